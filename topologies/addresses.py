@@ -1,0 +1,76 @@
+"""Who is who: a GPU's name, address and MACs all follow from its domain d and rank g.
+
+| name    | IP           | hb0 MAC           | rail0 MAC         |
+|---------|--------------|-------------------|-------------------|
+| d0g0    | 198.18.0.0   | 02:48:00:00:00:00 | 02:52:00:00:00:00 |
+| d3g5    | 198.18.10.3  | 02:48:00:03:05:00 | 02:52:00:03:05:00 |
+| d300g1  | 198.18.3.44  | 02:48:01:2c:01:00 | 02:52:01:2c:01:00 |
+| d512g0  | 100.64.0.0   | 02:48:02:00:00:00 | 02:52:02:00:00:00 |
+
+The rank comes first in the address, so that "everything on rail g" is one prefix: a GPU needs a route a rank, not a
+route a destination. 198.18.0.0/15 (set aside for benchmarking, RFC 2544) has 17 bits: 256 ranks times 512 domains.
+Domains 512 to 1023 take the like-shaped half of 100.64.0.0/10 (RFC 6598). Neither ever leaves a run's capsule.
+48 and 52 are ASCII H and R: a packet capture says at a glance which interface it is looking at.
+"""
+
+import re
+from ipaddress import IPv4Address
+from typing import Final, Literal, NamedTuple
+
+MAX_DOMAINS: Final = 1024
+MAX_RAILS: Final = 256
+BLOCKS: Final = (int(IPv4Address("198.18.0.0")), int(IPv4Address("100.64.0.0")))
+BLOCK_PREFIXES: Final = ("198.18.0.0/15", "100.64.0.0/15")
+_DOMAIN_BITS: Final = 9
+_NAME: Final = re.compile(r"d(\d+)g(\d+)")
+
+Side = Literal["hb", "rail"]
+_SIDE_OCTET: Final[dict[Side, int]] = {"hb": 0x48, "rail": 0x52}
+
+
+class Gpu(NamedTuple):
+    """G(d, g): the GPU of rank g in HB domain d."""
+
+    domain: int
+    rank: int
+
+    @property
+    def name(self) -> str:
+        return f"d{self.domain}g{self.rank}"
+
+    @property
+    def ip(self) -> str:
+        block, low = divmod(self.domain, 1 << _DOMAIN_BITS)
+        return str(IPv4Address(BLOCKS[block] + (self.rank << _DOMAIN_BITS) + low))
+
+    def mac(self, side: Side) -> str:
+        return f"02:{_SIDE_OCTET[side]:02x}:{self.domain >> 8:02x}:{self.domain & 255:02x}:{self.rank:02x}:00"
+
+
+def gpu_of_name(name: str) -> Gpu:
+    """`d3g5` -> Gpu(3, 5). ValueError for anything else."""
+    match = _NAME.fullmatch(name)
+    if match is None:
+        raise ValueError(f"{name!r} is not a GPU name such as d0g1")
+    return Gpu(int(match[1]), int(match[2]))
+
+
+def gpu_of_ip(ip: str) -> Gpu:
+    """The inverse of `Gpu.ip`. ValueError for an address outside the plan."""
+    value = int(IPv4Address(ip))
+    for block, base in enumerate(BLOCKS):
+        if base <= value < base + (MAX_RAILS << _DOMAIN_BITS):
+            rank, low = divmod(value - base, 1 << _DOMAIN_BITS)
+            return Gpu((block << _DOMAIN_BITS) + low, rank)
+    raise ValueError(f"{ip} is outside the address plan")
+
+
+def rank_prefixes(rank: int, domains: int) -> tuple[str, ...]:
+    """The prefixes that hold every GPU of a rank: one up to 512 domains, two above."""
+    blocks = 1 if domains <= 1 << _DOMAIN_BITS else 2
+    return tuple(f"{IPv4Address(base + (rank << _DOMAIN_BITS))}/{32 - _DOMAIN_BITS}" for base in BLOCKS[:blocks])
+
+
+def rank_mac(rank: int) -> tuple[str, str]:
+    """(value, mask) of an eth_dst match for the rail interface of every GPU of a rank."""
+    return f"02:{_SIDE_OCTET['rail']:02x}:00:00:{rank:02x}:00", "ff:ff:00:00:ff:ff"

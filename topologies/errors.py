@@ -1,0 +1,50 @@
+"""What can go wrong, by exit status.
+
+RailyardError
+├── CheckFailed   1  it ran, but a check of the experiment failed
+├── BadInput      2  the user's input: field, value, what is allowed
+└── MachineLacks  3  the machine lacks something: what, and the command that gets it
+"""
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+class RailyardError(Exception):
+    """Base of every error that is told to the user in one line; `exit_status` is the program's."""
+
+    exit_status = 1
+
+
+class CheckFailed(RailyardError):
+    """The run went through, but what it was to show did not hold."""
+
+    exit_status = 1
+
+
+class BadInput(RailyardError):
+    """A value that the user gave can't be used. Nothing has been built."""
+
+    exit_status = 2
+
+    def __init__(self, field: str, value: object, allowed: str) -> None:
+        super().__init__(f"{field}: {value!r} {allowed}")
+        self.field, self.value, self.allowed = field, value, allowed
+
+
+class MachineLacks(RailyardError):
+    """The machine can't do it; `remedy` is what to type."""
+
+    exit_status = 3
+
+    def __init__(self, what: str, remedy: str) -> None:
+        super().__init__(f"{what}; {remedy}")
+        self.what, self.remedy = what, remedy
+
+
+def near_miss(word: str, known: Iterable[str]) -> str:
+    """`is not known: did you mean X? (allowed: ...)`, for the `allowed` part of a BadInput."""
+    names = sorted(known)
+    close = get_close_matches(word, names, n=1)
+    hint = f"did you mean {close[0]!r}? " if close else ""
+    return f"is not known: {hint}allowed are {', '.join(names)}"

@@ -1,0 +1,132 @@
+"""Everything that a fabric consists of, worked out before the kernel is touched.
+
+A plan is frozen and holds concrete rates. Port numbers and datapath ids follow rules, so that the controller needs
+no plan at all to tell what a switch is:
+
+| switch       | datapath id  | port to a GPU of domain d | port to spine i / rail g |
+|--------------|--------------|---------------------------|--------------------------|
+| rail<g>      | 0x1000 + g   | d + 1                     | 2001 + i                 |
+| spine<i>     | 0x2000 + i   | -                         | g + 1                    |
+| switch0      | 0x3000       | 1 + d * 256 + g           | -                        |
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final, Literal
+
+from topologies.addresses import MAX_RAILS, Gpu
+from topologies.platforms import PLATFORMS
+from topologies.spec import FabricSpec, Policy
+
+RAIL_DPID: Final = 0x1000
+SPINE_DPID: Final = 0x2000
+SINGLE_DPID: Final = 0x3000
+UPLINK_PORT: Final = 2001
+
+LinkClass = Literal["hb", "rail", "uplink"]
+SwitchRole = Literal["rail", "spine", "single"]
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """One end of a cable: the node, its interface, and its OpenFlow port where the node is a switch."""
+
+    node: str
+    interface: str
+    port: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """A cable, shaped to `rate_bps` (bit/s) in both directions."""
+
+    a: End
+    b: End
+    kind: LinkClass
+    rate_bps: int
+
+
+@dataclass(frozen=True, slots=True)
+class Switch:
+    """An OpenFlow switch: rail<g>, spine<i>, or switch0 of the single-switch fabric."""
+
+    name: str
+    role: SwitchRole
+    index: int
+    dpid: int
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A fabric with every rate decided. `spec` is what the user wrote."""
+
+    spec: FabricSpec
+    rail_bps: int
+    hb_bps: int
+
+    @property
+    def policy(self) -> Policy:
+        return self.spec.chosen_policy
+
+    @cached_property
+    def gpus(self) -> tuple[Gpu, ...]:
+        """Domain by domain, so that GPU number n is G(n // K, n % K)."""
+        return tuple(Gpu(d, g) for d in range(self.spec.domains) for g in range(self.spec.rails))
+
+    @cached_property
+    def hb_bridges(self) -> tuple[str, ...]:
+        return tuple(f"hb{d}" for d in range(self.spec.domains))
+
+    @cached_property
+    def switches(self) -> tuple[Switch, ...]:
+        if self.spec.kind == "single-switch":
+            return (Switch("switch0", "single", 0, SINGLE_DPID),)
+        rails = tuple(Switch(f"rail{g}", "rail", g, RAIL_DPID + g) for g in range(self.spec.rails))
+        spines = tuple(Switch(f"spine{i}", "spine", i, SPINE_DPID + i) for i in range(self.spec.spine_count))
+        return rails + spines
+
+    @property
+    def uplink_bps(self) -> int:
+        """Rate of one rail-to-spine cable: full bisection divided by the oversubscription, spread over the spines."""
+        thin = self.spec.oversubscription or 1.0
+        return round(self.rail_bps * self.spec.domains / thin / max(1, self.spec.spine_count))
+
+    def hb_link(self, gpu: Gpu) -> Link:
+        """The GPU's d-interface into its HB domain."""
+        return Link(End(gpu.name, "hb0"), End(f"hb{gpu.domain}", gpu.name), "hb", self.hb_bps)
+
+    def rail_link(self, gpu: Gpu) -> Link:
+        """The GPU's r-interface into its rail switch."""
+        if self.spec.kind == "single-switch":
+            far = End("switch0", gpu.name, 1 + gpu.domain * MAX_RAILS + gpu.rank)
+        else:
+            far = End(f"rail{gpu.rank}", gpu.name, gpu.domain + 1)
+        return Link(End(gpu.name, "rail0"), far, "rail", self.rail_bps)
+
+    @cached_property
+    def uplinks(self) -> tuple[Link, ...]:
+        return tuple(
+            Link(
+                End(f"rail{g}", f"spine{i}", UPLINK_PORT + i),
+                End(f"spine{i}", f"rail{g}", g + 1),
+                "uplink",
+                self.uplink_bps,
+            )
+            for i in range(self.spec.spine_count)
+            for g in range(self.spec.rails)
+        )
+
+    @cached_property
+    def links(self) -> tuple[Link, ...]:
+        return (
+            *(self.hb_link(gpu) for gpu in self.gpus),
+            *(self.rail_link(gpu) for gpu in self.gpus),
+            *self.uplinks,
+        )
+
+
+def make_plan(spec: FabricSpec, auto_rail_bps: int) -> Plan:
+    """Decide every rate. Where the spec says auto, the rail gets `auto_rail_bps` and HB the platform's C_F/C_S times the rail."""
+    rail = auto_rail_bps if spec.rail_rate == "auto" else spec.rail_rate
+    hb = round(rail * PLATFORMS[spec.platform].ratio) if spec.hb_rate == "auto" else spec.hb_rate
+    return Plan(spec, rail, hb)

@@ -1,0 +1,74 @@
+"""Rates, sizes and times as people write them: `100Mbit`, `64KB`, `2MiB`, `20ms`.
+
+Inside the code they are plain numbers: bit/s, bytes, seconds. A number without a unit is refused, since
+half of all such numbers mean the other unit.
+"""
+
+import re
+from typing import Annotated, Final
+
+from pydantic import BeforeValidator, PlainSerializer
+
+RATES: Final = {"bit": 1, "kbit": 10**3, "Kbit": 10**3, "Mbit": 10**6, "Gbit": 10**9, "Tbit": 10**12}
+SIZES: Final = {
+    "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12,
+    "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40,
+}  # fmt: skip
+TIMES: Final = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0}
+_NUMBER: Final = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*")
+
+
+def _parse(text: object, units: dict[str, int] | dict[str, float], what: str, example: str) -> float:
+    match = _NUMBER.fullmatch(text) if isinstance(text, str) else None
+    if match is None or match[2] not in units:
+        raise ValueError(f"is not a {what}: write a number and one of {', '.join(units)}, such as {example}")
+    value = float(match[1]) * units[match[2]]
+    if value <= 0:
+        raise ValueError(f"is not a {what} above zero, such as {example}")
+    return value
+
+
+def parse_rate(text: object) -> int:
+    """`100Mbit` -> 100_000_000 bit/s."""
+    return round(_parse(text, RATES, "rate", "100Mbit"))
+
+
+def parse_size(text: object) -> int:
+    """`64KB` -> 64_000 bytes."""
+    return round(_parse(text, SIZES, "size", "64KB"))
+
+
+def parse_time(text: object) -> float:
+    """`20ms` -> 0.02 s."""
+    return _parse(text, TIMES, "time", "20ms")
+
+
+_RATE_STEPS: Final = (("Tbit", 1e12), ("Gbit", 1e9), ("Mbit", 1e6), ("kbit", 1e3), ("bit", 1.0))
+_SIZE_STEPS: Final = (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("KB", 1e3), ("B", 1.0))
+_TIME_STEPS: Final = (("s", 1.0), ("ms", 1e-3), ("us", 1e-6), ("ns", 1e-9))
+
+
+def _format(value: float, steps: tuple[tuple[str, float], ...], digits: int) -> str:
+    name, factor = next((step for step in steps if value >= step[1]), steps[-1])
+    return f"{value / factor:.{digits}g}{name}"
+
+
+def format_rate(bits_per_s: float, digits: int = 4) -> str:
+    """100_000_000 -> `100Mbit`."""
+    return _format(bits_per_s, _RATE_STEPS, digits)
+
+
+def format_size(size: float, digits: int = 4) -> str:
+    """64_000 -> `64KB`."""
+    return _format(size, _SIZE_STEPS, digits)
+
+
+def format_time(seconds: float, digits: int = 4) -> str:
+    """0.02 -> `20ms`."""
+    return _format(seconds, _TIME_STEPS, digits)
+
+
+# In a spec: parsed when read, and written back with every digit, so that a stored spec gives the same run again.
+Rate = Annotated[int, BeforeValidator(parse_rate), PlainSerializer(lambda v: format_rate(v, 15), return_type=str)]
+Size = Annotated[int, BeforeValidator(parse_size), PlainSerializer(lambda v: format_size(v, 15), return_type=str)]
+Time = Annotated[float, BeforeValidator(parse_time), PlainSerializer(lambda v: format_time(v, 15), return_type=str)]

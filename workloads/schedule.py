@@ -1,0 +1,111 @@
+"""What is sent, by whom, and after what: the one type that every workload becomes and the replay runs.
+
+A schedule is a program for each GPU, as a rank of a real job has one. A task is a `Transfer` (done by its sender) or a
+`Compute`; what it waits for must end at the GPU that does it: a transfer that arrived there or was sent from there, or a
+computation there. So no GPU ever needs to know what another is doing, and the replay needs no coordination while it runs.
+Phases group tasks under one name, for measuring and predicting; they don't order anything by themselves.
+"""
+
+from collections import defaultdict
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+Kind = Literal["TP", "PP", "DP", "EP", "collective"]
+Collective = Literal[
+    "all-to-all",  # every pair directly; Eq. 2
+    "all-to-all-in-rail",  # every pair of a rail; the second term of Eq. 3
+    "all-to-all-two-phase",  # HB domain first, then rails; Eq. 3
+    "all-gather-ring",
+    "all-gather-hierarchical",  # Eq. 1
+    "reduce-scatter-ring",
+    "reduce-scatter-hierarchical",
+    "all-reduce-ring",  # on one rail
+    "all-reduce-hierarchical",  # Eq. 11: twice Eq. 1
+    "point-to-point",
+    "iteration",  # a whole training iteration: Eq. 6-11, from its `parts`
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """`bytes` from GPU number `src` to GPU number `dst` (number n is G(n // K, n % K)), of phase number `phase`.
+
+    `after`: task numbers, all below this task's own, that must have ended at `src`. A transfer ends at its sender when
+    its last byte was handed to the kernel, and at its receiver when its last byte was read.
+    """
+
+    src: int
+    dst: int
+    bytes: int
+    phase: int
+    after: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Compute:
+    """`seconds` of computing on GPU number `gpu`: a gap in which this GPU's later tasks wait."""
+
+    gpu: int
+    seconds: float
+    phase: int
+    after: tuple[int, ...] = ()
+
+
+Task = Transfer | Compute
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """A named step, and what the papers' equations need to know of it.
+
+    `x` GPUs of each HB domain and `y` domains take part (a group; all groups run alike). `data_bytes` is the equation's D:
+    for AllGather and ReduceScatter the whole gathered data of a group, for AllReduce the buffer that every GPU ends with,
+    for all-to-all and point to point the bytes a pair. `repeats`: how often the collective runs, one after the other.
+    """
+
+    name: str
+    kind: Kind
+    collective: Collective
+    x: int
+    y: int
+    data_bytes: float
+    repeats: int = 1
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """The tasks of `gpus` GPUs (`rails` to a domain), in an order in which every task comes after what it waits for."""
+
+    name: str
+    gpus: int
+    rails: int
+    phases: tuple[Phase, ...]
+    tasks: tuple[Task, ...]
+
+    @cached_property
+    def transfers(self) -> tuple[tuple[int, Transfer], ...]:
+        """(task number, transfer), in order."""
+        return tuple((i, t) for i, t in enumerate(self.tasks) if isinstance(t, Transfer))
+
+    @cached_property
+    def matrix(self) -> dict[tuple[int, int], int]:
+        """Bytes for each pair (src, dst) that sends any."""
+        total: defaultdict[tuple[int, int], int] = defaultdict(int)
+        for _, t in self.transfers:
+            total[t.src, t.dst] += t.bytes
+        return dict(total)
+
+    def check(self) -> None:
+        """ValueError unless every task waits only for earlier tasks that end where it runs."""
+        for number, task in enumerate(self.tasks):
+            here = task.src if isinstance(task, Transfer) else task.gpu
+            if isinstance(task, Transfer) and (task.src == task.dst or task.bytes <= 0):
+                raise ValueError(f"task {number}: a transfer needs two GPUs and at least one byte: {task}")
+            for wanted in task.after:
+                if not 0 <= wanted < number:
+                    raise ValueError(f"task {number} waits for task {wanted}, which doesn't come before it")
+                other = self.tasks[wanted]
+                ends = (other.src, other.dst) if isinstance(other, Transfer) else (other.gpu,)
+                if here not in ends:
+                    raise ValueError(f"task {number} at GPU {here} waits for task {wanted}, which ends elsewhere")
