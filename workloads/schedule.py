@@ -1,8 +1,8 @@
 """What is sent, by whom, and after what: the one type that every workload becomes and the replay runs.
 
 A schedule is a program for each GPU, as a rank of a real job has one. A task is a `Transfer` (done by its sender) or a
-`Compute`; what it waits for must end at the GPU that does it: a transfer that arrived there or was sent from there, or a
-computation there. So no GPU ever needs to know what another is doing, and the replay needs no coordination while it runs.
+`Compute`; what it waits for must end at the GPU that does it: a transfer that arrived there or was sent from there, or
+a computation there. So no GPU needs to know what another is doing, and the replay needs no coordination while it runs.
 Phases group tasks under one name, for measuring and predicting; they don't order anything by themselves.
 """
 
@@ -59,9 +59,9 @@ Task = Transfer | Compute
 class Phase:
     """A named step, and what the papers' equations need to know of it.
 
-    `x` GPUs of each HB domain and `y` domains take part (a group; all groups run alike). `data_bytes` is the equation's D:
-    for AllGather and ReduceScatter the whole gathered data of a group, for AllReduce the buffer that every GPU ends with,
-    for all-to-all and point to point the bytes a pair. `repeats`: how often the collective runs, one after the other.
+    `x` GPUs of each HB domain and `y` domains take part (a group; all groups run alike). `data_bytes` is the equation's
+    D: for AllGather and ReduceScatter the whole gathered data of a group, for AllReduce the buffer that every GPU ends
+    with, for all-to-all and point to point the bytes a pair. `repeats`: how often it runs, one after the other.
     """
 
     name: str

@@ -1,0 +1,183 @@
+"""What a run writes down while it goes: plain rows, which the store writes and the report reads.
+
+Times are seconds unless the name says otherwise; `*_ns` is CLOCK_MONOTONIC, one clock for every process of a run.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+Verdict = Literal["ok", "degraded", "invalid"]
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """A row of results.csv. `predicted` is None where no formula exists; ratio = value / predicted."""
+
+    fabric: str
+    policy: str
+    workload: str
+    phase: str
+    metric: str
+    value: float
+    unit: str
+    predicted: float | None = None
+    repeat: int = 0
+
+    @property
+    def ratio(self) -> float | None:
+        return None if not self.predicted else self.value / self.predicted
+
+
+@dataclass(frozen=True, slots=True)
+class Flow:
+    """A row of flows.parquet: a transfer as it went. GPUs by name; `delivered` bytes were read and verified at `dst`."""
+
+    fabric: str
+    policy: str
+    workload: str
+    repeat: int
+    phase: str
+    kind: str
+    src: str
+    dst: str
+    bytes: int
+    delivered: int
+    start_ns: int
+    end_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Recovery:
+    """A row of recovery.csv: a fault, how long each step of getting over it took (ms), and what it cost.
+
+    The times are from the injection; None where the step never came before the repair. `lost_bytes` are bytes that the
+    application sent and never saw arrive; `probes_lost` counts 1 kHz probes without an answer; `connections_lost` TCP
+    connections that broke. `recovered`: goodput came back to 95% before the repair.
+    """
+
+    fabric: str
+    policy: str
+    reroute: str  # "on" or "off"
+    repeat: int
+    fault: str
+    target: str
+    t_fault: int  # ns
+    detect_ms: float | None
+    reroute_ms: float | None
+    first_packet_ms: float | None
+    goodput_ms: float | None
+    back_ms: float | None  # from the repair to 95% of the goodput before the fault
+    lost_bytes: int
+    probes_lost: int
+    connections_lost: int
+    recovered: bool
+
+
+@dataclass(frozen=True, slots=True)
+class GoodputTrace:
+    """Goodput around one fault: `t_ms` bin starts relative to the fault, `bps` delivered in each bin, and its repair."""
+
+    fabric: str
+    reroute: str
+    repeat: int
+    fault: str
+    target: str
+    t_ms: tuple[float, ...]
+    bps: tuple[float, ...]
+    affected_bps: tuple[float, ...]  # only the flows whose path crossed the fault
+    repair_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """A line of events.jsonl."""
+
+    monotonic_ns: int
+    source: str
+    what: str
+    detail: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class LinkCheck:
+    """iperf3 on one link of a class before the workload: payload rates in bit/s, requested (headers taken off) and measured."""
+
+    fabric: str
+    link_class: str
+    link: str
+    expected_bps: float
+    measured_bps: float
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """How hard the machine worked in one measured stretch: what the fidelity verdict is judged from."""
+
+    fabric: str
+    workload: str
+    repeat: int
+    cpu_busy: float  # mean share of all cores, 0 to 1
+    cpu_foreign: float  # share of all cores used by processes that aren't the run's
+    lag_p99_ms: float  # how late a 1 ms sleeper woke
+    retransmits: int
+    segments: int  # TCP segments sent
+    drops: int  # at every queue and port of the fabric
+    transfers_faulted: bool = False  # a fault was injected on purpose: its retransmits and drops don't count
+
+
+@dataclass(frozen=True, slots=True)
+class ByteCheck:
+    """Delivered against asked for, per workload run: pairs that differ, and port counters against payload."""
+
+    fabric: str
+    workload: str
+    repeat: int
+    asked_bytes: int
+    delivered_bytes: int
+    pairs_wrong: int
+    rail_port_bytes: int  # what the rail switches' GPU ports received, headers included
+    rail_expected_bytes: int  # payload that should have crossed them plus its headers
+    cross_rail_bytes: int  # payload sent over the rails' uplinks, or between rails, by the matrix and the policy
+
+
+@dataclass(frozen=True)
+class FabricRun:
+    """One fabric that was built: what it was, and how long building and taking down took (s)."""
+
+    label: str
+    policy: str
+    kind: str
+    domains: int
+    rails: int
+    rail_bps: int
+    hb_bps: int
+    mtu: int
+    platform: str
+    spines: int
+    uplink_bps: int
+    switches: tuple[str, ...]
+    datapath: str
+    build_s: float
+    stop_s: float
+
+
+@dataclass
+class Run:
+    """Everything of one run. `spec` is the resolved experiment as plain data; `interrupted` if somebody stopped it."""
+
+    name: str
+    spec: dict[str, Any]
+    provenance: dict[str, Any]
+    started_utc: str
+    scale: dict[str, Any] = field(default_factory=dict)
+    fabrics: list[FabricRun] = field(default_factory=list)
+    measurements: list[Measurement] = field(default_factory=list)
+    flows: list[Flow] = field(default_factory=list)
+    recoveries: list[Recovery] = field(default_factory=list)
+    goodput: list[GoodputTrace] = field(default_factory=list)
+    events: list[Event] = field(default_factory=list)
+    links: list[LinkCheck] = field(default_factory=list)
+    loads: list[Load] = field(default_factory=list)
+    bytes: list[ByteCheck] = field(default_factory=list)
+    duration_s: float = 0.0
+    interrupted: bool = False
