@@ -30,7 +30,7 @@ class Measurement:
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """A row of flows.parquet: a transfer as it went. GPUs by name; `delivered` bytes were read and verified at `dst`."""
+    """A row of flows.parquet: a transfer. GPUs by name; `delivered` bytes were read and verified at `dst`."""
 
     fabric: str
     policy: str
@@ -75,7 +75,7 @@ class Recovery:
 
 @dataclass(frozen=True, slots=True)
 class GoodputTrace:
-    """Goodput around one fault: `t_ms` bin starts relative to the fault, `bps` delivered in each bin, and its repair."""
+    """Goodput around one fault: `t_ms` bin starts from the fault, `bps` delivered in each bin, and the repair."""
 
     fabric: str
     reroute: str
@@ -100,7 +100,7 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class LinkCheck:
-    """iperf3 on one link of a class before the workload: payload rates in bit/s, requested (headers taken off) and measured."""
+    """iperf3 on one link of a class: payload rates in bit/s, expected (rate less headers) and measured."""
 
     fabric: str
     link_class: str

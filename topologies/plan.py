@@ -126,7 +126,7 @@ class Plan:
 
 
 def make_plan(spec: FabricSpec, auto_rail_bps: int) -> Plan:
-    """Decide every rate: an auto rail gets `auto_rail_bps`, and an auto HB link the platform's C_F/C_S times the rail."""
+    """Decide every rate: an auto rail gets `auto_rail_bps`, and an auto HB link the platform's C_F/C_S times that."""
     rail = auto_rail_bps if spec.rail_rate == "auto" else spec.rail_rate
     hb = round(rail * PLATFORMS[spec.platform].ratio) if spec.hb_rate == "auto" else spec.hb_rate
     return Plan(spec, rail, hb)
