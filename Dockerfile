@@ -1,0 +1,13 @@
+# For CI: the same bootstrap as on a machine, no systemd. A fabric needs namespaces and /dev/net/tun, so run it with
+#   docker run --rm --privileged --device /dev/net/tun railyard
+# or, with less:
+#   docker run --rm --cap-add SYS_ADMIN --cap-add NET_ADMIN --cap-add SYS_PTRACE --device /dev/net/tun \
+#       --security-opt apparmor=unconfined --security-opt seccomp=unconfined --security-opt systempaths=unconfined railyard
+# All tests and quickstart: the same with --entrypoint .ci/run.
+FROM debian:12-slim
+WORKDIR /railyard
+COPY pyproject.toml ./
+COPY script/bootstrap script/
+RUN script/bootstrap && apt-get clean && rm -rf /var/lib/apt/lists/* /root/.cache
+COPY . .
+ENTRYPOINT ["script/run"]
