@@ -23,7 +23,6 @@ Collective = Literal[
     "all-reduce-ring",  # on one rail
     "all-reduce-hierarchical",  # Eq. 11: twice Eq. 1
     "point-to-point",
-    "iteration",  # a whole training iteration: Eq. 6-11, from its `parts`
 ]
 
 
@@ -62,6 +61,9 @@ class Phase:
     `x` GPUs of each HB domain and `y` domains take part (a group; all groups run alike). `data_bytes` is the equation's
     D: for AllGather and ReduceScatter the whole gathered data of a group, for AllReduce the buffer that every GPU ends
     with, for all-to-all and point to point the bytes a pair. `repeats`: how often it runs, one after the other.
+
+    A schedule numbers each run of a collective as a phase of its own (`repeats` 1), so that each can be timed; runs that
+    are alike share a name, and are reported under it. Only an `Iteration` counts with `repeats`.
     """
 
     name: str
@@ -73,6 +75,24 @@ class Phase:
     repeats: int = 1
 
 
+@dataclass(frozen=True, slots=True)
+class Iteration:
+    """A training iteration as Rail-only Eq. 6-11 see it, with every stage of the pipeline in HB domains of its own.
+
+    `compute_s` is t(b): forward and backward of one micro-batch at one stage. `each_micro_batch`: the collectives that
+    this takes at a stage, one after the other. `boundary`: what goes from stage to stage, None without a pipeline.
+    `sync`: what follows the last micro-batch.
+    """
+
+    stages: int
+    micro_batches: int
+    virtual_stages: int
+    compute_s: float
+    each_micro_batch: tuple[Phase, ...]
+    boundary: Phase | None
+    sync: tuple[Phase, ...]
+
+
 @dataclass(frozen=True)
 class Schedule:
     """The tasks of `gpus` GPUs (`rails` to a domain), in an order in which every task comes after what it waits for."""
@@ -82,6 +102,7 @@ class Schedule:
     rails: int
     phases: tuple[Phase, ...]
     tasks: tuple[Task, ...]
+    iteration: Iteration | None = None
 
     @cached_property
     def transfers(self) -> tuple[tuple[int, Transfer], ...]:
