@@ -15,27 +15,30 @@ SIZES: Final = {
     "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40,
 }  # fmt: skip
 TIMES: Final = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0}
-_NUMBER: Final = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*")
+_NUMBER: Final = re.compile(r"\s*([+-]?[0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*")
+_LARGEST: Final = 2.0**63  # what the kernel and a parquet column can hold
 
 
-def _parse(text: object, units: dict[str, int] | dict[str, float], what: str, example: str) -> float:
+def _parse(text: object, units: dict[str, int] | dict[str, float], what: str, example: str, least: float = 0) -> float:
     match = _NUMBER.fullmatch(text) if isinstance(text, str) else None
     if match is None or match[2] not in units:
         raise ValueError(f"is not a {what}: write a number and one of {', '.join(units)}, such as {example}")
     value = float(match[1]) * units[match[2]]
-    if value <= 0:
+    if value <= 0 or value < least:
         raise ValueError(f"is not a {what} above zero, such as {example}")
+    if value >= _LARGEST:
+        raise ValueError(f"is too large for a {what}")
     return value
 
 
 def parse_rate(text: object) -> int:
     """`100Mbit` -> 100_000_000 bit/s."""
-    return round(_parse(text, RATES, "rate", "100Mbit"))
+    return round(_parse(text, RATES, "rate", "100Mbit", least=1))
 
 
 def parse_size(text: object) -> int:
     """`64KB` -> 64_000 bytes."""
-    return round(_parse(text, SIZES, "size", "64KB"))
+    return round(_parse(text, SIZES, "size", "64KB", least=1))
 
 
 def parse_time(text: object) -> float:
@@ -50,7 +53,9 @@ _TIME_STEPS: Final = (("s", 1.0), ("ms", 1e-3), ("us", 1e-6), ("ns", 1e-9))
 
 def _format(value: float, steps: tuple[tuple[str, float], ...], digits: int) -> str:
     name, factor = next((step for step in steps if value >= step[1]), steps[-1])
-    return f"{value / factor:.{digits}g}{name}"
+    scaled = value / factor
+    # past the largest unit, %g would write an exponent
+    return f"{scaled:.0f}{name}" if scaled >= 10**digits else f"{scaled:.{digits}g}{name}"
 
 
 def format_rate(bits_per_s: float, digits: int = 4) -> str:
