@@ -1,0 +1,39 @@
+"""What all tests share: `--slow`, root for emulation, and how hypothesis reports."""
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+
+EMULATION = Path(__file__).parent / "emulation"
+
+# no deadline: a loaded machine is no failure; print_blob: a failure says how to get it again
+settings.register_profile("railyard", deadline=None, print_blob=True)
+settings.load_profile("railyard")
+
+
+def _factor(text: str) -> float:
+    """`2` -> 2.0: what to multiply deadlines by."""
+    factor = float(text)
+    if not 1 <= factor <= 100:
+        raise ValueError(f"--slow: {text} must be from 1 to 100")
+    return factor
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--slow", type=_factor, default=1.0, metavar="FACTOR", help="stretch every deadline on a slow machine"
+    )
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Emulation without root is an error, not a skip; root of an unprivileged capsule will do."""
+    if os.geteuid() != 0 and any(EMULATION in item.path.parents for item in items):
+        raise pytest.UsageError("tests/emulation needs root; type: sudo script/test emulation")
+
+
+@pytest.fixture(scope="session")
+def slow(pytestconfig: pytest.Config) -> float:
+    """What to multiply a deadline by: `--slow FACTOR`."""
+    return float(pytestconfig.getoption("--slow"))

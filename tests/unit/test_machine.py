@@ -1,0 +1,187 @@
+"""What follows from what a machine has; and one look at the machine that the tests run on."""
+
+import io
+import os
+from dataclasses import replace
+
+import pytest
+from rich.console import Console
+
+from topologies import doctor
+from topologies.errors import MachineLacks
+from topologies.machine import (
+    CONGESTION_CONTROLS,
+    OTHER_PROGRAMS,
+    OVS_PROGRAMS,
+    Machine,
+    datapath_choice,
+    detect,
+    require,
+    rows,
+)
+
+# A machine with everything; each test takes something away.
+FULL = Machine(
+    root=True,
+    capsule_why="",
+    user_namespaces=True,
+    apparmor_restricts=False,
+    tun_why="",
+    tun_for_all=True,
+    programs={name: f"/usr/bin/{name}" for name in OVS_PROGRAMS + OTHER_PROGRAMS},
+    ovs_version="3.1.0",
+    kernel="6.1.0-28-amd64",
+    kernel_modules=True,
+    kernel_datapath=True,
+    qdiscs=frozenset({"htb", "tbf", "ingress", "netem", "fq", "fq_codel", "red", "prio"}),
+    numgen=True,
+    mptcp=True,
+    congestion_controls=frozenset(CONGESTION_CONTROLS),
+    cores=2,
+    cpu_model="a CPU",
+    memory_bytes=8 * 10**9,
+    disk_free_bytes=50 * 10**9,
+)
+
+
+def without(*names: str) -> Machine:
+    return replace(FULL, programs={k: v for k, v in FULL.programs.items() if k not in names})
+
+
+@pytest.mark.parametrize(
+    ("machine", "message"),
+    [
+        (
+            replace(FULL, capsule_why="unshare failed: Operation not permitted"),
+            "this machine lacks namespaces (unshare failed: Operation not permitted); "
+            "in a container: docker run --privileged ...",
+        ),
+        (
+            replace(FULL, root=False, capsule_why="refused"),
+            "this machine lacks namespaces (refused); use sudo, or: sudo sysctl user.max_user_namespaces=10000",
+        ),
+        (
+            replace(FULL, root=False, capsule_why="refused", apparmor_restricts=True),
+            "this machine lacks namespaces (refused); "
+            "use sudo, or: sudo sysctl kernel.apparmor_restrict_unprivileged_userns=0",
+        ),
+        (
+            without("ovs-vswitchd", "ovs-vsctl"),
+            "this machine lacks Open vSwitch (no ovs-vswitchd, ovs-vsctl); sudo script/bootstrap",
+        ),
+        (
+            replace(FULL, root=False, tun_why="Permission denied"),
+            "this machine lacks /dev/net/tun (Permission denied); use sudo, or: sudo chmod 666 /dev/net/tun",
+        ),
+        (
+            replace(FULL, kernel_datapath=False, tun_why="No such file or directory"),
+            "this machine lacks /dev/net/tun (No such file or directory); "
+            "sudo modprobe tun; in a container: docker run --device /dev/net/tun ...",
+        ),
+        (without("tc"), "this machine lacks util-linux, iproute2 (no tc); sudo script/bootstrap"),
+        (without("mnexec"), "this machine lacks mnexec (no mnexec); sudo script/bootstrap"),
+        (without("ethtool"), "this machine lacks ethtool (no ethtool); sudo script/bootstrap"),
+        (without("iperf3"), "this machine lacks iperf3 (no iperf3); sudo script/bootstrap"),
+        (
+            replace(FULL, qdiscs=frozenset()),
+            "this machine lacks qdisc htb; "
+            "sudo modprobe sch_htb (Ubuntu: first sudo apt-get install linux-modules-extra-$(uname -r))",
+        ),
+    ],
+)
+def test_what_is_indispensable_is_asked_for_in_one_line(machine: Machine, message: str) -> None:
+    with pytest.raises(MachineLacks) as caught:
+        require(machine)
+    assert str(caught.value) == message
+    assert caught.value.exit_status == 3
+
+
+@pytest.mark.parametrize(
+    "machine",
+    [
+        FULL,
+        replace(FULL, root=False),
+        replace(FULL, tun_why="Permission denied"),  # the kernel datapath needs no tap
+        replace(FULL, user_namespaces=False),  # root needs none
+        replace(FULL, qdiscs=frozenset({"htb"}), numgen=False, mptcp=False, congestion_controls=frozenset()),
+        without("etcd", "nft"),
+    ],
+)
+def test_what_can_be_done_without_is_not(machine: Machine) -> None:
+    require(machine)
+
+
+@pytest.mark.parametrize(
+    ("machine", "choice", "why"),
+    [
+        (FULL, "system", "the kernel has the openvswitch module"),
+        (replace(FULL, root=False), "netdev-tso", "the openvswitch module needs root; userspace with TSO"),
+        (
+            replace(FULL, kernel_datapath=False),
+            "netdev-tso",
+            "no openvswitch module in this kernel; userspace with TSO",
+        ),
+        (
+            replace(FULL, kernel_datapath=False, ovs_version="2.13.8"),
+            "netdev",
+            "no openvswitch module in this kernel; Open vSwitch 2.13.8 has no userspace TSO (2.14 and later have)",
+        ),
+        (
+            replace(FULL, kernel_datapath=False, kernel="4.18.0-553.el8"),
+            "netdev",
+            "no openvswitch module in this kernel; "
+            "Linux 4.18.0-553.el8 loses segments under userspace TSO (4.19 and later don't)",
+        ),
+        (replace(FULL, kernel_datapath=False, kernel="10.2", ovs_version="2.14"), "netdev-tso", None),
+    ],
+)
+def test_the_datapath_is_the_fastest_that_is_there(machine: Machine, choice: str, why: str | None) -> None:
+    chosen, reason = datapath_choice(machine)
+    assert chosen == choice
+    assert why is None or reason == why
+
+
+def test_what_an_ordinary_user_would_need_is_told_to_root_too() -> None:
+    [row] = [
+        row for row in rows(replace(FULL, tun_for_all=False, apparmor_restricts=True)) if row.name == "no root needed"
+    ]
+    assert not row.found
+    assert row.remedy == "sudo sysctl kernel.apparmor_restrict_unprivileged_userns=0; sudo chmod 666 /dev/net/tun"
+
+
+def test_all_is_found_on_a_machine_with_everything() -> None:
+    assert [row.name for row in rows(FULL) if not row.found] == []
+
+
+def table(machine: Machine, packets_per_s: float | None) -> str:
+    console = Console(file=io.StringIO(), width=200)
+    doctor.print_table(machine, console, packets_per_s)
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+def test_the_doctors_table_says_what_is_absent_and_how_to_get_it() -> None:
+    text = table(replace(FULL, qdiscs=FULL.qdiscs - {"netem"}, kernel_modules=False), 47_900.0)
+    [line] = [line for line in text.splitlines() if "qdisc netem" in line]
+    assert "no" in line
+    assert "delay, jitter" in line
+    assert "boot a kernel with modules" in line
+    assert "47,900 packets/s" in text
+    assert text.endswith("Runs work here, as root. Datapath: system (the kernel has the openvswitch module).\n")
+
+
+def test_the_doctor_ends_with_what_is_in_the_way() -> None:
+    text = table(without("iperf3"), None)
+    assert "not measured" in text
+    assert text.endswith("Nothing runs here yet: this machine lacks iperf3 (no iperf3); sudo script/bootstrap\n")
+
+
+def test_this_machine_is_looked_at_and_left_alone() -> None:
+    before = sorted(os.listdir("/sys/class/net"))  # noqa: PTH208
+    machine = detect()
+    assert machine.root == (os.geteuid() == 0)
+    assert machine.cores >= 1
+    assert min(machine.memory_bytes, machine.disk_free_bytes) > 0
+    assert "reno" in machine.congestion_controls  # built into every kernel
+    assert sorted(os.listdir("/sys/class/net")) == before  # noqa: PTH208
+    assert len(rows(machine)) >= 20
