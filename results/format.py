@@ -1,0 +1,70 @@
+"""Numbers as people read them: four significant digits, a no-break space, the unit. `–` where there is none."""
+
+from collections.abc import Sequence
+from typing import Final
+
+NOTHING: Final = "–"
+_SPACE: Final = "\u00a0"
+_SECONDS: Final = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
+_BYTES: Final = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "KB"), (1.0, "B"))
+_RATES: Final = ((1e12, "Tbit/s"), (1e9, "Gbit/s"), (1e6, "Mbit/s"), (1e3, "kbit/s"), (1.0, "bit/s"))
+
+
+def digits(value: float, count: int = 4) -> str:
+    """1.0 -> `1.000`, 123.44 -> `123.4`, 12345 -> `12,345`: so that a column of like numbers lines up."""
+    if value == 0:
+        return "0"
+    if abs(value) >= 10 ** (count - 1):
+        return f"{value:,.0f}"
+    return f"{value:#.{count}g}".rstrip(".")
+
+
+def _scaled(value: float, steps: Sequence[tuple[float, str]]) -> str:
+    factor, unit = next((step for step in steps if abs(value) >= step[0]), steps[-1])
+    whole = unit == "B" and value == int(value)
+    return f"{int(value) if whole else digits(value / factor)}{_SPACE}{unit}"
+
+
+def seconds(value: float | None) -> str:
+    """0.0123 -> `12.30 ms`."""
+    if value is None:
+        return NOTHING
+    return f"0{_SPACE}s" if value == 0 else _scaled(value, _SECONDS)
+
+
+def size(value: float | None) -> str:
+    """1_200_000 bytes -> `1.200 MB`."""
+    return NOTHING if value is None else _scaled(value, _BYTES)
+
+
+def rate(value: float | None) -> str:
+    """1.2e9 bit/s -> `1.200 Gbit/s`."""
+    return NOTHING if value is None else _scaled(value, _RATES)
+
+
+def percent(share: float | None, places: int = 1) -> str:
+    """0.0831 -> `8.3%`."""
+    return NOTHING if share is None else f"{share:.{places}%}"
+
+
+def ratio(value: float | None) -> str:
+    """1.0342 -> `1.034`."""
+    return NOTHING if value is None else f"{value:.3f}"
+
+
+def milliseconds(value: float | None) -> str:
+    """12.34 -> `12.3 ms`; None is a step that never came before the repair."""
+    return "never" if value is None else f"{value:,.1f}{_SPACE}ms"
+
+
+def quantity(value: float | None, unit: str) -> str:
+    """A value of a measurement, by its unit: s, bit/s and B are scaled, a bare ratio gets three decimals."""
+    if value is None:
+        return NOTHING
+    known = {"s": seconds, "bit/s": rate, "B": size, "bytes": size, "": ratio, "ratio": ratio}
+    return known[unit](value) if unit in known else f"{digits(value)}{_SPACE}{unit}"
+
+
+def change(value: float | None) -> str:
+    """A ratio as what it adds: 1.083 -> `+8.3%`, 0.98 -> `-2.0%`."""
+    return NOTHING if value is None else f"{value - 1:+.1%}"

@@ -1,0 +1,115 @@
+"""A fabric, drawn as in Rail-only Fig. 1 and 6: HB domains with their GPUs below, rail switches above, then spines."""
+
+from typing import Final
+
+from matplotlib.axes import Axes
+from matplotlib.collections import LineCollection
+from matplotlib.patches import FancyBboxPatch, Rectangle
+
+from results import plots
+from results.format import rate
+from results.records import FabricRun
+
+_MOST_GPUS: Final = 128  # drawn; of a larger fabric the first domains and rails stand for the rest
+_MOST_RAILS: Final = 16
+_WIDTH: Final = 100.0
+_Y: Final = {"domain": 0.0, "gpu": 4.0, "rail": 30.0, "spine": 46.0}
+Point = tuple[float, float]
+
+
+def draw(fabric: FabricRun) -> plots.Plot:
+    """GPUs are squares, in the colour of their rail, as are their links to its switch."""
+    rails = min(fabric.rails, _MOST_RAILS)
+    domains = max(2, min(fabric.domains, _MOST_GPUS // rails))
+    with plots.styled():
+        top = _Y["spine"] + 8 if fabric.spines else _Y["rail"] + 8
+        figure = plots.new_figure(plots.WIDTH / 2, plots.WIDTH / 2 * (top + 8) / (_WIDTH + 4))
+        axes = figure.subplots()
+        axes.set(xlim=(-2, _WIDTH + 2), ylim=(-8, top), aspect="equal")
+        axes.set_axis_off()
+        gpus = _domains(axes, domains, rails)
+        if fabric.kind == "single-switch":
+            _single(axes, gpus)
+        else:
+            _rails(axes, fabric, rails, gpus)
+        part = (domains, rails) != (fabric.domains, fabric.rails)
+        note = f"{domains} of {fabric.domains} domains, {rails} of {fabric.rails} rails drawn. " if part else ""
+        return plots.finish(figure, f"fabric-{fabric.label}", _alt(fabric), note + _caption(fabric))
+
+
+def _domains(axes: Axes, domains: int, rails: int) -> dict[tuple[int, int], Point]:
+    """Draw the HB domains; returns the top of each GPU (domain, rank)."""
+    pitch = _WIDTH / domains
+    box = pitch * 0.9
+    side = min(box / (rails + 0.6), 6.0)
+    tops = {}
+    for d in range(domains):
+        left = pitch * (d + 0.5) - box / 2
+        shape = FancyBboxPatch(
+            (left, _Y["domain"]), box, side + 4, boxstyle="round,pad=0,rounding_size=1",
+            facecolor=plots.ORANGE + "26", edgecolor=plots.ORANGE, linewidth=0.9,
+        )  # fmt: skip
+        axes.add_patch(shape)
+        axes.text(left + box / 2, -1.2, f"HB {d}" if domains <= 12 else f"{d}", ha="center", va="top", fontsize=7)
+        for g in range(rails):
+            x = left + box * (g + 0.5) / rails
+            square = (x - side * 0.42, _Y["domain"] + 2)
+            axes.add_patch(Rectangle(square, side * 0.84, side * 0.84, color=_colour(g), linewidth=0))
+            tops[d, g] = (x, _Y["domain"] + 2 + side * 0.84)
+    return tops
+
+
+def _rails(axes: Axes, fabric: FabricRun, rails: int, gpus: dict[tuple[int, int], Point]) -> None:
+    pitch = _WIDTH / rails
+    for g in range(rails):
+        centre = (pitch * (g + 0.5), _Y["rail"])
+        mine = [top for (_, rank), top in gpus.items() if rank == g]
+        _cables(axes, mine, centre, _colour(g), 0.9)
+        _switch(axes, centre, min(pitch * 0.8, 16), f"rail{g}" if rails <= 10 else f"{g}", _colour(g))
+    for i in range(fabric.spines):
+        spine = (_WIDTH * (i + 0.5) / fabric.spines, _Y["spine"])
+        under = [(pitch * (g + 0.5), _Y["rail"] + 4) for g in range(rails)]
+        _cables(axes, under, spine, plots.MUTED, 1.2)
+        _switch(
+            axes,
+            spine,
+            min(_WIDTH / fabric.spines * 0.8, 20),
+            f"spine{i}" if fabric.spines <= 8 else f"{i}",
+            plots.MUTED,
+        )
+
+
+def _single(axes: Axes, gpus: dict[tuple[int, int], Point]) -> None:
+    centre = (_WIDTH / 2, _Y["rail"])
+    for (_, rank), top in gpus.items():
+        _cables(axes, [top], centre, _colour(rank), 0.9)
+    _switch(axes, centre, 24, "switch0", plots.MUTED)
+
+
+def _cables(axes: Axes, ends: list[Point], centre: Point, colour: str, width: float) -> None:
+    thin = width if len(ends) <= 8 else width / 2
+    axes.add_collection(LineCollection([[end, centre] for end in ends], colors=colour, linewidths=thin, alpha=0.75))
+
+
+def _switch(axes: Axes, centre: Point, width: float, name: str, colour: str) -> None:
+    shape = FancyBboxPatch(
+        (centre[0] - width / 2, centre[1]), width, 4.5, boxstyle="round,pad=0,rounding_size=0.8",
+        facecolor=plots.PAPER, edgecolor=colour, linewidth=1.3,
+    )  # fmt: skip
+    axes.add_patch(shape)
+    axes.text(centre[0], centre[1] + 2.1, name, ha="center", va="center", fontsize=7)
+
+
+def _colour(rank: int) -> str:
+    return plots.SERIES[rank % len(plots.SERIES)]
+
+
+def _caption(fabric: FabricRun) -> str:
+    spines = f", {fabric.spines} spines with {rate(fabric.uplink_bps)} to each rail" if fabric.spines else ", no spine"
+    size = f"{fabric.domains} HB domains × {fabric.rails} GPUs"
+    rates = f"HB {rate(fabric.hb_bps)}, rail {rate(fabric.rail_bps)} per GPU and direction"
+    return f"{size}{spines}. {rates}. Policy {fabric.policy}."
+
+
+def _alt(fabric: FabricRun) -> str:
+    return f"Drawing of the {fabric.label} fabric: {_caption(fabric)}"

@@ -1,0 +1,111 @@
+"""How every figure looks, and how it becomes an SVG inside the report.
+
+Colours are Okabe and Ito's, told apart by colour-blind readers. Text and axes are drawn in a colour that is replaced by
+`currentColor`, and gaps between shapes in one replaced by `var(--card)`: so a figure follows the page into the dark.
+"""
+
+import io
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from html import escape
+from typing import Any, Final
+
+import matplotlib as mpl
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+INK: Final = "#101112"
+PAPER: Final = "#fdfdfe"
+MUTED: Final = "#7f8385"  # legible on white and on black
+GRID: Final = "#9a9ea155"
+BLUE, ORANGE, GREEN, PINK, SKY, VERMILION, YELLOW, GREY = (
+    "#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#d9c400", "#8a8f94",
+)  # fmt: skip
+SERIES: Final = (BLUE, ORANGE, GREEN, PINK, SKY, VERMILION, YELLOW, GREY)
+KINDS: Final = {"TP": BLUE, "PP": GREEN, "DP": ORANGE, "EP": PINK, "collective": SKY}
+WIDTH: Final = 10.0  # inches; the page scales it
+
+_STYLE: Final[dict[Any, Any]] = {
+    "font.family": "DejaVu Sans",
+    "font.size": 10,
+    "text.color": INK,
+    "axes.labelcolor": INK,
+    "axes.edgecolor": MUTED,
+    "axes.titlesize": 11,
+    "axes.titleweight": "bold",
+    "axes.titlelocation": "left",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.axisbelow": True,
+    "axes.facecolor": "none",
+    "figure.facecolor": "none",
+    "savefig.facecolor": "none",
+    "grid.color": GRID,
+    "grid.linewidth": 0.7,
+    "xtick.color": MUTED,
+    "xtick.labelcolor": INK,
+    "ytick.color": MUTED,
+    "ytick.labelcolor": INK,
+    "legend.frameon": False,
+    "svg.fonttype": "none",
+    "svg.hashsalt": "railyard",
+}
+_FONTS: Final = "'DejaVu Sans', Verdana, 'Segoe UI', sans-serif"
+
+
+@dataclass(frozen=True, slots=True)
+class Plot:
+    """A figure as the page takes it: `alt` says in words what it shows, for those who don't see it."""
+
+    svg: str
+    alt: str
+    caption: str = ""
+
+
+@contextmanager
+def styled() -> Iterator[None]:
+    """Figures made and written inside have the common style; nothing else is changed."""
+    with mpl.rc_context(_STYLE):
+        yield
+
+
+def new_figure(width: float, height: float) -> Figure:
+    """A figure in inches, which belongs to nobody but the caller: no global state, no window."""
+    return Figure(figsize=(width, height), layout="constrained")
+
+
+def finish(figure: Figure, name: str, alt: str, caption: str = "") -> Plot:
+    """The figure as SVG to stand inside an HTML page; `name` keeps its ids apart from other figures'."""
+    sink = io.StringIO()
+    figure.savefig(sink, format="svg", metadata={"Date": None, "Creator": None})
+    text = sink.getvalue()
+    text = text[text.index("<svg") :]
+    text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
+    prefix = re.sub(r"[^A-Za-z0-9]+", "-", name)
+    text = re.sub(r'(\bid="|url\(#|href="#)', rf"\g<1>{prefix}-", text)
+    text = text.replace(INK, "currentColor").replace(PAPER, "var(--card, #fff)").replace("'DejaVu Sans'", _FONTS)
+    label = escape(alt, quote=True)
+    text = re.sub(r'<svg [^>]*?viewBox="([^"]*)"[^>]*>', _opening(label), text, count=1, flags=re.DOTALL)
+    return Plot(text, alt, caption)
+
+
+def _opening(label: str) -> str:
+    xmlns = 'xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"'
+    escaped = label.replace("\\", r"\\")
+    return rf'<svg {xmlns} role="img" aria-label="{escaped}" viewBox="\1">'
+
+
+def colours(names: Sequence[str]) -> dict[str, str]:
+    """A colour for each fabric, the same in every figure."""
+    return {name: SERIES[i % len(SERIES)] for i, name in enumerate(names)}
+
+
+def quiet(axes: Axes, grid: str = "") -> None:
+    """No ticks, and a grid only along `grid` ("x", "y" or neither)."""
+    axes.tick_params(length=0)
+    if grid == "x":
+        axes.grid(axis="x")
+    elif grid == "y":
+        axes.grid(axis="y")

@@ -1,0 +1,170 @@
+"""report.html: the whole run on one page that needs no other file and no network."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from results import format as fmt
+from results import plot_fabric, plot_recovery, plot_times, plot_traffic, report_tables
+from results.aggregate import (
+    RecoveryRow,
+    Row,
+    Slowdown,
+    kind_bytes,
+    labels,
+    one_repeat,
+    recovery_rows,
+    rows_of,
+    slowdowns,
+    times,
+)
+from results.checks import checks
+from results.fidelity import Judgement, judge
+from results.plots import Plot
+from results.records import Flow, Run
+
+_FOLDER: Final = Path(__file__).parent
+_PAIRS_DRAWN: Final = 1024  # GPUs: beyond, a heatmap's cells are smaller than a screen's
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """A workload's part of the page. One heatmap where all fabrics delivered alike, else one for each."""
+
+    name: str
+    heatmaps: tuple[tuple[str, Plot], ...]
+    times: Plot | None
+    table: report_tables.Table | None
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A fault's part of the page."""
+
+    name: str
+    targets: str
+    plot: Plot | None
+    table: report_tables.Table
+    repeats: report_tables.Table
+
+
+def render(run: Run) -> str:
+    """The page as HTML."""
+    page = Environment(
+        loader=FileSystemLoader(_FOLDER),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=StrictUndefined,
+    )
+    return page.get_template("report.html.j2").render(_context(run))
+
+
+def _context(run: Run) -> dict[str, Any]:
+    judgement, rows = judge(run), rows_of(run)
+    fabrics, slow, timed = list(labels(run).values()), slowdowns(run, rows), times(rows)
+    return {
+        "run": run,
+        "title": run.spec.get("title") or run.name,
+        "description": run.spec.get("description") or "",
+        "facts": _facts(run),
+        "judgement": judgement,
+        "checks": checks(run, judgement),
+        "headline": report_tables.times_table(report_tables.headline_rows(timed), fabrics, slow) if timed else None,
+        "fabrics": [(f.label, plot_fabric.draw(f)) for f in run.fabrics],
+        "fabrics_table": report_tables.fabrics_table(run.fabrics),
+        "volumes": _volumes(run),
+        "workloads": _workloads(run, timed, fabrics, slow),
+        "ratios": plot_times.ratios(timed, fabrics),
+        "others": report_tables.others_table(rows),
+        "bytes": report_tables.bytes_table(run),
+        "failures": _failures(run, recovery_rows(run)),
+        "scale": report_tables.scale_table(run.scale),
+        **_evidence(run, judgement),
+        "provenance": report_tables.provenance_table(run.provenance),
+    }
+
+
+def _facts(run: Run) -> list[tuple[str, str]]:
+    """What stands below the title."""
+    faults, workloads = run.spec.get("faults") or [], run.spec.get("workloads") or []
+    return [
+        ("run", run.name),
+        ("started", run.started_utc),
+        ("took", fmt.seconds(run.duration_s)),
+        ("seed", str(run.spec.get("seed", fmt.NOTHING))),
+        ("repeats", str(run.spec.get("repeats", fmt.NOTHING))),
+        ("fabrics", str(len(run.fabrics))),
+        ("workloads", str(len(workloads))),
+        ("faults", str(len(faults))),
+    ]
+
+
+def _evidence(run: Run, judgement: Judgement) -> dict[str, Any]:
+    return {
+        "evidence": plot_times.evidence(judgement.evidence),
+        "limits": report_tables.limits_table(),
+        "links": report_tables.links_table(run.links),
+        "loads": report_tables.loads_table(run, judgement),
+    }
+
+
+def _by_workload(flows: Iterable[Flow]) -> dict[str, dict[str, list[Flow]]]:
+    """Workload -> fabric -> flows."""
+    found: dict[str, dict[str, list[Flow]]] = {}
+    for flow in flows:
+        found.setdefault(flow.workload, {}).setdefault(flow.fabric, []).append(flow)
+    return found
+
+
+def _volumes(run: Run) -> Plot | None:
+    """A bar a workload; one for each fabric too where they delivered different amounts."""
+    bars: dict[str, Sequence[Flow]] = {}
+    for workload, fabrics in _by_workload(run.flows).items():
+        alike = len({tuple(sorted(kind_bytes(one_repeat(f)).items())) for f in fabrics.values()}) == 1
+        bars |= (
+            {workload: next(iter(fabrics.values()))} if alike else {f"{workload}, {n}": f for n, f in fabrics.items()}
+        )
+    return plot_traffic.volumes(bars) if bars else None
+
+
+def _workloads(run: Run, timed: Sequence[Row], fabrics: Sequence[str], slow: Sequence[Slowdown]) -> list[Workload]:
+    flows = _by_workload(run.flows)
+    parts = []
+    for name in dict.fromkeys([*(r.workload for r in timed), *flows]):
+        mine = [r for r in timed if r.workload == name]
+        plot = plot_times.completion(mine, fabrics, name) if mine else None
+        table = report_tables.times_table(mine, fabrics, slow) if mine else None
+        parts.append(Workload(name, tuple(_heatmaps(run, name, flows.get(name, {}))), plot, table))
+    return parts
+
+
+def _heatmaps(run: Run, workload: str, by_fabric: dict[str, list[Flow]]) -> list[tuple[str, Plot]]:
+    """Fabrics that delivered the same between every pair share one heatmap, which names them all."""
+    grids = {f.label: plot_traffic.Grid(f.domains, f.rails) for f in run.fabrics if f.domains * f.rails <= _PAIRS_DRAWN}
+    alike: dict[bytes, list[str]] = {}
+    for fabric, flows in by_fabric.items():
+        if fabric in grids:
+            alike.setdefault(plot_traffic.matrix(flows, grids[fabric]).tobytes(), []).append(fabric)
+    return [
+        (
+            ", ".join(names),
+            plot_traffic.heatmap(by_fabric[names[0]], grids[names[0]], f"{workload} on {' and '.join(names)}"),
+        )
+        for names in alike.values()
+    ]
+
+
+def _failures(run: Run, rows: Sequence[RecoveryRow]) -> list[Failure]:
+    parts = []
+    for fault in dict.fromkeys([*(r.fault for r in rows), *(t.fault for t in run.goodput)]):
+        mine = [r for r in rows if r.fault == fault]
+        traces = [t for t in run.goodput if t.fault == fault]
+        targets = ", ".join(dict.fromkeys(r.target for row in mine for r in row.repeats))
+        plot = plot_recovery.recovery(traces, fault) if traces else None
+        tables = report_tables.recovery_table(mine), report_tables.repeats_table(mine)
+        parts.append(Failure(fault, targets, plot, *tables))
+    return parts

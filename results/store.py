@@ -1,0 +1,134 @@
+"""A run's folder: written file by file, each whole or not at all, and read back so that it can be drawn again.
+
+| file                          | what                                                                       |
+|-------------------------------|----------------------------------------------------------------------------|
+| spec.yaml                     | the experiment, resolved, with its seed: runs again as it is               |
+| results.csv, results.parquet  | a row a measurement                                                        |
+| flows.parquet                 | a row a transfer                                                           |
+| recovery.csv                  | a row a fault and repeat                                                   |
+| events.jsonl                  | monotonic ns, source, what                                                 |
+| summary.json                  | verdict, reasons, headline figures, checks                                 |
+| provenance.json               | what it ran on                                                             |
+| report.html, timeline.json    | drawn from all of it                                                       |
+| run.json                      | the rest: goodput traces, link checks, loads, byte checks, fabrics, scale  |
+"""
+
+import errno
+import json
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from results import report, rows, summary, timeline
+from results.records import (
+    ByteCheck,
+    Event,
+    FabricRun,
+    Flow,
+    GoodputTrace,
+    LinkCheck,
+    Load,
+    Measurement,
+    Recovery,
+    Run,
+)
+from topologies.errors import BadInput, MachineLacks
+
+FORMAT: Final = 1
+RESULT_COLUMNS: Final = (
+    "fabric", "policy", "workload", "phase", "metric", "value", "unit", "predicted", "ratio", "repeat",
+)  # fmt: skip
+RECOVERY_COLUMNS: Final = (
+    "fault", "target", "t_fault", "detect_ms", "reroute_ms", "first_packet_ms", "goodput_ms", "lost_bytes", "recovered",
+    "fabric", "policy", "reroute", "repeat", "back_ms", "probes_lost", "connections_lost",
+)  # fmt: skip
+_FULL: Final = (errno.ENOSPC, errno.EDQUOT)
+_PARTS: Final[dict[str, type]] = {
+    "fabrics": FabricRun,
+    "goodput": GoodputTrace,
+    "links": LinkCheck,
+    "loads": Load,
+    "bytes": ByteCheck,
+}
+
+
+def save(run: Run, folder: Path) -> None:
+    """Write the whole folder: what was measured first, what is drawn from it last. MachineLacks if the disk is full."""
+    folder.mkdir(parents=True, exist_ok=True)
+    _write(folder / "spec.yaml", yaml.safe_dump(run.spec, sort_keys=False, allow_unicode=True).encode())
+    _write(folder / "provenance.json", _json(run.provenance))
+    _write(folder / "results.csv", rows.to_csv(RESULT_COLUMNS, run.measurements))
+    _write(folder / "results.parquet", rows.to_parquet(Measurement, run.measurements, extra=("ratio",)))
+    _write(folder / "recovery.csv", rows.to_csv(RECOVERY_COLUMNS, run.recoveries))
+    _write(folder / "events.jsonl", b"".join(_json(asdict(e), indent=None) for e in run.events))
+    _write(folder / "flows.parquet", rows.to_parquet(Flow, run.flows))
+    _write(folder / "run.json", _json(_rest(run), indent=None))
+    save_drawn(run, folder)
+
+
+def save_drawn(run: Run, folder: Path) -> None:
+    """Write what is drawn from the records alone: summary.json, report.html, timeline.json."""
+    _write(folder / "summary.json", _json(summary.summarise(run)))
+    _write(folder / "report.html", report.render(run).encode())
+    _write(folder / "timeline.json", _json(timeline.trace(run), indent=None))
+
+
+def load(folder: Path) -> Run:
+    """Read a run's folder back. BadInput if it isn't one, or isn't whole."""
+    if not (folder / "run.json").is_file():
+        raise BadInput("DIR", str(folder), "is not a run's folder: it has no run.json")
+    try:
+        return _load(folder)
+    except (OSError, ValueError, KeyError, TypeError, yaml.YAMLError) as error:
+        line = str(error).partition("\n")[0]
+        raise BadInput("DIR", str(folder), f"can't be read back: {type(error).__name__}: {line}") from error
+
+
+def _load(folder: Path) -> Run:
+    rest = json.loads((folder / "run.json").read_text())
+    if rest.pop("format") != FORMAT:
+        raise ValueError(f"run.json is not of format {FORMAT}")
+    parts: dict[str, Any] = {name: rows.from_plain(kind, rest.pop(name)) for name, kind in _PARTS.items()}
+    return Run(
+        spec=yaml.safe_load((folder / "spec.yaml").read_text()),
+        provenance=json.loads((folder / "provenance.json").read_text()),
+        measurements=rows.from_parquet(Measurement, (folder / "results.parquet").read_bytes()),
+        flows=rows.from_parquet(Flow, (folder / "flows.parquet").read_bytes()),
+        recoveries=rows.from_csv(Recovery, (folder / "recovery.csv").read_text()),
+        events=[Event(**json.loads(line)) for line in (folder / "events.jsonl").read_text().splitlines()],
+        **parts,
+        **rest,
+    )
+
+
+def _rest(run: Run) -> dict[str, Any]:
+    """What no other file of the folder holds."""
+    parts = {name: [asdict(row) for row in getattr(run, name)] for name in _PARTS}
+    own = ("name", "started_utc", "scale", "duration_s", "interrupted")
+    return {"format": FORMAT, **{name: getattr(run, name) for name in own}, **parts}
+
+
+def _json(data: object, indent: int | None = 2) -> bytes:
+    """A line (or with `indent` a page) of JSON; what JSON doesn't know, such as a path, is written as its text."""
+    compact = (",", ":") if indent is None else None
+    return (json.dumps(data, indent=indent, separators=compact, ensure_ascii=False, default=str) + "\n").encode()
+
+
+def _write(path: Path, data: bytes) -> None:
+    """Write beside the file, then rename: a reader, or a run that is killed here, never sees half a file."""
+    part = path.with_name(f".{path.name}.part")
+    try:
+        part.write_bytes(data)
+        part.replace(path)
+    except OSError as error:
+        with suppress(OSError):
+            part.unlink(missing_ok=True)
+        if error.errno in _FULL:
+            what = f"the disk is full: {path} could not be written"
+            raise MachineLacks(
+                what, f"free some space, or give a folder on another disk with --out: df -h {path.parent}"
+            ) from error
+        raise
