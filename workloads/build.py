@@ -1,0 +1,169 @@
+"""From a workload's spec to its schedule on a fabric, with the record of what was scaled down for it."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Final
+
+from topologies.errors import BadInput
+from topologies.platforms import PLATFORMS
+from topologies.spec import FabricSpec
+from workloads.gpt import GptJob, gpt_iteration, gpt_job
+from workloads.gpt_tasks import gpt_schedule
+from workloads.models import GptModel, MoeModel, load_gpt, load_moe
+from workloads.moe import MoeJob, moe_iteration, moe_job, moe_schedule
+from workloads.pace import pace, payload_fraction
+from workloads.parallelism import Parallelism, Placement, place
+from workloads.plain import collective_schedule
+from workloads.scale import Factor, Rates, Scale, real_rates
+from workloads.schedule import Schedule
+from workloads.spec import CollectiveSpec, GptSpec, MoeSpec, auto_all_to_all
+
+MICRO_BATCHES: Final = 4
+PROBE_BYTES: Final = 10**9
+
+
+def build(
+    spec: GptSpec | MoeSpec | CollectiveSpec, fabric: FabricSpec, rail_bps: int, hb_bps: int, field: str = "workload"
+) -> tuple[Schedule, Scale]:
+    """The schedule on a fabric with these link rates (bit/s), and its scale; BadInput names fields below `field`.
+
+    Two fabrics of the same size and rates get the same bytes, whatever their kinds.
+    """
+    fraction = payload_fraction(fabric.mtu) / 8
+    emulated = Rates(hb=hb_bps * fraction, rail=rail_bps * fraction)
+    real = real_rates(PLATFORMS[fabric.platform], emulated)
+    if isinstance(spec, GptSpec):
+        return _gpt(spec, fabric, real, emulated, field)
+    if isinstance(spec, MoeSpec):
+        return _moe(spec, fabric, real, emulated, field)
+    return _collective(spec, fabric, real, emulated)
+
+
+def _bytes_factor(
+    spec: GptSpec | MoeSpec | CollectiveSpec,
+    unscaled_bytes: float,
+    unscaled: Callable[[], Schedule],
+    real: Rates,
+    emulated: Rates,
+) -> float:
+    """Emulated over unscaled bytes: as the spec says, or such that the whole takes the wished-for time."""
+    if spec.bytes is not None:
+        return spec.bytes / unscaled_bytes
+    time_factor = spec.wanted_s / pace(unscaled(), real.hb, real.rail)
+    return time_factor * emulated.rail / real.rail
+
+
+def _collective(spec: CollectiveSpec, fabric: FabricSpec, real: Rates, emulated: Rates) -> tuple[Schedule, Scale]:
+    """A collective has no size of its own: the same bytes are projected to the real platform."""
+    chosen = spec.on(fabric)
+    sized_by = "all-to-all-two-phase" if chosen == "all-to-all" else chosen
+    m, k = fabric.domains, fabric.rails
+    factor = _bytes_factor(
+        spec, PROBE_BYTES, lambda: collective_schedule(sized_by, m, k, PROBE_BYTES, spec.in_flight), real, emulated
+    )
+    schedule = collective_schedule(chosen, m, k, PROBE_BYTES * factor, spec.in_flight)
+    return schedule, Scale(chosen, fabric.platform, real, emulated, bytes_factor=1.0)
+
+
+def _gpt(spec: GptSpec, fabric: FabricSpec, real: Rates, emulated: Rates, field: str) -> tuple[Schedule, Scale]:
+    model = load_gpt(spec.model, f"{field}.model")
+    chosen = spec.parallelism or _default_parallelism(model, fabric)
+    placement = place(chosen, fabric.domains, fabric.rails, f"{field}.parallelism")
+    published_layers = model.layers // model.training.pipeline
+    layers = spec.layers_per_stage or published_layers
+    if layers % chosen.virtual_stages:
+        allowed = f"must divide the {layers} layers of a stage"
+        raise BadInput(f"{field}.parallelism.virtual_stages", chosen.virtual_stages, allowed)
+    flops = PLATFORMS[fabric.platform].flops * spec.efficiency
+    shaped = gpt_job(model, spec.model, placement, layers, flops, spec.pairs_per_pass)
+    shaped = replace(shaped, compute_s=shaped.compute_s * spec.compute)
+    full = gpt_job(model, spec.model, _published(model, f"{field}.model"), published_layers, flops)
+    full = replace(full, compute_s=full.compute_s * spec.compute)
+    factor = _bytes_factor(spec, shaped.gather_bytes, lambda: gpt_schedule(shaped), real, emulated)
+    scale = Scale(
+        workload=spec.model,
+        platform=fabric.platform,
+        real_rates=real,
+        emulated_rates=emulated,
+        bytes_factor=factor,
+        shape=_gpt_shape(full, published_layers, shaped, layers),
+        compute_kept=spec.compute,
+        real=gpt_iteration(full),
+    )
+    return gpt_schedule(shaped.scaled(factor, scale.time_factor)), scale
+
+
+def _published(model: GptModel, field: str) -> Placement:
+    """Where the published job put its ranks."""
+    return place(model.training, model.training.gpus // model.domain_gpus, model.domain_gpus, f"{field}: training")
+
+
+def _default_parallelism(model: GptModel, fabric: FabricSpec) -> Parallelism:
+    """See `GptSpec`."""
+    pipeline = next(p for p in range(2, fabric.domains + 1) if fabric.domains % p == 0)
+    data = fabric.domains // pipeline
+    micro_batch = model.training.micro_batch
+    return Parallelism(
+        tensor=fabric.rails,
+        pipeline=pipeline,
+        data=data,
+        micro_batch=micro_batch,
+        global_batch=MICRO_BATCHES * data * micro_batch,
+    )
+
+
+def _gpt_shape(full: GptJob, full_layers: int, shaped: GptJob, layers: int) -> dict[str, Factor]:
+    """Step 1 of a scale: what the emulated job has fewer of."""
+
+    def counts(job: GptJob, layers_per_stage: int) -> dict[str, int]:
+        p = job.placement.parallelism
+        return {
+            "gpus": p.gpus,
+            "domain_gpus": job.placement.rails,
+            "tensor": p.tensor,
+            "pipeline": p.pipeline,
+            "data": p.data,
+            "virtual_stages": p.virtual_stages,
+            "layers": layers_per_stage * p.pipeline,
+            "layers_per_stage": layers_per_stage,
+            "micro_batches": p.micro_batches,
+            "collectives_per_stage_and_micro_batch": 4 * p.virtual_stages * job.pairs_per_pass,
+        }
+
+    real, emulated = counts(full, full_layers), counts(shaped, layers)
+    return {name: Factor(real[name], emulated[name]) for name in real}
+
+
+def _moe(spec: MoeSpec, fabric: FabricSpec, real: Rates, emulated: Rates, field: str) -> tuple[Schedule, Scale]:
+    model = load_moe(spec.model, f"{field}.model")
+    if spec.all_to_alls > model.all_to_alls:
+        allowed = f"must be {model.all_to_alls} or less: the model has no more in a step"
+        raise BadInput(f"{field}.all_to_alls", spec.all_to_alls, allowed)
+    chosen = auto_all_to_all(fabric) if spec.algorithm == "auto" else spec.algorithm
+    flops = PLATFORMS[fabric.platform].flops * spec.efficiency
+    sized = _moe_job(spec, model, fabric.domains, fabric.rails, spec.all_to_alls, flops)
+    full = _moe_job(spec, model, model.gpus // model.domain_gpus, model.domain_gpus, model.all_to_alls, flops)
+    factor = _bytes_factor(spec, sized.pair_bytes, lambda: moe_schedule(sized), real, emulated)
+    two_phase = chosen == "two-phase"
+    scale = Scale(
+        workload=spec.model,
+        platform=fabric.platform,
+        real_rates=real,
+        emulated_rates=emulated,
+        bytes_factor=factor,
+        shape={
+            "gpus": Factor(model.gpus, fabric.gpus),
+            "experts": Factor(model.experts, fabric.gpus),
+            "domain_gpus": Factor(model.domain_gpus, fabric.rails),
+            "all_to_alls": Factor(model.all_to_alls, spec.all_to_alls),
+        },
+        compute_kept=spec.compute,
+        real=moe_iteration(replace(full, two_phase=two_phase)),
+    )
+    return moe_schedule(replace(sized, two_phase=two_phase).scaled(factor, scale.time_factor)), scale
+
+
+def _moe_job(spec: MoeSpec, model: MoeModel, domains: int, rails: int, all_to_alls: int, flops_per_s: float) -> MoeJob:
+    """Two-phase, for sizing; the caller says what really runs."""
+    job = moe_job(model, spec.model, domains, rails, True, all_to_alls, flops_per_s)
+    return replace(job, compute_s=job.compute_s * spec.compute)

@@ -1,0 +1,148 @@
+"""The catalogue of models: a YAML file each in `workloads/models`, its source on line 1. Yours is a file path away."""
+
+from pathlib import Path
+from typing import Final, Literal, Self
+
+import yaml
+from pydantic import model_validator
+
+from topologies.errors import BadInput, near_miss
+from topologies.spec import Strict
+from workloads.parallelism import Count, Parallelism
+from workloads.parse import parse_by_kind
+
+CATALOGUE: Final = Path(__file__).parent / "models"
+HALF: Final = 2
+"""Bytes of a parameter, an activation or a gradient: 16 bits throughout (Rail-only appendix)."""
+
+
+class _Transformer(Strict):
+    """Layers l, hidden size h, sequence length s, as in Rail-only Table III; vocabulary V. `parameters` as published.
+
+    `domain_gpus`: GPUs in an HB domain of the cluster that it was trained on.
+    """
+
+    parameters: Count
+    layers: Count
+    hidden: Count
+    heads: Count
+    sequence: Count
+    vocabulary: Count
+    domain_gpus: Count
+
+    @property
+    def layer_parameters(self) -> int:
+        """S_T, of a dense transformer block: 12 h^2 + 13 h (Narayanan Eq. 2)."""
+        return 12 * self.hidden**2 + 13 * self.hidden
+
+    @property
+    def embedding_parameters(self) -> int:
+        """(V + s) h (Narayanan Eq. 2)."""
+        return (self.vocabulary + self.sequence) * self.hidden
+
+
+class GptModel(_Transformer):
+    """A dense GPT, and how it was trained."""
+
+    kind: Literal["gpt"]
+    training: Parallelism
+
+    @model_validator(mode="after")
+    def _layers_divide(self) -> Self:
+        chunks = self.training.pipeline * self.training.virtual_stages
+        if self.layers % chunks:
+            raise ValueError(f"training: pipeline * virtual_stages = {chunks} must divide the {self.layers} layers")
+        return self
+
+    def gathered_bytes(self, micro_batch: int) -> int:
+        """D of one tensor-parallel AllGather or ReduceScatter: 2 b h s (Rail-only, appendix B)."""
+        return HALF * micro_batch * self.hidden * self.sequence
+
+    def layer_flops(self, micro_batch: int) -> float:
+        """FLOPs of one layer, forward and backward, for a micro-batch, with selective recomputation.
+
+        Korthikanti et al. 2022 Eq. 8, 72 B l s h^2 (1 + s/(3h) + V/(12 h l)), without its last term: the output layer
+        is the last stage's alone, and Eq. 6-11 take all stages as equal.
+        """
+        return 72.0 * micro_batch * self.sequence * self.hidden**2 * (1 + self.sequence / (3 * self.hidden))
+
+
+class MoeModel(_Transformer):
+    """A GPT in which `moe_layers` of the layers have `experts` expert MLPs, one a GPU; the rest is data-parallel."""
+
+    kind: Literal["moe"]
+    moe_layers: Count
+    experts: Count
+    experts_per_token: Count
+    gpus: Count
+    global_batch: Count
+
+    @property
+    def all_to_alls(self) -> int:
+        """In a step: dispatch and combine, forward and backward, in every MoE layer."""
+        return 4 * self.moe_layers
+
+    @property
+    def tokens_per_gpu(self) -> int:
+        return self.global_batch * self.sequence // self.gpus
+
+    @property
+    def all_to_all_bytes(self) -> int:
+        """What one GPU has for all GPUs together (itself included) in one all-to-all: its tokens' activations."""
+        return HALF * self.tokens_per_gpu * self.experts_per_token * self.hidden
+
+    @property
+    def static_parameters(self) -> int:
+        """What every GPU has a copy of: all but the MLPs that experts take the place of, which are 8 h^2 + 5 h each."""
+        mlp = 8 * self.hidden**2 + 5 * self.hidden
+        return self.layers * self.layer_parameters + self.embedding_parameters - self.moe_layers * mlp
+
+    @property
+    def gpu_flops(self) -> float:
+        """FLOPs of a GPU in a step without recomputation: Korthikanti Eq. 7 without vocabulary, for its own tokens.
+
+        A token goes through `experts_per_token` expert MLPs, 16 of the 24 h^2 multiply-adds of a layer.
+        """
+        dense = 1 + self.sequence / (6 * self.hidden)
+        extra = (self.experts_per_token - 1) * 16 / 24 * self.moe_layers / self.layers
+        return 72.0 * self.tokens_per_gpu * self.layers * self.hidden**2 * (dense + extra)
+
+
+Model = GptModel | MoeModel
+KINDS: Final[dict[str, type[Model]]] = {"gpt": GptModel, "moe": MoeModel}
+
+
+def catalogue() -> list[str]:
+    """Names of the models that come with Railyard."""
+    return sorted(path.stem for path in CATALOGUE.glob("*.yaml"))
+
+
+def load_model(name: str, field: str = "model") -> Model:
+    """A model of the catalogue by its name, or any by the path of its file (something that ends in .yaml)."""
+    given_path = name.endswith((".yaml", ".yml"))
+    if not given_path and name not in catalogue():
+        raise BadInput(field, name, f"{near_miss(name, catalogue())}, or the path of a .yaml file")
+    path = Path(name) if given_path else CATALOGUE / f"{name}.yaml"
+    try:
+        data = yaml.safe_load(path.read_text())
+    except OSError as error:
+        raise BadInput(field, name, f"can't be read: {error.strerror}") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise BadInput(field, name, f"is not YAML: {' '.join(str(error).split())}") from error
+    return parse_by_kind(data, KINDS, f"{field} {path.name}")
+
+
+def load_gpt(name: str, field: str = "model") -> GptModel:
+    """`load_model`, for a workload that can use no other kind."""
+    model = load_model(name, field)
+    if not isinstance(model, GptModel):
+        raise BadInput(field, name, "is a mixture of experts; kind gpt takes a model of kind gpt")
+    return model
+
+
+def load_moe(name: str, field: str = "model") -> MoeModel:
+    """`load_model`, for a workload that can use no other kind."""
+    model = load_model(name, field)
+    if not isinstance(model, MoeModel):
+        raise BadInput(field, name, "is a dense model; kind moe takes a model of kind moe")
+    return model

@@ -1,0 +1,131 @@
+"""A workload as an experiment's YAML has it, and the schedule that it means on a fabric.
+
+    {kind: gpt, model: gpt-145.6b, duration: 5s}
+    {kind: moe, all_to_alls: 4, compute: 0.1}
+    {kind: collective, collective: all-gather, bytes: 64MB}
+
+Sizes follow from a wished-for duration unless they are given. A duration is that of the workload on rail-only
+(two-phase all-to-all) if all goes at the links' rates, whatever the fabric: so the same bytes go over every fabric,
+and their times can be compared.
+"""
+
+from typing import Annotated, Final, Literal
+
+from pydantic import Field, ValidationInfo, field_validator
+
+from topologies.spec import FabricSpec, Strict
+from topologies.units import Size, Time
+from workloads.collectives import IN_FLIGHT
+from workloads.parallelism import Count, Parallelism
+from workloads.parse import parse_by_kind
+from workloads.schedule import Collective
+
+Share = Annotated[float, Field(ge=0, le=1)]
+Efficiency = Annotated[float, Field(gt=0, le=1)]
+AllToAll = Literal["auto", "direct", "in-rail", "two-phase"]
+
+DEFAULT_DURATION_S: Final = 5.0
+ALGORITHMS: Final[dict[str, dict[str, Collective]]] = {
+    "all-to-all": {
+        "direct": "all-to-all",
+        "in-rail": "all-to-all-in-rail",
+        "two-phase": "all-to-all-two-phase",
+    },
+    "all-gather": {"ring": "all-gather-ring", "hierarchical": "all-gather-hierarchical"},
+    "reduce-scatter": {"ring": "reduce-scatter-ring", "hierarchical": "reduce-scatter-hierarchical"},
+    "all-reduce": {"ring": "all-reduce-ring", "hierarchical": "all-reduce-hierarchical"},
+}
+
+
+class _Sized(Strict):
+    """`bytes` is D of the workload's main collective as emulated (see `Phase`); `duration` is of the whole workload."""
+
+    bytes: Size | None = None
+    duration: Time | None = None
+
+    @field_validator("duration")
+    @classmethod
+    def _one_of_both(cls, duration: float | None, info: ValidationInfo) -> float | None:
+        if duration is not None and info.data.get("bytes") is not None:
+            raise ValueError("can't be given together with bytes: one follows from the other")
+        return duration
+
+    @property
+    def wanted_s(self) -> float:
+        """The duration asked for, or the default."""
+        return self.duration or DEFAULT_DURATION_S
+
+
+class _Training(_Sized):
+    """`efficiency`: the part of the platform's peak that a GPU achieves; `compute`: the part of computing time kept.
+
+    Computing costs the emulation nothing but time. With less of it, communication is a larger part of the same
+    duration, and its steps are longer and so better measured; 1 keeps the real proportions.
+    """
+
+    efficiency: Efficiency = 0.5
+    compute: Share = 1.0
+
+
+class GptSpec(_Training):
+    """An iteration of a dense GPT. `bytes` is D of each AllGather and ReduceScatter as merged.
+
+    Left out: t = the GPUs of an HB domain, p = the smallest divisor of the number of domains above 1, d = the rest,
+    four micro-batches of the model's own size; as many layers at a stage as in the published job. A pass (a
+    micro-batch through a stage, one way) has `pairs_per_pass` AllGather and ReduceScatter, which carry the bytes of
+    all its layers.
+    """
+
+    kind: Literal["gpt"]
+    model: str = "gpt-145.6b"
+    parallelism: Parallelism | None = None
+    layers_per_stage: Count | None = None
+    pairs_per_pass: Count = 1
+
+
+class MoeSpec(_Training):
+    """A step of a mixture of experts, `all_to_alls` of the model's own number long. `bytes` is D of an all-to-all."""
+
+    kind: Literal["moe"]
+    model: str = "moe-1.3b-128"
+    algorithm: Literal["auto", "direct", "two-phase"] = "auto"
+    all_to_alls: Count = 4
+
+
+class CollectiveSpec(_Sized):
+    """One plain collective. auto: all-to-all two-phase on rail-only and direct elsewhere, the others hierarchical."""
+
+    kind: Literal["collective"]
+    collective: Literal["all-to-all", "all-gather", "reduce-scatter", "all-reduce"]
+    algorithm: Literal["auto", "direct", "in-rail", "two-phase", "ring", "hierarchical"] = "auto"
+    in_flight: Count = IN_FLIGHT
+
+    @field_validator("algorithm")
+    @classmethod
+    def _algorithm_fits(cls, algorithm: str, info: ValidationInfo) -> str:
+        known = ALGORITHMS.get(info.data.get("collective", ""), {})
+        if algorithm != "auto" and known and algorithm not in known:
+            raise ValueError(f"is not for {info.data['collective']}: allowed are auto, {', '.join(known)}")
+        return algorithm
+
+    def on(self, fabric: FabricSpec) -> Collective:
+        """The algorithm chosen, in full."""
+        known = ALGORITHMS[self.collective]
+        if self.algorithm != "auto":
+            return known[self.algorithm]
+        return known[auto_all_to_all(fabric) if self.collective == "all-to-all" else "hierarchical"]
+
+
+Workload = GptSpec | MoeSpec | CollectiveSpec
+WorkloadSpec = Annotated[Workload, Field(discriminator="kind")]
+KINDS: Final[dict[str, type[Workload]]] = {"gpt": GptSpec, "moe": MoeSpec, "collective": CollectiveSpec}
+
+
+def auto_all_to_all(fabric: FabricSpec) -> Literal["direct", "two-phase"]:
+    """Two-phase where there are no spines to go straight over."""
+    return "two-phase" if fabric.kind == "rail-only" else "direct"
+
+
+def parse_workload(data: object, field: str = "workload") -> Workload:
+    """Read a workload from plain data (as YAML gives it). BadInput names the first field that is wrong."""
+    return parse_by_kind(data, KINDS, field)
