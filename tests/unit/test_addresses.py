@@ -47,20 +47,20 @@ def test_addresses_stay_in_the_blocks_set_aside_and_macs_are_local_unicast(gpu: 
         assert number(side) >> 40 & 0b11 == 0b10
 
 
-@given(gpu=GPUS, rank=RANKS, domains=st.integers(2, MAX_DOMAINS))
-def test_the_prefixes_of_a_rank_hold_its_gpus_and_no_others(gpu: Gpu, rank: int, domains: int) -> None:
-    inside = any(IPv4Address(gpu.ip) in IPv4Network(prefix) for prefix in rank_prefixes(rank, domains))
-    if gpu.domain < domains:
-        assert inside == (gpu.rank == rank)
-    else:
-        assert not inside or gpu.rank == rank
+@given(gpu=GPUS, other=RANKS, more=st.integers(0, MAX_DOMAINS))
+def test_the_prefixes_of_a_rank_hold_its_gpus_and_no_others(gpu: Gpu, other: int, more: int) -> None:
+    networks = [IPv4Network(prefix) for prefix in rank_prefixes(gpu.rank, min(gpu.domain + 1 + more, MAX_DOMAINS))]
+    assert any(IPv4Address(gpu.ip) in network for network in networks)
+    stranger = IPv4Address(Gpu(gpu.domain, other).ip)
+    assert any(stranger in network for network in networks) == (other == gpu.rank)
 
 
-@given(gpu=GPUS, rank=RANKS)
-def test_the_masked_mac_of_a_rank_matches_its_rail_interfaces_and_nothing_else(gpu: Gpu, rank: int) -> None:
-    value, mask = (number(part) for part in rank_mac(rank))
-    assert (number(gpu.mac("rail")) & mask == value) == (gpu.rank == rank)
+@given(gpu=GPUS, other=RANKS)
+def test_the_masked_mac_of_a_rank_matches_its_rail_interfaces_and_nothing_else(gpu: Gpu, other: int) -> None:
+    value, mask = (number(part) for part in rank_mac(gpu.rank))
+    assert number(gpu.mac("rail")) & mask == value
     assert number(gpu.mac("hb")) & mask != value
+    assert (number(Gpu(gpu.domain, other).mac("rail")) & mask == value) == (other == gpu.rank)
 
 
 @pytest.mark.parametrize("name", ["", "d0", "g1", "d0g", "dg", "d-1g0", "d0g1 ", "D0G1", "rail0", "d0g1x", "xd0g1"])
