@@ -1,5 +1,6 @@
 """Numbers as people read them: four significant digits, a no-break space, the unit. `–` where there is none."""
 
+import re
 from collections.abc import Sequence
 from typing import Final
 
@@ -63,6 +64,11 @@ def quantity(value: float | None, unit: str) -> str:
         return NOTHING
     known = {"s": seconds, "bit/s": rate, "B": size, "bytes": size, "": ratio, "ratio": ratio}
     return known[unit](value) if unit in known else f"{digits(value)}{_SPACE}{unit}"
+
+
+def short(text: str) -> str:
+    """`500.0 KB` -> `500 KB`: for ticks, which are round."""
+    return re.sub(r"(\.\d*?)0+(?=\D|$)", lambda m: m[1].rstrip("."), text)
 
 
 def change(value: float | None) -> str:

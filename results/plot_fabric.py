@@ -7,12 +7,12 @@ from matplotlib.collections import LineCollection
 from matplotlib.patches import FancyBboxPatch, Rectangle
 
 from results import plots
-from results.format import rate
+from results.format import rate, short
 from results.records import FabricRun
 
 _MOST_GPUS: Final = 128  # drawn; of a larger fabric the first domains and rails stand for the rest
 _MOST_RAILS: Final = 16
-_WIDTH: Final = 100.0
+_HALF: Final = 32  # GPUs up to which half the width of the page will do
 _Y: Final = {"domain": 0.0, "gpu": 4.0, "rail": 30.0, "spine": 46.0}
 Point = tuple[float, float]
 
@@ -21,25 +21,31 @@ def draw(fabric: FabricRun) -> plots.Plot:
     """GPUs are squares, in the colour of their rail, as are their links to its switch."""
     rails = min(fabric.rails, _MOST_RAILS)
     domains = max(2, min(fabric.domains, _MOST_GPUS // rails))
+    width = 100.0 if is_small(fabric) else 200.0
     with plots.styled():
         top = _Y["spine"] + 8 if fabric.spines else _Y["rail"] + 8
-        figure = plots.new_figure(plots.WIDTH / 2, plots.WIDTH / 2 * (top + 8) / (_WIDTH + 4))
+        figure = plots.new_figure(plots.WIDTH * width / 200, plots.WIDTH * (top + 5) / 208)
         axes = figure.subplots()
-        axes.set(xlim=(-2, _WIDTH + 2), ylim=(-8, top), aspect="equal")
+        axes.set(xlim=(-2, width + 2), ylim=(-5, top), aspect="equal")
         axes.set_axis_off()
-        gpus = _domains(axes, domains, rails)
+        gpus = _domains(axes, domains, rails, width)
         if fabric.kind == "single-switch":
-            _single(axes, gpus)
+            _single(axes, gpus, width)
         else:
-            _rails(axes, fabric, rails, gpus)
+            _rails(axes, fabric, rails, gpus, width)
         part = (domains, rails) != (fabric.domains, fabric.rails)
         note = f"{domains} of {fabric.domains} domains, {rails} of {fabric.rails} rails drawn. " if part else ""
         return plots.finish(figure, f"fabric-{fabric.label}", _alt(fabric), note + _caption(fabric))
 
 
-def _domains(axes: Axes, domains: int, rails: int) -> dict[tuple[int, int], Point]:
+def is_small(fabric: FabricRun) -> bool:
+    """Whether two such drawings fit beside each other."""
+    return fabric.domains * fabric.rails <= _HALF
+
+
+def _domains(axes: Axes, domains: int, rails: int, width: float) -> dict[tuple[int, int], Point]:
     """Draw the HB domains; returns the top of each GPU (domain, rank)."""
-    pitch = _WIDTH / domains
+    pitch = width / domains
     box = pitch * 0.9
     side = min(box / (rails + 0.6), 6.0)
     tops = {}
@@ -59,28 +65,28 @@ def _domains(axes: Axes, domains: int, rails: int) -> dict[tuple[int, int], Poin
     return tops
 
 
-def _rails(axes: Axes, fabric: FabricRun, rails: int, gpus: dict[tuple[int, int], Point]) -> None:
-    pitch = _WIDTH / rails
+def _rails(axes: Axes, fabric: FabricRun, rails: int, gpus: dict[tuple[int, int], Point], width: float) -> None:
+    pitch = width / rails
     for g in range(rails):
         centre = (pitch * (g + 0.5), _Y["rail"])
         mine = [top for (_, rank), top in gpus.items() if rank == g]
         _cables(axes, mine, centre, _colour(g), 0.9)
         _switch(axes, centre, min(pitch * 0.8, 16), f"rail{g}" if rails <= 10 else f"{g}", _colour(g))
     for i in range(fabric.spines):
-        spine = (_WIDTH * (i + 0.5) / fabric.spines, _Y["spine"])
+        spine = (width * (i + 0.5) / fabric.spines, _Y["spine"])
         under = [(pitch * (g + 0.5), _Y["rail"] + 4) for g in range(rails)]
         _cables(axes, under, spine, plots.MUTED, 1.2)
         _switch(
             axes,
             spine,
-            min(_WIDTH / fabric.spines * 0.8, 20),
+            min(width / fabric.spines * 0.8, 20),
             f"spine{i}" if fabric.spines <= 8 else f"{i}",
             plots.MUTED,
         )
 
 
-def _single(axes: Axes, gpus: dict[tuple[int, int], Point]) -> None:
-    centre = (_WIDTH / 2, _Y["rail"])
+def _single(axes: Axes, gpus: dict[tuple[int, int], Point], width: float) -> None:
+    centre = (width / 2, _Y["rail"])
     for (_, rank), top in gpus.items():
         _cables(axes, [top], centre, _colour(rank), 0.9)
     _switch(axes, centre, 24, "switch0", plots.MUTED)
@@ -105,10 +111,14 @@ def _colour(rank: int) -> str:
 
 
 def _caption(fabric: FabricRun) -> str:
-    spines = f", {fabric.spines} spines with {rate(fabric.uplink_bps)} to each rail" if fabric.spines else ", no spine"
+    spines = (
+        f", {fabric.spines} spines with {short(rate(fabric.uplink_bps))} to each rail"
+        if fabric.spines
+        else ", no spine"
+    )
     size = f"{fabric.domains} HB domains × {fabric.rails} GPUs"
-    rates = f"HB {rate(fabric.hb_bps)}, rail {rate(fabric.rail_bps)} per GPU and direction"
-    return f"{size}{spines}. {rates}. Policy {fabric.policy}."
+    rates = f"HB {short(rate(fabric.hb_bps))}, rail {short(rate(fabric.rail_bps))} per GPU and direction"
+    return f"{fabric.kind[0].upper()}{fabric.kind[1:]}: {size}{spines}. {rates}. Policy {fabric.policy}."
 
 
 def _alt(fabric: FabricRun) -> str:

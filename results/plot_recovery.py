@@ -9,7 +9,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter
 
 from results import plots
-from results.format import rate
+from results.format import rate, short
 from results.records import GoodputTrace
 
 _COLOUR: Final = {"on": plots.BLUE, "off": plots.ORANGE}
@@ -50,7 +50,7 @@ def _panel(axes: Axes, traces: Sequence[GoodputTrace], what: str) -> None:
         round(median(t.repair_ms for t in traces if t.reroute == r), 1) for r in {t.reroute for t in traces}
     }:
         axes.axvline(repair, color=plots.GREEN, lw=1.4, ls="--")
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: rate(value) if value else "0"))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: short(rate(value)) if value else "0"))
     axes.set_ylim(bottom=0)
     axes.margins(x=0)
     plots.quiet(axes, grid="y")

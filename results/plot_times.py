@@ -11,7 +11,7 @@ from matplotlib.ticker import FuncFormatter
 from results import plots
 from results.aggregate import Row
 from results.fidelity import LIMITS, Finding, Limit
-from results.format import ratio, seconds
+from results.format import ratio, seconds, short
 
 MOST_BARS: Final = 14  # phases drawn of one workload, longest first; the table has all
 WANTED: Final = (0.97, 1.05)  # measured over predicted: what a faithful run reaches
@@ -56,7 +56,7 @@ def _said(row: Row, fabric: str) -> str:
 
 
 def _seconds_tick(value: float, _: int | None) -> str:
-    return "0" if value == 0 else seconds(value).replace(".000", "").replace(".00", "").replace(".0\u00a0", "\u00a0")
+    return "0" if value == 0 else short(seconds(value))
 
 
 def _bar(axes: Axes, row: Row, fabric: str, y: float, height: float, colour: str) -> None:

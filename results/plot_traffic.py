@@ -16,12 +16,14 @@ from numpy.typing import NDArray
 
 from results import plots
 from results.aggregate import kind_bytes, one_repeat
-from results.format import percent, size
+from results.format import percent, short, size
 from results.records import Flow
 from topologies.addresses import gpu_of_name
 
 _RAMP: Final = LinearSegmentedColormap.from_list("traffic", ("#d6e6f4", "#6aaed6", "#2070b4", "#083471"))
 _FIELD: Final = "#f6f8fa"  # light in the dark too: no traffic must not look like the most of it
+# text on a bar of that kind: what reads best on its colour
+_ON: Final = {"TP": "#ffffff", "PP": "#ffffff", "DP": "#111111", "EP": "#111111", "collective": "#111111"}
 _OUTLINED: Final = 128  # GPUs up to which each same-rail cell has an outline of its own
 
 
@@ -50,7 +52,7 @@ def heatmap(flows: Sequence[Flow], grid: Grid, name: str) -> plots.Plot:
     """Sender down, receiver across; HB domains outlined in orange, pairs of one rail in pink, as the paper has them."""
     total = matrix(flows, grid)
     with plots.styled():
-        figure = plots.new_figure(plots.WIDTH / 2, plots.WIDTH / 2 * 0.9)
+        figure = plots.new_figure(plots.WIDTH / 2, plots.WIDTH / 2 * 0.84)
         axes = figure.subplots()
         axes.set_facecolor(_FIELD)
         _cells(figure, axes, total)
@@ -70,7 +72,7 @@ def _cells(figure: Figure, axes: Axes, total: NDArray[np.float64]) -> None:
     image = axes.imshow(np.ma.masked_equal(total, 0), cmap=_RAMP, norm=norm, interpolation="none")
     bar = figure.colorbar(image, ax=axes, shrink=0.85, pad=0.02)
     bar.ax.yaxis.set_major_locator(LogLocator(subs=(1.0,) if high / low >= 100 else (1.0, 2.0, 5.0), numticks=9))
-    bar.ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: size(value).replace(".000", "").replace(".00", "")))
+    bar.ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: short(size(value))))
     bar.ax.yaxis.set_minor_formatter(NullFormatter())
     bar.ax.tick_params(labelsize=8)
     bar.outline.set_visible(False)
@@ -110,7 +112,9 @@ def _shape(
 ) -> None:
     points, codes = [p for part in parts for p in part[0]], [c for part in parts for c in part[1]]
     if points:
-        axes.add_patch(PathPatch(Path(points, codes), facecolor="none", edgecolor=colour, linewidth=width))
+        axes.add_patch(
+            PathPatch(Path(points, codes), facecolor="none", edgecolor=colour, linewidth=width, clip_on=False)
+        )
 
 
 def _ticks(axes: Axes, grid: Grid) -> None:
@@ -176,5 +180,5 @@ def _bar(axes: Axes, row: int, total: Mapping[str, int], kinds: Sequence[str]) -
         share = total.get(kind, 0) / whole
         axes.barh(row, share, left=left, height=0.6, color=plots.KINDS[kind], edgecolor=plots.PAPER, linewidth=1)
         if share >= 0.04:
-            axes.text(left + share / 2, row, percent(share), ha="center", va="center", color="#ffffff", fontsize=9)
+            axes.text(left + share / 2, row, percent(share), ha="center", va="center", color=_ON[kind], fontsize=9)
         left += share

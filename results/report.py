@@ -75,6 +75,7 @@ def _context(run: Run) -> dict[str, Any]:
         "checks": checks(run, judgement),
         "headline": report_tables.times_table(report_tables.headline_rows(timed), fabrics, slow) if timed else None,
         "fabrics": [(f.label, plot_fabric.draw(f)) for f in run.fabrics],
+        "small_fabrics": all(plot_fabric.is_small(f) for f in run.fabrics),
         "fabrics_table": report_tables.fabrics_table(run.fabrics),
         "volumes": _volumes(run),
         "workloads": _workloads(run, timed, fabrics, slow),

@@ -6,6 +6,8 @@ from itertools import groupby
 from statistics import median
 from typing import Any, Final
 
+from markupsafe import Markup
+
 from results import format as fmt
 from results.aggregate import STEPS, TIME_METRICS, RecoveryRow, Row, Slowdown, Spread
 from results.fidelity import LIMITS, Judgement
@@ -18,13 +20,12 @@ _STEP_NAMES: Final = ("detected", "rerouted", "first packet", "goodput back", "a
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """`numbers`: from which column on the cells are numbers, set to the right. `strong`: rows that stand out."""
+    """`numbers`: from which column on the cells are numbers, set to the right."""
 
     columns: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     numbers: int
     groups: tuple[tuple[str, int], ...] = ()  # headings over several columns: text, how many columns
-    strong: frozenset[int] = frozenset()
 
 
 def headline_rows(rows: Sequence[Row]) -> tuple[Row, ...]:
@@ -48,7 +49,7 @@ def times_table(rows: Sequence[Row], fabrics: Sequence[str], slow: Sequence[Slow
     columns = ("workload", "phase", *("measured", "predicted", "ratio") * len(present))
     groups = (("", 2), *((f, 3) for f in present))
     if first:
-        columns += ("measured", "formula", "C_S/C_F")
+        columns += ("measured", "formula", Markup("C<sub>S</sub>/C<sub>F</sub>"))
         groups += (("rail-only slower by", 3),)
     return Table(columns, tuple(body), 2, groups)
 
@@ -63,7 +64,8 @@ def _slow_cells(slow: Slowdown | None) -> tuple[str, str, str]:
     """The nominal figure is the paper's for all-to-all, and says nothing of other traffic."""
     if slow is None:
         return (fmt.NOTHING,) * 3
-    nominal = fmt.percent(slow.nominal) if _HEADLINE_KINDS.intersection(slow.kinds) else fmt.NOTHING
+    uniform = slow.kinds == ("EP",) or "all-to-all" in f"{slow.workload} {slow.phase}"
+    nominal = fmt.percent(slow.nominal) if uniform else fmt.NOTHING
     return fmt.change(slow.measured), fmt.change(slow.predicted), nominal
 
 
@@ -83,29 +85,17 @@ def _plain(spread: Spread, unit: str) -> tuple[str, str, str]:
 
 
 def fabrics_table(fabrics: Iterable[FabricRun]) -> Table:
-    columns = (
-        "fabric",
-        "kind",
-        "policy",
-        "switches",
-        "datapath",
-        "GPUs",
-        "HB",
-        "rail",
-        "uplink",
-        "MTU",
-        "built in",
-        "down in",
-    )
+    """What the drawings and their captions don't say."""
+    columns = ("fabric", "policy", "datapath", "switches", "HB", "rail", "uplink", "MTU", "built in", "down in")
     body = tuple(
         (
-            *(f.label, f.kind, f.policy, str(len(f.switches)), f.datapath, f"{f.domains} × {f.rails}"),
+            *(f.label, f.policy, f.datapath, str(len(f.switches))),
             *(fmt.rate(f.hb_bps), fmt.rate(f.rail_bps), fmt.rate(f.uplink_bps) if f.spines else fmt.NOTHING),
             *(str(f.mtu), fmt.seconds(f.build_s), fmt.seconds(f.stop_s)),
         )
         for f in fabrics
     )
-    return Table(columns, body, 5)
+    return Table(columns, body, 3)
 
 
 def recovery_table(rows: Sequence[RecoveryRow]) -> Table:
@@ -214,8 +204,12 @@ def scale_table(scale: Mapping[str, Any]) -> Table:
     """Workloads down, factors and projections across: whatever the run wrote down."""
     flat = {name: flatten(factors) for name, factors in scale.items()}
     keys = list(dict.fromkeys(key for factors in flat.values() for key in factors))
-    body = tuple((name, *(_value(key, factors.get(key)) for key in keys)) for name, factors in flat.items())
-    return Table(("workload", *(key.replace("_", " ") for key in keys)), body, 1)
+    body = tuple((name, *(_factor(key, factors.get(key)) for key in keys)) for name, factors in flat.items())
+    return Table(("workload", *(key.replace("_", " ").removesuffix(" s") for key in keys)), body, 1)
+
+
+def _factor(key: str, value: object) -> str:
+    return f"{value:,}" if isinstance(value, int) else fmt.short(_value(key, value))
 
 
 def provenance_table(provenance: Mapping[str, Any]) -> Table:

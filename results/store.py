@@ -15,7 +15,8 @@
 
 import errno
 import json
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
@@ -57,7 +58,8 @@ _PARTS: Final[dict[str, type]] = {
 
 def save(run: Run, folder: Path) -> None:
     """Write the whole folder: what was measured first, what is drawn from it last. MachineLacks if the disk is full."""
-    folder.mkdir(parents=True, exist_ok=True)
+    with _told_when_full(folder):
+        folder.mkdir(parents=True, exist_ok=True)
     _write(folder / "spec.yaml", yaml.safe_dump(run.spec, sort_keys=False, allow_unicode=True).encode())
     _write(folder / "provenance.json", _json(run.provenance))
     _write(folder / "results.csv", rows.to_csv(RESULT_COLUMNS, run.measurements))
@@ -120,15 +122,25 @@ def _json(data: object, indent: int | None = 2) -> bytes:
 def _write(path: Path, data: bytes) -> None:
     """Write beside the file, then rename: a reader, or a run that is killed here, never sees half a file."""
     part = path.with_name(f".{path.name}.part")
+    with _told_when_full(path):
+        try:
+            part.write_bytes(data)
+            part.replace(path)
+        except OSError:
+            with suppress(OSError):
+                part.unlink(missing_ok=True)
+            raise
+
+
+@contextmanager
+def _told_when_full(path: Path) -> Iterator[None]:
+    """A full disk (or quota) is the machine's lack, told in one line; any other error is passed on."""
     try:
-        part.write_bytes(data)
-        part.replace(path)
+        yield
     except OSError as error:
-        with suppress(OSError):
-            part.unlink(missing_ok=True)
-        if error.errno in _FULL:
-            what = f"the disk is full: {path} could not be written"
-            raise MachineLacks(
-                what, f"free some space, or give a folder on another disk with --out: df -h {path.parent}"
-            ) from error
-        raise
+        if error.errno not in _FULL:
+            raise
+        remedy = (
+            f"free some space, or choose a folder on another disk with --out (df -h {path.parent} shows what is left)"
+        )
+        raise MachineLacks(f"the disk is full: {path} could not be written", remedy) from error

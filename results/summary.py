@@ -27,6 +27,7 @@ from results.records import ByteCheck, Run
 
 _COLOUR: Final = {"ok": "green", "degraded": "yellow", "invalid": "red"}
 _TIME_ROWS: Final = 11  # as many as leave room for the rest on a screen of 40 lines
+_FABRICS_WITH_RATIOS: Final = 2  # with more, 100 columns are too few
 _RECOVERY_ROWS: Final = 6
 _REASONS: Final = 3
 
@@ -148,12 +149,14 @@ def _table(*, title: str, caption: str | None = None) -> Table:
 def _times_table(rows: Sequence[Row], fabrics: Sequence[str], slow: Sequence[Slowdown]) -> Table:
     more = len(rows) - _TIME_ROWS
     table = _table(
-        title="Time, and measured / predicted", caption=f"… {more} more in report.html" if more > 0 else None
+        title="Time (m/p: measured over predicted)", caption=f"… {more} more in report.html" if more > 0 else None
     )
     table.add_column("workload", no_wrap=True, overflow="ellipsis", max_width=34)
+    with_ratios = len(fabrics) <= _FABRICS_WITH_RATIOS
     for fabric in fabrics:
-        table.add_column(fabric, justify="right")
-        table.add_column("m/p", justify="right", style="dim")
+        table.add_column(fabric, justify="right", no_wrap=True, overflow="ellipsis")
+        if with_ratios:
+            table.add_column("m/p", justify="right", style="dim")
     first = {(s.workload, s.phase, s.metric): s for s in reversed(slow)}
     if first:
         table.add_column("rail-only slower by", justify="right")
@@ -162,7 +165,8 @@ def _times_table(rows: Sequence[Row], fabrics: Sequence[str], slow: Sequence[Slo
         cells = [f"{row.workload} {row.phase}".strip()]
         for fabric in fabrics:
             spread = row.by_fabric.get(fabric)
-            cells += [fmt.seconds(spread.median), fmt.ratio(spread.ratio)] if spread else [fmt.NOTHING, fmt.NOTHING]
+            both = [fmt.seconds(spread.median), fmt.ratio(spread.ratio)] if spread else [fmt.NOTHING] * 2
+            cells += both if with_ratios else both[:1]
         if first:
             cells += _slower(first.get((row.workload, row.phase, row.metric)))
         table.add_row(*cells)

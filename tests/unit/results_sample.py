@@ -141,7 +141,9 @@ def add_workload(run: Run, s: Sample, kind: str, workload: str, repeat: int, clo
     counted = round(expected_bytes * s.dice.uniform(1.0, 1.006))
     run.bytes.append(ByteCheck(kind, workload, repeat, total, total, 0, counted, expected_bytes, crossed))
     busy, lag = s.dice.uniform(0.3, 0.6), s.dice.uniform(0.4, 2.2)
-    run.loads.append(Load(kind, workload, repeat, busy, s.dice.uniform(0, 0.03), lag, 1, total // 8000 + 1, 0))
+    run.loads.append(
+        Load(kind, workload, repeat, busy, s.dice.uniform(0, 0.03), lag, total // 10**8, total // 8000 + 1, 0)
+    )
     return max(ended.values())
 
 

@@ -1,0 +1,127 @@
+"""The verdict falls at its limits, says why in numbers, and is never better than its evidence."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from results.fidelity import Judgement, judge
+from results.records import ByteCheck, LinkCheck, Load, Run, Verdict
+from tests.unit.results_sample import sample_run
+
+CALM = Load("rail-only", "gpt", 0, 0.4, 0.01, 1.0, retransmits=0, segments=100_000, drops=0)
+EXACT = ByteCheck("rail-only", "gpt", 0, 10**6, 10**6, 0, 500_000, 500_000, 0)
+TRUE_LINK = LinkCheck("rail-only", "rail", "d0g0:rail0", 1e8, 1e8)
+
+
+def judged(load: Load = CALM, check: ByteCheck = EXACT, link: LinkCheck = TRUE_LINK) -> Judgement:
+    run = Run("r", {}, {}, "now", loads=[load], bytes=[check], links=[link])
+    return judge(run)
+
+
+def test_a_calm_and_exact_run_is_ok_without_reasons() -> None:
+    judgement = judged()
+    assert (judgement.verdict, judgement.reasons) == ("ok", ())
+    assert judgement.stretches == {("rail-only", "gpt", 0): "ok"}
+
+
+@pytest.mark.parametrize(
+    ("change", "verdict", "said"),
+    [
+        ({"cpu_busy": 0.85}, "ok", ""),
+        ({"cpu_busy": 0.86}, "degraded", "86.0% of all cores busy, 85.0% is the limit"),
+        ({"cpu_busy": 0.98}, "invalid", "98.0% of all cores busy, 97.0% is the limit"),
+        ({"cpu_foreign": 0.2}, "degraded", "20.0% of all cores used by other programs"),
+        ({"cpu_foreign": 0.5}, "invalid", "50.0% of all cores used by other programs"),
+        ({"lag_p99_ms": 6.0}, "degraded", "woke 6.0 ms late"),
+        ({"lag_p99_ms": 51.0}, "invalid", "woke 51.0 ms late"),
+        ({"retransmits": 100}, "ok", ""),
+        ({"retransmits": 200}, "degraded", "200 of 100,000 segments retransmitted (0.20%), 0.10% is the limit"),
+        ({"retransmits": 2_100}, "invalid", "(2.10%), 2.00% is the limit"),
+        ({"drops": 200}, "degraded", "200 packets dropped"),
+        ({"drops": 2_100}, "invalid", "2,100 packets dropped"),
+        ({"retransmits": 9_000, "drops": 9_000, "transfers_faulted": True}, "ok", ""),
+    ],
+)
+def test_load(change: dict[str, Any], verdict: Verdict, said: str) -> None:
+    judgement = judged(load=replace(CALM, **change))
+    assert judgement.verdict == verdict
+    assert said in " ".join(judgement.reasons)
+
+
+@pytest.mark.parametrize(
+    ("measured", "verdict"),
+    [(0.98e8, "ok"), (0.96e8, "degraded"), (1.04e8, "degraded"), (0.89e8, "invalid"), (1.2e8, "invalid")],
+)
+def test_links(measured: float, verdict: Verdict) -> None:
+    assert judged(link=replace(TRUE_LINK, measured_bps=measured)).verdict == verdict
+
+
+def test_one_bad_link_of_a_class_decides_and_is_named() -> None:
+    run = Run("r", {}, {}, "now", links=[TRUE_LINK, replace(TRUE_LINK, link="d3g1:rail0", measured_bps=5e7)])
+    judgement = judge(run)
+    assert judgement.verdict == "invalid"
+    assert "d3g1:rail0 carries 50.00\u00a0Mbit/s, expected 100.0\u00a0Mbit/s" in judgement.reasons[0]
+
+
+@pytest.mark.parametrize(
+    ("change", "verdict"),
+    [
+        ({"delivered_bytes": 10**6 - 1}, "invalid"),
+        ({"delivered_bytes": 10**6 + 1}, "invalid"),
+        ({"pairs_wrong": 2}, "invalid"),  # the totals may agree while two pairs don't
+        ({"rail_port_bytes": 509_000}, "ok"),
+        ({"rail_port_bytes": 511_000}, "degraded"),
+        ({"rail_port_bytes": 489_000}, "degraded"),
+        ({"rail_port_bytes": 560_000}, "invalid"),
+        ({"rail_port_bytes": 10_000, "rail_expected_bytes": 0}, "ok"),  # 1% of what was sent within HB domains
+        ({"rail_port_bytes": 200_000, "rail_expected_bytes": 0}, "invalid"),
+    ],
+)
+def test_bytes(change: dict[str, Any], verdict: Verdict) -> None:
+    assert judged(check=replace(EXACT, **change)).verdict == verdict
+
+
+def test_bytes_lost_to_an_intended_fault_are_no_fault_of_the_emulation() -> None:
+    assert judged(replace(CALM, transfers_faulted=True), replace(EXACT, delivered_bytes=5)).verdict == "ok"
+
+
+def test_a_run_without_evidence_is_invalid() -> None:
+    judgement = judge(Run("r", {}, {}, "now"))
+    assert (judgement.verdict, judgement.reasons) == (
+        "invalid",
+        ("nothing was recorded that could vouch for this run",),
+    )
+
+
+def test_gaps_in_the_evidence_and_an_interruption_degrade() -> None:
+    whole = sample_run(2, 2, 1)
+    assert judge(whole).verdict == "ok"
+    whole.interrupted = True
+    assert judge(whole).verdict == "degraded"
+    whole.interrupted = False
+    whole.links = [link for link in whole.links if link.fabric == "rail-only"]
+    assert judge(whole).reasons == ("rail-optimized: its links were not calibrated",)
+    whole.loads = [load for load in whole.loads if load.workload != "moe"]
+    assert "rail-only, moe, repeat 0: the machine's load was not recorded" in judge(whole).reasons
+
+
+def test_a_stretch_has_its_own_verdict_and_its_fabrics_links() -> None:
+    run = sample_run(2, 2, 2)
+    at = next(i for i, x in enumerate(run.loads) if (x.fabric, x.workload, x.repeat) == ("rail-only", "moe", 1))
+    run.loads[at] = replace(run.loads[at], cpu_busy=0.99)
+    run.links.append(LinkCheck("rail-optimized", "uplink", "rail0:spine0", 1e8, 0.95e8))
+    stretches = judge(run).stretches
+    bad = {key: verdict for key, verdict in stretches.items() if key[0] == "rail-only" and verdict != "ok"}
+    assert bad == {("rail-only", "moe", 1): "invalid"}
+    assert {verdict for key, verdict in stretches.items() if key[0] == "rail-optimized"} == {"degraded"}
+
+
+def test_reasons_are_one_a_quantity_and_fabric_worst_first() -> None:
+    loads = [replace(CALM, repeat=r, cpu_busy=busy) for r, busy in enumerate((0.9, 0.95, 0.88))]
+    loads.append(replace(CALM, repeat=3, lag_p99_ms=70.0))
+    judgement = judge(Run("r", {}, {}, "now", loads=loads))
+    assert len(judgement.reasons) == 2
+    assert judgement.reasons[0].startswith("invalid: rail-only, gpt, repeat 3: a 1 ms sleeper")
+    assert judgement.reasons[1].startswith("degraded: rail-only, gpt, repeat 1: 95.0%")
+    assert judgement.reasons[1].endswith("(and 2 more like it)")

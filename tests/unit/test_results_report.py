@@ -1,0 +1,168 @@
+"""The page stands alone, its figures show what was delivered, and partial runs have one too."""
+
+import re
+from collections import Counter
+from dataclasses import replace
+from html.parser import HTMLParser
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+
+from results import plot_fabric, plot_times, plot_traffic, report
+from results.aggregate import rows_of, times
+from results.plot_traffic import Grid
+from results.records import FabricRun, Flow, Run
+from tests.unit.results_sample import sample_run
+
+
+@pytest.fixture(scope="module")
+def page() -> str:
+    return report.render(sample_run(2, 3, 2))
+
+
+class Tags(HTMLParser):
+    """Counts ids, and keeps what could load something."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ids: Counter[str] = Counter()
+        self.loads: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        for name, value in attrs:
+            if name == "id":
+                self.ids[value or ""] += 1
+            if name in ("src", "href", "xlink:href", "srcset", "data") and tag != "a":
+                self.loads.append(value or "")
+        if tag in ("script", "link", "iframe", "object"):
+            self.loads.append(tag)
+
+
+def test_the_page_loads_nothing_and_its_ids_are_its_own(page: str) -> None:
+    tags = Tags()
+    tags.feed(page)
+    assert [x for x in tags.loads if not x.startswith(("#", "data:image/png;base64,"))] == []
+    assert [name for name, count in tags.ids.items() if count > 1] == []
+    used = set(re.findall(r'(?:xlink:href="#|url\(#)([^")]+)', page))
+    assert used
+    assert used <= set(tags.ids)
+    assert "@import" not in page
+
+
+def test_every_figure_is_sound_xml_and_says_in_words_what_it_shows(page: str) -> None:
+    figures = re.findall(r"<svg .*?</svg>", page, flags=re.DOTALL)
+    assert len(figures) >= 11
+    for figure in figures:
+        root = ElementTree.fromstring(figure)
+        assert root.get("role") == "img"
+        assert len(root.get("aria-label", "")) > 40
+
+
+def test_the_page_has_the_verdict_the_headline_and_each_section(page: str) -> None:
+    for wanted in ("Fidelity: ok", "rail-only slower by", "every byte delivered", "8.3%", "Eq. 3", "never"):
+        assert wanted in page
+    for section in ("fabrics", "workloads", "failures", "scale", "fidelity", "provenance", "reading"):
+        assert f'<section id="{section}">' in page
+
+
+def test_what_people_wrote_is_text_and_not_html() -> None:
+    run = sample_run(2, 2, 1)
+    run.goodput = []
+    run.spec["title"] = "<script>alert(1)</script>"
+    run.measurements = [replace(m, workload="a<b>&'\"\\1") for m in run.measurements]
+    run.flows = [replace(f, workload="a<b>&'\"\\1") for f in run.flows]
+    html = report.render(run)
+    assert "<script>" not in html
+    assert "<b>" not in html
+    for figure in re.findall(r"<svg .*?</svg>", html, flags=re.DOTALL):
+        ElementTree.fromstring(figure)
+
+
+def test_partial_runs_have_a_page() -> None:
+    empty = Run("stopped", {}, {}, "now", interrupted=True)
+    html = report.render(empty)
+    assert "Fidelity: invalid, interrupted" in html
+    for parts in (
+        ("flows", "recoveries", "loads"),
+        ("measurements", "goodput", "links"),
+        ("fabrics", "goodput", "bytes"),
+    ):
+        run = sample_run(2, 2, 1)
+        for part in parts:
+            setattr(run, part, [])
+        assert "Fidelity:" in report.render(run)
+
+
+def test_the_same_run_gives_the_same_page(page: str) -> None:
+    assert report.render(sample_run(2, 3, 2)) == page
+
+
+def flow(src: str, dst: str, delivered: int, kind: str = "EP", repeat: int = 0) -> Flow:
+    return Flow("rail-only", "dr", "w", repeat, "p", kind, src, dst, delivered, delivered, 0, 1)
+
+
+def test_the_matrix_is_delivered_bytes_of_one_repeat() -> None:
+    flows = [
+        flow("d0g1", "d1g0", 5),
+        flow("d0g1", "d1g0", 7),
+        flow("d1g1", "d0g0", 2),
+        flow("d0g1", "d1g0", 5, repeat=1),
+    ]
+    wanted = np.zeros((4, 4))
+    wanted[1, 2], wanted[3, 0] = 12, 2
+    assert (plot_traffic.matrix(flows, Grid(2, 2)) == wanted).all()
+
+
+def test_the_caption_tells_domains_rails_and_silence_apart() -> None:
+    flows = [flow("d0g0", "d0g1", 50), flow("d0g0", "d1g0", 30), flow("d0g0", "d1g1", 20)]
+    said = plot_traffic.pair_shares(flows, Grid(2, 2))
+    assert "50.0% within HB domains, 30.0% within rails, 20.0% across both" in said
+    assert "75.0% of GPU pairs carry nothing" in said  # 3 of 12 ordered pairs carry
+
+
+@pytest.mark.parametrize(("domains", "rails"), [(4, 4), (8, 8), (16, 8), (20, 8)])
+def test_heatmaps_work_for_any_size(domains: int, rails: int) -> None:
+    last = f"d{domains - 1}g{rails - 1}"
+    plot = plot_traffic.heatmap([flow("d0g0", last, 9), flow(last, "d0g0", 900)], Grid(domains, rails), "w")
+    ElementTree.fromstring(plot.svg)
+    assert f"{domains * rails} GPUs" in plot.alt
+
+
+def test_a_heatmap_of_equal_bytes_or_none_is_drawn() -> None:
+    for flows in ([], [flow("d0g0", "d0g1", 0)], [flow("d0g0", "d0g1", 7)]):
+        ElementTree.fromstring(plot_traffic.heatmap(flows, Grid(2, 2), "w").svg)
+
+
+def test_fabrics_that_delivered_alike_share_a_heatmap() -> None:
+    run = sample_run(2, 2, 1)
+    run.goodput, run.measurements = [], []
+    together = report.render(run)
+    assert "Heatmap of moe on rail-only and rail-optimized" in together
+    at = next(i for i, f in enumerate(run.flows) if f.workload == "moe" and f.fabric == "rail-only")
+    run.flows[at] = replace(run.flows[at], delivered=1)
+    apart = report.render(run)
+    assert "Heatmap of moe on rail-only:" in apart
+    assert "Heatmap of moe on rail-optimized:" in apart
+
+
+def test_a_large_fabric_is_drawn_in_part_and_says_so() -> None:
+    sample = fabric_of("rail-only")
+    assert "drawn" not in plot_fabric.draw(sample).caption
+    big = plot_fabric.draw(replace(sample, domains=128, rails=32))
+    assert big.caption.startswith("8 of 128 domains, 16 of 32 rails drawn.")
+    assert len(big.svg) < 400_000
+    assert "spine1" in plot_fabric.draw(fabric_of("rail-optimized")).svg
+    assert "switch0" in plot_fabric.draw(replace(sample, kind="single-switch")).svg
+
+
+def fabric_of(kind: str) -> FabricRun:
+    return next(f for f in sample_run(2, 2, 1).fabrics if f.kind == kind)
+
+
+def test_times_without_a_prediction_have_bars_but_no_ratios() -> None:
+    run = sample_run(2, 2, 1)
+    run.measurements = [replace(m, predicted=None) for m in run.measurements]
+    rows = times(rows_of(run))
+    assert plot_times.ratios(rows, ["rail-only", "rail-optimized"]) is None
+    assert "predicted" not in plot_times.completion(rows, ["rail-only", "rail-optimized"], "w").alt

@@ -1,0 +1,159 @@
+"""The run's folder is what the contract says, whole or not at all, and can be read back."""
+
+import csv
+import errno
+import json
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import yaml
+
+from results import report, store
+from results.records import Event, Run
+from tests.unit.results_sample import sample_run
+from topologies.errors import BadInput, MachineLacks
+
+CONTRACT = {
+    "spec.yaml", "results.csv", "results.parquet", "flows.parquet", "recovery.csv", "events.jsonl", "summary.json",
+    "provenance.json", "report.html", "timeline.json",
+}  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Drawing takes a second, and test_results_report does it."""
+    monkeypatch.setattr(report, "render", lambda run: f"<title>{run.name}</title>")
+
+
+def test_a_saved_run_reads_back_the_same(tmp_path: Path) -> None:
+    run = sample_run(2, 3, 2)
+    run.recoveries[0] = replace(run.recoveries[0], detect_ms=None, target='rail0, "quoted"\nand split')
+    store.save(run, tmp_path / "run")
+    assert store.load(tmp_path / "run") == run
+    assert {p.name for p in (tmp_path / "run").iterdir()} == CONTRACT | {"run.json"}
+
+
+def test_a_folder_can_be_drawn_again_from_its_records_alone(tmp_path: Path) -> None:
+    store.save(sample_run(2, 2, 1), tmp_path)
+    names = ("report.html", "timeline.json", "summary.json")
+    before = {name: (tmp_path / name).read_bytes() for name in names}
+    for name in names:
+        (tmp_path / name).unlink()
+    store.save_drawn(store.load(tmp_path), tmp_path)
+    assert {name: (tmp_path / name).read_bytes() for name in names} == before
+
+
+def test_a_run_of_nothing_can_be_saved_and_read_back(tmp_path: Path) -> None:
+    run = Run("empty", {"seed": 1}, {}, "now", interrupted=True)
+    store.save(run, tmp_path)
+    assert store.load(tmp_path) == run
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    assert summary["interrupted"] is True
+    assert summary["verdict"] == "invalid"
+    assert summary["passed"] is False
+
+
+def test_results_are_tidy_and_in_the_contracts_order(tmp_path: Path) -> None:
+    run = sample_run(2, 2, 1)
+    store.save(run, tmp_path)
+    with (tmp_path / "results.csv").open() as lines:
+        rows = list(csv.DictReader(lines))
+    wanted = ["fabric", "policy", "workload", "phase", "metric", "value", "unit", "predicted", "ratio", "repeat"]
+    assert list(rows[0]) == wanted
+    assert len(rows) == len(run.measurements)
+    first = run.measurements[0]
+    assert float(rows[0]["value"]) == first.value
+    assert float(rows[0]["ratio"]) == first.value / (first.predicted or 0)
+    throughput = next(r for r in rows if r["metric"] == "throughput")
+    assert (throughput["predicted"], throughput["ratio"]) == ("", "")
+    table = pd.read_parquet(tmp_path / "results.parquet")
+    assert set(table.columns) == set(wanted)
+    assert table["value"].tolist() == [m.value for m in run.measurements]
+
+
+def test_recovery_has_the_contracts_columns_first(tmp_path: Path) -> None:
+    run = sample_run(2, 2, 1)
+    store.save(run, tmp_path)
+    with (tmp_path / "recovery.csv").open() as lines:
+        rows = list(csv.DictReader(lines))
+    steps = ["detect_ms", "reroute_ms", "first_packet_ms", "goodput_ms"]
+    assert list(rows[0])[:9] == ["fault", "target", "t_fault", *steps, "lost_bytes", "recovered"]
+    off = next(r for r in rows if r["reroute"] == "off")
+    assert (off["goodput_ms"], off["recovered"]) == ("", "False")
+
+
+def test_flows_events_and_spec_are_plain(tmp_path: Path) -> None:
+    run = sample_run(2, 2, 1)
+    run.events.append(Event(5, "controller", "läuft", {"path": Path("x")}))
+    store.save(run, tmp_path)
+    flows = pd.read_parquet(tmp_path / "flows.parquet")
+    assert flows["delivered"].sum() == sum(f.delivered for f in run.flows)
+    lines = (tmp_path / "events.jsonl").read_text().splitlines()
+    assert len(lines) == len(run.events)
+    assert json.loads(lines[0]) == asdict(run.events[0])
+    assert json.loads(lines[-1])["detail"] == {"path": "x"}
+    assert yaml.safe_load((tmp_path / "spec.yaml").read_text()) == run.spec
+
+
+def test_saving_again_replaces_and_leaves_no_parts(tmp_path: Path) -> None:
+    run = sample_run(2, 2, 1)
+    store.save(run, tmp_path)
+    run.name = "other"
+    store.save(run, tmp_path)
+    assert store.load(tmp_path).name == "other"
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_a_full_disk_is_one_line_and_keeps_what_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = sample_run(2, 2, 1)
+    store.save(run, tmp_path)
+    before = (tmp_path / "flows.parquet").read_bytes()
+    write = Path.write_bytes
+
+    def full(path: Path, data: bytes) -> int:
+        if path.name == ".flows.parquet.part":
+            write(path, data[:100])
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return write(path, data)
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    with pytest.raises(
+        MachineLacks, match=r"the disk is full: .*flows\.parquet could not be written; free some space"
+    ) as told:
+        store.save(run, tmp_path)
+    assert "\n" not in str(told.value)
+    assert (tmp_path / "flows.parquet").read_bytes() == before
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_other_write_errors_are_not_called_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(path: Path, data: bytes) -> int:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(Path, "write_bytes", broken)
+    with pytest.raises(OSError, match="Input/output error"):
+        store.save(sample_run(2, 2, 1), tmp_path)
+
+
+def test_a_folder_that_is_no_run_is_bad_input(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match=r"is not a run's folder: it has no run\.json"):
+        store.load(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["run.json", "flows.parquet", "recovery.csv", "spec.yaml", "events.jsonl"])
+def test_a_folder_with_a_broken_file_is_bad_input_in_one_line(tmp_path: Path, name: str) -> None:
+    store.save(sample_run(2, 2, 1), tmp_path)
+    (tmp_path / name).write_text("{ broken: [\nfault\nx")
+    with pytest.raises(BadInput, match="can't be read back") as told:
+        store.load(tmp_path)
+    assert "\n" not in str(told.value)
+
+
+def test_a_later_format_is_refused(tmp_path: Path) -> None:
+    store.save(sample_run(2, 2, 1), tmp_path)
+    rest = json.loads((tmp_path / "run.json").read_text())
+    (tmp_path / "run.json").write_text(json.dumps({**rest, "format": 99}))
+    with pytest.raises(BadInput, match=r"run\.json is not of format 1"):
+        store.load(tmp_path)

@@ -1,0 +1,157 @@
+"""The headline figures, the checks that decide the exit status, and the screen."""
+
+from dataclasses import replace
+from io import StringIO
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+
+from results import format as fmt
+from results.aggregate import median_or_never
+from results.fidelity import judge
+from results.records import FabricRun, Flow, Measurement, Run
+from results.summary import print_summary, summarise
+from tests.unit.results_sample import sample_run
+
+
+def two_fabrics() -> Run:
+    """All-to-all: 1.2, 1.0 and 1.1 s on rail-only, 1.0 s on rail-optimized; predicted 1.08 and 1.0; C_S/C_F = 1/12."""
+    run = Run("r", {}, {}, "now")
+    for kind, policy, values, predicted in (
+        ("rail-only", "dr", (1.2, 1.0, 1.1), 1.08),
+        ("rail-optimized", "spine", (1.0, 1.0, 1.0), 1.0),
+    ):
+        size = (4, 4, 100, 1200, 9000, "a100", 0, 0)
+        run.fabrics.append(FabricRun(kind, policy, kind, *size, (), "kernel", 1.0, 1.0))
+        for repeat, value in enumerate(values):
+            row = (kind, policy, "moe", "a2a", "completion_time", value, "s", predicted, repeat)
+            run.measurements.append(Measurement(*row))
+        run.flows.append(Flow(kind, policy, "moe", 0, "a2a", "EP", "d0g0", "d1g1", 8, 8, 0, 9))
+    return run
+
+
+def test_times_are_medians_beside_the_prediction() -> None:
+    (row,) = summarise(two_fabrics())["headline"]["times"]
+    assert row["kinds"] == ["EP"]
+    assert row["fabrics"]["rail-only"] == {
+        "median": 1.1, "min": 1.0, "max": 1.2, "repeats": 3, "predicted": 1.08, "ratio": 1.1 / 1.08,
+    }  # fmt: skip
+
+
+def test_slowdown_is_rail_only_over_rail_optimized_beside_cs_over_cf() -> None:
+    (slow,) = summarise(two_fabrics())["headline"]["slowdown"]
+    assert (slow["of"], slow["over"]) == ("rail-only", "rail-optimized")
+    assert (slow["measured"], slow["predicted"], slow["nominal_cs_over_cf"]) == (1.1, 1.08, pytest.approx(1 / 12))
+
+
+def test_fabrics_of_different_rates_are_not_compared() -> None:
+    run = two_fabrics()
+    run.fabrics[1] = replace(run.fabrics[1], rail_bps=200)
+    assert summarise(run)["headline"]["slowdown"] == []
+
+
+def test_one_fabric_with_two_policies_is_two_columns() -> None:
+    run = two_fabrics()
+    run.measurements.append(Measurement("rail-optimized", "pxn", "moe", "a2a", "completion_time", 1.3, "s", 1.2))
+    (row,) = summarise(run)["headline"]["times"]
+    assert list(row["fabrics"]) == ["rail-only", "rail-optimized spine", "rail-optimized pxn"]
+
+
+@given(st.lists(st.one_of(st.none(), st.floats(0, 1e6)), min_size=1))
+def test_a_step_that_most_repeats_never_reached_has_no_median(values: list[float | None]) -> None:
+    never = sum(v is None for v in values)
+    middle = median_or_never(values)
+    assert (middle is None) == (2 * never >= len(values))
+    assert middle is None or sum(v is not None and v <= middle for v in values) * 2 >= len(values)
+
+
+def check(run: Run, name: str) -> bool:
+    found: list[dict[str, Any]] = [c for c in summarise(run)["checks"] if name in c["name"]]
+    assert len(found) == 1
+    return bool(found[0]["passed"])
+
+
+def test_the_sample_passes_every_check() -> None:
+    summary = summarise(sample_run(2, 2, 1))
+    assert summary["passed"] is True
+    assert len(summary["checks"]) == 5
+
+
+def test_each_check_can_fail() -> None:
+    run = sample_run(2, 2, 1)
+    run.bytes[0] = replace(run.bytes[0], pairs_wrong=1)
+    assert not check(run, "every byte delivered")
+    assert not check(run, "believable")
+    assert check(run, "within its rails")
+    dense = next(i for i, c in enumerate(run.bytes) if c.workload == "gpt")
+    run.bytes[dense] = replace(run.bytes[dense], cross_rail_bytes=1)
+    assert not check(run, "within its rails")
+    on = next(i for i, r in enumerate(run.recoveries) if r.reroute == "on" and r.fault == "link-down")
+    run.recoveries[on] = replace(run.recoveries[on], recovered=False)
+    assert not check(run, "recovers")
+    assert check(run, "no TCP connection")
+    run.recoveries[on] = replace(run.recoveries[on], connections_lost=1)
+    assert not check(run, "no TCP connection")
+    assert summarise(run)["passed"] is False
+
+
+def test_mixture_of_experts_may_cross_rails_and_reroute_off_need_not_recover() -> None:
+    run = sample_run(2, 2, 1)
+    assert any(c.cross_rail_bytes for c in run.bytes if c.workload == "moe")
+    assert any(not r.recovered for r in run.recoveries if r.reroute == "off")
+    assert judge(run).verdict == "ok"
+    assert summarise(run)["passed"] is True
+
+
+def screen(run: Run) -> list[str]:
+    out = StringIO()
+    print_summary(run, Console(file=out, width=100, force_terminal=False))
+    return out.getvalue().splitlines()
+
+
+def test_the_summary_fits_a_screen_whatever_went_wrong() -> None:
+    run = sample_run(4, 4, 3)
+    fine = screen(run)
+    assert any("all-to-all" in line for line in fine)
+    assert any("switch-crash" in line and "never" in line for line in fine)
+    run.loads = [replace(x, cpu_busy=0.99, cpu_foreign=0.9, lag_p99_ms=90, drops=10**6) for x in run.loads]
+    run.recoveries = [replace(r, recovered=False, connections_lost=9) for r in run.recoveries]
+    run.measurements += [replace(m, phase=f"{m.phase} {i}") for m in run.measurements for i in range(5)]
+    run.interrupted = True
+    worst = screen(run)
+    for lines in (fine, worst):
+        assert len(lines) <= 40
+        assert max(map(len, lines)) <= 100
+    assert "interrupted" in worst[0]
+    assert "invalid" in worst[0]
+    assert any("more reasons" in line for line in worst)
+    assert any("more in report.html" in line for line in worst)
+
+
+def test_four_fabrics_fit_the_screen_too() -> None:
+    run = sample_run(2, 2, 1)
+    for old, new in (("rail-only", "rail-only-h100"), ("rail-optimized", "rail-optimized-h100")):
+        run.fabrics += [replace(f, label=new, hb_bps=9) for f in run.fabrics if f.label == old]
+        run.measurements += [replace(m, fabric=new) for m in run.measurements if m.fabric == old]
+        run.recoveries += [replace(r, fabric=new) for r in run.recoveries if r.fabric == old]
+    lines = screen(run)
+    assert len(lines) <= 40
+    assert max(map(len, lines)) <= 100
+    assert any(line.startswith("moe all-to-all") for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        (fmt.seconds(0.0123456), "12.35 ms"), (fmt.seconds(94.2), "94.20 s"), (fmt.seconds(0), "0 s"),
+        (fmt.size(1_200_000), "1.200 MB"), (fmt.size(12), "12 B"), (fmt.rate(1e8), "100.0 Mbit/s"),
+        (fmt.digits(125_000.0), "125,000"), (fmt.change(1.083), "+8.3%"), (fmt.milliseconds(None), "never"),
+        (fmt.seconds(None), "–"), (fmt.short("500.0 KB"), "500 KB"), (fmt.short("100 ms"), "100 ms"),
+        (fmt.short("2.050 s"), "2.05 s"), (fmt.quantity(3.0, "flows"), "3.000 flows"),
+    ],
+)  # fmt: skip
+def test_numbers_as_people_read_them(text: str, wanted: str) -> None:
+    assert text.replace("\u00a0", " ") == wanted
