@@ -1,0 +1,41 @@
+"""The routes that differ from the policy's while something is broken: the fewest that keep everyone reachable."""
+
+from collections import defaultdict
+
+from controller.paths import Broken, choose, default_path, next_hop, usable
+from topologies.addresses import Gpu
+from topologies.plan import Plan
+from topologies.routes import MAIN, Route, host_prefix
+
+DETOUR_METRIC = 10  # wins over the policy's own route to the same prefix
+
+Detours = dict[Gpu, dict[str, Route]]
+
+
+def detours(plan: Plan, broken: Broken) -> Detours:
+    """For each source, the host routes (by prefix) to destinations whose usual path is dead and that another path reaches."""
+    found: defaultdict[Gpu, dict[str, Route]] = defaultdict(dict)
+    if not broken:
+        return {}
+    kind, rails, policy = plan.spec.kind, plan.spec.rails, plan.policy
+    for src in plan.gpus:
+        for dst in plan.gpus:
+            if src.domain == dst.domain or usable(default_path(policy, src, dst), src, dst, broken, kind):
+                continue
+            path = choose(policy, src, dst, broken, rails, kind)
+            if path is not None:
+                device, via = next_hop(path, src, dst)
+                found[src][host_prefix(dst)] = Route(host_prefix(dst), device, via, MAIN, DETOUR_METRIC)
+    return dict(found)
+
+
+def changes(old: Detours, new: Detours) -> dict[Gpu, tuple[list[Route], list[Route]]]:
+    """(to remove, to put in) at each GPU where anything changes. A route to a prefix that both have is replaced, not removed."""
+    result = {}
+    for gpu in old.keys() | new.keys():
+        before, after = old.get(gpu, {}), new.get(gpu, {})
+        gone = [route for prefix, route in before.items() if prefix not in after]
+        put = [route for prefix, route in after.items() if before.get(prefix) != route]
+        if gone or put:
+            result[gpu] = (gone, put)
+    return result

@@ -1,0 +1,83 @@
+"""From plain flows to OpenFlow 1.3 messages and back. The one place that knows the protocol's words."""
+
+from collections.abc import Iterable
+from typing import Any, Final
+
+from controller.api import Datapath, ofproto_v1_3 as ofp, ofproto_v1_3_parser as parser
+from controller.flows import UPLINK_GROUP, Flow
+
+COOKIE: Final = 0x5261_696C  # "Rail": ours, among flows that others may have put there
+LOCAL_PORTS: Final = 0xFFFFFF00  # reserved numbers begin here
+
+
+def add_flow(datapath: Datapath, flow: Flow) -> Any:
+    """The message that puts a flow in."""
+    action = parser.OFPActionGroup(flow.group) if flow.group else parser.OFPActionOutput(flow.port)
+    return parser.OFPFlowMod(
+        datapath,
+        cookie=COOKIE,
+        command=ofp.OFPFC_ADD,
+        priority=flow.priority,
+        match=parser.OFPMatch(eth_dst=(flow.eth_dst, flow.mask)),
+        instructions=[parser.OFPInstructionActions(ofp.OFPIT_APPLY_ACTIONS, [action])],
+    )
+
+
+def delete_flow(datapath: Datapath, flow: Flow) -> Any:
+    """The message that takes exactly this flow out."""
+    return parser.OFPFlowMod(
+        datapath,
+        command=ofp.OFPFC_DELETE_STRICT,
+        priority=flow.priority,
+        match=parser.OFPMatch(eth_dst=(flow.eth_dst, flow.mask)),
+        out_port=ofp.OFPP_ANY,
+        out_group=ofp.OFPG_ANY,
+    )
+
+
+def delete_all(datapath: Datapath) -> Any:
+    """The message that empties the flow table."""
+    return parser.OFPFlowMod(
+        datapath, command=ofp.OFPFC_DELETE, out_port=ofp.OFPP_ANY, out_group=ofp.OFPG_ANY, match=parser.OFPMatch()
+    )
+
+
+def uplink_group(datapath: Datapath, ports: Iterable[int], exists: bool) -> Any:
+    """The message that makes (or changes) the select group over the uplinks, equal weights."""
+    buckets = [
+        parser.OFPBucket(weight=1, watch_port=port, watch_group=ofp.OFPG_ANY, actions=[parser.OFPActionOutput(port)])
+        for port in ports
+    ]
+    command = ofp.OFPGC_MODIFY if exists else ofp.OFPGC_ADD
+    return parser.OFPGroupMod(datapath, command, ofp.OFPGT_SELECT, UPLINK_GROUP, buckets)
+
+
+def flows_in(stats: Iterable[Any]) -> frozenset[Flow] | None:
+    """The flows of a flow-stats reply; None if one is there that we could not have written (then: start afresh)."""
+    found = set()
+    for entry in stats:
+        flow = _flow_in(entry)
+        if flow is None:
+            return None
+        found.add(flow)
+    return frozenset(found)
+
+
+def _flow_in(entry: Any) -> Flow | None:
+    match = entry.match.get("eth_dst")
+    actions = [a for i in entry.instructions for a in getattr(i, "actions", ())]
+    if (
+        entry.cookie != COOKIE
+        or match is None
+        or len(actions) != 1
+        or len(entry.match.to_jsondict()["OFPMatch"]["oxm_fields"]) != 1
+    ):
+        return None
+    value, mask = match if isinstance(match, tuple) else (match, "ff:ff:ff:ff:ff:ff")
+    action = actions[0]
+    return Flow(value, mask, entry.priority, getattr(action, "port", None), getattr(action, "group_id", None))
+
+
+def is_up(port: Any) -> bool:
+    """True if the port's cable is live and nobody switched it off."""
+    return not port.state & ofp.OFPPS_LINK_DOWN and not port.config & ofp.OFPPC_PORT_DOWN

@@ -1,0 +1,142 @@
+"""One Open vSwitch for each switch: its own ovsdb-server and ovs-vswitchd, in the switch's namespace and folder.
+
+Killing a switch is then a signal to a real process, and no switch shares fate with another, with another run, or with the
+machine's own OVS. Two vswitchd in one namespace would clash over the `ovs-netdev` tap; here each has a namespace to itself.
+"""
+
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, Literal
+
+from topologies import namespaces
+from topologies.errors import RailyardError
+
+Datapath = Literal["system", "netdev-tso", "netdev"]
+OVS_DIR: Final = Path("/run/railyard-ovs")
+EMPTY_DATABASE: Final = OVS_DIR / "empty.db"
+SCHEMA: Final = Path("/usr/share/openvswitch/vswitch.ovsschema")
+CONTROLLER: Final = "tcp:127.0.0.1:6653"
+START_S: Final = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class Port:
+    """An interface of the switch and the OpenFlow port number that it shall have."""
+
+    interface: str
+    number: int
+
+
+def prepare() -> None:
+    """Make the empty switch database that each switch copies. Once, before any switch starts."""
+    OVS_DIR.mkdir(parents=True, exist_ok=True)
+    if not EMPTY_DATABASE.exists():
+        namespaces.run(["ovsdb-tool", "create", str(EMPTY_DATABASE), str(SCHEMA)])
+
+
+def setup_command(name: str, dpid: int, ports: Iterable[Port], datapath: Datapath) -> list[str]:
+    """One ovs-vsctl transaction: the bridge, its ports with their numbers, its controller. No flow until that one says so."""
+    words = [
+        "--",
+        "set",
+        "Open_vSwitch",
+        ".",
+        "other_config:n-handler-threads=1",
+        "other_config:n-revalidator-threads=1",
+    ]
+    if datapath == "netdev-tso":
+        words += ["other_config:userspace-tso-enable=true"]
+    kind = "system" if datapath == "system" else "netdev"
+    words += ["--", "add-br", name, "--", "set", "bridge", name, f"datapath_type={kind}", "protocols=OpenFlow13"]
+    words += ["fail_mode=secure", f"other_config:datapath-id={dpid:016x}", "other_config:disable-in-band=true"]
+    words += ["--", "set-controller", name, CONTROLLER, "--", "set", "controller", name]
+    words += ["connection_mode=out-of-band", "inactivity_probe=0", "max_backoff=1000"]
+    for port in ports:
+        words += ["--", "add-port", name, port.interface, "--", "set", "interface", port.interface]
+        words += [f"ofport_request={port.number}"]
+    return words[1:]
+
+
+@dataclass
+class PrivateSwitch:
+    """The two processes of one switch. `start` needs its namespace and its interfaces to be there."""
+
+    name: str
+    dpid: int
+    ports: tuple[Port, ...]
+    datapath: Datapath
+    processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+
+    @property
+    def folder(self) -> Path:
+        return OVS_DIR / self.name
+
+    @property
+    def vswitchd_pid(self) -> int:
+        return self.processes["ovs-vswitchd"].pid
+
+    def start_database(self) -> None:
+        """In the switch's namespace: start ovsdb-server on a fresh copy of the empty database."""
+        self.folder.mkdir(parents=True)
+        shutil.copy(EMPTY_DATABASE, self.folder / "conf.db")
+        socket = self.folder / "db.sock"
+        self._spawn("ovsdb-server", ["conf.db", f"--remote=punix:{socket}", f"--unixctl={self.folder}/ovsdb.ctl"])
+        self._await(socket)
+
+    def start(self) -> None:
+        """In the switch's namespace: write the configuration, then start the switch, which takes it all up at once."""
+        self.vsctl("--no-wait", "init", "--", *setup_command(self.name, self.dpid, self.ports, self.datapath))
+        self.start_vswitchd()
+
+    def start_vswitchd(self) -> None:
+        """In the switch's namespace: start ovs-vswitchd on what the database says (also: reboot a crashed switch)."""
+        self._spawn("ovs-vswitchd", [f"unix:{self.folder}/db.sock", f"--unixctl={self.folder}/vswitchd.ctl"])
+
+    def vsctl(self, *words: str) -> str:
+        return namespaces.run(["ovs-vsctl", f"--db=unix:{self.folder}/db.sock", *words])
+
+    def appctl(self, *words: str) -> str:
+        """Ask the running ovs-vswitchd."""
+        return namespaces.run(["ovs-appctl", f"--target={self.folder}/vswitchd.ctl", *words])
+
+    def kill(self) -> None:
+        """Crash it: SIGKILL to ovs-vswitchd. The database stays, as a switch's flash does."""
+        self.processes["ovs-vswitchd"].send_signal(signal.SIGKILL)
+        self.processes["ovs-vswitchd"].wait()
+
+    def stop(self) -> None:
+        """End both processes; what they leave in the namespace goes with it."""
+        for process in self.processes.values():
+            process.kill()
+        for process in self.processes.values():
+            process.wait()
+        self.processes.clear()
+
+    def _spawn(self, program: str, arguments: list[str]) -> None:
+        environment = {**os.environ, "OVS_RUNDIR": str(self.folder), "OVS_LOGDIR": str(self.folder)}
+        environment |= {"OVS_DBDIR": str(self.folder)}
+        log = f"--log-file={self.folder}/{program}.log"
+        self.processes[program] = subprocess.Popen(
+            [program, *arguments, log, "--verbose=console:off", "--verbose=file:warn", "--no-chdir"],
+            cwd=self.folder,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+
+    def _await(self, socket: Path) -> None:
+        deadline = time.monotonic() + START_S
+        while not socket.exists():
+            dead = next((p for p, process in self.processes.items() if process.poll() is not None), None)
+            if dead or time.monotonic() > deadline:
+                log = self.folder / f"{dead or 'ovsdb-server'}.log"
+                said = log.read_text().strip().splitlines()[-1:] if log.exists() else []
+                raise RailyardError(f"switch {self.name}: {dead or 'ovsdb-server'} did not start: {said}")
+            time.sleep(0.002)

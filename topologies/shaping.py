@@ -1,0 +1,32 @@
+"""HTB on every interface, and what a link then carries.
+
+The kernel's HTB charges a frame its Ethernet header and all above it, so a rate is a wire rate: TCP payload gets
+`payload_fraction(mtu)` of it. Idle credit is kept to a millisecond (at least two frames): enough that a timer that fires late
+costs no rate, too little to be seen in a measurement.
+"""
+
+from typing import Final
+
+ETHERNET: Final = 14
+IP_TCP: Final = 20 + 20 + 12  # IPv4, TCP, and the timestamp option that Linux always sends
+BURST_S: Final = 1e-3
+
+
+def payload_fraction(mtu: int) -> float:
+    """TCP payload bytes per byte that HTB counts, for full-sized frames."""
+    return (mtu - IP_TCP) / (mtu + ETHERNET)
+
+
+def burst_bytes(rate_bps: int, mtu: int) -> int:
+    """HTB's idle credit: a millisecond of the rate, and never below two frames."""
+    return max(2 * (mtu + ETHERNET), round(rate_bps * BURST_S / 8))
+
+
+def htb_commands(interface: str, rate_bps: int, mtu: int) -> str:
+    """Lines for `tc -batch` that shape what leaves an interface."""
+    burst = burst_bytes(rate_bps, mtu)
+    return (
+        f"qdisc add dev {interface} root handle 1: htb default 1\n"
+        f"class add dev {interface} parent 1: classid 1:1 htb rate {rate_bps}bit ceil {rate_bps}bit"
+        f" burst {burst}b cburst {burst}b quantum {max(mtu + ETHERNET, 20_000)}\n"
+    )
