@@ -58,6 +58,11 @@ class Slowdown:
     predicted: float | None
     nominal: float
 
+    @property
+    def is_all_to_all(self) -> bool:
+        """Whether `nominal` is about this traffic at all."""
+        return self.kinds == ("EP",) or "all-to-all" in f"{self.workload} {self.phase}"
+
 
 @dataclass(frozen=True, slots=True)
 class RecoveryRow:

@@ -15,6 +15,7 @@ from results.plot_times import label
 from results.records import FabricRun, LinkCheck, Recovery, Run
 
 _HEADLINE_KINDS: Final = frozenset({"EP", "collective"})
+_SLOW_COLUMNS: Final = ("measured", "formula", Markup("C<sub>S</sub>/C<sub>F</sub>"))
 _STEP_NAMES: Final = ("detected", "rerouted", "first packet", "goodput back", "after repair")
 
 
@@ -35,9 +36,10 @@ def headline_rows(rows: Sequence[Row]) -> tuple[Row, ...]:
 
 
 def times_table(rows: Sequence[Row], fabrics: Sequence[str], slow: Sequence[Slowdown]) -> Table:
-    """Fabrics side by side, each with measured, predicted and their ratio; then rail-only over rail-optimized."""
+    """Fabrics side by side, each with measured, predicted and their ratio; then their slow-down, if there is one pair."""
     present = [f for f in fabrics if any(f in r.by_fabric for r in rows)]
-    first = {(s.workload, s.phase, s.metric): s for s in reversed(slow)}
+    alone = len({(s.rail_only, s.rail_optimized) for s in slow}) == 1
+    first = {(s.workload, s.phase, s.metric): s for s in slow} if alone else {}
     body = []
     for row in rows:
         cells = [row.workload, label(row)]
@@ -49,7 +51,7 @@ def times_table(rows: Sequence[Row], fabrics: Sequence[str], slow: Sequence[Slow
     columns = ("workload", "phase", *("measured", "predicted", "ratio") * len(present))
     groups = (("", 2), *((f, 3) for f in present))
     if first:
-        columns += ("measured", "formula", Markup("C<sub>S</sub>/C<sub>F</sub>"))
+        columns += _SLOW_COLUMNS
         groups += (("rail-only slower by", 3),)
     return Table(columns, tuple(body), 2, groups)
 
@@ -64,9 +66,14 @@ def _slow_cells(slow: Slowdown | None) -> tuple[str, str, str]:
     """The nominal figure is the paper's for all-to-all, and says nothing of other traffic."""
     if slow is None:
         return (fmt.NOTHING,) * 3
-    uniform = slow.kinds == ("EP",) or "all-to-all" in f"{slow.workload} {slow.phase}"
-    nominal = fmt.percent(slow.nominal) if uniform else fmt.NOTHING
+    nominal = fmt.percent(slow.nominal) if slow.is_all_to_all else fmt.NOTHING
     return fmt.change(slow.measured), fmt.change(slow.predicted), nominal
+
+
+def slowdowns_table(slow: Sequence[Slowdown]) -> Table:
+    """A row a pair of fabrics and time: for runs with several pairs."""
+    body = tuple((s.workload, s.phase, s.rail_only, s.rail_optimized, *_slow_cells(s)) for s in slow)
+    return Table(("workload", "phase", "of", "over", *_SLOW_COLUMNS), body, 4)
 
 
 def others_table(rows: Sequence[Row]) -> Table:

@@ -26,7 +26,8 @@ from results.fidelity import judge
 from results.records import ByteCheck, Run
 
 _COLOUR: Final = {"ok": "green", "degraded": "yellow", "invalid": "red"}
-_TIME_ROWS: Final = 11  # as many as leave room for the rest on a screen of 40 lines
+_TIME_ROWS: Final = 10  # as many as leave room for the rest on a screen of 40 lines
+_SLOW_LINES: Final = 2
 _FABRICS_WITH_RATIOS: Final = 2  # with more, 100 columns are too few
 _RECOVERY_ROWS: Final = 6
 _REASONS: Final = 3
@@ -121,10 +122,20 @@ def print_summary(run: Run, console: Console) -> None:
         console.print(f"  … {len(judgement.reasons) - _REASONS} more reasons", highlight=False)
     if measured := times(rows):
         console.print(_times_table(measured, list(labels(run).values()), slowdowns(run, rows)))
+    for slow in [s for s in slowdowns(run, rows) if s.is_all_to_all][:_SLOW_LINES]:
+        console.print(_slow_line(slow), no_wrap=True, overflow="ellipsis", highlight=False)
     if faults := recovery_rows(run):
         console.print(_recovery_table(faults))
     for check in checks(run, judgement):
         console.print(_check_line(check), no_wrap=True, overflow="ellipsis", highlight=False)
+
+
+def _slow_line(s: Slowdown) -> Text:
+    what = f"{s.workload} {s.phase}".strip()
+    formula = f"formula {fmt.change(s.predicted)}, nominal C_S/C_F {fmt.percent(s.nominal)}"
+    return Text.assemble(
+        f"{what}: {s.rail_only} over {s.rail_optimized} ", (fmt.change(s.measured), "bold"), (f" ({formula})", "dim")
+    )
 
 
 def _check_line(check: Check) -> Text:
@@ -157,9 +168,9 @@ def _times_table(rows: Sequence[Row], fabrics: Sequence[str], slow: Sequence[Slo
         table.add_column(fabric, justify="right", no_wrap=True, overflow="ellipsis")
         if with_ratios:
             table.add_column("m/p", justify="right", style="dim")
-    first = {(s.workload, s.phase, s.metric): s for s in reversed(slow)}
+    first = {(s.workload, s.phase, s.metric): s for s in slow} if with_ratios else {}
     if first:
-        table.add_column("rail-only slower by", justify="right")
+        table.add_column("slower by", justify="right")
         table.add_column("formula", justify="right", style="dim")
     for row in rows[:_TIME_ROWS]:
         cells = [f"{row.workload} {row.phase}".strip()]

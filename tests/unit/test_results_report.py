@@ -98,6 +98,18 @@ def test_the_same_run_gives_the_same_page(page: str) -> None:
     assert report.render(sample_run(2, 3, 2)) == page
 
 
+def test_several_pairs_of_fabrics_have_a_table_of_slow_downs_of_their_own() -> None:
+    run = sample_run(2, 2, 1)
+    run.flows, run.goodput = [], []
+    run.fabrics += [replace(f, label=f"{f.label}-h100", hb_bps=9 * f.rail_bps) for f in run.fabrics]
+    run.measurements += [replace(m, fabric=f"{m.fabric}-h100") for m in run.measurements]
+    html = report.render(run)
+    assert "rail-only slower by" not in html
+    assert "<td>rail-only-h100</td><td>rail-optimized-h100</td>" in html
+    assert ">8.3%</td>" in html
+    assert ">11.1%</td>" in html
+
+
 def flow(src: str, dst: str, delivered: int, kind: str = "EP", repeat: int = 0) -> Flow:
     return Flow("rail-only", "dr", "w", repeat, "p", kind, src, dst, delivered, delivered, 0, 1)
 

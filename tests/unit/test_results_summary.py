@@ -140,7 +140,8 @@ def test_four_fabrics_fit_the_screen_too() -> None:
     lines = screen(run)
     assert len(lines) <= 40
     assert max(map(len, lines)) <= 100
-    assert any(line.startswith("moe all-to-all") for line in lines)
+    assert any(line.startswith("moe all-to-all: rail-only over rail-optimized +") for line in lines)
+    assert any(line.startswith("moe all-to-all: rail-only-h100 over rail-optimized-h100 +") for line in lines)
 
 
 @pytest.mark.parametrize(
