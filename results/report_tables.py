@@ -36,7 +36,7 @@ def headline_rows(rows: Sequence[Row]) -> tuple[Row, ...]:
 
 
 def times_table(rows: Sequence[Row], fabrics: Sequence[str], slow: Sequence[Slowdown]) -> Table:
-    """Fabrics side by side, each with measured, predicted and their ratio; then their slow-down, if there is one pair."""
+    """Fabrics side by side, each with measured, predicted and their ratio; then the slow-down, if of one pair."""
     present = [f for f in fabrics if any(f in r.by_fabric for r in rows)]
     alone = len({(s.rail_only, s.rail_optimized) for s in slow}) == 1
     first = {(s.workload, s.phase, s.metric): s for s in slow} if alone else {}
