@@ -1,6 +1,6 @@
 """How long a schedule should take by the papers' equations, to be set beside what was measured. Never tuned to it.
 
-Rates are of payload: a link's rate times `payload_fraction(mtu)`, as bytes a second.
+Rates are of payload, in bytes a second: `payload_rates` makes them of a fabric's link rates and MTU.
 """
 
 from collections import defaultdict
@@ -8,8 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from results import equations
-from topologies.spec import Policy
-from workloads.pace import payload_fraction as payload_fraction
+from topologies.spec import FabricSpec
 from workloads.scale import Rates, Scale
 from workloads.schedule import Iteration, Phase, Schedule
 
@@ -17,21 +16,15 @@ WHOLE = ""
 """The phase name under which a whole iteration is reported."""
 
 
-def payload_rates(hb_bps: int, rail_bps: int, mtu: int) -> Rates:
-    """Payload bytes a second of links with these rates in bit/s."""
-    fraction = payload_fraction(mtu) / 8
-    return Rates(hb=hb_bps * fraction, rail=rail_bps * fraction)
+def predict_phase(phase: Phase, rates: Rates, fabric: FabricSpec) -> float:
+    """Seconds for `phase.repeats` runs. The fabric matters only to a direct all-to-all, which alone crosses rails.
 
-
-def predict_phase(phase: Phase, rates: Rates, policy: Policy = "spine", oversubscription: float = 1.0) -> float:
-    """Seconds for `phase.repeats` runs. The policy matters only to a direct all-to-all, the one that crosses rails.
-
-    Where it goes over spines that are thinned out, their own bound joins Eq. 2.
+    Where packets are forwarded for it, or where spines are thinned out, a bound of our own takes the place of Eq. 2.
     """
     d, x, y, hb, rail = phase.data_bytes, phase.x, phase.y, rates.hb, rates.rail
     match phase.collective:
-        case "all-to-all" if policy == "spine":
-            thin = equations.all_to_all_thinned_s(d, x, y, y * rail / oversubscription)
+        case "all-to-all" if fabric.chosen_policy == "spine":
+            thin = equations.all_to_all_thinned_s(d, x, y, y * rail / (fabric.oversubscription or 1))
             once = max(equations.all_to_all_direct_s(d, x, y, hb, rail), thin)
         case "all-to-all":
             once = equations.all_to_all_forwarded_s(d, x, y, hb, rail)
@@ -76,11 +69,9 @@ class IterationTime:
         return self.printed_s + self.bubble_collectives_s
 
 
-def predict_iteration(
-    iteration: Iteration, rates: Rates, policy: Policy = "spine", oversubscription: float = 1.0
-) -> IterationTime:
+def predict_iteration(iteration: Iteration, rates: Rates, fabric: FabricSpec) -> IterationTime:
     """Rail-only Eq. 6-11 of an iteration whose stages are in HB domains of their own (p_l = p, p_h = 1)."""
-    collectives_s = sum(predict_phase(p, rates, policy, oversubscription) for p in iteration.each_micro_batch)
+    collectives_s = sum(predict_phase(p, rates, fabric) for p in iteration.each_micro_batch)
     boundary = iteration.boundary.data_bytes if iteration.boundary else 0.0
     m, p, v = iteration.micro_batches, iteration.stages, iteration.virtual_stages
     return IterationTime(
@@ -88,18 +79,16 @@ def predict_iteration(
         bubble_network_s=equations.bubble_network_s(boundary, p, 1, rates.hb, rates.rail),
         last_stage_compute_s=equations.last_stage_compute_s(m, iteration.compute_s),
         last_stage_network_s=equations.last_stage_network_s(m, collectives_s, v, boundary, rates.rail),
-        sync_s=sum(predict_phase(phase, rates, policy, oversubscription) for phase in iteration.sync),
+        sync_s=sum(predict_phase(phase, rates, fabric) for phase in iteration.sync),
         bubble_collectives_s=(p - 1) / v * collectives_s,
     )
 
 
-def predict_schedule(
-    schedule: Schedule, rates: Rates, policy: Policy = "spine", oversubscription: float = 1.0
-) -> dict[str, float]:
+def predict_schedule(schedule: Schedule, rates: Rates, fabric: FabricSpec) -> dict[str, float]:
     """Seconds for one run of each phase, by name, and for the whole iteration under `WHOLE` (Eq. 6 as printed)."""
-    times = {phase.name: predict_phase(phase, rates, policy, oversubscription) for phase in schedule.phases}
+    times = {phase.name: predict_phase(phase, rates, fabric) for phase in schedule.phases}
     if schedule.iteration is not None:
-        times[WHOLE] = predict_iteration(schedule.iteration, rates, policy, oversubscription).printed_s
+        times[WHOLE] = predict_iteration(schedule.iteration, rates, fabric).printed_s
     return times
 
 
@@ -121,7 +110,7 @@ def phase_times(schedule: Schedule, spans: Mapping[int, tuple[float, float]]) ->
 
 
 def project_to_full_size(
-    scale: Scale, schedule: Schedule, seconds: Mapping[str, float], policy: Policy = "spine"
+    scale: Scale, schedule: Schedule, seconds: Mapping[str, float], fabric: FabricSpec
 ) -> dict[str, float]:
     """Emulated seconds by phase (and `WHOLE`), as seconds of the published job at its full size.
 
@@ -130,10 +119,10 @@ def project_to_full_size(
     """
     if scale.real is None:
         return {}
-    emulated = predict_schedule(schedule, scale.emulated_rates, policy)
+    emulated = predict_schedule(schedule, scale.emulated_rates, fabric)
     parts = (*scale.real.each_micro_batch, *scale.real.sync, *((scale.real.boundary,) if scale.real.boundary else ()))
-    real = {part.name: predict_phase(part, scale.real_rates, policy) / part.repeats for part in parts}
-    real[WHOLE] = predict_iteration(scale.real, scale.real_rates, policy).printed_s
+    real = {part.name: predict_phase(part, scale.real_rates, fabric) / part.repeats for part in parts}
+    real[WHOLE] = predict_iteration(scale.real, scale.real_rates, fabric).printed_s
     return {
         name: value / emulated[name] * real[name]
         for name, value in seconds.items()

@@ -7,14 +7,14 @@ from typing import Final
 from topologies.errors import BadInput
 from topologies.platforms import PLATFORMS
 from topologies.spec import FabricSpec
+from workloads.catalogue import GptModel, MoeModel, load_gpt, load_moe
 from workloads.gpt import GptJob, gpt_iteration, gpt_job
 from workloads.gpt_tasks import gpt_schedule
-from workloads.models import GptModel, MoeModel, load_gpt, load_moe
 from workloads.moe import MoeJob, moe_iteration, moe_job, moe_schedule
-from workloads.pace import pace, payload_fraction
+from workloads.pace import pace
 from workloads.parallelism import Parallelism, Placement, place
 from workloads.plain import collective_schedule
-from workloads.scale import Factor, Rates, Scale, real_rates
+from workloads.scale import Factor, Rates, Scale, payload_rates, real_rates
 from workloads.schedule import Schedule
 from workloads.spec import CollectiveSpec, GptSpec, MoeSpec, auto_all_to_all
 
@@ -29,8 +29,7 @@ def build(
 
     Two fabrics of the same size and rates get the same bytes, whatever their kinds.
     """
-    fraction = payload_fraction(fabric.mtu) / 8
-    emulated = Rates(hb=hb_bps * fraction, rail=rail_bps * fraction)
+    emulated = payload_rates(hb_bps, rail_bps, fabric.mtu)
     real = real_rates(PLATFORMS[fabric.platform], emulated)
     if isinstance(spec, GptSpec):
         return _gpt(spec, fabric, real, emulated, field)
@@ -49,7 +48,7 @@ def _bytes_factor(
     """Emulated over unscaled bytes: as the spec says, or such that the whole takes the wished-for time."""
     if spec.bytes is not None:
         return spec.bytes / unscaled_bytes
-    time_factor = spec.wanted_s / pace(unscaled(), real.hb, real.rail)
+    time_factor = spec.wanted_s / pace(unscaled(), real, "dr")
     return time_factor * emulated.rail / real.rail
 
 

@@ -29,8 +29,8 @@ def columns(grid: Grid) -> Grid:
 
 
 def whole_bytes(size: float) -> int:
-    """Rounded up, and at least one: what a transfer can carry."""
-    return max(1, ceil(size))
+    """Rounded up, and at least one: what a transfer can carry. Float noise is no byte."""
+    return max(1, ceil(round(size, 3)))
 
 
 Round = list[tuple[int, int]]

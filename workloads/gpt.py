@@ -13,8 +13,8 @@ ReduceScatter, which carry what all the layers' 2 + 2 a pass would have carried.
 from dataclasses import dataclass, replace
 from typing import Final
 
+from workloads.catalogue import HALF, GptModel
 from workloads.collectives import whole_bytes
-from workloads.models import HALF, GptModel
 from workloads.parallelism import Placement
 from workloads.schedule import Iteration, Phase
 

@@ -7,8 +7,8 @@ gradients are summed at the end, hierarchically. A GPU's computing is spread eve
 
 from dataclasses import dataclass, replace
 
+from workloads.catalogue import HALF, MoeModel
 from workloads.collectives import all_reduce, all_to_all_direct, all_to_all_two_phase, whole_bytes
-from workloads.models import HALF, MoeModel
 from workloads.program import Program
 from workloads.schedule import Iteration, Phase, Schedule
 

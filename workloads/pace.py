@@ -6,26 +6,15 @@ in the order of the task list, which all workloads here emit in the order of tim
 """
 
 from collections import defaultdict
-from typing import Final, Literal
+from typing import Literal
 
 from topologies.spec import Policy
+from workloads.scale import Rates
 from workloads.schedule import Schedule, Transfer
-
-ETHERNET_BYTES: Final = 14
-HEADER_BYTES: Final = 52
 
 Side = Literal["hb", "rail"]
 Hop = tuple[int, int, Side]
 """(from GPU, to GPU, over which of their interfaces)."""
-
-
-def payload_fraction(mtu: int) -> float:
-    """TCP payload in a full packet over its bytes as HTB counts them.
-
-    An IP packet of `mtu` bytes holds mtu - 52 of payload (IPv4 20, TCP 20, timestamps 12), and HTB sees 14 bytes of
-    Ethernet header more. Acknowledgements that go the other way are left out: under 0.5% at MTU 9000.
-    """
-    return (mtu - HEADER_BYTES) / (mtu + ETHERNET_BYTES)
 
 
 def hops(src: int, dst: int, rails: int, policy: Policy) -> tuple[Hop, ...]:
@@ -45,9 +34,9 @@ def hops(src: int, dst: int, rails: int, policy: Policy) -> tuple[Hop, ...]:
     return ((src, via, "hb"), (via, dst, "rail"))
 
 
-def pace(schedule: Schedule, hb_bytes_per_s: float, rail_bytes_per_s: float, policy: Policy = "dr") -> float:
-    """Seconds from the first task to the end of the last. Rates are of payload, per GPU and direction."""
-    rate: dict[Side, float] = {"hb": hb_bytes_per_s, "rail": rail_bytes_per_s}
+def pace(schedule: Schedule, rates: Rates, policy: Policy) -> float:
+    """Seconds from the first task to the end of the last."""
+    rate: dict[Side, float] = {"hb": rates.hb, "rail": rates.rail}
     free: defaultdict[tuple[int, Side, bool], float] = defaultdict(float)
     ends: list[float] = []
     for task in schedule.tasks:

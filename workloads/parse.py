@@ -19,7 +19,7 @@ def parse_by_kind(data: object, kinds: Mapping[str, type[T]], field: str) -> T:
     if not isinstance(data, Mapping):
         raise BadInput(field, data, "must be keys and values")
     kind = data.get("kind", NOTHING)
-    if kind not in kinds:
+    if not isinstance(kind, str) or kind not in kinds:
         raise BadInput(f"{field}.kind", kind, near_miss(str(kind), kinds))
     try:
         return kinds[kind].model_validate(data)

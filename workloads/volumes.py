@@ -4,7 +4,7 @@ Units: bytes that all GPUs together hand to their network, in 16 bits. Rings and
 the grid n = x y send, in an AllGather or ReduceScatter of D bytes, (n - 1) D together.
 """
 
-from workloads.models import HALF, GptModel, MoeModel
+from workloads.catalogue import HALF, GptModel, MoeModel
 from workloads.schedule import Kind
 
 

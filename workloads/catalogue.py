@@ -112,7 +112,7 @@ Model = GptModel | MoeModel
 KINDS: Final[dict[str, type[Model]]] = {"gpt": GptModel, "moe": MoeModel}
 
 
-def catalogue() -> list[str]:
+def model_names() -> list[str]:
     """Names of the models that come with Railyard."""
     return sorted(path.stem for path in CATALOGUE.glob("*.yaml"))
 
@@ -120,8 +120,8 @@ def catalogue() -> list[str]:
 def load_model(name: str, field: str = "model") -> Model:
     """A model of the catalogue by its name, or any by the path of its file (something that ends in .yaml)."""
     given_path = name.endswith((".yaml", ".yml"))
-    if not given_path and name not in catalogue():
-        raise BadInput(field, name, f"{near_miss(name, catalogue())}, or the path of a .yaml file")
+    if not given_path and name not in model_names():
+        raise BadInput(field, name, f"{near_miss(name, model_names())}, or the path of a .yaml file")
     path = Path(name) if given_path else CATALOGUE / f"{name}.yaml"
     try:
         data = yaml.safe_load(path.read_text())

@@ -1,0 +1,163 @@
+"""A GPT's iteration: the order of its pipeline, the bytes it sends, the time that order takes."""
+
+from math import isclose
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from results.predict import predict_iteration
+from topologies.spec import FabricSpec
+from workloads.catalogue import load_gpt
+from workloads.gpt import GptJob, gpt_iteration, gpt_job
+from workloads.gpt_tasks import gpt_schedule
+from workloads.matrix import bytes_by_kind, cross_rail_bytes
+from workloads.pace import pace
+from workloads.parallelism import Parallelism, place
+from workloads.pipeline import Pass, goes_to, one_forward_one_backward
+from workloads.scale import Rates
+from workloads.schedule import Compute, Transfer
+
+RATES = Rates(hb=300e9, rail=25e9)
+FABRIC = FabricSpec(kind="rail-only")
+
+
+@st.composite
+def jobs(draw: st.DrawFn) -> GptJob:
+    """Small jobs of every shape: several tensor groups to a domain, no pipeline, interleaving, no replicas."""
+    t, per_domain = draw(st.integers(1, 3)), draw(st.integers(1, 2))
+    p, d_network = draw(st.integers(1, 3)), draw(st.integers(1, 2))
+    d, v = per_domain * d_network, draw(st.integers(1, 2)) if p > 1 else 1
+    m = draw(st.integers(1, 2)) * p if v > 1 else draw(st.integers(1, 4))
+    parallelism = Parallelism(tensor=t, pipeline=p, data=d, micro_batch=1, global_batch=m * d, virtual_stages=v)
+    return GptJob(
+        name="small",
+        placement=place(parallelism, p * d_network, t * per_domain),
+        pairs_per_pass=draw(st.integers(1, 2)),
+        gather_bytes=draw(st.integers(1, 10**6)),
+        boundary_bytes=draw(st.integers(1, 10**5)),
+        sync_bytes=draw(st.integers(1, 10**6)),
+        compute_s=draw(st.sampled_from([0.0, 0.1])),
+    )
+
+
+@settings(max_examples=60)
+@given(job=jobs())
+def test_dense_gpt_sends_nothing_between_rails(job: GptJob) -> None:
+    """Rail-only section III-B."""
+    assert cross_rail_bytes(gpt_schedule(job)) == 0
+
+
+@settings(max_examples=60)
+@given(job=jobs())
+def test_volume_of_each_kind_is_that_of_its_collectives(job: GptJob) -> None:
+    p = job.placement.parallelism
+    schedule, iteration = gpt_schedule(job), gpt_iteration(job)
+    t, stages, d, m, v = p.tensor, p.pipeline, p.data, p.micro_batches, p.virtual_stages
+    gathered, reduced = iteration.each_micro_batch[0].data_bytes, sum(s.data_bytes for s in iteration.sync)
+    boundary = iteration.boundary.data_bytes if iteration.boundary else 0
+    expected = {
+        "TP": stages * d * m * v * 2 * job.pairs_per_pass * 2 * (t - 1) * gathered,
+        "PP": t * d * m * 2 * (stages * v - 1) * boundary,
+        "DP": stages * t * 2 * (d - 1) * reduced,
+    }
+    assert bytes_by_kind(schedule) == {kind: size for kind, size in expected.items() if size}
+
+
+@settings(max_examples=60)
+@given(job=jobs())
+def test_every_gpu_computes_all_its_micro_batches(job: GptJob) -> None:
+    seconds = dict.fromkeys(range(job.placement.domains * job.placement.rails), 0.0)
+    for task in gpt_schedule(job).tasks:
+        if isinstance(task, Compute):
+            seconds[task.gpu] += task.seconds
+    whole = job.placement.parallelism.micro_batches * job.compute_s
+    assert all(isclose(s, whole, abs_tol=1e-12) for s in seconds.values())
+
+
+@pytest.mark.parametrize(("p", "m", "v"), [(2, 4, 1), (4, 8, 1), (3, 1, 1), (2, 4, 2), (4, 8, 2), (2, 6, 3)])
+def test_computing_alone_takes_equations_7_and_9(p: int, m: int, v: int) -> None:
+    parallelism = Parallelism(tensor=2, pipeline=p, data=1, micro_batch=1, global_batch=m, virtual_stages=v)
+    job = GptJob("computing", place(parallelism, p, 2), 1, 1, 1, 1, compute_s=3.0)
+    assert pace(gpt_schedule(job), RATES, "dr") == pytest.approx((m + (p - 1) / v) * 3.0, rel=1e-6)
+
+
+@pytest.mark.parametrize(("p", "m", "v"), [(2, 4, 1), (4, 8, 1), (2, 4, 2)])
+def test_without_pipeline_traffic_the_critical_path_is_equation_6_with_the_bubbles_collectives(
+    p: int, m: int, v: int
+) -> None:
+    parallelism = Parallelism(tensor=4, pipeline=p, data=2, micro_batch=1, global_batch=m * 2, virtual_stages=v)
+    job = GptJob("tensor", place(parallelism, 2 * p, 4), 1, 1e9, 1, 1e9, compute_s=0.05)
+    predicted = predict_iteration(gpt_iteration(job), RATES, FABRIC)
+    assert pace(gpt_schedule(job), RATES, "dr") == pytest.approx(predicted.critical_path_s, rel=1e-6)
+    missing = (p - 1) / v * predicted.last_stage_network_s / m
+    assert predicted.critical_path_s - predicted.printed_s == pytest.approx(missing, rel=1e-6)
+
+
+def test_1f1b_is_megatrons() -> None:
+    """Narayanan et al. 2021, Fig. 4 top: four stages, eight micro-batches."""
+    words = [
+        "".join(f"{'F' if s.forward else 'B'}{s.micro_batch + 1}" for s in one_forward_one_backward(i, 4, 8))
+        for i in (0, 3)
+    ]
+    assert words[0] == "F1F2F3F4B1F5B2F6B3F7B4F8B5B6B7B8"
+    assert words[1] == "F1B1F2B2F3B3F4B4F5B5F6B6F7B7F8B8"
+
+
+def test_interleaved_takes_micro_batches_in_groups_of_p() -> None:
+    """Narayanan et al. 2021, Fig. 4 bottom: four stages, two chunks each; the first stage's warm-up."""
+    order = one_forward_one_backward(0, 4, 8, 2)
+    forward = [(s.chunk, s.micro_batch + 1) for s in order if s.forward]
+    assert forward[:8] == [(0, 1), (0, 2), (0, 3), (0, 4), (1, 1), (1, 2), (1, 3), (1, 4)]
+    assert [s.forward for s in order].index(False) == 11  # ten to fill the pipeline, and one before the first backward
+    assert order[11] == Pass(False, 1, 0)
+
+
+@given(p=st.integers(1, 4), groups=st.integers(1, 3), v=st.integers(1, 3))
+def test_every_pass_comes_once_and_has_a_place_to_go(p: int, groups: int, v: int) -> None:
+    m = p * groups
+    everything = {Pass(f, c, b) for f in (True, False) for c in range(v) for b in range(m)}
+    handed_on = 0
+    for stage in range(p):
+        order = one_forward_one_backward(stage, p, m, v)
+        assert len(order) == len(everything)
+        assert set(order) == everything
+        handed_on += sum(goes_to(stage, p, v, step) is not None for step in order)
+    assert handed_on == (2 * m * (p * v - 1) if p > 1 else 0)
+
+
+def test_merging_keeps_bytes_and_time() -> None:
+    model = load_gpt("gpt-145.6b")
+    parallelism = Parallelism(tensor=4, pipeline=2, data=2, micro_batch=2, global_batch=16)
+    placement = place(parallelism, 4, 4)
+    whole, merged = (gpt_job(model, "j", placement, 10, 156e12, pairs) for pairs in (None, 1))
+    assert (whole.pairs_per_pass, merged.pairs_per_pass) == (20, 1)
+    one, other = gpt_schedule(whole), gpt_schedule(merged)
+    assert bytes_by_kind(one) == bytes_by_kind(other)
+    assert len(other.tasks) < len(one.tasks) / 5
+    assert pace(one, RATES, "dr") == pytest.approx(pace(other, RATES, "dr"))
+
+
+def test_the_figures_of_a_layer() -> None:
+    """2 b h s bytes gathered, 2 b h s / t handed on, 2 l S_T / t reduced; 145.6B with 10 layers at a stage."""
+    parallelism = Parallelism(tensor=4, pipeline=2, data=2, micro_batch=2, global_batch=16)
+    job = gpt_job(load_gpt("gpt-145.6b"), "j", place(parallelism, 4, 4), 10, 156e12)
+    assert job.gather_bytes == 2 * 2 * 12288 * 2048
+    assert job.boundary_bytes == job.gather_bytes / 4
+    assert job.sync_bytes == pytest.approx(2 * 10 * 12 * 12288**2 / 4, rel=1e-4)
+    assert job.compute_s == pytest.approx(0.7534, rel=1e-3)
+
+
+def test_a_computing_rank_does_not_communicate() -> None:
+    """What a GPU sends in an iteration waits, directly or not, for what it computed before."""
+    parallelism = Parallelism(tensor=2, pipeline=2, data=1, micro_batch=1, global_batch=2)
+    schedule = gpt_schedule(GptJob("j", place(parallelism, 2, 2), 1, 1000, 1000, 1000, compute_s=0.1))
+    latest: dict[int, int] = {}
+    over: list[set[int]] = []
+    for number, task in enumerate(schedule.tasks):
+        over.append(set(task.after).union(*(over[i] for i in task.after)))
+        gpu = task.src if isinstance(task, Transfer) else task.gpu
+        if gpu in latest:
+            assert latest[gpu] in over[number]
+        if isinstance(task, Compute):
+            latest[gpu] = number

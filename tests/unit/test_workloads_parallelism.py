@@ -1,0 +1,63 @@
+"""Where ranks go, and what doesn't fit."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from topologies.errors import BadInput
+from workloads.parallelism import Parallelism, place
+
+GOOD = {"tensor": 4, "pipeline": 2, "data": 2, "micro_batch": 2, "global_batch": 16}
+
+
+@given(t=st.integers(1, 4), per_domain=st.integers(1, 3), p=st.integers(1, 4), d_network=st.integers(1, 3))
+def test_tensor_groups_share_a_domain_and_all_else_shares_a_rail_or_a_domain(
+    t: int, per_domain: int, p: int, d_network: int
+) -> None:
+    d, rails = per_domain * d_network, t * per_domain
+    parallelism = Parallelism(tensor=t, pipeline=p, data=d, micro_batch=1, global_batch=d)
+    placement = place(parallelism, p * d_network, rails)
+    seen: list[int] = []
+    for replica in range(d):
+        groups = [placement.tensor_group(stage, replica) for stage in range(p)]
+        seen += [gpu for group in groups for gpu in group]
+        for group in groups:
+            assert len({gpu // rails for gpu in group}) == 1
+            assert [gpu % rails for gpu in group] == [gpu % rails for gpu in groups[0]]
+    assert sorted(seen) == list(range(placement.domains * rails))
+    for stage in range(p):
+        grid = placement.data_grid(stage, t - 1)
+        assert [len(row) for row in grid] == [per_domain] * d_network
+        assert all(len({gpu // rails for gpu in row}) == 1 for row in grid)
+        assert all(len({gpu % rails for gpu in rail}) == 1 for rail in zip(*grid, strict=True))
+
+
+def test_micro_batches_are_what_the_global_batch_leaves_to_each_pipeline() -> None:
+    assert Parallelism(**GOOD).micro_batches == 4
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            {"data": 3},
+            "w.parallelism.data: 3 must be such that tensor * pipeline * data is the fabric's 4 x 4 = 16 GPUs, "
+            "not 4 * 2 * 3 = 24",
+        ),
+        ({"tensor": 8, "data": 1}, "w.parallelism.tensor: 8 must divide the 4 GPUs of an HB domain"),
+        ({"tensor": 2, "pipeline": 8, "data": 1}, "w.parallelism.pipeline: 8 must divide the 4 HB domains"),
+        ({"global_batch": 18}, "w.parallelism.global_batch: 18 must be a multiple of data * micro_batch = 4"),
+        (
+            {"virtual_stages": 2, "global_batch": 12},
+            "w.parallelism.virtual_stages: 2 needs a number of micro-batches (3) that is a multiple of pipeline (2)",
+        ),
+        (
+            {"pipeline": 1, "data": 4, "virtual_stages": 2},
+            "w.parallelism.virtual_stages: 2 must be 1 where pipeline is 1",
+        ),
+    ],
+)
+def test_what_does_not_fit_is_named(change: dict[str, int], message: str) -> None:
+    with pytest.raises(BadInput) as caught:
+        place(Parallelism(**{**GOOD, **change}), 4, 4, "w.parallelism")
+    assert str(caught.value) == message

@@ -1,0 +1,166 @@
+"""What YAML may say of a workload, and what comes of it on a fabric."""
+
+from typing import Any
+
+import pytest
+
+from topologies.errors import BadInput
+from topologies.spec import FabricSpec
+from workloads.build import build
+from workloads.matrix import bytes_by_kind
+from workloads.pace import pace
+from workloads.scale import payload_fraction, project
+from workloads.schedule import Phase
+from workloads.spec import parse_workload
+
+RAIL, HB = 100_000_000, 1_200_000_000
+ONLY = FabricSpec(kind="rail-only")
+OPTIMIZED = FabricSpec(kind="rail-optimized")
+A2A = {"kind": "collective", "collective": "all-to-all"}
+PARALLEL = {"tensor": 4, "pipeline": 2, "data": 2, "micro_batch": 1, "global_batch": 8}
+GATHER = {"kind": "collective", "collective": "all-gather"}
+
+
+def data_of(phases: tuple[Phase, ...]) -> dict[str, float]:
+    return {p.name: p.data_bytes for p in phases}
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ("gpt", "workload: 'gpt' must be keys and values"),
+        ({}, "workload.kind: nothing is not known: allowed are collective, gpt, moe"),
+        ({"kind": "gtp"}, "workload.kind: 'gtp' is not known: did you mean 'gpt'? allowed are collective, gpt, moe"),
+        ({"kind": ["gpt"]}, "workload.kind: ['gpt'] is not known: did you mean 'gpt'? allowed are collective, gpt, moe"),
+        ({"kind": "gpt", "efficiency": 0}, "workload.efficiency: 0 must be above 0.0"),
+        ({"kind": "gpt", "compute": 1.5}, "workload.compute: 1.5 must be 1.0 or less"),
+        ({"kind": "gpt", "duration": 3}, "workload.duration: 3 is not a time: write a number and one of ns, us, ms, s, "
+         "min, such as 20ms"),
+        ({"kind": "moe", "all_to_alls": 0}, "workload.all_to_alls: 0 must be 1 or more"),
+        ({"kind": "moe", "duration": "1s", "bytes": "1MB"}, "workload.duration: '1s' can't be given together with "
+         "bytes: one follows from the other"),
+        ({**A2A, "algorithm": "ring"}, "workload.algorithm: 'ring' is not for all-to-all: allowed are auto, direct, "
+         "in-rail, two-phase"),
+        ({**GATHER, "bytes": "0B"}, "workload.bytes: '0B' is not a size above zero, such as 64KB"),
+        ({**GATHER, "in_flight": True}, "workload.in_flight: True must be a whole number"),
+        ({"kind": "collective"}, "workload.collective: nothing given, but this key is needed"),
+        ({"kind": "gpt", "parallelism": {"tensor": 4}}, "workload.parallelism.pipeline: nothing given, but this key is "
+         "needed"),
+    ],
+)  # fmt: skip
+def test_wrong_values_are_named_in_one_line(data: Any, message: str) -> None:
+    with pytest.raises(BadInput) as caught:
+        parse_workload(data)
+    assert str(caught.value) == message
+
+
+@pytest.mark.parametrize(
+    ("data", "field"),
+    [
+        ({"kind": "gpt", "model": "gpt-2"}, "workload.model"),
+        ({"kind": "gpt", "model": "moe-1.3b-128"}, "workload.model"),
+        ({"kind": "moe", "all_to_alls": 49}, "workload.all_to_alls"),
+        (
+            {"kind": "gpt", "parallelism": {**PARALLEL, "tensor": 8, "data": 1}},
+            "workload.parallelism.tensor",
+        ),
+        (
+            {
+                "kind": "gpt",
+                "layers_per_stage": 3,
+                "parallelism": {**PARALLEL, "virtual_stages": 2},
+            },
+            "workload.parallelism.virtual_stages",
+        ),
+    ],
+)
+def test_what_does_not_fit_the_fabric_or_the_model_is_named(data: dict[str, Any], field: str) -> None:
+    with pytest.raises(BadInput) as caught:
+        build(parse_workload(data), ONLY, RAIL, HB)
+    assert caught.value.field == field
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        {"kind": "gpt", "duration": "4s"},
+        {"kind": "gpt", "duration": "4s", "compute": 0.1, "model": "gpt-529.6b"},
+        {"kind": "moe", "duration": "4s"},
+        {**A2A, "duration": "4s"},
+        {**GATHER, "duration": "4s", "algorithm": "ring"},
+        {"kind": "collective", "collective": "all-reduce", "duration": "4s"},
+    ],
+)
+def test_a_wished_for_duration_is_met_at_the_links_rates(data: dict[str, Any]) -> None:
+    schedule, scale = build(parse_workload(data), ONLY, RAIL, HB)
+    assert pace(schedule, scale.emulated_rates, "dr") == pytest.approx(4, rel=1e-3)
+
+
+@pytest.mark.parametrize("data", [{"kind": "moe"}, {"kind": "gpt"}, A2A, {"kind": "moe", "bytes": "80KB"}])
+def test_both_fabrics_get_the_same_bytes(data: dict[str, Any]) -> None:
+    (one, _), (other, _) = (build(parse_workload(data), fabric, RAIL, HB) for fabric in (ONLY, OPTIMIZED))
+    assert list(data_of(one.phases).values()) == list(data_of(other.phases).values())
+
+
+def test_given_bytes_are_the_data_of_the_main_collective() -> None:
+    for data, name in (({"kind": "gpt"}, "tp-all-gather"), ({"kind": "moe"}, "moe-a2a"), (A2A, "all-to-all-two-phase")):
+        schedule, _ = build(parse_workload({**data, "bytes": "1MB"}), ONLY, RAIL, HB)
+        assert data_of(schedule.phases)[name] == 1_000_000
+
+
+def test_the_same_spec_gives_the_same_schedule() -> None:
+    spec = parse_workload({"kind": "gpt", "compute": 0.3})
+    assert build(spec, ONLY, RAIL, HB) == build(spec, ONLY, RAIL, HB)
+
+
+def test_a_typical_iteration_stays_small() -> None:
+    """16 GPUs: t = 4, p = 2, d = 2, four micro-batches; each rank keeps the published job's ten layers."""
+    schedule, scale = build(parse_workload({"kind": "gpt"}), ONLY, RAIL, HB)
+    assert len(schedule.tasks) < 10_000
+    assert {name: [f.real, f.emulated] for name, f in scale.shape.items()} == {
+        "gpus": [1536, 16],
+        "domain_gpus": [8, 4],
+        "tensor": [8, 4],
+        "pipeline": [8, 2],
+        "data": [24, 2],
+        "virtual_stages": [2, 1],
+        "layers": [80, 20],
+        "layers_per_stage": [10, 10],
+        "micro_batches": [48, 4],
+        "collectives_per_stage_and_micro_batch": [80, 4],
+    }
+
+
+def test_scale_goes_there_and_back() -> None:
+    """Bytes over rate gives the time factor; projecting undoes it; all of it is in the record."""
+    schedule, scale = build(parse_workload({"kind": "gpt"}), ONLY, RAIL, HB)
+    assert scale.real_rates.rail == 25e9
+    assert scale.real_rates.hb == pytest.approx(300e9)
+    gathered = data_of(schedule.phases)["tp-all-gather"]
+    assert gathered == pytest.approx(scale.bytes_factor * 20 * 2 * 2 * 12288 * 2048, rel=1e-5)
+    emulated_s = gathered / scale.emulated_rates.hb
+    real_s = 20 * 2 * 2 * 12288 * 2048 / 300e9
+    assert project(scale, {"tp-all-gather": emulated_s})["tp-all-gather"] == pytest.approx(real_s, rel=1e-5)
+    assert schedule.iteration is not None
+    real_compute_s = schedule.iteration.compute_s / scale.time_factor
+    assert real_compute_s == pytest.approx(0.7534, rel=1e-3)
+    factors = scale.as_dict()["factors"]
+    assert factors["seconds"]["factor"] == pytest.approx(
+        factors["bytes_per_transfer"]["factor"] / factors["rail_bytes_per_s"]["factor"]
+    )
+
+
+def test_less_computing_leaves_more_of_the_duration_to_communication() -> None:
+    volumes = [
+        sum(bytes_by_kind(build(parse_workload({"kind": "gpt", "compute": kept}), ONLY, RAIL, HB)[0]).values())
+        for kept in (1.0, 0.1, 0.0)
+    ]
+    assert volumes == sorted(volumes)
+    assert volumes[1] > 3 * volumes[0]
+
+
+def test_a_collective_is_projected_with_its_own_bytes() -> None:
+    schedule, scale = build(parse_workload({**GATHER, "bytes": "16MB"}), ONLY, RAIL, HB)
+    assert scale.time_factor == pytest.approx(25e9 / (RAIL / 8 * payload_fraction(9000)))
+    assert scale.real is None
+    assert schedule.phases[0].data_bytes == 16_000_000
