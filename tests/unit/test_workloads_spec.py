@@ -103,6 +103,17 @@ def test_both_fabrics_get_the_same_bytes(data: dict[str, Any]) -> None:
     assert list(data_of(one.phases).values()) == list(data_of(other.phases).values())
 
 
+def test_a_moe_step_goes_straight_over_spines_and_in_two_phases_without() -> None:
+    spec = parse_workload({"kind": "moe"})
+    for fabric, collective in ((ONLY, "all-to-all-two-phase"), (OPTIMIZED, "all-to-all")):
+        schedule, scale = build(spec, fabric, RAIL, HB)
+        assert schedule.phases[0].collective == collective
+        assert scale.real is not None
+        assert scale.real.each_micro_batch[0].collective == collective
+    forced, _ = build(parse_workload({"kind": "moe", "algorithm": "two-phase"}), OPTIMIZED, RAIL, HB)
+    assert forced.phases[0].collective == "all-to-all-two-phase"
+
+
 def test_given_bytes_are_the_data_of_the_main_collective() -> None:
     for data, name in (({"kind": "gpt"}, "tp-all-gather"), ({"kind": "moe"}, "moe-a2a"), (A2A, "all-to-all-two-phase")):
         schedule, _ = build(parse_workload({**data, "bytes": "1MB"}), ONLY, RAIL, HB)
