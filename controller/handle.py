@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
+from controller.listeners import listeners
 from topologies.errors import RailyardError
 from topologies.plan import Plan
 
@@ -29,8 +30,9 @@ class ControllerProcess:
         self._awaited: queue.Queue[tuple[str, dict[str, Any]]] = queue.Queue()
         self._log = Path("/run/railyard-controller.log")
 
-    def begin(self) -> None:
-        """Start the process; it loads its libraries while the fabric is being built."""
+    def connect(self, plan: Plan) -> None:
+        """The switches' namespaces are there: start the process; it loads its libraries while the rest is built."""
+        sockets = listeners(switch.name for switch in plan.switches)
         with self._log.open("a") as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "controller.process"],
@@ -40,13 +42,13 @@ class ControllerProcess:
                 stderr=log,
                 text=True,
                 bufsize=1,
+                pass_fds=[s.fileno() for s in sockets],
             )
         threading.Thread(target=self._read, args=(self._process,), daemon=True).start()
-
-    def connect(self, plan: Plan) -> None:
-        """The namespaces are there: it may listen."""
         told = {"spec": plan.spec.model_dump(mode="json"), "rail_bps": plan.rail_bps, "hb_bps": plan.hb_bps}
-        self._say({"do": "connect", "plan": told, "reroute": self._reroute})
+        self._say({"do": "connect", "plan": told, "reroute": self._reroute, "sockets": [s.fileno() for s in sockets]})
+        for sock in sockets:
+            sock.close()
 
     def wait_ready(self) -> None:
         """Return when every switch has its flows. RailyardError, with its last words, if that doesn't come."""

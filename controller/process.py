@@ -1,10 +1,11 @@
 """The controller as a process of its own: `python -m controller.process`, a line of JSON in for a command, one out for an event.
 
-In: {"do": "connect", "plan": {...}, "reroute": true}, {"do": "learn"}, {"do": "stats"}.
+In: {"do": "connect", "plan": {...}, "reroute": true, "sockets": [3, ...]}, {"do": "learn"}, {"do": "stats"}.
 Out: {"ns": monotonic, "what": ..., "detail": {...}}. It ends when its input does.
 """
 
 import json
+import socket
 import sys
 import threading
 import time
@@ -50,8 +51,7 @@ class _Process:
         self._names = {switch.dpid: switch.name for switch in plan.switches}
         self._agent = RouteAgent(plan)
         self._brain = Brain(plan, self._agent, command["reroute"], self.tell)
-        self._server.listen_in(self._names.values())
-        self.tell("listening", {})
+        self._server.serve(socket.socket(fileno=fd) for fd in command["sockets"])
 
     def _hear(self, heard: Heard) -> None:
         if heard.what == "stats":

@@ -1,14 +1,9 @@
-"""Serves OpenFlow inside the switches' namespaces, on os-ken: 127.0.0.1:6653 of each, and nowhere else.
-
-So there is no management network to build and no port open on the machine. A listening socket belongs to the namespace in
-which it was made: a thread goes there, makes it, and comes back.
-"""
+"""Serves OpenFlow to the switches on os-ken, over sockets that listen inside their namespaces (listeners.py)."""
 
 import contextlib
 import socket
 import threading
 from collections.abc import Callable, Iterable
-from typing import Final
 
 from os_ken import cfg
 from os_ken.base import app_manager
@@ -17,9 +12,6 @@ from os_ken.controller import ofp_handler
 from os_ken.lib import hub
 
 from controller.app import Heard, RailyardApp
-from topologies import namespaces
-
-ADDRESS: Final = ("127.0.0.1", 6653)
 
 
 class _Datapath(os_ken_controller.Datapath):  # type: ignore[misc]
@@ -64,12 +56,8 @@ class OpenFlowServer:
         self.app: RailyardApp = manager.instantiate(RailyardApp)
         self.app.listener = listener
         self.app.start()
-        self._listeners: list[socket.socket] = []
 
-    def listen_in(self, switches: Iterable[str]) -> None:
-        """Accept connections from the switches of these namespaces."""
-        for name in switches:
-            with namespaces.inside(name):
-                self._listeners.append(hub.listen(ADDRESS))
-        for listener in self._listeners:
-            threading.Thread(target=_accept, args=(listener,), daemon=True).start()
+    def serve(self, sockets: Iterable[socket.socket]) -> None:
+        """Accept the switches that connect to these sockets, from now on."""
+        for listening in sockets:
+            threading.Thread(target=_accept, args=(listening,), daemon=True).start()

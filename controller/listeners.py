@@ -1,0 +1,24 @@
+"""Where the switches find their controller: 127.0.0.1:6653 inside each switch's own namespace.
+
+So there is no management network to build and no port open on the machine. A socket belongs to the namespace in which it
+was made, whichever process uses it later.
+"""
+
+import socket
+from collections.abc import Iterable
+from typing import Final
+
+from topologies import namespaces
+
+ADDRESS: Final = ("127.0.0.1", 6653)
+
+
+def listeners(switches: Iterable[str]) -> list[socket.socket]:
+    """A listening socket in each switch's namespace. Whoever starts the controller makes them, and hands them over: a
+    switch that connects while the controller still loads its libraries waits in the queue instead of trying again later.
+    """
+    found = []
+    for name in switches:
+        with namespaces.inside(name):
+            found.append(socket.create_server(ADDRESS))
+    return found
