@@ -6,6 +6,7 @@ listens to what it hears, and the flows are all there is.
 
 import sys
 import time
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,23 +22,30 @@ from controller.api import (
     RyuApp,
     ofp_event,
     ofproto_v1_3,
-    ofproto_v1_3_parser as parser,
     set_ev_cls,
 )
-from controller.flows import Tables, flows_of, reconcile, role_of
+from controller.api import (
+    ofproto_v1_3_parser as parser,
+)
+from controller.flows import Flow, Ports, Tables, reconcile, tables_of
+from topologies.ports import role_of
 
 What = Literal["switch-up", "switch-down", "port", "stats"]
 
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """Something a switch said (or, for switch-down, stopped saying), with the monotonic clock in ns."""
+    """Something a switch said (or, for switch-down, stopped saying), with the monotonic clock in ns.
+
+    `port`, `up` go with port; `up_ports`, all that are up then, with switch-up; `counters` by port with stats.
+    """
 
     what: What
     dpid: int
     monotonic_ns: int
     port: int = 0
     up: bool = True
+    up_ports: frozenset[int] = frozenset()
     counters: dict[int, dict[str, int]] = field(default_factory=dict)
 
 
@@ -47,8 +55,18 @@ class _Switch:
 
     datapath: Any
     ports: dict[int, bool] = field(default_factory=dict)
-    tables: Tables | None = None  # what we last asked for; None until it has been reconciled
+    parts: defaultdict[type, list[Any]] = field(default_factory=lambda: defaultdict(list))  # of answers still arriving
+    flows: frozenset[Flow] = frozenset()  # what it had when it connected
+    tables: Tables | None = None  # what it was last asked to have; None until its answers are in
     ready: bool = False
+
+    def gather(self, message: Any) -> list[Any] | None:
+        """All of an answer once its last part is there (a part holds 64 KB: some 600 flows), None before."""
+        so_far = self.parts[type(message)]
+        so_far.extend(message.body)
+        if message.flags & ofproto_v1_3.OFPMPF_REPLY_MORE:
+            return None
+        return self.parts.pop(type(message))
 
 
 class RailyardApp(RyuApp):  # type: ignore[misc]
@@ -60,6 +78,7 @@ class RailyardApp(RyuApp):  # type: ignore[misc]
         super().__init__(*args, **kwargs)
         self.listener: Callable[[Heard], None] = lambda heard: None
         self._switches: dict[int, _Switch] = {}
+        self._lost_spines: set[int] = set()
 
     def ask_stats(self) -> None:
         """Ask every switch for its port counters; each answer is heard as `stats`."""
@@ -70,13 +89,13 @@ class RailyardApp(RyuApp):  # type: ignore[misc]
     @set_ev_cls(ofp_event.EventOFPStateChange, [MAIN_DISPATCHER, DEAD_DISPATCHER])
     def on_state(self, event: Any) -> None:
         datapath = event.datapath
+        known = self._switches.get(datapath.id)
         if event.state == DEAD_DISPATCHER:
-            known = self._switches.get(datapath.id)
             if known and known.datapath is datapath:  # not an old connection's late end
-                del self._switches[datapath.id]
-                self._tell("switch-down", datapath.id)
-                self._spines_changed()
+                self._lose(datapath.id)
             return
+        if known:  # back before its old connection was seen to end
+            self._lose(datapath.id)
         try:
             role_of(datapath.id)
         except ValueError as error:
@@ -97,97 +116,93 @@ class RailyardApp(RyuApp):  # type: ignore[misc]
     def on_flows(self, event: Any) -> None:
         """What the switch kept from before; an empty table on a fresh one."""
         switch = self._switches.get(event.msg.datapath.id)
-        if switch:
-            kept = openflow.flows_in(event.msg.body)
+        entries = switch.gather(event.msg) if switch else None
+        if switch and entries is not None:
+            kept = openflow.flows_in(entries)
             if kept is None:
                 switch.datapath.send_msg(openflow.delete_all(switch.datapath))
-            switch.tables = Tables(kept or frozenset())
+            switch.flows = kept or frozenset()
 
     @set_ev_cls(ofp_event.EventOFPGroupDescStatsReply, MAIN_DISPATCHER)
     def on_groups(self, event: Any) -> None:
         """The last of the three answers: now the switch can be brought to what it should have."""
         switch = self._switches.get(event.msg.datapath.id)
-        if not switch or not switch.tables:
-            return
-        buckets = event.msg.body[0].buckets if event.msg.body else None
-        kept = None if buckets is None else tuple(b.watch_port for b in buckets)
-        switch.tables = Tables(switch.tables.flows, kept)
-        self._bring_up_to_date(switch)
-        switch.datapath.send_msg(parser.OFPBarrierRequest(switch.datapath))
+        entries = switch.gather(event.msg) if switch else None
+        if switch and entries is not None:
+            switch.tables = Tables(switch.flows, openflow.groups_in(entries))
+            self._bring_up_to_date(switch)
+            switch.datapath.send_msg(parser.OFPBarrierRequest(switch.datapath))
 
     @set_ev_cls(ofp_event.EventOFPBarrierReply, MAIN_DISPATCHER)
     def on_barrier(self, event: Any) -> None:
-        switch = self._switches.get(event.msg.datapath.id)
+        dpid = event.msg.datapath.id
+        switch = self._switches.get(dpid)
         if switch and not switch.ready:
             switch.ready = True
-            self._tell("switch-up", event.msg.datapath.id)
-            for port, up in switch.ports.items():
-                if not up:
-                    self._tell("port", event.msg.datapath.id, port, up=False)
-            self._spines_changed()
+            self._spine_changed(dpid)
+            up = frozenset(port for port, is_up in switch.ports.items() if is_up)
+            self.listener(Heard("switch-up", dpid, time.monotonic_ns(), up_ports=up))
 
     @set_ev_cls(ofp_event.EventOFPPortStatus, MAIN_DISPATCHER)
     def on_port_status(self, event: Any) -> None:
-        message = event.msg
-        switch, port = self._switches.get(message.datapath.id), message.desc
+        now, message = time.monotonic_ns(), event.msg
+        dpid, port = message.datapath.id, message.desc
+        switch = self._switches.get(dpid)
         if not switch or port.port_no >= openflow.LOCAL_PORTS:
             return
         gone = message.reason == ofproto_v1_3.OFPPR_DELETE
         up = not gone and openflow.is_up(port)
-        changed = switch.ports.get(port.port_no) != up
-        if gone:
-            switch.ports.pop(port.port_no, None)
-        else:
+        before = switch.ports.pop(port.port_no, None)
+        if not gone:
             switch.ports[port.port_no] = up
-        if changed:
-            self._tell("port", message.datapath.id, port.port_no, up=up)
+        if up != before and switch.ready:
+            self.listener(Heard("port", dpid, now, port.port_no, up))
         self._bring_up_to_date(switch)
+        self._spine_changed(dpid)
 
     @set_ev_cls(ofp_event.EventOFPPortStatsReply, MAIN_DISPATCHER)
     def on_stats(self, event: Any) -> None:
-        counters = {
-            p.port_no: {
-                n: getattr(p, n)
-                for n in ("rx_bytes", "tx_bytes", "rx_packets", "tx_packets", "rx_dropped", "tx_dropped")
-            }
-            for p in event.msg.body
-            if p.port_no < openflow.LOCAL_PORTS
-        }
-        now = time.monotonic_ns()
-        self.listener(Heard("stats", event.msg.datapath.id, now, counters=counters))
+        switch = self._switches.get(event.msg.datapath.id)
+        entries = switch.gather(event.msg) if switch else None
+        if entries is not None:
+            counters = openflow.counters_in(entries)
+            self.listener(Heard("stats", event.msg.datapath.id, time.monotonic_ns(), counters=counters))
 
     @set_ev_cls(ofp_event.EventOFPErrorMsg, [CONFIG_DISPATCHER, MAIN_DISPATCHER])
     def on_error(self, event: Any) -> None:
         message = event.msg
         self.logger.error("switch %#x refused: type %d code %d", message.datapath.id or 0, message.type, message.code)
 
-    def _tell(self, what: What, dpid: int, port: int = 0, up: bool = True) -> None:
-        self.listener(Heard(what, dpid, time.monotonic_ns(), port, up))
+    def _lose(self, dpid: int) -> None:
+        """A switch's connection has ended."""
+        del self._switches[dpid]
+        role, index = role_of(dpid)
+        if role == "spine":
+            self._lost_spines.add(index)
+        now = time.monotonic_ns()
+        self._spine_changed(dpid)
+        self.listener(Heard("switch-down", dpid, now))
 
-    def _dead_spines(self, switch: _Switch) -> frozenset[int]:
-        """Spines that this switch has a cable to but that aren't connected to us. None while no spine ever was."""
-        alive = {role_of(dpid)[1] for dpid in self._switches if role_of(dpid)[0] == "spine"}
-        return frozenset(range(64)) - alive if alive else frozenset()
+    def _spines(self) -> dict[int, Ports]:
+        """The ports of every spine that has its flows, and none for one that had them and is gone."""
+        found: dict[int, Ports] = {index: {} for index in self._lost_spines}
+        for dpid, switch in self._switches.items():
+            role, index = role_of(dpid)
+            if role == "spine" and switch.ready:
+                found[index] = switch.ports
+        return found
 
-    def _spines_changed(self) -> None:
-        for switch in self._switches.values():
-            if switch.ready:
+    def _spine_changed(self, dpid: int) -> None:
+        """If it is a spine of which there is news, the rail switches' groups may have to follow."""
+        if role_of(dpid)[0] == "spine":
+            for switch in self._switches.values():
                 self._bring_up_to_date(switch)
 
     def _bring_up_to_date(self, switch: _Switch) -> None:
         """Send the fewest messages that make the switch's tables what its ports call for."""
         if switch.tables is None:
             return
-        datapath, have = switch.datapath, switch.tables
-        want = flows_of(datapath.id, switch.ports, self._dead_spines(switch))
-        if want.uplinks is not None:
-            live = tuple(port for port in want.uplinks if switch.ports.get(port))
-            want = Tables(want.flows, live)
-            if have.uplinks != live:
-                datapath.send_msg(openflow.uplink_group(datapath, live, exists=have.uplinks is not None))
-        delete, add = reconcile(have.flows, want.flows)
-        for flow in delete:
-            datapath.send_msg(openflow.delete_flow(datapath, flow))
-        for flow in add:
-            datapath.send_msg(openflow.add_flow(datapath, flow))
+        want = tables_of(switch.datapath.id, switch.ports, self._spines())
+        for message in openflow.messages(switch.datapath, reconcile(switch.tables, want)):
+            switch.datapath.send_msg(message)
         switch.tables = want

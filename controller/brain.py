@@ -1,14 +1,15 @@
-"""Turns what switches say into what is broken, and that into routes. No sockets here: it is handed what it acts through."""
+"""Turns what switches say into what is broken, and that into routes. No sockets: it is handed its router."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Set
+from itertools import permutations
 from typing import Any, Protocol
 
 from controller.app import Heard
 from controller.detours import Detours, changes, detours
-from controller.flows import gpu_at, role_of
 from controller.paths import Broken
 from topologies.addresses import Gpu
 from topologies.plan import Plan
+from topologies.ports import gpu_at, role_of
 from topologies.routes import Route
 
 Tell = Callable[[str, dict[str, Any]], None]
@@ -23,15 +24,16 @@ class Router(Protocol):
 class Brain:
     """Follows the state of a fabric. `tell(what, detail)` gets every step that somebody may want to time.
 
-    Nothing is rerouted before the fabric was whole once (all switches connected, all ports up: `ready`), or a fabric
-    that is still being cabled would look like one that falls apart.
+    Nothing is rerouted before the fabric was whole once (all switches connected, all the plan's ports up: `ready`), or
+    a fabric that is still being cabled would look like one that falls apart.
     """
 
     def __init__(self, plan: Plan, router: Router, reroute: bool, tell: Tell) -> None:
         self._plan, self._router, self._reroute, self._tell = plan, router, reroute, tell
         self._roles = {switch.dpid: (switch.name, switch.role) for switch in plan.switches}
+        self._ports = _ports_of(plan)
         self._connected: set[int] = set()
-        self._down: set[tuple[int, int]] = set()
+        self._down: set[tuple[int, int]] = set()  # at switches that are connected
         self._was_whole = False
         self._routes: Detours = {}
 
@@ -39,29 +41,29 @@ class Brain:
     def broken(self) -> Broken:
         """What is dead now."""
         gpus = (gpu_at(dpid, port) for dpid, port in self._down)
-        away = {dpid: role for dpid, (_, role) in self._roles.items() if dpid not in self._connected}
-        spines = [dpid for dpid, (_, role) in self._roles.items() if role == "spine"]
+        away = self._roles.keys() - self._connected
         return Broken(
             links=frozenset(gpu for gpu in gpus if gpu),
-            rails=frozenset(role_of(dpid)[1] for dpid, role in away.items() if role != "spine"),
-            spines=bool(spines) and all(dpid in away for dpid in spines),
+            rails=frozenset(role_of(dpid)[1] for dpid in away if self._roles[dpid][1] != "spine"),
+            apart=ranks_apart(self._plan, self._down, away),
         )
 
     def hear(self, heard: Heard) -> None:
         """Take in one thing that a switch said, and reroute if it changes what works."""
-        if heard.dpid not in self._roles:
+        if heard.dpid not in self._roles or (heard.what == "port" and heard.port not in self._ports[heard.dpid]):
             return
         match heard.what:
             case "port":
                 (self._down.discard if heard.up else self._down.add)((heard.dpid, heard.port))
             case "switch-up":
                 self._connected.add(heard.dpid)
+                self._down |= {(heard.dpid, port) for port in self._ports[heard.dpid] - heard.up_ports}
             case "switch-down":
                 self._connected.discard(heard.dpid)
                 self._down = {(dpid, port) for dpid, port in self._down if dpid != heard.dpid}
         if self._was_whole:
             self._report(heard)
-            self._apply()
+            self._apply(gpu_at(heard.dpid, heard.port) if heard.what == "port" and heard.up else None)
         elif not self._down and len(self._connected) == len(self._roles):
             self._was_whole = True
             self._tell("ready", {})
@@ -75,13 +77,46 @@ class Brain:
         else:
             self._tell(heard.what, {"switch": name})
 
-    def _apply(self) -> None:
+    def _apply(self, back: Gpu | None) -> None:
+        """Change what has to change. `back`: the GPU whose link came up, which may have lost all that it was told."""
         if not self._reroute:
             return
         wanted = detours(self._plan, self.broken)
         todo = changes(self._routes, wanted)
+        if back and back in wanted:
+            todo[back] = (todo.get(back, ([], []))[0], list(wanted[back].values()))
         if todo:
             self._tell("decided", {"gpus": len(todo)})
-            done = sum(self._router.change(gpu, gone, put) for gpu, (gone, put) in sorted(todo.items()))
+            done = sum(self._change(gpu, gone, put) for gpu, (gone, put) in sorted(todo.items()))
             self._routes = wanted
             self._tell("rerouted", {"routes": done})
+
+    def _change(self, gpu: Gpu, gone: list[Route], put: list[Route]) -> int:
+        try:
+            return self._router.change(gpu, gone, put)
+        except OSError as error:  # a crashed GPU has no interfaces: the others' routes matter all the more
+            self._tell("refused", {"gpu": gpu.name, "why": str(error)})
+            return 0
+
+
+def _ports_of(plan: Plan) -> dict[int, set[int]]:
+    """The ports that each switch of the plan has, by datapath id."""
+    dpids = {switch.name: switch.dpid for switch in plan.switches}
+    found: dict[int, set[int]] = {dpid: set() for dpid in dpids.values()}
+    for end in (end for link in plan.links for end in (link.a, link.b)):
+        if end.port is not None:
+            found[dpids[end.node]].add(end.port)
+    return found
+
+
+def ranks_apart(plan: Plan, down: Set[tuple[int, int]], away: Set[int]) -> frozenset[tuple[int, int]]:
+    """The pairs of ranks whose rail switches no spine joins, given dead ports (datapath id, port) and lost switches."""
+    dpids = {switch.name: switch.dpid for switch in plan.switches}
+    reach: dict[int, set[int]] = {dpid: set() for dpid in dpids.values() if role_of(dpid)[0] == "spine"}
+    for link in plan.uplinks:  # from rail to spine
+        ends = {(dpids[end.node], end.port) for end in (link.a, link.b)}
+        if not ends & down and dpids[link.b.node] not in away:
+            reach[dpids[link.b.node]].add(role_of(dpids[link.a.node])[1])
+    pairs = permutations(range(plan.spec.rails), 2) if reach else ()
+    whole = {frozenset(ranks) for ranks in reach.values()}
+    return frozenset((a, b) for a, b in pairs if not any(a in ranks and b in ranks for ranks in whole))

@@ -1,6 +1,7 @@
 """The routes that differ from the policy's while something is broken: the fewest that keep everyone reachable."""
 
 from collections import defaultdict
+from collections.abc import Iterator
 
 from controller.paths import Broken, choose, default_path, next_hop, usable
 from topologies.addresses import Gpu
@@ -13,24 +14,32 @@ Detours = dict[Gpu, dict[str, Route]]
 
 
 def detours(plan: Plan, broken: Broken) -> Detours:
-    """For each source, the host routes (by prefix) to destinations whose usual path is dead and that another path reaches."""
+    """For each source, the host routes (by prefix) to destinations whose usual path is dead, where another lives."""
     found: defaultdict[Gpu, dict[str, Route]] = defaultdict(dict)
-    if not broken:
-        return {}
     kind, rails, policy = plan.spec.kind, plan.spec.rails, plan.policy
-    for src in plan.gpus:
-        for dst in plan.gpus:
-            if src.domain == dst.domain or usable(default_path(policy, src, dst), src, dst, broken, kind):
-                continue
-            path = choose(policy, src, dst, broken, rails, kind)
-            if path is not None:
-                device, via = next_hop(path, src, dst)
-                found[src][host_prefix(dst)] = Route(host_prefix(dst), device, via, MAIN, DETOUR_METRIC)
+    for src, dst in _exposed(plan, broken):
+        if usable(default_path(policy, src, dst), src, dst, broken, kind):
+            continue
+        path = choose(policy, src, dst, broken, rails, kind)
+        if path is not None:
+            device, via = next_hop(path, src, dst)
+            found[src][host_prefix(dst)] = Route(host_prefix(dst), device, via, MAIN, DETOUR_METRIC)
     return dict(found)
 
 
+def _exposed(plan: Plan, broken: Broken) -> Iterator[tuple[Gpu, Gpu]]:
+    """The pairs that could be hit at all. A dead link is seen only by pairs with an end in its domain."""
+    hit = {link.domain for link in broken.links}
+    if broken.rails or broken.apart:
+        hit = set(range(plan.spec.domains))
+    for src in plan.gpus:
+        for domain in range(plan.spec.domains) if src.domain in hit else hit:
+            if domain != src.domain:
+                yield from ((src, Gpu(domain, rank)) for rank in range(plan.spec.rails))
+
+
 def changes(old: Detours, new: Detours) -> dict[Gpu, tuple[list[Route], list[Route]]]:
-    """(to remove, to put in) at each GPU where anything changes. A route to a prefix that both have is replaced, not removed."""
+    """(to remove, to put in) at each GPU where anything changes. A route to a prefix that both have is replaced."""
     result = {}
     for gpu in old.keys() | new.keys():
         before, after = old.get(gpu, {}), new.get(gpu, {})

@@ -1,27 +1,34 @@
-"""What a switch should forward, as plain data: `flows_of(dpid, ports)`.
+"""What a switch should forward, as plain data: `tables_of(dpid, ports, spines)`.
 
-Everything follows from the datapath id and the port numbers (table in topologies/plan.py), so the controller needs no
+Everything follows from the datapath id and the port numbers (topologies/ports.py), so the controller needs no
 configuration and works for any fabric, Mininet script or port that comes and goes.
 
-- a rail switch sends eth_dst of its own rank's GPUs out of their ports, and all else up: a select group over the spines,
-  which hashes addresses and ports, so that a connection stays on one spine (ECMP);
+- a rail switch sends eth_dst of its own rank's GPUs out of their ports, and all else up: a select group over the
+  spines, which hashes addresses and ports, so that a connection stays on one spine (ECMP);
 - a spine looks only at the rank in eth_dst;
 - the single switch knows every GPU.
 What matches nothing is dropped: no learning, no flooding, no packet to the controller.
+
+A spine that has lost its cable to some rail still serves the others: only the ranks behind dead cables get a flow and
+a group of their own. So a fabric in order has one group a rail switch, however many ranks there are.
 """
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Final
 
-from topologies.addresses import MAX_RAILS, Gpu, rank_mac
-from topologies.plan import RAIL_DPID, SINGLE_DPID, SPINE_DPID, UPLINK_PORT, SwitchRole
+from topologies.addresses import rank_mac
+from topologies.ports import UPLINK_PORT, gpu_at, role_of
 
 ANY_GPU: Final = ("02:52:00:00:00:00", "ff:ff:00:00:00:00")
 EXACT: Final = "ff:ff:ff:ff:ff:ff"
-UPLINK_GROUP: Final = 1
 GPU_PRIORITY: Final = 200
+RANK_PRIORITY: Final = 150
 UPLINK_PRIORITY: Final = 100
+UPLINK_GROUP: Final = 1  # for every rank but those with a group of their own
+RANK_GROUP: Final = 2  # plus the rank
+
+Ports = Mapping[int, bool]  # number -> is it up
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -34,34 +41,37 @@ class Flow:
     port: int | None
     group: int | None = None
 
+    @property
+    def key(self) -> tuple[str, str, int]:
+        """Match and priority: a switch has one flow of each key, and adding another replaces it."""
+        return self.eth_dst, self.mask, self.priority
+
 
 @dataclass(frozen=True, slots=True)
 class Tables:
-    """All of a switch: its flows, and the ports of its select group (empty: the group drops)."""
+    """All of a switch: its flows, and the ports of each select group (none: the group drops)."""
 
-    flows: frozenset[Flow]
-    uplinks: tuple[int, ...] | None = None
-
-
-def role_of(dpid: int) -> tuple[SwitchRole, int]:
-    """(role, index) of a datapath id. ValueError for one that isn't in the scheme."""
-    for base, role in ((SINGLE_DPID, "single"), (SPINE_DPID, "spine"), (RAIL_DPID, "rail")):
-        if base <= dpid < base + 0x1000:
-            return role, dpid - base  # type: ignore[return-value]
-    raise ValueError(f"datapath id {dpid:#x} is none of a rail, spine or single switch")
+    flows: frozenset[Flow] = frozenset()
+    groups: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
 
 
-def gpu_at(dpid: int, port: int) -> Gpu | None:
-    """The GPU on a switch's port; None if the port leads to another switch."""
-    role, index = role_of(dpid)
-    if role == "spine" or port >= UPLINK_PORT and role == "rail":
-        return None
-    return Gpu(port - 1, index) if role == "rail" else Gpu(*divmod(port - 1, MAX_RAILS))
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """What brings a switch from one `Tables` to another, to be done in this order: no packet meets a gap on the way."""
+
+    change_groups: tuple[tuple[int, tuple[int, ...]], ...] = ()
+    add_groups: tuple[tuple[int, tuple[int, ...]], ...] = ()
+    add: tuple[Flow, ...] = ()
+    delete: tuple[Flow, ...] = ()
+    delete_groups: tuple[int, ...] = ()
 
 
-def flows_of(dpid: int, ports: Iterable[int], dead_spines: frozenset[int] = frozenset()) -> Tables:
-    """The tables of a switch that has these ports up."""
-    role, _ = role_of(dpid)
+def tables_of(dpid: int, ports: Ports, spines: Mapping[int, Ports] | None = None) -> Tables:
+    """The tables of a switch with these ports. `spines`: the ports of each spine known, none for one that is lost.
+
+    A spine not heard of yet counts as whole, so that switches may connect in any order.
+    """
+    role, rank = role_of(dpid)
     here = sorted(ports)
     if role == "spine":
         return Tables(frozenset(Flow(*rank_mac(port - 1), GPU_PRIORITY, port) for port in here))
@@ -70,10 +80,40 @@ def flows_of(dpid: int, ports: Iterable[int], dead_spines: frozenset[int] = froz
     uplinks = [port for port in here if port not in gpus]
     if not uplinks:
         return Tables(frozenset(flows))
-    up = tuple(port for port in uplinks if port - UPLINK_PORT not in dead_spines)
-    return Tables(frozenset(flows | {Flow(*ANY_GPU, UPLINK_PRIORITY, None, UPLINK_GROUP)}), up)
+    flows.add(Flow(*ANY_GPU, UPLINK_PRIORITY, None, UPLINK_GROUP))
+    groups = {UPLINK_GROUP: usual_uplinks([port for port in uplinks if ports[port]], spines or {})}
+    for other, up in odd_ranks(groups[UPLINK_GROUP], spines or {}).items():
+        if other != rank:
+            flows.add(Flow(*rank_mac(other), RANK_PRIORITY, None, RANK_GROUP + other))
+            groups[RANK_GROUP + other] = up
+    return Tables(frozenset(flows), groups)
 
 
-def reconcile(have: frozenset[Flow], want: frozenset[Flow]) -> tuple[tuple[Flow, ...], tuple[Flow, ...]]:
-    """(to delete, to add) so that a switch which kept `have` over a lost connection comes to `want`, and no more."""
-    return tuple(sorted(have - want, key=repr)), tuple(sorted(want - have, key=repr))
+def usual_uplinks(live: list[int], spines: Mapping[int, Ports]) -> tuple[int, ...]:
+    """Of the uplinks that are up, those whose spine still leads somewhere."""
+    return tuple(port for port in live if any(spines.get(port - UPLINK_PORT, {0: True}).values()))
+
+
+def odd_ranks(usual: tuple[int, ...], spines: Mapping[int, Ports]) -> dict[int, tuple[int, ...]]:
+    """The ranks that some of the usual uplinks' spines can't reach, with the uplinks that can."""
+    known = [ports for ports in spines.values() if ports]
+    ranks = {port - 1 for ports in known for port in ports}
+    reach = {
+        rank: tuple(up for up in usual if spines.get(up - UPLINK_PORT, {rank + 1: True}).get(rank + 1))
+        for rank in sorted(ranks)
+    }
+    return {rank: up for rank, up in reach.items() if up != usual}
+
+
+def reconcile(have: Tables, want: Tables) -> Steps:
+    """The steps for a switch that has `have` (kept over a lost connection, or from before a port changed)."""
+    kept = {flow.key for flow in want.flows}
+    new, gone = want.flows - have.flows, have.flows - want.flows
+    differ = [(number, ports) for number, ports in sorted(want.groups.items()) if have.groups.get(number) != ports]
+    return Steps(
+        change_groups=tuple(group for group in differ if group[0] in have.groups),
+        add_groups=tuple(group for group in differ if group[0] not in have.groups),
+        add=tuple(sorted(new, key=lambda flow: flow.key)),
+        delete=tuple(sorted((flow for flow in gone if flow.key not in kept), key=lambda flow: flow.key)),
+        delete_groups=tuple(sorted(have.groups.keys() - want.groups.keys())),
+    )

@@ -3,11 +3,14 @@
 from collections.abc import Iterable
 from typing import Any, Final
 
-from controller.api import Datapath, ofproto_v1_3 as ofp, ofproto_v1_3_parser as parser
-from controller.flows import UPLINK_GROUP, Flow
+from controller.api import Datapath
+from controller.api import ofproto_v1_3 as ofp
+from controller.api import ofproto_v1_3_parser as parser
+from controller.flows import EXACT, Flow, Steps
 
 COOKIE: Final = 0x5261_696C  # "Rail": ours, among flows that others may have put there
 LOCAL_PORTS: Final = 0xFFFFFF00  # reserved numbers begin here
+COUNTERS: Final = ("rx_bytes", "tx_bytes", "rx_packets", "tx_packets", "rx_dropped", "tx_dropped")
 
 
 def add_flow(datapath: Datapath, flow: Flow) -> Any:
@@ -42,14 +45,32 @@ def delete_all(datapath: Datapath) -> Any:
     )
 
 
-def uplink_group(datapath: Datapath, ports: Iterable[int], exists: bool) -> Any:
-    """The message that makes (or changes) the select group over the uplinks, equal weights."""
+def select_group(datapath: Datapath, number: int, ports: Iterable[int], command: int) -> Any:
+    """The message that adds or changes (OFPGC_*) a select group over these ports, equal weights."""
     buckets = [
         parser.OFPBucket(weight=1, watch_port=port, watch_group=ofp.OFPG_ANY, actions=[parser.OFPActionOutput(port)])
         for port in ports
     ]
-    command = ofp.OFPGC_MODIFY if exists else ofp.OFPGC_ADD
-    return parser.OFPGroupMod(datapath, command, ofp.OFPGT_SELECT, UPLINK_GROUP, buckets)
+    return parser.OFPGroupMod(datapath, command, ofp.OFPGT_SELECT, number, buckets)
+
+
+def messages(datapath: Datapath, steps: Steps) -> list[Any]:
+    """The messages that take these steps, in their order."""
+    return [
+        *(select_group(datapath, number, ports, ofp.OFPGC_MODIFY) for number, ports in steps.change_groups),
+        *(select_group(datapath, number, ports, ofp.OFPGC_ADD) for number, ports in steps.add_groups),
+        *(add_flow(datapath, flow) for flow in steps.add),
+        *(delete_flow(datapath, flow) for flow in steps.delete),
+        *(select_group(datapath, number, (), ofp.OFPGC_DELETE) for number in steps.delete_groups),
+    ]
+
+
+def groups_in(stats: Iterable[Any]) -> dict[int, tuple[int, ...]]:
+    """The groups of a group-description reply: number -> ports. Of another type than ours: (0,), which is no port."""
+    return {
+        entry.group_id: tuple(b.watch_port for b in entry.buckets) if entry.type == ofp.OFPGT_SELECT else (0,)
+        for entry in stats
+    }
 
 
 def flows_in(stats: Iterable[Any]) -> frozenset[Flow] | None:
@@ -73,7 +94,7 @@ def _flow_in(entry: Any) -> Flow | None:
         or len(entry.match.to_jsondict()["OFPMatch"]["oxm_fields"]) != 1
     ):
         return None
-    value, mask = match if isinstance(match, tuple) else (match, "ff:ff:ff:ff:ff:ff")
+    value, mask = match if isinstance(match, tuple) else (match, EXACT)
     action = actions[0]
     return Flow(value, mask, entry.priority, getattr(action, "port", None), getattr(action, "group_id", None))
 
@@ -81,3 +102,9 @@ def _flow_in(entry: Any) -> Flow | None:
 def is_up(port: Any) -> bool:
     """True if the port's cable is live and nobody switched it off."""
     return not port.state & ofp.OFPPS_LINK_DOWN and not port.config & ofp.OFPPC_PORT_DOWN
+
+
+def counters_in(stats: Iterable[Any]) -> dict[int, dict[str, int]]:
+    """The counters of a port-stats reply, by port; `rx` is what came in from the cable."""
+    entries = (entry for entry in stats if entry.port_no < LOCAL_PORTS)
+    return {entry.port_no: {name: getattr(entry, name) for name in COUNTERS} for entry in entries}

@@ -1,7 +1,8 @@
 """Which way from one GPU to another in a different domain, given what is dead.
 
-Sources: Rail-only IV-B (HB domain first: dr), IV-C (what is unavailable after a failure); Outshift health routing part 2
-for drd. The papers leave a GPU unavailable when its rail link or switch is dead; here another rail of its domain carries it.
+Sources: Rail-only IV-B (HB domain first: dr), IV-C (what is unavailable after a failure); Outshift health routing
+part 2 for drd. The papers leave a GPU unavailable when its rail link or switch is dead; here another rail of its domain
+carries it.
 """
 
 from collections.abc import Iterator
@@ -25,14 +26,16 @@ class Path:
 
 @dataclass(frozen=True, slots=True)
 class Broken:
-    """What is dead: rail links by their GPU (a crashed GPU is one too), rail switches by rank, spines if none is left."""
+    """What is dead: rail links by their GPU (a crashed GPU is one too), rail switches by rank (the single switch is 0),
+    and the pairs of ranks, both ways round, whose rail switches no spine joins any more.
+    """
 
     links: frozenset[Gpu] = frozenset()
     rails: frozenset[int] = frozenset()
-    spines: bool = False
+    apart: frozenset[tuple[int, int]] = frozenset()
 
     def __bool__(self) -> bool:
-        return bool(self.links or self.rails or self.spines)
+        return bool(self.links or self.rails or self.apart)
 
 
 def default_path(policy: Policy, src: Gpu, dst: Gpu) -> Path:
@@ -56,7 +59,7 @@ def usable(path: Path, src: Gpu, dst: Gpu, broken: Broken, kind: Kind) -> bool:
         return not broken.rails
     if path.rail in broken.rails or far_rail in broken.rails:
         return False
-    return not (path.kind == "spine" and broken.spines)
+    return not (path.kind == "spine" and (path.rail, far_rail) in broken.apart)
 
 
 def alternatives(src: Gpu, dst: Gpu, rails: int, kind: Kind) -> Iterator[Path]:

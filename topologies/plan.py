@@ -1,30 +1,18 @@
 """Everything that a fabric consists of, worked out before the kernel is touched.
 
-A plan is frozen and holds concrete rates. Port numbers and datapath ids follow rules, so that the controller needs
-no plan at all to tell what a switch is:
-
-| switch       | datapath id  | port to a GPU of domain d | port to spine i / rail g |
-|--------------|--------------|---------------------------|--------------------------|
-| rail<g>      | 0x1000 + g   | d + 1                     | 2001 + i                 |
-| spine<i>     | 0x2000 + i   | -                         | g + 1                    |
-| switch0      | 0x3000       | 1 + d * 256 + g           | -                        |
+A plan is frozen and holds concrete rates. Port numbers and datapath ids are those of ports.py.
 """
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Final, Literal
+from typing import Literal
 
-from topologies.addresses import MAX_RAILS, Gpu
+from topologies.addresses import Gpu
 from topologies.platforms import PLATFORMS
+from topologies.ports import RAIL_DPID, SINGLE_DPID, SPINE_DPID, UPLINK_PORT, SwitchRole, rail_port, single_port
 from topologies.spec import FabricSpec, Policy
 
-RAIL_DPID: Final = 0x1000
-SPINE_DPID: Final = 0x2000
-SINGLE_DPID: Final = 0x3000
-UPLINK_PORT: Final = 2001
-
 LinkClass = Literal["hb", "rail", "uplink"]
-SwitchRole = Literal["rail", "spine", "single"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,9 +86,9 @@ class Plan:
     def rail_link(self, gpu: Gpu) -> Link:
         """The GPU's r-interface into its rail switch."""
         if self.spec.kind == "single-switch":
-            far = End("switch0", gpu.name, 1 + gpu.domain * MAX_RAILS + gpu.rank)
+            far = End("switch0", gpu.name, single_port(gpu))
         else:
-            far = End(f"rail{gpu.rank}", gpu.name, gpu.domain + 1)
+            far = End(f"rail{gpu.rank}", gpu.name, rail_port(gpu))
         return Link(End(gpu.name, "rail0"), far, "rail", self.rail_bps)
 
     @cached_property
