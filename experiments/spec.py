@@ -1,0 +1,240 @@
+"""What an experiment is: fabrics, what runs on them, what breaks, how often. Read from YAML and checked as a whole."""
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import BeforeValidator, Field, ValidationError, field_validator
+
+from experiments.catalogue import read
+from experiments.overrides import Sections, apply
+from topologies.addresses import gpu_of_name
+from topologies.errors import BadInput
+from topologies.plan import Plan, make_plan
+from topologies.spec import FabricSpec, Strict, find_problems
+from topologies.units import Time, format_rate
+from workloads.build import build
+from workloads.spec import ALGORITHMS, KINDS, CollectiveSpec, WorkloadSpec, parse_workload
+
+FaultKind = Literal["link-down", "rail-switch-crash", "gpu-crash"]
+NOMINAL_RAIL_BPS: Final = 100_000_000
+"""What an `auto` rail is taken to be where no machine is measured: shapes, ratios and durations don't depend on it."""
+
+_NAME: Final = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
+LEAST_RAIL_BPS: Final = 1_000_000
+_SWITCHED: Final = {True: "on", False: "off"}
+
+
+def _switches(value: object) -> object:
+    """YAML 1.1 reads a bare `on` as true; and one of them needs no brackets."""
+    items = value if isinstance(value, list) else [value]
+    return [_SWITCHED[item] if isinstance(item, bool) else item for item in items]
+
+
+class FaultSpec(Strict):
+    """A fault: `at` seconds after its traffic has started, repaired `repair` seconds after that.
+
+    link-down: the cable between a GPU (d0g1) and its rail switch. rail-switch-crash: the process of a rail switch
+    (rail1) is killed. gpu-crash: a GPU's (d0g1) interfaces and processes die.
+    """
+
+    kind: FaultKind
+    target: str
+    at: Time = 1.0
+    repair: Time = 2.0
+
+
+class ExperimentSpec(Strict):
+    """Every workload runs `repeats` times on every fabric, then every fault `fault_repeats` times, for each `reroute`.
+
+    `reroute` off leaves routes as they are, as the papers have it; on lets the controller find detours.
+    """
+
+    name: str
+    title: str = ""
+    description: str = ""
+    fabrics: Annotated[tuple[FabricSpec, ...], Field(min_length=1, strict=False)]
+    workloads: Annotated[tuple[WorkloadSpec, ...], Field(strict=False)] = ()
+    faults: Annotated[tuple[FaultSpec, ...], Field(strict=False)] = ()
+    reroute: Annotated[
+        tuple[Literal["on", "off"], ...], BeforeValidator(_switches), Field(min_length=1, max_length=2, strict=False)
+    ] = ("on", "off")
+    repeats: Annotated[int, Field(ge=1, le=1000)] = 1
+    fault_repeats: Annotated[int, Field(ge=1, le=1000)] = 1
+    seed: Annotated[int, Field(ge=0, lt=2**32)] = 1
+
+    @field_validator("name")
+    @classmethod
+    def _name_is_plain(cls, name: str) -> str:
+        """It becomes part of a folder's name."""
+        if not _NAME.fullmatch(name):
+            raise ValueError("must be lower-case letters, digits and single hyphens between them")
+        return name
+
+    @field_validator("workloads", mode="before")
+    @classmethod
+    def _by_kind(cls, data: object) -> object:
+        """Each by its own kind, so that a message is about the kind that was meant, and gives the field's path."""
+        if not isinstance(data, list):
+            return data
+        return [parse_workload(item, f"workloads.{i}") for i, item in enumerate(data)]
+
+    @cached_property
+    def labels(self) -> tuple[str, ...]:
+        """A name for each fabric: its kind, and what sets it apart from others of that kind."""
+        return distinct_labels([fabric.kind for fabric in self.fabrics], [_traits(f) for f in self.fabrics])
+
+    @cached_property
+    def workload_labels(self) -> tuple[str, ...]:
+        """A name for each workload, the same on every fabric."""
+        return distinct_labels([_workload_name(w) for w in self.workloads], [{} for _ in self.workloads])
+
+    @property
+    def fault_runs(self) -> int:
+        """How many faults are injected in all."""
+        return len(self.fabrics) * len(self.faults) * len(self.reroute) * self.fault_repeats
+
+
+def _traits(fabric: FabricSpec) -> dict[str, str]:
+    """What may set a fabric apart, in the order in which a label takes it."""
+    rates = fabric.model_dump(mode="json", include={"rail_rate", "hb_rate"})
+    return {
+        "policy": fabric.chosen_policy,
+        "platform": fabric.platform,
+        "size": f"{fabric.domains}x{fabric.rails}",
+        "rail_rate": f"rail {rates['rail_rate']}",
+        "hb_rate": f"HB {rates['hb_rate']}",
+        "mtu": f"MTU {fabric.mtu}",
+        "spines": f"{fabric.spine_count} spines",
+        "oversubscription": f"{fabric.oversubscription or 1:g}:1",
+    }
+
+
+def distinct_labels(names: Sequence[str], traits: Sequence[Mapping[str, str]]) -> tuple[str, ...]:
+    """Each name with those of its traits that differ among its namesakes, and a number where that doesn't suffice."""
+    labels = []
+    for name, mine in zip(names, traits, strict=True):
+        namesakes = [t for n, t in zip(names, traits, strict=True) if n == name]
+        telling = [value for key, value in mine.items() if len({t[key] for t in namesakes}) > 1]
+        labels.append(" ".join([name, *telling]))
+    used: Counter[str] = Counter()
+    for i, label in enumerate(labels):
+        used[label] += 1
+        labels[i] = f"{label} {used[label]}" if used[label] > 1 else label
+    return tuple(labels)
+
+
+def _workload_name(workload: WorkloadSpec) -> str:
+    if not isinstance(workload, CollectiveSpec):
+        return Path(workload.model).stem if workload.model.endswith(".yaml") else workload.model
+    if workload.algorithm == "auto":
+        return workload.collective
+    return ALGORITHMS[workload.collective][workload.algorithm]
+
+
+SECTIONS: Final[Sections] = {key: frozenset[str]() for key in ExperimentSpec.model_fields} | {
+    "fabrics": frozenset(FabricSpec.model_fields),
+    "workloads": frozenset(key for kind in KINDS.values() for key in kind.model_fields),
+    "faults": frozenset(FaultSpec.model_fields),
+}
+
+
+def parse(data: object) -> ExperimentSpec:
+    """An experiment from plain data, as YAML gives it. BadInput names the first field that is wrong."""
+    if not isinstance(data, Mapping):
+        raise BadInput("experiment", data, "must be keys and values: name, fabrics, workloads or faults, ...")
+    try:
+        spec = ExperimentSpec.model_validate(data)
+    except ValidationError as error:
+        raise BadInput(*find_problems(error)[0]) from error
+    for check in _CHECKS:
+        check(spec)
+    return spec
+
+
+def load(name_or_file: str, overrides: Iterable[str] = (), seed: int | None = None) -> ExperimentSpec:
+    """A named experiment or a YAML file, with `key=value` overrides on top. BadInput for whatever can't be used."""
+    data = apply(read(name_or_file), overrides, SECTIONS)
+    if seed is not None:
+        data["seed"] = seed
+    return parse(data)
+
+
+def resolved(spec: ExperimentSpec) -> dict[str, Any]:
+    """Plain data with every default filled in, which `parse` makes the same experiment of again."""
+    data: dict[str, Any] = spec.model_dump(mode="json", exclude_none=True)
+    return data
+
+
+def nominal_plan(fabric: FabricSpec) -> Plan:
+    """The fabric with `auto` rails at their nominal rate."""
+    return make_plan(fabric, NOMINAL_RAIL_BPS)
+
+
+def _has_something_to_do(spec: ExperimentSpec) -> None:
+    if not spec.workloads and not spec.faults:
+        raise BadInput("workloads", [], "must have 1 or more, unless there are faults")
+
+
+def _switched_once(spec: ExperimentSpec) -> None:
+    if len(set(spec.reroute)) < len(spec.reroute):
+        raise BadInput("reroute", list(spec.reroute), "must name on and off once each")
+
+
+def _rates_fit(spec: ExperimentSpec) -> None:
+    for i, fabric in enumerate(spec.fabrics):
+        if fabric.rail_rate != "auto" and fabric.rail_rate < LEAST_RAIL_BPS:
+            allowed = f"must be {format_rate(LEAST_RAIL_BPS)} or more: packets are whole, and too few to show anything"
+            raise BadInput(f"fabrics.{i}.rail_rate", format_rate(fabric.rail_rate), allowed)
+        if fabric.rail_rate == "auto" and fabric.hb_rate != "auto":
+            rate = fabric.model_dump(mode="json")["hb_rate"]
+            allowed = "can't be given without rail_rate: an auto rail may come out above it"
+            raise BadInput(f"fabrics.{i}.hb_rate", rate, allowed)
+
+
+def _faults_have_targets(spec: ExperimentSpec) -> None:
+    for i, fault in enumerate(spec.faults):
+        for fabric in spec.fabrics:
+            problem = _wrong_target(fault, fabric)
+            if problem:
+                raise BadInput(f"faults.{i}.target", fault.target, problem)
+
+
+def _wrong_target(fault: FaultSpec, fabric: FabricSpec) -> str:
+    """What a target of this kind must be on this fabric; empty if it is."""
+    plan = nominal_plan(fabric)
+    size = f"the {fabric.kind} fabric of {fabric.domains} domains x {fabric.rails} rails"
+    if fault.kind == "rail-switch-crash":
+        switches = [switch.name for switch in plan.switches if switch.role != "spine"]
+        return "" if fault.target in switches else f"is no rail switch of {size}: allowed are {_span(switches)}"
+    try:
+        gpu = gpu_of_name(fault.target)
+        there = gpu.domain < fabric.domains and gpu.rank < fabric.rails and gpu.name == fault.target
+    except ValueError:
+        there = False
+    last = f"d{fabric.domains - 1}g{fabric.rails - 1}"
+    return "" if there else f"is no GPU of {size}: allowed are d0g0 to {last}"
+
+
+def _span(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{names[0]} to {names[-1]}"
+
+
+def _workloads_fit(spec: ExperimentSpec) -> None:
+    """Each workload makes a schedule on each fabric: models are known, parallelism divides the GPUs."""
+    for fabric in spec.fabrics:
+        plan = nominal_plan(fabric)
+        for i, workload in enumerate(spec.workloads):
+            build(workload, fabric, plan.rail_bps, plan.hb_bps, f"workloads.{i}")
+
+
+_CHECKS: Final[tuple[Callable[[ExperimentSpec], None], ...]] = (
+    _has_something_to_do,
+    _switched_once,
+    _rates_fit,
+    _faults_have_targets,
+    _workloads_fit,
+)
