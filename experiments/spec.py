@@ -25,6 +25,8 @@ NOMINAL_RAIL_BPS: Final = 100_000_000
 
 _NAME: Final = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 LEAST_RAIL_BPS: Final = 1_000_000
+MOST_GPUS: Final = 1024
+"""All-to-all has a transfer a pair; beyond a million of them, the schedule itself is too much."""
 _SWITCHED: Final = {True: "on", False: "off"}
 
 
@@ -225,7 +227,10 @@ def _span(names: Sequence[str]) -> str:
 
 def _workloads_fit(spec: ExperimentSpec) -> None:
     """Each workload makes a schedule on each fabric: models are known, parallelism divides the GPUs."""
-    for fabric in spec.fabrics:
+    for n, fabric in enumerate(spec.fabrics if spec.workloads else ()):
+        if fabric.gpus > MOST_GPUS:
+            allowed = f"makes {fabric.gpus:,} GPUs with {fabric.rails} rails: workloads are for {MOST_GPUS:,} or fewer"
+            raise BadInput(f"fabrics.{n}.domains", fabric.domains, allowed)
         plan = nominal_plan(fabric)
         for i, workload in enumerate(spec.workloads):
             build(workload, fabric, plan.rail_bps, plan.hb_bps, f"workloads.{i}")

@@ -1,4 +1,4 @@
-"""The capsule: a run's own mount, network and PID namespaces, which the kernel ends with everything in them, whatever happens.
+"""The capsule: a run's own mount, network and PID namespaces, which the kernel ends with all that is in them, always.
 
     caller (shell, sudo) ── outer: our Python ── unshare ── inner: our Python again, process 1 of the capsule
 
@@ -67,7 +67,7 @@ def check_visible(field: str, path: Path) -> None:
 def enter(argv: Sequence[str], task: Mapping[str, Any], run: str = "", interactive: bool = False) -> int:
     """Run a program of ours (it has to call `prepare` first) in a capsule, and return its exit status.
 
-    `task`: what `prepare` returns there, plain data. `run`: the name by which others find this run (experiments/live.py).
+    `task`: what `prepare` returns there, plain data. `run`: the name by which experiments/live.py finds it.
     `interactive`: Ctrl-C is left to the terminal, which sends it to the inner too.
     """
     _die_with_sudo()
@@ -92,7 +92,7 @@ def enter(argv: Sequence[str], task: Mapping[str, Any], run: str = "", interacti
 
 
 def _namespaces() -> str:
-    return f"{os.readlink('/proc/self/ns/mnt')} {os.readlink('/proc/self/ns/net')}"
+    return " ".join(str(Path("/proc/self/ns", kind).readlink()) for kind in ("mnt", "net"))
 
 
 def _die_with_sudo() -> None:
@@ -124,7 +124,7 @@ def _tell_inner(unshare: "subprocess.Popen[bytes]", number: int) -> None:
 
 
 class _Signals:
-    """While entered: signals that would stop us become bytes in a pipe, so that `wait` can wait for them and a child at once.
+    """While entered: signals that would stop us become bytes in a pipe, to be waited for together with a child's end.
 
     Ctrl-Z is ignored: it would stop `unshare`, but not a process 1, and nobody would come to wait any more.
     """
@@ -187,7 +187,7 @@ def prepare() -> dict[str, Any]:
 
 
 def _read_task() -> dict[str, Any]:
-    """From the pipe, which has to be open still: had the outer died before `unshare` tied us to it, nobody would end us."""
+    """From the pipe, which has to be open still: had the outer died before all was tied to it, nobody would end us."""
     fd = int(os.environ[_LIFELINE])
     os.set_inheritable(fd, False)
     line = b""
@@ -211,8 +211,11 @@ def _mount_tmpfs(place: str) -> None:
 
 
 class _Stop:
-    """Raises `Stopped` at the first signal. More of them within a second are the same Ctrl-C, which a terminal sends to all
-    and the outer passes on; later ones are counted, and the third ends the run without more words."""
+    """Raises `Stopped` at the first signal.
+
+    More of them within a second are the same Ctrl-C, which a terminal sends to all and the outer passes on too; later
+    ones are counted, and the third ends the run without more words.
+    """
 
     def __init__(self) -> None:
         self.number = 0
@@ -236,7 +239,10 @@ _stop: Final = _Stop()
 
 
 def take_signals(interactive: bool = False) -> None:
-    """From now on a signal raises `Stopped`; those that came since the start do so here. `interactive`: Ctrl-C stays Ctrl-C."""
+    """From now on a signal raises `Stopped`, here and now if one came since the start.
+
+    `interactive`: Ctrl-C raises KeyboardInterrupt, each time.
+    """
     for number in _STOPPING:
         handler = signal.default_int_handler if interactive and number == signal.SIGINT else _stop
         signal.signal(number, handler)

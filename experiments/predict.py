@@ -1,0 +1,164 @@
+"""What the papers' equations say of an experiment, without running it: a table, NAME.csv and NAME.png."""
+
+import csv
+import io
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Final
+
+from matplotlib.axes import Axes
+from rich.console import Console
+from rich.table import Table
+
+from experiments.spec import ExperimentSpec, nominal_plan
+from results import format as fmt
+from results import plots
+from results.predict import WHOLE, predict_schedule
+from topologies.errors import BadInput
+from topologies.spec import FabricSpec
+from topologies.units import format_rate
+from workloads.build import build
+from workloads.scale import payload_rates
+from workloads.schedule import Collective, Phase
+from workloads.spec import WorkloadSpec
+
+EQUATIONS: Final[dict[Collective, str]] = {
+    "all-to-all": "Eq. 2",
+    "all-to-all-in-rail": "Eq. 3, second term",
+    "all-to-all-two-phase": "Eq. 3",
+    "all-gather-ring": "Eq. 1, one row or column",
+    "all-gather-hierarchical": "Eq. 1",
+    "reduce-scatter-ring": "Eq. 1, one row or column",
+    "reduce-scatter-hierarchical": "Eq. 1",
+    "all-reduce-ring": "twice Eq. 1, one row or column",
+    "all-reduce-hierarchical": "twice Eq. 1",
+    "point-to-point": "bytes over rate",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """A row of NAME.csv, named as in results.csv. `predicted` is of one run of the phase, in s."""
+
+    fabric: str
+    policy: str
+    workload: str
+    phase: str
+    metric: str
+    predicted: float
+    unit: str
+    equation: str
+
+
+def predictions(spec: ExperimentSpec) -> tuple[Prediction, ...]:
+    """Every phase of every workload on every fabric. BadInput where there is no workload: faults have no formula."""
+    if not spec.workloads:
+        raise BadInput("NAME", spec.name, "has no workloads, only faults: there is no formula for these, so run it")
+    return tuple(
+        row
+        for label, fabric in zip(spec.labels, spec.fabrics, strict=True)
+        for name, workload in zip(spec.workload_labels, spec.workloads, strict=True)
+        for row in _of(label, fabric, name, workload)
+    )
+
+
+def _of(label: str, fabric: FabricSpec, name: str, workload: WorkloadSpec) -> Iterable[Prediction]:
+    plan = nominal_plan(fabric)
+    schedule, _ = build(workload, fabric, plan.rail_bps, plan.hb_bps)
+    times = predict_schedule(schedule, payload_rates(plan.hb_bps, plan.rail_bps, fabric.mtu), fabric)
+    by_name = {phase.name: phase for phase in schedule.phases}
+    what = (label, plan.policy, name)
+    if WHOLE in times:
+        yield Prediction(*what, WHOLE, "iteration_time", times[WHOLE], "s", "Eq. 6")
+    for phase, run in by_name.items():
+        yield Prediction(*what, phase, "completion_time", times[phase], "s", _equation(run, fabric))
+
+
+def _equation(phase: Phase, fabric: FabricSpec) -> str:
+    """Which formula it is; where packets are forwarded, or spines thin, a bound of our own takes Eq. 2's place."""
+    bound = fabric.chosen_policy != "spine" or (fabric.oversubscription or 1) > 1
+    if phase.collective == "all-to-all" and bound:
+        return "Eq. 2 with forwarding or thin spines"
+    return EQUATIONS[phase.collective]
+
+
+def write(rows: Sequence[Prediction], name: str, folder: Path) -> tuple[Path, Path]:
+    """NAME.csv and NAME.png. BadInput if that would overwrite a file that holds something else."""
+    files = {folder / f"{name}.csv": to_csv(rows), folder / f"{name}.png": to_png(rows, name)}
+    for path, content in files.items():
+        if path.exists() and path.read_bytes() != content:
+            raise BadInput("--out", str(folder), f"has another {path.name} already, which is left as it is")
+    folder.mkdir(parents=True, exist_ok=True)
+    for path, content in files.items():
+        path.write_bytes(content)
+    first, second = files
+    return first, second
+
+
+def to_csv(rows: Sequence[Prediction]) -> bytes:
+    """The rows with a header."""
+    sink = io.StringIO()
+    writer = csv.DictWriter(sink, [field.name for field in fields(Prediction)], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(asdict(row) for row in rows)
+    return sink.getvalue().encode()
+
+
+def to_png(rows: Sequence[Prediction], title: str) -> bytes:
+    """A panel a workload: for each of its phases a bar a fabric."""
+    workloads = list(dict.fromkeys(row.workload for row in rows))
+    colours = plots.colours(list(dict.fromkeys(row.fabric for row in rows)))
+    heights = [len(_bars(rows, workload)) + 1 for workload in workloads]
+    with plots.styled():
+        figure = plots.new_figure(plots.WIDTH, 1.2 + 0.3 * sum(heights))
+        figure.set_facecolor("white")
+        panels = figure.subplots(len(workloads), 1, squeeze=False, gridspec_kw={"height_ratios": heights})
+        for axes, workload in zip(panels[:, 0], workloads, strict=True):
+            _draw(axes, _bars(rows, workload), colours)
+            axes.set_title(workload)
+        figure.suptitle(f"{title}: predicted times", fontweight="bold", x=0.01, ha="left")
+        sink = io.BytesIO()
+        figure.savefig(sink, format="png", dpi=120, facecolor="white", metadata={"Software": None})
+    return sink.getvalue()
+
+
+def _bars(rows: Sequence[Prediction], workload: str) -> list[Prediction]:
+    mine = [row for row in rows if row.workload == workload]
+    phases = list(dict.fromkeys(row.phase for row in mine))
+    return sorted(mine, key=lambda row: phases.index(row.phase))
+
+
+def _draw(axes: Axes, bars: Sequence[Prediction], colours: dict[str, str]) -> None:
+    places = range(len(bars))
+    axes.barh(places, [bar.predicted for bar in bars], color=[colours[bar.fabric] for bar in bars], height=0.7)
+    axes.set_yticks(places, [f"{bar.phase or 'iteration'} ({bar.fabric})" for bar in bars])
+    axes.set_xlim(0, 1.15 * max(bar.predicted for bar in bars))
+    axes.invert_yaxis()
+    axes.set_xlabel("seconds")
+    for place, bar in zip(places, bars, strict=True):
+        axes.annotate(f" {fmt.seconds(bar.predicted)}", (bar.predicted, place), va="center")
+    plots.quiet(axes, grid="x")
+
+
+def print_table(spec: ExperimentSpec, rows: Sequence[Prediction], console: Console) -> None:
+    """Fabrics side by side."""
+    table = Table(title=f"{spec.name}: predicted times", title_justify="left", box=None, pad_edge=False)
+    table.add_column("workload")
+    table.add_column("phase")
+    for name in spec.labels:
+        table.add_column(name, justify="right")
+    table.add_column("equation", style="dim")
+    for workload, phase in dict.fromkeys((row.workload, row.phase) for row in rows):
+        found = {row.fabric: row for row in rows if (row.workload, row.phase) == (workload, phase)}
+        times = [fmt.seconds(found[name].predicted) if name in found else fmt.NOTHING for name in spec.labels]
+        equations = ", ".join(dict.fromkeys(row.equation for row in found.values()))
+        table.add_row(workload, phase or "iteration", *times, equations)
+    console.print(table)
+    for label, fabric in zip(spec.labels, spec.fabrics, strict=True):
+        plan = nominal_plan(fabric)
+        assumed = " (assumed for auto)" if fabric.rail_rate == "auto" else ""
+        rates = f"rails {format_rate(plan.rail_bps)}{assumed}, HB {format_rate(plan.hb_bps)}"
+        console.print(
+            f"{label}: {fabric.domains} domains x {fabric.rails} rails, {rates}", style="dim", highlight=False
+        )
