@@ -63,17 +63,16 @@ def usable(path: Path, src: Gpu, dst: Gpu, broken: Broken, kind: Kind) -> bool:
 
 
 def alternatives(src: Gpu, dst: Gpu, rails: int, kind: Kind) -> Iterator[Path]:
-    """Ways round, best first: two hops, then the spine, then three hops, each source starting at another rail."""
+    """Ways round, best first: two hops, then the spine, then three hops, beginning at another rail for another pair."""
     if src.rank != dst.rank:
         yield Path("rd", src.rank)
         yield Path("dr", dst.rank)
         if kind != "rail-only":
             yield Path("spine", src.rank)
+    others = [rail for rail in range(rails) if rail not in (src.rank, dst.rank)]
     first = src.domain + dst.domain + src.rank
-    for step in range(rails):
-        rail = (first + step) % rails
-        if rail not in (src.rank, dst.rank):
-            yield Path("drd", rail)
+    for step in range(len(others)):
+        yield Path("drd", others[(first + step) % len(others)])
 
 
 def choose(policy: Policy, src: Gpu, dst: Gpu, broken: Broken, rails: int, kind: Kind) -> Path | None:

@@ -1,0 +1,198 @@
+"""The OpenFlow app against fake switches: flows come in, are kept right, and what is heard is told once."""
+
+from typing import Any
+
+import pytest
+
+from controller.api import ofproto_v1_3_parser as parser
+from controller.app import Heard, RailyardApp
+from controller.flows import UPLINK_GROUP, Flow, tables_of
+from controller.openflow import COOKIE, add_flow, delete_all
+from tests.unit.fake_switch import FakeSwitch, delivered, ports_of, state_change
+from topologies.addresses import Gpu
+from topologies.plan import Plan, make_plan
+from topologies.ports import RAIL_DPID, SPINE_DPID
+from topologies.spec import parse_fabric
+
+KINDS = ("rail-only", "rail-optimized", "single-switch")
+
+
+class Fabric:
+    """All switches of a plan, an app, and what it told."""
+
+    def __init__(self, kind: str = "rail-optimized", domains: int = 3, rails: int = 3, **more: Any) -> None:
+        spec = parse_fabric({"kind": kind, "domains": domains, "rails": rails, **more})
+        self.plan: Plan = make_plan(spec, 10**8)
+        self.heard: list[Heard] = []
+        self.app = new_app(self.heard)
+        self.switches = {dpid: FakeSwitch(dpid, ports) for dpid, ports in ports_of(self.plan).items()}
+
+    def connect(self) -> "Fabric":
+        for switch in self.switches.values():
+            switch.connect(self.app)
+        return self
+
+    def whats(self) -> list[tuple[str, int]]:
+        return [(heard.what, heard.dpid) for heard in self.heard]
+
+    def forget_messages(self) -> None:
+        for switch in self.switches.values():
+            switch.received.clear()
+
+    def assert_all_reach_all_their_network_joins(self) -> None:
+        tables = {dpid: switch.tables for dpid, switch in self.switches.items()}
+        for src in self.plan.gpus:
+            for dst in self.plan.gpus:
+                if src != dst and (self.plan.spec.kind != "rail-only" or src.rank == dst.rank):
+                    assert delivered(self.plan, tables, src, dst.mac("rail")) == {dst}
+
+
+def new_app(heard: list[Heard]) -> RailyardApp:
+    app = RailyardApp()
+    app.listener = heard.append
+    return app
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_fresh_switches_get_their_flows_and_then_are_told_of(kind: str) -> None:
+    fabric = Fabric(kind).connect()
+    fabric.assert_all_reach_all_their_network_joins()
+    assert fabric.whats() == [("switch-up", dpid) for dpid in fabric.switches]
+    for heard in fabric.heard:
+        assert heard.up_ports == frozenset(fabric.switches[heard.dpid].ports)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_switch_that_kept_its_tables_is_sent_nothing(kind: str) -> None:
+    fabric = Fabric(kind).connect()
+    fabric.forget_messages()
+    fabric.app = new_app(fabric.heard)  # the controller was restarted, the switches were not
+    fabric.connect()
+    for switch in fabric.switches.values():
+        assert not [m for m in switch.received if isinstance(m, (parser.OFPFlowMod, parser.OFPGroupMod))]
+
+
+def test_a_switch_that_kept_old_flows_gets_what_is_missing_and_loses_the_rest() -> None:
+    fabric = Fabric().connect()
+    rail = fabric.switches[RAIL_DPID]
+    right = rail.tables
+    stale, wrong = Flow("02:52:00:09:00:00", "ff:ff:ff:ff:ff:ff", 200, 77), Flow(*sorted(right.flows)[0].key, 78)
+    rail.flows.pop(sorted(right.flows)[1].key)
+    for flow in (stale, wrong):
+        rail.send_msg(add_flow(rail, flow))
+    rail.received.clear()
+    rail.connect(fabric.app)
+    assert rail.tables == right
+    assert len([m for m in rail.received if isinstance(m, parser.OFPFlowMod)]) == 3
+
+
+def test_a_switch_with_anothers_flows_is_emptied_first() -> None:
+    fabric = Fabric().connect()
+    rail = fabric.switches[RAIL_DPID]
+    right = rail.tables
+    foreign = add_flow(rail, Flow("02:52:00:00:00:00", "ff:ff:ff:ff:ff:ff", 300, 3))
+    foreign.cookie = COOKIE + 1
+    rail.send_msg(foreign)
+    rail.connect(fabric.app)
+    assert rail.tables == right
+
+
+def test_a_switch_that_lost_everything_gets_it_back() -> None:
+    fabric = Fabric().connect()
+    rail = fabric.switches[RAIL_DPID + 1]
+    right = rail.tables
+    rail.send_msg(delete_all(rail))
+    rail.groups.clear()
+    fabric.app.on_state(state_change(rail, up=False))
+    rail.connect(fabric.app)
+    assert rail.tables == right
+    assert fabric.whats()[-2:] == [("switch-down", rail.id), ("switch-up", rail.id)]
+
+
+def test_a_new_connection_before_the_old_ones_end_counts_as_down_and_up() -> None:
+    fabric = Fabric("rail-only").connect()
+    old = fabric.switches[RAIL_DPID]
+    new = FakeSwitch(old.id, {**old.ports, 1: False})
+    new.connect(fabric.app)
+    assert fabric.whats()[-2:] == [("switch-down", old.id), ("switch-up", old.id)]
+    assert 1 not in fabric.heard[-1].up_ports
+    fabric.app.on_state(state_change(old, up=False))  # the late end of the old one changes nothing
+    assert fabric.whats()[-1] == ("switch-up", old.id)
+    new.set_port(fabric.app, 1, up=True)
+    assert fabric.heard[-1].what == "port"
+
+
+def test_a_switch_outside_the_scheme_is_left_alone() -> None:
+    heard: list[Heard] = []
+    stranger = FakeSwitch(0x99, {1: True})
+    stranger.connect(new_app(heard))
+    assert not stranger.received
+    assert not heard
+
+
+def test_a_port_is_told_when_it_changes_and_only_then() -> None:
+    fabric = Fabric("rail-only").connect()
+    rail = fabric.switches[RAIL_DPID]
+    del fabric.heard[:]
+    for up in (False, False, True, True, None):
+        rail.set_port(fabric.app, 2, up)
+    rail.set_port(fabric.app, 2, up=True)
+    assert [(h.what, h.port, h.up) for h in fabric.heard] == [("port", 2, up) for up in (False, True, False, True)]
+
+
+def test_a_port_that_goes_takes_its_flow_along_and_brings_it_back() -> None:
+    fabric = Fabric("rail-only").connect()
+    rail = fabric.switches[RAIL_DPID]
+    right = rail.tables
+    rail.set_port(fabric.app, 2, None)
+    assert right.flows - rail.tables.flows == {Flow(Gpu(1, 0).mac("rail"), "ff:ff:ff:ff:ff:ff", 200, 2)}
+    rail.set_port(fabric.app, 2, up=True)
+    assert rail.tables == right
+
+
+def test_a_lost_spine_leaves_the_groups_and_a_returned_one_joins_them() -> None:
+    fabric = Fabric(spines=2).connect()
+    rails = [fabric.switches[RAIL_DPID + g] for g in range(3)]
+    spine = fabric.switches[SPINE_DPID]
+    fabric.app.on_state(state_change(spine, up=False))
+    assert [rail.tables.groups for rail in rails] == [{UPLINK_GROUP: (2002,)}] * 3
+    spine.connect(fabric.app)
+    assert [rail.tables.groups for rail in rails] == [{UPLINK_GROUP: (2001, 2002)}] * 3
+
+
+def test_a_spine_is_used_again_only_once_it_has_its_flows() -> None:
+    fabric = Fabric(spines=2).connect()
+    spine = fabric.switches[SPINE_DPID]
+    fabric.app.on_state(state_change(spine, up=False))
+    spine.send_msg(delete_all(spine))
+    fabric.app.on_state(state_change(spine, up=True))
+    assert fabric.switches[RAIL_DPID].tables.groups == {UPLINK_GROUP: (2002,)}
+    spine.talk(fabric.app)
+    assert fabric.switches[RAIL_DPID].tables.groups == {UPLINK_GROUP: (2001, 2002)}
+    fabric.assert_all_reach_all_their_network_joins()
+
+
+def test_a_cut_uplink_takes_other_rails_round_it() -> None:
+    fabric = Fabric(spines=2).connect()
+    fabric.switches[SPINE_DPID].set_port(fabric.app, 1, up=False)  # rail0's cable to spine0, seen at both ends
+    fabric.switches[RAIL_DPID].set_port(fabric.app, 2001, up=False)
+    fabric.assert_all_reach_all_their_network_joins()
+    fabric.switches[SPINE_DPID].set_port(fabric.app, 1, up=True)
+    fabric.switches[RAIL_DPID].set_port(fabric.app, 2001, up=True)
+    assert all(fabric.switches[RAIL_DPID + g].tables.groups == {UPLINK_GROUP: (2001, 2002)} for g in range(3))
+
+
+def test_counters_come_whole_from_an_answer_in_parts() -> None:
+    fabric = Fabric("rail-only", domains=5).connect()
+    rail = fabric.switches[RAIL_DPID]
+    fabric.app.ask_stats()
+    rail.talk(fabric.app)
+    stats = [heard for heard in fabric.heard if heard.what == "stats"]
+    assert [set(heard.counters) for heard in stats] == [{1, 2, 3, 4, 5}]
+    assert stats[0].counters[3]["rx_bytes"] == 30
+
+
+def test_what_the_app_sends_is_what_the_ports_call_for() -> None:
+    fabric = Fabric(spines=2).connect()
+    for dpid, switch in fabric.switches.items():
+        assert switch.tables == tables_of(dpid, switch.ports)

@@ -1,0 +1,220 @@
+"""The brain: what is dead follows from what switches say, and the routes follow from what is dead."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from controller.app import Heard
+from controller.brain import Brain, ranks_apart
+from controller.detours import detours
+from controller.paths import Broken
+from tests.unit.broken_fabrics import CHOICES, plan
+from tests.unit.fake_switch import ports_of
+from topologies.addresses import Gpu
+from topologies.plan import Plan
+from topologies.ports import RAIL_DPID, SINGLE_DPID, SPINE_DPID, UPLINK_PORT
+from topologies.routes import Route
+
+
+class FakeRouter:
+    """Keeps each GPU's detours as a kernel would. A crashed GPU refuses, and has forgotten all when it is back."""
+
+    def __init__(self) -> None:
+        self.table: dict[tuple[Gpu, str], Route] = {}
+        self.calls: list[tuple[Gpu, list[Route], list[Route]]] = []
+        self.dead: set[Gpu] = set()
+        self.crashed: set[Gpu] = set()
+
+    def crash(self, gpu: Gpu) -> None:
+        self.dead.add(gpu)
+        self.crashed.add(gpu)
+        self.table = {key: route for key, route in self.table.items() if key[0] != gpu}
+
+    def change(self, gpu: Gpu, remove: list[Route], put: list[Route]) -> int:
+        self.calls.append((gpu, remove, put))
+        if gpu in self.dead:
+            raise OSError(19, "No such device")
+        for route in put:
+            self.table[gpu, route.prefix] = route
+        for route in remove:
+            gone = self.table.pop((gpu, route.prefix), None)
+            assert gone == route or gpu in self.crashed
+        return len(remove) + len(put)
+
+
+class Lab:
+    """A brain with its fabric's switches, which say what one does to them."""
+
+    def __init__(self, fabric: Plan, reroute: bool = True) -> None:
+        self.plan, self.router = fabric, FakeRouter()
+        self.told: list[tuple[str, dict[str, Any]]] = []
+        self.brain = Brain(fabric, self.router, reroute, lambda what, detail: self.told.append((what, detail)))
+        self.up = {dpid: set(ports) for dpid, ports in ports_of(fabric).items()}
+        self.ports = ports_of(fabric)
+        self.connected: set[int] = set()
+
+    def switch(self, dpid: int, up: bool) -> None:
+        if up == (dpid in self.connected):
+            return
+        (self.connected.add if up else self.connected.discard)(dpid)
+        if up:
+            self.brain.hear(Heard("switch-up", dpid, 0, up_ports=frozenset(self.up[dpid])))
+        else:
+            self.brain.hear(Heard("switch-down", dpid, 0))
+
+    def port(self, dpid: int, port: int, up: bool) -> None:
+        (self.up[dpid].add if up else self.up[dpid].discard)(port)
+        if dpid in self.connected:
+            self.brain.hear(Heard("port", dpid, 0, port, up))
+
+    def connect(self) -> "Lab":
+        for dpid in self.up:
+            self.switch(dpid, up=True)
+        return self
+
+    def whats(self) -> list[str]:
+        return [what for what, _ in self.told]
+
+
+def rail_only() -> Plan:
+    return plan("rail-only", "dr", 3, 3)
+
+
+def test_ready_is_told_once_when_the_last_switch_is_there() -> None:
+    lab = Lab(rail_only())
+    lab.switch(RAIL_DPID, up=True)
+    lab.switch(RAIL_DPID + 1, up=True)
+    assert lab.told == []
+    lab.switch(RAIL_DPID + 2, up=True)
+    assert lab.told == [("ready", {})]
+
+
+def test_nothing_is_rerouted_before_the_fabric_was_whole() -> None:
+    lab = Lab(rail_only())
+    lab.up[RAIL_DPID].discard(2)
+    lab.connect()
+    lab.switch(RAIL_DPID + 1, up=False)
+    lab.port(RAIL_DPID, 1, up=False)
+    lab.port(RAIL_DPID, 1, up=True)
+    lab.switch(RAIL_DPID + 1, up=True)
+    assert not lab.router.calls
+    assert lab.told == []
+    lab.port(RAIL_DPID, 2, up=True)  # the last cable
+    assert lab.whats() == ["ready"]
+    lab.port(RAIL_DPID, 2, up=False)
+    assert lab.router.calls
+
+
+def test_a_dead_link_is_told_decided_and_rerouted_in_this_order() -> None:
+    lab = Lab(rail_only()).connect()
+    lab.port(RAIL_DPID + 1, 1, up=False)
+    assert lab.whats() == ["ready", "port-down", "decided", "rerouted"]
+    assert lab.told[1][1] == {"switch": "rail1", "port": "d0g1"}
+    routes = len(lab.router.table)
+    assert lab.told[2:] == [("decided", {"gpus": 9}), ("rerouted", {"routes": routes})]
+    assert lab.brain.broken == Broken(links=frozenset({Gpu(0, 1)}))
+
+
+def test_reroute_off_changes_nothing_and_still_tells() -> None:
+    lab = Lab(rail_only(), reroute=False).connect()
+    lab.port(RAIL_DPID + 1, 1, up=False)
+    lab.switch(RAIL_DPID, up=False)
+    assert lab.whats() == ["ready", "port-down", "switch-down"]
+    assert not lab.router.calls
+
+
+def test_the_single_switch_is_dead_or_alive() -> None:
+    lab = Lab(plan("single-switch", "spine", 2, 2)).connect()
+    lab.port(SINGLE_DPID, 1 + 256, up=False)
+    assert lab.brain.broken == Broken(links=frozenset({Gpu(1, 0)}))
+    lab.switch(SINGLE_DPID, up=False)
+    assert lab.brain.broken == Broken(rails=frozenset({0}))
+
+
+def test_one_dead_spine_of_two_turns_nobody_and_both_turn_all() -> None:
+    lab = Lab(plan("rail-optimized", "spine", 2, 2, spines=2)).connect()
+    lab.switch(SPINE_DPID, up=False)
+    assert not lab.router.calls
+    lab.switch(SPINE_DPID + 1, up=False)
+    assert lab.brain.broken == Broken(apart=frozenset({(0, 1), (1, 0)}))
+    assert {gpu for gpu, _ in lab.router.table} == set(lab.plan.gpus)
+    lab.switch(SPINE_DPID, up=True)
+    assert not lab.router.table
+
+
+@pytest.mark.parametrize("end", ["spine", "rail"])
+def test_a_cut_uplink_parts_ranks_only_where_no_other_spine_joins_them(end: str) -> None:
+    lab = Lab(plan("rail-optimized", "spine", 2, 3, spines=2)).connect()
+    for spine in (0, 1):
+        dpid, port = (SPINE_DPID + spine, 1) if end == "spine" else (RAIL_DPID, UPLINK_PORT + spine)
+        assert lab.brain.broken.apart == frozenset()
+        lab.port(dpid, port, up=False)
+    assert lab.brain.broken.apart == {(0, 1), (1, 0), (0, 2), (2, 0)}
+
+
+def test_two_cuts_at_different_spines_part_the_ranks_that_would_need_a_zigzag() -> None:
+    fabric = plan("rail-optimized", "spine", 2, 3, spines=2)
+    assert ranks_apart(fabric, {(SPINE_DPID, 1), (SPINE_DPID + 1, 2)}, set()) == {(0, 1), (1, 0)}
+
+
+def test_a_switch_that_comes_back_without_a_port_is_not_taken_for_whole() -> None:
+    lab = Lab(rail_only()).connect()
+    lab.switch(RAIL_DPID, up=False)
+    lab.up[RAIL_DPID].discard(3)
+    lab.switch(RAIL_DPID, up=True)
+    assert lab.brain.broken == Broken(links=frozenset({Gpu(2, 0)}))
+
+
+def test_a_gpu_that_refuses_stops_no_other() -> None:
+    lab = Lab(rail_only()).connect()
+    crashed = Gpu(0, 1)
+    lab.router.crash(crashed)
+    lab.port(RAIL_DPID + 1, 1, up=False)
+    assert {gpu for gpu, _ in lab.router.table} == set(lab.plan.gpus) - {crashed}
+    assert [detail["gpu"] for what, detail in lab.told if what == "refused"] == ["d0g1"]
+
+
+def test_a_gpu_that_returns_while_something_else_is_dead_is_told_its_detours_again() -> None:
+    lab = Lab(rail_only()).connect()
+    lab.switch(RAIL_DPID + 2, up=False)
+    lab.router.crash(Gpu(0, 1))
+    lab.port(RAIL_DPID + 1, 1, up=False)
+    lab.router.dead.clear()
+    lab.port(RAIL_DPID + 1, 1, up=True)
+    assert lab.router.table == flat(lab)
+    assert Gpu(0, 1) in {gpu for gpu, _ in lab.router.table}
+
+
+def test_what_other_switches_say_is_ignored() -> None:
+    lab = Lab(rail_only()).connect()
+    lab.brain.hear(Heard("switch-down", 0x1099, 0))
+    lab.brain.hear(Heard("port", RAIL_DPID, 0, 99, False))
+    assert lab.whats() == ["ready"]
+    assert not lab.brain.broken
+
+
+def flat(lab: Lab) -> dict[tuple[Gpu, str], Route]:
+    """The detours that what is dead calls for."""
+    wanted = detours(lab.plan, lab.brain.broken)
+    return {(gpu, prefix): route for gpu, routes in wanted.items() for prefix, route in routes.items()}
+
+
+@given(choice=st.sampled_from(CHOICES), data=st.data())
+def test_whatever_happens_the_routes_are_those_that_are_called_for_and_repair_leaves_none(
+    choice: tuple[Any, Any], data: st.DataObject
+) -> None:
+    lab = Lab(plan(*choice, 2, 3)).connect()
+    ports = [(dpid, port) for dpid, known in lab.ports.items() for port in known]
+    for _ in range(data.draw(st.integers(1, 6))):
+        if data.draw(st.booleans()):
+            lab.port(*data.draw(st.sampled_from(ports)), up=data.draw(st.booleans()))
+        else:
+            lab.switch(data.draw(st.sampled_from(sorted(lab.ports))), up=data.draw(st.booleans()))
+        assert lab.router.table == flat(lab)
+    for dpid, port in ports:
+        lab.port(dpid, port, up=True)
+    lab.connect()
+    assert not lab.brain.broken
+    assert lab.router.table == {}

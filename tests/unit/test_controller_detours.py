@@ -1,0 +1,127 @@
+"""Detours, followed hop by hop through all three tables: who can be reached is, after any fault, by the chosen path."""
+
+from itertools import islice
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from controller.detours import DETOUR_METRIC, Detours, changes, detours
+from controller.paths import Broken, Path, choose, default_path, usable
+from tests.unit.broken_fabrics import CHOICES, Fault, Truth, as_told, double_faults, plan, single_faults
+from tests.unit.fake_kernel import FakeKernel, shape_of
+from topologies.addresses import Gpu
+from topologies.plan import Plan
+from topologies.routes import Route, host_prefix
+from topologies.spec import Kind, Policy
+
+
+def kernel_after(fabric: Plan, fault: Fault, found: Detours, backups: bool = True) -> FakeKernel:
+    """The fabric's routing with a fault in it and the detours in place."""
+    dark = frozenset(gpu for gpu in fabric.gpus if any(gpu.name in cable for cable in fault.cables))
+    extra = {gpu: list(routes.values()) for gpu, routes in found.items()}
+    return FakeKernel(fabric, Truth(fabric, fault).carries, dark, backups, extra)
+
+
+def check_every_pair(fabric: Plan, fault: Fault, backups: bool) -> None:
+    broken = as_told(fabric, fault)
+    kernel, truth = kernel_after(fabric, fault, detours(fabric, broken), backups), Truth(fabric, fault)
+    for src in fabric.gpus:
+        for dst in (gpu for gpu in fabric.gpus if gpu.domain != src.domain):
+            hops = kernel.walk(src, dst)
+            chosen = choose(fabric.policy, src, dst, broken, fabric.spec.rails, fabric.spec.kind)
+            where = f"{fault}: {src.name} -> {dst.name}"
+            if chosen is None:
+                assert not truth.joined(fabric, src, dst), where
+                continue
+            assert hops is not None, where
+            kind = "direct" if chosen.kind in ("r", "spine") else chosen.kind
+            assert Path(*shape_of(hops)) == Path(kind, chosen.rail), where  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("kind", "policy"), CHOICES)
+@pytest.mark.parametrize(("domains", "rails"), [(d, r) for d in (2, 3, 4) for r in (2, 3, 4)])
+def test_after_any_single_fault_each_pair_is_joined_by_the_chosen_path(
+    kind: Kind, policy: Policy, domains: int, rails: int
+) -> None:
+    fabric = plan(kind, policy, domains, rails)
+    faults = single_faults(fabric)
+    for fault in faults if domains * rails <= 9 else faults[:: max(1, len(faults) // 8)]:
+        check_every_pair(fabric, fault, backups=True)
+
+
+@pytest.mark.parametrize(("kind", "policy"), CHOICES)
+def test_the_controllers_detours_need_no_kernel_backups(kind: Kind, policy: Policy) -> None:
+    fabric = plan(kind, policy, 3, 3)
+    for fault in single_faults(fabric):
+        check_every_pair(fabric, fault, backups=False)
+
+
+@pytest.mark.parametrize(("kind", "policy"), CHOICES)
+def test_after_two_faults_too(kind: Kind, policy: Policy) -> None:
+    fabric = plan(kind, policy, 3, 3)
+    for fault in islice(double_faults(fabric), 0, None, 7):
+        check_every_pair(fabric, fault, backups=False)
+
+
+@pytest.mark.parametrize(("kind", "policy"), CHOICES)
+def test_there_is_no_detour_where_the_usual_path_lives(kind: Kind, policy: Policy) -> None:
+    fabric = plan(kind, policy, 3, 4)
+    of_prefix = {host_prefix(gpu): gpu for gpu in fabric.gpus}
+    for fault in single_faults(fabric):
+        broken = as_told(fabric, fault)
+        found = detours(fabric, broken)
+        turned = {(src, of_prefix[prefix]) for src, routes in found.items() for prefix in routes}
+        dead = {
+            (src, dst)
+            for src in fabric.gpus
+            for dst in fabric.gpus
+            if src.domain != dst.domain
+            and not usable(default_path(policy, src, dst), src, dst, broken, kind)
+            and choose(policy, src, dst, broken, 4, kind)
+        }
+        assert turned == dead
+        assert all(route.metric == DETOUR_METRIC for routes in found.values() for route in routes.values())
+
+
+def test_nothing_broken_means_no_detour() -> None:
+    assert all(detours(plan(kind, policy, 3, 3), Broken()) == {} for kind, policy in CHOICES)
+
+
+def test_a_dead_rail_link_of_a_rail_only_fabric_turns_just_these() -> None:
+    fabric = plan("rail-only", "dr", 2, 3)
+    found = detours(fabric, Broken(links=frozenset({Gpu(0, 1)})))
+    to = {(src.name, prefix): route for src, routes in found.items() for prefix, route in routes.items()}
+    assert to.keys() == {
+        ("d0g0", "198.18.2.1/32"), ("d0g1", "198.18.2.1/32"), ("d0g2", "198.18.2.1/32"),  # to rank 1, usually by d0g1
+        ("d1g0", "198.18.2.0/32"), ("d1g1", "198.18.2.0/32"), ("d1g2", "198.18.2.0/32"),  # to d0g1 itself
+    }  # fmt: skip
+    assert to["d0g0", "198.18.2.1/32"] == Route("198.18.2.1/32", "rail0", Gpu(1, 0), metric=DETOUR_METRIC)
+    assert to["d0g1", "198.18.2.1/32"].device == to["d1g1", "198.18.2.0/32"].device == "hb0"
+
+
+routes = st.builds(
+    Route, st.just("198.18.0.0/32"), st.sampled_from(["hb0", "rail0"]), st.builds(Gpu, st.just(0), st.integers(0, 2))
+)
+tables = st.dictionaries(
+    st.builds(Gpu, st.integers(0, 1), st.integers(0, 1)),
+    st.dictionaries(st.sampled_from(["198.18.0.0/32", "198.18.0.1/32", "198.18.2.0/32"]), routes, min_size=1),
+)
+
+
+@given(old=tables, new=tables)
+def test_the_changes_lead_from_old_to_new_and_touch_nothing_else(old: Detours, new: Detours) -> None:
+    old, new = ({g: {p: with_prefix(r, p) for p, r in t.items()} for g, t in side.items()} for side in (old, new))
+    state = {gpu: dict(table) for gpu, table in old.items()}
+    for gpu, (gone, put) in changes(old, new).items():
+        assert gone or put
+        for route in put:
+            assert old.get(gpu, {}).get(route.prefix) != route
+            state.setdefault(gpu, {})[route.prefix] = route
+        for route in gone:
+            assert state[gpu].pop(route.prefix) == route
+    assert {gpu: table for gpu, table in state.items() if table} == new
+
+
+def with_prefix(route: Route, prefix: str) -> Route:
+    return Route(prefix, route.device, route.via, route.table, route.metric)

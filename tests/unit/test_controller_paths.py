@@ -1,0 +1,97 @@
+"""The choice of a path: it lives, it is the policy's own while that lives, and there is one wherever one can be."""
+
+from itertools import chain
+
+import pytest
+
+from controller.paths import Broken, Path, alternatives, choose, default_path, next_hop, usable
+from tests.unit.broken_fabrics import CHOICES, Truth, as_told, double_faults, plan, single_faults
+from topologies.addresses import Gpu
+from topologies.plan import Plan
+from topologies.spec import Kind, Policy
+
+
+def crosses(truth: Truth, path: Path, src: Gpu, dst: Gpu) -> bool:
+    """Does the network carry this path's step over the NIC network?"""
+    if path.kind == "spine":
+        return truth.carries(src, dst)
+    return truth.carries(Gpu(src.domain, path.rail), Gpu(dst.domain, path.rail))
+
+
+def check_choices(fabric: Plan, srcs: list[Gpu]) -> int:
+    """Compare choose() with graph search over all single and double faults; the number of pairs with no path."""
+    spec, without = fabric.spec, 0
+    for fault in chain(single_faults(fabric), double_faults(fabric)):
+        truth, broken = Truth(fabric, fault), as_told(fabric, fault)
+        for src in srcs:
+            for dst in (gpu for gpu in fabric.gpus if gpu.domain != src.domain):
+                path = choose(fabric.policy, src, dst, broken, spec.rails, spec.kind)
+                assert (path is not None) == truth.joined(fabric, src, dst), f"{fault}: {src.name} -> {dst.name}"
+                without += path is None
+                if path is not None:
+                    assert crosses(truth, path, src, dst)
+                    own = default_path(fabric.policy, src, dst)
+                    assert path == own or not crosses(truth, own, src, dst)
+    return without
+
+
+@pytest.mark.parametrize(("kind", "policy"), CHOICES)
+@pytest.mark.parametrize(("domains", "rails"), [(2, 2), (2, 3), (3, 2), (2, 4), (3, 3)])
+def test_a_living_path_is_found_wherever_there_is_one(kind: Kind, policy: Policy, domains: int, rails: int) -> None:
+    fabric = plan(kind, policy, domains, rails)
+    without = check_choices(fabric, [gpu for gpu in fabric.gpus if gpu.domain == 0])
+    assert without > 0 or rails > 2  # two rails and two faults leave somebody without; so that branch was tried
+
+
+@pytest.mark.parametrize(("kind", "policy"), CHOICES)
+@pytest.mark.parametrize(("domains", "rails"), [(4, 4), (3, 4), (4, 3), (4, 2)])
+def test_the_same_in_larger_fabrics_from_two_corners(kind: Kind, policy: Policy, domains: int, rails: int) -> None:
+    fabric = plan(kind, policy, domains, rails)
+    check_choices(fabric, [fabric.gpus[0], fabric.gpus[-1]])
+
+
+@pytest.mark.parametrize("spines", [1, 3])
+def test_one_spine_or_three(spines: int) -> None:
+    fabric = plan("rail-optimized", "spine", 2, 3, spines=spines)
+    check_choices(fabric, list(fabric.gpus))
+
+
+def test_ways_round_are_few_hops_first_and_each_rail_once() -> None:
+    src, dst = Gpu(0, 0), Gpu(1, 2)
+    assert list(alternatives(src, dst, 4, "rail-only")) == [
+        Path("rd", 0), Path("dr", 2), Path("drd", 3), Path("drd", 1),
+    ]  # fmt: skip
+    assert list(alternatives(src, dst, 4, "rail-optimized"))[2] == Path("spine", 0)
+    assert [path.rail for path in alternatives(Gpu(0, 1), Gpu(1, 1), 4, "rail-only")] == [3, 0, 2]
+
+
+def test_those_who_go_round_a_dead_rail_share_the_others() -> None:
+    broken = Broken(rails=frozenset({0}))
+    paths = [choose("dr", Gpu(d, 0), Gpu(e, 0), broken, 4, "rail-only") for d in range(6) for e in range(6) if d != e]
+    rails = [path.rail for path in paths if path]
+    assert {rail: rails.count(rail) for rail in set(rails)} == {1: 10, 2: 10, 3: 10}
+
+
+@pytest.mark.parametrize(
+    ("path", "hop"),
+    [
+        (Path("r", 0), ("rail0", None)),
+        (Path("dr", 1), ("hb0", Gpu(0, 1))),
+        (Path("rd", 0), ("rail0", Gpu(1, 0))),
+        (Path("drd", 2), ("hb0", Gpu(0, 2))),
+        (Path("spine", 0), ("rail0", None)),
+    ],
+)
+def test_the_sources_next_hop_makes_the_path(path: Path, hop: tuple[str, Gpu | None]) -> None:
+    assert next_hop(path, Gpu(0, 0), Gpu(1, 1)) == hop
+
+
+def test_within_a_domain_there_is_nothing_to_choose() -> None:
+    with pytest.raises(ValueError, match="d0g0 -> d0g1: a path between domains needs two domains"):
+        default_path("dr", Gpu(0, 0), Gpu(0, 1))
+
+
+def test_a_dead_end_counts_on_either_side_and_a_dead_bystander_does_not() -> None:
+    src, dst = Gpu(0, 0), Gpu(1, 1)
+    for dead, alive in [(Gpu(0, 1), False), (Gpu(1, 1), False), (Gpu(0, 0), True), (Gpu(1, 0), True)]:
+        assert usable(Path("dr", 1), src, dst, Broken(links=frozenset({dead})), "rail-only") is alive

@@ -1,0 +1,138 @@
+"""Route tables: every policy's path is taken, in every fabric; and what the kernel does alone when a rail link dies."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from controller.paths import default_path
+from tests.unit.fake_kernel import FakeKernel, Hop, shape_of
+from topologies.addresses import Gpu
+from topologies.plan import Plan, make_plan
+from topologies.routes import FROM_HB, FROM_RAIL, MAIN, Route, gpu_commands, transit_routes
+from topologies.spec import POLICIES, Kind, Policy, parse_fabric
+
+CHOICES = [(kind, policy) for kind, policies in POLICIES.items() for policy in policies]
+
+
+def plan(kind: Kind, policy: Policy, domains: int, rails: int) -> Plan:
+    data: dict[str, Any] = {"kind": kind, "policy": policy, "domains": domains, "rails": rails}
+    return make_plan(parse_fabric(data), 10**8)
+
+
+def whole(fabric: Plan, backups: bool = False) -> FakeKernel:
+    reaches_all = fabric.spec.kind != "rail-only"
+    return FakeKernel(fabric, lambda a, b: reaches_all or a.rank == b.rank, backups=backups)
+
+
+@pytest.mark.parametrize(("kind", "policy"), CHOICES)
+@pytest.mark.parametrize("backups", [False, True])
+@pytest.mark.parametrize("domains", [2, 3, 4])
+@pytest.mark.parametrize("rails", [2, 3, 4])
+def test_every_pair_is_joined_by_the_policys_path(
+    kind: Kind, policy: Policy, domains: int, rails: int, backups: bool
+) -> None:
+    fabric = plan(kind, policy, domains, rails)
+    kernel = whole(fabric, backups)
+    for src in fabric.gpus:
+        for dst in fabric.gpus:
+            hops = kernel.walk(src, dst)
+            assert hops is not None, f"{src.name} -> {dst.name}"
+            if src.domain == dst.domain:
+                assert hops == ([Hop(src, "hb0")] if src != dst else [])
+            else:
+                path = default_path(policy, src, dst)
+                kind_name = "direct" if path.kind in ("r", "spine") else path.kind
+                assert shape_of(hops) == (kind_name, path.rail)
+
+
+@settings(max_examples=20)
+@given(choice=st.sampled_from(CHOICES), domains=st.integers(2, 1024), rails=st.integers(2, 256), data=st.data())
+def test_the_largest_fabrics_are_joined_too(
+    choice: tuple[Kind, Policy], domains: int, rails: int, data: st.DataObject
+) -> None:
+    kind, policy = choice
+    domains = min(domains, 254) if kind == "single-switch" else domains
+    if domains * rails > 4096:  # a kernel's tables grow with both; keep the test in seconds
+        rails = max(2, 4096 // domains)
+    fabric = plan(kind, policy, domains, rails)
+    one = st.builds(Gpu, st.integers(0, domains - 1), st.integers(0, rails - 1))
+    src, dst = data.draw(one), data.draw(one)
+    assert whole(fabric).walk(src, dst) is not None
+
+
+@pytest.mark.parametrize(("kind", "policy"), CHOICES)
+@pytest.mark.parametrize(("domains", "rails"), [(2, 2), (3, 2), (2, 3), (3, 4)])
+def test_with_backups_a_dead_rail_link_stops_nobody_of_its_own_domain(
+    kind: Kind, policy: Policy, domains: int, rails: int
+) -> None:
+    """The kernel alone, before any controller: own traffic leaves elsewhere, and so does what it carries for others."""
+    fabric = plan(kind, policy, domains, rails)
+    for dead in fabric.gpus:
+        kernel = with_dead_link(fabric, dead, backups=True)
+        for src in (Gpu(dead.domain, rank) for rank in range(rails)):
+            for dst in fabric.gpus:
+                assert kernel.walk(src, dst) is not None, f"{src.name} -> {dst.name} without the link of {dead.name}"
+
+
+def with_dead_link(fabric: Plan, dead: Gpu, backups: bool) -> FakeKernel:
+    reaches_all = fabric.spec.kind != "rail-only"
+
+    def crosses(a: Gpu, b: Gpu) -> bool:
+        return dead not in (a, b) and (reaches_all or a.rank == b.rank)
+
+    return FakeKernel(fabric, crosses, dark=frozenset({dead}), backups=backups)
+
+
+def test_without_backups_a_gpu_with_a_dead_rail_link_is_cut_off_from_its_rail_as_the_papers_have_it() -> None:
+    fabric = plan("rail-only", "dr", 3, 3)
+    kernel = with_dead_link(fabric, Gpu(0, 1), backups=False)
+    assert kernel.walk(Gpu(0, 1), Gpu(2, 1)) is None
+    assert kernel.walk(Gpu(0, 0), Gpu(2, 1)) is None  # its neighbours' way to rail 1 led through it
+    assert kernel.walk(Gpu(0, 1), Gpu(2, 0)) is not None
+    assert kernel.walk(Gpu(1, 0), Gpu(0, 1)) is None
+
+
+def test_a_backup_never_serves_while_the_carrier_is_there() -> None:
+    for kind, policy in CHOICES:
+        fabric = plan(kind, policy, 3, 3)
+        plain, backed = whole(fabric), whole(fabric, backups=True)
+        pairs = [(src, dst) for src in fabric.gpus for dst in fabric.gpus]
+        assert [plain.walk(*pair) for pair in pairs] == [backed.walk(*pair) for pair in pairs]
+
+
+def test_transit_stays_on_the_carriers_own_rail_and_then_in_its_domain() -> None:
+    routes = transit_routes(plan("rail-only", "dr", 3, 3), Gpu(1, 2))
+    assert {route.device for route in routes if route.table == FROM_HB} == {"rail0"}
+    assert {route.via.rank for route in routes if route.table == FROM_HB and route.via} == {2}
+    assert {route.device for route in routes if route.table == FROM_RAIL} == {"hb0"}
+    assert not [route for route in routes if route.table == MAIN]
+
+
+def test_a_gpus_commands_read_as_follows() -> None:
+    lines = gpu_commands(plan("rail-only", "dr", 2, 2), Gpu(0, 1), "dr", backups=True).splitlines()
+    assert lines == [
+        "link set lo up",
+        "addr add 198.18.2.0/32 dev lo",
+        "link set hb0 up",
+        "link set rail0 up",
+        "rule add iif hb0 lookup 101 pref 100",
+        "rule add iif rail0 lookup 102 pref 101",
+        "neigh add 198.18.0.0 lladdr 02:48:00:00:00:00 dev hb0 nud permanent",
+        "neigh add 198.18.2.1 lladdr 02:52:00:01:01:00 dev rail0 nud permanent",
+        "route add 198.18.0.0/32 dev hb0 scope link src 198.18.2.0 table 254 metric 20",
+        "route add 198.18.2.0/23 dev rail0 scope link src 198.18.2.0 table 254 metric 20",
+        "route add 198.18.0.0/23 via 198.18.0.0 dev hb0 onlink src 198.18.2.0 table 254 metric 20",
+        "route add 198.18.2.0/23 dev rail0 scope link src 198.18.2.0 table 101 metric 20",
+        "route add 198.18.0.1/32 via 198.18.2.1 dev rail0 onlink src 198.18.2.0 table 101 metric 20",
+        "route add 198.18.0.0/32 dev hb0 scope link src 198.18.2.0 table 102 metric 20",
+        "route add 198.18.0.0/15 via 198.18.0.0 dev hb0 onlink src 198.18.2.0 table 254 metric 1000",
+    ]
+
+
+def test_the_last_rank_backs_up_through_the_first() -> None:
+    fabric = plan("rail-only", "dr", 2, 4)
+    kernel = FakeKernel(fabric, lambda a, b: a.rank == b.rank, dark=frozenset({Gpu(0, 3)}), backups=True)
+    expected = Route("198.18.0.0/15", "hb0", Gpu(0, 0), metric=1000)
+    assert kernel.look_up(Gpu(0, 3), None, Gpu(1, 3)) == expected

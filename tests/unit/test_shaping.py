@@ -1,0 +1,40 @@
+"""Shapers: the rate is the rate, the idle credit is small, and payload is counted without headers."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from topologies.shaping import BURST_S, burst_bytes, htb_commands, payload_fraction
+
+rates = st.integers(1_000, 10**12)
+mtus = st.integers(1280, 9000)
+
+
+@pytest.mark.parametrize(
+    ("mtu", "fraction"),
+    [(1500, 1448 / 1514), (9000, 8948 / 9014)],  # TCP's usual 1,448 bytes in a frame of 1,514
+)
+def test_payload_of_a_full_frame(mtu: int, fraction: float) -> None:
+    assert payload_fraction(mtu) == pytest.approx(fraction, rel=1e-12)
+
+
+@given(rate=rates, mtu=mtus)
+def test_idle_credit_is_a_millisecond_but_never_below_two_frames(rate: int, mtu: int) -> None:
+    burst = burst_bytes(rate, mtu)
+    assert burst >= 2 * (mtu + 14)
+    assert burst == 2 * (mtu + 14) or burst == pytest.approx(rate * BURST_S / 8, abs=1)
+
+
+@given(rate=rates, small=mtus, large=mtus)
+def test_larger_frames_carry_a_larger_part_and_never_all(rate: int, small: int, large: int) -> None:
+    small, large = sorted((small, large))
+    assert 0.9 < payload_fraction(small) <= payload_fraction(large) < 1
+
+
+def test_the_commands_read_as_follows() -> None:
+    assert htb_commands("hb0", 1_200_000_000, 9000).splitlines() == [
+        "qdisc add dev hb0 root handle 1: htb default 1",
+        "class add dev hb0 parent 1: classid 1:1 htb rate 1200000000bit ceil 1200000000bit"
+        " burst 150000b cburst 150000b quantum 20000",
+    ]
+    assert "burst 18028b cburst 18028b" in htb_commands("rail0", 100_000_000, 9000)
