@@ -98,16 +98,21 @@ def neighbours(plan: Plan, gpu: Gpu) -> list[tuple[Gpu, Device]]:
     return known
 
 
-def gpu_commands(plan: Plan, gpu: Gpu, policy: Policy, backups: bool) -> str:
-    """Everything for one `ip -batch` in the GPU's namespace, once its two interfaces are there."""
+def route_commands(plan: Plan, gpu: Gpu, policy: Policy, backups: bool) -> str:
+    """Neighbours and routes for `ip -batch` in the GPU's namespace: what it loses with its interfaces."""
     routes = source_routes(plan, gpu, policy) + transit_routes(plan, gpu)
     if backups:
         routes += backup_routes(plan, gpu)
-    lines = ["link set lo up", f"addr add {gpu.ip}/32 dev lo", "link set hb0 up", "link set rail0 up"]
-    lines += [f"rule add iif hb0 lookup {FROM_HB} pref 100", f"rule add iif rail0 lookup {FROM_RAIL} pref 101"]
-    lines += [
-        f"neigh add {other.ip} lladdr {other.mac('hb' if device == 'hb0' else 'rail')} dev {device} nud permanent"
+    lines = [
+        f"neigh replace {other.ip} lladdr {other.mac('hb' if device == 'hb0' else 'rail')} dev {device} nud permanent"
         for other, device in neighbours(plan, gpu)
     ]
-    lines += [f"route add {route.command(gpu)}" for route in routes]
+    lines += [f"route replace {route.command(gpu)}" for route in routes]
     return "\n".join(lines) + "\n"
+
+
+def gpu_commands(plan: Plan, gpu: Gpu, policy: Policy, backups: bool) -> str:
+    """Everything for one `ip -batch` in the GPU's namespace, once its two interfaces are there."""
+    lines = ["link set lo up", f"addr add {gpu.ip}/32 dev lo", "link set hb0 up", "link set rail0 up"]
+    lines += [f"rule add iif hb0 lookup {FROM_HB} pref 100", f"rule add iif rail0 lookup {FROM_RAIL} pref 101"]
+    return "\n".join(lines) + "\n" + route_commands(plan, gpu, policy, backups)

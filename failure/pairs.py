@@ -1,0 +1,50 @@
+"""Who talks while something breaks: pure choices, made before the fault, the same for every run of a spec."""
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+
+from topologies.addresses import Gpu
+from topologies.plan import Plan
+
+Pair = tuple[Gpu, Gpu]
+
+
+@dataclass(frozen=True, slots=True)
+class Talkers:
+    """`streams` carry traffic; `affected` are those whose usual path crosses what breaks; `probes` are probed at 1 kHz."""
+
+    streams: tuple[Pair, ...]
+    affected: frozenset[Pair]
+    probes: tuple[Pair, ...]
+
+
+def talkers(plan: Plan, crosses: Callable[[Gpu, Gpu], bool], dead: Collection[Gpu], probes: int = 4) -> Talkers:
+    """Each GPU streams to the next domain, on its rail and to the next rank; some pairs that `crosses` are probed.
+
+    GPUs in `dead` neither stream nor are probed: what counts is what their absence does to the others. Half of the
+    probes stay on one rail, half change rails.
+    """
+    domains, rails = plan.spec.domains, plan.spec.rails
+    alive = [gpu for gpu in plan.gpus if gpu not in dead]
+    streams = [
+        (src, dst)
+        for shift in (0, 1)
+        for src in alive
+        if (dst := Gpu((src.domain + 1) % domains, (src.rank + shift) % rails)) not in dead
+    ]
+    pairs = [(src, dst) for src in alive for dst in alive if src.domain != dst.domain and crosses(src, dst)]
+    same = [pair for pair in pairs if pair[0].rank == pair[1].rank]
+    other = [pair for pair in pairs if pair[0].rank != pair[1].rank]
+    half = _spread(same, probes // 2)
+    return Talkers(
+        streams=tuple(streams),
+        affected=frozenset(pair for pair in streams if crosses(*pair)),
+        probes=tuple(half + _spread(other, probes - len(half))),
+    )
+
+
+def _spread(pairs: list[Pair], count: int) -> list[Pair]:
+    """So many of them, evenly over the list."""
+    if len(pairs) <= count:
+        return pairs
+    return [pairs[i * len(pairs) // count] for i in range(count)]

@@ -1,0 +1,104 @@
+"""How long each step of a recovery took: pure functions on what probes, streams and the controller saw.
+
+All times are monotonic ns going in and ms after the fault coming out.
+"""
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+BIN_MS: Final = 20.0
+STEADY_BINS: Final = 5  # so long is goodput averaged over, before it counts as down or as back
+RESTORED: Final = 0.95
+SAME_OUTAGE: Final = 20  # probes: losses closer than this belong to one outage
+
+Trace = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeLog:
+    """One probed pair: when each probe was sent, and when it arrived (-1: never), in ns."""
+
+    sent_ns: tuple[int, ...]
+    arrived_ns: tuple[int, ...]
+
+    def lost(self, start_ns: int, end_ns: int) -> list[int]:
+        """Numbers of the probes sent in this stretch that never arrived."""
+        return [i for i, at in enumerate(self.sent_ns) if start_ns <= at < end_ns and self.arrived_ns[i] < 0]
+
+
+def first_packet_ms(logs: Iterable[ProbeLog], fault_ns: int, repair_ns: int) -> float | None:
+    """When packets flowed again between the last of the pairs; None if one stayed cut off until the repair.
+
+    For each pair that is the first arrival after its outage: the run of lost probes that began with the fault. A pair
+    that lost nothing was never cut off (0 ms).
+    """
+    worst = 0.0
+    for log in logs:
+        end = _outage_end(log, fault_ns, repair_ns)
+        if end is None:
+            return None
+        worst = max(worst, end)
+    return worst
+
+
+def _outage_end(log: ProbeLog, fault_ns: int, repair_ns: int) -> float | None:
+    # a probe that was on its way when the fault came may be lost too
+    lost = log.lost(fault_ns - 20_000_000, repair_ns)
+    if not lost:
+        return 0.0
+    last = lost[0]
+    for number in lost[1:]:
+        if number - last > SAME_OUTAGE:
+            break
+        last = number
+    after = [at for at in log.arrived_ns[last + 1 :] if at >= 0]
+    if not after or after[0] >= repair_ns:
+        return None
+    return max(0.0, (after[0] - fault_ns) / 1e6)
+
+
+def goodput(arrivals: Sequence[tuple[int, int]], start_ns: int, end_ns: int) -> Trace:
+    """Bit/s in bins of `BIN_MS` from (time in ns, bytes) of each receipt."""
+    count = max(1, int((end_ns - start_ns) / (BIN_MS * 1e6)))
+    if not arrivals:
+        return np.zeros(count)
+    data = np.asarray(arrivals, dtype=np.float64)
+    bins = ((data[:, 0] - start_ns) / (BIN_MS * 1e6)).astype(np.int64)
+    inside = (bins >= 0) & (bins < count)
+    totals = np.bincount(bins[inside], weights=data[inside, 1], minlength=count)
+    return totals * 8 / (BIN_MS / 1e3)
+
+
+def smooth(trace: Trace) -> Trace:
+    """Mean of each bin and the `STEADY_BINS - 1` after it, so that one late bin is neither an outage nor a recovery."""
+    kernel = np.ones(STEADY_BINS) / STEADY_BINS
+    padded = np.concatenate([trace, np.full(STEADY_BINS - 1, trace[-1])])
+    result: Trace = np.convolve(padded, kernel, mode="valid")
+    return result
+
+
+def restored_ms(trace: Trace, start_ns: int, since_ns: int, until_ns: int, before_bps: float) -> float | None:
+    """From `since` until goodput, smoothed, is first back at `RESTORED` of what it was before.
+
+    0 if it never fell below that; None if it fell and was not back by `until`.
+    """
+    first, last = (int((at - start_ns) / (BIN_MS * 1e6)) for at in (since_ns, until_ns))
+    low = smooth(trace)[first:last] < RESTORED * before_bps
+    if not low.any():
+        return 0.0
+    dip = int(np.argmax(low))
+    if low[dip:].all():
+        return None
+    return float((dip + int(np.argmin(low[dip:]))) * BIN_MS)
+
+
+def step_ms(
+    events: Iterable[tuple[int, str]], wanted: Collection[str], fault_ns: int, until_ns: int
+) -> float | None:
+    """ms from the fault to the first event of one of these names before `until`; None if there was none."""
+    times = [at for at, what in events if what in wanted and fault_ns <= at < until_ns]
+    return (min(times) - fault_ns) / 1e6 if times else None

@@ -1,0 +1,95 @@
+"""The traffic that runs while something breaks: what its process is told, what it answers, and the handle on it."""
+
+import pickle
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from failure.pairs import Pair
+from failure.recovery import ProbeLog
+from topologies.errors import RailyardError
+
+PROJECT: Final = Path(__file__).resolve().parent.parent
+
+
+@dataclass(frozen=True)
+class TrafficJob:
+    """Streams at `stream_bytes_per_s` each, and a probe a millisecond for each probed pair."""
+
+    streams: tuple[Pair, ...]
+    probes: tuple[Pair, ...]
+    stream_bytes_per_s: float
+    port: int = 7100
+
+
+@dataclass
+class TrafficLog:
+    """What the process saw. By stream number: bytes sent, receipts as (ns, bytes), and why it broke if it did."""
+
+    sent: dict[int, int] = field(default_factory=dict)
+    receipts: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
+    broken: dict[int, str] = field(default_factory=dict)
+    probes: list[ProbeLog] = field(default_factory=list)
+
+    def received(self, stream: int) -> int:
+        return sum(size for _, size in self.receipts.get(stream, ()))
+
+    @property
+    def lost_bytes(self) -> int:
+        """Sent and never seen at the other end."""
+        return sum(sent - self.received(stream) for stream, sent in self.sent.items())
+
+
+class Traffic:
+    """A traffic process. Connected when made; `go` starts the clock, `stop` ends the sending and gives the log."""
+
+    def __init__(self, job: TrafficJob) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "failure.worker"],
+            cwd=PROJECT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+        self._tell(job)
+        if self._hear() != "connected":
+            raise RailyardError("the traffic process did not connect its streams")
+
+    def go(self) -> None:
+        """Start sending."""
+        self._tell("go")
+
+    def stop(self, drain_s: float) -> TrafficLog:
+        """Stop sending, let what is on its way arrive for at most `drain_s`, and end the process."""
+        try:
+            self._tell(("stop", drain_s))
+            log = self._hear()
+            if not isinstance(log, TrafficLog):
+                raise RailyardError(f"the traffic process answered {log!r}")
+            return log
+        finally:
+            self.end()
+
+    def end(self) -> None:
+        """End the process, whatever it is doing."""
+        self._process.kill()
+        self._process.wait()
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe:
+                pipe.close()
+
+    def _tell(self, what: object) -> None:
+        assert self._process.stdin
+        pickle.dump(what, self._process.stdin)
+        self._process.stdin.flush()
+
+    def _hear(self) -> Any:
+        assert self._process.stdout
+        try:
+            said = pickle.load(self._process.stdout)
+        except EOFError:
+            raise RailyardError("the traffic process died") from None
+        if isinstance(said, RuntimeError):
+            raise RailyardError(f"traffic: {said}") from said
+        return said

@@ -1,0 +1,224 @@
+"""The loop of one worker: epoll over every connection of its GPUs, a heap of computations, and nothing else.
+
+A transfer is a header (task number, bytes) and its bytes, cut from a pattern that both ends know; the receiver compares
+every byte. Transfers on one connection go one after the other; those on different connections share the sender's link.
+"""
+
+import heapq
+import random
+import select
+import socket
+import struct
+import time
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Final
+
+from workloads.replay.job import PATTERN_BYTES, PATTERN_STRIDE, Job, Outcome, unlocks
+from workloads.schedule import Compute, Transfer
+
+HEADER: Final = struct.Struct("!IQ")
+CHUNK: Final = 256 * 1024
+SPIN_S: Final = 0.0015  # epoll sleeps in whole milliseconds: the last one before a computation ends is spent awake
+PROGRESS_S: Final = 0.1
+
+
+@dataclass
+class _Sending:
+    """A connection that we send on: waiting transfers, and what is left of the one on its way."""
+
+    sock: socket.socket
+    queue: deque[int] = field(default_factory=deque)
+    header: bytes = b""
+    task: int = -1
+    left: int = 0
+    at: int = 0
+    armed: bool = False
+
+
+@dataclass
+class _Receiving:
+    """A connection that we receive on: a part of a header, or what is missing of a transfer."""
+
+    sock: socket.socket
+    header: bytes = b""
+    task: int = -1
+    left: int = 0
+    at: int = 0
+
+
+def pattern_of(seed: int) -> bytes:
+    """The bytes that fill transfers: a megabyte at random, with as much again as one chunk may run past its end."""
+    once = random.Random(seed).randbytes(PATTERN_BYTES)
+    return once + once[:CHUNK]
+
+
+class Engine:
+    """Plays the job's GPUs. `sending` and `receiving`: the connected, non-blocking sockets by pair (src, dst)."""
+
+    def __init__(
+        self, job: Job, sending: dict[tuple[int, int], socket.socket], receiving: dict[tuple[int, int], socket.socket]
+    ) -> None:
+        self.job, self.outcome = job, Outcome()
+        self._pattern = memoryview(pattern_of(job.seed))
+        self._waits, self._on_done, self._on_receipt = unlocks(job)
+        self._epoll = select.epoll()
+        self._out = {pair: _Sending(sock) for pair, sock in sending.items()}
+        self._senders = {conn.sock.fileno(): conn for conn in self._out.values()}
+        self._receivers = {sock.fileno(): _Receiving(sock) for sock in receiving.values()}
+        for fd in self._receivers:
+            self._epoll.register(fd, select.EPOLLIN)
+        for fd in self._senders:
+            self._epoll.register(fd, 0)
+        self._timers: list[tuple[float, int]] = []
+        self._buffer = bytearray(CHUNK)
+        self._to_do = len(self._waits)
+        self._to_come = sum(1 for t in job.tasks if isinstance(t, Transfer) and t.dst in job.mine)
+        self.delivered_bytes = 0
+
+    def run(self, start_ns: int, report: "ProgressReport", deadline_ns: int) -> Outcome:
+        """Begin at `start_ns`; return when all is sent and received, a connection broke, or the deadline passed."""
+        while time.monotonic_ns() < start_ns:
+            time.sleep(0.0002)
+        for number in [n for n, left in self._waits.items() if left == 0]:
+            self._begin(number)
+        next_report = 0.0
+        while (self._to_do or self._to_come) and not self.outcome.broken:
+            self._serve(self._pause())
+            now = time.monotonic()
+            while self._timers and self._timers[0][0] <= now:
+                self._done(heapq.heappop(self._timers)[1])
+            if now >= next_report:
+                next_report = now + PROGRESS_S
+                report(self.delivered_bytes)
+                if time.monotonic_ns() > deadline_ns:
+                    self.outcome.broken.append(f"{self._to_come} transfers had not arrived at the deadline")
+        report(self.delivered_bytes)
+        return self.outcome
+
+    def _pause(self) -> float:
+        """Seconds that epoll may sleep."""
+        if not self._timers:
+            return PROGRESS_S
+        left = self._timers[0][0] - time.monotonic()
+        return min(PROGRESS_S, left - SPIN_S) if left > SPIN_S else 0.0
+
+    def _serve(self, pause: float) -> None:
+        for fd, what in self._epoll.poll(pause):
+            receiver = self._receivers.get(fd)
+            try:
+                if receiver:
+                    self._receive(receiver)
+                elif what & select.EPOLLOUT:
+                    self._send(self._senders[fd])
+                elif what & (select.EPOLLERR | select.EPOLLHUP):
+                    self._senders[fd].sock.send(b"")  # raises what is wrong with it
+                    raise ConnectionResetError("the receiver hung up")
+            except BlockingIOError:
+                continue
+            except OSError as error:
+                self._epoll.unregister(fd)
+                self.outcome.broken.append(f"connection {fd}: {error}")
+
+    def _begin(self, number: int) -> None:
+        task = self.job.tasks[number]
+        if isinstance(task, Compute):
+            now = time.monotonic()
+            self.outcome.started_ns[number] = int(now * 1e9)
+            heapq.heappush(self._timers, (now + task.seconds, number))
+            return
+        connection = self._out[task.src, task.dst]
+        connection.queue.append(number)
+        if not connection.armed:
+            self._send(connection)
+
+    def _done(self, number: int) -> None:
+        """A task of mine is over as far as its own GPU is concerned."""
+        self._to_do -= 1
+        if isinstance(self.job.tasks[number], Compute):
+            self.outcome.ended_ns[number] = time.monotonic_ns()
+        self._free(self._on_done.get(number, ()))
+
+    def _free(self, numbers: "list[int] | tuple[()]") -> None:
+        for number in numbers:
+            self._waits[number] -= 1
+            if self._waits[number] == 0:
+                self._begin(number)
+
+    def _send(self, connection: _Sending) -> None:
+        """Hand the kernel all that it takes, one transfer after the other; wait for room if there is none."""
+        while True:
+            if connection.task < 0:
+                if not connection.queue:
+                    self._arm(connection, False)
+                    return
+                self._load(connection)
+            try:
+                if connection.header:
+                    sent = connection.sock.send(connection.header, socket.MSG_MORE)
+                    connection.header = connection.header[sent:]
+                    continue
+                piece = min(connection.left, CHUNK)
+                sent = connection.sock.send(self._pattern[connection.at : connection.at + piece])
+            except BlockingIOError:
+                self._arm(connection, True)
+                return
+            connection.left -= sent
+            connection.at = (connection.at + sent) % PATTERN_BYTES
+            if connection.left == 0:
+                number, connection.task = connection.task, -1
+                connection.armed = True  # what this frees must queue behind us, not send from within
+                self._done(number)
+                connection.armed = False
+
+    def _load(self, connection: _Sending) -> None:
+        number = connection.queue.popleft()
+        task = self.job.tasks[number]
+        assert isinstance(task, Transfer)
+        connection.task, connection.left = number, task.bytes
+        connection.at = number * PATTERN_STRIDE % PATTERN_BYTES
+        connection.header = HEADER.pack(number, task.bytes)
+        self.outcome.started_ns[number] = time.monotonic_ns()
+
+    def _arm(self, connection: _Sending, wanted: bool) -> None:
+        if connection.armed != wanted or wanted:
+            connection.armed = wanted
+            self._epoll.modify(connection.sock.fileno(), select.EPOLLOUT if wanted else 0)
+
+    def _receive(self, connection: _Receiving) -> None:
+        """Read once; epoll tells again if there is more."""
+        if connection.task < 0:
+            got = connection.sock.recv(HEADER.size - len(connection.header))
+            if not got:
+                raise ConnectionResetError("the sender hung up")
+            connection.header += got
+            if len(connection.header) < HEADER.size:
+                return
+            connection.task, connection.left = HEADER.unpack(connection.header)
+            connection.header, connection.at = b"", connection.task * PATTERN_STRIDE % PATTERN_BYTES
+        piece = min(connection.left, CHUNK)
+        count = connection.sock.recv_into(self._buffer, piece)
+        if count == 0:
+            raise ConnectionResetError("the sender hung up")
+        if self._buffer[:count] != self._pattern[connection.at : connection.at + count]:
+            self.outcome.corrupt.append(connection.task)
+        connection.left -= count
+        connection.at = (connection.at + count) % PATTERN_BYTES
+        self.delivered_bytes += count
+        if connection.left == 0:
+            self._received(connection)
+
+    def _received(self, connection: _Receiving) -> None:
+        number, connection.task = connection.task, -1
+        task = self.job.tasks[number]
+        assert isinstance(task, Transfer)
+        self.outcome.ended_ns[number] = time.monotonic_ns()
+        self.outcome.delivered[number] = task.bytes
+        self._to_come -= 1
+        self._free(self._on_receipt.get(number, ()))
+
+
+class ProgressReport:
+    """Called now and then with the bytes delivered so far."""
+
+    def __call__(self, delivered: int) -> None: ...

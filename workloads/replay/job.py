@@ -1,0 +1,79 @@
+"""What a worker process is told and what it answers: plain data, pickled over its pipes.
+
+A GPU belongs to one worker, which sends its transfers and receives what is sent to it. Whole domains go to one worker, so
+that most of the busy HB traffic needs no second process.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from topologies.addresses import Gpu
+from workloads.schedule import Compute, Schedule, Task, Transfer
+
+PATTERN_BYTES: Final = 1 << 20
+PATTERN_STRIDE: Final = 7919  # transfers start at different places of the pattern, so that mixing two up is seen
+
+
+@dataclass(frozen=True)
+class Job:
+    """A worker's share: `mine` are the GPU numbers it plays; `seed` makes the pattern that fills every transfer."""
+
+    gpus: tuple[Gpu, ...]
+    mine: frozenset[int]
+    tasks: tuple[Task, ...]
+    port: int
+    seed: int
+
+
+@dataclass
+class Outcome:
+    """What a worker saw: start (at the sender) and end (at the receiver) of each task in ns, and verified bytes."""
+
+    started_ns: dict[int, int] = field(default_factory=dict)
+    ended_ns: dict[int, int] = field(default_factory=dict)
+    delivered: dict[int, int] = field(default_factory=dict)
+    corrupt: list[int] = field(default_factory=list)
+    broken: list[str] = field(default_factory=list)  # connections that failed, and why
+
+
+def owner(task: Task) -> int:
+    """The number of the GPU that does a task."""
+    return task.src if isinstance(task, Transfer) else task.gpu
+
+
+def connections(tasks: Sequence[Task]) -> list[tuple[int, int]]:
+    """The pairs (src, dst) that need a connection, in order."""
+    return sorted({(t.src, t.dst) for t in tasks if isinstance(t, Transfer)})
+
+
+def split(schedule: Schedule, workers: int) -> list[frozenset[int]]:
+    """Who plays which GPUs: domains dealt to workers in turn; no more workers than domains."""
+    domains = schedule.gpus // schedule.rails
+    hands: list[set[int]] = [set() for _ in range(min(workers, domains))]
+    for gpu in range(schedule.gpus):
+        hands[gpu // schedule.rails % len(hands)].add(gpu)
+    return [frozenset(hand) for hand in hands]
+
+
+def jobs(schedule: Schedule, workers: int, port: int, seed: int) -> list[Job]:
+    """One job a worker. Each is given only the tasks that it does or hears the end of; the rest are left empty."""
+    gpus = tuple(Gpu(*divmod(n, schedule.rails)) for n in range(schedule.gpus))
+    return [Job(gpus, mine, schedule.tasks, port, seed) for mine in split(schedule, workers)]
+
+
+def unlocks(job: Job) -> tuple[dict[int, int], dict[int, list[int]], dict[int, list[int]]]:
+    """(how many ends each of my tasks waits for, what a sent transfer or done computation frees, what a receipt frees)."""
+    waits: dict[int, int] = {}
+    on_done: dict[int, list[int]] = {}
+    on_receipt: dict[int, list[int]] = {}
+    for number, task in enumerate(job.tasks):
+        here = owner(task)
+        if here not in job.mine:
+            continue
+        waits[number] = len(task.after)
+        for wanted in task.after:
+            other = job.tasks[wanted]
+            received = not isinstance(other, Compute) and other.dst == here
+            (on_receipt if received else on_done).setdefault(wanted, []).append(number)
+    return waits, on_done, on_receipt

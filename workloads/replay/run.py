@@ -1,0 +1,155 @@
+"""Runs a schedule: one worker process a core, started together, and one answer of everything that was sent and arrived."""
+
+import pickle
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import psutil
+
+from topologies.errors import RailyardError
+from workloads.replay.job import Outcome, jobs
+from workloads.schedule import Schedule
+
+PROJECT: Final = Path(__file__).resolve().parent.parent.parent
+HEAD_START_NS: Final = 100_000_000  # all workers have read "go" by then
+PORT: Final = 7000
+
+
+@dataclass(frozen=True)
+class Replay:
+    """What happened: `spans` has (start, end) in monotonic ns of every task that ended; `delivered` verified bytes."""
+
+    schedule: Schedule
+    start_ns: int
+    end_ns: int
+    spans: dict[int, tuple[int, int]]
+    delivered: dict[int, int]
+    corrupt: tuple[int, ...]
+    broken: tuple[str, ...]
+
+    @property
+    def seconds(self) -> float:
+        """From the first send to the last receipt."""
+        return (self.end_ns - self.start_ns) / 1e9
+
+    @property
+    def delivered_matrix(self) -> dict[tuple[int, int], int]:
+        """Verified bytes for each pair (src, dst)."""
+        found: dict[tuple[int, int], int] = {}
+        for number, transfer in self.schedule.transfers:
+            if number in self.delivered and number not in self.corrupt:
+                pair = (transfer.src, transfer.dst)
+                found[pair] = found.get(pair, 0) + self.delivered[number]
+        return found
+
+
+class _Worker:
+    """One worker process and what it last said."""
+
+    def __init__(self, job: object) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "workloads.replay.worker"],
+            cwd=PROJECT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+        self.delivered = 0
+        self.outcome: Outcome | None = None
+        self.error: Exception | None = None
+        self.tell(job)
+
+    def tell(self, what: object) -> None:
+        assert self._process.stdin
+        pickle.dump(what, self._process.stdin)
+        self._process.stdin.flush()
+
+    def hear(self) -> Any:
+        assert self._process.stdout
+        try:
+            said = pickle.load(self._process.stdout)
+        except EOFError:
+            raise RailyardError("a replay worker died") from None
+        if isinstance(said, RuntimeError):
+            raise RailyardError(f"replay: {said}") from said
+        return said
+
+    def follow(self) -> None:
+        """In a thread: read progress until the outcome."""
+        try:
+            while self.outcome is None:
+                said = self.hear()
+                if isinstance(said, Outcome):
+                    self.outcome = said
+                else:
+                    self.delivered = said
+        except RailyardError as error:
+            self.error = error
+
+    def end(self) -> None:
+        self._process.kill()
+        self._process.wait()
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe:
+                pipe.close()
+
+
+def replay(
+    schedule: Schedule,
+    seed: int,
+    deadline_s: float = 600.0,
+    progress: Callable[[int], None] = lambda delivered: None,
+    started: Callable[[int], None] = lambda start_ns: None,
+) -> Replay:
+    """Play a schedule in a built fabric. RailyardError if connections don't come about or a worker dies.
+
+    `progress` is called ten times a second with the bytes delivered so far, `started` once with the start time in ns.
+    What is not delivered when the deadline passes, or when a connection breaks, is missing from the result.
+    """
+    workers = [_Worker(job) for job in jobs(schedule, psutil.cpu_count() or 1, PORT, seed)]
+    try:
+        for expected in ("listening", "connected"):
+            for worker in workers:
+                if worker.hear() != expected:
+                    raise RailyardError(f"a replay worker is not {expected}")
+            for worker in workers:
+                if expected == "listening":
+                    worker.tell("connect")
+        start_ns = time.monotonic_ns() + HEAD_START_NS
+        for worker in workers:
+            worker.tell(("go", start_ns, start_ns + int(deadline_s * 1e9)))
+        started(start_ns)
+        threads = [threading.Thread(target=worker.follow, daemon=True) for worker in workers]
+        for thread in threads:
+            thread.start()
+        while any(thread.is_alive() for thread in threads):
+            time.sleep(0.1)
+            progress(sum(worker.delivered for worker in workers))
+        return _gather(schedule, start_ns, workers)
+    finally:
+        for worker in workers:
+            worker.end()
+
+
+def _gather(schedule: Schedule, start_ns: int, workers: list[_Worker]) -> Replay:
+    outcomes = []
+    for worker in workers:
+        if worker.error or worker.outcome is None:
+            raise worker.error or RailyardError("a replay worker gave no outcome")
+        outcomes.append(worker.outcome)
+    begun = {n: at for o in outcomes for n, at in o.started_ns.items()}
+    ended = {n: at for o in outcomes for n, at in o.ended_ns.items()}
+    return Replay(
+        schedule=schedule,
+        start_ns=start_ns,
+        end_ns=max(ended.values(), default=start_ns),
+        spans={n: (begun[n], ended[n]) for n in sorted(ended) if n in begun},
+        delivered={n: size for o in outcomes for n, size in o.delivered.items()},
+        corrupt=tuple(sorted({n for o in outcomes for n in o.corrupt})),
+        broken=tuple(reason for o in outcomes for reason in o.broken),
+    )

@@ -1,0 +1,117 @@
+"""The connections of a replay: made inside the GPUs' namespaces, before the clock starts.
+
+Windows are bounded: at the rates of an emulation a large one only queues for seconds, and then fires retransmissions that
+nobody needed. Congestion control is cubic, which every kernel has; links without loss leave it nothing to decide.
+"""
+
+import errno
+import select
+import socket
+import struct
+import time
+from typing import Final
+
+from topologies import namespaces
+from workloads.replay.job import Job, connections
+
+WINDOW: Final = 100_000  # bytes; the kernel doubles it for its own bookkeeping
+CONNECT_S: Final = 20.0
+HELLO: Final = struct.Struct("!I")
+
+Connections = dict[tuple[int, int], socket.socket]
+
+
+def _tuned(sock: socket.socket) -> socket.socket:
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, WINDOW)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, WINDOW)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"cubic")
+    sock.setblocking(False)
+    return sock
+
+
+def listen(job: Job) -> dict[int, socket.socket]:
+    """A listening socket at each of my GPUs that anybody sends to."""
+    listeners = {}
+    for dst in sorted({dst for _, dst in connections(job.tasks)} & job.mine):
+        with namespaces.inside(job.gpus[dst].name):
+            sock = _tuned(socket.socket())
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind((job.gpus[dst].ip, job.port))
+        sock.listen(1024)
+        listeners[dst] = sock
+    return listeners
+
+
+def connect(job: Job, listeners: dict[int, socket.socket]) -> tuple[Connections, Connections]:
+    """(sending, receiving) by pair, all established. TimeoutError names a pair that did not come about."""
+    pairs = connections(job.tasks)
+    sending = {pair: _dial(job, pair) for pair in pairs if pair[0] in job.mine}
+    missing = {pair for pair in pairs if pair[1] in job.mine}
+    receiving: Connections = {}
+    deadline = time.monotonic() + CONNECT_S
+    unsaid, nameless = dict(sending), list[tuple[int, socket.socket]]()
+    while missing or unsaid:
+        if time.monotonic() > deadline:
+            src, dst = min(missing or unsaid)
+            raise TimeoutError(f"no connection {job.gpus[src].name} -> {job.gpus[dst].name} in {CONNECT_S:.0f} s")
+        _introduce(unsaid)
+        for dst, listener in listeners.items():
+            nameless += [(dst, sock) for sock in _accepted(listener)]
+        for dst, sock in list(nameless):
+            src = _caller(sock)
+            if src is not None:
+                nameless.remove((dst, sock))
+                receiving[src, dst] = sock
+                missing.discard((src, dst))
+        time.sleep(0.001)
+    return sending, receiving
+
+
+def _dial(job: Job, pair: tuple[int, int]) -> socket.socket:
+    src, dst = (job.gpus[n] for n in pair)
+    with namespaces.inside(src.name):
+        sock = _tuned(socket.socket())
+    problem = sock.connect_ex((dst.ip, job.port))
+    if problem not in (0, errno.EINPROGRESS):
+        raise OSError(problem, f"{src.name} -> {dst.name} can't connect")
+    return sock
+
+
+def _introduce(unsaid: Connections) -> None:
+    """Say on each connection that has come up who is calling."""
+    poller = select.poll()
+    by_fd = {sock.fileno(): pair for pair, sock in unsaid.items()}
+    for fd in by_fd:
+        poller.register(fd, select.POLLOUT)
+    for fd, _ in poller.poll(0):
+        pair = by_fd[fd]
+        problem = unsaid[pair].getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        if problem:
+            raise OSError(problem, f"connection {pair} failed")
+        unsaid.pop(pair).send(HELLO.pack(pair[0]))
+
+
+def _accepted(listener: socket.socket) -> list[socket.socket]:
+    """Everyone who has called."""
+    found = []
+    while True:
+        try:
+            sock, _ = listener.accept()
+        except BlockingIOError:
+            return found
+        sock.setblocking(False)
+        found.append(sock)
+
+
+def _caller(sock: socket.socket) -> int | None:
+    """The GPU number that a caller gave; None if it hasn't yet."""
+    try:
+        said = sock.recv(HELLO.size, socket.MSG_PEEK)
+    except BlockingIOError:
+        return None
+    if len(said) < HELLO.size:
+        return None
+    number: int
+    (number,) = HELLO.unpack(sock.recv(HELLO.size))
+    return number

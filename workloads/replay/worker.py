@@ -1,0 +1,40 @@
+"""A replay's worker process: `python -m workloads.replay.worker`, pickles in, pickles out.
+
+In: the Job; then "connect"; then ("go", start_ns, deadline_ns). Out: "listening", "connected", numbers of delivered bytes,
+and at last the Outcome. Any failure comes out as a RuntimeError in place of the next answer.
+"""
+
+import gc
+import pickle
+import sys
+from typing import Any
+
+from workloads.replay.engine import Engine
+from workloads.replay.job import Job
+from workloads.replay.sockets import connect, listen
+
+
+def _say(what: Any) -> None:
+    pickle.dump(what, sys.stdout.buffer)
+    sys.stdout.buffer.flush()
+
+
+def main() -> None:
+    """Serve one job."""
+    job: Job = pickle.load(sys.stdin.buffer)
+    try:
+        listeners = listen(job)
+        _say("listening")
+        pickle.load(sys.stdin.buffer)
+        engine = Engine(job, *connect(job, listeners))
+        _say("connected")
+        _, start_ns, deadline_ns = pickle.load(sys.stdin.buffer)
+        gc.disable()
+        _say(engine.run(start_ns, _say, deadline_ns))
+        sys.stdin.buffer.read()  # keep the connections until everyone has finished
+    except (OSError, TimeoutError) as error:
+        _say(RuntimeError(str(error)))
+
+
+if __name__ == "__main__":
+    main()
