@@ -1,0 +1,245 @@
+"""The commands of run_experiment.py, and how each ends.
+
+Exit status: 0 done, 1 a check of the experiment failed, 2 bad input, 3 the machine lacks something, 130 or 143 stopped.
+"""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+import yaml
+from rich.console import Console
+from rich.table import Table
+
+from experiments import catalogue, folder, inside, live
+from experiments.budget import check_budget
+from experiments.spec import ExperimentSpec, load, resolved
+from topologies import capsule
+from topologies.errors import RailyardError
+from topologies.machine import Machine, detect, require
+
+PROGRAM: Final = "run_experiment.py"
+SCRIPT: Final = Path(__file__).resolve().parent.parent / PROGRAM
+_CLICK_ERROR: Final[type[Exception]] = typer.BadParameter.__mro__[2]  # typer may bring a Click of its own
+
+Name = Annotated[str, typer.Argument(metavar="NAME|FILE", help="An experiment of `list`, or your own YAML file.")]
+Overrides = Annotated[
+    list[str],
+    typer.Option(
+        "-o",
+        metavar="KEY=VALUE",
+        default_factory=list,
+        show_default=False,
+        help="Change the experiment: domains=8, workloads.0.duration=2s.",
+    ),
+]
+
+app = typer.Typer(
+    add_completion=False,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="""[bold]Examples[/]
+
+    sudo script/run
+      quickstart: both fabrics, whole and broken, in two minutes
+
+    run_experiment.py predict moe-slowdown
+      the papers' formulas alone: no root, no packets
+
+    sudo script/run run recovery -o fault_repeats=3 --out /tmp/recovery
+      every fault three times instead of ten
+
+    sudo script/run run collectives -o domains=8 -o rails=2
+      on another fabric; `describe collectives` shows what can be changed
+
+    sudo script/run shell quickstart
+      ping, iperf, tcpdump and link down on a built fabric
+
+    sudo script/run exec quickstart d0g1 ss -ti
+      look into a GPU of a run that is going on
+
+    [bold]Exit status[/]
+      0 done and believable, 1 a check of the experiment failed, 2 bad input,
+      3 the machine lacks something, 130 or 143 stopped by Ctrl-C or SIGTERM
+      (what was measured so far is kept)
+
+    Without root it works too where the machine allows it: doctor tells.""",
+)
+
+
+@app.callback(invoke_without_command=True)
+def start(context: typer.Context) -> int:
+    """Railyard: GPU training fabrics, emulated on real packets on this machine.
+
+    With no command: run quickstart.
+    """
+    return _run("quickstart") if context.invoked_subcommand is None else 0
+
+
+@app.command("run")
+def run_command(
+    name: Name,
+    overrides: Overrides,
+    out: Annotated[Path | None, typer.Option(help="The folder to write (default: runs/<utc time>-NAME).")] = None,
+    seed: Annotated[int | None, typer.Option(help="The same seed gives the same traffic and faults.")] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", help="No progress, no summary.")] = False,
+) -> int:
+    """Run an experiment and write its folder: tables, figures, report.html."""
+    return _run(name, overrides, out, seed, quiet)
+
+
+def _run(
+    name: str, overrides: Sequence[str] = (), out: Path | None = None, seed: int | None = None, quiet: bool = False
+) -> int:
+    """All that can be checked is checked out here, before the capsule."""
+    spec = load(name, overrides, seed)
+    out = out or folder.default(spec.name)
+    folder.check(out)
+    _check_machine(spec)
+    with folder.made(out) as where:
+        status = capsule.enter(_again(), inside.task_of_run(spec, where, quiet), run=str(where))
+    report = out / "report.html"
+    if not quiet and report.exists():
+        print(f"{report}")
+    return status
+
+
+def _check_machine(spec: ExperimentSpec) -> Machine:
+    machine = detect()
+    require(machine)
+    check_budget(spec, machine)
+    return machine
+
+
+def _again() -> list[str]:
+    """The same command: for whoever looks at `ps`. What to do there comes by the capsule's pipe."""
+    return [sys.executable, str(SCRIPT), *sys.argv[1:]]
+
+
+@app.command("list")
+def list_command() -> None:
+    """The named experiments."""
+    table = Table(box=None, pad_edge=False)
+    for column in ("NAME", "SHOWS", "FABRICS", "GPUS", "WORKLOADS", "FAULTS"):
+        table.add_column(column, justify="right" if column in ("GPUS", "WORKLOADS", "FAULTS") else "left")
+    for name in catalogue.names():
+        spec = load(name)
+        sizes = ", ".join(dict.fromkeys(str(fabric.gpus) for fabric in spec.fabrics))
+        runs = len(spec.fabrics) * len(spec.workloads) * spec.repeats
+        table.add_row(name, spec.title, ", ".join(spec.labels), sizes, str(runs), str(spec.fault_runs))
+    _console().print(table)
+
+
+@app.command()
+def describe(name: Name) -> None:
+    """What an experiment shows, and by which equations; and its YAML, to start your own from."""
+    spec = load(name)
+    console = _console()
+    console.print(f"[bold]{spec.name}[/]: {spec.title}\n", highlight=False)
+    console.print(spec.description, highlight=False)
+    rest = {key: value for key, value in resolved(spec).items() if key not in ("title", "description")}
+    print(yaml.safe_dump(rest, sort_keys=False, allow_unicode=True, width=1000), end="")
+    console.print(f"\nrun it: sudo script/run run {name}", highlight=False)
+    console.print(
+        f"change it: cp {catalogue.path_of(name)} mine.yaml; sudo script/run run ./mine.yaml", highlight=False
+    )
+
+
+@app.command()
+def predict(
+    name: Name,
+    overrides: Overrides,
+    out: Annotated[Path, typer.Option(help="The folder for NAME.csv and NAME.png.")] = Path(),
+    seed: Annotated[int | None, typer.Option(help="Changes no formula.", hidden=True)] = None,
+) -> None:
+    """What the formulas say, without running anything; writes NAME.csv and NAME.png. No root needed."""
+    from experiments import predict as prediction  # takes a second to load
+
+    spec = load(name, overrides, seed)
+    rows = prediction.predictions(spec)
+    files = prediction.write(rows, spec.name, out)
+    prediction.print_table(spec, rows, _console())
+    print(*files, sep="\n")
+
+
+@app.command()
+def report(run: Annotated[Path, typer.Argument(metavar="DIR", help="A run's folder.")]) -> None:
+    """Draw a run's report, summary and timeline anew from its records, and print the summary."""
+    from results import store, summary
+
+    loaded = store.load(run)
+    store.save_drawn(loaded, run)
+    summary.print_summary(loaded, _console())
+    print(run / "report.html")
+
+
+@app.command()
+def doctor() -> int:
+    """What this machine can do, and what to type to get the rest. Status 3 if nothing runs here yet."""
+    from topologies import doctor as table
+
+    machine = detect()
+    table.print_table(machine, _console(), None)
+    require(machine)
+    return 0
+
+
+@app.command()
+def shell(name: Name, overrides: Overrides) -> int:
+    """Build an experiment's first fabric, with its controller, and open Mininet's command line on it."""
+    spec = load(name, overrides)
+    _check_machine(spec)
+    return capsule.enter(_again(), inside.task_of_shell(spec), run=f"shell-{spec.name}", interactive=True)
+
+
+@app.command()
+def ps() -> None:
+    """The runs that are alive now."""
+    live.print_table(live.find(), _console())
+
+
+@app.command("exec", context_settings={"allow_interspersed_args": False, "ignore_unknown_options": True})
+def execute(
+    run: Annotated[str, typer.Argument(metavar="RUN", help="A name (or a part of it) or a pid that `ps` shows.")],
+    gpu: Annotated[str, typer.Argument(metavar="GPU", help="d0g1, or a switch: rail1.")],
+    command: Annotated[list[str], typer.Argument(metavar="CMD...", help="What to run there.")],
+) -> None:
+    """A command in a GPU of a live run, from another terminal."""
+    live.execute(run, gpu, command)
+
+
+def _console() -> Console:
+    return Console(width=None if sys.stdout.isatty() else 120)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command line; errors of the user's and lacks of the machine's become one line."""
+    try:
+        if capsule.inside():
+            return inside.main()
+        status: Any = app(arguments, standalone_mode=False, prog_name=PROGRAM)
+    except RailyardError as error:
+        return _told(str(error), error.exit_status)
+    except _CLICK_ERROR as error:
+        return _told(_usage(error, sys.argv[1:] if arguments is None else arguments), 2)
+    except KeyboardInterrupt:
+        return 130
+    return status if isinstance(status, int) else 0
+
+
+def _usage(error: Any, arguments: Sequence[str]) -> str:
+    """What is wrong with the command line, and where the right one is told."""
+    message = " ".join(error.format_message().split()).rstrip(".")
+    word = next((a for a in arguments if not a.startswith("-")), "")
+    if word in catalogue.names():
+        return f"{word} is an experiment, not a command; type: {PROGRAM} run {word}"
+    context = getattr(error, "ctx", None)
+    return f"{message}; see {context.command_path if context else PROGRAM} --help"
+
+
+def _told(message: str, status: int) -> int:
+    print("error:", " ".join(message.split()), file=sys.stderr)
+    return status

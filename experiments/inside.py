@@ -1,0 +1,61 @@
+"""What a run does once it is in its capsule: the inner half of `run` and `shell`."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from rich.console import Console
+
+from experiments.spec import ExperimentSpec, nominal_plan, resolved
+from topologies import capsule
+
+
+def task_of_run(spec: ExperimentSpec, folder: Path, quiet: bool) -> dict[str, Any]:
+    """What to hand to `capsule.enter` for a run."""
+    return {"do": "run", "spec": resolved(spec), "folder": str(folder), "quiet": quiet}
+
+
+def task_of_shell(spec: ExperimentSpec) -> dict[str, Any]:
+    """The same for a shell on the first fabric."""
+    return {"do": "shell", "spec": resolved(spec)}
+
+
+def main() -> int:
+    """Do the task, and return the exit status. A signal's status wins over that of what it interrupted."""
+    task = capsule.prepare()
+    try:
+        capsule.take_signals(interactive=task["do"] == "shell")
+        status = _TASKS[task["do"]](ExperimentSpec.model_validate(task["spec"]), task)
+    except capsule.Stopped as stopped:
+        return stopped.exit_status
+    return capsule.stopped_by() or status
+
+
+def _run(spec: ExperimentSpec, task: Mapping[str, Any]) -> int:
+    from experiments.runner import run_experiment  # takes a second to load
+
+    return run_experiment(spec, Path(task["folder"]), None if task["quiet"] else Console())
+
+
+def _shell(spec: ExperimentSpec, task: Mapping[str, Any]) -> int:
+    from mininet.cli import CLI
+    from mininet.log import setLogLevel
+
+    from controller.handle import ControllerProcess
+    from topologies.machine import datapath_choice, detect
+    from topologies.net import FabricNet
+
+    setLogLevel("output")  # what commands say, and no more
+    console = Console(stderr=True)
+    fabric = spec.fabrics[0]
+    datapath, _ = datapath_choice(detect())
+    net = FabricNet(nominal_plan(fabric), datapath, ControllerProcess())
+    with console.status(f"building {spec.labels[0]}, {fabric.domains} domains x {fabric.rails} rails"):
+        net.start()
+    console.print("Mininet's CLI. GPUs are d0g0 and on. Try: d0g0 ping -c 3 d1g1; pingall; help; exit", highlight=False)
+    CLI(net)
+    net.stop()
+    return 0
+
+
+_TASKS: Final[dict[str, Callable[[ExperimentSpec, Mapping[str, Any]], int]]] = {"run": _run, "shell": _shell}

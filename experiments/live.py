@@ -1,0 +1,108 @@
+"""Runs that are alive now, found by looking at processes: nothing is registered anywhere, so nothing goes stale."""
+
+import os
+import shutil
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn
+
+import psutil
+from rich.console import Console
+from rich.table import Table
+
+from topologies.capsule import MARKER, RUN
+from topologies.errors import BadInput, MachineLacks, near_miss
+from topologies.machine import BOOTSTRAP, SEARCH_PATH
+from topologies.namespaces import NETNS_DIR
+from topologies.units import format_time
+
+
+@dataclass(frozen=True, slots=True)
+class LiveRun:
+    """`name`: the last part of the run's folder, or `shell-NAME`. `pid`: process 1 of its capsule, seen from here."""
+
+    name: str
+    where: str
+    pid: int
+    user: str
+    started_s: float
+
+    @property
+    def nodes(self) -> list[str]:
+        """GPUs, bridges and switches of the fabric that is up at the moment."""
+        folder = Path(f"/proc/{self.pid}/root{NETNS_DIR}")
+        return sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
+
+
+def find() -> list[LiveRun]:
+    """The runs that are yours (root's are everybody's), oldest first."""
+    runs = []
+    for process in psutil.process_iter():
+        try:
+            environment = process.environ()
+            if environment.get(MARKER) == "1" and environment.get(RUN) and _is_first(process.pid):
+                where = environment[RUN]
+                name = Path(where).name
+                runs.append(LiveRun(name, where, process.pid, process.username(), process.create_time()))
+        except (psutil.Error, OSError):
+            continue  # somebody else's, or gone
+    return sorted(runs, key=lambda run: run.started_s)
+
+
+def _is_first(pid: int) -> bool:
+    """Whether it is process 1 of a PID namespace below ours: others of a run have its environment too."""
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("NSpid:"):
+            numbers = line.split()[1:]
+            return len(numbers) > 1 and numbers[-1] == "1"
+    return False
+
+
+def choose(wanted: str, runs: Sequence[LiveRun]) -> LiveRun:
+    """The run of this name, folder or pid, or the only one whose name has `wanted` in it. BadInput else."""
+    if not runs:
+        raise BadInput("RUN", wanted, "is not alive: no run of yours is")
+    folder = str(Path(wanted).resolve())
+    exact = [run for run in runs if wanted in (run.name, str(run.pid)) or run.where == folder]
+    found = exact or [run for run in runs if wanted in run.name]
+    if not found:
+        problem = near_miss(wanted, [run.name for run in runs]).replace("known", "a run that is alive", 1)
+        raise BadInput("RUN", wanted, problem)
+    if len(found) > 1:
+        raise BadInput("RUN", wanted, f"may be several: {', '.join(f'{run.name} (pid {run.pid})' for run in found)}")
+    return found[0]
+
+
+def execute(wanted: str, node: str, command: Sequence[str]) -> NoReturn:
+    """Become the command in a GPU (or switch) of a live run: its network, its files in /run, its processes."""
+    run = choose(wanted, find())
+    nodes = run.nodes
+    if not nodes:
+        raise BadInput("RUN", wanted, "has no fabric up at the moment: it is building, or about to end")
+    if node not in nodes:
+        raise BadInput("GPU", node, near_miss(node, nodes).replace("known", f"in {run.name}", 1))
+    program = shutil.which("nsenter", path=SEARCH_PATH)
+    if program is None:
+        raise MachineLacks("this machine lacks nsenter", BOOTSTRAP)
+    # root needs no part in the user namespace of somebody's capsule, and would lose its own in it
+    user = [] if os.geteuid() == 0 else ["--user", "--preserve-credentials"]
+    network = f"--net=/proc/{run.pid}/root{NETNS_DIR}/{node}"
+    os.environ["PATH"] = SEARCH_PATH
+    os.execv(program, [program, f"--target={run.pid}", *user, "--mount", "--pid", network, "--", *command])
+
+
+def print_table(runs: Sequence[LiveRun], console: Console) -> None:
+    """A line a run."""
+    if not runs:
+        console.print("no run is alive")
+        return
+    table = Table(box=None, pad_edge=False)
+    for column in ("RUN", "PID", "USER", "FOR", "FABRIC", "FOLDER"):
+        table.add_column(column, overflow="fold")
+    for run in runs:
+        gpus = sum(node.startswith("d") for node in run.nodes)
+        lasted = format_time(max(1.0, time.time() - run.started_s), 3)
+        table.add_row(run.name, str(run.pid), run.user, lasted, f"{gpus} GPUs" if gpus else "none up", run.where)
+    console.print(table)

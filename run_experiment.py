@@ -1,0 +1,36 @@
+#!/usr/bin/env python3
+"""Railyard's door: `sudo python run_experiment.py` runs the quickstart, `--help` tells the rest.
+
+Kept readable to old Pythons, so that one that can't run Railyard can say what to type instead.
+"""
+
+import sys
+from pathlib import Path
+
+HOME = Path(__file__).resolve().parent
+OURS = ("controller", "experiments", "failure", "results", "topologies", "workloads")
+
+
+def wrong_python(why: str) -> int:
+    """One line with what to type instead; exit status 3, for something that the machine lacks."""
+    python, arguments = HOME / ".venv" / "bin" / "python", " ".join(sys.argv[1:])
+    instead = f"{python} {HOME / 'run_experiment.py'}" if python.exists() else f"sudo {HOME / 'script' / 'run'}"
+    print(f"error: {sys.executable} {why}; type: {instead} {arguments}".rstrip(), file=sys.stderr)
+    return 3
+
+
+def main() -> int:
+    if sys.version_info < (3, 11):  # noqa: UP036 (it is for those that the project isn't for)
+        return wrong_python(f"is Python {sys.version_info[0]}.{sys.version_info[1]}, and 3.11 or later is needed")
+    sys.path.insert(0, str(HOME))
+    try:
+        from experiments.cli import main as run
+    except ImportError as error:
+        if (error.name or "").partition(".")[0] in OURS:
+            raise
+        return wrong_python(f"lacks {error.name or error}")
+    return run()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
