@@ -100,7 +100,7 @@ def _run(
     folder.check(out)
     _check_machine(spec)
     with folder.made(out) as where:
-        status = capsule.enter(_again(), inside.task_of_run(spec, where, quiet), run=str(where))
+        status = capsule.enter(_again(), inside.task_of_run(spec, where, quiet), run=f"{spec.name} {where}")
     report = out / "report.html"
     if not quiet and report.exists():
         print(f"{report}")
@@ -192,7 +192,7 @@ def shell(name: Name, overrides: Overrides) -> int:
     """Build an experiment's first fabric, with its controller, and open Mininet's command line on it."""
     spec = load(name, overrides)
     _check_machine(spec)
-    return capsule.enter(_again(), inside.task_of_shell(spec), run=f"shell-{spec.name}", interactive=True)
+    return capsule.enter(_again(), inside.task_of_shell(spec), run=f"{spec.name} shell-{spec.name}", interactive=True)
 
 
 @app.command()
@@ -203,7 +203,7 @@ def ps() -> None:
 
 @app.command("exec", context_settings={"allow_interspersed_args": False, "ignore_unknown_options": True})
 def execute(
-    run: Annotated[str, typer.Argument(metavar="RUN", help="A name (or a part of it) or a pid that `ps` shows.")],
+    run: Annotated[str, typer.Argument(metavar="RUN", help="A run that `ps` shows: its name, experiment or pid.")],
     gpu: Annotated[str, typer.Argument(metavar="GPU", help="d0g1, or a switch: rail1.")],
     command: Annotated[list[str], typer.Argument(metavar="CMD...", help="What to run there.")],
 ) -> None:

@@ -25,7 +25,9 @@ def main() -> int:
     task = capsule.prepare()
     try:
         capsule.take_signals(interactive=task["do"] == "shell")
-        status = _TASKS[task["do"]](ExperimentSpec.model_validate(task["spec"]), task)
+        spec = ExperimentSpec.model_validate(task["spec"])
+        capsule.add_hosts({gpu.name: gpu.ip for fabric in spec.fabrics for gpu in nominal_plan(fabric).gpus})
+        status = _TASKS[task["do"]](spec, task)
     except capsule.Stopped as stopped:
         return stopped.exit_status
     return capsule.stopped_by() or status
@@ -53,6 +55,7 @@ def _shell(spec: ExperimentSpec, task: Mapping[str, Any]) -> int:
     with console.status(f"building {spec.labels[0]}, {fabric.domains} domains x {fabric.rails} rails"):
         net.start()
     console.print("Mininet's CLI. GPUs are d0g0 and on. Try: d0g0 ping -c 3 d1g1; pingall; help; exit", highlight=False)
+    CLI.readlineInited = True  # or it would leave a history file in the home folder
     CLI(net)
     net.stop()
     return 0

@@ -21,8 +21,9 @@ from topologies.units import format_time
 
 @dataclass(frozen=True, slots=True)
 class LiveRun:
-    """`name`: the last part of the run's folder, or `shell-NAME`. `pid`: process 1 of its capsule, seen from here."""
+    """`name`: the last part of its folder `where`, or `shell-NAME`. `pid`: process 1 of its capsule, seen from here."""
 
+    experiment: str
     name: str
     where: str
     pid: int
@@ -43,9 +44,9 @@ def find() -> list[LiveRun]:
         try:
             environment = process.environ()
             if environment.get(MARKER) == "1" and environment.get(RUN) and _is_first(process.pid):
-                where = environment[RUN]
-                name = Path(where).name
-                runs.append(LiveRun(name, where, process.pid, process.username(), process.create_time()))
+                experiment, _, where = environment[RUN].partition(" ")
+                who = (process.pid, process.username(), process.create_time())
+                runs.append(LiveRun(experiment, Path(where).name, where, *who))
         except (psutil.Error, OSError):
             continue  # somebody else's, or gone
     return sorted(runs, key=lambda run: run.started_s)
@@ -61,12 +62,12 @@ def _is_first(pid: int) -> bool:
 
 
 def choose(wanted: str, runs: Sequence[LiveRun]) -> LiveRun:
-    """The run of this name, folder or pid, or the only one whose name has `wanted` in it. BadInput else."""
+    """The run of this name, folder or pid, or the only one of this experiment. BadInput else."""
     if not runs:
         raise BadInput("RUN", wanted, "is not alive: no run of yours is")
     folder = str(Path(wanted).resolve())
     exact = [run for run in runs if wanted in (run.name, str(run.pid)) or run.where == folder]
-    found = exact or [run for run in runs if wanted in run.name]
+    found = exact or [run for run in runs if wanted == run.experiment]
     if not found:
         problem = near_miss(wanted, [run.name for run in runs]).replace("known", "a run that is alive", 1)
         raise BadInput("RUN", wanted, problem)
@@ -99,10 +100,12 @@ def print_table(runs: Sequence[LiveRun], console: Console) -> None:
         console.print("no run is alive")
         return
     table = Table(box=None, pad_edge=False)
-    for column in ("RUN", "PID", "USER", "FOR", "FABRIC", "FOLDER"):
+    for column in ("RUN", "EXPERIMENT", "PID", "USER", "FOR", "FABRIC", "FOLDER"):
         table.add_column(column, overflow="fold")
     for run in runs:
         gpus = sum(node.startswith("d") for node in run.nodes)
         lasted = format_time(max(1.0, time.time() - run.started_s), 3)
-        table.add_row(run.name, str(run.pid), run.user, lasted, f"{gpus} GPUs" if gpus else "none up", run.where)
+        table.add_row(
+            run.name, run.experiment, str(run.pid), run.user, lasted, f"{gpus} GPUs" if gpus else "none up", run.where
+        )
     console.print(table)

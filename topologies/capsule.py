@@ -43,6 +43,7 @@ _ONE_PRESS_S: Final = 1.0
 _PRESSES: Final = 3
 _PR_SET_PDEATHSIG: Final = 1
 _MS_NOSUID_NODEV: Final = 2 | 4
+_MS_BIND: Final = 4096
 _libc: Final = ctypes.CDLL(None, use_errno=True)
 
 
@@ -204,10 +205,22 @@ def _read_task() -> dict[str, Any]:
     return task
 
 
+def add_hosts(addresses: Mapping[str, str]) -> None:
+    """Let programs in the capsule know these names (name: address), by an /etc/hosts of its own."""
+    machine, own = Path("/etc/hosts"), _SCRATCH / "hosts"
+    if machine.exists():
+        own.write_text(machine.read_text() + "".join(f"{ip} {name}\n" for name, ip in addresses.items()))
+        _mount(str(own), str(machine), "", _MS_BIND)
+
+
 def _mount_tmpfs(place: str) -> None:
-    if _libc.mount(b"tmpfs", place.encode(), b"tmpfs", _MS_NOSUID_NODEV, b"mode=755") != 0:
+    _mount("tmpfs", place, "tmpfs", _MS_NOSUID_NODEV, "mode=755")
+
+
+def _mount(source: str, target: str, kind: str, flags: int, options: str = "") -> None:
+    if _libc.mount(source.encode(), target.encode(), kind.encode(), flags, options.encode()) != 0:
         why = os.strerror(ctypes.get_errno())
-        raise MachineLacks(f"this machine refuses a private {place} ({why})", "use sudo")
+        raise MachineLacks(f"this machine refuses a private {target} ({why})", "use sudo")
 
 
 class _Stop:
@@ -241,12 +254,17 @@ _stop: Final = _Stop()
 def take_signals(interactive: bool = False) -> None:
     """From now on a signal raises `Stopped`, here and now if one came since the start.
 
-    `interactive`: Ctrl-C raises KeyboardInterrupt, each time.
+    `interactive`: Ctrl-C raises KeyboardInterrupt, each time, and the others SystemExit.
     """
     for number in _STOPPING:
-        handler = signal.default_int_handler if interactive and number == signal.SIGINT else _stop
-        signal.signal(number, handler)
+        signal.signal(number, _leave if interactive else _stop)
+    if interactive:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOPPING)
+
+
+def _leave(number: int, frame: FrameType | None) -> NoReturn:
+    sys.exit(128 + number)
 
 
 def stopped_by() -> int | None:
