@@ -1,0 +1,154 @@
+"""Fabrics to test on: built with a controller, its events kept, and packets that tell which way they went."""
+
+import select
+import socket
+import struct
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any, TypeVar
+
+from controller.handle import ControllerProcess
+from topologies import namespaces
+from topologies.addresses import Gpu, gpu_of_ip
+from topologies.machine import datapath_choice, detect
+from topologies.net import FabricNet
+from topologies.ovs import OVS_DIR, Datapath
+from topologies.plan import make_plan
+from topologies.spec import parse_fabric
+
+RAIL_BPS = 100_000_000
+TRACE_PORT = 33434
+WAIT_S = 1.0
+IP_RECVERR = 11  # <linux/in.h>; the socket module doesn't name it
+TIME_EXCEEDED = 11
+_T = TypeVar("_T")
+
+
+@cache
+def datapath() -> Datapath:
+    """What this machine's Open vSwitch runs on."""
+    return datapath_choice(detect())[0]
+
+
+def eventually(look: Callable[[], _T], within_s: float = 5.0) -> _T:
+    """What `look` gives once that is true; AssertionError with the last value if it doesn't become so in time."""
+    deadline = time.monotonic() + within_s
+    while not (seen := look()):
+        assert time.monotonic() < deadline, f"still {seen!r} after {within_s} s"
+        time.sleep(0.005)
+    return seen
+
+
+@dataclass
+class Fabric:
+    """A running fabric. Nothing needs to be stopped: the test's capsule ends with it."""
+
+    net: FabricNet
+    controller: ControllerProcess
+    events: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
+
+    @property
+    def gpus(self) -> tuple[Gpu, ...]:
+        return self.net.plan.gpus
+
+    def whats(self) -> list[str]:
+        return [what for what, _ in self.events]
+
+    def await_event(self, what: str, times: int = 1) -> None:
+        eventually(lambda: self.whats().count(what) >= times)
+
+    def in_node(self, node: str, *argv: str) -> str:
+        """Run a command in a node's namespace."""
+        with namespaces.inside(node):
+            return namespaces.run(argv)
+
+    def set_link(self, gpu: Gpu, state: str) -> None:
+        """Cut (`down`) or mend (`up`) a GPU's rail link, at the switch's end, so that the GPU keeps its routes."""
+        end = self.net.plan.rail_link(gpu).b
+        self.in_node(end.node, "ip", "link", "set", end.interface, state)
+
+    def flows(self, switch: str) -> list[str]:
+        """The switch's flow table, without its counters."""
+        said = self.openflow(switch, "dump-flows", "--no-stats").splitlines()
+        return sorted(line.strip() for line in said if "actions" in line)
+
+    def openflow(self, switch: str, verb: str, *words: str) -> str:
+        target = f"unix:{OVS_DIR / switch / switch}.mgmt"
+        options = [word for word in words if word.startswith("--")]
+        return namespaces.run(["ovs-ofctl", "-O", "OpenFlow13", *options, verb, target, *set(words) - set(options)])
+
+    def routes(self) -> dict[str, str]:
+        """Every GPU's routes, as the kernel has them."""
+        return {gpu.name: self.in_node(gpu.name, "ip", "route", "show", "table", "all") for gpu in self.gpus}
+
+    def packets_to_spines(self) -> dict[int, int]:
+        """By spine: packets that all rail switches together have sent up to it."""
+        counters = self.controller.port_counters(len(self.net.plan.switches))
+        sent: dict[int, int] = {}
+        for link in self.net.plan.uplinks:
+            spine = int(link.b.node.removeprefix("spine"))
+            sent[spine] = sent.get(spine, 0) + counters[link.a.node][link.a.port or 0]["tx_packets"]
+        return sent
+
+    def trace(self, src: Gpu, dst: Gpu, wait_s: float = WAIT_S) -> list[Gpu] | None:
+        """The GPUs that a packet visits on its way, `dst` last; None if it is lost. ICMP tells, as for traceroute."""
+        with namespaces.inside(src.name), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            probe.setsockopt(socket.IPPROTO_IP, IP_RECVERR, 1)
+            visited: list[Gpu] = []
+            for ttl in range(1, 6):
+                probe.setsockopt(socket.IPPROTO_IP, socket.IP_TTL, ttl)
+                try:
+                    probe.sendto(b"?", (dst.ip, TRACE_PORT))
+                except OSError:
+                    return None  # no route
+                answer = _icmp_answer(probe, wait_s)
+                if answer is None:
+                    return None
+                kind, gpu = answer
+                visited.append(gpu)
+                if kind != TIME_EXCEEDED:
+                    return visited if gpu == dst else None
+        return None
+
+    def arrivals(self, src: Gpu, dst: Gpu, source_ports: range) -> set[int]:
+        """The source ports of those UDP packets, one from each, that arrive."""
+        with namespaces.inside(dst.name):
+            sink = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+            sink.bind((dst.ip, 4242))
+        with namespaces.inside(src.name):
+            for port in source_ports:
+                with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
+                    sender.bind((src.ip, port))
+                    sender.sendto(b"?", (dst.ip, 4242))
+        found: set[int] = set()
+        with sink:
+            while len(found) < len(source_ports) and select.select([sink], [], [], 0.3)[0]:
+                found.add(sink.recvfrom(16)[1][1])
+        return found
+
+
+def _icmp_answer(probe: socket.socket, wait_s: float) -> tuple[int, Gpu] | None:
+    """(ICMP type, who sent it) of the next error that comes back to this socket."""
+    errors = select.poll()
+    errors.register(probe, 0)  # POLLERR is always asked for
+    if not errors.poll(1000 * wait_s):
+        return None
+    _, ancillary, _, _ = probe.recvmsg(64, 256, socket.MSG_ERRQUEUE)
+    data = next(data for level, kind, data in ancillary if (level, kind) == (socket.IPPROTO_IP, IP_RECVERR))
+    _, _, icmp_type, _, _, _, _ = struct.unpack_from("=IBBBBII", data)
+    return icmp_type, gpu_of_ip(socket.inet_ntoa(data[20:24]))  # struct sockaddr_in of the offender follows
+
+
+def build(kind: str, domains: int, rails: int, reroute: bool = True, backups: bool = True, **more: Any) -> Fabric:
+    """A fabric with its controller, ready for traffic. `more`: other keys of a fabric's spec."""
+    spec = parse_fabric({"kind": kind, "domains": domains, "rails": rails, **more})
+    events: list[tuple[str, dict[str, Any]]] = []
+    controller = ControllerProcess(reroute, lambda ns, what, detail: events.append((what, detail)))
+    net = FabricNet(make_plan(spec, RAIL_BPS), datapath(), controller, backups)
+    net.start()
+    for gpu in net.plan.gpus:
+        with namespaces.inside(gpu.name):
+            namespaces.set_sysctl("net/ipv4/icmp_ratelimit", 0)  # or the kernel would answer one trace a second
+    return Fabric(net, controller, events)

@@ -1,0 +1,63 @@
+"""Built fabrics: everybody reaches everybody by the policy's path, and Mininet's own ways of asking work."""
+
+from pathlib import Path
+
+import pytest
+
+from controller.paths import default_path
+from tests.emulation.fabrics import build
+from topologies import namespaces
+from topologies.addresses import Gpu
+from topologies.spec import POLICIES, Kind, Policy
+
+pytestmark = pytest.mark.capsule
+CHOICES = [(kind, policy) for kind, policies in POLICIES.items() for policy in policies]
+
+
+def expected_hops(policy: Policy, src: Gpu, dst: Gpu) -> list[Gpu]:
+    """Whom a packet visits."""
+    if src.domain == dst.domain:
+        return [dst]
+    path = default_path(policy, src, dst)
+    match path.kind:
+        case "dr":
+            return [Gpu(src.domain, dst.rank), dst]
+        case "rd":
+            return [Gpu(dst.domain, src.rank), dst]
+        case _:
+            return [dst]
+
+
+@pytest.mark.parametrize(("kind", "policy"), CHOICES)
+@pytest.mark.parametrize(("domains", "rails"), [(2, 2), (3, 2)])
+def test_all_reach_all_by_the_policys_path(kind: Kind, policy: Policy, domains: int, rails: int) -> None:
+    fabric = build(kind, domains, rails, policy=policy)
+    assert fabric.net.pingAll(timeout="1") == 0
+    up_before = fabric.packets_to_spines()
+    for src in fabric.gpus:
+        for dst in fabric.gpus:
+            if src != dst:
+                assert fabric.trace(src, dst) == expected_hops(policy, src, dst), f"{src.name} -> {dst.name}"
+    used_spines = fabric.packets_to_spines() != up_before
+    assert used_spines == (kind == "rail-optimized" and policy == "spine")
+
+
+def test_it_is_a_mininet_network() -> None:
+    fabric = build("rail-only", 2, 2)
+    gpu = fabric.net.get("d0g1")
+    assert gpu.IP() == "198.18.2.0"
+    assert "ttl=63" in gpu.cmd("ping -c1 -W1", fabric.net.get("d1g0").IP())  # one GPU on the way
+    assert gpu.popen(["hostname"]).wait() == 0
+    assert [host.name for host in fabric.net.hosts] == ["d0g0", "d0g1", "d1g0", "d1g1"]
+    assert len(fabric.net.links) == 8
+    received, sent = fabric.net.iperf((gpu, fabric.net.get("d1g1")), seconds=1)
+    assert 80 < float(received.split()[0]) < 101 < 1000 * float(sent.split()[0])
+
+
+def test_stopped_it_leaves_no_process_and_no_namespace() -> None:
+    fabric = build("rail-optimized", 2, 2)
+    fabric.net.get("d0g0").cmd("true")
+    assert len(list(namespaces.NETNS_DIR.iterdir())) == 4 + 2 + 4
+    fabric.net.stop()
+    assert list(namespaces.NETNS_DIR.iterdir()) == []
+    assert [path.name for path in Path("/proc").iterdir() if path.name.isdigit()] == ["1"]
