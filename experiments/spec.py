@@ -1,9 +1,9 @@
 """What an experiment is: fabrics, what runs on them, what breaks, how often. Read from YAML and checked as a whole."""
 
 import re
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
+from itertools import count
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
@@ -117,15 +117,13 @@ def _traits(fabric: FabricSpec) -> dict[str, str]:
 
 def distinct_labels(names: Sequence[str], traits: Sequence[Mapping[str, str]]) -> tuple[str, ...]:
     """Each name with those of its traits that differ among its namesakes, and a number where that doesn't suffice."""
-    labels = []
+    labels: list[str] = []
     for name, mine in zip(names, traits, strict=True):
         namesakes = [t for n, t in zip(names, traits, strict=True) if n == name]
         telling = [value for key, value in mine.items() if len({t[key] for t in namesakes}) > 1]
-        labels.append(" ".join([name, *telling]))
-    used: Counter[str] = Counter()
-    for i, label in enumerate(labels):
-        used[label] += 1
-        labels[i] = f"{label} {used[label]}" if used[label] > 1 else label
+        label = " ".join([name, *telling])
+        numbered = (label if n == 1 else f"{label} {n}" for n in count(1))
+        labels.append(next(choice for choice in numbered if choice not in labels))
     return tuple(labels)
 
 

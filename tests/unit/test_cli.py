@@ -1,0 +1,260 @@
+"""The command line: one line for whatever is wrong, the right exit status, and nothing built or lost before that."""
+
+import csv
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from experiments import catalogue, cli, live
+from experiments.spec import load, parse
+from results import store
+from tests.unit.results_sample import sample_run
+from topologies import capsule
+from topologies.machine import Machine, detect
+
+ROOT = Path(__file__).parents[2]
+HERE = detect()
+ABLE = replace(
+    HERE,
+    root=True,
+    capsule_why="",
+    tun_why="",
+    programs={name: f"/usr/bin/{name}" for name in ("unshare", "nsenter", "ip", "tc", "mnexec", "ethtool", "iperf3")}
+    | {name: name for name in ("ovs-vswitchd", "ovsdb-server", "ovsdb-tool", "ovs-vsctl", "ovs-ofctl", "ovs-appctl")},
+    ovs_version="3.1.0",
+    kernel="6.1.0",
+    kernel_datapath=False,
+    qdiscs=frozenset({"htb"}),
+    cores=2,
+    memory_bytes=8_000_000_000,
+)
+
+
+class Entered:
+    """Stands for the capsule: notes what it was given."""
+
+    def __init__(self, status: int = 0) -> None:
+        self.status = status
+        self.task: Mapping[str, Any] | None = None
+
+    def __call__(self, argv: Sequence[str], task: Mapping[str, Any], run: str = "", interactive: bool = False) -> int:
+        self.task = task
+        return self.status
+
+
+def rows_of(path: Path) -> list[dict[str, str]]:
+    return list(csv.DictReader(path.read_text().splitlines()))
+
+
+@pytest.fixture
+def entered(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Entered:
+    """A machine that can do everything, somewhere to write, and no capsule."""
+    stand_in = Entered()
+    monkeypatch.setattr(capsule, "enter", stand_in)
+    monkeypatch.setattr(cli, "detect", lambda: ABLE)
+    monkeypatch.chdir(tmp_path)
+    return stand_in
+
+
+@pytest.mark.parametrize(
+    ("line", "status", "message"),
+    [
+        ("rnu", 2, "No such command 'rnu'. Did you mean 'run'?; see run_experiment.py --help"),
+        ("quickstart", 2, "quickstart is an experiment, not a command; type: run_experiment.py run quickstart"),
+        ("run", 2, "Missing argument 'NAME|FILE'; see run_experiment.py run --help"),
+        ("run quickstart more", 2, "Got unexpected extra argument(s) (more); see run_experiment.py run --help"),
+        ("run recovery-of", 2, "NAME: 'recovery-of' is not a known experiment: did you mean 'recovery-off'? allowed "
+            "are collectives, collectives-64, dense-cross-rail, moe-slowdown, quickstart, recovery, recovery-off; "
+            "or a file, such as ./mine.yaml"),
+        ("run ./none.yaml", 2, "FILE: './none.yaml' can't be read: No such file or directory"),
+        ("run quickstart -o domains=1", 2, "fabrics.0.domains: 1 must be 2 or more"),
+        ("run quickstart -o rails=1", 2, "fabrics.0.rails: 1 must be 2 or more"),
+        ("run quickstart -o mtu=576", 2, "fabrics.0.mtu: 576 must be 1280 or more"),
+        ("run quickstart -o domains=0", 2, "fabrics.0.domains: 0 must be 2 or more"),
+        ("run quickstart -o domains=four", 2, "fabrics.0.domains: 'four' must be a whole number"),
+        ("run quickstart -o rail_rate=-1Mbit", 2,
+            "fabrics.0.rail_rate: '-1Mbit' is not a rate above zero, such as 100Mbit; or auto"),
+        ("run quickstart -o rail_rate=100", 2, "fabrics.0.rail_rate: 100 is not a rate: write a number and one of "
+            "bit, kbit, Kbit, Mbit, Gbit, Tbit, such as 100Mbit; or auto"),
+        ("run quickstart -o rail_rate=100Gbit", 2, "fabrics.0.rail_rate: '100Gbit' is more than this machine carries: "
+            "16 links share 25.6Gbit at best (2 cores), so 1.6Gbit or less; or auto"),
+        ("run quickstart -o rail_rate=50Mbit -o hb_rate=1Tbit", 2, "fabrics.0.hb_rate: '1Tbit' is more than this "
+            "machine carries: 16 links share 80Gbit at best (2 cores), so 5Gbit or less; or auto"),
+        ("run recovery -o domains=1000 -o rails=100", 2, "fabrics.0.domains: 1000 makes 100,000 GPUs with 100 rails, "
+            "which need 100GB of memory or more: this machine has 8GB free"),
+        ("run quickstart -o faults.0.target=d9g9", 2, "faults.0.target: 'd9g9' is no GPU of the rail-only fabric of 4 "
+            "domains x 4 rails: allowed are d0g0 to d3g3"),
+        ("run quickstart --seed -1", 2, "seed: -1 must be 0 or more"),
+        ("run quickstart --out full", 2,
+            "--out: 'full' exists and is not empty: choose another folder, or move this one away"),
+        ("run quickstart --out /run/x", 2, "--out: '/run/x' must not be under /run: a run has one of its own there"),
+        ("run bad.yaml", 2,
+            "FILE: 'bad.yaml' is not YAML: line 1, column 4: found character '%' that cannot start any token"),
+        ("run latin.yaml", 2, "FILE: 'latin.yaml' is not text in UTF-8"),
+        ("run full/", 2, "FILE: 'full/' can't be read: Is a directory"),
+        ("run list.yaml", 2,
+            "FILE: 'list.yaml' must hold keys and values: name, fabrics, workloads or faults, ..."),
+        ("describe nothing-like-it", 2, "NAME: 'nothing-like-it' is not a known experiment: allowed are collectives, "
+            "collectives-64, dense-cross-rail, moe-slowdown, quickstart, recovery, recovery-off; or a file, "
+            "such as ./mine.yaml"),
+        ("predict recovery", 2,
+            "NAME: 'recovery' has no workloads, only faults: there is no formula for these, so run it"),
+        ("report full", 2, "DIR: 'full' is not a run's folder: it has no run.json"),
+        ("exec nobody d0g0 true", 2, "RUN: 'nobody' is not alive: no run of yours is"),
+        ("shell quickstart -o policy=rd -o kind=x", 2,
+            "-o: 'kind' may mean several things: write fabrics.*.kind or workloads.*.kind or faults.*.kind"),
+    ],
+)  # fmt: skip
+def test_bad_input_is_one_line_and_builds_nothing(
+    line: str, status: int, message: str, entered: Entered, tmp_path: Path, capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "kept").touch()
+    (tmp_path / "bad.yaml").write_text("a: %b")
+    (tmp_path / "list.yaml").write_text("- a")
+    (tmp_path / "latin.yaml").write_bytes("name: Zürich".encode("latin-1"))
+    monkeypatch.setattr(live, "find", list)
+    before = sorted(path.name for path in tmp_path.rglob("*"))
+    assert cli.main(line.split()) == status
+    output = capsys.readouterr()
+    assert output.err == f"error: {message}\n"
+    assert output.out == ""
+    assert entered.task is None
+    assert sorted(path.name for path in tmp_path.rglob("*")) == before
+
+
+def test_a_lack_of_the_machine_is_status_3_with_what_to_type(
+    entered: Entered, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    def poor() -> Machine:
+        return replace(ABLE, programs={k: v for k, v in ABLE.programs.items() if not k.startswith("ovs")})
+
+    monkeypatch.setattr(cli, "detect", poor)
+    assert cli.main(["run", "quickstart"]) == 3
+    error = capsys.readouterr().err
+    assert error.startswith("error: this machine lacks Open vSwitch (no ovs-vswitchd")
+    assert error.endswith("; sudo script/bootstrap\n")
+    assert entered.task is None
+    assert not list(tmp_path.iterdir())
+
+
+def test_no_argument_runs_the_quickstart(entered: Entered, tmp_path: Path) -> None:
+    assert cli.main([]) == 0
+    assert entered.task is not None
+    assert parse(entered.task["spec"]) == load("quickstart")
+    assert entered.task["folder"].startswith(f"{tmp_path}/runs/")
+    assert not list(tmp_path.iterdir()), "an empty folder was left"
+
+
+def test_what_is_run_is_what_the_options_say(entered: Entered, tmp_path: Path) -> None:
+    entered.status = 1
+    line = ["run", "collectives", "-o", "domains=2", "-o", "repeats=2", "--seed", "5", "--out", "here", "--quiet"]
+    assert cli.main(line) == 1
+    assert entered.task is not None
+    assert parse(entered.task["spec"]) == load("collectives", ["domains=2", "repeats=2"], seed=5)
+    assert (entered.task["folder"], entered.task["quiet"]) == (str(tmp_path / "here"), True)
+
+
+@pytest.mark.parametrize("status", [0, 1, 2, 3, 130, 143])
+def test_the_exit_status_of_the_run_is_that_of_the_command(status: int, entered: Entered) -> None:
+    entered.status = status
+    assert cli.main(["run", "quickstart"]) == status
+
+
+def test_list_and_describe_tell_of_every_experiment(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["list"]) == 0
+    listed = capsys.readouterr().out
+    for name in catalogue.names():
+        assert name in listed
+        assert cli.main(["describe", name]) == 0
+        told = capsys.readouterr().out
+        spec = load(name)
+        assert spec.title in told
+        assert " ".join(spec.description.split()) in " ".join(told.split())
+        assert len(spec.description) > 200, "a description teaches"
+
+
+@pytest.mark.parametrize("name", [name for name in catalogue.names() if load(name).workloads])
+def test_every_experiment_with_workloads_is_predicted(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["predict", name, "--out", str(tmp_path)]) == 0
+    spec = load(name)
+    rows = rows_of(tmp_path / f"{name}.csv")
+    assert {row["fabric"] for row in rows} == set(spec.labels)
+    assert {row["workload"] for row in rows} == set(spec.workload_labels)
+    assert all(float(row["predicted"]) > 0 and row["equation"] for row in rows)
+    assert (tmp_path / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+    assert spec.labels[0] in capsys.readouterr().out
+
+
+def test_the_slowdown_predicted_is_that_of_the_paper(tmp_path: Path) -> None:
+    """C_S/C_F on a grid of as many rails as domains (Rail-only section IV-B): a twelfth and a ninth."""
+    assert cli.main(["predict", "moe-slowdown", "--out", str(tmp_path)]) == 0
+    rows = rows_of(tmp_path / "moe-slowdown.csv")
+    a2a = {row["fabric"]: float(row["predicted"]) for row in rows if row["phase"] == "moe-a2a"}
+    for platform, ratio in (("a100", 12), ("h100", 9)):
+        slower = a2a[f"rail-only {platform}"] / a2a[f"rail-optimized {platform}"]
+        assert slower == pytest.approx(1 + 1 / ratio, rel=1e-3)
+
+
+def test_a_prediction_never_overwrites_something_else(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    line = ["predict", "collectives", "--out", str(tmp_path)]
+    assert cli.main(line) == 0
+    assert cli.main(line) == 0, "the same again loses nothing"
+    (tmp_path / "collectives.csv").write_text("my notes")
+    capsys.readouterr()
+    assert cli.main(line) == 2
+    assert capsys.readouterr().err == (
+        f"error: --out: {str(tmp_path)!r} has another collectives.csv already, which is left as it is\n"
+    )
+    assert (tmp_path / "collectives.csv").read_text() == "my notes"
+
+
+def test_a_report_is_drawn_anew(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    store.save(sample_run(domains=2, rails=2, repeats=1), tmp_path)
+    before = (tmp_path / "report.html").read_bytes()
+    (tmp_path / "report.html").unlink()
+    assert cli.main(["report", str(tmp_path)]) == 0
+    assert (tmp_path / "report.html").read_bytes() == before
+    assert "quickstart" in capsys.readouterr().out
+
+
+def test_help_has_examples_and_exit_statuses(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["--help"]) == 0
+    told = capsys.readouterr().out
+    assert all(text in told for text in ("sudo script/run", "-o fault_repeats=3", "143 stopped by", "doctor"))
+
+
+def test_an_experiment_of_ones_own_runs_from_its_file(entered: Entered, tmp_path: Path) -> None:
+    data = {"name": "mine", "fabrics": [{"kind": "rail-only"}], "workloads": [{"kind": "moe"}]}
+    (tmp_path / "mine.yaml").write_text(yaml.safe_dump(data))
+    assert cli.main(["run", "mine.yaml"]) == 0
+    assert entered.task is not None
+    assert entered.task["spec"]["name"] == "mine"
+
+
+def test_another_python_says_what_to_type(tmp_path: Path) -> None:
+    """An environment without our packages, from another folder."""
+    command = [sys.executable, "-S", str(ROOT / "run_experiment.py"), "run", "quickstart"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert done.returncode == 3
+    assert done.stdout == ""
+    assert done.stderr.startswith(f"error: {sys.executable} lacks ")
+    assert done.stderr.endswith(" run quickstart\n")
+    assert done.stderr.count("\n") == 1
+    assert str(ROOT) in done.stderr
+
+
+def test_it_runs_from_another_folder(tmp_path: Path) -> None:
+    command = [sys.executable, str(ROOT / "run_experiment.py"), "list"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "quickstart" in done.stdout

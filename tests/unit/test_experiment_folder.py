@@ -1,0 +1,98 @@
+"""Where a run writes: nothing there is ever lost, and nothing empty is left behind."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from experiments import folder
+from topologies.errors import BadInput, MachineLacks
+
+
+def problem(out: Path) -> str:
+    with pytest.raises(BadInput) as caught:
+        folder.check(out)
+    return str(caught.value).replace(str(out.parent), "")
+
+
+def test_a_folder_with_something_in_it_is_refused_and_left_alone(tmp_path: Path) -> None:
+    out = tmp_path / "mine"
+    out.mkdir()
+    folder.check(out)
+    (out / "thesis.txt").write_text("years")
+    assert problem(out) == ("--out: '/mine' exists and is not empty: choose another folder, or move this one away")
+    assert (out / "thesis.txt").read_text() == "years"
+
+
+def test_what_is_no_folder_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "link").symlink_to("nowhere")
+    assert problem(tmp_path / "file") == "--out: '/file' exists and is no folder: choose another"
+    assert problem(tmp_path / "link") == "--out: '/link' is a link to nowhere: choose another folder"
+    assert "is no folder" in problem(tmp_path / "file" / "below")
+
+
+@pytest.mark.parametrize(
+    ("out", "message"),
+    [
+        ("/run/x", "--out: '/run/x' must not be under /run: a run has one of its own there"),
+        ("/var/run/x", "--out: '/var/run/x' must not be under /run: a run has one of its own there"),
+        ("/dev/shm/a/b", "--out: '/dev/shm/a/b' must not be under /dev/shm: a run has one of its own there"),
+        ("x" * 300, f"--out: '{'x' * 300}' can't be used: file name too long"),
+        ("a\0b", "--out: 'a\\x00b' is no path: embedded null byte"),
+    ],
+)
+def test_what_a_run_could_not_write_is_refused(out: str, message: str) -> None:
+    with pytest.raises(BadInput) as caught:
+        folder.check(Path(out))
+    assert str(caught.value) == message
+
+
+def test_a_full_disk_is_told_before_anything_is_built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = os.statvfs(tmp_path)
+    full = os.statvfs_result((*tuple(real)[:4], 1, *tuple(real)[5:10]))
+    monkeypatch.setattr("os.statvfs", lambda _: full)
+    with pytest.raises(MachineLacks, match=r"^the disk is full: .* free at .*, 50MB needed; free some, or choose"):
+        folder.check(tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_folder_that_stayed_empty_goes_with_the_parents_that_were_made_for_it(tmp_path: Path) -> None:
+    with folder.made(tmp_path / "a" / "b" / "c") as where:
+        assert where.is_dir()
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_folder_with_results_stays_and_so_does_one_that_was_there(tmp_path: Path) -> None:
+    with folder.made(tmp_path / "a" / "b") as where:
+        (where / "results.csv").touch()
+    assert (tmp_path / "a" / "b" / "results.csv").exists()
+    (tmp_path / "mine").mkdir()
+    with folder.made(tmp_path / "mine"):
+        pass
+    assert (tmp_path / "mine").is_dir()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can hand something over")
+def test_what_root_wrote_in_somebodys_folder_is_theirs(tmp_path: Path) -> None:
+    os.chown(tmp_path, 1234, 2345)
+    outside = tmp_path.parent / "not-theirs"
+    outside.touch()
+    with folder.made(tmp_path / "runs" / "one") as where:
+        (where / "deep").mkdir()
+        (where / "deep" / "file").touch()
+        (where / "link").symlink_to(outside)
+    written = [tmp_path / "runs", where, where / "deep", where / "deep" / "file", where / "link"]
+    assert {(path.lstat().st_uid, path.lstat().st_gid) for path in written} == {(1234, 2345)}
+    assert outside.stat().st_uid == 0
+
+
+def test_two_runs_in_a_second_have_folders_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    names = []
+    for _ in range(3):
+        out = folder.default("quickstart")
+        out.mkdir(parents=True)
+        names.append(out)
+    assert len(set(names)) == 3
+    assert all(out.parent == Path("runs") and "Z-quickstart" in out.name for out in names)

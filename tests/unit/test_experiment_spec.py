@@ -1,0 +1,191 @@
+"""Experiments as people write them: what is refused and how it is said, labels, and the way there and back."""
+
+from typing import Any
+
+import pytest
+import yaml
+
+from experiments import catalogue
+from experiments.spec import distinct_labels, load, parse, resolved
+from topologies.errors import BadInput
+
+FABRIC = {"kind": "rail-only"}
+MOE = {"kind": "moe", "duration": "2s"}
+LINK_DOWN = {"kind": "link-down", "target": "d0g1"}
+
+
+def experiment(**changes: Any) -> dict[str, Any]:
+    return {"name": "mine", "fabrics": [FABRIC], "workloads": [MOE], **changes}
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (3, "experiment: 3 must be keys and values: name, fabrics, workloads or faults, ..."),
+        ({"fabrics": [FABRIC], "workloads": [MOE]}, "name: nothing given, but this key is needed"),
+        ({"name": "mine", "workloads": [MOE]}, "fabrics: nothing given, but this key is needed"),
+        (experiment(name="Mine!"), "name: 'Mine!' must be lower-case letters, digits and single hyphens between them"),
+        (experiment(fabrics=[]), "fabrics: [] must have 1 or more"),
+        (experiment(fabrics=FABRIC), "fabrics: {'kind': 'rail-only'} must be a list"),
+        (experiment(fabrics=["rail-only"]), "fabrics.0: 'rail-only' must be keys and values"),
+        (experiment(fabrics=[FABRIC, {"kind": "rail-only", "rails": 1}]), "fabrics.1.rails: 1 must be 2 or more"),
+        (experiment(fabrics=[{"kind": "rail-only", "domains": 1}]), "fabrics.0.domains: 1 must be 2 or more"),
+        (
+            experiment(fabrics=[{"kind": "rail-only", "domain": 1}]),
+            "fabrics.0.domain: 1 is not a known key: did you mean 'domains'? allowed are domains, hb_rate, kind, mtu, "
+            "oversubscription, platform, policy, rail_rate, rails, spines",
+        ),
+        (
+            experiment(fabrics=[{"kind": "rail-only", "rail_rate": "900kbit"}]),
+            "fabrics.0.rail_rate: '900kbit' must be 1Mbit or more: packets are whole, and too few to show anything",
+        ),
+        (
+            experiment(fabrics=[{"kind": "rail-only", "hb_rate": "1Gbit"}]),
+            "fabrics.0.hb_rate: '1Gbit' can't be given without rail_rate: an auto rail may come out above it",
+        ),
+        (
+            experiment(fabrics=[{"kind": "rail-only", "domains": 512, "rails": 8}]),
+            "fabrics.0.domains: 512 makes 4,096 GPUs with 8 rails: workloads are for 1,024 or fewer",
+        ),
+        (experiment(workloads=[]), "workloads: [] must have 1 or more, unless there are faults"),
+        (experiment(workloads=MOE), "workloads: {'kind': 'moe', 'duration': '2s'} must be a list"),
+        (
+            experiment(workloads=[MOE, {"kind": "mo"}]),
+            "workloads.1.kind: 'mo' is not known: did you mean 'moe'? allowed are collective, gpt, moe",
+        ),
+        (experiment(workloads=[{**MOE, "all_to_alls": 0}]), "workloads.0.all_to_alls: 0 must be 1 or more"),
+        (
+            experiment(
+                workloads=[
+                    {
+                        "kind": "gpt",
+                        "parallelism": {
+                            "tensor": 3,
+                            "pipeline": 2,
+                            "data": 2,
+                            "micro_batch": 1,
+                            "global_batch": 8,
+                        },
+                    },
+                ]
+            ),
+            "workloads.0.parallelism.data: 2 must be such that tensor * pipeline * data is the fabric's 4 x 4 = 16 "
+            "GPUs, not 3 * 2 * 2 = 12",
+        ),
+        (
+            experiment(faults=[LINK_DOWN, {"kind": "link-up", "target": "d0g1"}]),
+            "faults.1.kind: 'link-up' is not known: did you mean 'link-down'? allowed are gpu-crash, link-down, "
+            "rail-switch-crash",
+        ),
+        (
+            experiment(faults=[{"kind": "gpu-crash", "target": "d4g0"}]),
+            "faults.0.target: 'd4g0' is no GPU of the rail-only fabric of 4 domains x 4 rails: "
+            "allowed are d0g0 to d3g3",
+        ),
+        (
+            experiment(faults=[{"kind": "link-down", "target": "d00g1"}]),
+            "faults.0.target: 'd00g1' is no GPU of the rail-only fabric of 4 domains x 4 rails: "
+            "allowed are d0g0 to d3g3",
+        ),
+        (
+            experiment(faults=[{"kind": "link-down", "target": "rail1"}]),
+            "faults.0.target: 'rail1' is no GPU of the rail-only fabric of 4 domains x 4 rails: "
+            "allowed are d0g0 to d3g3",
+        ),
+        (
+            experiment(faults=[{"kind": "rail-switch-crash", "target": "d0g1"}]),
+            "faults.0.target: 'd0g1' is no rail switch of the rail-only fabric of 4 domains x 4 rails: "
+            "allowed are rail0 to rail3",
+        ),
+        (
+            experiment(
+                fabrics=[FABRIC, {"kind": "single-switch"}], faults=[{"kind": "rail-switch-crash", "target": "rail1"}]
+            ),
+            "faults.0.target: 'rail1' is no rail switch of the single-switch fabric of 4 domains x 4 rails: "
+            "allowed are switch0",
+        ),
+        (experiment(faults=[{**LINK_DOWN, "at": "0s"}]), "faults.0.at: '0s' is not a time above zero, such as 20ms"),
+        (
+            experiment(faults=[{**LINK_DOWN, "repair": 2}]),
+            "faults.0.repair: 2 is not a time: write a number and one of ns, us, ms, s, min, such as 20ms",
+        ),
+        (experiment(reroute="maybe"), "reroute.0: 'maybe' is not known: allowed are off, on"),
+        (experiment(reroute=["on", "on"]), "reroute: ['on', 'on'] must name on and off once each"),
+        (experiment(reroute=[]), "reroute: [] must have 1 or more"),
+        (experiment(repeats=0), "repeats: 0 must be 1 or more"),
+        (experiment(repeats=True), "repeats: True must be a whole number"),
+        (experiment(fault_repeats=-1), "fault_repeats: -1 must be 1 or more"),
+        (experiment(seed="one"), "seed: 'one' must be a whole number"),
+        (experiment(seed=-1), "seed: -1 must be 0 or more"),
+        (
+            experiment(repeat=2),
+            "repeat: 2 is not a known key: did you mean 'repeats'? allowed are description, fabrics, fault_repeats, "
+            "faults, name, repeats, reroute, seed, title, workloads",
+        ),
+    ],
+)
+def test_what_cannot_be_is_told_by_field_value_and_what_is_allowed(data: object, message: str) -> None:
+    with pytest.raises(BadInput) as caught:
+        parse(data)
+    assert str(caught.value) == message
+
+
+@pytest.mark.parametrize("name", catalogue.names())
+def test_a_resolved_experiment_is_the_same_when_read_back(name: str) -> None:
+    spec = load(name)
+    text = yaml.safe_dump(resolved(spec), sort_keys=False)
+    assert parse(yaml.safe_load(text)) == spec
+    assert spec.name == name
+
+
+def test_a_resolved_experiment_says_everything() -> None:
+    data = resolved(parse(experiment(faults=[LINK_DOWN])))
+    assert data["seed"] == 1
+    assert data["fabrics"][0]["rail_rate"] == "auto"
+    assert data["faults"] == [{"kind": "link-down", "target": "d0g1", "at": "1s", "repair": "2s"}]
+    assert data["reroute"] == ["on", "off"]
+
+
+def test_bare_on_and_off_are_what_they_look_like() -> None:
+    text = "{name: mine, fabrics: [{kind: rail-only}], faults: [{kind: gpu-crash, target: d1g1}], reroute: [on, off]}"
+    assert parse(yaml.safe_load(text)).reroute == ("on", "off")
+    assert parse(yaml.safe_load(text.replace("[on, off]", "off"))).reroute == ("off",)
+
+
+@pytest.mark.parametrize(
+    ("fabrics", "labels"),
+    [
+        ([{"kind": "rail-only"}, {"kind": "rail-optimized"}], ("rail-only", "rail-optimized")),
+        (
+            [{"kind": "rail-optimized"}, {"kind": "rail-optimized", "policy": "pxn"}, {"kind": "rail-only"}],
+            ("rail-optimized spine", "rail-optimized pxn", "rail-only"),
+        ),
+        (
+            [{"kind": "rail-only"}, {"kind": "rail-only", "platform": "h100", "domains": 2}],
+            ("rail-only a100 4x4", "rail-only h100 2x4"),
+        ),
+        ([{"kind": "rail-only"}, {"kind": "rail-only"}], ("rail-only", "rail-only 2")),
+        (
+            [{"kind": "rail-only", "rail_rate": "20Mbit"}, {"kind": "rail-only", "rail_rate": "40Mbit"}],
+            ("rail-only rail 20Mbit", "rail-only rail 40Mbit"),
+        ),
+        (
+            [{"kind": "rail-optimized", "oversubscription": 2}, {"kind": "rail-optimized", "spines": 4}],
+            ("rail-optimized 2 spines 2:1", "rail-optimized 4 spines 1:1"),
+        ),
+    ],
+)
+def test_a_label_tells_a_fabric_from_its_kind_by_what_differs(fabrics: list[Any], labels: tuple[str, ...]) -> None:
+    assert parse(experiment(fabrics=fabrics)).labels == labels
+
+
+def test_labels_are_never_the_same() -> None:
+    names = ["a", "a", "a 2", "a"]
+    assert len(set(distinct_labels(names, [{}] * 4))) == 4
+
+
+def test_workloads_have_names_that_are_the_same_on_every_fabric() -> None:
+    collective = {"kind": "collective", "collective": "all-to-all", "duration": "1s"}
+    workloads = [MOE, collective, {**collective, "algorithm": "in-rail"}, MOE]
+    spec = parse(experiment(workloads=workloads))
+    assert spec.workload_labels == ("moe-1.3b-128", "all-to-all", "all-to-all-in-rail", "moe-1.3b-128 2")
