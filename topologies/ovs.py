@@ -41,7 +41,11 @@ def prepare() -> None:
 
 
 def setup_command(name: str, dpid: int, ports: Iterable[Port], datapath: Datapath) -> list[str]:
-    """One ovs-vsctl transaction: the bridge, its ports with their numbers, its controller. No flow until that one says so."""
+    """One ovs-vsctl transaction: the bridge, its ports with their numbers, its controller. No flow until that says so.
+
+    A port without a QoS record would lose its shaper: ovs-vswitchd resets the qdiscs of all interfaces that it takes
+    up, but those marked linux-noop.
+    """
     words = [
         "--",
         "set",
@@ -57,9 +61,10 @@ def setup_command(name: str, dpid: int, ports: Iterable[Port], datapath: Datapat
     words += ["fail_mode=secure", f"other_config:datapath-id={dpid:016x}", "other_config:disable-in-band=true"]
     words += ["--", "set-controller", name, CONTROLLER, "--", "set", "controller", name]
     words += ["connection_mode=out-of-band", "inactivity_probe=0", "max_backoff=1000"]
+    words += ["--", "--id=@hands-off", "create", "qos", "type=linux-noop"]
     for port in ports:
         words += ["--", "add-port", name, port.interface, "--", "set", "interface", port.interface]
-        words += [f"ofport_request={port.number}"]
+        words += [f"ofport_request={port.number}", "--", "set", "port", port.interface, "qos=@hands-off"]
     return words[1:]
 
 
