@@ -4,7 +4,8 @@ Everything follows from the datapath id and the port numbers (topologies/ports.p
 configuration and works for any fabric, Mininet script or port that comes and goes.
 
 - a rail switch sends eth_dst of its own rank's GPUs out of their ports, and all else up: a select group over the
-  spines, which hashes addresses and ports, so that a connection stays on one spine (ECMP);
+  spines, which hashes addresses and TCP ports, so that a connection stays on one spine (ECMP; Open vSwitch's own hash
+  for this, its symmetric L4, leaves UDP ports out);
 - a spine looks only at the rank in eth_dst;
 - the single switch knows every GPU.
 What matches nothing is dropped: no learning, no flooding, no packet to the controller.

@@ -25,6 +25,7 @@ GPU_SYSCTLS: Final = {
     "net/ipv4/ip_forward": 1,
     "net/ipv4/conf/all/rp_filter": 0,
     "net/ipv4/conf/default/rp_filter": 0,
+    "net/ipv4/conf/all/accept_local": 1,  # a backup route may hand a packet back to its source, who carries it then
     "net/ipv4/conf/all/send_redirects": 0,
     "net/ipv4/conf/default/send_redirects": 0,
     "net/ipv4/conf/all/accept_redirects": 0,

@@ -83,7 +83,11 @@ def transit_routes(plan: Plan, gpu: Gpu) -> list[Route]:
 
 
 def backup_routes(plan: Plan, gpu: Gpu) -> list[Route]:
-    """For the moment in which rail0 has no carrier: all that would leave by it goes to a neighbour, who carries it (drd)."""
+    """While rail0 has no carrier, all that would leave by it goes to a neighbour in the domain, who carries it (drd).
+
+    Transit too: a packet that finds nothing alive in table 101 is looked up in main next. One dead link makes no loop,
+    since the neighbour's own rail lives; its source may be that neighbour, who then carries its own packet.
+    """
     neighbour = Gpu(gpu.domain, (gpu.rank + 1) % plan.spec.rails)
     blocks = BLOCK_PREFIXES[: len(rank_prefixes(0, plan.spec.domains))]
     return [Route(block, "hb0", via=neighbour, metric=BACKUP_METRIC) for block in blocks]

@@ -16,6 +16,7 @@ from topologies.machine import datapath_choice, detect
 from topologies.net import FabricNet
 from topologies.ovs import OVS_DIR, Datapath
 from topologies.plan import make_plan
+from topologies.ports import UPLINK_PORT
 from topologies.spec import parse_fabric
 
 RAIL_BPS = 100_000_000
@@ -83,14 +84,11 @@ class Fabric:
         """Every GPU's routes, as the kernel has them."""
         return {gpu.name: self.in_node(gpu.name, "ip", "route", "show", "table", "all") for gpu in self.gpus}
 
-    def packets_to_spines(self) -> dict[int, int]:
-        """By spine: packets that all rail switches together have sent up to it."""
-        counters = self.controller.port_counters(len(self.net.plan.switches))
-        sent: dict[int, int] = {}
-        for link in self.net.plan.uplinks:
-            spine = int(link.b.node.removeprefix("spine"))
-            sent[spine] = sent.get(spine, 0) + counters[link.a.node][link.a.port or 0]["tx_packets"]
-        return sent
+    def packets_to_spines(self, rail: int = 0, dead: int = 0) -> dict[int, int]:
+        """By spine: packets that a rail switch has sent up to it. `dead`: how many switches can't answer."""
+        counters = self.controller.port_counters(len(self.net.plan.switches) - dead)[f"rail{rail}"]
+        spines = self.net.plan.spec.spine_count
+        return {spine: counters[UPLINK_PORT + spine]["tx_packets"] for spine in range(spines)}
 
     def trace(self, src: Gpu, dst: Gpu, wait_s: float = WAIT_S) -> list[Gpu] | None:
         """The GPUs that a packet visits on its way, `dst` last; None if it is lost. ICMP tells, as for traceroute."""
@@ -112,20 +110,27 @@ class Fabric:
                     return visited if gpu == dst else None
         return None
 
-    def arrivals(self, src: Gpu, dst: Gpu, source_ports: range) -> set[int]:
-        """The source ports of those UDP packets, one from each, that arrive."""
+    def arrives(self, src: Gpu, dst: Gpu, wait_s: float = WAIT_S) -> bool:
+        """Whether a packet gets from src to dst, whatever the way back."""
         with namespaces.inside(dst.name):
             sink = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-            sink.bind((dst.ip, 4242))
-        with namespaces.inside(src.name):
-            for port in source_ports:
-                with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
-                    sender.bind((src.ip, port))
-                    sender.sendto(b"?", (dst.ip, 4242))
-        found: set[int] = set()
-        with sink:
-            while len(found) < len(source_ports) and select.select([sink], [], [], 0.3)[0]:
-                found.add(sink.recvfrom(16)[1][1])
+        with sink, namespaces.inside(src.name), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
+            sink.bind((dst.ip, 0))
+            try:
+                sender.sendto(b"?", sink.getsockname())
+            except OSError:
+                return False  # no route
+            return bool(select.select([sink], [], [], wait_s)[0])
+
+    def connect(self, src: Gpu, dst: Gpu, count: int) -> list[socket.socket]:
+        """That many TCP connections, at the end of `src`."""
+        with namespaces.inside(dst.name):
+            listener = socket.create_server((dst.ip, 0), backlog=count)
+        found = []
+        with listener, namespaces.inside(src.name):
+            for _ in range(count):
+                found.append(socket.create_connection(listener.getsockname(), timeout=WAIT_S))
+                listener.accept()[0].detach()  # stays open: its end would send packets too
         return found
 
 

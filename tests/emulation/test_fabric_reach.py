@@ -33,13 +33,12 @@ def expected_hops(policy: Policy, src: Gpu, dst: Gpu) -> list[Gpu]:
 def test_all_reach_all_by_the_policys_path(kind: Kind, policy: Policy, domains: int, rails: int) -> None:
     fabric = build(kind, domains, rails, policy=policy)
     assert fabric.net.pingAll(timeout="1") == 0
-    up_before = fabric.packets_to_spines()
     for src in fabric.gpus:
         for dst in fabric.gpus:
             if src != dst:
                 assert fabric.trace(src, dst) == expected_hops(policy, src, dst), f"{src.name} -> {dst.name}"
-    used_spines = fabric.packets_to_spines() != up_before
-    assert used_spines == (kind == "rail-optimized" and policy == "spine")
+    if kind == "rail-optimized":
+        assert any(fabric.packets_to_spines().values()) == (policy == "spine")
 
 
 def test_it_is_a_mininet_network() -> None:

@@ -1,0 +1,121 @@
+"""Faults while the controller watches: it hears of them, sends traffic another way, and undoes that on repair."""
+
+import pytest
+
+from controller.handle import ControllerProcess
+from controller.paths import Broken, choose
+from tests.emulation.fabrics import Fabric, build, eventually
+from topologies import namespaces
+from topologies.addresses import Gpu
+from topologies.ovs import PrivateSwitch
+
+pytestmark = pytest.mark.capsule
+
+
+def assert_all_go_as_chosen(fabric: Fabric, broken: Broken) -> None:
+    """Between domains each packet visits the GPUs of the chosen path; where there is none it isn't looked for."""
+    spec, policy = fabric.net.plan.spec, fabric.net.plan.policy
+    for src in fabric.gpus:
+        for dst in (gpu for gpu in fabric.gpus if gpu.domain != src.domain):
+            path = choose(policy, src, dst, broken, spec.rails, spec.kind)
+            assert path is not None
+            ends = [Gpu(src.domain, path.rail), Gpu(dst.domain, path.rail)]
+            between = [] if path.kind == "spine" else [gpu for gpu in ends if gpu not in (src, dst)]
+            assert fabric.trace(src, dst) == [*between, dst], f"{src.name} -> {dst.name}: {path}"
+
+
+def restart(switch: PrivateSwitch) -> None:
+    with namespaces.inside(switch.name):
+        switch.start_vswitchd()
+
+
+def test_a_cut_rail_link_is_heard_of_and_gone_round_and_mended_without_a_trace() -> None:
+    fabric = build("rail-only", 2, 3)
+    before = fabric.routes()
+    fabric.set_link(Gpu(0, 1), "down")
+    fabric.await_event("rerouted")
+    assert fabric.whats()[-3:] == ["port-down", "decided", "rerouted"]
+    assert fabric.events[-3][1] == {"switch": "rail1", "port": "d0g1"}
+    assert_all_go_as_chosen(fabric, Broken(links=frozenset({Gpu(0, 1)})))
+    fabric.set_link(Gpu(0, 1), "up")
+    fabric.await_event("rerouted", times=2)
+    assert fabric.whats()[-3:] == ["port-up", "decided", "rerouted"]
+    assert_all_go_as_chosen(fabric, Broken())
+    assert fabric.routes() == before
+
+
+def test_told_not_to_reroute_it_only_tells_and_the_papers_unavailability_shows() -> None:
+    fabric = build("rail-only", 2, 3, reroute=False, backups=False)
+    before = fabric.routes()
+    fabric.set_link(Gpu(0, 1), "down")
+    fabric.await_event("port-down")
+    assert not fabric.arrives(Gpu(0, 1), Gpu(1, 1), wait_s=0.3)
+    assert not fabric.arrives(Gpu(0, 2), Gpu(1, 1), wait_s=0.3)
+    assert not fabric.arrives(Gpu(1, 0), Gpu(0, 1), wait_s=0.3)
+    assert fabric.arrives(Gpu(0, 1), Gpu(1, 0))  # by another rail; the answer would be lost
+    fabric.set_link(Gpu(0, 1), "up")
+    fabric.await_event("port-up")
+    assert fabric.routes() == before
+    assert "decided" not in fabric.whats()
+
+
+@pytest.mark.parametrize("policy", ["dr", "rd"])
+def test_the_kernel_alone_sends_own_and_transit_traffic_to_a_neighbour(policy: str) -> None:
+    """Backup routes, no reroute: whatever would have left by the dead link reaches its destination all the same."""
+    fabric = build("rail-only", 2, 3, reroute=False, backups=True, policy=policy)
+    fabric.set_link(Gpu(0, 1), "down")
+    eventually(lambda: "linkdown" in fabric.in_node("d0g1", "ip", "route", "show", "dev", "rail0"))
+    for src in (Gpu(0, 0), Gpu(0, 1), Gpu(0, 2)):
+        for dst in (Gpu(1, 0), Gpu(1, 1), Gpu(1, 2)):
+            assert fabric.arrives(src, dst), f"{src.name} -> {dst.name}"
+
+
+def test_a_killed_rail_switch_is_gone_round_and_a_restarted_one_gets_its_flows_again() -> None:
+    fabric = build("rail-only", 2, 3)
+    routes, flows = fabric.routes(), fabric.flows("rail0")
+    fabric.net.ovs["rail0"].kill()
+    fabric.await_event("rerouted")
+    assert fabric.whats()[-3:] == ["switch-down", "decided", "rerouted"]
+    assert_all_go_as_chosen(fabric, Broken(rails=frozenset({0})))
+    restart(fabric.net.ovs["rail0"])
+    fabric.await_event("rerouted", times=2)
+    assert fabric.flows("rail0") == flows
+    assert fabric.routes() == routes
+    assert_all_go_as_chosen(fabric, Broken())
+
+
+def test_a_new_controller_leaves_right_flows_alone_and_mends_wrong_ones() -> None:
+    fabric = build("rail-optimized", 2, 2)
+    flows = fabric.flows("rail0")
+    fabric.controller.stop()
+    wrong = "cookie=0x5261696c,priority=200,dl_dst=02:52:00:07:00:00,actions=output:1"
+    fabric.openflow("rail0", "add-flow", wrong)
+    fabric.openflow("rail0", "del-flows", "--strict", "priority=200,dl_dst=02:52:00:01:00:00")
+    assert fabric.flows("rail0") != flows
+    assert fabric.trace(Gpu(0, 0), Gpu(0, 1)) == [Gpu(0, 1)]
+    kept = age_of_flow(fabric, Gpu(0, 0))
+    successor = ControllerProcess()
+    successor.connect(fabric.net.plan)
+    successor.wait_ready()
+    assert fabric.flows("rail0") == flows
+    assert age_of_flow(fabric, Gpu(0, 0)) >= kept  # it was not written anew
+
+
+def age_of_flow(fabric: Fabric, gpu: Gpu) -> float:
+    """Seconds since the rail switch got its flow to a GPU."""
+    lines = fabric.openflow(f"rail{gpu.rank}", "dump-flows").splitlines()
+    line = next(line for line in lines if f"dl_dst={gpu.mac('rail')}" in line)
+    return float(line.split("duration=")[1].split("s,")[0])
+
+
+def test_a_crashed_gpu_takes_only_itself_away() -> None:
+    fabric = build("rail-only", 2, 3)
+    for interface in ("hb0", "rail0"):
+        fabric.in_node("d0g1", "ip", "link", "del", interface)
+    fabric.await_event("rerouted")
+    for src in fabric.gpus:
+        for dst in fabric.gpus:
+            if Gpu(0, 1) not in (src, dst) and src != dst:
+                visited = fabric.trace(src, dst)
+                assert visited is not None, f"{src.name} -> {dst.name}"
+                assert Gpu(0, 1) not in visited

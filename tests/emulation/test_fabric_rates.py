@@ -1,0 +1,39 @@
+"""Shapers on real links: TCP gets what the rate leaves for payload, on each class of link and in both directions."""
+
+import json
+
+import pytest
+
+from tests.emulation.fabrics import Fabric, build
+from topologies.addresses import Gpu
+from topologies.shaping import payload_fraction
+
+pytestmark = pytest.mark.capsule
+SECONDS = 2
+
+
+def tcp_bps(fabric: Fabric, src: Gpu, dst: Gpu) -> float:
+    """Payload rate that arrives, bit/s, once the first half second is over."""
+    server = fabric.net.get(dst.name).popen("iperf3 -s -1 --forceflush")
+    server.stdout.readline()
+    report = json.loads(fabric.net.get(src.name).cmd(f"iperf3 -J -O 0.5 -t {SECONDS} -w 200K -c {dst.ip}"))
+    server.wait()
+    return float(report["end"]["sum_received"]["bits_per_second"])
+
+
+@pytest.mark.parametrize(
+    ("link", "src", "dst", "rate_bps"),
+    [
+        ("hb", Gpu(0, 0), Gpu(0, 1), 240_000_000),
+        ("rail", Gpu(0, 0), Gpu(1, 0), 40_000_000),
+        ("uplink", Gpu(0, 0), Gpu(1, 1), 20_000_000),
+    ],
+)
+@pytest.mark.parametrize("back", [False, True])
+def test_tcp_gets_the_payload_part_of_the_rate(link: str, src: Gpu, dst: Gpu, rate_bps: int, back: bool) -> None:
+    fabric = build(
+        "rail-optimized", 2, 2, rail_rate="40Mbit", hb_rate="240Mbit", spines=1, oversubscription=4
+    )  # fmt: skip
+    assert {e.rate_bps for e in fabric.net.plan.links if e.kind == link} == {rate_bps}
+    measured = tcp_bps(fabric, dst, src) if back else tcp_bps(fabric, src, dst)
+    assert measured == pytest.approx(rate_bps * payload_fraction(9000), rel=0.03)
