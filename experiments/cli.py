@@ -3,6 +3,7 @@
 Exit status: 0 done, 1 a check of the experiment failed, 2 bad input, 3 the machine lacks something, 130 or 143 stopped.
 """
 
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,7 +17,7 @@ from rich.table import Table
 from experiments import catalogue, folder, inside, live
 from experiments.budget import check_budget
 from experiments.spec import ExperimentSpec, load, resolved
-from topologies import capsule
+from topologies import capsule, inner
 from topologies.errors import RailyardError
 from topologies.machine import Machine, detect, require
 
@@ -101,6 +102,10 @@ def _run(
     _check_machine(spec)
     with folder.made(out) as where:
         status = capsule.enter(_again(), inside.task_of_run(spec, where, quiet), run=f"{spec.name} {where}")
+    if status == 128 + signal.SIGKILL:
+        return _told(
+            "the run was killed, by somebody or for want of memory; nothing of it is left but its folder", status
+        )
     report = out / "report.html"
     if not quiet and report.exists():
         print(f"{report}")
@@ -218,7 +223,7 @@ def _console() -> Console:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command line; errors of the user's and lacks of the machine's become one line."""
     try:
-        if capsule.inside():
+        if inner.inside():
             return inside.main()
         status: Any = app(arguments, standalone_mode=False, prog_name=PROGRAM)
     except RailyardError as error:

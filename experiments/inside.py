@@ -7,7 +7,7 @@ from typing import Any, Final
 from rich.console import Console
 
 from experiments.spec import ExperimentSpec, nominal_plan, resolved
-from topologies import capsule
+from topologies import inner
 
 
 def task_of_run(spec: ExperimentSpec, folder: Path, quiet: bool) -> dict[str, Any]:
@@ -22,15 +22,15 @@ def task_of_shell(spec: ExperimentSpec) -> dict[str, Any]:
 
 def main() -> int:
     """Do the task, and return the exit status. A signal's status wins over that of what it interrupted."""
-    task = capsule.prepare()
+    task = inner.prepare()
     try:
-        capsule.take_signals(interactive=task["do"] == "shell")
+        inner.take_signals(interactive=task["do"] == "shell")
         spec = ExperimentSpec.model_validate(task["spec"])
-        capsule.add_hosts({gpu.name: gpu.ip for fabric in spec.fabrics for gpu in nominal_plan(fabric).gpus})
+        inner.add_hosts({gpu.name: gpu.ip for fabric in spec.fabrics for gpu in nominal_plan(fabric).gpus})
         status = _TASKS[task["do"]](spec, task)
-    except capsule.Stopped as stopped:
+    except inner.Stopped as stopped:
         return stopped.exit_status
-    return capsule.stopped_by() or status
+    return inner.stopped_by() or status
 
 
 def _run(spec: ExperimentSpec, task: Mapping[str, Any]) -> int:

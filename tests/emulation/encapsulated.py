@@ -1,0 +1,63 @@
+"""A program that puts itself into a capsule, for test_capsule.py: `python -m tests.emulation.encapsulated WHAT`."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from topologies import capsule, inner
+from topologies.addresses import Gpu
+
+
+def look() -> int:
+    """Say what there is in here, and change what a run may change."""
+    subprocess.run(["ip", "link", "add", "veth-test", "type", "veth", "peer", "name", "veth-peer"], check=True)
+    Path("/proc/sys/net/ipv4/ip_forward").write_text("1")
+    Path("/dev/shm/railyard-test").touch()
+    with tempfile.NamedTemporaryFile(delete=False) as scratch:
+        seen = {
+            "pid": os.getpid(),
+            "uid": os.getuid(),
+            "interfaces": sorted(name for _, name in socket.if_nameindex()),
+            "run": sorted(path.name for path in Path("/run").iterdir()),
+            "scratch": scratch.name,
+            "cwd": str(Path.cwd()),
+            "processes": sorted(path.name for path in Path("/proc").iterdir() if path.name.isdigit()),
+            "lo": socket.create_server(("127.0.0.1", 0)).getsockname()[0],
+            "d1g2": socket.gethostbyname("d1g2"),
+        }
+    print(json.dumps(seen), flush=True)
+    return 5
+
+
+def wait() -> int:
+    """Until a signal comes; then take half a second to put things away, as a run does."""
+    subprocess.Popen(["sleep", "1000"])
+    try:
+        print("waiting", flush=True)
+        time.sleep(1000)
+    except inner.Stopped as stopped:
+        time.sleep(0.5)
+        print(f"put away after {stopped}", flush=True)
+    return inner.stopped_by() or 0
+
+
+def main() -> int:
+    if not inner.inside():
+        again = [sys.executable, "-m", "tests.emulation.encapsulated"]
+        return capsule.enter(again, {"do": sys.argv[1]}, run=f"test {sys.argv[1]}-{os.getpid()}")
+    task = inner.prepare()
+    inner.add_hosts({"d1g2": Gpu(1, 2).ip})
+    try:
+        inner.take_signals()
+        return {"look": look, "wait": wait}[task["do"]]()
+    except inner.Stopped as stopped:
+        return stopped.exit_status
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,126 @@
+"""Programs of ours as somebody else's process: started, watched, killed, and looked for afterwards."""
+
+import os
+import select
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from topologies.machine import AS_USER, SEARCH_PATH
+
+ROOT: Final = Path(__file__).parents[2]
+RUN_EXPERIMENT: Final = (sys.executable, str(ROOT / "run_experiment.py"))
+ENCAPSULATED: Final = (sys.executable, "-m", "tests.emulation.encapsulated")
+# a /dev/net/tun that everybody may open, in a mount namespace that ends with the command
+USER: Final = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups")
+_AS_USER: Final = """mount -t tmpfs -o dev tmpfs /dev/net && mknod /dev/net/tun c 10 200 && chmod 666 /dev/net/tun &&
+exec "$@\""""
+
+
+def as_root(argv: Sequence[str]) -> Sequence[str]:
+    """The command as it is."""
+    return argv
+
+
+def as_user(argv: Sequence[str]) -> Sequence[str]:
+    """The same by an ordinary user, on a machine that lets users open /dev/net/tun. Skips where they can't be root of
+    a namespace, which nothing here could change.
+    """
+    if not _users_may():
+        pytest.skip("this machine refuses user namespaces to ordinary users")
+    return ["unshare", "--mount", "sh", "-c", _AS_USER, "sh", *USER, *argv]
+
+
+@cache
+def _users_may() -> bool:
+    return (
+        subprocess.run([*USER, "unshare", *AS_USER, "--net", "true"], capture_output=True, check=False).returncode == 0
+    )
+
+
+class Program:
+    """A program with a pipe to its input, and everything that it says (both streams) in `said`."""
+
+    def __init__(self, argv: Sequence[str], cwd: Path = ROOT, home: Path | None = None) -> None:
+        environment = {**os.environ, "PATH": SEARCH_PATH, "PYTHONUNBUFFERED": "1"}
+        environment |= {"HOME": str(home)} if home else {}
+        self.process = subprocess.Popen(
+            argv, cwd=cwd, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )  # fmt: skip
+        self.said = ""
+
+    def type(self, line: str) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(f"{line}\n".encode())
+        self.process.stdin.flush()
+
+    def await_text(self, text: str, within_s: float) -> None:
+        """Read on until it has said that, in what comes from now on."""
+        seen, deadline = len(self.said), time.monotonic() + within_s
+        while text not in self.said[seen:]:
+            if not self._read(deadline - time.monotonic()):
+                raise AssertionError(f"{text!r} never came; it said:\n{self.said}")
+
+    def end(self, within_s: float) -> int:
+        """Its exit status, once it has ended by itself."""
+        deadline = time.monotonic() + within_s
+        while self._read(deadline - time.monotonic()):
+            pass
+        try:
+            return self.process.wait(max(0.1, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"still there after {within_s} s; it said:\n{self.said}") from None
+
+    def _read(self, timeout_s: float) -> bool:
+        assert self.process.stdout is not None
+        if not select.select([self.process.stdout], [], [], max(0.0, timeout_s))[0]:
+            return False
+        part = os.read(self.process.stdout.fileno(), 65536)
+        self.said += part.decode(errors="replace")
+        return bool(part)
+
+    def __enter__(self) -> "Program":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """However the test ended, it goes; that its capsule goes with it is what is tested."""
+        self.process.kill()
+        self.process.wait()
+        for stream in (self.process.stdin, self.process.stdout):
+            if stream:
+                stream.close()
+
+
+def machine_state() -> dict[str, set[str]]:
+    """All that a run must leave as it was and leaks.py doesn't look at: namespaces, mounts, /tmp, our processes."""
+    namespaces, ours = set(), set()
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit():
+            try:
+                namespaces |= {str((folder / "ns" / kind).readlink()) for kind in ("mnt", "net", "pid", "user")}
+                if b"RAILYARD_CAPSULE=1" in (folder / "environ").read_bytes():
+                    ours.add(f"{folder.name} {(folder / 'comm').read_text().strip()}")
+            except OSError:
+                continue  # it has just ended
+    mounts = set(Path("/proc/self/mountinfo").read_text().splitlines())
+    return {
+        "namespace": namespaces,
+        "process": ours,
+        "mount": mounts,
+        "file": {path.name for path in Path("/tmp").iterdir()},
+    }
+
+
+def assert_as_before(before: dict[str, set[str]], within_s: float = 2.0) -> None:
+    """AssertionError, with names, if something is left when the time is over."""
+    deadline = time.monotonic() + within_s
+    while left := {kind: names - before[kind] for kind, names in machine_state().items() if names - before[kind]}:
+        assert time.monotonic() < deadline, f"left behind: {left}"
+        time.sleep(0.02)

@@ -1,0 +1,147 @@
+"""The capsule from outside: nothing of the machine is touched, signals arrive, and whatever is killed, nothing is left.
+
+outer ── unshare ── inner (process 1) ── sleep
+"""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.emulation.programs import ENCAPSULATED, ROOT, Program, as_root, as_user, assert_as_before, machine_state
+
+Wrap = Callable[[Sequence[str]], Sequence[str]]
+WHO: dict[str, Wrap] = {"root": as_root, "user": as_user}
+
+
+@pytest.fixture(autouse=True)
+def as_before() -> Iterator[None]:
+    before = machine_state()
+    yield
+    assert_as_before(before)
+
+
+@pytest.fixture(params=WHO)
+def who(request: pytest.FixtureRequest) -> Wrap:
+    return WHO[request.param]
+
+
+def outer_of(program: Program) -> psutil.Process:
+    """Our own outer process: `as_user` becomes it by exec, through unshare, sh and setpriv."""
+    return psutil.Process(program.process.pid)
+
+
+def waiting(who: Wrap = as_root) -> Program:
+    program = Program(who([*ENCAPSULATED, "wait"]))
+    program.await_text("waiting", within_s=10)
+    return program
+
+
+def test_inside_there_is_only_what_is_ones_own_and_the_exit_status_comes_out(who: Wrap) -> None:
+    forward = Path("/proc/sys/net/ipv4/ip_forward").read_text()
+    with Program(who([*ENCAPSULATED, "look"])) as program:
+        assert program.end(within_s=10) == 5
+    seen = json.loads(program.said)
+    assert seen["interfaces"] == ["lo", "veth-peer", "veth-test"]
+    assert seen["run"] == ["railyard"]
+    assert seen["scratch"].startswith("/run/railyard/tmp/")
+    assert (seen["pid"], seen["uid"], seen["processes"]) == (1, 0, ["1"])
+    assert seen["cwd"] == str(ROOT)
+    assert seen["d1g2"] == "198.18.4.1"
+    assert Path("/proc/sys/net/ipv4/ip_forward").read_text() == forward
+
+
+def test_while_it_runs_the_machine_has_no_new_mount_interface_or_file(who: Wrap) -> None:
+    before = machine_state()
+    with waiting(who):
+        during = machine_state()
+        assert during["mount"] == before["mount"]
+        assert during["file"] == before["file"]
+        assert len(during["namespace"]) > len(before["namespace"])
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
+def test_a_signal_reaches_the_inner_which_puts_things_away(who: Wrap, number: signal.Signals, status: int) -> None:
+    with waiting(who) as program:
+        program.process.send_signal(number)
+        assert program.end(within_s=5) == status
+    assert f"put away after {number.name}" in program.said
+
+
+def test_ctrl_c_which_a_terminal_sends_to_all_of_them_counts_once(who: Wrap) -> None:
+    with waiting(who) as program:
+        os.killpg(program.process.pid, signal.SIGINT)
+        assert program.end(within_s=5) == 130
+    assert program.said.count("put away") == 1
+    assert "once more" not in program.said
+
+
+def test_a_signal_is_not_lost_however_early_it_comes(who: Wrap) -> None:
+    """While Python starts, the default action of SIGTERM ends it: also 143, as a shell sees it."""
+    for delay_ms in range(0, 400, 50):
+        with Program(who([*ENCAPSULATED, "wait"])) as program:
+            time.sleep(delay_ms / 1000)
+            program.process.send_signal(signal.SIGTERM)
+            assert program.end(within_s=5) in (143, -signal.SIGTERM), f"after {delay_ms} ms"
+
+
+def test_kill_9_of_the_outer_leaves_nothing_at_any_moment(who: Wrap) -> None:
+    before, dice = machine_state(), random.Random(1)
+    for delay_s in (dice.uniform(0, 0.4) for _ in range(10)):
+        with Program(who([*ENCAPSULATED, "wait"])) as program:
+            time.sleep(delay_s)
+            program.process.kill()
+            program.process.wait()
+            assert_as_before(before)
+
+
+def test_kill_9_of_unshare_or_of_the_inner_ends_the_outer(who: Wrap) -> None:
+    before = machine_state()
+    for depth in (0, 1):
+        with waiting(who) as program:
+            [unshare] = outer_of(program).children()
+            victim = [unshare, *unshare.children()][depth]
+            victim.kill()
+            assert program.end(within_s=5) == 137
+            assert_as_before(before)
+
+
+def test_kill_9_of_sudo_ends_all(tmp_path: Path) -> None:
+    """A script of that name stands for sudo: a parent that waits."""
+    sudo = tmp_path / "sudo"
+    sudo.write_text('#!/bin/sh\n"$@"\nexit $?\n')
+    sudo.chmod(0o755)
+    before = machine_state()
+    with Program([str(sudo), *ENCAPSULATED, "wait"]) as program:
+        program.await_text("waiting", within_s=10)
+        program.process.kill()
+        program.process.wait()
+        assert_as_before(before)
+
+
+def test_a_variable_alone_makes_no_capsule(tmp_path: Path) -> None:
+    """Or `prepare` would cover the machine's own /run."""
+    code = "from topologies import inner; print(inner.inside())"
+    variables = {"RAILYARD_CAPSULE": "1", "RAILYARD_OUTSIDE": "mnt:[1] net:[1]", "RAILYARD_LIFELINE": "0"}
+    done = subprocess.run(
+        [ENCAPSULATED[0], "-c", code],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env={**os.environ, **variables},
+        check=True,
+    )
+    assert done.stdout == "False\n"
+
+
+def test_any_command_can_be_put_in_a_capsule() -> None:
+    argv = [ENCAPSULATED[0], "-m", "topologies.capsule", "sh", "-c", "echo $TMPDIR; ls /run; exit 7"]
+    done = subprocess.run(argv, capture_output=True, text=True, cwd=ROOT, check=False)
+    assert (done.returncode, done.stdout) == (7, "/run/railyard/tmp\nrailyard\n")

@@ -1,0 +1,138 @@
+"""The commands on real fabrics, as a user types them: a shell, a look into it from elsewhere, and its end any way."""
+
+import os
+import random
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.emulation.programs import (
+    ROOT,
+    RUN_EXPERIMENT,
+    USER,
+    Program,
+    as_root,
+    as_user,
+    assert_as_before,
+    machine_state,
+)
+from topologies.machine import SEARCH_PATH
+
+SMALL = ("-o", "domains=2", "-o", "rails=2")
+SHELL = (*RUN_EXPERIMENT, "shell", "moe-slowdown", *SMALL)
+PROMPT = "mininet>"
+BUILT_S = 30.0
+Wrap = Callable[[Sequence[str]], Sequence[str]]
+WHO: dict[str, Wrap] = {"root": as_root, "user": as_user}
+
+
+@pytest.fixture(autouse=True)
+def as_before() -> Iterator[None]:
+    before = machine_state()
+    yield
+    assert_as_before(before)
+
+
+@pytest.fixture(params=WHO)
+def who(request: pytest.FixtureRequest) -> Wrap:
+    return WHO[request.param]
+
+
+@pytest.fixture
+def everybodys() -> Iterator[Path]:
+    """A folder that an ordinary user may write: pytest's own are root's alone."""
+    with tempfile.TemporaryDirectory() as name:
+        Path(name).chmod(0o777)
+        yield Path(name)
+
+
+def command(*words: str, who: Wrap = as_root, cwd: Path = ROOT) -> "subprocess.CompletedProcess[str]":
+    """A command of run_experiment.py, to its end."""
+    environment = {**os.environ, "PATH": SEARCH_PATH}
+    argv = who([*RUN_EXPERIMENT, *words])
+    return subprocess.run(argv, capture_output=True, text=True, cwd=cwd, env=environment, check=False, timeout=60)
+
+
+def test_a_shell_on_a_fabric_and_a_look_into_it_from_elsewhere(who: Wrap, everybodys: Path, slow: float) -> None:
+    with Program(who(SHELL), home=everybodys) as shell:
+        shell.await_text(PROMPT, BUILT_S * slow)
+        shell.type("d0g0 ping -c 1 -W 2 d1g1")
+        shell.await_text(" 0% packet loss", 5 * slow)
+        assert "shell-moe-slowdown" in command("ps").stdout
+        looked = command("exec", "moe-slowdown", "d1g1", "ip", "-o", "-4", "addr", "show", "lo")
+        assert "198.18.2.1/32" in looked.stdout
+        assert command("exec", "shell-moe-slowdown", "rail1", "sh", "-c", "exit 7").returncode == 7
+        nowhere = command("exec", "moe-slowdown", "d9g9", "true")
+        assert nowhere.returncode == 2
+        assert nowhere.stderr.startswith("error: GPU: 'd9g9' is not in shell-moe-slowdown: ")
+        shell.type("exit")
+        assert shell.end(10 * slow) == 0
+    assert "Traceback" not in shell.said
+    assert not list(everybodys.iterdir()), "something was left in the home folder"
+    assert command("ps").stdout == "no run is alive\n"
+
+
+def test_a_user_looks_into_a_run_of_their_own(slow: float) -> None:
+    with Program(as_user(SHELL)) as shell:
+        shell.await_text(PROMPT, BUILT_S * slow)
+        looked = command("exec", "moe-slowdown", "d1g1", "cat", "/proc/1/comm", who=lambda argv: [*USER, *argv])
+        assert looked.stderr == ""
+        assert looked.stdout.startswith("python")
+    with Program(SHELL) as shell:
+        shell.await_text(PROMPT, BUILT_S * slow)
+        assert command("ps", who=lambda argv: [*USER, *argv]).stdout == "no run is alive\n", "root's is root's alone"
+
+
+def test_in_a_shell_ctrl_c_is_for_the_command_and_sigterm_is_the_end(slow: float) -> None:
+    with Program(SHELL) as shell:
+        shell.await_text(PROMPT, BUILT_S * slow)
+        shell.type("d0g0 echo started; sleep 1000")
+        shell.await_text("started", 5 * slow)
+        os.killpg(shell.process.pid, signal.SIGINT)
+        shell.await_text(PROMPT, 5 * slow)
+        shell.process.send_signal(signal.SIGTERM)
+        assert shell.end(10 * slow) == 143
+
+
+def test_kill_9_at_any_moment_leaves_nothing_of_a_fabric(who: Wrap, slow: float) -> None:
+    """While it starts, while the fabric is built, while it runs."""
+    before, seed = machine_state(), random.randrange(1_000_000)
+    dice = random.Random(seed)
+    for _ in range(10):
+        delay_s = dice.uniform(0.0, 2.0 * slow)
+        with Program(who(SHELL)) as shell:
+            time.sleep(delay_s)
+            shell.process.kill()
+            shell.process.wait()
+            try:
+                assert_as_before(before)
+            except AssertionError as left:
+                raise AssertionError(f"killed after {delay_s:.3f} s (seed {seed}): {left}") from left
+
+
+def test_a_full_disk_is_status_3_before_anything_is_built(tmp_path: Path) -> None:
+    script = f'mount -t tmpfs -o size=1m tmpfs {tmp_path} && exec "$@"'
+    done = command(
+        "run", "quickstart", "--out", str(tmp_path / "o"), who=lambda a: ["unshare", "-m", "sh", "-c", script, "sh", *a]
+    )
+    assert done.returncode == 3
+    assert done.stderr.startswith("error: the disk is full: ")
+    assert done.stderr.count("\n") == 1
+    assert done.stdout == ""
+
+
+def test_a_user_without_the_right_to_write_or_to_open_tun_is_told(tmp_path: Path, everybodys: Path) -> None:
+    done = command("run", "quickstart", "--out", "/root/x", who=as_user)
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: --out: '/root/x' can't be ")
+    script = 'mount -t tmpfs tmpfs /dev/net && exec "$@"'
+    no_tun = ["unshare", "-m", "sh", "-c", script, "sh", *USER]
+    done = command("run", "quickstart", "--out", str(everybodys / "o"), who=lambda a: [*no_tun, *a])
+    assert done.returncode == 3
+    assert done.stderr.startswith("error: this machine lacks /dev/net/tun")
+    assert not (everybodys / "o").exists()
