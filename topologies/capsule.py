@@ -124,6 +124,11 @@ def _tell_inner(unshare: "subprocess.Popen[bytes]", number: int) -> None:
         time.sleep(0.002)
 
 
+def taken() -> list[signal.Signals]:
+    """The signals that stop a run: not SIGHUP under nohup, which ignores it for us."""
+    return [n for n in STOPPING if n != signal.SIGHUP or signal.getsignal(n) != signal.SIG_IGN]
+
+
 class _Signals:
     """While entered: signals that would stop us become bytes in a pipe, to be waited for together with a child's end.
 
@@ -135,8 +140,7 @@ class _Signals:
 
     def __enter__(self) -> None:
         self._reading, self._writing = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        caught = [n for n in STOPPING if n != signal.SIGHUP or signal.getsignal(n) != signal.SIG_IGN]  # SIGHUP: nohup
-        self._old = {n: signal.signal(n, _noted) for n in (*caught, signal.SIGCHLD)}
+        self._old = {n: signal.signal(n, _noted) for n in (*taken(), signal.SIGCHLD)}
         self._old[signal.SIGTSTP] = signal.signal(signal.SIGTSTP, signal.SIG_IGN)
         self._old_fd = signal.set_wakeup_fd(self._writing, warn_on_full_buffer=False)
 

@@ -15,7 +15,18 @@ from select import POLLHUP, poll
 from types import FrameType
 from typing import Any, Final, NoReturn
 
-from topologies.capsule import BEGUN, COVERED, ENDED, LIFELINE, MARKER, OUTSIDE, STOPPING, libc, namespaces_of_this
+from topologies.capsule import (
+    BEGUN,
+    COVERED,
+    ENDED,
+    LIFELINE,
+    MARKER,
+    OUTSIDE,
+    STOPPING,
+    libc,
+    namespaces_of_this,
+    taken,
+)
 from topologies.errors import MachineLacks
 
 _SCRATCH: Final = Path("/run/railyard")
@@ -127,7 +138,7 @@ def take_signals(interactive: bool = False) -> None:
 
     `interactive`: Ctrl-C raises KeyboardInterrupt, each time, and the others SystemExit.
     """
-    for number in STOPPING:
+    for number in taken():
         signal.signal(number, _leave if interactive else _stop)
     if interactive:
         signal.signal(signal.SIGINT, signal.default_int_handler)

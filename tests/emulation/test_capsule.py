@@ -64,7 +64,7 @@ def test_while_it_runs_the_machine_has_no_new_mount_interface_or_file(who: Wrap)
         during = machine_state()
         assert during["mount"] == before["mount"]
         assert during["file"] == before["file"]
-        assert len(during["namespace"]) > len(before["namespace"])
+        assert len(during["process"]) > len(before["process"]), "or nothing would ever be found missing"
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
@@ -124,6 +124,17 @@ def test_kill_9_of_sudo_ends_all(tmp_path: Path) -> None:
         program.process.kill()
         program.process.wait()
         assert_as_before(before)
+
+
+def test_under_nohup_a_closed_terminal_stops_nothing(who: Wrap) -> None:
+    with Program(["nohup", *who([*ENCAPSULATED, "wait"])]) as program:
+        program.await_text("waiting", within_s=10)
+        os.killpg(program.process.pid, signal.SIGHUP)
+        time.sleep(0.3)
+        assert program.process.poll() is None
+        program.process.send_signal(signal.SIGTERM)
+        assert program.end(within_s=5) == 143
+    assert "put away after SIGTERM" in program.said
 
 
 def test_a_variable_alone_makes_no_capsule(tmp_path: Path) -> None:
