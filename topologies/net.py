@@ -16,7 +16,7 @@ from topologies.nodes import GpuNode, NamespaceNode, PlannedIntf, PlannedLink, S
 from topologies.ovs import Datapath, Port, PrivateSwitch
 from topologies.plan import Link, Plan
 from topologies.routes import gpu_commands
-from topologies.shaping import htb_commands
+from topologies.shaping import HOLE, htb_commands, switch_buffer_rules
 from topologies.topos import topo_of
 
 GPU_SYSCTLS: Final = {
@@ -182,7 +182,10 @@ class FabricNet(Mininet):
             known = (f"fdb replace {self._gpus[port].mac('hb')} dev {port} master static\n" for port in ports)
             namespaces.run(["bridge", "-batch", "-"], "".join(known))
         else:
-            namespaces.run(["ip", "-batch", "-"], commands)
+            hole = f"link add {HOLE} type veth peer name {HOLE}-end\n"
+            namespaces.run(["ip", "-batch", "-"], commands + hole)
+            if self.datapath != "system":
+                namespaces.run(["nft", "-f", "-"], switch_buffer_rules(ports))
 
     def _register(self) -> None:
         """Tell Mininet of the nodes and links, so that `get`, `pingAll`, `iperf` and the CLI know them."""

@@ -116,12 +116,13 @@ class PrivateSwitch:
         self.processes["ovs-vswitchd"].wait()
 
     def stop(self) -> None:
-        """End both processes; what they leave in the namespace goes with it."""
+        """End both processes and remove their folder; what they leave in the namespace goes with it."""
         for process in self.processes.values():
             process.kill()
         for process in self.processes.values():
             process.wait()
         self.processes.clear()
+        shutil.rmtree(self.folder, ignore_errors=True)
 
     def _spawn(self, program: str, arguments: list[str]) -> None:
         environment = {**os.environ, "OVS_RUNDIR": str(self.folder), "OVS_LOGDIR": str(self.folder)}

@@ -5,6 +5,7 @@ The kernel's HTB charges a frame its Ethernet header and all above it, so a rate
 costs no rate, too little to be seen in a measurement.
 """
 
+from collections.abc import Iterable
 from typing import Final
 
 ETHERNET: Final = 14
@@ -29,4 +30,26 @@ def htb_commands(interface: str, rate_bps: int, mtu: int) -> str:
         f"qdisc add dev {interface} root handle 1: htb default 1\n"
         f"class add dev {interface} parent 1: classid 1:1 htb rate {rate_bps}bit ceil {rate_bps}bit"
         f" burst {burst}b cburst {burst}b quantum {max(mtu + ETHERNET, 20_000)}\n"
+    )
+
+
+HOLE: Final = "hole"
+"""An interface that is down: what is sent there is gone, without an error for the sender."""
+
+
+def switch_buffer_rules(interfaces: Iterable[str]) -> str:
+    """Input for `nft -f -` that gives a userspace switch a buffer at each port.
+
+    A userspace Open vSwitch sends on all its ports through one packet socket, and the kernel charges every frame that
+    waits in any of its shapers to that socket: 212,992 bytes in all by default, a limit that only the whole machine can
+    raise. So two flows that meet at one port made the switch drop frames of all ports (measured: a hundred times the
+    retransmissions). Here each frame is copied as it leaves (the bytes are shared, and the copy belongs to nobody), the
+    copy waits in the shaper, and the original ends at once, in an interface that is down. Its mark tells the copy apart.
+    """
+    devices = ", ".join(interfaces)
+    return (
+        "table netdev railyard {\n chain buffer {\n"
+        f"  type filter hook egress devices = {{ {devices} }} priority 0\n"
+        f'  meta mark 0 meta mark set 1 dup to meta oif fwd to "{HOLE}"\n'
+        " }\n}\n"
     )

@@ -33,6 +33,8 @@ def whole_bytes(size: float) -> int:
     return max(1, ceil(round(size, 3)))
 
 
+MOST_SLICES: Final = 8
+
 Round = list[tuple[int, int]]
 """(source, destination) for every GPU that takes part: each is once a source and once a destination."""
 
@@ -59,15 +61,26 @@ def grid_shifts(grid: Grid) -> list[Round]:
     ]
 
 
+def sliced(size: int) -> list[int]:
+    """A pair's bytes in equal parts, as many as are still of a decent size, and not too many."""
+    count = max(1, min(MOST_SLICES, size // (2 * SLICE_BYTES)))
+    return [size // count + (part < size % count) for part in range(count)]
+
+
 def exchange(program: Program, rounds: list[Round], size: int, phase: int, in_flight: int = IN_FLIGHT) -> None:
-    """`size` bytes for each pair of each round."""
+    """`size` bytes for each pair of each round.
+
+    All rounds run with the first slice of every pair, then with the second, and so on: pairs that share a link advance
+    together, and none is left to finish alone while other links idle.
+    """
     sent: defaultdict[int, list[int]] = defaultdict(list)
     received: defaultdict[int, list[int]] = defaultdict(list)
-    for number, pairs in enumerate(rounds):
+    sequence = [(part, pairs) for part in sliced(size) for pairs in rounds]
+    for number, (part, pairs) in enumerate(sequence):
         window = number - in_flight
         for src, dst in pairs:
             after = program.last(src) if window < 0 else (sent[src][window], received[src][window])
-            task = program.send(src, dst, size, phase, after)
+            task = program.send(src, dst, part, phase, after)
             sent[src].append(task)
             received[dst].append(task)
     for gpu in sent:

@@ -11,6 +11,7 @@ import socket
 import struct
 import time
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -33,7 +34,8 @@ class _Sending:
     task: int = -1
     left: int = 0
     at: int = 0
-    armed: bool = False
+    armed: bool = False  # epoll tells when there is room
+    busy: bool = False
 
 
 @dataclass
@@ -76,7 +78,7 @@ class Engine:
         self._to_come = sum(1 for t in job.tasks if isinstance(t, Transfer) and t.dst in job.mine)
         self.delivered_bytes = 0
 
-    def run(self, start_ns: int, report: "ProgressReport", deadline_ns: int) -> Outcome:
+    def run(self, start_ns: int, report: Callable[[int], None], deadline_ns: int) -> Outcome:
         """Begin at `start_ns`; return when all is sent and received, a connection broke, or the deadline passed."""
         while time.monotonic_ns() < start_ns:
             time.sleep(0.0002)
@@ -129,7 +131,7 @@ class Engine:
             return
         connection = self._out[task.src, task.dst]
         connection.queue.append(number)
-        if not connection.armed:
+        if not connection.armed and not connection.busy:
             self._send(connection)
 
     def _done(self, number: int) -> None:
@@ -167,9 +169,9 @@ class Engine:
             connection.at = (connection.at + sent) % PATTERN_BYTES
             if connection.left == 0:
                 number, connection.task = connection.task, -1
-                connection.armed = True  # what this frees must queue behind us, not send from within
+                connection.busy = True  # what this frees must queue behind us, not send from within
                 self._done(number)
-                connection.armed = False
+                connection.busy = False
 
     def _load(self, connection: _Sending) -> None:
         number = connection.queue.popleft()
@@ -181,7 +183,7 @@ class Engine:
         self.outcome.started_ns[number] = time.monotonic_ns()
 
     def _arm(self, connection: _Sending, wanted: bool) -> None:
-        if connection.armed != wanted or wanted:
+        if connection.armed != wanted:
             connection.armed = wanted
             self._epoll.modify(connection.sock.fileno(), select.EPOLLOUT if wanted else 0)
 
@@ -216,9 +218,3 @@ class Engine:
         self.outcome.delivered[number] = task.bytes
         self._to_come -= 1
         self._free(self._on_receipt.get(number, ()))
-
-
-class ProgressReport:
-    """Called now and then with the bytes delivered so far."""
-
-    def __call__(self, delivered: int) -> None: ...

@@ -14,7 +14,7 @@ from typing import Final
 from topologies import namespaces
 from workloads.replay.job import Job, connections
 
-WINDOW: Final = 100_000  # bytes; the kernel doubles it for its own bookkeeping
+WINDOW: Final = 200_000  # bytes; the kernel doubles it for its own bookkeeping
 CONNECT_S: Final = 20.0
 HELLO: Final = struct.Struct("!I")
 
@@ -59,11 +59,11 @@ def connect(job: Job, listeners: dict[int, socket.socket]) -> tuple[Connections,
         for dst, listener in listeners.items():
             nameless += [(dst, sock) for sock in _accepted(listener)]
         for dst, sock in list(nameless):
-            src = _caller(sock)
-            if src is not None:
+            caller = _caller(sock)
+            if caller is not None:
                 nameless.remove((dst, sock))
-                receiving[src, dst] = sock
-                missing.discard((src, dst))
+                receiving[caller, dst] = sock
+                missing.discard((caller, dst))
         time.sleep(0.001)
     return sending, receiving
 
@@ -94,7 +94,7 @@ def _introduce(unsaid: Connections) -> None:
 
 def _accepted(listener: socket.socket) -> list[socket.socket]:
     """Everyone who has called."""
-    found = []
+    found: list[socket.socket] = []
     while True:
         try:
             sock, _ = listener.accept()

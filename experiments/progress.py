@@ -1,0 +1,36 @@
+"""Progress bars of a run: one over all its steps, one over the step that is going on."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Self
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
+
+
+class Steps:
+    """`with Steps(console, total) as steps: with steps.step("build"): ...`. Silent without a console."""
+
+    def __init__(self, console: Console | None, total: int) -> None:
+        columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
+        self._bars = Progress(*columns, console=console, disable=console is None, transient=True)
+        self._whole = self._bars.add_task("run", total=total)
+        self._step = self._bars.add_task("", total=None, visible=False)
+
+    def __enter__(self) -> Self:
+        self._bars.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bars.stop()
+
+    @contextmanager
+    def step(self, what: str, total: float | None = None) -> Iterator[None]:
+        """One step; `total` where `advance` will tell how far it is."""
+        self._bars.reset(self._step, total=total, description=what, visible=True)
+        yield
+        self._bars.advance(self._whole)
+
+    def reached(self, amount: float) -> None:
+        """How far the step has come, on the way to its total."""
+        self._bars.update(self._step, completed=amount)

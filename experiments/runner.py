@@ -1,0 +1,117 @@
+"""Runs an experiment: each fabric is built, calibrated, loaded and broken in turn, and everything is written down.
+
+Called in a capsule. Whatever ends it early, what was measured by then is saved.
+"""
+
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+from rich.console import Console
+
+from controller.handle import ControllerProcess
+from experiments.breakage import run_fault_once
+from experiments.progress import Steps
+from experiments.provenance import provenance
+from experiments.spec import ExperimentSpec, resolved
+from experiments.stage import Stage, built, check_links
+from experiments.traffic import Workload, run_workload
+from results import store, summary
+from results.records import Run
+from topologies import capacity
+from topologies.errors import BadInput
+from topologies.machine import datapath_choice, detect
+from topologies.plan import Plan, make_plan
+from topologies.units import format_rate
+from workloads.build import build
+from workloads.spec import CollectiveSpec
+
+FIRST: Final = 0  # of `reroute`: the workloads run on this one; nothing is broken then, so it makes no difference
+
+
+def run_experiment(spec: ExperimentSpec, folder: Path, console: Console | None) -> int:
+    """Run it all, save it in `folder`, print the summary. 0 if every check of the experiment passed, else 1."""
+    begun = time.monotonic()
+    run = Run(spec.name, resolved(spec), {}, datetime.now(UTC).isoformat(timespec="seconds"))
+    try:
+        with Steps(console, _step_count(spec)) as steps:
+            _run(spec, run, steps)
+    except KeyboardInterrupt:
+        run.interrupted = True
+        raise
+    finally:
+        run.duration_s = time.monotonic() - begun
+        if run.fabrics or run.measurements or run.recoveries:
+            store.save(run, folder)
+    if console:
+        summary.print_summary(run, console)
+    return 0 if summary.summarise(run)["passed"] else 1
+
+
+def _step_count(spec: ExperimentSpec) -> int:
+    """The machine; each build with its calibration; each workload and each fault."""
+    fabrics, builds = len(spec.fabrics), len(spec.reroute) if spec.faults else 1
+    return 1 + fabrics * (builds + 1 + len(spec.workloads) * spec.repeats) + spec.fault_runs
+
+
+def _run(spec: ExperimentSpec, run: Run, steps: Steps) -> None:
+    machine = detect()
+    datapath, why = datapath_choice(machine)
+    with steps.step("measuring what this machine carries"):
+        frames = capacity.measure(datapath, ControllerProcess())
+    run.provenance = provenance(machine, datapath, why, frames, spec.seed)
+    auto = capacity.auto_rail_bps(list(spec.fabrics), frames)
+    plans = [make_plan(fabric, auto) for fabric in spec.fabrics]
+    for i, plan in enumerate(plans):
+        _check_rate(plan, frames, f"fabrics.{i}.rail_rate")
+    for label, plan in zip(spec.labels, plans, strict=True):
+        workloads = _workloads(spec, plan, label, run)
+        for turn, reroute in enumerate(spec.reroute if spec.faults else ("on",)):
+            with steps.step(f"{label}: building"):
+                fabric = built(label, plan, datapath, reroute == "on", run)
+                stage = fabric.__enter__()
+            try:
+                if turn == FIRST:
+                    _load(stage, workloads, spec, run, steps)
+                _break(stage, reroute, spec, run, steps)
+            finally:
+                fabric.__exit__(None, None, None)
+
+
+def _check_rate(plan: Plan, frames_per_s: float, field: str) -> None:
+    most = capacity.most_rail_bps(plan.spec, frames_per_s)
+    if plan.rail_bps > most:
+        allowed = (
+            f"is more than this machine carries: {format_rate(most, 2)} or less for {plan.spec.gpus} GPUs, or auto"
+        )
+        raise BadInput(field, format_rate(plan.rail_bps), allowed)
+
+
+def _workloads(spec: ExperimentSpec, plan: Plan, label: str, run: Run) -> list[Workload]:
+    """Schedules for this fabric; their scale goes into the run's record."""
+    found = []
+    for i, (name, workload) in enumerate(zip(spec.workload_labels, spec.workloads, strict=True)):
+        schedule, scale = build(workload, plan.spec, plan.rail_bps, plan.hb_bps, f"workloads.{i}")
+        run.scale[f"{name}, {label}"] = scale.as_dict()
+        found.append(Workload(name, schedule, scale, not isinstance(workload, CollectiveSpec)))
+    return found
+
+
+def _load(stage: Stage, workloads: list[Workload], spec: ExperimentSpec, run: Run, steps: Steps) -> None:
+    with steps.step(f"{stage.label}: calibrating links"):
+        check_links(stage, run)
+    for repeat in range(spec.repeats):
+        for workload in workloads:
+            what = f"{stage.label}: {workload.label}" + (
+                f", {repeat + 1} of {spec.repeats}" if spec.repeats > 1 else ""
+            )
+            with steps.step(what, total=sum(workload.schedule.matrix.values())):
+                run_workload(stage, workload, repeat, spec.seed, run, steps.reached)
+
+
+def _break(stage: Stage, reroute: str, spec: ExperimentSpec, run: Run, steps: Steps) -> None:
+    for fault in spec.faults:
+        for repeat in range(spec.fault_repeats):
+            with steps.step(f"{stage.label}: {fault.kind} {fault.target}, reroute {reroute}"):
+                run_fault_once(stage, fault, reroute, repeat, run)

@@ -1,0 +1,115 @@
+"""One fabric, built for an experiment: its network, its controller, what the controller told, and what it carries."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from controller.handle import ControllerProcess
+from results.records import Event, FabricRun, LinkCheck, Load, Run
+from topologies.calibrate import calibrate
+from topologies.counters import count
+from topologies.load import LoadMeter
+from topologies.net import FabricNet
+from topologies.ovs import Datapath
+from topologies.plan import Plan
+
+
+@dataclass
+class Stage:
+    """A built fabric. `label` is its name in every record."""
+
+    label: str
+    net: FabricNet
+    controller: ControllerProcess
+    told: list[tuple[int, str, dict[str, Any]]] = field(default_factory=list)
+
+    @property
+    def plan(self) -> Plan:
+        return self.net.plan
+
+    @property
+    def policy(self) -> str:
+        return self.plan.policy
+
+    def events(self) -> list[tuple[int, str]]:
+        """What the controller has told so far: (monotonic ns, what)."""
+        return [(at, what) for at, what, _ in list(self.told)]
+
+    @contextmanager
+    def watched(self, run: Run, workload: str, repeat: int, faulted: bool = False) -> Iterator[None]:
+        """Record how hard the machine worked meanwhile, and what TCP and the queues lost."""
+        before = count(self.net)
+        with LoadMeter() as meter:
+            yield
+        spent, load = count(self.net).since(before), meter.load
+        run.loads.append(
+            Load(
+                self.label,
+                workload,
+                repeat,
+                load.busy,
+                load.foreign,
+                load.lag_p99_ms,
+                spent.retransmits,
+                spent.segments,
+                spent.drops,
+                faulted,
+            )  # fmt: skip
+        )
+
+
+@contextmanager
+def built(label: str, plan: Plan, datapath: Datapath, reroute: bool, run: Run) -> Iterator[Stage]:
+    """Build a fabric and take it down again, and record both. `reroute`: find ways round what is broken."""
+    told: list[tuple[int, str, dict[str, Any]]] = []
+    lock = threading.Lock()
+
+    def hear(at: int, what: str, detail: dict[str, Any]) -> None:
+        with lock:
+            told.append((at, what, detail))
+
+    controller = ControllerProcess(reroute, hear)
+    net = FabricNet(plan, datapath, controller, backups=reroute)
+    net.start()
+    try:
+        yield Stage(label, net, controller, told)
+    finally:
+        net.stop()
+        with lock:
+            run.events += [Event(at, "controller", what, {"fabric": label, **detail}) for at, what, detail in told]
+    _record(label, net, run)
+
+
+def _record(label: str, net: FabricNet, run: Run) -> None:
+    """Once for each label, however often it was built."""
+    if any(fabric.label == label for fabric in run.fabrics):
+        return
+    plan = net.plan
+    run.fabrics.append(
+        FabricRun(
+            label=label,
+            policy=plan.policy,
+            kind=plan.spec.kind,
+            domains=plan.spec.domains,
+            rails=plan.spec.rails,
+            rail_bps=plan.rail_bps,
+            hb_bps=plan.hb_bps,
+            mtu=plan.spec.mtu,
+            platform=plan.spec.platform,
+            spines=plan.spec.spine_count,
+            uplink_bps=plan.uplink_bps if plan.uplinks else 0,
+            switches=tuple(switch.name for switch in plan.switches),
+            datapath=net.datapath,
+            build_s=net.build_s,
+            stop_s=net.stop_s,
+        )
+    )
+
+
+def check_links(stage: Stage, run: Run) -> None:
+    """iperf3 on a sample of every class of link."""
+    run.links += [
+        LinkCheck(stage.label, s.link_class, s.name, s.expected_bps, s.measured_bps) for s in calibrate(stage.net)
+    ]

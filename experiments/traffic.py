@@ -1,0 +1,128 @@
+"""A workload on a built fabric: replayed, measured beside its prediction, and its bytes counted three ways."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from statistics import median
+from typing import Final
+
+from experiments.stage import Stage
+from results.predict import WHOLE, phase_times, predict_schedule, project_to_full_size
+from results.records import ByteCheck, Event, Flow, Measurement, Run
+from topologies.ports import UPLINK_PORT
+from topologies.shaping import payload_fraction
+from workloads.matrix import cross_rail_bytes, port_bytes
+from workloads.replay.run import Replay, replay
+from workloads.scale import Scale, payload_rates, project
+from workloads.schedule import Schedule
+
+SPARE_S: Final = 30.0
+SPARE: Final = 10  # a run that takes so many times its prediction has failed
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A workload as it runs on one fabric. `iteration`: it is a training iteration, and not a plain collective."""
+
+    label: str
+    schedule: Schedule
+    scale: Scale
+    iteration: bool
+
+
+def run_workload(
+    stage: Stage, workload: Workload, repeat: int, seed: int, run: Run, progress: Callable[[int], None]
+) -> None:
+    """Replay it once and add everything to the run. `progress` gets the bytes delivered so far."""
+    schedule, fabric = workload.schedule, stage.plan.spec
+    rates = payload_rates(stage.plan.hb_bps, stage.plan.rail_bps, fabric.mtu)
+    predicted = predict_schedule(schedule, rates, fabric)
+    whole = predicted.get(WHOLE) or sum(predicted.values())
+    before = _counted(stage)
+    with stage.watched(run, workload.label, repeat):
+        done = replay(schedule, seed, whole * SPARE + SPARE_S, progress)
+    after = _counted(stage)
+    what = {"fabric": stage.label, "workload": workload.label, "repeat": repeat}
+    run.events.append(Event(done.start_ns, "workload", "started", what))
+    run.events.append(Event(done.end_ns, "workload", "finished", {**what, "broken": list(done.broken)}))
+    run.flows += _flows(stage, workload, repeat, done)
+    run.bytes.append(_bytes(stage, workload, repeat, done, (after[0] - before[0], after[1] - before[1])))
+    run.measurements += _measurements(stage, workload, repeat, done, predicted)
+
+
+def _counted(stage: Stage) -> tuple[int, int]:
+    """(bytes that came in at the GPU ports of the rail switches, bytes that went in at their uplinks), by OpenFlow."""
+    counters = stage.controller.port_counters(len(stage.plan.switches))
+    gpus = uplinks = 0
+    for switch in stage.plan.switches:
+        for port, values in counters[switch.name].items():
+            if switch.role == "single" or (switch.role == "rail" and port < UPLINK_PORT):
+                gpus += values["rx_bytes"]
+            elif switch.role == "rail":
+                uplinks += values["tx_bytes"]
+    return gpus, uplinks
+
+
+def _flows(stage: Stage, workload: Workload, repeat: int, done: Replay) -> list[Flow]:
+    names = [gpu.name for gpu in stage.plan.gpus]
+    corrupt = set(done.corrupt)
+    return [
+        Flow(
+            fabric=stage.label,
+            policy=stage.policy,
+            workload=workload.label,
+            repeat=repeat,
+            phase=workload.schedule.phases[t.phase].name,
+            kind=workload.schedule.phases[t.phase].kind,
+            src=names[t.src],
+            dst=names[t.dst],
+            bytes=t.bytes,
+            delivered=0 if number in corrupt else done.delivered.get(number, 0),
+            start_ns=done.spans[number][0] if number in done.spans else 0,
+            end_ns=done.spans[number][1] if number in done.spans else 0,
+        )
+        for number, t in workload.schedule.transfers
+    ]
+
+
+def _bytes(stage: Stage, workload: Workload, repeat: int, done: Replay, counted: tuple[int, int]) -> ByteCheck:
+    """Between rails goes what the matrix says, and besides whatever the uplinks counted: both must be nothing for GPT."""
+    schedule = workload.schedule
+    asked, got = schedule.matrix, done.delivered_matrix
+    on_rails = int(port_bytes(schedule, stage.plan.policy).rail_out.sum())
+    gpu_ports, uplinks = counted
+    return ByteCheck(
+        fabric=stage.label,
+        workload=workload.label,
+        repeat=repeat,
+        asked_bytes=sum(asked.values()),
+        delivered_bytes=sum(got.values()),
+        pairs_wrong=sum(1 for pair in asked.keys() | got.keys() if asked.get(pair) != got.get(pair)),
+        rail_port_bytes=gpu_ports,
+        rail_expected_bytes=round(on_rails / payload_fraction(stage.plan.spec.mtu)),
+        cross_rail_bytes=max(cross_rail_bytes(schedule), uplinks),
+    )
+
+
+def _measurements(
+    stage: Stage, workload: Workload, repeat: int, done: Replay, predicted: dict[str, float]
+) -> list[Measurement]:
+    """The whole, each phase (median of its runs), throughput, and what the times mean on the real cluster."""
+    spans = {n: (start / 1e9, end / 1e9) for n, (start, end) in done.spans.items()}
+    phases = {name: median(runs) for name, runs in phase_times(workload.schedule, spans).items()}
+    only_phase = predicted.get(next(iter(predicted))) if len(predicted) == 1 else None
+    times = {WHOLE: done.seconds, **(phases if workload.iteration else {})}
+
+    def row(phase: str, metric: str, value: float, unit: str, prediction: float | None = None) -> Measurement:
+        name = workload.label
+        return Measurement(stage.label, stage.policy, name, phase, metric, value, unit, prediction, repeat)
+
+    rows = [row(WHOLE, "throughput", sum(done.delivered.values()) * 8 / done.seconds, "bit/s")]
+    for phase, value in times.items():
+        whole = phase == WHOLE
+        metric = "iteration_time" if whole and workload.iteration else "completion_time"
+        rows.append(row(phase, metric, value, "s", predicted.get(phase, only_phase if whole else None)))
+    for phase, value in project(workload.scale, times).items():
+        rows.append(row(phase, "projected_same_shape", value, "s"))
+    for phase, value in project_to_full_size(workload.scale, workload.schedule, times, stage.plan.spec).items():
+        rows.append(row(phase, "projected_full_size", value, "s"))
+    return rows

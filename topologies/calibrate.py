@@ -1,0 +1,68 @@
+"""iperf3 on a sample of every class of link, before anything is believed that ran over them."""
+
+import json
+import subprocess
+from dataclasses import dataclass
+from typing import Final
+
+from topologies import namespaces
+from topologies.addresses import Gpu
+from topologies.net import FabricNet
+from topologies.plan import LinkClass
+from topologies.shaping import payload_fraction
+
+SECONDS: Final = 1.5  # long against a shaper's burst of a millisecond
+OMIT_S: Final = 1  # iperf3 counts only after this: slow start is over then
+WINDOW: Final = "128K"
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """A TCP flow over one link of a class. Rates are payload, bit/s: `expected` is the link's rate less headers."""
+
+    link_class: LinkClass
+    src: Gpu
+    dst: Gpu
+    expected_bps: float
+    measured_bps: float = 0.0
+
+    @property
+    def name(self) -> str:
+        return f"{self.src.name} -> {self.dst.name}"
+
+
+def samples(net: FabricNet) -> list[Sample]:
+    """One flow a class, no two over the same link. A flow over a spine is bound by its rail, the slower of the two."""
+    plan = net.plan
+    payload = payload_fraction(plan.spec.mtu)
+    rail, hb = plan.rail_bps * payload, plan.hb_bps * payload
+    chosen = [Sample("hb", Gpu(0, 0), Gpu(0, 1), hb), Sample("rail", Gpu(1, 0), Gpu(0, 0), rail)]
+    if plan.uplinks and plan.policy == "spine":
+        uplink = min(rail, plan.uplink_bps * payload)
+        chosen.append(Sample("uplink", Gpu(0, 1), Gpu(1, 0), uplink))
+    return chosen
+
+
+def calibrate(net: FabricNet) -> list[Sample]:
+    """Measure all samples at once (3 s)."""
+    chosen = samples(net)
+    running = [_start(net, sample) for sample in chosen]
+    return [
+        Sample(s.link_class, s.src, s.dst, s.expected_bps, _rate(client, server))
+        for s, (client, server) in zip(chosen, running, strict=True)
+    ]
+
+
+def _start(net: FabricNet, sample: Sample) -> tuple["subprocess.Popen[str]", "subprocess.Popen[bytes]"]:
+    listening = net.get(sample.dst.name).popen("iperf3 -s -1 --forceflush")
+    listening.stdout.readline()
+    command = ["iperf3", "-J", "-O", str(OMIT_S), "-t", str(SECONDS), "-w", WINDOW, "-C", "cubic", "-c", sample.dst.ip]
+    with namespaces.inside(sample.src.name):
+        return subprocess.Popen(command, stdout=subprocess.PIPE, text=True), listening
+
+
+def _rate(client: "subprocess.Popen[str]", server: "subprocess.Popen[bytes]") -> float:
+    report = json.loads(client.communicate()[0])
+    server.communicate()  # no packet of this is to be counted as one of the workload's
+    received = report.get("end", {}).get("sum_received", {})
+    return float(received.get("bits_per_second", 0.0))

@@ -1,0 +1,84 @@
+"""How many packets a second this machine can carry through its emulated switches, and which link rates that allows.
+
+Measured, not looked up: TCP over a small fabric without limits, one full frame a packet. Segmentation offload is switched
+off for it, since many slow flows, as a run has them, look like that to a switch. Senders, switch and receivers share the
+cores as they do in a run.
+"""
+
+import json
+import subprocess
+import time
+from typing import Final
+
+import psutil
+
+from topologies import namespaces
+from topologies.net import FabricController, FabricNet
+from topologies.ovs import Datapath
+from topologies.plan import Plan
+from topologies.shaping import ETHERNET, IP_TCP
+from topologies.spec import FabricSpec
+
+UNSHAPED_BPS: Final = 20_000_000_000
+SECONDS: Final = 1
+STEPS: Final = (1, 2, 5)  # rates that people like to read
+SHARE: Final = 0.4  # of the capacity that `auto` uses; the rest absorbs bursts, acknowledgements and computing peers
+MOST_RAIL_BPS: Final = 1_000_000_000
+LEAST_RAIL_BPS: Final = 1_000_000
+
+
+def measure(datapath: Datapath, controller: FabricController) -> float:
+    """Full frames a second that cross a switch if all cores do nothing else. Takes about 3 s, in a capsule."""
+    spec = FabricSpec.model_validate({"kind": "rail-only", "domains": 2, "rails": 2})
+    net = FabricNet(Plan(spec, UNSHAPED_BPS, UNSHAPED_BPS), datapath, controller)
+    net.start()
+    try:
+        before, idle0 = _stamp()
+        flows = [_flow(net, rank) for rank in range(spec.rails)]
+        frames = sum(_frames(flow, spec.mtu) for flow in flows)
+        after, idle1 = _stamp()
+    finally:
+        net.stop()
+    cores = psutil.cpu_count() or 1
+    busy = max(0.1, cores * (after - before) - (idle1 - idle0))
+    return frames / busy * cores
+
+
+def _flow(net: FabricNet, rank: int) -> "subprocess.Popen[str]":
+    server, client = net.get(f"d1g{rank}"), net.get(f"d0g{rank}")
+    listening = server.popen("iperf3 -s -1 --forceflush")
+    listening.stdout.readline()
+    with namespaces.inside(client.name):
+        namespaces.run(["ethtool", "-K", "rail0", "tso", "off", "gso", "off"])
+        command = ["iperf3", "-J", "-t", str(SECONDS), "-w", "128K", "-c", server.IP()]
+        return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+
+
+def _frames(flow: "subprocess.Popen[str]", mtu: int) -> float:
+    report = json.loads(flow.communicate()[0])
+    return float(report["end"]["sum_received"]["bytes"]) / (mtu - IP_TCP)
+
+
+def _stamp() -> tuple[float, float]:
+    """(wall clock, idle time summed over cores) in s."""
+    times = psutil.cpu_times()
+    return time.monotonic(), times.idle + times.iowait
+
+
+def frames_needed(spec: FabricSpec, rail_bps: int) -> float:
+    """Frames a second through switches when every rail link is full; spines see a frame once more, and its rail twice."""
+    switches = 3 if spec.kind == "rail-optimized" else 1
+    return spec.gpus * rail_bps / 8 / (spec.mtu + ETHERNET) * switches
+
+
+def most_rail_bps(spec: FabricSpec, frames_per_s: float) -> float:
+    """The rail rate at which the switches would take all of the machine."""
+    return frames_per_s / frames_needed(spec, 1)
+
+
+def auto_rail_bps(specs: list[FabricSpec], frames_per_s: float) -> int:
+    """One rail rate for fabrics that are to be compared: 1, 2 or 5 times a power of ten, within `SHARE` for each."""
+    limit = min(SHARE * most_rail_bps(spec, frames_per_s) for spec in specs)
+    rates = [step * 10**power for power in range(6, 10) for step in STEPS]
+    fitting = [rate for rate in rates if LEAST_RAIL_BPS <= rate <= min(limit, MOST_RAIL_BPS)]
+    return max(fitting, default=LEAST_RAIL_BPS)
