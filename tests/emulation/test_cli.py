@@ -9,8 +9,10 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+import psutil
 import pytest
 
+from tests.emulation.fabrics import eventually
 from tests.emulation.programs import (
     ROOT,
     RUN_EXPERIMENT,
@@ -91,8 +93,9 @@ def test_a_user_looks_into_a_run_of_their_own(slow: float) -> None:
 def test_in_a_shell_ctrl_c_is_for_the_command_and_sigterm_is_the_end(slow: float) -> None:
     with Program(SHELL) as shell:
         shell.await_text(PROMPT, BUILT_S * slow)
-        shell.type("d0g0 echo started; sleep 1000")
-        shell.await_text("started", 5 * slow)
+        shell.type("d0g0 sleep 1000")
+        outer = psutil.Process(shell.process.pid)
+        eventually(lambda: "sleep" in [child.name() for child in outer.children(recursive=True)], 5 * slow)
         os.killpg(shell.process.pid, signal.SIGINT)
         shell.await_text(PROMPT, 5 * slow)
         shell.process.send_signal(signal.SIGTERM)
