@@ -1,54 +1,55 @@
-"""The fabrics as Mininet topologies: also for `mn --custom topologies/topos.py --topo rail-only,4,4 --controller remote`.
+"""The fabrics as Mininet topologies: `mn --custom topologies/topos.py --topo rail-only,4,4 --controller remote`.
 
       hb0 ──┬── d0g0 ── rail0        Each GPU d<domain>g<rank> has hb0 into its HB domain's bridge and rail0 into the
             └── d0g1 ── rail1        switch of its rail. Rail-only ends there; rail-optimized joins the rail switches
       hb1 ──┬── d1g0 ── rail0        by spines; single-switch puts every GPU on one switch.
             └── d1g1 ── rail1
 
-Under plain `mn` the rail switches are Mininet's own, links are not shaped unless `--link tc` is given, and a controller has
+Under plain `mn` the switches are Mininet's own, links are not shaped unless `--link tc` is given, and a controller has
 to be running (docs/controller.md). Railyard's own builder takes the same classes and builds them in batches.
 """
 
 import sys
 from pathlib import Path
+from subprocess import PIPE
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # `mn --custom` gives the file, not the project
+# `mn --custom` runs this file's text: neither the project nor a __file__ is there, only the name of the code
+sys.path.insert(0, str(Path(sys._getframe().f_code.co_filename).resolve().parent.parent))
 
 from mininet.node import Host, Switch
 from mininet.topo import Topo
 
+from topologies.addresses import gpu_of_name
 from topologies.plan import Link, Plan, make_plan
 from topologies.routes import gpu_commands
-from topologies.spec import FabricSpec, Kind, Policy
+from topologies.spec import Kind, parse_fabric
 
 PLAIN_RAIL_BPS = 100_000_000
+PLAIN_SYSCTLS = ("ip_forward=1", "conf.all.rp_filter=0", "conf.default.rp_filter=0", "conf.all.send_redirects=0")
 
 
 class PlainGpu(Host):
-    """A GPU under plain `mn`: what the builder does in one batch is done here through the node's shell."""
+    """A GPU under plain `mn`, which asks each host to configure itself."""
 
     def config(self, plan: Plan | None = None, **_: Any) -> dict[str, Any]:
         """Give it its address, neighbours and three route tables."""
         if plan is None:
             raise ValueError("a GPU needs the plan of its fabric")
-        from topologies.addresses import gpu_of_name
-
         gpu = gpu_of_name(self.name)
-        self.plan_gpu = gpu
-        for key in ("ip_forward=1", "conf.all.rp_filter=0", "conf.default.rp_filter=0", "conf.all.send_redirects=0"):
-            self.cmd(f"sysctl -qw net.ipv4.{key}")
-        for device in ("hb0", "rail0"):
-            self.cmd(f"sysctl -qw net.ipv4.conf.{device}.rp_filter=0 net.ipv4.conf.{device}.send_redirects=0")
-            self.cmd(f"ip link set {device} mtu {plan.spec.mtu}")
+        of_device = (f"conf.{device}.{key}=0" for device in ("hb0", "rail0") for key in ("rp_filter", "send_redirects"))
+        self.cmd("sysctl -qw", *(f"net.ipv4.{setting}" for setting in (*PLAIN_SYSCTLS, *of_device)))
+        self.cmd("ethtool -K rail0 tx off")  # a userspace switch would pass unfinished checksums on
         commands = gpu_commands(plan, gpu, plan.policy, backups=False)
-        self.cmd(f"ip -batch - <<'END'\n{commands}END")
+        commands += f"addr add {gpu.ip}/32 dev hb0\n"  # lo has it already, but Mininet's CLI looks for it here
+        _, errors = self.popen(["ip", "-batch", "-"], stdin=PIPE).communicate(commands.encode())
+        if errors:
+            raise RuntimeError(f"{self.name}: {errors.decode().strip()}")
         return {}
 
     def IP(self, intf: object = None) -> str:  # noqa: N802 (Mininet's name)
-        """Its one address."""
-        ip: str = self.plan_gpu.ip
-        return ip
+        """Its one address, the same on every interface."""
+        return gpu_of_name(self.name).ip
 
 
 class HbBridge(Switch):
@@ -67,30 +68,34 @@ class HbBridge(Switch):
 
 
 class FabricTopo(Topo):
-    """Base of the three: draws whatever the plan says."""
+    """Base of the three: draws whatever the plan says. `more`: other keys of a fabric's spec, such as policy=rd."""
 
     kind: Kind
 
-    def build(self, domains: int = 4, rails: int = 4, policy: Policy | None = None, plan: Plan | None = None) -> None:
-        spec = FabricSpec(kind=self.kind, domains=int(domains), rails=int(rails), policy=policy)
-        self.plan = plan or make_plan(spec, PLAIN_RAIL_BPS)
+    def build(self, domains: int = 4, rails: int = 4, plan: Plan | None = None, **more: Any) -> None:
+        if plan is None:
+            spec = parse_fabric({"kind": self.kind, "domains": domains, "rails": rails, **more})
+            plan = make_plan(spec, PLAIN_RAIL_BPS)
+        self.plan = plan
         for gpu in self.plan.gpus:
             self.addHost(gpu.name, cls=PlainGpu, plan=self.plan)
         for name in self.plan.hb_bridges:
             self.addSwitch(name, cls=HbBridge)
         for switch in self.plan.switches:
             self.addSwitch(switch.name, dpid=f"{switch.dpid:016x}", protocols="OpenFlow13")
-        macs = {gpu.name: gpu for gpu in self.plan.gpus}
         for link in self.plan.links:
-            self._cable(
-                link, macs[link.a.node].mac("hb" if link.kind == "hb" else "rail") if link.kind != "uplink" else None
-            )
+            self._cable(link)
 
-    def _cable(self, link: Link, mac: str | None) -> None:
-        near = f"{link.a.node}-{link.a.interface}" if link.kind == "uplink" else link.a.interface
+    def _cable(self, link: Link) -> None:
+        """Add a link. Under `mn` all switches share a namespace, so far ends need names that differ (15 characters)."""
+        a, b = link.a, link.b
+        if link.kind == "uplink":
+            near, far, mac = f"{a.node}-{b.node}", f"{b.node}-{a.node}", {}
+        else:
+            near, far, mac = a.interface, f"{a.node}-{link.kind}", {"addr1": gpu_of_name(a.node).mac(link.kind)}
         self.addLink(
-            link.a.node, link.b.node, port1=link.a.port, port2=link.b.port,
-            intfName1=near, intfName2=f"{link.b.node}-{link.b.interface}", addr1=mac, bw=link.rate_bps / 1e6,
+            a.node, b.node, port1=a.port, port2=b.port, intfName1=near, intfName2=far, **mac,
+            bw=link.rate_bps / 1e6, ifconfig=f"mtu {self.plan.spec.mtu}",
         )  # fmt: skip
 
 

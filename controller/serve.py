@@ -1,0 +1,36 @@
+"""The OpenFlow app on its own, for a Mininet script that asks for a remote controller: `python -m controller.serve`.
+
+It listens on 127.0.0.1:6653, gives every switch its flows and keeps them right, and says what it hears, a line each.
+Routes at the GPUs are left alone: it knows of switches only. Datapath ids and ports have to follow topologies/ports.py.
+"""
+
+import signal
+import socket
+
+from controller.app import Heard
+from controller.listeners import ADDRESS
+from controller.server import OpenFlowServer
+from topologies.ports import gpu_at, role_of
+
+
+def describe(heard: Heard) -> str:
+    """One line for a person: `rail1: d0g1 down`, `spine0: connected, 4 ports up`."""
+    role, index = role_of(heard.dpid)
+    name = "switch0" if role == "single" else f"{role}{index}"
+    if heard.what == "switch-up":
+        return f"{name}: connected, {len(heard.up_ports)} ports up"
+    if heard.what == "switch-down":
+        return f"{name}: gone"
+    gpu = gpu_at(heard.dpid, heard.port)
+    return f"{name}: {gpu.name if gpu else f'port {heard.port}'} {'up' if heard.up else 'down'}"
+
+
+def main() -> None:
+    server = OpenFlowServer(lambda heard: print(describe(heard), flush=True))
+    server.serve([socket.create_server(ADDRESS)])
+    print(f"listening on {ADDRESS[0]}:{ADDRESS[1]}", flush=True)
+    signal.pause()
+
+
+if __name__ == "__main__":
+    main()

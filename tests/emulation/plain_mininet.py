@@ -1,0 +1,62 @@
+"""Stock `mn` in a test's capsule, with a machine's usual single Open vSwitch, and a controller on 127.0.0.1:6653."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from tests.emulation.fabrics import WAIT_S, eventually
+from topologies import namespaces
+from topologies.ovs import EMPTY_DATABASE, prepare
+
+ROOT = Path(__file__).resolve().parents[2]
+RUNDIR = Path("/run/openvswitch")
+MN_S = 40
+# typed first: Mininet's own waitConnected takes seconds, and then the flows may not be there yet
+WAIT_FOR_FLOWS = (
+    "sh timeout 10 sh -c 'for switch in $(ovs-vsctl list-br); do"
+    " until ovs-ofctl -O OpenFlow13 dump-flows $switch | grep -q cookie; do sleep 0.05; done; done'"
+)
+
+
+def start_open_vswitch() -> None:
+    """As a distribution's service does it, at the default paths, which are the capsule's own."""
+    prepare()
+    RUNDIR.mkdir()
+    namespaces.run(["ovsdb-server", str(EMPTY_DATABASE), f"--remote=punix:{RUNDIR}/db.sock", "--pidfile", "--detach"])
+    namespaces.run(["ovs-vsctl", "--no-wait", "init"])
+    namespaces.run(["ovs-vswitchd", f"unix:{RUNDIR}/db.sock", "--pidfile", "--detach", "--log-file=/run/vswitchd.log"])
+
+
+def start_controller(argv: Sequence[str]) -> "subprocess.Popen[str]":
+    """Start it in the project's folder, and return when it listens. Its output is in /run/controller.log."""
+    log = Path("/run/controller.log")
+    with log.open("w") as file:
+        process = subprocess.Popen(argv, cwd=ROOT, stdout=file, stderr=file, text=True)
+
+    def listens() -> bool:
+        assert process.poll() is None, log.read_text()
+        return ":6653" in namespaces.run(["ss", "-Hltn"])
+
+    eventually(listens, 20 * WAIT_S)
+    return process
+
+
+def mn(topo: str, *commands: str) -> str:
+    """Run `mn` on a topology of ours, type these commands, and return all it said."""
+    namespaces.run(["mount", "-o", "bind,ro", "/tmp", "/tmp"])  # after a failure mn deletes the logs there, whosever
+    argv = [Path(sys.executable).with_name("mn"), "--custom", "topologies/topos.py", "--topo", topo]
+    argv += ["--controller", "remote,ip=127.0.0.1", "--switch", "ovs,datapath=user"]
+    done = subprocess.run(
+        [sys.executable, *map(str, argv)],
+        cwd=ROOT,
+        input="".join(f"{command}\n" for command in (WAIT_FOR_FLOWS, *commands)),
+        env={**os.environ, "TMPDIR": "/run"},
+        capture_output=True,
+        text=True,
+        timeout=MN_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout + done.stderr

@@ -1,0 +1,21 @@
+"""For people with a Mininet of their own: stock `mn`, our topologies, and our app as its remote controller."""
+
+import re
+import sys
+
+import pytest
+
+from tests.emulation.plain_mininet import mn, start_controller, start_open_vswitch
+
+pytestmark = pytest.mark.capsule
+
+
+@pytest.mark.parametrize("topo", ["rail-only,2,2", "rail-optimized,2,2", "single-switch,2,2,policy=rd"])
+def test_stock_mininet_with_the_app_on_os_ken(topo: str) -> None:
+    start_open_vswitch()
+    start_controller([sys.executable, "-m", "controller.serve"])
+    said = mn(topo, "pingall", "d1g1 iperf3 -s -1 -D", "d0g0 iperf3 -t 1 -f m -c d1g1")
+    assert "0% dropped (12/12 received)" in said
+    received = re.search(r"([\d.]+) Mbits/sec +receiver", said)
+    assert received is not None, said
+    assert float(received[1]) > 10  # full-sized frames and their checksums arrive, not only pings

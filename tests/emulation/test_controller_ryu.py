@@ -1,0 +1,34 @@
+"""The same app file under Ryu 4.34 itself: `ryu-manager controller/app.py`, with stock Mininet's switches."""
+
+from pathlib import Path
+
+import pytest
+
+from controller.flows import tables_of
+from tests.emulation.plain_mininet import mn, start_controller, start_open_vswitch
+from tests.emulation.ryu_venv import CannotMake, ryu_manager
+from topologies.addresses import Gpu
+from topologies.ports import RAIL_DPID, UPLINK_PORT
+
+
+@pytest.fixture(scope="module")
+def manager() -> Path:
+    """Made outside of the capsule, which has no network."""
+    try:
+        return ryu_manager()
+    except CannotMake as error:
+        pytest.skip(str(error))
+
+
+@pytest.mark.capsule
+def test_ryu_manager_runs_the_app(manager: Path) -> None:
+    start_open_vswitch()
+    start_controller([str(manager), "controller/app.py"])
+    said = mn("rail-optimized,2,2", "pingall", "sh ovs-ofctl -O OpenFlow13 --no-stats dump-flows rail0")
+    assert "0% dropped (12/12 received)" in said
+    wanted = tables_of(RAIL_DPID, {1: True, 2: True, UPLINK_PORT: True, UPLINK_PORT + 1: True}).flows
+    assert said.count("cookie=0x5261696c") == len(wanted) == 3
+    for gpu, port in ((Gpu(0, 0), 1), (Gpu(1, 0), 2)):
+        assert f"dl_dst={gpu.mac('rail')} actions=output:{port}" in said
+    assert "actions=group:1" in said
+    assert "Traceback" not in Path("/run/controller.log").read_text()
