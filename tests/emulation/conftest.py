@@ -6,7 +6,6 @@ import fcntl
 import os
 import time
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -26,8 +25,13 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     """In place of pytest's own call of the test function, for those that are marked."""
     if pyfuncitem.get_closest_marker("capsule") is None:
         return None
-    names = pyfuncitem._fixtureinfo.argnames
-    body = partial(pyfuncitem.obj, **{name: pyfuncitem.funcargs[name] for name in names})
+    arguments = {name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}
+
+    def body() -> None:
+        try:
+            pyfuncitem.obj(**arguments)
+        except pytest.skip.Exception as reason:
+            raise forked.Skipped(str(reason)) from reason
 
     def describe(error: BaseException) -> str:
         return str(pyfuncitem.repr_failure(pytest.ExceptionInfo.from_exception(error)))

@@ -1,0 +1,97 @@
+"""The rig itself: what a test's capsule shows, hides and ends."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.emulation import forked
+from tests.emulation.fabrics import eventually
+
+
+def run(body: object, within_s: float = 10.0) -> None:
+    assert callable(body)
+    forked.run(body, lambda error: f"worded: {error}", within_s)
+
+
+def test_the_body_sees_nothing_of_the_machine() -> None:
+    def body() -> None:
+        assert os.getpid() == 1
+        assert [path.name for path in Path("/proc").iterdir() if path.name.isdigit()] == ["1"]
+        assert list(Path("/run").iterdir()) == []
+        assert "state UP" not in subprocess.check_output(["ip", "link"], text=True)
+
+    run(body)
+
+
+def test_a_failure_comes_back_in_words() -> None:
+    def body() -> None:
+        raise ValueError("wrong answer")
+
+    with pytest.raises(forked.Failed, match="worded: wrong answer"):
+        run(body)
+
+
+def test_a_body_that_asks_to_be_skipped_is() -> None:
+    def body() -> None:
+        raise forked.Skipped("no such module")
+
+    with pytest.raises(forked.Skipped, match="no such module"):
+        run(body)
+
+
+def test_a_body_that_dies_is_a_failure() -> None:
+    with pytest.raises(forked.Failed, match="ended before it could report"):
+        run(lambda: os._exit(3))
+
+
+def test_a_body_that_hangs_is_ended_with_all_that_it_started() -> None:
+    name = f"sleep 4{os.getpid()}"
+
+    def body() -> None:
+        subprocess.Popen(name.split())
+        time.sleep(60)
+
+    with pytest.raises(forked.Failed, match="not done within 0 s"):
+        run(body, within_s=0.3)
+    eventually(lambda: not running(name), 2.0)
+
+
+def test_what_a_body_leaves_running_ends_with_it() -> None:
+    name = f"sleep 5{os.getpid()}"
+
+    def body() -> None:
+        subprocess.Popen(name.split())
+
+    run(body)
+    assert not running(name)
+
+
+def test_it_ends_with_the_one_who_started_it() -> None:
+    name = f"sleep 6{os.getpid()}"
+    code = (
+        "import subprocess; from tests.emulation import forked\n"
+        f"forked.run(lambda: subprocess.run({name.split()!r}) and None, str, 60)"
+    )
+    parent = subprocess.Popen([sys.executable, "-c", code], cwd=Path(__file__).parents[2])
+    eventually(lambda: running(name))
+    parent.send_signal(signal.SIGKILL)
+    parent.wait()
+    eventually(lambda: not running(name), 2.0)
+
+
+def running(command: str) -> bool:
+    """Whether a process with this command line is there."""
+    wanted = command.replace(" ", "\0").encode() + b"\0"
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit():
+            try:
+                if (folder / "cmdline").read_bytes() == wanted:
+                    return True
+            except OSError:
+                continue  # it has just ended
+    return False

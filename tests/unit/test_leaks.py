@@ -1,0 +1,29 @@
+"""The leak finder finds: one thing more or less than before, by its name."""
+
+import pytest
+
+from tests.emulation.leaks import differences, snapshot
+
+BEFORE = {"interface": frozenset({"lo", "eth0"}), "process": frozenset({"iperf3 (pid 7)"})}
+
+
+def test_what_did_not_change_is_not_named() -> None:
+    assert differences(BEFORE, BEFORE) == []
+
+
+@pytest.mark.parametrize(
+    ("after", "line"),
+    [
+        (BEFORE | {"interface": frozenset({"lo", "eth0", "veth9"})}, "interface left behind: veth9"),
+        (BEFORE | {"interface": frozenset({"lo"})}, "interface gone: eth0"),
+        (BEFORE | {"process": frozenset()}, "process gone: iperf3 (pid 7)"),
+    ],
+)
+def test_what_came_or_went_is_named(after: dict[str, frozenset[str]], line: str) -> None:
+    assert differences(BEFORE, after) == [line]
+
+
+def test_a_snapshot_of_this_machine_has_its_loopback_and_its_sysctls() -> None:
+    seen = snapshot()
+    assert "lo" in seen["interface"]
+    assert any(line.startswith("net.ipv4.ip_forward=") for line in seen["sysctl"])
