@@ -14,11 +14,11 @@ import yaml
 from rich.console import Console
 from rich.table import Table
 
-from experiments import catalogue, folder, inside, live
+from experiments import catalogue, folder, inside, live, measure
 from experiments.budget import check_budget
 from experiments.spec import ExperimentSpec, load, resolved
 from topologies import capsule, inner
-from topologies.errors import RailyardError
+from topologies.errors import MachineLacks, RailyardError
 from topologies.machine import Machine, detect, require
 
 PROGRAM: Final = "run_experiment.py"
@@ -187,9 +187,19 @@ def doctor() -> int:
     from topologies import doctor as table
 
     machine = detect()
-    table.print_table(machine, _console(), None)
-    require(machine)
-    return 0
+    runs = _runs_here(machine)
+    with Console(stderr=True).status("measuring what it carries"):
+        frames = measure.frames_per_s() if runs else None
+    table.print_table(machine, _console(), frames)
+    return 0 if runs else 3
+
+
+def _runs_here(machine: Machine) -> bool:
+    try:
+        require(machine)
+    except MachineLacks:
+        return False
+    return True
 
 
 @app.command()

@@ -1,5 +1,6 @@
 """The commands on real fabrics, as a user types them: a shell, a look into it from elsewhere, and its end any way."""
 
+import json
 import os
 import random
 import signal
@@ -27,6 +28,10 @@ from topologies.machine import SEARCH_PATH
 
 SMALL = ("-o", "domains=2", "-o", "rails=2")
 SHELL = (*RUN_EXPERIMENT, "shell", "moe-slowdown", *SMALL)
+FILES = {
+    "spec.yaml", "results.csv", "results.parquet", "flows.parquet", "recovery.csv", "events.jsonl", "summary.json",
+    "provenance.json", "report.html", "timeline.json",
+}  # fmt: skip
 PROMPT = "mininet>"
 BUILT_S = 30.0
 Wrap = Callable[[Sequence[str]], Sequence[str]]
@@ -116,6 +121,34 @@ def test_kill_9_at_any_moment_leaves_nothing_of_a_fabric(who: Wrap, slow: float)
                 assert_as_before(before)
             except AssertionError as left:
                 raise AssertionError(f"killed after {delay_s:.3f} s (seed {seed}): {left}") from left
+
+
+def test_a_run_writes_its_folder_and_runs_again_from_its_spec(who: Wrap, everybodys: Path) -> None:
+    first, second = everybodys / "first", everybodys / "second"
+    small = [*SMALL, "-o", "duration=300ms", "-o", "repeats=1", "--seed", "7"]
+    done = command("run", "collectives", *small, "--out", str(first), who=who)
+    assert done.returncode in (0, 1), done.stderr  # 1: too busy a machine to be believed
+    assert {path.name for path in first.iterdir()} >= FILES
+    summary = json.loads((first / "summary.json").read_text())
+    assert (summary["seed"], summary["interrupted"]) == (7, False)
+    sums = summary["headline"]["bytes"]
+    assert sums["delivered_bytes"] == sums["asked_bytes"] > 0
+    again = command("run", str(first / "spec.yaml"), "--quiet", "--out", str(second), who=who)
+    assert (again.returncode in (0, 1), again.stdout) == (True, ""), again.stderr
+    assert (second / "spec.yaml").read_bytes() == (first / "spec.yaml").read_bytes()
+
+
+def test_a_run_that_is_stopped_keeps_what_it_has(everybodys: Path, slow: float) -> None:
+    out = everybodys / "out"
+    line = ["run", "collectives", "-o", "domains=2", "-o", "rails=3", "-o", "repeats=100", "--out", str(out)]
+    with Program([*RUN_EXPERIMENT, *line]) as run:
+        eventually(lambda: "6 GPUs" in command("ps").stdout, 40 * slow)
+        time.sleep(4 * slow)  # it is built, and has begun to measure
+        run.process.send_signal(signal.SIGTERM)
+        assert run.end(20 * slow) == 143
+    assert "Traceback" not in run.said
+    assert json.loads((out / "summary.json").read_text())["interrupted"] is True
+    assert {path.name for path in out.iterdir()} >= FILES
 
 
 def test_a_full_disk_is_status_3_before_anything_is_built(tmp_path: Path) -> None:
