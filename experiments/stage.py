@@ -44,19 +44,11 @@ class Stage:
         with LoadMeter() as meter:
             yield
         spent, load = count(self.net).since(before), meter.load
+        lost = (spent.retransmits, spent.segments, spent.drops)
         run.loads.append(
             Load(
-                self.label,
-                workload,
-                repeat,
-                load.busy,
-                load.foreign,
-                load.lag_p99_ms,
-                spent.retransmits,
-                spent.segments,
-                spent.drops,
-                faulted,
-            )  # fmt: skip
+                self.label, workload, repeat, load.busy, load.foreign, load.lag_p99_ms, *lost, transfers_faulted=faulted
+            )
         )
 
 

@@ -85,7 +85,8 @@ def _flows(stage: Stage, workload: Workload, repeat: int, done: Replay) -> list[
 
 
 def _bytes(stage: Stage, workload: Workload, repeat: int, done: Replay, counted: tuple[int, int]) -> ByteCheck:
-    """Between rails goes what the matrix says, and besides whatever the uplinks counted: both must be nothing for GPT."""
+    """Between rails goes what the matrix says, or what the uplinks counted if that is more: for GPT both are nothing.
+    """
     schedule = workload.schedule
     asked, got = schedule.matrix, done.delivered_matrix
     on_rails = int(port_bytes(schedule, stage.plan.policy).rail_out.sum())

@@ -1,10 +1,10 @@
 """Breaking things and mending them, on a fabric that runs. What breaks is a real cable end, process or interface.
 
-| fault             | injection                                                            | repair                     |
-|-------------------|----------------------------------------------------------------------|----------------------------|
-| link-down         | the switch's end of the cable is set down: the GPU sees no carrier   | set up again               |
-| rail-switch-crash | SIGKILL to the switch's ovs-vswitchd; the cables keep their carrier  | start it on its database   |
-| gpu-crash         | SIGKILL to every process in the GPU's namespace, both interfaces die | interfaces up, routes anew |
+| fault             | injection                                                           | repair                     |
+|-------------------|---------------------------------------------------------------------|----------------------------|
+| link-down         | the switch's end of the cable is set down: the GPU sees no carrier  | set up again               |
+| rail-switch-crash | SIGKILL to the switch's ovs-vswitchd; the cables keep their carrier | start it on its database   |
+| gpu-crash         | both interfaces go down, SIGKILL to all processes in its namespace  | interfaces up, routes anew |
 
 A cable is cut at the switch's end, since a host keeps its routes when light is lost, and Linux takes them away from an
 interface that is itself set down: which is what a crashed GPU's reboot has to make good.
@@ -81,7 +81,8 @@ def _splice(net: FabricNet, gpu: str) -> None:
 
 
 def _kill_switch(net: FabricNet, switch: str) -> None:
-    net.ovs[switch].kill()
+    with namespaces.inside(switch):
+        net.ovs[switch].kill()
 
 
 def _start_switch(net: FabricNet, switch: str) -> None:

@@ -11,7 +11,9 @@ Pair = tuple[Gpu, Gpu]
 
 @dataclass(frozen=True, slots=True)
 class Talkers:
-    """`streams` carry traffic; `affected` are those whose usual path crosses what breaks; `probes` are probed at 1 kHz."""
+    """`streams` carry traffic; `affected` are those whose usual path crosses what breaks; `probes` are probed at 1
+    kHz.
+    """
 
     streams: tuple[Pair, ...]
     affected: frozenset[Pair]

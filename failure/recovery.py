@@ -96,9 +96,7 @@ def restored_ms(trace: Trace, start_ns: int, since_ns: int, until_ns: int, befor
     return float((dip + int(np.argmin(low[dip:]))) * BIN_MS)
 
 
-def step_ms(
-    events: Iterable[tuple[int, str]], wanted: Collection[str], fault_ns: int, until_ns: int
-) -> float | None:
+def step_ms(events: Iterable[tuple[int, str]], wanted: Collection[str], fault_ns: int, until_ns: int) -> float | None:
     """ms from the fault to the first event of one of these names before `until`; None if there was none."""
     times = [at for at, what in events if what in wanted and fault_ns <= at < until_ns]
     return (min(times) - fault_ns) / 1e6 if times else None

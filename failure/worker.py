@@ -1,6 +1,8 @@
-"""The process that makes the traffic of a fault: paced TCP streams and 1 kHz UDP probes, in one loop of a millisecond a turn.
+"""The process that makes the traffic of a fault: paced TCP streams and 1 kHz UDP probes, in one loop of a millisecond
+a turn.
 
-`python -m failure.worker`: a TrafficJob comes in, then "go", then ("stop", drain_s); "connected" goes out, then a TrafficLog.
+`python -m failure.worker`: a TrafficJob comes in, then "go", then ("stop", drain_s); "connected" goes out, then a
+TrafficLog.
 """
 
 import gc
@@ -18,7 +20,7 @@ from failure.traffic import TrafficJob, TrafficLog
 from topologies import namespaces
 
 TURN_NS: Final = 1_000_000
-STREAM_TURNS: Final = 4  # a stream sends every so many turns: a system call a millisecond for each would cost a core
+STREAM_TURNS: Final = 20  # a stream sends once in so many turns: small frames at a high rate cost the switches a core
 WINDOW: Final = 64_000
 CONNECT_S: Final = 10.0
 PROBE: Final = struct.Struct("!I")

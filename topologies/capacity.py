@@ -1,8 +1,8 @@
 """How many packets a second this machine can carry through its emulated switches, and which link rates that allows.
 
-Measured, not looked up: TCP over a small fabric without limits, one full frame a packet. Segmentation offload is switched
-off for it, since many slow flows, as a run has them, look like that to a switch. Senders, switch and receivers share the
-cores as they do in a run.
+Measured, not looked up: TCP over a small fabric without limits, one full frame a packet. Segmentation offload is
+switched off for it, since many slow flows, as a run has them, look like that to a switch. Senders, switch and
+receivers share the cores as they do in a run.
 """
 
 import json
@@ -66,7 +66,9 @@ def _stamp() -> tuple[float, float]:
 
 
 def frames_needed(spec: FabricSpec, rail_bps: int) -> float:
-    """Frames a second through switches when every rail link is full; spines see a frame once more, and its rail twice."""
+    """Frames a second through switches when every rail link is full; spines see a frame once more, and its rail
+    twice.
+    """
     switches = 3 if spec.kind == "rail-optimized" else 1
     return spec.gpus * rail_bps / 8 / (spec.mtu + ETHERNET) * switches
 

@@ -1,4 +1,6 @@
-"""What the kernel counted in the fabric's namespaces: TCP segments and retransmissions, drops at queues and interfaces."""
+"""What the kernel counted in the fabric's namespaces: TCP segments and retransmissions, drops at queues and
+interfaces.
+"""
 
 import json
 from dataclasses import dataclass
@@ -14,7 +16,11 @@ _DEV_DROPS: Final = (3, 11)  # rx and tx drop columns of /proc/net/dev, after th
 
 @dataclass(frozen=True, slots=True)
 class Counters:
-    """Sums over the fabric since it was built."""
+    """Sums over the fabric since it was built.
+
+    `retransmits` leaves out those that the receiver reported to have already (DSACK): TCP probes the end of a transfer
+    after a pause, and a queue that takes long isn't a loss.
+    """
 
     segments: int
     retransmits: int
@@ -34,16 +40,17 @@ def count(net: FabricNet) -> Counters:
 
 def _read(node: str) -> tuple[int, int, int]:
     with namespaces.inside(node):
-        tcp = tcp_counters(Path("/proc/thread-self/net/snmp").read_text())
+        tcp = tcp_counters(Path("/proc/thread-self/net/snmp").read_text(), "Tcp:")
+        extended = tcp_counters(Path("/proc/thread-self/net/netstat").read_text(), "TcpExt:")
         interfaces = Path("/proc/thread-self/net/dev").read_text()
         queues = json.loads(namespaces.run(["tc", "-s", "-j", "qdisc", "show"]))
     drops = interface_drops(interfaces) + sum(int(queue.get("drops", 0)) for queue in queues)
-    return tcp["OutSegs"], tcp["RetransSegs"], drops
+    return tcp["OutSegs"], max(0, tcp["RetransSegs"] - extended["TCPDSACKRecv"]), drops
 
 
-def tcp_counters(snmp: str) -> dict[str, int]:
-    """The Tcp lines of /proc/net/snmp as a dictionary."""
-    names, values = (line.split()[1:] for line in snmp.splitlines() if line.startswith("Tcp:"))
+def tcp_counters(text: str, kind: str) -> dict[str, int]:
+    """The two lines of a kind (`Tcp:`, `TcpExt:`) of /proc/net/snmp or netstat as a dictionary."""
+    names, values = (line.split()[1:] for line in text.splitlines() if line.startswith(kind))
     return dict(zip(names, map(int, values), strict=True))
 
 

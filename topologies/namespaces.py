@@ -1,8 +1,9 @@
-"""Network namespaces: made, entered and named, with nothing but system calls (0.7 ms each; a shell would take ten times that).
+"""Network namespaces: made, entered and named, with nothing but system calls (0.7 ms each; a shell would take ten
+times that).
 
-A namespace is kept alive by a bind mount under /run/netns, as `ip netns` does it, so that `ip netns exec d0g1 ...` works
-too. /run is the capsule's own, so the names are private to the run. A thread, not the process, is in a namespace: work
-in another namespace is done in a short-lived thread, and sockets opened there stay there.
+A namespace is kept alive by a bind mount under /run/netns, as `ip netns` does it, so that `ip netns exec d0g1 ...`
+works too. /run is the capsule's own, so the names are private to the run. A thread, not the process, is in a
+namespace: work in another namespace is done in a short-lived thread, and sockets opened there stay there.
 """
 
 import ctypes
@@ -63,7 +64,9 @@ def inside(name: str) -> Iterator[None]:
 
 
 def in_threads(work: Callable[[_T], _R], items: Sequence[_T]) -> list[_R]:
-    """Do `work` on every item in a few threads of their own, which may move between namespaces; the first error is raised."""
+    """Do `work` on every item in a few threads of their own, which may move between namespaces; the first error is
+    raised.
+    """
     workers = min(len(items), max(2, os.cpu_count() or 1)) or 1
     with ThreadPoolExecutor(workers, thread_name_prefix="namespaces") as pool:
         return list(pool.map(work, items))

@@ -1,6 +1,7 @@
 """A fabric that runs: `FabricNet`, a Mininet whose nodes, links, addresses, shapers and switches are made in batches.
 
-Everything here touches the kernel; what to make is decided in plan.py, routes.py and shaping.py. Needs a capsule (capsule.py).
+Everything here touches the kernel; what to make is decided in plan.py, routes.py and shaping.py. Needs a capsule
+(capsule.py).
 """
 
 import json
@@ -33,8 +34,9 @@ GPU_SYSCTLS: Final = {
     "net/ipv4/conf/default/ignore_routes_with_linkdown": 1,
     "net/ipv4/tcp_no_metrics_save": 1,  # one transfer must not inherit what another one's path taught
 }
-# Where both ends of a veth pair happen to have the same index (each in its namespace), the kernel takes them for no pair
-# and tells of a carrier's change up to a second late. Numbers that no far end reaches keep every such news immediate.
+# Where both ends of a veth pair happen to have the same index (each in its namespace), the kernel takes them for no
+# pair and tells of a carrier's change up to a second late. Numbers that no far end reaches keep every such news
+# immediate.
 FIRST_INDEX: Final = 1_000_000
 SWITCH_SYSCTLS: Final = {"net/ipv6/conf/default/disable_ipv6": 1, "net/ipv6/conf/all/disable_ipv6": 1}
 

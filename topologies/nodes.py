@@ -69,6 +69,11 @@ class PlannedIntf(Intf):
     def __init__(self, name: str, node: Node, port: int | None, mac: str | None) -> None:
         super().__init__(name, node=node, port=port, mac=mac, moveIntfFn=lambda *_: None)
 
+    def updateIP(self) -> str | None:  # noqa: N802
+        """A GPU's one address, which is on lo: Mininet would look for it here."""
+        self.ip = self.node.IP() if isinstance(self.node, GpuNode) else None
+        return self.ip
+
     def config(self, **_: object) -> dict[str, object]:
         """Nothing: it is up and has its MAC."""
         return {}

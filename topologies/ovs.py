@@ -1,7 +1,8 @@
 """One Open vSwitch for each switch: its own ovsdb-server and ovs-vswitchd, in the switch's namespace and folder.
 
-Killing a switch is then a signal to a real process, and no switch shares fate with another, with another run, or with the
-machine's own OVS. Two vswitchd in one namespace would clash over the `ovs-netdev` tap; here each has a namespace to itself.
+Killing a switch is then a signal to a real process, and no switch shares fate with another, with another run, or with
+the machine's own OVS. Two vswitchd in one namespace would clash over the `ovs-netdev` tap; here each has a namespace
+to itself.
 """
 
 import os
@@ -111,9 +112,14 @@ class PrivateSwitch:
         return namespaces.run(["ovs-appctl", f"--target={self.folder}/vswitchd.ctl", *words])
 
     def kill(self) -> None:
-        """Crash it: SIGKILL to ovs-vswitchd. The database stays, as a switch's flash does."""
+        """Crash it, in its namespace: SIGKILL to ovs-vswitchd. The database stays, as a switch's flash does.
+
+        The kernel's datapath would go on forwarding by itself, which no crashed switch does: it goes too.
+        """
         self.processes["ovs-vswitchd"].send_signal(signal.SIGKILL)
         self.processes["ovs-vswitchd"].wait()
+        if self.datapath == "system":
+            namespaces.run(["ovs-dpctl", "del-dp", "system@ovs-system"])
 
     def stop(self) -> None:
         """End both processes and remove their folder; what they leave in the namespace goes with it."""

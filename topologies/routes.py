@@ -2,11 +2,12 @@
 
 One address per GPU on unnumbered links, so that a path follows from its source's choice of next hop alone:
 
-| a packet that        | table | is                                                                          |
-|----------------------|-------|-----------------------------------------------------------------------------|
-| starts here          | main  | sent to the next hop that the policy gives (`source_routes`)                |
-| came in from hb0     | 101   | carried across this GPU's own rail: to its destination if that is on the rail, else to the GPU of the destination's domain on this rail |
-| came in from rail0   | 102   | delivered over hb0 to its destination in this domain                        |
+| a packet that        | table | is                                                                             |
+|----------------------|-------|--------------------------------------------------------------------------------|
+| starts here          | main  | sent to the next hop that the policy gives (`source_routes`)                   |
+| came in from hb0     | 101   | carried across this GPU's own rail: to its destination if that is on the rail, |
+|                      |       | else to the GPU of the destination's domain on this rail                       |
+| came in from rail0   | 102   | delivered over hb0 to its destination in this domain                           |
 
 Next hop G(d1,g2) over hb0 makes a dr path, G(d2,g1) over rail0 rd, G(d1,x) over hb0 drd by rail x.
 """
@@ -94,7 +95,9 @@ def backup_routes(plan: Plan, gpu: Gpu) -> list[Route]:
 
 
 def neighbours(plan: Plan, gpu: Gpu) -> list[tuple[Gpu, Device]]:
-    """Whose MAC this GPU must know, and on which link: its domain, its rail, and with a NIC network that reaches all, all."""
+    """Whose MAC this GPU must know, and on which link: its domain, its rail, and with a NIC network that reaches all,
+    all.
+    """
     domains, rails = plan.spec.domains, plan.spec.rails
     known: list[tuple[Gpu, Device]] = [(Gpu(gpu.domain, g), "hb0") for g in range(rails) if g != gpu.rank]
     ranks = [gpu.rank] if plan.spec.kind == "rail-only" else range(rails)

@@ -1,8 +1,8 @@
 """HTB on every interface, and what a link then carries.
 
 The kernel's HTB charges a frame its Ethernet header and all above it, so a rate is a wire rate: TCP payload gets
-`payload_fraction(mtu)` of it. Idle credit is kept to a millisecond (at least two frames): enough that a timer that fires late
-costs no rate, too little to be seen in a measurement.
+`payload_fraction(mtu)` of it. Idle credit is kept to a millisecond (at least two frames): enough that a timer that
+fires late costs no rate, too little to be seen in a measurement.
 """
 
 from collections.abc import Iterable
@@ -41,10 +41,11 @@ def switch_buffer_rules(interfaces: Iterable[str]) -> str:
     """Input for `nft -f -` that gives a userspace switch a buffer at each port.
 
     A userspace Open vSwitch sends on all its ports through one packet socket, and the kernel charges every frame that
-    waits in any of its shapers to that socket: 212,992 bytes in all by default, a limit that only the whole machine can
-    raise. So two flows that meet at one port made the switch drop frames of all ports (measured: a hundred times the
-    retransmissions). Here each frame is copied as it leaves (the bytes are shared, and the copy belongs to nobody), the
-    copy waits in the shaper, and the original ends at once, in an interface that is down. Its mark tells the copy apart.
+    waits in any of its shapers to that socket: 212,992 bytes in all by default, a limit that only the whole machine
+    can raise. So two flows that meet at one port made the switch drop frames of all ports (measured: a hundred times
+    the retransmissions). Here each frame is copied as it leaves (the bytes are shared, and the copy belongs to
+    nobody), the copy waits in the shaper, and the original ends at once, in an interface that is down. Its mark tells
+    the copy apart.
     """
     devices = ", ".join(interfaces)
     return (

@@ -33,7 +33,7 @@ def whole_bytes(size: float) -> int:
     return max(1, ceil(round(size, 3)))
 
 
-MOST_SLICES: Final = 8
+MOST_SLICES: Final = 32
 
 Round = list[tuple[int, int]]
 """(source, destination) for every GPU that takes part: each is once a source and once a destination."""

@@ -62,8 +62,8 @@ class Phase:
     D: for AllGather and ReduceScatter the whole gathered data of a group, for AllReduce the buffer that every GPU ends
     with, for all-to-all and point to point the bytes a pair. `repeats`: how often it runs, one after the other.
 
-    A schedule numbers each run of a collective as a phase of its own (`repeats` 1), so that each can be timed; runs that
-    are alike share a name, and are reported under it. Only an `Iteration` counts with `repeats`.
+    A schedule numbers each run of a collective as a phase of its own (`repeats` 1), so that each can be timed; runs
+    that are alike share a name, and are reported under it. Only an `Iteration` counts with `repeats`.
     """
 
     name: str

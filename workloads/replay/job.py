@@ -1,7 +1,7 @@
 """What a worker process is told and what it answers: plain data, pickled over its pipes.
 
-A GPU belongs to one worker, which sends its transfers and receives what is sent to it. Whole domains go to one worker, so
-that most of the busy HB traffic needs no second process.
+A GPU belongs to one worker, which sends its transfers and receives what is sent to it. Whole domains go to one worker,
+so that most of the busy HB traffic needs no second process.
 """
 
 from collections.abc import Sequence
@@ -63,7 +63,9 @@ def jobs(schedule: Schedule, workers: int, port: int, seed: int) -> list[Job]:
 
 
 def unlocks(job: Job) -> tuple[dict[int, int], dict[int, list[int]], dict[int, list[int]]]:
-    """(how many ends each of my tasks waits for, what a sent transfer or done computation frees, what a receipt frees)."""
+    """(how many ends each of my tasks waits for, what a sent transfer or done computation frees, what a receipt
+    frees).
+    """
     waits: dict[int, int] = {}
     on_done: dict[int, list[int]] = {}
     on_receipt: dict[int, list[int]] = {}

@@ -1,4 +1,6 @@
-"""Runs a schedule: one worker process a core, started together, and one answer of everything that was sent and arrived."""
+"""Runs a schedule: one worker process a core, started together, and one answer of everything that was sent and
+arrived.
+"""
 
 import pickle
 import subprocess

@@ -1,7 +1,7 @@
 """The connections of a replay: made inside the GPUs' namespaces, before the clock starts.
 
-Windows are bounded: at the rates of an emulation a large one only queues for seconds, and then fires retransmissions that
-nobody needed. Congestion control is cubic, which every kernel has; links without loss leave it nothing to decide.
+Windows are bounded: at the rates of an emulation a large one only queues for seconds, and then fires retransmissions
+that nobody needed. Congestion control is cubic, which every kernel has; links without loss leave it nothing to decide.
 """
 
 import errno
@@ -14,7 +14,8 @@ from typing import Final
 from topologies import namespaces
 from workloads.replay.job import Job, connections
 
-WINDOW: Final = 200_000  # bytes; the kernel doubles it for its own bookkeeping
+IN_FLIGHT: Final = 200_000  # bytes that a connection may have under way: its send buffer; the kernel doubles it
+RECEIVE_BUFFER: Final = 212_992  # all that an ordinary user gets: a receiver without room drops, like a bad link
 CONNECT_S: Final = 20.0
 HELLO: Final = struct.Struct("!I")
 
@@ -22,8 +23,8 @@ Connections = dict[tuple[int, int], socket.socket]
 
 
 def _tuned(sock: socket.socket) -> socket.socket:
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, WINDOW)
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, WINDOW)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, IN_FLIGHT)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"cubic")
     sock.setblocking(False)
