@@ -81,29 +81,20 @@ def tables_of(dpid: int, ports: Ports, spines: Mapping[int, Ports] | None = None
     uplinks = [port for port in here if port not in gpus]
     if not uplinks:
         return Tables(frozenset(flows))
+    usual = uplinks_to(rank, tuple(port for port in uplinks if ports[port]), spines or {})
     flows.add(Flow(*ANY_GPU, UPLINK_PRIORITY, None, UPLINK_GROUP))
-    groups = {UPLINK_GROUP: usual_uplinks([port for port in uplinks if ports[port]], spines or {})}
-    for other, up in odd_ranks(groups[UPLINK_GROUP], spines or {}).items():
-        if other != rank:
+    groups = {UPLINK_GROUP: usual}
+    for other in sorted({port - 1 for known in (spines or {}).values() for port in known}):
+        up = uplinks_to(other, usual, spines or {})
+        if up != usual:
             flows.add(Flow(*rank_mac(other), RANK_PRIORITY, None, RANK_GROUP + other))
             groups[RANK_GROUP + other] = up
     return Tables(frozenset(flows), groups)
 
 
-def usual_uplinks(live: list[int], spines: Mapping[int, Ports]) -> tuple[int, ...]:
-    """Of the uplinks that are up, those whose spine still leads somewhere."""
-    return tuple(port for port in live if any(spines.get(port - UPLINK_PORT, {0: True}).values()))
-
-
-def odd_ranks(usual: tuple[int, ...], spines: Mapping[int, Ports]) -> dict[int, tuple[int, ...]]:
-    """The ranks that some of the usual uplinks' spines can't reach, with the uplinks that can."""
-    known = [ports for ports in spines.values() if ports]
-    ranks = {port - 1 for ports in known for port in ports}
-    reach = {
-        rank: tuple(up for up in usual if spines.get(up - UPLINK_PORT, {rank + 1: True}).get(rank + 1))
-        for rank in sorted(ranks)
-    }
-    return {rank: up for rank, up in reach.items() if up != usual}
+def uplinks_to(rank: int, uplinks: tuple[int, ...], spines: Mapping[int, Ports]) -> tuple[int, ...]:
+    """Those of a rail switch's uplinks whose spine has a living cable to the rail of this rank."""
+    return tuple(up for up in uplinks if spines.get(up - UPLINK_PORT, {rank + 1: True}).get(rank + 1))
 
 
 def reconcile(have: Tables, want: Tables) -> Steps:

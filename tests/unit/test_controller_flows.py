@@ -82,7 +82,7 @@ def test_no_choice_of_ecmp_meets_a_dead_spine_or_cable(domains: int, rails: int,
         apart = ranks_apart(fabric, cut, lost)
         for src in (Gpu(0, g) for g in range(rails)):
             for dst in (Gpu(1, g) for g in range(rails)):
-                ends = delivered(fabric, switches, src, dst.mac("rail"))
+                ends = delivered(fabric, switches, src, dst.mac("rail"), cut)
                 if (src.rank, dst.rank) not in apart:
                     assert ends == {dst}, (cut, lost)
 
@@ -96,6 +96,8 @@ def test_a_whole_fabric_needs_one_group_and_a_cut_uplink_one_more() -> None:
     cut = tables(fabric, ports)
     assert cut[RAIL_DPID].groups == {UPLINK_GROUP: (2001, 2002), RANK_GROUP + 3: (2002,)}
     assert cut[RAIL_DPID + 3].groups == {UPLINK_GROUP: (2002,)}
+    ports[RAIL_DPID + 3][UPLINK_PORT] = True  # only the spine's end is known to be dead yet
+    assert tables(fabric, ports)[RAIL_DPID + 3].groups == {UPLINK_GROUP: (2002,)}
     assert len(cut[RAIL_DPID].flows - whole[RAIL_DPID].flows) == 1
 
 
