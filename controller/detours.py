@@ -28,14 +28,15 @@ def detours(plan: Plan, broken: Broken) -> Detours:
 
 
 def _exposed(plan: Plan, broken: Broken) -> Iterator[tuple[Gpu, Gpu]]:
-    """The pairs that could be hit at all. A dead link is seen only by pairs with an end in its domain."""
-    hit = {link.domain for link in broken.links}
-    if broken.rails or broken.apart:
-        hit = set(range(plan.spec.domains))
+    """The pairs that could be hit at all: with an end in the domain of a dead link, or in the rank of a dead rail."""
+    domains, ranks = {link.domain for link in broken.links}, sorted(broken.rails)
+    anyone = bool(broken.apart) or (plan.spec.kind == "single-switch" and bool(broken.rails))
     for src in plan.gpus:
-        for domain in range(plan.spec.domains) if src.domain in hit else hit:
+        hit = anyone or src.domain in domains or src.rank in broken.rails
+        for domain in range(plan.spec.domains):
             if domain != src.domain:
-                yield from ((src, Gpu(domain, rank)) for rank in range(plan.spec.rails))
+                far = range(plan.spec.rails) if hit or domain in domains else ranks
+                yield from ((src, Gpu(domain, rank)) for rank in far)
 
 
 def changes(old: Detours, new: Detours) -> dict[Gpu, tuple[list[Route], list[Route]]]:
