@@ -11,6 +11,7 @@ from results.records import ByteCheck, Event, Flow, Measurement, Run
 from topologies.ports import UPLINK_PORT
 from topologies.shaping import payload_fraction
 from workloads.matrix import cross_rail_bytes, port_bytes
+from workloads.replay.job import Windows, window_bytes
 from workloads.replay.run import Replay, replay
 from workloads.scale import Scale, payload_rates, project
 from workloads.schedule import Schedule
@@ -37,9 +38,10 @@ def run_workload(
     rates = payload_rates(stage.plan.hb_bps, stage.plan.rail_bps, fabric.mtu)
     predicted = predict_schedule(schedule, rates, fabric)
     whole = predicted.get(WHOLE) or sum(predicted.values())
+    windows = Windows(window_bytes(stage.plan.hb_bps, fabric.mtu), window_bytes(stage.plan.rail_bps, fabric.mtu))
     before = _counted(stage)
     with stage.watched(run, workload.label, repeat):
-        done = replay(schedule, seed, whole * SPARE + SPARE_S, progress)
+        done = replay(schedule, windows, seed, whole * SPARE + SPARE_S, progress)
     after = _counted(stage)
     what = {"fabric": stage.label, "workload": workload.label, "repeat": repeat}
     run.events.append(Event(done.start_ns, "workload", "started", what))
@@ -85,8 +87,7 @@ def _flows(stage: Stage, workload: Workload, repeat: int, done: Replay) -> list[
 
 
 def _bytes(stage: Stage, workload: Workload, repeat: int, done: Replay, counted: tuple[int, int]) -> ByteCheck:
-    """Between rails goes what the matrix says, or what the uplinks counted if that is more: for GPT both are nothing.
-    """
+    """Between rails goes what the matrix says, or what the uplinks counted if that is more: for GPT both are nothing."""
     schedule = workload.schedule
     asked, got = schedule.matrix, done.delivered_matrix
     on_rails = int(port_bytes(schedule, stage.plan.policy).rail_out.sum())

@@ -15,6 +15,27 @@ PATTERN_BYTES: Final = 1 << 20
 PATTERN_STRIDE: Final = 7919  # transfers start at different places of the pattern, so that mixing two up is seen
 
 
+QUEUE_S: Final = 0.015
+LEAST_FRAMES: Final = 4  # with fewer a link falls idle between a frame and its acknowledgement
+MOST_BYTES: Final = 200_000  # about what a receive buffer of the usual size has room for
+
+
+@dataclass(frozen=True, slots=True)
+class Windows:
+    """Bytes that a connection may have under way: within an HB domain, and over rails.
+
+    More than a link needs only waits in its queue: at emulated rates for so long that TCP takes it for a loss.
+    """
+
+    hb: int
+    rail: int
+
+
+def window_bytes(rate_bps: int, mtu: int) -> int:
+    """15 ms of a link, within what works."""
+    return min(MOST_BYTES, max(LEAST_FRAMES * mtu, round(rate_bps / 8 * QUEUE_S)))
+
+
 @dataclass(frozen=True)
 class Job:
     """A worker's share: `mine` are the GPU numbers it plays; `seed` makes the pattern that fills every transfer."""
@@ -24,6 +45,7 @@ class Job:
     tasks: tuple[Task, ...]
     port: int
     seed: int
+    windows: "Windows"
 
 
 @dataclass
@@ -56,10 +78,10 @@ def split(schedule: Schedule, workers: int) -> list[frozenset[int]]:
     return [frozenset(hand) for hand in hands]
 
 
-def jobs(schedule: Schedule, workers: int, port: int, seed: int) -> list[Job]:
-    """One job a worker. Each is given only the tasks that it does or hears the end of; the rest are left empty."""
+def jobs(schedule: Schedule, workers: int, port: int, seed: int, windows: Windows) -> list[Job]:
+    """One job a worker; all know all tasks."""
     gpus = tuple(Gpu(*divmod(n, schedule.rails)) for n in range(schedule.gpus))
-    return [Job(gpus, mine, schedule.tasks, port, seed) for mine in split(schedule, workers)]
+    return [Job(gpus, mine, schedule.tasks, port, seed, windows) for mine in split(schedule, workers)]
 
 
 def unlocks(job: Job) -> tuple[dict[int, int], dict[int, list[int]], dict[int, list[int]]]:

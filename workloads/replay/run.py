@@ -15,7 +15,7 @@ from typing import Any, Final
 import psutil
 
 from topologies.errors import RailyardError
-from workloads.replay.job import Outcome, jobs
+from workloads.replay.job import Outcome, Windows, jobs
 from workloads.schedule import Schedule
 
 PROJECT: Final = Path(__file__).resolve().parent.parent.parent
@@ -103,6 +103,7 @@ class _Worker:
 
 def replay(
     schedule: Schedule,
+    windows: Windows,
     seed: int,
     deadline_s: float = 600.0,
     progress: Callable[[int], None] = lambda delivered: None,
@@ -113,7 +114,7 @@ def replay(
     `progress` is called ten times a second with the bytes delivered so far, `started` once with the start time in ns.
     What is not delivered when the deadline passes, or when a connection breaks, is missing from the result.
     """
-    workers = [_Worker(job) for job in jobs(schedule, psutil.cpu_count() or 1, PORT, seed)]
+    workers = [_Worker(job) for job in jobs(schedule, psutil.cpu_count() or 1, PORT, seed, windows)]
     try:
         for expected in ("listening", "connected"):
             for worker in workers:

@@ -1,7 +1,8 @@
 """The connections of a replay: made inside the GPUs' namespaces, before the clock starts.
 
-Windows are bounded: at the rates of an emulation a large one only queues for seconds, and then fires retransmissions
-that nobody needed. Congestion control is cubic, which every kernel has; links without loss leave it nothing to decide.
+A receiver offers a window that fits the link (job.py), and has far more room than that: one that drops for want of room
+looks like a bad link. Congestion control is cubic, which every kernel has; links without loss leave it nothing to
+decide.
 """
 
 import errno
@@ -14,8 +15,7 @@ from typing import Final
 from topologies import namespaces
 from workloads.replay.job import Job, connections
 
-IN_FLIGHT: Final = 200_000  # bytes that a connection may have under way: its send buffer; the kernel doubles it
-RECEIVE_BUFFER: Final = 212_992  # all that an ordinary user gets: a receiver without room drops, like a bad link
+BUFFER: Final = 212_992  # all that an ordinary user gets; the kernel doubles it for its own bookkeeping
 CONNECT_S: Final = 20.0
 HELLO: Final = struct.Struct("!I")
 
@@ -23,8 +23,8 @@ Connections = dict[tuple[int, int], socket.socket]
 
 
 def _tuned(sock: socket.socket) -> socket.socket:
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER)
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, IN_FLIGHT)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, BUFFER)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, BUFFER)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"cubic")
     sock.setblocking(False)
@@ -63,6 +63,8 @@ def connect(job: Job, listeners: dict[int, socket.socket]) -> tuple[Connections,
             caller = _caller(sock)
             if caller is not None:
                 nameless.remove((dst, sock))
+                window = job.windows.hb if job.gpus[caller].domain == job.gpus[dst].domain else job.windows.rail
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_WINDOW_CLAMP, window)
                 receiving[caller, dst] = sock
                 missing.discard((caller, dst))
         time.sleep(0.001)
