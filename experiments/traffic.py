@@ -8,6 +8,7 @@ from typing import Final
 from experiments.stage import Stage
 from results.predict import WHOLE, phase_times, predict_schedule, project_to_full_size
 from results.records import ByteCheck, Event, Flow, Measurement, Run
+from topologies.patience import patient
 from topologies.ports import UPLINK_PORT
 from topologies.shaping import payload_fraction
 from workloads.matrix import cross_rail_bytes, port_bytes
@@ -40,7 +41,7 @@ def run_workload(
     whole = predicted.get(WHOLE) or sum(predicted.values())
     windows = Windows(window_bytes(stage.plan.hb_bps, fabric.mtu), window_bytes(stage.plan.rail_bps, fabric.mtu))
     before = _counted(stage)
-    with stage.watched(run, workload.label, repeat):
+    with patient(stage.net.gpu_names), stage.watched(run, workload.label, repeat):
         done = replay(schedule, windows, seed, whole * SPARE + SPARE_S, progress)
     after = _counted(stage)
     what = {"fabric": stage.label, "workload": workload.label, "repeat": repeat}

@@ -22,7 +22,9 @@ from topologies.spec import FabricSpec
 UNSHAPED_BPS: Final = 20_000_000_000
 SECONDS: Final = 1
 STEPS: Final = (1, 2, 5)  # rates that people like to read
-SHARE: Final = 0.4  # of the capacity that `auto` uses; the rest absorbs bursts, acknowledgements and computing peers
+SHARE: Final = (
+    0.3  # of the capacity that `auto` uses; the rest is for acknowledgements, HB domains and the GPUs themselves
+)
 MOST_RAIL_BPS: Final = 1_000_000_000
 LEAST_RAIL_BPS: Final = 1_000_000
 

@@ -131,8 +131,12 @@ class FabricNet(Mininet):
         return [f"{end['bits_per_second'] / 1e6:.1f} Mbits/sec" for end in ends]
 
     @property
+    def gpu_names(self) -> list[str]:
+        return [gpu.name for gpu in self.plan.gpus]
+
+    @property
     def node_names(self) -> list[str]:
-        return [gpu.name for gpu in self.plan.gpus] + list(self.plan.hb_bridges) + [s.name for s in self.plan.switches]
+        return self.gpu_names + list(self.plan.hb_bridges) + [s.name for s in self.plan.switches]
 
     def _ports(self, switch: str) -> tuple[Port, ...]:
         return tuple(Port(name, port) for name, (port, _) in self._ends[switch].items() if port is not None)

@@ -17,7 +17,7 @@ from typing import Final
 
 from workloads.program import Grid, Program
 
-IN_FLIGHT: Final = 4
+IN_FLIGHT: Final = 8
 SLICE_BYTES: Final = 64_000
 """A ring's chunk goes in two slices if each has this many bytes or more: the second is still being sent while the first
 is already handed on, so the time a step takes to get through (0.2 to 1 ms here) leaves no gap. NCCL does the same."""
@@ -63,7 +63,7 @@ def grid_shifts(grid: Grid) -> list[Round]:
 
 def sliced(size: int) -> list[int]:
     """A pair's bytes in equal parts, as many as are still of a decent size, and not too many."""
-    count = max(1, min(MOST_SLICES, size // (2 * SLICE_BYTES)))
+    count = max(1, min(MOST_SLICES, size // SLICE_BYTES))
     return [size // count + (part < size % count) for part in range(count)]
 
 
