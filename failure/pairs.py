@@ -24,25 +24,23 @@ def talkers(plan: Plan, crosses: Callable[[Gpu, Gpu], bool], dead: Collection[Gp
     """Each GPU streams to the next domain, on its rail and to the next rank; some pairs that `crosses` are probed.
 
     GPUs in `dead` neither stream nor are probed: what counts is what their absence does to the others. Half of the
-    probes stay on one rail, half change rails.
+    probes stay on one rail, half change rails; the probed pairs stream too, so that goodput is of more than one stream.
     """
     domains, rails = plan.spec.domains, plan.spec.rails
     alive = [gpu for gpu in plan.gpus if gpu not in dead]
-    streams = [
+    pairs = [(src, dst) for src in alive for dst in alive if src.domain != dst.domain and crosses(src, dst)]
+    same = [pair for pair in pairs if pair[0].rank == pair[1].rank]
+    other = [pair for pair in pairs if pair[0].rank != pair[1].rank]
+    half = _spread(same, probes // 2)
+    probed = half + _spread(other, probes - len(half))
+    next_ones = [
         (src, dst)
         for shift in (0, 1)
         for src in alive
         if (dst := Gpu((src.domain + 1) % domains, (src.rank + shift) % rails)) not in dead
     ]
-    pairs = [(src, dst) for src in alive for dst in alive if src.domain != dst.domain and crosses(src, dst)]
-    same = [pair for pair in pairs if pair[0].rank == pair[1].rank]
-    other = [pair for pair in pairs if pair[0].rank != pair[1].rank]
-    half = _spread(same, probes // 2)
-    return Talkers(
-        streams=tuple(streams),
-        affected=frozenset(pair for pair in streams if crosses(*pair)),
-        probes=tuple(half + _spread(other, probes - len(half))),
-    )
+    streams = tuple(dict.fromkeys(next_ones + probed))
+    return Talkers(streams, frozenset(pair for pair in streams if crosses(*pair)), tuple(probed))
 
 
 def _spread(pairs: list[Pair], count: int) -> list[Pair]:
