@@ -1,7 +1,7 @@
 """Where the switches find their controller: 127.0.0.1:6653 inside each switch's own namespace.
 
-So there is no management network to build and no port open on the machine. A socket belongs to the namespace in which it
-was made, whichever process uses it later.
+So there is no management network to build and no port open on the machine. A socket belongs to the namespace in which
+it was made, whichever process uses it later.
 """
 
 import socket
@@ -15,7 +15,8 @@ ADDRESS: Final = ("127.0.0.1", 6653)
 
 def listeners(switches: Iterable[str]) -> list[socket.socket]:
     """A listening socket in each switch's namespace. Whoever starts the controller makes them, and hands them over: a
-    switch that connects while the controller still loads its libraries waits in the queue instead of trying again later.
+    switch that connects while the controller still loads its libraries waits in the queue instead of trying again
+    later.
     """
     found = []
     for name in switches:

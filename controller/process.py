@@ -1,4 +1,5 @@
-"""The controller as a process of its own: `python -m controller.process`, a line of JSON in for a command, one out for an event.
+"""The controller as a process of its own: `python -m controller.process`, a line of JSON in for a command, one out for
+an event.
 
 In: {"do": "connect", "plan": {...}, "reroute": true, "sockets": [3, ...]}, {"do": "learn"}, {"do": "stats"}.
 Out: {"ns": monotonic, "what": ..., "detail": {...}}. It ends when its input does.

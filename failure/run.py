@@ -14,7 +14,7 @@ from topologies.net import FabricNet
 WARM_UP_S: Final = 0.2  # of the time before the fault: streams settle, and it doesn't count as "before"
 AFTER_S: Final = 0.8  # after the repair, at least
 DRAIN_S: Final = 6.0  # a connection that was cut off for 2 s may wait 3.2 s before it tries again
-STREAM_SHARE: Final = 0.08  # of a rail for each stream: two or three from each GPU, room for detours, and cores to spare
+STREAM_SHARE: Final = 0.08  # of a rail for each stream: two or three from each GPU, and room for detours
 
 Events = Callable[[], list[tuple[int, str]]]
 

@@ -20,7 +20,7 @@ from failure.traffic import TrafficJob, TrafficLog
 from topologies import namespaces
 
 TURN_NS: Final = 1_000_000
-STREAM_TURNS: Final = 10  # a stream sends once in so many turns: small frames at a high rate cost the switches a core
+STREAM_TURNS: Final = 20  # a stream sends once in so many turns: small frames at a high rate cost the switches a core
 WINDOW: Final = 64_000
 CONNECT_S: Final = 10.0
 PROBE: Final = struct.Struct("!I")
