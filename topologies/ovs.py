@@ -8,6 +8,7 @@ to itself.
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import time
 from collections.abc import Iterable
@@ -69,6 +70,11 @@ def setup_command(name: str, dpid: int, ports: Iterable[Port], datapath: Datapat
     return words[1:]
 
 
+def _listens(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX) as probe:
+        return probe.connect_ex(str(path)) == 0
+
+
 @dataclass
 class PrivateSwitch:
     """The two processes of one switch. `start` needs its namespace and its interfaces to be there."""
@@ -91,9 +97,9 @@ class PrivateSwitch:
         """In the switch's namespace: start ovsdb-server on a fresh copy of the empty database."""
         self.folder.mkdir(parents=True)
         shutil.copy(EMPTY_DATABASE, self.folder / "conf.db")
-        socket = self.folder / "db.sock"
-        self._spawn("ovsdb-server", ["conf.db", f"--remote=punix:{socket}", f"--unixctl={self.folder}/ovsdb.ctl"])
-        self._await(socket)
+        path = self.folder / "db.sock"
+        self._spawn("ovsdb-server", ["conf.db", f"--remote=punix:{path}", f"--unixctl={self.folder}/ovsdb.ctl"])
+        self._await(path)
 
     def start(self) -> None:
         """In the switch's namespace: write the configuration, then start the switch, which takes it all up at once."""
@@ -143,9 +149,10 @@ class PrivateSwitch:
             stderr=subprocess.DEVNULL,
         )
 
-    def _await(self, socket: Path) -> None:
+    def _await(self, path: Path) -> None:
+        """Until somebody listens there: the path alone is there a moment before."""
         deadline = time.monotonic() + START_S
-        while not socket.exists():
+        while not _listens(path):
             dead = next((p for p, process in self.processes.items() if process.poll() is not None), None)
             if dead or time.monotonic() > deadline:
                 log = self.folder / f"{dead or 'ovsdb-server'}.log"
