@@ -1,5 +1,6 @@
 """What a run does once it is in its capsule: the inner half of `run` and `shell`."""
 
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -33,10 +34,15 @@ def main() -> int:
     return inner.stopped_by() or status
 
 
+def _console() -> Console:
+    """As wide as the terminal; where there is none, as wide as its tables need."""
+    return Console(width=None if sys.stdout.isatty() else 120)
+
+
 def _run(spec: ExperimentSpec, task: Mapping[str, Any]) -> int:
     from experiments.runner import run_experiment  # takes a second to load
 
-    return run_experiment(spec, Path(task["folder"]), None if task["quiet"] else Console())
+    return run_experiment(spec, Path(task["folder"]), None if task["quiet"] else _console())
 
 
 def _shell(spec: ExperimentSpec, task: Mapping[str, Any]) -> int:

@@ -15,7 +15,7 @@ from topologies.addresses import gpu_of_name
 from topologies.errors import BadInput
 from topologies.plan import Plan, make_plan
 from topologies.spec import FabricSpec, Strict, find_problems
-from topologies.units import Time, format_rate
+from topologies.units import Time, format_rate, format_time
 from workloads.build import build
 from workloads.spec import ALGORITHMS, KINDS, CollectiveSpec, WorkloadSpec, parse_workload
 
@@ -25,6 +25,7 @@ NOMINAL_RAIL_BPS: Final = 100_000_000
 
 _NAME: Final = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 LEAST_RAIL_BPS: Final = 1_000_000
+LEAST_AT_S: Final = 0.5
 MOST_GPUS: Final = 1024
 """All-to-all has a transfer a pair; beyond a million of them, the schedule itself is too much."""
 _SWITCHED: Final = {True: "on", False: "off"}
@@ -47,6 +48,13 @@ class FaultSpec(Strict):
     target: str
     at: Time = 1.0
     repair: Time = 2.0
+
+    @field_validator("at")
+    @classmethod
+    def _something_flows_before(cls, at: float) -> float:
+        if at < LEAST_AT_S:
+            raise ValueError(f"must be {format_time(LEAST_AT_S)} or more: recovery is measured by what flows before")
+        return at
 
 
 class ExperimentSpec(Strict):

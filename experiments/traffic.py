@@ -109,7 +109,12 @@ def _bytes(stage: Stage, workload: Workload, repeat: int, done: Replay, counted:
 def _measurements(
     stage: Stage, workload: Workload, repeat: int, done: Replay, predicted: dict[str, float]
 ) -> list[Measurement]:
-    """The whole, each phase (median of its runs), throughput, and what the times mean on the real cluster."""
+    """The whole, each phase (median of its runs), throughput, and what the times mean on the real cluster.
+
+    Nothing where a part never arrived: such a time is no completion time.
+    """
+    if len(done.delivered) < len(workload.schedule.transfers):
+        return []
     spans = {n: (start / 1e9, end / 1e9) for n, (start, end) in done.spans.items()}
     phases = {name: median(runs) for name, runs in phase_times(workload.schedule, spans).items()}
     only_phase = predicted.get(next(iter(predicted))) if len(predicted) == 1 else None

@@ -13,7 +13,9 @@ interface that is itself set down: which is what a crashed GPU's reboot has to m
 import os
 import signal
 import socket
+import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
@@ -27,6 +29,7 @@ from topologies.net import FabricNet
 from topologies.routes import route_commands
 
 FaultKind = Literal["link-down", "rail-switch-crash", "gpu-crash"]
+SETTLE_S: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,17 +40,24 @@ class Fault:
     target: str
 
 
-def inject(net: FabricNet, fault: Fault) -> None:
-    """Break it. CheckFailed if it did not bite: a fault that isn't there would make a fine recovery time."""
+def inject(net: FabricNet, fault: Fault) -> int:
+    """Break it, and tell when (monotonic ns, just before).
+
+    CheckFailed if it was broken already, or isn't now: a fault that isn't there would make a fine recovery time.
+    """
+    if bites(net, fault):
+        raise CheckFailed(f"{fault.kind} at {fault.target} can't be injected: it is broken already")
+    at_ns = time.monotonic_ns()
     _INJECT[fault.kind](net, fault.target)
-    if not bites(net, fault):
+    if not _comes(net, fault, broken=True):
         raise CheckFailed(f"{fault.kind} at {fault.target} did not bite")
+    return at_ns
 
 
 def repair(net: FabricNet, fault: Fault) -> None:
     """Mend it. CheckFailed if it is still broken afterwards."""
     _REPAIR[fault.kind](net, fault.target)
-    if bites(net, fault):
+    if not _comes(net, fault, broken=False):
         raise CheckFailed(f"{fault.kind} at {fault.target} is still there after its repair")
 
 
@@ -58,6 +68,16 @@ def bites(net: FabricNet, fault: Fault) -> bool:
     with namespaces.inside(fault.target):
         carrier = namespaces.run(["ip", "-br", "link", "show", "dev", "rail0"]).split()[1]
     return carrier != "UP"
+
+
+def _comes(net: FabricNet, fault: Fault, broken: bool) -> bool:
+    """Whether it soon is as wanted: the kernel tells of a carrier a moment after it changed."""
+    deadline = time.monotonic() + SETTLE_S
+    while bites(net, fault) != broken:
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.005)
+    return True
 
 
 def _switch_end(net: FabricNet, gpu: str, state: str) -> None:
@@ -107,7 +127,8 @@ def processes_in(gpu: str) -> list[int]:
 def _crash_gpu(net: FabricNet, gpu: str) -> None:
     _set_links(gpu, {"rail0": "down", "hb0": "down"})
     for pid in processes_in(gpu):
-        os.kill(pid, signal.SIGKILL)
+        with suppress(ProcessLookupError):  # it has just ended by itself
+            os.kill(pid, signal.SIGKILL)
 
 
 def _boot_gpu(net: FabricNet, gpu: str) -> None:

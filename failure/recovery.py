@@ -5,6 +5,7 @@ All times are monotonic ns going in and ms after the fault coming out.
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Final
 
 import numpy as np
@@ -14,6 +15,8 @@ BIN_MS: Final = 20.0
 STEADY_BINS: Final = 5  # so long is goodput averaged over, before it counts as down or as back
 RESTORED: Final = 0.95
 SAME_OUTAGE: Final = 20  # probes: losses closer than this belong to one outage
+IN_FLIGHT_NS: Final = 20_000_000
+NEVER: Final = 1 << 62
 
 Trace = npt.NDArray[np.float64]
 
@@ -47,18 +50,15 @@ def first_packet_ms(logs: Iterable[ProbeLog], fault_ns: int, repair_ns: int) -> 
 
 def _outage_end(log: ProbeLog, fault_ns: int, repair_ns: int) -> float | None:
     # a probe that was on its way when the fault came may be lost too
-    lost = log.lost(fault_ns - 20_000_000, repair_ns)
-    if not lost:
-        return 0.0
-    last = lost[0]
-    for number in lost[1:]:
-        if number - last > SAME_OUTAGE:
-            break
-        last = number
-    after = [at for at in log.arrived_ns[last + 1 :] if at >= 0]
-    if not after or after[0] >= repair_ns:
-        return None
-    return max(0.0, (after[0] - fault_ns) / 1e6)
+    lost = log.lost(fault_ns - IN_FLIGHT_NS, repair_ns)
+    ends = [a for a, b in pairwise([*lost, NEVER]) if b - a > SAME_OUTAGE]
+    for last in ends:
+        back = next((at for at in log.arrived_ns[last + 1 :] if at >= 0), repair_ns)
+        if back >= repair_ns:
+            return None
+        if back >= fault_ns:
+            return (back - fault_ns) / 1e6
+    return 0.0
 
 
 def goodput(arrivals: Sequence[tuple[int, int]], start_ns: int, end_ns: int) -> Trace:
@@ -67,7 +67,7 @@ def goodput(arrivals: Sequence[tuple[int, int]], start_ns: int, end_ns: int) -> 
     if not arrivals:
         return np.zeros(count)
     data = np.asarray(arrivals, dtype=np.float64)
-    bins = ((data[:, 0] - start_ns) / (BIN_MS * 1e6)).astype(np.int64)
+    bins = np.floor((data[:, 0] - start_ns) / (BIN_MS * 1e6)).astype(np.int64)
     inside = (bins >= 0) & (bins < count)
     totals = np.bincount(bins[inside], weights=data[inside, 1], minlength=count)
     return totals * 8 / (BIN_MS / 1e3)

@@ -46,15 +46,17 @@ class FaultRun:
 def run_fault(net: FabricNet, fault: Fault, talk: Talkers, at_s: float, repair_s: float, events: Events) -> FaultRun:
     """Run traffic for `at_s`, break something for `repair_s`, and measure. CheckFailed if the fault did not bite.
 
+    `at_s` is longer than the warm-up, or there would be nothing to compare with.
     `events` gives what the controller has told so far, as (monotonic ns, what).
     """
+    if at_s <= WARM_UP_S:
+        raise ValueError(f"at_s must be above {WARM_UP_S}, not {at_s}")
     traffic = Traffic(TrafficJob(talk.streams, talk.probes, net.plan.rail_bps * STREAM_SHARE / 8))
     try:
         begun_ns = time.monotonic_ns()
         traffic.go()
         time.sleep(at_s)
-        fault_ns = time.monotonic_ns()
-        inject(net, fault)
+        fault_ns = inject(net, fault)
         time.sleep(max(0.0, repair_s - (time.monotonic_ns() - fault_ns) / 1e9))
         repair_ns = time.monotonic_ns()
         repair(net, fault)

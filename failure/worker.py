@@ -18,6 +18,7 @@ from failure.pairs import Pair
 from failure.recovery import ProbeLog
 from failure.traffic import TrafficJob, TrafficLog
 from topologies import namespaces
+from topologies.limits import allow_open_files
 
 TURN_NS: Final = 1_000_000
 STREAM_TURNS: Final = 20  # a stream sends once in so many turns: small frames at a high rate cost the switches a core
@@ -100,7 +101,7 @@ class _Streams:
 
     def finish(self) -> None:
         """Nothing more will be sent."""
-        for number, sock in self._out.items():
+        for number, sock in list(self._out.items()):
             try:
                 sock.shutdown(socket.SHUT_WR)
             except OSError as error:
@@ -214,6 +215,7 @@ class _Loop:
 def main() -> None:
     """Serve one job."""
     job: TrafficJob = pickle.load(sys.stdin.buffer)
+    allow_open_files()
     try:
         loop = _Loop(job)
     except OSError as error:

@@ -11,9 +11,9 @@ import socket
 import struct
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, TypeVar
 
 from workloads.replay.job import PATTERN_BYTES, PATTERN_STRIDE, Job, Outcome, unlocks
 from workloads.schedule import Compute, Transfer
@@ -28,6 +28,7 @@ PROGRESS_S: Final = 0.1
 class _Sending:
     """A connection that we send on: waiting transfers, and what is left of the one on its way."""
 
+    pair: tuple[int, int]
     sock: socket.socket
     queue: deque[int] = field(default_factory=deque)
     header: bytes = b""
@@ -35,18 +36,21 @@ class _Sending:
     left: int = 0
     at: int = 0
     armed: bool = False  # epoll tells when there is room
-    busy: bool = False
 
 
 @dataclass
 class _Receiving:
     """A connection that we receive on: a part of a header, or what is missing of a transfer."""
 
+    pair: tuple[int, int]
     sock: socket.socket
     header: bytes = b""
     task: int = -1
     left: int = 0
     at: int = 0
+
+
+_Connection = TypeVar("_Connection", _Sending, _Receiving)
 
 
 def pattern_of(seed: int) -> bytes:
@@ -65,14 +69,15 @@ class Engine:
         self._pattern = memoryview(pattern_of(job.seed))
         self._waits, self._on_done, self._on_receipt = unlocks(job)
         self._epoll = select.epoll()
-        self._out = {pair: _Sending(sock) for pair, sock in sending.items()}
+        self._out = {pair: _Sending(pair, sock) for pair, sock in sending.items()}
         self._senders = {conn.sock.fileno(): conn for conn in self._out.values()}
-        self._receivers = {sock.fileno(): _Receiving(sock) for sock in receiving.values()}
+        self._receivers = {sock.fileno(): _Receiving(pair, sock) for pair, sock in receiving.items()}
         for fd in self._receivers:
             self._epoll.register(fd, select.EPOLLIN)
         for fd in self._senders:
             self._epoll.register(fd, 0)
         self._timers: list[tuple[float, int]] = []
+        self._ready = deque(number for number, left in self._waits.items() if left == 0)
         self._buffer = bytearray(CHUNK)
         self._to_do = len(self._waits)
         self._to_come = sum(1 for t in job.tasks if isinstance(t, Transfer) and t.dst in job.mine)
@@ -82,14 +87,14 @@ class Engine:
         """Begin at `start_ns`; return when all is sent and received, a connection broke, or the deadline passed."""
         while time.monotonic_ns() < start_ns:
             time.sleep(0.0002)
-        for number in [n for n, left in self._waits.items() if left == 0]:
-            self._begin(number)
+        self._begin_ready()
         next_report = 0.0
         while (self._to_do or self._to_come) and not self.outcome.broken:
             self._serve(self._pause())
             now = time.monotonic()
             while self._timers and self._timers[0][0] <= now:
                 self._done(heapq.heappop(self._timers)[1])
+            self._begin_ready()
             if now >= next_report:
                 next_report = now + PROGRESS_S
                 report(self.delivered_bytes)
@@ -107,20 +112,33 @@ class Engine:
 
     def _serve(self, pause: float) -> None:
         for fd, what in self._epoll.poll(pause):
-            receiver = self._receivers.get(fd)
-            try:
-                if receiver:
-                    self._receive(receiver)
-                elif what & select.EPOLLOUT:
-                    self._send(self._senders[fd])
-                elif what & (select.EPOLLERR | select.EPOLLHUP):
-                    self._senders[fd].sock.send(b"")  # raises what is wrong with it
-                    raise ConnectionResetError("the receiver hung up")
-            except BlockingIOError:
-                continue
-            except OSError as error:
-                self._epoll.unregister(fd)
-                self.outcome.broken.append(f"connection {fd}: {error}")
+            if fd in self._receivers:
+                self._try(self._receive, self._receivers[fd])
+            elif what & select.EPOLLOUT:
+                self._try(self._send, self._senders[fd])
+            else:
+                self._try(self._explain, self._senders[fd])
+            self._begin_ready()
+
+    def _try(self, step: Callable[[_Connection], None], connection: _Connection) -> None:
+        """Take a step on a connection; if that fails, the connection is broken, and with it the replay."""
+        try:
+            step(connection)
+        except BlockingIOError:
+            return
+        except OSError as error:
+            src, dst = (self.job.gpus[number].name for number in connection.pair)
+            self.outcome.broken.append(f"{src} -> {dst}: {error}")
+
+    def _explain(self, connection: _Sending) -> None:
+        """Raise what is wrong with a connection of which epoll says that something is."""
+        connection.sock.send(b"")
+        raise ConnectionResetError("the receiver hung up")
+
+    def _begin_ready(self) -> None:
+        """Begin what waits for nothing more, and what that frees; none if a connection broke."""
+        while self._ready and not self.outcome.broken:
+            self._begin(self._ready.popleft())
 
     def _begin(self, number: int) -> None:
         task = self.job.tasks[number]
@@ -131,8 +149,8 @@ class Engine:
             return
         connection = self._out[task.src, task.dst]
         connection.queue.append(number)
-        if not connection.armed and not connection.busy:
-            self._send(connection)
+        if connection.task < 0:  # else it goes on when there is room
+            self._try(self._send, connection)
 
     def _done(self, number: int) -> None:
         """A task of mine is over as far as its own GPU is concerned."""
@@ -141,11 +159,11 @@ class Engine:
             self.outcome.ended_ns[number] = time.monotonic_ns()
         self._free(self._on_done.get(number, ()))
 
-    def _free(self, numbers: "list[int] | tuple[()]") -> None:
+    def _free(self, numbers: Iterable[int]) -> None:
         for number in numbers:
             self._waits[number] -= 1
             if self._waits[number] == 0:
-                self._begin(number)
+                self._ready.append(number)  # begun by the loop: a chain of them would be too deep for the stack
 
     def _send(self, connection: _Sending) -> None:
         """Hand the kernel all that it takes, one transfer after the other; wait for room if there is none."""
@@ -169,9 +187,7 @@ class Engine:
             connection.at = (connection.at + sent) % PATTERN_BYTES
             if connection.left == 0:
                 number, connection.task = connection.task, -1
-                connection.busy = True  # what this frees must queue behind us, not send from within
                 self._done(number)
-                connection.busy = False
 
     def _load(self, connection: _Sending) -> None:
         number = connection.queue.popleft()
@@ -196,7 +212,7 @@ class Engine:
             connection.header += got
             if len(connection.header) < HEADER.size:
                 return
-            connection.task, connection.left = HEADER.unpack(connection.header)
+            connection.task, connection.left = self._announced(connection)
             connection.header, connection.at = b"", connection.task * PATTERN_STRIDE % PATTERN_BYTES
         piece = min(connection.left, CHUNK)
         count = connection.sock.recv_into(self._buffer, piece)
@@ -210,11 +226,20 @@ class Engine:
         if connection.left == 0:
             self._received(connection)
 
+    def _announced(self, connection: _Receiving) -> tuple[int, int]:
+        """What a header says: (task number, bytes). ConnectionError if no such transfer goes over this connection."""
+        number, size = HEADER.unpack(connection.header)
+        task = self.job.tasks[number] if number < len(self.job.tasks) else None
+        if not isinstance(task, Transfer) or (task.src, task.dst) != connection.pair or task.bytes != size:
+            raise ConnectionError(f"the sender announced task {number} with {size} bytes, which isn't to come here")
+        return number, size
+
     def _received(self, connection: _Receiving) -> None:
         number, connection.task = connection.task, -1
         task = self.job.tasks[number]
         assert isinstance(task, Transfer)
         self.outcome.ended_ns[number] = time.monotonic_ns()
-        self.outcome.delivered[number] = task.bytes
+        if number not in self.outcome.corrupt:
+            self.outcome.delivered[number] = task.bytes
         self._to_come -= 1
         self._free(self._on_receipt.get(number, ()))

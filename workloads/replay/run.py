@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -45,7 +46,7 @@ class Replay:
         """Verified bytes for each pair (src, dst)."""
         found: dict[tuple[int, int], int] = {}
         for number, transfer in self.schedule.transfers:
-            if number in self.delivered and number not in self.corrupt:
+            if number in self.delivered:
                 pair = (transfer.src, transfer.dst)
                 found[pair] = found.get(pair, 0) + self.delivered[number]
         return found
@@ -68,8 +69,11 @@ class _Worker:
 
     def tell(self, what: object) -> None:
         assert self._process.stdin
-        pickle.dump(what, self._process.stdin)
-        self._process.stdin.flush()
+        try:
+            pickle.dump(what, self._process.stdin)
+            self._process.stdin.flush()
+        except BrokenPipeError:
+            raise RailyardError("a replay worker died") from None
 
     def hear(self) -> Any:
         assert self._process.stdout
@@ -98,7 +102,8 @@ class _Worker:
         self._process.wait()
         for pipe in (self._process.stdin, self._process.stdout):
             if pipe:
-                pipe.close()
+                with suppress(BrokenPipeError):  # what it never read
+                    pipe.close()
 
 
 def replay(

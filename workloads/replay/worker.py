@@ -9,6 +9,7 @@ import pickle
 import sys
 from typing import Any
 
+from topologies.limits import allow_open_files
 from workloads.replay.engine import Engine
 from workloads.replay.job import Job
 from workloads.replay.sockets import connect, listen
@@ -22,6 +23,7 @@ def _say(what: Any) -> None:
 def main() -> None:
     """Serve one job."""
     job: Job = pickle.load(sys.stdin.buffer)
+    allow_open_files()
     try:
         listeners = listen(job)
         _say("listening")
@@ -30,8 +32,11 @@ def main() -> None:
         _say("connected")
         _, start_ns, deadline_ns = pickle.load(sys.stdin.buffer)
         gc.disable()
-        _say(engine.run(start_ns, _say, deadline_ns))
-        sys.stdin.buffer.read()  # keep the connections until everyone has finished
+        outcome = engine.run(start_ns, _say, deadline_ns)
+        _say(outcome)
+        if not outcome.broken:
+            sys.stdin.buffer.read()  # keep the connections until everyone has finished
+        # else let go of them: so the other workers learn of it at once
     except (OSError, TimeoutError) as error:
         _say(RuntimeError(str(error)))
 
