@@ -88,7 +88,7 @@ def _flows(stage: Stage, workload: Workload, repeat: int, done: Replay) -> list[
 
 
 def _bytes(stage: Stage, workload: Workload, repeat: int, done: Replay, counted: tuple[int, int]) -> ByteCheck:
-    """Between rails goes what the matrix says, or what the uplinks counted if that is more: for GPT both are nothing."""
+    """Between rails goes what the matrix says, or what the uplinks counted if that is more: for GPT both are none."""
     schedule = workload.schedule
     asked, got = schedule.matrix, done.delivered_matrix
     on_rails = int(port_bytes(schedule, stage.plan.policy).rail_out.sum())
