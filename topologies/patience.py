@@ -1,9 +1,9 @@
 """TCP as patient as a lossless fabric deserves.
 
-On links of a few Mbit/s a frame takes milliseconds, and a queue that grows in a moment looks to TCP like a loss: it sends
-again what was never lost, and slows down. (64 GPUs, 10 Mbit/s, direct all-to-all: 9,800 segments sent twice and 1.47 of
-the predicted time; with patience 11, and 1.06.) RDMA, which the real fabrics carry, has no such timer. While something
-is broken on purpose nobody is to be patient: faults are measured with the kernel's own settings.
+On links of a few Mbit/s a frame takes milliseconds, and a queue that grows in a moment looks to TCP like a loss: it
+sends again what was never lost, and slows down. (64 GPUs, 10 Mbit/s, direct all-to-all: 9,800 segments sent twice and
+1.47 of the predicted time; with patience 11, and 1.06.) RDMA, which the real fabrics carry, has no such timer. While
+something is broken on purpose nobody is to be patient: faults are measured with the kernel's own settings.
 """
 
 from collections.abc import Iterable, Iterator
