@@ -111,10 +111,12 @@ class FabricNet(Mininet):
         if self.fabric_controller:
             self.fabric_controller.stop()
         for switch in self.ovs.values():
-            switch.stop()
+            switch.end()
         for node in self.nameToNode.values():
             node.terminate()
         namespaces.remove(self.node_names)
+        for switch in self.ovs.values():
+            switch.stop()
         self.stop_s = time.monotonic() - begun
 
     def iperf(self, hosts: Sequence[GpuNode] | None = None, seconds: int = 5, **_: object) -> list[str]:

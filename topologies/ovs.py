@@ -127,10 +127,14 @@ class PrivateSwitch:
         if self.datapath == "system":
             namespaces.run(["ovs-dpctl", "del-dp", "system@ovs-system"])
 
-    def stop(self) -> None:
-        """End both processes and remove their folder; what they leave in the namespace goes with it."""
+    def end(self) -> None:
+        """Kill both processes, without waiting: each takes 0.2 s to let go of its ports, all of a fabric no longer."""
         for process in self.processes.values():
             process.kill()
+
+    def stop(self) -> None:
+        """End both processes and remove their folder; what they leave in the namespace goes with it."""
+        self.end()
         for process in self.processes.values():
             process.wait()
         self.processes.clear()

@@ -119,17 +119,17 @@ def test_what_can_be_done_without_is_not(machine: Machine) -> None:
         (
             replace(FULL, kernel_datapath=False),
             "netdev-tso",
-            "no openvswitch module in this kernel; userspace with TSO",
+            "the kernel has no openvswitch module loaded; userspace with TSO",
         ),
         (
             replace(FULL, kernel_datapath=False, ovs_version="2.13.8"),
             "netdev",
-            "no openvswitch module in this kernel; Open vSwitch 2.13.8 has no userspace TSO (2.14 and later have)",
+            "the kernel has no openvswitch module loaded; Open vSwitch 2.13.8 has no userspace TSO (2.14 and later have)",
         ),
         (
             replace(FULL, kernel_datapath=False, kernel="4.18.0-553.el8"),
             "netdev",
-            "no openvswitch module in this kernel; "
+            "the kernel has no openvswitch module loaded; "
             "Linux 4.18.0-553.el8 loses segments under userspace TSO (4.19 and later don't)",
         ),
         (replace(FULL, kernel_datapath=False, kernel="10.2", ovs_version="2.14"), "netdev-tso", None),

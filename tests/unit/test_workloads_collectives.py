@@ -45,21 +45,16 @@ def test_two_phases_bring_each_pair_its_bytes_and_nothing_is_sent_on_before_it_c
 ) -> None:
     schedule = collective_schedule("all-to-all-two-phase", domains, rails, size)
     over = known(schedule)
-    brought: Counter[tuple[int, int]] = Counter()  # (source, destination) of the bytes, not of the transfer
     handed_over: defaultdict[int, set[int]] = defaultdict(set)
     for number, t in schedule.transfers:
-        if t.src // rails == t.dst // rails:  # phase one: all that t.src has for the rank of t.dst
-            assert t.bytes == size * domains
+        if t.src // rails == t.dst // rails:
             handed_over[t.dst].add(number)
-            brought[t.src, t.dst] += size
-        else:  # phase two: what the whole domain of t.src has for t.dst
-            assert t.src % rails == t.dst % rails
-            assert t.bytes == size * rails
+        else:
             assert handed_over[t.src] <= over[number]
-            first = t.src - t.src % rails
-            brought.update({(source, t.dst): size for source in range(first, first + rails)})
     everyone = range(domains * rails)
-    assert brought == {(s, d): size for s in everyone for d in everyone if s != d}
+    inside = {(s, d): size * domains for s in everyone for d in everyone if s != d and s // rails == d // rails}
+    across = {(s, d): size * rails for s in everyone for d in everyone if s != d and s % rails == d % rails}
+    assert schedule.matrix == inside | across  # all for the neighbour's rank, then all that the domain has for a GPU
 
 
 @given(domains=SIDE, rails=SIDE, data=SIZE)
