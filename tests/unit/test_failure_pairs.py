@@ -1,0 +1,111 @@
+"""Who talks while something breaks, on fabrics of all kinds and under all their policies."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from controller.paths import Broken, choose, default_path, usable
+from experiments.breakage import broken_by, watched_pairs
+from experiments.spec import FaultSpec, nominal_plan
+from failure.pairs import Pair, Talkers
+from topologies.addresses import Gpu, gpu_of_name
+from topologies.plan import Plan
+from topologies.spec import POLICIES, parse_fabric
+
+
+@st.composite
+def situations(draw: st.DrawFn) -> tuple[Plan, FaultSpec]:
+    """A fabric and a fault that can happen on it."""
+    kind = draw(st.sampled_from(sorted(POLICIES)))
+    keys: dict[str, Any] = {"domains": draw(st.integers(2, 5)), "rails": draw(st.integers(2, 5))}
+    plan = nominal_plan(parse_fabric({"kind": kind, "policy": draw(st.sampled_from(POLICIES[kind])), **keys}))
+    fault = draw(st.sampled_from(["link-down", "rail-switch-crash", "gpu-crash"]))
+    switches = [switch.name for switch in plan.switches if switch.role != "spine"]
+    gpus = [gpu.name for gpu in plan.gpus]
+    target = draw(st.sampled_from(switches if fault == "rail-switch-crash" else gpus))
+    return plan, FaultSpec.model_validate({"kind": fault, "target": target})
+
+
+def crosses(plan: Plan, pair: Pair, broken: Broken) -> bool:
+    return not usable(default_path(plan.policy, *pair), *pair, broken, plan.spec.kind)
+
+
+@given(situation=situations())
+def test_probes_and_affected_streams_cross_what_breaks_and_no_others_do(situation: tuple[Plan, FaultSpec]) -> None:
+    plan, fault = situation
+    broken, talk = broken_by(fault, plan), watched_pairs(fault, plan)
+    assert all(crosses(plan, pair, broken) for pair in talk.probes)
+    assert talk.affected == {pair for pair in talk.streams if crosses(plan, pair, broken)}
+    assert set(talk.probes) <= set(talk.streams)
+
+
+@given(situation=situations())
+def test_nobody_talks_to_a_dead_gpu_or_to_themselves_or_twice(situation: tuple[Plan, FaultSpec]) -> None:
+    plan, fault = situation
+    talk = watched_pairs(fault, plan)
+    dead = {gpu_of_name(fault.target)} if fault.kind == "gpu-crash" else set()
+    for src, dst in (*talk.streams, *talk.probes):
+        assert not {src, dst} & dead
+        assert src.domain != dst.domain
+    assert len(set(talk.streams)) == len(talk.streams)
+    assert len(set(talk.probes)) == len(talk.probes) <= 4
+
+
+@given(situation=situations())
+def test_every_living_gpu_sends_to_the_next_domain(situation: tuple[Plan, FaultSpec]) -> None:
+    plan, fault = situation
+    talk = watched_pairs(fault, plan)
+    dead = {gpu_of_name(fault.target)} if fault.kind == "gpu-crash" else set()
+    d, k = plan.spec.domains, plan.spec.rails
+    for gpu in set(plan.gpus) - dead:
+        for wanted in (Gpu((gpu.domain + 1) % d, gpu.rank), Gpu((gpu.domain + 1) % d, (gpu.rank + 1) % k)):
+            assert wanted in dead or (gpu, wanted) in talk.streams
+
+
+@given(situation=situations())
+def test_whoever_is_affected_has_a_way_round_unless_the_only_switch_died(situation: tuple[Plan, FaultSpec]) -> None:
+    """So that with rerouting on, not to recover is a fault of ours and not of the choice of pairs."""
+    plan, fault = situation
+    broken, talk = broken_by(fault, plan), watched_pairs(fault, plan)
+    for src, dst in talk.affected:
+        path = choose(plan.policy, src, dst, broken, plan.spec.rails, plan.spec.kind)
+        assert (path is None) == (fault.target == "switch0")
+
+
+def test_the_same_fault_has_the_same_talkers() -> None:
+    plan = nominal_plan(parse_fabric({"kind": "rail-only"}))
+    fault = FaultSpec(kind="link-down", target="d0g1")
+    assert watched_pairs(fault, plan) == watched_pairs(fault, plan)
+
+
+def on_4x4(kind: str, fault: str, target: str, **keys: Any) -> Talkers:
+    plan = nominal_plan(parse_fabric({"kind": kind, **keys}))
+    return watched_pairs(FaultSpec.model_validate({"kind": fault, "target": target}), plan)
+
+
+def test_half_of_the_probes_stay_on_their_rail_where_any_do() -> None:
+    talk = on_4x4("rail-only", "link-down", "d0g1")
+    assert [src.rank == dst.rank for src, dst in talk.probes] == [True, True, False, False]
+    assert all(Gpu(0, 1) in pair for pair in talk.probes[:2])
+
+
+def test_on_spines_a_crashed_gpu_is_nobody_elses_trouble() -> None:
+    talk = on_4x4("rail-optimized", "gpu-crash", "d1g2")
+    assert (talk.affected, talk.probes) == (frozenset(), ())
+    assert on_4x4("rail-optimized", "gpu-crash", "d1g2", policy="pxn").affected
+
+
+@pytest.mark.parametrize(
+    ("kind", "fault", "target", "broken"),
+    [
+        ("rail-only", "link-down", "d0g1", Broken(links=frozenset({Gpu(0, 1)}))),
+        ("rail-only", "gpu-crash", "d3g0", Broken(links=frozenset({Gpu(3, 0)}))),
+        ("rail-optimized", "rail-switch-crash", "rail2", Broken(rails=frozenset({2}))),
+        ("single-switch", "rail-switch-crash", "switch0", Broken(rails=frozenset({0}))),
+    ],
+)
+def test_a_fault_in_the_words_of_path_choice(kind: str, fault: str, target: str, broken: Broken) -> None:
+    plan = nominal_plan(parse_fabric({"kind": kind}))
+    assert broken_by(FaultSpec.model_validate({"kind": fault, "target": target}), plan) == broken

@@ -1,0 +1,155 @@
+"""How long each step of a recovery took, from logs made by hand. Times in the logs are ns, a probe a millisecond."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from failure.recovery import (
+    BIN_MS,
+    RESTORED,
+    SAME_OUTAGE,
+    STEADY_BINS,
+    ProbeLog,
+    first_packet_ms,
+    goodput,
+    restored_ms,
+    smooth,
+    step_ms,
+)
+
+MS = 1_000_000
+BIN = int(BIN_MS * MS)
+FAULT, REPAIR, END = 1000, 3000, 4000  # ms
+
+
+def log_of(*lost: range, way_ms: int = 1) -> ProbeLog:
+    """Probes at 0, 1, 2 ... ms, each `way_ms` on its way; those in `lost` never arrive."""
+    missing = {number for part in lost for number in part}
+    arrived = (-1 if n in missing else (n + way_ms) * MS for n in range(END))
+    return ProbeLog(tuple(n * MS for n in range(END)), tuple(arrived))
+
+
+def first(*logs: ProbeLog) -> float | None:
+    return first_packet_ms(logs, FAULT * MS, REPAIR * MS)
+
+
+@pytest.mark.parametrize(
+    ("lost", "back_ms"),
+    [
+        ((), 0.0),  # never cut off
+        ((range(1000, 1005),), 6.0),  # 1005 is the first to arrive, a millisecond later
+        ((range(999, 1005),), 6.0),  # one was on its way
+        ((range(1000, 1003), range(1010, 1015)), 16.0),  # one outage, with a packet between
+        ((range(1000, 1003), range(1500, 1504)), 4.0),  # another one, later
+        ((range(500, 520),), 0.0),  # before the fault
+        ((range(985, 986), range(1010, 1030)), 31.0),  # a loss just before isn't the outage
+        ((range(1000, 2999),), None),  # back, but only when the repair came
+        ((range(1000, 2998),), 1999.0),
+        ((range(1000, 4000),), None),
+    ],
+)
+def test_packets_flow_again_with_the_first_arrival_after_the_outage(
+    lost: tuple[range, ...], back_ms: float | None
+) -> None:
+    assert first(log_of(*lost)) == back_ms
+
+
+def test_the_last_pair_to_come_back_counts() -> None:
+    quick, slow, never = log_of(range(1000, 1005)), log_of(range(1000, 1100)), log_of(range(1000, 4000))
+    assert first(quick, slow) == first(slow, quick) == 101.0
+    assert first(quick, never, slow) is None
+    assert first() == 0.0
+
+
+@given(start=st.integers(FAULT, 1500), length=st.integers(1, 1000), way_ms=st.integers(1, 5))
+def test_an_outage_ends_one_way_after_its_last_lost_probe(start: int, length: int, way_ms: int) -> None:
+    assert first(log_of(range(start, start + length), way_ms=way_ms)) == start + length + way_ms - FAULT
+
+
+@given(lost=st.sets(st.integers(FAULT, REPAIR - SAME_OUTAGE)), more=st.integers(FAULT, REPAIR - SAME_OUTAGE))
+def test_to_lose_more_in_the_same_outage_is_never_quicker(lost: set[int], more: int) -> None:
+    before = first(log_of(*(range(n, n + 1) for n in lost)))
+    joined = {*lost, more}
+    after = first(log_of(*(range(n, n + 1) for n in joined)))
+    if lost and more >= min(lost):
+        assert after is None or (before is not None and after >= before)
+
+
+def test_lost_probes_are_those_sent_in_a_stretch_that_never_arrived() -> None:
+    log = log_of(range(10, 13), range(20, 21))
+    assert log.lost(11 * MS, 20 * MS) == [11, 12]
+    assert log.lost(0, END * MS) == [10, 11, 12, 20]
+
+
+receipts = st.lists(st.tuples(st.integers(-5 * BIN, 20 * BIN), st.integers(1, 10**6)), max_size=50)
+
+
+@given(arrivals=receipts, start=st.integers(0, 2 * BIN), bins=st.integers(1, 12))
+def test_goodput_counts_every_byte_of_its_stretch_once(arrivals: list[tuple[int, int]], start: int, bins: int) -> None:
+    end = start + bins * BIN
+    trace = goodput(arrivals, start, end)
+    assert len(trace) == bins
+    inside = sum(size for at, size in arrivals if start <= at < end)
+    assert trace.sum() * BIN_MS / 1e3 / 8 == pytest.approx(inside)
+
+
+def test_goodput_is_in_bits_a_second_and_in_the_bin_of_the_arrival() -> None:
+    trace = goodput([(0, 1000), (BIN - 1, 1500), (BIN, 100), (-1, 9999), (3 * BIN, 9999)], 0, 3 * BIN + 1)
+    assert trace.tolist() == pytest.approx([2500 * 8 / 0.02, 100 * 8 / 0.02, 0.0])
+    assert goodput([], 0, 2 * BIN).tolist() == [0.0, 0.0]
+
+
+@given(values=st.lists(st.integers(0, 10**12), min_size=1, max_size=40), level=st.integers(0, 10**12))
+def test_smoothing_keeps_length_level_and_bounds(values: list[int], level: int) -> None:
+    smoothed = smooth(np.array(values, dtype=np.float64))
+    assert len(smoothed) == len(values)
+    assert smoothed.min() >= min(values) * (1 - 1e-9)
+    assert smoothed.max() <= max(values) * (1 + 1e-9)
+    assert smooth(np.full(len(values), level)) == pytest.approx(np.full(len(values), level))
+
+
+def test_smoothing_looks_ahead() -> None:
+    assert smooth(np.array([0.0, 0, 0, 0, 5, 5])).tolist() == pytest.approx([1.0, 2.0, 3.0, 4.0, 5.0, 5.0])
+
+
+def restored(*values: float, since: int = 5, until: int = 20, before: float = 100.0) -> float | None:
+    """Bins of goodput as given, then 100 on and on; times are bins here."""
+    trace = np.array([*values, *[100.0] * (30 - len(values))])
+    found = restored_ms(trace, 0, since * BIN, until * BIN, before)
+    return None if found is None else found / BIN_MS
+
+
+def test_goodput_is_restored_when_it_is_first_back_at_95_percent_for_a_while() -> None:
+    steady = [100.0] * 5
+    assert restored(*steady) == 0.0
+    assert restored(*steady, *[0.0] * 7) == 7.0
+    assert restored(*steady, *[0.0] * 3, 96.0, 96.0, 96.0, 96.0, 96.0) == 3.0
+    assert restored(*steady, *[0.0] * 3, *[94.0] * 5) == 4.0  # four of 94 and one of 100 are above 95 on average
+    assert restored(*steady, *[0.0] * 3, *[50.0] * 5) == 8.0
+    assert restored(*steady, *[50.0] * 25) is None
+    assert restored(*steady, *[0.0] * 16) is None  # back too late
+
+
+@given(bins=st.integers(1, 10), level=st.floats(1.0, 1e12))
+def test_restoration_takes_as_long_as_the_hole_whatever_the_rate(bins: int, level: float) -> None:
+    trace = np.array([level] * 10 + [0.0] * bins + [level] * 20)
+    assert restored_ms(trace, 7 * BIN, 17 * BIN, 37 * BIN, level) == bins * BIN_MS
+
+
+@given(dips=st.lists(st.floats(0, 100 * (1 - RESTORED) * 0.99), min_size=30, max_size=30))
+def test_what_stays_within_5_percent_was_never_down(dips: list[float]) -> None:
+    assert restored(*(100.0 - dip for dip in dips)) == 0.0
+
+
+def test_one_late_bin_is_no_outage_unless_it_is_worth_5_percent_of_the_window() -> None:
+    late = 100 * (1 - STEADY_BINS * (1 - RESTORED) * 0.9)
+    assert restored(*[100.0] * 8, late) == 0.0
+
+
+def test_a_step_is_the_first_of_its_events_between_fault_and_repair() -> None:
+    events = [(5 * MS, "rerouted"), (12 * MS, "rerouted"), (11 * MS, "port-down"), (14 * MS, "switch-down")]
+    assert step_ms(events, {"port-down", "switch-down"}, 10 * MS, 20 * MS) == 1.0
+    assert step_ms(events, {"rerouted"}, 10 * MS, 20 * MS) == 2.0
+    assert step_ms(events, {"rerouted"}, 10 * MS, 12 * MS) is None
+    assert step_ms(events, {"ready"}, 0, 20 * MS) is None

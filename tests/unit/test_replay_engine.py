@@ -1,0 +1,225 @@
+"""The loop of a replay over real local sockets: what arrives, what is found wrong, and in which order things happen."""
+
+import socket
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.unit.schedules import PHASE, schedules
+from workloads.replay.engine import HEADER, Engine, pattern_of
+from workloads.replay.job import PATTERN_BYTES, PATTERN_STRIDE, Job, Outcome, Windows, connections, jobs, owner
+from workloads.replay.run import Replay
+from workloads.schedule import Compute, Schedule, Task, Transfer
+
+SEED = 5
+NEVER = 1 << 62
+FROM_FLOAT_NS = 1_000  # a computation's start is a float of seconds
+Sockets = dict[tuple[int, int], socket.socket]
+
+
+def of_tasks(*tasks: Task, gpus: int = 4) -> Schedule:
+    schedule = Schedule("s", gpus, 2, (PHASE,), tasks)
+    schedule.check()
+    return schedule
+
+
+def job_of(schedule: Schedule, *mine: int) -> Job:
+    whole = jobs(schedule, 1, 7000, SEED, Windows(1, 1))[0]
+    return Job(whole.gpus, frozenset(mine), whole.tasks, whole.port, whole.seed, whole.windows)
+
+
+def play(schedule: Schedule, workers: int) -> tuple[Outcome, list[list[int]]]:
+    """With an engine in a thread for each worker: what all of them saw, and the progress that each reported."""
+    shares = jobs(schedule, workers, 7000, SEED, Windows(1, 1))
+    with ExitStack() as stack:
+        pairs = {pair: socket.socketpair() for pair in connections(schedule.tasks)}
+        for end in (end for ends in pairs.values() for end in ends):
+            stack.enter_context(end).setblocking(False)
+        engines = [
+            Engine(
+                job,
+                {pair: ends[0] for pair, ends in pairs.items() if pair[0] in job.mine},
+                {pair: ends[1] for pair, ends in pairs.items() if pair[1] in job.mine},
+            )
+            for job in shares
+        ]
+        reports: list[list[int]] = [[] for _ in engines]
+        with ThreadPoolExecutor(len(engines)) as pool:
+            start, deadline = time.monotonic_ns(), time.monotonic_ns() + 20_000_000_000
+            runs = [pool.submit(e.run, start, r.append, deadline) for e, r in zip(engines, reports, strict=True)]
+            outcomes = [run.result() for run in runs]
+    all_seen = Outcome()
+    for seen in outcomes:
+        all_seen.started_ns |= seen.started_ns
+        all_seen.ended_ns |= seen.ended_ns
+        all_seen.delivered |= seen.delivered
+        all_seen.corrupt += seen.corrupt
+        all_seen.broken += seen.broken
+    return all_seen, reports
+
+
+@pytest.fixture
+def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
+    ours, theirs = socket.socketpair()
+    ours.setblocking(False)
+    with ours, theirs:
+        yield ours, theirs
+
+
+def on_the_wire(number: int, size: int) -> bytes:
+    """A transfer as it should look, by another road than the engine's."""
+    once = pattern_of(SEED)[:PATTERN_BYTES]
+    start = number * PATTERN_STRIDE % PATTERN_BYTES
+    return HEADER.pack(number, size) + (once * (2 + size // len(once)))[start : start + size]
+
+
+def receive(wire: bytes, schedule: Schedule) -> Outcome:
+    """What G(0,1) sees if that comes from G(0,0), whose end then closes."""
+    theirs, ours = socket.socketpair()
+    ours.setblocking(False)
+
+    def send() -> None:
+        with theirs, suppress(OSError):  # the engine may be done before all is sent
+            theirs.sendall(wire)
+
+    with ours, ThreadPoolExecutor(1) as pool:
+        pool.submit(send)
+        seen = Engine(job_of(schedule, 1), {}, {(0, 1): ours}).run(0, lambda _: None, NEVER)
+        ours.close()
+        return seen
+
+
+@settings(max_examples=40)
+@given(schedule=schedules(), workers=st.integers(1, 3))
+def test_a_schedule_is_played_as_it_is_written(schedule: Schedule, workers: int) -> None:
+    """All bytes, each verified, nothing before what it waits for, first come first served on each connection."""
+    seen, reports = play(schedule, workers)
+    assert (seen.broken, seen.corrupt) == ([], [])
+    assert seen.delivered == {number: t.bytes for number, t in schedule.transfers}
+    assert sum(told[-1] for told in reports) == sum(schedule.matrix.values())
+    assert all(told == sorted(told) for told in reports)
+    for number, task in enumerate(schedule.tasks):
+        begun = seen.started_ns[number] + FROM_FLOAT_NS
+        assert begun >= max((freed_ns(schedule, wanted, owner(task), seen) for wanted in task.after), default=0)
+        if isinstance(task, Compute):
+            assert seen.ended_ns[number] - begun >= task.seconds * 1e9 - 2 * FROM_FLOAT_NS
+    for pair in schedule.matrix:
+        mine = [n for n, t in schedule.transfers if (t.src, t.dst) == pair]
+        assert sorted(mine, key=seen.started_ns.__getitem__) == sorted(mine, key=seen.ended_ns.__getitem__)
+
+
+def freed_ns(schedule: Schedule, number: int, here: int, seen: Outcome) -> int:
+    """When a task was over as far as this GPU is concerned; of what it sent only the start is known."""
+    task = schedule.tasks[number]
+    return (seen.started_ns if isinstance(task, Transfer) and task.src == here else seen.ended_ns)[number]
+
+
+def test_a_transfer_of_megabytes_goes_round_the_pattern() -> None:
+    schedule = of_tasks(Transfer(0, 1, 3 * PATTERN_BYTES + 17, 0), Transfer(1, 0, 1, 0))
+    seen, _ = play(schedule, 1)
+    assert seen.delivered == {0: 3 * PATTERN_BYTES + 17, 1: 1}
+    assert not seen.corrupt
+
+
+def test_a_gap_of_computing_is_kept_and_not_stretched() -> None:
+    schedule = of_tasks(Transfer(0, 2, 100, 0), Compute(2, 0.05, 0, (0,)), Transfer(2, 0, 100, 0, (1,)))
+    seen, _ = play(schedule, 2)
+    gap_ms = (seen.started_ns[2] - seen.ended_ns[0]) / 1e6
+    assert 50 <= gap_ms < 1000
+
+
+def test_gpus_that_wait_for_nothing_do_not_wait_for_others() -> None:
+    schedule = of_tasks(Compute(0, 0.2, 0), Transfer(0, 1, 10, 0, (0,)), Transfer(0, 2, 10, 0), Transfer(1, 0, 10, 0))
+    seen, _ = play(schedule, 1)
+    assert max(seen.ended_ns[2], seen.ended_ns[3]) < seen.started_ns[1]
+
+
+def test_hundreds_of_sends_in_a_row_from_one_gpu() -> None:
+    """Each frees the next at once, to a GPU of its own."""
+    count = 300
+    tasks = [Transfer(0, 1 + n, 1, 0, (n - 1,) if n else ()) for n in range(count)]
+    seen, _ = play(of_tasks(*tasks, gpus=count + 2), 1)
+    assert len(seen.delivered) == count
+
+
+@settings(max_examples=40)
+@given(data=st.data(), size=st.integers(1, 600_000))
+def test_one_wrong_byte_is_found_wherever_it_is(data: st.DataObject, size: int) -> None:
+    schedule = of_tasks(Transfer(0, 1, 50, 0), Transfer(0, 1, size, 0), Transfer(0, 1, 50, 0))
+    wire = bytearray(on_the_wire(1, size))
+    wire[HEADER.size + data.draw(st.integers(0, size - 1))] ^= data.draw(st.integers(1, 255))
+    seen = receive(on_the_wire(0, 50) + wire + on_the_wire(2, 50), schedule)
+    assert set(seen.corrupt) == {1}
+    assert seen.delivered == {0: 50, 2: 50}
+    assert seen.broken == []
+
+
+def test_bytes_of_another_transfer_are_wrong_bytes() -> None:
+    schedule = of_tasks(Transfer(0, 1, 50, 0), Transfer(0, 1, 50, 0))
+    first, second = on_the_wire(0, 50), on_the_wire(1, 50)
+    mixed_up = first[: HEADER.size] + second[HEADER.size :] + second[: HEADER.size] + first[HEADER.size :]
+    assert receive(mixed_up, schedule).corrupt == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("header", "said"),
+    [
+        (HEADER.pack(9, 50), "task 9 with 50 bytes"),  # there is none
+        (HEADER.pack(1, 50), "task 1 with 50 bytes"),  # it goes to another GPU
+        (HEADER.pack(2, 50), "task 2 with 50 bytes"),  # it is a computation
+        (HEADER.pack(0, 51), "task 0 with 51 bytes"),  # it has fewer
+    ],
+)
+def test_a_header_that_no_sender_writes_breaks_the_connection(header: bytes, said: str) -> None:
+    schedule = of_tasks(Transfer(0, 1, 50, 0), Transfer(0, 2, 50, 0), Compute(0, 0.0, 0))
+    seen = receive(header + bytes(60), schedule)
+    assert seen.broken == [f"d0g0 -> d0g1: the sender announced {said}, which isn't to come here"]
+    assert seen.delivered == {}
+
+
+@pytest.mark.parametrize("cut", [0, 1, HEADER.size, HEADER.size + 1, HEADER.size + 99_999])
+def test_a_sender_that_hangs_up_ends_it_and_is_named(cut: int) -> None:
+    schedule = of_tasks(Transfer(0, 1, 10, 0), Transfer(0, 1, 100_000, 0), Transfer(2, 1, 10, 0))
+    seen = receive(on_the_wire(0, 10) + on_the_wire(1, 100_000)[:cut], schedule)
+    assert seen.broken == ["d0g0 -> d0g1: the sender hung up"]
+    assert seen.delivered == {0: 10}
+
+
+@pytest.mark.parametrize("after", [(), (1,)])  # sends at the start, and while it takes in what came from another GPU
+def test_a_receiver_that_hangs_up_ends_it_and_is_named(
+    after: tuple[int, ...], pair: tuple[socket.socket, socket.socket]
+) -> None:
+    ours, theirs = pair
+    schedule = of_tasks(Transfer(1, 0, 1, 0), Transfer(2, 0, 10, 0), Transfer(0, 1, 10, 0, after))
+    other_theirs, other_ours = socket.socketpair()
+    with other_ours, other_theirs:
+        other_ours.setblocking(False)
+        engine = Engine(job_of(schedule, 0), {(0, 1): ours}, {(2, 0): other_ours})
+        other_theirs.sendall(on_the_wire(1, 10))
+        theirs.close()
+        seen = engine.run(0, lambda _: None, NEVER)
+    assert seen.broken
+    assert all(reason.startswith("d0g0 -> d0g1: ") for reason in seen.broken)
+    assert 2 not in seen.delivered
+
+
+def test_what_has_not_come_by_the_deadline_is_counted(pair: tuple[socket.socket, socket.socket]) -> None:
+    schedule = of_tasks(Transfer(0, 1, 10, 0), Transfer(0, 1, 10, 0))
+    ours, theirs = pair
+    theirs.sendall(on_the_wire(0, 10))
+    engine = Engine(job_of(schedule, 1), {}, {(0, 1): ours})
+    seen = engine.run(0, lambda _: None, time.monotonic_ns() + 10_000_000)
+    assert seen.broken == ["1 transfers had not arrived at the deadline"]
+    assert seen.delivered == {0: 10}
+
+
+def test_the_matrix_of_a_replay_holds_what_arrived_unharmed() -> None:
+    schedule = of_tasks(Transfer(0, 1, 10, 0), Transfer(0, 1, 20, 0), Transfer(2, 1, 40, 0))
+    done = Replay(schedule, 1_000_000_000, 3_500_000_000, {}, delivered={1: 20}, corrupt=(0,), broken=())
+    assert done.delivered_matrix == {(0, 1): 20}
+    assert done.seconds == 2.5

@@ -1,0 +1,90 @@
+"""How a schedule is shared out among workers, and what each of them has to wait for."""
+
+from collections import deque
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.unit.schedules import SIDE, schedules
+from topologies.addresses import Gpu
+from workloads.replay.job import (
+    LEAST_FRAMES,
+    MOST_BYTES,
+    Windows,
+    connections,
+    jobs,
+    owner,
+    split,
+    unlocks,
+    window_bytes,
+)
+from workloads.schedule import Schedule, Transfer
+
+WINDOWS = Windows(1, 1)
+
+
+@given(domains=SIDE, rails=SIDE, workers=st.integers(1, 8))
+def test_every_gpu_has_one_worker_and_every_domain_too(domains: int, rails: int, workers: int) -> None:
+    hands = split(Schedule("s", domains * rails, rails, (), ()), workers)
+    assert sorted(gpu for hand in hands for gpu in hand) == list(range(domains * rails))
+    assert len({gpu // rails for hand in hands for gpu in hand}) == sum(len({g // rails for g in h}) for h in hands)
+    assert len(hands) == min(workers, domains)
+    sizes = [len(hand) // rails for hand in hands]
+    assert max(sizes) - min(sizes) <= 1
+
+
+def test_all_workers_know_all_tasks_and_the_gpus_by_name() -> None:
+    schedule = Schedule("s", 4, 2, (), (Transfer(3, 0, 1, 0),))
+    first, second = jobs(schedule, 2, port=7000, seed=5, windows=WINDOWS)
+    assert [sorted(first.mine), sorted(second.mine)] == [[0, 1], [2, 3]]
+    assert first.tasks == second.tasks == schedule.tasks
+    assert first.gpus[3] == Gpu(1, 1)
+
+
+@given(schedule=schedules())
+def test_a_connection_for_each_pair_that_sends(schedule: Schedule) -> None:
+    assert connections(schedule.tasks) == sorted(schedule.matrix)
+
+
+@given(schedule=schedules(), workers=st.integers(1, 3))
+def test_each_task_is_freed_when_all_that_it_waits_for_has_ended_and_not_before(
+    schedule: Schedule, workers: int
+) -> None:
+    """Played without sockets: a transfer is sent, and then received, one event at a time."""
+    shares = [unlocks(job) for job in jobs(schedule, workers, 7000, 1, WINDOWS)]
+    waits = {number: left for of_mine, _, _ in shares for number, left in of_mine.items()}
+    assert sorted(waits) == list(range(len(schedule.tasks)))
+    ready = deque(number for number, left in waits.items() if left == 0)
+    sent, received = set[int](), set[int]()
+    while ready:
+        number = ready.popleft()
+        task = schedule.tasks[number]
+        for wanted in task.after:
+            other = schedule.tasks[wanted]
+            comes_here = isinstance(other, Transfer) and other.dst == owner(task)
+            assert wanted in (received if comes_here else sent)
+        freed = []
+        sent.add(number)
+        freed += [n for _, on_done, _ in shares for n in on_done.get(number, [])]
+        if isinstance(task, Transfer):
+            received.add(number)
+            freed += [n for _, _, on_receipt in shares for n in on_receipt.get(number, [])]
+        for waiting in freed:
+            waits[waiting] -= 1
+            assert waits[waiting] >= 0
+            if waits[waiting] == 0:
+                ready.append(waiting)
+    assert sent == set(range(len(schedule.tasks)))
+
+
+@given(rate=st.integers(1, 10**12), more=st.integers(0, 10**12), mtu=st.integers(1280, 9000))
+def test_a_window_grows_with_its_link_between_a_few_frames_and_a_receive_buffer(rate: int, more: int, mtu: int) -> None:
+    window = window_bytes(rate, mtu)
+    assert LEAST_FRAMES * mtu <= window <= MOST_BYTES
+    assert window <= window_bytes(rate + more, mtu)
+
+
+@pytest.mark.parametrize(("rate", "window"), [(1_000_000, 36_000), (50_000_000, 93_750), (10**9, 200_000)])
+def test_a_window_is_15_ms_of_a_link_of_medium_rate(rate: int, window: int) -> None:
+    assert window_bytes(rate, 9000) == window
