@@ -13,6 +13,7 @@ from typing import Final
 import psutil
 
 from topologies import namespaces
+from topologies.errors import RailyardError
 from topologies.net import FabricController, FabricNet
 from topologies.ovs import Datapath
 from topologies.plan import Plan
@@ -58,6 +59,8 @@ def _flow(net: FabricNet, rank: int) -> "subprocess.Popen[str]":
 
 def _frames(flow: "subprocess.Popen[str]", mtu: int) -> float:
     report = json.loads(flow.communicate()[0])
+    if "error" in report:
+        raise RailyardError(f"what this machine carries could not be measured: iperf3: {report['error']}")
     return float(report["end"]["sum_received"]["bytes"]) / (mtu - IP_TCP)
 
 
@@ -68,10 +71,10 @@ def _stamp() -> tuple[float, float]:
 
 
 def frames_needed(spec: FabricSpec, rail_bps: int) -> float:
-    """Frames a second through switches when every rail link is full; spines see a frame once more, and its rail
-    twice.
+    """Frames a second through switches when every rail link is full. With spines half of them are taken to change
+    rails, which makes one switch three.
     """
-    switches = 3 if spec.kind == "rail-optimized" else 1
+    switches = 2 if spec.kind == "rail-optimized" else 1
     return spec.gpus * rail_bps / 8 / (spec.mtu + ETHERNET) * switches
 
 
