@@ -16,13 +16,11 @@ cluster projected to that has another HB rate (`hb_bytes_per_s` says which).
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any
 
 from topologies.platforms import Platform
+from topologies.shaping import payload_fraction
 from workloads.schedule import Iteration
-
-ETHERNET_BYTES: Final = 14
-HEADER_BYTES: Final = 52
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,15 +42,6 @@ class Rates:
 
     hb: float
     rail: float
-
-
-def payload_fraction(mtu: int) -> float:
-    """TCP payload in a full packet over its bytes as HTB counts them.
-
-    An IP packet of `mtu` bytes holds mtu - 52 of payload (IPv4 20, TCP 20, timestamps 12), and HTB sees 14 bytes of
-    Ethernet header more. Acknowledgements that go the other way are left out: under 0.5% at MTU 9000.
-    """
-    return (mtu - HEADER_BYTES) / (mtu + ETHERNET_BYTES)
 
 
 def payload_rates(hb_bps: int, rail_bps: int, mtu: int) -> Rates:

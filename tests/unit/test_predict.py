@@ -11,11 +11,12 @@ from results.predict import (
     predict_schedule,
     project_to_full_size,
 )
+from topologies.shaping import payload_fraction
 from topologies.spec import FabricSpec
 from workloads.build import build
 from workloads.pace import pace
 from workloads.plain import ALL_TO_ALLS, CHUNKED, collective_schedule
-from workloads.scale import Rates, payload_fraction, payload_rates, project
+from workloads.scale import Rates, payload_rates, project
 from workloads.schedule import Collective, Compute, Phase, Schedule, Transfer
 from workloads.spec import parse_workload
 

@@ -5,11 +5,12 @@ from typing import Any
 import pytest
 
 from topologies.errors import BadInput
+from topologies.shaping import payload_fraction
 from topologies.spec import FabricSpec
 from workloads.build import build
 from workloads.matrix import bytes_by_kind
 from workloads.pace import pace
-from workloads.scale import payload_fraction, project
+from workloads.scale import project
 from workloads.schedule import Phase
 from workloads.spec import parse_workload
 
