@@ -63,6 +63,8 @@ def _start(net: FabricNet, sample: Sample) -> tuple["subprocess.Popen[str]", "su
 
 def _rate(client: "subprocess.Popen[str]", server: "subprocess.Popen[bytes]") -> float:
     report = json.loads(client.communicate()[0])
-    server.communicate()  # no packet of this is to be counted as one of the workload's
     received = report.get("end", {}).get("sum_received", {})
+    if not received:
+        server.kill()  # nobody came, and nobody will
+    server.communicate()  # no packet of this is to be counted as one of the workload's
     return float(received.get("bits_per_second", 0.0))

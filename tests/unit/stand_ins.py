@@ -1,0 +1,56 @@
+"""Stand-ins for a built fabric and what its controller counts, for what an experiment makes of them."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any, cast
+
+from controller.handle import ControllerProcess
+from experiments.stage import Stage
+from results.records import Run
+from topologies.net import FabricNet
+from topologies.plan import Plan, make_plan
+from topologies.ports import UPLINK_PORT
+from topologies.spec import parse_fabric
+
+Counters = dict[str, dict[int, dict[str, int]]]
+
+
+def plan_of(kind: str = "rail-only", domains: int = 2, rails: int = 2, **keys: Any) -> Plan:
+    return make_plan(parse_fabric({"kind": kind, "domains": domains, "rails": rails, **keys}), 100_000_000)
+
+
+def run_of(name: str = "mine") -> Run:
+    return Run(name, {}, {}, "2026-11-21T01:00:00+00:00")
+
+
+class CountingController:
+    """Its ports have carried nothing until `carried` says so."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.counters: Counters = {switch.name: {} for switch in plan.switches}
+        self.asked_for: list[int] = []
+
+    def carried(self, switch: str, port: int, rx_bytes: int = 0, tx_bytes: int = 0) -> None:
+        self.counters[switch][port] = {"rx_bytes": rx_bytes, "tx_bytes": tx_bytes}
+
+    def port_counters(self, switches: int) -> Counters:
+        self.asked_for.append(switches)
+        return {name: {port: dict(values) for port, values in ports.items()} for name, ports in self.counters.items()}
+
+
+class QuietStage(Stage):
+    """A stage on which nothing runs, and nothing is measured but by the test."""
+
+    @contextmanager
+    def watched(self, run: Run, workload: str, repeat: int, faulted: bool = False) -> Iterator[None]:
+        yield
+
+
+def stage_of(plan: Plan, label: str = "a fabric") -> tuple[QuietStage, CountingController]:
+    controller = CountingController(plan)
+    net = SimpleNamespace(plan=plan, gpu_names=[gpu.name for gpu in plan.gpus])
+    return QuietStage(label, cast(FabricNet, net), cast(ControllerProcess, controller)), controller
+
+
+GPU_PORT, FIRST_UPLINK = 1, UPLINK_PORT

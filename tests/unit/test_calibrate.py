@@ -1,0 +1,35 @@
+"""Which links are measured before a run is believed."""
+
+from types import SimpleNamespace
+from typing import cast
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from controller.paths import default_path
+from topologies.calibrate import samples
+from topologies.net import FabricNet
+from topologies.plan import make_plan
+from topologies.spec import POLICIES, parse_fabric
+
+
+@given(data=st.data(), kind=st.sampled_from(sorted(POLICIES)), side=st.tuples(st.integers(2, 6), st.integers(2, 6)))
+def test_a_flow_over_each_class_of_link_and_no_two_over_the_same(
+    data: st.DataObject, kind: str, side: tuple[int, int]
+) -> None:
+    policy = data.draw(st.sampled_from(POLICIES[kind]))  # type: ignore[index]
+    keys = {"kind": kind, "policy": policy, "domains": side[0], "rails": side[1], "rail_rate": "100Mbit"}
+    plan = make_plan(parse_fabric(keys), 1)
+    chosen = samples(cast(FabricNet, SimpleNamespace(plan=plan)))
+    assert {s.link_class for s in chosen} >= {"hb", "rail"}
+    assert ("uplink" in {s.link_class for s in chosen}) == (policy == "spine" and bool(plan.uplinks))
+    over_rails = [s for s in chosen if s.link_class != "hb"]
+    assert len({s.src for s in over_rails}) == len({s.dst for s in over_rails}) == len(over_rails)
+    for sample in chosen:
+        if sample.link_class == "hb":
+            assert sample.src.domain == sample.dst.domain
+        else:
+            kinds = {"rail": "r", "uplink": "spine"}
+            assert default_path(plan.policy, sample.src, sample.dst).kind == kinds[sample.link_class]
+        rate = plan.hb_bps if sample.link_class == "hb" else plan.rail_bps
+        assert 0.9 * rate < sample.expected_bps < rate

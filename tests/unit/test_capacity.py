@@ -1,0 +1,65 @@
+"""The rate that `auto` stands for: readable, the same for all fabrics of an experiment, within the machine's means."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from topologies.capacity import (
+    LEAST_RAIL_BPS,
+    MOST_RAIL_BPS,
+    SHARE,
+    auto_rail_bps,
+    frames_needed,
+    most_rail_bps,
+)
+from topologies.spec import POLICIES, FabricSpec
+
+kinds = st.sampled_from(sorted(POLICIES))
+fabrics = st.builds(
+    FabricSpec, kind=kinds, domains=st.integers(2, 254), rails=st.integers(2, 256), mtu=st.integers(1280, 9000)
+)
+frames = st.floats(1.0, 1e9)
+
+
+@given(specs=st.lists(fabrics, min_size=1, max_size=3), carries=frames)
+def test_an_auto_rate_is_readable_and_within_the_share_of_every_fabric(specs: list[FabricSpec], carries: float) -> None:
+    rate = auto_rail_bps(specs, carries)
+    assert LEAST_RAIL_BPS <= rate <= MOST_RAIL_BPS
+    assert str(rate).rstrip("0") in ("1", "2", "5")
+    if rate > LEAST_RAIL_BPS:
+        assert all(frames_needed(spec, rate) <= SHARE * carries * (1 + 1e-9) for spec in specs)
+
+
+@given(specs=st.lists(fabrics, min_size=1, max_size=3), carries=frames)
+def test_the_next_readable_rate_would_be_too_much(specs: list[FabricSpec], carries: float) -> None:
+    rate = auto_rail_bps(specs, carries)
+    step = 2.5 if str(rate).startswith("2") else 2
+    if rate < MOST_RAIL_BPS:
+        assert any(frames_needed(spec, round(rate * step)) > SHARE * carries * (1 - 1e-9) for spec in specs)
+
+
+@given(specs=st.lists(fabrics, min_size=1, max_size=3), one_more=fabrics, carries=frames, factor=st.floats(1, 100))
+def test_faster_machines_never_get_less_and_more_fabrics_never_more(
+    specs: list[FabricSpec], one_more: FabricSpec, carries: float, factor: float
+) -> None:
+    assert auto_rail_bps(specs, carries) <= auto_rail_bps(specs, carries * factor)
+    assert auto_rail_bps([*specs, one_more], carries) <= auto_rail_bps(specs, carries)
+    assert auto_rail_bps(specs[::-1], carries) == auto_rail_bps(specs, carries)
+
+
+@given(spec=fabrics, carries=frames)
+def test_at_the_highest_rate_the_switches_need_all_that_the_machine_carries(spec: FabricSpec, carries: float) -> None:
+    assert frames_needed(spec, 1) * most_rail_bps(spec, carries) == pytest.approx(carries)
+
+
+def test_frames_of_16_gpus_at_100_mbit_per_s() -> None:
+    """16 x 12.5 MB/s in frames of 9,014 bytes; what goes over spines passes more switches."""
+    assert frames_needed(FabricSpec(kind="rail-only"), 100_000_000) == pytest.approx(22_187.7, abs=0.1)
+    assert frames_needed(FabricSpec(kind="single-switch"), 100_000_000) == pytest.approx(22_187.7, abs=0.1)
+    assert frames_needed(FabricSpec(kind="rail-optimized"), 100_000_000) > 1.5 * 22_187.7
+
+
+@pytest.mark.parametrize(("times", "rate"), [(0.99, 50_000_000), (1.01, 100_000_000), (1.99, 100_000_000)])
+def test_the_rate_is_the_largest_readable_one_that_fits(times: float, rate: int) -> None:
+    spec = FabricSpec(kind="rail-only")
+    assert auto_rail_bps([spec], times * frames_needed(spec, 100_000_000) / SHARE) == rate

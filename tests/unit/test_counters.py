@@ -1,0 +1,50 @@
+"""What the kernel counted, read from its own text."""
+
+import pytest
+
+from topologies.counters import Counters, interface_drops, tcp_counters
+
+# /proc/net/snmp and /proc/net/netstat of Linux 6.18, shortened
+SNMP = """\
+Ip: Forwarding DefaultTTL InReceives
+Ip: 1 64 10
+Tcp: RtoAlgorithm RtoMin RtoMax MaxConn ActiveOpens InSegs OutSegs RetransSegs InErrs
+Tcp: 1 200 120000 -1 3 4000 5000 12 0
+TcpExt: SyncookiesSent
+TcpExt: 9
+"""
+NETSTAT = """\
+TcpExt: SyncookiesSent TCPDSACKRecv TCPLostRetransmit
+TcpExt: 0 7 1
+IpExt: InNoRoutes InTruncatedPkts
+IpExt: 4 0
+"""
+DEV = """\
+Inter-|   Receive                                                |  Transmit
+ face |bytes    packets errs drop fifo frame compressed multicast|bytes    packets errs drop fifo colls carrier compr
+    lo: 100 1 0 1000 0 0 0 0 100 1 0 1000 0 0 0 0
+   hb0: 123456 78 0 3 0 0 0 0 654321 87 0 5 0 0 0 0
+ rail0:123456789012 78 0 0 0 0 0 0 654321 87 0 40 0 0 0 0
+  hole: 0 0 0 0 0 0 0 0 0 0 0 9999 0 0 0 0
+hole-end: 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0
+"""
+
+
+def test_the_line_of_names_is_set_against_the_line_of_values() -> None:
+    tcp = tcp_counters(SNMP, "Tcp:")
+    assert (tcp["OutSegs"], tcp["RetransSegs"], tcp["MaxConn"]) == (5000, 12, -1)
+    assert tcp_counters(NETSTAT, "TcpExt:") == {"SyncookiesSent": 0, "TCPDSACKRecv": 7, "TCPLostRetransmit": 1}
+
+
+def test_a_kind_that_is_not_there_is_no_zero() -> None:
+    with pytest.raises(ValueError):
+        tcp_counters(NETSTAT, "Tcp:")
+
+
+def test_drops_of_both_ways_but_not_of_copied_originals() -> None:
+    """A name may touch its first number; lo and the hole don't count."""
+    assert interface_drops(DEV) == 3 + 5 + 40
+
+
+def test_counters_of_a_stretch_are_a_difference() -> None:
+    assert Counters(10, 3, 2).since(Counters(4, 1, 2)) == Counters(6, 2, 0)

@@ -1,0 +1,140 @@
+"""What a replay leaves in the records: times beside predictions, flows, and bytes counted three ways."""
+
+from contextlib import nullcontext
+from typing import Any
+
+import pytest
+
+from experiments import traffic
+from experiments.traffic import Workload, run_workload
+from results.records import Run
+from tests.unit.stand_ins import FIRST_UPLINK, GPU_PORT, plan_of, run_of, stage_of
+from topologies.plan import Plan
+from workloads.build import build
+from workloads.replay.run import Replay
+from workloads.schedule import Schedule
+from workloads.spec import parse_workload
+
+SECOND = 1_000_000_000
+ALL_TO_ALL = {"kind": "collective", "collective": "all-to-all", "algorithm": "in-rail", "bytes": "1MB"}
+GPT = {"kind": "gpt", "duration": "1s", "compute": 0.1}
+
+
+def workload_on(plan: Plan, data: dict[str, Any]) -> Workload:
+    schedule, scale = build(parse_workload(data), plan.spec, plan.rail_bps, plan.hb_bps)
+    return Workload("mine", schedule, scale, data["kind"] != "collective")
+
+
+def replay_of(schedule: Schedule, without: frozenset[int] = frozenset(), corrupt: tuple[int, ...] = ()) -> Replay:
+    """Task n runs from n ms to n + 2 ms, all of them within 4 s."""
+    came = {n for n in range(len(schedule.tasks)) if n not in without}
+    spans = {n: (SECOND + n * 1_000_000, SECOND + (n + 2) * 1_000_000) for n in came}
+    delivered = {n: t.bytes for n, t in schedule.transfers if n in came and n not in corrupt}
+    broken = tuple(f"{n} broke" for n in without)
+    return Replay(schedule, SECOND, 5 * SECOND, spans, delivered, corrupt, broken)
+
+
+@pytest.fixture
+def no_fabric(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """`replay` gives what is put in here under that name; how it was called comes out under `called`."""
+    given: dict[str, Any] = {}
+
+    def replay(schedule: Schedule, windows: object, seed: int, deadline_s: float, progress: object) -> Replay:
+        given["called"] = (seed, deadline_s)
+        given.get("meanwhile", lambda: None)()
+        made: Replay = given["replay"]
+        return made
+
+    monkeypatch.setattr(traffic, "replay", replay)
+    monkeypatch.setattr(traffic, "patient", nullcontext)
+    return given
+
+
+def run_once(plan: Plan, workload: Workload, given: dict[str, Any], **replayed: Any) -> Run:
+    run, (stage, _) = run_of(), stage_of(plan)
+    given["replay"] = replay_of(workload.schedule, **replayed)
+    run_workload(stage, workload, 3, 7, run, lambda _: None)
+    return run
+
+
+def test_a_collective_has_a_time_beside_its_prediction(no_fabric: dict[str, Any]) -> None:
+    plan = plan_of()
+    workload = workload_on(plan, ALL_TO_ALL)
+    run = run_once(plan, workload, no_fabric)
+    rows = {m.metric: m for m in run.measurements if m.phase == ""}
+    time, throughput = rows["completion_time"], rows["throughput"]
+    assert (time.value, time.repeat, time.policy, time.fabric) == (4.0, 3, "dr", "a fabric")
+    assert time.predicted == pytest.approx(1_000_000 / (12_500_000 * 8948 / 9014))  # a megabyte to one peer
+    assert time.ratio == pytest.approx(4.0 * (12_500_000 * 8948 / 9014) / 1_000_000)
+    assert throughput.value == sum(workload.schedule.matrix.values()) * 8 / 4.0
+    assert no_fabric["called"][0] == 7
+
+
+def test_an_iteration_has_a_time_and_each_of_its_phases_too(no_fabric: dict[str, Any]) -> None:
+    plan = plan_of()
+    run = run_once(plan, workload_on(plan, GPT), no_fabric)
+    whole = [m for m in run.measurements if m.metric == "iteration_time"]
+    assert [m.value for m in whole] == [4.0]
+    phases = {m.phase: m for m in run.measurements if m.metric == "completion_time"}
+    assert phases.keys() >= {"tp-all-gather", "tp-reduce-scatter", "pp"}
+    assert all(m.predicted and m.value > 0 for m in phases.values())
+    projected = {m.phase for m in run.measurements if m.metric == "projected_full_size"}
+    assert projected >= {"", "tp-all-gather"}
+
+
+def test_what_never_arrived_is_counted_and_gives_no_time(no_fabric: dict[str, Any]) -> None:
+    """A broken connection ends a replay early: that would look like a fast run."""
+    plan = plan_of()
+    workload = workload_on(plan, ALL_TO_ALL)
+    lost, transfer = workload.schedule.transfers[-1]
+    run = run_once(plan, workload, no_fabric, without=frozenset({lost}))
+    assert run.measurements == []
+    (check,) = run.bytes
+    assert check.pairs_wrong == 1
+    assert check.asked_bytes - check.delivered_bytes == transfer.bytes
+    assert [f.delivered for f in run.flows][-1] == 0
+    assert run.events[-1].detail["broken"] == [f"{lost} broke"]
+
+
+def test_a_corrupt_transfer_is_not_delivered(no_fabric: dict[str, Any]) -> None:
+    plan = plan_of()
+    run = run_once(plan, workload_on(plan, ALL_TO_ALL), no_fabric, corrupt=(0,))
+    assert run.bytes[0].pairs_wrong == 1
+    assert (run.flows[0].delivered, run.flows[0].end_ns > 0) == (0, True)
+
+
+def test_flows_name_gpus_and_phases(no_fabric: dict[str, Any]) -> None:
+    plan = plan_of(rails=3)
+    workload = workload_on(plan, {**ALL_TO_ALL, "algorithm": "two-phase", "bytes": "30KB"})
+    run = run_once(plan, workload, no_fabric)
+    assert len(run.flows) == len(workload.schedule.transfers)
+    first, (_, transfer) = run.flows[0], workload.schedule.transfers[0]
+    assert (first.src, first.dst) == (plan.gpus[transfer.src].name, plan.gpus[transfer.dst].name)
+    assert (first.bytes, first.delivered, first.kind) == (transfer.bytes, transfer.bytes, "collective")
+    assert (first.start_ns, first.end_ns) == (SECOND, SECOND + 2_000_000)
+
+
+@pytest.mark.parametrize("kind", ["rail-only", "rail-optimized", "single-switch"])
+def test_port_counters_are_of_this_replay_alone(kind: str, no_fabric: dict[str, Any]) -> None:
+    """What GPUs sent into rail switches, and what these sent up to spines: both since the replay began."""
+    plan, run = plan_of(kind), run_of()
+    stage, controller = stage_of(plan)
+    switch = plan.switches[0].name
+    controller.carried(switch, GPU_PORT, rx_bytes=1000, tx_bytes=77)
+    if plan.uplinks:
+        controller.carried(switch, FIRST_UPLINK, rx_bytes=88, tx_bytes=500)
+        controller.carried("spine0", 1, rx_bytes=99_999, tx_bytes=99_999)
+
+    def meanwhile() -> None:
+        controller.carried(switch, GPU_PORT, rx_bytes=1_500_000, tx_bytes=99)
+        if plan.uplinks:
+            controller.carried(switch, FIRST_UPLINK, rx_bytes=99, tx_bytes=700)
+
+    workload = workload_on(plan, ALL_TO_ALL)
+    no_fabric.update(meanwhile=meanwhile, replay=replay_of(workload.schedule))
+    run_workload(stage, workload, 0, 1, run, lambda _: None)
+    (check,) = run.bytes
+    assert check.rail_port_bytes == 1_499_000
+    assert check.rail_expected_bytes == round(4_000_000 * 9014 / 8948)
+    assert check.cross_rail_bytes == (200 if plan.uplinks else 0)
+    assert controller.asked_for == [len(plan.switches)] * 2

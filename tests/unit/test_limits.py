@@ -1,0 +1,17 @@
+"""A worker with many sockets isn't held to the number that a shell starts with."""
+
+import subprocess
+import sys
+
+SCRIPT = """
+import os, resource
+from topologies.limits import allow_open_files
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, min(2000, resource.getrlimit(resource.RLIMIT_NOFILE)[1])))
+allow_open_files()
+print(len([os.dup(0) for _ in range(900)]))
+"""
+
+
+def test_more_files_than_the_first_limit_can_be_opened() -> None:
+    done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == ("900\n", "")

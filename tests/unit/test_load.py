@@ -1,0 +1,35 @@
+"""How hard this machine works while the tests look: shares are shares, and somebody's work is told from idling."""
+
+import subprocess
+import sys
+import time
+
+import psutil
+
+from topologies.load import LoadMeter
+
+
+def test_a_busy_stretch_is_busier_than_it_would_be_idle() -> None:
+    cores = psutil.cpu_count() or 1
+    with LoadMeter() as meter:
+        end = time.process_time() + 0.5
+        while time.process_time() < end:
+            pass
+        lasted_at_least = 0.5
+    assert 0.5 * lasted_at_least / (10 * cores) < meter.load.busy <= 1
+    assert 0 <= meter.load.foreign <= 1
+    assert 0 <= meter.load.lag_p99_ms < 1000
+
+
+def test_what_a_finished_child_used_is_our_own() -> None:
+    """Else the load of every iperf3 and worker would look like somebody else's."""
+    burn = "import time\nwhile time.process_time() < 0.6: pass"
+    with LoadMeter() as meter:
+        subprocess.run([sys.executable, "-c", burn], check=True)
+    assert meter.load.busy >= meter.load.foreign
+
+
+def test_a_stretch_too_short_for_a_sample_has_no_lag() -> None:
+    with LoadMeter() as meter:
+        pass
+    assert meter.load.lag_p99_ms == 0

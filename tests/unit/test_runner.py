@@ -1,0 +1,193 @@
+"""In what order an experiment is run, that its bar reaches its end, and what is kept when it ends early."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from experiments import runner
+from experiments.runner import run_experiment
+from experiments.spec import ExperimentSpec, parse
+from results.records import FabricRun, Run
+from tests.unit.stand_ins import stage_of
+from tests.unit.test_machine import FULL
+from topologies.errors import BadInput
+from topologies.plan import Plan
+from topologies.units import parse_rate
+
+COLLECTIVE = {"kind": "collective", "collective": "all-gather", "bytes": "1MB"}
+FAULT = {"kind": "link-down", "target": "d0g1"}
+SMALL = {"kind": "rail-only", "domains": 2, "rails": 2}
+
+
+class Runs:
+    """Every part of a run but its order is replaced; what would have been done is in `did`."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, frames_per_s: float = 90_000.0) -> None:
+        self.did: list[str] = []
+        self.steps: list[str] = []
+        self.saved: list[Run] = []
+        self.fail_at: dict[str, BaseException] = {}
+        monkeypatch.setattr(runner, "detect", lambda: FULL)
+        monkeypatch.setattr("topologies.capacity.measure", lambda *_: frames_per_s)
+        monkeypatch.setattr(runner, "provenance", lambda *_: {"seed": 1})
+        monkeypatch.setattr(runner, "built", self._built)
+        monkeypatch.setattr(runner, "check_links", lambda stage, run: self._do("calibrate"))
+        monkeypatch.setattr(runner, "run_workload", self._workload)
+        monkeypatch.setattr(runner, "run_fault_once", self._fault)
+        monkeypatch.setattr("results.store.save", lambda run, folder: self.saved.append(run))
+        monkeypatch.setattr(runner, "Steps", self._steps)
+
+    def _do(self, what: str) -> None:
+        if what in self.fail_at:
+            raise self.fail_at[what]
+        self.did.append(what)
+
+    @contextmanager
+    def _built(self, label: str, plan: Plan, datapath: object, reroute: bool, run: Run) -> Iterator[Any]:
+        self._do(f"build {label} {plan.rail_bps} reroute {'on' if reroute else 'off'}")
+        try:
+            yield stage_of(plan, label)[0]
+        finally:
+            self.did.append(f"stop {label}")
+            run.fabrics.append(FabricRun(label, "dr", "rail-only", 2, 2, 1, 1, 9000, "a100", 0, 0, (), "system", 1, 1))
+
+    def _workload(
+        self, stage: Any, workload: Any, repeat: int, seed: int, run: Run, progress: Callable[[int], None]
+    ) -> None:
+        self._do(f"{workload.label} {repeat} seed {seed}")
+
+    def _fault(self, stage: Any, fault: Any, reroute: str, repeat: int, run: Run) -> None:
+        self._do(f"{fault.kind} {fault.target} {reroute} {repeat}")
+
+    def _steps(self, console: object, total: int) -> Any:
+        recorded, self.total = self.steps, total
+
+        class Recorder:
+            def __enter__(self) -> "Recorder":
+                return self
+
+            def __exit__(self, *_: object) -> None:
+                pass
+
+            @contextmanager
+            def step(self, what: str, total: float | None = None) -> Iterator[None]:
+                yield
+                recorded.append(what)
+
+            def reached(self, amount: float) -> None:
+                pass
+
+        return Recorder()
+
+
+@pytest.fixture
+def runs(monkeypatch: pytest.MonkeyPatch) -> Runs:
+    return Runs(monkeypatch)
+
+
+def spec_of(**keys: Any) -> ExperimentSpec:
+    return parse({"name": "mine", "fabrics": [SMALL], **keys})
+
+
+def test_each_fabric_is_calibrated_loaded_and_broken_and_workloads_run_once_for_both_reroutes(
+    runs: Runs, tmp_path: Path
+) -> None:
+    fabrics = [SMALL, {**SMALL, "kind": "rail-optimized"}]
+    spec = spec_of(fabrics=fabrics, workloads=[COLLECTIVE], faults=[FAULT], repeats=2, seed=9)
+    run_experiment(spec, tmp_path, None)
+    rate = runs.did[0].split()[2]
+    one = [
+        "build {} {} reroute on",
+        "calibrate",
+        "all-gather 0 seed 9",
+        "all-gather 1 seed 9",
+        "link-down d0g1 on 0",
+        "stop {}",
+        "build {} {} reroute off",
+        "link-down d0g1 off 0",
+        "stop {}",
+    ]
+    assert runs.did == [line.format(name, rate) for name in ("rail-only", "rail-optimized") for line in one]
+
+
+def test_without_faults_a_fabric_is_built_once(runs: Runs, tmp_path: Path) -> None:
+    run_experiment(spec_of(workloads=[COLLECTIVE]), tmp_path, None)
+    assert [line.split()[0] for line in runs.did] == ["build", "calibrate", "all-gather", "stop"]
+    assert "reroute on" in runs.did[0]
+
+
+counts = st.integers(1, 3)
+
+
+@given(
+    fabrics=counts, workloads=st.integers(0, 2), faults=st.integers(0, 2), repeats=counts, fault_repeats=counts,
+    reroute=st.sampled_from([["on"], ["off"], ["off", "on"]]),
+)  # fmt: skip
+def test_the_bar_has_as_many_steps_as_are_taken(
+    fabrics: int, workloads: int, faults: int, reroute: list[str], repeats: int, fault_repeats: int
+) -> None:
+    if workloads + faults == 0:
+        return
+    spec = spec_of(
+        fabrics=[SMALL] * fabrics, workloads=[COLLECTIVE] * workloads, faults=[FAULT] * faults,
+        reroute=reroute, repeats=repeats, fault_repeats=fault_repeats,
+    )  # fmt: skip
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        runs = Runs(monkeypatch)
+        run_experiment(spec, Path("nowhere"), None)
+    assert len(runs.steps) == runs.total
+
+
+def test_fabrics_that_are_compared_have_one_auto_rate(runs: Runs, tmp_path: Path) -> None:
+    fabrics = [SMALL, {**SMALL, "kind": "rail-optimized", "domains": 8, "rails": 8}]
+    run_experiment(spec_of(fabrics=fabrics, workloads=[COLLECTIVE]), tmp_path, None)
+    assert len({line.split()[2] for line in runs.did if line.startswith("build")}) == 1
+
+
+def test_a_rate_that_this_machine_cannot_carry_is_refused_before_anything_is_built(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    runs = Runs(monkeypatch, frames_per_s=1000.0)
+    spec = spec_of(fabrics=[SMALL, {**SMALL, "rail_rate": "1Gbit"}], workloads=[COLLECTIVE])
+    with pytest.raises(BadInput) as caught:
+        run_experiment(spec, tmp_path, None)
+    assert (caught.value.field, caught.value.value) == ("fabrics.1.rail_rate", "1Gbit")
+    said = str(caught.value)
+    assert "is more than this machine carries: " in said
+    assert parse_rate(said.split("carries: ")[1].split()[0]) < 20_000_000
+    assert (runs.did, runs.saved) == ([], [])
+
+
+def test_what_was_measured_is_kept_when_somebody_stops_it(runs: Runs, tmp_path: Path) -> None:
+    runs.fail_at["all-gather 1 seed 1"] = KeyboardInterrupt()
+    with pytest.raises(KeyboardInterrupt):
+        run_experiment(spec_of(workloads=[COLLECTIVE], repeats=3), tmp_path, None)
+    assert runs.did[-1] == "stop rail-only"
+    (run,) = runs.saved
+    assert run.interrupted
+    assert run.duration_s > 0
+
+
+def test_what_was_measured_is_kept_when_something_fails(runs: Runs, tmp_path: Path) -> None:
+    runs.fail_at["link-down d0g1 on 0"] = RuntimeError("a switch exploded")
+    with pytest.raises(RuntimeError, match="exploded"):
+        run_experiment(spec_of(workloads=[COLLECTIVE], faults=[FAULT]), tmp_path, None)
+    (run,) = runs.saved
+    assert not run.interrupted
+
+
+def test_nothing_is_written_if_nothing_was_measured(runs: Runs, tmp_path: Path) -> None:
+    runs.fail_at["build rail-only 20000000 reroute on"] = KeyboardInterrupt()
+    fabric = {**SMALL, "rail_rate": "20Mbit"}
+    with pytest.raises(KeyboardInterrupt):
+        run_experiment(spec_of(fabrics=[fabric], workloads=[COLLECTIVE]), tmp_path, None)
+    assert runs.saved == []
+
+
+def test_an_experiment_that_nothing_vouches_for_has_not_passed(runs: Runs, tmp_path: Path) -> None:
+    assert run_experiment(spec_of(workloads=[COLLECTIVE]), tmp_path, None) == 1

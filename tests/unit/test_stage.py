@@ -1,0 +1,189 @@
+"""What is recorded of a fabric that an experiment built, of how hard the machine worked on it, and of a fault."""
+
+import io
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from experiments import breakage, provenance, stage
+from experiments.progress import Steps
+from experiments.spec import LEAST_AT_S, FaultSpec, parse
+from experiments.stage import Stage, built
+from failure.run import WARM_UP_S, FaultRun
+from results.records import Event, Load
+from tests.unit.stand_ins import plan_of, run_of, stage_of
+from tests.unit.test_machine import FULL
+from topologies.counters import Counters
+from topologies.errors import BadInput
+from topologies.load import MachineLoad
+from topologies.plan import Plan
+
+
+class Net:
+    """In place of a FabricNet: builds nothing, and says when it was started and stopped."""
+
+    def __init__(self, plan: Plan, datapath: str, controller: "Controller", backups: bool) -> None:
+        self.plan, self.datapath, self.controller, self.backups = plan, datapath, controller, backups
+        self.build_s = self.stop_s = 0.0
+        self.steps: list[str] = []
+
+    def start(self) -> None:
+        self.steps.append("start")
+        self.build_s = 1.5
+        self.controller.tell(5, "ready", {})
+
+    def stop(self) -> None:
+        self.steps.append("stop")
+        self.stop_s = 0.5
+
+
+class Controller:
+    def __init__(self, reroute: bool, on_event: Callable[[int, str, dict[str, Any]], None]) -> None:
+        self.reroute, self.tell = reroute, on_event
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_built(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stage, "FabricNet", Net)
+    monkeypatch.setattr(stage, "ControllerProcess", Controller)
+
+
+def test_a_fabric_is_recorded_once_and_what_its_controller_told_each_time() -> None:
+    run, plan = run_of(), plan_of("rail-optimized", domains=3, spines=3)
+    for reroute in (True, False):
+        with built("one", plan, "netdev", reroute, run) as on:
+            net: Any = on.net
+            assert (net.steps, net.backups, net.controller.reroute) == (["start"], reroute, reroute)
+            net.controller.tell(7, "port-down", {"switch": "rail0"})
+            assert on.events() == [(5, "ready"), (7, "port-down")]
+        assert net.steps == ["start", "stop"]
+    (fabric,) = run.fabrics
+    assert (fabric.label, fabric.kind, fabric.domains, fabric.rails) == ("one", "rail-optimized", 3, 2)
+    assert (fabric.policy, fabric.spines, fabric.uplink_bps) == ("spine", 3, 100_000_000)
+    assert fabric.switches == ("rail0", "rail1", "spine0", "spine1", "spine2")
+    assert (fabric.build_s, fabric.stop_s, fabric.datapath) == (1.5, 0.5, "netdev")
+    told = [Event(5, "controller", "ready", {"fabric": "one"})]
+    told += [Event(7, "controller", "port-down", {"fabric": "one", "switch": "rail0"})]
+    assert run.events == told * 2
+
+
+def test_a_fabric_without_spines_has_no_uplinks() -> None:
+    run = run_of()
+    with built("one", plan_of("rail-only"), "netdev", True, run):
+        pass
+    assert (run.fabrics[0].spines, run.fabrics[0].uplink_bps) == (0, 0)
+
+
+def test_a_fabric_is_taken_down_and_its_events_kept_when_something_fails() -> None:
+    run, nets = run_of(), list[Any]()
+
+    def fail(on: Stage) -> None:
+        nets.append(on.net)
+        raise RuntimeError
+
+    with pytest.raises(RuntimeError), built("one", plan_of(), "netdev", True, run) as on:
+        fail(on)
+    assert nets[0].steps == ["start", "stop"]
+    assert [event.what for event in run.events] == ["ready"]
+
+
+def test_a_watched_stretch_has_its_own_losses_and_its_load(monkeypatch: pytest.MonkeyPatch) -> None:
+    counted = iter([Counters(100, 10, 1), Counters(1100, 13, 3)])
+    monkeypatch.setattr(stage, "count", lambda net: next(counted))
+
+    class Meter:
+        load = MachineLoad(0.5, 0.1, 2.0)
+
+        def __enter__(self) -> "Meter":
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            pass
+
+    monkeypatch.setattr(stage, "LoadMeter", Meter)
+    run, (quiet, _) = run_of(), stage_of(plan_of())
+    on = Stage(quiet.label, quiet.net, quiet.controller)
+    with on.watched(run, "moe", 2, faulted=True):
+        pass
+    assert run.loads == [Load("a fabric", "moe", 2, 0.5, 0.1, 2.0, 3, 1000, 2, transfers_faulted=True)]
+
+
+def seen(**changes: Any) -> FaultRun:
+    values: dict[str, Any] = {
+        "fault_ns": 10**9, "repair_ns": 3 * 10**9, "detect_ms": 1.0, "reroute_ms": 2.0, "first_packet_ms": 3.0,
+        "goodput_ms": 20.0, "back_ms": 0.0, "lost_bytes": 0, "probes_lost": 4, "broken": (), "t_ms": (-20.0, 0.0),
+        "bps": (2.0, 1.0), "affected_bps": (1.0, 0.0),
+    }  # fmt: skip
+    return FaultRun(**{**values, **changes})
+
+
+@pytest.mark.parametrize(
+    ("changes", "recovered"), [({}, True), ({"first_packet_ms": None}, False), ({"goodput_ms": None}, False)]
+)
+def test_a_fault_is_recovered_from_when_packets_and_goodput_are_back(changes: dict[str, Any], recovered: bool) -> None:
+    assert seen(**changes).recovered == recovered
+
+
+def test_a_fault_leaves_a_row_a_trace_and_two_events(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[Any, ...]] = []
+
+    def run_fault(*arguments: Any) -> FaultRun:
+        asked.append(arguments)
+        return seen(broken=("it broke",), lost_bytes=9)
+
+    monkeypatch.setattr(breakage, "run_fault", run_fault)
+    run, (on, _) = run_of(), stage_of(plan_of())
+    breakage.run_fault_once(on, FaultSpec(kind="link-down", target="d0g1"), "off", 4, run)
+    (_, fault, talk, at_s, repair_s, _) = asked[0]
+    assert (fault.kind, fault.target, at_s, repair_s) == ("link-down", "d0g1", 1.0, 2.0)
+    assert talk.probes
+    (row,) = run.recoveries
+    assert (row.fault, row.target, row.reroute, row.repeat, row.policy) == ("link-down", "d0g1", "off", 4, "dr")
+    assert (row.t_fault, row.detect_ms, row.reroute_ms, row.first_packet_ms) == (10**9, 1.0, 2.0, 3.0)
+    assert (row.lost_bytes, row.probes_lost, row.connections_lost, row.recovered) == (9, 4, 1, True)
+    (trace,) = run.goodput
+    assert (trace.t_ms, trace.bps, trace.affected_bps) == ((-20.0, 0.0), (2.0, 1.0), (1.0, 0.0))
+    assert trace.repair_ms == 2000.0
+    assert [(e.monotonic_ns, e.source, e.what) for e in run.events] == [
+        (10**9, "fault", "link-down"),
+        (3 * 10**9, "fault", "repair"),
+    ]
+
+
+def test_a_fault_before_anything_flows_is_refused() -> None:
+    data = {"name": "mine", "fabrics": [{"kind": "rail-only"}]}
+    fault = {"kind": "link-down", "target": "d0g1", "at": "499ms"}
+    with pytest.raises(BadInput, match=r"faults\.0\.at: '499ms' must be 500ms or more"):
+        parse({**data, "faults": [fault]})
+    assert parse({**data, "faults": [{**fault, "at": "500ms"}]}).faults[0].at == LEAST_AT_S > WARM_UP_S
+
+
+def test_provenance_says_what_it_ran_on() -> None:
+    found = provenance.provenance(FULL, "netdev", "no module", 12_345.6, 7)
+    assert (found["kernel"], found["ovs"], found["datapath"]) == ("6.1.0-28-amd64", "3.1.0", "netdev")
+    assert (found["frames_per_s"], found["seed"]) == (12_346, 7)
+    assert found["libraries"].keys() == set(provenance.LIBRARIES)
+    assert all(version[0].isdigit() for version in found["libraries"].values())
+
+
+def test_provenance_outside_a_checkout_has_no_commit(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(provenance, "PROJECT", tmp_path)
+    found = provenance.provenance(FULL, "netdev", "", 1.0, 1)
+    assert (found["git_commit"], found["git_changed"]) == ("", False)
+
+
+def test_progress_shows_steps_and_is_silent_without_a_console() -> None:
+    shown = io.StringIO()
+    with Steps(Console(file=shown, force_terminal=True, width=100), 2) as steps:
+        with steps.step("building"):
+            pass
+        with steps.step("replaying", total=10):
+            steps.reached(5)
+    assert "building" in shown.getvalue()
+    assert "replaying" in shown.getvalue()
+    assert "100%" in shown.getvalue()
+    with Steps(None, 1) as steps, steps.step("quietly"):
+        steps.reached(1)
