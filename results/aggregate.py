@@ -3,12 +3,14 @@
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from math import inf
+from math import inf, isclose
 from statistics import median
 
 from results.records import FabricRun, Flow, Recovery, Run
 
 TIME_METRICS = ("iteration_time", "completion_time")
+SAME_SHAPE = "projected_same_shape"
+FULL_SIZE = "projected_full_size"
 STEPS = ("detect_ms", "reroute_ms", "first_packet_ms", "goodput_ms", "back_ms")
 
 
@@ -60,8 +62,9 @@ class Slowdown:
 
     @property
     def is_all_to_all(self) -> bool:
-        """Whether `nominal` is about this traffic at all."""
-        return self.kinds == ("EP",) or "all-to-all" in f"{self.workload} {self.phase}"
+        """Whether `nominal` is about this traffic: all-to-all, and not one that both fabrics carry in the same way."""
+        named = self.kinds == ("EP",) or "all-to-all" in f"{self.workload} {self.phase}"
+        return named and (self.predicted is None or not isclose(self.predicted, 1))
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +82,11 @@ class RecoveryRow:
         return sum(r.recovered for r in self.repeats)
 
     @property
+    def unaffected(self) -> bool:
+        """Whether nobody was cut off: a GPU that dies where no other's traffic passes through it hurts itself alone."""
+        return all(is_unaffected(r) for r in self.repeats)
+
+    @property
     def lost_bytes(self) -> float:
         return median(r.lost_bytes for r in self.repeats)
 
@@ -89,6 +97,11 @@ class RecoveryRow:
     @property
     def connections_lost(self) -> int:
         return sum(r.connections_lost for r in self.repeats)
+
+
+def is_unaffected(recovery: Recovery) -> bool:
+    """Whether no probe of another GPU's was lost to this fault."""
+    return recovery.probes_lost == 0 and recovery.first_packet_ms == 0
 
 
 def labels(run: Run) -> dict[tuple[str, str], str]:

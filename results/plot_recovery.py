@@ -6,13 +6,17 @@ from typing import Final
 
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FuncFormatter
+from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from results import plots
 from results.format import rate, short
 from results.records import GoodputTrace
 
 _COLOUR: Final = {"on": plots.BLUE, "off": plots.ORANGE}
+_CAPTION: Final = (
+    "A point is a short moving mean that looks ahead, so a fall starts a little before its cause. A flow ends with its "
+    "last byte: late in the run few are left, and those that stood still wait for TCP's next try after the repair."
+)
 
 
 def recovery(traces: Sequence[GoodputTrace], fault: str) -> plots.Plot:
@@ -25,8 +29,12 @@ def recovery(traces: Sequence[GoodputTrace], fault: str) -> plots.Plot:
             mine = [t for t in traces if t.fabric == fabric]
             _panel(grid[0][column], mine, "bps")
             _panel(grid[1][column], mine, "affected_bps")
+            if not any(any(t.affected_bps) for t in mine):
+                _say(grid[1][column], "no flow crossed it")
             grid[0][column].set_title(fabric)
             grid[1][column].set_xlabel("ms after the fault")
+        for row in grid:
+            row[0].set_ylim(bottom=0)  # once every panel of the row is drawn: the panels share it
         grid[0][0].set_ylabel("all flows")
         grid[1][0].set_ylabel("flows that crossed it")
         shown = [r for r in _COLOUR if any(t.reroute == r for t in traces)]
@@ -34,7 +42,7 @@ def recovery(traces: Sequence[GoodputTrace], fault: str) -> plots.Plot:
         handles.append(Line2D([], [], color=plots.VERMILION, lw=1.4, label="fault"))
         handles.append(Line2D([], [], color=plots.GREEN, lw=1.4, ls="--", label="repair"))
         figure.legend(handles=handles, loc="outside upper right", ncols=4)
-        return plots.finish(figure, f"recovery-{fault}", _alt(traces, fabrics, fault))
+        return plots.finish(figure, f"recovery-{fault}", _alt(traces, fabrics, fault), _CAPTION)
 
 
 def _panel(axes: Axes, traces: Sequence[GoodputTrace], what: str) -> None:
@@ -51,9 +59,14 @@ def _panel(axes: Axes, traces: Sequence[GoodputTrace], what: str) -> None:
     }:
         axes.axvline(repair, color=plots.GREEN, lw=1.4, ls="--")
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: short(rate(value)) if value else "0"))
-    axes.set_ylim(bottom=0)
-    axes.margins(x=0)
+    axes.xaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10]))
+    axes.margins(x=0, y=0.08)
     plots.quiet(axes, grid="y")
+    axes.tick_params(axis="x", pad=7)
+
+
+def _say(axes: Axes, text: str) -> None:
+    axes.text(0.5, 0.5, text, transform=axes.transAxes, ha="center", va="center", color=plots.MUTED)
 
 
 def _median(traces: Sequence[GoodputTrace], what: str) -> tuple[tuple[float, ...], list[float]]:

@@ -8,7 +8,7 @@ from typing import Any, Final
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from results import format as fmt
-from results import plot_fabric, plot_recovery, plot_times, plot_traffic, report_tables
+from results import plot_fabric, plot_recovery, plot_times, plot_traffic, report_tables, scale_tables
 from results.aggregate import (
     RecoveryRow,
     Row,
@@ -75,6 +75,7 @@ def _context(run: Run) -> dict[str, Any]:
         "judgement": judgement,
         "checks": checks(run, judgement),
         "headline": report_tables.times_table(report_tables.headline_rows(timed), fabrics, slow) if timed else None,
+        "said": [_said(s) for s in slow if s.is_all_to_all],
         "slowdowns": report_tables.slowdowns_table(slow) if len(pairs(run)) > 1 else None,
         "fabrics": [(f.label, plot_fabric.draw(f)) for f in run.fabrics],
         "small_fabrics": all(plot_fabric.is_small(f) for f in run.fabrics),
@@ -85,10 +86,21 @@ def _context(run: Run) -> dict[str, Any]:
         "others": report_tables.others_table(rows),
         "bytes": report_tables.bytes_table(run),
         "failures": _failures(run, recovery_rows(run)),
-        "scale": report_tables.scale_table(run.scale),
+        "scale": scale_tables.scale_parts(run.scale),
+        "projections": scale_tables.projections_table(rows, fabrics),
         **_evidence(run, judgement),
         "provenance": report_tables.provenance_table(run.provenance),
     }
+
+
+def _said(s: Slowdown) -> str:
+    """Measured, exact and nominal in one sentence (Rail-only IV-B)."""
+    longer = f"{abs(s.measured - 1):.1%} {'longer' if s.measured >= 1 else 'shorter'}"
+    return (
+        f"{s.workload} {s.phase}".strip() + f" took {longer} on {s.rail_only} than on {s.rail_optimized}, measured. "
+        f"The formula, Eq. 3 / Eq. 2 exactly for this grid, gives {fmt.change(s.predicted)}; "
+        f"the nominal share C_S/C_F is {fmt.percent(s.nominal)}."
+    )
 
 
 def _facts(run: Run) -> list[tuple[str, str]]:

@@ -9,13 +9,24 @@ from typing import Any, Final
 from markupsafe import Markup
 
 from results import format as fmt
-from results.aggregate import STEPS, TIME_METRICS, RecoveryRow, Row, Slowdown, Spread
+from results.aggregate import (
+    FULL_SIZE,
+    SAME_SHAPE,
+    STEPS,
+    TIME_METRICS,
+    RecoveryRow,
+    Row,
+    Slowdown,
+    Spread,
+    is_unaffected,
+)
 from results.fidelity import LIMITS, Judgement
 from results.plot_times import label
 from results.records import FabricRun, LinkCheck, Recovery, Run
 
 _HEADLINE_KINDS: Final = frozenset({"EP", "collective"})
 _SLOW_COLUMNS: Final = ("measured", "formula", Markup("C<sub>S</sub>/C<sub>F</sub>"))
+NO_ONE_AFFECTED: Final = "– (no one affected)"
 _STEP_NAMES: Final = ("detected", "rerouted", "first packet", "goodput back", "after repair")
 
 
@@ -77,11 +88,11 @@ def slowdowns_table(slow: Sequence[Slowdown]) -> Table:
 
 
 def others_table(rows: Sequence[Row]) -> Table:
-    """Measurements that are not times: throughput and whatever else the experiment took down."""
+    """Measurements that are no times, measured or projected: throughput and whatever else the experiment took down."""
     body = tuple(
         (r.workload, r.phase, r.metric, fabric, *_plain(spread, r.unit), str(len(spread.values)))
         for r in rows
-        if r.metric not in TIME_METRICS
+        if r.metric not in (*TIME_METRICS, SAME_SHAPE, FULL_SIZE)
         for fabric, spread in r.by_fabric.items()
     )
     return Table(("workload", "phase", "metric", "fabric", "median", "predicted", "ratio", "repeats"), body, 4)
@@ -110,12 +121,21 @@ def recovery_table(rows: Sequence[RecoveryRow]) -> Table:
     body = tuple(
         (
             *(r.fabric, r.reroute, f"{r.recovered} of {len(r.repeats)}"),
-            *(fmt.milliseconds(r.medians[s]) for s in STEPS),
+            *_steps(r.medians, r.unaffected),
             *(fmt.size(r.lost_bytes), f"{r.probes_lost:g}", str(r.connections_lost)),
         )
         for r in rows
     )
     return Table(("fabric", "reroute", "recovered", *_STEP_NAMES, "bytes lost", "probes lost", "conns lost"), body, 2)
+
+
+def _steps(times: Mapping[str, float | None], unaffected: bool) -> tuple[str, ...]:
+    """Where nobody was cut off there is nothing to come back: that is no recovery within 0 ms."""
+    shown = {s: fmt.milliseconds(times[s]) for s in STEPS}
+    if unaffected:
+        shown |= {"first_packet_ms": NO_ONE_AFFECTED}
+        shown |= {s: fmt.NOTHING for s in ("goodput_ms", "back_ms") if times[s] == 0}
+    return tuple(shown[s] for s in STEPS)
 
 
 def repeats_table(rows: Sequence[RecoveryRow]) -> Table:
@@ -126,7 +146,7 @@ def repeats_table(rows: Sequence[RecoveryRow]) -> Table:
 
 
 def _repeat(fabric: str, r: Recovery) -> tuple[str, ...]:
-    steps = (fmt.milliseconds(getattr(r, s)) for s in STEPS)
+    steps = _steps({s: getattr(r, s) for s in STEPS}, is_unaffected(r))
     cost = (fmt.size(r.lost_bytes), str(r.probes_lost), str(r.connections_lost))
     return (fabric, r.reroute, r.target, str(r.repeat), *steps, *cost)
 
@@ -205,18 +225,6 @@ def loads_table(run: Run, judgement: Judgement) -> Table:
 def limits_table() -> Table:
     body = tuple((x.quantity, x.why, x.show(x.degraded), x.show(x.invalid)) for x in LIMITS)
     return Table(("quantity", "why these limits", "degraded above", "invalid above"), body, 2)
-
-
-def scale_table(scale: Mapping[str, Any]) -> Table:
-    """Workloads down, factors and projections across: whatever the run wrote down."""
-    flat = {name: flatten(factors) for name, factors in scale.items()}
-    keys = list(dict.fromkeys(key for factors in flat.values() for key in factors))
-    body = tuple((name, *(_factor(key, factors.get(key)) for key in keys)) for name, factors in flat.items())
-    return Table(("workload", *(key.replace("_", " ").removesuffix(" s") for key in keys)), body, 1)
-
-
-def _factor(key: str, value: object) -> str:
-    return f"{value:,}" if isinstance(value, int) else fmt.short(_value(key, value))
 
 
 def provenance_table(provenance: Mapping[str, Any]) -> Table:

@@ -1,10 +1,12 @@
 """The run in short: summary.json, and one screen in the terminal."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 from rich import box
 from rich.console import Console
+from rich.measure import Measurement as RichMeasurement
 from rich.table import Table
 from rich.text import Text
 
@@ -28,9 +30,10 @@ from results.records import ByteCheck, Run
 _COLOUR: Final = {"ok": "green", "degraded": "yellow", "invalid": "red"}
 _TIME_ROWS: Final = 10  # as many as leave room for the rest on a screen of 40 lines
 _SLOW_LINES: Final = 2
-_FABRICS_WITH_RATIOS: Final = 2  # with more, 100 columns are too few
 _RECOVERY_ROWS: Final = 6
 _REASONS: Final = 3
+_UNBOUND: Final = 1000  # columns: no table is so wide
+_UNAFFECTED: Final = "– no one else's traffic passed through it"
 
 
 def summarise(run: Run) -> dict[str, Any]:
@@ -121,21 +124,20 @@ def print_summary(run: Run, console: Console) -> None:
     if len(judgement.reasons) > _REASONS:
         console.print(f"  … {len(judgement.reasons) - _REASONS} more reasons", highlight=False)
     if measured := times(rows):
-        console.print(_times_table(measured, list(labels(run).values()), slowdowns(run, rows)))
+        console.print(_times_table(console, measured, list(labels(run).values()), slowdowns(run, rows)))
     for slow in [s for s in slowdowns(run, rows) if s.is_all_to_all][:_SLOW_LINES]:
-        console.print(_slow_line(slow), no_wrap=True, overflow="ellipsis", highlight=False)
+        console.print(_slow_line(slow), highlight=False)
     if faults := recovery_rows(run):
-        console.print(_recovery_table(faults))
+        console.print(_recovery_table(console, faults))
     for check in checks(run, judgement):
         console.print(_check_line(check), no_wrap=True, overflow="ellipsis", highlight=False)
 
 
 def _slow_line(s: Slowdown) -> Text:
     what = f"{s.workload} {s.phase}".strip()
-    formula = f"formula {fmt.change(s.predicted)}, nominal C_S/C_F {fmt.percent(s.nominal)}"
-    return Text.assemble(
-        f"{what}: {s.rail_only} over {s.rail_optimized} ", (fmt.change(s.measured), "bold"), (f" ({formula})", "dim")
-    )
+    formula = f", {fmt.change(s.predicted)} by Eq. 3/Eq. 2, nominal C_S/C_F {fmt.percent(s.nominal)}"
+    measured = (f"{fmt.change(s.measured)} measured", "bold")
+    return Text.assemble(f"{what}: {s.rail_only} slower by ", measured, (formula, "dim"))
 
 
 def _check_line(check: Check) -> Text:
@@ -143,68 +145,94 @@ def _check_line(check: Check) -> Text:
     return Text.assemble(mark, check.name, (f": {check.detail}", "dim"))
 
 
-def _table(*, title: str, caption: str | None = None) -> Table:
-    return Table(
+@dataclass(frozen=True, slots=True)
+class _Column:
+    """`drop`: 0 is always there; where the screen is too narrow, the columns of the highest number go first."""
+
+    name: str
+    cells: tuple[str, ...]
+    drop: int = 0
+    text: bool = False
+    style: str = ""
+
+
+def _fitted(console: Console, title: str, columns: Sequence[_Column], more: int, note: str = "") -> Table:
+    """The table with as many columns as the screen has room for, so that no cell is cut."""
+    notes = [note] if note else []
+    caption = "\n".join([*notes, f"… {more} more in report.html"] if more > 0 else notes)
+    table = _table(title, columns, caption)
+    worst = max(c.drop for c in columns)
+    if worst and RichMeasurement.get(console, console.options.update(width=_UNBOUND), table).maximum > console.width:
+        return _fitted(console, title, [c for c in columns if c.drop < worst], more, note)
+    return table
+
+
+def _table(title: str, columns: Sequence[_Column], caption: str) -> Table:
+    table = Table(
         title=title,
-        caption=caption,
+        caption=caption or None,
         box=box.SIMPLE_HEAD,
         title_justify="left",
         caption_justify="left",
         title_style="bold",
         pad_edge=False,
         padding=(0, 1),
+        collapse_padding=True,
         show_edge=False,
     )
-
-
-def _times_table(rows: Sequence[Row], fabrics: Sequence[str], slow: Sequence[Slowdown]) -> Table:
-    more = len(rows) - _TIME_ROWS
-    table = _table(
-        title="Time (m/p: measured over predicted)", caption=f"… {more} more in report.html" if more > 0 else None
-    )
-    table.add_column("workload", no_wrap=True, overflow="ellipsis", max_width=34)
-    with_ratios = len(fabrics) <= _FABRICS_WITH_RATIOS
-    for fabric in fabrics:
-        table.add_column(fabric, justify="right", no_wrap=True, overflow="ellipsis")
-        if with_ratios:
-            table.add_column("m/p", justify="right", style="dim")
-    first = {(s.workload, s.phase, s.metric): s for s in slow} if with_ratios else {}
-    if first:
-        table.add_column("slower by", justify="right")
-        table.add_column("formula", justify="right", style="dim")
-    for row in rows[:_TIME_ROWS]:
-        cells = [f"{row.workload} {row.phase}".strip()]
-        for fabric in fabrics:
-            spread = row.by_fabric.get(fabric)
-            both = [fmt.seconds(spread.median), fmt.ratio(spread.ratio)] if spread else [fmt.NOTHING] * 2
-            cells += both if with_ratios else both[:1]
-        if first:
-            cells += _slower(first.get((row.workload, row.phase, row.metric)))
+    for column in columns:
+        how: dict[str, Any] = {"overflow": "fold"} if column.text else {"justify": "right", "no_wrap": True}
+        table.add_column(column.name, style=column.style, vertical="bottom", **how)
+    for cells in zip(*(c.cells for c in columns), strict=True):
         table.add_row(*cells)
     return table
 
 
-def _slower(slow: Slowdown | None) -> list[str]:
-    if slow is None:
-        return [fmt.NOTHING, fmt.NOTHING]
-    return [fmt.change(slow.measured), fmt.change(slow.predicted)]
+def _times_table(console: Console, rows: Sequence[Row], fabrics: Sequence[str], slow: Sequence[Slowdown]) -> Table:
+    shown = rows[:_TIME_ROWS]
+    columns = [_Column("workload", tuple(f"{r.workload} {r.phase}".strip() for r in shown), text=True)]
+    for fabric in fabrics:
+        spreads = [r.by_fabric.get(fabric) for r in shown]
+        columns.append(_Column(fabric, tuple(fmt.seconds(s.median) if s else fmt.NOTHING for s in spreads)))
+        ratios = tuple(fmt.ratio(s.ratio) if s else fmt.NOTHING for s in spreads)
+        columns.append(_Column("m/p", ratios, drop=1, style="dim"))
+    if len({(s.rail_only, s.rail_optimized) for s in slow}) == 1:
+        columns += _slower([(r.workload, r.phase, r.metric) for r in shown], slow)
+    return _fitted(console, "Time (m/p: measured over predicted)", columns, len(rows) - len(shown))
 
 
-def _recovery_table(rows: Sequence[RecoveryRow]) -> Table:
+def _slower(rows: Sequence[tuple[str, str, str]], slow: Sequence[Slowdown]) -> tuple[_Column, _Column]:
+    known = {(s.workload, s.phase, s.metric): s for s in slow}
+    found = [known.get(row) for row in rows]
+    measured = tuple(fmt.change(s.measured) if s else fmt.NOTHING for s in found)
+    formula = tuple(fmt.change(s.predicted) if s else fmt.NOTHING for s in found)
+    return _Column("slower by", measured), _Column("formula", formula, drop=2, style="dim")
+
+
+def _recovery_table(console: Console, rows: Sequence[RecoveryRow]) -> Table:
     """A line a fault and fabric: rerouting on in steps, off by its goodput alone. Medians."""
     by_place: dict[tuple[str, str], dict[str, RecoveryRow]] = {}
     for row in rows:
         by_place.setdefault((row.fault, row.fabric), {})[row.reroute] = row
-    more = len(by_place) - _RECOVERY_ROWS
-    caption = f"… {more} more in report.html" if more > 0 else None
-    table = _table(title="Recovery, median from the fault", caption=caption)
-    for name in ("fault", "fabric"):
-        table.add_column(name, no_wrap=True)
-    for name in ("detected", "rerouted", "1st packet", "goodput", "conns lost", "reroute off"):
-        table.add_column(name, justify="right")
-    for (fault, fabric), sides in list(by_place.items())[:_RECOVERY_ROWS]:
-        on, off = sides.get("on"), sides.get("off")
-        steps = [fmt.milliseconds(on.medians[s]) if on else fmt.NOTHING for s in STEPS[:4]]
-        lost = str(on.connections_lost) if on else fmt.NOTHING
-        table.add_row(fault, fabric, *steps, lost, fmt.milliseconds(off.medians["goodput_ms"]) if off else fmt.NOTHING)
-    return table
+    shown = list(by_place.items())[:_RECOVERY_ROWS]
+    sides = [side for _, side in shown]
+    on = [side.get("on") for side in sides]
+    columns = [
+        _Column("fault", tuple(fault for (fault, _), _ in shown), text=True),
+        _Column("fabric", tuple(fabric for (_, fabric), _ in shown), text=True),
+        _Column("detected", tuple(_step(r, "detect_ms") for r in on), drop=2),
+        _Column("rerouted", tuple(_step(r, "reroute_ms") for r in on), drop=1),
+        _Column("1st\npacket", tuple(_step(r, "first_packet_ms") for r in on)),
+        _Column("goodput", tuple(_step(r, "goodput_ms") for r in on)),
+        _Column("conns\nlost", tuple(str(r.connections_lost) if r else fmt.NOTHING for r in on)),
+        _Column("reroute\noff", tuple(_step(side.get("off"), "goodput_ms") for side in sides)),
+    ]
+    note = _UNAFFECTED if any(r.unaffected for side in sides for r in side.values()) else ""
+    return _fitted(console, "Recovery, median from the fault", columns, len(by_place) - len(shown), note)
+
+
+def _step(row: RecoveryRow | None, step: str) -> str:
+    """Where nobody was cut off, nothing came back either."""
+    if row is None or (row.unaffected and row.medians[step] == 0):
+        return fmt.NOTHING
+    return fmt.milliseconds(row.medians[step])

@@ -3,6 +3,7 @@
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from results.records import (
     ByteCheck,
@@ -56,10 +57,7 @@ def sample_run(domains: int = 4, rails: int = 4, repeats: int = 3, seed: int = 7
             "libraries": {"os-ken": "4.0.0", "mininet": "2.3.0.dev6"}, "git_commit": "f16d53f", "seed": seed,
         },
         started_utc="2026-11-21T01:00:00Z",
-        scale={
-            "gpt": {"rate_factor": 2000, "bytes_factor": 125000, "fabric_factor": 24.0, "projected_iteration_s": 102.6},
-            "moe": {"rate_factor": 2000, "bytes_factor": 512, "fabric_factor": 8.0, "projected_all_to_all_s": 0.00151},
-        },
+        scale={f"{w}, {kind}": scaled(w, gpus) for kind in POLICY for w, gpus in (("gpt", 1536), ("moe", 128))},
         duration_s=94.2,
     )  # fmt: skip
     clock = 5 * SECOND
@@ -72,6 +70,18 @@ def sample_run(domains: int = 4, rails: int = 4, repeats: int = 3, seed: int = 7
         for repeat in range(repeats):
             clock = add_faults(run, s, kind, repeat, clock)
     return run
+
+
+def scaled(workload: str, gpus: int) -> dict[str, Any]:
+    """As `Scale.as_dict` has it."""
+    factors = {
+        "gpus": (gpus, 16),
+        "layers_per_stage": (10, 10),
+        "rail_bytes_per_s": (25e9, 12.4e6),
+        "seconds": (1, 4.735),
+    }
+    plain = {name: {"real": r, "emulated": e, "factor": e / r} for name, (r, e) in factors.items()}
+    return {"workload": workload, "platform": "a100", "compute_kept": 0.1, "factors": plain}
 
 
 def fabric(s: Sample, kind: str, policy: str) -> FabricRun:
@@ -130,6 +140,9 @@ def add_workload(run: Run, s: Sample, kind: str, workload: str, repeat: int, clo
     whole = (max(ended.values()) - clock) / SECOND * slower * 1.4
     row = ("", "iteration_time", whole * s.dice.uniform(0.99, 1.04), "s", whole, repeat)
     run.measurements.append(Measurement(kind, POLICY[kind], workload, *row))
+    for metric, factor in (("projected_same_shape", 4.735), ("projected_full_size", 1.9)):
+        projected = whole / factor
+        run.measurements.append(Measurement(kind, POLICY[kind], workload, "", metric, projected, "s", None, repeat))
     total = sum(size for *_, size in sent)
     on_rails = sum(size for *_, src, dst, size in sent if src // s.rails != dst // s.rails)
     cross = sum(z for *_, a, b, z in sent if a // s.rails != b // s.rails and a % s.rails != b % s.rails)

@@ -9,10 +9,10 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from results import plot_fabric, plot_times, plot_traffic, report
-from results.aggregate import rows_of, times
+from results import plot_fabric, plot_recovery, plot_times, plot_traffic, report, report_tables, scale_tables
+from results.aggregate import recovery_rows, rows_of, times
 from results.plot_traffic import Grid
-from results.records import FabricRun, Flow, Run
+from results.records import FabricRun, Flow, Measurement, Run
 from tests.unit.results_sample import sample_run
 
 
@@ -156,6 +156,67 @@ def test_fabrics_that_delivered_alike_share_a_heatmap() -> None:
     apart = report.render(run)
     assert "Heatmap of moe on rail-only:" in apart
     assert "Heatmap of moe on rail-optimized:" in apart
+
+
+def test_the_scale_has_a_table_a_workload_for_all_fabrics_that_share_it() -> None:
+    run = sample_run(2, 2, 1)
+    gpt, moe = scale_tables.scale_parts(run.scale)
+    assert (gpt.workload, gpt.fabrics) == ("gpt", ("rail-only", "rail-optimized"))
+    rows = {row[0]: tuple(c.replace("\u00a0", " ") for c in row[1:]) for row in gpt.table.rows}
+    assert rows["GPUs"] == ("1,536", "16", "÷ 96")
+    assert rows["layers per stage"] == ("10", "10", "same")
+    assert rows["rail rate, for payload"] == ("200 Gbit/s", "99.2 Mbit/s", "÷ 2,016")
+    assert rows["seconds"] == ("1", "4.735", "× 4.735")
+    assert rows["computing time, before it is scaled"] == ("100%", "10%", "÷ 10")
+    assert moe.table.rows[0][1] == "128"
+    run.scale["moe, rail-only"] = {**run.scale["moe, rail-only"], "compute_kept": 0.5}
+    assert [p.fabrics for p in scale_tables.scale_parts(run.scale)][1:] == [("rail-only",), ("rail-optimized",)]
+
+
+def test_projected_times_stand_beside_the_emulated_and_nowhere_else() -> None:
+    def row(phase: str, metric: str, value: float, fabric: str = "rail-only") -> Measurement:
+        return Measurement(fabric, "dr", "w", phase, metric, value, "s")
+
+    run = Run("r", {}, {}, "now")
+    run.measurements = [
+        row("", "iteration_time", 4.0), row("", "projected_same_shape", 2.0), row("", "projected_full_size", 8.0),
+        row("p", "completion_time", 0.5), row("p", "projected_same_shape", 0.25),
+        row("q", "completion_time", 0.5), row("", "throughput", 7.0),
+        row("", "iteration_time", 3.0, "other"), row("", "projected_same_shape", 1.5, "other"),
+    ]  # fmt: skip
+    rows = rows_of(run)
+    table = scale_tables.projections_table(rows, ["rail-only", "other"])
+    assert table is not None
+    assert table.groups == (("", 2), ("rail-only", 3), ("other", 3))
+    assert [tuple(c.replace("\u00a0", " ") for c in r) for r in table.rows] == [
+        ("w", "iteration", "4.000 s", "2.000 s", "8.000 s", "3.000 s", "1.500 s", "–"),
+        ("w", "p", "500.0 ms", "250.0 ms", "–", "–", "–", "–"),
+    ]
+    assert [r[2] for r in report_tables.others_table(rows).rows] == ["throughput"]
+    assert scale_tables.projections_table(rows_of(Run("r", {}, {}, "now")), []) is None
+
+
+def test_a_crash_that_cuts_nobody_off_has_no_time_of_recovery() -> None:
+    one = next(r for r in sample_run(2, 2, 1).recoveries if r.fault == "gpu-crash" and r.reroute == "on")
+    alone = replace(one, first_packet_ms=0.0, goodput_ms=0.0, back_ms=0.0, probes_lost=0)
+    run = Run("r", {}, {}, "now")
+    run.recoveries = [alone]
+    (row,) = report_tables.recovery_table(recovery_rows(run)).rows
+    assert row[5:8] == (report_tables.NO_ONE_AFFECTED, "–", "–")
+    run.recoveries = [alone, replace(one, repeat=1)]
+    (mixed,) = report_tables.recovery_table(recovery_rows(run)).rows
+    assert mixed[5].endswith("ms")
+    first, second = report_tables.repeats_table(recovery_rows(run)).rows
+    assert first[6] == report_tables.NO_ONE_AFFECTED
+    assert second[6].endswith("ms")
+
+
+def test_a_panel_that_no_flow_crossed_says_so() -> None:
+    run = sample_run(2, 2, 1)
+    traces = [t for t in run.goodput if t.fault == "gpu-crash"]
+    assert "no flow crossed it" not in plot_recovery.recovery(traces, "f").svg
+    quiet = [replace(t, affected_bps=tuple(0.0 for _ in t.bps)) for t in traces]
+    assert plot_recovery.recovery(quiet, "f").svg.count("no flow crossed it") >= 2
 
 
 def test_a_large_fabric_is_drawn_in_part_and_says_so() -> None:

@@ -106,10 +106,15 @@ def test_mixture_of_experts_may_cross_rails_and_reroute_off_need_not_recover() -
     assert summarise(run)["passed"] is True
 
 
-def screen(run: Run) -> list[str]:
+def screen(run: Run, width: int = 100) -> list[str]:
     out = StringIO()
-    print_summary(run, Console(file=out, width=100, force_terminal=False))
+    print_summary(run, Console(file=out, width=width, force_terminal=False))
     return out.getvalue().splitlines()
+
+
+def cut(lines: list[str]) -> list[str]:
+    """Lines of tables with a cell that is cut; reasons (indented) and checks may be."""
+    return [line for line in lines if "…" in line and not line.startswith(("…", " ", "✓", "✗"))]
 
 
 def test_the_summary_fits_a_screen_whatever_went_wrong() -> None:
@@ -140,8 +145,44 @@ def test_four_fabrics_fit_the_screen_too() -> None:
     lines = screen(run)
     assert len(lines) <= 40
     assert max(map(len, lines)) <= 100
-    assert any(line.startswith("moe all-to-all: rail-only over rail-optimized +") for line in lines)
-    assert any(line.startswith("moe all-to-all: rail-only-h100 over rail-optimized-h100 +") for line in lines)
+    assert not cut(lines)
+    assert any(line.startswith("moe all-to-all: rail-only slower by +") for line in lines)
+    assert any(line.startswith("moe all-to-all: rail-only-h100 slower by +") for line in lines)
+
+
+@pytest.mark.parametrize(("width", "columns"), [(120, "all"), (100, "all"), (80, "fewer")])
+def test_no_cell_of_a_table_is_cut(width: int, columns: str) -> None:
+    run = sample_run(2, 2, 1)
+    run.measurements = [replace(m, workload=f"{m.workload}-145.6b") for m in run.measurements]
+    run.flows = []
+    lines = screen(run, width)
+    assert max(map(len, lines)) <= width
+    assert not cut(lines)
+    assert any("gpt-145.6b TP ReduceScatter" in line for line in lines)
+    assert any("switch-crash" in line and "rail-optimized" in line for line in lines)
+    heading = next(line for line in lines if line.startswith("workload"))
+    assert ("formula" in heading) == (columns == "all")
+    assert "slower by" in heading
+
+
+def test_a_crash_that_cut_nobody_off_is_not_a_recovery_in_no_time() -> None:
+    run = sample_run(2, 2, 1)
+    run.recoveries = [
+        replace(r, probes_lost=0, first_packet_ms=0.0, goodput_ms=0.0)
+        for r in run.recoveries
+        if r.fault == "gpu-crash" and r.fabric == "rail-optimized"
+    ]
+    lines = screen(run)
+    (row,) = (line for line in lines if line.startswith("gpu-crash"))
+    assert row.count("–") == 3
+    assert any(line.startswith("– no one else's traffic") for line in lines)
+
+
+def test_all_to_all_that_both_fabrics_carry_alike_is_not_set_beside_cs_over_cf() -> None:
+    run = two_fabrics()
+    assert any("nominal C_S/C_F" in line for line in screen(run))
+    run.measurements = [replace(m, predicted=1.0) for m in run.measurements]
+    assert not any("nominal C_S/C_F" in line for line in screen(run))
 
 
 @pytest.mark.parametrize(
