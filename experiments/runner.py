@@ -18,6 +18,7 @@ from experiments.spec import ExperimentSpec, resolved
 from experiments.stage import Stage, built, check_links
 from experiments.traffic import Workload, run_workload
 from results import store, summary
+from results.aggregate import slowdown_rows
 from results.records import Run
 from topologies import capacity
 from topologies.errors import BadInput
@@ -37,6 +38,7 @@ def run_experiment(spec: ExperimentSpec, folder: Path, console: Console | None) 
     try:
         with Steps(console, _step_count(spec)) as steps:
             _run(spec, run, steps)
+        run.measurements += slowdown_rows(run)
     except KeyboardInterrupt:
         run.interrupted = True
         raise

@@ -66,6 +66,7 @@ def built(label: str, plan: Plan, datapath: Datapath, reroute: bool, run: Run) -
     controller = ControllerProcess(reroute, hear)
     net = FabricNet(plan, datapath, controller, backups=reroute)
     net.start()
+    run.provenance["switch_buffers"] = net.switch_buffers
     try:
         yield Stage(label, net, controller, told)
     finally:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from math import inf, isclose
 from statistics import median
 
-from results.records import FabricRun, Flow, Recovery, Run
+from results.records import FabricRun, Flow, Measurement, Recovery, Run
 
 TIME_METRICS = ("iteration_time", "completion_time")
 SAME_SHAPE = "projected_same_shape"
@@ -212,3 +212,12 @@ def one_repeat(flows: Iterable[Flow]) -> tuple[Flow, ...]:
     rows = tuple(flows)
     first = min((f.repeat for f in rows), default=0)
     return tuple(f for f in rows if f.repeat == first)
+
+
+def slowdown_rows(run: Run) -> list[Measurement]:
+    """The same as rows of results.csv: metric `slowdown`, rail-only over rail-optimized, predicted by the formulas."""
+    fabrics = {name: key for key, name in labels(run).items()}
+    return [
+        Measurement(*fabrics[s.rail_only], s.workload, s.phase, "slowdown", s.measured, "ratio", s.predicted)
+        for s in slowdowns(run, rows_of(run))
+    ]

@@ -11,7 +11,8 @@ from topologies.net import FabricNet
 from topologies.plan import LinkClass
 from topologies.shaping import payload_fraction
 
-SECONDS: Final = 1.5  # long against a shaper's burst of a millisecond
+LEAST_S: Final = 1.5  # long against a shaper's burst of a millisecond
+SEGMENTS: Final = 40  # of 64 KB: TCP hands them down whole, so on a slow link fewer would be a coarse measure
 OMIT_S: Final = 1  # iperf3 counts only after this: slow start is over then
 WINDOW: Final = "208K"  # the most that an ordinary user gets; over three switches less than that leaves a link idle
 
@@ -43,8 +44,13 @@ def samples(net: FabricNet) -> list[Sample]:
     return chosen
 
 
+def seconds_for(rate_bps: float) -> float:
+    """How long to measure a link of this rate."""
+    return max(LEAST_S, SEGMENTS * 65536 * 8 / rate_bps)
+
+
 def calibrate(net: FabricNet) -> list[Sample]:
-    """Measure all samples at once (3 s)."""
+    """Measure all samples at once (3 s, more below 14 Mbit/s)."""
     chosen = samples(net)
     running = [_start(net, sample) for sample in chosen]
     return [
@@ -56,7 +62,20 @@ def calibrate(net: FabricNet) -> list[Sample]:
 def _start(net: FabricNet, sample: Sample) -> tuple["subprocess.Popen[str]", "subprocess.Popen[bytes]"]:
     listening = net.get(sample.dst.name).popen("iperf3 -s -1 --forceflush")
     listening.stdout.readline()
-    command = ["iperf3", "-J", "-O", str(OMIT_S), "-t", str(SECONDS), "-w", WINDOW, "-C", "cubic", "-c", sample.dst.ip]
+    command = [
+        "iperf3",
+        "-J",
+        "-O",
+        str(OMIT_S),
+        "-t",
+        f"{seconds_for(sample.expected_bps):.1f}",
+        "-w",
+        WINDOW,
+        "-C",
+        "cubic",
+        "-c",
+        sample.dst.ip,
+    ]
     with namespaces.inside(sample.src.name):
         return subprocess.Popen(command, stdout=subprocess.PIPE, text=True), listening
 

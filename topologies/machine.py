@@ -49,12 +49,17 @@ table netdev probe {
   chain probe { type filter hook ingress device lo priority 0; numgen random mod 100 < 1 drop; }
 }
 END"""
+_EGRESS: Final = """nft -f - <<'END' && echo egress
+table netdev out {
+  chain probe { type filter hook egress device lo priority 0; meta mark 0 dup to meta oif; }
+}
+END"""
 _TRIES: Final = "\n".join(
     [
         f"tc qdisc add dev lo {what} && echo {name} && tc qdisc del dev lo {what.split()[0]}"
         for name, what in _QDISCS.items()
     ]
-    + [_NUMGEN, "true"]
+    + [_NUMGEN, _EGRESS, "true"]
 )
 
 
@@ -75,6 +80,7 @@ class Machine:
     kernel_datapath: bool
     qdiscs: frozenset[str]
     numgen: bool
+    egress_hook: bool  # nftables sees frames as they leave an interface, and can copy them
     mptcp: bool
     congestion_controls: frozenset[str]
     cores: int
@@ -178,6 +184,7 @@ def detect(folder: Path | None = None) -> Machine:
         kernel_datapath=_has_kernel_datapath(),
         qdiscs=tried & _QDISCS.keys(),
         numgen="numgen" in tried,
+        egress_hook="egress" in tried,
         mptcp=_has_socket(socket.IPPROTO_MPTCP),
         congestion_controls=_congestion_controls(),
         cores=len(os.sched_getaffinity(0)),
@@ -281,6 +288,8 @@ def _optional(machine: Machine) -> Iterator[Capability]:
     for name, use in uses.items():
         yield Capability(f"qdisc {name}", name in machine.qdiscs, "", use, _module(machine, f"sch_{name}"))
     numgen = BOOTSTRAP if "nft" not in machine.programs else _module(machine, "nft_numgen")
+    hook = BOOTSTRAP if "nft" not in machine.programs else "a kernel of 5.16 or later"
+    yield Capability("nftables egress hook", machine.egress_hook, "", "switches with buffers of their own", hook)
     yield Capability("nftables numgen", machine.numgen, "", "gray loss without netem", numgen)
     yield Capability("MPTCP", machine.mptcp, "", "multi-rail by the kernel", "sudo sysctl net.mptcp.enabled=1")
     for name in CONGESTION_CONTROLS:

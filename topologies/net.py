@@ -5,6 +5,7 @@ Everything here touches the kernel; what to make is decided in plan.py, routes.p
 """
 
 import json
+import subprocess
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
@@ -82,6 +83,7 @@ class FabricNet(Mininet):
             switch.name: PrivateSwitch(switch.name, switch.dpid, self._ports(switch.name), datapath)
             for switch in plan.switches
         }
+        self.switch_buffers = False
         self.build_s = self.stop_s = 0.0
 
     def start(self) -> None:
@@ -94,6 +96,7 @@ class FabricNet(Mininet):
             self.fabric_controller.connect(self.plan)
         self.progress("links")
         namespaces.run(["ip", "-batch", "-"], "".join(self._link_command(link) for link in self.plan.links))
+        self.switch_buffers = self.datapath != "system" and self._buffers_work()
         self.progress("switches, routes and shapers")
         ovs.prepare()
         namespaces.in_threads(self._start_switch, list(self.ovs.values()))
@@ -161,6 +164,13 @@ class FabricNet(Mininet):
             f" peer name {link.b.interface} netns {link.b.node} mtu {self.plan.spec.mtu}\n"
         )
 
+    def _buffers_work(self) -> bool:
+        """Whether this kernel lets nftables copy frames on their way out; without, switches drop where flows meet."""
+        switch = next(iter(self.ovs))
+        with namespaces.inside(switch):
+            rules = switch_buffer_rules(self._ends[switch]).replace(HOLE, "lo")
+            return subprocess.run(["nft", "-c", "-f", "-"], input=rules, text=True, capture_output=True).returncode == 0
+
     def _start_switch(self, switch: PrivateSwitch) -> None:
         with namespaces.inside(switch.name):
             switch.start_database()
@@ -192,7 +202,7 @@ class FabricNet(Mininet):
         else:
             hole = f"link add {HOLE} type veth peer name {HOLE}-end\n"
             namespaces.run(["ip", "-batch", "-"], commands + hole)
-            if self.datapath != "system":
+            if self.switch_buffers:
                 namespaces.run(["nft", "-f", "-"], switch_buffer_rules(ports))
 
     def _register(self) -> None:

@@ -35,6 +35,7 @@ FULL = Machine(
     kernel_datapath=True,
     qdiscs=frozenset({"htb", "tbf", "ingress", "netem", "fq", "fq_codel", "red", "prio"}),
     numgen=True,
+    egress_hook=True,
     mptcp=True,
     congestion_controls=frozenset(CONGESTION_CONTROLS),
     cores=2,
@@ -124,7 +125,8 @@ def test_what_can_be_done_without_is_not(machine: Machine) -> None:
         (
             replace(FULL, kernel_datapath=False, ovs_version="2.13.8"),
             "netdev",
-            "the kernel has no openvswitch module loaded; Open vSwitch 2.13.8 has no userspace TSO (2.14 and later have)",
+            "the kernel has no openvswitch module loaded; "
+            "Open vSwitch 2.13.8 has no userspace TSO (2.14 and later have)",
         ),
         (
             replace(FULL, kernel_datapath=False, kernel="4.18.0-553.el8"),
