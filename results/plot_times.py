@@ -69,7 +69,7 @@ def _bar(axes: Axes, row: Row, fabric: str, y: float, height: float, colour: str
             [spread.predicted] * 2, [y - height / 2, y + height / 2], color=plots.INK, lw=2, solid_capstyle="butt"
         )
     end = max(*spread.values, spread.predicted or 0.0)
-    axes.annotate(seconds(spread.median), (end, y), (6, 0), textcoords="offset points", va="center", fontsize=8)
+    axes.annotate(seconds(spread.median), (end, y), (6, 0), textcoords="offset points", va="center", fontsize=9)
 
 
 def ratios(rows: Sequence[Row], fabrics: Sequence[str]) -> plots.Plot | None:
@@ -88,15 +88,17 @@ def ratios(rows: Sequence[Row], fabrics: Sequence[str]) -> plots.Plot | None:
                 if spread.predicted:
                     y = number + (place - (len(row.by_fabric) - 1) / 2) * 0.3
                     dots = [v / spread.predicted for v in spread.values]
-                    axes.plot(dots, [y] * len(dots), "o", ms=4, alpha=0.6, mew=0, color=palette[fabric])
-                    axes.plot([spread.ratio or 0.0], [y], "|", ms=11, mew=2.2, color=palette[fabric])
+                    axes.plot(dots, [y] * len(dots), "o", ms=5, alpha=0.7, mew=0, color=palette[fabric])
+                    if len(dots) > 1:
+                        axes.plot([spread.ratio or 0.0], [y], "|", ms=11, mew=2.2, color=palette[fabric])
         axes.set_yticks(range(len(chosen)), [_long(r) for r in chosen])
         axes.set(ylim=(len(chosen) - 0.4, -0.6), xlabel="measured / predicted")
         low, high = axes.get_xlim()
         axes.set_xlim(min(low, 0.94), max(high, 1.08))
         plots.quiet(axes, grid="x")
         handles = [Line2D([], [], marker="o", ls="none", color=palette[f], label=f) for f in fabrics]
-        handles.append(Line2D([], [], marker="|", ls="none", ms=11, mew=2.2, color=plots.INK, label="median"))
+        if any(len(s.values) > 1 for r in chosen for s in r.by_fabric.values()):
+            handles.append(Line2D([], [], marker="|", ls="none", ms=11, mew=2.2, color=plots.INK, label="median"))
         figure.legend(handles=handles, loc="outside upper right", ncols=len(handles))
         said = "; ".join(
             f"{_long(r)} " + ", ".join(f"{f} {ratio(s.ratio)}" for f, s in r.by_fabric.items()) for r in chosen
@@ -122,11 +124,12 @@ def evidence(findings: Sequence[Finding]) -> plots.Plot | None:
             places = [_place(limit, f.value) for f in findings if f.limit is limit]
             axes.plot(places, [number] * len(places), "o", ms=5, alpha=0.45, mew=0, color=plots.INK, clip_on=False)
             values = [f.value for f in findings if f.limit is limit]
-            axes.text(3.04, number, f"worst {limit.show(max(values))}", va="center", fontsize=9)
+            axes.text(3.04, number, f"worst {limit.show(max(values))}", va="center")
         axes.set_yticks(range(len(limits)), [x.quantity for x in limits])
         axes.set(xlim=(0, 3), ylim=(len(limits) - 0.5, -0.5))
         axes.set_xticks([0.5, 1.5, 2.5], ["ok", "degraded", "invalid"])
         plots.quiet(axes)
+        axes.tick_params(axis="y", pad=9)  # a dot at zero is as wide as this
         worst = "; ".join(
             f"{x.quantity} at worst {x.show(max(f.value for f in findings if f.limit is x))}" for x in limits
         )

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
 
 from results import format as fmt
 from results import plot_fabric, plot_recovery, plot_times, plot_traffic, report_tables, scale_tables
@@ -93,13 +94,19 @@ def _context(run: Run) -> dict[str, Any]:
     }
 
 
-def _said(s: Slowdown) -> str:
+def _said(s: Slowdown) -> Markup:
     """Measured, exact and nominal in one sentence (Rail-only IV-B)."""
-    longer = f"{abs(s.measured - 1):.1%} {'longer' if s.measured >= 1 else 'shorter'}"
-    return (
-        f"{s.workload} {s.phase}".strip() + f" took {longer} on {s.rail_only} than on {s.rail_optimized}, measured. "
-        f"The formula, Eq. 3 / Eq. 2 exactly for this grid, gives {fmt.change(s.predicted)}; "
-        f"the nominal share C_S/C_F is {fmt.percent(s.nominal)}."
+    longer = f"{fmt.percent(abs(s.measured - 1))} {'longer' if s.measured >= 1 else 'shorter'}"
+    return Markup(
+        "{} on {}: {} than on {} as measured, {} by the formula (Eq. 3 / Eq. 2, exact for this grid), "
+        "{} by the nominal C<sub>S</sub>/C<sub>F</sub>."
+    ).format(
+        f"{s.workload} {s.phase}".strip(),
+        s.rail_only,
+        longer,
+        s.rail_optimized,
+        fmt.change(s.predicted),
+        fmt.percent(s.nominal),
     )
 
 

@@ -95,7 +95,15 @@ def others_table(rows: Sequence[Row]) -> Table:
         if r.metric not in (*TIME_METRICS, SAME_SHAPE, FULL_SIZE)
         for fabric, spread in r.by_fabric.items()
     )
-    return Table(("workload", "phase", "metric", "fabric", "median", "predicted", "ratio", "repeats"), body, 4)
+    columns = ("workload", "phase", "metric", "fabric", "median", "predicted", "ratio", "repeats")
+    return _without_empty(Table(columns, body, 4))
+
+
+def _without_empty(table: Table) -> Table:
+    """Without columns in which no row has anything."""
+    kept = [i for i in range(len(table.columns)) if any(row[i] not in ("", fmt.NOTHING) for row in table.rows)]
+    rows = tuple(tuple(row[i] for i in kept) for row in table.rows)
+    return Table(tuple(table.columns[i] for i in kept), rows, sum(i < table.numbers for i in kept))
 
 
 def _plain(spread: Spread, unit: str) -> tuple[str, str, str]:

@@ -15,36 +15,48 @@ _NAMES: Final = {
     "tensor": "tensor parallelism",
     "pipeline": "pipeline parallelism",
     "data": "data parallelism",
+    "micro_batches": "micro-batches",
+    "all_to_alls": "all-to-alls",
     "collectives_per_stage_and_micro_batch": "collectives per stage and micro-batch",
     "rail_bytes_per_s": "rail rate, for payload",
     "hb_bytes_per_s": "HB rate, for payload",
     "bytes_per_transfer": "bytes of a transfer",
     "seconds": "seconds",
 }
+_PROJECTED: Final = {SAME_SHAPE: "same shape", FULL_SIZE: "full size"}
 _SAME: Final = "same"
 
 
 @dataclass(frozen=True, slots=True)
 class ScalePart:
-    """The factors of one workload, and the fabrics that they hold for."""
+    """The factors of one workload, and the fabrics that they hold for. `kept`: share of the computing time."""
 
     workload: str
     platform: str
+    kept: float
     fabrics: tuple[str, ...]
     table: Table
 
 
 def scale_parts(scale: Mapping[str, Mapping[str, Any]]) -> tuple[ScalePart, ...]:
     """A table a workload, or several where its fabrics differ. Keys of `scale` are `<workload>, <fabric>`."""
-    alike: list[tuple[Mapping[str, Any], list[str]]] = []
+    alike: list[tuple[str, Mapping[str, Any], list[str]]] = []
     for key, scaled in scale.items():
-        fabric = key.removeprefix(f"{scaled['workload']}, ")
-        same = next((fabrics for known, fabrics in alike if known == scaled), None)
+        name, _, fabric = key.rpartition(", ")
+        same = next((fabrics for known, like, fabrics in alike if known == name and _alike(like, scaled)), None)
         if same is None:
-            alike.append((scaled, [fabric]))
+            alike.append((name, scaled, [fabric]))
         else:
             same.append(fabric)
-    return tuple(ScalePart(s["workload"], s["platform"], tuple(names), _factors(s)) for s, names in alike)
+    return tuple(
+        ScalePart(name, s["platform"], float(s["compute_kept"]), tuple(fabrics), _factors(s))
+        for name, s, fabrics in alike
+    )
+
+
+def _alike(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Whichever algorithm a fabric takes for it."""
+    return all(one[key] == other[key] for key in ("platform", "compute_kept", "factors"))
 
 
 def _factors(scaled: Mapping[str, Any]) -> Table:
@@ -86,18 +98,19 @@ def _trim(value: float) -> str:
 
 def projections_table(rows: Sequence[Row], fabrics: Sequence[str]) -> Table | None:
     """Workloads and phases down; for each fabric the emulated time, of the same shape, and at full size (medians)."""
-    projected = {(r.workload, r.phase, r.metric): r for r in rows if r.metric in (SAME_SHAPE, FULL_SIZE)}
+    projected = {(r.workload, r.phase, r.metric): r for r in rows if r.metric in _PROJECTED}
+    metrics = [m for m in _PROJECTED if any(m == metric for *_, metric in projected)]
     timed = [r for r in rows if r.metric in TIME_METRICS and (r.workload, r.phase, SAME_SHAPE) in projected]
     if not timed:
         return None
     present = [f for f in fabrics if any(f in r.by_fabric for r in timed)]
     body = []
     for row in timed:
-        sides = [row, *(projected.get((row.workload, row.phase, metric)) for metric in (SAME_SHAPE, FULL_SIZE))]
+        sides = [row, *(projected.get((row.workload, row.phase, metric)) for metric in metrics)]
         cells = [_median(side, fabric) for fabric in present for side in sides]
         body.append((row.workload, label(row), *cells))
-    columns = ("workload", "phase", *("emulated", "same shape", "full size") * len(present))
-    return Table(columns, tuple(body), 2, (("", 2), *((f, 3) for f in present)))
+    columns = ("workload", "phase", *("emulated", *(_PROJECTED[m] for m in metrics)) * len(present))
+    return Table(columns, tuple(body), 2, (("", 2), *((f, 1 + len(metrics)) for f in present)))
 
 
 def _median(row: Row | None, fabric: str) -> str:

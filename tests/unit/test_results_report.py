@@ -60,6 +60,7 @@ def test_every_figure_is_sound_xml_and_says_in_words_what_it_shows(page: str) ->
 
 
 def test_the_page_has_the_verdict_the_headline_and_each_section(page: str) -> None:
+    assert re.search(r"moe all-to-all on rail-only: [\d.]+% longer than on rail-optimized as measured, \+8", page)
     for wanted in ("Fidelity: ok", "rail-only slower by", "every byte delivered", "8.3%", "Eq. 3", "never"):
         assert wanted in page
     for section in ("fabrics", "workloads", "failures", "scale", "fidelity", "provenance", "reading"):
@@ -173,6 +174,13 @@ def test_the_scale_has_a_table_a_workload_for_all_fabrics_that_share_it() -> Non
     assert [p.fabrics for p in scale_tables.scale_parts(run.scale)][1:] == [("rail-only",), ("rail-optimized",)]
 
 
+def test_workloads_of_one_kind_have_tables_of_their_own_whatever_their_algorithm() -> None:
+    one = sample_run(2, 2, 1).scale["moe, rail-only"]
+    two = {**one, "workload": "all-to-all-direct"}
+    parts = scale_tables.scale_parts({"all-to-all, a": one, "all-to-all, b": two, "all-to-all 2, a": one})
+    assert [(p.workload, p.fabrics) for p in parts] == [("all-to-all", ("a", "b")), ("all-to-all 2", ("a",))]
+
+
 def test_projected_times_stand_beside_the_emulated_and_nowhere_else() -> None:
     def row(phase: str, metric: str, value: float, fabric: str = "rail-only") -> Measurement:
         return Measurement(fabric, "dr", "w", phase, metric, value, "s")
@@ -187,12 +195,15 @@ def test_projected_times_stand_beside_the_emulated_and_nowhere_else() -> None:
     rows = rows_of(run)
     table = scale_tables.projections_table(rows, ["rail-only", "other"])
     assert table is not None
+    assert table.columns[2:5] == ("emulated", "same shape", "full size")
     assert table.groups == (("", 2), ("rail-only", 3), ("other", 3))
     assert [tuple(c.replace("\u00a0", " ") for c in r) for r in table.rows] == [
         ("w", "iteration", "4.000 s", "2.000 s", "8.000 s", "3.000 s", "1.500 s", "–"),
         ("w", "p", "500.0 ms", "250.0 ms", "–", "–", "–", "–"),
     ]
-    assert [r[2] for r in report_tables.others_table(rows).rows] == ["throughput"]
+    others = report_tables.others_table(rows)
+    assert others.columns[:2] == ("workload", "metric")  # no phase, so no column for it
+    assert [r[1] for r in others.rows] == ["throughput"]
     assert scale_tables.projections_table(rows_of(Run("r", {}, {}, "now")), []) is None
 
 
