@@ -3,6 +3,7 @@
 import json
 import subprocess
 from dataclasses import dataclass
+from math import ceil
 from typing import Final
 
 from topologies import namespaces
@@ -11,7 +12,7 @@ from topologies.net import FabricNet
 from topologies.plan import LinkClass
 from topologies.shaping import payload_fraction
 
-LEAST_S: Final = 1.5  # long against a shaper's burst of a millisecond
+LEAST_S: Final = 2  # long against a shaper's burst of a millisecond
 SEGMENTS: Final = 40  # of 64 KB: TCP hands them down whole, so on a slow link fewer would be a coarse measure
 OMIT_S: Final = 1  # iperf3 counts only after this: slow start is over then
 WINDOW: Final = "208K"  # the most that an ordinary user gets; over three switches less than that leaves a link idle
@@ -44,13 +45,13 @@ def samples(net: FabricNet) -> list[Sample]:
     return chosen
 
 
-def seconds_for(rate_bps: float) -> float:
-    """How long to measure a link of this rate."""
-    return max(LEAST_S, SEGMENTS * 65536 * 8 / rate_bps)
+def seconds_for(rate_bps: float) -> int:
+    """How long to measure a link of this rate; iperf3 takes whole seconds."""
+    return max(LEAST_S, ceil(SEGMENTS * 65536 * 8 / rate_bps))
 
 
 def calibrate(net: FabricNet) -> list[Sample]:
-    """Measure all samples at once (3 s, more below 14 Mbit/s)."""
+    """Measure all samples at once (3 s, more below 10 Mbit/s)."""
     chosen = samples(net)
     running = [_start(net, sample) for sample in chosen]
     return [
@@ -68,7 +69,7 @@ def _start(net: FabricNet, sample: Sample) -> tuple["subprocess.Popen[str]", "su
         "-O",
         str(OMIT_S),
         "-t",
-        f"{seconds_for(sample.expected_bps):.1f}",
+        str(seconds_for(sample.expected_bps)),
         "-w",
         WINDOW,
         "-C",
