@@ -174,6 +174,15 @@ def test_the_scale_has_a_table_a_workload_for_all_fabrics_that_share_it() -> Non
     assert [p.fabrics for p in scale_tables.scale_parts(run.scale)][1:] == [("rail-only",), ("rail-optimized",)]
 
 
+def test_projections_say_that_computing_was_left_out(page: str) -> None:
+    said = "only that share of their computing time"
+    assert said in page
+    run = sample_run(2, 2, 1)
+    run.goodput, run.flows = [], []
+    run.scale = {key: {**scaled, "compute_kept": 1.0} for key, scaled in run.scale.items()}
+    assert said not in report.render(run)
+
+
 def test_workloads_of_one_kind_have_tables_of_their_own_whatever_their_algorithm() -> None:
     one = sample_run(2, 2, 1).scale["moe, rail-only"]
     two = {**one, "workload": "all-to-all-direct"}
