@@ -135,7 +135,7 @@ def print_summary(run: Run, console: Console) -> None:
 
 def _slow_line(s: Slowdown) -> Text:
     what = f"{s.workload} {s.phase}".strip()
-    formula = f", {fmt.change(s.predicted)} by Eq. 3/Eq. 2, nominal C_S/C_F {fmt.percent(s.nominal)}"
+    formula = f", {fmt.change(s.predicted)} Eq. 3/Eq. 2, nominal C_S/C_F {fmt.percent(s.nominal)}"
     measured = (f"{fmt.change(s.measured)} measured", "bold")
     return Text.assemble(f"{what}: {s.rail_only} slower by ", measured, (formula, "dim"))
 
