@@ -7,7 +7,7 @@ from typing import Final
 
 from failure.faults import Fault, inject, repair
 from failure.pairs import Talkers
-from failure.recovery import BIN_MS, Trace, first_packet_ms, goodput, restored_ms, smooth, step_ms
+from failure.recovery import BIN_MS, Trace, first_packet_ms, goodput, restored_ms, step_ms
 from failure.traffic import Traffic, TrafficJob, TrafficLog
 from topologies.net import FabricNet
 
@@ -96,6 +96,6 @@ def _judge(
         probes_lost=sum(len(p.lost(0, 1 << 62)) for p in log.probes),
         broken=tuple(log.broken.values()),
         t_ms=tuple(i * BIN_MS - (fault_ns - begun_ns) / 1e6 for i in range(len(whole))),
-        bps=tuple(smooth(whole).tolist()),
-        affected_bps=tuple(smooth(affected).tolist()),
+        bps=tuple(whole.tolist()),
+        affected_bps=tuple(affected.tolist()),
     )
