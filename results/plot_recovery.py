@@ -14,8 +14,8 @@ from results.records import GoodputTrace
 
 _COLOUR: Final = {"on": plots.BLUE, "off": plots.ORANGE}
 _CAPTION: Final = (
-    "Bits delivered in bins of 20 ms. A flow ends with its last byte: late in the run few are left, and those that stood "
-    "still wait for TCP's next try after the repair."
+    "Bits delivered in bins of 20 ms. A flow ends with its last byte: late in the run few are left, and those that "
+    "stood still wait for TCP's next try after the repair."
 )
 
 
