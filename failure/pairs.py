@@ -20,19 +20,19 @@ class Talkers:
     probes: tuple[Pair, ...]
 
 
-def talkers(plan: Plan, crosses: Callable[[Gpu, Gpu], bool], dead: Collection[Gpu], probes: int = 4) -> Talkers:
+def talkers(plan: Plan, crosses: Callable[[Gpu, Gpu], bool], dead: Collection[Gpu], probes: int = 3) -> Talkers:
     """Each GPU streams to the next domain, on its rail and to the next rank; some pairs that `crosses` are probed.
 
-    GPUs in `dead` neither stream nor are probed: what counts is what their absence does to the others. Half of the
-    probes stay on one rail, half change rails; the probed pairs stream too, so that goodput is of more than one stream.
+    GPUs in `dead` neither stream nor are probed: what counts is what their absence does to the others. One of three
+    probes stays on its rail, the rest change rails; the probed pairs stream too, so that goodput is of more than one.
     """
     domains, rails = plan.spec.domains, plan.spec.rails
     alive = [gpu for gpu in plan.gpus if gpu not in dead]
     pairs = [(src, dst) for src in alive for dst in alive if src.domain != dst.domain and crosses(src, dst)]
     same = [pair for pair in pairs if pair[0].rank == pair[1].rank]
     other = [pair for pair in pairs if pair[0].rank != pair[1].rank]
-    half = _spread(same, probes // 2)
-    probed = half + _spread(other, probes - len(half))
+    on_rail = _spread(same, probes // 2)
+    probed = on_rail + _spread(other, probes - len(on_rail))
     next_ones = [
         (src, dst)
         for shift in (0, 1)
@@ -44,7 +44,7 @@ def talkers(plan: Plan, crosses: Callable[[Gpu, Gpu], bool], dead: Collection[Gp
 
 
 def _spread(pairs: list[Pair], count: int) -> list[Pair]:
-    """So many of them, evenly over the list."""
+    """So many of them, evenly over the list, its last one included."""
     if len(pairs) <= count:
         return pairs
-    return [pairs[i * len(pairs) // count] for i in range(count)]
+    return [pairs[(i + 1) * len(pairs) // count - 1] for i in range(count)]

@@ -50,7 +50,7 @@ def test_nobody_talks_to_a_dead_gpu_or_to_themselves_or_twice(situation: tuple[P
         assert not {src, dst} & dead
         assert src.domain != dst.domain
     assert len(set(talk.streams)) == len(talk.streams)
-    assert len(set(talk.probes)) == len(talk.probes) <= 4
+    assert len(set(talk.probes)) == len(talk.probes) <= 3
 
 
 @given(situation=situations())
@@ -85,10 +85,10 @@ def on_4x4(kind: str, fault: str, target: str, **keys: Any) -> Talkers:
     return watched_pairs(FaultSpec.model_validate({"kind": fault, "target": target}), plan)
 
 
-def test_half_of_the_probes_stay_on_their_rail_where_any_do() -> None:
+def test_one_probe_stays_on_its_rail_where_any_does() -> None:
     talk = on_4x4("rail-only", "link-down", "d0g1")
-    assert [src.rank == dst.rank for src, dst in talk.probes] == [True, True, False, False]
-    assert all(Gpu(0, 1) in pair for pair in talk.probes[:2])
+    assert [src.rank == dst.rank for src, dst in talk.probes] == [True, False, False]
+    assert all(Gpu(0, 1) in pair for pair in talk.probes[:1])
 
 
 def test_on_spines_a_crashed_gpu_is_nobody_elses_trouble() -> None:
