@@ -1,0 +1,180 @@
+"""How long Railyard takes to build a fabric and to take it down, beside stock Mininet building the same.
+
+    sudo .venv/bin/python -m benchmarks.build_fabric [--domains 16] [--rails 8] [--repeats 3] [--json FILE]
+
+All builders take their turn in every repeat, one after the other in one capsule, so that whatever else the machine does
+falls on all of them. See docs/benchmarks.md.
+"""
+
+import gc
+import json
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+from mininet.log import setLogLevel
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.builders import Builder, Railyard, Stock, StockPlain
+from benchmarks.emptiness import seen, wait_until_only
+from benchmarks.turns import Ratios, Turn, of_builder, ratios, spread
+from topologies import capsule, inner
+from topologies.errors import BadInput, RailyardError
+from topologies.machine import datapath_choice, detect, require
+from topologies.plan import make_plan
+from topologies.spec import parse_fabric
+
+RAIL_BPS: Final = 20_000_000
+"""And 12 times that in an HB domain: TCLink shapes nothing above 1000 Mbit/s."""
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+
+
+def one_turn(builder: Builder, repeat: int) -> Turn:
+    """Build, check that it works, take it down, and wait until nothing is left."""
+    before = seen()
+    builder.prepare()
+    begun = time.monotonic()
+    net = builder.build()
+    built = time.monotonic()
+    builder.check(net)
+    links, namespaces = len(net.links), builder.namespaces_of(net)
+    stopped = time.monotonic()
+    builder.stop(net)
+    wait_until_only(before)
+    gone = time.monotonic()
+    return Turn(repeat, builder.name, built - begun, gone - stopped, links, namespaces)
+
+
+def compare(builders: Sequence[Builder], repeats: int, console: Console) -> list[Turn]:
+    """All turns of all repeats, each told as it ends."""
+    turns = []
+    for repeat in range(1, repeats + 1):
+        for builder in builders:
+            with console.status(f"repeat {repeat} of {repeats}: {builder.name}"):
+                turn = one_turn(builder, repeat)
+                gc.collect()  # of the network that was, before the next one's clock starts
+            turns.append(turn)
+            times = f"built in {turn.build_s:.2f} s, gone in {turn.stop_s:.2f} s"
+            console.print(f"repeat {repeat} of {repeats}: {builder.name}: {times}", highlight=False)
+    return turns
+
+
+def table_of(turns: Sequence[Turn], builders: Sequence[Builder], title: str) -> Table:
+    """A row a builder: seconds, and how many times those of the first, Railyard, they are."""
+    table = Table(title=title, title_justify="left")
+    for column in ("", "build, s", "tear-down, s", "build", "tear-down", "links", "namespaces"):
+        table.add_column(column, justify="right" if column else "left", no_wrap=True)
+    for builder in builders:
+        own = of_builder(turns, builder.name)
+        times = ratios(turns, builder.name, builders[0].name)
+        table.add_row(
+            builder.name,
+            str(spread([turn.build_s for turn in own])),
+            str(spread([turn.stop_s for turn in own])),
+            *("1" if builder is builders[0] else f"× {ratio:.1f}" for ratio in times),
+            str(own[0].links),
+            str(own[0].namespaces),
+        )
+    return table
+
+
+def print_result(turns: Sequence[Turn], builders: Sequence[Builder], title: str, console: Console) -> None:
+    """The table, and what its figures hold."""
+    console.print(table_of(turns, builders, title))
+    console.print("Seconds: median (least–most). Factors: repeat by repeat, the median.", highlight=False)
+    for builder in builders:
+        console.print(f"{builder.name}: {builder.includes}.", highlight=False)
+    console.print(
+        "Tear-down: until no process (stock's Open vSwitch and controller too), no interface and no namespace is left,"
+        " and the kernel has freed them.",
+        highlight=False,
+    )
+
+
+def result_of(turns: Sequence[Turn], builders: Sequence[Builder], task: Mapping[str, Any]) -> dict[str, Any]:
+    """What `--json` writes: the task, the machine, every turn, and the ratios to the first builder."""
+
+    def times(builder: Builder) -> Ratios:
+        return ratios(turns, builder.name, builders[0].name)
+
+    machine = detect()
+    return {
+        **{key: task[key] for key in ("domains", "rails", "repeats")},
+        "machine": {"kernel": machine.kernel, "cores": machine.cores, "cpu": machine.cpu_model},
+        "turns": [asdict(turn) for turn in turns],
+        "times_railyard": {builder.name: times(builder)._asdict() for builder in builders[1:]},
+    }
+
+
+def inside() -> int:
+    """The inner half: all of the measuring."""
+    task = inner.prepare()
+    try:
+        inner.take_signals()
+        setLogLevel("critical")
+        # as wide as its table needs, where there is no terminal
+        console = Console(width=None if sys.stdout.isatty() else 120)
+        plan = make_plan(parse_fabric(_fabric(task["domains"], task["rails"])), RAIL_BPS)
+        datapath, why = datapath_choice(detect())
+        builders: list[Builder] = [kind(plan, datapath) for kind in (Railyard, Stock, StockPlain)]
+        turns = compare(builders, task["repeats"], console)
+        title = f"{plan.spec.gpus} GPUs, {plan.spec.domains} domains x {plan.spec.rails} rails; {datapath}: {why}"
+        print_result(turns, builders, title, console)
+        if task["json"]:
+            Path(task["json"]).write_text(json.dumps(result_of(turns, builders, task), indent=2) + "\n")
+    except inner.Stopped as stopped:
+        return stopped.exit_status
+    return 0
+
+
+def _fabric(domains: int, rails: int) -> dict[str, Any]:
+    return {"kind": "rail-only", "domains": domains, "rails": rails}
+
+
+@app.command()
+def build_fabric(
+    domains: Annotated[int, typer.Option(help="HB domains.")] = 16,
+    rails: Annotated[int, typer.Option(help="GPUs in each.")] = 8,
+    repeats: Annotated[int, typer.Option(help="How often each builds and takes down.")] = 3,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Write every figure to this new file.")] = None,
+) -> None:
+    """Build a rail-only fabric with Railyard and with stock Mininet, in turns, and compare."""
+    parse_fabric(_fabric(domains, rails))
+    if repeats < 1:
+        raise BadInput("--repeats", repeats, "must be 1 or more")
+    if json_file:
+        _check_new(json_file)
+    require(detect())
+    file = str(json_file.resolve()) if json_file else ""
+    task = {"domains": domains, "rails": rails, "repeats": repeats, "json": file}
+    raise typer.Exit(capsule.enter([sys.executable, "-m", "benchmarks.build_fabric", *sys.argv[1:]], task))
+
+
+def _check_new(file: Path) -> None:
+    """BadInput if the file can't be written there."""
+    capsule.check_visible("--json", file)
+    if file.exists():
+        raise BadInput("--json", str(file), "is there already: name a new file")
+    if not file.resolve().parent.is_dir():
+        raise BadInput("--json", str(file), "must be in a folder that exists")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """What a user gets wrong, or the machine lacks, becomes one line. SystemExit with the status of a run."""
+    try:
+        if inner.inside():
+            return inside()
+        app(arguments)
+    except RailyardError as error:
+        print("error:", error, file=sys.stderr)
+        return error.exit_status
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

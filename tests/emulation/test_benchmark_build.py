@@ -1,0 +1,63 @@
+"""benchmarks/build_fabric.py, small: it builds, compares, and says what it found. How fast is not for a test."""
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from benchmarks import emptiness
+from benchmarks.builders import Railyard, Stock, StockPlain
+from topologies import namespaces
+
+ROOT = Path(__file__).resolve().parents[2]
+RUN_S = 60
+
+
+def test_every_builder_takes_its_turn_and_is_compared(tmp_path: Path, slow: float) -> None:
+    file = tmp_path / "result.json"
+    argv = [sys.executable, "-m", "benchmarks.build_fabric", "--domains", "2", "--rails", "2", "--repeats", "1"]
+    done = subprocess.run(
+        [*argv, "--json", str(file)], cwd=ROOT, capture_output=True, text=True, timeout=RUN_S * slow, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    result = json.loads(file.read_text())
+    names = [Railyard.name, Stock.name, StockPlain.name]
+    assert [turn["builder"] for turn in result["turns"]] == names
+    assert [turn["links"] for turn in result["turns"]] == [8, 8, 8]
+    assert [turn["namespaces"] for turn in result["turns"]] == [8, 4, 4]  # stock's switches have none
+    railyard, *others = result["turns"]
+    for other in others:
+        ratios = result["times_railyard"][other["builder"]]
+        assert ratios["build"] == pytest.approx(other["build_s"] / railyard["build_s"])
+        assert ratios["stop"] == pytest.approx(other["stop_s"] / railyard["stop_s"])
+    assert all(f"│ {name} " in done.stdout for name in names)
+
+
+@pytest.mark.capsule
+def test_what_is_left_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(emptiness, "GONE_S", 0.2)
+    before = emptiness.seen()
+    emptiness.wait_until_only(before)
+    process = subprocess.Popen(["sleep", "100"])
+    namespaces.create(["d0g0"])
+    namespaces.run(["ip", "link", "add", "left0", "type", "veth", "peer", "name", "left1"])
+    with pytest.raises(RuntimeError) as error:
+        emptiness.wait_until_only(before)
+    for left in ("interface left0", "interface left1", "namespace d0g0", f"process {process.pid} (sleep)"):
+        assert left in str(error.value)
+
+
+@pytest.mark.capsule
+def test_the_fence_waits_for_the_kernel_to_free_namespaces_whose_names_are_gone() -> None:
+    before = emptiness.seen()
+    names = [f"n{i}" for i in range(20)]
+    namespaces.create(names)
+    for name in names:
+        namespaces.run(["ip", "link", "add", name, "type", "veth", "peer", "name", "far", "netns", name])
+    assert emptiness.seen() - before == {f"{what} {name}" for what in ("interface", "namespace") for name in names}
+    namespaces.remove(names)
+    emptiness.wait_for_kernel(time.monotonic() + RUN_S)
+    assert emptiness.seen() == before  # each cable's end here went with the end in its namespace

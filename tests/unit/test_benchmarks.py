@@ -1,0 +1,90 @@
+"""What the benchmark says of its figures, and what it refuses. What it measures needs root: see tests/emulation."""
+
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from benchmarks import build_fabric
+from benchmarks.builders import Railyard, Stock
+from benchmarks.turns import Ratios, Turn, ratios, spread
+from topologies import capsule
+from topologies.plan import make_plan
+from topologies.spec import parse_fabric
+
+
+def turn(repeat: int, builder: str, build_s: float, stop_s: float) -> Turn:
+    return Turn(repeat, builder, build_s, stop_s, links=8, namespaces=4)
+
+
+# a slow machine in repeat 2 makes both slow, and no ratio worse
+TURNS = [
+    turn(1, Railyard.name, 1.0, 0.5),
+    turn(1, Stock.name, 10.0, 8.0),
+    turn(2, Railyard.name, 3.0, 1.5),
+    turn(2, Stock.name, 30.0, 18.0),
+    turn(3, Railyard.name, 1.0, 0.5),
+    turn(3, Stock.name, 9.0, 7.0),
+]
+
+
+def test_ratios_are_taken_pair_by_pair_whatever_the_order_of_turns() -> None:
+    expected = Ratios(build=10.0, stop=14.0)  # of 10, 10, 9 and 16, 12, 14
+    assert ratios(TURNS, Stock.name, Railyard.name) == expected
+    assert ratios(TURNS[::-1], Stock.name, Railyard.name) == expected
+
+
+@pytest.mark.parametrize("turns", [TURNS[:-1], [*TURNS[:-1], turn(4, Stock.name, 1, 1)]])
+def test_no_ratios_of_turns_that_are_not_pairs(turns: list[Turn]) -> None:
+    with pytest.raises(ValueError):
+        ratios(turns, Stock.name, Railyard.name)
+
+
+def test_a_spread_reads_as_median_least_and_most() -> None:
+    assert str(spread([2.0, 9.0, 1.5])) == "2.00 (1.50–9.00)"
+
+
+def test_the_table_has_both_builders_times_and_how_they_compare() -> None:
+    plan = make_plan(parse_fabric({"kind": "rail-only", "domains": 2, "rails": 2}), build_fabric.RAIL_BPS)
+    console = Console(width=120)
+    with console.capture() as capture:
+        build_fabric.print_result(TURNS, [Railyard(plan, "netdev"), Stock(plan, "netdev")], "4 GPUs", console)
+    rows = {line.split("│")[1].strip(): line.split() for line in capture.get().splitlines() if line.startswith("│")}
+    assert {"1.00", "(1.00–3.00)", "0.50", "(0.50–1.50)"} <= set(rows[Railyard.name])
+    assert {"10.00", "(9.00–30.00)", "8.00", "10.0", "14.0"} <= set(rows[Stock.name])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--rails", "1"], "error: fabric.rails: 1 must be 2 or more"),
+        (["--repeats", "0"], "error: --repeats: 0 must be 1 or more"),
+        (["--json", "/run/x.json"], "error: --json: '/run/x.json' must not be under /run"),
+        (["--json", __file__], f"error: --json: '{__file__}' is there already"),
+        (["--json", "/nowhere/x.json"], "error: --json: '/nowhere/x.json' must be in a folder that exists"),
+    ],
+)
+def test_bad_input_is_one_line_before_anything_is_built(
+    arguments: list[str], said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(capsule, "enter", lambda *_: pytest.fail("a capsule was entered"))
+    assert build_fabric.main(arguments) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 1
+    assert lines[0].startswith(said)
+
+
+def test_what_the_user_asked_for_is_what_the_capsule_gets(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    given: list[dict[str, object]] = []
+    monkeypatch.setattr(build_fabric, "require", lambda machine: None)
+
+    def enter(argv: list[str], task: dict[str, object]) -> int:
+        given.append(task)
+        return 7
+
+    monkeypatch.setattr(capsule, "enter", enter)
+    file = tmp_path / "x.json"
+    with pytest.raises(SystemExit) as end:
+        build_fabric.main(["--domains", "3", "--repeats", "2", "--json", str(file)])
+    assert end.value.code == 7
+    assert given == [{"domains": 3, "rails": 8, "repeats": 2, "json": str(file)}]
