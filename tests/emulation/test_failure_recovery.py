@@ -1,0 +1,136 @@
+"""Faults while traffic and probes run: what is seen of them, in which order, and that nothing is lost for good."""
+
+import time
+from typing import Any
+
+import psutil
+import pytest
+
+from experiments.breakage import watched_pairs
+from experiments.spec import FaultSpec
+from experiments.stage import built
+from failure.faults import Fault, FaultKind, bites, inject, repair
+from failure.run import FaultRun, run_fault
+from results.records import Run
+from tests.emulation.fabrics import RAIL_BPS, Fabric, build, datapath, eventually
+from topologies.addresses import Gpu
+from topologies.errors import CheckFailed
+from topologies.plan import make_plan
+from topologies.spec import parse_fabric
+
+pytestmark = pytest.mark.capsule
+
+AT_S, REPAIR_S = 0.6, 1.2
+FAULTS: tuple[tuple[FaultKind, str], ...] = (
+    ("link-down", "d0g1"),
+    ("rail-switch-crash", "rail1"),
+    ("gpu-crash", "d1g1"),
+)
+
+
+class Broken:
+    """A fabric as experiments build it, to break while traffic runs. It ends with the test's capsule."""
+
+    def __init__(self, kind: str, domains: int, rails: int, reroute: bool) -> None:
+        plan = make_plan(parse_fabric({"kind": kind, "domains": domains, "rails": rails}), RAIL_BPS)
+        self._built = built("fabric", plan, datapath(), reroute, Run("test", {}, {}, ""))
+        self.stage = self._built.__enter__()
+        self.fabric = Fabric(self.stage.net, self.stage.controller)
+        self.routes = self.fabric.routes()
+        self.flows = {switch.name: self.fabric.flows(switch.name) for switch in plan.switches}
+
+    def by(self, kind: FaultKind, target: str, repair_s: float = REPAIR_S) -> FaultRun:
+        net = self.fabric.net
+        talk = watched_pairs(FaultSpec(kind=kind, target=target), net.plan)
+        return run_fault(net, Fault(kind, target), talk, AT_S, repair_s, self.stage.events)
+
+    def assert_whole(self) -> None:
+        """Routes and flows as they were, and everybody reaches everybody."""
+        eventually(lambda: self.fabric.routes() == self.routes)
+        eventually(lambda: {switch: self.fabric.flows(switch) for switch in self.flows} == self.flows)
+        gpus = self.fabric.gpus
+        for src, dst in ((src, dst) for src in gpus for dst in gpus if src != dst):
+            assert self.fabric.arrives(src, dst), f"{src.name} -> {dst.name}"
+
+
+@pytest.mark.parametrize(("kind", "side"), [("rail-only", 2), ("rail-only", 3), ("rail-optimized", 3)])
+def test_with_rerouting_each_fault_is_recovered_from_before_its_repair(kind: str, side: int) -> None:
+    broken = Broken(kind, side, side, reroute=True)
+    for fault, target in FAULTS:
+        seen = broken.by(fault, target)
+        assert seen.recovered, f"{fault}: {seen}"
+        assert seen.detect_ms is not None
+        if kind == "rail-only" or fault != "gpu-crash":  # on spines nobody else's traffic goes through a GPU
+            assert seen.reroute_ms is not None
+            assert seen.detect_ms < seen.reroute_ms
+            assert seen.probes_lost > 0
+        else:
+            assert seen.probes_lost == 0
+        assert (seen.lost_bytes, seen.broken) == (0, ()), fault
+        broken.assert_whole()
+
+
+@pytest.mark.parametrize("kind", ["rail-only", "rail-optimized"])
+def test_without_rerouting_traffic_stays_cut_off_until_the_repair_and_none_of_it_is_lost(kind: str) -> None:
+    """As the papers have it. TCP keeps what it has, and brings it when the way is back."""
+    broken = Broken(kind, 2, 2, reroute=False)
+    for fault, target in FAULTS:
+        if kind == "rail-optimized" and fault == "gpu-crash":
+            continue  # nobody is cut off
+        seen = broken.by(fault, target, repair_s=0.6)
+        assert not seen.recovered
+        assert seen.first_packet_ms is None
+        assert (seen.detect_ms is not None, seen.reroute_ms) == (True, None)
+        assert (seen.lost_bytes, seen.broken) == (0, ()), fault
+        broken.assert_whole()
+
+
+def test_goodput_is_seen_to_fall_and_to_come_back() -> None:
+    seen = Broken("rail-only", 2, 2, reroute=False).by("link-down", "d0g1", repair_s=0.6)
+    by_time = dict(zip(seen.t_ms, seen.affected_bps, strict=True))
+    before = [bps for ms, bps in by_time.items() if -300 < ms < -100]
+    meanwhile = [bps for ms, bps in by_time.items() if 50 < ms < 450]
+    assert min(before) > 0
+    assert max(meanwhile) == 0
+    assert sum(bps for ms, bps in by_time.items() if ms > 600) > 0
+    assert max(seen.bps) > max(seen.affected_bps)
+
+
+@pytest.mark.parametrize(("kind", "target"), FAULTS)
+def test_a_fault_that_changes_nothing_is_no_fault(kind: FaultKind, target: str) -> None:
+    net = build("rail-only", 2, 2).net
+    fault = Fault(kind, target)
+    assert not bites(net, fault)
+    before = time.monotonic_ns()
+    assert before < inject(net, fault) < time.monotonic_ns()
+    assert bites(net, fault)
+    with pytest.raises(CheckFailed, match=f"{kind} at {target} can't be injected: it is broken already"):
+        inject(net, fault)
+    repair(net, fault)
+    assert not bites(net, fault)
+
+
+def test_a_fault_that_does_not_bite_fails_loudly(monkeypatch: pytest.MonkeyPatch) -> None:
+    net = build("rail-only", 2, 2).net
+    nothing: dict[str, Any] = {"link-down": lambda net, target: None}
+    monkeypatch.setattr("failure.faults._INJECT", nothing)
+    with pytest.raises(CheckFailed, match="link-down at d0g1 did not bite"):
+        inject(net, Fault("link-down", "d0g1"))
+    monkeypatch.undo()
+    inject(net, Fault("link-down", "d0g1"))
+    monkeypatch.setattr("failure.faults._REPAIR", nothing)
+    with pytest.raises(CheckFailed, match="link-down at d0g1 is still there after its repair"):
+        repair(net, Fault("link-down", "d0g1"))
+
+
+def test_a_crashed_gpu_takes_its_own_processes_along_and_no_others() -> None:
+    fabric = build("rail-only", 2, 2)
+    net = fabric.net
+    ours, others = net.get("d0g1").popen("sleep 1000"), net.get("d0g0").popen("sleep 1000")
+    eventually(lambda: [psutil.Process(p.pid).name() for p in (ours, others)] == ["sleep", "sleep"])
+    inject(net, Fault("gpu-crash", "d0g1"))
+    assert ours.wait(5) == -9
+    assert others.poll() is None
+    assert not fabric.arrives(Gpu(1, 1), Gpu(0, 1), wait_s=0.2)
+    repair(net, Fault("gpu-crash", "d0g1"))
+    assert fabric.arrives(Gpu(1, 1), Gpu(0, 1))

@@ -1,0 +1,79 @@
+"""Every workload on real packets: what arrives is the matrix, and goes through the ports that it should."""
+
+from typing import Any
+
+import pytest
+
+from experiments.stage import Stage
+from experiments.traffic import Workload, run_workload
+from results.records import ByteCheck, Run
+from tests.emulation.fabrics import Fabric, build
+from topologies.spec import POLICIES
+from workloads.build import build as schedule_of
+from workloads.matrix import cross_rail_bytes
+from workloads.plain import ALL_TO_ALLS, CHUNKED
+from workloads.schedule import Collective
+from workloads.spec import ALGORITHMS, parse_workload
+
+pytestmark = pytest.mark.capsule
+
+HEADERS = 0.03  # acknowledgements, handshakes and the last frame of a transfer, of all bytes
+SPECS = [
+    {"kind": "collective", "collective": name, "algorithm": algorithm}
+    for name, algorithms in ALGORITHMS.items()
+    for algorithm in algorithms
+]
+SIZES = {"all-to-all": "150KB", "all-gather": "1500KB", "reduce-scatter": "1500KB", "all-reduce": "1500KB"}
+
+
+def run_on(fabric: Fabric, data: dict[str, Any]) -> tuple[ByteCheck, Workload, Run]:
+    """Replay a workload as an experiment does; the counts of its bytes, and all that was recorded."""
+    plan = fabric.net.plan
+    schedule, scale = schedule_of(parse_workload(data), plan.spec, plan.rail_bps, plan.hb_bps)
+    workload = Workload(schedule.name, schedule, scale, data["kind"] != "collective")
+    run = Run("test", {}, {}, "")
+    run_workload(Stage("fabric", fabric.net, fabric.controller), workload, 0, 7, run, lambda _: None)
+    return run.bytes[0], workload, run
+
+
+def assert_arrived(check: ByteCheck, workload: Workload, run: Run) -> None:
+    """All of it, once, between the right GPUs, and through the rail switches no more and no less."""
+    assert (check.pairs_wrong, check.delivered_bytes) == (0, check.asked_bytes), workload.label
+    found: dict[tuple[str, str], int] = {}
+    for flow in run.flows:
+        found[flow.src, flow.dst] = found.get((flow.src, flow.dst), 0) + flow.delivered
+    rails = workload.schedule.rails
+    names = {n: f"d{n // rails}g{n % rails}" for n in range(workload.schedule.gpus)}
+    assert found == {(names[s], names[d]): size for (s, d), size in workload.schedule.matrix.items()}, workload.label
+    assert check.rail_port_bytes == pytest.approx(check.rail_expected_bytes, rel=HEADERS), workload.label
+
+
+def test_all_algorithms_are_tried() -> None:
+    tried = [ALGORITHMS[data["collective"]][data["algorithm"]] for data in SPECS]
+    known: list[Collective] = [*ALL_TO_ALLS, *CHUNKED]
+    assert sorted(tried) == sorted(known)
+
+
+@pytest.mark.parametrize("kind", sorted(POLICIES))
+@pytest.mark.parametrize("side", [2, 3])
+def test_every_collective_arrives_as_its_matrix_says(kind: str, side: int) -> None:
+    fabric = build(kind, side, side)
+    for data in SPECS:
+        check, workload, run = run_on(fabric, {**data, "bytes": SIZES[data["collective"]]})
+        assert_arrived(check, workload, run)
+        crossing = cross_rail_bytes(workload.schedule)
+        assert crossing == 0 or data["algorithm"] == "direct"
+        if kind == "rail-optimized":
+            assert (check.cross_rail_bytes > crossing) == (crossing > 0)  # with headers, by the uplinks' counters
+        assert [m.metric for m in run.measurements if m.predicted] == ["completion_time"]
+
+
+@pytest.mark.parametrize("kind", ["rail-only", "rail-optimized"])
+def test_dense_training_sends_nothing_between_rails_and_experts_do(kind: str) -> None:
+    fabric = build(kind, 4, 4)
+    for data in ({"kind": "gpt", "compute": 0.05}, {"kind": "moe", "compute": 0.05, "all_to_alls": 2}):
+        check, workload, run = run_on(fabric, {**data, "duration": "1s"})
+        assert_arrived(check, workload, run)
+        spines = kind == "rail-optimized"
+        assert (check.cross_rail_bytes > 0) == (spines and data["kind"] == "moe")
+        assert [m.metric for m in run.measurements].count("iteration_time") == 1

@@ -1,0 +1,80 @@
+"""A replay that can't be finished ends, soon, and says why."""
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+
+import psutil
+import pytest
+
+from tests.emulation.fabrics import build, eventually
+from topologies.addresses import Gpu
+from topologies.errors import RailyardError
+from workloads.plain import collective_schedule
+from workloads.replay.job import Windows
+from workloads.replay.run import Replay, replay
+
+pytestmark = pytest.mark.capsule
+
+WINDOWS = Windows(200_000, 200_000)
+SECONDS_OF_BYTES = 30_000_000  # 2.4 s at 100 Mbit/s
+
+
+def workers() -> list[int]:
+    return [p.pid for p in psutil.Process().children() if "workloads.replay.worker" in p.cmdline()]
+
+
+def while_it_runs(do: Callable[[], None]) -> Callable[[int], None]:
+    """For `replay`'s progress: does it once some bytes have arrived."""
+    done: list[bool] = []
+
+    def progress(delivered: int) -> None:
+        if delivered and not done:
+            done.append(True)
+            do()
+
+    return progress
+
+
+def test_a_worker_that_dies_ends_it_for_all() -> None:
+    """The others learn of it by their connections: nobody waits for the deadline."""
+    build("rail-only", 2, 2)
+    schedule = collective_schedule("all-to-all-in-rail", 2, 2, SECONDS_OF_BYTES)
+    begun = time.monotonic()
+    with pytest.raises(RailyardError, match="a replay worker died"):
+        replay(schedule, WINDOWS, 1, 600.0, while_it_runs(lambda: os.kill(workers()[0], signal.SIGKILL)))
+    assert time.monotonic() - begun < 30
+    assert workers() == []
+
+
+def test_what_a_cut_link_keeps_back_is_missing_at_the_deadline() -> None:
+    fabric = build("rail-only", 2, 2, reroute=False, backups=False)
+    schedule = collective_schedule("all-to-all-in-rail", 2, 2, SECONDS_OF_BYTES // 4)
+    cut = while_it_runs(lambda: fabric.set_link(Gpu(0, 1), "down"))
+    done = replay(schedule, WINDOWS, 1, 3.0, cut)
+    assert done.broken
+    arrived = {pair for pair, size in schedule.matrix.items() if done.delivered_matrix.get(pair) == size}
+    assert arrived == {(0, 2), (2, 0)}, "by the other rail"
+
+
+def test_a_replay_that_is_interrupted_leaves_no_worker() -> None:
+    build("rail-only", 2, 2)
+    schedule = collective_schedule("all-to-all-in-rail", 2, 2, SECONDS_OF_BYTES)
+    timer = threading.Timer(1.0, os.kill, [os.getpid(), signal.SIGINT])
+    timer.start()
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    with pytest.raises(KeyboardInterrupt):
+        replay(schedule, WINDOWS, 1)
+    eventually(lambda: workers() == [])
+
+
+def test_the_same_seed_fills_transfers_alike_and_spans_begin_at_the_start() -> None:
+    build("rail-only", 2, 2)
+    schedule = collective_schedule("all-to-all-in-rail", 2, 2, 100_000)
+    told: list[int] = []
+    done: Replay = replay(schedule, WINDOWS, 1, started=told.append)
+    assert done.start_ns == told[0]
+    assert done.spans.keys() == set(range(len(schedule.tasks)))
+    assert all(done.start_ns <= start < end <= done.end_ns for start, end in done.spans.values())
