@@ -4,6 +4,8 @@
 Kept readable to old Pythons, so that one that can't run Railyard can say what to type instead.
 """
 
+import os
+import shlex
 import sys
 from pathlib import Path
 
@@ -13,8 +15,9 @@ OURS = ("controller", "experiments", "failure", "results", "topologies", "worklo
 
 def wrong_python(why: str) -> int:
     """One line with what to type instead; exit status 3, for something that the machine lacks."""
-    python, arguments = HOME / ".venv" / "bin" / "python", " ".join(sys.argv[1:])
-    instead = f"{python} {HOME / 'run_experiment.py'}" if python.exists() else f"sudo {HOME / 'script' / 'run'}"
+    python, arguments = HOME / ".venv" / "bin" / "python", shlex.join(sys.argv[1:])
+    sudo = "sudo " if os.geteuid() == 0 else ""
+    instead = f"{sudo}{python} {HOME / 'run_experiment.py'}" if python.exists() else f"sudo {HOME / 'script' / 'run'}"
     print(f"error: {sys.executable} {why}; type: {instead} {arguments}".rstrip(), file=sys.stderr)
     return 3
 

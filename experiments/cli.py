@@ -85,7 +85,7 @@ def run_command(
     name: Name,
     overrides: Overrides,
     out: Annotated[Path | None, typer.Option(help="The folder to write (default: runs/<utc time>-NAME).")] = None,
-    seed: Annotated[int | None, typer.Option(help="The same seed gives the same traffic and faults.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Of the bytes that are sent; kept in spec.yaml.")] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress, no summary.")] = False,
 ) -> int:
     """Run an experiment and write its folder: tables, figures, report.html."""
@@ -148,9 +148,9 @@ def describe(name: Name) -> None:
     rest = {key: value for key, value in resolved(spec).items() if key not in ("title", "description")}
     print(yaml.safe_dump(rest, sort_keys=False, allow_unicode=True, width=1000), end="")
     console.print(f"\nrun it: sudo script/run run {name}", highlight=False)
-    console.print(
-        f"change it: cp {catalogue.path_of(name)} mine.yaml; sudo script/run run ./mine.yaml", highlight=False
-    )
+    if name in catalogue.names():
+        start = f"cp {catalogue.path_of(name)} mine.yaml; sudo script/run run ./mine.yaml"
+        console.print(f"change it: {start}", highlight=False)
 
 
 @app.command()
@@ -176,7 +176,8 @@ def report(run: Annotated[Path, typer.Argument(metavar="DIR", help="A run's fold
     from results import store, summary
 
     loaded = store.load(run)
-    store.save_drawn(loaded, run)
+    with folder.told("DIR", run):
+        store.save_drawn(loaded, run)
     summary.print_summary(loaded, _console())
     print(run / "report.html")
 

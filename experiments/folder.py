@@ -25,7 +25,7 @@ def default(name: str) -> Path:
 
 def check(out: Path) -> None:
     """BadInput or MachineLacks if a run can't write there without losing anything."""
-    with _telling(out):
+    with told("--out", out):
         check_visible("--out", out)
         if out.is_symlink() and not out.exists():
             raise BadInput("--out", str(out), "is a link to nowhere: choose another folder")
@@ -39,6 +39,8 @@ def check(out: Path) -> None:
         if not os.access(there, os.W_OK | os.X_OK):
             raise BadInput("--out", str(out), f"can't be made: {there} is not yours to write, so choose another folder")
         disk = os.statvfs(there)
+        if disk.f_blocks == 0:
+            raise BadInput("--out", str(out), f"can't be made: {there} holds no files, so choose another folder")
         free = disk.f_bavail * disk.f_frsize
         if free < LEAST_FREE or (disk.f_files and not disk.f_favail):
             remedy = f"free some, or choose a folder on another disk with --out (df -h {there} shows what is left)"
@@ -52,7 +54,7 @@ _NEED: Final = format_size(LEAST_FREE, 2)
 def made(out: Path) -> Iterator[Path]:
     """The folder, made with its parents. What was made and is still empty afterwards goes; the rest is handed over."""
     missing = [path for path in (out, *out.absolute().parents) if not path.exists()]
-    with _telling(out):
+    with told("--out", out):
         out.mkdir(parents=True, exist_ok=True)
     try:
         yield out.resolve()
@@ -65,8 +67,8 @@ def made(out: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def _telling(out: Path) -> Iterator[None]:
-    """What the system says of the path becomes one line."""
+def told(field: str, out: Path) -> Iterator[None]:
+    """What the system says of a path becomes one line that names the field."""
     try:
         yield
     except OSError as error:
@@ -74,9 +76,9 @@ def _telling(out: Path) -> Iterator[None]:
             raise MachineLacks(
                 f"the disk is full: {out} can't be made", "free some, or choose another --out"
             ) from error
-        raise BadInput("--out", str(out), f"can't be used: {(error.strerror or str(error)).lower()}") from error
+        raise BadInput(field, str(out), f"can't be used: {(error.strerror or str(error)).lower()}") from error
     except ValueError as error:
-        raise BadInput("--out", str(out), f"is no path: {error}") from error
+        raise BadInput(field, str(out), f"is no path: {error}") from error
 
 
 def _hand_over(top: Path) -> None:

@@ -11,6 +11,7 @@ from matplotlib.axes import Axes
 from rich.console import Console
 from rich.table import Table
 
+from experiments.folder import told
 from experiments.spec import ExperimentSpec, nominal_plan
 from results import format as fmt
 from results import plots
@@ -88,10 +89,12 @@ def write(rows: Sequence[Prediction], name: str, folder: Path) -> tuple[Path, Pa
     files = {folder / f"{name}.csv": to_csv(rows), folder / f"{name}.png": to_png(rows, name)}
     for path, content in files.items():
         if path.exists() and path.read_bytes() != content:
-            raise BadInput("--out", str(folder), f"has another {path.name} already, which is left as it is")
-    folder.mkdir(parents=True, exist_ok=True)
-    for path, content in files.items():
-        path.write_bytes(content)
+            allowed = f"has another {path.name} already, which is left as it is: choose another --out"
+            raise BadInput("--out", str(folder), allowed)
+    with told("--out", folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        for path, content in files.items():
+            path.write_bytes(content)
     first, second = files
     return first, second
 

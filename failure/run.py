@@ -83,14 +83,18 @@ def _judge(
     whole, affected = _traces(talk, log, begun_ns, end_ns)
     warm, bite = (int(at / (BIN_MS * 1e6)) for at in (WARM_UP_S * 1e9, fault_ns - begun_ns))
     before = float(affected[warm:bite].mean())
+    first_ms = first_packet_ms(log.probes, fault_ns, repair_ns)
+    goodput_ms = restored_ms(affected, begun_ns, fault_ns, repair_ns, before)
+    if first_ms is not None and goodput_ms is not None:
+        goodput_ms = max(goodput_ms, first_ms)  # bins are coarse: goodput can't be back before the first packet
     sending_ends_ns = repair_ns + int(AFTER_S * 1e9)
     return FaultRun(
         fault_ns=fault_ns,
         repair_ns=repair_ns,
         detect_ms=step_ms(events, {"port-down", "switch-down"}, fault_ns, repair_ns),
         reroute_ms=step_ms(events, {"rerouted"}, fault_ns, repair_ns),
-        first_packet_ms=first_packet_ms(log.probes, fault_ns, repair_ns),
-        goodput_ms=restored_ms(affected, begun_ns, fault_ns, repair_ns, before),
+        first_packet_ms=first_ms,
+        goodput_ms=goodput_ms,
         back_ms=restored_ms(affected, begun_ns, repair_ns, sending_ends_ns, before),
         lost_bytes=log.lost_bytes,
         probes_lost=sum(len(p.lost(0, 1 << 62)) for p in log.probes),

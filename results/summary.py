@@ -122,7 +122,7 @@ def print_summary(run: Run, console: Console) -> None:
     for reason in judgement.reasons[:_REASONS]:
         console.print(Text(f"  {reason}"), no_wrap=True, overflow="ellipsis", highlight=False)
     if len(judgement.reasons) > _REASONS:
-        console.print(f"  … {len(judgement.reasons) - _REASONS} more reasons", highlight=False)
+        console.print(f"  … and {len(judgement.reasons) - _REASONS} more", highlight=False)
     if measured := times(rows):
         console.print(_times_table(console, measured, list(labels(run).values()), slowdowns(run, rows)))
     for slow in [s for s in slowdowns(run, rows) if s.is_all_to_all][:_SLOW_LINES]:

@@ -63,7 +63,6 @@ def test_with_rerouting_each_fault_is_recovered_from_before_its_repair(kind: str
         if kind == "rail-only" or fault != "gpu-crash":  # on spines nobody else's traffic goes through a GPU
             assert seen.reroute_ms is not None
             assert seen.detect_ms < seen.reroute_ms
-            assert seen.probes_lost > 0
         else:
             assert seen.probes_lost == 0
         assert (seen.lost_bytes, seen.broken) == (0, ()), fault
@@ -90,10 +89,11 @@ def test_goodput_is_seen_to_fall_and_to_come_back() -> None:
     by_time = dict(zip(seen.t_ms, seen.affected_bps, strict=True))
     before = [bps for ms, bps in by_time.items() if -300 < ms < -100]
     meanwhile = [bps for ms, bps in by_time.items() if 50 < ms < 450]
-    assert min(before) > 0
-    assert max(meanwhile) == 0
+    assert sum(before) > 0
+    assert meanwhile
+    assert sum(meanwhile) == 0
     assert sum(bps for ms, bps in by_time.items() if ms > 600) > 0
-    assert max(seen.bps) > max(seen.affected_bps)
+    assert sum(seen.bps) > sum(seen.affected_bps)
 
 
 @pytest.mark.parametrize(("kind", "target"), FAULTS)

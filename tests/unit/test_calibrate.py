@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controller.paths import default_path
-from topologies.calibrate import samples
+from topologies.calibrate import LEAST_S, SEGMENTS, samples, seconds_for
 from topologies.net import FabricNet
 from topologies.plan import make_plan
 from topologies.spec import POLICIES, parse_fabric
@@ -33,3 +33,11 @@ def test_a_flow_over_each_class_of_link_and_no_two_over_the_same(
             assert default_path(plan.policy, sample.src, sample.dst).kind == kinds[sample.link_class]
         rate = plan.hb_bps if sample.link_class == "hb" else plan.rail_bps
         assert 0.9 * rate < sample.expected_bps < rate
+
+
+@given(rate=st.floats(1e5, 1e12))
+def test_slow_links_are_measured_for_longer_and_none_too_shortly(rate: float) -> None:
+    seconds = seconds_for(rate)
+    assert seconds >= LEAST_S
+    assert seconds * rate / 8 >= SEGMENTS * 65536
+    assert seconds == LEAST_S or (seconds - 1) * rate / 8 < SEGMENTS * 65536

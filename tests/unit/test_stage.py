@@ -28,6 +28,7 @@ class Net:
     def __init__(self, plan: Plan, datapath: str, controller: "Controller", backups: bool) -> None:
         self.plan, self.datapath, self.controller, self.backups = plan, datapath, controller, backups
         self.build_s = self.stop_s = 0.0
+        self.switch_buffers = True
         self.steps: list[str] = []
 
     def start(self) -> None:
@@ -68,6 +69,7 @@ def test_a_fabric_is_recorded_once_and_what_its_controller_told_each_time() -> N
     told = [Event(5, "controller", "ready", {"fabric": "one"})]
     told += [Event(7, "controller", "port-down", {"fabric": "one", "switch": "rail0"})]
     assert run.events == told * 2
+    assert run.provenance == {"switch_buffers": True}
 
 
 def test_a_fabric_without_spines_has_no_uplinks() -> None:
