@@ -140,8 +140,9 @@ def test_gpus_that_wait_for_nothing_do_not_wait_for_others() -> None:
 
 
 def test_first_come_first_served_on_a_connection() -> None:
-    """Larger than what a socket takes at once, so that they queue; the last to come is the first to be asked for."""
-    tasks = [Compute(0, 0.01, 0), *(Transfer(0, 1, 400_000, 0) for _ in range(4)), Transfer(0, 1, 10, 0, (0,))]
+    """Each is larger than what a socket takes at once, so they queue."""
+    tasks: list[Task] = [Compute(0, 0.01, 0), *(Transfer(0, 1, 400_000, 0) for _ in range(4))]
+    tasks.append(Transfer(0, 1, 10, 0, (0,)))
     seen, _ = play(of_tasks(*tasks), 1)
     assert sorted(seen.delivered, key=seen.ended_ns.__getitem__) == [1, 2, 3, 4, 5]
     assert list(seen.started_ns) == [0, 1, 2, 3, 4, 5]
