@@ -122,13 +122,14 @@ def test_port_counters_are_of_this_replay_alone(kind: str, no_fabric: dict[str, 
     switch = plan.switches[0].name
     controller.carried(switch, GPU_PORT, rx_bytes=1000, tx_bytes=77)
     if plan.uplinks:
+        controller.carried("spine0", 1, rx_bytes=9, tx_bytes=9)
         controller.carried(switch, FIRST_UPLINK, rx_bytes=88, tx_bytes=500)
-        controller.carried("spine0", 1, rx_bytes=99_999, tx_bytes=99_999)
 
     def meanwhile() -> None:
         controller.carried(switch, GPU_PORT, rx_bytes=1_500_000, tx_bytes=99)
         if plan.uplinks:
             controller.carried(switch, FIRST_UPLINK, rx_bytes=99, tx_bytes=700)
+            controller.carried("spine0", 1, rx_bytes=99_999, tx_bytes=99_999)
 
     workload = workload_on(plan, ALL_TO_ALL)
     no_fabric.update(meanwhile=meanwhile, replay=replay_of(workload.schedule))
