@@ -65,6 +65,7 @@ class _Worker:
         self.delivered = 0
         self.outcome: Outcome | None = None
         self.error: Exception | None = None
+        self.follower = threading.Thread(target=self._follow, daemon=True)
         self.tell(job)
 
     def tell(self, what: object) -> None:
@@ -85,7 +86,7 @@ class _Worker:
             raise RailyardError(f"replay: {said}") from said
         return said
 
-    def follow(self) -> None:
+    def _follow(self) -> None:
         """In a thread: read progress until the outcome."""
         try:
             while self.outcome is None:
@@ -100,6 +101,8 @@ class _Worker:
     def end(self) -> None:
         self._process.kill()
         self._process.wait()
+        if self.follower.is_alive():
+            self.follower.join()  # it reads the end of what the process said; closing under it would not do
         for pipe in (self._process.stdin, self._process.stdout):
             if pipe:
                 with suppress(BrokenPipeError):  # what it never read
@@ -132,10 +135,9 @@ def replay(
         for worker in workers:
             worker.tell(("go", start_ns, start_ns + int(deadline_s * 1e9)))
         started(start_ns)
-        threads = [threading.Thread(target=worker.follow, daemon=True) for worker in workers]
-        for thread in threads:
-            thread.start()
-        while any(thread.is_alive() for thread in threads):
+        for worker in workers:
+            worker.follower.start()
+        while any(worker.follower.is_alive() for worker in workers):
             time.sleep(0.1)
             progress(sum(worker.delivered for worker in workers))
         return _gather(schedule, start_ns, workers)
