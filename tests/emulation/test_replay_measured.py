@@ -1,0 +1,64 @@
+"""What is noted beside a replay: TCP's segments and losses, the patience that TCP is given, and given back."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.emulation.fabrics import Fabric, build, eventually
+from topologies import namespaces
+from topologies.addresses import Gpu
+from topologies.counters import count
+from topologies.patience import SETTINGS, patient
+
+pytestmark = pytest.mark.capsule
+
+SIZE = 500_000
+
+
+def send(fabric: Fabric, src: Gpu, dst: Gpu) -> None:
+    (connection,) = fabric.connect(src, dst, 1)
+    connection.settimeout(1.0)
+    sent = 0
+    while sent < SIZE:  # nobody reads: the rest stays in the kernel's buffers
+        try:
+            sent += connection.send(bytes(65536))
+        except TimeoutError:
+            return
+
+
+def settings_of(gpu: Gpu) -> dict[str, str]:
+    known = [key for key in SETTINGS if Path("/proc/sys", key).exists()]
+    with namespaces.inside(gpu.name):
+        return {key: Path("/proc/sys", key).read_text().strip() for key in known}
+
+
+def test_segments_are_counted_and_on_whole_links_none_is_lost() -> None:
+    fabric = build("rail-only", 2, 2)
+    before = count(fabric.net)
+    send(fabric, Gpu(0, 1), Gpu(1, 1))
+    spent = count(fabric.net).since(before)
+    assert spent.segments > 3
+    assert (spent.retransmits, spent.drops) == (0, 0)
+
+
+def test_what_a_cut_link_swallows_is_counted_as_sent_again() -> None:
+    fabric = build("rail-only", 2, 2, reroute=False, backups=False)
+    (connection,) = fabric.connect(Gpu(0, 1), Gpu(1, 1), 1)
+    before = count(fabric.net)
+    fabric.set_link(Gpu(1, 1), "down")  # the far one: the sender sees its carrier, and tries
+    connection.send(bytes(1000))
+    eventually(lambda: count(fabric.net).since(before).retransmits > 0)
+
+
+def test_patience_lasts_as_long_as_it_is_asked_for() -> None:
+    fabric = build("rail-only", 2, 2)
+    names = [gpu.name for gpu in fabric.gpus]
+    before = settings_of(Gpu(0, 1))
+    with patient(names):
+        meanwhile = settings_of(Gpu(0, 1))
+    assert meanwhile == {key: str(SETTINGS[key]) for key in before}
+    assert meanwhile != before
+    assert settings_of(Gpu(0, 1)) == before
+    with pytest.raises(KeyboardInterrupt), patient(names):
+        raise KeyboardInterrupt
+    assert settings_of(Gpu(0, 1)) == before
