@@ -21,7 +21,7 @@ class Talkers:
 
 
 def talkers(plan: Plan, crosses: Callable[[Gpu, Gpu], bool], dead: Collection[Gpu], probes: int = 3) -> Talkers:
-    """Each GPU streams to the next domain, on its rail and to the next rank; some pairs that `crosses` are probed.
+    """Each GPU streams to the next domain, by turns on its rail and to the next rank; some that `crosses` are probed.
 
     GPUs in `dead` neither stream nor are probed: what counts is what their absence does to the others. One of three
     probes stays on its rail, the rest change rails; the probed pairs stream too, so that goodput is of more than one.
@@ -35,9 +35,8 @@ def talkers(plan: Plan, crosses: Callable[[Gpu, Gpu], bool], dead: Collection[Gp
     probed = on_rail + _spread(other, probes - len(on_rail))
     next_ones = [
         (src, dst)
-        for shift in (0, 1)
         for src in alive
-        if (dst := Gpu((src.domain + 1) % domains, (src.rank + shift) % rails)) not in dead
+        if (dst := Gpu((src.domain + 1) % domains, (src.rank + src.domain % 2) % rails)) not in dead
     ]
     streams = tuple(dict.fromkeys(next_ones + probed))
     return Talkers(streams, frozenset(pair for pair in streams if crosses(*pair)), tuple(probed))
