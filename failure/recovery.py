@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 BIN_MS: Final = 20.0
-STEADY_BINS: Final = 5  # so long is goodput averaged over, before it counts as down or as back
+STEADY_BINS: Final = 10  # so long is goodput averaged over: with three streams a send more or less is then 3% of it
 RESTORED: Final = 0.95
 SAME_OUTAGE: Final = 20  # probes: losses closer than this belong to one outage
 IN_FLIGHT_NS: Final = 20_000_000

@@ -110,7 +110,9 @@ def test_smoothing_keeps_length_level_and_bounds(values: list[int], level: int) 
 
 
 def test_smoothing_looks_ahead() -> None:
-    assert smooth(np.array([0.0, 0, 0, 0, 5, 5])).tolist() == pytest.approx([1.0, 2.0, 3.0, 4.0, 5.0, 5.0])
+    n = STEADY_BINS
+    trace = np.array([0.0] * (n - 1) + [n, n])
+    assert smooth(trace).tolist() == pytest.approx([min(i + 1, n) for i in range(n + 1)])
 
 
 def restored(*values: float, since: int = 5, until: int = 20, before: float = 100.0) -> float | None:
@@ -125,7 +127,7 @@ def test_goodput_is_restored_when_it_is_first_back_at_95_percent_for_a_while() -
     assert restored(*steady) == 0.0
     assert restored(*steady, *[0.0] * 7) == 7.0
     assert restored(*steady, *[0.0] * 3, 96.0, 96.0, 96.0, 96.0, 96.0) == 3.0
-    assert restored(*steady, *[0.0] * 3, *[94.0] * 5) == 4.0  # four of 94 and one of 100 are above 95 on average
+    assert restored(*steady, *[0.0] * 3, *[94.0] * 10) == 5.0  # eight of 94 and two of 100 are above 95 on average
     assert restored(*steady, *[0.0] * 3, *[50.0] * 5) == 8.0
     assert restored(*steady, *[100.0] * 7, *[0.0] * 4) == 11.0  # the hole comes later
     assert restored(*steady, *[50.0] * 25) is None
