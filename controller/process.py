@@ -6,10 +6,12 @@ Out: {"ns": monotonic, "what": ..., "detail": {...}}. It ends when its input doe
 """
 
 import json
+import os
 import socket
 import sys
 import threading
 import time
+from contextlib import suppress
 from typing import Any
 
 from controller.agent import RouteAgent
@@ -62,6 +64,8 @@ class _Process:
 
 
 def main() -> None:
+    with suppress(PermissionError):  # an ordinary user may not
+        os.nice(-15)  # a real control plane has processors of its own, and doesn't queue behind the traffic
     process = _Process()
     for line in sys.stdin:
         process.obey(json.loads(line))
