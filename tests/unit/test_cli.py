@@ -213,7 +213,8 @@ def test_a_prediction_never_overwrites_something_else(tmp_path: Path, capsys: py
     capsys.readouterr()
     assert cli.main(line) == 2
     assert capsys.readouterr().err == (
-        f"error: --out: {str(tmp_path)!r} has another collectives.csv already, which is left as it is: choose another --out\n"
+        f"error: --out: {str(tmp_path)!r} has another collectives.csv already, "
+        "which is left as it is: choose another --out\n"
     )
     assert (tmp_path / "collectives.csv").read_text() == "my notes"
 
