@@ -42,9 +42,9 @@ def switch_buffer_rules(interfaces: Iterable[str]) -> str:
 
     A userspace Open vSwitch sends on all its ports through one packet socket, and the kernel charges every frame that
     waits in any of its shapers to that socket: 212,992 bytes in all by default, a limit that only the whole machine
-    can raise. So two flows that meet at one port made the switch drop frames of all ports. Here each frame is copied as it leaves (the bytes are shared, and the copy belongs to
-    nobody), the copy waits in the shaper, and the original ends at once, in an interface that is down. Its mark tells
-    the copy apart.
+    can raise. So two flows that meet at one port made the switch drop frames of all ports. Here each frame is copied
+    as it leaves (the bytes are shared, and the copy belongs to nobody), the copy waits in the shaper, and the original
+    ends at once, in an interface that is down. Its mark tells the copy apart.
     """
     devices = ", ".join(interfaces)
     return (
