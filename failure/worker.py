@@ -1,5 +1,5 @@
 """The process that makes the traffic of a fault: paced TCP streams and 1 kHz UDP probes, in one loop of a millisecond
-a turn.
+a turn, on average: turns come a little early or late at random, so as not to fall in step with the kernel's tick.
 
 `python -m failure.worker`: a TrafficJob comes in, then "go", then ("stop", drain_s); "connected" goes out, then a
 TrafficLog.
@@ -7,6 +7,7 @@ TrafficLog.
 
 import gc
 import pickle
+import random
 import select
 import socket
 import struct
@@ -21,6 +22,7 @@ from topologies import namespaces
 from topologies.limits import allow_open_files
 
 TURN_NS: Final = 1_000_000
+JITTER: Final = 0.4  # of a turn, at most
 STREAM_TURNS: Final = 20  # a stream sends once in so many turns: small frames at a high rate cost the switches a core
 WINDOW: Final = 64_000
 CONNECT_S: Final = 10.0
@@ -180,7 +182,7 @@ class _Loop:
             while next_ns <= now:
                 self._probes.send()
                 self._streams.send(turn)
-                turn, next_ns = turn + 1, next_ns + TURN_NS
+                turn, next_ns = turn + 1, next_ns + int(TURN_NS * random.uniform(1 - JITTER, 1 + JITTER))
             if self._serve((next_ns - time.monotonic_ns()) / 1e9):
                 self._epoll.unregister(self._stop_fd)
                 _, drain_s = pickle.load(sys.stdin.buffer)
