@@ -17,6 +17,7 @@ from rich.table import Table
 from experiments import catalogue, folder, inside, live, measure
 from experiments.budget import check_budget
 from experiments.spec import ExperimentSpec, load, resolved
+from results.published.catalogue import FIGURES
 from topologies import capsule, inner
 from topologies.errors import MachineLacks, RailyardError
 from topologies.machine import Machine, detect, require
@@ -126,16 +127,22 @@ def _again() -> list[str]:
 
 @app.command("list")
 def list_command() -> None:
-    """The named experiments."""
+    """The named experiments, and the figures and tables that `predict` computes anew."""
     table = Table(box=None, pad_edge=False)
-    for column in ("NAME", "SHOWS", "FABRICS", "GPUS", "WORKLOADS", "FAULTS"):
-        table.add_column(column, justify="right" if column in ("GPUS", "WORKLOADS", "FAULTS") else "left")
+    for column in ("RUN", "SHOWS", "FABRICS", "GPUS", "REPLAYS", "FAULTS"):
+        table.add_column(column, justify="right" if column in ("GPUS", "REPLAYS", "FAULTS") else "left")
     for name in catalogue.names():
         spec = load(name)
         sizes = ", ".join(dict.fromkeys(str(fabric.gpus) for fabric in spec.fabrics))
         runs = len(spec.fabrics) * len(spec.workloads) * spec.repeats
         table.add_row(name, spec.title, ", ".join(spec.labels), sizes, str(runs), str(spec.fault_runs))
-    _console().print(table)
+    figures = Table(box=None, pad_edge=False)
+    figures.add_column("PREDICT")
+    figures.add_column("SHOWS, BESIDE WHAT THE PAPERS STATE")
+    for name, shows in FIGURES.items():
+        figures.add_row(name, shows)
+    console = _console()
+    console.print(table, "", figures)
 
 
 @app.command()
@@ -155,19 +162,29 @@ def describe(name: Name) -> None:
 
 @app.command()
 def predict(
-    name: Name,
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="NAME|FILE|FIGURE",
+            help="An experiment, or a figure or table of the papers: fig8, table2 (`list` shows all).",
+        ),
+    ],
     overrides: Overrides,
     out: Annotated[Path, typer.Option(help="The folder for NAME.csv and NAME.png.")] = Path(),
     seed: Annotated[int | None, typer.Option(help="Changes no formula.", hidden=True)] = None,
-) -> None:
+) -> int:
     """What the formulas say, without running anything; writes NAME.csv and NAME.png. No root needed."""
     from experiments import predict as prediction  # takes a second to load
+    from experiments import published
 
+    if name in FIGURES:
+        return published.show(name, overrides, out, _console())
     spec = load(name, overrides, seed)
     rows = prediction.predictions(spec)
     files = prediction.write(rows, spec.name, out)
     prediction.print_table(spec, rows, _console())
     print(*files, sep="\n")
+    return 0
 
 
 @app.command()

@@ -85,8 +85,13 @@ def _equation(phase: Phase, fabric: FabricSpec) -> str:
 
 
 def write(rows: Sequence[Prediction], name: str, folder: Path) -> tuple[Path, Path]:
-    """NAME.csv and NAME.png. BadInput if that would overwrite a file that holds something else."""
-    files = {folder / f"{name}.csv": to_csv(rows), folder / f"{name}.png": to_png(rows, name)}
+    """NAME.csv and NAME.png."""
+    return save(name, to_csv(rows), to_png(rows, name), folder)
+
+
+def save(name: str, table: bytes, picture: bytes, folder: Path) -> tuple[Path, Path]:
+    """Write NAME.csv and NAME.png. BadInput if that would overwrite a file that holds something else."""
+    files = {folder / f"{name}.csv": table, folder / f"{name}.png": picture}
     for path, content in files.items():
         if path.exists() and path.read_bytes() != content:
             allowed = f"has another {path.name} already, which is left as it is: choose another --out"

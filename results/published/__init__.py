@@ -1,0 +1,1 @@
+"""The papers' figures and tables, computed anew: one module each, all with the same outcome, a `Figure`."""
