@@ -2,9 +2,11 @@
 
 import json
 import os
+import random
 import shutil
 import signal
 import tempfile
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,6 +35,7 @@ FILES = {
     "provenance.json", "report.html", "timeline.json", "run.json",
 }  # fmt: skip
 RUN_S = 60.0
+WHOLE_RUN_S = 11.0  # the small experiment on an idle machine, roughly: when to kill it
 BELIEVABLE = "the emulation is believable"  # the one check that a busy machine may fail
 
 
@@ -158,6 +161,23 @@ def test_kill_9_while_something_is_broken_leaves_nothing(everybodys: Path, slow:
         os.kill(run.process.pid, signal.SIGKILL)
         run.process.wait()
         assert_as_before(before)
+
+
+def test_kill_9_of_a_run_at_ten_random_moments_leaves_nothing(everybodys: Path, slow: float) -> None:
+    """While it builds, calibrates, replays, breaks, repairs, takes down: wherever the dice say."""
+    before, seed = machine_state(), random.randrange(1_000_000)
+    dice = random.Random(seed)
+    for number in range(10):
+        delay_s = dice.uniform(0.2, WHOLE_RUN_S * slow)
+        line = ["run", str(everybodys / "small.yaml"), "--quiet", "--out", str(everybodys / f"killed{number}")]
+        with Program([*RUN_EXPERIMENT, *line]) as run:
+            time.sleep(delay_s)
+            os.kill(run.process.pid, signal.SIGKILL)
+            run.process.wait()
+            try:
+                assert_as_before(before)
+            except AssertionError as left:
+                raise AssertionError(f"killed after {delay_s:.3f} s (seed {seed}): {left}") from left
 
 
 def command(process: psutil.Process) -> list[str]:
