@@ -16,6 +16,7 @@ from topologies.capsule import MARKER, RUN
 from topologies.errors import BadInput, MachineLacks, near_miss
 from topologies.machine import BOOTSTRAP, SEARCH_PATH
 from topologies.namespaces import NETNS_DIR
+from topologies.ovs import OVS_DIR
 from topologies.units import format_time
 
 
@@ -91,6 +92,7 @@ def execute(wanted: str, node: str, command: Sequence[str]) -> NoReturn:
     user = [] if os.geteuid() == 0 else ["--user", "--preserve-credentials"]
     network = f"--net=/proc/{run.pid}/root{NETNS_DIR}/{node}"
     os.environ["PATH"] = SEARCH_PATH
+    os.environ["OVS_RUNDIR"] = os.environ["OVS_DBDIR"] = str(OVS_DIR / node)  # so that ovs-vsctl finds this switch
     os.execv(program, [program, f"--target={run.pid}", *user, "--mount", "--pid", network, "--", *command])
 
 

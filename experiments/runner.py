@@ -46,6 +46,8 @@ def run_experiment(spec: ExperimentSpec, folder: Path, console: Console | None) 
         run.duration_s = time.monotonic() - begun
         if run.fabrics or run.measurements or run.recoveries:
             store.save(run, folder)
+            if run.interrupted and console:
+                console.print("interrupted: what was measured until then is kept", highlight=False)
     if console:
         summary.print_summary(run, console)
     return 0 if summary.summarise(run)["passed"] else 1

@@ -206,7 +206,7 @@ def _slower(rows: Sequence[tuple[str, str, str]], slow: Sequence[Slowdown]) -> t
     found = [known.get(row) for row in rows]
     measured = tuple(fmt.change(s.measured) if s else fmt.NOTHING for s in found)
     formula = tuple(fmt.change(s.predicted) if s else fmt.NOTHING for s in found)
-    return _Column("slower by", measured), _Column("formula", formula, drop=2, style="dim")
+    return _Column("difference", measured), _Column("formula", formula, drop=2, style="dim")
 
 
 def _recovery_table(console: Console, rows: Sequence[RecoveryRow]) -> Table:

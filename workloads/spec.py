@@ -25,6 +25,7 @@ Efficiency = Annotated[float, Field(gt=0, le=1)]
 AllToAll = Literal["auto", "direct", "in-rail", "two-phase"]
 
 DEFAULT_DURATION_S: Final = 5.0
+LONGEST_S: Final = 3600
 ALGORITHMS: Final[dict[str, dict[str, Collective]]] = {
     "all-to-all": {
         "direct": "all-to-all",
@@ -48,6 +49,8 @@ class _Sized(Strict):
     def _one_of_both(cls, duration: float | None, info: ValidationInfo) -> float | None:
         if duration is not None and info.data.get("bytes") is not None:
             raise ValueError("can't be given together with bytes: one follows from the other")
+        if duration is not None and duration > LONGEST_S:
+            raise ValueError(f"must be {LONGEST_S} s or less")
         return duration
 
     @property
