@@ -17,7 +17,7 @@ from topologies.plan import Plan, make_plan
 from topologies.spec import FabricSpec, Strict, find_problems
 from topologies.units import Time, format_rate, format_time
 from workloads.build import build
-from workloads.spec import ALGORITHMS, KINDS, CollectiveSpec, WorkloadSpec, parse_workload
+from workloads.spec import ALGORITHMS, KINDS, CollectiveSpec, GptSpec, WorkloadSpec, parse_workload
 
 FaultKind = Literal["link-down", "rail-switch-crash", "gpu-crash"]
 NOMINAL_RAIL_BPS: Final = 100_000_000
@@ -100,7 +100,7 @@ class ExperimentSpec(Strict):
     @cached_property
     def workload_labels(self) -> tuple[str, ...]:
         """A name for each workload, the same on every fabric."""
-        return distinct_labels([_workload_name(w) for w in self.workloads], [{} for _ in self.workloads])
+        return distinct_labels([_workload_name(w) for w in self.workloads], [_sizes(w) for w in self.workloads])
 
     @property
     def fault_runs(self) -> int:
@@ -129,7 +129,7 @@ def distinct_labels(names: Sequence[str], traits: Sequence[Mapping[str, str]]) -
     for name, mine in zip(names, traits, strict=True):
         namesakes = [t for n, t in zip(names, traits, strict=True) if n == name]
         telling = [value for key, value in mine.items() if len({t[key] for t in namesakes}) > 1]
-        label = " ".join([name, *telling])
+        label = " ".join([name, *(t for t in telling if t)])
         numbered = (label if n == 1 else f"{label} {n}" for n in count(1))
         labels.append(next(choice for choice in numbered if choice not in labels))
     return tuple(labels)
@@ -141,6 +141,12 @@ def _workload_name(workload: WorkloadSpec) -> str:
     if workload.algorithm == "auto":
         return workload.collective
     return ALGORITHMS[workload.collective][workload.algorithm]
+
+
+def _sizes(workload: WorkloadSpec) -> dict[str, str]:
+    """What may set a workload apart from others of its name."""
+    batch = workload.global_batch if isinstance(workload, GptSpec) else None
+    return {"global_batch": f"batch {batch}" if batch else ""}
 
 
 SECTIONS: Final[Sections] = {key: frozenset[str]() for key in ExperimentSpec.model_fields} | {

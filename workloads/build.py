@@ -66,8 +66,9 @@ def _collective(spec: CollectiveSpec, fabric: FabricSpec, real: Rates, emulated:
 
 def _gpt(spec: GptSpec, fabric: FabricSpec, real: Rates, emulated: Rates, field: str) -> tuple[Schedule, Scale]:
     model = load_gpt(spec.model, f"{field}.model")
-    chosen = spec.parallelism or _default_parallelism(model, fabric)
-    placement = place(chosen, fabric.domains, fabric.rails, f"{field}.parallelism")
+    chosen = spec.parallelism or _default_parallelism(model, fabric, spec.global_batch)
+    given = f"{field}.parallelism" if spec.global_batch is None else field
+    placement = place(chosen, fabric.domains, fabric.rails, given)
     published_layers = model.layers // model.training.pipeline
     layers = spec.layers_per_stage or published_layers
     if layers % chosen.virtual_stages:
@@ -97,7 +98,7 @@ def _published(model: GptModel, field: str) -> Placement:
     return place(model.training, model.training.gpus // model.domain_gpus, model.domain_gpus, f"{field}: training")
 
 
-def _default_parallelism(model: GptModel, fabric: FabricSpec) -> Parallelism:
+def _default_parallelism(model: GptModel, fabric: FabricSpec, global_batch: int | None) -> Parallelism:
     """See `GptSpec`."""
     pipeline = next(p for p in range(2, fabric.domains + 1) if fabric.domains % p == 0)
     data = fabric.domains // pipeline
@@ -107,7 +108,7 @@ def _default_parallelism(model: GptModel, fabric: FabricSpec) -> Parallelism:
         pipeline=pipeline,
         data=data,
         micro_batch=micro_batch,
-        global_batch=MICRO_BATCHES * data * micro_batch,
+        global_batch=global_batch or MICRO_BATCHES * data * micro_batch,
     )
 
 

@@ -74,16 +74,24 @@ class GptSpec(_Training):
     """An iteration of a dense GPT. `bytes` is D of each AllGather and ReduceScatter as merged.
 
     Left out: t = the GPUs of an HB domain, p = the smallest divisor of the number of domains above 1, d = the rest,
-    four micro-batches of the model's own size; as many layers at a stage as in the published job. A pass (a
-    micro-batch through a stage, one way) has `pairs_per_pass` AllGather and ReduceScatter, which carry the bytes of
-    all its layers.
+    four micro-batches of the model's own size (or `global_batch`, in sequences, whatever d); as many layers at a stage
+    as in the published job. A pass (a micro-batch through a stage, one way) has `pairs_per_pass` AllGather and
+    ReduceScatter, which carry the bytes of all its layers.
     """
 
     kind: Literal["gpt"]
     model: str = "gpt-145.6b"
     parallelism: Parallelism | None = None
+    global_batch: Count | None = None
     layers_per_stage: Count | None = None
     pairs_per_pass: Count = 1
+
+    @field_validator("global_batch")
+    @classmethod
+    def _batch_given_once(cls, global_batch: int | None, info: ValidationInfo) -> int | None:
+        if global_batch is not None and info.data.get("parallelism") is not None:
+            raise ValueError("can't be given together with parallelism, which has its own")
+        return global_batch
 
 
 class MoeSpec(_Training):

@@ -8,6 +8,7 @@ import yaml
 from experiments import catalogue
 from experiments.spec import distinct_labels, load, parse, resolved
 from topologies.errors import BadInput
+from workloads.build import build
 
 FABRIC = {"kind": "rail-only"}
 MOE = {"kind": "moe", "duration": "2s"}
@@ -189,3 +190,21 @@ def test_workloads_have_names_that_are_the_same_on_every_fabric() -> None:
     workloads = [MOE, collective, {**collective, "algorithm": "in-rail"}, MOE]
     spec = parse(experiment(workloads=workloads))
     assert spec.workload_labels == ("moe-1.3b-128", "all-to-all", "all-to-all-in-rail", "moe-1.3b-128 2")
+
+
+def test_batches_set_workloads_apart() -> None:
+    names = ("gpt-145.6b batch 8", "gpt-145.6b batch 16", "gpt-145.6b batch 32", "gpt-145.6b batch 64")
+    assert load("sweep-batch").workload_labels == names
+
+
+def test_what_a_sweep_holds_still_is_still() -> None:
+    """Over domain sizes: bytes of each AllGather, sequences a step, and their computing time on all GPUs together."""
+    spec = load("sweep-domain-size")
+    jobs = [build(spec.workloads[0], fabric, 20_000_000, 240_000_000)[0].iteration for fabric in spec.fabrics]
+    seen = set()
+    for job, fabric in zip(jobs, spec.fabrics, strict=True):
+        assert job
+        gather = next(phase for phase in job.each_micro_batch if phase.name == "tp-all-gather")
+        replicas = fabric.gpus // (job.stages * fabric.rails)
+        seen.add((round(gather.data_bytes), replicas * job.micro_batches, round(job.compute_s * fabric.rails, 6)))
+    assert len(seen) == 1

@@ -38,6 +38,9 @@ def data_of(phases: tuple[Phase, ...]) -> dict[str, float]:
         ({"kind": "gpt", "compute": 1.5}, "workload.compute: 1.5 must be 1.0 or less"),
         ({"kind": "gpt", "duration": 3}, "workload.duration: 3 is not a time: write a number and one of ns, us, ms, s, "
          "min, such as 20ms"),
+        ({"kind": "gpt", "duration": "2000min"}, "workload.duration: '2000min' must be 3600 s or less"),
+        ({"kind": "gpt", "parallelism": {"tensor": 4, "pipeline": 2, "data": 2, "micro_batch": 1, "global_batch": 8},
+          "global_batch": 8}, "workload.global_batch: 8 can't be given together with parallelism, which has its own"),
         ({"kind": "moe", "all_to_alls": 0}, "workload.all_to_alls: 0 must be 1 or more"),
         ({"kind": "moe", "duration": "1s", "bytes": "1MB"}, "workload.duration: '1s' can't be given together with "
          "bytes: one follows from the other"),
