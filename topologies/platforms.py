@@ -1,21 +1,36 @@
-"""Real GPU platforms, to scale down from and project back to: bandwidth per GPU and direction.
+"""Real GPU platforms, to scale down from and project back to: a YAML file each in `topologies/systems`.
 
-Sources: DGX A100 and DGX H100 data sheets; Rail-only section II-A and III-B (GH200: 3.6 Tbps in, 400 Gbps out).
-The ratio C_F/C_S is all that decides the shape of a result; it is 12 for the A100 and 9 for the H100.
+The ratio C_F/C_S is all that decides the shape of a result; it is 12 for the A100 and 9 for the H100. Yours is a file
+with the same keys, given by its path wherever a platform's name is asked for.
 """
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Final
+
+from pydantic import Field, ValidationError, ValidationInfo, field_validator
+
+from topologies.errors import BadInput
+from topologies.strict import Strict, find_problems, is_path, read_yaml
+
+SYSTEMS: Final = Path(__file__).parent / "systems"
 
 
 @dataclass(frozen=True, slots=True)
 class Platform:
-    """C_F (`hb_bps`) and C_S (`rail_bps`) in bit/s per GPU and direction; peak dense 16-bit FLOP/s."""
+    """C_F (`hb_bps`) and C_S (`rail_bps`) in bit/s per GPU and direction; peak dense 16-bit FLOP/s; a GPU's memory.
+
+    `domain_gpus`: GPUs of an HB domain (K).
+    """
 
     name: str
     hb_bps: int
     rail_bps: int
     flops: float
+    memory_bytes: int
+    domain_gpus: int
 
     @property
     def ratio(self) -> float:
@@ -23,11 +38,50 @@ class Platform:
         return self.hb_bps / self.rail_bps
 
 
-PLATFORMS: Final = {
-    p.name: p
-    for p in (
-        Platform("a100", hb_bps=2_400_000_000_000, rail_bps=200_000_000_000, flops=312e12),
-        Platform("h100", hb_bps=3_600_000_000_000, rail_bps=400_000_000_000, flops=989e12),
-        Platform("gh200", hb_bps=3_600_000_000_000, rail_bps=400_000_000_000, flops=989e12),
-    )
-}
+class _File(Strict):
+    """A platform as its file has it; its name is the file's."""
+
+    hb_bps: Annotated[int, Field(ge=1)]
+    rail_bps: Annotated[int, Field(ge=1)]
+    flops: Annotated[float, Field(gt=0, allow_inf_nan=False)]
+    memory_bytes: Annotated[int, Field(ge=1)]
+    domain_gpus: Annotated[int, Field(ge=1)]
+
+    @field_validator("rail_bps")
+    @classmethod
+    def _hb_is_the_faster(cls, rail_bps: int, info: ValidationInfo) -> int:
+        if rail_bps > info.data.get("hb_bps", rail_bps):
+            raise ValueError(f"must not be above hb_bps, {info.data['hb_bps']}")
+        return rail_bps
+
+
+def read_platform(path: Path, field: str = "platform") -> Platform:
+    """BadInput names the file, and the key in it that can't be used."""
+    data = read_yaml(path, field)
+    try:
+        read = _File.model_validate(data)
+    except ValidationError as error:
+        raise BadInput(*find_problems(error, f"{field} {path.name}")[0]) from error
+    return Platform(path.stem, **read.model_dump())
+
+
+@cache
+def _shipped() -> dict[str, Platform]:
+    return {path.stem: read_platform(path) for path in sorted(SYSTEMS.glob("*.yaml"))}
+
+
+class _Platforms(Mapping[str, Platform]):
+    """Those that come with Railyard, by name; and any other, which is not counted, by the path of its file."""
+
+    def __getitem__(self, name: str) -> Platform:
+        return read_platform(Path(name)) if is_path(name) else _shipped()[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(_shipped())
+
+    def __len__(self) -> int:
+        return len(_shipped())
+
+
+PLATFORMS: Final = _Platforms()
+"""KeyError for a name that isn't known; BadInput for a file that can't be used."""

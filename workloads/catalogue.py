@@ -1,13 +1,12 @@
 """The catalogue of models: a YAML file each in `workloads/models`, its source on line 1. Yours is a file path away."""
 
 from pathlib import Path
-from typing import Final, Literal, Self
+from typing import Annotated, Final, Literal, Self, TypeVar
 
-import yaml
-from pydantic import model_validator
+from pydantic import Field, model_validator
 
 from topologies.errors import BadInput, near_miss
-from topologies.spec import Strict
+from topologies.strict import Strict, is_path, read_yaml
 from workloads.parallelism import Count, Parallelism
 from workloads.parse import parse_by_kind
 
@@ -52,6 +51,8 @@ class GptModel(_Transformer):
         chunks = self.training.pipeline * self.training.virtual_stages
         if self.layers % chunks:
             raise ValueError(f"training: pipeline * virtual_stages = {chunks} must divide the {self.layers} layers")
+        if self.heads % self.training.tensor:
+            raise ValueError(f"training: tensor = {self.training.tensor} must divide the {self.heads} heads")
         return self
 
     def gathered_bytes(self, micro_batch: int) -> int:
@@ -108,8 +109,47 @@ class MoeModel(_Transformer):
         return 72.0 * self.tokens_per_gpu * self.layers * self.hidden**2 * (dense + extra)
 
 
-Model = GptModel | MoeModel
-KINDS: Final[dict[str, type[Model]]] = {"gpt": GptModel, "moe": MoeModel}
+class Layer(Strict):
+    """Trainable parameters of a layer: two tensors, and so two gradients."""
+
+    name: str
+    weights: Count
+    biases: Annotated[int, Field(ge=0)] = 0
+
+    @property
+    def parameters(self) -> int:
+        return self.weights + self.biases
+
+
+class LayersModel(Strict):
+    """A network layer by layer from its input on, trained by data parallelism alone; `parameters` as published."""
+
+    kind: Literal["layers"]
+    parameters: Count
+    bytes_per_parameter: Count = 4
+    layers: Annotated[tuple[Layer, ...], Field(min_length=1, strict=False)]
+
+    @model_validator(mode="after")
+    def _layers_add_up(self) -> Self:
+        counted = sum(layer.parameters for layer in self.layers)
+        if counted != self.parameters:
+            raise ValueError(f"must have layers that add up to its parameters, {self.parameters}, not to {counted}")
+        return self
+
+    @property
+    def gradient_bytes(self) -> int:
+        """What one AllReduce of all gradients would carry."""
+        return self.bytes_per_parameter * self.parameters
+
+
+Model = GptModel | MoeModel | LayersModel
+KINDS: Final[dict[str, type[Model]]] = {"gpt": GptModel, "moe": MoeModel, "layers": LayersModel}
+_IS: Final = {
+    GptModel: "a dense model",
+    MoeModel: "a mixture of experts",
+    LayersModel: "a list of layers",
+}
+_M = TypeVar("_M", GptModel, MoeModel, LayersModel)
 
 
 def model_names() -> list[str]:
@@ -119,30 +159,35 @@ def model_names() -> list[str]:
 
 def load_model(name: str, field: str = "model") -> Model:
     """A model of the catalogue by its name, or any by the path of its file (something that ends in .yaml)."""
-    given_path = name.endswith((".yaml", ".yml"))
-    if not given_path and name not in model_names():
+    if not is_path(name) and name not in model_names():
         raise BadInput(field, name, f"{near_miss(name, model_names())}, or the path of a .yaml file")
-    path = Path(name) if given_path else CATALOGUE / f"{name}.yaml"
-    try:
-        data = yaml.safe_load(path.read_text())
-    except OSError as error:
-        raise BadInput(field, name, f"can't be read: {error.strerror}") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise BadInput(field, name, f"is not YAML: {' '.join(str(error).split())}") from error
-    return parse_by_kind(data, KINDS, f"{field} {path.name}")
+    path = Path(name) if is_path(name) else CATALOGUE / f"{name}.yaml"
+    return parse_by_kind(read_yaml(path, field), KINDS, f"{field} {path.name}")
 
 
 def load_gpt(name: str, field: str = "model") -> GptModel:
-    """`load_model`, for a workload that can use no other kind."""
-    model = load_model(name, field)
-    if not isinstance(model, GptModel):
-        raise BadInput(field, name, "is a mixture of experts; kind gpt takes a model of kind gpt")
-    return model
+    """`load_model`, for what can use no other kind."""
+    return _load(name, field, GptModel, "gpt")
 
 
 def load_moe(name: str, field: str = "model") -> MoeModel:
-    """`load_model`, for a workload that can use no other kind."""
+    """`load_model`, for what can use no other kind."""
+    return _load(name, field, MoeModel, "moe")
+
+
+def load_layers(name: str, field: str = "model") -> LayersModel:
+    """`load_model`, for what can use no other kind."""
+    return _load(name, field, LayersModel, "layers")
+
+
+def _load(name: str, field: str, wanted: type[_M], kind: str) -> _M:
     model = load_model(name, field)
-    if not isinstance(model, MoeModel):
-        raise BadInput(field, name, "is a dense model; kind moe takes a model of kind moe")
+    if not isinstance(model, wanted):
+        raise BadInput(field, name, f"is {_IS[type(model)]}; kind {kind} takes a model of kind {kind}")
     return model
+
+
+def check_heads(model: GptModel, tensor: int, field: str = "parallelism") -> None:
+    """BadInput unless every rank of a tensor-parallel group gets as many attention heads (Megatron-LM section 2.3)."""
+    if model.heads % tensor:
+        raise BadInput(f"{field}.tensor", tensor, f"must divide the {model.heads} attention heads of the model")

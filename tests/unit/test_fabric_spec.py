@@ -69,7 +69,8 @@ def rail_optimized(**more: object) -> dict[str, Any]:
         (rail_optimized(oversubscription="half"), "fabric.oversubscription: 'half' must be a number"),
         (
             rail_only(platform="h200"),
-            "fabric.platform: 'h200' is not known: did you mean 'gh200'? allowed are a100, gh200, h100",
+            "fabric.platform: 'h200' is not known: did you mean 'gh200'? "
+            "allowed are a100, gb200-nvl72, gh200, h100, mi300x, or the path of a .yaml file",
         ),
         (rail_only(platform=100), "fabric.platform: 100 must be text"),
         (rail_only(policy="spine"), "fabric.policy: 'spine' is not for kind rail-only: allowed are dr, rd"),

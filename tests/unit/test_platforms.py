@@ -1,0 +1,69 @@
+"""Platforms are files: those that come with Railyard, and the user's own."""
+
+from pathlib import Path
+
+import pytest
+
+from topologies.errors import BadInput
+from topologies.plan import make_plan
+from topologies.platforms import PLATFORMS, SYSTEMS
+from topologies.spec import parse_fabric
+
+MINE = """# mine
+hb_bps: 4_000_000_000_000
+rail_bps: 200_000_000_000
+flops: 1.0e+15
+memory_bytes: 141_000_000_000
+domain_gpus: 16
+"""
+
+
+@pytest.mark.parametrize("name", PLATFORMS)
+def test_every_platform_names_its_source_on_line_1(name: str) -> None:
+    first = (SYSTEMS / f"{name}.yaml").read_text().splitlines()[0]
+    assert first.startswith("# ")
+    assert "data sheet" in first
+    assert PLATFORMS[name].name == name
+
+
+@pytest.mark.parametrize(
+    ("name", "ratio", "domain_gpus"),
+    [("a100", 12, 8), ("h100", 9, 8), ("gh200", 9, 256), ("gb200-nvl72", 18, 72), ("mi300x", 9, 8)],
+)
+def test_the_figures_that_decide_a_result(name: str, ratio: float, domain_gpus: int) -> None:
+    assert (PLATFORMS[name].ratio, PLATFORMS[name].domain_gpus) == (ratio, domain_gpus)
+
+
+def test_a_platform_of_your_own_is_a_file(tmp_path: Path) -> None:
+    mine = tmp_path / "mine.yaml"
+    mine.write_text(MINE)
+    platform = PLATFORMS[str(mine)]
+    assert (platform.name, platform.ratio, platform.flops) == ("mine", 20, 1e15)
+    plan = make_plan(parse_fabric({"kind": "rail-only", "platform": str(mine)}), 10_000_000)
+    assert plan.hb_bps == 200_000_000
+
+
+@pytest.mark.parametrize(
+    ("edit", "message"),
+    [
+        (("4_000_000_000_000", "fast"), "platform mine.yaml.hb_bps: 'fast' must be a whole number"),
+        (("141_000_000_000", "0"), "platform mine.yaml.memory_bytes: 0 must be 1 or more"),
+        (("domain_gpus", "domain_gpu"), "platform mine.yaml.domain_gpu: 16 is not a known key: did you mean"),
+        (("rail_bps: 200_000", "rail_bps: 5_000_000"), "must not be above hb_bps, 4000000000000"),
+        (("flops: 1.0e+15\n", ""), "platform mine.yaml.flops: nothing given, but this key is needed"),
+        (("# mine", "{"), "is not YAML"),
+    ],
+)
+def test_a_bad_file_is_named_with_what_is_wrong(tmp_path: Path, edit: tuple[str, str], message: str) -> None:
+    mine = tmp_path / "mine.yaml"
+    mine.write_text(MINE.replace(*edit))
+    with pytest.raises(BadInput) as caught:
+        parse_fabric({"kind": "rail-only", "platform": str(mine)})
+    assert message in str(caught.value)
+    assert "mine.yaml" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_file_that_is_not_there_is_one_line() -> None:
+    with pytest.raises(BadInput, match=r"platform: '/none\.yaml' can't be read: No such file"):
+        parse_fabric({"kind": "rail-only", "platform": "/none.yaml"})
