@@ -1,10 +1,20 @@
 """Rail-only's equations, one function each. Times in seconds, data in bytes, bandwidths in bytes a second.
 
 `hb` is C_F and `rail` C_S, per GPU and direction; a grid has x GPUs of each of y HB domains (Tables I and III).
+Eq. 1 and 7 to 11 also take arrays, as the search over strategies needs them. The equations print transmission alone;
+what latency adds, which the paper says it counts too, is a function of its own beside each.
 """
 
+from typing import TypeVar
 
-def all_gather_s(data_bytes: float, x: int, y: int, hb_bytes_per_s: float, rail_bytes_per_s: float) -> float:
+import numpy as np
+from numpy.typing import NDArray
+
+N = TypeVar("N", float, NDArray[np.float64])
+"""A number, or an array of them; all arguments of a call alike."""
+
+
+def all_gather_s(data_bytes: N, x: N, y: N, hb_bytes_per_s: float, rail_bytes_per_s: float) -> N:
     """Rail-only Eq. 1: hierarchical AllGather of `data_bytes` (the whole gathered data); ReduceScatter takes as long.
 
     With x = 1 it is a ring on a rail, with y = 1 a ring in an HB domain.
@@ -14,7 +24,12 @@ def all_gather_s(data_bytes: float, x: int, y: int, hb_bytes_per_s: float, rail_
     return on_rails + in_domains
 
 
-def all_reduce_s(data_bytes: float, x: int, y: int, hb_bytes_per_s: float, rail_bytes_per_s: float) -> float:
+def all_gather_latency_s(x: N, y: N, hb_latency_s: float, rail_latency_s: float) -> N:
+    """What latency adds to Eq. 1: a ring of y has y - 1 steps, one after the other, and each waits for a hop."""
+    return (y - 1) * rail_latency_s + (x - 1) * hb_latency_s
+
+
+def all_reduce_s(data_bytes: N, x: N, y: N, hb_bytes_per_s: float, rail_bytes_per_s: float) -> N:
     """Rail-only Eq. 11: AllReduce as ReduceScatter and AllGather, twice Eq. 1."""
     return 2 * all_gather_s(data_bytes, x, y, hb_bytes_per_s, rail_bytes_per_s)
 
@@ -72,14 +87,14 @@ def all_to_all_thinned_s(pair_bytes: float, x: int, y: int, uplink_bytes_per_s: 
     return y * (x - 1) * (y - 1) * pair_bytes / uplink_bytes_per_s
 
 
-def bubble_compute_s(stages: int, virtual_stages: int, compute_s: float) -> float:
+def bubble_compute_s(stages: N, virtual_stages: N, compute_s: N) -> N:
     """Rail-only Eq. 7: computing while the pipeline fills and drains; `compute_s` is t(b)."""
     return (stages - 1) * compute_s / virtual_stages
 
 
 def bubble_network_s(
-    boundary_bytes: float, stages_network: int, stages_hb: int, hb_bytes_per_s: float, rail_bytes_per_s: float
-) -> float:
+    boundary_bytes: N, stages_network: N, stages_hb: N, hb_bytes_per_s: float, rail_bytes_per_s: float
+) -> N:
     """Rail-only Eq. 8: activations and gradients passed on while the pipeline fills and drains.
 
     The paper prints p_s and p_f, which nothing defines; meant are p_l (`stages_network`) and p_h (`stages_hb`) of its
@@ -90,18 +105,23 @@ def bubble_network_s(
     return over_rails + in_domains
 
 
-def last_stage_compute_s(micro_batches: int, compute_s: float) -> float:
+def bubble_latency_s(stages_network: N, stages_hb: N, hb_latency_s: float, rail_latency_s: float) -> N:
+    """What latency adds to Eq. 8: a hop for every boundary, filling and draining."""
+    return 2 * (stages_network - 1) * rail_latency_s + 2 * stages_network * (stages_hb - 1) * hb_latency_s
+
+
+def last_stage_compute_s(micro_batches: N, compute_s: N) -> N:
     """Rail-only Eq. 9: the last stage computes on every micro-batch; `compute_s` is t(b)."""
     return micro_batches * compute_s
 
 
 def last_stage_network_s(
-    micro_batches: int,
-    collectives_s: float,
-    virtual_stages: int,
-    boundary_bytes: float,
-    bytes_per_s: float,
-) -> float:
+    micro_batches: N,
+    collectives_s: N,
+    virtual_stages: N,
+    boundary_bytes: N,
+    bytes_per_s: N,
+) -> N:
     """Rail-only Eq. 10: collectives and pipeline traffic of the last stage.
 
     `collectives_s`: those of one micro-batch at a stage (8 l AGtime / p with tensor parallelism). `bytes_per_s` is C_*:
