@@ -12,8 +12,8 @@ BLOCKED: Final = 0
 class Scores:
     """Integers from 0 (blocked) to 100 (idle). `rails[g]` is H(rail g) x 100, `domains[d]` H(domain d) x 100.
 
-    `spine`: of the spine layer as a whole; 100 where there is none. `version` grows by one with every change. ValueError
-    for a score outside 0 to 100.
+    `spine`: of the spine layer as a whole; 100 where there is none. `version` grows by one with every change.
+    ValueError for a score outside 0 to 100.
     """
 
     rails: tuple[int, ...]
