@@ -188,6 +188,19 @@ def predict(
 
 
 @app.command()
+def lint(
+    name: Annotated[
+        str,
+        typer.Argument(metavar="FILE|NAME", help="A placement file, an experiment, or a model as it was published."),
+    ],
+) -> int:
+    """Does a job need traffic between rails? Status 1 if it does, and who, where and why."""
+    from experiments import lint as linter
+
+    return linter.show(name, _console())
+
+
+@app.command()
 def report(run: Annotated[Path, typer.Argument(metavar="DIR", help="A run's folder.")]) -> None:
     """Draw a run's report, summary and timeline anew from its records, and print the summary."""
     from results import store, summary

@@ -42,7 +42,7 @@ def read_yaml(path: Path, field: str) -> object:
         return yaml.safe_load(path.read_text())
     except OSError as error:
         raise BadInput(field, str(path), f"can't be read: {error.strerror}") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # 2020-13-01, not UTF-8, a thousand brackets
         raise BadInput(field, str(path), f"is not YAML: {' '.join(str(error).split())}") from error
 
 

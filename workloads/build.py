@@ -7,7 +7,7 @@ from typing import Final
 from topologies.errors import BadInput
 from topologies.platforms import PLATFORMS
 from topologies.spec import FabricSpec
-from workloads.catalogue import GptModel, MoeModel, load_gpt, load_moe
+from workloads.catalogue import GptModel, MoeModel, check_heads, load_gpt, load_moe
 from workloads.gpt import GptJob, gpt_iteration, gpt_job
 from workloads.gpt_tasks import gpt_schedule
 from workloads.moe import MoeJob, moe_iteration, moe_job, moe_schedule
@@ -69,6 +69,7 @@ def _gpt(spec: GptSpec, fabric: FabricSpec, real: Rates, emulated: Rates, field:
     chosen = spec.parallelism or _default_parallelism(model, fabric, spec.global_batch)
     given = f"{field}.parallelism" if spec.global_batch is None else field
     placement = place(chosen, fabric.domains, fabric.rails, given)
+    check_heads(model, chosen.tensor, f"{field}.parallelism")
     published_layers = model.layers // model.training.pipeline
     layers = spec.layers_per_stage or published_layers
     if layers % chosen.virtual_stages:

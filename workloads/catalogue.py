@@ -94,9 +94,13 @@ class MoeModel(_Transformer):
 
     @property
     def static_parameters(self) -> int:
-        """What every GPU has a copy of: all but the MLPs that experts take the place of, which are 8 h^2 + 5 h each."""
-        mlp = 8 * self.hidden**2 + 5 * self.hidden
-        return self.layers * self.layer_parameters + self.embedding_parameters - self.moe_layers * mlp
+        """What every GPU has a copy of: all but the MLPs that experts take the place of."""
+        return self.layers * self.layer_parameters + self.embedding_parameters - self.expert_parameters
+
+    @property
+    def expert_parameters(self) -> int:
+        """What one expert has in all MoE layers: an MLP in each."""
+        return self.moe_layers * (8 * self.hidden**2 + 5 * self.hidden)
 
     @property
     def gpu_flops(self) -> float:
@@ -185,6 +189,14 @@ def _load(name: str, field: str, wanted: type[_M], kind: str) -> _M:
     if not isinstance(model, wanted):
         raise BadInput(field, name, f"is {_IS[type(model)]}; kind {kind} takes a model of kind {kind}")
     return model
+
+
+def check_layers(model: GptModel, parallelism: Parallelism, field: str = "parallelism") -> None:
+    """BadInput unless every chunk of every stage gets as many layers."""
+    chunks = parallelism.pipeline * parallelism.virtual_stages
+    if model.layers % chunks:
+        allowed = f"must be such that pipeline * virtual_stages = {chunks} divides the {model.layers} layers"
+        raise BadInput(f"{field}.pipeline", parallelism.pipeline, allowed)
 
 
 def check_heads(model: GptModel, tensor: int, field: str = "parallelism") -> None:

@@ -70,15 +70,26 @@ class Placement:
 def place(parallelism: Parallelism, domains: int, rails: int, field: str = "parallelism") -> Placement:
     """BadInput, with the field's full name, if the parallelism doesn't fit the fabric or its own batch."""
     p = parallelism
+    check_size(p, domains, rails, field)
+    if rails % p.tensor:
+        raise BadInput(f"{field}.tensor", p.tensor, f"must divide the {rails} GPUs of an HB domain")
+    if domains % p.pipeline:
+        raise BadInput(f"{field}.pipeline", p.pipeline, f"must divide the {domains} HB domains")
+    check_batch(p, field)
+    return Placement(p, domains, rails)
+
+
+def check_size(p: Parallelism, domains: int, rails: int, field: str = "parallelism") -> None:
+    """BadInput unless there is a GPU for each rank, and a rank for each GPU."""
     if p.gpus != domains * rails:
         allowed = (
             f"must be such that tensor * pipeline * data is the fabric's {domains} x {rails} = {domains * rails} GPUs"
         )
         raise BadInput(f"{field}.data", p.data, f"{allowed}, not {p.tensor} * {p.pipeline} * {p.data} = {p.gpus}")
-    if rails % p.tensor:
-        raise BadInput(f"{field}.tensor", p.tensor, f"must divide the {rails} GPUs of an HB domain")
-    if domains % p.pipeline:
-        raise BadInput(f"{field}.pipeline", p.pipeline, f"must divide the {domains} HB domains")
+
+
+def check_batch(p: Parallelism, field: str = "parallelism") -> None:
+    """BadInput unless the global batch makes whole micro-batches, as many as an interleaved schedule needs."""
     if p.global_batch % (p.data * p.micro_batch):
         raise BadInput(
             f"{field}.global_batch",
@@ -90,4 +101,3 @@ def place(parallelism: Parallelism, domains: int, rails: int, field: str = "para
     if p.virtual_stages > 1 and p.micro_batches % p.pipeline:
         allowed = f"needs a number of micro-batches ({p.micro_batches}) that is a multiple of pipeline ({p.pipeline})"
         raise BadInput(f"{field}.virtual_stages", p.virtual_stages, allowed)
-    return Placement(p, domains, rails)

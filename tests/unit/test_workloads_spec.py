@@ -85,6 +85,12 @@ def test_what_does_not_fit_the_fabric_or_the_model_is_named(data: dict[str, Any]
     assert caught.value.field == field
 
 
+def test_a_tensor_parallelism_that_leaves_ranks_with_different_heads_is_one_line() -> None:
+    with pytest.raises(BadInput) as caught:
+        build(parse_workload({"kind": "gpt"}), FabricSpec(kind="rail-only", domains=2, rails=5), RAIL, HB)
+    assert str(caught.value) == "workload.parallelism.tensor: 5 must divide the 96 attention heads of the model"
+
+
 @pytest.mark.parametrize(
     "data",
     [

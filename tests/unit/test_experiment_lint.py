@@ -1,0 +1,90 @@
+"""`lint` on the command line: a placement file, a model, an experiment; one line for what can't be used."""
+
+from pathlib import Path
+
+import pytest
+
+from experiments import cli
+
+PLACED = """
+model: gpt-145.6b
+parallelism: {tensor: 2, pipeline: 2, data: 2, micro_batch: 1, global_batch: 64}
+rails: 4
+"""
+
+
+def write(folder: Path, text: str) -> str:
+    file = folder / "mine.yaml"
+    file.write_text(text)
+    return str(file)
+
+
+def said(capsys: pytest.CaptureFixture[str]) -> str:
+    return " ".join(capsys.readouterr().out.replace("\u00a0", " ").split())
+
+
+def test_a_placement_that_needs_no_spines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["lint", write(tmp_path, PLACED)]) == 0
+    out = said(capsys)
+    assert "8 GPUs, 2 domains x 4 rails" in out
+    assert "ranks in HB domains x across them: tensor 2 x 1, data 2 x 1, pipeline 1 x 2" in out
+    assert "nothing changes rails: no spines are needed" in out
+
+
+def test_a_placement_that_does_is_told_who_and_why(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["lint", write(tmp_path, PLACED + "ranks: [0, 1, 2, 3, 4, 6, 5, 7]")]) == 1
+    out = said(capsys)
+    assert "PP, stage 0 to 1 (ranks 1 on d0g1, 2 on d0g2, 5 on d1g2, 6 on d1g1): 2 of 4 pipelines" in out
+    assert "TP 2.062 TB, none between rails; PP 6.442 GB, 50.0% between rails" in out
+    assert "without order and ranks, nothing changes rails" in out
+
+
+def test_a_platform_gives_the_rails(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = PLACED.replace("rails: 4", "platform: gh200").replace("data: 2", "data: 128").replace("64}", "128}")
+    assert cli.main(["lint", write(tmp_path, text)]) == 0
+    assert "512 GPUs, 2 domains x 256 rails" in said(capsys)
+
+
+@pytest.mark.parametrize(("name", "status"), [("gpt-1008b", 0), ("moe-1.3b-128", 1), ("moe-slowdown", 1)])
+def test_a_model_as_published_or_an_experiment(name: str, status: int, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["lint", name]) == status
+    assert ("between rails; DP" in said(capsys)) == (name != "moe-slowdown")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            PLACED.replace("tensor: 2", "tensor: 5"),
+            "placement.parallelism.tensor: 5 must divide the 96 attention heads",
+        ),
+        (PLACED.replace("pipeline: 2", "pipeline: 3"), "placement.parallelism.pipeline: 3 must be such that"),
+        (PLACED.replace("rails: 4", "rails: 3"), "placement.parallelism.data: 2 must be such that tensor * pipeline"),
+        (
+            PLACED + "order: [tensor, data]",
+            "placement.order: ['tensor', 'data'] must name each of tensor, data, pipeline",
+        ),
+        (PLACED + "order: [tensor, data, pipe]", "placement.order.2: 'pipe' is not known: did you mean 'pipeline'?"),
+        (PLACED + "ranks: [0, 1]\norder: [tensor, data, pipeline]", "can't be given together with order"),
+        (PLACED + "platform: h200", "placement.platform: 'h200' is not known: did you mean 'gh200'?"),
+        (PLACED + "rail: 4", "placement.rail: 4 is not a known key: did you mean 'rails'?"),
+        ("model: alexnet", "placement.model: 'alexnet' is only data-parallel"),
+        ("model: gpt-2", "placement.model: 'gpt-2' is not known"),
+        (
+            PLACED.replace("gpt-145.6b", "moe-1.3b-128"),
+            "is not for a mixture of experts: all its GPUs are data-parallel",
+        ),
+    ],
+)
+def test_what_cannot_be_is_one_line(
+    text: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["lint", write(tmp_path, text)]) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 1
+    assert message in lines[0]
+
+
+def test_a_name_nobody_has_gets_a_near_miss(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["lint", "gpt-145b"]) == 2
+    assert "did you mean 'gpt-145.6b'?" in capsys.readouterr().err

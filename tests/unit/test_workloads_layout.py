@@ -1,0 +1,114 @@
+"""Where ranks go when dimensions span HB domains, and which groups are grids."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from topologies.errors import BadInput
+from workloads.layout import DIMENSIONS, Split, grids, hierarchical, in_order, of_ranks, splits
+from workloads.parallelism import Parallelism, place
+
+SIZES = st.integers(1, 6)
+
+
+def parallel(t: int, p: int, d: int, **more: int) -> Parallelism:
+    return Parallelism(**{"tensor": t, "pipeline": p, "data": d, "micro_batch": 1, "global_batch": d, **more})
+
+
+@given(t=SIZES, p=SIZES, d=SIZES, data=st.data())
+def test_any_sizes_become_grids_that_fill_the_domains(t: int, p: int, d: int, data: st.DataObject) -> None:
+    n = t * p * d
+    rails = data.draw(st.sampled_from([k for k in range(1, n + 1) if n % k == 0]))
+    part = splits(parallel(t, p, d), rails)
+    assert part["tensor"].hb * part["data"].hb * part["pipeline"].hb == rails
+    assert [part[name].hb * part[name].network for name in DIMENSIONS] == [t, d, p]
+    layout = hierarchical(parallel(t, p, d), n // rails, rails)
+    assert sorted(layout.gpus.ravel()) == list(range(n))
+    for groups, split in ((layout.tensor_groups, part["tensor"]), (layout.data_groups, part["data"])):
+        boxed, rest = grids(groups, rails)
+        assert not rest.size
+        assert [grid.shape for grid in boxed] == [(len(groups), split.network, split.hb)]
+    before, after = layout.pipelines[:, :-1], layout.pipelines[:, 1:]
+    assert ((before // rails == after // rails) | (before % rails == after % rails)).all()
+
+
+@given(t=SIZES, p=SIZES, d_hb=SIZES, d_network=SIZES)
+def test_it_is_where_the_replay_puts_them_too(t: int, p: int, d_hb: int, d_network: int) -> None:
+    parallelism, domains, rails = parallel(t, p, d_hb * d_network), p * d_network, t * d_hb
+    if splits(parallelism, rails)["data"] != Split(d_hb, d_network):
+        return  # some of t's or p's factors fit the domain as well
+    layout, placement = hierarchical(parallelism, domains, rails), place(parallelism, domains, rails)
+    for stage in range(p):
+        for replica in range(parallelism.data):
+            assert tuple(layout.gpus[stage, replica]) == placement.tensor_group(stage, replica)
+
+
+def test_gh200_of_the_paper_has_data_parallelism_of_32_by_2() -> None:
+    """Rail-only III-B, Fig. 4."""
+    part = splits(parallel(8, 8, 64), 256)
+    assert part == {"tensor": Split(8, 1), "data": Split(32, 2), "pipeline": Split(1, 8)}
+
+
+def test_an_order_numbers_the_gpus_through_from_its_first_dimension() -> None:
+    layout = in_order(parallel(2, 3, 4), 3, 8, ("data", "pipeline", "tensor"))
+    assert list(layout.gpus[0, :, 0]) == [0, 1, 2, 3]
+    assert list(layout.gpus[:, 0, 0]) == [0, 4, 8]
+    assert list(layout.gpus[0, 0, :]) == [0, 12]
+
+
+def test_ranks_are_megatrons_tensor_first_then_data() -> None:
+    layout = of_ranks(parallel(2, 2, 2), 2, 4, [7, 6, 5, 4, 3, 2, 1, 0])
+    assert layout.tensor_groups.tolist() == [[7, 6], [5, 4], [3, 2], [1, 0]]
+    assert layout.data_groups.tolist() == [[7, 5], [6, 4], [3, 1], [2, 0]]
+    assert layout.pipelines.tolist() == [[7, 3], [6, 2], [5, 1], [4, 0]]
+    assert layout.rank_of.tolist() == [7, 6, 5, 4, 3, 2, 1, 0]
+
+
+@pytest.mark.parametrize(
+    ("group", "shape"),
+    [
+        ([0, 1, 4, 5], (1, 2, 2)),
+        ([5, 0, 4, 1], (1, 2, 2)),
+        ([0, 4, 8], (1, 3, 1)),
+        ([0, 1, 2], (1, 1, 3)),
+        ([0, 1, 4, 6], None),
+        ([0, 1, 2, 4], None),
+        ([0, 1, 4], None),
+    ],
+)
+def test_a_grid_is_on_the_same_rails_in_every_domain(group: list[int], shape: tuple[int, ...] | None) -> None:
+    boxed, rest = grids(np.array([group], dtype=np.int32), 4)
+    assert [grid.shape for grid in boxed] == ([shape] if shape else [])
+    assert rest.tolist() == ([] if shape else [group])
+
+
+def test_grids_of_several_shapes_are_kept_apart() -> None:
+    groups = np.array([[0, 1], [2, 6], [3, 4], [5, 9]], dtype=np.int32)
+    boxed, rest = grids(groups, 4)
+    assert [grid.tolist() for grid in boxed] == [[[[0, 1]]], [[[2], [6]], [[5], [9]]]]
+    assert rest.tolist() == [[3, 4]]
+
+
+@pytest.mark.parametrize(
+    ("ranks", "message"),
+    [
+        ([0, 1, 2, 2], "placement.ranks.3: 2 must be a GPU number from 0 to 3, and each must be there once"),
+        ([0, 1, 2, 4], "placement.ranks.3: 4 must be a GPU number from 0 to 3, and each must be there once"),
+        ([0, 1, 2], "placement.ranks: '3 of them' must be 4, one for each rank"),
+    ],
+)
+def test_ranks_that_are_no_order_of_the_gpus_are_named(ranks: list[int], message: str) -> None:
+    with pytest.raises(BadInput) as caught:
+        of_ranks(parallel(2, 1, 2), 2, 2, ranks)
+    assert str(caught.value) == message
+
+
+def test_an_order_has_each_dimension_once() -> None:
+    with pytest.raises(BadInput, match="must name each of tensor, data, pipeline once, innermost first"):
+        in_order(parallel(2, 1, 2), 2, 2, ("tensor", "tensor", "data"))
+
+
+def test_the_gpus_must_be_as_many_as_the_ranks() -> None:
+    with pytest.raises(BadInput, match=r"data: 2 must be such that .* 2 x 4 = 8 GPUs, not 2 \* 1 \* 2 = 4"):
+        hierarchical(parallel(2, 1, 2), 2, 4)

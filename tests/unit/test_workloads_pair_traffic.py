@@ -1,0 +1,127 @@
+"""Bytes by pair: the sums of the formulas, the matrix of the tasks, and nothing between rails where none should be."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from topologies.errors import BadInput
+from workloads.catalogue import GptModel, MoeModel, load_gpt, load_moe
+from workloads.gpt import gpt_job
+from workloads.gpt_tasks import gpt_schedule
+from workloads.layout import Layout, data_parallel, hierarchical, of_ranks
+from workloads.matrix import traffic_matrix
+from workloads.moe import moe_job, moe_schedule
+from workloads.pair_traffic import Traffic, gpt_traffic, moe_traffic
+from workloads.parallelism import Parallelism, place
+from workloads.volumes import gpt_volumes, moe_volumes
+
+SHAPE = {"hidden": 24, "heads": 12, "sequence": 12, "vocabulary": 50, "parameters": 1, "domain_gpus": 2}
+ONE = {"tensor": 1, "pipeline": 1, "data": 1, "micro_batch": 1, "global_batch": 1}
+
+
+@st.composite
+def jobs(draw: st.DrawFn) -> tuple[GptModel, Parallelism, int]:
+    """A GPT with layers to suit, its parallelism, and a size of HB domain that divides the GPUs."""
+    t, d = draw(st.integers(1, 6)), draw(st.integers(1, 6))
+    p, v = draw(st.integers(1, 6)), draw(st.integers(1, 3))
+    b, rounds = draw(st.integers(1, 3)), draw(st.integers(1, 3))
+    v = v if p > 1 else 1
+    parallelism = Parallelism(
+        tensor=t, pipeline=p, data=d, micro_batch=b, global_batch=b * d * p * rounds, virtual_stages=v
+    )
+    model = GptModel.model_validate({"kind": "gpt", "training": ONE, "layers": 2 * p * v, **SHAPE})
+    return model, parallelism, draw(st.sampled_from([k for k in range(1, t * p * d + 1) if t * p * d % k == 0]))
+
+
+def check_pairs(traffic: Traffic) -> None:
+    """Each pair once, nothing to oneself, nothing empty; and the three places have all of it."""
+    for kind, pairs in traffic.pairs.items():
+        assert (pairs.src != pairs.dst).all()
+        assert (pairs.bytes > 0).all()
+        assert len(set(zip(pairs.src.tolist(), pairs.dst.tolist(), strict=True))) == len(pairs.src)
+        parts = (traffic.in_domains(kind), traffic.on_rails(kind), traffic.across_rails(kind))
+        assert sum(float(part.bytes.sum()) for part in parts) == pytest.approx(traffic.volumes[kind])
+    assert traffic.dense(traffic.gpus).sum() == pytest.approx(sum(traffic.volumes.values()))
+
+
+@given(job=jobs())
+@settings(max_examples=60)
+def test_a_dense_model_sends_what_the_formulas_say_and_nothing_between_rails(
+    job: tuple[GptModel, Parallelism, int],
+) -> None:
+    model, p, rails = job
+    traffic = gpt_traffic(model, hierarchical(p, p.gpus // rails, rails))
+    check_pairs(traffic)
+    assert traffic.volumes == pytest.approx(gpt_volumes(model, p))
+    assert not traffic.across_rails("TP").bytes.size
+    assert not traffic.across_rails("DP").bytes.size
+    astray = traffic.across_rails("PP")
+    back = set(zip(astray.src.tolist(), astray.dst.tolist(), strict=True))
+    if p.virtual_stages == 1:
+        assert not back
+    else:  # only an interleaved pipeline's way back from the last stage to the first may change rails
+        ends = hierarchical(p, p.gpus // rails, rails).pipelines[:, [0, -1]].tolist()
+        assert back <= {pair for first, last in ends for pair in ((first, last), (last, first))}
+
+
+@given(job=jobs(), seed=st.integers(0, 2**32 - 1))
+@settings(max_examples=40)
+def test_sums_do_not_depend_on_where_ranks_are(job: tuple[GptModel, Parallelism, int], seed: int) -> None:
+    model, p, rails = job
+    ranks = [int(n) for n in np.random.default_rng(seed).permutation(p.gpus)]
+    traffic = gpt_traffic(model, of_ranks(p, p.gpus // rails, rails, ranks))
+    check_pairs(traffic)
+    assert traffic.volumes == pytest.approx(gpt_volumes(model, p))
+
+
+@given(groups=st.integers(1, 3), experts=st.sampled_from([2, 4, 6]), data=st.data())
+def test_a_mixture_sends_what_the_formulas_say(groups: int, experts: int, data: st.DataObject) -> None:
+    n = groups * experts
+    rails = data.draw(st.sampled_from([k for k in range(1, n + 1) if n % k == 0]))
+    moe = {"moe_layers": 2, "experts": experts, "experts_per_token": 1, "gpus": n, "global_batch": 2 * n}
+    model = MoeModel.model_validate({"kind": "moe", "layers": 4, **SHAPE, **moe})
+    traffic = moe_traffic(model, data_parallel(n, model.global_batch, rails))
+    check_pairs(traffic)
+    assert traffic.volumes == pytest.approx(moe_volumes(model, n))
+    assert len(set(traffic.pairs["EP"].bytes)) == 1  # uniform
+
+
+def test_fewer_gpus_than_experts_hold_several_and_others_are_refused() -> None:
+    model = load_moe("moe-1.3b-128")
+    traffic = moe_traffic(model, data_parallel(64, 256, 8))
+    assert traffic.volumes == pytest.approx(moe_volumes(model, 64))
+    with pytest.raises(BadInput, match="experts: 128 must divide the 192 GPUs, or be a multiple of them"):
+        moe_traffic(model, data_parallel(192, 768, 8))
+
+
+def test_the_pairs_are_those_of_the_tasks() -> None:
+    """t = 2, p = 2 in two chunks each, d = 4 as 2 x 2: nothing merged, nothing rounded."""
+    p = Parallelism(tensor=2, pipeline=2, data=4, micro_batch=1, global_batch=8, virtual_stages=2)
+    model = GptModel.model_validate({"kind": "gpt", "training": ONE, "layers": 8, **SHAPE})
+    schedule = gpt_schedule(gpt_job(model, "small", place(p, 4, 4), 4, 1e12))
+    traffic = gpt_traffic(model, hierarchical(p, 4, 4))
+    for kind in ("TP", "PP", "DP"):
+        alone = Traffic(4, 4, {kind: traffic.pairs[kind]})
+        np.testing.assert_allclose(alone.dense(16), traffic_matrix(schedule, kind))
+
+
+def test_the_pairs_of_a_mixture_are_those_of_the_tasks() -> None:
+    moe = {"moe_layers": 2, "experts": 4, "experts_per_token": 1, "gpus": 4, "global_batch": 8}
+    model = MoeModel.model_validate({"kind": "moe", "layers": 4, **SHAPE, **moe})
+    schedule = moe_schedule(moe_job(model, "small", 2, 2, False, model.all_to_alls, 1e12))
+    np.testing.assert_allclose(moe_traffic(model, data_parallel(4, 8, 2)).dense(4), traffic_matrix(schedule))
+
+
+def test_a_hierarchical_gather_over_32_by_2_sends_one_byte_in_63_over_rails() -> None:
+    """Rail-only Fig. 4: 98% of AllReduce in HB domains, 2% on rails."""
+    p = Parallelism(tensor=8, pipeline=8, data=64, micro_batch=1, global_batch=4096)
+    traffic = gpt_traffic(load_gpt("gpt-1008b"), hierarchical(p, 16, 256))
+    on_rails = float(traffic.on_rails("DP").bytes.sum())
+    assert on_rails / traffic.volumes["DP"] == pytest.approx(1 / 63)
+
+
+def test_stages_must_divide_the_layers() -> None:
+    layout: Layout = hierarchical(Parallelism(**{**ONE, "pipeline": 3}), 3, 1)
+    with pytest.raises(ValueError, match="3 stages must divide 128 layers"):
+        gpt_traffic(load_gpt("gpt-1008b"), layout)
