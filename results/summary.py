@@ -29,6 +29,7 @@ from results.records import ByteCheck, Run
 
 _COLOUR: Final = {"ok": "green", "degraded": "yellow", "invalid": "red"}
 _TIME_ROWS: Final = 10  # as many as leave room for the rest on a screen of 40 lines
+_BESIDE: Final = 2  # fabrics that the table of times sets side by side
 _SLOW_LINES: Final = 2
 _RECOVERY_ROWS: Final = 6
 _REASONS: Final = 3
@@ -189,7 +190,9 @@ def _table(title: str, columns: Sequence[_Column], caption: str) -> Table:
 
 
 def _times_table(console: Console, rows: Sequence[Row], fabrics: Sequence[str], slow: Sequence[Slowdown]) -> Table:
-    shown = rows[:_TIME_ROWS]
+    if len(fabrics) > _BESIDE:
+        return _tall_times_table(console, rows, fabrics)
+    shown = _wholes_first(rows)[:_TIME_ROWS]
     columns = [_Column("workload", tuple(f"{r.workload} {r.phase}".strip() for r in shown), text=True)]
     for fabric in fabrics:
         spreads = [r.by_fabric.get(fabric) for r in shown]
@@ -199,6 +202,28 @@ def _times_table(console: Console, rows: Sequence[Row], fabrics: Sequence[str], 
     if len({(s.rail_only, s.rail_optimized) for s in slow}) == 1:
         columns += _slower([(r.workload, r.phase, r.metric) for r in shown], slow)
     return _fitted(console, "Time (m/p: measured over predicted)", columns, len(rows) - len(shown))
+
+
+def _wholes_first(rows: Sequence[Row]) -> list[Row]:
+    """If some must be left to the report, then phases rather than wholes."""
+    return sorted(rows, key=lambda row: bool(row.phase)) if len(rows) > _TIME_ROWS else list(rows)
+
+
+def _tall_times_table(console: Console, rows: Sequence[Row], fabrics: Sequence[str]) -> Table:
+    """A line a fabric, where there are too many to stand beside each other: a sweep."""
+    wholes = [row for row in rows if not row.phase] or list(rows)
+    lines = [(row, fabric, row.by_fabric[fabric]) for row in wholes for fabric in fabrics if fabric in row.by_fabric]
+    shown = lines[:_TIME_ROWS]
+    predicted = tuple(fmt.NOTHING if s.predicted is None else fmt.seconds(s.predicted) for _, _, s in shown)
+    columns = [
+        _Column("workload", tuple(f"{r.workload} {r.phase}".strip() for r, _, _ in shown), text=True),
+        _Column("fabric", tuple(fabric for _, fabric, _ in shown), text=True),
+        _Column("measured", tuple(fmt.seconds(s.median) for _, _, s in shown)),
+        _Column("predicted", predicted),
+        _Column("m/p", tuple(fmt.ratio(s.ratio) for _, _, s in shown)),
+    ]
+    more = sum(len(row.by_fabric) for row in rows) - len(shown)
+    return _fitted(console, "Time (m/p: measured over predicted)", columns, more)
 
 
 def _slower(rows: Sequence[tuple[str, str, str]], slow: Sequence[Slowdown]) -> tuple[_Column, _Column]:

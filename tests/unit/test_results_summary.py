@@ -148,6 +148,8 @@ def test_four_fabrics_fit_the_screen_too() -> None:
     assert not cut(lines)
     assert any(line.startswith("moe all-to-all: rail-only slower by +") for line in lines)
     assert any(line.startswith("moe all-to-all: rail-only-h100 slower by +") for line in lines)
+    heading = next(line.split() for line in lines if line.startswith("workload"))
+    assert heading == ["workload", "fabric", "measured", "predicted", "m/p"], "no fabric without its prediction"
 
 
 @pytest.mark.parametrize(("width", "columns"), [(120, "all"), (100, "all"), (80, "fewer")])
