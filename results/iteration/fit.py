@@ -3,8 +3,8 @@
 The predicted time is linear in 1/matmul_efficiency, overhead_flops/matmul_efficiency and 1/memory_efficiency, so that
 ordinary least squares on relative errors finds them, with no start value and no choice on the way.
 
-Which rows are fitted: both ends of Korthikanti's four (22B, 1T), and every other one of Megatron-LM's ten. So a row held
-out lies between fitted ones. `left_out_s` is stricter: it leaves out a model altogether, the largest too.
+Which rows are fitted: both ends of Korthikanti's four (22B, 1T), and every other one of Megatron-LM's ten. So a row
+held out lies between fitted ones. `left_out_s` is stricter: it leaves out a model altogether, the largest too.
 """
 
 from collections.abc import Sequence

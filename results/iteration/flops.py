@@ -1,8 +1,8 @@
 """Floating-point operations of a GPT's training iteration.
 
 Sources: Narayanan et al. 2021 Eq. 3 (full recomputation), Korthikanti et al. 2022 Eq. 7 and 8 (none, selective). All
-are sums of the same parts: for a layer and a sequence, 24 s h^2 forward in matmuls with parameters and 4 s^2 h in attention
-(scores, and scores times values); backward takes twice that.
+are sums of the same parts: for a layer and a sequence, 24 s h^2 forward in matmuls with parameters and 4 s^2 h in
+attention (scores, and scores times values); backward takes twice that.
 """
 
 from typing import Literal

@@ -60,7 +60,7 @@ def predicted_s(row: Measured) -> float:
 
 
 def hfu_pct(row: Measured, seconds: float) -> float:
-    """Hardware FLOPs utilisation, percent: FLOPs as Korthikanti Eq. 8 counts them over what the GPUs could have done."""
+    """Hardware FLOPs utilisation, percent: FLOPs as Korthikanti Eq. 8 counts them over what the GPUs could do."""
     job, _ = as_job(row)
     done = hardware_flops(job.model, row.recipe.recompute, row.recipe.global_batch)
     return 100 * done / (seconds * job.cluster.gpus * job.cluster.flops)

@@ -18,9 +18,9 @@ def stage_parameters(job: Job, s: Strategies) -> FloatArray:
 def activation_bytes(job: Job, s: Strategies) -> FloatArray:
     """Of the micro-batches that a first stage holds in 1F1B: p of them, or all m where there are fewer.
 
-    Korthikanti et al. 2022, per layer and micro-batch: s b h (34 + 5 a s/h)/t; selective recomputation keeps 34 s b h/t,
-    full recomputation s b h 2/t and one layer whole; without sequence parallelism 10 of the 34, or all of the 2, aren't
-    split. Interleaving multiplies by 1 + (p - 1)/(p v).
+    Korthikanti et al. 2022, per layer and micro-batch: s b h (34 + 5 a s/h)/t; selective recomputation keeps 34 s b h/t
+    and full recomputation 2 s b h/t, with one layer's rest while it is done again; without sequence parallelism 10 of
+    the 34, or all of the 2, aren't split. Interleaving multiplies by 1 + (p - 1)/(p v).
     """
     model, recipe = job.model, job.recipe
     unit = s.micro_batch * model.sequence * model.hidden

@@ -1,8 +1,8 @@
 """Every parallelization strategy of a cluster, and the fastest: Rail-only's appendix, section C, and Fig. 8.
 
 The appendix's own list of constraints isn't printed ("Appendix ??"). Ours, after its Table III and Megatron-LM: t_h p_h
-d_h = K and t_l p_l d_l = N/K, so that every GPU works; t divides the attention heads; p v divides the layers; d b divides
-the batch; v > 1 needs p > 1; and what else `Rules` asks for.
+d_h = K and t_l p_l d_l = N/K, so that every GPU works; t divides the attention heads; p v divides the layers; d b
+divides the batch; v > 1 needs p > 1; and what else `Rules` asks for.
 """
 
 from dataclasses import dataclass

@@ -1,0 +1,69 @@
+"""A table of published iteration times, row by row beside Eq. 6-11 with the constants fitted on part of them."""
+
+from statistics import fmean
+from typing import TYPE_CHECKING, Final
+
+from results.iteration.constants import A100
+from results.iteration.fit import left_out_s
+from results.iteration.measured import Measured, measured, predicted_s
+from results.plots import BLUE, ORANGE, quiet
+from results.published.figure import Claim, Figure
+
+if TYPE_CHECKING:
+    import matplotlib.figure
+
+COLUMNS: Final = ("model", "mode", "published_s", "predicted_s", "error_pct", "rows_use", "left_out_error_pct")
+NOTES: Final = (
+    "one set of three constants for the A100, fitted on the rows so marked in korthikanti and megatron together: "
+    f"matmuls at {A100.matmul_efficiency:.1%} of the peak, HBM at {A100.memory_efficiency:.1%}, "
+    f"{A100.overhead_flops / 1e9:.0f} GFLOP on top of each layer's pass",
+    "left_out_error_pct: with the constants fitted on all rows but those of this model's shape",
+    "the 530B and 1T of both tables are the same job but for data parallelism, yet Megatron-LM's took 9 to 10% longer: "
+    "no single set of constants can be near both",
+)
+
+
+def error_pct(row: Measured) -> float:
+    """Predicted over published, percent above."""
+    return 100 * (predicted_s(row) / row.seconds - 1)
+
+
+def table_figure(table: str, title: str, source: str, claims: dict[str, float]) -> Figure:
+    """The rows of one table of measured.csv. `claims`: at most so many percent, of the `mean` and the `worst` error."""
+    rows = [row for row in measured() if row.table == table]
+    sizes = [abs(error_pct(row)) for row in rows]
+    held_out = fmean(abs(error_pct(row)) for row in rows if not row.fitted)
+    ours = {"mean": fmean(sizes), "worst": max(sizes)}
+    return Figure(
+        name=table,
+        title=title,
+        source=source,
+        columns=COLUMNS,
+        rows=[_cells(row) for row in rows],
+        draw=lambda drawn: _draw(drawn, rows),
+        claims=tuple(Claim(f"{what} error", most, ours[what], "%", bound="at most") for what, most in claims.items()),
+        notes=(f"mean error of the rows held out: {held_out:.1f}%", *NOTES),
+    )
+
+
+def _use(row: Measured) -> str:
+    return "fitted" if row.fitted else "held out"
+
+
+def _cells(row: Measured) -> tuple[str | float, ...]:
+    left_out = 100 * (left_out_s(row) / row.seconds - 1)
+    return row.model, row.mode, row.seconds, predicted_s(row), error_pct(row), _use(row), left_out
+
+
+def _draw(drawn: "matplotlib.figure.Figure", rows: list[Measured]) -> None:
+    axes = drawn.subplots()
+    labels = [f"{row.model}, {row.mode}" for row in rows]
+    for use, colour in (("fitted", BLUE), ("held out", ORANGE)):
+        at = [i for i, row in enumerate(rows) if _use(row) == use]
+        axes.barh(at, [error_pct(rows[i]) for i in at], color=colour, label=use, height=0.6)
+    axes.axvline(0, color="grey", linewidth=0.8)
+    axes.set_yticks(range(len(rows)), labels)
+    axes.invert_yaxis()
+    axes.set_xlabel("predicted over published iteration time, % above")
+    drawn.legend(loc="outside right upper")
+    quiet(axes, "x")
