@@ -17,7 +17,8 @@ from topologies.plan import Plan, make_plan
 from topologies.spec import FabricSpec, Strict, find_problems
 from topologies.units import Time, format_rate, format_time
 from workloads.build import build
-from workloads.spec import ALGORITHMS, KINDS, CollectiveSpec, GptSpec, WorkloadSpec, parse_workload
+from workloads.spec import ALGORITHMS, KINDS, CollectiveSpec, GptSpec, TraceSpec, WorkloadSpec, parse_workload
+from workloads.traces.files import trace_name
 
 FaultKind = Literal["link-down", "rail-switch-crash", "gpu-crash"]
 NOMINAL_RAIL_BPS: Final = 100_000_000
@@ -136,6 +137,8 @@ def distinct_labels(names: Sequence[str], traits: Sequence[Mapping[str, str]]) -
 
 
 def _workload_name(workload: WorkloadSpec) -> str:
+    if isinstance(workload, TraceSpec):
+        return trace_name(workload.path)
     if not isinstance(workload, CollectiveSpec):
         return Path(workload.model).stem if workload.model.endswith(".yaml") else workload.model
     if workload.algorithm == "auto":

@@ -16,14 +16,16 @@ from workloads.parallelism import Parallelism, Placement, place
 from workloads.plain import collective_schedule
 from workloads.scale import Factor, Rates, Scale, payload_rates, real_rates
 from workloads.schedule import Schedule
-from workloads.spec import CollectiveSpec, GptSpec, MoeSpec, auto_all_to_all
+from workloads.spec import CollectiveSpec, GptSpec, MoeSpec, TraceSpec, Workload, auto_all_to_all
+from workloads.traces.build import lowered_trace
+from workloads.traces.lower import Lowered
 
 MICRO_BATCHES: Final = 4
 PROBE_BYTES: Final = 10**9
 
 
 def build(
-    spec: GptSpec | MoeSpec | CollectiveSpec, fabric: FabricSpec, rail_bps: int, hb_bps: int, field: str = "workload"
+    spec: Workload, fabric: FabricSpec, rail_bps: int, hb_bps: int, field: str = "workload"
 ) -> tuple[Schedule, Scale]:
     """The schedule on a fabric with these link rates (bit/s), and its scale; BadInput names fields below `field`.
 
@@ -35,7 +37,18 @@ def build(
         return _gpt(spec, fabric, real, emulated, field)
     if isinstance(spec, MoeSpec):
         return _moe(spec, fabric, real, emulated, field)
+    if isinstance(spec, TraceSpec):
+        lowered, scale = build_trace(spec, fabric, rail_bps, hb_bps, field)
+        return lowered.schedule, scale
     return _collective(spec, fabric, real, emulated)
+
+
+def build_trace(
+    spec: TraceSpec, fabric: FabricSpec, rail_bps: int, hb_bps: int, field: str = "workload"
+) -> tuple[Lowered, Scale]:
+    """As `build`, with the trace itself and which tasks each of its operations became."""
+    emulated = payload_rates(hb_bps, rail_bps, fabric.mtu)
+    return lowered_trace(spec, fabric, real_rates(PLATFORMS[fabric.platform], emulated), emulated, field)
 
 
 def _bytes_factor(

@@ -3,6 +3,7 @@
     {kind: gpt, model: gpt-145.6b, duration: 5s}
     {kind: moe, all_to_alls: 4, compute: 0.1}
     {kind: collective, collective: all-gather, bytes: 64MB}
+    {kind: trace, path: traces/dlrm, duration: 5s}
 
 Sizes follow from a wished-for duration unless they are given. A duration is that of the workload on rail-only
 (two-phase all-to-all) if all goes at the links' rates, whatever the fabric: so the same bytes go over every fabric,
@@ -127,9 +128,47 @@ class CollectiveSpec(_Sized):
         return known[auto_all_to_all(fabric) if self.collective == "all-to-all" else "hierarchical"]
 
 
-Workload = GptSpec | MoeSpec | CollectiveSpec
+class TraceSpec(Strict):
+    """Somebody else's workload, read from its files: `path` is a file, or the folder or beginning of a file a rank.
+
+    All bytes are scaled by `bytes_factor`, or such that the whole lasts `duration`. `groups`: ASTRA-sim's file of
+    communicator groups, for a Chakra trace that doesn't define its own. `algorithm`: of even all-to-alls; those with
+    splits go from pair to pair as the trace has them. `efficiency` is for a PARAM gemm that has no time of its own.
+    """
+
+    kind: Literal["trace"]
+    path: str
+    format: Literal["auto", "chakra", "param", "simai"] = "auto"
+    groups: str | None = None
+    algorithm: Literal["auto", "direct", "two-phase"] = "auto"
+    bytes_factor: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    duration: Time | None = None
+    compute: Share = 1.0
+    efficiency: Efficiency = 0.5
+
+    @field_validator("duration")
+    @classmethod
+    def _one_of_both(cls, duration: float | None, info: ValidationInfo) -> float | None:
+        if duration is not None and info.data.get("bytes_factor") is not None:
+            raise ValueError("can't be given together with bytes_factor: one follows from the other")
+        if duration is not None and duration > LONGEST_S:
+            raise ValueError(f"must be {LONGEST_S} s or less")
+        return duration
+
+    @property
+    def wanted_s(self) -> float:
+        """The duration asked for, or the default."""
+        return self.duration or DEFAULT_DURATION_S
+
+
+Workload = GptSpec | MoeSpec | CollectiveSpec | TraceSpec
 WorkloadSpec = Annotated[Workload, Field(discriminator="kind")]
-KINDS: Final[dict[str, type[Workload]]] = {"gpt": GptSpec, "moe": MoeSpec, "collective": CollectiveSpec}
+KINDS: Final[dict[str, type[Workload]]] = {
+    "gpt": GptSpec,
+    "moe": MoeSpec,
+    "collective": CollectiveSpec,
+    "trace": TraceSpec,
+}
 
 
 def auto_all_to_all(fabric: FabricSpec) -> Literal["direct", "two-phase"]:

@@ -1,0 +1,270 @@
+"""Chakra execution traces: a file for each rank, .et (protobuf) or JSON.
+
+JSON comes in two forms: as Chakra's own jsonizer writes it (a GlobalMetadata and Nodes, object after object), and as
+its feeder reads it ({"workload_graph": [{"Id": 0, "NodeType": 7, ...}]}). Sizes are as ASTRA-sim takes `comm_size`
+(system/collective/Ring.cc): AllGather and gather a rank's own part; AllReduce, ReduceScatter, broadcast and reduce the
+whole buffer; all-to-all and scatter a buffer with a part for each rank.
+"""
+
+import ast
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final, Literal
+
+from google.protobuf.json_format import ParseDict, ParseError
+
+from topologies.errors import BadInput, near_miss
+from workloads.traces import chakra_pb
+from workloads.traces.common import (
+    Action,
+    Call,
+    Gap,
+    Measured,
+    Node,
+    Op,
+    Place,
+    Recv,
+    Send,
+    Trace,
+    check_rank,
+    ranks_of,
+    whole,
+)
+from workloads.traces.files import Files, parse_json
+
+Form = Literal["et", "objects", "graph"]
+Groups = Mapping[str, tuple[int, ...]]
+OPS: Final[dict[str, Op]] = {
+    "ALL_REDUCE": "all-reduce",
+    "REDUCE": "reduce",
+    "ALL_GATHER": "all-gather",
+    "GATHER": "gather",
+    "SCATTER": "scatter",
+    "BROADCAST": "broadcast",
+    "ALL_TO_ALL": "all-to-all",
+    "REDUCE_SCATTER": "reduce-scatter",
+    "REDUCE_SCATTER_BLOCK": "reduce-scatter",
+    "BARRIER": "barrier",
+}
+ALL_RANKS: Final = ("", "0")
+"""Names of the group of all ranks, unless the trace defines them (ASTRA-sim takes them so too)."""
+METADATA: Final = chakra_pb.NODE_TYPES.index("METADATA_NODE")
+MICRO: Final = 1e-6
+
+
+@dataclass(frozen=True)
+class _File:
+    """A rank's file: nodes as messages, and what is needed to write it again: its form, and its own objects."""
+
+    form: Form
+    metadata: Any
+    nodes: list[Any]
+    objects: list[dict[str, Any]]
+
+
+def read_chakra(files: Files, groups: Groups) -> Trace:
+    """The trace. `groups`: ranks of process groups that the trace names but doesn't define. BadInput says where."""
+    if files.shared:
+        allowed = "must be NAME.<rank>.et or NAME.<rank>.json: a Chakra trace has a file for each rank"
+        raise BadInput(files.names[0], files.name, allowed)
+    read = [_read(name, content) for name, content in zip(files.names, files.content, strict=True)]
+    ranks = tuple(
+        _Rank(rank, len(read), name, groups).nodes(file.nodes)
+        for rank, (name, file) in enumerate(zip(files.names, read, strict=True))
+    )
+    return Trace(files.name, "chakra", ranks, partial(_rewrite, files.names, read))
+
+
+def _read(name: str, content: bytes) -> _File:
+    if name.endswith(".et"):
+        metadata, nodes = chakra_pb.decode(content, name)
+        return _File("et", metadata, nodes, [])
+    objects = _objects(content, name)
+    if len(objects) == 1 and isinstance(objects[0].get("workload_graph"), list):
+        graph = objects[0]["workload_graph"]
+        return _File("graph", objects[0], [_of_graph(item, f"{name}: item {i}") for i, item in enumerate(graph)], graph)
+    nodes = [_message(item, f"{name}: object {i}") for i, item in enumerate(objects) if i]
+    return _File("objects", objects[0], nodes, objects)
+
+
+def _objects(content: bytes, name: str) -> list[dict[str, Any]]:
+    """JSON objects one after the other, or in a list."""
+    try:
+        text = content.decode().strip()
+    except UnicodeDecodeError as error:
+        raise BadInput(name, "its content", "is no JSON in UTF-8") from error
+    found: list[Any] = parse_json(content, name) if text.startswith("[") else []
+    decoder, at = json.JSONDecoder(), 0
+    while not text.startswith("[") and at < len(text):
+        try:
+            item, at = decoder.raw_decode(text, at)
+        except (ValueError, RecursionError) as error:
+            raise BadInput(name, f"object {len(found)}", "is cut off or no JSON") from error
+        found.append(item)
+        at += len(text[at:]) - len(text[at:].lstrip())
+    if not found or not all(isinstance(item, dict) for item in found):
+        raise BadInput(name, "its content", "is no Chakra trace: a GlobalMetadata and Nodes are needed")
+    return found
+
+
+def _message(item: Any, where: str) -> Any:
+    try:
+        return ParseDict(item, chakra_pb.Node(), ignore_unknown_fields=True)
+    except ParseError as error:
+        raise BadInput(where, "this", f"is no Chakra node: {' '.join(str(error).split())}") from error
+
+
+def _of_graph(item: Any, where: str) -> Any:
+    """A node of the feeder's flat form."""
+    if not isinstance(item, dict):
+        raise BadInput(where, item, "is no Chakra node: keys and values are needed")
+    kind = whole(where, "NodeType", item.get("NodeType"))
+    node = chakra_pb.Node(id=whole(where, "Id", item.get("Id")), name=str(item.get("Name", "")), type=kind)
+    node.duration_micros = whole(where, "runtime", item.get("runtime", 0))
+    for key, deps in (("data_deps", node.data_deps), ("ctrl_deps", node.ctrl_deps)):
+        listed = item.get(key, [])
+        if not isinstance(listed, list):
+            raise BadInput(where, listed, f"is no {key}: a list of Ids is needed")
+        deps.extend(whole(where, key, value) for value in listed)
+    for key in ("comm_type", "comm_size", "comm_src", "comm_dst", "comm_tag"):
+        if key in item:
+            node.attr.append(chakra_pb.Attribute(name=key, int64_val=whole(where, key, item[key])))
+    if "pg_name" in item:
+        node.attr.append(chakra_pb.Attribute(name="pg_name", string_val=str(item["pg_name"])))
+    return node
+
+
+class _Rank:
+    """A rank's nodes, made neutral."""
+
+    def __init__(self, rank: int, ranks: int, file: str, groups: Groups) -> None:
+        self.rank, self.ranks, self.file = rank, ranks, file
+        self.groups = dict(groups)
+
+    def nodes(self, messages: list[Any]) -> tuple[Node, ...]:
+        positions: dict[int, int] = {}
+        for position, message in enumerate(messages):
+            if message.id in positions:
+                raise BadInput(self.file, f"node {message.id}", "occurs twice: ids must differ")
+            positions[message.id] = position
+            self._define(message)
+        return tuple(self._node(message, positions) for message in messages)
+
+    def _node(self, message: Any, positions: Mapping[int, int]) -> Node:
+        where = f"{self.file}: node {message.id}"
+        after = []
+        for wanted in dict.fromkeys((*message.data_deps, *message.ctrl_deps)):
+            if wanted not in positions:
+                raise BadInput(where, f"node {wanted}", "is what it waits for, but isn't in this file")
+            after.append(positions[wanted])
+        return Node(where, self._action(message, where), tuple(after))
+
+    def _action(self, message: Any, where: str) -> Action:
+        kind = chakra_pb.NODE_TYPES[message.type] if message.type < len(chakra_pb.NODE_TYPES) else None
+        attributes = chakra_pb.attributes(message)
+        if kind is None:
+            known = ", ".join(f"{i} {name}" for i, name in enumerate(chakra_pb.NODE_TYPES))
+            raise BadInput(where, message.type, f"is no node type: allowed are {known}")
+        if kind == "COMM_COLL_NODE":
+            return self._call(attributes, where)
+        if kind in ("COMM_SEND_NODE", "COMM_RECV_NODE"):
+            return self._message(kind == "COMM_SEND_NODE", attributes, where)
+        still = kind in ("INVALID_NODE", "METADATA_NODE")
+        return Gap(0.0 if still else message.duration_micros * MICRO)
+
+    def _message(self, sends: bool, attributes: Mapping[str, Any], where: str) -> Action:
+        own, other = ("comm_src", "comm_dst") if sends else ("comm_dst", "comm_src")
+        if attributes.get(own, self.rank) != self.rank:
+            raise BadInput(where, attributes[own], f"must be its own rank, {self.rank}: it is {own}")
+        peer = check_rank(where, whole(where, other, attributes.get(other)), self.ranks)
+        if peer == self.rank:
+            raise BadInput(where, peer, f"must be another rank: it is {other}")
+        size = whole(where, "comm_size", attributes.get("comm_size"))
+        tag = whole(where, "comm_tag", attributes.get("comm_tag", 0))
+        return Send(peer, size, tag) if sends else Recv(peer, size, tag)
+
+    def _call(self, attributes: Mapping[str, Any], where: str) -> Action:
+        number = attributes.get("comm_type")
+        known = chakra_pb.COLLECTIVES
+        if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number < len(known):
+            allowed = ", ".join(f"{i} {name}" for i, name in enumerate(known))
+            raise BadInput(where, number, f"is no known collective: allowed as comm_type are {allowed}")
+        if not all(attributes.get("involved_dim", ())):
+            allowed = "can't be placed: dimensions are ASTRA-sim's own, so name the group with pg_name"
+            raise BadInput(where, "involved_dim", allowed)
+        op = OPS[known[number]]
+        name = str(attributes.get("pg_name", attributes.get("comm_group", "")))
+        group = self._group(name, where)
+        size = 0 if op == "barrier" else whole(where, "comm_size", attributes.get("comm_size"))
+        data = {"all-gather": size * len(group), "all-to-all": size / len(group), "scatter": size / len(group)}
+        root = group[0] if op in ("broadcast", "reduce", "gather", "scatter") else None
+        return Call(op, group, data.get(op, size), root, group_name=name)
+
+    def _group(self, name: str, where: str) -> tuple[int, ...]:
+        if name in self.groups:
+            group = self.groups[name] or tuple(range(self.ranks))
+            check_rank(f"{where}: group {name}", max(group), self.ranks)
+        elif name in ALL_RANKS:
+            group = tuple(range(self.ranks))
+        else:
+            allowed = near_miss(name, self.groups) if self.groups else "is not known"
+            raise BadInput(where, name, f"{allowed}; groups are defined in a process_group:init node or by `groups`")
+        if self.rank not in group:
+            raise BadInput(where, list(group), f"is its group {name!r}, and rank {self.rank} isn't in it")
+        return group
+
+    def _define(self, message: Any) -> None:
+        """PyTorch's process groups, which a metadata node carries as JSON in a list's printed form."""
+        if message.type != METADATA or "process_group" not in message.name:
+            return
+        where = f"{self.file}: node {message.id}"
+        try:
+            listed = ast.literal_eval(message.inputs.values)
+            defined = json.loads(listed[0])
+            pairs = [(str(item["pg_name"]), item["ranks"]) for item in defined]
+        except (ValueError, SyntaxError, LookupError, TypeError, RecursionError, MemoryError) as error:
+            raise BadInput(where, "inputs.values", "is no list of process groups with pg_name and ranks") from error
+        for name, ranks in pairs:
+            self.groups[name] = ranks_of(f"{where}: group {name}", ranks, 2**31) if ranks else ()
+
+
+def read_groups(content: bytes, where: str) -> dict[str, tuple[int, ...]]:
+    """ASTRA-sim's file of communicator groups: {"1": [0, 1, 2, 3], "2": [4, 5, 6, 7]}."""
+    data = parse_json(content, where)
+    if not isinstance(data, dict):
+        raise BadInput(where, "its content", 'must be {"NAME": [RANK, ...]}')
+    return {name: ranks_of(f"{where}: group {name}", ranks, 2**31) for name, ranks in data.items()}
+
+
+def _rewrite(names: tuple[str, ...], read: list[_File], measured: Mapping[Place, Measured]) -> dict[str, bytes]:
+    """The same files with start and duration, in whole microseconds, of everything that was measured."""
+    return {name: _written(file, rank, measured) for rank, (name, file) in enumerate(zip(names, read, strict=True))}
+
+
+def _written(file: _File, rank: int, measured: Mapping[Place, Measured]) -> bytes:
+    times = {
+        position: (round(found.start_s / MICRO), round(found.seconds / MICRO))
+        for position in range(len(file.nodes))
+        if (found := measured.get((rank, position))) is not None
+    }
+    if file.form == "et":
+        nodes = [chakra_pb.Node.FromString(node.SerializeToString()) for node in file.nodes]
+        for position, (start, duration) in times.items():
+            nodes[position].start_time_micros, nodes[position].duration_micros = start, duration
+        return chakra_pb.encode(file.metadata, nodes)
+    if file.form == "graph":
+        items = [{**item, "runtime": times[i][1]} if i in times else item for i, item in enumerate(file.objects)]
+        return json.dumps({**file.metadata, "workload_graph": items}, indent=2).encode()
+    objects = [file.metadata] + [_timed(item, times.get(i)) for i, item in enumerate(file.objects[1:])]
+    return "\n".join(json.dumps(item, indent=2) for item in objects).encode()
+
+
+def _timed(item: dict[str, Any], times: tuple[int, int] | None) -> dict[str, Any]:
+    """Under the names that the object has (protobuf's JSON allows both); 64-bit numbers are text there."""
+    if times is None:
+        return item
+    plain = "duration_micros" in item
+    start, duration = ("start_time_micros", "duration_micros") if plain else ("startTimeMicros", "durationMicros")
+    return {**item, start: str(times[0]), duration: str(times[1])}

@@ -1,0 +1,81 @@
+"""A trace's files: one for all ranks, or one for each, found by the number before their suffix. Read, and no more."""
+
+import json
+import re
+from collections import defaultdict
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from topologies.errors import BadInput
+
+_RANKED: Final = re.compile(r"(?:(?P<stem>.+)\.)?(?:rank)?(?P<rank>0|[1-9][0-9]{0,5})\.(?P<suffix>et|json)")
+
+
+@dataclass(frozen=True)
+class Files:
+    """`name`: what they have in common; `content`: of each rank's file in order, or of the one for all (`shared`)."""
+
+    name: str
+    names: tuple[str, ...]
+    content: tuple[bytes, ...]
+    shared: bool
+
+
+def read_files(path: str, field: str) -> Files:
+    """What `path` means: a file; a folder or a beginning (PATH.0.et, PATH.1.et, ...) of files that have a rank each.
+
+    BadInput if there is nothing, more than one trace, or a rank between others that has no file.
+    """
+    given = Path(path)
+    try:
+        if given.is_file() and not _RANKED.fullmatch(given.name):
+            return Files(given.stem, (given.name,), (given.read_bytes(),), shared=True)
+        return _ranked(given, field)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise BadInput(field, path, f"can't be read: {reason}") from error
+
+
+def _ranked(given: Path, field: str) -> Files:
+    folder = given if given.is_dir() else given.parent
+    match = _RANKED.fullmatch(given.name)
+    wanted = None if given.is_dir() else match["stem"] if match and given.exists() else given.name
+    families: defaultdict[tuple[str | None, str], dict[int, Path]] = defaultdict(dict)
+    for file in sorted(folder.iterdir()) if folder.is_dir() else ():
+        found = _RANKED.fullmatch(file.name)
+        if found and file.is_file() and (given.is_dir() or found["stem"] == wanted):
+            families[found["stem"], found["suffix"]][int(found["rank"])] = file
+    if match and given.exists():
+        families = defaultdict(dict, {k: v for k, v in families.items() if k[1] == match["suffix"]})
+    if not families:
+        allowed = "is no trace: give a file, or a folder or the beginning of files such as NAME.0.et, NAME.1.et"
+        raise BadInput(field, str(given), allowed)
+    if len(families) > 1:
+        choices = ", ".join(sorted(f"{stem or ''}.*.{suffix}" for stem, suffix in families))
+        raise BadInput(field, str(given), f"has several traces: give the first file of one of {choices}")
+    (stem, _), by_rank = next(iter(families.items()))
+    for rank in range(max(by_rank) + 1):
+        if rank not in by_rank:
+            raise BadInput(field, str(given), f"misses rank {rank}: there are files for ranks up to {max(by_rank)}")
+    paths = [by_rank[rank] for rank in range(len(by_rank))]
+    content = tuple(file.read_bytes() for file in paths)
+    return Files(stem or folder.resolve().name, tuple(file.name for file in paths), content, shared=False)
+
+
+def trace_name(path: str) -> str:
+    """What a trace is called, by its path alone: without folder, rank and suffix."""
+    name = Path(path).name
+    match = _RANKED.fullmatch(name)
+    return (match["stem"] if match else Path(name).stem) or Path(path).resolve().parent.name
+
+
+def parse_json(content: bytes, where: str) -> Any:
+    """Plain data of a JSON file. BadInput says where it breaks off."""
+    try:
+        return json.loads(content)
+    except json.JSONDecodeError as error:
+        place = f"line {error.lineno}, column {error.colno}"
+        raise BadInput(where, place, f"is cut off or no JSON: {error.msg}") from error
+    except (ValueError, RecursionError) as error:
+        raise BadInput(where, "its content", "is no JSON in UTF-8") from error

@@ -1,0 +1,240 @@
+"""From a trace to a schedule: its collectives become the algorithms that all workloads here use, on any group of ranks.
+
+Rank n is GPU number n. A group that is a grid (the same ranks of each of its HB domains) takes the hierarchical
+algorithms; any other is one ring in the group's order, or pairs. Sends are eager: a receive doesn't hold its sender up.
+"""
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from topologies.units import format_size
+from workloads.collectives import (
+    all_gather,
+    all_reduce,
+    all_to_all_direct,
+    all_to_all_two_phase,
+    columns,
+    grid_shifts,
+    reduce_scatter,
+    shifts,
+    whole_bytes,
+)
+from workloads.program import Grid, Program
+from workloads.schedule import Collective, Phase, Schedule
+from workloads.traces.common import Call, Gap, Place, Recv, Send, Trace
+from workloads.traces.match import Step, steps
+from workloads.traces.patterns import chain, exchange_sizes, signal
+
+Sizes = dict[tuple[int, int], int]
+
+
+@dataclass(frozen=True)
+class Lowered:
+    """A trace as a schedule; `tasks`: which tasks an operation is on its own rank (none if it only orders others)."""
+
+    trace: Trace
+    schedule: Schedule
+    tasks: Mapping[Place, tuple[int, ...]]
+
+
+def lower(
+    trace: Trace, domains: int, rails: int, bytes_factor: float, time_factor: float, two_phase: bool = False
+) -> Lowered:
+    """The trace on a fabric of this shape, with its bytes and seconds times these. BadInput says what can't be."""
+    work = _Lowering(trace, Program(domains, rails), bytes_factor, time_factor, two_phase)
+    for step in steps(trace):
+        work.take(step)
+    return work.done()
+
+
+def as_grid(group: tuple[int, ...], rails: int) -> Grid | None:
+    """The group as rows of HB domains, if each of them has the same ranks of it; None if not."""
+    rows: defaultdict[int, list[int]] = defaultdict(list)
+    for gpu in sorted(group):
+        rows[gpu // rails].append(gpu)
+    columns = {tuple(gpu % rails for gpu in row) for row in rows.values()}
+    return tuple(tuple(row) for row in rows.values()) if len(columns) == 1 else None
+
+
+class _Lowering:
+    def __init__(
+        self, trace: Trace, program: Program, bytes_factor: float, time_factor: float, two_phase: bool
+    ) -> None:
+        self.trace, self.program = trace, program
+        self.bytes_factor, self.time_factor, self.two_phase = bytes_factor, time_factor, two_phase
+        self._ends: dict[Place, tuple[int, ...]] = {}
+        self._gaps: dict[Place, tuple[int, ...]] = {}
+        self._phases: dict[Place, int] = {}
+        self._names: dict[Phase, str] = {}
+        self._count = 0
+
+    def take(self, step: Step) -> None:
+        """Append the tasks of one step: each of its GPUs goes on from what its own operation waits for."""
+        for place, wanted in zip(step.members, step.after, strict=True):
+            self.program.follow(place[0], [task for other in wanted for task in self._ends[other]])
+        place = step.members[0]
+        action = self.trace.node(place).action
+        if isinstance(action, Gap):
+            self._gap(place, action)
+        elif isinstance(action, Send):
+            self._send(place, action)
+        elif isinstance(action, Recv):
+            assert step.sent is not None
+            self._phases[place] = self._phases[step.sent]
+            self.program.follow(place[0], [*self.program.last(place[0]), *self._ends[step.sent]])
+        elif len(action.group) > 1:
+            self._call(step, action)
+        for place in step.members:
+            self._ends[place] = self.program.last(place[0])
+
+    def done(self) -> Lowered:
+        """The schedule, and who did what of it."""
+        schedule = self.program.schedule(self.trace.name)
+        of_phase: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
+        for number, transfer in schedule.transfers:
+            of_phase[transfer.phase, transfer.src].append(number)
+            of_phase[transfer.phase, transfer.dst].append(number)
+        calls = {place: tuple(of_phase[phase, place[0]]) for place, phase in self._phases.items()}
+        return Lowered(self.trace, schedule, {**self._gaps, **calls})
+
+    def _gap(self, place: Place, gap: Gap) -> None:
+        """A gap belongs to no step of the network; it counts to the one that was begun last, which times nothing."""
+        if gap.seconds * self.time_factor > 0:
+            self.program.compute(place[0], gap.seconds * self.time_factor, max(self._count - 1, 0))
+            self._gaps[place] = self.program.last(place[0])
+
+    def _send(self, place: Place, send: Send) -> None:
+        rank = place[0]
+        far = rank // self.program.rails != send.dst // self.program.rails
+        size = self._scaled(send.bytes)
+        name = "send over rails" if far else "send in HB domain"
+        number = self._phase(Phase(name, "collective", "point-to-point", 1, 2 if far else 1, size), send.bytes)
+        self._phases[place] = number
+        self.program.follow(rank, [self.program.send(rank, send.dst, size, number, self.program.last(rank))])
+
+    def _scaled(self, size: float) -> int:
+        return whole_bytes(size * self.bytes_factor)
+
+    def _phase(self, phase: Phase, told_bytes: float) -> int:
+        """A phase under a name that all alike have, and no other: what, among how many, and the trace's own bytes."""
+        if phase not in self._names:
+            name = f"{phase.name}, {format_size(told_bytes)}" if told_bytes else phase.name
+            taken = sum(1 for other in self._names.values() if other.split(" #")[0] == name)
+            self._names[phase] = f"{name} #{taken + 1}" if taken else name
+        self._count += 1
+        return self.program.phase(replace(phase, name=self._names[phase]))
+
+    def _call(self, step: Step, call: Call) -> None:
+        grid = as_grid(call.group, self.program.rails)
+        match call.op:
+            case "all-reduce" | "all-gather" | "reduce-scatter":
+                number = self._ring(call, grid)
+            case "all-to-all" if grid is not None:
+                number = self._all_to_all(call, grid)
+            case "broadcast" | "reduce":
+                number = self._chain(call)
+            case "barrier":
+                number = self._phase(self._far(call, 1), 0)
+                for line in (*grid, *columns(grid)) if grid else (call.group,):
+                    signal(self.program, line, number)
+            case _:
+                number = self._exchange(step, call, grid)
+        if number is not None:
+            for place in step.members:
+                self._phases[place] = number
+
+    def _ring(self, call: Call, grid: Grid | None) -> int | None:
+        """Rings of a grid, or one ring of all. None if there is nothing to send."""
+        if not call.data_bytes:
+            return None
+        n = len(call.group)
+        y, x = (len(grid), len(grid[0])) if grid else (n, 1)
+        chunk = self._scaled(call.data_bytes / n)
+        hierarchical = grid is not None and x > 1 and y > 1
+        names: dict[str, tuple[Collective, Collective]] = {
+            "all-reduce": ("all-reduce-ring", "all-reduce-hierarchical"),
+            "all-gather": ("all-gather-ring", "all-gather-hierarchical"),
+            "reduce-scatter": ("reduce-scatter-ring", "reduce-scatter-hierarchical"),
+        }
+        phase = Phase(_name(call, x, y), call.kind, names[call.op][hierarchical], x, y, chunk * n)
+        number = self._phase(phase, call.data_bytes)
+        run = {"all-reduce": all_reduce, "all-gather": all_gather, "reduce-scatter": reduce_scatter}[call.op]
+        run(self.program, grid or tuple((gpu,) for gpu in call.group), chunk, number)
+        return number
+
+    def _all_to_all(self, call: Call, grid: Grid) -> int | None:
+        if not call.data_bytes:
+            return None
+        y, x = len(grid), len(grid[0])
+        pair = self._scaled(call.data_bytes)
+        two_phase = self.two_phase and x > 1 and y > 1
+        algorithm: Collective = "all-to-all-two-phase" if two_phase else "all-to-all"
+        number = self._phase(Phase(_name(call, x, y), call.kind, algorithm, x, y, pair), call.data_bytes)
+        (all_to_all_two_phase if two_phase else all_to_all_direct)(self.program, grid, pair, number)
+        return number
+
+    def _far(self, call: Call, size: float) -> Phase:
+        """A step that is bound by one GPU's port: its bytes over the rail, if the group has more than one domain."""
+        far = len({rank // self.program.rails for rank in call.group}) > 1
+        return Phase(_name(call, len(call.group)), call.kind, "point-to-point", 1, 2 if far else 1, size)
+
+    def _chain(self, call: Call) -> int | None:
+        """From the root round the group, slice by slice; a reduce comes to it the other way."""
+        if not call.data_bytes:
+            return None
+        size, start = self._scaled(call.data_bytes), call.group.index(_root(call))
+        order = call.group[start:] + call.group[:start]
+        number = self._phase(self._far(call, size), call.data_bytes)
+        chain(self.program, order if call.op == "broadcast" else order[::-1], size, number)
+        return number
+
+    def _exchange(self, step: Step, call: Call, grid: Grid | None) -> int | None:
+        """Pair by pair, each with its own bytes: v-collectives, gather and scatter, and groups that are no grid."""
+        told = self._pairs(step, call)
+        sizes = {pair: self._scaled(size) for pair, size in told.items() if size and pair[0] != pair[1]}
+        if not sizes:
+            return None
+        number = self._phase(self._busiest(call, grid, sizes), sum(told[pair] for pair in sizes))
+        exchange_sizes(self.program, grid_shifts(grid) if grid else shifts(call.group), sizes, number)
+        return number
+
+    def _pairs(self, step: Step, call: Call) -> dict[tuple[int, int], float]:
+        group = call.group
+        if call.op == "all-to-all":
+            return {(a, b): call.data_bytes for a in group for b in group}
+        if call.op in ("gather", "scatter"):
+            pairs = [(_root(call), other) for other in group]
+            return {pair if call.op == "scatter" else pair[::-1]: call.data_bytes for pair in pairs}
+        found: dict[tuple[int, int], float] = {}
+        for place in step.members:
+            mine = self.trace.node(place).action
+            assert isinstance(mine, Call)
+            for other, size in zip(group, mine.sends or mine.receives, strict=True):
+                found[(place[0], other) if mine.sends else (other, place[0])] = size
+        return found
+
+    def _busiest(self, call: Call, grid: Grid | None, sizes: Sizes) -> Phase:
+        """As a uniform all-to-all whose rail ports (HB ports within one domain) carry what the busiest of these does.
+
+        So Eq. 2 gives the time that this port needs: no exchange of these bytes can be faster.
+        """
+        rails = self.program.rails
+        y, x = (len(grid), len(grid[0])) if grid else (len(call.group), 1)
+        ports: defaultdict[tuple[int, bool], int] = defaultdict(int)
+        for (src, dst), size in sizes.items():
+            if y == 1 or src // rails != dst // rails:
+                ports[src, True] += size
+                ports[dst, False] += size
+        share = x * (y - 1) if y > 1 else x - 1
+        busiest = max(ports.values(), default=0) / share
+        return Phase(_name(call, x, y), call.kind, "all-to-all", x, y, busiest)
+
+
+def _root(call: Call) -> int:
+    return call.group[0] if call.root is None else call.root
+
+
+def _name(call: Call, *shape: int) -> str:
+    of = "" if call.kind == "collective" else f"{call.kind.lower()}-"
+    return f"{of}{call.op} {'x'.join(str(n) for n in shape)}"

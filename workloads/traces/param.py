@@ -1,0 +1,275 @@
+"""PARAM comms traces ("basic" type of facebookresearch/param, commsTraceReplay): JSON, one file a rank or one for all.
+
+A trace is a list: {"comms": "all_reduce", "in_msg_size": 1024, "dtype": "Float", ...}, or {"compute": "gemm", ...}.
+Sizes and splits count elements. An operation whose `req` a later `wait` names goes on beside what follows; any other is
+waited for at once, as by a blocking call. Operations with `use_batch` begin together, and `batch_isend_irecv` waits for
+them. A rank passes over what its process group has no part in.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final
+
+from topologies.errors import BadInput, near_miss
+from workloads.traces.common import (
+    Action,
+    Call,
+    Gap,
+    Measured,
+    Node,
+    Op,
+    Place,
+    Recv,
+    Send,
+    Trace,
+    check_rank,
+    ranks_of,
+    whole,
+)
+from workloads.traces.files import Files, parse_json
+
+ALIASES: Final = {
+    "alltoall": "all_to_all", "alltoallv": "all_to_allv", "alltoallbase": "all_to_allv", "allreduce": "all_reduce",
+    "allgather": "all_gather", "allgatherv": "all_gather_v", "allgatherbase": "all_gather_base",
+    "reducescatter": "reduce_scatter", "reducescatterv": "reduce_scatter_v",
+    "reducescatterbase": "reduce_scatter_base", "recvanysource": "recv",
+}  # fmt: skip
+OPS: Final[dict[str, Op]] = {
+    "all_reduce": "all-reduce", "all_gather": "all-gather", "all_gather_base": "all-gather",
+    "all_gather_v": "all-gatherv", "reduce_scatter": "reduce-scatter", "reduce_scatter_base": "reduce-scatter",
+    "reduce_scatter_v": "reduce-scatterv", "all_to_all": "all-to-all", "all_to_allv": "all-to-allv",
+    "broadcast": "broadcast", "reduce": "reduce", "gather": "gather", "scatter": "scatter", "barrier": "barrier",
+}  # fmt: skip
+SENDS: Final = ("send", "isend")
+RECEIVES: Final = ("recv", "irecv")
+ORDERING: Final = ("init", "wait", "batch_isend_irecv")
+KNOWN: Final = (*OPS, *SENDS, *RECEIVES, *ORDERING)
+ROOTED: Final = ("broadcast", "reduce", "gather", "scatter")
+ELEMENT_BYTES: Final = {
+    "byte": 1, "char": 1, "bool": 1, "int8": 1, "uint8": 1, "half": 2, "float16": 2, "bfloat16": 2, "short": 2,
+    "int16": 2, "int": 4, "int32": 4, "float": 4, "float32": 4, "long": 8, "int64": 8, "double": 8, "float64": 8,
+}  # fmt: skip
+MICRO: Final = 1e-6
+
+
+def read_param(files: Files, flops_per_s: float) -> Trace:
+    """The trace. A gemm without a measured `latency_us` takes its operations at `flops_per_s`. BadInput says where."""
+    lists = [_entries(content, name) for name, content in zip(files.names, files.content, strict=True)]
+    count = _world(lists[0], files.names[0]) if files.shared else len(lists)
+    by_rank = lists * count if files.shared else lists
+    names = files.names * count if files.shared else files.names
+    ranks = tuple(
+        _Rank(rank, count, name, flops_per_s).nodes(entries)
+        for rank, (name, entries) in enumerate(zip(names, by_rank, strict=True))
+    )
+    untimed = sum(1 for entries in by_rank for e in entries if e.get("compute") == "emb_lookup" and _latency(e) is None)
+    notes = (f"{untimed} emb_lookup have no latency_us, and take no time",) if untimed else ()
+    written = tuple(f"{files.name}.{rank}.json" for rank in range(count)) if files.shared else files.names
+    return Trace(files.name, "param", ranks, partial(_rewrite, written, by_rank), notes)
+
+
+def _entries(content: bytes, name: str) -> list[dict[str, Any]]:
+    data = parse_json(content, name)
+    if not isinstance(data, list) or not data:
+        raise BadInput(name, "its content", "is no PARAM trace: a list of operations is needed")
+    for i, entry in enumerate(data):
+        if not isinstance(entry, dict) or not ("comms" in entry) ^ ("compute" in entry):
+            raise BadInput(f"{name}: entry {i}", entry, "must have either comms or compute")
+    return data
+
+
+def _world(entries: Sequence[Mapping[str, Any]], name: str) -> int:
+    """How many ranks one trace for all is for: as many as it speaks of."""
+    most = 0
+    for i, entry in enumerate(entries):
+        where = f"{name}: entry {i}"
+        most = max(most, whole(where, "world_size", entry.get("world_size", 0)))
+        for key in ("src_rank", "dst_rank"):
+            most = max(most, 1 + whole(where, key, entry[key]) if key in entry else 0)
+        if entry.get("global_ranks"):
+            most = max(most, 1 + max(ranks_of(where, entry["global_ranks"], 2**31)))
+    if not most:
+        raise BadInput(name, "world_size", "is nowhere given, and one trace for all ranks needs it")
+    return most
+
+
+def _latency(entry: Mapping[str, Any]) -> float | None:
+    value = entry.get("latency_us")
+    return float(value) if isinstance(value, int | float) and 0 <= value < 1e15 else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Sizes:
+    """Elements in and out, and bytes of one."""
+
+    taken: int
+    given: int
+    element: int
+
+
+class _Rank:
+    """A rank's list, made neutral; node number n is entry number n."""
+
+    def __init__(self, rank: int, ranks: int, file: str, flops_per_s: float) -> None:
+        self.rank, self.ranks, self.file, self.flops_per_s = rank, ranks, file, flops_per_s
+        self._groups: dict[str, tuple[int, ...]] = {}
+
+    def nodes(self, entries: Sequence[Mapping[str, Any]]) -> tuple[Node, ...]:
+        """What each waits for: the last one that was waited for; a wait, what it names as well."""
+        awaited = _awaited(entries)
+        found: list[Node] = []
+        blocked: tuple[int, ...] = ()
+        batch: list[int] = []
+        for i, entry in enumerate(entries):
+            where = f"{self.file}: entry {i}"
+            name = self._name(entry, where)
+            after = [*blocked]
+            if name == "wait" and i in awaited:
+                after.append(awaited[i])
+            if name == "batch_isend_irecv":
+                after += batch
+                batch = []
+            found.append(Node(where, self._action(name, entry, where), tuple(after)))
+            if name in (*SENDS, *RECEIVES) and entry.get("use_batch"):
+                batch.append(i)
+            elif i not in awaited.values():
+                blocked = (i,)
+        return tuple(found)
+
+    def _name(self, entry: Mapping[str, Any], where: str) -> str:
+        """PARAM's own name of an operation, however it is spelled."""
+        if "compute" in entry:
+            return "compute"
+        given = str(entry["comms"]).lower()
+        name = ALIASES.get("".join(c for c in given if c.isalpha()), given)
+        if name not in KNOWN:
+            raise BadInput(where, entry["comms"], near_miss(name, KNOWN).replace("known", "a known collective", 1))
+        return name
+
+    def _action(self, name: str, entry: Mapping[str, Any], where: str) -> Action:
+        if name == "compute":
+            return Gap(self._compute_s(entry, where))
+        if name == "init":
+            key = str(entry.get("pg_id", "0"))
+            self._groups[key] = ranks_of(where, entry.get("global_ranks"), self.ranks)
+            return Gap(0.0)
+        if name in ORDERING:
+            return Gap(0.0)
+        if name in SENDS or name in RECEIVES:
+            return self._message(name in SENDS, entry, where)
+        group = self._group(entry, where)
+        return self._call(name, entry, group, where) if self.rank in group else Gap(0.0)
+
+    def _compute_s(self, entry: Mapping[str, Any], where: str) -> float:
+        kind, measured = str(entry["compute"]).lower(), _latency(entry)
+        if kind not in ("gemm", "emb_lookup"):
+            raise BadInput(where, entry["compute"], "is no known compute: allowed are gemm, emb_lookup")
+        if measured is not None:
+            return measured * MICRO
+        if kind == "emb_lookup":
+            return 0.0
+        keys = ("mm_dim",) * 3 if "mm_dim" in entry else ("mm0_dim0", "mm0_dim1", "mm1_dim1")
+        m, k, n = (whole(where, key, entry.get(key), 1) for key in keys)
+        return 2.0 * m * k * n * whole(where, "count", entry.get("count", 1)) / self.flops_per_s
+
+    def _sizes(self, entry: Mapping[str, Any], where: str) -> _Sizes:
+        dtype = str(entry.get("dtype", "")).lower().removeprefix("torch.")
+        if dtype not in ELEMENT_BYTES:
+            raise BadInput(where, entry.get("dtype"), near_miss(dtype, ELEMENT_BYTES).replace("known", "a dtype", 1))
+        taken, given = (whole(where, key, entry.get(key)) for key in ("in_msg_size", "out_msg_size"))
+        return _Sizes(taken, given, ELEMENT_BYTES[dtype])
+
+    def _message(self, sends: bool, entry: Mapping[str, Any], where: str) -> Action:
+        src, dst = (
+            check_rank(where, whole(where, key, entry.get(key)), self.ranks) for key in ("src_rank", "dst_rank")
+        )
+        if src == dst:
+            raise BadInput(where, dst, "must be another rank than src_rank")
+        sizes = self._sizes(entry, where)
+        if sends:
+            return Send(dst, sizes.taken * sizes.element, 0) if self.rank == src else Gap(0.0)
+        return Recv(src, sizes.given * sizes.element, 0) if self.rank == dst else Gap(0.0)
+
+    def _group(self, entry: Mapping[str, Any], where: str) -> tuple[int, ...]:
+        everyone = tuple(range(self.ranks))
+        if entry.get("global_ranks"):
+            return ranks_of(where, entry["global_ranks"], self.ranks)
+        key = entry.get("pg_id")
+        if key is not None and str(key) not in self._groups:
+            raise BadInput(where, key, "is a pg_id that no init entry before it has defined")
+        group = everyone if key is None else self._groups[str(key)]
+        size = whole(where, "world_size", entry.get("world_size", len(group)))
+        if size != len(group):
+            allowed = f"is its world size, but its group has the {len(group)} ranks {list(group)}: one is missing"
+            raise BadInput(where, size, allowed if size > len(group) else allowed.removesuffix(": one is missing"))
+        return group
+
+    def _call(self, name: str, entry: Mapping[str, Any], group: tuple[int, ...], where: str) -> Call:
+        op, n, key = OPS[name], len(group), str(entry.get("pg_id", ""))
+        if op == "barrier":
+            return Call(op, group, group_name=key)
+        sizes = self._sizes(entry, where)
+        taken, given = sizes.taken * sizes.element, sizes.given * sizes.element
+        if op == "all-gatherv":
+            return Call(op, group, sends=(taken,) * n, group_name=key)
+        if op == "reduce-scatterv":
+            return Call(op, group, receives=(given,) * n, group_name=key)
+        if op == "all-to-allv":
+            sends = self._split(entry, "in_split", sizes.taken, n, where)
+            receives = self._split(entry, "out_split", sizes.given, n, where)
+            by = sizes.element
+            return Call(
+                op, group, sends=tuple(s * by for s in sends), receives=tuple(r * by for r in receives), group_name=key
+            )
+        root = None
+        if op in ROOTED:
+            root = whole(where, "root", entry.get("root", group[0]))
+            if root not in group:
+                raise BadInput(where, root, f"is its root, but isn't in its group {list(group)}")
+        data = {"all-gather": taken * n, "all-to-all": taken / n, "scatter": given}
+        return Call(op, group, data.get(op, taken), root, group_name=key)
+
+    def _split(self, entry: Mapping[str, Any], key: str, total: int, n: int, where: str) -> tuple[int, ...]:
+        """Elements for (or from) each of the group; even if none are listed."""
+        listed = entry.get(key) or [total // n] * n
+        if not isinstance(listed, list) or len(listed) != n:
+            raise BadInput(where, listed, f"is no {key}: one number for each of the group's {n} ranks is needed")
+        split = tuple(whole(where, key, item) for item in listed)
+        if sum(split) != total:
+            size = "in_msg_size" if key == "in_split" else "out_msg_size"
+            raise BadInput(where, list(split), f"is its {key}, and must add up to the {total} of {size}")
+        return split
+
+
+def _awaited(entries: Sequence[Mapping[str, Any]]) -> dict[int, int]:
+    """For each wait, which entry it waits for: the last one before it with the same `req`."""
+    found: dict[int, int] = {}
+    open_by_req: dict[str, int] = {}
+    for i, entry in enumerate(entries):
+        req = entry.get("req")
+        if req is None or "comms" not in entry:
+            continue
+        if str(entry["comms"]).lower() != "wait":
+            open_by_req[str(req)] = i
+        elif str(req) in open_by_req:
+            found[i] = open_by_req.pop(str(req))
+    return found
+
+
+def _rewrite(
+    names: Sequence[str], by_rank: Sequence[Sequence[Mapping[str, Any]]], measured: Mapping[Place, Measured]
+) -> dict[str, bytes]:
+    """As PARAM's replay writes what it measured: every entry, with `latency_us` and `global_latency_us`."""
+    return {
+        name: json.dumps([_timed(entry, measured.get((rank, i))) for i, entry in enumerate(entries)], indent=2).encode()
+        for rank, (name, entries) in enumerate(zip(names, by_rank, strict=True))
+    }
+
+
+def _timed(entry: Mapping[str, Any], found: Measured | None) -> dict[str, Any]:
+    if found is None:
+        return dict(entry)
+    latency = round(found.seconds / MICRO, 3)
+    return {**entry, "latency_us": latency, "global_latency_us": latency}
