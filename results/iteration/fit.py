@@ -27,8 +27,10 @@ def fitted_constants(rows: Sequence[Measured]) -> Constants:
         network_s = float(iteration_time(job, strategy).network_s[0])
         columns.append([float(part[0]) / row.seconds for part in (parts.matmul_s, parts.pass_s, parts.memory_s)])
         targets.append(1 - network_s / row.seconds)
-    solved, *_ = np.linalg.lstsq(np.array(columns), np.array(targets), rcond=None)
-    slowness, overhead, memory = (float(x) for x in solved)
+    matrix = np.array(columns)
+    scale = np.linalg.norm(matrix, axis=0)  # seconds for one FLOP are far smaller than the others
+    solved, *_ = np.linalg.lstsq(matrix / scale, np.array(targets), rcond=None)
+    slowness, overhead, memory = (float(x) for x in solved / scale)
     return replace(
         A100, matmul_efficiency=1 / slowness, memory_efficiency=1 / memory, overhead_flops=overhead / slowness
     )

@@ -46,7 +46,7 @@ def figure() -> Figure:
         ),
         notes=(
             "Eq. 11 as printed: the layers of a stage without the embedding, at the NIC's full rate, without latency",
-            "what the gap holds isn't published: a NIC below its rate, pipelines of replicas waiting for one another, and "
+            "what the gap holds isn't published: a NIC below its rate, replicas waiting for one another, and "
             "copies between gradient buffers are candidates",
         ),
     )  # fmt: skip

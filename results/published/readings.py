@@ -52,8 +52,8 @@ NOTES: Final = (
     "Eq. 6-11 on DGX GH200. Sequence parallelism and 16 bits throughout, as the paper has it; what it doesn't state: "
     "selective recomputation, 1 us and 2 us of latency, efficiency as fitted on A100s with the H100's own peaks",
     "t divides the heads, p v the layers, d b the batch. As printed, Eq. 7 lets any v divide the bubble. Megatron-LM "
-    "needs m as a multiple of p for that, and with m < p no schedule is as fast: a single micro-batch takes p t(b). Yet "
-    "it is this reading that gives the paper's figures",
+    "needs m as a multiple of p for that, and with m < p no schedule is as fast: a single micro-batch takes p t(b). "
+    "Yet it is this reading that gives the paper's figures",
     "A strategy must fit memory, at 16 bytes a parameter and activations; not stated either. The paper's own GPT-1T on "
     "4,096 GPUs (III-B, d = 64) would take 252 GB a GPU without activations",
 )

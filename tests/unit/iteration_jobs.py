@@ -1,0 +1,45 @@
+"""Small jobs for the tests of iteration times and of the search."""
+
+from dataclasses import replace
+
+from results.iteration.arrays import Strategies, Strategy
+from results.iteration.iteration_time import iteration_time
+from results.iteration.job import Job, Recipe, make_cluster
+from results.iteration.memory import gpu_bytes
+from workloads.catalogue import GptModel
+from workloads.parallelism import Parallelism
+
+MODEL = GptModel(
+    kind="gpt",
+    parameters=1_000_000_000,
+    layers=16,
+    hidden=2048,
+    heads=16,
+    sequence=1024,
+    vocabulary=51_200,
+    domain_gpus=8,
+    training=Parallelism(tensor=4, pipeline=4, data=4, micro_batch=1, global_batch=128),
+)
+STRATEGY = Strategy(
+    tensor_hb=2, tensor_network=2, pipeline_hb=2, pipeline_network=2, data_hb=2, data_network=2,
+    micro_batch=2, virtual_stages=2,
+)  # fmt: skip
+"""On 64 GPUs in HB domains of 8: every dimension has a part inside and a part outside."""
+
+
+def job(gpus: int = 64, domain_gpus: int = 8, global_batch: int = 128) -> Job:
+    return Job(MODEL, Recipe(global_batch), make_cluster("h100", gpus, domain_gpus))
+
+
+def seconds(of: Job, strategy: Strategy = STRATEGY) -> float:
+    return float(iteration_time(of, Strategies.one(strategy, of.recipe.global_batch)).total_s[0])
+
+
+def size(of: Job, strategy: Strategy = STRATEGY) -> float:
+    """Bytes of the fullest GPU."""
+    return float(gpu_bytes(of, Strategies.one(strategy, of.recipe.global_batch))[0])
+
+
+def with_constants(of: Job, **changed: float) -> Job:
+    constants = replace(of.cluster.constants, **changed)
+    return replace(of, cluster=replace(of.cluster, constants=constants))

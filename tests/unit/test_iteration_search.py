@@ -1,0 +1,109 @@
+"""The vectorised search against plain loops, its constraints, and how long Fig. 8 takes."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import product
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from results.iteration.arrays import Strategy, laid_out
+from results.iteration.job import Job, Recipe, make_cluster
+from results.iteration.search import Rules, best_strategy, candidates, divisors
+from tests.unit.iteration_jobs import MODEL, job, seconds, size
+from topologies.errors import BadInput
+from workloads.catalogue import load_gpt
+from workloads.parallelism import Parallelism
+
+
+def plain(of: Job, rules: Rules) -> Iterator[Strategy]:
+    """Every strategy, one by one, by trying all numbers."""
+    k, domains = of.cluster.domain_gpus, of.cluster.gpus // of.cluster.domain_gpus
+    batch, model = of.recipe.global_batch, of.model
+    inside, outside = range(1, k + 1), range(1, domains + 1)
+    for th, ph, tl, pl in product(inside, inside, outside, outside):
+        if k % (th * ph) or domains % (tl * pl) or model.heads % (th * tl) or model.layers % (ph * pl):
+            continue
+        dh, dl, p = k // (th * ph), domains // (tl * pl), ph * pl
+        for b, v in product(range(1, batch + 1), range(1, model.layers + 1)):
+            if batch % (dh * dl * b) or model.layers % (p * v) or (v > 1 and p == 1):
+                continue
+            if rules.whole_rounds and v > 1 and batch // (dh * dl * b) % p:
+                continue
+            if v <= (rules.max_virtual_stages or v) and th * tl <= (rules.max_tensor or th * tl):
+                yield Strategy(th, tl, ph, pl, dh, dl, b, v)
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    shape=st.sampled_from([(8, 1), (8, 2), (12, 6), (16, 4), (16, 16), (24, 8)]),
+    batch=st.sampled_from([8, 12, 24]),
+    layers=st.sampled_from([4, 6, 8]),
+    rules=st.builds(
+        Rules,
+        whole_rounds=st.booleans(),
+        max_tensor=st.sampled_from([None, 2]),
+        max_virtual_stages=st.sampled_from([None, 1, 2]),
+    ),
+    memory=st.sampled_from([5e7, 2e8, 5e8, 80e9]),
+)
+def test_the_search_finds_what_plain_loops_find(
+    shape: tuple[int, int], batch: int, layers: int, rules: Rules, memory: float
+) -> None:
+    base = job(*shape, global_batch=batch)
+    model = MODEL.model_copy(update={"layers": layers, "heads": 12, "hidden": 768})
+    of = replace(base, model=model, cluster=replace(base.cluster, memory_bytes=memory))
+    every = list(plain(of, rules))
+    found = candidates(of, rules)
+    assert sorted(map(str, (found[i] for i in range(len(found))))) == sorted(map(str, every))
+    fitting = [s for s in every if size(of, s) <= memory]
+    if not fitting:
+        with pytest.raises(BadInput, match=r"gpus: .* no strategy divides"):
+            best_strategy(of, rules)
+        return
+    best = best_strategy(of, rules)
+    assert best.seconds == pytest.approx(min(seconds(of, s) for s in fitting), rel=1e-12)
+    assert seconds(of, best.strategy) == pytest.approx(best.seconds, rel=1e-12)
+    assert best.gpu_bytes == pytest.approx(size(of, best.strategy))
+    assert best.gpu_bytes <= memory
+    assert best.weighed == len(fitting)
+
+
+def test_memory_can_be_left_out() -> None:
+    """GPT-1T on 8 GPUs fits no memory."""
+    of = Job(load_gpt("gpt-1008b"), Recipe(64), make_cluster("h100", 8, 8))
+    with pytest.raises(BadInput, match="no strategy divides"):
+        best_strategy(of)
+    assert best_strategy(of, Rules(fits_memory=False)).gpu_bytes > 1e12
+
+
+def test_divisors_are_all_and_rising() -> None:
+    assert divisors(36) == (1, 2, 3, 4, 6, 9, 12, 18, 36)
+    assert divisors(1) == (1,)
+
+
+@pytest.mark.parametrize(
+    ("platform", "gpus", "k", "message"),
+    [
+        ("h1000", 64, 8, "platform: 'h1000' is not known: did you mean 'h100'?"),
+        ("h100", 64, 7, "domain_gpus: 7 must divide the 64 GPUs"),
+        ("h100", 0, 1, "domain_gpus: 1 must divide the 0 GPUs"),
+    ],
+)
+def test_a_cluster_that_cannot_be_is_refused(platform: str, gpus: int, k: int, message: str) -> None:
+    with pytest.raises(BadInput, match="^" + message.replace("?", r"\?")):
+        make_cluster(platform, gpus, k)
+
+
+def test_a_published_job_lies_as_megatron_places_its_ranks() -> None:
+    """Tensor ranks fill an HB domain, then data, then stages."""
+
+    def parallelism(t: int, p: int, d: int) -> Parallelism:
+        return Parallelism(tensor=t, pipeline=p, data=d, micro_batch=1, global_batch=d)
+
+    assert str(laid_out(parallelism(8, 64, 6), 8)) == "t=8x1 p=1x64 d=1x6 b=1 v=1"
+    assert str(laid_out(parallelism(2, 1, 32), 8)) == "t=2x1 p=1x1 d=4x8 b=1 v=1"
+    assert str(laid_out(parallelism(2, 4, 2), 8)) == "t=2x1 p=2x2 d=2x1 b=1 v=1"
+    with pytest.raises(ValueError, match="data of 3 doesn't lie evenly"):
+        laid_out(parallelism(2, 4, 3), 8)
