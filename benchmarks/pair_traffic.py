@@ -1,0 +1,106 @@
+"""How long the bytes between all pairs of GPUs take to count, for clusters up to 16,384 GPUs. No root, no fabric.
+
+    .venv/bin/python -m benchmarks.pair_traffic [--repeats 5] [--json FILE]
+
+Layout and matrix are timed together, from the model to arrays of senders, receivers and bytes. See docs/benchmarks.md.
+"""
+
+import gc
+import json
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.turns import spread
+from topologies.errors import BadInput, RailyardError
+from workloads.catalogue import load_gpt, load_moe
+from workloads.layout import data_parallel, hierarchical
+from workloads.pair_traffic import Traffic, gpt_traffic, moe_traffic
+from workloads.parallelism import Parallelism
+
+SIZES: Final = (1024, 4096, 16_384)
+RAILS: Final = 256
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+
+
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """One model on one cluster: the seconds of every repeat, and how many pairs had any bytes."""
+
+    model: str
+    gpus: int
+    pairs: int
+    seconds: tuple[float, ...]
+
+
+def dense(gpus: int) -> Traffic:
+    """GPT-1T, t = 8, p = 64, the rest data-parallel."""
+    p = Parallelism(tensor=8, pipeline=64, data=gpus // 512, micro_batch=1, global_batch=gpus)
+    return gpt_traffic(load_gpt("gpt-1008b"), hierarchical(p, gpus // RAILS, RAILS))
+
+
+def mixture(gpus: int) -> Traffic:
+    """MoE-1.3B, its 128 experts replicated."""
+    return moe_traffic(load_moe("moe-1.3b-128"), data_parallel(gpus, 4 * gpus, RAILS))
+
+
+MODELS: Final[dict[str, Callable[[int], Traffic]]] = {"gpt-1008b": dense, "moe-1.3b-128": mixture}
+
+
+def timed(model: str, gpus: int, repeats: int) -> Timed:
+    """Count `repeats` times over."""
+    seconds, pairs = [], 0
+    for _ in range(repeats):
+        gc.collect()
+        begun = time.perf_counter()
+        traffic = MODELS[model](gpus)
+        seconds.append(time.perf_counter() - begun)
+        pairs = sum(kind.bytes.size for kind in traffic.pairs.values())
+    return Timed(model, gpus, pairs, tuple(seconds))
+
+
+def table_of(results: Sequence[Timed]) -> Table:
+    """A row a model and cluster."""
+    table = Table(title="Bytes by pair", title_justify="left")
+    for column in ("model", "GPUs", "pairs with traffic", "s: median (least–most)"):
+        table.add_column(column, justify="left" if column == "model" else "right", no_wrap=True)
+    for result in results:
+        table.add_row(result.model, f"{result.gpus:,}", f"{result.pairs:,}", str(spread(result.seconds)))
+    return table
+
+
+@app.command()
+def pair_traffic(
+    repeats: Annotated[int, typer.Option(help="How often each is counted.")] = 5,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Write every figure to this new file.")] = None,
+) -> None:
+    """Time the traffic matrices of a dense model and of a mixture of experts."""
+    if repeats < 1:
+        raise BadInput("--repeats", repeats, "must be 1 or more")
+    if json_file and (json_file.exists() or not json_file.resolve().parent.is_dir()):
+        raise BadInput("--json", str(json_file), "must be a new file, in a folder that exists")
+    results = [timed(model, gpus, repeats) for model in MODELS for gpus in SIZES]
+    Console(width=None if sys.stdout.isatty() else 120).print(table_of(results))
+    if json_file:
+        json_file.write_text(json.dumps([asdict(result) for result in results], indent=2) + "\n")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """What a user gets wrong becomes one line. SystemExit with the status otherwise."""
+    try:
+        app(arguments)
+    except RailyardError as error:
+        print("error:", error, file=sys.stderr)
+        return error.exit_status
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,117 @@
+"""What Fig. 2 to 5 of Rail-only share: rows that sum a traffic matrix up, heatmaps, and bars of volume."""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Final, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from results import plots
+from results.format import percent, size
+from results.published.figure import Cell
+from workloads.pair_traffic import Pairs, Traffic
+from workloads.schedule import Kind
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+K = TypeVar("K", bound=str)
+COLUMNS: Final = ("count", "kind", "where", "pairs", "bytes", "least_pair_bytes", "most_pair_bytes", "share_pct")
+WHERE: Final = ("HB domain", "rail", "across rails")
+_LABELLED: Final = 0.05  # of a bar: narrower parts can't hold their percentage
+_DARK: Final = (plots.BLUE, plots.GREEN, plots.VERMILION)  # white reads better on these
+_RAMP: Final = ("#a9cfe8", "#6aaed6", "#2070b4", "#083471")
+
+
+def rows(count: str, traffic: Traffic) -> list[tuple[Cell, ...]]:
+    """A row for each kind and place that has any traffic; `share_pct` is of all bytes."""
+    whole = sum(traffic.volumes.values())
+    parts = [(kind, where, pairs) for kind in traffic.pairs for where, pairs in places(traffic, kind).items()]
+    return [
+        (
+            count,
+            kind,
+            where,
+            pairs.bytes.size,
+            float(pairs.bytes.sum()),
+            float(pairs.bytes.min()),
+            float(pairs.bytes.max()),
+            100 * float(pairs.bytes.sum()) / whole,
+        )
+        for kind, where, pairs in parts
+        if pairs.bytes.size
+    ]
+
+
+def places(traffic: Traffic, kind: Kind) -> dict[str, Pairs]:
+    """One kind's pairs, by where they are."""
+    return dict(zip(WHERE, (traffic.in_domains(kind), traffic.on_rails(kind), traffic.across_rails(kind)), strict=True))
+
+
+def volume_bars(axes: "Axes", volumes: Mapping[str, Mapping[K, float]], colours: Mapping[K, str]) -> None:
+    """Shares by kind, a bar for each name, with its whole volume."""
+    names = list(volumes)
+    left = np.zeros(len(names))
+    for kind, colour in colours.items():
+        shares = np.array([volumes[n].get(kind, 0.0) / sum(volumes[n].values()) for n in names])
+        bars = axes.barh(range(len(names)), 100 * shares, left=100 * left, height=0.6, color=colour, label=kind)
+        labels = [percent(share) if share >= _LABELLED else "" for share in shares]
+        axes.bar_label(bars, labels, label_type="center", fontsize=8, color="white" if colour in _DARK else plots.INK)
+        left += shares
+    axes.set_yticks(range(len(names)), [f"{n}, {size(sum(volumes[n].values()))}" for n in names])
+    axes.invert_yaxis()
+    axes.set(xlim=(0, 100), xlabel="share of all bytes, %")
+    axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=len(colours), fontsize=8)
+    plots.quiet(axes)
+
+
+def heatmap(axes: "Axes", matrix: NDArray[np.float64], rails: int, title: str) -> None:
+    """Bytes, sender down, receiver across; HB domains of `rails` GPUs in orange, pairs of one rail on pink lines."""
+    from matplotlib.colors import LinearSegmentedColormap, LogNorm
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    sent = matrix[matrix > 0]
+    low, high = float(sent.min()), float(sent.max())
+    ramp = LinearSegmentedColormap.from_list("traffic", _RAMP)
+    norm = LogNorm(low, high) if low < high else LogNorm(low / 2, high * 2)
+    image = axes.imshow(np.ma.masked_equal(matrix, 0), cmap=ramp, norm=norm, interpolation="none")
+    _rails(axes, len(matrix), rails)
+    _domains(axes, len(matrix), rails)
+    assert axes.figure is not None
+    bar = axes.figure.colorbar(image, ax=axes, shrink=0.8, pad=0.02)
+    bar.ax.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0), numticks=9))
+    bar.ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: size(value)))
+    bar.ax.yaxis.set_minor_formatter(NullFormatter())
+    bar.ax.tick_params(labelsize=7)
+    axes.set(title=title, xlabel="receiver, GPU number", ylabel="sender, GPU number", aspect="equal")
+    plots.quiet(axes)
+
+
+def legend(drawn: "Figure") -> None:
+    """What the lines of a figure's heatmaps mean."""
+    from matplotlib.lines import Line2D
+
+    handles = [
+        Line2D([], [], color=plots.ORANGE, label="HB domain"),
+        Line2D([], [], color=plots.PINK, label="same rail"),
+    ]
+    drawn.legend(handles=handles, loc="outside lower center", ncols=2, fontsize=8)
+
+
+def _domains(axes: "Axes", gpus: int, rails: int) -> None:
+    from matplotlib.patches import Rectangle
+
+    for first in range(0, gpus, rails):
+        corner = (first - 0.5, first - 0.5)
+        box = Rectangle(corner, rails, rails, fill=False, edgecolor=plots.ORANGE, linewidth=1.2, zorder=2)
+        axes.add_patch(box)
+
+
+def _rails(axes: "Axes", gpus: int, rails: int) -> None:
+    """Pairs of one rail lie on diagonals, `rails` apart: thin, so that the bytes are seen."""
+    from matplotlib.collections import LineCollection
+
+    apart: Sequence[int] = [sign * o for o in range(rails, gpus, rails) for sign in (1, -1)]
+    lines = [[(max(o, 0), max(-o, 0)), (gpus - 1 + min(o, 0), gpus - 1 - max(o, 0))] for o in apart]
+    axes.add_collection(LineCollection(lines, colors=plots.PINK, linewidths=0.4, zorder=2))
