@@ -69,10 +69,12 @@ def timed(model: str, gpus: int, repeats: int) -> Timed:
 def table_of(results: Sequence[Timed]) -> Table:
     """A row a model and cluster."""
     table = Table(title="Bytes by pair", title_justify="left")
-    for column in ("model", "GPUs", "pairs with traffic", "s: median (least–most)"):
+    for column in ("model", "GPUs", "pairs with traffic", "ms: median (least–most)"):
         table.add_column(column, justify="left" if column == "model" else "right", no_wrap=True)
     for result in results:
-        table.add_row(result.model, f"{result.gpus:,}", f"{result.pairs:,}", str(spread(result.seconds)))
+        table.add_row(
+            result.model, f"{result.gpus:,}", f"{result.pairs:,}", str(spread([1000 * s for s in result.seconds]))
+        )
     return table
 
 
