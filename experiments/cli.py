@@ -200,6 +200,23 @@ def lint(
     return linter.show(name, _console())
 
 
+@app.command("dry-run")
+def dry_run_command(
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="NAME|FILE|TRACE",
+            help="An experiment; or a trace of Chakra, PARAM or SimAI: a file, or the folder of a file a rank.",
+        ),
+    ],
+    overrides: Overrides,
+) -> int:
+    """What would be sent, by whom and over what, without sending it. No root needed."""
+    from experiments import dry_run  # takes a second to load
+
+    return dry_run.show(dry_run.experiment(name, overrides), _console())
+
+
 @app.command()
 def report(run: Annotated[Path, typer.Argument(metavar="DIR", help="A run's folder.")]) -> None:
     """Draw a run's report, summary and timeline anew from its records, and print the summary."""

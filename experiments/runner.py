@@ -25,8 +25,8 @@ from topologies.errors import BadInput
 from topologies.machine import datapath_choice, detect
 from topologies.plan import Plan, make_plan
 from topologies.units import format_rate
-from workloads.build import build
-from workloads.spec import CollectiveSpec
+from workloads.build import build, build_trace
+from workloads.spec import CollectiveSpec, TraceSpec
 
 FIRST: Final = 0  # of `reroute`: the workloads run on this one; nothing is broken then, so it makes no difference
 
@@ -96,9 +96,14 @@ def _workloads(spec: ExperimentSpec, plan: Plan, label: str, run: Run) -> list[W
     """Schedules for this fabric; their scale goes into the run's record."""
     found = []
     for i, (name, workload) in enumerate(zip(spec.workload_labels, spec.workloads, strict=True)):
-        schedule, scale = build(workload, plan.spec, plan.rail_bps, plan.hb_bps, f"workloads.{i}")
+        what = (plan.spec, plan.rail_bps, plan.hb_bps, f"workloads.{i}")
+        if isinstance(workload, TraceSpec):
+            trace, scale = build_trace(workload, *what)
+            found.append(Workload(name, trace.schedule, scale, True, trace))
+        else:
+            schedule, scale = build(workload, *what)
+            found.append(Workload(name, schedule, scale, not isinstance(workload, CollectiveSpec)))
         run.scale[f"{name}, {label}"] = scale.as_dict()
-        found.append(Workload(name, schedule, scale, not isinstance(workload, CollectiveSpec)))
     return found
 
 

@@ -1,5 +1,6 @@
 """A workload on a built fabric: replayed, measured beside its prediction, and its bytes counted three ways."""
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import median
@@ -12,23 +13,31 @@ from topologies.patience import patient
 from topologies.ports import UPLINK_PORT
 from topologies.shaping import payload_fraction
 from workloads.matrix import cross_rail_bytes, port_bytes
+from workloads.pace import pace
 from workloads.replay.job import Windows, window_bytes
 from workloads.replay.run import Replay, replay
 from workloads.scale import Scale, payload_rates, project
 from workloads.schedule import Schedule
+from workloads.traces.lower import Lowered
+from workloads.traces.write_back import durations, write_back
 
+_IN_A_PATH: Final = re.compile(r"[^A-Za-z0-9._]+")
 SPARE_S: Final = 30.0
 SPARE: Final = 10  # a run that takes so many times its prediction has failed
 
 
 @dataclass(frozen=True)
 class Workload:
-    """A workload as it runs on one fabric. `iteration`: it is a training iteration, and not a plain collective."""
+    """A workload as it runs on one fabric. `iteration`: it is a training iteration, and not a plain collective.
+
+    `trace`: somebody else's, that the schedule was made of, and that gets back what is measured.
+    """
 
     label: str
     schedule: Schedule
     scale: Scale
     iteration: bool
+    trace: Lowered | None = None
 
 
 def run_workload(
@@ -38,7 +47,7 @@ def run_workload(
     schedule, fabric = workload.schedule, stage.plan.spec
     rates = payload_rates(stage.plan.hb_bps, stage.plan.rail_bps, fabric.mtu)
     predicted = predict_schedule(schedule, rates, fabric)
-    whole = predicted.get(WHOLE) or sum(predicted.values())
+    whole = predicted.get(WHOLE) or pace(schedule, rates, fabric.chosen_policy)
     windows = Windows(window_bytes(stage.plan.hb_bps, fabric.mtu), window_bytes(stage.plan.rail_bps, fabric.mtu))
     before = _counted(stage)
     with patient(stage.net.gpu_names), stage.watched(run, workload.label, repeat):
@@ -50,6 +59,11 @@ def run_workload(
     run.flows += _flows(stage, workload, repeat, done)
     run.bytes.append(_bytes(stage, workload, repeat, done, (after[0] - before[0], after[1] - before[1])))
     run.measurements += _measurements(stage, workload, repeat, done, predicted)
+    if workload.trace is not None:
+        measured = durations(workload.trace, done.spans, workload.scale.time_factor)
+        where = "/".join(_IN_A_PATH.sub("-", part) for part in (stage.label, workload.label, str(repeat)))
+        files = write_back(workload.trace.trace, measured)
+        run.files |= {f"traces/{where}/{name}": content for name, content in files.items()}
 
 
 def _counted(stage: Stage) -> tuple[int, int]:
@@ -117,7 +131,7 @@ def _measurements(
         return []
     spans = {n: (start / 1e9, end / 1e9) for n, (start, end) in done.spans.items()}
     phases = {name: median(runs) for name, runs in phase_times(workload.schedule, spans).items()}
-    only_phase = predicted.get(next(iter(predicted))) if len(predicted) == 1 else None
+    only_phase = None if workload.iteration else predicted.get(next(iter(predicted)))
     times = {WHOLE: done.seconds, **(phases if workload.iteration else {})}
 
     def row(phase: str, metric: str, value: float, unit: str, prediction: float | None = None) -> Measurement:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 Verdict = Literal["ok", "degraded", "invalid"]
+Content = bytes  # within Run, that name is a field's
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +164,10 @@ class FabricRun:
 
 @dataclass
 class Run:
-    """Everything of one run. `spec` is the resolved experiment as plain data; `interrupted` if somebody stopped it."""
+    """Everything of one run. `spec` is the resolved experiment as plain data; `interrupted` if somebody stopped it.
+
+    `files`: what belongs in the run's folder as it is, by its path there: replayed traces with what was measured.
+    """
 
     name: str
     spec: dict[str, Any]
@@ -179,5 +183,6 @@ class Run:
     links: list[LinkCheck] = field(default_factory=list)
     loads: list[Load] = field(default_factory=list)
     bytes: list[ByteCheck] = field(default_factory=list)
+    files: dict[str, Content] = field(default_factory=dict)
     duration_s: float = 0.0
     interrupted: bool = False

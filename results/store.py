@@ -10,6 +10,7 @@
 | summary.json                  | verdict, reasons, headline figures, checks                                 |
 | provenance.json               | what it ran on                                                             |
 | report.html, timeline.json    | drawn from all of it                                                       |
+| traces/                       | replayed traces in their own formats, with what was measured               |
 | run.json                      | the rest: goodput traces, link checks, loads, byte checks, fabrics, scale  |
 """
 
@@ -68,6 +69,9 @@ def save(run: Run, folder: Path) -> None:
     _write(folder / "events.jsonl", b"".join(_json(asdict(e), indent=None) for e in run.events))
     _write(folder / "flows.parquet", rows.to_parquet(Flow, run.flows))
     _write(folder / "run.json", _json(_rest(run), indent=None))
+    for name, content in run.files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        _write(folder / name, content)
     save_drawn(run, folder)
 
 
