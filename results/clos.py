@@ -1,0 +1,115 @@
+"""How many switches and transceivers a Clos takes, what it costs and what it draws (Rail-only section V-E, Eq. 4, 5).
+
+Full bisection, from the fewest tiers that reach all GPUs. Equipment is counted by ports, as Table II of the paper has
+it: below the top a switch has as many ports down as up, at the top all are down, and each tier has a port down for
+every GPU. Rails share switches (a 256-port switch takes two rails of 128), but a rail of one tier isn't torn between
+two. Where the counts divide, as in Table II, that many can be wired evenly; elsewhere it is the least that could do.
+"""
+
+from dataclasses import dataclass
+from typing import Final, Literal
+
+Design = Literal["rail-optimized", "rail-only"]
+
+
+@dataclass(frozen=True, slots=True)
+class Equipment:
+    """Price in USD and peak power in W of one switch port and of one transceiver."""
+
+    switch_port_usd: float
+    transceiver_usd: float
+    switch_port_w: float
+    transceiver_w: float
+
+
+AT_400G: Final = Equipment(switch_port_usd=694, transceiver_usd=199, switch_port_w=18, transceiver_w=9)
+"""Rail-only section V-E, footnote 1: 400 Gbps."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """A tier of switches, 1 next to the GPUs, and the transceivers on its links downwards, one at each end."""
+
+    tier: int
+    switches: int
+    transceivers: int
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """What connects `gpus` GPUs, a port each, with switches of `radix` ports; layers from the GPUs up."""
+
+    design: Design
+    gpus: int
+    radix: int
+    layers: tuple[Layer, ...]
+
+    @property
+    def tiers(self) -> int:
+        return len(self.layers)
+
+    @property
+    def switches(self) -> int:
+        """N_SW."""
+        return sum(layer.switches for layer in self.layers)
+
+    @property
+    def transceivers(self) -> int:
+        """N_TR."""
+        return sum(layer.transceivers for layer in self.layers)
+
+    def cost_usd(self, equipment: Equipment = AT_400G) -> float:
+        """Rail-only Eq. 4: a switch is paid with all its ports, used or not."""
+        ports = self.switches * self.radix
+        return equipment.switch_port_usd * ports + equipment.transceiver_usd * self.transceivers
+
+    def power_w(self, equipment: Equipment = AT_400G) -> float:
+        """Rail-only Eq. 5, at peak."""
+        ports = self.switches * self.radix
+        return equipment.switch_port_w * ports + equipment.transceiver_w * self.transceivers
+
+
+def capacity(tiers: int, radix: int) -> int:
+    """GPUs that a full-bisection Clos of so many tiers connects: 2 (radix/2)^tiers."""
+    if radix < 4 or radix % 2:
+        raise ValueError(f"radix {radix} must be an even number of ports, 4 or more")
+    half: int = (radix // 2) ** tiers
+    return 2 * half
+
+
+def tiers_for(gpus: int, radix: int) -> int:
+    """The fewest tiers that connect `gpus` GPUs any to any."""
+    if gpus < 1:
+        raise ValueError(f"{gpus} GPUs must be 1 or more")
+    tiers = 1
+    while capacity(tiers, radix) < gpus:
+        tiers += 1
+    return tiers
+
+
+def rail_optimized(gpus: int, radix: int) -> Network:
+    """One Clos over all GPUs, any to any."""
+    return Network("rail-optimized", gpus, radix, _layers(gpus, radix, tiers_for(gpus, radix)))
+
+
+def rail_only(gpus: int, domain_gpus: int, radix: int) -> Network:
+    """A Clos for each of the K rails; `domain_gpus` is K, the size of an HB domain, and `gpus` are whole domains."""
+    if domain_gpus < 1 or gpus % domain_gpus:
+        raise ValueError(f"{gpus} GPUs must be whole HB domains, not of {domain_gpus}")
+    rail = gpus // domain_gpus
+    tiers = tiers_for(rail, radix)
+    if tiers > 1:
+        return Network("rail-only", gpus, radix, _layers(gpus, radix, tiers))
+    switches = _shares(domain_gpus, radix // rail)
+    return Network("rail-only", gpus, radix, (Layer(1, switches, 2 * gpus),))
+
+
+def _layers(gpus: int, radix: int, tiers: int) -> tuple[Layer, ...]:
+    """Every tier has a port down, and so a link, for each GPU."""
+    below = [_shares(gpus, radix // 2)] * (tiers - 1)
+    return tuple(Layer(n, switches, 2 * gpus) for n, switches in enumerate([*below, _shares(gpus, radix)], start=1))
+
+
+def _shares(count: int, each: int) -> int:
+    """Whole switches for `count` things, `each` in one."""
+    return -(-count // each)
