@@ -77,10 +77,15 @@ def _cell(value: Cell) -> str:
     return f"{value:,}" if isinstance(value, int) else value
 
 
+def _number(value: float) -> str:
+    """Counts, and what a paper printed without decimals, as they are."""
+    return f"{value:,.0f}" if value == int(value) else digits(value, 4)
+
+
 def _claim(claim: Claim) -> str:
     mark = "✓" if claim.agrees else "≠"
     bound = f"{claim.bound} " if claim.bound else ""
     unit = "" if claim.unit == "%" else " "
-    said = f"{bound}{digits(claim.published, 4)}{unit}{claim.unit}"
-    text = f"{mark} {claim.what}: published {said}, ours {digits(claim.ours, 4)}{unit}{claim.unit}"
+    said = f"{bound}{_number(claim.published)}{unit}{claim.unit}"
+    text = f"{mark} {claim.what}: published {said}, ours {_number(claim.ours)}{unit}{claim.unit}"
     return f"{text}; {claim.note}" if claim.note else text

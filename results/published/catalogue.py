@@ -6,7 +6,7 @@ from typing import Final
 from results.published.figure import Figure
 
 FIGURES: Final[dict[str, str]] = {
-    "fig1": "what a Clos costs and draws, against scale (Rail-only section I, Eq. 4, 5)",
+    "fig1": "what a Clos costs and draws, against scale (Rail-only Eq. 4, 5; Spine-free Fig. 1)",
     "fig2": "traffic volume by kind, and how many pairs it is on (Rail-only Fig. 2)",
     "fig3": "traffic heatmaps of GPT-1T on DGX A100 (Rail-only Fig. 3)",
     "fig4": "traffic of GPT-1T on 16 DGX GH200 (Rail-only Fig. 4)",

@@ -14,6 +14,7 @@ import yaml
 from experiments import catalogue, cli, live
 from experiments.spec import load, parse
 from results import store
+from results.published.catalogue import FIGURES
 from tests.unit.results_sample import sample_run
 from topologies import capsule
 from topologies.machine import Machine, detect
@@ -70,7 +71,7 @@ def entered(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Entered:
         ("run", 2, "Missing argument 'NAME|FILE'; see run_experiment.py run --help"),
         ("run quickstart more", 2, "Got unexpected extra argument(s) (more); see run_experiment.py run --help"),
         ("run recovery-of", 2, "NAME: 'recovery-of' is not a known experiment: did you mean 'recovery-off'? allowed "
-            "are collectives, collectives-64, dense-cross-rail, moe-slowdown, quickstart, recovery, recovery-off; "
+            f"are {', '.join(sorted(catalogue.names()))}; "
             "or a file, such as ./mine.yaml"),
         ("run ./none.yaml", 2, "FILE: './none.yaml' can't be read: No such file or directory"),
         ("run quickstart -o domains=1", 2, "fabrics.0.domains: 1 must be 2 or more"),
@@ -100,8 +101,8 @@ def entered(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Entered:
         ("run full/", 2, "FILE: 'full/' can't be read: Is a directory"),
         ("run list.yaml", 2,
             "FILE: 'list.yaml' must hold keys and values: name, fabrics, workloads or faults, ..."),
-        ("describe nothing-like-it", 2, "NAME: 'nothing-like-it' is not a known experiment: allowed are collectives, "
-            "collectives-64, dense-cross-rail, moe-slowdown, quickstart, recovery, recovery-off; or a file, "
+        ("describe nothing-like-it", 2, "NAME: 'nothing-like-it' is not a known experiment: allowed are "
+            f"{', '.join(sorted(catalogue.names()))}; or a file, "
             "such as ./mine.yaml"),
         ("predict recovery", 2,
             "NAME: 'recovery' has no workloads, only faults: there is no formula for these, so run it"),
@@ -166,6 +167,21 @@ def test_what_is_run_is_what_the_options_say(entered: Entered, tmp_path: Path) -
 def test_the_exit_status_of_the_run_is_that_of_the_command(status: int, entered: Entered) -> None:
     entered.status = status
     assert cli.main(["run", "quickstart"]) == status
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_every_figure_of_the_papers_is_computed(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["predict", name, "--out", str(tmp_path)]) == 0
+    rows = rows_of(tmp_path / f"{name}.csv")
+    assert len(rows) > 1
+    assert (tmp_path / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+    assert f"{name}.csv" in capsys.readouterr().out
+
+
+def test_a_figure_is_as_the_paper_has_it(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["predict", "fig8", "-o", "domains=3"]) == 2
+    wanted = "error: -o: 'domains=3' fig8 is as the paper has it: nothing of it can be changed\n"
+    assert capsys.readouterr().err == wanted
 
 
 def test_list_and_describe_tell_of_every_experiment(capsys: pytest.CaptureFixture[str]) -> None:
