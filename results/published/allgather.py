@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from results import allgather_bound as bound
 from results.equations import all_gather_s
-from results.plots import SERIES, quiet
+from results.plots import PAPER, SERIES, quiet
 from results.published.figure import Claim, Figure
 from topologies.platforms import PLATFORMS
 
@@ -127,8 +127,8 @@ def _draw(drawn: "matplotlib.figure.Figure") -> None:
     left.set_yticks([1, 4, 16, 64], ["1", "4", "16", "64"])
     left.set_xlabel("$C_F/C_S$")
     left.set_ylabel("Eq. 13 over $(y-1)/C_S$")
-    left.set_title("The conjecture: 1")
-    left.legend(title="x × y; dotted: $y(x-1)/(y-1)$")
+    left.set_title("The bound, where the conjecture says 1")
+    left.legend(title="x × y; dotted: $y(x-1)/(y-1)$", frameon=True, framealpha=1, facecolor=PAPER, edgecolor=PAPER)
     for colour, name in zip(SERIES, SHOWN, strict=False):
         grids = _of_platform(name)
         over = [eq1_per_cs(grid) / float(per_cs(bound.rail_only, grid)) for grid in grids]
@@ -139,7 +139,7 @@ def _draw(drawn: "matplotlib.figure.Figure") -> None:
     right.set_ylim(1, 2.5)
     right.set_xlabel("HB domains, y")
     right.set_ylabel("Eq. 1 over Eq. 13")
-    right.set_title("How far hierarchical AllGather is from it")
+    right.set_title("Hierarchical AllGather against the bound")
     right.legend(loc="upper right")
     for axes in (left, right):
         quiet(axes, "y")

@@ -34,8 +34,8 @@ def figure() -> Figure:
         notes=(
             f"Rail-only has HB domains of {DOMAIN}: what Table II assumes without saying so (see table2). 30,000 GPUs "
             "are no whole number of those.",
-            "The papers don't state the radix of these figures, set here against 64. Networks of as many tiers cost the "
-            "same at any radix, but for rounding.",
+            "The papers don't state the radix of these figures, set here against 64. Networks of as many tiers cost "
+            "the same at any radix, but for rounding.",
         ),
         inches=(10.0, 4.6),
     )
