@@ -13,12 +13,12 @@ from topologies.addresses import Gpu
 from topologies.routes import Device
 from topologies.spec import Kind, Policy
 
-PathKind = Literal["r", "dr", "rd", "drd", "spine"]
+PathKind = Literal["d", "r", "dr", "rd", "drd", "spine"]
 
 
 @dataclass(frozen=True, slots=True)
 class Path:
-    """How a packet goes: `rail` is the one it crosses (for spine: the one that it starts on)."""
+    """How a packet goes: `rail` is the one it crosses (for spine, and for d, which crosses none: the source's)."""
 
     kind: PathKind
     rail: int
@@ -51,6 +51,8 @@ def default_path(policy: Policy, src: Gpu, dst: Gpu) -> Path:
 
 def usable(path: Path, src: Gpu, dst: Gpu, broken: Broken, kind: Kind) -> bool:
     """True if every rail link and switch on the path lives."""
+    if path.kind == "d":
+        return True
     far_rail = dst.rank if path.kind == "spine" else path.rail
     ends = (Gpu(src.domain, path.rail), Gpu(dst.domain, far_rail))
     if broken.links and (ends[0] in broken.links or ends[1] in broken.links):
@@ -86,6 +88,8 @@ def choose(policy: Policy, src: Gpu, dst: Gpu, broken: Broken, rails: int, kind:
 def next_hop(path: Path, src: Gpu, dst: Gpu) -> tuple[Device, Gpu | None]:
     """What the source's main table must say: the interface, and the GPU to hand it to (None: straight to `dst`)."""
     match path.kind:
+        case "d":
+            return "hb0", None
         case "dr" | "drd":
             return "hb0", Gpu(src.domain, path.rail)
         case "rd":

@@ -1,0 +1,129 @@
+"""Which way from one GPU to another by h-scores alone: d, r, dr, rd, or drd by some third rail. As the papers say it.
+
+Sources: health routing part 1 (path score, h-ratio, cases 1 to 3), part 2 (Remote Rail Theorem, Corollary, best fit,
+spraying). What is better than the papers' rule stands in improved.py.
+
+Units: h-scores are whole percents. A path's score is the product of its parts in millionths (a part that it lacks
+counts 100), and ratios are compared by cross-multiplying: every comparison is exact, and nothing divides by zero.
+A decision costs O(log K): no rail is looked at but the two ends' and those that binary search meets.
+
+What the papers leave open is settled like this:
+- a blocked domain is no path. One end's leaves the path that avoids it (rd if it is the source's, dr if the
+  destination's) and r, which needs no domain; both, and between two rails there is nothing left: None;
+- a blocked rail scores 0, so it is taken only where nothing else is left;
+- ties: dr before rd, what is near before drd, and the lowest of several rails.
+"""
+
+from bisect import bisect_left, bisect_right
+from functools import cache
+from typing import Final
+
+from controller.health.scores import BEST, Scores
+from controller.paths import Path, PathKind
+from topologies.addresses import Gpu
+
+IDLE: Final = BEST**3
+"""The score of a path without any load, in millionths."""
+path_of: Final = cache(Path)
+"""The same Path for the same words: there are few, and they are asked for millions of times."""
+
+
+def path_score(path: Path, src: Gpu, dst: Gpu, scores: Scores) -> int:
+    """Part 1: the product of the h-scores of what a path crosses, in millionths (0 blocked, 1,000,000 idle)."""
+    rail, near, far = scores.rails[path.rail], scores.domains[src.domain], scores.domains[dst.domain]
+    match path.kind:
+        case "d":
+            return near * BEST * BEST
+        case "r":
+            return rail * BEST * BEST
+        case "dr":
+            return near * rail * BEST
+        case "rd":
+            return rail * far * BEST
+        case "drd":
+            return near * rail * far
+        case "spine":
+            return rail * scores.spine * scores.rails[dst.rank]
+
+
+def near_path(src: Gpu, dst: Gpu, scores: Scores) -> Path | None:
+    """Part 1, cases 1 to 3, with no third rail: d; r; rd if g(G1) > g(G2), else dr. None: it needs a blocked domain.
+
+    ValueError from a GPU to itself.
+    """
+    if src == dst:
+        raise ValueError(f"{src.name} -> {dst.name}: a path needs two GPUs")
+    near, far = scores.domains[src.domain], scores.domains[dst.domain]
+    if src.domain == dst.domain:
+        return path_of("d", src.rank) if near else None
+    if src.rank == dst.rank:
+        return path_of("r", src.rank)
+    if not near:
+        return path_of("rd", src.rank) if far else None
+    # H(g1)/H(d1) > H(g2)/H(d2), which with H(d2) = 0 is false: dr, the only one left
+    rd = scores.rails[src.rank] * far > scores.rails[dst.rank] * near
+    return path_of("rd", src.rank) if rd else path_of("dr", dst.rank)
+
+
+def first_routable(near: Path, src: Gpu, dst: Gpu, scores: Scores) -> int:
+    """Where in `sorted_rails` the routable rails begin (the list's length: there are none).
+
+    Part 2, Remote Rail Theorem: x is routable if H(x) > m = max(g(G1), g(G2)), which is to say if drd by x scores
+    higher than both dr and rd. In that form it holds for case 2 as well, where m = H(r) / (H(d1) H(d2)). Neither end's
+    own rail is ever routable, since going round by it adds a domain to the path.
+    """
+    rails = len(scores.rails)
+    domains = scores.domains[src.domain] * scores.domains[dst.domain]
+    if near.kind == "d" or not domains:
+        return rails
+    whole = path_score(near, src, dst, scores) // domains  # m rounded down: a whole H(x) above m is above that too
+    return rails if whole >= BEST else bisect_right(scores.sorted_rails, (whole, rails))  # Corollary: m > 1, no drd
+
+
+def choose_path(src: Gpu, dst: Gpu, scores: Scores) -> Path | None:
+    """Parts 1 and 2 together: drd by the routable rail of the lowest score (best fit) where there is one, else near."""
+    near = near_path(src, dst, scores)
+    if near is None:
+        return None
+    first = first_routable(near, src, dst, scores)
+    return near if first == len(scores.rails) else path_of("drd", scores.sorted_rails[first][1])
+
+
+def spray_paths(src: Gpu, dst: Gpu, scores: Scores, delta: int) -> tuple[Path, ...]:
+    """Part 2, spraying: the paths over all rails with m - delta <= H(x) <= m + delta, in the order of rails.
+
+    Asked only where `choose_path` says drd. `delta` is in points of h-score. The window reaches below m, so it can hold
+    an end's own rail, as r, rd or dr; blocked rails it never holds. The papers want a reasonable delta: where the
+    window ends below the first routable rail it isn't, and best fit alone is the answer.
+    """
+    near = near_path(src, dst, scores)
+    if near is None:
+        return ()
+    first, rails = first_routable(near, src, dst, scores), scores.sorted_rails
+    if first == len(rails):
+        return (near,)
+    domains = scores.domains[src.domain] * scores.domains[dst.domain]
+    m, rest = divmod(path_score(near, src, dst, scores), domains)
+    end = bisect_right(rails, (m + delta, len(rails)))
+    if end <= first:
+        return (path_of("drd", rails[first][1]),)
+    begin = bisect_left(rails, (max(1, m + bool(rest) - delta),))
+    return tuple(over_rail(rail, src, dst) for rail in sorted(rail for _, rail in rails[begin:end]))
+
+
+def over_rail(rail: int, src: Gpu, dst: Gpu) -> Path:
+    """The path between two domains that crosses this rail: drd, and by an end's own rail r, rd or dr."""
+    kind: PathKind = "drd"
+    if rail == src.rank:
+        kind = "r" if rail == dst.rank else "rd"
+    elif rail == dst.rank:
+        kind = "dr"
+    return path_of(kind, rail)
+
+
+def rail_only_wins(src: Gpu, scores: Scores) -> bool:
+    """Part 2, against rail-optimized: H(d1) H(g2) > H(g1) H(S) H(g2) if and only if g(G1) < 1 / H(S).
+
+    Both are 0 where H(g2) is, a case that dividing by it loses.
+    """
+    return scores.rails[src.rank] * scores.spine < scores.domains[src.domain] * BEST

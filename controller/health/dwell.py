@@ -1,0 +1,72 @@
+"""When a better path is taken: hysteresis and a minimum dwell time, so that routes don't flap. Pure: time is given.
+
+The papers say nothing of it. A path that everybody leaves recovers, and draws everybody back: without damping, routes
+change as often as scores do.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+from controller.health.decision import path_score
+from controller.health.policies import Shares
+from controller.health.scores import BEST, Scores
+from controller.paths import PathKind
+from topologies.addresses import Gpu
+
+HOPS: Final[dict[PathKind, int]] = {"d": 1, "r": 1, "dr": 2, "rd": 2, "spine": 3, "drd": 3}
+"""Components crossed: domains, rails, and the spine layer between two rails."""
+
+
+@dataclass(frozen=True, slots=True)
+class Damping:
+    """`margin`: percent by which a score must be better (None: what is wanted is taken, better or not, as for policies
+    that go by something else than scores). `dwell_ns`: the least time between two changes of one pair. ValueError if
+    either is negative.
+    """
+
+    margin: int | None = 10
+    dwell_ns: int = 200_000_000
+
+    def __post_init__(self) -> None:
+        if (self.margin or 0) < 0 or self.dwell_ns < 0:
+            raise ValueError(f"margin and dwell time must be 0 or more, not {self.margin} and {self.dwell_ns}")
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What a pair's routes say now, and since when (monotonic ns)."""
+
+    shares: Shares
+    since_ns: int
+
+
+def settle(
+    held: Held | None, wanted: Shares, src: Gpu, dst: Gpu, scores: Scores, now_ns: int, damping: Damping
+) -> Held:
+    """What a pair holds from now on: `held` itself, or what the policy wants.
+
+    Nothing held is a first choice and no change. With no path wanted the old one stays, as a route that may recover.
+    Law: in any time t a pair changes at most 1 + t / dwell times, whatever scores do.
+    """
+    if held is None or not held.shares:
+        return Held(wanted, now_ns)
+    if wanted in ((), held.shares) or now_ns - held.since_ns < damping.dwell_ns:
+        return held
+    worth = damping.margin is None or _worth_it(held.shares, wanted, src, dst, scores, damping.margin)
+    return Held(wanted, now_ns) if worth else held
+
+
+def _worth_it(old: Shares, new: Shares, src: Gpu, dst: Gpu, scores: Scores, margin: int) -> bool:
+    """Better by the margin, or fewer hops and no worse: the way back, once the fabric is idle again.
+
+    Sets of paths are better if their best path is (spraying sets in) or their worst (a path of the set went bad).
+    """
+    before = [path_score(share.path, src, dst, scores) for share in old]
+    after = [path_score(share.path, src, dst, scores) for share in new]
+    if any(pick(after) * BEST > pick(before) * (BEST + margin) for pick in (min, max)):
+        return True
+    return min(after) >= min(before) and _most_hops(new) < _most_hops(old)
+
+
+def _most_hops(shares: Shares) -> int:
+    return max(HOPS[share.path.kind] for share in shares)

@@ -1,0 +1,168 @@
+"""The best path for every flow, if all load is known: what a policy can be measured against.
+
+Each flow takes one path. A pair with several flows (stripes, connections) may get several; a flow that could be split
+at will may do better still, so spraying one may beat this oracle, and nothing that gives each flow a path can.
+
+Up to `EXACT` assignments are tried, all of them, by the times of fairshare.py: the least time until the last flow is
+done, then the least sum of times. Where there are more it is greedy by marginal gain: the largest flow first, each to
+the path whose busiest link is then done soonest; after that flows move to better paths until none wants to, and the
+result is kept only if it beats all flows on near paths. That is no optimum; tests hold it against the exact one.
+"""
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import Final
+
+from controller.health.decision import path_of
+from controller.health.fairshare import Background, Link, Route, completion_s, route_of, under_load
+from controller.health.policies import Share, Shares
+from controller.paths import Path
+from topologies.addresses import Gpu
+from topologies.plan import Plan
+from topologies.spec import Kind
+
+EXACT: Final = 512
+ROUNDS: Final = 20
+"""Of improving: measured, 3 to 5 are enough; with background that yields there is no proof that it ends."""
+
+
+@dataclass(frozen=True, slots=True)
+class Flow:
+    """Some bytes from one GPU to another."""
+
+    src: Gpu
+    dst: Gpu
+    size: int
+
+
+def all_paths(src: Gpu, dst: Gpu, rails: int, kind: Kind) -> tuple[Path, ...]:
+    """Every path that the fabric carries from one GPU to another, fewest hops first, then by rail."""
+    if src.domain == dst.domain:
+        return (path_of("d", src.rank),)
+    third = tuple(path_of("drd", rail) for rail in range(rails) if rail not in (src.rank, dst.rank))
+    if src.rank == dst.rank:
+        return (path_of("r", src.rank), *third)
+    spine = () if kind == "rail-only" else (path_of("spine", src.rank),)
+    return (path_of("dr", dst.rank), path_of("rd", src.rank), *spine, *third)
+
+
+def assign(plan: Plan, flows: Sequence[Flow], background: Sequence[Background] = ()) -> tuple[Path, ...]:
+    """A path for each flow, as the module says. Deterministic: the first of equals, in the order of `all_paths`."""
+    options = [all_paths(flow.src, flow.dst, plan.spec.rails, plan.spec.kind) for flow in flows]
+    if math.prod(map(len, options)) <= EXACT:
+        return min(product(*options), key=lambda paths: _rounded(finish_s(plan, flows, paths, background)))
+    return _Greedy(plan, flows, background, options).paths()
+
+
+def finish_s(
+    plan: Plan, flows: Sequence[Flow], paths: Sequence[Path], background: Sequence[Background] = ()
+) -> list[float]:
+    """When each flow is done, in seconds, if all start together on these paths."""
+    free, forever = under_load(plan, background)
+    routes = [route_of(path, flow.src, flow.dst, plan.spec.kind) for flow, path in zip(flows, paths, strict=True)]
+    return completion_s(routes, [flow.size for flow in flows], free, forever)
+
+
+def by_pair(flows: Iterable[Flow], paths: Iterable[Path]) -> dict[tuple[Gpu, Gpu], Shares]:
+    """What `Context.assigned` takes: the paths of each pair, weighted by the bytes that go by them, in least terms."""
+    sizes: defaultdict[tuple[Gpu, Gpu], Counter[Path]] = defaultdict(Counter)
+    for flow, path in zip(flows, paths, strict=True):
+        sizes[flow.src, flow.dst][path] += flow.size
+    found = {}
+    for pair, each in sizes.items():
+        common = math.gcd(*each.values()) or 1
+        found[pair] = tuple(Share(path, size // common) for path, size in each.items())
+    return found
+
+
+def _rounded(ends: Sequence[float]) -> tuple[float, float]:
+    """(last, sum), to nine digits: assignments that differ by rounding only are equals."""
+    return float(f"{max(ends, default=0.0):.9g}"), float(f"{sum(ends):.9g}")
+
+
+class _Greedy:
+    """Bytes and flows on every link, while flows find their places."""
+
+    def __init__(
+        self, plan: Plan, flows: Sequence[Flow], background: Sequence[Background], options: Sequence[tuple[Path, ...]]
+    ) -> None:
+        self._flows, self._options = flows, options
+        self._routes = [
+            [route_of(path, flow.src, flow.dst, plan.spec.kind) for path in paths]
+            for flow, paths in zip(flows, options, strict=True)
+        ]
+        self._free, yielding = under_load(plan, background)
+        self._yielding = _yielding(yielding, self._free)
+        self._bits: defaultdict[Link, float] = defaultdict(float)
+        self._count: Counter[Link] = Counter()
+
+    def paths(self) -> tuple[Path, ...]:
+        near = [0] * len(self._flows)
+        chosen = self._improved()
+        best = min(near, chosen, key=self._worst)  # near, if both take as long
+        return tuple(paths[number] for paths, number in zip(self._options, best, strict=True))
+
+    def _improved(self) -> list[int]:
+        """The number of each flow's option."""
+        order = sorted(range(len(self._flows)), key=lambda flow: -self._flows[flow].size)
+        chosen = [0] * len(self._flows)
+        for flow in order:
+            chosen[flow] = self._place(flow)
+        for _ in range(ROUNDS):
+            before = list(chosen)
+            for flow in order:
+                self._put(flow, chosen[flow], -1)
+                chosen[flow] = self._place(flow, chosen[flow])
+            if chosen == before:
+                break
+        return chosen
+
+    def _place(self, flow: int, stay: int | None = None) -> int:
+        """Put a flow on its best option: `stay` unless another is better by more than rounding."""
+        costs = [self._cost(flow, route) for route in self._routes[flow]]
+        best = min(range(len(costs)), key=lambda number: costs[number])
+        if stay is not None and not costs[best][0] < costs[stay][0] * (1 - 1e-9):
+            best = stay
+        self._put(flow, best, 1)
+        return best
+
+    def _put(self, flow: int, option: int, sign: int) -> None:
+        for link in self._routes[flow][option]:
+            self._bits[link] += sign * self._flows[flow].size * 8
+            self._count[link] += sign
+
+    def _cost(self, flow: int, route: Route) -> tuple[float, float]:
+        """(time of the busiest link, sum of all) on a route, once this flow is there too."""
+        bits = self._flows[flow].size * 8
+        times = [self._drain(link, self._bits[link] + bits, self._count[link] + 1) for link in route]
+        return max(times), sum(times)
+
+    def _drain(self, link: Link, bits: float, flows: int) -> float:
+        """Seconds until a link is done, if its flows share with the background that yields there as equals do."""
+        there, wanted = self._yielding.get(link, (0, 0.0))
+        taken = min(wanted, self._free[link] * there / (flows + there)) if there else 0.0
+        free = self._free[link] - taken
+        return bits / free if free > 0 else math.inf
+
+    def _worst(self, chosen: Sequence[int]) -> float:
+        """The time of the busiest link of all."""
+        bits: defaultdict[Link, float] = defaultdict(float)
+        count: Counter[Link] = Counter()
+        for flow, routes, number in zip(self._flows, self._routes, chosen, strict=True):
+            for link in routes[number]:
+                bits[link] += flow.size * 8
+                count[link] += 1
+        return max(self._drain(link, total, count[link]) for link, total in bits.items())
+
+
+def _yielding(routes: Iterable[Route], free: Mapping[Link, float]) -> dict[Link, tuple[int, float]]:
+    """(how many yielding flows, what they want together in bit/s) on each link that has any."""
+    found: dict[Link, tuple[int, float]] = {}
+    for own, *route in routes:
+        for link in route:
+            there, wanted = found.get(link, (0, 0.0))
+            found[link] = (there + 1, wanted + free[own])
+    return found
