@@ -296,7 +296,7 @@ def _optional(machine: Machine) -> Iterator[Capability]:
         found = name in machine.congestion_controls
         yield Capability(f"TCP {name}", found, "", f"congestion control {name}", _module(machine, f"tcp_{name}"))
     etcd = machine.programs.get("etcd", "")
-    yield Capability("etcd", bool(etcd), etcd, "the registry on a real etcd", "sudo apt-get install etcd-server")
+    yield Capability("etcd", bool(etcd), etcd, "the registry on a real etcd", BOOTSTRAP)
 
 
 def rows(machine: Machine) -> list[Capability]:

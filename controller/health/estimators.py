@@ -1,0 +1,151 @@
+"""From what a rail, an HB domain or the spine layer carried over a period to how healthy it is: 0 blocked, 100 idle.
+
+The papers leave the rule open on purpose ("independent of any specific health score calculation mechanism", health
+routing, part 1), so it is a function of a `Load`, known by name. A user's own is one more:
+
+    ESTIMATORS["cubed"] = lambda load: 100 * (1 - load.used**3)
+
+What holds for all of them is in `Health`: links that are down take their share away, and 0 is kept for what is really
+blocked, no link up at all. A rail that is merely full has 1 at least, for on a 0 the decision has no path at all.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from math import exp
+from typing import Final, Literal
+
+from controller.health.scores import BEST, BLOCKED
+
+Links = Literal["mean", "worst"]
+LOSS_LIMIT: Final = 0.01
+"""Frames lost per frame sent at which `loss` has nothing left: at 1% TCP is far below half of a rail's rate."""
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What some links together carried over a period, each counted in the busier of its two directions.
+
+    `ports` is how many links there are, `up_ports` how many of them are up; everything else is of those that are up:
+    `capacity_bps` bit/s, `sent_bytes` and `frames` over `period_s`, `dropped` frames, `backlog_bytes` that wait now,
+    and `backlog_limit_bytes` at which their queues count as full.
+    """
+
+    capacity_bps: float
+    period_s: float
+    sent_bytes: float
+    frames: float = 0
+    dropped: float = 0
+    backlog_bytes: float = 0
+    backlog_limit_bytes: float = 0
+    ports: int = 1
+    up_ports: int = 1
+
+    @property
+    def used(self) -> float:
+        """Share of the capacity that was used, 0 to 1. (Idle credit and a reading's jitter may be above.)"""
+        could = self.capacity_bps * self.period_s / 8
+        return min(1.0, self.sent_bytes / could) if could else 0.0
+
+    @property
+    def filled(self) -> float:
+        """Share of the queues that is full, 0 to 1."""
+        return min(1.0, self.backlog_bytes / self.backlog_limit_bytes) if self.backlog_limit_bytes else 0.0
+
+    @property
+    def lost(self) -> float:
+        """Share of the frames that was dropped, 0 to 1."""
+        offered = self.frames + self.dropped
+        return self.dropped / offered if offered else 0.0
+
+
+Estimator = Callable[[Load], float]
+
+
+def utilisation(load: Load) -> float:
+    """The capacity that is free: the papers' "traffic load", turned round. A full link has 0, whatever waits for it."""
+    return BEST * (1 - load.used)
+
+
+def backlog(load: Load) -> float:
+    """The queue space that is free: tells a link that is just full from one that many wait for."""
+    return BEST * (1 - load.filled)
+
+
+def loss(load: Load) -> float:
+    """100 without drops, 0 from LOSS_LIMIT on: for faults that show in no load, such as a gray cable."""
+    return BEST * max(0.0, 1 - load.lost / LOSS_LIMIT)
+
+
+def blended(load: Load) -> float:
+    """Utilisation and backlog are two views of one thing: their mean. Loss is damage on top of it: a factor."""
+    return (utilisation(load) + backlog(load)) / 2 * loss(load) / BEST
+
+
+ESTIMATORS: dict[str, Estimator] = {
+    "utilisation": utilisation,
+    "backlog": backlog,
+    "loss": loss,
+    "blended": blended,
+}
+
+
+def pooled(links: Iterable[Load]) -> Load:
+    """Several links as one: added up, what was counted over a shorter period as if it had gone on for the longest."""
+    loads = list(links)
+    up = [load for load in loads if load.up_ports]
+    period_s = max((load.period_s for load in up), default=0.0)
+    longer = [period_s / load.period_s if load.period_s else 1.0 for load in up]
+    return Load(
+        capacity_bps=sum(load.capacity_bps for load in up),
+        period_s=period_s,
+        sent_bytes=sum(load.sent_bytes * more for load, more in zip(up, longer, strict=True)),
+        frames=sum(load.frames * more for load, more in zip(up, longer, strict=True)),
+        dropped=sum(load.dropped * more for load, more in zip(up, longer, strict=True)),
+        backlog_bytes=sum(load.backlog_bytes for load in up),
+        backlog_limit_bytes=sum(load.backlog_limit_bytes for load in up),
+        ports=sum(load.ports for load in loads),
+        up_ports=sum(load.up_ports for load in up),
+    )
+
+
+def health(links: Sequence[Load], estimate: Estimator, over: Links) -> float:
+    """How healthy the links that are up are, 0 to 100; 0 if none is.
+
+    `mean`: of the pooled load. The papers give every link the score of its rail ("each GPU's r-interface ... will be
+    assigned to the h-score of the connected rail switch") and assume the links of a rail correlated (part 2): then the
+    mean is the best guess of any one, and the steadiest. `worst`: of the link that is worst off. It sees an incast on
+    one GPU, which the mean divides by the number of domains, but calls a whole rail full for one transfer.
+    """
+    up = [load for load in links if load.up_ports]
+    if not up:
+        return BLOCKED
+    found = estimate(pooled(up)) if over == "mean" else min(map(estimate, up))
+    return min(float(BEST), max(float(BLOCKED), found))
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """The smoothed health of the links that are up (None: none was, or nothing is known), and the share that is up."""
+
+    smoothed: float | None = None
+    share_up: float = 1.0
+
+    def after(self, measured: float, share_up: float, elapsed_s: float, smoothing_s: float) -> "Health":
+        """An exponentially weighted mean of time constant `smoothing_s` (0: none), whatever the steps' lengths.
+
+        Only load is smoothed: a cut is a fact at once. What comes back from none up begins with what is measured.
+        """
+        if not share_up:
+            return Health(None, 0.0)
+        if self.smoothed is None:
+            return Health(measured, share_up)
+        weight = 1 - exp(-elapsed_s / smoothing_s) if smoothing_s else 1.0
+        return Health(self.smoothed + weight * (measured - self.smoothed), share_up)
+
+    @property
+    def score(self) -> int:
+        """The h-score: 0 only if nothing is up, else 1 to 100; 100 before anything is known."""
+        if not self.share_up:
+            return BLOCKED
+        known = BEST if self.smoothed is None else self.smoothed
+        return max(BLOCKED + 1, round(known * self.share_up))

@@ -1,0 +1,49 @@
+"""What a user may say about health scores and where they are kept."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field, ValidationError, field_validator
+
+from controller.health.estimators import ESTIMATORS, Links
+from topologies.errors import BadInput, near_miss
+from topologies.strict import Strict, find_problems
+from topologies.units import Time
+
+RegistryKind = Literal["embedded", "etcd"]
+AtMostAMinute = Annotated[Time, Field(le=60)]
+
+
+class HealthSpec(Strict):
+    """How scores are made, and kept.
+
+    `estimator`: a name in ESTIMATORS. `links`: see estimators.health. `period` between two looks, `smoothing` the time
+    constant of the mean over them. A queue that takes `full_queue` to drain at its link's rate counts as full.
+    `registry`: see registry.py; `stale`: how long a cache goes without word before it says so.
+    """
+
+    estimator: str = "utilisation"
+    links: Links = "mean"
+    period: AtMostAMinute = 0.05
+    smoothing: AtMostAMinute | Literal["none"] = 0.1
+    full_queue: AtMostAMinute = 0.05
+    registry: RegistryKind = "embedded"
+    stale: AtMostAMinute = 1.0
+
+    @field_validator("estimator")
+    @classmethod
+    def _estimator_is_known(cls, name: str) -> str:
+        if name not in ESTIMATORS:
+            raise ValueError(near_miss(name, ESTIMATORS))
+        return name
+
+    @property
+    def smoothing_s(self) -> float:
+        return 0.0 if self.smoothing == "none" else self.smoothing
+
+
+def parse_health(data: object) -> HealthSpec:
+    """Read the settings from plain data (as YAML gives it). BadInput names the first field that is wrong."""
+    try:
+        return HealthSpec.model_validate(data)
+    except ValidationError as error:
+        raise BadInput(*find_problems(error, "health")[0]) from error
