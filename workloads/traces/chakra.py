@@ -51,7 +51,7 @@ OPS: Final[dict[str, Op]] = {
 ALL_RANKS: Final = ("", "0")
 """Names of the group of all ranks, unless the trace defines them (ASTRA-sim takes them so too)."""
 METADATA: Final = chakra_pb.NODE_TYPES.index("METADATA_NODE")
-MICRO: Final = 1e-6
+MICROS: Final = 1e6  # in a second
 
 
 @dataclass(frozen=True)
@@ -172,7 +172,7 @@ class _Rank:
         if kind in ("COMM_SEND_NODE", "COMM_RECV_NODE"):
             return self._message(kind == "COMM_SEND_NODE", attributes, where)
         still = kind in ("INVALID_NODE", "METADATA_NODE")
-        return Gap(0.0 if still else message.duration_micros * MICRO)
+        return Gap(0.0 if still else message.duration_micros / MICROS)
 
     def _message(self, sends: bool, attributes: Mapping[str, Any], where: str) -> Action:
         own, other = ("comm_src", "comm_dst") if sends else ("comm_dst", "comm_src")
@@ -245,7 +245,7 @@ def _rewrite(names: tuple[str, ...], read: list[_File], measured: Mapping[Place,
 
 def _written(file: _File, rank: int, measured: Mapping[Place, Measured]) -> bytes:
     times = {
-        position: (round(found.start_s / MICRO), round(found.seconds / MICRO))
+        position: (round(found.start_s * MICROS), round(found.seconds * MICROS))
         for position in range(len(file.nodes))
         if (found := measured.get((rank, position))) is not None
     }

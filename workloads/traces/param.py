@@ -51,7 +51,7 @@ ELEMENT_BYTES: Final = {
     "byte": 1, "char": 1, "bool": 1, "int8": 1, "uint8": 1, "half": 2, "float16": 2, "bfloat16": 2, "short": 2,
     "int16": 2, "int": 4, "int32": 4, "float": 4, "float32": 4, "long": 8, "int64": 8, "double": 8, "float64": 8,
 }  # fmt: skip
-MICRO: Final = 1e-6
+MICROS: Final = 1e6  # in a second
 
 
 def read_param(files: Files, flops_per_s: float) -> Trace:
@@ -167,7 +167,7 @@ class _Rank:
         if kind not in ("gemm", "emb_lookup"):
             raise BadInput(where, entry["compute"], "is no known compute: allowed are gemm, emb_lookup")
         if measured is not None:
-            return measured * MICRO
+            return measured / MICROS
         if kind == "emb_lookup":
             return 0.0
         keys = ("mm_dim",) * 3 if "mm_dim" in entry else ("mm0_dim0", "mm0_dim1", "mm1_dim1")
@@ -271,5 +271,5 @@ def _rewrite(
 def _timed(entry: Mapping[str, Any], found: Measured | None) -> dict[str, Any]:
     if found is None:
         return dict(entry)
-    latency = round(found.seconds / MICRO, 3)
+    latency = round(found.seconds * MICROS, 3)
     return {**entry, "latency_us": latency, "global_latency_us": latency}

@@ -40,7 +40,7 @@ OPS: Final[dict[str, Op]] = {
     "BROADCAST": "broadcast",
 }
 COLUMNS: Final = 12
-NANO: Final = 1e-9
+NANOS: Final = 1e9  # in a second
 NO_TIME_NS: Final = 1  # what AICB writes where nothing is computed
 
 Part = Literal["fwd", "ig", "wg"]
@@ -254,11 +254,11 @@ class _Sequence:
             return
         summed = self._comm(layer, "wg", waited_for=False)
         if summed and layer.update_ns > NO_TIME_NS:
-            self.items.append(_Item(layer.line, layer.name, "update", Gap(layer.update_ns * NANO), summed))
+            self.items.append(_Item(layer.line, layer.name, "update", Gap(layer.update_ns / NANOS), summed))
 
     def _gap(self, layer: _Layer, part: Part) -> None:
         if layer.times[part] > NO_TIME_NS:
-            self._add(_Item(layer.line, layer.name, part, Gap(layer.times[part] * NANO), self._before), True)
+            self._add(_Item(layer.line, layer.name, part, Gap(layer.times[part] / NANOS), self._before), True)
 
     def _comm(self, layer: _Layer, part: Part, waited_for: bool) -> tuple[int, ...]:
         comm = layer.comms[part]
@@ -283,7 +283,7 @@ def _rewrite(name: str, items: list[_Item], ranks: int, measured: Mapping[Place,
     writer = csv.writer(sink, lineterminator="\n")
     writer.writerow(["line", "layer", "part", "operation", "group", "bytes", "longest_ns", "shortest_ns"])
     for position, item in enumerate(items):
-        times = [round(m.seconds / NANO) for r in range(ranks) if (m := measured.get((r, position))) is not None]
+        times = [round(m.seconds * NANOS) for r in range(ranks) if (m := measured.get((r, position))) is not None]
         if times:
             told = ("compute", "", "") if isinstance(item.what, Gap) else _told(item.what)
             writer.writerow([item.line, item.layer, item.part, *told, max(times), min(times)])

@@ -1,0 +1,287 @@
+"""From neutral operations to tasks: bytes are conserved, dependencies kept, and what can't be matched is told."""
+
+from collections import Counter
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from topologies.errors import BadInput
+from workloads.schedule import Compute, Schedule, Transfer
+from workloads.traces.common import Action, Call, Gap, Node, Recv, Send, Trace
+from workloads.traces.lower import Lowered, as_grid, lower
+
+Item = Action | tuple[Action, tuple[int, ...]]
+
+
+def trace_of(*ranks: Sequence[Item]) -> Trace:
+    """An action alone waits for the one before it."""
+    nodes = []
+    for rank, listed in enumerate(ranks):
+        mine = []
+        for i, item in enumerate(listed):
+            action, after = item if isinstance(item, tuple) else (item, (i - 1,) if i else ())
+            mine.append(Node(f"rank {rank}: {i}", action, after))
+        nodes.append(tuple(mine))
+    return Trace("t", "param", tuple(nodes), lambda measured: {})
+
+
+def everyone(call: Call, gpus: int) -> Trace:
+    return trace_of(*([call] for _ in range(gpus)))
+
+
+def ends_before(schedule: Schedule, early: int, late: int) -> bool:
+    """Whether task `late` can only begin when `early` has ended."""
+    todo, seen = [late], set()
+    while todo:
+        number = todo.pop()
+        if number == early:
+            return True
+        if number not in seen and number > early:
+            seen.add(number)
+            todo += schedule.tasks[number].after
+    return False
+
+
+GROUPS = st.sampled_from([(0, 1), (0, 4), (0, 1, 4, 5), (1, 3, 5, 7), (0, 1, 2, 3), (2, 3, 4, 5), (5, 0, 2), (7, 6)])
+FACTOR = {"all-reduce": 2, "all-gather": 1, "reduce-scatter": 1}
+
+
+@given(group=GROUPS, op=st.sampled_from(sorted(FACTOR)), chunk=st.integers(1, 10**6))
+def test_a_ring_sends_what_any_ring_must(group: tuple[int, ...], op: str, chunk: int) -> None:
+    """(n - 1) D in all, twice for AllReduce: on a grid, D/n on rails x times, and so on."""
+    n = len(group)
+    call = Call(op, group, chunk * n)  # type: ignore[arg-type]
+    trace = trace_of(*([call] if gpu in group else [] for gpu in range(8)))
+    schedule = lower(trace, 2, 4, 1.0, 1.0).schedule
+    schedule.check()
+    assert sum(schedule.matrix.values()) == FACTOR[op] * (n - 1) * chunk * n
+    received = Counter(t.dst for _, t in schedule.transfers)
+    assert set(received) == set(group)
+
+
+@given(
+    data=st.data(),
+    group=st.sampled_from([(0, 1, 2, 3), (0, 1, 2, 3, 4, 5, 6, 7), (3, 1, 6), (0, 2, 4, 6), (1, 5)]),
+)
+def test_splits_are_honoured_to_the_byte(data: st.DataObject, group: tuple[int, ...]) -> None:
+    n = len(group)
+    size = st.one_of(st.just(0), st.integers(1, 400_000))
+    splits = data.draw(st.lists(st.lists(size, min_size=n, max_size=n), min_size=n, max_size=n))
+    place = {gpu: i for i, gpu in enumerate(group)}
+    ranks = [
+        [
+            Call(
+                "all-to-allv",
+                group,
+                sends=tuple(splits[place[gpu]]),
+                receives=tuple(splits[j][place[gpu]] for j in range(n)),
+            )
+        ]
+        if gpu in place
+        else []
+        for gpu in range(8)
+    ]
+    schedule = lower(trace_of(*ranks), 2, 4, 1.0, 1.0).schedule
+    expected = {
+        (a, b): splits[place[a]][place[b]] for a in group for b in group if a != b and splits[place[a]][place[b]]
+    }
+    assert schedule.matrix == expected
+
+
+@pytest.mark.parametrize("two_phase", [True, False])
+def test_even_all_to_alls_go_as_elsewhere(two_phase: bool) -> None:
+    schedule = lower(everyone(Call("all-to-all", tuple(range(8)), 70_000), 8), 2, 4, 1.0, 1.0, two_phase).schedule
+    (phase,) = schedule.phases
+    assert (phase.x, phase.y, phase.data_bytes) == (4, 2, 70_000)
+    assert phase.collective == ("all-to-all-two-phase" if two_phase else "all-to-all")
+    direct = {(a, b): 70_000 for a in range(8) for b in range(8) if a != b}
+    assert (schedule.matrix == direct) is not two_phase
+
+
+@pytest.mark.parametrize("op", ["broadcast", "reduce", "gather", "scatter"])
+def test_rooted_collectives_reach_or_leave_everyone(op: str) -> None:
+    group = (0, 1, 2, 3, 4, 5)
+    call = Call(op, group, 300_000, root=2)  # type: ignore[arg-type]
+    schedule = lower(everyone(call, 6), 2, 3, 1.0, 1.0).schedule
+    into, out_of = Counter[int](), Counter[int]()
+    for (src, dst), size in schedule.matrix.items():
+        into[dst] += size
+        out_of[src] += size
+    if op in ("broadcast", "scatter"):
+        assert into == {gpu: 300_000 for gpu in group if gpu != 2}
+    if op in ("reduce", "gather"):
+        assert out_of == {gpu: 300_000 for gpu in group if gpu != 2}
+    assert sum(into.values()) == 5 * 300_000
+
+
+@given(group=st.sampled_from([(0, 1), (0, 1, 2, 3), (4, 1, 6), (0, 1, 2, 3, 4, 5, 6, 7), (0, 2, 5, 7, 1)]))
+def test_nobody_passes_a_barrier_before_all_have_come(group: tuple[int, ...]) -> None:
+    barrier = Call("barrier", group)
+    work: list[Action] = [Gap(1.0), barrier, Gap(2.0)]
+    lowered = lower(trace_of(*(work if gpu in group else [] for gpu in range(8))), 2, 4, 1.0, 1.0)
+    before = {gpu: lowered.tasks[gpu, 0][0] for gpu in group}
+    after = {gpu: lowered.tasks[gpu, 2][0] for gpu in group}
+    assert all(ends_before(lowered.schedule, before[a], after[b]) for a in group for b in group)
+
+
+OPS = ["gap", "all-reduce", "all-to-all", "send", "barrier", "broadcast", "reduce", "gather", "all-to-allv"]
+STEPS = st.lists(st.tuples(st.sampled_from(OPS), st.integers(0, 5)), max_size=9)
+
+
+def call_of(what: str, group: tuple[int, ...], rank: int) -> Call:
+    """Of an uneven exchange only the first of the group sends, to all but the last: so nothing among two."""
+    if what != "all-to-allv":
+        return Call(what, group, 64_000, group[0] if what in ("broadcast", "reduce", "gather") else None)  # type: ignore[arg-type]
+    given = [1000] * (len(group) - 1) + [0]
+    none = (0,) * len(group)
+    sends = tuple(given) if rank == group[0] else none
+    return Call("all-to-allv", group, sends=sends, receives=(given[group.index(rank)], *none[1:]))
+
+
+@pytest.mark.parametrize("group", [(0, 1, 2, 3), (3, 0, 2)])
+@pytest.mark.parametrize("what", [op for op in OPS if op not in ("gap", "send")])
+def test_what_is_before_a_collective_is_over_before_what_is_after_it(what: str, group: tuple[int, ...]) -> None:
+    """At each rank, even one that only sends or only receives."""
+    listed: list[list[Item]] = [
+        [Gap(1.0), call_of(what, group, rank), Gap(1.0)] if rank in group else [] for rank in range(4)
+    ]
+    lowered = lower(trace_of(*listed), 2, 2, 1.0, 1.0)
+    for rank in group:
+        (before,), (after,) = lowered.tasks[rank, 0], lowered.tasks[rank, 2]
+        assert ends_before(lowered.schedule, before, after)
+
+
+@settings(deadline=None, max_examples=50)
+@given(steps=STEPS, data=st.data())
+def test_an_operation_begins_when_all_it_waits_for_is_over(steps: list[tuple[str, int]], data: st.DataObject) -> None:
+    """Four ranks, random dependencies on earlier operations: what one waits for, those after it wait for too."""
+    groups = [(0, 1), (2, 3), (0, 2), (1, 3), (0, 1, 2, 3), (3, 0, 1)]
+    ranks: list[list[tuple[Action, tuple[int, ...]]]] = [[] for _ in range(4)]
+
+    def add(rank: int, action: Action) -> None:
+        earlier = (
+            st.lists(st.integers(0, len(ranks[rank]) - 1), max_size=2, unique=True) if ranks[rank] else st.just([])
+        )
+        ranks[rank].append((action, tuple(data.draw(earlier))))
+
+    for what, which in steps:
+        group = groups[which]
+        if what == "gap":
+            add(which % 4, Gap(0.001))
+        elif what == "send":
+            add(group[0], Send(group[1], 5000, which))
+            add(group[1], Recv(group[0], 5000, which))
+        else:
+            for rank in group:
+                add(rank, call_of(what, group, rank))
+    lowered = lower(trace_of(*ranks), 2, 2, 1.0, 1.0)
+    lowered.schedule.check()
+    for rank, listed in enumerate(ranks):
+        waited_for: list[set[int]] = []
+        for position, (_, after) in enumerate(listed):
+            waited_for.append(set(after).union(*(waited_for[wanted] for wanted in after)))
+            for wanted in waited_for[position]:
+                _check_order(lowered, (rank, wanted), (rank, position))
+
+
+def _check_order(lowered: Lowered, early: tuple[int, int], late: tuple[int, int]) -> None:
+    """Tasks that the later operation itself begins on that GPU; what it receives begins elsewhere."""
+    tasks = lowered.schedule.tasks
+    begun = [n for n in lowered.tasks.get(late, ()) if _owner(tasks[n]) == late[0]]
+    for number in begun:
+        for over in lowered.tasks.get(early, ()):
+            assert ends_before(lowered.schedule, over, number), f"{late} began before {early} was over"
+
+
+def _owner(task: Transfer | Compute) -> int:
+    return task.src if isinstance(task, Transfer) else task.gpu
+
+
+def test_collectives_of_a_group_follow_one_another_and_others_overlap() -> None:
+    both, near = (0, 1, 2, 3), (0, 1)
+    calls = [(Call("all-gather", both, 4000), ()), (Call("all-gather", near, 4000), ()), (Call("barrier", both), ())]
+    far = [calls[0], calls[2]]
+    lowered = lower(trace_of(calls, calls, far, far), 2, 2, 1.0, 1.0)
+    first, second, third = (lowered.tasks[0, i] for i in range(3))
+    assert not any(ends_before(lowered.schedule, a, b) for a in first for b in second)
+    own = [n for n in third if _owner(lowered.schedule.tasks[n]) == 0]
+    assert all(ends_before(lowered.schedule, a, own[0]) for a in first)
+
+
+def test_bytes_and_gaps_are_scaled() -> None:
+    trace = trace_of([Gap(2.0), Send(1, 1000, 0)], [Recv(0, 1000, 0)])
+    gap, transfer = lower(trace, 2, 2, 2.5, 0.5).schedule.tasks
+    assert (gap, transfer) == (Compute(0, 1.0, 0), Transfer(0, 1, 2500, 0, (0,)))
+
+
+def test_steps_that_differ_have_names_that_differ() -> None:
+    """Prediction goes by name: one name, one time."""
+    calls: list[Action] = [Call("all-gather", (0, 1, 2, 3), size) for size in (100_000, 100_001, 100_000)]
+    phases = lower(trace_of(*[calls] * 4), 2, 2, 1.0, 1.0).schedule.phases
+    assert len({(p.name, p.data_bytes) for p in phases}) == len({p.name for p in phases}) < len(phases)
+
+
+@pytest.mark.parametrize(
+    ("group", "expected"),
+    [
+        ((0, 1, 4, 5), ((0, 1), (4, 5))),
+        ((6, 2), ((2,), (6,))),
+        ((3, 1, 2, 0), ((0, 1, 2, 3),)),
+        ((2, 3, 4, 5), None),
+        ((0, 1, 4), None),
+    ],
+)
+def test_a_grid_has_the_same_ranks_of_each_domain(
+    group: tuple[int, ...], expected: tuple[tuple[int, ...], ...] | None
+) -> None:
+    assert as_grid(group, 4) == expected
+
+
+A, B = (0, 1), (1, 0)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "message"),
+    [
+        (
+            [[Send(1, 9, 3)], []],
+            "rank 0: 0: 'send without a receive' has no counterpart: 1 sends and 0 receives of tag 3",
+        ),
+        ([[Send(1, 9, 3)], [Recv(0, 9, 4)]], "rank 0: 0: 'send without a receive' has no counterpart"),
+        ([[Recv(1, 9, 0)], []], "rank 0: 0: 'receive without a send' has no counterpart"),
+        ([[Send(1, 9, 0)], [Recv(0, 8, 0)]], "rank 1: 0: 8 bytes received must be the 9 that rank 0: 0 sends"),
+        (
+            [[Call("all-reduce", A, 8)], []],
+            "rank 0: 0: 'all-reduce' is number 1 of group [0, 1] here, but the trace of",
+        ),
+        (
+            [[Call("all-reduce", A, 8)], [Call("all-reduce", A, 9)]],
+            "rank 1: 0: 'all-reduce of 9 bytes' must be all-reduce of 8 bytes, as rank 0: 0 has it",
+        ),
+        (
+            [[Call("broadcast", A, 8, 0)], [Call("broadcast", A, 8, 1)]],
+            "rank 1: 0: 'broadcast of 8 bytes with root 1' must be broadcast of 8 bytes with root 0",
+        ),
+        (
+            [
+                [Call("all-to-allv", A, sends=(1, 2), receives=(1, 5))],
+                [Call("all-to-allv", A, sends=(5, 1), receives=(3, 1))],
+            ],
+            "rank 1: 0: 3 bytes from rank 0 must be the 2 that it sends here",
+        ),
+        ([[(Gap(1), (1,)), (Gap(1), (0,))], []], "rank 0: 0: 'rank 0: 0 -> rank 0: 1 -> rank 0: 0' is a cycle"),
+        ([[(Gap(1), (0,))], []], "rank 0: 0: 'rank 0: 0 -> rank 0: 0' is a cycle"),
+        (
+            [[Call("barrier", A), Call("barrier", B)], [Call("barrier", B), Call("barrier", A)]],
+            "is a cycle: each waits for the one before it",
+        ),
+        ([[Recv(1, 9, 0), Send(1, 9, 0)], [Recv(0, 9, 0), Send(0, 9, 0)]], "is a cycle"),
+    ],
+)
+def test_what_does_not_match_is_told_where(ranks: list[list[Action]], message: str) -> None:
+    with pytest.raises(BadInput) as error:
+        lower(trace_of(*ranks), 2, 2, 1.0, 1.0)
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)

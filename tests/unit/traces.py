@@ -1,0 +1,38 @@
+"""Traces for tests: those of tests/traces, and what is done with them."""
+
+from pathlib import Path
+from typing import Any, Final
+
+from tests.traces import make
+from topologies.spec import FabricSpec
+from workloads.build import build_trace
+from workloads.spec import TraceSpec, parse_workload
+from workloads.traces.common import Trace
+from workloads.traces.load import load
+from workloads.traces.lower import Lowered
+
+TRACES: Final = Path(make.__file__).parent
+RANKS: Final = {"pipeline": 8, "experts": 4, "ring": 4, "dlrm": 8, "ddp.json": 4, "moe.txt": 16, "micro.txt": 16}
+FORMATS: Final = {"pipeline": "chakra", "experts": "chakra", "ring": "chakra", "dlrm": "param", "ddp.json": "param"}
+FABRIC: Final = FabricSpec(kind="rail-only", domains=4, rails=4)
+
+
+def read(path: Path | str, groups: str | None = None) -> Trace:
+    return load(str(path), None, groups, 4, 4, 1e12)
+
+
+def spec_of(path: Path | str, **more: Any) -> TraceSpec:
+    spec = parse_workload({"kind": "trace", "path": str(path), **more})
+    assert isinstance(spec, TraceSpec)
+    return spec
+
+
+def replayable(path: Path | str, fabric: FabricSpec = FABRIC, **more: Any) -> Lowered:
+    return build_trace(spec_of(path, **{"bytes_factor": 1.0, **more}), fabric, 10**8, 12 * 10**8)[0]
+
+
+SIMAI: Final = """HYBRID_TRANSFORMER model_parallel_NPU_group: 2 all_gpus: 4
+2
+a -1 10 ALLREDUCE 100 20 ALLREDUCE 200 30 ALLREDUCE 300 40
+b -1 11 NONE 0 21 ALLGATHER 201 1 NONE 0 41
+"""
