@@ -31,7 +31,8 @@ def data_of(phases: tuple[Phase, ...]) -> dict[str, float]:
     [
         ("gpt", "workload: 'gpt' must be keys and values"),
         ({}, "workload.kind: nothing is not known: allowed are collective, gpt, moe, trace"),
-        ({"kind": "gtp"}, "workload.kind: 'gtp' is not known: did you mean 'gpt'? allowed are collective, gpt, moe, trace"),
+        ({"kind": "gtp"}, "workload.kind: 'gtp' is not known: did you mean 'gpt'? allowed are collective, gpt, "
+         "moe, trace"),
         ({"kind": ["gpt"]}, "workload.kind: ['gpt'] is not known: did you mean 'gpt'? allowed are collective, gpt, "
          "moe, trace"),
         ({"kind": "gpt", "efficiency": 0}, "workload.efficiency: 0 must be above 0.0"),
