@@ -1,0 +1,165 @@
+"""Loads and what they say of health: exact cases, and what must hold for every estimator."""
+
+import math
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from controller.health.estimators import ESTIMATORS, LOSS_LIMIT, Estimator, Health, Links, Load, health, pooled
+from controller.health.settings import HealthSpec, parse_health
+from topologies.errors import BadInput
+
+BPS, PERIOD_S = 80_000_000, 0.05  # 500,000 bytes a period
+LINK = Load(BPS, PERIOD_S, sent_bytes=0, backlog_limit_bytes=100_000)
+DOWN = replace(LINK, up_ports=0)
+
+loads = st.builds(
+    Load,
+    capacity_bps=st.floats(1e6, 1e9),
+    period_s=st.floats(0, 1),
+    sent_bytes=st.integers(0, 10**9),
+    frames=st.integers(0, 10**6),
+    dropped=st.integers(0, 10**6),
+    backlog_bytes=st.integers(0, 10**7),
+    backlog_limit_bytes=st.integers(0, 10**7),
+    up_ports=st.integers(0, 1),
+)
+every_estimator = pytest.mark.parametrize("estimate", ESTIMATORS.values(), ids=ESTIMATORS)
+
+
+@pytest.mark.parametrize(
+    ("load", "expected"),
+    [
+        (LINK, {"utilisation": 100, "backlog": 100, "loss": 100, "blended": 100}),
+        (replace(LINK, sent_bytes=450_000), {"utilisation": 10, "backlog": 100, "loss": 100, "blended": 55}),
+        (replace(LINK, sent_bytes=510_000), {"utilisation": 0, "blended": 50}),  # idle credit: no more than all
+        (replace(LINK, backlog_bytes=25_000), {"utilisation": 100, "backlog": 75, "blended": 87.5}),
+        (replace(LINK, backlog_bytes=10**9), {"backlog": 0, "blended": 50}),
+        (replace(LINK, frames=996, dropped=4), {"utilisation": 100, "loss": 60, "blended": 60}),
+        (replace(LINK, frames=0, dropped=3), {"loss": 0, "blended": 0}),  # everything was dropped
+        (Load(BPS, 0.0, 0), {"utilisation": 100, "backlog": 100, "loss": 100}),  # before the second report
+    ],
+)
+def test_each_estimator_looks_at_its_own(load: Load, expected: dict[str, float]) -> None:
+    assert {name: ESTIMATORS[name](load) for name in expected} == pytest.approx(expected)
+
+
+def test_a_share_of_loss_above_the_limit_leaves_nothing() -> None:
+    frames = 10_000
+    lost = [Load(BPS, PERIOD_S, 0, frames - n, n) for n in (0, 50, round(frames * LOSS_LIMIT), 5000)]
+    assert [ESTIMATORS["loss"](load) for load in lost] == pytest.approx([100, 50, 0, 0])
+
+
+@every_estimator
+@given(load=loads, more=st.integers(0, 10**9), field=st.sampled_from(["sent_bytes", "backlog_bytes", "dropped"]))
+def test_more_load_is_never_healthier(estimate: Estimator, load: Load, more: int, field: str) -> None:
+    worse = replace(load, **{field: getattr(load, field) + more})
+    assert 0 <= estimate(worse) <= estimate(load) <= 100
+
+
+@every_estimator
+@given(load=loads, links=st.integers(1, 8))
+def test_links_that_are_alike_are_as_healthy_as_one(estimate: Estimator, load: Load, links: int) -> None:
+    for over in ("mean", "worst"):
+        assert health([load] * links, estimate, over) == pytest.approx(health([load], estimate, over))
+
+
+@pytest.mark.parametrize(("over", "expected"), [("mean", 75.0), ("worst", 0.0)])
+def test_an_incast_on_one_of_four_shows_in_the_worst_link_and_a_quarter_in_the_mean(
+    over: Links, expected: float
+) -> None:
+    incast = [replace(LINK, sent_bytes=500_000), LINK, LINK, LINK]
+    assert health(incast, ESTIMATORS["utilisation"], over) == expected
+
+
+def test_links_are_pooled_by_what_they_could_carry() -> None:
+    """A link of four times the rate counts four times; one that is down has no rate."""
+    fast = Load(4 * BPS, PERIOD_S, 2_000_000, frames=8, dropped=1, backlog_bytes=7, backlog_limit_bytes=9)
+    both = pooled([LINK, fast, replace(fast, up_ports=0)])
+    assert both.used == pytest.approx(0.8)
+    assert (both.ports, both.up_ports) == (3, 2)
+    assert (both.frames, both.dropped, both.backlog_bytes, both.backlog_limit_bytes) == (8, 1, 7, 100_009)
+
+
+def test_a_link_whose_report_came_twice_as_late_has_the_same_rate() -> None:
+    late = Load(BPS, 2 * PERIOD_S, 500_000, frames=10)
+    both = pooled([late, Load(BPS, PERIOD_S, 250_000, frames=5)])
+    assert both.used == pytest.approx(0.5)
+    assert both.frames == pytest.approx(20)
+
+
+@pytest.mark.parametrize("over", ["mean", "worst"])
+def test_a_cut_link_takes_its_share_at_once_whatever_the_others_carry(over: Links) -> None:
+    links = [DOWN, LINK, LINK, LINK]
+    idle = Health(100.0).after(health(links, ESTIMATORS["utilisation"], over), 3 / 4, 0.001, 1.0)
+    assert idle.score == 75
+
+
+def test_nothing_up_is_blocked_at_once_and_what_comes_back_begins_anew() -> None:
+    cut = Health(90.0).after(health([DOWN], ESTIMATORS["utilisation"], "mean"), 0.0, 0.0, 1.0)
+    assert cut.score == 0
+    assert cut.after(40.0, 1.0, 0.001, 1.0).score == 40
+
+
+@every_estimator
+def test_full_is_not_blocked(estimate: Estimator) -> None:
+    full = replace(LINK, sent_bytes=10**9, backlog_bytes=10**9, frames=1, dropped=10**6)
+    assert Health().after(health([full], estimate, "mean"), 1.0, 0.05, 0.1).score == 1
+
+
+def test_before_the_first_report_all_is_idle() -> None:
+    assert Health().score == 100
+
+
+@given(
+    start=st.floats(0, 100), end=st.floats(0, 100), first=st.floats(0, 1), then=st.floats(0, 1), tau=st.floats(0.01, 1)
+)
+def test_smoothing_depends_on_time_and_not_on_how_often_one_looks(
+    start: float, end: float, first: float, then: float, tau: float
+) -> None:
+    twice = Health(start).after(end, 1.0, first, tau).after(end, 1.0, then, tau)
+    once = Health(start).after(end, 1.0, first + then, tau)
+    assert twice.smoothed == pytest.approx(once.smoothed, abs=1e-9)
+
+
+def test_after_the_time_constant_63_percent_of_a_step_are_there() -> None:
+    assert Health(100.0).after(0.0, 1.0, 0.1, 0.1).smoothed == pytest.approx(100 / math.e)
+
+
+def test_without_smoothing_the_last_look_is_all_that_counts() -> None:
+    assert Health(100.0).after(20.0, 1.0, 0.05, 0.0).score == 20
+
+
+def test_a_users_estimator_is_one_function_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(ESTIMATORS, "cubed", lambda load: 200 * (1 - load.used**3) - 50)
+    spec = HealthSpec(estimator="cubed")
+    scores = [
+        health([replace(LINK, sent_bytes=sent)], ESTIMATORS[spec.estimator], spec.links)
+        for sent in (0, 250_000, 500_000)
+    ]
+    assert scores == [100, 100, 0]  # 150, 125 and -50, kept within bounds
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ({"estimator": "utilization"}, "health.estimator: 'utilization' is not known: did you mean 'utilisation'?"),
+        ({"links": "best"}, "health.links: 'best' is not known: allowed are mean, worst"),
+        ({"registry": "zookeeper"}, "health.registry: 'zookeeper' is not known: allowed are embedded, etcd"),
+        ({"period": "50"}, "health.period: '50' is not a time"),
+        ({"smoothing": "2min"}, "health.smoothing: '2min' must be 60 or less; or none"),
+        ({"periods": "50ms"}, "health.periods: '50ms' is not a known key: did you mean 'period'?"),
+    ],
+)
+def test_a_mistake_is_told_by_field_value_and_what_is_allowed(data: dict[str, str], message: str) -> None:
+    with pytest.raises(BadInput) as caught:
+        parse_health(data)
+    assert str(caught.value).startswith(message)
+
+
+def test_settings_are_read_as_they_are_written() -> None:
+    spec = parse_health({"period": "20ms", "smoothing": "none", "full_queue": "5ms", "registry": "etcd"})
+    assert (spec.period, spec.smoothing_s, spec.full_queue, spec.registry) == (0.02, 0.0, 0.005, "etcd")
+    assert parse_health(spec.model_dump(mode="json")) == spec
