@@ -1,10 +1,10 @@
 """The best path for every flow, if all load is known: what a policy can be measured against.
 
 Each flow takes one path. A pair with several flows (stripes, connections) may get several; a flow that could be split
-at will may do better still, so spraying one may beat this oracle, and nothing that gives each flow a path can.
+at will may do better still, so spraying one may beat this oracle.
 
 Up to `EXACT` assignments are tried, all of them, by the times of fairshare.py: the least time until the last flow is
-done, then the least sum of times. Where there are more it is greedy by marginal gain: the largest flow first, each to
+done, then the least sum of times; nothing that gives each flow one path for all of its life beats that. Where there are more it is greedy by marginal gain: the largest flow first, each to
 the path whose busiest link is then done soonest; after that flows move to better paths until none wants to, and the
 result is kept only if it beats all flows on near paths. That is no optimum; tests hold it against the exact one.
 """
@@ -26,7 +26,7 @@ from topologies.spec import Kind
 
 EXACT: Final = 512
 ROUNDS: Final = 20
-"""Of improving: measured, 3 to 5 are enough; with background that yields there is no proof that it ends."""
+"""Of improving: 1 to 3 were all it took where it was tried; with background that yields nothing proves that it ends."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,10 @@
 """The decision against a look at every path: case 3, the Remote Rail Theorem, its Corollary, best fit, spraying."""
 
+import math
+import random
+from collections.abc import Sequence
 from fractions import Fraction
-from math import prod
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -20,7 +23,7 @@ from controller.paths import Path
 from tests.unit.health_scan import open_paths, pairs, parts, ratio, scores, worth
 from topologies.addresses import Gpu
 
-# a law is checked for all pairs of each fabric: COUNT
+# a law is checked for all pairs of each fabric, in all of this file some 250,000
 MANY = settings(max_examples=300, deadline=None)
 SRC, DST = Gpu(0, 0), Gpu(1, 1)
 
@@ -34,7 +37,7 @@ def cross(known: Scores) -> list[tuple[Gpu, Gpu]]:
 def test_a_paths_score_is_the_product_of_its_parts(known: Scores) -> None:
     for src, dst in pairs(known):
         for path in all_paths(src, dst, len(known.rails), "rail-optimized"):
-            expected = prod(Fraction(part, 100) for part in parts(path, src, dst, known))
+            expected = math.prod(Fraction(part, 100) for part in parts(path, src, dst, known))
             assert Fraction(path_score(path, src, dst, known), 1_000_000) == expected
 
 
@@ -192,6 +195,37 @@ def test_a_spray_with_own_rails_goes_by_their_own_paths() -> None:
     assert spray_paths(SRC, DST, known, 5) == (Path("rd", 0), Path("dr", 1), Path("drd", 2), Path("drd", 3))
     # a window that ends below every routable rail: best fit alone
     assert spray_paths(SRC, DST, Scores((50, 52, 90, 95), (100, 100)), 5) == (Path("drd", 2),)
+
+
+@pytest.mark.parametrize("rails", [8, 256, 4096])
+def test_a_decision_looks_at_few_rails_and_at_the_right_ones(rails: int) -> None:
+    rng = random.Random(rails)
+    for _ in range(20):
+        known = Scores(tuple(rng.randint(0, 100) for _ in range(rails)), tuple(rng.randint(1, 100) for _ in range(4)))
+        rail = rng.randrange(rails)
+        dst = Gpu(1, rng.choice([rail, rng.randrange(rails)]))
+        m = path_score(near_path(Gpu(0, rail), dst, known) or Path("r", 0), Gpu(0, rail), dst, known)
+        domains = known.domains[0] * known.domains[1]
+        above = [(h, x) for x, h in enumerate(known.rails) if h * domains > m]
+        looked = Looked(known.sorted_rails)
+        known.__dict__["sorted_rails"] = looked
+        path = choose_path(Gpu(0, rail), dst, known)
+        assert path == (Path("drd", min(above)[1]) if above else near_path(Gpu(0, rail), dst, known))
+        assert looked.times <= math.log2(rails) + 2
+
+
+class Looked(Sequence[tuple[int, int]]):
+    """Counts how often somebody looks into a list."""
+
+    def __init__(self, items: Sequence[tuple[int, int]]) -> None:
+        self._items, self.times = items, 0
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def __getitem__(self, index: Any) -> Any:
+        self.times += 1
+        return self._items[index]
 
 
 def test_a_path_needs_two_gpus() -> None:

@@ -1,0 +1,99 @@
+"""Damping: a change needs a margin, and time since the last one."""
+
+import random
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from controller.health.dwell import Damping, Held, settle
+from controller.health.policies import POLICIES, Context, Share, Shares
+from controller.health.scores import Scores
+from controller.paths import Path
+from topologies.addresses import Gpu
+
+SRC, DST = Gpu(0, 0), Gpu(1, 1)
+DR, RD, DRD = (Share(Path("dr", 1)),), (Share(Path("rd", 0)),), (Share(Path("drd", 2)),)
+MS = 1_000_000
+AT_ONCE = Damping(margin=10, dwell_ns=0)
+
+
+def held_after(
+    held: Held | None, wanted: Shares, scores: Scores, now_ns: int = 0, damping: Damping = AT_ONCE
+) -> Shares:
+    return settle(held, wanted, SRC, DST, scores, now_ns, damping).shares
+
+
+@pytest.mark.parametrize(
+    ("rails", "taken"),
+    [((54, 50, 100), False), ((55, 50, 100), False), ((56, 50, 100), True), ((1, 0, 0), True), ((0, 0, 0), False)],
+)
+def test_a_path_must_be_better_by_more_than_the_margin(rails: tuple[int, ...], taken: bool) -> None:
+    assert held_after(Held(DR, 0), RD, Scores(rails, (100, 100))) == (RD if taken else DR)
+
+
+def test_fewer_hops_are_taken_back_as_soon_as_they_are_no_worse() -> None:
+    held = Held(DRD, 0)
+    assert held_after(held, DR, Scores((100, 99, 100), (100, 100))) == DRD
+    assert held_after(held, DR, Scores((100, 100, 100), (100, 100))) == DR
+    assert held_after(Held(DR, 0), DRD, Scores((100, 100, 100), (100, 100))) == DR
+
+
+def test_a_spray_is_judged_by_its_best_and_by_its_worst_path() -> None:
+    window = (*RD, *DR, *DRD, Share(Path("drd", 3)))
+    known = Scores((45, 50, 60, 55), (100, 100))
+    assert held_after(Held(DR, 0), window, known) == window  # 60 is better than 50
+    fewer = window[1:]
+    assert held_after(Held(window, 0), fewer, known) == fewer  # 50 is better than 45, by 11%
+    assert held_after(Held(window, 0), fewer, Scores((46, 50, 60, 55), (100, 100))) == window
+    assert held_after(Held(window, 0), fewer, Scores((0, 50, 60, 55), (100, 100))) == fewer
+
+
+def test_the_first_choice_is_free_and_no_choice_changes_nothing() -> None:
+    known, slow = Scores((10, 0, 100), (100, 100)), Damping(dwell_ns=1000)
+    assert settle(None, DR, SRC, DST, known, 7, slow) == Held(DR, 7)
+    assert settle(Held((), 7), DRD, SRC, DST, known, 8, slow) == Held(DRD, 8)
+    assert settle(Held(DR, 7), (), SRC, DST, known, 5000, slow) == Held(DR, 7)
+    assert settle(Held(DR, 7), DR, SRC, DST, known, 5000, slow) == Held(DR, 7)
+
+
+def test_dwell_ends_to_the_nanosecond_even_for_a_blocked_path() -> None:
+    known, slow = Scores((10, 0, 100), (100, 100)), Damping(dwell_ns=1000)
+    assert held_after(Held(DR, 7), DRD, known, 1006, slow) == DR
+    assert held_after(Held(DR, 7), DRD, known, 1007, slow) == DRD
+
+
+def test_without_a_margin_what_is_wanted_is_taken_whatever_its_score() -> None:
+    known = Scores((10, 100, 100), (100, 100))
+    assert held_after(Held(DR, 0), RD, known, damping=Damping(None, 0)) == RD
+    assert held_after(Held(DR, 0), RD, known, damping=Damping(0, 0)) == DR
+
+
+@given(
+    policy=st.sampled_from(["random", "health-drd", "health-spray", "health-best"]),
+    margin=st.sampled_from([None, 0, 10]),
+    dwell_ms=st.integers(0, 300),
+    seed=st.integers(0, 2**32),
+)
+def test_changes_stay_under_the_dwell_limit_whatever_scores_do(
+    policy: str, margin: int | None, dwell_ms: int, seed: int
+) -> None:
+    rng, damping, held = random.Random(seed), Damping(margin, dwell_ms * MS), None
+    changes, now = [], 0
+    for turn in range(60):
+        now += rng.randint(0, 100) * MS
+        known = Scores(tuple(rng.choice([0, 10, 90, 100]) for _ in range(4)), (rng.randint(0, 100), 100))
+        wanted = POLICIES[policy](SRC, DST, known, Context(seed=turn))
+        new = settle(held, wanted, SRC, DST, known, now, damping)
+        if held is not None and held.shares and new.shares != held.shares:
+            changes.append(now)
+        held = new
+    assert all(later - earlier >= damping.dwell_ns for earlier, later in pairwise(changes))
+    assert damping.dwell_ns == 0 or len(changes) <= 1 + now / damping.dwell_ns
+
+
+@pytest.mark.parametrize("wrong", [{"margin": -1}, {"dwell_ns": -1}])
+def test_neither_can_be_negative(wrong: dict[str, int]) -> None:
+    with pytest.raises(ValueError, match="0 or more"):
+        Damping(**wrong)

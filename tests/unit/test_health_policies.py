@@ -1,0 +1,149 @@
+"""Policies by name: what each says in a few fabrics, and what the improved ones promise, by a look at every path."""
+
+from collections import Counter
+from itertools import product
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from controller.health.improved import best_path, best_paths
+from controller.health.policies import POLICIES, Context, Share, policy_named
+from controller.health.scores import Scores, idle
+from controller.paths import Path, PathKind, next_hop
+from tests.unit.health_scan import open_paths, pairs, scores, worth
+from topologies.addresses import Gpu
+from topologies.errors import BadInput
+from topologies.spec import Kind
+
+SRC, DST = Gpu(0, 0), Gpu(1, 1)
+BY_SCORES = sorted(name for name in POLICIES if name.startswith("health"))
+HOT = Scores((10, 10, 100, 90), (100, 100))  # both ends' rails are
+
+
+def said(name: str, known: Scores, context: Context | None = None) -> list[tuple[PathKind, int]]:
+    shares = POLICIES[name](SRC, DST, known, context or Context())
+    assert {share.weight for share in shares} == {1}
+    return [(share.path.kind, share.path.rail) for share in shares]
+
+
+def test_what_each_says_of_an_idle_fabric_and_of_two_hot_rails() -> None:
+    known = idle(2, 4)
+    assert {name: said(name, known) for name in POLICIES if name != "random"} == {
+        "dr": [("dr", 1)],
+        "rd": [("rd", 0)],
+        "ecmp": [("dr", 1), ("rd", 0)],
+        **{name: [("dr", 1)] for name in BY_SCORES},
+        "oracle": [("dr", 1)],
+    }
+    assert {name: said(name, HOT) for name in BY_SCORES} == {
+        "health": [("dr", 1)],
+        "health-drd": [("drd", 3)],  # the lowest that will do
+        "health-spray": [("drd", 3)],  # no rail that helps is within 10 points of m = 10
+        "health-best": [("drd", 2)],  # 90 is as good as 100, and this pair's lot is 100
+        "health-best-spray": [("drd", 2), ("drd", 3)],
+    }
+
+
+@settings(max_examples=40, deadline=None)
+@given(scores(), st.sampled_from(["rail-only", "rail-optimized", "single-switch"]))
+def test_every_policy_gives_paths_that_a_route_can_say(known: Scores, kind: Kind) -> None:
+    context = Context(kind, seed=3)
+    for src, dst in pairs(known):
+        for name, policy in POLICIES.items():
+            shares = policy(src, dst, known, context)
+            kinds = {share.path.kind for share in shares}
+            assert len({next_hop(share.path, src, dst) for share in shares}) == len(shares)
+            assert all(share.weight > 0 for share in shares)
+            if src.domain == dst.domain:
+                assert kinds <= {"d"}
+            elif src.rank == dst.rank:
+                assert kinds <= {"r", "drd"}
+            else:
+                assert kinds <= {"dr", "rd", "drd"} | ({"spine"} if kind != "rail-only" else set())
+            assert shares or name in BY_SCORES  # a policy that knows no scores knows no blocked domain
+
+
+@pytest.mark.parametrize("kind", ["rail-only", "rail-optimized"])
+@pytest.mark.parametrize("delta", [0, 10, 100])
+@settings(max_examples=60, deadline=None)
+@given(known=scores())
+def test_the_improved_ones_score_within_delta_of_the_best_and_detour_for_more_only(
+    kind: Kind, delta: int, known: Scores
+) -> None:
+    spine = kind != "rail-only"
+    for src, dst in pairs(known):
+        others = open_paths(src, dst, known, kind)
+        one, all_of_them = best_path(src, dst, known, delta, spine), best_paths(src, dst, known, delta, spine)
+        assert (one is None) == (not all_of_them) == (not others)
+        if one is None:
+            continue
+        best = max(worth(path, src, dst, known) for path in others)
+        good = [path for path in others if worth(path, src, dst, known) * 100 >= best * (100 - delta)]
+        if good[0].kind == "drd":
+            assert list(all_of_them) == good
+        else:
+            near = [path for path in good if path.kind in ("d", "r", "dr", "rd")] or good[:1]
+            assert all_of_them == (max(near, key=lambda path: worth(path, src, dst, known)),)
+        assert one in all_of_them
+
+
+def test_pairs_that_meet_spread_evenly_over_equal_rails() -> None:
+    known = Scores((10,) * 7 + (100,) * 5, (100,) * 4)
+    meet = {
+        "sources of one destination": [(Gpu(0, g), Gpu(1, 6)) for g in range(5)],
+        "every rank to the next": [(Gpu(0, g), Gpu(1, g + 1)) for g in range(5)],
+        "destinations of one source": [(Gpu(0, 6), Gpu(1, g)) for g in range(5)],
+        "far domains": [(Gpu(0, 0), Gpu(d, 1)) for d in range(1, 4)],
+    }
+    for flows in meet.values():
+        rails = [path.rail for path in (best_path(src, dst, known, 10, spine=False) for src, dst in flows) if path]
+        assert len(set(rails)) == len(flows)
+
+
+def test_the_papers_best_fit_sends_all_of_them_by_one_rail() -> None:
+    known = Scores((10,) * 4 + (100,) * 5, (100,) * 2)
+    flows = [(Gpu(0, g), Gpu(1, (g + 1) % 4)) for g in range(4)]
+    assert {POLICIES["health-drd"](src, dst, known, Context())[0].path for src, dst in flows} == {Path("drd", 4)}
+
+
+def test_noise_sends_nobody_round() -> None:
+    known = Scores((93, 95, 100, 98), (97, 95))
+    assert said("health-drd", known)[0][0] == "dr"
+    assert said("health-drd", Scores((93, 95, 100, 98), (100, 100)))[0][0] == "drd"
+    assert said("health-best", Scores((93, 95, 100, 98), (100, 100)))[0][0] == "dr"
+
+
+def test_random_draws_every_rail_alike_and_the_same_again() -> None:
+    def draws() -> list[Path]:
+        ends = product(range(80), range(4), range(4))
+        return [POLICIES["random"](Gpu(0, g), Gpu(1, h), idle(2, 4), Context(seed=n))[0].path for n, g, h in ends]
+
+    assert draws() == draws()
+    drawn = Counter(path.rail for path in draws())
+    assert all(abs(drawn[rail] - 320) < 80 for rail in range(4))  # 1,280 draws: 320 each, 5 standard deviations
+    assert {path.kind for path in draws()} == {"r", "dr", "rd", "drd"}
+
+
+def test_on_a_fabric_with_spines_ecmp_leaves_it_to_them_and_the_best_may_be_theirs() -> None:
+    context = Context("rail-optimized")
+    assert said("ecmp", idle(2, 4), context) == [("spine", 0)]
+    hot_domains = Scores((100, 100, 100), (20, 20), spine=90)
+    assert said("health-best", hot_domains, context) == [("spine", 0)]
+    assert said("health", hot_domains, context) == [("dr", 1)]
+    assert said("health-best", Scores((100, 100), (0, 0), spine=1), context) == [("spine", 0)]
+
+
+def test_the_oracle_says_what_was_assigned() -> None:
+    shares = (Share(Path("drd", 2), 3), Share(Path("rd", 0)))
+    context = Context(assigned={(SRC, DST): shares})
+    assert POLICIES["oracle"](SRC, DST, idle(2, 4), context) == shares
+    assert POLICIES["oracle"](DST, SRC, idle(2, 4), context) == (Share(Path("dr", 0)),)
+
+
+def test_a_name_that_is_not_known_is_bad_input_and_a_delta_beyond_scores_a_slip() -> None:
+    assert policy_named("health-drd") is POLICIES["health-drd"]
+    with pytest.raises(BadInput, match=r"policies\.0: 'health-dr' is not known: did you mean 'health-drd'\?"):
+        policy_named("health-dr", "policies.0")
+    with pytest.raises(ValueError, match="delta is 0 to 100, not 101"):
+        Context(delta=101)
