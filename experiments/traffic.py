@@ -23,6 +23,7 @@ from workloads.traces.write_back import durations, write_back
 
 _IN_A_PATH: Final = re.compile(r"[^A-Za-z0-9._]+")
 SPARE_S: Final = 30.0
+LEAST_PREDICTED_S: Final = 1e-4  # a barrier's byte: what takes less is up to packets and turns, not to bandwidth
 SPARE: Final = 10  # a run that takes so many times its prediction has failed
 
 
@@ -142,7 +143,8 @@ def _measurements(
     for phase, value in times.items():
         whole = phase == WHOLE
         metric = "iteration_time" if whole and workload.iteration else "completion_time"
-        rows.append(row(phase, metric, value, "s", predicted.get(phase, only_phase if whole else None)))
+        prediction = predicted.get(phase, only_phase if whole else None)
+        rows.append(row(phase, metric, value, "s", prediction if (prediction or 0) > LEAST_PREDICTED_S else None))
     for phase, value in project(workload.scale, times).items():
         rows.append(row(phase, "projected_same_shape", value, "s"))
     for phase, value in project_to_full_size(workload.scale, workload.schedule, times, stage.plan.spec).items():
