@@ -24,7 +24,7 @@ from tests.unit.health_scan import open_paths, pairs, parts, ratio, scores, wort
 from topologies.addresses import Gpu
 
 # a law is checked for all pairs of each fabric, in all of this file some 250,000
-MANY = settings(max_examples=300, deadline=None)
+MANY = settings(max_examples=250, deadline=None)
 SRC, DST = Gpu(0, 0), Gpu(1, 1)
 
 
@@ -32,7 +32,7 @@ def cross(known: Scores) -> list[tuple[Gpu, Gpu]]:
     return [(src, dst) for src, dst in pairs(known) if src.domain != dst.domain and src.rank != dst.rank]
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(scores())
 def test_a_paths_score_is_the_product_of_its_parts(known: Scores) -> None:
     for src, dst in pairs(known):
@@ -113,7 +113,7 @@ def test_no_path_only_where_all_are_through_blocked_domains_and_a_blocked_rail_o
 
 
 @pytest.mark.parametrize("delta", [0, 1, 7, 50])
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(scores())
 def test_spraying_takes_the_papers_window(delta: int, known: Scores) -> None:
     for src, dst in pairs(known):

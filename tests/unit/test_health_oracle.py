@@ -9,7 +9,7 @@ from controller.health import oracle
 from controller.health.fairshare import Background
 from controller.health.oracle import Flow, all_paths, assign, by_pair, finish_s
 from controller.health.policies import POLICIES, Context, Share
-from controller.health.scores import idle
+from controller.health.scores import Scores, idle
 from controller.paths import Path
 from tests.unit.test_health_fairshare import MBIT, plan_of
 from topologies.addresses import Gpu
@@ -113,3 +113,17 @@ def test_a_pairs_paths_are_weighted_by_bytes() -> None:
         (SRC, DST): (Share(Path("dr", 1), 3), Share(Path("rd", 0), 1)),
         (DST, SRC): (Share(Path("rd", 1), 1),),
     }
+
+
+def test_four_flows_beside_four_hot_rails_by_every_policy() -> None:
+    """The table of docs/health-routing.md: d0g0..3 send to the next rank of d1; rails 0 to 3 are 90% full."""
+    plan, loads = plan_of(rails=8), [rail_load(rail, 0.9) for rail in range(4)]
+    known = Scores((10,) * 4 + (100,) * 4, (100, 100))
+    flows = [Flow(Gpu(0, g), Gpu(1, (g + 1) % 4), SECOND) for g in range(4)]
+    context = Context(assigned=by_pair(flows, assign(plan, flows, loads)))
+    taken = {}
+    for name in ("dr", "rd", "health", "health-drd", "health-best", "oracle"):
+        paths = [POLICIES[name](flow.src, flow.dst, known, context)[0].path for flow in flows]
+        taken[name] = last(plan, flows, paths, loads)
+    near = {"dr": 10.0, "rd": 10.0, "health": 10.0}
+    assert taken == pytest.approx({**near, "health-drd": 4.0, "health-best": 1.0, "oracle": 1.0})

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from controller.health.improved import best_path, best_paths
 from controller.health.policies import POLICIES, Context, Share, policy_named
 from controller.health.scores import Scores, idle
-from controller.paths import Path, PathKind, next_hop
+from controller.paths import Broken, Path, PathKind, next_hop, usable
 from tests.unit.health_scan import open_paths, pairs, scores, worth
 from topologies.addresses import Gpu
 from topologies.errors import BadInput
@@ -132,6 +132,12 @@ def test_on_a_fabric_with_spines_ecmp_leaves_it_to_them_and_the_best_may_be_thei
     assert said("health-best", hot_domains, context) == [("spine", 0)]
     assert said("health", hot_domains, context) == [("dr", 1)]
     assert said("health-best", Scores((100, 100), (0, 0), spine=1), context) == [("spine", 0)]
+
+
+def test_within_a_domain_the_way_is_hb0_and_no_dead_rail_is_on_it() -> None:
+    path, dst = Path("d", 0), Gpu(0, 1)
+    assert next_hop(path, SRC, dst) == ("hb0", None)
+    assert usable(path, SRC, dst, Broken(links=frozenset({SRC, dst}), rails=frozenset({0, 1})), "rail-only")
 
 
 def test_the_oracle_says_what_was_assigned() -> None:
