@@ -39,6 +39,15 @@ ALGORITHMS: Final[dict[str, dict[str, Collective]]] = {
 }
 
 
+def _checked(duration: float | None, info: ValidationInfo, other: str) -> float | None:
+    """A workload's duration; ValueError if it is too long, or `other` has said already how much is sent."""
+    if duration is not None and info.data.get(other) is not None:
+        raise ValueError(f"can't be given together with {other}: one follows from the other")
+    if duration is not None and duration > LONGEST_S:
+        raise ValueError(f"must be {LONGEST_S} s or less")
+    return duration
+
+
 class _Sized(Strict):
     """`bytes` is D of the workload's main collective as emulated (see `Phase`); `duration` is of the whole workload."""
 
@@ -48,11 +57,7 @@ class _Sized(Strict):
     @field_validator("duration")
     @classmethod
     def _one_of_both(cls, duration: float | None, info: ValidationInfo) -> float | None:
-        if duration is not None and info.data.get("bytes") is not None:
-            raise ValueError("can't be given together with bytes: one follows from the other")
-        if duration is not None and duration > LONGEST_S:
-            raise ValueError(f"must be {LONGEST_S} s or less")
-        return duration
+        return _checked(duration, info, "bytes")
 
     @property
     def wanted_s(self) -> float:
@@ -149,11 +154,7 @@ class TraceSpec(Strict):
     @field_validator("duration")
     @classmethod
     def _one_of_both(cls, duration: float | None, info: ValidationInfo) -> float | None:
-        if duration is not None and info.data.get("bytes_factor") is not None:
-            raise ValueError("can't be given together with bytes_factor: one follows from the other")
-        if duration is not None and duration > LONGEST_S:
-            raise ValueError(f"must be {LONGEST_S} s or less")
-        return duration
+        return _checked(duration, info, "bytes_factor")
 
     @property
     def wanted_s(self) -> float:
