@@ -43,13 +43,15 @@ class View:
 class Link(Protocol):
     """The way to a server. Anything that goes wrong is an OSError, at once or after `timeout_s` without an answer.
 
-    `follow` gives the document that is there, then each that comes; it may leave out what has been overtaken. `close`
-    ends a call of it that waits, from another thread.
+    `follow` gives the document that is there, then each that comes; it may leave out what has been overtaken.
+    `interrupt` ends, from another thread, calls of both that wait; `close` puts away what is left when they have ended.
     """
 
     def publish(self, document: bytes, timeout_s: float) -> None: ...
 
     def follow(self, timeout_s: float) -> Iterator[bytes]: ...
+
+    def interrupt(self) -> None: ...
 
     def close(self) -> None: ...
 
@@ -97,14 +99,14 @@ class Registry:
         return View(last.scores if last else None, time.monotonic() - self._heard_s > self._stale_s)
 
     def close(self) -> None:
-        """End both threads; what was put but not sent is gone."""
+        """End both threads; what was put but not sent is gone. Not to be called from a callback."""
         with self._news:
             self._closed = True
             self._news.notify_all()
-        self._link.close()
+        self._link.interrupt()
         for thread in self._threads:
-            if thread is not threading.current_thread():
-                thread.join()
+            thread.join()
+        self._link.close()
 
     def _keep_following(self) -> None:
         wait_s = FIRST_RETRY_S

@@ -125,7 +125,7 @@ class EtcdLink:
         try:
             _post(self._publishing, "kv/put", {"key": _b64(KEY.encode()), "value": _b64(document)}).read()
         except OSError:
-            self._publishing.close()
+            self.close()
             raise
 
     def follow(self, timeout_s: float) -> Iterator[bytes]:
@@ -140,11 +140,16 @@ class EtcdLink:
             for several in events:
                 yield from (base64.b64decode(event["kv"].get("value", "")) for event in several[-1:])
 
-    def close(self) -> None:
+    def interrupt(self) -> None:
         for connection in (self._publishing, self._watching):
             if connection and connection.sock:
                 with suppress(OSError):
                     connection.sock.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        if self._publishing:
+            self._publishing.close()
+            self._publishing = None
 
 
 def _connection(where: str, timeout_s: float) -> http.client.HTTPConnection:

@@ -120,9 +120,7 @@ class SocketLink:
             if not self._publishing.recv(1):
                 raise ConnectionResetError("the registry has gone")
         except OSError:
-            if self._publishing:
-                self._publishing.close()
-                self._publishing = None
+            self.close()
             raise
 
     def follow(self, timeout_s: float) -> Iterator[bytes]:
@@ -130,11 +128,16 @@ class SocketLink:
             self._following = connection
             yield from lines
 
-    def close(self) -> None:
+    def interrupt(self) -> None:
         for connection in (self._publishing, self._following):
             if connection:
                 with suppress(OSError):
                     connection.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        if self._publishing:
+            self._publishing.close()
+            self._publishing = None
 
     def _connect(self, what: bytes, timeout_s: float) -> socket.socket:
         connection = socket.socket(socket.AF_UNIX)

@@ -6,7 +6,7 @@ from typing import Final
 
 FOLDERS: Final = ("/run", "/run/netns", "/run/openvswitch", "/dev/shm")
 SYSCTLS: Final = ("net.ipv4.ip_forward", "net.ipv4.conf.all.rp_filter", "net.core.rmem_max", "net.core.rmem_default")
-PROGRAMS: Final = ("ovsdb-server", "ovs-vswitchd", "iperf3", "ryu-manager")
+PROGRAMS: Final = ("ovsdb-server", "ovs-vswitchd", "iperf3", "ryu-manager", "etcd")
 
 Snapshot = Mapping[str, frozenset[str]]
 

@@ -1,0 +1,240 @@
+"""Both registries, the embedded one and the real etcd, by the same tests: real processes, killed, stopped and slow.
+
+writer ── put ──> server (a process) ──> reader, reader, ...
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Literal, Protocol
+
+import pytest
+
+from controller.health.registry import Registry, View, connect
+from controller.health.registry_etcd import EtcdServer
+from controller.health.scores import Scores
+from tests.emulation.fabrics import eventually
+
+pytestmark = pytest.mark.capsule
+
+Kind = Literal["embedded", "etcd"]
+ROOT = Path(__file__).parents[2]
+STALE_S = 0.4
+BACK_S = 2.0  # from a server's return until scores flow again
+SERVE = """
+import pathlib, sys, threading
+from controller.health.registry_socket import SocketServer
+SocketServer(pathlib.Path(sys.argv[1])).start()
+threading.Event().wait()
+"""
+
+
+class Server(Protocol):
+    address: str
+
+    @property
+    def pid(self) -> int: ...
+
+    def start(self) -> None: ...
+
+    def stop(self) -> None: ...
+
+
+class Embedded:
+    """The embedded server in a process of its own, as if that were the controller."""
+
+    def __init__(self, path: Path) -> None:
+        self.address = f"unix:{path}"
+        self._path = path
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def start(self) -> None:
+        self._path.unlink(missing_ok=True)
+        self._process = subprocess.Popen([sys.executable, "-c", SERVE, str(self._path)], cwd=ROOT)
+        eventually(self._path.exists)
+
+    def stop(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
+
+class Reader:
+    """An agent, and all that its cache has told it."""
+
+    def __init__(self, server: Server, stale_s: float = STALE_S) -> None:
+        self.registry = connect(server.address, stale_s)
+        self.views: list[View] = []
+        self.registry.watch(self.views.append)
+
+    def versions(self) -> list[int]:
+        return [view.scores.version for view in self.views if view.scores and not view.stale]
+
+    def has(self, version: int) -> bool:
+        view = self.registry.get()
+        return view.scores == scores(version) and not view.stale
+
+
+def scores(version: int) -> Scores:
+    return Scores((version % 101, 100, 7), (100, 90), 80, version)
+
+
+def start(kind: Kind) -> Server:
+    """A server that runs, in this test's own /run."""
+    server = Embedded(Path("/run/registry.sock")) if kind == "embedded" else EtcdServer(Path("/run/etcd"))
+    server.start()
+    return server
+
+
+def writer(server: Server) -> Registry:
+    return connect(server.address, STALE_S)
+
+
+@pytest.fixture(params=["embedded", "etcd"])
+def kind(request: pytest.FixtureRequest) -> Kind:
+    found: Kind = request.param
+    return found
+
+
+def test_every_agent_has_what_was_put_in_its_order_and_a_late_one_has_it_too(kind: Kind) -> None:
+    server = start(kind)
+    healthd, early = writer(server), Reader(server)
+    for version in range(1, 21):
+        healthd.put(scores(version))
+        eventually(lambda version=version: early.has(version))  # type: ignore[misc]
+    assert early.versions() == list(range(1, 21))
+    late = Reader(server)
+    eventually(lambda: late.has(20))
+    assert late.versions() == [20]
+    assert late.registry.get().scores.sorted_rails == scores(20).sorted_rails  # type: ignore[union-attr]
+
+
+def test_a_thousand_puts_at_once_end_with_the_last_and_never_go_back(kind: Kind) -> None:
+    server = start(kind)
+    healthd, reader = writer(server), Reader(server)
+    for version in range(1, 1001):
+        healthd.put(scores(version))
+    eventually(lambda: reader.has(1000))
+    seen = reader.versions()
+    assert seen == sorted(set(seen))
+
+
+def test_a_killed_server_leaves_agents_on_their_last_scores_and_comes_back_without_their_help(
+    kind: Kind, slow: float
+) -> None:
+    server = start(kind)
+    healthd, reader = writer(server), Reader(server)
+    healthd.put(scores(1))
+    eventually(lambda: reader.has(1))
+    server.stop()
+    killed_s = time.monotonic()
+    healthd.put(scores(2))
+    assert reader.registry.get() == View(scores(1), stale=False)
+    eventually(lambda: reader.registry.get().stale)
+    # a beat may have come just before the kill, or have been due just after
+    assert STALE_S / 2 < time.monotonic() - killed_s < (STALE_S + 0.2) * slow
+    eventually(lambda: reader.views[-1] == View(scores(1), stale=True))
+    server.start()
+    eventually(lambda: reader.has(2), BACK_S * slow)
+    assert reader.versions() == [1, 2] or reader.versions() == [1, 1, 2]  # etcd had 1 on its disk
+
+
+def test_scores_go_on_when_a_server_was_away_for_long_and_often(kind: Kind, slow: float) -> None:
+    server = start(kind)
+    healthd, reader = writer(server), Reader(server)
+    for version in range(1, 6):
+        healthd.put(scores(version))
+        eventually(lambda version=version: reader.has(version), BACK_S * slow)  # type: ignore[misc]
+        server.stop()
+        time.sleep(0.1 * version)
+        server.start()
+
+
+def test_a_server_that_hangs_holds_up_nobody_and_goes_on(kind: Kind, slow: float) -> None:
+    server = start(kind)
+    healthd, reader = writer(server), Reader(server)
+    healthd.put(scores(1))
+    eventually(lambda: reader.has(1))
+    os.kill(server.pid, signal.SIGSTOP)
+    before_s = time.monotonic()
+    for version in range(2, 102):
+        healthd.put(scores(version))
+    assert time.monotonic() - before_s < 0.2 * slow
+    eventually(lambda: reader.views[-1] == View(scores(1), stale=True))
+    time.sleep(3 * STALE_S)  # while everybody tries again and again
+    os.kill(server.pid, signal.SIGCONT)
+    eventually(lambda: reader.has(101), BACK_S * slow)
+
+
+def test_an_agent_that_takes_its_time_holds_up_no_other(kind: Kind) -> None:
+    server = start(kind)
+    healthd, reader, sleeper = writer(server), Reader(server), Reader(server)
+    wake = threading.Event()
+
+    def sleep(view: View) -> None:
+        wake.wait(20)
+
+    sleeper.registry.watch(sleep)
+    for version in range(1, 31):
+        healthd.put(scores(version))
+        eventually(lambda version=version: reader.has(version))  # type: ignore[misc]
+    assert len(sleeper.versions()) == 1
+    wake.set()
+    eventually(lambda: sleeper.has(30))
+
+
+def test_64_agents_have_every_change(kind: Kind) -> None:
+    server = start(kind)
+    healthd = writer(server)
+    readers = [Reader(server, stale_s=5.0) for _ in range(64)]
+    for version in range(1, 6):
+        healthd.put(scores(version))
+        eventually(lambda version=version: all(reader.has(version) for reader in readers))  # type: ignore[misc]
+    assert {tuple(reader.versions()) for reader in readers} == {(1, 2, 3, 4, 5)}
+    for client in (healthd, *(reader.registry for reader in readers)):
+        client.close()
+    eventually(lambda: threading.active_count() == 1)
+
+
+def test_without_its_writer_a_registry_grows_stale_and_the_next_may_count_from_nothing(kind: Kind) -> None:
+    server = start(kind)
+    first, reader = writer(server), Reader(server)
+    first.put(scores(40))
+    eventually(lambda: reader.has(40))
+    first.close()
+    eventually(lambda: reader.views[-1] == View(scores(40), stale=True))
+    second = writer(server)
+    second.put(scores(1))
+    eventually(lambda: reader.has(1))
+
+
+def test_etcd_keeps_the_last_scores_over_a_kill() -> None:
+    server = EtcdServer(Path("/run/etcd"))
+    server.start()
+    healthd = writer(server)
+    healthd.put(scores(7))
+    eventually(lambda: healthd.get().scores == scores(7))
+    healthd.close()
+    server.stop()
+    server.start()
+    late = Reader(server)
+    eventually(lambda: late.has(7))
+
+
+def test_an_etcd_of_somebody_else_is_left_alone() -> None:
+    """The port is another's, and so is what the environment says of etcd."""
+    theirs = EtcdServer(Path("/run/theirs"))
+    theirs.start()
+    os.environ |= {"ETCD_DATA_DIR": "/run/theirs/data", "ETCD_LISTEN_CLIENT_URLS": f"http://{theirs.address}"}
+    ours = EtcdServer(Path("/run/ours"))
+    ours.start()
+    their_reader, our_reader = Reader(theirs), Reader(ours)
+    writer(ours).put(scores(1))
+    eventually(lambda: our_reader.has(1))
+    assert their_reader.views == []
