@@ -24,6 +24,8 @@ from topologies.machine import Machine, detect, require
 
 PROGRAM: Final = "run_experiment.py"
 SCRIPT: Final = Path(__file__).resolve().parent.parent / PROGRAM
+MOST_PROBES: Final = 64
+"""What the buffer of a packet socket holds, seen twice each, with room to spare."""
 _CLICK_ERROR: Final[type[Exception]] = typer.BadParameter.__mro__[2]  # typer may bring a Click of its own
 
 Name = Annotated[str, typer.Argument(metavar="NAME|FILE", help="An experiment of `list`, or your own YAML file.")]
@@ -272,6 +274,21 @@ def execute(
 ) -> None:
     """A command in a GPU of a live run, from another terminal."""
     live.execute(run, gpu, command)
+
+
+@app.command()
+def trace(
+    run: Annotated[str, typer.Argument(metavar="RUN", help="A run that `ps` shows: its name, experiment or pid.")],
+    src: Annotated[str, typer.Argument(metavar="SRC", help="The GPU that sends: d0g1.")],
+    dst: Annotated[str, typer.Argument(metavar="DST", help="The GPU to reach.")],
+    probes: Annotated[
+        int, typer.Option(min=1, max=MOST_PROBES, help="Each a flow of its own, for spines to share.")
+    ] = 8,
+) -> None:
+    """The way that packets really take in a live run. Status 1 if it isn't the policy's, or they are lost."""
+    from experiments import trace as tracer  # takes half a second to load
+
+    tracer.enter(run, src, dst, probes)
 
 
 def _console() -> Console:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
+from typing import Final, NoReturn
 
 import psutil
 from rich.console import Console
@@ -18,6 +18,8 @@ from topologies.machine import BOOTSTRAP, SEARCH_PATH
 from topologies.namespaces import NETNS_DIR
 from topologies.ovs import OVS_DIR
 from topologies.units import format_time
+
+NO_FABRIC: Final = "has no fabric up at the moment: it is building, or about to end"
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,22 +79,33 @@ def choose(wanted: str, runs: Sequence[LiveRun]) -> LiveRun:
     return found[0]
 
 
+def nodes_up(run: LiveRun) -> list[str]:
+    """Its nodes. BadInput while it has none."""
+    nodes = run.nodes
+    if not nodes:
+        raise BadInput("RUN", run.name, NO_FABRIC)
+    return nodes
+
+
 def execute(wanted: str, node: str, command: Sequence[str]) -> NoReturn:
     """Become the command in a GPU (or switch) of a live run: its network, its files in /run, its processes."""
     run = choose(wanted, find())
-    nodes = run.nodes
-    if not nodes:
-        raise BadInput("RUN", wanted, "has no fabric up at the moment: it is building, or about to end")
+    nodes = nodes_up(run)
     if node not in nodes:
         raise BadInput("GPU", node, near_miss(node, nodes).replace("known", f"in {run.name}", 1))
+    os.environ["OVS_RUNDIR"] = os.environ["OVS_DBDIR"] = str(OVS_DIR / node)  # so that ovs-vsctl finds this switch
+    become(run, command, node)
+
+
+def become(run: LiveRun, command: Sequence[str], node: str | None = None) -> NoReturn:
+    """Become a command in a live run's capsule, in the network of a node, or (None) where its own process 1 is."""
     program = shutil.which("nsenter", path=SEARCH_PATH)
     if program is None:
         raise MachineLacks("this machine lacks nsenter", BOOTSTRAP)
     # root needs no part in the user namespace of somebody's capsule, and would lose its own in it
     user = [] if os.geteuid() == 0 else ["--user", "--preserve-credentials"]
-    network = f"--net=/proc/{run.pid}/root{NETNS_DIR}/{node}"
+    network = f"--net=/proc/{run.pid}/root{NETNS_DIR}/{node}" if node else "--net"
     os.environ["PATH"] = SEARCH_PATH
-    os.environ["OVS_RUNDIR"] = os.environ["OVS_DBDIR"] = str(OVS_DIR / node)  # so that ovs-vsctl finds this switch
     os.execv(program, [program, f"--target={run.pid}", *user, "--mount", "--pid", network, "--", *command])
 
 

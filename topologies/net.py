@@ -13,7 +13,7 @@ from typing import Final, Protocol
 
 from mininet.net import Mininet
 
-from topologies import namespaces, ovs
+from topologies import namespaces, ovs, standing
 from topologies.nodes import GpuNode, NamespaceNode, PlannedIntf, PlannedLink, SwitchNode
 from topologies.ovs import Datapath, Port, PrivateSwitch
 from topologies.plan import Link, Plan
@@ -105,12 +105,14 @@ class FabricNet(Mininet):
         self.progress("flows")
         if self.fabric_controller:
             self.fabric_controller.wait_ready()
+        standing.write(self.plan)
         self.built = True
         self.build_s = time.monotonic() - begun
 
     def stop(self) -> None:
         """Take it all down; namespaces go when the last process in them has."""
         begun = time.monotonic()
+        standing.remove()
         if self.fabric_controller:
             self.fabric_controller.stop()
         for switch in self.ovs.values():

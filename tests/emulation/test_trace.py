@@ -1,0 +1,115 @@
+"""`trace` on real packets: every pair of every fabric goes as its policy says, and what is otherwise is told."""
+
+import pytest
+
+from controller.paths import Broken, choose, default_path
+from controller.trace import Way, name_of, path_said, verdict, way_of
+from tests.emulation.fabrics import Fabric, build
+from tests.emulation.programs import USER, Program, as_root, as_user
+from tests.emulation.test_cli import BUILT_S, PROMPT, SHELL, Wrap, command
+from topologies import standing
+from topologies.addresses import Gpu
+from topologies.capture import Capture
+from topologies.spec import POLICIES, Kind, Policy
+
+CHOICES = [(kind, policy) for kind, policies in POLICIES.items() for policy in policies]
+pairs_of_policies = pytest.mark.parametrize(("kind", "policy"), CHOICES)
+
+
+def ways(capture: Capture, src: Gpu, dst: Gpu, probes: int = 1) -> list[Way]:
+    return [way_of(src, dst, probe.sightings) for probe in capture.probe(src, dst, probes)]
+
+
+def assert_all_as_chosen(fabric: Fabric, broken: Broken) -> None:
+    """All ordered pairs of GPUs, within domains too."""
+    spec, policy = fabric.net.plan.spec, fabric.net.plan.policy
+    with Capture(fabric.net.plan) as capture:
+        for src in fabric.gpus:
+            for dst in (gpu for gpu in fabric.gpus if gpu != src):
+                path = path_said(policy, src, dst)
+                if src.domain != dst.domain:
+                    path = choose(policy, src, dst, broken, spec.rails, spec.kind) or path
+                (way,) = ways(capture, src, dst)
+                assert way.path == path, f"{src.name} -> {dst.name}: {way.name}, by {way}"
+
+
+@pytest.mark.capsule
+@pairs_of_policies
+def test_every_pair_goes_as_the_policy_says(kind: Kind, policy: Policy) -> None:
+    assert_all_as_chosen(build(kind, 3, 3, policy=policy), Broken())
+
+
+@pytest.mark.capsule
+@pairs_of_policies
+def test_after_a_cut_every_pair_takes_the_detour_that_was_chosen(kind: Kind, policy: Policy) -> None:
+    fabric = build(kind, 2, 3, policy=policy)
+    fabric.set_link(Gpu(0, 1), "down")
+    fabric.await_event("rerouted")
+    assert_all_as_chosen(fabric, Broken(links=frozenset({Gpu(0, 1)})))
+    src, dst = Gpu(0, 1), Gpu(1, 1)
+    with Capture(fabric.net.plan) as capture:
+        way, own = ways(capture, src, dst)[0], default_path(policy, src, dst)
+    assert way.kind == "drd"
+    assert verdict([way], [own]) == f"a detour: the policy says {name_of(own)}"
+
+
+@pytest.mark.capsule
+def test_without_rerouting_it_is_told_where_packets_are_lost() -> None:
+    fabric = build("rail-only", 2, 3, reroute=False, backups=False)
+    fabric.set_link(Gpu(1, 1), "down")
+    fabric.await_event("port-down")
+    with Capture(fabric.net.plan) as capture:
+        at_the_switch = ways(capture, Gpu(0, 2), Gpu(1, 1), 2)
+    assert str(at_the_switch[0]) == "d0g2 -hb0-> d0g1 -rail0-> rail1"
+    assert verdict(at_the_switch, [path_said("dr", Gpu(0, 2), Gpu(1, 1))]) == (
+        "lost after rail1: the policy says dr by rail 1"
+    )
+
+
+@pytest.mark.capsule
+def test_flows_share_the_spines_and_time_runs_forward() -> None:
+    fabric = build("rail-optimized", 2, 2, spines=2)
+    with Capture(fabric.net.plan) as capture:
+        probes = capture.probe(Gpu(0, 0), Gpu(1, 1), 64)
+    seen = [way_of(Gpu(0, 0), Gpu(1, 1), probe.sightings) for probe in probes]
+    assert {str(way) for way in seen} == {f"d0g0 -rail0-> rail0 -> spine{n} -> rail1 -> d1g1" for n in (0, 1)}
+    for probe, way in zip(probes, seen, strict=True):
+        stamps = [ns for hop in way.hops for ns in (hop.in_ns, hop.out_ns) if ns is not None]
+        assert [probe.sent_ns, *stamps] == sorted({probe.sent_ns, *stamps})
+        assert len(stamps) == 8
+
+
+@pytest.mark.capsule
+def test_the_plan_is_there_while_the_fabric_stands() -> None:
+    fabric = build("rail-optimized", 2, 2, policy="pxn")
+    assert standing.read() == fabric.net.plan
+    fabric.net.stop()
+    assert standing.read() is None
+
+
+@pytest.mark.parametrize("who", [as_root, as_user])
+def test_the_command_on_a_fabric_of_ones_own(who: Wrap, slow: float) -> None:
+    def typed(*words: str) -> tuple[int, str]:
+        done = command(*words, who=_as_the_same(who))
+        return done.returncode, done.stdout + done.stderr
+
+    with Program(who(SHELL)) as shell:
+        shell.await_text(PROMPT, BUILT_S * slow)
+        status, said = typed("trace", "moe-slowdown", "d0g0", "d1g1", "--probes", "2")
+        assert status == 0, said
+        assert "2 of 2 probes: dr by rail 1\n  d0g0 -hb0-> d0g1 -rail0-> rail1 -> d1g1\n" in said
+        assert said.endswith("\nas the policy says\n")
+        assert typed("exec", "moe-slowdown", "rail1", "ip", "link", "set", "d0g1", "down") == (0, "")
+        # it takes milliseconds to find the way round, and a Python to start
+        status, said = typed("trace", "moe-slowdown", "d0g0", "d1g1", "--probes", "1")
+        assert status == 1, said
+        assert said.endswith("\na detour: the policy says dr by rail 1\n")
+        assert "\nrd by rail 0\n  d0g0 -rail0-> rail0 -> d1g0 -hb0-> d1g1\n" in said
+        gpus = "allowed are d0g0, d0g1, d1g0, d1g1"
+        stranger = (2, f"error: DST: 'd7g7' is not a GPU of shell-moe-slowdown: {gpus}\n")
+        assert typed("trace", "moe-slowdown", "d0g0", "d7g7") == stranger
+
+
+def _as_the_same(who: Wrap) -> Wrap:
+    """Who started it: a look from elsewhere needs no /dev/net/tun."""
+    return (lambda argv: [*USER, *argv]) if who is as_user else who

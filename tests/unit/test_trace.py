@@ -1,0 +1,161 @@
+"""From sightings to the way a packet took, its kind, and the verdict on it."""
+
+import random
+from collections.abc import Iterator
+from itertools import pairwise, permutations
+
+import pytest
+
+from controller.paths import Path, PathKind
+from controller.trace import Way, as_said, path_said, verdict, way_of
+from experiments import trace
+from topologies.addresses import Gpu
+from topologies.capture import Sighting
+from topologies.errors import BadInput
+
+A, NEAR, FAR, B = Gpu(0, 1), Gpu(0, 2), Gpu(1, 1), Gpu(1, 2)
+BESIDE, ACROSS = Gpu(0, 0), Gpu(1, 0)
+
+
+def over_hb(src: Gpu, dst: Gpu) -> list[tuple[str, str, bool]]:
+    """(node, interface, outgoing) where a frame is seen between two GPUs of a domain."""
+    bridge = f"hb{src.domain}"
+    return [(src.name, "hb0", True), (bridge, src.name, False), (bridge, dst.name, True), (dst.name, "hb0", False)]
+
+
+def over_rail(src: Gpu, dst: Gpu) -> list[tuple[str, str, bool]]:
+    rail = f"rail{src.rank}"
+    if src.rank == dst.rank:
+        middle = [(rail, src.name, False), (rail, dst.name, True)]
+    else:
+        far = f"rail{dst.rank}"
+        middle = [
+            (rail, src.name, False), (rail, "spine1", True), ("spine1", rail, False), ("spine1", far, True),
+            (far, "spine1", False), (far, dst.name, True),
+        ]  # fmt: skip
+    return [(src.name, "rail0", True), *middle, (dst.name, "rail0", False)]
+
+
+def legs(*gpus: Gpu) -> Iterator[tuple[str, str, bool]]:
+    for here, there in pairwise(gpus):
+        yield from over_hb(here, there) if here.domain == there.domain else over_rail(here, there)
+
+
+def seen(*gpus: Gpu, lost_after: int | None = None) -> list[Sighting]:
+    """What is seen of a packet by way of these GPUs, in any order; `lost_after` that many times it is lost."""
+    places = list(legs(*gpus))[:lost_after]
+    found = [Sighting(*place, 1000 + n) for n, place in enumerate(places)]
+    random.Random(len(places)).shuffle(found)
+    return found
+
+
+def went(*gpus: Gpu, lost_after: int | None = None) -> Way:
+    return way_of(gpus[0], gpus[-1], seen(*gpus, lost_after=lost_after))
+
+
+@pytest.mark.parametrize(
+    ("gpus", "kind", "rail", "line"),
+    [
+        ([A, NEAR], "d", 1, "d0g1 -hb0-> d0g2"),
+        ([A, FAR], "r", 1, "d0g1 -rail0-> rail1 -> d1g1"),
+        ([A, NEAR, B], "dr", 2, "d0g1 -hb0-> d0g2 -rail0-> rail2 -> d1g2"),
+        ([A, FAR, B], "rd", 1, "d0g1 -rail0-> rail1 -> d1g1 -hb0-> d1g2"),
+        ([A, BESIDE, ACROSS, B], "drd", 0, "d0g1 -hb0-> d0g0 -rail0-> rail0 -> d1g0 -hb0-> d1g2"),
+        ([A, NEAR, B, FAR], "drd", 2, "d0g1 -hb0-> d0g2 -rail0-> rail2 -> d1g2 -hb0-> d1g1"),
+        ([A, B], "spine", 1, "d0g1 -rail0-> rail1 -> spine1 -> rail2 -> d1g2"),
+    ],
+)
+def test_each_kind_is_known_by_where_it_was_seen(gpus: list[Gpu], kind: PathKind, rail: int, line: str) -> None:
+    way = went(*gpus)
+    assert way.delivered
+    assert way.path == Path(kind, rail)
+    assert str(way) == line
+
+
+@pytest.mark.parametrize(
+    ("gpus", "name"),
+    [
+        ([A, NEAR, A, FAR], "ddr, which no policy takes"),  # a backup route gave it back to its source
+        ([A, NEAR, FAR], "ds, which no policy takes"),
+        ([A, Gpu(2, 1), FAR], "rr, which no policy takes"),
+    ],
+)
+def test_a_way_of_no_kind_is_no_path(gpus: list[Gpu], name: str) -> None:
+    way = went(*gpus)
+    assert way.delivered
+    assert way.path is None
+    assert way.name == name
+    assert verdict([way], [path_said("dr", gpus[0], gpus[-1])]) == "a detour: the policy says r by rail 1"
+
+
+@pytest.mark.parametrize(
+    ("lost_after", "where"),
+    [
+        (0, "before it left d0g1"),
+        (1, "after d0g1"),
+        (2, "after HB domain 0"),
+        (3, "after HB domain 0"),
+        (4, "after d0g2"),
+        (5, "after d0g2"),
+        (6, "after rail2"),
+        (7, "after rail2"),
+    ],
+)
+def test_a_loss_is_told_by_the_last_that_saw_it(lost_after: int, where: str) -> None:
+    way = went(A, NEAR, B, lost_after=lost_after)
+    assert not way.delivered
+    assert way.path is None
+    assert way.name == f"lost {where}"
+    assert verdict([way], [Path("dr", 2)]) == f"lost {where}: the policy says dr by rail 2"
+
+
+def test_a_packet_that_only_passes_its_destination_has_not_arrived() -> None:
+    sightings = [*seen(A, NEAR, B), Sighting(B.name, "hb0", True, 9999)]
+    assert way_of(A, B, sightings).name == "lost after d1g2"
+
+
+def test_hops_keep_their_times() -> None:
+    first, bridge, second, *_ = went(A, NEAR, B).hops
+    assert (first.in_ns, first.out_ns) == (None, 1000)
+    assert (bridge.node, bridge.in_ns, bridge.out_ns) == ("hb0", 1001, 1002)
+    assert (second.came_in, second.in_ns, second.went_out, second.out_ns) == ("hb0", 1003, "rail0", 1004)
+
+
+def test_several_packets_get_one_verdict() -> None:
+    good, round_about, lost = went(A, NEAR, B), went(A, FAR, B), went(A, NEAR, B, lost_after=6)
+    said = [Path("dr", 2)]
+    assert as_said([good, good], said)
+    assert verdict([good, good], said) == "as the policy says"
+    assert not as_said([good, lost], said)
+    assert verdict([good, lost, round_about, lost], said) == (
+        "lost after rail2 (2 of 4), a detour (1 of 4): the policy says dr by rail 2"
+    )
+    assert verdict([good, round_about], [Path("dr", 2), Path("rd", 1)]) == "as the policy says"
+    assert verdict([lost], [Path("dr", 2), Path("rd", 1)]).endswith(": the policy says dr by rail 2 or rd by rail 1")
+    for ways, paths in (([], said), ([good], [])):
+        with pytest.raises(ValueError, match="a verdict needs"):
+            verdict(ways, paths)
+
+
+def test_what_a_policy_says_is_what_its_way_is_taken_for() -> None:
+    """For all pairs of 3 x 3, the way along the policy's GPUs is that path and no other pair's."""
+    gpus = [Gpu(d, g) for d in range(3) for g in range(3)]
+    for src, dst in permutations(gpus, 2):
+        assert went(src, dst).path == path_said("spine", src, dst)
+        if src.domain != dst.domain and src.rank != dst.rank:
+            assert went(src, Gpu(src.domain, dst.rank), dst).path == path_said("dr", src, dst)
+            assert went(src, Gpu(dst.domain, src.rank), dst).path == path_said("rd", src, dst)
+
+
+@pytest.mark.parametrize(
+    ("src", "dst", "message"),
+    [
+        ("d0g3", "d1g1", "SRC: 'd0g3' is not a GPU of one: did you mean 'd0g1'? allowed are d0g1, d1g1"),
+        ("d0g1", "rail1", "DST: 'rail1' is not a GPU of one: allowed are d0g1, d1g1"),
+        ("d0g1", "d0g1", "DST: 'd0g1' must be another GPU than SRC"),
+    ],
+)
+def test_gpus_that_are_none_are_told(src: str, dst: str, message: str) -> None:
+    with pytest.raises(BadInput) as caught:
+        trace.check_names(src, dst, ["d0g1", "d1g1", "hb0", "rail1"], "one")
+    assert str(caught.value) == message
