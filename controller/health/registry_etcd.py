@@ -9,7 +9,6 @@ import base64
 import http.client
 import json
 import os
-import signal
 import socket
 import subprocess
 import time
@@ -48,6 +47,7 @@ class EtcdServer:
 
     @property
     def pid(self) -> int:
+        """For signals: SIGSTOP makes it hang, SIGCONT go on."""
         if self._process is None:
             raise ValueError("etcd is not running")
         return self._process.pid
@@ -77,10 +77,6 @@ class EtcdServer:
             self._process.kill()
             self._process.wait()
             self._process = None
-
-    def signal(self, number: signal.Signals) -> None:
-        """SIGSTOP makes it hang, SIGCONT go on."""
-        os.kill(self.pid, number)
 
     @property
     def _log(self) -> Path:
