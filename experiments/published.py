@@ -9,7 +9,7 @@ from typing import Final
 from rich.console import Console
 from rich.table import Table
 
-from experiments.predict import save
+from experiments.predict import PNG_METADATA, save
 from results import plots
 from results.format import digits
 from results.published.catalogue import compute
@@ -48,7 +48,7 @@ def to_png(figure: Figure) -> bytes:
         figure.draw(drawn)
         drawn.suptitle(f"{figure.title} ({figure.source})", fontweight="bold", x=0.01, ha="left")
         sink = io.BytesIO()
-        drawn.savefig(sink, format="png", dpi=120, facecolor="white", metadata={"Software": None})
+        drawn.savefig(sink, format="png", dpi=120, facecolor="white", metadata=PNG_METADATA)
     return sink.getvalue()
 
 
@@ -87,5 +87,5 @@ def _claim(claim: Claim) -> str:
     bound = f"{claim.bound} " if claim.bound else ""
     unit = "" if claim.unit == "%" else " "
     said = f"{bound}{_number(claim.published)}{unit}{claim.unit}"
-    text = f"{mark} {claim.what}: published {said}, ours {_number(claim.ours)}{unit}{claim.unit}"
+    text = f"{mark} {claim.what}: {claim.stated} {said}, ours {_number(claim.ours)}{unit}{claim.unit}"
     return f"{text}; {claim.note}" if claim.note else text

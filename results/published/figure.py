@@ -15,7 +15,8 @@ class Claim:
     """A number that the paper states, and ours. `within`: the largest difference that agrees, in `unit`.
 
     `unit` is as people read it: "%", "s", "USD", "switches"; percentages are 0 to 100. `at_least` and `at_most` claims
-    ("over 99%") set `bound`. `note` says why ours differs, or what we assumed that the paper leaves open.
+    ("over 99%") set `bound`. `note` says why ours differs, or what we assumed that the paper leaves open. `stated`
+    says whose number it is, where no paper states it.
     """
 
     what: str
@@ -25,6 +26,7 @@ class Claim:
     within: float = 0.0
     bound: str = ""
     note: str = ""
+    stated: str = "published"
 
     @property
     def agrees(self) -> bool:

@@ -17,12 +17,38 @@ def test_every_row_has_a_cell_for_each_column(name: str) -> None:
     assert all(len(row) == len(figure.columns) for row in figure.rows)
 
 
-@pytest.mark.parametrize("name", ["fig7", "fig8", "fig10", "korthikanti", "megatron"])
+@pytest.mark.parametrize("name", ["fig7", "fig8", "fig10", "megatron"])
 def test_every_claim_is_met(name: str) -> None:
     """Fig. 8 and 10 within 3 points."""
     claims = compute(name).claims
     assert claims
     assert [claim for claim in claims if not claim.agrees] == []
+
+
+def test_korthikanti_misses_its_bars_only_with_shapes_left_out() -> None:
+    """A row may be held out and its shape fitted in the other table: the stricter claim is missed, and said to be."""
+    claims = compute("korthikanti").claims
+    apart = [(claim.what.partition(",")[0], claim.stated) for claim in claims if not claim.agrees]
+    assert apart == [("mean error", "our bar"), ("worst error", "our bar"), ("mean error", "calculon's")]
+    assert all("left out" in claim.what and "extrapolation" in claim.note for claim in claims if not claim.agrees)
+    assert len(claims) == 8
+
+
+def test_fig_8_says_where_three_points_hide_a_multiple() -> None:
+    told = {claim.published: claim.note for claim in compute("fig8").claims}
+    assert "3.1 times the paper's" in told[0.9]
+    assert "1.4 times the paper's" in told[4.1]
+    assert "times" not in told[43.3] + told[30.6]
+
+
+def test_only_three_numbers_depend_on_unlimited_interleaving() -> None:
+    """As the notes and docs say: the other claims of Fig. 8 to 10 differ by less than a point."""
+    for name, depends in (("fig8", 1), ("fig9", 0), ("fig10", 2)):
+        figure = compute(name)
+        (note,) = [note for note in figure.notes if note.startswith("m a multiple of p")]
+        ruled = [float(part.strip(" %")) for part in note.partition(": ")[2].split(",")]
+        apart = [claim for claim, other in zip(figure.claims, ruled, strict=False) if abs(claim.ours - other) > 1]
+        assert len(apart) == depends, name
 
 
 def test_fig_9_differs_in_one_claim_and_says_why() -> None:
@@ -31,6 +57,7 @@ def test_fig_9_differs_in_one_claim_and_says_why() -> None:
     apart = [claim for claim in figure.claims if not claim.agrees]
     assert [(claim.published, round(claim.published - claim.ours)) for claim in apart] == [(35.9, 4)]
     assert all("doesn't state" in claim.note for claim in apart)
+    assert all("32,768 GPUs and batch 1,024 meet all four" in claim.note for claim in apart)
     near = next(note for note in figure.notes if note.startswith("as printed, 32,768 GPUs, batch 1,024"))
     ours = [float(part.strip(" %")) for part in near.partition(":")[2].split(",")]
     assert all(abs(a - b) <= 3 for a, b in zip(ours, (8.0, 35.9, 13.3, 8.0), strict=True))
