@@ -1,7 +1,7 @@
 """Real GPU platforms, to scale down from and project back to: a YAML file each in `topologies/systems`.
 
 The ratio C_F/C_S is all that decides the shape of a result; it is 12 for the A100 and 9 for the H100. Yours is a file
-with the same keys, given by its path wherever a platform's name is asked for.
+with the same keys, given by its path wherever a platform's name is asked for; those that may be left out are for times.
 """
 
 from collections.abc import Iterator, Mapping
@@ -23,6 +23,9 @@ class Platform:
     """C_F (`hb_bps`) and C_S (`rail_bps`) in bit/s per GPU and direction; peak dense 16-bit FLOP/s; a GPU's memory.
 
     `domain_gpus`: GPUs of an HB domain (K).
+
+    What only the model of iteration time asks for may be None: then it is the A100's (`results.iteration.constants`,
+    which says what each is). `memory_bytes_per_s`: HBM, by the data sheet; `hb_latency_s`, `rail_latency_s`: of a hop.
     """
 
     name: str
@@ -31,6 +34,12 @@ class Platform:
     flops: float
     memory_bytes: int
     domain_gpus: int
+    memory_bytes_per_s: float | None = None
+    matmul_efficiency: float | None = None
+    memory_efficiency: float | None = None
+    overhead_flops: float | None = None
+    hb_latency_s: float | None = None
+    rail_latency_s: float | None = None
 
     @property
     def ratio(self) -> float:
@@ -38,14 +47,25 @@ class Platform:
         return self.hb_bps / self.rail_bps
 
 
+_Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+_Share = Annotated[float, Field(gt=0, le=1)]
+_NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
 class _File(Strict):
     """A platform as its file has it; its name is the file's."""
 
     hb_bps: Annotated[int, Field(ge=1)]
     rail_bps: Annotated[int, Field(ge=1)]
-    flops: Annotated[float, Field(gt=0, allow_inf_nan=False)]
+    flops: _Positive
     memory_bytes: Annotated[int, Field(ge=1)]
     domain_gpus: Annotated[int, Field(ge=1)]
+    memory_bytes_per_s: _Positive | None = None
+    matmul_efficiency: _Share | None = None
+    memory_efficiency: _Share | None = None
+    overhead_flops: _NotNegative | None = None
+    hb_latency_s: _NotNegative | None = None
+    rail_latency_s: _NotNegative | None = None
 
     @field_validator("rail_bps")
     @classmethod

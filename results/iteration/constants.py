@@ -2,14 +2,17 @@
 
 The A100's `matmul_efficiency`, `memory_efficiency` and `overhead_flops` are fitted, by `python -m
 results.iteration.fit`, on the rows of measured.csv marked `fit`; never on those held out. No measured iteration of
-another GPU was at hand: those take the shape of the A100's efficiency with their own peaks, which is an assumption.
+another GPU was at hand: those take the shape of the A100's efficiency with their own peaks, which is an assumption. So
+does a platform of the user's, but for what its file gives; HBM bandwidth too is the A100's where the file has none.
 
 Latencies are per hop of a ring or message, and assumed: 1 us in an HB domain and 2 us over a rail, as in calculon's
 A100 and H100 systems (Isaev et al. 2023), whose approach Rail-only follows; it counts latency without saying how much.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Final
+
+from topologies.platforms import Platform
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,11 +37,16 @@ A100: Final = Constants(
     overhead_flops=1.151e11,
     memory_bytes_per_s=2039e9,  # A100 80 GB data sheet
 )
-CONSTANTS: Final = {
-    "a100": A100,
-    "h100": replace(A100, memory_bytes_per_s=3350e9),  # H100 SXM data sheet
-    "gh200": replace(A100, memory_bytes_per_s=3350e9),  # Rail-only V-B: H100 GPUs, joined as in a DGX GH200
-    "gb200-nvl72": replace(A100, memory_bytes_per_s=8000e9),  # GB200 NVL72 data sheet
-    "mi300x": replace(A100, memory_bytes_per_s=5300e9),  # MI300X data sheet
-}
-"""By the name of topologies.platforms.PLATFORMS."""
+
+
+def constants_of(platform: Platform) -> Constants:
+    """What its file gives, and the A100's for the rest."""
+    return replace(A100, **{name: value for name in _NAMES if (value := getattr(platform, name)) is not None})
+
+
+def taken_from_a100(platform: Platform) -> tuple[str, ...]:
+    """The constants that the platform's file leaves open."""
+    return tuple(name for name in _NAMES if getattr(platform, name) is None)
+
+
+_NAMES: Final = tuple(field.name for field in fields(Constants))

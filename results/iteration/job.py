@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from results.iteration.constants import CONSTANTS, Constants
+from results.iteration.constants import Constants, constants_of
 from results.iteration.flops import Recompute
 from topologies.errors import BadInput, near_miss
 from topologies.platforms import PLATFORMS
@@ -42,10 +42,10 @@ class Job:
 
 
 def make_cluster(platform: str, gpus: int, domain_gpus: int) -> Cluster:
-    """GPUs and links of a platform in HB domains of any size. BadInput for a platform without constants."""
-    if platform not in CONSTANTS:
-        raise BadInput("platform", platform, near_miss(platform, CONSTANTS))
+    """GPUs and links of a platform in HB domains of any size; the platform by its name or its file's path."""
+    if platform not in PLATFORMS:
+        raise BadInput("platform", platform, f"{near_miss(platform, PLATFORMS)}, or the path of a .yaml file")
     if gpus < 1 or domain_gpus < 1 or gpus % domain_gpus:
         raise BadInput("domain_gpus", domain_gpus, f"must divide the {gpus} GPUs")
-    p, constants = PLATFORMS[platform], CONSTANTS[platform]
-    return Cluster(gpus, domain_gpus, p.flops, p.hb_bps / 8, p.rail_bps / 8, float(p.memory_bytes), constants)
+    p = PLATFORMS[platform]
+    return Cluster(gpus, domain_gpus, p.flops, p.hb_bps / 8, p.rail_bps / 8, float(p.memory_bytes), constants_of(p))

@@ -1,18 +1,21 @@
 """The vectorised search against plain loops, its constraints, and how long Fig. 8 takes."""
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from itertools import product
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from results.iteration.arrays import Strategy, laid_out
+from results.iteration.constants import A100, taken_from_a100
 from results.iteration.job import Job, Recipe, make_cluster
 from results.iteration.search import Rules, best_strategy, candidates, divisors
 from tests.unit.iteration_jobs import MODEL, job, seconds, size
 from topologies.errors import BadInput
+from topologies.platforms import PLATFORMS
 from workloads.catalogue import load_gpt
 from workloads.parallelism import Parallelism
 
@@ -94,6 +97,36 @@ def test_divisors_are_all_and_rising() -> None:
 def test_a_cluster_that_cannot_be_is_refused(platform: str, gpus: int, k: int, message: str) -> None:
     with pytest.raises(BadInput, match="^" + message.replace("?", r"\?")):
         make_cluster(platform, gpus, k)
+
+
+MINE = "hb_bps: 4_000\nrail_bps: 200\nflops: 1_000\nmemory_bytes: 141\ndomain_gpus: 16\n"
+
+
+def test_a_platform_of_your_own_takes_the_a100_s_constants_but_for_what_it_gives(tmp_path: Path) -> None:
+    mine = tmp_path / "mine.yaml"
+    mine.write_text(MINE)
+    cluster = make_cluster(str(mine), 64, 16)
+    assert (cluster.flops, cluster.hb_bytes_per_s, cluster.rail_bytes_per_s, cluster.memory_bytes) == (
+        1000,
+        500,
+        25,
+        141,
+    )
+    assert cluster.constants == A100
+    assert taken_from_a100(PLATFORMS[str(mine)]) == tuple(asdict(A100))
+    given = {name: value / 2 for name, value in asdict(A100).items()}
+    mine.write_text(MINE + "".join(f"{name}: {value:.9e}\n" for name, value in given.items()))
+    assert asdict(make_cluster(str(mine), 64, 16).constants) == pytest.approx(given)
+    assert taken_from_a100(PLATFORMS[str(mine)]) == ()
+
+
+def test_every_platform_of_railyard_s_gives_its_hbm_bandwidth() -> None:
+    """The A100's is that of the fit; the others', by their data sheets, are above it."""
+    found = {name: make_cluster(name, 64, 8).constants for name in PLATFORMS}
+    assert found["a100"] == A100
+    assert {name: round(c.memory_bytes_per_s / 1e9) for name, c in found.items()} == {
+        "a100": 2039, "gb200-nvl72": 8000, "gh200": 3350, "h100": 3350, "mi300x": 5300,
+    }  # fmt: skip
 
 
 def test_a_published_job_lies_as_megatron_places_its_ranks() -> None:

@@ -48,6 +48,11 @@ def test_a_platform_of_your_own_is_a_file(tmp_path: Path) -> None:
     [
         (("4_000_000_000_000", "fast"), "platform mine.yaml.hb_bps: 'fast' must be a whole number"),
         (("141_000_000_000", "0"), "platform mine.yaml.memory_bytes: 0 must be 1 or more"),
+        (
+            ("domain_gpus", "memory_efficiency: 1.2\ndomain_gpus"),
+            "mine.yaml.memory_efficiency: 1.2 must be 1.0 or less",
+        ),
+        (("domain_gpus", "rail_latency_s: -1.0\ndomain_gpus"), "mine.yaml.rail_latency_s: -1.0 must be 0.0 or more"),
         (("domain_gpus", "domain_gpu"), "platform mine.yaml.domain_gpu: 16 is not a known key: did you mean"),
         (("rail_bps: 200_000", "rail_bps: 5_000_000"), "must not be above hb_bps, 4000000000000"),
         (("flops: 1.0e+15\n", ""), "platform mine.yaml.flops: nothing given, but this key is needed"),
