@@ -26,6 +26,8 @@ PROGRAM: Final = "run_experiment.py"
 SCRIPT: Final = Path(__file__).resolve().parent.parent / PROGRAM
 MOST_PROBES: Final = 64
 """What the buffer of a packet socket holds, seen twice each, with room to spare."""
+MOST: Final = 2**20
+"""GPUs, or sequences of a batch: beyond any cluster, and still weighed in seconds."""
 _CLICK_ERROR: Final[type[Exception]] = typer.BadParameter.__mro__[2]  # typer may bring a Click of its own
 
 Name = Annotated[str, typer.Argument(metavar="NAME|FILE", help="An experiment of `list`, or your own YAML file.")]
@@ -200,6 +202,23 @@ def lint(
     from experiments import lint as linter
 
     return linter.show(name, _console())
+
+
+@app.command()
+def search(
+    model: Annotated[str, typer.Argument(metavar="MODEL|FILE", help="A GPT of the catalogue, or your own YAML file.")],
+    gpus: Annotated[int, typer.Option(min=1, max=MOST, show_default=False, help="Of the cluster.")],
+    batch: Annotated[int, typer.Option(min=1, max=MOST, show_default=False, help="The global batch, in sequences.")],
+    platform: Annotated[str, typer.Option(help="Whose GPUs and links; or your own YAML file.")] = "h100",
+    domain_gpus: Annotated[
+        int | None, typer.Option(min=1, max=MOST, show_default="the platform's", help="GPUs in an HB domain.")
+    ] = None,
+    top: Annotated[int, typer.Option(min=1, help="How many to print.")] = 10,
+) -> int:
+    """The fastest parallelization strategies for a model on a real cluster, by the formulas. No root needed."""
+    from experiments import search as searcher
+
+    return searcher.show(model, platform, gpus, domain_gpus, batch, top, _console())
 
 
 @app.command("dry-run")

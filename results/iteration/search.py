@@ -12,8 +12,8 @@ from itertools import product
 import numpy as np
 from numpy.typing import NDArray
 
-from results.iteration.arrays import Strategies, Strategy
-from results.iteration.iteration_time import iteration_time
+from results.iteration.arrays import FloatArray, Strategies, Strategy
+from results.iteration.iteration_time import IterationTime, iteration_time
 from results.iteration.job import Job
 from results.iteration.memory import gpu_bytes
 from topologies.errors import BadInput
@@ -47,6 +47,19 @@ class Best:
     weighed: int
 
 
+@dataclass(frozen=True, slots=True)
+class Weighed:
+    """Strategies, the terms of their times, and the bytes that they take of a GPU; side by side."""
+
+    strategies: Strategies
+    times: IterationTime
+    gpu_bytes: FloatArray
+
+    def order(self) -> IntArray:
+        """Indices from the fastest on; equals in their own order."""
+        return np.argsort(self.times.total_s, kind="stable")
+
+
 @cache
 def divisors(n: int) -> tuple[int, ...]:
     """All of them, rising."""
@@ -55,20 +68,35 @@ def divisors(n: int) -> tuple[int, ...]:
 
 
 def best_strategy(job: Job, rules: Rules | None = None) -> Best:
-    """The fastest of `candidates`; of equals the first. BadInput if there is none."""
+    """The fastest of `weigh`; of equals the first."""
+    found = weigh(job, rules)
+    first = found.order()[0]
+    seconds, network_s = float(found.times.total_s[first]), float(found.times.network_s[first])
+    return Best(found.strategies[first], seconds, network_s, float(found.gpu_bytes[first]), len(found.strategies))
+
+
+def weigh(job: Job, rules: Rules | None = None) -> Weighed:
+    """All of `candidates` that fit memory, if `rules` ask for it. BadInput if there is none."""
     rules = rules or Rules()
     found = candidates(job, rules)
+    if not len(found):
+        allowed = f"can't train {_asked(job)}: no strategy divides its heads, layers and batch"
+        raise BadInput("gpus", job.cluster.gpus, allowed)
     sizes = gpu_bytes(job, found)
     if rules.fits_memory:
-        fitting = sizes <= job.cluster.memory_bytes
+        fitting, room = sizes <= job.cluster.memory_bytes, job.cluster.memory_bytes
+        if not fitting.any():
+            allowed = (
+                f"can't train {_asked(job)}: no strategy fits the memory of a GPU, {room / 1e9:,.0f} GB; "
+                f"the leanest takes {sizes.min() / 1e9:,.1f} GB"
+            )
+            raise BadInput("gpus", job.cluster.gpus, allowed)
         found, sizes = found.where(fitting), sizes[fitting]
-    if not len(found):
-        allowed = "can't train this model: no strategy divides its heads, layers and batch and fits the memory of a GPU"
-        raise BadInput("gpus", job.cluster.gpus, allowed)
-    times = iteration_time(job, found)
-    total = times.total_s
-    first = int(np.argmin(total))
-    return Best(found[first], float(total[first]), float(times.network_s[first]), float(sizes[first]), len(found))
+    return Weighed(found, iteration_time(job, found), sizes)
+
+
+def _asked(job: Job) -> str:
+    return f"this model with a batch of {job.recipe.global_batch:,}"
 
 
 def candidates(job: Job, rules: Rules) -> Strategies:

@@ -1,0 +1,87 @@
+"""`search` on the command line: the fastest strategies, and one line for what can't be searched."""
+
+from pathlib import Path
+
+import pytest
+
+from experiments import cli
+from experiments.search import make_job
+from results.iteration.search import best_strategy, weigh
+
+JOB = ["search", "gpt-22b", "--gpus", "64", "--batch", "32"]
+
+
+def rows(capsys: pytest.CaptureFixture[str]) -> list[list[str]]:
+    """The table: place, p, t, d, v, b, three pairs of three words, GB, seconds, and five terms."""
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    return [line for line in lines if line and line[0].isdigit() and len(line) == 6 + 9 + 2 + 5]
+
+
+def test_the_fastest_come_first_and_add_up(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main([*JOB, "--top", "5"]) == 0
+    found = rows(capsys)
+    assert [row[0] for row in found] == ["1", "2", "3", "4", "5"]
+    best = best_strategy(make_job("gpt-22b", "h100", 64, None, 32))
+    assert float(found[0][16]) == pytest.approx(best.seconds, rel=1e-3)
+    assert float(found[0][15]) == pytest.approx(best.gpu_bytes / 1e9, abs=0.1)
+    times = [float(row[16]) for row in found]
+    assert times == sorted(times)
+    for row in found:
+        p, t, d, _, b = map(int, row[1:6])
+        across = [int(row[i]) * int(row[i + 2]) for i in (6, 9, 12)]
+        assert across == [t, p, d]
+        assert p * t * d == 64
+        assert 32 % (d * b) == 0
+        assert float(row[16]) == pytest.approx(sum(map(float, row[17:])), rel=2e-3)
+
+
+def test_no_more_are_shown_than_there_are(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main([*JOB, "--top", "100000"]) == 0
+    assert len(rows(capsys)) == len(weigh(make_job("gpt-22b", "h100", 64, None, 32)).strategies)
+
+
+def test_the_size_of_hb_domains_is_the_platform_s_unless_given(capsys: pytest.CaptureFixture[str]) -> None:
+    assert make_job("gpt-22b", "gb200-nvl72", 144, None, 4).cluster.domain_gpus == 72
+    assert make_job("gpt-22b", "gb200-nvl72", 36, None, 4).cluster.domain_gpus == 36
+    assert cli.main([*JOB, "--domain-gpus", "16", "--platform", "mi300x"]) == 0
+    assert "on 64 GPUs (mi300x) in HB domains of 16" in capsys.readouterr().out
+
+
+def test_a_platform_of_your_own_and_what_it_leaves_open(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    mine = tmp_path / "mine.yaml"
+    mine.write_text(
+        "hb_bps: 4_000_000_000_000\nrail_bps: 200_000_000_000\nflops: 1.0e+15\nmemory_bytes: 141_000_000_000\n"
+        "domain_gpus: 16\nmatmul_efficiency: 0.6\n"
+    )
+    assert cli.main([*JOB, "--platform", str(mine)]) == 0
+    (note,) = [line for line in capsys.readouterr().out.splitlines() if "not in the file of mine" in line]
+    assert "memory_bytes_per_s" in note
+    assert "matmul_efficiency" not in note
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["gpt-9t", "--gpus", "64", "--batch", "32"], "error: model: 'gpt-9t' is not known: did you mean"),
+        (["moe-1.3b-128", "--gpus", "64", "--batch", "32"], "error: model: 'moe-1.3b-128' is a mixture of experts"),
+        ([*JOB[1:], "--platform", "h1000"], "error: platform: 'h1000' is not known: did you mean 'h100'?"),
+        ([*JOB[1:], "--platform", "/none.yaml"], "error: platform: '/none.yaml' can't be read"),
+        (["gpt-22b", "--gpus", "65", "--batch", "32"], "error: gpus: 65 must be a multiple of the 8 GPUs of an HB"),
+        ([*JOB[1:], "--domain-gpus", "7"], "error: gpus: 64 must be a multiple of the 7 GPUs of an HB domain"),
+        (
+            ["gpt-1t", "--gpus", "8", "--batch", "8"],
+            "no strategy fits the memory of a GPU, 80 GB; the leanest takes 2,",
+        ),
+        (["gpt-22b", "--gpus", "56", "--batch", "1"], "no strategy divides its heads, layers and batch"),
+        ([*JOB[1:], "--top", "0"], "--top"),
+        (["gpt-22b", "--gpus", "64"], "--batch"),
+    ],
+)
+def test_what_cannot_be_searched_is_one_line(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["search", *arguments]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert message in captured.err
+    assert captured.err.count("\n") == 1
