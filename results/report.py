@@ -9,7 +9,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from results import format as fmt
-from results import plot_fabric, plot_recovery, plot_times, plot_traffic, report_tables, scale_tables
+from results import plot_fabric, plot_recovery, plot_sweep, plot_times, plot_traffic, report_tables, scale_tables
 from results.aggregate import (
     RecoveryRow,
     Row,
@@ -83,6 +83,7 @@ def _context(run: Run) -> dict[str, Any]:
         "fabrics_table": report_tables.fabrics_table(run.fabrics),
         "volumes": _volumes(run),
         "workloads": _workloads(run, timed, fabrics, slow),
+        "sweeps": _sweeps(run, timed),
         "ratios": plot_times.ratios(timed, fabrics),
         "others": report_tables.others_table(rows),
         "bytes": report_tables.bytes_table(run),
@@ -162,6 +163,18 @@ def _workloads(run: Run, timed: Sequence[Row], fabrics: Sequence[str], slow: Seq
         table = report_tables.times_table(mine, fabrics, slow) if mine else None
         parts.append(Workload(name, tuple(_heatmaps(run, name, flows.get(name, {}))), plot, table))
     return parts
+
+
+def _sweeps(run: Run, timed: Sequence[Row]) -> list[Plot]:
+    """Curves over what fabrics or workloads vary. Spec and records name them in the same order, as far as it came."""
+    names = labels(run)
+    ran = [names[f.label, f.policy] for f in run.fabrics]
+    fabrics = list(zip(ran, run.spec.get("fabrics") or [], strict=False))
+    done = dict.fromkeys(row.workload for row in timed)
+    workloads = list(zip(done, run.spec.get("workloads") or [], strict=False))
+    spreads = {(f, row.workload, row.phase): s for row in timed for f, s in row.by_fabric.items()}
+    found = plot_sweep.curves(fabrics, workloads, spreads)
+    return [plot_sweep.plot(curve, f"sweep-{number}") for number, curve in enumerate(found)]
 
 
 def _heatmaps(run: Run, workload: str, by_fabric: dict[str, list[Flow]]) -> list[tuple[str, Plot]]:
