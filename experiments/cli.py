@@ -185,7 +185,7 @@ def predict(
         return published.show(name, overrides, out, _console())
     spec = load(name, overrides, seed)
     rows = prediction.predictions(spec)
-    files = prediction.write(rows, spec.name, out)
+    files = prediction.write(rows, spec, out)
     prediction.print_table(spec, rows, _console())
     print(*files, sep="\n")
     return 0

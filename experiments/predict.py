@@ -8,13 +8,15 @@ from pathlib import Path
 from typing import Final
 
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from rich.console import Console
 from rich.table import Table
 
 from experiments.folder import told
-from experiments.spec import ExperimentSpec, nominal_plan
+from experiments.spec import ExperimentSpec, nominal_plan, resolved
 from results import format as fmt
-from results import plots
+from results import plot_sweep, plots
+from results.aggregate import Spread
 from results.predict import WHOLE, predict_schedule
 from topologies.errors import BadInput
 from topologies.spec import FabricSpec
@@ -84,9 +86,9 @@ def _equation(phase: Phase, fabric: FabricSpec) -> str:
     return EQUATIONS[phase.collective]
 
 
-def write(rows: Sequence[Prediction], name: str, folder: Path) -> tuple[Path, Path]:
+def write(rows: Sequence[Prediction], spec: ExperimentSpec, folder: Path) -> tuple[Path, Path]:
     """NAME.csv and NAME.png."""
-    return save(name, to_csv(rows), to_png(rows, name), folder)
+    return save(spec.name, to_csv(rows), to_png(rows, spec), folder)
 
 
 def save(name: str, table: bytes, picture: bytes, folder: Path) -> tuple[Path, Path]:
@@ -113,22 +115,42 @@ def to_csv(rows: Sequence[Prediction]) -> bytes:
     return sink.getvalue().encode()
 
 
-def to_png(rows: Sequence[Prediction], title: str) -> bytes:
+def to_png(rows: Sequence[Prediction], spec: ExperimentSpec) -> bytes:
+    """Curves if all of it is a sweep, else bars."""
+    data = resolved(spec)
+    timed = {(row.fabric, row.workload, row.phase): Spread((), row.predicted) for row in rows}
+    fabrics = list(zip(spec.labels, data["fabrics"], strict=True))
+    workloads = list(zip(spec.workload_labels, data["workloads"], strict=True))
+    found = plot_sweep.curves(fabrics, workloads, timed)
+    with plots.styled():
+        figure = _curves(found) if plot_sweep.covers(found, timed) else _panels(rows)
+        figure.set_facecolor("white")
+        figure.suptitle(f"{spec.name}: predicted times", fontweight="bold", x=0.01, ha="left")
+        sink = io.BytesIO()
+        figure.savefig(sink, format="png", dpi=120, facecolor="white", metadata={"Software": None})
+    return sink.getvalue()
+
+
+def _curves(found: Sequence[plot_sweep.Curve]) -> Figure:
+    heights = [plot_sweep.height(curve) for curve in found]
+    figure = plots.new_figure(plots.WIDTH, 0.4 + sum(heights))
+    parts = figure.subfigures(len(found), 1, squeeze=False, height_ratios=heights)
+    for part, curve in zip(parts[:, 0], found, strict=True):
+        plot_sweep.draw(part, curve)
+    return figure
+
+
+def _panels(rows: Sequence[Prediction]) -> Figure:
     """A panel a workload: for each of its phases a bar a fabric."""
     workloads = list(dict.fromkeys(row.workload for row in rows))
     colours = plots.colours(list(dict.fromkeys(row.fabric for row in rows)))
     heights = [len(_bars(rows, workload)) + 1 for workload in workloads]
-    with plots.styled():
-        figure = plots.new_figure(plots.WIDTH, 1.2 + 0.3 * sum(heights))
-        figure.set_facecolor("white")
-        panels = figure.subplots(len(workloads), 1, squeeze=False, gridspec_kw={"height_ratios": heights})
-        for axes, workload in zip(panels[:, 0], workloads, strict=True):
-            _draw(axes, _bars(rows, workload), colours)
-            axes.set_title(workload)
-        figure.suptitle(f"{title}: predicted times", fontweight="bold", x=0.01, ha="left")
-        sink = io.BytesIO()
-        figure.savefig(sink, format="png", dpi=120, facecolor="white", metadata={"Software": None})
-    return sink.getvalue()
+    figure = plots.new_figure(plots.WIDTH, 1.2 + 0.3 * sum(heights))
+    panels = figure.subplots(len(workloads), 1, squeeze=False, gridspec_kw={"height_ratios": heights})
+    for axes, workload in zip(panels[:, 0], workloads, strict=True):
+        _draw(axes, _bars(rows, workload), colours)
+        axes.set_title(workload)
+    return figure
 
 
 def _bars(rows: Sequence[Prediction], workload: str) -> list[Prediction]:
