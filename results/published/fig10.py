@@ -72,4 +72,6 @@ def _draw(drawn: "matplotlib.figure.Figure", times: Times) -> None:
     left.set_ylabel("iteration time, s")
     left.set_ylim(bottom=0)
     left.legend()
-    right.set_ylabel("speed relative to K = N, %")
+    start = 10 * int(min(_relative_pct(times, *point) for point in times) // 10)
+    right.set_ylim(bottom=start)
+    right.set_ylabel(f"speed relative to K = N, %; axis from {start}%")

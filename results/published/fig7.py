@@ -49,13 +49,21 @@ def _off_pct(row: Measured, published: float, seconds: float) -> float:
 
 def _draw(drawn: "matplotlib.figure.Figure", rows: list[tuple[Measured, float]]) -> None:
     axes = drawn.subplots()
-    for shift, colour, label, heights in (
-        (-0.2, GREY, "measured", [hfu for _, hfu in rows]),
-        (0.2, BLUE, "predicted", [hfu_pct(row, predicted_s(row)) for row, _ in rows]),
+    measured_pct = {i: hfu for i, (_, hfu) in enumerate(rows)}
+    fitted, held_out = (
+        {i: hfu_pct(row, predicted_s(row)) for i, (row, _) in enumerate(rows) if row.fitted is use}
+        for use in (True, False)
+    )
+    for shift, colour, hatch, label, heights in (
+        (-0.2, GREY, "", "measured", measured_pct),
+        (0.2, BLUE, "", "predicted, row held out of the fit", held_out),
+        (0.2, BLUE, "//", "predicted, row fitted", fitted),
     ):
-        bars = axes.bar([i + shift for i in range(len(rows))], heights, width=0.38, color=colour, label=label)
+        at = [i + shift for i in heights]
+        bars = axes.bar(at, list(heights.values()), 0.38, color=colour, label=label, hatch=hatch, edgecolor="white")
         axes.bar_label(bars, fmt="%.1f", padding=2)
     axes.set_xticks(range(len(rows)), [row.model for row, _ in rows])
     axes.set_ylabel("HFU, %")
-    drawn.legend(loc="outside right upper")
+    axes.set_ylim(0, 75)  # room for the legend
+    axes.legend(loc="upper left", ncols=3)
     quiet(axes, "y")

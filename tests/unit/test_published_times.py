@@ -3,7 +3,9 @@
 import time
 
 import pytest
+from matplotlib.patches import Rectangle
 
+from results.plots import new_figure
 from results.published.catalogue import compute
 from results.published.readings import OTHERS
 
@@ -49,6 +51,27 @@ def test_only_three_numbers_depend_on_unlimited_interleaving() -> None:
         ruled = [float(part.strip(" %")) for part in note.partition(": ")[2].split(",")]
         apart = [claim for claim, other in zip(figure.claims, ruled, strict=False) if abs(claim.ours - other) > 1]
         assert len(apart) == depends, name
+
+
+def test_fig_7_tells_fitted_bars_and_keeps_its_legend_inside() -> None:
+    drawn = new_figure(9.0, 4.5)
+    compute("fig7").draw(drawn)
+    (axes,) = drawn.axes
+    legend = axes.get_legend()
+    assert legend is not None
+    labels = [text.get_text() for text in legend.get_texts()]
+    assert labels == ["measured", "predicted, row held out of the fit", "predicted, row fitted"]
+    assert drawn.legends == []
+    hatched = [bar.get_x() for bar in axes.patches if isinstance(bar, Rectangle) and bar.get_hatch()]
+    assert [round(x) for x in hatched] == [0, 3], "GPT-22B and GPT-1T"
+
+
+def test_fig_10_says_where_its_axis_starts() -> None:
+    drawn = new_figure(10.0, 4.6)
+    compute("fig10").draw(drawn)
+    right = drawn.axes[1]
+    assert right.get_ylim()[0] == 60
+    assert right.get_ylabel().endswith("axis from 60%")
 
 
 def test_fig_9_differs_in_one_claim_and_says_why() -> None:
