@@ -2,7 +2,7 @@
 
     .venv/bin/python -m benchmarks.pair_traffic [--repeats 5] [--json FILE]
 
-Layout and matrix are timed together, from the model to arrays of senders, receivers and bytes. See docs/benchmarks.md.
+Layout, matrix and its sums by place are timed together, from the model on. See docs/benchmarks.md.
 """
 
 import gc
@@ -51,7 +51,24 @@ def mixture(gpus: int) -> Traffic:
     return moe_traffic(load_moe("moe-1.3b-128"), data_parallel(gpus, 4 * gpus, RAILS))
 
 
-MODELS: Final[dict[str, Callable[[int], Traffic]]] = {"gpt-1008b": dense, "moe-1.3b-128": mixture}
+def wide_mixture(gpus: int) -> Traffic:
+    """MoE-1.3B with as many experts as GPUs: every GPU sends to every other."""
+    model = load_moe("moe-1.3b-128").model_copy(update={"experts": gpus, "gpus": gpus, "global_batch": 4 * gpus})
+    return moe_traffic(model, data_parallel(gpus, model.global_batch, RAILS))
+
+
+MODELS: Final[dict[str, Callable[[int], Traffic]]] = {
+    "gpt-1008b": dense,
+    "moe-1.3b-128": mixture,
+    "an expert a GPU": wide_mixture,
+}
+
+
+def summed(traffic: Traffic) -> int:
+    """Bytes by kind and place; how many pairs have any."""
+    places = (traffic.in_domains, traffic.on_rails, traffic.across_rails)
+    parts = [place(kind) for kind in traffic.pairs for place in places]
+    return sum(part.count for part in parts if part.total > 0)
 
 
 def timed(model: str, gpus: int, repeats: int) -> Timed:
@@ -60,9 +77,8 @@ def timed(model: str, gpus: int, repeats: int) -> Timed:
     for _ in range(repeats):
         gc.collect()
         begun = time.perf_counter()
-        traffic = MODELS[model](gpus)
+        pairs = summed(MODELS[model](gpus))
         seconds.append(time.perf_counter() - begun)
-        pairs = sum(kind.bytes.size for kind in traffic.pairs.values())
     return Timed(model, gpus, pairs, tuple(seconds))
 
 
@@ -83,7 +99,7 @@ def pair_traffic(
     repeats: Annotated[int, typer.Option(help="How often each is counted.")] = 5,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write every figure to this new file.")] = None,
 ) -> None:
-    """Time the traffic matrices of a dense model and of a mixture of experts."""
+    """Time the traffic matrices of a dense model and of two mixtures of experts."""
     if repeats < 1:
         raise BadInput("--repeats", repeats, "must be 1 or more")
     if json_file and (json_file.exists() or not json_file.resolve().parent.is_dir()):

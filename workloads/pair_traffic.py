@@ -2,6 +2,7 @@
 
 Sparse and vectorised, so that clusters of tens of thousands of GPUs take seconds. All in 16 bits. Rings go round a
 group; where a group spans HB domains and is a grid, they go round on each rail and in each domain (Rail-only Eq. 1).
+An even all-to-all is kept as its groups, and spelled out only when asked to (`workloads.pairs`).
 Sums are those of `workloads.volumes`. Units: bytes, as floats, since a ring's share of a buffer need not be whole.
 """
 
@@ -10,29 +11,15 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from topologies.errors import BadInput
 from workloads.catalogue import HALF, GptModel, MoeModel
 from workloads.layout import Layout, Numbers, grids
+from workloads.pairs import Bytes, Pairs, Uniform
 from workloads.schedule import Kind
 
-Bytes = NDArray[np.float64]
 COLLECTIVES_PER_LAYER: Final = 8
 """4 AllGather and 4 ReduceScatter for each layer and micro-batch (Rail-only, appendix B)."""
-
-
-@dataclass(frozen=True, eq=False)
-class Pairs:
-    """`bytes[i]` go from GPU number `src[i]` to `dst[i]`: each pair is there once, and no GPU with itself."""
-
-    src: Numbers
-    dst: Numbers
-    bytes: Bytes
-
-    def where(self, mask: NDArray[np.bool_]) -> "Pairs":
-        """Those of the mask."""
-        return Pairs(self.src[mask], self.dst[mask], self.bytes[mask])
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,7 +28,7 @@ class Traffic:
 
     domains: int
     rails: int
-    pairs: Mapping[Kind, Pairs]
+    pairs: Mapping[Kind, Pairs | Uniform]
 
     @property
     def gpus(self) -> int:
@@ -50,30 +37,25 @@ class Traffic:
     @property
     def volumes(self) -> dict[Kind, float]:
         """Bytes of all GPUs together."""
-        return {kind: float(pairs.bytes.sum()) for kind, pairs in self.pairs.items()}
+        return {kind: pairs.total for kind, pairs in self.pairs.items()}
 
-    def in_domains(self, kind: Kind) -> Pairs:
+    def in_domains(self, kind: Kind) -> Pairs | Uniform:
         """What stays in an HB domain."""
-        pairs = self.pairs[kind]
-        return pairs.where(pairs.src // self.rails == pairs.dst // self.rails)
+        return self.pairs[kind].at("HB domain", self.rails)
 
-    def on_rails(self, kind: Kind) -> Pairs:
+    def on_rails(self, kind: Kind) -> Pairs | Uniform:
         """What goes to another domain on one rail."""
-        pairs = self.pairs[kind]
-        apart = pairs.src // self.rails != pairs.dst // self.rails
-        return pairs.where(apart & (pairs.src % self.rails == pairs.dst % self.rails))
+        return self.pairs[kind].at("rail", self.rails)
 
-    def across_rails(self, kind: Kind) -> Pairs:
+    def across_rails(self, kind: Kind) -> Pairs | Uniform:
         """What goes to another domain and another rail: only spines, or forwarding, can carry it."""
-        pairs = self.pairs[kind]
-        apart = pairs.src // self.rails != pairs.dst // self.rails
-        return pairs.where(apart & (pairs.src % self.rails != pairs.dst % self.rails))
+        return self.pairs[kind].at("across rails", self.rails)
 
     def dense(self, gpus: int) -> Bytes:
         """(gpus, gpus), sender by receiver, of the first GPUs, all kinds together."""
         matrix = np.zeros((gpus, gpus))
         for pairs in self.pairs.values():
-            inside = pairs.where((pairs.src < gpus) & (pairs.dst < gpus))
+            inside = pairs.among(gpus)
             np.add.at(matrix, (inside.src, inside.dst), inside.bytes)
         return matrix
 
@@ -116,7 +98,7 @@ def moe_traffic(model: MoeModel, layout: Layout) -> Traffic:
         layout.domains,
         layout.rails,
         {
-            "EP": _everyone(groups, model.all_to_alls * model.all_to_all_bytes / size),
+            "EP": Uniform(groups, model.all_to_alls * model.all_to_all_bytes / size),
             "DP": _merged([*static, *experts], layout),
         },
     )
@@ -160,14 +142,6 @@ def _handing_on(layout: Layout, boundary_bytes: float) -> list[Pairs]:
         wrap = np.full(len(stages), p.micro_batches * (p.virtual_stages - 1) * boundary_bytes, dtype=float)
         found += [Pairs(stages[:, -1], stages[:, 0], wrap), Pairs(stages[:, 0], stages[:, -1], wrap)]
     return found
-
-
-def _everyone(groups: Numbers, pair_bytes: float) -> Pairs:
-    """All-to-all in each row: `pair_bytes` for each pair."""
-    n = groups.shape[1]
-    others = (np.arange(n)[:, None] + np.arange(1, n)) % n
-    dst = groups[:, others].reshape(-1)
-    return Pairs(np.repeat(groups.reshape(-1), n - 1), dst, np.full(dst.size, pair_bytes))
 
 
 def _merged(parts: Sequence[Pairs], layout: Layout) -> Pairs:

@@ -12,7 +12,8 @@ from results.published.pairs import COLUMNS, heatmap, legend, rows, volume_bars
 from topologies.platforms import PLATFORMS
 from workloads.catalogue import load_gpt
 from workloads.layout import Layout, hierarchical, of_ranks
-from workloads.pair_traffic import Pairs, Traffic, gpt_traffic
+from workloads.pair_traffic import Traffic, gpt_traffic
+from workloads.pairs import Pairs, Uniform
 from workloads.parallelism import Parallelism
 from workloads.schedule import Kind
 
@@ -74,21 +75,16 @@ def layout(tensor: int) -> Layout:
 def _traffic(tensor: int, gradient_halves: int) -> Traffic:
     """With gradients of that many times 16 bits."""
     traffic = gpt_traffic(load_gpt(MODEL), layout(tensor))
-    dp = traffic.pairs["DP"]
-    return replace(traffic, pairs={**traffic.pairs, "DP": replace(dp, bytes=dp.bytes * gradient_halves)})
-
-
-def _volume(pairs: Pairs) -> float:
-    return float(pairs.bytes.sum())
+    return replace(traffic, pairs={**traffic.pairs, "DP": traffic.pairs["DP"].times(gradient_halves)})
 
 
 def _dp_on_nics_pct(traffic: Traffic) -> float:
-    return 100 * _volume(traffic.on_rails("DP")) / sum(traffic.volumes.values())
+    return 100 * traffic.on_rails("DP").total / sum(traffic.volumes.values())
 
 
 def _claims(ours: Traffic, counts: dict[str, Traffic]) -> tuple[Claim, ...]:
-    on_nics = 100 * _volume(ours.on_rails("DP")) / ours.volumes["DP"]
-    across = sum(_volume(ours.across_rails(kind)) for kind in ours.pairs)
+    on_nics = 100 * ours.on_rails("DP").total / ours.volumes["DP"]
+    across = sum(ours.across_rails(kind).total for kind in ours.pairs)
     others = "; ".join(f"{count}: {_dp_on_nics_pct(traffic):.2f}%" for count, traffic in list(counts.items())[1:])
     note = (
         f"0.8% of the total and 1/63 of AllReduce make AllReduce {0.8 * 63:.0f}% of the total, and here it is "
@@ -104,8 +100,8 @@ def _claims(ours: Traffic, counts: dict[str, Traffic]) -> tuple[Claim, ...]:
 
 
 def _shares(traffic: Traffic) -> dict[str, float]:
-    parts = {f"{kind} (HB)": _volume(traffic.in_domains(kind)) for kind in traffic.pairs}
-    parts |= {f"{kind} (NIC)": _volume(traffic.on_rails(kind)) for kind in traffic.pairs}
+    parts = {f"{kind} (HB)": traffic.in_domains(kind).total for kind in traffic.pairs}
+    parts |= {f"{kind} (NIC)": traffic.on_rails(kind).total for kind in traffic.pairs}
     return {name: parts[name] for name in COLOURS}
 
 
@@ -114,7 +110,7 @@ def _draw(drawn: "matplotlib.figure.Figure", traffic: Traffic, counts: dict[str,
     above, left, right = (parts[name] for name in "abc")
     volume_bars(above, {count: _shares(t) for count, t in counts.items()}, COLOURS)
     above.set_title("(a) volume", pad=26)
-    dp: dict[Kind, Pairs] = {"DP": traffic.pairs["DP"]}
+    dp: dict[Kind, Pairs | Uniform] = {"DP": traffic.pairs["DP"]}
     _group(left, replace(traffic, pairs=dp))
     _close_up(right, traffic)
     legend(drawn)

@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 from results import plots
 from results.format import percent, size
 from results.published.figure import Cell
-from workloads.pair_traffic import Pairs, Traffic
+from workloads.pair_traffic import Traffic
+from workloads.pairs import Pairs, Uniform
 from workloads.schedule import Kind
 
 if TYPE_CHECKING:
@@ -33,18 +34,18 @@ def rows(count: str, traffic: Traffic) -> list[tuple[Cell, ...]]:
             count,
             kind,
             where,
-            pairs.bytes.size,
-            float(pairs.bytes.sum()),
-            float(pairs.bytes.min()),
-            float(pairs.bytes.max()),
-            100 * float(pairs.bytes.sum()) / whole,
+            pairs.count,
+            pairs.total,
+            pairs.least,
+            pairs.most,
+            100 * pairs.total / whole,
         )
         for kind, where, pairs in parts
-        if pairs.bytes.size
+        if pairs.count
     ]
 
 
-def places(traffic: Traffic, kind: Kind) -> dict[str, Pairs]:
+def places(traffic: Traffic, kind: Kind) -> dict[str, Pairs | Uniform]:
     """One kind's pairs, by where they are."""
     return dict(zip(WHERE, (traffic.in_domains(kind), traffic.on_rails(kind), traffic.across_rails(kind)), strict=True))
 

@@ -162,10 +162,16 @@ def bytes_on_rails(platform: Plain) -> float:
     return float(traffic.on_rails("DP").bytes.sum())
 
 
+def job_on(platform: Plain) -> Job:
+    return Job(MODEL, Recipe(128), make_cluster(platform_file(platform), 64, 8))
+
+
+def iteration_s(platform: Plain) -> float:
+    return seconds(job_on(platform))
+
+
 def strategies_that_fit(platform: Plain) -> int:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("results.iteration.job.PLATFORMS", {"h100": Platform(**platform)})
-        return best_strategy(Job(MODEL, Recipe(128), make_cluster("h100", 64, 8))).weighed
+    return best_strategy(job_on(platform)).weighed
 
 
 def yaml_of(name: str) -> Plain:
@@ -276,6 +282,12 @@ ROWS: Final = (
     Row(Platform, "flops", 2e15, "less", platform_s, H100),
     Row(Platform, "memory_bytes", 2_000_000_000, "less", strategies_that_fit, H100),
     Row(Platform, "domain_gpus", 16, "less", bytes_on_rails, H100),
+    Row(Platform, "memory_bytes_per_s", 8e12, "less", iteration_s, H100),
+    Row(Platform, "matmul_efficiency", 0.9, "less", iteration_s, H100),
+    Row(Platform, "memory_efficiency", 0.95, "less", iteration_s, H100),
+    Row(Platform, "overhead_flops", 2e11, "more", iteration_s, H100),
+    Row(Platform, "hb_latency_s", 1e-5, "more", iteration_s, H100),
+    Row(Platform, "rail_latency_s", 1e-5, "more", iteration_s, H100),
 )
 ONLY_LABELS: Final[dict[tuple[type, str], str]] = {
     **{

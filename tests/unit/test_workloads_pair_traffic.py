@@ -13,6 +13,7 @@ from workloads.layout import Layout, data_parallel, hierarchical, of_ranks
 from workloads.matrix import traffic_matrix
 from workloads.moe import moe_job, moe_schedule
 from workloads.pair_traffic import Traffic, gpt_traffic, moe_traffic
+from workloads.pairs import Place, Uniform
 from workloads.parallelism import Parallelism, place
 from workloads.volumes import gpt_volumes, moe_volumes
 
@@ -41,7 +42,8 @@ def check_pairs(traffic: Traffic) -> None:
         assert (pairs.bytes > 0).all()
         assert len(set(zip(pairs.src.tolist(), pairs.dst.tolist(), strict=True))) == len(pairs.src)
         parts = (traffic.in_domains(kind), traffic.on_rails(kind), traffic.across_rails(kind))
-        assert sum(float(part.bytes.sum()) for part in parts) == pytest.approx(traffic.volumes[kind])
+        assert sum(part.total for part in parts) == pytest.approx(traffic.volumes[kind])
+        assert [part.count for part in parts] == [part.src.size for part in parts]
     assert traffic.dense(traffic.gpus).sum() == pytest.approx(sum(traffic.volumes.values()))
 
 
@@ -73,6 +75,42 @@ def test_sums_do_not_depend_on_where_ranks_are(job: tuple[GptModel, Parallelism,
     traffic = gpt_traffic(model, of_ranks(p, p.gpus // rails, rails, ranks))
     check_pairs(traffic)
     assert traffic.volumes == pytest.approx(gpt_volumes(model, p))
+
+
+@given(n=st.integers(1, 4), rows=st.integers(1, 4), seed=st.integers(0, 2**32 - 1), data=st.data())
+def test_an_even_exchange_is_its_pairs_wherever_its_ranks_are(
+    n: int, rows: int, seed: int, data: st.DataObject
+) -> None:
+    """In closed form, and pair by pair: all, in each place, and among the first GPUs."""
+    rails = data.draw(st.sampled_from([k for k in range(1, n * rows + 1) if n * rows % k == 0]))
+    groups = np.random.default_rng(seed).permutation(n * rows).reshape(rows, n).astype(np.int32)
+    exchange = Uniform(groups, 2.5)
+    wanted = {(a, b) for row in groups.tolist() for a in row for b in row if a != b}
+    places: dict[Place, set[tuple[int, int]]] = {
+        "HB domain": {(a, b) for a, b in wanted if a // rails == b // rails},
+        "rail": {(a, b) for a, b in wanted if a // rails != b // rails and a % rails == b % rails},
+        "across rails": {(a, b) for a, b in wanted if a // rails != b // rails and a % rails != b % rails},
+    }
+    for part, pairs in [(exchange, wanted), *((exchange.at(place_, rails), p) for place_, p in places.items())]:
+        assert sorted(zip(part.src.tolist(), part.dst.tolist(), strict=True)) == sorted(pairs)
+        assert (part.count, part.total) == (len(pairs), 2.5 * len(pairs))
+        first = part.among(n)
+        few = sorted((a, b) for a, b in pairs if a < n and b < n)
+        assert sorted(zip(first.src.tolist(), first.dst.tolist(), strict=True)) == few
+    assert exchange.times(2).total == 2 * exchange.total
+
+
+def test_an_expert_on_each_of_16384_gpus_is_counted_and_not_spelled_out() -> None:
+    """268 million pairs: 255 each in its HB domain, 63 on its rail, the rest across rails."""
+    n, rails = 16_384, 256
+    model = load_moe("moe-1.3b-128").model_copy(update={"experts": n, "gpus": n, "global_batch": 4 * n})
+    traffic = moe_traffic(model, data_parallel(n, 4 * n, rails))
+    assert traffic.volumes == pytest.approx(moe_volumes(model))
+    counts = [part("EP").count for part in (traffic.in_domains, traffic.on_rails, traffic.across_rails)]
+    assert counts == [n * 255, n * 63, n * (n - 1 - 255 - 63)]
+    assert traffic.dense(8).sum() > 0
+    with pytest.raises(ValueError, match=r"268,419,072 pairs of an all-to-all are too many .* limit is 16,777,216"):
+        _ = traffic.pairs["EP"].src
 
 
 @given(groups=st.integers(1, 3), experts=st.sampled_from([2, 4, 6]), data=st.data())
