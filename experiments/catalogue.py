@@ -3,9 +3,9 @@
 from pathlib import Path
 from typing import Any, Final
 
-import yaml
-
+from results.published.catalogue import FIGURES
 from topologies.errors import BadInput, near_miss
+from topologies.strict import is_path, read_yaml
 
 FOLDER: Final = Path(__file__).parent
 
@@ -18,32 +18,40 @@ def names() -> list[str]:
 
 def path_of(name_or_file: str) -> Path:
     """Where an experiment's YAML is. A word with a slash or a suffix is a file; any other is a name."""
-    if "/" in name_or_file or name_or_file.endswith((".yaml", ".yml")):
+    if _is_file(name_or_file):
         return Path(name_or_file)
+    check_no_figure(name_or_file)
     if name_or_file not in names():
-        problem = near_miss(name_or_file, names()).replace("known", "a known experiment", 1)
-        raise BadInput("NAME", name_or_file, f"{problem}; or a file, such as ./mine.yaml")
+        raise _unknown(name_or_file, "experiment", names())
     return FOLDER / f"{name_or_file}.yaml"
+
+
+def check_no_figure(name: str) -> None:
+    """BadInput for what only `predict` computes."""
+    if name in FIGURES:
+        kind = "table" if name.startswith("table") else "figure"
+        raise BadInput("NAME", name, f"is a {kind}: type predict {name}")
+
+
+def is_figure(name_or_file: str) -> bool:
+    """Whether `predict` takes it as a figure, not an experiment. BadInput, with a near miss among both, if neither."""
+    if name_or_file not in (*FIGURES, *names()) and not _is_file(name_or_file):
+        raise _unknown(name_or_file, "experiment or figure", [*names(), *FIGURES])
+    return name_or_file in FIGURES
+
+
+def _is_file(name_or_file: str) -> bool:
+    return "/" in name_or_file or is_path(name_or_file)
+
+
+def _unknown(name: str, what: str, known: list[str]) -> BadInput:
+    problem = near_miss(name, known).replace("known", f"a known {what}", 1)
+    return BadInput("NAME", name, f"{problem}; or a file, such as ./mine.yaml")
 
 
 def read(name_or_file: str) -> dict[str, Any]:
     """The keys and values of an experiment's file, not yet checked. BadInput if it can't be read."""
-    path = path_of(name_or_file)
-    try:
-        data = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise BadInput("FILE", name_or_file, f"can't be read: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise BadInput("FILE", name_or_file, "is not text in UTF-8") from error
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise BadInput("FILE", name_or_file, f"is not YAML: {yaml_trouble(error)}") from error
+    data = read_yaml(path_of(name_or_file), "FILE", name_or_file)
     if not isinstance(data, dict):
         raise BadInput("FILE", name_or_file, "must hold keys and values: name, fabrics, workloads or faults, ...")
     return data
-
-
-def yaml_trouble(error: Exception) -> str:
-    """What is wrong, and in which line, on one line."""
-    mark = getattr(error, "problem_mark", None)
-    problem = getattr(error, "problem", None) or str(error).partition("\n")[0]
-    return f"line {mark.line + 1}, column {mark.column + 1}: {problem}" if mark else str(problem)

@@ -181,7 +181,7 @@ def predict(
     from experiments import predict as prediction  # takes a second to load
     from experiments import published
 
-    if name in FIGURES:
+    if catalogue.is_figure(name):
         return published.show(name, overrides, out, _console())
     spec = load(name, overrides, seed)
     rows = prediction.predictions(spec)

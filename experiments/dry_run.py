@@ -20,6 +20,7 @@ from workloads.matrix import bytes_by_kind, cross_rail_bytes
 from workloads.schedule import Compute, Kind, Schedule
 from workloads.spec import TraceSpec
 from workloads.traces.build import read_trace
+from workloads.traces.files import begins_files
 
 LARGEST: Final = 8
 GROUPS_SHOWN: Final = 2
@@ -45,6 +46,8 @@ def experiment(name_or_file: str, overrides: Iterable[str]) -> ExperimentSpec:
     BadInput as for `run`. Overrides may change the fabric, and scale the trace.
     """
     trace = "/" in name_or_file or Path(name_or_file).exists() or Path(name_or_file).suffix in (".et", ".json", ".txt")
+    if name_or_file not in catalogue.names() and not trace and begins_files(name_or_file):
+        raise BadInput("NAME", name_or_file, f"begins the names of a trace's files here: write ./{name_or_file}")
     if name_or_file in catalogue.names() or name_or_file.endswith(_EXPERIMENT) or not trace:
         return load(name_or_file, overrides)
     workload = {"kind": "trace", "path": name_or_file}

@@ -92,6 +92,7 @@ def check(name: str) -> list[Checked]:
         if isinstance(data, dict) and "model" in data:
             return [check_placement(parse_placement(data))]
     elif name not in catalogue.names() and "/" not in name:
+        catalogue.check_no_figure(name)
         problem = near_miss(name, [*catalogue.names(), *model_names()])
         raise BadInput("NAME", name, f"{problem.replace('known', 'an experiment or a model', 1)}; or a file")
     return list(_of_experiment(load(name)))

@@ -12,11 +12,8 @@ from collections.abc import Iterable, Mapping
 from copy import deepcopy
 from typing import Any
 
-import yaml
-
-from experiments.catalogue import yaml_trouble
 from topologies.errors import BadInput, near_miss
-from topologies.spec import NOTHING
+from topologies.strict import NOT_YAML, NOTHING, parse_yaml, yaml_trouble
 
 Sections = Mapping[str, frozenset[str]]
 """Every key of an experiment, and the keys of its items where it is a list of things."""
@@ -30,8 +27,8 @@ def apply(data: Mapping[str, Any], overrides: Iterable[str], sections: Sections)
         if not equals or not key.strip():
             raise BadInput("-o", override, "must be key=value, such as fabrics.0.domains=8")
         try:
-            value = yaml.safe_load(text)
-        except (yaml.YAMLError, ValueError, RecursionError) as error:
+            value = parse_yaml(text)
+        except NOT_YAML as error:
             raise BadInput(f"-o {key}", text, f"is not YAML: {yaml_trouble(error)}") from error
         path = _full_path(key.strip(), sections)
         _put(changed, path, value, f"-o {'.'.join(path)}")

@@ -26,6 +26,9 @@ from workloads.scale import payload_rates
 from workloads.schedule import Collective, Phase
 from workloads.spec import WorkloadSpec
 
+PNG_METADATA: Final = {"Software": "Railyard"}
+"""By this a drawing is known again as one that may be overwritten."""
+
 EQUATIONS: Final[dict[Collective, str]] = {
     "all-to-all": "Eq. 2",
     "all-to-all-in-rail": "Eq. 3, second term",
@@ -92,18 +95,34 @@ def write(rows: Sequence[Prediction], spec: ExperimentSpec, folder: Path) -> tup
 
 
 def save(name: str, table: bytes, picture: bytes, folder: Path) -> tuple[Path, Path]:
-    """Write NAME.csv and NAME.png. BadInput if that would overwrite a file that holds something else."""
-    files = {folder / f"{name}.csv": table, folder / f"{name}.png": picture}
-    for path, content in files.items():
-        if path.exists() and path.read_bytes() != content:
-            allowed = f"has another {path.name} already, which is left as it is: choose another --out"
-            raise BadInput("--out", str(folder), allowed)
+    """Write NAME.csv and NAME.png, over older ones of their kind. BadInput if a file of that name is something else."""
+    header, newline, _ = table.partition(b"\n")
+    files = {
+        folder / f"{name}.csv": (header + newline, table),
+        folder / f"{name}.png": (f"tEXtSoftware\0{PNG_METADATA['Software']}".encode(), picture),
+    }
+    for path, (mark, _) in files.items():
+        _check_replaceable(path, mark)
     with told("--out", folder):
         folder.mkdir(parents=True, exist_ok=True)
-        for path, content in files.items():
+    for path, (_, content) in files.items():
+        with told("--out", path):
             path.write_bytes(content)
     first, second = files
     return first, second
+
+
+def _check_replaceable(path: Path, mark: bytes) -> None:
+    """BadInput unless nothing is lost: no file, an empty one, or one with the mark of what is made anew at will."""
+    with told("--out", path):
+        if not path.exists():
+            return
+        old = path.read_bytes() if path.is_file() else None  # to read a pipe would wait for its writer
+    if old is None:
+        raise BadInput("--out", str(path), "is there already and no file: move it away, or choose another --out")
+    if old and mark not in old:
+        allowed = "is there already and no prediction like this one, so it is left as it is: choose another --out"
+        raise BadInput("--out", str(path), allowed)
 
 
 def to_csv(rows: Sequence[Prediction]) -> bytes:
@@ -127,7 +146,7 @@ def to_png(rows: Sequence[Prediction], spec: ExperimentSpec) -> bytes:
         figure.set_facecolor("white")
         figure.suptitle(f"{spec.name}: predicted times", fontweight="bold", x=0.01, ha="left")
         sink = io.BytesIO()
-        figure.savefig(sink, format="png", dpi=120, facecolor="white", metadata={"Software": None})
+        figure.savefig(sink, format="png", dpi=120, facecolor="white", metadata=PNG_METADATA)
     return sink.getvalue()
 
 

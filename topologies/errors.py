@@ -45,6 +45,7 @@ class MachineLacks(RailyardError):
 def near_miss(word: str, known: Iterable[str]) -> str:
     """`is not known: did you mean X? (allowed: ...)`, for the `allowed` part of a BadInput."""
     names = sorted(known)
-    close = get_close_matches(word, names, n=1)
-    hint = f"did you mean {close[0]!r}? " if close else ""
+    lower = {name.lower(): name for name in names}
+    close = get_close_matches(word.lower(), lower, n=1)
+    hint = f"did you mean {lower[close[0]]!r}? " if close else ""
     return f"is not known: {hint}allowed are {', '.join(names)}"

@@ -36,14 +36,48 @@ def is_path(name: str) -> bool:
     return name.endswith((".yaml", ".yml"))
 
 
-def read_yaml(path: Path, field: str) -> object:
-    """The file's plain data. BadInput names the field that gave the path."""
+def read_yaml(path: Path, field: str, given: str = "") -> object:
+    """The file's plain data. BadInput names the field that gave the path, and the path as it was `given`."""
+    given = given or str(path)
     try:
-        return yaml.safe_load(path.read_text())
+        return parse_yaml(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise BadInput(field, str(path), f"can't be read: {error.strerror}") from error
-    except (yaml.YAMLError, ValueError, RecursionError) as error:  # 2020-13-01, not UTF-8, a thousand brackets
-        raise BadInput(field, str(path), f"is not YAML: {' '.join(str(error).split())}") from error
+        raise BadInput(field, given, f"can't be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise BadInput(field, given, "is not text in UTF-8") from error
+    except NOT_YAML as error:
+        raise BadInput(field, given, f"is not YAML: {yaml_trouble(error)}") from error
+
+
+NOT_YAML: Final = (yaml.YAMLError, ValueError, RecursionError)
+"""What `parse_yaml` raises: for a colon too many, for 2020-13-01, for a thousand brackets."""
+
+
+def parse_yaml(text: str) -> object:
+    """Plain data, as `yaml.safe_load` makes it, but no key may be given twice. NOT_YAML if it can't be read."""
+    return yaml.load(text, _Loader)
+
+
+class _Loader(yaml.SafeLoader):
+    """PyYAML itself takes the last of several values of a key, where YAML 1.2 (section 3.2.1.3) allows one."""
+
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+        node: yaml.MappingNode = super().compose_mapping_node(anchor)
+        seen: set[tuple[str, str]] = set()
+        for key, _ in node.value:
+            name = (key.tag, key.value) if isinstance(key, yaml.ScalarNode) else None
+            if name in seen:
+                raise yaml.MarkedYAMLError(problem=f"the key {key.value!r} is given twice", problem_mark=key.start_mark)
+            if name:
+                seen.add(name)
+        return node
+
+
+def yaml_trouble(error: Exception) -> str:
+    """What is wrong, and in which line, on one line."""
+    mark = getattr(error, "problem_mark", None)
+    problem = getattr(error, "problem", None) or str(error).partition("\n")[0]
+    return f"line {mark.line + 1}, column {mark.column + 1}: {problem}" if mark else str(problem)
 
 
 class Problem(NamedTuple):

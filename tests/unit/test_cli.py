@@ -1,6 +1,8 @@
 """The command line: one line for whatever is wrong, the right exit status, and nothing built or lost before that."""
 
 import csv
+import errno
+import os
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -19,6 +21,7 @@ from tests.unit.results_sample import sample_run
 from topologies import capsule
 from topologies.machine import Machine, detect
 
+ALL = f"{', '.join(sorted([*catalogue.names(), *FIGURES]))}; or a file, such as ./mine.yaml"
 ROOT = Path(__file__).parents[2]
 HERE = detect()
 ABLE = replace(
@@ -98,12 +101,27 @@ def entered(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Entered:
         ("run bad.yaml", 2,
             "FILE: 'bad.yaml' is not YAML: line 1, column 4: found character '%' that cannot start any token"),
         ("run latin.yaml", 2, "FILE: 'latin.yaml' is not text in UTF-8"),
+        ("run twice.yaml", 2,
+            "FILE: 'twice.yaml' is not YAML: line 3, column 1: the key 'name' is given twice"),
         ("run full/", 2, "FILE: 'full/' can't be read: Is a directory"),
         ("run list.yaml", 2,
             "FILE: 'list.yaml' must hold keys and values: name, fabrics, workloads or faults, ..."),
         ("describe nothing-like-it", 2, "NAME: 'nothing-like-it' is not a known experiment: allowed are "
             f"{', '.join(sorted(catalogue.names()))}; or a file, "
             "such as ./mine.yaml"),
+        ("predict fig11", 2,
+            f"NAME: 'fig11' is not a known experiment or figure: did you mean 'fig1'? allowed are {ALL}"),
+        ("predict FIG2", 2,
+            f"NAME: 'FIG2' is not a known experiment or figure: did you mean 'fig2'? allowed are {ALL}"),
+        ("predict tabel2", 2,
+            f"NAME: 'tabel2' is not a known experiment or figure: did you mean 'table2'? allowed are {ALL}"),
+        ("predict korthikant", 2,
+            f"NAME: 'korthikant' is not a known experiment or figure: did you mean 'korthikanti'? allowed are {ALL}"),
+        ("predict quikstart", 2,
+            f"NAME: 'quikstart' is not a known experiment or figure: did you mean 'quickstart'? allowed are {ALL}"),
+        *((f"{command} fig2", 2, "NAME: 'fig2' is a figure: type predict fig2")
+            for command in ("describe", "run", "dry-run", "shell", "lint")),
+        ("run table2", 2, "NAME: 'table2' is a table: type predict table2"),
         ("predict recovery", 2,
             "NAME: 'recovery' has no workloads, only faults: there is no formula for these, so run it"),
         ("report full", 2, "DIR: 'full' is not a run's folder: it has no run.json"),
@@ -119,6 +137,7 @@ def test_bad_input_is_one_line_and_builds_nothing(
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "kept").touch()
     (tmp_path / "bad.yaml").write_text("a: %b")
+    (tmp_path / "twice.yaml").write_text("name: a\nrepeats: 1\nname: b\n")
     (tmp_path / "list.yaml").write_text("- a")
     (tmp_path / "latin.yaml").write_bytes("name: Zürich".encode("latin-1"))
     monkeypatch.setattr(live, "find", list)
@@ -221,18 +240,74 @@ def test_the_slowdown_predicted_is_that_of_the_paper(tmp_path: Path) -> None:
         assert slower == pytest.approx(1 + 1 / ratio, rel=1e-3)
 
 
-def test_a_prediction_never_overwrites_something_else(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    line = ["predict", "collectives", "--out", str(tmp_path)]
+def test_a_prediction_takes_the_place_of_an_older_one(tmp_path: Path) -> None:
+    line = ["predict", "moe-slowdown", "--out", str(tmp_path)]
     assert cli.main(line) == 0
-    assert cli.main(line) == 0, "the same again loses nothing"
-    (tmp_path / "collectives.csv").write_text("my notes")
-    capsys.readouterr()
-    assert cli.main(line) == 2
+    files = [tmp_path / "moe-slowdown.csv", tmp_path / "moe-slowdown.png"]
+    before = [file.read_bytes() for file in files]
+    assert cli.main([*line, "-o", "domains=8"]) == 0
+    for file, old in zip(files, before, strict=True):
+        assert file.read_bytes() != old
+    assert cli.main(line) == 0
+    assert [file.read_bytes() for file in files] == before
+
+
+@pytest.mark.parametrize("suffix", ["csv", "png"])
+@pytest.mark.parametrize("figure", ["collectives", "table2"])
+def test_a_prediction_never_overwrites_something_else(
+    figure: str, suffix: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    mine = tmp_path / f"{figure}.{suffix}"
+    mine.write_text("my notes")
+    assert cli.main(["predict", figure, "--out", str(tmp_path)]) == 2
     assert capsys.readouterr().err == (
-        f"error: --out: {str(tmp_path)!r} has another collectives.csv already, "
-        "which is left as it is: choose another --out\n"
+        f"error: --out: {str(mine)!r} is there already and no prediction like this one, "
+        "so it is left as it is: choose another --out\n"
     )
-    assert (tmp_path / "collectives.csv").read_text() == "my notes"
+    assert mine.read_text() == "my notes"
+    assert list(tmp_path.iterdir()) == [mine]
+
+
+def in_the_way(kind: str, path: Path) -> None:
+    """Something at the path that can't be read as a file, by root either."""
+    if kind == "folder":
+        path.mkdir()
+    elif kind == "pipe":
+        os.mkfifo(path)
+    else:
+        path.symlink_to(path)
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        ("folder", "is there already and no file: move it away, or choose another --out"),
+        ("pipe", "is there already and no file: move it away, or choose another --out"),
+        ("loop", "can't be used: too many levels of symbolic links"),
+    ],
+)
+@pytest.mark.parametrize("suffix", ["csv", "png"])
+def test_what_is_in_a_predictions_way_is_one_line(
+    kind: str, said: str, suffix: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / f"table2.{suffix}"
+    in_the_way(kind, path)
+    assert cli.main(["predict", "table2", "--out", str(tmp_path)]) == 2
+    assert capsys.readouterr().err == f"error: --out: {str(path)!r} {said}\n"
+
+
+@pytest.mark.parametrize("method", ["read_bytes", "write_bytes"])
+def test_a_file_that_is_not_yours_is_one_line(
+    method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def denied(path: Path, *_: object) -> bytes:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+
+    (tmp_path / "table2.csv").touch()
+    monkeypatch.setattr(Path, method, denied)
+    assert cli.main(["predict", "table2", "--out", str(tmp_path)]) == 2
+    file = tmp_path / "table2.csv"
+    assert capsys.readouterr().err == f"error: --out: {str(file)!r} can't be used: permission denied\n"
 
 
 def test_a_report_is_drawn_anew(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

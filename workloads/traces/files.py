@@ -37,6 +37,12 @@ def read_files(path: str, field: str) -> Files:
         raise BadInput(field, path, f"can't be read: {reason}") from error
 
 
+def begins_files(stem: str) -> bool:
+    """Whether the working folder has a file such as STEM.0.et."""
+    matches = (_RANKED.fullmatch(file.name) for file in Path().iterdir())
+    return any(match["stem"] == stem for match in matches if match)
+
+
 def _ranked(given: Path, field: str) -> Files:
     folder = given if given.is_dir() else given.parent
     match = _RANKED.fullmatch(given.name)
