@@ -16,7 +16,7 @@ from typing import Final
 from workloads.catalogue import HALF, GptModel
 from workloads.collectives import whole_bytes
 from workloads.parallelism import Placement
-from workloads.schedule import Iteration, Phase
+from workloads.schedule import Collective, Iteration, Phase
 
 FORWARD: Final = 1 / 3
 """Share of the forward pass in t(b): a backward pass takes two times as long (Narayanan et al., section 2.2)."""
@@ -89,11 +89,14 @@ def steps(job: GptJob) -> Steps:
     place, t = job.placement, job.placement.parallelism.tensor
     gathered = t * whole_bytes(job.gather_bytes / t)
     x, y = place.data_hb, place.data_network
+    t_h, t_l = place.tensor_hb, place.tensor_network
+    gathering: Collective = "all-gather-ring" if t_l == 1 else "all-gather-hierarchical"
+    scattering: Collective = "reduce-scatter-ring" if t_l == 1 else "reduce-scatter-hierarchical"
     reduced = x * y * whole_bytes(job.sync_bytes / (x * y))
     boundary = whole_bytes(job.boundary_bytes)
     return Steps(
-        all_gather=Phase("tp-all-gather", "TP", "all-gather-ring", t, 1, gathered),
-        reduce_scatter=Phase("tp-reduce-scatter", "TP", "reduce-scatter-ring", t, 1, gathered),
+        all_gather=Phase("tp-all-gather", "TP", gathering, t_h, t_l, gathered),
+        reduce_scatter=Phase("tp-reduce-scatter", "TP", scattering, t_h, t_l, gathered),
         point_to_point=Phase("pp", "PP", "point-to-point", 1, 2, boundary),
         all_reduce=Phase(
             "dp-all-reduce", "DP", "all-reduce-ring" if x == 1 else "all-reduce-hierarchical", x, y, reduced

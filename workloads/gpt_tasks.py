@@ -1,9 +1,9 @@
 """The tasks of a GPT's training iteration: 1F1B on every pipeline, then the gradients' AllReduce."""
 
-from workloads.collectives import all_reduce, ring
+from workloads.collectives import all_gather, all_reduce, reduce_scatter
 from workloads.gpt import FORWARD, GptJob, gpt_iteration, steps
 from workloads.pipeline import Pass, goes_to, one_forward_one_backward
-from workloads.program import Program
+from workloads.program import Grid, Program
 from workloads.schedule import Schedule
 
 
@@ -30,6 +30,7 @@ class _Pipeline:
         self.job, self.program, self.p = job, program, job.placement.parallelism
         self.steps = steps(job)
         self.groups = [job.placement.tensor_group(stage, replica) for stage in range(self.p.pipeline)]
+        self.grids = [job.placement.tensor_grid(stage, replica) for stage in range(self.p.pipeline)]
         self.arrived: dict[tuple[int, Pass], list[int]] = {}
 
     def emit(self) -> None:
@@ -57,19 +58,20 @@ class _Pipeline:
             self.program.follow(gpu, (*self.program.last(gpu), brought))
         seconds = self.job.compute_s / self.p.virtual_stages * (FORWARD if step.forward else 1 - FORWARD)
         for _ in range(self.job.pairs_per_pass):
-            self._tensor(group, seconds / self.job.pairs_per_pass)
+            self._tensor(self.grids[stage], seconds / self.job.pairs_per_pass)
         target = goes_to(stage, self.p.pipeline, self.p.virtual_stages, step)
         if target is not None:
             self._hand_on(group, *target)
 
-    def _tensor(self, group: tuple[int, ...], seconds: float) -> None:
+    def _tensor(self, grid: Grid, seconds: float) -> None:
         """AllGather, computing, ReduceScatter; the computing counts to the phase of the ReduceScatter."""
-        chunk = int(self.steps.all_gather.data_bytes) // len(group)
-        ring(self.program, group, len(group) - 1, chunk, self.program.phase(self.steps.all_gather))
+        chunk = int(self.steps.all_gather.data_bytes) // self.p.tensor
+        all_gather(self.program, grid, chunk, self.program.phase(self.steps.all_gather))
         number = self.program.phase(self.steps.reduce_scatter)
-        for gpu in group:
-            self.program.compute(gpu, seconds, number)
-        ring(self.program, group, len(group) - 1, chunk, number)
+        for row in grid:
+            for gpu in row:
+                self.program.compute(gpu, seconds, number)
+        reduce_scatter(self.program, grid, chunk, number)
 
     def _hand_on(self, group: tuple[int, ...], stage: int, step: Pass) -> None:
         """Each GPU sends its part to the GPU of its rank in the next stage, and waits until it is sent."""

@@ -2,7 +2,8 @@
 
 A tensor-parallel group sits in one HB domain; pipeline and data-parallel peers have the same rank in other domains, so
 that they talk on one rail (Rail-only section III). Where an HB domain holds several tensor-parallel groups, these are
-data-parallel to one another, and DP becomes hierarchical with d = d_h x d_l (Eq. 11).
+data-parallel to one another, and DP becomes hierarchical with d = d_h x d_l (Eq. 11). A group that is larger than a
+domain fills several: t = t_h x t_l, with t_h all of a domain's GPUs, and its AllGather is hierarchical (Eq. 1).
 """
 
 from dataclasses import dataclass
@@ -46,20 +47,36 @@ class Placement:
     rails: int
 
     @property
+    def tensor_hb(self) -> int:
+        """t_h: GPUs of a tensor-parallel group in each of its HB domains."""
+        return min(self.parallelism.tensor, self.rails)
+
+    @property
+    def tensor_network(self) -> int:
+        """t_l: HB domains of a tensor-parallel group."""
+        return self.parallelism.tensor // self.tensor_hb
+
+    @property
     def data_hb(self) -> int:
         """d_h: data-parallel replicas side by side in an HB domain."""
-        return self.rails // self.parallelism.tensor
+        return self.rails // self.tensor_hb
 
     @property
     def data_network(self) -> int:
         """d_l: data-parallel replicas in different HB domains."""
-        return self.domains // self.parallelism.pipeline
+        return self.domains // (self.parallelism.pipeline * self.tensor_network)
 
     def tensor_group(self, stage: int, replica: int) -> tuple[int, ...]:
-        """GPU numbers of the tensor-parallel group of a stage; replica r is number r % d_h in its domain."""
+        """GPU numbers of the tensor-parallel group of a stage; replica r is number r % d_h in its domain(s)."""
         row, column = divmod(replica, self.data_hb)
-        first = (stage * self.data_network + row) * self.rails + column * self.parallelism.tensor
+        domain = (stage * self.data_network + row) * self.tensor_network
+        first = domain * self.rails + column * self.parallelism.tensor
         return tuple(range(first, first + self.parallelism.tensor))
+
+    def tensor_grid(self, stage: int, replica: int) -> Grid:
+        """The same group as t_l rows (domains) of t_h."""
+        group = self.tensor_group(stage, replica)
+        return tuple(group[i : i + self.tensor_hb] for i in range(0, len(group), self.tensor_hb))
 
     def data_grid(self, stage: int, tensor_rank: int) -> Grid:
         """The GPUs that hold the same parameters: d_l rows (domains) of d_h."""
@@ -71,8 +88,9 @@ def place(parallelism: Parallelism, domains: int, rails: int, field: str = "para
     """BadInput, with the field's full name, if the parallelism doesn't fit the fabric or its own batch."""
     p = parallelism
     check_size(p, domains, rails, field)
-    if rails % p.tensor:
-        raise BadInput(f"{field}.tensor", p.tensor, f"must divide the {rails} GPUs of an HB domain")
+    if rails % p.tensor and p.tensor % rails:
+        allowed = f"must divide the {rails} GPUs of an HB domain, or be a multiple of them"
+        raise BadInput(f"{field}.tensor", p.tensor, allowed)
     if domains % p.pipeline:
         raise BadInput(f"{field}.pipeline", p.pipeline, f"must divide the {domains} HB domains")
     check_batch(p, field)

@@ -32,6 +32,33 @@ def test_tensor_groups_share_a_domain_and_all_else_shares_a_rail_or_a_domain(
         assert all(len({gpu % rails for gpu in rail}) == 1 for rail in zip(*grid, strict=True))
 
 
+@given(t_h=st.integers(2, 4), t_l=st.integers(1, 3), p=st.integers(1, 3), d=st.integers(1, 3))
+def test_tensor_groups_that_fill_several_domains_keep_all_else_on_rails(t_h: int, t_l: int, p: int, d: int) -> None:
+    parallelism = Parallelism(tensor=t_h * t_l, pipeline=p, data=d, micro_batch=1, global_batch=d)
+    placement = place(parallelism, t_l * p * d, t_h)
+    grids = [[placement.tensor_grid(stage, replica) for stage in range(p)] for replica in range(d)]
+    for pipeline in grids:
+        for grid in pipeline:
+            assert [[gpu % t_h for gpu in row] for row in grid] == [list(range(t_h))] * t_l
+            assert all(len({gpu // t_h for gpu in row}) == 1 for row in grid)
+    every = [gpu for pipeline in grids for grid in pipeline for row in grid for gpu in row]
+    assert sorted(every) == list(range(t_h * t_l * p * d))
+    for stage in range(p):
+        for rank in range(t_h * t_l):
+            column = placement.data_grid(stage, rank)
+            assert [len(row) for row in column] == [1] * d
+            assert {gpu % t_h for row in column for gpu in row} == {rank % t_h}
+
+
+def test_tensor_is_a_part_or_a_multiple_of_a_domain() -> None:
+    parallelism = Parallelism(tensor=6, pipeline=2, data=1, micro_batch=1, global_batch=1)
+    with pytest.raises(BadInput) as caught:
+        place(parallelism, 3, 4)
+    assert str(caught.value) == (
+        "parallelism.tensor: 6 must divide the 4 GPUs of an HB domain, or be a multiple of them"
+    )
+
+
 def test_micro_batches_are_what_the_global_batch_leaves_to_each_pipeline() -> None:
     assert Parallelism(**GOOD).micro_batches == 4
 
@@ -44,7 +71,11 @@ def test_micro_batches_are_what_the_global_batch_leaves_to_each_pipeline() -> No
             "w.parallelism.data: 3 must be such that tensor * pipeline * data is the fabric's 4 x 4 = 16 GPUs, "
             "not 4 * 2 * 3 = 24",
         ),
-        ({"tensor": 8, "data": 1}, "w.parallelism.tensor: 8 must divide the 4 GPUs of an HB domain"),
+        (
+            {"tensor": 16, "pipeline": 2, "data": 1, "global_batch": 2},
+            "w.parallelism.data: 1 must be such that tensor * pipeline * data is the fabric's 4 x 4 = 16 GPUs, "
+            "not 16 * 2 * 1 = 32",
+        ),
         ({"tensor": 2, "pipeline": 8, "data": 1}, "w.parallelism.pipeline: 8 must divide the 4 HB domains"),
         ({"global_batch": 18}, "w.parallelism.global_batch: 18 must be a multiple of data * micro_batch = 4"),
         (

@@ -67,10 +67,6 @@ def test_wrong_values_are_named_in_one_line(data: Any, message: str) -> None:
         ({"kind": "gpt", "model": "moe-1.3b-128"}, "workload.model"),
         ({"kind": "moe", "all_to_alls": 49}, "workload.all_to_alls"),
         (
-            {"kind": "gpt", "parallelism": {**PARALLEL, "tensor": 8, "data": 1}},
-            "workload.parallelism.tensor",
-        ),
-        (
             {
                 "kind": "gpt",
                 "layers_per_stage": 3,
