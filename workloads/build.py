@@ -7,7 +7,8 @@ from typing import Final
 from topologies.errors import BadInput
 from topologies.platforms import PLATFORMS
 from topologies.spec import FabricSpec
-from workloads.catalogue import GptModel, MoeModel, check_heads, load_gpt, load_moe
+from workloads.catalogue import GptModel, MoeModel, check_heads, load_gpt, load_layers, load_moe
+from workloads.data_parallel import DataParallelJob, buckets, data_parallel_iteration, data_parallel_schedule
 from workloads.gpt import GptJob, gpt_iteration, gpt_job
 from workloads.gpt_tasks import gpt_schedule
 from workloads.moe import MoeJob, moe_iteration, moe_job, moe_schedule
@@ -16,7 +17,15 @@ from workloads.parallelism import Parallelism, Placement, place
 from workloads.plain import collective_schedule
 from workloads.scale import Factor, Rates, Scale, payload_rates, real_rates
 from workloads.schedule import Schedule
-from workloads.spec import CollectiveSpec, GptSpec, MoeSpec, TraceSpec, Workload, auto_all_to_all
+from workloads.spec import (
+    CollectiveSpec,
+    DataParallelSpec,
+    GptSpec,
+    MoeSpec,
+    TraceSpec,
+    Workload,
+    auto_all_to_all,
+)
 from workloads.traces.build import lowered_trace
 from workloads.traces.lower import Lowered
 
@@ -37,6 +46,8 @@ def build(
         return _gpt(spec, fabric, real, emulated, field)
     if isinstance(spec, MoeSpec):
         return _moe(spec, fabric, real, emulated, field)
+    if isinstance(spec, DataParallelSpec):
+        return _data_parallel(spec, fabric, real, emulated, field)
     if isinstance(spec, TraceSpec):
         lowered, scale = build_trace(spec, fabric, rail_bps, hb_bps, field)
         return lowered.schedule, scale
@@ -52,7 +63,7 @@ def build_trace(
 
 
 def _bytes_factor(
-    spec: GptSpec | MoeSpec | CollectiveSpec,
+    spec: GptSpec | MoeSpec | DataParallelSpec | CollectiveSpec,
     unscaled_bytes: float,
     unscaled: Callable[[], Schedule],
     real: Rates,
@@ -181,3 +192,14 @@ def _moe_job(spec: MoeSpec, model: MoeModel, domains: int, rails: int, all_to_al
     """Two-phase, for sizing; the caller says what really runs."""
     job = moe_job(model, spec.model, domains, rails, True, all_to_alls, flops_per_s)
     return replace(job, compute_s=job.compute_s * spec.compute)
+
+
+def _data_parallel(
+    spec: DataParallelSpec, fabric: FabricSpec, real: Rates, emulated: Rates, field: str
+) -> tuple[Schedule, Scale]:
+    """The model says nothing of a cluster: it is projected to the real platform with as many GPUs as are emulated."""
+    model = load_layers(spec.model, f"{field}.model")
+    job = DataParallelJob(spec.model, fabric.domains, fabric.rails, buckets(model, spec.bucket))
+    factor = _bytes_factor(spec, max(job.bucket_bytes), lambda: data_parallel_schedule(job), real, emulated)
+    scale = Scale(spec.model, fabric.platform, real, emulated, factor, real=data_parallel_iteration(job))
+    return data_parallel_schedule(job.scaled(factor)), scale

@@ -2,6 +2,7 @@
 
     {kind: gpt, model: gpt-145.6b, duration: 5s}
     {kind: moe, all_to_alls: 4, compute: 0.1}
+    {kind: data-parallel, model: vgg-11, bucket: 25MiB}
     {kind: collective, collective: all-gather, bytes: 64MB}
     {kind: trace, path: traces/dlrm, duration: 5s}
 
@@ -109,6 +110,14 @@ class MoeSpec(_Training):
     all_to_alls: Count = 4
 
 
+class DataParallelSpec(_Sized):
+    """AllReduce of a model's gradients in buckets of real bytes (PyTorch DDP's default). `bytes`: the largest's D."""
+
+    kind: Literal["data-parallel"]
+    model: str = "vgg-11"
+    bucket: Size = 25 * 2**20
+
+
 class CollectiveSpec(_Sized):
     """One plain collective. auto: all-to-all two-phase on rail-only and direct elsewhere, the others hierarchical."""
 
@@ -162,11 +171,12 @@ class TraceSpec(Strict):
         return self.duration or DEFAULT_DURATION_S
 
 
-Workload = GptSpec | MoeSpec | CollectiveSpec | TraceSpec
+Workload = GptSpec | MoeSpec | DataParallelSpec | CollectiveSpec | TraceSpec
 WorkloadSpec = Annotated[Workload, Field(discriminator="kind")]
 KINDS: Final[dict[str, type[Workload]]] = {
     "gpt": GptSpec,
     "moe": MoeSpec,
+    "data-parallel": DataParallelSpec,
     "collective": CollectiveSpec,
     "trace": TraceSpec,
 }

@@ -52,7 +52,8 @@ def experiment(**changes: Any) -> dict[str, Any]:
         (experiment(workloads=MOE), "workloads: {'kind': 'moe', 'duration': '2s'} must be a list"),
         (
             experiment(workloads=[MOE, {"kind": "mo"}]),
-            "workloads.1.kind: 'mo' is not known: did you mean 'moe'? allowed are collective, gpt, moe, trace",
+            "workloads.1.kind: 'mo' is not known: did you mean 'moe'? "
+            "allowed are collective, data-parallel, gpt, moe, trace",
         ),
         (experiment(workloads=[{**MOE, "all_to_alls": 0}]), "workloads.0.all_to_alls: 0 must be 1 or more"),
         (

@@ -1,0 +1,65 @@
+"""Data parallelism alone: DDP's buckets, their AllReduces, and the time that twice Eq. 1 a bucket gives them."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from results.equations import all_reduce_s
+from results.predict import WHOLE, predict_schedule, project_to_full_size
+from topologies.errors import BadInput
+from topologies.spec import FabricSpec
+from workloads.build import build
+from workloads.catalogue import LayersModel, load_layers
+from workloads.data_parallel import FIRST_BUCKET_BYTES, buckets
+from workloads.matrix import bytes_by_kind
+from workloads.pace import pace
+from workloads.spec import parse_workload
+
+RAIL, HB = 100_000_000, 1_200_000_000
+ONLY = FabricSpec(kind="rail-only")
+
+
+@pytest.mark.parametrize("name", ["alexnet", "vgg-11"])
+@given(limit=st.integers(1, 10**9))
+def test_buckets_have_every_gradient_once(name: str, limit: int) -> None:
+    assert sum(buckets(load_layers(name), limit)) == load_layers(name).gradient_bytes
+
+
+def test_buckets_fill_from_the_last_layer_on_and_split_no_gradient() -> None:
+    layers = [{"name": name, "weights": weights, "biases": 1} for name, weights in (("a", 4), ("b", 300_000), ("c", 7))]
+    model = LayersModel.model_validate({"kind": "layers", "parameters": 300_014, "layers": layers})
+    # c's 32 bytes and b's bias don't fill the first MiB, b's weights do; a is what is left
+    assert buckets(model, 10**8) == (4 * (8 + 300_001), 4 * 5)
+    assert buckets(model, 20) == (4 * 8, 4 * 300_001, 4 * 5)
+    assert FIRST_BUCKET_BYTES < 4 * 300_000
+
+
+def test_vgg_11_s_large_layers_have_buckets_of_their_own() -> None:
+    """25 MiB: the classifier's 16 MB, its two large matrices, and the convolutions in parts."""
+    sizes = buckets(load_layers("vgg-11"), 25 * 2**20)
+    assert sizes[0] == 4 * (1000 + 4096 * 1000)
+    assert max(sizes) >= 4 * 25_088 * 4096
+    assert all(size >= 25 * 2**20 for size in sizes[1:-1])
+
+
+@pytest.mark.parametrize("model", ["alexnet", "vgg-11"])
+def test_a_step_is_as_long_as_wished_and_as_its_equation(model: str) -> None:
+    schedule, scale = build(parse_workload({"kind": "data-parallel", "model": model, "duration": "2s"}), ONLY, RAIL, HB)
+    rates = scale.emulated_rates
+    times = predict_schedule(schedule, rates, ONLY)
+    assert times[WHOLE] == pytest.approx(
+        sum(all_reduce_s(p.data_bytes, 4, 4, rates.hb, rates.rail) for p in schedule.phases)
+    )
+    assert times[WHOLE] == pytest.approx(2, rel=0.01)
+    assert pace(schedule, rates, "dr") == pytest.approx(times[WHOLE], rel=0.01)
+    sent = sum(2 * 15 * phase.data_bytes for phase in schedule.phases)
+    assert bytes_by_kind(schedule) == {"DP": sent}
+    real = project_to_full_size(scale, schedule, times, ONLY)
+    whole = load_layers(model).gradient_bytes
+    assert real[WHOLE] == pytest.approx(all_reduce_s(whole, 4, 4, scale.real_rates.hb, scale.real_rates.rail), rel=1e-3)
+
+
+def test_other_models_are_refused() -> None:
+    spec = parse_workload({"kind": "data-parallel", "model": "gpt-175b"})
+    with pytest.raises(BadInput, match=r"workload\.model: 'gpt-175b' is a dense model; kind layers takes"):
+        build(spec, ONLY, RAIL, HB)
