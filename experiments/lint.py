@@ -193,7 +193,7 @@ def _line(finding: Finding) -> str:
 def _bytes(traffic: Traffic) -> str:
     """`TP: 3.1 PB, none between rails; DP: ...`, of an iteration."""
     parts: Sequence[str] = [
-        f"{kind} {size(volume)}, {_share(float(traffic.across_rails(kind).bytes.sum()), volume)} between rails"
+        f"{kind} {size(volume)}, {_share(traffic.across_rails(kind).total, volume)} between rails"
         for kind, volume in traffic.volumes.items()
         if volume
     ]
