@@ -32,6 +32,8 @@ from workloads.lint import Finding, lint, lint_schedule
 from workloads.pair_traffic import Traffic, gpt_traffic, moe_traffic
 from workloads.parallelism import Count, Parallelism
 
+MOST_GPUS: Final = 65_536
+"""A second or two to look at, groups of ranks that all cross rails included; a million GPUs take half a minute."""
 SHOWN: Final = 5
 """Findings of a kind that are shown; the rest are counted."""
 MEMBERS: Final = 8
@@ -88,14 +90,27 @@ def check(name: str) -> list[Checked]:
     if name in model_names():
         return [check_placement(PlacementSpec(model=name))]
     if is_path(name):
-        data = read_yaml(Path(name), "FILE")
-        if isinstance(data, dict) and "model" in data:
-            return [check_placement(parse_placement(data))]
+        placement = _placement_of(read_yaml(Path(name), "FILE", name), name)
+        if placement:
+            return [check_placement(placement)]
     elif name not in catalogue.names() and "/" not in name:
         catalogue.check_no_figure(name)
         problem = near_miss(name, [*catalogue.names(), *model_names()])
         raise BadInput("NAME", name, f"{problem.replace('known', 'an experiment or a model', 1)}; or a file")
     return list(_of_experiment(load(name)))
+
+
+def _placement_of(data: object, name: str) -> PlacementSpec | None:
+    """By a file's keys: a placement; a model, as it was published; or nothing, if it is an experiment."""
+    keys = frozenset(data) if isinstance(data, dict) else frozenset()
+    if keys & (ExperimentSpec.model_fields.keys() - {"name"}):
+        return None
+    if keys & PlacementSpec.model_fields.keys():
+        return parse_placement(data)
+    if "kind" in keys:
+        return PlacementSpec(model=name)
+    kinds = "a placement (model, order, ...), a model (kind, layers, ...) or an experiment (name, fabrics, ...)"
+    raise BadInput("FILE", name, f"must have the keys and values of {kinds}")
 
 
 def parse_placement(data: object) -> PlacementSpec:
@@ -132,6 +147,7 @@ def _layouts(spec: PlacementSpec, model: GptModel | MoeModel) -> tuple[Layout, L
     """As the file has it, and hierarchical: the same object where the file says nothing."""
     rails = spec.rails or (PLATFORMS[spec.platform].domain_gpus if spec.platform else model.domain_gpus)
     parallelism = _parallelism(spec, model, rails)
+    _check_gpus(spec, parallelism.gpus)
     domains = spec.domains or max(1, parallelism.gpus // rails)
     best = hierarchical(parallelism, domains, rails, "placement.parallelism")
     if spec.order is not None:
@@ -139,6 +155,19 @@ def _layouts(spec: PlacementSpec, model: GptModel | MoeModel) -> tuple[Layout, L
     if spec.ranks is not None:
         return of_ranks(parallelism, domains, rails, spec.ranks), best
     return best, best
+
+
+def _check_gpus(spec: PlacementSpec, gpus: int) -> None:
+    """BadInput, before a rank is laid out, for more than can be looked at in seconds."""
+    if gpus <= MOST_GPUS:
+        return
+    if spec.parallelism is None:
+        field, value = ("domains", spec.domains) if spec.domains else ("model", spec.model)
+    else:
+        sizes = {name: int(getattr(spec.parallelism, name)) for name in DIMENSIONS}
+        largest = max(sizes, key=lambda name: sizes[name])
+        field, value = f"parallelism.{largest}", sizes[largest]
+    raise BadInput(f"placement.{field}", value, f"makes {gpus:,} GPUs: {MOST_GPUS:,} or fewer can be looked at")
 
 
 def _parallelism(spec: PlacementSpec, model: GptModel | MoeModel, rails: int) -> Parallelism:

@@ -27,8 +27,13 @@ class Strict(BaseModel):
             lines = [
                 (str(k), v, near_miss(str(k), known).replace("known", "a known key", 1)) for k, v in unknown.items()
             ]
-            raise PydanticCustomError("unknown_keys", "unknown keys", {"lines": lines})
+            raise PydanticCustomError("of_fields", "unknown keys", {"lines": lines})
         return data
+
+
+def wrong(field: str, value: object, allowed: str) -> PydanticCustomError:
+    """What a check of several fields raises to name the one that is wrong, where a ValueError would give them all."""
+    return PydanticCustomError("of_fields", "a wrong field", {"lines": [(field, value, allowed)]})
 
 
 def is_path(name: str) -> bool:
@@ -133,7 +138,7 @@ def find_problems(error: ValidationError, prefix: str = "") -> list[Problem]:
 
 def _problems_of(item: dict[str, Any], field: str) -> list[Problem]:
     kind, context, value = str(item["type"]), item.get("ctx", {}), item["input"]
-    if kind == "unknown_keys":
+    if kind == "of_fields":
         return [Problem(f"{field}.{key}".lstrip("."), given, allowed) for key, given, allowed in context["lines"]]
     if kind == "missing":
         return [Problem(field, NOTHING, "given, but this key is needed")]

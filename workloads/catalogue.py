@@ -6,11 +6,14 @@ from typing import Annotated, Final, Literal, Self, TypeVar
 from pydantic import Field, model_validator
 
 from topologies.errors import BadInput, near_miss
-from topologies.strict import Strict, is_path, read_yaml
+from topologies.strict import Strict, is_path, read_yaml, wrong
 from workloads.parallelism import Count, Parallelism
 from workloads.parse import parse_by_kind
 
 CATALOGUE: Final = Path(__file__).parent / "models"
+MOST_OFF: Final = 0.3
+"""How far published parameters may be from what the shape counts to: gated MLPs and untied embeddings fit in (Mixtral
+8x7B is 28% above, Llama 3 8B 15%), a digit too few or layers in place of heads don't."""
 HALF: Final = 2
 """Bytes of a parameter, an activation or a gradient: 16 bits throughout (Rail-only appendix)."""
 
@@ -28,6 +31,11 @@ class _Transformer(Strict):
     sequence: Count
     vocabulary: Count
     domain_gpus: Count
+
+    @property
+    def all_parameters(self) -> int:
+        """Of all GPUs together, each counted once (Narayanan Eq. 2)."""
+        return self.layers * self.layer_parameters + self.embedding_parameters
 
     @property
     def layer_parameters(self) -> int:
@@ -50,9 +58,10 @@ class GptModel(_Transformer):
     def _layers_divide(self) -> Self:
         chunks = self.training.pipeline * self.training.virtual_stages
         if self.layers % chunks:
-            raise ValueError(f"training: pipeline * virtual_stages = {chunks} must divide the {self.layers} layers")
+            allowed = f"must be such that pipeline * virtual_stages = {chunks} divides the {self.layers} layers"
+            raise wrong("training.pipeline", self.training.pipeline, allowed)
         if self.heads % self.training.tensor:
-            raise ValueError(f"training: tensor = {self.training.tensor} must divide the {self.heads} heads")
+            raise wrong("training.tensor", self.training.tensor, f"must divide the {self.heads} heads")
         return self
 
     def gathered_bytes(self, micro_batch: int) -> int:
@@ -77,6 +86,10 @@ class MoeModel(_Transformer):
     experts_per_token: Count
     gpus: Count
     global_batch: Count
+
+    @property
+    def all_parameters(self) -> int:
+        return self.static_parameters + self.experts * self.expert_parameters
 
     @property
     def all_to_alls(self) -> int:
@@ -137,7 +150,7 @@ class LayersModel(Strict):
     def _layers_add_up(self) -> Self:
         counted = sum(layer.parameters for layer in self.layers)
         if counted != self.parameters:
-            raise ValueError(f"must have layers that add up to its parameters, {self.parameters}, not to {counted}")
+            raise wrong("parameters", self.parameters, f"must be what the layers add up to, {counted}")
         return self
 
     @property
@@ -166,7 +179,21 @@ def load_model(name: str, field: str = "model") -> Model:
     if not is_path(name) and name not in model_names():
         raise BadInput(field, name, f"{near_miss(name, model_names())}, or the path of a .yaml file")
     path = Path(name) if is_path(name) else CATALOGUE / f"{name}.yaml"
-    return parse_by_kind(read_yaml(path, field), KINDS, f"{field} {path.name}")
+    where = f"{field} {path.name}"
+    model = parse_by_kind(read_yaml(path, field), KINDS, where)
+    if not isinstance(model, LayersModel):
+        _check_shape(model, where)
+    return model
+
+
+def _check_shape(model: GptModel | MoeModel, field: str) -> None:
+    """BadInput unless the heads share out `hidden` evenly, and the published parameters may be those of the shape."""
+    if model.hidden % model.heads:
+        raise BadInput(f"{field}.heads", model.heads, f"must divide hidden = {model.hidden}")
+    counted = model.all_parameters
+    if abs(model.parameters / counted - 1) > MOST_OFF:
+        allowed = f"must be within {MOST_OFF:.0%} of what layers, hidden and the rest count to: {counted}"
+        raise BadInput(f"{field}.parameters", model.parameters, allowed)
 
 
 def load_gpt(name: str, field: str = "model") -> GptModel:

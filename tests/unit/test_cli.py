@@ -101,6 +101,7 @@ def entered(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Entered:
         ("run bad.yaml", 2,
             "FILE: 'bad.yaml' is not YAML: line 1, column 4: found character '%' that cannot start any token"),
         ("run latin.yaml", 2, "FILE: 'latin.yaml' is not text in UTF-8"),
+        ("dry-run pipeline", 2, "NAME: 'pipeline' begins the names of a trace's files here: write ./pipeline"),
         ("run twice.yaml", 2,
             "FILE: 'twice.yaml' is not YAML: line 3, column 1: the key 'name' is given twice"),
         ("run full/", 2, "FILE: 'full/' can't be read: Is a directory"),
@@ -137,6 +138,7 @@ def test_bad_input_is_one_line_and_builds_nothing(
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "kept").touch()
     (tmp_path / "bad.yaml").write_text("a: %b")
+    (tmp_path / "pipeline.0.et").touch()
     (tmp_path / "twice.yaml").write_text("name: a\nrepeats: 1\nname: b\n")
     (tmp_path / "list.yaml").write_text("- a")
     (tmp_path / "latin.yaml").write_bytes("name: Zürich".encode("latin-1"))

@@ -1,10 +1,12 @@
 """`lint` on the command line: a placement file, a model, an experiment; one line for what can't be used."""
 
+import time
 from pathlib import Path
 
 import pytest
 
 from experiments import cli
+from workloads.catalogue import CATALOGUE
 
 PLACED = """
 model: gpt-145.6b
@@ -83,6 +85,46 @@ def test_what_cannot_be_is_one_line(
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 1
     assert message in lines[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            PLACED.replace("data: 2", "data: 40000000").replace("64}", "40000000}"),
+            "placement.parallelism.data: 40000000 makes 160,000,000 GPUs: 65,536 or fewer can be looked at",
+        ),
+        (
+            "model: moe-1.3b-128\ndomains: 8193",
+            "placement.domains: 8193 makes 65,544 GPUs: 65,536 or fewer can be looked at",
+        ),
+    ],
+)
+def test_too_many_gpus_are_refused_at_once(
+    text: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    started = time.monotonic()
+    assert cli.main(["lint", write(tmp_path, text)]) == 2
+    assert time.monotonic() - started < 2
+    assert capsys.readouterr().err == f"error: {message}\n"
+
+
+def test_a_model_file_is_checked_as_it_was_published(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = (CATALOGUE / "gpt-145.6b.yaml").read_text()
+    assert cli.main(["lint", write(tmp_path, text)]) == 0
+    assert "1,536 GPUs, 192 domains x 8 rails" in said(capsys)
+    assert cli.main(["lint", write(tmp_path, text.replace("heads: 96", "heads: 12"))]) == 2
+    assert "mine.yaml.training.tensor: 8 must divide the 12 heads" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("text", ["", "- model", "colour: red", "12"])
+def test_a_file_that_is_none_of_three_is_told_so(text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = write(tmp_path, text)
+    assert cli.main(["lint", file]) == 2
+    assert capsys.readouterr().err == (
+        f"error: FILE: {file!r} must have the keys and values of a placement (model, order, ...), "
+        "a model (kind, layers, ...) or an experiment (name, fabrics, ...)\n"
+    )
 
 
 def test_a_name_nobody_has_gets_a_near_miss(capsys: pytest.CaptureFixture[str]) -> None:
