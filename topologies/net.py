@@ -174,7 +174,12 @@ class FabricNet(Mininet):
             return subprocess.run(["nft", "-c", "-f", "-"], input=rules, text=True, capture_output=True).returncode == 0
 
     def _start_switch(self, switch: PrivateSwitch) -> None:
+        """Its ports go up first: ovs-vswitchd reads each one's flags and writes them back with PROMISC, and would take
+        back an UP that came between.
+        """
         with namespaces.inside(switch.name):
+            ports = "".join(f"link set {port} up\n" for port in self._ends[switch.name])
+            namespaces.run(["ip", "-batch", "-"], ports)
             switch.start_database()
             switch.start()
 
@@ -190,9 +195,10 @@ class FabricNet(Mininet):
             namespaces.run(["tc", "-batch", "-"], "".join(shapers))
 
     def _raise_ports(self, node: str) -> None:
+        """The ports of a bridge; those of a switch are up, and get their buffers."""
         ports = self._ends[node]
-        commands = "".join(f"link set {port} up\n" for port in ports)
         if node in self.plan.hb_bridges:
+            commands = "".join(f"link set {port} up\n" for port in ports)
             bridge = f"link add {node} mtu {self.plan.spec.mtu} type bridge mcast_snooping 0\nlink set {node} up\n"
             slaves = "".join(
                 f"link set {port} master {node}\nlink set {port} type bridge_slave learning off flood off\n"
@@ -202,8 +208,7 @@ class FabricNet(Mininet):
             known = (f"fdb replace {self._gpus[port].mac('hb')} dev {port} master static\n" for port in ports)
             namespaces.run(["bridge", "-batch", "-"], "".join(known))
         else:
-            hole = f"link add {HOLE} type veth peer name {HOLE}-end\n"
-            namespaces.run(["ip", "-batch", "-"], commands + hole)
+            namespaces.run(["ip", "link", "add", HOLE, "type", "veth", "peer", "name", f"{HOLE}-end"])
             if self.switch_buffers:
                 namespaces.run(["nft", "-f", "-"], switch_buffer_rules(ports))
 
