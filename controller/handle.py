@@ -45,8 +45,8 @@ class ControllerProcess:
                 pass_fds=[s.fileno() for s in sockets],
             )
         threading.Thread(target=self._read, args=(self._process,), daemon=True).start()
-        told = {"spec": plan.spec.model_dump(mode="json"), "rail_bps": plan.rail_bps, "hb_bps": plan.hb_bps}
-        self._say({"do": "connect", "plan": told, "reroute": self._reroute, "sockets": [s.fileno() for s in sockets]})
+        numbers = [s.fileno() for s in sockets]
+        self._say({"do": "connect", "plan": plan.as_dict(), "reroute": self._reroute, "sockets": numbers})
         for sock in sockets:
             sock.close()
 

@@ -19,7 +19,6 @@ from controller.app import Heard
 from controller.brain import Brain
 from controller.server import OpenFlowServer
 from topologies.plan import Plan
-from topologies.spec import FabricSpec
 
 
 class _Process:
@@ -49,8 +48,7 @@ class _Process:
             sys.stdout.flush()
 
     def _connect(self, command: dict[str, Any]) -> None:
-        told = command["plan"]
-        plan = Plan(FabricSpec.model_validate(told["spec"]), told["rail_bps"], told["hb_bps"])
+        plan = Plan.from_dict(command["plan"])
         self._names = {switch.dpid: switch.name for switch in plan.switches}
         self._agent = RouteAgent(plan)
         self._brain = Brain(plan, self._agent, command["reroute"], self.tell)

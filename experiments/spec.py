@@ -114,7 +114,7 @@ def _traits(fabric: FabricSpec) -> dict[str, str]:
     rates = fabric.model_dump(mode="json", include={"rail_rate", "hb_rate"})
     return {
         "policy": fabric.chosen_policy,
-        "platform": fabric.platform,
+        "platform": Path(fabric.platform).stem,
         "size": f"{fabric.domains}x{fabric.rails}",
         "rail_rate": f"rail {rates['rail_rate']}",
         "hb_rate": f"HB {rates['hb_rate']}",

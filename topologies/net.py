@@ -189,28 +189,29 @@ class FabricNet(Mininet):
         with namespaces.inside(node):
             if gpu:
                 namespaces.run(["ip", "-batch", "-"], gpu_commands(self.plan, gpu, self.plan.policy, self.backups))
+            elif node in self.plan.hb_bridges:
+                self._make_bridge(node)
             else:
-                self._raise_ports(node)
+                self._add_buffers(node)
             shapers = (htb_commands(name, rate, self.plan.spec.mtu) for name, (_, rate) in self._ends[node].items())
             namespaces.run(["tc", "-batch", "-"], "".join(shapers))
 
-    def _raise_ports(self, node: str) -> None:
-        """The ports of a bridge; those of a switch are up, and get their buffers."""
+    def _make_bridge(self, node: str) -> None:
         ports = self._ends[node]
-        if node in self.plan.hb_bridges:
-            commands = "".join(f"link set {port} up\n" for port in ports)
-            bridge = f"link add {node} mtu {self.plan.spec.mtu} type bridge mcast_snooping 0\nlink set {node} up\n"
-            slaves = "".join(
-                f"link set {port} master {node}\nlink set {port} type bridge_slave learning off flood off\n"
-                for port in ports
-            )
-            namespaces.run(["ip", "-batch", "-"], bridge + slaves + commands)
-            known = (f"fdb replace {self._gpus[port].mac('hb')} dev {port} master static\n" for port in ports)
-            namespaces.run(["bridge", "-batch", "-"], "".join(known))
-        else:
-            namespaces.run(["ip", "link", "add", HOLE, "type", "veth", "peer", "name", f"{HOLE}-end"])
-            if self.switch_buffers:
-                namespaces.run(["nft", "-f", "-"], switch_buffer_rules(ports))
+        bridge = f"link add {node} mtu {self.plan.spec.mtu} type bridge mcast_snooping 0\nlink set {node} up\n"
+        slaves = "".join(
+            f"link set {port} master {node}\nlink set {port} type bridge_slave learning off flood off\n"
+            f"link set {port} up\n"
+            for port in ports
+        )
+        namespaces.run(["ip", "-batch", "-"], bridge + slaves)
+        known = (f"fdb replace {self._gpus[port].mac('hb')} dev {port} master static\n" for port in ports)
+        namespaces.run(["bridge", "-batch", "-"], "".join(known))
+
+    def _add_buffers(self, node: str) -> None:
+        namespaces.run(["ip", "link", "add", HOLE, "type", "veth", "peer", "name", f"{HOLE}-end"])
+        if self.switch_buffers:
+            namespaces.run(["nft", "-f", "-"], switch_buffer_rules(self._ends[node]))
 
     def _register(self) -> None:
         """Tell Mininet of the nodes and links, so that `get`, `pingAll`, `iperf` and the CLI know them."""

@@ -3,9 +3,10 @@
 A plan is frozen and holds concrete rates. Port numbers and datapath ids are those of ports.py.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
+from typing import Any, Literal
 
 from topologies.addresses import Gpu
 from topologies.platforms import PLATFORMS
@@ -51,6 +52,14 @@ class Plan:
     spec: FabricSpec
     rail_bps: int
     hb_bps: int
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data, for another process; `from_dict` makes the same plan of it again."""
+        return {"spec": self.spec.model_dump(mode="json"), "rail_bps": self.rail_bps, "hb_bps": self.hb_bps}
+
+    @classmethod
+    def from_dict(cls, told: Mapping[str, Any]) -> "Plan":
+        return cls(FabricSpec.model_validate(told["spec"]), told["rail_bps"], told["hb_bps"])
 
     @property
     def policy(self) -> Policy:

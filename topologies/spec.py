@@ -1,5 +1,6 @@
 """What a user says about a fabric, checked before anything is built."""
 
+from pathlib import Path
 from typing import Annotated, Final, Literal
 
 from pydantic import Field, ValidationError, ValidationInfo, field_validator
@@ -7,7 +8,7 @@ from pydantic import Field, ValidationError, ValidationInfo, field_validator
 from topologies.addresses import MAX_DOMAINS, MAX_RAILS
 from topologies.errors import BadInput, near_miss
 from topologies.platforms import PLATFORMS
-from topologies.strict import NOTHING, Problem, Strict, find_problems, problems
+from topologies.strict import NOTHING, Problem, Strict, find_problems, is_path, problems
 from topologies.units import Rate, format_rate
 
 __all__ = [  # what reads other files in the same way is imported from here too
@@ -67,7 +68,8 @@ class FabricSpec(Strict):
     def _platform_is_known(cls, platform: str) -> str:
         if platform not in PLATFORMS:
             raise ValueError(f"{near_miss(platform, PLATFORMS)}, or the path of a .yaml file")
-        return platform
+        # processes with other working folders read it again
+        return str(Path(platform).resolve()) if is_path(platform) else platform
 
     @field_validator("hb_rate")
     @classmethod

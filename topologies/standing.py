@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Final
 
 from topologies.plan import Plan
-from topologies.spec import FabricSpec
 
 PLAN_FILE: Final = Path("/run/railyard/plan.json")
 
@@ -13,19 +12,17 @@ PLAN_FILE: Final = Path("/run/railyard/plan.json")
 def write(plan: Plan) -> None:
     """Traffic can flow on it from now on. In one step, so that nobody reads half a plan."""
     PLAN_FILE.parent.mkdir(parents=True, exist_ok=True)
-    told = {"spec": plan.spec.model_dump(mode="json"), "rail_bps": plan.rail_bps, "hb_bps": plan.hb_bps}
     half = PLAN_FILE.with_suffix(".half")
-    half.write_text(json.dumps(told))
+    half.write_text(json.dumps(plan.as_dict()))
     half.rename(PLAN_FILE)
 
 
 def read() -> Plan | None:
     """None while no fabric stands."""
     try:
-        told = json.loads(PLAN_FILE.read_text())
+        return Plan.from_dict(json.loads(PLAN_FILE.read_text()))
     except FileNotFoundError:
         return None
-    return Plan(FabricSpec.model_validate(told["spec"]), told["rail_bps"], told["hb_bps"])
 
 
 def remove() -> None:

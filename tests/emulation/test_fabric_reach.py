@@ -8,6 +8,8 @@ from controller.paths import default_path
 from tests.emulation.fabrics import build
 from topologies import namespaces
 from topologies.addresses import Gpu
+from topologies.ovs import PrivateSwitch
+from topologies.portstats import IFF_UP
 from topologies.spec import POLICIES, Kind, Policy
 
 pytestmark = pytest.mark.capsule
@@ -60,3 +62,18 @@ def test_stopped_it_leaves_no_process_and_no_namespace() -> None:
     fabric.net.stop()
     assert list(namespaces.NETNS_DIR.iterdir()) == []
     assert [path.name for path in Path("/proc").iterdir() if path.name.isdigit()] == ["1"]
+
+
+def test_a_switch_starts_on_ports_that_are_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It writes their flags back as it takes them up, and would take back an UP that came in between."""
+    seen: dict[str, bool] = {}
+    start = PrivateSwitch.start
+
+    def looked_at(switch: PrivateSwitch) -> None:
+        flags = [int(Path(f"/sys/class/net/{p.interface}/flags").read_text(), 16) for p in switch.ports]
+        seen[switch.name] = all(flag & IFF_UP for flag in flags)
+        start(switch)
+
+    monkeypatch.setattr(PrivateSwitch, "start", looked_at)
+    fabric = build("rail-optimized", 2, 2)
+    assert seen == {switch.name: True for switch in fabric.net.plan.switches}

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from topologies.errors import BadInput
-from topologies.plan import make_plan
+from topologies.plan import Plan, make_plan
 from topologies.platforms import PLATFORMS, SYSTEMS
 from topologies.spec import parse_fabric
 
@@ -72,3 +72,13 @@ def test_a_bad_file_is_named_with_what_is_wrong(tmp_path: Path, edit: tuple[str,
 def test_a_file_that_is_not_there_is_one_line() -> None:
     with pytest.raises(BadInput, match=r"platform: '/none\.yaml' can't be read: No such file"):
         parse_fabric({"kind": "rail-only", "platform": "/none.yaml"})
+
+
+def test_a_file_is_found_again_from_another_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The controller is a process with a working folder of its own."""
+    (tmp_path / "mine.yaml").write_text((SYSTEMS / "h100.yaml").read_text())
+    monkeypatch.chdir(tmp_path)
+    plan = make_plan(parse_fabric({"kind": "rail-only", "platform": "./mine.yaml"}), 50_000_000)
+    monkeypatch.chdir("/")
+    assert Plan.from_dict(plan.as_dict()) == plan
+    assert plan.hb_bps == round(plan.rail_bps * PLATFORMS["h100"].ratio)
