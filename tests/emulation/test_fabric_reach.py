@@ -1,5 +1,6 @@
 """Built fabrics: everybody reaches everybody by the policy's path, and Mininet's own ways of asking work."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,6 @@ from tests.emulation.fabrics import build
 from topologies import namespaces
 from topologies.addresses import Gpu
 from topologies.ovs import PrivateSwitch
-from topologies.portstats import IFF_UP
 from topologies.spec import POLICIES, Kind, Policy
 
 pytestmark = pytest.mark.capsule
@@ -70,8 +70,8 @@ def test_a_switch_starts_on_ports_that_are_up(monkeypatch: pytest.MonkeyPatch) -
     start = PrivateSwitch.start
 
     def looked_at(switch: PrivateSwitch) -> None:
-        flags = [int(Path(f"/sys/class/net/{p.interface}/flags").read_text(), 16) for p in switch.ports]
-        seen[switch.name] = all(flag & IFF_UP for flag in flags)
+        links = {link["ifname"]: link["flags"] for link in json.loads(namespaces.run(["ip", "-json", "link"]))}
+        seen[switch.name] = all("UP" in links[port.interface] for port in switch.ports)
         start(switch)
 
     monkeypatch.setattr(PrivateSwitch, "start", looked_at)
