@@ -6,6 +6,8 @@
 | results.csv, results.parquet  | a row a measurement                                                        |
 | flows.parquet                 | a row a transfer                                                           |
 | recovery.csv                  | a row a fault and repeat                                                   |
+| health.parquet                | a row an element and moment: its load and h-score (where routes are steered) |
+| choices.parquet               | a row a change of a pair's paths (where routes are steered)                |
 | events.jsonl                  | monotonic ns, source, what                                                 |
 | summary.json                  | verdict, reasons, headline figures, checks                                 |
 | provenance.json               | what it ran on                                                             |
@@ -27,19 +29,24 @@ import yaml
 from results import report, rows, summary, timeline
 from results.records import (
     ByteCheck,
+    Choice,
     Event,
     FabricRun,
     Flow,
     GoodputTrace,
+    HealthSample,
     LinkCheck,
     Load,
     Measurement,
     Recovery,
     Run,
 )
+from results.rows import Row
 from topologies.errors import BadInput, MachineLacks
 
 FORMAT: Final = 1
+HEALTH: Final = "health.parquet"
+CHOICES: Final = "choices.parquet"
 RESULT_COLUMNS: Final = (
     "fabric", "policy", "workload", "phase", "metric", "value", "unit", "predicted", "ratio", "repeat",
 )  # fmt: skip
@@ -68,6 +75,9 @@ def save(run: Run, folder: Path) -> None:
     _write(folder / "recovery.csv", rows.to_csv(RECOVERY_COLUMNS, run.recoveries))
     _write(folder / "events.jsonl", b"".join(_json(asdict(e), indent=None) for e in run.events))
     _write(folder / "flows.parquet", rows.to_parquet(Flow, run.flows))
+    for name, kind, records in ((HEALTH, HealthSample, run.health), (CHOICES, Choice, run.choices)):
+        if records:
+            _write(folder / name, rows.to_parquet(kind, records))
     _write(folder / "run.json", _json(_rest(run), indent=None))
     for name, content in run.files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -103,11 +113,17 @@ def _load(folder: Path) -> Run:
         provenance=json.loads((folder / "provenance.json").read_text()),
         measurements=rows.from_parquet(Measurement, (folder / "results.parquet").read_bytes()),
         flows=rows.from_parquet(Flow, (folder / "flows.parquet").read_bytes()),
+        health=_optional(HealthSample, folder / HEALTH),
+        choices=_optional(Choice, folder / CHOICES),
         recoveries=rows.from_csv(Recovery, (folder / "recovery.csv").read_text()),
         events=[Event(**json.loads(line)) for line in (folder / "events.jsonl").read_text().splitlines()],
         **parts,
         **rest,
     )
+
+
+def _optional(kind: type[Row], path: Path) -> list[Row]:
+    return rows.from_parquet(kind, path.read_bytes()) if path.exists() else []
 
 
 def _rest(run: Run) -> dict[str, Any]:
