@@ -14,7 +14,7 @@ from topologies.ports import UPLINK_PORT
 from topologies.shaping import payload_fraction
 from workloads.matrix import cross_rail_bytes, port_bytes
 from workloads.pace import pace
-from workloads.replay.job import Windows, window_bytes
+from workloads.replay.job import fitting
 from workloads.replay.run import Replay, replay
 from workloads.scale import Scale, payload_rates, project
 from workloads.schedule import Schedule
@@ -49,7 +49,7 @@ def run_workload(
     rates = payload_rates(stage.plan.hb_bps, stage.plan.rail_bps, fabric.mtu)
     predicted = predict_schedule(schedule, rates, fabric)
     whole = predicted.get(WHOLE) or pace(schedule, rates, fabric.chosen_policy)
-    windows = Windows(window_bytes(stage.plan.hb_bps, fabric.mtu), window_bytes(stage.plan.rail_bps, fabric.mtu))
+    windows = fitting(stage.plan.hb_bps, stage.plan.rail_bps, fabric.mtu)
     before = _counted(stage)
     with patient(stage.net.gpu_names), stage.watched(run, workload.label, repeat):
         done = replay(schedule, windows, seed, whole * SPARE + SPARE_S, progress)

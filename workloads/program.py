@@ -39,9 +39,9 @@ class Program:
         """Let the GPU's next step wait for these tasks, which must end at it and cover what it waited for before."""
         self._last[gpu] = tuple(dict.fromkeys(tasks))
 
-    def send(self, src: int, dst: int, size: int, phase: int, after: Iterable[int]) -> int:
+    def send(self, src: int, dst: int, size: int, phase: int, after: Iterable[int], stripe: int = 0) -> int:
         """Append a transfer of `size` bytes; returns its task number. The caller says what follows it."""
-        self._tasks.append(Transfer(src, dst, size, phase, tuple(dict.fromkeys(after))))
+        self._tasks.append(Transfer(src, dst, size, phase, tuple(dict.fromkeys(after)), stripe))
         return len(self._tasks) - 1
 
     def compute(self, gpu: int, seconds: float, phase: int) -> None:

@@ -31,7 +31,8 @@ class Transfer:
     """`bytes` from GPU number `src` to GPU number `dst` (number n is G(n // K, n % K)), of phase number `phase`.
 
     `after`: task numbers, all below this task's own, that must have ended at `src`. A transfer ends at its sender when
-    its last byte was handed to the kernel, and at its receiver when its last byte was read.
+    its last byte was handed to the kernel, and at its receiver when its last byte was read. Transfers of one pair with
+    different `stripe` numbers go over different connections, so that a hash may put them on different paths.
     """
 
     src: int
@@ -39,6 +40,7 @@ class Transfer:
     bytes: int
     phase: int
     after: tuple[int, ...] = ()
+    stripe: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +125,8 @@ class Schedule:
             here = task.src if isinstance(task, Transfer) else task.gpu
             if isinstance(task, Transfer) and (task.src == task.dst or task.bytes <= 0):
                 raise ValueError(f"task {number}: a transfer needs two GPUs and at least one byte: {task}")
+            if isinstance(task, Transfer) and task.stripe < 0:
+                raise ValueError(f"task {number}: stripes are numbered from 0: {task}")
             for wanted in task.after:
                 if not 0 <= wanted < number:
                     raise ValueError(f"task {number} waits for task {wanted}, which doesn't come before it")

@@ -18,7 +18,7 @@ from workloads.replay.run import Replay, replay
 
 pytestmark = pytest.mark.capsule
 
-WINDOWS = Windows(200_000, 200_000)
+WINDOWS = Windows(200_000, 200_000, 36_000)
 SECONDS_OF_BYTES = 30_000_000  # 2.4 s at 100 Mbit/s
 
 

@@ -10,7 +10,7 @@ PHASE = Phase("any", "collective", "point-to-point", 1, 2, 1)
 
 @st.composite
 def schedules(draw: st.DrawFn, most_tasks: int = 12, most_bytes: int = 600_000, most_s: float = 0.002) -> Schedule:
-    """A few transfers and computations on 2 x 2 or 3 x 2 GPUs, which wait for any that end where they run."""
+    """Some transfers in stripes, and computations, on 2 x 2 or 3 x 2 GPUs; each waits for any that end where it runs."""
     gpus, rails = draw(st.sampled_from([(4, 2), (6, 2)]))
     tasks: list[Task] = []
     for _ in range(draw(st.integers(1, most_tasks))):
@@ -19,7 +19,8 @@ def schedules(draw: st.DrawFn, most_tasks: int = 12, most_bytes: int = 600_000, 
         after = tuple(draw(st.lists(st.sampled_from(ends_here), unique=True, max_size=3)) if ends_here else ())
         if draw(st.booleans()) or draw(st.booleans()):
             dst = (here + draw(st.integers(1, gpus - 1))) % gpus
-            tasks.append(Transfer(here, dst, draw(st.integers(1, most_bytes)), 0, after))
+            stripe = draw(st.integers(0, 2))
+            tasks.append(Transfer(here, dst, draw(st.integers(1, most_bytes)), 0, after, stripe))
         else:
             tasks.append(Compute(here, draw(st.floats(0, most_s)), 0, after))
     schedule = Schedule("any", gpus, rails, (PHASE,), tuple(tasks))

@@ -12,14 +12,13 @@ from hypothesis import strategies as st
 
 from tests.unit.schedules import PHASE, schedules
 from workloads.replay.engine import HEADER, Engine, pattern_of
-from workloads.replay.job import PATTERN_BYTES, PATTERN_STRIDE, Job, Outcome, Windows, connections, jobs, owner
+from workloads.replay.job import PATTERN_BYTES, PATTERN_STRIDE, Channel, Job, Outcome, Windows, connections, jobs, owner
 from workloads.replay.run import Replay
 from workloads.schedule import Compute, Schedule, Task, Transfer
 
 SEED = 5
 NEVER = 1 << 62
 FROM_FLOAT_NS = 1_000  # a computation's start is a float of seconds
-Sockets = dict[tuple[int, int], socket.socket]
 
 
 def of_tasks(*tasks: Task, gpus: int = 4) -> Schedule:
@@ -29,22 +28,22 @@ def of_tasks(*tasks: Task, gpus: int = 4) -> Schedule:
 
 
 def job_of(schedule: Schedule, *mine: int) -> Job:
-    whole = jobs(schedule, 1, 7000, SEED, Windows(1, 1))[0]
+    whole = jobs(schedule, 1, 7000, SEED, Windows(1, 1, 1))[0]
     return Job(whole.gpus, frozenset(mine), whole.tasks, whole.port, whole.seed, whole.windows)
 
 
 def play(schedule: Schedule, workers: int) -> tuple[Outcome, list[list[int]]]:
     """With an engine in a thread for each worker: what all of them saw, and the progress that each reported."""
-    shares = jobs(schedule, workers, 7000, SEED, Windows(1, 1))
+    shares = jobs(schedule, workers, 7000, SEED, Windows(1, 1, 1))
     with ExitStack() as stack:
-        pairs = {pair: socket.socketpair() for pair in connections(schedule.tasks)}
-        for end in (end for ends in pairs.values() for end in ends):
+        channels = {channel: socket.socketpair() for channel in connections(schedule.tasks)}
+        for end in (end for ends in channels.values() for end in ends):
             stack.enter_context(end).setblocking(False)
         engines = [
             Engine(
                 job,
-                {pair: ends[0] for pair, ends in pairs.items() if pair[0] in job.mine},
-                {pair: ends[1] for pair, ends in pairs.items() if pair[1] in job.mine},
+                {channel: ends[0] for channel, ends in channels.items() if channel.src in job.mine},
+                {channel: ends[1] for channel, ends in channels.items() if channel.dst in job.mine},
             )
             for job in shares
         ]
@@ -89,7 +88,7 @@ def receive(wire: bytes, schedule: Schedule) -> Outcome:
 
     with ours, ThreadPoolExecutor(1) as pool:
         pool.submit(send)
-        seen = Engine(job_of(schedule, 1), {}, {(0, 1): ours}).run(0, lambda _: None, NEVER)
+        seen = Engine(job_of(schedule, 1), {}, {Channel(0, 1): ours}).run(0, lambda _: None, NEVER)
         ours.close()
         return seen
 
@@ -108,8 +107,8 @@ def test_a_schedule_is_played_as_it_is_written(schedule: Schedule, workers: int)
         assert begun >= max((freed_ns(schedule, wanted, owner(task), seen) for wanted in task.after), default=0)
         if isinstance(task, Compute):
             assert seen.ended_ns[number] - begun >= task.seconds * 1e9 - 2 * FROM_FLOAT_NS
-    for pair in schedule.matrix:
-        mine = [n for n, t in schedule.transfers if (t.src, t.dst) == pair]
+    for channel in connections(schedule.tasks):
+        mine = [n for n, t in schedule.transfers if (t.src, t.dst, t.stripe) == channel]
         assert sorted(mine, key=seen.started_ns.__getitem__) == sorted(mine, key=seen.ended_ns.__getitem__)
 
 
@@ -154,6 +153,25 @@ def test_hundreds_of_sends_in_a_row_from_one_gpu() -> None:
     tasks = [Transfer(0, 1 + n, 1, 0, (n - 1,) if n else ()) for n in range(count)]
     seen, _ = play(of_tasks(*tasks, gpus=count + 2), 1)
     assert len(seen.delivered) == count
+
+
+def test_a_stripe_does_not_queue_behind_another_of_its_pair() -> None:
+    """Nobody reads the first one, so its bytes stay; the second is through meanwhile."""
+    schedule = of_tasks(Transfer(0, 1, 5_000_000, 0), Transfer(0, 1, 10, 0, (), 1))
+    ours, theirs = zip(socket.socketpair(), socket.socketpair(), strict=True)
+    with ExitStack() as stack:
+        for end in (*ours, *theirs):
+            stack.enter_context(end).setblocking(False)
+        engine = Engine(job_of(schedule, 0), {Channel(0, 1): ours[0], Channel(0, 1, 1): ours[1]}, {})
+        engine.run(0, lambda _: None, time.monotonic_ns() + 10_000_000)
+        assert theirs[1].recv(1000) == on_the_wire(1, 10)
+
+
+def test_a_transfer_on_another_stripes_connection_is_refused() -> None:
+    schedule = of_tasks(Transfer(0, 1, 10, 0, (), 1))
+    seen = receive(on_the_wire(0, 10), schedule)
+    assert "announced task 0 with 10 bytes, which isn't to come here" in seen.broken[0]
+    assert not seen.delivered
 
 
 @settings(max_examples=40)
@@ -208,7 +226,7 @@ def test_a_receiver_that_hangs_up_ends_it_and_is_named(
     other_theirs, other_ours = socket.socketpair()
     with other_ours, other_theirs:
         other_ours.setblocking(False)
-        engine = Engine(job_of(schedule, 0), {(0, 1): ours}, {(2, 0): other_ours})
+        engine = Engine(job_of(schedule, 0), {Channel(0, 1): ours}, {Channel(2, 0): other_ours})
         other_theirs.sendall(on_the_wire(1, 10))
         theirs.close()
         seen = engine.run(0, lambda _: None, NEVER)
@@ -221,7 +239,7 @@ def test_what_has_not_come_by_the_deadline_is_counted(pair: tuple[socket.socket,
     schedule = of_tasks(Transfer(0, 1, 10, 0), Transfer(0, 1, 10, 0))
     ours, theirs = pair
     theirs.sendall(on_the_wire(0, 10))
-    engine = Engine(job_of(schedule, 1), {}, {(0, 1): ours})
+    engine = Engine(job_of(schedule, 1), {}, {Channel(0, 1): ours})
     seen = engine.run(0, lambda _: None, time.monotonic_ns() + 10_000_000)
     assert seen.broken == ["1 transfers had not arrived at the deadline"]
     assert seen.delivered == {0: 10}

@@ -11,8 +11,10 @@ from topologies.addresses import Gpu
 from workloads.replay.job import (
     LEAST_FRAMES,
     MOST_BYTES,
+    Channel,
     Windows,
     connections,
+    fitting,
     jobs,
     owner,
     split,
@@ -21,7 +23,7 @@ from workloads.replay.job import (
 )
 from workloads.schedule import Schedule, Transfer
 
-WINDOWS = Windows(1, 1)
+WINDOWS = Windows(1, 1, 1)
 
 
 @given(domains=SIDE, rails=SIDE, workers=st.integers(1, 8))
@@ -43,8 +45,18 @@ def test_all_workers_know_all_tasks_and_the_gpus_by_name() -> None:
 
 
 @given(schedule=schedules())
-def test_a_connection_for_each_pair_that_sends(schedule: Schedule) -> None:
-    assert connections(schedule.tasks) == sorted(schedule.matrix)
+def test_a_connection_for_each_stripe_of_each_pair_that_sends(schedule: Schedule) -> None:
+    found = connections(schedule.tasks)
+    assert found == sorted(set(found))
+    assert {(channel.src, channel.dst) for channel in found} == schedule.matrix.keys()
+    assert set(found) == {(t.src, t.dst, t.stripe) for _, t in schedule.transfers}
+
+
+def test_without_stripes_a_pair_has_one_connection() -> None:
+    assert connections([Transfer(0, 1, 5, 0), Transfer(0, 1, 5, 0), Transfer(1, 0, 5, 0)]) == [
+        Channel(0, 1),
+        Channel(1, 0),
+    ]
 
 
 @given(schedule=schedules(), workers=st.integers(1, 3))
@@ -88,3 +100,14 @@ def test_a_window_grows_with_its_link_between_a_few_frames_and_a_receive_buffer(
 @pytest.mark.parametrize(("rate", "window"), [(1_000_000, 36_000), (50_000_000, 93_750), (10**9, 200_000)])
 def test_a_window_is_15_ms_of_a_link_of_medium_rate(rate: int, window: int) -> None:
     assert window_bytes(rate, 9000) == window
+
+
+@given(hb=st.integers(1, 10**12), rail=st.integers(1, 10**12), mtu=st.integers(1280, 9000), stripes=st.integers(1, 64))
+def test_stripes_share_a_window_of_which_each_has_a_few_frames(hb: int, rail: int, mtu: int, stripes: int) -> None:
+    windows = fitting(hb, rail, mtu)
+    for in_domain, whole in ((True, window_bytes(hb, mtu)), (False, window_bytes(rail, mtu))):
+        assert windows.of_one(in_domain, 1) == whole
+        one = windows.of_one(in_domain, stripes)
+        assert one >= LEAST_FRAMES * mtu
+        assert stripes * one <= max(whole, stripes * LEAST_FRAMES * mtu)
+        assert stripes * (one + 1) > whole

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
-from workloads.replay.job import PATTERN_BYTES, PATTERN_STRIDE, Job, Outcome, unlocks
+from workloads.replay.job import PATTERN_BYTES, PATTERN_STRIDE, Channel, Job, Outcome, unlocks
 from workloads.schedule import Compute, Transfer
 
 HEADER: Final = struct.Struct("!IQ")
@@ -28,7 +28,7 @@ PROGRESS_S: Final = 0.1
 class _Sending:
     """A connection that we send on: waiting transfers, and what is left of the one on its way."""
 
-    pair: tuple[int, int]
+    channel: Channel
     sock: socket.socket
     queue: deque[int] = field(default_factory=deque)
     header: bytes = b""
@@ -42,7 +42,7 @@ class _Sending:
 class _Receiving:
     """A connection that we receive on: a part of a header, or what is missing of a transfer."""
 
-    pair: tuple[int, int]
+    channel: Channel
     sock: socket.socket
     header: bytes = b""
     task: int = -1
@@ -60,18 +60,18 @@ def pattern_of(seed: int) -> bytes:
 
 
 class Engine:
-    """Plays the job's GPUs. `sending` and `receiving`: the connected, non-blocking sockets by pair (src, dst)."""
+    """Plays the job's GPUs. `sending` and `receiving`: the connected, non-blocking sockets."""
 
     def __init__(
-        self, job: Job, sending: dict[tuple[int, int], socket.socket], receiving: dict[tuple[int, int], socket.socket]
+        self, job: Job, sending: dict[Channel, socket.socket], receiving: dict[Channel, socket.socket]
     ) -> None:
         self.job, self.outcome = job, Outcome()
         self._pattern = memoryview(pattern_of(job.seed))
         self._waits, self._on_done, self._on_receipt = unlocks(job)
         self._epoll = select.epoll()
-        self._out = {pair: _Sending(pair, sock) for pair, sock in sending.items()}
+        self._out = {channel: _Sending(channel, sock) for channel, sock in sending.items()}
         self._senders = {conn.sock.fileno(): conn for conn in self._out.values()}
-        self._receivers = {sock.fileno(): _Receiving(pair, sock) for pair, sock in receiving.items()}
+        self._receivers = {sock.fileno(): _Receiving(channel, sock) for channel, sock in receiving.items()}
         for fd in self._receivers:
             self._epoll.register(fd, select.EPOLLIN)
         for fd in self._senders:
@@ -127,7 +127,7 @@ class Engine:
         except BlockingIOError:
             return
         except OSError as error:
-            src, dst = (self.job.gpus[number].name for number in connection.pair)
+            src, dst = (self.job.gpus[number].name for number in connection.channel[:2])
             self.outcome.broken.append(f"{src} -> {dst}: {error}")
 
     def _explain(self, connection: _Sending) -> None:
@@ -147,7 +147,7 @@ class Engine:
             self.outcome.started_ns[number] = int(now * 1e9)
             heapq.heappush(self._timers, (now + task.seconds, number))
             return
-        connection = self._out[task.src, task.dst]
+        connection = self._out[Channel(task.src, task.dst, task.stripe)]
         connection.queue.append(number)
         if connection.task < 0:  # else it goes on when there is room
             self._try(self._send, connection)
@@ -230,7 +230,8 @@ class Engine:
         """What a header says: (task number, bytes). ConnectionError if no such transfer goes over this connection."""
         number, size = HEADER.unpack(connection.header)
         task = self.job.tasks[number] if number < len(self.job.tasks) else None
-        if not isinstance(task, Transfer) or (task.src, task.dst) != connection.pair or task.bytes != size:
+        told = (task.src, task.dst, task.stripe, task.bytes) if isinstance(task, Transfer) else None
+        if told != (*connection.channel, size):
             raise ConnectionError(f"the sender announced task {number} with {size} bytes, which isn't to come here")
         return number, size
 

@@ -6,7 +6,7 @@ so that most of the busy HB traffic needs no second process.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 from topologies.addresses import Gpu
 from workloads.schedule import Compute, Schedule, Task, Transfer
@@ -20,15 +20,34 @@ LEAST_FRAMES: Final = 4  # with fewer a link falls idle between a frame and its 
 MOST_BYTES: Final = 200_000  # about what a receive buffer of the usual size has room for
 
 
+class Channel(NamedTuple):
+    """A connection, by GPU numbers: a pair has one for each stripe of its transfers."""
+
+    src: int
+    dst: int
+    stripe: int = 0
+
+
 @dataclass(frozen=True, slots=True)
 class Windows:
-    """Bytes that a connection may have under way: within an HB domain, and over rails.
+    """Bytes that a pair's connections may have under way: within an HB domain, and over rails.
 
-    More than a link needs only waits in its queue: at emulated rates for so long that TCP takes it for a loss.
+    More than a link needs only waits in its queue: at emulated rates for so long that TCP takes it for a loss. `least`
+    is what a connection needs, however many it shares with.
     """
 
     hb: int
     rail: int
+    least: int
+
+    def of_one(self, in_domain: bool, stripes: int) -> int:
+        """Of one of a pair's `stripes` connections: together they have under way what a single one would have."""
+        return max(self.least, (self.hb if in_domain else self.rail) // stripes)
+
+
+def fitting(hb_bps: int, rail_bps: int, mtu: int) -> Windows:
+    """Windows for links of these rates."""
+    return Windows(window_bytes(hb_bps, mtu), window_bytes(rail_bps, mtu), LEAST_FRAMES * mtu)
 
 
 def window_bytes(rate_bps: int, mtu: int) -> int:
@@ -64,9 +83,9 @@ def owner(task: Task) -> int:
     return task.src if isinstance(task, Transfer) else task.gpu
 
 
-def connections(tasks: Sequence[Task]) -> list[tuple[int, int]]:
-    """The pairs (src, dst) that need a connection, in order."""
-    return sorted({(t.src, t.dst) for t in tasks if isinstance(t, Transfer)})
+def connections(tasks: Sequence[Task]) -> list[Channel]:
+    """All that are needed, in order."""
+    return [Channel(*ends) for ends in sorted({(t.src, t.dst, t.stripe) for t in tasks if isinstance(t, Transfer)})]
 
 
 def split(schedule: Schedule, workers: int) -> list[frozenset[int]]:

@@ -10,16 +10,17 @@ import select
 import socket
 import struct
 import time
+from collections import Counter
 from typing import Final
 
 from topologies import namespaces
-from workloads.replay.job import Job, connections
+from workloads.replay.job import Channel, Job, connections
 
 BUFFER: Final = 212_992  # all that an ordinary user gets; the kernel doubles it for its own bookkeeping
 CONNECT_S: Final = 20.0
-HELLO: Final = struct.Struct("!I")
+HELLO: Final = struct.Struct("!II")  # the caller's GPU number, and the stripe
 
-Connections = dict[tuple[int, int], socket.socket]
+Connections = dict[Channel, socket.socket]
 
 
 def _tuned(sock: socket.socket) -> socket.socket:
@@ -34,7 +35,7 @@ def _tuned(sock: socket.socket) -> socket.socket:
 def listen(job: Job) -> dict[int, socket.socket]:
     """A listening socket at each of my GPUs that anybody sends to."""
     listeners = {}
-    for dst in sorted({dst for _, dst in connections(job.tasks)} & job.mine):
+    for dst in sorted({channel.dst for channel in connections(job.tasks)} & job.mine):
         with namespaces.inside(job.gpus[dst].name):
             sock = _tuned(socket.socket())
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -45,34 +46,37 @@ def listen(job: Job) -> dict[int, socket.socket]:
 
 
 def connect(job: Job, listeners: dict[int, socket.socket]) -> tuple[Connections, Connections]:
-    """(sending, receiving) by pair, all established. TimeoutError names a pair that did not come about."""
-    pairs = connections(job.tasks)
-    sending = {pair: _dial(job, pair) for pair in pairs if pair[0] in job.mine}
-    missing = {pair for pair in pairs if pair[1] in job.mine}
+    """(sending, receiving), all established. TimeoutError names a pair of which one did not come about."""
+    channels = connections(job.tasks)
+    stripes = Counter((channel.src, channel.dst) for channel in channels)
+    sending = {channel: _dial(job, channel) for channel in channels if channel.src in job.mine}
+    missing = {channel for channel in channels if channel.dst in job.mine}
     receiving: Connections = {}
     deadline = time.monotonic() + CONNECT_S
     unsaid, nameless = dict(sending), list[tuple[int, socket.socket]]()
     while missing or unsaid:
         if time.monotonic() > deadline:
-            src, dst = min(missing or unsaid)
+            src, dst, _ = min(missing or unsaid)
             raise TimeoutError(f"no connection {job.gpus[src].name} -> {job.gpus[dst].name} in {CONNECT_S:.0f} s")
         _introduce(unsaid)
         for dst, listener in listeners.items():
             nameless += [(dst, sock) for sock in _accepted(listener)]
         for dst, sock in list(nameless):
-            caller = _caller(sock)
-            if caller is not None:
+            said = _hello(sock)
+            if said is not None:
                 nameless.remove((dst, sock))
-                window = job.windows.hb if job.gpus[caller].domain == job.gpus[dst].domain else job.windows.rail
+                src, stripe = said
+                in_domain = job.gpus[src].domain == job.gpus[dst].domain
+                window = job.windows.of_one(in_domain, stripes[src, dst])
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_WINDOW_CLAMP, window)
-                receiving[caller, dst] = sock
-                missing.discard((caller, dst))
+                receiving[Channel(src, dst, stripe)] = sock
+                missing.discard(Channel(src, dst, stripe))
         time.sleep(0.001)
     return sending, receiving
 
 
-def _dial(job: Job, pair: tuple[int, int]) -> socket.socket:
-    src, dst = (job.gpus[n] for n in pair)
+def _dial(job: Job, channel: Channel) -> socket.socket:
+    src, dst = job.gpus[channel.src], job.gpus[channel.dst]
     with namespaces.inside(src.name):
         sock = _tuned(socket.socket())
     problem = sock.connect_ex((dst.ip, job.port))
@@ -82,17 +86,17 @@ def _dial(job: Job, pair: tuple[int, int]) -> socket.socket:
 
 
 def _introduce(unsaid: Connections) -> None:
-    """Say on each connection that has come up who is calling."""
+    """Say on each connection that has come up who is calling, and with which stripe."""
     poller = select.poll()
-    by_fd = {sock.fileno(): pair for pair, sock in unsaid.items()}
+    by_fd = {sock.fileno(): channel for channel, sock in unsaid.items()}
     for fd in by_fd:
         poller.register(fd, select.POLLOUT)
     for fd, _ in poller.poll(0):
-        pair = by_fd[fd]
-        problem = unsaid[pair].getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        channel = by_fd[fd]
+        problem = unsaid[channel].getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         if problem:
-            raise OSError(problem, f"connection {pair} failed")
-        unsaid.pop(pair).send(HELLO.pack(pair[0]))
+            raise OSError(problem, f"{channel} failed")
+        unsaid.pop(channel).send(HELLO.pack(channel.src, channel.stripe))
 
 
 def _accepted(listener: socket.socket) -> list[socket.socket]:
@@ -107,14 +111,13 @@ def _accepted(listener: socket.socket) -> list[socket.socket]:
         found.append(sock)
 
 
-def _caller(sock: socket.socket) -> int | None:
-    """The GPU number that a caller gave; None if it hasn't yet."""
+def _hello(sock: socket.socket) -> tuple[int, int] | None:
+    """What a caller said: its GPU number and the stripe; None if it hasn't yet."""
     try:
         said = sock.recv(HELLO.size, socket.MSG_PEEK)
     except BlockingIOError:
         return None
     if len(said) < HELLO.size:
         return None
-    number: int
-    (number,) = HELLO.unpack(sock.recv(HELLO.size))
-    return number
+    src, stripe = HELLO.unpack(sock.recv(HELLO.size))
+    return src, stripe
