@@ -96,3 +96,8 @@ def next_hop(path: Path, src: Gpu, dst: Gpu) -> tuple[Device, Gpu | None]:
             return "rail0", Gpu(dst.domain, path.rail)
         case _:
             return "rail0", None
+
+
+def name_of(path: Path) -> str:
+    """`dr by rail 2`; where there is no choice of a rail, the kind alone."""
+    return path.kind if path.kind in ("d", "spine") else f"{path.kind} by rail {path.rail}"

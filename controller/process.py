@@ -1,7 +1,8 @@
 """The controller as a process of its own: `python -m controller.process`, a line of JSON in for a command, one out for
 an event.
 
-In: {"do": "connect", "plan": {...}, "reroute": true, "sockets": [3, ...]}, {"do": "learn"}, {"do": "stats"}.
+In: {"do": "connect", "plan": {...}, "reroute": true, "sockets": [3, ...]}, {"do": "learn"}, {"do": "stats"};
+{"do": "start-health", "spec": {...}}, and stop-health, crash-registry, restart-registry.
 Out: {"ns": monotonic, "what": ..., "detail": {...}}. It ends when its input does.
 """
 
@@ -9,15 +10,16 @@ import json
 import os
 import socket
 import sys
-import threading
-import time
 from contextlib import suppress
 from typing import Any
 
 from controller.agent import RouteAgent
 from controller.app import Heard
 from controller.brain import Brain
+from controller.health.loop import HealthLoop
+from controller.health.settings import HealthSpec
 from controller.server import OpenFlowServer
+from controller.tell import Tell
 from topologies.plan import Plan
 
 
@@ -25,9 +27,12 @@ class _Process:
     """Commands in, events out."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self.tell = Tell()
         self._brain: Brain | None = None
         self._agent: RouteAgent | None = None
+        self._plan: Plan | None = None
+        self._health: HealthLoop | None = None
+        self._counters_wanted: set[str] = set()  # switches whose counters somebody outside waits for
         self._server = OpenFlowServer(self._hear)
         self._names: dict[int, str] = {}
 
@@ -39,24 +44,38 @@ class _Process:
                 self._agent.learn_interfaces()
                 self.tell("learned", {})
             case "stats":
+                self._counters_wanted = set(self._names.values())
                 self._server.app.ask_stats()
-
-    def tell(self, what: str, detail: dict[str, Any]) -> None:
-        line = json.dumps({"ns": time.monotonic_ns(), "what": what, "detail": detail})
-        with self._lock:
-            sys.stdout.write(line + "\n")
-            sys.stdout.flush()
+            case "start-health" if self._plan:
+                spec = HealthSpec.model_validate(command["spec"])
+                self._health = HealthLoop(self._plan, spec, self._server.app.ask_stats, self.tell)
+                self._health.start()
+                self.tell("registry", {"address": self._health.address})
+            case "stop-health" if self._health:
+                health, self._health = self._health, None
+                health.stop()
+            case "crash-registry" if self._health:
+                self._health.crash_registry()
+                self.tell("registry-crashed", {})
+            case "restart-registry" if self._health:
+                self._health.restart_registry()
+                self.tell("registry-restarted", {})
 
     def _connect(self, command: dict[str, Any]) -> None:
-        plan = Plan.from_dict(command["plan"])
+        self._plan = plan = Plan.from_dict(command["plan"])
         self._names = {switch.dpid: switch.name for switch in plan.switches}
         self._agent = RouteAgent(plan)
         self._brain = Brain(plan, self._agent, command["reroute"], self.tell)
         self._server.serve(socket.socket(fileno=fd) for fd in command["sockets"])
 
     def _hear(self, heard: Heard) -> None:
+        if self._health:
+            self._health.hear(heard)
         if heard.what == "stats":
-            self.tell("stats", {"switch": self._names[heard.dpid], "ports": heard.counters})
+            name = self._names[heard.dpid]
+            if name in self._counters_wanted:
+                self._counters_wanted.discard(name)
+                self.tell("stats", {"switch": name, "ports": heard.counters})
         elif self._brain:
             self._brain.hear(heard)
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 
-from controller.paths import Path, default_path
+from controller.paths import Path, default_path, name_of
 from topologies.addresses import Gpu, gpu_of_name
 from topologies.capture import Sighting
 from topologies.spec import Policy
@@ -116,11 +116,6 @@ def way_of(src: Gpu, dst: Gpu, sightings: Iterable[Sighting]) -> Way:
 def path_said(policy: Policy, src: Gpu, dst: Gpu) -> Path:
     """The policy's path between any two GPUs while all is well."""
     return Path("d", src.rank) if src.domain == dst.domain else default_path(policy, src, dst)
-
-
-def name_of(path: Path) -> str:
-    """`dr by rail 2`; where there is no choice of a rail, the kind alone."""
-    return path.kind if path.kind in ("d", "spine") else f"{path.kind} by rail {path.rail}"
 
 
 def as_said(ways: Sequence[Way], said: Collection[Path]) -> bool:

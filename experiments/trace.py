@@ -10,7 +10,9 @@ from typing import Final, NoReturn
 from rich.console import Console
 from rich.table import Table
 
-from controller.trace import Hop, Way, as_said, name_of, path_said, verdict, way_of
+from controller.choices import ask
+from controller.paths import name_of
+from controller.trace import Hop, Way, as_said, path_said, verdict, way_of
 from experiments import live
 from topologies import standing
 from topologies.addresses import Gpu, gpu_of_name
@@ -51,11 +53,13 @@ def trace(plan: Plan, src: Gpu, dst: Gpu, probes: int) -> tuple[list[Probe], lis
 def show(plan: Plan, src: Gpu, dst: Gpu, probes: int, console: Console) -> int:
     """Trace, print, and return the exit status: 0 if all went as the policy says, else 1."""
     sent, ways = trace(plan, src, dst, probes)
-    said = [path_said(plan.policy, src, dst)]
+    chosen = ask(src, dst)  # by who steers now, if anybody does
+    said = chosen or [path_said(plan.policy, src, dst)]
+    by = "its agent chose" if chosen else f"policy {plan.policy}:"
     spec = plan.spec
     console.print(
-        f"{src.name} -> {dst.name}  {spec.kind}, {spec.domains} domains x {spec.rails} rails, policy {plan.policy}:"
-        f" {name_of(said[0])}",
+        f"{src.name} -> {dst.name}  {spec.kind}, {spec.domains} domains x {spec.rails} rails, {by}"
+        f" {' or '.join(map(name_of, said))}",
         highlight=False,
     )
     print_ways(sent, ways, console)

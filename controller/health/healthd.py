@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import Final, Literal, NamedTuple
 
 from controller.app import Heard
-from controller.health.estimators import ESTIMATORS, Health, Load, health
+from controller.health.estimators import ESTIMATORS, Health, Load, health, pooled
 from controller.health.scores import BEST, Scores, idle
 from controller.health.settings import HealthSpec
 from topologies.plan import End, Link, Plan
@@ -157,6 +157,13 @@ class Healthd:
         if (rails, domains, spine) != (self._last.rails, self._last.domains, self._last.spine):
             self._last = Scores(rails, domains, spine, self._last.version + 1)
         return self._last
+
+    def loads(self) -> dict[Element, float]:
+        """The share of its links' capacity (those that are up, together) that each element used, 0 to 1: unsmoothed."""
+        return {
+            element: pooled([load for cable in known.cables if (load := cable.load()).up_ports]).used
+            for element, known in self._elements.items()
+        }
 
     def _follow(self, known: _Known, elapsed_s: float) -> None:
         loads = [cable.load() for cable in known.cables]

@@ -3,7 +3,8 @@
 import pytest
 
 from controller.paths import Broken, choose, default_path
-from controller.trace import Way, name_of, path_said, verdict, way_of
+from controller.paths import name_of
+from controller.trace import Way, path_said, verdict, way_of
 from tests.emulation.fabrics import Fabric, build
 from tests.emulation.programs import USER, Program, as_root, as_user
 from tests.emulation.test_cli import BUILT_S, PROMPT, SHELL, Wrap, command

@@ -1,0 +1,145 @@
+"""What one GPU's agent decides when scores change: which of its routes to replace, and which pairs go another way.
+
+Pure: scores and time are given, routes are handed out. A pair has a host route of its own only while its paths differ
+from those of the fabric's base routes, so an idle fabric under `dr` has none.
+"""
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from controller.health.dwell import Damping, Held, settle
+from controller.health.policies import Context, Share, Shares, policy_named
+from controller.health.scores import Scores
+from controller.paths import Path, PathKind, default_path, next_hop
+from topologies.addresses import Gpu, gpu_of_name
+from topologies.plan import Plan
+from topologies.routes import MAIN, MAX_WEIGHT, AnyRoute, Hop, Route, SpreadRoute, host_prefix
+
+STEERED_METRIC: Final = 15
+"""Wins over the base routes (20); what goes round something dead (10) wins over it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Steering:
+    """By which policy all agents steer, what it may know, and how changes are damped."""
+
+    policy: str
+    context: Context = field(default_factory=Context)
+    damping: Damping = field(default_factory=Damping)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data, for another process; `from_dict` makes the same of it again."""
+        context, damping = self.context, self.damping
+        return {
+            "policy": self.policy,
+            "context": {"kind": context.kind, "seed": context.seed, "delta": context.delta}
+            | {"assigned": plain_assigned(context.assigned)},
+            "damping": {"margin": damping.margin, "dwell_ns": damping.dwell_ns},
+        }
+
+    @classmethod
+    def from_dict(cls, told: dict[str, Any]) -> "Steering":
+        assigned = {
+            (gpu_of_name(src), gpu_of_name(dst)): tuple(
+                Share(Path(kind, rail), weight) for kind, rail, weight in shares
+            )
+            for src, dst, shares in told["context"]["assigned"]
+        }
+        context = Context(**(told["context"] | {"assigned": assigned}))
+        return cls(told["policy"], context, Damping(**told["damping"]))
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What has to be done: routes to remove and to put in, and the pairs (by destination) whose paths changed.
+
+    `again_ns`: when to decide again even without new scores, because a pair may not change before; None for never.
+    """
+
+    remove: tuple[AnyRoute, ...]
+    put: tuple[AnyRoute, ...]
+    chosen: dict[Gpu, Shares]
+    again_ns: int | None
+
+    def __bool__(self) -> bool:
+        return bool(self.remove or self.put or self.chosen)
+
+
+class Source:
+    """One GPU, as a source: what it holds for every GPU of other domains. `steering` may change at any time."""
+
+    def __init__(self, plan: Plan, gpu: Gpu, steering: Steering) -> None:
+        self.steering = steering
+        self._gpu = gpu
+        self._policy = policy_named(steering.policy)
+        self._far = {
+            dst: (Share(default_path(plan.policy, gpu, dst)),) for dst in plan.gpus if dst.domain != gpu.domain
+        }
+        self._held: dict[Gpu, Held] = {}
+        self._routes: dict[Gpu, AnyRoute] = {}
+
+    def decide(self, scores: Scores, now_ns: int) -> Change:
+        """Take in scores; what follows from them."""
+        put, remove, chosen, again = [], [], {}, []
+        for dst, base in self._far.items():
+            wanted = self._policy(self._gpu, dst, scores, self.steering.context)
+            before = self._held.get(dst)
+            after = settle(before, wanted, self._gpu, dst, scores, now_ns, self.steering.damping)
+            if after is not before:
+                self._held[dst] = after
+                chosen[dst] = after.shares
+                old, new = self._routes.pop(dst, None), route_for(after.shares, base, self._gpu, dst)
+                if new:
+                    self._routes[dst] = new
+                    put += [new] if new != old else []
+                elif old:
+                    remove.append(old)
+            elif wanted not in ((), after.shares):
+                free_ns = after.since_ns + self.steering.damping.dwell_ns
+                again += [free_ns] if free_ns > now_ns else []
+        return Change(tuple(remove), tuple(put), chosen, min(again, default=None))
+
+    def chosen(self, dst: Gpu) -> Shares:
+        """What is held for a pair; () before the first decision, and where there is nothing to decide."""
+        held = self._held.get(dst)
+        return held.shares if held else ()
+
+    def release(self) -> tuple[AnyRoute, ...]:
+        """All routes that were put in and not removed: what is to be removed at the end."""
+        return tuple(self._routes.values())
+
+
+def route_for(shares: Shares, base: Shares, src: Gpu, dst: Gpu) -> AnyRoute | None:
+    """The host route that these paths need at their source; None where the base routes say the same, or no path is."""
+    if shares in ((), base):
+        return None
+    weights: defaultdict[Hop, int] = defaultdict(int)
+    for share in shares:
+        weights[Hop(*next_hop(share.path, src, dst))] += share.weight
+    if len(weights) == 1:
+        (hop,) = weights
+        return Route(host_prefix(dst), hop.device, hop.via, MAIN, STEERED_METRIC)
+    scale = min(1.0, MAX_WEIGHT / max(weights.values()))
+    hops = tuple(Hop(hop.device, hop.via, max(1, round(weight * scale))) for hop, weight in weights.items())
+    return SpreadRoute(host_prefix(dst), hops, MAIN, STEERED_METRIC)
+
+
+Assigned = Mapping[tuple[Gpu, Gpu], Shares]
+PlainAssigned = list[tuple[str, str, list[tuple[PathKind, int, int]]]]
+
+
+def plain_assigned(assigned: Assigned) -> PlainAssigned:
+    """What the oracle assigned, as plain data; `read_assigned` makes the same of it again."""
+    return [
+        (src.name, dst.name, [(share.path.kind, share.path.rail, share.weight) for share in shares])
+        for (src, dst), shares in assigned.items()
+    ]
+
+
+def read_assigned(told: PlainAssigned) -> dict[tuple[Gpu, Gpu], Shares]:
+    return {
+        (gpu_of_name(src), gpu_of_name(dst)): tuple(Share(Path(kind, rail), weight) for kind, rail, weight in shares)
+        for src, dst, shares in told
+    }

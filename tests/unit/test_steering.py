@@ -1,0 +1,115 @@
+"""What one agent decides: routes follow its policy's choice, and only where it changes."""
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from controller.health.dwell import Damping
+from controller.health.policies import POLICIES, Context, Share
+from controller.health.scores import Scores, idle
+from controller.paths import Path
+from controller.steering import STEERED_METRIC, Source, Steering, plain_assigned, read_assigned, route_for
+from topologies.addresses import Gpu
+from topologies.plan import make_plan
+from topologies.routes import MAIN, MAX_WEIGHT, Hop, Route, SpreadRoute, host_prefix
+from topologies.spec import parse_fabric
+
+PLAN = make_plan(parse_fabric({"kind": "rail-only", "domains": 3, "rails": 4}), 10_000_000)
+SRC, DST = Gpu(0, 1), Gpu(1, 2)
+AT_ONCE = Damping(0, 0)
+DR, RD, DRD = Path("dr", 2), Path("rd", 1), Path("drd", 3)
+
+
+def source(policy: str, damping: Damping = AT_ONCE) -> Source:
+    return Source(PLAN, SRC, Steering(policy, Context(seed=3), damping))
+
+
+def test_the_base_policy_needs_no_routes() -> None:
+    change = source("dr").decide(idle(3, 4), 0)
+    assert change.put == change.remove == ()
+    assert len(change.chosen) == 8  # every GPU of the other domains, told once
+
+
+def test_another_policy_puts_a_host_route_for_each_pair_that_differs() -> None:
+    change = source("rd").decide(idle(3, 4), 0)
+    assert len(change.put) == 6  # all but the two on its own rail
+    assert Route(host_prefix(DST), "rail0", Gpu(1, 1), MAIN, STEERED_METRIC) in change.put
+
+
+def test_a_hot_rail_is_left_and_returned_to() -> None:
+    agent = source("health")
+    assert agent.decide(idle(3, 4), 0).put == ()
+    left = agent.decide(Scores((100, 100, 10, 100), (100,) * 3, version=1), 1)
+    assert {route.prefix for route in left.put} == {host_prefix(Gpu(d, 2)) for d in (1, 2)}
+    assert agent.chosen(DST) == (Share(RD),)
+    back = agent.decide(Scores((100, 10, 100, 100), (100,) * 3, version=2), 2)
+    assert {route.prefix for route in back.remove} == {route.prefix for route in left.put}
+    assert agent.release() == ()
+
+
+def test_the_same_scores_change_nothing() -> None:
+    agent, hot = source("health-drd"), Scores((5, 5, 5, 90), (100,) * 3, version=1)
+    assert agent.decide(hot, 0)
+    assert not agent.decide(hot, 1)
+
+
+def test_what_dwell_forbids_is_asked_again_when_it_may_be() -> None:
+    agent = source("health", Damping(0, 1000))
+    agent.decide(idle(3, 4), 0)
+    hot = Scores((100, 100, 10, 100), (100,) * 3, version=1)
+    early = agent.decide(hot, 400)
+    assert not early
+    assert early.again_ns == 1000
+    assert agent.decide(hot, early.again_ns).put
+
+
+def test_what_is_released_is_all_that_stands() -> None:
+    agent = source("rd")
+    put = agent.decide(idle(3, 4), 0).put
+    assert set(agent.release()) == set(put)
+
+
+def test_several_paths_are_one_route_with_several_hops() -> None:
+    route = route_for((Share(DR), Share(RD), Share(DRD, 2)), (Share(DR),), SRC, DST)
+    hops = (Hop("hb0", Gpu(0, 2), 1), Hop("rail0", Gpu(1, 1), 1), Hop("hb0", Gpu(0, 3), 2))
+    assert route == SpreadRoute(host_prefix(DST), hops, MAIN, STEERED_METRIC)
+
+
+@given(st.lists(st.integers(1, 10**9), min_size=2, max_size=4))
+def test_weights_fit_the_kernel_and_keep_their_order(weights: list[int]) -> None:
+    shares = tuple(Share(Path("drd", rail), weight) for rail, weight in zip((0, 3, 1, 2), weights, strict=False))
+    route = route_for(shares, (Share(DR),), SRC, DST)
+    assert isinstance(route, SpreadRoute)
+    given_order = sorted(range(len(weights)), key=lambda i: weights[i])
+    found = [route.hops[i].weight for i in given_order]
+    assert found == sorted(found)
+    assert max(found) <= MAX_WEIGHT
+
+
+scores = st.builds(Scores, rails=st.tuples(*[st.integers(0, 100)] * 4), domains=st.tuples(*[st.integers(0, 100)] * 3))
+
+
+@settings(max_examples=200)
+@given(st.sampled_from(sorted(POLICIES)), st.lists(scores, min_size=1, max_size=6))
+def test_routes_that_stand_are_those_of_the_choices_held(policy: str, news: list[Scores]) -> None:
+    """Put and remove, applied in order, always leave the routes of what the agent says that it chose."""
+    agent, table = source(policy), dict[str, object]()
+    for now, seen in enumerate(news):
+        change = agent.decide(seen, now)
+        for route in change.remove:
+            del table[route.prefix]
+        for route in change.put:
+            table[route.prefix] = route
+    wanted = {}
+    for dst in PLAN.gpus:
+        base = (Share(Path("r", 1)),) if dst.rank == SRC.rank else (Share(Path("dr", dst.rank)),)
+        expected = route_for(agent.chosen(dst), base, SRC, dst) if dst.domain != SRC.domain else None
+        if expected:
+            wanted[host_prefix(dst)] = expected
+    assert table == wanted
+
+
+def test_steering_survives_being_told_to_another_process() -> None:
+    assigned = {(SRC, DST): (Share(DRD, 2), Share(RD))}
+    steering = Steering("oracle", Context("rail-optimized", 7, 20, assigned), Damping(None, 5))
+    assert Steering.from_dict(steering.as_dict()) == steering
+    assert read_assigned(plain_assigned(assigned)) == assigned
