@@ -1,95 +1,118 @@
 """The route agent: one netlink socket in each GPU's namespace, through which routes change while traffic flows.
 
-The sockets are opened once, by a thread that goes from namespace to namespace; after that a change is one message, with
-no process and no setns on its way. Messages are encoded by pyroute2.
+The sockets are opened once, by a thread that goes from namespace to namespace; after that the changes at a GPU are one
+send, with no process and no setns on its way. The kernel carries them out within the send: the answers are there when
+it returns, nothing is ever waited for, and to send to all GPUs before looking would gain nothing.
 """
 
 import errno
 import os
 import socket
-import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Final
 
-from pyroute2.netlink.rtnl.rtmsg import rtmsg
-
+from controller import rtnetlink
+from controller.rtnetlink import Batch
 from topologies import namespaces
 from topologies.addresses import Gpu
 from topologies.plan import Plan
-from topologies.routes import Route
+from topologies.routes import AnyRoute, Device
 
-RTM_NEWROUTE: Final = 24
-RTM_DELROUTE: Final = 25
-REQUEST_ACK: Final = 0x1 | 0x4
-CREATE_REPLACE: Final = 0x400 | 0x100
-NLMSG_ERROR: Final = 2
-ONLINK: Final = 4
-PROTOCOL: Final = 99  # marks our routes in `ip route` (proto 99)
-SCOPE_LINK: Final = 253
+DEVICES: Final[tuple[Device, ...]] = ("hb0", "rail0")
+SOL_NETLINK: Final = 270
+NETLINK_CAP_ACK: Final = 10  # answers without the message that they answer: 36 bytes each
+ANSWER_BYTES: Final = 4096
+_SEQUENCES: Final = 1 << 31
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """`done`: how many changes are in force. `refused`: the GPUs whose kernel refused some, and the first of those."""
+
+    done: int
+    refused: Mapping[Gpu, OSError]
 
 
 class RouteAgent:
-    """Changes main-table routes of any GPU of the fabric. OSError names the GPU and route that the kernel refused."""
+    """Changes main-table routes of any GPU of the fabric. Not to be shared by threads."""
 
     def __init__(self, plan: Plan) -> None:
         self._sockets: dict[Gpu, socket.socket] = {}
-        self._index: dict[Gpu, dict[str, int]] = {}
+        self._index: dict[Gpu, dict[Device, int]] = {}
         for gpu in plan.gpus:
             with namespaces.inside(gpu.name):
-                self._sockets[gpu] = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE)
+                sock = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE)
+            sock.setsockopt(SOL_NETLINK, NETLINK_CAP_ACK, 1)
+            self._sockets[gpu] = sock
         self._sequence = 0
 
     def learn_interfaces(self) -> None:
         """Call once when the links are there."""
         for gpu in self._sockets:
             with namespaces.inside(gpu.name):
-                self._index[gpu] = {name: socket.if_nametoindex(name) for name in ("hb0", "rail0")}
+                self._index[gpu] = {name: socket.if_nametoindex(name) for name in DEVICES}
 
-    def change(self, gpu: Gpu, remove: Iterable[Route], put: Iterable[Route]) -> int:
-        """Put routes in (replacing those to the same prefix and metric), then remove others; the number of changes."""
-        verbs = [(RTM_NEWROUTE, CREATE_REPLACE, route) for route in put]
-        verbs += [(RTM_DELROUTE, 0, route) for route in remove]
-        messages = [self._encode(verb, flags, gpu, route) for verb, flags, route in verbs]
-        if not messages:
-            return 0
-        first = self._sequence - len(messages) + 1
-        self._sockets[gpu].send(b"".join(messages))
-        self._await_acks(gpu, [(first + i, verb, route) for i, (verb, _, route) in enumerate(verbs)])
-        return len(messages)
+    def change(self, gpu: Gpu, remove: Iterable[AnyRoute], put: Iterable[AnyRoute]) -> int:
+        """Put routes in, each in the place of one to the same prefix and metric, then remove others by prefix and
+        metric; the number of changes. OSError names the GPU and the first route that the kernel refused; the rest is
+        done.
+        """
+        outcome = self.change_all({gpu: (remove, put)})
+        for refusal in outcome.refused.values():
+            raise refusal
+        return outcome.done
+
+    def change_all(self, changes: Mapping[Gpu, tuple[Iterable[AnyRoute], Iterable[AnyRoute]]]) -> Outcome:
+        """The same at many GPUs, as {gpu: (remove, put)}: what one refuses keeps nobody else's from being done."""
+        done, refused = 0, dict[Gpu, OSError]()
+        for gpu, (remove, put) in changes.items():
+            asked, puts = _in_order(remove, put)
+            refusals = self._carry_out(gpu, asked, puts)
+            done += len(asked) - len(refusals)
+            if refusals:
+                place, code = refusals[0]
+                more = f" (and {len(refusals) - 1} more)" if len(refusals) > 1 else ""
+                refused[gpu] = OSError(code, f"{gpu.name}: route {asked[place]}: {os.strerror(code)}{more}")
+        return Outcome(done, refused)
 
     def close(self) -> None:
         for sock in self._sockets.values():
             sock.close()
 
-    def _encode(self, verb: int, flags: int, gpu: Gpu, route: Route) -> bytes:
-        self._sequence += 1
-        address, length = route.prefix.split("/")
-        message = rtmsg()
-        message["family"], message["dst_len"], message["table"] = socket.AF_INET, int(length), route.table
-        message["proto"], message["type"] = PROTOCOL, 1
-        attributes = [["RTA_DST", address], ["RTA_OIF", self._index[gpu][route.device]]]
-        attributes += [["RTA_PRIORITY", route.metric], ["RTA_PREFSRC", gpu.ip]]
-        if route.via is None:
-            message["scope"] = SCOPE_LINK
-        else:
-            message["flags"] = ONLINK
-            attributes.append(["RTA_GATEWAY", route.via.ip])
-        message["attrs"] = attributes
-        message["header"]["type"] = verb
-        message["header"]["flags"] = REQUEST_ACK | flags
-        message["header"]["sequence_number"] = self._sequence
-        message.encode()
-        return bytes(message.data)
+    def _carry_out(self, gpu: Gpu, asked: list[AnyRoute], puts: int) -> list[tuple[int, int]]:
+        """Put the first `puts` of these routes, remove the others. What was refused: place in `asked`, error number."""
+        first, index = self._sequence, self._index[gpu]
+        messages = [rtnetlink.put_message(route, gpu, index, first + i) for i, route in enumerate(asked[:puts])]
+        messages += [rtnetlink.remove_message(route, first + i) for i, route in enumerate(asked[puts:], puts)]
+        self._sequence = (first + len(asked)) % _SEQUENCES
+        refusals = list[tuple[int, int]]()
+        for batch in rtnetlink.batches(messages):
+            self._sockets[gpu].send(batch.data)
+            refusals += self._errors(gpu, first, batch)
+        # a route that went with its interface (a crashed GPU) is gone as asked
+        return [(place, code) for place, code in refusals if place < puts or code != errno.ESRCH]
 
-    def _await_acks(self, gpu: Gpu, waiting: list[tuple[int, int, Route]]) -> None:
-        open_ones = {sequence: (verb, route) for sequence, verb, route in waiting}
-        while open_ones:
-            data = self._sockets[gpu].recv(65536)
-            while data:
-                length, kind, _, sequence, _ = struct.unpack_from("=IHHII", data)
-                verb, route = open_ones.pop(sequence, (0, None))
-                code = -struct.unpack_from("=i", data, 16)[0] if kind == NLMSG_ERROR else 0
-                # a route that went with its interface (a crashed GPU) is gone as asked
-                if code and not (verb == RTM_DELROUTE and code == errno.ESRCH):
-                    raise OSError(code, f"{gpu.name}: route {route}: {os.strerror(code)}")
-                data = data[(length + 3) & ~3 :]
+    def _errors(self, gpu: Gpu, first: int, batch: Batch) -> list[tuple[int, int]]:
+        """(place, error number) of what went wrong in a batch that was sent. The answer to its last message ends it."""
+        found, last = [], batch.first + batch.count - 1
+        while True:
+            answer = rtnetlink.answer_of(self._sockets[gpu].recv(ANSWER_BYTES))
+            place = answer.sequence - first
+            if batch.first <= place <= last:  # others are left from a call that was interrupted
+                if answer.errno:
+                    found.append((place, answer.errno))
+                if place == last:
+                    return found
+
+
+def _in_order(remove: Iterable[AnyRoute], put: Iterable[AnyRoute]) -> tuple[list[AnyRoute], int]:
+    """The routes to put, then those to remove, and how many are to be put.
+
+    A route that is to go is gone already if one that is put takes its place; to remove it would take that one.
+    """
+    puts, gone = list(put), list(remove)
+    if gone:
+        taken = {(route.prefix, route.table, route.metric) for route in puts}
+        gone = [route for route in gone if (route.prefix, route.table, route.metric) not in taken]
+    return puts + gone, len(puts)

@@ -33,6 +33,8 @@ GPU_SYSCTLS: Final = {
     "net/ipv4/conf/all/accept_redirects": 0,
     "net/ipv4/conf/default/accept_redirects": 0,
     "net/ipv4/conf/default/ignore_routes_with_linkdown": 1,
+    # over several next hops by ports too: a pair's transfers differ in nothing else, and would all take the same one
+    "net/ipv4/fib_multipath_hash_policy": 1,
     "net/ipv4/tcp_no_metrics_save": 1,  # one transfer must not inherit what another one's path taught
 }
 # Where both ends of a veth pair happen to have the same index (each in its namespace), the kernel takes them for no

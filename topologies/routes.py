@@ -25,6 +25,7 @@ FROM_HB: Final = 101
 FROM_RAIL: Final = 102
 METRIC: Final = 20  # lower wins: a choice made while running overrides, and a backup stands behind
 BACKUP_METRIC: Final = 1000
+MAX_WEIGHT: Final = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +43,37 @@ class Route:
         hop = f" via {self.via.ip}" if self.via else ""
         link = " onlink" if self.via else " scope link"
         return f"{self.prefix}{hop} dev {self.device}{link} src {source.ip} table {self.table} metric {self.metric}"
+
+
+@dataclass(frozen=True, slots=True)
+class Hop:
+    """One of several next hops: as in `Route`, and its share of the flows (1 to 256) beside the others'."""
+
+    device: Device
+    via: Gpu | None = None
+    weight: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class SpreadRoute:
+    """To `prefix` by several next hops: the kernel hashes a flow's addresses and ports, so each flow keeps to one.
+
+    ValueError without a hop, or for a weight that the kernel doesn't know.
+    """
+
+    prefix: str
+    hops: tuple[Hop, ...]
+    table: int = MAIN
+    metric: int = METRIC
+
+    def __post_init__(self) -> None:
+        if not self.hops:
+            raise ValueError(f"{self.prefix}: a route needs a next hop")
+        if not all(1 <= hop.weight <= MAX_WEIGHT for hop in self.hops):
+            raise ValueError(f"{self.prefix}: weights must be 1 to {MAX_WEIGHT}: {self.hops}")
+
+
+AnyRoute = Route | SpreadRoute
 
 
 def host_prefix(gpu: Gpu) -> str:

@@ -1,0 +1,101 @@
+"""Route messages, byte for byte as pyroute2 encodes them, and batches that every buffer can take."""
+
+import socket
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyroute2.netlink.rtnl.rtmsg import rtmsg
+
+from benchmarks.route_changes import pyroute2_message
+from controller import rtnetlink
+from controller.rtnetlink import ACK, BATCH_BYTES, BATCH_MESSAGES, RTM_DELROUTE, answer_of, batches
+from topologies.addresses import Gpu, rank_prefixes
+from topologies.routes import AnyRoute, Device, Hop, Route, SpreadRoute, host_prefix
+
+gpus = st.builds(Gpu, st.integers(0, 1023), st.integers(0, 255))
+devices = st.sampled_from(("hb0", "rail0"))
+prefixes = st.one_of(gpus.map(host_prefix), st.integers(0, 255).map(lambda rank: rank_prefixes(rank, 2)[0]))
+tables, metrics = st.integers(1, 255), st.integers(1, 2**32 - 1)
+hops = st.builds(Hop, devices, st.none() | gpus, st.integers(1, 256))
+routes: st.SearchStrategy[AnyRoute] = st.one_of(
+    st.builds(Route, prefixes, devices, st.none() | gpus, tables, metrics),
+    st.builds(SpreadRoute, prefixes, st.lists(hops, min_size=1, max_size=16).map(tuple), tables, metrics),
+)
+indices = st.fixed_dictionaries({"hb0": st.integers(1, 2**31 - 1), "rail0": st.integers(1, 2**31 - 1)})
+sequences = st.integers(0, 2**32 - 1)
+HEADER = struct.Struct("=IHHII")
+
+
+@given(route=routes, source=gpus, index=indices, sequence=sequences)
+def test_a_route_is_packed_as_pyroute2_does(
+    route: AnyRoute, source: Gpu, index: dict[Device, int], sequence: int
+) -> None:
+    packed = rtnetlink.put_message(route, source, index, sequence)
+    assert packed == pyroute2_message(route, source, index, sequence)
+
+
+@given(route=routes, sequence=sequences)
+def test_removal_names_prefix_table_and_metric_alone(route: AnyRoute, sequence: int) -> None:
+    packed = rtnetlink.remove_message(route, sequence)
+    said = rtmsg(packed)
+    said.decode()
+    assert (said["header"]["type"], said["header"]["length"]) == (RTM_DELROUTE, len(packed))
+    assert said["header"]["sequence_number"] == sequence
+    assert (said["family"], said["table"]) == (socket.AF_INET, route.table)
+    assert said["scope"] == rtnetlink.SCOPE_NOWHERE  # any
+    assert said["proto"] == rtnetlink.PROTOCOL  # but nobody else's
+    address, length = route.prefix.split("/")
+    assert (dict(said["attrs"]), said["dst_len"]) == ({"RTA_DST": address, "RTA_PRIORITY": route.metric}, int(length))
+
+
+@given(sizes=st.lists(st.integers(4, 5000).map(lambda size: size * 4), max_size=400))
+def test_batches_hold_all_in_order_and_fit_and_ask_for_one_answer(sizes: list[int]) -> None:
+    messages = [HEADER.pack(size, 24, 1, i, 0) + bytes(size - HEADER.size) for i, size in enumerate(sizes)]
+    seen: list[tuple[int, int]] = []
+    for batch in batches(messages):
+        assert batch.first == len(seen)
+        assert batch.count <= BATCH_MESSAGES
+        assert len(batch.data) <= BATCH_BYTES
+        at, flags = 0, list[int]()
+        while at < len(batch.data):
+            size, _, flag, sequence, _ = HEADER.unpack_from(batch.data, at)
+            seen.append((sequence, size))
+            flags.append(flag)
+            at += size
+        assert flags == [1] * (batch.count - 1) + [1 | ACK]
+    assert seen == list(enumerate(sizes))
+
+
+def test_few_batches_are_cut() -> None:
+    route = SpreadRoute("198.18.0.1/32", tuple(Hop("hb0", Gpu(0, rank)) for rank in range(256)))  # the largest fabric
+    message = rtnetlink.put_message(route, Gpu(1, 0), {"hb0": 2, "rail0": 3}, 7)
+    assert [batch.count for batch in batches([message] * 40)] == [15, 15, 10]
+    small = rtnetlink.remove_message(route, 7)
+    assert [batch.count for batch in batches([small] * 300)] == [128, 128, 44]
+    assert list(batches([])) == []
+
+
+def test_an_answer_tells_to_whom_and_how_it_went() -> None:
+    assert answer_of(struct.pack("=IHHIIiIHHII", 36, 2, 0x100, 4_000_000_000, 1, 0, 68, 24, 5, 9, 0)).errno == 0
+    bad = answer_of(struct.pack("=IHHIIiIHHII", 36, 2, 0x100, 4_000_000_000, 1, -22, 68, 24, 5, 9, 0))
+    assert bad == (4_000_000_000, 22)
+
+
+def test_an_interface_that_the_gpu_lacks_is_not_packed() -> None:
+    with pytest.raises(KeyError, match="rail0"):
+        rtnetlink.put_message(Route("198.18.0.1/32", "rail0"), Gpu(0, 0), {"hb0": 2}, 1)
+
+
+@pytest.mark.parametrize(
+    ("hops", "said"),
+    [
+        ((), "198.18.2.1/32: a route needs a next hop"),
+        ((Hop("hb0"), Hop("rail0", weight=0)), "198.18.2.1/32: weights must be 1 to 256"),
+        ((Hop("hb0", Gpu(0, 1), 257),), "198.18.2.1/32: weights must be 1 to 256"),
+    ],
+)
+def test_a_spread_route_that_no_kernel_takes_is_refused(hops: tuple[Hop, ...], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        SpreadRoute("198.18.2.1/32", hops)
