@@ -92,7 +92,7 @@ def show(spec: ExperimentSpec, console: Console) -> int:
     for label, fabric in zip(spec.labels, spec.fabrics, strict=True):
         plan = nominal_plan(fabric)
         for i, (name, workload) in enumerate(zip(spec.workload_labels, spec.workloads, strict=True)):
-            schedule, scale = build(workload, fabric, plan.rail_bps, plan.hb_bps, f"workloads.{i}")
+            schedule, scale = build(workload, fabric, plan.rail_bps, plan.hb_bps, f"workloads.{i}", spec.seed)
             size = f"{fabric.domains} domains x {fabric.rails} rails"
             console.print(f"[bold]{name}[/] on {label}, {size}: bytes times {scale.bytes_factor:.4g}", highlight=False)
             _print(schedule, console)

@@ -191,7 +191,7 @@ def _of_experiment(spec: ExperimentSpec) -> Iterator[Checked]:
     for label, fabric in zip(spec.labels, spec.fabrics, strict=True):
         plan = nominal_plan(fabric)
         for name, workload in zip(spec.workload_labels, spec.workloads, strict=True):
-            schedule, _ = build(workload, fabric, plan.rail_bps, plan.hb_bps)
+            schedule, _ = build(workload, fabric, plan.rail_bps, plan.hb_bps, seed=spec.seed)
             yield Checked(f"{name} on {label}, {fabric.domains} x {fabric.rails}", lint_schedule(schedule))
 
 

@@ -24,7 +24,7 @@ from topologies.units import format_rate
 from workloads.build import build
 from workloads.scale import payload_rates
 from workloads.schedule import Collective, Phase
-from workloads.spec import WorkloadSpec
+from workloads.spec import WorkloadSpec, is_iteration
 
 PNG_METADATA: Final = {"Software": "Railyard"}
 """By this a drawing is known again as one that may be overwritten."""
@@ -65,18 +65,19 @@ def predictions(spec: ExperimentSpec) -> tuple[Prediction, ...]:
         row
         for label, fabric in zip(spec.labels, spec.fabrics, strict=True)
         for name, workload in zip(spec.workload_labels, spec.workloads, strict=True)
-        for row in _of(label, fabric, name, workload)
+        for row in _of(label, fabric, name, workload, spec.seed)
     )
 
 
-def _of(label: str, fabric: FabricSpec, name: str, workload: WorkloadSpec) -> Iterable[Prediction]:
+def _of(label: str, fabric: FabricSpec, name: str, workload: WorkloadSpec, seed: int) -> Iterable[Prediction]:
     plan = nominal_plan(fabric)
-    schedule, _ = build(workload, fabric, plan.rail_bps, plan.hb_bps)
+    schedule, _ = build(workload, fabric, plan.rail_bps, plan.hb_bps, seed=seed)
     times = predict_schedule(schedule, payload_rates(plan.hb_bps, plan.rail_bps, fabric.mtu), fabric)
     by_name = {phase.name: phase for phase in schedule.phases}
     what = (label, plan.policy, name)
     if WHOLE in times:
-        yield Prediction(*what, WHOLE, "iteration_time", times[WHOLE], "s", "Eq. 6")
+        named = ("iteration_time", "Eq. 6") if is_iteration(workload) else ("completion_time", "all rounds")
+        yield Prediction(*what, WHOLE, named[0], times[WHOLE], "s", named[1])
     for phase, run in by_name.items():
         yield Prediction(*what, phase, "completion_time", times[phase], "s", _equation(run, fabric))
 

@@ -26,7 +26,7 @@ from topologies.machine import datapath_choice, detect
 from topologies.plan import Plan, make_plan
 from topologies.units import format_rate
 from workloads.build import build, build_trace
-from workloads.spec import CollectiveSpec, TraceSpec
+from workloads.spec import TraceSpec, is_iteration
 
 FIRST: Final = 0  # of `reroute`: the workloads run on this one; nothing is broken then, so it makes no difference
 
@@ -101,8 +101,8 @@ def _workloads(spec: ExperimentSpec, plan: Plan, label: str, run: Run) -> list[W
             trace, scale = build_trace(workload, *what)
             found.append(Workload(name, trace.schedule, scale, True, trace))
         else:
-            schedule, scale = build(workload, *what)
-            found.append(Workload(name, schedule, scale, not isinstance(workload, CollectiveSpec)))
+            schedule, scale = build(workload, *what, spec.seed)
+            found.append(Workload(name, schedule, scale, is_iteration(workload)))
         run.scale[f"{name}, {label}"] = scale.as_dict()
     return found
 

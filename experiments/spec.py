@@ -17,7 +17,16 @@ from topologies.plan import Plan, make_plan
 from topologies.spec import FabricSpec, Strict, find_problems
 from topologies.units import Time, format_rate, format_time
 from workloads.build import build
-from workloads.spec import ALGORITHMS, KINDS, CollectiveSpec, GptSpec, TraceSpec, WorkloadSpec, parse_workload
+from workloads.spec import (
+    ALGORITHMS,
+    KINDS,
+    CollectiveSpec,
+    GptSpec,
+    TraceSpec,
+    TransfersSpec,
+    WorkloadSpec,
+    parse_workload,
+)
 from workloads.traces.files import trace_name
 
 FaultKind = Literal["link-down", "rail-switch-crash", "gpu-crash"]
@@ -139,6 +148,8 @@ def distinct_labels(names: Sequence[str], traits: Sequence[Mapping[str, str]]) -
 def _workload_name(workload: WorkloadSpec) -> str:
     if isinstance(workload, TraceSpec):
         return trace_name(workload.path)
+    if isinstance(workload, TransfersSpec):
+        return workload.kind
     if not isinstance(workload, CollectiveSpec):
         return Path(workload.model).stem if workload.model.endswith(".yaml") else workload.model
     if workload.algorithm == "auto":
@@ -148,6 +159,8 @@ def _workload_name(workload: WorkloadSpec) -> str:
 
 def _sizes(workload: WorkloadSpec) -> dict[str, str]:
     """What may set a workload apart from others of its name."""
+    if isinstance(workload, TransfersSpec):
+        return {"to": workload.to, "stripes": f"stripes {workload.stripes}", "rounds": f"rounds {workload.rounds}"}
     batch = workload.global_batch if isinstance(workload, GptSpec) else None
     return {"global_batch": f"batch {batch}" if batch else ""}
 
@@ -248,7 +261,7 @@ def _workloads_fit(spec: ExperimentSpec) -> None:
             raise BadInput(f"fabrics.{n}.domains", fabric.domains, allowed)
         plan = nominal_plan(fabric)
         for i, workload in enumerate(spec.workloads):
-            build(workload, fabric, plan.rail_bps, plan.hb_bps, f"workloads.{i}")
+            build(workload, fabric, plan.rail_bps, plan.hb_bps, f"workloads.{i}", spec.seed)
 
 
 _CHECKS: Final[tuple[Callable[[ExperimentSpec], None], ...]] = (

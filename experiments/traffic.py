@@ -29,7 +29,7 @@ SPARE: Final = 10  # a run that takes so many times its prediction has failed
 
 @dataclass(frozen=True)
 class Workload:
-    """A workload as it runs on one fabric. `iteration`: it is a training iteration, and not a plain collective.
+    """A workload as it runs on one fabric. `iteration`: it is a training iteration, and not plain traffic.
 
     `trace`: somebody else's, that the schedule was made of, and that gets back what is measured.
     """
@@ -133,7 +133,7 @@ def _measurements(
     spans = {n: (start / 1e9, end / 1e9) for n, (start, end) in done.spans.items()}
     phases = {name: median(runs) for name, runs in phase_times(workload.schedule, spans).items()}
     only_phase = None if workload.iteration else predicted.get(next(iter(predicted)))
-    times = {WHOLE: done.seconds, **(phases if workload.iteration else {})}
+    times = {WHOLE: done.seconds, **(phases if workload.iteration or len(workload.schedule.phases) > 1 else {})}
 
     def row(phase: str, metric: str, value: float, unit: str, prediction: float | None = None) -> Measurement:
         name = workload.label

@@ -8,6 +8,7 @@ from topologies.errors import BadInput
 from topologies.platforms import PLATFORMS
 from topologies.spec import FabricSpec
 from workloads.catalogue import GptModel, MoeModel, check_heads, load_gpt, load_layers, load_moe
+from workloads.collectives import whole_bytes
 from workloads.data_parallel import DataParallelJob, buckets, data_parallel_iteration, data_parallel_schedule
 from workloads.gpt import GptJob, gpt_iteration, gpt_job
 from workloads.gpt_tasks import gpt_schedule
@@ -23,22 +24,25 @@ from workloads.spec import (
     GptSpec,
     MoeSpec,
     TraceSpec,
+    TransfersSpec,
     Workload,
     auto_all_to_all,
 )
 from workloads.traces.build import lowered_trace
 from workloads.traces.lower import Lowered
+from workloads.transfers import pairs, transfers_schedule
 
 MICRO_BATCHES: Final = 4
 PROBE_BYTES: Final = 10**9
 
 
 def build(
-    spec: Workload, fabric: FabricSpec, rail_bps: int, hb_bps: int, field: str = "workload"
+    spec: Workload, fabric: FabricSpec, rail_bps: int, hb_bps: int, field: str = "workload", seed: int = 0
 ) -> tuple[Schedule, Scale]:
     """The schedule on a fabric with these link rates (bit/s), and its scale; BadInput names fields below `field`.
 
-    Two fabrics of the same size and rates get the same bytes, whatever their kinds.
+    Two fabrics of the same size and rates get the same bytes, whatever their kinds. The seed decides who sends to whom
+    in shuffled `transfers`, and nothing else.
     """
     emulated = payload_rates(hb_bps, rail_bps, fabric.mtu)
     real = real_rates(PLATFORMS[fabric.platform], emulated)
@@ -51,6 +55,8 @@ def build(
     if isinstance(spec, TraceSpec):
         lowered, scale = build_trace(spec, fabric, rail_bps, hb_bps, field)
         return lowered.schedule, scale
+    if isinstance(spec, TransfersSpec):
+        return _transfers(spec, fabric, real, emulated, field, seed)
     return _collective(spec, fabric, real, emulated)
 
 
@@ -86,6 +92,16 @@ def _collective(spec: CollectiveSpec, fabric: FabricSpec, real: Rates, emulated:
     )
     schedule = collective_schedule(chosen, m, k, PROBE_BYTES * factor, spec.in_flight)
     return schedule, Scale(chosen, fabric.platform, real, emulated, bytes_factor=1.0)
+
+
+def _transfers(
+    spec: TransfersSpec, fabric: FabricSpec, real: Rates, emulated: Rates, field: str, seed: int
+) -> tuple[Schedule, Scale]:
+    """As of a collective, the same bytes are projected to the real platform."""
+    chosen = pairs(spec, fabric, seed, field)
+    size = spec.bytes or whole_bytes(spec.wanted_s * emulated.rail)
+    schedule = transfers_schedule(fabric.domains, fabric.rails, chosen, size, spec.stripes, spec.rounds)
+    return schedule, Scale(spec.kind, fabric.platform, real, emulated, bytes_factor=1.0)
 
 
 def _gpt(spec: GptSpec, fabric: FabricSpec, real: Rates, emulated: Rates, field: str) -> tuple[Schedule, Scale]:

@@ -4,11 +4,12 @@
     {kind: moe, all_to_alls: 4, compute: 0.1}
     {kind: data-parallel, model: vgg-11, bucket: 25MiB}
     {kind: collective, collective: all-gather, bytes: 64MB}
+    {kind: transfers, domains: [0], ranks: [0, 1], bytes: 4MB, stripes: 4}
     {kind: trace, path: traces/dlrm, duration: 5s}
 
 Sizes follow from a wished-for duration unless they are given. A duration is that of the workload on rail-only
 (two-phase all-to-all) if all goes at the links' rates, whatever the fabric: so the same bytes go over every fabric,
-and their times can be compared.
+and their times can be compared. Of `transfers` it is that of one.
 """
 
 from typing import Annotated, Final, Literal
@@ -24,10 +25,12 @@ from workloads.schedule import Collective
 
 Share = Annotated[float, Field(ge=0, le=1)]
 Efficiency = Annotated[float, Field(gt=0, le=1)]
+Number = Annotated[int, Field(ge=0)]
 AllToAll = Literal["auto", "direct", "in-rail", "two-phase"]
 
 DEFAULT_DURATION_S: Final = 5.0
 LONGEST_S: Final = 3600
+MOST_STRIPES: Final = 64
 ALGORITHMS: Final[dict[str, dict[str, Collective]]] = {
     "all-to-all": {
         "direct": "all-to-all",
@@ -142,6 +145,30 @@ class CollectiveSpec(_Sized):
         return known[auto_all_to_all(fabric) if self.collective == "all-to-all" else "hierarchical"]
 
 
+class TransfersSpec(_Sized):
+    """Each GPU of these domains and ranks (left out: all) sends `bytes` to the next domain, to another of the ranks.
+
+    The next domain is by number, after the last the first. next-rank: the one that follows in the list, after its last
+    the first; shuffled: drawn from the seed. Each is once a destination. `bytes`, or `duration` at the rail's rate, is
+    of one transfer; it goes in `stripes` over as many connections. A source sends `rounds` of them, one after the
+    other, to the same destination.
+    """
+
+    kind: Literal["transfers"]
+    domains: Annotated[tuple[Number, ...], Field(min_length=1, strict=False)] | None = None
+    ranks: Annotated[tuple[Number, ...], Field(min_length=2, strict=False)] | None = None
+    to: Literal["next-rank", "shuffled"] = "next-rank"
+    stripes: Annotated[int, Field(ge=1, le=MOST_STRIPES)] = 1
+    rounds: Count = 1
+
+    @field_validator("domains", "ranks")
+    @classmethod
+    def _each_once(cls, numbers: tuple[int, ...] | None) -> tuple[int, ...] | None:
+        if numbers is not None and len(set(numbers)) < len(numbers):
+            raise ValueError("must name each once")
+        return numbers
+
+
 class TraceSpec(Strict):
     """Somebody else's workload, read from its files: `path` is a file, or the folder or beginning of a file a rank.
 
@@ -171,15 +198,21 @@ class TraceSpec(Strict):
         return self.duration or DEFAULT_DURATION_S
 
 
-Workload = GptSpec | MoeSpec | DataParallelSpec | CollectiveSpec | TraceSpec
+Workload = GptSpec | MoeSpec | DataParallelSpec | CollectiveSpec | TransfersSpec | TraceSpec
 WorkloadSpec = Annotated[Workload, Field(discriminator="kind")]
 KINDS: Final[dict[str, type[Workload]]] = {
     "gpt": GptSpec,
     "moe": MoeSpec,
     "data-parallel": DataParallelSpec,
     "collective": CollectiveSpec,
+    "transfers": TransfersSpec,
     "trace": TraceSpec,
 }
+
+
+def is_iteration(workload: Workload) -> bool:
+    """Whether it is a job's iteration, or somebody's trace of one, and not plain traffic."""
+    return not isinstance(workload, CollectiveSpec | TransfersSpec)
 
 
 def auto_all_to_all(fabric: FabricSpec) -> Literal["direct", "two-phase"]:

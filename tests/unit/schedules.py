@@ -10,7 +10,7 @@ PHASE = Phase("any", "collective", "point-to-point", 1, 2, 1)
 
 @st.composite
 def schedules(draw: st.DrawFn, most_tasks: int = 12, most_bytes: int = 600_000, most_s: float = 0.002) -> Schedule:
-    """Some transfers in stripes, and computations, on 2 x 2 or 3 x 2 GPUs; each waits for any that end where it runs."""
+    """Transfers in stripes, and computations, on 2 x 2 or 3 x 2 GPUs; each waits for any that end where it runs."""
     gpus, rails = draw(st.sampled_from([(4, 2), (6, 2)]))
     tasks: list[Task] = []
     for _ in range(draw(st.integers(1, most_tasks))):

@@ -53,7 +53,7 @@ def experiment(**changes: Any) -> dict[str, Any]:
         (
             experiment(workloads=[MOE, {"kind": "mo"}]),
             "workloads.1.kind: 'mo' is not known: did you mean 'moe'? "
-            "allowed are collective, data-parallel, gpt, moe, trace",
+            "allowed are collective, data-parallel, gpt, moe, trace, transfers",
         ),
         (experiment(workloads=[{**MOE, "all_to_alls": 0}]), "workloads.0.all_to_alls: 0 must be 1 or more"),
         (
@@ -209,3 +209,14 @@ def test_what_a_sweep_holds_still_is_still() -> None:
         replicas = fabric.gpus // (job.stages * fabric.rails)
         seen.add((round(gather.data_bytes), replicas * job.micro_batches, round(job.compute_s * fabric.rails, 6)))
     assert len(seen) == 1
+
+
+def test_transfers_are_called_so_and_told_apart_by_what_differs() -> None:
+    transfers = {"kind": "transfers", "ranks": [0, 1]}
+    several = [transfers, {**transfers, "stripes": 4}, {**transfers, "stripes": 4, "to": "shuffled"}]
+    assert parse(experiment(workloads=[transfers])).workload_labels == ("transfers",)
+    assert parse(experiment(workloads=several)).workload_labels == (
+        "transfers next-rank stripes 1",
+        "transfers next-rank stripes 4",
+        "transfers shuffled stripes 4",
+    )

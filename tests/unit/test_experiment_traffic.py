@@ -82,6 +82,17 @@ def test_an_iteration_has_a_time_and_each_of_its_phases_too(no_fabric: dict[str,
     assert projected >= {"", "tp-all-gather"}
 
 
+def test_transfers_in_rounds_have_a_time_each_and_a_whole_that_is_their_sum(no_fabric: dict[str, Any]) -> None:
+    plan = plan_of()
+    data = {"kind": "transfers", "duration": "1s", "rounds": 3, "stripes": 2}
+    schedule, scale = build(parse_workload(data), plan.spec, plan.rail_bps, plan.hb_bps)
+    run = run_once(plan, Workload("mine", schedule, scale, False), no_fabric)
+    rows = {m.phase: m for m in run.measurements if m.metric == "completion_time"}
+    assert [rows[""].value, rows[""].predicted] == pytest.approx([4, 3])
+    assert [rows["transfer"].value, rows["transfer"].predicted] == pytest.approx([0.003, 1])
+    assert rows["receipt"].predicted is None
+
+
 def test_what_never_arrived_is_counted_and_gives_no_time(no_fabric: dict[str, Any]) -> None:
     """A broken connection ends a replay early: that would look like a fast run."""
     plan = plan_of()

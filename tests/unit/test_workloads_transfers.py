@@ -1,0 +1,151 @@
+"""Transfers to another rank of the next domain: who sends to whom, in which stripes, and what comes after what."""
+
+import random
+from collections import Counter
+from itertools import permutations
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from results.predict import WHOLE, predict_schedule
+from topologies.errors import BadInput
+from topologies.spec import FabricSpec
+from workloads.build import build
+from workloads.matrix import port_bytes
+from workloads.pace import pace
+from workloads.scale import payload_rates
+from workloads.schedule import Schedule, Transfer
+from workloads.spec import TransfersSpec, parse_workload
+from workloads.transfers import RECEIPT, derangement, pairs, transfers_schedule
+
+RAIL, HB = 100_000_000, 1_200_000_000
+FABRIC = FabricSpec(kind="rail-only", domains=3, rails=4)
+RATES = payload_rates(HB, RAIL, FABRIC.mtu)
+
+
+def spec_of(**keys: Any) -> TransfersSpec:
+    spec = parse_workload({"kind": "transfers", **keys})
+    assert isinstance(spec, TransfersSpec)
+    return spec
+
+
+def built(seed: int = 0, **keys: Any) -> Schedule:
+    return build(spec_of(**keys), FABRIC, RAIL, HB, seed=seed)[0]
+
+
+def data_of(schedule: Schedule) -> list[tuple[int, Transfer]]:
+    """Without receipts."""
+    return [(n, t) for n, t in schedule.transfers if schedule.phases[t.phase].name != RECEIPT]
+
+
+def test_next_rank_is_the_following_in_the_list_and_the_next_domain_wraps() -> None:
+    """Of 3 domains with 4 ranks: d2g0 is 8, its next domain d0."""
+    assert pairs(spec_of(domains=[0], ranks=[3, 0, 2]), FABRIC, 1, "w") == ((3, 4), (0, 6), (2, 7))
+    assert pairs(spec_of(domains=[2], ranks=[0, 1]), FABRIC, 1, "w") == ((8, 1), (9, 0))
+
+
+@given(
+    to=st.sampled_from(["next-rank", "shuffled"]),
+    seed=st.integers(0, 2**32 - 1),
+    domains=st.none() | st.lists(st.integers(0, 2), min_size=1, unique=True),
+    ranks=st.none() | st.lists(st.integers(0, 3), min_size=2, unique=True),
+)
+def test_everybody_sends_to_another_rank_of_the_next_domain_and_is_one_senders_destination(
+    to: str, seed: int, domains: list[int] | None, ranks: list[int] | None
+) -> None:
+    found = pairs(spec_of(to=to, domains=domains, ranks=ranks), FABRIC, seed, "w")
+    senders = {divmod(src, 4) for src, _ in found}
+    assert senders == {(d, r) for d in domains or range(3) for r in ranks or range(4)}
+    assert len(found) == len(senders) == len({dst for _, dst in found})
+    for src, dst in found:
+        assert dst // 4 == (src // 4 + 1) % 3
+        assert dst % 4 != src % 4
+        assert dst % 4 in (ranks or range(4))
+
+
+def test_every_derangement_is_drawn_about_equally_often() -> None:
+    rng, items = random.Random(1), (5, 6, 7, 8)
+    drawn = Counter(derangement(items, rng) for _ in range(1800))
+    allowed = [p for p in permutations(items) if all(a != b for a, b in zip(items, p, strict=True))]
+    assert sorted(drawn) == sorted(allowed)
+    assert all(150 <= count <= 250 for count in drawn.values())  # 200 each, give or take four deviations
+
+
+def test_the_seed_draws_and_nothing_else_does() -> None:
+    one, same, other = (built(seed, to="shuffled", bytes="1KB") for seed in (1, 1, 2))
+    assert one == same
+    assert one != other
+    assert built(1, bytes="1KB") == built(2, bytes="1KB")
+
+
+@given(size=st.integers(1, 10_000), stripes=st.integers(1, 64), rounds=st.integers(1, 4))
+def test_stripes_are_even_and_add_up(size: int, stripes: int, rounds: int) -> None:
+    schedule = transfers_schedule(2, 2, [(0, 3), (1, 2)], size, stripes, rounds)
+    runs: dict[int, list[Transfer]] = {}
+    for _, transfer in data_of(schedule):
+        runs.setdefault(transfer.phase, []).append(transfer)
+    assert len(runs) == 2 * rounds
+    for parts in runs.values():
+        sizes = [part.bytes for part in parts]
+        assert sum(sizes) == size
+        assert max(sizes) - min(sizes) <= 1
+        assert [part.stripe for part in parts] == list(range(min(stripes, size)))
+        assert len({(part.src, part.dst) for part in parts}) == 1
+
+
+def test_a_source_begins_its_next_when_all_stripes_of_its_last_were_received() -> None:
+    schedule = transfers_schedule(2, 2, [(0, 3), (1, 2)], 100, stripes=3, rounds=3)
+    receipts = {n: t for n, t in schedule.transfers if schedule.phases[t.phase].name == RECEIPT}
+    assert Counter((t.src, t.dst) for t in receipts.values()) == {(3, 0): 2, (2, 1): 2}
+    for receipt in receipts.values():
+        parts = [schedule.tasks[n] for n in receipt.after]
+        assert [(p.src, p.dst, p.stripe) for p in parts if isinstance(p, Transfer)] == [
+            (receipt.dst, receipt.src, n) for n in range(3)
+        ]
+    begun = Counter(t.after for _, t in data_of(schedule))
+    assert begun == Counter({(): 6}) + Counter({(n,): 3 for n in receipts})
+
+
+def test_a_single_round_needs_no_receipts() -> None:
+    schedule = built(stripes=2, bytes="1MB")
+    assert {phase.name for phase in schedule.phases} == {"transfer"}
+    assert len(schedule.phases) == 12
+
+
+def test_by_dr_no_two_share_a_link_and_each_takes_the_time_that_it_takes_alone() -> None:
+    for to in ("next-rank", "shuffled"):
+        schedule = built(3, to=to, duration="2s", stripes=2)
+        ports = port_bytes(schedule, "dr")
+        size = schedule.phases[0].data_bytes
+        assert {size} == {int(n) for side in (ports.rail_in, ports.rail_out, ports.hb_in, ports.hb_out) for n in side}
+        assert predict_schedule(schedule, RATES, FABRIC) == {"transfer": pytest.approx(2, rel=1e-6)}
+        assert pace(schedule, RATES, "dr") == pytest.approx(2, rel=1e-6)
+
+
+def test_rounds_take_their_sum() -> None:
+    schedule = built(duration="500ms", rounds=4)
+    times = predict_schedule(schedule, RATES, FABRIC)
+    assert [times["transfer"], times[WHOLE]] == pytest.approx([0.5, 2])
+    assert pace(schedule, RATES, "dr") == pytest.approx(2, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"ranks": [1]}, "workload.ranks: [1] must have 2 or more"),
+        ({"ranks": [0, 1, 0]}, "workload.ranks: [0, 1, 0] must name each once"),
+        ({"domains": []}, "workload.domains: [] must have 1 or more"),
+        ({"domains": [0, -1]}, "workload.domains.1: -1 must be 0 or more"),
+        ({"domains": [0, 3]}, "workload.domains.1: 3 must be 2 or less on this fabric"),
+        ({"ranks": [4, 0]}, "workload.ranks.0: 4 must be 3 or less on this fabric"),
+        ({"stripes": 65}, "workload.stripes: 65 must be 64 or less"),
+        ({"bytes": "1MB", "duration": "1s"}, "workload.duration: '1s' can't be given together with bytes: one follows "
+         "from the other"),
+    ],
+)  # fmt: skip
+def test_wrong_values_are_named_in_one_line(keys: dict[str, Any], message: str) -> None:
+    with pytest.raises(BadInput) as caught:
+        built(**keys)
+    assert str(caught.value) == message
