@@ -1,0 +1,192 @@
+"""Background load: what may be asked for, which flows that makes, and when their frames are due."""
+
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from tests.unit.stand_ins import plan_of
+from topologies.addresses import Gpu
+from topologies.errors import BadInput
+from topologies.spec import FabricSpec
+from topologies.strict import parse_yaml, problems
+from workloads.background.flows import flows_of
+from workloads.background.pacer import LATE_S, Pacer
+from workloads.background.spec import BackgroundSpec, check_background
+from workloads.background.wave import Wave
+
+TICK = 1 / 64  # exact in binary, so that edges are where they are meant to be
+ticks = st.integers(1, 400).map(lambda n: n * TICK)
+
+
+def spec(**keys: Any) -> BackgroundSpec:
+    return BackgroundSpec.model_validate(keys)
+
+
+@st.composite
+def waves(draw: st.DrawFn) -> Wave:
+    first = draw(st.integers(0, 400)) * TICK
+    lasts = draw(st.none() | ticks)
+    return Wave(first, lasts, draw(st.none() | ticks.map(lambda more: lasts + more)) if lasts else None)
+
+
+def test_it_is_read_as_people_write_it_and_written_back() -> None:
+    told = spec(**parse_yaml("{rails: [0, 1], load: 0.9, first: 500ms, lasts: 2s, every: 8s}"))  # type: ignore[arg-type]
+    assert (told.rails, told.load, told.wave) == ((0, 1), 0.9, Wave(0.5, 2, 8))
+    assert spec(spine=True, load=0.5, first="0s").wave == Wave(0, None, None)
+    assert BackgroundSpec.model_validate(told.model_dump(mode="json")) == told
+
+
+@pytest.mark.parametrize(
+    ("keys", "line"),
+    [
+        ({"load": 0.5}, "rails: [] must name a rail, if neither domains nor spine is given"),
+        ({"rails": [0], "load": 0.96}, "load: 0.96 must be 0.95 or less"),
+        ({"rails": [0], "load": 0}, "load: 0 must be above 0.0"),
+        ({"rails": [0]}, "load: nothing given, but this key is needed"),
+        ({"rails": [1, 1], "load": 0.5}, "rails: [1, 1] must name each only once"),
+        ({"rails": [-1], "load": 0.5}, "rails.0: -1 must be 0 or more"),
+        ({"rails": [0], "load": 0.5, "every": "2s"}, "every: '2s' is only for what ends: give lasts too"),
+        ({"rails": [0], "load": 0.5, "lasts": "2s", "every": "2s"}, "every: '2s' must be above lasts, 2s"),
+    ],
+)
+def test_what_is_wrong_in_itself_is_told(keys: dict[str, Any], line: str) -> None:
+    with pytest.raises(ValidationError) as caught:
+        spec(**keys)
+    assert problems(caught.value) == [line]
+
+
+@pytest.mark.parametrize(
+    ("kind", "specs", "line"),
+    [
+        ("rail-only", [{"rails": [0]}, {"rails": [1, 4]}], "b.1.rails.1: 4 must be below 4: the fabric has no more"),
+        ("rail-only", [{"domains": [2]}], "b.0.domains.0: 2 must be below 2: the fabric has no more"),
+        ("single-switch", [{"spine": True}], "b.0.spine: True is not for kind single-switch, which has no spines"),
+    ],
+)
+def test_what_the_fabric_has_not_got_is_told(kind: Any, specs: list[dict[str, Any]], line: str) -> None:
+    with pytest.raises(BadInput) as caught:
+        check_background([spec(load=0.2, **keys) for keys in specs], FabricSpec(kind=kind, domains=2), "b")
+    assert str(caught.value) == line
+
+
+ON_2_OF_8 = {"lasts": "2s", "every": "8s"}
+
+
+@pytest.mark.parametrize(
+    ("second", "sum_of"),
+    [
+        ({"rails": [0], "first": "1s", **ON_2_OF_8}, "rail 0"),
+        ({"rails": [0], "first": "2s", **ON_2_OF_8}, None),
+        ({"rails": [0], "first": "2s", "lasts": "1s", "every": "9s"}, "rail 0"),  # they meet in the seventh period
+        ({"rails": [1]}, None),
+        ({"domains": [0]}, None),
+        ({"spine": True}, "rail 0"),  # what crosses spines comes over the rails' links
+    ],
+)
+def test_a_link_that_several_load_at_a_time_is_told(second: dict[str, Any], sum_of: str | None) -> None:
+    specs = [spec(rails=[0], load=0.5, **ON_2_OF_8), spec(load=0.5, **second)]
+    fabric = FabricSpec(kind="rail-optimized")
+    if sum_of is None:
+        check_background(specs, fabric)
+    else:
+        with pytest.raises(BadInput, match=rf"background\.1\.load: 0\.5 adds up to 1 of {sum_of}"):
+            check_background(specs, fabric)
+
+
+@given(domains=st.integers(2, 5), rails=st.integers(2, 5), thin=st.sampled_from([1.0, 2.0, 3.0]), data=st.data())
+def test_every_link_of_what_is_hot_has_its_share_both_ways(
+    domains: int, rails: int, thin: float, data: st.DataObject
+) -> None:
+    plan = plan_of("rail-optimized", domains, rails, oversubscription=thin, spines=3)
+    hot_rails = data.draw(st.sets(st.integers(0, rails - 1)))
+    hot_domains = data.draw(st.sets(st.integers(0, domains - 1)))
+    asked = spec(rails=[*hot_rails], domains=[*hot_domains], spine=True, load=0.4)
+    out: dict[tuple[Gpu | int, str], float] = {}
+    into = dict(out)
+    for flow in flows_of(asked, plan):
+        ends: list[tuple[Gpu | int, Gpu | int, str]] = [(flow.src, flow.dst, flow.device)]
+        if flow.path == "spine":
+            ends.append((flow.src.rank, flow.dst.rank, "uplinks"))
+        for src, dst, side in ends:
+            out[src, side] = out.get((src, side), 0.0) + flow.bps
+            into[dst, side] = into.get((dst, side), 0.0) + flow.bps
+    expected: dict[tuple[Gpu | int, str], float] = {(g, "uplinks"): 0.4 * 3 * plan.uplink_bps for g in range(rails)}
+    for gpu in plan.gpus:
+        expected[gpu, "rail0"] = plan.rail_bps * (0.4 * (gpu.rank in hot_rails) + 0.4 / thin)
+        if gpu.domain in hot_domains:
+            expected[gpu, "hb0"] = 0.4 * plan.hb_bps
+    assert out == pytest.approx(expected, rel=1e-6)
+    assert into == pytest.approx(expected, rel=1e-6)
+
+
+def test_each_flow_stays_where_its_load_is() -> None:
+    flows = flows_of(spec(rails=[1], domains=[0], load=0.5), plan_of(domains=3, rails=2))
+    assert {(f.src.name, f.dst.name, f.device, f.path) for f in flows} == {
+        ("d0g1", "d1g1", "rail0", "r"),
+        ("d1g1", "d2g1", "rail0", "r"),
+        ("d2g1", "d0g1", "rail0", "r"),
+        ("d0g0", "d0g1", "hb0", "d"),
+        ("d0g1", "d0g0", "hb0", "d"),
+    }
+
+
+@given(wave=waves(), until=st.integers(0, 2000))
+def test_the_clock_of_a_wave_runs_while_it_is_on(wave: Wave, until: int) -> None:
+    ran = sum(wave.is_on(n * TICK) for n in range(until)) * TICK
+    assert wave.on_s(until * TICK) == pytest.approx(ran)
+
+
+@given(wave=waves(), on=st.integers(0, 2000).map(lambda n: (n + 0.5) * TICK))
+def test_moment_is_when_the_clock_shows_it(wave: Wave, on: float) -> None:
+    at = wave.moment(on)
+    if math.isinf(at):
+        assert not wave.every
+        assert wave.on_s(1e6) < on
+    else:
+        assert wave.on_s(at) == pytest.approx(on)
+        assert wave.is_on(at)
+
+
+def paced(wave: Wave, turns: list[float], phase: float = 0.5) -> tuple[Pacer, list[float]]:
+    """A flow of a frame a 10 ms, served at these times if something is due; the times at which frames were sent."""
+    pacer, sent = Pacer(wave, 0.01, phase), list[float]()
+    for now in turns:
+        if pacer.due_s() <= now:
+            owed = pacer.owed(now)
+            pacer.took(owed)
+            sent += [now] * owed
+    return pacer, sent
+
+
+@given(
+    wave=waves(),
+    pauses=st.lists(st.floats(0.001, 0.8 * LATE_S), min_size=1, max_size=200),
+    phase=st.floats(0.01, 0.99),
+)
+def test_frames_are_sent_at_their_rate_whatever_the_turns(wave: Wave, pauses: list[float], phase: float) -> None:
+    turns = [sum(pauses[: n + 1]) for n in range(len(pauses))]
+    pacer, _ = paced(wave, turns, phase)
+    assert abs(pacer.sent - pacer.asked(turns[-1])) <= 1  # rounding, at an edge
+    assert abs(pacer.sent * 0.01 - wave.on_s(turns[-1])) <= 0.011
+
+
+def test_a_wave_is_off_between_its_ends() -> None:
+    wave = Wave(0.2, 0.3, 0.6)
+    _, sent = paced(wave, [n / 500 for n in range(1000)])
+    assert all(wave.is_on(at - 1 / 500) or wave.is_on(at) for at in sent)
+    assert len(sent) == pytest.approx(0.9 / 0.01, abs=1)
+
+
+def test_what_is_late_is_given_up() -> None:
+    pacer, sent = paced(Wave(), [0.1, 1.0, 1.01])
+    assert sent == [0.1] * 5 + [1.0] * 5 + [1.01]
+    assert pacer.asked(1.01) == 101
+
+
+def test_what_ends_asks_for_nothing_more() -> None:
+    pacer, sent = paced(Wave(0, 0.1), [0.05, 0.1, 0.15])
+    assert (len(sent), pacer.due_s()) == (10, math.inf)

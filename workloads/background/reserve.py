@@ -1,0 +1,58 @@
+"""A share of each link on the background's way is its own, so that whoever meets it gets the rest and no more.
+
+In a plain queue, who has more waiting gets more: a TCP window of 36 KB beside 90% of UDP has half of the link at first,
+and comes down to a tenth over seconds. Here each port on the way has a second HTB class for the background, with its
+rate guaranteed; what it leaves, the first class borrows. So load is load at once, as if it had always been there, and
+max-min fair shares with background that doesn't yield are exactly what such a link gives.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+
+from topologies import namespaces
+from topologies.plan import End, Plan
+from topologies.shaping import htb_commands, shared_htb_commands
+from workloads.background.flows import BackgroundFlow
+
+PORT = 9  # discard
+
+
+def reserved_bps(plan: Plan, flows: Iterable[BackgroundFlow]) -> dict[End, float]:
+    """What the flows take of each port that they leave by, bit/s, if all of them are on."""
+    found: defaultdict[End, float] = defaultdict(float)
+    for flow in flows:
+        link_of = plan.hb_link if flow.device == "hb0" else plan.rail_link
+        found[link_of(flow.src).a] += flow.bps
+        found[link_of(flow.dst).b] += flow.bps
+        if flow.path == "spine":
+            for link in plan.uplinks:
+                ranks = {f"rail{flow.src.rank}": link.a, f"rail{flow.dst.rank}": link.b}
+                if link.a.node in ranks:
+                    found[ranks[link.a.node]] += flow.bps / plan.spec.spine_count
+    return dict(found)
+
+
+@contextmanager
+def reserved(plan: Plan, flows: Iterable[BackgroundFlow]) -> Iterator[None]:
+    """Give the flows their share of the links for as long as this is entered. Links should be idle at both ends of it."""
+    shares = reserved_bps(plan, flows)
+    _shape(plan, shares)
+    try:
+        yield
+    finally:
+        _shape(plan, dict.fromkeys(shares, 0.0))
+
+
+def _shape(plan: Plan, shares: Mapping[End, float]) -> None:
+    rates = {end: link.rate_bps for link in plan.links for end in (link.a, link.b)}
+    commands: defaultdict[str, str] = defaultdict(str)
+    for end, bps in shares.items():
+        commands[end.node] += f"qdisc del dev {end.interface} root\n"
+        if bps:
+            commands[end.node] += shared_htb_commands(end.interface, rates[end], round(bps), PORT, plan.spec.mtu)
+        else:
+            commands[end.node] += htb_commands(end.interface, rates[end], plan.spec.mtu)
+    for node, lines in commands.items():
+        with namespaces.inside(node):
+            namespaces.run(["tc", "-batch", "-"], lines)

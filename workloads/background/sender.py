@@ -1,0 +1,171 @@
+"""The process that sends background load: `python -m workloads.background.sender`, pickles in, pickles out.
+
+In: the BackgroundJob; then the start time in monotonic ns; then anything, to stop. Out: "ready"; "started"; and at
+last [(bytes asked, bytes sent)] by flow. Failures come out as a RuntimeError.
+
+No policy moves it. A socket bound to a device takes only routes over that device, and one with SO_DONTROUTE only those
+on the link itself, so routes that steer others, which lead over another device or by another GPU, are passed over.
+Where the base policy has no such route, the kernel takes the destination to be on the device's link, where it is.
+"""
+
+import gc
+import math
+import pickle
+import random
+import select
+import socket
+import struct
+import sys
+import time
+from heapq import heapify, heapreplace
+from typing import Final
+
+from topologies import namespaces
+from topologies.addresses import Gpu
+from topologies.limits import allow_open_files
+from topologies.shaping import ETHERNET
+from workloads.background.flows import BackgroundFlow
+from workloads.background.pacer import Pacer
+from workloads.background.run import BackgroundJob
+
+TURN_S: Final = 0.002
+JITTER: Final = 0.4  # of a turn, at most: turns must not fall in step with the kernel's tick
+SOCKETS: Final = 8  # a flow's: the kernel lets each have some 40 frames of 9000 bytes under way, and a hot link more
+PORT: Final = 9  # discard
+IP_UDP: Final = 20 + 8
+MAX_UDP: Final = 65_507
+UDP_SEGMENT: Final = 103  # <linux/udp.h>: the size into which the kernel cuts a long datagram
+UDP_GRO: Final = 104
+IP_PKTINFO: Final = 8  # <linux/in.h>, as the next one
+IP_TRANSPARENT: Final = 19
+GOLDEN: Final = (math.sqrt(5) - 1) / 2
+_PACKET_INFO: Final = struct.Struct("@i4s4s")  # struct in_pktinfo: interface, source, destination
+
+
+class _Source:
+    """A flow and its sockets."""
+
+    def __init__(self, number: int, flow: BackgroundFlow, mtu: int) -> None:
+        self.pacer = Pacer(flow.wave, (mtu + ETHERNET) * 8 / flow.bps, (number + 1) * GOLDEN % 1)
+        self._spread = flow.path == "spine"
+        self._size = mtu - IP_UDP
+        # userspace switches take no datagrams that are yet to be cut
+        self._batch = MAX_UDP // self._size if flow.device == "hb0" else 1
+        self._sockets = [self._open(flow) for _ in range(SOCKETS)]
+        self._payload = memoryview(bytes(self._size * self._batch))
+        self._random = random.Random(number)
+
+    def send(self, now_s: float) -> float:
+        """Send what is due; when to do it again: a turn later if the kernel takes no more now."""
+        owed = self.pacer.owed(now_s)
+        while owed:
+            frames = min(owed, self._batch)
+            if not self._put(frames):
+                return now_s + TURN_S
+            self.pacer.took(frames)
+            owed -= frames
+        return self.pacer.due_s()
+
+    def _put(self, frames: int) -> bool:
+        """By the first socket that has room."""
+        data = self._payload[: frames * self._size]
+        for _ in self._sockets:
+            try:
+                self._sockets[0].sendmsg([data], self._source())
+            except OSError:  # no room, or no link
+                self._sockets.append(self._sockets.pop(0))
+            else:
+                return True
+        return False
+
+    def _source(self) -> list[tuple[int, int, bytes]]:
+        """Across spines another source (in 10.0.0.0/8, which nobody has) for each frame.
+
+        A rail switch's group hashes addresses and not UDP ports, so this is what spreads frames over its uplinks.
+        """
+        if not self._spread:
+            return []
+        address = bytes((10, *self._random.randbytes(3)))
+        return [(socket.IPPROTO_IP, IP_PKTINFO, _PACKET_INFO.pack(0, address, bytes(4)))]
+
+    def _open(self, flow: BackgroundFlow) -> socket.socket:
+        with namespaces.inside(flow.src.name):
+            sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, flow.device.encode())
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_DONTROUTE, 1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 30)  # as much as there is
+        if self._spread:
+            sock.setsockopt(socket.IPPROTO_IP, IP_TRANSPARENT, 1)
+        if self._batch > 1:
+            sock.setsockopt(socket.IPPROTO_UDP, UDP_SEGMENT, self._size)
+        sock.bind((flow.src.ip, 0))
+        sock.connect((flow.dst.ip, PORT))
+        sock.setblocking(False)
+        return sock
+
+
+def open_sink(gpu: Gpu) -> socket.socket:
+    """Where load ends: a socket that nobody reads, so that no ICMP error goes back and no interface counts a drop."""
+    with namespaces.inside(gpu.name):
+        sink = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    sink.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 0)
+    sink.setsockopt(socket.IPPROTO_UDP, UDP_GRO, 1)  # or the kernel would cut what it is about to throw away
+    sink.bind((gpu.ip, PORT))
+    return sink
+
+
+class _Loop:
+    """Turns of two milliseconds while something is on, and sleep while nothing is."""
+
+    def __init__(self, job: BackgroundJob) -> None:
+        self._frame_bytes = job.mtu + ETHERNET
+        self._sinks = [open_sink(gpu) for gpu in sorted({flow.dst for flow in job.flows})]
+        self._sources = [_Source(n, flow, job.mtu) for n, flow in enumerate(job.flows)]
+
+    def run(self, start_ns: int) -> list[tuple[int, int]]:
+        """Send until something comes in on stdin."""
+        due = [(source.pacer.due_s(), n) for n, source in enumerate(self._sources)]
+        heapify(due)
+        while True:
+            now = (time.monotonic_ns() - start_ns) / 1e9
+            while due and due[0][0] <= now:
+                number = due[0][1]
+                heapreplace(due, (self._sources[number].send(now), number))
+            wake = max(now + TURN_S * random.uniform(1 - JITTER, 1 + JITTER), due[0][0] if due else math.inf)
+            pause = wake - (time.monotonic_ns() - start_ns) / 1e9
+            if select.select([sys.stdin], [], [], max(0.0, pause) if pause < math.inf else None)[0]:
+                return self._counts((time.monotonic_ns() - start_ns) / 1e9)
+
+    def _counts(self, at_s: float) -> list[tuple[int, int]]:
+        pacers = [source.pacer for source in self._sources]
+        return [(pacer.asked(at_s) * self._frame_bytes, pacer.sent * self._frame_bytes) for pacer in pacers]
+
+
+def _say(what: object) -> None:
+    pickle.dump(what, sys.stdout.buffer)
+    sys.stdout.buffer.flush()
+
+
+def main() -> None:
+    """Serve one job. Without a word more on stdin, whoever started this has died."""
+    job: BackgroundJob = pickle.load(sys.stdin.buffer)
+    allow_open_files()
+    try:
+        loop = _Loop(job)
+    except OSError as error:
+        _say(RuntimeError(f"sockets can't be opened: {error}"))
+        return
+    _say("ready")
+    try:
+        start_ns: int = pickle.load(sys.stdin.buffer)
+        _say("started")  # what comes now isn't in the buffer yet, so that select sees it
+        gc.disable()
+        counts = loop.run(start_ns)
+        pickle.load(sys.stdin.buffer)
+    except EOFError:
+        return
+    _say(counts)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,111 @@
+"""Background load as an experiment's YAML has it, and whether a fabric can bear it.
+
+{rails: [0, 1], load: 0.9}
+{domains: [2], load: 0.5, first: 1s, lasts: 2s, every: 8s}
+{spine: true, load: 0.7}
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Annotated, Final, Literal
+
+from pydantic import Field, ValidationInfo, field_validator, model_validator
+
+from topologies.errors import BadInput
+from topologies.spec import FabricSpec
+from topologies.strict import Strict, wrong
+from topologies.units import Time, format_time
+from workloads.background.wave import Wave
+
+MAX_LOAD: Final = 0.95
+"""What is left of a link must let others through, and a queue must drain again: beside a share L that doesn't yield, a
+window of W bytes makes a queue of W / (1 - L), which grows without end towards 1.
+"""
+_PERIODS: Final = 1000  # of each wave, within which loads that meet are found
+AtMostAnHour = Annotated[Time, Field(le=3600)]
+Numbers = Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(strict=False)]
+
+
+class BackgroundSpec(Strict):
+    """`load` is a share of the rate of every link, in both directions, with headers: of these rails' links to their
+    GPUs, of the links of these HB domains, of all uplinks.
+
+    It is on for `lasts` from `first` on (after the background's start), and again `every` so often.
+    """
+
+    rails: Numbers = ()
+    domains: Numbers = ()
+    spine: bool = False
+    load: Annotated[float, Field(gt=0, le=MAX_LOAD)]
+    first: AtMostAnHour | Literal["0s"] = "0s"
+    lasts: AtMostAnHour | None = None
+    every: AtMostAnHour | None = None
+
+    @field_validator("rails", "domains")
+    @classmethod
+    def _each_once(cls, numbers: tuple[int, ...]) -> tuple[int, ...]:
+        if len(set(numbers)) < len(numbers):
+            raise ValueError("must name each only once")
+        return numbers
+
+    @field_validator("every")
+    @classmethod
+    def _is_longer_than_it_lasts(cls, every: float | None, info: ValidationInfo) -> float | None:
+        lasts = info.data.get("lasts")
+        if every is not None and "lasts" in info.data:
+            if lasts is None:
+                raise ValueError("is only for what ends: give lasts too")
+            if every <= lasts:
+                raise ValueError(f"must be above lasts, {format_time(lasts)}")
+        return every
+
+    @model_validator(mode="after")
+    def _loads_something(self) -> "BackgroundSpec":
+        if not (self.rails or self.domains or self.spine):
+            raise wrong("rails", list(self.rails), "must name a rail, if neither domains nor spine is given")
+        return self
+
+    @property
+    def wave(self) -> Wave:
+        return Wave(0.0 if self.first == "0s" else self.first, self.lasts, self.every)
+
+    def shares(self, fabric: FabricSpec) -> dict[str, float]:
+        """What it takes, while on, of each element's links. What crosses uplinks comes over rails' links too."""
+        found = {f"rail {g}": self.load for g in self.rails} | {f"domain {d}": self.load for d in self.domains}
+        if self.spine:
+            found["the spine layer"] = self.load
+            for g in range(fabric.rails):
+                found[f"rail {g}"] = found.get(f"rail {g}", 0.0) + self.load / (fabric.oversubscription or 1.0)
+        return found
+
+
+def check_background(specs: Sequence[BackgroundSpec], fabric: FabricSpec, field: str = "background") -> None:
+    """Refuse what the fabric hasn't got, and more than MAX_LOAD of a link at any time.
+
+    BadInput names the field below `field`, where the specs stand.
+    """
+    for i, spec in enumerate(specs):
+        for name, numbers, count in (("rails", spec.rails, fabric.rails), ("domains", spec.domains, fabric.domains)):
+            for j, number in enumerate(numbers):
+                if number >= count:
+                    raise BadInput(f"{field}.{i}.{name}.{j}", number, f"must be below {count}: the fabric has no more")
+        if spec.spine and not fabric.spine_count:
+            raise BadInput(f"{field}.{i}.spine", spec.spine, f"is not for kind {fabric.kind}, which has no spines")
+    for moment in sorted({start for spec in specs for start in _starts(spec.wave)}):
+        _check_sums(specs, fabric, field, moment)
+
+
+def _starts(wave: Wave) -> Iterator[float]:
+    """When it goes on, and only then can a sum grow."""
+    for n in range(_PERIODS if wave.every else 1):
+        yield wave.first + n * (wave.every or 0.0)
+
+
+def _check_sums(specs: Sequence[BackgroundSpec], fabric: FabricSpec, field: str, moment: float) -> None:
+    sums: dict[str, float] = {}
+    for i, spec in enumerate(specs):
+        if spec.wave.is_on(moment):
+            for element, share in spec.shares(fabric).items():
+                sums[element] = sums.get(element, 0.0) + share
+                if sums[element] > MAX_LOAD + 1e-9:
+                    others = f"adds up to {sums[element]:.4g} of {element} with the spine's or what is before it"
+                    raise BadInput(f"{field}.{i}.load", spec.load, f"{others}: {MAX_LOAD} at most")
