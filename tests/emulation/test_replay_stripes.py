@@ -1,0 +1,54 @@
+"""A pair's transfers in stripes: over connections of their own, complete, and no slower together than in one piece."""
+
+from itertools import pairwise
+
+import pytest
+
+from tests.emulation.fabrics import RAIL_BPS, Fabric, build
+from topologies.addresses import Gpu
+from workloads.matrix import traffic_matrix
+from workloads.replay.job import fitting
+from workloads.replay.run import PORT, Replay, replay
+from workloads.transfers import transfers_schedule
+
+pytestmark = pytest.mark.capsule
+
+SIZE = 8_000_000  # 0.65 s of a rail
+SOURCE, DESTINATION = Gpu(0, 0), Gpu(1, 1)
+PAIR = (0, 3)
+
+
+def callers(fabric: Fabric) -> frozenset[str]:
+    """Addresses and ports of those who are connected to the destination's replay."""
+    lines = fabric.in_node(DESTINATION.name, "ss", "-Htn", "state", "established", f"( sport = :{PORT} )").splitlines()
+    return frozenset(line.split()[3] for line in lines)
+
+
+def play(fabric: Fabric, stripes: int, rounds: int = 1) -> tuple[Replay, frozenset[str]]:
+    """(what happened, everyone who was connected to the destination meanwhile)."""
+    schedule = transfers_schedule(2, 2, [PAIR], SIZE // rounds, stripes, rounds)
+    plan, seen = fabric.net.plan, set[str]()
+    windows = fitting(plan.hb_bps, RAIL_BPS, plan.spec.mtu)
+    done = replay(schedule, windows, 1, 30.0, lambda delivered: seen.update(callers(fabric)))
+    assert (done.broken, done.corrupt) == ((), ())
+    assert done.delivered_matrix == schedule.matrix
+    assert int(traffic_matrix(schedule)[PAIR]) == SIZE
+    return done, frozenset(seen)
+
+
+def test_stripes_take_connections_of_their_own_and_as_long_as_one() -> None:
+    fabric = build("rail-only", 2, 2)
+    whole, alone = play(fabric, stripes=1)
+    striped, several = play(fabric, stripes=4)
+    assert (len(alone), len(several)) == (1, 4)
+    assert {caller.rsplit(":", 1)[0] for caller in several} == {SOURCE.ip}
+    assert whole.seconds / 1.3 < striped.seconds < 1.3 * whole.seconds
+
+
+def test_a_round_begins_when_the_last_one_has_arrived() -> None:
+    fabric = build("rail-only", 2, 2)
+    done, several = play(fabric, stripes=2, rounds=4)
+    assert len(several) == 2, "the same connections for every round"
+    runs = [[n for n, t in done.schedule.transfers if t.phase == phase] for phase in range(len(done.schedule.phases))]
+    for before, after in pairwise(runs):
+        assert max(done.spans[n][1] for n in before) < min(done.spans[n][0] for n in after)
