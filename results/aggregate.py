@@ -7,6 +7,7 @@ from math import inf, isclose
 from statistics import median
 
 from results.records import FabricRun, Flow, Measurement, Recovery, Run
+from results.stretches import is_steered
 
 TIME_METRICS = ("iteration_time", "completion_time")
 SAME_SHAPE = "projected_same_shape"
@@ -150,12 +151,18 @@ def times(rows: Sequence[Row]) -> tuple[Row, ...]:
 
 
 def pairs(run: Run) -> tuple[tuple[FabricRun, FabricRun], ...]:
-    """(rail-only, rail-optimized) fabrics that are alike in everything else, so that their times may be compared."""
+    """(rail-only, rail-optimized) fabrics that are alike in everything else, so that their times may be compared.
+
+    Where policies steer, under the same one: else the two would differ by more than the fabric.
+    """
+    steered = is_steered(run)
     return tuple(
         (a, b)
         for a in run.fabrics
         for b in run.fabrics
-        if (a.kind, b.kind) == ("rail-only", "rail-optimized") and _size(a) == _size(b)
+        if (a.kind, b.kind) == ("rail-only", "rail-optimized")
+        and _size(a) == _size(b)
+        and (not steered or a.policy == b.policy)
     )
 
 

@@ -7,6 +7,8 @@ from results.aggregate import kinds_of
 from results.fidelity import Judgement
 from results.format import size
 from results.records import Run
+from results.steering import most_crowded
+from results.stretches import dwell_s, stretches
 
 DENSE = frozenset({"TP", "PP", "DP"})
 
@@ -22,7 +24,7 @@ class Check:
 
 def checks(run: Run, judgement: Judgement) -> tuple[Check, ...]:
     """Those checks for which the run has records."""
-    return (*_fidelity(judgement), *_bytes(run), *_dense(run), *_recovered(run), *_connections(run))
+    return (*_fidelity(judgement), *_bytes(run), *_dense(run), *_recovered(run), *_connections(run), *_dwell(run))
 
 
 def _fidelity(judgement: Judgement) -> Iterator[Check]:
@@ -64,3 +66,13 @@ def _connections(run: Run) -> Iterator[Check]:
     if rows:
         lost = sum(r.connections_lost for r in rows)
         yield Check("a link down breaks no TCP connection", lost == 0, f"{lost} lost over {len(rows)} faults")
+
+
+def _dwell(run: Run) -> Iterator[Check]:
+    """Damping's promise: in any time t a pair changes its paths at most 1 + t / dwell times."""
+    dwell, told = dwell_s(run), stretches(run)
+    worst = most_crowded(told, dwell) if dwell else None
+    if worst:
+        where = f"{worst.stretch.label}, {worst.stretch.workload}, repeat {worst.stretch.repeat}"
+        detail = f"{worst.changes} of {worst.allowed} by {' to '.join(worst.pair)}, which came nearest to it ({where})"
+        yield Check("route changes stay under the dwell limit", worst.changes <= worst.allowed, detail)

@@ -11,6 +11,7 @@ from typing import Final
 
 from results.format import digits, percent, rate, size
 from results.records import ByteCheck, LinkCheck, Load, Run, Verdict
+from results.stretches import base_labels, is_steered
 
 _ORDER: Final[tuple[Verdict, ...]] = ("ok", "degraded", "invalid")
 
@@ -120,6 +121,7 @@ class Judgement:
 def judge(run: Run) -> Judgement:
     """The worst of all findings; a run with no evidence at all is invalid, one with gaps in it at best degraded."""
     faulted = {(x.fabric, x.workload, x.repeat) for x in run.loads if x.transfers_faulted}
+    steered = is_steered(run)
     findings = (
         *_links(run.links),
         *(f for load in run.loads for f in _load(load)),
@@ -127,7 +129,7 @@ def judge(run: Run) -> Judgement:
             f
             for check in run.bytes
             if (check.fabric, check.workload, check.repeat) not in faulted
-            for f in _bytes(check)
+            for f in _bytes(check, counted=not steered or check.rail_expected_bytes > 0)
         ),
     )
     gaps = tuple(_gaps(run))
@@ -174,11 +176,14 @@ def _load(load: Load) -> Iterator[Finding]:
     yield Finding(*where, DROPS, dropped, text)
 
 
-def _bytes(check: ByteCheck) -> Iterator[Finding]:
+def _bytes(check: ByteCheck, counted: bool) -> Iterator[Finding]:
+    """`counted`: whether it is known what the rail ports should have counted."""
     where = (check.fabric, check.workload, check.repeat)
     wrong = abs(check.delivered_bytes - check.asked_bytes)
     text = f"{size(check.delivered_bytes)} delivered of {size(check.asked_bytes)}, {check.pairs_wrong} GPU pairs differ"
     yield Finding(*where, BYTES, float(max(wrong, check.pairs_wrong)), text)
+    if not counted:
+        return
     # a workload that stays in its HB domains expects nothing on the rails: set what is there against what was sent
     base = check.rail_expected_bytes or check.asked_bytes or 1
     off = abs(check.rail_port_bytes - check.rail_expected_bytes) / base
@@ -193,10 +198,10 @@ def _gaps(run: Run) -> Iterator[str]:
     """What should have been recorded and wasn't: a verdict can't be better than its evidence."""
     if run.interrupted:
         yield "interrupted: only what was measured until then is here"
-    calibrated = {link.fabric for link in run.links}
-    for fabric in run.fabrics:
-        if fabric.label not in calibrated:
-            yield f"{fabric.label}: its links were not calibrated"
+    calibrated, bases = {link.fabric for link in run.links}, base_labels(run)
+    missing = [f.label for f in run.fabrics if calibrated.isdisjoint((f.label, bases[f.label]))]
+    for label in dict.fromkeys(bases[label] for label in missing):
+        yield f"{label}: its links were not calibrated"
     watched = {(x.fabric, x.workload, x.repeat) for x in run.loads}
     for check in run.bytes:
         if (check.fabric, check.workload, check.repeat) not in watched:
@@ -204,17 +209,20 @@ def _gaps(run: Run) -> Iterator[str]:
 
 
 def _stretches(run: Run, findings: tuple[Finding, ...]) -> dict[tuple[str, str, int], Verdict]:
-    """Every stretch with load or byte records: its own findings, and those of its fabric's links."""
+    """Every stretch with load or byte records: its own findings, and those of its fabric's links.
+
+    A fabric that policies steer one after the other is calibrated once, under its own name.
+    """
+    bases = base_labels(run)
     keys = dict.fromkeys([(x.fabric, x.workload, x.repeat) for x in run.loads])
     keys |= dict.fromkeys([(c.fabric, c.workload, c.repeat) for c in run.bytes])
-    return {
-        key: _worst(f.verdict for f in findings if f.fabric == key[0] and f.workload in ("", key[1]) and _same(f, key))
-        for key in keys
-    }
+    return {key: _worst(f.verdict for f in findings if _is_about(f, key, bases.get(key[0], key[0]))) for key in keys}
 
 
-def _same(finding: Finding, key: tuple[str, str, int]) -> bool:
-    return not finding.workload or finding.repeat == key[2]
+def _is_about(finding: Finding, key: tuple[str, str, int], base: str) -> bool:
+    if not finding.workload:
+        return finding.fabric in (key[0], base)
+    return (finding.fabric, finding.workload, finding.repeat) == key
 
 
 def _reasons(findings: tuple[Finding, ...]) -> tuple[str, ...]:

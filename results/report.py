@@ -9,7 +9,16 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from results import format as fmt
-from results import plot_fabric, plot_recovery, plot_sweep, plot_times, plot_traffic, report_tables, scale_tables
+from results import (
+    plot_fabric,
+    plot_recovery,
+    plot_sweep,
+    plot_times,
+    plot_traffic,
+    report_steering,
+    report_tables,
+    scale_tables,
+)
 from results.aggregate import (
     RecoveryRow,
     Row,
@@ -27,6 +36,7 @@ from results.checks import checks
 from results.fidelity import Judgement, judge
 from results.plots import Plot
 from results.records import Flow, Run
+from results.stretches import is_steered, policies_of
 
 _FOLDER: Final = Path(__file__).parent
 _PAIRS_DRAWN: Final = 1024  # GPUs: beyond, a heatmap's cells are smaller than a screen's
@@ -68,6 +78,8 @@ def render(run: Run) -> str:
 def _context(run: Run) -> dict[str, Any]:
     judgement, rows = judge(run), rows_of(run)
     fabrics, slow, timed = list(labels(run).values()), slowdowns(run, rows), times(rows)
+    built, steered = report_steering.fabrics_once(run), is_steered(run)
+    beside = () if steered else timed  # fabrics side by side: policies are below each other, with figures of their own
     return {
         "run": run,
         "title": run.spec.get("title") or run.name,
@@ -75,16 +87,17 @@ def _context(run: Run) -> dict[str, Any]:
         "facts": _facts(run),
         "judgement": judgement,
         "checks": checks(run, judgement),
-        "headline": report_tables.times_table(report_tables.headline_rows(timed), fabrics, slow) if timed else None,
-        "said": [_said(s) for s in slow if s.is_all_to_all],
+        "headline": report_tables.times_table(report_tables.headline_rows(beside), fabrics, slow) if beside else None,
+        "said": [_said(s) for s in slow if s.is_all_to_all and not steered],
+        **report_steering.parts(run, timed),
         "slowdowns": report_tables.slowdowns_table(slow) if len(pairs(run)) > 1 else None,
-        "fabrics": [(f.label, plot_fabric.draw(f)) for f in run.fabrics],
-        "small_fabrics": all(plot_fabric.is_small(f) for f in run.fabrics),
-        "fabrics_table": report_tables.fabrics_table(run.fabrics),
+        "fabrics": [(f.label, plot_fabric.draw(f)) for f in built],
+        "small_fabrics": all(plot_fabric.is_small(f) for f in built),
+        "fabrics_table": report_tables.fabrics_table(built),
         "volumes": _volumes(run),
-        "workloads": _workloads(run, timed, fabrics, slow),
+        "workloads": _workloads(run, beside, fabrics, slow),
         "sweeps": _sweeps(run, timed),
-        "ratios": plot_times.ratios(timed, fabrics),
+        "ratios": plot_times.ratios(beside, fabrics),
         "others": report_tables.others_table(rows),
         "bytes": report_tables.bytes_table(run),
         "failures": _failures(run, recovery_rows(run)),
@@ -120,7 +133,8 @@ def _facts(run: Run) -> list[tuple[str, str]]:
         ("took", fmt.seconds(run.duration_s)),
         ("seed", str(run.spec.get("seed", fmt.NOTHING))),
         ("repeats", str(run.spec.get("repeats", fmt.NOTHING))),
-        ("fabrics", str(len(run.fabrics))),
+        ("fabrics", str(len(report_steering.fabrics_once(run)))),
+        *((("policies", str(len(policies_of(run)))),) if is_steered(run) else ()),
         ("workloads", str(len(workloads))),
         ("faults", str(len(faults))),
     ]
@@ -168,8 +182,7 @@ def _workloads(run: Run, timed: Sequence[Row], fabrics: Sequence[str], slow: Seq
 def _sweeps(run: Run, timed: Sequence[Row]) -> list[Plot]:
     """Curves over what fabrics or workloads vary. Spec and records name them in the same order, as far as it came."""
     names = labels(run)
-    ran = [names[f.label, f.policy] for f in run.fabrics]
-    fabrics = list(zip(ran, run.spec.get("fabrics") or [], strict=False))
+    fabrics = report_steering.swept_fabrics(run, [names[f.label, f.policy] for f in run.fabrics])
     done = dict.fromkeys(row.workload for row in timed)
     workloads = list(zip(done, run.spec.get("workloads") or [], strict=False))
     spreads = {(f, row.workload, row.phase): s for row in timed for f, s in row.by_fabric.items()}
@@ -186,8 +199,8 @@ def _heatmaps(run: Run, workload: str, by_fabric: dict[str, list[Flow]]) -> list
             alike.setdefault(plot_traffic.matrix(flows, grids[fabric]).tobytes(), []).append(fabric)
     return [
         (
-            ", ".join(names),
-            plot_traffic.heatmap(by_fabric[names[0]], grids[names[0]], f"{workload} on {' and '.join(names)}"),
+            ", ".join(shown := report_steering.short_names(run, names)),
+            plot_traffic.heatmap(by_fabric[names[0]], grids[names[0]], f"{workload} on {' and '.join(shown)}"),
         )
         for names in alike.values()
     ]

@@ -23,6 +23,7 @@ from results.aggregate import (
 from results.fidelity import LIMITS, Judgement
 from results.plot_times import label
 from results.records import FabricRun, LinkCheck, Recovery, Run
+from results.stretches import is_steered
 
 _HEADLINE_KINDS: Final = frozenset({"EP", "collective"})
 _SLOW_COLUMNS: Final = ("measured", "formula", Markup("C<sub>S</sub>/C<sub>F</sub>"))
@@ -160,6 +161,8 @@ def _repeat(fabric: str, r: Recovery) -> tuple[str, ...]:
 
 
 def bytes_table(run: Run) -> Table:
+    """Where policies steer, nobody knows what the rails' ports should have counted."""
+    steered = is_steered(run)
     columns = (
         "fabric",
         "workload",
@@ -184,7 +187,7 @@ def bytes_table(run: Run) -> Table:
             ),
             *(
                 fmt.size(c.rail_port_bytes),
-                fmt.size(c.rail_expected_bytes),
+                fmt.NOTHING if steered and not c.rail_expected_bytes else fmt.size(c.rail_expected_bytes),
                 _off(c.rail_port_bytes, c.rail_expected_bytes),
             ),
             fmt.size(c.cross_rail_bytes),

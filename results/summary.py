@@ -1,12 +1,9 @@
 """The run in short: summary.json, and one screen in the terminal."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
-from rich import box
 from rich.console import Console
-from rich.measure import Measurement as RichMeasurement
 from rich.table import Table
 from rich.text import Text
 
@@ -26,14 +23,18 @@ from results.aggregate import (
 from results.checks import Check, checks
 from results.fidelity import judge
 from results.records import ByteCheck, Run
+from results.screen import Column, fitted
+from results.steering import policy_rows
+from results.steering_tables import screen_table
+from results.stretches import is_steered
 
 _COLOUR: Final = {"ok": "green", "degraded": "yellow", "invalid": "red"}
 _TIME_ROWS: Final = 10  # as many as leave room for the rest on a screen of 40 lines
 _BESIDE: Final = 2  # fabrics that the table of times sets side by side
 _SLOW_LINES: Final = 2
+_POLICY_ROWS: Final = 20
 _RECOVERY_ROWS: Final = 6
 _REASONS: Final = 3
-_UNBOUND: Final = 1000  # columns: no table is so wide
 _UNAFFECTED: Final = "– no one else's traffic passed through it"
 
 
@@ -60,6 +61,7 @@ def summarise(run: Run) -> dict[str, Any]:
             "fabrics": list(labels(run).values()),
             "times": [_time(row) for row in times(rows)],
             "slowdown": [_slowdown(s) for s in slowdowns(run, rows)],
+            "steering": [row.as_dict() for group in policy_rows(run).values() for row in group],
             "recovery": [_recovery(r) for r in recovery_rows(run)],
             "bytes": _bytes(run.bytes),
         },
@@ -124,14 +126,34 @@ def print_summary(run: Run, console: Console) -> None:
         console.print(Text(f"  {reason}"), no_wrap=True, overflow="ellipsis", highlight=False)
     if len(judgement.reasons) > _REASONS:
         console.print(f"  … and {len(judgement.reasons) - _REASONS} more", highlight=False)
-    if measured := times(rows):
-        console.print(_times_table(console, measured, list(labels(run).values()), slowdowns(run, rows)))
-    for slow in [s for s in slowdowns(run, rows) if s.is_all_to_all][:_SLOW_LINES]:
-        console.print(_slow_line(slow), highlight=False)
+    if is_steered(run):
+        _print_policies(run, console)
+    else:
+        _print_times(run, rows, console)
     if faults := recovery_rows(run):
         console.print(_recovery_table(console, faults))
     for check in checks(run, judgement):
         console.print(_check_line(check), no_wrap=True, overflow="ellipsis", highlight=False)
+
+
+def _print_times(run: Run, rows: Sequence[Row], console: Console) -> None:
+    slow = slowdowns(run, rows)
+    if measured := times(rows):
+        console.print(_times_table(console, measured, list(labels(run).values()), slow))
+    for one in [s for s in slow if s.is_all_to_all][:_SLOW_LINES]:
+        console.print(_slow_line(one), highlight=False)
+
+
+def _print_policies(run: Run, console: Console) -> None:
+    """A table for each fabric and workload, as many as there is room for; the formulas know nothing of background."""
+    left, places = _POLICY_ROWS, policy_rows(run)
+    for number, ((fabric, workload), rows) in enumerate(places.items()):
+        if left <= 0:
+            console.print(f"… {len(places) - number} more such tables in report.html", highlight=False)
+            return
+        title = f"{workload} on {fabric}, by policy (m/p: measured over predicted)"
+        console.print(screen_table(console, title, rows[:left], len(rows) - left))
+        left -= len(rows)
 
 
 def _slow_line(s: Slowdown) -> Text:
@@ -146,62 +168,19 @@ def _check_line(check: Check) -> Text:
     return Text.assemble(mark, check.name, (f": {check.detail}", "dim"))
 
 
-@dataclass(frozen=True, slots=True)
-class _Column:
-    """`drop`: 0 is always there; where the screen is too narrow, the columns of the highest number go first."""
-
-    name: str
-    cells: tuple[str, ...]
-    drop: int = 0
-    text: bool = False
-    style: str = ""
-
-
-def _fitted(console: Console, title: str, columns: Sequence[_Column], more: int, note: str = "") -> Table:
-    """The table with as many columns as the screen has room for, so that no cell is cut."""
-    notes = [note] if note else []
-    caption = "\n".join([*notes, f"… {more} more in report.html"] if more > 0 else notes)
-    table = _table(title, columns, caption)
-    worst = max(c.drop for c in columns)
-    if worst and RichMeasurement.get(console, console.options.update(width=_UNBOUND), table).maximum > console.width:
-        return _fitted(console, title, [c for c in columns if c.drop < worst], more, note)
-    return table
-
-
-def _table(title: str, columns: Sequence[_Column], caption: str) -> Table:
-    table = Table(
-        title=title,
-        caption=caption or None,
-        box=box.SIMPLE_HEAD,
-        title_justify="left",
-        caption_justify="left",
-        title_style="bold",
-        pad_edge=False,
-        padding=(0, 1),
-        collapse_padding=True,
-        show_edge=False,
-    )
-    for column in columns:
-        how: dict[str, Any] = {"overflow": "fold"} if column.text else {"justify": "right", "no_wrap": True}
-        table.add_column(column.name, style=column.style, vertical="bottom", **how)
-    for cells in zip(*(c.cells for c in columns), strict=True):
-        table.add_row(*cells)
-    return table
-
-
 def _times_table(console: Console, rows: Sequence[Row], fabrics: Sequence[str], slow: Sequence[Slowdown]) -> Table:
     if len(fabrics) > _BESIDE:
         return _tall_times_table(console, rows, fabrics)
     shown = _wholes_first(rows)[:_TIME_ROWS]
-    columns = [_Column("workload", tuple(f"{r.workload} {r.phase}".strip() for r in shown), text=True)]
+    columns = [Column("workload", tuple(f"{r.workload} {r.phase}".strip() for r in shown), text=True)]
     for fabric in fabrics:
         spreads = [r.by_fabric.get(fabric) for r in shown]
-        columns.append(_Column(fabric, tuple(fmt.seconds(s.median) if s else fmt.NOTHING for s in spreads)))
+        columns.append(Column(fabric, tuple(fmt.seconds(s.median) if s else fmt.NOTHING for s in spreads)))
         ratios = tuple(fmt.ratio(s.ratio) if s else fmt.NOTHING for s in spreads)
-        columns.append(_Column("m/p", ratios, drop=1, style="dim"))
+        columns.append(Column("m/p", ratios, drop=1, style="dim"))
     if len({(s.rail_only, s.rail_optimized) for s in slow}) == 1:
         columns += _slower([(r.workload, r.phase, r.metric) for r in shown], slow)
-    return _fitted(console, "Time (m/p: measured over predicted)", columns, len(rows) - len(shown))
+    return fitted(console, "Time (m/p: measured over predicted)", columns, len(rows) - len(shown))
 
 
 def _wholes_first(rows: Sequence[Row]) -> list[Row]:
@@ -216,22 +195,22 @@ def _tall_times_table(console: Console, rows: Sequence[Row], fabrics: Sequence[s
     shown = lines[:_TIME_ROWS]
     predicted = tuple(fmt.NOTHING if s.predicted is None else fmt.seconds(s.predicted) for _, _, s in shown)
     columns = [
-        _Column("workload", tuple(f"{r.workload} {r.phase}".strip() for r, _, _ in shown), text=True),
-        _Column("fabric", tuple(fabric for _, fabric, _ in shown), text=True),
-        _Column("measured", tuple(fmt.seconds(s.median) for _, _, s in shown)),
-        _Column("predicted", predicted),
-        _Column("m/p", tuple(fmt.ratio(s.ratio) for _, _, s in shown)),
+        Column("workload", tuple(f"{r.workload} {r.phase}".strip() for r, _, _ in shown), text=True),
+        Column("fabric", tuple(fabric for _, fabric, _ in shown), text=True),
+        Column("measured", tuple(fmt.seconds(s.median) for _, _, s in shown)),
+        Column("predicted", predicted),
+        Column("m/p", tuple(fmt.ratio(s.ratio) for _, _, s in shown)),
     ]
     more = sum(len(row.by_fabric) for row in rows) - len(shown)
-    return _fitted(console, "Time (m/p: measured over predicted)", columns, more)
+    return fitted(console, "Time (m/p: measured over predicted)", columns, more)
 
 
-def _slower(rows: Sequence[tuple[str, str, str]], slow: Sequence[Slowdown]) -> tuple[_Column, _Column]:
+def _slower(rows: Sequence[tuple[str, str, str]], slow: Sequence[Slowdown]) -> tuple[Column, Column]:
     known = {(s.workload, s.phase, s.metric): s for s in slow}
     found = [known.get(row) for row in rows]
     measured = tuple(fmt.change(s.measured) if s else fmt.NOTHING for s in found)
     formula = tuple(fmt.change(s.predicted) if s else fmt.NOTHING for s in found)
-    return _Column("difference", measured), _Column("formula", formula, drop=2, style="dim")
+    return Column("difference", measured), Column("formula", formula, drop=2, style="dim")
 
 
 def _recovery_table(console: Console, rows: Sequence[RecoveryRow]) -> Table:
@@ -243,17 +222,17 @@ def _recovery_table(console: Console, rows: Sequence[RecoveryRow]) -> Table:
     sides = [side for _, side in shown]
     on = [side.get("on") for side in sides]
     columns = [
-        _Column("fault", tuple(fault for (fault, _), _ in shown), text=True),
-        _Column("fabric", tuple(fabric for (_, fabric), _ in shown), text=True),
-        _Column("detected", tuple(_step(r, "detect_ms") for r in on), drop=2),
-        _Column("rerouted", tuple(_step(r, "reroute_ms") for r in on), drop=1),
-        _Column("1st\npacket", tuple(_step(r, "first_packet_ms") for r in on)),
-        _Column("goodput", tuple(_step(r, "goodput_ms") for r in on)),
-        _Column("conns\nlost", tuple(str(r.connections_lost) if r else fmt.NOTHING for r in on)),
-        _Column("reroute\noff", tuple(_step(side.get("off"), "goodput_ms") for side in sides)),
+        Column("fault", tuple(fault for (fault, _), _ in shown), text=True),
+        Column("fabric", tuple(fabric for (_, fabric), _ in shown), text=True),
+        Column("detected", tuple(_step(r, "detect_ms") for r in on), drop=2),
+        Column("rerouted", tuple(_step(r, "reroute_ms") for r in on), drop=1),
+        Column("1st\npacket", tuple(_step(r, "first_packet_ms") for r in on)),
+        Column("goodput", tuple(_step(r, "goodput_ms") for r in on)),
+        Column("conns\nlost", tuple(str(r.connections_lost) if r else fmt.NOTHING for r in on)),
+        Column("reroute\noff", tuple(_step(side.get("off"), "goodput_ms") for side in sides)),
     ]
     note = _UNAFFECTED if any(r.unaffected for side in sides for r in side.values()) else ""
-    return _fitted(console, "Recovery, median from the fault", columns, len(by_place) - len(shown), note)
+    return fitted(console, "Recovery, median from the fault", columns, len(by_place) - len(shown), note)
 
 
 def _step(row: RecoveryRow | None, step: str) -> str:

@@ -14,6 +14,7 @@ from results.aggregate import recovery_rows, rows_of, times
 from results.plot_traffic import Grid
 from results.records import FabricRun, Flow, Measurement, Run
 from tests.unit.results_sample import sample_run
+from tests.unit.steered_sample import steered_run
 
 
 @pytest.fixture(scope="module")
@@ -259,3 +260,61 @@ def test_times_without_a_prediction_have_bars_but_no_ratios() -> None:
     rows = times(rows_of(run))
     assert plot_times.ratios(rows, ["rail-only", "rail-optimized"]) is None
     assert "predicted" not in plot_times.completion(rows, ["rail-only", "rail-optimized"], "w").alt
+
+
+@pytest.fixture(scope="module")
+def steered() -> str:
+    return report.render(steered_run(2, 4, 2, kinds=("rail-only", "rail-optimized")))
+
+
+def test_a_steered_run_has_a_chart_a_fabric_and_the_first_repeats_over_time(steered: str) -> None:
+    for kind in ("rail-only", "rail-optimized"):
+        assert steered.count(f"Times of transfers on {kind} by policy") == 1
+        assert steered.count(f"Heatmap of transfers on {kind}") <= 1
+        assert steered.count(f"Drawing of the {kind} fabric") == 1
+    drawn = re.findall(r"Scores, choices and load over time of transfers on (\S+) under (\S+)\.", steered)
+    assert drawn == [("rail-only", p) for p in ("health", "health-drd", "health-spray", "health-best")]
+    assert "Not drawn: transfers on rail-optimized under health, health-drd" in steered
+    assert "Background: rails 0, 1: 90%" in steered
+    assert "Heatmap of transfers on rail-only and rail-optimized" in steered  # alike under every policy
+
+
+def test_a_steered_runs_page_is_sound_and_sets_no_policies_beside_each_other(steered: str) -> None:
+    for figure in re.findall(r"<svg .*?</svg>", steered, flags=re.DOTALL):
+        ElementTree.fromstring(figure)
+    tags = Tags()
+    tags.feed(steered)
+    assert [name for name, count in tags.ids.items() if count > 1] == []
+    assert "Over what is varied" not in steered
+    assert "Measured over predicted" not in steered
+    assert "nominal" not in re.sub(r'<section id="reading">.*', "", steered, flags=re.DOTALL)
+    assert "<td>health-drd</td>" in steered
+    assert '<section id="policies">' not in report.render(sample_run(2, 2, 1))
+
+
+def test_at_most_six_are_drawn_over_time_and_a_users_own_policy_is_among_them() -> None:
+    names = ("dr", "mine", *(f"health-{n}" for n in range(7)))
+    html = report.render(steered_run(2, 4, 1, names))
+    assert html.count("Scores, choices and load over time of") == 6
+    assert "over time of transfers on rail-only under mine." in html
+    assert "Not drawn: transfers on rail-only under health-5, health-6." in html
+
+
+def test_fabrics_that_steered_runs_vary_are_a_sweep_a_policy() -> None:
+    run = steered_run(2, 4, 1, ("dr", "health-drd"))
+    assert "Over what is varied" not in report.render(run)
+    whole = [m for m in run.measurements if not m.phase]
+    run.spec["fabrics"] = [{"kind": "rail-only", "domains": 2, "rails": k} for k in (2, 4, 8)]
+    run.fabrics = [replace(f, label=f"f{k} {f.policy}", rails=k) for k in (2, 4, 8) for f in run.fabrics]
+    run.measurements = [replace(m, fabric=f"f{k} {m.policy}", value=float(k)) for k in (2, 4, 8) for m in whole]
+    run.flows, run.choices, run.health, run.events = [], [], [], []
+    found = re.findall(r"(rail-only [a-z-]+): f2 \S+ 2\.000\xa0s", report.render(run).replace("f2 dr ", "f2 x "))
+    assert found
+
+
+def test_partial_steered_runs_have_a_page() -> None:
+    for parts in (("measurements", "goodput"), ("health", "events"), ("choices", "flows"), ("fabrics", "links")):
+        run = steered_run(2, 4, 1, ("dr", "health-drd", "oracle"))
+        for part in parts:
+            setattr(run, part, [])
+        assert "Fidelity:" in report.render(run)

@@ -1,0 +1,136 @@
+"""A plausible steered run, made from a seed: under each policy the same transfers, beside two rails that are busy."""
+
+import random
+from dataclasses import dataclass, field
+
+from results.records import ByteCheck, Choice, Event, FabricRun, Flow, HealthSample, LinkCheck, Load, Measurement, Run
+
+RAIL, HB = 100_000_000, 1_200_000_000
+POLICIES = ("dr", "rd", "ecmp", "random", "health", "health-drd", "health-spray", "health-best", "oracle")
+TIMES = dict(zip(POLICIES, (9.6, 9.4, 8.9, 5.2, 6.1, 4.1, 3.4, 1.06, 1.0), strict=True))
+SECOND, PERIOD, SETTLE = 10**9, 50_000_000, 10**9
+DWELL_S, BUSY = 0.2, 0.9
+PHASES = ("near", "far")
+
+
+@dataclass
+class Sample:
+    """Its size, its policies, the rails that are busy, and the clock."""
+
+    domains: int
+    rails: int
+    policies: tuple[str, ...]
+    dice: random.Random
+    run: Run
+    clock: int = 5 * SECOND
+    busy: tuple[int, ...] = field(default=(0, 1))
+
+    def pairs(self) -> list[tuple[str, str]]:
+        """Each GPU of even domains to the next rank of the next domain, and one to its own rail."""
+        far = [
+            (f"d{d}g{g}", f"d{d + 1}g{(g + 1) % self.rails}")
+            for d in range(0, self.domains - 1, 2)
+            for g in range(self.rails)
+        ]
+        return [*far, ("d0g0", "d1g0"), ("d0g0", "d0g1")]
+
+
+def steered_run(
+    domains: int = 2,
+    rails: int = 4,
+    repeats: int = 2,
+    policies: tuple[str, ...] = POLICIES,
+    kinds: tuple[str, ...] = ("rail-only",),
+    workloads: tuple[str, ...] = ("transfers",),
+) -> Run:
+    """The whole run. The same arguments give the same run."""
+    spec = {
+        "name": "hot-rail", "title": "A hot rail", "seed": 7, "repeats": repeats,
+        "fabrics": [{"kind": kind, "domains": domains, "rails": rails} for kind in kinds],
+        "workloads": [{"kind": name} for name in workloads],
+        "routing": {"policies": list(policies), "margin": 10, "dwell": "200ms", "delta": 10, "settle": "1s"},
+        "background": [{"rails": [0, 1], "load": BUSY}],
+    }  # fmt: skip
+    run = Run("hot-rail", spec, {"cores": 2}, "2026-11-21T01:00:00Z", duration_s=60.0)
+    s = Sample(domains, rails, policies, random.Random(7), run)
+    for kind in kinds:
+        run.links.append(LinkCheck(kind, "rail", "d0g0:rail0", RAIL, RAIL * 0.999))
+        for policy in policies:
+            run.fabrics.append(fabric(s, kind, policy))
+        for repeat in range(repeats):
+            for workload in workloads:
+                for policy in policies:
+                    add_stretch(s, kind, policy, workload, repeat)
+    return run
+
+
+def fabric(s: Sample, kind: str, policy: str) -> FabricRun:
+    spines = 2 if kind == "rail-optimized" else 0
+    size = (s.domains, s.rails, RAIL, HB, 9000, "a100", spines, RAIL if spines else 0)
+    return FabricRun(f"{kind} {policy}", policy, kind, *size, ("rail0",), "userspace", 0.6, 0.1)
+
+
+def add_stretch(s: Sample, kind: str, policy: str, workload: str, repeat: int) -> None:
+    """Background, a second later the transfers; those who go by scores leave the busy rails in between."""
+    label, begun = f"{kind} {policy}", s.clock
+    started, predicted = begun + SETTLE, TIMES.get(policy, 2.0) * (1 + 0.1 * repeat)
+    took = predicted * s.dice.uniform(1.0, 1.05)
+    ended, where = started + round(took * SECOND), (label, policy, workload, repeat)
+    what = {"fabric": label, "workload": workload, "repeat": repeat}
+    background = {"fabric": label, "rails": list(s.busy), "domains": [], "spine": False, "load": BUSY}
+    s.run.events += [
+        Event(begun + 2, "background", "on", background),
+        Event(started, "workload", "started", what),
+        Event(ended, "workload", "finished", what),
+    ]
+    scored = policy.startswith("health")
+    for at in range(begun, ended, PERIOD):
+        add_scores(s, where, at, begun, leaves=scored)
+    for src, dst in s.pairs()[:-1]:
+        add_choices(s, where, src, dst, begun)
+    if scored:
+        detail = {"fabric": label, "policy": policy, "repeat": repeat, "routes": 6, "sources": 3, "ms": 7.5 + repeat}
+        s.run.events += [Event(begun + 4 * PERIOD, "steering", "changed", detail)]
+        s.run.events += [Event(started + 2 * PERIOD, "steering", "changed", detail | {"ms": 12.5})]
+    add_measured(s, where, took, predicted, started)
+    s.run.events.append(Event(ended + 1, "background", "off", background))
+    s.clock = ended + SECOND // 10
+
+
+def add_scores(s: Sample, where: tuple[str, str, str, int], at: int, begun: int, leaves: bool) -> None:
+    for rail in range(s.rails):
+        warm = min(1.0, (at - begun) / (6 * PERIOD))
+        load = BUSY * warm if rail in s.busy else (0.6 if at > begun + SETTLE and leaves else 0.05)
+        load = min(1.0, load * s.dice.uniform(0.97, 1.0))
+        s.run.health.append(HealthSample(*where, at, "rail", rail, load, round(100 * (1 - load))))
+    for domain in range(s.domains):
+        load = 0.1 * s.dice.random() if at > begun + SETTLE else 0.0
+        s.run.health.append(HealthSample(*where, at, "domain", domain, load, round(100 * (1 - load))))
+
+
+def add_choices(s: Sample, where: tuple[str, str, str, int], src: str, dst: str, begun: int) -> None:
+    """Under any policy first the fabric's own path; then away from the busy rails, and once back and forth."""
+    own, to = int(src.partition("g")[2]), int(dst.partition("g")[2])
+    path = f"r by rail {own}" if own == to else f"dr by rail {to}"
+    s.run.choices.append(Choice(*where, begun + 1, src, dst, path))
+    if where[1].startswith("health") and to in s.busy:
+        other = f"drd by rail {s.rails - 1 - to}"
+        paths = f"{other} + drd by rail 2" if "spray" in where[1] else other
+        for after, what in ((4, paths), (26, path), (31, paths)):
+            s.run.choices.append(Choice(*where, begun + after * PERIOD + to, src, dst, what))
+
+
+def add_measured(s: Sample, where: tuple[str, str, str, int], took: float, predicted: float, started: int) -> None:
+    """The whole and its phases, each with what was sent."""
+    label, policy, workload, repeat = where
+    for part, phase in enumerate(("", *PHASES)):
+        share = part / len(PHASES) if phase else 1
+        row = ("completion_time", took * share, "s", predicted * share, repeat)
+        s.run.measurements.append(Measurement(label, policy, workload, phase, *row))
+    end = started + round(took * SECOND)
+    for number, (src, dst) in enumerate(s.pairs()):
+        phase = PHASES[number % 2]
+        s.run.flows.append(Flow(*where, phase, "collective", src, dst, 10**6, 10**6, started, end))
+    total = len(s.pairs()) * 10**6
+    s.run.bytes.append(ByteCheck(label, workload, repeat, total, total, 0, 9 * total, 0, 0))
+    s.run.loads.append(Load(label, workload, repeat, 0.5, 0.01, 1.0, 0, total // 8000, 0))

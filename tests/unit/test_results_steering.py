@@ -1,0 +1,255 @@
+"""What a steered run says of its policies: rows, checks, the screen, and what is left out because it isn't known."""
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from io import StringIO
+from math import inf
+from statistics import median
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+
+from results.aggregate import pairs
+from results.fidelity import judge
+from results.paths_chosen import chosen_over_time, paths_of
+from results.records import Choice, Event, Measurement, Run
+from results.steering import PolicyRow, most_crowded, policy_rows
+from results.stretches import Stretch, stretches
+from results.summary import print_summary, summarise
+from tests.unit.results_sample import sample_run
+from tests.unit.steered_sample import PERIOD, SECOND, SETTLE, steered_run
+
+POLICIES = ("dr", "health-drd", "oracle")
+LIMIT = "route changes stay under the dwell limit"
+
+
+def small(repeats: int = 1, policies: tuple[str, ...] = POLICIES, kinds: tuple[str, ...] = ("rail-only",)) -> Run:
+    return steered_run(2, 4, repeats, policies, kinds)
+
+
+def timed(run: Run, times: dict[str, list[float]]) -> Run:
+    """The same with these times (s), a repeat each, twice as long as predicted."""
+    run.measurements = [
+        Measurement(f"rail-only {policy}", policy, "transfers", "", "completion_time", value, "s", value / 2, repeat)
+        for policy, values in times.items()
+        for repeat, value in enumerate(values)
+    ]
+    return run
+
+
+def rows(run: Run) -> dict[str, PolicyRow]:
+    (found,) = policy_rows(run).values()
+    return {row.policy: row for row in found}
+
+
+def test_policies_are_compared_repeat_by_repeat_in_the_specs_order() -> None:
+    """Another repeat is other traffic: 10/2, 30/3 and 20/10 are 5, 10 and 2, whatever the medians' ratio is."""
+    run = timed(small(3), {"oracle": [2, 3, 5], "dr": [10, 30, 20], "health-drd": [2, 3, 10]})
+    found = rows(run)
+    assert list(found) == list(POLICIES)
+    row = found["health-drd"]
+    assert (row.median, row.over_dr, row.over_oracle, row.ratio) == (3, 5, 1, 2)
+    assert (found["dr"].over_dr, found["dr"].over_oracle, found["dr"].predicted) == (1, 5, 10)
+
+
+def test_a_policy_without_its_like_has_no_ratio() -> None:
+    row = rows(timed(small(), {"health-drd": [3.0]}))["health-drd"]
+    assert (row.over_dr, row.over_oracle) == (None, None)
+
+
+def test_route_changes_count_while_the_foreground_runs_and_reactions_always() -> None:
+    run = small(2)
+    row = rows(run)["health-drd"]
+    told = [s for s in stretches(run) if s.policy == "health-drd"]
+    assert row.changes_per_s == pytest.approx(12 / sum(s.foreground_s for s in told))  # 6 in each, of 12 in the stretch
+    assert (row.reaction_ms, row.worst_reaction_ms) == (median([7.5, 8.5, 12.5, 12.5]), 12.5)
+    assert rows(run)["dr"].changes_per_s == 0
+    assert rows(run)["dr"].reaction_ms is None
+
+
+def test_a_first_choice_that_is_the_fabrics_own_path_is_no_change() -> None:
+    found = {s.policy: s for s in stretches(small())}
+    assert set(found["dr"].changes().values()) == {0}
+    assert found["health-drd"].changes() == {
+        ("d0g0", "d1g1"): 3, ("d0g3", "d1g0"): 3, ("d0g0", "d1g0"): 3, ("d0g1", "d1g2"): 0, ("d0g2", "d1g3"): 0,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("fabric", "first"),
+    [({"policy": "rd"}, "rd by rail 0"), ({"kind": "rail-optimized"}, "spine"), ({"policy": "dr"}, "dr by rail 1")],
+)
+def test_until_its_first_choice_a_pair_goes_as_its_fabric_has_it(fabric: dict[str, str], first: str) -> None:
+    run = small()
+    run.spec["fabrics"] = [{"kind": "rail-only", **fabric}]
+    (stretch, *_) = stretches(run)
+    assert stretch.resting["d0g0", "d1g1"] == first
+    assert stretch.resting["d0g0", "d1g0"] == "r by rail 0"
+
+
+def test_every_stretch_has_its_own_events_wherever_the_fabric_ran_before() -> None:
+    for stretch in stretches(small(2)):
+        (on,) = (e for e in stretch.told if e.source == "background")  # its "off" comes after the last record
+        assert on.what == "on"
+        assert stretch.begin_ns <= on.monotonic_ns <= stretch.started_ns - SETTLE + PERIOD
+        assert stretch.finished_ns >= stretch.health[-1].monotonic_ns
+
+
+def flapping(gap_s: float, count: int) -> Stretch:
+    """One pair that changes every `gap_s`."""
+    run = small(policies=("health-drd",))
+    where = ("rail-only health-drd", "health-drd", "transfers", 0)
+    begun = run.health[0].monotonic_ns
+    run.choices = [
+        Choice(*where, begun + round(n * gap_s * SECOND), "d0g0", "d1g1", f"drd by rail {2 + n % 2}")
+        for n in range(count)
+    ]
+    (stretch,) = stretches(run)
+    return stretch
+
+
+@given(gap=st.floats(0.01, 0.5), count=st.integers(1, 9), dwell=st.floats(0.05, 0.4))
+def test_the_limit_is_one_and_one_more_a_dwell_time(gap: float, count: int, dwell: float) -> None:
+    stretch = flapping(gap, count)
+    worst = most_crowded([stretch], dwell)
+    assert worst is not None
+    assert (worst.pair, worst.changes) == (("d0g0", "d1g1"), count)
+    assert worst.allowed == 1 + int((stretch.end_ns - stretch.begin_ns) / 1e9 / dwell)
+    if gap >= dwell:
+        assert worst.changes <= worst.allowed
+
+
+def checked(run: Run) -> dict[str, bool]:
+    return {c["name"]: c["passed"] for c in summarise(run)["checks"]}
+
+
+def test_flapping_fails_the_run_and_names_the_pair() -> None:
+    run = small()
+    assert checked(run)[LIMIT] is True
+    last = run.choices[-1]
+    run.choices += [
+        replace(last, monotonic_ns=last.monotonic_ns - n, paths=f"drd by rail {n % 2}") for n in range(1, 60)
+    ]
+    assert checked(run)[LIMIT] is False
+    (said,) = (c["detail"] for c in summarise(run)["checks"] if c["name"] == LIMIT)
+    assert f"{last.src} to {last.dst}" in said
+    assert last.fabric in said
+
+
+@pytest.mark.parametrize("change", [{"dwell": "none"}, {"dwell": "0s"}])
+def test_without_a_dwell_time_there_is_no_limit(change: dict[str, str]) -> None:
+    run = small()
+    run.spec["routing"] |= change
+    assert LIMIT not in checked(run)
+    assert rows(run)["health-drd"].most is None
+
+
+def test_a_policy_that_is_slower_than_dr_is_a_finding_and_no_failure() -> None:
+    assert all(checked(timed(small(), {"dr": [1.0], "health-drd": [9.0], "oracle": [0.5]})).values())
+
+
+def test_rail_ports_are_held_against_nothing_where_it_is_not_known_what_they_should_count() -> None:
+    run = small()
+    assert judge(run).verdict == "ok"
+    run.bytes = [replace(c, rail_expected_bytes=c.rail_port_bytes // 2) for c in run.bytes]
+    assert judge(run).verdict == "invalid"
+    run.bytes = [replace(c, rail_expected_bytes=0) for c in run.bytes]
+    del run.spec["routing"]
+    run.links = [replace(run.links[0], fabric=f.label) for f in run.fabrics]
+    assert judge(run).verdict == "invalid"  # nobody steered: nothing was to be on the rails, and something was
+
+
+def test_links_that_are_calibrated_once_vouch_for_every_policy() -> None:
+    run = small()
+    run.links = [replace(link, measured_bps=link.expected_bps * 0.95) for link in run.links]
+    assert set(judge(run).stretches.values()) == {"degraded"}
+    run.links = []
+    assert judge(run).reasons == ("rail-only: its links were not calibrated",)
+
+
+def test_fabrics_are_compared_under_the_same_policy() -> None:
+    run = small(kinds=("rail-only", "rail-optimized"))
+    assert {(a.policy, b.policy) for a, b in pairs(run)} == {(p, p) for p in POLICIES}
+    assert len(summarise(run)["headline"]["slowdown"]) == len(POLICIES) * 3  # the whole, and two phases
+
+
+def test_the_summary_has_the_rows_as_plain_data() -> None:
+    headline = json.loads(json.dumps(summarise(small(2, kinds=("rail-only", "rail-optimized")))["headline"]))
+    assert [(r["fabric"], r["policy"]) for r in headline["steering"]] == [
+        (kind, policy) for kind in ("rail-only", "rail-optimized") for policy in POLICIES
+    ]
+    row = headline["steering"][1]
+    assert row["min"] <= row["median"] <= row["max"]
+    assert (row["repeats"], row["most_changes_of_a_pair"], row["workload"]) == (2, 3, "transfers")
+    assert summarise(sample_run(2, 2, 1))["headline"]["steering"] == []
+
+
+def screen(run: Run, width: int = 100) -> list[str]:
+    out = StringIO()
+    print_summary(run, Console(file=out, width=width, force_terminal=False))
+    return out.getvalue().splitlines()
+
+
+@pytest.mark.parametrize("width", [80, 100])
+def test_the_screen_has_a_line_a_policy(width: int) -> None:
+    run = steered_run(2, 4, 2, kinds=("rail-only", "rail-optimized"))
+    lines = screen(run, width)
+    assert len(lines) <= 40
+    assert max(map(len, lines)) <= width
+    assert sum(line.startswith("health-drd ") for line in lines) == 2
+    assert not any("…" in line and not line.startswith(("✓", "✗")) for line in lines)
+    assert not any("rail-only health-drd" in line for line in lines if not line.startswith("✓"))
+    row = next(line.split() for line in lines if line.startswith("health-drd "))
+    assert "3" in row  # 3 changes of those allowed
+    assert f"{rows(steered_run(2, 4, 2))['health-drd'].over_dr:.2f}" in row
+
+
+def test_tables_that_the_screen_has_no_room_for_are_counted() -> None:
+    run = steered_run(2, 4, 1, kinds=("rail-only",), workloads=("a", "b", "c", "d"))
+    lines = screen(run)
+    assert any("1 more such tables" in line for line in lines)
+    assert len(lines) <= 40
+
+
+def test_partial_runs_have_a_screen() -> None:
+    changes: list[Callable[[Run], Any]] = [
+        lambda run: run.measurements.clear(), lambda run: run.events.clear(), lambda run: run.health.clear(),
+        lambda run: run.choices.clear(), lambda run: run.flows.clear(), lambda run: run.fabrics.clear(),
+    ]  # fmt: skip
+    for change in changes:
+        run = small()
+        change(run)
+        assert screen(run)[0].startswith("hot-rail")
+
+
+def test_shares_of_paths_add_up_and_follow_the_choices() -> None:
+    stretch = next(s for s in stretches(small(policies=("health-spray",))))
+    chosen = chosen_over_time(stretch, 50)
+    assert len(chosen.times_ns) <= 52
+    for at in range(len(chosen.times_ns)):
+        assert sum(shares[at] for shares in chosen.shares.values()) == pytest.approx(1)
+    assert chosen.shares["dr by rail 0"][0] == pytest.approx(1 / 5)
+    assert chosen.shares["dr by rail 0"][-1] == 0
+    assert chosen.shares["drd by rail 2"][-1] == pytest.approx((0.5 + 0.5 + 1) / 5)  # two sprays of two, one of twice 2
+    assert list(chosen.shares) == sorted(
+        chosen.shares, key=lambda name: (["r", "dr", "drd"].index(name.split()[0]), name)
+    )
+
+
+@pytest.mark.parametrize(
+    ("said", "paths"),
+    [("dr by rail 2 + drd by rail 4", ("dr by rail 2", "drd by rail 4")), ("spine", ("spine",)), ("", ("none",))],
+)
+def test_names_of_paths(said: str, paths: tuple[str, ...]) -> None:
+    assert paths_of(said) == paths
+
+
+def test_an_event_of_another_fabric_is_not_taken_for_ones_own() -> None:
+    run = small(policies=("health-drd",))
+    detail = {"fabric": "other health-drd", "policy": "health-drd", "repeat": 0, "routes": 9, "sources": 9, "ms": inf}
+    run.events.append(Event(run.health[10].monotonic_ns, "steering", "changed", detail))
+    assert rows(run)["health-drd"].worst_reaction_ms == 12.5
