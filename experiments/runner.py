@@ -5,6 +5,7 @@ Called in a capsule. Whatever ends it early, what was measured by then is saved.
 
 import time
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -16,6 +17,7 @@ from experiments.progress import Steps
 from experiments.provenance import provenance
 from experiments.spec import ExperimentSpec, resolved
 from experiments.stage import Stage, built, check_links
+from experiments.steered import load_steered
 from experiments.traffic import Workload, run_workload
 from results import store, summary
 from results.aggregate import slowdown_rows
@@ -26,7 +28,7 @@ from topologies.machine import datapath_choice, detect
 from topologies.plan import Plan, make_plan
 from topologies.units import format_rate
 from workloads.build import build, build_trace
-from workloads.spec import TraceSpec, is_iteration
+from workloads.spec import TraceSpec, TransfersSpec, is_iteration
 
 FIRST: Final = 0  # of `reroute`: the workloads run on this one; nothing is broken then, so it makes no difference
 
@@ -56,7 +58,8 @@ def run_experiment(spec: ExperimentSpec, folder: Path, console: Console | None) 
 def _step_count(spec: ExperimentSpec) -> int:
     """The machine; each build with its calibration; each workload and each fault."""
     fabrics, builds = len(spec.fabrics), len(spec.reroute) if spec.faults else 1
-    return 1 + fabrics * (builds + 1 + len(spec.workloads) * spec.repeats) + spec.fault_runs
+    policies = len(spec.routing.policies) if spec.routing else 1
+    return 1 + fabrics * (builds + 1 + len(spec.workloads) * policies * spec.repeats) + spec.fault_runs
 
 
 def _run(spec: ExperimentSpec, run: Run, steps: Steps) -> None:
@@ -70,14 +73,16 @@ def _run(spec: ExperimentSpec, run: Run, steps: Steps) -> None:
     for i, plan in enumerate(plans):
         _check_rate(plan, frames, f"fabrics.{i}.rail_rate")
     for label, plan in zip(spec.labels, plans, strict=True):
-        workloads = _workloads(spec, plan, label, run)
+        make = partial(_workloads, spec, plan, label, run)
         for turn, reroute in enumerate(spec.reroute if spec.faults else ("on",)):
             with steps.step(f"{label}: building"):
                 fabric = built(label, plan, datapath, reroute == "on", run)
                 stage = fabric.__enter__()
             try:
-                if turn == FIRST:
-                    _load(stage, workloads, spec, run, steps)
+                if turn == FIRST and spec.routing:
+                    load_steered(stage, make, spec, run, steps)
+                elif turn == FIRST:
+                    _load(stage, make(spec.seed), spec, run, steps)
                 _break(stage, reroute, spec, run, steps)
             finally:
                 fabric.__exit__(None, None, None)
@@ -92,8 +97,8 @@ def _check_rate(plan: Plan, frames_per_s: float, field: str) -> None:
         raise BadInput(field, format_rate(plan.rail_bps), allowed)
 
 
-def _workloads(spec: ExperimentSpec, plan: Plan, label: str, run: Run) -> list[Workload]:
-    """Schedules for this fabric; their scale goes into the run's record."""
+def _workloads(spec: ExperimentSpec, plan: Plan, label: str, run: Run, seed: int) -> list[Workload]:
+    """Schedules for this fabric, drawn from the seed where they are drawn; their scale goes into the run's record."""
     found = []
     for i, (name, workload) in enumerate(zip(spec.workload_labels, spec.workloads, strict=True)):
         what = (plan.spec, plan.rail_bps, plan.hb_bps, f"workloads.{i}")
@@ -101,8 +106,9 @@ def _workloads(spec: ExperimentSpec, plan: Plan, label: str, run: Run) -> list[W
             trace, scale = build_trace(workload, *what)
             found.append(Workload(name, trace.schedule, scale, True, trace))
         else:
-            schedule, scale = build(workload, *what, spec.seed)
-            found.append(Workload(name, schedule, scale, is_iteration(workload)))
+            schedule, scale = build(workload, *what, seed)
+            free = isinstance(workload, TransfersSpec)
+            found.append(Workload(name, schedule, scale, is_iteration(workload), independent=free))
         run.scale[f"{name}, {label}"] = scale.as_dict()
     return found
 

@@ -11,11 +11,13 @@ from pydantic import BeforeValidator, Field, ValidationError, field_validator
 
 from experiments.catalogue import read
 from experiments.overrides import Sections, apply
+from experiments.routing import RoutingSpec
 from topologies.addresses import gpu_of_name
 from topologies.errors import BadInput
 from topologies.plan import Plan, make_plan
 from topologies.spec import FabricSpec, Strict, find_problems
 from topologies.units import Time, format_rate, format_time
+from workloads.background.spec import BackgroundSpec, check_background
 from workloads.build import build
 from workloads.spec import (
     ALGORITHMS,
@@ -70,7 +72,8 @@ class FaultSpec(Strict):
 class ExperimentSpec(Strict):
     """Every workload runs `repeats` times on every fabric, then every fault `fault_repeats` times, for each `reroute`.
 
-    `reroute` off leaves routes as they are, as the papers have it; on lets the controller find detours.
+    `reroute` off leaves routes as they are, as the papers have it; on lets the controller find detours. With `routing`,
+    workloads run for each of its policies, beside the `background`, and repeat n has seed + n.
     """
 
     name: str
@@ -78,6 +81,8 @@ class ExperimentSpec(Strict):
     description: str = ""
     fabrics: Annotated[tuple[FabricSpec, ...], Field(min_length=1, strict=False)]
     workloads: Annotated[tuple[WorkloadSpec, ...], Field(strict=False)] = ()
+    routing: RoutingSpec | None = None
+    background: Annotated[tuple[BackgroundSpec, ...], Field(strict=False)] = ()
     faults: Annotated[tuple[FaultSpec, ...], Field(strict=False)] = ()
     reroute: Annotated[
         tuple[Literal["on", "off"], ...], BeforeValidator(_switches), Field(min_length=1, max_length=2, strict=False)
@@ -167,7 +172,8 @@ def _sizes(workload: WorkloadSpec) -> dict[str, str]:
 
 SECTIONS: Final[Sections] = {key: frozenset[str]() for key in ExperimentSpec.model_fields} | {
     "fabrics": frozenset(FabricSpec.model_fields),
-    "workloads": frozenset(key for kind in KINDS.values() for key in kind.model_fields),
+    # transfers have domains too, but who writes `domains=8` means the fabric's
+    "workloads": frozenset(key for kind in KINDS.values() for key in kind.model_fields) - {"domains"},
     "faults": frozenset(FaultSpec.model_fields),
 }
 
@@ -264,10 +270,26 @@ def _workloads_fit(spec: ExperimentSpec) -> None:
             build(workload, fabric, plan.rail_bps, plan.hb_bps, f"workloads.{i}", spec.seed)
 
 
+def _background_fits(spec: ExperimentSpec) -> None:
+    if spec.background and spec.routing is None:
+        raise BadInput("background", len(spec.background), "is for experiments with routing: add {policies: [dr]}")
+    for fabric in spec.fabrics:
+        check_background(spec.background, fabric)
+
+
+def _steered_unbroken(spec: ExperimentSpec) -> None:
+    if spec.routing is not None and spec.faults:
+        raise BadInput("faults", len(spec.faults), "can't be given together with routing: make two experiments of it")
+    if spec.routing is not None and not spec.workloads:
+        raise BadInput("workloads", [], "must have 1 or more: routing is measured by what they take")
+
+
 _CHECKS: Final[tuple[Callable[[ExperimentSpec], None], ...]] = (
     _has_something_to_do,
     _switched_once,
     _rates_fit,
     _faults_have_targets,
     _workloads_fit,
+    _background_fits,
+    _steered_unbroken,
 )

@@ -1,10 +1,9 @@
 """One fabric, built for an experiment: its network, its controller, what the controller told, and what it carries."""
 
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from controller.handle import ControllerProcess
 from results.records import Event, FabricRun, LinkCheck, Load, Run
@@ -16,15 +15,23 @@ from topologies.ovs import Datapath
 from topologies.patience import patient
 from topologies.plan import Plan
 
+Told = tuple[int, str, dict[str, Any]]
+"""(monotonic ns, what, detail)"""
+_SAMPLES: Final = frozenset({"health", "choice"})  # recorded as rows of their own: too many for events
+
 
 @dataclass
 class Stage:
-    """A built fabric. `label` is its name in every record."""
+    """A built fabric. `label` is its name in every record; `steered_by` the policy that steers its routes, if any.
+
+    `told`: what its controller and agents have said so far.
+    """
 
     label: str
     net: FabricNet
     controller: ControllerProcess
-    told: list[tuple[int, str, dict[str, Any]]] = field(default_factory=list)
+    told: list[Told] = field(default_factory=list)
+    steered_by: str = ""
 
     @property
     def plan(self) -> Plan:
@@ -32,7 +39,11 @@ class Stage:
 
     @property
     def policy(self) -> str:
-        return self.plan.policy
+        return self.steered_by or self.plan.policy
+
+    def hear(self, at: int, what: str, detail: dict[str, Any]) -> None:
+        """From whatever thread."""
+        self.told.append((at, what, detail))
 
     def events(self) -> list[tuple[int, str]]:
         """What the controller has told so far: (monotonic ns, what)."""
@@ -56,14 +67,8 @@ class Stage:
 @contextmanager
 def built(label: str, plan: Plan, datapath: Datapath, reroute: bool, run: Run) -> Iterator[Stage]:
     """Build a fabric and take it down again, and record both. `reroute`: find ways round what is broken."""
-    told: list[tuple[int, str, dict[str, Any]]] = []
-    lock = threading.Lock()
-
-    def hear(at: int, what: str, detail: dict[str, Any]) -> None:
-        with lock:
-            told.append((at, what, detail))
-
-    controller = ControllerProcess(reroute, hear)
+    told: list[Told] = []
+    controller = ControllerProcess(reroute, lambda *event: told.append(event))
     net = FabricNet(plan, datapath, controller, backups=reroute)
     net.start()
     run.provenance["switch_buffers"] = net.switch_buffers
@@ -71,12 +76,13 @@ def built(label: str, plan: Plan, datapath: Datapath, reroute: bool, run: Run) -
         yield Stage(label, net, controller, told)
     finally:
         net.stop()
-        with lock:
-            run.events += [Event(at, "controller", what, {"fabric": label, **detail}) for at, what, detail in told]
-    _record(label, net, run)
+        events = [event for event in list(told) if event[1] not in _SAMPLES]
+        run.events += [Event(at, "controller", what, {"fabric": label, **detail}) for at, what, detail in events]
+    if not any(fabric.label.startswith(label) for fabric in run.fabrics):
+        record_fabric(label, net.plan.policy, net, run)
 
 
-def _record(label: str, net: FabricNet, run: Run) -> None:
+def record_fabric(label: str, policy: str, net: FabricNet, run: Run) -> None:
     """Once for each label, however often it was built."""
     if any(fabric.label == label for fabric in run.fabrics):
         return
@@ -84,7 +90,7 @@ def _record(label: str, net: FabricNet, run: Run) -> None:
     run.fabrics.append(
         FabricRun(
             label=label,
-            policy=plan.policy,
+            policy=policy,
             kind=plan.spec.kind,
             domains=plan.spec.domains,
             rails=plan.spec.rails,

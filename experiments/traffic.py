@@ -31,7 +31,8 @@ SPARE: Final = 10  # a run that takes so many times its prediction has failed
 class Workload:
     """A workload as it runs on one fabric. `iteration`: it is a training iteration, and not plain traffic.
 
-    `trace`: somebody else's, that the schedule was made of, and that gets back what is measured.
+    `trace`: somebody else's, that the schedule was made of, and that gets back what is measured. `independent`: pairs
+    send to each other, and nobody waits for another pair.
     """
 
     label: str
@@ -39,15 +40,27 @@ class Workload:
     scale: Scale
     iteration: bool
     trace: Lowered | None = None
+    independent: bool = False
 
 
 def run_workload(
-    stage: Stage, workload: Workload, repeat: int, seed: int, run: Run, progress: Callable[[int], None]
+    stage: Stage,
+    workload: Workload,
+    repeat: int,
+    seed: int,
+    run: Run,
+    progress: Callable[[int], None],
+    foreseen_s: float | None = None,
 ) -> None:
-    """Replay it once and add everything to the run. `progress` gets the bytes delivered so far."""
+    """Replay it once and add everything to the run. `progress` gets the bytes delivered so far.
+
+    On a steered fabric the equations say nothing, and `foreseen_s` (s, if anybody knows) is the whole's prediction.
+    """
     schedule, fabric = workload.schedule, stage.plan.spec
     rates = payload_rates(stage.plan.hb_bps, stage.plan.rail_bps, fabric.mtu)
     predicted = predict_schedule(schedule, rates, fabric)
+    if stage.steered_by:
+        predicted = {} if foreseen_s is None else {WHOLE: foreseen_s}
     whole = predicted.get(WHOLE) or pace(schedule, rates, fabric.chosen_policy)
     windows = fitting(stage.plan.hb_bps, stage.plan.rail_bps, fabric.mtu)
     before = _counted(stage)
@@ -106,7 +119,8 @@ def _bytes(stage: Stage, workload: Workload, repeat: int, done: Replay, counted:
     """Between rails goes what the matrix says, or what the uplinks counted if that is more: for GPT both are none."""
     schedule = workload.schedule
     asked, got = schedule.matrix, done.delivered_matrix
-    on_rails = int(port_bytes(schedule, stage.plan.policy).rail_out.sum())
+    # who steers, and what is in the background, decides what crosses a port
+    on_rails = 0 if stage.steered_by else int(port_bytes(schedule, stage.plan.policy).rail_out.sum())
     gpu_ports, uplinks = counted
     return ByteCheck(
         fabric=stage.label,
@@ -132,7 +146,7 @@ def _measurements(
         return []
     spans = {n: (start / 1e9, end / 1e9) for n, (start, end) in done.spans.items()}
     phases = {name: median(runs) for name, runs in phase_times(workload.schedule, spans).items()}
-    only_phase = None if workload.iteration else predicted.get(next(iter(predicted)))
+    only_phase = None if workload.iteration or not predicted else predicted.get(next(iter(predicted)))
     times = {WHOLE: done.seconds, **(phases if workload.iteration or len(workload.schedule.phases) > 1 else {})}
 
     def row(phase: str, metric: str, value: float, unit: str, prediction: float | None = None) -> Measurement:

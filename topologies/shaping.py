@@ -33,6 +33,27 @@ def htb_commands(interface: str, rate_bps: int, mtu: int) -> str:
     )
 
 
+def shared_htb_commands(interface: str, rate_bps: int, reserved_bps: int, udp_port: int, mtu: int) -> str:
+    """The same, with `reserved_bps` of the rate guaranteed to datagrams for a UDP port: others may use what those leave."""
+    rest_bps = max(1000, rate_bps - reserved_bps)
+    quantum = max(mtu + ETHERNET, 20_000)
+
+    def leaf(number: int, own_bps: int) -> str:
+        burst, ceiling = burst_bytes(own_bps, mtu), burst_bytes(rate_bps, mtu)
+        rates = f"rate {own_bps}bit ceil {rate_bps}bit burst {burst}b cburst {ceiling}b quantum {quantum}"
+        return f"class add dev {interface} parent 1:1 classid 1:{number} htb {rates}\n"
+
+    burst = burst_bytes(rate_bps, mtu)
+    return (
+        f"qdisc add dev {interface} root handle 1: htb default 10\n"
+        f"class add dev {interface} parent 1: classid 1:1 htb rate {rate_bps}bit ceil {rate_bps}bit"
+        f" burst {burst}b cburst {burst}b\n"
+        f"{leaf(10, rest_bps)}{leaf(20, reserved_bps)}"
+        f"filter add dev {interface} parent 1: protocol ip u32 match ip protocol 17 0xff"
+        f" match ip dport {udp_port} 0xffff flowid 1:20\n"
+    )
+
+
 HOLE: Final = "hole"
 """An interface that is down: what is sent there is gone, without an error for the sender."""
 
