@@ -39,6 +39,8 @@ EQUATIONS: Final[dict[Collective, str]] = {
     "reduce-scatter-hierarchical": "Eq. 1",
     "all-reduce-ring": "twice Eq. 1, one row or column",
     "all-reduce-hierarchical": "twice Eq. 1",
+    "all-to-all-dispatch": "busiest port",
+    "all-to-all-combine": "busiest port",
     "point-to-point": "bytes over rate",
 }
 

@@ -24,6 +24,7 @@ from workloads.spec import (
     KINDS,
     CollectiveSpec,
     GptSpec,
+    MoeSpec,
     TraceSpec,
     TransfersSpec,
     WorkloadSpec,
@@ -166,6 +167,8 @@ def _sizes(workload: WorkloadSpec) -> dict[str, str]:
     """What may set a workload apart from others of its name."""
     if isinstance(workload, TransfersSpec):
         return {"to": workload.to, "stripes": f"stripes {workload.stripes}", "rounds": f"rounds {workload.rounds}"}
+    if isinstance(workload, MoeSpec):
+        return {"skew": f"skew {workload.skew:g}"}
     batch = workload.global_batch if isinstance(workload, GptSpec) else None
     return {"global_batch": f"batch {batch}" if batch else ""}
 

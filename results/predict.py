@@ -8,7 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from results import equations
+from results.busiest import busiest_port_s
 from topologies.spec import FabricSpec
+from workloads.experts import uneven_sizes
 from workloads.scale import Rates, Scale
 from workloads.schedule import Iteration, Phase, Schedule
 
@@ -36,6 +38,8 @@ def predict_phase(phase: Phase, rates: Rates, fabric: FabricSpec) -> float:
             once = equations.all_gather_s(d, x, y, hb, rail)
         case "all-reduce-ring" | "all-reduce-hierarchical":
             once = equations.all_reduce_s(d, x, y, hb, rail)
+        case "all-to-all-dispatch" | "all-to-all-combine":
+            once = busiest_port_s(uneven_sizes(phase), x, y, rates, fabric)
         case "point-to-point":
             once = d / (rail if y > 1 else hb)
     return phase.repeats * once
@@ -86,7 +90,7 @@ def predict_iteration(iteration: Iteration, rates: Rates, fabric: FabricSpec) ->
 
 def predict_schedule(schedule: Schedule, rates: Rates, fabric: FabricSpec) -> dict[str, float]:
     """Seconds for one run of each phase, by name, and for the whole iteration under `WHOLE` (Eq. 6 as printed)."""
-    times = {phase.name: predict_phase(phase, rates, fabric) for phase in schedule.phases}
+    times = {phase.name: predict_phase(phase, rates, fabric) for phase in dict.fromkeys(schedule.phases)}
     if schedule.iteration is not None:
         times[WHOLE] = predict_iteration(schedule.iteration, rates, fabric).printed_s
     return times

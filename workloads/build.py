@@ -10,6 +10,7 @@ from topologies.spec import FabricSpec
 from workloads.catalogue import GptModel, MoeModel, check_heads, load_gpt, load_layers, load_moe
 from workloads.collectives import whole_bytes
 from workloads.data_parallel import DataParallelJob, buckets, data_parallel_iteration, data_parallel_schedule
+from workloads.experts import zipf_shares
 from workloads.gpt import GptJob, gpt_iteration, gpt_job
 from workloads.gpt_tasks import gpt_schedule
 from workloads.moe import MoeJob, moe_iteration, moe_job, moe_schedule
@@ -42,14 +43,14 @@ def build(
     """The schedule on a fabric with these link rates (bit/s), and its scale; BadInput names fields below `field`.
 
     Two fabrics of the same size and rates get the same bytes, whatever their kinds. The seed decides who sends to whom
-    in shuffled `transfers`, and nothing else.
+    in shuffled `transfers`, and which experts of a `moe` are popular, and nothing else.
     """
     emulated = payload_rates(hb_bps, rail_bps, fabric.mtu)
     real = real_rates(PLATFORMS[fabric.platform], emulated)
     if isinstance(spec, GptSpec):
         return _gpt(spec, fabric, real, emulated, field)
     if isinstance(spec, MoeSpec):
-        return _moe(spec, fabric, real, emulated, field)
+        return _moe(spec, fabric, real, emulated, field, seed)
     if isinstance(spec, DataParallelSpec):
         return _data_parallel(spec, fabric, real, emulated, field)
     if isinstance(spec, TraceSpec):
@@ -175,7 +176,9 @@ def _gpt_shape(full: GptJob, full_layers: int, shaped: GptJob, layers: int) -> d
     return {name: Factor(real[name], emulated[name]) for name in real}
 
 
-def _moe(spec: MoeSpec, fabric: FabricSpec, real: Rates, emulated: Rates, field: str) -> tuple[Schedule, Scale]:
+def _moe(
+    spec: MoeSpec, fabric: FabricSpec, real: Rates, emulated: Rates, field: str, seed: int
+) -> tuple[Schedule, Scale]:
     model = load_moe(spec.model, f"{field}.model")
     if spec.all_to_alls > model.all_to_alls:
         allowed = f"must be {model.all_to_alls} or less: the model has no more in a step"
@@ -185,7 +188,12 @@ def _moe(spec: MoeSpec, fabric: FabricSpec, real: Rates, emulated: Rates, field:
     sized = _moe_job(spec, model, fabric.domains, fabric.rails, spec.all_to_alls, flops)
     full = _moe_job(spec, model, model.gpus // model.domain_gpus, model.domain_gpus, model.all_to_alls, flops)
     factor = _bytes_factor(spec, sized.pair_bytes, lambda: moe_schedule(sized), real, emulated)
-    two_phase = chosen == "two-phase"
+
+    def as_chosen(job: MoeJob) -> MoeJob:
+        if spec.skew:
+            return replace(job, two_phase=False, shares=zipf_shares(job.domains * job.rails, spec.skew, seed))
+        return replace(job, two_phase=chosen == "two-phase")
+
     scale = Scale(
         workload=spec.model,
         platform=fabric.platform,
@@ -199,9 +207,9 @@ def _moe(spec: MoeSpec, fabric: FabricSpec, real: Rates, emulated: Rates, field:
             "all_to_alls": Factor(model.all_to_alls, spec.all_to_alls),
         },
         compute_kept=spec.compute,
-        real=moe_iteration(replace(full, two_phase=two_phase)),
+        real=moe_iteration(as_chosen(full)),
     )
-    return moe_schedule(replace(sized, two_phase=two_phase).scaled(factor, scale.time_factor)), scale
+    return moe_schedule(as_chosen(sized).scaled(factor, scale.time_factor)), scale
 
 
 def _moe_job(spec: MoeSpec, model: MoeModel, domains: int, rails: int, all_to_alls: int, flops_per_s: float) -> MoeJob:

@@ -1,5 +1,6 @@
 """Traffic matrices of a schedule: who sends how much to whom, of which kind, and through which ports it goes."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -51,9 +52,14 @@ class PortBytes:
 
 def port_bytes(schedule: Schedule, policy: Policy) -> PortBytes:
     """What each port should carry in all, if every pair takes the policy's path from beginning to end."""
-    ports = PortBytes(*(np.zeros(schedule.gpus, dtype=np.int64) for _ in range(4)))
-    for (src, dst), size in schedule.matrix.items():
-        for a, b, side in hops(src, dst, schedule.rails, policy):
+    return port_bytes_of(schedule.matrix, schedule.gpus, schedule.rails, policy)
+
+
+def port_bytes_of(sizes: Mapping[tuple[int, int], int], gpus: int, rails: int, policy: Policy) -> PortBytes:
+    """The same for `sizes` of pairs (src, dst)."""
+    ports = PortBytes(*(np.zeros(gpus, dtype=np.int64) for _ in range(4)))
+    for (src, dst), size in sizes.items():
+        for a, b, side in hops(src, dst, rails, policy):
             outs, ins = (ports.hb_out, ports.hb_in) if side == "hb" else (ports.rail_out, ports.rail_in)
             outs[a] += size
             ins[b] += size

@@ -22,6 +22,8 @@ Collective = Literal[
     "reduce-scatter-hierarchical",
     "all-reduce-ring",  # on one rail
     "all-reduce-hierarchical",  # Eq. 11: twice Eq. 1
+    "all-to-all-dispatch",  # every pair directly, to each GPU its share; by the busiest port
+    "all-to-all-combine",  # the same back
     "point-to-point",
 ]
 
@@ -62,7 +64,9 @@ class Phase:
 
     `x` GPUs of each HB domain and `y` domains take part (a group; all groups run alike). `data_bytes` is the equation's
     D: for AllGather and ReduceScatter the whole gathered data of a group, for AllReduce the buffer that every GPU ends
-    with, for all-to-all and point to point the bytes a pair. `repeats`: how often it runs, one after the other.
+    with, for all-to-all and point to point the bytes a pair (of an uneven one the mean, if each GPU's own part counts).
+    `repeats`: how often it runs, one after the other. `shares`: of an uneven all-to-all, the part of all bytes that is
+    for (dispatch) or from (combine) each GPU of the grid.
 
     A schedule numbers each run of a collective as a phase of its own (`repeats` 1), so that each can be timed; runs
     that are alike share a name, and are reported under it. Only an `Iteration` counts with `repeats`.
@@ -75,6 +79,7 @@ class Phase:
     y: int
     data_bytes: float
     repeats: int = 1
+    shares: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

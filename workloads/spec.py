@@ -105,12 +105,24 @@ class GptSpec(_Training):
 
 
 class MoeSpec(_Training):
-    """A step of a mixture of experts, `all_to_alls` of the model's own number long. `bytes` is D of an all-to-all."""
+    """A step of a mixture of experts, `all_to_alls` of the model's own number long. `bytes` is D of an all-to-all.
+
+    `skew`: the exponent of a Zipf law by which experts get tokens, 0 for as many each; who is popular is drawn from the
+    seed. Uneven ones go straight. They have as many bytes in all as even ones, so they take longer than `duration`.
+    """
 
     kind: Literal["moe"]
     model: str = "moe-1.3b-128"
     algorithm: Literal["auto", "direct", "two-phase"] = "auto"
     all_to_alls: Count = 4
+    skew: Annotated[float, Field(ge=0, le=2)] = 0.0
+
+    @field_validator("skew")
+    @classmethod
+    def _goes_straight(cls, skew: float, info: ValidationInfo) -> float:
+        if skew > 0 and info.data.get("algorithm") == "two-phase":
+            raise ValueError("is not for two-phase, whose pairs are all alike: leave algorithm out, or write direct")
+        return skew
 
 
 class DataParallelSpec(_Sized):
