@@ -77,3 +77,20 @@ def test_dense_training_sends_nothing_between_rails_and_experts_do(kind: str) ->
         spines = kind == "rail-optimized"
         assert (check.cross_rail_bytes > 0) == (spines and data["kind"] == "moe")
         assert [m.metric for m in run.measurements].count("iteration_time") == 1
+
+
+@pytest.mark.parametrize("kind", ["rail-only", "rail-optimized"])
+def test_uneven_experts_and_transfers_go_straight_from_rail_to_rail(kind: str) -> None:
+    """On rail-only by dr: what is forwarded goes through rails once, as on spines, and through HB domains before."""
+    fabric = build(kind, 3, 3)
+    for data in (
+        {"kind": "moe", "skew": 1, "compute": 0.05, "all_to_alls": 2, "bytes": "100KB"},
+        {"kind": "transfers", "to": "shuffled", "stripes": 3, "rounds": 2, "bytes": "500KB"},
+    ):
+        check, workload, run = run_on(fabric, data)
+        assert_arrived(check, workload, run)
+        crossing = cross_rail_bytes(workload.schedule)
+        assert crossing > 0
+        assert (check.cross_rail_bytes > crossing) == (
+            kind == "rail-optimized"
+        )  # with headers, by the uplinks' counters
