@@ -20,16 +20,16 @@ MOST_AUTO_MARGIN: Final = 300
 class RoutingSpec(Strict):
     """Every workload runs once for each policy and seed, in the order of `policies`, on one built fabric.
 
-    A policy steers from before the background begins; the workload starts `settle` after that. `margin` (percent; auto:
-    see `own_margin`), `dwell`: see health.dwell.Damping. `delta`: see health.policies.Context. `health`: how scores
-    are made and kept.
+    A policy steers from before the background begins; the workload starts `settle` after that, and nothing is sent for
+    as long before. `margin` (percent; auto: see `own_margin`), `dwell`: see health.dwell.Damping. `delta`: see
+    health.policies.Context. `health`: how scores are made and kept.
     """
 
     policies: Annotated[tuple[str, ...], Field(min_length=1, strict=False)] = tuple(POLICIES)
     margin: Annotated[int, Field(ge=0, le=1000)] | Literal["auto"] = "auto"
     dwell: Time | Literal["none"] = Damping().dwell_ns / 1e9
     delta: Annotated[int, Field(ge=0, le=100)] = DELTA
-    settle: Annotated[Time, Field(le=MOST_SETTLE_S)] = 1.0
+    settle: Annotated[Time, Field(le=MOST_SETTLE_S)] = 0.7
     health: HealthSpec = HealthSpec()
 
     @field_validator("policies")

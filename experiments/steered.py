@@ -76,8 +76,10 @@ class Stretch:
         alone = self.workload.independent
         known = foreseen.completion_s(pattern, flows, policy, context) if alone else None
         record_fabric(self.stage.label, policy, self.stage.net, run)
+        time.sleep(self.routing.settle)  # what was before is out of the scores: every policy begins with an idle fabric
         steering, stale = self.routing.steering(policy, plan.spec, context), self.routing.health.stale
         agents.steer(steering, address, stale, [(flow.src, flow.dst) for flow in flows])
+        steered_ns = time.monotonic_ns()
         with (
             reserved(plan, pattern.flows(range(len(self.background)))),
             background(plan, self.background) as traffic,
@@ -88,7 +90,7 @@ class Stretch:
             time.sleep(self.routing.settle)
             run_workload(self.stage, self.workload, self.repeat, self.seed, run, progress, known)
         agents.release()
-        self._record([event for event in list(self.stage.told) if event[0] >= begun_ns], run)
+        self._record([event for event in list(self.stage.told) if event[0] >= begun_ns], steered_ns, run)
 
     @contextmanager
     def _noting(self, pattern: foreseen.Pattern, start_ns: int, run: Run) -> Iterator[list[Callable[[On], None]]]:
@@ -122,8 +124,8 @@ class Stretch:
             what = {"fabric": self.stage.label, "repeat": self.repeat, **where}
             yield Event(at_ns, "background", "on" if number in on else "off", what)
 
-    def _record(self, told: list[Told], run: Run) -> None:
-        """What controller and agents said meanwhile, as rows."""
+    def _record(self, told: list[Told], steered_ns: int, run: Run) -> None:
+        """What controller and agents said meanwhile, as rows. The first routes follow from no change of scores."""
         which = (self.stage.label, self.stage.steered_by, self.workload.label, self.repeat)
         put_ns: dict[int, int] = {}
         for at, what, detail in told:
@@ -137,7 +139,7 @@ class Stretch:
             elif what == "choice":
                 run.choices.append(Choice(*which, at, detail["src"], detail["dst"], detail["paths"]))
         for at, what, detail in told:
-            if what == "changed" and detail["version"] in put_ns:
+            if what == "changed" and put_ns.get(detail["version"], 0) > steered_ns:
                 took = {"ms": (at - put_ns[detail["version"]]) / 1e6}
                 label = {"fabric": self.stage.label, "policy": self.stage.steered_by, "repeat": self.repeat}
                 run.events.append(Event(at, "steering", "changed", {**label, **detail, **took}))
