@@ -6,7 +6,7 @@ from those of the fabric's base routes, so an idle fabric under `dr` has none.
 
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
 from controller.health.dwell import Damping, Held, settle
@@ -36,7 +36,7 @@ class Steering:
             "policy": self.policy,
             "context": {"kind": context.kind, "seed": context.seed, "delta": context.delta}
             | {"assigned": plain_assigned(context.assigned)},
-            "damping": {"margin": damping.margin, "dwell_ns": damping.dwell_ns},
+            "damping": asdict(damping),
         }
 
     @classmethod

@@ -21,13 +21,14 @@ class RoutingSpec(Strict):
     """Every workload runs once for each policy and seed, in the order of `policies`, on one built fabric.
 
     A policy steers from before the background begins; the workload starts `settle` after that, and nothing is sent for
-    as long before. `margin` (percent; auto: see `own_margin`), `dwell`: see health.dwell.Damping. `delta`: see
+    as long before. `margin` (percent; auto: see `own_margin`), `noise`, `dwell`: see health.dwell.Damping. `delta`: see
     health.policies.Context. `health`: how scores are made and kept.
     """
 
     policies: Annotated[tuple[str, ...], Field(min_length=1, strict=False)] = tuple(POLICIES)
     margin: Annotated[int, Field(ge=0, le=1000)] | Literal["auto"] = "auto"
     dwell: Time | Literal["none"] = Damping().dwell_ns / 1e9
+    noise: Annotated[int, Field(ge=0, le=100)] = Damping().noise
     delta: Annotated[int, Field(ge=0, le=100)] = DELTA
     settle: Annotated[Time, Field(le=MOST_SETTLE_S)] = 0.7
     health: HealthSpec = HealthSpec()
@@ -45,7 +46,7 @@ class RoutingSpec(Strict):
     def damping(self, fabric: FabricSpec) -> Damping:
         """Both settings, with auto decided."""
         margin = own_margin(fabric.domains) if self.margin == "auto" else self.margin
-        return Damping(margin, 0 if self.dwell == "none" else round(self.dwell * 1e9))
+        return Damping(margin, 0 if self.dwell == "none" else round(self.dwell * 1e9), self.noise)
 
     def context(self, fabric: FabricSpec, seed: int, assigned: Assigned) -> Context:
         """What policies may know besides scores."""
@@ -53,7 +54,7 @@ class RoutingSpec(Strict):
 
     def steering(self, policy: str, fabric: FabricSpec, context: Context) -> Steering:
         """What agents are told. The oracle goes by no scores, and is to be the best: nothing damps it."""
-        return Steering(policy, context, Damping(None, 0) if policy == ORACLE else self.damping(fabric))
+        return Steering(policy, context, Damping(None, 0, 0) if policy == ORACLE else self.damping(fabric))
 
 
 def own_margin(domains: int) -> int:

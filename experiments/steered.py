@@ -89,7 +89,10 @@ class Stretch:
                 noted.append(lambda on: agents.assign(assign(on)))
             time.sleep(self.routing.settle)
             run_workload(self.stage, self.workload, self.repeat, self.seed, run, progress, known)
+        ended_ns = time.monotonic_ns()
         agents.release()
+        if any(what == "changed" and steered_ns < at <= ended_ns for at, what, _ in list(self.stage.told)):
+            run.loads[-1] = replace(run.loads[-1], rerouted=True)
         self._record([event for event in list(self.stage.told) if event[0] >= begun_ns], steered_ns, run)
 
     @contextmanager

@@ -171,7 +171,8 @@ def _load(load: Load) -> Iterator[Finding]:
     sent = max(1, load.segments)
     resent, dropped = load.retransmits / sent, load.drops / sent
     text = f"{load.retransmits:,} of {load.segments:,} segments retransmitted ({percent(resent, 2)})"
-    yield Finding(*where, RETRANSMITS, resent, text)
+    if not load.rerouted:
+        yield Finding(*where, RETRANSMITS, resent, text)
     text = f"{load.drops:,} packets dropped for {load.segments:,} segments sent ({percent(dropped, 2)})"
     yield Finding(*where, DROPS, dropped, text)
 

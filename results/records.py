@@ -124,6 +124,7 @@ class Load:
     segments: int  # TCP segments sent
     drops: int  # at every queue and port of the fabric
     transfers_faulted: bool = False  # a fault was injected on purpose: its retransmits and drops don't count
+    rerouted: bool = False  # routes changed meanwhile: frames overtake each other, and TCP sends again what isn't lost
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,7 +34,7 @@ def htb_commands(interface: str, rate_bps: int, mtu: int) -> str:
 
 
 def shared_htb_commands(interface: str, rate_bps: int, reserved_bps: int, udp_port: int, mtu: int) -> str:
-    """The same, with `reserved_bps` of the rate guaranteed to datagrams for a UDP port: others may use what those leave."""
+    """The same, with `reserved_bps` of it guaranteed to datagrams for a UDP port; others may use what those leave."""
     rest_bps = max(1000, rate_bps - reserved_bps)
     quantum = max(mtu + ETHERNET, 20_000)
 

@@ -23,7 +23,9 @@ def _parse(text: object, units: dict[str, int] | dict[str, float], what: str, ex
     match = _NUMBER.fullmatch(text) if isinstance(text, str) else None
     if match is None or match[2] not in units:
         raise ValueError(f"is not a {what}: write a number and one of {', '.join(units)}, such as {example}")
-    value = float(match[1]) * units[match[2]]
+    factor = units[match[2]]
+    # by a whole number: 700 * 1e-3 isn't 0.7, 700 / 1000 is
+    value = float(match[1]) * factor if factor >= 1 else float(match[1]) / round(1 / factor)
     if value <= 0 or value < least:
         raise ValueError(f"is not a {what} above zero, such as {example}")
     if value >= _LARGEST:

@@ -9,10 +9,12 @@ from typing import Final
 
 from controller.health.decision import path_score
 from controller.health.policies import Shares
-from controller.health.scores import BEST, Scores
+from controller.health.scores import BEST, BLOCKED, Scores
 from controller.paths import PathKind
 from topologies.addresses import Gpu
 
+POINT: Final = BEST * BEST
+"""A point of 100, in the whole millionths of a path's score."""
 HOPS: Final[dict[PathKind, int]] = {"d": 1, "r": 1, "dr": 2, "rd": 2, "spine": 3, "drd": 3}
 """Components crossed: domains, rails, and the spine layer between two rails."""
 
@@ -20,16 +22,18 @@ HOPS: Final[dict[PathKind, int]] = {"d": 1, "r": 1, "dr": 2, "rd": 2, "spine": 3
 @dataclass(frozen=True, slots=True)
 class Damping:
     """`margin`: percent by which a score must be better (None: what is wanted is taken, better or not, as for policies
-    that go by something else than scores). `dwell_ns`: the least time between two changes of one pair. ValueError if
-    either is negative.
+    that go by something else than scores), and `noise` the points of 100 by which it must be so at least: where all
+    is nearly full, one point more is a large part and means nothing. `dwell_ns`: the least time between two changes of
+    one pair. ValueError if one is negative.
     """
 
     margin: int | None = 10
     dwell_ns: int = 200_000_000
+    noise: int = 5
 
     def __post_init__(self) -> None:
-        if (self.margin or 0) < 0 or self.dwell_ns < 0:
-            raise ValueError(f"margin and dwell time must be 0 or more, not {self.margin} and {self.dwell_ns}")
+        if min(self.margin or 0, self.dwell_ns, self.noise) < 0:
+            raise ValueError(f"margin, dwell time and noise must be 0 or more: {self}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,18 +56,24 @@ def settle(
         return Held(wanted, now_ns)
     if wanted in ((), held.shares) or now_ns - held.since_ns < damping.dwell_ns:
         return held
-    worth = damping.margin is None or _worth_it(held.shares, wanted, src, dst, scores, damping.margin)
+    worth = damping.margin is None or _worth_it(held.shares, wanted, src, dst, scores, damping)
     return Held(wanted, now_ns) if worth else held
 
 
-def _worth_it(old: Shares, new: Shares, src: Gpu, dst: Gpu, scores: Scores, margin: int) -> bool:
-    """Better by the margin, or fewer hops and no worse: the way back, once the fabric is idle again.
+def _worth_it(old: Shares, new: Shares, src: Gpu, dst: Gpu, scores: Scores, damping: Damping) -> bool:
+    """Better by margin and noise (what is blocked is left for anything that isn't), or fewer hops and no worse: the way
+    back, once the fabric is idle again.
 
     Sets of paths are better if their best path is (spraying sets in) or their worst (a path of the set went bad).
     """
     before = [path_score(share.path, src, dst, scores) for share in old]
     after = [path_score(share.path, src, dst, scores) for share in new]
-    if any(pick(after) * BEST > pick(before) * (BEST + margin) for pick in (min, max)):
+    margin, noise = damping.margin or 0, damping.noise * POINT
+
+    def better(there: int, here: int) -> bool:
+        return there * BEST > here * (BEST + margin) and (there - here >= noise or here == BLOCKED)
+
+    if any(better(pick(after), pick(before)) for pick in (min, max)):
         return True
     return min(after) >= min(before) and _most_hops(new) < _most_hops(old)
 

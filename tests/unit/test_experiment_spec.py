@@ -121,8 +121,8 @@ def experiment(**changes: Any) -> dict[str, Any]:
         (experiment(seed=-1), "seed: -1 must be 0 or more"),
         (
             experiment(repeat=2),
-            "repeat: 2 is not a known key: did you mean 'repeats'? allowed are description, fabrics, fault_repeats, "
-            "faults, name, repeats, reroute, seed, title, workloads",
+            "repeat: 2 is not a known key: did you mean 'repeats'? allowed are background, description, fabrics, "
+            "fault_repeats, faults, name, repeats, reroute, routing, seed, title, workloads",
         ),
     ],
 )

@@ -16,7 +16,7 @@ from topologies.addresses import Gpu
 SRC, DST = Gpu(0, 0), Gpu(1, 1)
 DR, RD, DRD = (Share(Path("dr", 1)),), (Share(Path("rd", 0)),), (Share(Path("drd", 2)),)
 MS = 1_000_000
-AT_ONCE = Damping(margin=10, dwell_ns=0)
+AT_ONCE = Damping(margin=10, dwell_ns=0, noise=0)
 
 
 def held_after(
