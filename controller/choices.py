@@ -45,8 +45,9 @@ def ask(src: Gpu, dst: Gpu) -> list[Path] | None:
         sock.settimeout(ANSWER_S)
         try:
             sock.connect(str(SOCKET))
-        except (FileNotFoundError, ConnectionRefusedError):
+            sock.sendall(f"{src.name} {dst.name}\n".encode())
+            line = sock.makefile().readline()
+        except (FileNotFoundError, ConnectionError):  # there are no agents, or they die while they are asked
             return None
-        sock.sendall(f"{src.name} {dst.name}\n".encode())
-        told: list[Any] | None = json.loads(sock.makefile().readline())
+    told: list[Any] | None = json.loads(line or "null")
     return None if told is None else [Path(kind, rail) for kind, rail in told]

@@ -1,0 +1,205 @@
+"""Routes that follow scores, on real packets: taken is what was chosen, and nothing is lost by a change.
+
+Rail-only, 3 domains x 4 rails:
+
+    d0g0 ── rail0 ── d1g0, d2g0        d0g0 ── hb0 ── d0g1, d0g2, d0g3        and so on
+"""
+
+import os
+import signal
+import time
+from collections import Counter
+from contextlib import closing
+from typing import Any
+
+import pytest
+
+from controller.choices import ask
+from controller.health.decision import over_rail
+from controller.health.dwell import Damping
+from controller.health.policies import POLICIES, Share, Shares
+from controller.health.settings import HealthSpec, RegistryKind
+from controller.paths import Path
+from tests.emulation.fabrics import Fabric, build, eventually
+from tests.emulation.steered import (
+    AT_ONCE,
+    FIRST_STAYS,
+    SLOW_RATES,
+    Agents,
+    Scoreboard,
+    Stream,
+    assert_taken_as_chosen,
+    chosen,
+    far_pairs,
+    pid_of_agents,
+    steered_routes,
+    traced,
+)
+from topologies.addresses import Gpu
+from topologies.capture import Capture
+from topologies.errors import RailyardError
+from topologies.portstats import TRAFFIC, PortReader
+from workloads.background.run import background
+from workloads.background.spec import BackgroundSpec
+
+pytestmark = pytest.mark.capsule
+UNEVEN: dict[str, Any] = {"rails": (90, 15, 55, 100), "domains": (100, 45, 85)}
+HOT: list[dict[str, Any]] = [
+    {"rails": rails, "domains": (100,) * 3} for rails in ((100, 10, 90, 90), (10, 100, 90, 90))
+]
+"""Either end's rail of the pair d0g0, d1g1, in turns."""
+BACK_S = 2.0  # from a registry's return until scores flow again
+STALE_S = 0.5
+SRC, DST = Gpu(0, 0), Gpu(1, 1)
+
+
+def hot(rail: int, **when: str) -> BackgroundSpec:
+    return BackgroundSpec.model_validate({"rails": [rail], "load": 0.9, **when})
+
+
+def by_rail_2(fabric: Fabric) -> dict[tuple[Gpu, Gpu], Shares]:
+    """What an oracle may assign: every other pair goes over rail 2."""
+    return {(src, dst): (Share(over_rail(2, src, dst)),) for src, dst in far_pairs(fabric)[::2]}
+
+
+def assert_each_policy_is_followed(fabric: Fabric, policies: list[str], kind: RegistryKind, **scores: Any) -> set[str]:
+    """Steer by each, trace all pairs, and release: then every GPU has the routes that it had. The kinds of path."""
+    board, agents, before = Scoreboard(kind), Agents(fabric), fabric.routes()
+    board.put(**scores)
+    kinds = set()
+    for policy in policies:
+        agents.steer(policy, board.address, FIRST_STAYS, assigned=by_rail_2(fabric) if policy == "oracle" else {})
+        kinds |= assert_taken_as_chosen(fabric)
+        agents.process.release()
+        assert ask(SRC, DST) is None
+        assert fabric.routes() == before
+    return kinds
+
+
+def test_packets_go_as_every_policy_chose_and_release_leaves_the_base_routes() -> None:
+    kinds = assert_each_policy_is_followed(build("rail-only", 3, 4), list(POLICIES), "embedded", **UNEVEN)
+    assert kinds == {"d", "r", "dr", "rd", "drd"}
+
+
+def test_packets_go_as_chosen_with_etcd_too() -> None:
+    policies = ["rd", "health", "health-drd", "health-spray", "health-best"]
+    assert_each_policy_is_followed(build("rail-only", 3, 4), policies, "etcd", **UNEVEN)
+
+
+@pytest.mark.parametrize("base", ["spine", "pxn"])
+def test_packets_go_as_chosen_where_spines_join_rails(base: str) -> None:
+    policies = ["dr", "rd", "ecmp", "health-drd", "health-best", "health-best-spray"]
+    scores: dict[str, Any] = {"rails": (20, 90, 100), "domains": (95, 90), "spine": 95}
+    kinds = assert_each_policy_is_followed(build("rail-optimized", 2, 3, policy=base), policies, "embedded", **scores)
+    assert kinds == {"d", "r", "dr", "rd", "spine", "drd"}
+
+
+def test_a_hot_rail_is_left_within_a_second_and_an_idle_fabric_needs_no_routes(slow: float) -> None:
+    fabric = build("rail-only", 3, 4, **SLOW_RATES)
+    agents = Agents(fabric)
+    agents.steer("health", fabric.controller.start_health(HealthSpec()), Damping(None, 50_000_000))
+    assert steered_routes(fabric) == 0
+    to_rail_1 = [(src, dst) for src, dst in far_pairs(fabric) if dst.rank == 1 != src.rank]
+    with background(fabric.net.plan, [hot(1)]) as load:
+        eventually(lambda: all(ask(src, dst) == [Path("rd", src.rank)] for src, dst in to_rail_1), 1.0 * slow)
+        with Capture(fabric.net.plan) as capture:
+            assert {traced(capture, src, dst)[0].kind for src, dst in to_rail_1} == {"rd"}
+        assert steered_routes(fabric) == len(to_rail_1)
+        load.stop()
+    eventually(lambda: steered_routes(fabric) == 0, 2.0 * slow)
+    assert_taken_as_chosen(fabric)
+
+
+def test_what_went_round_a_hot_rail_goes_straight_again_also_with_a_margin(slow: float) -> None:
+    """r and drd differ in hops, so that no worse is good enough for the way back."""
+    fabric = build("rail-only", 3, 4, **SLOW_RATES)
+    agents, along = Agents(fabric), [(src, dst) for src, dst in far_pairs(fabric) if src.rank == dst.rank == 1]
+    agents.steer("health-drd", fabric.controller.start_health(HealthSpec()), Damping(20, 50_000_000))
+    with background(fabric.net.plan, [hot(1)]):
+        eventually(lambda: all((ask(*pair) or [])[0].kind == "drd" for pair in along), 1.0 * slow)
+    eventually(lambda: all(ask(*pair) == [Path("r", 1)] for pair in along), 2.0 * slow)
+
+
+def test_a_live_connection_loses_nothing_to_changes_of_scores_and_of_policies() -> None:
+    fabric = build("rail-only", 3, 4)
+    board, agents = Scoreboard("embedded"), Agents(fabric)
+    board.put(**HOT[1])
+    with Stream(SRC, DST) as stream, closing(PortReader([SRC.name, DST.name])) as reader:
+        before = reader.read()
+        for policy in ("health", "health-spray", "rd", "health-best"):
+            agents.steer(policy, board.address, AT_ONCE, [(SRC, DST), (DST, SRC)])
+            for turn in range(10):
+                board.put(**HOT[turn % 2])
+                time.sleep(0.02)
+            stream.assert_flows()
+            agents.process.release()
+        after = reader.read()
+    assert stream.check() > 1_000_000
+    told = Counter((detail["src"], detail["dst"]) for _, what, detail in agents.told if what == "choice")
+    assert min(told[SRC.name, DST.name], told[DST.name, SRC.name]) > 15
+    sent = TRAFFIC.index("tx_bytes")
+    for gpu in (SRC.name, DST.name):  # it did go both ways, from both ends
+        for device in ("hb0", "rail0"):
+            assert after[gpu][device].traffic[sent] - before[gpu][device].traffic[sent] > 100_000
+
+
+@pytest.mark.parametrize("registry", ["embedded", "etcd"])
+def test_while_the_registry_is_away_traffic_flows_and_after_it_scores_do(registry: RegistryKind, slow: float) -> None:
+    fabric = build("rail-only", 3, 4, **SLOW_RATES)
+    agents, everybody = Agents(fabric), {gpu.name for gpu in fabric.gpus}
+    address = fabric.controller.start_health(HealthSpec.model_validate({"registry": registry, "stale": "500ms"}))
+    agents.steer("health", address, Damping(None, 50_000_000), stale_s=STALE_S)
+    with Stream(Gpu(0, 2), Gpu(1, 3)) as stream:
+        fabric.controller.crash_registry()
+        fabric.await_event("registry-crashed")
+        eventually(lambda: agents.gpus_that_told("stale") == everybody, (STALE_S + 1.0) * slow)
+        with background(fabric.net.plan, [hot(1)]):
+            time.sleep(0.5)
+            stream.assert_flows()
+            assert ask(SRC, DST) == [Path("dr", 1)]  # nobody knows yet
+            assert_taken_as_chosen(fabric)
+            seen = len(agents.told)
+            fabric.controller.restart_registry()
+            fabric.await_event("registry-restarted")
+            eventually(lambda: agents.gpus_that_told("fresh", seen) == everybody, BACK_S * slow)
+            eventually(lambda: ask(SRC, DST) == [Path("rd", 0)], BACK_S * slow)
+            stream.assert_flows()
+    stream.check()
+
+
+def test_without_its_agents_a_fabric_keeps_its_routes_and_its_controller() -> None:
+    fabric = build("rail-only", 3, 4)
+    board, agents = Scoreboard("embedded"), Agents(fabric)
+    board.put(**UNEVEN)
+    agents.steer("health-drd", board.address, FIRST_STAYS)
+    routes, held = fabric.routes(), chosen(fabric)
+    with Stream(SRC, DST) as stream:
+        os.kill(pid_of_agents(), signal.SIGKILL)
+        eventually(lambda: ask(SRC, DST) is None)
+        stream.assert_flows()
+        assert fabric.routes() == routes
+        with Capture(fabric.net.plan) as capture:
+            for (src, dst), said in held.items():
+                assert said == [traced(capture, src, dst)[0].path]
+        with pytest.raises(RailyardError, match=r"^controller\.agents ended"):
+            agents.process.release()
+        fabric.set_link(Gpu(2, 3), "down")
+        fabric.await_event("rerouted")
+        stream.assert_flows()
+    stream.check()
+
+
+def test_under_a_load_that_alternates_no_pair_changes_more_often_than_dwell_allows() -> None:
+    fabric, dwell_s, watched_s = build("rail-only", 3, 4, **SLOW_RATES), 0.4, 3.0
+    agents, pairs = Agents(fabric), far_pairs(fabric)
+    address = fabric.controller.start_health(HealthSpec(smoothing="none"))
+    agents.steer("health", address, Damping(None, round(dwell_s * 1e9)), pairs)
+    first = len(agents.told)
+    with background(fabric.net.plan, [hot(1, lasts="150ms", every="300ms")]):
+        begun = time.monotonic()
+        time.sleep(watched_s)
+        told = [detail for _, what, detail in agents.told[first:] if what == "choice"]
+        took_s = time.monotonic() - begun
+    changes = Counter((detail["src"], detail["dst"]) for detail in told)
+    assert max(changes.values()) <= 1 + took_s / dwell_s
+    assert changes[SRC.name, DST.name] >= 3  # and it does go to and fro
