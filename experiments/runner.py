@@ -58,8 +58,9 @@ def run_experiment(spec: ExperimentSpec, folder: Path, console: Console | None) 
 def _step_count(spec: ExperimentSpec) -> int:
     """The machine; each build with its calibration; each workload and each fault."""
     fabrics, builds = len(spec.fabrics), len(spec.reroute) if spec.faults else 1
-    policies = len(spec.routing.policies) if spec.routing else 1
-    return 1 + fabrics * (builds + 1 + len(spec.workloads) * policies * spec.repeats) + spec.fault_runs
+    turns = len(spec.routing.policies) if spec.routing else 1
+    turns *= len(spec.grid.scenes) if spec.grid else 1
+    return 1 + fabrics * (builds + 1 + len(spec.workloads) * turns * spec.repeats) + spec.fault_runs
 
 
 def _run(spec: ExperimentSpec, run: Run, steps: Steps) -> None:

@@ -17,7 +17,8 @@ from topologies.errors import BadInput
 from topologies.plan import Plan, make_plan
 from topologies.spec import FabricSpec, Strict, find_problems
 from topologies.units import Time, format_rate, format_time
-from workloads.background.spec import BackgroundSpec, check_background
+from workloads.background.grid import GridSpec
+from workloads.background.spec import BackgroundSpec, check_background, check_there
 from workloads.build import build
 from workloads.spec import (
     ALGORITHMS,
@@ -74,7 +75,8 @@ class ExperimentSpec(Strict):
     """Every workload runs `repeats` times on every fabric, then every fault `fault_repeats` times, for each `reroute`.
 
     `reroute` off leaves routes as they are, as the papers have it; on lets the controller find detours. With `routing`,
-    workloads run for each of its policies, beside the `background`, and repeat n has seed + n.
+    workloads run for each of its policies, beside the `background` (or in each scene of `grid`), and repeat n has
+    seed + n.
     """
 
     name: str
@@ -84,6 +86,7 @@ class ExperimentSpec(Strict):
     workloads: Annotated[tuple[WorkloadSpec, ...], Field(strict=False)] = ()
     routing: RoutingSpec | None = None
     background: Annotated[tuple[BackgroundSpec, ...], Field(strict=False)] = ()
+    grid: GridSpec | None = None
     faults: Annotated[tuple[FaultSpec, ...], Field(strict=False)] = ()
     reroute: Annotated[
         tuple[Literal["on", "off"], ...], BeforeValidator(_switches), Field(min_length=1, max_length=2, strict=False)
@@ -274,10 +277,17 @@ def _workloads_fit(spec: ExperimentSpec) -> None:
 
 
 def _background_fits(spec: ExperimentSpec) -> None:
-    if spec.background and spec.routing is None:
-        raise BadInput("background", len(spec.background), "is for experiments with routing: add {policies: [dr]}")
+    """A grid's loads can't add up to too much: see Scene.background."""
+    scenes = len(spec.grid.scenes) if spec.grid else 0
+    for field, given in (("background", len(spec.background)), ("grid", scenes)):
+        if given and spec.routing is None:
+            raise BadInput(field, given, "is for experiments with routing: add {policies: [dr]}")
+    if scenes and spec.background:
+        raise BadInput("background", len(spec.background), "can't be given together with grid, which makes its own")
     for fabric in spec.fabrics:
         check_background(spec.background, fabric)
+        if spec.grid:
+            check_there(spec.grid.rails, spec.grid.domains, spec.grid.spine, fabric, "grid")
 
 
 def _steered_unbroken(spec: ExperimentSpec) -> None:

@@ -15,6 +15,7 @@ from experiments.spec import ExperimentSpec
 from experiments.stage import Stage, Told, check_links, record_fabric
 from experiments.traffic import Workload, run_workload
 from results.records import Choice, Event, HealthSample, Run
+from topologies.spec import FabricSpec
 from workloads.background.reserve import reserved
 from workloads.background.run import background
 from workloads.background.spec import BackgroundSpec
@@ -33,14 +34,26 @@ def load_steered(stage: Stage, make: MakeWorkloads, spec: ExperimentSpec, run: R
         check_links(stage, run)
     with _steerable(stage, routing) as (agents, address):
         for repeat in range(spec.repeats):
-            for workload in make(spec.seed + repeat):
+            for workload, beside in _in_scenes(make(spec.seed + repeat), spec, stage.plan.spec):
                 for policy in routing.policies:
                     seen = replace(stage, label=f"{stage.label} {policy}", steered_by=policy)
-                    stretch = Stretch(seen, spec.background, routing, workload, repeat, spec.seed + repeat)
+                    stretch = Stretch(seen, beside, routing, workload, repeat, spec.seed + repeat)
                     what = f"{seen.label}: {workload.label}"
                     what += f", {repeat + 1} of {spec.repeats}" if spec.repeats > 1 else ""
                     with steps.step(what, total=sum(workload.schedule.matrix.values())):
                         stretch.run(agents, address, run, steps.reached)
+
+
+def _in_scenes(
+    workloads: list[Workload], spec: ExperimentSpec, fabric: FabricSpec
+) -> Iterator[tuple[Workload, tuple[BackgroundSpec, ...]]]:
+    """Each workload in each scene, by the scene's label, with its background."""
+    for workload in workloads:
+        if spec.grid is None:
+            yield workload, spec.background
+        else:
+            for scene in spec.grid.scenes:
+                yield replace(workload, label=scene.label(workload.label)), scene.background(fabric)
 
 
 @contextmanager

@@ -26,6 +26,8 @@ from workloads.schedule import Collective
 Share = Annotated[float, Field(ge=0, le=1)]
 Efficiency = Annotated[float, Field(gt=0, le=1)]
 Number = Annotated[int, Field(ge=0)]
+GpuPair = Annotated[tuple[str, str], Field(strict=False)]
+"""(source, destination), as d0g0 and d1g1."""
 AllToAll = Literal["auto", "direct", "in-rail", "two-phase"]
 
 DEFAULT_DURATION_S: Final = 5.0
@@ -161,15 +163,16 @@ class TransfersSpec(_Sized):
     """Each GPU of these domains and ranks (left out: all) sends `bytes` to the next domain, to another of the ranks.
 
     The next domain is by number, after the last the first. next-rank: the one that follows in the list, after its last
-    the first; shuffled: drawn from the seed. Each is once a destination. `bytes`, or `duration` at the rail's rate, is
-    of one transfer; it goes in `stripes` over as many connections. A source sends `rounds` of them, one after the
-    other, to the same destination.
+    the first; shuffled: drawn from the seed. Each is once a destination. Or `pairs` says who sends to whom. `bytes`, or
+    `duration` at the rail's rate, is of one transfer; it goes in `stripes` over as many connections. A source sends
+    `rounds` of them, one after the other, to the same destination.
     """
 
     kind: Literal["transfers"]
     domains: Annotated[tuple[Number, ...], Field(min_length=1, strict=False)] | None = None
     ranks: Annotated[tuple[Number, ...], Field(min_length=2, strict=False)] | None = None
     to: Literal["next-rank", "shuffled"] = "next-rank"
+    pairs: Annotated[tuple[GpuPair, ...], Field(min_length=1, strict=False)] | None = None
     stripes: Annotated[int, Field(ge=1, le=MOST_STRIPES)] = 1
     rounds: Count = 1
 
@@ -179,6 +182,17 @@ class TransfersSpec(_Sized):
         if numbers is not None and len(set(numbers)) < len(numbers):
             raise ValueError("must name each once")
         return numbers
+
+    @field_validator("pairs")
+    @classmethod
+    def _in_place_of_the_rule(
+        cls, pairs: tuple[tuple[str, str], ...] | None, info: ValidationInfo
+    ) -> tuple[tuple[str, str], ...] | None:
+        if pairs is not None and (info.data.get("domains") is not None or info.data.get("ranks") is not None):
+            raise ValueError("can't be given together with domains or ranks: it says all")
+        if pairs is not None and any(len(set(side)) < len(pairs) for side in zip(*pairs, strict=True)):
+            raise ValueError("must name each GPU once as a source, and once as a destination")
+        return pairs
 
 
 class TraceSpec(Strict):

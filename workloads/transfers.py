@@ -1,4 +1,4 @@
-"""Independent transfers to another rank of the next domain: traffic for which a path has to be chosen.
+"""Independent transfers to another rank of the next domain, or as named: traffic for which a path has to be chosen.
 
 Each sender has a destination of its own, so on an empty fabric by dr no two of them share a link.
 """
@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
+from topologies.addresses import Gpu, gpu_of_name
 from topologies.errors import BadInput
 from topologies.spec import FabricSpec
 from workloads.program import Program
@@ -23,8 +24,10 @@ Pair = tuple[int, int]
 def pairs(spec: TransfersSpec, fabric: FabricSpec, seed: int, field: str) -> tuple[Pair, ...]:
     """(source, destination) by GPU number, each GPU at most once on either side.
 
-    The seed draws for `shuffled`, for each domain anew. BadInput for a domain or a rank that the fabric doesn't have.
+    The seed draws for `shuffled`, for each domain anew. BadInput for what the fabric doesn't have.
     """
+    if spec.pairs is not None:
+        return tuple(_named(pair, fabric, f"{field}.pairs.{n}") for n, pair in enumerate(spec.pairs))
     domains, ranks = spec.domains or range(fabric.domains), spec.ranks or range(fabric.rails)
     _check_there(domains, fabric.domains, f"{field}.domains")
     _check_there(ranks, fabric.rails, f"{field}.ranks")
@@ -41,6 +44,23 @@ def _check_there(chosen: Sequence[int], count: int, field: str) -> None:
     for n, number in enumerate(chosen):
         if number >= count:
             raise BadInput(f"{field}.{n}", number, f"must be {count - 1} or less on this fabric")
+
+
+def _named(pair: tuple[str, str], fabric: FabricSpec, field: str) -> Pair:
+    """By GPU number. BadInput for GPUs that aren't there, or aren't of two domains."""
+    last, found = Gpu(fabric.domains - 1, fabric.rails - 1), []
+    for n, name in enumerate(pair):
+        try:
+            gpu = gpu_of_name(name)
+        except ValueError:
+            gpu = Gpu(fabric.domains, 0)  # no such GPU
+        if gpu.domain > last.domain or gpu.rank > last.rank or gpu.name != name:
+            raise BadInput(f"{field}.{n}", name, f"is no GPU of this fabric: allowed are d0g0 to {last.name}")
+        found.append(gpu)
+    src, dst = found
+    if src.domain == dst.domain:
+        raise BadInput(field, list(pair), "must be of two domains: else there is but one path")
+    return src.domain * fabric.rails + src.rank, dst.domain * fabric.rails + dst.rank
 
 
 def derangement(items: Sequence[int], rng: random.Random) -> tuple[int, ...]:

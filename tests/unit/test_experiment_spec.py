@@ -122,7 +122,23 @@ def experiment(**changes: Any) -> dict[str, Any]:
         (
             experiment(repeat=2),
             "repeat: 2 is not a known key: did you mean 'repeats'? allowed are background, description, fabrics, "
-            "fault_repeats, faults, name, repeats, reroute, routing, seed, title, workloads",
+            "fault_repeats, faults, grid, name, repeats, reroute, routing, seed, title, workloads",
+        ),
+        (
+            experiment(grid={"rails": [0], "loads": [0, 0.5]}),
+            "grid: 2 is for experiments with routing: add {policies: [dr]}",
+        ),
+        (
+            experiment(grid={"rails": [0], "loads": [0]}, background=[{"rails": [1], "load": 0.5}], routing={}),
+            "background: 1 can't be given together with grid, which makes its own",
+        ),
+        (
+            experiment(grid={"domains": [0, 4], "loads": [0]}, routing={}),
+            "grid.domains.1: 4 must be below 4: the fabric has no more",
+        ),
+        (
+            experiment(grid={"spine": True, "loads": [0]}, routing={}),
+            "grid.spine: True is not for kind rail-only, which has no spines",
         ),
     ],
 )

@@ -65,6 +65,42 @@ def test_everybody_sends_to_another_rank_of_the_next_domain_and_is_one_senders_d
         assert dst % 4 in (ranks or range(4))
 
 
+def test_pairs_may_be_named() -> None:
+    assert pairs(spec_of(pairs=[["d0g1", "d2g0"], ["d1g3", "d0g3"]]), FABRIC, 1, "w") == ((1, 8), (7, 3))
+
+
+@pytest.mark.parametrize(
+    ("keys", "line"),
+    [
+        ({"pairs": [["d0g0", "d3g1"]]}, "w.pairs.0.1: 'd3g1' is no GPU of this fabric: allowed are d0g0 to d2g3"),
+        ({"pairs": [["d00g0", "d1g1"]]}, "w.pairs.0.0: 'd00g0' is no GPU of this fabric: allowed are d0g0 to d2g3"),
+        ({"pairs": [["me", "d1g1"]]}, "w.pairs.0.0: 'me' is no GPU of this fabric: allowed are d0g0 to d2g3"),
+        (
+            {"pairs": [["d0g0", "d1g1"], ["d2g0", "d2g1"]]},
+            "w.pairs.1: ['d2g0', 'd2g1'] must be of two domains: else there is but one path",
+        ),
+    ],
+)
+def test_pairs_that_cannot_be_are_told(keys: dict[str, Any], line: str) -> None:
+    with pytest.raises(BadInput) as caught:
+        pairs(spec_of(**keys), FABRIC, 1, "w")
+    assert str(caught.value) == line
+
+
+@pytest.mark.parametrize(
+    ("keys", "problem"),
+    [
+        ({"domains": [0]}, "can't be given together with domains or ranks: it says all"),
+        ({"ranks": [0, 1]}, "can't be given together with domains or ranks: it says all"),
+        ({"pairs": [["d0g0", "d1g1"], ["d0g0", "d1g2"]]}, "must name each GPU once as a source"),
+        ({"pairs": []}, "must have 1 or more"),
+    ],
+)
+def test_pairs_say_it_all_and_nobody_twice(keys: dict[str, Any], problem: str) -> None:
+    with pytest.raises(BadInput, match=problem):
+        spec_of(**{"pairs": [["d0g0", "d1g1"]], **keys})
+
+
 def test_every_derangement_is_drawn_about_equally_often() -> None:
     rng, items = random.Random(1), (5, 6, 7, 8)
     drawn = Counter(derangement(items, rng) for _ in range(1800))

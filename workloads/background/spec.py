@@ -84,14 +84,19 @@ def check_background(specs: Sequence[BackgroundSpec], fabric: FabricSpec, field:
     BadInput names the field below `field`, where the specs stand.
     """
     for i, spec in enumerate(specs):
-        for name, numbers, count in (("rails", spec.rails, fabric.rails), ("domains", spec.domains, fabric.domains)):
-            for j, number in enumerate(numbers):
-                if number >= count:
-                    raise BadInput(f"{field}.{i}.{name}.{j}", number, f"must be below {count}: the fabric has no more")
-        if spec.spine and not fabric.spine_count:
-            raise BadInput(f"{field}.{i}.spine", spec.spine, f"is not for kind {fabric.kind}, which has no spines")
+        check_there(spec.rails, spec.domains, spec.spine, fabric, f"{field}.{i}")
     for moment in sorted({start for spec in specs for start in _starts(spec.wave)}):
         _check_sums(specs, fabric, field, moment)
+
+
+def check_there(rails: Sequence[int], domains: Sequence[int], spine: bool, fabric: FabricSpec, field: str) -> None:
+    """Refuse rails, HB domains and spines that the fabric hasn't got. BadInput names the field below `field`."""
+    for name, numbers, count in (("rails", rails, fabric.rails), ("domains", domains, fabric.domains)):
+        for j, number in enumerate(numbers):
+            if number >= count:
+                raise BadInput(f"{field}.{name}.{j}", number, f"must be below {count}: the fabric has no more")
+    if spine and not fabric.spine_count:
+        raise BadInput(f"{field}.spine", spine, f"is not for kind {fabric.kind}, which has no spines")
 
 
 def _starts(wave: Wave) -> Iterator[float]:
