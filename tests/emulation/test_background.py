@@ -81,13 +81,14 @@ def misroute(fabric: Fabric, flows: Iterable[BackgroundFlow]) -> None:
         assert visited[0] == via
 
 
-def receives(fabric: Fabric, src: Gpu, dst: Gpu, seconds: int) -> tuple[float, int]:
-    """(bit/s of payload, retransmissions) of a TCP flow with a window as in a replay."""
+def receives(fabric: Fabric, src: Gpu, dst: Gpu, seconds: int, streams: int = 1) -> tuple[float, int]:
+    """(bit/s of payload, retransmissions) of TCP streams with windows as in a replay."""
     with namespaces.inside(dst.name):
         server = subprocess.Popen(["iperf3", "-s", "-1", "--forceflush"], stdout=subprocess.PIPE)
         assert server.stdout
         server.stdout.readline()
-    told = fabric.in_node(src.name, "iperf3", "-J", "-w", "40K", "-O", "1", "-t", str(seconds), "-c", dst.ip)
+    words = ["iperf3", "-J", "-w", "40K", "-O", "1", "-t", str(seconds), "-P", str(streams), "-c", dst.ip]
+    told = fabric.in_node(src.name, *words)
     server.communicate()
     end = json.loads(told)["end"]
     return end["sum_received"]["bits_per_second"], end["sum_sent"]["retransmits"]
@@ -172,6 +173,16 @@ def test_a_transfer_over_a_hot_rail_gets_what_is_left() -> None:
     assert min(one.share for one in sent) > 0.95
     after = count(fabric.net).since(before)
     assert (after.drops, after.retransmits, retransmits) == (0, 0, 0)
+
+
+def test_it_yields_to_no_crowd() -> None:
+    """Eight streams from d0g1, which d0g0 carries over its rail (dr): they would wait in d0g0's queue with the load."""
+    fabric = build("rail-only", 2, 2, **RATES)
+    before = count(fabric.net)
+    with patient(fabric.net.gpu_names), background(fabric.net.plan, [spec(rails=[0], load=0.9)]) as load:
+        receives(fabric, Gpu(0, 1), Gpu(1, 0), 6, streams=8)
+        assert min(one.share for one in load.stop()) > 0.95
+    assert count(fabric.net).since(before).drops == 0
 
 
 def test_it_ends_with_its_parent() -> None:

@@ -30,7 +30,8 @@ from workloads.background.run import BackgroundJob
 
 TURN_S: Final = 0.002
 JITTER: Final = 0.4  # of a turn, at most: turns must not fall in step with the kernel's tick
-SOCKETS: Final = 8  # a flow's: the kernel lets each have some 40 frames of 9000 bytes under way, and a hot link more
+BUFFER: Final = 212_992  # of a socket: all that an ordinary user gets, on most kernels
+SOCKETS: Final = 16  # a flow's, since a buffer holds some 40 frames of 9000 bytes, and the queue of a hot link far more
 PORT: Final = 9  # discard
 IP_UDP: Final = 20 + 8
 MAX_UDP: Final = 65_507
@@ -51,7 +52,10 @@ class _Source:
         self._size = mtu - IP_UDP
         # userspace switches take no datagrams that are yet to be cut
         self._batch = MAX_UDP // self._size if flow.device == "hb0" else 1
-        self._sockets = [self._open(flow) for _ in range(SOCKETS)]
+        with namespaces.inside(flow.src.name):
+            self._sockets = [socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for _ in range(SOCKETS)]
+        for sock in self._sockets:
+            self._tune(sock, flow)
         self._payload = memoryview(bytes(self._size * self._batch))
         self._random = random.Random(number)
 
@@ -88,12 +92,10 @@ class _Source:
         address = bytes((10, *self._random.randbytes(3)))
         return [(socket.IPPROTO_IP, IP_PKTINFO, _PACKET_INFO.pack(0, address, bytes(4)))]
 
-    def _open(self, flow: BackgroundFlow) -> socket.socket:
-        with namespaces.inside(flow.src.name):
-            sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    def _tune(self, sock: socket.socket, flow: BackgroundFlow) -> None:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, flow.device.encode())
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_DONTROUTE, 1)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 30)  # as much as there is
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, BUFFER)
         if self._spread:
             sock.setsockopt(socket.IPPROTO_IP, IP_TRANSPARENT, 1)
         if self._batch > 1:
@@ -101,7 +103,6 @@ class _Source:
         sock.bind((flow.src.ip, 0))
         sock.connect((flow.dst.ip, PORT))
         sock.setblocking(False)
-        return sock
 
 
 def open_sink(gpu: Gpu) -> socket.socket:
