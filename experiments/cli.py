@@ -138,7 +138,8 @@ def list_command() -> None:
     for name in catalogue.names():
         spec = load(name)
         sizes = ", ".join(dict.fromkeys(str(fabric.gpus) for fabric in spec.fabrics))
-        runs = len(spec.fabrics) * len(spec.workloads) * spec.repeats
+        policies = len(spec.routing.policies) if spec.routing else 1
+        runs = len(spec.fabrics) * len(spec.workloads) * policies * spec.repeats
         table.add_row(name, spec.title, ", ".join(spec.labels), sizes, str(runs), str(spec.fault_runs))
     figures = Table(box=None, pad_edge=False)
     figures.add_column("PREDICT")
@@ -156,12 +157,22 @@ def describe(name: Name) -> None:
     console = _console()
     console.print(f"[bold]{spec.name}[/]: {spec.title}\n", highlight=False)
     console.print(spec.description, highlight=False)
-    rest = {key: value for key, value in resolved(spec).items() if key not in ("title", "description")}
-    print(yaml.safe_dump(rest, sort_keys=False, allow_unicode=True, width=1000), end="")
+    print(
+        yaml.safe_dump(_shown(spec), sort_keys=False, allow_unicode=True, width=1000, default_flow_style=None), end=""
+    )
     console.print(f"\nrun it: sudo script/run run {name}", highlight=False)
     if name in catalogue.names():
         start = f"cp {catalogue.path_of(name)} mine.yaml; sudo script/run run ./mine.yaml"
         console.print(f"change it: {start}", highlight=False)
+
+
+def _shown(spec: ExperimentSpec) -> dict[str, Any]:
+    """What can be changed: all of it with its defaults, but no key that is of no use to this one."""
+    idle = {"title", "description"} | (set() if spec.faults else {"faults", "reroute", "fault_repeats"})
+    shown = {key: value for key, value in resolved(spec).items() if key not in idle and value != []}
+    if spec.background:
+        shown["background"] = [item.model_dump(mode="json", exclude_defaults=True) for item in spec.background]
+    return shown
 
 
 @app.command()
@@ -175,20 +186,17 @@ def predict(
     ],
     overrides: Overrides,
     out: Annotated[Path, typer.Option(help="The folder for NAME.csv and NAME.png.")] = Path(),
-    seed: Annotated[int | None, typer.Option(help="Changes no formula.", hidden=True)] = None,
+    seed: Annotated[int | None, typer.Option(help="Of what is drawn: shuffled transfers, uneven experts.")] = None,
 ) -> int:
     """What the formulas say, without running anything; writes NAME.csv and NAME.png. No root needed."""
-    from experiments import predict as prediction  # takes a second to load
+    from experiments import predict as unsteered  # takes a second to load
+    from experiments import predict_steered as steered
     from experiments import published
 
     if catalogue.is_figure(name):
         return published.show(name, overrides, out, _console())
     spec = load(name, overrides, seed)
-    rows = prediction.predictions(spec)
-    files = prediction.write(rows, spec, out)
-    prediction.print_table(spec, rows, _console())
-    print(*files, sep="\n")
-    return 0
+    return (steered.show if spec.routing else unsteered.show)(spec, out, _console())
 
 
 @app.command()

@@ -9,7 +9,7 @@ from typing import Any, Final
 from rich.console import Console
 from rich.table import Table
 
-from experiments import catalogue
+from experiments import catalogue, dry_run_steered
 from experiments.overrides import apply
 from experiments.spec import SECTIONS, ExperimentSpec, load, nominal_plan, parse
 from topologies.addresses import Gpu
@@ -100,6 +100,7 @@ def show(spec: ExperimentSpec, console: Console) -> int:
                 for note in read_trace(workload, fabric, f"workloads.{i}").notes:
                     console.print(f"note: {note}", highlight=False)
             console.print()
+    dry_run_steered.show(spec, console)
     return 0
 
 

@@ -59,6 +59,15 @@ class Prediction:
     equation: str
 
 
+def show(spec: ExperimentSpec, out: Path, console: Console) -> int:
+    """Compute, write, print."""
+    rows = predictions(spec)
+    files = write(rows, spec, out)
+    print_table(spec, rows, console)
+    print(*files, sep="\n")
+    return 0
+
+
 def predictions(spec: ExperimentSpec) -> tuple[Prediction, ...]:
     """Every phase of every workload on every fabric. BadInput where there is no workload: faults have no formula."""
     if not spec.workloads:
@@ -207,6 +216,11 @@ def print_table(spec: ExperimentSpec, rows: Sequence[Prediction], console: Conso
         equations = ", ".join(dict.fromkeys(row.equation for row in found.values()))
         table.add_row(workload, phase or "iteration", *times, equations)
     console.print(table)
+    print_rates(spec, console)
+
+
+def print_rates(spec: ExperimentSpec, console: Console) -> None:
+    """A line a fabric: its size, and the rates that times were predicted with."""
     for label, fabric in zip(spec.labels, spec.fabrics, strict=True):
         plan = nominal_plan(fabric)
         assumed = " (assumed for auto)" if fabric.rail_rate == "auto" else ""

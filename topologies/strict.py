@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 
 from topologies.errors import BadInput, near_miss
+from topologies.units import format_time
 
 
 class Strict(BaseModel):
@@ -146,7 +147,8 @@ def _problems_of(item: dict[str, Any], field: str) -> list[Problem]:
         allowed = near_miss(str(value), re.findall(r"'([^']*)'", context["expected"]))
     elif kind in _BOUNDS:
         name, words = _BOUNDS[kind]
-        allowed = words.format(context[name])
+        # of what is written with a unit, only times have bounds
+        allowed = words.format(format_time(context[name]) if isinstance(value, str) else context[name])
     else:
         message = str(item["msg"]).removeprefix("Value error, ")
         allowed = _TYPES.get(kind, message[:1].lower() + message[1:])

@@ -1,0 +1,95 @@
+"""A steered workload before anything of it is sent: which scores there should be, and what each policy makes of them.
+
+Pure. For `predict` and `dry-run`; a run does the same with scores that are measured.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+from controller.health.oracle import Flow
+from controller.health.policies import Context, Shares, policy_named
+from controller.health.scores import Scores
+from experiments import foreseen
+from experiments.routing import ORACLE, RoutingSpec
+from experiments.spec import ExperimentSpec, nominal_plan
+from topologies.addresses import Gpu
+from topologies.plan import Plan
+from topologies.spec import FabricSpec
+from workloads.background.spec import BackgroundSpec
+from workloads.build import build
+from workloads.schedule import Schedule
+from workloads.spec import TransfersSpec, WorkloadSpec
+
+
+@dataclass(frozen=True)
+class Beginning:
+    """One workload on one fabric with one seed, beside a background."""
+
+    plan: Plan
+    routing: RoutingSpec
+    workload: WorkloadSpec
+    background: tuple[BackgroundSpec, ...]
+    seed: int
+
+    @property
+    def independent(self) -> bool:
+        """Does no pair wait for another?"""
+        return isinstance(self.workload, TransfersSpec)
+
+    @cached_property
+    def schedule(self) -> Schedule:
+        plan = self.plan
+        return build(self.workload, plan.spec, plan.rail_bps, plan.hb_bps, seed=self.seed)[0]
+
+    @cached_property
+    def flows(self) -> tuple[Flow, ...]:
+        """What crosses domains."""
+        return foreseen.flows_in(self.schedule, self.plan.gpus)
+
+    @cached_property
+    def pattern(self) -> foreseen.Pattern:
+        return foreseen.Pattern(self.plan, self.background)
+
+    @cached_property
+    def scores(self) -> Scores:
+        """By the background alone, as it begins."""
+        return foreseen.expected_scores(self.plan, self.pattern.flows(self.pattern.at(0.0)))
+
+    def chosen(self, policy: str) -> dict[tuple[Gpu, Gpu], Shares]:
+        """The paths of each pair by those scores."""
+        choose, context = policy_named(policy), self._context(policy)
+        return {(f.src, f.dst): choose(f.src, f.dst, self.scores, context) for f in self.flows}
+
+    def completion_s(self, policy: str) -> float | None:
+        """See `foreseen.completion_s`."""
+        return foreseen.completion_s(self.pattern, self.flows, policy, self._context(policy))
+
+    def _context(self, policy: str) -> Context:
+        background = self.pattern.flows(self.pattern.at(0.0))
+        assigned = foreseen.oracle_paths(self.plan, self.flows, background) if policy == ORACLE else {}
+        return self.routing.context(self.plan.spec, self.seed, assigned)
+
+
+def beginnings(spec: ExperimentSpec, seeds: int | None = None) -> Iterator[tuple[str, str, Beginning]]:
+    """(fabric, workload, how it begins) for each of the first `seeds` (None: all) of each workload on each fabric.
+
+    A scene of a grid makes a workload of its own. None if nobody steers.
+    """
+    for label, fabric in zip(spec.labels, spec.fabrics, strict=True) if spec.routing else ():
+        assert spec.routing is not None
+        plan = nominal_plan(fabric)
+        for plain, workload in zip(spec.workload_labels, spec.workloads, strict=True):
+            for name, beside in _scenes(spec, plain, fabric):
+                for repeat in range(spec.repeats if seeds is None else seeds):
+                    yield label, name, Beginning(plan, spec.routing, workload, beside, spec.seed + repeat)
+
+
+def _scenes(
+    spec: ExperimentSpec, workload: str, fabric: FabricSpec
+) -> Iterator[tuple[str, tuple[BackgroundSpec, ...]]]:
+    """What the workload is called, and what is beside it."""
+    if spec.grid is None:
+        yield workload, spec.background
+    for scene in spec.grid.scenes if spec.grid else ():
+        yield scene.label(workload), scene.background(fabric)

@@ -1,0 +1,194 @@
+"""`predict`, `dry-run`, `describe` and `list` of experiments that steer."""
+
+import csv
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from controller.health.policies import Share
+from controller.paths import Path as Way
+from experiments import catalogue, cli
+from experiments.beginning import beginnings
+from experiments.dry_run_steered import brief, told
+from experiments.spec import ExperimentSpec, load, parse
+from experiments.steered_predictions import EQUATIONS, SHARES, WHY_NOT, predictions, to_csv
+from workloads.background.spec import BackgroundSpec
+
+STEERED = [name for name in catalogue.names() if load(name).routing]
+HOT = {"rails": [0, 1], "load": 0.8}
+
+
+def spec_of(**keys: Any) -> ExperimentSpec:
+    """Four domains of four rails, of which 0 and 1 are hot; two GPUs send to each other's rank."""
+    transfers = {"kind": "transfers", "domains": [0], "ranks": [0, 1], "duration": "1s"}
+    fabric = {"kind": "rail-only", "domains": 4, "rails": 4, "rail_rate": "20Mbit", "hb_rate": "240Mbit"}
+    data = {"name": "mine", "fabrics": [fabric], "workloads": [transfers], "routing": {}, "background": [HOT]}
+    return parse(data | keys)
+
+
+def times_of(spec: ExperimentSpec) -> dict[str, list[float | None]]:
+    found: dict[str, list[float | None]] = {}
+    for row in predictions(spec):
+        found.setdefault(row.policy, []).append(row.predicted)
+    return found
+
+
+def test_a_hot_rail_leaves_a_fifth_and_best_fit_puts_both_transfers_on_one_idle_rail() -> None:
+    times = times_of(spec_of())
+    assert times["dr"] == times["rd"] == times["health"] == [pytest.approx(5.0, rel=1e-3)]
+    assert times["health-drd"] == [pytest.approx(2.0, rel=1e-3)]
+    assert times["health-best"] == times["oracle"] == [pytest.approx(1.0, rel=1e-3)]
+
+
+def test_there_is_a_row_for_each_policy_and_seed_in_their_order() -> None:
+    rows = predictions(spec_of(routing={"policies": ["rd", "random"]}, repeats=3, seed=7))
+    assert [(row.policy, row.seed) for row in rows] == [(p, s) for p in ("rd", "random") for s in (7, 8, 9)]
+    assert len({row.predicted for row in rows if row.policy == "random"}) > 1, "the draw depends on the seed"
+
+
+def test_what_is_not_known_says_why() -> None:
+    several = {row.policy: row for row in predictions(spec_of())}["ecmp"]
+    assert (several.predicted, several.equation, several.why) == (None, "", WHY_NOT["several"])
+    wave = HOT | {"lasts": "1s", "every": "2s"}
+    assert {(row.predicted, row.why) for row in predictions(spec_of(background=[wave]))} == {(None, WHY_NOT["moving"])}
+
+
+def test_steps_that_wait_have_their_equations_only_where_nothing_differs_from_an_unsteered_fabric() -> None:
+    moe = {"kind": "moe", "skew": 1.0, "algorithm": "direct", "duration": "2s"}
+    policies = {"policies": ["dr", "rd", "health-best"]}
+    quiet = {row.policy: row for row in predictions(spec_of(workloads=[moe], background=[], routing=policies))}
+    assert quiet["dr"].equation == EQUATIONS
+    assert quiet["dr"].predicted is not None
+    assert {quiet[p].why for p in ("rd", "health-best")} == {WHY_NOT["dependent"]}
+    loaded = predictions(spec_of(workloads=[moe], routing=policies))
+    assert {row.why for row in loaded} == {WHY_NOT["dependent"]}
+
+
+def test_each_scene_of_a_grid_is_predicted_with_its_own_background() -> None:
+    grid = {"rails": [0, 1], "loads": [0, 0.5, 0.8]}
+    rows = predictions(spec_of(background=[], grid=grid, routing={"policies": ["dr"]}))
+    assert [row.predicted for row in rows] == [pytest.approx(s, rel=1e-3) for s in (1, 2, 5)]
+    assert len({row.workload for row in rows}) == 3
+
+
+def test_the_table_as_csv_has_nothing_where_nothing_is_known() -> None:
+    rows = list(csv.DictReader(to_csv(predictions(spec_of())).decode().splitlines()))
+    known = {row["policy"]: row["predicted"] for row in rows}
+    assert known["ecmp"] == ""
+    assert float(known["dr"]) == pytest.approx(5.0, rel=1e-3)
+    assert {row["equation"] for row in rows if row["predicted"]} == {SHARES}
+
+
+@pytest.mark.parametrize("name", STEERED)
+def test_every_steered_experiment_is_predicted_with_each_policy(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    line = ["predict", name, "--out", str(tmp_path)]
+    assert cli.main(line) == 0
+    said = capsys.readouterr().out
+    spec = load(name)
+    assert spec.routing
+    assert set(spec.routing.policies) <= set(said.split())
+    files = [tmp_path / f"{name}.csv", tmp_path / f"{name}.png"]
+    before = [file.read_bytes() for file in files]
+    assert before[1].startswith(b"\x89PNG")
+    assert cli.main(line) == 0, "it takes the place of its own"
+    assert [file.read_bytes() for file in files] == before
+
+
+@pytest.mark.parametrize("name", STEERED)
+def test_dry_run_tells_the_background_and_the_first_paths(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["dry-run", name]) == 0
+    said = capsys.readouterr().out
+    *_, (_, _, begin) = beginnings(load(name), seeds=1)
+    for item in begin.background:
+        assert f"background: {told(item)}\n" in said
+    for policy in begin.routing.policies:
+        assert f"\n{policy} " in said
+    assert "scores as it begins: rails 0" in said
+
+
+def test_the_first_paths_are_those_that_the_scores_give() -> None:
+    (_, _, begin), *_ = beginnings(spec_of(), seeds=1)
+    assert begin.scores.rails == (20, 20, 100, 100)
+    pair, back = begin.chosen("dr")
+    assert begin.chosen("health-drd")[pair] == begin.chosen("health-drd")[back] == (Share(Way("drd", 2)),)
+    assert {begin.chosen("oracle")[pair], begin.chosen("oracle")[back]} == {(Share(Way("drd", n)),) for n in (2, 3)}
+
+
+def test_paths_and_background_in_short() -> None:
+    assert brief((Share(Way("drd", 4)), Share(Way("drd", 5)))) == "drd 4, 5"
+    assert brief((Share(Way("dr", 1)), Share(Way("rd", 0)))) == "dr 1, rd 0"
+    assert brief(()) == "–"
+    assert told(BackgroundSpec(rails=(0, 2), domains=(1,), load=0.5)) == "rails 0, 2 and domains 1 at 50%"
+    wave = BackgroundSpec.model_validate({"spine": True, "load": 0.9, "first": "4s", "lasts": "2s", "every": "8s"})
+    assert told(wave) == "spines at 90%, from 4s on, for 2s, every 8s"
+
+
+@pytest.mark.parametrize("name", STEERED)
+def test_what_is_described_is_the_experiment(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """No key of it is lost, and none is shown that this experiment has no use for."""
+    assert cli.main(["describe", name]) == 0
+    said = capsys.readouterr().out
+    data = yaml.safe_load(said[said.index("\nname: ") : said.index("\nrun it: ")])
+    spec = load(name)
+    assert parse(data | {"title": spec.title, "description": spec.description}) == spec
+    assert "first: 0s" not in said
+    assert "reroute" not in data
+
+
+def test_list_counts_a_replay_for_each_policy_and_seed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["list"]) == 0
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("hot-rail ")]
+    assert line.split()[-2:] == ["30", "0"]
+
+
+@pytest.mark.parametrize("command", ["predict", "dry-run"])
+@pytest.mark.parametrize("change", ["routing.policies=[dr,rd]", "routing.health.registry=etcd", "background.0.load=.5"])
+def test_what_can_be_changed(
+    command: str, change: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert cli.main([command, "hot-rail", "-o", change]) == 0
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("routing.policies=[health-bst]", "routing.policies: ['health-bst'] is not known: did you mean 'health-best'? "
+            "allowed are dr, ecmp, health, health-best, health-best-spray, health-drd, health-spray, oracle, random, "
+            "rd"),
+        ("routing.policies=dr", "routing.policies: 'dr' must be a list"),
+        ("routing.policies=[dr,dr]", "routing.policies: ['dr', 'dr'] must name each policy once"),
+        ("routing.margin=some", "routing.margin: 'some' must be a whole number; or auto"),
+        ("routing.dwell=0s", "routing.dwell: '0s' is not a time above zero, such as 20ms; or none"),
+        ("routing.settle=2min", "routing.settle: '2min' must be 60s or less"),
+        ("routing.health.registry=zookeeper",
+            "routing.health.registry: 'zookeeper' is not known: allowed are embedded, etcd"),
+        ("routing.health.period=50", "routing.health.period: 50 is not a time: write a number and one of ns, us, ms, "
+            "s, min, such as 20ms"),
+        ("routing.polices=[dr]", "routing.polices: ['dr'] is not a known key: did you mean 'policies'? allowed are "
+            "delta, dwell, health, margin, noise, policies, settle"),
+        ("background.0.load=1", "background.0.load: 1 must be 0.95 or less"),
+        ("background.0.rails=[0,9]", "background.0.rails.1: 9 must be below 8: the fabric has no more"),
+        ("background.0.spine=true", "background.0.spine: True is not for kind rail-only, which has no spines"),
+        ("background.0.first=61min", "background.0.first: '61min' must be 3600s or less; or 0s"),
+        ("background.0.every=1s", "background.0.every: '1s' is only for what ends: give lasts too"),
+        ("routing=null", "background: 1 is for experiments with routing: add {policies: [dr]}"),
+        ("faults=[{kind: gpu-crash, target: d0g0}]",
+            "faults: 1 can't be given together with routing: make two experiments of it"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("command", ["predict", "dry-run"])
+def test_what_is_wrong_is_one_line(
+    command: str, change: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    assert cli.main([command, "hot-rail", "-o", change]) == 2
+    told = capsys.readouterr()
+    assert (told.err, told.out) == (f"error: {message}\n", "")
+    assert not list(tmp_path.iterdir())
