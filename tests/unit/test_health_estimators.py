@@ -149,7 +149,7 @@ def test_a_users_estimator_is_one_function_more(monkeypatch: pytest.MonkeyPatch)
         ({"links": "best"}, "health.links: 'best' is not known: allowed are mean, worst"),
         ({"registry": "zookeeper"}, "health.registry: 'zookeeper' is not known: allowed are embedded, etcd"),
         ({"period": "50"}, "health.period: '50' is not a time"),
-        ({"smoothing": "2min"}, "health.smoothing: '2min' must be 60 or less; or none"),
+        ({"smoothing": "2min"}, "health.smoothing: '2min' must be 60s or less; or none"),
         ({"periods": "50ms"}, "health.periods: '50ms' is not a known key: did you mean 'period'?"),
     ],
 )
