@@ -30,15 +30,25 @@ from controller.steering import Assigned, Change, Source, Steering, read_assigne
 from controller.tell import Tell
 from topologies.addresses import Gpu, gpu_of_name
 from topologies.plan import Plan
+from topologies.tcprates import TcpRates
+
+
+class Kernels:
+    """What the GPUs' kernels are asked and told."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.routes = RouteAgent(plan)
+        self.routes.learn_interfaces()
+        self.rates = TcpRates(gpu.name for gpu in plan.gpus)
 
 
 class Agents:
     """All agents, while they steer by one policy."""
 
     def __init__(
-        self, plan: Plan, routes: RouteAgent, steering: Steering, address: str, stale_s: float, tell: Tell
+        self, plan: Plan, kernels: Kernels, steering: Steering, address: str, stale_s: float, tell: Tell
     ) -> None:
-        self._routes, self._tell = routes, tell
+        self._routes, self._rates, self._tell = kernels.routes, kernels.rates, tell
         self._sources = {gpu: Source(plan, gpu, steering) for gpu in plan.gpus}
         self._views: dict[Gpu, View] = {}
         self._stale: set[Gpu] = set()
@@ -117,7 +127,10 @@ class Agents:
 
     def _steer(self, todo: dict[Gpu, Scores]) -> None:
         now = time.monotonic_ns()
-        changes = {gpu: self._sources[gpu].decide(scores, now) for gpu, scores in todo.items()}
+        changes = {
+            gpu: self._sources[gpu].decide(scores, now, partial(self._rates.read, gpu.name))
+            for gpu, scores in todo.items()
+        }
         routes = {gpu: (change.remove, change.put) for gpu, change in changes.items() if change.remove or change.put}
         outcome = self._routes.change_all(routes)
         for gpu, error in outcome.refused.items():  # a crashed GPU has no interfaces; the others' routes matter more
@@ -153,7 +166,7 @@ class _Process:
     def __init__(self) -> None:
         self._tell = Tell()
         self._plan: Plan | None = None
-        self._routes: RouteAgent | None = None
+        self._kernels: Kernels | None = None
         self._agents: Agents | None = None
         self._server = ChoiceServer(self._chosen)
 
@@ -161,16 +174,15 @@ class _Process:
         match command["do"]:
             case "connect":
                 self._plan = Plan.from_dict(command["plan"])
-                self._routes = RouteAgent(self._plan)
-                self._routes.learn_interfaces()
+                self._kernels = Kernels(self._plan)
                 self._server.start()
                 self._tell("connected", {})
-            case "steer" if self._plan and self._routes:
+            case "steer" if self._plan and self._kernels:
                 self._release()
                 steering = Steering.from_dict(command["steering"])
                 watched = frozenset((gpu_of_name(src), gpu_of_name(dst)) for src, dst in command["watched"])
                 self._agents = Agents(
-                    self._plan, self._routes, steering, command["address"], command["stale"], self._tell
+                    self._plan, self._kernels, steering, command["address"], command["stale"], self._tell
                 )
                 self._agents.start(watched)
             case "assign" if self._agents:

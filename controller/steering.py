@@ -5,12 +5,13 @@ from those of the fabric's base routes, so an idle fabric under `dr` has none.
 """
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
+from functools import cache
 from typing import Any, Final
 
 from controller.health.dwell import Damping, Held, settle
-from controller.health.policies import Context, Share, Shares, policy_named
+from controller.health.policies import CONTENT, Context, Share, Shares, policy_named
 from controller.health.scores import Scores
 from controller.paths import Path, PathKind, default_path, next_hop
 from topologies.addresses import Gpu, gpu_of_name
@@ -19,6 +20,11 @@ from topologies.routes import MAIN, MAX_WEIGHT, AnyRoute, Hop, Route, SpreadRout
 
 STEERED_METRIC: Final = 15
 """Wins over the base routes (20); what goes round something dead (10) wins over it."""
+
+
+CONTENT_SHARE: Final = 0.7
+"""Of a link alone a flow delivers 0.85 to 1.05, by the kernel's estimate at a moment; of one that two share, half."""
+Delivering = Callable[[], Mapping[str, float]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +78,7 @@ class Source:
 
     def __init__(self, plan: Plan, gpu: Gpu, steering: Steering) -> None:
         self.steering = steering
-        self._gpu = gpu
+        self._gpu, self._rail_bps = gpu, plan.rail_bps
         self._policy = policy_named(steering.policy)
         self._far = {
             dst: (Share(default_path(plan.policy, gpu, dst)),) for dst in plan.gpus if dst.domain != gpu.domain
@@ -80,13 +86,20 @@ class Source:
         self._held: dict[Gpu, Held] = {}
         self._routes: dict[Gpu, AnyRoute] = {}
 
-    def decide(self, scores: Scores, now_ns: int) -> Change:
-        """Take in scores; what follows from them."""
+    def decide(self, scores: Scores, now_ns: int, delivering: Delivering = dict) -> Change:
+        """Take in scores; what follows from them. `delivering` is asked at most once, and only if it matters."""
         put, remove, chosen, again = [], [], {}, []
+        rates: Mapping[str, float] | None = None
+        policy, context, damping = self._policy, self.steering.context, self.steering.damping
         for dst, base in self._far.items():
-            wanted = self._policy(self._gpu, dst, scores, self.steering.context)
+            wanted = policy(self._gpu, dst, scores, context)
             before = self._held.get(dst)
-            after = settle(before, wanted, self._gpu, dst, scores, now_ns, self.steering.damping)
+            if before is not None and before.shares == wanted:  # as nearly always: this loop is what agents spend most on
+                continue
+            after = settle(before, wanted, self._gpu, dst, scores, now_ns, damping)
+            if before and after is not before and self.steering.policy in CONTENT:
+                rates = delivering() if rates is None else rates
+                after = before if is_content(rates, dst, self._rail_bps) else after
             if after is not before:
                 self._held[dst] = after
                 chosen[dst] = after.shares
@@ -97,7 +110,7 @@ class Source:
                 elif old:
                     remove.append(old)
             elif wanted not in ((), after.shares):
-                free_ns = after.since_ns + self.steering.damping.dwell_ns
+                free_ns = after.since_ns + damping.dwell_ns
                 again += [free_ns] if free_ns > now_ns else []
         return Change(tuple(remove), tuple(put), chosen, min(again, default=None))
 
@@ -111,6 +124,17 @@ class Source:
         return tuple(self._routes.values())
 
 
+def is_content(rates: Mapping[str, float], dst: Gpu, rail_bps: int) -> bool:
+    """Whether a pair has what it would have if its source shared a rail with its own other destinations alone.
+
+    `rates`: bit/s by destination address, of those to which the source has something to send just now.
+    """
+    return dst.ip in rates and rates[dst.ip] >= CONTENT_SHARE * rail_bps / len(rates)
+
+
+_prefix: Final = cache(host_prefix)
+
+
 def route_for(shares: Shares, base: Shares, src: Gpu, dst: Gpu) -> AnyRoute | None:
     """The host route that these paths need at their source; None where the base routes say the same, or no path is."""
     if shares in ((), base):
@@ -120,10 +144,10 @@ def route_for(shares: Shares, base: Shares, src: Gpu, dst: Gpu) -> AnyRoute | No
         weights[Hop(*next_hop(share.path, src, dst))] += share.weight
     if len(weights) == 1:
         (hop,) = weights
-        return Route(host_prefix(dst), hop.device, hop.via, MAIN, STEERED_METRIC)
+        return Route(_prefix(dst), hop.device, hop.via, MAIN, STEERED_METRIC)
     scale = min(1.0, MAX_WEIGHT / max(weights.values()))
     hops = tuple(Hop(hop.device, hop.via, max(1, round(weight * scale))) for hop, weight in weights.items())
-    return SpreadRoute(host_prefix(dst), hops, MAIN, STEERED_METRIC)
+    return SpreadRoute(_prefix(dst), hops, MAIN, STEERED_METRIC)
 
 
 Assigned = Mapping[tuple[Gpu, Gpu], Shares]

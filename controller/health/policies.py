@@ -138,6 +138,13 @@ POLICIES: Final[dict[str, Policy]] = {
 }
 
 
+CONTENT: Final = {"health-best", "health-best-spray"}
+"""Policies under which a pair that has its share stays where it is, whatever scores say (not in the papers).
+
+A pair's own traffic lowers the scores of its path: by scores alone it runs from itself, and most where all is well and
+links are full. So a source looks at what its connections deliver before it changes a path: steering.is_content."""
+
+
 def policy_named(name: str, field_name: str = "policy") -> Policy:
     """BadInput names the field and what is allowed."""
     if name not in POLICIES:

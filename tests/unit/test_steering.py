@@ -85,6 +85,22 @@ def test_weights_fit_the_kernel_and_keep_their_order(weights: list[int]) -> None
     assert max(found) <= MAX_WEIGHT
 
 
+def test_a_pair_that_has_its_share_stays_under_a_policy_that_looks() -> None:
+    hot, alone = Scores((100, 100, 10, 100), (100,) * 3, version=1), {DST.ip: 0.9 * PLAN.rail_bps}
+    for policy, rates, stays in (
+        ("health-best", alone, True),
+        ("health-best", {DST.ip: 0.5 * PLAN.rail_bps}, False),  # it shares a link
+        ("health-best", {}, False),  # it sends nothing: it may go where it likes
+        ("health-best", {DST.ip: 0.4 * PLAN.rail_bps, "198.18.0.0": 0.4 * PLAN.rail_bps}, True),  # half each
+        ("health", alone, False),  # goes by scores alone
+    ):
+        agent = source(policy)
+        agent.decide(idle(3, 4), 0)
+        before = agent.chosen(DST)
+        agent.decide(hot, 1, rates.copy)
+        assert (agent.chosen(DST) == before) is stays, (policy, rates)
+
+
 scores = st.builds(Scores, rails=st.tuples(*[st.integers(0, 100)] * 4), domains=st.tuples(*[st.integers(0, 100)] * 3))
 
 
