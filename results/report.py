@@ -35,6 +35,7 @@ from results.aggregate import (
 from results.checks import checks
 from results.fidelity import Judgement, judge
 from results.plots import Plot
+from results.rail_only_wins import one_scene
 from results.records import Flow, Run
 from results.stretches import is_steered, policies_of
 
@@ -79,6 +80,7 @@ def _context(run: Run) -> dict[str, Any]:
     judgement, rows = judge(run), rows_of(run)
     fabrics, slow, timed = list(labels(run).values()), slowdowns(run, rows), times(rows)
     built, steered = report_steering.fabrics_once(run), is_steered(run)
+    sent = one_scene(run)
     beside = () if steered else timed  # fabrics side by side: policies are below each other, with figures of their own
     return {
         "run": run,
@@ -94,8 +96,8 @@ def _context(run: Run) -> dict[str, Any]:
         "fabrics": [(f.label, plot_fabric.draw(f)) for f in built],
         "small_fabrics": all(plot_fabric.is_small(f) for f in built),
         "fabrics_table": report_tables.fabrics_table(built),
-        "volumes": _volumes(run),
-        "workloads": _workloads(run, beside, fabrics, slow),
+        "volumes": _volumes(sent),
+        "workloads": _workloads(sent, beside, fabrics, slow),
         "sweeps": _sweeps(run, timed),
         "ratios": plot_times.ratios(beside, fabrics),
         "others": report_tables.others_table(rows),

@@ -4,7 +4,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from results import plot_policies, plot_steering, report_tables, steering_tables
+from results import (
+    plot_policies,
+    plot_rail_only,
+    plot_steering,
+    rail_only_tables,
+    rail_only_wins,
+    report_tables,
+    steering_tables,
+)
 from results.aggregate import Row
 from results.plots import Plot
 from results.records import FabricRun, Run
@@ -24,14 +32,38 @@ class Policies:
     phases: report_tables.Table | None
 
 
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Part 2's, of rail-only's way with the spine's, scene by scene. `plots`: by pair."""
+
+    finding: str
+    plots: tuple[tuple[str, Plot], ...]
+    differences: tuple[str, ...]
+    table: report_tables.Table
+
+
 def parts(run: Run, timed: Sequence[Row]) -> dict[str, Any]:
     """What the template needs; nothing in it where nobody steered."""
     drawn, rest = _drawn(stretches(run))
+    comparison = _comparison(run)
     return {
-        "policies": _policies(run, timed),
+        "comparison": comparison,
+        "policies": [] if comparison else _policies(run, timed),
         "over_time": [(f"{s.policy}: {s.workload} on {s.fabric}", plot_steering.over_time(s)) for s in drawn],
         "not_drawn": _sentence(rest),
     }
+
+
+def _comparison(run: Run) -> Comparison | None:
+    found = rail_only_wins.cells(run)
+    if not found:
+        return None
+    by_pair: dict[str, list[rail_only_wins.Cell]] = {}
+    for cell in found:
+        by_pair.setdefault(f"{cell.src} to {cell.dst}, {cell.workload} on {cell.fabric}", []).append(cell)
+    drawn = tuple((name, plot_rail_only.draw(mine, name)) for name, mine in by_pair.items())
+    tables = rail_only_tables.differences(found), rail_only_tables.report_table(found)
+    return Comparison(rail_only_tables.finding(found), drawn, *tables)
 
 
 def _policies(run: Run, timed: Sequence[Row]) -> list[Policies]:

@@ -8,6 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from results import format as fmt
+from results import rail_only_tables, rail_only_wins
 from results.aggregate import (
     STEPS,
     RecoveryRow,
@@ -33,6 +34,7 @@ _TIME_ROWS: Final = 10  # as many as leave room for the rest on a screen of 40 l
 _BESIDE: Final = 2  # fabrics that the table of times sets side by side
 _SLOW_LINES: Final = 2
 _POLICY_ROWS: Final = 20
+_GRID_ROWS: Final = 27
 _RECOVERY_ROWS: Final = 6
 _REASONS: Final = 3
 _UNAFFECTED: Final = "– no one else's traffic passed through it"
@@ -62,6 +64,7 @@ def summarise(run: Run) -> dict[str, Any]:
             "times": [_time(row) for row in times(rows)],
             "slowdown": [_slowdown(s) for s in slowdowns(run, rows)],
             "steering": [row.as_dict() for group in policy_rows(run).values() for row in group],
+            "rail_only_wins": rail_only_wins.as_dict(found) if (found := rail_only_wins.cells(run)) else None,
             "recovery": [_recovery(r) for r in recovery_rows(run)],
             "bytes": _bytes(run.bytes),
         },
@@ -145,7 +148,14 @@ def _print_times(run: Run, rows: Sequence[Row], console: Console) -> None:
 
 
 def _print_policies(run: Run, console: Console) -> None:
-    """A table for each fabric and workload, as many as there is room for; the formulas know nothing of background."""
+    """A table for each fabric and workload, as many as there is room for; the formulas know nothing of background.
+
+    Where the papers' comparison was made, that in their place.
+    """
+    if found := rail_only_wins.cells(run):
+        console.print(rail_only_tables.screen_table(console, found, _GRID_ROWS))
+        console.print(rail_only_tables.finding(found), highlight=False)
+        return
     left, places = _POLICY_ROWS, policy_rows(run)
     for number, ((fabric, workload), rows) in enumerate(places.items()):
         if left <= 0:
