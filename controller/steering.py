@@ -94,7 +94,7 @@ class Source:
         for dst, base in self._far.items():
             wanted = policy(self._gpu, dst, scores, context)
             before = self._held.get(dst)
-            if before is not None and before.shares == wanted:  # as nearly always: this loop is what agents spend most on
+            if before is not None and before.shares == wanted:  # nearly always, and agents do nothing more often
                 continue
             after = settle(before, wanted, self._gpu, dst, scores, now_ns, damping)
             if before and after is not before and self.steering.policy in CONTENT:

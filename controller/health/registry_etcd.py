@@ -14,6 +14,7 @@ import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import closing, suppress
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -178,10 +179,17 @@ def _events(answer: http.client.HTTPResponse) -> Iterator[list[dict[str, Any]]]:
             line = answer.readline()
         except http.client.HTTPException as error:
             raise OSError(f"etcd: watch: {error!r}") from error
-        result = json.loads(line).get("result", {}) if line else {}
+        result = _result(line)
         if not result or result.get("canceled"):
             raise OSError(f"etcd: the watch has ended: {line[:200]!r}")
         yield result.get("events", [])
+
+
+@lru_cache(maxsize=4)
+def _result(line: bytes) -> dict[str, Any]:
+    """What a line of a watch says; nothing if it is none. All watches of a process get the same line."""
+    found: dict[str, Any] = json.loads(line).get("result", {}) if line else {}
+    return found
 
 
 def _b64(data: bytes) -> str:
