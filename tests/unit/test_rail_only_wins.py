@@ -11,6 +11,8 @@ from rich.console import Console
 
 from controller.health import scores as health
 from controller.health.decision import rail_only_wins
+from experiments.foreseen import Pattern, expected_scores
+from experiments.spec import load
 from results import report
 from results.rail_only_tables import finding, report_table, why
 from results.rail_only_wins import Cell, Rates, Scores, cells, one_scene
@@ -19,6 +21,7 @@ from results.summary import print_summary, summarise
 from tests.unit.scenes_sample import HB, RAIL, Found, scenes_run
 from tests.unit.steered_sample import steered_run
 from topologies.addresses import Gpu
+from topologies.plan import make_plan
 
 BUSY_SPINE = (0.0, 0.0, 0.9)
 
@@ -93,6 +96,25 @@ def test_the_condition_is_the_controllers_but_for_what_a_point_would_turn(
         assert said is (cell.predicted == "rail-only")
     else:
         assert abs(domain / 100 - rail * spine / 10_000) <= 0.03 + 1e-9
+
+
+@pytest.mark.parametrize(("hb_rate", "agree", "spine_wins"), [("20Mbit", 21, 5), ("40Mbit", 24, 4), ("240Mbit", 20, 0)])
+def test_how_often_the_condition_and_the_slowest_link_agree_on_the_experiments_own_loads(
+    hb_rate: str, agree: int, spine_wins: int
+) -> None:
+    """With the scores that its background should give."""
+    spec = load("rail-only-vs-optimized", [f"hb_rate={hb_rate}"])
+    (fabric,), plan = spec.fabrics, make_plan(spec.fabrics[0], 0)
+    assert spec.grid is not None
+    found = []
+    for scene in spec.grid.scenes:
+        pattern = Pattern(plan, scene.background(fabric))
+        h = expected_scores(plan, pattern.flows(pattern.at(0.0)))
+        scores = Scores(*(score / 100 for score in (h.domains[0], h.rails[0], h.spine, h.rails[1])))
+        rates = Rates(plan.hb_bps, plan.rail_bps, plan.uplink_bps)
+        found.append(replace(SAMPLE, scene=scene, scores=scores, rates=rates))
+    assert sum(c.predicted == c.by_slowest_link for c in found) == agree
+    assert sum(c.by_slowest_link == "spine" for c in found) == spine_wins
 
 
 def test_without_a_grid_without_both_ways_or_without_scores_there_is_nothing_to_compare() -> None:
