@@ -7,12 +7,14 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
 from topologies.errors import RailyardError
 
 PROJECT: Final = Path(__file__).resolve().parent.parent
+LOGS: Final = Path("/run")
 ANSWER_S: Final = 30.0
 
 OnEvent = Callable[[int, str, dict[str, Any]], None]
@@ -36,7 +38,7 @@ class Child:
         self._awaited, self._silent, self._on_event = frozenset(awaited), frozenset(silent), on_event
         self._module = module
         self._answers: queue.Queue[tuple[str, dict[str, Any]]] = queue.Queue()
-        self._log = Path(f"/run/railyard-{module.rpartition('.')[2]}.log")
+        self._log = LOGS / f"railyard-{module.rpartition('.')[2]}.log"
         with self._log.open("a") as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", module],
@@ -73,8 +75,9 @@ class Child:
         try:
             what, detail = self._answers.get(timeout=max(0.0, deadline - time.monotonic()))
         except queue.Empty:
-            raise RailyardError(self._last_words(f"did not answer in {ANSWER_S:.0f} s")) from None
+            raise RailyardError(self._last_words(f"did not answer in {ANSWER_S:g} s")) from None
         if what == "ended":
+            self._answers.put((what, detail))  # for whoever asks again
             raise RailyardError(self._last_words("ended"))
         return what, detail
 
@@ -83,6 +86,10 @@ class Child:
         self._process.kill()
         self._process.wait()
         self._reader.join()
+        for pipe in (self._process.stdin, self._process.stdout):
+            with suppress(OSError):  # what was said to one that had ended is still to be written
+                if pipe:
+                    pipe.close()
 
     def _last_words(self, what: str) -> str:
         said = self._log.read_text().strip().splitlines()[-1:]
