@@ -58,8 +58,9 @@ def add_stretch(run: Run, scene: Scene, policy: str, repeat: int, begun: int, fo
     took = round((here.rail_only_ms if WAYS[policy] == "rail-only" else here.spine_ms) * MS)
     ended = started + ROUNDS * 2 * took
     for at in range(begun, ended, 50 * MS):
-        fresh, own = at < begun + 200 * MS, 30 if at >= started else 0
-        for element, index, score in zip(("domain", "rail", "spine", "rail"), (0, 0, 0, 1), here.scores, strict=True):
+        fresh, own = at < begun + 350 * MS, 30 if at >= started else 0
+        elements = zip(("domain", "rail", "spine", "rail"), (0, 0, 0, 1), here.scores, strict=True)
+        for element, index, score in (*elements, ("domain", 1, 100)):
             seen = 100 if fresh else max(1, score - own)
             run.health.append(HealthSample(*where, at, element, index, 1 - seen / 100, seen))
     label, _, workload, _ = where
