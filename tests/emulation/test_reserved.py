@@ -1,0 +1,61 @@
+"""Beside background that has its own share, a transfer gets the rest: at once, and all of it when nothing is sent."""
+
+import json
+import subprocess
+
+import pytest
+
+from tests.emulation.fabrics import Fabric, build
+from tests.emulation.steered import SLOW_RATES
+from topologies import namespaces
+from topologies.addresses import Gpu
+from topologies.patience import patient
+from topologies.shaping import payload_fraction
+from workloads.background.flows import flows_of
+from workloads.background.reserve import reserved
+from workloads.background.run import background
+from workloads.background.spec import BackgroundSpec
+
+pytestmark = pytest.mark.capsule
+SRC, DST = Gpu(0, 0), Gpu(1, 0)
+
+
+def seconds_of_tcp(fabric: Fabric, count: int) -> list[float]:
+    """The share of its link's payload rate that a connection with a replay's window delivers, second by second."""
+    with namespaces.inside(DST.name):
+        server = subprocess.Popen(["iperf3", "-s", "-1", "-J", "--forceflush"], stdout=subprocess.PIPE)
+    with patient(fabric.net.gpu_names):
+        words = ["iperf3", "-w", "40K", "-t", str(count), "-c", DST.ip]
+        fabric.in_node(SRC.name, "sh", "-c", f"until {' '.join(words)}; do sleep 0.05; done")
+    told = json.loads(server.communicate()[0])
+    rate = fabric.net.plan.rail_bps * payload_fraction(9000)
+    return [second["sum"]["bits_per_second"] / rate for second in told["intervals"][:count]]
+
+
+def shapers(fabric: Fabric) -> dict[str, str]:
+    """By node: its classes and filters."""
+    nodes = ["rail0", *(gpu.name for gpu in fabric.gpus)]
+    return {node: shapers_of(fabric, node) for node in nodes}
+
+
+def shapers_of(fabric: Fabric, node: str) -> str:
+    plan = fabric.net.plan
+    names = {end.interface for link in plan.links for end in (link.a, link.b) if end.node == node}
+    shown = (fabric.in_node(node, "tc", kind, "show", "dev", n) for n in sorted(names) for kind in ("class", "filter"))
+    return "".join(shown)
+
+
+def test_a_transfer_beside_a_hot_rail_has_a_tenth_from_its_first_second_on_and_the_link_when_it_is_idle() -> None:
+    fabric = build("rail-only", 2, 2, **SLOW_RATES)
+    plan, before = fabric.net.plan, shapers(fabric)
+    hot = BackgroundSpec.model_validate({"rails": [0], "load": 0.9})
+    with reserved(plan, flows_of(hot, plan)):
+        assert shapers(fabric)[SRC.name] != before[SRC.name]
+        with background(plan, [hot]) as load:
+            beside = seconds_of_tcp(fabric, 4)
+            sent = load.stop()
+        alone = seconds_of_tcp(fabric, 2)
+    assert all(0.08 <= share <= 0.12 for share in beside), beside
+    assert min(one.share for one in sent) > 0.98
+    assert min(alone) > 0.95, alone
+    assert shapers(fabric) == before

@@ -1,0 +1,148 @@
+"""What a steered stretch should take: scores of a background, when it changes, and the docs' example."""
+
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from controller.health.oracle import Flow
+from controller.health.policies import Context
+from experiments.foreseen import Pattern, completion_s, expected_scores, flows_in, oracle_paths
+from tests.unit.stand_ins import plan_of
+from topologies.addresses import Gpu
+from topologies.plan import Plan
+from topologies.shaping import payload_fraction
+from workloads.background.spec import BackgroundSpec
+from workloads.build import build
+from workloads.spec import parse_workload
+
+TICK = 1 / 64  # exact in binary, so that edges are where they are meant to be
+SIXTY_FOURTH_MS = 15.625
+
+
+def spec(**keys: Any) -> BackgroundSpec:
+    return BackgroundSpec.model_validate(keys)
+
+
+def pattern(plan: Plan, *specs: dict[str, Any]) -> Pattern:
+    return Pattern(plan, tuple(spec(**keys) for keys in specs))
+
+
+def scores_of(plan: Plan, *specs: dict[str, Any]) -> tuple[tuple[int, ...], tuple[int, ...], int]:
+    found = pattern(plan, *specs)
+    scores = expected_scores(plan, found.flows(range(len(specs))))
+    return scores.rails, scores.domains, scores.spine
+
+
+@pytest.mark.parametrize(
+    ("specs", "rails", "domains"),
+    [
+        ([], (100, 100, 100), (100, 100)),
+        ([{"rails": [1], "load": 0.9}], (100, 10, 100), (100, 100)),
+        ([{"domains": [0], "load": 0.25}], (100, 100, 100), (75, 100)),
+        ([{"rails": [0, 2], "load": 0.5}, {"rails": [0], "domains": [1], "load": 0.45}], (5, 100, 50), (100, 55)),
+    ],
+)
+def test_a_score_is_what_the_background_leaves(
+    specs: list[dict[str, Any]], rails: tuple[int, ...], domains: tuple[int, ...]
+) -> None:
+    assert scores_of(plan_of(rails=3), *specs) == (rails, domains, 100)
+
+
+def test_the_spines_load_is_on_the_rails_below_too() -> None:
+    plan = plan_of("rail-optimized", domains=3, rails=2, oversubscription=2.0)
+    assert scores_of(plan, {"spine": True, "load": 0.8}) == ((60, 60), (100,) * 3, 20)
+
+
+def test_full_is_1_and_never_blocked() -> None:
+    specs = [{"rails": [0], "load": 0.95}] * 2
+    assert scores_of(plan_of(), *specs)[0] == (1, 100)
+
+
+def test_flows_are_pairs_of_two_domains_with_all_their_bytes() -> None:
+    plan = plan_of(domains=3, rails=4)
+    keys = {"kind": "transfers", "domains": [0], "ranks": [0, 1], "bytes": "3MB", "stripes": 3, "rounds": 2}
+    schedule, _ = build(parse_workload(keys), plan.spec, plan.rail_bps, plan.hb_bps)
+    found = {(flow.src, flow.dst): flow.size for flow in flows_in(schedule, plan.gpus)}
+    assert found.keys() == {(Gpu(0, 0), Gpu(1, 1)), (Gpu(0, 1), Gpu(1, 0))}  # receipts go back, and don't count
+    data = [t.bytes for _, t in schedule.transfers if (t.src, t.dst) == (0, 5)]
+    assert found[Gpu(0, 0), Gpu(1, 1)] == sum(data)
+    assert len(data) == 3 * 2
+
+
+# ── when it changes ──────────────────────────────────────────────────────────────────────────────
+
+
+@st.composite
+def entries(draw: st.DrawFn) -> BackgroundSpec:
+    """On from a tick on, for ever, once, or again and again."""
+    first, lasts = draw(st.integers(0, 40)), draw(st.none() | st.integers(1, 30))
+    every = draw(st.none() | st.integers(1, 30)) if lasts else None
+    keys: dict[str, Any] = {"first": "0s" if not first else f"{first * SIXTY_FOURTH_MS}ms"}
+    if lasts:
+        keys["lasts"] = f"{lasts * SIXTY_FOURTH_MS}ms"
+        if every:
+            keys["every"] = f"{(lasts + every) * SIXTY_FOURTH_MS}ms"
+    return spec(rails=[0], load=0.1, **keys)
+
+
+@given(st.lists(entries(), min_size=1, max_size=4))
+def test_changes_are_where_the_waves_begin_and_end(specs: list[BackgroundSpec]) -> None:
+    """Looked at tick by tick, nothing goes on or off but at a change that was foreseen."""
+    found = Pattern(plan_of(), tuple(specs))
+    edges: list[float] = []
+    while (at := found.next_change(edges[-1] if edges else 0.0)) is not None and at <= 200 * TICK:
+        edges.append(at)
+    assert edges == sorted(set(edges))
+    on = [frozenset(i for i, one in enumerate(specs) if one.wave.is_on(n * TICK)) for n in range(201)]
+    seen = [n * TICK for (before, after), n in zip(pairwise(on), range(1, 201), strict=True) if before != after]
+    assert set(seen) <= set(edges)
+    assert all(found.at(n * TICK) == now for n, now in enumerate(on))
+    assert set(edges) <= {n * TICK for n in range(201)}
+
+
+@given(st.integers(0, 3000), st.integers(1, 500), st.integers(1, 500))
+@pytest.mark.xfail(strict=True, reason="Wave.is_on takes some edges for the moment before them: 1.2 % 0.6 is not 0")
+def test_at_a_change_what_is_on_is_what_stays_on_for_the_next_moment(first: int, lasts: int, rest: int) -> None:
+    """Milliseconds, as people write them, which no binary fraction is."""
+    keys = {"first": f"{first}ms" if first else "0s", "lasts": f"{lasts}ms", "every": f"{lasts + rest}ms"}
+    found, at = pattern(plan_of(), {"rails": [0], "load": 0.5, **keys}), 0.0
+    for _ in range(20):
+        at = found.next_change(at) or 0.0
+        assert found.at(at) == found.at(at + 0.0004)
+
+
+def test_what_never_changes_is_steady() -> None:
+    plan = plan_of()
+    steady, late = pattern(plan, {"rails": [0], "load": 0.5}), pattern(plan, {"rails": [0], "load": 0.5, "first": "1s"})
+    assert (steady.steady, late.steady) == (True, False)
+    assert (late.next_change(0.0), late.next_change(1.0)) == (1.0, None)
+
+
+# ── how long it takes: docs/health-routing.md ────────────────────────────────────────────────────
+
+PLAN = plan_of(domains=4, rails=8)
+HALF_HOT = pattern(PLAN, {"rails": [0, 1, 2, 3], "load": 0.9})
+SECOND = round(PLAN.rail_bps / 8 * payload_fraction(PLAN.spec.mtu))
+FOUR = [Flow(Gpu(0, g), Gpu(1, (g + 1) % 4), SECOND) for g in range(4)]
+"""Each needs a second of an empty rail."""
+
+
+@pytest.mark.parametrize(
+    ("policy", "seconds"),
+    [("dr", 10.0), ("rd", 10.0), ("health", 10.0), ("health-drd", 4.0), ("health-best", 1.0), ("oracle", 1.0)],
+)
+def test_the_docs_table(policy: str, seconds: float) -> None:
+    assigned = oracle_paths(PLAN, FOUR, HALF_HOT.flows([0]))
+    found = completion_s(HALF_HOT, FOUR, policy, Context(assigned=assigned if policy == "oracle" else {}))
+    assert found == pytest.approx(seconds, rel=1e-3)
+
+
+def test_nothing_is_foreseen_for_several_paths_or_a_background_that_comes_and_goes() -> None:
+    assert completion_s(HALF_HOT, FOUR, "ecmp", Context()) is None
+    assert completion_s(HALF_HOT, FOUR, "health-best-spray", Context()) is None
+    wave = pattern(PLAN, {"rails": [0], "load": 0.9, "lasts": "1s"})
+    assert completion_s(wave, FOUR, "dr", Context()) is None
+    assert completion_s(HALF_HOT, [], "dr", Context()) is None
