@@ -1,0 +1,287 @@
+"""The oracle of recovery against a search of all paths, node by node, on small fabrics with anything broken."""
+
+import time
+from collections.abc import Iterator
+from itertools import combinations, pairwise, permutations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from controller.paths import alternatives
+from failure.survivors import Cable, Dead, Survivors, cable
+from failure.verdict import judge
+from tests.unit import broken_fabrics
+from topologies.addresses import Gpu
+from topologies.plan import Plan, make_plan
+from topologies.spec import Kind, Policy, parse_fabric
+
+KINDS: tuple[Kind, ...] = ("rail-only", "rail-optimized", "single-switch")
+RAIL, HB = 10**8, 9 * 10**8
+
+
+def fabric(kind: Kind, domains: int, rails: int) -> Plan:
+    spines = {"spines": 2} if kind == "rail-optimized" else {}
+    return make_plan(
+        parse_fabric({"kind": kind, "domains": domains, "rails": rails, "hb_rate": "900Mbit", **spines}), RAIL
+    )
+
+
+def nodes(plan: Plan) -> list[str]:
+    return [*(gpu.name for gpu in plan.gpus), *plan.hb_bridges, *(switch.name for switch in plan.switches)]
+
+
+def rates(plan: Plan) -> dict[Cable, int]:
+    return {cable(link.a.node, link.b.node): link.rate_bps for link in plan.links}
+
+
+@st.composite
+def faults(draw: st.DrawFn, plan: Plan) -> Dead:
+    """A few nodes and cables, and some slow ones."""
+    cables = st.sampled_from(sorted(rates(plan), key=sorted))
+    slow = draw(st.dictionaries(cables, st.integers(1, 100), max_size=4))
+    return Dead(
+        nodes=draw(st.frozensets(st.sampled_from(nodes(plan)), max_size=4)),
+        cables=draw(st.frozensets(cables, max_size=6)),
+        slowed={c: max(1, rates(plan)[c] * percent // 100) for c, percent in slow.items()},
+    )
+
+
+@st.composite
+def broken(draw: st.DrawFn) -> tuple[Plan, Dead]:
+    plan = fabric(draw(st.sampled_from(KINDS)), draw(st.integers(2, 3)), draw(st.integers(2, 3)))
+    return plan, draw(faults(plan))
+
+
+def alive(plan: Plan, dead: Dead) -> set[Cable]:
+    return {c for c in rates(plan) if c not in dead.cables and not c & dead.nodes}
+
+
+def routes(plan: Plan, src: Gpu, dst: Gpu) -> Iterator[list[str]]:
+    """Every path that forwarding can take, as the nodes on it: by the kinds that the controller chooses from."""
+    if src.domain == dst.domain:
+        yield [src.name, f"hb{src.domain}", dst.name]
+        return
+    if src.rank == dst.rank:
+        yield from crossing(plan, src, dst)
+    for path in alternatives(src, dst, plan.spec.rails, plan.spec.kind):
+        far = dst.rank if path.kind == "spine" else path.rail
+        near_end, far_end = Gpu(src.domain, path.rail), Gpu(dst.domain, far)
+        for middle in crossing(plan, near_end, far_end):
+            before = [src.name, f"hb{src.domain}"] if near_end != src else []
+            after = [f"hb{dst.domain}", dst.name] if far_end != dst else []
+            yield before + middle + after
+
+
+def crossing(plan: Plan, a: Gpu, b: Gpu) -> Iterator[list[str]]:
+    """Ways over the NIC network."""
+    if plan.spec.kind == "single-switch":
+        yield [a.name, "switch0", b.name]
+    elif a.rank == b.rank:
+        yield [a.name, f"rail{a.rank}", b.name]
+    else:
+        for i in range(plan.spec.spine_count):
+            yield [a.name, f"rail{a.rank}", f"spine{i}", f"rail{b.rank}", b.name]
+
+
+@given(broken())
+@settings(max_examples=150, deadline=None)
+def test_reachable_is_what_one_of_the_paths_of_forwarding_joins(case: tuple[Plan, Dead]) -> None:
+    plan, dead = case
+    live = alive(plan, dead)
+    expected = {
+        (src, dst)
+        for src, dst in permutations(plan.gpus, 2)
+        if any(all(cable(a, b) in live for a, b in pairwise(route)) for route in routes(plan, src, dst))
+    }
+    assert Survivors(plan, dead).reachable == expected
+
+
+@given(broken())
+@settings(max_examples=100, deadline=None)
+def test_connected_is_what_walking_finds(case: tuple[Plan, Dead]) -> None:
+    plan, dead = case
+    live = alive(plan, dead)
+    survivors = Survivors(plan, dead)
+    for src in plan.gpus:
+        seen, edge = {src.name}, {src.name}
+        while edge:
+            edge = {b for c in live if c & edge for b in c} - seen
+            seen |= edge
+        assert {dst for a, dst in survivors.connected if a == src} == {g for g in plan.gpus if g.name in seen} - {src}
+    assert survivors.reachable <= survivors.connected
+
+
+@given(broken(), st.data())
+@settings(max_examples=100, deadline=None)
+def test_the_most_of_a_pair_is_its_narrowest_cut(case: tuple[Plan, Dead], data: st.DataObject) -> None:
+    """Max-flow is min-cut: over every set of GPUs on the source's side, other nodes on the side that is cheaper."""
+    plan, dead = case
+    src, dst = data.draw(st.sampled_from(list(permutations(plan.gpus, 2))))
+    others = [gpu.name for gpu in plan.gpus if gpu not in (src, dst)]
+    left = {c: min(rates(plan)[c], dead.slowed.get(c, rates(plan)[c])) for c in alive(plan, dead)}
+    cuts = [
+        _cut(left, {src.name, *side}, {dst.name, *others} - set(side), [n for n in nodes(plan) if n[0] != "d"])
+        for size in range(len(others) + 1)
+        for side in combinations(others, size)
+    ]
+    assert Survivors(plan, dead).most_bps(src, dst) == min(cuts)
+
+
+def _cut(left: dict[Cable, int], near: set[str], far: set[str], middle: list[str]) -> int:
+    """The least that crosses from `near` to `far`, both without switches, which are placed best: spines by hand."""
+    spines = [name for name in middle if name.startswith("spine")]
+    least = []
+    for count in range(len(spines) + 1):
+        for over in combinations(spines, count):
+            here, there = near | set(over), far | (set(spines) - set(over))
+            least.append(
+                _direct(left, here, there) + sum(_placed(left, here, there, n) for n in middle if n not in spines)
+            )
+    return min(least)
+
+
+def _direct(left: dict[Cable, int], here: set[str], there: set[str]) -> int:
+    return sum(rate for c, rate in left.items() if len(c & here) == 1 and len(c & there) == 1)
+
+
+def _placed(left: dict[Cable, int], here: set[str], there: set[str], node: str) -> int:
+    """What a switch costs on the better side; switches of one tier have no cables to each other."""
+    ins = sum(rate for c, rate in left.items() if node in c and (c - {node}) <= here)
+    outs = sum(rate for c, rate in left.items() if node in c and (c - {node}) <= there)
+    return min(ins, outs)
+
+
+@given(broken(), st.data())
+@settings(max_examples=100, deadline=None)
+def test_another_fault_never_adds_a_way_or_a_rate(case: tuple[Plan, Dead], data: st.DataObject) -> None:
+    plan, dead = case
+    before, after = Survivors(plan, dead), Survivors(plan, dead | data.draw(faults(plan)))
+    assert after.reachable <= before.reachable
+    assert after.connected <= before.connected
+    src, dst = data.draw(st.sampled_from(list(permutations(plan.gpus, 2))))
+    assert after.most_bps(src, dst) <= before.most_bps(src, dst)
+
+
+@given(broken(), st.data())
+@settings(max_examples=50, deadline=None)
+def test_both_directions_are_alike_and_a_way_has_a_rate(case: tuple[Plan, Dead], data: st.DataObject) -> None:
+    survivors = Survivors(*case)
+    assert {(b, a) for a, b in survivors.reachable} == survivors.reachable
+    src, dst = data.draw(st.sampled_from(list(permutations(case[0].gpus, 2))))
+    assert survivors.most_bps(src, dst) == survivors.most_bps(dst, src)
+    assert (survivors.most_bps(src, dst) > 0) == ((src, dst) in survivors.connected)
+
+
+@pytest.mark.parametrize(("kind", "policy"), broken_fabrics.CHOICES)
+def test_it_agrees_with_the_oracle_of_the_controllers_tests(kind: Kind, policy: Policy) -> None:
+    """A graph search of the NIC network that was written for detours; every single fault of it."""
+    plan = broken_fabrics.plan(kind, policy, 3, 3)
+    for fault in broken_fabrics.single_faults(plan):
+        survivors = Survivors(plan, Dead(fault.switches, fault.cables))
+        truth = broken_fabrics.Truth(plan, fault)
+        for src, dst in permutations(plan.gpus, 2):
+            if src.domain != dst.domain:
+                assert ((src, dst) in survivors.reachable) == truth.joined(plan, src, dst), (fault, src, dst)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_whole_fabric_joins_all_and_gives_a_pair_what_its_cables_carry(kind: Kind) -> None:
+    plan = fabric(kind, 3, 3)
+    whole = Survivors(plan, Dead())
+    assert whole.reachable == whole.connected == set(permutations(plan.gpus, 2))
+    assert whole.most_bps(Gpu(0, 0), Gpu(0, 1)) == RAIL + HB
+    # to another domain it has three rails, of which HB carries two to it
+    assert whole.most_bps(Gpu(0, 0), Gpu(1, 0)) == 3 * RAIL
+
+
+def test_two_faults_can_leave_only_a_way_over_a_third_domain() -> None:
+    """d0 lives on rail 0 alone, d1 on rail 1 alone: only d2 has both."""
+    plan = fabric("rail-only", 3, 2)
+    survivors = Survivors(plan, Dead(cables=frozenset({cable("d0g1", "rail1"), cable("d1g0", "rail0")})))
+    pair = (Gpu(0, 0), Gpu(1, 1))
+    assert pair not in survivors.reachable
+    assert pair in survivors.connected
+    assert survivors.most_bps(*pair) == RAIL
+
+
+def test_a_dead_gpu_is_no_ones_way_and_has_none() -> None:
+    plan = fabric("rail-only", 2, 2)
+    survivors = Survivors(plan, Dead(nodes=frozenset({"d0g1"})))
+    assert survivors.living == (Gpu(0, 0), Gpu(1, 0), Gpu(1, 1))
+    assert survivors.reachable == set(permutations(survivors.living, 2))  # d0g0 to d1g1 by rd only
+    assert survivors.most_bps(Gpu(0, 0), Gpu(0, 1)) == 0
+    assert survivors.most_bps(Gpu(0, 0), Gpu(1, 1)) == RAIL
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_64_gpus_take_well_under_a_second(kind: Kind) -> None:
+    plan = fabric(kind, 8, 8)
+    start = time.perf_counter()
+    survivors = Survivors(plan, Dead(nodes=frozenset({"d0g1"}), cables=frozenset({cable("d1g1", "hb1")})))
+    assert len(survivors.reachable) > 3800
+    assert len(survivors.connected) == 63 * 62
+    assert time.perf_counter() - start < 1
+
+
+@pytest.mark.parametrize(
+    ("dead", "message"),
+    [
+        (Dead(nodes=frozenset({"rail9"})), "no such nodes in the fabric: rail9"),
+        (Dead(cables=frozenset({cable("d0g0", "rail1")})), "no such cables in the fabric: d0g0-rail1"),
+        (Dead(slowed={cable("d0g0", "rail0"): 0}), f"d0g0-rail0: 0 bit/s must be above 0 and at most {RAIL}"),
+        (Dead(slowed={cable("d0g0", "rail0"): RAIL + 1}), f"d0g0-rail0: {RAIL + 1} bit/s must be above 0 and at most"),
+    ],
+)
+def test_what_the_plan_does_not_have_is_refused(dead: Dead, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Survivors(fabric("rail-only", 2, 2), dead)
+
+
+def test_a_flow_is_of_two_gpus_of_the_fabric() -> None:
+    survivors = Survivors(fabric("rail-only", 2, 2), Dead())
+    for src, dst in ((Gpu(0, 0), Gpu(0, 0)), (Gpu(0, 0), Gpu(2, 0))):
+        with pytest.raises(ValueError, match=rf"^{src.name} -> {dst.name}: "):
+            survivors.most_bps(src, dst)
+
+
+@given(broken(), st.data())
+@settings(max_examples=50, deadline=None)
+def test_the_verdict_sorts_every_outcome(case: tuple[Plan, Dead], data: st.DataObject) -> None:
+    plan, dead = case
+    survivors = Survivors(plan, dead)
+    every = list(permutations(plan.gpus, 2))
+    answered = data.draw(st.dictionaries(st.sampled_from(every), st.booleans(), max_size=30))
+    parts: list[str | Cable] = [*nodes(plan), *rates(plan)]
+    grown = data.draw(st.dictionaries(st.sampled_from(parts), st.integers(0, 3), max_size=10))
+    verdict = judge(survivors, answered, grown)
+    for pair, came in answered.items():
+        assert (pair in verdict.not_recovered) == (pair in survivors.reachable and not came)
+        assert (pair in verdict.impossible) == (came and pair not in survivors.connected)
+    assert dict(verdict.carried) == {
+        part: amount for part, amount in grown.items() if amount and (part in dead.nodes or part in dead.cables)
+    }
+    wrong = len(verdict.not_recovered) + len(verdict.impossible) + len(verdict.carried)
+    assert (len(verdict.lines()), verdict.holds) == (wrong, wrong == 0)
+
+
+def test_a_verdict_names_what_is_wrong() -> None:
+    cut = cable("d0g0", "rail0")
+    survivors = Survivors(fabric("rail-only", 2, 2), Dead(nodes=frozenset({"d1g1"}), cables=frozenset({cut})))
+    a, b, gone = Gpu(0, 0), Gpu(1, 0), Gpu(1, 1)
+    verdict = judge(survivors, {(a, b): False, (b, a): True, (a, gone): False, (b, gone): True}, {cut: 9, "rail1": 5})
+    # d0g0's rail is cut and rail 1 has no far end: nothing is left between the domains
+    assert verdict.lines() == [
+        "d1g0 -> d0g0: answered, though nothing joins them",
+        "d1g0 -> d1g1: answered, though nothing joins them",
+        "d0g0-rail0: dead, but it carried 9",
+    ]
+    one = Survivors(fabric("rail-only", 2, 2), Dead(cables=frozenset({cut})))
+    assert judge(one, {(a, b): False}, {}).lines() == ["d0g0 -> d1g0: a path is left, but it did not recover"]
+    assert judge(one, {(a, b): True}, {cut: 0, "rail1": 5}).holds
+
+
+def test_a_pair_that_is_not_in_the_fabric_is_refused() -> None:
+    survivors = Survivors(fabric("rail-only", 2, 2), Dead())
+    with pytest.raises(ValueError, match="d0g0 -> d5g0: not both in a fabric of 4 GPUs"):
+        judge(survivors, {(Gpu(0, 0), Gpu(5, 0)): True}, {})
