@@ -15,6 +15,10 @@ from topologies.addresses import Gpu
 
 POINT: Final = BEST * BEST
 """A point of 100, in the whole millionths of a path's score."""
+CALM: Final = 4
+"""Dwell times after which a change is no longer soon: whoever follows a load that alternates is always too late."""
+MOST_RESTLESS: Final = 4
+NEVER: Final = -1
 HOPS: Final[dict[PathKind, int]] = {"d": 1, "r": 1, "dr": 2, "rd": 2, "spine": 3, "drd": 3}
 """Components crossed: domains, rails, and the spine layer between two rails."""
 
@@ -38,10 +42,21 @@ class Damping:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """What a pair's routes say now, and since when (monotonic ns)."""
+    """What a pair's routes say now, since when (monotonic ns), and how many changes in a row came soon after the one
+    before: each of those doubles the dwell time. (NEVER: it hasn't changed yet.)
+    """
 
     shares: Shares
     since_ns: int
+    restless: int = NEVER
+
+    def dwell_ns(self, damping: Damping) -> int:
+        return damping.dwell_ns << max(0, self.restless)
+
+    def changed(self, shares: Shares, now_ns: int, damping: Damping) -> "Held":
+        """Other paths from now on."""
+        soon = self.restless > NEVER and now_ns - self.since_ns < CALM * self.dwell_ns(damping)
+        return Held(shares, now_ns, min(self.restless + 1, MOST_RESTLESS) if soon else 0)
 
 
 def settle(
@@ -54,10 +69,10 @@ def settle(
     """
     if held is None or not held.shares:
         return Held(wanted, now_ns)
-    if wanted in ((), held.shares) or now_ns - held.since_ns < damping.dwell_ns:
+    if wanted in ((), held.shares) or now_ns < held.since_ns + held.dwell_ns(damping):
         return held
     worth = damping.margin is None or _worth_it(held.shares, wanted, src, dst, scores, damping)
-    return Held(wanted, now_ns) if worth else held
+    return held.changed(wanted, now_ns, damping) if worth else held
 
 
 def _worth_it(old: Shares, new: Shares, src: Gpu, dst: Gpu, scores: Scores, damping: Damping) -> bool:

@@ -93,6 +93,23 @@ def test_changes_stay_under_the_dwell_limit_whatever_scores_do(
     assert damping.dwell_ns == 0 or len(changes) <= 1 + now / damping.dwell_ns
 
 
+def test_who_runs_after_alternating_load_runs_ever_less_and_a_calm_pair_is_quick_again() -> None:
+    damping, known = Damping(0, 100 * MS, 0), {True: Scores((10, 90), (100, 100)), False: Scores((90, 10), (100, 100))}
+    held, changes = settle(None, DR, SRC, DST, known[False], 0, damping), []
+    for now in range(0, 20_000, 10):
+        turned = now < 10_000 and now // 150 % 2 == 1
+        wanted = POLICIES["health"](SRC, DST, known[turned], Context())
+        new = settle(held, wanted, SRC, DST, known[turned], now * MS, damping)
+        changes += [now] if new is not held else []
+        held = new
+    waits = [later - earlier for earlier, later in pairwise(changes)]
+    assert min(waits[:2]) < 300 <= min(waits[4:])
+    assert len(changes) < 15  # of 66 alternations
+    held = settle(held, RD if held.shares == DR else DR, SRC, DST, Scores((50, 50), (100, 100)), 20_000 * MS, damping)
+    quick = held.changed(DR, 30_000 * MS, damping)
+    assert quick.dwell_ns(damping) == damping.dwell_ns
+
+
 @pytest.mark.parametrize("wrong", [{"margin": -1}, {"dwell_ns": -1}])
 def test_neither_can_be_negative(wrong: dict[str, int]) -> None:
     with pytest.raises(ValueError, match="0 or more"):
