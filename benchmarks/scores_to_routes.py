@@ -238,6 +238,14 @@ def _fabric(domains: int, rails: int) -> dict[str, Any]:
     return {"kind": "rail-only", "domains": domains, "rails": rails}
 
 
+def _check_policy(name: str, plan: Plan) -> None:
+    """BadInput unless routes change under it when a rail goes hot."""
+    choose, gpus, context = policy_named(name, "--policy"), plan.gpus, Context(plan.spec.kind)
+    idle, one_hot = hot(plan, None, 0), hot(plan, 1, 0)
+    if all(choose(gpus[0], dst, idle, context) == choose(gpus[0], dst, one_hot, context) for dst in gpus[1:]):
+        raise BadInput("--policy", name, "must be one that goes by scores: under it nothing changes")
+
+
 @app.command()
 def scores_to_routes(
     domains: Annotated[int, typer.Option(help="HB domains.")] = 8,
@@ -246,8 +254,7 @@ def scores_to_routes(
     policy: Annotated[str, typer.Option(help="By which routes follow scores, such as health-drd.")] = "health-drd",
 ) -> None:
     """Time from scores that are put to routes that are acknowledged, by both registries and without one, in turns."""
-    parse_fabric(_fabric(domains, rails))
-    policy_named(policy, "--policy")
+    _check_policy(policy, make_plan(parse_fabric(_fabric(domains, rails)), RAIL_BPS))
     if rounds < 1:
         raise BadInput("--rounds", rounds, "must be 1 or more")
     require(detect())
