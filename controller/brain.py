@@ -1,4 +1,6 @@
-"""Turns what switches say into what is broken, and that into routes. No sockets: it is handed its router."""
+"""Turns what switches and heartbeats say into what is broken, and that into routes. No sockets: it is handed its
+router.
+"""
 
 from collections.abc import Callable, Set
 from itertools import permutations
@@ -6,6 +8,7 @@ from typing import Any, Protocol
 
 from controller.app import Heard
 from controller.detours import Detours, changes, detours
+from controller.heartbeats import Silence
 from controller.paths import Broken
 from topologies.addresses import Gpu
 from topologies.plan import Plan
@@ -34,17 +37,18 @@ class Brain:
         self._ports = _ports_of(plan)
         self._connected: set[int] = set()
         self._down: set[tuple[int, int]] = set()  # at switches that are connected
+        self._silence = Silence()
         self._was_whole = False
         self._routes: Detours = {}
 
     @property
     def broken(self) -> Broken:
-        """What is dead now."""
+        """What is dead now: by what switches say, or silent."""
         gpus = (gpu_at(dpid, port) for dpid, port in self._down)
         away = self._roles.keys() - self._connected
         return Broken(
-            links=frozenset(gpu for gpu in gpus if gpu),
-            rails=frozenset(role_of(dpid)[1] for dpid in away if self._roles[dpid][1] != "spine"),
+            links=frozenset(gpu for gpu in gpus if gpu) | self._silence.links | self._silence.gpus,
+            rails=frozenset(role_of(dpid)[1] for dpid in away if self._roles[dpid][1] != "spine") | self._silence.rails,
             apart=ranks_apart(self._plan, self._down, away),
         )
 
@@ -63,10 +67,27 @@ class Brain:
                 self._down = {(dpid, port) for dpid, port in self._down if dpid != heard.dpid}
         if self._was_whole:
             self._report(heard)
-            self._apply(gpu_at(heard.dpid, heard.port) if heard.what == "port" and heard.up else None)
+            back = gpu_at(heard.dpid, heard.port) if heard.what == "port" and heard.up else None
+            self._apply({back} if back else frozenset())
         elif not self._down and len(self._connected) == len(self._roles):
             self._was_whole = True
             self._tell("ready", {})
+
+    def hear_hearts(self, silence: Silence) -> None:
+        """Take in all that is silent now, and reroute if it changes what works."""
+        before, self._silence = self._silence, silence
+        old, new = names_of(before), names_of(silence)
+        for kind, name in sorted(new - old):
+            self._tell("silent", {kind: name})
+        covered = {("link", gpu.name) for gpu in before.links - silence.links if self._is_covered(gpu)}
+        for kind, name in sorted(old - new - covered):
+            self._tell("heard", {kind: name})
+        if self._was_whole:
+            self._apply((before.links | before.gpus) - silence.links - silence.gpus)
+
+    def _is_covered(self, gpu: Gpu) -> bool:
+        """Whether its rail link isn't told because the whole rail is silent."""
+        return (0 if self._plan.spec.kind == "single-switch" else gpu.rank) in self._silence.rails
 
     def _report(self, heard: Heard) -> None:
         name, _ = self._roles[heard.dpid]
@@ -77,14 +98,14 @@ class Brain:
         else:
             self._tell(heard.what, {"switch": name})
 
-    def _apply(self, back: Gpu | None) -> None:
-        """Change what has to change. `back`: the GPU whose link came up, which may have lost all that it was told."""
+    def _apply(self, back: Set[Gpu]) -> None:
+        """Change what has to change. `back`: the GPUs that came back, which may have lost all that they were told."""
         if not self._reroute:
             return
         wanted = detours(self._plan, self.broken)
         todo = changes(self._routes, wanted)
-        if back and back in wanted:
-            todo[back] = (todo.get(back, ([], []))[0], list(wanted[back].values()))
+        for gpu in back & wanted.keys():
+            todo[gpu] = (todo.get(gpu, ([], []))[0], list(wanted[gpu].values()))
         if todo:
             self._tell("decided", {"gpus": len(todo)})
             done = sum(self._change(gpu, gone, put) for gpu, (gone, put) in sorted(todo.items()))
@@ -97,6 +118,14 @@ class Brain:
         except OSError as error:  # a crashed GPU has no interfaces: the others' routes matter all the more
             self._tell("refused", {"gpu": gpu.name, "why": str(error)})
             return 0
+
+
+def names_of(silence: Silence) -> set[tuple[str, str]]:
+    """(kind, name) of all that is silent."""
+    gpus = {"link": silence.links, "gpu": silence.gpus, "hb-link": silence.hb_links}
+    found = {(kind, gpu.name) for kind, those in gpus.items() for gpu in those}
+    found |= {("rail", f"rail{rank}") for rank in silence.rails}
+    return found | {("hb-domain", f"hb{domain}") for domain in silence.hb_domains}
 
 
 def _ports_of(plan: Plan) -> dict[int, set[int]]:

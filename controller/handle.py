@@ -1,13 +1,18 @@
-"""The run's end of the controller process, and of the agents': start it, tell it of the fabric, hear its events."""
+"""The run's end of the controller process, of the agents' and of the hearts': start it, tell it of the fabric, hear
+its events.
+"""
 
+import threading
 import time
 from collections.abc import Iterable
-from typing import Final
+from dataclasses import dataclass
+from typing import Any, Final
 
 from controller.child import ANSWER_S, Child, OnEvent
 from controller.health.settings import HealthSpec
 from controller.listeners import listeners
 from controller.steering import Assigned, Steering, plain_assigned
+from topologies import beat_lanes
 from topologies.addresses import Gpu
 from topologies.errors import RailyardError
 from topologies.plan import Plan
@@ -15,6 +20,8 @@ from topologies.plan import Plan
 _AWAITED: Final = ("ready", "learned", "stats", "registry")
 _SILENT: Final = ("stats",)
 _AGENTS_AWAITED: Final = ("connected", "steering", "released")
+_HEARTS_AWAITED: Final = ("beating", "cost")
+_HEARTS_SILENT: Final = ("cost",)
 
 
 class ControllerProcess:
@@ -24,6 +31,7 @@ class ControllerProcess:
         self._reroute = reroute
         self._on_event = on_event
         self._process: Child | None = None
+        self._saying = threading.Lock()  # hearts are relayed from a thread of theirs
 
     def connect(self, plan: Plan) -> None:
         """The switches' namespaces are there: start the process; it loads its libraries while the rest is built."""
@@ -36,12 +44,12 @@ class ControllerProcess:
 
     def wait_ready(self) -> None:
         """Return when every switch has its flows. RailyardError, with its last words, if that doesn't come."""
-        self._running.say({"do": "learn"})
+        self._say({"do": "learn"})
         self._running.await_all({"ready", "learned"})
 
     def port_counters(self, switches: int) -> dict[str, dict[int, dict[str, int]]]:
         """Counters by switch and port, as OpenFlow gives them now (`rx` is what came in from the cable)."""
-        self._running.say({"do": "stats"})
+        self._say({"do": "stats"})
         found: dict[str, dict[int, dict[str, int]]] = {}
         deadline = time.monotonic() + ANSWER_S
         while len(found) < switches:
@@ -52,26 +60,37 @@ class ControllerProcess:
 
     def start_health(self, spec: HealthSpec) -> str:
         """Make scores and keep them in a registry from now on; the registry's address. "health" is told each period."""
-        self._running.say({"do": "start-health", "spec": spec.model_dump(mode="json")})
+        self._say({"do": "start-health", "spec": spec.model_dump(mode="json")})
         return str(self._running.await_all({"registry"})["registry"]["address"])
 
     def stop_health(self) -> None:
         """End both."""
-        self._running.say({"do": "stop-health"})
+        self._say({"do": "stop-health"})
 
     def crash_registry(self) -> None:
         """Kill the registry's server (etcd: SIGKILL to its process). "registry-crashed" is told."""
-        self._running.say({"do": "crash-registry"})
+        self._say({"do": "crash-registry"})
 
     def restart_registry(self) -> None:
         """Start it again at its address. "registry-restarted" is told."""
-        self._running.say({"do": "restart-registry"})
+        self._say({"do": "restart-registry"})
+
+    def hear_hearts(self, silence: dict[str, Any]) -> None:
+        """Take in what hearts tell as "silence", from any thread. "silent" and "heard" are told of what is new in it.
+
+        All of it counts, and what was told before is over: a controller that starts anew needs the last one only.
+        """
+        self._say({"do": "silence", "silence": silence})
 
     def stop(self) -> None:
         """End the process."""
         if self._process:
             self._process.stop()
             self._process = None
+
+    def _say(self, command: dict[str, Any]) -> None:
+        with self._saying:
+            self._running.say(command)
 
     @property
     def _running(self) -> Child:
@@ -109,3 +128,51 @@ class AgentsProcess:
     def stop(self) -> None:
         """End the process. Its routes stay until the fabric goes: `release` first if it is to go on."""
         self._process.stop()
+
+
+@dataclass(frozen=True, slots=True)
+class HeartsCost:
+    """Heartbeats since the start: each one that arrives crosses two links. `cpu_s`: of the process that sends them."""
+
+    sent: int
+    heard: int
+    cpu_s: float
+    seconds: float
+
+
+class HeartsProcess:
+    """Heartbeats between the GPUs of a fabric that stands, on links on which they have a lane of their own.
+
+    `on_event(ns, what, detail)` is called from a thread with "silence", all that is silent, whenever that changes:
+    `ControllerProcess.hear_hearts` takes the detail. To be stopped before the fabric is. ValueError for a period that
+    isn't above 0 or a multiplier below 2.
+    """
+
+    def __init__(
+        self, plan: Plan, period_s: float = 0.02, multiplier: int = 3, on_event: OnEvent | None = None
+    ) -> None:
+        if period_s <= 0 or multiplier < 2:
+            raise ValueError(f"period {period_s} s must be above 0, multiplier {multiplier} 2 at least")
+        self._plan = plan
+        beat_lanes.open_all(plan)
+        self._process = Child("controller.hearts", _HEARTS_AWAITED, on_event, _HEARTS_SILENT)
+        self._process.say({"do": "beat", "plan": plan.as_dict(), "period": period_s, "multiplier": multiplier})
+        self._process.await_all({"beating"})
+
+    def hang(self, gpu: Gpu) -> None:
+        """Let a GPU's agent neither send nor hear from now on, as one whose system hangs."""
+        self._process.say({"do": "hang", "gpu": gpu.name})
+
+    def wake(self, gpu: Gpu) -> None:
+        """Undo it."""
+        self._process.say({"do": "wake", "gpu": gpu.name})
+
+    def cost(self) -> HeartsCost:
+        """What they cost so far."""
+        self._process.say({"do": "cost"})
+        return HeartsCost(**self._process.await_all({"cost"})["cost"])
+
+    def stop(self) -> None:
+        """End the process, and close the lanes."""
+        self._process.stop()
+        beat_lanes.close_all(self._plan)

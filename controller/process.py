@@ -2,6 +2,7 @@
 an event.
 
 In: {"do": "connect", "plan": {...}, "reroute": true, "sockets": [3, ...]}, {"do": "learn"}, {"do": "stats"};
+{"do": "silence", "silence": {...}} with all that is silent by heartbeats;
 {"do": "start-health", "spec": {...}}, and stop-health, crash-registry, restart-registry.
 Out: {"ns": monotonic, "what": ..., "detail": {...}}. It ends when its input does.
 """
@@ -10,6 +11,7 @@ import json
 import os
 import socket
 import sys
+import threading
 from contextlib import suppress
 from typing import Any
 
@@ -18,6 +20,7 @@ from controller.app import Heard
 from controller.brain import Brain
 from controller.health.loop import HealthLoop
 from controller.health.settings import HealthSpec
+from controller.heartbeats import Silence
 from controller.server import OpenFlowServer
 from controller.tell import Tell
 from topologies.plan import Plan
@@ -29,6 +32,7 @@ class _Process:
     def __init__(self) -> None:
         self.tell = Tell()
         self._brain: Brain | None = None
+        self._thinking = threading.Lock()  # switches are heard in other threads than hearts
         self._agent: RouteAgent | None = None
         self._plan: Plan | None = None
         self._health: HealthLoop | None = None
@@ -46,6 +50,9 @@ class _Process:
             case "stats":
                 self._counters_wanted = set(self._names.values())
                 self._server.app.ask_stats()
+            case "silence" if self._brain:
+                with self._thinking:
+                    self._brain.hear_hearts(Silence.from_dict(command["silence"]))
             case "start-health" if self._plan:
                 spec = HealthSpec.model_validate(command["spec"])
                 self._health = HealthLoop(self._plan, spec, self._server.app.ask_stats, self.tell)
@@ -77,7 +84,8 @@ class _Process:
                 self._counters_wanted.discard(name)
                 self.tell("stats", {"switch": name, "ports": heard.counters})
         elif self._brain:
-            self._brain.hear(heard)
+            with self._thinking:
+                self._brain.hear(heard)
 
 
 def main() -> None:

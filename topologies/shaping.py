@@ -54,6 +54,45 @@ def shared_htb_commands(interface: str, rate_bps: int, reserved_bps: int, udp_po
     )
 
 
+BEATS_PORT: Final = 65433
+"""UDP port of heartbeats (controller/hearts.py)."""
+BEATS_BPS: Final = 1_000_000  # a bound; 50 heartbeats a second are 25 kbit/s
+_BEATS_CLASS: Final = "1:30"
+_BEATS_PRIORITY: Final = 1  # before the filter of `shared_htb_commands`
+
+
+def beats_lane_commands(interface: str, mtu: int) -> str:
+    """Lines for `tc -batch` that let heartbeats pass whatever waits, on an interface that is shaped either way.
+
+    A class beside the others and not below them: nothing of theirs is taken down or changed, and what heartbeats take
+    comes on top of the link's rate.
+    """
+    burst = burst_bytes(BEATS_BPS, mtu)
+    return (
+        f"class add dev {interface} parent 1: classid {_BEATS_CLASS} htb rate {BEATS_BPS}bit ceil {BEATS_BPS}bit"
+        f" burst {burst}b cburst {burst}b quantum {max(mtu + ETHERNET, 20_000)}\n"
+        f"filter add dev {interface} parent 1: protocol ip prio {_BEATS_PRIORITY} u32 match ip protocol 17 0xff"
+        f" match ip dport {BEATS_PORT} 0xffff flowid {_BEATS_CLASS}\n"
+    )
+
+
+def no_beats_lane_commands(interface: str) -> str:
+    """Undo it."""
+    return (
+        f"filter del dev {interface} parent 1: protocol ip prio {_BEATS_PRIORITY}\n"
+        f"class del dev {interface} classid {_BEATS_CLASS}\n"
+    )
+
+
+def shaper_commands(interface: str, rate_bps: int, mtu: int, reserved: tuple[int, int] | None, beats: bool) -> str:
+    """All classes of an interface. `reserved`: (bit/s, UDP port) of background load; `beats`: with heartbeats' lane."""
+    if reserved:
+        lines = shared_htb_commands(interface, rate_bps, *reserved, mtu)
+    else:
+        lines = htb_commands(interface, rate_bps, mtu)
+    return lines + (beats_lane_commands(interface, mtu) if beats else "")
+
+
 HOLE: Final = "hole"
 """An interface that is down: what is sent there is gone, without an error for the sender."""
 

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from controller.app import Heard
 from controller.brain import Brain, ranks_apart
 from controller.detours import detours
+from controller.heartbeats import Silence
 from controller.paths import Broken
 from tests.unit.broken_fabrics import CHOICES, plan
 from tests.unit.fake_switch import ports_of
@@ -221,3 +222,49 @@ def test_whatever_happens_the_routes_are_those_that_are_called_for_and_repair_le
     lab.connect()
     assert not lab.brain.broken
     assert lab.router.table == {}
+
+
+def test_what_is_silent_is_gone_round_like_what_switches_tell_of_and_named() -> None:
+    lab = Lab(rail_only()).connect()
+    gpu = Gpu(0, 1)
+    lab.brain.hear_hearts(Silence(links=frozenset({gpu}), gpus=frozenset({gpu}), hb_links=frozenset({gpu})))
+    assert lab.told[1:4] == [("silent", {"gpu": "d0g1"}), ("silent", {"hb-link": "d0g1"}), ("silent", {"link": "d0g1"})]
+    assert lab.whats()[4:] == ["decided", "rerouted"]
+    assert lab.brain.broken == Broken(links=frozenset({gpu}))
+    assert lab.router.table == flat(lab)
+    lab.port(RAIL_DPID + 1, 1, up=False)
+    lab.brain.hear_hearts(Silence())
+    assert lab.whats()[6:9] == ["heard", "heard", "heard"]
+    assert lab.brain.broken == Broken(links=frozenset({gpu}))  # its port is down all the same
+    lab.port(RAIL_DPID + 1, 1, up=True)
+    assert lab.router.table == {}
+
+
+def test_a_link_is_not_heard_because_its_whole_rail_is_silent() -> None:
+    lab = Lab(rail_only()).connect()
+    lab.brain.hear_hearts(Silence(links=frozenset({Gpu(0, 1)})))
+    lab.brain.hear_hearts(Silence(rails=frozenset({1})))
+    assert lab.told[-3] == ("silent", {"rail": "rail1"})
+    assert "heard" not in lab.whats()
+    assert lab.brain.broken == Broken(rails=frozenset({1}))
+    lab.brain.hear_hearts(Silence())
+    assert lab.router.table == {}
+
+
+def test_a_gpu_that_is_heard_again_gets_all_its_detours_again() -> None:
+    lab = Lab(rail_only()).connect()
+    gone, dead = Gpu(0, 1), frozenset({Gpu(1, 0)})
+    lab.brain.hear_hearts(Silence(links=dead))
+    lab.router.crash(gone)
+    lab.brain.hear_hearts(Silence(links=dead | {gone}, gpus=frozenset({gone})))
+    lab.router.dead.discard(gone)
+    lab.brain.hear_hearts(Silence(links=dead))
+    assert any(gpu == gone for gpu, _ in lab.router.table)
+    assert lab.router.table == flat(lab)
+
+
+def test_silence_reroutes_nothing_before_the_fabric_was_whole() -> None:
+    lab = Lab(rail_only())
+    lab.brain.hear_hearts(Silence(rails=frozenset({1})))
+    assert lab.whats() == ["silent"]
+    assert not lab.router.calls

@@ -10,9 +10,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
-from topologies import namespaces
+from topologies import beat_lanes, namespaces
 from topologies.plan import End, Plan
-from topologies.shaping import htb_commands, shared_htb_commands
+from topologies.shaping import shaper_commands
 from workloads.background.flows import BackgroundFlow
 
 PORT = 9  # discard
@@ -35,7 +35,7 @@ def reserved_bps(plan: Plan, flows: Iterable[BackgroundFlow]) -> dict[End, float
 
 @contextmanager
 def reserved(plan: Plan, flows: Iterable[BackgroundFlow]) -> Iterator[None]:
-    """Give the flows their share of the links for as long as this is entered. Links should be idle at both ends of it."""
+    """Give the flows their share of the links while this is entered. Links should be idle at both ends of it."""
     shares = reserved_bps(plan, flows)
     _shape(plan, shares)
     try:
@@ -46,13 +46,13 @@ def reserved(plan: Plan, flows: Iterable[BackgroundFlow]) -> Iterator[None]:
 
 def _shape(plan: Plan, shares: Mapping[End, float]) -> None:
     rates = {end: link.rate_bps for link in plan.links for end in (link.a, link.b)}
+    lanes = beat_lanes.ends(plan) if beat_lanes.are_open() else frozenset[End]()
     commands: defaultdict[str, str] = defaultdict(str)
     for end, bps in shares.items():
+        reserved = (round(bps), PORT) if bps else None
+        beats = end in lanes
         commands[end.node] += f"qdisc del dev {end.interface} root\n"
-        if bps:
-            commands[end.node] += shared_htb_commands(end.interface, rates[end], round(bps), PORT, plan.spec.mtu)
-        else:
-            commands[end.node] += htb_commands(end.interface, rates[end], plan.spec.mtu)
+        commands[end.node] += shaper_commands(end.interface, rates[end], plan.spec.mtu, reserved, beats)
     for node, lines in commands.items():
         with namespaces.inside(node):
             namespaces.run(["tc", "-batch", "-"], lines)

@@ -1,0 +1,134 @@
+"""Heartbeats on packets: what dies without a word is found in time, gone round and heard again; nothing else is.
+
+4 domains of 4 GPUs, rail-only:
+
+    d0g0 ── rail0 ── d1g0, d2g0, d3g0        d0g0 ── hb0 ── d0g1, d0g2, d0g3        and so on
+"""
+
+import signal
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from controller.handle import HeartsProcess
+from controller.heartbeats import Silence
+from controller.paths import Broken, choose
+from tests.emulation.fabrics import Fabric, build, eventually
+from topologies import namespaces
+from topologies.addresses import Gpu
+
+pytestmark = pytest.mark.capsule
+PERIOD_S, MULTIPLIER = 0.02, 3
+FOUND_S = MULTIPLIER * PERIOD_S + 0.02
+RELAY_S = 0.002
+WHO = Gpu(1, 2)
+DROP = """table netdev dead {{
+ chain in {{ type filter hook ingress device {0} priority -500; drop; }}
+ chain out {{ type filter hook egress device {0} priority -500; drop; }}
+}}"""
+Told = list[tuple[int, str, dict[str, Any]]]
+
+
+class Watched:
+    """A fabric with hearts, whose word goes to its controller. `told` has what both tell."""
+
+    def __init__(self, kind: str = "rail-only", **more: Any) -> None:
+        self.fabric = build(kind, 4, 4, **more)
+        self.told: Told = []
+        self.hearts = HeartsProcess(self.fabric.net.plan, PERIOD_S, MULTIPLIER, self._hear)
+        time.sleep(0.3)
+        assert not self.silences()
+
+    def _hear(self, ns: int, what: str, detail: dict[str, Any]) -> None:
+        self.told.append((ns, what, detail))
+        if what == "silence":
+            self.fabric.controller.hear_hearts(detail)
+
+    def silences(self) -> list[tuple[int, Silence]]:
+        return [(ns, Silence.from_dict(detail)) for ns, what, detail in list(self.told) if what == "silence"]
+
+    def after(self, act: Callable[[], object]) -> tuple[float, Silence]:
+        """Do something; how long after it hearts told of a change, in seconds, and the state that they told."""
+        known, began = len(self.silences()), time.monotonic_ns()
+        act()
+        ns, silence = eventually(lambda: self.silences()[known:], 2.0)[0]
+        return (ns - began) / 1e9, silence
+
+    def assert_found_and_gone_round(
+        self, kill: Callable[[], object], mend: Callable[[], object], expected: Silence, broken: Broken
+    ) -> None:
+        """In time, alone; every pair that has a path gets through; and all is as before once it is mended."""
+        fabric, before = self.fabric, self.fabric.routes()
+        took, found = self.after(kill)
+        assert found == expected
+        assert took < FOUND_S
+        fabric.await_event("rerouted")
+        assert_all_get_through(fabric, broken, without=expected.gpus)
+        time.sleep(10 * PERIOD_S)
+        assert self.silences()[-1][1] == expected  # nobody else was blamed meanwhile
+        mended, found = self.after(mend)
+        assert found == Silence()
+        assert mended < FOUND_S + PERIOD_S  # the round under way doesn't count
+        fabric.await_event("rerouted", times=2)
+        eventually(lambda: fabric.routes() == before)
+
+
+def assert_all_get_through(fabric: Fabric, broken: Broken, without: frozenset[Gpu]) -> None:
+    spec, policy = fabric.net.plan.spec, fabric.net.plan.policy
+    for src in (gpu for gpu in fabric.gpus if gpu not in without):
+        for dst in (gpu for gpu in fabric.gpus if gpu.domain != src.domain and gpu not in without):
+            assert choose(policy, src, dst, broken, spec.rails, spec.kind) is not None
+            assert fabric.arrives(src, dst, wait_s=0.3), f"{src.name} -> {dst.name}"
+
+
+def drop_all(fabric: Fabric, gpu: Gpu) -> None:
+    """Everything at a GPU's rail link, both ways: at its switch's end, and the carrier stays."""
+    end = fabric.net.plan.rail_link(gpu).b
+    with namespaces.inside(end.node):
+        namespaces.run(["nft", "-f", "-"], DROP.format(end.interface))
+
+
+def drop_none(fabric: Fabric, gpu: Gpu) -> None:
+    fabric.in_node(fabric.net.plan.rail_link(gpu).b.node, "nft", "delete", "table", "netdev", "dead")
+
+
+def test_a_link_that_loses_all_is_found_and_gone_round_and_heard_again() -> None:
+    lab = Watched()
+    lab.assert_found_and_gone_round(
+        lambda: drop_all(lab.fabric, WHO),
+        lambda: drop_none(lab.fabric, WHO),
+        Silence(links=frozenset({WHO})),
+        Broken(links=frozenset({WHO})),
+    )
+    names = [what for what in lab.fabric.whats() if what not in ("ready", "learned")]
+    assert names == ["silent", "decided", "rerouted", "heard", "decided", "rerouted"]
+
+
+def test_a_switch_that_hangs_is_found_and_gone_round_and_heard_again() -> None:
+    lab = Watched()
+    process = lab.fabric.net.ovs["rail2"].processes["ovs-vswitchd"]
+    lab.assert_found_and_gone_round(
+        lambda: process.send_signal(signal.SIGSTOP),
+        lambda: process.send_signal(signal.SIGCONT),
+        Silence(rails=frozenset({2})),
+        Broken(rails=frozenset({2})),
+    )
+
+
+def test_a_gpu_that_dies_is_found_as_a_gpu() -> None:
+    lab = Watched()
+
+    def kill() -> None:
+        with namespaces.inside(WHO.name):
+            namespaces.run(["ip", "-batch", "-"], "link set rail0 down\nlink set hb0 down\n")
+
+    took, found = lab.after(kill)
+    lab.fabric.await_event("rerouted")
+    time.sleep(10 * PERIOD_S)
+    who = frozenset({WHO})
+    assert lab.silences()[-1][1] == Silence(links=who, gpus=who, hb_links=who)
+    assert found.links | found.hb_links == who  # if a round ends between its two links, one is found first
+    assert took < FOUND_S
+    assert_all_get_through(lab.fabric, Broken(links=who), without=who)

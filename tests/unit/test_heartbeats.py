@@ -1,0 +1,199 @@
+"""Heartbeats: whatever is silent is found, nothing else is, and it is heard again."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from controller.heartbeats import Circle, Silence, Watch
+from tests.unit.broken_fabrics import plan
+from topologies.addresses import Gpu
+from topologies.spec import POLICIES, Kind
+
+MULTIPLIER = 3
+
+
+@dataclass(frozen=True)
+class Dead:
+    """Ways up (from the GPU) and down (to it), whole GPUs, and the switch."""
+
+    up: frozenset[Gpu] = frozenset()
+    down: frozenset[Gpu] = frozenset()
+    gpus: frozenset[Gpu] = frozenset()
+    switch: bool = False
+
+    def passes(self, src: Gpu, dst: Gpu) -> bool:
+        return not (self.switch or src in self.up | self.gpus or dst in self.down | self.gpus)
+
+    def expected(self, members: Iterable[Gpu]) -> frozenset[Gpu]:
+        """The silent links; all if the switch is dead, or fewer than two links live."""
+        everyone = frozenset(members)
+        gone = (self.up | self.down | self.gpus) & everyone
+        return everyone if self.switch or len(everyone - gone) < 2 else gone
+
+
+def rank(members: int) -> list[Gpu]:
+    return [Gpu(domain, 1) for domain in range(members)]
+
+
+class Star:
+    """A circle whose beats arrive as what is dead lets them."""
+
+    def __init__(self, members: int, multiplier: int = MULTIPLIER) -> None:
+        self.members = rank(members)
+        self.circle = Circle(self.members, multiplier)
+        self.number = 0
+
+    def play(self, rounds: int, dead: Dead) -> list[frozenset[Gpu]]:
+        """What is silent after each round."""
+        seen = []
+        for _ in range(rounds):
+            self.number += 1
+            for src, dst in self.circle.begin(self.number):
+                if dead.passes(src, dst):
+                    self.circle.hear(self.number, src, dst)
+            self.circle.judge()
+            seen.append(self.circle.silent)
+        return seen
+
+
+sizes = st.integers(3, 9)
+
+
+def deaths(members: int) -> st.SearchStrategy[Dead]:
+    some = st.frozensets(st.sampled_from(rank(members)))
+    return st.builds(Dead, up=some, down=some, gpus=some, switch=st.sampled_from([False, False, False, True]))
+
+
+@given(data=st.data(), members=sizes, multiplier=st.integers(2, 5), before=st.integers(5, 20))
+def test_with_two_links_alive_exactly_the_dead_are_found_after_as_many_rounds(
+    data: st.DataObject, members: int, multiplier: int, before: int
+) -> None:
+    dead = data.draw(deaths(members).filter(lambda d: d.switch or len(d.expected(rank(members))) < members))
+    star = Star(members, multiplier)
+    assert not any(star.play(before, Dead()))
+    *early, found = star.play(multiplier, dead)
+    assert not any(early)
+    assert found == dead.expected(star.members)
+    assert set(star.play(4 * multiplier, dead)) == {found}
+
+
+@given(data=st.data(), members=st.integers(2, 9))
+def test_with_fewer_the_whole_circle_is_silent_and_stays_so(data: st.DataObject, members: int) -> None:
+    dead = data.draw(deaths(members).filter(lambda d: d.expected(rank(members)) == frozenset(rank(members))))
+    star = Star(members)
+    star.play(5, Dead())
+    assert star.play(2 * MULTIPLIER, dead)[-1] == frozenset(star.members)
+    assert all(star.circle.is_silent for _ in range(20) if star.play(1, dead))
+
+
+@given(data=st.data(), members=sizes)
+def test_whatever_came_before_the_state_is_found_and_repair_is_heard(data: st.DataObject, members: int) -> None:
+    star = Star(members)
+    for _ in range(data.draw(st.integers(1, 5))):
+        dead = data.draw(deaths(members))
+        assert star.play(4 * MULTIPLIER, dead)[-1] == dead.expected(star.members)
+    assert not star.play(MULTIPLIER + 1, Dead())[-1]
+
+
+@given(data=st.data(), members=sizes)
+def test_short_of_the_multiplier_nothing_is_blamed_whatever_is_lost(data: st.DataObject, members: int) -> None:
+    star = Star(members)
+    for _ in range(data.draw(st.integers(1, 4))):
+        assert not any(star.play(data.draw(st.integers(1, MULTIPLIER - 1)), data.draw(deaths(members))))
+        assert not any(star.play(1, Dead()))
+
+
+def test_late_beats_count_for_their_round() -> None:
+    star = Star(4)
+    for number in range(1, 20):
+        beats = star.circle.begin(number)
+        star.circle.judge()  # nothing of this round is there yet
+        assert not star.circle.silent
+        for src, dst in beats:
+            star.circle.hear(number, src, dst)
+
+
+@pytest.mark.parametrize("silent", [0, 1, 3])
+def test_a_link_carries_two_beats_a_round(silent: int) -> None:
+    dead = Dead(up=frozenset(rank(8)[:silent]), down=frozenset(rank(8)[:silent]))
+    star = Star(8)
+    star.play(10, dead)
+    sent = star.circle.begin(star.number + 1)
+    assert len(sent) == 8 + silent  # a silent one is tried from and by a living one, beside the living ones' own
+    for gpu in star.members:
+        assert {a == gpu for a, _ in sent} == {b == gpu for _, b in sent} == {True, False}
+
+
+@pytest.mark.parametrize(("members", "multiplier"), [(1, 3), (4, 1)])
+def test_too_few_members_or_rounds_are_refused(members: int, multiplier: int) -> None:
+    with pytest.raises(ValueError, match="at least"):
+        Circle(rank(members), multiplier)
+
+
+def watched(
+    kind: Kind,
+    domains: int,
+    rails: int,
+    gpus: Iterable[Gpu] = (),
+    links: Iterable[Gpu] = (),
+    hb_links: Iterable[Gpu] = (),
+) -> Silence:
+    """What a fabric's watch finds when these are dead, both ways."""
+    watch = Watch(plan(kind, POLICIES[kind][0], domains, rails), MULTIPLIER)
+    lost, hb_lost = {*gpus, *links}, {*gpus, *hb_links}
+    for _ in range(2 * MULTIPLIER):
+        number, rail_beats, hb_beats = watch.begin()
+        for src, dst in rail_beats:
+            if not {src, dst} & lost:
+                watch.hear_rail(number, src, dst)
+        for src, dst in hb_beats:
+            if not {src, dst} & hb_lost:
+                watch.hear_hb(number, src, dst)
+        found = watch.judge()
+    return found
+
+
+def test_a_gpu_is_silent_if_both_its_links_are() -> None:
+    gone = Gpu(1, 2)
+    assert watched("rail-only", 4, 4, gpus=[gone]) == Silence(
+        links=frozenset({gone}), gpus=frozenset({gone}), hb_links=frozenset({gone})
+    )
+    assert watched("rail-only", 4, 4, links=[gone]) == Silence(links=frozenset({gone}))
+    assert watched("rail-only", 4, 4, hb_links=[gone]) == Silence(hb_links=frozenset({gone}))
+
+
+def test_with_two_domains_the_rail_is_silent_and_the_gpu_known_all_the_same() -> None:
+    gone = Gpu(1, 2)
+    found = watched("rail-only", 2, 4, gpus=[gone])
+    assert found == Silence(rails=frozenset({2}), gpus=frozenset({gone}), hb_links=frozenset({gone}))
+    assert watched("rail-only", 2, 4, links=[gone]) == Silence(rails=frozenset({2}))
+
+
+def test_a_server_that_crashes_is_its_gpus() -> None:
+    server = frozenset(Gpu(1, rank) for rank in range(4))
+    found = watched("rail-only", 4, 4, gpus=server)
+    assert found == Silence(links=server, gpus=server, hb_domains=frozenset({1}))
+
+
+def test_on_a_single_switch_all_gpus_are_one_circle() -> None:
+    gone = Gpu(1, 1)
+    assert watched("single-switch", 2, 2, links=[gone]) == Silence(links=frozenset({gone}))
+    everyone = [Gpu(domain, rank) for domain in range(2) for rank in range(2)]
+    assert watched("single-switch", 2, 2, links=everyone) == Silence(rails=frozenset({0}))
+
+
+@given(data=st.data(), domains=st.integers(3, 4), rails=st.integers(3, 4))
+def test_any_gpus_links_and_hb_links_are_told_apart(data: st.DataObject, domains: int, rails: int) -> None:
+    """As long as two links of each rail and domain live."""
+    some = st.frozensets(st.sampled_from([Gpu(d, g) for d in range(domains) for g in range(rails)]), max_size=4)
+    gpus, links, hb_links = data.draw(some), data.draw(some), data.draw(some)
+    lost, hb_lost = gpus | links, gpus | hb_links
+    crowded = any(sum(gpu.rank == g for gpu in lost) > domains - 2 for g in range(rails))
+    assume(not crowded)
+    assume(not any(sum(gpu.domain == d for gpu in hb_lost) > rails - 2 for d in range(domains)))
+    found = watched("rail-only", domains, rails, gpus, links, hb_links)
+    assert found == Silence(links=lost, gpus=lost & hb_lost, hb_links=hb_lost)
+    assert Silence.from_dict(found.as_dict()) == found
