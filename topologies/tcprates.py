@@ -7,20 +7,19 @@ acknowledgements, the newest such sample).
 import socket
 import struct
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Final
 
-from topologies import namespaces
+from topologies import namespaces, netlink
 
 NETLINK_SOCK_DIAG: Final = 4
 SOCK_DIAG_BY_FAMILY: Final = 20
-REQUEST_DUMP: Final = 0x1 | 0x300
-NLMSG_ERROR: Final = 2
-NLMSG_DONE: Final = 3
 INET_DIAG_INFO: Final = 2
 ESTABLISHED: Final = 1 << 1
-_HEADER: Final = struct.Struct("=IHHII")
-_REQUEST: Final = struct.Struct("=BBBxI48x")
+# all IPv4 connections, each with its tcp_info
+_ESTABLISHED_TCP: Final = struct.pack(
+    "=BBBxI48x", socket.AF_INET, socket.IPPROTO_TCP, 1 << (INET_DIAG_INFO - 1), ESTABLISHED
+)
 _MESSAGE: Final = struct.Struct("=4x2H16x4s28xII8x")  # ports, IPv4 destination, what waits to be read and to be sent
 _MESSAGE_BYTES: Final = 72
 _DELIVERY_RATE: Final = struct.Struct("=160xQ")
@@ -38,10 +37,10 @@ class TcpRates:
     def read(self, node: str) -> dict[str, float]:
         """Bit/s of payload by destination address, over all connections that have something to send just now."""
         found: defaultdict[str, float] = defaultdict(float)
-        for body in _dump(self._sockets[node]):
+        for body in netlink.dump(self._sockets[node], SOCK_DIAG_BY_FAMILY, _ESTABLISHED_TCP):
             _, _, address, _, waiting = _MESSAGE.unpack_from(body)
             if waiting:
-                for kind, value in _attributes(body[_MESSAGE_BYTES:]):
+                for kind, value in netlink.attributes(body[_MESSAGE_BYTES:]):
                     if kind == INET_DIAG_INFO and len(value) >= _DELIVERY_RATE.size:
                         found[socket.inet_ntoa(address)] += 8.0 * _DELIVERY_RATE.unpack_from(value)[0]
         return dict(found)
@@ -49,26 +48,3 @@ class TcpRates:
     def close(self) -> None:
         for sock in self._sockets.values():
             sock.close()
-
-
-def _dump(sock: socket.socket) -> Iterator[bytes]:
-    body = _REQUEST.pack(socket.AF_INET, socket.IPPROTO_TCP, 1 << (INET_DIAG_INFO - 1), ESTABLISHED)
-    sock.send(_HEADER.pack(_HEADER.size + len(body), SOCK_DIAG_BY_FAMILY, REQUEST_DUMP, 0, 0) + body)
-    while True:
-        data, at = sock.recv(65536), 0
-        while at < len(data):
-            length, kind, _, _, _ = _HEADER.unpack_from(data, at)
-            if kind == NLMSG_DONE:
-                return
-            if kind == NLMSG_ERROR:
-                raise OSError(-struct.unpack_from("=i", data, at + _HEADER.size)[0], "sock_diag")
-            yield data[at + _HEADER.size : at + length]
-            at += (length + 3) & ~3
-
-
-def _attributes(data: bytes) -> Iterator[tuple[int, bytes]]:
-    at = 0
-    while at + 4 <= len(data):
-        length, kind = struct.unpack_from("=HH", data, at)
-        yield kind, data[at + 4 : at + length]
-        at += (length + 3) & ~3
