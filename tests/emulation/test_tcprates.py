@@ -50,7 +50,7 @@ def test_the_estimate_is_what_arrives_and_idle_connections_are_left_out() -> Non
     took = time.monotonic() - begun
     assert idle
     assert all(found.keys() == arrived.keys() for found in seen)
-    for dst, count in arrived.items():
-        really = (count - before[dst]) * 8 / took
-        assert median(found[dst] for found in seen) == pytest.approx(really, rel=0.3)
+    for address, count in arrived.items():
+        really = (count - before[address]) * 8 / took
+        assert median(found[address] for found in seen) == pytest.approx(really, rel=0.3)
     assert sum(arrived.values()) - sum(before.values()) > 0.8 * RAIL_BPS / 8 * took
