@@ -20,7 +20,7 @@ from experiments.spec import ExperimentSpec, load, resolved
 from results.published.catalogue import FIGURES
 from topologies import capsule, inner
 from topologies.errors import MachineLacks, RailyardError
-from topologies.machine import Machine, detect, require
+from topologies.machine import BOOTSTRAP, Machine, detect, require
 
 PROGRAM: Final = "run_experiment.py"
 SCRIPT: Final = Path(__file__).resolve().parent.parent / PROGRAM
@@ -104,7 +104,9 @@ def _run(
     spec = load(name, overrides, seed)
     out = out or folder.default(spec.name)
     folder.check(out)
-    _check_machine(spec)
+    machine = _check_machine(spec)
+    if spec.routing and spec.routing.health.registry == "etcd" and not machine.programs.get("etcd"):
+        raise MachineLacks("this machine lacks etcd, for the registry", BOOTSTRAP)
     with folder.made(out) as where:
         status = capsule.enter(_again(), inside.task_of_run(spec, where, quiet), run=f"{spec.name} {where}")
     if status == 128 + signal.SIGKILL:

@@ -51,10 +51,14 @@ def trace(plan: Plan, src: Gpu, dst: Gpu, probes: int) -> tuple[list[Probe], lis
 
 
 def show(plan: Plan, src: Gpu, dst: Gpu, probes: int, console: Console) -> int:
-    """Trace, print, and return the exit status: 0 if all went as the policy says, else 1."""
+    """Trace, print, and return the exit status: 0 if all went as the policy says, else 1.
+
+    An agent may change its mind while probes wait in queues: what it chose before and what it chose after will both do.
+    """
+    before = ask(src, dst)  # of who steers now, if anybody does
     sent, ways = trace(plan, src, dst, probes)
-    chosen = ask(src, dst)  # by who steers now, if anybody does
-    said = chosen or [path_said(plan.policy, src, dst)]
+    chosen = [paths for paths in (before, ask(src, dst)) if paths]
+    said = list(dict.fromkeys(path for paths in chosen for path in paths)) or [path_said(plan.policy, src, dst)]
     by = "its agent chose" if chosen else f"policy {plan.policy}:"
     spec = plan.spec
     console.print(

@@ -167,6 +167,17 @@ def test_a_lack_of_the_machine_is_status_3_with_what_to_type(
     assert not list(tmp_path.iterdir())
 
 
+def test_an_etcd_that_is_asked_for_must_be_there(
+    entered: Entered, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    line = ["run", "hot-rail", "-o", "routing.health.registry=etcd"]
+    assert cli.main(line) == 3
+    told = "error: this machine lacks etcd, for the registry; sudo script/bootstrap\n"
+    assert (capsys.readouterr().err, entered.task, list(tmp_path.iterdir())) == (told, None, [])
+    monkeypatch.setattr(cli, "detect", lambda: replace(ABLE, programs={**ABLE.programs, "etcd": "/usr/bin/etcd"}))
+    assert cli.main(line) == 0
+
+
 def test_no_argument_runs_the_quickstart(entered: Entered, tmp_path: Path) -> None:
     assert cli.main([]) == 0
     assert entered.task is not None
