@@ -22,6 +22,7 @@ FIGURES: Final[dict[str, str]] = {
     "dp530b": "what data parallelism costs the 530B model, measured and by Eq. 11",
     "allgather": "the AllGather bounds, Eq. 12 and 13, and the conjecture that they are equal",
     "slowdown": "MoE all-to-all, Eq. 3 over Eq. 2, for each platform (Rail-only section IV-B)",
+    "reliability": "how often both networks fail, and what of the GPUs' time it takes (Rail-only section IV-C)",
 }
 """Name -> what it shows. The module is results.published.NAME, its function `figure()`."""
 
