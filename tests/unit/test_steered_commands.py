@@ -1,19 +1,24 @@
 """`predict`, `dry-run`, `describe` and `list` of experiments that steer."""
 
 import csv
+import io
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from rich.console import Console
 
 from controller.health.policies import POLICIES, Share
 from controller.paths import Path as Way
-from experiments import catalogue, cli
+from controller.trace import way_of
+from experiments import catalogue, cli, trace
 from experiments.beginning import beginnings
 from experiments.dry_run_steered import brief, told
 from experiments.spec import ExperimentSpec, load, parse
 from experiments.steered_predictions import EQUATIONS, SHARES, WHY_NOT, predictions, to_csv
+from tests.unit.stand_ins import plan_of
+from topologies.addresses import Gpu
 from workloads.background.spec import BackgroundSpec
 
 STEERED = [name for name in catalogue.names() if load(name).routing]
@@ -191,3 +196,24 @@ def test_what_is_wrong_is_one_line(
     told = capsys.readouterr()
     assert (told.err, told.out) == (f"error: {message}\n", "")
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "said"),
+    [
+        ([Way("dr", 1)], [Way("drd", 2)], "its agent chose dr by rail 1 or drd by rail 2"),
+        ([Way("drd", 2)], None, "its agent chose drd by rail 2"),
+        (None, None, "policy dr: dr by rail 1"),
+    ],
+)
+def test_trace_takes_what_was_chosen_before_its_probes_and_after(
+    before: list[Way] | None, after: list[Way] | None, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = iter([before, after])
+    monkeypatch.setattr(trace, "ask", lambda src, dst: next(answers))
+    monkeypatch.setattr(trace, "trace", lambda *_: ([], [way_of(Gpu(0, 0), Gpu(1, 1), [])]))
+    monkeypatch.setattr(trace, "print_ways", lambda *_: None)
+    told = io.StringIO()
+    status = trace.show(plan_of(domains=2, rails=4), Gpu(0, 0), Gpu(1, 1), 1, Console(file=told, width=200))
+    assert said in told.getvalue().splitlines()[0]
+    assert status == 1, "a probe that nobody saw is lost"
