@@ -234,7 +234,7 @@ def test_what_is_silent_is_gone_round_like_what_switches_tell_of_and_named() -> 
     assert lab.router.table == flat(lab)
     lab.port(RAIL_DPID + 1, 1, up=False)
     lab.brain.hear_hearts(Silence())
-    assert lab.whats()[6:9] == ["heard", "heard", "heard"]
+    assert lab.whats()[6:] == ["port-down", *["heard"] * 3, "decided", "rerouted"]
     assert lab.brain.broken == Broken(links=frozenset({gpu}))  # its port is down all the same
     lab.port(RAIL_DPID + 1, 1, up=True)
     assert lab.router.table == {}
