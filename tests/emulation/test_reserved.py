@@ -2,6 +2,7 @@
 
 import json
 import subprocess
+import time
 
 import pytest
 
@@ -17,6 +18,7 @@ from workloads.background.run import background
 from workloads.background.spec import BackgroundSpec
 
 pytestmark = pytest.mark.capsule
+SETTLE_S = 0.3
 SRC, DST = Gpu(0, 0), Gpu(1, 0)
 
 
@@ -52,6 +54,7 @@ def test_a_transfer_beside_a_hot_rail_has_a_tenth_from_its_first_second_on_and_t
     with reserved(plan, flows_of(hot, plan)):
         assert shapers(fabric)[SRC.name] != before[SRC.name]
         with background(plan, [hot]) as load:
+            time.sleep(SETTLE_S)  # it is on
             beside = seconds_of_tcp(fabric, 4)
             sent = load.stop()
         alone = seconds_of_tcp(fabric, 2)
