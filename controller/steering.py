@@ -23,8 +23,11 @@ STEERED_METRIC: Final = 15
 
 
 CONTENT_SHARE: Final = 0.7
-"""Of a link alone a flow delivers 0.85 to 1.05, by the kernel's estimate at a moment; of one that two share, half."""
-Delivering = Callable[[], Mapping[str, float]]
+"""A flow that has a link alone is seen to deliver 0.9 of it and more; one that shares it with another, half."""
+LOOK_AGAIN_NS: Final = 90_000_000
+"""When what is delivered is known anew (topologies.tcprates)."""
+Rates = Mapping[str, float | None]
+Delivering = Callable[[], Rates]
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +92,7 @@ class Source:
     def decide(self, scores: Scores, now_ns: int, delivering: Delivering = dict) -> Change:
         """Take in scores; what follows from them. `delivering` is asked at most once, and only if it matters."""
         put, remove, chosen, again = [], [], {}, []
-        rates: Mapping[str, float] | None = None
+        rates: Rates | None = None
         policy, context, damping = self._policy, self.steering.context, self.steering.damping
         for dst, base in self._far.items():
             wanted = policy(self._gpu, dst, scores, context)
@@ -99,7 +102,9 @@ class Source:
             after = settle(before, wanted, self._gpu, dst, scores, now_ns, damping)
             if before and after is not before and self.steering.policy in CONTENT:
                 rates = delivering() if rates is None else rates
-                after = before if is_content(rates, dst, self._rail_bps) else after
+                if is_content(rates, dst, self._rail_bps):
+                    after = before
+                    again.append(now_ns + LOOK_AGAIN_NS)
             if after is not before:
                 self._held[dst] = after
                 chosen[dst] = after.shares
@@ -109,7 +114,7 @@ class Source:
                     put += [new] if new != old else []
                 elif old:
                     remove.append(old)
-            elif wanted not in ((), after.shares):
+            elif wanted not in ((), after.shares) and now_ns < after.since_ns + after.dwell_ns(self.steering.damping):
                 free_ns = after.since_ns + damping.dwell_ns
                 again += [free_ns] if free_ns > now_ns else []
         return Change(tuple(remove), tuple(put), chosen, min(again, default=None))
@@ -124,12 +129,16 @@ class Source:
         return tuple(self._routes.values())
 
 
-def is_content(rates: Mapping[str, float], dst: Gpu, rail_bps: int) -> bool:
+def is_content(rates: Rates, dst: Gpu, rail_bps: int) -> bool:
     """Whether a pair has what it would have if its source shared a rail with its own other destinations alone.
 
-    `rates`: bit/s by destination address, of those to which the source has something to send just now.
+    `rates`: bit/s by destination address, of those to which the source has something to send just now. Whoever sends
+    but isn't known well enough yet (None) is taken to be content until it is.
     """
-    return dst.ip in rates and rates[dst.ip] >= CONTENT_SHARE * rail_bps / len(rates)
+    if dst.ip not in rates:
+        return False
+    rate = rates[dst.ip]
+    return rate is None or rate >= CONTENT_SHARE * rail_bps / len(rates)
 
 
 _prefix: Final = cache(host_prefix)

@@ -3,7 +3,6 @@
 import socket
 import threading
 import time
-from statistics import median
 
 import pytest
 
@@ -44,13 +43,14 @@ def test_the_estimate_is_what_arrives_and_idle_connections_are_left_out() -> Non
         threading.Thread(target=_pump, args=(sender,), daemon=True).start()
     time.sleep(0.5)
     begun, before, seen = time.monotonic(), dict(arrived), []
-    for _ in range(40):
-        time.sleep(0.05)
+    assert rates.read(src.name) == {near.ip: None, far.ip: None}
+    for _ in range(20):
+        time.sleep(0.1)
         seen.append(rates.read(src.name))
     took = time.monotonic() - begun
     assert idle
     assert all(found.keys() == arrived.keys() for found in seen)
     for address, count in arrived.items():
         really = (count - before[address]) * 8 / took
-        assert median(found[address] for found in seen) == pytest.approx(really, rel=0.3)
+        assert sum(found[address] or 0.0 for found in seen) / len(seen) == pytest.approx(really, rel=0.15)
     assert sum(arrived.values()) - sum(before.values()) > 0.8 * RAIL_BPS / 8 * took

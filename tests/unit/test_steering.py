@@ -90,6 +90,7 @@ def test_a_pair_that_has_its_share_stays_under_a_policy_that_looks() -> None:
     for policy, rates, stays in (
         ("health-best", alone, True),
         ("health-best", {DST.ip: 0.5 * PLAN.rail_bps}, False),  # it shares a link
+        ("health-best", {DST.ip: None}, True),  # it has just begun
         ("health-best", {}, False),  # it sends nothing: it may go where it likes
         ("health-best", {DST.ip: 0.4 * PLAN.rail_bps, "198.18.0.0": 0.4 * PLAN.rail_bps}, True),  # half each
         ("health", alone, False),  # goes by scores alone
