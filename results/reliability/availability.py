@@ -168,8 +168,8 @@ def _lost_a_year(changes: _Changes, wiring: Wiring, rail_time_share: float, rero
     domain = changes.gpu // k
     order = np.lexsort((changes.time, domain))
     out = np.cumsum(changes.step[order])  # rails out in this domain, until the next change
+    # the last of a domain has another's after it, but then none of its rails is out, and nothing lost
     lasts = np.diff(changes.time[order], append=0.0)
-    lasts[out == 0] = 0.0  # the next is another domain's, or later
     year = np.minimum(changes.time[order].astype(np.int64), years - 1)
     lost = lost_share(out, k, rail_time_share, rerouted) * lasts * k
     return np.bincount(year, weights=lost, minlength=years) / wiring.network.gpus

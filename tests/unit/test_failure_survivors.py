@@ -163,6 +163,12 @@ def test_another_fault_never_adds_a_way_or_a_rate(case: tuple[Plan, Dead], data:
     assert after.most_bps(src, dst) <= before.most_bps(src, dst)
 
 
+def test_two_faults_at_once_are_both_there() -> None:
+    one, other, third = cable("d0g0", "rail0"), cable("d0g1", "rail1"), cable("d1g0", "hb1")
+    both = Dead(frozenset({"d1g1"}), slowed={one: 5, other: 7}) | Dead(cables=frozenset({third}), slowed={one: 3})
+    assert both == Dead(frozenset({"d1g1"}), frozenset({third}), {one: 3, other: 7})
+
+
 @given(broken(), st.data())
 @settings(max_examples=50, deadline=None)
 def test_both_directions_are_alike_and_a_way_has_a_rate(case: tuple[Plan, Dead], data: st.DataObject) -> None:
