@@ -157,7 +157,11 @@ class HeartsProcess:
         beat_lanes.open_all(plan)
         self._process = Child("controller.hearts", _HEARTS_AWAITED, on_event, _HEARTS_SILENT)
         self._process.say({"do": "beat", "plan": plan.as_dict(), "period": period_s, "multiplier": multiplier})
-        self._process.await_all({"beating"})
+        try:
+            self._process.await_all({"beating"})
+        except BaseException:
+            self.stop()
+            raise
 
     def hang(self, gpu: Gpu) -> None:
         """Let a GPU's agent neither send nor hear from now on, as one whose system hangs."""

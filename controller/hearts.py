@@ -52,7 +52,8 @@ class Hearts:
                 self._arrivals.register(sock, select.EPOLLIN)
         self._sent = self._heard = 0
         self._began_s = time.monotonic()
-        self.hung: frozenset[Gpu] = frozenset()
+        self.hung: frozenset[Gpu] = frozenset()  # from the next round on
+        self._hung_now = self.hung
 
     def beat(self) -> None:
         """For ever."""
@@ -75,6 +76,7 @@ class Hearts:
         self._tell("cost", spent | {"seconds": time.monotonic() - self._began_s})
 
     def _send(self) -> None:
+        self._hung_now = self.hung
         number, rail_beats, hb_beats = self._watch.begin()
         data = BEAT.pack(number)
         self._send_by("rail0", rail_beats, data)
@@ -84,7 +86,7 @@ class Hearts:
 
     def _send_by(self, device: Device, beats: Iterable[Beat], data: bytes) -> None:
         for src, dst in beats:
-            if src not in self.hung:
+            if src not in self._hung_now:
                 with suppress(OSError):  # no link: that is what silence is
                     self._sockets[src, device].sendto(data, self._addresses[dst])
                     self._sent += 1
@@ -97,7 +99,7 @@ class Hearts:
                     data, (address, _) = sock.recvfrom(BEAT.size)
                 except OSError:  # an error of the link that was waiting to be told
                     continue
-                if dst in self.hung or len(data) < BEAT.size:
+                if dst in self._hung_now or len(data) < BEAT.size:
                     continue
                 self._heard += 1
                 hear = self._watch.hear_rail if device == "rail0" else self._watch.hear_hb

@@ -6,6 +6,7 @@
 """
 
 import signal
+import subprocess
 import time
 from collections.abc import Callable
 from typing import Any
@@ -18,11 +19,14 @@ from controller.paths import Broken, choose
 from tests.emulation.fabrics import Fabric, build, eventually
 from topologies import namespaces
 from topologies.addresses import Gpu
+from topologies.beat_lanes import are_open, close_all, ends
+from workloads.background.flows import flows_of
+from workloads.background.reserve import reserved
+from workloads.background.spec import BackgroundSpec
 
 pytestmark = pytest.mark.capsule
 PERIOD_S, MULTIPLIER = 0.02, 3
 FOUND_S = MULTIPLIER * PERIOD_S + 0.02
-RELAY_S = 0.002
 WHO = Gpu(1, 2)
 DROP = """table netdev dead {{
  chain in {{ type filter hook ingress device {0} priority -500; drop; }}
@@ -132,3 +136,65 @@ def test_a_gpu_that_dies_is_found_as_a_gpu() -> None:
     assert found.links | found.hb_links == who  # if a round ends between its two links, one is found first
     assert took < FOUND_S
     assert_all_get_through(lab.fabric, Broken(links=who), without=who)
+
+
+def test_a_gpu_that_hangs_is_found_as_a_gpu_and_heard_again() -> None:
+    lab = Watched()
+    who = frozenset({WHO})
+    took, found = lab.after(lambda: lab.hearts.hang(WHO))
+    assert (found, took < FOUND_S) == (Silence(links=who, gpus=who, hb_links=who), True)
+    _, found = lab.after(lambda: lab.hearts.wake(WHO))
+    assert found == Silence()
+
+
+def stream_everywhere(fabric: Fabric, seconds: int) -> None:
+    """Four TCP connections from every GPU to the next domain's of its rail, as fast as they go."""
+    domains = fabric.net.plan.spec.domains
+    servers = {gpu: in_background(gpu, "-s", "-1", "--forceflush") for gpu in fabric.gpus}
+    for server in servers.values():
+        assert server.stdout is not None
+        server.stdout.readline()  # it listens
+    for gpu in fabric.gpus:
+        in_background(gpu, "-P", "4", "-t", str(seconds), "-c", Gpu((gpu.domain + 1) % domains, gpu.rank).ip)
+
+
+def in_background(gpu: Gpu, *words: str) -> subprocess.Popen[bytes]:
+    with namespaces.inside(gpu.name):
+        return subprocess.Popen(["iperf3", *words], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+
+
+@pytest.mark.parametrize("rail_rate", ["10Mbit", "100Mbit"])  # long queues, and much to do for the cores
+def test_beside_tcp_at_full_rate_on_all_rails_nothing_is_blamed(rail_rate: str) -> None:
+    lab = Watched(rail_rate=rail_rate, hb_rate="200Mbit")
+    stream_everywhere(lab.fabric, seconds=15)
+    time.sleep(10)
+    assert not lab.silences()
+    if rail_rate == "10Mbit":  # without a lane a queue is taken for death
+        close_all(lab.fabric.net.plan)
+        eventually(lab.silences)
+
+
+def classes(fabric: Fabric) -> dict[tuple[str, str], str]:
+    """By node and interface: the classes and filters of its shaper."""
+    found = {}
+    for end in ends(fabric.net.plan):
+        said = [fabric.in_node(end.node, "tc", what, "show", "dev", end.interface) for what in ("class", "filter")]
+        found[end.node, end.interface] = "".join(said)
+    return found
+
+
+def test_lanes_are_open_while_hearts_beat_whatever_else_is_reserved_and_leave_nothing() -> None:
+    fabric = build("rail-only", 3, 2)
+    plan, before = fabric.net.plan, classes(fabric)
+    hearts = HeartsProcess(plan, PERIOD_S, MULTIPLIER)
+    open_lanes = classes(fabric)
+    assert all("htb 1:30 root" in said and "flowid 1:30" in said for said in open_lanes.values())
+    spec = BackgroundSpec.model_validate({"rails": [0], "load": 0.5})
+    with reserved(plan, flows_of(spec, plan)):
+        meanwhile = classes(fabric)
+        assert all("htb 1:30 root" in said and "flowid 1:30" in said for said in meanwhile.values())
+        assert sum("1:20" in said for said in meanwhile.values()) == 6  # both ends of rail 0's links
+    assert classes(fabric) == open_lanes
+    hearts.stop()
+    assert not are_open()
+    assert classes(fabric) == before
