@@ -2,8 +2,7 @@
 
 import pytest
 
-from controller.paths import Broken, choose, default_path
-from controller.paths import name_of
+from controller.paths import Broken, choose, default_path, name_of
 from controller.trace import Way, path_said, verdict, way_of
 from tests.emulation.fabrics import Fabric, build
 from tests.emulation.programs import USER, Program, as_root, as_user

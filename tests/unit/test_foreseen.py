@@ -104,7 +104,6 @@ def test_changes_are_where_the_waves_begin_and_end(specs: list[BackgroundSpec]) 
 
 
 @given(st.integers(0, 3000), st.integers(1, 500), st.integers(1, 500))
-@pytest.mark.xfail(strict=True, reason="Wave.is_on takes some edges for the moment before them: 1.2 % 0.6 is not 0")
 def test_at_a_change_what_is_on_is_what_stays_on_for_the_next_moment(first: int, lasts: int, rest: int) -> None:
     """Milliseconds, as people write them, which no binary fraction is."""
     keys = {"first": f"{first}ms" if first else "0s", "lasts": f"{lasts}ms", "every": f"{lasts + rest}ms"}

@@ -3,6 +3,9 @@
 import math
 from dataclasses import dataclass
 
+EDGE_S = 1e-9
+"""Sums of decimal fractions fall short of an edge by less than this; at an edge, what begins there counts."""
+
 
 @dataclass(frozen=True, slots=True)
 class Wave:
@@ -13,7 +16,7 @@ class Wave:
     every: float | None = None
 
     def is_on(self, at: float) -> bool:
-        since = at - self.first
+        since = at - self.first + EDGE_S
         if since < 0 or self.lasts is None:
             return since >= 0
         return (since % self.every if self.every else since) < self.lasts
