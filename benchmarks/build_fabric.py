@@ -21,10 +21,11 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.builders import Builder, Railyard, Stock, StockPlain
+from benchmarks.door import open_door
 from benchmarks.emptiness import seen, wait_until_only
 from benchmarks.turns import Ratios, Turn, of_builder, ratios, spread
 from topologies import capsule, inner
-from topologies.errors import BadInput, RailyardError
+from topologies.errors import BadInput
 from topologies.machine import datapath_choice, detect, require
 from topologies.plan import make_plan
 from topologies.spec import parse_fabric
@@ -165,15 +166,7 @@ def _check_new(file: Path) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """What a user gets wrong, or the machine lacks, becomes one line. SystemExit with the status of a run."""
-    try:
-        if inner.inside():
-            return inside()
-        app(arguments)
-    except RailyardError as error:
-        print("error:", error, file=sys.stderr)
-        return error.exit_status
-    return 0
+    return open_door(app, arguments, inside)
 
 
 if __name__ == "__main__":

@@ -19,12 +19,13 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.door import open_door
 from benchmarks.turns import spread
 from controller.health.decision import choose_path, near_path, path_of, path_score
 from controller.health.scores import Scores
 from controller.paths import Path
 from topologies.addresses import Gpu
-from topologies.errors import BadInput, RailyardError
+from topologies.errors import BadInput
 
 RAILS: Final = (8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
 DOMAINS: Final = 64
@@ -147,13 +148,7 @@ def decision_cost(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """What a user gets wrong becomes one line and status 2. SystemExit otherwise, as typer ends."""
-    try:
-        app(arguments)
-    except RailyardError as error:
-        print("error:", error, file=sys.stderr)
-        return error.exit_status
-    return 0
+    return open_door(app, arguments)
 
 
 if __name__ == "__main__":

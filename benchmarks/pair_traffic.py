@@ -18,8 +18,9 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.door import open_door
 from benchmarks.turns import spread
-from topologies.errors import BadInput, RailyardError
+from topologies.errors import BadInput
 from workloads.catalogue import load_gpt, load_moe
 from workloads.layout import data_parallel, hierarchical
 from workloads.pair_traffic import Traffic, gpt_traffic, moe_traffic
@@ -111,13 +112,7 @@ def pair_traffic(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """What a user gets wrong becomes one line. SystemExit with the status otherwise."""
-    try:
-        app(arguments)
-    except RailyardError as error:
-        print("error:", error, file=sys.stderr)
-        return error.exit_status
-    return 0
+    return open_door(app, arguments)
 
 
 if __name__ == "__main__":

@@ -20,13 +20,14 @@ from pyroute2.netlink.rtnl.rtmsg import rtmsg
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.door import open_door
 from benchmarks.turns import spread
 from controller import rtnetlink
 from controller.agent import RouteAgent
 from controller.paths import Path, next_hop
 from topologies import capsule, inner, namespaces
 from topologies.addresses import Gpu
-from topologies.errors import BadInput, RailyardError
+from topologies.errors import BadInput
 from topologies.machine import datapath_choice, detect, require
 from topologies.net import FabricNet
 from topologies.plan import Plan, make_plan
@@ -232,15 +233,7 @@ def route_changes(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """What a user gets wrong, or the machine lacks, becomes one line. SystemExit with the status of a run."""
-    try:
-        if inner.inside():
-            return inside()
-        app(arguments)
-    except RailyardError as error:
-        print("error:", error, file=sys.stderr)
-        return error.exit_status
-    return 0
+    return open_door(app, arguments, inside)
 
 
 if __name__ == "__main__":

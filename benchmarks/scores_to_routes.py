@@ -22,6 +22,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.door import open_door
 from benchmarks.route_changes import RAIL_BPS, check
 from controller.agent import RouteAgent
 from controller.handle import AgentsProcess
@@ -263,15 +264,7 @@ def scores_to_routes(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """What a user gets wrong, or the machine lacks, becomes one line. SystemExit with the status of a run."""
-    try:
-        if inner.inside():
-            return inside()
-        app(arguments)
-    except RailyardError as error:
-        print("error:", error, file=sys.stderr)
-        return error.exit_status
-    return 0
+    return open_door(app, arguments, inside)
 
 
 if __name__ == "__main__":
