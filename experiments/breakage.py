@@ -1,21 +1,36 @@
 """A fault on a built fabric: which pairs to watch, the fault itself, and its rows in the records."""
 
-from controller.paths import Broken, default_path, usable
-from experiments.spec import FaultSpec
+from itertools import permutations
+from typing import Final
+
+from controller.paths import Broken, Path, default_path, usable
+from experiments.faults import FaultSpec
 from experiments.stage import Stage
 from failure.faults import Fault
+from failure.kinds import FaultKind
 from failure.pairs import Talkers, talkers
 from failure.run import FaultRun, run_fault
 from results.records import Event, GoodputTrace, Recovery, Run
 from topologies.addresses import Gpu, gpu_of_name
 from topologies.plan import Plan
 
+_LIFELESS: Final[frozenset[FaultKind]] = frozenset({"gpu-crash", "gpu-hang", "server-crash"})
+"""After these a GPU neither sends nor receives."""
+
 
 def broken_by(fault: FaultSpec, plan: Plan) -> Broken:
-    """What a fault kills, in the words of path choice. A crashed GPU takes its rail link with it."""
-    if fault.kind == "rail-switch-crash":
+    """What a fault kills or impairs, in the words of path choice. A GPU takes its rail link with it.
+
+    These have no word for a GPU's HB port, nor for one spine of several, whose groups of switches go round it.
+    """
+    if fault.kind.startswith("rail-switch"):
         return Broken(rails=frozenset({next(s.index for s in plan.switches if s.name == fault.target)}))
-    return Broken(links=frozenset({gpu_of_name(fault.target)}))
+    if fault.kind == "spine-crash":
+        last = plan.spec.spine_count == 1
+        return Broken(apart=frozenset(permutations(range(plan.spec.rails), 2)) if last else frozenset())
+    if fault.kind == "hb-port-down":
+        return Broken()
+    return Broken(links=frozenset(_hit(fault, plan)))
 
 
 def watched_pairs(fault: FaultSpec, plan: Plan) -> Talkers:
@@ -23,9 +38,28 @@ def watched_pairs(fault: FaultSpec, plan: Plan) -> Talkers:
     broken = broken_by(fault, plan)
 
     def crosses(src: Gpu, dst: Gpu) -> bool:
-        return not usable(default_path(plan.policy, src, dst), src, dst, broken, plan.spec.kind)
+        path = default_path(plan.policy, src, dst)
+        if fault.kind == "spine-crash":  # by which spine a connection goes is a hash of the switch's
+            return path.kind == "spine"
+        if fault.kind == "hb-port-down":
+            return gpu_of_name(fault.target) in _by_hb(path, src, dst)
+        return not usable(path, src, dst, broken, plan.spec.kind)
 
-    return talkers(plan, crosses, broken.links if fault.kind == "gpu-crash" else ())
+    return talkers(plan, crosses, _hit(fault, plan) if fault.kind in _LIFELESS else ())
+
+
+def _hit(fault: FaultSpec, plan: Plan) -> tuple[Gpu, ...]:
+    """The GPUs that a fault at GPUs is at."""
+    if fault.kind == "server-crash":
+        return tuple(gpu for gpu in plan.gpus if plan.hb_bridges[gpu.domain] == fault.target)
+    return (gpu_of_name(fault.target),)
+
+
+def _by_hb(path: Path, src: Gpu, dst: Gpu) -> set[Gpu]:
+    """The GPUs whose HB ports a path goes through: at each end where it changes GPUs, both."""
+    near = Gpu(src.domain, path.rail)
+    far = Gpu(dst.domain, dst.rank if path.kind == "spine" else path.rail)
+    return ({src, near} if near != src else set()) | ({far, dst} if far != dst else set())
 
 
 def run_fault_once(stage: Stage, fault: FaultSpec, reroute: str, repeat: int, run: Run) -> None:
@@ -34,7 +68,7 @@ def run_fault_once(stage: Stage, fault: FaultSpec, reroute: str, repeat: int, ru
     with stage.watched(run, workload, repeat, faulted=True):
         seen = run_fault(
             stage.net,
-            Fault(fault.kind, fault.target),
+            Fault(fault.kind, fault.target, **fault.parameters),
             watched_pairs(fault, stage.plan),
             fault.at,
             fault.repair,

@@ -10,13 +10,13 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import BeforeValidator, Field, ValidationError, field_validator
 
 from experiments.catalogue import read
+from experiments.faults import FaultSpec, wrong_target
 from experiments.overrides import Sections, apply
 from experiments.routing import RoutingSpec
-from topologies.addresses import gpu_of_name
 from topologies.errors import BadInput
 from topologies.plan import Plan, make_plan
 from topologies.spec import FabricSpec, Strict, find_problems
-from topologies.units import Time, format_rate, format_time
+from topologies.units import format_rate
 from workloads.background.grid import GridSpec
 from workloads.background.spec import BackgroundSpec, check_background, check_there
 from workloads.build import build
@@ -33,13 +33,11 @@ from workloads.spec import (
 )
 from workloads.traces.files import trace_name
 
-FaultKind = Literal["link-down", "rail-switch-crash", "gpu-crash"]
 NOMINAL_RAIL_BPS: Final = 100_000_000
 """What an `auto` rail is taken to be where no machine is measured: shapes, ratios and durations don't depend on it."""
 
 _NAME: Final = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 LEAST_RAIL_BPS: Final = 1_000_000
-LEAST_AT_S: Final = 0.5
 MOST_GPUS: Final = 1024
 """All-to-all has a transfer a pair; beyond a million of them, the schedule itself is too much."""
 _SWITCHED: Final = {True: "on", False: "off"}
@@ -49,26 +47,6 @@ def _switches(value: object) -> object:
     """YAML 1.1 reads a bare `on` as true; and one of them needs no brackets."""
     items = value if isinstance(value, list) else [value]
     return [_SWITCHED[item] if isinstance(item, bool) else item for item in items]
-
-
-class FaultSpec(Strict):
-    """A fault: `at` seconds after its traffic has started, repaired `repair` seconds after that.
-
-    link-down: the cable between a GPU (d0g1) and its rail switch. rail-switch-crash: the process of a rail switch
-    (rail1) is killed. gpu-crash: a GPU's (d0g1) interfaces and processes die.
-    """
-
-    kind: FaultKind
-    target: str
-    at: Time = 1.0
-    repair: Time = 2.0
-
-    @field_validator("at")
-    @classmethod
-    def _something_flows_before(cls, at: float) -> float:
-        if at < LEAST_AT_S:
-            raise ValueError(f"must be {format_time(LEAST_AT_S)} or more: recovery is measured by what flows before")
-        return at
 
 
 class ExperimentSpec(Strict):
@@ -240,29 +218,9 @@ def _rates_fit(spec: ExperimentSpec) -> None:
 def _faults_have_targets(spec: ExperimentSpec) -> None:
     for i, fault in enumerate(spec.faults):
         for fabric in spec.fabrics:
-            problem = _wrong_target(fault, fabric)
+            problem = wrong_target(fault, nominal_plan(fabric))
             if problem:
                 raise BadInput(f"faults.{i}.target", fault.target, problem)
-
-
-def _wrong_target(fault: FaultSpec, fabric: FabricSpec) -> str:
-    """What a target of this kind must be on this fabric; empty if it is."""
-    plan = nominal_plan(fabric)
-    size = f"the {fabric.kind} fabric of {fabric.domains} domains x {fabric.rails} rails"
-    if fault.kind == "rail-switch-crash":
-        switches = [switch.name for switch in plan.switches if switch.role != "spine"]
-        return "" if fault.target in switches else f"is no rail switch of {size}: allowed are {_span(switches)}"
-    try:
-        gpu = gpu_of_name(fault.target)
-        there = gpu.domain < fabric.domains and gpu.rank < fabric.rails and gpu.name == fault.target
-    except ValueError:
-        there = False
-    last = f"d{fabric.domains - 1}g{fabric.rails - 1}"
-    return "" if there else f"is no GPU of {size}: allowed are d0g0 to {last}"
-
-
-def _span(names: Sequence[str]) -> str:
-    return names[0] if len(names) == 1 else f"{names[0]} to {names[-1]}"
 
 
 def _workloads_fit(spec: ExperimentSpec) -> None:

@@ -1,15 +1,16 @@
 """Faults while traffic and probes run: what is seen of them, in which order, and that nothing is lost for good."""
 
 import time
-from typing import Any
+from dataclasses import replace
 
 import psutil
 import pytest
 
 from experiments.breakage import watched_pairs
-from experiments.spec import FaultSpec
+from experiments.faults import FaultSpec
 from experiments.stage import built
-from failure.faults import Fault, FaultKind, bites, inject, repair
+from failure.faults import KINDS, Fault, FaultKind, bites, inject, repair
+from failure.faults.breakage import nothing
 from failure.run import FaultRun, run_fault
 from results.records import Run
 from tests.emulation.fabrics import RAIL_BPS, Fabric, build, datapath, eventually
@@ -112,15 +113,15 @@ def test_a_fault_that_changes_nothing_is_no_fault(kind: FaultKind, target: str) 
 
 def test_a_fault_that_does_not_bite_fails_loudly(monkeypatch: pytest.MonkeyPatch) -> None:
     net = build("rail-only", 2, 2).net
-    nothing: dict[str, Any] = {"link-down": lambda net, target: None}
-    monkeypatch.setattr("failure.faults._INJECT", nothing)
+    fault = Fault("link-down", "d0g1")
+    monkeypatch.setitem(KINDS, "link-down", replace(KINDS["link-down"], strike=nothing))
     with pytest.raises(CheckFailed, match="link-down at d0g1 did not bite"):
-        inject(net, Fault("link-down", "d0g1"))
+        inject(net, fault)
     monkeypatch.undo()
-    inject(net, Fault("link-down", "d0g1"))
-    monkeypatch.setattr("failure.faults._REPAIR", nothing)
+    inject(net, fault)
+    monkeypatch.setitem(KINDS, "link-down", replace(KINDS["link-down"], mend=nothing))
     with pytest.raises(CheckFailed, match="link-down at d0g1 is still there after its repair"):
-        repair(net, Fault("link-down", "d0g1"))
+        repair(net, fault)
 
 
 def test_a_crashed_gpu_takes_its_own_processes_along_and_no_others() -> None:

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from controller.paths import Broken, choose, default_path, usable
 from experiments.breakage import broken_by, watched_pairs
-from experiments.spec import FaultSpec, nominal_plan
+from experiments.faults import FaultSpec
+from experiments.spec import nominal_plan
 from failure.pairs import Pair, Talkers
 from topologies.addresses import Gpu, gpu_of_name
 from topologies.plan import Plan

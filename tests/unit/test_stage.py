@@ -9,8 +9,9 @@ import pytest
 from rich.console import Console
 
 from experiments import breakage, provenance, stage
+from experiments.faults import LEAST_AT_S, FaultSpec
 from experiments.progress import Steps
-from experiments.spec import LEAST_AT_S, FaultSpec, parse
+from experiments.spec import parse
 from experiments.stage import Stage, built
 from failure.run import WARM_UP_S, FaultRun
 from results.records import Event, Load

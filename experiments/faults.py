@@ -1,0 +1,118 @@
+"""What shall break, when, and for how long: a fault as an experiment's file has it, and what may be its target."""
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Final
+
+from pydantic import Field, ValidationInfo, field_validator, model_validator
+
+from failure.kinds import DOWN_S, LOSS, PERIOD_S, RATE, FaultKind
+from topologies.addresses import gpu_of_name
+from topologies.plan import Plan
+from topologies.spec import Strict
+from topologies.units import Time, format_time
+
+LEAST_AT_S: Final = 0.5
+LEAST_LOSS: Final = 0.01
+LEAST_PERIOD_S: Final = 0.02
+MOST_PERIOD_S: Final = 1.0
+LEAST_DOMAINS: Final = 3
+PARAMETERS: Final[Mapping[str, tuple[str, float]]] = {
+    "link-gray": ("loss", LOSS),
+    "link-slow": ("rate", RATE),
+    "link-flapping": ("period", PERIOD_S),
+    "rail-switch-reboot": ("down", DOWN_S),
+}
+"""What a kind of fault has besides its target, and its default."""
+
+
+class FaultSpec(Strict):
+    """A fault: `at` seconds after its traffic has started, repaired `repair` seconds after that.
+
+    The kinds, what each does to what, and what may be its target: docs/failure.md. `loss`, `rate` (shares), `period`
+    and `down` (seconds) are for one kind each.
+    """
+
+    kind: FaultKind
+    target: str
+    at: Time = 1.0
+    repair: Time = 2.0
+    loss: Annotated[float, Field(ge=LEAST_LOSS, le=1)] | None = None
+    rate: Annotated[float, Field(gt=0, lt=1)] | None = None
+    period: Time | None = None
+    down: Time | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _defaults_of_its_kind(cls, data: object) -> object:
+        """What is resolved says everything, and nothing that has no meaning."""
+        if not isinstance(data, dict):
+            return data
+        name, default = PARAMETERS.get(str(data.get("kind")), ("", 0.0))
+        if not name or data.get(name) is not None:
+            return data
+        return {**data, name: format_time(default) if name in ("period", "down") else default}
+
+    @field_validator("loss", "rate", "period", "down")
+    @classmethod
+    def _means_something(cls, value: float | None, info: ValidationInfo) -> float | None:
+        kinds = [kind for kind, (name, _) in PARAMETERS.items() if name == info.field_name]
+        if value is not None and info.data.get("kind") not in kinds:
+            raise ValueError(f"is for {', '.join(kinds)} alone")
+        return value
+
+    @field_validator("period")
+    @classmethod
+    def _flaps_in_time(cls, period: float | None) -> float | None:
+        if period is not None and not LEAST_PERIOD_S <= period <= MOST_PERIOD_S:
+            raise ValueError(f"must be {format_time(LEAST_PERIOD_S)} to {format_time(MOST_PERIOD_S)}")
+        return period
+
+    @field_validator("down")
+    @classmethod
+    def _is_back_by_itself(cls, down: float | None, info: ValidationInfo) -> float | None:
+        if down is not None and down >= info.data.get("repair", down + 1):
+            raise ValueError(f"must be less than repair: {format_time(info.data['repair'])} after the fault it is over")
+        return down
+
+    @property
+    def parameters(self) -> dict[str, float]:
+        """What its kind has besides the target, by the names of failure.kinds.Fault."""
+        name, default = PARAMETERS.get(self.kind, ("", 0.0))
+        return {name: getattr(self, name) or default} if name else {}
+
+    @field_validator("at")
+    @classmethod
+    def _something_flows_before(cls, at: float) -> float:
+        if at < LEAST_AT_S:
+            raise ValueError(f"must be {format_time(LEAST_AT_S)} or more: recovery is measured by what flows before")
+        return at
+
+
+def wrong_target(fault: FaultSpec, plan: Plan) -> str:
+    """What a target of this kind must be on this fabric; empty if it is."""
+    fabric = plan.spec
+    size = f"the {fabric.kind} fabric of {fabric.domains} domains x {fabric.rails} rails"
+    if fault.kind.startswith("rail-switch"):
+        return _not_among("rail switch", [s.name for s in plan.switches if s.role != "spine"], fault.target, size)
+    if fault.kind == "spine-crash":
+        return _not_among("spine", [s.name for s in plan.switches if s.role == "spine"], fault.target, size)
+    if fault.kind == "server-crash":
+        if fabric.domains < LEAST_DOMAINS:
+            return f"can't crash on {size}: {LEAST_DOMAINS} or more are needed, so that some are left to talk"
+        return _not_among("HB domain", plan.hb_bridges, fault.target, size)
+    try:
+        gpu = gpu_of_name(fault.target)
+        there = gpu.domain < fabric.domains and gpu.rank < fabric.rails and gpu.name == fault.target
+    except ValueError:
+        there = False
+    last = f"d{fabric.domains - 1}g{fabric.rails - 1}"
+    return "" if there else f"is no GPU of {size}: allowed are d0g0 to {last}"
+
+
+def _not_among(what: str, names: Sequence[str], target: str, size: str) -> str:
+    allowed = f"allowed are {_span(names)}" if names else "it has none"
+    return "" if target in names else f"is no {what} of {size}: {allowed}"
+
+
+def _span(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{names[0]} to {names[-1]}"

@@ -1,0 +1,88 @@
+"""Breaking things and mending them, on a fabric that runs. What breaks is a real cable end, process or interface.
+
+| fault              | injection                                                         | repair                     |
+|--------------------|-------------------------------------------------------------------|----------------------------|
+| link-down          | the switch's end of its cable is set down: the GPU has no light   | set up again               |
+| link-silent        | nftables takes all that enters the cable at either end; light on  | rules removed              |
+| link-gray          | the same, of a share of the packets at random                     | rules removed              |
+| link-slow          | the shapers at both ends get a share of the rate                  | their rate again           |
+| link-flapping      | the switch's end goes down and up in turns, from a thread         | thread ended, set up       |
+| hb-port-down       | the bridge's end of the HB cable is set down                      | set up again               |
+| rail-switch-crash, | SIGKILL to the switch's ovs-vswitchd; its cables keep their light | start it on its database   |
+| spine-crash        |                                                                   |                            |
+| rail-switch-hang   | SIGSTOP to it: its connections and its light stay                 | SIGCONT                    |
+| rail-switch-reboot | SIGKILL, and started again after a while, unasked                 | wait until it is back      |
+| gpu-crash          | both interfaces down, SIGKILL to all processes in its namespace   | interfaces up, routes anew |
+| gpu-hang           | both cables as link-silent, SIGSTOP to its processes              | rules removed, SIGCONT     |
+| server-crash       | gpu-crash at every GPU of an HB domain, its bridge set down       | bridge up, then the GPUs   |
+
+A kind is a `Breakage`. What programs must do for it is done by `prepare`, before the clock is read; `strike` takes a
+message to the kernel or a signal for each thing that breaks. `signs` are looked for at the thing itself, by frames
+sent through it where only they can tell: all of them are there while it is broken, none once it is mended.
+"""
+
+import time
+from typing import Final
+
+from failure.faults import cables, gpus, loss, switches
+from failure.faults.breakage import Breakage
+from failure.kinds import Fault, FaultKind
+from topologies.errors import CheckFailed
+from topologies.net import FabricNet
+
+__all__ = ["KINDS", "Fault", "FaultKind", "bites", "inject", "repair"]
+
+SETTLE_S: Final = 1.0
+KINDS: Final[dict[FaultKind, Breakage]] = {
+    "link-down": cables.DOWN,
+    "link-silent": loss.SILENT,
+    "link-gray": loss.GRAY,
+    "link-slow": cables.SLOW,
+    "link-flapping": cables.FLAPPING,
+    "hb-port-down": cables.HB_PORT_DOWN,
+    "rail-switch-crash": switches.CRASH,
+    "rail-switch-hang": switches.HANG,
+    "rail-switch-reboot": switches.REBOOT,
+    "spine-crash": switches.CRASH,
+    "gpu-crash": gpus.CRASH,
+    "gpu-hang": gpus.HANG,
+    "server-crash": gpus.SERVER_CRASH,
+}
+
+
+def inject(net: FabricNet, fault: Fault) -> int:
+    """Break it, and tell when (monotonic ns, just before).
+
+    CheckFailed if it was broken already, or isn't now: a fault that isn't there would make a fine recovery time.
+    """
+    kind = KINDS[fault.kind]
+    if bites(net, fault):
+        raise CheckFailed(f"{fault.kind} at {fault.target} can't be injected: it is broken already")
+    kind.prepare(net, fault)
+    at_ns = time.monotonic_ns()
+    kind.strike(net, fault)
+    if not _comes(net, fault, broken=True):
+        raise CheckFailed(f"{fault.kind} at {fault.target} did not bite")
+    return at_ns
+
+
+def repair(net: FabricNet, fault: Fault) -> None:
+    """Mend it. CheckFailed if some of it is still broken afterwards."""
+    KINDS[fault.kind].mend(net, fault)
+    if not _comes(net, fault, broken=False):
+        raise CheckFailed(f"{fault.kind} at {fault.target} is still there after its repair")
+
+
+def bites(net: FabricNet, fault: Fault) -> bool:
+    """True while the thing is broken, all of it, by looking at the thing itself."""
+    return all(KINDS[fault.kind].signs(net, fault))
+
+
+def _comes(net: FabricNet, fault: Fault, broken: bool) -> bool:
+    """Whether all signs are soon there, or all gone: the kernel tells of a carrier a moment after it changed."""
+    deadline = time.monotonic() + SETTLE_S
+    while any(sign != broken for sign in KINDS[fault.kind].signs(net, fault)):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.005)
+    return True

@@ -1,0 +1,114 @@
+"""GPUs that crash or hang, one or a whole server of them."""
+
+import os
+import signal
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+import psutil
+
+from failure.faults.breakage import Breakage
+from failure.faults.cables import hb_link, rail_link
+from failure.faults.links import is_up, set_links
+from failure.faults.loss import all_lost, keep, lose, prepare_loss
+from failure.kinds import Fault
+from topologies import namespaces
+from topologies.addresses import gpu_of_name
+from topologies.net import FabricNet
+from topologies.routes import route_commands
+
+
+def processes_in(gpu: str) -> list[int]:
+    """The processes whose network namespace is this GPU's."""
+    wanted = namespaces.path(gpu).stat().st_ino
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                if (entry / "ns/net").stat().st_ino == wanted:
+                    found.append(int(entry.name))
+            except OSError:  # it ended while we looked
+                continue
+    return found
+
+
+def _signal_all(gpu: str, number: signal.Signals) -> None:
+    for pid in processes_in(gpu):
+        with suppress(ProcessLookupError):  # it has just ended by itself
+            os.kill(pid, number)
+
+
+def _crash_gpu(gpu: str) -> None:
+    set_links(gpu, {"rail0": "down", "hb0": "down"})
+    _signal_all(gpu, signal.SIGKILL)
+
+
+def _boot_gpu(net: FabricNet, gpu: str) -> None:
+    with namespaces.inside(gpu):
+        commands = route_commands(net.plan, gpu_of_name(gpu), net.plan.policy, net.backups)
+        namespaces.run(["ip", "-batch", "-"], "link set hb0 up\nlink set rail0 up\n" + commands)
+
+
+CRASH: Final = Breakage(
+    strike=lambda net, fault: _crash_gpu(fault.target),
+    mend=lambda net, fault: _boot_gpu(net, fault.target),
+    signs=lambda net, fault: (not is_up(fault.target, "rail0"),),
+)
+
+
+def _prepare_hang(net: FabricNet, fault: Fault) -> None:
+    prepare_loss(rail_link(net, fault), 1.0)
+    prepare_loss(hb_link(net, fault), 1.0)
+
+
+def _hang(net: FabricNet, fault: Fault) -> None:
+    """A GPU forwards for others by itself (Rail-only IV-B): hung, it neither answers nor forwards. Its kernel here
+    would do both, so nothing gets through its cables.
+    """
+    lose(rail_link(net, fault), hb_link(net, fault))
+    _signal_all(fault.target, signal.SIGSTOP)
+
+
+def _wake(net: FabricNet, fault: Fault) -> None:
+    _signal_all(fault.target, signal.SIGCONT)
+    keep(rail_link(net, fault), hb_link(net, fault))
+
+
+def _hangs(net: FabricNet, fault: Fault) -> tuple[bool, ...]:
+    stopped = []
+    for pid in processes_in(fault.target):
+        with suppress(psutil.NoSuchProcess):
+            stopped.append(psutil.Process(pid).status() == psutil.STATUS_STOPPED)
+    return (*all_lost(rail_link(net, fault)), *all_lost(hb_link(net, fault)), *stopped)
+
+
+HANG: Final = Breakage(prepare=_prepare_hang, strike=_hang, mend=_wake, signs=_hangs)
+
+
+def _server(net: FabricNet, fault: Fault) -> list[str]:
+    """Its GPUs."""
+    domain = net.plan.hb_bridges.index(fault.target)
+    return [gpu.name for gpu in net.plan.gpus if gpu.domain == domain]
+
+
+def _crash_server(net: FabricNet, fault: Fault) -> None:
+    for gpu in _server(net, fault):
+        set_links(gpu, {"rail0": "down", "hb0": "down"})
+    set_links(fault.target, {fault.target: "down"})
+    for gpu in _server(net, fault):
+        _signal_all(gpu, signal.SIGKILL)
+
+
+def _boot_server(net: FabricNet, fault: Fault) -> None:
+    set_links(fault.target, {fault.target: "up"})
+    for gpu in _server(net, fault):
+        _boot_gpu(net, gpu)
+
+
+def _server_signs(net: FabricNet, fault: Fault) -> tuple[bool, ...]:
+    cards = (is_up(gpu, "rail0") for gpu in _server(net, fault))
+    return not is_up(fault.target, fault.target), *(not up for up in cards)
+
+
+SERVER_CRASH: Final = Breakage(strike=_crash_server, mend=_boot_server, signs=_server_signs)

@@ -1,0 +1,281 @@
+"""Each kind of fault alone: that it bites, what it does to packets, and that nothing of it is left after its repair."""
+
+import signal
+import threading
+import time
+from dataclasses import replace
+
+import psutil
+import pytest
+
+from failure.faults import KINDS, Fault, bites, inject, repair
+from failure.faults.breakage import nothing
+from failure.faults.frames import through
+from failure.faults.links import is_up
+from failure.kinds import FaultKind
+from tests.emulation.fabrics import Fabric, build, eventually
+from topologies.addresses import Gpu
+from topologies.errors import CheckFailed
+
+pytestmark = pytest.mark.capsule
+
+PINGS = 2
+WAIT_S = 0.2
+A, B = Gpu(0, 1), Gpu(1, 1)  # of one rail: A's cable is what breaks
+BY_RAIL_1 = ((A, B), (B, A), (Gpu(0, 0), B), (Gpu(1, 0), A))  # policy dr: by the destination's rail
+
+
+def bare(kind: str = "rail-only", domains: int = 2, rails: int = 2) -> Fabric:
+    """Nobody reroutes: what a fault does shows, and not what is done about it."""
+    return build(kind, domains, rails, reroute=False, backups=False)
+
+
+def state(fabric: Fabric) -> dict[str, str]:
+    """What a fault may leave behind, of every node: interfaces and their groups, rules, shapers, routes, processes."""
+    found = {}
+    for node in fabric.net.node_names:
+        for argv in (
+            ["ip", "-o", "link"],
+            ["nft", "list", "ruleset"],
+            ["tc", "class", "show"],
+            ["ip", "route", "show", "table", "all"],
+            ["ip", "neigh"],
+            ["bridge", "fdb"],
+        ):
+            said = fabric.in_node(node, *argv).replace("state UNKNOWN", "state UP")  # a bridge is, at first
+            found[f"{node}: {' '.join(argv)}"] = "\n".join(sorted(said.splitlines()))
+    statuses = {p.pid: p.status() for p in psutil.process_iter()}
+    found["stopped"] = str([pid for pid, status in statuses.items() if status == psutil.STATUS_STOPPED])
+    found["threads"] = str(sorted(t.name for t in threading.enumerate()))
+    return found
+
+
+def assert_left_nothing(fabric: Fabric, before: dict[str, str]) -> None:
+    """As it was, and everybody reaches everybody."""
+
+    def differences() -> list[str]:
+        return [f"{key}: {was}\nis {now}" for key, now in state(fabric).items() if (was := before[key]) != now]
+
+    deadline = time.monotonic() + 5
+    while found := differences():
+        assert time.monotonic() < deadline, "\n".join(found)
+    eventually(lambda: all_hear(fabric))
+
+
+def all_hear(fabric: Fabric) -> bool:
+    return all(fabric.arrives(src, dst, WAIT_S) for src in fabric.gpus for dst in fabric.gpus if src != dst)
+
+
+def arrive(fabric: Fabric, src: Gpu, dst: Gpu) -> int:
+    """Of so many packets, how many arrive."""
+    return sum(fabric.arrives(src, dst, WAIT_S) for _ in range(PINGS))
+
+
+def assert_cut(fabric: Fabric, *pairs: tuple[Gpu, Gpu]) -> None:
+    """In none of these pairs the second hears anything of the first; in all others it hears everything."""
+    for src in fabric.gpus:
+        for dst in (gpu for gpu in fabric.gpus if gpu != src):
+            assert arrive(fabric, src, dst) == (0 if (src, dst) in pairs else PINGS), f"{src.name} -> {dst.name}"
+
+
+def test_a_silent_link_loses_all_both_ways_and_keeps_its_carrier() -> None:
+    fabric, fault = bare(), Fault("link-silent", A.name)
+    before = state(fabric)
+    inject(fabric.net, fault)
+    assert is_up(A.name, "rail0")
+    assert is_up("rail1", A.name)
+    assert_cut(fabric, *BY_RAIL_1)
+    assert "port-down" not in fabric.whats()
+    repair(fabric.net, fault)
+    assert_left_nothing(fabric, before)
+
+
+@pytest.mark.parametrize("loss", [0.2, 0.5])
+def test_a_gray_link_loses_its_share_at_random_both_ways(loss: float) -> None:
+    fabric, fault = bare(), Fault("link-gray", A.name, loss=loss)
+    before = state(fabric)
+    inject(fabric.net, fault)
+    count = 500
+    with through(fabric.net.plan.rail_link(A)) as frames:
+        for way in (frames, frames.turned):
+            lost = sum(way.send(100) for _ in range(count // 100))
+            assert lost == pytest.approx(loss * count, abs=5 * (count * loss * (1 - loss)) ** 0.5)
+    repair(fabric.net, fault)
+    assert_left_nothing(fabric, before)
+
+
+def seconds_for(fabric: Fabric, size: int) -> float:
+    """How long that many bytes take from A to B over one TCP connection, until the last has been read."""
+    (near,) = fabric.connect(A, B, 1)
+    with near:
+        begun = time.monotonic()
+        near.sendall(bytes(size))
+        near.shutdown(1)
+        eventually(lambda: fabric.in_node(A.name, "ss", "-tnH", "state", "fin-wait-2", "dst", B.ip))
+        return time.monotonic() - begun
+
+
+def test_a_slow_link_carries_its_share_and_gets_its_very_rate_again() -> None:
+    fabric, fault = bare(), Fault("link-slow", A.name, rate=0.1)
+    before = state(fabric)
+    inject(fabric.net, fault)
+    for node, interface in ((A.name, "rail0"), ("rail1", A.name)):
+        assert "rate 10Mbit ceil 10Mbit" in fabric.in_node(node, "tc", "class", "show", "dev", interface)
+    size = 100_000  # 80 ms at 10 Mbit/s, 8 at 100; the receiver's buffer has room for it
+    assert 0.06 < seconds_for(fabric, size) < 0.5
+    assert_cut(fabric)
+    repair(fabric.net, fault)
+    assert_left_nothing(fabric, before)
+
+
+def test_a_flapping_link_goes_down_and_up_until_its_repair_and_is_left_up() -> None:
+    fabric, fault = bare(), Fault("link-flapping", A.name, period=0.1)
+    before = state(fabric)
+    inject(fabric.net, fault)
+    eventually(lambda: min(fabric.whats().count(what) for what in ("port-down", "port-up")) >= 3)
+    repair(fabric.net, fault)
+    eventually(lambda: fabric.whats().count("port-down") == fabric.whats().count("port-up"))
+    flaps = len(fabric.whats())
+    time.sleep(0.3)
+    assert len(fabric.whats()) == flaps
+    assert_left_nothing(fabric, before)
+
+
+def test_a_slowly_flapping_link_is_seen_to_flap_and_ends_at_once() -> None:
+    fabric, fault = bare(), Fault("link-flapping", A.name, period=1.0)
+    inject(fabric.net, fault)
+    begun = time.monotonic()
+    repair(fabric.net, fault)
+    assert time.monotonic() - begun < 2.5
+    assert is_up(A.name, "rail0")
+
+
+def test_a_link_that_is_down_for_good_does_not_pass_for_a_flapping_one() -> None:
+    fabric = bare()
+    inject(fabric.net, Fault("link-down", A.name))
+    assert not bites(fabric.net, Fault("link-flapping", A.name, period=0.1))
+
+
+def test_an_hb_port_that_is_down_cuts_a_gpu_off_its_domain_but_not_off_its_rail() -> None:
+    fabric, fault = bare(), Fault("hb-port-down", A.name)
+    before = state(fabric)
+    inject(fabric.net, fault)
+    assert_cut(fabric, (A, Gpu(0, 0)), (Gpu(0, 0), A), (Gpu(0, 0), B), (A, Gpu(1, 0)))
+    repair(fabric.net, fault)
+    assert_left_nothing(fabric, before)
+
+
+def test_a_hanging_rail_switch_forwards_nothing_and_keeps_its_connection() -> None:
+    fabric, fault = bare(), Fault("rail-switch-hang", "rail1")
+    before = state(fabric)
+    inject(fabric.net, fault)
+    assert_cut(fabric, *BY_RAIL_1)
+    assert fabric.whats()[-1] != "switch-down"
+    repair(fabric.net, fault)
+    assert_left_nothing(fabric, before)
+
+
+def test_a_rail_switch_reboots_by_itself() -> None:
+    fabric, fault = bare(), Fault("rail-switch-reboot", "rail1", down=0.4)
+    before, flows = state(fabric), fabric.flows("rail1")
+    at_ns = inject(fabric.net, fault)
+    assert bites(fabric.net, fault)
+    assert not fabric.arrives(A, B, 0.1)
+    eventually(lambda: not bites(fabric.net, fault))
+    assert time.monotonic_ns() - at_ns >= 0.4e9
+    fabric.await_event("switch-up")
+    eventually(lambda: fabric.flows("rail1") == flows)
+    eventually(lambda: fabric.arrives(A, B, WAIT_S))
+    repair(fabric.net, fault)
+    assert_left_nothing(fabric, before)
+
+
+def test_the_repair_of_a_reboot_waits_for_it() -> None:
+    fabric, fault = bare(), Fault("rail-switch-reboot", "rail1", down=0.4)
+    at_ns = inject(fabric.net, fault)
+    repair(fabric.net, fault)
+    assert time.monotonic_ns() - at_ns >= 0.4e9
+    assert not bites(fabric.net, fault)
+
+
+def test_a_crashed_spine_is_left_out_and_taken_back() -> None:
+    fabric, fault = bare("rail-optimized", 2, 2), Fault("spine-crash", "spine0")
+    before = state(fabric)
+    inject(fabric.net, fault)
+    fabric.await_event("switch-down")
+    eventually(lambda: all_hear(fabric))
+    repair(fabric.net, fault)
+    fabric.await_event("switch-up")
+    assert_left_nothing(fabric, before)
+
+
+def test_a_hung_gpu_forwards_nothing_answers_nothing_and_keeps_its_carrier() -> None:
+    fabric, fault = bare(), Fault("gpu-hang", A.name)
+    before = state(fabric)
+    ours, others = fabric.net.get("d0g1").popen("sleep 1000"), fabric.net.get("d0g0").popen("sleep 1000")
+    eventually(lambda: [psutil.Process(p.pid).name() for p in (ours, others)] == ["sleep", "sleep"])
+    inject(fabric.net, fault)
+    assert is_up(A.name, "rail0")
+    assert is_up(A.name, "hb0")
+    assert_cut(fabric, *((a, b) for a in fabric.gpus for b in fabric.gpus if A in (a, b)), (Gpu(0, 0), B))
+    assert psutil.Process(ours.pid).status() == psutil.STATUS_STOPPED
+    assert psutil.Process(others.pid).status() != psutil.STATUS_STOPPED
+    assert "port-down" not in fabric.whats()
+    repair(fabric.net, fault)
+    assert psutil.Process(ours.pid).status() != psutil.STATUS_STOPPED
+    for process in (ours, others):
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    assert_left_nothing(fabric, before)
+
+
+def test_two_hung_gpus_of_a_domain_mend_one_by_one() -> None:
+    fabric = bare(rails=3)
+    before = state(fabric)
+    first, second = Fault("gpu-hang", "d0g0"), Fault("gpu-hang", "d0g1")
+    inject(fabric.net, first)
+    inject(fabric.net, second)
+    repair(fabric.net, first)
+    assert not bites(fabric.net, first)
+    assert bites(fabric.net, second)
+    repair(fabric.net, second)
+    assert_left_nothing(fabric, before)
+
+
+def test_a_crashed_server_takes_its_whole_domain_and_no_other() -> None:
+    fabric, fault = bare(domains=3), Fault("server-crash", "hb1")
+    before = state(fabric)
+    ours, others = fabric.net.get("d1g0").popen("sleep 1000"), fabric.net.get("d0g0").popen("sleep 1000")
+    inject(fabric.net, fault)
+    assert ours.wait(5) == -signal.SIGKILL
+    assert others.poll() is None
+    others.kill()
+    others.wait()
+    dead = {Gpu(1, 0), Gpu(1, 1)}
+    assert_cut(fabric, *((a, b) for a in fabric.gpus for b in fabric.gpus if {a, b} & dead))
+    repair(fabric.net, fault)
+    assert_left_nothing(fabric, before)
+
+
+@pytest.mark.parametrize(
+    ("kind", "target"),
+    [
+        ("link-silent", "d0g1"),
+        ("link-gray", "d0g1"),
+        ("link-slow", "d0g1"),
+        ("link-flapping", "d0g1"),
+        ("hb-port-down", "d0g1"),
+        ("rail-switch-hang", "rail1"),
+        ("rail-switch-reboot", "rail1"),
+        ("spine-crash", "spine0"),
+        ("gpu-hang", "d0g1"),
+        ("server-crash", "hb1"),
+    ],
+)
+def test_each_kind_fails_loudly_if_it_does_not_bite(
+    kind: FaultKind, target: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    net = bare("rail-optimized").net
+    monkeypatch.setitem(KINDS, kind, replace(KINDS[kind], strike=nothing))
+    with pytest.raises(CheckFailed, match=f"{kind} at {target} did not bite"):
+        inject(net, Fault(kind, target))
