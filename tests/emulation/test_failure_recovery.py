@@ -85,6 +85,50 @@ def test_without_rerouting_traffic_stays_cut_off_until_the_repair_and_none_of_it
         broken.assert_whole()
 
 
+@pytest.mark.parametrize(
+    ("kind", "target"),
+    [("link-silent", "d0g1"), ("rail-switch-hang", "rail1"), ("gpu-hang", "d0g1"), ("hb-port-down", "d0g1")],
+)
+def test_what_is_cut_without_a_word_stays_cut_and_loses_nothing_either(kind: FaultKind, target: str) -> None:
+    broken = Broken("rail-only", 2, 2, reroute=False)
+    seen = broken.by(kind, target, repair_s=0.6)
+    assert seen.first_packet_ms is None
+    assert seen.probes_lost > 0
+    assert (seen.lost_bytes, seen.broken) == (0, ())
+    broken.assert_whole()
+
+
+@pytest.mark.parametrize(("kind", "most"), [("link-gray", 0.3), ("link-slow", 1.0), ("link-flapping", 1.0)])
+def test_what_is_impaired_carries_some_and_loses_nothing(kind: FaultKind, most: float) -> None:
+    """`most`: the share of the probes sent meanwhile that are lost; a gray link loses 5% on average."""
+    broken = Broken("rail-only", 2, 2, reroute=False)
+    seen = broken.by(kind, "d0g1", repair_s=REPAIR_S)
+    assert seen.probes_lost <= most * 3 * REPAIR_S * 1000
+    assert seen.probes_lost > 0 or kind == "link-slow"  # whose queue may hold them all
+    assert sum(bps for ms, bps in zip(seen.t_ms, seen.affected_bps, strict=True) if 0 < ms < REPAIR_S * 1000) > 0
+    assert (seen.lost_bytes, seen.broken) == (0, ())
+    broken.assert_whole()
+
+
+def test_a_reboot_is_gone_round_and_is_over_by_itself() -> None:
+    broken = Broken("rail-only", 3, 3, reroute=True)
+    seen = broken.by("rail-switch-reboot", "rail1")
+    assert seen.recovered
+    assert [what for _, what in broken.stage.events()].count("switch-up") == 1
+    assert (seen.lost_bytes, seen.broken) == (0, ())
+    broken.assert_whole()
+
+
+def test_spines_and_servers_that_die_under_load_cut_nobody_else_off() -> None:
+    broken = Broken("rail-optimized", 3, 2, reroute=True)
+    crashes: tuple[tuple[FaultKind, str], ...] = (("spine-crash", "spine0"), ("server-crash", "hb1"))
+    for kind, target in crashes:
+        seen = broken.by(kind, target)
+        assert seen.recovered, f"{kind}: {seen}"
+        assert (seen.lost_bytes, seen.broken) == (0, ()), kind
+        broken.assert_whole()
+
+
 def test_goodput_is_seen_to_fall_and_to_come_back() -> None:
     seen = Broken("rail-only", 2, 2, reroute=False).by("link-down", "d0g1", repair_s=0.6)
     by_time = dict(zip(seen.t_ms, seen.affected_bps, strict=True))

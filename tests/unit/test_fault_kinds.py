@@ -1,0 +1,178 @@
+"""Kinds of faults: what an experiment may ask of each, whom it hits, and who is watched meanwhile."""
+
+from typing import Any, get_args
+
+import pytest
+
+from controller.paths import Broken, default_path
+from experiments.breakage import broken_by, watched_pairs
+from experiments.faults import PARAMETERS, FaultSpec
+from experiments.spec import nominal_plan, parse, resolved
+from failure.faults import KINDS, Fault, FaultKind
+from failure.faults.loss import loss_rules
+from topologies.addresses import Gpu
+from topologies.errors import BadInput
+from topologies.plan import Plan
+from topologies.spec import parse_fabric
+
+
+def experiment(fault: dict[str, Any], **fabric: Any) -> dict[str, Any]:
+    return {"name": "mine", "fabrics": [{"kind": "rail-only", **fabric}], "faults": [fault]}
+
+
+def plan_of(kind: str = "rail-only", **keys: Any) -> Plan:
+    return nominal_plan(parse_fabric({"kind": kind, **keys}))
+
+
+def fault_of(kind: str, target: str, **keys: Any) -> FaultSpec:
+    return FaultSpec.model_validate({"kind": kind, "target": target, **keys})
+
+
+def test_every_kind_can_be_broken_and_mended() -> None:
+    assert set(KINDS) == set(get_args(FaultKind))
+
+
+@pytest.mark.parametrize(
+    ("kind", "target", "shown", "parameters"),
+    [
+        ("link-gray", "d0g1", {"loss": 0.05}, {"loss": 0.05}),
+        ("link-slow", "d0g1", {"rate": 0.1}, {"rate": 0.1}),
+        ("link-flapping", "d0g1", {"period": "200ms"}, {"period": 0.2}),
+        ("rail-switch-reboot", "rail1", {"down": "500ms"}, {"down": 0.5}),
+        ("link-silent", "d0g1", {}, {}),
+    ],
+)
+def test_a_kind_has_its_own_parameter_with_a_default_and_no_other(
+    kind: FaultKind, target: str, shown: dict[str, Any], parameters: dict[str, float]
+) -> None:
+    (data,) = resolved(parse(experiment({"kind": kind, "target": target})))["faults"]
+    assert data == {"kind": kind, "target": target, "at": "1s", "repair": "2s", **shown}
+    assert parse(experiment(data)).faults == (fault_of(kind, target),)
+    assert fault_of(kind, target).parameters == parameters
+    assert Fault(kind, target, **parameters) == Fault(kind, target), "the same defaults without an experiment"
+
+
+def test_what_is_given_is_taken() -> None:
+    assert fault_of("link-gray", "d0g1", loss=0.5).parameters == {"loss": 0.5}
+    assert fault_of("link-flapping", "d0g1", period="1s").parameters == {"period": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [
+        ({"kind": "link-down", "target": "d0g1", "loss": 0.1}, "faults.0.loss: 0.1 is for link-gray alone"),
+        ({"kind": "link-gray", "target": "d0g1", "down": "1s"}, "faults.0.down: '1s' is for rail-switch-reboot alone"),
+        ({"kind": "link-gray", "target": "d0g1", "loss": 0.001}, "faults.0.loss: 0.001 must be 0.01 or more"),
+        ({"kind": "link-gray", "target": "d0g1", "loss": 1.5}, "faults.0.loss: 1.5 must be 1.0 or less"),
+        ({"kind": "link-slow", "target": "d0g1", "rate": 1}, "faults.0.rate: 1 must be below 1.0"),
+        (
+            {"kind": "link-flapping", "target": "d0g1", "period": "2s"},
+            "faults.0.period: '2s' must be 20ms to 1s",
+        ),
+        (
+            {"kind": "rail-switch-reboot", "target": "rail1", "down": "2s"},
+            "faults.0.down: '2s' must be less than repair: 2s after the fault it is over",
+        ),
+        (
+            {"kind": "rail-switch-hang", "target": "d0g1"},
+            "faults.0.target: 'd0g1' is no rail switch of the rail-only fabric of 4 domains x 4 rails: "
+            "allowed are rail0 to rail3",
+        ),
+        (
+            {"kind": "spine-crash", "target": "spine0"},
+            "faults.0.target: 'spine0' is no spine of the rail-only fabric of 4 domains x 4 rails: it has none",
+        ),
+        (
+            {"kind": "server-crash", "target": "d1g0"},
+            "faults.0.target: 'd1g0' is no HB domain of the rail-only fabric of 4 domains x 4 rails: "
+            "allowed are hb0 to hb3",
+        ),
+    ],
+)
+def test_what_a_kind_can_not_be_is_told(fault: dict[str, Any], message: str) -> None:
+    with pytest.raises(BadInput) as caught:
+        parse(experiment(fault))
+    assert str(caught.value) == message
+
+
+def test_a_server_crashes_only_where_two_are_left_to_talk() -> None:
+    with pytest.raises(BadInput, match="'hb1' can't crash on the rail-only fabric of 2 domains x 4 rails: 3 or more"):
+        parse(experiment({"kind": "server-crash", "target": "hb1"}, domains=2))
+    assert parse(experiment({"kind": "server-crash", "target": "hb1"}, domains=3)).faults
+
+
+LINK = Broken(links=frozenset({Gpu(0, 1)}))
+RAIL = Broken(rails=frozenset({1}))
+
+
+@pytest.mark.parametrize(
+    ("kind", "target", "broken"),
+    [
+        *((kind, "d0g1", LINK) for kind in ("link-silent", "link-gray", "link-slow", "link-flapping", "gpu-hang")),
+        ("rail-switch-hang", "rail1", RAIL),
+        ("rail-switch-reboot", "rail1", RAIL),
+        ("spine-crash", "spine0", Broken()),
+        ("hb-port-down", "d0g1", Broken()),
+        ("server-crash", "hb2", Broken(links=frozenset(Gpu(2, g) for g in range(4)))),
+    ],
+)
+def test_whom_a_fault_hits_in_the_words_of_path_choice(kind: str, target: str, broken: Broken) -> None:
+    assert broken_by(fault_of(kind, target), plan_of("rail-optimized")) == broken
+
+
+def test_the_only_spine_leaves_all_rails_apart() -> None:
+    plan = plan_of("rail-optimized", rails=2, spines=1)
+    assert broken_by(fault_of("spine-crash", "spine0"), plan).apart == {(0, 1), (1, 0)}
+
+
+def test_what_uses_the_same_cable_watches_the_same_pairs() -> None:
+    wanted = watched_pairs(fault_of("link-down", "d0g1"), plan_of())
+    assert wanted.probes
+    for kind in ("link-silent", "link-gray", "link-slow", "link-flapping"):
+        assert watched_pairs(fault_of(kind, "d0g1"), plan_of()) == wanted
+
+
+def test_a_hung_gpu_is_watched_like_a_crashed_one() -> None:
+    hung, crashed = (watched_pairs(fault_of(kind, "d0g1"), plan_of()) for kind in ("gpu-hang", "gpu-crash"))
+    assert hung == crashed
+    assert not any(Gpu(0, 1) in pair for pair in hung.streams)
+
+
+def test_all_that_may_go_by_a_spine_is_watched_and_nothing_else() -> None:
+    talk = watched_pairs(fault_of("spine-crash", "spine0"), plan_of("rail-optimized"))
+    assert len(talk.probes) == 3
+    assert talk.affected == {pair for pair in talk.streams if default_path("spine", *pair).kind == "spine"}
+    assert watched_pairs(fault_of("spine-crash", "spine0"), plan_of("rail-optimized", policy="pxn")).probes == ()
+
+
+@pytest.mark.parametrize(
+    ("policy", "through"),
+    [
+        # dr: the source hands over to the GPU of the destination's rank, so its own port and the relay's are used
+        ("dr", {(Gpu(0, 1), Gpu(1, 0)), (Gpu(0, 0), Gpu(1, 1))}),
+        # rd: the same at the destination's end
+        ("rd", {(Gpu(1, 0), Gpu(0, 1)), (Gpu(1, 1), Gpu(0, 0))}),
+    ],
+)
+def test_an_hb_port_is_crossed_by_those_who_change_rails_at_it(policy: str, through: set[tuple[Gpu, Gpu]]) -> None:
+    plan = plan_of(domains=2, rails=2, policy=policy)
+    talk = watched_pairs(fault_of("hb-port-down", "d0g1"), plan)
+    assert set(talk.probes) == through
+    assert talk.affected == through & set(talk.streams)
+
+
+def test_a_crashed_server_is_nobody_elses_trouble() -> None:
+    talk = watched_pairs(fault_of("server-crash", "hb1"), plan_of(domains=3))
+    assert talk.streams
+    assert not any(gpu.domain == 1 for pair in talk.streams for gpu in pair)
+    assert (talk.affected, talk.probes) == (frozenset(), ())
+
+
+def test_rules_lose_a_share_or_everything() -> None:
+    assert "numgen random mod 1000000 < 50000 fwd" in loss_rules("rail0", 0.05)
+    assert "numgen" not in loss_rules("rail0", 1.0)
+
+
+def test_every_parameter_belongs_to_one_kind() -> None:
+    assert set(PARAMETERS) <= set(get_args(FaultKind))
+    assert len({name for name, _ in PARAMETERS.values()}) == len(PARAMETERS)
