@@ -96,9 +96,7 @@ class Circle:
         last = self._recent[-1]
         if self.is_silent:
             return bool(last.heard)
-        lost = any(a not in self.silent and b not in self.silent for a, b in last.sent - last.heard)
-        senders, hearers = {a for a, _ in last.heard}, {b for _, b in last.heard}
-        return lost or not self.silent.isdisjoint(senders & hearers)
+        return any(self.silent.isdisjoint(beat) for beat in last.sent - last.heard)
 
     def _is_mute(self, gpu: Gpu) -> bool:
         """Nothing was heard from it, and somebody else who should have heard it does hear."""
@@ -118,7 +116,7 @@ class Circle:
         )
 
     def _hears_nothing(self) -> bool:
-        return any(each.full for each in self._recent) and not any(each.heard for each in self._recent)
+        return not any(each.heard for each in self._recent)
 
     def _is_parted(self, pair: frozenset[Gpu]) -> bool:
         """Whether one of two doesn't hear the other: whose fault that is, nobody can tell."""

@@ -106,6 +106,28 @@ def test_short_of_the_multiplier_nothing_is_blamed_whatever_is_lost(data: st.Dat
         assert not any(star.play(1, Dead()))
 
 
+@given(data=st.data(), members=sizes)
+def test_a_round_in_turn_proves_nothing(data: st.DataObject, members: int) -> None:
+    """Someone is unheard because of its partner of that round alone, and then the switch stalls for a moment."""
+    star = Star(members)
+    star.play(data.draw(st.integers(3, 12)), Dead())
+    one = frozenset({data.draw(st.sampled_from(star.members))})
+    dead = data.draw(st.sampled_from([Dead(up=one), Dead(down=one), Dead(gpus=one)]))
+    star.play(1, dead)
+    assert not any(star.play(MULTIPLIER - 1, Dead(switch=True)))
+    assert not any(star.play(10, Dead()))
+
+
+def test_beats_of_long_ago_prove_no_life() -> None:
+    star = Star(4)
+    assert star.play(MULTIPLIER, Dead(gpus=frozenset({Gpu(2, 1)})))[-1] == {Gpu(2, 1)}
+    for number in range(10, 10 + 2 * MULTIPLIER):
+        for src, dst in star.circle.begin(number):
+            star.circle.hear(1 if Gpu(2, 1) in (src, dst) else number, src, dst)
+        star.circle.judge()
+    assert star.circle.silent == {Gpu(2, 1)}
+
+
 def test_late_beats_count_for_their_round() -> None:
     star = Star(4)
     for number in range(1, 20):
