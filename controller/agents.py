@@ -7,7 +7,8 @@ thread takes all agents that have news and writes their routes together.
 In: {"do": "connect", "plan": {...}}, {"do": "steer", "steering": {...}, "address": "unix:...", "stale": s,
 "watched": [[src, dst], ...]}, {"do": "assign", "assigned": [...]} for the oracle, {"do": "release"}.
 Out: "connected"; "steering" once all have their first routes; "choice" when a watched pair changes; "changed" for each
-batch of routes, with the version of the scores that they follow from; "stale" and "fresh"; "released".
+batch of routes, with the version of the scores that they follow from, and whether these were news or a pair had waited;
+"stale" and "fresh"; "failed" if the policy raises, and then nothing is steered any more; "released".
 """
 
 import json
@@ -18,7 +19,7 @@ import time
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from controller.agent import RouteAgent
 from controller.choices import ChoiceServer
@@ -31,6 +32,9 @@ from controller.tell import Tell
 from topologies.addresses import Gpu, gpu_of_name
 from topologies.plan import Plan
 from topologies.tcprates import TcpRates
+
+NEWS: Final = 0
+"""Of when to decide again: at once, since something is new."""
 
 
 class Kernels:
@@ -50,6 +54,7 @@ class Agents:
     ) -> None:
         self._routes, self._rates, self._tell = kernels.routes, kernels.rates, tell
         self._sources = {gpu: Source(plan, gpu, steering) for gpu in plan.gpus}
+        self._policy = steering.policy
         self._views: dict[Gpu, View] = {}
         self._stale: set[Gpu] = set()
         self._again_ns: dict[Gpu, int] = {}
@@ -85,7 +90,7 @@ class Agents:
         with self._news:
             for source in self._sources.values():
                 source.steering = replace(source.steering, context=replace(source.steering.context, assigned=assigned))
-            self._again_ns = dict.fromkeys(self._views, 0)
+            self._again_ns = dict.fromkeys(self._views, NEWS)
             self._news.notify_all()
 
     def chosen(self, src: Gpu, dst: Gpu) -> Shares:
@@ -99,7 +104,7 @@ class Agents:
                 (self._stale.add if view.stale else self._stale.discard)(gpu)
                 self._tell("stale" if view.stale else "fresh", {"gpu": gpu.name})
             self._views[gpu] = view
-            self._again_ns[gpu] = 0
+            self._again_ns[gpu] = NEWS
             self._news.notify_all()
 
     def _keep_steering(self) -> None:
@@ -110,12 +115,17 @@ class Agents:
                 if self._over:
                     return
                 todo: dict[Gpu, Scores] = {}
+                news = all(self._again_ns[gpu] == NEWS for gpu in due)
                 for gpu in due:
                     del self._again_ns[gpu]
                     scores = self._views[gpu].scores
                     if scores is not None:
                         todo[gpu] = scores
-            self._steer(todo)
+            try:
+                self._steer(todo, news)
+            except Exception as error:  # somebody's own policy: whoever steers by it has to hear of it
+                self._tell("failed", {"policy": self._policy, "why": f"{type(error).__name__}: {error}"})
+                return
 
     def _due(self) -> list[Gpu]:
         now = time.monotonic_ns()
@@ -125,7 +135,7 @@ class Agents:
         """Seconds until a pair may change that may not yet."""
         return max(0.0, (min(self._again_ns.values()) - time.monotonic_ns()) / 1e9) if self._again_ns else None
 
-    def _steer(self, todo: dict[Gpu, Scores]) -> None:
+    def _steer(self, todo: dict[Gpu, Scores], news: bool) -> None:
         now = time.monotonic_ns()
         changes = {
             gpu: self._sources[gpu].decide(scores, now, partial(self._rates.read, gpu.name))
@@ -139,16 +149,15 @@ class Agents:
             for gpu, change in changes.items():
                 if change.again_ns is not None:
                     self._again_ns.setdefault(gpu, change.again_ns)
-        self._report(todo, changes, outcome.done, len(routes))
+        self._report(todo, changes, {"routes": outcome.done, "sources": len(routes), "news": news})
 
-    def _report(self, todo: dict[Gpu, Scores], changes: dict[Gpu, Change], routes: int, sources: int) -> None:
+    def _report(self, todo: dict[Gpu, Scores], changes: dict[Gpu, Change], done: dict[str, Any]) -> None:
         for src, change in changes.items():
             for dst, shares in change.chosen.items():
                 if (src, dst) in self._watched:
                     self._tell("choice", {"src": src.name, "dst": dst.name, "paths": names_of(shares)})
-        if routes:
-            versions = [scores.version for scores in todo.values()]
-            self._tell("changed", {"routes": routes, "sources": sources, "version": max(versions)})
+        if done["routes"]:
+            self._tell("changed", {**done, "version": max(scores.version for scores in todo.values())})
         first = len(self._steered) < len(self._sources)
         self._steered |= todo.keys()
         if first and len(self._steered) == len(self._sources):

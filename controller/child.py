@@ -50,11 +50,14 @@ class Child:
                 bufsize=1,
                 pass_fds=pass_fds,
             )
+        self._ended = False
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
     def say(self, command: dict[str, Any]) -> None:
         """Tell it something. RailyardError if it has ended."""
+        if self._ended:  # its end of the pipe may live a moment longer than its words
+            raise RailyardError(self._last_words("ended"))
         try:
             assert self._process.stdin is not None
             self._process.stdin.write(json.dumps(command) + "\n")
@@ -102,4 +105,5 @@ class Child:
                 self._answers.put((event["what"], event["detail"]))
             if self._on_event and event["what"] not in self._silent:
                 self._on_event(event["ns"], event["what"], event["detail"])
+        self._ended = True
         self._answers.put(("ended", {}))

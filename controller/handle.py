@@ -19,7 +19,7 @@ from topologies.plan import Plan
 
 _AWAITED: Final = ("ready", "learned", "stats", "registry")
 _SILENT: Final = ("stats",)
-_AGENTS_AWAITED: Final = ("connected", "steering", "released")
+_AGENTS_AWAITED: Final = ("connected", "steering", "released", "failed")
 _HEARTS_AWAITED: Final = ("beating", "cost")
 _HEARTS_SILENT: Final = ("cost",)
 
@@ -110,20 +110,30 @@ class AgentsProcess:
     def steer(
         self, steering: Steering, address: str, stale_s: float = 1.0, watched: Iterable[tuple[Gpu, Gpu]] = ()
     ) -> None:
-        """Steer by a policy and the registry at `address`; return when every GPU has its first routes."""
+        """Steer by a policy and the registry at `address`; return when every GPU has its first routes.
+
+        RailyardError if the policy fails on them.
+        """
         pairs = [[src.name, dst.name] for src, dst in watched]
         told = {"steering": steering.as_dict(), "address": address, "stale": stale_s, "watched": pairs}
         self._process.say({"do": "steer", **told})
-        self._process.await_all({"steering"})
+        self._await("steering")
 
     def assign(self, assigned: Assigned) -> None:
         """Give the policy oracle other paths, while it steers."""
         self._process.say({"do": "assign", "assigned": plain_assigned(assigned)})
 
     def release(self) -> None:
-        """Steer no more: return when all GPUs have their base routes alone."""
+        """Steer no more: return when all GPUs have their base routes alone. RailyardError if the policy has failed."""
         self._process.say({"do": "release"})
-        self._process.await_all({"released"})
+        self._await("released")
+
+    def _await(self, wanted: str) -> None:
+        deadline, what = time.monotonic() + ANSWER_S, ""
+        while what != wanted:
+            what, detail = self._process.next(deadline)
+            if what == "failed":
+                raise RailyardError(f"policy {detail['policy']} failed: {detail['why']}")
 
     def stop(self) -> None:
         """End the process. Its routes stay until the fabric goes: `release` first if it is to go on."""

@@ -94,13 +94,14 @@ class Source:
         put, remove, chosen, again = [], [], {}, []
         rates: Rates | None = None
         policy, context, damping = self._policy, self.steering.context, self.steering.damping
+        looks = self.steering.policy in CONTENT
         for dst, base in self._far.items():
             wanted = policy(self._gpu, dst, scores, context)
             before = self._held.get(dst)
             if before is not None and before.shares == wanted:  # nearly always, and agents do nothing more often
                 continue
             after = settle(before, wanted, self._gpu, dst, scores, now_ns, damping)
-            if before and after is not before and self.steering.policy in CONTENT:
+            if before and after is not before and looks:
                 rates = delivering() if rates is None else rates
                 if is_content(rates, dst, self._rail_bps):
                     after = before
@@ -114,9 +115,8 @@ class Source:
                     put += [new] if new != old else []
                 elif old:
                     remove.append(old)
-            elif wanted not in ((), after.shares) and now_ns < after.since_ns + after.dwell_ns(self.steering.damping):
-                free_ns = after.since_ns + damping.dwell_ns
-                again += [free_ns] if free_ns > now_ns else []
+            elif wanted and now_ns < (free_ns := after.since_ns + after.dwell_ns(damping)):
+                again.append(free_ns)
         return Change(tuple(remove), tuple(put), chosen, min(again, default=None))
 
     def chosen(self, dst: Gpu) -> Shares:

@@ -156,6 +156,7 @@ class Stretch:
                 run.choices.append(Choice(*which, at, detail["src"], detail["dst"], detail["paths"]))
         for at, what, detail in told:
             if what == "changed" and put_ns.get(detail["version"], 0) > steered_ns:
-                took = {"ms": (at - put_ns[detail["version"]]) / 1e6}
+                # routes that had to wait for their pair's dwell time say nothing of how quick they are
+                took = {"ms": (at - put_ns[detail["version"]]) / 1e6 if detail["news"] else None}
                 label = {"fabric": self.stage.label, "policy": self.stage.steered_by, "repeat": self.repeat}
                 run.events.append(Event(at, "steering", "changed", {**label, **detail, **took}))

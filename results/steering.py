@@ -119,7 +119,7 @@ def _row(
     mine, own = wholes[key], [s for s in told if (s.fabric, s.workload, s.policy) == key]
     known = [m.predicted for m in mine.values() if m.predicted]
     ratios = [m.ratio for m in mine.values() if m.ratio is not None]
-    took = [float(e.detail["ms"]) for s in own for e in rerouted(s)]
+    took = [ms for s in own for ms in _reactions_ms(s)]
     return PolicyRow(
         *key,
         times=tuple(m.value for m in mine.values()),
@@ -132,6 +132,16 @@ def _row(
         reaction_ms=median(took) if took else None,
         worst_reaction_ms=max(took) if took else None,
     )
+
+
+def _reactions_ms(stretch: Stretch) -> list[float]:
+    """For each version of the scores, until the last of the routes that follow from it at once."""
+    found: dict[int, float] = {}
+    for event in rerouted(stretch):
+        if event.detail["ms"] is not None:
+            version = event.detail["version"]
+            found[version] = max(found.get(version, 0.0), float(event.detail["ms"]))
+    return list(found.values())
 
 
 def _over(these: Mapping[int, Measurement], those: Mapping[int, Measurement]) -> float | None:

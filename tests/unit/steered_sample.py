@@ -89,9 +89,17 @@ def add_stretch(s: Sample, kind: str, policy: str, workload: str, repeat: int) -
     for src, dst in s.pairs()[:-1]:
         add_choices(s, where, src, dst, begun)
     if scored:
-        detail = {"fabric": label, "policy": policy, "repeat": repeat, "routes": 6, "sources": 3, "ms": 7.5 + repeat}
+        detail = {
+            "fabric": label,
+            "policy": policy,
+            "repeat": repeat,
+            "routes": 6,
+            "sources": 3,
+            "ms": 7.5 + repeat,
+            "version": 1,
+        }
         s.run.events += [Event(begun + 4 * PERIOD, "steering", "changed", detail)]
-        s.run.events += [Event(started + 2 * PERIOD, "steering", "changed", detail | {"ms": 12.5})]
+        s.run.events += [Event(started + 2 * PERIOD, "steering", "changed", detail | {"ms": 12.5, "version": 2})]
     add_measured(s, where, took, predicted, started)
     s.run.events.append(Event(ended + 1, "background", "off", background))
     s.clock = ended + SECOND // 10

@@ -130,7 +130,7 @@ def checked(run: Run) -> dict[str, bool]:
 def test_flapping_fails_the_run_and_names_the_pair() -> None:
     run = small()
     assert checked(run)[LIMIT] is True
-    last = run.choices[-1]
+    last = [choice for choice in run.choices if choice.policy != "oracle"][-1]
     run.choices += [
         replace(last, monotonic_ns=last.monotonic_ns - n, paths=f"drd by rail {n % 2}") for n in range(1, 60)
     ]
@@ -250,6 +250,30 @@ def test_names_of_paths(said: str, paths: tuple[str, ...]) -> None:
 
 def test_an_event_of_another_fabric_is_not_taken_for_ones_own() -> None:
     run = small(policies=("health-drd",))
-    detail = {"fabric": "other health-drd", "policy": "health-drd", "repeat": 0, "routes": 9, "sources": 9, "ms": inf}
+    detail = {
+        "fabric": "other health-drd",
+        "policy": "health-drd",
+        "repeat": 0,
+        "routes": 9,
+        "sources": 9,
+        "ms": inf,
+        "version": 1,
+    }
     run.events.append(Event(run.health[10].monotonic_ns, "steering", "changed", detail))
     assert rows(run)["health-drd"].worst_reaction_ms == 12.5
+
+
+def test_a_reaction_lasts_until_the_last_batch_and_what_had_to_wait_is_none() -> None:
+    run = small(policies=("health-drd",))
+    changed = next(e for e in run.events if e.what == "changed" and e.detail["version"] == 1)
+    assert rows(run)["health-drd"].reaction_ms == 10.0  # of 7.5 and 12.5
+    for more in ({"ms": 30.0}, {"version": 99, "ms": None}):
+        run.events.append(replace(changed, monotonic_ns=changed.monotonic_ns + 1, detail=changed.detail | more))
+    row = rows(run)["health-drd"]
+    assert (row.reaction_ms, row.worst_reaction_ms) == (median([30.0, 12.5]), 30.0)
+
+
+def test_the_oracle_is_under_no_dwell_limit() -> None:
+    run = small(policies=("oracle",))
+    assert run.choices
+    assert "route changes stay under the dwell limit" not in checked(run)

@@ -29,7 +29,16 @@ from workloads.pace import pace
 from workloads.parallelism import Parallelism
 from workloads.scale import Scale
 from workloads.schedule import Schedule, Transfer
-from workloads.spec import KINDS, CollectiveSpec, DataParallelSpec, GptSpec, MoeSpec, TraceSpec, parse_workload
+from workloads.spec import (
+    KINDS,
+    CollectiveSpec,
+    DataParallelSpec,
+    GptSpec,
+    MoeSpec,
+    TraceSpec,
+    TransfersSpec,
+    parse_workload,
+)
 from workloads.traces import chakra_pb as pb
 from workloads.volumes import gpt_volumes, moe_volumes
 
@@ -206,6 +215,8 @@ def wished(spec: Plain) -> Plain:
     return {**{k: v for k, v in spec.items() if k not in ("bytes", "bytes_factor")}, "duration": "2s"}
 
 
+TRANSFERS: Final[Plain] = {"kind": "transfers", "domains": [0], "ranks": [0, 1, 2, 3], "bytes": "1MB"}
+PAIRED: Final[Plain] = {"kind": "transfers", "pairs": [["d0g0", "d1g1"]], "bytes": "1MB"}
 GROUPS: Final = {"0": [0, 2], "1": [1, 3]}
 OTHER: Final = {"tensor": 4, "pipeline": 2, "data": 2, "micro_batch": 2, "global_batch": 16}
 TRAINING: Final[Plain] = GPT["training"]
@@ -235,6 +246,15 @@ ROWS: Final = (
     # forwarding takes place while packets go on, and no second phase waits for a first
     Row(MoeSpec, "algorithm", "direct", "less", predicted_s, MOE_SPEC),
     Row(MoeSpec, "all_to_alls", 8, "more", predicted_s, MOE_SPEC),
+    Row(MoeSpec, "skew", 1.0, "more", predicted_s, MOE_SPEC),
+    Row(TransfersSpec, "bytes", "2MB", "more", predicted_s, TRANSFERS),
+    Row(TransfersSpec, "duration", "4s", "more", predicted_s, wished(TRANSFERS)),
+    Row(TransfersSpec, "domains", [1], "differs", tasks, TRANSFERS),
+    Row(TransfersSpec, "ranks", [0, 3], "differs", tasks, TRANSFERS),
+    Row(TransfersSpec, "to", "shuffled", "differs", tasks, TRANSFERS),
+    Row(TransfersSpec, "pairs", [["d0g1", "d2g2"]], "differs", tasks, PAIRED),
+    Row(TransfersSpec, "stripes", 4, "differs", tasks, TRANSFERS),
+    Row(TransfersSpec, "rounds", 3, "more", predicted_s, TRANSFERS),
     Row(DataParallelSpec, "bytes", "2MB", "more", predicted_s, BUCKETS),
     Row(DataParallelSpec, "duration", "4s", "more", predicted_s, wished(BUCKETS)),
     Row(DataParallelSpec, "model", "alexnet", "differs", predicted_s, BUCKETS),

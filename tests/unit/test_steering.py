@@ -62,6 +62,16 @@ def test_what_dwell_forbids_is_asked_again_when_it_may_be() -> None:
     assert agent.decide(hot, early.again_ns).put
 
 
+def test_a_restless_pair_is_asked_again_when_its_longer_dwell_is_over() -> None:
+    agent, news = source("health", Damping(0, 100, 0)), [(100, 100, 10, 100), (100, 10, 100, 100)]
+    agent.decide(idle(3, 4), 0)
+    for version, now in enumerate((100, 300, 700), 1):
+        assert agent.decide(Scores(news[(version - 1) % 2], (100,) * 3, version=version), now).chosen
+    late = agent.decide(Scores(news[1], (100,) * 3, version=4), 900)
+    assert late.again_ns == 700 + 4 * 100
+    assert agent.decide(Scores(news[1], (100,) * 3, version=4), late.again_ns).chosen
+
+
 def test_what_is_released_is_all_that_stands() -> None:
     agent = source("rd")
     put = agent.decide(idle(3, 4), 0).put
