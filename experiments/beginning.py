@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from controller.health.oracle import Flow
-from controller.health.policies import Context, Shares, policy_named
+from controller.health.policies import Shares
 from controller.health.scores import Scores
+from controller.steering import Steering
 from experiments import foreseen
 from experiments.routing import ORACLE, RoutingSpec
 from experiments.spec import ExperimentSpec, nominal_plan
@@ -57,18 +58,19 @@ class Beginning:
         return foreseen.expected_scores(self.plan, self.pattern.flows(self.pattern.at(0.0)))
 
     def chosen(self, policy: str) -> dict[tuple[Gpu, Gpu], Shares]:
-        """The paths of each pair by those scores."""
-        choose, context = policy_named(policy), self._context(policy)
-        return {(f.src, f.dst): choose(f.src, f.dst, self.scores, context) for f in self.flows}
+        """The paths of each pair once those scores have lasted."""
+        steering = self._steering(policy)
+        return {(f.src, f.dst): foreseen.held_paths(steering, f.src, f.dst, self.scores) for f in self.flows}
 
     def completion_s(self, policy: str) -> float | None:
         """See `foreseen.completion_s`."""
-        return foreseen.completion_s(self.pattern, self.flows, policy, self._context(policy))
+        return foreseen.completion_s(self.pattern, self.flows, self._steering(policy))
 
-    def _context(self, policy: str) -> Context:
+    def _steering(self, policy: str) -> Steering:
         background = self.pattern.flows(self.pattern.at(0.0))
         assigned = foreseen.oracle_paths(self.plan, self.flows, background) if policy == ORACLE else {}
-        return self.routing.context(self.plan.spec, self.seed, assigned)
+        context = self.routing.context(self.plan.spec, self.seed, assigned)
+        return self.routing.steering(policy, self.plan.spec, context)
 
 
 def beginnings(spec: ExperimentSpec, seeds: int | None = None) -> Iterator[tuple[str, str, Beginning]]:

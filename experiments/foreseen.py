@@ -9,11 +9,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from math import floor
 
+from controller.health.dwell import Held, settle
 from controller.health.fairshare import Background
 from controller.health.oracle import Flow, assign, by_pair, finish_s
-from controller.health.policies import Context, Shares, policy_named
-from controller.health.scores import BEST, Scores
+from controller.health.policies import Shares, policy_named
+from controller.health.scores import BEST, Scores, idle
 from controller.paths import Path
+from controller.steering import Steering
 from topologies.addresses import Gpu
 from topologies.plan import Plan
 from topologies.shaping import payload_fraction
@@ -103,8 +105,17 @@ def oracle_paths(
     return by_pair(flows, assign(plan, flows, as_fair_share(background)))
 
 
-def completion_s(pattern: Pattern, flows: Sequence[Flow], policy: str, context: Context) -> float | None:
-    """Seconds until the last flow is done, if all start together and each pair keeps what the policy says at first.
+def held_paths(steering: Steering, src: Gpu, dst: Gpu, scores: Scores) -> Shares:
+    """What a pair holds once these scores have lasted, after an idle fabric: damping may keep it where it was."""
+    choose, context = policy_named(steering.policy), steering.context
+    first = Held(choose(src, dst, idle(len(scores.domains), len(scores.rails)), context), 0)
+    wanted = choose(src, dst, scores, context)
+    return settle(first, wanted, src, dst, scores, steering.damping.dwell_ns, steering.damping).shares
+
+
+def completion_s(pattern: Pattern, flows: Sequence[Flow], steering: Steering) -> float | None:
+    """Seconds until the last flow is done, if all start together and pairs keep what they hold by the scores of the
+    background alone.
 
     Max-min fair shares of what the background leaves, headers counted. None where a pair has several paths, or the
     background comes and goes.
@@ -112,10 +123,10 @@ def completion_s(pattern: Pattern, flows: Sequence[Flow], policy: str, context: 
     if not pattern.steady:
         return None
     plan, background = pattern.plan, pattern.flows(pattern.at(0.0))
-    scores, choose = expected_scores(plan, background), policy_named(policy)
+    scores = expected_scores(plan, background)
     paths = []
     for flow in flows:
-        shares = choose(flow.src, flow.dst, scores, context)
+        shares = held_paths(steering, flow.src, flow.dst, scores)
         if len(shares) != 1:
             return None
         paths.append(shares[0].path)

@@ -87,10 +87,10 @@ class Stretch:
         assign = cache(lambda on: foreseen.oracle_paths(plan, flows, pattern.flows(on)) if policy == ORACLE else {})
         context = self.routing.context(plan.spec, self.seed, assign(pattern.at(0.0)))
         alone = self.workload.independent
-        known = foreseen.completion_s(pattern, flows, policy, context) if alone else None
+        steering, stale = self.routing.steering(policy, plan.spec, context), self.routing.health.stale
+        known = foreseen.completion_s(pattern, flows, steering) if alone else None
         record_fabric(self.stage.label, policy, self.stage.net, run)
         time.sleep(self.routing.settle)  # what was before is out of the scores: every policy begins with an idle fabric
-        steering, stale = self.routing.steering(policy, plan.spec, context), self.routing.health.stale
         agents.steer(steering, address, stale, [(flow.src, flow.dst) for flow in flows])
         steered_ns = time.monotonic_ns()
         with (

@@ -82,8 +82,7 @@ def test_packets_go_as_every_policy_chose_and_release_leaves_the_base_routes() -
 
 
 def test_packets_go_as_chosen_with_etcd_too() -> None:
-    policies = ["rd", "health", "health-drd", "health-spray", "health-best"]
-    assert_each_policy_is_followed(build("rail-only", 3, 4), policies, "etcd", **UNEVEN)
+    assert_each_policy_is_followed(build("rail-only", 3, 4), list(POLICIES), "etcd", **UNEVEN)
 
 
 @pytest.mark.parametrize("base", ["spine", "pxn"])

@@ -7,8 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from controller.health.dwell import Damping
 from controller.health.oracle import Flow
 from controller.health.policies import Context
+from controller.steering import Steering
 from experiments.foreseen import Pattern, completion_s, expected_scores, flows_in, oracle_paths
 from tests.unit.stand_ins import plan_of
 from topologies.addresses import Gpu
@@ -135,13 +137,22 @@ FOUR = [Flow(Gpu(0, g), Gpu(1, (g + 1) % 4), SECOND) for g in range(4)]
 )
 def test_the_docs_table(policy: str, seconds: float) -> None:
     assigned = oracle_paths(PLAN, FOUR, HALF_HOT.flows([0]))
-    found = completion_s(HALF_HOT, FOUR, policy, Context(assigned=assigned if policy == "oracle" else {}))
+    found = completion_s(HALF_HOT, FOUR, Steering(policy, Context(assigned=assigned if policy == "oracle" else {})))
     assert found == pytest.approx(seconds, rel=1e-3)
 
 
 def test_nothing_is_foreseen_for_several_paths_or_a_background_that_comes_and_goes() -> None:
-    assert completion_s(HALF_HOT, FOUR, "ecmp", Context()) is None
-    assert completion_s(HALF_HOT, FOUR, "health-best-spray", Context()) is None
+    assert completion_s(HALF_HOT, FOUR, Steering("ecmp")) is None
+    assert completion_s(HALF_HOT, FOUR, Steering("health-best-spray")) is None
     wave = pattern(PLAN, {"rails": [0], "load": 0.9, "lasts": "1s"})
-    assert completion_s(wave, FOUR, "dr", Context()) is None
-    assert completion_s(HALF_HOT, [], "dr", Context()) is None
+    assert completion_s(wave, FOUR, Steering("dr")) is None
+    assert completion_s(HALF_HOT, [], Steering("dr")) is None
+
+
+def test_what_damping_keeps_in_place_is_foreseen() -> None:
+    half_full = pattern(PLAN, {"rails": [0, 1, 2, 3], "load": 0.5})
+    quick, slow = (Steering("health-best", Context(), Damping(margin)) for margin in (10, 120))
+    at_once, never = completion_s(half_full, FOUR, quick), completion_s(half_full, FOUR, slow)
+    assert at_once is not None
+    assert never == pytest.approx(completion_s(half_full, FOUR, Steering("dr")))
+    assert never == pytest.approx(2 * at_once, rel=0.01)
