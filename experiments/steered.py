@@ -86,9 +86,8 @@ class Stretch:
         pattern = foreseen.Pattern(plan, self.background)
         assign = cache(lambda on: foreseen.oracle_paths(plan, flows, pattern.flows(on)) if policy == ORACLE else {})
         context = self.routing.context(plan.spec, self.seed, assign(pattern.at(0.0)))
-        alone = self.workload.independent
         steering, stale = self.routing.steering(policy, plan.spec, context), self.routing.health.stale
-        known = foreseen.completion_s(pattern, flows, steering) if alone else None
+        known = foreseen.completion_s(pattern, flows, steering) if self.workload.independent else None
         record_fabric(self.stage.label, policy, self.stage.net, run)
         time.sleep(self.routing.settle)  # what was before is out of the scores: every policy begins with an idle fabric
         agents.steer(steering, address, stale, [(flow.src, flow.dst) for flow in flows])

@@ -7,11 +7,9 @@ from results.aggregate import kinds_of
 from results.fidelity import Judgement
 from results.format import size
 from results.records import Run
-from results.steering import most_crowded
+from results.steering import BEST, most_crowded
 from results.stretches import dwell_s, stretches
 
-UNDAMPED = "oracle"
-"""It goes by no scores, and nothing damps it."""
 DENSE = frozenset({"TP", "PP", "DP"})
 
 
@@ -71,8 +69,11 @@ def _connections(run: Run) -> Iterator[Check]:
 
 
 def _dwell(run: Run) -> Iterator[Check]:
-    """Damping's promise: in any time t a pair changes its paths at most 1 + t / dwell times. The oracle has none."""
-    dwell, told = dwell_s(run), [s for s in stretches(run) if s.policy != UNDAMPED]
+    """Damping's promise: in any time t a pair changes its paths at most 1 + t / dwell times.
+
+    Nothing damps the oracle.
+    """
+    dwell, told = dwell_s(run), [s for s in stretches(run) if s.policy != BEST]
     worst = most_crowded(told, dwell) if dwell else None
     if worst:
         where = f"{worst.stretch.label}, {worst.stretch.workload}, repeat {worst.stretch.repeat}"

@@ -9,6 +9,7 @@ import subprocess
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Final, Protocol
 
 from mininet.net import Mininet
@@ -33,10 +34,11 @@ GPU_SYSCTLS: Final = {
     "net/ipv4/conf/all/accept_redirects": 0,
     "net/ipv4/conf/default/accept_redirects": 0,
     "net/ipv4/conf/default/ignore_routes_with_linkdown": 1,
-    # over several next hops by ports too: a pair's transfers differ in nothing else, and would all take the same one
-    "net/ipv4/fib_multipath_hash_policy": 1,
     "net/ipv4/tcp_no_metrics_save": 1,  # one transfer must not inherit what another one's path taught
 }
+# Over several next hops by ports too: a pair's transfers differ in nothing else, and would all take the same one.
+# Kernels without multipath routes have no such setting, and need it for nothing but policies that spread.
+HASH_BY_PORTS: Final = ("net/ipv4/fib_multipath_hash_policy", 1)
 # Where both ends of a veth pair happen to have the same index (each in its namespace), the kernel takes them for no
 # pair and tells of a carrier's change up to a second late. Numbers that no far end reaches keep every such news
 # immediate.
@@ -155,6 +157,8 @@ class FabricNet(Mininet):
         with namespaces.inside(node):
             for key, value in settings.items():
                 namespaces.set_sysctl(key, value)
+            with suppress(FileNotFoundError):
+                namespaces.set_sysctl(*HASH_BY_PORTS)
             if node in self.ovs:
                 namespaces.run(["ip", "link", "set", "lo", "up"])  # its controller listens there
 

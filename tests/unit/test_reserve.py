@@ -14,8 +14,7 @@ from topologies import namespaces
 from topologies.addresses import Gpu
 from topologies.plan import End, Plan
 from topologies.shaping import htb_commands, shared_htb_commands
-from workloads.background import reserve, sender
-from workloads.background.flows import BackgroundFlow, flows_of
+from workloads.background.flows import PORT, BackgroundFlow, flows_of
 from workloads.background.reserve import reserved, reserved_bps
 from workloads.background.spec import BackgroundSpec
 
@@ -85,7 +84,7 @@ def test_ports_get_their_second_class_and_at_the_end_their_plain_one(monkeypatch
     plan = plan_of(domains=2, rails=2)
     link = plan.rail_link(Gpu(0, 1))
     delete = [f"qdisc del dev {link.a.interface} root"]
-    shared = shared_htb_commands(link.a.interface, plan.rail_bps, round(0.9 * plan.rail_bps), sender.PORT, 9000)
+    shared = shared_htb_commands(link.a.interface, plan.rail_bps, round(0.9 * plan.rail_bps), PORT, 9000)
     with suppress(KeyboardInterrupt), reserved(plan, flows(plan, {"rails": [1], "load": 0.9})):
         assert said.keys() == {"d0g1", "d1g1", "rail1"}
         assert said["d0g1"] == delete + shared.splitlines()
@@ -106,10 +105,6 @@ def test_the_shared_shaper_reads_as_follows() -> None:
         " burst 18028b cburst 18028b quantum 20000",
         "filter add dev rail0 parent 1: protocol ip u32 match ip protocol 17 0xff match ip dport 9 0xffff flowid 1:20",
     ]
-
-
-def test_the_class_is_for_the_port_that_background_is_sent_to() -> None:
-    assert reserve.PORT == sender.PORT
 
 
 @given(rate=st.integers(10**6, 10**11), share=st.floats(0.01, 0.95))

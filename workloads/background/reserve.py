@@ -13,9 +13,7 @@ from contextlib import contextmanager
 from topologies import beat_lanes, namespaces
 from topologies.plan import End, Plan
 from topologies.shaping import shaper_commands
-from workloads.background.flows import BackgroundFlow
-
-PORT = 9  # discard
+from workloads.background.flows import PORT, BackgroundFlow
 
 
 def reserved_bps(plan: Plan, flows: Iterable[BackgroundFlow]) -> dict[End, float]:

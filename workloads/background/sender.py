@@ -24,7 +24,7 @@ from topologies import namespaces
 from topologies.addresses import Gpu
 from topologies.limits import allow_open_files
 from topologies.shaping import ETHERNET
-from workloads.background.flows import BackgroundFlow
+from workloads.background.flows import PORT, BackgroundFlow
 from workloads.background.pacer import Pacer
 from workloads.background.run import BackgroundJob
 
@@ -32,7 +32,6 @@ TURN_S: Final = 0.002
 JITTER: Final = 0.4  # of a turn, at most: turns must not fall in step with the kernel's tick
 BUFFER: Final = 212_992  # of a socket: all that an ordinary user gets, on most kernels
 SOCKETS: Final = 16  # a flow's, since a buffer holds some 40 frames of 9000 bytes, and the queue of a hot link far more
-PORT: Final = 9  # discard
 IP_UDP: Final = 20 + 8
 MAX_UDP: Final = 65_507
 UDP_SEGMENT: Final = 103  # <linux/udp.h>: the size into which the kernel cuts a long datagram

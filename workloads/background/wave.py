@@ -2,8 +2,9 @@
 
 import math
 from dataclasses import dataclass
+from typing import Final
 
-EDGE_S = 1e-9
+EDGE_S: Final = 1e-9
 """Sums of decimal fractions fall short of an edge by less than this; at an edge, what begins there counts."""
 
 

@@ -1,0 +1,72 @@
+"""The agents' process, with a stand-in for the GPUs' kernels."""
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from controller.agent import Outcome
+from controller.agents import Agents, Kernels
+from controller.health.policies import POLICIES, Context, Shares, dr
+from controller.health.registry import connect
+from controller.health.registry_socket import SocketServer
+from controller.health.scores import Scores, idle
+from controller.steering import Steering
+from controller.tell import Tell
+from topologies.addresses import Gpu
+from topologies.plan import make_plan
+from topologies.spec import parse_fabric
+
+PLAN = make_plan(parse_fabric({"kind": "rail-only", "domains": 2, "rails": 2}), 10_000_000)
+
+
+class Quiet:
+    """Kernels of which every change is taken, and in which nobody sends."""
+
+    @property
+    def routes(self) -> "Quiet":
+        return self
+
+    rates = routes
+
+    def change_all(self, changes: Mapping[Gpu, Any]) -> Outcome:
+        return Outcome(sum(len(put) + len(tuple(remove)) for remove, put in changes.values()), {})
+
+    def read(self, node: str) -> dict[str, float | None]:
+        return {}
+
+
+def fails_when_hot(src: Gpu, dst: Gpu, scores: Scores, context: Context) -> Shares:
+    if min(scores.rails) <= 50:
+        raise LookupError("no such rail")
+    return dr(src, dst, scores, context)
+
+
+def test_a_policy_that_raises_is_told_and_steers_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(POLICIES, "mine", fails_when_hot)
+    server, told = SocketServer(tmp_path / "s"), list[tuple[str, dict[str, Any]]]()
+    server.start()
+    healthd = connect(server.address)
+    healthd.put(idle(2, 2))
+    kernels, tell = cast(Kernels, Quiet()), cast(Tell, lambda what, detail: told.append((what, detail)))
+    agents = Agents(PLAN, kernels, Steering("mine"), server.address, 1.0, tell)
+    agents.start(frozenset())
+    try:
+        await_told(told, "steering")
+        healthd.put(Scores((10, 100), (100, 100), version=1))
+        failed = await_told(told, "failed")
+        assert failed == {"policy": "mine", "why": "LookupError: no such rail"}
+    finally:
+        agents.stop()
+        healthd.close()
+        server.stop()
+
+
+def await_told(told: list[tuple[str, dict[str, Any]]], wanted: str) -> dict[str, Any]:
+    deadline = time.monotonic() + 5
+    while not (found := [detail for what, detail in told if what == wanted]):
+        assert time.monotonic() < deadline, told
+        time.sleep(0.01)
+    return found[0]
