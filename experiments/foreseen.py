@@ -17,6 +17,7 @@ from controller.health.scores import BEST, Scores, idle
 from controller.paths import Path
 from controller.steering import Steering
 from topologies.addresses import Gpu
+from topologies.errors import RailyardError
 from topologies.plan import Plan
 from topologies.shaping import payload_fraction
 from workloads.background.flows import BackgroundFlow, flows_of
@@ -106,11 +107,17 @@ def oracle_paths(
 
 
 def held_paths(steering: Steering, src: Gpu, dst: Gpu, scores: Scores) -> Shares:
-    """What a pair holds once these scores have lasted, after an idle fabric: damping may keep it where it was."""
+    """What a pair holds once these scores have lasted, after an idle fabric: damping may keep it where it was.
+
+    RailyardError if the policy, which may be somebody's own, raises.
+    """
     choose, context = policy_named(steering.policy), steering.context
-    first = Held(choose(src, dst, idle(len(scores.domains), len(scores.rails)), context), 0)
-    wanted = choose(src, dst, scores, context)
-    return settle(first, wanted, src, dst, scores, steering.damping.dwell_ns, steering.damping).shares
+    try:
+        first = Held(choose(src, dst, idle(len(scores.domains), len(scores.rails)), context), 0)
+        wanted = choose(src, dst, scores, context)
+        return settle(first, wanted, src, dst, scores, steering.damping.dwell_ns, steering.damping).shares
+    except Exception as error:
+        raise RailyardError(f"policy {steering.policy} failed: {type(error).__name__}: {error}") from error
 
 
 def completion_s(pattern: Pattern, flows: Sequence[Flow], steering: Steering) -> float | None:

@@ -9,11 +9,12 @@ from hypothesis import strategies as st
 
 from controller.health.dwell import Damping
 from controller.health.oracle import Flow
-from controller.health.policies import Context
+from controller.health.policies import POLICIES, Context, Shares
 from controller.steering import Steering
 from experiments.foreseen import Pattern, completion_s, expected_scores, flows_in, oracle_paths
 from tests.unit.stand_ins import plan_of
 from topologies.addresses import Gpu
+from topologies.errors import RailyardError
 from topologies.plan import Plan
 from topologies.shaping import payload_fraction
 from workloads.background.spec import BackgroundSpec
@@ -156,3 +157,12 @@ def test_what_damping_keeps_in_place_is_foreseen() -> None:
     assert at_once is not None
     assert never == pytest.approx(completion_s(half_full, FOUR, Steering("dr")))
     assert never == pytest.approx(2 * at_once, rel=0.01)
+
+
+def test_a_policy_that_raises_is_told_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    def wrong(*_: object) -> Shares:
+        raise LookupError("no such rail")
+
+    monkeypatch.setitem(POLICIES, "mine", wrong)
+    with pytest.raises(RailyardError, match=r"^policy mine failed: LookupError: no such rail$"):
+        completion_s(HALF_HOT, FOUR, Steering("mine"))
