@@ -89,7 +89,7 @@ def _factor(ratio: float) -> str:
     """Emulated over real: 1/96 -> `÷ 96`, 4.735 -> `× 4.735`."""
     if ratio == 1:
         return _SAME
-    return f"×{chr(0xA0)}{_trim(ratio)}" if ratio > 1 else f"÷{chr(0xA0)}{_trim(1 / ratio)}"
+    return f"×{chr(0xA0)}{_trim(ratio)}" if ratio > 1 or ratio == 0 else f"÷{chr(0xA0)}{_trim(1 / ratio)}"
 
 
 def _trim(value: float) -> str:

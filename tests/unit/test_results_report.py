@@ -320,3 +320,8 @@ def test_partial_steered_runs_have_a_page() -> None:
         for part in parts:
             setattr(run, part, [])
         assert "Fidelity:" in report.render(run)
+
+
+@pytest.mark.parametrize(("ratio", "said"), [(0.0, "×\xa00"), (1 / 96, "÷\xa096"), (4.735, "×\xa04.735")])
+def test_a_factor_reads_either_way_and_may_be_none_of_it(ratio: float, said: str) -> None:
+    assert scale_tables._factor(ratio) == said
