@@ -12,12 +12,13 @@ Pair = tuple[Gpu, Gpu]
 @dataclass(frozen=True, slots=True)
 class Talkers:
     """`streams` carry traffic; `affected` are those whose usual path crosses what breaks; `probes` are probed at 1
-    kHz.
+    kHz, `at_source` are those of them whose own end is hit, so that their kernel can help itself.
     """
 
     streams: tuple[Pair, ...]
     affected: frozenset[Pair]
     probes: tuple[Pair, ...]
+    at_source: frozenset[Pair] = frozenset()
 
 
 def talkers(plan: Plan, crosses: Callable[[Gpu, Gpu], bool], dead: Collection[Gpu], probes: int = 3) -> Talkers:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from failure.faults import Fault, inject, repair
-from failure.pairs import Talkers
+from failure.pairs import Pair, Talkers
 from failure.recovery import BIN_MS, Trace, first_packet_ms, goodput, restored_ms, step_ms
 from failure.traffic import Traffic, TrafficJob, TrafficLog
 from topologies.net import FabricNet
@@ -26,12 +26,16 @@ class FaultRun:
     fault_ns: int
     repair_ns: int
     detect_ms: float | None
+    decided_ms: float | None
     reroute_ms: float | None
     first_packet_ms: float | None
+    source_ms: float | None
+    far_ms: float | None
     goodput_ms: float | None
     back_ms: float | None
     lost_bytes: int
     probes_lost: int
+    return_lost: int
     broken: tuple[str, ...]
     t_ms: tuple[float, ...]
     bps: tuple[float, ...]
@@ -75,6 +79,14 @@ def _traces(talk: Talkers, log: TrafficLog, start_ns: int, end_ns: int) -> tuple
     return goodput(everything, start_ns, end_ns), goodput(affected, start_ns, end_ns)
 
 
+def first_packet_ms_of(
+    pairs: frozenset[Pair], talk: Talkers, log: TrafficLog, fault_ns: int, repair_ns: int
+) -> float | None:
+    """The same for some of the probed pairs; None too if there are none of them."""
+    chosen = [probe for pair, probe in zip(talk.probes, log.probes, strict=True) if pair in pairs]
+    return first_packet_ms(chosen, fault_ns, repair_ns) if chosen else None
+
+
 def _judge(
     talk: Talkers, log: TrafficLog, begun_ns: int, fault_ns: int, repair_ns: int, events: list[tuple[int, str]]
 ) -> FaultRun:
@@ -91,13 +103,17 @@ def _judge(
     return FaultRun(
         fault_ns=fault_ns,
         repair_ns=repair_ns,
-        detect_ms=step_ms(events, {"port-down", "switch-down"}, fault_ns, repair_ns),
+        detect_ms=step_ms(events, {"port-down", "switch-down", "silent"}, fault_ns, repair_ns),
+        decided_ms=step_ms(events, {"decided"}, fault_ns, repair_ns),
         reroute_ms=step_ms(events, {"rerouted"}, fault_ns, repair_ns),
         first_packet_ms=first_ms,
+        source_ms=first_packet_ms_of(talk.at_source, talk, log, fault_ns, repair_ns),
+        far_ms=first_packet_ms_of(frozenset(talk.probes) - talk.at_source, talk, log, fault_ns, repair_ns),
         goodput_ms=goodput_ms,
         back_ms=restored_ms(affected, begun_ns, repair_ns, sending_ends_ns, before),
         lost_bytes=log.lost_bytes,
         probes_lost=sum(len(p.lost(0, 1 << 62)) for p in log.probes),
+        return_lost=sum(len(p.lost(repair_ns, 1 << 62)) for p in log.probes),
         broken=tuple(log.broken.values()),
         t_ms=tuple(i * BIN_MS - (fault_ns - begun_ns) / 1e6 for i in range(len(whole))),
         bps=tuple(whole.tolist()),

@@ -51,9 +51,12 @@ class Flow:
 class Recovery:
     """A row of recovery.csv: a fault, how long each step of getting over it took (ms), and what it cost.
 
-    The times are from the injection; None where the step never came before the repair. `lost_bytes` are bytes that the
-    application sent and never saw arrive; `probes_lost` counts 1 kHz probes without an answer; `connections_lost` TCP
-    connections that broke. `recovered`: goodput came back to 95% before the repair.
+    The times are from the injection; None where the step never came before the repair. `first_packet_ms` is that of the
+    slowest probed pair; `source_ms` that of pairs whose own end was hit, `far_ms` of the rest (None: never, or no such
+    pair was probed). `lost_bytes` are bytes that the application sent and never saw arrive; `probes_lost` counts 1 kHz
+    probes without an answer, `return_lost` those of them that were sent after the repair; `connections_lost` TCP
+    connections that broke. `recovered`: goodput came back to 95% before the repair. `script`: the failure script of
+    which the fault was a part; empty if it was alone.
     """
 
     fabric: str
@@ -63,15 +66,82 @@ class Recovery:
     fault: str
     target: str
     t_fault: int  # ns
+    t_repair: int  # ns
     detect_ms: float | None
+    decided_ms: float | None
     reroute_ms: float | None
     first_packet_ms: float | None
+    source_ms: float | None
+    far_ms: float | None
     goodput_ms: float | None
     back_ms: float | None  # from the repair to 95% of the goodput before the fault
     lost_bytes: int
     probes_lost: int
+    return_lost: int
     connections_lost: int
     recovered: bool
+    script: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Census:
+    """A row of census.csv: every ordered pair of GPUs was probed, and the answers held against the oracle.
+
+    `act`: what had been done last ("inject link-down d0g1"). `broken`: how many faults were there at that moment.
+    `reachable` pairs have a path left by the oracle's word, `answered` ones had a probe arrive; `not_recovered` are
+    reachable and weren't answered, `impossible` the other way round. `carried`: dead parts that passed packets on.
+    `wrong` names what went wrong, a line each.
+    """
+
+    fabric: str
+    policy: str
+    reroute: str
+    repeat: int
+    script: str
+    monotonic_ns: int
+    act: str
+    broken: int
+    pairs: int
+    reachable: int
+    answered: int
+    not_recovered: int
+    impossible: int
+    carried: int
+    wrong: str = ""  # lines
+
+
+@dataclass(frozen=True, slots=True)
+class Takeover:
+    """A row of takeover.csv: a GPU or HB domain that fails for good under a running job, and what took its place.
+
+    Rail-only IV-C: `case` is server, idle-gpu, small-domain or large-domain; `way` how the replacement came in
+    ("optical", "direct", "migration", "any-gpu"). Times in ms from the fault unless said: `detect_ms`; `light_off_ms`
+    as configured (0 without optical switches); `taken_over_ms` until the first packet between the replacement and its
+    peers; `state_ms` what moving its state took by itself; `interruption_ms` until the job goes on computing new
+    iterations. `iterations_lost` were under way or not yet in a checkpoint; `moved_bytes` crossed the fabric for it;
+    `before_s`, `after_s` are iteration times (medians), `after_predicted_s` by the model where it has one.
+    """
+
+    fabric: str
+    policy: str
+    repeat: int
+    case: str
+    way: str
+    failed: str
+    replaced_by: str
+    t_fault: int  # ns
+    detect_ms: float
+    light_off_ms: float
+    taken_over_ms: float
+    state_ms: float
+    state_predicted_ms: float | None
+    interruption_ms: float
+    iterations_lost: int
+    moved_bytes: int
+    before_s: float
+    after_s: float
+    before_predicted_s: float | None
+    after_predicted_s: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +157,7 @@ class GoodputTrace:
     bps: tuple[float, ...]
     affected_bps: tuple[float, ...]  # only the flows whose path crossed the fault
     repair_ms: float
+    script: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,6 +289,8 @@ class Run:
     measurements: list[Measurement] = field(default_factory=list)
     flows: list[Flow] = field(default_factory=list)
     recoveries: list[Recovery] = field(default_factory=list)
+    censuses: list[Census] = field(default_factory=list)
+    takeovers: list[Takeover] = field(default_factory=list)
     goodput: list[GoodputTrace] = field(default_factory=list)
     health: list[HealthSample] = field(default_factory=list)
     choices: list[Choice] = field(default_factory=list)

@@ -6,6 +6,8 @@
 | results.csv, results.parquet  | a row a measurement                                                        |
 | flows.parquet                 | a row a transfer                                                           |
 | recovery.csv                  | a row a fault and repeat                                                   |
+| census.csv                    | a row for each time that all pairs were probed (where failure scripts run) |
+| takeover.csv                  | a row a failed GPU or domain that was replaced (where jobs go on elsewhere) |
 | health.parquet                | a row an element and moment: its load and h-score (where routes are steered) |
 | choices.parquet               | a row a change of a pair's paths (where routes are steered)                |
 | events.jsonl                  | monotonic ns, source, what                                                 |
@@ -20,7 +22,7 @@ import errno
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any, Final
 
@@ -29,6 +31,7 @@ import yaml
 from results import report, rows, summary, timeline
 from results.records import (
     ByteCheck,
+    Census,
     Choice,
     Event,
     FabricRun,
@@ -40,6 +43,7 @@ from results.records import (
     Measurement,
     Recovery,
     Run,
+    Takeover,
 )
 from results.rows import Row
 from topologies.errors import BadInput, MachineLacks
@@ -53,7 +57,10 @@ RESULT_COLUMNS: Final = (
 RECOVERY_COLUMNS: Final = (
     "fault", "target", "t_fault", "detect_ms", "reroute_ms", "first_packet_ms", "goodput_ms", "lost_bytes", "recovered",
     "fabric", "policy", "reroute", "repeat", "back_ms", "probes_lost", "connections_lost",
+    "t_repair", "decided_ms", "source_ms", "far_ms", "return_lost", "script",
 )  # fmt: skip
+CENSUS_COLUMNS: Final = tuple(f.name for f in fields(Census))
+TAKEOVER_COLUMNS: Final = tuple(f.name for f in fields(Takeover))
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 _PARTS: Final[dict[str, type]] = {
     "fabrics": FabricRun,
@@ -73,6 +80,10 @@ def save(run: Run, folder: Path) -> None:
     _write(folder / "results.csv", rows.to_csv(RESULT_COLUMNS, run.measurements))
     _write(folder / "results.parquet", rows.to_parquet(Measurement, run.measurements, extra=("ratio",)))
     _write(folder / "recovery.csv", rows.to_csv(RECOVERY_COLUMNS, run.recoveries))
+    if run.censuses:
+        _write(folder / "census.csv", rows.to_csv(CENSUS_COLUMNS, run.censuses))
+    if run.takeovers:
+        _write(folder / "takeover.csv", rows.to_csv(TAKEOVER_COLUMNS, run.takeovers))
     _write(folder / "events.jsonl", b"".join(_json(asdict(e), indent=None) for e in run.events))
     _write(folder / "flows.parquet", rows.to_parquet(Flow, run.flows))
     for name, kind, records in ((HEALTH, HealthSample, run.health), (CHOICES, Choice, run.choices)):
@@ -116,6 +127,8 @@ def _load(folder: Path) -> Run:
         health=_optional(HealthSample, folder / HEALTH),
         choices=_optional(Choice, folder / CHOICES),
         recoveries=rows.from_csv(Recovery, (folder / "recovery.csv").read_text()),
+        censuses=_optional_csv(Census, folder / "census.csv"),
+        takeovers=_optional_csv(Takeover, folder / "takeover.csv"),
         events=[Event(**json.loads(line)) for line in (folder / "events.jsonl").read_text().splitlines()],
         **parts,
         **rest,
@@ -124,6 +137,10 @@ def _load(folder: Path) -> Run:
 
 def _optional(kind: type[Row], path: Path) -> list[Row]:
     return rows.from_parquet(kind, path.read_bytes()) if path.exists() else []
+
+
+def _optional_csv(kind: type[Row], path: Path) -> list[Row]:
+    return rows.from_csv(kind, path.read_text()) if path.exists() else []
 
 
 def _rest(run: Run) -> dict[str, Any]:

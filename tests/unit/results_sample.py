@@ -169,8 +169,10 @@ def add_faults(run: Run, s: Sample, kind: str, repeat: int, clock: int) -> int:
             rerouted, first, good = (ms * 0.7, ms, ms + 18) if healed else (None, None, None)
             lost = 0 if healed and fault != "gpu-crash" else 4_200_000
             broken, probes, back = 0 if healed else 2, round(ms) if healed else 300, s.dice.uniform(9, 14)
-            where = (kind, POLICY[kind], reroute, repeat, fault, target, at)
-            run.recoveries.append(Recovery(*where, ms * 0.5, rerouted, first, good, back, lost, probes, broken, healed))
+            where = (kind, POLICY[kind], reroute, repeat, fault, target, at, at + SECOND // 2)
+            decided = ms * 0.6 if healed else None
+            steps = (ms * 0.5, decided, rerouted, first, None, first, good, back)
+            run.recoveries.append(Recovery(*where, *steps, lost, probes, 0, broken, healed))
             run.goodput.append(trace(s, kind, reroute, repeat, fault, target, ms + 18 if healed else None))
             run.events.append(Event(at, "fault", f"{fault} {target}", {"repeat": repeat}))
             run.events.append(Event(at + round(ms * 5e5), "controller", f"port down at {target}"))
