@@ -116,8 +116,9 @@ def test_a_watched_stretch_has_its_own_losses_and_its_load(monkeypatch: pytest.M
 
 def seen(**changes: Any) -> FaultRun:
     values: dict[str, Any] = {
-        "fault_ns": 10**9, "repair_ns": 3 * 10**9, "detect_ms": 1.0, "reroute_ms": 2.0, "first_packet_ms": 3.0,
-        "goodput_ms": 20.0, "back_ms": 0.0, "lost_bytes": 0, "probes_lost": 4, "broken": (), "t_ms": (-20.0, 0.0),
+        "fault_ns": 10**9, "repair_ns": 3 * 10**9, "detect_ms": 1.0, "decided_ms": 1.5, "reroute_ms": 2.0,
+        "first_packet_ms": 3.0, "source_ms": 0.5, "far_ms": 3.0, "goodput_ms": 20.0, "back_ms": 0.0, "lost_bytes": 0,
+        "probes_lost": 4, "return_lost": 1, "broken": (), "t_ms": (-20.0, 0.0),
         "bps": (2.0, 1.0), "affected_bps": (1.0, 0.0),
     }  # fmt: skip
     return FaultRun(**{**values, **changes})
@@ -145,7 +146,9 @@ def test_a_fault_leaves_a_row_a_trace_and_two_events(monkeypatch: pytest.MonkeyP
     assert talk.probes
     (row,) = run.recoveries
     assert (row.fault, row.target, row.reroute, row.repeat, row.policy) == ("link-down", "d0g1", "off", 4, "dr")
-    assert (row.t_fault, row.detect_ms, row.reroute_ms, row.first_packet_ms) == (10**9, 1.0, 2.0, 3.0)
+    assert (row.t_fault, row.t_repair, row.return_lost) == (10**9, 3 * 10**9, 1)
+    assert (row.detect_ms, row.decided_ms, row.reroute_ms) == (1.0, 1.5, 2.0)
+    assert (row.first_packet_ms, row.source_ms, row.far_ms) == (3.0, 0.5, 3.0)
     assert (row.lost_bytes, row.probes_lost, row.connections_lost, row.recovered) == (9, 4, 1, True)
     (trace,) = run.goodput
     assert (trace.t_ms, trace.bps, trace.affected_bps) == ((-20.0, 0.0), (2.0, 1.0), (1.0, 0.0))
