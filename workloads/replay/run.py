@@ -20,8 +20,13 @@ from workloads.replay.job import Outcome, Windows, jobs
 from workloads.schedule import Schedule
 
 PROJECT: Final = Path(__file__).resolve().parent.parent.parent
+LOOK_S: Final = 0.1
 HEAD_START_NS: Final = 100_000_000  # all workers have read "go" by then
 PORT: Final = 7000
+
+
+class Aborted(RailyardError):
+    """Somebody ended a replay before it was over."""
 
 
 @dataclass(frozen=True)
@@ -116,8 +121,11 @@ def replay(
     deadline_s: float = 600.0,
     progress: Callable[[int], None] = lambda delivered: None,
     started: Callable[[int], None] = lambda start_ns: None,
+    abort: threading.Event | None = None,
 ) -> Replay:
     """Play a schedule in a built fabric. RailyardError if connections don't come about or a worker dies.
+
+    Once started, it ends as soon as `abort` is set, by any thread: Aborted, and its connections are gone.
 
     `progress` is called ten times a second with the bytes delivered so far, `started` once with the start time in ns.
     What is not delivered when the deadline passes, or when a connection breaks, is missing from the result.
@@ -137,8 +145,10 @@ def replay(
         started(start_ns)
         for worker in workers:
             worker.follower.start()
+        abort = abort or threading.Event()
         while any(worker.follower.is_alive() for worker in workers):
-            time.sleep(0.1)
+            if abort.wait(LOOK_S):
+                raise Aborted("the replay was ended")
             progress(sum(worker.delivered for worker in workers))
         return _gather(schedule, start_ns, workers)
     finally:
