@@ -1,0 +1,93 @@
+"""The process that asks whether a replacement is there: numbered datagrams, a millisecond apart, and their echoes.
+
+`python -m failure.prober`: a tuple of `failure.takeover.Asked` comes in; a line goes out once it asks; when the input
+ends, a list of `ProbeLog` goes out, whose arrivals are those of the answers.
+"""
+
+import gc
+import pickle
+import select
+import socket
+import struct
+import sys
+import time
+from contextlib import suppress
+from typing import Final
+
+from failure.recovery import ProbeLog
+from failure.takeover import DRAIN_S, Asked
+from topologies import namespaces
+
+PORT: Final = 7900
+PERIOD_NS: Final = 1_000_000
+NUMBER: Final = struct.Struct("!I")
+IP_FREEBIND: Final = 15  # <linux/in.h>; the socket module doesn't name it
+
+
+class _Pair:
+    """One pair's two sockets and its log."""
+
+    def __init__(self, asked: Asked, port: int) -> None:
+        self.answerer = _socket_in(asked.answerer)
+        self.answerer.setsockopt(socket.IPPROTO_IP, IP_FREEBIND, 1)  # the address may come later
+        self.answerer.bind((asked.address, port))
+        self.asker = _socket_in(asked.asker)
+        self.asker.connect((asked.address, port))
+        self.sent: list[int] = []
+        self.back: dict[int, int] = {}
+
+    def ask(self) -> None:
+        self.sent.append(time.monotonic_ns())
+        with suppress(OSError):  # no way there, or an ICMP error of an earlier one: the log will show it
+            self.asker.send(NUMBER.pack(len(self.sent) - 1))
+
+    def answer(self) -> None:
+        with suppress(OSError):
+            while True:
+                said, who = self.answerer.recvfrom(NUMBER.size)
+                self.answerer.sendto(said, who)
+
+    def take(self) -> None:
+        with suppress(OSError):
+            while True:
+                (number,) = NUMBER.unpack(self.asker.recv(NUMBER.size))
+                self.back[number] = time.monotonic_ns()
+
+    def log(self) -> ProbeLog:
+        return ProbeLog(tuple(self.sent), tuple(self.back.get(n, -1) for n in range(len(self.sent))))
+
+
+def _socket_in(node: str) -> socket.socket:
+    with namespaces.inside(node):
+        sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    sock.setblocking(False)
+    return sock
+
+
+def main() -> None:
+    """Ask until the input ends."""
+    pairs = [_Pair(asked, PORT + n) for n, asked in enumerate(pickle.load(sys.stdin.buffer))]
+    does = {pair.answerer.fileno(): pair.answer for pair in pairs} | {pair.asker.fileno(): pair.take for pair in pairs}
+    epoll = select.epoll()
+    for fd in (*does, sys.stdin.fileno()):
+        epoll.register(fd, select.EPOLLIN)
+    sys.stdout.buffer.write(b"asking\n")
+    sys.stdout.buffer.flush()
+    gc.disable()
+    next_ns, end_ns = time.monotonic_ns(), None
+    while end_ns is None or time.monotonic_ns() < end_ns:
+        if end_ns is None and time.monotonic_ns() >= next_ns:
+            next_ns += PERIOD_NS
+            for pair in pairs:
+                pair.ask()
+        for fd, _ in epoll.poll(0.001):
+            if fd in does:
+                does[fd]()
+            else:
+                epoll.unregister(fd)
+                end_ns = time.monotonic_ns() + int(DRAIN_S * 1e9)
+    pickle.dump([pair.log() for pair in pairs], sys.stdout.buffer)
+
+
+if __name__ == "__main__":
+    main()

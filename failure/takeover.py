@@ -1,0 +1,77 @@
+"""When whoever takes over is there: probes between peers and a replacement, and what they tell.
+
+The replacement may get its address, or its light, only in the course of it. So it listens for the address before it has
+it, and answers from there: an answer has gone both ways, to who bears the failed one's name from then on.
+"""
+
+import pickle
+import subprocess
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from failure.recovery import ProbeLog
+from topologies.errors import RailyardError
+
+PROJECT: Final = Path(__file__).resolve().parent.parent
+DRAIN_S: Final = 0.3
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A probed pair: the namespaces of who asks and of who answers, and the address that is asked for."""
+
+    asker: str
+    answerer: str
+    address: str
+
+
+class Prober:
+    """A process that asks each pair once a millisecond from its making on; `stop` gives a log for each pair."""
+
+    def __init__(self, pairs: Iterable[Asked]) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "failure.prober"], cwd=PROJECT, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+        assert self._process.stdin
+        assert self._process.stdout
+        pickle.dump(tuple(pairs), self._process.stdin)
+        self._process.stdin.flush()
+        if not self._process.stdout.readline():
+            self.end()
+            raise RailyardError("the prober did not start")
+
+    def stop(self) -> list[ProbeLog]:
+        """Ask no more, wait for the last answers, and end the process."""
+        assert self._process.stdin
+        assert self._process.stdout
+        try:
+            self._process.stdin.close()
+            logs: list[ProbeLog] = pickle.load(self._process.stdout)
+            return logs
+        except EOFError:
+            raise RailyardError("the prober died") from None
+        finally:
+            self.end()
+
+    def end(self) -> None:
+        """End the process, whatever it is doing."""
+        self._process.kill()
+        self._process.wait()
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe:
+                pipe.close()
+
+
+def taken_over_ns(logs: Iterable[ProbeLog], decided_ns: int) -> int | None:
+    """When the last of the pairs had the first answer to what it asked since the decision; None if one never had."""
+    firsts = [
+        min(
+            (back for sent, back in zip(log.sent_ns, log.arrived_ns, strict=True) if sent >= decided_ns <= back),
+            default=-1,
+        )
+        for log in logs
+    ]
+    return None if not firsts or min(firsts) < 0 else max(firsts)
