@@ -6,9 +6,10 @@ from typing import Final
 from controller.paths import Broken, Path, default_path, usable
 from experiments.faults import FaultSpec
 from experiments.stage import Stage
+from failure.dead import CONTROL
 from failure.faults import Fault
 from failure.kinds import FaultKind
-from failure.pairs import Talkers, talkers
+from failure.pairs import Concern, Talkers, talkers
 from failure.run import FaultRun, run_fault
 from results.records import Event, GoodputTrace, Recovery, Run
 from topologies.addresses import Gpu, gpu_of_name
@@ -33,8 +34,10 @@ def broken_by(fault: FaultSpec, plan: Plan) -> Broken:
     return Broken(links=frozenset(_hit(fault, plan)))
 
 
-def watched_pairs(fault: FaultSpec, plan: Plan) -> Talkers:
-    """Who streams and who is probed while this fault happens."""
+def concern_of(fault: FaultSpec, plan: Plan) -> Concern:
+    """Whom it hits. What carries no packets concerns everybody: nobody may notice."""
+    if fault.kind in CONTROL:
+        return Concern(lambda src, dst: True, lambda src, dst: False)
     broken = broken_by(fault, plan)
 
     def crosses(src: Gpu, dst: Gpu) -> bool:
@@ -45,7 +48,16 @@ def watched_pairs(fault: FaultSpec, plan: Plan) -> Talkers:
             return gpu_of_name(fault.target) in _by_hb(path, src, dst)
         return not usable(path, src, dst, broken, plan.spec.kind)
 
-    return talkers(plan, crosses, _hit(fault, plan) if fault.kind in _LIFELESS else ())
+    def own(src: Gpu, dst: Gpu) -> bool:
+        near = Gpu(src.domain, default_path(plan.policy, src, dst).rail)
+        return fault.kind.startswith("link-") and near.name == fault.target
+
+    return Concern(crosses, own, frozenset(_hit(fault, plan) if fault.kind in _LIFELESS else ()))
+
+
+def watched_pairs(fault: FaultSpec, plan: Plan) -> Talkers:
+    """Who streams and who is probed while this fault happens."""
+    return talkers(plan, concern_of(fault, plan))
 
 
 def _hit(fault: FaultSpec, plan: Plan) -> tuple[Gpu, ...]:

@@ -1,12 +1,40 @@
 """Who talks while something breaks: pure choices, made before the fault, the same for every run of a spec."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
 
 from topologies.addresses import Gpu
 from topologies.plan import Plan
 
 Pair = tuple[Gpu, Gpu]
+Crosses = Callable[[Gpu, Gpu], bool]
+"""Something of the usual path between two GPUs of different domains."""
+
+PROBES: Final = 4
+ONE_SIDE: Final = 3  # where the fault has no other
+MOST_PROBES: Final = 8
+"""All together: at a thousand a second each, more would be a load of their own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Concern:
+    """Whom a fault concerns.
+
+    `crosses`: whether a pair's usual path goes by what breaks; `own`: whether that is the cable by which it leaves its
+    own domain, so that the kernel there can help itself. `dead`: GPUs that don't live while it lasts.
+    """
+
+    crosses: Crosses
+    own: Crosses
+    dead: frozenset[Gpu] = frozenset()
+
+    def pairs(self, gpus: Iterable[Gpu]) -> list[Pair]:
+        """The pairs of others that it may cut off."""
+        alive = [gpu for gpu in gpus if gpu not in self.dead]
+        return [(a, b) for a in alive for b in alive if a.domain != b.domain and self.crosses(a, b)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,26 +49,54 @@ class Talkers:
     at_source: frozenset[Pair] = frozenset()
 
 
-def talkers(plan: Plan, crosses: Callable[[Gpu, Gpu], bool], dead: Collection[Gpu], probes: int = 3) -> Talkers:
-    """Each GPU streams to the next domain, by turns on its rail and to the next rank; some that `crosses` are probed.
+def talkers(plan: Plan, concern: Concern) -> Talkers:
+    """Each GPU streams to the next domain, by turns on its rail and to the next rank; some that are hit are probed.
 
-    GPUs in `dead` neither stream nor are probed: what counts is what their absence does to the others. One of three
-    probes stays on its rail, the rest change rails; the probed pairs stream too, so that goodput is of more than one.
+    Dead GPUs neither stream nor are probed: what counts is what their absence does to the others. Of the probes two
+    are hit at their source and two on their far side, or three where there is one side alone; one of each side stays
+    on its rail, the rest change rails. The probed pairs stream too, so that goodput is of more than one.
     """
+    probed = _probed(plan, concern)
+    streams = tuple(dict.fromkeys([*_next_ones(plan, concern.dead), *probed]))
+    return _of_one(concern, streams, probed)
+
+
+def script_talkers(plan: Plan, concerns: Sequence[Concern]) -> tuple[Talkers, ...]:
+    """The same for several faults, in their order: all with the same streams, each with those probes that it hits.
+
+    All GPUs stream, those that die as well: their connections stall and go on. Where the faults are too many for
+    probes of their own, the pairs are taken that most of them hit.
+    """
+    own = list(dict.fromkeys(pair for concern in concerns for pair in _probed(plan, concern)))
+    probed = own if len(own) <= MOST_PROBES else _hit_most(plan, concerns)
+    streams = tuple(dict.fromkeys([*_next_ones(plan, frozenset()), *probed]))
+    return tuple(_of_one(concern, streams, probed) for concern in concerns)
+
+
+def _of_one(concern: Concern, streams: tuple[Pair, ...], probed: Sequence[Pair]) -> Talkers:
+    affected = frozenset(pair for pair in streams if concern.dead.isdisjoint(pair) and concern.crosses(*pair))
+    probes = tuple(pair for pair in probed if pair in affected)
+    return Talkers(streams, affected, probes, frozenset(pair for pair in probes if concern.own(*pair)))
+
+
+def _next_ones(plan: Plan, dead: frozenset[Gpu]) -> list[Pair]:
     domains, rails = plan.spec.domains, plan.spec.rails
-    alive = [gpu for gpu in plan.gpus if gpu not in dead]
-    pairs = [(src, dst) for src in alive for dst in alive if src.domain != dst.domain and crosses(src, dst)]
-    same = [pair for pair in pairs if pair[0].rank == pair[1].rank]
-    other = [pair for pair in pairs if pair[0].rank != pair[1].rank]
-    on_rail = _spread(same, probes // 2)
-    probed = on_rail + _spread(other, probes - len(on_rail))
-    next_ones = [
-        (src, dst)
-        for src in alive
-        if (dst := Gpu((src.domain + 1) % domains, (src.rank + src.domain % 2) % rails)) not in dead
-    ]
-    streams = tuple(dict.fromkeys(next_ones + probed))
-    return Talkers(streams, frozenset(pair for pair in streams if crosses(*pair)), tuple(probed))
+    pairs = ((src, Gpu((src.domain + 1) % domains, (src.rank + src.domain % 2) % rails)) for src in plan.gpus)
+    return [pair for pair in pairs if dead.isdisjoint(pair)]
+
+
+def _probed(plan: Plan, concern: Concern) -> list[Pair]:
+    pairs = concern.pairs(plan.gpus)
+    near = [pair for pair in pairs if concern.own(*pair)]
+    far = [pair for pair in pairs if not concern.own(*pair)]
+    if not (near and far):
+        return _some(pairs, ONE_SIDE)
+    return _some(near, PROBES // 2) + _some(far, PROBES // 2)
+
+
+def _some(pairs: list[Pair], count: int) -> list[Pair]:
+    same = _spread([pair for pair in pairs if pair[0].rank == pair[1].rank], 1)
+    return same + _spread([pair for pair in pairs if pair[0].rank != pair[1].rank], count - len(same))
 
 
 def _spread(pairs: list[Pair], count: int) -> list[Pair]:
@@ -48,3 +104,19 @@ def _spread(pairs: list[Pair], count: int) -> list[Pair]:
     if len(pairs) <= count:
         return pairs
     return [pairs[(i + 1) * len(pairs) // count - 1] for i in range(count)]
+
+
+def _hit_most(plan: Plan, concerns: Sequence[Concern]) -> list[Pair]:
+    """Pairs such that as many faults as possible hit one, taken one by one."""
+    everybody = [(a, b) for a in plan.gpus for b in plan.gpus if a.domain != b.domain]
+    numbers = {pair: number for number, pair in enumerate(everybody)}
+    hits = np.zeros((len(concerns), len(everybody)), dtype=np.bool_)
+    for row, concern in enumerate(concerns):
+        hits[row, [numbers[pair] for pair in concern.pairs(plan.gpus)]] = True
+    chosen: list[Pair] = []
+    missed = np.ones(len(concerns), dtype=np.bool_)
+    while len(chosen) < MOST_PROBES and (gain := hits[missed].sum(axis=0)).any():
+        best = int(np.argmax(gain))
+        chosen.append(everybody[best])
+        missed &= ~hits[:, best]
+    return chosen

@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controller.paths import Broken, choose, default_path, usable
-from experiments.breakage import broken_by, watched_pairs
+from experiments.breakage import broken_by, concern_of, watched_pairs
 from experiments.faults import FaultSpec
 from experiments.spec import nominal_plan
-from failure.pairs import Pair, Talkers
+from failure.pairs import MOST_PROBES, PROBES, Concern, Pair, Talkers, script_talkers
 from topologies.addresses import Gpu, gpu_of_name
 from topologies.plan import Plan
 from topologies.spec import POLICIES, parse_fabric
@@ -51,7 +51,7 @@ def test_nobody_talks_to_a_dead_gpu_or_to_themselves_or_twice(situation: tuple[P
         assert not {src, dst} & dead
         assert src.domain != dst.domain
     assert len(set(talk.streams)) == len(talk.streams)
-    assert len(set(talk.probes)) == len(talk.probes) <= 3
+    assert len(set(talk.probes)) == len(talk.probes) <= PROBES
 
 
 @given(situation=situations())
@@ -86,10 +86,42 @@ def on_4x4(kind: str, fault: str, target: str, **keys: Any) -> Talkers:
     return watched_pairs(FaultSpec.model_validate({"kind": fault, "target": target}), plan)
 
 
-def test_one_probe_stays_on_its_rail_where_any_does() -> None:
+def test_two_probes_are_hit_at_their_source_and_two_on_the_far_side_one_of_each_on_its_rail() -> None:
     talk = on_4x4("rail-only", "link-down", "d0g1")
+    assert [src.rank == dst.rank for src, dst in talk.probes] == [True, False, True, False]
+    assert [pair in talk.at_source for pair in talk.probes] == [True, True, False, False]
+    assert [src.domain == 0 for src, _ in talk.probes] == [True, True, False, False]
+    assert all(Gpu(0, 1) in pair for pair in talk.probes if pair[0].rank == pair[1].rank)
+
+
+def test_where_there_is_one_side_one_of_three_probes_stays_on_its_rail() -> None:
+    talk = on_4x4("rail-only", "rail-switch-crash", "rail1")
     assert [src.rank == dst.rank for src, dst in talk.probes] == [True, False, False]
-    assert all(Gpu(0, 1) in pair for pair in talk.probes[:1])
+    assert talk.at_source == frozenset()
+
+
+def concerns(*faults: tuple[str, str], side: int = 4) -> tuple[Plan, list[Concern]]:
+    plan = nominal_plan(parse_fabric({"kind": "rail-only", "domains": side, "rails": side}))
+    specs = (FaultSpec.model_validate({"kind": kind, "target": target}) for kind, target in faults)
+    return plan, [concern_of(spec, plan) for spec in specs]
+
+
+def test_two_faults_have_their_own_probes_and_streams_in_common() -> None:
+    plan, both = concerns(("link-down", "d0g1"), ("gpu-crash", "d2g3"))
+    first, second = script_talkers(plan, both)
+    assert first.streams == second.streams
+    assert {gpu for pair in first.streams for gpu in pair} == set(plan.gpus), "the dead stream too"
+    assert len(first.probes) >= 4
+    assert len(second.probes) >= 3
+    assert all(Gpu(2, 3) not in pair for pair in second.affected)
+
+
+def test_many_faults_share_few_probes_and_most_are_hit() -> None:
+    everything = [("link-down", f"d{d}g{g}") for d in range(4) for g in range(4)]
+    plan, each = concerns(*everything, *(("rail-switch-crash", f"rail{g}") for g in range(4)))
+    talks = script_talkers(plan, each)
+    assert len({pair for talk in talks for pair in talk.probes}) == MOST_PROBES
+    assert all(talk.probes for talk in talks), "eight pairs have sixteen links at their ends"
 
 
 def test_on_spines_a_crashed_gpu_is_nobody_elses_trouble() -> None:
