@@ -44,12 +44,16 @@ class Brain:
     @property
     def broken(self) -> Broken:
         """What is dead now: by what switches say, or silent."""
+        silence = self._silence
         gpus = (gpu_at(dpid, port) for dpid, port in self._down)
         away = self._roles.keys() - self._connected
+        rails = (role_of(dpid)[1] for dpid in away if self._roles[dpid][1] in ("rail", "single"))
+        cut_off = (gpu for gpu in self._plan.gpus if gpu.domain in silence.hb_domains)
         return Broken(
-            links=frozenset(gpu for gpu in gpus if gpu) | self._silence.links | self._silence.gpus,
-            rails=frozenset(role_of(dpid)[1] for dpid in away if self._roles[dpid][1] != "spine") | self._silence.rails,
+            links=frozenset(gpu for gpu in gpus if gpu) | silence.links | silence.gpus,
+            rails=frozenset(rails) | silence.rails,
             apart=ranks_apart(self._plan, self._down, away),
+            hb=silence.hb_links.union(silence.gpus, cut_off),
         )
 
     def hear(self, heard: Heard) -> None:

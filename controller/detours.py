@@ -28,8 +28,10 @@ def detours(plan: Plan, broken: Broken) -> Detours:
 
 
 def _exposed(plan: Plan, broken: Broken) -> Iterator[tuple[Gpu, Gpu]]:
-    """The pairs that could be hit at all: with an end in the domain of a dead link, or in the rank of a dead rail."""
-    domains, ranks = {link.domain for link in broken.links}, sorted(broken.rails)
+    """The pairs of two domains that could be hit at all: with an end in the domain of a dead link or HB port, or in the
+    rank of a dead rail.
+    """
+    domains, ranks = {gpu.domain for gpu in broken.links | broken.hb}, sorted(broken.rails)
     anyone = bool(broken.apart) or (plan.spec.kind == "single-switch" and bool(broken.rails))
     for src in plan.gpus:
         hit = anyone or src.domain in domains or src.rank in broken.rails

@@ -26,16 +26,18 @@ class Path:
 
 @dataclass(frozen=True, slots=True)
 class Broken:
-    """What is dead: rail links by their GPU (a crashed GPU is one too), rail switches by rank (the single switch is 0),
-    and the pairs of ranks, both ways round, whose rail switches no spine joins any more.
+    """What is dead: rail links by their GPU, rail switches by rank (the single switch is 0), the pairs of ranks, both
+    ways round, whose rail switches no spine joins any more, and HB ports by their GPU. A crashed GPU is in `links` and
+    in `hb`; a dead HB domain is all its ports.
     """
 
     links: frozenset[Gpu] = frozenset()
     rails: frozenset[int] = frozenset()
     apart: frozenset[tuple[int, int]] = frozenset()
+    hb: frozenset[Gpu] = frozenset()
 
     def __bool__(self) -> bool:
-        return bool(self.links or self.rails or self.apart)
+        return bool(self.links or self.rails or self.apart or self.hb)
 
 
 def default_path(policy: Policy, src: Gpu, dst: Gpu) -> Path:
@@ -50,7 +52,9 @@ def default_path(policy: Policy, src: Gpu, dst: Gpu) -> Path:
 
 
 def usable(path: Path, src: Gpu, dst: Gpu, broken: Broken, kind: Kind) -> bool:
-    """True if every rail link and switch on the path lives."""
+    """True if every rail link, rail switch and HB port on the path lives."""
+    if broken.hb and not broken.hb.isdisjoint(hb_ports(path, src, dst)):
+        return False
     if path.kind == "d":
         return True
     far_rail = dst.rank if path.kind == "spine" else path.rail
@@ -64,21 +68,38 @@ def usable(path: Path, src: Gpu, dst: Gpu, broken: Broken, kind: Kind) -> bool:
     return not (path.kind == "spine" and (path.rail, far_rail) in broken.apart)
 
 
+def hb_ports(path: Path, src: Gpu, dst: Gpu) -> tuple[Gpu, ...]:
+    """The GPUs whose HB ports a path goes through: at each end where it changes GPUs, both."""
+    if path.kind == "d":
+        return (src, dst)
+    if path.kind == "spine":
+        return ()
+    near, far = Gpu(src.domain, path.rail), Gpu(dst.domain, path.rail)
+    return (() if near == src else (src, near)) + (() if far == dst else (far, dst))
+
+
 def alternatives(src: Gpu, dst: Gpu, rails: int, kind: Kind) -> Iterator[Path]:
-    """Ways round, best first: two hops, then the spine, then three hops, beginning at another rail for another pair."""
+    """Ways round, best first: two hops, then the spine, then three hops, beginning at another rail for another pair.
+
+    Each further rail is drawn anew for each pair, so that those whom a second fault turns away part as well.
+    """
     if src.rank != dst.rank:
         yield Path("rd", src.rank)
         yield Path("dr", dst.rank)
         if kind != "rail-only":
             yield Path("spine", src.rank)
-    others = [rail for rail in range(rails) if rail not in (src.rank, dst.rank)]
-    first = src.domain + dst.domain + src.rank
-    for step in range(len(others)):
-        yield Path("drd", others[(first + step) % len(others)])
+    left = [rail for rail in range(rails) if rail not in (src.rank, dst.rank)]
+    for draw in range(len(left)):
+        number = (1 + 2 * draw) * src.domain + (1 + draw) * dst.domain + src.rank
+        yield Path("drd", left.pop(number % len(left)))
 
 
 def choose(policy: Policy, src: Gpu, dst: Gpu, broken: Broken, rails: int, kind: Kind) -> Path | None:
-    """The policy's own path if it lives, else the first way round that does; None if there is none."""
+    """The policy's own path if it lives, else the first way round that does; None if there is none.
+
+    Within a domain there is nothing to choose: a dead HB port has no way round there, since GPUs don't hand packets of
+    their own domain to the rails (topologies/routes.py).
+    """
     own = default_path(policy, src, dst)
     if usable(own, src, dst, broken, kind):
         return own

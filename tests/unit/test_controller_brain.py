@@ -230,7 +230,7 @@ def test_what_is_silent_is_gone_round_like_what_switches_tell_of_and_named() -> 
     lab.brain.hear_hearts(Silence(links=frozenset({gpu}), gpus=frozenset({gpu}), hb_links=frozenset({gpu})))
     assert lab.told[1:4] == [("silent", {"gpu": "d0g1"}), ("silent", {"hb-link": "d0g1"}), ("silent", {"link": "d0g1"})]
     assert lab.whats()[4:] == ["decided", "rerouted"]
-    assert lab.brain.broken == Broken(links=frozenset({gpu}))
+    assert lab.brain.broken == Broken(links=frozenset({gpu}), hb=frozenset({gpu}))
     assert lab.router.table == flat(lab)
     lab.port(RAIL_DPID + 1, 1, up=False)
     lab.brain.hear_hearts(Silence())
@@ -268,3 +268,39 @@ def test_silence_reroutes_nothing_before_the_fabric_was_whole() -> None:
     lab.brain.hear_hearts(Silence(rails=frozenset({1})))
     assert lab.whats() == ["silent"]
     assert not lab.router.calls
+
+
+def test_silent_hb_ports_count_and_those_of_a_silent_domain_are_all_of_it() -> None:
+    lab = Lab(rail_only()).connect()
+    lab.brain.hear_hearts(Silence(hb_links=frozenset({Gpu(0, 1)}), hb_domains=frozenset({2})))
+    assert lab.brain.broken == Broken(hb=frozenset({Gpu(0, 1), Gpu(2, 0), Gpu(2, 1), Gpu(2, 2)}))
+    assert lab.router.table == flat(lab)
+    to = {(src.name, route.prefix) for (src, _), route in lab.router.table.items()}
+    assert ("d0g1", "198.18.0.1/32") in to  # its HB port is dead, so rd to d1g0
+    assert ("d0g0", "198.18.2.1/32") in to  # to d1g1, no longer through d0g1
+    lab.brain.hear_hearts(Silence())
+    assert lab.router.table == {}
+
+
+def test_a_rail_switch_that_is_back_but_not_yet_heard_carries_nothing() -> None:
+    """It gets its flows a moment after its connection, and heartbeats prove that it forwards."""
+    lab = Lab(rail_only()).connect()
+    lab.switch(RAIL_DPID + 1, up=False)
+    lab.brain.hear_hearts(Silence(rails=frozenset({1})))
+    turned = dict(lab.router.table)
+    lab.switch(RAIL_DPID + 1, up=True)
+    assert lab.router.table == turned
+    assert lab.brain.broken == Broken(rails=frozenset({1}))
+    lab.brain.hear_hearts(Silence())
+    assert lab.router.table == {}
+
+
+def test_a_rail_switch_that_is_heard_but_not_yet_back_carries_nothing_either() -> None:
+    lab = Lab(rail_only()).connect()
+    lab.switch(RAIL_DPID + 1, up=False)
+    lab.brain.hear_hearts(Silence(rails=frozenset({1})))
+    turned = dict(lab.router.table)
+    lab.brain.hear_hearts(Silence())
+    assert lab.router.table == turned
+    lab.switch(RAIL_DPID + 1, up=True)
+    assert lab.router.table == {}

@@ -1,6 +1,7 @@
 """The choice of a path: it lives, it is the policy's own while that lives, and there is one wherever one can be."""
 
-from itertools import chain
+from collections import Counter
+from itertools import chain, combinations, permutations
 
 import pytest
 
@@ -62,7 +63,7 @@ def test_ways_round_are_few_hops_first_and_each_rail_once() -> None:
         Path("rd", 0), Path("dr", 2), Path("drd", 3), Path("drd", 1),
     ]  # fmt: skip
     assert list(alternatives(src, dst, 4, "rail-optimized"))[2] == Path("spine", 0)
-    assert [path.rail for path in alternatives(Gpu(0, 1), Gpu(1, 1), 4, "rail-only")] == [3, 0, 2]
+    assert [path.rail for path in alternatives(Gpu(0, 1), Gpu(1, 1), 4, "rail-only")] == [3, 2, 0]
 
 
 def test_those_who_go_round_a_dead_rail_share_the_others() -> None:
@@ -70,6 +71,21 @@ def test_those_who_go_round_a_dead_rail_share_the_others() -> None:
     paths = [choose("dr", Gpu(d, 0), Gpu(e, 0), broken, 4, "rail-only") for d in range(6) for e in range(6) if d != e]
     rails = [path.rail for path in paths if path]
     assert {rail: rails.count(rail) for rail in set(rails)} == {1: 10, 2: 10, 3: 10}
+
+
+@pytest.mark.parametrize(("size", "dead"), [((8, 4), 2), ((8, 8), 2), ((8, 8), 3), ((16, 8), 3)])
+def test_those_whom_several_dead_rails_turn_away_share_what_is_left(size: tuple[int, int], dead: int) -> None:
+    """Of n pairs on k rails no rail has more than a fifth above n / k, and every GPU sends some by another."""
+    domains, rails = size
+    for gone in combinations(range(rails), dead):
+        loads = Counter[int]()
+        for rank in gone:
+            for d, e in permutations(range(domains), 2):
+                path = choose("dr", Gpu(d, rank), Gpu(e, rank), Broken(rails=frozenset(gone)), rails, "rail-only")
+                assert path is not None
+                loads[path.rail] += 1
+        assert len(loads) == rails - dead
+        assert max(loads.values()) <= 1.2 * loads.total() / len(loads)
 
 
 @pytest.mark.parametrize(
@@ -84,6 +100,29 @@ def test_those_who_go_round_a_dead_rail_share_the_others() -> None:
 )
 def test_the_sources_next_hop_makes_the_path(path: Path, hop: tuple[str, Gpu | None]) -> None:
     assert next_hop(path, Gpu(0, 0), Gpu(1, 1)) == hop
+
+
+@pytest.mark.parametrize(
+    ("path", "ports"),
+    [
+        (Path("spine", 0), set()),
+        (Path("dr", 1), {Gpu(0, 0), Gpu(0, 1)}),
+        (Path("rd", 0), {Gpu(1, 0), Gpu(1, 1)}),
+        (Path("drd", 2), {Gpu(0, 0), Gpu(0, 2), Gpu(1, 2), Gpu(1, 1)}),
+    ],
+)
+def test_a_path_dies_with_any_hb_port_that_it_goes_through_and_with_no_other(path: Path, ports: set[Gpu]) -> None:
+    src, dst = Gpu(0, 0), Gpu(1, 1)
+    fabric = plan("rail-optimized", "spine", 2, 3)
+    for gpu in fabric.gpus:
+        assert usable(path, src, dst, Broken(hb=frozenset({gpu})), "rail-optimized") is (gpu not in ports)
+
+
+def test_where_an_hb_port_is_dead_the_other_order_of_hops_is_taken() -> None:
+    src, dst = Gpu(0, 0), Gpu(1, 1)
+    assert choose("dr", src, dst, Broken(hb=frozenset({src})), 3, "rail-only") == Path("rd", 0)
+    assert choose("rd", src, dst, Broken(hb=frozenset({dst})), 3, "rail-only") == Path("dr", 1)
+    assert choose("dr", src, dst, Broken(hb=frozenset({src, dst})), 3, "rail-only") is None
 
 
 def test_within_a_domain_there_is_nothing_to_choose() -> None:

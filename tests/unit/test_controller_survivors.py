@@ -1,0 +1,63 @@
+"""The controller's choice of paths, held against the oracle: two ways to work out who still reaches whom."""
+
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from controller.brain import ranks_apart
+from controller.detours import detours
+from controller.paths import Broken, choose, default_path, usable
+from failure.survivors import Dead, Survivors, cable
+from tests.unit.broken_fabrics import CHOICES, plan
+from tests.unit.fake_switch import cables
+from topologies.addresses import Gpu
+from topologies.plan import Plan
+from topologies.ports import role_of
+from topologies.routes import host_prefix
+
+
+def as_told(fabric: Plan, dead: Dead) -> Broken:
+    """What the controller knows once switches and heartbeats have told all."""
+    names = {switch.dpid: switch.name for switch in fabric.switches}
+    away = {dpid for dpid, name in names.items() if name in dead.nodes}
+    down = {a for a, b in cables(fabric).items() if cable(names[a[0]], names[b[0]]) in dead.cables}
+    return Broken(
+        links=frozenset(gpu for gpu in fabric.gpus if is_cut(dead, gpu, fabric.rail_link(gpu).b.node)),
+        rails=frozenset(role_of(dpid)[1] for dpid in away if role_of(dpid)[0] != "spine"),
+        apart=ranks_apart(fabric, down, away),
+        hb=frozenset(
+            gpu for gpu in fabric.gpus if is_cut(dead, gpu, f"hb{gpu.domain}") or f"hb{gpu.domain}" in dead.nodes
+        ),
+    )
+
+
+def is_cut(dead: Dead, gpu: Gpu, far: str) -> bool:
+    return gpu.name in dead.nodes or cable(gpu.name, far) in dead.cables
+
+
+@st.composite
+def broken_fabrics(draw: st.DrawFn) -> tuple[Plan, Dead]:
+    kind, policy = draw(st.sampled_from(CHOICES))
+    more: dict[str, Any] = {"spines": draw(st.integers(1, 3))} if kind == "rail-optimized" else {}
+    fabric = plan(kind, policy, draw(st.integers(2, 4)), draw(st.integers(2, 4)), **more)
+    nodes = [*(gpu.name for gpu in fabric.gpus), *fabric.hb_bridges, *(switch.name for switch in fabric.switches)]
+    links = [cable(link.a.node, link.b.node) for link in fabric.links]
+    dead = Dead(
+        draw(st.frozensets(st.sampled_from(nodes), max_size=3)), draw(st.frozensets(st.sampled_from(links), max_size=6))
+    )
+    return fabric, dead
+
+
+@given(case=broken_fabrics())
+def test_a_path_is_chosen_for_exactly_those_whom_the_surviving_fabric_joins(case: tuple[Plan, Dead]) -> None:
+    fabric, dead = case
+    spec, broken, reachable = fabric.spec, as_told(fabric, dead), Survivors(fabric, dead).reachable
+    found = detours(fabric, broken)
+    for src in fabric.gpus:
+        for dst in (gpu for gpu in fabric.gpus if gpu.domain != src.domain):
+            where = f"{src.name} -> {dst.name}"
+            path = choose(fabric.policy, src, dst, broken, spec.rails, spec.kind)
+            assert (path is not None) == ((src, dst) in reachable), where
+            own = usable(default_path(fabric.policy, src, dst), src, dst, broken, spec.kind)
+            assert (host_prefix(dst) in found.get(src, {})) == (path is not None and not own), where
