@@ -2,9 +2,10 @@
 
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from tests.unit.schedules import PHASE, schedules
 from workloads.replay.engine import HEADER, Engine, pattern_of
 from workloads.replay.job import PATTERN_BYTES, PATTERN_STRIDE, Channel, Job, Outcome, Windows, connections, jobs, owner
+from workloads.replay.phases import PhaseOver, Phases, first_runs
 from workloads.replay.run import Replay
 from workloads.schedule import Compute, Schedule, Task, Transfer
 
@@ -32,9 +34,12 @@ def job_of(schedule: Schedule, *mine: int) -> Job:
     return Job(whole.gpus, frozenset(mine), whole.tasks, whole.port, whole.seed, whole.windows)
 
 
-def play(schedule: Schedule, workers: int) -> tuple[Outcome, list[list[int]]]:
-    """With an engine in a thread for each worker: what all of them saw, and the progress that each reported."""
-    shares = jobs(schedule, workers, 7000, SEED, Windows(1, 1, 1))
+Reports = list[list[int | PhaseOver]]
+
+
+def play(schedule: Schedule, workers: int, watched: Iterable[int] = ()) -> tuple[Outcome, Reports]:
+    """With an engine in a thread for each worker: what all of them saw, and what each reported."""
+    shares = jobs(schedule, workers, 7000, SEED, Windows(1, 1, 1), watched)
     with ExitStack() as stack:
         channels = {channel: socket.socketpair() for channel in connections(schedule.tasks)}
         for end in (end for ends in channels.values() for end in ends):
@@ -47,7 +52,7 @@ def play(schedule: Schedule, workers: int) -> tuple[Outcome, list[list[int]]]:
             )
             for job in shares
         ]
-        reports: list[list[int]] = [[] for _ in engines]
+        reports: Reports = [[] for _ in engines]
         with ThreadPoolExecutor(len(engines)) as pool:
             start, deadline = time.monotonic_ns(), time.monotonic_ns() + 20_000_000_000
             runs = [pool.submit(e.run, start, r.append, deadline) for e, r in zip(engines, reports, strict=True)]
@@ -100,8 +105,9 @@ def test_a_schedule_is_played_as_it_is_written(schedule: Schedule, workers: int)
     seen, reports = play(schedule, workers)
     assert (seen.broken, seen.corrupt) == ([], [])
     assert seen.delivered == {number: t.bytes for number, t in schedule.transfers}
-    assert sum(told[-1] for told in reports) == sum(schedule.matrix.values())
-    assert all(told == sorted(told) for told in reports)
+    progress = [[said for said in told if isinstance(said, int)] for told in reports]
+    assert sum(told[-1] for told in progress) == sum(schedule.matrix.values())
+    assert all(told == sorted(told) for told in progress)
     for number, task in enumerate(schedule.tasks):
         begun = seen.started_ns[number] + FROM_FLOAT_NS
         assert begun >= max((freed_ns(schedule, wanted, owner(task), seen) for wanted in task.after), default=0)
@@ -250,3 +256,36 @@ def test_the_matrix_of_a_replay_holds_what_arrived_unharmed() -> None:
     done = Replay(schedule, 1_000_000_000, 3_500_000_000, {}, delivered={1: 20}, corrupt=(0,), broken=())
     assert done.delivered_matrix == {(0, 1): 20}
     assert done.seconds == 2.5
+
+
+def of_phases(*names: str) -> Schedule:
+    """One after the other, each from everybody to the GPU across."""
+    tasks = [
+        Transfer(gpu, (gpu + 2) % 4, 10, phase, (4 * phase - 4 + (gpu + 2) % 4,) if phase else ())
+        for phase in range(len(names))
+        for gpu in range(4)
+    ]
+    schedule = Schedule("s", 4, 2, tuple(replace(PHASE, name=name) for name in names), tuple(tasks))
+    schedule.check()
+    return schedule
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_watched_phase_is_over_when_the_last_of_all_workers_has_its_part(workers: int) -> None:
+    schedule = of_phases("a2a", "a2a", "reduce")
+    assert first_runs(schedule) == {"a2a": 0, "reduce": 2}
+    over: dict[int, list[int]] = {0: [], 2: []}
+    seen, reports = play(schedule, workers, over)
+    phases = Phases(schedule, {number: ended.append for number, ended in over.items()})
+    for said in (said for told in reports for said in told if isinstance(said, PhaseOver)):
+        phases.hear(said)
+    assert over == {number: [max(seen.ended_ns[4 * number + n] for n in range(4))] for number in over}
+
+
+def test_a_phase_of_which_a_part_is_missing_is_not_over() -> None:
+    over: list[int] = []
+    phases = Phases(of_phases("a2a"), {0: over.append})
+    phases.hear(PhaseOver(0, 3, 7))
+    assert over == []
+    phases.hear(PhaseOver(0, 1, 5))
+    assert over == [7]

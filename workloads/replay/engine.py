@@ -16,12 +16,15 @@ from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
 from workloads.replay.job import PATTERN_BYTES, PATTERN_STRIDE, Channel, Job, Outcome, unlocks
+from workloads.replay.phases import PhaseOver, awaited
 from workloads.schedule import Compute, Transfer
 
 HEADER: Final = struct.Struct("!IQ")
 CHUNK: Final = 256 * 1024
 SPIN_S: Final = 0.0015  # epoll sleeps in whole milliseconds: the last one before a computation ends is spent awake
 PROGRESS_S: Final = 0.1
+
+Report = Callable[[int | PhaseOver], None]
 
 
 @dataclass
@@ -80,11 +83,18 @@ class Engine:
         self._ready = deque(number for number, left in self._waits.items() if left == 0)
         self._buffer = bytearray(CHUNK)
         self._to_do = len(self._waits)
+        self._awaited = awaited(job.tasks, job.watched, job.mine)
+        self._parts = dict(self._awaited)
+        self._report: Report = lambda _: None
         self._to_come = sum(1 for t in job.tasks if isinstance(t, Transfer) and t.dst in job.mine)
         self.delivered_bytes = 0
 
-    def run(self, start_ns: int, report: Callable[[int], None], deadline_ns: int) -> Outcome:
-        """Begin at `start_ns`; return when all is sent and received, a connection broke, or the deadline passed."""
+    def run(self, start_ns: int, report: Report, deadline_ns: int) -> Outcome:
+        """Begin at `start_ns`; return when all is sent and received, a connection broke, or the deadline passed.
+
+        Reported are the bytes delivered so far, now and then, and each watched phase when it is over here.
+        """
+        self._report = report
         while time.monotonic_ns() < start_ns:
             time.sleep(0.0002)
         self._begin_ready()
@@ -243,4 +253,8 @@ class Engine:
         if number not in self.outcome.corrupt:
             self.outcome.delivered[number] = task.bytes
         self._to_come -= 1
+        if task.phase in self._awaited:
+            self._awaited[task.phase] -= 1
+            if self._awaited[task.phase] == 0:
+                self._report(PhaseOver(task.phase, self._parts[task.phase], self.outcome.ended_ns[number]))
         self._free(self._on_receipt.get(number, ()))

@@ -4,7 +4,7 @@ A GPU belongs to one worker, which sends its transfers and receives what is sent
 so that most of the busy HB traffic needs no second process.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -57,7 +57,10 @@ def window_bytes(rate_bps: int, mtu: int) -> int:
 
 @dataclass(frozen=True)
 class Job:
-    """A worker's share: `mine` are the GPU numbers it plays; `seed` makes the pattern that fills every transfer."""
+    """A worker's share: `mine` are the GPU numbers it plays; `seed` makes the pattern that fills every transfer.
+
+    `watched`: phases of which it tells when all that comes to its GPUs has come.
+    """
 
     gpus: tuple[Gpu, ...]
     mine: frozenset[int]
@@ -65,6 +68,7 @@ class Job:
     port: int
     seed: int
     windows: "Windows"
+    watched: frozenset[int] = frozenset()
 
 
 @dataclass
@@ -97,10 +101,13 @@ def split(schedule: Schedule, workers: int) -> list[frozenset[int]]:
     return [frozenset(hand) for hand in hands]
 
 
-def jobs(schedule: Schedule, workers: int, port: int, seed: int, windows: Windows) -> list[Job]:
+def jobs(
+    schedule: Schedule, workers: int, port: int, seed: int, windows: Windows, watched: Iterable[int] = ()
+) -> list[Job]:
     """One job a worker; all know all tasks."""
     gpus = tuple(Gpu(*divmod(n, schedule.rails)) for n in range(schedule.gpus))
-    return [Job(gpus, mine, schedule.tasks, port, seed, windows) for mine in split(schedule, workers)]
+    phases = frozenset(watched)
+    return [Job(gpus, mine, schedule.tasks, port, seed, windows, phases) for mine in split(schedule, workers)]
 
 
 def unlocks(job: Job) -> tuple[dict[int, int], dict[int, list[int]], dict[int, list[int]]]:

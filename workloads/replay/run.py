@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +17,7 @@ import psutil
 
 from topologies.errors import RailyardError
 from workloads.replay.job import Outcome, Windows, jobs
+from workloads.replay.phases import NOBODY, OnOver, PhaseOver, Phases
 from workloads.schedule import Schedule
 
 PROJECT: Final = Path(__file__).resolve().parent.parent.parent
@@ -60,7 +61,8 @@ class Replay:
 class _Worker:
     """One worker process and what it last said."""
 
-    def __init__(self, job: object) -> None:
+    def __init__(self, job: object, on_phase: Callable[[PhaseOver], None]) -> None:
+        self._on_phase = on_phase
         self._process = subprocess.Popen(
             [sys.executable, "-m", "workloads.replay.worker"],
             cwd=PROJECT,
@@ -98,6 +100,8 @@ class _Worker:
                 said = self.hear()
                 if isinstance(said, Outcome):
                     self.outcome = said
+                elif isinstance(said, PhaseOver):
+                    self._on_phase(said)
                 else:
                     self.delivered = said
         except RailyardError as error:
@@ -122,15 +126,19 @@ def replay(
     progress: Callable[[int], None] = lambda delivered: None,
     started: Callable[[int], None] = lambda start_ns: None,
     abort: threading.Event | None = None,
+    watched: Mapping[int, OnOver] = NOBODY,
 ) -> Replay:
     """Play a schedule in a built fabric. RailyardError if connections don't come about or a worker dies.
 
     Once started, it ends as soon as `abort` is set, by any thread: Aborted, and its connections are gone.
 
-    `progress` is called ten times a second with the bytes delivered so far, `started` once with the start time in ns.
+    `progress` is called ten times a second with the bytes delivered so far, `started` once with the start time in ns,
+    each of `watched` when the phase of that number is over.
     What is not delivered when the deadline passes, or when a connection breaks, is missing from the result.
     """
-    workers = [_Worker(job) for job in jobs(schedule, psutil.cpu_count() or 1, PORT, seed, windows)]
+    phases = Phases(schedule, watched)
+    shares = jobs(schedule, psutil.cpu_count() or 1, PORT, seed, windows, watched)
+    workers = [_Worker(job, phases.hear) for job in shares]
     try:
         for expected in ("listening", "connected"):
             for worker in workers:

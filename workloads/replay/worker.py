@@ -1,7 +1,8 @@
 """A replay's worker process: `python -m workloads.replay.worker`, pickles in, pickles out.
 
 In: the Job; then "connect"; then ("go", start_ns, deadline_ns). Out: "listening", "connected", numbers of delivered
-bytes, and at last the Outcome. Any failure comes out as a RuntimeError in place of the next answer.
+bytes, a PhaseOver for each watched phase, and at last the Outcome. Any failure comes out as a RuntimeError in place of
+the next answer.
 """
 
 import gc

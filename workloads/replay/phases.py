@@ -1,0 +1,56 @@
+"""When a phase of a replay is over: its last transfer has arrived, whichever workers received its parts."""
+
+import threading
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
+from typing import Final, NamedTuple, Protocol
+
+from workloads.schedule import Schedule, Task, Transfer
+
+
+class PhaseOver(NamedTuple):
+    """A worker has received all that comes to its GPUs in a phase: so many transfers, the last at `ended_ns`."""
+
+    phase: int
+    transfers: int
+    ended_ns: int
+
+
+class OnOver(Protocol):
+    """Called once, in a thread, with the monotonic ns of a phase's last receipt."""
+
+    def __call__(self, ended_ns: int, /) -> None: ...
+
+
+NOBODY: Final[Mapping[int, OnOver]] = {}
+
+
+def first_runs(schedule: Schedule) -> dict[str, int]:
+    """The number of the first phase of each name in which something is sent."""
+    found: dict[str, int] = {}
+    for phase in sorted({transfer.phase for _, transfer in schedule.transfers}):
+        found.setdefault(schedule.phases[phase].name, phase)
+    return found
+
+
+def awaited(tasks: Iterable[Task], watched: Collection[int], mine: Collection[int]) -> Counter[int]:
+    """How many transfers of each watched phase come to these GPUs."""
+    return Counter(t.phase for t in tasks if isinstance(t, Transfer) and t.phase in watched and t.dst in mine)
+
+
+class Phases:
+    """Adds up what workers tell, from their threads, and calls who waits for a phase when all of it has arrived."""
+
+    def __init__(self, schedule: Schedule, watched: Mapping[int, OnOver]) -> None:
+        self._left = awaited(schedule.tasks, watched, range(schedule.gpus))
+        self._watched, self._adding = watched, threading.Lock()
+        self._ended_ns = dict.fromkeys(watched, 0)
+
+    def hear(self, over: PhaseOver) -> None:
+        """A worker's part is there."""
+        with self._adding:
+            self._left[over.phase] -= over.transfers
+            self._ended_ns[over.phase] = max(self._ended_ns[over.phase], over.ended_ns)
+            done = self._left[over.phase] == 0
+        if done:
+            self._watched[over.phase](self._ended_ns[over.phase])
