@@ -142,7 +142,7 @@ def list_command() -> None:
         sizes = ", ".join(dict.fromkeys(str(fabric.gpus) for fabric in spec.fabrics))
         policies = len(spec.routing.policies) if spec.routing else 1
         runs = len(spec.fabrics) * len(spec.workloads) * policies * spec.repeats
-        table.add_row(name, spec.title, ", ".join(spec.labels), sizes, str(runs), str(spec.fault_runs))
+        table.add_row(name, spec.title, ", ".join(spec.labels), sizes, str(runs), str(spec.injections))
     figures = Table(box=None, pad_edge=False)
     figures.add_column("PREDICT")
     figures.add_column("SHOWS, BESIDE WHAT THE PAPERS STATE")
@@ -170,7 +170,10 @@ def describe(name: Name) -> None:
 
 def _shown(spec: ExperimentSpec) -> dict[str, Any]:
     """What can be changed: all of it with its defaults, but no key that is of no use to this one."""
-    idle = {"title", "description"} | (set() if spec.faults else {"faults", "reroute", "fault_repeats"})
+    idle = {"title", "description"}
+    idle |= set() if spec.faults else {"fault_repeats"}
+    idle |= set() if spec.scripts else {"script_repeats"}
+    idle |= set() if spec.faults or spec.scripts else {"reroute", "heartbeats"}
     shown = {key: value for key, value in resolved(spec).items() if key not in idle and value != []}
     if spec.background:
         shown["background"] = [item.model_dump(mode="json", exclude_defaults=True) for item in spec.background]

@@ -5,8 +5,9 @@ from typing import Annotated, Final
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
-from failure.kinds import DOWN_S, LOSS, PERIOD_S, RATE, FaultKind
+from failure.kinds import DOWN_S, LOSS, PERIOD_S, RATE, Fault, FaultKind
 from topologies.addresses import gpu_of_name
+from topologies.errors import BadInput
 from topologies.plan import Plan
 from topologies.spec import Strict
 from topologies.units import Time, format_time
@@ -25,8 +26,8 @@ PARAMETERS: Final[Mapping[str, tuple[str, float]]] = {
 """What a kind of fault has besides its target, and its default."""
 
 
-class FaultSpec(Strict):
-    """A fault: `at` seconds after its traffic has started, repaired `repair` seconds after that.
+class Breaking(Strict):
+    """What is broken, alone or in a script: `at` seconds after the traffic has started, for `repair` seconds.
 
     The kinds, what each does to what, and what may be its target: docs/failure.md. `loss`, `rate` (shares), `period`
     and `down` (seconds) are for one kind each.
@@ -80,15 +81,55 @@ class FaultSpec(Strict):
         name, default = PARAMETERS.get(self.kind, ("", 0.0))
         return {name: getattr(self, name) or default} if name else {}
 
+    @property
+    def fault(self) -> Fault:
+        """The same without its times."""
+        return Fault(self.kind, self.target, **self.parameters)
+
+
+Numbers = Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(min_length=1, strict=False)]
+"""Of an experiment's fabrics, counted from 0."""
+
+
+def named_on(data: object) -> object:
+    """YAML 1.1 reads the key `on` as true."""
+    return {"on" if key is True else key: value for key, value in data.items()} if isinstance(data, dict) else data
+
+
+class FaultSpec(Breaking):
+    """A fault by itself; `on` some of the experiment's fabrics only."""
+
+    on: Numbers | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _on_is_a_key(cls, data: object) -> object:
+        return named_on(data)
+
     @field_validator("at")
     @classmethod
     def _something_flows_before(cls, at: float) -> float:
-        if at < LEAST_AT_S:
-            raise ValueError(f"must be {format_time(LEAST_AT_S)} or more: recovery is measured by what flows before")
-        return at
+        return flows_before(at)
 
 
-def wrong_target(fault: FaultSpec, plan: Plan) -> str:
+def flows_before(at: float) -> float:
+    """The time of a fault, if there is enough before it to compare with. ValueError if not."""
+    if at < LEAST_AT_S:
+        raise ValueError(f"must be {format_time(LEAST_AT_S)} or more: recovery is measured by what flows before")
+    return at
+
+
+def check_on(on: Numbers | None, fabrics: int, field: str) -> None:
+    """BadInput for a number that no fabric has, or that is given twice."""
+    for number in on or ():
+        if number >= fabrics:
+            allowed = f"is no fabric: the experiment has {fabrics}, counted from 0"
+            raise BadInput(f"{field}.on", number, allowed)
+    if len(set(on or ())) < len(on or ()):
+        raise BadInput(f"{field}.on", list(on or ()), "must name each fabric once")
+
+
+def wrong_target(fault: Breaking, plan: Plan) -> str:
     """What a target of this kind must be on this fabric; empty if it is."""
     fabric = plan.spec
     size = f"the {fabric.kind} fabric of {fabric.domains} domains x {fabric.rails} rails"
@@ -100,6 +141,9 @@ def wrong_target(fault: FaultSpec, plan: Plan) -> str:
         if fabric.domains < LEAST_DOMAINS:
             return f"can't crash on {size}: {LEAST_DOMAINS} or more are needed, so that some are left to talk"
         return _not_among("HB domain", plan.hb_bridges, fault.target, size)
+    if fault.kind in ("controller-crash", "registry-crash"):
+        name = fault.kind.removesuffix("-crash")
+        return "" if fault.target == name else f"must be {name} for {fault.kind}"
     try:
         gpu = gpu_of_name(fault.target)
         there = gpu.domain < fabric.domains and gpu.rank < fabric.rails and gpu.name == fault.target

@@ -13,6 +13,7 @@ from rich.console import Console
 
 from controller.handle import ControllerProcess
 from experiments.breakage import run_fault_once
+from experiments.hearts import beating
 from experiments.progress import Steps
 from experiments.provenance import provenance
 from experiments.spec import ExperimentSpec, resolved
@@ -57,10 +58,11 @@ def run_experiment(spec: ExperimentSpec, folder: Path, console: Console | None) 
 
 def _step_count(spec: ExperimentSpec) -> int:
     """The machine; each build with its calibration; each workload and each fault."""
-    fabrics, builds = len(spec.fabrics), len(spec.reroute) if spec.faults else 1
+    fabrics = len(spec.fabrics)
+    builds = sum(len(spec.reroutes_on(n)) for n in range(fabrics))
     turns = len(spec.routing.policies) if spec.routing else 1
     turns *= len(spec.grid.scenes) if spec.grid else 1
-    return 1 + fabrics * (builds + 1 + len(spec.workloads) * turns * spec.repeats) + spec.fault_runs
+    return 1 + builds + fabrics * (1 + len(spec.workloads) * turns * spec.repeats) + spec.fault_runs
 
 
 def _run(spec: ExperimentSpec, run: Run, steps: Steps) -> None:
@@ -73,9 +75,9 @@ def _run(spec: ExperimentSpec, run: Run, steps: Steps) -> None:
     plans = [make_plan(fabric, auto) for fabric in spec.fabrics]
     for i, plan in enumerate(plans):
         _check_rate(plan, frames, f"fabrics.{i}.rail_rate")
-    for label, plan in zip(spec.labels, plans, strict=True):
+    for number, (label, plan) in enumerate(zip(spec.labels, plans, strict=True)):
         make = partial(_workloads, spec, plan, label, run)
-        for turn, reroute in enumerate(spec.reroute if spec.faults else ("on",)):
+        for turn, reroute in enumerate(spec.reroutes_on(number)):
             with steps.step(f"{label}: building"):
                 fabric = built(label, plan, datapath, reroute == "on", run)
                 stage = fabric.__enter__()
@@ -84,7 +86,7 @@ def _run(spec: ExperimentSpec, run: Run, steps: Steps) -> None:
                     load_steered(stage, make, spec, run, steps)
                 elif turn == FIRST:
                     _load(stage, make(spec.seed), spec, run, steps)
-                _break(stage, reroute, spec, run, steps)
+                _break(stage, number, reroute, spec, run, steps)
             finally:
                 fabric.__exit__(None, None, None)
 
@@ -126,8 +128,13 @@ def _load(stage: Stage, workloads: list[Workload], spec: ExperimentSpec, run: Ru
                 run_workload(stage, workload, repeat, spec.seed, run, steps.reached)
 
 
-def _break(stage: Stage, reroute: str, spec: ExperimentSpec, run: Run, steps: Steps) -> None:
-    for fault in spec.faults:
-        for repeat in range(spec.fault_repeats):
-            with steps.step(f"{stage.label}: {fault.kind} {fault.target}, reroute {reroute}"):
-                run_fault_once(stage, fault, reroute, repeat, run)
+def _break(stage: Stage, number: int, reroute: str, spec: ExperimentSpec, run: Run, steps: Steps) -> None:
+    """Everything that is to break on the fabric of this number, one after the other."""
+    faults = spec.faults_on(number)
+    if not faults:
+        return
+    with beating(stage, spec.heartbeats if reroute == "on" else "off", run):
+        for fault in faults:
+            for repeat in range(spec.fault_repeats):
+                with steps.step(f"{stage.label}: {fault.kind} {fault.target}, reroute {reroute}"):
+                    run_fault_once(stage, fault, reroute, repeat, run)

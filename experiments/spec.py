@@ -1,18 +1,19 @@
 """What an experiment is: fabrics, what runs on them, what breaks, how often. Read from YAML and checked as a whole."""
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
-from itertools import count
-from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import BeforeValidator, Field, ValidationError, field_validator
 
 from experiments.catalogue import read
-from experiments.faults import FaultSpec, wrong_target
+from experiments.faults import FaultSpec, check_on, wrong_target
+from experiments.heartbeats import Heartbeats, HeartbeatsSpec
+from experiments.labels import distinct_labels, sizes, traits, workload_name
 from experiments.overrides import Sections, apply
 from experiments.routing import RoutingSpec
+from experiments.scripts import ScriptSpec, check_script
 from topologies.errors import BadInput
 from topologies.plan import Plan, make_plan
 from topologies.spec import FabricSpec, Strict, find_problems
@@ -21,17 +22,10 @@ from workloads.background.grid import GridSpec
 from workloads.background.spec import BackgroundSpec, check_background, check_there
 from workloads.build import build
 from workloads.spec import (
-    ALGORITHMS,
     KINDS,
-    CollectiveSpec,
-    GptSpec,
-    MoeSpec,
-    TraceSpec,
-    TransfersSpec,
     WorkloadSpec,
     parse_workload,
 )
-from workloads.traces.files import trace_name
 
 NOMINAL_RAIL_BPS: Final = 100_000_000
 """What an `auto` rail is taken to be where no machine is measured: shapes, ratios and durations don't depend on it."""
@@ -50,9 +44,11 @@ def _switches(value: object) -> object:
 
 
 class ExperimentSpec(Strict):
-    """Every workload runs `repeats` times on every fabric, then every fault `fault_repeats` times, for each `reroute`.
+    """Every workload runs `repeats` times on every fabric, then every fault `fault_repeats` times and every script
+    `script_repeats` times, for each `reroute`.
 
-    `reroute` off leaves routes as they are, as the papers have it; on lets the controller find detours. With `routing`,
+    `reroute` off leaves routes as they are, as the papers have it; on lets the controller find detours, and GPUs send
+    `heartbeats` while things break. A storm of repeat n is drawn from seed + n. With `routing`,
     workloads run for each of its policies, beside the `background` (or in each scene of `grid`), and repeat n has
     seed + n.
     """
@@ -66,11 +62,14 @@ class ExperimentSpec(Strict):
     background: Annotated[tuple[BackgroundSpec, ...], Field(strict=False)] = ()
     grid: GridSpec | None = None
     faults: Annotated[tuple[FaultSpec, ...], Field(strict=False)] = ()
+    scripts: Annotated[tuple[ScriptSpec, ...], Field(strict=False)] = ()
+    heartbeats: Heartbeats = HeartbeatsSpec()
     reroute: Annotated[
         tuple[Literal["on", "off"], ...], BeforeValidator(_switches), Field(min_length=1, max_length=2, strict=False)
     ] = ("on", "off")
     repeats: Annotated[int, Field(ge=1, le=1000)] = 1
     fault_repeats: Annotated[int, Field(ge=1, le=1000)] = 1
+    script_repeats: Annotated[int, Field(ge=1, le=1000)] = 1
     seed: Annotated[int, Field(ge=0, lt=2**32)] = 1
 
     @field_validator("name")
@@ -92,66 +91,40 @@ class ExperimentSpec(Strict):
     @cached_property
     def labels(self) -> tuple[str, ...]:
         """A name for each fabric: its kind, and what sets it apart from others of that kind."""
-        return distinct_labels([fabric.kind for fabric in self.fabrics], [_traits(f) for f in self.fabrics])
+        return distinct_labels([fabric.kind for fabric in self.fabrics], [traits(f) for f in self.fabrics])
 
     @cached_property
     def workload_labels(self) -> tuple[str, ...]:
         """A name for each workload, the same on every fabric."""
-        return distinct_labels([_workload_name(w) for w in self.workloads], [_sizes(w) for w in self.workloads])
+        return distinct_labels([workload_name(w) for w in self.workloads], [sizes(w) for w in self.workloads])
+
+    def faults_on(self, fabric: int) -> tuple[FaultSpec, ...]:
+        """Those for a fabric, by its number."""
+        return tuple(fault for fault in self.faults if fault.on is None or fabric in fault.on)
+
+    def scripts_on(self, fabric: int) -> tuple[ScriptSpec, ...]:
+        return tuple(script for script in self.scripts if script.on is None or fabric in script.on)
+
+    def reroutes_on(self, fabric: int) -> tuple[Literal["on", "off"], ...]:
+        """Each has a fabric built for it; where nothing breaks they make no difference, and one will do."""
+        return self.reroute if self.faults_on(fabric) or self.scripts_on(fabric) else ("on",)
 
     @property
     def fault_runs(self) -> int:
-        """How many faults are injected in all."""
-        return len(self.fabrics) * len(self.faults) * len(self.reroute) * self.fault_repeats
+        """How many faults and scripts are run in all."""
+        each = ((self.faults_on(n), self.scripts_on(n)) for n in range(len(self.fabrics)))
+        once = sum(len(faults) * self.fault_repeats + len(scripts) * self.script_repeats for faults, scripts in each)
+        return once * len(self.reroute)
 
-
-def _traits(fabric: FabricSpec) -> dict[str, str]:
-    """What may set a fabric apart, in the order in which a label takes it."""
-    rates = fabric.model_dump(mode="json", include={"rail_rate", "hb_rate"})
-    return {
-        "policy": fabric.chosen_policy,
-        "platform": Path(fabric.platform).stem,
-        "size": f"{fabric.domains}x{fabric.rails}",
-        "rail_rate": f"rail {rates['rail_rate']}",
-        "hb_rate": f"HB {rates['hb_rate']}",
-        "mtu": f"MTU {fabric.mtu}",
-        "spines": f"{fabric.spine_count} spines",
-        "oversubscription": f"{fabric.oversubscription or 1:g}:1",
-    }
-
-
-def distinct_labels(names: Sequence[str], traits: Sequence[Mapping[str, str]]) -> tuple[str, ...]:
-    """Each name with those of its traits that differ among its namesakes, and a number where that doesn't suffice."""
-    labels: list[str] = []
-    for name, mine in zip(names, traits, strict=True):
-        namesakes = [t for n, t in zip(names, traits, strict=True) if n == name]
-        telling = [value for key, value in mine.items() if len({t[key] for t in namesakes}) > 1]
-        label = " ".join([name, *(t for t in telling if t)])
-        numbered = (label if n == 1 else f"{label} {n}" for n in count(1))
-        labels.append(next(choice for choice in numbered if choice not in labels))
-    return tuple(labels)
-
-
-def _workload_name(workload: WorkloadSpec) -> str:
-    if isinstance(workload, TraceSpec):
-        return trace_name(workload.path)
-    if isinstance(workload, TransfersSpec):
-        return workload.kind
-    if not isinstance(workload, CollectiveSpec):
-        return Path(workload.model).stem if workload.model.endswith(".yaml") else workload.model
-    if workload.algorithm == "auto":
-        return workload.collective
-    return ALGORITHMS[workload.collective][workload.algorithm]
-
-
-def _sizes(workload: WorkloadSpec) -> dict[str, str]:
-    """What may set a workload apart from others of its name."""
-    if isinstance(workload, TransfersSpec):
-        return {"to": workload.to, "stripes": f"stripes {workload.stripes}", "rounds": f"rounds {workload.rounds}"}
-    if isinstance(workload, MoeSpec):
-        return {"skew": f"skew {workload.skew:g}"}
-    batch = workload.global_batch if isinstance(workload, GptSpec) else None
-    return {"global_batch": f"batch {batch}" if batch else ""}
+    @property
+    def injections(self) -> int:
+        """How many faults these are."""
+        each = ((self.faults_on(n), self.scripts_on(n)) for n in range(len(self.fabrics)))
+        once = sum(
+            len(faults) * self.fault_repeats + sum(script.size for script in scripts) * self.script_repeats
+            for faults, scripts in each
+        )
+        return once * len(self.reroute)
 
 
 SECTIONS: Final[Sections] = {key: frozenset[str]() for key in ExperimentSpec.model_fields} | {
@@ -159,6 +132,8 @@ SECTIONS: Final[Sections] = {key: frozenset[str]() for key in ExperimentSpec.mod
     # transfers have domains too, but who writes `domains=8` means the fabric's
     "workloads": frozenset(key for kind in KINDS.values() for key in kind.model_fields) - {"domains"},
     "faults": frozenset(FaultSpec.model_fields),
+    # a script's faults have the keys of faults, but who writes `at=1s` means those
+    "scripts": frozenset(ScriptSpec.model_fields) - {"on"},
 }
 
 
@@ -195,7 +170,7 @@ def nominal_plan(fabric: FabricSpec) -> Plan:
 
 
 def _has_something_to_do(spec: ExperimentSpec) -> None:
-    if not spec.workloads and not spec.faults:
+    if not spec.workloads and not spec.faults and not spec.scripts:
         raise BadInput("workloads", [], "must have 1 or more, unless there are faults")
 
 
@@ -217,10 +192,36 @@ def _rates_fit(spec: ExperimentSpec) -> None:
 
 def _faults_have_targets(spec: ExperimentSpec) -> None:
     for i, fault in enumerate(spec.faults):
-        for fabric in spec.fabrics:
-            problem = wrong_target(fault, nominal_plan(fabric))
+        check_on(fault.on, len(spec.fabrics), f"faults.{i}")
+        for n, fabric in enumerate(spec.fabrics):
+            problem = wrong_target(fault, nominal_plan(fabric)) if fault.on is None or n in fault.on else ""
             if problem:
                 raise BadInput(f"faults.{i}.target", fault.target, problem)
+
+
+def _scripts_fit(spec: ExperimentSpec) -> None:
+    names = [script.name for script in spec.scripts]
+    plans = [nominal_plan(fabric) for fabric in spec.fabrics]
+    phases: dict[str, dict[int, frozenset[str]]] = {label: {} for label in spec.workload_labels}
+    for i, script in enumerate(spec.scripts):
+        if script.name in names[:i]:
+            raise BadInput(f"scripts.{i}.name", script.name, "is the name of another one too")
+        if script.during in phases and any(fault.after for fault in script.faults):
+            phases[script.during] = phases[script.during] or _phases(spec, script.during)
+        check_script(script, f"scripts.{i}", plans, phases)
+
+
+def _phases(spec: ExperimentSpec, workload: str) -> dict[int, frozenset[str]]:
+    """The names of the phases in which a workload sends something, for each fabric by its number."""
+    number = spec.workload_labels.index(workload)
+    found = {}
+    for n, fabric in enumerate(spec.fabrics):
+        plan = nominal_plan(fabric)
+        schedule, _ = build(
+            spec.workloads[number], fabric, plan.rail_bps, plan.hb_bps, f"workloads.{number}", spec.seed
+        )
+        found[n] = frozenset(schedule.phases[transfer.phase].name for _, transfer in schedule.transfers)
+    return found
 
 
 def _workloads_fit(spec: ExperimentSpec) -> None:
@@ -249,8 +250,9 @@ def _background_fits(spec: ExperimentSpec) -> None:
 
 
 def _steered_unbroken(spec: ExperimentSpec) -> None:
-    if spec.routing is not None and spec.faults:
-        raise BadInput("faults", len(spec.faults), "can't be given together with routing: make two experiments of it")
+    for field, given in (("faults", len(spec.faults)), ("scripts", len(spec.scripts))):
+        if spec.routing is not None and given:
+            raise BadInput(field, given, "can't be given together with routing: make two experiments of it")
     if spec.routing is not None and not spec.workloads:
         raise BadInput("workloads", [], "must have 1 or more: routing is measured by what they take")
 
@@ -261,6 +263,7 @@ _CHECKS: Final[tuple[Callable[[ExperimentSpec], None], ...]] = (
     _rates_fit,
     _faults_have_targets,
     _workloads_fit,
+    _scripts_fit,
     _background_fits,
     _steered_unbroken,
 )

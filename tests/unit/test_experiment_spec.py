@@ -6,7 +6,8 @@ import pytest
 import yaml
 
 from experiments import catalogue
-from experiments.spec import distinct_labels, load, parse, resolved
+from experiments.labels import distinct_labels
+from experiments.spec import load, parse, resolved
 from topologies.errors import BadInput
 from workloads.build import build
 
@@ -123,7 +124,8 @@ def experiment(**changes: Any) -> dict[str, Any]:
         (
             experiment(repeat=2),
             "repeat: 2 is not a known key: did you mean 'repeats'? allowed are background, description, fabrics, "
-            "fault_repeats, faults, grid, name, repeats, reroute, routing, seed, title, workloads",
+            "fault_repeats, faults, grid, heartbeats, name, repeats, reroute, routing, script_repeats, scripts, seed, "
+            "title, workloads",
         ),
         (
             experiment(grid={"rails": [0], "loads": [0, 0.5]}),

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from experiments import runner
+from experiments.heartbeats import HeartbeatsSpec
 from experiments.runner import run_experiment
 from experiments.spec import ExperimentSpec, parse
 from results.records import FabricRun, Run
@@ -39,6 +40,7 @@ class Runs:
         monkeypatch.setattr(runner, "check_links", lambda stage, run: self._do("calibrate"))
         monkeypatch.setattr(runner, "run_workload", self._workload)
         monkeypatch.setattr(runner, "run_fault_once", self._fault)
+        monkeypatch.setattr(runner, "beating", self._beating)
         monkeypatch.setattr("results.store.save", lambda run, folder: self.saved.append(run))
         monkeypatch.setattr(runner, "Steps", self._steps)
 
@@ -63,6 +65,14 @@ class Runs:
 
     def _fault(self, stage: Any, fault: Any, reroute: str, repeat: int, run: Run) -> None:
         self._do(f"{fault.kind} {fault.target} {reroute} {repeat}")
+
+    @contextmanager
+    def _beating(self, stage: Any, heartbeats: HeartbeatsSpec | str, run: Run) -> Iterator[None]:
+        if isinstance(heartbeats, HeartbeatsSpec):
+            self._do(f"hearts beat every {heartbeats.period} s")
+        yield
+        if isinstance(heartbeats, HeartbeatsSpec):
+            self.did.append("hearts stop")
 
     def _steps(self, console: object, total: int) -> Any:
         recorded, self.total = self.steps, total
@@ -106,13 +116,34 @@ def test_each_fabric_is_calibrated_loaded_and_broken_and_workloads_run_once_for_
         "calibrate",
         "all-gather 0 seed 9",
         "all-gather 1 seed 9",
+        "hearts beat every 0.02 s",
         "link-down d0g1 on 0",
+        "hearts stop",
         "stop {}",
         "build {} {} reroute off",
         "link-down d0g1 off 0",
         "stop {}",
     ]
     assert runs.did == [line.format(name, rate) for name in ("rail-only", "rail-optimized") for line in one]
+
+
+def test_hearts_beat_while_things_break_unless_they_are_off(runs: Runs, tmp_path: Path) -> None:
+    run_experiment(spec_of(faults=[FAULT], reroute=["on"], heartbeats="off"), tmp_path, None)
+    assert [line.split()[0] for line in runs.did] == ["build", "calibrate", "link-down", "stop"]
+
+
+def test_a_fault_breaks_the_fabrics_that_it_names_and_no_other_is_built_twice(runs: Runs, tmp_path: Path) -> None:
+    fabrics = [SMALL, {**SMALL, "kind": "rail-optimized"}]
+    faults = [{**FAULT, "on": [1]}, {**FAULT, "target": "d0g0", True: [1]}]  # YAML 1.1 reads the key `on` as true
+    spec = spec_of(fabrics=fabrics, faults=faults, heartbeats="off")
+    run_experiment(spec, tmp_path, None)
+    assert [line.split()[0] for line in runs.did] == ["build", "calibrate", "stop", *_broken_twice()]
+    assert len(runs.steps) == runs.total
+    assert spec.injections == 4
+
+
+def _broken_twice() -> list[str]:
+    return ["build", "calibrate", "link-down", "link-down", "stop", "build", "link-down", "link-down", "stop"]
 
 
 def test_without_faults_a_fabric_is_built_once(runs: Runs, tmp_path: Path) -> None:

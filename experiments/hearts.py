@@ -1,0 +1,50 @@
+"""Hearts that beat on an experiment's fabric while things break there."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Final, Literal
+
+from controller.handle import HeartsCost, HeartsProcess
+from experiments.heartbeats import HeartbeatsSpec
+from experiments.stage import Stage
+from results.predict import WHOLE
+from results.records import Measurement, Run
+
+WORKLOAD: Final = "heartbeats"
+"""What records call them."""
+BEAT_BYTES: Final = 46
+"""On a link, with headers: Ethernet 14, IP 20, UDP 8, the round's number 4."""
+
+
+@contextmanager
+def beating(stage: Stage, heartbeats: HeartbeatsSpec | Literal["off"], run: Run) -> Iterator[None]:
+    """While entered, GPUs hear whether the others live, and the controller is told of what is silent."""
+    if heartbeats == "off":
+        yield
+        return
+
+    def relay(_: int, what: str, detail: dict[str, Any]) -> None:
+        if what == "silence":
+            stage.controller.hear_hearts(detail)
+
+    hearts = HeartsProcess(stage.plan, heartbeats.period, heartbeats.multiplier, relay)
+    try:
+        yield
+        run.measurements += _cost(stage, hearts.cost())
+    finally:
+        hearts.stop()
+
+
+def _cost(stage: Stage, cost: HeartsCost) -> list[Measurement]:
+    """Packets a second of all GPUs, a rail link's share of them in each direction, a core's share of making them.
+
+    Half of them cross rails, and each crosses its sender's link and its hearer's.
+    """
+    packets = cost.sent / cost.seconds
+    on_a_link = packets / 2 / len(stage.plan.gpus)
+    values = (
+        ("packets", packets, "1/s"),
+        ("rail_link_share", on_a_link * BEAT_BYTES * 8 / stage.plan.rail_bps, "share"),
+        ("core_share", cost.cpu_s / cost.seconds, "share"),
+    )
+    return [Measurement(stage.label, stage.policy, WORKLOAD, WHOLE, *value) for value in values]

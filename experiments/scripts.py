@@ -1,0 +1,137 @@
+"""Faults at once or in turn, as an experiment's file has them: a list, or a storm that is drawn from the seed."""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Final, get_args
+
+from pydantic import Field, ValidationInfo, field_validator, model_validator
+
+from experiments.faults import Breaking, Numbers, check_on, flows_before, named_on, wrong_target
+from failure.kinds import FaultKind
+from topologies.errors import BadInput, near_miss
+from topologies.plan import Plan
+from topologies.spec import Strict
+from topologies.strict import NOTHING, wrong
+from topologies.units import Time, format_time
+
+_NAME: Final = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
+MOST_FAULTS: Final = 500
+LEAST_DOWN_S: Final = 0.2
+MOST_DOWN_S: Final = 60.0
+
+
+class ScriptFaultSpec(Breaking):
+    """A fault of a script. With `after`, `at` counts from the end of the first run of that phase of the workload."""
+
+    after: str | None = None
+
+    @model_validator(mode="after")
+    def _something_flows_before(self) -> "ScriptFaultSpec":
+        try:
+            if self.after is None:
+                flows_before(self.at)
+        except ValueError as error:
+            raise wrong("at", format_time(self.at), str(error)) from None
+        return self
+
+
+class StormSpec(Strict):
+    """Faults by chance: `count` of them, of the kinds in `mix` by weight (all that the fabric has, if it is left out).
+
+    `together`: the share that comes in groups, at one rail, server or pair of cables. `down`: from and to how long a
+    fault stays.
+    """
+
+    count: Annotated[int, Field(ge=1, le=MOST_FAULTS)] = 50
+    mix: dict[str, float] | None = None
+    together: Annotated[float, Field(ge=0, le=1, strict=False)] = 0.2
+    down: Annotated[tuple[Time, Time], Field(strict=False)] = (0.3, 1.5)
+
+    @field_validator("mix")
+    @classmethod
+    def _kinds_are_known(cls, mix: dict[str, float] | None) -> dict[str, float] | None:
+        for kind, weight in (mix or {}).items():
+            if kind not in get_args(FaultKind):
+                raise wrong(kind, weight, near_miss(kind, get_args(FaultKind)))
+            if weight <= 0:
+                raise wrong(kind, weight, "must be above 0: the weight of this kind among all")
+        if mix == {}:
+            raise ValueError("must have 1 kind or more, or be left out")
+        return mix
+
+    @field_validator("down")
+    @classmethod
+    def _down_for_a_while(cls, down: tuple[float, float]) -> tuple[float, float]:
+        if not LEAST_DOWN_S <= down[0] <= down[1] <= MOST_DOWN_S:
+            allowed = f"{format_time(LEAST_DOWN_S)} to {format_time(MOST_DOWN_S)}, the shorter one first"
+            raise ValueError(f"must be two times of {allowed}")
+        return down
+
+
+class ScriptSpec(Strict):
+    """`faults`, or a `storm`; while the experiment's workload `during` runs, or else streams and probes."""
+
+    name: str
+    faults: Annotated[tuple[ScriptFaultSpec, ...], Field(max_length=MOST_FAULTS, strict=False)] = ()
+    storm: StormSpec | None = None
+    during: str | None = None
+    on: Numbers | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _on_is_a_key(cls, data: object) -> object:
+        return named_on(data)
+
+    @field_validator("name")
+    @classmethod
+    def _name_is_plain(cls, name: str) -> str:
+        """It becomes part of a label."""
+        if not _NAME.fullmatch(name):
+            raise ValueError("must be lower-case letters, digits and single hyphens between them")
+        return name
+
+    @field_validator("storm")
+    @classmethod
+    def _one_of_both(cls, storm: StormSpec | None, info: ValidationInfo) -> StormSpec | None:
+        if storm is not None and info.data.get("faults"):
+            raise ValueError("can't be given together with faults: a script has one of them")
+        return storm
+
+    @model_validator(mode="after")
+    def _is_complete(self) -> "ScriptSpec":
+        if not self.faults and self.storm is None:
+            raise wrong("faults", NOTHING, "given, and no storm: a script has one of them")
+        for i, fault in enumerate(self.faults):
+            if fault.after is not None and self.during is None:
+                raise wrong(
+                    f"faults.{i}.after", fault.after, "is for scripts with `during`: only a workload has phases"
+                )
+        return self
+
+    @property
+    def size(self) -> int:
+        """How many faults it has."""
+        return self.storm.count if self.storm else len(self.faults)
+
+
+def check_script(
+    script: ScriptSpec, field: str, plans: Sequence[Plan], phases: Mapping[str, Mapping[int, frozenset[str]]]
+) -> None:
+    """BadInput if something of it isn't there: a fabric, a target, a workload, or a phase of it.
+
+    `plans`: all the experiment's fabrics. `phases`: by workload and number of the fabric.
+    """
+    check_on(script.on, len(plans), field)
+    if script.during is not None and script.during not in phases:
+        allowed = near_miss(script.during, phases) if phases else "is no workload: the experiment has none"
+        raise BadInput(f"{field}.during", script.during, allowed)
+    for number in range(len(plans)) if script.on is None else script.on:
+        for i, fault in enumerate(script.faults):
+            problem = wrong_target(fault, plans[number])
+            if problem:
+                raise BadInput(f"{field}.faults.{i}.target", fault.target, problem)
+            if fault.after is not None and script.during is not None:
+                known = phases[script.during][number]
+                if fault.after not in known:
+                    allowed = near_miss(fault.after, known).replace("known", f"a phase of {script.during}", 1)
+                    raise BadInput(f"{field}.faults.{i}.after", fault.after, allowed)
