@@ -9,20 +9,24 @@ import errno
 import os
 import socket
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
-from controller import rtnetlink
+from controller import rtnetlink, rtnetlink_read
 from controller.rtnetlink import Batch
 from topologies import namespaces
 from topologies.addresses import Gpu
 from topologies.plan import Plan
-from topologies.routes import AnyRoute, Device
+from topologies.routes import AnyRoute, Device, Route
 
 DEVICES: Final[tuple[Device, ...]] = ("hb0", "rail0")
 SOL_NETLINK: Final = 270
 NETLINK_CAP_ACK: Final = 10  # answers without the message that they answer: 36 bytes each
+NETLINK_GET_STRICT_CHK: Final = 12  # filters in a question count
 ANSWER_BYTES: Final = 4096
+DUMP_BYTES: Final = 64 * 1024
+NO_INTERFACE: Final = 0  # no interface has this number: the kernel refuses such a route
 _SEQUENCES: Final = 1 << 31
 
 
@@ -38,20 +42,32 @@ class RouteAgent:
     """Changes main-table routes of any GPU of the fabric. Not to be shared by threads."""
 
     def __init__(self, plan: Plan) -> None:
-        self._sockets: dict[Gpu, socket.socket] = {}
+        self._sockets = {gpu: _open(gpu) for gpu in plan.gpus}
         self._index: dict[Gpu, dict[Device, int]] = {}
-        for gpu in plan.gpus:
-            with namespaces.inside(gpu.name):
-                sock = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE)
-            sock.setsockopt(SOL_NETLINK, NETLINK_CAP_ACK, 1)
-            self._sockets[gpu] = sock
         self._sequence = 0
 
     def learn_interfaces(self) -> None:
-        """Call once when the links are there."""
+        """Call once when the links are there. A GPU that lacks one (it has crashed) refuses its routes."""
         for gpu in self._sockets:
             with namespaces.inside(gpu.name):
-                self._index[gpu] = {name: socket.if_nametoindex(name) for name in DEVICES}
+                self._index[gpu] = {name: _index_of(name) for name in DEVICES}
+
+    def learn(self, gpu: Gpu) -> None:
+        """One GPU is another one now, in a namespace of its own under the same name. Its routes are what they are
+        there. OSError if there is no such namespace; then all is as before.
+        """
+        with namespaces.inside(gpu.name):
+            index: dict[Device, int] = {name: _index_of(name) for name in DEVICES}
+        before, self._sockets[gpu] = self._sockets[gpu], _open(gpu)
+        before.close()
+        self._index[gpu] = index
+
+    def routes(self, metric: int) -> dict[Gpu, dict[str, Route]]:
+        """The host routes with that metric that are at GPUs now, by prefix; those with one next hop. OSError names the
+        GPU whose kernel doesn't tell.
+        """
+        found = ((gpu, {r.prefix: r for r in self._ask(gpu) if r.metric == metric}) for gpu in self._sockets)
+        return {gpu: routes for gpu, routes in found if routes}
 
     def change(self, gpu: Gpu, remove: Iterable[AnyRoute], put: Iterable[AnyRoute]) -> int:
         """Put routes in, each in the place of one to the same prefix and metric, then remove others by prefix and
@@ -80,6 +96,20 @@ class RouteAgent:
         for sock in self._sockets.values():
             sock.close()
 
+    def _ask(self, gpu: Gpu) -> list[Route]:
+        """All our routes of its main table."""
+        names = {number: name for name, number in self._index[gpu].items()}
+        sequence, self._sequence = self._sequence, (self._sequence + 1) % _SEQUENCES
+        self._sockets[gpu].send(rtnetlink_read.ask_message(sequence))
+        found, is_last = list[Route](), False
+        while not is_last:
+            try:
+                part, is_last = rtnetlink_read.answer_in(self._sockets[gpu].recv(DUMP_BYTES), sequence, names)
+            except OSError as error:
+                raise OSError(error.errno, f"{gpu.name}: {error.strerror}") from error
+            found += part
+        return found
+
     def _carry_out(self, gpu: Gpu, asked: list[AnyRoute], puts: int) -> list[tuple[int, int]]:
         """Put the first `puts` of these routes, remove the others. What was refused: place in `asked`, error number."""
         first, index = self._sequence, self._index[gpu]
@@ -104,6 +134,23 @@ class RouteAgent:
                     found.append((place, answer.errno))
                 if place == last:
                     return found
+
+
+def _open(gpu: Gpu) -> socket.socket:
+    with namespaces.inside(gpu.name):
+        sock = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE)
+    sock.setsockopt(SOL_NETLINK, NETLINK_CAP_ACK, 1)
+    with suppress(OSError):  # kernels before 4.20 tell all routes, and we leave out others'
+        sock.setsockopt(SOL_NETLINK, NETLINK_GET_STRICT_CHK, 1)
+    return sock
+
+
+def _index_of(device: Device) -> int:
+    """In this thread's namespace."""
+    try:
+        return socket.if_nametoindex(device)
+    except OSError:
+        return NO_INTERFACE
 
 
 def _in_order(remove: Iterable[AnyRoute], put: Iterable[AnyRoute]) -> tuple[list[AnyRoute], int]:

@@ -23,7 +23,7 @@ Datapath = Literal["system", "netdev-tso", "netdev"]
 OVS_DIR: Final = Path("/run/railyard-ovs")
 EMPTY_DATABASE: Final = OVS_DIR / "empty.db"
 SCHEMA: Final = Path("/usr/share/openvswitch/vswitch.ovsschema")
-CONTROLLER: Final = "tcp:127.0.0.1:6653"
+CONTROLLER_PORT: Final = 6653  # of 127.0.0.1, in the switch's own namespace
 START_S: Final = 20.0
 
 
@@ -61,13 +61,28 @@ def setup_command(name: str, dpid: int, ports: Iterable[Port], datapath: Datapat
     kind = "system" if datapath == "system" else "netdev"
     words += ["--", "add-br", name, "--", "set", "bridge", name, f"datapath_type={kind}", "protocols=OpenFlow13"]
     words += ["fail_mode=secure", f"other_config:datapath-id={dpid:016x}", "other_config:disable-in-band=true"]
-    words += ["--", "set-controller", name, CONTROLLER, "--", "set", "controller", name]
+    words += ["--", "set-controller", name, _target(CONTROLLER_PORT), "--", "set", "controller", name]
     words += ["connection_mode=out-of-band", "inactivity_probe=0", "max_backoff=1000"]
     words += ["--", "--id=@hands-off", "create", "qos", "type=linux-noop"]
     for port in ports:
         words += ["--", "add-port", name, port.interface, "--", "set", "interface", port.interface]
         words += [f"ofport_request={port.number}", "--", "set", "port", port.interface, "qos=@hands-off"]
     return words[1:]
+
+
+def call(switch: str, port: int) -> None:
+    """Tell a switch by its database that its controller is at another port of its namespace: it connects at once.
+
+    One whose controller was gone tries again only once a second (max_backoff; no less is allowed). It is one
+    transaction, so that the switch is never without a controller, which would flush its flows. A crashed switch reads
+    of it when it starts again.
+    """
+    database = f"--db=unix:{OVS_DIR / switch}/db.sock"
+    namespaces.run(["ovs-vsctl", "--no-wait", database, "set", "controller", switch, f'target="{_target(port)}"'])
+
+
+def _target(port: int) -> str:
+    return f"tcp:127.0.0.1:{port}"
 
 
 def _listens(path: Path) -> bool:

@@ -1,0 +1,65 @@
+"""Routes as the kernel tells them: whatever was packed to be put is read as the same again, and nothing else is."""
+
+import errno
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyroute2.netlink.rtnl.rtmsg import rtmsg
+
+from controller.rtnetlink import put_message
+from controller.rtnetlink_read import DONE, DUMP, ERROR, RTM_GETROUTE, answer_in, ask_message
+from topologies.addresses import Gpu, rank_prefixes
+from topologies.routes import MAIN, Device, Hop, Route, SpreadRoute, host_prefix
+
+INDEX: dict[Device, int] = {"hb0": 7, "rail0": 1_000_001}
+NAMES = {number: name for name, number in INDEX.items()}
+SOURCE = Gpu(0, 0)
+HEADER = struct.Struct("=IHHII")
+
+gpus = st.builds(Gpu, st.integers(0, 1023), st.integers(0, 255))
+prefixes = st.one_of(gpus.map(host_prefix), st.integers(0, 255).map(lambda rank: rank_prefixes(rank, 2)[0]))
+routes = st.builds(
+    Route, prefixes, st.sampled_from(("hb0", "rail0")), st.none() | gpus, st.just(MAIN), st.integers(1, 2**32 - 1)
+)
+
+
+def message(kind: int, sequence: int, body: bytes = b"\0\0\0\0") -> bytes:
+    return HEADER.pack(HEADER.size + len(body), kind, 2, sequence, 0) + body
+
+
+@given(told=st.lists(routes, max_size=5), is_last=st.booleans())
+def test_what_was_put_is_read(told: list[Route], is_last: bool) -> None:
+    data = b"".join(put_message(route, SOURCE, INDEX, 5) for route in told) + (message(DONE, 5) if is_last else b"")
+    assert answer_in(data, 5, NAMES) == (told, is_last)
+
+
+def test_others_routes_and_other_tables_and_other_interfaces_and_spread_ones_are_left_out() -> None:
+    prefix = host_prefix(Gpu(1, 0))
+    ours = Route(prefix, "rail0", metric=10)
+    left_out = [
+        put_message(Route(prefix, "rail0", metric=10, table=101), SOURCE, INDEX, 5),
+        put_message(Route(prefix, "rail0", metric=11), SOURCE, {"rail0": 99}, 5),
+        put_message(SpreadRoute(prefix, (Hop("hb0", Gpu(0, 1)), Hop("rail0"))), SOURCE, INDEX, 5),
+        put_message(Route(prefix, "rail0", metric=12), SOURCE, INDEX, 4),  # an answer to an older question
+    ]
+    foreign = bytearray(put_message(Route(prefix, "rail0", metric=13), SOURCE, INDEX, 5))
+    foreign[HEADER.size + 5] = 3  # struct rtmsg's protocol: `ip route` itself
+    data = b"".join([*left_out, bytes(foreign), put_message(ours, SOURCE, INDEX, 5)])
+    assert answer_in(data, 5, NAMES) == ([ours], False)
+
+
+def test_a_refusal_is_an_error() -> None:
+    with pytest.raises(OSError, match="the kernel does not tell its routes") as caught:
+        answer_in(message(ERROR, 5, struct.pack("=i", -errno.EPERM)), 5, NAMES)
+    assert caught.value.errno == errno.EPERM
+
+
+def test_the_question_is_one_for_our_routes_of_the_main_table() -> None:
+    said = rtmsg(ask_message(5))
+    said.decode()
+    header = said["header"]
+    assert (header["type"], header["flags"], header["sequence_number"]) == (RTM_GETROUTE, 1 | DUMP, 5)
+    assert header["length"] == len(ask_message(5))
+    assert (said["table"], said["proto"], said["dst_len"], said["scope"]) == (MAIN, 99, 0, 0)
