@@ -5,9 +5,10 @@ listens to what it hears, and the flows are all there is.
 """
 
 import sys
+import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -28,6 +29,7 @@ from controller.api import (
     ofproto_v1_3_parser as parser,
 )
 from controller.flows import Flow, Ports, Tables, reconcile, tables_of
+from controller.glass import Glass
 from topologies.ports import role_of
 
 What = Literal["switch-up", "switch-down", "port", "stats"]
@@ -51,7 +53,7 @@ class Heard:
 
 @dataclass
 class _Switch:
-    """What we know of a connected switch. `ports`: number -> is it up."""
+    """What we know of a connected switch. `ports`: number -> is it up. `glass`: an optical one's."""
 
     datapath: Any
     ports: dict[int, bool] = field(default_factory=dict)
@@ -59,6 +61,7 @@ class _Switch:
     flows: frozenset[Flow] = frozenset()  # what it had when it connected
     tables: Tables | None = None  # what it was last asked to have; None until its answers are in
     ready: bool = False
+    glass: Glass | None = None
 
     def gather(self, message: Any) -> list[Any] | None:
         """All of an answer once its last part is there (a part holds 64 KB: some 600 flows), None before."""
@@ -79,12 +82,36 @@ class RailyardApp(RyuApp):  # type: ignore[misc]
         self.listener: Callable[[Heard], None] = lambda heard: None
         self._switches: dict[int, _Switch] = {}
         self._lost_spines: set[int] = set()
+        self._lock = threading.RLock()  # fibres are moved by other threads than switches are heard in
 
     def ask_stats(self) -> None:
         """Ask every switch for its port counters; each answer is heard as `stats`."""
         for switch in list(self._switches.values()):
             request = parser.OFPPortStatsRequest(switch.datapath, 0, ofproto_v1_3.OFPP_ANY)
             switch.datapath.send_msg(request)
+
+    def cross(self, dpids: Iterable[int], moves: Mapping[int, int], dark_s: float, done: Callable[[], None]) -> None:
+        """Move fibres of optical switches, as {fibre: place} in port numbers; what that concerns is dark for `dark_s`.
+
+        `done` is called, from another thread, when they are lit again. ValueError, and nothing is moved, if a switch
+        isn't connected.
+        """
+        with self._lock:
+            switches = [self._switches.get(dpid) for dpid in dpids]
+            moved = [(switch, switch.glass) for switch in switches if switch and switch.glass and switch.tables]
+            if len(moved) < len(switches):
+                raise ValueError("an optical switch is not connected")
+            dark = [(switch, glass, glass.darken(moves)) for switch, glass in moved]
+            for switch, _ in moved:
+                self._bring_up_to_date(switch)
+
+        def light() -> None:
+            for switch, glass, ports in dark:
+                glass.relight(ports)
+                self._bring_up_to_date(switch)
+            done()
+
+        self._later(dark_s, light)
 
     @set_ev_cls(ofp_event.EventOFPStateChange, [MAIN_DISPATCHER, DEAD_DISPATCHER])
     def on_state(self, event: Any) -> None:
@@ -97,11 +124,12 @@ class RailyardApp(RyuApp):  # type: ignore[misc]
         if known:  # back before its old connection was seen to end
             self._lose(datapath.id)
         try:
-            role_of(datapath.id)
+            role, _ = role_of(datapath.id)
         except ValueError as error:
             self.logger.warning("%s: left alone", error)
             return
-        self._switches[datapath.id] = _Switch(datapath)
+        glass = Glass(datapath, self._later) if role == "optical" else None
+        self._switches[datapath.id] = _Switch(datapath, glass=glass)
         for request in (parser.OFPPortDescStatsRequest, parser.OFPFlowStatsRequest, parser.OFPGroupDescStatsRequest):
             datapath.send_msg(request(datapath, 0))
 
@@ -111,6 +139,9 @@ class RailyardApp(RyuApp):  # type: ignore[misc]
         if switch:
             ports = [p for p in event.msg.body if p.port_no < openflow.LOCAL_PORTS]
             switch.ports |= {p.port_no: openflow.is_up(p) for p in ports}
+            if switch.glass:
+                for port in ports:
+                    switch.glass.see(port)
 
     @set_ev_cls(ofp_event.EventOFPFlowStatsReply, MAIN_DISPATCHER)
     def on_flows(self, event: Any) -> None:
@@ -130,6 +161,8 @@ class RailyardApp(RyuApp):  # type: ignore[misc]
         entries = switch.gather(event.msg) if switch else None
         if switch and entries is not None:
             switch.tables = Tables(switch.flows, openflow.groups_in(entries))
+            if switch.glass:
+                switch.glass.learn(switch.flows)
             self._bring_up_to_date(switch)
             switch.datapath.send_msg(parser.OFPBarrierRequest(switch.datapath))
 
@@ -155,6 +188,9 @@ class RailyardApp(RyuApp):  # type: ignore[misc]
         before = switch.ports.pop(port.port_no, None)
         if not gone:
             switch.ports[port.port_no] = up
+        if switch.glass:
+            with self._lock:
+                switch.glass.lose(port.port_no) if gone else switch.glass.see(port)
         if up != before and switch.ready:
             self.listener(Heard("port", dpid, now, port.port_no, up))
         self._bring_up_to_date(switch)
@@ -200,9 +236,22 @@ class RailyardApp(RyuApp):  # type: ignore[misc]
 
     def _bring_up_to_date(self, switch: _Switch) -> None:
         """Send the fewest messages that make the switch's tables what its ports call for."""
-        if switch.tables is None:
-            return
-        want = tables_of(switch.datapath.id, switch.ports, self._spines())
-        for message in openflow.messages(switch.datapath, reconcile(switch.tables, want)):
-            switch.datapath.send_msg(message)
-        switch.tables = want
+        with self._lock:
+            if switch.tables is None:
+                return
+            ports, moved = (switch.glass.here, switch.glass.moved) if switch.glass else (switch.ports, None)
+            want = tables_of(switch.datapath.id, ports, self._spines(), moved)
+            for message in openflow.messages(switch.datapath, reconcile(switch.tables, want)):
+                switch.datapath.send_msg(message)
+            switch.tables = want
+            if switch.glass:
+                switch.glass.shine()
+
+    def _later(self, seconds: float, what: Callable[[], None]) -> None:
+        def do() -> None:
+            with self._lock:
+                what()
+
+        timer = threading.Timer(seconds, do)
+        timer.daemon = True
+        timer.start()

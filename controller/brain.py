@@ -12,7 +12,7 @@ from controller.heartbeats import Silence
 from controller.paths import Broken
 from topologies.addresses import Gpu
 from topologies.plan import Plan
-from topologies.ports import gpu_at, role_of
+from topologies.ports import NETWORK_SIDE, gpu_at, optical_gpu, role_of
 from topologies.routes import Route
 
 Tell = Callable[[str, dict[str, Any]], None]
@@ -94,9 +94,11 @@ class Brain:
         return (0 if self._plan.spec.kind == "single-switch" else gpu.rank) in self._silence.rails
 
     def _report(self, heard: Heard) -> None:
-        name, _ = self._roles[heard.dpid]
+        name, role = self._roles[heard.dpid]
         if heard.what == "port":
-            gpu = gpu_at(heard.dpid, heard.port)
+            if role == "optical" and heard.port > NETWORK_SIDE:
+                return  # the other side of what a switch of the network tells
+            gpu = optical_gpu(heard.port) if role == "optical" else gpu_at(heard.dpid, heard.port)
             where = gpu.name if gpu else f"port {heard.port}"
             self._tell("port-up" if heard.up else "port-down", {"switch": name, "port": where})
         else:

@@ -7,7 +7,8 @@ configuration and works for any fabric, Mininet script or port that comes and go
   spines, which hashes addresses and TCP ports, so that a connection stays on one spine (ECMP; Open vSwitch's own hash
   for this, its symmetric L4, leaves UDP ports out);
 - a spine looks only at the rank in eth_dst;
-- the single switch knows every GPU.
+- the single switch knows every GPU;
+- an optical switch crosses ports, both ways, and looks at no address (crossings.py).
 What matches nothing is dropped: no learning, no flooding, no packet to the controller.
 
 A spine that has lost its cable to some rail still serves the others: only the ranks behind dead cables get a flow and
@@ -18,14 +19,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from controller.crossings import crossings
 from topologies.addresses import rank_mac
 from topologies.ports import UPLINK_PORT, gpu_at, role_of
 
 ANY_GPU: Final = ("02:52:00:00:00:00", "ff:ff:00:00:00:00")
+ANYTHING: Final = ("00:00:00:00:00:00", "00:00:00:00:00:00")
 EXACT: Final = "ff:ff:ff:ff:ff:ff"
 GPU_PRIORITY: Final = 200
 RANK_PRIORITY: Final = 150
 UPLINK_PRIORITY: Final = 100
+CROSSING_PRIORITY: Final = 100
 UPLINK_GROUP: Final = 1  # for every rank but those with a group of their own
 RANK_GROUP: Final = 2  # plus the rank
 
@@ -34,18 +38,22 @@ Ports = Mapping[int, bool]  # number -> is it up
 
 @dataclass(frozen=True, slots=True, order=True)
 class Flow:
-    """Frames whose eth_dst matches (value, mask) go out of `port`, or to `group` where that is set."""
+    """Frames whose eth_dst matches (value, mask) go out of `port`, or to `group` where that is set.
+
+    `in_port`, where set: those that come in there; an optical switch goes by nothing else.
+    """
 
     eth_dst: str
     mask: str
     priority: int
     port: int | None
     group: int | None = None
+    in_port: int | None = None
 
     @property
-    def key(self) -> tuple[str, str, int]:
+    def key(self) -> tuple[str, str, int, int]:
         """Match and priority: a switch has one flow of each key, and adding another replaces it."""
-        return self.eth_dst, self.mask, self.priority
+        return self.eth_dst, self.mask, self.priority, self.in_port or 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,13 +75,18 @@ class Steps:
     delete_groups: tuple[int, ...] = ()
 
 
-def tables_of(dpid: int, ports: Ports, spines: Mapping[int, Ports] | None = None) -> Tables:
-    """The tables of a switch with these ports. `spines`: the ports of each spine known, none for one that is lost.
+def tables_of(
+    dpid: int, ports: Ports, spines: Mapping[int, Ports] | None = None, moved: Mapping[int, int] | None = None
+) -> Tables:
+    """The tables of a switch with these ports. `spines`: the ports of each spine known, none for one that is lost;
+    `moved`: the fibres of an optical switch that don't go straight through, {fibre: place}.
 
     A spine not heard of yet counts as whole, so that switches may connect in any order.
     """
     role, rank = role_of(dpid)
     here = sorted(ports)
+    if role == "optical":
+        return Tables(crossed_both_ways(crossings(here, moved or {})))
     if role == "spine":
         return Tables(frozenset(Flow(*rank_mac(port - 1), GPU_PRIORITY, port) for port in here))
     gpus = {port: gpu for port in here if (gpu := gpu_at(dpid, port))}
@@ -90,6 +103,15 @@ def tables_of(dpid: int, ports: Ports, spines: Mapping[int, Ports] | None = None
             flows.add(Flow(*rank_mac(other), RANK_PRIORITY, None, RANK_GROUP + other))
             groups[RANK_GROUP + other] = up
     return Tables(frozenset(flows), groups)
+
+
+def crossed_both_ways(crossed: Mapping[int, int]) -> frozenset[Flow]:
+    """The flows of these crossings, both ways."""
+    return frozenset(
+        Flow(*ANYTHING, CROSSING_PRIORITY, out, in_port=into)
+        for pair in crossed.items()
+        for into, out in (pair, pair[::-1])
+    )
 
 
 def uplinks_to(rank: int, uplinks: tuple[int, ...], spines: Mapping[int, Ports]) -> tuple[int, ...]:

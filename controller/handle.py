@@ -4,7 +4,7 @@ its events.
 
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -15,6 +15,7 @@ from controller.steering import Assigned, Steering, plain_assigned
 from topologies import beat_lanes
 from topologies.addresses import Gpu
 from topologies.errors import RailyardError
+from topologies.optical import Layer, port_moves
 from topologies.plan import Plan
 
 _AWAITED: Final = ("ready", "learned", "stats", "registry")
@@ -31,10 +32,12 @@ class ControllerProcess:
         self._reroute = reroute
         self._on_event = on_event
         self._process: Child | None = None
+        self._plan: Plan | None = None
         self._saying = threading.Lock()  # hearts are relayed from a thread of theirs
 
     def connect(self, plan: Plan) -> None:
         """The switches' namespaces are there: start the process; it loads its libraries while the rest is built."""
+        self._plan = plan
         sockets = listeners(switch.name for switch in plan.switches)
         numbers = [s.fileno() for s in sockets]
         self._process = Child("controller.process", _AWAITED, self._on_event, _SILENT, numbers)
@@ -81,6 +84,22 @@ class ControllerProcess:
         All of it counts, and what was told before is over: a controller that starts anew needs the last one only.
         """
         self._say({"do": "silence", "silence": silence})
+
+    def cross(self, moves: Mapping[str, str], layers: Iterable[Layer] | None = None) -> None:
+        """Move fibres of the optical switches: with {"d0g4": "d0g1"}, d0g4's lead to the places that the plan has for
+        d0g1. Whose place is taken is left dark, and so is a place that is left; `layers`: all that the fabric has.
+
+        Returns at once. The ports concerned go dark, and "light-off" is told; after the fabric's `light_off`,
+        "light-on". ValueError for what the fabric doesn't have.
+        """
+        optical = self._plan.spec.optical if self._plan else None
+        there = optical.layers if optical else ()
+        wanted = there if layers is None else tuple(layers)
+        gpus = {gpu.name for gpu in self._plan.gpus} if self._plan else set()
+        if not {*moves, *moves.values()} <= gpus or not wanted or not set(wanted) <= set(there):
+            raise ValueError(f"can't cross {dict(moves)} in layers {wanted}: the fabric's optical layers are {there}")
+        port_moves(moves)
+        self._say({"do": "cross", "moves": dict(moves), "layers": list(wanted)})
 
     def stop(self) -> None:
         """End the process."""

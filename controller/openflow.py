@@ -6,11 +6,18 @@ from typing import Any, Final
 from controller.api import Datapath
 from controller.api import ofproto_v1_3 as ofp
 from controller.api import ofproto_v1_3_parser as parser
-from controller.flows import EXACT, Flow, Steps
+from controller.crossings import Light
+from controller.flows import ANYTHING, EXACT, Flow, Steps
 
 COOKIE: Final = 0x5261_696C  # "Rail": ours, among flows that others may have put there
 LOCAL_PORTS: Final = 0xFFFFFF00  # reserved numbers begin here
 COUNTERS: Final = ("rx_bytes", "tx_bytes", "rx_packets", "tx_packets", "rx_dropped", "tx_dropped")
+
+
+def _match(flow: Flow) -> Any:
+    if flow.in_port:
+        return parser.OFPMatch(in_port=flow.in_port)
+    return parser.OFPMatch(eth_dst=(flow.eth_dst, flow.mask))
 
 
 def add_flow(datapath: Datapath, flow: Flow) -> Any:
@@ -21,7 +28,7 @@ def add_flow(datapath: Datapath, flow: Flow) -> Any:
         cookie=COOKIE,
         command=ofp.OFPFC_ADD,
         priority=flow.priority,
-        match=parser.OFPMatch(eth_dst=(flow.eth_dst, flow.mask)),
+        match=_match(flow),
         instructions=[parser.OFPInstructionActions(ofp.OFPIT_APPLY_ACTIONS, [action])],
     )
 
@@ -32,7 +39,7 @@ def delete_flow(datapath: Datapath, flow: Flow) -> Any:
         datapath,
         command=ofp.OFPFC_DELETE_STRICT,
         priority=flow.priority,
-        match=parser.OFPMatch(eth_dst=(flow.eth_dst, flow.mask)),
+        match=_match(flow),
         out_port=ofp.OFPP_ANY,
         out_group=ofp.OFPG_ANY,
     )
@@ -85,25 +92,36 @@ def flows_in(stats: Iterable[Any]) -> frozenset[Flow] | None:
 
 
 def _flow_in(entry: Any) -> Flow | None:
-    match = entry.match.get("eth_dst")
+    match, in_port = entry.match.get("eth_dst", ANYTHING), entry.match.get("in_port")
     actions = [a for i in entry.instructions for a in getattr(i, "actions", ())]
     if (
         entry.table_id
         or entry.idle_timeout
         or entry.hard_timeout
-        or match is None
+        or (match == ANYTHING) != (in_port is not None)
         or len(actions) != 1
         or len(entry.match.to_jsondict()["OFPMatch"]["oxm_fields"]) != 1
     ):
         return None
     value, mask = match if isinstance(match, tuple) else (match, EXACT)
     action = actions[0]
-    return Flow(value, mask, entry.priority, getattr(action, "port", None), getattr(action, "group_id", None))
+    return Flow(value, mask, entry.priority, getattr(action, "port", None), getattr(action, "group_id", None), in_port)
 
 
 def is_up(port: Any) -> bool:
     """True if the port's cable is live and nobody switched it off."""
     return not port.state & ofp.OFPPS_LINK_DOWN and not port.config & ofp.OFPPC_PORT_DOWN
+
+
+def light_of(port: Any) -> Light:
+    """An optical switch's port. That we darkened it is its mark, which the switch keeps for us."""
+    return Light(darkened=bool(port.config & ofp.OFPPC_NO_FWD), comes_in=is_up(port))
+
+
+def set_light(datapath: Datapath, port: Any, lit: bool) -> Any:
+    """The message that lights a port or darkens it, which takes the carrier of whoever is at its cable."""
+    bits = ofp.OFPPC_PORT_DOWN | ofp.OFPPC_NO_FWD
+    return parser.OFPPortMod(datapath, port.port_no, port.hw_addr, 0 if lit else bits, bits, 0)
 
 
 def counters_in(stats: Iterable[Any]) -> dict[int, dict[str, int]]:

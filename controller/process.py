@@ -3,6 +3,7 @@ an event.
 
 In: {"do": "connect", "plan": {...}, "reroute": true, "sockets": [3, ...]}, {"do": "learn"}, {"do": "stats"};
 {"do": "silence", "silence": {...}} with all that is silent by heartbeats;
+{"do": "cross", "moves": {fibre: place}, "layers": [...]}, by names of GPUs;
 {"do": "start-health", "spec": {...}}, and stop-health, crash-registry, restart-registry.
 Out: {"ns": monotonic, "what": ..., "detail": {...}}. It ends when its input does.
 """
@@ -23,6 +24,7 @@ from controller.health.settings import HealthSpec
 from controller.heartbeats import Silence
 from controller.server import OpenFlowServer
 from controller.tell import Tell
+from topologies.optical import Layer, dpid_of, port_moves
 from topologies.plan import Plan
 
 
@@ -53,6 +55,8 @@ class _Process:
             case "silence" if self._brain:
                 with self._thinking:
                     self._brain.hear_hearts(Silence.from_dict(command["silence"]))
+            case "cross" if self._plan:
+                self._cross(self._plan, command["moves"], command["layers"])
             case "start-health" if self._plan:
                 spec = HealthSpec.model_validate(command["spec"])
                 self._health = HealthLoop(self._plan, spec, self._server.app.ask_stats, self.tell)
@@ -74,6 +78,16 @@ class _Process:
         self._agent = RouteAgent(plan)
         self._brain = Brain(plan, self._agent, command["reroute"], self.tell)
         self._server.serve(socket.socket(fileno=fd) for fd in command["sockets"])
+
+    def _cross(self, plan: Plan, moves: dict[str, str], layers: list[Layer]) -> None:
+        dark_s = plan.spec.optical.light_off if plan.spec.optical else 0.0
+        detail = {"moves": moves, "layers": layers}
+        dpids = [dpid_of(layer) for layer in layers]
+        self.tell("light-off", detail)
+        try:
+            self._server.app.cross(dpids, port_moves(moves), dark_s, lambda: self.tell("light-on", detail))
+        except ValueError as error:
+            self.tell("not-crossed", {**detail, "why": str(error)})
 
     def _hear(self, heard: Heard) -> None:
         if self._health:

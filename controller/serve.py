@@ -10,18 +10,18 @@ import socket
 from controller.app import Heard
 from controller.listeners import ADDRESS
 from controller.server import OpenFlowServer
-from topologies.ports import gpu_at, role_of
+from topologies.ports import gpu_at, optical_gpu, role_of
 
 
 def describe(heard: Heard) -> str:
     """One line for a person: `rail1: d0g1 down`, `spine0: connected, 4 ports up`."""
     role, index = role_of(heard.dpid)
-    name = "switch0" if role == "single" else f"{role}{index}"
+    name = {"single": "switch0", "optical": f"ocs{index}"}.get(role, f"{role}{index}")
     if heard.what == "switch-up":
         return f"{name}: connected, {len(heard.up_ports)} ports up"
     if heard.what == "switch-down":
         return f"{name}: gone"
-    gpu = gpu_at(heard.dpid, heard.port)
+    gpu = optical_gpu(heard.port) if role == "optical" else gpu_at(heard.dpid, heard.port)
     return f"{name}: {gpu.name if gpu else f'port {heard.port}'} {'up' if heard.up else 'down'}"
 
 

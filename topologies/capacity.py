@@ -17,6 +17,7 @@ from topologies.errors import RailyardError
 from topologies.net import FabricController, FabricNet
 from topologies.ovs import Datapath
 from topologies.plan import Plan
+from topologies.platforms import PLATFORMS
 from topologies.shaping import ETHERNET, IP_TCP
 from topologies.spec import FabricSpec
 
@@ -71,11 +72,23 @@ def _stamp() -> tuple[float, float]:
 
 
 def frames_needed(spec: FabricSpec, rail_bps: int) -> float:
-    """Frames a second through switches when every rail link is full. With spines half of them are taken to change
-    rails, which makes one switch three.
+    """Frames a second through switches when every link that goes through one is full.
+
+    With spines half of the rails' frames are taken to change rails, which makes one switch three. An optical switch is
+    passed twice, at the sender and at the receiver, and in the HB layer by frames that pass no other.
     """
-    switches = 2 if spec.kind == "rail-optimized" else 1
+    layers = spec.optical.layers if spec.optical else ()
+    switches = (2.0 if spec.kind == "rail-optimized" else 1.0) + 2 * ("rail" in layers)
+    if "hb" in layers:
+        switches += 2 * _hb_ratio(spec)
     return spec.gpus * rail_bps / 8 / (spec.mtu + ETHERNET) * switches
+
+
+def _hb_ratio(spec: FabricSpec) -> float:
+    """C_F/C_S: the platform's, unless both rates are given."""
+    if isinstance(spec.hb_rate, int) and isinstance(spec.rail_rate, int):
+        return spec.hb_rate / spec.rail_rate
+    return PLATFORMS[spec.platform].ratio
 
 
 def most_rail_bps(spec: FabricSpec, frames_per_s: float) -> float:

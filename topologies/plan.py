@@ -4,13 +4,24 @@ A plan is frozen and holds concrete rates. Port numbers and datapath ids are tho
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
 
 from topologies.addresses import Gpu
+from topologies.optical import LAYERS, Layer, dpid_of
 from topologies.platforms import PLATFORMS
-from topologies.ports import RAIL_DPID, SINGLE_DPID, SPINE_DPID, UPLINK_PORT, SwitchRole, rail_port, single_port
+from topologies.ports import (
+    RAIL_DPID,
+    SINGLE_DPID,
+    SPINE_DPID,
+    UPLINK_PORT,
+    SwitchRole,
+    fibre_port,
+    place_port,
+    rail_port,
+    single_port,
+)
 from topologies.spec import FabricSpec, Policy
 
 LinkClass = Literal["hb", "rail", "uplink"]
@@ -37,7 +48,7 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class Switch:
-    """An OpenFlow switch: rail<g>, spine<i>, or switch0 of the single-switch fabric."""
+    """An OpenFlow switch: rail<g>, spine<i>, switch0 of the single-switch fabric, or the optical ocs<i>."""
 
     name: str
     role: SwitchRole
@@ -80,7 +91,19 @@ class Plan:
             return (Switch("switch0", "single", 0, SINGLE_DPID),)
         rails = tuple(Switch(f"rail{g}", "rail", g, RAIL_DPID + g) for g in range(self.spec.rails))
         spines = tuple(Switch(f"spine{i}", "spine", i, SPINE_DPID + i) for i in range(self.spec.spine_count))
-        return rails + spines
+        optics = tuple(Switch(ocs_of(layer), "optical", i, dpid_of(layer)) for layer, i in self._optical.items())
+        return rails + spines + optics
+
+    @cached_property
+    def _optical(self) -> dict[Layer, int]:
+        """The layers that go through an optical switch, and its number."""
+        asked = self.spec.optical.layers if self.spec.optical else ()
+        return {layer: i for i, layer in enumerate(LAYERS) if layer in asked}
+
+    @cached_property
+    def electrical(self) -> "Plan":
+        """The fabric as packets see it before a fibre moves: without its optical switches, which are glass."""
+        return replace(self, spec=self.spec.model_copy(update={"optical": None}))
 
     @property
     def uplink_bps(self) -> int:
@@ -89,16 +112,35 @@ class Plan:
         return round(self.rail_bps * self.spec.domains / thin / max(1, self.spec.spine_count))
 
     def hb_link(self, gpu: Gpu) -> Link:
-        """The GPU's d-interface into its HB domain."""
-        return Link(End(gpu.name, "hb0"), End(f"hb{gpu.domain}", gpu.name), "hb", self.hb_bps)
+        """The GPU's d-interface into its HB domain, or into the optical switch before it."""
+        return Link(End(gpu.name, "hb0"), self._far_end(gpu, "hb", self.hb_place(gpu)), "hb", self.hb_bps)
 
     def rail_link(self, gpu: Gpu) -> Link:
-        """The GPU's r-interface into its rail switch."""
+        """The GPU's r-interface into its rail switch, or into the optical switch before it."""
+        return Link(End(gpu.name, "rail0"), self._far_end(gpu, "rail", self.rail_place(gpu)), "rail", self.rail_bps)
+
+    def hb_place(self, gpu: Gpu) -> End:
+        """The GPU's place at the bridge of its HB domain."""
+        return End(f"hb{gpu.domain}", gpu.name)
+
+    def rail_place(self, gpu: Gpu) -> End:
+        """The GPU's place at its rail switch (the single one, where that is all)."""
         if self.spec.kind == "single-switch":
-            far = End("switch0", gpu.name, single_port(gpu))
-        else:
-            far = End(f"rail{gpu.rank}", gpu.name, rail_port(gpu))
-        return Link(End(gpu.name, "rail0"), far, "rail", self.rail_bps)
+            return End("switch0", gpu.name, single_port(gpu))
+        return End(f"rail{gpu.rank}", gpu.name, rail_port(gpu))
+
+    def _far_end(self, gpu: Gpu, layer: Layer, place: End) -> End:
+        return End(ocs_of(layer), gpu.name, fibre_port(gpu)) if layer in self._optical else place
+
+    @cached_property
+    def trunks(self) -> tuple[Link, ...]:
+        """The cables between optical switches and the network: one for each GPU's place there, at the GPU's rate."""
+        places = {"rail": (self.rail_place, self.rail_bps), "hb": (self.hb_place, self.hb_bps)}
+        return tuple(
+            Link(End(ocs_of(layer), f"{gpu.name}-net", place_port(gpu)), places[layer][0](gpu), layer, places[layer][1])
+            for layer in self._optical
+            for gpu in self.gpus
+        )
 
     @cached_property
     def uplinks(self) -> tuple[Link, ...]:
@@ -118,8 +160,14 @@ class Plan:
         return (
             *(self.hb_link(gpu) for gpu in self.gpus),
             *(self.rail_link(gpu) for gpu in self.gpus),
+            *self.trunks,
             *self.uplinks,
         )
+
+
+def ocs_of(layer: Layer) -> str:
+    """The optical switch of a layer."""
+    return f"ocs{LAYERS.index(layer)}"
 
 
 def make_plan(spec: FabricSpec, auto_rail_bps: int) -> Plan:

@@ -1,10 +1,11 @@
 """Which number stands for what at a switch: datapath ids and ports follow rules, so a controller needs no plan.
 
-| switch       | datapath id  | port to a GPU of domain d | port to spine i / rail g |
-|--------------|--------------|---------------------------|--------------------------|
-| rail<g>      | 0x1000 + g   | d + 1                     | 2001 + i                 |
-| spine<i>     | 0x2000 + i   | -                         | g + 1                    |
-| switch0      | 0x3000       | 1 + d * 256 + g           | -                        |
+| switch       | datapath id  | port to a GPU of domain d | port to spine i / rail g / the GPU's place in the network |
+|--------------|--------------|---------------------------|-----------------------------------------------------------|
+| rail<g>      | 0x1000 + g   | d + 1                     | 2001 + i                                                  |
+| spine<i>     | 0x2000 + i   | -                         | g + 1                                                     |
+| switch0      | 0x3000       | 1 + d * 256 + g           | -                                                         |
+| ocs<i>       | 0x4000 + i   | 1 + d * 64 + g            | that + 0x4000                                             |
 
 Nothing but the standard library is imported here: the OpenFlow app reads this under Ryu, in whatever venv that has.
 """
@@ -16,17 +17,25 @@ from topologies.addresses import MAX_RAILS, Gpu
 RAIL_DPID: Final = 0x1000
 SPINE_DPID: Final = 0x2000
 SINGLE_DPID: Final = 0x3000
+OPTICAL_DPID: Final = 0x4000
 UPLINK_PORT: Final = 2001
+OPTICAL_RAILS: Final = 64
+NETWORK_SIDE: Final = 0x4000
 
-SwitchRole = Literal["rail", "spine", "single"]
-_ROLES: Final[dict[int, SwitchRole]] = {RAIL_DPID: "rail", SPINE_DPID: "spine", SINGLE_DPID: "single"}
+SwitchRole = Literal["rail", "spine", "single", "optical"]
+_ROLES: Final[dict[int, SwitchRole]] = {
+    RAIL_DPID: "rail",
+    SPINE_DPID: "spine",
+    SINGLE_DPID: "single",
+    OPTICAL_DPID: "optical",
+}
 
 
 def role_of(dpid: int) -> tuple[SwitchRole, int]:
     """(role, index) of a datapath id. ValueError for one that isn't in the scheme."""
     role, index = _ROLES.get(dpid & ~0xFFF), dpid & 0xFFF
     if role is None or (role == "single" and index):
-        raise ValueError(f"datapath id {dpid:#x} is none of a rail, spine or single switch")
+        raise ValueError(f"datapath id {dpid:#x} is none of a rail, spine, single or optical switch")
     return role, index
 
 
@@ -40,8 +49,25 @@ def single_port(gpu: Gpu) -> int:
     return 1 + gpu.domain * MAX_RAILS + gpu.rank
 
 
+def fibre_port(gpu: Gpu) -> int:
+    """The port of an optical switch that this GPU's own cable goes into."""
+    return 1 + gpu.domain * OPTICAL_RAILS + gpu.rank
+
+
+def place_port(gpu: Gpu) -> int:
+    """The port of an optical switch whose cable leads to this GPU's place in the network."""
+    return fibre_port(gpu) + NETWORK_SIDE
+
+
+def optical_gpu(port: int) -> Gpu:
+    """Whose fibre, or whose place in the network, is at a port of an optical switch."""
+    return Gpu(*divmod(port - 1 - (NETWORK_SIDE if port > NETWORK_SIDE else 0), OPTICAL_RAILS))
+
+
 def gpu_at(dpid: int, port: int) -> Gpu | None:
-    """The GPU on a switch's port; None if the port leads to another switch."""
+    """The GPU on a switch's port; None if the port leads to another switch, or is an optical switch's: who is at which
+    of those changes, and an address says nothing there.
+    """
     role, index = role_of(dpid)
     if role == "single":
         return Gpu(*divmod(port - 1, MAX_RAILS))

@@ -7,7 +7,9 @@ from pydantic import Field, ValidationError, ValidationInfo, field_validator
 
 from topologies.addresses import MAX_DOMAINS, MAX_RAILS
 from topologies.errors import BadInput, near_miss
+from topologies.optical import OPTICAL_DOMAINS, OpticalSpec
 from topologies.platforms import PLATFORMS
+from topologies.ports import OPTICAL_RAILS
 from topologies.strict import NOTHING, Problem, Strict, find_problems, is_path, problems
 from topologies.units import Rate, format_rate
 
@@ -53,6 +55,7 @@ class FabricSpec(Strict):
     spines: Annotated[int, Field(ge=1, le=64)] | None = None
     oversubscription: Annotated[float, Field(ge=1, le=64, strict=False)] | None = None
     policy: Policy | None = None
+    optical: OpticalSpec | None = None
 
     @field_validator("domains")
     @classmethod
@@ -93,6 +96,19 @@ class FabricSpec(Strict):
         if kind is not None and policy is not None and policy not in POLICIES[kind]:
             raise ValueError(f"is not for kind {kind}: allowed are {', '.join(POLICIES[kind])}")
         return policy
+
+    @field_validator("optical")
+    @classmethod
+    def _optics_have_ports(cls, optical: OpticalSpec | None, info: ValidationInfo) -> OpticalSpec | None:
+        if optical is None:
+            return None
+        if info.data.get("kind") == "single-switch":
+            raise ValueError("is only for kinds rail-only and rail-optimized")
+        if info.data.get("rails", 0) > OPTICAL_RAILS or info.data.get("domains", 0) > OPTICAL_DOMAINS:
+            raise ValueError(
+                f"is for {OPTICAL_RAILS} rails and {OPTICAL_DOMAINS} domains at most: a switch has no more ports"
+            )
+        return optical
 
     @property
     def gpus(self) -> int:

@@ -3,7 +3,7 @@
       hb0 ──┬── d0g0 ── rail0        Each GPU d<domain>g<rank> has hb0 into its HB domain's bridge and rail0 into the
             └── d0g1 ── rail1        switch of its rail. Rail-only ends there; rail-optimized joins the rail switches
       hb1 ──┬── d1g0 ── rail0        by spines; single-switch puts every GPU on one switch.
-            └── d1g1 ── rail1
+            └── d1g1 ── rail1          With optical switches, ocs0 is between each rail0 and its rail switch.
 
 Under plain `mn` the switches are Mininet's own, links are not shaped unless `--link tc` is given, and a controller has
 to be running (docs/controller.md). Railyard's own builder takes the same classes and builds them in batches.
@@ -39,7 +39,8 @@ class PlainGpu(Host):
         gpu = gpu_of_name(self.name)
         of_device = (f"conf.{device}.{key}=0" for device in ("hb0", "rail0") for key in ("rp_filter", "send_redirects"))
         self.cmd("sysctl -qw", *(f"net.ipv4.{setting}" for setting in (*PLAIN_SYSCTLS, *of_device)))
-        self.cmd("ethtool -K rail0 tx off")  # a userspace switch would pass unfinished checksums on
+        for device in ("rail0", "hb0"):
+            self.cmd(f"ethtool -K {device} tx off")  # a userspace switch would pass unfinished checksums on
         commands = gpu_commands(plan, gpu, plan.policy, backups=False)
         commands += f"addr add {gpu.ip}/32 dev hb0\n"  # lo has it already, but Mininet's CLI looks for it here
         _, errors = self.popen(["ip", "-batch", "-"], stdin=PIPE).communicate(commands.encode())
@@ -91,6 +92,8 @@ class FabricTopo(Topo):
         a, b = link.a, link.b
         if link.kind == "uplink":
             near, far, mac = f"{a.node}-{b.node}", f"{b.node}-{a.node}", {}
+        elif link in self.plan.trunks:
+            near, far, mac = f"{b.interface}-{link.kind}-o", f"{b.interface}-{link.kind}-n", {}
         else:
             near, far, mac = a.interface, f"{a.node}-{link.kind}", {"addr1": gpu_of_name(a.node).mac(link.kind)}
         self.addLink(

@@ -7,7 +7,7 @@ from controller.api import DEAD_DISPATCHER, MAIN_DISPATCHER, ofp_event
 from controller.api import ofproto_v1_3 as ofp
 from controller.api import ofproto_v1_3_parser as parser
 from controller.app import RailyardApp
-from controller.flows import EXACT, Flow, Tables
+from controller.flows import ANYTHING, EXACT, Flow, Tables
 from topologies.addresses import Gpu
 from topologies.plan import Plan
 from topologies.ports import gpu_at
@@ -81,7 +81,8 @@ class FakeSwitch:
 
     def __init__(self, dpid: int, ports: Mapping[int, bool]) -> None:
         self.id, self.ports = dpid, dict(ports)
-        self.flows: dict[tuple[str, str, int], Any] = {}
+        self.flows: dict[tuple[str, str, int, int], Any] = {}
+        self.configs: dict[int, int] = {}
         self.groups: dict[int, Any] = {}
         self.received: list[Any] = []
         self._asked: list[Any] = []
@@ -89,10 +90,10 @@ class FakeSwitch:
     @property
     def tables(self) -> Tables:
         flows = set[Flow]()
-        for (mac, mask, priority), message in self.flows.items():
+        for (mac, mask, priority, in_port), message in self.flows.items():
             (action,) = message.instructions[0].actions
             port, group = getattr(action, "port", None), getattr(action, "group_id", None)
-            flows.add(Flow(mac, mask, priority, port, group))
+            flows.add(Flow(mac, mask, priority, port, group, in_port or None))
         groups = {n: tuple(b.actions[0].port for b in group.buckets) for n, group in self.groups.items()}
         return Tables(frozenset(flows), groups)
 
@@ -102,6 +103,8 @@ class FakeSwitch:
             self._change_flow(message)
         elif isinstance(message, parser.OFPGroupMod):
             self._change_group(message)
+        elif isinstance(message, parser.OFPPortMod):
+            self.configs[message.port_no] = message.config & message.mask
         else:
             self._asked.append(message)
 
@@ -145,15 +148,15 @@ class FakeSwitch:
         if message.command == ofp.OFPFC_DELETE:
             self.flows.clear()
             return
-        match = message.match.get("eth_dst")
+        match, in_port = message.match.get("eth_dst", ANYTHING), message.match.get("in_port", 0)
         value, mask = match if isinstance(match, tuple) else (match, EXACT)
         if message.command == ofp.OFPFC_ADD:
             for action in message.instructions[0].actions:
                 assert getattr(action, "group_id", None) in (None, *self.groups), "OFPBAC_BAD_OUT_GROUP"
-            self.flows[value, mask, message.priority] = message
+            self.flows[value, mask, message.priority, in_port] = message
         else:
             assert message.command == ofp.OFPFC_DELETE_STRICT
-            del self.flows[value, mask, message.priority]  # KeyError: deleting what isn't there is a slip of ours
+            del self.flows[value, mask, message.priority, in_port]  # KeyError: deleting what isn't there is a slip of ours
 
     def _change_group(self, message: Any) -> None:
         exists = message.group_id in self.groups
@@ -166,7 +169,7 @@ class FakeSwitch:
 
     def _describe_port(self, number: int, up: bool) -> Any:
         state = 0 if up else ofp.OFPPS_LINK_DOWN
-        return parser.OFPPort(number, "02:00:00:00:00:00", b"port", 0, state, 0, 0, 0, 0, 0, 0)
+        return parser.OFPPort(number, "02:00:00:00:00:00", b"port", self.configs.get(number, 0), state, 0, 0, 0, 0, 0, 0)
 
     def _describe_ports(self) -> list[Any]:
         """The switch's own port, which every switch has, among the others."""

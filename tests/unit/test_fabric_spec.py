@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from topologies.errors import BadInput
 from topologies.spec import POLICIES, FabricSpec, Kind, parse_fabric, problems
 
-KEYS = "domains, hb_rate, kind, mtu, oversubscription, platform, policy, rail_rate, rails, spines"
+KEYS = "domains, hb_rate, kind, mtu, optical, oversubscription, platform, policy, rail_rate, rails, spines"
 KINDS = "rail-only, rail-optimized, single-switch"
 NO_RATE = "is not a rate: write a number and one of bit, kbit, Kbit, Mbit, Gbit, Tbit, such as 100Mbit; or auto"
 
