@@ -89,11 +89,11 @@ class FabricTopo(Topo):
 
     def _cable(self, link: Link) -> None:
         """Add a link. Under `mn` all switches share a namespace, so far ends need names that differ (15 characters)."""
-        a, b = link.a, link.b
+        a, b, mac = link.a, link.b, dict[str, str]()
         if link.kind == "uplink":
-            near, far, mac = f"{a.node}-{b.node}", f"{b.node}-{a.node}", {}
+            near, far = f"{a.node}-{b.node}", f"{b.node}-{a.node}"
         elif link in self.plan.trunks:
-            near, far, mac = f"{b.interface}-{link.kind}-o", f"{b.interface}-{link.kind}-n", {}
+            near, far = f"{b.interface}-{link.kind}-o", f"{b.interface}-{link.kind}-n"
         else:
             near, far, mac = a.interface, f"{a.node}-{link.kind}", {"addr1": gpu_of_name(a.node).mac(link.kind)}
         self.addLink(

@@ -156,7 +156,7 @@ class FakeSwitch:
             self.flows[value, mask, message.priority, in_port] = message
         else:
             assert message.command == ofp.OFPFC_DELETE_STRICT
-            del self.flows[value, mask, message.priority, in_port]  # KeyError: deleting what isn't there is a slip of ours
+            del self.flows[value, mask, message.priority, in_port]  # KeyError: it isn't there, a slip of ours
 
     def _change_group(self, message: Any) -> None:
         exists = message.group_id in self.groups
@@ -169,7 +169,8 @@ class FakeSwitch:
 
     def _describe_port(self, number: int, up: bool) -> Any:
         state = 0 if up else ofp.OFPPS_LINK_DOWN
-        return parser.OFPPort(number, "02:00:00:00:00:00", b"port", self.configs.get(number, 0), state, 0, 0, 0, 0, 0, 0)
+        config = self.configs.get(number, 0)
+        return parser.OFPPort(number, "02:00:00:00:00:00", b"port", config, state, 0, 0, 0, 0, 0, 0)
 
     def _describe_ports(self) -> list[Any]:
         """The switch's own port, which every switch has, among the others."""
