@@ -45,9 +45,9 @@ class Stage:
         """From whatever thread."""
         self.told.append((at, what, detail))
 
-    def events(self) -> list[tuple[int, str]]:
-        """What the controller has told so far: (monotonic ns, what)."""
-        return [(at, what) for at, what, _ in list(self.told)]
+    def events(self) -> list[Told]:
+        """What the controller has told so far."""
+        return list(self.told)
 
     @contextmanager
     def watched(self, run: Run, workload: str, repeat: int, faulted: bool = False) -> Iterator[None]:

@@ -25,12 +25,12 @@ import time
 from typing import Final
 
 from failure.faults import cables, gpus, loss, switches
-from failure.faults.breakage import Breakage
+from failure.faults.breakage import Breakage, nothing
 from failure.kinds import Fault, FaultKind
 from topologies.errors import CheckFailed
 from topologies.net import FabricNet
 
-__all__ = ["KINDS", "Fault", "FaultKind", "bites", "inject", "repair"]
+__all__ = ["KINDS", "Fault", "FaultKind", "bites", "confirm", "inject", "prepare", "repair", "strike", "unprepare"]
 
 SETTLE_S: Final = 1.0
 KINDS: Final[dict[FaultKind, Breakage]] = {
@@ -55,15 +55,36 @@ def inject(net: FabricNet, fault: Fault) -> int:
 
     CheckFailed if it was broken already, or isn't now: a fault that isn't there would make a fine recovery time.
     """
-    kind = KINDS[fault.kind]
+    prepare(net, fault)
+    at_ns = strike(net, fault)
+    confirm(net, fault)
+    return at_ns
+
+
+def prepare(net: FabricNet, fault: Fault) -> None:
+    """Do what can be done before. CheckFailed if it is broken already."""
     if bites(net, fault):
         raise CheckFailed(f"{fault.kind} at {fault.target} can't be injected: it is broken already")
-    kind.prepare(net, fault)
+    KINDS[fault.kind].prepare(net, fault)
+
+
+def strike(net: FabricNet, fault: Fault) -> int:
+    """Break what is prepared; when (monotonic ns, just before)."""
     at_ns = time.monotonic_ns()
-    kind.strike(net, fault)
+    KINDS[fault.kind].strike(net, fault)
+    return at_ns
+
+
+def confirm(net: FabricNet, fault: Fault) -> None:
+    """CheckFailed if it isn't broken."""
     if not _comes(net, fault, broken=True):
         raise CheckFailed(f"{fault.kind} at {fault.target} did not bite")
-    return at_ns
+
+
+def unprepare(net: FabricNet, fault: Fault) -> None:
+    """Take back what was prepared for a fault that never struck."""
+    if KINDS[fault.kind].prepare is not nothing:
+        KINDS[fault.kind].mend(net, fault)
 
 
 def repair(net: FabricNet, fault: Fault) -> None:

@@ -11,7 +11,8 @@ from experiments.faults import FaultSpec
 from experiments.stage import built
 from failure.faults import KINDS, Fault, FaultKind, bites, inject, repair
 from failure.faults.breakage import nothing
-from failure.run import FaultRun, run_fault
+from failure.judging import FaultRun
+from failure.run import run_fault
 from results.records import Run
 from tests.emulation.fabrics import RAIL_BPS, Fabric, build, datapath, eventually
 from topologies.addresses import Gpu
@@ -114,7 +115,7 @@ def test_a_reboot_is_gone_round_and_is_over_by_itself() -> None:
     broken = Broken("rail-only", 3, 3, reroute=True)
     seen = broken.by("rail-switch-reboot", "rail1")
     assert seen.recovered
-    assert [what for _, what in broken.stage.events()].count("switch-up") == 1
+    assert [what for _, what, _ in broken.stage.events()].count("switch-up") == 1
     assert (seen.lost_bytes, seen.broken) == (0, ())
     broken.assert_whole()
 

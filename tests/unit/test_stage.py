@@ -13,7 +13,8 @@ from experiments.faults import LEAST_AT_S, FaultSpec
 from experiments.progress import Steps
 from experiments.spec import parse
 from experiments.stage import Stage, built
-from failure.run import WARM_UP_S, FaultRun
+from failure.judging import WARM_UP_S, FaultRun
+from failure.kinds import Fault
 from results.records import Event, Load
 from tests.unit.stand_ins import plan_of, run_of, stage_of
 from tests.unit.test_machine import FULL
@@ -60,7 +61,7 @@ def test_a_fabric_is_recorded_once_and_what_its_controller_told_each_time() -> N
             net: Any = on.net
             assert (net.steps, net.backups, net.controller.reroute) == (["start"], reroute, reroute)
             net.controller.tell(7, "port-down", {"switch": "rail0"})
-            assert on.events() == [(5, "ready"), (7, "port-down")]
+            assert on.events() == [(5, "ready", {}), (7, "port-down", {"switch": "rail0"})]
         assert net.steps == ["start", "stop"]
     (fabric,) = run.fabrics
     assert (fabric.label, fabric.kind, fabric.domains, fabric.rails) == ("one", "rail-optimized", 3, 2)
@@ -116,6 +117,7 @@ def test_a_watched_stretch_has_its_own_losses_and_its_load(monkeypatch: pytest.M
 
 def seen(**changes: Any) -> FaultRun:
     values: dict[str, Any] = {
+        "fault": Fault("link-down", "d0g1"),
         "fault_ns": 10**9, "repair_ns": 3 * 10**9, "detect_ms": 1.0, "decided_ms": 1.5, "reroute_ms": 2.0,
         "first_packet_ms": 3.0, "source_ms": 0.5, "far_ms": 3.0, "goodput_ms": 20.0, "back_ms": 0.0, "lost_bytes": 0,
         "probes_lost": 4, "return_lost": 1, "broken": (), "t_ms": (-20.0, 0.0),

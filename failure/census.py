@@ -1,0 +1,170 @@
+"""A census: every ordered pair of GPUs is probed, and the answers are held against the oracle.
+
+`CensusTaker` is the handle on the process that probes (census_worker.py).
+"""
+
+import pickle
+import subprocess
+import sys
+import time
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final, Self
+
+from failure.acts import SETTLE_S, Act, Moment
+from failure.census_worker import PAIRS_PER_S
+from failure.dead import CONTROL, Bounds, bounds
+from failure.kinds import Fault
+from failure.pairs import Pair
+from failure.survivors import Cable
+from failure.verdict import Verdict, judge
+from topologies.errors import RailyardError
+from topologies.net import FabricNet
+from topologies.plan import End, Plan
+from topologies.portstats import TRAFFIC, PortReader, PortStats
+
+PROJECT: Final = Path(__file__).resolve().parent.parent
+TRIES_S: Final = 0.15  # a census has so long after its first pass, at least
+MOST_S: Final = 2.0
+_MARGIN_S: Final = 0.01
+_RX: Final = TRAFFIC.index("rx_packets")
+_TX: Final = TRAFFIC.index("tx_packets")
+
+Counters = Mapping[str, Mapping[str, PortStats]]
+
+
+@dataclass(frozen=True, slots=True)
+class CensusRun:
+    """One census: taken at `at_ns` after the act `act`, with these faults there."""
+
+    at_ns: int
+    act: str
+    broken: tuple[Fault, ...]
+    pairs: int
+    reachable: int
+    answered: int
+    verdict: Verdict
+
+
+def duration_s(plan: Plan) -> float:
+    """How long a census must have, to be taken at all."""
+    return len(plan.gpus) * (len(plan.gpus) - 1) / PAIRS_PER_S + TRIES_S
+
+
+class CensusTaker:
+    """The process that probes all pairs, with its sockets open. To be closed before the fabric is stopped."""
+
+    def __init__(self, net: FabricNet) -> None:
+        self._net = net
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "failure.census_worker"],
+            cwd=PROJECT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+        self._tell(net.plan.gpus)
+        if self._hear() != "ready":
+            raise RailyardError("the census could not open its sockets")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the process."""
+        self._process.kill()
+        self._process.wait()
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe:
+                pipe.close()
+
+    def probe(self, expected: Collection[Pair], most_s: float = MOST_S) -> dict[Pair, bool]:
+        """Probe all pairs; whether each answered. Those that are expected to, and don't, are asked again meanwhile."""
+        self._tell((frozenset(expected), most_s))
+        answered: dict[Pair, bool] = self._hear()
+        return answered
+
+    def take(self, moment: Moment, acts: Sequence[Act]) -> CensusRun:
+        """Take one now; it ends before anything else is due. `acts`: all that was done so far, as they ended."""
+        at_ns, plan = time.monotonic_ns(), self._net.plan
+        left = bounds(plan, [fault for fault in moment.broken if not self._is_passed_by(fault)])
+        expected = left.least.reachable
+        nodes = watched_nodes(plan, left)
+        with closing(PortReader(nodes)) as reader:
+            before = reader.read()
+            left_s = (moment.until_ns - time.monotonic_ns()) / 1e9 - _MARGIN_S
+            answered = self.probe(expected, min(MOST_S, left_s))
+            grown = growth(plan, left, before, reader.read())
+        verdict = held_against(left, answered, grown)
+        if unattended(moment.broken, acts):
+            verdict = replace(verdict, not_recovered=())
+        return CensusRun(
+            at_ns, moment.last.name, moment.broken, len(answered), len(expected), sum(answered.values()), verdict
+        )
+
+    def _is_passed_by(self, fault: Fault) -> bool:
+        """The kernel's datapath goes on under a switch that hangs."""
+        return fault.kind == "rail-switch-hang" and self._net.datapath == "system"
+
+    def _tell(self, what: object) -> None:
+        assert self._process.stdin
+        try:
+            pickle.dump(what, self._process.stdin)
+            self._process.stdin.flush()
+        except BrokenPipeError:
+            raise RailyardError("the census process died") from None
+
+    def _hear(self) -> Any:
+        assert self._process.stdout
+        try:
+            return pickle.load(self._process.stdout)
+        except EOFError:
+            raise RailyardError("the census process died") from None
+
+
+def unattended(broken: Collection[Fault], acts: Sequence[Act]) -> bool:
+    """Whether something changed while the controller was away, or just before, so that nobody made it good."""
+    if all(fault.kind != "controller-crash" for fault in broken):
+        return False
+    crash = next(act for act in reversed(acts) if (act.what, act.fault.kind) == ("inject", "controller-crash"))
+    since_ns = crash.at_ns - SETTLE_S * 1e9
+    return any(act.done_ns >= since_ns and act.fault.kind not in CONTROL for act in acts)
+
+
+def held_against(left: Bounds, answered: Mapping[Pair, bool], grown: Mapping[str | Cable, int]) -> Verdict:
+    """What must work did, what can't didn't, and nothing dead carried anything. What is unsteady may do either."""
+    least, most = judge(left.least, answered, {}), judge(left.most, answered, grown)
+    return Verdict(least.not_recovered, most.impossible, most.carried)
+
+
+def watched_nodes(plan: Plan, left: Bounds) -> list[str]:
+    """Where the counters are that must not grow."""
+    return sorted({end.node for ends in _watched(plan, left).values() for end, _ in ends})
+
+
+def growth(plan: Plan, left: Bounds, before: Counters, after: Counters) -> dict[str | Cable, int]:
+    """Packets that each dead part has passed on: what a dead node sent, and what came out of a dead cable."""
+    return {part: sum(_grown(before, after, *end) for end in ends) for part, ends in _watched(plan, left).items()}
+
+
+def _grown(before: Counters, after: Counters, end: End, counter: int) -> int:
+    then, now = (counters[end.node][end.interface].traffic for counters in (before, after))
+    return now[counter] - then[counter]
+
+
+def _watched(plan: Plan, left: Bounds) -> dict[str | Cable, list[tuple[End, int]]]:
+    """For each part that is dead for certain, the counters that stand for it."""
+    dead = left.most.dead
+    found: dict[str | Cable, list[tuple[End, int]]] = {part: [] for part in (*dead.nodes, *dead.cables)}
+    for link in plan.links:
+        ends = frozenset({link.a.node, link.b.node})
+        if ends in dead.cables:
+            found[ends] += [(link.a, _RX), (link.b, _RX)]
+        for end in (link.a, link.b):
+            if end.node in dead.nodes:
+                found[end.node].append((end, _TX))
+    return found

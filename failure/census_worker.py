@@ -1,0 +1,135 @@
+"""The process of a census: probes every ordered pair of GPUs with numbered datagrams, in one loop.
+
+`python -m failure.census_worker`: the GPUs come in, "ready" goes out. Then, as often as wanted: the pairs that are
+expected to answer, and for how many seconds at most, come in; whether each pair answered goes out. One socket for each
+GPU sends and hears everything.
+
+In the k-th turn each GPU probes the k-th after it, so that no GPU hears many at once.
+"""
+
+import pickle
+import select
+import socket
+import struct
+import sys
+import time
+from collections.abc import Collection, Iterable, Sequence
+from typing import Final
+
+from topologies import namespaces
+from topologies.addresses import Gpu
+from topologies.limits import allow_open_files
+
+PAIRS_PER_S: Final = 8000.0
+TRIES: Final = 5  # a gray link of 5% loses as many of one pair once in three million times
+TRY_S: Final = 0.06
+LAST_S: Final = 0.02  # for answers that nobody expects
+PORT: Final = 7800
+PROBE: Final = struct.Struct("!IHH")  # number of the census; sender and receiver by their place among the GPUs
+BATCH_S: Final = 0.001
+
+Pair = tuple[Gpu, Gpu]
+
+
+class _Prober:
+    """All sockets, open."""
+
+    def __init__(self, gpus: Sequence[Gpu]) -> None:
+        self._gpus = gpus
+        self._epoll = select.epoll()
+        self._sockets = [_open(gpu) for gpu in gpus]
+        self._by_fd = {sock.fileno(): sock for sock in self._sockets}
+        for fd in self._by_fd:
+            self._epoll.register(fd, select.EPOLLIN)
+        n = len(gpus)
+        self._all = [(a, (a + step) % n) for step in range(1, n) for a in range(n)]
+        self._number = 0
+        self._answered: set[tuple[int, int]] = set()
+
+    def take(self, expected: Collection[Pair], most_s: float) -> dict[Pair, bool]:
+        """One census."""
+        self._number = (self._number + 1) % 2**32
+        self._answered = set()
+        end_s = time.monotonic() + most_s - LAST_S
+        places = {gpu: place for place, gpu in enumerate(self._gpus)}
+        wanted = {(places[a], places[b]) for a, b in expected}
+        self._send(self._all)
+        for _ in range(TRIES - 1):
+            self._hear(min(time.monotonic() + TRY_S, end_s), wanted)
+            if time.monotonic() < end_s:
+                self._send([pair for pair in self._all if pair in wanted and pair not in self._answered])
+        self._hear(end_s, wanted)
+        self._serve(LAST_S)
+        return {(self._gpus[a], self._gpus[b]): (a, b) in self._answered for a, b in self._all}
+
+    def _send(self, pairs: Sequence[tuple[int, int]]) -> None:
+        """A few each millisecond, and hear meanwhile."""
+        batch = round(PAIRS_PER_S * BATCH_S)
+        next_s = time.monotonic()
+        for first in range(0, len(pairs), batch):
+            self._send_now(pairs[first : first + batch])
+            next_s += BATCH_S
+            self._serve(max(0.0, next_s - time.monotonic()))
+
+    def _send_now(self, pairs: Iterable[tuple[int, int]]) -> None:
+        for a, b in pairs:
+            try:
+                self._sockets[a].sendto(PROBE.pack(self._number, a, b), (self._gpus[b].ip, PORT))
+            except OSError:
+                continue  # no way there: it stays without an answer
+
+    def _hear(self, end_s: float, wanted: Collection[tuple[int, int]]) -> None:
+        """Until all wanted have answered, or until then."""
+        while not self._answered.issuperset(wanted) and (left := end_s - time.monotonic()) > 0:
+            self._serve(min(left, BATCH_S * 5))
+
+    def _serve(self, seconds: float) -> None:
+        """Take in what comes within so long."""
+        end_s = time.monotonic() + seconds
+        while True:
+            for fd, _ in self._epoll.poll(0):
+                self._receive(self._by_fd[fd])
+            left = end_s - time.monotonic()
+            if left <= 0:
+                return
+            select.select([self._epoll], [], [], left)
+
+    def _receive(self, sock: socket.socket) -> None:
+        try:
+            while True:
+                number, a, b = PROBE.unpack(sock.recv(PROBE.size))
+                if number == self._number:
+                    self._answered.add((a, b))
+        except OSError:
+            return
+
+
+def _open(gpu: Gpu) -> socket.socket:
+    with namespaces.inside(gpu.name):
+        sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    sock.bind((gpu.ip, PORT))
+    sock.setblocking(False)
+    return sock
+
+
+def main() -> None:
+    """Serve until the input ends."""
+    gpus = pickle.load(sys.stdin.buffer)
+    allow_open_files()
+    prober = _Prober(gpus)
+    _say("ready")
+    while True:
+        try:
+            expected, most_s = pickle.load(sys.stdin.buffer)
+        except EOFError:
+            return
+        _say(prober.take(expected, most_s))
+
+
+def _say(what: object) -> None:
+    pickle.dump(what, sys.stdout.buffer)
+    sys.stdout.buffer.flush()
+
+
+if __name__ == "__main__":
+    main()
