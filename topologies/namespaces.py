@@ -78,6 +78,14 @@ def create(names: Iterable[str]) -> None:
     in_threads(_create_here, list(names))
 
 
+def name_also(name: str, another: str) -> None:
+    """Give a namespace another name; whatever that named before isn't named so any more."""
+    if path(another).exists():
+        _check(_libc.umount2(bytes(path(another)), MNT_DETACH), f"unmount {another}")
+    path(another).touch()
+    _check(_libc.mount(bytes(path(name)), bytes(path(another)), None, MS_BIND, None), f"mount {another}")
+
+
 def remove(names: Iterable[str]) -> None:
     """Unpin the namespaces; the kernel takes each down when its last process and socket are gone."""
     for name in names:

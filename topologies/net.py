@@ -88,6 +88,7 @@ class FabricNet(Mininet):
             for switch in plan.switches
         }
         self.switch_buffers = False
+        self.further_names: set[str] = set()  # of namespaces (adoption.py)
         self.build_s = self.stop_s = 0.0
 
     def start(self) -> None:
@@ -123,7 +124,7 @@ class FabricNet(Mininet):
             switch.end()
         for node in self.nameToNode.values():
             node.terminate()
-        namespaces.remove(self.node_names)
+        namespaces.remove([*self.node_names, *self.further_names])
         for switch in self.ovs.values():
             switch.stop()
         self.stop_s = time.monotonic() - begun
