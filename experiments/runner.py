@@ -12,13 +12,13 @@ from typing import Final
 from rich.console import Console
 
 from controller.handle import ControllerProcess
-from experiments.breakage import run_fault_once
-from experiments.hearts import beating
+from experiments.breaks import break_all
 from experiments.progress import Steps
 from experiments.provenance import provenance
 from experiments.spec import ExperimentSpec, resolved
 from experiments.stage import Stage, built, check_links
 from experiments.steered import load_steered
+from experiments.takeover_runs import fabrics_with_spares, run_takeovers, takeover_count
 from experiments.traffic import Workload, run_workload
 from results import store, summary
 from results.aggregate import slowdown_rows
@@ -26,6 +26,7 @@ from results.records import Run
 from topologies import capacity
 from topologies.errors import BadInput
 from topologies.machine import datapath_choice, detect
+from topologies.ovs import Datapath
 from topologies.plan import Plan, make_plan
 from topologies.units import format_rate
 from workloads.build import build, build_trace
@@ -47,7 +48,7 @@ def run_experiment(spec: ExperimentSpec, folder: Path, console: Console | None) 
         raise
     finally:
         run.duration_s = time.monotonic() - begun
-        if run.fabrics or run.measurements or run.recoveries:
+        if run.fabrics or run.measurements or run.recoveries or run.takeovers:
             store.save(run, folder)
             if run.interrupted and console:
                 console.print("interrupted: what was measured until then is kept", highlight=False)
@@ -57,12 +58,20 @@ def run_experiment(spec: ExperimentSpec, folder: Path, console: Console | None) 
 
 
 def _step_count(spec: ExperimentSpec) -> int:
-    """The machine; each build with its calibration; each workload and each fault."""
+    """The machine; each build with its calibration; each workload, each fault and each takeover."""
+    if not _is_loaded(spec):
+        return 1 + takeover_count(spec)
     fabrics = len(spec.fabrics)
     builds = sum(len(spec.reroutes_on(n)) for n in range(fabrics))
     turns = len(spec.routing.policies) if spec.routing else 1
     turns *= len(spec.grid.scenes) if spec.grid else 1
-    return 1 + builds + fabrics * (1 + len(spec.workloads) * turns * spec.repeats) + spec.fault_runs
+    loads = fabrics * (1 + len(spec.workloads) * turns * spec.repeats)
+    return 1 + builds + loads + spec.fault_runs + takeover_count(spec)
+
+
+def _is_loaded(spec: ExperimentSpec) -> bool:
+    """Whether there is something to do on the fabrics as they are, and not with spares beside them only."""
+    return bool(spec.workloads or spec.faults or spec.scripts)
 
 
 def _run(spec: ExperimentSpec, run: Run, steps: Steps) -> None:
@@ -71,10 +80,18 @@ def _run(spec: ExperimentSpec, run: Run, steps: Steps) -> None:
     with steps.step("measuring what this machine carries"):
         frames = capacity.measure(datapath, ControllerProcess())
     run.provenance = provenance(machine, datapath, why, frames, spec.seed)
-    auto = capacity.auto_rail_bps(list(spec.fabrics), frames)
+    spared = fabrics_with_spares(spec)
+    auto = capacity.auto_rail_bps([*spec.fabrics, *(fabric for _, fabric in spared)], frames)
     plans = [make_plan(fabric, auto) for fabric in spec.fabrics]
-    for i, plan in enumerate(plans):
+    for i, plan in [*enumerate(plans), *((i, make_plan(fabric, auto)) for i, fabric in spared)]:
         _check_rate(plan, frames, f"fabrics.{i}.rail_rate")
+    if _is_loaded(spec):
+        _load_and_break(spec, plans, datapath, run, steps)
+    run_takeovers(spec, auto, datapath, run, steps)
+
+
+def _load_and_break(spec: ExperimentSpec, plans: list[Plan], datapath: Datapath, run: Run, steps: Steps) -> None:
+    """On each fabric in turn, built anew for each `reroute`."""
     for number, (label, plan) in enumerate(zip(spec.labels, plans, strict=True)):
         make = partial(_workloads, spec, plan, label, run)
         for turn, reroute in enumerate(spec.reroutes_on(number)):
@@ -86,7 +103,7 @@ def _run(spec: ExperimentSpec, run: Run, steps: Steps) -> None:
                     load_steered(stage, make, spec, run, steps)
                 elif turn == FIRST:
                     _load(stage, make(spec.seed), spec, run, steps)
-                _break(stage, number, reroute, spec, run, steps)
+                break_all(stage, number, reroute, make, spec, run, steps)
             finally:
                 fabric.__exit__(None, None, None)
 
@@ -126,15 +143,3 @@ def _load(stage: Stage, workloads: list[Workload], spec: ExperimentSpec, run: Ru
             )
             with steps.step(what, total=sum(workload.schedule.matrix.values())):
                 run_workload(stage, workload, repeat, spec.seed, run, steps.reached)
-
-
-def _break(stage: Stage, number: int, reroute: str, spec: ExperimentSpec, run: Run, steps: Steps) -> None:
-    """Everything that is to break on the fabric of this number, one after the other."""
-    faults = spec.faults_on(number)
-    if not faults:
-        return
-    with beating(stage, spec.heartbeats if reroute == "on" else "off", run):
-        for fault in faults:
-            for repeat in range(spec.fault_repeats):
-                with steps.step(f"{stage.label}: {fault.kind} {fault.target}, reroute {reroute}"):
-                    run_fault_once(stage, fault, reroute, repeat, run)

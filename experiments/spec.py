@@ -14,6 +14,8 @@ from experiments.labels import distinct_labels, sizes, traits, workload_name
 from experiments.overrides import Sections, apply
 from experiments.routing import RoutingSpec
 from experiments.scripts import ScriptSpec, check_script
+from experiments.takeover_job import check_takeovers
+from experiments.takeovers import Takeovers, TakeoverSpec
 from topologies.errors import BadInput
 from topologies.plan import Plan, make_plan
 from topologies.spec import FabricSpec, Strict, find_problems
@@ -63,6 +65,7 @@ class ExperimentSpec(Strict):
     grid: GridSpec | None = None
     faults: Annotated[tuple[FaultSpec, ...], Field(strict=False)] = ()
     scripts: Annotated[tuple[ScriptSpec, ...], Field(strict=False)] = ()
+    takeovers: Takeovers = ()
     heartbeats: Heartbeats = HeartbeatsSpec()
     reroute: Annotated[
         tuple[Literal["on", "off"], ...], BeforeValidator(_switches), Field(min_length=1, max_length=2, strict=False)
@@ -70,6 +73,7 @@ class ExperimentSpec(Strict):
     repeats: Annotated[int, Field(ge=1, le=1000)] = 1
     fault_repeats: Annotated[int, Field(ge=1, le=1000)] = 1
     script_repeats: Annotated[int, Field(ge=1, le=1000)] = 1
+    takeover_repeats: Annotated[int, Field(ge=1, le=1000)] = 1
     seed: Annotated[int, Field(ge=0, lt=2**32)] = 1
 
     @field_validator("name")
@@ -105,6 +109,9 @@ class ExperimentSpec(Strict):
     def scripts_on(self, fabric: int) -> tuple[ScriptSpec, ...]:
         return tuple(script for script in self.scripts if script.on is None or fabric in script.on)
 
+    def takeovers_on(self, fabric: int) -> tuple[TakeoverSpec, ...]:
+        return tuple(takeover for takeover in self.takeovers if takeover.on is None or fabric in takeover.on)
+
     def reroutes_on(self, fabric: int) -> tuple[Literal["on", "off"], ...]:
         """Each has a fabric built for it; where nothing breaks they make no difference, and one will do."""
         return self.reroute if self.faults_on(fabric) or self.scripts_on(fabric) else ("on",)
@@ -134,6 +141,7 @@ SECTIONS: Final[Sections] = {key: frozenset[str]() for key in ExperimentSpec.mod
     "faults": frozenset(FaultSpec.model_fields),
     # a script's faults have the keys of faults, but who writes `at=1s` means those
     "scripts": frozenset(ScriptSpec.model_fields) - {"on"},
+    "takeovers": frozenset(TakeoverSpec.model_fields) - {"on"},
 }
 
 
@@ -170,7 +178,7 @@ def nominal_plan(fabric: FabricSpec) -> Plan:
 
 
 def _has_something_to_do(spec: ExperimentSpec) -> None:
-    if not spec.workloads and not spec.faults and not spec.scripts:
+    if not spec.workloads and not spec.faults and not spec.scripts and not spec.takeovers:
         raise BadInput("workloads", [], "must have 1 or more, unless there are faults")
 
 
@@ -235,6 +243,10 @@ def _workloads_fit(spec: ExperimentSpec) -> None:
             build(workload, fabric, plan.rail_bps, plan.hb_bps, f"workloads.{i}", spec.seed)
 
 
+def _takeovers_fit(spec: ExperimentSpec) -> None:
+    check_takeovers(spec.takeovers, spec.fabrics, NOMINAL_RAIL_BPS)
+
+
 def _background_fits(spec: ExperimentSpec) -> None:
     """A grid's loads can't add up to too much: see Scene.background."""
     scenes = len(spec.grid.scenes) if spec.grid else 0
@@ -264,6 +276,7 @@ _CHECKS: Final[tuple[Callable[[ExperimentSpec], None], ...]] = (
     _faults_have_targets,
     _workloads_fit,
     _scripts_fit,
+    _takeovers_fit,
     _background_fits,
     _steered_unbroken,
 )

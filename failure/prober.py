@@ -1,7 +1,8 @@
 """The process that asks whether a replacement is there: numbered datagrams, a millisecond apart, and their echoes.
 
-`python -m failure.prober`: a tuple of `failure.takeover.Asked` comes in; a line goes out once it asks; when the input
-ends, a list of `ProbeLog` goes out, whose arrivals are those of the answers.
+`python -m failure.prober`: a tuple of `failure.takeover.Asked` comes in; a line goes out once it asks. A line with a
+time in ns is answered by yes or no: whether each pair had an answer to what it asked since. When the input ends, a list
+of `ProbeLog` goes out, whose arrivals are those of the answers.
 """
 
 import gc
@@ -53,6 +54,9 @@ class _Pair:
                 (number,) = NUMBER.unpack(self.asker.recv(NUMBER.size))
                 self.back[number] = time.monotonic_ns()
 
+    def answered(self, since_ns: int) -> bool:
+        return any(self.sent[number] >= since_ns for number in self.back)
+
     def log(self) -> ProbeLog:
         return ProbeLog(tuple(self.sent), tuple(self.back.get(n, -1) for n in range(len(self.sent))))
 
@@ -64,6 +68,11 @@ def _socket_in(node: str) -> socket.socket:
     return sock
 
 
+def _say(what: str) -> None:
+    sys.stdout.buffer.write(f"{what}\n".encode())
+    sys.stdout.buffer.flush()
+
+
 def main() -> None:
     """Ask until the input ends."""
     pairs = [_Pair(asked, PORT + n) for n, asked in enumerate(pickle.load(sys.stdin.buffer))]
@@ -71,8 +80,7 @@ def main() -> None:
     epoll = select.epoll()
     for fd in (*does, sys.stdin.fileno()):
         epoll.register(fd, select.EPOLLIN)
-    sys.stdout.buffer.write(b"asking\n")
-    sys.stdout.buffer.flush()
+    _say("asking")
     gc.disable()
     next_ns, end_ns = time.monotonic_ns(), None
     while end_ns is None or time.monotonic_ns() < end_ns:
@@ -83,6 +91,8 @@ def main() -> None:
         for fd, _ in epoll.poll(0.001):
             if fd in does:
                 does[fd]()
+            elif line := sys.stdin.buffer.readline():
+                _say("yes" if all(pair.answered(int(line)) for pair in pairs) else "no")
             else:
                 epoll.unregister(fd)
                 end_ns = time.monotonic_ns() + int(DRAIN_S * 1e9)

@@ -35,13 +35,13 @@ class Prober:
         self._process = subprocess.Popen(
             [sys.executable, "-m", "failure.prober"], cwd=PROJECT, stdin=subprocess.PIPE, stdout=subprocess.PIPE
         )
-        assert self._process.stdin
-        assert self._process.stdout
-        pickle.dump(tuple(pairs), self._process.stdin)
-        self._process.stdin.flush()
-        if not self._process.stdout.readline():
+        if self._said(pickle.dumps(tuple(pairs))) != "asking":
             self.end()
             raise RailyardError("the prober did not start")
+
+    def reaches_all(self, since_ns: int) -> bool:
+        """Whether each pair has had an answer to something that it asked since then."""
+        return self._said(f"{since_ns}\n".encode()) == "yes"
 
     def stop(self) -> list[ProbeLog]:
         """Ask no more, wait for the last answers, and end the process."""
@@ -55,6 +55,17 @@ class Prober:
             raise RailyardError("the prober died") from None
         finally:
             self.end()
+
+    def _said(self, what: bytes) -> str:
+        """Its line in answer; empty if it died."""
+        assert self._process.stdin
+        assert self._process.stdout
+        try:
+            self._process.stdin.write(what)
+            self._process.stdin.flush()
+        except BrokenPipeError:
+            return ""
+        return self._process.stdout.readline().decode().strip()
 
     def end(self) -> None:
         """End the process, whatever it is doing."""

@@ -35,7 +35,7 @@ def experiment(**changes: Any) -> dict[str, Any]:
         (
             experiment(fabrics=[{"kind": "rail-only", "domain": 1}]),
             "fabrics.0.domain: 1 is not a known key: did you mean 'domains'? allowed are domains, hb_rate, kind, mtu, "
-            "oversubscription, platform, policy, rail_rate, rails, spines",
+            "optical, oversubscription, platform, policy, rail_rate, rails, spines",
         ),
         (
             experiment(fabrics=[{"kind": "rail-only", "rail_rate": "900kbit"}]),
@@ -77,9 +77,9 @@ def experiment(**changes: Any) -> dict[str, Any]:
         ),
         (
             experiment(faults=[LINK_DOWN, {"kind": "link-up", "target": "d0g1"}]),
-            "faults.1.kind: 'link-up' is not known: did you mean 'link-slow'? allowed are gpu-crash, gpu-hang, "
-            "hb-port-down, link-down, link-flapping, link-gray, link-silent, link-slow, rail-switch-crash, "
-            "rail-switch-hang, rail-switch-reboot, server-crash, spine-crash",
+            "faults.1.kind: 'link-up' is not known: did you mean 'link-slow'? allowed are controller-crash, gpu-crash, "
+            "gpu-hang, hb-port-down, link-down, link-flapping, link-gray, link-silent, link-slow, rail-switch-crash, "
+            "rail-switch-hang, rail-switch-reboot, registry-crash, server-crash, spine-crash",
         ),
         (
             experiment(faults=[{"kind": "gpu-crash", "target": "d4g0"}]),
@@ -125,7 +125,7 @@ def experiment(**changes: Any) -> dict[str, Any]:
             experiment(repeat=2),
             "repeat: 2 is not a known key: did you mean 'repeats'? allowed are background, description, fabrics, "
             "fault_repeats, faults, grid, heartbeats, name, repeats, reroute, routing, script_repeats, scripts, seed, "
-            "title, workloads",
+            "takeover_repeats, takeovers, title, workloads",
         ),
         (
             experiment(grid={"rails": [0], "loads": [0, 0.5]}),

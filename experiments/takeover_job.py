@@ -1,0 +1,118 @@
+"""A takeover worked out before anything is built: the job on its places before and after, and what has to be moved."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from experiments.faults import check_on
+from experiments.takeovers import Moves, TakeoverSpec, Way, check_takeover, moves, with_spares
+from failure.takeover import Asked
+from results.predict import WHOLE, predict_schedule
+from topologies.addresses import Gpu
+from topologies.plan import Plan, make_plan
+from topologies.spec import FabricSpec
+from workloads.build import build
+from workloads.pace import pace
+from workloads.placement import beside_spares, placed
+from workloads.scale import payload_rates
+from workloads.schedule import Schedule
+from workloads.state import givers, state_bytes, state_s, state_schedule
+
+PROBED: Final = 3
+
+
+@dataclass(frozen=True)
+class TakeoverJob:
+    """`before` and `after`: an iteration on the fabric of `plan`, which has the spares; `state`: what is moved between.
+
+    Replacements that optical switches bring in take the failed ones' names, so then `after` is `before`.
+    `iteration_s`, `after_s`: by Rail-only Eq. 6; None where no formula knows the placement.
+    """
+
+    plan: Plan
+    way: Way
+    moves: Moves
+    before: Schedule
+    after: Schedule
+    state: Schedule
+    state_s: float
+    iteration_s: float | None
+    after_s: float | None
+    paced_s: float
+    asked: tuple[Asked, ...]
+
+    @property
+    def by_name(self) -> dict[str, str]:
+        """The replacement of each that leaves, by name."""
+        return {old.name: new.name for old, new in self.moves.to.items()}
+
+    @property
+    def noticed_by(self) -> frozenset[str]:
+        """The names under which the fault may be told."""
+        domains = {gpu.domain for gpu in self.moves.dead} if len(self.moves.dead) > 1 else set()
+        return frozenset(gpu.name for gpu in self.moves.dead) | {f"hb{domain}" for domain in domains}
+
+
+def takeover_job(takeover: TakeoverSpec, fabric: FabricSpec, plan: Plan, seed: int, field: str) -> TakeoverJob:
+    """`fabric` is the job's own, `plan` that of the fabric with its spares. BadInput if the job can't be moved so."""
+    way, moving = takeover.way_on(fabric), moves(takeover, fabric)
+    schedule, scale = build(takeover.workload, fabric, plan.rail_bps, plan.hb_bps, f"{field}.workload", seed)
+    places = beside_spares((fabric.domains, fabric.rails), (plan.spec.domains, plan.spec.rails))
+    number = {gpu: n for n, gpu in enumerate(plan.gpus)}
+    to = {number[old]: number[old if way == "optical" else new] for old, new in moving.to.items()}
+    before = placed(schedule, places)
+    after = before if way == "optical" else placed(schedule, places.moved(to))
+    given_by = givers(before, to, frozenset(number[gpu] for gpu in moving.dead), f"{field}.workload")
+    state = state_schedule(after, given_by, state_bytes(takeover.workload, scale, f"{field}.workload"))
+    rates = payload_rates(plan.hb_bps, plan.rail_bps, plan.spec.mtu)
+    foreseen = predict_schedule(schedule, rates, fabric).get(WHOLE)
+    return TakeoverJob(
+        plan=plan,
+        way=way,
+        moves=moving,
+        before=before,
+        after=after,
+        state=state,
+        state_s=state_s(state, rates, plan.spec),
+        iteration_s=foreseen,
+        after_s=foreseen if _as_the_equations_have_it(way, fabric) else None,
+        paced_s=pace(after, rates, plan.policy),
+        asked=_asked(before, moving, plan, way),
+    )
+
+
+def check_takeovers(takeovers: Sequence[TakeoverSpec], fabrics: Sequence[FabricSpec], rail_bps: int) -> None:
+    """BadInput for what can't be on one of its fabrics. `rail_bps`: what an auto rail is taken to be."""
+    for n, takeover in enumerate(takeovers):
+        field = f"takeovers.{n}"
+        check_on(takeover.on, len(fabrics), field)
+        for number, fabric in enumerate(fabrics):
+            if takeover.on is None or number in takeover.on:
+                check_takeover(takeover, fabric, field)
+                takeover_job(takeover, fabric, make_plan(with_spares(takeover, fabric), rail_bps), 0, field)
+
+
+def _as_the_equations_have_it(way: Way, fabric: FabricSpec) -> bool:
+    """Whether tensor-parallel groups are in HB domains as before, and all else goes at the rails' rate.
+
+    A GPU of the same HB domain but of another rail is reached over spines, which must not be thinned out.
+    """
+    return way in ("optical", "migration") or (way == "direct" and (fabric.oversubscription or 1) == 1)
+
+
+def _asked(before: Schedule, moving: Moves, plan: Plan, way: Way) -> tuple[Asked, ...]:
+    """Some pairs, evenly chosen of those that talk, of one that stays and one that is replaced."""
+    gpus = plan.gpus
+    pairs = sorted({(gpus[src], gpus[dst]) for src, dst in before.matrix if gpus[dst] in moving.to})
+    staying = [(src, dst) for src, dst in pairs if src not in moving.to and src not in moving.dead]
+    chosen = dict.fromkeys(staying[n * (len(staying) - 1) // (PROBED - 1)] for n in range(PROBED) if staying)
+    return tuple(_ask(src, old, moving.to[old], way) for src, old in chosen)
+
+
+def _ask(src: Gpu, old: Gpu, new: Gpu, way: Way) -> Asked:
+    return Asked(src.name, new.name, (old if way == "optical" else new).ip)
+
+
+def lost(done: int, checkpoint_every: int) -> int:
+    """Iterations done since the last checkpoint: the job does them again. The one under way is lost too."""
+    return done % checkpoint_every
