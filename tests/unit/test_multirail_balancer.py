@@ -1,0 +1,158 @@
+"""The balancer finds, on any rails, shares with which they end together; and the laws of its shares."""
+
+from itertools import count
+
+import pytest
+from hypothesis import assume, example, given
+from hypothesis import strategies as st
+
+from workloads.multirail.balancer import Balancer, descend, initial_shares, size_class, spread
+from workloads.multirail.predict import Cost, cold_rail, hot_seconds, ideal_shares, worth_splitting
+
+TRUE = st.builds(Cost, st.floats(0, 3e-3), st.floats(1e-10, 1e-7))
+WRONG = st.floats(0.3, 3)
+
+
+def play(balancer: Balancer, truth: list[Cost], size: int, operations: int, noise: list[float]) -> None:
+    """Operations with the times that `truth` gives; each rail's mean over a window is off by one of `noise`."""
+    left, windows = operations, count()
+    while left >= (window := balancer.window(size)):
+        left -= window
+        number = next(windows)
+        shares = balancer.shares(size)
+        times = [
+            cost.seconds(share * size) * noise[(number * len(truth) + rail) % len(noise)] if share > 0 else 0.0
+            for rail, (cost, share) in enumerate(zip(truth, shares, strict=True))
+        ]
+        balancer.learn(size, times)
+
+
+def used_times(balancer: Balancer, truth: list[Cost], size: int) -> list[float]:
+    return [c.seconds(a * size) for c, a in zip(truth, balancer.shares(size), strict=True) if a > 0]
+
+
+@given(
+    rails=st.lists(st.tuples(TRUE, WRONG, WRONG), min_size=1, max_size=4),
+    size=st.integers(1, 2**28),
+    noise=st.lists(st.floats(0.99, 1.01), min_size=1, max_size=7),
+)
+@example(rails=[(Cost(0, 1e-9), 1, 1), (Cost(0, 4e-9), 3, 3)], size=2**24, noise=[1.0])
+@example(rails=[(Cost(3e-3, 1e-10), 1, 1), (Cost(0, 1e-10), 1, 0.3)], size=2**25, noise=[1.0])
+def test_within_100_operations_the_rails_end_within_the_papers_9_3_percent(
+    rails: list[tuple[Cost, float, float]], size: int, noise: list[float]
+) -> None:
+    truth = [cost for cost, _, _ in rails]
+    nominal = [Cost(cost.setup_s * a, cost.s_per_byte * b) for cost, a, b in rails]
+    balancer = Balancer(nominal)
+    play(balancer, truth, size, 100, noise)
+    shares = balancer.shares(size)
+    assert sum(shares) == pytest.approx(1)
+    assert spread(used_times(balancer, truth, size)) <= 0.093
+    if len(set(truth)) == len(truth) and balancer.state(size) == "settled":
+        assert hot_seconds(truth, shares, size) <= 1.1 * min(c.seconds(size) for c in truth)
+
+
+@given(truth=st.lists(TRUE, min_size=2, max_size=4), size=st.integers(1, 2**28))
+def test_with_the_right_rates_it_ends_near_the_best_split_or_on_the_best_rail(truth: list[Cost], size: int) -> None:
+    balancer = Balancer(truth)
+    play(balancer, truth, size, 100, [1.0])
+    near = worth_splitting(truth, size)
+    if near:
+        chosen = [truth[rail] for rail in near]
+        best = hot_seconds(chosen, ideal_shares(chosen, size), size)
+        assert max(used_times(balancer, truth, size)) <= 1.1 * best
+    else:
+        assert balancer.shares(size)[cold_rail(truth, size)] == 1
+
+
+def test_small_sizes_stay_cold_and_large_ones_are_split() -> None:
+    truth = [Cost(1e-3, 4e-9), Cost(1e-5, 2e-9)]
+    balancer = Balancer(truth)
+    for size in (1, 1024, 2**24):
+        play(balancer, truth, size, 100, [1.0])
+    assert balancer.shares(1) == balancer.shares(1024) == (0.0, 1.0)
+    assert balancer.state(2**24) == "settled"
+    assert balancer.shares(2**24)[1] == pytest.approx(ideal_shares(truth, 2**24)[1], rel=0.03)
+
+
+def test_a_split_that_measures_slower_than_one_rail_is_given_up() -> None:
+    balancer = Balancer([Cost(0, 1e-9), Cost(0, 1e-9)])
+    size = 2**20
+    for _ in range(10):
+        shares = balancer.shares(size)
+        split = sum(share > 0 for share in shares) > 1
+        balancer.learn(size, [2e-3 if split else 1e-3 if share else 0.0 for share in shares])
+    assert balancer.state(size) == "cold"
+    assert sorted(balancer.shares(size)) == [0.0, 1.0]
+
+
+@given(
+    truth=st.lists(TRUE, min_size=2, max_size=4),
+    size=st.integers(0, 2**26),
+    events=st.lists(st.tuples(st.sampled_from(["learn", "down", "up"]), st.integers(0, 3)), max_size=30),
+)
+def test_shares_sum_to_one_and_a_dead_rail_has_none(
+    truth: list[Cost], size: int, events: list[tuple[str, int]]
+) -> None:
+    balancer, alive = Balancer(truth), set(range(len(truth)))
+    for what, number in events:
+        rail = number % len(truth)
+        if what == "learn":
+            shares = balancer.shares(size)
+            balancer.learn(size, [c.seconds(a * size) if a else 0.0 for c, a in zip(truth, shares, strict=True)])
+        elif what == "up" and rail not in alive:
+            balancer.up(rail)
+            alive.add(rail)
+        elif what == "down" and len(alive - {rail}) > 0:
+            balancer.down(rail)
+            alive.discard(rail)
+        shares = balancer.shares(size)
+        assert sum(shares) == pytest.approx(1)
+        assert all(share >= 0 for share in shares)
+        assert all(shares[rail] == 0 for rail in range(len(truth)) if rail not in alive)
+
+
+def test_the_last_rail_cant_be_taken_away_and_one_that_returns_starts_cold() -> None:
+    truth = [Cost(0, 1e-9), Cost(0, 2e-9)]
+    balancer = Balancer(truth)
+    play(balancer, truth, 2**24, 100, [1.0])
+    balancer.down(0)
+    assert balancer.shares(2**24) == (0.0, 1.0)
+    with pytest.raises(ValueError, match="last one"):
+        balancer.down(1)
+    balancer.up(0)
+    assert balancer.state(2**24) == "cold"
+    play(balancer, truth, 2**24, 100, [1.0])
+    assert balancer.shares(2**24)[0] == pytest.approx(2 / 3, rel=0.03)
+
+
+def test_a_settled_class_descends_again_when_a_rail_slows_down() -> None:
+    truth = [Cost(0, 1e-9), Cost(0, 1e-9)]
+    balancer = Balancer(truth)
+    play(balancer, truth, 2**24, 200, [1.0])
+    assert balancer.window(2**24) == 100
+    slower = [Cost(0, 3e-9), Cost(0, 1e-9)]
+    play(balancer, slower, 2**24, 250, [1.0])
+    assert spread(used_times(balancer, slower, 2**24)) <= 0.093
+
+
+@given(seconds=st.lists(st.floats(0, 10), min_size=1, max_size=5))
+def test_equation_8_sums_to_one_and_gives_the_slower_less(seconds: list[float]) -> None:
+    shares = initial_shares(seconds)
+    assert sum(shares) == pytest.approx(1)
+    assert min(shares) >= 0
+    slowest = seconds.index(max(seconds))
+    assert shares[slowest] <= min(shares) + 1e-12
+
+
+@given(truth=st.lists(TRUE, min_size=2, max_size=4), size=st.integers(2**20, 2**28))
+def test_one_step_of_descent_with_the_true_slopes_is_enough(truth: list[Cost], size: int) -> None:
+    even = [1 / len(truth)] * len(truth)
+    times = [cost.seconds(size / len(truth)) for cost in truth]
+    shares = descend(even, times, [cost.s_per_byte * size for cost in truth])
+    assume(all(share > 0 for share in shares))
+    assert spread(c.seconds(a * size) for c, a in zip(truth, shares, strict=True)) < 1e-6
+
+
+def test_classes_are_powers_of_two() -> None:
+    assert [size_class(size) for size in (0, 1, 2, 3, 4, 5, 2**20, 2**20 + 1)] == [0, 1, 2, 3, 3, 4, 21, 22]

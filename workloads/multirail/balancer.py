@@ -1,0 +1,196 @@
+"""Which share of a buffer each rail gets: the load balancer, with a table by size class.
+
+Source: Nezha section 4.3, Eq. 3 to 8. A class (sizes up to a power of two) goes through these states:
+
+    cold ──split pays──> even ──Eq. 8──> descent ──spread small──> settled
+     ^                                      └───────── slower than cold, or one rail left ─────┐
+     └──────────────────────────────────────────────────────────────────────────────────────────┘
+
+- cold: all on the rail of least latency (Eq. 4). Its first window is what a split is compared with.
+- even: one window with equal shares, from which Eq. 8 takes the first coefficients.
+- descent: Eq. 7. Plain descent on the maximum of Eq. 5 would move one rail at a time by a step that fits no other; here
+  each rail's step is its distance from the common level over its own slope dT/dalpha = S / B, so the shares keep adding
+  up to one, and where the slopes are right one step is enough. The slope comes from the measured line, and is held
+  between a fifth of T/alpha and all of it (set-up times are never negative), so that it errs on the slow side.
+- settled: the rails ended within `SETTLED` of each other twice. Windows are long from here on.
+
+Slips in the paper: Eq. 8 divides by the nodes less one, which adds up to one only for the rails less one. Windows of
+100 operations can't converge "within the first 100 iterations": they have 5 until settled, then 100.
+
+Nothing here is random and nothing looks at a clock: given the same windows, every node gets the same table.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from workloads.multirail.estimate import Estimate
+from workloads.multirail.predict import TAU, Cost, cold_rail, worth_splitting
+
+LEARNING_WINDOW: Final = 5
+SETTLED_WINDOW: Final = 100
+SETTLED: Final = 0.05
+DISTURBED: Final = 0.093
+"""Section 5.3.2: the average scheduling error stays within 9.3%; a settled class beyond it descends again."""
+_LEAST_SHARE: Final = 1e-4
+
+State = Literal["cold", "even", "descent", "settled"]
+
+
+def size_class(size: int) -> int:
+    """0 for empty; k + 1 for sizes from 2^(k-1) + 1 to 2^k bytes."""
+    return 0 if size <= 0 else (size - 1).bit_length() + 1
+
+
+def spread(seconds: Iterable[float]) -> float:
+    """By what part of the slowest the fastest was earlier; 0 for fewer than two."""
+    times = list(seconds)
+    longest = max(times, default=0.0)
+    return (longest - min(times)) / longest if longest > 0 else 0.0
+
+
+def initial_shares(seconds: Sequence[float]) -> tuple[float, ...]:
+    """Eq. 8, from the times that even shares took; N read as the number of rails."""
+    total = sum(seconds)
+    if len(seconds) == 1 or total <= 0:
+        return tuple(1 / len(seconds) for _ in seconds)
+    return tuple((total - time) / (total * (len(seconds) - 1)) for time in seconds)
+
+
+def descend(shares: Sequence[float], seconds: Sequence[float], slopes: Sequence[float]) -> tuple[float, ...]:
+    """Eq. 7, one step: towards the level at which all rails end together. A rail whose share runs out gets none."""
+    weights = [1 / slope for slope in slopes]
+    level = sum(w * t for w, t in zip(weights, seconds, strict=True)) / sum(weights)
+    moved = [a - (t - level) * w for a, t, w in zip(shares, seconds, weights, strict=True)]
+    kept = [share if share >= _LEAST_SHARE else 0.0 for share in moved]
+    return tuple(share / sum(kept) for share in kept)
+
+
+@dataclass
+class _Entry:
+    """A class of the table. `shares` by rail, 0 for those that take no part."""
+
+    state: State
+    shares: tuple[float, ...]
+    cold_s: float | None = None
+    split_lost: bool = False
+    calm: int = 0
+
+
+class Balancer:
+    """`shares(size)` before an operation, `learn(...)` with each full window's means, `down` and `up` as rails go."""
+
+    def __init__(self, costs: Sequence[Cost], sync_s: float = 0.0, tau: float = TAU) -> None:
+        if not costs:
+            raise ValueError("costs: a balancer needs at least one rail")
+        self._estimates = [Estimate(cost) for cost in costs]
+        self._alive = set(range(len(costs)))
+        self._sync_s, self._tau = sync_s, tau
+        self._table: dict[int, _Entry] = {}
+
+    @property
+    def costs(self) -> tuple[Cost, ...]:
+        """The rails' lines as they are known now."""
+        return tuple(estimate.cost for estimate in self._estimates)
+
+    def shares(self, size: int) -> tuple[float, ...]:
+        """By rail; they sum to one, and a dead rail's is 0."""
+        return self._entry(size).shares
+
+    def state(self, size: int) -> State:
+        return self._entry(size).state
+
+    def window(self, size: int) -> int:
+        """Over how many operations of this size the next `learn` wants its means."""
+        entry = self._entry(size)
+        reference_taken = entry.state == "cold" and entry.cold_s is not None
+        return SETTLED_WINDOW if entry.state == "settled" or reference_taken else LEARNING_WINDOW
+
+    def learn(self, size: int, seconds: Sequence[float]) -> None:
+        """A window's means: `size` in bytes, and for each rail the seconds that its share took (of others: ignored)."""
+        entry = self._entry(size)
+        used = [rail for rail in self._alive if entry.shares[rail] > 0]
+        for rail in used:
+            self._estimates[rail].measured(entry.shares[rail] * size, seconds[rail])
+        if entry.state == "cold":
+            self._after_cold(entry, size, max(seconds[rail] for rail in used))
+        else:
+            self._after_split(entry, size, sorted(used), seconds)
+
+    def down(self, rail: int) -> None:
+        """A rail died: the others take its share, in proportion to theirs. ValueError if it was the last."""
+        if not self._alive - {rail}:
+            raise ValueError(f"rail {rail}: the last one can't be taken away")
+        self._alive.discard(rail)
+        for key, entry in list(self._table.items()):
+            left = [0.0 if other == rail else share for other, share in enumerate(entry.shares)]
+            rest = sum(left)
+            if sum(share > 0 for share in left) < 2:
+                del self._table[key]  # cold again, on the best that is left
+            elif left != list(entry.shares):
+                entry.shares = tuple(share / rest for share in left)
+                entry.state, entry.calm = "descent", 0
+
+    def up(self, rail: int) -> None:
+        """A rail is back: a cold restart. What was known of it is nominal again, and every class starts anew."""
+        self._alive.add(rail)
+        self._estimates[rail] = Estimate(self._estimates[rail].nominal)
+        self._table.clear()
+
+    def _entry(self, size: int) -> _Entry:
+        return self._table.setdefault(size_class(size), _Entry("cold", self._all_on_best(size)))
+
+    def _all_on_best(self, size: float) -> tuple[float, ...]:
+        best = cold_rail(self.costs, size, sorted(self._alive))
+        return tuple(float(rail == best) for rail in range(len(self.costs)))
+
+    def _after_cold(self, entry: _Entry, size: int, seconds: float) -> None:
+        entry.cold_s = seconds
+        alive = sorted(self._alive)
+        near = worth_splitting([self.costs[rail] for rail in alive], size, self._sync_s, self._tau)
+        if near and not entry.split_lost:
+            chosen = {alive[place] for place in near}
+            entry.state = "even"
+            entry.shares = tuple(float(rail in chosen) / len(chosen) for rail in range(len(self.costs)))
+        else:
+            entry.shares = self._all_on_best(size)
+
+    def _after_split(self, entry: _Entry, size: int, used: list[int], seconds: Sequence[float]) -> None:
+        times = [seconds[rail] for rail in used]
+        apart = spread(times)
+        entry.calm = entry.calm + 1 if apart <= SETTLED else 0
+        if entry.state == "settled":
+            if apart > DISTURBED:
+                entry.state = "descent"
+        elif entry.calm >= 2:
+            if entry.cold_s is not None and max(times) + self._sync_s >= entry.cold_s:
+                self._back_to_cold(entry, size)
+                return
+            entry.state = "settled"
+        elif entry.state == "even":
+            entry.state = "descent"
+            self._put(entry, used, initial_shares(times))
+            return
+        if apart > SETTLED:
+            self._put(
+                entry,
+                used,
+                descend([entry.shares[rail] for rail in used], times, self._slopes(entry, size, used, times)),
+            )
+            if sum(share > 0 for share in entry.shares) < 2:
+                self._back_to_cold(entry, size)
+
+    def _slopes(self, entry: _Entry, size: int, used: list[int], times: Sequence[float]) -> list[float]:
+        """dT/dalpha of each rail, in seconds for the whole buffer."""
+        slopes = []
+        for rail, time in zip(used, times, strict=True):
+            secant = max(time, 1e-9) / entry.shares[rail]
+            slopes.append(min(secant, max(secant / 5, self.costs[rail].s_per_byte * size)))
+        return slopes
+
+    def _back_to_cold(self, entry: _Entry, size: int) -> None:
+        entry.state, entry.shares, entry.split_lost, entry.calm = "cold", self._all_on_best(size), True, 0
+
+    def _put(self, entry: _Entry, used: list[int], shares: Sequence[float]) -> None:
+        given = dict(zip(used, shares, strict=True))
+        entry.shares = tuple(given.get(rail, 0.0) for rail in range(len(self.costs)))

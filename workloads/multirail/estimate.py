@@ -1,0 +1,53 @@
+"""A rail's cost line, learnt from what was measured.
+
+Relative least squares over (bytes, seconds) with older windows fading, and the nominal line as two faint points: they
+decide until two unlike sizes were seen, and keep set-up and rate apart when only one size ever comes.
+"""
+
+from dataclasses import dataclass, field
+from typing import Final
+
+from workloads.multirail.predict import Cost
+
+_FADE: Final = 0.8
+_PRIOR: Final = 0.01  # of a measured window's weight
+_PRIOR_BYTES: Final = 2.0**20
+_LEAST_S: Final = 1e-7
+_LEAST_PACE: Final = 1e-13
+
+
+@dataclass
+class _Sums:
+    """Weighted sums of 1, x, y, xx, xy."""
+
+    of: list[float] = field(default_factory=lambda: [0.0] * 5)
+
+    def add(self, size: float, seconds: float, weight: float) -> None:
+        share = weight / max(seconds, _LEAST_S) ** 2
+        for place, term in enumerate((1.0, size, seconds, size * size, size * seconds)):
+            self.of[place] += share * term
+
+
+class Estimate:
+    """`cost` is the line as it is known now."""
+
+    def __init__(self, nominal: Cost) -> None:
+        self.nominal = self.cost = nominal
+        self._seen = _Sums()
+
+    def measured(self, size: float, seconds: float) -> None:
+        """One window's mean; what says nothing (no bytes, no time) is left out."""
+        if size <= 0 or seconds <= 0:
+            return
+        self._seen.of = [_FADE * term for term in self._seen.of]
+        self._seen.add(size, seconds, 1.0)
+        both = _Sums(list(self._seen.of))
+        for point in (0.0, _PRIOR_BYTES):
+            both.add(point, self.nominal.seconds(point), _PRIOR)
+        w, x, y, xx, xy = both.of
+        spread = w * xx - x * x
+        pace = (w * xy - x * y) / spread if spread > 0 else 0.0
+        setup = (y - pace * x) / w
+        if setup < 0:
+            setup, pace = 0.0, xy / xx
+        self.cost = Cost(max(0.0, setup), max(pace, _LEAST_PACE))
