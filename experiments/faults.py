@@ -134,7 +134,8 @@ def wrong_target(fault: Breaking, plan: Plan) -> str:
     fabric = plan.spec
     size = f"the {fabric.kind} fabric of {fabric.domains} domains x {fabric.rails} rails"
     if fault.kind.startswith("rail-switch"):
-        return _not_among("rail switch", [s.name for s in plan.switches if s.role != "spine"], fault.target, size)
+        names = [s.name for s in plan.switches if s.role in ("rail", "single")]
+        return _not_among("rail switch", names, fault.target, size)
     if fault.kind == "spine-crash":
         return _not_among("spine", [s.name for s in plan.switches if s.role == "spine"], fault.target, size)
     if fault.kind == "server-crash":

@@ -21,6 +21,7 @@ def traits(fabric: FabricSpec) -> dict[str, str]:
         "mtu": f"MTU {fabric.mtu}",
         "spines": f"{fabric.spine_count} spines",
         "oversubscription": f"{fabric.oversubscription or 1:g}:1",
+        "optical": f"optical {' and '.join(fabric.optical.layers)}" if fabric.optical else "",
     }
 
 

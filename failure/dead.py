@@ -24,7 +24,7 @@ def dead_of(fault: Fault, plan: Plan) -> Dead:
         return Dead()
     if fault.kind == "hb-port-down":
         gpu = gpu_of_name(fault.target)
-        return Dead(cables=frozenset({cable(gpu.name, plan.hb_link(gpu).b.node)}))
+        return Dead(cables=frozenset({cable(gpu.name, plan.hb_place(gpu).node)}))
     if fault.kind in CUT:
         return Dead(cables=frozenset({_rail_cable(plan, fault)}))
     if fault.kind == "link-slow":
@@ -42,7 +42,7 @@ def gpus_of(fault: Fault, plan: Plan) -> frozenset[Gpu]:
 
 def _rail_cable(plan: Plan, fault: Fault) -> frozenset[str]:
     gpu = gpu_of_name(fault.target)
-    return cable(gpu.name, plan.rail_link(gpu).b.node)
+    return cable(gpu.name, plan.rail_place(gpu).node)
 
 
 @dataclass(frozen=True)

@@ -56,11 +56,11 @@ class Survivors:
     """A plan's fabric without what is dead. ValueError if `dead` names something that the plan doesn't have."""
 
     def __init__(self, plan: Plan, dead: Dead) -> None:
-        self.plan, self.dead = plan, dead
-        rates = {cable(link.a.node, link.b.node): link.rate_bps for link in plan.links}
-        _check(plan, dead, rates)
+        self.plan, self.dead = plan.electrical, dead  # an optical switch joins what it crosses, and nothing else
+        rates = {cable(link.a.node, link.b.node): link.rate_bps for link in self.plan.links}
+        _check(self.plan, dead, rates)
         self.graph: nx.DiGraph[str] = nx.DiGraph()
-        self.graph.add_nodes_from(_names(plan) - dead.nodes)
+        self.graph.add_nodes_from(_names(self.plan) - dead.nodes)
         for ends, rate_bps in rates.items():
             if ends not in dead.cables and not ends & dead.nodes:
                 one, other = sorted(ends)

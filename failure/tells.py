@@ -38,7 +38,7 @@ def _names(fault: Fault, plan: Plan, gpus: frozenset[Gpu]) -> set[tuple[str, str
         found |= {("hb-link", gpu.name) for gpu in gpus} | {("hb-domain", f"hb{gpu.domain}") for gpu in gpus}
     if fault.kind != "hb-port-down":
         found |= {("link", gpu.name) for gpu in gpus}
-        found |= {("rail", _rail_of_switch(plan, plan.rail_link(gpu).b.node)) for gpu in gpus}
+        found |= {("rail", _rail_of_switch(plan, plan.rail_place(gpu).node)) for gpu in gpus}
     return found
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from topologies import namespaces
+from topologies.optical import LAYERS
 from topologies.plan import End, Plan
 from topologies.shaping import beats_lane_commands, no_beats_lane_commands
 
@@ -16,8 +17,8 @@ OPEN_FILE: Final = Path("/run/railyard/beat-lanes")
 
 
 def ends(plan: Plan) -> frozenset[End]:
-    """Where heartbeats leave: both ends of each GPU's two links. Between switches there are none."""
-    links = [link_of(gpu) for gpu in plan.gpus for link_of in (plan.rail_link, plan.hb_link)]
+    """Where heartbeats leave: both ends of each GPU's two links, up to its place. Over spines go none."""
+    links = [link for gpu in plan.gpus for layer in LAYERS for link in plan.cables(gpu, layer)]
     return frozenset(end for link in links for end in (link.a, link.b))
 
 

@@ -132,15 +132,20 @@ class Plan:
     def _far_end(self, gpu: Gpu, layer: Layer, place: End) -> End:
         return End(ocs_of(layer), gpu.name, fibre_port(gpu)) if layer in self._optical else place
 
+    def cables(self, gpu: Gpu, layer: Layer) -> tuple[Link, ...]:
+        """From the GPU to its place in the network: its own, and with an optical switch the one behind that."""
+        own = self.rail_link(gpu) if layer == "rail" else self.hb_link(gpu)
+        return (own, self._trunk(gpu, layer)) if layer in self._optical else (own,)
+
+    def _trunk(self, gpu: Gpu, layer: Layer) -> Link:
+        rail = layer == "rail"
+        place, rate_bps = (self.rail_place(gpu), self.rail_bps) if rail else (self.hb_place(gpu), self.hb_bps)
+        return Link(End(ocs_of(layer), f"{gpu.name}-net", place_port(gpu)), place, layer, rate_bps)
+
     @cached_property
     def trunks(self) -> tuple[Link, ...]:
         """The cables between optical switches and the network: one for each GPU's place there, at the GPU's rate."""
-        places = {"rail": (self.rail_place, self.rail_bps), "hb": (self.hb_place, self.hb_bps)}
-        return tuple(
-            Link(End(ocs_of(layer), f"{gpu.name}-net", place_port(gpu)), places[layer][0](gpu), layer, places[layer][1])
-            for layer in self._optical
-            for gpu in self.gpus
-        )
+        return tuple(self._trunk(gpu, layer) for layer in self._optical for gpu in self.gpus)
 
     @cached_property
     def uplinks(self) -> tuple[Link, ...]:

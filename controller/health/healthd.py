@@ -114,8 +114,10 @@ class Healthd:
         self._last_ns: int | None = None
         dpids = {switch.name: switch.dpid for switch in plan.switches}
         for gpu in plan.gpus:
-            self._add(Element("rail", gpu.rank), plan.rail_link(gpu), dpids)
-            self._add(Element("domain", gpu.domain), plan.hb_link(gpu), dpids)
+            for link in plan.cables(gpu, "rail"):
+                self._add(Element("rail", gpu.rank), link, dpids)
+            for link in plan.cables(gpu, "hb"):
+                self._add(Element("domain", gpu.domain), link, dpids)
         for link in plan.uplinks:
             self._add(Element("spine", 0), link, dpids)
 

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
 from topologies import beat_lanes, namespaces
+from topologies.optical import Layer
 from topologies.plan import End, Plan
 from topologies.shaping import shaper_commands
 from workloads.background.flows import PORT, BackgroundFlow
@@ -20,9 +21,11 @@ def reserved_bps(plan: Plan, flows: Iterable[BackgroundFlow]) -> dict[End, float
     """What the flows take of each port that they leave by, bit/s, if all of them are on."""
     found: defaultdict[End, float] = defaultdict(float)
     for flow in flows:
-        link_of = plan.hb_link if flow.device == "hb0" else plan.rail_link
-        found[link_of(flow.src).a] += flow.bps
-        found[link_of(flow.dst).b] += flow.bps
+        layer: Layer = "hb" if flow.device == "hb0" else "rail"
+        for link in plan.cables(flow.src, layer):
+            found[link.a] += flow.bps
+        for link in plan.cables(flow.dst, layer):
+            found[link.b] += flow.bps
         if flow.path == "spine":
             for link in plan.uplinks:
                 ranks = {f"rail{flow.src.rank}": link.a, f"rail{flow.dst.rank}": link.b}
