@@ -3,16 +3,16 @@
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from math import inf, isclose
+from math import isclose
 from statistics import median
 
-from results.records import FabricRun, Flow, Measurement, Recovery, Run
+from results.records import FabricRun, Flow, Measurement, Run
 from results.stretches import is_steered
 
 TIME_METRICS = ("iteration_time", "completion_time")
 SAME_SHAPE = "projected_same_shape"
 FULL_SIZE = "projected_full_size"
-STEPS = ("detect_ms", "reroute_ms", "first_packet_ms", "goodput_ms", "back_ms")
+HEARTBEATS = "heartbeats"  # no workload of the experiment's: what watching for silence costs
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,43 +68,6 @@ class Slowdown:
         return named and (self.predicted is None or not isclose(self.predicted, 1))
 
 
-@dataclass(frozen=True, slots=True)
-class RecoveryRow:
-    """The repeats of one fault on one fabric. `medians` (ms) by step, None where the median repeat never got there."""
-
-    fabric: str
-    fault: str
-    reroute: str
-    repeats: tuple[Recovery, ...]
-    medians: dict[str, float | None]
-
-    @property
-    def recovered(self) -> int:
-        return sum(r.recovered for r in self.repeats)
-
-    @property
-    def unaffected(self) -> bool:
-        """Whether nobody was cut off: a GPU that dies where no other's traffic passes through it hurts itself alone."""
-        return all(is_unaffected(r) for r in self.repeats)
-
-    @property
-    def lost_bytes(self) -> float:
-        return median(r.lost_bytes for r in self.repeats)
-
-    @property
-    def probes_lost(self) -> float:
-        return median(r.probes_lost for r in self.repeats)
-
-    @property
-    def connections_lost(self) -> int:
-        return sum(r.connections_lost for r in self.repeats)
-
-
-def is_unaffected(recovery: Recovery) -> bool:
-    """Whether no probe of another GPU's was lost to this fault."""
-    return recovery.probes_lost == 0 and recovery.first_packet_ms == 0
-
-
 def labels(run: Run) -> dict[tuple[str, str], str]:
     """(fabric, policy) -> what to call it: the fabric, and the policy too where one fabric ran with several."""
     rows = [(f.label, f.policy) for f in run.fabrics]
@@ -146,7 +109,7 @@ def _kinds(kinds: dict[tuple[str, str], tuple[str, ...]], workload: str, phase: 
 def times(rows: Sequence[Row]) -> tuple[Row, ...]:
     """The rows that are times, each workload's whole iteration first."""
     order = {workload: i for i, workload in enumerate(dict.fromkeys(r.workload for r in rows))}
-    chosen = [r for r in rows if r.metric in TIME_METRICS]
+    chosen = [r for r in rows if r.metric in TIME_METRICS and r.workload != HEARTBEATS]
     return tuple(sorted(chosen, key=lambda r: (order[r.workload], TIME_METRICS.index(r.metric))))
 
 
@@ -183,27 +146,6 @@ def slowdowns(run: Run, rows: Sequence[Row]) -> tuple[Slowdown, ...]:
                 what = (row.workload, row.phase, row.metric, row.kinds, one, other)
                 found.append(Slowdown(*what, slow.median / fast.median, expected, a.rail_bps / a.hb_bps))
     return tuple(found)
-
-
-def median_or_never(values: Iterable[float | None]) -> float | None:
-    """The median with None as "never came", which is later than any time; None when the median itself never came."""
-    middle = median(inf if v is None else v for v in values)
-    return None if middle == inf else middle
-
-
-def recovery_rows(run: Run) -> tuple[RecoveryRow, ...]:
-    """Faults by fabric, repeats together: all of one fault next to each other, reroute on before off."""
-    names = labels(run)
-    groups: defaultdict[tuple[str, str, str], list[Recovery]] = defaultdict(list)
-    for r in run.recoveries:
-        groups[names[r.fabric, r.policy], r.fault, r.reroute].append(r)
-    faults = list(dict.fromkeys(r.fault for r in run.recoveries))
-    fabrics = list(names.values())
-    ordered = sorted(groups.items(), key=lambda i: (faults.index(i[0][1]), fabrics.index(i[0][0]), i[0][2] != "on"))
-    return tuple(
-        RecoveryRow(*key, tuple(repeats), {s: median_or_never(getattr(r, s) for r in repeats) for s in STEPS})
-        for key, repeats in ordered
-    )
 
 
 def kind_bytes(flows: Iterable[Flow]) -> dict[str, int]:

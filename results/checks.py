@@ -6,11 +6,13 @@ from dataclasses import dataclass
 from results.aggregate import kinds_of
 from results.fidelity import Judgement
 from results.format import size
-from results.records import Run
+from results.records import Recovery, Run
+from results.recovery_rows import holds
 from results.steering import BEST, most_crowded
 from results.stretches import dwell_s, stretches
 
 DENSE = frozenset({"TP", "PP", "DP"})
+GPU_DEATHS = frozenset({"gpu-crash", "gpu-hang", "server-crash"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +26,10 @@ class Check:
 
 def checks(run: Run, judgement: Judgement) -> tuple[Check, ...]:
     """Those checks for which the run has records."""
-    return (*_fidelity(judgement), *_bytes(run), *_dense(run), *_recovered(run), *_connections(run), *_dwell(run))
+    return (
+        *(*_fidelity(judgement), *_bytes(run), *_dense(run)),
+        *(*_recovered(run), *_censuses(run), *_lost_bytes(run), *_connections(run), *_dwell(run)),
+    )
 
 
 def _fidelity(judgement: Judgement) -> Iterator[Check]:
@@ -54,18 +59,56 @@ def _dense(run: Run) -> Iterator[Check]:
 
 
 def _recovered(run: Run) -> Iterator[Check]:
-    rows = [r for r in run.recoveries if r.reroute == "on"]
+    """Faults that came alone: of several at once, the censuses say what had to recover."""
+    rows = [r for r in run.recoveries if r.reroute == "on" and not r.script]
     if rows:
         bad = [f"{r.fabric} {r.fault} {r.target} repeat {r.repeat}" for r in rows if not r.recovered]
         detail = f"{len(rows) - len(bad)} of {len(rows)} faults" + (f"; not: {', '.join(bad[:3])}" if bad else "")
         yield Check("traffic recovers when rerouting is on", not bad, detail)
 
 
-def _connections(run: Run) -> Iterator[Check]:
-    rows = [r for r in run.recoveries if r.reroute == "on" and r.fault.startswith("link")]
+def _censuses(run: Run) -> Iterator[Check]:
+    rows = [c for c in run.censuses if c.reroute == "on"]
     if rows:
-        lost = sum(r.connections_lost for r in rows)
-        yield Check("a link down breaks no TCP connection", lost == 0, f"{lost} lost over {len(rows)} faults")
+        bad = [c for c in rows if not holds(c)]
+        detail = f"{len(rows) - len(bad)} of {len(rows)} censuses"
+        if bad:
+            worst = max(bad, key=lambda c: c.not_recovered + c.impossible + c.carried)
+            detail += f"; worst: {worst.fabric} {worst.script} repeat {worst.repeat} after {worst.act}: "
+            detail += f"{worst.not_recovered} pairs not recovered, {worst.impossible} impossible, "
+            detail += f"{worst.carried} dead parts carried"
+        yield Check("every census is what the oracle says", not bad, detail)
+
+
+def _lost_bytes(run: Run) -> Iterator[Check]:
+    """Each fault of a script has what the whole script lost."""
+    lost = {_place(r): r for r in run.recoveries if r.reroute == "on"}
+    if lost:
+        worst = max(lost.values(), key=lambda r: r.lost_bytes)
+        total = sum(r.lost_bytes for r in lost.values())
+        detail = f"{total:,} bytes lost over {len(lost)} faults and scripts"
+        yield Check("no fault loses a byte when rerouting is on", total == 0, detail + (_named(worst) if total else ""))
+
+
+def _connections(run: Run) -> Iterator[Check]:
+    """A GPU that dies takes its own along."""
+    rows = [r for r in run.recoveries if r.reroute == "on"]
+    died = {_place(r) for r in rows if r.fault in GPU_DEATHS}
+    living = {_place(r): r for r in rows if _place(r) not in died}
+    if living:
+        worst = max(living.values(), key=lambda r: r.connections_lost)
+        lost = sum(r.connections_lost for r in living.values())
+        detail = f"{lost} lost over {len(living)} other faults and scripts" + (_named(worst) if lost else "")
+        yield Check("TCP connections are lost only where a GPU died", lost == 0, detail)
+
+
+def _place(r: Recovery) -> tuple[object, ...]:
+    """A fault that came alone, or the repeat of a script that it was a part of."""
+    return (r.fabric, r.policy, r.script, r.repeat) if r.script else (r.fabric, r.policy, r.fault, r.target, r.repeat)
+
+
+def _named(r: Recovery) -> str:
+    return f"; most: {r.fabric} {r.script or f'{r.fault} {r.target}'} repeat {r.repeat}"
 
 
 def _dwell(run: Run) -> Iterator[Check]:

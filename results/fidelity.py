@@ -13,7 +13,7 @@ from results.format import digits, percent, rate, size
 from results.records import ByteCheck, LinkCheck, Load, Run, Verdict
 from results.stretches import base_labels, is_steered
 
-_ORDER: Final[tuple[Verdict, ...]] = ("ok", "degraded", "invalid")
+ORDER: Final[tuple[Verdict, ...]] = ("ok", "degraded", "invalid")
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +141,7 @@ def judge(run: Run) -> Judgement:
 
 
 def _worst(verdicts: Iterable[Verdict]) -> Verdict:
-    return max(verdicts, key=_ORDER.index, default="ok")
+    return max(verdicts, key=ORDER.index, default="ok")
 
 
 def _links(links: Iterable[LinkCheck]) -> Iterator[Finding]:
@@ -233,7 +233,7 @@ def _reasons(findings: tuple[Finding, ...]) -> tuple[str, ...]:
         if finding.verdict != "ok":
             groups[finding.fabric, finding.limit.quantity].append(finding)
     worst = [(max(group, key=lambda f: f.value), len(group) - 1) for group in groups.values()]
-    worst.sort(key=lambda item: _ORDER.index(item[0].verdict), reverse=True)
+    worst.sort(key=lambda item: ORDER.index(item[0].verdict), reverse=True)
     return tuple(_reason(finding, more) for finding, more in worst)
 
 

@@ -48,6 +48,11 @@ def percent(share: float | None, places: int = 1) -> str:
     return NOTHING if share is None else f"{share:.{places}%}"
 
 
+def small_percent(share: float | None) -> str:
+    """0.000831 -> `0.083%`: where a share may be of any size."""
+    return NOTHING if share is None else f"{digits(share * 100, 2)}%"
+
+
 def ratio(value: float | None) -> str:
     """1.0342 -> `1.034`."""
     return NOTHING if value is None else f"{value:.3f}"
@@ -62,7 +67,7 @@ def quantity(value: float | None, unit: str) -> str:
     """A value of a measurement, by its unit: s, bit/s and B are scaled, a bare ratio gets three decimals."""
     if value is None:
         return NOTHING
-    known = {"s": seconds, "bit/s": rate, "B": size, "bytes": size, "": ratio, "ratio": ratio}
+    known = {"s": seconds, "bit/s": rate, "B": size, "bytes": size, "": ratio, "ratio": ratio, "share": small_percent}
     return known[unit](value) if unit in known else f"{digits(value)}{_SPACE}{unit}"
 
 

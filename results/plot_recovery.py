@@ -1,6 +1,6 @@
-"""Goodput before, during and after a fault: all flows above, those whose path was hit below; rerouting on and off."""
+"""A fault over time: the steps of getting over it, then goodput of all flows and of those whose path was hit."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from statistics import median
 from typing import Final
 
@@ -8,45 +8,68 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from results import plots
+from results import plot_steps, plots
 from results.format import rate, short
+from results.plot_steps import COLOUR
 from results.records import GoodputTrace
+from results.recovery_rows import RecoveryRow
 
-_COLOUR: Final = {"on": plots.BLUE, "off": plots.ORANGE}
 _CAPTION: Final = (
-    "Bits delivered in bins of 20 ms. A flow ends with its last byte: late in the run few are left, and those that "
-    "stood still wait for TCP's next try after the repair."
+    "Above, all repeats are thin marks; dots joined by a line are the repeat with the median first packet, whose times "
+    "stand at the right. Below, bits delivered in bins of 20 ms: a thin line a repeat, the bold one their median. A "
+    "flow ends with its last byte: late in the run few are left, and those that stood still wait for TCP's next try "
+    "after the repair."
 )
+_GOODPUT: Final = 1.6  # inches each
 
 
-def recovery(traces: Sequence[GoodputTrace], fault: str) -> plots.Plot:
-    """A column a fabric. Each repeat is a thin line, the median repeat a bold one."""
-    fabrics = list(dict.fromkeys(t.fabric for t in traces))
+def recovery(rows: Sequence[RecoveryRow], traces: Sequence[GoodputTrace], fault: str) -> plots.Plot:
+    """A column a fabric; `rows` and `traces` of this fault, rerouting on and off. Either may be empty, not both."""
+    fabrics = list(dict.fromkeys([*(row.repeats[0].fabric for row in rows), *(t.fabric for t in traces)]))
+    heights = [plot_steps.ROW_HEIGHT * 9] * bool(rows) + [_GOODPUT, _GOODPUT] * bool(traces)
     with plots.styled():
-        figure = plots.new_figure(plots.WIDTH, 4.3)
-        grid = figure.subplots(2, len(fabrics), squeeze=False, sharex="col", sharey="row")
+        figure = plots.new_figure(plots.WIDTH, sum(heights) + 1.1)
+        grid = figure.subplots(len(heights), len(fabrics), squeeze=False, height_ratios=heights)
         for column, fabric in enumerate(fabrics):
-            mine = [t for t in traces if t.fabric == fabric]
-            _panel(grid[0][column], mine, "bps")
-            _panel(grid[1][column], mine, "affected_bps")
-            if not any(any(t.affected_bps) for t in mine):
-                _say(grid[1][column], "no flow crossed it")
-            grid[0][column].set_title(fabric)
-            grid[1][column].set_xlabel("ms after the fault")
-        for row in grid:
-            row[0].set_ylim(bottom=0)  # once every panel of the row is drawn: the panels share it
-        grid[0][0].set_ylabel("all flows")
-        grid[1][0].set_ylabel("flows that crossed it")
-        shown = [r for r in _COLOUR if any(t.reroute == r for t in traces)]
-        handles = [Line2D([], [], color=_COLOUR[r], lw=2, label=f"reroute {r}") for r in shown]
+            panels = [grid[line][column] for line in range(len(heights))]
+            panels[0].set_title(fabric)
+            if rows:
+                plot_steps.draw(panels.pop(0), [r for r in rows if r.repeats[0].fabric == fabric], names=column == 0)
+            if traces:
+                _goodput(panels, [t for t in traces if t.fabric == fabric])
+        if traces:
+            _share_heights(grid[-2:], ("all flows", "flows that\ncrossed it"))
+        known = {row.reroute for row in rows} | {trace.reroute for trace in traces}
+        shown = [r for r in COLOUR if r in known]
+        handles = [Line2D([], [], color=COLOUR[r], lw=2, label=f"reroute {r}") for r in shown]
         handles.append(Line2D([], [], color=plots.VERMILION, lw=1.4, label="fault"))
         handles.append(Line2D([], [], color=plots.GREEN, lw=1.4, ls="--", label="repair"))
         figure.legend(handles=handles, loc="outside upper right", ncols=4)
-        return plots.finish(figure, f"recovery-{fault}", _alt(traces, fabrics, fault), _CAPTION)
+        return plots.finish(figure, f"recovery-{fault}", _alt(rows, traces, fabrics, fault), _CAPTION)
+
+
+def _goodput(panels: Sequence[Axes], mine: Sequence[GoodputTrace]) -> None:
+    _panel(panels[0], mine, "bps")
+    _panel(panels[1], mine, "affected_bps")
+    if not any(any(t.affected_bps) for t in mine):
+        _say(panels[1], "no flow crossed it")
+    panels[1].sharex(panels[0])
+    panels[0].tick_params(labelbottom=False)
+    panels[1].set_xlabel("ms after the fault")
+
+
+def _share_heights(grid: Iterable[Sequence[Axes]], names: Sequence[str]) -> None:
+    """Panels beside each other have one scale, from 0, and it is written once."""
+    for panels, name in zip(grid, names, strict=True):
+        top = max(axes.get_ylim()[1] for axes in panels)
+        for axes in panels:
+            axes.set_ylim(0, top)
+            axes.tick_params(labelleft=axes is panels[0])
+        panels[0].set_ylabel(name)
 
 
 def _panel(axes: Axes, traces: Sequence[GoodputTrace], what: str) -> None:
-    for reroute, colour in _COLOUR.items():
+    for reroute, colour in COLOUR.items():
         mine = [t for t in traces if t.reroute == reroute]
         for trace in mine if len(mine) > 1 else ():
             axes.plot(trace.t_ms, getattr(trace, what), color=colour, lw=0.6, alpha=0.35, drawstyle="steps-post")
@@ -76,14 +99,14 @@ def _median(traces: Sequence[GoodputTrace], what: str) -> tuple[tuple[float, ...
     return traces[0].t_ms[:length], values
 
 
-def _alt(traces: Sequence[GoodputTrace], fabrics: Sequence[str], fault: str) -> str:
-    said = []
+def _alt(rows: Sequence[RecoveryRow], traces: Sequence[GoodputTrace], fabrics: Sequence[str], fault: str) -> str:
+    said = [plot_steps.said(row) for row in rows]
     for fabric in fabrics:
-        for reroute in _COLOUR:
+        for reroute in COLOUR:
             mine = [t for t in traces if (t.fabric, t.reroute) == (fabric, reroute)]
             low = [
                 min((b for t, b in zip(x.t_ms, x.bps, strict=True) if 0 <= t < x.repair_ms), default=0.0) for x in mine
             ]
             if low:
                 said.append(f"{fabric}, reroute {reroute}: goodput falls to {rate(median(low))} before the repair")
-    return f"Goodput around {fault}. {'; '.join(said)}"
+    return f"Steps of recovery, and goodput around {fault}. {'; '.join(said)}"

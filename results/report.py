@@ -11,23 +11,21 @@ from markupsafe import Markup
 from results import format as fmt
 from results import (
     plot_fabric,
-    plot_recovery,
     plot_sweep,
     plot_times,
     plot_traffic,
+    report_failures,
     report_steering,
     report_tables,
     scale_tables,
 )
 from results.aggregate import (
-    RecoveryRow,
     Row,
     Slowdown,
     kind_bytes,
     labels,
     one_repeat,
     pairs,
-    recovery_rows,
     rows_of,
     slowdowns,
     times,
@@ -51,17 +49,6 @@ class Workload:
     heatmaps: tuple[tuple[str, Plot], ...]
     times: Plot | None
     table: report_tables.Table | None
-
-
-@dataclass(frozen=True, slots=True)
-class Failure:
-    """A fault's part of the page."""
-
-    name: str
-    targets: str
-    plot: Plot | None
-    table: report_tables.Table
-    repeats: report_tables.Table
 
 
 def render(run: Run) -> str:
@@ -102,7 +89,7 @@ def _context(run: Run) -> dict[str, Any]:
         "ratios": plot_times.ratios(beside, fabrics),
         "others": report_tables.others_table(rows),
         "bytes": report_tables.bytes_table(run),
-        "failures": _failures(run, recovery_rows(run)),
+        **report_failures.parts(run, rows, judgement),
         "scale": scale_tables.scale_parts(run.scale),
         "projections": scale_tables.projections_table(rows, fabrics),
         **_evidence(run, judgement),
@@ -206,15 +193,3 @@ def _heatmaps(run: Run, workload: str, by_fabric: dict[str, list[Flow]]) -> list
         )
         for names in alike.values()
     ]
-
-
-def _failures(run: Run, rows: Sequence[RecoveryRow]) -> list[Failure]:
-    parts = []
-    for fault in dict.fromkeys([*(r.fault for r in rows), *(t.fault for t in run.goodput)]):
-        mine = [r for r in rows if r.fault == fault]
-        traces = [t for t in run.goodput if t.fault == fault]
-        targets = ", ".join(dict.fromkeys(r.target for row in mine for r in row.repeats))
-        plot = plot_recovery.recovery(traces, fault) if traces else None
-        tables = report_tables.recovery_table(mine), report_tables.repeats_table(mine)
-        parts.append(Failure(fault, targets, plot, *tables))
-    return parts

@@ -11,24 +11,20 @@ from markupsafe import Markup
 from results import format as fmt
 from results.aggregate import (
     FULL_SIZE,
+    HEARTBEATS,
     SAME_SHAPE,
-    STEPS,
     TIME_METRICS,
-    RecoveryRow,
     Row,
     Slowdown,
     Spread,
-    is_unaffected,
 )
 from results.fidelity import LIMITS, Judgement
 from results.plot_times import label
-from results.records import FabricRun, LinkCheck, Recovery, Run
+from results.records import FabricRun, LinkCheck, Run
 from results.stretches import is_steered
 
 _HEADLINE_KINDS: Final = frozenset({"EP", "collective"})
 _SLOW_COLUMNS: Final = ("measured", "formula", Markup("C<sub>S</sub>/C<sub>F</sub>"))
-NO_ONE_AFFECTED: Final = "– (no one affected)"
-_STEP_NAMES: Final = ("detected", "rerouted", "first packet", "goodput back", "after repair")
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +89,7 @@ def others_table(rows: Sequence[Row]) -> Table:
     body = tuple(
         (r.workload, r.phase, r.metric, fabric, *_plain(spread, r.unit), str(len(spread.values)))
         for r in rows
-        if r.metric not in (*TIME_METRICS, SAME_SHAPE, FULL_SIZE)
+        if r.metric not in (*TIME_METRICS, SAME_SHAPE, FULL_SIZE) and r.workload != HEARTBEATS
         for fabric, spread in r.by_fabric.items()
     )
     columns = ("workload", "phase", "metric", "fabric", "median", "predicted", "ratio", "repeats")
@@ -123,41 +119,6 @@ def fabrics_table(fabrics: Iterable[FabricRun]) -> Table:
         for f in fabrics
     )
     return Table(columns, body, 3)
-
-
-def recovery_table(rows: Sequence[RecoveryRow]) -> Table:
-    """A row a fabric and rerouting: medians, and what it cost."""
-    body = tuple(
-        (
-            *(r.fabric, r.reroute, f"{r.recovered} of {len(r.repeats)}"),
-            *_steps(r.medians, r.unaffected),
-            *(fmt.size(r.lost_bytes), f"{r.probes_lost:g}", str(r.connections_lost)),
-        )
-        for r in rows
-    )
-    return Table(("fabric", "reroute", "recovered", *_STEP_NAMES, "bytes lost", "probes lost", "conns lost"), body, 2)
-
-
-def _steps(times: Mapping[str, float | None], unaffected: bool) -> tuple[str, ...]:
-    """Where nobody was cut off there is nothing to come back: that is no recovery within 0 ms."""
-    shown = {s: fmt.milliseconds(times[s]) for s in STEPS}
-    if unaffected:
-        shown |= {"first_packet_ms": NO_ONE_AFFECTED}
-        shown |= {s: fmt.NOTHING for s in ("goodput_ms", "back_ms") if times[s] == 0}
-    return tuple(shown[s] for s in STEPS)
-
-
-def repeats_table(rows: Sequence[RecoveryRow]) -> Table:
-    """Every repeat of one fault."""
-    body = tuple(_repeat(row.fabric, r) for row in rows for r in row.repeats)
-    columns = ("fabric", "reroute", "target", "repeat", *_STEP_NAMES, "bytes lost", "probes lost", "conns lost")
-    return Table(columns, body, 3)
-
-
-def _repeat(fabric: str, r: Recovery) -> tuple[str, ...]:
-    steps = _steps({s: getattr(r, s) for s in STEPS}, is_unaffected(r))
-    cost = (fmt.size(r.lost_bytes), str(r.probes_lost), str(r.connections_lost))
-    return (fabric, r.reroute, r.target, str(r.repeat), *steps, *cost)
 
 
 def bytes_table(run: Run) -> Table:

@@ -8,22 +8,14 @@ from rich.table import Table
 from rich.text import Text
 
 from results import format as fmt
-from results import rail_only_tables, rail_only_wins
-from results.aggregate import (
-    STEPS,
-    RecoveryRow,
-    Row,
-    Slowdown,
-    Spread,
-    labels,
-    recovery_rows,
-    rows_of,
-    slowdowns,
-    times,
-)
+from results import rail_only_tables, rail_only_wins, recovery_screen, takeovers
+from results.aggregate import HEARTBEATS, Row, Slowdown, Spread, labels, rows_of, slowdowns, times
 from results.checks import Check, checks
-from results.fidelity import judge
+from results.fidelity import Judgement, judge
 from results.records import ByteCheck, Run
+from results.recovery_bars import outcomes
+from results.recovery_dicts import recovery_dicts
+from results.recovery_rows import recovery_rows, script_runs
 from results.screen import Column, fitted
 from results.steering import policy_rows
 from results.steering_tables import screen_table
@@ -35,9 +27,7 @@ _BESIDE: Final = 2  # fabrics that the table of times sets side by side
 _SLOW_LINES: Final = 2
 _POLICY_ROWS: Final = 20
 _GRID_ROWS: Final = 27
-_RECOVERY_ROWS: Final = 6
 _REASONS: Final = 3
-_UNAFFECTED: Final = "– no one else's traffic passed through it"
 
 
 def summarise(run: Run) -> dict[str, Any]:
@@ -65,7 +55,9 @@ def summarise(run: Run) -> dict[str, Any]:
             "slowdown": [_slowdown(s) for s in slowdowns(run, rows)],
             "steering": [row.as_dict() for group in policy_rows(run).values() for row in group],
             "rail_only_wins": rail_only_wins.as_dict(found) if (found := rail_only_wins.cells(run)) else None,
-            "recovery": [_recovery(r) for r in recovery_rows(run)],
+            **recovery_dicts(run, judgement),
+            "takeovers": [row.as_dict() for row in takeovers.takeover_rows(run)],
+            "heartbeats": _heartbeats(rows),
             "bytes": _bytes(run.bytes),
         },
     }
@@ -96,18 +88,13 @@ def _slowdown(s: Slowdown) -> dict[str, Any]:
     }
 
 
-def _recovery(row: RecoveryRow) -> dict[str, Any]:
-    return {
-        "fabric": row.fabric,
-        "fault": row.fault,
-        "reroute": row.reroute,
-        "repeats": len(row.repeats),
-        "recovered": row.recovered,
-        **{f"{step}_median": row.medians[step] for step in STEPS},
-        "lost_bytes_median": row.lost_bytes,
-        "probes_lost_median": row.probes_lost,
-        "connections_lost": row.connections_lost,
-    }
+def _heartbeats(rows: Iterable[Row]) -> dict[str, dict[str, float]]:
+    """What watching costs: fabric -> figure -> median."""
+    found: dict[str, dict[str, float]] = {}
+    for row in rows:
+        for fabric, spread in row.by_fabric.items() if row.workload == HEARTBEATS else ():
+            found.setdefault(fabric, {})[row.metric] = spread.median
+    return found
 
 
 def _bytes(rows: Iterable[ByteCheck]) -> dict[str, Any]:
@@ -133,10 +120,27 @@ def print_summary(run: Run, console: Console) -> None:
         _print_policies(run, console)
     else:
         _print_times(run, rows, console)
-    if faults := recovery_rows(run):
-        console.print(_recovery_table(console, faults))
+    _print_recovery(run, rows, judgement, console)
     for check in checks(run, judgement):
         console.print(_check_line(check), no_wrap=True, overflow="ellipsis", highlight=False)
+
+
+def _print_recovery(run: Run, rows: Sequence[Row], judgement: Judgement, console: Console) -> None:
+    """Every fault: the rows are what such a run is for, so none is left to the report."""
+    faults, replaced = recovery_rows(run), takeovers.takeover_rows(run)
+    if faults:
+        console.print(recovery_screen.recovery_table(console, faults, judgement))
+    if replaced:
+        console.print(takeovers.screen_table(console, replaced))
+    if any(r.reroute == "on" for r in run.recoveries) or replaced:
+        for line in recovery_screen.outcome_lines(outcomes(run)):
+            console.print(line, highlight=False)
+    for line in recovery_screen.script_lines(script_runs(run)):
+        console.print(line, highlight=False)
+    for fabric, figures in _heartbeats(rows).items():
+        units = {row.metric: row.unit for row in rows if row.workload == HEARTBEATS}
+        said = ", ".join(f"{fmt.quantity(v, units[k])} {k.replace('_', ' ')}" for k, v in figures.items())
+        console.print(Text(f"heartbeats on {fabric}: {said}", style="dim"), highlight=False)
 
 
 def _print_times(run: Run, rows: Sequence[Row], console: Console) -> None:
@@ -221,32 +225,3 @@ def _slower(rows: Sequence[tuple[str, str, str]], slow: Sequence[Slowdown]) -> t
     measured = tuple(fmt.change(s.measured) if s else fmt.NOTHING for s in found)
     formula = tuple(fmt.change(s.predicted) if s else fmt.NOTHING for s in found)
     return Column("difference", measured), Column("formula", formula, drop=2, style="dim")
-
-
-def _recovery_table(console: Console, rows: Sequence[RecoveryRow]) -> Table:
-    """A line a fault and fabric: rerouting on in steps, off by its goodput alone. Medians."""
-    by_place: dict[tuple[str, str], dict[str, RecoveryRow]] = {}
-    for row in rows:
-        by_place.setdefault((row.fault, row.fabric), {})[row.reroute] = row
-    shown = list(by_place.items())[:_RECOVERY_ROWS]
-    sides = [side for _, side in shown]
-    on = [side.get("on") for side in sides]
-    columns = [
-        Column("fault", tuple(fault for (fault, _), _ in shown), text=True),
-        Column("fabric", tuple(fabric for (_, fabric), _ in shown), text=True),
-        Column("detected", tuple(_step(r, "detect_ms") for r in on), drop=2),
-        Column("rerouted", tuple(_step(r, "reroute_ms") for r in on), drop=1),
-        Column("1st\npacket", tuple(_step(r, "first_packet_ms") for r in on)),
-        Column("goodput", tuple(_step(r, "goodput_ms") for r in on)),
-        Column("conns\nlost", tuple(str(r.connections_lost) if r else fmt.NOTHING for r in on)),
-        Column("reroute\noff", tuple(_step(side.get("off"), "goodput_ms") for side in sides)),
-    ]
-    note = _UNAFFECTED if any(r.unaffected for side in sides for r in side.values()) else ""
-    return fitted(console, "Recovery, median from the fault", columns, len(by_place) - len(shown), note)
-
-
-def _step(row: RecoveryRow | None, step: str) -> str:
-    """Where nobody was cut off, nothing came back either."""
-    if row is None or (row.unaffected and row.medians[step] == 0):
-        return fmt.NOTHING
-    return fmt.milliseconds(row.medians[step])

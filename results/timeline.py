@@ -6,16 +6,27 @@ threads `d0g1 +1`, `d0g1 +2` ... Times are microseconds from the first thing tha
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from heapq import heappop, heappush
 from typing import Any, Final
 
 from results.aggregate import labels
 from results.format import size
-from results.records import Event, Flow, Recovery, Run
+from results.records import Census, Event, Flow, Recovery, Run
+from results.recovery_rows import holds
 from topologies.addresses import gpu_of_name
 
 _CONTROL: Final = 1  # the process of faults, recovery and controller events; workload runs follow
+_STEPS: Final = {
+    "detect_ms": "detect",
+    "decided_ms": "decided",
+    "reroute_ms": "reroute",
+    "source_ms": "first packet, source side",
+    "far_ms": "first packet, far side",
+    "first_packet_ms": "first_packet",
+    "goodput_ms": "goodput",
+    "back_ms": "back",
+}
 _LANES: Final = 1000  # thread numbers that each GPU has to itself
 
 Span = tuple[int, int, str, dict[str, Any]]  # start ns, end ns, name, args
@@ -31,9 +42,10 @@ def trace(run: Run) -> dict[str, Any]:
         *(f.start_ns for f in run.flows),
         *(e.monotonic_ns for e in run.events),
         *(r.t_fault for r in run.recoveries),
+        *(c.monotonic_ns for c in run.censuses),
     )
     zero = min(starts, default=0)
-    events = [*_control(run.events, run.recoveries, zero)]
+    events = [*_control(run, zero)]
     for pid, ((fabric, workload, repeat), flows) in enumerate(groups.items(), start=_CONTROL + 1):
         events += [_name("process_name", pid, 0, f"{fabric} · {workload} · repeat {repeat}")]
         events += _workload(pid, flows, zero)
@@ -94,9 +106,11 @@ def _threads(pid: int, tid: int, name: str, spans: Iterable[Span], zero: int) ->
     return events
 
 
-def _control(events: Sequence[Event], recoveries: Sequence[Recovery], zero: int) -> list[dict[str, Any]]:
-    """Faults and what the controller did, as instants; how long each recovery took, as slices."""
+def _control(run: Run, zero: int) -> list[dict[str, Any]]:
+    """Faults, what the controller did, and censuses as instants; faults and the steps of each recovery as slices."""
     rows = [_name("process_name", _CONTROL, 0, "faults and controller")]
+    censuses = [_as_event(census) for census in run.censuses]
+    events = [*run.events, *censuses]
     threads = {
         source: number * _LANES for number, source in enumerate(dict.fromkeys(e.source for e in events), start=1)
     }
@@ -105,14 +119,29 @@ def _control(events: Sequence[Event], recoveries: Sequence[Recovery], zero: int)
         scope = "g" if "fault" in event.source or "fail" in event.source else "p"  # g: a line across every process
         where = {"pid": _CONTROL, "tid": threads[event.source], "ts": (event.monotonic_ns - zero) / 1e3}
         rows.append({"ph": "i", "name": event.what, "s": scope, **where, "args": event.detail})
-    spans: list[Span] = []
-    for r in recoveries:
-        name = f"{r.fault} {r.target} ({r.fabric}, reroute {r.reroute}): to "
-        for step in ("detect_ms", "reroute_ms", "first_packet_ms", "goodput_ms"):
-            took = getattr(r, step)
-            if took is not None:
-                spans.append((r.t_fault, r.t_fault + round(took * 1e6), name + step.removesuffix("_ms"), {}))
-    return rows + _threads(_CONTROL, 0, "recovery", spans, zero)
+    faults: list[Span] = []
+    steps: list[Span] = []
+    for r in run.recoveries:
+        name = f"{r.fault} {r.target} ({r.fabric}, reroute {r.reroute})"
+        faults.append((r.t_fault, r.t_repair, name, {"script": r.script, "repeat": r.repeat}))
+        steps += _steps(r, name)
+    faults_tid = (len(threads) + 1) * _LANES
+    rows += _threads(_CONTROL, faults_tid, "from fault to repair", faults, zero)
+    return rows + _threads(_CONTROL, 0, "recovery", steps, zero)
+
+
+def _steps(r: Recovery, name: str) -> Iterator[Span]:
+    """Each from the fault on; `back` from the repair on."""
+    for column, step in _STEPS.items():
+        took, start = getattr(r, column), r.t_repair if column == "back_ms" else r.t_fault
+        if took is not None:
+            yield start, start + round(took * 1e6), f"{name}: to {step}", {}
+
+
+def _as_event(census: Census) -> Event:
+    said = f"{'holds' if holds(census) else 'does not hold'} after {census.act}"
+    counted = ("broken", "pairs", "reachable", "answered", "not_recovered", "impossible", "carried", "wrong")
+    return Event(census.monotonic_ns, "census", said, {name: getattr(census, name) for name in counted})
 
 
 def _name(kind: str, pid: int, tid: int, name: str) -> dict[str, Any]:

@@ -1,4 +1,7 @@
-"""A plausible run, made from a seed: two fabrics, a dense iteration and an MoE step on each, three faults."""
+"""A plausible run, made from a seed: two fabrics, a dense iteration and an MoE step on each, three faults.
+
+Recovery beyond these (scripts, censuses, takeovers, heartbeats): recovery_sample.py.
+"""
 
 import random
 from collections.abc import Iterator
@@ -20,7 +23,7 @@ from results.records import (
 
 RAIL, HB = 100_000_000, 1_200_000_000
 POLICY = {"rail-only": "dr", "rail-optimized": "spine"}
-FAULTS = (("link-down", "d0g1:rail0", 9.0), ("switch-crash", "rail1", 95.0), ("gpu-crash", "d2g1", 80.0))
+FAULTS = (("link-down", "d0g1", 9.0), ("rail-switch-crash", "rail1", 70.0), ("gpu-crash", "d2g1", 60.0))
 SECOND = 1_000_000_000
 
 
@@ -167,17 +170,19 @@ def add_faults(run: Run, s: Sample, kind: str, repeat: int, clock: int) -> int:
             healed = reroute == "on"
             at, ms = clock + SECOND // 5, took * s.dice.uniform(0.8, 1.3)
             rerouted, first, good = (ms * 0.7, ms, ms + 18) if healed else (None, None, None)
-            lost = 0 if healed and fault != "gpu-crash" else 4_200_000
+            lost = 0 if healed else 4_200_000
             broken, probes, back = 0 if healed else 2, round(ms) if healed else 300, s.dice.uniform(9, 14)
             where = (kind, POLICY[kind], reroute, repeat, fault, target, at, at + SECOND // 2)
             decided = ms * 0.6 if healed else None
-            steps = (ms * 0.5, decided, rerouted, first, None, first, good, back)
+            source = s.dice.uniform(1.0, 3.0) if fault == "link-down" else None
+            steps = (ms * 0.5, decided, rerouted, first, source, first, good, back)
             run.recoveries.append(Recovery(*where, *steps, lost, probes, 0, broken, healed))
             run.goodput.append(trace(s, kind, reroute, repeat, fault, target, ms + 18 if healed else None))
             run.events.append(Event(at, "fault", f"{fault} {target}", {"repeat": repeat}))
             run.events.append(Event(at + round(ms * 5e5), "controller", f"port down at {target}"))
             clock = at + SECOND * 3 // 4
-        run.loads.append(Load(kind, f"{fault}", repeat, 0.4, 0.01, 1.5, 900, 20_000, 700, transfers_faulted=True))
+            stretch = f"{fault} {target} (reroute {reroute})"
+            run.loads.append(Load(kind, stretch, repeat, 0.4, 0.01, 1.5, 900, 20_000, 700, transfers_faulted=True))
     return clock
 
 

@@ -9,10 +9,22 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from results import plot_fabric, plot_recovery, plot_times, plot_traffic, report, report_tables, scale_tables
-from results.aggregate import recovery_rows, rows_of, times
+from results import (
+    plot_fabric,
+    plot_recovery,
+    plot_times,
+    plot_traffic,
+    recovery_tables,
+    report,
+    report_tables,
+    scale_tables,
+)
+from results.aggregate import rows_of, times
+from results.fidelity import judge
 from results.plot_traffic import Grid
 from results.records import FabricRun, Flow, Measurement, Run
+from results.recovery_rows import recovery_rows
+from results.recovery_text import NO_ONE_AFFECTED
 from tests.unit.results_sample import sample_run
 from tests.unit.steered_sample import steered_run
 
@@ -222,22 +234,24 @@ def test_a_crash_that_cuts_nobody_off_has_no_time_of_recovery() -> None:
     alone = replace(one, first_packet_ms=0.0, goodput_ms=0.0, back_ms=0.0, probes_lost=0)
     run = Run("r", {}, {}, "now")
     run.recoveries = [alone]
-    (row,) = report_tables.recovery_table(recovery_rows(run)).rows
-    assert row[5:8] == (report_tables.NO_ONE_AFFECTED, "–", "–")
+    table = recovery_tables.recovery_table(recovery_rows(run), judge(run))
+    ((median, p95, goodput),) = ((row[10], row[11], row[14]) for row in table.rows)
+    assert (table.columns[10], table.columns[14]) == ("median", "back to 95%")
+    assert (median, p95, goodput) == (NO_ONE_AFFECTED, "–", "–")
     run.recoveries = [alone, replace(one, repeat=1)]
-    (mixed,) = report_tables.recovery_table(recovery_rows(run)).rows
-    assert mixed[5].endswith("ms")
-    first, second = report_tables.repeats_table(recovery_rows(run)).rows
-    assert first[6] == report_tables.NO_ONE_AFFECTED
-    assert second[6].endswith("ms")
+    (mixed,) = recovery_tables.recovery_table(recovery_rows(run), judge(run)).rows
+    assert mixed[10].endswith("ms")
+    first, second = recovery_tables.repeats_table(recovery_rows(run)).rows
+    assert first[7] == NO_ONE_AFFECTED
+    assert second[7].endswith("ms")
 
 
 def test_a_panel_that_no_flow_crossed_says_so() -> None:
     run = sample_run(2, 2, 1)
     traces = [t for t in run.goodput if t.fault == "gpu-crash"]
-    assert "no flow crossed it" not in plot_recovery.recovery(traces, "f").svg
+    assert "no flow crossed it" not in plot_recovery.recovery([], traces, "f").svg
     quiet = [replace(t, affected_bps=tuple(0.0 for _ in t.bps)) for t in traces]
-    assert plot_recovery.recovery(quiet, "f").svg.count("no flow crossed it") >= 2
+    assert plot_recovery.recovery([], quiet, "f").svg.count("no flow crossed it") >= 2
 
 
 def test_a_large_fabric_is_drawn_in_part_and_says_so() -> None:

@@ -1,0 +1,128 @@
+"""A failure script over time: each fault a bar from injection to repair, then the censuses, then goodput."""
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+from matplotlib.ticker import FuncFormatter
+
+from results import plots
+from results.format import rate, short
+from results.records import Census, GoodputTrace, Recovery
+from results.recovery_rows import ScriptRun, holds
+
+_COLOUR: Final = {
+    "link": plots.BLUE,
+    "hb port": plots.SKY,
+    "rail switch": plots.ORANGE,
+    "spine": plots.YELLOW,
+    "GPU": plots.PINK,
+    "server": plots.VERMILION,
+    "controller": plots.GREY,
+}
+_PREFIX: Final = {
+    "link": "link", "hb-port": "hb port", "rail-switch": "rail switch", "spine": "spine", "gpu": "GPU",
+    "server": "server", "controller": "controller", "registry": "controller",
+}  # fmt: skip
+_LINE: Final = 0.17  # inches a fault
+_CAPTION: Final = (
+    "A bar is a fault, from its injection to its repair; the dark part is until packets flowed again between the "
+    "probed pairs that it had cut off. A census probes every pair of GPUs: it holds if all that the oracle calls "
+    "reachable answered, and nothing else did."
+)
+
+
+def storm(script: ScriptRun) -> plots.Plot:
+    """One repeat of a script. Seconds count from the first thing that is known of it."""
+    zero = min((*(r.t_fault for r in script.faults), *(c.monotonic_ns for c in script.censuses)), default=0)
+    heights = [max(4, len(script.faults)) * _LINE, 0.3, 1.3]
+    with plots.styled():
+        figure = plots.new_figure(plots.WIDTH, sum(heights) + 1.0)
+        bars, marks, below = figure.subplots(3, 1, sharex=True, height_ratios=heights)
+        _faults(bars, script.faults, zero)
+        _censuses(marks, script.censuses, zero)
+        _goodput(below, script, zero)
+        below.set_xlabel("s after the first fault")
+        figure.legend(handles=_keys(script), loc="outside upper right", ncols=5, fontsize=8)
+        name = f"script-{script.script}-{script.fabric}-{script.reroute}-{script.repeat}"
+        return plots.finish(figure, name, _alt(script), _CAPTION)
+
+
+def _faults(axes: Axes, faults: Sequence[Recovery], zero: int) -> None:
+    """In the order of time, one below the other. The name stands right of its bar; left of it where that is late."""
+    end = max((r.t_repair for r in faults), default=zero)
+    for y, r in enumerate(faults):
+        start, stop = (r.t_fault - zero) / 1e9, (r.t_repair - zero) / 1e9
+        colour = _COLOUR[sort_of(r.fault)]
+        cut = stop - start if r.first_packet_ms is None else min(r.first_packet_ms / 1e3, stop - start)
+        axes.barh(y, stop - start, left=start, height=0.72, color=colour, alpha=0.4)
+        axes.barh(y, cut, left=start, height=0.72, color=colour)
+        late = r.t_fault - zero > 0.75 * (end - zero)
+        where: dict[str, Any] = {
+            "xytext": (-4 if late else 4, 0),
+            "textcoords": "offset points",
+            "va": "center",
+            "fontsize": 7,
+        }
+        name = f"{r.fault} {r.target}"
+        axes.annotate(name, (start if late else stop, y), ha="right" if late else "left", **where)
+    axes.set(ylim=(max(4, len(faults)) - 0.4, -0.6))
+    axes.set_yticks([])
+    axes.set_ylabel("faults")
+    plots.quiet(axes, grid="x")
+
+
+def _censuses(axes: Axes, censuses: Sequence[Census], zero: int) -> None:
+    for ok, colour, marker in ((True, plots.GREEN, "|"), (False, plots.VERMILION, "x")):
+        at = [(c.monotonic_ns - zero) / 1e9 for c in censuses if holds(c) == ok]
+        axes.plot(at, [0] * len(at), ls="none", marker=marker, ms=9, mew=1.6, color=colour)
+    axes.set(ylim=(-1, 1))
+    axes.set_yticks([])
+    axes.set_ylabel("censuses", rotation=0, ha="right", va="center")
+    plots.quiet(axes, grid="x")
+
+
+def _goodput(axes: Axes, script: ScriptRun, zero: int) -> None:
+    """Every fault's trace covers the whole script; the first one's is as good as any."""
+    found = _begun(script)
+    if found:
+        begun, trace = found
+        at = [(begun - zero) / 1e9 + ms / 1e3 for ms in trace.t_ms]
+        axes.plot(at, trace.bps, color=plots.BLUE, lw=1.0, drawstyle="steps-post")
+    axes.set_ylim(bottom=0)
+    axes.margins(x=0)
+    axes.set_ylabel("goodput")
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: short(rate(value)) if value else "0"))
+    plots.quiet(axes, grid="y")
+
+
+def _begun(script: ScriptRun) -> tuple[int, GoodputTrace] | None:
+    """The longest trace, and when its fault came (ns)."""
+    times = {(r.fault, r.target): r.t_fault for r in reversed(script.faults)}
+    known = [(times[t.fault, t.target], t) for t in script.goodput if (t.fault, t.target) in times]
+    return max(known, key=lambda found: len(found[1].t_ms), default=None)
+
+
+def sort_of(fault: str) -> str:
+    """What sort of thing breaks, for colours: what is neither link, switch nor GPU is of the controller's side."""
+    return next((name for prefix, name in _PREFIX.items() if fault.startswith(prefix)), "controller")
+
+
+def _keys(script: ScriptRun) -> list[Patch | Line2D]:
+    sorts = dict.fromkeys(sort_of(r.fault) for r in script.faults)
+    keys: list[Patch | Line2D] = [Patch(color=_COLOUR[s], label=s) for s in _COLOUR if s in sorts]
+    if any(holds(c) for c in script.censuses):
+        keys.append(Line2D([], [], ls="none", marker="|", ms=9, mew=1.6, color=plots.GREEN, label="census holds"))
+    if not all(holds(c) for c in script.censuses):
+        keys.append(Line2D([], [], ls="none", marker="x", ms=7, mew=1.6, color=plots.VERMILION, label="does not"))
+    return keys
+
+
+def _alt(script: ScriptRun) -> str:
+    lasts = max((r.t_repair for r in script.faults), default=0) - min((r.t_fault for r in script.faults), default=0)
+    return (
+        f"{script.script} on {script.fabric} over time: {len(script.faults)} faults in {lasts / 1e9:.1f} s, "
+        f"{script.held} of {len(script.censuses)} censuses hold"
+    )

@@ -1,0 +1,201 @@
+"""How fast recovery has to be, in one place, and whether a run was: a bar is met, missed, or was not measured. Pure.
+
+The times are Railyard's own: no paper gives any. Rail-only IV-C and Spine-free Networks, "Fault Tolerance", leave what
+a dead link or switch served unavailable until the repair. Each bar's `why` says what the time is made of.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import groupby
+from math import inf
+from typing import Final, Literal
+
+from results.aggregate import labels
+from results.records import Recovery, Run
+from results.recovery_rows import RecoveryRow, Side, recovery_rows, script_runs, side_values
+from results.recovery_stats import Figure, figure
+
+Unit = Literal["ms", "probes"]
+Values = list[float | None]
+ByFabric = dict[str, Values]
+AWAY: Final = "controller-crash"
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """No more than `median`, and 95 of 100 no more than `p95`; or none more than `most`. In `unit`."""
+
+    what: str
+    why: str
+    median: float = inf
+    p95: float = inf
+    most: float = inf
+    unit: Unit = "ms"
+
+    def allows(self, found: Figure) -> bool:
+        """Whether all repeats of one fabric are as they have to be."""
+        return _at(found.median) <= self.median and _at(found.p95) <= self.p95 and _at(found.most) <= self.most
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A bar on a fabric, with what was measured there; `met` is None, `fabric` empty, where nothing was."""
+
+    bar: Bar
+    fabric: str
+    values: tuple[float | None, ...]
+
+    @property
+    def met(self) -> bool | None:
+        return self.bar.allows(self.figure) if self.figure else None
+
+    @cached_property
+    def figure(self) -> Figure | None:
+        return figure(self.values)
+
+
+_SILENT: Final = "three heartbeats of 20 ms missing, the next check of them, and route changes"
+_FIRST: Final[dict[tuple[str, Side | None], Bar]] = {
+    ("link-down", "source"): Bar(
+        "link down, source side", "no carrier, and the kernel's own backup route: no controller", 5, 20
+    ),
+    ("link-down", "far"): Bar(
+        "link down, far side", "PORT_STATUS, a decision, and route changes at every source", 15, 40
+    ),
+    ("link-silent", None): Bar("silent link", _SILENT, 100, 150),
+    ("rail-switch-crash", None): Bar("rail switch killed", _SILENT, 100, 150),
+    ("rail-switch-hang", None): Bar("rail switch stopped", _SILENT, 100, 150),
+    ("gpu-crash", None): Bar("GPU crash, what it carried for others", _SILENT, 100, 150),
+}
+"""To the first packet, by kind of fault and side (None: whichever is slower)."""
+CONTROLLER: Final = Bar("controller crash, probes lost", "the data plane goes on without it", most=0, unit="probes")
+RETURNED: Final = Bar(
+    "fault while the controller is away, far side, from its return",
+    "its connections, the switches' ports, and the hearts' last word",
+    most=500,
+)
+AT_ONCE: Final = Bar(
+    "link down while the controller is away, source side", "the kernel's own backup route: no controller", 5, 20
+)
+BACK: Final = Bar("goodput back after repair", "a second in which nobody need wait for what is whole again", most=1000)
+NO_LOSS: Final = Bar("probes lost after repair", "traffic moves back to what forwards already", most=0, unit="probes")
+TAKEOVER: Final = Bar(
+    "optical takeover by an idle GPU, beyond its light-off", "flows, new neighbours and routes", most=50
+)
+
+
+def is_of_first_packets(bar: Bar) -> bool:
+    """Whether tables of first packets have it beside them, fault by fault."""
+    return bar in _FIRST.values()
+
+
+def first_packet_bar(fault: str, side: Side | None) -> Bar | None:
+    """What is wanted of this fault to the first packet; `side` None where the two aren't told apart."""
+    return _FIRST.get((fault, side)) or _FIRST.get((fault, None))
+
+
+def outcomes(run: Run) -> tuple[Outcome, ...]:
+    """Every bar, a row for each fabric on which it was measured (with rerouting on), or one that says it wasn't."""
+    rows = [row for row in recovery_rows(run) if row.reroute == "on"]
+    measured = (
+        *((bar, _first(rows, *key)) for key, bar in _FIRST.items()),
+        (CONTROLLER, _each(rows, lambda r: r.probes_lost, AWAY)),
+        (RETURNED, _while_away(run, "far")),
+        (AT_ONCE, _while_away(run, "source")),
+        (BACK, _each(rows, lambda r: r.back_ms)),
+        (NO_LOSS, _each(rows, lambda r: r.return_lost)),
+        (TAKEOVER, _takeovers(run)),
+    )
+    return tuple(outcome for bar, by_fabric in measured for outcome in _outcomes(bar, by_fabric))
+
+
+def _outcomes(bar: Bar, by_fabric: ByFabric) -> Iterator[Outcome]:
+    found = [Outcome(bar, fabric, tuple(values)) for fabric, values in by_fabric.items() if values]
+    yield from found or [Outcome(bar, "", ())]
+
+
+def _first(rows: Sequence[RecoveryRow], fault: str, side: Side | None) -> ByFabric:
+    """Where nobody was cut off nothing came back either: that is no recovery in no time."""
+    return {
+        row.fabric: side_values(row.repeats, side) if side else [r.first_packet_ms for r in row.repeats]
+        for row in rows
+        if row.fault == fault and not row.unaffected
+    }
+
+
+def _each(rows: Sequence[RecoveryRow], value: Callable[[Recovery], float | None], fault: str = "") -> ByFabric:
+    """Of every repeat of every fault that came alone, or of one kind."""
+    chosen = sorted((row for row in rows if fault in ("", row.fault)), key=lambda row: row.fabric)
+    return {
+        fabric: [value(r) for row in group for r in row.repeats]
+        for fabric, group in groupby(chosen, key=lambda row: row.fabric)
+    }
+
+
+def _while_away(run: Run, side: Side) -> ByFabric:
+    """Faults that scripts struck while the controller was gone. Far: ms from its return, 0 if before that.
+
+    Source: ms from the fault, and of links that went down alone, since what is only silent no kernel sees.
+    """
+    found: ByFabric = {}
+    for script in script_runs(run):
+        for gone in script.faults:
+            if gone.fault != AWAY or gone.reroute != "on":
+                continue
+            hit = [r for r in script.faults if r.fault != AWAY and gone.t_fault <= r.t_fault < gone.t_repair]
+            hit = [r for r in hit if side == "far" or r.fault == "link-down"]
+            for r in hit:
+                values = side_values([r], side)
+                if side == "far":
+                    values = [None if v is None else max(0.0, v + (r.t_fault - gone.t_repair) / 1e6) for v in values]
+                found.setdefault(script.fabric, []).extend(values)
+    return found
+
+
+def _takeovers(run: Run) -> ByFabric:
+    """Milliseconds beyond the light-off, wherever an idle GPU came in by optical switches."""
+    names = labels(run)
+    found: ByFabric = {}
+    for t in run.takeovers:
+        if (t.case, t.way) == ("idle-gpu", "optical"):
+            fabric = names.get((t.fabric, t.policy), t.fabric)
+            found.setdefault(fabric, []).append(t.taken_over_ms - t.light_off_ms)
+    return found
+
+
+def _at(value: float | None) -> float:
+    return inf if value is None else value
+
+
+# What others say of theirs --------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """How long another system takes, in ms, and what that time is of."""
+
+    name: str
+    ms: float
+    source: str
+
+
+OTHERS: Final = (
+    Published(
+        "Nezha",
+        200,
+        "Nezha, 4.4 and abstract: from the detection of a NIC's failure until its tasks have moved to the other rails, "
+        "on average, under 200 ms",
+    ),
+    Published(
+        "NCCL",
+        500,
+        "NCCL, src/transport/net_ib/p2p_resiliency_recovery.cc: a failed NIC is tried again every 500 ms "
+        "(NCCL_IB_RESILIENCY_PORT_RECOVERY_ALIVE_MSG_BATCH_INTERVAL)",
+    ),
+)
+
+
+def times_ours(other: Published, ms: float | None) -> float | None:
+    """How many times as long the other takes; None where ours never came, or took no time."""
+    return other.ms / ms if ms else None

@@ -1,0 +1,169 @@
+"""Faults by kind and fabric, their repeats together; and what belongs to one run of a failure script. Pure."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final, Literal
+
+from results.aggregate import labels
+from results.fidelity import ORDER, Judgement
+from results.records import Census, GoodputTrace, Recovery, Run, Verdict
+from results.recovery_stats import Figure, figure
+
+Side = Literal["source", "far"]
+SIDES: Final[tuple[Side, ...]] = ("source", "far")
+STEPS: Final = ("detect_ms", "decided_ms", "reroute_ms", "first_packet_ms", "goodput_ms", "back_ms")
+STEP_NAMES: Final = {
+    "detect_ms": "detected",
+    "decided_ms": "decided",
+    "reroute_ms": "installed",
+    "first_packet_ms": "first packet",
+    "source_ms": "first packet, source side",
+    "far_ms": "first packet, far side",
+    "goodput_ms": "goodput back",
+    "back_ms": "back after repair",
+}
+
+
+@dataclass(frozen=True)
+class RecoveryRow:
+    """The repeats of one kind of fault on one fabric (by its label in tables)."""
+
+    fabric: str
+    fault: str
+    reroute: str
+    repeats: tuple[Recovery, ...]
+
+    @property
+    def recovered(self) -> int:
+        return sum(r.recovered for r in self.repeats)
+
+    @property
+    def unaffected(self) -> bool:
+        """Whether nobody was cut off: a GPU that dies where no other's traffic passes through it hurts itself alone."""
+        return all(is_unaffected(r) for r in self.repeats)
+
+    @cached_property
+    def steps(self) -> dict[str, Figure]:
+        """By the name of the column of recovery.csv, in ms."""
+        found = {step: figure(getattr(r, step) for r in self.repeats) for step in STEPS}
+        return {step: made for step, made in found.items() if made}
+
+    @cached_property
+    def sides(self) -> dict[Side, Figure]:
+        """First packets (ms) by side of the fault; only sides of which pairs were probed."""
+        found = {side: figure(side_values(self.repeats, side)) for side in SIDES}
+        return {side: made for side, made in found.items() if made}
+
+    @property
+    def connections_lost(self) -> int:
+        return sum(r.connections_lost for r in self.repeats)
+
+    def total(self, column: Literal["lost_bytes", "probes_lost", "return_lost"]) -> int:
+        return sum(getattr(r, column) for r in self.repeats)
+
+
+def side_values(repeats: Sequence[Recovery], side: Side) -> list[float | None]:
+    """Of each repeat until packets flowed on this side (ms, None: never); none at all if no such pair was probed.
+
+    A record has None for either. The slowest pair is never before a side's own: so where that came, None is "not
+    probed"; and where it never came and the other side did, None is "never". Who is probed is the same in all repeats.
+    """
+    other: Side = "far" if side == "source" else "source"
+    own, others = [getattr(r, f"{side}_ms") for r in repeats], [getattr(r, f"{other}_ms") for r in repeats]
+    never = any(r.first_packet_ms is None and o is not None for r, o in zip(repeats, others, strict=True))
+    return own if never or any(v is not None for v in own) else []
+
+
+def is_unaffected(recovery: Recovery) -> bool:
+    """Whether no probe of another GPU's was lost to this fault."""
+    return recovery.probes_lost == 0 and recovery.first_packet_ms == 0
+
+
+def recovery_rows(run: Run) -> tuple[RecoveryRow, ...]:
+    """Faults that came alone, by fabric, repeats together: all of a kind next to each other, reroute on before off."""
+    return rows_of_faults(run, [r for r in run.recoveries if not r.script])
+
+
+def rows_of_faults(run: Run, recoveries: Sequence[Recovery]) -> tuple[RecoveryRow, ...]:
+    """The same of some of the run's faults, whether they came alone or not."""
+    names = labels(run)
+    groups: defaultdict[tuple[str, str, str], list[Recovery]] = defaultdict(list)
+    for r in recoveries:
+        groups[names[r.fabric, r.policy], r.fault, r.reroute].append(r)
+    faults = list(dict.fromkeys(r.fault for r in recoveries))
+    fabrics = list(dict.fromkeys(names.values()))
+    ordered = sorted(groups.items(), key=lambda i: (faults.index(i[0][1]), fabrics.index(i[0][0]), i[0][2] != "on"))
+    return tuple(RecoveryRow(*key, tuple(repeats)) for key, repeats in ordered)
+
+
+@dataclass(frozen=True)
+class ScriptRun:
+    """One repeat of a failure script on a fabric: its faults in the order of time, the censuses between, the goodput.
+
+    A storm has another seed, and so other faults, in every repeat.
+    """
+
+    fabric: str
+    script: str
+    reroute: str
+    repeat: int
+    faults: tuple[Recovery, ...]
+    censuses: tuple[Census, ...]
+    goodput: tuple[GoodputTrace, ...]
+
+    @property
+    def held(self) -> int:
+        return sum(holds(c) for c in self.censuses)
+
+    @property
+    def lost_bytes(self) -> int:
+        """Each fault's record has what the whole script lost."""
+        return max((r.lost_bytes for r in self.faults), default=0)
+
+    @property
+    def connections_lost(self) -> int:
+        return max((r.connections_lost for r in self.faults), default=0)
+
+
+def holds(census: Census) -> bool:
+    """Whether the fabric and the oracle agree."""
+    return not (census.not_recovered or census.impossible or census.carried)
+
+
+def script_runs(run: Run) -> tuple[ScriptRun, ...]:
+    """Every repeat of every script, in the order in which they ran."""
+    names = labels(run)
+    told: list[Recovery | Census] = [*run.recoveries, *run.censuses]
+    keys = dict.fromkeys((row.fabric, row.policy, row.script, row.reroute, row.repeat) for row in told if row.script)
+    found = []
+    for fabric, policy, script, reroute, repeat in keys:
+        where = (fabric, script, reroute, repeat)
+        faults = [r for r in run.recoveries if (r.fabric, r.script, r.reroute, r.repeat) == where]
+        censuses = [c for c in run.censuses if (c.fabric, c.script, c.reroute, c.repeat) == where]
+        goodput = [t for t in run.goodput if (t.fabric, t.script, t.reroute, t.repeat) == where]
+        found.append(
+            ScriptRun(
+                fabric=names.get((fabric, policy), fabric),
+                script=script,
+                reroute=reroute,
+                repeat=repeat,
+                faults=tuple(sorted(faults, key=lambda r: r.t_fault)),
+                censuses=tuple(sorted(censuses, key=lambda c: c.monotonic_ns)),
+                goodput=tuple(goodput),
+            )
+        )
+    return tuple(found)
+
+
+def stretch_name(recovery: Recovery) -> str:
+    """What its stretch is called where the machine's load is recorded."""
+    what = recovery.script or f"{recovery.fault} {recovery.target}"
+    return f"{what} (reroute {recovery.reroute})"
+
+
+def verdict(recoveries: Iterable[Recovery], judgement: Judgement) -> Verdict:
+    """The worst of their stretches."""
+    found = (judgement.stretches.get((r.fabric, stretch_name(r), r.repeat), "ok") for r in recoveries)
+    return max(found, key=ORDER.index, default="ok")

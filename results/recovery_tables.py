@@ -1,0 +1,177 @@
+"""The report's tables of faults, of what was wanted, of scripts: cells that are already formatted. Pure."""
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from results import format as fmt
+from results.aggregate import Row
+from results.fidelity import Judgement
+from results.records import Census, Recovery
+from results.recovery_bars import OTHERS, Outcome, times_ours
+from results.recovery_rows import RecoveryRow, ScriptRun, holds, is_unaffected, verdict
+from results.recovery_text import NO_ONE_AFFECTED, Line, both, lines_of, measured, met, wanted, with_interval
+from results.report_tables import Table
+
+_COST: Final = ("probes lost", "of them returning", "bytes lost", "conns lost")
+_HEAD: Final = ("fault", "fabric", "reroute", "side", "fidelity")
+
+
+def recovery_table(rows: Sequence[RecoveryRow], judgement: Judgement) -> Table:
+    """A row a fault, fabric, rerouting and side."""
+    lines = [line for row in rows for line in lines_of(row, both_sides=True)]
+    columns = (
+        *_HEAD,
+        *("n", "recovered", "detected", "decided", "installed"),
+        *("median", "p95", "wanted", "met"),
+        *("back to 95%", "after repair", *_COST),
+    )
+    groups = (("", len(_HEAD) + 2), ("median", 3), ("first packet", 4), ("goodput, median / p95", 2), ("", len(_COST)))
+    return Table(columns, tuple(_line(line, judgement) for line in lines), len(_HEAD), groups)
+
+
+def _line(line: Line, judgement: Judgement) -> tuple[str, ...]:
+    """What doesn't depend on the side is said on the first line alone."""
+    row, alone = line.row, line.row.unaffected and line.row.steps["goodput_ms"].median == 0
+    head = (row.fault, row.fabric, row.reroute, line.side or "", verdict(row.repeats, judgement))
+    first = (*_first(line), wanted(line.bar), line.met)
+    if not line.leads:
+        return (*head, "", "", "", "", "", *first, *("",) * (2 + len(_COST)))
+    steps = (fmt.milliseconds(row.steps[s].median) for s in ("detect_ms", "decided_ms", "reroute_ms"))
+    goodput = (fmt.NOTHING if alone else both(row.steps[s]) for s in ("goodput_ms", "back_ms"))
+    cost = (f"{row.total('probes_lost'):,}", f"{row.total('return_lost'):,}", fmt.size(row.total("lost_bytes")))
+    done = (str(len(row.repeats)), f"{row.recovered} of {len(row.repeats)}")
+    return (*head, *done, *steps, *first, *goodput, *cost, str(row.connections_lost))
+
+
+def _first(line: Line) -> tuple[str, str]:
+    if line.row.unaffected:
+        return NO_ONE_AFFECTED, fmt.NOTHING
+    found = line.first
+    return with_interval(found.median, found.median_interval), with_interval(found.p95, found.p95_interval)
+
+
+def repeats_table(rows: Iterable[RecoveryRow]) -> Table:
+    """Every repeat of one fault."""
+    body = tuple(_repeat(row.fabric, r) for row in rows for r in row.repeats)
+    columns = ("fabric", "reroute", "target", "repeat", *_STEPS, *_COST)
+    return Table(columns, body, 3)
+
+
+_STEPS: Final = (
+    "detected",
+    "decided",
+    "installed",
+    "first packet",
+    "source side",
+    "far side",
+    "goodput",
+    "after repair",
+)
+
+
+def _repeat(fabric: str, r: Recovery) -> tuple[str, ...]:
+    alone = is_unaffected(r)
+    sides = (
+        fmt.NOTHING if s is None and r.first_packet_ms is not None else fmt.milliseconds(s)
+        for s in (r.source_ms, r.far_ms)
+    )
+    goodput = (fmt.NOTHING if alone and ms == 0 else fmt.milliseconds(ms) for ms in (r.goodput_ms, r.back_ms))
+    return (
+        *(fabric, r.reroute, r.target, str(r.repeat)),
+        *(fmt.milliseconds(ms) for ms in (r.detect_ms, r.decided_ms, r.reroute_ms)),
+        *((NO_ONE_AFFECTED, fmt.NOTHING, fmt.NOTHING) if alone else (fmt.milliseconds(r.first_packet_ms), *sides)),
+        *goodput,
+        *(str(r.probes_lost), str(r.return_lost), fmt.size(r.lost_bytes), str(r.connections_lost)),
+    )
+
+
+def bars_table(outcomes: Iterable[Outcome]) -> Table:
+    """What is wanted, and what came of it."""
+    body = tuple(
+        (o.bar.what, o.bar.why, o.fabric or fmt.NOTHING, met(o), str(len(o.values)), wanted(o.bar), measured(o))
+        for o in outcomes
+    )
+    return Table(("what", "made of", "fabric", "is", "n", "wanted, at most", "measured"), body, 4)
+
+
+def others_table(rows: Iterable[RecoveryRow]) -> Table | None:
+    """Beside what others say of theirs. Faults that cut somebody off, with rerouting on; None if there was none."""
+    body = []
+    for row in rows:
+        first, goodput = row.steps["first_packet_ms"], row.steps["goodput_ms"]
+        if row.reroute == "on" and first.median != 0:
+            times = (times_ours(other, first.median) for other in OTHERS)
+            shown = tuple(fmt.NOTHING if t is None else f"{t:,.1f} times" for t in times)
+            body.append((row.fault, row.fabric, str(first.n), both(first), both(goodput), *shown))
+    names = tuple(f"{other.name}'s {other.ms:g} ms is" for other in OTHERS)
+    return Table(("fault", "fabric", "n", "first packet", "goodput back", *names), tuple(body), 2) if body else None
+
+
+def scripts_table(scripts: Iterable[ScriptRun], judgement: Judgement) -> Table:
+    """A row a script, fabric and repeat."""
+    body = []
+    for s in scripts:
+        slowest = max((r for r in s.faults if r.first_packet_ms is not None), key=_first_packet, default=None)
+        worst = (
+            f"{fmt.milliseconds(slowest.first_packet_ms)}: {slowest.fault} {slowest.target}" if slowest else fmt.NOTHING
+        )
+        cut = sum(r.first_packet_ms is None for r in s.faults)
+        cost = (f"{sum(r.probes_lost for r in s.faults):,}", fmt.size(s.lost_bytes), str(s.connections_lost))
+        head = (s.script, s.fabric, s.reroute, verdict(s.faults, judgement), str(s.repeat))
+        body.append((*head, str(len(s.faults)), str(cut), worst, f"{s.held} of {len(s.censuses)}", *cost))
+    columns = (
+        "script",
+        "fabric",
+        "reroute",
+        "fidelity",
+        "repeat",
+        "faults",
+        "until their repair",
+        "slowest first packet",
+    )
+    return Table((*columns, "censuses that hold", "probes lost", "bytes lost", "conns lost"), tuple(body), 4)
+
+
+def _first_packet(recovery: Recovery) -> float:
+    return recovery.first_packet_ms or 0.0
+
+
+def script_faults_table(script: ScriptRun) -> Table:
+    """Every fault of one repeat of a script, in the order of time."""
+    zero = script.faults[0].t_fault if script.faults else 0
+    body = tuple(
+        (
+            *(r.fault, r.target, fmt.seconds((r.t_fault - zero) / 1e9), fmt.seconds((r.t_repair - r.t_fault) / 1e9)),
+            *(fmt.milliseconds(ms) for ms in (r.detect_ms, r.decided_ms, r.reroute_ms, r.first_packet_ms)),
+            str(r.probes_lost),
+        )
+        for r in script.faults
+    )
+    return Table(
+        ("fault", "target", "at", "for", "detected", "decided", "installed", "first packet", "probes lost"), body, 2
+    )
+
+
+def censuses_table(censuses: Iterable[Census]) -> Table:
+    """Those of which something has to be said: what didn't hold."""
+    body = tuple(
+        (
+            *(c.script, c.fabric, c.act, "; ".join(c.wrong.splitlines())),
+            *(str(n) for n in (c.repeat, c.broken, c.pairs, c.reachable, c.answered)),
+            *(str(n) for n in (c.not_recovered, c.impossible, c.carried)),
+        )
+        for c in censuses
+        if not holds(c)
+    )
+    columns = ("script", "fabric", "after", "what", "repeat", "broken", "pairs", "reachable", "answered")
+    return Table((*columns, "not recovered", "impossible", "dead but carried"), body, 4)
+
+
+def heartbeats_table(rows: Iterable[Row]) -> Table:
+    """What watching costs: a row a figure and fabric."""
+    body = tuple(
+        (r.metric.replace("_", " "), fabric, fmt.quantity(s.median, r.unit), str(len(s.values)))
+        for r in rows
+        for fabric, s in r.by_fabric.items()
+    )
+    return Table(("figure", "fabric", "median", "n"), body, 2)

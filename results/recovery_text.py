@@ -1,0 +1,90 @@
+"""What both the terminal's and the report's tables of recovery say in a cell, and which lines a fault has. Pure."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import isfinite
+from typing import Final
+
+from results import format as fmt
+from results.recovery_bars import Bar, Outcome, first_packet_bar
+from results.recovery_rows import SIDES, RecoveryRow, Side
+from results.recovery_stats import Figure, Interval
+
+NO_ONE_AFFECTED: Final = "– (no one affected)"
+NOT_MEASURED: Final = "not measured"
+_MET: Final = {True: "met", False: "not met", None: NOT_MEASURED}
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A line of a table: a fault's first packets on a side (None: either), and what is wanted of them."""
+
+    row: RecoveryRow
+    side: Side | None
+    first: Figure
+    bar: Bar | None
+    values_met: bool | None
+    leads: bool  # the first of its row's lines
+
+    @property
+    def met(self) -> str:
+        """Empty where nothing is wanted."""
+        return "" if self.bar is None else _MET[self.values_met]
+
+
+def lines_of(row: RecoveryRow, both_sides: bool) -> list[Line]:
+    """A line a side, if asked for `both_sides` or something else is wanted of each; else a line for the slower."""
+    sided = first_packet_bar(row.fault, None) is None and first_packet_bar(row.fault, "far") is not None
+    apart: Sequence[Side | None] = [side for side in SIDES if side in row.sides]
+    shown = apart if sided or (both_sides and len(apart) > 1) else []
+    lines = []
+    for number, side in enumerate(shown or [None]):
+        first = row.sides[side] if side else row.steps["first_packet_ms"]
+        bar = first_packet_bar(row.fault, side) if row.reroute == "on" and not row.unaffected else None
+        met = bar.allows(first) if bar else None
+        lines.append(Line(row, side, first, bar, met, number == 0))
+    return lines
+
+
+def both(found: Figure | None) -> str:
+    """`12.3 / 45.6 ms`: median and 95th percentile."""
+    if found is None:
+        return fmt.NOTHING
+    if found.median is None:
+        return "never"
+    return f"{_bare(found.median)} / {fmt.milliseconds(found.p95)}"
+
+
+def with_interval(value: float | None, interval: Interval | None) -> str:
+    """`12.3 ms [11.0, 14.2]`; without an interval the value alone."""
+    if interval is None:
+        return fmt.milliseconds(value)
+    return f"{fmt.milliseconds(value)} [{_bare(interval.low)}, {_bare(interval.high)}]"
+
+
+def _bare(ms: float | None) -> str:
+    """Without its unit."""
+    return fmt.milliseconds(ms).removesuffix(f"{chr(0xA0)}ms")
+
+
+def wanted(bar: Bar | None) -> str:
+    """`5 / 20 ms`, `1,000 ms`, `0 probes`."""
+    if bar is None:
+        return fmt.NOTHING
+    limits = [f"{limit:,.0f}" for limit in (bar.median, bar.p95, bar.most) if isfinite(limit)]
+    return f"{' / '.join(limits)}{chr(0xA0)}{bar.unit}"
+
+
+def measured(outcome: Outcome) -> str:
+    """In the bar's own terms: median and 95th percentile, or the worst."""
+    found = outcome.figure
+    if found is None:
+        return fmt.NOTHING
+    if isfinite(outcome.bar.median):
+        return both(found)
+    return f"{found.most or 0:,.0f}{chr(0xA0)}probes" if outcome.bar.unit == "probes" else fmt.milliseconds(found.most)
+
+
+def met(outcome: Outcome) -> str:
+    """In words."""
+    return _MET[outcome.met]
