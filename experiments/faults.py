@@ -5,6 +5,7 @@ from typing import Annotated, Final
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
+from controller.health.settings import RegistryKind
 from failure.kinds import DOWN_S, LOSS, PERIOD_S, RATE, Fault, FaultKind
 from topologies.addresses import gpu_of_name
 from topologies.errors import BadInput
@@ -30,7 +31,7 @@ class Breaking(Strict):
     """What is broken, alone or in a script: `at` seconds after the traffic has started, for `repair` seconds.
 
     The kinds, what each does to what, and what may be its target: docs/failure.md. `loss`, `rate` (shares), `period`
-    and `down` (seconds) are for one kind each.
+    and `down` (seconds) are for one kind each, and so is `registry`: the one that crashes.
     """
 
     kind: FaultKind
@@ -41,6 +42,7 @@ class Breaking(Strict):
     rate: Annotated[float, Field(gt=0, lt=1)] | None = None
     period: Time | None = None
     down: Time | None = None
+    registry: RegistryKind | None = None
 
     @model_validator(mode="before")
     @classmethod
@@ -48,6 +50,8 @@ class Breaking(Strict):
         """What is resolved says everything, and nothing that has no meaning."""
         if not isinstance(data, dict):
             return data
+        if data.get("kind") == "registry-crash":
+            return {"registry": "embedded", **data}
         name, default = PARAMETERS.get(str(data.get("kind")), ("", 0.0))
         if not name or data.get(name) is not None:
             return data
@@ -60,6 +64,13 @@ class Breaking(Strict):
         if value is not None and info.data.get("kind") not in kinds:
             raise ValueError(f"is for {', '.join(kinds)} alone")
         return value
+
+    @field_validator("registry")
+    @classmethod
+    def _registry_is_what_breaks(cls, kind: RegistryKind | None, info: ValidationInfo) -> RegistryKind | None:
+        if kind is not None and info.data.get("kind") != "registry-crash":
+            raise ValueError("is for registry-crash alone")
+        return kind
 
     @field_validator("period")
     @classmethod

@@ -12,8 +12,7 @@ from typing import Final
 from rich.console import Console
 
 from controller.handle import ControllerProcess
-from experiments.breakage import run_fault_once
-from experiments.hearts import beating
+from experiments.breaks import break_all
 from experiments.progress import Steps
 from experiments.provenance import provenance
 from experiments.spec import ExperimentSpec, resolved
@@ -104,7 +103,7 @@ def _load_and_break(spec: ExperimentSpec, plans: list[Plan], datapath: Datapath,
                     load_steered(stage, make, spec, run, steps)
                 elif turn == FIRST:
                     _load(stage, make(spec.seed), spec, run, steps)
-                _break(stage, number, reroute, spec, run, steps)
+                break_all(stage, number, reroute, make, spec, run, steps)
             finally:
                 fabric.__exit__(None, None, None)
 
@@ -144,15 +143,3 @@ def _load(stage: Stage, workloads: list[Workload], spec: ExperimentSpec, run: Ru
             )
             with steps.step(what, total=sum(workload.schedule.matrix.values())):
                 run_workload(stage, workload, repeat, spec.seed, run, steps.reached)
-
-
-def _break(stage: Stage, number: int, reroute: str, spec: ExperimentSpec, run: Run, steps: Steps) -> None:
-    """Everything that is to break on the fabric of this number, one after the other."""
-    faults = spec.faults_on(number)
-    if not faults:
-        return
-    with beating(stage, spec.heartbeats if reroute == "on" else "off", run):
-        for fault in faults:
-            for repeat in range(spec.fault_repeats):
-                with steps.step(f"{stage.label}: {fault.kind} {fault.target}, reroute {reroute}"):
-                    run_fault_once(stage, fault, reroute, repeat, run)

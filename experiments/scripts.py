@@ -2,12 +2,14 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Final, get_args
+from typing import Annotated, Any, Final, get_args
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
-from experiments.faults import Breaking, Numbers, check_on, flows_before, named_on, wrong_target
+from controller.health.settings import RegistryKind
+from experiments.faults import PARAMETERS, Breaking, Numbers, check_on, flows_before, named_on, wrong_target
 from failure.kinds import FaultKind
+from failure.script import Script, Timed
 from topologies.errors import BadInput, near_miss
 from topologies.plan import Plan
 from topologies.spec import Strict
@@ -112,6 +114,28 @@ class ScriptSpec(Strict):
     def size(self) -> int:
         """How many faults it has."""
         return self.storm.count if self.storm else len(self.faults)
+
+    @property
+    def registry(self) -> RegistryKind | None:
+        """The registry that is there meanwhile; None where none breaks."""
+        if self.storm and "registry-crash" in (self.storm.mix or ()):
+            return "embedded"
+        return next((fault.registry for fault in self.faults if fault.registry), None)
+
+    def script(self, plan: Plan, seed: int) -> Script:
+        """What happens on this fabric; of a storm, with this seed."""
+        return Script(self.name, tuple(Timed(f.fault, f.at, f.repair, f.after or "") for f in self.faults))
+
+
+def plain(timed: Timed) -> dict[str, Any]:
+    """A fault as an experiment's file has it."""
+    times = {"at": format_time(timed.at_s, 15), "repair": format_time(timed.repair_s, 15), "after": timed.after or None}
+    name, _ = PARAMETERS.get(timed.fault.kind, ("", 0.0))
+    own = {name: getattr(timed.fault, name)} if name else {}
+    own |= {key: format_time(own[key], 15) for key in ("period", "down") if key in own}
+    spec = ScriptFaultSpec.model_validate({"kind": timed.fault.kind, "target": timed.fault.target, **times, **own})
+    data: dict[str, Any] = spec.model_dump(mode="json", exclude_none=True)
+    return data
 
 
 def check_script(

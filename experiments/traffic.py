@@ -1,7 +1,8 @@
 """A workload on a built fabric: replayed, measured beside its prediction, and its bytes counted three ways."""
 
 import re
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from statistics import median
 from typing import Final
@@ -14,7 +15,8 @@ from topologies.ports import UPLINK_PORT
 from topologies.shaping import payload_fraction
 from workloads.matrix import cross_rail_bytes, port_bytes
 from workloads.pace import pace
-from workloads.replay.job import fitting
+from workloads.replay.job import Windows, fitting
+from workloads.replay.phases import OnOver
 from workloads.replay.run import Replay, replay
 from workloads.scale import Scale, payload_rates, project
 from workloads.schedule import Schedule
@@ -56,28 +58,64 @@ def run_workload(
 
     On a steered fabric the equations say nothing, and `foreseen_s` (s, if anybody knows) is the whole's prediction.
     """
+    predicted, within_s = _expected(stage, workload, foreseen_s)
+    before = _counted(stage)
+    with patient(stage.net.gpu_names), stage.watched(run, workload.label, repeat):
+        done = replay(workload.schedule, _windows(stage), seed, within_s, progress)
+    after = _counted(stage)
+    _record(stage, workload, repeat, done, run)
+    run.bytes.append(_bytes(stage, workload, repeat, done, (after[0] - before[0], after[1] - before[1])))
+    run.measurements += _measurements(stage, workload, repeat, done, predicted)
+    run.measurements += _projections(stage, workload, repeat, done)
+    if workload.trace is not None:
+        measured = durations(workload.trace, done.spans, workload.scale.time_factor)
+        where = "/".join(_IN_A_PATH.sub("-", part) for part in (stage.label, workload.label, str(repeat)))
+        files = write_back(workload.trace.trace, measured)
+        run.files |= {f"traces/{where}/{name}": content for name, content in files.items()}
+
+
+def replay_broken(
+    stage: Stage,
+    workload: Workload,
+    seed: int,
+    more_s: float,
+    watched: Mapping[int, OnOver],
+    abort: threading.Event,
+    started: Callable[[int], None],
+) -> Replay:
+    """Replay it while things break, with the kernel's own patience. `more_s`: so much longer may it take."""
+    _, within_s = _expected(stage, workload, None)
+    windows = _windows(stage)
+    return replay(workload.schedule, windows, seed, within_s + more_s, started=started, abort=abort, watched=watched)
+
+
+def record_broken(stage: Stage, workload: Workload, repeat: int, done: Replay, run: Run) -> None:
+    """What such a replay took, beside no prediction, and its bytes: ports count detours, too, so nobody asks them."""
+    _record(stage, workload, repeat, done, run)
+    run.bytes.append(_bytes(stage, workload, repeat, done, None))
+    run.measurements += _measurements(stage, workload, repeat, done, {})
+
+
+def _expected(stage: Stage, workload: Workload, foreseen_s: float | None) -> tuple[dict[str, float], float]:
+    """(the prediction of each phase and the whole, s; how long it may take before it has failed, s)."""
     schedule, fabric = workload.schedule, stage.plan.spec
     rates = payload_rates(stage.plan.hb_bps, stage.plan.rail_bps, fabric.mtu)
     predicted = predict_schedule(schedule, rates, fabric)
     if stage.steered_by:
         predicted = {} if foreseen_s is None else {WHOLE: foreseen_s}
     whole = predicted.get(WHOLE) or pace(schedule, rates, fabric.chosen_policy)
-    windows = fitting(stage.plan.hb_bps, stage.plan.rail_bps, fabric.mtu)
-    before = _counted(stage)
-    with patient(stage.net.gpu_names), stage.watched(run, workload.label, repeat):
-        done = replay(schedule, windows, seed, whole * SPARE + SPARE_S, progress)
-    after = _counted(stage)
+    return predicted, whole * SPARE + SPARE_S
+
+
+def _windows(stage: Stage) -> Windows:
+    return fitting(stage.plan.hb_bps, stage.plan.rail_bps, stage.plan.spec.mtu)
+
+
+def _record(stage: Stage, workload: Workload, repeat: int, done: Replay, run: Run) -> None:
     what = {"fabric": stage.label, "workload": workload.label, "repeat": repeat}
     run.events.append(Event(done.start_ns, "workload", "started", what))
     run.events.append(Event(done.end_ns, "workload", "finished", {**what, "broken": list(done.broken)}))
     run.flows += _flows(stage, workload, repeat, done)
-    run.bytes.append(_bytes(stage, workload, repeat, done, (after[0] - before[0], after[1] - before[1])))
-    run.measurements += _measurements(stage, workload, repeat, done, predicted)
-    if workload.trace is not None:
-        measured = durations(workload.trace, done.spans, workload.scale.time_factor)
-        where = "/".join(_IN_A_PATH.sub("-", part) for part in (stage.label, workload.label, str(repeat)))
-        files = write_back(workload.trace.trace, measured)
-        run.files |= {f"traces/{where}/{name}": content for name, content in files.items()}
 
 
 def _counted(stage: Stage) -> tuple[int, int]:
@@ -115,13 +153,13 @@ def _flows(stage: Stage, workload: Workload, repeat: int, done: Replay) -> list[
     ]
 
 
-def _bytes(stage: Stage, workload: Workload, repeat: int, done: Replay, counted: tuple[int, int]) -> ByteCheck:
+def _bytes(stage: Stage, workload: Workload, repeat: int, done: Replay, counted: tuple[int, int] | None) -> ByteCheck:
     """Between rails goes what the matrix says, or what the uplinks counted if that is more: for GPT both are none."""
     schedule = workload.schedule
     asked, got = schedule.matrix, done.delivered_matrix
-    # who steers, and what is in the background, decides what crosses a port
-    on_rails = 0 if stage.steered_by else int(port_bytes(schedule, stage.plan.policy).rail_out.sum())
-    gpu_ports, uplinks = counted
+    # who steers, what is in the background, and what is broken, decides what crosses a port
+    on_rails = 0 if stage.steered_by or counted is None else int(port_bytes(schedule, stage.plan.policy).rail_out.sum())
+    gpu_ports, uplinks = counted or (0, 0)
     return ByteCheck(
         fabric=stage.label,
         workload=workload.label,
@@ -138,29 +176,45 @@ def _bytes(stage: Stage, workload: Workload, repeat: int, done: Replay, counted:
 def _measurements(
     stage: Stage, workload: Workload, repeat: int, done: Replay, predicted: dict[str, float]
 ) -> list[Measurement]:
-    """The whole, each phase (median of its runs), throughput, and what the times mean on the real cluster.
-
-    Nothing where a part never arrived: such a time is no completion time.
-    """
-    if len(done.delivered) < len(workload.schedule.transfers):
+    """The whole, each phase (median of its runs), and throughput."""
+    times = _times(workload, done)
+    if not times:
         return []
-    spans = {n: (start / 1e9, end / 1e9) for n, (start, end) in done.spans.items()}
-    phases = {name: median(runs) for name, runs in phase_times(workload.schedule, spans).items()}
+    row = _row_of(stage, workload, repeat)
     only_phase = None if workload.iteration or not predicted else predicted.get(next(iter(predicted)))
-    times = {WHOLE: done.seconds, **(phases if workload.iteration or len(workload.schedule.phases) > 1 else {})}
-
-    def row(phase: str, metric: str, value: float, unit: str, prediction: float | None = None) -> Measurement:
-        name = workload.label
-        return Measurement(stage.label, stage.policy, name, phase, metric, value, unit, prediction, repeat)
-
     rows = [row(WHOLE, "throughput", sum(done.delivered.values()) * 8 / done.seconds, "bit/s")]
     for phase, value in times.items():
         whole = phase == WHOLE
         metric = "iteration_time" if whole and workload.iteration else "completion_time"
         prediction = predicted.get(phase, only_phase if whole else None)
         rows.append(row(phase, metric, value, "s", prediction if (prediction or 0) > LEAST_PREDICTED_S else None))
-    for phase, value in project(workload.scale, times).items():
-        rows.append(row(phase, "projected_same_shape", value, "s"))
-    for phase, value in project_to_full_size(workload.scale, workload.schedule, times, stage.plan.spec).items():
-        rows.append(row(phase, "projected_full_size", value, "s"))
     return rows
+
+
+def _projections(stage: Stage, workload: Workload, repeat: int, done: Replay) -> list[Measurement]:
+    """What the times mean on the real cluster."""
+    times = _times(workload, done)
+    row = _row_of(stage, workload, repeat)
+    same = project(workload.scale, times)
+    full = project_to_full_size(workload.scale, workload.schedule, times, stage.plan.spec)
+    return [
+        *(row(phase, "projected_same_shape", value, "s") for phase, value in same.items()),
+        *(row(phase, "projected_full_size", value, "s") for phase, value in full.items()),
+    ]
+
+
+def _times(workload: Workload, done: Replay) -> dict[str, float]:
+    """Seconds by phase, and of the whole. Nothing where a part never arrived: such a time is no completion time."""
+    if len(done.delivered) < len(workload.schedule.transfers):
+        return {}
+    spans = {n: (start / 1e9, end / 1e9) for n, (start, end) in done.spans.items()}
+    phases = {name: median(runs) for name, runs in phase_times(workload.schedule, spans).items()}
+    return {WHOLE: done.seconds, **(phases if workload.iteration or len(workload.schedule.phases) > 1 else {})}
+
+
+def _row_of(stage: Stage, workload: Workload, repeat: int) -> Callable[..., Measurement]:
+    def row(phase: str, metric: str, value: float, unit: str, prediction: float | None = None) -> Measurement:
+        name = workload.label
+        return Measurement(stage.label, stage.policy, name, phase, metric, value, unit, prediction, repeat)
+
+    return row

@@ -112,7 +112,7 @@ RAIL = Broken(rails=frozenset({1}))
         ("rail-switch-hang", "rail1", RAIL),
         ("rail-switch-reboot", "rail1", RAIL),
         ("spine-crash", "spine0", Broken()),
-        ("hb-port-down", "d0g1", Broken()),
+        ("hb-port-down", "d0g1", Broken(hb=frozenset({Gpu(0, 1)}))),
         ("server-crash", "hb2", Broken(links=frozenset(Gpu(2, g) for g in range(4)))),
     ],
 )

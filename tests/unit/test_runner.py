@@ -1,7 +1,7 @@
 """In what order an experiment is run, that its bar reaches its end, and what is kept when it ends early."""
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from experiments import runner
+from experiments import breaks, runner
+from experiments.faults import FaultSpec
 from experiments.heartbeats import HeartbeatsSpec
 from experiments.runner import run_experiment
+from experiments.scripts import ScriptSpec
 from experiments.spec import ExperimentSpec, parse
 from results.records import FabricRun, Run
 from tests.unit.stand_ins import stage_of
@@ -39,8 +41,9 @@ class Runs:
         monkeypatch.setattr(runner, "built", self._built)
         monkeypatch.setattr(runner, "check_links", lambda stage, run: self._do("calibrate"))
         monkeypatch.setattr(runner, "run_workload", self._workload)
-        monkeypatch.setattr(runner, "run_fault_once", self._fault)
-        monkeypatch.setattr(runner, "beating", self._beating)
+        monkeypatch.setattr(breaks, "CensusTaker", lambda net: nullcontext())
+        monkeypatch.setattr(breaks, "beating", self._beating)
+        monkeypatch.setattr(breaks, "Breaker", self._breaker)
         monkeypatch.setattr("results.store.save", lambda run, folder: self.saved.append(run))
         monkeypatch.setattr(runner, "Steps", self._steps)
 
@@ -63,8 +66,18 @@ class Runs:
     ) -> None:
         self._do(f"{workload.label} {repeat} seed {seed}")
 
-    def _fault(self, stage: Any, fault: Any, reroute: str, repeat: int, run: Run) -> None:
-        self._do(f"{fault.kind} {fault.target} {reroute} {repeat}")
+    def _breaker(self, stage: Any, reroute: str, census: object, run: Run) -> Any:
+        do = self._do
+
+        class Breaker:
+            def fault(self, fault: FaultSpec, repeat: int, progress: object) -> None:
+                do(f"{fault.kind} {fault.target} {reroute} {repeat}")
+
+            def script(self, script: ScriptSpec, repeat: int, seed: int, workload: Any, progress: object) -> None:
+                beside = f" beside {workload.label}" if workload else ""
+                do(f"{script.name} {reroute} {repeat} seed {seed}{beside}")
+
+        return Breaker()
 
     @contextmanager
     def _beating(self, stage: Any, heartbeats: HeartbeatsSpec | str, run: Run) -> Iterator[None]:
@@ -130,6 +143,23 @@ def test_each_fabric_is_calibrated_loaded_and_broken_and_workloads_run_once_for_
 def test_hearts_beat_while_things_break_unless_they_are_off(runs: Runs, tmp_path: Path) -> None:
     run_experiment(spec_of(faults=[FAULT], reroute=["on"], heartbeats="off"), tmp_path, None)
     assert [line.split()[0] for line in runs.did] == ["build", "calibrate", "link-down", "stop"]
+
+
+def test_a_script_runs_after_the_faults_each_repeat_with_a_seed_of_its_own(runs: Runs, tmp_path: Path) -> None:
+    timed = {**FAULT, "after": "all-gather-hierarchical", "at": "10ms"}
+    scripts = [{"name": "cut", "faults": [timed, timed], "during": "all-gather"}, {"name": "two", "faults": [FAULT]}]
+    keys: dict[str, Any] = {"reroute": ["off"], "workloads": [COLLECTIVE], "script_repeats": 2, "seed": 7}
+    spec = spec_of(faults=[FAULT], scripts=scripts, **keys)
+    run_experiment(spec, tmp_path, None)
+    assert runs.did[3:-1] == [
+        "link-down d0g1 off 0",
+        "cut off 0 seed 7 beside all-gather",
+        "cut off 1 seed 8 beside all-gather",
+        "two off 0 seed 7",
+        "two off 1 seed 8",
+    ]
+    assert len(runs.steps) == runs.total
+    assert (spec.fault_runs, spec.injections) == (5, 7)
 
 
 def test_a_fault_breaks_the_fabrics_that_it_names_and_no_other_is_built_twice(runs: Runs, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What is recorded of a fabric that an experiment built, of how hard the machine worked on it, and of a fault."""
+"""What is recorded of a fabric that an experiment built, and of how hard the machine worked on it."""
 
 import io
 from collections.abc import Callable
@@ -8,13 +8,12 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from experiments import breakage, provenance, stage
-from experiments.faults import LEAST_AT_S, FaultSpec
+from experiments import provenance, stage
+from experiments.faults import LEAST_AT_S
 from experiments.progress import Steps
 from experiments.spec import parse
 from experiments.stage import Stage, built
-from failure.judging import WARM_UP_S, FaultRun
-from failure.kinds import Fault
+from failure.judging import WARM_UP_S
 from results.records import Event, Load
 from tests.unit.stand_ins import plan_of, run_of, stage_of
 from tests.unit.test_machine import FULL
@@ -113,52 +112,6 @@ def test_a_watched_stretch_has_its_own_losses_and_its_load(monkeypatch: pytest.M
     with on.watched(run, "moe", 2, faulted=True):
         pass
     assert run.loads == [Load("a fabric", "moe", 2, 0.5, 0.1, 2.0, 3, 1000, 2, transfers_faulted=True)]
-
-
-def seen(**changes: Any) -> FaultRun:
-    values: dict[str, Any] = {
-        "fault": Fault("link-down", "d0g1"),
-        "fault_ns": 10**9, "repair_ns": 3 * 10**9, "detect_ms": 1.0, "decided_ms": 1.5, "reroute_ms": 2.0,
-        "first_packet_ms": 3.0, "source_ms": 0.5, "far_ms": 3.0, "goodput_ms": 20.0, "back_ms": 0.0, "lost_bytes": 0,
-        "probes_lost": 4, "return_lost": 1, "broken": (), "t_ms": (-20.0, 0.0),
-        "bps": (2.0, 1.0), "affected_bps": (1.0, 0.0),
-    }  # fmt: skip
-    return FaultRun(**{**values, **changes})
-
-
-@pytest.mark.parametrize(
-    ("changes", "recovered"), [({}, True), ({"first_packet_ms": None}, False), ({"goodput_ms": None}, False)]
-)
-def test_a_fault_is_recovered_from_when_packets_and_goodput_are_back(changes: dict[str, Any], recovered: bool) -> None:
-    assert seen(**changes).recovered == recovered
-
-
-def test_a_fault_leaves_a_row_a_trace_and_two_events(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[tuple[Any, ...]] = []
-
-    def run_fault(*arguments: Any) -> FaultRun:
-        asked.append(arguments)
-        return seen(broken=("it broke",), lost_bytes=9)
-
-    monkeypatch.setattr(breakage, "run_fault", run_fault)
-    run, (on, _) = run_of(), stage_of(plan_of())
-    breakage.run_fault_once(on, FaultSpec(kind="link-down", target="d0g1"), "off", 4, run)
-    (_, fault, talk, at_s, repair_s, _) = asked[0]
-    assert (fault.kind, fault.target, at_s, repair_s) == ("link-down", "d0g1", 1.0, 2.0)
-    assert talk.probes
-    (row,) = run.recoveries
-    assert (row.fault, row.target, row.reroute, row.repeat, row.policy) == ("link-down", "d0g1", "off", 4, "dr")
-    assert (row.t_fault, row.t_repair, row.return_lost) == (10**9, 3 * 10**9, 1)
-    assert (row.detect_ms, row.decided_ms, row.reroute_ms) == (1.0, 1.5, 2.0)
-    assert (row.first_packet_ms, row.source_ms, row.far_ms) == (3.0, 0.5, 3.0)
-    assert (row.lost_bytes, row.probes_lost, row.connections_lost, row.recovered) == (9, 4, 1, True)
-    (trace,) = run.goodput
-    assert (trace.t_ms, trace.bps, trace.affected_bps) == ((-20.0, 0.0), (2.0, 1.0), (1.0, 0.0))
-    assert trace.repair_ms == 2000.0
-    assert [(e.monotonic_ns, e.source, e.what) for e in run.events] == [
-        (10**9, "fault", "link-down"),
-        (3 * 10**9, "fault", "repair"),
-    ]
 
 
 def test_a_fault_before_anything_flows_is_refused() -> None:

@@ -1,0 +1,50 @@
+"""Everything that is to break on one fabric of an experiment, one after the other, with hearts beating meanwhile."""
+
+from collections.abc import Callable
+
+from experiments.hearts import beating
+from experiments.progress import Steps
+from experiments.script_run import Breaker
+from experiments.scripts import ScriptSpec
+from experiments.spec import ExperimentSpec
+from experiments.stage import Stage
+from experiments.traffic import Workload
+from failure.census import CensusTaker
+from results.records import Run
+
+
+def break_all(
+    stage: Stage,
+    number: int,
+    reroute: str,
+    make: Callable[[int], list[Workload]],
+    spec: ExperimentSpec,
+    run: Run,
+    steps: Steps,
+) -> None:
+    """On the fabric of this number: its faults, then its scripts. `make` gives its workloads, from a seed."""
+    if not (spec.faults_on(number) or spec.scripts_on(number)):
+        return
+    heartbeats = spec.heartbeats if reroute == "on" else "off"
+    with CensusTaker(stage.net) as census, beating(stage, heartbeats, run):
+        breaker = Breaker(stage, reroute, census, run)
+        for fault in spec.faults_on(number):
+            for repeat in range(spec.fault_repeats):
+                what = f"{stage.label}: {fault.kind} {fault.target}, reroute {reroute}"
+                with steps.step(what + _nth(repeat, spec.fault_repeats), total=2):
+                    breaker.fault(fault, repeat, steps.reached)
+        for script in spec.scripts_on(number):
+            for repeat in range(spec.script_repeats):
+                seed = spec.seed + repeat
+                what = f"{stage.label}: {script.name}, reroute {reroute}"
+                with steps.step(what + _nth(repeat, spec.script_repeats), total=2 * script.size):
+                    breaker.script(script, repeat, seed, _workload(script, make, seed), steps.reached)
+
+
+def _workload(script: ScriptSpec, make: Callable[[int], list[Workload]], seed: int) -> Workload | None:
+    """What runs while a script does."""
+    return None if script.during is None else next(w for w in make(seed) if w.label == script.during)
+
+
+def _nth(repeat: int, repeats: int) -> str:
+    return f", {repeat + 1} of {repeats}" if repeats > 1 else ""

@@ -1,0 +1,236 @@
+"""What faults and scripts on a built fabric leave in the records, and how a script and a workload go together."""
+
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+
+from experiments import script_run, traffic
+from experiments.faults import FaultSpec
+from experiments.script_run import Breaker
+from experiments.scripts import ScriptSpec, plain
+from failure.census import CensusRun
+from failure.judging import FaultRun
+from failure.kinds import Fault
+from failure.run import ScriptRun
+from failure.script import Script, Timed
+from failure.verdict import Verdict
+from results.records import Run
+from tests.unit.stand_ins import plan_of, run_of, stage_of
+from topologies.addresses import Gpu
+from topologies.errors import CheckFailed, RailyardError
+from workloads.build import build
+from workloads.replay.run import Replay
+from workloads.schedule import Schedule
+from workloads.spec import parse_workload
+
+SECOND = 1_000_000_000
+CUT = Fault("link-down", "d0g1")
+WRONG = Verdict(((Gpu(0, 0), Gpu(1, 1)),), (), (("rail1", 3),))
+
+
+def fault_run(fault: Fault = CUT, fault_ns: int = 2 * SECOND, **changes: Any) -> FaultRun:
+    values: dict[str, Any] = {
+        "detect_ms": 1.0, "decided_ms": 1.5, "reroute_ms": 2.0, "first_packet_ms": 3.0, "source_ms": 0.5,
+        "far_ms": 3.0, "goodput_ms": 20.0, "back_ms": 0.0, "lost_bytes": 9, "probes_lost": 4, "return_lost": 1,
+        "broken": ("it broke",), "t_ms": (-20.0, 0.0), "bps": (2.0, 1.0), "affected_bps": (1.0, 0.0),
+    }  # fmt: skip
+    return FaultRun(fault, fault_ns, fault_ns + 2 * SECOND, **{**values, **changes})
+
+
+def script_of(seen: tuple[FaultRun, ...], censuses: tuple[CensusRun, ...] = ()) -> ScriptRun:
+    return ScriptRun(SECOND, seen, censuses, (5.0, 6.0, 7.0), 0, ())
+
+
+class Scene:
+    """A breaker whose engine answers `seen`; how that was called is in `asked`."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, seen: ScriptRun, reroute: str = "on") -> None:
+        self.asked: list[tuple[Any, ...]] = []
+        self.meanwhile: Callable[[Any], None] = lambda wait_for: None
+
+        def run_script(*arguments: Any) -> ScriptRun:
+            self.asked.append(arguments)
+            self.meanwhile(arguments[-1])
+            return seen
+
+        monkeypatch.setattr(script_run, "run_script", run_script)
+        self.run, (self.stage, controller) = run_of(), stage_of(plan_of())
+        self.controller: Any = controller
+        self.breaker = Breaker(self.stage, reroute, "census", self.run)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("changes", "recovered"), [({}, True), ({"first_packet_ms": None}, False), ({"goodput_ms": None}, False)]
+)
+def test_a_fault_is_recovered_from_when_packets_and_goodput_are_back(changes: dict[str, Any], recovered: bool) -> None:
+    assert fault_run(**changes).recovered == recovered
+
+
+def test_a_fault_leaves_a_row_a_trace_and_two_events(monkeypatch: pytest.MonkeyPatch) -> None:
+    scene = Scene(monkeypatch, script_of((fault_run(),)), "off")
+    scene.breaker.fault(FaultSpec(kind="link-down", target="d0g1"), 4, lambda _: None)
+    (_, script, talks, _, census, _) = scene.asked[0]
+    assert script == Script("", (Timed(CUT, 1.0, 2.0),))
+    assert (len(talks), census) == (1, "census")
+    assert talks[0].probes
+    (row,) = scene.run.recoveries
+    assert (row.fault, row.target, row.reroute, row.repeat, row.policy, row.script) == (
+        "link-down", "d0g1", "off", 4, "dr", "",
+    )  # fmt: skip
+    assert (row.t_fault, row.t_repair) == (2 * SECOND, 4 * SECOND)
+    assert (row.detect_ms, row.decided_ms, row.reroute_ms, row.first_packet_ms) == (1.0, 1.5, 2.0, 3.0)
+    assert (row.source_ms, row.far_ms, row.goodput_ms, row.back_ms) == (0.5, 3.0, 20.0, 0.0)
+    assert (row.lost_bytes, row.probes_lost, row.return_lost, row.connections_lost) == (9, 4, 1, 1)
+    (trace,) = scene.run.goodput
+    assert (trace.t_ms, trace.bps, trace.affected_bps) == ((-20.0, 0.0), (2.0, 1.0), (1.0, 0.0))
+    assert (trace.repair_ms, trace.script) == (2000.0, "")
+    assert [(e.monotonic_ns, e.source, e.what) for e in scene.run.events] == [
+        (2 * SECOND, "fault", "link-down"),
+        (4 * SECOND, "fault", "repair"),
+    ]
+
+
+def test_a_script_leaves_a_row_for_each_fault_one_trace_and_what_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    hang = Fault("rail-switch-hang", "rail1")
+    scene = Scene(monkeypatch, script_of((fault_run(), fault_run(hang, 3 * SECOND))))
+    faults = [{"kind": "link-down", "target": "d0g1"}, {"kind": "rail-switch-hang", "target": "rail1", "at": "2s"}]
+    spec = ScriptSpec.model_validate({"name": "two", "faults": faults})
+    scene.breaker.script(spec, 2, 7, None, lambda _: None)
+    assert [(row.fault, row.script, row.repeat) for row in scene.run.recoveries] == [
+        ("link-down", "two", 2),
+        ("rail-switch-hang", "two", 2),
+    ]
+    (trace,) = scene.run.goodput
+    assert (trace.fault, trace.target, trace.script) == ("link-down", "d0g1", "two")
+    assert (trace.t_ms, trace.bps) == ((-1000.0, -980.0, -960.0), (5.0, 6.0, 7.0)), "from the script's begin"
+    told = scene.run.events[0]
+    assert (told.source, told.what, told.detail["seed"]) == ("script", "two", 7)
+    assert [ScriptSpec.model_validate({"name": "two", "faults": told.detail["faults"]})] == [spec], "to be replayed"
+
+
+@pytest.mark.parametrize(
+    ("reroute", "not_recovered", "wrong"),
+    [
+        ("on", 1, "d0g0 -> d1g1: a path is left, but it did not recover\nrail1: dead, but it carried 3"),
+        ("off", 0, "rail1: dead, but it carried 3"),
+    ],
+)
+def test_a_census_is_held_against_rerouting_only_where_somebody_reroutes(
+    monkeypatch: pytest.MonkeyPatch, reroute: str, not_recovered: int, wrong: str
+) -> None:
+    taken = CensusRun(5, "inject link-down d0g1", (CUT,), 12, 10, 9, WRONG)
+    scene = Scene(monkeypatch, script_of((fault_run(),), (taken,)), reroute)
+    scene.breaker.fault(FaultSpec(kind="link-down", target="d0g1"), 0, lambda _: None)
+    (row,) = scene.run.censuses
+    assert (row.act, row.broken, row.pairs, row.reachable, row.answered) == ("inject link-down d0g1", 1, 12, 10, 9)
+    assert (row.not_recovered, row.carried, row.wrong) == (not_recovered, 1, wrong)
+
+
+def test_what_breaks_the_registry_finds_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    scene = Scene(monkeypatch, script_of((fault_run(Fault("registry-crash", "registry")),)))
+    did: list[str] = []
+    scene.controller.start_health = lambda spec: did.append(spec.registry)
+    scene.controller.stop_health = lambda: did.append("stopped")
+    scene.meanwhile = lambda _: did.append("broken")
+    spec = FaultSpec.model_validate({"kind": "registry-crash", "target": "registry", "registry": "etcd"})
+    scene.breaker.fault(spec, 0, lambda _: None)
+    assert did == ["etcd", "broken", "stopped"]
+
+
+@pytest.mark.parametrize(
+    "timed",
+    [
+        Timed(Fault("link-gray", "d0g1", loss=0.25), 0.6, 1.5),
+        Timed(Fault("rail-switch-reboot", "rail0", down=0.25), 1.0, 0.7),
+        Timed(CUT, 0.1, 1.0, "moe-a2a"),
+    ],
+)
+def test_a_fault_of_a_storm_can_be_put_into_a_script_of_its_own(timed: Timed) -> None:
+    spec = ScriptSpec.model_validate({"name": "again", "faults": [plain(timed)], "during": "moe"})
+    assert spec.script(plan_of(), 1).faults == (timed,)
+
+
+MOE = {"kind": "moe", "bytes": "100KB"}
+
+
+class Beside(Scene):
+    """A script during a workload: its replay tells of all phases in the 2nd second, and ends when it may."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, seen: ScriptRun) -> None:
+        super().__init__(monkeypatch, seen)
+        plan = self.stage.plan
+        schedule, scale = build(parse_workload(MOE), plan.spec, plan.rail_bps, plan.hb_bps)
+        self.workload = traffic.Workload("moe", schedule, scale, True)
+        self.error: Exception | None = None
+        self.waits_for_abort, self.aborted = False, False
+        monkeypatch.setattr(traffic, "replay", self._replay)
+
+    def _replay(
+        self,
+        schedule: Schedule,
+        windows: object,
+        seed: int,
+        deadline_s: float,
+        started: Callable[[int], None],
+        abort: threading.Event,
+        watched: Mapping[int, Callable[[int], None]],
+    ) -> Replay:
+        if self.error:
+            raise self.error
+        started(SECOND)
+        if self.waits_for_abort:
+            self.aborted = abort.wait(10)
+        for ended in watched.values():
+            ended(2 * SECOND)
+        spans = dict.fromkeys(range(len(schedule.tasks)), (SECOND, 5 * SECOND))
+        delivered = {n: t.bytes for n, t in schedule.transfers}
+        return Replay(schedule, SECOND, 5 * SECOND, spans, delivered, (), ())
+
+    def play(self) -> Run:
+        faults = [{"kind": "link-down", "target": "d0g1", "at": "100ms", "after": "moe-a2a"}]
+        spec = ScriptSpec.model_validate({"name": "cut", "faults": faults, "during": "moe"})
+        self.breaker.script(spec, 0, 1, self.workload, lambda _: None)
+        return self.run
+
+
+def test_a_script_during_a_workload_hears_of_its_phases_and_measures_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    scene, ended = Beside(monkeypatch, script_of((fault_run(),))), list[int]()
+    scene.meanwhile = lambda wait_for: ended.append(wait_for("moe-a2a"))
+    run = scene.play()
+    assert ended == [2 * SECOND]
+    (_, script, talks, _, census, *_) = scene.asked[0]
+    assert (talks[0].streams, talks[0].affected, census) == ((), frozenset(), None)
+    assert talks[0].probes
+    assert script.faults[0].after == "moe-a2a"
+    whole = [m for m in run.measurements if m.metric == "iteration_time"]
+    assert [(m.workload, m.value, m.predicted) for m in whole] == [("moe with cut", 4.0, None)]
+    assert [(b.workload, b.pairs_wrong, b.rail_expected_bytes) for b in run.bytes] == [("moe with cut", 0, 0)]
+    assert {f.workload for f in run.flows} == {"moe with cut"}
+
+
+def test_a_fault_after_the_workload_has_ended_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    scene = Beside(monkeypatch, script_of((fault_run(fault_ns=6 * SECOND),)))
+    with pytest.raises(CheckFailed, match=r"link-down at d0g1 came after the end of moe with cut, which took 4.0 s"):
+        scene.play()
+
+
+def test_a_workload_that_cannot_begin_is_what_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    scene = Beside(monkeypatch, script_of((fault_run(),)))
+    scene.error = RailyardError("replay: no route")
+    with pytest.raises(RailyardError, match="replay: no route"):
+        scene.play()
+
+
+def test_an_interrupted_script_ends_its_workload(monkeypatch: pytest.MonkeyPatch) -> None:
+    scene = Beside(monkeypatch, script_of((fault_run(),)))
+    scene.waits_for_abort = True
+
+    def interrupt(_: object) -> None:
+        raise KeyboardInterrupt
+
+    scene.meanwhile = interrupt
+    with pytest.raises(KeyboardInterrupt):
+        scene.play()
+    assert scene.aborted
