@@ -2,11 +2,14 @@
 
 import socket
 from collections.abc import Iterable
+from typing import Final
 
 from pyroute2 import IPRoute
 
 from topologies import namespaces
 from topologies.plan import End
+
+_SHAPER: Final = 0x10001  # class 1:1
 
 
 def set_links(node: str, states: dict[str, str]) -> None:
@@ -30,7 +33,8 @@ def is_up(node: str, interface: str) -> bool:
 
 
 def shaped_bps(end: End) -> int:
-    """The rate of an interface's shaper, as the kernel has it: whole bytes/s, in bit/s."""
+    """The rate of an interface's shaper, as the kernel has it: whole bytes/s, in bit/s. Heartbeats' lane isn't it."""
     with namespaces.inside(end.node), IPRoute() as netlink:
-        (shaper,) = netlink.get_classes(index=socket.if_nametoindex(end.interface))
+        classes = netlink.get_classes(index=socket.if_nametoindex(end.interface))
+    shaper = next(each for each in classes if each["handle"] == _SHAPER)
     return int(shaper.get_attr("TCA_OPTIONS").get_attr("TCA_HTB_PARMS")["rate"]) * 8

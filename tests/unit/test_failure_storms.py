@@ -1,0 +1,143 @@
+"""Storms: what holds of every one that is drawn."""
+
+from itertools import combinations, pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from experiments.spec import nominal_plan
+from failure.dead import gpus_of
+from failure.kinds import Fault, FaultKind
+from failure.reach import reach_of, targets
+from failure.script import Timed
+from failure.storms import AT_ONCE, EVERYTHING, REST_S, Storm, quiet_s, storm
+from topologies.plan import Plan
+from topologies.spec import parse_fabric
+
+EPS = 1e-6
+
+
+@st.composite
+def plans(draw: st.DrawFn) -> Plan:
+    kind = draw(st.sampled_from(["rail-only", "rail-optimized", "single-switch"]))
+    keys = {"domains": draw(st.integers(2, 4)), "rails": draw(st.integers(2, 4))}
+    return nominal_plan(parse_fabric({"kind": kind, **keys}))
+
+
+storms = st.builds(
+    Storm,
+    count=st.integers(1, 25),
+    together=st.sampled_from([0.0, 0.2, 1.0]),
+    down=st.sampled_from([(0.1, 0.2), (0.3, 2.5), (2.0, 6.0)]),
+)
+
+
+def end_s(timed: Timed) -> float:
+    return timed.at_s + timed.repair_s
+
+
+def overlap(one: Timed, other: Timed) -> bool:
+    return one.at_s < end_s(other) - EPS and other.at_s < end_s(one) - EPS
+
+
+@settings(max_examples=40)
+@given(plan=plans(), spec=storms, seed=st.integers(0, 2**32))
+def test_a_storm_has_its_faults_where_they_can_be_and_the_same_seed_gives_the_same(
+    plan: Plan, spec: Storm, seed: int
+) -> None:
+    script = storm(spec, plan, seed)
+    assert len(script.faults) == spec.count
+    assert script == storm(spec, plan, seed)
+    assert all(timed.fault.target in targets(timed.fault.kind, plan) for timed in script.faults)
+    assert all(timed.repair_s >= spec.down[0] for timed in script.faults)
+    assert [timed.at_s for timed in script.faults] == sorted(timed.at_s for timed in script.faults)
+
+
+@settings(max_examples=40)
+@given(plan=plans(), spec=storms, seed=st.integers(0, 2**32))
+def test_acts_leave_quiet_for_a_census_or_come_together(plan: Plan, spec: Storm, seed: int) -> None:
+    faults = storm(spec, plan, seed).faults
+    acts = sorted({round(at, 3) for timed in faults for at in (timed.at_s, end_s(timed))})
+    assert all(b - a >= quiet_s(plan) - 2e-3 for a, b in pairwise(acts))
+
+
+@settings(max_examples=40)
+@given(plan=plans(), spec=storms, seed=st.integers(0, 2**32))
+def test_no_fault_hides_another(plan: Plan, spec: Storm, seed: int) -> None:
+    faults = storm(spec, plan, seed).faults
+    for one, other in combinations(faults, 2):
+        first, second = reach_of(one.fault, plan), reach_of(other.fault, plan)
+        if overlap(one, other):
+            assert not first.clashes(second), f"{one} and {other}"
+        if first.takes & (second.takes | second.needs) and end_s(one) <= other.at_s:
+            assert other.at_s - end_s(one) >= REST_S - EPS, "the next one there is prepared before it strikes"
+
+
+@settings(max_examples=40)
+@given(plan=plans(), spec=storms, seed=st.integers(0, 2**32))
+def test_few_are_there_at_once_and_a_share_strikes_together(plan: Plan, spec: Storm, seed: int) -> None:
+    faults = storm(spec, plan, seed).faults
+    for timed in faults:
+        there = [other for other in faults if other.at_s - EPS <= timed.at_s < end_s(other) - EPS]
+        assert len(there) <= AT_ONCE
+    if not spec.together:
+        assert len({timed.at_s for timed in faults}) == spec.count
+
+
+def test_on_a_fabric_with_room_the_share_that_strikes_together_is_as_asked_and_in_one_place() -> None:
+    plan = nominal_plan(parse_fabric({"kind": "rail-only", "domains": 8, "rails": 8}))
+    faults = storm(Storm(50, together=0.4), plan, 3).faults
+    groups = [[f.fault for f in faults if f.at_s == at] for at in sorted({f.at_s for f in faults})]
+    grouped = [group for group in groups if len(group) > 1]
+    assert sum(map(len, grouped)) == 20
+    for group in grouped:
+        names = [fault.target for fault in group]
+        domains, ranks = {name.split("g")[0] for name in names}, {name.split("g")[1] for name in names}
+        assert len(domains) == 1 or len(ranks) == 1
+
+
+def test_of_two_faults_that_overlap_there_are_many() -> None:
+    plan = nominal_plan(parse_fabric({"kind": "rail-only", "domains": 4, "rails": 4}))
+    faults = storm(Storm(50), plan, 1).faults
+    assert sum(overlap(a, b) for a, b in combinations(faults, 2)) >= 20
+    assert {timed.fault.kind for timed in faults} >= set(EVERYTHING) - {"spine-crash", "rail-switch-reboot"}
+
+
+def test_weights_are_kept_and_what_a_fabric_lacks_is_left_out() -> None:
+    plan = nominal_plan(parse_fabric({"kind": "rail-only"}))
+    only = storm(Storm(10, {"gpu-crash": 1.0, "spine-crash": 5.0, "link-down": 0.0}), plan, 1)
+    assert {timed.fault.kind for timed in only.faults} == {"gpu-crash"}
+    with pytest.raises(ValueError, match="nothing of the mix can break on this fabric: spine-crash"):
+        storm(Storm(10, {"spine-crash": 1.0}), plan, 1)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"count": 0}, {"together": 1.5}, {"down": (2.0, 1.0)}, {"down": (0.0, 1.0)}, {"mix": {}}, {"mix": {"x": -1.0}}],
+)
+def test_a_storm_that_cannot_be_is_refused(wrong: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match="Storm"):
+        Storm(**{"count": 5, **wrong})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "clash"),
+    [
+        (("link-down", "d0g1"), ("gpu-crash", "d0g1"), True),
+        (("link-down", "d0g1"), ("server-crash", "hb0"), True),
+        (("link-down", "d0g1"), ("rail-switch-hang", "rail1"), True),
+        (("gpu-hang", "d0g1"), ("server-crash", "hb0"), True),
+        (("link-down", "d0g1"), ("link-gray", "d0g1"), True),
+        (("hb-port-down", "d0g1"), ("server-crash", "hb0"), True),
+        (("hb-port-down", "d0g1"), ("link-down", "d0g1"), False),
+        (("hb-port-down", "d0g1"), ("rail-switch-hang", "rail1"), False),
+        (("rail-switch-hang", "rail1"), ("server-crash", "hb0"), False),
+        (("link-down", "d0g1"), ("link-down", "d1g1"), False),
+    ],
+)
+def test_which_faults_hide_each_other(one: tuple[FaultKind, str], other: tuple[FaultKind, str], clash: bool) -> None:
+    plan = nominal_plan(parse_fabric({"kind": "rail-only"}))
+    first, second = (reach_of(Fault(*what), plan) for what in (one, other))
+    assert first.clashes(second) == second.clashes(first) == clash
+    assert gpus_of(Fault(*one), plan) <= set(plan.gpus)
