@@ -1,0 +1,97 @@
+"""An optical switch's crossings and its light: fibres move, and light goes through glass both ways, without a loop."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from controller.crossings import Light, after_moves, changes_of_light, crossings, moved_by, touched
+from topologies.ports import NETWORK_SIDE
+
+FIBRES = (1, 2, 3, 65)
+PORTS = tuple(port for fibre in FIBRES for port in (fibre, fibre + NETWORK_SIDE))
+STRAIGHT = {fibre: fibre + NETWORK_SIDE for fibre in FIBRES}
+ROUNDS = 8  # a port's change takes one to reach the other, and one to be answered
+
+moves = st.dictionaries(st.sampled_from(FIBRES), st.sampled_from(sorted(STRAIGHT.values()))).filter(
+    lambda m: len(set(m.values())) == len(m)
+)
+
+
+def test_untouched_all_goes_straight_through() -> None:
+    assert crossings(PORTS, {}) == STRAIGHT
+    assert crossings([1, 2, 2 + NETWORK_SIDE], {}) == {2: 2 + NETWORK_SIDE}
+
+
+def test_a_spares_fibre_takes_the_place_of_the_one_that_failed() -> None:
+    place = 2 + NETWORK_SIDE
+    crossed = crossings(PORTS, {3: place})
+    assert crossed == {1: 1 + NETWORK_SIDE, 3: place, 65: 65 + NETWORK_SIDE}  # fibre 2 and place 3 are dark
+    assert touched(STRAIGHT, crossed) == {2, place, 3, 3 + NETWORK_SIDE}
+
+
+@given(steps=st.lists(moves, max_size=4))
+def test_nobody_shares_a_place_whatever_is_moved_and_the_flows_tell_what_was(steps: list[dict[int, int]]) -> None:
+    moved: dict[int, int] = {}
+    for step in steps:
+        moved = after_moves(moved, step)
+        crossed = crossings(PORTS, moved)
+        assert len(set(crossed.values())) == len(crossed)
+        assert all(crossed[fibre] == place for fibre, place in step.items())
+        both_ways = [*crossed.items(), *((place, fibre) for fibre, place in crossed.items())]
+        assert crossings(PORTS, moved_by(both_ways)) == crossed
+    assert crossings(PORTS, after_moves(moved, STRAIGHT)) == STRAIGHT
+
+
+def test_two_fibres_to_one_place_are_refused() -> None:
+    with pytest.raises(ValueError, match="one place"):
+        after_moves({}, {1: 2 + NETWORK_SIDE, 3: 2 + NETWORK_SIDE})
+
+
+def settle(crossed: dict[int, int], far: dict[int, bool], darkened: set[int]) -> set[int]:
+    """The ports that are dark once nothing changes any more. `far`: whether the far end of each port's cable is on."""
+    for _ in range(ROUNDS):
+        todo = changes_of_light(crossed, lights(far, darkened))
+        if not todo:
+            return darkened
+        darkened = (darkened | {p for p, lit in todo.items() if not lit}) - {p for p, lit in todo.items() if lit}
+    raise AssertionError(f"still changing: {todo}")
+
+
+def lights(far: dict[int, bool], darkened: set[int]) -> dict[int, Light]:
+    return {port: Light(port in darkened, far[port] and port not in darkened) for port in PORTS}
+
+
+@given(
+    start=st.sets(st.sampled_from(PORTS)),
+    moved=moves,
+    events=st.lists(st.tuples(st.sampled_from(PORTS), st.booleans()), max_size=12),
+)
+def test_light_goes_through_both_ways_whatever_came_before(
+    start: set[int], moved: dict[int, int], events: list[tuple[int, bool]]
+) -> None:
+    crossed, far, darkened = crossings(PORTS, moved), dict.fromkeys(PORTS, True), start
+    for port, on in events:
+        far[port] = on
+        darkened = settle(crossed, far, darkened)
+    for port in PORTS:  # all is well again
+        far[port] = True
+        darkened = settle(crossed, far, darkened)
+    darkened = settle(crossed, far, darkened)
+    used = {port for pair in crossed.items() for port in pair}
+    assert darkened == set(PORTS) - used
+    for pair in crossed.items():
+        for port, other in (pair, pair[::-1]):
+            cut = settle(crossed, {**far, port: False}, darkened)
+            assert cut == darkened | {other}  # the other's far end sees no light, and nothing else changes
+
+
+def test_a_carrier_that_has_not_come_yet_is_no_loss() -> None:
+    fibre, place = 1, 1 + NETWORK_SIDE
+    just_lit = {fibre: Light(False, True), place: Light(False, False, settled=False)}
+    assert changes_of_light({fibre: place}, just_lit) == {}
+    assert changes_of_light({fibre: place}, {**just_lit, place: Light(False, False)}) == {fibre: False}
+
+
+def test_what_is_still_being_cabled_stays_lit() -> None:
+    assert changes_of_light({}, {1: Light(False, True)}) == {}
+    assert changes_of_light({}, {1: Light(False, True), 1 + NETWORK_SIDE: Light(True, False)}) == {1: False}

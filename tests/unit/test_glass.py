@@ -1,0 +1,181 @@
+"""An optical switch under the OpenFlow app: light goes through it, fibres move in the dark, and it outlives the app."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from controller.api import ofproto_v1_3 as ofp
+from controller.api import ofproto_v1_3_parser as parser
+from controller.app import RailyardApp
+from controller.crossings import crossings
+from controller.flows import tables_of
+from tests.unit.fake_switch import FakeSwitch
+from topologies.ports import NETWORK_SIDE, OPTICAL_DPID
+
+DOWN = ofp.OFPPC_PORT_DOWN
+FIBRES = (1, 2, 3)
+PORTS = tuple(port for fibre in FIBRES for port in (fibre, fibre + NETWORK_SIDE))
+DARK_S = 0.01
+
+
+class Optical(FakeSwitch):
+    """Tells of its ports when `tell` is called. `far`: whether the far end of each port's cable is on."""
+
+    def __init__(self) -> None:
+        super().__init__(OPTICAL_DPID, dict.fromkeys(PORTS, True))
+        self.far = dict.fromkeys(PORTS, True)
+        self._told: dict[int, tuple[int, int]] = {}
+
+    @property
+    def dark(self) -> set[int]:
+        """The ports that are switched off, whoever did it."""
+        return {port for port in PORTS if self.configs.get(port, 0) & DOWN}
+
+    def connect(self, app: RailyardApp) -> None:
+        super().connect(app)
+        self.tell(app)
+
+    def tell(self, app: RailyardApp) -> None:
+        """Of every port that is no longer as it was, until none is."""
+        for _ in range(8):
+            news = [p for p in PORTS if self._look(p) != self._told.get(p)]
+            for port in news:
+                self._told[port] = self._look(port)
+                self.set_port(app, port, up=not self._look(port)[1])
+            if not news:
+                return
+        raise AssertionError(f"ports {news} still change")
+
+    def _look(self, port: int) -> tuple[int, int]:
+        desc = self._describe_port(port, True)
+        return desc.config, desc.state
+
+    def _describe_port(self, number: int, up: bool) -> Any:
+        lit = number not in PORTS or (self.far[number] and not self.configs.get(number, 0) & DOWN)
+        return super()._describe_port(number, lit)
+
+
+class Lab:
+    """An optical switch, its app, and what the app wants to do later."""
+
+    def __init__(self) -> None:
+        self.switch = Optical()
+        self.restart()
+
+    def restart(self) -> None:
+        """A new app, which the switch connects to."""
+        self.later: list[tuple[float, Callable[[], None]]] = []
+        self.app = RailyardApp()
+        self.app._later = lambda seconds, what: self.later.append((seconds, what))  # type: ignore[method-assign]
+        self.switch.received.clear()
+        self.switch.connect(self.app)
+
+    def let(self, port: int, on: bool) -> None:
+        self.switch.far[port] = on
+        self.switch.tell(self.app)
+
+    def pass_time(self) -> None:
+        todo, self.later = self.later, []
+        for _, what in sorted(todo, key=lambda entry: entry[0]):
+            what()
+        self.switch.tell(self.app)
+
+    def crossed(self) -> dict[int, int]:
+        flows = self.switch.tables.flows
+        both = {(flow.in_port or 0): (flow.port or 0) for flow in flows}
+        assert all(both[out] == into for into, out in both.items())
+        return {into: out for into, out in both.items() if into < NETWORK_SIDE}
+
+
+@pytest.fixture
+def lab() -> Lab:
+    return Lab()
+
+
+def place(fibre: int) -> int:
+    return fibre + NETWORK_SIDE
+
+
+def test_a_fresh_switch_crosses_straight_through_and_all_is_lit(lab: Lab) -> None:
+    assert lab.crossed() == {fibre: place(fibre) for fibre in FIBRES}
+    assert lab.switch.tables == tables_of(OPTICAL_DPID, dict.fromkeys(PORTS, True))
+    assert lab.switch.dark == set()
+
+
+@pytest.mark.parametrize("port", [2, place(2)])
+def test_light_that_is_lost_is_lost_at_the_other_side_too_and_comes_back(lab: Lab, port: int) -> None:
+    other = place(2) if port == 2 else 2
+    lab.let(port, on=False)
+    assert lab.switch.dark == {other}
+    lab.let(port, on=True)
+    assert lab.switch.dark == set()
+
+
+def test_a_port_that_others_switched_off_stays_off(lab: Lab) -> None:
+    lab.switch.configs[2] = DOWN  # a fault: without our mark
+    lab.switch.tell(lab.app)
+    assert lab.switch.dark == {2, place(2)}
+    lab.switch.configs[2] = 0
+    lab.switch.tell(lab.app)
+    assert lab.switch.dark == set()
+
+
+def test_a_spares_fibre_is_moved_in_the_dark(lab: Lab) -> None:
+    done: list[str] = []
+    lab.let(2, on=False)  # a GPU fails
+    lab.app.cross([OPTICAL_DPID], {3: place(2)}, DARK_S, lambda: done.append("light"))
+    lab.switch.tell(lab.app)
+    assert lab.switch.dark == {2, 3, place(2), place(3)}
+    assert lab.crossed() == {1: place(1)}
+    assert done == []
+    assert DARK_S in [seconds for seconds, _ in lab.later]
+    lab.pass_time()
+    assert done == ["light"]
+    assert lab.crossed() == {1: place(1), 3: place(2)}
+    assert lab.switch.dark == {2, place(3)}
+    lab.let(2, on=True)  # repaired, it has no place any more
+    assert lab.switch.dark == {2, place(3)}
+    lab.let(3, on=False)
+    assert lab.switch.dark == {2, place(3), place(2)}
+
+
+def test_a_spare_without_light_gives_none_once_that_is_sure(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    lab.let(3, on=False)
+    lab.app.cross([OPTICAL_DPID], {3: place(2)}, DARK_S, lambda: None)
+    lab.pass_time()
+    assert place(2) not in lab.switch.dark  # its carrier may only be late
+    monkeypatch.setattr("controller.glass.SETTLE_S", 0.0)
+    lab.pass_time()
+    assert place(2) in lab.switch.dark
+
+
+def test_a_new_controller_finds_fibres_where_they_were_moved_and_light_as_it_was(lab: Lab) -> None:
+    lab.app.cross([OPTICAL_DPID], {3: place(2)}, DARK_S, lambda: None)
+    lab.pass_time()
+    lab.let(1, on=False)
+    dark, crossed = lab.switch.dark, lab.crossed()
+    lab.restart()
+    changed = [m for m in lab.switch.received if isinstance(m, (parser.OFPFlowMod, parser.OFPPortMod))]
+    assert (lab.switch.dark, lab.crossed(), changed) == (dark, crossed, [])
+    lab.let(1, on=True)
+    assert lab.switch.dark == {2, place(3)}
+
+
+def test_two_reconfigurations_at_once_each_have_their_time(lab: Lab) -> None:
+    lab.app.cross([OPTICAL_DPID], {3: place(2)}, DARK_S, lambda: None)
+    lab.app.cross([OPTICAL_DPID], {1: place(2)}, DARK_S, lambda: None)
+    first, second = (what for _, what in lab.later if _ == DARK_S)
+    first()
+    lab.switch.tell(lab.app)
+    assert {1, place(2)} <= lab.switch.dark
+    second()
+    lab.switch.tell(lab.app)
+    assert lab.crossed() == crossings(PORTS, {1: place(2)}) == {1: place(2), 3: place(3)}
+    assert lab.switch.dark == {2, place(1)}
+
+
+def test_nothing_moves_at_a_switch_that_is_away(lab: Lab) -> None:
+    with pytest.raises(ValueError, match="not connected"):
+        lab.app.cross([OPTICAL_DPID, OPTICAL_DPID + 1], {3: place(2)}, DARK_S, lambda: None)
+    assert lab.switch.dark == set()

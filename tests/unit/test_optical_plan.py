@@ -1,0 +1,159 @@
+"""Fabrics with optical circuit switches: what may be asked for, and each place behind a fibre of its own."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from failure.survivors import Dead, Survivors, cable
+from topologies import beat_lanes
+from topologies.addresses import Gpu
+from topologies.capacity import frames_needed
+from topologies.errors import BadInput
+from topologies.optical import LAYERS, Layer, port_moves
+from topologies.plan import Plan, make_plan
+from topologies.ports import NETWORK_SIDE, fibre_port, gpu_at, optical_gpu, place_port, role_of
+from topologies.spec import FabricSpec, parse_fabric
+from workloads.background.flows import BackgroundFlow, flows_of
+from workloads.background.reserve import reserved_bps
+from workloads.background.spec import BackgroundSpec
+
+MBIT = 10**6
+LAST_PORT = 0xFEFF
+BOTH: tuple[tuple[Layer, ...], ...] = (("rail",), ("hb",), LAYERS)
+
+
+def plan(kind: str = "rail-only", domains: int = 3, rails: int = 3, layers: tuple[Layer, ...] = ("rail",)) -> Plan:
+    spec = {"kind": kind, "domains": domains, "rails": rails, "optical": {"layers": list(layers)}}
+    return make_plan(parse_fabric(spec), 100 * MBIT)
+
+
+plans = st.builds(
+    plan, st.sampled_from(["rail-only", "rail-optimized"]), st.integers(2, 6), st.integers(2, 6), st.sampled_from(BOTH)
+)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"optical": {"layers": []}}, "fabric.optical.layers: [] must have 1 or more"),
+        ({"optical": {"layers": ["spine"]}}, "fabric.optical.layers.0: 'spine' is not known: allowed are hb, rail"),
+        (
+            {"optical": {"layers": ["hb", "hb"]}},
+            "fabric.optical.layers: ['hb', 'hb'] must name a layer once",
+        ),
+        ({"optical": {"light_off": "0.9ms"}}, "fabric.optical.light_off: '0.9ms' must be 1ms to 10s"),
+        ({"optical": {"light_off": "11s"}}, "fabric.optical.light_off: '11s' must be 1ms to 10s"),
+        (
+            {"optical": {"light": "1s"}},
+            "fabric.optical.light: '1s' is not a known key: did you mean 'light_off'? allowed are layers, light_off",
+        ),
+        (
+            {"kind": "single-switch", "optical": {}},
+            "fabric.optical: {} is only for kinds rail-only and rail-optimized",
+        ),
+        (
+            {"rails": 65, "optical": {}},
+            "fabric.optical: {} is for 64 rails and 254 domains at most: a switch has no more ports",
+        ),
+        (
+            {"domains": 255, "optical": {}},
+            "fabric.optical: {} is for 64 rails and 254 domains at most: a switch has no more ports",
+        ),
+    ],
+)
+def test_bad_input_is_answered_in_one_line(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(BadInput) as caught:
+        parse_fabric({"kind": "rail-only", **changes})
+    assert str(caught.value) == message
+
+
+def test_what_is_left_out_gets_a_value_and_a_stored_plan_reads_back_as_the_same() -> None:
+    optical = parse_fabric({"kind": "rail-only", "optical": {}}).optical
+    assert optical is not None
+    assert (optical.layers, optical.light_off) == (("rail",), 0.01)
+    both = plan(layers=LAYERS)
+    assert Plan.from_dict(both.as_dict()) == both
+
+
+@given(fabric=plans)
+def test_from_each_gpu_a_fibre_and_a_trunk_lead_to_the_place_that_it_has_without_optics(fabric: Plan) -> None:
+    asked = fabric.spec.optical.layers if fabric.spec.optical else ()
+    without = fabric.electrical
+    for gpu in fabric.gpus:
+        for layer in LAYERS:
+            (direct,) = without.cables(gpu, layer)
+            own, *rest = fabric.cables(gpu, layer)
+            assert [own, *rest][-1].b == direct.b
+            assert own.a == direct.a
+            assert len(rest) == (layer in asked)
+            for trunk in rest:
+                assert own.b.node == trunk.a.node == f"ocs{LAYERS.index(layer)}"
+                assert (own.b.port, trunk.a.port) == (fibre_port(gpu), place_port(gpu))
+                assert trunk.rate_bps == own.rate_bps == direct.rate_bps
+    assert [s.name for s in fabric.switches if s.role == "optical"] == [
+        f"ocs{LAYERS.index(x)}" for x in sorted(asked, key=LAYERS.index)
+    ]
+    assert without.trunks == ()
+
+
+@given(fabric=plans)
+def test_no_end_of_a_cable_is_used_twice(fabric: Plan) -> None:
+    ends = [end for link in fabric.links for end in (link.a, link.b)]
+    assert len({(end.node, end.interface) for end in ends}) == len(ends)
+    ports = [(end.node, end.port) for end in ends if end.port is not None]
+    assert len(set(ports)) == len(ports)
+    assert all(len(end.interface) <= 15 for end in ends)
+    switches = {switch.name for switch in fabric.switches}
+    assert all((end.port is not None) == (end.node in switches) for end in ends)
+
+
+@given(domain=st.integers(0, 253), rank=st.integers(0, 63))
+def test_a_port_says_whose_it_is_and_never_who_is_there(domain: int, rank: int) -> None:
+    gpu = Gpu(domain, rank)
+    assert optical_gpu(fibre_port(gpu)) == optical_gpu(place_port(gpu)) == gpu
+    assert 1 <= fibre_port(gpu) < NETWORK_SIDE < place_port(gpu) <= LAST_PORT
+    assert gpu_at(0x4001, fibre_port(gpu)) is None
+    assert gpu_at(0x4000, place_port(gpu)) is None
+    assert (role_of(0x4000), role_of(0x4001)) == (("optical", 0), ("optical", 1))
+
+
+def test_moves_go_by_names() -> None:
+    assert port_moves({"d0g4": "d0g1"}) == {5: NETWORK_SIDE + 2}
+    with pytest.raises(ValueError, match="one place"):
+        port_moves({"d0g4": "d0g1", "d0g5": "d0g1"})
+    with pytest.raises(ValueError, match="not a GPU name"):
+        port_moves({"d0g4": "rail1"})
+
+
+def test_frames_pass_an_optical_switch_at_either_end() -> None:
+    def passages(kind: str, *layers: Layer) -> float:
+        optics = {"optical": {"layers": list(layers)}} if layers else {}
+        bare = FabricSpec(kind="rail-only")
+        return frames_needed(parse_fabric({"kind": kind, **optics}), 100 * MBIT) / frames_needed(bare, 100 * MBIT)
+
+    assert (passages("rail-only", "rail"), passages("rail-optimized", "rail")) == (3, 4)
+    assert passages("rail-only", "hb") == 1 + 2 * 12  # A100: C_F/C_S = 12
+
+
+@pytest.mark.parametrize("layers", BOTH)
+def test_an_optical_switch_joins_nobody_but_whom_it_crosses(layers: tuple[Layer, ...]) -> None:
+    fabric = plan(layers=layers)
+    dead = Dead(cables=frozenset({cable("d0g1", "rail1")}), nodes=frozenset({"rail2"}))
+    with_optics, without = Survivors(fabric, dead), Survivors(fabric.electrical, dead)
+    assert with_optics.reachable == without.reachable
+    assert (Gpu(0, 2), Gpu(1, 2)) in without.connected  # by other rails
+    assert with_optics.most_bps(Gpu(0, 1), Gpu(1, 1)) == without.most_bps(Gpu(0, 1), Gpu(1, 1))
+
+
+@pytest.mark.parametrize("layers", BOTH)
+def test_heartbeats_and_background_have_their_share_of_every_cable_on_the_way(layers: tuple[Layer, ...]) -> None:
+    fabric = plan(domains=2, rails=2, layers=layers)
+    every = {end for link in fabric.links for end in (link.a, link.b)}
+    assert beat_lanes.ends(fabric) == every
+    spec = BackgroundSpec.model_validate({"rails": [1], "load": 0.5})
+    flows: list[BackgroundFlow] = list(flows_of(spec, fabric))
+    cables = [link for gpu in fabric.gpus if gpu.rank == 1 for link in fabric.cables(gpu, "rail")]
+    found = reserved_bps(fabric, flows)
+    assert found == {end: pytest.approx(50 * MBIT) for link in cables for end in (link.a, link.b)}
