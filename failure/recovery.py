@@ -32,32 +32,48 @@ class ProbeLog:
         """Numbers of the probes sent in this stretch that never arrived."""
         return [i for i, at in enumerate(self.sent_ns) if start_ns <= at < end_ns and self.arrived_ns[i] < 0]
 
+    def held_up(self, start_ns: int, until_ns: int) -> list[int]:
+        """Numbers of those sent from `start_ns` on that came only after `until_ns`, without being sent just before.
 
-def first_packet_ms(logs: Iterable[ProbeLog], fault_ns: int, repair_ns: int) -> float | None:
+        What hangs keeps packets, and hands them on when it goes on.
+        """
+        sent = enumerate(self.sent_ns)
+        return [i for i, at in sent if start_ns <= at < until_ns - IN_FLIGHT_NS and self.arrived_ns[i] >= until_ns]
+
+
+def first_packet_ms(
+    logs: Iterable[ProbeLog], fault_ns: int, repair_ns: int, begins_by_ns: int | None = None
+) -> float | None:
     """When packets flowed again between the last of the pairs; None if one stayed cut off until the repair.
 
     For each pair that is the first arrival after its outage: the run of lost probes that began with the fault. A pair
-    that lost nothing was never cut off (0 ms).
+    that lost nothing was never cut off (0 ms). What begins after `begins_by_ns` is another fault's outage.
     """
     worst = 0.0
     for log in logs:
-        end = _outage_end(log, fault_ns, repair_ns)
+        end = _outage_end(log, fault_ns, repair_ns, repair_ns if begins_by_ns is None else begins_by_ns)
         if end is None:
             return None
         worst = max(worst, end)
     return worst
 
 
-def _outage_end(log: ProbeLog, fault_ns: int, repair_ns: int) -> float | None:
+def _outage_end(log: ProbeLog, fault_ns: int, repair_ns: int, begins_by_ns: int) -> float | None:
     # a probe that was on its way when the fault came may be lost too
-    lost = log.lost(fault_ns - IN_FLIGHT_NS, repair_ns)
-    ends = [a for a, b in pairwise([*lost, NEVER]) if b - a > SAME_OUTAGE]
-    for last in ends:
+    since_ns = fault_ns - IN_FLIGHT_NS
+    lost = sorted(log.lost(since_ns, repair_ns) + log.held_up(since_ns, repair_ns))
+    first = lost[0] if lost else NEVER
+    for last, following in pairwise([*lost, NEVER]):
+        if following - last <= SAME_OUTAGE:
+            continue
+        if log.sent_ns[first] >= begins_by_ns:
+            break
         back = next((at for at in log.arrived_ns[last + 1 :] if at >= 0), repair_ns)
         if back >= repair_ns:
             return None
         if back >= fault_ns:
             return (back - fault_ns) / 1e6
+        first = following
     return 0.0
 
 

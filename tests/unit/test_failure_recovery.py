@@ -76,6 +76,15 @@ def test_to_lose_more_in_the_same_outage_is_never_quicker(lost: set[int], more: 
         assert after is None or (before is not None and after >= before)
 
 
+@pytest.mark.parametrize("rerouted_ms", [57, None])
+def test_what_a_hanging_switch_kept_until_its_repair_did_not_come_through(rerouted_ms: int | None) -> None:
+    kept_until = REPAIR if rerouted_ms is None else FAULT + rerouted_ms
+    arrived = [REPAIR * MS + 1 if FAULT <= n < kept_until else (n + 1) * MS for n in range(END)]
+    log = ProbeLog(tuple(n * MS for n in range(END)), tuple(arrived))
+    assert log.lost(0, END * MS) == []
+    assert first(log) == (None if rerouted_ms is None else rerouted_ms + 1)
+
+
 def test_lost_probes_are_those_sent_in_a_stretch_that_never_arrived() -> None:
     log = log_of(range(10, 13), range(20, 21))
     assert log.lost(11 * MS, 20 * MS) == [11, 12]
