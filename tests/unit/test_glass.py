@@ -143,6 +143,7 @@ def test_a_spares_fibre_is_moved_in_the_dark(lab: Lab) -> None:
 def test_a_spare_without_light_gives_none_once_that_is_sure(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     lab.let(3, on=False)
     lab.app.cross([OPTICAL_DPID], {3: place(2)}, DARK_S, lambda: None)
+    lab.switch.tell(lab.app)
     lab.pass_time()
     assert place(2) not in lab.switch.dark  # its carrier may only be late
     monkeypatch.setattr("controller.glass.SETTLE_S", 0.0)
