@@ -19,6 +19,7 @@ from topologies.plan import Plan
 WARM_UP_S: Final = 0.2  # of the time before the first fault: streams settle, and it doesn't count as "before"
 BEFORE_S: Final = 1.5  # of goodput before a fault is in its record
 AFTER_S: Final = 1.2  # after the last repair, at least; and of goodput after each
+TOGETHER_NS: Final = 50_000_000
 
 Told = tuple[int, str, dict[str, Any]]
 
@@ -92,16 +93,18 @@ class Seen:
         return [log for pair, log in zip(self.probes, self.log.probes, strict=True) if pair in pairs]
 
     def with_a_way(self, number: int) -> frozenset[Pair]:
-        """The pairs of streams that had one throughout this fault."""
+        """The pairs that stream or are probed, and had one throughout this fault."""
         begin, end = self.struck_ns[number], self.mended_ns[number]
-        pairs = frozenset(self.streams)
+        pairs = frozenset((*self.streams, *self.probes))
         for now in {begin, *(at for at in self.struck_ns if begin < at < end)}:
             there = [n for n, at in enumerate(self.struck_ns) if at <= now < self.mended_ns[n]]
             pairs &= bounds(self.plan, [self.script.faults[n].fault for n in there]).least.reachable
         return pairs
 
     def next_act_ns(self, after_ns: int) -> int:
-        return min((at for at in (*self.struck_ns, *self.mended_ns) if at > after_ns), default=self.end_ns)
+        """When the next thing was done that wasn't done together with what was done then."""
+        acts = (*self.struck_ns, *self.mended_ns)
+        return min((at for at in acts if at > after_ns + TOGETHER_NS), default=self.end_ns)
 
 
 def judge_all(
@@ -119,7 +122,7 @@ def _judge(seen: Seen, number: int, talk: Talkers, events: Sequence[Told], whole
     talk = _among(talk, seen.with_a_way(number)) if len(seen.script.faults) > 1 else talk
     probes = frozenset(talk.probes)
     affected = seen.goodput_of(talk.affected)
-    first_ms = first_packet_ms(seen.log_of(probes), fault_ns, repair_ns)
+    first_ms = first_packet_ms(seen.log_of(probes), fault_ns, repair_ns, seen.next_act_ns(fault_ns))
     before = _before_bps(seen, affected)
     goodput_ms = restored_ms(affected, seen.begun_ns, fault_ns, repair_ns, before)
     if first_ms is not None and goodput_ms is not None:
@@ -162,7 +165,7 @@ def _before_bps(seen: Seen, trace: Trace) -> float:
 
 def _first_packet_ms(seen: Seen, pairs: frozenset[Pair], fault_ns: int, repair_ns: int) -> float | None:
     """Of these probed pairs; None too if there are none."""
-    return first_packet_ms(seen.log_of(pairs), fault_ns, repair_ns) if pairs else None
+    return first_packet_ms(seen.log_of(pairs), fault_ns, repair_ns, seen.next_act_ns(fault_ns)) if pairs else None
 
 
 def _lost(seen: Seen, pairs: frozenset[Pair], start_ns: int, end_ns: int) -> int:

@@ -7,10 +7,9 @@ from typing import Final
 
 from failure.census import CensusRun, CensusTaker, duration_s
 from failure.judging import AFTER_S, WARM_UP_S, FaultRun, Seen, Told, judge_all
-from failure.kinds import Fault
 from failure.pairs import Talkers
 from failure.player import Player, WaitFor
-from failure.script import Script, Timed
+from failure.script import Script
 from failure.traffic import Traffic, TrafficJob
 from topologies.net import FabricNet
 
@@ -77,12 +76,6 @@ def run_script(
     seen = Seen(net.plan, script, streams, probes, log, begun_ns, struck, mended)
     runs, whole = judge_all(seen, talks, events())
     return ScriptRun(begun_ns, runs, tuple(censuses), whole, log.lost_bytes, tuple(log.broken.values()))
-
-
-def run_fault(net: FabricNet, fault: Fault, talk: Talkers, at_s: float, repair_s: float, events: Events) -> FaultRun:
-    """A script of one fault, without a census."""
-    script = Script(f"{fault.kind} {fault.target}", (Timed(fault, at_s, repair_s),))
-    return run_script(net, script, [talk], events).faults[0]
 
 
 def _attend(

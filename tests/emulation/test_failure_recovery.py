@@ -12,7 +12,8 @@ from experiments.stage import built
 from failure.faults import KINDS, Fault, FaultKind, bites, inject, repair
 from failure.faults.breakage import nothing
 from failure.judging import FaultRun
-from failure.run import run_fault
+from failure.run import run_script
+from failure.script import Script, Timed
 from results.records import Run
 from tests.emulation.fabrics import RAIL_BPS, Fabric, build, datapath, eventually
 from topologies.addresses import Gpu
@@ -44,7 +45,8 @@ class Broken:
     def by(self, kind: FaultKind, target: str, repair_s: float = REPAIR_S) -> FaultRun:
         net = self.fabric.net
         talk = watched_pairs(FaultSpec(kind=kind, target=target), net.plan)
-        return run_fault(net, Fault(kind, target), talk, AT_S, repair_s, self.stage.events)
+        script = Script("", (Timed(Fault(kind, target), AT_S, repair_s),))
+        return run_script(net, script, [talk], self.stage.events).faults[0]
 
     def assert_whole(self) -> None:
         """Routes and flows as they were, and everybody reaches everybody."""
