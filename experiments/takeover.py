@@ -20,6 +20,7 @@ from experiments.takeovers import TakeoverSpec
 from failure.faults import inject
 from failure.takeover import Prober, taken_over_ns
 from results.records import Event, Run, Takeover
+from topologies.adoption import Adoption
 from topologies.errors import CheckFailed, RailyardError
 from topologies.patience import patient
 from workloads.replay.job import fitting
@@ -67,13 +68,22 @@ class _Course:
 
     def noticed(self, since_ns: int) -> int:
         """Wait until the controller tells of what has failed; when it did. CheckFailed if it doesn't."""
-        deadline, names = time.monotonic() + NOTICE_S, self.job.noticed_by
+        names = self.job.noticed_by
+        return self._hear(since_ns, NOTICED, names, f"of {', '.join(sorted(names))}, which has failed")
+
+    def told(self, what: str, since_ns: int) -> int:
+        """Wait until the controller tells this; when it did. CheckFailed if it doesn't."""
+        return self._hear(since_ns, frozenset({what}), frozenset(), f"of {what}")
+
+    def _hear(self, since_ns: int, wanted: frozenset[str], names: frozenset[str], meant: str) -> int:
+        """If there are names, one of them must be in it."""
+        deadline = time.monotonic() + NOTICE_S
         while time.monotonic() < deadline:
             for at, what, detail in list(self.stage.told):
-                if at >= since_ns and what in NOTICED and names & set(map(str, detail.values())):
+                if at >= since_ns and what in wanted and (not names or names & set(map(str, detail.values()))):
                     return at
             time.sleep(LOOK_S)
-        raise CheckFailed(f"nobody noticed in {NOTICE_S:g} s that {', '.join(sorted(names))} had failed")
+        raise CheckFailed(f"the controller told nothing in {NOTICE_S:g} s {meant}")
 
 
 def run_takeover(
@@ -144,7 +154,9 @@ def run_takeover(
 def _fail_and_take_over(course: _Course, takeover: TakeoverSpec, iteration_s: float, prober: Prober) -> tuple[int, int]:
     """In the middle of an iteration; return when a replacement is reached: (when it failed, from when that counts)."""
     abort, begun = threading.Event(), Future[int]()
-    with ThreadPoolExecutor(2) as pool:
+    net, optical = course.stage.net, course.job.way == "optical"
+    adoptions = [Adoption(net, new, old) for old, new in course.job.moves.to.items()] if optical else []
+    with ThreadPoolExecutor(3) as pool:
         try:
             iteration = pool.submit(course.play, course.job.before, begun.set_result, abort)
             either: tuple[Future[Any], ...] = (begun, iteration)
@@ -153,10 +165,12 @@ def _fail_and_take_over(course: _Course, takeover: TakeoverSpec, iteration_s: fl
                 iteration.result()
             time.sleep(max(0.0, begun.result() / 1e9 + iteration_s * MIDDLE - time.monotonic()))
             since_ns = time.monotonic_ns()
-            struck = pool.submit(inject, course.stage.net, takeover.fault)
+            struck = pool.submit(inject, net, takeover.fault)
             course.step("detected", course.noticed(since_ns))
             there_ns = course.step("decided")
             abort.set()
+            if optical:
+                there_ns = _bring_in(course, adoptions, there_ns, struck, pool)
         finally:
             abort.set()
         fault_ns = course.step("fault", struck.result())
@@ -169,6 +183,26 @@ def _fail_and_take_over(course: _Course, takeover: TakeoverSpec, iteration_s: fl
             raise CheckFailed(f"no replacement is reached {NOTICE_S:g} s after it was to take over")
         time.sleep(LOOK_S)
     return fault_ns, there_ns
+
+
+def _bring_in(
+    course: _Course, adoptions: list[Adoption], decided_ns: int, struck: Future[int], pool: ThreadPoolExecutor
+) -> int:
+    """Let light lead to the spares, and while it is off, give them names and addresses; when both are done (ns).
+
+    The pool has a thread free, in which the controller opens sockets at the spares: peers don't wait for that.
+    """
+    controller = course.stage.controller
+    controller.cross({new: old for old, new in course.job.by_name.items()})
+    struck.result()  # who breaks a GPU, and looks whether it is broken, goes by its name
+    for adoption in adoptions:
+        adoption.carry_out()
+    adopted_ns = course.step("adopted")
+    learning = pool.submit(lambda: [controller.relearn(name) for name in course.job.by_name])
+    course.step("light-off", course.told("light-off", decided_ns))
+    lit_ns = course.step("light-on", course.told("light-on", decided_ns))
+    learning.result()
+    return max(adopted_ns, lit_ns)
 
 
 def _gpus(schedule: Schedule) -> list[int]:
