@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any, Final
 
+from controller.handle import ControllerProcess
 from experiments.stage import Stage
 from experiments.takeover_job import TakeoverJob, lost
 from experiments.takeovers import TakeoverSpec
@@ -198,11 +199,16 @@ def _bring_in(
     for adoption in adoptions:
         adoption.carry_out()
     adopted_ns = course.step("adopted")
-    learning = pool.submit(lambda: [controller.relearn(name) for name in course.job.by_name])
+    learning = pool.submit(_relearn, controller, list(course.job.by_name))
     course.step("light-off", course.told("light-off", decided_ns))
     lit_ns = course.step("light-on", course.told("light-on", decided_ns))
     learning.result()
     return max(adopted_ns, lit_ns)
+
+
+def _relearn(controller: ControllerProcess, gpus: list[str]) -> None:
+    for gpu in gpus:
+        controller.relearn(gpu)
 
 
 def _gpus(schedule: Schedule) -> list[int]:

@@ -1,20 +1,20 @@
 """A takeover worked out before anything is built: the job on its places before and after, and what has to be moved."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from experiments.faults import check_on
 from experiments.takeovers import Moves, TakeoverSpec, Way, check_takeover, moves, with_spares
 from failure.takeover import Asked
-from results.predict import WHOLE, predict_schedule
+from results.predict import WHOLE, predict_iteration, predict_schedule
 from topologies.addresses import Gpu
 from topologies.plan import Plan, make_plan
 from topologies.spec import FabricSpec
 from workloads.build import build
 from workloads.pace import pace
 from workloads.placement import beside_spares, placed
-from workloads.scale import payload_rates
+from workloads.scale import Rates, payload_rates
 from workloads.schedule import Schedule
 from workloads.state import givers, state_bytes, state_s, state_schedule
 
@@ -65,7 +65,6 @@ def takeover_job(takeover: TakeoverSpec, fabric: FabricSpec, plan: Plan, seed: i
     given_by = givers(before, to, frozenset(number[gpu] for gpu in moving.dead), f"{field}.workload")
     state = state_schedule(after, given_by, state_bytes(takeover.workload, scale, f"{field}.workload"))
     rates = payload_rates(plan.hb_bps, plan.rail_bps, plan.spec.mtu)
-    foreseen = predict_schedule(schedule, rates, fabric).get(WHOLE)
     return TakeoverJob(
         plan=plan,
         way=way,
@@ -74,8 +73,8 @@ def takeover_job(takeover: TakeoverSpec, fabric: FabricSpec, plan: Plan, seed: i
         after=after,
         state=state,
         state_s=state_s(state, rates, plan.spec),
-        iteration_s=foreseen,
-        after_s=foreseen if _as_the_equations_have_it(way, fabric) else None,
+        iteration_s=predict_schedule(schedule, rates, fabric).get(WHOLE),
+        after_s=_after_s(way, schedule, rates, fabric),
         paced_s=pace(after, rates, plan.policy),
         asked=_asked(before, moving, plan, way),
     )
@@ -92,12 +91,23 @@ def check_takeovers(takeovers: Sequence[TakeoverSpec], fabrics: Sequence[FabricS
                 takeover_job(takeover, fabric, make_plan(with_spares(takeover, fabric), rail_bps), 0, field)
 
 
-def _as_the_equations_have_it(way: Way, fabric: FabricSpec) -> bool:
-    """Whether tensor-parallel groups are in HB domains as before, and all else goes at the rails' rate.
+def _after_s(way: Way, schedule: Schedule, rates: Rates, fabric: FabricSpec) -> float | None:
+    """An iteration by Rail-only Eq. 6 with the job where it is then, in s; None where no formula knows the placement.
 
-    A GPU of the same HB domain but of another rail is reached over spines, which must not be thinned out.
+    Optical switches and migration leave it as it was. So does a GPU of the same HB domain but of another rail, which
+    spines reach at the same rate unless they are thinned out. A member of another HB domain slows "the HB domain into a
+    NIC domain" (IV-C): the group's ring goes at the pace of its slowest part, as one of t GPUs in t domains does.
     """
-    return way in ("optical", "migration") or (way == "direct" and (fabric.oversubscription or 1) == 1)
+    iteration, thinned = schedule.iteration, (fabric.oversubscription or 1) > 1
+    if iteration is None or (thinned and way in ("direct", "any-gpu")):
+        return None
+    if way != "any-gpu":
+        return predict_iteration(iteration, rates, fabric).printed_s
+    rings = all(part.y == 1 and part.collective.endswith("-ring") for part in iteration.each_micro_batch)
+    if not rings or not iteration.each_micro_batch or any(part.x > 1 for part in iteration.sync):
+        return None
+    by_nic = tuple(replace(part, x=1, y=part.x) for part in iteration.each_micro_batch)
+    return predict_iteration(replace(iteration, each_micro_batch=by_nic), rates, fabric).printed_s
 
 
 def _asked(before: Schedule, moving: Moves, plan: Plan, way: Way) -> tuple[Asked, ...]:

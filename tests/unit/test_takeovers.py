@@ -1,0 +1,156 @@
+"""Who takes whose place in each case of Rail-only IV-C, on which fabric, and what is foreseen of it."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from experiments.spec import ExperimentSpec, parse, resolved
+from experiments.takeover_job import TakeoverJob, lost, takeover_job
+from experiments.takeovers import WAYS, Case, TakeoverSpec, moves, with_spares
+from topologies.addresses import Gpu
+from topologies.errors import BadInput
+from topologies.plan import make_plan
+from topologies.spec import FabricSpec, parse_fabric
+
+RAIL_BPS = 100_000_000
+FAILED = {"server": "hb1", "idle-gpu": "d1g2", "small-domain": "d1g2", "large-domain": "d1g2"}
+SHORT = {"kind": "gpt", "duration": "500ms"}
+
+
+def fabric(kind: str = "rail-only", **more: Any) -> FabricSpec:
+    return parse_fabric({"kind": kind, "domains": 4, "rails": 4, **more})
+
+
+def spec_of(*takeovers: dict[str, Any], **more: Any) -> ExperimentSpec:
+    return parse({"name": "mine", "fabrics": [{"kind": "rail-only"}], "takeovers": list(takeovers), **more})
+
+
+def takeover(case: str, **more: Any) -> TakeoverSpec:
+    fabrics = [{"kind": "rail-optimized" if more.get("way") in ("direct", "any-gpu") else "rail-only"}]
+    return spec_of({"case": case, "failed": FAILED[case], "workload": SHORT, **more}, fabrics=fabrics).takeovers[0]
+
+
+def job(chosen: TakeoverSpec, on: FabricSpec) -> TakeoverJob:
+    return takeover_job(chosen, on, make_plan(with_spares(chosen, on), RAIL_BPS), 1, "takeovers.0")
+
+
+@pytest.mark.parametrize(
+    ("case", "size", "optical", "replaced"),
+    [
+        ("server", (5, 4), None, {Gpu(1, g): Gpu(4, g) for g in range(4)}),
+        ("idle-gpu", (4, 5), ("rail",), {Gpu(1, 2): Gpu(1, 4)}),
+        ("small-domain", (5, 4), None, {Gpu(1, g): Gpu(4, g) for g in range(4)}),
+        ("large-domain", (5, 4), ("rail", "hb"), {Gpu(1, 2): Gpu(4, 2)}),
+    ],
+)
+def test_each_case_has_its_spares_and_who_they_stand_in_for(
+    case: str, size: tuple[int, int], optical: tuple[str, ...] | None, replaced: dict[Gpu, Gpu]
+) -> None:
+    chosen = takeover(case, light_off="25ms")
+    spared = with_spares(chosen, fabric())
+    assert (spared.domains, spared.rails) == size
+    assert (spared.optical and spared.optical.layers) == optical
+    assert spared.optical is None or spared.optical.light_off == 0.025
+    assert moves(chosen, fabric()).to == replaced
+
+
+def test_a_small_set_is_the_failed_one_and_the_ranks_after_it() -> None:
+    chosen = takeover("large-domain", gpus=3)
+    assert set(moves(chosen, fabric()).to) == {Gpu(1, 2), Gpu(1, 3), Gpu(1, 0)}
+    assert moves(chosen, fabric()).dead == {Gpu(1, 2)}
+
+
+@pytest.mark.parametrize(("case", "kind"), sorted(WAYS))
+def test_a_job_keeps_its_bytes_on_every_way(case: Case, kind: str) -> None:
+    for way in WAYS[case, kind]:
+        chosen = takeover(case).model_copy(update={"way": way})
+        found = job(chosen, fabric(kind))
+        before, after = found.before.matrix, found.after.matrix
+        assert sorted(before.values()) == sorted(after.values())
+        number = {gpu: n for n, gpu in enumerate(found.plan.gpus)}
+        to = {} if way == "optical" else {number[old]: number[new] for old, new in found.moves.to.items()}
+        assert after == {(to.get(a, a), to.get(b, b)): size for (a, b), size in before.items()}
+        gone = {number[gpu] for gpu in found.moves.to} if way != "optical" else set()
+        assert not gone & {gpu for pair in after for gpu in pair}
+        assert not {number[gpu] for gpu in found.moves.dead} & {src for src, _ in found.state.matrix}
+        assert len(found.state.matrix) == len(found.moves.to)
+        assert found.asked
+
+
+def test_where_light_is_moved_peers_ask_for_the_failed_ones_address_and_the_spare_answers() -> None:
+    for asked in job(takeover("idle-gpu"), fabric()).asked:
+        assert (asked.answerer, asked.address) == ("d1g4", Gpu(1, 2).ip)
+    for asked in job(takeover("small-domain"), fabric()).asked:
+        assert asked.answerer[:2] == "d4"
+        assert asked.address == Gpu(4, int(asked.answerer[3:])).ip
+
+
+def test_a_substitute_in_another_domain_makes_it_as_slow_as_nics() -> None:
+    """By hand: m micro-batches with 2 AllGather and 2 ReduceScatter of D in a ring of 4 at the rail's rate."""
+    on = fabric("rail-optimized")
+    found = job(takeover("large-domain", way="any-gpu"), on)
+    assert found.iteration_s is not None
+    assert found.after_s is not None
+    iteration = found.before.iteration
+    assert iteration is not None
+    rail = RAIL_BPS / 8 * 0.99314
+    ring = sum(part.repeats * 3 / 4 * part.data_bytes for part in iteration.each_micro_batch)
+    slower = iteration.micro_batches * ring * (1 / rail - 1 / (rail * found.plan.hb_bps / found.plan.rail_bps))
+    assert found.after_s - found.iteration_s == pytest.approx(slower, rel=1e-3)
+
+
+@pytest.mark.parametrize(("way", "thin", "known"), [("direct", 1, True), ("direct", 2, False), ("any-gpu", 2, False)])
+def test_nothing_is_foreseen_where_thin_spines_decide(way: str, thin: float, known: bool) -> None:
+    case = "idle-gpu" if way == "direct" else "large-domain"
+    found = job(takeover(case, way=way), fabric("rail-optimized", oversubscription=thin))
+    assert (found.after_s == found.iteration_s) == known
+    assert (found.after_s is None) != known
+
+
+@given(st.integers(1, 50), st.integers(1, 50))
+def test_what_no_checkpoint_holds_is_done_again(done: int, every: int) -> None:
+    kept = max(n for n in range(done + 1) if n % every == 0)
+    assert lost(done, every) == done - kept
+
+
+def test_a_resolved_experiment_is_the_same_when_read_back() -> None:
+    spec = spec_of({"case": "large-domain", "failed": "d1g2", "gpus": 2, "light_off": "20ms", True: [0]})
+    assert parse(resolved(spec)) == spec
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"case": "idle"}, "takeovers.0.case: 'idle' is not known: did you mean 'idle-gpu'? allowed are idle-gpu, "
+         "large-domain, server, small-domain"),
+        ({"failed": "hb1"}, "takeovers.0.failed: 'hb1' is no GPU of the rail-only fabric of 4 domains x 4 rails: "
+         "allowed are d0g0 to d3g3"),
+        ({"case": "server"}, "takeovers.0.failed: 'd1g2' is no HB domain of the rail-only fabric of 4 domains x 4 "
+         "rails: allowed are hb0 to hb3"),
+        ({"way": "direct"}, "takeovers.0.way: 'direct' is not for idle-gpu on rail-only: optical is"),
+        ({"gpus": 2}, "takeovers.0.gpus: 2 is for case large-domain alone"),
+        ({"case": "large-domain", "gpus": 5}, "takeovers.0.gpus: 5 must be 4 or less: a domain has no more"),
+        ({"workload": {"kind": "moe"}}, "takeovers.0.workload.kind: 'moe' is not known: allowed are data-parallel, "
+         "gpt"),
+        ({"workload": {"kind": "gpt", "model": "gpt-3"}}, "takeovers.0.workload.model: 'gpt-3' is not known"),
+        ({"light_off": "20s"}, "takeovers.0, with its spares: optical.light_off: '20s' must be 1ms to 10s"),
+        ({"on": [1]}, "takeovers.0.on: 1 is no fabric: the experiment has 1, counted from 0"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_is_one_line(wrong: dict[str, Any], message: str) -> None:
+    with pytest.raises(BadInput) as caught:
+        spec_of({"case": "idle-gpu", "failed": "d1g2", **wrong})
+    assert str(caught.value).startswith(message)
+
+
+def test_a_fabric_without_rails_to_speak_of_has_no_such_cases() -> None:
+    with pytest.raises(BadInput, match=r"takeovers.0.case: 'server' is for rail-only and rail-optimized fabrics"):
+        spec_of({"case": "server", "failed": "hb1"}, fabrics=[{"kind": "single-switch"}])
+
+
+def test_a_job_whose_state_nobody_else_has_is_refused() -> None:
+    alone = {"tensor": 4, "pipeline": 4, "data": 1, "micro_batch": 1, "global_batch": 4}
+    with pytest.raises(BadInput, match="data parallelism must be 2 or more"):
+        spec_of({"case": "idle-gpu", "failed": "d1g2", "workload": {**SHORT, "parallelism": alone}})
