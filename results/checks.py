@@ -1,6 +1,6 @@
 """What a run had to show, and whether it did: any check that fails makes the exit status 1. Pure."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from results.aggregate import kinds_of
@@ -12,6 +12,7 @@ from results.steering import BEST, most_crowded
 from results.stretches import dwell_s, stretches
 
 DENSE = frozenset({"TP", "PP", "DP"})
+Worst = tuple[int, Recovery]
 GPU_DEATHS = frozenset({"gpu-crash", "gpu-hang", "server-crash"})
 
 
@@ -38,8 +39,7 @@ def _fidelity(judgement: Judgement) -> Iterator[Check]:
 
 
 def _bytes(run: Run) -> Iterator[Check]:
-    faulted = {(x.fabric, x.workload, x.repeat) for x in run.loads if x.transfers_faulted}
-    rows = [c for c in run.bytes if (c.fabric, c.workload, c.repeat) not in faulted]
+    rows = run.bytes
     if rows:
         wrong = sum(c.pairs_wrong for c in rows)
         asked, delivered = sum(c.asked_bytes for c in rows), sum(c.delivered_bytes for c in rows)
@@ -81,25 +81,32 @@ def _censuses(run: Run) -> Iterator[Check]:
 
 
 def _lost_bytes(run: Run) -> Iterator[Check]:
-    """Each fault of a script has what the whole script lost."""
-    lost = {_place(r): r for r in run.recoveries if r.reroute == "on"}
+    lost = _by_place((r for r in run.recoveries if r.reroute == "on"), lambda r: r.lost_bytes)
     if lost:
-        worst = max(lost.values(), key=lambda r: r.lost_bytes)
-        total = sum(r.lost_bytes for r in lost.values())
+        total, worst = sum(n for n, _ in lost.values()), max(lost.values(), key=lambda found: found[0])
         detail = f"{total:,} bytes lost over {len(lost)} faults and scripts"
-        yield Check("no fault loses a byte when rerouting is on", total == 0, detail + (_named(worst) if total else ""))
+        yield Check(
+            "no fault loses a byte when rerouting is on", total == 0, detail + (_named(worst[1]) if total else "")
+        )
 
 
 def _connections(run: Run) -> Iterator[Check]:
     """A GPU that dies takes its own along."""
     rows = [r for r in run.recoveries if r.reroute == "on"]
     died = {_place(r) for r in rows if r.fault in GPU_DEATHS}
-    living = {_place(r): r for r in rows if _place(r) not in died}
-    if living:
-        worst = max(living.values(), key=lambda r: r.connections_lost)
-        lost = sum(r.connections_lost for r in living.values())
-        detail = f"{lost} lost over {len(living)} other faults and scripts" + (_named(worst) if lost else "")
-        yield Check("TCP connections are lost only where a GPU died", lost == 0, detail)
+    lost = _by_place((r for r in rows if _place(r) not in died), lambda r: r.connections_lost)
+    if lost:
+        total, worst = sum(n for n, _ in lost.values()), max(lost.values(), key=lambda found: found[0])
+        detail = f"{total} lost over {len(lost)} other faults and scripts" + (_named(worst[1]) if total else "")
+        yield Check("TCP connections are lost only where a GPU died", total == 0, detail)
+
+
+def _by_place(rows: Iterable[Recovery], value: Callable[[Recovery], int]) -> dict[tuple[object, ...], Worst]:
+    """Each fault of a script has what the whole script lost: that counts once."""
+    found: dict[tuple[object, ...], Worst] = {}
+    for r in rows:
+        found[_place(r)] = max(found.get(_place(r), (0, r)), (value(r), r), key=lambda one: one[0])
+    return found
 
 
 def _place(r: Recovery) -> tuple[object, ...]:

@@ -53,6 +53,11 @@ def small_percent(share: float | None) -> str:
     return NOTHING if share is None else f"{digits(share * 100, 2)}%"
 
 
+def per_second(value: float | None) -> str:
+    """9600.0 -> `9,600/s`."""
+    return NOTHING if value is None else f"{digits(value)}/s"
+
+
 def ratio(value: float | None) -> str:
     """1.0342 -> `1.034`."""
     return NOTHING if value is None else f"{value:.3f}"
@@ -67,7 +72,16 @@ def quantity(value: float | None, unit: str) -> str:
     """A value of a measurement, by its unit: s, bit/s and B are scaled, a bare ratio gets three decimals."""
     if value is None:
         return NOTHING
-    known = {"s": seconds, "bit/s": rate, "B": size, "bytes": size, "": ratio, "ratio": ratio, "share": small_percent}
+    known = {
+        "s": seconds,
+        "bit/s": rate,
+        "B": size,
+        "bytes": size,
+        "": ratio,
+        "ratio": ratio,
+        "share": small_percent,
+        "1/s": per_second,
+    }
     return known[unit](value) if unit in known else f"{digits(value)}{_SPACE}{unit}"
 
 

@@ -26,7 +26,7 @@ _GOODPUT: Final = 1.6  # inches each
 def recovery(rows: Sequence[RecoveryRow], traces: Sequence[GoodputTrace], fault: str) -> plots.Plot:
     """A column a fabric; `rows` and `traces` of this fault, rerouting on and off. Either may be empty, not both."""
     fabrics = list(dict.fromkeys([*(row.repeats[0].fabric for row in rows), *(t.fabric for t in traces)]))
-    heights = [plot_steps.ROW_HEIGHT * 9] * bool(rows) + [_GOODPUT, _GOODPUT] * bool(traces)
+    heights = [plot_steps.height(rows)] * bool(rows) + [_GOODPUT, _GOODPUT] * bool(traces)
     with plots.styled():
         figure = plots.new_figure(plots.WIDTH, sum(heights) + 1.1)
         grid = figure.subplots(len(heights), len(fabrics), squeeze=False, height_ratios=heights)

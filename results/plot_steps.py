@@ -13,18 +13,25 @@ from results.records import Recovery
 from results.recovery_rows import STEP_NAMES, RecoveryRow, side_values
 
 COLOUR: Final = {"on": plots.BLUE, "off": plots.ORANGE}
-ROW_HEIGHT: Final = 0.24  # inches
+_LINE: Final = 0.25  # inches a step
+_DOUBLE_LINE: Final = 0.34  # with rerouting on and off
 _SPAN: Final = (0.1, 3000.0)  # ms: what is sooner stands at the left edge, what never came beyond the right one
 _NEVER: Final = 5500.0
 _TICKS: Final = (0.1, 1, 10, 100, 1000)
-_APART: Final = {"on": -0.16, "off": 0.16}
+_APART: Final = {"on": -0.2, "off": 0.2}
 
 
 def steps_shown(rows: Sequence[RecoveryRow]) -> tuple[str, ...]:
-    """Columns of recovery.csv, top to bottom: the two sides of the first packet where both were probed."""
+    """Columns of recovery.csv, top to bottom. The source side, if it was probed too, first: it waits for nobody."""
     sides = [all(side_values(row.repeats, side) for row in rows) for side in ("source", "far")]
     first = ("source_ms", "far_ms") if rows and all(sides) else ("first_packet_ms",)
-    return ("detect_ms", "decided_ms", "reroute_ms", *first, "goodput_ms", "back_ms")
+    return (*first[:-1], "detect_ms", "decided_ms", "reroute_ms", first[-1], "goodput_ms", "back_ms")
+
+
+def height(rows: Sequence[RecoveryRow]) -> float:
+    """Inches that the panel needs for its lines."""
+    line = _LINE if len({row.reroute for row in rows}) < 2 else _DOUBLE_LINE
+    return line * (len(steps_shown(rows)) + 1)
 
 
 def median_repeat(row: RecoveryRow) -> Recovery:
@@ -66,7 +73,8 @@ def _middle(axes: Axes, row: RecoveryRow, steps: Sequence[str], shift: float) ->
     values = [getattr(one, step) for step in steps]
     colour, at = COLOUR[row.reroute], [_place(ms) for ms in values]
     until = len(steps) - 1  # the last counts from the repair: no line leads there
-    axes.plot(at[:until], [y + shift for y in range(until)], color=colour, lw=1.1, alpha=0.8)
+    came = [(x, y + shift) for y, (x, ms) in enumerate(zip(at, values, strict=True)) if ms is not None and y < until]
+    axes.plot([x for x, _ in came], [y for _, y in came], color=colour, lw=1.1, alpha=0.8)
     for y, (x, ms) in enumerate(zip(at, values, strict=True)):
         marker = "o" if ms is not None else "x"
         axes.plot([x], [y + shift], ls="none", marker=marker, ms=5, mew=1.4, color=colour)

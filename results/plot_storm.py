@@ -37,15 +37,18 @@ _CAPTION: Final = (
 def storm(script: ScriptRun) -> plots.Plot:
     """One repeat of a script. Seconds count from the first thing that is known of it."""
     zero = min((*(r.t_fault for r in script.faults), *(c.monotonic_ns for c in script.censuses)), default=0)
-    heights = [max(4, len(script.faults)) * _LINE, 0.3, 1.3]
+    traces = _begun(script)
+    heights = [max(4, len(script.faults)) * _LINE, *([0.3] if script.censuses else []), *([1.3] if traces else [])]
     with plots.styled():
         figure = plots.new_figure(plots.WIDTH, sum(heights) + 1.0)
-        bars, marks, below = figure.subplots(3, 1, sharex=True, height_ratios=heights)
-        _faults(bars, script.faults, zero)
-        _censuses(marks, script.censuses, zero)
-        _goodput(below, script, zero)
-        below.set_xlabel("s after the first fault")
-        figure.legend(handles=_keys(script), loc="outside upper right", ncols=5, fontsize=8)
+        panels = list(figure.subplots(len(heights), 1, sharex=True, squeeze=False, height_ratios=heights)[:, 0])
+        panels[-1].set_xlabel("s after the first fault")
+        _faults(panels.pop(0), script.faults, zero)
+        if script.censuses:
+            _censuses(panels.pop(0), script.censuses, zero)
+        if traces:
+            _goodput(panels.pop(0), *traces, zero)
+        figure.legend(handles=_keys(script), loc="outside upper right", ncols=9, fontsize=8)
         name = f"script-{script.script}-{script.fabric}-{script.reroute}-{script.repeat}"
         return plots.finish(figure, name, _alt(script), _CAPTION)
 
@@ -84,13 +87,9 @@ def _censuses(axes: Axes, censuses: Sequence[Census], zero: int) -> None:
     plots.quiet(axes, grid="x")
 
 
-def _goodput(axes: Axes, script: ScriptRun, zero: int) -> None:
-    """Every fault's trace covers the whole script; the first one's is as good as any."""
-    found = _begun(script)
-    if found:
-        begun, trace = found
-        at = [(begun - zero) / 1e9 + ms / 1e3 for ms in trace.t_ms]
-        axes.plot(at, trace.bps, color=plots.BLUE, lw=1.0, drawstyle="steps-post")
+def _goodput(axes: Axes, begun: int, trace: GoodputTrace, zero: int) -> None:
+    at = [(begun - zero) / 1e9 + ms / 1e3 for ms in trace.t_ms]
+    axes.plot(at, trace.bps, color=plots.BLUE, lw=1.0, drawstyle="steps-post")
     axes.set_ylim(bottom=0)
     axes.margins(x=0)
     axes.set_ylabel("goodput")
@@ -99,7 +98,7 @@ def _goodput(axes: Axes, script: ScriptRun, zero: int) -> None:
 
 
 def _begun(script: ScriptRun) -> tuple[int, GoodputTrace] | None:
-    """The longest trace, and when its fault came (ns)."""
+    """When the fault came (ns) from which the trace counts, and the trace; None while a workload ran instead."""
     times = {(r.fault, r.target): r.t_fault for r in reversed(script.faults)}
     known = [(times[t.fault, t.target], t) for t in script.goodput if (t.fault, t.target) in times]
     return max(known, key=lambda found: len(found[1].t_ms), default=None)

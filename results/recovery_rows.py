@@ -14,6 +14,7 @@ from results.recovery_stats import Figure, figure
 Side = Literal["source", "far"]
 SIDES: Final[tuple[Side, ...]] = ("source", "far")
 STEPS: Final = ("detect_ms", "decided_ms", "reroute_ms", "first_packet_ms", "goodput_ms", "back_ms")
+_WITH: Final = " with "  # a workload with a script
 STEP_NAMES: Final = {
     "detect_ms": "detected",
     "decided_ms": "decided",
@@ -157,13 +158,20 @@ def script_runs(run: Run) -> tuple[ScriptRun, ...]:
     return tuple(found)
 
 
-def stretch_name(recovery: Recovery) -> str:
-    """What its stretch is called where the machine's load is recorded."""
-    what = recovery.script or f"{recovery.fault} {recovery.target}"
-    return f"{what} (reroute {recovery.reroute})"
-
-
 def verdict(recoveries: Iterable[Recovery], judgement: Judgement) -> Verdict:
-    """The worst of their stretches."""
-    found = (judgement.stretches.get((r.fabric, stretch_name(r), r.repeat), "ok") for r in recoveries)
+    """The worst of the stretches in which these faults came."""
+    places = {(r.fabric, r.repeat, r.reroute, r.script or f"{r.fault} {r.target}") for r in recoveries}
+    names = {(fabric, repeat, name) for fabric, repeat, *what in places for name in _stretch_names(*what)}
+    found = (v for (fabric, name, repeat), v in judgement.stretches.items() if (fabric, repeat, _told(name)) in names)
     return max(found, key=ORDER.index, default="ok")
+
+
+def _stretch_names(reroute: str, what: str) -> tuple[str, str]:
+    """By itself; and beside a workload, of which `_told` takes the name away."""
+    return f"{what} (reroute {reroute})", f"{_WITH}{what}" + ("" if reroute == "on" else f" (reroute {reroute})")
+
+
+def _told(stretch: str) -> str:
+    """`moe with two-at-once` -> ` with two-at-once`."""
+    at = stretch.find(_WITH)
+    return stretch[at:] if at > 0 else stretch

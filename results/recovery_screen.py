@@ -14,10 +14,11 @@ from results.fidelity import Judgement
 from results.records import Recovery
 from results.recovery_bars import Outcome, is_of_first_packets
 from results.recovery_rows import RecoveryRow, ScriptRun, verdict
-from results.recovery_text import Line, both, lines_of, measured, wanted
+from results.recovery_text import Line, both_ms, limits, lines_of, measured, wanted
 from results.screen import Column, fitted
 
 _UNAFFECTED: Final = "– no one else's traffic passed through it"
+_FIRST: Final = "1st packet ms"
 _MARK: Final = {"met": "✓", "not met": "✗", "not measured": fmt.NOTHING, "": ""}
 
 
@@ -43,14 +44,13 @@ def recovery_table(console: Console, rows: Sequence[RecoveryRow], judgement: Jud
 
     places = list(_places(rows))
     columns = [
-        column("fault", lambda p: p.fault, text=True),
+        column("fault", lambda p: f"{p.fault}, {p.on.side}" if p.on and p.on.side else p.fault, text=True),
         column("fabric", lambda p: p.fabric, text=True),
-        column("side", lambda p: (p.on.side or "") if p.on else "", text=True),
         column("n", lambda p: str(len(p.repeats))),
         column("detected", lambda p: _step(p.on, "detect_ms"), 4),
         column("installed", lambda p: _step(p.on, "reroute_ms"), 3),
-        column("1st packet", lambda p: _first(p.on)),
-        column("wanted", lambda p: wanted(p.on.bar) if p.on else fmt.NOTHING),
+        column(_FIRST, lambda p: _first(p.on)),
+        column("wanted ms", lambda p: limits(p.on.bar) if p.on else fmt.NOTHING),
         column("", lambda p: _MARK[p.on.met] if p.on else ""),
         column("goodput", lambda p: _step(p.on, "goodput_ms"), 2),
         column("conns\nlost", lambda p: str(p.on.row.connections_lost) if p.on else fmt.NOTHING, 5),
@@ -58,9 +58,9 @@ def recovery_table(console: Console, rows: Sequence[RecoveryRow], judgement: Jud
         column("fidelity", lambda p: _doubt(p.repeats, judgement)),
     ]
     note = _UNAFFECTED if any(row.unaffected for row in rows) else ""
-    steps = {"1st packet"} if any(p.on for p in places) else set()
-    shown = [c for c in columns if c.name in steps or any(cell not in ("", fmt.NOTHING) for cell in c.cells)]
-    return fitted(console, "Recovery (1st packet: median / p95; the rest: medians)", shown, 0, note)
+    always = {_FIRST} if any(p.on for p in places) else set()
+    shown = [c for c in columns if c.name in always or any(cell not in ("", fmt.NOTHING) for cell in c.cells)]
+    return fitted(console, "Recovery from the fault (1st packet: median / p95; the rest: medians)", shown, 0, note)
 
 
 def _places(rows: Sequence[RecoveryRow]) -> Iterator[_Place]:
@@ -75,7 +75,7 @@ def _places(rows: Sequence[RecoveryRow]) -> Iterator[_Place]:
 
 
 def _first(line: Line | None) -> str:
-    return fmt.NOTHING if line is None or line.row.unaffected else both(line.first)
+    return fmt.NOTHING if line is None or line.row.unaffected else both_ms(line.first)
 
 
 def _step(line: Line | None, step: str) -> str:
@@ -117,5 +117,6 @@ def script_lines(scripts: Iterable[ScriptRun]) -> Iterator[Text]:
         runs = list(group)
         faults, censuses = sum(len(s.faults) for s in runs), sum(len(s.censuses) for s in runs)
         held, lost = sum(s.held for s in runs), sum(s.lost_bytes for s in runs)
-        said = f"{faults} faults in {len(runs)} repeats, {held} of {censuses} censuses hold, {fmt.size(lost)} lost"
+        counted = f"{held} of {censuses} censuses hold, " if censuses else ""
+        said = f"{faults} faults (n={len(runs)}), {counted}{fmt.size(lost)} lost"
         yield Text.assemble(f"{name} on {fabric}, reroute {reroute}: ", (said, "bold"))

@@ -116,7 +116,7 @@ def scripts_table(scripts: Iterable[ScriptRun], judgement: Judgement) -> Table:
             f"{fmt.milliseconds(slowest.first_packet_ms)}: {slowest.fault} {slowest.target}" if slowest else fmt.NOTHING
         )
         cut = sum(r.first_packet_ms is None for r in s.faults)
-        cost = (f"{sum(r.probes_lost for r in s.faults):,}", fmt.size(s.lost_bytes), str(s.connections_lost))
+        cost = (fmt.size(s.lost_bytes), str(s.connections_lost))
         head = (s.script, s.fabric, s.reroute, verdict(s.faults, judgement), str(s.repeat))
         body.append((*head, str(len(s.faults)), str(cut), worst, f"{s.held} of {len(s.censuses)}", *cost))
     columns = (
@@ -129,7 +129,7 @@ def scripts_table(scripts: Iterable[ScriptRun], judgement: Judgement) -> Table:
         "until their repair",
         "slowest first packet",
     )
-    return Table((*columns, "censuses that hold", "probes lost", "bytes lost", "conns lost"), tuple(body), 4)
+    return Table((*columns, "censuses that hold", "bytes lost", "conns lost"), tuple(body), 4)
 
 
 def _first_packet(recovery: Recovery) -> float:

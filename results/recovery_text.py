@@ -11,6 +11,7 @@ from results.recovery_rows import SIDES, RecoveryRow, Side
 from results.recovery_stats import Figure, Interval
 
 NO_ONE_AFFECTED: Final = "– (no one affected)"
+_MS: Final = "\u00a0ms"
 NOT_MEASURED: Final = "not measured"
 _MET: Final = {True: "met", False: "not met", None: NOT_MEASURED}
 
@@ -46,13 +47,15 @@ def lines_of(row: RecoveryRow, both_sides: bool) -> list[Line]:
     return lines
 
 
-def both(found: Figure | None) -> str:
+def both(found: Figure) -> str:
     """`12.3 / 45.6 ms`: median and 95th percentile."""
-    if found is None:
-        return fmt.NOTHING
-    if found.median is None:
-        return "never"
-    return f"{_bare(found.median)} / {fmt.milliseconds(found.p95)}"
+    text = both_ms(found)
+    return text if text.endswith("never") else f"{text}{_MS}"
+
+
+def both_ms(found: Figure) -> str:
+    """The same without the unit."""
+    return "never" if found.median is None else f"{_bare(found.median)} / {_bare(found.p95)}"
 
 
 def with_interval(value: float | None, interval: Interval | None) -> str:
@@ -64,15 +67,21 @@ def with_interval(value: float | None, interval: Interval | None) -> str:
 
 def _bare(ms: float | None) -> str:
     """Without its unit."""
-    return fmt.milliseconds(ms).removesuffix(f"{chr(0xA0)}ms")
+    return fmt.milliseconds(ms).removesuffix(_MS)
 
 
 def wanted(bar: Bar | None) -> str:
     """`5 / 20 ms`, `1,000 ms`, `0 probes`."""
     if bar is None:
         return fmt.NOTHING
-    limits = [f"{limit:,.0f}" for limit in (bar.median, bar.p95, bar.most) if isfinite(limit)]
-    return f"{' / '.join(limits)}{chr(0xA0)}{bar.unit}"
+    return f"{limits(bar)}{chr(0xA0)}{bar.unit}"
+
+
+def limits(bar: Bar | None) -> str:
+    """The same without the unit."""
+    if bar is None:
+        return fmt.NOTHING
+    return " / ".join(f"{limit:,.0f}" for limit in (bar.median, bar.p95, bar.most) if isfinite(limit))
 
 
 def measured(outcome: Outcome) -> str:

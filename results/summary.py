@@ -139,7 +139,7 @@ def _print_recovery(run: Run, rows: Sequence[Row], judgement: Judgement, console
         console.print(line, highlight=False)
     for fabric, figures in _heartbeats(rows).items():
         units = {row.metric: row.unit for row in rows if row.workload == HEARTBEATS}
-        said = ", ".join(f"{fmt.quantity(v, units[k])} {k.replace('_', ' ')}" for k, v in figures.items())
+        said = ", ".join(f"{k.replace('_', ' ')} {fmt.quantity(v, units[k])}" for k, v in figures.items())
         console.print(Text(f"heartbeats on {fabric}: {said}", style="dim"), highlight=False)
 
 

@@ -1,0 +1,145 @@
+"""What is wanted of recovery: met, missed, or not measured; and by whose time."""
+
+from dataclasses import replace
+from itertools import product
+
+import pytest
+
+from results.fidelity import judge
+from results.records import Recovery, Run
+from results.recovery_bars import CONTROLLER, OTHERS, Bar, Outcome, first_packet_bar, outcomes, times_ours
+from results.recovery_rows import SIDES, recovery_rows, side_values, verdict
+from results.recovery_text import lines_of, measured, wanted
+from tests.unit.recovery_sample import add_away, recovery_run, row
+from tests.unit.results_sample import SECOND, sample_run
+
+
+def of(run: Run, what: str) -> list[Outcome]:
+    found = [o for o in outcomes(run) if o.bar.what.startswith(what)]
+    assert found, what
+    return found
+
+
+def empty() -> Run:
+    return Run("r", {}, {}, "now")
+
+
+def fault(kind: str, ms: float | None, source: float | None = None, repeat: int = 0) -> Recovery:
+    return row(kind, "d0g1", repeat, SECOND, 3 * SECOND, ms, "", source)
+
+
+def test_a_bar_is_met_by_its_median_and_its_95th_percentile() -> None:
+    for slow, outcome in ((39.0, True), (41.0, False), (None, False)):
+        run = empty()
+        run.recoveries = [fault("link-down", 10.0, 2.0, n) for n in range(18)]
+        run.recoveries += [fault("link-down", slow, 2.0, n) for n in (18, 19)]  # one of 20 may be slow, not two
+        (far,), (source,) = of(run, "link down, far"), of(run, "link down, source")
+        assert (far.met, source.met) == (outcome, True)
+        run.recoveries[-1] = fault("link-down", 10.0, 2.0, 19)
+        assert of(run, "link down, far")[0].met is True
+
+
+def test_what_no_repeat_shows_is_not_measured_rather_than_met() -> None:
+    assert [(o.met, o.fabric) for o in outcomes(empty())] == [(None, "")] * len(outcomes(empty()))
+    run = empty()
+    run.recoveries = [replace(fault("gpu-crash", 0.0), probes_lost=0)]  # cut nobody off
+    assert of(run, "GPU crash")[0].met is None
+    run.recoveries = [replace(fault("link-silent", 500.0), reroute="off")]
+    assert of(run, "silent link")[0].met is None
+
+
+@pytest.mark.parametrize(
+    ("first", "source", "far", "sides"),
+    [
+        (9.0, 2.0, 9.0, ([2.0], [9.0])),
+        (9.0, None, 9.0, ([], [9.0])),  # the slowest came, so None is not probed
+        (None, 2.0, None, ([2.0], [None])),  # the slowest never came, and it is not this side's
+        (None, None, 9.0, ([None], [9.0])),
+    ],
+)
+def test_none_of_a_side_is_never_or_not_probed(
+    first: float | None, source: float | None, far: float | None, sides: tuple[list[float | None], ...]
+) -> None:
+    one = replace(fault("link-down", first), source_ms=source, far_ms=far)
+    assert (side_values([one], "source"), side_values([one], "far")) == sides
+
+
+def test_a_side_that_one_repeat_tells_of_is_probed_in_all() -> None:
+    repeats = [fault("link-down", 9.0, 2.0), replace(fault("link-down", None), source_ms=None, far_ms=None)]
+    assert side_values(repeats, "source") == [2.0, None]
+
+
+def test_a_controller_crash_may_lose_no_packet() -> None:
+    run = empty()
+    run.recoveries = [row("controller-crash", "controller", n, 0, SECOND, 0.0, "") for n in range(3)]
+    assert of(run, CONTROLLER.what)[0].met is True
+    run.recoveries[1] = replace(run.recoveries[1], probes_lost=1)
+    (outcome,) = of(run, CONTROLLER.what)
+    assert (outcome.met, measured(outcome), wanted(outcome.bar)) == (False, "1\u00a0probes", "0\u00a0probes")
+
+
+@pytest.mark.parametrize(("far_ms", "after"), [(700.0, 200.0), (1100.0, 600.0), (300.0, 0.0), (None, None)])
+def test_what_breaks_while_the_controller_is_away_counts_from_its_return(
+    far_ms: float | None, after: float | None
+) -> None:
+    run = empty()
+    add_away(run, 5 * SECOND, far_ms)  # cut 500 ms before it is back
+    (far,) = of(run, "fault while the controller is away")
+    assert far.values == (after,)
+    assert far.met == (after is not None and after <= 500)
+    (source,) = of(run, "link down while the controller is away")
+    assert (source.values, source.met) == ((2.5,), True)
+
+
+def test_traffic_is_to_be_back_within_a_second_and_to_lose_nothing_on_its_way() -> None:
+    run = sample_run(2, 2, 2)
+    for name in ("goodput back after", "probes lost after"):
+        assert [(o.fabric, o.met, len(o.values)) for o in of(run, name)] == [
+            ("rail-only", True, 6), ("rail-optimized", True, 6),
+        ]  # fmt: skip
+    on = next(i for i, r in enumerate(run.recoveries) if r.reroute == "on")
+    run.recoveries[on] = replace(run.recoveries[on], back_ms=None, return_lost=3)
+    assert [o.met for name in ("goodput back after", "probes lost after") for o in of(run, name)] == [
+        False, True, False, True,
+    ]  # fmt: skip
+
+
+def test_only_optical_takeovers_count_beyond_the_light_off() -> None:
+    run = recovery_run()
+    (outcome,) = of(run, "optical takeover")
+    assert (outcome.fabric, outcome.values, outcome.met) == ("rail-only", (31.0, 32.0, 33.0), True)
+    run.takeovers = [replace(t, taken_over_ms=t.taken_over_ms + 18) for t in run.takeovers]
+    assert of(run, "optical takeover")[0].met is False
+
+
+def test_a_cable_has_a_line_a_side_and_other_faults_one_unless_both_are_asked_for() -> None:
+    run = empty()
+    run.recoveries = [fault(kind, 30.0, 2.0) for kind in ("link-down", "link-silent")]
+    cable, silent = recovery_rows(run)
+    assert [line.side for line in lines_of(cable, both_sides=False)] == ["source", "far"]
+    assert [line.side for line in lines_of(silent, both_sides=False)] == [None]
+    assert [(line.side, line.met) for line in lines_of(silent, both_sides=True)] == [("source", "met"), ("far", "met")]
+
+
+def test_every_kind_with_a_bar_has_it_on_both_sides() -> None:
+    kinds = ("link-down", "link-silent", "rail-switch-crash", "rail-switch-hang", "gpu-crash")
+    assert all(isinstance(first_packet_bar(kind, side), Bar) for kind, side in product(kinds, SIDES))
+    assert first_packet_bar("link-gray", "far") is None
+
+
+def test_others_are_set_beside_it_as_multiples() -> None:
+    nezha, nccl = OTHERS
+    assert (nezha.ms, nccl.ms) == (200, 500)
+    assert (times_ours(nezha, 50.0), times_ours(nccl, 50.0)) == (4.0, 10.0)
+    assert times_ours(nezha, None) is times_ours(nezha, 0.0) is None
+
+
+def test_a_rows_verdict_is_that_of_its_own_stretches() -> None:
+    run = recovery_run()
+    storm = [r for r in run.recoveries if r.script == "storm"]
+    alone = [r for r in run.recoveries if not r.script]
+    assert verdict(run.recoveries, judge(run)) == "ok"
+    run.loads = [replace(x, lag_p99_ms=9.0) if x.workload.startswith("storm") else x for x in run.loads]
+    assert (verdict(storm, judge(run)), verdict(alone, judge(run))) == ("degraded", "ok")
+    run.loads = [replace(x, workload=x.workload.replace("storm (reroute on)", "moe with storm")) for x in run.loads]
+    assert (verdict(storm, judge(run)), verdict(alone, judge(run))) == ("degraded", "ok")

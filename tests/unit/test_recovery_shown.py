@@ -1,0 +1,198 @@
+"""Faults, scripts, takeovers and heartbeats in the checks, on the screen, in the report and on the timeline."""
+
+import re
+from dataclasses import replace
+from io import StringIO
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+from rich.console import Console
+
+from results import plot_recovery, plot_steps, plot_storm, recovery_tables, report, takeovers, timeline
+from results.aggregate import rows_of, times
+from results.fidelity import judge
+from results.records import Run
+from results.recovery_rows import recovery_rows, script_runs
+from results.summary import print_summary, summarise
+from tests.unit.recovery_sample import census, recovery_run
+from tests.unit.results_sample import sample_run
+
+
+@pytest.fixture(scope="module")
+def run() -> Run:
+    return recovery_run()
+
+
+def check(run: Run, name: str) -> dict[str, Any]:
+    (found,) = [c for c in summarise(run)["checks"] if name in c["name"]]
+    return dict(found)
+
+
+def screen(run: Run, width: int) -> list[str]:
+    out = StringIO()
+    print_summary(run, Console(file=out, width=width, force_terminal=False))
+    return out.getvalue().splitlines()
+
+
+def test_a_census_that_does_not_hold_fails_and_the_worst_is_named() -> None:
+    run = recovery_run()
+    assert check(run, "census")["passed"] is True
+    at = run.censuses[-1].monotonic_ns
+    run.censuses += [census(at + n, f"inject link-down d0g{n}", 0, not_recovered=n) for n in (1, 3, 2)]
+    found = check(run, "census")
+    assert found["passed"] is False
+    assert "35 censuses; worst: rail-only storm repeat 0 after inject link-down d0g3: 3 pairs not" in found["detail"]
+    run.censuses = [replace(c, reroute="off") for c in run.censuses]
+    assert not any("census" in c["name"] for c in summarise(run)["checks"])  # nobody was to recover
+
+
+def test_connections_may_be_lost_where_a_gpu_died_and_nowhere_else() -> None:
+    run = recovery_run()
+    storm, away = (
+        next(i for i, r in enumerate(run.recoveries) if r.script == name) for name in ("storm", "controller-away")
+    )
+    run.recoveries[storm] = replace(run.recoveries[storm], connections_lost=2)
+    assert check(run, "TCP connections")["passed"] is True  # a GPU crashed in the same script
+    run.recoveries[away] = replace(run.recoveries[away], connections_lost=2)
+    assert check(run, "TCP connections")["passed"] is False
+
+
+def test_what_a_script_lost_is_counted_once() -> None:
+    run = recovery_run()
+    run.recoveries = [
+        replace(r, lost_bytes=700) if r.script == "storm" and r.repeat == 1 else r for r in run.recoveries
+    ]
+    found = check(run, "loses a byte")
+    assert found["passed"] is False
+    assert found["detail"].startswith("700 bytes lost over 9 faults and scripts; most: rail-only storm repeat 1")
+
+
+def test_a_whole_matrix_of_faults_fits_80_columns_with_nothing_cut() -> None:
+    run = sample_run(2, 2, 5)
+    kinds = ("rail-switch-reboot", "link-flapping", "gpu-hang", "hb-port-down", "controller-crash", "server-crash")
+    first = [r for r in run.recoveries if r.fault == "rail-switch-crash"]
+    run.recoveries += [replace(r, fault=kind) for kind in kinds for r in first]
+    names = {"rail-only": "rail-only 4x4", "rail-optimized": "rail-only 8x8"}
+    run.recoveries = [replace(r, fabric=names[r.fabric]) for r in run.recoveries]
+    run.fabrics = [replace(f, label=names[f.label], kind="rail-only") for f in run.fabrics]
+    run.measurements, run.flows = [], []
+    lines = screen(run, 80)
+    assert max(map(len, lines)) <= 80
+    for kind in (*kinds, "link-down, source", "link-down, far"):
+        (small,) = [line for line in lines if line.startswith(f"{kind} ") and "4x4" in line]
+        (large,) = [line for line in lines if line.startswith(f"{kind} ") and "8x8" in line]
+        assert all(re.search(r" 5 +\d+\.\d / \d+\.\d ", line) for line in (small, large))
+    assert not any("more in report.html" in line for line in lines)
+
+
+def test_a_doubtful_row_says_so(run: Run) -> None:
+    assert not any("degraded" in line for line in screen(run, 80))
+    doubtful = replace(run, loads=[replace(x, lag_p99_ms=9.0) if "link-down" in x.workload else x for x in run.loads])
+    rows = [line for line in screen(doubtful, 80) if line.startswith(("link-down", "rail-switch-crash"))]
+    assert ["degraded" in line for line in rows] == [line.startswith("link-down") for line in rows]
+
+
+def test_scripts_takeovers_and_heartbeats_are_on_the_screen(run: Run) -> None:
+    text = " ".join(screen(run, 100)).replace("\u00a0", " ")
+    assert "storm on rail-only, reroute on: 16 faults (n=2), 32 of 32 censuses hold, 0 B lost" in text
+    assert "heartbeats on rail-only: packets 9,600/s, rail link share 0.11%" in text
+    assert re.search(r"idle-gpu +direct +rail-optimized .* 1\.120 +1\.000", text)
+
+
+def test_heartbeats_are_no_workload(run: Run) -> None:
+    assert "heartbeats" not in {row.workload for row in times(rows_of(run))}
+    others = re.search("<h3>Other measurements</h3>.*?</table>", report.render(run), flags=re.DOTALL)
+    assert others
+    assert "packets" not in others[0]
+    assert summarise(run)["headline"]["heartbeats"] == {"rail-only": {"packets": 9600.0, "rail_link_share": 0.0011}}
+
+
+def test_the_summary_has_spread_bars_scripts_and_takeovers(run: Run) -> None:
+    headline = summarise(recovery_run(repeats=5))["headline"]
+    cable = next(r for r in headline["recovery"] if (r["fault"], r["reroute"]) == ("link-down", "on"))
+    low, high = cable["first_packet_ms"]["median_95"]
+    assert low <= cable["first_packet_ms"]["median"] <= high
+    assert cable["source_ms"]["n"] == 5
+    assert cable["others_take_times_as_long"]["Nezha"] == 200 / cable["first_packet_ms"]["median"]
+    assert {o["met"] for o in headline["recovery_wanted"]} == {True, None}
+    assert [s["censuses_held"] for s in headline["scripts"]] == [16, 16, 0]
+    assert [t["after_over_before"] for t in headline["takeovers"]] == [1.0, pytest.approx(1.12)]
+
+
+def test_the_report_has_every_table_and_draws_every_fault_and_storm(run: Run) -> None:
+    html = report.render(run)
+    for wanted in (
+        "What was wanted", "Beside others", "Nezha&#39;s 200 ms is", "p2p_resiliency_recovery.cc", "not measured",
+        "Several faults at once", "Failed for good, and replaced", "What heartbeats cost",
+    ):  # fmt: skip
+        assert wanted in html
+    assert len(re.findall("Steps of recovery, and goodput around", html)) == 3
+    assert len(re.findall(r"storm on rail-only over time: 8 faults in [\d.]+ s, 16 of 16 censuses hold", html)) == 2
+    for figure in re.findall(r"<svg .*?</svg>", html, flags=re.DOTALL):
+        ElementTree.fromstring(figure)
+    assert "Censuses that don" not in html
+    assert 'class="bad"' not in html.partition("<main>")[0]
+
+
+def test_the_table_of_recovery_says_what_is_of_a_side_and_what_of_the_fault(run: Run) -> None:
+    table = recovery_tables.recovery_table(recovery_rows(recovery_run(repeats=20)), judge(run))
+    assert all(len(line) == len(table.columns) for line in table.rows)
+    source, far = table.rows[:2]
+    assert (source[3], far[3]) == ("source", "far")
+    at = table.columns.index("median")
+    assert all(
+        re.fullmatch(r"\d+\.\d\u00a0ms \[\d+\.\d, \d+\.\d\]", line[at + n]) for line in (source, far) for n in (0, 1)
+    )
+    assert source[5:7] == ("20", "20 of 20")
+    assert set(far[5:at]) == {""}
+
+
+def test_a_step_that_never_came_is_drawn_as_such_and_no_line_leads_there() -> None:
+    run = sample_run(2, 2, 3)
+    rows = [r for r in recovery_rows(run) if r.fault == "rail-switch-crash" and r.fabric == "rail-only"]
+    plot = plot_recovery.recovery(rows, [], "f")
+    assert "reroute off: detected" in plot.alt
+    assert "first packet never" in plot.alt
+    assert plot.svg.count(">never<") >= 4
+    on = next(r for r in rows if r.reroute == "on")
+    assert plot_steps.median_repeat(on).first_packet_ms == on.steps["first_packet_ms"].median
+
+
+def test_a_storm_without_streams_or_censuses_is_drawn_too(run: Run) -> None:
+    storm = script_runs(run)[0]
+    assert "census holds" in plot_storm.storm(storm).svg
+    bare = plot_storm.storm(replace(storm, censuses=(), goodput=()))
+    ElementTree.fromstring(bare.svg)
+    assert "goodput" not in bare.svg
+    wrong = replace(storm, censuses=(census(storm.faults[0].t_fault, "x", 0, not_recovered=2),))
+    assert "0 of 1 censuses hold" in plot_storm.storm(wrong).alt
+
+
+def test_storms_and_censuses_are_on_the_timeline(run: Run) -> None:
+    events = timeline.trace(run)["traceEvents"]
+    bars = [e for e in events if e["ph"] == "X" and e["args"].get("script") == "storm"]
+    first = next(r for r in run.recoveries if r.script == "storm")
+    assert len(bars) == 16
+    assert any(b["dur"] == pytest.approx((first.t_repair - first.t_fault) / 1e3) for b in bars)
+    assert sum(e["ph"] == "i" and e["name"].startswith("holds after inject") for e in events) == 16
+    (back,) = [
+        e
+        for e in events
+        if e["name"].startswith("link-down") and e["name"].endswith("rail-optimized, reroute on): to back")
+    ]
+    (zero,) = [e for e in events if e["name"] == back["name"].replace("to back", "to decided")]
+    assert back["ts"] - zero["ts"] == pytest.approx(500_000)  # it counts from the repair
+
+
+def test_takeovers_are_medians_beside_their_predictions(run: Run) -> None:
+    optical, direct = takeovers.takeover_rows(run)
+    assert (optical.n, optical.medians["taken_over_ms"]) == (3, 42.0)
+    assert direct.slower == pytest.approx(1.12)
+    assert direct.slower_predicted == pytest.approx(1.0)
+    run = recovery_run()
+    run.takeovers = [replace(t, after_predicted_s=None, state_predicted_ms=None) for t in run.takeovers]
+    rows = takeovers.takeover_rows(run)
+    assert rows[0].slower_predicted is None
+    assert all(len(line) == len(takeovers.table(rows).columns) for line in takeovers.table(rows).rows)
+    assert takeovers.table(rows).rows[0][-1] == "–"
