@@ -7,6 +7,7 @@ import pickle
 import subprocess
 import sys
 import time
+from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -82,23 +83,26 @@ class CensusTaker:
             if pipe:
                 pipe.close()
 
-    def probe(self, expected: Collection[Pair], most_s: float = MOST_S) -> dict[Pair, bool]:
-        """Probe all pairs; whether each answered. Those that are expected to, and don't, are asked again meanwhile."""
-        self._tell((frozenset(expected), most_s))
-        answered: dict[Pair, bool] = self._hear()
+    def probe(self, expected: Collection[Pair], end_s: float) -> dict[Pair, bool] | None:
+        """Probe all pairs until `end_s` (monotonic) at most; whether each answered, or None if the time didn't do.
+
+        Those that are expected to answer, and don't, are asked again.
+        """
+        self._tell((frozenset(expected), end_s))
+        answered: dict[Pair, bool] | None = self._hear()
         return answered
 
-    def take(self, moment: Moment, acts: Sequence[Act]) -> CensusRun:
-        """Take one now; it ends before anything else is due. `acts`: all that was done so far, as they ended."""
+    def take(self, moment: Moment, acts: Sequence[Act]) -> CensusRun | None:
+        """Take one now; None if it could not be done before the next act. `acts`: all that was done so far."""
         at_ns, plan = time.monotonic_ns(), self._net.plan
         left = bounds(plan, [fault for fault in moment.broken if not self._is_passed_by(fault)])
         expected = left.least.reachable
-        nodes = watched_nodes(plan, left)
-        with closing(PortReader(nodes)) as reader:
+        with closing(PortReader(watched_nodes(plan, left))) as reader:
             before = reader.read()
-            left_s = (moment.until_ns - time.monotonic_ns()) / 1e9 - _MARGIN_S
-            answered = self.probe(expected, min(MOST_S, left_s))
+            answered = self.probe(expected, min(time.monotonic() + MOST_S, moment.until_ns / 1e9 - _MARGIN_S))
             grown = growth(plan, left, before, reader.read())
+        if answered is None or time.monotonic_ns() > moment.until_ns:
+            return None
         verdict = held_against(left, answered, grown)
         if unattended(moment.broken, acts):
             verdict = replace(verdict, not_recovered=())
@@ -148,7 +152,10 @@ def watched_nodes(plan: Plan, left: Bounds) -> list[str]:
 
 def growth(plan: Plan, left: Bounds, before: Counters, after: Counters) -> dict[str | Cable, int]:
     """Packets that each dead part has passed on: what a dead node sent, and what came out of a dead cable."""
-    return {part: sum(_grown(before, after, *end) for end in ends) for part, ends in _watched(plan, left).items()}
+    found: dict[str | Cable, int] = {}
+    for part, ends in _watched(plan, left).items():
+        found[part] = sum(_grown(before, after, *end) for end in ends)
+    return found
 
 
 def _grown(before: Counters, after: Counters, end: End, counter: int) -> int:
@@ -156,10 +163,10 @@ def _grown(before: Counters, after: Counters, end: End, counter: int) -> int:
     return now[counter] - then[counter]
 
 
-def _watched(plan: Plan, left: Bounds) -> dict[str | Cable, list[tuple[End, int]]]:
+def _watched(plan: Plan, left: Bounds) -> Mapping[str | Cable, list[tuple[End, int]]]:
     """For each part that is dead for certain, the counters that stand for it."""
     dead = left.most.dead
-    found: dict[str | Cable, list[tuple[End, int]]] = {part: [] for part in (*dead.nodes, *dead.cables)}
+    found: defaultdict[str | Cable, list[tuple[End, int]]] = defaultdict(list)
     for link in plan.links:
         ends = frozenset({link.a.node, link.b.node})
         if ends in dead.cables:

@@ -1,8 +1,8 @@
 """The process of a census: probes every ordered pair of GPUs with numbered datagrams, in one loop.
 
 `python -m failure.census_worker`: the GPUs come in, "ready" goes out. Then, as often as wanted: the pairs that are
-expected to answer, and for how many seconds at most, come in; whether each pair answered goes out. One socket for each
-GPU sends and hears everything.
+expected to answer, and until when there is time (monotonic s), come in; whether each pair answered goes out, or None.
+One socket for each GPU sends and hears everything.
 
 In the k-th turn each GPU probes the k-th after it, so that no GPU hears many at once.
 """
@@ -22,6 +22,7 @@ from topologies.limits import allow_open_files
 
 PAIRS_PER_S: Final = 8000.0
 TRIES: Final = 5  # a gray link of 5% loses as many of one pair once in three million times
+LEAST_TRIES: Final = 2
 TRY_S: Final = 0.06
 LAST_S: Final = 0.02  # for answers that nobody expects
 PORT: Final = 7800
@@ -43,33 +44,37 @@ class _Prober:
             self._epoll.register(fd, select.EPOLLIN)
         n = len(gpus)
         self._all = [(a, (a + step) % n) for step in range(1, n) for a in range(n)]
-        self._number = 0
+        self._number, self._end_s = 0, 0.0
         self._answered: set[tuple[int, int]] = set()
 
-    def take(self, expected: Collection[Pair], most_s: float) -> dict[Pair, bool]:
-        """One census."""
-        self._number = (self._number + 1) % 2**32
-        self._answered = set()
-        end_s = time.monotonic() + most_s - LAST_S
+    def take(self, expected: Collection[Pair], end_s: float) -> dict[Pair, bool] | None:
+        """One census. None if until `end_s` there was no time to ask everybody `LEAST_TRIES` times who didn't answer:
+        the machine was too busy, and what stayed away says nothing.
+        """
+        self._number, self._end_s, self._answered = (self._number + 1) % 2**32, end_s, set()
         places = {gpu: place for place, gpu in enumerate(self._gpus)}
         wanted = {(places[a], places[b]) for a, b in expected}
-        self._send(self._all)
-        for _ in range(TRIES - 1):
-            self._hear(min(time.monotonic() + TRY_S, end_s), wanted)
-            if time.monotonic() < end_s:
-                self._send([pair for pair in self._all if pair in wanted and pair not in self._answered])
-        self._hear(end_s, wanted)
-        self._serve(LAST_S)
+        asked, tries = self._all, 0
+        while asked and tries < TRIES and self._send(asked):
+            self._hear(TRY_S, wanted)
+            tries += time.monotonic() <= end_s
+            asked = [pair for pair in self._all if pair in wanted and pair not in self._answered]
+        self._serve(max(0.0, min(LAST_S, end_s - time.monotonic())))
+        if tries < (LEAST_TRIES if asked else 1):
+            return None
         return {(self._gpus[a], self._gpus[b]): (a, b) in self._answered for a, b in self._all}
 
-    def _send(self, pairs: Sequence[tuple[int, int]]) -> None:
-        """A few each millisecond, and hear meanwhile."""
+    def _send(self, pairs: Sequence[tuple[int, int]]) -> bool:
+        """A few each millisecond, and hear meanwhile; whether all could be sent before the end."""
         batch = round(PAIRS_PER_S * BATCH_S)
         next_s = time.monotonic()
         for first in range(0, len(pairs), batch):
+            if time.monotonic() > self._end_s:
+                return False
             self._send_now(pairs[first : first + batch])
             next_s += BATCH_S
             self._serve(max(0.0, next_s - time.monotonic()))
+        return True
 
     def _send_now(self, pairs: Iterable[tuple[int, int]]) -> None:
         for a, b in pairs:
@@ -78,9 +83,10 @@ class _Prober:
             except OSError:
                 continue  # no way there: it stays without an answer
 
-    def _hear(self, end_s: float, wanted: Collection[tuple[int, int]]) -> None:
-        """Until all wanted have answered, or until then."""
-        while not self._answered.issuperset(wanted) and (left := end_s - time.monotonic()) > 0:
+    def _hear(self, seconds: float, wanted: Collection[tuple[int, int]]) -> None:
+        """Until all wanted have answered, or the time is over."""
+        deadline = time.monotonic() + seconds
+        while not self._answered.issuperset(wanted) and (left := deadline - time.monotonic()) > 0:
             self._serve(min(left, BATCH_S * 5))
 
     def _serve(self, seconds: float) -> None:
@@ -98,7 +104,7 @@ class _Prober:
         try:
             while True:
                 number, a, b = PROBE.unpack(sock.recv(PROBE.size))
-                if number == self._number:
+                if number == self._number and time.monotonic() <= self._end_s:
                     self._answered.add((a, b))
         except OSError:
             return
@@ -120,10 +126,10 @@ def main() -> None:
     _say("ready")
     while True:
         try:
-            expected, most_s = pickle.load(sys.stdin.buffer)
+            expected, end_s = pickle.load(sys.stdin.buffer)
         except EOFError:
             return
-        _say(prober.take(expected, most_s))
+        _say(prober.take(expected, end_s))
 
 
 def _say(what: object) -> None:

@@ -93,7 +93,8 @@ def _attend(
         moment = player.acts.quiet(now_ns)
         if census and moment and counted < len(acts) and moment.until_ns - now_ns > census_s * 1e9:
             counted = len(acts)
-            found.append(census.take(moment, acts))
+            if taken := census.take(moment, acts):
+                found.append(taken)
         if over and time.monotonic_ns() > max(act.done_ns for act in acts) + AFTER_S * 1e9:
             return found
         if over:

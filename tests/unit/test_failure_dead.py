@@ -1,0 +1,195 @@
+"""What faults leave of a fabric, which words are about them, and what a census makes of counters and answers."""
+
+from typing import Any, get_args
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from experiments.spec import nominal_plan
+from failure.acts import SETTLE_S, UNKNOWN, Act, Acts
+from failure.census import growth, held_against, unattended, watched_nodes
+from failure.dead import CONTROL, bounds, dead_of, gpus_of
+from failure.kinds import Fault, FaultKind
+from failure.reach import targets
+from failure.script import Script, Timed
+from failure.survivors import Dead, cable
+from failure.tells import tells
+from topologies.addresses import Gpu
+from topologies.plan import Plan
+from topologies.portstats import TRAFFIC, PortStats
+from topologies.spec import parse_fabric
+
+PLAN = nominal_plan(parse_fabric({"kind": "rail-only", "domains": 3, "rails": 3}))
+SPINES = nominal_plan(parse_fabric({"kind": "rail-optimized", "domains": 3, "rails": 3}))
+
+
+@pytest.mark.parametrize(
+    ("kind", "target", "dead"),
+    [
+        ("link-down", "d0g1", Dead(cables=frozenset({cable("d0g1", "rail1")}))),
+        ("link-silent", "d0g1", Dead(cables=frozenset({cable("d0g1", "rail1")}))),
+        ("link-flapping", "d0g1", Dead(cables=frozenset({cable("d0g1", "rail1")}))),
+        ("link-gray", "d0g1", Dead()),
+        ("hb-port-down", "d0g1", Dead(cables=frozenset({cable("d0g1", "hb0")}))),
+        ("rail-switch-hang", "rail2", Dead(nodes=frozenset({"rail2"}))),
+        ("gpu-hang", "d1g1", Dead(nodes=frozenset({"d1g1"}))),
+        ("server-crash", "hb1", Dead(nodes=frozenset({"hb1", "d1g0", "d1g1", "d1g2"}))),
+        ("controller-crash", "controller", Dead()),
+        ("registry-crash", "registry", Dead()),
+    ],
+)
+def test_what_each_kind_kills(kind: FaultKind, target: str, dead: Dead) -> None:
+    assert dead_of(Fault(kind, target), PLAN) == dead
+
+
+def test_a_slow_link_keeps_its_share() -> None:
+    (left_bps,) = dead_of(Fault("link-slow", "d0g1", rate=0.25), PLAN).slowed.values()
+    assert left_bps == PLAN.rail_bps // 4
+
+
+@given(data=st.data(), plan=st.sampled_from([PLAN, SPINES]))
+def test_every_fault_can_be_told_to_the_oracle_and_leaves_less_the_more_there_are(
+    data: st.DataObject, plan: Plan
+) -> None:
+    kinds = [kind for kind in get_args(FaultKind) if targets(kind, plan)]
+    drawn = data.draw(st.lists(st.sampled_from(kinds), max_size=4))
+    faults = [Fault(kind, data.draw(st.sampled_from(targets(kind, plan)))) for kind in drawn]
+    left = bounds(plan, faults)
+    assert left.least.reachable <= left.most.reachable
+    for n in range(len(faults)):
+        fewer = bounds(plan, faults[:n] + faults[n + 1 :])
+        assert left.least.reachable <= fewer.least.reachable
+        assert left.most.connected <= fewer.most.connected
+    down = {gpu for fault in faults for gpu in gpus_of(fault, plan)}
+    assert all(down.isdisjoint(pair) for pair in left.most.connected)
+
+
+def test_what_is_unsteady_need_not_work_and_may() -> None:
+    left = bounds(PLAN, [Fault("link-flapping", "d0g1"), Fault("hb-port-down", "d0g1")])
+    others = (Gpu(0, 1), Gpu(1, 1))
+    assert others not in left.least.reachable
+    assert others in left.most.reachable
+    for answer in (True, False):
+        assert held_against(left, {others: answer}, {}).holds
+    within = (Gpu(0, 1), Gpu(0, 0))
+    assert held_against(left, {(Gpu(1, 0), Gpu(2, 0)): False}, {}).not_recovered
+    assert within in left.most.connected, "by its rail, if that is up"
+
+
+@pytest.mark.parametrize(
+    ("kind", "target", "what", "detail", "wanted"),
+    [
+        ("link-down", "d0g1", "port-down", {"switch": "rail1", "port": "d0g1"}, True),
+        ("link-down", "d0g1", "port-down", {"switch": "rail1", "port": "d1g1"}, False),
+        ("link-down", "d0g1", "switch-down", {"switch": "rail1"}, False),
+        ("link-silent", "d0g1", "silent", {"link": "d0g1"}, True),
+        ("link-silent", "d0g1", "silent", {"rail": "rail1"}, True),
+        ("link-silent", "d0g1", "silent", {"rail": "rail2"}, False),
+        ("link-silent", "d0g1", "silent", {"hb-link": "d0g1"}, False),
+        ("link-silent", "d0g1", "heard", {"link": "d0g1"}, False),
+        ("hb-port-down", "d0g1", "silent", {"hb-link": "d0g1"}, True),
+        ("hb-port-down", "d0g1", "silent", {"link": "d0g1"}, False),
+        ("hb-port-down", "d0g1", "port-down", {"port": "d0g1"}, False),
+        ("rail-switch-crash", "rail1", "switch-down", {"switch": "rail1"}, True),
+        ("rail-switch-crash", "rail1", "switch-down", {"switch": "rail2"}, False),
+        ("rail-switch-hang", "rail1", "silent", {"rail": "rail1"}, True),
+        ("rail-switch-hang", "rail1", "silent", {"link": "d0g1"}, False),
+        ("gpu-hang", "d0g1", "silent", {"gpu": "d0g1"}, True),
+        ("gpu-crash", "d0g1", "port-down", {"port": "d0g1"}, True),
+        ("server-crash", "hb1", "port-down", {"port": "d1g2"}, True),
+        ("server-crash", "hb1", "silent", {"hb-domain": "hb1"}, True),
+        ("server-crash", "hb1", "silent", {"gpu": "d0g2"}, False),
+        ("controller-crash", "controller", "controller-crashed", {}, True),
+        ("registry-crash", "registry", "registry-crashed", {}, True),
+        ("registry-crash", "registry", "controller-crashed", {}, False),
+    ],
+)
+def test_which_words_are_about_a_fault(
+    kind: FaultKind, target: str, what: str, detail: dict[str, Any], wanted: bool
+) -> None:
+    assert tells(Fault(kind, target), PLAN, what, detail) == wanted
+
+
+def test_of_a_spine_only_its_end_tells() -> None:
+    fault = Fault("spine-crash", "spine0")
+    assert tells(fault, SPINES, "switch-down", {"switch": "spine0"})
+    assert not tells(fault, SPINES, "switch-down", {"switch": "rail0"})
+    assert not tells(fault, SPINES, "silent", {"rail": "rail0"})
+
+
+def counters(**grown: int) -> dict[str, dict[str, PortStats]]:
+    """Of the ends of d0g1's rail cable: `gpu_rx`, `switch_rx`, and what the GPU sends, `gpu_tx`."""
+
+    def port(rx: int, tx: int = 0) -> PortStats:
+        values = {"rx_packets": rx, "tx_packets": tx}
+        return PortStats(True, tuple(values.get(name, 0) for name in TRAFFIC))
+
+    gpu = port(grown.get("gpu_rx", 0), grown.get("gpu_tx", 0))
+    return {"d0g1": {"rail0": gpu, "hb0": port(0)}, "rail1": {"d0g1": port(grown.get("switch_rx", 0))}}
+
+
+def test_a_dead_cable_has_carried_what_came_out_of_it_at_either_end() -> None:
+    left = bounds(PLAN, [Fault("link-silent", "d0g1")])
+    assert watched_nodes(PLAN, left) == ["d0g1", "rail1"]
+    assert growth(PLAN, left, counters(), counters(gpu_rx=2, switch_rx=1, gpu_tx=9)) == {cable("d0g1", "rail1"): 3}
+
+
+def test_a_dead_gpu_has_carried_what_it_sent() -> None:
+    left = bounds(PLAN, [Fault("gpu-hang", "d0g1")])
+    grown = growth(PLAN, left, counters(gpu_tx=1), counters(gpu_rx=2, switch_rx=1, gpu_tx=5))
+    assert grown == {"d0g1": 4}
+    assert held_against(left, {}, grown).carried == (("d0g1", 4),)
+
+
+def test_nothing_is_watched_where_nothing_is_dead_for_certain() -> None:
+    faults = [Fault("link-gray", "d0g1"), Fault("link-flapping", "d1g1"), Fault("controller-crash", "controller")]
+    assert watched_nodes(PLAN, bounds(PLAN, faults)) == []
+
+
+S = 1_000_000_000
+AWAY = Fault("controller-crash", "controller")
+CUT = Fault("link-down", "d0g1")
+
+
+@pytest.mark.parametrize(
+    ("broken", "acts", "wanted"),
+    [
+        ([CUT], [Act(1 * S, 1 * S, "inject", CUT)], False),
+        ([AWAY], [Act(1 * S, 1 * S, "inject", AWAY)], False),
+        ([CUT, AWAY], [Act(1 * S, 1 * S, "inject", CUT), Act(3 * S, 3 * S, "inject", AWAY)], False),
+        ([CUT, AWAY], [Act(1 * S, 1 * S, "inject", CUT), Act(S + 9, S + 9, "inject", AWAY)], True),
+        ([CUT, AWAY], [Act(1 * S, 1 * S, "inject", AWAY), Act(3 * S, 3 * S, "inject", CUT)], True),
+        ([AWAY], [Act(0, 0, "inject", CUT), Act(2 * S, 2 * S, "inject", AWAY), Act(4 * S, 4 * S, "repair", CUT)], True),
+    ],
+)
+def test_nobody_makes_good_what_changes_while_the_controller_is_away(
+    broken: list[Fault], acts: list[Act], wanted: bool
+) -> None:
+    assert unattended(broken, acts) == wanted
+
+
+def test_control_kinds_are_those_with_a_process_as_their_target() -> None:
+    assert {kind for kind in get_args(FaultKind) if targets(kind, PLAN) in (["controller"], ["registry"])} == CONTROL
+
+
+def test_it_is_quiet_once_the_last_act_is_long_enough_over_and_until_the_next() -> None:
+    acts = Acts(Script("two", (Timed(CUT, 1, 1), Timed(AWAY, 5, 1))))
+    acts.expect(1, "inject", UNKNOWN - 1)
+    assert acts.quiet(UNKNOWN // 2) is None, "nothing has happened"
+    acts.begin(0, "inject")
+    assert acts.quiet(UNKNOWN // 2) is None, "it is under way"
+    acts.end(0, "inject", 77)
+    (done,) = acts.done
+    settled_ns = done.done_ns + int(SETTLE_S * 1e9)
+    assert acts.quiet(settled_ns - 1) is None
+    moment = acts.quiet(settled_ns)
+    assert moment is not None
+    assert (moment.last.name, moment.broken, moment.until_ns) == ("inject link-down d0g1", (CUT,), UNKNOWN - 1)
+    acts.expect(0, "repair", settled_ns + 5)
+    assert acts.quiet(settled_ns + 5) is None, "the next is due"
+    acts.begin(0, "repair")
+    acts.end(0, "repair", 99)
+    after = acts.quiet(UNKNOWN // 2)
+    assert after is not None
+    assert (after.last.name, after.broken) == ("repair link-down d0g1", ())
