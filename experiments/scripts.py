@@ -2,14 +2,17 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Final, get_args
+from itertools import combinations
+from typing import Annotated, Any, Final, cast, get_args
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from controller.health.settings import RegistryKind
 from experiments.faults import PARAMETERS, Breaking, Numbers, check_on, flows_before, named_on, wrong_target
 from failure.kinds import FaultKind
+from failure.reach import reach_of, targets
 from failure.script import Script, Timed
+from failure.storms import EVERYTHING, REST_S, Storm, storm
 from topologies.errors import BadInput, near_miss
 from topologies.plan import Plan
 from topologies.spec import Strict
@@ -48,6 +51,11 @@ class StormSpec(Strict):
     mix: dict[str, float] | None = None
     together: Annotated[float, Field(ge=0, le=1, strict=False)] = 0.2
     down: Annotated[tuple[Time, Time], Field(strict=False)] = (0.3, 1.5)
+
+    def script(self, name: str, plan: Plan, seed: int) -> Script:
+        """One such storm on this fabric."""
+        mix = {cast(FaultKind, kind): weight for kind, weight in (self.mix or EVERYTHING).items()}
+        return storm(Storm(self.count, mix, self.together, self.down), plan, seed, name)
 
     @field_validator("mix")
     @classmethod
@@ -124,6 +132,8 @@ class ScriptSpec(Strict):
 
     def script(self, plan: Plan, seed: int) -> Script:
         """What happens on this fabric; of a storm, with this seed."""
+        if self.storm:
+            return self.storm.script(self.name, plan, seed)
         return Script(self.name, tuple(Timed(f.fault, f.at, f.repair, f.after or "") for f in self.faults))
 
 
@@ -150,6 +160,8 @@ def check_script(
         allowed = near_miss(script.during, phases) if phases else "is no workload: the experiment has none"
         raise BadInput(f"{field}.during", script.during, allowed)
     for number in range(len(plans)) if script.on is None else script.on:
+        if script.storm:
+            _check_mix(script.storm, f"{field}.storm", plans[number])
         for i, fault in enumerate(script.faults):
             problem = wrong_target(fault, plans[number])
             if problem:
@@ -159,3 +171,28 @@ def check_script(
                 if fault.after not in known:
                     allowed = near_miss(fault.after, known).replace("known", f"a phase of {script.during}", 1)
                     raise BadInput(f"{field}.faults.{i}.after", fault.after, allowed)
+        _check_apart(script, f"{field}.faults", plans[number])
+
+
+def _check_mix(storm_spec: StormSpec, field: str, plan: Plan) -> None:
+    kinds = cast(Sequence[FaultKind], list(storm_spec.mix or EVERYTHING))
+    if not any(targets(kind, plan) for kind in kinds):
+        size = f"the {plan.spec.kind} fabric of {plan.spec.domains} domains x {plan.spec.rails} rails"
+        raise BadInput(f"{field}.mix", kinds, f"can't break: {size} has nothing of these kinds")
+
+
+def _check_apart(script: ScriptSpec, field: str, plan: Plan) -> None:
+    """No two at once of which one would hide the other; what comes after a phase comes whenever that may be."""
+    timed = [(i, fault) for i, fault in enumerate(script.faults) if fault.after is None]
+    for (i, one), (j, other) in combinations(timed, 2):
+        first, second = sorted((one, other), key=lambda fault: fault.at)
+        if first.at + first.repair + REST_S > second.at and _clash(one, other, plan):
+            allowed = (
+                f"is hidden by {one.kind} at {one.target} (fault {i}), or hides it: "
+                f"one must begin {format_time(REST_S)} after the other's repair"
+            )
+            raise BadInput(f"{field}.{j}.target", other.target, allowed)
+
+
+def _clash(one: Breaking, other: Breaking, plan: Plan) -> bool:
+    return reach_of(one.fault, plan).clashes(reach_of(other.fault, plan))

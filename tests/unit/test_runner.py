@@ -164,7 +164,7 @@ def test_a_script_runs_after_the_faults_each_repeat_with_a_seed_of_its_own(runs:
 
 def test_a_fault_breaks_the_fabrics_that_it_names_and_no_other_is_built_twice(runs: Runs, tmp_path: Path) -> None:
     fabrics = [SMALL, {**SMALL, "kind": "rail-optimized"}]
-    faults = [{**FAULT, "on": [1]}, {**FAULT, "target": "d0g0", True: [1]}]  # YAML 1.1 reads the key `on` as true
+    faults = [{**FAULT, "on": [1]}, {**FAULT, "target": "d0g0", "on": [1]}]
     spec = spec_of(fabrics=fabrics, faults=faults, heartbeats="off")
     run_experiment(spec, tmp_path, None)
     assert [line.split()[0] for line in runs.did] == ["build", "calibrate", "stop", *_broken_twice()]
