@@ -1,0 +1,180 @@
+"""Scripts that are played on nothing: what is broken when, and that all is mended however it ends."""
+
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from failure import faults
+from failure.faults.breakage import Breakage
+from failure.kinds import Fault, FaultKind
+from failure.player import Player
+from failure.script import Script, Timed
+from topologies.errors import CheckFailed
+
+NET: Any = None
+S = 1_000_000_000
+
+
+@dataclass
+class World:
+    """What is prepared and what is broken, by target, and what was done when."""
+
+    prepared: set[str] = field(default_factory=set)
+    broken: set[str] = field(default_factory=set)
+    done: list[tuple[str, str]] = field(default_factory=list)
+    toothless: set[str] = field(default_factory=set)
+
+    def prepare(self, net: object, fault: Fault) -> None:
+        assert fault.target not in self.prepared, "two would be in each other's way"
+        self.prepared.add(fault.target)
+
+    def strike(self, net: object, fault: Fault) -> None:
+        assert fault.target in self.prepared
+        self.done.append(("strike", fault.target))
+        if fault.target not in self.toothless:
+            self.broken.add(fault.target)
+
+    def mend(self, net: object, fault: Fault) -> None:
+        self.done.append(("mend", fault.target))
+        self.broken.discard(fault.target)
+        self.prepared.discard(fault.target)
+
+    def signs(self, net: object, fault: Fault) -> tuple[bool, ...]:
+        return (fault.target in self.broken,)
+
+
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
+    made = World()
+    kinds: tuple[FaultKind, ...] = ("link-down", "gpu-crash")
+    for kind in kinds:
+        monkeypatch.setitem(faults.KINDS, kind, Breakage(made.strike, made.mend, made.signs, made.prepare))
+    monkeypatch.setattr(faults, "SETTLE_S", 0.05)
+    yield made
+    assert not made.broken
+    assert not made.prepared
+
+
+def timed(target: str, at_s: float, repair_s: float, after: str = "") -> Timed:
+    return Timed(Fault("link-down", target), at_s, repair_s, after)
+
+
+def play(player: Player) -> None:
+    player.play(time.monotonic_ns())
+    deadline = time.monotonic() + 10
+    while not player.is_over(0.01):
+        assert time.monotonic() < deadline
+
+
+def test_each_strikes_and_is_mended_at_its_time_and_two_of_one_time_together(world: World) -> None:
+    script = Script("three", (timed("a", 0.3, 0.3), timed("b", 0.3, 0.1), timed("c", 0.1, 0.1)))
+    player = Player(NET, script)
+    begun_ns = time.monotonic_ns()
+    play(player)
+    assert world.done[:2] == [("strike", "c"), ("mend", "c")]
+    assert {what for what, _ in world.done[2:4]} == {"strike"}
+    assert world.done[4:] == [("mend", "b"), ("mend", "a")]
+    assert player.struck_ns[0] - begun_ns >= 0.3 * S
+    assert abs(player.struck_ns[0] - player.struck_ns[1]) < 0.2 * S
+    assert player.mended_ns[0] - player.struck_ns[0] >= 0.3 * S
+    assert [act.what for act in player.acts.done].count("repair") == 3
+
+
+def test_what_does_not_bite_ends_everything_and_everything_is_mended_first(world: World) -> None:
+    world.toothless.add("b")
+    player = Player(NET, Script("two", (timed("a", 0.1, 60), timed("b", 0.2, 60), timed("c", 60, 1))))
+    with pytest.raises(CheckFailed, match="link-down at b did not bite"):
+        play(player)
+    assert ("mend", "a") in world.done
+    assert ("strike", "c") not in world.done
+
+
+def test_one_that_is_there_already_is_no_fault(world: World) -> None:
+    world.broken.add("a")
+    with pytest.raises(CheckFailed, match="link-down at a can't be injected: it is broken already"):
+        play(Player(NET, Script("one", (timed("a", 0.1, 1),))))
+    world.broken.clear()
+
+
+def test_a_script_that_is_ended_mends_what_it_broke_and_forgets_what_it_prepared(world: World) -> None:
+    player = Player(NET, Script("two", (timed("a", 0.0, 60), timed("b", 0.5, 60))))
+    player.play(time.monotonic_ns())
+    deadline = time.monotonic() + 5
+    while not (world.broken and {"a", "b"} <= world.prepared):
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+    player.end()
+    assert [step for step in world.done if step[0] == "strike"] == [("strike", "a")]
+
+
+def test_some_come_after_a_phase(world: World) -> None:
+    over, asked = threading.Event(), list[str]()
+
+    def wait_for(phase: str) -> int:
+        asked.append(phase)
+        over.wait(10)
+        return time.monotonic_ns()
+
+    script = Script("phased", (timed("a", 0.1, 0.1, "moe"), timed("b", 0.0, 0.1, "moe"), timed("c", 0.0, 0.05)))
+    player = Player(NET, script, wait_for)
+    player.play(time.monotonic_ns())
+    assert not player.is_over(0.3)
+    assert world.done == [("strike", "c"), ("mend", "c")]
+    assert {"a", "b"} <= world.prepared, "before they are due"
+    over_ns = time.monotonic_ns()
+    over.set()
+    while not player.is_over(0.01):
+        assert time.monotonic_ns() < over_ns + 10 * S
+    assert asked == ["moe"], "once for all that wait for it"
+    assert player.struck_ns[0] - over_ns >= 0.1 * S
+
+
+def test_two_at_one_place_after_different_phases_are_prepared_one_by_one(world: World) -> None:
+    ends = {"first": threading.Event(), "second": threading.Event()}
+
+    def wait_for(phase: str) -> int:
+        ends[phase].wait(10)
+        return time.monotonic_ns()
+
+    player = Player(NET, Script("again", (timed("a", 0, 0.05, "first"), timed("a", 0, 0.05, "second"))), wait_for)
+    player.play(time.monotonic_ns())
+    for end in ends.values():
+        end.set()
+        assert not player.is_over(0.0) or end is ends["second"]
+        deadline = time.monotonic() + 5
+        while len(world.done) < (2 if end is ends["first"] else 4):
+            assert time.monotonic() < deadline
+            time.sleep(0.005)
+        time.sleep(0.1)
+    while not player.is_over(0.01):
+        assert time.monotonic() < deadline + 5
+
+
+def test_a_script_that_waits_for_what_never_comes_can_be_ended(world: World) -> None:
+    never = threading.Event()
+
+    def wait_for(phase: str) -> int:
+        never.wait(30)
+        return 0
+
+    player = Player(NET, Script("stuck", (timed("a", 0, 1, "moe"),)), wait_for)
+    player.play(time.monotonic_ns())
+    assert not player.is_over(0.1)
+    player.end()
+    assert ("strike", "a") not in world.done
+    never.set()
+
+
+def test_a_phase_that_nobody_can_tell_of(world: World) -> None:
+    with pytest.raises(ValueError, match="script x: faults wait for phases, but nothing tells of them"):
+        Player(NET, Script("x", (timed("a", 0, 1, "moe"),)))
+
+    def wait_for(phase: str) -> int:
+        raise CheckFailed("it ended before moe was over")
+
+    with pytest.raises(CheckFailed, match="it ended before moe was over"):
+        play(Player(NET, Script("x", (timed("a", 0, 1, "moe"),)), wait_for))
