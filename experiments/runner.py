@@ -18,7 +18,7 @@ from experiments.provenance import provenance
 from experiments.spec import ExperimentSpec, resolved
 from experiments.stage import Stage, built, check_links
 from experiments.steered import load_steered
-from experiments.takeover_runs import fabrics_with_spares, run_takeovers, takeover_count
+from experiments.takeover_runs import planned, run_takeovers, takeover_count
 from experiments.traffic import Workload, run_workload
 from results import store, summary
 from results.aggregate import slowdown_rows
@@ -80,14 +80,14 @@ def _run(spec: ExperimentSpec, run: Run, steps: Steps) -> None:
     with steps.step("measuring what this machine carries"):
         frames = capacity.measure(datapath, ControllerProcess())
     run.provenance = provenance(machine, datapath, why, frames, spec.seed)
-    spared = fabrics_with_spares(spec)
-    auto = capacity.auto_rail_bps([*spec.fabrics, *(fabric for _, fabric in spared)], frames)
+    auto = capacity.auto_rail_bps(list(spec.fabrics), frames)
     plans = [make_plan(fabric, auto) for fabric in spec.fabrics]
-    for i, plan in [*enumerate(plans), *((i, make_plan(fabric, auto)) for i, fabric in spared)]:
+    takeovers = planned(spec, frames)
+    for i, plan in [*enumerate(plans), *((one.fabric, one.plan) for one in takeovers)]:
         _check_rate(plan, frames, f"fabrics.{i}.rail_rate")
     if _is_loaded(spec):
         _load_and_break(spec, plans, datapath, run, steps)
-    run_takeovers(spec, auto, datapath, run, steps)
+    run_takeovers(spec, takeovers, datapath, run, steps)
 
 
 def _load_and_break(spec: ExperimentSpec, plans: list[Plan], datapath: Datapath, run: Run, steps: Steps) -> None:

@@ -1,15 +1,28 @@
 """All takeovers of an experiment: each on a fabric of its own with spares, built for it and taken down after it."""
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 from experiments.progress import Steps
 from experiments.spec import ExperimentSpec
 from experiments.stage import built
 from experiments.takeover import run_takeover
 from experiments.takeover_job import takeover_job
-from experiments.takeovers import with_spares
+from experiments.takeovers import TakeoverSpec, with_spares
 from results.records import Run
+from topologies.capacity import auto_rail_bps
 from topologies.ovs import Datapath
-from topologies.plan import make_plan
-from topologies.spec import FabricSpec
+from topologies.plan import Plan, make_plan
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A takeover, by its number and its fabric's in the experiment, and the plan of that fabric with spares."""
+
+    number: int
+    fabric: int
+    takeover: TakeoverSpec
+    plan: Plan
 
 
 def takeover_count(spec: ExperimentSpec) -> int:
@@ -17,22 +30,29 @@ def takeover_count(spec: ExperimentSpec) -> int:
     return sum(len(spec.takeovers_on(n)) for n in range(len(spec.fabrics))) * spec.takeover_repeats
 
 
-def fabrics_with_spares(spec: ExperimentSpec) -> list[tuple[int, FabricSpec]]:
-    """(number of the experiment's fabric, that fabric with spares) for each takeover."""
-    return [
-        (n, with_spares(takeover, fabric)) for n, fabric in enumerate(spec.fabrics) for takeover in spec.takeovers_on(n)
-    ]
+def planned(spec: ExperimentSpec, frames_per_s: float) -> list[Planned]:
+    """Fabric by fabric. A takeover has one auto rate on all its fabrics, so that they can be compared.
+
+    Not one for all takeovers: where optical switches carry HB domains, rates are far lower than they need be elsewhere.
+    """
+    found = []
+    for number, takeover in enumerate(spec.takeovers):
+        on = [n for n in range(len(spec.fabrics)) if takeover.on is None or n in takeover.on]
+        fabrics = [with_spares(takeover, spec.fabrics[n]) for n in on]
+        auto = auto_rail_bps(fabrics, frames_per_s)
+        found += [Planned(number, n, takeover, make_plan(fabric, auto)) for n, fabric in zip(on, fabrics, strict=True)]
+    return sorted(found, key=lambda one: (one.fabric, one.number))
 
 
-def run_takeovers(spec: ExperimentSpec, auto_rail_bps: int, datapath: Datapath, run: Run, steps: Steps) -> None:
+def run_takeovers(
+    spec: ExperimentSpec, all_of_them: Sequence[Planned], datapath: Datapath, run: Run, steps: Steps
+) -> None:
     """Each `takeover_repeats` times. What is gone is gone: so none is like new for the next."""
-    for n, (label, fabric) in enumerate(zip(spec.labels, spec.fabrics, strict=True)):
-        for takeover in spec.takeovers_on(n):
-            plan = make_plan(with_spares(takeover, fabric), auto_rail_bps)
-            field = f"takeovers.{spec.takeovers.index(takeover)}"
-            job = takeover_job(takeover, fabric, plan, spec.seed, field)
-            what = f"{label}, {takeover.case} by {job.way}"
-            for repeat in range(spec.takeover_repeats):
-                shown = f", {repeat + 1} of {spec.takeover_repeats}" if spec.takeover_repeats > 1 else ""
-                with steps.step(f"{what}{shown}"), built(what, plan, datapath, True, run) as stage:
-                    run_takeover(stage, takeover, job, label, repeat, spec.seed, run)
+    for one in all_of_them:
+        label, fabric, takeover = spec.labels[one.fabric], spec.fabrics[one.fabric], one.takeover
+        job = takeover_job(takeover, fabric, one.plan, spec.seed, f"takeovers.{one.number}")
+        what = f"{label}, {takeover.case} by {job.way}"
+        for repeat in range(spec.takeover_repeats):
+            shown = f", {repeat + 1} of {spec.takeover_repeats}" if spec.takeover_repeats > 1 else ""
+            with steps.step(f"{what}{shown}"), built(what, one.plan, datapath, True, run) as stage:
+                run_takeover(stage, takeover, job, label, repeat, spec.seed, run)

@@ -116,7 +116,8 @@ def test_what_no_checkpoint_holds_is_done_again(done: int, every: int) -> None:
 
 
 def test_a_resolved_experiment_is_the_same_when_read_back() -> None:
-    spec = spec_of({"case": "large-domain", "failed": "d1g2", "gpus": 2, "light_off": "20ms", True: [0]})
+    given: dict[Any, Any] = {"case": "large-domain", "failed": "d1g2", "gpus": 2, "light_off": "20ms", True: [0]}
+    spec = spec_of(given)
     assert parse(resolved(spec)) == spec
 
 
