@@ -12,35 +12,49 @@ from results.recovery_rows import RecoveryRow, ScriptRun, holds, is_unaffected, 
 from results.recovery_text import NO_ONE_AFFECTED, Line, both, lines_of, measured, met, wanted, with_interval
 from results.report_tables import Table
 
-_COST: Final = ("probes lost", "of them returning", "bytes lost", "conns lost")
-_HEAD: Final = ("fault", "fabric", "reroute", "side", "fidelity")
+_COST: Final = ("probes lost", "returning", "bytes lost", "conns lost")
+_STEPS: Final = (
+    "detected",
+    "decided",
+    "installed",
+    "first packet",
+    "source side",
+    "far side",
+    "goodput",
+    "after repair",
+)
 
 
-def recovery_table(rows: Sequence[RecoveryRow], judgement: Judgement) -> Table:
-    """A row a fault, fabric, rerouting and side."""
-    lines = [line for row in rows for line in lines_of(row, both_sides=True)]
-    columns = (
-        *_HEAD,
-        *("n", "recovered", "detected", "decided", "installed"),
-        *("median", "p95", "wanted", "met"),
-        *("back to 95%", "after repair", *_COST),
+def first_packets_table(rows: Sequence[RecoveryRow], judgement: Judgement) -> Table:
+    """A row a fault, fabric, rerouting and side: when packets flowed again, beside what is wanted."""
+    body = tuple(
+        (
+            *(line.row.fault, line.row.fabric, line.row.reroute, line.side or "", verdict(line.row.repeats, judgement)),
+            *(str(line.first.n), *_first(line), wanted(line.bar), line.met),
+        )
+        for row in rows
+        for line in lines_of(row, both_sides=True)
     )
-    groups = (("", len(_HEAD) + 2), ("median", 3), ("first packet", 4), ("goodput, median / p95", 2), ("", len(_COST)))
-    return Table(columns, tuple(_line(line, judgement) for line in lines), len(_HEAD), groups)
+    return Table(("fault", "fabric", "reroute", "side", "fidelity", "n", "median", "p95", "wanted", "is"), body, 5)
 
 
-def _line(line: Line, judgement: Judgement) -> tuple[str, ...]:
-    """What doesn't depend on the side is said on the first line alone."""
-    row, alone = line.row, line.row.unaffected and line.row.steps["goodput_ms"].median == 0
-    head = (row.fault, row.fabric, row.reroute, line.side or "", verdict(row.repeats, judgement))
-    first = (*_first(line), wanted(line.bar), line.met)
-    if not line.leads:
-        return (*head, "", "", "", "", "", *first, *("",) * (2 + len(_COST)))
-    steps = (fmt.milliseconds(row.steps[s].median) for s in ("detect_ms", "decided_ms", "reroute_ms"))
-    goodput = (fmt.NOTHING if alone else both(row.steps[s]) for s in ("goodput_ms", "back_ms"))
-    cost = (f"{row.total('probes_lost'):,}", f"{row.total('return_lost'):,}", fmt.size(row.total("lost_bytes")))
-    done = (str(len(row.repeats)), f"{row.recovered} of {len(row.repeats)}")
-    return (*head, *done, *steps, *first, *goodput, *cost, str(row.connections_lost))
+def steps_table(rows: Sequence[RecoveryRow]) -> Table:
+    """A row a fault, fabric and rerouting: the controller's steps, goodput, the way back, and what it cost in all."""
+    columns = ("fault", "fabric", "reroute", "recovered", "detected", "decided", "installed", "back to 95%")
+    groups = (("", 4), ("medians", 3), ("goodput, median / p95", 2), ("in all repeats", len(_COST)))
+    return Table((*columns, "after repair", *_COST), tuple(_steps(row) for row in rows), 3, groups)
+
+
+def _steps(row: RecoveryRow) -> tuple[str, ...]:
+    """Where nobody was cut off, no goodput came back either."""
+    alone = row.unaffected and row.steps["goodput_ms"].median == 0
+    return (
+        *(row.fault, row.fabric, row.reroute, f"{row.recovered} of {len(row.repeats)}"),
+        *(fmt.milliseconds(row.steps[s].median) for s in ("detect_ms", "decided_ms", "reroute_ms")),
+        *(fmt.NOTHING if alone else both(row.steps[s]) for s in ("goodput_ms", "back_ms")),
+        *(f"{row.total('probes_lost'):,}", f"{row.total('return_lost'):,}", fmt.size(row.total("lost_bytes"))),
+        str(row.connections_lost),
+    )
 
 
 def _first(line: Line) -> tuple[str, str]:
@@ -55,18 +69,6 @@ def repeats_table(rows: Iterable[RecoveryRow]) -> Table:
     body = tuple(_repeat(row.fabric, r) for row in rows for r in row.repeats)
     columns = ("fabric", "reroute", "target", "repeat", *_STEPS, *_COST)
     return Table(columns, body, 3)
-
-
-_STEPS: Final = (
-    "detected",
-    "decided",
-    "installed",
-    "first packet",
-    "source side",
-    "far side",
-    "goodput",
-    "after repair",
-)
 
 
 def _repeat(fabric: str, r: Recovery) -> tuple[str, ...]:
@@ -88,10 +90,15 @@ def _repeat(fabric: str, r: Recovery) -> tuple[str, ...]:
 def bars_table(outcomes: Iterable[Outcome]) -> Table:
     """What is wanted, and what came of it."""
     body = tuple(
-        (o.bar.what, o.bar.why, o.fabric or fmt.NOTHING, met(o), str(len(o.values)), wanted(o.bar), measured(o))
-        for o in outcomes
+        (o.bar.what, o.fabric or fmt.NOTHING, met(o), str(len(o.values)), wanted(o.bar), measured(o)) for o in outcomes
     )
-    return Table(("what", "made of", "fabric", "is", "n", "wanted, at most", "measured"), body, 4)
+    return Table(("what", "fabric", "is", "n", "wanted, at most", "measured"), body, 3)
+
+
+def reasons_table(outcomes: Iterable[Outcome]) -> Table:
+    """What each of these times is made of."""
+    body = tuple(dict.fromkeys((o.bar.what, o.bar.why) for o in outcomes))
+    return Table(("what", "made of"), body, 2)
 
 
 def others_table(rows: Iterable[RecoveryRow]) -> Table | None:

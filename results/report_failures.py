@@ -42,8 +42,10 @@ def parts(run: Run, rows: Sequence[Row], judgement: Judgement) -> dict[str, Any]
     beats = [row for row in rows if row.workload == HEARTBEATS]
     wanted = outcomes(run) if any(r.reroute == "on" for r in run.recoveries) or replaced else ()
     return {
-        "recovery": recovery_tables.recovery_table(faults, judgement) if faults else None,
+        "first_packets": recovery_tables.first_packets_table(faults, judgement) if faults else None,
+        "steps": recovery_tables.steps_table(faults) if faults else None,
         "wanted": recovery_tables.bars_table(wanted) if wanted else None,
+        "reasons": recovery_tables.reasons_table(wanted),
         "beside": recovery_tables.others_table(faults),
         "beside_sources": [other.source for other in OTHERS],
         "failures": _failures(run, faults),

@@ -135,17 +135,17 @@ def test_the_report_has_every_table_and_draws_every_fault_and_storm(run: Run) ->
     assert 'class="bad"' not in html.partition("<main>")[0]
 
 
-def test_the_table_of_recovery_says_what_is_of_a_side_and_what_of_the_fault(run: Run) -> None:
-    table = recovery_tables.recovery_table(recovery_rows(recovery_run(repeats=20)), judge(run))
-    assert all(len(line) == len(table.columns) for line in table.rows)
-    source, far = table.rows[:2]
-    assert (source[3], far[3]) == ("source", "far")
-    at = table.columns.index("median")
-    assert all(
-        re.fullmatch(r"\d+\.\d\u00a0ms \[\d+\.\d, \d+\.\d\]", line[at + n]) for line in (source, far) for n in (0, 1)
-    )
-    assert source[5:7] == ("20", "20 of 20")
-    assert set(far[5:at]) == {""}
+def test_first_packets_have_a_row_a_side_and_steps_a_row_a_fault(run: Run) -> None:
+    rows = recovery_rows(recovery_run(repeats=20))
+    first, steps = recovery_tables.first_packets_table(rows, judge(run)), recovery_tables.steps_table(rows)
+    assert all(len(line) == len(table.columns) for table in (first, steps) for line in table.rows)
+    assert all(sum(span for _, span in table.groups) == len(table.columns) for table in (steps,))
+    assert [line[3] for line in first.rows[:2]] == ["source", "far"]
+    spread = re.compile(r"\d+\.\d\u00a0ms \[\d+\.\d, \d+\.\d\]")
+    assert all(spread.fullmatch(cell) for line in first.rows[:2] for cell in line[6:8])
+    assert {line[5] for line in first.rows} == {"20"}
+    assert len(steps.rows) == len(rows) == len(first.rows) - 4  # a cable's, on two fabrics, with rerouting and without
+    assert steps.rows[0][3] == "20 of 20"
 
 
 def test_a_step_that_never_came_is_drawn_as_such_and_no_line_leads_there() -> None:
