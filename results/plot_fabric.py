@@ -13,7 +13,8 @@ from results.records import FabricRun
 _MOST_GPUS: Final = 128  # drawn; of a larger fabric the first domains and rails stand for the rest
 _MOST_RAILS: Final = 16
 _HALF: Final = 32  # GPUs up to which half the width of the page will do
-_Y: Final = {"domain": 0.0, "gpu": 4.0, "rail": 30.0, "spine": 46.0}
+_Y: Final = {"domain": 0.0, "gpu": 4.0, "optics": 18.0, "rail": 30.0, "spine": 46.0}
+_OPTICS: Final = {"ocs0": "rails", "ocs1": "HB domains"}
 Point = tuple[float, float]
 
 
@@ -33,6 +34,7 @@ def draw(fabric: FabricRun) -> plots.Plot:
             _single(axes, gpus, width)
         else:
             _rails(axes, fabric, rails, gpus, width)
+        _optics(axes, fabric, width)
         part = (domains, rails) != (fabric.domains, fabric.rails)
         note = f"{domains} of {fabric.domains} domains, {rails} of {fabric.rails} rails drawn. " if part else ""
         return plots.finish(figure, f"fabric-{fabric.label}", _alt(fabric), note + _caption(fabric))
@@ -85,6 +87,15 @@ def _rails(axes: Axes, fabric: FabricRun, rails: int, gpus: dict[tuple[int, int]
         )
 
 
+def _optics(axes: Axes, fabric: FabricRun, width: float) -> None:
+    """Optical switches are a band of glass that all cables of their layer go through."""
+    for name in set(fabric.switches) & _OPTICS.keys():
+        y = _Y["optics"] if name == "ocs0" else _Y["domain"] - 0.6
+        colour = plots.MUTED if name == "ocs0" else plots.ORANGE
+        axes.add_patch(Rectangle((0, y), width, 1.2, facecolor=colour + "40", edgecolor=colour, linewidth=0.6))
+        axes.text(width + 0.5, y + 0.6, name, ha="left", va="center", fontsize=6)
+
+
 def _single(axes: Axes, gpus: dict[tuple[int, int], Point], width: float) -> None:
     centre = (width / 2, _Y["rail"])
     for (_, rank), top in gpus.items():
@@ -116,9 +127,11 @@ def _caption(fabric: FabricRun) -> str:
         if fabric.spines
         else ", no spine"
     )
+    optics = [layer for name, layer in _OPTICS.items() if name in fabric.switches]
+    light = f", optical circuit switches before the {' and the '.join(optics)}" if optics else ""
     size = f"{fabric.domains} HB domains × {fabric.rails} GPUs"
     rates = f"HB {short(rate(fabric.hb_bps))}, rail {short(rate(fabric.rail_bps))} per GPU and direction"
-    return f"{fabric.kind[0].upper()}{fabric.kind[1:]}: {size}{spines}. {rates}. Policy {fabric.policy}."
+    return f"{fabric.kind[0].upper()}{fabric.kind[1:]}: {size}{spines}{light}. {rates}. Policy {fabric.policy}."
 
 
 def _alt(fabric: FabricRun) -> str:

@@ -9,7 +9,7 @@ from results.fidelity import Judgement
 from results.records import Census, Recovery
 from results.recovery_bars import OTHERS, Outcome, times_ours
 from results.recovery_rows import RecoveryRow, ScriptRun, holds, is_unaffected, verdict
-from results.recovery_text import NO_ONE_AFFECTED, Line, both, lines_of, measured, met, wanted, with_interval
+from results.recovery_text import NO_ONE_AFFECTED, Line, both, both_ms, lines_of, measured, met, wanted, with_interval
 from results.report_tables import Table
 
 _COST: Final = ("probes lost", "returning", "bytes lost", "conns lost")
@@ -41,7 +41,7 @@ def first_packets_table(rows: Sequence[RecoveryRow], judgement: Judgement) -> Ta
 def steps_table(rows: Sequence[RecoveryRow]) -> Table:
     """A row a fault, fabric and rerouting: the controller's steps, goodput, the way back, and what it cost in all."""
     columns = ("fault", "fabric", "reroute", "recovered", "detected", "decided", "installed", "back to 95%")
-    groups = (("", 4), ("medians", 3), ("goodput, median / p95", 2), ("in all repeats", len(_COST)))
+    groups = (("", 4), ("medians", 3), ("goodput in ms, median / p95", 2), ("in all repeats", len(_COST)))
     return Table((*columns, "after repair", *_COST), tuple(_steps(row) for row in rows), 3, groups)
 
 
@@ -51,7 +51,7 @@ def _steps(row: RecoveryRow) -> tuple[str, ...]:
     return (
         *(row.fault, row.fabric, row.reroute, f"{row.recovered} of {len(row.repeats)}"),
         *(fmt.milliseconds(row.steps[s].median) for s in ("detect_ms", "decided_ms", "reroute_ms")),
-        *(fmt.NOTHING if alone else both(row.steps[s]) for s in ("goodput_ms", "back_ms")),
+        *(fmt.NOTHING if alone else both_ms(row.steps[s]) for s in ("goodput_ms", "back_ms")),
         *(f"{row.total('probes_lost'):,}", f"{row.total('return_lost'):,}", fmt.size(row.total("lost_bytes"))),
         str(row.connections_lost),
     )
