@@ -89,7 +89,7 @@ def _rails(axes: Axes, fabric: FabricRun, rails: int, gpus: dict[tuple[int, int]
 
 def _optics(axes: Axes, fabric: FabricRun, width: float) -> None:
     """Optical switches are a band of glass that all cables of their layer go through."""
-    for name in set(fabric.switches) & _OPTICS.keys():
+    for name in sorted(_OPTICS.keys() & set(fabric.switches)):
         y = _Y["optics"] if name == "ocs0" else _Y["domain"] - 0.6
         colour = plots.MUTED if name == "ocs0" else plots.ORANGE
         axes.add_patch(Rectangle((0, y), width, 1.2, facecolor=colour + "40", edgecolor=colour, linewidth=0.6))
@@ -128,7 +128,7 @@ def _caption(fabric: FabricRun) -> str:
         else ", no spine"
     )
     optics = [layer for name, layer in _OPTICS.items() if name in fabric.switches]
-    light = f", optical circuit switches before the {' and the '.join(optics)}" if optics else ""
+    light = f", optical circuit switches between GPUs and {' and '.join(optics)}" if optics else ""
     size = f"{fabric.domains} HB domains × {fabric.rails} GPUs"
     rates = f"HB {short(rate(fabric.hb_bps))}, rail {short(rate(fabric.rail_bps))} per GPU and direction"
     return f"{fabric.kind[0].upper()}{fabric.kind[1:]}: {size}{spines}{light}. {rates}. Policy {fabric.policy}."

@@ -37,7 +37,7 @@ class Script:
 
 def parts(run: Run, rows: Sequence[Row], judgement: Judgement) -> dict[str, Any]:
     """What the template asks for."""
-    faults, scripts, replaced = recovery_rows(run), script_runs(run), takeovers.takeover_rows(run)
+    faults, scripts, replaced = recovery_rows(run), script_runs(run), takeovers.takeover_rows(run, judgement)
     wrong = recovery_tables.censuses_table([c for c in run.censuses if c.reroute == "on"])
     beats = [row for row in rows if row.workload == HEARTBEATS]
     wanted = outcomes(run) if any(r.reroute == "on" for r in run.recoveries) or replaced else ()
@@ -53,7 +53,7 @@ def parts(run: Run, rows: Sequence[Row], judgement: Judgement) -> dict[str, Any]
         "scripts": [_script(s) for s in scripts[:_DRAWN]],
         "scripts_not_drawn": len(scripts[_DRAWN:]),
         "censuses_wrong": wrong if wrong.rows else None,
-        "takeovers": takeovers.table(replaced) if replaced else None,
+        "takeovers": [takeovers.steps_table(replaced), takeovers.iterations_table(replaced)] if replaced else [],
         "heartbeats": recovery_tables.heartbeats_table(beats) if beats else None,
     }
 

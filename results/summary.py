@@ -56,7 +56,7 @@ def summarise(run: Run) -> dict[str, Any]:
             "steering": [row.as_dict() for group in policy_rows(run).values() for row in group],
             "rail_only_wins": rail_only_wins.as_dict(found) if (found := rail_only_wins.cells(run)) else None,
             **recovery_dicts(run, judgement),
-            "takeovers": [row.as_dict() for row in takeovers.takeover_rows(run)],
+            "takeovers": [row.as_dict() for row in takeovers.takeover_rows(run, judgement)],
             "heartbeats": _heartbeats(rows),
             "bytes": _bytes(run.bytes),
         },
@@ -127,7 +127,7 @@ def print_summary(run: Run, console: Console) -> None:
 
 def _print_recovery(run: Run, rows: Sequence[Row], judgement: Judgement, console: Console) -> None:
     """Every fault: the rows are what such a run is for, so none is left to the report."""
-    faults, replaced = recovery_rows(run), takeovers.takeover_rows(run)
+    faults, replaced = recovery_rows(run), takeovers.takeover_rows(run, judgement)
     if faults:
         console.print(recovery_screen.recovery_table(console, faults, judgement))
     if replaced:

@@ -12,7 +12,7 @@ from rich.console import Console
 from results import plot_recovery, plot_steps, plot_storm, recovery_tables, report, takeovers, timeline
 from results.aggregate import rows_of, times
 from results.fidelity import judge
-from results.records import Run
+from results.records import Load, Run
 from results.recovery_rows import recovery_rows, script_runs
 from results.summary import print_summary, summarise
 from tests.unit.recovery_sample import census, recovery_run
@@ -186,13 +186,16 @@ def test_storms_and_censuses_are_on_the_timeline(run: Run) -> None:
 
 
 def test_takeovers_are_medians_beside_their_predictions(run: Run) -> None:
-    optical, direct = takeovers.takeover_rows(run)
-    assert (optical.n, optical.medians["taken_over_ms"]) == (3, 42.0)
+    optical, direct = takeovers.takeover_rows(run, judge(run))
+    assert (optical.n, optical.medians["taken_over_ms"], optical.verdict) == (3, 42.0, "ok")
     assert direct.slower == pytest.approx(1.12)
     assert direct.slower_predicted == pytest.approx(1.0)
-    run = recovery_run()
-    run.takeovers = [replace(t, after_predicted_s=None, state_predicted_ms=None) for t in run.takeovers]
-    rows = takeovers.takeover_rows(run)
+    slow = Load("rail-only, idle-gpu by optical", "idle-gpu by optical: after", 1, 0.4, 0.0, 9.0, 0, 1, 0)
+    unknown = [replace(t, after_predicted_s=None, state_predicted_ms=None) for t in run.takeovers]
+    run = replace(run, takeovers=unknown, loads=[*run.loads, slow])
+    rows = takeovers.takeover_rows(run, judge(run))
+    assert [row.verdict for row in rows] == ["degraded", "ok"]
     assert rows[0].slower_predicted is None
-    assert all(len(line) == len(takeovers.table(rows).columns) for line in takeovers.table(rows).rows)
-    assert takeovers.table(rows).rows[0][-1] == "–"
+    steps, iterations = takeovers.steps_table(rows), takeovers.iterations_table(rows)
+    assert all(len(line) == len(table.columns) for table in (steps, iterations) for line in table.rows)
+    assert (iterations.rows[0][4], iterations.rows[0][-1]) == ("–", "–")
