@@ -28,7 +28,7 @@ class Brain:
     """Follows the state of a fabric. `tell(what, detail)` gets every step that somebody may want to time.
 
     Nothing is rerouted before the fabric was whole once (all switches connected, all the plan's ports up: `ready`), or
-    a fabric that is still being cabled would look like one that falls apart.
+    a fabric that is still being cabled would look like one that falls apart. One that resumes finds a fabric that was.
     """
 
     def __init__(self, plan: Plan, router: Router, reroute: bool, tell: Tell) -> None:
@@ -38,8 +38,38 @@ class Brain:
         self._connected: set[int] = set()
         self._down: set[tuple[int, int]] = set()  # at switches that are connected
         self._silence = Silence()
-        self._was_whole = False
+        self._was_whole = self._resumes = False
         self._routes: Detours = {}
+
+    def resume(self, routes: Detours) -> None:
+        """Before anything is heard: take over from a brain that is gone, with the detours that it left.
+
+        Nothing changes until all switches have connected, or `begin` says that who isn't there is dead.
+        """
+        self._routes, self._resumes = routes, True
+
+    @property
+    def awaited(self) -> frozenset[str]:
+        """While one that resumes waits: the switches that it waits for."""
+        missing = self._roles.keys() - self._connected if self._resumes else ()
+        return frozenset(self._roles[dpid][0] for dpid in missing)
+
+    def begin(self) -> None:
+        """End the wait of one that resumes, if it waits still: tell what is dead, and change what differs."""
+        if not self._resumes:
+            return
+        self._resumes, self._was_whole = False, True
+        self._tell("resumed", {"switches": len(self._connected)})
+        for dpid in sorted(self._roles.keys() - self._connected):
+            self._tell("switch-down", {"switch": self._roles[dpid][0]})
+        for dpid, port in sorted(self._down):
+            self._tell_port("port-down", dpid, port)
+        self._apply(frozenset())
+
+    def forget(self, gpu: Gpu) -> None:
+        """A GPU has none of its detours any more: another one is in its place. It gets them again."""
+        if self._was_whole:
+            self._apply({gpu})
 
     @property
     def broken(self) -> Broken:
@@ -73,9 +103,12 @@ class Brain:
             self._report(heard)
             back = gpu_at(heard.dpid, heard.port) if heard.what == "port" and heard.up else None
             self._apply({back} if back else frozenset())
-        elif not self._down and len(self._connected) == len(self._roles):
-            self._was_whole = True
-            self._tell("ready", {})
+        elif len(self._connected) == len(self._roles):
+            if self._resumes:
+                self.begin()
+            elif not self._down:
+                self._was_whole = True
+                self._tell("ready", {})
 
     def hear_hearts(self, silence: Silence) -> None:
         """Take in all that is silent now, and reroute if it changes what works."""
@@ -94,15 +127,17 @@ class Brain:
         return (0 if self._plan.spec.kind == "single-switch" else gpu.rank) in self._silence.rails
 
     def _report(self, heard: Heard) -> None:
-        name, role = self._roles[heard.dpid]
         if heard.what == "port":
-            if role == "optical" and heard.port > NETWORK_SIDE:
-                return  # the other side of what a switch of the network tells
-            gpu = optical_gpu(heard.port) if role == "optical" else gpu_at(heard.dpid, heard.port)
-            where = gpu.name if gpu else f"port {heard.port}"
-            self._tell("port-up" if heard.up else "port-down", {"switch": name, "port": where})
+            self._tell_port("port-up" if heard.up else "port-down", heard.dpid, heard.port)
         else:
-            self._tell(heard.what, {"switch": name})
+            self._tell(heard.what, {"switch": self._roles[heard.dpid][0]})
+
+    def _tell_port(self, what: str, dpid: int, port: int) -> None:
+        name, role = self._roles[dpid]
+        if role == "optical" and port > NETWORK_SIDE:
+            return  # the other side of what a switch of the network tells
+        gpu = optical_gpu(port) if role == "optical" else gpu_at(dpid, port)
+        self._tell(what, {"switch": name, "port": gpu.name if gpu else f"port {port}"})
 
     def _apply(self, back: Set[Gpu]) -> None:
         """Change what has to change. `back`: the GPUs that came back, which may have lost all that they were told."""

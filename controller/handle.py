@@ -10,16 +10,22 @@ from typing import Any, Final
 
 from controller.child import ANSWER_S, Child, OnEvent
 from controller.health.settings import HealthSpec
-from controller.listeners import listeners
+from controller.listeners import PORTS, listeners
 from controller.steering import Assigned, Steering, plain_assigned
-from topologies import beat_lanes
+from topologies import beat_lanes, namespaces
 from topologies.addresses import Gpu
 from topologies.errors import RailyardError
 from topologies.optical import Layer, port_moves
+from topologies.ovs import call
 from topologies.plan import Plan
 
-_AWAITED: Final = ("ready", "learned", "stats", "registry")
+_AWAITED: Final = ("ready", "learned", "stats", "registry", "relearned", "controller-restarted")
 _SILENT: Final = ("stats",)
+GRACE_S: Final = 0.2
+"""How long a controller that returns waits for switches it has called before it takes them for dead. A living one has
+connected, and its tables been compared, within some 20 ms; of the 500 ms in which it has to repair what broke in its
+absence, this leaves more than half to a busy machine.
+"""
 _AGENTS_AWAITED: Final = ("connected", "steering", "released", "failed")
 _HEARTS_AWAITED: Final = ("beating", "cost")
 _HEARTS_SILENT: Final = ("cost",)
@@ -34,16 +40,66 @@ class ControllerProcess:
         self._process: Child | None = None
         self._plan: Plan | None = None
         self._saying = threading.Lock()  # hearts are relayed from a thread of theirs
+        self._silence: dict[str, Any] | None = None
+        self._health: HealthSpec | None = None
+        self._port = PORTS[0]
+        self.is_away = False
+        self.registry_address = ""
 
     def connect(self, plan: Plan) -> None:
         """The switches' namespaces are there: start the process; it loads its libraries while the rest is built."""
         self._plan = plan
-        sockets = listeners(switch.name for switch in plan.switches)
+        self._process = self._start(plan, resume=False)
+
+    def crash(self) -> None:
+        """SIGKILL to the process. "controller-crashed" is told. ValueError if it isn't running.
+
+        Switches keep their flows and GPUs their routes. What dies with it: what it heard and hasn't acted on, the
+        scores' past, the embedded registry (etcd goes on alone, and its agents see no fresh word).
+        """
+        at_ns = time.monotonic_ns()
+        with self._saying:
+            if self._process is None:
+                raise ValueError("the controller can't crash: it is not running")
+            process, self._process, self.is_away = self._process, None, True
+        process.stop()
+        if self._on_event:
+            self._on_event(at_ns, "controller-crashed", {})
+
+    def restart(self) -> None:
+        """Start it anew after a crash; return when it listens and has called all switches.
+
+        It is told hearts' last word; "controller-restarted" is told when it listens, "resumed" when it goes by what it
+        has found. Scores begin anew if they were made. ValueError if it hasn't crashed, RailyardError if it can't.
+        """
+        if not self.is_away or self._plan is None:
+            raise ValueError("the controller can't restart: it has not crashed")
+        self._port = PORTS[1 - PORTS.index(self._port)]
+        process = self._start(self._plan, resume=True)
+        try:
+            process.await_all({"controller-restarted"})
+            with self._saying:
+                self._process, self.is_away = process, False
+                if self._silence:
+                    process.say({"do": "silence", "silence": self._silence})
+            namespaces.in_threads(lambda switch: call(switch.name, self._port), self._plan.switches)
+            self._say({"do": "grace", "seconds": GRACE_S})
+            if self._health:
+                self.start_health(self._health)
+        except BaseException:
+            process.stop()
+            self._process, self.is_away = None, True
+            raise
+
+    def _start(self, plan: Plan, resume: bool) -> Child:
+        sockets = listeners((switch.name for switch in plan.switches), self._port)
         numbers = [s.fileno() for s in sockets]
-        self._process = Child("controller.process", _AWAITED, self._on_event, _SILENT, numbers)
-        self._process.say({"do": "connect", "plan": plan.as_dict(), "reroute": self._reroute, "sockets": numbers})
+        process = Child("controller.process", _AWAITED, self._on_event, _SILENT, numbers)
+        told = {"plan": plan.as_dict(), "reroute": self._reroute, "sockets": numbers, "resume": resume}
+        process.say({"do": "connect", **told})
         for sock in sockets:
             sock.close()
+        return process
 
     def wait_ready(self) -> None:
         """Return when every switch has its flows. RailyardError, with its last words, if that doesn't come."""
@@ -64,11 +120,15 @@ class ControllerProcess:
     def start_health(self, spec: HealthSpec) -> str:
         """Make scores and keep them in a registry from now on; the registry's address. "health" is told each period."""
         self._say({"do": "start-health", "spec": spec.model_dump(mode="json")})
-        return str(self._running.await_all({"registry"})["registry"]["address"])
+        self._health = spec
+        self.registry_address = str(self._running.await_all({"registry"})["registry"]["address"])
+        return self.registry_address
 
     def stop_health(self) -> None:
-        """End both."""
-        self._say({"do": "stop-health"})
+        """End both; while the controller is away, for good."""
+        self._health, self.registry_address = None, ""
+        if not self.is_away:
+            self._say({"do": "stop-health"})
 
     def crash_registry(self) -> None:
         """Kill the registry's server (etcd: SIGKILL to its process). "registry-crashed" is told."""
@@ -81,9 +141,19 @@ class ControllerProcess:
     def hear_hearts(self, silence: dict[str, Any]) -> None:
         """Take in what hearts tell as "silence", from any thread. "silent" and "heard" are told of what is new in it.
 
-        All of it counts, and what was told before is over: a controller that starts anew needs the last one only.
+        All of it counts, and what was told before is over. A controller that is away is told the last when it returns.
         """
-        self._say({"do": "silence", "silence": silence})
+        with self._saying:
+            self._silence = silence
+            if not self.is_away:
+                self._running.say({"do": "silence", "silence": silence})
+
+    def relearn(self, gpu_name: str) -> None:
+        """Another GPU, in a namespace of its own, is in the place of that name: return when its routes can change, and
+        it has the detours that are in force.
+        """
+        self._say({"do": "relearn", "gpu": gpu_name})
+        self._running.await_all({"relearned"})
 
     def cross(self, moves: Mapping[str, str], layers: Iterable[Layer] | None = None) -> None:
         """Move fibres of the optical switches: with {"d0g4": "d0g1"}, d0g4's lead to the places that the plan has for
@@ -103,6 +173,7 @@ class ControllerProcess:
 
     def stop(self) -> None:
         """End the process."""
+        self.is_away = False
         if self._process:
             self._process.stop()
             self._process = None
@@ -114,7 +185,7 @@ class ControllerProcess:
     @property
     def _running(self) -> Child:
         if self._process is None:
-            raise RailyardError("the controller is not running")
+            raise RailyardError("the controller is away: it has crashed" if self.is_away else "no controller runs")
         return self._process
 
 

@@ -2,6 +2,8 @@
 an event.
 
 In: {"do": "connect", "plan": {...}, "reroute": true, "sockets": [3, ...]}, {"do": "learn"}, {"do": "stats"};
+{"do": "connect", ..., "resume": true} after a crash, on a fabric that stands, and {"do": "grace", "seconds": s} once
+its switches are called; {"do": "relearn", "gpu": name} when another GPU is in its place;
 {"do": "silence", "silence": {...}} with all that is silent by heartbeats;
 {"do": "cross", "moves": {fibre: place}, "layers": [...]}, by names of GPUs;
 {"do": "start-health", "spec": {...}}, and stop-health, crash-registry, restart-registry.
@@ -13,19 +15,25 @@ import os
 import socket
 import sys
 import threading
+import time
 from contextlib import suppress
-from typing import Any
+from typing import Any, Final
 
 from controller.agent import RouteAgent
 from controller.app import Heard
 from controller.brain import Brain
+from controller.detours import DETOUR_METRIC
 from controller.health.loop import HealthLoop
 from controller.health.settings import HealthSpec
 from controller.heartbeats import Silence
 from controller.server import OpenFlowServer
 from controller.tell import Tell
+from topologies import ovs
+from topologies.addresses import Gpu, gpu_of_name
 from topologies.optical import Layer, dpid_of, port_moves
 from topologies.plan import Plan
+
+KNOCK_S: Final = 0.02
 
 
 class _Process:
@@ -52,6 +60,11 @@ class _Process:
             case "stats":
                 self._counters_wanted = set(self._names.values())
                 self._server.app.ask_stats()
+            case "grace" if self._brain:
+                args = (self._brain, command["seconds"])
+                threading.Thread(target=self._await_switches, args=args, name="grace", daemon=True).start()
+            case "relearn" if self._agent and self._brain:
+                self._relearn(self._agent, self._brain, gpu_of_name(command["gpu"]))
             case "silence" if self._brain:
                 with self._thinking:
                     self._brain.hear_hearts(Silence.from_dict(command["silence"]))
@@ -77,7 +90,28 @@ class _Process:
         self._names = {switch.dpid: switch.name for switch in plan.switches}
         self._agent = RouteAgent(plan)
         self._brain = Brain(plan, self._agent, command["reroute"], self.tell)
+        if command["resume"]:
+            self._agent.learn_interfaces()
+            self._brain.resume(self._agent.routes(DETOUR_METRIC))
         self._server.serve(socket.socket(fileno=fd) for fd in command["sockets"])
+        if command["resume"]:
+            self.tell("controller-restarted", {})
+
+    def _await_switches(self, brain: Brain, grace_s: float) -> None:
+        """Those that haven't connected by then are taken for dead."""
+        deadline = time.monotonic() + grace_s
+        while (missing := brain.awaited) and time.monotonic() < deadline:
+            for switch in missing:
+                ovs.wake(switch)
+            time.sleep(KNOCK_S)
+        with self._thinking:
+            brain.begin()
+
+    def _relearn(self, agent: RouteAgent, brain: Brain, gpu: Gpu) -> None:
+        with self._thinking:
+            agent.learn(gpu)
+            brain.forget(gpu)
+        self.tell("relearned", {"gpu": gpu.name})
 
     def _cross(self, plan: Plan, moves: dict[str, str], layers: list[Layer]) -> None:
         dark_s = plan.spec.optical.light_off if plan.spec.optical else 0.0

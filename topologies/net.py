@@ -55,6 +55,28 @@ class FabricController(Protocol):
     def wait_ready(self) -> None:
         """Return when every switch has its flows."""
 
+    def crash(self) -> None:
+        """Let it die without a word."""
+
+    def restart(self) -> None:
+        """Start it anew after that; return when it listens and all switches are called."""
+
+    @property
+    def is_away(self) -> bool:
+        """Whether it has crashed and isn't back."""
+        ...
+
+    def crash_registry(self) -> None:
+        """Kill the server of the scores' registry."""
+
+    def restart_registry(self) -> None:
+        """Start it again at its address."""
+
+    @property
+    def registry_address(self) -> str:
+        """`unix:PATH` or `etcd:HOST:PORT`; empty without a registry."""
+        ...
+
     def stop(self) -> None:
         """End it."""
 

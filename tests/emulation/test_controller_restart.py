@@ -1,0 +1,119 @@
+"""The controller dies while packets flow, and comes back: nothing is lost, and what broke meanwhile is gone round.
+
+3 domains of 3 GPUs, rail-only, policy dr:
+
+    d0g0 --hb0--> d0g1 --rail1--> d1g1        d2g0 --rail0--> d1g0
+"""
+
+import time
+
+import pytest
+
+from failure.recovery import ProbeLog
+from failure.traffic import Traffic, TrafficJob
+from tests.emulation.fabrics import Fabric, build, eventually
+from topologies import namespaces
+from topologies.addresses import Gpu
+from topologies.routes import gpu_commands
+
+pytestmark = pytest.mark.capsule
+
+PAIRS = ((Gpu(0, 0), Gpu(1, 1)), (Gpu(2, 0), Gpu(1, 0)), (Gpu(1, 2), Gpu(2, 1)))
+
+
+def ages(fabric: Fabric, switch: str) -> list[float]:
+    """Seconds since the switch got each of its flows."""
+    lines = fabric.openflow(switch, "dump-flows").splitlines()
+    return [float(line.split("duration=")[1].split("s,")[0]) for line in lines if "duration=" in line]
+
+
+def lost(probes: list[ProbeLog], until_ns: int) -> list[int]:
+    """How many of each pair's; the last is still on its way when sending is stopped."""
+    return [len(log.lost(0, until_ns)) for log in probes]
+
+
+def test_it_crashes_and_returns_unnoticed_and_what_broke_or_was_mended_meanwhile_is_seen_to() -> None:
+    fabric = build("rail-only", 3, 3)
+    controller = fabric.controller
+    routes, flows = fabric.routes(), fabric.flows("rail1")
+
+    traffic = Traffic(TrafficJob((), PAIRS, 0.0))
+    traffic.go()
+    time.sleep(0.3)
+    old = ages(fabric, "rail1")
+    controller.crash()
+    time.sleep(0.5)  # a switch that flushed its flows would have done it by now
+    controller.restart()
+    fabric.await_event("resumed")
+    time.sleep(0.3)
+    end_ns = time.monotonic_ns()
+    time.sleep(0.1)
+    log = traffic.stop(2.0)
+    assert lost(log.probes, end_ns) == [0, 0, 0]
+    assert fabric.whats()[-3:] == ["controller-crashed", "controller-restarted", "resumed"]
+    assert (fabric.routes(), fabric.flows("rail1")) == (routes, flows)
+    assert min(ages(fabric, "rail1")) >= min(old)  # none was written anew
+
+    controller.crash()
+    fabric.set_link(Gpu(0, 1), "down")
+    time.sleep(0.2)
+    assert fabric.arrives(Gpu(0, 1), Gpu(1, 0))  # its own kernel sees that its link is dead
+    assert not fabric.arrives(Gpu(1, 0), Gpu(0, 1), wait_s=0.3)  # who sends to it can't know
+    controller.restart()
+    fabric.await_event("rerouted")
+    assert fabric.whats()[-4:] == ["resumed", "port-down", "decided", "rerouted"]
+    assert fabric.arrives(Gpu(1, 0), Gpu(0, 1))
+
+    turned = fabric.routes()
+    controller.crash()
+    controller.hear_hearts({"links": [], "rails": [], "gpus": [], "hb_links": ["d2g2"], "hb_domains": []})
+    controller.restart()  # hearts' word came while it was away; the link is still down
+    fabric.await_event("rerouted", times=2)
+    assert fabric.whats().count("silent") == 1
+    assert fabric.routes() != turned
+    controller.hear_hearts({"links": [], "rails": [], "gpus": [], "hb_links": [], "hb_domains": []})
+    eventually(lambda: fabric.routes() == turned)
+
+    controller.crash()
+    fabric.set_link(Gpu(0, 1), "up")
+    controller.restart()
+    eventually(lambda: fabric.routes() == routes)
+
+
+def test_a_switch_that_is_dead_when_it_returns_is_gone_round_and_comes_back_to_the_new_address() -> None:
+    fabric = build("rail-only", 2, 3)
+    controller, routes, flows = fabric.controller, fabric.routes(), fabric.flows("rail1")
+    controller.crash()
+    fabric.net.ovs["rail1"].kill()
+    controller.restart()
+    fabric.await_event("rerouted")
+    assert ("resumed", {"switches": 2}) in fabric.events
+    for src, dst in ((Gpu(0, 1), Gpu(1, 1)), (Gpu(0, 0), Gpu(1, 1))):
+        assert fabric.arrives(src, dst)
+    with namespaces.inside("rail1"):
+        fabric.net.ovs["rail1"].start_vswitchd()
+    eventually(lambda: fabric.routes() == routes)
+    assert fabric.flows("rail1") == flows
+
+
+def test_another_gpu_in_a_place_gets_the_detours_that_are_in_force() -> None:
+    """The cables are put into another namespace, which takes the old one's name, as after a takeover."""
+    fabric = build("rail-only", 2, 3)
+    plan, place = fabric.net.plan, Gpu(1, 2)
+    fabric.set_link(Gpu(0, 1), "down")
+    fabric.await_event("rerouted")
+    detours = fabric.in_node(place.name, "ip", "route", "show", "metric", "10")
+    namespaces.create(["newcomer"])
+    for interface in ("hb0", "rail0"):
+        fabric.in_node(place.name, "ip", "link", "set", interface, "netns", "newcomer")
+    fabric.await_event("port-down", times=2)
+    namespaces.remove([place.name])
+    namespaces.path(place.name).touch()
+    namespaces.run(["mount", "--bind", str(namespaces.path("newcomer")), str(namespaces.path(place.name))])
+    with namespaces.inside(place.name):
+        namespaces.run(["ip", "-batch", "-"], gpu_commands(plan, place, plan.policy, backups=True))
+    fabric.await_event("port-up")
+    eventually(lambda: fabric.whats()[-1] == "rerouted")
+    assert not fabric.in_node(place.name, "ip", "route", "show", "metric", "10")
+    fabric.controller.relearn(place.name)
+    assert fabric.in_node(place.name, "ip", "route", "show", "metric", "10") == detours != ""

@@ -1,0 +1,140 @@
+"""The run's end of the controller: what it does while the process is away, and what its successor is told."""
+
+import socket
+from typing import Any
+
+import pytest
+
+from controller import handle
+from controller.handle import ControllerProcess
+from controller.health.settings import HealthSpec
+from controller.listeners import PORTS
+from tests.unit.broken_fabrics import plan
+from topologies.errors import RailyardError
+
+SILENCE = {"links": ["d0g1"], "rails": [], "gpus": [], "hb_links": [], "hb_domains": []}
+
+
+class FakeChild:
+    """Answers whatever is awaited; `said` is what it was told, by the words of `do`."""
+
+    def __init__(self, *_: Any) -> None:
+        self.said: list[dict[str, Any]] = []
+        self.stopped = False
+
+    def say(self, command: dict[str, Any]) -> None:
+        self.said.append(command)
+
+    def await_all(self, wanted: set[str]) -> dict[str, dict[str, Any]]:
+        return {what: {"address": "unix:/run/railyard/registry.sock"} for what in wanted}
+
+    def stop(self) -> None:
+        self.stopped = True
+
+    def words(self) -> list[str]:
+        return [command["do"] for command in self.said]
+
+
+class Lab:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.children: list[FakeChild] = []
+        self.listened: list[int] = []
+        self.called: set[tuple[str, int]] = set()
+        self.told: list[str] = []
+        monkeypatch.setattr(handle, "Child", self._child)
+        monkeypatch.setattr(handle, "listeners", self._listen)
+        monkeypatch.setattr(handle, "call", lambda switch, port: self.called.add((switch, port)))
+        self.controller = ControllerProcess(on_event=lambda ns, what, detail: self.told.append(what))
+        self.controller.connect(plan("rail-only", "dr", 2, 2))
+
+    def _listen(self, switches: object, port: int) -> list[socket.socket]:
+        self.listened.append(port)
+        return []
+
+    def _child(self, *words: Any) -> FakeChild:
+        self.children.append(FakeChild(*words))
+        return self.children[-1]
+
+
+@pytest.fixture
+def lab(monkeypatch: pytest.MonkeyPatch) -> Lab:
+    return Lab(monkeypatch)
+
+
+def test_a_crash_kills_the_process_and_is_told(lab: Lab) -> None:
+    assert not lab.controller.is_away
+    lab.controller.crash()
+    assert (lab.children[0].stopped, lab.controller.is_away, lab.told) == (True, True, ["controller-crashed"])
+    with pytest.raises(ValueError, match=r"can't crash: it is not running$"):
+        lab.controller.crash()
+
+
+def test_one_that_has_not_crashed_is_not_restarted(lab: Lab) -> None:
+    with pytest.raises(ValueError, match=r"can't restart: it has not crashed$"):
+        lab.controller.restart()
+
+
+def test_a_successor_listens_elsewhere_and_calls_every_switch_there(lab: Lab) -> None:
+    lab.controller.crash()
+    lab.controller.restart()
+    assert lab.listened == [PORTS[0], PORTS[1]]
+    assert lab.called == {("rail0", PORTS[1]), ("rail1", PORTS[1])}
+    assert lab.children[1].words() == ["connect", "grace"]
+    assert [child.said[0]["resume"] for child in lab.children] == [False, True]
+    lab.controller.crash()
+    lab.controller.restart()
+    assert lab.listened[-1] == PORTS[0]
+    assert not lab.controller.is_away
+
+
+def test_what_hearts_told_last_is_told_to_a_successor_before_it_begins(lab: Lab) -> None:
+    lab.controller.hear_hearts(SILENCE | {"rails": [1]})
+    lab.controller.crash()
+    lab.controller.hear_hearts(SILENCE)  # nobody is there to hear it
+    lab.controller.restart()
+    assert lab.children[0].words() == ["connect", "silence"]
+    assert lab.children[1].words() == ["connect", "silence", "grace"]
+    assert lab.children[1].said[1]["silence"] == SILENCE
+
+
+def test_while_it_is_away_asking_says_so_in_a_line(lab: Lab) -> None:
+    lab.controller.crash()
+    for ask in (lambda: lab.controller.port_counters(2), lambda: lab.controller.relearn("d0g1")):
+        with pytest.raises(RailyardError, match=r"^the controller is away: it has crashed$"):
+            ask()
+
+
+def test_scores_are_made_again_by_a_successor_if_they_were_made(lab: Lab) -> None:
+    lab.controller.start_health(HealthSpec())
+    lab.controller.crash()
+    lab.controller.restart()
+    assert lab.children[1].words() == ["connect", "grace", "start-health"]
+    assert lab.children[1].said[2] == lab.children[0].said[1]
+    lab.controller.crash()
+    lab.controller.stop_health()
+    lab.controller.restart()
+    assert lab.children[2].words() == ["connect", "grace"]
+
+
+def test_one_that_does_not_come_up_stays_away(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(self: FakeChild, wanted: set[str]) -> dict[str, dict[str, Any]]:
+        raise RailyardError("controller.process ended: no such thing")
+
+    lab.controller.crash()
+    monkeypatch.setattr(FakeChild, "await_all", fails)
+    with pytest.raises(RailyardError, match="ended: no such thing"):
+        lab.controller.restart()
+    assert (lab.children[1].stopped, lab.controller.is_away) == (True, True)
+
+
+def test_another_gpu_in_a_place_is_told_by_name(lab: Lab) -> None:
+    lab.controller.relearn("d1g0")
+    assert lab.children[0].said[-1] == {"do": "relearn", "gpu": "d1g0"}
+
+
+def test_the_end_of_a_fabric_is_the_end_of_one_that_was_away(lab: Lab) -> None:
+    lab.controller.crash()
+    lab.controller.stop()
+    assert not lab.controller.is_away
+    with pytest.raises(RailyardError, match=r"^no controller runs$"):
+        lab.controller.port_counters(2)

@@ -1,0 +1,150 @@
+"""A brain that takes over from one that is gone: it waits for its switches, finds what is in force, and changes what
+differs.
+"""
+
+from itertools import product
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from controller.app import Heard
+from controller.detours import Detours, changes, detours
+from controller.heartbeats import Silence
+from controller.paths import Broken
+from tests.unit.broken_fabrics import plan
+from tests.unit.test_controller_brain import Lab, flat, rail_only
+from topologies.addresses import Gpu
+from topologies.ports import RAIL_DPID
+from topologies.routes import Route
+
+NOTHING = Broken()
+DEAD_LINK = Broken(links=frozenset({Gpu(0, 1)}))
+
+
+def resumed(found: Broken = NOTHING, reroute: bool = True) -> Lab:
+    """A lab whose brain finds the detours of that in the kernels, and has heard nothing yet."""
+    lab = Lab(rail_only(), reroute)
+    left = detours(lab.plan, found)
+    lab.router.table = {(gpu, prefix): route for gpu, routes in left.items() for prefix, route in routes.items()}
+    lab.brain.resume(left)
+    return lab
+
+
+def test_it_waits_for_all_switches_and_changes_nothing_where_nothing_differs() -> None:
+    lab = resumed()
+    assert lab.brain.awaited == {"rail0", "rail1", "rail2"}
+    lab.switch(RAIL_DPID, up=True)
+    lab.switch(RAIL_DPID + 1, up=True)
+    assert lab.told == []
+    assert lab.brain.awaited == {"rail2"}
+    lab.switch(RAIL_DPID + 2, up=True)
+    assert lab.told == [("resumed", {"switches": 3})]
+    assert not lab.router.calls
+    assert lab.brain.awaited == set()
+
+
+def test_what_broke_and_was_gone_round_before_is_left_alone() -> None:
+    lab = resumed(DEAD_LINK)
+    lab.up[RAIL_DPID + 1].discard(1)
+    lab.connect()
+    assert lab.told == [("resumed", {"switches": 3}), ("port-down", {"switch": "rail1", "port": "d0g1"})]
+    assert not lab.router.calls
+    lab.port(RAIL_DPID + 1, 1, up=True)
+    assert lab.router.table == {}
+
+
+def test_what_broke_in_its_absence_is_told_and_gone_round() -> None:
+    lab = resumed()
+    lab.up[RAIL_DPID + 1].discard(1)
+    lab.connect()
+    assert lab.whats() == ["resumed", "port-down", "decided", "rerouted"]
+    assert lab.router.table == flat(lab) != {}
+
+
+def test_what_was_mended_in_its_absence_is_gone_round_no_more() -> None:
+    lab = resumed(DEAD_LINK).connect()
+    assert lab.whats() == ["resumed", "decided", "rerouted"]
+    assert lab.router.table == {}
+
+
+def test_a_switch_that_does_not_come_in_time_is_dead_and_may_come_later() -> None:
+    lab = resumed()
+    lab.switch(RAIL_DPID, up=True)
+    lab.switch(RAIL_DPID + 2, up=True)
+    lab.brain.begin()
+    assert lab.told[:2] == [("resumed", {"switches": 2}), ("switch-down", {"switch": "rail1"})]
+    assert lab.brain.broken == Broken(rails=frozenset({1}))
+    assert lab.router.table == flat(lab) != {}
+    told = len(lab.told)
+    lab.brain.begin()  # the wait is over: once more is nothing
+    assert len(lab.told) == told
+    lab.switch(RAIL_DPID + 1, up=True)
+    assert lab.router.table == {}
+
+
+def test_the_last_word_of_hearts_counts_from_the_beginning() -> None:
+    lab = resumed(Broken(rails=frozenset({1})))
+    lab.brain.hear_hearts(Silence(rails=frozenset({1})))
+    lab.connect()
+    assert lab.whats() == ["silent", "resumed"]
+    assert not lab.router.calls
+
+
+def test_what_is_heard_while_it_waits_counts() -> None:
+    lab = resumed()
+    lab.switch(RAIL_DPID + 1, up=True)
+    lab.port(RAIL_DPID + 1, 1, up=False)
+    lab.switch(RAIL_DPID, up=True)
+    lab.switch(RAIL_DPID + 2, up=True)
+    lab.switch(RAIL_DPID + 2, up=False)
+    lab.switch(RAIL_DPID + 2, up=True)
+    assert lab.brain.broken == DEAD_LINK
+    assert lab.router.table == flat(lab)
+
+
+def test_with_reroute_off_it_tells_and_changes_nothing() -> None:
+    lab = resumed(DEAD_LINK, reroute=False).connect()
+    assert lab.whats() == ["resumed"]
+    assert not lab.router.calls
+
+
+def test_another_gpu_in_a_place_gets_its_detours() -> None:
+    lab = Lab(rail_only()).connect()
+    lab.port(RAIL_DPID + 1, 1, up=False)
+    wanted, newcomer = dict(lab.router.table), Gpu(1, 0)
+    lab.router.crash(newcomer)
+    lab.router.dead.clear()
+    lab.brain.forget(newcomer)
+    assert lab.router.table == wanted
+    assert {gpu for gpu, _, _ in lab.router.calls[-1:]} == {newcomer}
+
+
+def test_another_gpu_before_the_fabric_is_whole_changes_nothing() -> None:
+    lab = Lab(rail_only())
+    lab.brain.forget(Gpu(1, 0))
+    assert not lab.router.calls
+
+
+links = st.frozensets(st.sampled_from([Gpu(d, g) for d, g in product(range(3), range(3))]), max_size=3)
+rails = st.frozensets(st.integers(0, 2), max_size=1)
+states = st.builds(Broken, links=links, rails=rails)
+
+
+@given(before=states, now=states)
+def test_whatever_changed_meanwhile_only_what_differs_is_changed(before: Broken, now: Broken) -> None:
+    fabric = plan("rail-only", "dr", 3, 3)
+    lab, left, wanted = resumed(before), detours(fabric, before), detours(fabric, now)
+    for gpu in now.links:
+        lab.up[RAIL_DPID + gpu.rank].discard(gpu.domain + 1)
+    for rank in {0, 1, 2} - now.rails:
+        lab.brain.hear(Heard("switch-up", RAIL_DPID + rank, 0, up_ports=frozenset(lab.up[RAIL_DPID + rank])))
+    lab.brain.begin()
+    assert table_of(lab) == wanted
+    assert {gpu: (gone, put) for gpu, gone, put in lab.router.calls} == changes(left, wanted)
+
+
+def table_of(lab: Lab) -> Detours:
+    found: dict[Gpu, dict[str, Route]] = {}
+    for (gpu, prefix), route in lab.router.table.items():
+        found.setdefault(gpu, {})[prefix] = route
+    return found
