@@ -1,0 +1,58 @@
+"""A GPU fails for good under a running job: an idle one by optical switches, or a spare domain, takes over.
+
+ocs0 between each GPU and its rail          d0g0 d0g1 (d0g2)      idle-gpu: d0g2 becomes d0g1
+                                            d1g0 d1g1 (d1g2)
+rail-optimized, and one domain more         d0 d1 (d2)            small-domain: d2 becomes d0
+"""
+
+from typing import Any
+
+import pytest
+
+from experiments.spec import parse
+from experiments.stage import built
+from experiments.takeover import run_takeover
+from experiments.takeover_job import takeover_job
+from experiments.takeovers import with_spares
+from results.records import Run, Takeover
+from tests.emulation.fabrics import datapath
+from topologies.plan import make_plan
+
+pytestmark = pytest.mark.capsule
+
+RAIL_BPS = 20_000_000
+REPLICAS = {"tensor": 2, "pipeline": 1, "data": 2, "micro_batch": 1, "global_batch": 4}
+JOB = {"kind": "gpt", "duration": "300ms", "compute": 0.1, "parallelism": REPLICAS}
+
+
+def taken_over(kind: str, **more: Any) -> tuple[Takeover, dict[str, int]]:
+    """The row of a takeover, and when each of its steps was (ns)."""
+    takeovers = [{"failed": "d0g1", "workload": JOB, "iterations": 1, **more}]
+    fabrics = [{"kind": kind, "domains": 2, "rails": 2}]
+    spec = parse({"name": "mine", "fabrics": fabrics, "takeovers": takeovers})
+    chosen, fabric, run = spec.takeovers[0], spec.fabrics[0], Run("test", {}, {}, "")
+    plan = make_plan(with_spares(chosen, fabric), RAIL_BPS)
+    job = takeover_job(chosen, fabric, plan, spec.seed, "takeovers.0")
+    with built("fabric", plan, datapath(), True, run) as stage:
+        run_takeover(stage, chosen, job, "fabric", 0, spec.seed, run)
+    (row,) = run.takeovers
+    assert row.moved_bytes == sum(job.state.matrix.values())
+    return row, {event.what: event.monotonic_ns for event in run.events if event.source == "takeover"}
+
+
+def test_an_idle_gpu_comes_in_by_light_and_the_job_goes_on_from_its_checkpoint() -> None:
+    row, at = taken_over("rail-only", case="idle-gpu", checkpoint_every=2, light_off="30ms")
+    in_turn = ("fault", "detected", "decided", "light-off", "light-on", "taken-over", "state-moved", "job-goes-on")
+    assert [at[what] for what in in_turn] == sorted(at[what] for what in in_turn)
+    assert at["adopted"] > at["light-off"]
+    assert (row.way, row.failed, row.replaced_by) == ("optical", "d0g1", "d0g2")
+    assert row.iterations_lost == 2  # the one under way, and one that no checkpoint had
+    assert 30.0 == row.light_off_ms < row.taken_over_ms < row.interruption_ms
+    assert row.detect_ms < row.taken_over_ms
+
+
+def test_a_spare_domain_takes_all_tasks_of_one_that_lost_a_gpu() -> None:
+    row, at = taken_over("rail-optimized", case="small-domain")
+    assert (row.way, row.replaced_by, row.iterations_lost, row.light_off_ms) == ("migration", "hb2", 1, 0.0)
+    assert at["decided"] < at["taken-over"] < at["state-moved"] < at["job-goes-on"]
+    assert min(row.before_s, row.after_s) > 0
