@@ -29,15 +29,15 @@ def break_all(
     with CensusTaker(stage.net) as census, beating(stage, heartbeats, run):
         breaker = Breaker(stage, reroute, census, run)
         for fault in spec.faults_on(number):
-            for repeat in range(spec.fault_repeats):
+            for repeat in range(spec.times(fault)):
                 what = f"{stage.label}: {fault.kind} {fault.target}, reroute {reroute}"
-                with steps.step(what + _nth(repeat, spec.fault_repeats), total=2):
+                with steps.step(what + _nth(repeat, spec.times(fault)), total=2):
                     breaker.fault(fault, repeat, steps.reached)
         for script in spec.scripts_on(number):
-            for repeat in range(spec.script_repeats):
+            for repeat in range(spec.times(script)):
                 seed = spec.seed + repeat
                 what = f"{stage.label}: {script.name}, reroute {reroute}"
-                with steps.step(what + _nth(repeat, spec.script_repeats), total=2 * script.size):
+                with steps.step(what + _nth(repeat, spec.times(script)), total=2 * script.size):
                     breaker.script(script, repeat, seed, _workload(script, make, seed), steps.reached)
 
 

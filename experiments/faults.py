@@ -107,10 +107,14 @@ def named_on(data: object) -> object:
     return {"on" if key is True else key: value for key, value in data.items()} if isinstance(data, dict) else data
 
 
+Repeats = Annotated[int, Field(ge=1, le=1000)]
+
+
 class FaultSpec(Breaking):
-    """A fault by itself; `on` some of the experiment's fabrics only."""
+    """A fault by itself; `on` some of the experiment's fabrics only, and `repeats` times at most."""
 
     on: Numbers | None = None
+    repeats: Repeats | None = None
 
     @model_validator(mode="before")
     @classmethod

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final, cast, get_args
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from controller.health.settings import RegistryKind
-from experiments.faults import PARAMETERS, Breaking, Numbers, check_on, flows_before, named_on, wrong_target
+from experiments.faults import PARAMETERS, Breaking, Numbers, Repeats, check_on, flows_before, named_on, wrong_target
 from failure.kinds import FaultKind
 from failure.reach import reach_of, targets
 from failure.script import Script, Timed
@@ -79,13 +79,14 @@ class StormSpec(Strict):
 
 
 class ScriptSpec(Strict):
-    """`faults`, or a `storm`; while the experiment's workload `during` runs, or else streams and probes."""
+    """`faults`, or a `storm`, `repeats` times at most; while the experiment's workload `during` runs, or else streams."""
 
     name: str
     faults: Annotated[tuple[ScriptFaultSpec, ...], Field(max_length=MOST_FAULTS, strict=False)] = ()
     storm: StormSpec | None = None
     during: str | None = None
     on: Numbers | None = None
+    repeats: Repeats | None = None
 
     @model_validator(mode="before")
     @classmethod

@@ -1,7 +1,7 @@
 """What an experiment is: fabrics, what runs on them, what breaks, how often. Read from YAML and checked as a whole."""
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property
 from typing import Annotated, Any, Final, Literal
 
@@ -116,31 +116,35 @@ class ExperimentSpec(Strict):
         """Each has a fabric built for it; where nothing breaks they make no difference, and one will do."""
         return self.reroute if self.faults_on(fabric) or self.scripts_on(fabric) else ("on",)
 
+    def times(self, what: FaultSpec | ScriptSpec) -> int:
+        """How often it is run on a fabric."""
+        most = self.fault_repeats if isinstance(what, FaultSpec) else self.script_repeats
+        return min(what.repeats or most, most)
+
     @property
     def fault_runs(self) -> int:
         """How many faults and scripts are run in all."""
-        each = ((self.faults_on(n), self.scripts_on(n)) for n in range(len(self.fabrics)))
-        once = sum(len(faults) * self.fault_repeats + len(scripts) * self.script_repeats for faults, scripts in each)
-        return once * len(self.reroute)
+        return sum(self.times(what) for what in self._breaking) * len(self.reroute)
 
     @property
     def injections(self) -> int:
         """How many faults these are."""
-        each = ((self.faults_on(n), self.scripts_on(n)) for n in range(len(self.fabrics)))
-        once = sum(
-            len(faults) * self.fault_repeats + sum(script.size for script in scripts) * self.script_repeats
-            for faults, scripts in each
-        )
-        return once * len(self.reroute)
+        sizes = ((what, what.size if isinstance(what, ScriptSpec) else 1) for what in self._breaking)
+        return sum(self.times(what) * size for what, size in sizes) * len(self.reroute)
+
+    @property
+    def _breaking(self) -> Iterator[FaultSpec | ScriptSpec]:
+        for fabric in range(len(self.fabrics)):
+            yield from (*self.faults_on(fabric), *self.scripts_on(fabric))
 
 
 SECTIONS: Final[Sections] = {key: frozenset[str]() for key in ExperimentSpec.model_fields} | {
     "fabrics": frozenset(FabricSpec.model_fields),
     # transfers have domains too, but who writes `domains=8` means the fabric's
     "workloads": frozenset(key for kind in KINDS.values() for key in kind.model_fields) - {"domains"},
-    "faults": frozenset(FaultSpec.model_fields),
+    "faults": frozenset(FaultSpec.model_fields) - {"repeats"},
     # a script's faults have the keys of faults, but who writes `at=1s` means those
-    "scripts": frozenset(ScriptSpec.model_fields) - {"on"},
+    "scripts": frozenset(ScriptSpec.model_fields) - {"on", "repeats"},
     "takeovers": frozenset(TakeoverSpec.model_fields) - {"on"},
 }
 
