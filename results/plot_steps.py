@@ -55,7 +55,7 @@ def draw(axes: Axes, rows: Sequence[RecoveryRow], names: bool) -> None:
     axes.set_yticks(range(len(steps)), [STEP_NAMES[s] for s in steps] if names else [""] * len(steps))
     axes.xaxis.set_major_locator(FixedLocator([*_TICKS, _NEVER]))
     axes.xaxis.set_minor_locator(NullLocator())
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda ms, _: "never" if ms == _NEVER else f"{ms:g}"))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda ms, _: _tick(ms)))
     axes.set_xlabel("ms after the fault; the last row: after the repair")
     plots.quiet(axes, grid="x")
 
@@ -94,6 +94,11 @@ def said(row: RecoveryRow) -> str:
     one = median_repeat(row)
     steps = ", ".join(f"{STEP_NAMES[s]} {milliseconds(getattr(one, s))}" for s in steps_shown([row]))
     return f"median repeat on {row.fabric}, reroute {row.reroute}: {steps}"
+
+
+def _tick(ms: float) -> str:
+    """What is sooner than the first, 0 included, stands there too."""
+    return {_SPAN[0]: f"≤ {_SPAN[0]:g}", _NEVER: "never"}.get(ms, f"{ms:g}")
 
 
 def _place(ms: float | None) -> float:

@@ -53,7 +53,7 @@ def recovery_table(console: Console, rows: Sequence[RecoveryRow], judgement: Jud
         column("wanted ms", lambda p: limits(p.on.bar) if p.on else fmt.NOTHING),
         column("", lambda p: _MARK[p.on.met] if p.on else ""),
         column("goodput", lambda p: _step(p.on, "goodput_ms"), 2),
-        column("conns\nlost", lambda p: str(p.on.row.connections_lost) if p.on else fmt.NOTHING, 5),
+        column("conns\nlost", _conns, 5),
         column("no reroute", lambda p: _goodput(p.off), 1),
         column("fidelity", lambda p: _doubt(p.repeats, judgement)),
     ]
@@ -83,6 +83,11 @@ def _step(line: Line | None, step: str) -> str:
     if line is None or (line.row.unaffected and line.row.steps[step].median == 0):
         return fmt.NOTHING
     return fmt.milliseconds(line.row.steps[step].median) if line.leads else ""
+
+
+def _conns(place: _Place) -> str:
+    """Said once for both sides."""
+    return fmt.NOTHING if place.on is None else str(place.on.row.connections_lost) if place.on.leads else ""
 
 
 def _goodput(row: RecoveryRow | None) -> str:
