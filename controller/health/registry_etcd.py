@@ -18,6 +18,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
+import psutil
+
 from topologies.errors import MachineLacks, RailyardError
 from topologies.machine import BOOTSTRAP, SEARCH_PATH
 
@@ -35,6 +37,8 @@ OPTIONS: Final = (
 class EtcdServer:
     """An etcd of one's own on 127.0.0.1, in the network namespace of whoever starts it, with its data in `folder`.
 
+    One that a controller left running when it crashed is ended first: it holds the data, and the address that agents
+    have. So its successor has both.
     `stop` kills it, as a crash would; `start` after that has the same address and data. It isn't tied to the thread
     that starts it, as PR_SET_PDEATHSIG would tie it, so a fault's thread may restart it: the capsule ends it with the
     run, whatever happens.
@@ -42,6 +46,8 @@ class EtcdServer:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+        self._note: Final = folder / "pid"
+        _end_left_behind(self._note)
         self._where: Final = f"127.0.0.1:{_free_port()}"
         self.address = f"etcd:{self._where}"
         self._process: subprocess.Popen[bytes] | None = None
@@ -70,6 +76,7 @@ class EtcdServer:
                 )
             except FileNotFoundError:
                 raise MachineLacks("this machine lacks etcd", BOOTSTRAP) from None
+        self._note.write_text(str(self._process.pid))
         self._await()
 
     def stop(self) -> None:
@@ -78,6 +85,7 @@ class EtcdServer:
             self._process.kill()
             self._process.wait()
             self._process = None
+            self._note.unlink(missing_ok=True)
 
     @property
     def _log(self) -> Path:
@@ -93,6 +101,18 @@ class EtcdServer:
         self.stop()
         said = self._log.read_text(errors="replace").strip().splitlines()[-1:]
         raise RailyardError(f"etcd did not start: {' '.join(said)}")
+
+
+def _end_left_behind(note: Path) -> None:
+    """SIGKILL to the etcd whose process id is noted there; return when its port and its data are free."""
+    with suppress(FileNotFoundError, psutil.NoSuchProcess):
+        left = psutil.Process(int(note.read_text()))
+        if left.name() != "etcd":
+            return
+        left.kill()
+        deadline = time.monotonic() + START_S
+        while left.status() != psutil.STATUS_ZOMBIE and time.monotonic() < deadline:  # nobody may be there to reap it
+            time.sleep(0.005)
 
 
 def _free_port() -> int:

@@ -227,6 +227,22 @@ def test_etcd_keeps_the_last_scores_over_a_kill() -> None:
     eventually(lambda: late.has(7))
 
 
+def test_an_etcd_that_was_left_behind_is_followed_by_one_with_its_address_and_data() -> None:
+    """As when a controller crashes, and comes back."""
+    server = EtcdServer(Path("/run/etcd"))
+    server.start()
+    healthd = writer(server)
+    healthd.put(scores(1))
+    eventually(lambda: healthd.get().scores == scores(1))
+    healthd.close()
+    successor = EtcdServer(Path("/run/etcd"))
+    assert successor.address == server.address
+    successor.start()
+    assert successor.pid != server.pid
+    late = Reader(successor)
+    eventually(lambda: late.has(1))
+
+
 def test_an_etcd_of_somebody_else_is_left_alone() -> None:
     """The port is another's, and so is what the environment says of etcd."""
     theirs = EtcdServer(Path("/run/theirs"))
