@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from failure.dead import bounds
+from failure.dead import CONTROL, bounds
 from failure.kinds import Fault
 from failure.pairs import Pair, Talkers
 from failure.recovery import BIN_MS, IN_FLIGHT_NS, ProbeLog, Trace, first_packet_ms, goodput, restored_ms, step_ms
@@ -117,7 +117,7 @@ def judge_all(
 
 def _judge(seen: Seen, number: int, talk: Talkers, events: Sequence[Told], whole: Trace) -> FaultRun:
     fault, log = seen.script.faults[number].fault, seen.log
-    fault_ns, repair_ns = seen.struck_ns[number], seen.mended_ns[number]
+    fault_ns, repair_ns = seen.struck_ns[number], _back_ns(fault, seen.mended_ns[number], events)
     after_ns = repair_ns + int(AFTER_S * 1e9)
     talk = _among(talk, seen.with_a_way(number)) if len(seen.script.faults) > 1 else talk
     probes = frozenset(talk.probes)
@@ -149,6 +149,12 @@ def _judge(seen: Seen, number: int, talk: Talkers, events: Sequence[Told], whole
         bps=tuple(whole[shown].tolist()),
         affected_bps=tuple(affected[shown].tolist()),
     )
+
+
+def _back_ns(fault: Fault, mended_ns: int, events: Sequence[Told]) -> int:
+    """When its repair began; of a controller or registry, which take a while to start, when it was there again."""
+    wanted = f"{fault.target}-restarted" if fault.kind in CONTROL else ""
+    return min((at for at, what, _ in events if what == wanted and at >= mended_ns), default=mended_ns)
 
 
 def _among(talk: Talkers, pairs: frozenset[Pair]) -> Talkers:

@@ -17,6 +17,8 @@ FaultKind = Literal[
     "gpu-crash",
     "gpu-hang",
     "server-crash",
+    "controller-crash",
+    "registry-crash",
 ]
 LOSS: Final = 0.05
 RATE: Final = 0.1
@@ -26,7 +28,8 @@ DOWN_S: Final = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """What to break: `target` is a GPU (link kinds: its rail link), a rail switch, a spine or an HB domain (hb1).
+    """What to break: `target` is a GPU (link kinds: its rail link), a rail switch, a spine, an HB domain (hb1), or the
+    word "controller" or "registry".
 
     For one kind each: `loss`, the share of packets that a gray link loses; `rate`, the share of its rate that a slow
     one keeps; `period`, seconds from one loss of carrier of a flapping one to the next; `down`, seconds that a

@@ -2,6 +2,8 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import compress
+from operator import not_
 from typing import Final
 
 import numpy as np
@@ -17,6 +19,7 @@ PROBES: Final = 4
 ONE_SIDE: Final = 3  # where the fault has no other
 MOST_PROBES: Final = 8
 """All together: at a thousand a second each, more would be a load of their own."""
+_FAULT_WORTH: Final = 100  # more than all sides of all faults that one pair can be on
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,13 +88,16 @@ def _next_ones(plan: Plan, dead: frozenset[Gpu]) -> list[Pair]:
     return [pair for pair in pairs if dead.isdisjoint(pair)]
 
 
-def _probed(plan: Plan, concern: Concern) -> list[Pair]:
+def _sides(plan: Plan, concern: Concern) -> list[list[Pair]]:
+    """The pairs that it hits at their source, and those that it hits elsewhere; the sides that there are."""
     pairs = concern.pairs(plan.gpus)
-    near = [pair for pair in pairs if concern.own(*pair)]
-    far = [pair for pair in pairs if not concern.own(*pair)]
-    if not (near and far):
-        return _some(pairs, ONE_SIDE)
-    return _some(near, PROBES // 2) + _some(far, PROBES // 2)
+    own = [concern.own(*pair) for pair in pairs]
+    return [side for side in (list(compress(pairs, own)), list(compress(pairs, map(not_, own)))) if side]
+
+
+def _probed(plan: Plan, concern: Concern) -> list[Pair]:
+    sides = _sides(plan, concern)
+    return [pair for side in sides for pair in _some(side, PROBES // 2 if len(sides) > 1 else ONE_SIDE)]
 
 
 def _some(pairs: list[Pair], count: int) -> list[Pair]:
@@ -107,16 +113,22 @@ def _spread(pairs: list[Pair], count: int) -> list[Pair]:
 
 
 def _hit_most(plan: Plan, concerns: Sequence[Concern]) -> list[Pair]:
-    """Pairs such that as many faults as possible hit one, taken one by one."""
+    """So many pairs that as many faults as possible hit one, and then as many of their sides; taken one by one."""
     everybody = [(a, b) for a in plan.gpus for b in plan.gpus if a.domain != b.domain]
     numbers = {pair: number for number, pair in enumerate(everybody)}
-    hits = np.zeros((len(concerns), len(everybody)), dtype=np.bool_)
-    for row, concern in enumerate(concerns):
-        hits[row, [numbers[pair] for pair in concern.pairs(plan.gpus)]] = True
+    sides = [_sides(plan, concern) for concern in concerns]
+    rows = [[pair for side in both for pair in side] for both in sides] + [side for both in sides for side in both]
+    worth = np.array([_FAULT_WORTH] * len(sides) + [1] * (len(rows) - len(sides)))
+    hits = np.zeros((len(rows), len(everybody)), dtype=np.bool_)
+    for row, pairs in enumerate(rows):
+        hits[row, [numbers[pair] for pair in pairs]] = True
     chosen: list[Pair] = []
-    missed = np.ones(len(concerns), dtype=np.bool_)
-    while len(chosen) < MOST_PROBES and (gain := hits[missed].sum(axis=0)).any():
-        best = int(np.argmax(gain))
+    missed = np.ones(len(rows), dtype=np.bool_)
+    while len(chosen) < MOST_PROBES:
+        if not hits[missed].any():  # all have one: a second time
+            missed[:] = True
+        best = int(np.argmax((worth[:, None] * hits)[missed].sum(axis=0)))
         chosen.append(everybody[best])
         missed &= ~hits[:, best]
+        hits[:, best] = False
     return chosen

@@ -15,6 +15,8 @@
 | gpu-crash          | both interfaces down, SIGKILL to all processes in its namespace   | interfaces up, routes anew |
 | gpu-hang           | both cables as link-silent, SIGSTOP to its processes              | rules removed, SIGCONT     |
 | server-crash       | gpu-crash at every GPU of an HB domain, its bridge set down       | bridge up, then the GPUs   |
+| controller-crash   | SIGKILL to the controller's process                               | a new process              |
+| registry-crash     | the server of the scores' registry killed                         | started at its address     |
 
 A kind is a `Breakage`. What programs must do for it is done by `prepare`, before the clock is read; `strike` takes a
 message to the kernel or a signal for each thing that breaks. `signs` are looked for at the thing itself, by frames
@@ -24,7 +26,7 @@ sent through it where only they can tell: all of them are there while it is brok
 import time
 from typing import Final
 
-from failure.faults import cables, gpus, loss, switches
+from failure.faults import cables, controller, gpus, loss, switches
 from failure.faults.breakage import Breakage, nothing
 from failure.kinds import Fault, FaultKind
 from topologies.errors import CheckFailed
@@ -47,6 +49,8 @@ KINDS: Final[dict[FaultKind, Breakage]] = {
     "gpu-crash": gpus.CRASH,
     "gpu-hang": gpus.HANG,
     "server-crash": gpus.SERVER_CRASH,
+    "controller-crash": controller.CRASH,
+    "registry-crash": controller.REGISTRY_CRASH,
 }
 
 

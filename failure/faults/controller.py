@@ -1,0 +1,68 @@
+"""The controller and its registry, which die and are started again while packets flow.
+
+What shows it is the sockets: a controller listens in each switch's namespace, where nobody else does, and a registry
+answers at its address.
+"""
+
+import socket
+import time
+from pathlib import Path
+from typing import Final
+
+from failure.faults.breakage import Breakage
+from failure.kinds import Fault
+from topologies import namespaces
+from topologies.errors import CheckFailed
+from topologies.net import FabricController, FabricNet
+
+_LISTEN: Final = "0A"  # /proc/net/tcp, column st
+_START_S: Final = 10.0  # etcd takes a second
+
+
+def _controller(net: FabricNet) -> FabricController:
+    if net.fabric_controller is None:
+        raise CheckFailed("the fabric has no controller that could crash")
+    return net.fabric_controller
+
+
+def is_listened_at(switch: str) -> bool:
+    """Whether any TCP socket listens in the switch's namespace."""
+    with namespaces.inside(switch):
+        lines = Path("/proc/thread-self/net/tcp").read_text().splitlines()[1:]
+    return any(line.split()[3] == _LISTEN for line in lines)
+
+
+CRASH: Final = Breakage(
+    strike=lambda net, fault: _controller(net).crash(),
+    mend=lambda net, fault: _controller(net).restart(),
+    signs=lambda net, fault: [not is_listened_at(switch.name) for switch in net.plan.switches],
+)
+
+
+def answers(address: str) -> bool:
+    """Whether somebody listens at `unix:PATH` or `etcd:HOST:PORT`."""
+    kind, _, where = address.partition(":")
+    host, _, port = where.rpartition(":")
+    family, at = (socket.AF_UNIX, where) if kind == "unix" else (socket.AF_INET, (host, int(port)))
+    with socket.socket(family) as probe:
+        return probe.connect_ex(at) == 0
+
+
+def _registry(net: FabricNet) -> str:
+    if not (address := _controller(net).registry_address):
+        raise CheckFailed("the fabric's controller keeps no registry that could crash")
+    return address
+
+
+def _restart_registry(net: FabricNet, fault: Fault) -> None:
+    _controller(net).restart_registry()
+    deadline = time.monotonic() + _START_S
+    while not answers(_registry(net)) and time.monotonic() < deadline:
+        time.sleep(0.01)
+
+
+REGISTRY_CRASH: Final = Breakage(
+    strike=lambda net, fault: _controller(net).crash_registry(),
+    mend=_restart_registry,
+    signs=lambda net, fault: [not answers(_registry(net))],
+)

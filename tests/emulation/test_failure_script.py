@@ -1,0 +1,85 @@
+"""A script on real packets: faults that overlap, hearts that find what is silent, and a census at each step."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from controller.handle import HeartsProcess
+from experiments.breakage import concern_of
+from experiments.stage import Stage, built
+from failure.census import CensusTaker
+from failure.faults import KINDS
+from failure.faults.breakage import Breakage, nothing
+from failure.kinds import Fault
+from failure.pairs import script_talkers
+from failure.run import ScriptRun, run_script
+from failure.script import Script, Timed
+from results.records import Run
+from tests.emulation.fabrics import RAIL_BPS, Fabric, datapath, eventually
+from topologies.errors import CheckFailed
+from topologies.plan import make_plan
+from topologies.spec import parse_fabric
+
+pytestmark = pytest.mark.capsule
+
+SCRIPT = Script(
+    "overlapping",
+    (
+        Timed(Fault("link-silent", "d0g1"), 0.6, 2.4),
+        Timed(Fault("rail-switch-crash", "rail2"), 1.6, 2.4),
+        Timed(Fault("gpu-crash", "d2g0"), 1.6, 1.2),
+    ),
+)
+
+
+@contextmanager
+def beating(stage: Stage) -> Iterator[None]:
+    """Hearts beat, and the controller hears what is silent."""
+
+    def hear(at: int, what: str, detail: dict[str, Any]) -> None:
+        if what == "silence":
+            stage.controller.hear_hearts(detail)
+
+    hearts = HeartsProcess(stage.plan, on_event=hear)
+    try:
+        yield
+    finally:
+        hearts.stop()
+
+
+def play(stage: Stage) -> ScriptRun:
+    talks = script_talkers(stage.plan, [concern_of(timed.fault, stage.plan) for timed in SCRIPT.faults])
+    with CensusTaker(stage.net) as census:
+        return run_script(stage.net, SCRIPT, talks, stage.events, census)
+
+
+def test_faults_that_overlap_are_each_gone_round_and_no_byte_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = make_plan(parse_fabric({"kind": "rail-only", "domains": 3, "rails": 3}), RAIL_BPS)
+    with built("fabric", plan, datapath(), True, Run("test", {}, {}, "")) as stage, beating(stage):
+        fabric = Fabric(stage.net, stage.controller)
+        routes = fabric.routes()
+        seen = play(stage)
+        assert [census.verdict.lines() for census in seen.censuses] == [[]] * len(seen.censuses)
+        acts = {census.act: census for census in seen.censuses}
+        assert "inject link-silent d0g1" in acts
+        worst = next(census for census in seen.censuses if len(census.broken) == 3)
+        assert worst.reachable < worst.pairs, "a GPU is dead"
+        assert seen.censuses[-1].answered == seen.censuses[-1].pairs
+        silent, switch, gpu = seen.faults
+        assert (seen.lost_bytes, seen.broken) == (0, ())
+        assert abs(switch.fault_ns - gpu.fault_ns) < 0.2e9
+        for run in seen.faults:
+            assert run.detect_ms is not None
+            assert run.first_packet_ms is not None
+        assert silent.source_ms is not None
+        assert silent.far_ms is not None
+        eventually(lambda: fabric.routes() == routes)
+
+        monkeypatch.setitem(KINDS, "gpu-crash", Breakage(nothing, nothing, lambda net, fault: (False,)))
+        with pytest.raises(CheckFailed, match="gpu-crash at d2g0 did not bite"):
+            play(stage)
+        monkeypatch.undo()
+        eventually(lambda: fabric.routes() == routes)
+        assert all(fabric.arrives(a, b) for a in fabric.gpus for b in fabric.gpus if a != b)
