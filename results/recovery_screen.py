@@ -17,7 +17,7 @@ from results.recovery_rows import RecoveryRow, ScriptRun, verdict
 from results.recovery_text import Line, both_ms, limits, lines_of, measured, wanted
 from results.screen import Column, fitted
 
-_UNAFFECTED: Final = "– no one else's traffic passed through it"
+_UNAFFECTED: Final = "– no one was cut off by it"
 _FIRST: Final = "1st packet ms"
 _MARK: Final = {"met": "✓", "not met": "✗", "not measured": fmt.NOTHING, "": ""}
 
@@ -79,8 +79,8 @@ def _first(line: Line | None) -> str:
 
 
 def _step(line: Line | None, step: str) -> str:
-    """Where nobody was cut off, nothing came back either. Said once for both sides."""
-    if line is None or (line.row.unaffected and line.row.steps[step].median == 0):
+    """Where nobody was cut off, nothing had to be done, and nothing came back either. Said once for both sides."""
+    if line is None or (line.row.unaffected and not line.row.steps[step].median):
         return fmt.NOTHING
     return fmt.milliseconds(line.row.steps[step].median) if line.leads else ""
 

@@ -46,11 +46,12 @@ def steps_table(rows: Sequence[RecoveryRow]) -> Table:
 
 
 def _steps(row: RecoveryRow) -> tuple[str, ...]:
-    """Where nobody was cut off, no goodput came back either."""
+    """Where nobody was cut off, nothing had to be done, and no goodput came back either."""
     alone = row.unaffected and row.steps["goodput_ms"].median == 0
+    medians = [row.steps[step].median for step in ("detect_ms", "decided_ms", "reroute_ms")]
     return (
         *(row.fault, row.fabric, row.reroute, f"{row.recovered} of {len(row.repeats)}"),
-        *(fmt.milliseconds(row.steps[s].median) for s in ("detect_ms", "decided_ms", "reroute_ms")),
+        *(fmt.NOTHING if row.unaffected and ms is None else fmt.milliseconds(ms) for ms in medians),
         *(fmt.NOTHING if alone else both_ms(row.steps[s]) for s in ("goodput_ms", "back_ms")),
         *(f"{row.total('probes_lost'):,}", f"{row.total('return_lost'):,}", fmt.size(row.total("lost_bytes"))),
         str(row.connections_lost),
