@@ -10,7 +10,7 @@ import socket
 from controller.app import Heard
 from controller.listeners import ADDRESS
 from controller.server import OpenFlowServer
-from topologies.ports import gpu_at, optical_gpu, role_of
+from topologies.ports import NETWORK_SIDE, gpu_at, optical_gpu, role_of
 
 
 def describe(heard: Heard) -> str:
@@ -21,8 +21,14 @@ def describe(heard: Heard) -> str:
         return f"{name}: connected, {len(heard.up_ports)} ports up"
     if heard.what == "switch-down":
         return f"{name}: gone"
-    gpu = optical_gpu(heard.port) if role == "optical" else gpu_at(heard.dpid, heard.port)
-    return f"{name}: {gpu.name if gpu else f'port {heard.port}'} {'up' if heard.up else 'down'}"
+    return f"{name}: {_what_is_at(heard.dpid, heard.port)} {'up' if heard.up else 'down'}"
+
+
+def _what_is_at(dpid: int, port: int) -> str:
+    if role_of(dpid)[0] == "optical":
+        return f"{'place' if port > NETWORK_SIDE else 'fibre'} of {optical_gpu(port).name}"
+    gpu = gpu_at(dpid, port)
+    return gpu.name if gpu else f"port {port}"
 
 
 def main() -> None:

@@ -10,7 +10,9 @@ from tests.emulation.plain_mininet import mn, start_controller, start_open_vswit
 pytestmark = pytest.mark.capsule
 
 
-@pytest.mark.parametrize("topo", ["rail-only,2,2", "rail-optimized,2,2", "single-switch,2,2,policy=rd"])
+@pytest.mark.parametrize(
+    "topo", ["rail-only,2,2", "rail-optimized,2,2", "single-switch,2,2,policy=rd", "rail-only,2,2,optical=rail+hb"]
+)
 def test_stock_mininet_with_the_app_on_os_ken(topo: str) -> None:
     start_open_vswitch()
     start_controller([sys.executable, "-m", "controller.serve"])

@@ -24,7 +24,7 @@ def manager() -> Path:
 def test_ryu_manager_runs_the_app(manager: Path) -> None:
     start_open_vswitch()
     start_controller([str(manager), "controller/app.py"])
-    said = mn("rail-optimized,2,2", "pingall", "sh ovs-ofctl -O OpenFlow13 --no-stats dump-flows rail0")
+    said = mn("rail-optimized,2,2,optical=rail", "pingall", "sh ovs-ofctl -O OpenFlow13 --no-stats dump-flows rail0")
     assert "0% dropped (12/12 received)" in said
     wanted = tables_of(RAIL_DPID, {1: True, 2: True, UPLINK_PORT: True, UPLINK_PORT + 1: True}).flows
     assert said.count("cookie=0x5261696c") == len(wanted) == 3

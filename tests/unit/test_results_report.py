@@ -264,6 +264,14 @@ def test_a_large_fabric_is_drawn_in_part_and_says_so() -> None:
     assert "switch0" in plot_fabric.draw(replace(sample, kind="single-switch")).svg
 
 
+def test_optical_switches_are_drawn_and_said() -> None:
+    sample = fabric_of("rail-only")
+    assert "ocs" not in plot_fabric.draw(sample).svg
+    drawn = plot_fabric.draw(replace(sample, switches=(*sample.switches, "ocs0", "ocs1")))
+    assert "ocs0" in drawn.svg
+    assert "optical circuit switches between GPUs and rails and HB domains" in drawn.caption
+
+
 def fabric_of(kind: str) -> FabricRun:
     return next(f for f in sample_run(2, 2, 1).fabrics if f.kind == kind)
 

@@ -1,0 +1,93 @@
+"""Optical circuit switches on real packets: glass to all that goes through them, and a spare's way into a rail.
+
+d0g1 ── ocs0 ── rail1        d0g1 fails. Fibre of d0g2 to the place that was d0g1's, in the dark; d0g2 takes
+d0g2 ── ocs0 ── rail2        d0g1's address, MACs, routes and name meanwhile.
+"""
+
+import json
+import time
+
+import pytest
+
+from failure.faults.links import set_links
+from tests.emulation.fabrics import RAIL_BPS, Fabric, build, eventually
+from topologies import namespaces
+from topologies.addresses import Gpu
+from topologies.adoption import Adoption
+from topologies.namespaces import NETNS_DIR
+from topologies.optical import Layer
+from topologies.shaping import payload_fraction
+
+pytestmark = pytest.mark.capsule
+FAILED = Gpu(0, 1)
+DARK = {"dead", "linkdown"}  # what is said of a route without light
+LIGHT_OFF = 0.02
+TAKEN_OVER_S = 1.0  # generous: others may work on this machine
+
+
+def told(fabric: Fabric, switch: str) -> list[str]:
+    """What the switch has said of its port to the GPU that fails."""
+    words = {"switch": switch, "port": FAILED.name}
+    return [what for what, detail in fabric.events if detail == words]
+
+
+def identity(fabric: Fabric, gpu: Gpu) -> tuple[list[str], ...]:
+    """Its routes in all tables, with light or without, its neighbours and its MACs."""
+    routes = fabric.in_node(gpu.name, "ip", "route", "show", "table", "all")
+    steady = [" ".join(word for word in line.split() if word not in DARK) for line in routes.splitlines()]
+    neighbours = fabric.in_node(gpu.name, "ip", "neigh").splitlines()
+    links = json.loads(fabric.in_node(gpu.name, "ip", "-json", "link"))
+    return sorted(steady), sorted(neighbours), sorted(link["address"] for link in links)
+
+
+def assert_all_reach_all(fabric: Fabric, but: Gpu | None = None) -> None:
+    gpus = [gpu for gpu in fabric.gpus if gpu != but]
+    lost = [(a.name, b.name) for a in gpus for b in gpus if a != b and not fabric.arrives(a, b, 0.5)]
+    assert lost == []
+
+
+def fail(fabric: Fabric) -> None:
+    """The GPU's own interfaces go down, as in a crash."""
+    set_links(FAILED.name, {"rail0": "down", "hb0": "down"})
+    eventually(lambda: told(fabric, "rail1") == ["port-down"])
+
+
+def test_light_goes_through_and_what_is_cut_is_gone_round() -> None:
+    fabric = build("rail-only", 3, 3, optical={"layers": ["rail"]})
+    assert fabric.net.pingAll(timeout="1") == 0
+    ends = (fabric.net.get("d0g1"), fabric.net.get("d1g1"))
+    received, _ = fabric.net.iperf(ends, seconds=2)
+    assert float(received.split()[0]) * 1e6 == pytest.approx(RAIL_BPS * payload_fraction(9000), rel=0.1)
+    fabric.set_link(FAILED, "down")  # at the optical switch
+    eventually(lambda: told(fabric, "rail1") == ["port-down"])
+    eventually(lambda: fabric.arrives(Gpu(1, 1), FAILED, 0.05))
+    assert "NO-CARRIER" in fabric.in_node("rail1", "ip", "link", "show", FAILED.name)
+    fabric.set_link(FAILED, "up")
+    eventually(lambda: told(fabric, "rail1") == ["port-down", "port-up"])
+    eventually(lambda: fabric.trace(Gpu(1, 1), FAILED) == [FAILED])
+    assert_all_reach_all(fabric)
+
+
+@pytest.mark.parametrize(("layers", "spare"), [(("rail",), Gpu(0, 2)), (("rail", "hb"), Gpu(2, 2))])
+def test_a_spare_takes_over_in_the_dark_and_is_reached_as_the_one_that_failed(
+    layers: tuple[Layer, ...], spare: Gpu
+) -> None:
+    fabric = build("rail-only", 3, 3, optical={"layers": list(layers), "light_off": f"{LIGHT_OFF * 1e3:g}ms"})
+    before = identity(fabric, FAILED)
+    fabric.net.get(FAILED.name).cmd("true")  # a shell, which stays where it is
+    fail(fabric)
+    adoption = Adoption(fabric.net, spare, FAILED)
+    begun = time.monotonic()
+    fabric.controller.cross({spare.name: FAILED.name})
+    adoption.carry_out()
+    assert identity(fabric, FAILED) == before
+    fabric.controller.relearn(FAILED.name)
+    fabric.await_event("light-on")
+    eventually(lambda: told(fabric, "rail1") == ["port-down", "port-up"])
+    eventually(lambda: fabric.trace(Gpu(1, 1), FAILED, 0.05) == [FAILED])
+    assert LIGHT_OFF < time.monotonic() - begun < LIGHT_OFF + TAKEN_OVER_S
+    assert_all_reach_all(fabric, but=spare)
+    assert " UP " in fabric.net.get(FAILED.name).cmd("ip -br link show rail0")
+    assert namespaces.path(f"{FAILED.name}-failed").stat().st_ino == namespaces.path(spare.name).stat().st_ino
+    fabric.net.stop()
+    assert list(NETNS_DIR.iterdir()) == []
