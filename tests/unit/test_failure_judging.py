@@ -1,0 +1,130 @@
+"""What is made of a script's traffic, fault by fault: overlapping ones don't answer for each other."""
+
+from typing import Any
+
+import pytest
+
+from experiments.breakage import concern_of
+from experiments.faults import FaultSpec
+from experiments.spec import nominal_plan
+from failure.judging import AFTER_S, FaultRun, Seen, Told, judge_all
+from failure.kinds import Fault
+from failure.pairs import Pair, Talkers, script_talkers
+from failure.recovery import ProbeLog
+from failure.script import Script, Timed
+from failure.traffic import TrafficLog
+from topologies.spec import parse_fabric
+
+MS = 1_000_000
+BEGUN_NS = 10**12
+LENGTH_MS = 8000
+PLAN = nominal_plan(parse_fabric({"kind": "rail-only", "domains": 3, "rails": 3}))
+CUT, CRASH, AWAY = Fault("link-down", "d0g1"), Fault("gpu-crash", "d1g1"), Fault("controller-crash", "controller")
+Lost = dict[Pair, list[tuple[int, int]]]
+"""ms from the start of traffic: from, to."""
+
+
+def at(ms: float) -> int:
+    return BEGUN_NS + int(ms * MS)
+
+
+def probe_log(lost: list[tuple[int, int]]) -> ProbeLog:
+    sent = tuple(at(ms) for ms in range(LENGTH_MS))
+    gone = {ms for start, end in lost for ms in range(start, end)}
+    return ProbeLog(sent, tuple(-1 if ms in gone else at(ms + 0.5) for ms in range(LENGTH_MS)))
+
+
+def talks_of(*faults: Fault) -> tuple[Talkers, ...]:
+    specs = (FaultSpec.model_validate({"kind": fault.kind, "target": fault.target}) for fault in faults)
+    return script_talkers(PLAN, [concern_of(spec, PLAN) for spec in specs])
+
+
+def judged(
+    faults: dict[Fault, tuple[int, int]], lost: Lost, events: list[Told] | None = None, silent: Lost | None = None
+) -> list[FaultRun]:
+    """`faults`: ms from, to. `silent`: streams of which nothing arrived in these stretches."""
+    talks = talks_of(*faults)
+    streams = talks[0].streams
+    probes = tuple(dict.fromkeys(pair for talk in talks for pair in talk.probes))
+    log = TrafficLog(probes=[probe_log(lost.get(pair, [])) for pair in probes])
+    for number, pair in enumerate(streams):
+        gone = [(at(a), at(b)) for a, b in (silent or {}).get(pair, [])]
+        receipts = [(at(ms + number % 20), 1000) for ms in range(0, LENGTH_MS, 20)]
+        log.receipts[number] = [r for r in receipts if not any(a <= r[0] < b for a, b in gone)]
+        log.sent[number] = len(log.receipts[number]) * 1000
+    struck, mended = ([at(times[n]) for times in faults.values()] for n in (0, 1))
+    timed = (Timed(f, a / 1e3, (b - a) / 1e3) for f, (a, b) in faults.items())
+    runs, whole = judge_all(
+        Seen(PLAN, Script("x", tuple(timed)), streams, probes, log, BEGUN_NS, struck, mended), talks, events or []
+    )
+    assert len(whole) == int((max(mended) + AFTER_S * 1e9 - BEGUN_NS) / (20 * MS))
+    return list(runs)
+
+
+def told(ms: float, what: str, **detail: Any) -> Told:
+    return at(ms), what, detail
+
+
+def test_steps_are_those_that_follow_its_own_detection() -> None:
+    events = [
+        told(1005, "port-down", switch="rail1", port="d1g1"),
+        told(1006, "decided", gpus=3),
+        told(1008, "rerouted", routes=5),
+        told(1020, "port-down", switch="rail1", port="d0g1"),
+        told(1021, "decided", gpus=2),
+        told(1024, "rerouted", routes=1),
+    ]
+    crash, cut = judged({CRASH: (1000, 3000), CUT: (1010, 3000)}, {}, events)
+    assert (crash.detect_ms, crash.decided_ms, crash.reroute_ms) == (5.0, 6.0, 8.0)
+    assert (cut.detect_ms, cut.decided_ms, cut.reroute_ms) == (10.0, 11.0, 14.0)
+
+
+def test_what_another_fault_loses_later_is_not_its_outage() -> None:
+    (pair, *_) = talks_of(CUT)[0].probes
+    cut, _ = judged({CUT: (1000, 4000), AWAY: (2000, 3000)}, {pair: [(1000, 1030), (2500, 2900)]})
+    assert cut.first_packet_ms == pytest.approx(30, abs=1)
+    (alone,) = judged({CUT: (1000, 4000)}, {pair: [(1500, 1530)]})
+    assert alone.first_packet_ms == pytest.approx(530, abs=1)
+
+
+def test_pairs_with_no_way_left_do_not_count() -> None:
+    """A GPU at an end has crashed meanwhile: nobody could recover that."""
+    victim = next(gpu for pair in talks_of(CUT)[0].probes for gpu in pair if gpu.domain != 0)
+    crashed = Fault("gpu-crash", victim.name)
+    talks = talks_of(CUT, crashed)
+    dead = [pair for pair in talks[0].probes if victim in pair]
+    live = [pair for pair in talks[0].probes if victim not in pair]
+    assert dead
+    assert live
+    lost = {pair: [(1500, 3000)] for pair in dead}
+    cut, crash = judged({CUT: (1000, 3000), crashed: (1500, 2900)}, lost, silent=lost)
+    assert cut.recovered
+    assert cut.probes_lost == 0
+    assert crash.recovered
+    cut, _ = judged({CUT: (1000, 3000), crashed: (1500, 2900)}, {live[0]: [(1000, 3000)]})
+    assert not cut.recovered
+
+
+def test_losses_while_returning_are_those_until_the_next_act() -> None:
+    (pair, *_) = talks_of(CUT)[0].probes
+    lost = {pair: [(2000, 2010), (2500, 2600)]}
+    assert judged({CUT: (1000, 2000), AWAY: (2490, 3000)}, lost)[0].return_lost == 10
+    assert judged({CUT: (1000, 2000)}, lost)[0].return_lost == 110
+
+
+def test_a_controller_is_back_when_it_says_so() -> None:
+    events = [told(1000, "controller-crashed"), told(2450, "controller-restarted")]
+    away, cut = judged({AWAY: (1000, 2000), CUT: (1500, 4000)}, {}, events)
+    assert (away.detect_ms, away.first_packet_ms, away.probes_lost) == (0.0, 0.0, 0)
+    assert away.repair_ns == at(2450)
+    assert cut.repair_ns == at(4000)
+
+
+def test_goodput_is_shown_from_a_while_before_to_a_while_after() -> None:
+    silent = {pair: [(4000, 4400)] for pair in talks_of(CUT)[0].affected}
+    (run,) = judged({CUT: (4000, 5000)}, {}, silent=silent)
+    assert run.t_ms[0] == pytest.approx(-1500, abs=20)
+    assert run.t_ms[-1] == pytest.approx(1000 + AFTER_S * 1e3, abs=40)
+    assert len(run.t_ms) == len(run.bps) == len(run.affected_bps)
+    assert run.goodput_ms == pytest.approx(400, abs=20)
+    assert run.recovered
