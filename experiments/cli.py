@@ -142,7 +142,8 @@ def list_command() -> None:
         sizes = ", ".join(dict.fromkeys(str(fabric.gpus) for fabric in spec.fabrics))
         policies = len(spec.routing.policies) if spec.routing else 1
         runs = len(spec.fabrics) * len(spec.workloads) * policies * spec.repeats
-        table.add_row(name, spec.title, ", ".join(spec.labels), sizes, str(runs), str(spec.injections))
+        faults = spec.injections + spec.takeover_runs
+        table.add_row(name, spec.title, ", ".join(spec.labels), sizes, str(runs), str(faults))
     figures = Table(box=None, pad_edge=False)
     figures.add_column("PREDICT")
     figures.add_column("SHOWS, BESIDE WHAT THE PAPERS STATE")

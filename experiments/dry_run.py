@@ -9,7 +9,7 @@ from typing import Any, Final
 from rich.console import Console
 from rich.table import Table
 
-from experiments import catalogue, dry_run_faults, dry_run_steered
+from experiments import catalogue, dry_run_faults, dry_run_steered, dry_run_takeovers
 from experiments.overrides import apply
 from experiments.spec import SECTIONS, ExperimentSpec, load, nominal_plan, parse
 from topologies.addresses import Gpu
@@ -87,7 +87,7 @@ def _step(name: str, kind: Kind, runs: Sequence[Sequence[tuple[int, int, int]]],
 
 def show(spec: ExperimentSpec, console: Console) -> int:
     """Print each workload on each fabric, and what breaks there. BadInput if neither is there."""
-    if not spec.workloads and not spec.fault_runs:
+    if not spec.workloads and not spec.fault_runs and not spec.takeovers:
         raise BadInput("NAME", spec.name, "has no workloads and no faults: what it does depends on time")
     for label, fabric in zip(spec.labels, spec.fabrics, strict=True):
         plan = nominal_plan(fabric)
@@ -102,6 +102,7 @@ def show(spec: ExperimentSpec, console: Console) -> int:
             console.print()
     dry_run_steered.show(spec, console)
     dry_run_faults.show(spec, console)
+    dry_run_takeovers.show(spec, console)
     return 0
 
 

@@ -18,7 +18,7 @@ from experiments.provenance import provenance
 from experiments.spec import ExperimentSpec, resolved
 from experiments.stage import Stage, built, check_links
 from experiments.steered import load_steered
-from experiments.takeover_runs import planned, run_takeovers, takeover_count
+from experiments.takeover_runs import planned, run_takeovers
 from experiments.traffic import Workload, run_workload
 from results import store, summary
 from results.aggregate import slowdown_rows
@@ -60,13 +60,13 @@ def run_experiment(spec: ExperimentSpec, folder: Path, console: Console | None) 
 def _step_count(spec: ExperimentSpec) -> int:
     """The machine; each build with its calibration; each workload, each fault and each takeover."""
     if not _is_loaded(spec):
-        return 1 + takeover_count(spec)
+        return 1 + spec.takeover_runs
     fabrics = len(spec.fabrics)
     builds = sum(len(spec.reroutes_on(n)) for n in range(fabrics))
     turns = len(spec.routing.policies) if spec.routing else 1
     turns *= len(spec.grid.scenes) if spec.grid else 1
     loads = fabrics * (1 + len(spec.workloads) * turns * spec.repeats)
-    return 1 + builds + loads + spec.fault_runs + takeover_count(spec)
+    return 1 + builds + loads + spec.fault_runs + spec.takeover_runs
 
 
 def _is_loaded(spec: ExperimentSpec) -> bool:

@@ -127,6 +127,11 @@ class ExperimentSpec(Strict):
         return sum(self.times(what) for what in self._breaking) * len(self.reroute)
 
     @property
+    def takeover_runs(self) -> int:
+        """How many takeovers there are in all."""
+        return sum(len(self.takeovers_on(n)) for n in range(len(self.fabrics))) * self.takeover_repeats
+
+    @property
     def injections(self) -> int:
         """How many faults these are."""
         sizes = ((what, what.size if isinstance(what, ScriptSpec) else 1) for what in self._breaking)

@@ -134,7 +134,7 @@ def run_takeover(
             case=takeover.case,
             way=job.way,
             failed=takeover.failed,
-            replaced_by=_named(job),
+            replaced_by=job.replaced_by,
             t_fault=fault_ns,
             detect_ms=ms(detected_ns),
             light_off_ms=optical.light_off * 1e3 if optical else 0.0,
@@ -214,11 +214,3 @@ def _relearn(controller: ControllerProcess, gpus: list[str]) -> None:
 def _gpus(schedule: Schedule) -> list[int]:
     """The numbers of those who take part."""
     return sorted({gpu for pair in schedule.matrix for gpu in pair})
-
-
-def _named(job: TakeoverJob) -> str:
-    """The replacements: a whole domain by its own name."""
-    spares = list(job.moves.to.values())
-    if len(spares) == job.plan.spec.rails:
-        return f"hb{spares[0].domain}"
-    return ", ".join(spare.name for spare in spares)

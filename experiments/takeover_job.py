@@ -47,6 +47,13 @@ class TakeoverJob:
         return {old.name: new.name for old, new in self.moves.to.items()}
 
     @property
+    def replaced_by(self) -> str:
+        """The replacements: a whole domain by its own name."""
+        spares = list(self.moves.to.values())
+        whole = len(spares) == self.plan.spec.rails
+        return self.plan.hb_bridges[spares[0].domain] if whole else ", ".join(spare.name for spare in spares)
+
+    @property
     def noticed_by(self) -> frozenset[str]:
         """The names under which the fault may be told."""
         domains = {gpu.domain for gpu in self.moves.dead} if len(self.moves.dead) > 1 else set()

@@ -25,11 +25,6 @@ class Planned:
     plan: Plan
 
 
-def takeover_count(spec: ExperimentSpec) -> int:
-    """How many there are in all."""
-    return sum(len(spec.takeovers_on(n)) for n in range(len(spec.fabrics))) * spec.takeover_repeats
-
-
 def planned(spec: ExperimentSpec, frames_per_s: float) -> list[Planned]:
     """Fabric by fabric. A takeover has one auto rate on all its fabrics, so that they can be compared.
 

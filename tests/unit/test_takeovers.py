@@ -1,11 +1,14 @@
 """Who takes whose place in each case of Rail-only IV-C, on which fabric, and what is foreseen of it."""
 
+import io
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.console import Console
 
+from experiments.dry_run import show
 from experiments.spec import ExperimentSpec, parse, resolved
 from experiments.takeover_job import TakeoverJob, lost, takeover_job
 from experiments.takeovers import WAYS, Case, TakeoverSpec, moves, with_spares
@@ -155,3 +158,19 @@ def test_a_job_whose_state_nobody_else_has_is_refused() -> None:
     alone = {"tensor": 4, "pipeline": 4, "data": 1, "micro_batch": 1, "global_batch": 4}
     with pytest.raises(BadInput, match="data parallelism must be 2 or more"):
         spec_of({"case": "idle-gpu", "failed": "d1g2", "workload": {**SHORT, "parallelism": alone}})
+
+
+def test_a_dry_run_says_who_replaces_whom_and_who_gives_the_state() -> None:
+    console = Console(width=140, record=True, file=io.StringIO())
+    cases = [{"case": case, "failed": FAILED[case], "workload": SHORT} for case in FAILED]
+    assert show(spec_of(*cases, takeover_repeats=2), console) == 0
+    lines = [line.split() for line in console.export_text().splitlines()]
+    rows = {line[0]: line for line in lines if line and line[0] in FAILED}
+    assert {case: row[1:3] for case, row in rows.items()} == {
+        "server": ["migration", "hb1"],
+        "idle-gpu": ["optical", "d1g2"],
+        "small-domain": ["migration", "d1g2"],
+        "large-domain": ["optical", "d1g2"],
+    }
+    assert rows["idle-gpu"][3] == "d1g4"
+    assert rows["server"][-5:] == ["d0g0,", "d0g1,", "d0g2,", "d0g3", "2"]
