@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -19,10 +20,11 @@ from failure.census_worker import PAIRS_PER_S
 from failure.dead import CONTROL, Bounds, bounds
 from failure.kinds import Fault
 from failure.pairs import Pair
-from failure.survivors import Cable
+from failure.survivors import Cable, cable
 from failure.verdict import Verdict, judge
 from topologies.errors import RailyardError
 from topologies.net import FabricNet
+from topologies.optical import LAYERS
 from topologies.plan import End, Plan
 from topologies.portstats import TRAFFIC, PortReader, PortStats
 
@@ -167,11 +169,12 @@ def _watched(plan: Plan, left: Bounds) -> Mapping[str | Cable, list[tuple[End, i
     """For each part that is dead for certain, the counters that stand for it."""
     dead = left.most.dead
     found: defaultdict[str | Cable, list[tuple[End, int]]] = defaultdict(list)
-    for link in plan.links:
-        ends = frozenset({link.a.node, link.b.node})
-        if ends in dead.cables:
-            found[ends] += [(link.a, _RX), (link.b, _RX)]
-        for end in (link.a, link.b):
-            if end.node in dead.nodes:
-                found[end.node].append((end, _TX))
+    for gpu, layer in product(plan.gpus, LAYERS):
+        links = plan.cables(gpu, layer)  # two where an optical switch is in between
+        near, far = links[0].a, links[-1].b
+        if (ends := cable(near.node, far.node)) in dead.cables:
+            found[ends] += [(near, _RX), (far, _RX)]
+    for end in (end for link in plan.links for end in (link.a, link.b)):
+        if end.node in dead.nodes:
+            found[end.node].append((end, _TX))
     return found

@@ -49,9 +49,9 @@ def reach_of(fault: Fault, plan: Plan) -> Reach:
 
 
 def _far(plan: Plan, name: str) -> tuple[str, str]:
-    """What is at the far ends of a GPU's rail cable and HB cable."""
+    """What its rail cable and its HB cable end at."""
     gpu = gpu_of_name(name)
-    return plan.rail_link(gpu).b.node, plan.hb_link(gpu).b.node
+    return plan.rail_place(gpu).node, plan.hb_place(gpu).node
 
 
 def _cables(plan: Plan, name: str) -> tuple[str, str]:
