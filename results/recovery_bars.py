@@ -17,8 +17,9 @@ from results.recovery_rows import RecoveryRow, Side, recovery_rows, script_runs,
 from results.recovery_stats import Figure, figure
 
 Unit = Literal["ms", "probes"]
-Values = list[float | None]
-ByFabric = dict[str, Values]
+Sample = tuple[float | None, str]
+"""What was measured (None: never), and of what."""
+ByFabric = dict[str, list[Sample]]
 AWAY: Final = "controller-crash"
 
 
@@ -44,11 +45,20 @@ class Outcome:
 
     bar: Bar
     fabric: str
-    values: tuple[float | None, ...]
+    samples: tuple[Sample, ...]
+
+    @property
+    def values(self) -> tuple[float | None, ...]:
+        return tuple(value for value, _ in self.samples)
 
     @property
     def met(self) -> bool | None:
         return self.bar.allows(self.figure) if self.figure else None
+
+    @property
+    def worst(self) -> str:
+        """What was furthest from the bar; empty where nothing was measured."""
+        return max(self.samples, key=lambda sample: _at(sample[0]), default=(None, ""))[1]
 
     @cached_property
     def figure(self) -> Figure | None:
@@ -117,18 +127,19 @@ def _outcomes(bar: Bar, by_fabric: ByFabric) -> Iterator[Outcome]:
 
 def _first(rows: Sequence[RecoveryRow], fault: str, side: Side | None) -> ByFabric:
     """Where nobody was cut off nothing came back either: that is no recovery in no time."""
-    return {
-        row.fabric: side_values(row.repeats, side) if side else [r.first_packet_ms for r in row.repeats]
-        for row in rows
-        if row.fault == fault and not row.unaffected
-    }
+    found: ByFabric = {}
+    for row in rows:
+        if row.fault == fault and not row.unaffected:
+            values = side_values(row.repeats, side) if side else [r.first_packet_ms for r in row.repeats]
+            found[row.fabric] = list(zip(values, map(_name, row.repeats), strict=False))
+    return found
 
 
 def _each(rows: Sequence[RecoveryRow], value: Callable[[Recovery], float | None], fault: str = "") -> ByFabric:
     """Of every repeat of every fault that came alone, or of one kind."""
     chosen = sorted((row for row in rows if fault in ("", row.fault)), key=lambda row: row.fabric)
     return {
-        fabric: [value(r) for row in group for r in row.repeats]
+        fabric: [(value(r), _name(r)) for row in group for r in row.repeats]
         for fabric, group in groupby(chosen, key=lambda row: row.fabric)
     }
 
@@ -149,7 +160,7 @@ def _while_away(run: Run, side: Side) -> ByFabric:
                 values = side_values([r], side)
                 if side == "far":
                     values = [None if v is None else max(0.0, v + (r.t_fault - gone.t_repair) / 1e6) for v in values]
-                found.setdefault(script.fabric, []).extend(values)
+                found.setdefault(script.fabric, []).extend((value, _name(r)) for value in values)
     return found
 
 
@@ -160,8 +171,13 @@ def _takeovers(run: Run) -> ByFabric:
     for t in run.takeovers:
         if (t.case, t.way) == ("idle-gpu", "optical"):
             fabric = names.get((t.fabric, t.policy), t.fabric)
-            found.setdefault(fabric, []).append(t.taken_over_ms - t.light_off_ms)
+            sample = (t.taken_over_ms - t.light_off_ms, f"{t.failed}, repeat {t.repeat}")
+            found.setdefault(fabric, []).append(sample)
     return found
+
+
+def _name(r: Recovery) -> str:
+    return f"{r.script} {r.fault} {r.target}, repeat {r.repeat}".lstrip()
 
 
 def _at(value: float | None) -> float:

@@ -58,6 +58,7 @@ def _outcome(o: Outcome) -> dict[str, Any]:
         "unit": o.bar.unit,
         "wanted": bar,
         "measured": {**_figure(o.figure), "most": o.figure.most} if o.figure else None,
+        "worst": o.worst or None,
         "met": o.met,
     }
 

@@ -108,9 +108,9 @@ def outcome_lines(outcomes: Iterable[Outcome]) -> Iterator[Text]:
     for bar, group in groupby(others, key=lambda o: o.bar):
         line = Text(f"{bar.what} (≤ {wanted(bar)}):")
         for o in group:
-            mark = ("✓", "green") if o.met else ("✗", "bold red")
+            mark, worst = (("✓", "green"), "") if o.met else (("✗", "bold red"), f" ({o.worst})")
             line.append(" ").append_text(
-                Text.assemble(mark, f" {measured(o)}", (f" {o.fabric} (n={len(o.values)})", "dim"))
+                Text.assemble(mark, f" {measured(o)}{worst}", (f" {o.fabric} (n={len(o.values)})", "dim"))
             )
         yield line
 

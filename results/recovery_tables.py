@@ -89,11 +89,15 @@ def _repeat(fabric: str, r: Recovery) -> tuple[str, ...]:
 
 
 def bars_table(outcomes: Iterable[Outcome]) -> Table:
-    """What is wanted, and what came of it."""
+    """What is wanted, what came of it, and which repeat is furthest from a bar that is missed."""
     body = tuple(
-        (o.bar.what, o.fabric or fmt.NOTHING, met(o), str(len(o.values)), wanted(o.bar), measured(o)) for o in outcomes
+        (
+            *(o.bar.what, o.fabric or fmt.NOTHING, met(o), str(len(o.values)), wanted(o.bar), measured(o)),
+            o.worst if o.met is False else "",
+        )
+        for o in outcomes
     )
-    return Table(("what", "fabric", "is", "n", "wanted, at most", "measured"), body, 3)
+    return Table(("what", "fabric", "is", "n", "wanted", "measured", "furthest off"), body, 3)
 
 
 def reasons_table(outcomes: Iterable[Outcome]) -> Table:

@@ -102,6 +102,7 @@ def test_traffic_is_to_be_back_within_a_second_and_to_lose_nothing_on_its_way() 
     assert [o.met for name in ("goodput back after", "probes lost after") for o in of(run, name)] == [
         False, True, False, True,
     ]  # fmt: skip
+    assert of(run, "goodput back after")[0].worst == "link-down d0g1, repeat 0"
 
 
 def test_only_optical_takeovers_count_beyond_the_light_off() -> None:
