@@ -217,13 +217,11 @@ def _stretches(run: Run, findings: tuple[Finding, ...]) -> dict[tuple[str, str, 
     bases = base_labels(run)
     keys = dict.fromkeys([(x.fabric, x.workload, x.repeat) for x in run.loads])
     keys |= dict.fromkeys([(c.fabric, c.workload, c.repeat) for c in run.bytes])
-    return {key: _worst(f.verdict for f in findings if _is_about(f, key, bases.get(key[0], key[0]))) for key in keys}
-
-
-def _is_about(finding: Finding, key: tuple[str, str, int], base: str) -> bool:
-    if not finding.workload:
-        return finding.fabric in (key[0], base)
-    return (finding.fabric, finding.workload, finding.repeat) == key
+    own: defaultdict[tuple[str, str, int], list[Verdict]] = defaultdict(list)
+    links: defaultdict[str, list[Verdict]] = defaultdict(list)
+    for f in findings:
+        (own[f.fabric, f.workload, f.repeat] if f.workload else links[f.fabric]).append(f.verdict)
+    return {key: _worst([*own[key], *links[key[0]], *links[bases.get(key[0], key[0])]]) for key in keys}
 
 
 def _reasons(findings: tuple[Finding, ...]) -> tuple[str, ...]:

@@ -1,6 +1,6 @@
 """A fault over time: the steps of getting over it, then goodput of all flows and of those whose path was hit."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from statistics import median
 from typing import Final
 
@@ -16,10 +16,11 @@ from results.recovery_rows import RecoveryRow
 
 _CAPTION: Final = (
     "Above, all repeats are thin marks; dots joined by a line are the repeat with the median first packet, whose times "
-    "stand at the right. Below, bits delivered in bins of 20 ms: a thin line a repeat, the bold one their median. A "
-    "flow ends with its last byte: late in the run few are left, and those that stood still wait for TCP's next try "
-    "after the repair."
+    "stand at the right. Below, bits delivered in bins of 20 ms: a thin line a repeat (of more than 8, a band from the "
+    "least to the most), the bold one their median. A flow ends with its last byte: late in the run few are left, and "
+    "those that stood still wait for TCP's next try after the repair."
 )
+_LINES: Final = 8  # repeats: of more, thin lines are a thicket, and megabytes of it
 _GOODPUT: Final = 1.6  # inches each
 
 
@@ -71,10 +72,14 @@ def _share_heights(grid: Iterable[Sequence[Axes]], names: Sequence[str]) -> None
 def _panel(axes: Axes, traces: Sequence[GoodputTrace], what: str) -> None:
     for reroute, colour in COLOUR.items():
         mine = [t for t in traces if t.reroute == reroute]
-        for trace in mine if len(mine) > 1 else ():
+        for trace in mine if 1 < len(mine) <= _LINES else ():
             axes.plot(trace.t_ms, getattr(trace, what), color=colour, lw=0.6, alpha=0.35, drawstyle="steps-post")
+        if len(mine) > _LINES:
+            times, least = _by_bin(mine, what, min)
+            _, most = _by_bin(mine, what, max)
+            axes.fill_between(times, least, most, step="post", color=colour, alpha=0.22, lw=0)
         if mine:
-            times, values = _median(mine, what)
+            times, values = _by_bin(mine, what, median)
             axes.plot(times, values, color=colour, lw=1.7, drawstyle="steps-post")
     axes.axvline(0, color=plots.VERMILION, lw=1.4)
     for repair in {
@@ -92,10 +97,12 @@ def _say(axes: Axes, text: str) -> None:
     axes.text(0.5, 0.5, text, transform=axes.transAxes, ha="center", va="center", color=plots.MUTED)
 
 
-def _median(traces: Sequence[GoodputTrace], what: str) -> tuple[tuple[float, ...], list[float]]:
-    """Bin by bin, over as many bins as every repeat has."""
+def _by_bin(
+    traces: Sequence[GoodputTrace], what: str, of: Callable[[list[float]], float]
+) -> tuple[tuple[float, ...], list[float]]:
+    """Over as many bins as every repeat has."""
     length = min(len(t.t_ms) for t in traces)
-    values = [median(getattr(t, what)[i] for t in traces) for i in range(length)]
+    values = [of([getattr(t, what)[i] for t in traces]) for i in range(length)]
     return traces[0].t_ms[:length], values
 
 

@@ -159,6 +159,16 @@ def test_a_step_that_never_came_is_drawn_as_such_and_no_line_leads_there() -> No
     assert plot_steps.median_repeat(on).first_packet_ms == on.steps["first_packet_ms"].median
 
 
+def test_many_repeats_are_a_band_and_not_a_thicket() -> None:
+    run = sample_run(2, 2, 9)
+    traces = [t for t in run.goodput if t.fault == "link-down" and t.reroute == "on"]
+    many = plot_recovery.recovery([], traces, "f").svg
+    few = plot_recovery.recovery([], [t for t in traces if t.repeat < 8], "f").svg
+    assert ("fill-opacity: 0.22" in many, "stroke-opacity: 0.35" in many) == (True, False)
+    assert ("fill-opacity: 0.22" in few, "stroke-opacity: 0.35" in few) == (False, True)
+    assert len(many) < len(few) / 2
+
+
 def test_a_storm_without_streams_or_censuses_is_drawn_too(run: Run) -> None:
     storm = script_runs(run)[0]
     assert "census holds" in plot_storm.storm(storm).svg
