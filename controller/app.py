@@ -191,10 +191,13 @@ class RailyardApp(RyuApp):  # type: ignore[misc]
         if switch.glass:
             with self._lock:
                 switch.glass.lose(port.port_no) if gone else switch.glass.see(port)
-        if up != before and switch.ready:
+        is_news = up != before and switch.ready
+        if is_news and not up:  # at once: who sends there must go another way
             self.listener(Heard("port", dpid, now, port.port_no, up))
         self._bring_up_to_date(switch)
         self._spine_changed(dpid)
+        if is_news and up:  # last: who hears of it sends there, where flows must be
+            self.listener(Heard("port", dpid, now, port.port_no, up))
 
     @set_ev_cls(ofp_event.EventOFPPortStatsReply, MAIN_DISPATCHER)
     def on_stats(self, event: Any) -> None:

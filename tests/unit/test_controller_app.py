@@ -157,6 +157,17 @@ def test_a_port_that_goes_takes_its_flow_along_and_brings_it_back() -> None:
     assert rail.tables == right
 
 
+def test_a_port_is_told_of_when_its_flow_is_in_and_when_it_goes_before_anything_else() -> None:
+    fabric = Fabric("rail-only").connect()
+    rail = fabric.switches[RAIL_DPID]
+    flow = Flow(Gpu(1, 0).mac("rail"), EXACT, 200, 2)
+    seen: list[tuple[bool, bool]] = []
+    fabric.app.listener = lambda heard: seen.append((heard.up, flow in rail.tables.flows))
+    rail.set_port(fabric.app, 2, None)
+    rail.set_port(fabric.app, 2, up=True)
+    assert seen == [(False, True), (True, True)]
+
+
 def test_a_lost_spine_leaves_the_groups_and_a_returned_one_joins_them() -> None:
     fabric = Fabric(spines=2).connect()
     rails = [fabric.switches[RAIL_DPID + g] for g in range(3)]
