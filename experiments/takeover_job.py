@@ -14,7 +14,7 @@ from topologies.spec import FabricSpec
 from workloads.build import build
 from workloads.pace import pace
 from workloads.placement import beside_spares, placed
-from workloads.scale import Rates, payload_rates
+from workloads.scale import Rates, Scale, payload_rates
 from workloads.schedule import Schedule
 from workloads.state import givers, state_bytes, state_s, state_schedule
 
@@ -32,6 +32,7 @@ class TakeoverJob:
     plan: Plan
     way: Way
     moves: Moves
+    scale: Scale
     before: Schedule
     after: Schedule
     state: Schedule
@@ -76,6 +77,7 @@ def takeover_job(takeover: TakeoverSpec, fabric: FabricSpec, plan: Plan, seed: i
         plan=plan,
         way=way,
         moves=moving,
+        scale=scale,
         before=before,
         after=after,
         state=state,

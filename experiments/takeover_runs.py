@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from experiments.labels import workload_name
 from experiments.progress import Steps
 from experiments.spec import ExperimentSpec
 from experiments.stage import built
@@ -47,6 +48,7 @@ def run_takeovers(
         label, fabric, takeover = spec.labels[one.fabric], spec.fabrics[one.fabric], one.takeover
         job = takeover_job(takeover, fabric, one.plan, spec.seed, f"takeovers.{one.number}")
         what = f"{label}, {takeover.case} by {job.way}"
+        run.scale[f"{workload_name(takeover.workload)}, {what}"] = job.scale.as_dict()
         for repeat in range(spec.takeover_repeats):
             shown = f", {repeat + 1} of {spec.takeover_repeats}" if spec.takeover_repeats > 1 else ""
             with steps.step(f"{what}{shown}"), built(what, one.plan, datapath, True, run) as stage:

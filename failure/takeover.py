@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, Self
 
 from failure.recovery import ProbeLog
 from topologies.errors import RailyardError
@@ -29,7 +29,9 @@ class Asked:
 
 
 class Prober:
-    """A process that asks each pair once a millisecond from its making on; `stop` gives a log for each pair."""
+    """A process that asks each pair once a millisecond from its making on; `stop` gives a log for each pair. As a
+    context manager it ends at the latest then.
+    """
 
     def __init__(self, pairs: Iterable[Asked]) -> None:
         self._process = subprocess.Popen(
@@ -38,6 +40,12 @@ class Prober:
         if self._said(pickle.dumps(tuple(pairs))) != "asking":
             self.end()
             raise RailyardError("the prober did not start")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
 
     def reaches_all(self, since_ns: int) -> bool:
         """Whether each pair has had an answer to something that it asked since then."""

@@ -1,0 +1,159 @@
+"""Something fails for good under a running job: noticed, decided, taken over, each step on one clock.
+
+The job runs in a thread, and what strikes comes from another, so that the controller's word is acted on at once.
+"""
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from controller.handle import ControllerProcess
+from experiments.stage import Stage
+from experiments.takeover_job import TakeoverJob
+from failure.faults import Fault, inject
+from failure.takeover import Prober
+from topologies.adoption import Adoption
+from topologies.errors import CheckFailed, RailyardError
+from workloads.replay.job import fitting
+from workloads.replay.run import Aborted, Replay, replay
+from workloads.schedule import Schedule
+
+NOTICED: Final = frozenset({"port-down", "silent"})
+LOOK_S: Final = 0.0005
+FIRST_IN_LINE: Final = -15  # niceness, the controller's
+NOTICE_S: Final = 5.0
+MIDDLE: Final = 0.5  # of an iteration: where something fails
+SPARE: Final = 10  # an iteration that takes so many times what it should has failed
+SPARE_S: Final = 30.0
+
+
+@dataclass
+class Course:
+    """A takeover on a fabric that stands. `at`: when each step was, in monotonic ns, by its name."""
+
+    stage: Stage
+    job: TakeoverJob
+    seed: int
+    at: dict[str, int] = field(default_factory=dict)
+
+    def step(self, what: str, at_ns: int | None = None) -> int:
+        """It happened now, or at that time; when."""
+        self.at[what] = time.monotonic_ns() if at_ns is None else at_ns
+        return self.at[what]
+
+    def play(
+        self,
+        schedule: Schedule,
+        started: Callable[[int], None] = lambda start_ns: None,
+        abort: threading.Event | None = None,
+    ) -> Replay:
+        """Replay it. CheckFailed if some of it didn't arrive."""
+        plan = self.job.plan
+        windows = fitting(plan.hb_bps, plan.rail_bps, plan.spec.mtu)
+        deadline_s = (self.job.paced_s + self.job.state_s) * SPARE + SPARE_S
+        done = replay(schedule, windows, self.seed, deadline_s, started=started, abort=abort)
+        if len(done.delivered) < len(schedule.transfers):
+            missing = len(schedule.transfers) - len(done.delivered)
+            raise CheckFailed(f"{schedule.name}: {missing} transfers didn't arrive: {'; '.join(done.broken[:2])}")
+        return done
+
+    def fail_and_take_over(self, fault: Fault, iteration_s: float, prober: Prober) -> int:
+        """Let it fail in the middle of an iteration, act on it, and return when replacements answer: from which moment
+        on their answers count (ns). CheckFailed if the fault doesn't bite, or one of the steps doesn't come.
+        """
+        abort, begun, net = threading.Event(), Future[int](), self.stage.net
+        optical = self.job.way == "optical"
+        adoptions = [Adoption(net, new, old) for old, new in self.job.moves.to.items()] if optical else []
+        with ThreadPoolExecutor(3) as pool:
+            try:
+                iteration = pool.submit(self.play, self.job.before, begun.set_result, abort)
+                either: tuple[Future[Any], ...] = (begun, iteration)
+                wait(either, return_when=FIRST_COMPLETED)
+                if iteration.done():
+                    iteration.result()
+                time.sleep(max(0.0, begun.result() / 1e9 + iteration_s * MIDDLE - time.monotonic()))
+                since_ns = time.monotonic_ns()
+                struck = pool.submit(inject, net, fault)
+                self.step("detected", self._noticed(since_ns, struck))
+                since_ns = self.step("decided")
+                abort.set()
+                if optical:
+                    since_ns = self._bring_in(adoptions, struck, pool)
+            finally:
+                abort.set()
+            self.step("fault", struck.result())
+            with suppress(Aborted, CheckFailed):  # the latter if a connection broke before we ended it
+                iteration.result()
+                raise RailyardError("an iteration was over before something failed in its middle")
+        deadline = time.monotonic() + NOTICE_S
+        while not prober.reaches_all(since_ns):
+            if time.monotonic() > deadline:
+                raise CheckFailed(f"no replacement is reached {NOTICE_S:g} s after it was to take over")
+            time.sleep(LOOK_S)
+        return since_ns
+
+    def _bring_in(self, adoptions: Iterable[Adoption], struck: Future[int], pool: ThreadPoolExecutor) -> int:
+        """Let light lead to the spares, and while it is off, give them names and addresses; when both are done (ns).
+
+        The pool has a thread free, in which the controller opens sockets at the spares: peers don't wait for that.
+        """
+        controller, decided_ns = self.stage.controller, self.at["decided"]
+        controller.cross({new: old for old, new in self.job.by_name.items()})
+        struck.result()  # who breaks a GPU, and looks whether it is broken, goes by its name
+        with _first_in_line():
+            for adoption in adoptions:
+                adoption.carry_out()
+        adopted_ns = self.step("adopted")
+        learning = pool.submit(_relearn, controller, list(self.job.by_name))
+        self.step("light-off", self._told("light-off", decided_ns))
+        lit_ns = self.step("light-on", self._told("light-on", decided_ns))
+        learning.result()
+        return max(adopted_ns, lit_ns)
+
+    def _noticed(self, since_ns: int, struck: Future[int]) -> int:
+        """Wait until the controller tells of what has failed; when it did."""
+        names = self.job.noticed_by
+        try:
+            return self._hear(since_ns, NOTICED, names, f"of {', '.join(sorted(names))}, which has failed")
+        except CheckFailed:
+            struck.result()  # if it didn't bite, this says so
+            raise
+
+    def _told(self, what: str, since_ns: int) -> int:
+        """Wait until the controller tells this; when it did."""
+        return self._hear(since_ns, frozenset({what}), frozenset(), f"of {what}")
+
+    def _hear(self, since_ns: int, wanted: frozenset[str], names: frozenset[str], meant: str) -> int:
+        """If there are names, one of them must be in it."""
+        deadline = time.monotonic() + NOTICE_S
+        while time.monotonic() < deadline:
+            for at, what, detail in list(self.stage.told):
+                if at >= since_ns and what in wanted and (not names or names & set(map(str, detail.values()))):
+                    return at
+            time.sleep(LOOK_S)
+        raise CheckFailed(f"the controller told nothing in {NOTICE_S:g} s {meant}")
+
+
+@contextmanager
+def _first_in_line() -> Iterator[None]:
+    """This thread, and what it starts meanwhile, go before others, like the controller: real ones don't share a
+    processor with all GPUs. An ordinary user may not.
+    """
+    me = threading.get_native_id()
+    usual = os.getpriority(os.PRIO_PROCESS, me)
+    with suppress(PermissionError):
+        os.setpriority(os.PRIO_PROCESS, me, FIRST_IN_LINE)
+    try:
+        yield
+    finally:
+        os.setpriority(os.PRIO_PROCESS, me, usual)
+
+
+def _relearn(controller: ControllerProcess, gpus: Iterable[str]) -> None:
+    for gpu in gpus:
+        controller.relearn(gpu)
