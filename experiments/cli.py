@@ -105,7 +105,7 @@ def _run(
     out = out or folder.default(spec.name)
     folder.check(out)
     machine = _check_machine(spec)
-    if spec.routing and spec.routing.health.registry == "etcd" and not machine.programs.get("etcd"):
+    if spec.needs_etcd and not machine.programs.get("etcd"):
         raise MachineLacks("this machine lacks etcd, for the registry", BOOTSTRAP)
     with folder.made(out) as where:
         status = capsule.enter(_again(), inside.task_of_run(spec, where, quiet), run=f"{spec.name} {where}")

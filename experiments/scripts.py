@@ -79,7 +79,7 @@ class StormSpec(Strict):
 
 
 class ScriptSpec(Strict):
-    """`faults`, or a `storm`, `repeats` times at most; while the experiment's workload `during` runs, or else streams."""
+    """`faults` or a `storm`, `repeats` times at most; beside streams, or the experiment's workload `during`."""
 
     name: str
     faults: Annotated[tuple[ScriptFaultSpec, ...], Field(max_length=MOST_FAULTS, strict=False)] = ()

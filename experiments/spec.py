@@ -122,6 +122,12 @@ class ExperimentSpec(Strict):
         return min(what.repeats or most, most)
 
     @property
+    def needs_etcd(self) -> bool:
+        """Whether some registry is one."""
+        steered = self.routing is not None and self.routing.health.registry == "etcd"
+        return steered or any(what.registry == "etcd" for what in (*self.faults, *self.scripts))
+
+    @property
     def fault_runs(self) -> int:
         """How many faults and scripts are run in all."""
         return sum(self.times(what) for what in self._breaking) * len(self.reroute)

@@ -13,6 +13,7 @@ import socket
 import struct
 import sys
 import time
+from contextlib import suppress
 from typing import Any, Final
 
 from failure.pairs import Pair
@@ -234,4 +235,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with suppress(EOFError):  # whoever gave the orders was killed
+        main()

@@ -1,0 +1,60 @@
+"""What dry-run tells of faults and scripts: each with its time, and how long all takes at least."""
+
+from pathlib import Path
+from typing import Final, get_args
+
+import pytest
+import yaml
+
+from experiments import cli
+from experiments.dry_run_faults import least_s
+from experiments.spec import load, nominal_plan, parse
+from failure.judging import AFTER_S
+from failure.kinds import FaultKind
+
+KINDS: Final = get_args(FaultKind)
+FILE = """
+name: mine
+fabrics: [{kind: rail-only}, {kind: rail-optimized, domains: 3}]
+workloads: [{kind: moe, bytes: 100KB}]
+faults:
+  - {kind: rail-switch-reboot, target: rail1, on: [0], down: 250ms}
+scripts:
+  - {name: cut, faults: [{kind: link-down, target: d0g1, at: 10ms, after: moe-a2a}], during: moe-1.3b-128, on: [1]}
+  - {name: lost, faults: [{kind: registry-crash, target: registry, registry: etcd}], on: [1]}
+reroute: ["on"]
+fault_repeats: 4
+"""
+
+
+def test_every_fault_has_its_time_its_own_key_and_its_fabric(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "mine.yaml").write_text(FILE)
+    assert cli.main(["dry-run", str(tmp_path / "mine.yaml")]) == 0
+    told = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    first, second = (told.index(f"faults on {name}") for name in (
+        "rail-only, 4 domains x 4 rails", "rail-optimized, 3 domains x 4 rails"
+    ))  # fmt: skip
+    assert told[first + 2] == "1s rail-switch-reboot rail1 2s down 250ms 4"
+    assert told[second + 2] == "cut during moe-1.3b-128 moe-a2a + 10ms link-down d0g1 2s 1"
+    assert "lost 1s registry-crash registry 2s registry etcd 1" in told
+    assert "6 injections in 6 runs, reroute on: 24s or more" in told
+
+
+def test_a_storm_is_told_fault_by_fault_with_its_seed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["dry-run", "storm", "-o", "seed=7"]) == 0
+    told = capsys.readouterr().out
+    assert "storm (seed 7)" in told
+    spec = load("storm", ["seed=7"])
+    drawn = spec.scripts[0].script(nominal_plan(spec.fabrics[0]), 7).faults
+    rows = [line.split() for line in told.splitlines()]
+    shown = [(row[i], row[i + 1]) for row in rows for i in range(len(row) - 1) if row[i] in KINDS]
+    assert shown == [(timed.fault.kind, timed.fault.target) for timed in drawn]
+
+
+def test_the_least_time_counts_each_run_from_its_first_traffic_to_its_last() -> None:
+    data = yaml.safe_load(FILE)
+    spec = parse({**data, "reroute": ["on", "off"], "script_repeats": 2})
+    once = [(1 + 2, 4), (0.01 + 2, 2), (1 + 2, 2)]
+    assert least_s(spec) == pytest.approx(2 * sum((ends + AFTER_S) * times for ends, times in once))

@@ -1,0 +1,210 @@
+"""Scripts, storms and heartbeats as an experiment's file has them."""
+
+from typing import Any
+
+import pytest
+import yaml
+
+from experiments.spec import ExperimentSpec, nominal_plan, parse, resolved
+from failure.kinds import Fault
+from failure.script import Script, Timed
+from topologies.errors import BadInput
+
+BOTH = """
+name: mine
+fabrics: [{kind: rail-only}, {kind: rail-optimized, domains: 3, rails: 2}]
+workloads: [{kind: moe, bytes: 100KB}]
+"""
+ALONE = "{name: mine, fabrics: [{kind: rail-only}], faults: [%s]}"
+
+
+def spec_of(text: str) -> ExperimentSpec:
+    return parse(yaml.safe_load(BOTH + text))
+
+
+def scripts_of(text: str) -> ExperimentSpec:
+    return spec_of(f"scripts: [{text}]")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("scripts: [{name: a}]", "scripts.0.faults: nothing given, and no storm: a script has one of them"),
+        (
+            "scripts: [{name: a, faults: [{kind: link-down, target: d0g1}], storm: {}}]",
+            "scripts.0.storm: {} can't be given together with faults: a script has one of them",
+        ),
+        (
+            "scripts: [{name: A b, storm: {}}]",
+            "scripts.0.name: 'A b' must be lower-case letters, digits and single hyphens between them",
+        ),
+        (
+            "scripts: [{name: a, storm: {}}, {name: a, storm: {}}]",
+            "scripts.1.name: 'a' is the name of another one too",
+        ),
+        (
+            "scripts: [{name: a, storm: {}, on: [2]}]",
+            "scripts.0.on: 2 is no fabric: the experiment has 2, counted from 0",
+        ),
+        ("scripts: [{name: a, storm: {}, on: [0, 0]}]", "scripts.0.on: [0, 0] must name each fabric once"),
+        ("scripts: [{name: a, storm: {}, on: []}]", "scripts.0.on: [] must have 1 or more"),
+        (
+            "scripts: [{name: a, storm: {}, during: moo}]",
+            "scripts.0.during: 'moo' is not known: allowed are moe-1.3b-128",
+        ),
+        (
+            "scripts: [{name: a, faults: [{kind: link-down, target: d3g1}]}]",
+            "scripts.0.faults.0.target: 'd3g1' is no GPU of the rail-optimized fabric of 3 domains x 2 rails: "
+            "allowed are d0g0 to d2g1",
+        ),
+        (
+            "scripts: [{name: a, faults: [{kind: link-down, target: d0g1, at: 499ms}]}]",
+            "scripts.0.faults.0.at: '499ms' must be 500ms or more: recovery is measured by what flows before",
+        ),
+        (
+            "scripts: [{name: a, faults: [{kind: link-down, target: d0g1, after: pp}]}]",
+            "scripts.0.faults.0.after: 'pp' is for scripts with `during`: only a workload has phases",
+        ),
+        (
+            "scripts: [{name: a, faults: [{kind: link-down, target: d0g1, after: moe}], during: moe-1.3b-128}]",
+            "scripts.0.faults.0.after: 'moe' is not a phase of moe-1.3b-128: did you mean 'moe-a2a'? "
+            "allowed are dp-all-reduce, moe-a2a",
+        ),
+        (
+            "scripts: [{name: a, faults: [{kind: gpu-crash, target: d0g1}, {kind: link-slow, target: d0g1, at: 2s}]}]",
+            "scripts.0.faults.1.target: 'd0g1' is hidden by gpu-crash at d0g1 (fault 0), or hides it: "
+            "one must begin 1.5s after the other's repair",
+        ),
+        ("scripts: [{name: a, storm: {count: 0}}]", "scripts.0.storm.count: 0 must be 1 or more"),
+        ("scripts: [{name: a, storm: {count: 501}}]", "scripts.0.storm.count: 501 must be 500 or less"),
+        ("scripts: [{name: a, storm: {together: 1.5}}]", "scripts.0.storm.together: 1.5 must be 1.0 or less"),
+        (
+            "scripts: [{name: a, storm: {down: [2s, 1s]}}]",
+            "scripts.0.storm.down: ['2s', '1s'] must be two times of 200ms to 60s, the shorter one first",
+        ),
+        ("scripts: [{name: a, storm: {mix: {}}}]", "scripts.0.storm.mix: {} must have 1 kind or more, or be left out"),
+        (
+            "scripts: [{name: a, storm: {mix: {link-down: 0}}}]",
+            "scripts.0.storm.mix.link-down: 0.0 must be above 0: the weight of this kind among all",
+        ),
+        (
+            "scripts: [{name: a, storm: {mix: {spine-crash: 1}}}]",
+            "scripts.0.storm.mix: ['spine-crash'] can't break: the rail-only fabric of 4 domains x 4 rails has nothing "
+            "of these kinds",
+        ),
+        ("heartbeats: 5", "heartbeats: 5 must be off, or keys and values: period, multiplier"),
+        ("heartbeats: on", "heartbeats: True must be off, or keys and values: period, multiplier"),
+        ("heartbeats: {period: 4ms}", "heartbeats.period: '4ms' must be 5ms to 1s"),
+        ("heartbeats: {multiplier: 11}", "heartbeats.multiplier: 11 must be 10 or less"),
+        ("heartbeats: {perod: 1s}", "heartbeats.perod: '1s' is not a known key: did you mean 'period'? allowed are "
+         "multiplier, period"),
+        ("script_repeats: 0", "script_repeats: 0 must be 1 or more"),
+        (
+            "scripts: [{name: a, storm: {}}]\nrouting: {policies: [dr]}",
+            "scripts: 1 can't be given together with routing: make two experiments of it",
+        ),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_is_told_by_field_value_and_what_is_allowed(text: str, message: str) -> None:
+    with pytest.raises(BadInput) as caught:
+        spec_of(text)
+    assert str(caught.value) == message
+
+
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [
+        (
+            "{kind: link-down, target: d0g1, on: [1]}",
+            "faults.0.on: 1 is no fabric: the experiment has 1, counted from 0",
+        ),
+        ("{kind: controller-crash, target: d0g1}", "faults.0.target: 'd0g1' must be controller for controller-crash"),
+        (
+            "{kind: link-down, target: d0g1, registry: etcd}",
+            "faults.0.registry: 'etcd' is for registry-crash alone",
+        ),
+        (
+            "{kind: registry-crash, target: registry, registry: consul}",
+            "faults.0.registry: 'consul' is not known: allowed are embedded, etcd",
+        ),
+    ],
+)  # fmt: skip
+def test_a_fault_alone_has_its_place_and_its_own_keys(fault: str, message: str) -> None:
+    with pytest.raises(BadInput) as caught:
+        parse(yaml.safe_load(ALONE % fault))
+    assert str(caught.value) == message
+
+
+ALL = """
+scripts:
+  - {name: cut, faults: [{kind: link-down, target: d0g1, at: 10ms, after: moe-a2a}], during: moe-1.3b-128, on: [0]}
+  - {name: away, faults: [{kind: controller-crash, target: controller}, {kind: registry-crash, target: registry}]}
+  - {name: wild, storm: {count: 7, mix: {link-down: 2, gpu-crash: 1}, together: 0, down: [300ms, 1s]}}
+heartbeats: {period: 50ms}
+script_repeats: 2
+"""
+
+
+def test_a_resolved_experiment_is_the_same_when_read_back() -> None:
+    spec = spec_of(ALL)
+    written = yaml.safe_dump(resolved(spec))
+    assert parse(yaml.safe_load(written)) == spec
+    assert resolved(spec)["heartbeats"] == {"period": "50ms", "multiplier": 3}
+    assert resolved(spec_of("heartbeats: off"))["heartbeats"] == "off"
+
+
+def test_scripts_are_counted_by_fabric_and_by_fault() -> None:
+    spec = spec_of(ALL)
+    assert [[script.name for script in spec.scripts_on(n)] for n in (0, 1)] == [
+        ["cut", "away", "wild"],
+        ["away", "wild"],
+    ]
+    assert spec.fault_runs == (3 + 2) * 2 * 2
+    assert spec.injections == (1 + 2 + 7 + 2 + 7) * 2 * 2
+
+
+def test_some_are_run_fewer_times_than_others() -> None:
+    faults = [{"kind": "link-down", "target": "d0g1"}, {"kind": "gpu-crash", "target": "d0g1", "repeats": 5}]
+    keys = {"faults": faults, "scripts": [{"name": "a", "storm": {"count": 3}, "repeats": 2}], "reroute": ["on"]}
+    data = {"name": "mine", "fabrics": [{"kind": "rail-only"}], **keys}
+    assert (parse(data).fault_runs, parse(data).injections) == (3, 5)
+    many = parse({**data, "fault_repeats": 20, "script_repeats": 20})
+    assert (many.fault_runs, many.injections) == (20 + 5 + 2, 20 + 5 + 2 * 3)
+
+
+def test_faults_become_a_script_with_their_times() -> None:
+    spec = spec_of(ALL)
+    cut, away, _ = spec.scripts
+    plan = nominal_plan(spec.fabrics[0])
+    assert cut.script(plan, 1) == Script("cut", (Timed(Fault("link-down", "d0g1"), 0.01, 2.0, "moe-a2a"),))
+    assert [timed.fault.kind for timed in away.script(plan, 1).faults] == ["controller-crash", "registry-crash"]
+    assert (cut.registry, away.registry) == (None, "embedded")
+
+
+def test_a_storm_is_drawn_from_its_seed_and_its_mix() -> None:
+    spec = spec_of(ALL)
+    wild, plan = spec.scripts[2], nominal_plan(spec.fabrics[0])
+    drawn = wild.script(plan, 3)
+    assert (drawn.name, len(drawn.faults), wild.size) == ("wild", 7, 7)
+    assert {timed.fault.kind for timed in drawn.faults} <= {"link-down", "gpu-crash"}
+    assert drawn == wild.script(plan, 3)
+    assert drawn != wild.script(plan, 4)
+
+
+def test_a_storm_whose_mix_breaks_a_registry_has_one() -> None:
+    spec = scripts_of("{name: a, storm: {mix: {registry-crash: 1}}}")
+    assert spec.scripts[0].registry == "embedded"
+
+
+@pytest.mark.parametrize("where", ["faults: [%s]", "scripts: [{name: a, faults: [%s]}]"])
+def test_who_breaks_an_etcd_needs_one(where: str) -> None:
+    etcd = "{kind: registry-crash, target: registry, registry: etcd}"
+    assert spec_of(where % etcd).needs_etcd
+    assert not spec_of(where % "{kind: registry-crash, target: registry}").needs_etcd
+
+
+def test_faults_one_after_the_other_may_be_at_one_place() -> None:
+    one: dict[str, Any] = {"kind": "gpu-crash", "target": "d0g1"}
+    later = {**one, "at": "4.5s"}
+    data = {"name": "mine", "fabrics": [{"kind": "rail-only"}], "scripts": [{"name": "a", "faults": [one, later]}]}
+    assert len(parse(data).scripts[0].faults) == 2
