@@ -11,6 +11,7 @@ from controller.detours import Detours, changes, detours
 from controller.heartbeats import Silence
 from controller.paths import Broken
 from topologies.addresses import Gpu
+from topologies.optical import dpid_of
 from topologies.plan import Plan
 from topologies.ports import NETWORK_SIDE, gpu_at, optical_gpu, role_of
 from topologies.routes import Route
@@ -83,8 +84,13 @@ class Brain:
             links=frozenset(gpu for gpu in gpus if gpu) | silence.links | silence.gpus,
             rails=frozenset(rails) | silence.rails,
             apart=ranks_apart(self._plan, self._down, away),
-            hb=silence.hb_links.union(silence.gpus, cut_off),
+            hb=silence.hb_links.union(silence.gpus, cut_off, self._dark_hb_places()),
         )
+
+    def _dark_hb_places(self) -> frozenset[Gpu]:
+        """The places at HB bridges where an optical switch gives no light; whose fibre leads there doesn't matter."""
+        dark = (port for dpid, port in self._down if dpid == dpid_of("hb") and port > NETWORK_SIDE)
+        return frozenset(map(optical_gpu, dark))
 
     def hear(self, heard: Heard) -> None:
         """Take in one thing that a switch said, and reroute if it changes what works."""

@@ -6,7 +6,8 @@ from typing import Any
 from failure.dead import CONTROL, gpus_of
 from failure.kinds import Fault
 from topologies.addresses import Gpu, gpu_of_name
-from topologies.plan import Plan
+from topologies.optical import LAYERS, Layer
+from topologies.plan import Plan, ocs_of
 
 SILENCE = ("link", "gpu", "hb-link", "rail", "hb-domain")
 """What heartbeats call silent: an event "silent" has one of these, with a name."""
@@ -25,7 +26,9 @@ def tells(fault: Fault, plan: Plan, what: str, detail: Mapping[str, Any]) -> boo
         return silent or (what, detail.get("switch")) == ("switch-down", fault.target)
     gpus = gpus_of(fault, plan) or frozenset({gpu_of_name(fault.target)})
     if what == "port-down":
-        return fault.kind != "hb-port-down" and any(detail.get("port") == gpu.name for gpu in gpus)
+        layers = {"hb-port-down": ("hb",), "gpu-crash": LAYERS, "server-crash": LAYERS}.get(fault.kind, ("rail",))
+        layer: Layer = "hb" if detail.get("switch") == ocs_of("hb") else "rail"
+        return layer in layers and any(detail.get("port") == gpu.name for gpu in gpus)
     if what != "silent":
         return False
     return any((key, str(detail[key])) in _names(fault, plan, gpus) for key in SILENCE if key in detail)

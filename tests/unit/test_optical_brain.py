@@ -1,0 +1,87 @@
+"""What optical switches say, as the brain takes it: places without light are dead, whosever fibre leads there."""
+
+from typing import Any
+
+import pytest
+
+from controller.app import Heard
+from controller.brain import Brain
+from controller.paths import Broken
+from failure.kinds import Fault, FaultKind
+from failure.tells import tells
+from tests.unit.fake_switch import ports_of
+from topologies.addresses import Gpu
+from topologies.optical import LAYERS, dpid_of
+from topologies.plan import Plan, make_plan
+from topologies.ports import RAIL_DPID, fibre_port, place_port, rail_port
+from topologies.routes import Route
+from topologies.spec import parse_fabric
+
+GPU = Gpu(0, 1)
+OCS0, OCS1 = dpid_of("rail"), dpid_of("hb")
+Told = list[tuple[str, dict[str, Any]]]
+
+
+class Router:
+    """Takes every change."""
+
+    def change(self, gpu: Gpu, remove: list[Route], put: list[Route]) -> int:
+        return len(remove) + len(put)
+
+
+@pytest.fixture(scope="module")
+def plan() -> Plan:
+    spec = {"kind": "rail-only", "domains": 3, "rails": 3, "optical": {"layers": list(LAYERS)}}
+    return make_plan(parse_fabric(spec), 10**8)
+
+
+def whole(plan: Plan) -> tuple[Brain, Told]:
+    told: Told = []
+    brain = Brain(plan, Router(), True, lambda what, detail: told.append((what, detail)))
+    for dpid, ports in ports_of(plan).items():
+        brain.hear(Heard("switch-up", dpid, 0, up_ports=frozenset(ports)))
+    assert [what for what, _ in told] == ["ready"]
+    told.clear()
+    return brain, told
+
+
+def port(dpid: int, number: int, up: bool) -> Heard:
+    return Heard("port", dpid, 0, number, up)
+
+
+def test_a_dark_place_at_a_bridge_is_a_dead_hb_port_and_lit_again_is_none(plan: Plan) -> None:
+    brain, told = whole(plan)
+    brain.hear(port(OCS1, fibre_port(GPU), up=False))
+    assert told == [("port-down", {"switch": "ocs1", "port": "d0g1"})]
+    brain.hear(port(OCS1, place_port(GPU), up=False))
+    assert brain.broken == Broken(hb=frozenset({GPU}))
+    assert [what for what, _ in told] == ["port-down", "decided", "rerouted"]
+    brain.hear(port(OCS1, place_port(GPU), up=True))  # another's fibre leads there now; the first stays dark
+    assert not brain.broken
+
+
+def test_a_rail_is_up_again_when_its_own_switch_says_so(plan: Plan) -> None:
+    brain, _ = whole(plan)
+    for dpid, number in ((OCS0, fibre_port(GPU)), (OCS0, place_port(GPU))):
+        brain.hear(port(dpid, number, up=False))
+    assert not brain.broken
+    brain.hear(port(RAIL_DPID + 1, rail_port(GPU), up=False))
+    assert brain.broken == Broken(links=frozenset({GPU}))
+    brain.hear(port(RAIL_DPID + 1, rail_port(GPU), up=True))
+    assert not brain.broken
+
+
+@pytest.mark.parametrize("dpid", [OCS0, OCS1])
+def test_glass_stays_as_it_is_without_its_controller(plan: Plan, dpid: int) -> None:
+    brain, _ = whole(plan)
+    brain.hear(Heard("switch-down", dpid, 0))
+    assert not brain.broken
+
+
+@pytest.mark.parametrize(
+    ("kind", "by"),
+    [("link-down", {"ocs0", "rail1"}), ("hb-port-down", {"ocs1"}), ("gpu-crash", {"ocs0", "ocs1", "rail1"})],
+)
+def test_a_lost_fibre_is_told_of_its_own_layers_faults(plan: Plan, kind: FaultKind, by: set[str]) -> None:
+    fault, switches = Fault(kind, GPU.name), ("ocs0", "ocs1", "rail1")
+    assert {s for s in switches if tells(fault, plan, "port-down", {"switch": s, "port": GPU.name})} == by
