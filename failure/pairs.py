@@ -19,6 +19,8 @@ PROBES: Final = 4
 ONE_SIDE: Final = 3  # where the fault has no other
 MOST_PROBES: Final = 8
 """All together: at a thousand a second each, more would be a load of their own."""
+SHARED_PROBES: Final = 4
+"""Of a long script: what it is for is the census, and all that runs for minutes should leave cores idle."""
 _FAULT_WORTH: Final = 100  # more than all sides of all faults that one pair can be on
 
 
@@ -124,7 +126,7 @@ def _hit_most(plan: Plan, concerns: Sequence[Concern]) -> list[Pair]:
         hits[row, [numbers[pair] for pair in pairs]] = True
     chosen: list[Pair] = []
     missed = np.ones(len(rows), dtype=np.bool_)
-    while len(chosen) < MOST_PROBES:
+    while len(chosen) < SHARED_PROBES:
         if not hits[missed].any():  # all have one: a second time
             missed[:] = True
         best = int(np.argmax((worth[:, None] * hits)[missed].sum(axis=0)))

@@ -13,7 +13,9 @@ from failure.script import Script
 from failure.traffic import Traffic, TrafficJob
 from topologies.net import FabricNet
 
-DRAIN_S: Final = 6.0  # a connection that was cut off for 2 s may wait 3.2 s before it tries again
+DRAIN_S: Final = (
+    20.0  # a connection that was cut off for 5 s may wait 6.4 s before it tries again, and twice that after 10
+)
 STREAM_SHARE: Final = 0.08  # of a rail for each stream: two or three from each GPU, and room for detours
 _POLL_S: Final = 0.01
 
@@ -91,10 +93,10 @@ def _attend(
             progress(shown)
         now_ns = time.monotonic_ns()
         moment = player.acts.quiet(now_ns)
-        if census and moment and counted < len(acts) and moment.until_ns - now_ns > census_s * 1e9:
+        is_time = moment and counted < len(acts) and moment.until_ns - now_ns > census_s * 1e9
+        if census and moment and is_time and (taken := census.take(moment, acts)):  # else again, while it is quiet
             counted = len(acts)
-            if taken := census.take(moment, acts):
-                found.append(taken)
+            found.append(taken)
         if over and time.monotonic_ns() > max(act.done_ns for act in acts) + AFTER_S * 1e9:
             return found
         if over:
