@@ -109,7 +109,7 @@ def _kinds(kinds: dict[tuple[str, str], tuple[str, ...]], workload: str, phase: 
 def times(rows: Sequence[Row]) -> tuple[Row, ...]:
     """The rows that are times, each workload's whole iteration first."""
     order = {workload: i for i, workload in enumerate(dict.fromkeys(r.workload for r in rows))}
-    chosen = [r for r in rows if r.metric in TIME_METRICS and r.workload != HEARTBEATS]
+    chosen = [r for r in rows if r.metric in TIME_METRICS]
     return tuple(sorted(chosen, key=lambda r: (order[r.workload], TIME_METRICS.index(r.metric))))
 
 

@@ -78,6 +78,7 @@ def new_figure(width: float, height: float) -> Figure:
 
 def finish(figure: Figure, name: str, alt: str, caption: str = "") -> Plot:
     """The figure as SVG to stand inside an HTML page; `name` keeps its ids apart from other figures'."""
+    _settle(figure)
     sink = io.StringIO()
     figure.savefig(sink, format="svg", metadata={"Date": None, "Creator": None})
     text = sink.getvalue()
@@ -89,6 +90,17 @@ def finish(figure: Figure, name: str, alt: str, caption: str = "") -> Plot:
     label = escape(alt, quote=True)
     text = re.sub(r'<svg [^>]*?viewBox="([^"]*)"[^>]*>', _opening(label), text, count=1, flags=re.DOTALL)
     return Plot(text, alt, caption)
+
+
+def _settle(figure: Figure) -> None:
+    """Lay out once, and round: the solver's last bits differ from time to time, and ids are hashes of positions."""
+    engine = figure.get_layout_engine()
+    if engine is not None:
+        engine.execute(figure)
+        figure.set_layout_engine("none")
+    for axes in figure.axes:
+        left, bottom, width, height = (round(float(v), 6) for v in axes.get_position(original=True).bounds)
+        axes.set_position((left, bottom, width, height), which="original")
 
 
 def _opening(label: str) -> str:

@@ -91,6 +91,16 @@ def test_what_breaks_while_the_controller_is_away_counts_from_its_return(
     assert (source.values, source.met) == ((2.5,), True)
 
 
+def test_what_breaks_after_the_controllers_return_or_silently_is_not_held_against_it() -> None:
+    run = empty()
+    run.recoveries = [row("controller-crash", "controller", 0, 0, SECOND, 0.0, "s")]
+    run.recoveries += [row("link-down", "d0g1", 0, 2 * SECOND, 4 * SECOND, 900.0, "s", 90.0)]
+    assert of(run, "fault while the controller is away")[0].met is None
+    run.recoveries += [row("link-silent", "d0g2", 0, SECOND // 2, 4 * SECOND, 900.0, "s", 90.0)]
+    assert of(run, "fault while the controller is away")[0].values == (400.0,)
+    assert of(run, "link down while the controller is away")[0].met is None  # no kernel sees what is only silent
+
+
 def test_traffic_is_to_be_back_within_a_second_and_to_lose_nothing_on_its_way() -> None:
     run = sample_run(2, 2, 2)
     for name in ("goodput back after", "probes lost after"):

@@ -43,6 +43,9 @@ def test_a_census_that_does_not_hold_fails_and_the_worst_is_named() -> None:
     found = check(run, "census")
     assert found["passed"] is False
     assert "35 censuses; worst: rail-only storm repeat 0 after inject link-down d0g3: 3 pairs not" in found["detail"]
+    for wrong in (replace(census(at, "x", 0), impossible=1), replace(census(at, "x", 0), carried=2)):
+        run.censuses = [wrong]
+        assert check(run, "census")["passed"] is False
     run.censuses = [replace(c, reroute="off") for c in run.censuses]
     assert not any("census" in c["name"] for c in summarise(run)["checks"])  # nobody was to recover
 
