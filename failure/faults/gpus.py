@@ -10,7 +10,7 @@ import psutil
 
 from failure.faults.breakage import Breakage
 from failure.faults.cables import hb_link, rail_link
-from failure.faults.links import is_up, set_links
+from failure.faults.links import is_set_up, is_up, set_links
 from failure.faults.loss import all_lost, keep, lose, prepare_loss
 from failure.kinds import Fault
 from topologies import namespaces
@@ -45,9 +45,16 @@ def _crash_gpu(gpu: str) -> None:
 
 
 def _boot_gpu(net: FabricNet, gpu: str) -> None:
+    """Its rail cable has light once its routes are there: what comes by it sooner would be lost on the way through."""
+    far = net.plan.rail_link(gpu_of_name(gpu)).b
+    is_whole = is_set_up(far)  # not cut by another fault, which isn't over
+    if is_whole:
+        set_links(far.node, {far.interface: "down"})
     with namespaces.inside(gpu):
         commands = route_commands(net.plan, gpu_of_name(gpu), net.plan.policy, net.backups)
         namespaces.run(["ip", "-batch", "-"], "link set hb0 up\nlink set rail0 up\n" + commands)
+    if is_whole:
+        set_links(far.node, {far.interface: "up"})
 
 
 CRASH: Final = Breakage(

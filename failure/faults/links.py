@@ -9,6 +9,7 @@ from pyroute2 import IPRoute
 from topologies import namespaces
 from topologies.plan import End
 
+IFF_UP: Final = 1
 _SHAPER: Final = 0x10001  # class 1:1
 
 
@@ -30,6 +31,13 @@ def is_up(node: str, interface: str) -> bool:
     """Whether it is set up and has a carrier."""
     with namespaces.inside(node), IPRoute() as netlink:
         return bool(netlink.get_links(index=socket.if_nametoindex(interface))[0].get("operstate") == "UP")
+
+
+def is_set_up(end: End) -> bool:
+    """Whether it is set up, with a carrier or without."""
+    with namespaces.inside(end.node), IPRoute() as netlink:
+        flags: int = netlink.get_links(index=socket.if_nametoindex(end.interface))[0]["flags"]
+    return bool(flags & IFF_UP)
 
 
 def shaped_bps(end: End) -> int:
