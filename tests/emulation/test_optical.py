@@ -65,9 +65,10 @@ def test_light_goes_through_and_what_is_cut_is_gone_round() -> None:
     fabric.set_link(FAILED, "up")
     eventually(lambda: told(fabric, "rail1") == ["port-down", "port-up"])
     eventually(lambda: fabric.trace(Gpu(1, 1), FAILED) == [FAILED])
-    for state, carrier in (("down", Gpu(1, 0)), ("up", FAILED)):  # its HB cable: dr goes through it, rd doesn't
-        fabric.in_node("ocs1", "ip", "link", "set", FAILED.name, state)
-        eventually(lambda via=carrier: fabric.trace(Gpu(0, 0), Gpu(1, 1), 0.1) == [via, Gpu(1, 1)])
+    fabric.in_node("ocs1", "ip", "link", "set", FAILED.name, "down")  # its HB cable: dr goes through it, rd doesn't
+    eventually(lambda: fabric.trace(Gpu(0, 0), Gpu(1, 1), 0.1) == [Gpu(1, 0), Gpu(1, 1)])
+    fabric.in_node("ocs1", "ip", "link", "set", FAILED.name, "up")
+    eventually(lambda: fabric.trace(Gpu(0, 0), Gpu(1, 1), 0.1) == [FAILED, Gpu(1, 1)])
     assert_all_reach_all(fabric)
 
 
