@@ -6,7 +6,7 @@ slices, each an operation of its own, go to whichever rail is free first, which 
 the rail that would be by the slices' measured mean times; `nezha` is the load balancer.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final, Protocol
 
 from topologies.errors import BadInput, near_miss
@@ -37,8 +37,8 @@ class Policy(Protocol):
 
     def up(self, rail: int) -> None: ...
 
-    def best(self, size: int) -> int:
-        """The live rail that should take `size` bytes over from a dead one."""
+    def best(self, size: int, among: Collection[int]) -> int:
+        """The rail that should take `size` bytes over from a dead one."""
         ...
 
 
@@ -52,7 +52,7 @@ class _Weights:
     def plan(self, length: int, itemsize: int) -> tuple[Segment, ...]:
         weights = [weight if rail in self._alive else 0.0 for rail, weight in enumerate(self._weights)]
         if not any(weights):
-            weights[self.best(length * itemsize)] = 1.0
+            weights[self.best(length * itemsize, self._alive)] = 1.0
         return partition(length, weights)
 
     def window(self, size: int) -> int:
@@ -69,8 +69,8 @@ class _Weights:
     def up(self, rail: int) -> None:
         self._alive.add(rail)
 
-    def best(self, size: int) -> int:
-        return cold_rail(self._costs, size, sorted(self._alive))
+    def best(self, size: int, among: Collection[int]) -> int:
+        return cold_rail(self._costs, size, sorted(among))
 
 
 class _Slicing(_Weights):
@@ -101,8 +101,8 @@ class _Slicing(_Weights):
             if time > 0 and count > 0:
                 self._paces[rail] = (self._paces[rail] + time / count) / 2
 
-    def best(self, size: int) -> int:
-        return min(sorted(self._alive), key=lambda rail: self._paces[rail])
+    def best(self, size: int, among: Collection[int]) -> int:
+        return min(sorted(among), key=lambda rail: self._paces[rail])
 
 
 class _Nezha:
@@ -110,7 +110,6 @@ class _Nezha:
 
     def __init__(self, costs: Sequence[Cost]) -> None:
         self.balancer = Balancer(costs)
-        self._alive = set(range(len(costs)))
 
     def plan(self, length: int, itemsize: int) -> tuple[Segment, ...]:
         return partition(length, self.balancer.shares(length * itemsize))
@@ -123,14 +122,12 @@ class _Nezha:
 
     def down(self, rail: int) -> None:
         self.balancer.down(rail)
-        self._alive.discard(rail)
 
     def up(self, rail: int) -> None:
         self.balancer.up(rail)
-        self._alive.add(rail)
 
-    def best(self, size: int) -> int:
-        return cold_rail(self.balancer.costs, size, sorted(self._alive))
+    def best(self, size: int, among: Collection[int]) -> int:
+        return cold_rail(self.balancer.costs, size, sorted(among))
 
 
 def _single(rails: Sequence[Rail], costs: Sequence[Cost]) -> Policy:

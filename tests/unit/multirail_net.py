@@ -1,0 +1,159 @@
+"""Several nodes of a multi-rail group in one process, a thread each, on loopback, with NICs that can be cut.
+
+A cut NIC neither sends nor receives, and no connection ends: what a pulled cable does. `close` ends connections.
+"""
+
+import errno
+import itertools
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from workloads.multirail.aggregator import Aggregator
+from workloads.multirail.group import Group
+from workloads.multirail.joiner import SocketMaker
+from workloads.multirail.layout import Layout, loopback
+from workloads.multirail.rails import Kind, Rail
+from workloads.multirail.watch import Patience
+
+QUICK = Patience(beat_s=0.02, silent_beats=10, stall_s=0.6, join_s=10, operation_s=20)
+NODE_S = 60.0
+_ports = itertools.count()
+
+
+def free_port() -> int:
+    """Below the ephemeral ports, and another one each time."""
+    return 10_000 + (os.getpid() * 101 + next(_ports)) % 20_000
+
+
+def rails_of(kinds: str) -> list[Rail]:
+    """`tcp sharp` -> two rails of these kinds."""
+    known: dict[str, Kind] = {"tcp": "tcp", "sharp": "sharp", "glex": "glex"}
+    return [Rail(f"{kind}{i}", known[kind], 1e9, 1e-4) for i, kind in enumerate(kinds.split())]
+
+
+@dataclass
+class Net:
+    """All sockets that nodes and aggregators have made, by NIC: (rail, rank)."""
+
+    cut: set[tuple[int, int]] = field(default_factory=set)
+    sockets: dict[tuple[int, int], list["Watched"]] = field(default_factory=dict)
+
+    def maker(self, rank: int) -> SocketMaker:
+        def make(rail: int) -> socket.socket:
+            return self.watched((rail, rank), None)
+
+        return make
+
+    def watched(self, nic: tuple[int, int], fileno: int | None) -> "Watched":
+        sock = Watched(socket.AF_INET, socket.SOCK_STREAM, fileno=fileno)
+        sock.net, sock.nic = self, nic
+        self.sockets.setdefault(nic, []).append(sock)
+        return sock
+
+    def close(self, nic: tuple[int, int], which: int | None = None) -> None:
+        """End all connections of a NIC, or one."""
+        socks = [sock for sock in self.sockets.get(nic, []) if sock.connected]
+        chosen = socks if which is None or not socks else [socks[which % len(socks)]]
+        for sock in chosen:
+            try:
+                sock.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                continue
+
+
+class Watched(socket.socket):
+    """A socket behind a NIC that may be cut."""
+
+    net: Net
+    nic: tuple[int, int]
+    connected = False
+
+    def _check(self) -> None:
+        if self.nic in self.net.cut:
+            raise BlockingIOError(errno.EAGAIN, "the cable is out")
+
+    def accept(self) -> tuple[socket.socket, Any]:
+        self._check()
+        fd, address = self._accept()  # type: ignore[attr-defined]  # what socket.accept wraps in a plain socket
+        sock = self.net.watched(self.nic, fd)
+        sock.connected = True
+        return sock, address
+
+    def connect_ex(self, address: Any) -> int:
+        if self.nic in self.net.cut:
+            return errno.ENETUNREACH
+        self.connected = True
+        return super().connect_ex(address)
+
+    def send(self, *args: Any) -> int:
+        self._check()
+        return super().send(*args)
+
+    def sendmsg(self, *args: Any) -> int:
+        self._check()
+        return super().sendmsg(*args)
+
+    def recv(self, *args: Any) -> bytes:
+        self._check()
+        return super().recv(*args)
+
+    def recv_into(self, *args: Any) -> int:
+        self._check()
+        return super().recv_into(*args)
+
+
+@contextmanager
+def aggregators(layout: Layout, net: Net) -> Iterator[None]:
+    """A thread for each sharp rail; its NIC is (rail, -1)."""
+    stop = threading.Event()
+    threads = []
+    for rail, address in enumerate(layout.aggregators):
+        if address is not None:
+            tree = Aggregator(rail, layout.size, address, layout.group, net.maker(-1))
+            threads.append(threading.Thread(target=tree.run, args=(stop.is_set,), daemon=True))
+            threads[-1].start()
+    yield
+    stop.set()
+    for thread in threads:
+        thread.join(5)
+
+
+def on_all(
+    kinds: str,
+    nodes: int,
+    body: Callable[[Group], Any],
+    *,
+    policy: str = "equal",
+    patience: Patience = QUICK,
+    net: Net | None = None,
+    piece_bytes: int = 4096,
+    absent: tuple[int, ...] = (),
+) -> list[Any]:
+    """What `body` returned on each rank, or the exception that came out of it; None for `absent` ranks."""
+    layout, net = loopback(rails_of(kinds), nodes, free_port()), net or Net()
+    out: list[Any] = [None] * nodes
+
+    def node(rank: int) -> None:
+        try:
+            with Group(rank, layout, policy, patience, net.maker(rank), piece_bytes) as group:
+                out[rank] = body(group)
+        except Exception as problem:
+            out[rank] = problem
+
+    with aggregators(layout, net):
+        threads = [
+            threading.Thread(target=node, args=(rank,), daemon=True) for rank in range(nodes) if rank not in absent
+        ]
+        for thread in threads:
+            thread.start()
+        deadline = time.monotonic() + NODE_S
+        for thread in threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
+        assert not any(thread.is_alive() for thread in threads), "a node hangs"
+    return out

@@ -1,0 +1,133 @@
+"""Rails that die at any moment, by a cut NIC or a closed connection: every result is right, and they come back.
+
+Every case is a seed; what fails is repeated by its number.
+"""
+
+import random
+import threading
+import time
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from tests.unit.multirail_net import Net, on_all
+from workloads.multirail.group import Group
+from workloads.multirail.node import GroupBroken
+from workloads.multirail.watch import Patience
+
+SHARP_EYED = Patience(beat_s=0.01, silent_beats=6, stall_s=0.4, rejoin_s=0.05, join_s=10, operation_s=20)
+
+
+def all_collectives(group: Group, number: int, length: int) -> None:
+    """One of each, compared bit for bit with what it has to be."""
+    ranks = sum(range(1, group.size + 1))
+    array = np.arange(length) * (group.rank + 1) + number
+    group.allreduce(array)
+    np.testing.assert_array_equal(array, np.arange(length) * ranks + number * group.size)
+    array[:] = -1  # what others still need of the result isn't the caller's
+    part = length // 8
+    gathered = group.all_gather(np.full(part, group.rank + number))
+    np.testing.assert_array_equal(gathered, np.repeat(np.arange(group.size) + number, part))
+    mine = group.reduce_scatter(np.arange(part * group.size))
+    np.testing.assert_array_equal(mine, np.arange(part * group.rank, part * (group.rank + 1)) * group.size)
+    told = np.full(part, group.rank)
+    group.broadcast(told, number % group.size)
+    assert (told == number % group.size).all()
+
+
+@pytest.mark.parametrize("seed", range(14))
+def test_every_result_is_right_whenever_a_rail_dies(seed: int) -> None:
+    rng = random.Random(seed)
+    kinds = ("tcp tcp", "tcp sharp", "sharp sharp", "tcp glex sharp")[seed % 4]
+    rails, nodes, length = len(kinds.split()), rng.choice([2, 3, 4]), rng.choice([9, 20_000, 60_000])
+    rounds = 3 if length > 9 else 20
+    net, joined = Net(), threading.Event()
+
+    def body(group: Group) -> str:
+        joined.set()
+        for number in range(rounds):
+            all_collectives(group, number, length)
+        return "right"
+
+    def trouble() -> None:
+        joined.wait(10)
+        time.sleep(0.02 + rng.random() * 0.1)  # all have joined by then
+        nic = (rng.randrange(rails), rng.randrange(nodes))
+        if seed % 3 == 0:
+            net.cut.add(nic)
+            time.sleep(0.15)
+            net.cut.clear()
+        else:
+            for _ in range(rng.choice([1, 3])):
+                net.close((nic[0], rng.randrange(nodes)), rng.choice([None, rng.randrange(20)]))
+                time.sleep(rng.random() * 0.003)
+
+    thread = threading.Thread(target=trouble)
+    thread.start()
+    policy = rng.choice(["nezha", "mrib", "slicing", "equal"])
+    assert on_all(kinds, nodes, body, policy=policy, patience=SHARP_EYED, net=net) == ["right"] * nodes
+    thread.join()
+
+
+@pytest.mark.parametrize("kinds", ["tcp tcp", "sharp tcp"])
+def test_a_cut_nic_is_found_its_work_moves_and_the_rail_returns(kinds: str) -> None:
+    net = Net()
+    steps = threading.Barrier(3, timeout=30)
+
+    def body(group: Group) -> tuple[int, list[int], list[int]]:
+        def rounds(enough: Callable[[], object]) -> None:
+            """The same number on every rank: rank 0 says when it's enough."""
+            while True:
+                all_collectives(group, 1, 800)
+                verdict = np.array([group.rank == 0 and bool(enough())]).astype(np.int32)
+                group.broadcast(verdict, 0)
+                if verdict[0]:
+                    return
+
+        rounds(lambda: True)
+        if steps.wait() == 0:
+            net.cut.add((0, 1))
+        steps.wait()
+        rounds(lambda: group.migrations)
+        without = group.live_rails
+        if steps.wait() == 0:
+            net.cut.clear()
+        steps.wait()
+        rounds(lambda: 0 in group.live_rails)
+        rounds(lambda: True)
+        used = sorted({part.rail for part in group.policy.plan(1000, 8)})
+        return len(group.migrations), without, used
+
+    assert on_all(kinds, 3, body, patience=SHARP_EYED, net=net) == [(1, [1], [0, 1])] * 3
+
+
+def test_the_last_rail_that_dies_is_a_clear_error_on_every_rank() -> None:
+    net = Net()
+
+    def body(group: Group) -> None:
+        all_collectives(group, 1, 100)
+        if group.rank == 0:
+            net.close((0, 1))
+        for number in range(10_000):
+            all_collectives(group, number, 100)
+
+    problems = on_all("tcp", 3, body, patience=SHARP_EYED, net=net)
+    assert [type(problem) for problem in problems] == [GroupBroken] * 3
+    for problem in problems:
+        assert "no rail" in str(problem) or "is gone" in str(problem)
+
+
+def test_both_rails_cut_one_after_the_other_ends_in_an_error_and_nobody_hangs() -> None:
+    net = Net()
+
+    def body(group: Group) -> None:
+        all_collectives(group, 1, 100)
+        if group.rank == 2:
+            net.cut.update({(0, 2), (1, 1)})
+        for number in range(10_000):
+            all_collectives(group, number, 1000)
+
+    impatient = Patience(beat_s=0.01, silent_beats=6, stall_s=0.3, join_s=10, operation_s=1)
+    problems = on_all("tcp tcp", 3, body, patience=impatient, net=net)
+    assert [type(problem) for problem in problems] == [GroupBroken] * 3

@@ -1,0 +1,89 @@
+"""What is done again when a rail dies: enough for every node, and never more than is safe. Pure, on made-up reports."""
+
+from itertools import count
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from workloads.multirail.recovery import Job, JobState, What, replacements
+from workloads.multirail.segments import merged
+
+LENGTH = 20
+SPANS = st.lists(st.tuples(st.integers(0, LENGTH), st.integers(0, LENGTH)).map(lambda p: (min(p), max(p))), max_size=4)
+
+
+def elements(spans: list[tuple[int, int]] | tuple[tuple[int, int], ...]) -> set[int]:
+    return {i for a, b in spans for i in range(a, b)}
+
+
+def state(job: Job, final: list[tuple[int, int]], done: bool | None = None) -> JobState:
+    whole = merged(final) == [(job.start, job.start + job.length)]
+    return JobState(job, whole if done is None else done, tuple(merged(final)), 8)
+
+
+@given(finals=st.lists(SPANS, min_size=2, max_size=4))
+def test_what_isnt_final_everywhere_is_added_up_again_or_sent_by_one_that_has_it_all(
+    finals: list[list[tuple[int, int]]],
+) -> None:
+    job = Job(3, 0, "reduce", 1, 0, LENGTH)
+    states = {rank: [state(job, final)] for rank, final in enumerate(finals)}
+    again = replacements(states, dict.fromkeys(states, 3), lambda _: 0, count(100))
+    having = [rank for rank, (one,) in states.items() if one.done]
+    todo = [i for new in again for i in range(new.start, new.start + new.length)]
+    assert len(todo) == len(set(todo))  # nothing twice
+    for rank, (one,) in states.items():
+        assert elements(one.final) | set(todo) == set(range(LENGTH)), f"rank {rank} is left without"
+    assert {new.what for new in again} <= ({"relay"} if having else {"reduce"})
+    assert all(new.root in having for new in again if new.what == "relay")
+    assert [new.number for new in again] == list(range(100, 100 + len(again)))
+    assert {(new.op, new.rail) for new in again} <= {(3, 0)}
+
+
+def test_a_node_that_hasnt_begun_has_nothing() -> None:
+    job = Job(3, 0, "reduce", 1, 5, 10)
+    again = replacements({0: [state(job, [(5, 9)])], 1: []}, {0: 3, 1: 2}, lambda _: 2, count(9))
+    assert again == [Job(3, 9, "reduce", 2, 5, 10)]
+
+
+@pytest.mark.parametrize(
+    ("what", "done", "again"),
+    [
+        ("reduce", (False, False), 1),  # of an empty buffer: it still tells that all have begun
+        ("reduce", (True, False), 0),
+        ("barrier", (True, False), 0),
+        ("barrier", (False, False), 1),
+        ("gather", (True, False), 1),
+        ("scatter", (True, True), 0),
+    ],
+)
+def test_empty_jobs_barriers_and_collectives_that_end_with_one(what: What, done: tuple[bool, bool], again: int) -> None:
+    job = Job(1, 0, what, 0, 0, 0)
+    states = {rank: [state(job, [], done=each)] for rank, each in enumerate(done)}
+    assert len(replacements(states, dict.fromkeys(states, 3), lambda _: 1, count())) == again
+
+
+def test_a_collective_that_some_have_left_long_ago_isnt_done_again() -> None:
+    """Rank 1 is two operations on and has forgotten it: it was through, so all were."""
+    job = Job(3, 0, "scatter", 1, 0, LENGTH)
+    assert replacements({0: [state(job, [], done=True)], 1: []}, {0: 4, 1: 5}, lambda _: 0, count()) == []
+
+
+@given(final=SPANS)
+def test_a_relay_that_is_lost_is_begun_again_for_what_is_missing(final: list[tuple[int, int]]) -> None:
+    job = Job(3, 7, "relay", 1, 0, LENGTH, root=1)
+    states = {0: [state(job, final)], 1: [state(job, [(0, LENGTH)])]}
+    again = replacements(states, dict.fromkeys(states, 3), lambda _: 0, count())
+    assert elements([(new.start, new.start + new.length) for new in again]) == set(range(LENGTH)) - elements(final)
+
+
+def test_a_broadcast_is_begun_again_for_those_that_havent_come() -> None:
+    job = Job(3, 0, "relay", 1, 0, 8, root=0)
+    again = replacements({0: [state(job, [(0, 8)])], 1: []}, {0: 3, 1: 2}, lambda _: 0, count())
+    assert again == [Job(3, 0, "relay", 0, 0, 8, root=0)]
+    assert replacements({0: [state(job, [(0, 8)])], 1: []}, {0: 4, 1: 5}, lambda _: 0, count()) == []
+
+
+def test_reports_survive_the_way_to_rank_0() -> None:
+    one = state(Job(3, 7, "relay", 1, 0, 8, root=1), [(0, 3), (5, 6)])
+    assert JobState.from_json(one.as_json()) == one

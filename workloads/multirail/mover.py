@@ -1,0 +1,125 @@
+"""Pieces on their way between the tasks of a node's operations and its transport.
+
+Two operations are at hand: the one that runs, and the one before, whose result others may still need (recovery.py). A
+frame of a task that hasn't begun here is put aside, so that it never blocks what comes behind it.
+"""
+
+from collections.abc import Callable, Iterable
+
+import numpy as np
+
+from workloads.multirail.buffers import Copies, dtype_code
+from workloads.multirail.frames import DATA, Header
+from workloads.multirail.operation import Operation
+from workloads.multirail.recovery import Job, JobState
+from workloads.multirail.tasks import Piece, Task
+
+_OCTET = dtype_code(np.dtype(np.uint8))
+
+
+class Mover:
+    """`send(rail, header, view)` is the transport's; `fail(why)` is told of a frame that can't be."""
+
+    def __init__(
+        self, nodes: int, send: Callable[[int, Header, memoryview], None], fail: Callable[[str], None]
+    ) -> None:
+        self._nodes, self._out, self._fail = nodes, send, fail
+        self.copies = Copies()
+        self.latest = 0
+        self.operations: dict[int, Operation] = {}
+        self._early: dict[tuple[int, int], list[tuple[int, Header, memoryview]]] = {}
+        self._landing: dict[int, Task | None] = {}
+
+    @property
+    def done(self) -> bool:
+        return all(operation.done for operation in self.operations.values())
+
+    def enter(self, operation: Operation) -> None:
+        """A new operation; the one before the last is forgotten."""
+        self.latest = operation.op
+        self.operations = {op: other for op, other in self.operations.items() if op >= operation.op - 1}
+        self._early = {key: frames for key, frames in self._early.items() if key[0] >= operation.op - 1}
+        self.operations[operation.op] = operation
+
+    def begin(self, job: Job) -> None:
+        """Begin a job of an operation that is at hand; a barrier waits for the rest."""
+        operation = self.operations[job.op]
+        task = operation.add(job)
+        if task is not None:
+            self._start(operation, job, task)
+        self.begin_barriers(operation)
+
+    def begin_barriers(self, operation: Operation) -> None:
+        for job, task in list(operation.barriers()):
+            self._start(operation, job, task)
+
+    def states(self, rail: int) -> list[JobState]:
+        """How far all jobs of a rail are."""
+        return [state for operation in self.operations.values() for state in operation.states(rail)]
+
+    def drop(self, rail: int) -> None:
+        """Forget what a dead rail was doing."""
+        for operation in self.operations.values():
+            operation.drop(rail)
+
+    def place(self, rail: int, header: Header) -> memoryview:
+        """Where a frame goes: into its task's buffer, or aside if it comes early or nobody wants it."""
+        task = self._landing[rail] = self._task_of(header)
+        if task is None:
+            return memoryview(bytearray(header.length))
+        try:
+            view = task.place(header.seq)
+            if view.nbytes != header.length:
+                raise ValueError(f"{view.nbytes} bytes were due")
+        except ValueError as problem:
+            self._fail(f"{header}: {problem}")
+            return memoryview(bytearray(header.length))
+        return view
+
+    def took(self, rail: int, header: Header, view: memoryview) -> None:
+        """A frame is complete, where `place` said."""
+        task = self._task_of(header)
+        if self._landing.pop(rail) is None:
+            if header.op >= self.latest - 1 and (header.op not in self.operations or self._fits(header)):
+                self._early.setdefault((header.op, header.task), []).append((rail, header, view))
+                if task is not None:  # it began while the frame was on its way
+                    operation = self.operations[header.op]
+                    self._take_early(operation, operation.jobs[header.task], task)
+        elif task is not None:
+            operation = self.operations[header.op]
+            self._taken(operation, operation.jobs[header.task], task, header.seq)
+
+    def _start(self, operation: Operation, job: Job, task: Task) -> None:
+        self._send(operation, job, task.begin())
+        self._take_early(operation, job, task)
+
+    def _take_early(self, operation: Operation, job: Job, task: Task) -> None:
+        for rail, header, view in self._early.pop((job.op, job.number), []):
+            if rail == job.rail and self._fits(header):
+                task.place(header.seq)[:] = view
+                self.copies.early += header.length
+                self._taken(operation, job, task, header.seq)
+
+    def _taken(self, operation: Operation, job: Job, task: Task, seq: int) -> None:
+        self._send(operation, job, task.took(seq))
+        if task.done:
+            operation.note_end(job.rail)
+            self.begin_barriers(operation)
+
+    def _send(self, operation: Operation, job: Job, pieces: Iterable[Piece]) -> None:
+        code = _OCTET if job.what == "barrier" else dtype_code(operation.result.dtype)
+        digest = operation.call.digest
+        for piece in pieces:
+            parts = self._nodes if piece.summed else 1
+            header = Header(DATA, code, parts, job.op, job.number, piece.seq, digest, piece.view.nbytes)
+            self._out(job.rail, header, piece.view)
+
+    def _fits(self, header: Header) -> bool:
+        """It's of the operation that was called here, not of an unlike one."""
+        return self.operations[header.op].call.digest == header.digest
+
+    def _task_of(self, header: Header) -> Task | None:
+        """The task that has begun here and that a frame is for."""
+        if header.op not in self.operations or not self._fits(header):
+            return None
+        return self.operations[header.op].tasks.get(header.task)
