@@ -109,9 +109,13 @@ class _Process:
 
     def _relearn(self, agent: RouteAgent, brain: Brain, gpu: Gpu) -> None:
         with self._thinking:
-            agent.learn(gpu)
+            try:
+                agent.learn(gpu)
+            except OSError as error:
+                self.tell("relearned", {"gpu": gpu.name, "why": str(error)})
+                return
             brain.forget(gpu)
-        self.tell("relearned", {"gpu": gpu.name})
+        self.tell("relearned", {"gpu": gpu.name, "why": ""})
 
     def _cross(self, plan: Plan, moves: dict[str, str], layers: list[Layer]) -> None:
         dark_s = plan.spec.optical.light_off if plan.spec.optical else 0.0

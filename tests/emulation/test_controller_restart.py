@@ -14,6 +14,7 @@ from failure.traffic import Traffic, TrafficJob
 from tests.emulation.fabrics import Fabric, build, eventually
 from topologies import namespaces
 from topologies.addresses import Gpu
+from topologies.errors import RailyardError
 from topologies.routes import gpu_commands
 
 pytestmark = pytest.mark.capsule
@@ -117,3 +118,5 @@ def test_another_gpu_in_a_place_gets_the_detours_that_are_in_force() -> None:
     assert not fabric.in_node(place.name, "ip", "route", "show", "metric", "10")
     fabric.controller.relearn(place.name)
     assert fabric.in_node(place.name, "ip", "route", "show", "metric", "10") == detours != ""
+    with pytest.raises(RailyardError, match="no GPU in the place of d7g7"):
+        fabric.controller.relearn("d7g7")

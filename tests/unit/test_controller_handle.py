@@ -21,12 +21,13 @@ class FakeChild:
     def __init__(self, *_: Any) -> None:
         self.said: list[dict[str, Any]] = []
         self.stopped = False
+        self.why = ""
 
     def say(self, command: dict[str, Any]) -> None:
         self.said.append(command)
 
     def await_all(self, wanted: set[str]) -> dict[str, dict[str, Any]]:
-        return {what: {"address": "unix:/run/railyard/registry.sock"} for what in wanted}
+        return {what: {"address": "unix:/run/railyard/registry.sock", "why": self.why} for what in wanted}
 
     def stop(self) -> None:
         self.stopped = True
@@ -130,6 +131,9 @@ def test_one_that_does_not_come_up_stays_away(lab: Lab, monkeypatch: pytest.Monk
 def test_another_gpu_in_a_place_is_told_by_name(lab: Lab) -> None:
     lab.controller.relearn("d1g0")
     assert lab.children[0].said[-1] == {"do": "relearn", "gpu": "d1g0"}
+    lab.children[0].why = "[Errno 2] No such file or directory"
+    with pytest.raises(RailyardError, match=r"^no GPU in the place of d9g9: \[Errno 2\] No such file or directory$"):
+        lab.controller.relearn("d9g9")
 
 
 def test_the_end_of_a_fabric_is_the_end_of_one_that_was_away(lab: Lab) -> None:
