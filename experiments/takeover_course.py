@@ -12,7 +12,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from controller.handle import ControllerProcess
 from experiments.stage import Stage
 from experiments.takeover_job import TakeoverJob
 from failure.faults import Fault, inject
@@ -69,7 +68,7 @@ class Course:
         abort, begun, net = threading.Event(), Future[int](), self.stage.net
         optical = self.job.way == "optical"
         adoptions = [Adoption(net, new, old) for old, new in self.job.moves.to.items()] if optical else []
-        with ThreadPoolExecutor(3) as pool:
+        with ThreadPoolExecutor(2) as pool:
             try:
                 iteration = pool.submit(self.play, self.job.before, begun.set_result, abort)
                 either: tuple[Future[Any], ...] = (begun, iteration)
@@ -83,7 +82,7 @@ class Course:
                 since_ns = self.step("decided")
                 abort.set()
                 if optical:
-                    since_ns = self._bring_in(adoptions, struck, pool)
+                    since_ns = self._bring_in(adoptions, struck)
             finally:
                 abort.set()
             self.step("fault", struck.result())
@@ -95,13 +94,13 @@ class Course:
             if time.monotonic() > deadline:
                 raise CheckFailed(f"no replacement is reached {NOTICE_S:g} s after it was to take over")
             time.sleep(LOOK_S)
+        if optical:  # not before: peers needn't wait until the controller has sockets at the replacements
+            for name in self.job.by_name:
+                self.stage.controller.relearn(name)
         return since_ns
 
-    def _bring_in(self, adoptions: Iterable[Adoption], struck: Future[int], pool: ThreadPoolExecutor) -> int:
-        """Let light lead to the spares, and while it is off, give them names and addresses; when both are done (ns).
-
-        The pool has a thread free, in which the controller opens sockets at the spares: peers don't wait for that.
-        """
+    def _bring_in(self, adoptions: Iterable[Adoption], struck: Future[int]) -> int:
+        """Let light lead to the spares, and while it is off, give them names and addresses; when both are done (ns)."""
         controller, decided_ns = self.stage.controller, self.at["decided"]
         controller.cross({new: old for old, new in self.job.by_name.items()})
         struck.result()  # who breaks a GPU, and looks whether it is broken, goes by its name
@@ -109,10 +108,8 @@ class Course:
             for adoption in adoptions:
                 adoption.carry_out()
         adopted_ns = self.step("adopted")
-        learning = pool.submit(_relearn, controller, list(self.job.by_name))
         self.step("light-off", self._told("light-off", decided_ns))
         lit_ns = self.step("light-on", self._told("light-on", decided_ns))
-        learning.result()
         return max(adopted_ns, lit_ns)
 
     def _noticed(self, since_ns: int, struck: Future[int]) -> int:
@@ -152,8 +149,3 @@ def _first_in_line() -> Iterator[None]:
         yield
     finally:
         os.setpriority(os.PRIO_PROCESS, me, usual)
-
-
-def _relearn(controller: ControllerProcess, gpus: Iterable[str]) -> None:
-    for gpu in gpus:
-        controller.relearn(gpu)
