@@ -128,6 +128,6 @@ def test_both_rails_cut_one_after_the_other_ends_in_an_error_and_nobody_hangs() 
         for number in range(10_000):
             all_collectives(group, number, 1000)
 
-    impatient = Patience(beat_s=0.01, silent_beats=6, stall_s=0.3, join_s=10, operation_s=1)
+    impatient = Patience(beat_s=0.01, silent_beats=6, stall_s=0.3, join_s=10, operation_s=0.5)
     problems = on_all("tcp tcp", 3, body, patience=impatient, net=net)
     assert [type(problem) for problem in problems] == [GroupBroken] * 3
