@@ -140,8 +140,10 @@ class RailyardApp(RyuApp):  # type: ignore[misc]
             ports = [p for p in event.msg.body if p.port_no < openflow.LOCAL_PORTS]
             switch.ports |= {p.port_no: openflow.is_up(p) for p in ports}
             if switch.glass:
-                for port in ports:
-                    switch.glass.see(port)
+                with self._lock:
+                    for port in ports:
+                        switch.glass.see(port)
+                    self._bring_up_to_date(switch)
 
     @set_ev_cls(ofp_event.EventOFPFlowStatsReply, MAIN_DISPATCHER)
     def on_flows(self, event: Any) -> None:

@@ -14,11 +14,13 @@ from controller.crossings import Light, after_moves, changes_of_light, crossings
 from controller.flows import Flow, Ports
 
 SETTLE_S: Final = 0.2
-"""A port that was lit this long ago and has no carrier gets no light."""
+"""After lighting a port that tells of no carrier, the switch is asked: it says nothing of what it was asked to change,
+nor of a carrier that went and came back before it looked.
+"""
 
 
 class Glass:
-    """`later(seconds, what)` calls `shine` again, once ports have settled."""
+    """`later(seconds, what)` does something once ports have settled. The answer to what it asks comes to `see`."""
 
     def __init__(self, datapath: Any, later: Callable[[float, Callable[[], None]], None]) -> None:
         self._datapath, self._later = datapath, later
@@ -26,8 +28,7 @@ class Glass:
         self._lights: dict[int, Light] = {}
         self._lit_s: dict[int, float] = {}  # when we lit what has no carrier yet
         self._reconfigured: Counter[int] = Counter()
-        self._connected_s = time.monotonic()
-        self._looks_again = False
+        self._asks = False
         self.moved: dict[int, int] = {}
 
     @property
@@ -42,12 +43,13 @@ class Glass:
     def see(self, port: Any) -> None:
         """Take in what the switch says of a port."""
         number, light = port.port_no, openflow.light_of(port)
-        before = self._lights.get(number)
+        before, now = self._lights.get(number), time.monotonic()
         self._ports[number], self._lights[number] = port, light
-        if light.comes_in or (before and before.comes_in):  # seen to come or to go
+        if before is None:
+            self._lit_s[number] = now
+        late = now - self._lit_s.get(number, now) >= SETTLE_S
+        if light.comes_in or late or (before and before.comes_in):  # seen to come or to go
             self._lit_s.pop(number, None)
-        elif before is None:
-            self._lit_s[number] = self._connected_s
 
     def lose(self, number: int) -> None:
         """The port itself is gone."""
@@ -69,21 +71,16 @@ class Glass:
 
     def shine(self) -> None:
         """Send what it takes for light to go through, as far as ports have settled."""
-        now = time.monotonic()
-        lights = {port: self._light(port, now) for port in self.here}
+        lights = {port: replace(self._lights[port], settled=port not in self._lit_s) for port in self.here}
         for port, lit in sorted(changes_of_light(crossings(lights, self.moved), lights).items()):
             self._set(port, lit)
-        self._lit_s = {port: at for port, at in self._lit_s.items() if now - at < SETTLE_S}
-        if self._lit_s and not self._looks_again:
-            self._looks_again = True
-            self._later(max(self._lit_s.values()) + SETTLE_S - now, self._look_again)
+        if self._lit_s and not self._asks:
+            self._asks = True
+            self._later(max(self._lit_s.values()) + SETTLE_S - time.monotonic(), self._ask)
 
-    def _look_again(self) -> None:
-        self._looks_again = False
-        self.shine()
-
-    def _light(self, port: int, now: float) -> Light:
-        return replace(self._lights[port], settled=now - self._lit_s.get(port, 0.0) >= SETTLE_S)
+    def _ask(self) -> None:
+        self._asks = False
+        self._datapath.send_msg(openflow.ask_ports(self._datapath))
 
     def _set(self, port: int, lit: bool) -> None:
         self._datapath.send_msg(openflow.set_light(self._datapath, self._ports[port], lit))

@@ -124,6 +124,11 @@ def set_light(datapath: Datapath, port: Any, lit: bool) -> Any:
     return parser.OFPPortMod(datapath, port.port_no, port.hw_addr, 0 if lit else bits, bits, 0)
 
 
+def ask_ports(datapath: Datapath) -> Any:
+    """The message that asks for all ports as they are."""
+    return parser.OFPPortDescStatsRequest(datapath, 0)
+
+
 def counters_in(stats: Iterable[Any]) -> dict[int, dict[str, int]]:
     """The counters of a port-stats reply, by port; `rx` is what came in from the cable."""
     entries = (entry for entry in stats if entry.port_no < LOCAL_PORTS)

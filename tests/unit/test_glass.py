@@ -27,6 +27,12 @@ class Optical(FakeSwitch):
         self.far = dict.fromkeys(PORTS, True)
         self._told: dict[int, tuple[int, int]] = {}
 
+    def send_msg(self, message: Any) -> None:
+        super().send_msg(message)
+        if isinstance(message, parser.OFPPortMod) and message.port_no in self._told:
+            # OpenFlow below 1.5: who asked for it isn't told, but of the carrier that goes with it
+            self._told[message.port_no] = (self.configs[message.port_no], self._told[message.port_no][1])
+
     @property
     def dark(self) -> set[int]:
         """The ports that are switched off, whoever did it."""
@@ -79,6 +85,7 @@ class Lab:
         todo, self.later = self.later, []
         for _, what in sorted(todo, key=lambda entry: entry[0]):
             what()
+        self.switch.talk(self.app)
         self.switch.tell(self.app)
 
     def crossed(self) -> dict[int, int]:
@@ -149,6 +156,18 @@ def test_a_spare_without_light_gives_none_once_that_is_sure(lab: Lab, monkeypatc
     monkeypatch.setattr("controller.glass.SETTLE_S", 0.0)
     lab.pass_time()
     assert place(2) in lab.switch.dark
+
+
+def test_light_that_went_and_came_unnoticed_is_asked_after(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    lab.app.cross([OPTICAL_DPID], {3: place(2)}, DARK_S, lambda: None)
+    ((_, light),) = lab.later
+    lab.later.clear()
+    light()  # before the switch looked at its carriers
+    monkeypatch.setattr("controller.glass.SETTLE_S", 0.0)
+    lab.pass_time()
+    assert lab.switch.dark == {2, place(3)}
+    lab.let(3, on=False)
+    assert lab.switch.dark == {2, place(3), place(2)}
 
 
 def test_a_new_controller_finds_fibres_where_they_were_moved_and_light_as_it_was(lab: Lab) -> None:
