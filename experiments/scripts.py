@@ -53,8 +53,9 @@ class StormSpec(Strict):
     down: Annotated[tuple[Time, Time], Field(strict=False)] = (0.3, 1.5)
 
     def script(self, name: str, plan: Plan, seed: int) -> Script:
-        """One such storm on this fabric."""
-        mix = {cast(FaultKind, kind): weight for kind, weight in (self.mix or EVERYTHING).items()}
+        """One such storm on this fabric, whatever the order of the kinds in the file."""
+        chosen = cast(Mapping[FaultKind, float], self.mix or EVERYTHING)
+        mix = {kind: chosen[kind] for kind in get_args(FaultKind) if kind in chosen}
         return storm(Storm(self.count, mix, self.together, self.down), plan, seed, name)
 
     @field_validator("mix")

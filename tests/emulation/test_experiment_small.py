@@ -32,7 +32,7 @@ SMALL: dict[str, Any] = {
 }
 FILES = {
     "spec.yaml", "results.csv", "results.parquet", "flows.parquet", "recovery.csv", "events.jsonl", "summary.json",
-    "provenance.json", "report.html", "timeline.json", "run.json",
+    "provenance.json", "report.html", "timeline.json", "run.json", "census.csv",
 }  # fmt: skip
 RUN_S = 60.0
 WHOLE_RUN_S = 11.0  # the small experiment on an idle machine, roughly: when to kill it

@@ -191,6 +191,15 @@ def test_a_storm_is_drawn_from_its_seed_and_its_mix() -> None:
     assert drawn != wild.script(plan, 4)
 
 
+def test_a_storm_is_the_same_however_its_kinds_are_ordered() -> None:
+    plan = nominal_plan(spec_of("").fabrics[0])
+    one, other = (
+        scripts_of("{name: a, storm: {mix: " + mix + "}}").scripts[0].script(plan, 3)
+        for mix in ("{link-silent: 1, gpu-hang: 1}", "{gpu-hang: 1, link-silent: 1}")
+    )
+    assert one == other
+
+
 def test_a_storm_whose_mix_breaks_a_registry_has_one() -> None:
     spec = scripts_of("{name: a, storm: {mix: {registry-crash: 1}}}")
     assert spec.scripts[0].registry == "embedded"

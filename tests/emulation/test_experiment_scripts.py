@@ -1,0 +1,89 @@
+"""Scripts of an experiment on a small fabric: a storm, and a fault in the midst of a workload.
+
+d0g0 d0g1   d1g0 d1g1   d2g0 d2g1      three HB domains, two rails
+"""
+
+import json
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+import yaml
+
+from experiments.spec import ExperimentSpec, nominal_plan, parse
+from tests.emulation.programs import RUN_EXPERIMENT, Program, assert_as_before, machine_state
+
+RUN_S = 90.0
+SPEC: dict[str, Any] = {
+    "name": "scripts",
+    "fabrics": [{"kind": "rail-only", "domains": 3, "rails": 2, "rail_rate": "20Mbit"}],
+    "workloads": [{"kind": "moe", "duration": "1s", "compute": 0.2}],
+    "scripts": [
+        {
+            "name": "cut",
+            "during": "moe-1.3b-128",
+            "faults": [{"kind": "link-down", "target": "d0g1", "after": "moe-a2a", "at": "20ms", "repair": "500ms"}],
+        },
+        {"name": "wild", "storm": {"count": 3, "mix": {"link-silent": 1, "gpu-hang": 1, "link-down": 1}}},
+    ],
+    "reroute": ["on"],
+    "seed": 3,
+}
+
+
+@pytest.fixture(scope="module")
+def spec() -> ExperimentSpec:
+    return parse(SPEC)
+
+
+@pytest.fixture(scope="module")
+def out() -> Iterator[Path]:
+    """The folder of one run."""
+    with tempfile.TemporaryDirectory() as name:
+        before = machine_state()
+        (Path(name) / "scripts.yaml").write_text(yaml.safe_dump(SPEC))
+        folder = Path(name) / "out"
+        with Program([*RUN_EXPERIMENT, "run", str(Path(name) / "scripts.yaml"), "--out", str(folder)]) as run:
+            status = run.end(RUN_S)
+        assert "Traceback" not in run.said
+        assert status in (0, 1), run.said
+        assert_as_before(before)
+        yield folder
+
+
+def test_the_storm_of_the_seed_came_and_every_pair_that_could_recovered(out: Path, spec: ExperimentSpec) -> None:
+    drawn = spec.scripts[1].script(nominal_plan(spec.fabrics[0]), 3).faults
+    rows = pd.read_csv(out / "recovery.csv")
+    wild = rows[rows["script"] == "wild"]
+    assert list(zip(wild["fault"], wild["target"], strict=True)) == [(t.fault.kind, t.fault.target) for t in drawn]
+    assert wild["detect_ms"].notna().all(), "heartbeats find what is silent"
+    census = pd.read_csv(out / "census.csv")
+    assert set(census["script"]) == {"wild"}
+    assert (census[["not_recovered", "impossible", "carried"]] == 0).all(axis=None), census["wrong"].tolist()
+    assert (rows["lost_bytes"] == 0).all()
+
+
+def test_the_fault_after_a_phase_came_after_it_and_every_byte_arrived(out: Path) -> None:
+    flows = pd.read_parquet(out / "flows.parquet")
+    broken = flows[flows["workload"] == "moe-1.3b-128 with cut"]
+    assert len(broken) == len(flows) / 2
+    assert (broken["delivered"] == broken["bytes"]).all()
+    rows = pd.read_csv(out / "recovery.csv")
+    (t_fault,) = rows[rows["script"] == "cut"]["t_fault"]
+    assert broken["start_ns"].min() < t_fault < broken["end_ns"].max()
+    times = pd.read_csv(out / "results.csv").query("metric == 'iteration_time'")
+    assert set(times["workload"]) == {"moe-1.3b-128", "moe-1.3b-128 with cut"}
+
+
+def test_records_say_what_hearts_cost_and_how_to_play_the_storm_again(out: Path, spec: ExperimentSpec) -> None:
+    costs = pd.read_csv(out / "results.csv").query("workload == 'heartbeats'").set_index("metric")["value"]
+    assert costs["packets"] > 6 * 2 * 50 / 2, "six GPUs, two links each, fifty times a second; half of it on a bad day"
+    assert 0 < costs["rail_link_share"] < 0.01
+    events = [json.loads(line) for line in (out / "events.jsonl").read_text().splitlines()]
+    (told,) = (event for event in events if (event["source"], event["what"]) == ("script", "wild"))
+    again = parse({**SPEC, "scripts": [{"name": "wild", "faults": told["detail"]["faults"]}]})
+    plan = nominal_plan(spec.fabrics[0])
+    assert again.scripts[0].script(plan, 0) == spec.scripts[1].script(plan, 3)
