@@ -124,8 +124,9 @@ class ExperimentSpec(Strict):
     @property
     def needs_etcd(self) -> bool:
         """Whether some registry is one."""
-        steered = self.routing is not None and self.routing.health.registry == "etcd"
-        return steered or any(what.registry == "etcd" for what in (*self.faults, *self.scripts))
+        steered = self.routing.health.registry if self.routing else None
+        broken = [*(fault.registry for fault in self.faults), *(script.registry for script in self.scripts)]
+        return "etcd" in (steered, *broken)
 
     @property
     def fault_runs(self) -> int:
@@ -146,7 +147,8 @@ class ExperimentSpec(Strict):
     @property
     def _breaking(self) -> Iterator[FaultSpec | ScriptSpec]:
         for fabric in range(len(self.fabrics)):
-            yield from (*self.faults_on(fabric), *self.scripts_on(fabric))
+            yield from self.faults_on(fabric)
+            yield from self.scripts_on(fabric)
 
 
 SECTIONS: Final[Sections] = {key: frozenset[str]() for key in ExperimentSpec.model_fields} | {
