@@ -16,7 +16,7 @@ from workloads.multirail.group import Group
 from workloads.multirail.node import GroupBroken
 from workloads.multirail.watch import Patience
 
-SHARP_EYED = Patience(beat_s=0.01, silent_beats=6, stall_s=0.4, rejoin_s=0.05, join_s=10, operation_s=20)
+SHARP_EYED = Patience(beat_s=0.01, silent_beats=6, stall_s=0.4, join_s=10, operation_s=20)
 
 
 def all_collectives(group: Group, number: int, length: int) -> None:

@@ -26,7 +26,6 @@ class Patience:
     beat_s: float = 0.01
     silent_beats: int = 4
     stall_s: float = 0.25
-    rejoin_s: float = 0.1
     join_s: float = 20.0
     operation_s: float = 60.0
 
