@@ -78,23 +78,34 @@ def _outage_end(log: ProbeLog, fault_ns: int, repair_ns: int, begins_by_ns: int)
 
 
 def goodput(arrivals: Sequence[tuple[int, int]], start_ns: int, end_ns: int) -> Trace:
-    """Bit/s in bins of `BIN_MS` from (time in ns, bytes) of each receipt."""
+    """Bit/s in bins of `BIN_MS` from (time in ns, bytes) of each receipt.
+
+    A stream sends once in a bin's time what has come together since (`failure/worker.py`). So a receipt counts for the
+    `BIN_MS` before it, in two bins: else whether three or four sends of a few streams fall into a window would be noise
+    of several per cent.
+    """
     count = max(1, int((end_ns - start_ns) / (BIN_MS * 1e6)))
     if not arrivals:
         return np.zeros(count)
     data = np.asarray(arrivals, dtype=np.float64)
-    bins = np.floor((data[:, 0] - start_ns) / (BIN_MS * 1e6)).astype(np.int64)
-    inside = (bins >= 0) & (bins < count)
-    totals = np.bincount(bins[inside], weights=data[inside, 1], minlength=count)
+    place = (data[:, 0] - start_ns) / (BIN_MS * 1e6)
+    bins = np.floor(place).astype(np.int64)
+    own = data[:, 1] * (place - bins)
+    totals = np.zeros(count)
+    for into, amounts in ((bins, own), (bins - 1, data[:, 1] - own)):
+        inside = (into >= 0) & (into < count)
+        totals += np.bincount(into[inside], weights=amounts[inside], minlength=count)
     return totals * 8 / (BIN_MS / 1e3)
 
 
 def smooth(trace: Trace) -> Trace:
-    """Mean of each bin and the `STEADY_BINS - 1` after it, so that one late bin is neither an outage nor a recovery."""
-    kernel = np.ones(STEADY_BINS) / STEADY_BINS
-    padded = np.concatenate([trace, np.full(STEADY_BINS - 1, trace[-1])])
-    result: Trace = np.convolve(padded, kernel, mode="valid")
-    return result
+    """Mean of each bin and the `STEADY_BINS - 1` after it, so that one late bin is neither an outage nor a recovery.
+
+    The last ones, with fewer after them, are as the last that has them all.
+    """
+    width = min(STEADY_BINS, len(trace))
+    whole = np.convolve(trace, np.ones(width) / width, mode="valid")
+    return np.pad(whole, (0, width - 1), mode="edge")
 
 
 def restored_ms(trace: Trace, start_ns: int, since_ns: int, until_ns: int, before_bps: float) -> float | None:
