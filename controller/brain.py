@@ -7,7 +7,8 @@ from itertools import permutations
 from typing import Any, Protocol
 
 from controller.app import Heard
-from controller.detours import Detours, changes, detours
+from controller.detours import Detours, changes
+from controller.foresight import Foresight
 from controller.heartbeats import Silence
 from controller.paths import Broken
 from topologies.addresses import Gpu
@@ -41,6 +42,17 @@ class Brain:
         self._silence = Silence()
         self._was_whole = self._resumes = False
         self._routes: Detours = {}
+        self._foreseen = Foresight(plan)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the fabric was whole once: from then on it is rerouted."""
+        return self._was_whole
+
+    def look_ahead(self) -> None:
+        """Work out beforehand what to do about whatever may break, for a second or so. From any thread."""
+        if self._reroute:
+            self._foreseen.look_ahead()
 
     def resume(self, routes: Detours) -> None:
         """Before anything is heard: take over from a brain that is gone, with the detours that it left.
@@ -149,13 +161,15 @@ class Brain:
         """Change what has to change. `back`: the GPUs that came back, which may have lost all that they were told."""
         if not self._reroute:
             return
-        wanted = detours(self._plan, self.broken)
+        wanted = self._foreseen(self.broken)
         todo = changes(self._routes, wanted)
         for gpu in back & wanted.keys():
             todo[gpu] = (todo.get(gpu, ([], []))[0], list(wanted[gpu].values()))
         if todo:
             self._tell("decided", {"gpus": len(todo)})
-            done = sum(self._change(gpu, gone, put) for gpu, (gone, put) in sorted(todo.items()))
+            # those whose own link is dead go on by a backup of their kernel's: they can wait for the others
+            order = sorted(todo, key=lambda gpu: (gpu in self.broken.links, gpu))
+            done = sum(self._change(gpu, *todo[gpu]) for gpu in order)
             self._routes = wanted
             self._tell("rerouted", {"routes": done})
 

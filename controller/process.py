@@ -44,6 +44,7 @@ class _Process:
         self._brain: Brain | None = None
         self._thinking = threading.Lock()  # switches are heard in other threads than hearts
         self._agent: RouteAgent | None = None
+        self._looks_ahead = False
         self._plan: Plan | None = None
         self._health: HealthLoop | None = None
         self._counters_wanted: set[str] = set()  # switches whose counters somebody outside waits for
@@ -138,6 +139,9 @@ class _Process:
         elif self._brain:
             with self._thinking:
                 self._brain.hear(heard)
+            if self._brain.is_whole and not self._looks_ahead:
+                self._looks_ahead = True
+                threading.Thread(target=self._brain.look_ahead, name="look ahead", daemon=True).start()
 
 
 def main() -> None:

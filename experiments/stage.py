@@ -1,5 +1,6 @@
 """One fabric, built for an experiment: its network, its controller, what the controller told, and what it carries."""
 
+import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -71,6 +72,8 @@ def built(label: str, plan: Plan, datapath: Datapath, reroute: bool, run: Run) -
     controller = ControllerProcess(reroute, lambda *event: told.append(event))
     net = FabricNet(plan, datapath, controller, backups=reroute)
     net.start()
+    gc.collect()
+    gc.freeze()  # to look through all libraries takes 0.1 s, and hearts and takeovers wait for this process meanwhile
     run.provenance["switch_buffers"] = net.switch_buffers
     try:
         yield Stage(label, net, controller, told)

@@ -24,8 +24,10 @@ from workloads.schedule import Schedule
 
 NOTICED: Final = frozenset({"port-down", "silent"})
 LOOK_S: Final = 0.0005
+ASK_S: Final = 0.005  # when they are reached is in the prober's log: to ask it often would only keep it busy
 FIRST_IN_LINE: Final = -15  # niceness, the controller's
 NOTICE_S: Final = 5.0
+RECENT: Final = 200  # of the controller's words, among which the one that is waited for must be
 MIDDLE: Final = 0.5  # of an iteration: where something fails
 SPARE: Final = 10  # an iteration that takes so many times what it should has failed
 SPARE_S: Final = 30.0
@@ -93,7 +95,7 @@ class Course:
         while not prober.reaches_all(since_ns):
             if time.monotonic() > deadline:
                 raise CheckFailed(f"no replacement is reached {NOTICE_S:g} s after it was to take over")
-            time.sleep(LOOK_S)
+            time.sleep(ASK_S)
         if optical:  # not before: peers needn't wait until the controller has sockets at the replacements
             for name in self.job.by_name:
                 self.stage.controller.relearn(name)
@@ -129,7 +131,7 @@ class Course:
         """If there are names, one of them must be in it."""
         deadline = time.monotonic() + NOTICE_S
         while time.monotonic() < deadline:
-            for at, what, detail in list(self.stage.told):
+            for at, what, detail in self.stage.told[-RECENT:]:
                 if at >= since_ns and what in wanted and (not names or names & set(map(str, detail.values()))):
                     return at
             time.sleep(LOOK_S)

@@ -37,6 +37,7 @@ class _Pair:
         self.asker.connect((asked.address, port))
         self.sent: list[int] = []
         self.back: dict[int, int] = {}
+        self._newest = -1  # of the answered
 
     def ask(self) -> None:
         self.sent.append(time.monotonic_ns())
@@ -54,9 +55,10 @@ class _Pair:
             while True:
                 (number,) = NUMBER.unpack(self.asker.recv(NUMBER.size))
                 self.back[number] = time.monotonic_ns()
+                self._newest = max(self._newest, number)
 
     def answered(self, since_ns: int) -> bool:
-        return any(self.sent[number] >= since_ns for number in self.back)
+        return self._newest >= 0 and self.sent[self._newest] >= since_ns
 
     def log(self) -> ProbeLog:
         return ProbeLog(tuple(self.sent), tuple(self.back.get(n, -1) for n in range(len(self.sent))))

@@ -17,6 +17,7 @@ DRAIN_S: Final = (
     20.0  # a connection that was cut off for 5 s may wait 6.4 s before it tries again, and twice that after 10
 )
 STREAM_SHARE: Final = 0.08  # of a rail for each stream: two or three from each GPU, and room for detours
+TAIL_S: Final = 0.1  # more than is judged: a last receipt counts for the time before it
 _POLL_S: Final = 0.01
 
 Events = Callable[[], Sequence[Told]]
@@ -97,7 +98,7 @@ def _attend(
         if census and moment and is_time and (taken := census.take(moment, acts)):  # else again, while it is quiet
             counted = len(acts)
             found.append(taken)
-        if over and time.monotonic_ns() > max(act.done_ns for act in acts) + AFTER_S * 1e9:
+        if over and time.monotonic_ns() > max(act.done_ns for act in acts) + (AFTER_S + TAIL_S) * 1e9:
             return found
         if over:
             time.sleep(_POLL_S)

@@ -42,7 +42,8 @@ class _Streams:
 
     def __init__(self, job: TrafficJob, epoll: select.epoll, log: TrafficLog) -> None:
         self.log, self._epoll = log, epoll
-        self._quota = job.stream_bytes_per_s * STREAM_TURNS * TURN_NS / 1e9
+        self._bytes_per_ns = job.stream_bytes_per_s / 1e9
+        self._paid_ns: dict[int, int] = {}  # until when each stream has been given what it may send
         self._out: dict[int, socket.socket] = {}
         self.readers: dict[int, int] = {}
         self._in: dict[int, socket.socket] = {}
@@ -70,13 +71,14 @@ class _Streams:
         self.readers[taken.fileno()] = number
         self._epoll.register(taken, select.EPOLLIN)
 
-    def send(self, turn: int) -> None:
-        """Each stream that is due sends what has come together since its last turn."""
+    def send(self, turn: int, now_ns: int) -> None:
+        """Each stream that is due sends what has come together since its last turn: the later it is, the more."""
         for number in range(turn % STREAM_TURNS, len(self._owed), STREAM_TURNS):
             sock = self._out.get(number)
             if sock is None:
                 continue
-            self._owed[number] = min(self._owed[number] + self._quota, len(CHUNK))
+            paid_ns, self._paid_ns[number] = self._paid_ns.get(number, now_ns), now_ns
+            self._owed[number] = min(self._owed[number] + (now_ns - paid_ns) * self._bytes_per_ns, len(CHUNK))
             try:
                 sent = sock.send(memoryview(CHUNK)[: int(self._owed[number])])
             except BlockingIOError:
@@ -182,7 +184,7 @@ class _Loop:
             now = time.monotonic_ns()
             while next_ns <= now:
                 self._probes.send()
-                self._streams.send(turn)
+                self._streams.send(turn, now)
                 turn, next_ns = turn + 1, next_ns + int(TURN_NS * random.uniform(1 - JITTER, 1 + JITTER))
             if self._serve((next_ns - time.monotonic_ns()) / 1e9):
                 self._epoll.unregister(self._stop_fd)

@@ -1,5 +1,5 @@
-"""Netlink dumps by hand, for what is read many times a second: pyroute2 decodes every attribute, which takes 15 times
-as long (portstats.py).
+"""Netlink by hand, where pyroute2 is too slow: it decodes every attribute of a dump, which takes 15 times as long
+(portstats.py), and takes a millisecond to open its socket, which would be a fifth of some recoveries (faults/links.py).
 """
 
 import errno
@@ -9,9 +9,23 @@ from collections.abc import Iterator
 from typing import Final
 
 REQUEST_DUMP: Final = 0x1 | 0x300
+REQUEST_ACK: Final = 0x1 | 0x4
 NLMSG_ERROR: Final = 2
 NLMSG_DONE: Final = 3
 HEADER: Final = struct.Struct("=IHHII")
+
+
+def tell(sock: socket.socket, kind: int, body: bytes) -> None:
+    """Send one message, and return when the kernel has carried it out. OSError if it refuses."""
+    sock.send(HEADER.pack(HEADER.size + len(body), kind, REQUEST_ACK, 0, 0) + body)
+    _raise_error(sock.recv(65536), 0)
+
+
+def _raise_error(data: bytes, at: int) -> None:
+    """If the message there, an answer, tells of one."""
+    code = -struct.unpack_from("=i", data, at + HEADER.size)[0]
+    if code:
+        raise OSError(code, errno.errorcode.get(code, str(code)))
 
 
 def dump(sock: socket.socket, kind: int, body: bytes) -> Iterator[bytes]:
@@ -25,8 +39,7 @@ def dump(sock: socket.socket, kind: int, body: bytes) -> Iterator[bytes]:
             if kind == NLMSG_DONE:
                 return
             if kind == NLMSG_ERROR:
-                code = -struct.unpack_from("=i", data, at + HEADER.size)[0]
-                raise OSError(code, errno.errorcode.get(code, str(code)))
+                _raise_error(data, at)
             yield data[at + HEADER.size : at + length]
             at += (length + 3) & ~3
 

@@ -1,30 +1,53 @@
 """Interfaces, asked and told by netlink: to start a program would take longer than some recoveries."""
 
 import socket
-from collections.abc import Iterable
+import struct
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Final
 
 from pyroute2 import IPRoute
 
 from topologies import namespaces
+from topologies.netlink import tell
 from topologies.plan import End
 
 IFF_UP: Final = 1
+IFLA_GROUP: Final = 27
+RTM_NEWLINK: Final = 16
+_IFINFO: Final = struct.Struct("=BxHiII")
+_GROUP: Final = struct.Struct("=HHI")
 _SHAPER: Final = 0x10001  # class 1:1
 
 
 def set_links(node: str, states: dict[str, str]) -> None:
     """Set interfaces of a node up or down, in this order."""
-    with namespaces.inside(node), IPRoute() as netlink:
+    with _speaking(node) as netlink:
         for interface, state in states.items():
-            netlink.link("set", index=socket.if_nametoindex(interface), state=state)
+            _set(netlink, interface, flags=IFF_UP if state == "up" else 0, change=IFF_UP)
 
 
 def set_groups(ends: Iterable[End], group: int) -> None:
     """Put these interfaces into a group, which nftables can match."""
     for end in ends:
-        with namespaces.inside(end.node), IPRoute() as netlink:
-            netlink.link("set", index=socket.if_nametoindex(end.interface), group=group)
+        with _speaking(end.node) as netlink:
+            _set(netlink, end.interface, attributes=_GROUP.pack(_GROUP.size, IFLA_GROUP, group))
+
+
+@contextmanager
+def _speaking(node: str) -> Iterator[socket.socket]:
+    """In a node's namespace, with a socket to its kernel."""
+    with (
+        namespaces.inside(node),
+        socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE) as netlink,
+    ):
+        yield netlink
+
+
+def _set(netlink: socket.socket, interface: str, flags: int = 0, change: int = 0, attributes: bytes = b"") -> None:
+    """Change an interface's flags as far as `change` says, and what attributes say."""
+    head = _IFINFO.pack(socket.AF_UNSPEC, 0, socket.if_nametoindex(interface), flags, change)
+    tell(netlink, RTM_NEWLINK, head + attributes)
 
 
 def is_up(node: str, interface: str) -> bool:

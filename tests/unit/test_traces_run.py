@@ -52,7 +52,6 @@ def test_dry_run_of_a_trace_can_scale_it() -> None:
         (["dry-run", str(TRACES / "moe.txt"), *SMALL], "has 16 ranks, more than the 2 domains x 4 rails have GPUs"),
         (["dry-run", "quickstrat"], "did you mean 'quickstart'?"),
         (["dry-run", "./nothing.et"], "is no trace"),
-        (["dry-run", "gpu-failures"], "has no workloads and no faults"),
     ],
 )
 def test_dry_run_refuses_in_one_line(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,61 @@
+"""What is worked out beforehand is what would be worked out when it is needed."""
+
+from itertools import combinations
+
+import pytest
+
+from controller import foresight
+from controller.detours import detours
+from controller.foresight import Foresight
+from controller.paths import Broken
+from topologies.addresses import Gpu
+from topologies.plan import Plan, make_plan
+from topologies.spec import parse_fabric
+
+
+def plan_of(kind: str) -> Plan:
+    return make_plan(parse_fabric({"kind": kind, "domains": 3, "rails": 3}), 100_000_000)
+
+
+@pytest.fixture(params=["rail-only", "rail-optimized", "single-switch"])
+def plan(request: pytest.FixtureRequest) -> Plan:
+    return plan_of(request.param)
+
+
+def looked_ahead(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> Foresight:
+    monkeypatch.setattr(foresight, "PAUSE_S", 0)
+    found = Foresight(plan)
+    found.look_ahead()
+    return found
+
+
+def singles(plan: Plan) -> list[Broken]:
+    alone = [frozenset({gpu}) for gpu in plan.gpus]
+    return [*(Broken(links=gpu) for gpu in alone), *(Broken(hb=gpu) for gpu in alone), Broken(rails=frozenset({0}))]
+
+
+def test_it_knows_what_the_detours_are(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+    foreseen = looked_ahead(plan, monkeypatch)
+    for broken in singles(plan):
+        assert foreseen(broken) == detours(plan, broken)
+    assert foreseen(Broken()) == {}
+
+
+def test_what_was_foreseen_is_not_worked_out_again(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+    foreseen = looked_ahead(plan, monkeypatch)
+    monkeypatch.setattr(foresight, "detours", lambda *_: pytest.fail("worked out"))
+    for broken in singles(plan):
+        foreseen(broken)
+
+
+def test_two_things_at_once_are_worked_out_when_they_break(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+    foreseen = looked_ahead(plan, monkeypatch)
+    for pair in combinations((Gpu(0, 0), Gpu(0, 1), Gpu(1, 1)), 2):
+        broken = Broken(links=frozenset(pair))
+        assert foreseen(broken) == detours(plan, broken)
+
+
+def test_a_large_fabric_is_not_looked_through(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(foresight, "detours", lambda *_: pytest.fail("worked out"))
+    monkeypatch.setattr(foresight, "MOST_GPUS", 3)
+    Foresight(plan_of("rail-only")).look_ahead()
