@@ -281,6 +281,7 @@ ROWS: Final = (
     Row(FabricSpec, "mtu", 1500, "more", exchange_s, RAIL_ONLY),
     Row(FabricSpec, "spines", 4, "less", lambda fabric: plan_of(fabric).uplink_bps, OPTIMIZED),
     Row(FabricSpec, "spines", 4, "more", lambda fabric: len(plan_of(fabric).uplinks), OPTIMIZED),
+    Row(FabricSpec, "optical", {"layers": ["rail"]}, "more", lambda fabric: len(plan_of(fabric).links), RAIL_ONLY),
     Row(FabricSpec, "oversubscription", 4.0, "more", exchange_s, OPTIMIZED),
     # forwarding takes its part of the HB links, which is felt where they are no faster than rails
     Row(FabricSpec, "policy", "pxn", "more", exchange_s, EVEN),
