@@ -7,7 +7,7 @@ listens to what it hears, and the flows are all there is.
 import sys
 import threading
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -82,6 +82,7 @@ class RailyardApp(RyuApp):  # type: ignore[misc]
         self.listener: Callable[[Heard], None] = lambda heard: None
         self._switches: dict[int, _Switch] = {}
         self._lost_spines: set[int] = set()
+        self._dark: defaultdict[int, Counter[int]] = defaultdict(Counter)  # of optical switches: outlives connections
         self._lock = threading.RLock()  # fibres are moved by other threads than switches are heard in
 
     def ask_stats(self) -> None:
@@ -93,22 +94,24 @@ class RailyardApp(RyuApp):  # type: ignore[misc]
     def cross(self, dpids: Iterable[int], moves: Mapping[int, int], dark_s: float, done: Callable[[], None]) -> None:
         """Move fibres of optical switches, as {fibre: place} in port numbers; what that concerns is dark for `dark_s`.
 
-        `done` is called, from another thread, when they are lit again. ValueError, and nothing is moved, if a switch
-        isn't connected.
+        The new crossings are there from the start, so that whoever connects to the switch next finds them; only light
+        is late. `done` is called, from another thread, when they are lit again; a switch that is away then is lit when
+        it connects. ValueError, and nothing is moved, if one isn't connected now.
         """
         with self._lock:
             switches = [self._switches.get(dpid) for dpid in dpids]
             moved = [(switch, switch.glass) for switch in switches if switch and switch.glass and switch.tables]
             if len(moved) < len(switches):
                 raise ValueError("an optical switch is not connected")
-            dark = [(switch, glass, glass.darken(moves)) for switch, glass in moved]
+            dark = {switch.datapath.id: glass.darken(moves) for switch, glass in moved}
             for switch, _ in moved:
                 self._bring_up_to_date(switch)
 
         def light() -> None:
-            for switch, glass, ports in dark:
-                glass.relight(ports)
-                self._bring_up_to_date(switch)
+            for dpid, ports in dark.items():
+                self._dark[dpid].subtract(ports)
+                if switch := self._switches.get(dpid):  # it may have connected anew
+                    self._bring_up_to_date(switch)
             done()
 
         self._later(dark_s, light)
@@ -128,7 +131,7 @@ class RailyardApp(RyuApp):  # type: ignore[misc]
         except ValueError as error:
             self.logger.warning("%s: left alone", error)
             return
-        glass = Glass(datapath, self._later) if role == "optical" else None
+        glass = Glass(datapath, self._later, self._dark[datapath.id]) if role == "optical" else None
         self._switches[datapath.id] = _Switch(datapath, glass=glass)
         for request in (parser.OFPPortDescStatsRequest, parser.OFPFlowStatsRequest, parser.OFPGroupDescStatsRequest):
             datapath.send_msg(request(datapath, 0))
@@ -244,7 +247,7 @@ class RailyardApp(RyuApp):  # type: ignore[misc]
         with self._lock:
             if switch.tables is None:
                 return
-            ports, moved = (switch.glass.here, switch.glass.moved) if switch.glass else (switch.ports, None)
+            ports, moved = (switch.glass.ports, switch.glass.moved) if switch.glass else (switch.ports, None)
             want = tables_of(switch.datapath.id, ports, self._spines(), moved)
             for message in openflow.messages(switch.datapath, reconcile(switch.tables, want)):
                 switch.datapath.send_msg(message)

@@ -20,21 +20,24 @@ nor of a carrier that went and came back before it looked.
 
 
 class Glass:
-    """`later(seconds, what)` does something once ports have settled. The answer to what it asks comes to `see`."""
+    """`later(seconds, what)` does something once ports have settled. The answer to what it asks comes to `see`.
 
-    def __init__(self, datapath: Any, later: Callable[[float, Callable[[], None]], None]) -> None:
-        self._datapath, self._later = datapath, later
+    `dark`: how many reconfigurations each port is under. It is counted up here, and down by whoever knows when they are
+    over, and is the same for the next connection of this switch.
+    """
+
+    def __init__(self, datapath: Any, later: Callable[[float, Callable[[], None]], None], dark: Counter[int]) -> None:
+        self._datapath, self._later, self._dark = datapath, later, dark
         self._ports: dict[int, Any] = {}
         self._lights: dict[int, Light] = {}
         self._lit_s: dict[int, float] = {}  # when we lit what has no carrier yet
-        self._reconfigured: Counter[int] = Counter()
         self._asks = False
         self.moved: dict[int, int] = {}
 
     @property
-    def here(self) -> Ports:
-        """The ports that may be crossed now: not those under reconfiguration."""
-        return {port: True for port in self._ports if not self._reconfigured[port]}
+    def ports(self) -> Ports:
+        """All that are there, for crossings."""
+        return dict.fromkeys(self._ports, True)
 
     def learn(self, flows: Iterable[Flow]) -> None:
         """Take up the crossings that the switch has from before: glass needs no controller to stay as it is."""
@@ -57,21 +60,18 @@ class Glass:
             known.pop(number, None)
 
     def darken(self, moves: Mapping[int, int]) -> frozenset[int]:
-        """Begin to move fibres, {fibre: place}: the ports that this concerns, which are dark until `relight`."""
+        """Begin to move fibres, {fibre: place}: the ports that this concerns, dark from now on."""
         before, self.moved = crossings(self._ports, self.moved), after_moves(self.moved, moves)
         ports = touched(before, crossings(self._ports, self.moved))
-        self._reconfigured.update(ports)
+        self._dark.update(ports)
         for port in sorted(ports):
             self._set(port, lit=False)
         return ports
 
-    def relight(self, ports: Iterable[int]) -> None:
-        """The fibres are where they shall be: `shine` lights those ports that lead somewhere."""
-        self._reconfigured.subtract(ports)
-
     def shine(self) -> None:
-        """Send what it takes for light to go through, as far as ports have settled."""
-        lights = {port: replace(self._lights[port], settled=port not in self._lit_s) for port in self.here}
+        """Send what it takes for light to go through, as far as ports have settled. Not at dark ones."""
+        here = [port for port in self._ports if not self._dark[port]]
+        lights = {port: replace(self._lights[port], settled=port not in self._lit_s) for port in here}
         for port, lit in sorted(changes_of_light(crossings(lights, self.moved), lights).items()):
             self._set(port, lit)
         if self._lit_s and not self._asks:

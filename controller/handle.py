@@ -49,7 +49,7 @@ class ControllerProcess:
     def connect(self, plan: Plan) -> None:
         """The switches' namespaces are there: start the process; it loads its libraries while the rest is built."""
         self._plan = plan
-        self._process = self._start(plan, resume=False)
+        self._process = self._start(plan, self._port, resume=False)
 
     def crash(self) -> None:
         """SIGKILL to the process. "controller-crashed" is told. ValueError if it isn't running.
@@ -70,29 +70,31 @@ class ControllerProcess:
         """Start it anew after a crash; return when it listens and has called all switches.
 
         It is told hearts' last word; "controller-restarted" is told when it listens, "resumed" when it goes by what it
-        has found. Scores begin anew if they were made. ValueError if it hasn't crashed, RailyardError if it can't.
+        has found. Scores begin anew if they were made. ValueError if it hasn't crashed, RailyardError if it
+        can't, or if its registry can't: then the controller itself is back.
         """
         if not self.is_away or self._plan is None:
             raise ValueError("the controller can't restart: it has not crashed")
-        self._port = PORTS[1 - PORTS.index(self._port)]
-        process = self._start(self._plan, resume=True)
+        port = PORTS[1 - PORTS.index(self._port)]
+        process = self._start(self._plan, port, resume=True)
         try:
             process.await_all({"controller-restarted"})
             with self._saying:
                 self._process, self.is_away = process, False
                 if self._silence:
                     process.say({"do": "silence", "silence": self._silence})
-            namespaces.in_threads(lambda switch: call(switch.name, self._port), self._plan.switches)
+            namespaces.in_threads(lambda switch: call(switch.name, port), self._plan.switches)
             self._say({"do": "grace", "seconds": GRACE_S})
-            if self._health:
-                self.start_health(self._health)
         except BaseException:
             process.stop()
             self._process, self.is_away = None, True
             raise
+        self._port = port
+        if self._health:
+            self.start_health(self._health)
 
-    def _start(self, plan: Plan, resume: bool) -> Child:
-        sockets = listeners((switch.name for switch in plan.switches), self._port)
+    def _start(self, plan: Plan, port: int, resume: bool) -> Child:
+        sockets = listeners((switch.name for switch in plan.switches), port)
         numbers = [s.fileno() for s in sockets]
         process = Child("controller.process", _AWAITED, self._on_event, _SILENT, numbers)
         told = {"plan": plan.as_dict(), "reroute": self._reroute, "sockets": numbers, "resume": resume}
@@ -118,10 +120,16 @@ class ControllerProcess:
         return found
 
     def start_health(self, spec: HealthSpec) -> str:
-        """Make scores and keep them in a registry from now on; the registry's address. "health" is told each period."""
+        """Make scores and keep them in a registry from now on; the registry's address. "health" is told each period.
+
+        RailyardError if the registry doesn't start; "registry-failed" is told.
+        """
         self._say({"do": "start-health", "spec": spec.model_dump(mode="json")})
         self._health = spec
-        self.registry_address = str(self._running.await_all({"registry"})["registry"]["address"])
+        told = self._running.await_all({"registry"})["registry"]
+        if told["why"]:
+            raise RailyardError(f"no registry: {told['why']}")
+        self.registry_address = str(told["address"])
         return self.registry_address
 
     def stop_health(self) -> None:
@@ -135,7 +143,7 @@ class ControllerProcess:
         self._say({"do": "crash-registry"})
 
     def restart_registry(self) -> None:
-        """Start it again at its address. "registry-restarted" is told."""
+        """Start it again at its address. "registry-restarted" is told, or "registry-failed" with the reason."""
         self._say({"do": "restart-registry"})
 
     def hear_hearts(self, silence: dict[str, Any]) -> None:

@@ -16,6 +16,8 @@ import socket
 import sys
 import threading
 import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any, Final
 
@@ -30,6 +32,7 @@ from controller.server import OpenFlowServer
 from controller.tell import Tell
 from topologies import ovs
 from topologies.addresses import Gpu, gpu_of_name
+from topologies.errors import RailyardError
 from topologies.optical import Layer, dpid_of, port_moves
 from topologies.plan import Plan
 
@@ -50,6 +53,7 @@ class _Process:
         self._counters_wanted: set[str] = set()  # switches whose counters somebody outside waits for
         self._server = OpenFlowServer(self._hear)
         self._names: dict[int, str] = {}
+        self._registrar = ThreadPoolExecutor(1, "registry")  # an etcd takes a second to start: others needn't wait
 
     def obey(self, command: dict[str, Any]) -> None:
         match command["do"]:
@@ -72,19 +76,13 @@ class _Process:
             case "cross" if self._plan:
                 self._cross(self._plan, command["moves"], command["layers"])
             case "start-health" if self._plan:
-                spec = HealthSpec.model_validate(command["spec"])
-                self._health = HealthLoop(self._plan, spec, self._server.app.ask_stats, self.tell)
-                self._health.start()
-                self.tell("registry", {"address": self._health.address})
-            case "stop-health" if self._health:
-                health, self._health = self._health, None
-                health.stop()
-            case "crash-registry" if self._health:
-                self._health.crash_registry()
-                self.tell("registry-crashed", {})
-            case "restart-registry" if self._health:
-                self._health.restart_registry()
-                self.tell("registry-restarted", {})
+                self._registrar.submit(self._start_health, self._plan, HealthSpec.model_validate(command["spec"]))
+            case "stop-health":
+                self._registrar.submit(self._stop_health)
+            case "crash-registry":
+                self._registrar.submit(self._with_health, HealthLoop.crash_registry, "registry-crashed")
+            case "restart-registry":
+                self._registrar.submit(self._with_health, HealthLoop.restart_registry, "registry-restarted")
 
     def _connect(self, command: dict[str, Any]) -> None:
         self._plan = plan = Plan.from_dict(command["plan"])
@@ -122,15 +120,41 @@ class _Process:
         dark_s = plan.spec.optical.light_off if plan.spec.optical else 0.0
         detail = {"moves": moves, "layers": layers}
         dpids = [dpid_of(layer) for layer in layers]
-        self.tell("light-off", detail)
         try:
             self._server.app.cross(dpids, port_moves(moves), dark_s, lambda: self.tell("light-on", detail))
         except ValueError as error:
             self.tell("not-crossed", {**detail, "why": str(error)})
+        else:
+            self.tell("light-off", detail)
+
+    def _start_health(self, plan: Plan, spec: HealthSpec) -> None:
+        try:
+            health = HealthLoop(plan, spec, self._server.app.ask_stats, self.tell)
+        except (RailyardError, OSError) as error:
+            self.tell("registry-failed", {"why": str(error)})
+            self.tell("registry", {"address": "", "why": str(error)})
+            return
+        health.start()
+        self._health = health
+        self.tell("registry", {"address": health.address, "why": ""})
+
+    def _stop_health(self) -> None:
+        health, self._health = self._health, None
+        if health:
+            health.stop()
+
+    def _with_health(self, does: Callable[[HealthLoop], None], done: str) -> None:
+        if self._health:
+            try:
+                does(self._health)
+            except (RailyardError, OSError) as error:
+                self.tell("registry-failed", {"why": str(error)})
+            else:
+                self.tell(done, {})
 
     def _hear(self, heard: Heard) -> None:
-        if self._health:
-            self._health.hear(heard)
+        if health := self._health:
+            health.hear(heard)
         if heard.what == "stats":
             name = self._names[heard.dpid]
             if name in self._counters_wanted:

@@ -14,7 +14,10 @@ from topologies.spec import Strict
 from topologies.units import Time, format_time
 
 LEAST_AT_S: Final = 0.5
+LEAST_REPAIR_S: Final = 0.1
 LEAST_LOSS: Final = 0.01
+MOST_LOSS: Final = 0.2  # beyond it TCP all but stops, and a link is dead rather than gray
+LEAST_RATE: Final = 0.01  # below it a packet takes longer than a fault
 LEAST_PERIOD_S: Final = 0.02
 MOST_PERIOD_S: Final = 1.0
 LEAST_DOMAINS: Final = 3
@@ -38,8 +41,8 @@ class Breaking(Strict):
     target: str
     at: Time = 1.0
     repair: Time = 2.0
-    loss: Annotated[float, Field(ge=LEAST_LOSS, le=1)] | None = None
-    rate: Annotated[float, Field(gt=0, lt=1)] | None = None
+    loss: Annotated[float, Field(ge=LEAST_LOSS, le=MOST_LOSS)] | None = None
+    rate: Annotated[float, Field(ge=LEAST_RATE, lt=1)] | None = None
     period: Time | None = None
     down: Time | None = None
     registry: RegistryKind | None = None
@@ -125,6 +128,15 @@ class FaultSpec(Breaking):
     @classmethod
     def _something_flows_before(cls, at: float) -> float:
         return flows_before(at)
+
+    @field_validator("repair")
+    @classmethod
+    def _stays_long_enough(cls, repair: float) -> float:
+        if repair < LEAST_REPAIR_S:
+            raise ValueError(
+                f"must be {format_time(LEAST_REPAIR_S)} or more: it has to be noticed and gone round first"
+            )
+        return repair
 
 
 def flows_before(at: float) -> float:

@@ -14,6 +14,7 @@ from experiments.labels import distinct_labels, sizes, traits, workload_name
 from experiments.overrides import Sections, apply
 from experiments.routing import RoutingSpec
 from experiments.scripts import ScriptSpec, check_script
+from experiments.scripts_during import check_lasts, phases_of
 from experiments.takeover_job import check_takeovers
 from experiments.takeovers import Takeovers, TakeoverSpec
 from topologies.errors import BadInput
@@ -23,6 +24,7 @@ from topologies.units import format_rate
 from workloads.background.grid import GridSpec
 from workloads.background.spec import BackgroundSpec, check_background, check_there
 from workloads.build import build
+from workloads.schedule import Schedule
 from workloads.spec import (
     KINDS,
     WorkloadSpec,
@@ -232,21 +234,23 @@ def _scripts_fit(spec: ExperimentSpec) -> None:
         if script.name in names[:i]:
             raise BadInput(f"scripts.{i}.name", script.name, "is the name of another one too")
         if script.during in phases and any(fault.after for fault in script.faults):
-            phases[script.during] = phases[script.during] or _phases(spec, script.during)
+            phases[script.during] = phases[script.during] or dict(enumerate(map(phases_of, _schedules(spec, script))))
         check_script(script, f"scripts.{i}", plans, phases)
+        if script.during and script.storm:
+            check_lasts(script, f"scripts.{i}", plans, list(_schedules(spec, script)), _seeds(spec, script))
 
 
-def _phases(spec: ExperimentSpec, workload: str) -> dict[int, frozenset[str]]:
-    """The names of the phases in which a workload sends something, for each fabric by its number."""
-    number = spec.workload_labels.index(workload)
-    found = {}
-    for n, fabric in enumerate(spec.fabrics):
-        plan = nominal_plan(fabric)
-        schedule, _ = build(
-            spec.workloads[number], fabric, plan.rail_bps, plan.hb_bps, f"workloads.{number}", spec.seed
-        )
-        found[n] = frozenset(schedule.phases[transfer.phase].name for _, transfer in schedule.transfers)
-    return found
+def _schedules(spec: ExperimentSpec, script: ScriptSpec) -> Iterator[Schedule]:
+    """That of the workload beside a script, on each fabric."""
+    number = spec.workload_labels.index(script.during or "")
+    workload, field = spec.workloads[number], f"workloads.{number}"
+    for plan in map(nominal_plan, spec.fabrics):
+        yield build(workload, plan.spec, plan.rail_bps, plan.hb_bps, field, spec.seed)[0]
+
+
+def _seeds(spec: ExperimentSpec, script: ScriptSpec) -> range:
+    """Of a script's repeats."""
+    return range(spec.seed, spec.seed + spec.times(script))
 
 
 def _workloads_fit(spec: ExperimentSpec) -> None:

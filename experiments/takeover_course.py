@@ -23,6 +23,7 @@ from workloads.replay.run import Aborted, Replay, replay
 from workloads.schedule import Schedule
 
 NOTICED: Final = frozenset({"port-down", "silent"})
+NOT_CROSSED: Final = "not-crossed"
 LOOK_S: Final = 0.0005
 ASK_S: Final = 0.005  # when they are reached is in the prober's log: to ask it often would only keep it busy
 FIRST_IN_LINE: Final = -15  # niceness, the controller's
@@ -110,30 +111,35 @@ class Course:
             for adoption in adoptions:
                 adoption.carry_out()
         adopted_ns = self.step("adopted")
-        self.step("light-off", self._told("light-off", decided_ns))
-        lit_ns = self.step("light-on", self._told("light-on", decided_ns))
+        self.step("light-off", self._lit("light-off", decided_ns))
+        lit_ns = self.step("light-on", self._lit("light-on", decided_ns))
         return max(adopted_ns, lit_ns)
 
     def _noticed(self, since_ns: int, struck: Future[int]) -> int:
         """Wait until the controller tells of what has failed; when it did."""
         names = self.job.noticed_by
         try:
-            return self._hear(since_ns, NOTICED, names, f"of {', '.join(sorted(names))}, which has failed")
+            return self._hear(since_ns, NOTICED, names, f"of {', '.join(sorted(names))}, which has failed")[0]
         except CheckFailed:
             struck.result()  # if it didn't bite, this says so
             raise
 
-    def _told(self, what: str, since_ns: int) -> int:
-        """Wait until the controller tells this; when it did."""
-        return self._hear(since_ns, frozenset({what}), frozenset(), f"of {what}")
+    def _lit(self, what: str, since_ns: int) -> int:
+        """Wait until the controller tells this of the optical switches; when it did."""
+        at, told = self._hear(since_ns, frozenset({what, NOT_CROSSED}), frozenset(), f"of {what}")
+        if told["what"] == NOT_CROSSED:
+            raise CheckFailed(f"no fibre was moved: {told['why']}")
+        return at
 
-    def _hear(self, since_ns: int, wanted: frozenset[str], names: frozenset[str], meant: str) -> int:
-        """If there are names, one of them must be in it."""
+    def _hear(
+        self, since_ns: int, wanted: frozenset[str], names: frozenset[str], meant: str
+    ) -> tuple[int, dict[str, Any]]:
+        """When it was told, and the detail, with `what` it is. If there are names, one of them must be in it."""
         deadline = time.monotonic() + NOTICE_S
         while time.monotonic() < deadline:
             for at, what, detail in self.stage.told[-RECENT:]:
                 if at >= since_ns and what in wanted and (not names or names & set(map(str, detail.values()))):
-                    return at
+                    return at, {**detail, "what": what}
             time.sleep(LOOK_S)
         raise CheckFailed(f"the controller told nothing in {NOTICE_S:g} s {meant}")
 

@@ -9,6 +9,7 @@ from experiments.takeovers import Moves, TakeoverSpec, Way, check_takeover, move
 from failure.takeover import Asked
 from results.predict import WHOLE, predict_iteration, predict_schedule
 from topologies.addresses import Gpu
+from topologies.errors import BadInput
 from topologies.plan import Plan, make_plan
 from topologies.spec import FabricSpec
 from workloads.build import build
@@ -98,6 +99,19 @@ def check_takeovers(takeovers: Sequence[TakeoverSpec], fabrics: Sequence[FabricS
             if takeover.on is None or number in takeover.on:
                 check_takeover(takeover, fabric, field)
                 takeover_job(takeover, fabric, make_plan(with_spares(takeover, fabric), rail_bps), 0, field)
+                _check_told_apart(takeover, takeovers[:n], number, fabric, field)
+
+
+def _check_told_apart(
+    takeover: TakeoverSpec, earlier: Sequence[TakeoverSpec], number: int, fabric: FabricSpec, field: str
+) -> None:
+    """BadInput if one of those before it has the same case, way and `failed` on this fabric."""
+    name = (takeover.case, takeover.way_on(fabric), takeover.failed)
+    for n, other in enumerate(earlier):
+        there = other.on is None or number in other.on
+        if there and (other.case, other.way_on(fabric), other.failed) == name:
+            allowed = f"is takeovers.{n}'s too, with the same case and way on fabric {number}: let another one fail"
+            raise BadInput(f"{field}.failed", takeover.failed, allowed)
 
 
 def _after_s(way: Way, schedule: Schedule, rates: Rates, fabric: FabricSpec) -> float | None:

@@ -16,7 +16,6 @@ from failure.recovery import ProbeLog
 from topologies.errors import RailyardError
 
 PROJECT: Final = Path(__file__).resolve().parent.parent
-DRAIN_S: Final = 0.3
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +51,7 @@ class Prober:
         return self._said(f"{since_ns}\n".encode()) == "yes"
 
     def stop(self) -> list[ProbeLog]:
-        """Ask no more, wait for the last answers, and end the process."""
+        """Ask no more, wait for no more answers, and end the process: what comes next has the fabric for itself."""
         assert self._process.stdin
         assert self._process.stdout
         try:

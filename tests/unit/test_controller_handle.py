@@ -126,6 +126,20 @@ def test_one_that_does_not_come_up_stays_away(lab: Lab, monkeypatch: pytest.Monk
     with pytest.raises(RailyardError, match="ended: no such thing"):
         lab.controller.restart()
     assert (lab.children[1].stopped, lab.controller.is_away) == (True, True)
+    monkeypatch.undo()
+    monkeypatch.setattr(handle, "Child", lab._child)
+    monkeypatch.setattr(handle, "listeners", lab._listen)
+    monkeypatch.setattr(handle, "call", lambda switch, port: lab.called.add((switch, port)))
+    lab.controller.restart()  # where its switches don't listen yet
+    assert lab.listened == [PORTS[0], PORTS[1], PORTS[1]]
+
+
+def test_a_registry_that_does_not_start_is_told_and_the_controller_goes_on(lab: Lab) -> None:
+    lab.children[0].why = "etcd did not start"
+    with pytest.raises(RailyardError, match=r"^no registry: etcd did not start$"):
+        lab.controller.start_health(HealthSpec())
+    assert not lab.children[0].stopped
+    assert lab.controller.registry_address == ""
 
 
 def test_another_gpu_in_a_place_is_told_by_name(lab: Lab) -> None:

@@ -53,7 +53,7 @@ def test_a_kind_has_its_own_parameter_with_a_default_and_no_other(
 
 
 def test_what_is_given_is_taken() -> None:
-    assert fault_of("link-gray", "d0g1", loss=0.5).parameters == {"loss": 0.5}
+    assert fault_of("link-gray", "d0g1", loss=0.2).parameters == {"loss": 0.2}
     assert fault_of("link-flapping", "d0g1", period="1s").parameters == {"period": 1.0}
 
 
@@ -63,7 +63,12 @@ def test_what_is_given_is_taken() -> None:
         ({"kind": "link-down", "target": "d0g1", "loss": 0.1}, "faults.0.loss: 0.1 is for link-gray alone"),
         ({"kind": "link-gray", "target": "d0g1", "down": "1s"}, "faults.0.down: '1s' is for rail-switch-reboot alone"),
         ({"kind": "link-gray", "target": "d0g1", "loss": 0.001}, "faults.0.loss: 0.001 must be 0.01 or more"),
-        ({"kind": "link-gray", "target": "d0g1", "loss": 1.5}, "faults.0.loss: 1.5 must be 1.0 or less"),
+        ({"kind": "link-gray", "target": "d0g1", "loss": 1.5}, "faults.0.loss: 1.5 must be 0.2 or less"),
+        ({"kind": "link-slow", "target": "d0g1", "rate": 0.001}, "faults.0.rate: 0.001 must be 0.01 or more"),
+        (
+            {"kind": "link-down", "target": "d0g1", "repair": "99ms"},
+            "faults.0.repair: '99ms' must be 100ms or more: it has to be noticed and gone round first",
+        ),
         ({"kind": "link-slow", "target": "d0g1", "rate": 1}, "faults.0.rate: 1 must be below 1.0"),
         (
             {"kind": "link-flapping", "target": "d0g1", "period": "2s"},

@@ -134,7 +134,7 @@ def test_a_spares_fibre_is_moved_in_the_dark(lab: Lab) -> None:
     lab.app.cross([OPTICAL_DPID], {3: place(2)}, DARK_S, lambda: done.append("light"))
     lab.switch.tell(lab.app)
     assert lab.switch.dark == {2, 3, place(2), place(3)}
-    assert lab.crossed() == {1: place(1)}
+    assert lab.crossed() == {1: place(1), 3: place(2)}  # glass: only light is late
     assert done == []
     assert DARK_S in [seconds for seconds, _ in lab.later]
     lab.pass_time()
@@ -179,6 +179,25 @@ def test_a_new_controller_finds_fibres_where_they_were_moved_and_light_as_it_was
     changed = [m for m in lab.switch.received if isinstance(m, (parser.OFPFlowMod, parser.OFPPortMod))]
     assert (lab.switch.dark, lab.crossed(), changed) == (dark, crossed, [])
     lab.let(1, on=True)
+    assert lab.switch.dark == {2, place(3)}
+
+
+def test_a_controller_that_starts_while_light_is_off_finds_the_move(lab: Lab) -> None:
+    lab.app.cross([OPTICAL_DPID], {3: place(2)}, DARK_S, lambda: None)
+    lab.restart()
+    assert lab.crossed() == {1: place(1), 3: place(2)}
+    assert lab.switch.dark == {2, place(3)}
+
+
+def test_a_switch_that_connects_anew_while_light_is_off_is_lit_when_its_time_comes(lab: Lab) -> None:
+    done: list[str] = []
+    lab.app.cross([OPTICAL_DPID], {3: place(2)}, DARK_S, lambda: done.append("light"))
+    lab.switch.tell(lab.app)
+    lab.switch.connect(lab.app)
+    assert lab.crossed() == {1: place(1), 3: place(2)}
+    assert lab.switch.dark == {2, 3, place(2), place(3)}
+    lab.pass_time()
+    assert done == ["light"]
     assert lab.switch.dark == {2, place(3)}
 
 

@@ -46,6 +46,11 @@ def scripts_of(text: str) -> ExperimentSpec:
             "scripts: [{name: a, storm: {}, on: [2]}]",
             "scripts.0.on: 2 is no fabric: the experiment has 2, counted from 0",
         ),
+        (
+            "scripts: [{name: a, storm: {count: 5}, during: moe-1.3b-128, on: [1]}]",
+            "scripts.0.during: 'moe-1.3b-128' on fabric 1 takes 1.6 s, and the storm 7.6 s: "
+            "make it longer, or scripts.0.storm.count less",
+        ),
         ("scripts: [{name: a, storm: {}, on: [0, 0]}]", "scripts.0.on: [0, 0] must name each fabric once"),
         ("scripts: [{name: a, storm: {}, on: []}]", "scripts.0.on: [] must have 1 or more"),
         (
@@ -138,7 +143,7 @@ def test_a_fault_alone_has_its_place_and_its_own_keys(fault: str, message: str) 
 ALL = """
 scripts:
   - {name: cut, faults: [{kind: link-down, target: d0g1, at: 10ms, after: moe-a2a}], during: moe-1.3b-128, on: [0]}
-  - {name: away, faults: [{kind: controller-crash, target: controller}, {kind: registry-crash, target: registry}]}
+  - {name: away, faults: [{kind: controller-crash, target: controller}, {kind: registry-crash, target: registry, at: 5s}]}
   - {name: wild, storm: {count: 7, mix: {link-down: 2, gpu-crash: 1}, together: 0, down: [300ms, 1s]}}
 heartbeats: {period: 50ms}
 script_repeats: 2

@@ -1,7 +1,8 @@
 """Who takes whose place in each case of Rail-only IV-C, on which fabric, and what is foreseen of it."""
 
 import io
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
@@ -10,10 +11,12 @@ from rich.console import Console
 
 from experiments.dry_run import show
 from experiments.spec import ExperimentSpec, parse, resolved
+from experiments.stage import Stage
+from experiments.takeover_course import Course
 from experiments.takeover_job import TakeoverJob, lost, takeover_job
 from experiments.takeovers import WAYS, Case, TakeoverSpec, moves, with_spares
 from topologies.addresses import Gpu
-from topologies.errors import BadInput
+from topologies.errors import BadInput, CheckFailed
 from topologies.plan import make_plan
 from topologies.spec import FabricSpec, parse_fabric
 
@@ -147,6 +150,27 @@ def test_what_cannot_be_is_one_line(wrong: dict[str, Any], message: str) -> None
     with pytest.raises(BadInput) as caught:
         spec_of({"case": "idle-gpu", "failed": "d1g2", **wrong})
     assert str(caught.value).startswith(message)
+
+
+def test_two_that_could_not_be_told_apart_are_refused() -> None:
+    one = {"case": "idle-gpu", "failed": "d1g2", "workload": SHORT}
+    with pytest.raises(BadInput) as caught:
+        spec_of(one, {**one, "way": "optical", "light_off": "20ms"})
+    assert str(caught.value) == (
+        "takeovers.1.failed: 'd1g2' is takeovers.0's too, with the same case and way on fabric 0: let another one fail"
+    )
+    fabrics = [{"kind": "rail-only"}, {"kind": "rail-optimized"}]
+    assert len(spec_of(one, {**one, "failed": "d1g1"}).takeovers) == 2
+    assert len(spec_of({**one, "on": [0]}, {**one, "on": [1], "way": "optical"}, fabrics=fabrics).takeovers) == 2
+
+
+def test_fibres_that_were_not_moved_end_the_wait_with_the_reason() -> None:
+    stage = SimpleNamespace(told=[(5, "not-crossed", {"why": "an optical switch is not connected"})])
+    course = Course(cast(Stage, stage), job(takeover("idle-gpu"), fabric()), 1)
+    with pytest.raises(CheckFailed, match=r"^no fibre was moved: an optical switch is not connected$"):
+        course._lit("light-off", 0)
+    stage.told.append((7, "light-off", {}))
+    assert course._lit("light-off", 6) == 7
 
 
 def test_a_fabric_without_rails_to_speak_of_has_no_such_cases() -> None:
