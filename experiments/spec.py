@@ -25,11 +25,7 @@ from workloads.background.grid import GridSpec
 from workloads.background.spec import BackgroundSpec, check_background, check_there
 from workloads.build import build
 from workloads.schedule import Schedule
-from workloads.spec import (
-    KINDS,
-    WorkloadSpec,
-    parse_workload,
-)
+from workloads.spec import KINDS, WorkloadSpec, parse_workload
 
 NOMINAL_RAIL_BPS: Final = 100_000_000
 """What an `auto` rail is taken to be where no machine is measured: shapes, ratios and durations don't depend on it."""

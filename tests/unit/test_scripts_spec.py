@@ -143,7 +143,8 @@ def test_a_fault_alone_has_its_place_and_its_own_keys(fault: str, message: str) 
 ALL = """
 scripts:
   - {name: cut, faults: [{kind: link-down, target: d0g1, at: 10ms, after: moe-a2a}], during: moe-1.3b-128, on: [0]}
-  - {name: away, faults: [{kind: controller-crash, target: controller}, {kind: registry-crash, target: registry, at: 5s}]}
+  - name: away
+    faults: [{kind: controller-crash, target: controller}, {kind: registry-crash, target: registry, at: 5s}]
   - {name: wild, storm: {count: 7, mix: {link-down: 2, gpu-crash: 1}, together: 0, down: [300ms, 1s]}}
 heartbeats: {period: 50ms}
 script_repeats: 2
