@@ -171,7 +171,7 @@ class Brain:
             order = sorted(todo, key=lambda gpu: (gpu in self.broken.links, gpu))
             done = sum(self._change(gpu, *todo[gpu]) for gpu in order)
             self._routes = wanted
-            self._tell("rerouted", {"routes": done})
+            self._tell("rerouted", {"routes": done, "detours": sum(map(len, wanted.values()))})
 
     def _change(self, gpu: Gpu, gone: list[Route], put: list[Route]) -> int:
         try:

@@ -35,6 +35,8 @@ def targets(kind: FaultKind, plan: Plan) -> list[str]:
 def reach_of(fault: Fault, plan: Plan) -> Reach:
     """Of a fault on this fabric."""
     gpus = gpus_of(fault, plan)
+    if fault.kind == "registry-crash":  # its server is the controller's child, or told by it
+        return Reach(frozenset({fault.target}), frozenset({"controller"}))
     if fault.kind == "server-crash":
         cables = {cable for gpu in gpus for cable in _cables(plan, gpu.name)}
         return Reach(frozenset({fault.target, *cables, *(gpu.name for gpu in gpus)}))

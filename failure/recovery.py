@@ -13,6 +13,11 @@ import numpy.typing as npt
 
 BIN_MS: Final = 20.0
 STEADY_BINS: Final = 10  # so long is goodput averaged over: with three streams a send more or less is then 3% of it
+SMEARED: Final = 3  # bins that count together: what a late turn of a stream takes from one it gives to the next
+LEAST_BINS: Final = 3  # of the last ones before the end of what is asked for, so many say that goodput is back
+CATCH_UP: Final = 1.05  # of the rate before: more, which makes an outage good, doesn't make it undone
+CARRIES: Final = 0.8  # of the rate before: with less, a bin is still of the outage, whatever comes after it
+LATE_NS: Final = 200_000_000
 RESTORED: Final = 0.95
 SAME_OUTAGE: Final = 20  # probes: losses closer than this belong to one outage
 IN_FLIGHT_NS: Final = 20_000_000
@@ -42,27 +47,33 @@ class ProbeLog:
 
 
 def first_packet_ms(
-    logs: Iterable[ProbeLog], fault_ns: int, repair_ns: int, begins_by_ns: int | None = None
+    logs: Iterable[ProbeLog],
+    fault_ns: int,
+    repair_ns: int,
+    begins_by_ns: int | None = None,
+    strikes_again: bool = False,
 ) -> float | None:
-    """When packets flowed again between the last of the pairs; None if one stayed cut off until the repair.
+    """When packets flowed again between the last of the pairs, for good; None if one stayed cut off until the repair.
 
-    For each pair that is the first arrival after its outage: the run of lost probes that began with the fault. A pair
-    that lost nothing was never cut off (0 ms). What begins after `begins_by_ns` is another fault's outage.
+    For each pair that is the first arrival after its last run of lost probes; what begins after `begins_by_ns` is
+    another fault's outage. Of what `strikes_again` and again (it flaps, or loses at random) it is the first run. A pair
+    that lost nothing was never cut off (0 ms).
     """
     worst = 0.0
     for log in logs:
-        end = _outage_end(log, fault_ns, repair_ns, repair_ns if begins_by_ns is None else begins_by_ns)
+        by_ns = repair_ns if begins_by_ns is None else min(begins_by_ns, repair_ns)
+        end = _outage_end(log, fault_ns, repair_ns, by_ns, strikes_again)
         if end is None:
             return None
         worst = max(worst, end)
     return worst
 
 
-def _outage_end(log: ProbeLog, fault_ns: int, repair_ns: int, begins_by_ns: int) -> float | None:
+def _outage_end(log: ProbeLog, fault_ns: int, repair_ns: int, begins_by_ns: int, strikes_again: bool) -> float | None:
     # a probe that was on its way when the fault came may be lost too
     since_ns = fault_ns - IN_FLIGHT_NS
     lost = sorted(log.lost(since_ns, repair_ns) + log.held_up(since_ns, repair_ns))
-    first = lost[0] if lost else NEVER
+    end, first = 0.0, lost[0] if lost else NEVER
     for last, following in pairwise([*lost, NEVER]):
         if following - last <= SAME_OUTAGE:
             continue
@@ -72,9 +83,25 @@ def _outage_end(log: ProbeLog, fault_ns: int, repair_ns: int, begins_by_ns: int)
         if back >= repair_ns:
             return None
         if back >= fault_ns:
-            return (back - fault_ns) / 1e6
+            end = (back - fault_ns) / 1e6
+            if strikes_again:
+                break
         first = following
-    return 0.0
+    return end
+
+
+def lost_late(logs: Iterable[ProbeLog], repair_ns: int, strikes_again: bool = False) -> int:
+    """How many probes were lost in the last `LATE_NS` before a repair: a recovery has none.
+
+    Of what `strikes_again` and again only those of pairs count of which nothing arrived in that time.
+    """
+    found = 0
+    for log in logs:
+        since_ns = repair_ns - LATE_NS
+        lost = len(log.lost(since_ns, repair_ns - IN_FLIGHT_NS)) + len(log.held_up(since_ns, repair_ns))
+        sent = sum(since_ns <= at < repair_ns - IN_FLIGHT_NS for at in log.sent_ns)
+        found += 0 if strikes_again and lost < sent else lost
+    return found
 
 
 def goodput(arrivals: Sequence[tuple[int, int]], start_ns: int, end_ns: int) -> Trace:
@@ -98,29 +125,43 @@ def goodput(arrivals: Sequence[tuple[int, int]], start_ns: int, end_ns: int) -> 
     return totals * 8 / (BIN_MS / 1e3)
 
 
-def smooth(trace: Trace) -> Trace:
-    """Mean of each bin and the `STEADY_BINS - 1` after it, so that one late bin is neither an outage nor a recovery.
-
-    The last ones, with fewer after them, are as the last that has them all.
-    """
-    width = min(STEADY_BINS, len(trace))
-    whole = np.convolve(trace, np.ones(width) / width, mode="valid")
-    return np.pad(whole, (0, width - 1), mode="edge")
+def ahead(trace: Trace, width: int) -> Trace:
+    """Mean of each bin and the `width - 1` after it; at the end, of as many as are left."""
+    sums = np.concatenate([[0.0], np.cumsum(trace)])
+    begins = np.arange(len(trace))
+    ends = np.minimum(begins + width, len(trace))
+    means: Trace = (sums[ends] - sums[begins]) / (ends - begins)
+    return means
 
 
 def restored_ms(trace: Trace, start_ns: int, since_ns: int, until_ns: int, before_bps: float) -> float | None:
-    """From `since` until goodput, smoothed, is first back at `RESTORED` of what it was before.
+    """From `since` until goodput is first back at `RESTORED` of what it was before, after it fell below.
 
-    0 if it never fell below that; None if it fell and was not back by `until`.
+    0 if it never fell below that; None if it fell and was not back by `until`, or if there is nothing to look at.
+
+    It fell where a twentieth of a window of `STEADY_BINS` is missing, and is back where a window has it again (of the
+    last ones, of what is left; `LEAST_BINS` at least) and its first bin carries too. Each bin counts as the mean of
+    `SMEARED` and for `CATCH_UP` of the rate before at most. So what comes a bin late is neither an outage nor a
+    recovery, and a burst that makes good what an outage held up doesn't hide it.
     """
     first, last = (int((at - start_ns) / (BIN_MS * 1e6)) for at in (since_ns, until_ns))
-    low = smooth(trace)[first:last] < RESTORED * before_bps
+    own = trace[first:last]
+    if not len(own):
+        return None
+    begin = max(0, first - SMEARED + 1)  # what is missing from here shows in the bins before
+    lead = first - begin
+    level = np.minimum(ahead(trace[begin:last], SMEARED), CATCH_UP * before_bps)
+    missing = np.concatenate([before_bps - level, np.zeros(STEADY_BINS)])
+    low = ahead(missing, STEADY_BINS)[: len(level)] > (1 - RESTORED) * before_bps
     if not low.any():
         return 0.0
-    dip = int(np.argmax(low))
-    if low[dip:].all():
-        return None
-    return float((dip + int(np.argmin(low[dip:]))) * BIN_MS)
+    fell = max(0, int(np.argmax(low)) - lead)
+    carries = own >= CARRIES * before_bps
+    fell += int(np.argmin(carries[fell : fell + STEADY_BINS]))  # the window may begin before the bins that make it low
+    back = (ahead(level, STEADY_BINS)[lead:] >= RESTORED * before_bps) & carries
+    back[:fell] = False
+    back[max(0, len(own) - LEAST_BINS + 1) :] = False
+    return float(np.argmax(back) * BIN_MS) if back.any() else None
 
 
 def step_ms(events: Iterable[tuple[int, str]], wanted: Collection[str], fault_ns: int, until_ns: int) -> float | None:

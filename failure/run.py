@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from failure.census import CensusRun, CensusTaker, duration_s
-from failure.judging import AFTER_S, WARM_UP_S, FaultRun, Seen, Told, judge_all
+from failure.home import Told
+from failure.judging import AFTER_S, WARM_UP_S, FaultRun, Seen, judge_all
 from failure.pairs import Talkers
 from failure.player import Player, WaitFor
 from failure.script import Script
@@ -76,8 +77,8 @@ def run_script(
         traffic.end()
         raise
     struck, mended = ([times[n] for n in range(len(talks))] for times in (player.struck_ns, player.mended_ns))
-    seen = Seen(net.plan, script, streams, probes, log, begun_ns, struck, mended)
-    runs, whole = judge_all(seen, talks, events())
+    seen = Seen(net.plan, script, streams, probes, log, begun_ns, struck, mended, events())
+    runs, whole = judge_all(seen, talks)
     return ScriptRun(begun_ns, runs, tuple(censuses), whole, log.lost_bytes, tuple(log.broken.values()))
 
 

@@ -53,10 +53,11 @@ class Recovery:
 
     The times are from the injection; None where the step never came before the repair. `first_packet_ms` is that of the
     slowest probed pair; `source_ms` that of pairs whose own end was hit, `far_ms` of the rest (None: never, or no such
-    pair was probed). `lost_bytes` are bytes that the application sent and never saw arrive; `probes_lost` counts 1 kHz
-    probes without an answer, `return_lost` those of them that were sent after the repair; `connections_lost` TCP
-    connections that broke. `recovered`: goodput came back to 95% before the repair. `script`: the failure script of
-    which the fault was a part; empty if it was alone.
+    pair was probed: `source_probed` and `far_probed` have how many were). `too_fast` are streams that got more than the
+    max-flow of what was left of the fabric. `lost_bytes` are bytes that the application sent and never saw arrive;
+    `probes_lost` counts 1 kHz probes without an answer, `return_lost` those of them that were sent after the repair;
+    `connections_lost` TCP connections that broke. `recovered`: goodput came back to 95% before the repair. `script`:
+    the failure script of which the fault was a part; empty if it was alone.
     """
 
     fabric: str
@@ -75,6 +76,10 @@ class Recovery:
     far_ms: float | None
     goodput_ms: float | None
     back_ms: float | None  # from the repair to 95% of the goodput before the fault
+    home_ms: float | None  # from the repair until its last detour is withdrawn; 0 if there was none to withdraw
+    source_probed: int
+    far_probed: int
+    too_fast: int
     lost_bytes: int
     probes_lost: int
     return_lost: int
@@ -90,7 +95,7 @@ class Census:
     `act`: what had been done last ("inject link-down d0g1"). `broken`: how many faults were there at that moment.
     `reachable` pairs have a path left by the oracle's word, `answered` ones had a probe arrive; `not_recovered` are
     reachable and weren't answered, `impossible` the other way round. `carried`: dead parts that passed packets on.
-    `wrong` names what went wrong, a line each.
+    `wrong` names what went wrong, a line each. Not `taken`: a census was due, and the machine had no time for it.
     """
 
     fabric: str
@@ -108,6 +113,7 @@ class Census:
     impossible: int
     carried: int
     wrong: str = ""  # lines
+    taken: bool = True
 
 
 @dataclass(frozen=True, slots=True)

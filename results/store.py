@@ -57,7 +57,8 @@ RESULT_COLUMNS: Final = (
 RECOVERY_COLUMNS: Final = (
     "fault", "target", "t_fault", "detect_ms", "reroute_ms", "first_packet_ms", "goodput_ms", "lost_bytes", "recovered",
     "fabric", "policy", "reroute", "repeat", "back_ms", "probes_lost", "connections_lost",
-    "t_repair", "decided_ms", "source_ms", "far_ms", "return_lost", "script",
+    "t_repair", "decided_ms", "source_ms", "far_ms", "return_lost", "script", "home_ms",
+    "source_probed", "far_probed", "too_fast",
 )  # fmt: skip
 CENSUS_COLUMNS: Final = tuple(f.name for f in fields(Census))
 TAKEOVER_COLUMNS: Final = tuple(f.name for f in fields(Takeover))

@@ -57,10 +57,14 @@ def _boot_gpu(net: FabricNet, gpu: str) -> None:
         set_links(far.node, {far.interface: "up"})
 
 
+def _is_dark(gpu: str) -> tuple[bool, bool]:
+    return not is_up(gpu, "rail0"), not is_up(gpu, "hb0")
+
+
 CRASH: Final = Breakage(
     strike=lambda net, fault: _crash_gpu(fault.target),
     mend=lambda net, fault: _boot_gpu(net, fault.target),
-    signs=lambda net, fault: (not is_up(fault.target, "rail0"),),
+    signs=lambda net, fault: _is_dark(fault.target),
 )
 
 
@@ -114,8 +118,8 @@ def _boot_server(net: FabricNet, fault: Fault) -> None:
 
 
 def _server_signs(net: FabricNet, fault: Fault) -> tuple[bool, ...]:
-    cards = (is_up(gpu, "rail0") for gpu in _server(net, fault))
-    return not is_up(fault.target, fault.target), *(not up for up in cards)
+    cards = (sign for gpu in _server(net, fault) for sign in _is_dark(gpu))
+    return not is_up(fault.target, fault.target), *cards
 
 
 SERVER_CRASH: Final = Breakage(strike=_crash_server, mend=_boot_server, signs=_server_signs)

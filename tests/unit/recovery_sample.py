@@ -69,7 +69,10 @@ def row(
     where = ("rail-only", POLICY["rail-only"], "on", repeat, fault, target, at, until)
     early = None if ms is None else ms / 2
     good = None if ms is None else ms + 18
-    return Recovery(*where, early, early, early, ms, source, ms, good, 12.0, 0, lost, 0, 0, ms is not None, script)
+    ends = (0, lost, 0, 0, ms is not None, script)
+    return Recovery(
+        *where, early, early, early, ms, source, ms, good, 12.0, 5.0, 0 if source is None else 2, 2, 0, *ends
+    )
 
 
 def census(at: int, act: str, repeat: int, not_recovered: int = 0) -> Census:

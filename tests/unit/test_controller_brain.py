@@ -114,7 +114,7 @@ def test_a_dead_link_is_told_decided_and_rerouted_in_this_order() -> None:
     assert lab.whats() == ["ready", "port-down", "decided", "rerouted"]
     assert lab.told[1][1] == {"switch": "rail1", "port": "d0g1"}
     routes = len(lab.router.table)
-    assert lab.told[2:] == [("decided", {"gpus": 9}), ("rerouted", {"routes": routes})]
+    assert lab.told[2:] == [("decided", {"gpus": 9}), ("rerouted", {"routes": routes, "detours": routes})]
     assert lab.brain.broken == Broken(links=frozenset({Gpu(0, 1)}))
 
 

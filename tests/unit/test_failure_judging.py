@@ -7,7 +7,8 @@ import pytest
 from experiments.breakage import concern_of
 from experiments.faults import FaultSpec
 from experiments.spec import nominal_plan
-from failure.judging import AFTER_S, FaultRun, Seen, Told, judge_all
+from failure.home import Told
+from failure.judging import AFTER_S, FaultRun, Seen, judge_all
 from failure.kinds import Fault
 from failure.pairs import Pair, Talkers, script_talkers
 from failure.recovery import ProbeLog
@@ -54,10 +55,9 @@ def judged(
         log.sent[number] = len(log.receipts[number]) * 1000
     struck, mended = ([at(times[n]) for times in faults.values()] for n in (0, 1))
     timed = (Timed(f, a / 1e3, (b - a) / 1e3) for f, (a, b) in faults.items())
-    runs, whole = judge_all(
-        Seen(PLAN, Script("x", tuple(timed)), streams, probes, log, BEGUN_NS, struck, mended), talks, events or []
-    )
-    assert len(whole) == int((max(mended) + AFTER_S * 1e9 - BEGUN_NS) / (20 * MS))
+    seen = Seen(PLAN, Script("x", tuple(timed)), streams, probes, log, BEGUN_NS, struck, mended, events or [])
+    runs, whole = judge_all(seen, talks)
+    assert len(whole) == int((max(*mended, *seen.back_ns) + AFTER_S * 1e9 - BEGUN_NS) / (20 * MS))
     return list(runs)
 
 
@@ -69,10 +69,10 @@ def test_steps_are_those_that_follow_its_own_detection() -> None:
     events = [
         told(1005, "port-down", switch="rail1", port="d1g1"),
         told(1006, "decided", gpus=3),
-        told(1008, "rerouted", routes=5),
+        told(1008, "rerouted", routes=5, detours=5),
         told(1020, "port-down", switch="rail1", port="d0g1"),
         told(1021, "decided", gpus=2),
-        told(1024, "rerouted", routes=1),
+        told(1024, "rerouted", routes=1, detours=6),
     ]
     crash, cut = judged({CRASH: (1000, 3000), CUT: (1010, 3000)}, {}, events)
     assert (crash.detect_ms, crash.decided_ms, crash.reroute_ms) == (5.0, 6.0, 8.0)
@@ -115,7 +115,9 @@ def test_losses_while_returning_are_those_until_the_next_act() -> None:
 def test_a_controller_is_back_when_it_says_so() -> None:
     events = [told(1000, "controller-crashed"), told(2450, "controller-restarted")]
     away, cut = judged({AWAY: (1000, 2000), CUT: (1500, 4000)}, {}, events)
-    assert (away.detect_ms, away.first_packet_ms, away.probes_lost) == (0.0, 0.0, 0)
+    assert (away.detect_ms, away.first_packet_ms, away.probes_lost) == (None, 0.0, 0), (
+        "the injector's own word is no detection"
+    )
     assert away.repair_ns == at(2450)
     assert cut.repair_ns == at(4000)
 
@@ -128,3 +130,80 @@ def test_goodput_is_shown_from_a_while_before_to_a_while_after() -> None:
     assert len(run.t_ms) == len(run.bps) == len(run.affected_bps)
     assert run.goodput_ms == pytest.approx(400, abs=20)
     assert run.recovered
+
+
+def home(*counts: tuple[float, int], others: dict[Fault, tuple[int, int]] | None = None) -> float | None:
+    """Of a cable that is cut from 1000 to 3000 ms; (ms, detours in force) of each "rerouted"."""
+    events = [told(ms, "rerouted", routes=9, detours=detours) for ms, detours in counts]
+    return judged({CUT: (1000, 3000), **(others or {})}, {}, events)[0].home_ms
+
+
+def test_alone_traffic_is_home_when_the_last_detour_is_withdrawn() -> None:
+    assert home() == 0.0
+    assert home((1010, 4), (3025, 0)) == 25.0
+    assert home((1010, 4), (3025, 1), (3600, 0)) == 600.0, "one was left"
+    assert home((1010, 4), (2000, 0)) == 0.0, "there was none any more"
+    assert home((1010, 4), (3025, 0), (3050, 2), (3070, 0)) == 70.0, "they came again"
+    assert home((1010, 4)) is None
+    assert home((1010, 4), (3025, 1)) is None
+
+
+def test_among_others_traffic_is_home_when_no_more_detours_are_left_than_before() -> None:
+    standing = {CRASH: (400, 5000)}
+    assert home((430, 3), (1010, 7), (3020, 3), others=standing) == 20.0
+    assert home((430, 3), (1010, 7), (3020, 4), others=standing) is None
+    assert home((430, 3), (1010, 7), (3020, 3), others={CRASH: (400, 2000)}) is None, "who knows what there must be"
+    assert home((630, 3), (1010, 7), (3020, 3), others={CRASH: (600, 5000)}) is None, "it may not have had its own yet"
+    assert home((1010, 7), (3020, 0), others={CRASH: (1010, 3010)}) == 20.0, "both are one"
+
+
+def test_a_reboot_is_over_when_its_switch_is_there_again() -> None:
+    reboot = Fault("rail-switch-reboot", "rail1")
+    (pair, *_) = talks_of(reboot)[0].probes
+    events = [
+        told(1005, "switch-down", switch="rail1"),
+        told(1010, "rerouted", routes=9, detours=9),
+        told(1600, "switch-up", switch="rail1"),
+        told(1620, "rerouted", routes=9, detours=0),
+    ]
+    (run,) = judged({reboot: (1000, 2500)}, {pair: [(1000, 1030), (1605, 1608)]}, events)
+    assert (run.repair_ns, run.home_ms, run.return_lost) == (at(1600), 20.0, 3)
+    assert run.first_packet_ms == pytest.approx(30, abs=1)
+    assert run.recovered
+
+
+def test_a_pair_that_is_lost_again_before_the_repair_is_not_recovered() -> None:
+    (pair, *_) = talks_of(CUT)[0].probes
+    (run,) = judged({CUT: (1000, 3000)}, {pair: [(1000, 1010), (1500, 3000)]})
+    assert (run.first_packet_ms, run.recovered) == (None, False)
+    (run,) = judged({CUT: (1000, 3000)}, {pair: [(1000, 1010), (2900, 2910)]})
+    assert (run.lost_late, run.recovered) == (10, False)
+    flapping = Fault("link-flapping", "d0g1")
+    (pair, *_) = talks_of(flapping)[0].probes
+    (run,) = judged({flapping: (1000, 3000)}, {pair: [(n, n + 10) for n in range(1000, 3000, 200)]})
+    assert run.first_packet_ms == pytest.approx(10, abs=1)
+    assert run.recovered, "it is cut again and again"
+
+
+def test_whom_nobody_probed_is_judged_by_goodput() -> None:
+    talk = Talkers(talks_of(CUT)[0].streams, talks_of(CUT)[0].affected, ())
+    log = TrafficLog(sent={0: 0})
+    seen = Seen(PLAN, Script("x", (Timed(CUT, 1.0, 1.0),)), talk.streams, (), log, BEGUN_NS, [at(1000)], [at(2000)], [])
+    ((run,), _) = judge_all(seen, [talk])
+    assert (run.first_packet_ms, run.source_probed, run.far_probed) == (None, 0, 0)
+    assert run.recovered
+    ((run,), _) = judge_all(seen, [Talkers((), frozenset(), ())])
+    assert (run.goodput_ms, run.back_ms) == (None, None), "nothing streams"
+
+
+def test_a_stream_that_gets_more_than_the_fabric_has_is_told() -> None:
+    assert judged({CUT: (1000, 3000)}, {})[0].too_fast == 0
+    crashed = Fault("server-crash", "hb1")
+    talk = talks_of(CUT)[0]
+    to_dead = frozenset(pair for pair in talk.streams if pair[1].domain == 1)
+    receipts = {n: [(at(ms), 1000) for ms in range(0, LENGTH_MS, 20)] for n in range(len(talk.streams))}
+    log = TrafficLog(receipts=receipts)
+    script = Script("x", (Timed(crashed, 1.0, 1.0),))
+    seen = Seen(PLAN, script, talk.streams, (), log, BEGUN_NS, [at(1000)], [at(2000)], [])
+    ((run,), _) = judge_all(seen, [Talkers(talk.streams, frozenset(talk.streams), ())])
+    assert run.too_fast == sum(1 in (a.domain, b.domain) for a, b in talk.streams) > len(to_dead) > 0

@@ -33,8 +33,9 @@ WRONG = Verdict(((Gpu(0, 0), Gpu(1, 1)),), (), (("rail1", 3),))
 def fault_run(fault: Fault = CUT, fault_ns: int = 2 * SECOND, **changes: Any) -> FaultRun:
     values: dict[str, Any] = {
         "detect_ms": 1.0, "decided_ms": 1.5, "reroute_ms": 2.0, "first_packet_ms": 3.0, "source_ms": 0.5,
-        "far_ms": 3.0, "goodput_ms": 20.0, "back_ms": 0.0, "lost_bytes": 9, "probes_lost": 4, "return_lost": 1,
-        "broken": ("it broke",), "t_ms": (-20.0, 0.0), "bps": (2.0, 1.0), "affected_bps": (1.0, 0.0),
+        "far_ms": 3.0, "goodput_ms": 20.0, "back_ms": 0.0, "home_ms": 5.0, "source_probed": 2,
+        "far_probed": 1, "streamed": True, "lost_late": 0, "too_fast": 0, "lost_bytes": 9, "probes_lost": 4,
+        "return_lost": 1, "broken": ("it broke",), "t_ms": (-20.0, 0.0), "bps": (2.0, 1.0), "affected_bps": (1.0, 0.0),
     }  # fmt: skip
     return FaultRun(fault, fault_ns, fault_ns + 2 * SECOND, **{**values, **changes})
 
@@ -62,7 +63,17 @@ class Scene:
 
 
 @pytest.mark.parametrize(
-    ("changes", "recovered"), [({}, True), ({"first_packet_ms": None}, False), ({"goodput_ms": None}, False)]
+    ("changes", "recovered"),
+    [
+        ({}, True),
+        ({"first_packet_ms": None}, False),
+        ({"goodput_ms": None}, False),
+        ({"lost_late": 1}, False),
+        ({"goodput_ms": None, "streamed": False}, True),
+        ({"first_packet_ms": None, "goodput_ms": None, "streamed": False}, False),
+        ({"first_packet_ms": None, "source_probed": 0, "far_probed": 0}, True),
+        ({"goodput_ms": None, "source_probed": 0, "far_probed": 0}, False),
+    ],
 )
 def test_a_fault_is_recovered_from_when_packets_and_goodput_are_back(changes: dict[str, Any], recovered: bool) -> None:
     assert fault_run(**changes).recovered == recovered
@@ -82,6 +93,7 @@ def test_a_fault_leaves_a_row_a_trace_and_two_events(monkeypatch: pytest.MonkeyP
     assert (row.t_fault, row.t_repair) == (2 * SECOND, 4 * SECOND)
     assert (row.detect_ms, row.decided_ms, row.reroute_ms, row.first_packet_ms) == (1.0, 1.5, 2.0, 3.0)
     assert (row.source_ms, row.far_ms, row.goodput_ms, row.back_ms) == (0.5, 3.0, 20.0, 0.0)
+    assert (row.home_ms, row.source_probed, row.far_probed, row.too_fast) == (5.0, 2, 1, 0)
     assert (row.lost_bytes, row.probes_lost, row.return_lost, row.connections_lost) == (9, 4, 1, 1)
     (trace,) = scene.run.goodput
     assert (trace.t_ms, trace.bps, trace.affected_bps) == ((-20.0, 0.0), (2.0, 1.0), (1.0, 0.0))
@@ -142,7 +154,7 @@ def test_what_breaks_the_registry_finds_one(monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.mark.parametrize(
     "timed",
     [
-        Timed(Fault("link-gray", "d0g1", loss=0.25), 0.6, 1.5),
+        Timed(Fault("link-gray", "d0g1", loss=0.15), 0.6, 1.5),
         Timed(Fault("rail-switch-reboot", "rail0", down=0.25), 1.0, 0.7),
         Timed(CUT, 0.1, 1.0, "moe-a2a"),
     ],
