@@ -1,13 +1,15 @@
 """What a run had to show, and whether it did: any check that fails makes the exit status 1. Pure."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from results.aggregate import kinds_of
 from results.fidelity import Judgement
 from results.format import size
-from results.records import Recovery, Run
-from results.recovery_rows import holds
+from results.records import Census, Recovery, Run
+from results.recovery_bars import CONTROLLER, NO_LOSS, Bar, outcomes
+from results.recovery_rows import NOT_AVOIDED, holds, is_probed, is_told_by_goodput, told_of
 from results.steering import BEST, most_crowded
 from results.stretches import dwell_s, stretches
 
@@ -29,7 +31,8 @@ def checks(run: Run, judgement: Judgement) -> tuple[Check, ...]:
     """Those checks for which the run has records."""
     return (
         *(*_fidelity(judgement), *_bytes(run), *_dense(run)),
-        *(*_recovered(run), *_censuses(run), *_lost_bytes(run), *_connections(run), *_dwell(run)),
+        *(*_recovered(run), *_censuses(run), *_too_fast(run), *_no_probe_lost(run)),
+        *(*_lost_bytes(run), *_connections(run), *_dwell(run)),
     )
 
 
@@ -59,35 +62,75 @@ def _dense(run: Run) -> Iterator[Check]:
 
 
 def _recovered(run: Run) -> Iterator[Check]:
-    """Faults that came alone: of several at once, the censuses say what had to recover."""
-    rows = [r for r in run.recoveries if r.reroute == "on" and not r.script]
+    """Faults that came alone, and by their first packets those of scripts beside workloads, where no census is due.
+
+    Of other scripts' faults, the censuses say what had to recover.
+    """
+    due = {(c.fabric, c.policy, c.script, c.repeat, c.reroute) for c in run.censuses if c.script}
+    rows = [r for r in run.recoveries if r.reroute == "on" and r.fault not in NOT_AVOIDED and _place(r) not in due]
+    rows = [r for r in rows if is_probed(r) or (not r.script and is_told_by_goodput(r))]
     if rows:
-        bad = [f"{r.fabric} {r.fault} {r.target} repeat {r.repeat}" for r in rows if not r.recovered]
+        back = [r.first_packet_ms is not None if r.script else r.recovered for r in rows]
+        bad = [_called(r) for r, came in zip(rows, back, strict=True) if not came]
         detail = f"{len(rows) - len(bad)} of {len(rows)} faults" + (f"; not: {', '.join(bad[:3])}" if bad else "")
         yield Check("traffic recovers when rerouting is on", not bad, detail)
 
 
 def _censuses(run: Run) -> Iterator[Check]:
-    rows = [c for c in run.censuses if c.reroute == "on"]
+    """Without rerouting too: nobody need recover there, but nothing dead may carry anything."""
+    rows = run.censuses
     if rows:
-        bad = [c for c in rows if not holds(c)]
-        detail = f"{len(rows) - len(bad)} of {len(rows)} censuses"
+        bad, few = [c for c in rows if c.taken and not holds(c)], _too_few(rows)
+        detail = told_of(rows)
+        if few:
+            detail += f"; too few to tell on {', '.join(few)}"
         if bad:
             worst = max(bad, key=lambda c: c.not_recovered + c.impossible + c.carried)
             detail += f"; worst: {worst.fabric} {worst.script} repeat {worst.repeat} after {worst.act}: "
             detail += f"{worst.not_recovered} pairs not recovered, {worst.impossible} impossible, "
             detail += f"{worst.carried} dead parts carried"
-        yield Check("every census is what the oracle says", not bad, detail)
+        yield Check("every census is what the oracle says", not bad and not few, detail)
+
+
+def _too_few(censuses: Iterable[Census]) -> list[str]:
+    """The fabrics on which fewer than half of the censuses that were due could be taken."""
+    taken: defaultdict[str, list[bool]] = defaultdict(list)
+    for census in censuses:
+        taken[census.fabric].append(census.taken)
+    return [fabric for fabric, each in taken.items() if sum(each) < len(each) / 2]
+
+
+def _too_fast(run: Run) -> Iterator[Check]:
+    """With rerouting or without: more than the oracle allows went where nothing should."""
+    if rows := run.recoveries:
+        total, worst = sum(r.too_fast for r in rows), max(rows, key=lambda r: r.too_fast)
+        detail = f"{total} of them over {len(rows)} faults" + (f"; most: {_called(worst)}" if total else "")
+        yield Check("no stream gets more than the max-flow of what is left", total == 0, detail)
+
+
+def _no_probe_lost(run: Run) -> Iterator[Check]:
+    """What a data plane loses while nothing in it is broken."""
+    claims: tuple[tuple[Bar, str], ...] = (
+        (CONTROLLER, "a controller that dies costs no packet"),
+        (NO_LOSS, "no packet is lost while traffic returns"),
+    )
+    measured = outcomes(run)
+    for bar, claim in claims:
+        found = [o for o in measured if o.bar is bar and o.values]
+        if found:
+            lost = {o: sum(value or 0 for value in o.values) for o in found}
+            worst = max(found, key=lambda o: lost[o])
+            detail = f"{sum(lost.values()):,.0f} probes lost over {sum(len(o.values) for o in found)} faults"
+            detail += f"; most: {worst.fabric} {worst.worst}" if lost[worst] else ""
+            yield Check(claim, not any(lost.values()), detail)
 
 
 def _lost_bytes(run: Run) -> Iterator[Check]:
     lost = _by_place((r for r in run.recoveries if r.reroute == "on"), lambda r: r.lost_bytes)
     if lost:
-        total, worst = sum(n for n, _ in lost.values()), max(lost.values(), key=lambda found: found[0])
-        detail = f"{total:,} bytes lost over {len(lost)} faults and scripts"
-        yield Check(
-            "no fault loses a byte when rerouting is on", total == 0, detail + (_named(worst[1]) if total else "")
-        )
+        total, worst = _most(lost)
+        detail = f"{total:,} bytes lost over {len(lost)} faults and scripts" + (_named(worst) if total else "")
+        yield Check("no fault loses a byte when rerouting is on", total == 0, detail)
 
 
 def _connections(run: Run) -> Iterator[Check]:
@@ -96,9 +139,14 @@ def _connections(run: Run) -> Iterator[Check]:
     died = {_place(r) for r in rows if r.fault in GPU_DEATHS}
     lost = _by_place((r for r in rows if _place(r) not in died), lambda r: r.connections_lost)
     if lost:
-        total, worst = sum(n for n, _ in lost.values()), max(lost.values(), key=lambda found: found[0])
-        detail = f"{total} lost over {len(lost)} other faults and scripts" + (_named(worst[1]) if total else "")
+        total, worst = _most(lost)
+        detail = f"{total} lost over {len(lost)} other faults and scripts" + (_named(worst) if total else "")
         yield Check("TCP connections are lost only where a GPU died", total == 0, detail)
+
+
+def _most(found: Mapping[tuple[object, ...], Worst]) -> Worst:
+    """All of it together, and where most of it was."""
+    return sum(n for n, _ in found.values()), max(found.values(), key=lambda one: one[0])[1]
 
 
 def _by_place(rows: Iterable[Recovery], value: Callable[[Recovery], int]) -> dict[tuple[object, ...], Worst]:
@@ -111,7 +159,12 @@ def _by_place(rows: Iterable[Recovery], value: Callable[[Recovery], int]) -> dic
 
 def _place(r: Recovery) -> tuple[object, ...]:
     """A fault that came alone, or the repeat of a script that it was a part of."""
-    return (r.fabric, r.policy, r.script, r.repeat) if r.script else (r.fabric, r.policy, r.fault, r.target, r.repeat)
+    what = (r.script,) if r.script else (r.fault, r.target)
+    return (r.fabric, r.policy, *what, r.repeat, r.reroute)
+
+
+def _called(r: Recovery) -> str:
+    return f"{r.fabric} {r.script} {r.fault} {r.target} repeat {r.repeat}".replace("  ", " ")
 
 
 def _named(r: Recovery) -> str:

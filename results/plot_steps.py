@@ -10,7 +10,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 from results import plots
 from results.format import milliseconds
 from results.records import Recovery
-from results.recovery_rows import STEP_NAMES, RecoveryRow, side_values
+from results.recovery_rows import FROM_REPAIR, STEP_NAMES, RecoveryRow, side_values
 
 COLOUR: Final = {"on": plots.BLUE, "off": plots.ORANGE}
 _LINE: Final = 0.25  # inches a step
@@ -25,7 +25,7 @@ def steps_shown(rows: Sequence[RecoveryRow]) -> tuple[str, ...]:
     """Columns of recovery.csv, top to bottom. The source side, if it was probed too, first: it waits for nobody."""
     sides = [all(side_values(row.repeats, side) for row in rows) for side in ("source", "far")]
     first = ("source_ms", "far_ms") if rows and all(sides) else ("first_packet_ms",)
-    return (*first[:-1], "detect_ms", "decided_ms", "reroute_ms", first[-1], "goodput_ms", "back_ms")
+    return (*first[:-1], "detect_ms", "decided_ms", "reroute_ms", first[-1], "goodput_ms", *FROM_REPAIR)
 
 
 def height(rows: Sequence[RecoveryRow]) -> float:
@@ -48,7 +48,7 @@ def draw(axes: Axes, rows: Sequence[RecoveryRow], names: bool) -> None:
         shift = _APART[row.reroute] if both else 0.0
         _repeats(axes, row, steps, shift)
         _middle(axes, row, steps, shift)
-    axes.axhline(len(steps) - 1.5, color=plots.GREEN, lw=1.0, ls="--")  # the repair
+    axes.axhline(len(steps) - len(FROM_REPAIR) - 0.5, color=plots.GREEN, lw=1.0, ls="--")  # the repair
     axes.axvline(_SPAN[1], color=plots.GRID, lw=0.7)
     axes.set_xscale("log")
     axes.set(xlim=(_SPAN[0] * 0.85, _NEVER * 1.5), ylim=(len(steps) - 0.5, -0.5))
@@ -56,7 +56,7 @@ def draw(axes: Axes, rows: Sequence[RecoveryRow], names: bool) -> None:
     axes.xaxis.set_major_locator(FixedLocator([*_TICKS, _NEVER]))
     axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_formatter(FuncFormatter(lambda ms, _: _tick(ms)))
-    axes.set_xlabel("ms after the fault; the last row: after the repair")
+    axes.set_xlabel("ms after the fault; below the dashed line: after the repair")
     plots.quiet(axes, grid="x")
 
 
@@ -72,7 +72,7 @@ def _middle(axes: Axes, row: RecoveryRow, steps: Sequence[str], shift: float) ->
     one = median_repeat(row)
     values = [getattr(one, step) for step in steps]
     colour, at = COLOUR[row.reroute], [_place(ms) for ms in values]
-    until = len(steps) - 1  # the last counts from the repair: no line leads there
+    until = len(steps) - len(FROM_REPAIR)  # the last count from the repair: no line leads there
     came = [(x, y + shift) for y, (x, ms) in enumerate(zip(at, values, strict=True)) if ms is not None and y < until]
     axes.plot([x for x, _ in came], [y for _, y in came], color=colour, lw=1.1, alpha=0.8)
     for y, (x, ms) in enumerate(zip(at, values, strict=True)):

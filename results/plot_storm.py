@@ -11,7 +11,7 @@ from matplotlib.ticker import FuncFormatter
 from results import plots
 from results.format import rate, short
 from results.records import Census, GoodputTrace, Recovery
-from results.recovery_rows import ScriptRun, holds
+from results.recovery_rows import ScriptRun, holds, is_probed, told_of
 
 _COLOUR: Final = {
     "link": plots.BLUE,
@@ -26,6 +26,11 @@ _PREFIX: Final = {
     "link": "link", "hb-port": "hb port", "rail-switch": "rail switch", "spine": "spine", "gpu": "GPU",
     "server": "server", "controller": "controller", "registry": "controller",
 }  # fmt: skip
+_CENSUS: Final = {
+    "census holds": (plots.GREEN, "|", 9),
+    "does not": (plots.VERMILION, "x", 7),
+    "not taken": (plots.MUTED, ".", 4),
+}
 _LINE: Final = 0.17  # inches a fault
 _CAPTION: Final = (
     "A bar is a fault, from its injection to its repair; the dark part is until packets flowed again between the "
@@ -59,7 +64,8 @@ def _faults(axes: Axes, faults: Sequence[Recovery], zero: int) -> None:
     for y, r in enumerate(faults):
         start, stop = (r.t_fault - zero) / 1e9, (r.t_repair - zero) / 1e9
         colour = _COLOUR[sort_of(r.fault)]
-        cut = stop - start if r.first_packet_ms is None else min(r.first_packet_ms / 1e3, stop - start)
+        cut = min(stop - start if r.first_packet_ms is None else r.first_packet_ms / 1e3, stop - start)
+        cut = cut if is_probed(r) else 0.0
         axes.barh(y, stop - start, left=start, height=0.72, color=colour, alpha=0.4)
         axes.barh(y, cut, left=start, height=0.72, color=colour)
         late = r.t_fault - zero > 0.75 * (end - zero)
@@ -78,9 +84,9 @@ def _faults(axes: Axes, faults: Sequence[Recovery], zero: int) -> None:
 
 
 def _censuses(axes: Axes, censuses: Sequence[Census], zero: int) -> None:
-    for ok, colour, marker in ((True, plots.GREEN, "|"), (False, plots.VERMILION, "x")):
-        at = [(c.monotonic_ns - zero) / 1e9 for c in censuses if holds(c) == ok]
-        axes.plot(at, [0] * len(at), ls="none", marker=marker, ms=9, mew=1.6, color=colour)
+    for outcome, (colour, marker, size) in _CENSUS.items():
+        at = [(c.monotonic_ns - zero) / 1e9 for c in censuses if _outcome(c) == outcome]
+        axes.plot(at, [0] * len(at), ls="none", marker=marker, ms=size, mew=1.6, color=colour)
     axes.set(ylim=(-1, 1))
     axes.set_yticks([])
     axes.set_ylabel("censuses", rotation=0, ha="right", va="center")
@@ -112,16 +118,21 @@ def sort_of(fault: str) -> str:
 def _keys(script: ScriptRun) -> list[Patch | Line2D]:
     sorts = dict.fromkeys(sort_of(r.fault) for r in script.faults)
     keys: list[Patch | Line2D] = [Patch(color=_COLOUR[s], label=s) for s in _COLOUR if s in sorts]
-    if any(holds(c) for c in script.censuses):
-        keys.append(Line2D([], [], ls="none", marker="|", ms=9, mew=1.6, color=plots.GREEN, label="census holds"))
-    if not all(holds(c) for c in script.censuses):
-        keys.append(Line2D([], [], ls="none", marker="x", ms=7, mew=1.6, color=plots.VERMILION, label="does not"))
-    return keys
+    found = {_outcome(c) for c in script.censuses}
+    return keys + [
+        Line2D([], [], ls="none", marker=marker, ms=size, mew=1.6, color=colour, label=outcome)
+        for outcome, (colour, marker, size) in _CENSUS.items()
+        if outcome in found
+    ]
+
+
+def _outcome(census: Census) -> str:
+    return "not taken" if not census.taken else "census holds" if holds(census) else "does not"
 
 
 def _alt(script: ScriptRun) -> str:
     lasts = max((r.t_repair for r in script.faults), default=0) - min((r.t_fault for r in script.faults), default=0)
     return (
         f"{script.script} on {script.fabric} over time: {len(script.faults)} faults in {lasts / 1e9:.1f} s, "
-        f"{script.held} of {len(script.censuses)} censuses hold"
+        f"censuses: {told_of(script.censuses)}"
     )

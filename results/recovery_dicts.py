@@ -6,7 +6,6 @@ from results.fidelity import Judgement
 from results.records import Run
 from results.recovery_bars import OTHERS, Outcome, outcomes, times_ours
 from results.recovery_rows import RecoveryRow, ScriptRun, recovery_rows, script_runs, verdict
-from results.recovery_stats import Figure, Interval
 
 
 def recovery_dicts(run: Run, judgement: Judgement) -> dict[str, Any]:
@@ -28,26 +27,16 @@ def _row(row: RecoveryRow, judgement: Judgement) -> dict[str, Any]:
         "repeats": len(row.repeats),
         "recovered": row.recovered,
         "no_one_affected": row.unaffected,
-        **{step: _figure(found) for step, found in row.steps.items()},
-        **{f"{side}_ms": _figure(found) for side, found in row.sides.items()},
+        "no_one_probed": row.unprobed,
+        **{step: found.as_dict() for step, found in row.steps.items()},
+        **{f"{side}_ms": found.as_dict() for side, found in row.sides.items()},
         "lost_bytes": row.total("lost_bytes"),
         "probes_lost": row.total("probes_lost"),
         "return_lost": row.total("return_lost"),
+        "too_fast": row.total("too_fast"),
         "connections_lost": row.connections_lost,
         "others_take_times_as_long": {other.name: times_ours(other, first) for other in OTHERS},
     }
-
-
-def _figure(found: Figure) -> dict[str, Any]:
-    return {
-        **{name: getattr(found, name) for name in ("n", "median", "p95")},
-        "median_95": _interval(found.median_interval),
-        "p95_95": _interval(found.p95_interval),
-    }
-
-
-def _interval(found: Interval | None) -> list[float | None] | None:
-    return None if found is None else [found.low, found.high]
 
 
 def _outcome(o: Outcome) -> dict[str, Any]:
@@ -57,7 +46,7 @@ def _outcome(o: Outcome) -> dict[str, Any]:
         "fabric": o.fabric or None,
         "unit": o.bar.unit,
         "wanted": bar,
-        "measured": {**_figure(o.figure), "most": o.figure.most} if o.figure else None,
+        "measured": {**o.figure.as_dict(), "most": o.figure.most} if o.figure else None,
         "worst": o.worst or None,
         "met": o.met,
     }
@@ -69,7 +58,9 @@ def _script(script: ScriptRun, judgement: Judgement) -> dict[str, Any]:
         "verdict": verdict(script.faults, judgement),
         "faults": len(script.faults),
         "censuses": len(script.censuses),
+        "censuses_taken": script.taken,
         "censuses_held": script.held,
+        "return_lost": sum(r.return_lost for r in script.mended_alone),
         "lost_bytes": script.lost_bytes,
         "connections_lost": script.connections_lost,
     }

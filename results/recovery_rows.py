@@ -13,7 +13,12 @@ from results.recovery_stats import Figure, figure
 
 Side = Literal["source", "far"]
 SIDES: Final[tuple[Side, ...]] = ("source", "far")
-STEPS: Final = ("detect_ms", "decided_ms", "reroute_ms", "first_packet_ms", "goodput_ms", "back_ms")
+STEPS: Final = ("detect_ms", "decided_ms", "reroute_ms", "first_packet_ms", "goodput_ms", "back_ms", "home_ms")
+FROM_REPAIR: Final = ("back_ms", "home_ms")
+"""The others count from the fault."""
+NOT_AVOIDED: Final = frozenset({"link-gray", "link-slow"})
+"""A link that still carries something stays in use, by design: what it loses or delays lasts until the repair."""
+TOGETHER_NS: Final = 50_000_000  # acts so near each other are one
 _WITH: Final = " with "  # a workload with a script
 STEP_NAMES: Final = {
     "detect_ms": "detected",
@@ -23,7 +28,8 @@ STEP_NAMES: Final = {
     "source_ms": "first packet, source side",
     "far_ms": "first packet, far side",
     "goodput_ms": "goodput back",
-    "back_ms": "back after repair",
+    "back_ms": "goodput after repair",
+    "home_ms": "detours withdrawn",
 }
 
 
@@ -45,6 +51,11 @@ class RecoveryRow:
         """Whether nobody was cut off: a GPU that dies where no other's traffic passes through it hurts itself alone."""
         return all(is_unaffected(r) for r in self.repeats)
 
+    @property
+    def unprobed(self) -> bool:
+        """Whether no probed pair was hit, so that nothing is known of first packets."""
+        return not any(map(is_probed, self.repeats))
+
     @cached_property
     def steps(self) -> dict[str, Figure]:
         """By the name of the column of recovery.csv, in ms."""
@@ -61,25 +72,33 @@ class RecoveryRow:
     def connections_lost(self) -> int:
         return sum(r.connections_lost for r in self.repeats)
 
-    def total(self, column: Literal["lost_bytes", "probes_lost", "return_lost"]) -> int:
+    def total(self, column: Literal["lost_bytes", "probes_lost", "return_lost", "too_fast"]) -> int:
         return sum(getattr(r, column) for r in self.repeats)
 
 
 def side_values(repeats: Sequence[Recovery], side: Side) -> list[float | None]:
-    """Of each repeat until packets flowed on this side (ms, None: never); none at all if no such pair was probed.
+    """Of each repeat in which such pairs were probed, until packets flowed on this side (ms, None: never)."""
+    return [getattr(r, f"{side}_ms") for r in repeats if probed_on(r, side)]
 
-    A record has None for either. The slowest pair is never before a side's own: so where that came, None is "not
-    probed"; and where it never came and the other side did, None is "never". Who is probed is the same in all repeats.
-    """
-    other: Side = "far" if side == "source" else "source"
-    own, others = [getattr(r, f"{side}_ms") for r in repeats], [getattr(r, f"{other}_ms") for r in repeats]
-    never = any(r.first_packet_ms is None and o is not None for r, o in zip(repeats, others, strict=True))
-    return own if never or any(v is not None for v in own) else []
+
+def probed_on(recovery: Recovery, side: Side) -> int:
+    """How many pairs on this side were probed."""
+    return recovery.source_probed if side == "source" else recovery.far_probed
+
+
+def is_probed(recovery: Recovery) -> bool:
+    """Whether any pair that it hit was."""
+    return recovery.source_probed + recovery.far_probed > 0
+
+
+def is_told_by_goodput(recovery: Recovery) -> bool:
+    """Whether goodput fell, so that whether it came back says something even where no pair was probed."""
+    return bool(recovery.goodput_ms) or not recovery.recovered
 
 
 def is_unaffected(recovery: Recovery) -> bool:
     """Whether no probe of another GPU's was lost to this fault."""
-    return recovery.probes_lost == 0 and recovery.first_packet_ms == 0
+    return is_probed(recovery) and recovery.probes_lost == 0 and recovery.first_packet_ms == 0
 
 
 def recovery_rows(run: Run) -> tuple[RecoveryRow, ...]:
@@ -115,8 +134,18 @@ class ScriptRun:
     goodput: tuple[GoodputTrace, ...]
 
     @property
+    def taken(self) -> int:
+        """How many of the censuses that were due the machine had time for."""
+        return sum(c.taken for c in self.censuses)
+
+    @property
     def held(self) -> int:
-        return sum(holds(c) for c in self.censuses)
+        return sum(c.taken and holds(c) for c in self.censuses)
+
+    @property
+    def mended_alone(self) -> tuple[Recovery, ...]:
+        """Faults after whose repair the fabric was whole: what is lost then, is lost by the way back."""
+        return tuple(r for r in self.faults if not any(_outlasts(other, r) for other in self.faults))
 
     @property
     def lost_bytes(self) -> int:
@@ -129,8 +158,22 @@ class ScriptRun:
 
 
 def holds(census: Census) -> bool:
-    """Whether the fabric and the oracle agree."""
+    """Whether the fabric and the oracle agree, as far as anybody looked: of one not taken nothing is known."""
     return not (census.not_recovered or census.impossible or census.carried)
+
+
+def _outlasts(other: Recovery, recovery: Recovery) -> bool:
+    """Whether the other is there when this one is mended."""
+    soon = recovery.t_repair + TOGETHER_NS
+    return other.t_fault <= soon < other.t_repair
+
+
+def told_of(censuses: Sequence[Census]) -> str:
+    """`73 of 86 taken, all hold`; `73 of 86 taken, 71 hold`."""
+    taken = [c for c in censuses if c.taken]
+    held = sum(map(holds, taken))
+    said = "all hold" if held == len(taken) else f"{held} hold"
+    return f"{len(taken)} of {len(censuses)} taken" + (f", {said}" if taken else "")
 
 
 def script_runs(run: Run) -> tuple[ScriptRun, ...]:

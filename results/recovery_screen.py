@@ -12,9 +12,9 @@ from rich.text import Text
 from results import format as fmt
 from results.fidelity import Judgement
 from results.records import Recovery
-from results.recovery_bars import Outcome, is_of_first_packets
-from results.recovery_rows import RecoveryRow, ScriptRun, verdict
-from results.recovery_text import Line, both_ms, limits, lines_of, measured, wanted
+from results.recovery_bars import CHECKED, Outcome, is_of_first_packets
+from results.recovery_rows import RecoveryRow, ScriptRun, told_of, verdict
+from results.recovery_text import Line, both_ms, limits, lines_of, measured, nobody, wanted
 from results.screen import Column, fitted
 
 _UNAFFECTED: Final = "– no one was cut off by it"
@@ -57,7 +57,7 @@ def recovery_table(console: Console, rows: Sequence[RecoveryRow], judgement: Jud
         column("no reroute", lambda p: _goodput(p.off), 1),
         column("fidelity", lambda p: _doubt(p.repeats, judgement)),
     ]
-    note = _UNAFFECTED if any(row.unaffected for row in rows) else ""
+    note = _UNAFFECTED if any(nobody(row) for row in rows) else ""
     always = {_FIRST} if any(p.on for p in places) else set()
     shown = [c for c in columns if c.name in always or any(cell not in ("", fmt.NOTHING) for cell in c.cells)]
     return fitted(console, "Recovery from the fault (1st packet: median / p95; the rest: medians)", shown, 0, note)
@@ -75,12 +75,12 @@ def _places(rows: Sequence[RecoveryRow]) -> Iterator[_Place]:
 
 
 def _first(line: Line | None) -> str:
-    return fmt.NOTHING if line is None or line.row.unaffected else both_ms(line.first)
+    return fmt.NOTHING if line is None or nobody(line.row) else both_ms(line.first)
 
 
 def _step(line: Line | None, step: str) -> str:
     """Where nobody was cut off, nothing had to be done, and nothing came back either. Said once for both sides."""
-    if line is None or (line.row.unaffected and not line.row.steps[step].median):
+    if line is None or (nobody(line.row) and not line.row.steps[step].median):
         return fmt.NOTHING
     return fmt.milliseconds(line.row.steps[step].median) if line.leads else ""
 
@@ -91,7 +91,7 @@ def _conns(place: _Place) -> str:
 
 
 def _goodput(row: RecoveryRow | None) -> str:
-    if row is None or (row.unaffected and row.steps["goodput_ms"].median == 0):
+    if row is None or (nobody(row) and row.steps["goodput_ms"].median == 0):
         return fmt.NOTHING
     return fmt.milliseconds(row.steps["goodput_ms"].median)
 
@@ -103,8 +103,11 @@ def _doubt(repeats: Sequence[Recovery], judgement: Judgement) -> str:
 
 
 def outcome_lines(outcomes: Iterable[Outcome]) -> Iterator[Text]:
-    """What else is wanted than first packets in time: a line each, with every fabric on which it was measured."""
-    others = (o for o in outcomes if o.values and not is_of_first_packets(o.bar))
+    """What else is wanted than first packets in time: a line each, with every fabric on which it was measured.
+
+    Checks have lines of their own.
+    """
+    others = (o for o in outcomes if o.values and not is_of_first_packets(o.bar) and o.bar not in CHECKED)
     for bar, group in groupby(others, key=lambda o: o.bar):
         line = Text(f"{bar.what} (≤ {wanted(bar)}):")
         for o in group:
@@ -120,8 +123,10 @@ def script_lines(scripts: Iterable[ScriptRun]) -> Iterator[Text]:
     ordered = sorted(scripts, key=lambda s: (s.script, s.fabric, s.reroute))
     for (name, fabric, reroute), group in groupby(ordered, key=lambda s: (s.script, s.fabric, s.reroute)):
         runs = list(group)
-        faults, censuses = sum(len(s.faults) for s in runs), sum(len(s.censuses) for s in runs)
-        held, lost = sum(s.held for s in runs), sum(s.lost_bytes for s in runs)
-        counted = f"{held} of {censuses} censuses hold, " if censuses else ""
-        said = f"{faults} faults (n={len(runs)}), {counted}{fmt.size(lost)} lost"
+        faults, lost = sum(len(s.faults) for s in runs), sum(s.lost_bytes for s in runs)
+        censuses = [census for s in runs for census in s.censuses]
+        counted = f"censuses: {told_of(censuses)}; " if censuses else ""
+        returning = sum(r.return_lost for s in runs for r in s.mended_alone)
+        after = f", {returning} probes lost in returning" if returning else ""
+        said = f"{faults} faults (n={len(runs)}), {counted}{fmt.size(lost)} lost{after}"
         yield Text.assemble(f"{name} on {fabric}, reroute {reroute}: ", (said, "bold"))

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from math import ceil, inf
 from statistics import median
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -45,6 +45,15 @@ class Figure:
     most: float | None
     median_interval: Interval | None
     p95_interval: Interval | None
+
+    def as_dict(self) -> dict[str, Any]:
+        """For summary.json: intervals are pairs, or None."""
+        plain: dict[str, Any] = {name: getattr(self, name) for name in ("n", "median", "p95")}
+        return plain | {"median_95": _pair(self.median_interval), "p95_95": _pair(self.p95_interval)}
+
+
+def _pair(found: Interval | None) -> list[float | None] | None:
+    return None if found is None else [found.low, found.high]
 
 
 def figure(values: Iterable[float | None]) -> Figure | None:

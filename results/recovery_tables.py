@@ -8,8 +8,31 @@ from results.aggregate import Row
 from results.fidelity import Judgement
 from results.records import Census, Recovery
 from results.recovery_bars import OTHERS, Outcome, times_ours
-from results.recovery_rows import RecoveryRow, ScriptRun, holds, is_unaffected, verdict
-from results.recovery_text import NO_ONE_AFFECTED, Line, both, both_ms, lines_of, measured, met, wanted, with_interval
+from results.recovery_rows import (
+    SIDES,
+    RecoveryRow,
+    ScriptRun,
+    holds,
+    is_probed,
+    is_unaffected,
+    probed_on,
+    told_of,
+    verdict,
+)
+from results.recovery_text import (
+    NO_ONE_AFFECTED,
+    NO_ONE_PROBED,
+    Line,
+    both,
+    both_ms,
+    lines_of,
+    measured,
+    met,
+    nobody,
+    recovered,
+    wanted,
+    with_interval,
+)
 from results.report_tables import Table
 
 _COST: Final = ("probes lost", "returning", "bytes lost", "conns lost")
@@ -22,6 +45,7 @@ _STEPS: Final = (
     "far side",
     "goodput",
     "after repair",
+    "detours gone",
 )
 
 
@@ -41,26 +65,30 @@ def first_packets_table(rows: Sequence[RecoveryRow], judgement: Judgement) -> Ta
 def steps_table(rows: Sequence[RecoveryRow]) -> Table:
     """A row a fault, fabric and rerouting: the controller's steps, goodput, the way back, and what it cost in all."""
     columns = ("fault", "fabric", "reroute", "recovered", "detected", "decided", "installed", "back to 95%")
-    groups = (("", 4), ("medians", 3), ("goodput in ms, median / p95", 2), ("in all repeats", len(_COST)))
-    return Table((*columns, "after repair", *_COST), tuple(_steps(row) for row in rows), 3, groups)
+    groups = (
+        *(("", 4), ("medians", 3), ("goodput in ms, median / p95", 2)),
+        *(("after repair, ms", 1), ("in all repeats", len(_COST))),
+    )
+    return Table((*columns, "after repair", "detours gone", *_COST), tuple(_steps(row) for row in rows), 3, groups)
 
 
 def _steps(row: RecoveryRow) -> tuple[str, ...]:
     """Where nobody was cut off, nothing had to be done, and no goodput came back either."""
-    alone = row.unaffected and row.steps["goodput_ms"].median == 0
+    alone = bool(nobody(row)) and row.steps["goodput_ms"].median == 0
     medians = [row.steps[step].median for step in ("detect_ms", "decided_ms", "reroute_ms")]
     return (
-        *(row.fault, row.fabric, row.reroute, f"{row.recovered} of {len(row.repeats)}"),
-        *(fmt.NOTHING if row.unaffected and ms is None else fmt.milliseconds(ms) for ms in medians),
+        *(row.fault, row.fabric, row.reroute, recovered(row)),
+        *(fmt.NOTHING if nobody(row) and ms is None else fmt.milliseconds(ms) for ms in medians),
         *(fmt.NOTHING if alone else both_ms(row.steps[s]) for s in ("goodput_ms", "back_ms")),
+        fmt.NOTHING if row.reroute == "off" else both_ms(row.steps["home_ms"]),
         *(f"{row.total('probes_lost'):,}", f"{row.total('return_lost'):,}", fmt.size(row.total("lost_bytes"))),
         str(row.connections_lost),
     )
 
 
 def _first(line: Line) -> tuple[str, str]:
-    if line.row.unaffected:
-        return NO_ONE_AFFECTED, fmt.NOTHING
+    if why := nobody(line.row):
+        return why, fmt.NOTHING
     found = line.first
     return with_interval(found.median, found.median_interval), with_interval(found.p95, found.p95_interval)
 
@@ -73,17 +101,16 @@ def repeats_table(rows: Iterable[RecoveryRow]) -> Table:
 
 
 def _repeat(fabric: str, r: Recovery) -> tuple[str, ...]:
-    alone = is_unaffected(r)
-    sides = (
-        fmt.NOTHING if s is None and r.first_packet_ms is not None else fmt.milliseconds(s)
-        for s in (r.source_ms, r.far_ms)
-    )
+    alone = is_unaffected(r) or not is_probed(r)
+    times = {"source": r.source_ms, "far": r.far_ms}
+    sides = (fmt.milliseconds(times[side]) if probed_on(r, side) else fmt.NOTHING for side in SIDES)
     goodput = (fmt.NOTHING if alone and ms == 0 else fmt.milliseconds(ms) for ms in (r.goodput_ms, r.back_ms))
+    why = NO_ONE_AFFECTED if is_probed(r) else NO_ONE_PROBED
     return (
         *(fabric, r.reroute, r.target, str(r.repeat)),
         *(fmt.milliseconds(ms) for ms in (r.detect_ms, r.decided_ms, r.reroute_ms)),
-        *((NO_ONE_AFFECTED, fmt.NOTHING, fmt.NOTHING) if alone else (fmt.milliseconds(r.first_packet_ms), *sides)),
-        *goodput,
+        *((why, fmt.NOTHING, fmt.NOTHING) if alone else (fmt.milliseconds(r.first_packet_ms), *sides)),
+        *(*goodput, fmt.NOTHING if r.reroute == "off" else fmt.milliseconds(r.home_ms)),
         *(str(r.probes_lost), str(r.return_lost), fmt.size(r.lost_bytes), str(r.connections_lost)),
     )
 
@@ -111,7 +138,7 @@ def others_table(rows: Iterable[RecoveryRow]) -> Table | None:
     body = []
     for row in rows:
         first, goodput = row.steps["first_packet_ms"], row.steps["goodput_ms"]
-        if row.reroute == "on" and first.median != 0:
+        if row.reroute == "on" and first.median != 0 and not row.unprobed:
             times = (times_ours(other, first.median) for other in OTHERS)
             shown = tuple(fmt.NOTHING if t is None else f"{t:,.1f} times" for t in times)
             body.append((row.fault, row.fabric, str(first.n), both(first), both(goodput), *shown))
@@ -127,10 +154,13 @@ def scripts_table(scripts: Iterable[ScriptRun], judgement: Judgement) -> Table:
         worst = (
             f"{fmt.milliseconds(slowest.first_packet_ms)}: {slowest.fault} {slowest.target}" if slowest else fmt.NOTHING
         )
-        cut = sum(r.first_packet_ms is None for r in s.faults)
-        cost = (fmt.size(s.lost_bytes), str(s.connections_lost))
+        cut = sum(r.first_packet_ms is None and is_probed(r) for r in s.faults)
+        returning = sum(r.return_lost for r in s.mended_alone)
+        cost = (str(returning), fmt.size(s.lost_bytes), str(s.connections_lost))
         head = (s.script, s.fabric, s.reroute, verdict(s.faults, judgement), str(s.repeat))
-        body.append((*head, str(len(s.faults)), str(cut), worst, f"{s.held} of {len(s.censuses)}", *cost))
+        body.append(
+            (*head, str(len(s.faults)), str(cut), worst, told_of(s.censuses) if s.censuses else fmt.NOTHING, *cost)
+        )
     columns = (
         "script",
         "fabric",
@@ -141,7 +171,7 @@ def scripts_table(scripts: Iterable[ScriptRun], judgement: Judgement) -> Table:
         "until their repair",
         "slowest first packet",
     )
-    return Table((*columns, "censuses that hold", "bytes lost", "conns lost"), tuple(body), 4)
+    return Table((*columns, "censuses", "lost returning", "bytes lost", "conns lost"), tuple(body), 4)
 
 
 def _first_packet(recovery: Recovery) -> float:
@@ -154,13 +184,14 @@ def script_faults_table(script: ScriptRun) -> Table:
     body = tuple(
         (
             *(r.fault, r.target, fmt.seconds((r.t_fault - zero) / 1e9), fmt.seconds((r.t_repair - r.t_fault) / 1e9)),
-            *(fmt.milliseconds(ms) for ms in (r.detect_ms, r.decided_ms, r.reroute_ms, r.first_packet_ms)),
-            str(r.probes_lost),
+            *(fmt.milliseconds(ms) for ms in (r.detect_ms, r.decided_ms, r.reroute_ms)),
+            *(fmt.milliseconds(r.first_packet_ms) if is_probed(r) else fmt.NOTHING, str(r.probes_lost)),
+            str(r.return_lost) if r in script.mended_alone else fmt.NOTHING,
         )
         for r in script.faults
     )
     return Table(
-        ("fault", "target", "at", "for", "detected", "decided", "installed", "first packet", "probes lost"), body, 2
+        ("fault", "target", "at", "for", "detected", "decided", "installed", "first packet", *_COST[:2]), body, 2
     )
 
 
@@ -173,7 +204,7 @@ def censuses_table(censuses: Iterable[Census]) -> Table:
             *(str(n) for n in (c.not_recovered, c.impossible, c.carried)),
         )
         for c in censuses
-        if not holds(c)
+        if c.taken and not holds(c)
     )
     columns = ("script", "fabric", "after", "what", "repeat", "broken", "pairs", "reachable", "answered")
     return Table((*columns, "not recovered", "impossible", "dead but carried"), body, 4)

@@ -7,10 +7,11 @@ from typing import Final
 
 from results import format as fmt
 from results.recovery_bars import Bar, Outcome, first_packet_bar
-from results.recovery_rows import SIDES, RecoveryRow, Side
+from results.recovery_rows import SIDES, RecoveryRow, Side, is_told_by_goodput
 from results.recovery_stats import Figure, Interval
 
 NO_ONE_AFFECTED: Final = "– (no one affected)"
+NO_ONE_PROBED: Final = "– (no one probed)"
 _MS: Final = "\u00a0ms"
 NOT_MEASURED: Final = "not measured"
 _MET: Final = {True: "met", False: "not met", None: NOT_MEASURED}
@@ -41,10 +42,22 @@ def lines_of(row: RecoveryRow, both_sides: bool) -> list[Line]:
     lines = []
     for number, side in enumerate(shown or [None]):
         first = row.sides[side] if side else row.steps["first_packet_ms"]
-        bar = first_packet_bar(row.fault, side) if row.reroute == "on" and not row.unaffected else None
+        bar = first_packet_bar(row.fault, side) if row.reroute == "on" and not nobody(row) else None
         met = bar.allows(first) if bar else None
         lines.append(Line(row, side, first, bar, met, number == 0))
     return lines
+
+
+def nobody(row: RecoveryRow) -> str:
+    """Why it has no first packets to speak of; empty if it has."""
+    return NO_ONE_PROBED if row.unprobed else NO_ONE_AFFECTED if row.unaffected else ""
+
+
+def recovered(row: RecoveryRow) -> str:
+    """`20 of 20`; a dash where no pair was probed and no goodput ever left."""
+    if row.unprobed and not any(map(is_told_by_goodput, row.repeats)):
+        return fmt.NOTHING
+    return f"{row.recovered} of {len(row.repeats)}"
 
 
 def both(found: Figure) -> str:

@@ -38,7 +38,7 @@ class Script:
 def parts(run: Run, rows: Sequence[Row], judgement: Judgement) -> dict[str, Any]:
     """What the template asks for."""
     faults, scripts, replaced = recovery_rows(run), script_runs(run), takeovers.takeover_rows(run, judgement)
-    wrong = recovery_tables.censuses_table([c for c in run.censuses if c.reroute == "on"])
+    wrong = recovery_tables.censuses_table(run.censuses)
     beats = [row for row in rows if row.workload == HEARTBEATS]
     wanted = outcomes(run) if any(r.reroute == "on" for r in run.recoveries) or replaced else ()
     return {
@@ -53,7 +53,7 @@ def parts(run: Run, rows: Sequence[Row], judgement: Judgement) -> dict[str, Any]
         "scripts": [_script(s) for s in scripts[:_DRAWN]],
         "scripts_not_drawn": len(scripts[_DRAWN:]),
         "censuses_wrong": wrong if wrong.rows else None,
-        "takeovers": [takeovers.steps_table(replaced), takeovers.iterations_table(replaced)] if replaced else [],
+        "takeovers": _takeovers(replaced) if replaced else [],
         "heartbeats": recovery_tables.heartbeats_table(beats) if beats else None,
     }
 
@@ -68,6 +68,10 @@ def _failures(run: Run, rows: Sequence[RecoveryRow]) -> list[Failure]:
         plot = plot_recovery.recovery(mine, traces, fault) if mine or traces else None
         found.append(Failure(fault, targets, plot, recovery_tables.repeats_table(mine)))
     return found
+
+
+def _takeovers(rows: Sequence[takeovers.TakeoverRow]) -> list[Table]:
+    return [takeovers.steps_table(rows), takeovers.iterations_table(rows), takeovers.spread_table(rows)]
 
 
 def _script(script: ScriptRun) -> Script:

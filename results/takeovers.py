@@ -13,9 +13,19 @@ from results import format as fmt
 from results.aggregate import labels
 from results.fidelity import ORDER, Judgement
 from results.records import Run, Takeover, Verdict
+from results.recovery_stats import Figure, figure
+from results.recovery_text import both_ms, with_interval
 from results.report_tables import Table
 from results.screen import Column, fitted
 
+SPREAD: Final = {
+    "taken_over_ms": "taken over",
+    "state_ms": "state moved in",
+    "interruption_ms": "job stood",
+    "after_s": "iteration after",
+}
+"""Columns of takeover.csv whose median and 95th percentile are shown, and how sure those are."""
+WHEN: Final = ("before", "takeover", "after")
 _MEDIANS: Final = (
     "detect_ms", "light_off_ms", "taken_over_ms", "state_ms", "state_predicted_ms", "interruption_ms",
     "iterations_lost", "moved_bytes", "before_s", "after_s", "before_predicted_s", "after_predicted_s",
@@ -34,6 +44,7 @@ class TakeoverRow:
     replaced_by: str
     verdict: Verdict
     medians: dict[str, float | None]
+    figures: dict[str, Figure]  # of `SPREAD`, all in ms
 
     @property
     def slower(self) -> float | None:
@@ -48,43 +59,47 @@ class TakeoverRow:
         """For summary.json."""
         head = {name: getattr(self, name) for name in ("case", "way", "fabric", "failed", "replaced_by", "verdict")}
         ratios = {"after_over_before": self.slower, "after_over_before_predicted": self.slower_predicted}
-        return {**head, "repeats": self.n, **{f"{k}_median": v for k, v in self.medians.items()}, **ratios}
+        spread = {f"{name.rpartition('_')[0]}_ms": found.as_dict() for name, found in self.figures.items()}
+        medians = {f"{name}_median": value for name, value in self.medians.items()}
+        return {**head, "repeats": self.n, **medians, **spread, **ratios}
 
 
 def takeover_rows(run: Run, judgement: Judgement) -> tuple[TakeoverRow, ...]:
-    """In the order in which they were first run. The verdict is the worst of the stretches before and after."""
+    """In the order in which they were first run. The verdict is the worst of the takeover, and before and after it."""
     names = labels(run)
-    groups: defaultdict[tuple[str, str, str], list[Takeover]] = defaultdict(list)
+    groups: defaultdict[tuple[str, str, str, str], list[Takeover]] = defaultdict(list)
     for t in run.takeovers:
-        groups[t.case, t.way, names.get((t.fabric, t.policy), t.fabric)].append(t)
+        groups[t.case, t.way, names.get((t.fabric, t.policy), t.fabric), t.failed].append(t)
     return tuple(
         TakeoverRow(
-            *key,
+            *(case, way, fabric),
             n=len(group),
-            failed=_names(group, "failed"),
-            replaced_by=_names(group, "replaced_by"),
+            failed=failed,
+            replaced_by=", ".join(dict.fromkeys(t.replaced_by for t in group)),
             verdict=_verdict(group, judgement),
             medians=_medians(group),
+            figures=_figures(group),
         )
-        for key, group in groups.items()
+        for (case, way, fabric, failed), group in groups.items()
     )
 
 
 def _verdict(group: Sequence[Takeover], judgement: Judgement) -> Verdict:
     """Each case has a fabric of its own, with its spares, which is called after both."""
     whats = {(t.fabric, f"{t.case} by {t.way}", t.repeat) for t in group}
-    stretches = {(f"{f}, {what}", f"{what}: {when}", n) for f, what, n in whats for when in ("before", "after")}
+    stretches = {(f"{f}, {what}", f"{what}: {when}", n) for f, what, n in whats for when in WHEN}
     found = (verdict for stretch, verdict in judgement.stretches.items() if stretch in stretches)
     return max(found, key=ORDER.index, default="ok")
-
-
-def _names(group: Sequence[Takeover], field: str) -> str:
-    return ", ".join(dict.fromkeys(getattr(t, field) for t in group))
 
 
 def _medians(group: Sequence[Takeover]) -> dict[str, float | None]:
     known = {name: [v for t in group if (v := getattr(t, name)) is not None] for name in _MEDIANS}
     return {name: median(values) if values else None for name, values in known.items()}
+
+
+def _figures(group: Sequence[Takeover]) -> dict[str, Figure]:
+    values = {name: [getattr(t, name) * (1e3 if name.endswith("_s") else 1.0) for t in group] for name in SPREAD}
+    return {name: found for name, of_it in values.items() if (found := figure(of_it))}
 
 
 def _over(one: float | None, other: float | None) -> float | None:
@@ -122,6 +137,20 @@ def iterations_table(rows: Sequence[TakeoverRow]) -> Table:
     return Table(("case", "way", "fabric", *columns), body, 3, groups)
 
 
+def spread_table(rows: Sequence[TakeoverRow]) -> Table:
+    """How sure these are: a row a figure, median and 95th percentile with their 95% confidence intervals."""
+    body = tuple(
+        (*(row.case, row.way, row.fabric, row.failed, SPREAD[name]), str(found.n), *_sure(found))
+        for row in rows
+        for name, found in row.figures.items()
+    )
+    return Table(("case", "way", "fabric", "failed", "figure", "n", "median", "p95"), body, 5)
+
+
+def _sure(found: Figure) -> tuple[str, str]:
+    return with_interval(found.median, found.median_interval), with_interval(found.p95, found.p95_interval)
+
+
 def screen_table(console: Console, rows: Sequence[TakeoverRow]) -> ScreenTable:
     """What fits of it: medians."""
 
@@ -132,8 +161,8 @@ def screen_table(console: Console, rows: Sequence[TakeoverRow]) -> ScreenTable:
         column("case", lambda r: r.case, text=True),
         column("way", lambda r: r.way, text=True),
         column("fabric", lambda r: r.fabric, text=True),
-        column("taken\nover", lambda r: _ms(r.medians["taken_over_ms"]), 3),
-        column("job\nstood", lambda r: _ms(r.medians["interruption_ms"])),
+        column("taken\nover ms", lambda r: both_ms(r.figures["taken_over_ms"]), 3),
+        column("job\nstood ms", lambda r: both_ms(r.figures["interruption_ms"])),
         column("iter.\nlost", lambda r: f"{r.medians['iterations_lost']:g}"),
         column("moved", lambda r: fmt.size(r.medians["moved_bytes"]), 1),
         column("iteration\nbefore", lambda r: fmt.seconds(r.medians["before_s"]), 2),
@@ -143,7 +172,7 @@ def screen_table(console: Console, rows: Sequence[TakeoverRow]) -> ScreenTable:
         column("fidelity", lambda r: "" if r.verdict == "ok" else r.verdict),
     )
     shown = [c for c in columns if any(cell not in ("", fmt.NOTHING) for cell in c.cells)]
-    return fitted(console, "Failed for good, and replaced: medians", shown, 0)
+    return fitted(console, "Failed for good, and replaced (median / p95; else medians)", shown, 0)
 
 
 def _ms(ms: float | None) -> str:

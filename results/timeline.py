@@ -13,7 +13,7 @@ from typing import Any, Final
 from results.aggregate import labels
 from results.format import size
 from results.records import Census, Event, Flow, Recovery, Run
-from results.recovery_rows import holds
+from results.recovery_rows import FROM_REPAIR, holds
 from topologies.addresses import gpu_of_name
 
 _CONTROL: Final = 1  # the process of faults, recovery and controller events; workload runs follow
@@ -26,6 +26,7 @@ _STEPS: Final = {
     "first_packet_ms": "first_packet",
     "goodput_ms": "goodput",
     "back_ms": "back",
+    "home_ms": "home",
 }
 _LANES: Final = 1000  # thread numbers that each GPU has to itself
 
@@ -133,13 +134,14 @@ def _control(run: Run, zero: int) -> list[dict[str, Any]]:
 def _steps(r: Recovery, name: str) -> Iterator[Span]:
     """Each from the fault on; `back` from the repair on."""
     for column, step in _STEPS.items():
-        took, start = getattr(r, column), r.t_repair if column == "back_ms" else r.t_fault
+        took, start = getattr(r, column), r.t_repair if column in FROM_REPAIR else r.t_fault
         if took is not None:
             yield start, start + round(took * 1e6), f"{name}: to {step}", {}
 
 
 def _as_event(census: Census) -> Event:
-    said = f"{'holds' if holds(census) else 'does not hold'} after {census.act}"
+    found = "not taken" if not census.taken else "holds" if holds(census) else "does not hold"
+    said = f"{found} after {census.act}"
     counted = ("broken", "pairs", "reachable", "answered", "not_recovered", "impossible", "carried", "wrong")
     return Event(census.monotonic_ns, "census", said, {name: getattr(census, name) for name in counted})
 

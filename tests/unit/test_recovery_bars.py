@@ -49,24 +49,39 @@ def test_what_no_repeat_shows_is_not_measured_rather_than_met() -> None:
 
 
 @pytest.mark.parametrize(
-    ("first", "source", "far", "sides"),
+    ("source", "far", "sides"),
     [
-        (9.0, 2.0, 9.0, ([2.0], [9.0])),
-        (9.0, None, 9.0, ([], [9.0])),  # the slowest came, so None is not probed
-        (None, 2.0, None, ([2.0], [None])),  # the slowest never came, and it is not this side's
-        (None, None, 9.0, ([None], [9.0])),
+        ((2.0, 3), (9.0, 4), ([2.0], [9.0])),
+        ((None, 0), (9.0, 4), ([], [9.0])),  # not probed
+        ((2.0, 3), (None, 4), ([2.0], [None])),  # never
+        ((None, 3), (None, 4), ([None], [None])),
     ],
 )
 def test_none_of_a_side_is_never_or_not_probed(
-    first: float | None, source: float | None, far: float | None, sides: tuple[list[float | None], ...]
+    source: tuple[float | None, int], far: tuple[float | None, int], sides: tuple[list[float | None], ...]
 ) -> None:
-    one = replace(fault("link-down", first), source_ms=source, far_ms=far)
+    one = replace(fault("link-down", 9.0), source_ms=source[0], source_probed=source[1])
+    one = replace(one, far_ms=far[0], far_probed=far[1])
     assert (side_values([one], "source"), side_values([one], "far")) == sides
 
 
-def test_a_side_that_one_repeat_tells_of_is_probed_in_all() -> None:
-    repeats = [fault("link-down", 9.0, 2.0), replace(fault("link-down", None), source_ms=None, far_ms=None)]
-    assert side_values(repeats, "source") == [2.0, None]
+def test_a_total_failure_is_not_met_and_reads_never() -> None:
+    run = empty()
+    run.recoveries = [replace(fault("link-down", None, 2.0, n), source_ms=None) for n in range(5)]
+    found = [*of(run, "link down, source"), *of(run, "link down, far")]
+    assert [(o.met, measured(o)) for o in found] == [(False, "never"), (False, "never")]
+    (cable,) = recovery_rows(run)
+    assert [(line.side, line.met) for line in lines_of(cable, both_sides=False)] == [
+        ("source", "not met"), ("far", "not met"),
+    ]  # fmt: skip
+
+
+def test_what_nobody_probed_is_not_measured() -> None:
+    run = empty()
+    run.recoveries = [replace(fault("gpu-crash", None), source_probed=0, far_probed=0)]
+    assert of(run, "GPU crash")[0].met is None
+    (crash,) = recovery_rows(run)
+    assert [line.met for line in lines_of(crash, both_sides=True)] == [""]
 
 
 def test_a_controller_crash_may_lose_no_packet() -> None:
@@ -96,6 +111,8 @@ def test_what_breaks_after_the_controllers_return_or_silently_is_not_held_agains
     run.recoveries = [row("controller-crash", "controller", 0, 0, SECOND, 0.0, "s")]
     run.recoveries += [row("link-down", "d0g1", 0, 2 * SECOND, 4 * SECOND, 900.0, "s", 90.0)]
     assert of(run, "fault while the controller is away")[0].met is None
+    run.recoveries += [row("link-down", "d0g3", 0, SECOND // 2, 3 * SECOND // 2, None, "s")]
+    assert of(run, "fault while the controller is away")[0].met is None  # mended before the controller had its time
     run.recoveries += [row("link-silent", "d0g2", 0, SECOND // 2, 4 * SECOND, 900.0, "s", 90.0)]
     assert of(run, "fault while the controller is away")[0].values == (400.0,)
     assert of(run, "link down while the controller is away")[0].met is None  # no kernel sees what is only silent
@@ -103,16 +120,38 @@ def test_what_breaks_after_the_controllers_return_or_silently_is_not_held_agains
 
 def test_traffic_is_to_be_back_within_a_second_and_to_lose_nothing_on_its_way() -> None:
     run = sample_run(2, 2, 2)
-    for name in ("goodput back after", "probes lost after"):
+    for name in ("traffic back on its best path", "probes lost after"):
         assert [(o.fabric, o.met, len(o.values)) for o in of(run, name)] == [
             ("rail-only", True, 6), ("rail-optimized", True, 6),
         ]  # fmt: skip
     on = next(i for i, r in enumerate(run.recoveries) if r.reroute == "on")
     run.recoveries[on] = replace(run.recoveries[on], back_ms=None, return_lost=3)
-    assert [o.met for name in ("goodput back after", "probes lost after") for o in of(run, name)] == [
+    assert [o.met for name in ("traffic back", "probes lost after") for o in of(run, name)] == [
         False, True, False, True,
     ]  # fmt: skip
-    assert of(run, "goodput back after")[0].worst == "link-down d0g1, repeat 0"
+    assert of(run, "traffic back")[0].worst == "link-down d0g1, repeat 0"
+
+
+@pytest.mark.parametrize(
+    ("back_ms", "home_ms", "worst"),
+    [(20.0, 300.0, 300.0), (300.0, 0.0, 300.0), (20.0, 1200.0, 1200.0), (20.0, None, None), (None, 20.0, None)],
+)
+def test_traffic_is_back_when_its_detours_are_gone_and_goodput_is_too(
+    back_ms: float | None, home_ms: float | None, worst: float | None
+) -> None:
+    run = empty()
+    run.recoveries = [replace(fault("link-down", 9.0), back_ms=back_ms, home_ms=home_ms)]
+    (outcome,) = of(run, "traffic back")
+    assert (outcome.values, outcome.met) == ((worst,), worst is not None and worst <= 1000)
+
+
+def test_returning_in_scripts_counts_where_nothing_else_is_broken() -> None:
+    run = empty()
+    pair = [row("link-down", f"d0g{n}", 0, SECOND, 2 * SECOND + n * 10**7, 9.0, "two") for n in range(2)]
+    late = row("link-down", "d1g1", 0, 3 * SECOND, 5 * SECOND, 9.0, "two")
+    within = row("link-silent", "d0g1", 0, 4 * SECOND, 4 * SECOND + 10**8, 9.0, "two")
+    run.recoveries = [replace(r, return_lost=n) for n, r in enumerate([*pair, late, within])]
+    assert of(run, "probes lost after")[0].values == (0, 1, 2)  # not within
 
 
 def test_only_optical_takeovers_count_beyond_the_light_off() -> None:

@@ -42,12 +42,101 @@ def test_a_census_that_does_not_hold_fails_and_the_worst_is_named() -> None:
     run.censuses += [census(at + n, f"inject link-down d0g{n}", 0, not_recovered=n) for n in (1, 3, 2)]
     found = check(run, "census")
     assert found["passed"] is False
-    assert "35 censuses; worst: rail-only storm repeat 0 after inject link-down d0g3: 3 pairs not" in found["detail"]
+    assert (
+        "35 of 35 taken, 32 hold; worst: rail-only storm repeat 0 after inject link-down d0g3: 3 pairs not"
+        in found["detail"]
+    )
     for wrong in (replace(census(at, "x", 0), impossible=1), replace(census(at, "x", 0), carried=2)):
         run.censuses = [wrong]
         assert check(run, "census")["passed"] is False
     run.censuses = [replace(c, reroute="off") for c in run.censuses]
-    assert not any("census" in c["name"] for c in summarise(run)["checks"])  # nobody was to recover
+    assert check(run, "census")["passed"] is False  # nobody was to recover, but nothing dead may carry anything either
+
+
+def test_a_census_that_was_not_taken_holds_nothing_and_half_of_them_must_be() -> None:
+    run = recovery_run()
+    due = run.censuses
+    for missed, passed in ((16, True), (17, False), (32, False)):
+        run.censuses = [replace(c, answered=0, taken=n >= missed) for n, c in enumerate(due)]
+        found = check(run, "census")
+        said = f"{32 - missed} of 32 taken" + (", all hold" if missed < 32 else "")
+        assert found == {
+            **found,
+            "passed": passed,
+            "detail": said + ("" if passed else "; too few to tell on rail-only"),
+        }
+    held = [s["censuses_held"] for s in summarise(run)["headline"]["scripts"]]
+    assert held == [0, 0, 0]
+    assert any(e["name"].startswith("not taken after") for e in timeline.trace(run)["traceEvents"])
+
+
+def test_more_than_the_oracle_allows_fails_with_rerouting_or_without() -> None:
+    for number in (0, 1):
+        run = sample_run(2, 2, 1)
+        assert check(run, "max-flow")["passed"] is True
+        run.recoveries[number] = replace(run.recoveries[number], too_fast=2)
+        found = check(run, "max-flow")
+        assert (found["passed"], found["detail"]) == (
+            False, "2 of them over 12 faults; most: rail-only link-down d0g1 repeat 0",
+        )  # fmt: skip
+
+
+def test_a_probe_lost_on_the_way_back_fails_the_run() -> None:
+    run = recovery_run()
+    assert check(run, "while traffic returns")["passed"] is True
+    storm = [n for n, r in enumerate(run.recoveries) if r.script == "storm" and r.repeat == 0]
+    last = max(storm, key=lambda n: run.recoveries[n].t_repair)
+    held = run.recoveries[last]
+    run.recoveries[last] = replace(held, return_lost=3)  # whole again after it
+    found = check(run, "while traffic returns")
+    assert found["passed"] is False
+    assert "3 probes lost over " in found["detail"]
+    assert f"most: rail-only storm {held.fault} {held.target}, repeat 0" in found["detail"]
+    run.recoveries[last] = held
+    first = min(storm, key=lambda n: run.recoveries[n].t_repair)
+    early = run.recoveries[first]
+    run.recoveries[first] = replace(early, return_lost=3)
+    other = replace(run.recoveries[last], t_fault=early.t_repair - 10**6)
+    run.recoveries[last] = other  # something else was broken: what was lost may be its doing
+    assert check(run, "while traffic returns")["passed"] is True
+
+
+def test_a_controller_that_dies_costs_no_packet() -> None:
+    run = sample_run(2, 2, 1)
+    assert not any("controller" in c["name"] for c in summarise(run)["checks"])
+    run.recoveries += [replace(run.recoveries[0], fault="controller-crash", target="controller", probes_lost=0)]
+    assert check(run, "controller")["passed"] is True
+    run.recoveries[-1] = replace(run.recoveries[-1], probes_lost=1)
+    assert check(run, "controller")["passed"] is False
+
+
+def test_links_that_nobody_goes_round_and_faults_that_nobody_probed_are_no_recoveries() -> None:
+    run = sample_run(2, 2, 1)
+    counted = check(run, "recovers")["detail"]
+    one = replace(run.recoveries[0], recovered=False, first_packet_ms=None, far_ms=None, source_ms=None)
+    run.recoveries += [replace(one, fault="link-gray"), replace(one, fault="link-slow")]
+    unseen = replace(one, fault="gpu-hang", goodput_ms=0.0, recovered=True, source_probed=0, far_probed=0)
+    run.recoveries.append(unseen)
+    assert check(run, "recovers")["detail"] == counted == "6 of 6 faults"
+    rows = recovery_rows(run)
+    (first,) = [line for line in recovery_tables.first_packets_table(rows, judge(run)).rows if line[0] == "gpu-hang"]
+    (steps,) = [line for line in recovery_tables.steps_table(rows).rows if line[0] == "gpu-hang"]
+    assert (first[6], steps[3]) == ("– (no one probed)", "–")
+    run.recoveries[-1] = replace(unseen, goodput_ms=None, recovered=False)  # its streams never came back
+    assert check(run, "recovers")["detail"].startswith("6 of 7 faults; not: rail-only gpu-hang")
+    steps = next(line for line in recovery_tables.steps_table(recovery_rows(run)).rows if line[0] == "gpu-hang")
+    assert (steps[3], steps[7]) == ("0 of 1", "never")
+
+
+def test_a_script_beside_a_workload_recovers_by_its_first_packets() -> None:
+    run = sample_run(2, 2, 1)
+    one = replace(run.recoveries[0], script="cut", goodput_ms=None, back_ms=None, home_ms=None, recovered=False)
+    run.recoveries.append(one)
+    assert check(run, "recovers")["detail"] == "7 of 7 faults"
+    run.recoveries[-1] = replace(one, first_packet_ms=None)
+    assert check(run, "recovers")["detail"] == "6 of 7 faults; not: rail-only cut link-down d0g1 repeat 0"
+    run.censuses = [replace(census(one.t_fault, "x", 0), script="cut", policy=one.policy)]
+    assert check(run, "recovers")["detail"] == "6 of 6 faults"  # its censuses say what had to recover
 
 
 def test_connections_may_be_lost_where_a_gpu_died_and_nowhere_else() -> None:
@@ -98,7 +187,7 @@ def test_a_doubtful_row_says_so(run: Run) -> None:
 
 def test_scripts_takeovers_and_heartbeats_are_on_the_screen(run: Run) -> None:
     text = " ".join(screen(run, 100)).replace("\u00a0", " ")
-    assert "storm on rail-only, reroute on: 16 faults (n=2), 32 of 32 censuses hold, 0 B lost" in text
+    assert "storm on rail-only, reroute on: 16 faults (n=2), censuses: 32 of 32 taken, all hold; 0 B lost" in text
     assert "heartbeats on rail-only: packets 9,600/s, rail link share 0.11%" in text
     assert re.search(r"idle-gpu +direct +rail-optimized .* 1\.120 +1\.000", text)
 
@@ -131,7 +220,10 @@ def test_the_report_has_every_table_and_draws_every_fault_and_storm(run: Run) ->
     ):  # fmt: skip
         assert wanted in html
     assert len(re.findall("Steps of recovery, and goodput around", html)) == 3
-    assert len(re.findall(r"storm on rail-only over time: 8 faults in [\d.]+ s, 16 of 16 censuses hold", html)) == 2
+    assert (
+        len(re.findall(r"storm on rail-only over time: 8 faults in [\d.]+ s, censuses: 16 of 16 taken, all hold", html))
+        == 2
+    )
     for figure in re.findall(r"<svg .*?</svg>", html, flags=re.DOTALL):
         ElementTree.fromstring(figure)
     assert "Censuses that don" not in html
@@ -179,7 +271,11 @@ def test_a_storm_without_streams_or_censuses_is_drawn_too(run: Run) -> None:
     ElementTree.fromstring(bare.svg)
     assert "goodput" not in bare.svg
     wrong = replace(storm, censuses=(census(storm.faults[0].t_fault, "x", 0, not_recovered=2),))
-    assert "0 of 1 censuses hold" in plot_storm.storm(wrong).alt
+    assert "censuses: 1 of 1 taken, 0 hold" in plot_storm.storm(wrong).alt
+    missed = replace(storm, censuses=(replace(wrong.censuses[0], not_recovered=0, taken=False), *storm.censuses))
+    drawn = plot_storm.storm(missed)
+    assert "censuses: 16 of 17 taken, all hold" in drawn.alt
+    assert ">not taken<" in drawn.svg
 
 
 def test_storms_and_censuses_are_on_the_timeline(run: Run) -> None:
@@ -212,3 +308,27 @@ def test_takeovers_are_medians_beside_their_predictions(run: Run) -> None:
     steps, iterations = takeovers.steps_table(rows), takeovers.iterations_table(rows)
     assert all(len(line) == len(table.columns) for table in (steps, iterations) for line in table.rows)
     assert (iterations.rows[0][4], iterations.rows[0][-1]) == ("–", "–")
+
+
+def test_takeovers_have_a_spread_and_the_takeover_itself_a_verdict(run: Run) -> None:
+    many = [replace(t, repeat=n, taken_over_ms=40.0 + n) for t in run.takeovers[:1] for n in range(20)]
+    slow = Load("rail-only, idle-gpu by optical", "idle-gpu by optical: takeover", 7, 0.4, 0.0, 9.0, 0, 1, 0)
+    run = replace(run, takeovers=many, loads=[*run.loads, slow])
+    (row,) = takeovers.takeover_rows(run, judge(run))
+    assert row.verdict == "degraded"
+    found = row.figures["taken_over_ms"]
+    assert (found.n, found.median, found.p95) == (20, 49.5, 58.0)
+    assert row.figures["after_s"].median == 100.0  # ms
+    first, *_, last = takeovers.spread_table([row]).rows
+    assert re.fullmatch(r"49\.5\u00a0ms \[\d+\.\d, \d+\.\d\]", first[6])
+    assert re.fullmatch(r"58\.0\u00a0ms \[\d+\.\d, 59\.0\]", first[7])
+    assert last[4] == "iteration after"
+    low, high = row.as_dict()["taken_over_ms"]["median_95"]
+    assert low < 49.5 < high
+    assert row.as_dict()["after_ms"]["p95"] == 100.0
+
+
+def test_two_takeovers_of_one_case_are_two_rows(run: Run) -> None:
+    one = run.takeovers[0]
+    rows = takeovers.takeover_rows(replace(run, takeovers=[one, replace(one, failed="d2g2")]), judge(run))
+    assert [(row.failed, row.n) for row in rows] == [("d0g1", 1), ("d2g2", 1)]

@@ -67,7 +67,7 @@ def check(run: Run, name: str) -> bool:
 def test_the_sample_passes_every_check() -> None:
     summary = summarise(sample_run(2, 2, 1))
     assert summary["passed"] is True
-    assert len(summary["checks"]) == 6
+    assert len(summary["checks"]) == 8
 
 
 def test_each_check_can_fail() -> None:
