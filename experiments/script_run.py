@@ -15,6 +15,7 @@ from experiments.scripts import ScriptSpec, plain
 from experiments.stage import Stage
 from experiments.traffic import Workload, record_broken, replay_broken
 from failure.census import CensusRun, CensusTaker
+from failure.home import in_force
 from failure.judging import FaultRun
 from failure.pairs import Talkers, script_talkers
 from failure.recovery import BIN_MS
@@ -26,6 +27,8 @@ from workloads.replay.phases import first_runs
 from workloads.replay.run import Aborted, Replay
 
 CONNECT_S: Final = 60.0
+HOME_S: Final = 2.0
+_POLL_S: Final = 0.01
 Progress = Callable[[int], None]
 """Hears how many injections and repairs are done."""
 
@@ -41,6 +44,7 @@ class Breaker:
 
     def fault(self, spec: FaultSpec, repeat: int, progress: Progress) -> None:
         """One by itself."""
+        self._await_home()
         script = Script("", (Timed(spec.fault, spec.at, spec.repair),))
         name = f"{spec.kind} {spec.target} (reroute {self.reroute})"
         talks = [watched_pairs(spec, self.stage.plan)]
@@ -50,6 +54,7 @@ class Breaker:
 
     def script(self, spec: ScriptSpec, repeat: int, seed: int, workload: Workload | None, progress: Progress) -> None:
         """A script, beside streams or else a workload."""
+        self._await_home()
         script = spec.script(self.stage.plan, seed)
         self._announce(script, repeat, seed)
         talks = script_talkers(self.stage.plan, [concern_of(timed.fault, self.stage.plan) for timed in script.faults])
@@ -65,6 +70,14 @@ class Breaker:
                 record_broken(self.stage, broken, repeat, done, self.run)
         self._record(script, repeat, seen)
 
+    def _await_home(self) -> None:
+        """What goes by a detour of an earlier fault doesn't feel the next one. CheckFailed if one stays."""
+        deadline = time.monotonic() + HOME_S
+        while left := in_force(self.stage.events()):
+            if time.monotonic() > deadline:
+                raise CheckFailed(f"{self.stage.label}: {left} detours of an earlier fault are still there")
+            time.sleep(_POLL_S)
+
     @property
     def _suffix(self) -> str:
         return "" if self.reroute == "on" else f" (reroute {self.reroute})"
@@ -79,7 +92,7 @@ class Breaker:
             beside = _Beside(workload, script)
             replaying = pool.submit(beside.replay, self.stage, seed, down_s)
             try:
-                beside.started.result(CONNECT_S)
+                beside.await_start()
                 events = self.stage.events
                 seen = run_script(self.stage.net, script, quiet, events, None, progress, beside.wait_for)
             except BaseException:
@@ -181,6 +194,7 @@ class Breaker:
             impossible=len(verdict.impossible),
             carried=len(verdict.carried),
             wrong="\n".join(verdict.lines()),
+            taken=seen.taken,
         )
 
 
@@ -202,6 +216,13 @@ class _Beside:
             for what, future in [("it began", self.started), *self._ended.items()]:
                 if not future.done():
                     future.set_exception(CheckFailed(f"{self._workload.label} ended before {what} was over"))
+
+    def await_start(self) -> None:
+        """Until its connections stand and it begins. RailyardError if that takes too long."""
+        try:
+            self.started.result(CONNECT_S)
+        except TimeoutError:
+            raise RailyardError(f"{self._workload.label} did not begin within {CONNECT_S:.0f} s") from None
 
     def wait_for(self, phase: str) -> int:
         """Until the first run of a phase has ended; when (monotonic ns)."""

@@ -40,7 +40,7 @@ Counters = Mapping[str, Mapping[str, PortStats]]
 
 @dataclass(frozen=True, slots=True)
 class CensusRun:
-    """One census: taken at `at_ns` after the act `act`, with these faults there."""
+    """One census: taken at `at_ns` after the act `act`, with these faults there. Not `taken`: it was due until then."""
 
     at_ns: int
     act: str
@@ -49,6 +49,7 @@ class CensusRun:
     reachable: int
     answered: int
     verdict: Verdict
+    taken: bool = True
 
 
 def duration_s(plan: Plan) -> float:

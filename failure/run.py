@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from failure.census import CensusRun, CensusTaker, duration_s
+from failure.due import missed
 from failure.home import Told
 from failure.judging import AFTER_S, WARM_UP_S, FaultRun, Seen, judge_all
 from failure.pairs import Talkers
@@ -33,7 +34,7 @@ class ScriptRun:
 
     begun_ns: int
     faults: tuple[FaultRun, ...]
-    censuses: tuple[CensusRun, ...]
+    censuses: tuple[CensusRun, ...]  # with those that were due and not taken
     bps: tuple[float, ...]
     lost_bytes: int
     broken: tuple[str, ...]
@@ -69,6 +70,8 @@ def run_script(
         player.play(begun_ns)
         try:
             censuses = _attend(player, census, duration_s(net.plan), progress)
+            if census:
+                censuses += missed(player.acts.done, censuses, duration_s(net.plan), AFTER_S)
         except BaseException:
             player.end()
             raise

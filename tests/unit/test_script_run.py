@@ -21,7 +21,7 @@ from tests.unit.stand_ins import plan_of, run_of, stage_of
 from topologies.addresses import Gpu
 from topologies.errors import CheckFailed, RailyardError
 from workloads.build import build
-from workloads.replay.run import Replay
+from workloads.replay.run import Aborted, Replay
 from workloads.schedule import Schedule
 from workloads.spec import parse_workload
 
@@ -140,6 +140,29 @@ def test_a_census_is_held_against_rerouting_only_where_somebody_reroutes(
     assert (row.not_recovered, row.carried, row.wrong) == (not_recovered, 1, wrong)
 
 
+def test_a_census_that_was_due_and_not_taken_has_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    missing = CensusRun(5, "inject link-down d0g1", (CUT,), 0, 0, 0, Verdict(), taken=False)
+    scene = Scene(monkeypatch, script_of((fault_run(),), (missing,)))
+    scene.breaker.fault(FaultSpec(kind="link-down", target="d0g1"), 0, lambda _: None)
+    (row,) = scene.run.censuses
+    assert (row.taken, row.pairs, row.broken, row.wrong) == (False, 0, 1, "")
+
+
+def test_nothing_breaks_while_detours_of_an_earlier_fault_stand(monkeypatch: pytest.MonkeyPatch) -> None:
+    scene = Scene(monkeypatch, script_of((fault_run(),)))
+    monkeypatch.setattr(script_run, "HOME_S", 0.1)
+    scene.stage.hear(1, "rerouted", {"routes": 3, "detours": 3})
+    fault = FaultSpec(kind="link-down", target="d0g1")
+    with pytest.raises(CheckFailed, match="a fabric: 3 detours of an earlier fault are still there"):
+        scene.breaker.fault(fault, 0, lambda _: None)
+    assert scene.asked == []
+    withdrawn = threading.Timer(0.02, scene.stage.hear, [2, "rerouted", {"routes": 3, "detours": 0}])
+    monkeypatch.setattr(script_run, "HOME_S", 10.0)
+    withdrawn.start()
+    scene.breaker.fault(fault, 0, lambda _: None)
+    assert len(scene.asked) == 1
+
+
 def test_what_breaks_the_registry_finds_one(monkeypatch: pytest.MonkeyPatch) -> None:
     scene = Scene(monkeypatch, script_of((fault_run(Fault("registry-crash", "registry")),)))
     did: list[str] = []
@@ -232,6 +255,19 @@ def test_a_workload_that_cannot_begin_is_what_is_told(monkeypatch: pytest.Monkey
     scene = Beside(monkeypatch, script_of((fault_run(),)))
     scene.error = RailyardError("replay: no route")
     with pytest.raises(RailyardError, match="replay: no route"):
+        scene.play()
+
+
+def test_a_workload_that_does_not_begin_is_told_in_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    scene = Beside(monkeypatch, script_of((fault_run(),)))
+    monkeypatch.setattr(script_run, "CONNECT_S", 0.05)
+
+    def never(*_: object, abort: threading.Event, **__: object) -> Replay:
+        assert abort.wait(10)
+        raise Aborted("replay: aborted")
+
+    monkeypatch.setattr(traffic, "replay", never)
+    with pytest.raises(RailyardError, match="moe with cut did not begin within"):
         scene.play()
 
 
