@@ -10,7 +10,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 from results import plots
 from results.format import milliseconds
 from results.records import Recovery
-from results.recovery_rows import FROM_REPAIR, STEP_NAMES, RecoveryRow, side_values
+from results.recovery_rows import FROM_REPAIR, STEP_NAMES, RecoveryRow, is_probed, side_values
 
 COLOUR: Final = {"on": plots.BLUE, "off": plots.ORANGE}
 _LINE: Final = 0.25  # inches a step
@@ -62,7 +62,7 @@ def draw(axes: Axes, rows: Sequence[RecoveryRow], names: bool) -> None:
 
 def _repeats(axes: Axes, row: RecoveryRow, steps: Sequence[str], shift: float) -> None:
     for y, step in enumerate(steps):
-        at = [_place(getattr(r, step)) for r in row.repeats]
+        at = [_place(getattr(r, step)) for r in row.repeats if _is_known(r, step)]
         axes.plot(
             at, [y + shift] * len(at), ls="none", marker="|", ms=9, mew=0.8, color=COLOUR[row.reroute], alpha=0.45
         )
@@ -76,6 +76,8 @@ def _middle(axes: Axes, row: RecoveryRow, steps: Sequence[str], shift: float) ->
     came = [(x, y + shift) for y, (x, ms) in enumerate(zip(at, values, strict=True)) if ms is not None and y < until]
     axes.plot([x for x, _ in came], [y for _, y in came], color=colour, lw=1.1, alpha=0.8)
     for y, (x, ms) in enumerate(zip(at, values, strict=True)):
+        if not _is_known(one, steps[y]):
+            continue
         marker = "o" if ms is not None else "x"
         axes.plot([x], [y + shift], ls="none", marker=marker, ms=5, mew=1.4, color=colour)
         where: dict[str, Any] = {
@@ -92,8 +94,14 @@ def _middle(axes: Axes, row: RecoveryRow, steps: Sequence[str], shift: float) ->
 def said(row: RecoveryRow) -> str:
     """The same in words."""
     one = median_repeat(row)
-    steps = ", ".join(f"{STEP_NAMES[s]} {milliseconds(getattr(one, s))}" for s in steps_shown([row]))
+    known = (s for s in steps_shown([row]) if _is_known(one, s))
+    steps = ", ".join(f"{STEP_NAMES[s]} {milliseconds(getattr(one, s))}" for s in known)
     return f"median repeat on {row.fabric}, reroute {row.reroute}: {steps}"
+
+
+def _is_known(recovery: Recovery, step: str) -> bool:
+    """Not when packets flowed again, where nobody was probed."""
+    return step != "first_packet_ms" or is_probed(recovery)
 
 
 def _tick(ms: float) -> str:

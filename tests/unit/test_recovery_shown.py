@@ -251,6 +251,8 @@ def test_a_step_that_never_came_is_drawn_as_such_and_no_line_leads_there() -> No
     assert "first packet never" in plot.alt
     assert plot.svg.count(">never<") >= 4
     on = next(r for r in rows if r.reroute == "on")
+    unseen = [replace(r, first_packet_ms=None, source_probed=0, far_probed=0) for r in on.repeats]
+    assert "first packet" not in plot_steps.said(replace(on, repeats=tuple(unseen)))
     assert plot_steps.median_repeat(on).first_packet_ms == on.steps["first_packet_ms"].median
 
 
