@@ -9,7 +9,7 @@ from typing import Any, Final
 from controller.handle import ControllerProcess
 from results.records import Event, FabricRun, LinkCheck, Load, Run
 from topologies.calibrate import calibrate
-from topologies.counters import count
+from topologies.counters import Counters, count
 from topologies.load import LoadMeter
 from topologies.net import FabricNet
 from topologies.ovs import Datapath
@@ -19,6 +19,13 @@ from topologies.plan import Plan
 Told = tuple[int, str, dict[str, Any]]
 """(monotonic ns, what, detail)"""
 _SAMPLES: Final = frozenset({"health", "choice"})  # recorded as rows of their own: too many for events
+
+
+@dataclass
+class Watch:
+    """A stretch that is watched: the fabric's counters at its begin, and once it is over, at its end."""
+
+    counted: Counters
 
 
 @dataclass
@@ -51,12 +58,16 @@ class Stage:
         return list(self.told)
 
     @contextmanager
-    def watched(self, run: Run, workload: str, repeat: int, faulted: bool = False) -> Iterator[None]:
-        """Record how hard the machine worked meanwhile, and what TCP and the queues lost."""
-        before = count(self.net)
+    def watched(
+        self, run: Run, workload: str, repeat: int, faulted: bool = False, since: Counters | None = None
+    ) -> Iterator[Watch]:
+        """Record how hard the machine worked meanwhile, and what TCP and queues lost. `since`: counted just before."""
+        watch = Watch(since or count(self.net))
+        before = watch.counted
         with LoadMeter() as meter:
-            yield
-        spent, load = count(self.net).since(before), meter.load
+            yield watch
+        watch.counted = count(self.net)
+        spent, load = watch.counted.since(before), meter.load
         lost = (spent.retransmits, spent.segments, spent.drops)
         run.loads.append(
             Load(

@@ -6,6 +6,7 @@ again what no checkpoint holds, and goes on.
 """
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from statistics import median
 
 from experiments.stage import Stage
@@ -31,18 +32,21 @@ def run_takeover(
     what = f"{takeover.case} by {job.way}"
     with patient(_names(stage, job.before)), stage.watched(run, f"{what}: before", repeat):
         before = [course.play(job.before) for _ in range(takeover.iterations)]
-    with Prober(job.asked) as prober, stage.watched(run, f"{what}: takeover", repeat, faulted=True):
-        since_ns = course.fail_and_take_over(takeover.fault, _median_s(before), prober)
-        first_ns = taken_over_ns(prober.stop(), since_ns)  # probes would take a share of what comes next
-    if first_ns is None:
-        raise CheckFailed(f"{what}: a replacement was never reached")
-    course.step("taken-over", first_ns)
-    with patient(_names(stage, job.after)):
-        state = course.play(job.state)
-        course.step("state-moved", state.end_ns)
-        for _ in range(lost(takeover.iterations, takeover.checkpoint_every)):
-            course.play(job.after)
-        with stage.watched(run, f"{what}: after", repeat):
+    with ExitStack() as until_the_end:
+        with stage.watched(run, f"{what}: takeover", repeat, faulted=True) as watch:
+            with Prober(job.asked) as prober:
+                since_ns = course.fail_and_take_over(takeover.fault, _median_s(before), prober)
+                first_ns = taken_over_ns(prober.stop(), since_ns)  # probes would take a share of what comes next
+            if first_ns is None:
+                raise CheckFailed(f"{what}: a replacement was never reached")
+            course.step("taken-over", first_ns)
+            until_the_end.enter_context(patient(_names(stage, job.after)))
+            state = course.play(job.state)
+            course.step("state-moved", state.end_ns)
+            for _ in range(lost(takeover.iterations, takeover.checkpoint_every)):
+                course.play(job.after)
+        # nothing was sent since that one's end: to count anew would only make the interruption longer
+        with stage.watched(run, f"{what}: after", repeat, since=watch.counted):
             after = [course.play(job.after) for _ in range(takeover.iterations)]
     course.step("job-goes-on", after[0].start_ns)
     told = {"fabric": label, "case": takeover.case, "way": job.way, "failed": takeover.failed, "repeat": repeat}
