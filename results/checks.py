@@ -86,7 +86,8 @@ def _censuses(run: Run) -> Iterator[Check]:
             detail += f"; too few to tell on {', '.join(few)}"
         if bad:
             worst = max(bad, key=lambda c: c.not_recovered + c.impossible + c.carried)
-            detail += f"; worst: {worst.fabric} {worst.script} repeat {worst.repeat} after {worst.act}: "
+            where = " ".join(filter(None, (worst.fabric, worst.script)))
+            detail += f"; worst: {where} repeat {worst.repeat} after {worst.act}: "
             detail += f"{worst.not_recovered} pairs not recovered, {worst.impossible} impossible, "
             detail += f"{worst.carried} dead parts carried"
         yield Check("every census is what the oracle says", not bad and not few, detail)

@@ -5,7 +5,7 @@ a dead link or switch served unavailable until the repair. Each bar's `why` says
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import groupby
 from math import inf
@@ -13,7 +13,7 @@ from typing import Final, Literal
 
 from results.aggregate import labels
 from results.records import Recovery, Run
-from results.recovery_rows import RecoveryRow, Side, is_probed, probed_on, recovery_rows, script_runs
+from results.recovery_rows import RecoveryRow, Side, is_probed, probed_on, recovery_rows, returns, script_runs
 from results.recovery_stats import Figure, figure
 
 Unit = Literal["ms", "probes"]
@@ -156,7 +156,8 @@ def _back_ms(recovery: Recovery) -> float | None:
 
 def _returned(run: Run, rows: Sequence[RecoveryRow]) -> ByFabric:
     """Of faults that came alone, and of those in scripts after whose repair nothing was broken."""
-    found = _each(rows, lambda r: r.return_lost)
+    gone = [replace(row, repeats=tuple(filter(returns, row.repeats))) for row in rows]
+    found = _each(gone, lambda r: r.return_lost)
     for script in script_runs(run):
         if script.reroute == "on" and script.mended_alone:
             samples = [(float(r.return_lost), _name(r)) for r in script.mended_alone]

@@ -144,8 +144,8 @@ class ScriptRun:
 
     @property
     def mended_alone(self) -> tuple[Recovery, ...]:
-        """Faults after whose repair the fabric was whole: what is lost then, is lost by the way back."""
-        return tuple(r for r in self.faults if not any(_outlasts(other, r) for other in self.faults))
+        """Faults from which traffic returned, and nothing else was broken then: what is lost there, the return lost."""
+        return tuple(r for r in self.faults if returns(r) and not any(_outlasts(other, r) for other in self.faults))
 
     @property
     def lost_bytes(self) -> int:
@@ -160,6 +160,13 @@ class ScriptRun:
 def holds(census: Census) -> bool:
     """Whether the fabric and the oracle agree, as far as anybody looked: of one not taken nothing is known."""
     return not (census.not_recovered or census.impossible or census.carried)
+
+
+def returns(recovery: Recovery) -> bool:
+    """Whether traffic had gone round it, so that it returns. Else what is lost after the repair is the fault's own:
+    a repair isn't done in no time.
+    """
+    return recovery.first_packet_ms is not None and recovery.fault not in NOT_AVOIDED
 
 
 def _outlasts(other: Recovery, recovery: Recovery) -> bool:

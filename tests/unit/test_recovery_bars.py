@@ -154,6 +154,17 @@ def test_returning_in_scripts_counts_where_nothing_else_is_broken() -> None:
     assert of(run, "probes lost after")[0].values == (0, 1, 2)  # not within
 
 
+def test_what_traffic_never_left_it_loses_nothing_in_returning_to() -> None:
+    run = empty()
+    run.recoveries = [replace(fault("link-gray", 9.0), return_lost=3)]
+    run.recoveries += [replace(fault("link-silent", ms, repeat=n), return_lost=n) for n, ms in enumerate((9.0, None))]
+    assert of(run, "probes lost after")[0].values == (0,)
+    run.recoveries = [
+        replace(r, script="s", repeat=0, t_repair=r.t_repair + n * SECOND) for n, r in enumerate(run.recoveries)
+    ]
+    assert of(run, "probes lost after")[0].met is None  # the last, which outlasts the others, was never got round
+
+
 def test_only_optical_takeovers_count_beyond_the_light_off() -> None:
     run = recovery_run()
     (outcome,) = of(run, "optical takeover")
