@@ -6,8 +6,9 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from controller.handle import ControllerProcess
-from experiments.stage import Stage
+from experiments.stage import Stage, Watch
 from results.records import Run
+from topologies import counters
 from topologies.net import FabricNet
 from topologies.plan import Plan, make_plan
 from topologies.ports import UPLINK_PORT
@@ -43,8 +44,10 @@ class QuietStage(Stage):
     """A stage on which nothing runs, and nothing is measured but by the test."""
 
     @contextmanager
-    def watched(self, run: Run, workload: str, repeat: int, faulted: bool = False) -> Iterator[None]:
-        yield
+    def watched(
+        self, run: Run, workload: str, repeat: int, faulted: bool = False, since: counters.Counters | None = None
+    ) -> Iterator[Watch]:
+        yield Watch(since or counters.Counters(0, 0, 0))
 
 
 def stage_of(plan: Plan, label: str = "a fabric") -> tuple[QuietStage, CountingController]:
