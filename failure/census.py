@@ -3,17 +3,13 @@
 `CensusTaker` is the handle on the process that probes (census_worker.py).
 """
 
-import pickle
-import subprocess
-import sys
 import time
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from itertools import product
-from pathlib import Path
-from typing import Any, Final, Self
+from typing import Final, Self
 
 from failure.acts import SETTLE_S, Act, Moment
 from failure.census_worker import PAIRS_PER_S
@@ -25,10 +21,10 @@ from failure.verdict import Verdict, judge
 from topologies.errors import RailyardError
 from topologies.net import FabricNet
 from topologies.optical import LAYERS
+from topologies.pickled import PickledProcess
 from topologies.plan import End, Plan
 from topologies.portstats import TRAFFIC, PortReader, PortStats
 
-PROJECT: Final = Path(__file__).resolve().parent.parent
 TRIES_S: Final = 0.15  # a census has so long after its first pass, at least
 MOST_S: Final = 2.0
 _MARGIN_S: Final = 0.01
@@ -62,14 +58,9 @@ class CensusTaker:
 
     def __init__(self, net: FabricNet) -> None:
         self._net = net
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "failure.census_worker"],
-            cwd=PROJECT,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-        )
-        self._tell(net.plan.gpus)
-        if self._hear() != "ready":
+        self._process = PickledProcess("failure.census_worker", "the census process")
+        self._process.tell(net.plan.gpus)
+        if self._process.hear() != "ready":
             raise RailyardError("the census could not open its sockets")
 
     def __enter__(self) -> Self:
@@ -80,19 +71,15 @@ class CensusTaker:
 
     def close(self) -> None:
         """End the process."""
-        self._process.kill()
-        self._process.wait()
-        for pipe in (self._process.stdin, self._process.stdout):
-            if pipe:
-                pipe.close()
+        self._process.end()
 
     def probe(self, expected: Collection[Pair], end_s: float) -> dict[Pair, bool] | None:
         """Probe all pairs until `end_s` (monotonic) at most; whether each answered, or None if the time didn't do.
 
         Those that are expected to answer, and don't, are asked again.
         """
-        self._tell((frozenset(expected), end_s))
-        answered: dict[Pair, bool] | None = self._hear()
+        self._process.tell((frozenset(expected), end_s))
+        answered: dict[Pair, bool] | None = self._process.hear()
         return answered
 
     def take(self, moment: Moment, acts: Sequence[Act]) -> CensusRun | None:
@@ -116,21 +103,6 @@ class CensusTaker:
     def _is_passed_by(self, fault: Fault) -> bool:
         """The kernel's datapath goes on under a switch that hangs."""
         return fault.kind == "rail-switch-hang" and self._net.datapath == "system"
-
-    def _tell(self, what: object) -> None:
-        assert self._process.stdin
-        try:
-            pickle.dump(what, self._process.stdin)
-            self._process.stdin.flush()
-        except BrokenPipeError:
-            raise RailyardError("the census process died") from None
-
-    def _hear(self) -> Any:
-        assert self._process.stdout
-        try:
-            return pickle.load(self._process.stdout)
-        except EOFError:
-            raise RailyardError("the census process died") from None
 
 
 def unattended(broken: Collection[Fault], acts: Sequence[Act]) -> bool:

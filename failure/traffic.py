@@ -1,17 +1,11 @@
 """The traffic that runs while something breaks: what its process is told, what it answers, and the handle on it."""
 
-import pickle
-import subprocess
-import sys
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, Final
 
 from failure.pairs import Pair
 from failure.recovery import ProbeLog
 from topologies.errors import RailyardError
-
-PROJECT: Final = Path(__file__).resolve().parent.parent
+from topologies.pickled import PickledProcess
 
 
 @dataclass(frozen=True)
@@ -46,25 +40,20 @@ class Traffic:
     """A traffic process. Connected when made; `go` starts the clock, `stop` ends the sending and gives the log."""
 
     def __init__(self, job: TrafficJob) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "failure.worker"],
-            cwd=PROJECT,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-        )
-        self._tell(job)
-        if self._hear() != "connected":
+        self._process = PickledProcess("failure.worker", "the traffic process")
+        self._process.tell(job)
+        if self._process.hear() != "connected":
             raise RailyardError("the traffic process did not connect its streams")
 
     def go(self) -> None:
         """Start sending."""
-        self._tell("go")
+        self._process.tell("go")
 
     def stop(self, drain_s: float) -> TrafficLog:
         """Stop sending, let what is on its way arrive for at most `drain_s`, and end the process."""
         try:
-            self._tell(("stop", drain_s))
-            log = self._hear()
+            self._process.tell(("stop", drain_s))
+            log = self._process.hear()
             if not isinstance(log, TrafficLog):
                 raise RailyardError(f"the traffic process answered {log!r}")
             return log
@@ -73,23 +62,4 @@ class Traffic:
 
     def end(self) -> None:
         """End the process, whatever it is doing."""
-        self._process.kill()
-        self._process.wait()
-        for pipe in (self._process.stdin, self._process.stdout):
-            if pipe:
-                pipe.close()
-
-    def _tell(self, what: object) -> None:
-        assert self._process.stdin
-        pickle.dump(what, self._process.stdin)
-        self._process.stdin.flush()
-
-    def _hear(self) -> Any:
-        assert self._process.stdout
-        try:
-            said = pickle.load(self._process.stdout)
-        except EOFError:
-            raise RailyardError("the traffic process died") from None
-        if isinstance(said, RuntimeError):
-            raise RailyardError(f"traffic: {said}") from said
-        return said
+        self._process.end()

@@ -9,7 +9,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 from math import ceil, inf
-from statistics import median
 from typing import Any, Final
 
 import numpy as np
@@ -71,11 +70,6 @@ def figure(values: Iterable[float | None]) -> Figure | None:
         median_interval=None if again is None else _interval(_medians(again)),
         p95_interval=None if again is None or n < LEAST_FOR_P95 else _interval(again[:, _rank95(n)]),
     )
-
-
-def median_or_never(values: Iterable[float | None]) -> float | None:
-    """The median with None as "never came", which is later than any time; None when the median itself never came."""
-    return _or_never(median(inf if v is None else v for v in values))
 
 
 def _rank95(n: int) -> int:

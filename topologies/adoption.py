@@ -49,11 +49,6 @@ class Adoption:
         self._net.further_names.add(kept)
 
 
-def adopt(net: FabricNet, spare: Gpu, failed: Gpu) -> None:
-    """Let a spare be the failed GPU from now on. See `Adoption`, which can be prepared."""
-    Adoption(net, spare, failed).carry_out()
-
-
 def identity_commands(plan: Plan, spare: Gpu, failed: Gpu, backups: bool) -> str:
     """Input for `ip -batch -` in the spare's namespace.
 

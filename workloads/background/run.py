@@ -5,22 +5,17 @@ with background(plan, specs) as load:
     sent = load.stop()  # what was really sent, by flow
 """
 
-import pickle
-import subprocess
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-from topologies.errors import RailyardError
+from topologies.pickled import PickledProcess
 from topologies.plan import Plan
 from workloads.background.flows import BackgroundFlow, flows_of
 from workloads.background.spec import BackgroundSpec
 
-PROJECT: Final = Path(__file__).resolve().parent.parent.parent
 HEAD_START_NS: Final = 20_000_000  # the process has read the start time by then
 
 
@@ -55,15 +50,10 @@ class Background:
     def __init__(self, plan: Plan, specs: Sequence[BackgroundSpec]) -> None:
         self.flows = tuple(flow for spec in specs for flow in flows_of(spec, plan))
         self.start_ns = 0
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "workloads.background.sender"],
-            cwd=PROJECT,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-        )
+        self._process = PickledProcess("workloads.background.sender", "the process of the background load")
         try:
-            self._tell(BackgroundJob(self.flows, plan.spec.mtu))
-            self._hear()
+            self._process.tell(BackgroundJob(self.flows, plan.spec.mtu))
+            self._process.hear()
         except BaseException:
             self.end()
             raise
@@ -75,44 +65,22 @@ class Background:
     def go(self, start_ns: int | None = None) -> int:
         """Start the clock, at a time to come or in a moment; the start time."""
         self.start_ns = time.monotonic_ns() + HEAD_START_NS if start_ns is None else start_ns
-        self._tell(self.start_ns)
-        self._hear()
+        self._process.tell(self.start_ns)
+        self._process.hear()
         return self.start_ns
 
     def stop(self) -> tuple[Sent, ...]:
         """Stop sending and end the process; what was sent, in the order of `flows`."""
         try:
-            self._tell("stop")
-            counts = self._hear()
+            self._process.tell("stop")
+            counts = self._process.hear()
         finally:
             self.end()
         return tuple(Sent(flow, asked, sent) for flow, (asked, sent) in zip(self.flows, counts, strict=True))
 
     def end(self) -> None:
         """End the process, whatever it is doing; nothing if it has ended."""
-        self._process.kill()
-        self._process.wait()
-        for pipe in (self._process.stdin, self._process.stdout):
-            if pipe:
-                pipe.close()
-
-    def _tell(self, what: object) -> None:
-        assert self._process.stdin
-        try:
-            pickle.dump(what, self._process.stdin)
-            self._process.stdin.flush()
-        except BrokenPipeError:
-            raise RailyardError("the process of the background load died") from None
-
-    def _hear(self) -> Any:
-        assert self._process.stdout
-        try:
-            said = pickle.load(self._process.stdout)
-        except EOFError:
-            raise RailyardError("the process of the background load died") from None
-        if isinstance(said, RuntimeError):
-            raise RailyardError(f"background load: {said}") from said
-        return said
+        self._process.end()
 
 
 @contextmanager
