@@ -60,20 +60,27 @@ class Glass:
             known.pop(number, None)
 
     def darken(self, moves: Mapping[int, int]) -> frozenset[int]:
-        """Begin to move fibres, {fibre: place}: the ports that this concerns, dark from now on."""
+        """Begin to move fibres, {fibre: place}: the ports that this concerns, which nobody lights from now on.
+
+        Those with a new other side go dark at once. Who has none any more carries nothing either, and goes dark by the
+        rules after that: a switch sees to its ports one by one, some milliseconds each, and nobody waits for these.
+        """
         before, self.moved = crossings(self._ports, self.moved), after_moves(self.moved, moves)
-        ports = touched(before, crossings(self._ports, self.moved))
+        after = crossings(self._ports, self.moved)
+        ports = touched(before, after)
         self._dark.update(ports)
-        for port in sorted(ports):
-            self._set(port, lit=False)
+        for port in sorted(ports & {*after.keys(), *after.values()}):
+            if not self._lights[port].darkened:
+                self._set(port, lit=False)
         return ports
 
     def shine(self) -> None:
         """Send what it takes for light to go through, as far as ports have settled. Not at dark ones."""
         here = [port for port in self._ports if not self._dark[port]]
         lights = {port: replace(self._lights[port], settled=port not in self._lit_s) for port in here}
-        for port, lit in sorted(changes_of_light(crossings(lights, self.moved), lights).items()):
-            self._set(port, lit)
+        changes = changes_of_light(crossings(lights, self.moved), lights)
+        for port in sorted(changes, key=lambda port: (not changes[port], port)):  # light before darkness
+            self._set(port, changes[port])
         if self._lit_s and not self._asks:
             self._asks = True
             self._later(max(self._lit_s.values()) + SETTLE_S - time.monotonic(), self._ask)
