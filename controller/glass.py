@@ -59,28 +59,29 @@ class Glass:
         for known in (self._ports, self._lights, self._lit_s):
             known.pop(number, None)
 
-    def darken(self, moves: Mapping[int, int]) -> frozenset[int]:
-        """Begin to move fibres, {fibre: place}: the ports that this concerns, which nobody lights from now on.
+    def darken(self, moves: Mapping[int, int]) -> tuple[frozenset[int], frozenset[int]]:
+        """Begin to move fibres, {fibre: place}: the ports that get another other side, dark from now on, and those that
+        are left with none. Nobody touches either as long as `dark` counts them.
 
-        Those with a new other side go dark at once. Who has none any more carries nothing either, and goes dark by the
-        rules after that: a switch sees to its ports one by one, some milliseconds each, and nobody waits for these.
+        The latter carry nothing and can wait: a switch forwards nothing while it sees to its ports, some milliseconds
+        each, and they would have it do so just when the former are lit again.
         """
         before, self.moved = crossings(self._ports, self.moved), after_moves(self.moved, moves)
         after = crossings(self._ports, self.moved)
         ports = touched(before, after)
+        joined = ports & {*after.keys(), *after.values()}
         self._dark.update(ports)
-        for port in sorted(ports & {*after.keys(), *after.values()}):
+        for port in sorted(joined):
             if not self._lights[port].darkened:
                 self._set(port, lit=False)
-        return ports
+        return joined, ports - joined
 
     def shine(self) -> None:
         """Send what it takes for light to go through, as far as ports have settled. Not at dark ones."""
         here = [port for port in self._ports if not self._dark[port]]
         lights = {port: replace(self._lights[port], settled=port not in self._lit_s) for port in here}
-        changes = changes_of_light(crossings(lights, self.moved), lights)
-        for port in sorted(changes, key=lambda port: (not changes[port], port)):  # light before darkness
-            self._set(port, changes[port])
+        for port, lit in sorted(changes_of_light(crossings(lights, self.moved), lights).items()):
+            self._set(port, lit)
         if self._lit_s and not self._asks:
             self._asks = True
             self._later(max(self._lit_s.values()) + SETTLE_S - time.monotonic(), self._ask)

@@ -37,6 +37,8 @@ from topologies.optical import Layer, dpid_of, port_moves
 from topologies.plan import Plan
 
 KNOCK_S: Final = 0.02
+PROMPT_S: Final = 0.0005
+"""A thread that computes lets others in after so long, not after 5 ms: a command, or news, may wait."""
 
 
 class _Process:
@@ -171,6 +173,7 @@ class _Process:
 def main() -> None:
     with suppress(PermissionError):  # an ordinary user may not
         os.nice(-15)  # a real control plane has processors of its own, and doesn't queue behind the traffic
+    sys.setswitchinterval(PROMPT_S)
     process = _Process()
     for line in sys.stdin:
         process.obey(json.loads(line))

@@ -10,6 +10,9 @@ from rich.console import Console
 from experiments.spec import ExperimentSpec, nominal_plan, resolved
 from topologies import inner
 
+PROMPT_S: Final = 0.0005
+"""A thread that computes lets others in after so long, not after 5 ms: some wait for the controller's word, and act."""
+
 
 def task_of_run(spec: ExperimentSpec, folder: Path, quiet: bool) -> dict[str, Any]:
     """What to hand to `capsule.enter` for a run."""
@@ -42,6 +45,7 @@ def _console() -> Console:
 def _run(spec: ExperimentSpec, task: Mapping[str, Any]) -> int:
     from experiments.runner import run_experiment  # takes a second to load
 
+    sys.setswitchinterval(PROMPT_S)
     return run_experiment(spec, Path(task["folder"]), None if task["quiet"] else _console())
 
 

@@ -6,9 +6,9 @@ The job runs in a thread, and what strikes comes from another, so that the contr
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -16,8 +16,9 @@ from experiments.stage import Stage
 from experiments.takeover_job import TakeoverJob
 from failure.faults import Fault, inject
 from failure.takeover import Prober
-from topologies.adoption import Adoption
+from topologies.adoption import FIRST_IN_LINE, Adoption
 from topologies.errors import CheckFailed, RailyardError
+from topologies.net import FabricNet
 from workloads.replay.job import fitting
 from workloads.replay.run import Aborted, Replay, replay
 from workloads.schedule import Schedule
@@ -26,7 +27,6 @@ NOTICED: Final = frozenset({"port-down", "silent"})
 NOT_CROSSED: Final = "not-crossed"
 LOOK_S: Final = 0.0005
 ASK_S: Final = 0.005  # when they are reached is in the prober's log: to ask it often would only keep it busy
-FIRST_IN_LINE: Final = -15  # niceness, the controller's
 NOTICE_S: Final = 5.0
 RECENT: Final = 200  # of the controller's words, among which the one that is waited for must be
 MIDDLE: Final = 0.5  # of an iteration: where something fails
@@ -70,8 +70,9 @@ class Course:
         """
         abort, begun, net = threading.Event(), Future[int](), self.stage.net
         optical = self.job.way == "optical"
-        adoptions = [Adoption(net, new, old) for old, new in self.job.moves.to.items()] if optical else []
-        with ThreadPoolExecutor(2) as pool:
+        with ExitStack() as until_adopted, ThreadPoolExecutor(2) as pool:
+            moves = self.job.moves.to.items() if optical else ()
+            adoptions = [until_adopted.enter_context(Adoption(net, new, old)) for old, new in moves]
             try:
                 iteration = pool.submit(self.play, self.job.before, begun.set_result, abort)
                 either: tuple[Future[Any], ...] = (begun, iteration)
@@ -80,7 +81,7 @@ class Course:
                     iteration.result()
                 time.sleep(max(0.0, begun.result() / 1e9 + iteration_s * MIDDLE - time.monotonic()))
                 since_ns = time.monotonic_ns()
-                struck = pool.submit(inject, net, fault)
+                struck = pool.submit(_strike, net, fault)
                 self.step("detected", self._noticed(since_ns, struck))
                 since_ns = self.step("decided")
                 abort.set()
@@ -102,14 +103,16 @@ class Course:
                 self.stage.controller.relearn(name)
         return since_ns
 
-    def _bring_in(self, adoptions: Iterable[Adoption], struck: Future[int]) -> int:
+    def _bring_in(self, adoptions: Sequence[Adoption], struck: Future[int]) -> int:
         """Let light lead to the spares, and while it is off, give them names and addresses; when both are done (ns)."""
         controller, decided_ns = self.stage.controller, self.at["decided"]
         controller.cross({new: old for old, new in self.job.by_name.items()})
-        struck.result()  # who breaks a GPU, and looks whether it is broken, goes by its name
         with _first_in_line():
             for adoption in adoptions:
-                adoption.carry_out()
+                adoption.take_identity()
+            struck.result()  # who breaks a GPU, and looks whether it is broken, goes by its name
+            for adoption in adoptions:
+                adoption.take_name()
         adopted_ns = self.step("adopted")
         self.step("light-off", self._lit("light-off", decided_ns))
         lit_ns = self.step("light-on", self._lit("light-on", decided_ns))
@@ -142,6 +145,12 @@ class Course:
                     return at, {**detail, "what": what}
             time.sleep(LOOK_S)
         raise CheckFailed(f"the controller told nothing in {NOTICE_S:g} s {meant}")
+
+
+def _strike(net: FabricNet, fault: Fault) -> int:
+    """Inject it; when it was (ns)."""
+    with _first_in_line():  # names can't move before it is known to bite
+        return inject(net, fault)
 
 
 @contextmanager

@@ -27,6 +27,9 @@ from topologies.portstats import TRAFFIC, PortReader, PortStats
 
 TRIES_S: Final = 0.15  # a census has so long after its first pass, at least
 MOST_S: Final = 2.0
+TRY_S: Final = 0.06
+SLOW_TRY_S: Final = 0.35
+"""Where a link is slow: its queue holds the windows of all streams that cross it, at a share of the rate."""
 _MARGIN_S: Final = 0.01
 _RX: Final = TRAFFIC.index("rx_packets")
 _TX: Final = TRAFFIC.index("tx_packets")
@@ -73,12 +76,12 @@ class CensusTaker:
         """End the process."""
         self._process.end()
 
-    def probe(self, expected: Collection[Pair], end_s: float) -> dict[Pair, bool] | None:
+    def probe(self, expected: Collection[Pair], end_s: float, try_s: float = TRY_S) -> dict[Pair, bool] | None:
         """Probe all pairs until `end_s` (monotonic) at most; whether each answered, or None if the time didn't do.
 
-        Those that are expected to answer, and don't, are asked again.
+        Those that are expected to answer, and don't in `try_s`, are asked again.
         """
-        self._process.tell((frozenset(expected), end_s))
+        self._process.tell((frozenset(expected), try_s, end_s))
         answered: dict[Pair, bool] | None = self._process.hear()
         return answered
 
@@ -89,7 +92,8 @@ class CensusTaker:
         expected = left.least.reachable
         with closing(PortReader(watched_nodes(plan, left))) as reader:
             before = reader.read()
-            answered = self.probe(expected, min(time.monotonic() + MOST_S, moment.until_ns / 1e9 - _MARGIN_S))
+            end_s = min(time.monotonic() + MOST_S, moment.until_ns / 1e9 - _MARGIN_S)
+            answered = self.probe(expected, end_s, SLOW_TRY_S if left.least.dead.slowed else TRY_S)
             grown = growth(plan, left, before, reader.read())
         if answered is None or time.monotonic_ns() > moment.until_ns:
             return None

@@ -1,7 +1,8 @@
 """The process of a census: probes every ordered pair of GPUs with numbered datagrams, in one loop.
 
 `python -m failure.census_worker`: the GPUs come in, "ready" goes out. Then, as often as wanted: the pairs that are
-expected to answer, and until when there is time (monotonic s), come in; whether each pair answered goes out, or None.
+expected to answer, how long to wait before they are asked again, and until when there is time (monotonic s), come in;
+whether each pair answered goes out, or None.
 One socket for each GPU sends and hears everything.
 
 In the k-th turn each GPU probes the k-th after it, so that no GPU hears many at once.
@@ -23,7 +24,6 @@ from topologies.limits import allow_open_files
 PAIRS_PER_S: Final = 8000.0
 TRIES: Final = 5  # a gray link of 5% loses as many of one pair once in three million times
 LEAST_TRIES: Final = 2
-TRY_S: Final = 0.06
 LAST_S: Final = 0.02  # for answers that nobody expects
 PORT: Final = 7800
 PROBE: Final = struct.Struct("!IHH")  # number of the census; sender and receiver by their place among the GPUs
@@ -47,7 +47,7 @@ class _Prober:
         self._number, self._end_s = 0, 0.0
         self._answered: set[tuple[int, int]] = set()
 
-    def take(self, expected: Collection[Pair], end_s: float) -> dict[Pair, bool] | None:
+    def take(self, expected: Collection[Pair], try_s: float, end_s: float) -> dict[Pair, bool] | None:
         """One census. None if until `end_s` there was no time to ask everybody `LEAST_TRIES` times who didn't answer:
         the machine was too busy, and what stayed away says nothing.
         """
@@ -56,7 +56,7 @@ class _Prober:
         wanted = {(places[a], places[b]) for a, b in expected}
         asked, tries = self._all, 0
         while asked and tries < TRIES and self._send(asked):
-            self._hear(TRY_S, wanted)
+            self._hear(try_s, wanted)
             tries += time.monotonic() <= end_s
             asked = [pair for pair in self._all if pair in wanted and pair not in self._answered]
         self._serve(max(0.0, min(LAST_S, end_s - time.monotonic())))
@@ -126,10 +126,10 @@ def main() -> None:
     _say("ready")
     while True:
         try:
-            expected, end_s = pickle.load(sys.stdin.buffer)
+            expected, try_s, end_s = pickle.load(sys.stdin.buffer)
         except EOFError:
             return
-        _say(prober.take(expected, end_s))
+        _say(prober.take(expected, try_s, end_s))
 
 
 def _say(what: object) -> None:

@@ -1,4 +1,4 @@
-"""The process that asks whether a replacement is there: numbered datagrams, a millisecond apart, and their echoes.
+"""The process that asks whether a replacement is there: numbered datagrams, two milliseconds apart, and their echoes.
 
 `python -m failure.prober`: a tuple of `failure.takeover.Asked` comes in; a line goes out once it asks. A line with a
 time in ns is answered by yes or no: whether each pair had an answer to what it asked since. When the input ends, a list
@@ -21,7 +21,7 @@ from failure.takeover import Asked
 from topologies import namespaces
 
 PORT: Final = 7900
-PERIOD_NS: Final = 1_000_000
+PERIOD_NS: Final = 2_000_000  # each probe costs four passes through an optical switch, which is waited for
 NUMBER: Final = struct.Struct("!I")
 IP_FREEBIND: Final = 15  # <linux/in.h>; the socket module doesn't name it
 

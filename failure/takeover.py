@@ -28,7 +28,7 @@ class Asked:
 
 
 class Prober:
-    """A process that asks each pair once a millisecond from its making on; `stop` gives a log for each pair. As a
+    """A process that asks each pair every two milliseconds from its making on; `stop` gives a log for each pair. As a
     context manager it ends at the latest then.
     """
 

@@ -80,10 +80,11 @@ def test_a_spare_takes_over_in_the_dark_and_is_reached_as_the_one_that_failed(
     before = identity(fabric, FAILED)
     fabric.net.get(FAILED.name).cmd("true")  # a shell, which stays where it is
     fail(fabric)
-    adoption = Adoption(fabric.net, spare, FAILED)
-    begun = time.monotonic()
-    fabric.controller.cross({spare.name: FAILED.name})
-    adoption.carry_out()
+    with Adoption(fabric.net, spare, FAILED) as adoption:
+        begun = time.monotonic()
+        fabric.controller.cross({spare.name: FAILED.name})
+        adoption.take_identity()
+        adoption.take_name()
     assert identity(fabric, FAILED) == before
     fabric.controller.relearn(FAILED.name)
     fabric.await_event("light-on")
