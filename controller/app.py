@@ -29,7 +29,7 @@ from controller.api import (
     ofproto_v1_3_parser as parser,
 )
 from controller.flows import Flow, Ports, Tables, reconcile, tables_of
-from controller.glass import SETTLE_S, Glass
+from controller.glass import Glass
 from topologies.ports import role_of
 
 What = Literal["switch-up", "switch-down", "port", "stats"]
@@ -103,24 +103,18 @@ class RailyardApp(RyuApp):  # type: ignore[misc]
             moved = [(switch, switch.glass) for switch in switches if switch and switch.glass and switch.tables]
             if len(moved) < len(switches):
                 raise ValueError("an optical switch is not connected")
-            joined: dict[int, frozenset[int]] = {}
-            left: dict[int, frozenset[int]] = {}
-            for switch, glass in moved:
-                joined[switch.datapath.id], left[switch.datapath.id] = glass.darken(moves)
+            dark = {switch.datapath.id: glass.darken(moves) for switch, glass in moved}
+            for switch, _ in moved:
                 self._bring_up_to_date(switch)
 
-        def let_go(of: Mapping[int, frozenset[int]]) -> None:
-            for dpid, ports in of.items():
+        def light() -> None:
+            for dpid, ports in dark.items():
                 self._dark[dpid].subtract(ports)
                 if switch := self._switches.get(dpid):  # it may have connected anew
                     self._bring_up_to_date(switch)
-
-        def light() -> None:
-            let_go(joined)
             done()
 
         self._later(dark_s, light)
-        self._later(dark_s + SETTLE_S, lambda: let_go(left))
 
     @set_ev_cls(ofp_event.EventOFPStateChange, [MAIN_DISPATCHER, DEAD_DISPATCHER])
     def on_state(self, event: Any) -> None:

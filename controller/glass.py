@@ -59,22 +59,19 @@ class Glass:
         for known in (self._ports, self._lights, self._lit_s):
             known.pop(number, None)
 
-    def darken(self, moves: Mapping[int, int]) -> tuple[frozenset[int], frozenset[int]]:
-        """Begin to move fibres, {fibre: place}: the ports that get another other side, dark from now on, and those that
-        are left with none. Nobody touches either as long as `dark` counts them.
+    def darken(self, moves: Mapping[int, int]) -> frozenset[int]:
+        """Begin to move fibres, {fibre: place}: the ports that this concerns, dark from now on.
 
-        The latter carry nothing and can wait: a switch forwards nothing while it sees to its ports, some milliseconds
-        each, and they would have it do so just when the former are lit again.
+        Those with a new other side go first: a switch sees to its ports one by one, some milliseconds each.
         """
         before, self.moved = crossings(self._ports, self.moved), after_moves(self.moved, moves)
         after = crossings(self._ports, self.moved)
-        ports = touched(before, after)
-        joined = ports & {*after.keys(), *after.values()}
+        ports, joined = touched(before, after), {*after.keys(), *after.values()}
         self._dark.update(ports)
-        for port in sorted(joined):
+        for port in sorted(ports, key=lambda port: (port not in joined, port)):
             if not self._lights[port].darkened:
                 self._set(port, lit=False)
-        return joined, ports - joined
+        return ports
 
     def shine(self) -> None:
         """Send what it takes for light to go through, as far as ports have settled. Not at dark ones."""
