@@ -123,8 +123,8 @@ def test_kill_9_at_any_moment_leaves_nothing_of_a_fabric(who: Wrap, slow: float)
                 raise AssertionError(f"killed after {delay_s:.3f} s (seed {seed}): {left}") from left
 
 
-def test_a_run_writes_its_folder_and_runs_again_from_its_spec(who: Wrap, everybodys: Path) -> None:
-    first, second = everybodys / "first", everybodys / "second"
+def test_a_run_by_name_writes_its_folder(who: Wrap, everybodys: Path) -> None:
+    first = everybodys / "first"
     small = [*SMALL, "-o", "duration=300ms", "-o", "repeats=1", "--seed", "7"]
     done = command("run", "collectives", *small, "--out", str(first), who=who)
     assert done.returncode in (0, 1), done.stderr  # 1: too busy a machine to be believed
@@ -133,9 +133,6 @@ def test_a_run_writes_its_folder_and_runs_again_from_its_spec(who: Wrap, everybo
     assert (summary["seed"], summary["interrupted"]) == (7, False)
     sums = summary["headline"]["bytes"]
     assert sums["delivered_bytes"] == sums["asked_bytes"] > 0
-    again = command("run", str(first / "spec.yaml"), "--quiet", "--out", str(second), who=who)
-    assert (again.returncode in (0, 1), again.stdout) == (True, ""), again.stderr
-    assert (second / "spec.yaml").read_bytes() == (first / "spec.yaml").read_bytes()
 
 
 def test_a_run_that_is_stopped_keeps_what_it_has(everybodys: Path, slow: float) -> None:
