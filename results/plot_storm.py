@@ -11,7 +11,7 @@ from matplotlib.ticker import FuncFormatter
 from results import plots
 from results.format import rate, short
 from results.records import Census, GoodputTrace, Recovery
-from results.recovery_rows import ScriptRun, holds, is_probed, told_of
+from results.recovery_rows import ScriptRow, holds, is_probed, told_of
 
 _COLOUR: Final = {
     "link": plots.BLUE,
@@ -39,7 +39,7 @@ _CAPTION: Final = (
 )
 
 
-def storm(script: ScriptRun) -> plots.Plot:
+def storm(script: ScriptRow) -> plots.Plot:
     """One repeat of a script. Seconds count from the first thing that is known of it."""
     zero = min((*(r.t_fault for r in script.faults), *(c.monotonic_ns for c in script.censuses)), default=0)
     traces = _begun(script)
@@ -103,7 +103,7 @@ def _goodput(axes: Axes, begun: int, trace: GoodputTrace, zero: int) -> None:
     plots.quiet(axes, grid="y")
 
 
-def _begun(script: ScriptRun) -> tuple[int, GoodputTrace] | None:
+def _begun(script: ScriptRow) -> tuple[int, GoodputTrace] | None:
     """When the fault came (ns) from which the trace counts, and the trace; None while a workload ran instead."""
     times = {(r.fault, r.target): r.t_fault for r in reversed(script.faults)}
     known = [(times[t.fault, t.target], t) for t in script.goodput if (t.fault, t.target) in times]
@@ -115,7 +115,7 @@ def sort_of(fault: str) -> str:
     return next((name for prefix, name in _PREFIX.items() if fault.startswith(prefix)), "controller")
 
 
-def _keys(script: ScriptRun) -> list[Patch | Line2D]:
+def _keys(script: ScriptRow) -> list[Patch | Line2D]:
     sorts = dict.fromkeys(sort_of(r.fault) for r in script.faults)
     keys: list[Patch | Line2D] = [Patch(color=_COLOUR[s], label=s) for s in _COLOUR if s in sorts]
     found = {_outcome(c) for c in script.censuses}
@@ -130,7 +130,7 @@ def _outcome(census: Census) -> str:
     return "not taken" if not census.taken else "census holds" if holds(census) else "does not"
 
 
-def _alt(script: ScriptRun) -> str:
+def _alt(script: ScriptRow) -> str:
     lasts = max((r.t_repair for r in script.faults), default=0) - min((r.t_fault for r in script.faults), default=0)
     return (
         f"{script.script} on {script.fabric} over time: {len(script.faults)} faults in {lasts / 1e9:.1f} s, "

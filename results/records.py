@@ -56,8 +56,10 @@ class Recovery:
     pair was probed: `source_probed` and `far_probed` have how many were). `too_fast` are streams that got more than the
     max-flow of what was left of the fabric. `lost_bytes` are bytes that the application sent and never saw arrive;
     `probes_lost` counts 1 kHz probes without an answer, `return_lost` those of them that were sent after the repair;
-    `connections_lost` TCP connections that broke. `recovered`: goodput came back to 95% before the repair. `script`:
-    the failure script of which the fault was a part; empty if it was alone.
+    `connections_lost` TCP connections that broke. `recovered`: packets flowed again and goodput was back at 95% before
+    the repair, and no probe was lost in the last 200 ms before it (of a gray or flapping link: some arrived then); where
+    nobody was probed goodput alone decides, where nothing streamed packets do. `script`: the failure script of which the
+    fault was a part; empty if it was alone.
     """
 
     fabric: str

@@ -5,7 +5,7 @@ from typing import Any
 from results.fidelity import Judgement
 from results.records import Run
 from results.recovery_bars import OTHERS, Outcome, outcomes, times_ours
-from results.recovery_rows import RecoveryRow, ScriptRun, recovery_rows, script_runs, verdict
+from results.recovery_rows import RecoveryRow, ScriptRow, recovery_rows, script_runs, verdict
 
 
 def recovery_dicts(run: Run, judgement: Judgement) -> dict[str, Any]:
@@ -52,7 +52,7 @@ def _outcome(o: Outcome) -> dict[str, Any]:
     }
 
 
-def _script(script: ScriptRun, judgement: Judgement) -> dict[str, Any]:
+def _script(script: ScriptRow, judgement: Judgement) -> dict[str, Any]:
     return {
         **{name: getattr(script, name) for name in ("script", "fabric", "reroute", "repeat")},
         "verdict": verdict(script.faults, judgement),

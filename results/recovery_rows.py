@@ -119,7 +119,7 @@ def rows_of_faults(run: Run, recoveries: Sequence[Recovery]) -> tuple[RecoveryRo
 
 
 @dataclass(frozen=True)
-class ScriptRun:
+class ScriptRow:
     """One repeat of a failure script on a fabric: its faults in the order of time, the censuses between, the goodput.
 
     A storm has another seed, and so other faults, in every repeat.
@@ -183,7 +183,7 @@ def told_of(censuses: Sequence[Census]) -> str:
     return f"{len(taken)} of {len(censuses)} taken" + (f", {said}" if taken else "")
 
 
-def script_runs(run: Run) -> tuple[ScriptRun, ...]:
+def script_runs(run: Run) -> tuple[ScriptRow, ...]:
     """Every repeat of every script, in the order in which they ran."""
     names = labels(run)
     told: list[Recovery | Census] = [*run.recoveries, *run.censuses]
@@ -195,7 +195,7 @@ def script_runs(run: Run) -> tuple[ScriptRun, ...]:
         censuses = [c for c in run.censuses if (c.fabric, c.script, c.reroute, c.repeat) == where]
         goodput = [t for t in run.goodput if (t.fabric, t.script, t.reroute, t.repeat) == where]
         found.append(
-            ScriptRun(
+            ScriptRow(
                 fabric=names.get((fabric, policy), fabric),
                 script=script,
                 reroute=reroute,

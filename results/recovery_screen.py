@@ -13,7 +13,7 @@ from results import format as fmt
 from results.fidelity import Judgement
 from results.records import Recovery
 from results.recovery_bars import CHECKED, Outcome, is_of_first_packets
-from results.recovery_rows import RecoveryRow, ScriptRun, told_of, verdict
+from results.recovery_rows import RecoveryRow, ScriptRow, told_of, verdict
 from results.recovery_text import Line, both_ms, limits, lines_of, measured, nobody, wanted
 from results.screen import Column, fitted
 
@@ -118,7 +118,7 @@ def outcome_lines(outcomes: Iterable[Outcome]) -> Iterator[Text]:
         yield line
 
 
-def script_lines(scripts: Iterable[ScriptRun]) -> Iterator[Text]:
+def script_lines(scripts: Iterable[ScriptRow]) -> Iterator[Text]:
     """A line a script and fabric, its repeats together."""
     ordered = sorted(scripts, key=lambda s: (s.script, s.fabric, s.reroute))
     for (name, fabric, reroute), group in groupby(ordered, key=lambda s: (s.script, s.fabric, s.reroute)):

@@ -11,7 +11,7 @@ from results.recovery_bars import OTHERS, Outcome, times_ours
 from results.recovery_rows import (
     SIDES,
     RecoveryRow,
-    ScriptRun,
+    ScriptRow,
     holds,
     is_probed,
     is_unaffected,
@@ -146,7 +146,7 @@ def others_table(rows: Iterable[RecoveryRow]) -> Table | None:
     return Table(("fault", "fabric", "n", "first packet", "goodput back", *names), tuple(body), 2) if body else None
 
 
-def scripts_table(scripts: Iterable[ScriptRun], judgement: Judgement) -> Table:
+def scripts_table(scripts: Iterable[ScriptRow], judgement: Judgement) -> Table:
     """A row a script, fabric and repeat."""
     body = []
     for s in scripts:
@@ -178,7 +178,7 @@ def _first_packet(recovery: Recovery) -> float:
     return recovery.first_packet_ms or 0.0
 
 
-def script_faults_table(script: ScriptRun) -> Table:
+def script_faults_table(script: ScriptRow) -> Table:
     """Every fault of one repeat of a script, in the order of time."""
     zero = script.faults[0].t_fault if script.faults else 0
     body = tuple(

@@ -10,7 +10,7 @@ from results.fidelity import Judgement
 from results.plots import Plot
 from results.records import Run
 from results.recovery_bars import OTHERS, outcomes
-from results.recovery_rows import RecoveryRow, ScriptRun, recovery_rows, script_runs
+from results.recovery_rows import RecoveryRow, ScriptRow, recovery_rows, script_runs
 from results.report_tables import Table
 
 _DRAWN: Final = 6  # runs of scripts: each is a figure of a screen's height
@@ -74,6 +74,6 @@ def _takeovers(rows: Sequence[takeovers.TakeoverRow]) -> list[Table]:
     return [takeovers.steps_table(rows), takeovers.iterations_table(rows), takeovers.spread_table(rows)]
 
 
-def _script(script: ScriptRun) -> Script:
+def _script(script: ScriptRow) -> Script:
     name = f"{script.script} on {script.fabric}, reroute {script.reroute}, repeat {script.repeat}"
     return Script(name, plot_storm.storm(script), recovery_tables.script_faults_table(script))
