@@ -66,8 +66,12 @@ class RouteAgent:
         """The host routes with that metric that are at GPUs now, by prefix; those with one next hop. OSError names the
         GPU whose kernel doesn't tell.
         """
-        found = ((gpu, {r.prefix: r for r in self._ask(gpu) if r.metric == metric}) for gpu in self._sockets)
+        found = ((gpu, self.routes_at(gpu, metric)) for gpu in self._sockets)
         return {gpu: routes for gpu, routes in found if routes}
+
+    def routes_at(self, gpu: Gpu, metric: int) -> dict[str, Route]:
+        """The same of one GPU."""
+        return {route.prefix: route for route in self._ask(gpu) if route.metric == metric}
 
     def change(self, gpu: Gpu, remove: Iterable[AnyRoute], put: Iterable[AnyRoute]) -> int:
         """Put routes in, each in the place of one to the same prefix and metric, then remove others by prefix and

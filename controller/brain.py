@@ -7,7 +7,7 @@ from itertools import permutations
 from typing import Any, Protocol
 
 from controller.app import Heard
-from controller.detours import Detours, changes
+from controller.detours import DETOUR_METRIC, Detours, changes
 from controller.foresight import Foresight
 from controller.heartbeats import Silence
 from controller.paths import Broken
@@ -25,6 +25,8 @@ class Router(Protocol):
 
     def change(self, gpu: Gpu, remove: list[Route], put: list[Route]) -> int: ...
 
+    def routes_at(self, gpu: Gpu, metric: int) -> dict[str, Route]: ...
+
 
 class Brain:
     """Follows the state of a fabric. `tell(what, detail)` gets every step that somebody may want to time.
@@ -41,7 +43,7 @@ class Brain:
         self._down: set[tuple[int, int]] = set()  # at switches that are connected
         self._silence = Silence()
         self._was_whole = self._resumes = False
-        self._routes: Detours = {}
+        self._routes: Detours = {}  # in force
         self._foreseen = Foresight(plan)
 
     @property
@@ -158,7 +160,10 @@ class Brain:
         self._tell(what, {"switch": name, "port": gpu.name if gpu else f"port {port}"})
 
     def _apply(self, back: Set[Gpu]) -> None:
-        """Change what has to change. `back`: the GPUs that came back, which may have lost all that they were told."""
+        """Change what has to change. `back`: the GPUs that came back, which may have lost all that they were told.
+
+        What a GPU refuses is asked of it again with the next change, since it isn't in force.
+        """
         if not self._reroute:
             return
         wanted = self._foreseen(self.broken)
@@ -169,16 +174,25 @@ class Brain:
             self._tell("decided", {"gpus": len(todo)})
             # those whose own link is dead go on by a backup of their kernel's: they can wait for the others
             order = sorted(todo, key=lambda gpu: (gpu in self.broken.links, gpu))
-            done = sum(self._change(gpu, *todo[gpu]) for gpu in order)
-            self._routes = wanted
-            self._tell("rerouted", {"routes": done, "detours": sum(map(len, wanted.values()))})
+            done = {gpu: self._change(gpu, *todo[gpu]) for gpu in order}
+            self._routes = wanted | {gpu: self._left_at(gpu) for gpu, count in done.items() if count is None}
+            detours = sum(map(len, self._routes.values()))
+            self._tell("rerouted", {"routes": sum(count or 0 for count in done.values()), "detours": detours})
 
-    def _change(self, gpu: Gpu, gone: list[Route], put: list[Route]) -> int:
+    def _change(self, gpu: Gpu, gone: list[Route], put: list[Route]) -> int | None:
+        """How many changes are done; None if any was refused."""
         try:
             return self._router.change(gpu, gone, put)
         except OSError as error:  # a crashed GPU has no interfaces: the others' routes matter all the more
             self._tell("refused", {"gpu": gpu.name, "why": str(error)})
-            return 0
+            return None
+
+    def _left_at(self, gpu: Gpu) -> dict[str, Route]:
+        """The detours of a GPU that refused some change, which its kernel knows: a crashed one has none left."""
+        try:
+            return self._router.routes_at(gpu, DETOUR_METRIC)
+        except OSError:  # nobody knows, so as they were
+            return self._routes.get(gpu, {})
 
 
 def names_of(silence: Silence) -> set[tuple[str, str]]:

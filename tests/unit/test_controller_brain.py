@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from controller.app import Heard
 from controller.brain import Brain, ranks_apart
-from controller.detours import detours
+from controller.detours import DETOUR_METRIC, detours
 from controller.heartbeats import Silence
 from controller.paths import Broken
 from tests.unit.broken_fabrics import CHOICES, plan
@@ -27,6 +27,7 @@ class FakeRouter:
         self.calls: list[tuple[Gpu, list[Route], list[Route]]] = []
         self.dead: set[Gpu] = set()
         self.crashed: set[Gpu] = set()
+        self.mute: set[Gpu] = set()  # whose kernels don't tell their routes
 
     def crash(self, gpu: Gpu) -> None:
         self.dead.add(gpu)
@@ -43,6 +44,12 @@ class FakeRouter:
             gone = self.table.pop((gpu, route.prefix), None)
             assert gone == route or gpu in self.crashed
         return len(remove) + len(put)
+
+    def routes_at(self, gpu: Gpu, metric: int) -> dict[str, Route]:
+        assert metric == DETOUR_METRIC
+        if gpu in self.mute:
+            raise OSError(105, "No buffer space available")
+        return {prefix: route for (where, prefix), route in self.table.items() if where == gpu}
 
 
 class Lab:
@@ -77,6 +84,10 @@ class Lab:
 
     def whats(self) -> list[str]:
         return [what for what, _ in self.told]
+
+    def in_force(self) -> int:
+        """How many detours there are, as last told."""
+        return next((int(detail["detours"]) for what, detail in reversed(self.told) if what == "rerouted"), 0)
 
 
 def rail_only() -> Plan:
@@ -175,6 +186,58 @@ def test_a_gpu_that_refuses_stops_no_other() -> None:
     lab.port(RAIL_DPID + 1, 1, up=False)
     assert {gpu for gpu, _ in lab.router.table} == set(lab.plan.gpus) - {crashed}
     assert [detail["gpu"] for what, detail in lab.told if what == "refused"] == ["d0g1"]
+
+
+def test_a_crashed_gpu_has_no_detours_and_its_repair_waits_for_none() -> None:
+    lab = Lab(rail_only()).connect()
+    lab.port(RAIL_DPID, 3, up=False)  # so that it has some to lose
+    lab.router.crash(Gpu(0, 1))
+    lab.port(RAIL_DPID + 1, 1, up=False)
+    assert lab.in_force() == len(lab.router.table) < len(flat(lab))
+    lab.port(RAIL_DPID, 3, up=True)
+    lab.router.dead.clear()
+    lab.port(RAIL_DPID + 1, 1, up=True)
+    assert lab.in_force() == 0 == len(lab.router.table)
+
+
+def test_a_detour_that_a_gpu_does_not_give_up_is_told_until_it_does() -> None:
+    lab = Lab(rail_only()).connect()
+    lab.port(RAIL_DPID + 1, 1, up=False)
+    lab.router.dead = {Gpu(1, 0)}
+    lab.port(RAIL_DPID + 1, 1, up=True)
+    kept = {gpu for gpu, _ in lab.router.table}
+    assert (lab.in_force(), kept) == (len(lab.router.table), {Gpu(1, 0)})
+    lab.router.dead.clear()
+    lab.port(RAIL_DPID, 1, up=True)  # no news, but another look
+    assert lab.in_force() == 0 == len(lab.router.table)
+
+
+def test_what_a_kernel_does_not_tell_is_as_it_was() -> None:
+    lab = Lab(rail_only()).connect()
+    gpu = Gpu(1, 0)
+    lab.router.dead = lab.router.mute = {gpu}
+    lab.port(RAIL_DPID + 1, 1, up=False)
+    assert lab.in_force() == len(lab.router.table)
+    lab.router.dead, lab.router.mute = set(), set()
+    lab.port(RAIL_DPID + 1, 1, up=False)
+    assert lab.router.table == flat(lab)
+    lab.router.dead = lab.router.mute = {gpu}
+    lab.port(RAIL_DPID + 1, 1, up=True)
+    assert lab.in_force() == len(lab.router.table) > 0
+
+
+@given(choice=st.sampled_from(CHOICES), data=st.data())
+def test_whoever_refuses_what_is_told_is_in_force(choice: tuple[Any, Any], data: st.DataObject) -> None:
+    lab = Lab(plan(*choice, 2, 3)).connect()
+    ports = [(dpid, port) for dpid, known in lab.ports.items() for port in known]
+    for _ in range(data.draw(st.integers(1, 6))):
+        lab.router.dead = data.draw(st.sets(st.sampled_from(lab.plan.gpus)))
+        lab.port(*data.draw(st.sampled_from(ports)), up=data.draw(st.booleans()))
+        assert lab.in_force() == len(lab.router.table)
+    lab.router.dead.clear()
+    for dpid, port in ports:
+        lab.port(dpid, port, up=True)
+    assert lab.in_force() == 0 == len(lab.router.table)
 
 
 def test_a_gpu_that_returns_while_something_else_is_dead_is_told_its_detours_again() -> None:

@@ -28,6 +28,9 @@ class Router:
     def change(self, gpu: Gpu, remove: list[Route], put: list[Route]) -> int:
         return len(remove) + len(put)
 
+    def routes_at(self, gpu: Gpu, metric: int) -> dict[str, Route]:
+        return {}
+
 
 @pytest.fixture(scope="module")
 def plan() -> Plan:
