@@ -1,6 +1,7 @@
 """Something fails for good under a running job: noticed, decided, taken over, each step on one clock.
 
-The job runs in a thread, and what strikes comes from another, so that the controller's word is acted on at once.
+The job runs in a thread, and what strikes comes from another, so that the controller's word is acted on at once. No
+heartbeats are sent here: what dies for good takes its carrier along, and the switch tells the controller of that.
 """
 
 import os
@@ -23,7 +24,7 @@ from workloads.replay.job import fitting
 from workloads.replay.run import Aborted, Replay, replay
 from workloads.schedule import Schedule
 
-NOTICED: Final = frozenset({"port-down", "silent"})
+NOTICED: Final = frozenset({"port-down"})
 NOT_CROSSED: Final = "not-crossed"
 LOOK_S: Final = 0.0005
 ASK_S: Final = 0.005  # when they are reached is in the prober's log: to ask it often would only keep it busy

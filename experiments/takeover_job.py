@@ -58,8 +58,7 @@ class TakeoverJob:
     @property
     def noticed_by(self) -> frozenset[str]:
         """The names under which the fault may be told."""
-        domains = {gpu.domain for gpu in self.moves.dead} if len(self.moves.dead) > 1 else set()
-        return frozenset(gpu.name for gpu in self.moves.dead) | {f"hb{domain}" for domain in domains}
+        return frozenset(gpu.name for gpu in self.moves.dead)
 
 
 def takeover_job(takeover: TakeoverSpec, fabric: FabricSpec, plan: Plan, seed: int, field: str) -> TakeoverJob:
