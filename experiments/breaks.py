@@ -10,6 +10,7 @@ from experiments.spec import ExperimentSpec
 from experiments.stage import Stage
 from experiments.traffic import Workload
 from failure.census import CensusTaker
+from failure.marks import marks
 from results.records import Run
 
 
@@ -22,12 +23,15 @@ def break_all(
     run: Run,
     steps: Steps,
 ) -> None:
-    """On the fabric of this number: its faults, then its scripts. `make` gives its workloads, from a seed."""
+    """On the fabric of this number: its faults, then its scripts. `make` gives its workloads, from a seed.
+
+    CheckFailed too if the fabric isn't as it was before, at the end.
+    """
     if not (spec.faults_on(number) or spec.scripts_on(number)):
         return
     heartbeats = spec.heartbeats if reroute == "on" else "off"
     with CensusTaker(stage.net) as census, beating(stage, heartbeats, run):
-        breaker = Breaker(stage, reroute, census, run)
+        breaker, before = Breaker(stage, reroute, census, run), marks(stage.net.node_names)
         for fault in spec.faults_on(number):
             for repeat in range(spec.times(fault)):
                 what = f"{stage.label}: {fault.kind} {fault.target}, reroute {reroute}"
@@ -39,6 +43,7 @@ def break_all(
                 what = f"{stage.label}: {script.name}, reroute {reroute}"
                 with steps.step(what + _nth(repeat, spec.times(script)), total=2 * script.size):
                     breaker.script(script, repeat, seed, _workload(script, make, seed), steps.reached)
+        breaker.leave(before)
 
 
 def _workload(script: ScriptSpec, make: Callable[[int], list[Workload]], seed: int) -> Workload | None:

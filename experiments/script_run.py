@@ -17,6 +17,8 @@ from experiments.traffic import Workload, record_broken, replay_broken
 from failure.census import CensusRun, CensusTaker
 from failure.home import in_force
 from failure.judging import FaultRun
+from failure.leftovers import Marks, leftovers, said
+from failure.marks import marks
 from failure.pairs import Talkers, script_talkers
 from failure.recovery import BIN_MS
 from failure.run import ScriptRun, run_script
@@ -76,6 +78,17 @@ class Breaker:
         while left := in_force(self.stage.events()):
             if time.monotonic() > deadline:
                 raise CheckFailed(f"{self.stage.label}: {left} detours of an earlier fault are still there")
+            time.sleep(_POLL_S)
+
+    def leave(self, before: Marks) -> None:
+        """After the last: all detours went home, and kernels have what they had before the first. CheckFailed names
+        what differs still after a while.
+        """
+        self._await_home()
+        deadline = time.monotonic() + HOME_S
+        while left := leftovers(before, marks(self.stage.net.node_names)):
+            if time.monotonic() > deadline:
+                raise CheckFailed(f"{self.stage.label}: faults left something behind: {said(left)}")
             time.sleep(_POLL_S)
 
     @property

@@ -52,7 +52,8 @@ class QuietStage(Stage):
 
 def stage_of(plan: Plan, label: str = "a fabric") -> tuple[QuietStage, CountingController]:
     controller = CountingController(plan)
-    net = SimpleNamespace(plan=plan, gpu_names=[gpu.name for gpu in plan.gpus])
+    names = [gpu.name for gpu in plan.gpus]
+    net = SimpleNamespace(plan=plan, gpu_names=names, node_names=names)
     return QuietStage(label, cast(FabricNet, net), cast(ControllerProcess, controller)), controller
 
 

@@ -15,6 +15,7 @@ from experiments.heartbeats import HeartbeatsSpec
 from experiments.runner import run_experiment
 from experiments.scripts import ScriptSpec
 from experiments.spec import ExperimentSpec, parse
+from failure.leftovers import Marks
 from results.records import FabricRun, Run
 from tests.unit.stand_ins import stage_of
 from tests.unit.test_machine import FULL
@@ -32,6 +33,7 @@ class Runs:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, frames_per_s: float = 90_000.0) -> None:
         self.did: list[str] = []
+        self.left: list[tuple[str, Marks]] = []
         self.steps: list[str] = []
         self.saved: list[Run] = []
         self.fail_at: dict[str, BaseException] = {}
@@ -44,6 +46,7 @@ class Runs:
         monkeypatch.setattr(breaks, "CensusTaker", lambda net: nullcontext())
         monkeypatch.setattr(breaks, "beating", self._beating)
         monkeypatch.setattr(breaks, "Breaker", self._breaker)
+        monkeypatch.setattr(breaks, "marks", lambda nodes: dict.fromkeys(nodes, frozenset()))
         monkeypatch.setattr("results.store.save", lambda run, folder: self.saved.append(run))
         monkeypatch.setattr(runner, "Steps", self._steps)
 
@@ -67,7 +70,7 @@ class Runs:
         self._do(f"{workload.label} {repeat} seed {seed}")
 
     def _breaker(self, stage: Any, reroute: str, census: object, run: Run) -> Any:
-        do = self._do
+        do, did, left = self._do, self.did, self.left
 
         class Breaker:
             def fault(self, fault: FaultSpec, repeat: int, progress: object) -> None:
@@ -76,6 +79,9 @@ class Runs:
             def script(self, script: ScriptSpec, repeat: int, seed: int, workload: Any, progress: object) -> None:
                 beside = f" beside {workload.label}" if workload else ""
                 do(f"{script.name} {reroute} {repeat} seed {seed}{beside}")
+
+            def leave(self, before: Marks) -> None:
+                left.append((did[-1], before))
 
         return Breaker()
 
@@ -138,6 +144,13 @@ def test_each_fabric_is_calibrated_loaded_and_broken_and_workloads_run_once_for_
         "stop {}",
     ]
     assert runs.did == [line.format(name, rate) for name in ("rail-only", "rail-optimized") for line in one]
+
+
+def test_a_fabric_is_left_as_it_was_found_after_the_last_that_breaks(runs: Runs, tmp_path: Path) -> None:
+    scripts = [{"name": "two", "faults": [FAULT]}]
+    run_experiment(spec_of(faults=[FAULT], scripts=scripts, seed=7), tmp_path, None)
+    as_found: Marks = {name: frozenset() for name in ("d0g0", "d0g1", "d1g0", "d1g1")}
+    assert runs.left == [("two on 0 seed 7", as_found), ("two off 0 seed 7", as_found)]
 
 
 def test_hearts_beat_while_things_break_unless_they_are_off(runs: Runs, tmp_path: Path) -> None:

@@ -163,6 +163,25 @@ def test_nothing_breaks_while_detours_of_an_earlier_fault_stand(monkeypatch: pyt
     assert len(scene.asked) == 1
 
 
+def test_a_fabric_is_left_with_its_detours_gone_and_its_kernels_as_they_were(monkeypatch: pytest.MonkeyPatch) -> None:
+    scene, before = Scene(monkeypatch, script_of((fault_run(),))), {"d0g0": frozenset({"route 1", "route 2"})}
+    now = {"d0g0": before["d0g0"] | {"interface hole-rail0, set down"}}
+    monkeypatch.setattr(script_run, "HOME_S", 0.1)
+    monkeypatch.setattr(script_run, "marks", lambda nodes: dict(now))
+    with pytest.raises(CheckFailed, match=r"left something behind: d0g0 still has interface hole-rail0, set down$"):
+        scene.breaker.leave(before)
+    monkeypatch.setattr(script_run, "HOME_S", 10.0)
+    mended = threading.Timer(0.02, now.update, [before])
+    mended.start()
+    scene.breaker.leave(before)
+    mended.join()
+    assert now == before
+    monkeypatch.setattr(script_run, "HOME_S", 0.1)
+    scene.stage.hear(1, "rerouted", {"routes": 3, "detours": 3})
+    with pytest.raises(CheckFailed, match="a fabric: 3 detours of an earlier fault are still there"):
+        scene.breaker.leave(before)
+
+
 def test_what_breaks_the_registry_finds_one(monkeypatch: pytest.MonkeyPatch) -> None:
     scene = Scene(monkeypatch, script_of((fault_run(Fault("registry-crash", "registry")),)))
     did: list[str] = []
