@@ -14,9 +14,10 @@ import numpy as np
 
 from topologies.errors import BadInput
 from workloads.multirail.buffers import Array, Copies, Results, flat
+from workloads.multirail.jobs import Migration
 from workloads.multirail.joiner import SocketMaker, plain_socket
 from workloads.multirail.layout import Layout
-from workloads.multirail.node import GroupBroken, Migration, Node
+from workloads.multirail.node import GroupBroken, Node
 from workloads.multirail.operation import Call
 from workloads.multirail.policies import Policy, make_policy
 from workloads.multirail.tasks import PIECE_BYTES

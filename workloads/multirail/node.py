@@ -6,13 +6,14 @@ protocol. One thread serves all rails: sums and system calls are long, and what 
 
 import time
 from collections.abc import Callable, Collection
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Final
 
 from topologies.errors import CheckFailed
 from workloads.multirail.buffers import Array, Copies
 from workloads.multirail.coordinator import Coordinator
 from workloads.multirail.frames import Header
+from workloads.multirail.jobs import Migration
 from workloads.multirail.joiner import SocketMaker
 from workloads.multirail.layout import Layout
 from workloads.multirail.mover import Mover
@@ -29,15 +30,6 @@ _GRACE_S: Final = 1.0  # rank 0's timeout comes first: it knows who is missing
 
 class GroupBroken(CheckFailed):
     """The group can do no more: why is the same on every rank that could be told."""
-
-
-@dataclass(frozen=True, slots=True)
-class Migration:
-    """Rails that died and whose work moved, as this node saw it: seconds on the monotonic clock."""
-
-    rails: tuple[int, ...]
-    frozen_at: float
-    decided_at: float
 
 
 class Node:
