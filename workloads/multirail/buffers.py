@@ -38,6 +38,12 @@ def octets(array: Array, start: int, end: int) -> memoryview:
     return view
 
 
+def scratch(size: int) -> memoryview:
+    """`size` bytes of memory to receive into, with whatever was there before."""
+    view: memoryview = np.empty(size, np.uint8).data
+    return view
+
+
 def flat(array: Array) -> Array:
     """One dimension, same memory. BadInput where that needs a copy: it would be the copy that got the result."""
     if not array.flags.c_contiguous:

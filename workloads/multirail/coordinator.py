@@ -7,8 +7,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import count
 
+from workloads.multirail.mail import Message
 from workloads.multirail.recovery import JobState, replacements
-from workloads.multirail.transport import Message
 
 _FIRST_NUMBER = 1 << 16  # jobs of a plan have lower ones
 

@@ -15,6 +15,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from workloads.multirail.frames import UNSENT_BYTES
+
 Purpose = Literal["data", "control"]
 Address = tuple[str, int]
 SocketMaker = Callable[[int], socket.socket]
@@ -72,6 +74,7 @@ def welcome(sock: socket.socket) -> None:
 def tuned(sock: socket.socket) -> socket.socket:
     sock.setblocking(False)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_BYTES)
     return sock
 
 

@@ -16,13 +16,14 @@ from workloads.multirail.frames import Header
 from workloads.multirail.jobs import Migration
 from workloads.multirail.joiner import SocketMaker
 from workloads.multirail.layout import Layout
+from workloads.multirail.mail import Message
 from workloads.multirail.mover import Mover
 from workloads.multirail.operation import Call, Operation, jobs_of
 from workloads.multirail.policies import Policy
 from workloads.multirail.recovery import Job
 from workloads.multirail.tasks import PIECE_BYTES
 from workloads.multirail.timer import Timer
-from workloads.multirail.transport import Message, Transport
+from workloads.multirail.transport import Transport
 from workloads.multirail.watch import BARRIER, DATA, IDLE, Beat, Patience, Watch
 
 _GRACE_S: Final = 1.0  # rank 0's timeout comes first: it knows who is missing
@@ -134,7 +135,7 @@ class Node:
         self._beats += 1
         current = self._mover.operations.get(self._op)
         call = str(current.call) if current else ""
-        beat = Beat(self._beats, self._op, call, tuple(self._transport.moved()), self._work())
+        beat = Beat(self._beats, self._op, call, self._transport.moved(), self._work())
         self._transport.beat({"is": "beat", **asdict(beat)})
         self._watch.heard(self.rank, 0, beat, now)
         if self._frozen is None:
