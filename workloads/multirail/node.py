@@ -16,13 +16,13 @@ from workloads.multirail.frames import Header
 from workloads.multirail.jobs import Migration
 from workloads.multirail.joiner import SocketMaker
 from workloads.multirail.layout import Layout
+from workloads.multirail.learning import Learning
 from workloads.multirail.mail import Message
 from workloads.multirail.mover import Mover
-from workloads.multirail.operation import Call, Operation, jobs_of
+from workloads.multirail.operation import Call, Operation, Record, jobs_of
 from workloads.multirail.policies import Policy
 from workloads.multirail.recovery import Job
 from workloads.multirail.tasks import PIECE_BYTES
-from workloads.multirail.timer import Timer
 from workloads.multirail.transport import Transport
 from workloads.multirail.watch import BARRIER, DATA, IDLE, Beat, Patience, Watch
 
@@ -34,7 +34,10 @@ class GroupBroken(CheckFailed):
 
 
 class Node:
-    """`run` does one collective; while it does, the node serves the others too."""
+    """`run` does one collective; while it does, the node serves the others too.
+
+    `last`: of the operation that ended last. `samples`: (ns, bytes by rail so far, both ways), a beat's time apart.
+    """
 
     def __init__(
         self,
@@ -47,6 +50,8 @@ class Node:
     ) -> None:
         self.rank, self.layout, self.policy, self.patience = rank, layout, policy, patience
         self.migrations: list[Migration] = []
+        self.samples: list[tuple[int, tuple[int, ...]]] = []
+        self.last = Record((0.0,) * len(layout.rails), (0.0,) * len(layout.rails))
         self._piece_bytes = piece_bytes
         self._op = 0
         self._beats, self._next_beat = 0, 0.0
@@ -56,9 +61,6 @@ class Node:
         self._changes: list[Message] = []
         self._moved_jobs: list[Job] = []
         self._told_ready: set[tuple[int, int]] = set()
-        self._timer = Timer()
-        self._tables: dict[int, Message] = {}
-        self._awaited: int | None = None
         self._failed: str | None = None
         self._peers = range(1, layout.size) if rank == 0 else range(1)
         self._watch = Watch(len(layout.rails), patience)
@@ -66,6 +68,7 @@ class Node:
         self._coordinator = Coordinator(layout.size, names, self._tell_all, self._best) if rank == 0 else None
         self._transport = Transport(rank, layout, make, self)
         self._mover = Mover(layout.size, self._transport.send, self._give_up)
+        self._learning = Learning(policy, lambda message: self._transport.tell(0, message))
 
     @property
     def live_rails(self) -> list[int]:
@@ -93,7 +96,7 @@ class Node:
 
     def run(self, call: Call, source: Array, result: Array) -> None:
         """Do it: `result` is right when this returns. GroupBroken if that can't be."""
-        self._serve_until(lambda: self._frozen is None and self._table_is_here(), call)
+        self._serve_until(lambda: self._frozen is None and self._learning.up_to_date(), call)
         self._op += 1
         self._apply_changes()
         operation = Operation(
@@ -108,7 +111,9 @@ class Node:
             if job.op == self._op:
                 self._mover.begin(job)
         self._serve_until(lambda: self._frozen is None and self._mover.done and self._transport.flushed(), call)
-        self._time(operation, result.itemsize)
+        self.last = operation.record(planned, len(self.layout.rails))
+        self._learning.ended(self._op, call.length * source.itemsize, self.last.seconds)
+        self.samples.append((time.monotonic_ns(), self._transport.moved()))
 
     def close(self) -> None:
         self._transport.close()
@@ -135,7 +140,9 @@ class Node:
         self._beats += 1
         current = self._mover.operations.get(self._op)
         call = str(current.call) if current else ""
-        beat = Beat(self._beats, self._op, call, self._transport.moved(), self._work())
+        moved = self._transport.moved()
+        self.samples.append((time.monotonic_ns(), moved))
+        beat = Beat(self._beats, self._op, call, moved, self._work())
         self._transport.beat({"is": "beat", **asdict(beat)})
         self._watch.heard(self.rank, 0, beat, now)
         if self._frozen is None:
@@ -199,7 +206,7 @@ class Node:
             case "decision":
                 self._decided(message)
             case "table":
-                self._tables[message["op"]] = message
+                self._learning.heard(message)
             case "abort":
                 self._failed = self._failed or message["why"]
             case what if self._coordinator is not None:
@@ -282,25 +289,4 @@ class Node:
                 self.policy.up(rail)
             for rail in change["dead"]:
                 self.policy.down(rail)
-            self._timer.clear()
-
-    # what the policy learns
-
-    def _time(self, operation: Operation, itemsize: int) -> None:
-        window = self._timer.add(
-            operation.call.length * itemsize, operation.seconds(len(self.layout.rails)), self.policy.window
-        )
-        if window is not None:
-            self._awaited = operation.op
-            self._transport.tell(0, {"is": "times", "op": operation.op, **asdict(window)})
-
-    def _table_is_here(self) -> bool:
-        """What all nodes measured in the last window is known, and learnt; or nothing is awaited."""
-        if self._awaited is None:
-            return True
-        table = self._tables.pop(self._awaited, None)
-        if table is None:
-            return False
-        self._awaited = None
-        self.policy.learn(table["size"], table["seconds"])
-        return True
+            self._learning.rails_changed()

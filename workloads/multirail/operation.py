@@ -52,6 +52,14 @@ def jobs_of(call: Call, op: int, plan: Iterable[Segment]) -> list[Job]:
     return jobs
 
 
+@dataclass(frozen=True, slots=True)
+class Record:
+    """By rail: the bytes of the buffer that it was given, and how long it took, 0 where it had nothing to do."""
+
+    shares: tuple[float, ...]
+    seconds: tuple[float, ...]
+
+
 @dataclass
 class Operation:
     """`source` is the caller's input, `result` the group's own. `trees`: the rails with an aggregator."""
@@ -95,9 +103,12 @@ class Operation:
         """Something on a rail is done: the last time that's said counts."""
         self.ended[rail] = time.monotonic()
 
-    def seconds(self, rails: int) -> list[float]:
-        """By rail, from the beginning to its end; 0 for one that had nothing to do."""
-        return [self.ended.get(rail, self.began) - self.began for rail in range(rails)]
+    def record(self, planned: Iterable[Job], rails: int) -> Record:
+        """From the beginning to each rail's end."""
+        shares = [0.0] * rails
+        for job in planned:
+            shares[job.rail] += job.length * self.result.itemsize
+        return Record(tuple(shares), tuple(self.ended.get(rail, self.began) - self.began for rail in range(rails)))
 
     def unfinished(self) -> Iterator[Job]:
         """Jobs that have begun and aren't done."""
