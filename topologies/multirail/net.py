@@ -15,10 +15,11 @@ from topologies.multirail import mptcp
 from topologies.multirail.addresses import PREFIX_BITS, Nic
 from topologies.multirail.commands import SYSCTLS, link_command, node_commands, node_sysctls
 from topologies.multirail.plan import MultirailPlan
+from topologies.multirail.shapers import shaper_commands
 from topologies.multirail.switch import RailSwitch, static_flows
 from topologies.nodes import NamespaceNode, PlannedIntf, PlannedLink, SwitchNode
 from topologies.ovs import Datapath, Port
-from topologies.shaping import HOLE, htb_commands, switch_buffer_rules
+from topologies.shaping import HOLE, switch_buffer_rules
 
 
 class RailIntf(PlannedIntf):
@@ -121,7 +122,7 @@ class MultirailNet(Mininet):
                 namespaces.run(["ip", "-batch", "-"], node_commands(self.plan, name))
             elif self.switch_buffers:
                 namespaces.run(["nft", "-f", "-"], switch_buffer_rules(self._ends[name]))
-            shapers = (htb_commands(port, rate, self.plan.spec.mtu) for port, rate in self._ends[name].items())
+            shapers = (shaper_commands(port, rate, self.plan.spec.mtu) for port, rate in self._ends[name].items())
             namespaces.run(["tc", "-batch", "-"], "".join(shapers))
             if self.has_mptcp and name in self.plan.nodes:
                 mptcp.set_up(self.plan.nics_of(name))
