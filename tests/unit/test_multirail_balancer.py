@@ -86,6 +86,38 @@ def test_a_split_that_measures_slower_than_one_rail_is_given_up() -> None:
     assert sorted(balancer.shares(size)) == [0.0, 1.0]
 
 
+def off_the_rail(balancer: Balancer, truth: list[Cost], size: int, operations: int) -> int:
+    """Of so many operations, how many aren't wholly on the rail of the first."""
+    first, off = balancer.shares(size), 0
+    while operations > 0:
+        shares, window = balancer.shares(size), min(operations, balancer.window(size))
+        operations -= window
+        off += window * (shares != first)
+        balancer.learn(size, [c.seconds(a * size) if a else 0.0 for c, a in zip(truth, shares, strict=True)])
+    return off
+
+
+@pytest.mark.parametrize("kinds", [(0, 1), (1, 0), (0, 0), (1, 1)])
+def test_what_the_machine_adds_at_small_sizes_makes_no_other_rail_look_better(kinds: tuple[int, int]) -> None:
+    rails = Cost(6e-6, 3e-8), Cost(1e-3, 5e-8)
+    nominal = [rails[kind] for kind in kinds]
+    slow = [Cost(cost.setup_s + 2e-3, cost.s_per_byte) for cost in nominal]
+    assert off_the_rail(Balancer(nominal), slow, 1024, 1000) == 0
+
+
+def test_a_futile_split_is_tried_for_20_operations_at_most() -> None:
+    nominal = [Cost(1e-3, 1e-7), Cost(1e-3, 1e-7)]
+    balancer, size = Balancer(nominal), 16384
+    off = 0
+    for _ in range(100):
+        shares, window = balancer.shares(size), balancer.window(size)
+        split = sum(share > 0 for share in shares) > 1
+        off += window * split
+        # a second rail costs more than it brings, and each takes as long as it likes
+        balancer.learn(size, [(4e-3 + 3e-3 * share if split else 3e-3) if share else 0.0 for share in shares])
+    assert 0 < off <= 20
+
+
 @given(
     truth=st.lists(TRUE, min_size=2, max_size=4),
     size=st.integers(0, 2**26),

@@ -6,12 +6,15 @@ Source: Nezha section 4.3, Eq. 3 to 8. A class (sizes up to a power of two) goes
      ^                                      └───────── slower than cold, or one rail left ─────┐
      └──────────────────────────────────────────────────────────────────────────────────────────┘
 
-- cold: all on the rail of least latency (Eq. 4). Its first window is what a split is compared with.
+- cold: all on the rail of least latency (Eq. 4). Its first window is what a split is compared with, and tells how much
+  slower than nominal this machine makes everything at such sizes: rails that were never measured are taken to be slower
+  alike. Another rail, or a split, is tried only where it should gain `GAIN`: less is lost in trying.
 - even: one window with equal shares, from which Eq. 8 takes the first coefficients.
 - descent: Eq. 7. Plain descent on the maximum of Eq. 5 would move one rail at a time by a step that fits no other; here
   each rail's step is its distance from the common level over its own slope dT/dalpha = S / B, so the shares keep adding
   up to one, and where the slopes are right one step is enough. The slope comes from the measured line, and is held
   between a fifth of T/alpha and all of it (set-up times are never negative), so that it errs on the slow side.
+  A descent that is no faster than cold after `TRIES` windows has lost.
 - settled: the rails ended within `SETTLED` of each other twice. Windows are long from here on.
 
 Slips in the paper: Eq. 8 divides by the nodes less one, which adds up to one only for the rails less one. Windows of
@@ -32,6 +35,8 @@ SETTLED_WINDOW: Final = 100
 SETTLED: Final = 0.05
 DISTURBED: Final = 0.093
 """Section 5.3.2: the average scheduling error stays within 9.3%; a settled class beyond it descends again."""
+GAIN: Final = 0.1
+TRIES: Final = 3
 _LEAST_SHARE: Final = 1e-4
 
 State = Literal["cold", "even", "descent", "settled"]
@@ -75,6 +80,7 @@ class _Entry:
     cold_s: float | None = None
     split_lost: bool = False
     calm: int = 0
+    tries: int = 0
 
 
 class Balancer:
@@ -146,14 +152,24 @@ class Balancer:
 
     def _after_cold(self, entry: _Entry, size: int, seconds: float) -> None:
         entry.cold_s = seconds
-        alive = sorted(self._alive)
-        near = worth_splitting([self.costs[rail] for rail in alive], size, self._sync_s, self._tau)
+        alive, costs = sorted(self._alive), self._expected(entry, size, seconds)
+        near = worth_splitting([costs[rail] for rail in alive], size, self._sync_s, self._tau, GAIN)
+        best = cold_rail(costs, size, alive)
         if near and not entry.split_lost:
             chosen = {alive[place] for place in near}
-            entry.state = "even"
-            entry.shares = tuple(float(rail in chosen) / len(chosen) for rail in range(len(self.costs)))
-        else:
-            entry.shares = self._all_on_best(size)
+            entry.state, entry.tries = "even", 0
+            entry.shares = tuple(float(rail in chosen) / len(chosen) for rail in range(len(costs)))
+        elif costs[best].seconds(size) * (1 + GAIN) < seconds:
+            entry.shares, entry.cold_s = tuple(float(rail == best) for rail in range(len(costs))), None
+
+    def _expected(self, entry: _Entry, size: int, seconds: float) -> list[Cost]:
+        """All rails' lines: of those never measured nominal, and slower as the one that this class is on is."""
+        nominal = self._estimates[entry.shares.index(1.0)].nominal.seconds(size)
+        slower = seconds / nominal if seconds > 0 and nominal > 0 else 1.0
+        return [
+            each.cost if each.known else Cost(slower * each.cost.setup_s, slower * each.cost.s_per_byte)
+            for each in self._estimates
+        ]
 
     def _after_split(self, entry: _Entry, size: int, used: list[int], seconds: Sequence[float]) -> None:
         times = [seconds[rail] for rail in used]
@@ -162,6 +178,9 @@ class Balancer:
         if entry.state == "settled":
             if apart > DISTURBED:
                 entry.state = "descent"
+        elif self._has_lost(entry, max(times)):
+            self._back_to_cold(entry, size)
+            return
         elif entry.calm >= 2:
             if entry.cold_s is not None and max(times) + self._sync_s >= entry.cold_s:
                 self._back_to_cold(entry, size)
@@ -179,6 +198,12 @@ class Balancer:
             )
             if sum(share > 0 for share in entry.shares) < 2:
                 self._back_to_cold(entry, size)
+
+    def _has_lost(self, entry: _Entry, seconds: float) -> bool:
+        """A split that was no faster than one rail in `TRIES` windows of its descent."""
+        if entry.state == "descent" and entry.cold_s is not None and seconds + self._sync_s >= entry.cold_s:
+            entry.tries += 1
+        return entry.tries >= TRIES
 
     def _slopes(self, entry: _Entry, size: int, used: list[int], times: Sequence[float]) -> list[float]:
         """dT/dalpha of each rail, in seconds for the whole buffer."""

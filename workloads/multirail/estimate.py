@@ -1,7 +1,8 @@
 """A rail's cost line, learnt from what was measured.
 
-Relative least squares over (bytes, seconds) with older windows fading, and the nominal line as two faint points: they
-decide until two unlike sizes were seen, and keep set-up and rate apart when only one size ever comes.
+Relative least squares over (bytes, seconds) with older windows fading, and two faint points of the nominal line, scaled
+to what was measured: they decide until two unlike sizes were seen, and keep set-up and rate apart when only one size
+ever comes. (Unscaled, a nominal set-up far below what a machine can do would outweigh all that is measured.)
 """
 
 from dataclasses import dataclass, field
@@ -29,11 +30,13 @@ class _Sums:
 
 
 class Estimate:
-    """`cost` is the line as it is known now."""
+    """`cost` is the line as it is known now; `known`: from measurements, not by name alone."""
 
     def __init__(self, nominal: Cost) -> None:
         self.nominal = self.cost = nominal
         self._seen = _Sums()
+        self._slower = self._weight = 0.0
+        self.known = False
 
     def measured(self, size: float, seconds: float) -> None:
         """One window's mean; what says nothing (no bytes, no time) is left out."""
@@ -41,9 +44,13 @@ class Estimate:
             return
         self._seen.of = [_FADE * term for term in self._seen.of]
         self._seen.add(size, seconds, 1.0)
+        self.known = True
+        self._slower = _FADE * self._slower + seconds / self.nominal.seconds(size)
+        self._weight = _FADE * self._weight + 1.0
+        scale = self._slower / self._weight
         both = _Sums(list(self._seen.of))
         for point in (0.0, _PRIOR_BYTES):
-            both.add(point, self.nominal.seconds(point), _PRIOR)
+            both.add(point, scale * self.nominal.seconds(point), _PRIOR)
         w, x, y, xx, xy = both.of
         spread = w * xx - x * x
         pace = (w * xy - x * y) / spread if spread > 0 else 0.0
