@@ -27,7 +27,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from workloads.multirail.estimate import Estimate
+from workloads.multirail.estimate import Estimate, slowed
 from workloads.multirail.predict import TAU, Cost, cold_rail, worth_splitting
 
 LEARNING_WINDOW: Final = 5
@@ -166,10 +166,7 @@ class Balancer:
         """All rails' lines: of those never measured nominal, and slower as the one that this class is on is."""
         nominal = self._estimates[entry.shares.index(1.0)].nominal.seconds(size)
         slower = seconds / nominal if seconds > 0 and nominal > 0 else 1.0
-        return [
-            each.cost if each.known else Cost(slower * each.cost.setup_s, slower * each.cost.s_per_byte)
-            for each in self._estimates
-        ]
+        return [each.cost if each.known else slowed(each.cost, size, slower) for each in self._estimates]
 
     def _after_split(self, entry: _Entry, size: int, used: list[int], seconds: Sequence[float]) -> None:
         times = [seconds[rail] for rail in used]
