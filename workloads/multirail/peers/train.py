@@ -5,7 +5,6 @@ with a stripe across, a stripe down, a cross, or a frame. Every rank draws other
 """
 
 import time
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
 
@@ -14,33 +13,10 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from workloads.multirail.peers.lesson import Trained, Training
+
 SIDE: Final = 16
 KINDS: Final = 4
-
-
-@dataclass(frozen=True, slots=True)
-class Training:
-    """`width`: of the hidden layer, which has most parameters: 260 * `width` in all, about, of 4 bytes each.
-
-    `bucket_mb`: DDP's, of gradients that are summed together.
-    """
-
-    steps: int = 60
-    batch: int = 32
-    width: int = 256
-    bucket_mb: float = 1.0
-    seed: int = 0
-    learning_rate: float = 0.1
-
-
-@dataclass(frozen=True, slots=True)
-class Trained:
-    """By step, on one rank: its loss, and seconds from the forward pass to the new weights; then all weights."""
-
-    losses: list[float]
-    seconds: list[float]
-    gradient_bytes: int
-    weights: list[float]
 
 
 def pictures(count: int, random: Any) -> tuple[Any, Any]:
