@@ -31,6 +31,7 @@ END_S: Final = 5.0
 _SLACK_S: Final = 60.0  # to draw numbers, and to check them
 _LOG: Final = "log"
 _LAST_LINES: Final = 3
+_DYING_S: Final = 1.0
 
 
 class PeerRanks:
@@ -127,6 +128,10 @@ class PeerRanks:
             self._doors[knock.recv()] = knock
 
     def _last_words(self) -> str:
+        """What the programs wrote last. Who hangs up first may write after that."""
+        if self._process is not None:
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(_DYING_S)
         lines = Path(self._folder, _LOG).read_text(errors="replace").split("\n")
         said = [line.strip() for line in lines if line.strip()]
         return "".join(f" / {line}" for line in said[-_LAST_LINES:])
