@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from topologies.multirail.shapers import CONTROL_TOS
 from workloads.multirail.frames import UNSENT_BYTES
 
 Purpose = Literal["data", "control"]
@@ -78,6 +79,13 @@ def tuned(sock: socket.socket) -> socket.socket:
     return sock
 
 
+def lane(sock: socket.socket, purpose: Purpose) -> socket.socket:
+    """Where the network has a lane for control messages, they take it: a beat mustn't wait behind data."""
+    if purpose == "control":
+        sock.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, CONTROL_TOS)
+    return sock
+
+
 def listening(make: SocketMaker, rail: int, address: Address) -> socket.socket:
     """A listening socket of a node, or of an aggregator."""
     sock = make(rail)
@@ -134,7 +142,7 @@ class Joiner:
             return False
         if key in self.accepted:
             self.accepted[key].close()
-        self.accepted[key] = tuned(sock)
+        self.accepted[key] = lane(tuned(sock), said.purpose)
         return True
 
     def step(self) -> None:
@@ -161,7 +169,7 @@ class Joiner:
 
     def _dial(self, key: tuple[Purpose, int], now: float) -> None:
         hello = self._hello(key[0])
-        sock = tuned(self._make(hello.rail))
+        sock = lane(tuned(self._make(hello.rail)), hello.purpose)
         try:
             sock.bind((self._own_ip, 0))
             problem = sock.connect_ex(self._dials[key])
