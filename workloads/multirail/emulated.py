@@ -5,6 +5,7 @@ with MultirailNet(...) as net, Ranks(net, "nezha") as ranks:
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from types import TracebackType
 from typing import Final, Protocol
 
@@ -43,8 +44,10 @@ def rails_of(plan: MultirailPlan) -> tuple[Rail, ...]:
     return tuple(rails)
 
 
-def layout(plan: MultirailPlan) -> Layout:
-    """Where everybody is in a fabric."""
+def layout(plan: MultirailPlan, channels: Sequence[int] = ()) -> Layout:
+    """Where everybody is in a fabric. `channels`: see Ranks."""
+    if channels:
+        return _virtual(plan, channels)
     rails = rails_of(plan)
     return Layout(
         rails,
@@ -53,27 +56,41 @@ def layout(plan: MultirailPlan) -> Layout:
     )
 
 
-def place(plan: MultirailPlan, node: int | None, rail: int = 0) -> Place:
+def _virtual(plan: MultirailPlan, channels: Sequence[int]) -> Layout:
+    """A port a channel, on the NICs that they are given."""
+    rails, nodes = rails_of(plan), range(plan.spec.nodes)
+    return Layout(
+        tuple(replace(rails[nic], name=f"{rails[nic].name}.{number}") for number, nic in enumerate(channels)),
+        tuple(tuple((Nic(nic, node).ip, PORT + number) for node in nodes) for number, nic in enumerate(channels)),
+        tuple(None for _ in channels),
+    )
+
+
+def place(plan: MultirailPlan, node: int | None, rail: int = 0, channels: Sequence[int] = ()) -> Place:
     """A node's place, or for None that of a rail's aggregator."""
-    return Place(Nic(rail, node).namespace, tuple(Nic(each, node).interface for each in range(len(plan.rails))))
+    nics = channels or range(len(plan.rails))
+    return Place(Nic(rail, node).namespace, tuple(Nic(each, node).interface for each in nics))
 
 
 class Ranks:
     """A group over all nodes of a fabric. A context manager, or `start` and `stop`.
 
-    An operation's time is from the first rank's start to the last one's end (jobs.latencies_s).
+    An operation's time is from the first rank's start to the last one's end (jobs.latencies_s). `channels`: the rail
+    whose NIC each of several virtual rails uses, each with a processor of its own (Nezha section 4.1); of no sharp one.
     """
 
-    def __init__(self, net: Planned, policy: str, patience: Patience | None = None) -> None:
-        self.layout = layout(net.plan)
+    def __init__(
+        self, net: Planned, policy: str, patience: Patience | None = None, channels: Sequence[int] = ()
+    ) -> None:
+        self.layout = layout(net.plan, channels)
         self._tasks = [
-            NodeTask(node, self.layout, policy, patience or Patience(), place(net.plan, node))
+            NodeTask(node, self.layout, policy, patience or Patience(), place(net.plan, node, channels=channels))
             for node in range(net.plan.spec.nodes)
         ]
         self._trees = [
             AggregatorTask(nic.rail, self.layout, place(net.plan, None, nic.rail))
             for nic in net.plan.aggregators
-            if nic is not None
+            if nic is not None and not channels
         ]
         self._processes: list[PickledProcess] = []
         self._aggregators: list[PickledProcess] = []

@@ -1,0 +1,48 @@
+"""A training on one fabric under one policy: its allreduces in their order, with computing between them."""
+
+from collections.abc import Sequence
+from statistics import median
+
+from experiments.multirail.engines import Engine
+from experiments.multirail.measured import check_whole
+from experiments.multirail.predictions import predicted_step_s, step_of
+from experiments.multirail.site import Site
+from experiments.multirail.spec import MultirailExperiment, TrainingSpec, peer_rail
+from experiments.progress import Steps
+from results.multirail.records import Training
+from workloads.catalogue import GptModel, load_model
+from workloads.multirail.jobs import Operations, RankReport
+from workloads.multirail.training import Step
+
+
+def run_training(
+    spec: MultirailExperiment, site: Site, training: TrainingSpec, policy: str, repeat: int, steps: Steps
+) -> None:
+    """A step to learn in, then those that count."""
+    peer = peer_rail(site.plan.spec)
+    step = step_of(training, site.nodes, site.plan.scale, site.rails[peer].rate)
+    predicted = predicted_step_s(step, site.rails, site.nodes, policy, peer)
+    what = f"{training.model}, {policy}"
+    with steps.step(f"{site.label}: {what}"), site.watched(what, repeat), site.engine(policy) as ranks:
+        times = [_one_step(ranks, step, spec.seed + number) for number in range(training.steps + 1)]
+        gpt = isinstance(load_model(training.model), GptModel)
+        site.run.multirail.trainings.append(
+            Training(
+                site.label, policy, training.model, 0 if gpt else training.batch, repeat, training.steps,
+                step.samples, sum(step.sizes), step.compute_s, median(times[1:]), predicted,
+            )
+        )  # fmt: skip
+
+
+def _one_step(ranks: Engine, step: Step, seed: int) -> float:
+    """Seconds: of each run of like allreduces its computing, and from the first start to the last end."""
+    total = 0.0
+    for size, count in step.groups:
+        reports = ranks.run(Operations("allreduce", "float32", size, count, seed, gap_s=step.gap_s))
+        check_whole(reports)
+        total += step.gap_s + _span_s(reports)
+    return total
+
+
+def _span_s(reports: Sequence[RankReport]) -> float:
+    return (max(report.ends_ns[-1] for report in reports) - min(report.starts_ns[0] for report in reports)) / 1e9
