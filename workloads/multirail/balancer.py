@@ -147,7 +147,10 @@ class Balancer:
         return self._table.setdefault(size_class(size), _Entry("cold", self._all_on_best(size)))
 
     def _all_on_best(self, size: float) -> tuple[float, ...]:
-        best = cold_rail(self.costs, size, sorted(self._alive))
+        alive = sorted(self._alive)
+        measured = all(self._estimates[rail].known for rail in alive)
+        costs = self.costs if measured else [each.nominal for each in self._estimates]  # like is compared with like
+        best = cold_rail(costs, size, alive)
         return tuple(float(rail == best) for rail in range(len(self.costs)))
 
     def _after_cold(self, entry: _Entry, size: int, seconds: float) -> None:

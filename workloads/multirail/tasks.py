@@ -24,7 +24,9 @@ PIECE_BYTES: Final = 128 * 1024
 LEAST_PIECE_BYTES: Final = 8 * 1024
 """Below that a piece costs more than it lets overlap."""
 OVERLAP: Final = 4
-"""Pieces in a message, where that makes none too short or too long: one is added up while others are on the way."""
+"""Pieces in a ring's message, where that makes none too short or too long: one is added up while others travel."""
+TREE_OVERLAP: Final = 32
+"""The same on a tree, where the last piece has yet to come back when all have gone up."""
 WINDOW: Final = 32
 ALL: Final = -1
 
@@ -63,9 +65,9 @@ def chunks_of(start: int, length: int, nodes: int) -> list[Span]:
     return [(edges[i], edges[i + 1]) for i in range(nodes)]
 
 
-def piece_length(length: int, itemsize: int, longest_bytes: int) -> int:
+def piece_length(length: int, itemsize: int, longest_bytes: int, overlap: int = OVERLAP) -> int:
     """Elements in a piece of a message of `length`."""
-    wanted = min(longest_bytes, max(LEAST_PIECE_BYTES, length * itemsize // OVERLAP))
+    wanted = min(longest_bytes, max(LEAST_PIECE_BYTES, length * itemsize // overlap))
     return max(1, wanted // itemsize)
 
 
@@ -157,7 +159,7 @@ class Tree:
 
     def __post_init__(self) -> None:
         length = sum(end - start for (start, end), _ in self.parts)
-        longest = piece_length(length, self.source.itemsize, self.piece_bytes)
+        longest = piece_length(length, self.source.itemsize, self.piece_bytes, TREE_OVERLAP)
         self._pieces = [
             (span, owner) for (start, end), owner in self.parts for span in pieces(start, end - start, longest)
         ]
