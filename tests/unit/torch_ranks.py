@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch._dynamo  # optimizers load it at their first step: once here, not on each rank
 import torch.distributed as dist
 from torch import nn
 

@@ -4,6 +4,7 @@ with DdpRanks(net, rail=0) as ranks:
     gloo, ours = ranks.train("gloo", Training()), ranks.train("railyard", Training(), policy="nezha")
 """
 
+import importlib
 import os
 from dataclasses import dataclass, replace
 from itertools import count
@@ -73,6 +74,13 @@ class DdpRanks(PeerRanks):
         return trained
 
 
+def load() -> None:
+    """Also what PyTorch's optimizers load at their first step: once, in place of once a rank."""
+    gloo.load()
+    importlib.import_module("torch._dynamo")
+    importlib.import_module("workloads.multirail.peers.train")
+
+
 def _train(_: object, seat: Seat, lesson: Lesson) -> Trained:
     from workloads.multirail import torch_backend
     from workloads.multirail.peers.train import train
@@ -86,4 +94,4 @@ def _train(_: object, seat: Seat, lesson: Lesson) -> Trained:
         raise RailyardError(f"{lesson.backend}: {problem}") from problem
 
 
-PROGRAM = Program(gloo.load, lambda seat: seat, _train, lambda _: None)
+PROGRAM = Program(load, lambda seat: seat, _train, lambda _: None)
