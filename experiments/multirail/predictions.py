@@ -16,7 +16,7 @@ from workloads.catalogue import GptModel, LayersModel, load_model
 from workloads.multirail.policies import make_policy
 from workloads.multirail.predict import allreduce_cost, cold_rail, level
 from workloads.multirail.rails import Rail
-from workloads.multirail.training import GPT_LINK, Step, gpt_step, in_proportion, layers_step, step_s
+from workloads.multirail.training import GPT_LINK, Step, first_part, gpt_step, in_proportion, layers_step, step_s
 
 ITEM: Final = 4
 """Bytes of an element: what is timed are float32."""
@@ -97,7 +97,7 @@ def step_of(training: TrainingSpec, nodes: int, scale: float, rail_rate: float) 
     else:
         assert isinstance(model, LayersModel)
         step = layers_step(training.model, model, training.batch, training.bucket, compute_s(training) or 0.0)
-        step = in_proportion(step, training.volume)
+        step = first_part(step, training.volume)
     return step.scaled(1 / scale, ITEM)
 
 

@@ -62,7 +62,8 @@ class TrainingSpec(Strict):
     """A training's allreduces and computing, replayed: `steps` of them after one to learn in.
 
     `bucket`: the most that an allreduce of gradients moves (AlexNet, VGG-11). `compute`: seconds a step, if not those
-    of Nezha's Fig. 16. `volume`: the part of a step's bytes, samples and computing that is replayed.
+    of Nezha's Fig. 16. `volume`: the part of a step that is replayed: of its allreduces, the first; of GPT's, which
+    are few and large, that part of each.
     """
 
     model: str
@@ -79,7 +80,8 @@ class MultirailExperiment(Strict):
     """Each policy sums each size on each fabric, `repeats` times; then faults; then trainings.
 
     A point has as many operations as fit into `point` by the equations, `operations` at most; a policy that learns has
-    `learning` of them first, which don't count. `single` stands for each unlike rail of a fabric alone.
+    `learning` of them first, which don't count. `single` stands for each unlike rail of a fabric alone. `only` has
+    policies that are for some of the fabrics.
     """
 
     name: str
@@ -87,6 +89,7 @@ class MultirailExperiment(Strict):
     description: str = ""
     fabrics: Annotated[tuple[MultirailSpec, ...], Field(min_length=1, strict=False)]
     policies: Annotated[tuple[str, ...], Field(min_length=1, strict=False)] = ("nezha", "mrib", "single")
+    only: dict[str, Numbers] = Field(default_factory=dict)
     sizes: Annotated[tuple[Size, ...], Field(strict=False)] = ()
     operations: Annotated[int, Field(ge=LEAST_OPERATIONS, le=100_000)] = 1000
     learning: Annotated[int, Field(ge=0, le=10_000)] = 60
@@ -110,7 +113,7 @@ class MultirailExperiment(Strict):
     def policies_on(self, fabric: int, wanted: Sequence[str] | None = None) -> tuple[str, ...]:
         """With each unlike rail for `single`."""
         found: list[str] = []
-        for policy in wanted or self.policies:
+        for policy in wanted or [p for p in self.policies if fabric in self.only.get(p, (fabric,))]:
             found += singles(self.fabrics[fabric]) if policy == "single" else [policy]
         return tuple(dict.fromkeys(found))
 
@@ -162,6 +165,10 @@ def parse(data: object) -> MultirailExperiment:
         raise BadInput("sizes", [], "must have 1 or more, unless there are faults or trainings")
     _sizes_are_distinct(spec)
     _policies_are_known(spec.policies, "policies", spec.fabrics)
+    for policy, numbers in spec.only.items():
+        if policy not in spec.policies:
+            raise BadInput(f"only.{policy}", list(numbers), near_miss(policy, spec.policies))
+        check_on(numbers, len(spec.fabrics), f"only.{policy}")
     for number, fault in enumerate(spec.faults):
         _check_fault(fault, f"faults.{number}", spec)
     for number, training in enumerate(spec.trainings):

@@ -64,6 +64,8 @@ def spec_of(**keys: Any) -> MultirailExperiment:
             "allowed are tcp0, tcp1"),
         ({"policies": ["mrib", "mrib"]}, "policies.1: 'mrib' is given twice"),
         ({"policies": []}, "policies: [] must have 1 or more"),
+        ({"only": {"gloo": [0]}}, "only.gloo: [0] is not known: allowed are mrib, nezha, single"),
+        ({"only": {"mrib": [1]}}, "only.mrib.on: 1 is no fabric: the experiment has 1, counted from 0"),
         ({"name": "My Own"}, "name: 'My Own' must be lower-case letters, digits and single hyphens between them"),
         ({"polcies": []}, "polcies: [] is not a known key: did you mean 'policies'? allowed are "
             f"{', '.join(sorted(MultirailExperiment.model_fields))}"),
@@ -102,6 +104,8 @@ def test_single_stands_for_each_rail_that_is_unlike_the_others() -> None:
     assert spec.policies_on(0) == ("nezha", "single:tcp0")
     assert spec.policies_on(1) == ("nezha", "single:tcp0", "single:sharp1")
     assert spec.points == 2 * (2 + 3)
+    some = spec_of(fabrics=[PAIR, UNLIKE], policies=["nezha", "single"], only={"single": [0]})
+    assert [some.policies_on(n) for n in (0, 1)] == [("nezha", "single:tcp0"), ("nezha",)]
     assert singles(spec.fabrics[0]) == ["single:tcp0"]
 
 
@@ -137,9 +141,10 @@ def test_every_named_one_is_predicted_at_every_size(name: str, tmp_path: Path) -
 
 @pytest.mark.parametrize("name", MULTIRAIL)
 def test_a_dry_run_says_what_would_be_sent(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["dry-run", name, "-o", "nodes=6"]) == 0
+    assert cli.main(["dry-run", name, "-o", "nodes=16"]) == 0
     told = capsys.readouterr().out
-    assert "6 nodes: 50 times slower than the paper's" in told
+    assert "16 nodes" in told
+    assert ": 50 times slower than the paper's" in told
     assert "64MiB" in told
 
 

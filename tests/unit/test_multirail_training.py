@@ -13,6 +13,7 @@ from workloads.multirail.training import (
     SPEEDS,
     SPEEDS_NODES,
     Step,
+    first_part,
     gpt_step,
     in_proportion,
     layers_step,
@@ -77,6 +78,9 @@ def test_a_part_of_a_step_keeps_its_proportions() -> None:
     part = in_proportion(step, 0.5)
     assert (part.sizes, part.samples, part.compute_s) == ((500, 500, 200), 16.0, 0.15)
     assert in_proportion(step, 0.5, pace=3.0).compute_s == pytest.approx(0.05)
+    first = first_part(step, 0.6)
+    assert (first.sizes, first.samples) == ((1000, 1000), pytest.approx(32 * 2000 / 2400))
+    assert first.compute_s == pytest.approx(0.25)
     assert step_s(step, [0.1, 0.1, 0.05]) == pytest.approx(0.55)
     with pytest.raises(ValueError, match="2 times for 3 allreduces"):
         step_s(step, [0.1, 0.1])

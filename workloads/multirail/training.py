@@ -114,12 +114,19 @@ def gpt_step(name: str, model: GptModel, nodes: int) -> Step:
 
 
 def in_proportion(step: Step, volume: float, pace: float = 1.0) -> Step:
-    """A part of a step: `volume` of its bytes and samples, and as much less computing; `pace` times as fast a network.
+    """Less of each allreduce: `volume` of its bytes, of samples and of computing; `pace` times as fast a network.
 
     With `pace` the computing shrinks further, so that it stays to the communication as it was on the slower network.
     """
     sizes = tuple(max(1, round(size * volume)) for size in step.sizes)
     return replace(step, sizes=sizes, samples=step.samples * volume, compute_s=step.compute_s * volume / pace)
+
+
+def first_part(step: Step, volume: float) -> Step:
+    """As many of its allreduces, the first ones, as make `volume` of their number; samples and computing by bytes."""
+    sizes = step.sizes[: max(1, round(volume * len(step.sizes)))]
+    share = sum(sizes) / sum(step.sizes)
+    return replace(step, sizes=sizes, samples=step.samples * share, compute_s=step.compute_s * share)
 
 
 def step_s(step: Step, seconds: list[float] | tuple[float, ...]) -> float:
