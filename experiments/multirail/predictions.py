@@ -30,6 +30,7 @@ EQUATIONS: Final = {
     "nezha": "Eq. 4 or 5, the lesser",
     "mrib": "Eq. 5, shares by rate",
     "equal": "Eq. 5, even shares",
+    "weights": "Eq. 5, fixed shares",
     "slicing": "Eq. 5, slices in turn",
     "single": "Eq. 1 and 2",
     "gloo": "Eq. 1 without set-up",

@@ -19,15 +19,17 @@ from topologies.multirail.spec import MultirailSpec
 from topologies.spec import Strict, find_problems
 from topologies.units import Size, Time, format_size, format_time
 from workloads.catalogue import GptModel, LayersModel, load_model
+from workloads.multirail.policies import weights_of
 from workloads.multirail.training import SPEEDS, published_compute_s
 
 KIND: Final = "multi-rail"
 Peer = Literal["gloo", "mpi", "mptcp"]
 PEERS: Final[tuple[Peer, ...]] = get_args(Peer)
 """Run by others' code on the same rails: Gloo and MPI on one of them, MPTCP (the kernel's) on all."""
-OURS: Final = ("nezha", "mrib", "slicing", "equal", "single")
+OURS: Final = ("nezha", "mrib", "slicing", "equal", "single", "weights")
 VIRTUAL: Final = "virtual"
 """Two channels on the NIC of one rail, and none on the others' (Nezha 4.1)."""
+_POLICIES: Final = (*OURS[:-1], *PEERS, VIRTUAL)
 FaultKind = Literal["link-down", "link-silent", "rail-switch-crash", "rail-switch-hang"]
 LEAST_SIZE: Final = 4
 LEAST_OPERATIONS: Final = 10
@@ -164,7 +166,10 @@ def parse(data: object) -> MultirailExperiment:
     if not spec.sizes and not spec.faults and not spec.trainings:
         raise BadInput("sizes", [], "must have 1 or more, unless there are faults or trainings")
     _sizes_are_distinct(spec)
-    _policies_are_known(spec.policies, "policies", spec.fabrics)
+    for number, policy in enumerate(spec.policies):
+        fabrics = [fabric for n, fabric in enumerate(spec.fabrics) if n in spec.only.get(policy, (n,))]
+        _check_policy(policy, f"policies.{number}", fabrics)
+    _is_given_once(spec.policies, "policies")
     for policy, numbers in spec.only.items():
         if policy not in spec.policies:
             raise BadInput(f"only.{policy}", list(numbers), near_miss(policy, spec.policies))
@@ -221,23 +226,28 @@ def _sizes_are_distinct(spec: MultirailExperiment) -> None:
             raise BadInput(f"sizes.{number}", format_size(size), "is given twice")
 
 
-def _policies_are_known(policies: Iterable[str], field: str, fabrics: Sequence[MultirailSpec]) -> None:
-    seen: set[str] = set()
+def _check_policy(policy: str, field: str, fabrics: Iterable[MultirailSpec]) -> None:
+    """BadInput unless each of these fabrics can have it."""
+    kind, _, rest = policy.partition(":")
+    if policy not in _POLICIES and not (kind == "weights" or (kind == "single" and rest)):
+        raise BadInput(field, policy, near_miss(policy, [*_POLICIES, "single:RAIL", "weights:99:1"]))
+    for fabric in fabrics:
+        names = [rail.name for rail in fabric.rails]
+        if kind == "single" and rest and rest not in names:
+            raise BadInput(field, policy, near_miss(rest, names))
+        if policy == VIRTUAL and fabric.rails[peer_rail(fabric)].kind == "sharp":
+            raise BadInput(field, policy, "needs a rail that isn't sharp")
+        if kind == "weights":
+            try:
+                weights_of(policy, len(names))
+            except BadInput as error:
+                raise BadInput(field, policy, error.allowed) from error
+
+
+def _is_given_once(policies: Sequence[str], field: str) -> None:
     for number, policy in enumerate(policies):
-        kind, _, rail = policy.partition(":")
-        if kind == "single" and rail:
-            for fabric in fabrics:
-                names = [r.name for r in fabric.rails]
-                if rail not in names:
-                    raise BadInput(f"{field}.{number}", policy, near_miss(rail, names))
-        elif policy not in (*OURS, *PEERS, VIRTUAL):
-            known = [*OURS, *PEERS, VIRTUAL, "single:RAIL"]
-            raise BadInput(f"{field}.{number}", policy, near_miss(policy, known))
-        if policy == VIRTUAL and any(fabric.rails[peer_rail(fabric)].kind == "sharp" for fabric in fabrics):
-            raise BadInput(f"{field}.{number}", policy, "needs a rail that isn't sharp on every fabric")
-        if policy in seen:
+        if policy in policies[:number]:
             raise BadInput(f"{field}.{number}", policy, "is given twice")
-        seen.add(policy)
 
 
 def _check_fault(fault: FaultSpec, field: str, spec: MultirailExperiment) -> None:
@@ -254,12 +264,15 @@ def _check_fault(fault: FaultSpec, field: str, spec: MultirailExperiment) -> Non
             raise BadInput(f"{field}.node", fault.node, f"must be 0 to {fabric.nodes - 1}")
         if len(names) < 2:
             raise BadInput(f"{field}.rail", fault.rail, f"is the only rail of fabrics.{number}: nothing can take over")
-        _policies_are_known([fault.policy], f"{field}.policy", [fabric])
+        _check_policy(fault.policy, f"{field}.policy", [fabric])
 
 
 def _check_training(training: TrainingSpec, field: str, spec: MultirailExperiment) -> None:
     check_on(training.on, len(spec.fabrics), field)
-    _policies_are_known(training.policies or (), f"{field}.policies", spec.fabrics)
+    fabrics = [fabric for number, fabric in enumerate(spec.fabrics) if training in spec.trainings_on(number)]
+    for number, policy in enumerate(training.policies or ()):
+        _check_policy(policy, f"{field}.policies.{number}", fabrics)
+    _is_given_once(training.policies or (), f"{field}.policies")
     model = load_model(training.model, f"{field}.model")
     if not isinstance(model, LayersModel | GptModel):
         raise BadInput(f"{field}.model", training.model, "must be a model of layers (alexnet, vgg-11), or a GPT")

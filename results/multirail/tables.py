@@ -78,6 +78,8 @@ def table_1(found: Multirail) -> Table | None:
     if m is None:
         return None
     by_kind = {f"single:{name}": f"single:{kind}" for name, kind in zip(m.rails.names, m.rails.kinds, strict=True)}
+    if m.rails.kinds[0] == "tcp":
+        by_kind |= {"weights:99:1": "99/1", "weights:1:99": "1/99"}
     known = {by_kind.get(policy, policy): policy for policy in m.policies}
     shown = [
         name for name in ("single:sharp", "single:tcp", "equal", "slicing", "mrib", "mptcp", "nezha") if name in known

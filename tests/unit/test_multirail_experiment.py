@@ -59,9 +59,13 @@ def spec_of(**keys: Any) -> MultirailExperiment:
         ({"sizes": ["2"]}, "sizes.0: '2' is not a size: write a number and one of B, KB, MB, GB, TB, KiB, MiB, GiB, "
             "TiB, such as 64KB"),
         ({"policies": ["nezah"]}, "policies.0: 'nezah' is not known: did you mean 'nezha'? allowed are equal, gloo, "
-            "mpi, mptcp, mrib, nezha, single, single:RAIL, slicing, virtual"),
+            "mpi, mptcp, mrib, nezha, single, single:RAIL, slicing, virtual, weights:99:1"),
         ({"policies": ["single:tcp9"]}, "policies.0: 'single:tcp9' is not known: did you mean 'tcp1'? "
             "allowed are tcp0, tcp1"),
+        ({"policies": ["weights:1:2:3"]},
+            "policies.0: 'weights:1:2:3' must have a whole number a rail, not all 0: weights:99:1"),
+        ({"fabrics": [{**PAIR, "rails": [SHARP, SHARP]}], "policies": ["virtual"]},
+            "policies.0: 'virtual' needs a rail that isn't sharp"),
         ({"policies": ["mrib", "mrib"]}, "policies.1: 'mrib' is given twice"),
         ({"policies": []}, "policies: [] must have 1 or more"),
         ({"only": {"gloo": [0]}}, "only.gloo: [0] is not known: allowed are mrib, nezha, single"),
@@ -77,7 +81,7 @@ def spec_of(**keys: Any) -> MultirailExperiment:
         ({"faults": [{**CUT, "on": [1]}]},
             "faults.0.on: 1 is no fabric: the experiment has 1, counted from 0"),
         ({"faults": [{**CUT, "policy": "gloo"}]},
-            "faults.0.policy: 'gloo' is not known: allowed are equal, mrib, nezha, single, slicing"),
+            "faults.0.policy: 'gloo' is not known: allowed are equal, mrib, nezha, single, slicing, weights"),
         ({"faults": [{**CUT, "kind": "link-donw"}]}, "faults.0.kind: 'link-donw' is not known: did you mean "
             "'link-down'? allowed are link-down, link-silent, rail-switch-crash, rail-switch-hang"),
         ({"fabrics": [{**PAIR, "rails": [TCP]}], "faults": [CUT]},
