@@ -9,6 +9,7 @@ from rich.console import Console
 
 from controller.handle import ControllerProcess
 from experiments.multirail.breaking import run_fault
+from experiments.multirail.lessons import run_lesson
 from experiments.multirail.points import run_policy
 from experiments.multirail.replays import run_training
 from experiments.multirail.site import Site, built
@@ -92,3 +93,5 @@ def _measure(spec: MultirailExperiment, number: int, site: Site, steps: Steps) -
         for training in spec.trainings_on(number):
             for policy in spec.policies_on(number, training.policies):
                 run_training(spec, site, training, policy, repeat, steps)
+        for lesson in spec.lessons_on(number):
+            run_lesson(spec, site, lesson, repeat, steps)

@@ -78,6 +78,19 @@ class TrainingSpec(Strict):
     on: Numbers | None = None
 
 
+class LessonSpec(Strict):
+    """A small network that PyTorch's DDP really trains, over Gloo and over Railyard's backend with `policy`.
+
+    `width` of its hidden layer: about 1 KB of gradients each; `bucket` is DDP's.
+    """
+
+    steps: Annotated[int, Field(ge=2, le=10_000)] = 30
+    width: Annotated[int, Field(ge=1, le=65_536)] = 1024
+    bucket: Size = 256 * 2**10
+    policy: str = "nezha"
+    on: Numbers | None = None
+
+
 class MultirailExperiment(Strict):
     """Each policy sums each size on each fabric, `repeats` times; then faults; then trainings.
 
@@ -98,6 +111,7 @@ class MultirailExperiment(Strict):
     point: Time = 1.0
     faults: Annotated[tuple[Annotated[FaultSpec, BeforeValidator(named_on)], ...], Field(strict=False)] = ()
     trainings: Annotated[tuple[Annotated[TrainingSpec, BeforeValidator(named_on)], ...], Field(strict=False)] = ()
+    ddp: Annotated[tuple[Annotated[LessonSpec, BeforeValidator(named_on)], ...], Field(strict=False)] = ()
     repeats: Annotated[int, Field(ge=1, le=1000)] = 1
     seed: Annotated[int, Field(ge=0, lt=2**32)] = 1
 
@@ -125,6 +139,9 @@ class MultirailExperiment(Strict):
     def trainings_on(self, fabric: int) -> tuple[TrainingSpec, ...]:
         return tuple(training for training in self.trainings if training.on is None or fabric in training.on)
 
+    def lessons_on(self, fabric: int) -> tuple[LessonSpec, ...]:
+        return tuple(lesson for lesson in self.ddp if lesson.on is None or fabric in lesson.on)
+
     @property
     def injections(self) -> int:
         """How many faults there are in all."""
@@ -140,13 +157,15 @@ class MultirailExperiment(Strict):
     def replays(self) -> int:
         """How many trainings there are in all."""
         places = [(n, training) for n in range(len(self.fabrics)) for training in self.trainings_on(n)]
-        return sum(len(self.policies_on(n, training.policies)) for n, training in places) * self.repeats
+        lessons = sum(len(self.lessons_on(n)) for n in range(len(self.fabrics)))
+        return (sum(len(self.policies_on(n, training.policies)) for n, training in places) + lessons) * self.repeats
 
 
 SECTIONS: Final[Sections] = {key: frozenset[str]() for key in MultirailExperiment.model_fields} | {
     "fabrics": frozenset(MultirailSpec.model_fields),
     "faults": frozenset(FaultSpec.model_fields) - {"repeats", "on"},
     "trainings": frozenset(TrainingSpec.model_fields) - {"policies", "on"},
+    "ddp": frozenset(LessonSpec.model_fields) - {"on"},
 }
 
 
@@ -163,7 +182,7 @@ def parse(data: object) -> MultirailExperiment:
         spec = MultirailExperiment.model_validate(data)
     except ValidationError as error:
         raise BadInput(*find_problems(error)[0]) from error
-    if not spec.sizes and not spec.faults and not spec.trainings:
+    if not (spec.sizes or spec.faults or spec.trainings or spec.ddp):
         raise BadInput("sizes", [], "must have 1 or more, unless there are faults or trainings")
     _sizes_are_distinct(spec)
     for number, policy in enumerate(spec.policies):
@@ -178,6 +197,9 @@ def parse(data: object) -> MultirailExperiment:
         _check_fault(fault, f"faults.{number}", spec)
     for number, training in enumerate(spec.trainings):
         _check_training(training, f"trainings.{number}", spec)
+    for number, lesson in enumerate(spec.ddp):
+        check_on(lesson.on, len(spec.fabrics), f"ddp.{number}")
+        _check_ours(lesson.policy, f"ddp.{number}.policy", spec.fabrics)
     return spec
 
 
@@ -244,6 +266,13 @@ def _check_policy(policy: str, field: str, fabrics: Iterable[MultirailSpec]) -> 
                 raise BadInput(field, policy, error.allowed) from error
 
 
+def _check_ours(policy: str, field: str, fabrics: Iterable[MultirailSpec]) -> None:
+    """The same of what only Railyard's own engine can do."""
+    if policy.partition(":")[0] not in OURS:
+        raise BadInput(field, policy, near_miss(policy, OURS))
+    _check_policy(policy, field, fabrics)
+
+
 def _is_given_once(policies: Sequence[str], field: str) -> None:
     for number, policy in enumerate(policies):
         if policy in policies[:number]:
@@ -252,8 +281,6 @@ def _is_given_once(policies: Sequence[str], field: str) -> None:
 
 def _check_fault(fault: FaultSpec, field: str, spec: MultirailExperiment) -> None:
     check_on(fault.on, len(spec.fabrics), field)
-    if fault.policy.partition(":")[0] not in OURS:
-        raise BadInput(f"{field}.policy", fault.policy, near_miss(fault.policy, OURS))
     for number, fabric in enumerate(spec.fabrics):
         if fault not in spec.faults_on(number):
             continue
@@ -264,7 +291,7 @@ def _check_fault(fault: FaultSpec, field: str, spec: MultirailExperiment) -> Non
             raise BadInput(f"{field}.node", fault.node, f"must be 0 to {fabric.nodes - 1}")
         if len(names) < 2:
             raise BadInput(f"{field}.rail", fault.rail, f"is the only rail of fabrics.{number}: nothing can take over")
-        _check_policy(fault.policy, f"{field}.policy", [fabric])
+        _check_ours(fault.policy, f"{field}.policy", [fabric])
 
 
 def _check_training(training: TrainingSpec, field: str, spec: MultirailExperiment) -> None:

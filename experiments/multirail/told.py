@@ -104,6 +104,8 @@ def dry_run(spec: MultirailExperiment, console: Console) -> int:
         console.print(_operations(spec, number))
         for fault in spec.faults_on(number):
             console.print(f"{fault.repeats} x {fault.name} for {fmt.seconds(fault.repair)}", highlight=False)
+        for lesson in spec.lessons_on(number):
+            console.print(f"DDP: {lesson.steps} steps over Gloo, and as many over {lesson.policy}", highlight=False)
         for training in spec.trainings_on(number):
             step = step_of(training, plan.spec.nodes, plan.scale, rails[peer_rail(plan.spec)].rate)
             sent = f"{len(step.sizes)} allreduces of {format_size(sum(step.sizes), 3)} in all"

@@ -9,6 +9,7 @@ from functools import partial
 from statistics import median
 from typing import Final, Literal
 
+from results import format as fmt
 from results.multirail import published
 from results.multirail.compare import Measured, between, by_fabric, is_single, largest, size_name
 from results.multirail.records import Cut, Multirail, Point
@@ -81,6 +82,9 @@ HOME: Final = Bar("cuts after whose repair the rail stayed idle", LESS, 0, "cuts
 GLOO: Final = Bar("one tcp rail, large: throughput of Gloo's", MORE, 1.0, "times")
 GLOO_PAIR: Final = Bar("two tcp rails, large: throughput of Gloo's", MORE, 1.8, "times", source="Nezha: 1.7 to 4.3")
 
+DDP_EQUAL: Final = Bar("DDP: losses differ from Gloo's by", LESS, 1e-3, "share", checked=True)
+DDP_FASTER: Final = Bar("DDP: steps as fast as Gloo's", MORE, 1.0, "times")
+
 
 def outcomes(found: Multirail) -> tuple[Outcome, ...]:
     """Every bar, a line for each fabric on which it was measured, or one that says it wasn't."""
@@ -99,6 +103,8 @@ def outcomes(found: Multirail) -> tuple[Outcome, ...]:
         *_cuts(found.cuts),
         (GLOO, _each(fabrics, _gloo)),
         (GLOO_PAIR, _each(fabrics, _gloo_pair)),
+        (DDP_EQUAL, [Outcome(DDP_EQUAL, x.fabric, x.losses_apart, f"{len(x.losses)} steps") for x in found.lessons]),
+        (DDP_FASTER, [Outcome(DDP_FASTER, x.fabric, x.gloo_step_s / x.step_s, x.policy) for x in found.lessons]),
     )
     return tuple(outcome for bar, rows in measured for outcome in rows or [Outcome(bar, measured=False)])
 
@@ -252,3 +258,19 @@ def _gloo_pair(m: Measured) -> Outcome | None:
     size = _large(m)
     value = m.over("nezha", "gloo", size) if size is not None and _is_pair(m) else None
     return None if value is None else Outcome(GLOO_PAIR, m.rails.label, value)
+
+
+def in_unit(value: float | None, unit: Unit) -> str:
+    """As people read it; None never came."""
+    if value is None:
+        return "never"
+    if unit == "share":
+        return fmt.percent(value, 1 if value >= 0.005 else 3)
+    if unit == "times":
+        return times(value)
+    return fmt.milliseconds(value) if unit == "ms" else f"{value:,.0f}"
+
+
+def times(value: float | None) -> str:
+    """1.8432 -> `1.84x`."""
+    return fmt.NOTHING if value is None else f"{value:.2f}x"

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from results.multirail.bars import Outcome, outcomes
+from results.multirail.bars import Outcome, in_unit, outcomes
 from results.multirail.records import Multirail
 
 Claim = tuple[str, bool, str]
@@ -14,7 +14,8 @@ def claims(found: Multirail) -> Iterator[Claim]:
     checked = [o for o in outcomes(found) if o.bar.checked and o.measured]
     for bar in dict.fromkeys(o.bar for o in checked):
         mine = [o for o in checked if o.bar == bar]
-        yield f"{bar.what}: none", all(o.met for o in mine), "; ".join(map(_said, mine))
+        name = f"{bar.what}: none" if not bar.limit else bar.what
+        yield name, all(o.met for o in mine), "; ".join(map(_said, mine))
     failed = [s for s in found.skipped if s.failed]
     if found:
         detail = f"{failed[0].policy} on {failed[0].fabric}: {failed[0].why}" if failed else "no policy broke down"
@@ -22,5 +23,5 @@ def claims(found: Multirail) -> Iterator[Claim]:
 
 
 def _said(outcome: Outcome) -> str:
-    value = "never" if outcome.value is None else f"{outcome.value:,.0f}"
+    value = in_unit(outcome.value, outcome.bar.unit)
     return f"{value} {outcome.where} ({outcome.fabric})"

@@ -218,6 +218,23 @@ def _speeds(found: Multirail, place: tuple[str, str, int]) -> dict[str, float]:
     return {p: median(t.samples_per_s for t in mine if t.policy == p) for p in dict.fromkeys(t.policy for t in mine)}
 
 
+def losses(found: Multirail) -> plots.Plot | None:
+    """Loss by step of each network that was trained for real, over Gloo and over Railyard."""
+    if not found.lessons:
+        return None
+    with plots.styled():
+        figure = plots.new_figure(plots.WIDTH, _PANEL)
+        said = []
+        for axes, x in zip(figure.subplots(1, len(found.lessons), squeeze=False)[0], found.lessons, strict=True):
+            axes.plot(x.gloo_losses, color=colour_of("gloo"), lw=4, alpha=0.6, label="Gloo")
+            axes.plot(x.losses, color=colour_of("nezha"), lw=1.2, label=f"Railyard, {x.policy}")
+            axes.set(title=x.fabric, xlabel="step", ylabel="loss", ylim=(0, None))
+            plots.quiet(axes, grid="y")
+            axes.legend()
+            said.append(f"{x.fabric}: {x.losses[0]:.3f} to {x.losses[-1]:.3f}, Gloo's to {x.gloo_losses[-1]:.3f}")
+        return plots.finish(figure, "multirail-losses", f"Loss by step. {'; '.join(said)}", "The mean of all ranks.")
+
+
 def predicted(panels: Sequence[tuple[str, Sequence[tuple[str, Sequence[tuple[int, float]]]]]]) -> Figure:
     """What equations say, a panel a fabric: [(fabric, [(policy, [(size, seconds)])])]. Within `styled`."""
     figure = plots.new_figure(plots.WIDTH, 0.5 + _PANEL * len(panels))

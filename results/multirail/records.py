@@ -132,6 +132,25 @@ class Training:
 
 
 @dataclass(frozen=True, slots=True)
+class Lesson:
+    """A network that PyTorch's DDP really trained, over Gloo and over Railyard's backend, from the same weights.
+
+    Losses are means over the ranks, a step each; `losses_apart` the largest difference of any rank's and step's, over
+    Gloo's. Times of a step are medians without the first. `bytes`: gradients of a step.
+    """
+
+    fabric: str
+    policy: str
+    repeat: int
+    bytes: int
+    gloo_losses: tuple[float, ...]
+    losses: tuple[float, ...]
+    losses_apart: float
+    gloo_step_s: float
+    step_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class Skipped:
     """A policy that didn't run: for want of something on this machine, or (`failed`) since it broke down."""
 
@@ -150,6 +169,7 @@ class Multirail:
     cuts: list[Cut] = field(default_factory=list)
     rates: list[NicRate] = field(default_factory=list)
     trainings: list[Training] = field(default_factory=list)
+    lessons: list[Lesson] = field(default_factory=list)
     skipped: list[Skipped] = field(default_factory=list)
 
     def __bool__(self) -> bool:

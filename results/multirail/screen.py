@@ -40,6 +40,7 @@ def _tables(found: Multirail) -> Iterator[tuple[str, Table, int]]:
     yield "Throughput over the better single rail", tables.gains_table(found), 6
     yield "Rails that went away and came back", tables.cuts_table(found.cuts), 6
     yield "Trainings", tables.trainings_table(found), 6
+    yield "DDP over Gloo and over Railyard's backend", tables.lessons_table(found), 5
     yield "What it has to show", tables.bars_table([o for o in outcomes(found) if o.measured]), 5
 
 

@@ -25,6 +25,8 @@ def parts(found: Multirail) -> dict[str, Any] | None:
         "rates": [(name, plot) for name, plot in drawn if plot],
         "speeds": plots.trainings(found),
         "trainings": tables.trainings_table(found),
+        "lessons": tables.lessons_table(found),
+        "losses": plots.losses(found),
         "fabrics": tables.fabrics_table(found),
         "skipped": found.skipped,
     }

@@ -7,7 +7,7 @@ from typing import Any, Final, TypeVar
 
 from results.multirail.bars import outcomes
 from results.multirail.compare import by_fabric, size_name
-from results.multirail.records import Cut, Multirail, NicRate, Point, Rails, Skipped, Training
+from results.multirail.records import Cut, Lesson, Multirail, NicRate, Point, Rails, Skipped, Training
 
 Row = TypeVar("Row")
 _KINDS: Final[dict[str, type]] = {
@@ -16,6 +16,7 @@ _KINDS: Final[dict[str, type]] = {
     "cuts": Cut,
     "rates": NicRate,
     "trainings": Training,
+    "lessons": Lesson,
     "skipped": Skipped,
 }
 
@@ -57,6 +58,11 @@ def cells(found: Multirail) -> Iterator[Cells]:
         what = (t.fabric, t.policy, f"{t.model} batch {t.batch}, {where.nodes} nodes, {where.mix}", "")
         yield (*what, "iteration_time", t.step_s, "s", t.predicted_s, t.repeat)
         yield (*what, "samples_per_s", t.samples_per_s, "1/s", None, t.repeat)
+    for lesson in found.lessons:
+        where = rails[lesson.fabric]
+        workload = f"DDP with {size_name(lesson.bytes)} of gradients, {where.nodes} nodes, {where.mix}"
+        for policy, step_s in (("gloo", lesson.gloo_step_s), (lesson.policy, lesson.step_s)):
+            yield (lesson.fabric, policy, workload, "", "iteration_time", step_s, "s", None, lesson.repeat)
     for c in found.cuts:
         what = (c.fabric, c.policy, f"{c.fault} in allreduce {size_name(c.size)}", "")
         for metric, value in (("detect", c.detect_ms), ("migrate", c.migrate_ms), ("home", c.home_ms)):

@@ -6,7 +6,7 @@ from typing import Final
 
 from results import format as fmt
 from results.multirail import published
-from results.multirail.bars import MORE, Outcome
+from results.multirail.bars import MORE, Outcome, in_unit, times
 from results.multirail.compare import Measured, by_fabric, is_single, size_name
 from results.multirail.records import Cut, Multirail, Rails, Training
 from results.report_tables import Table
@@ -44,11 +44,6 @@ def _paper_gains(rails: Rails) -> dict[str, float]:
 def _over_predicted(m: Measured, size: int) -> str:
     predicted, measured = m.predicted("nezha", size), m.at("nezha", size)
     return fmt.ratio(measured / predicted) if predicted and measured else fmt.NOTHING
-
-
-def times(value: float | None) -> str:
-    """1.8432 -> `1.84x`."""
-    return fmt.NOTHING if value is None else f"{value:.2f}x"
 
 
 def shares_text(shares: Sequence[float] | None) -> str:
@@ -101,17 +96,6 @@ def bars_table(outcomes: Iterable[Outcome]) -> Table:
         value = in_unit(o.value, o.bar.unit) if o.measured else "not measured"
         rows.append((MARK[o.met], o.bar.what, o.fabric, wanted, value, o.where, o.bar.source))
     return Table(("", "what", "fabric", "wanted", "measured", "of what", "from"), tuple(rows), 3)
-
-
-def in_unit(value: float | None, unit: str) -> str:
-    """As people read it; None never came."""
-    if value is None:
-        return "never"
-    if unit == "share":
-        return fmt.percent(value)
-    if unit == "times":
-        return times(value)
-    return fmt.milliseconds(value) if unit == "ms" else f"{value:,.0f}"
 
 
 def cuts_table(cuts: Sequence[Cut]) -> Table:
@@ -196,6 +180,19 @@ def _beside(speed: float, mine: Sequence[Training], policy: str, rails: Rails, o
     stated = published.training_gain(mine[0].model, mine[0].batch, rails.mix, rails.nodes, over)
     said = f" (Nezha {'≤ ' if stated.at_most else ''}{times(stated.gain)})" if stated and policy == "nezha" else ""
     return times(speed / best) + said
+
+
+def lessons_table(found: Multirail) -> Table:
+    """A line a network that was trained for real."""
+    rows = []
+    for x in found.lessons:
+        ends = f"{x.losses[0]:.3f} to {x.losses[-1]:.3f}"
+        steps = (fmt.seconds(x.gloo_step_s), fmt.seconds(x.step_s), times(x.gloo_step_s / x.step_s))
+        rows.append(
+            (x.fabric, x.policy, fmt.size(x.bytes), str(len(x.losses)), ends, fmt.digits(x.losses_apart, 2), *steps)
+        )
+    columns = ("fabric", "policy", "gradients", "steps", "loss", "apart", "Gloo's step", "step", "over Gloo")
+    return Table(columns, tuple(rows), 2)
 
 
 def fabrics_table(found: Multirail) -> Table:

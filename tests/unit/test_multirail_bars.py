@@ -108,6 +108,17 @@ def test_a_policy_that_broke_down_fails_the_run_one_that_is_not_installed_does_n
     ]
 
 
+def test_a_loss_that_differs_from_gloos_fails_the_run_a_slow_step_does_not() -> None:
+    found = sample()
+    apart = replace(found, lessons=[replace(found.lessons[0], losses_apart=2e-3)])
+    assert [(name, detail) for name, passed, detail in claims(apart) if not passed] == [
+        (bars.DDP_EQUAL.what, f"0.200% 3 steps ({PAIR.label})")
+    ]
+    slow = replace(found, lessons=[replace(found.lessons[0], step_s=0.3)])
+    assert {o.bar for o in outcomes(slow) if o.measured and not o.met} == {bars.DDP_FASTER}
+    assert all(passed for _, passed, _ in claims(slow))
+
+
 def test_nothing_measured_claims_nothing() -> None:
     assert list(claims(Multirail())) == []
     assert not any(o.measured for o in outcomes(Multirail()))

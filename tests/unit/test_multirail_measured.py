@@ -6,6 +6,7 @@ from typing import Final
 
 import pytest
 
+from experiments.multirail.lessons import compared
 from experiments.multirail.measured import (
     BIN_NS,
     Place,
@@ -19,6 +20,7 @@ from experiments.multirail.measured import (
 )
 from topologies.errors import CheckFailed
 from workloads.multirail.jobs import Migration, RankReport
+from workloads.multirail.peers.lesson import Trained
 
 MS: Final = 1_000_000
 PLACE = Place("tcp+tcp, 4 nodes", "nezha", 64 * 2**20, 4000, 0)
@@ -121,3 +123,12 @@ def test_the_rates_of_nics_are_of_their_own_bytes_in_bins_around_the_fault() -> 
     after = dead.bps[dead.t_ms.index(20.0) :]
     assert after == pytest.approx([0.0] * len(after))
     assert nic_rates(STRUCK, RankReport(0), ["tcp0"]) == []
+
+
+def test_two_trainings_are_compared_rank_by_rank_and_step_by_step() -> None:
+    gloo = [Trained([1.0, 0.5], [9.0, 0.2], 400, []), Trained([0.8, 0.004], [9.0, 0.3], 400, [])]
+    ours = [Trained([1.0, 0.5], [9.0, 0.1], 400, []), Trained([0.8, 0.003], [9.0, 0.1], 400, [])]
+    found = compared("tcp+tcp, 4 nodes", "nezha", 0, gloo, ours)
+    assert found.losses_apart == pytest.approx(0.1), "of what is below 0.01, over 0.01"
+    assert found.gloo_losses == pytest.approx((0.9, 0.252))
+    assert (found.gloo_step_s, found.step_s, found.bytes) == (0.3, 0.1, 400)

@@ -61,12 +61,12 @@ def test_on_a_narrow_screen_no_cell_is_cut(run: Run, width: int) -> None:
 
 def test_the_page_has_its_sections_and_sound_figures(run: Run) -> None:
     page = report.render(run)
-    for part in ("multirail", "sizes", "cuts", "trainings", "rails", "fidelity"):
+    for part in ("multirail", "sizes", "cuts", "trainings", "ddp", "rails", "fidelity"):
         assert f'<section id="{part}">' in page
     for part in ("fabrics", "workloads", "reading"):
         assert f'<section id="{part}">' not in page
     drawn = page.split("<svg")[1:]
-    assert len(drawn) >= 5
+    assert len(drawn) >= 6
     for svg in drawn:
         ET.fromstring("<svg" + svg.partition("</svg>")[0] + "</svg>")
 
