@@ -5,9 +5,10 @@ from collections.abc import Sequence
 from math import ceil
 
 from experiments.multirail.measured import Struck, cut, nic_rates
+from experiments.multirail.parts import FaultKind, FaultSpec
 from experiments.multirail.predictions import learning, seconds, sent_bytes
 from experiments.multirail.site import Site
-from experiments.multirail.spec import FaultKind, FaultSpec, MultirailExperiment
+from experiments.multirail.spec import MultirailExperiment
 from experiments.progress import Steps
 from topologies.multirail import faults
 from topologies.multirail.net import MultirailNet

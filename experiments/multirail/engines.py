@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Final, Protocol
 
-from experiments.multirail.spec import peer_rail
+from experiments.multirail.parts import peer_rail
 from topologies.multirail.net import MultirailNet
 from workloads.multirail.emulated import Ranks
 from workloads.multirail.jobs import Operations, RankReport

@@ -4,8 +4,9 @@ from collections.abc import Sequence
 from statistics import fmean, median
 from typing import Final
 
+from experiments.multirail.parts import LessonSpec, peer_rail
 from experiments.multirail.site import Site
-from experiments.multirail.spec import LessonSpec, MultirailExperiment, peer_rail
+from experiments.multirail.spec import MultirailExperiment
 from experiments.progress import Steps
 from results.multirail.records import Lesson
 from workloads.multirail.peers.ddp import DdpRanks

@@ -2,9 +2,10 @@
 
 from experiments.multirail.engines import Engine
 from experiments.multirail.measured import Place, check_whole, point
+from experiments.multirail.parts import peer_rail
 from experiments.multirail.predictions import counted, learning, seconds, sent_bytes
 from experiments.multirail.site import Site
-from experiments.multirail.spec import MultirailExperiment, peer_rail
+from experiments.multirail.spec import MultirailExperiment
 from experiments.progress import Steps
 from results.multirail.compare import size_name
 from workloads.multirail.jobs import Operations

@@ -9,7 +9,8 @@ from dataclasses import replace
 from math import ceil
 from typing import Final
 
-from experiments.multirail.spec import LEAST_OPERATIONS, PEERS, VIRTUAL, MultirailExperiment, TrainingSpec, compute_s
+from experiments.multirail.parts import PEERS, VIRTUAL, TrainingSpec, compute_s
+from experiments.multirail.spec import LEAST_OPERATIONS, MultirailExperiment
 from topologies.multirail.plan import MultirailPlan, make_multirail_plan
 from topologies.multirail.spec import MultirailSpec
 from workloads.catalogue import GptModel, LayersModel, load_model

@@ -5,9 +5,10 @@ from statistics import median
 
 from experiments.multirail.engines import Engine
 from experiments.multirail.measured import check_whole
+from experiments.multirail.parts import TrainingSpec, peer_rail
 from experiments.multirail.predictions import predicted_step_s, step_of
 from experiments.multirail.site import Site
-from experiments.multirail.spec import MultirailExperiment, TrainingSpec, peer_rail
+from experiments.multirail.spec import MultirailExperiment
 from experiments.progress import Steps
 from results.multirail.records import Training
 from workloads.catalogue import GptModel, load_model

@@ -10,10 +10,11 @@ from rich.console import Console
 from controller.handle import ControllerProcess
 from experiments.multirail.breaking import run_fault
 from experiments.multirail.lessons import run_lesson
+from experiments.multirail.parts import mix_of
 from experiments.multirail.points import run_policy
 from experiments.multirail.replays import run_training
 from experiments.multirail.site import Site, built
-from experiments.multirail.spec import MultirailExperiment, mix_of, resolved
+from experiments.multirail.spec import MultirailExperiment, resolved
 from experiments.progress import Steps
 from experiments.provenance import provenance
 from experiments.runner import begin, carry_out

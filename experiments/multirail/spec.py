@@ -5,90 +5,37 @@ policies: [nezha, mrib, single]
 sizes:    [2KiB, 64MiB]       as in the paper; what is sent is as many times less as the rails are slower
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import Annotated, Any, Final, Literal, get_args
+from typing import Annotated, Any, Final
 
 from pydantic import BeforeValidator, Field, ValidationError, field_validator
 
 from experiments.faults import Numbers, check_on, named_on
 from experiments.labels import distinct_labels, plain_name
+from experiments.multirail.parts import (
+    FaultSpec,
+    LessonSpec,
+    TrainingSpec,
+    check_given_once,
+    check_ours,
+    check_policy,
+    compute_s,
+    mix_of,
+    singles,
+)
 from experiments.overrides import Sections
 from topologies.errors import BadInput, near_miss
 from topologies.multirail.spec import MultirailSpec
 from topologies.spec import Strict, find_problems
 from topologies.units import Size, Time, format_size, format_time
 from workloads.catalogue import GptModel, LayersModel, load_model
-from workloads.multirail.policies import weights_of
-from workloads.multirail.training import SPEEDS, published_compute_s
+from workloads.multirail.training import SPEEDS
 
 KIND: Final = "multi-rail"
-Peer = Literal["gloo", "mpi", "mptcp"]
-PEERS: Final[tuple[Peer, ...]] = get_args(Peer)
-"""Run by others' code on the same rails: Gloo and MPI on one of them, MPTCP (the kernel's) on all."""
-OURS: Final = ("nezha", "mrib", "slicing", "equal", "single", "weights")
-VIRTUAL: Final = "virtual"
-"""Two channels on the NIC of one rail, and none on the others' (Nezha 4.1)."""
-_POLICIES: Final = (*OURS[:-1], *PEERS, VIRTUAL)
-FaultKind = Literal["link-down", "link-silent", "rail-switch-crash", "rail-switch-hang"]
 LEAST_SIZE: Final = 4
 LEAST_OPERATIONS: Final = 10
 """Of a point, that count: fewer have no median worth the name."""
-
-
-class FaultSpec(Strict):
-    """A rail that goes while allreduces of `size` run, at one `node` or, of a switch, at all: `at` seconds after
-    they began, back `repair` later, and they go on for `after`.
-
-    `link-down`: its NIC's cable is cut at the switch. `link-silent`: nothing passes it any more, and nothing says so.
-    """
-
-    kind: FaultKind
-    rail: str
-    node: Annotated[int, Field(ge=0)] = 1
-    size: Size = 16 * 2**20
-    at: Time = 0.3
-    repair: Time = 0.7
-    after: Time = 1.5
-    repeats: Annotated[int, Field(ge=1, le=1000)] = 1
-    policy: str = "nezha"
-    on: Numbers | None = None
-
-    @property
-    def name(self) -> str:
-        """Its row in tables."""
-        return f"{self.kind} {self.rail}" + (f" of n{self.node}" if self.kind.startswith("link") else "")
-
-
-class TrainingSpec(Strict):
-    """A training's allreduces and computing, replayed: `steps` of them after one to learn in.
-
-    `bucket`: the most that an allreduce of gradients moves (AlexNet, VGG-11). `compute`: seconds a step, if not those
-    of Nezha's Fig. 16. `volume`: the part of a step that is replayed: of its allreduces, the first; of GPT's, which
-    are few and large, that part of each.
-    """
-
-    model: str
-    batch: Annotated[int, Field(ge=1, le=65536)] = 32
-    bucket: Size = 4 * 2**20
-    compute: Time | None = None
-    steps: Annotated[int, Field(ge=1, le=1000)] = 3
-    volume: Annotated[float, Field(gt=0, le=1, strict=False)] = 1.0
-    policies: Annotated[tuple[str, ...], Field(min_length=1, strict=False)] | None = None
-    on: Numbers | None = None
-
-
-class LessonSpec(Strict):
-    """A small network that PyTorch's DDP really trains, over Gloo and over Railyard's backend with `policy`.
-
-    `width` of its hidden layer: about 1 KB of gradients each; `bucket` is DDP's.
-    """
-
-    steps: Annotated[int, Field(ge=2, le=10_000)] = 30
-    width: Annotated[int, Field(ge=1, le=65_536)] = 1024
-    bucket: Size = 256 * 2**10
-    policy: str = "nezha"
-    on: Numbers | None = None
 
 
 class MultirailExperiment(Strict):
@@ -187,8 +134,8 @@ def parse(data: object) -> MultirailExperiment:
     _sizes_are_distinct(spec)
     for number, policy in enumerate(spec.policies):
         fabrics = [fabric for n, fabric in enumerate(spec.fabrics) if n in spec.only.get(policy, (n,))]
-        _check_policy(policy, f"policies.{number}", fabrics)
-    _is_given_once(spec.policies, "policies")
+        check_policy(policy, f"policies.{number}", fabrics)
+    check_given_once(spec.policies, "policies")
     for policy, numbers in spec.only.items():
         if policy not in spec.policies:
             raise BadInput(f"only.{policy}", list(numbers), near_miss(policy, spec.policies))
@@ -199,7 +146,7 @@ def parse(data: object) -> MultirailExperiment:
         _check_training(training, f"trainings.{number}", spec)
     for number, lesson in enumerate(spec.ddp):
         check_on(lesson.on, len(spec.fabrics), f"ddp.{number}")
-        _check_ours(lesson.policy, f"ddp.{number}.policy", spec.fabrics)
+        check_ours(lesson.policy, f"ddp.{number}.policy", spec.fabrics)
     return spec
 
 
@@ -207,27 +154,6 @@ def resolved(spec: MultirailExperiment) -> dict[str, Any]:
     """Plain data with every default filled in, which `parse` makes the same experiment of again."""
     data: dict[str, Any] = spec.model_dump(mode="json", exclude_none=True)
     return data
-
-
-def mix_of(fabric: MultirailSpec) -> str:
-    """`tcp+sharp`."""
-    return "+".join(rail.kind for rail in fabric.rails)
-
-
-def singles(fabric: MultirailSpec) -> list[str]:
-    """A policy for each rail that is unlike those before it."""
-    first = {rail.model_dump_json(exclude={"name"}): rail.name for rail in reversed(fabric.rails)}
-    return [f"single:{rail.name}" for rail in fabric.rails if rail.name in first.values()]
-
-
-def peer_rail(fabric: MultirailSpec) -> int:
-    """The rail on which Gloo and MPI run: the first tcp one, else the first."""
-    return next((number for number, rail in enumerate(fabric.rails) if rail.kind == "tcp"), 0)
-
-
-def compute_s(training: TrainingSpec) -> float | None:
-    """Of a step of a model of layers; None where neither the spec nor the paper says."""
-    return training.compute or published_compute_s(training.model, training.batch)
 
 
 def _traits(fabric: MultirailSpec) -> dict[str, str]:
@@ -248,37 +174,6 @@ def _sizes_are_distinct(spec: MultirailExperiment) -> None:
             raise BadInput(f"sizes.{number}", format_size(size), "is given twice")
 
 
-def _check_policy(policy: str, field: str, fabrics: Iterable[MultirailSpec]) -> None:
-    """BadInput unless each of these fabrics can have it."""
-    kind, _, rest = policy.partition(":")
-    if policy not in _POLICIES and not (kind == "weights" or (kind == "single" and rest)):
-        raise BadInput(field, policy, near_miss(policy, [*_POLICIES, "single:RAIL", "weights:99:1"]))
-    for fabric in fabrics:
-        names = [rail.name for rail in fabric.rails]
-        if kind == "single" and rest and rest not in names:
-            raise BadInput(field, policy, near_miss(rest, names))
-        if policy == VIRTUAL and fabric.rails[peer_rail(fabric)].kind == "sharp":
-            raise BadInput(field, policy, "needs a rail that isn't sharp")
-        if kind == "weights":
-            try:
-                weights_of(policy, len(names))
-            except BadInput as error:
-                raise BadInput(field, policy, error.allowed) from error
-
-
-def _check_ours(policy: str, field: str, fabrics: Iterable[MultirailSpec]) -> None:
-    """The same of what only Railyard's own engine can do."""
-    if policy.partition(":")[0] not in OURS:
-        raise BadInput(field, policy, near_miss(policy, OURS))
-    _check_policy(policy, field, fabrics)
-
-
-def _is_given_once(policies: Sequence[str], field: str) -> None:
-    for number, policy in enumerate(policies):
-        if policy in policies[:number]:
-            raise BadInput(f"{field}.{number}", policy, "is given twice")
-
-
 def _check_fault(fault: FaultSpec, field: str, spec: MultirailExperiment) -> None:
     check_on(fault.on, len(spec.fabrics), field)
     for number, fabric in enumerate(spec.fabrics):
@@ -291,15 +186,15 @@ def _check_fault(fault: FaultSpec, field: str, spec: MultirailExperiment) -> Non
             raise BadInput(f"{field}.node", fault.node, f"must be 0 to {fabric.nodes - 1}")
         if len(names) < 2:
             raise BadInput(f"{field}.rail", fault.rail, f"is the only rail of fabrics.{number}: nothing can take over")
-        _check_ours(fault.policy, f"{field}.policy", [fabric])
+        check_ours(fault.policy, f"{field}.policy", [fabric])
 
 
 def _check_training(training: TrainingSpec, field: str, spec: MultirailExperiment) -> None:
     check_on(training.on, len(spec.fabrics), field)
     fabrics = [fabric for number, fabric in enumerate(spec.fabrics) if training in spec.trainings_on(number)]
     for number, policy in enumerate(training.policies or ()):
-        _check_policy(policy, f"{field}.policies.{number}", fabrics)
-    _is_given_once(training.policies or (), f"{field}.policies")
+        check_policy(policy, f"{field}.policies.{number}", fabrics)
+    check_given_once(training.policies or (), f"{field}.policies")
     model = load_model(training.model, f"{field}.model")
     if not isinstance(model, LayersModel | GptModel):
         raise BadInput(f"{field}.model", training.model, "must be a model of layers (alexnet, vgg-11), or a GPT")

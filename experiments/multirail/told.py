@@ -7,6 +7,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from experiments.multirail.parts import mix_of, peer_rail
 from experiments.multirail.predictions import (
     EQUATIONS,
     counted,
@@ -17,7 +18,7 @@ from experiments.multirail.predictions import (
     sent_bytes,
     step_of,
 )
-from experiments.multirail.spec import MultirailExperiment, mix_of, peer_rail
+from experiments.multirail.spec import MultirailExperiment
 from experiments.predict import PNG_METADATA, Prediction, save, to_csv
 from results import format as fmt
 from results import plots

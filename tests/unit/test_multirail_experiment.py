@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from experiments import catalogue, cli
 from experiments.loading import hosts, is_meant, load_any
+from experiments.multirail.parts import TrainingSpec, peer_rail, singles
 from experiments.multirail.predictions import (
     ITEM,
     counted,
@@ -21,15 +22,7 @@ from experiments.multirail.predictions import (
     sent_bytes,
     step_of,
 )
-from experiments.multirail.spec import (
-    LEAST_OPERATIONS,
-    MultirailExperiment,
-    TrainingSpec,
-    parse,
-    peer_rail,
-    resolved,
-    singles,
-)
+from experiments.multirail.spec import LEAST_OPERATIONS, MultirailExperiment, parse, resolved
 from topologies.errors import BadInput
 from workloads.multirail.emulated import rails_of
 from workloads.multirail.rails import Rail
