@@ -10,6 +10,7 @@ from experiments.multirail.predictions import learning, seconds, sent_bytes
 from experiments.multirail.site import Site
 from experiments.multirail.spec import MultirailExperiment
 from experiments.progress import Steps
+from topologies.errors import MachineLacks
 from topologies.multirail import faults
 from topologies.multirail.net import MultirailNet
 from workloads.multirail.emulated import Ranks
@@ -52,11 +53,16 @@ def _strike(
 
 
 def strike(net: MultirailNet, kind: FaultKind, node: int, rail: int) -> int:
-    """Break it; when that was, ns."""
+    """Break it; when that was, ns. MachineLacks where a link can't be made silent."""
     if kind == "link-down":
         return faults.cut(net, f"n{node}", rail)
     if kind == "link-silent":
-        return faults.silence(net, f"n{node}", rail)
+        try:
+            return faults.silence(net, f"n{node}", rail)
+        except RuntimeError as error:
+            raise MachineLacks(
+                "nftables can't catch what leaves an interface, for link-silent", "use Linux 5.16"
+            ) from error
     if kind == "rail-switch-crash":
         return faults.kill_switch(net, rail)
     return faults.hang_switch(net, rail)

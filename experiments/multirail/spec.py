@@ -158,8 +158,9 @@ def resolved(spec: MultirailExperiment) -> dict[str, Any]:
 
 def _traits(fabric: MultirailSpec) -> dict[str, str]:
     plain = fabric.model_dump(mode="json")
+    rates = [rail["rate"] for rail in plain["rails"]]
     return {
-        "rates": "+".join(str(rail["rate"]) for rail in plain["rails"]),
+        "rates": "" if set(rates) == {"auto"} else "+".join(rates),
         "names": "+".join(rail["name"] for rail in plain["rails"]),
         "scale": f"scale {fabric.scale:g}" if fabric.scale else "",
         "mtu": f"MTU {fabric.mtu}",
