@@ -5,7 +5,7 @@ What to make is decided in plan.py and commands.py.
 
 import subprocess
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from mininet.net import Mininet
@@ -17,7 +17,7 @@ from topologies.multirail.commands import SYSCTLS, link_command, node_commands, 
 from topologies.multirail.plan import MultirailPlan
 from topologies.multirail.shapers import shaper_commands
 from topologies.multirail.switch import RailSwitch, static_flows
-from topologies.nodes import NamespaceNode, PlannedIntf, PlannedLink, SwitchNode
+from topologies.nodes import NamespaceNode, PlannedIntf, PlannedLink, SwitchNode, tcp_throughput
 from topologies.ovs import Datapath, Port
 from topologies.shaping import HOLE, switch_buffer_rules
 
@@ -87,6 +87,11 @@ class MultirailNet(Mininet):
         for switch in self.ovs:
             switch.stop()
         self.stop_s = time.monotonic() - begun
+
+    def iperf(self, hosts: Sequence[NamespaceNode] | None = None, seconds: int = 5, **_: object) -> list[str]:
+        """TCP throughput from the first host to the second, over the first rail."""
+        client, server = hosts or (self.hosts[0], self.hosts[-1])
+        return tcp_throughput(client, server, seconds)
 
     def _ends_of(self, name: str) -> dict[str, int]:
         """A namespace's interfaces and the rates of their shapers, bit/s."""
