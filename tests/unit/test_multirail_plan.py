@@ -146,7 +146,7 @@ def test_data_and_control_share_one_rate(rate: int, mtu: int) -> None:
 def test_mptcp_announces_every_nic_and_accepts_a_subflow_for_each_but_the_first(plan: MultirailPlan) -> None:
     limits, *endpoints = commands(plan.nics_of("n1")).splitlines()
     more = len(plan.rails) - 1
-    assert limits.endswith(f"add_addr_accepted {more}")
+    assert limits == f"mptcp limits set subflow {min(2 * more, 8)} add_addr_accepted {more}"
     assert endpoints == [f"mptcp endpoint add 198.18.{r}.2 dev rail{r} signal" for r in range(more + 1)]
 
 

@@ -8,9 +8,13 @@ addresses too and calls in vain, since nobody listens there; the limit leaves ro
 
 import socket
 from collections.abc import Sequence
+from typing import Final
 
 from topologies import namespaces
 from topologies.multirail.addresses import Nic
+
+MOST_SUBFLOWS: Final = 8
+"""Of the kernel, beyond the first."""
 
 
 def is_there() -> bool:
@@ -25,7 +29,8 @@ def is_there() -> bool:
 def commands(nics: Sequence[Nic]) -> str:
     """Input for `ip -batch`: endpoints and limits of a node with these NICs."""
     more = len(nics) - 1
-    limits = f"mptcp limits set subflow {2 * more} add_addr_accepted {more}\n"
+    most = min(2 * more, MOST_SUBFLOWS)
+    limits = f"mptcp limits set subflow {most} add_addr_accepted {more}\n"
     return limits + "".join(f"mptcp endpoint add {nic.ip} dev {nic.interface} signal\n" for nic in nics)
 
 
