@@ -1,6 +1,6 @@
 """The engine in a multi-rail fabric's namespaces: a process a node, and one for each aggregator.
 
-with MultirailNet(...) as net, Ranks(net, "nezha") as ranks:
+with Ranks(net, "nezha") as ranks:  # net: a MultirailNet that was started
     reports = ranks.run(Operations("allreduce", "float32", 1 << 20, count=100, seed=1))
 """
 
