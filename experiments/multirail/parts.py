@@ -48,7 +48,7 @@ class FaultSpec(Strict):
 
 
 class TrainingSpec(Strict):
-    """A training's allreduces and computing, replayed: `steps` of them after one to learn in.
+    """A training's allreduces and computing, replayed: `steps` of them.
 
     `bucket`: the most that an allreduce of gradients moves (AlexNet, VGG-11). `compute`: seconds a step, if not those
     of Nezha's Fig. 16. `volume`: the part of a step that is replayed: of its allreduces, the first; of GPT's, which

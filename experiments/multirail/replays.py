@@ -1,12 +1,14 @@
 """A training on one fabric under one policy: its allreduces in their order, with computing between them."""
 
 from collections.abc import Sequence
+from dataclasses import replace
+from math import ceil
 from statistics import median
 
 from experiments.multirail.engines import Engine
 from experiments.multirail.measured import check_whole
 from experiments.multirail.parts import TrainingSpec, peer_rail
-from experiments.multirail.predictions import predicted_step_s, step_of
+from experiments.multirail.predictions import learning, predicted_step_s, step_of
 from experiments.multirail.site import Site
 from experiments.multirail.spec import MultirailExperiment
 from experiments.progress import Steps
@@ -19,18 +21,20 @@ from workloads.multirail.training import Step
 def run_training(
     spec: MultirailExperiment, site: Site, training: TrainingSpec, policy: str, repeat: int, steps: Steps
 ) -> None:
-    """A step to learn in, then those that count."""
+    """First as many steps, without their computing, as have the operations that a policy is given to learn in."""
     peer = peer_rail(site.plan.spec)
     step = step_of(training, site.nodes, site.plan.scale, site.rails[peer].rate)
     predicted = predicted_step_s(step, site.rails, site.nodes, policy, peer)
     what = f"{training.model}, {policy}"
     with steps.step(f"{site.label}: {what}"), site.watched(what, repeat), site.engine(policy) as ranks:
-        times = [_one_step(ranks, step, spec.seed + number) for number in range(training.steps + 1)]
+        for number in range(ceil(learning(policy, spec.learning) / len(step.sizes))):
+            _one_step(ranks, replace(step, compute_s=0.0), spec.seed + number)
+        times = [_one_step(ranks, step, spec.seed + number) for number in range(training.steps)]
         gpt = isinstance(load_model(training.model), GptModel)
         site.run.multirail.trainings.append(
             Training(
                 site.label, policy, training.model, 0 if gpt else training.batch, repeat, training.steps,
-                step.samples, sum(step.sizes), step.compute_s, median(times[1:]), predicted,
+                step.samples, sum(step.sizes), step.compute_s, median(times), predicted,
             )
         )  # fmt: skip
 
