@@ -8,12 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from topologies.multirail import faults
 from topologies.multirail.addresses import MAX_NODES, MAX_RAILS, SWITCH_DPID, Nic, route_table, subnet
 from topologies.multirail.commands import LEAST_WINDOW_FRAMES, link_command, node_commands, node_sysctls, window_bytes
 from topologies.multirail.mptcp import commands
+from topologies.multirail.net import MultirailNet
 from topologies.multirail.plan import MultirailPlan, make_multirail_plan
 from topologies.multirail.shapers import CONTROL_TOS, shaper_commands
-from topologies.multirail.spec import RAIL_KINDS, MultirailSpec, RailSpec
+from topologies.multirail.spec import RAIL_KINDS, MultirailSpec, RailSpec, parse_multirail
 from topologies.multirail.switch import static_flows
 from topologies.optical import dpid_of
 from topologies.shaping import burst_bytes
@@ -167,3 +169,11 @@ def test_headers_are_no_payload() -> None:
         {"kind": "multi-rail", "nodes": 2, "rails": [{"kind": "tcp", "rate": "100Mbit"}]}
     )
     assert make_multirail_plan(spec).payload_bps(0) == pytest.approx(100e6 * 8948 / 9014)
+
+
+def test_a_fault_at_a_nic_that_isnt_there_is_refused() -> None:
+    spec = parse_multirail({"kind": "multi-rail", "rails": [{"kind": "tcp", "rate": "100Mbit"}]})
+    net = MultirailNet(make_multirail_plan(spec), "netdev")
+    for node, rail in (("agg0", 0), ("n4", 0), ("n0", 1)):
+        with pytest.raises(ValueError, match=f"{node} has no NIC on rail {rail}"):
+            faults.cut(net, node, rail)

@@ -5,7 +5,7 @@ What to make is decided in plan.py and commands.py.
 
 import subprocess
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from mininet.net import Mininet
@@ -40,12 +40,10 @@ class MultirailNet(Mininet):
     `has_mptcp`: the kernel has it, and stock MPTCP sockets use all rails. `build_s`, `stop_s`: seconds that it took.
     """
 
-    def __init__(
-        self, plan: MultirailPlan, datapath: Datapath, progress: Callable[[str], None] = lambda _: None
-    ) -> None:
+    def __init__(self, plan: MultirailPlan, datapath: Datapath) -> None:
         Mininet.inited = True  # or Mininet would set global sysctls
         super().__init__(controller=None, build=False)
-        self.plan, self.datapath, self.progress = plan, datapath, progress
+        self.plan, self.datapath = plan, datapath
         self.ovs = tuple(
             RailSwitch(switch.name, switch.dpid, _ports(nics), datapath, flows=static_flows(nics))
             for switch in plan.switches
@@ -60,15 +58,12 @@ class MultirailNet(Mininet):
     def start(self) -> None:
         """Build everything. RuntimeError, with what the kernel's tools said, if it can't be built."""
         begun = time.monotonic()
-        self.progress("namespaces")
         namespaces.create(self.plan.namespaces)
         namespaces.in_threads(self._prepare, self.plan.namespaces)
-        self.progress("links")
         nics = (nic for rail in range(len(self.plan.rails)) for nic in self.plan.nics_on(rail))
         lines = (link_command(self.plan, nic, self.plan.link(nic)) for nic in nics)
         namespaces.run(["ip", "-batch", "-"], "".join(lines))
         self.switch_buffers = self.datapath != "system" and self._buffers_work()
-        self.progress("switches, routes and shapers")
         ovs.prepare()
         namespaces.in_threads(self._start_switch, self.ovs)
         namespaces.in_threads(self._configure, self.plan.namespaces)
