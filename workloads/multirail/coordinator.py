@@ -45,6 +45,20 @@ class Coordinator:
         self._times: dict[int, list[Message]] = {}
         self._over = False
 
+    def heard(self, message: Message) -> None:
+        """A message to rank 0, by what it is."""
+        match message["is"]:
+            case "suspect":
+                self.suspect(message["rail"], message["life"], message["why"], message["sure"])
+            case "state":
+                self.answered(message["rank"], message)
+            case "ready":
+                self.ready(message["rank"], message["rail"], message["life"])
+            case "times":
+                self.times(message)
+            case "give up":
+                self.abort(message["why"])
+
     def suspect(self, rail: int, life: int, why: str, sure: bool) -> None:
         """Somebody found a rail dead, in that life of it. The last rail stays unless that's `sure`: it may recover."""
         if self._over or rail not in self.alive or life != self._lives[rail]:

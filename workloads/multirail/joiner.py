@@ -27,7 +27,7 @@ AGGREGATOR: Final = 0xFFFF
 _HELLO: Final = struct.Struct("!4sIHHHI")
 _MAGIC: Final = b"RYMR"
 _WELCOME: Final = b"+"
-_TRY_S: Final = 1.0
+_TRY_S: Final = 0.25
 _AGAIN_S: Final = 0.02
 
 

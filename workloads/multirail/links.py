@@ -1,5 +1,6 @@
 """Many connections served by one thread: what comes in is read, what may go out is sent, each in turn."""
 
+import os
 import select
 import socket
 import time
@@ -14,6 +15,8 @@ class Links:
     def __init__(self, broke: Callable[[Framed, str], None]) -> None:
         self._broke = broke
         self._epoll = select.epoll()
+        self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._epoll.register(self._wake, select.EPOLLIN)
         self._links: dict[int, Framed] = {}  # by file number
         self._writing: set[int] = set()
         self._held: dict[int, Framed] = {}  # have something to send that may not go yet
@@ -49,6 +52,9 @@ class Links:
         """Serve what comes within `pause` seconds. Whether somebody called a listener."""
         called = False
         for fd, what in self._events(pause):
+            if fd == self._wake:
+                os.eventfd_read(fd)
+                continue
             link = self._links.get(fd)
             if link is None:
                 called = True
@@ -66,8 +72,13 @@ class Links:
                 self._flush(link)
         return called
 
+    def wake(self) -> None:
+        """From another thread: let `poll` return."""
+        os.eventfd_write(self._wake, 1)
+
     def close(self) -> None:
         self._epoll.close()
+        os.close(self._wake)
 
     def _events(self, pause: float) -> list[tuple[int, int]]:
         if not self._held:

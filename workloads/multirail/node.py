@@ -21,6 +21,7 @@ from workloads.multirail.mail import Message
 from workloads.multirail.mover import Mover
 from workloads.multirail.operation import Call, Operation, Record, jobs_of
 from workloads.multirail.policies import Policy
+from workloads.multirail.progress import Progress
 from workloads.multirail.recovery import Job
 from workloads.multirail.tasks import PIECE_BYTES
 from workloads.multirail.transport import Transport
@@ -34,7 +35,7 @@ class GroupBroken(CheckFailed):
 
 
 class Node:
-    """`run` does one collective; while it does, the node serves the others too.
+    """`run` does one collective; while it does, the node serves the others too, and so does a thread in between.
 
     `last`: of the operation that ended last. `samples`: (ns, bytes by rail so far, both ways), a beat's time apart.
     """
@@ -69,6 +70,7 @@ class Node:
         self._transport = Transport(rank, layout, make, self)
         self._mover = Mover(layout.size, self._transport.send, self._give_up)
         self._learning = Learning(policy, lambda message: self._transport.tell(0, message))
+        self._progress: Progress | None = None
 
     @property
     def live_rails(self) -> list[int]:
@@ -93,9 +95,20 @@ class Node:
             self._transport.poll(0.005)
         for rail in rails:
             self._transport.install(rail)
+        self._progress = Progress(self._serve_idly, self._transport.wake)
 
     def run(self, call: Call, source: Array, result: Array) -> None:
         """Do it: `result` is right when this returns. GroupBroken if that can't be."""
+        assert self._progress is not None  # it has joined
+        with self._progress.held():
+            self._run(call, source, result)
+
+    def close(self) -> None:
+        if self._progress is not None:
+            self._progress.close()
+        self._transport.close()
+
+    def _run(self, call: Call, source: Array, result: Array) -> None:
         self._serve_until(lambda: self._frozen is None and self._learning.up_to_date(), call)
         self._op += 1
         self._apply_changes()
@@ -115,9 +128,6 @@ class Node:
         self._learning.ended(self._op, call.length * source.itemsize, self.last.seconds)
         self.samples.append((time.monotonic_ns(), self._transport.moved()))
 
-    def close(self) -> None:
-        self._transport.close()
-
     # by the clock
 
     def _serve_until(self, enough: Callable[[], bool], call: Call) -> None:
@@ -131,6 +141,12 @@ class Node:
             self._tick(time.monotonic())
         if self._failed is not None:
             raise GroupBroken(self._failed)
+
+    def _serve_idly(self, pause: float) -> None:
+        """While the program computes. What goes wrong is told when it comes back."""
+        if self._failed is None:
+            self._tick(time.monotonic())
+        self._transport.poll(pause)
 
     def _tick(self, now: float) -> None:
         """Say how it goes, and look at how the others do."""
@@ -209,21 +225,8 @@ class Node:
                 self._learning.heard(message)
             case "abort":
                 self._failed = self._failed or message["why"]
-            case what if self._coordinator is not None:
-                self._for_rank_0(self._coordinator, what, message)
-
-    def _for_rank_0(self, coordinator: Coordinator, what: str, message: Message) -> None:
-        match what:
-            case "suspect":
-                coordinator.suspect(message["rail"], message["life"], message["why"], message["sure"])
-            case "state":
-                coordinator.answered(message["rank"], message)
-            case "ready":
-                coordinator.ready(message["rank"], message["rail"], message["life"])
-            case "times":
-                coordinator.times(message)
-            case "give up":
-                coordinator.abort(message["why"])
+            case _ if self._coordinator is not None:
+                self._coordinator.heard(message)
 
     # what goes out
 

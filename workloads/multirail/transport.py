@@ -165,6 +165,10 @@ class Transport:
             self._rendezvous.step()
         self.hear_self()
 
+    def wake(self) -> None:
+        """From another thread: let `poll` return."""
+        self._links.wake()
+
     def hear_self(self) -> None:
         """Take what rank 0 told itself."""
         while self._to_self:
