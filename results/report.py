@@ -97,7 +97,7 @@ def _context(run: Run) -> dict[str, Any]:
         "projections": scale_tables.projections_table(rows, fabrics),
         **_evidence(run, judgement),
         "provenance": report_tables.provenance_table(run.provenance),
-        "multirail": section.parts(run.multirail),
+        "multirail": section.parts(run.multirail, judgement),
     }
 
 

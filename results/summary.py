@@ -120,7 +120,7 @@ def print_summary(run: Run, console: Console) -> None:
     if len(judgement.reasons) > _REASONS:
         console.print(f"  … and {len(judgement.reasons) - _REASONS} more", highlight=False)
     if run.multirail:
-        multirail.print_tables(run.multirail, console)
+        multirail.print_tables(run.multirail, judgement, console)
     elif is_steered(run):
         _print_policies(run, console)
     else:

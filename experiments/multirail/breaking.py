@@ -26,7 +26,7 @@ def run_fault(spec: MultirailExperiment, site: Site, fault: FaultSpec, steps: St
         for repeat in range(fault.repeats):
             what = f"{fault.name}, {fault.policy}"
             with steps.step(f"{site.label}: {what}, {repeat + 1} of {fault.repeats}"):
-                with site.watched(what, repeat, faulted=True):
+                with site.watch().over(what, repeat, faulted=True):
                     struck, reports = _strike(spec, site, ranks, fault, rail, sent, repeat)
                 record = site.run.multirail
                 record.cuts.append(cut(struck, reports))

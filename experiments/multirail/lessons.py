@@ -22,7 +22,7 @@ def run_lesson(spec: MultirailExperiment, site: Site, lesson: LessonSpec, repeat
     what = f"DDP, {lesson.policy}"
     with (
         steps.step(f"{site.label}: {what}"),
-        site.watched(what, repeat),
+        site.watch().over(what, repeat),
         site.noted(what),
         DdpRanks(site.net, peer_rail(site.plan.spec)) as ranks,
     ):

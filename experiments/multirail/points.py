@@ -7,7 +7,7 @@ from experiments.multirail.predictions import counted, learning, seconds, sent_b
 from experiments.multirail.site import Site
 from experiments.multirail.spec import MultirailExperiment
 from experiments.progress import Steps
-from results.multirail.compare import size_name
+from results.multirail.tables import stretch_of
 from workloads.multirail.jobs import Operations
 
 CHECKED = 3
@@ -15,12 +15,14 @@ CHECKED = 3
 
 
 def run_policy(spec: MultirailExperiment, site: Site, policy: str, repeat: int, steps: Steps) -> None:
-    """Smallest size first, over the same connections."""
-    with site.watched(f"allreduce, {policy}", repeat), site.engine(policy) as ranks:
+    """Smallest size first, over the same connections. Each point is watched: small ones keep cores busiest."""
+    with site.engine(policy) as ranks:
+        watch = site.watch()
         for size in sorted(spec.sizes):
             sent = sent_bytes(size, site.plan.scale)
             place = Place(site.label, policy, size, sent, repeat)
-            with steps.step(f"{site.label}: {policy}, {size_name(size)}"):
+            name = stretch_of(policy, size)
+            with steps.step(f"{site.label}: {name}"), watch.over(name, repeat):
                 _run_point(spec, site, ranks, place)
 
 

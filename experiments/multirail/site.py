@@ -10,7 +10,7 @@ from experiments.progress import Steps
 from results.multirail.records import Skipped
 from results.records import LinkCheck, Load, Run
 from topologies.calibrate import measured_bps, start_flow
-from topologies.counters import count_in
+from topologies.counters import Counters, count_in
 from topologies.errors import MachineLacks, RailyardError
 from topologies.load import LoadMeter
 from topologies.multirail.addresses import Nic
@@ -62,16 +62,29 @@ class Site:
     def _skip(self, policy: str, why: str, failed: bool) -> None:
         self.run.multirail.skipped.append(Skipped(self.label, policy, why, failed))
 
+    def watch(self) -> "Watch":
+        """Begin to watch: what the kernel counted until now is no stretch's."""
+        return Watch(self, count_in(self.plan.namespaces))
+
+
+@dataclass
+class Watch:
+    """Stretches of a run, one after the other. `counted` is what the kernel had counted when the last one ended."""
+
+    site: Site
+    counted: Counters
+
     @contextmanager
-    def watched(self, what: str, repeat: int, faulted: bool = False) -> Iterator[None]:
+    def over(self, what: str, repeat: int, faulted: bool = False) -> Iterator[None]:
         """Record how hard the machine worked meanwhile, and what TCP and queues lost."""
-        before = count_in(self.plan.namespaces)
         with LoadMeter() as meter:
             yield
-        spent, load = count_in(self.plan.namespaces).since(before), meter.load
+        counted = count_in(self.site.plan.namespaces)
+        spent, load, self.counted = counted.since(self.counted), meter.load, counted
         lost = (spent.retransmits, spent.segments, spent.drops)
-        self.run.loads.append(
-            Load(self.label, what, repeat, load.busy, load.foreign, load.lag_p99_ms, *lost, transfers_faulted=faulted)
+        of = (self.site.label, what, repeat)
+        self.site.run.loads.append(
+            Load(*of, load.busy, load.foreign, load.lag_p99_ms, *lost, transfers_faulted=faulted)
         )
 
 

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from rich.console import Console
 from rich.text import Text
 
+from results.fidelity import Judgement
 from results.multirail import tables
 from results.multirail.bars import outcomes
 from results.multirail.compare import by_fabric
@@ -15,12 +16,15 @@ from results.screen import Column, fitted
 _TITLE = "time of an allreduce (gain: nezha over the better single rail; m/p: measured over predicted)"
 
 
-def print_tables(found: Multirail, console: Console) -> None:
+def print_tables(found: Multirail, judgement: Judgement, console: Console) -> None:
     """All of it: the table is what such a run is for."""
-    for title, table, always in _tables(found):
+    doubtful = tables.doubts(judgement)
+    for title, table, always in _tables(found, doubtful):
         if table.rows:
             console.print(fitted(console, title, _columns(table, always), 0))
             console.print()
+    if doubtful:
+        console.print(Text("?: the machine was measured there, and not the fabric", style="dim"), highlight=False)
     missing = [o.bar.what for o in outcomes(found) if not o.measured]
     if missing:
         console.print(Text(f"not measured: {'; '.join(missing)}", style="dim"), highlight=False)
@@ -30,10 +34,10 @@ def print_tables(found: Multirail, console: Console) -> None:
         )
 
 
-def _tables(found: Multirail) -> Iterator[tuple[str, Table, int]]:
+def _tables(found: Multirail, doubtful: tables.Doubts) -> Iterator[tuple[str, Table, int]]:
     """(title, table, how many of its columns are always there)."""
     for m in by_fabric(found):
-        yield f"{m.rails.label}: {_TITLE}", tables.benchmark_table(m), 4
+        yield f"{m.rails.label}: {_TITLE}", tables.benchmark_table(m, doubtful), 4
     paper = tables.table_1(found)
     if paper is not None:
         yield "Nezha's Table 1, and the same here", paper, 4

@@ -2,21 +2,23 @@
 
 from typing import Any
 
+from results.fidelity import Judgement
 from results.multirail import plots, tables
 from results.multirail.bars import outcomes
 from results.multirail.compare import by_fabric
 from results.multirail.records import Multirail
 
 
-def parts(found: Multirail) -> dict[str, Any] | None:
+def parts(found: Multirail, judgement: Judgement) -> dict[str, Any] | None:
     """What its template asks for; None where there is nothing of the kind."""
+    doubtful = tables.doubts(judgement)
     if not found:
         return None
     places = dict.fromkeys((rates.fabric, rates.fault) for rates in found.rates)
     drawn = [(f"{fabric}: {fault}", plots.nic_rates(found, fabric, fault)) for fabric, fault in places]
     return {
         "bars": tables.bars_table(outcomes(found)),
-        "latencies": [(m.rails.label, plots.latency(m), tables.benchmark_table(m)) for m in by_fabric(found)],
+        "latencies": [(m.rails.label, plots.latency(m), tables.benchmark_table(m, doubtful)) for m in by_fabric(found)],
         "shares": plots.shares(found),
         "channels": plots.channels(found),
         "gains": tables.gains_table(found),

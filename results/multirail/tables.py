@@ -1,10 +1,11 @@
 """Tables of a multi-rail run, for the terminal and for report.html alike: cells are text already. Pure."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 from statistics import median
 from typing import Final
 
 from results import format as fmt
+from results.fidelity import Judgement
 from results.multirail import published
 from results.multirail.bars import MORE, Outcome, in_unit, times
 from results.multirail.compare import Measured, by_fabric, is_single, size_name
@@ -15,15 +16,29 @@ _TABLE_1: Final = ("single:sharp", "single:tcp", "equal", "99/1", "1/99", "slici
 MARK: Final = {True: "✓", False: "✗", None: fmt.NOTHING}
 
 
-def benchmark_table(m: Measured) -> Table:
-    """A fabric: a line a size, a column a policy; then what nezha did, and what that gained."""
+Doubts = Set[tuple[str, str]]
+"""Points of which the machine, and not the fabric, was measured: (fabric, stretch)."""
+
+
+def stretch_of(policy: str, size: int) -> str:
+    """What a point is called where the machine's load is recorded."""
+    return f"{policy}, {size_name(size)}"
+
+
+def doubts(judgement: Judgement) -> Doubts:
+    """Stretches that are invalid."""
+    return frozenset((fabric, what) for (fabric, what, _), found in judgement.stretches.items() if found == "invalid")
+
+
+def benchmark_table(m: Measured, doubtful: Doubts = frozenset()) -> Table:
+    """A fabric: a line a size, a column a policy; then what nezha did, and what that gained. `?`: see Doubts."""
     paper = _paper_gains(m.rails)
     columns = ["size", *m.policies]
     if "nezha" in m.policies:
         columns += ["nezha's shares", "gain", "m/p"]
     rows = []
     for size in m.sizes:
-        cells = [size_name(size), *(fmt.seconds(m.at(policy, size)) for policy in m.policies)]
+        cells = [size_name(size), *(_time(m, policy, size, doubtful) for policy in m.policies)]
         if "nezha" in m.policies:
             cells += [shares_text(m.shares("nezha", size)), times(m.gain("nezha", size)), _over_predicted(m, size)]
         rows.append(tuple(cells))
@@ -33,6 +48,11 @@ def benchmark_table(m: Measured) -> Table:
             ("Nezha states, at most", *gains, *(("", times(paper.get("nezha")), "") if "nezha" in m.policies else ()))
         )
     return Table(tuple(columns), tuple(rows), 1)
+
+
+def _time(m: Measured, policy: str, size: int, doubtful: Doubts) -> str:
+    mark = " ?" if (m.rails.label, stretch_of(policy, size)) in doubtful else ""
+    return fmt.seconds(m.at(policy, size)) + mark
 
 
 def _paper_gains(rails: Rails) -> dict[str, float]:

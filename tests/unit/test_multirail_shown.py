@@ -22,7 +22,7 @@ def run() -> Run:
     found = Run("mine", {"title": "Two rails", "seed": 1}, {"kernel": "6.18"}, "2025-01-01T00:00:00+00:00")
     found.multirail = sample()
     found.measurements = [Measurement(*row) for row in cells(found.multirail)]
-    found.loads = [Load(PAIR.label, "allreduce, nezha", 0, 0.5, 0.01, 0.4, 0, 1000, 0)]
+    found.loads = [Load(PAIR.label, "nezha, 64MiB", 0, 0.5, 0.01, 0.4, 0, 1000, 0)]
     return found
 
 
@@ -49,6 +49,17 @@ def test_the_screen_has_every_size_policy_bar_and_cut(run: Run) -> None:
     for word in ("2KiB", "64MiB", "157.0 ms", "single:sharp1", "1.91x", "40/60", "✓", "of 20", "vgg-11 batch 64"):
         assert word.replace(" ms", "\u00a0ms") in text, word
     assert "not measured" in text, "8 nodes"
+
+
+def test_a_point_that_measured_the_machine_is_marked(run: Run) -> None:
+    busy = replace(run, loads=[replace(run.loads[0], cpu_busy=0.99), replace(run.loads[0], workload="mrib, 2KiB")])
+    console = Console(file=io.StringIO(), width=200)
+    summary.print_summary(busy, console)
+    assert isinstance(console.file, io.StringIO)
+    text = console.file.getvalue()
+    assert "157.0\u00a0ms ?" in text
+    assert text.count(" ?") == 1
+    assert "157.0\u00a0ms ?" in report.render(busy)
 
 
 @pytest.mark.parametrize("width", [80, 100, 120])
