@@ -16,7 +16,7 @@ CHECKED = 3
 
 def run_policy(spec: MultirailExperiment, site: Site, policy: str, repeat: int, steps: Steps) -> None:
     """Smallest size first, over the same connections. Each point is watched: small ones keep cores busiest."""
-    with site.engine(policy) as ranks:
+    with site.noted(policy), site.engine(policy) as ranks:
         watch = site.watch()
         for size in sorted(spec.sizes):
             sent = sent_bytes(size, site.plan.scale)

@@ -26,7 +26,12 @@ def run_training(
     step = step_of(training, site.nodes, site.plan.scale, site.rails[peer].rate)
     predicted = predicted_step_s(step, site.rails, site.nodes, policy, peer)
     what = f"{training.model}, {policy}"
-    with steps.step(f"{site.label}: {what}"), site.watch().over(what, repeat), site.engine(policy) as ranks:
+    with (
+        steps.step(f"{site.label}: {what}"),
+        site.watch().over(what, repeat),
+        site.noted(policy),
+        site.engine(policy) as ranks,
+    ):
         for number in range(ceil(learning(policy, spec.learning) / len(step.sizes))):
             _one_step(ranks, replace(step, compute_s=0.0), spec.seed + number)
         times = [_one_step(ranks, step, spec.seed + number) for number in range(training.steps)]

@@ -1,7 +1,7 @@
 """One multi-rail fabric, built for an experiment: its network, its rails as they are predicted with, what is noted."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -53,11 +53,9 @@ class Site:
         except (RailyardError, GroupBroken) as error:
             self._skip(policy, str(error), failed=True)
 
-    @contextmanager
-    def engine(self, policy: str) -> Iterator[Engine]:
-        """Ranks of a policy, within `noted`."""
-        with self.noted(policy), engine(self.net, policy) as ranks:
-            yield ranks
+    def engine(self, policy: str) -> AbstractContextManager[Engine]:
+        """Ranks of a policy, not yet started; what they raise is for `noted`."""
+        return engine(self.net, policy)
 
     def _skip(self, policy: str, why: str, failed: bool) -> None:
         self.run.multirail.skipped.append(Skipped(self.label, policy, why, failed))
