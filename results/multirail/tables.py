@@ -96,9 +96,7 @@ def table_1(found: Multirail) -> Table | None:
     if m.rails.kinds[0] == "tcp":
         by_kind |= {"weights:99:1": "99/1", "weights:1:99": "1/99"}
     known = {by_kind.get(policy, policy): policy for policy in m.policies}
-    shown = [
-        name for name in ("single:sharp", "single:tcp", "equal", "slicing", "mrib", "mptcp", "nezha") if name in known
-    ]
+    shown = [name for name in _TABLE_1 if name in known]
     rows: list[tuple[str, ...]] = []
     for size in m.sizes:
         stated = published.TABLE_1.get(size, {})

@@ -26,6 +26,7 @@ SECONDS: dict[str, dict[str, tuple[float, float]]] = {
         "mptcp": (0.001, 0.170),
         "slicing": (0.001, 0.180),
         "equal": (0.001, 0.160),
+        "weights:99:1": (0.001, 0.298),
         "single:tcp0": (0.001, 0.3),
         "single:sharp1": (0.0001, 0.18),
     },
