@@ -14,7 +14,9 @@ Source: Nezha section 4.3, Eq. 3 to 8. A class (sizes up to a power of two) goes
   each rail's step is its distance from the common level over its own slope dT/dalpha = S / B, so the shares keep adding
   up to one, and where the slopes are right one step is enough. The slope comes from the measured line, and is held
   between a fifth of T/alpha and all of it (set-up times are never negative), so that it errs on the slow side.
-  A descent that is no faster than cold after `TRIES` windows has lost.
+  A descent that is no faster than cold after `TRIES` windows has lost. One that has only made things slower for as
+  long goes back to the best shares it has seen and holds them: where what binds is this machine, a smaller share
+  doesn't end sooner, and rails can't end together.
 - settled: the rails ended within `SETTLED` of each other twice. Windows are long from here on.
 
 Slips in the paper: Eq. 8 divides by the nodes less one, which adds up to one only for the rails less one. Windows of
@@ -23,6 +25,7 @@ Slips in the paper: Eq. 8 divides by the nodes less one, which adds up to one on
 Nothing here is random and nothing looks at a clock: given the same windows, every node gets the same table.
 """
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
@@ -81,6 +84,10 @@ class _Entry:
     split_lost: bool = False
     calm: int = 0
     tries: int = 0
+    best_s: float = math.inf  # of this split's windows the fastest, and its shares
+    best_shares: tuple[float, ...] = ()
+    worse: int = 0
+    held: bool = False
 
 
 class Balancer:
@@ -135,7 +142,8 @@ class Balancer:
                 del self._table[key]  # cold again, on the best that is left
             elif left != list(entry.shares):
                 entry.shares = tuple(share / rest for share in left)
-                entry.state, entry.calm = "descent", 0
+                entry.calm = 0
+                self._begin_split(entry, "descent")
 
     def up(self, rail: int) -> None:
         """A rail is back: a cold restart. What was known of it is nominal again, and every class starts anew."""
@@ -160,7 +168,7 @@ class Balancer:
         best = cold_rail(costs, size, alive)
         if near and not entry.split_lost:
             chosen = {alive[place] for place in near}
-            entry.state, entry.tries = "even", 0
+            self._begin_split(entry, "even")
             entry.shares = tuple(float(rail in chosen) / len(chosen) for rail in range(len(costs)))
         elif costs[best].seconds(size) * (1 + GAIN) < seconds:
             entry.shares, entry.cold_s = tuple(float(rail == best) for rail in range(len(costs))), None
@@ -176,8 +184,13 @@ class Balancer:
         apart = spread(times)
         entry.calm = entry.calm + 1 if apart <= SETTLED else 0
         if entry.state == "settled":
+            if entry.held and max(times) <= entry.best_s * (1 + DISTURBED):
+                return
             if apart > DISTURBED:
-                entry.state = "descent"
+                self._begin_split(entry, "descent")
+        elif self._goes_wrong(entry, max(times)):
+            self._hold(entry, size)
+            return
         elif self._has_lost(entry, max(times)):
             self._back_to_cold(entry, size)
             return
@@ -197,7 +210,25 @@ class Balancer:
                 descend([entry.shares[rail] for rail in used], times, self._slopes(entry, size, used, times)),
             )
             if sum(share > 0 for share in entry.shares) < 2:
-                self._back_to_cold(entry, size)
+                self._hold(entry, size)
+
+    def _begin_split(self, entry: _Entry, state: State) -> None:
+        entry.state, entry.tries, entry.worse, entry.best_s, entry.held = state, 0, 0, math.inf, False
+
+    def _goes_wrong(self, entry: _Entry, seconds: float) -> bool:
+        """A split that got slower, and has stayed so for `TRIES` windows."""
+        if seconds < entry.best_s:
+            entry.best_s, entry.best_shares = seconds, entry.shares
+        entry.worse = entry.worse + 1 if seconds > entry.best_s * (1 + SETTLED) else 0
+        return entry.worse >= TRIES
+
+    def _hold(self, entry: _Entry, size: int) -> None:
+        """Stay with the best shares that were seen, if they beat one rail."""
+        alone = min(self.costs[rail].seconds(size) for rail in self._alive)
+        if entry.best_s + self._sync_s < min(alone, entry.cold_s or math.inf) / (1 + SETTLED):
+            entry.state, entry.shares, entry.held, entry.calm = "settled", entry.best_shares, True, 0
+        else:
+            self._back_to_cold(entry, size)
 
     def _has_lost(self, entry: _Entry, seconds: float) -> bool:
         """A split that was no faster than one rail in `TRIES` windows of its descent."""
