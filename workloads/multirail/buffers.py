@@ -60,6 +60,7 @@ class Copies:
 
     result: int = 0  # from the group's result to the caller's array
     own_part: int = 0  # AllGather: a node's part into its own result
+    staged: int = 0  # beginnings of frames, which came together with their headers
     early: int = 0  # frames of an operation that this node hadn't begun
 
 

@@ -21,10 +21,13 @@ class Mover:
     """`send(rail, header, view, opens)` is the transport's; `fail(why)` is told of a frame that can't be."""
 
     def __init__(
-        self, nodes: int, send: Callable[[int, Header, memoryview, bool], None], fail: Callable[[str], None]
+        self,
+        nodes: int,
+        send: Callable[[int, Header, memoryview, bool], None],
+        fail: Callable[[str], None],
+        copies: Copies,
     ) -> None:
-        self._nodes, self._out, self._fail = nodes, send, fail
-        self.copies = Copies()
+        self._nodes, self._out, self._fail, self._copies = nodes, send, fail, copies
         self.latest = 0
         self.operations: dict[int, Operation] = {}
         self._early: dict[tuple[int, int], list[tuple[int, Header, memoryview]]] = {}
@@ -97,7 +100,7 @@ class Mover:
         for rail, header, view in self._early.pop((job.op, job.number), []):
             if rail == job.rail and self._fits(header):
                 task.place(header.seq)[:] = view
-                self.copies.early += header.length
+                self._copies.early += header.length
                 self._taken(operation, job, task, header.seq)
 
     def _taken(self, operation: Operation, job: Job, task: Task, seq: int) -> None:
@@ -108,7 +111,7 @@ class Mover:
 
     def _send(self, operation: Operation, job: Job, pieces: Iterable[Piece]) -> None:
         code = _OCTET if job.what == "barrier" else dtype_code(operation.result.dtype)
-        digest = operation.call.digest
+        digest = operation.digest
         for piece in pieces:
             parts = self._nodes if piece.summed else 1
             header = Header(DATA, code, parts, job.op, job.number, piece.seq, digest, piece.view.nbytes)
@@ -116,7 +119,7 @@ class Mover:
 
     def _fits(self, header: Header) -> bool:
         """It's of the operation that was called here, not of an unlike one."""
-        return self.operations[header.op].call.digest == header.digest
+        return self.operations[header.op].digest == header.digest
 
     def _task_of(self, header: Header) -> Task | None:
         """The task that has begun here and that a frame is for."""

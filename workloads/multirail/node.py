@@ -67,8 +67,9 @@ class Node:
         self._watch = Watch(len(layout.rails), patience)
         names = [rail.name for rail in layout.rails]
         self._coordinator = Coordinator(layout.size, names, self._tell_all, self._best) if rank == 0 else None
-        self._transport = Transport(rank, layout, make, self)
-        self._mover = Mover(layout.size, self._transport.send, self._give_up)
+        self._copies = Copies()
+        self._transport = Transport(rank, layout, make, self, self._copies)
+        self._mover = Mover(layout.size, self._transport.send, self._give_up, self._copies)
         self._learning = Learning(policy, lambda message: self._transport.tell(0, message))
         self._progress: Progress | None = None
 
@@ -78,7 +79,7 @@ class Node:
 
     @property
     def copies(self) -> Copies:
-        return self._mover.copies
+        return self._copies
 
     def join(self) -> None:
         """Rendezvous on every rail. GroupBroken names the ranks that never came."""

@@ -35,10 +35,6 @@ class Call:
         origin = f" from rank {self.root}" if self.collective == "broadcast" else ""
         return f"{self.collective} of {self.length} {self.dtype}{origin}"
 
-    @property
-    def digest(self) -> int:
-        return crc32(str(self).encode())
-
 
 def jobs_of(call: Call, op: int, plan: Iterable[Segment]) -> list[Job]:
     """A job a segment, numbered alike on every node; all but an allreduce end with a barrier, on the first's rail."""
@@ -76,6 +72,10 @@ class Operation:
     tasks: dict[int, Task] = field(default_factory=dict)
     began: float = field(default_factory=time.monotonic)
     ended: dict[int, float] = field(default_factory=dict)
+    digest: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.digest = crc32(str(self.call).encode())
 
     def add(self, job: Job) -> Task | None:
         """The task to begin now; None for a barrier that has to wait."""

@@ -26,7 +26,8 @@ LEAST_PIECE_BYTES: Final = 8 * 1024
 OVERLAP: Final = 4
 """Pieces in a ring's message, where that makes none too short or too long: one is added up while others travel."""
 TREE_OVERLAP: Final = 32
-"""The same on a tree, where the last piece has yet to come back when all have gone up."""
+TREE_PIECE_BYTES: Final = 32 * 1024
+"""The same on a tree, and its longest piece: the last one has yet to come back when all have gone up."""
 WINDOW: Final = 32
 ALL: Final = -1
 
@@ -159,7 +160,7 @@ class Tree:
 
     def __post_init__(self) -> None:
         length = sum(end - start for (start, end), _ in self.parts)
-        longest = piece_length(length, self.source.itemsize, self.piece_bytes, TREE_OVERLAP)
+        longest = piece_length(length, self.source.itemsize, min(self.piece_bytes, TREE_PIECE_BYTES), TREE_OVERLAP)
         self._pieces = [
             (span, owner) for (start, end), owner in self.parts for span in pieces(start, end - start, longest)
         ]

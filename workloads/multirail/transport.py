@@ -13,6 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, Protocol
 
+from workloads.multirail.buffers import Copies
 from workloads.multirail.frames import CONTROL, Broken, Framed, Header
 from workloads.multirail.joiner import AGGREGATOR, Purpose, SocketMaker
 from workloads.multirail.layout import Layout
@@ -52,8 +53,8 @@ class _Rail:
 class Transport:
     """`poll` serves all; the rest only queues and sends what may go at once."""
 
-    def __init__(self, rank: int, layout: Layout, make: SocketMaker, listener: Listener) -> None:
-        self.rank, self.layout, self._listener = rank, layout, listener
+    def __init__(self, rank: int, layout: Layout, make: SocketMaker, listener: Listener, copies: Copies) -> None:
+        self.rank, self.layout, self._listener, self._copies = rank, layout, listener, copies
         self._rendezvous = Rendezvous(rank, layout, make)
         self._links = Links(self._lost)
         for sock in self._rendezvous.listeners:
@@ -205,7 +206,7 @@ class Transport:
             else:
                 self._listener.took(rail, header, view)
 
-        link = Framed(sock, place, took, pacer)
+        link = Framed(sock, place, took, pacer, self._copies if purpose == "data" else None)
         self._names[link] = rail, "its aggregator" if peer == AGGREGATOR else f"rank {peer}"
         self._links.add(link)
         return link
