@@ -25,6 +25,7 @@ from workloads.multirail.layout import loopback
 from workloads.multirail.peers.train import Trained, Training, train
 
 RANKS = 3
+kept: list[Any] = []
 TRAINING = Training(steps=60, batch=32, width=64, bucket_mb=0.05)
 
 
@@ -109,14 +110,21 @@ def on_rank(rank: int, folder: Path, first_port: int) -> Seen:
         torch_backend.register(layout, "equal", QUICK)
         met(backend, f"{backend}1")
         seen.results[backend] = collectives(rank)
-        dist.destroy_process_group()
+        end_group()
         seen.trained[backend] = train(backend, rank, RANKS, f"file://{folder / backend}2", TRAINING)
+        end_group()
     met("railyard", "last")
     tensor = torch.ones(1 << 16)
     dist.all_reduce(tensor)
     seen.in_place = bool((tensor == RANKS).all()) and copied_once(tensor)
     seen.refused = refusals(rank)
     return seen
+
+
+def end_group() -> None:
+    """But keep it: Gloo's may hang if it goes right after its last operation (ddp.py says why)."""
+    kept.append(dist.group.WORLD)
+    dist.destroy_process_group()
 
 
 def copied_once(tensor: Any) -> bool:

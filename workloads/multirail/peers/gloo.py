@@ -65,7 +65,7 @@ class Gloo:
         self._dist.broadcast(_tensor(array), root)
 
     def close(self) -> None:
-        self._dist.destroy_process_group()
+        """The process ends with it: destroyed before, it may hang (ddp.py says why)."""
 
 
 def _tensor(array: Array) -> Any:

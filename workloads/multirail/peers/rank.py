@@ -11,6 +11,7 @@ import importlib
 import os
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Client, Connection
 from typing import Any, Final
@@ -52,17 +53,19 @@ def serve(door: Connection, program: Program) -> None:
     while (told := door.recv()) is not None:
         try:
             door.send(program.do(engine, seat, told))
-        except RailyardError as problem:
-            door.send(problem)
+        except RailyardError as problem:  # of whatever kind: not all can be pickled
+            door.send(RailyardError(str(problem)))
     program.end(engine)
 
 
-def one_of(ranks: Sequence[int]) -> int:
-    """A process for each, and which one this is."""
+def forked(ranks: Sequence[int]) -> tuple[int, list[int]]:
+    """A process for each: which one this is, and of the first, who the others are."""
+    others = []
     for rank in ranks[1:]:
-        if os.fork() == 0:
-            return rank
-    return ranks[0]
+        others.append(os.fork())
+        if others[-1] == 0:
+            return rank, []
+    return ranks[0], others
 
 
 def main() -> None:
@@ -71,13 +74,12 @@ def main() -> None:
     ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, 1)  # ns
     program: Program = importlib.import_module(f"workloads.multirail.peers.{name}").PROGRAM
     program.load()
-    rank = one_of([int(each) for each in ranks or [os.environ["OMPI_COMM_WORLD_RANK"]]])
-    with Client(f"{folder}/{DOOR}", "AF_UNIX") as door:
+    rank, others = forked([int(each) for each in ranks or [os.environ["OMPI_COMM_WORLD_RANK"]]])
+    with Client(f"{folder}/{DOOR}", "AF_UNIX") as door, suppress(EOFError, ConnectionError):  # nobody is there any more
         door.send(rank)
-        try:
-            serve(door, program)
-        except (EOFError, ConnectionError):
-            return  # nobody is there any more
+        serve(door, program)
+    for other in others:
+        os.waitpid(other, 0)
 
 
 if __name__ == "__main__":

@@ -29,6 +29,7 @@ from workloads.multirail.peers.seat import Seat
 JOIN_S: Final = 60.0
 END_S: Final = 5.0
 _SLACK_S: Final = 60.0  # to draw numbers, and to check them
+_SHARED: Final = "/dev/shm"  # the capsule's own: nothing stays behind, however a run ends
 _LOG: Final = "log"
 _LAST_LINES: Final = 3
 _DYING_S: Final = 1.0
@@ -65,12 +66,18 @@ class PeerRanks:
         """Return when all ranks have met. MachineLacks if their library isn't here; RailyardError if they can't."""
         if lack := self.lack():
             raise lack
-        self._folder = tempfile.mkdtemp(prefix="peers-")
+        self._folder = tempfile.mkdtemp(prefix="peers-", dir=_SHARED)
         try:
             with Listener(f"{self._folder}/{DOOR}", "AF_UNIX", backlog=self.layout.size) as door:
                 with Path(self._folder, _LOG).open("wb") as log:
                     self._process = subprocess.Popen(
-                        self.command(), cwd=PROJECT, stdin=subprocess.DEVNULL, stdout=log, stderr=log, process_group=0
+                        self.command(),
+                        cwd=PROJECT,
+                        env={**os.environ, "TMPDIR": self._folder},
+                        stdin=subprocess.DEVNULL,
+                        stdout=log,
+                        stderr=log,
+                        process_group=0,
                     )
                 self._let_in(door)
             self._tell({rank: self._seat(rank) for rank in self._doors})

@@ -44,7 +44,7 @@ def network(width: int) -> Any:
 
 
 def train(backend: str, rank: int, nodes: int, meet: str, what: Training) -> Trained:
-    """One rank's part. `meet`: `init_process_group`'s `init_method`."""
+    """One rank's part. `meet`: `init_process_group`'s `init_method`. To end the group is left to the caller."""
     dist.init_process_group(backend, init_method=meet, rank=rank, world_size=nodes, timeout=timedelta(seconds=60))
     torch.manual_seed(what.seed + rank)  # DDP gives all ranks rank 0's weights
     model = DistributedDataParallel(network(what.width), bucket_cap_mb=what.bucket_mb)
@@ -61,7 +61,6 @@ def train(backend: str, rank: int, nodes: int, meet: str, what: Training) -> Tra
         seconds.append(time.monotonic() - began)
         losses.append(loss.item())
     dist.barrier()
-    dist.destroy_process_group()
     parameters = list(model.parameters())
     weights = torch.cat([each.detach().reshape(-1) for each in parameters]).tolist()
     return Trained(losses, seconds, sum(4 * each.numel() for each in parameters), weights)
