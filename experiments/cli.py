@@ -16,7 +16,9 @@ from rich.table import Table
 
 from experiments import catalogue, folder, inside, live, measure
 from experiments.budget import check_budget
-from experiments.spec import ExperimentSpec, load, resolved
+from experiments.loading import AnyExperiment, is_meant, listed, load_any, resolved
+from experiments.multirail.spec import MultirailExperiment
+from experiments.spec import ExperimentSpec
 from results.published.catalogue import FIGURES
 from topologies import capsule, inner
 from topologies.errors import MachineLacks, RailyardError
@@ -101,11 +103,11 @@ def _run(
     name: str, overrides: Sequence[str] = (), out: Path | None = None, seed: int | None = None, quiet: bool = False
 ) -> int:
     """All that can be checked is checked out here, before the capsule."""
-    spec = load(name, overrides, seed)
+    spec = load_any(name, overrides, seed)
     out = out or folder.default(spec.name)
     folder.check(out)
     machine = _check_machine(spec)
-    if spec.needs_etcd and not machine.programs.get("etcd"):
+    if isinstance(spec, ExperimentSpec) and spec.needs_etcd and not machine.programs.get("etcd"):
         raise MachineLacks("this machine lacks etcd, for the registry", BOOTSTRAP)
     with folder.made(out) as where:
         status = capsule.enter(_again(), inside.task_of_run(spec, where, quiet), run=f"{spec.name} {where}")
@@ -119,10 +121,11 @@ def _run(
     return status
 
 
-def _check_machine(spec: ExperimentSpec) -> Machine:
+def _check_machine(spec: AnyExperiment) -> Machine:
     machine = detect()
     require(machine)
-    check_budget(spec, machine)
+    if isinstance(spec, ExperimentSpec):
+        check_budget(spec, machine)
     return machine
 
 
@@ -138,12 +141,8 @@ def list_command() -> None:
     for column in ("RUN", "SHOWS", "FABRICS", "GPUS", "REPLAYS", "FAULTS"):
         table.add_column(column, justify="right" if column in ("GPUS", "REPLAYS", "FAULTS") else "left")
     for name in catalogue.names():
-        spec = load(name)
-        sizes = ", ".join(dict.fromkeys(str(fabric.gpus) for fabric in spec.fabrics))
-        policies = len(spec.routing.policies) if spec.routing else 1
-        runs = len(spec.fabrics) * len(spec.workloads) * policies * spec.repeats
-        faults = spec.injections + spec.takeover_runs
-        table.add_row(name, spec.title, ", ".join(spec.labels), sizes, str(runs), str(faults))
+        spec = load_any(name)
+        table.add_row(name, spec.title, ", ".join(spec.labels), *listed(spec))
     figures = Table(box=None, pad_edge=False)
     figures.add_column("PREDICT")
     figures.add_column("SHOWS, BESIDE WHAT THE PAPERS STATE")
@@ -156,7 +155,7 @@ def list_command() -> None:
 @app.command()
 def describe(name: Name) -> None:
     """What an experiment shows, and by which equations; and its YAML, to start your own from."""
-    spec = load(name)
+    spec = load_any(name)
     console = _console()
     console.print(f"[bold]{spec.name}[/]: {spec.title}\n", highlight=False)
     console.print(spec.description, highlight=False)
@@ -169,9 +168,11 @@ def describe(name: Name) -> None:
         console.print(f"change it: {start}", highlight=False)
 
 
-def _shown(spec: ExperimentSpec) -> dict[str, Any]:
+def _shown(spec: AnyExperiment) -> dict[str, Any]:
     """What can be changed: all of it with its defaults, but no key that is of no use to this one."""
     idle = {"title", "description"}
+    if isinstance(spec, MultirailExperiment):
+        return {key: value for key, value in resolved(spec).items() if key not in idle and value != []}
     idle |= set() if spec.faults else {"fault_repeats"}
     idle |= set() if spec.scripts else {"script_repeats"}
     idle |= set() if spec.faults or spec.scripts else {"reroute", "heartbeats"}
@@ -198,10 +199,13 @@ def predict(
     from experiments import predict as unsteered  # takes a second to load
     from experiments import predict_steered as steered
     from experiments import published
+    from experiments.multirail import told as multirail
 
     if catalogue.is_figure(name):
         return published.show(name, overrides, out, _console())
-    spec = load(name, overrides, seed)
+    spec = load_any(name, overrides, seed)
+    if isinstance(spec, MultirailExperiment):
+        return multirail.predict(spec, out, _console())
     return (steered.show if spec.routing else unsteered.show)(spec, out, _console())
 
 
@@ -248,7 +252,11 @@ def dry_run_command(
 ) -> int:
     """What would be sent, by whom and over what, without sending it. No root needed."""
     from experiments import dry_run  # takes a second to load
+    from experiments.multirail import told as multirail
 
+    spec = load_any(name, overrides) if is_meant(name) else None
+    if isinstance(spec, MultirailExperiment):
+        return multirail.dry_run(spec, _console())
     return dry_run.show(dry_run.experiment(name, overrides), _console())
 
 
@@ -288,7 +296,7 @@ def _runs_here(machine: Machine) -> bool:
 @app.command()
 def shell(name: Name, overrides: Overrides) -> int:
     """Build an experiment's first fabric, with its controller, and open Mininet's command line on it."""
-    spec = load(name, overrides)
+    spec = load_any(name, overrides)
     _check_machine(spec)
     return capsule.enter(_again(), inside.task_of_shell(spec), run=f"{spec.name} shell-{spec.name}", interactive=True)
 

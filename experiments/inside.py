@@ -3,23 +3,29 @@
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from rich.console import Console
 
-from experiments.spec import ExperimentSpec, nominal_plan, resolved
+from experiments.loading import AnyExperiment, hosts, resolved, revived
+from experiments.multirail.spec import MultirailExperiment
+from experiments.spec import ExperimentSpec, nominal_plan
 from topologies import inner
+
+if TYPE_CHECKING:
+    from topologies.multirail.net import MultirailNet
+    from topologies.net import FabricNet
 
 PROMPT_S: Final = 0.0005
 """A thread that computes lets others in after so long, not after 5 ms: some wait for the controller's word, and act."""
 
 
-def task_of_run(spec: ExperimentSpec, folder: Path, quiet: bool) -> dict[str, Any]:
+def task_of_run(spec: AnyExperiment, folder: Path, quiet: bool) -> dict[str, Any]:
     """What to hand to `capsule.enter` for a run."""
     return {"do": "run", "spec": resolved(spec), "folder": str(folder), "quiet": quiet}
 
 
-def task_of_shell(spec: ExperimentSpec) -> dict[str, Any]:
+def task_of_shell(spec: AnyExperiment) -> dict[str, Any]:
     """The same for a shell on the first fabric."""
     return {"do": "shell", "spec": resolved(spec)}
 
@@ -29,8 +35,8 @@ def main() -> int:
     task = inner.prepare()
     try:
         inner.take_signals(interactive=task["do"] == "shell")
-        spec = ExperimentSpec.model_validate(task["spec"])
-        inner.add_hosts({gpu.name: gpu.ip for fabric in spec.fabrics for gpu in nominal_plan(fabric).gpus})
+        spec = revived(task["spec"])
+        inner.add_hosts(hosts(spec))
         status = _TASKS[task["do"]](spec, task)
     except inner.Stopped as stopped:
         return stopped.exit_status
@@ -42,33 +48,54 @@ def _console() -> Console:
     return Console(width=None if sys.stdout.isatty() else 120)
 
 
-def _run(spec: ExperimentSpec, task: Mapping[str, Any]) -> int:
+def _run(spec: AnyExperiment, task: Mapping[str, Any]) -> int:
+    folder, console = Path(task["folder"]), None if task["quiet"] else _console()
+    if isinstance(spec, MultirailExperiment):
+        from experiments.multirail.runner import run_multirail  # takes a second to load
+
+        return run_multirail(spec, folder, console)
     from experiments.runner import run_experiment  # takes a second to load
 
     sys.setswitchinterval(PROMPT_S)
-    return run_experiment(spec, Path(task["folder"]), None if task["quiet"] else _console())
+    return run_experiment(spec, folder, console)
 
 
-def _shell(spec: ExperimentSpec, task: Mapping[str, Any]) -> int:
+def _shell(spec: AnyExperiment, task: Mapping[str, Any]) -> int:
     from mininet.cli import CLI
     from mininet.log import setLogLevel
 
-    from controller.handle import ControllerProcess
-    from topologies.machine import datapath_choice, detect
-    from topologies.net import FabricNet
-
     setLogLevel("output")  # what commands say, and no more
     console = Console(stderr=True)
-    fabric = spec.fabrics[0]
-    datapath, _ = datapath_choice(detect())
-    net = FabricNet(nominal_plan(fabric), datapath, ControllerProcess())
-    with console.status(f"building {spec.labels[0]}, {fabric.domains} domains x {fabric.rails} rails"):
+    net, size, hint = _multirail_net(spec) if isinstance(spec, MultirailExperiment) else _fabric_net(spec)
+    with console.status(f"building {spec.labels[0]}, {size}"):
         net.start()
-    console.print("Mininet's CLI. GPUs are d0g0 and on. Try: d0g0 ping -c 3 d1g1; pingall; help; exit", highlight=False)
+    console.print(f"Mininet's CLI. {hint}; pingall; help; exit", highlight=False)
     CLI.readlineInited = True  # or it would leave a history file in the home folder
     CLI(net)
     net.stop()
     return 0
 
 
-_TASKS: Final[dict[str, Callable[[ExperimentSpec, Mapping[str, Any]], int]]] = {"run": _run, "shell": _shell}
+def _fabric_net(spec: ExperimentSpec) -> "tuple[FabricNet, str, str]":
+    """The first fabric, its size, and what to try on it."""
+    from controller.handle import ControllerProcess
+    from topologies.machine import datapath_choice, detect
+    from topologies.net import FabricNet
+
+    fabric = spec.fabrics[0]
+    net = FabricNet(nominal_plan(fabric), datapath_choice(detect())[0], ControllerProcess())
+    return net, f"{fabric.domains} domains x {fabric.rails} rails", "GPUs are d0g0 and on. Try: d0g0 ping -c 3 d1g1"
+
+
+def _multirail_net(spec: MultirailExperiment) -> "tuple[MultirailNet, str, str]":
+    """The same of the other kind."""
+    from experiments.multirail.predictions import nominal_plan as multirail_plan
+    from topologies.machine import datapath_choice, detect
+    from topologies.multirail.net import MultirailNet
+
+    fabric = spec.fabrics[0]
+    net = MultirailNet(multirail_plan(fabric), datapath_choice(detect())[0])
+    return net, f"{len(fabric.rails)} rails a node", "Nodes are n0 and on. Try: n0 ping -c 3 n1"
+
+
+_TASKS: Final[dict[str, Callable[[AnyExperiment, Mapping[str, Any]], int]]] = {"run": _run, "shell": _shell}

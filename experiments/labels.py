@@ -1,12 +1,23 @@
 """What fabrics and workloads are called: by what they are, and by what sets them apart from others of their kind."""
 
+import re
 from collections.abc import Mapping, Sequence
 from itertools import count
 from pathlib import Path
+from typing import Final
 
 from topologies.spec import FabricSpec
 from workloads.spec import ALGORITHMS, CollectiveSpec, GptSpec, MoeSpec, TraceSpec, TransfersSpec, WorkloadSpec
 from workloads.traces.files import trace_name
+
+_NAME: Final = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
+
+
+def plain_name(name: str) -> str:
+    """An experiment's name, which becomes part of a folder's. ValueError for what it can't be."""
+    if not _NAME.fullmatch(name):
+        raise ValueError("must be lower-case letters, digits and single hyphens between them")
+    return name
 
 
 def traits(fabric: FabricSpec) -> dict[str, str]:

@@ -4,10 +4,11 @@ Called in a capsule. Whatever ends it early, what was measured by then is saved.
 """
 
 import time
+from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from rich.console import Console
 
@@ -37,18 +38,32 @@ FIRST: Final = 0  # of `reroute`: the workloads run on this one; nothing is brok
 
 def run_experiment(spec: ExperimentSpec, folder: Path, console: Console | None) -> int:
     """Run it all, save it in `folder`, print the summary. 0 if every check of the experiment passed, else 1."""
-    begun = time.monotonic()
-    run = Run(spec.name, resolved(spec), {}, datetime.now(UTC).isoformat(timespec="seconds"))
-    try:
-        with Steps(console, _step_count(spec)) as steps:
-            _run(spec, run, steps)
+    run = begin(spec.name, resolved(spec))
+
+    def work(steps: Steps) -> None:
+        _run(spec, run, steps)
         run.measurements += slowdown_rows(run)
+
+    return carry_out(run, _step_count(spec), work, folder, console)
+
+
+def begin(name: str, spec: dict[str, Any]) -> Run:
+    """A run of which nothing is known yet but when it began."""
+    return Run(name, spec, {}, datetime.now(UTC).isoformat(timespec="seconds"))
+
+
+def carry_out(run: Run, total: int, work: Callable[[Steps], None], folder: Path, console: Console | None) -> int:
+    """Do the work of `total` steps, which fills in `run`; save what came of it, print the summary. 0 if it passed."""
+    begun = time.monotonic()
+    try:
+        with Steps(console, total) as steps:
+            work(steps)
     except KeyboardInterrupt:
         run.interrupted = True
         raise
     finally:
         run.duration_s = time.monotonic() - begun
-        if run.fabrics or run.measurements or run.recoveries or run.takeovers:
+        if run.fabrics or run.measurements or run.recoveries or run.takeovers or run.multirail:
             store.save(run, folder)
             if run.interrupted and console:
                 console.print("interrupted: what was measured until then is kept", highlight=False)

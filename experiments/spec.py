@@ -1,6 +1,5 @@
 """What an experiment is: fabrics, what runs on them, what breaks, how often. Read from YAML and checked as a whole."""
 
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property
 from typing import Annotated, Any, Final, Literal
@@ -10,7 +9,8 @@ from pydantic import BeforeValidator, Field, ValidationError, field_validator
 from experiments.catalogue import read
 from experiments.faults import FaultSpec, check_on, wrong_target
 from experiments.heartbeats import Heartbeats, HeartbeatsSpec
-from experiments.labels import distinct_labels, sizes, traits, workload_name
+from experiments.labels import distinct_labels, plain_name, sizes, traits, workload_name
+from experiments.multirail.spec import is_multirail
 from experiments.overrides import Sections, apply
 from experiments.routing import RoutingSpec
 from experiments.scripts import ScriptSpec, check_script
@@ -30,7 +30,6 @@ from workloads.spec import KINDS, WorkloadSpec, parse_workload
 NOMINAL_RAIL_BPS: Final = 100_000_000
 """What an `auto` rail is taken to be where no machine is measured: shapes, ratios and durations don't depend on it."""
 
-_NAME: Final = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 LEAST_RAIL_BPS: Final = 1_000_000
 MOST_GPUS: Final = 1024
 """All-to-all has a transfer a pair; beyond a million of them, the schedule itself is too much."""
@@ -77,10 +76,7 @@ class ExperimentSpec(Strict):
     @field_validator("name")
     @classmethod
     def _name_is_plain(cls, name: str) -> str:
-        """It becomes part of a folder's name."""
-        if not _NAME.fullmatch(name):
-            raise ValueError("must be lower-case letters, digits and single hyphens between them")
-        return name
+        return plain_name(name)
 
     @field_validator("workloads", mode="before")
     @classmethod
@@ -174,8 +170,14 @@ def parse(data: object) -> ExperimentSpec:
 
 
 def load(name_or_file: str, overrides: Iterable[str] = (), seed: int | None = None) -> ExperimentSpec:
-    """A named experiment or a YAML file, with `key=value` overrides on top. BadInput for whatever can't be used."""
-    data = apply(read(name_or_file), overrides, SECTIONS)
+    """A named experiment or a YAML file, with `key=value` overrides on top. BadInput for whatever can't be used.
+
+    Those on multi-rail fabrics are of a kind of their own: see loading.py.
+    """
+    data = read(name_or_file)
+    if is_multirail(data):
+        raise BadInput("NAME", name_or_file, "has multi-rail fabrics: this command is not for those")
+    data = apply(data, overrides, SECTIONS)
     if seed is not None:
         data["seed"] = seed
     return parse(data)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from results.aggregate import kinds_of
 from results.fidelity import Judgement
 from results.format import size
+from results.multirail.checks import claims
 from results.records import Census, Recovery, Run
 from results.recovery_bars import CONTROLLER, NO_LOSS, Bar, outcomes
 from results.recovery_rows import NOT_AVOIDED, holds, is_probed, is_told_by_goodput, told_of
@@ -33,6 +34,7 @@ def checks(run: Run, judgement: Judgement) -> tuple[Check, ...]:
         *(*_fidelity(judgement), *_bytes(run), *_dense(run)),
         *(*_recovered(run), *_censuses(run), *_too_fast(run), *_no_probe_lost(run)),
         *(*_lost_bytes(run), *_connections(run), *_dwell(run)),
+        *(Check(*claim) for claim in claims(run.multirail)),
     )
 
 

@@ -6,6 +6,8 @@ Times are seconds unless the name says otherwise; `*_ns` is CLOCK_MONOTONIC, one
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from results.multirail.records import Multirail
+
 Verdict = Literal["ok", "degraded", "invalid"]
 Content = bytes  # within Run, that name is a field's
 
@@ -307,5 +309,6 @@ class Run:
     loads: list[Load] = field(default_factory=list)
     bytes: list[ByteCheck] = field(default_factory=list)
     files: dict[str, Content] = field(default_factory=dict)
+    multirail: Multirail = field(default_factory=Multirail)
     duration_s: float = 0.0
     interrupted: bool = False

@@ -32,6 +32,7 @@ from results.aggregate import (
 )
 from results.checks import checks
 from results.fidelity import Judgement, judge
+from results.multirail import section
 from results.plots import Plot
 from results.rail_only_wins import one_scene
 from results.records import Flow, Run
@@ -68,7 +69,9 @@ def _context(run: Run) -> dict[str, Any]:
     fabrics, slow, timed = list(labels(run).values()), slowdowns(run, rows), times(rows)
     built, steered = report_steering.fabrics_once(run), is_steered(run)
     sent = one_scene(run)
-    beside = () if steered else timed  # fabrics side by side: policies are below each other, with figures of their own
+    beside = (
+        () if steered or run.multirail else timed
+    )  # fabrics side by side: policies are below each other, with figures of their own
     return {
         "run": run,
         "title": run.spec.get("title") or run.name,
@@ -94,6 +97,7 @@ def _context(run: Run) -> dict[str, Any]:
         "projections": scale_tables.projections_table(rows, fabrics),
         **_evidence(run, judgement),
         "provenance": report_tables.provenance_table(run.provenance),
+        "multirail": section.parts(run.multirail, judgement),
     }
 
 

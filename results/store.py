@@ -10,6 +10,7 @@
 | takeover.csv                  | a row a failed GPU or domain that was replaced (where jobs go on elsewhere) |
 | health.parquet                | a row an element and moment: its load and h-score (where routes are steered) |
 | choices.parquet               | a row a change of a pair's paths (where routes are steered)                |
+| multirail.json                | points, cuts, rates of NICs, trainings (of fabrics with several rails a node) |
 | events.jsonl                  | monotonic ns, source, what                                                 |
 | summary.json                  | verdict, reasons, headline figures, checks                                 |
 | provenance.json               | what it ran on                                                             |
@@ -29,6 +30,8 @@ from typing import Any, Final
 import yaml
 
 from results import report, rows, summary, timeline
+from results.multirail import stored as multirail
+from results.multirail.records import Multirail
 from results.records import (
     ByteCheck,
     Census,
@@ -51,6 +54,7 @@ from topologies.errors import BadInput, MachineLacks
 FORMAT: Final = 1
 HEALTH: Final = "health.parquet"
 CHOICES: Final = "choices.parquet"
+MULTIRAIL: Final = "multirail.json"
 RESULT_COLUMNS: Final = (
     "fabric", "policy", "workload", "phase", "metric", "value", "unit", "predicted", "ratio", "repeat",
 )  # fmt: skip
@@ -85,6 +89,8 @@ def save(run: Run, folder: Path) -> None:
         _write(folder / "census.csv", rows.to_csv(CENSUS_COLUMNS, run.censuses))
     if run.takeovers:
         _write(folder / "takeover.csv", rows.to_csv(TAKEOVER_COLUMNS, run.takeovers))
+    if run.multirail:
+        _write(folder / MULTIRAIL, multirail.to_json(run.multirail))
     _write(folder / "events.jsonl", b"".join(_json(asdict(e), indent=None) for e in run.events))
     _write(folder / "flows.parquet", rows.to_parquet(Flow, run.flows))
     for name, kind, records in ((HEALTH, HealthSample, run.health), (CHOICES, Choice, run.choices)):
@@ -130,6 +136,9 @@ def _load(folder: Path) -> Run:
         recoveries=rows.from_csv(Recovery, (folder / "recovery.csv").read_text()),
         censuses=_optional_csv(Census, folder / "census.csv"),
         takeovers=_optional_csv(Takeover, folder / "takeover.csv"),
+        multirail=multirail.from_json((folder / MULTIRAIL).read_bytes())
+        if (folder / MULTIRAIL).exists()
+        else Multirail(),
         events=[Event(**json.loads(line)) for line in (folder / "events.jsonl").read_text().splitlines()],
         **parts,
         **rest,
@@ -142,6 +151,10 @@ def _optional(kind: type[Row], path: Path) -> list[Row]:
 
 def _optional_csv(kind: type[Row], path: Path) -> list[Row]:
     return rows.from_csv(kind, path.read_text()) if path.exists() else []
+
+
+def _multirail(path: Path) -> Multirail:
+    return multirail.from_json(path.read_bytes()) if path.exists() else Multirail()
 
 
 def _rest(run: Run) -> dict[str, Any]:

@@ -12,6 +12,8 @@ from results import rail_only_tables, rail_only_wins, recovery_screen, takeovers
 from results.aggregate import HEARTBEATS, Row, Slowdown, Spread, labels, rows_of, slowdowns, times
 from results.checks import Check, checks
 from results.fidelity import Judgement, judge
+from results.multirail import screen as multirail
+from results.multirail.stored import headline
 from results.records import ByteCheck, Run
 from results.recovery_bars import outcomes
 from results.recovery_dicts import recovery_dicts
@@ -59,6 +61,7 @@ def summarise(run: Run) -> dict[str, Any]:
             "takeovers": [row.as_dict() for row in takeovers.takeover_rows(run, judgement)],
             "heartbeats": _heartbeats(rows),
             "bytes": _bytes(run.bytes),
+            "multirail": headline(run.multirail) if run.multirail else None,
         },
     }
 
@@ -116,7 +119,9 @@ def print_summary(run: Run, console: Console) -> None:
         console.print(Text(f"  {reason}"), no_wrap=True, overflow="ellipsis", highlight=False)
     if len(judgement.reasons) > _REASONS:
         console.print(f"  … and {len(judgement.reasons) - _REASONS} more", highlight=False)
-    if is_steered(run):
+    if run.multirail:
+        multirail.print_tables(run.multirail, judgement, console)
+    elif is_steered(run):
         _print_policies(run, console)
     else:
         _print_times(run, rows, console)

@@ -3,6 +3,7 @@ interfaces.
 """
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -34,7 +35,12 @@ class Counters:
 
 def count(net: FabricNet) -> Counters:
     """Read every namespace once (a few ms each)."""
-    read = namespaces.in_threads(_read, net.node_names)
+    return count_in(net.node_names)
+
+
+def count_in(nodes: Sequence[str]) -> Counters:
+    """The same of some namespaces."""
+    read = namespaces.in_threads(_read, nodes)
     return Counters(*(sum(values) for values in zip(*read, strict=True)))
 
 

@@ -4,7 +4,6 @@ Everything here touches the kernel; what to make is decided in plan.py, routes.p
 (capsule.py).
 """
 
-import json
 import subprocess
 import time
 from collections import defaultdict
@@ -15,7 +14,7 @@ from typing import Final, Protocol
 from mininet.net import Mininet
 
 from topologies import namespaces, ovs, standing
-from topologies.nodes import GpuNode, NamespaceNode, PlannedIntf, PlannedLink, SwitchNode
+from topologies.nodes import GpuNode, NamespaceNode, PlannedIntf, PlannedLink, SwitchNode, tcp_throughput
 from topologies.ovs import Datapath, Port, PrivateSwitch
 from topologies.plan import Link, Plan
 from topologies.routes import gpu_commands
@@ -155,17 +154,9 @@ class FabricNet(Mininet):
         self.stop_s = time.monotonic() - begun
 
     def iperf(self, hosts: Sequence[GpuNode] | None = None, seconds: int = 5, **_: object) -> list[str]:
-        """TCP throughput from the first host to the second, by iperf3: [received, sent], such as `99.1 Mbits/sec`.
-
-        Mininet's own waits for a report on its telnet probe, which today's iperf no longer gives.
-        """
+        """TCP throughput from the first host to the second."""
         client, server = hosts or (self.hosts[0], self.hosts[-1])
-        listening = server.popen("iperf3 -s -1 --forceflush")
-        listening.stdout.readline()
-        report = json.loads(client.cmd(f"iperf3 -J -t {seconds} -c {server.IP()}"))
-        listening.wait()
-        ends = (report["end"]["sum_received"], report["end"]["sum_sent"])
-        return [f"{end['bits_per_second'] / 1e6:.1f} Mbits/sec" for end in ends]
+        return tcp_throughput(client, server, seconds)
 
     @property
     def gpu_names(self) -> list[str]:

@@ -98,7 +98,7 @@ def _target(port: int) -> str:
     return f"tcp:127.0.0.1:{port}"
 
 
-def _listens(path: Path) -> bool:
+def listens(path: Path) -> bool:
     with socket.socket(socket.AF_UNIX) as probe:
         return probe.connect_ex(str(path)) == 0
 
@@ -211,7 +211,7 @@ class PrivateSwitch:
     def _await(self, path: Path) -> None:
         """Until somebody listens there: the path alone is there a moment before."""
         deadline = time.monotonic() + START_S
-        while not _listens(path):
+        while not listens(path):
             dead = next((p for p, process in self.processes.items() if process.poll() is not None), None)
             if dead or time.monotonic() > deadline:
                 log = self.folder / f"{dead or 'ovsdb-server'}.log"

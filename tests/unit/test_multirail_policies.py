@@ -65,6 +65,7 @@ def test_fixed_weights_and_slices() -> None:
     rails = [Rail("a", "tcp", 3e6), Rail("b", "tcp", 1e6)]
     assert [part.length for part in make_policy("mrib", rails, 4).plan(100, 4)] == [75, 25]
     assert [part.length for part in make_policy("equal", rails, 4).plan(101, 4)] == [51, 50]
+    assert [part.length for part in make_policy("weights:99:1", rails, 4).plan(100, 4)] == [99, 1]
     assert [part.rail for part in make_policy("single", rails, 4).plan(100, 4)] == [0]
     assert [part.rail for part in make_policy("single:b", rails, 4).plan(100, 4)] == [1]
     slices = make_policy("slicing", rails, 4)
@@ -78,6 +79,8 @@ def test_fixed_weights_and_slices() -> None:
     [
         ("nezah", "policy: 'nezah' is not known: did you mean 'nezha'?"),
         ("single:c", "policy: 'single:c' is not known: "),
+        ("weights:1:2", "policy: 'weights:1:2' must have a whole number a rail, not all 0: weights:99"),
+        ("weights:0", "policy: 'weights:0' must have a whole number a rail, not all 0: weights:99"),
     ],
 )
 def test_an_unknown_policy_is_told_in_one_line(name: str, message: str) -> None:

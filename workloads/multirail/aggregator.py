@@ -6,17 +6,18 @@ the last bit, never from node to node. When one node's connection goes, all are 
 and the next to call start anew.
 """
 
-import select
 import socket
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from workloads.multirail.buffers import DTYPES, Array
-from workloads.multirail.frames import DATA, Broken, Framed, Header
+from workloads.multirail.buffers import DTYPES, Array, scratch
+from workloads.multirail.frames import DATA, Framed, Header
 from workloads.multirail.joiner import Address, Hello, SocketMaker, heard_hello, listening, plain_socket, tuned, welcome
+from workloads.multirail.links import Links
+from workloads.multirail.pace import Pacer
 
 _Key = tuple[int, int, int]
 
@@ -31,18 +32,23 @@ class _Sum:
 
 
 class Aggregator:
-    """`step` serves whoever is there; `run` does so until told to stop."""
+    """`step` serves whoever is there; `run` does so until told to stop. `setup_s`: of each message it sends."""
 
     def __init__(
-        self, rail: int, nodes: int, address: Address, group: int = 0, make: SocketMaker = plain_socket
+        self,
+        rail: int,
+        nodes: int,
+        address: Address,
+        group: int = 0,
+        make: SocketMaker = plain_socket,
+        setup_s: float = 0.0,
     ) -> None:
-        self.rail, self.nodes, self.group = rail, nodes, group
-        self._poll = select.epoll()
+        self.rail, self.nodes, self.group, self._setup_s = rail, nodes, group, setup_s
+        self._served = Links(self._broke)
         self._listener = listening(make, rail, address)
-        self._poll.register(self._listener, select.EPOLLIN)
+        self._served.listen(self._listener)
         self._nameless: list[socket.socket] = []
         self._links: dict[int, Framed] = {}
-        self._ranks: dict[int, int] = {}  # by file number
         self._incarnation = 0
         self._complete = False  # all nodes are here, and were told so
         self._sums: dict[_Key, _Sum] = {}
@@ -54,19 +60,8 @@ class Aggregator:
 
     def step(self, pause: float) -> None:
         """Serve what comes within `pause` seconds."""
-        for fd, what in self._poll.poll(0.001 if self._nameless else pause):
-            if fd == self._listener.fileno():
-                self._accept()
-            elif fd in self._ranks:
-                link = self._links[self._ranks[fd]]
-                try:
-                    if what & select.EPOLLOUT:
-                        link.flush()
-                        self._arm(link)
-                    if what & ~select.EPOLLOUT:
-                        link.read()
-                except Broken:
-                    self._lost(self._ranks.get(fd))
+        if self._served.poll(0.001 if self._nameless else pause):
+            self._accept()
         self._greet()
 
     def close(self) -> None:
@@ -74,7 +69,7 @@ class Aggregator:
         for sock in self._nameless:
             sock.close()
         self._listener.close()
-        self._poll.close()
+        self._served.close()
 
     def _accept(self) -> None:
         with suppress(BlockingIOError):
@@ -111,16 +106,9 @@ class Aggregator:
     def _add(self, rank: int, sock: socket.socket) -> None:
         if rank in self._links:
             self._lost(rank)  # it called again: its first call got no answer there
-
-        def place(header: Header) -> memoryview:
-            return memoryview(bytearray(header.length))
-
-        def took(header: Header, view: memoryview) -> None:
-            self._took(header, view)
-
-        self._links[rank] = Framed(sock, place, took)
-        self._ranks[sock.fileno()] = rank
-        self._poll.register(sock, select.EPOLLIN)
+        link = Framed(sock, lambda header: scratch(header.length), self._took, Pacer(self._setup_s))
+        self._links[rank] = link
+        self._served.add(link)
         if len(self._links) == self.nodes:
             self._complete = True
             for link in self._links.values():  # not before: what is passed on to all must find all
@@ -147,18 +135,16 @@ class Aggregator:
 
     def _send(self, header: Header, array: Array) -> None:
         data = array.view(np.uint8).data
-        for link in self._links.values():
-            link.put(Header(DATA, *_rest(header)), data)
-            link.flush()
-            self._arm(link)
+        back = replace(header, kind=DATA)
+        for link in list(self._links.values()):
+            self._served.put(link, back, data, opens=header.seq == 0)
 
-    def _arm(self, link: Framed) -> None:
-        self._poll.modify(link.sock, select.EPOLLIN | (0 if link.idle else select.EPOLLOUT))
+    def _broke(self, link: Framed, _why: str) -> None:
+        self._lost(next((rank for rank, other in self._links.items() if other is link), None))
 
     def _forget(self, rank: int) -> None:
         link = self._links.pop(rank)
-        del self._ranks[link.sock.fileno()]
-        self._poll.unregister(link.sock)
+        self._served.remove(link)
         link.sock.close()
 
     def _lost(self, rank: int | None) -> None:
@@ -173,7 +159,3 @@ class Aggregator:
             self._forget(rank)
         self._sums.clear()
         self._complete = False
-
-
-def _rest(header: Header) -> tuple[int, int, int, int, int, int, int]:
-    return header.dtype, header.parts, header.op, header.task, header.seq, header.digest, header.length

@@ -6,12 +6,17 @@ Source: Nezha section 4.3, Eq. 3 to 8. A class (sizes up to a power of two) goes
      ^                                      └───────── slower than cold, or one rail left ─────┐
      └──────────────────────────────────────────────────────────────────────────────────────────┘
 
-- cold: all on the rail of least latency (Eq. 4). Its first window is what a split is compared with.
+- cold: all on the rail of least latency (Eq. 4). Its first window is what a split is compared with, and tells how much
+  slower than nominal this machine makes everything at such sizes: rails that were never measured are taken to be slower
+  alike. Another rail, or a split, is tried only where it should gain `GAIN`: less is lost in trying.
 - even: one window with equal shares, from which Eq. 8 takes the first coefficients.
 - descent: Eq. 7. Plain descent on the maximum of Eq. 5 would move one rail at a time by a step that fits no other; here
   each rail's step is its distance from the common level over its own slope dT/dalpha = S / B, so the shares keep adding
   up to one, and where the slopes are right one step is enough. The slope comes from the measured line, and is held
   between a fifth of T/alpha and all of it (set-up times are never negative), so that it errs on the slow side.
+  A descent that is no faster than cold after `TRIES` windows has lost. One that has only made things slower for as
+  long goes back to the best shares it has seen and holds them: where what binds is this machine, a smaller share
+  doesn't end sooner, and rails can't end together.
 - settled: the rails ended within `SETTLED` of each other twice. Windows are long from here on.
 
 Slips in the paper: Eq. 8 divides by the nodes less one, which adds up to one only for the rails less one. Windows of
@@ -20,11 +25,12 @@ Slips in the paper: Eq. 8 divides by the nodes less one, which adds up to one on
 Nothing here is random and nothing looks at a clock: given the same windows, every node gets the same table.
 """
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from workloads.multirail.estimate import Estimate
+from workloads.multirail.estimate import Estimate, slowed
 from workloads.multirail.predict import TAU, Cost, cold_rail, worth_splitting
 
 LEARNING_WINDOW: Final = 5
@@ -32,6 +38,8 @@ SETTLED_WINDOW: Final = 100
 SETTLED: Final = 0.05
 DISTURBED: Final = 0.093
 """Section 5.3.2: the average scheduling error stays within 9.3%; a settled class beyond it descends again."""
+GAIN: Final = 0.1
+TRIES: Final = 3
 _LEAST_SHARE: Final = 1e-4
 
 State = Literal["cold", "even", "descent", "settled"]
@@ -75,6 +83,11 @@ class _Entry:
     cold_s: float | None = None
     split_lost: bool = False
     calm: int = 0
+    tries: int = 0
+    best_s: float = math.inf  # of this split's windows the fastest, and its shares
+    best_shares: tuple[float, ...] = ()
+    worse: int = 0
+    held: bool = False
 
 
 class Balancer:
@@ -129,7 +142,8 @@ class Balancer:
                 del self._table[key]  # cold again, on the best that is left
             elif left != list(entry.shares):
                 entry.shares = tuple(share / rest for share in left)
-                entry.state, entry.calm = "descent", 0
+                entry.calm = 0
+                self._begin_split(entry, "descent")
 
     def up(self, rail: int) -> None:
         """A rail is back: a cold restart. What was known of it is nominal again, and every class starts anew."""
@@ -141,27 +155,45 @@ class Balancer:
         return self._table.setdefault(size_class(size), _Entry("cold", self._all_on_best(size)))
 
     def _all_on_best(self, size: float) -> tuple[float, ...]:
-        best = cold_rail(self.costs, size, sorted(self._alive))
+        alive = sorted(self._alive)
+        measured = all(self._estimates[rail].known for rail in alive)
+        costs = self.costs if measured else [each.nominal for each in self._estimates]  # like is compared with like
+        best = cold_rail(costs, size, alive)
         return tuple(float(rail == best) for rail in range(len(self.costs)))
 
     def _after_cold(self, entry: _Entry, size: int, seconds: float) -> None:
         entry.cold_s = seconds
-        alive = sorted(self._alive)
-        near = worth_splitting([self.costs[rail] for rail in alive], size, self._sync_s, self._tau)
+        alive, costs = sorted(self._alive), self._expected(entry, size, seconds)
+        near = worth_splitting([costs[rail] for rail in alive], size, self._sync_s, self._tau, GAIN)
+        best = cold_rail(costs, size, alive)
         if near and not entry.split_lost:
             chosen = {alive[place] for place in near}
-            entry.state = "even"
-            entry.shares = tuple(float(rail in chosen) / len(chosen) for rail in range(len(self.costs)))
-        else:
-            entry.shares = self._all_on_best(size)
+            self._begin_split(entry, "even")
+            entry.shares = tuple(float(rail in chosen) / len(chosen) for rail in range(len(costs)))
+        elif costs[best].seconds(size) * (1 + GAIN) < seconds:
+            entry.shares, entry.cold_s = tuple(float(rail == best) for rail in range(len(costs))), None
+
+    def _expected(self, entry: _Entry, size: int, seconds: float) -> list[Cost]:
+        """All rails' lines: of those never measured nominal, and slower as the one that this class is on is."""
+        nominal = self._estimates[entry.shares.index(1.0)].nominal.seconds(size)
+        slower = seconds / nominal if seconds > 0 and nominal > 0 else 1.0
+        return [each.cost if each.known else slowed(each.cost, size, slower) for each in self._estimates]
 
     def _after_split(self, entry: _Entry, size: int, used: list[int], seconds: Sequence[float]) -> None:
         times = [seconds[rail] for rail in used]
         apart = spread(times)
         entry.calm = entry.calm + 1 if apart <= SETTLED else 0
         if entry.state == "settled":
+            if entry.held and max(times) <= entry.best_s * (1 + DISTURBED):
+                return
             if apart > DISTURBED:
-                entry.state = "descent"
+                self._begin_split(entry, "descent")
+        elif self._goes_wrong(entry, max(times)):
+            self._hold(entry, size)
+            return
+        elif self._has_lost(entry, max(times)):
+            self._back_to_cold(entry, size)
+            return
         elif entry.calm >= 2:
             if entry.cold_s is not None and max(times) + self._sync_s >= entry.cold_s:
                 self._back_to_cold(entry, size)
@@ -178,7 +210,31 @@ class Balancer:
                 descend([entry.shares[rail] for rail in used], times, self._slopes(entry, size, used, times)),
             )
             if sum(share > 0 for share in entry.shares) < 2:
-                self._back_to_cold(entry, size)
+                self._hold(entry, size)
+
+    def _begin_split(self, entry: _Entry, state: State) -> None:
+        entry.state, entry.tries, entry.worse, entry.best_s, entry.held = state, 0, 0, math.inf, False
+
+    def _goes_wrong(self, entry: _Entry, seconds: float) -> bool:
+        """A split that got slower, and has stayed so for `TRIES` windows."""
+        if seconds < entry.best_s:
+            entry.best_s, entry.best_shares = seconds, entry.shares
+        entry.worse = entry.worse + 1 if seconds > entry.best_s * (1 + SETTLED) else 0
+        return entry.worse >= TRIES
+
+    def _hold(self, entry: _Entry, size: int) -> None:
+        """Stay with the best shares that were seen, if they beat one rail."""
+        alone = min(self.costs[rail].seconds(size) for rail in self._alive)
+        if entry.best_s + self._sync_s < min(alone, entry.cold_s or math.inf) / (1 + SETTLED):
+            entry.state, entry.shares, entry.held, entry.calm = "settled", entry.best_shares, True, 0
+        else:
+            self._back_to_cold(entry, size)
+
+    def _has_lost(self, entry: _Entry, seconds: float) -> bool:
+        """A split that was no faster than one rail in `TRIES` windows of its descent."""
+        if entry.state == "descent" and entry.cold_s is not None and seconds + self._sync_s >= entry.cold_s:
+            entry.tries += 1
+        return entry.tries >= TRIES
 
     def _slopes(self, entry: _Entry, size: int, used: list[int], times: Sequence[float]) -> list[float]:
         """dT/dalpha of each rail, in seconds for the whole buffer."""

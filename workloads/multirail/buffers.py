@@ -38,6 +38,12 @@ def octets(array: Array, start: int, end: int) -> memoryview:
     return view
 
 
+def scratch(size: int) -> memoryview:
+    """`size` bytes of memory to receive into, with whatever was there before."""
+    view: memoryview = np.empty(size, np.uint8).data
+    return view
+
+
 def flat(array: Array) -> Array:
     """One dimension, same memory. BadInput where that needs a copy: it would be the copy that got the result."""
     if not array.flags.c_contiguous:
@@ -54,6 +60,7 @@ class Copies:
 
     result: int = 0  # from the group's result to the caller's array
     own_part: int = 0  # AllGather: a node's part into its own result
+    staged: int = 0  # beginnings of frames, which came together with their headers
     early: int = 0  # frames of an operation that this node hadn't begun
 
 

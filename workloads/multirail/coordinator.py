@@ -7,8 +7,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import count
 
+from workloads.multirail.mail import Message
 from workloads.multirail.recovery import JobState, replacements
-from workloads.multirail.transport import Message
 
 _FIRST_NUMBER = 1 << 16  # jobs of a plan have lower ones
 
@@ -44,6 +44,20 @@ class Coordinator:
         self._numbers = count(_FIRST_NUMBER)
         self._times: dict[int, list[Message]] = {}
         self._over = False
+
+    def heard(self, message: Message) -> None:
+        """A message to rank 0, by what it is."""
+        match message["is"]:
+            case "suspect":
+                self.suspect(message["rail"], message["life"], message["why"], message["sure"])
+            case "state":
+                self.answered(message["rank"], message)
+            case "ready":
+                self.ready(message["rank"], message["rail"], message["life"])
+            case "times":
+                self.times(message)
+            case "give up":
+                self.abort(message["why"])
 
     def suspect(self, rail: int, life: int, why: str, sure: bool) -> None:
         """Somebody found a rail dead, in that life of it. The last rail stays unless that's `sure`: it may recover."""

@@ -1,7 +1,8 @@
 """A rail's cost line, learnt from what was measured.
 
-Relative least squares over (bytes, seconds) with older windows fading, and the nominal line as two faint points: they
-decide until two unlike sizes were seen, and keep set-up and rate apart when only one size ever comes.
+Relative least squares over (bytes, seconds) with older windows fading, and two faint points of the nominal line,
+slowed down to what was measured: they decide until two unlike sizes were seen, and keep set-up and rate apart when only
+one size ever comes. (As it is, a nominal set-up far below what a machine can do would outweigh all that is measured.)
 """
 
 from dataclasses import dataclass, field
@@ -12,6 +13,7 @@ from workloads.multirail.predict import Cost
 _FADE: Final = 0.8
 _PRIOR: Final = 0.01  # of a measured window's weight
 _PRIOR_BYTES: Final = 2.0**20
+_MOST_PACE: Final = 2.0
 _LEAST_S: Final = 1e-7
 _LEAST_PACE: Final = 1e-13
 
@@ -28,12 +30,21 @@ class _Sums:
             self.of[place] += share * term
 
 
+def slowed(nominal: Cost, size: float, factor: float) -> Cost:
+    """The line that takes `factor` times as long at `size` bytes. Rates are better known than what a message costs a
+    machine, so the bytes are up to `_MOST_PACE` times slower, and the rest is set-up."""
+    pace = nominal.s_per_byte * min(factor, _MOST_PACE)
+    return Cost(max(0.0, factor * nominal.seconds(size) - pace * size), pace)
+
+
 class Estimate:
-    """`cost` is the line as it is known now."""
+    """`cost` is the line as it is known now; `known`: from measurements, not by name alone."""
 
     def __init__(self, nominal: Cost) -> None:
         self.nominal = self.cost = nominal
         self._seen = _Sums()
+        self._slower = self._weight = 0.0
+        self.known = False
 
     def measured(self, size: float, seconds: float) -> None:
         """One window's mean; what says nothing (no bytes, no time) is left out."""
@@ -41,9 +52,14 @@ class Estimate:
             return
         self._seen.of = [_FADE * term for term in self._seen.of]
         self._seen.add(size, seconds, 1.0)
+        self.known = True
+        self._slower = _FADE * self._slower + seconds / self.nominal.seconds(size)
+        self._weight = _FADE * self._weight + 1.0
+        w, x, _, _, _ = self._seen.of
+        prior = slowed(self.nominal, x / w, self._slower / self._weight)
         both = _Sums(list(self._seen.of))
         for point in (0.0, _PRIOR_BYTES):
-            both.add(point, self.nominal.seconds(point), _PRIOR)
+            both.add(point, prior.seconds(point), _PRIOR)
         w, x, y, xx, xy = both.of
         spread = w * xx - x * x
         pace = (w * xy - x * y) / spread if spread > 0 else 0.0

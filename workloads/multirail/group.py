@@ -14,10 +14,11 @@ import numpy as np
 
 from topologies.errors import BadInput
 from workloads.multirail.buffers import Array, Copies, Results, flat
+from workloads.multirail.jobs import Migration
 from workloads.multirail.joiner import SocketMaker, plain_socket
 from workloads.multirail.layout import Layout
-from workloads.multirail.node import GroupBroken, Migration, Node
-from workloads.multirail.operation import Call
+from workloads.multirail.node import GroupBroken, Node
+from workloads.multirail.operation import Call, Record
 from workloads.multirail.policies import Policy, make_policy
 from workloads.multirail.tasks import PIECE_BYTES
 from workloads.multirail.watch import Patience
@@ -69,6 +70,18 @@ class Group:
     def migrations(self) -> list[Migration]:
         """Each time that rails died and their work moved."""
         return self._node.migrations if self._node else []
+
+    @property
+    def last(self) -> Record:
+        """The operation that ended last: what each rail was given, and how long it took."""
+        return self._node.last if self._node else Record((), ())
+
+    def take_samples(self) -> list[tuple[int, tuple[int, ...]]]:
+        """(CLOCK_MONOTONIC in ns, bytes by rail so far, both ways), a beat's time apart, since this was last asked."""
+        if self._node is None:
+            return []
+        samples, self._node.samples = self._node.samples, []
+        return samples
 
     @property
     def live_rails(self) -> list[int]:

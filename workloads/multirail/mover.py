@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 
 import numpy as np
 
-from workloads.multirail.buffers import Copies, dtype_code
+from workloads.multirail.buffers import Copies, dtype_code, scratch
 from workloads.multirail.frames import DATA, Header
 from workloads.multirail.operation import Operation
 from workloads.multirail.recovery import Job, JobState
@@ -18,13 +18,16 @@ _OCTET = dtype_code(np.dtype(np.uint8))
 
 
 class Mover:
-    """`send(rail, header, view)` is the transport's; `fail(why)` is told of a frame that can't be."""
+    """`send(rail, header, view, opens)` is the transport's; `fail(why)` is told of a frame that can't be."""
 
     def __init__(
-        self, nodes: int, send: Callable[[int, Header, memoryview], None], fail: Callable[[str], None]
+        self,
+        nodes: int,
+        send: Callable[[int, Header, memoryview, bool], None],
+        fail: Callable[[str], None],
+        copies: Copies,
     ) -> None:
-        self._nodes, self._out, self._fail = nodes, send, fail
-        self.copies = Copies()
+        self._nodes, self._out, self._fail, self._copies = nodes, send, fail, copies
         self.latest = 0
         self.operations: dict[int, Operation] = {}
         self._early: dict[tuple[int, int], list[tuple[int, Header, memoryview]]] = {}
@@ -66,14 +69,14 @@ class Mover:
         """Where a frame goes: into its task's buffer, or aside if it comes early or nobody wants it."""
         task = self._landing[rail] = self._task_of(header)
         if task is None:
-            return memoryview(bytearray(header.length))
+            return scratch(header.length)
         try:
             view = task.place(header.seq)
             if view.nbytes != header.length:
                 raise ValueError(f"{view.nbytes} bytes were due")
         except ValueError as problem:
             self._fail(f"{header}: {problem}")
-            return memoryview(bytearray(header.length))
+            return scratch(header.length)
         return view
 
     def took(self, rail: int, header: Header, view: memoryview) -> None:
@@ -97,7 +100,7 @@ class Mover:
         for rail, header, view in self._early.pop((job.op, job.number), []):
             if rail == job.rail and self._fits(header):
                 task.place(header.seq)[:] = view
-                self.copies.early += header.length
+                self._copies.early += header.length
                 self._taken(operation, job, task, header.seq)
 
     def _taken(self, operation: Operation, job: Job, task: Task, seq: int) -> None:
@@ -108,15 +111,15 @@ class Mover:
 
     def _send(self, operation: Operation, job: Job, pieces: Iterable[Piece]) -> None:
         code = _OCTET if job.what == "barrier" else dtype_code(operation.result.dtype)
-        digest = operation.call.digest
+        digest = operation.digest
         for piece in pieces:
             parts = self._nodes if piece.summed else 1
             header = Header(DATA, code, parts, job.op, job.number, piece.seq, digest, piece.view.nbytes)
-            self._out(job.rail, header, piece.view)
+            self._out(job.rail, header, piece.view, piece.opens)
 
     def _fits(self, header: Header) -> bool:
         """It's of the operation that was called here, not of an unlike one."""
-        return self.operations[header.op].call.digest == header.digest
+        return self.operations[header.op].digest == header.digest
 
     def _task_of(self, header: Header) -> Task | None:
         """The task that has begun here and that a frame is for."""

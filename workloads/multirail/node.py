@@ -6,22 +6,25 @@ protocol. One thread serves all rails: sums and system calls are long, and what 
 
 import time
 from collections.abc import Callable, Collection
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Final
 
 from topologies.errors import CheckFailed
 from workloads.multirail.buffers import Array, Copies
 from workloads.multirail.coordinator import Coordinator
 from workloads.multirail.frames import Header
+from workloads.multirail.jobs import Migration
 from workloads.multirail.joiner import SocketMaker
 from workloads.multirail.layout import Layout
+from workloads.multirail.learning import Learning
+from workloads.multirail.mail import Message
 from workloads.multirail.mover import Mover
-from workloads.multirail.operation import Call, Operation, jobs_of
+from workloads.multirail.operation import Call, Operation, Record, jobs_of
 from workloads.multirail.policies import Policy
+from workloads.multirail.progress import Progress
 from workloads.multirail.recovery import Job
 from workloads.multirail.tasks import PIECE_BYTES
-from workloads.multirail.timer import Timer
-from workloads.multirail.transport import Message, Transport
+from workloads.multirail.transport import Transport
 from workloads.multirail.watch import BARRIER, DATA, IDLE, Beat, Patience, Watch
 
 _GRACE_S: Final = 1.0  # rank 0's timeout comes first: it knows who is missing
@@ -31,17 +34,11 @@ class GroupBroken(CheckFailed):
     """The group can do no more: why is the same on every rank that could be told."""
 
 
-@dataclass(frozen=True, slots=True)
-class Migration:
-    """Rails that died and whose work moved, as this node saw it: seconds on the monotonic clock."""
-
-    rails: tuple[int, ...]
-    frozen_at: float
-    decided_at: float
-
-
 class Node:
-    """`run` does one collective; while it does, the node serves the others too."""
+    """`run` does one collective; while it does, the node serves the others too, and so does a thread in between.
+
+    `last`: of the operation that ended last. `samples`: (ns, bytes by rail so far, both ways), a beat's time apart.
+    """
 
     def __init__(
         self,
@@ -54,6 +51,8 @@ class Node:
     ) -> None:
         self.rank, self.layout, self.policy, self.patience = rank, layout, policy, patience
         self.migrations: list[Migration] = []
+        self.samples: list[tuple[int, tuple[int, ...]]] = []
+        self.last = Record((0.0,) * len(layout.rails), (0.0,) * len(layout.rails))
         self._piece_bytes = piece_bytes
         self._op = 0
         self._beats, self._next_beat = 0, 0.0
@@ -63,16 +62,16 @@ class Node:
         self._changes: list[Message] = []
         self._moved_jobs: list[Job] = []
         self._told_ready: set[tuple[int, int]] = set()
-        self._timer = Timer()
-        self._tables: dict[int, Message] = {}
-        self._awaited: int | None = None
         self._failed: str | None = None
         self._peers = range(1, layout.size) if rank == 0 else range(1)
         self._watch = Watch(len(layout.rails), patience)
         names = [rail.name for rail in layout.rails]
         self._coordinator = Coordinator(layout.size, names, self._tell_all, self._best) if rank == 0 else None
-        self._transport = Transport(rank, layout, make, self)
-        self._mover = Mover(layout.size, self._transport.send, self._give_up)
+        self._copies = Copies()
+        self._transport = Transport(rank, layout, make, self, self._copies)
+        self._mover = Mover(layout.size, self._transport.send, self._give_up, self._copies)
+        self._learning = Learning(policy, lambda message: self._transport.tell(0, message))
+        self._progress: Progress | None = None
 
     @property
     def live_rails(self) -> list[int]:
@@ -80,7 +79,7 @@ class Node:
 
     @property
     def copies(self) -> Copies:
-        return self._mover.copies
+        return self._copies
 
     def join(self) -> None:
         """Rendezvous on every rail. GroupBroken names the ranks that never came."""
@@ -97,10 +96,21 @@ class Node:
             self._transport.poll(0.005)
         for rail in rails:
             self._transport.install(rail)
+        self._progress = Progress(self._serve_idly, self._transport.wake)
 
     def run(self, call: Call, source: Array, result: Array) -> None:
         """Do it: `result` is right when this returns. GroupBroken if that can't be."""
-        self._serve_until(lambda: self._frozen is None and self._table_is_here(), call)
+        assert self._progress is not None  # it has joined
+        with self._progress.held():
+            self._run(call, source, result)
+
+    def close(self) -> None:
+        if self._progress is not None:
+            self._progress.close()
+        self._transport.close()
+
+    def _run(self, call: Call, source: Array, result: Array) -> None:
+        self._serve_until(lambda: self._frozen is None and self._learning.up_to_date(), call)
         self._op += 1
         self._apply_changes()
         operation = Operation(
@@ -115,10 +125,9 @@ class Node:
             if job.op == self._op:
                 self._mover.begin(job)
         self._serve_until(lambda: self._frozen is None and self._mover.done and self._transport.flushed(), call)
-        self._time(operation, result.itemsize)
-
-    def close(self) -> None:
-        self._transport.close()
+        self.last = operation.record(planned, len(self.layout.rails))
+        self._learning.ended(self._op, call.length * source.itemsize, self.last.seconds)
+        self.samples.append((time.monotonic_ns(), self._transport.moved()))
 
     # by the clock
 
@@ -134,6 +143,12 @@ class Node:
         if self._failed is not None:
             raise GroupBroken(self._failed)
 
+    def _serve_idly(self, pause: float) -> None:
+        """While the program computes. What goes wrong is told when it comes back."""
+        if self._failed is None:
+            self._tick(time.monotonic())
+        self._transport.poll(pause)
+
     def _tick(self, now: float) -> None:
         """Say how it goes, and look at how the others do."""
         if now < self._next_beat:
@@ -142,7 +157,9 @@ class Node:
         self._beats += 1
         current = self._mover.operations.get(self._op)
         call = str(current.call) if current else ""
-        beat = Beat(self._beats, self._op, call, tuple(self._transport.moved()), self._work())
+        moved = self._transport.moved()
+        self.samples.append((time.monotonic_ns(), moved))
+        beat = Beat(self._beats, self._op, call, moved, self._work())
         self._transport.beat({"is": "beat", **asdict(beat)})
         self._watch.heard(self.rank, 0, beat, now)
         if self._frozen is None:
@@ -206,24 +223,11 @@ class Node:
             case "decision":
                 self._decided(message)
             case "table":
-                self._tables[message["op"]] = message
+                self._learning.heard(message)
             case "abort":
                 self._failed = self._failed or message["why"]
-            case what if self._coordinator is not None:
-                self._for_rank_0(self._coordinator, what, message)
-
-    def _for_rank_0(self, coordinator: Coordinator, what: str, message: Message) -> None:
-        match what:
-            case "suspect":
-                coordinator.suspect(message["rail"], message["life"], message["why"], message["sure"])
-            case "state":
-                coordinator.answered(message["rank"], message)
-            case "ready":
-                coordinator.ready(message["rank"], message["rail"], message["life"])
-            case "times":
-                coordinator.times(message)
-            case "give up":
-                coordinator.abort(message["why"])
+            case _ if self._coordinator is not None:
+                self._coordinator.heard(message)
 
     # what goes out
 
@@ -289,25 +293,4 @@ class Node:
                 self.policy.up(rail)
             for rail in change["dead"]:
                 self.policy.down(rail)
-            self._timer.clear()
-
-    # what the policy learns
-
-    def _time(self, operation: Operation, itemsize: int) -> None:
-        window = self._timer.add(
-            operation.call.length * itemsize, operation.seconds(len(self.layout.rails)), self.policy.window
-        )
-        if window is not None:
-            self._awaited = operation.op
-            self._transport.tell(0, {"is": "times", "op": operation.op, **asdict(window)})
-
-    def _table_is_here(self) -> bool:
-        """What all nodes measured in the last window is known, and learnt; or nothing is awaited."""
-        if self._awaited is None:
-            return True
-        table = self._tables.pop(self._awaited, None)
-        if table is None:
-            return False
-        self._awaited = None
-        self.policy.learn(table["size"], table["seconds"])
-        return True
+            self._learning.rails_changed()

@@ -35,10 +35,6 @@ class Call:
         origin = f" from rank {self.root}" if self.collective == "broadcast" else ""
         return f"{self.collective} of {self.length} {self.dtype}{origin}"
 
-    @property
-    def digest(self) -> int:
-        return crc32(str(self).encode())
-
 
 def jobs_of(call: Call, op: int, plan: Iterable[Segment]) -> list[Job]:
     """A job a segment, numbered alike on every node; all but an allreduce end with a barrier, on the first's rail."""
@@ -50,6 +46,14 @@ def jobs_of(call: Call, op: int, plan: Iterable[Segment]) -> list[Job]:
     if call.collective != "allreduce":
         jobs.append(Job(op, len(jobs), "barrier", segments[0].rail, 0, 0))
     return jobs
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """By rail: the bytes of the buffer that it was given, and how long it took, 0 where it had nothing to do."""
+
+    shares: tuple[float, ...]
+    seconds: tuple[float, ...]
 
 
 @dataclass
@@ -68,6 +72,10 @@ class Operation:
     tasks: dict[int, Task] = field(default_factory=dict)
     began: float = field(default_factory=time.monotonic)
     ended: dict[int, float] = field(default_factory=dict)
+    digest: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.digest = crc32(str(self.call).encode())
 
     def add(self, job: Job) -> Task | None:
         """The task to begin now; None for a barrier that has to wait."""
@@ -95,9 +103,12 @@ class Operation:
         """Something on a rail is done: the last time that's said counts."""
         self.ended[rail] = time.monotonic()
 
-    def seconds(self, rails: int) -> list[float]:
-        """By rail, from the beginning to its end; 0 for one that had nothing to do."""
-        return [self.ended.get(rail, self.began) - self.began for rail in range(rails)]
+    def record(self, planned: Iterable[Job], rails: int) -> Record:
+        """From the beginning to each rail's end."""
+        shares = [0.0] * rails
+        for job in planned:
+            shares[job.rail] += job.length * self.result.itemsize
+        return Record(tuple(shares), tuple(self.ended.get(rail, self.began) - self.began for rail in range(rails)))
 
     def unfinished(self) -> Iterator[Job]:
         """Jobs that have begun and aren't done."""

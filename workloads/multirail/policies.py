@@ -1,11 +1,12 @@
 """Who gets what: nezha, mrib, slicing, single and equal behind one protocol.
 
 Source: Nezha sections 2.2.1 (MRIB, MPTCP), 4.3 and 5.2. `single` is a rail of your choice or the best by its nominal
-cost; `equal` and `mrib` have fixed weights, the latter by nominal rate; `slicing` is MPTCP's way at the application:
-slices, each an operation of its own, go to whichever rail is free first, which all nodes have to see alike, so it is
-the rail that would be by the slices' measured mean times; `nezha` is the load balancer.
+cost; `equal`, `mrib` and `weights:99:1` have fixed weights, of which MRIB's are nominal rates; `slicing` is MPTCP's way
+at the application: slices, each an operation of its own, go to whichever rail is free first, which all nodes have to
+see alike, so it is the rail that would be by the slices' measured mean times; `nezha` is the load balancer.
 """
 
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final, Protocol
 
@@ -143,8 +144,18 @@ _MAKERS: Final[Mapping[str, Callable[[Sequence[Rail], Sequence[Cost]], Policy]]]
 }
 
 
+def weights_of(policy: str, rails: int) -> tuple[float, ...]:
+    """Those of `weights:99:1`, a number a rail. BadInput for anything else."""
+    found = re.fullmatch(r"weights((?::\d{1,6}){" + str(rails) + "})", policy)
+    weights = tuple(map(float, found[1].split(":")[1:])) if found else ()
+    if not any(weights):
+        example = ":".join(["weights", "99", *["1"] * (rails - 1)])
+        raise BadInput("policy", policy, f"must have a whole number a rail, not all 0: {example}")
+    return weights
+
+
 def make_policy(name: str, rails: Sequence[Rail], nodes: int) -> Policy:
-    """`name`, or `single:RAIL` for one rail by its name. BadInput for what isn't known, or for no rail at all."""
+    """`name`; `single:RAIL` for one rail by its name; `weights:99:1`. BadInput for what isn't known, or for no rail."""
     if not rails:
         raise BadInput("rails", [], "must have one rail or more")
     costs = [allreduce_cost(rail, max(2, nodes)) for rail in rails]
@@ -154,6 +165,8 @@ def make_policy(name: str, rails: Sequence[Rail], nodes: int) -> Policy:
         if wanted not in names:
             raise BadInput("policy", name, near_miss(wanted, names))
         return _Weights(costs, [float(rail == wanted) for rail in names])
+    if kind == "weights":
+        return _Weights(costs, weights_of(name, len(rails)))
     if name not in _MAKERS:
-        raise BadInput("policy", name, near_miss(name, [*_MAKERS, "single:RAIL"]))
+        raise BadInput("policy", name, near_miss(name, [*_MAKERS, "single:RAIL", "weights:99:1"]))
     return _MAKERS[name](rails, costs)

@@ -85,8 +85,9 @@ def ideal_shares(costs: Sequence[Cost], size: float) -> tuple[float, ...]:
     return tuple(part / sum(bytes_of) for part in bytes_of)
 
 
-def threshold(costs: Sequence[Cost], sync_s: float = 0.0) -> float:
-    """Eq. 6: bytes up to which one rail is no slower than the best split, of which the waiting costs `sync_s` more.
+def threshold(costs: Sequence[Cost], sync_s: float = 0.0, gain: float = 0.0) -> float:
+    """Eq. 6: bytes up to which one rail is no slower than the best split, of which the waiting costs `sync_s` more;
+    slower by no more than the part `gain` of the split's time, where that is given.
 
     Infinite for a single rail. Without `sync_s`, like rails would split from the first byte on; the paper's TCP pair
     does from 256 KB on 4 nodes.
@@ -95,7 +96,7 @@ def threshold(costs: Sequence[Cost], sync_s: float = 0.0) -> float:
         return math.inf
 
     def splits(size: float) -> bool:
-        return costs[cold_rail(costs, size)].seconds(size) > (level(costs, size) + sync_s) * (1 + 1e-12)
+        return costs[cold_rail(costs, size)].seconds(size) > (level(costs, size) + sync_s) * (1 + gain + 1e-12)
 
     low, high = 0.0, 1.0
     while not splits(high):
@@ -118,11 +119,14 @@ def efficiency_ratio(costs: Sequence[Cost], size: float) -> tuple[float, ...]:
     return tuple(1.0 if time == least else time / least if least else math.inf for time in seconds)
 
 
-def worth_splitting(costs: Sequence[Cost], size: float, sync_s: float = 0.0, tau: float = TAU) -> tuple[int, ...]:
-    """The rails to share `size` bytes: those within `tau` of the fastest, if that beats one alone; else none."""
+def worth_splitting(
+    costs: Sequence[Cost], size: float, sync_s: float = 0.0, tau: float = TAU, gain: float = 0.0
+) -> tuple[int, ...]:
+    """The rails to share `size` bytes: those within `tau` of the fastest, if that beats one alone (by `gain`, as
+    `threshold` has it); else none."""
     if len(costs) < 2 or size <= 0:
         return ()
     near = tuple(rail for rail, ratio in enumerate(efficiency_ratio(costs, size)) if ratio <= tau)
-    if len(near) < 2 or size <= threshold([costs[rail] for rail in near], sync_s):
+    if len(near) < 2 or size <= threshold([costs[rail] for rail in near], sync_s, gain):
         return ()
     return near

@@ -5,7 +5,8 @@ comes belongs. Pieces come in order, on one connection, so nothing is added twic
 
 - Ring (Nezha Eq. 1; Gloo's ring and ring-chunked): N chunks, and in step t a node sends what it received in step t - 1.
   First N - 1 steps add up (ReduceScatter), then N - 1 pass on (AllGather). A chunk goes in pieces, so that one is added
-  up while the next is on its way; with pieces as long as a chunk it is the plain ring.
+  up while the next is on its way; with pieces as long as a chunk it is the plain ring. What a step sends is a message:
+  its first piece `opens` it, and waits for its set-up.
 - Tree: pieces go to the aggregator of the rail and come back added up, no more than `WINDOW` ahead of what came back.
 - Relay: one node's pieces go round the ring, each node keeping them.
 """
@@ -20,16 +21,25 @@ from workloads.multirail.buffers import Array, octets
 from workloads.multirail.segments import Span, merged, pieces
 
 PIECE_BYTES: Final = 128 * 1024
+LEAST_PIECE_BYTES: Final = 8 * 1024
+"""Below that a piece costs more than it lets overlap."""
+OVERLAP: Final = 4
+"""Pieces in a ring's message, where that makes none too short or too long: one is added up while others travel."""
+TREE_OVERLAP: Final = 32
+TREE_PIECE_BYTES: Final = 32 * 1024
+"""The same on a tree, and its longest piece: the last one has yet to come back when all have gone up."""
 WINDOW: Final = 32
 ALL: Final = -1
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """To be sent: its number, its bytes in place, and whether an aggregator adds up all nodes' (or passes on one's)."""
+    """To be sent: its number, its bytes in place, whether it opens a message, and whether an aggregator adds up all
+    nodes' (or passes on one's)."""
 
     seq: int
     view: memoryview
+    opens: bool
     summed: bool = True
 
 
@@ -56,6 +66,12 @@ def chunks_of(start: int, length: int, nodes: int) -> list[Span]:
     return [(edges[i], edges[i + 1]) for i in range(nodes)]
 
 
+def piece_length(length: int, itemsize: int, longest_bytes: int, overlap: int = OVERLAP) -> int:
+    """Elements in a piece of a message of `length`."""
+    wanted = min(longest_bytes, max(LEAST_PIECE_BYTES, length * itemsize // overlap))
+    return max(1, wanted // itemsize)
+
+
 @dataclass
 class Ring:
     """`chunks[c]`: where chunk c is, in `source` (the input, never written) and in `result`.
@@ -77,8 +93,7 @@ class Ring:
     def __post_init__(self) -> None:
         nodes = len(self.chunks)
         longest = max(end - start for start, end in self.chunks)
-        per_piece = max(1, self.piece_bytes // self.source.itemsize)
-        self._pieces = max(1, -(-longest // per_piece))
+        self._pieces = max(1, -(-longest // piece_length(longest, self.source.itemsize, self.piece_bytes)))
         self._first = 0 if self.adds else nodes - 1
         self._last = (2 * (nodes - 1) if self.passes_on else nodes - 1) - 1
         self._next = self._first * self._pieces
@@ -89,7 +104,7 @@ class Ring:
         own = self.source if self.adds else self.result
         for number in range(self._pieces):
             start, end = self._span(self._first - 1, number)
-            yield Piece(self._first * self._pieces + number, octets(own, start, end))
+            yield Piece(self._first * self._pieces + number, octets(own, start, end), number == 0)
 
     def place(self, seq: int) -> memoryview:
         step, number = self._step(seq)
@@ -106,7 +121,7 @@ class Ring:
             self._final.append((start, end))
         self._next += 1
         if step < self._last:
-            yield Piece(seq + self._pieces, octets(self.result, start, end))
+            yield Piece(seq + self._pieces, octets(self.result, start, end), number == 0)
 
     @property
     def done(self) -> bool:
@@ -144,7 +159,8 @@ class Tree:
     _sent: int = 0
 
     def __post_init__(self) -> None:
-        longest = max(1, self.piece_bytes // self.source.itemsize)
+        length = sum(end - start for (start, end), _ in self.parts)
+        longest = piece_length(length, self.source.itemsize, min(self.piece_bytes, TREE_PIECE_BYTES), TREE_OVERLAP)
         self._pieces = [
             (span, owner) for (start, end), owner in self.parts for span in pieces(start, end - start, longest)
         ]
@@ -175,7 +191,7 @@ class Tree:
             if owner == self.rank and self._sent > self._came and self._pieces[self._sent - 1][1] != owner:
                 return  # what others send before must be back, or this would overtake it
             if owner in (ALL, self.rank):
-                yield Piece(self._sent, octets(self.source, start, end), owner == ALL)
+                yield Piece(self._sent, octets(self.source, start, end), self._sent == 0, owner == ALL)
             self._sent += 1
 
 
@@ -193,12 +209,12 @@ class Relay:
 
     def __post_init__(self) -> None:
         start, end = self.span
-        self._pieces = pieces(start, end - start, max(1, self.piece_bytes // self.result.itemsize))
+        self._pieces = pieces(start, end - start, piece_length(end - start, self.result.itemsize, self.piece_bytes))
 
     def begin(self) -> Iterator[Piece]:
         if self.rank == self.root:
             for seq, (start, end) in enumerate(self._pieces):
-                yield Piece(seq, octets(self.result, start, end))
+                yield Piece(seq, octets(self.result, start, end), seq == 0)
 
     def place(self, seq: int) -> memoryview:
         if seq != self._came or self.done:
@@ -208,7 +224,7 @@ class Relay:
     def took(self, seq: int) -> Iterator[Piece]:
         self._came += 1
         if (self.rank + 1) % self.nodes != self.root:
-            yield Piece(seq, octets(self.result, *self._pieces[seq]))
+            yield Piece(seq, octets(self.result, *self._pieces[seq]), seq == 0)
 
     @property
     def done(self) -> bool:

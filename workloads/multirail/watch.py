@@ -24,7 +24,7 @@ class Patience:
     """Seconds, and beats that may be missing. `silent_beats` * `beat_s` is what finding a cut NIC takes."""
 
     beat_s: float = 0.01
-    silent_beats: int = 4
+    silent_beats: int = 3
     stall_s: float = 0.25
     join_s: float = 20.0
     operation_s: float = 60.0

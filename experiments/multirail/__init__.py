@@ -1,0 +1,1 @@
+"""Experiments on fabrics of kind multi-rail: allreduce over several rails, by policy, whole and with a NIC cut."""

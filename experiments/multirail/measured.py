@@ -1,0 +1,187 @@
+"""What the ranks told, as rows: a point, a cut with the rates of its NICs. Pure."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from statistics import fmean, median
+from typing import Final
+
+import numpy as np
+
+from results.multirail.records import Cut, NicRate, Point
+from topologies.errors import CheckFailed
+from workloads.multirail.jobs import Migration, RankReport, latencies_s
+
+STEADY: Final = 0.02
+"""Shares that change by less of the buffer than this are what they were."""
+_TAIL: Final = 0.1
+BIN_NS: Final = 20_000_000
+
+Row = tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Which point it is."""
+
+    fabric: str
+    policy: str
+    size: int
+    sent: int
+    repeat: int
+
+
+def check_whole(reports: Sequence[RankReport]) -> None:
+    """CheckFailed, with what ended them early, unless every rank did all of its operations."""
+    for report in reports:
+        if report.errors:
+            raise CheckFailed(f"rank {report.rank}: {report.errors[0]}")
+
+
+def point(
+    place: Place, timed: Sequence[RankReport], checked: Sequence[RankReport], learning: int, predicted_s: float | None
+) -> Point:
+    """From the ranks' reports: `timed` with `learning` operations first; `checked` against numpy's sum."""
+    times = latencies_s(timed)[learning:]
+    rows = [normal(row) for row in timed[0].shares]
+    kept = [row for row in rows[learning:] if row]
+    copied = [sum(report.copies.values()) / (len(report.ends_ns) * place.sent) for report in timed]
+    return Point(
+        fabric=place.fabric,
+        policy=place.policy,
+        size=place.size,
+        sent=place.sent,
+        repeat=place.repeat,
+        operations=len(times) + learning,
+        measured=len(times),
+        mean_s=fmean(times),
+        median_s=median(times),
+        p99_s=float(np.percentile(times, 99)),
+        shares=tuple(fmean(column) for column in zip(*kept, strict=True)),
+        rail_s=rail_seconds(timed, learning),
+        settled_after=settled_after(rows),
+        wrong=sum(report.wrong for report in checked),
+        checked=sum(len(report.ends_ns) * place.sent // 4 for report in checked),
+        copied=fmean(copied),
+        predicted_s=predicted_s,
+    )
+
+
+def normal(row: Row) -> Row:
+    """Shares of one, from bytes; nothing for an operation without any."""
+    total = sum(row)
+    return tuple(part / total for part in row) if total else ()
+
+
+def rail_seconds(reports: Sequence[RankReport], skip: int) -> Row:
+    """Mean over operations of what each rail took, on the rank where it was least: all wait for who began last."""
+    by_operation = zip(*(report.rail_seconds[skip:] for report in reports), strict=False)
+    least = [tuple(min(times) for times in zip(*ranks, strict=True)) for ranks in by_operation]
+    return tuple(fmean(column) for column in zip(*least, strict=True))
+
+
+def settled_after(rows: Sequence[Row]) -> int | None:
+    """Operations until shares stayed where they end; 0 if they never moved, None if they moved to the end."""
+    if not rows:
+        return None
+    tail = [row for row in rows[-max(1, int(len(rows) * _TAIL)) :] if row]
+    if not tail:
+        return None
+    last = tuple(fmean(column) for column in zip(*tail, strict=True))
+    moved = [number for number, row in enumerate(rows) if not row or _apart(row, last) > STEADY]
+    after = moved[-1] + 1 if moved else 0
+    return after if after <= len(rows) - len(tail) else None
+
+
+def _apart(one: Row, other: Row) -> float:
+    return max(abs(a - b) for a, b in zip(one, other, strict=True))
+
+
+@dataclass(frozen=True, slots=True)
+class Struck:
+    """A fault that was injected and repaired: `rail` by its number, `named` as the tables have it; ns."""
+
+    fabric: str
+    policy: str
+    repeat: int
+    fault: str
+    node: int
+    rail: int
+    rail_name: str
+    size: int
+    sent: int
+    t_fault: int
+    t_repair: int
+
+
+def cut(struck: Struck, reports: Sequence[RankReport]) -> Cut:
+    """What it did to the operations that ran."""
+    told = [_migration(report.migrations, struck) for report in reports]
+    detected = [m.frozen_at for m in told if m]
+    moved = [m.decided_at for m in told if m]
+    times = latencies_s(reports)
+    starts, ends = _spans(reports)
+    before = [time for time, end in zip(times, ends, strict=True) if end < struck.t_fault] or times[:1]
+    home = _home_ns(struck, reports[0])
+    return Cut(
+        fabric=struck.fabric,
+        policy=struck.policy,
+        repeat=struck.repeat,
+        fault=struck.fault,
+        node=struck.node,
+        rail=struck.rail_name,
+        size=struck.size,
+        t_fault=struck.t_fault,
+        t_repair=struck.t_repair,
+        inside=any(start <= struck.t_fault <= end for start, end in zip(starts, ends, strict=True)),
+        detect_ms=min(detected) * 1e3 - struck.t_fault / 1e6 if detected else None,
+        migrate_ms=max(moved) * 1e3 - struck.t_fault / 1e6 if len(moved) == len(reports) else None,
+        home_ms=None if home is None else (home - struck.t_repair) / 1e6,
+        median_s=median(before) if before else 0.0,
+        worst_s=max(times, default=0.0),
+        operations=len(times),
+        wrong=sum(report.wrong for report in reports),
+        checked=sum(len(report.ends_ns) * struck.sent // 4 for report in reports),
+        error=next((report.errors[0] for report in reports if report.errors), ""),
+    )
+
+
+def _spans(reports: Sequence[RankReport]) -> tuple[list[int], list[int]]:
+    """First start and last end of each operation that all ranks ended, ns."""
+    ends = [max(row) for row in zip(*(report.ends_ns for report in reports), strict=False)]
+    starts = [min(row) for row in zip(*(report.starts_ns for report in reports), strict=False)]
+    return starts[: len(ends)], ends
+
+
+def _migration(found: Sequence[Migration], struck: Struck) -> Migration | None:
+    """The first of this rail after the fault."""
+    after = (m for m in found if struck.rail in m.rails and m.frozen_at * 1e9 >= struck.t_fault)
+    return next(after, None)
+
+
+def _home_ns(struck: Struck, report: RankReport) -> int | None:
+    """The start of the first operation after the repair in which the rail has a share again."""
+    rows = zip(report.starts_ns, report.shares, strict=False)
+    return next((at for at, row in rows if at > struck.t_repair and row[struck.rail] > 0), None)
+
+
+def nic_rates(struck: Struck, report: RankReport, rails: Sequence[str]) -> list[NicRate]:
+    """Both ways together, from the node's own counts, in bins of 20 ms around the fault."""
+    counts = report.rail_bytes_over_time
+    if len(counts) < 2:
+        return []
+    at = np.array([ns for ns, _ in counts], dtype=float)
+    first = struck.t_fault - (int(struck.t_fault - at[0]) // BIN_NS) * BIN_NS
+    edges = np.arange(first, at[-1], BIN_NS)
+    found = []
+    for rail, name in enumerate(rails):
+        total = np.interp(edges, at, [float(row[rail]) for _, row in counts])
+        bps = [(b - a) * 8e9 / BIN_NS for a, b in pairwise(total.tolist())]
+        t_ms = [(edge - struck.t_fault) / 1e6 for edge in edges.tolist()[:-1]]
+        found.append(
+            NicRate(
+                struck.fabric, struck.policy, struck.repeat, struck.fault, name,
+                (struck.t_repair - struck.t_fault) / 1e6, tuple(t_ms), tuple(bps),
+            )
+        )  # fmt: skip
+    return found

@@ -1,0 +1,108 @@
+"""What an allreduce should take, by the equations, and so how many of them fit into a point's time. Pure.
+
+Source: Nezha Eq. 1 to 6 (workloads/multirail/predict.py). Sizes in bytes as they are sent, rails as they are emulated:
+their rates are what is left for payload. Nothing here is fitted to what was measured.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from math import ceil
+from typing import Final
+
+from experiments.multirail.parts import PEERS, VIRTUAL, TrainingSpec, compute_s
+from experiments.multirail.spec import LEAST_OPERATIONS, MultirailExperiment
+from topologies.multirail.plan import MultirailPlan, make_multirail_plan
+from topologies.multirail.spec import MultirailSpec
+from workloads.catalogue import GptModel, LayersModel, load_model
+from workloads.multirail.policies import make_policy
+from workloads.multirail.predict import allreduce_cost, cold_rail, level
+from workloads.multirail.rails import Rail
+from workloads.multirail.training import GPT_LINK, Step, first_part, gpt_step, in_proportion, layers_step, step_s
+
+ITEM: Final = 4
+"""Bytes of an element: what is timed are float32."""
+NOMINAL_SCALE: Final = 50.0
+"""What `auto` rails are taken to be slowed down by where no machine is measured: times hardly depend on it."""
+WARM: Final = 4
+"""Operations before those that count, of a policy that learns nothing: connections and buffers are warm then."""
+_LEARN: Final = frozenset({"nezha", "slicing"})
+
+EQUATIONS: Final = {
+    "nezha": "Eq. 4 or 5, the lesser",
+    "mrib": "Eq. 5, shares by rate",
+    "equal": "Eq. 5, even shares",
+    "weights": "Eq. 5, fixed shares",
+    "slicing": "Eq. 5, slices in turn",
+    "single": "Eq. 1 and 2",
+    "gloo": "Eq. 1 without set-up",
+    "mpi": "Eq. 1 without set-up",
+    "virtual": "Eq. 1 and 2, half the processor's cost",
+    "mptcp": "Eq. 1 and 2, all rails as one",
+}
+
+
+def nominal_plan(fabric: MultirailSpec) -> MultirailPlan:
+    """The fabric with `auto` rates at their nominal scale."""
+    rates = [rail.rate for rail in fabric.rails]
+    if fabric.scale is None and all(rate == "auto" for rate in rates):
+        fabric = fabric.model_copy(update={"scale": NOMINAL_SCALE})
+    return make_multirail_plan(fabric)
+
+
+def sent_bytes(size: int, scale: float) -> int:
+    """What stands for `size` bytes on rails so many times slower: whole elements, one at least."""
+    return max(1, round(size / scale / ITEM)) * ITEM
+
+
+def seconds(policy: str, rails: Sequence[Rail], nodes: int, sent: int, peer: int = 0) -> float:
+    """Of one allreduce. Gloo and MPI pay no set-up: for them, this is what the wire alone takes, on rail `peer`."""
+    costs = [allreduce_cost(rail, nodes) for rail in rails]
+    if policy == "nezha":
+        return min(costs[cold_rail(costs, sent)].seconds(sent), level(costs, sent))
+    if policy == "mptcp":
+        return allreduce_cost(one_rail(rails), nodes).seconds(sent)
+    if policy == VIRTUAL:
+        return allreduce_cost(replace(rails[peer], cpu_s_per_byte=rails[peer].cpu_s_per_byte / 2), nodes).seconds(sent)
+    if policy in PEERS:
+        return 2 * (nodes - 1) / nodes * sent / rails[peer].rate
+    times = [0.0] * len(rails)
+    for part in make_policy(policy, rails, nodes).plan(sent // ITEM, ITEM):
+        times[part.rail] += costs[part.rail].seconds(part.length * ITEM)
+    return max(times)
+
+
+def one_rail(rails: Sequence[Rail]) -> Rail:
+    """What MPTCP makes of them: as fast as all together, with what a message costs on the first."""
+    cpus = [rail.cpu_s_per_byte for rail in rails]
+    cpu = 1 / sum(1 / cost for cost in cpus) if all(cpus) else 0.0
+    return Rail("mptcp", "tcp", sum(rail.rate for rail in rails), rails[0].setup_s, cpu)
+
+
+def learning(policy: str, operations: int) -> int:
+    """How many operations of a size a policy is given to learn in."""
+    return operations if policy in _LEARN else WARM
+
+
+def counted(spec: MultirailExperiment, predicted_s: float) -> int:
+    """How many operations count at a point."""
+    return max(LEAST_OPERATIONS, min(spec.operations, ceil(spec.point / max(predicted_s, 1e-6))))
+
+
+def step_of(training: TrainingSpec, nodes: int, scale: float, rail_rate: float) -> Step:
+    """What is sent, on rails `scale` times slower than the paper's; `rail_rate` that of one as emulated, bytes/s.
+
+    GPT-3's nodes had 1 Gbit/s: on faster rails its computing shrinks as much as its communication does.
+    """
+    model = load_model(training.model)
+    if isinstance(model, GptModel):
+        step = in_proportion(gpt_step(training.model, model, nodes), training.volume, rail_rate * scale / GPT_LINK)
+    else:
+        assert isinstance(model, LayersModel)
+        step = layers_step(training.model, model, training.batch, training.bucket, compute_s(training) or 0.0)
+        step = first_part(step, training.volume)
+    return step.scaled(1 / scale, ITEM)
+
+
+def predicted_step_s(step: Step, rails: Sequence[Rail], nodes: int, policy: str, peer: int) -> float:
+    """By the equations, an allreduce after the other."""
+    return step_s(step, [seconds(policy, rails, nodes, size, peer) for size in step.sizes])

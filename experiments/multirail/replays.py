@@ -1,0 +1,58 @@
+"""A training on one fabric under one policy: its allreduces in their order, with computing between them."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from math import ceil
+from statistics import median
+
+from experiments.multirail.engines import Engine
+from experiments.multirail.measured import check_whole
+from experiments.multirail.parts import TrainingSpec, peer_rail
+from experiments.multirail.predictions import learning, predicted_step_s, step_of
+from experiments.multirail.site import Site
+from experiments.multirail.spec import MultirailExperiment
+from experiments.progress import Steps
+from results.multirail.records import Training
+from workloads.catalogue import GptModel, load_model
+from workloads.multirail.jobs import Operations, RankReport
+from workloads.multirail.training import Step
+
+
+def run_training(
+    spec: MultirailExperiment, site: Site, training: TrainingSpec, policy: str, repeat: int, steps: Steps
+) -> None:
+    """First as many steps, without their computing, as have the operations that a policy is given to learn in."""
+    peer = peer_rail(site.plan.spec)
+    step = step_of(training, site.nodes, site.plan.scale, site.rails[peer].rate)
+    predicted = predicted_step_s(step, site.rails, site.nodes, policy, peer)
+    what = f"{training.model}, {policy}"
+    with (
+        steps.step(f"{site.label}: {what}"),
+        site.watch().over(what, repeat),
+        site.noted(policy),
+        site.engine(policy) as ranks,
+    ):
+        for number in range(ceil(learning(policy, spec.learning) / len(step.sizes))):
+            _one_step(ranks, replace(step, compute_s=0.0), spec.seed + number)
+        times = [_one_step(ranks, step, spec.seed + number) for number in range(training.steps)]
+        gpt = isinstance(load_model(training.model), GptModel)
+        site.run.multirail.trainings.append(
+            Training(
+                site.label, policy, training.model, 0 if gpt else training.batch, repeat, training.steps,
+                step.samples, sum(step.sizes), step.compute_s, median(times), predicted,
+            )
+        )  # fmt: skip
+
+
+def _one_step(ranks: Engine, step: Step, seed: int) -> float:
+    """Seconds: of each run of like allreduces its computing, and from the first start to the last end."""
+    total = 0.0
+    for size, count in step.groups:
+        reports = ranks.run(Operations("allreduce", "float32", size, count, seed, gap_s=step.gap_s))
+        check_whole(reports)
+        total += step.gap_s + _span_s(reports)
+    return total
+
+
+def _span_s(reports: Sequence[RankReport]) -> float:
+    return (max(report.ends_ns[-1] for report in reports) - min(report.starts_ns[0] for report in reports)) / 1e9

@@ -1,0 +1,98 @@
+"""Runs a multi-rail experiment: each fabric is built, each policy measured on it, rails cut, trainings replayed.
+
+Called in a capsule. Whatever ends it early, what was measured by then is saved.
+"""
+
+from pathlib import Path
+
+from rich.console import Console
+
+from controller.handle import ControllerProcess
+from experiments.multirail.breaking import run_fault
+from experiments.multirail.lessons import run_lesson
+from experiments.multirail.parts import mix_of
+from experiments.multirail.points import run_policy
+from experiments.multirail.replays import run_training
+from experiments.multirail.site import Site, built
+from experiments.multirail.spec import MultirailExperiment, resolved
+from experiments.progress import Steps
+from experiments.provenance import provenance
+from experiments.runner import begin, carry_out
+from results.multirail.records import Rails
+from results.multirail.stored import cells
+from results.records import Measurement, Run
+from topologies import capacity
+from topologies.errors import BadInput
+from topologies.machine import datapath_choice, detect
+from topologies.multirail.plan import MultirailPlan, make_multirail_plan
+from workloads.multirail.emulated import rails_of
+
+
+def run_multirail(spec: MultirailExperiment, folder: Path, console: Console | None) -> int:
+    """Run it all, save it in `folder`, print the tables. 0 if every check of the experiment passed, else 1."""
+    run = begin(spec.name, resolved(spec))
+
+    def work(steps: Steps) -> None:
+        try:
+            _run(spec, run, steps)
+        finally:
+            run.measurements += [Measurement(*row) for row in cells(run.multirail)]
+
+    return carry_out(run, step_count(spec), work, folder, console)
+
+
+def step_count(spec: MultirailExperiment) -> int:
+    """The machine; each fabric with its links; each point, each fault and each training."""
+    return 1 + len(spec.fabrics) + spec.points + spec.injections + spec.replays
+
+
+def _run(spec: MultirailExperiment, run: Run, steps: Steps) -> None:
+    machine = detect()
+    datapath, why = datapath_choice(machine)
+    with steps.step("measuring what this machine carries"):
+        frames = capacity.measure(datapath, ControllerProcess())
+    run.provenance = provenance(machine, datapath, why, frames, spec.seed)
+    plans = [_plan(spec, number, frames) for number in range(len(spec.fabrics))]
+    for number, (label, plan) in enumerate(zip(spec.labels, plans, strict=True)):
+        with built(label, plan, datapath, run, steps) as site:
+            run.multirail.fabrics.append(_rails(site))
+            _measure(spec, number, site, steps)
+
+
+def _plan(spec: MultirailExperiment, number: int, frames: float) -> MultirailPlan:
+    try:
+        return make_multirail_plan(spec.fabrics[number], frames)
+    except BadInput as error:
+        field = error.field.replace("fabric", f"fabrics.{number}", 1)
+        raise BadInput(field, error.value, error.allowed) from error
+
+
+def _rails(site: Site) -> Rails:
+    plan = site.plan
+    rails = rails_of(plan)
+    return Rails(
+        label=site.label,
+        nodes=plan.spec.nodes,
+        mix=mix_of(plan.spec),
+        names=tuple(rail.name for rail in rails),
+        kinds=tuple(rail.kind for rail in rails),
+        bps=tuple(rail.rate * 8 for rail in rails),
+        setup_s=tuple(rail.setup_s for rail in rails),
+        scale=plan.scale,
+        mtu=plan.spec.mtu,
+        build_s=site.net.build_s,
+    )
+
+
+def _measure(spec: MultirailExperiment, number: int, site: Site, steps: Steps) -> None:
+    for repeat in range(spec.repeats):
+        for policy in spec.policies_on(number) if spec.sizes else ():
+            run_policy(spec, site, policy, repeat, steps)
+    for fault in spec.faults_on(number):
+        run_fault(spec, site, fault, steps)
+    for repeat in range(spec.repeats):
+        for training in spec.trainings_on(number):
+            for policy in spec.policies_on(number, training.policies):
+                run_training(spec, site, training, policy, repeat, steps)
+        for lesson in spec.lessons_on(number):
+            run_lesson(spec, site, lesson, repeat, steps)

@@ -1,0 +1,114 @@
+"""One multi-rail fabric, built for an experiment: its network, its rails as they are predicted with, what is noted."""
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from experiments.multirail.engines import Engine, engine
+from experiments.progress import Steps
+from results.multirail.records import Skipped
+from results.records import LinkCheck, Load, Run
+from topologies.calibrate import measured_bps, start_flow
+from topologies.counters import Counters, count_in
+from topologies.errors import MachineLacks, RailyardError
+from topologies.load import LoadMeter
+from topologies.multirail.addresses import Nic
+from topologies.multirail.net import MultirailNet
+from topologies.multirail.plan import MultirailPlan
+from topologies.ovs import Datapath
+from workloads.multirail.emulated import rails_of
+from workloads.multirail.node import GroupBroken
+from workloads.multirail.rails import Rail
+
+
+@dataclass(frozen=True)
+class Site:
+    """A fabric that stands. `label` is its name in every record; whatever is measured goes into `run`."""
+
+    label: str
+    net: MultirailNet
+    run: Run = field(repr=False)
+
+    @property
+    def plan(self) -> MultirailPlan:
+        return self.net.plan
+
+    @property
+    def nodes(self) -> int:
+        return self.plan.spec.nodes
+
+    @cached_property
+    def rails(self) -> tuple[Rail, ...]:
+        """With what is left of their rates for payload."""
+        return rails_of(self.plan)
+
+    @contextmanager
+    def noted(self, policy: str) -> Iterator[None]:
+        """What can't run here, or breaks down, is noted, and the rest goes on."""
+        try:
+            yield
+        except MachineLacks as error:
+            self._skip(policy, error.what, failed=False)
+        except (RailyardError, GroupBroken) as error:
+            self._skip(policy, str(error), failed=True)
+
+    def engine(self, policy: str) -> AbstractContextManager[Engine]:
+        """Ranks of a policy, not yet started; what they raise is for `noted`."""
+        return engine(self.net, policy)
+
+    def _skip(self, policy: str, why: str, failed: bool) -> None:
+        self.run.multirail.skipped.append(Skipped(self.label, policy, why, failed))
+
+    def watch(self) -> "Watch":
+        """Begin to watch: what the kernel counted until now is no stretch's."""
+        return Watch(self, count_in(self.plan.namespaces))
+
+
+@dataclass
+class Watch:
+    """Stretches of a run, one after the other. `counted` is what the kernel had counted when the last one ended."""
+
+    site: Site
+    counted: Counters
+
+    @contextmanager
+    def over(self, what: str, repeat: int, faulted: bool = False) -> Iterator[None]:
+        """Record how hard the machine worked meanwhile, and what TCP and queues lost."""
+        with LoadMeter() as meter:
+            yield
+        counted = count_in(self.site.plan.namespaces)
+        spent, load, self.counted = counted.since(self.counted), meter.load, counted
+        lost = (spent.retransmits, spent.segments, spent.drops)
+        of = (self.site.label, what, repeat)
+        self.site.run.loads.append(
+            Load(*of, load.busy, load.foreign, load.lag_p99_ms, *lost, transfers_faulted=faulted)
+        )
+
+
+@contextmanager
+def built(label: str, plan: MultirailPlan, datapath: Datapath, run: Run, steps: Steps) -> Iterator[Site]:
+    """Build a fabric, measure a NIC of each rail, and take it down again."""
+    net = MultirailNet(plan, datapath)
+    with steps.step(f"{label}: building and calibrating"):
+        net.start()
+        try:
+            run.links += check_links(label, plan)
+        except BaseException:
+            net.stop()
+            raise
+    try:
+        yield Site(label, net, run)
+    finally:
+        net.stop()
+
+
+def check_links(label: str, plan: MultirailPlan) -> list[LinkCheck]:
+    """iperf3 from node 1 to node 0 on every rail at once: what each carries is its own (3 s, more below 10 Mbit/s)."""
+    flows = [
+        (rail.name, plan.payload_bps(number), start_flow("n1", "n0", Nic(number, 0).ip, plan.payload_bps(number)))
+        for number, rail in enumerate(plan.rails)
+    ]
+    return [
+        LinkCheck(label, f"rail {name}", "n1 -> n0", expected, measured_bps(flow)) for name, expected, flow in flows
+    ]

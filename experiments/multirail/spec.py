@@ -1,0 +1,213 @@
+"""What a multi-rail experiment is: fabrics, policies, sizes, what is cut, what is trained. Read from YAML and checked.
+
+fabrics:  [{kind: multi-rail, nodes: 4, rails: [{kind: tcp, rate: auto}, {kind: sharp, rate: auto}]}]
+policies: [nezha, mrib, single]
+sizes:    [2KiB, 64MiB]       as in the paper; what is sent is as many times less as the rails are slower
+"""
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Annotated, Any, Final
+
+from pydantic import BeforeValidator, Field, ValidationError, field_validator
+
+from experiments.faults import Numbers, check_on, named_on
+from experiments.labels import distinct_labels, plain_name
+from experiments.multirail.parts import (
+    FaultSpec,
+    LessonSpec,
+    TrainingSpec,
+    check_given_once,
+    check_ours,
+    check_policy,
+    compute_s,
+    mix_of,
+    singles,
+)
+from experiments.overrides import Sections
+from topologies.errors import BadInput, near_miss
+from topologies.multirail.spec import MultirailSpec
+from topologies.spec import Strict, find_problems
+from topologies.units import Size, Time, format_size, format_time
+from workloads.catalogue import GptModel, LayersModel, load_model
+from workloads.multirail.training import SPEEDS
+
+KIND: Final = "multi-rail"
+LEAST_SIZE: Final = 4
+LEAST_OPERATIONS: Final = 10
+"""Of a point, that count: fewer have no median worth the name."""
+
+
+class MultirailExperiment(Strict):
+    """Each policy sums each size on each fabric, `repeats` times; then faults; then trainings.
+
+    A point has as many operations as fit into `point` by the equations, `operations` at most; a policy that learns has
+    `learning` of them first, which don't count. `single` stands for each unlike rail of a fabric alone. `only` has
+    policies that are for some of the fabrics.
+    """
+
+    name: str
+    title: str = ""
+    description: str = ""
+    fabrics: Annotated[tuple[MultirailSpec, ...], Field(min_length=1, strict=False)]
+    policies: Annotated[tuple[str, ...], Field(min_length=1, strict=False)] = ("nezha", "mrib", "single")
+    only: dict[str, Numbers] = Field(default_factory=dict)
+    sizes: Annotated[tuple[Size, ...], Field(strict=False)] = ()
+    operations: Annotated[int, Field(ge=LEAST_OPERATIONS, le=100_000)] = 1000
+    learning: Annotated[int, Field(ge=0, le=10_000)] = 60
+    point: Time = 1.0
+    faults: Annotated[tuple[Annotated[FaultSpec, BeforeValidator(named_on)], ...], Field(strict=False)] = ()
+    trainings: Annotated[tuple[Annotated[TrainingSpec, BeforeValidator(named_on)], ...], Field(strict=False)] = ()
+    ddp: Annotated[tuple[Annotated[LessonSpec, BeforeValidator(named_on)], ...], Field(strict=False)] = ()
+    repeats: Annotated[int, Field(ge=1, le=1000)] = 1
+    seed: Annotated[int, Field(ge=0, lt=2**32)] = 1
+
+    @field_validator("name")
+    @classmethod
+    def _name_is_plain(cls, name: str) -> str:
+        return plain_name(name)
+
+    @cached_property
+    def labels(self) -> tuple[str, ...]:
+        """`tcp+sharp, 4 nodes`, and what sets a fabric apart from others of that name."""
+        names = [f"{mix_of(fabric)}, {fabric.nodes} nodes" for fabric in self.fabrics]
+        return distinct_labels(names, [_traits(fabric) for fabric in self.fabrics])
+
+    def policies_on(self, fabric: int, wanted: Sequence[str] | None = None) -> tuple[str, ...]:
+        """With each unlike rail for `single`."""
+        found: list[str] = []
+        for policy in wanted or [p for p in self.policies if fabric in self.only.get(p, (fabric,))]:
+            found += singles(self.fabrics[fabric]) if policy == "single" else [policy]
+        return tuple(dict.fromkeys(found))
+
+    def faults_on(self, fabric: int) -> tuple[FaultSpec, ...]:
+        return tuple(fault for fault in self.faults if fault.on is None or fabric in fault.on)
+
+    def trainings_on(self, fabric: int) -> tuple[TrainingSpec, ...]:
+        return tuple(training for training in self.trainings if training.on is None or fabric in training.on)
+
+    def lessons_on(self, fabric: int) -> tuple[LessonSpec, ...]:
+        return tuple(lesson for lesson in self.ddp if lesson.on is None or fabric in lesson.on)
+
+    @property
+    def injections(self) -> int:
+        """How many faults there are in all."""
+        return sum(fault.repeats for number in range(len(self.fabrics)) for fault in self.faults_on(number))
+
+    @property
+    def points(self) -> int:
+        """How many there are in all."""
+        every = sum(len(self.policies_on(number)) for number in range(len(self.fabrics)))
+        return every * len(self.sizes) * self.repeats
+
+    @property
+    def replays(self) -> int:
+        """How many trainings there are in all."""
+        places = [(n, training) for n in range(len(self.fabrics)) for training in self.trainings_on(n)]
+        lessons = sum(len(self.lessons_on(n)) for n in range(len(self.fabrics)))
+        return (sum(len(self.policies_on(n, training.policies)) for n, training in places) + lessons) * self.repeats
+
+
+SECTIONS: Final[Sections] = {key: frozenset[str]() for key in MultirailExperiment.model_fields} | {
+    "fabrics": frozenset(MultirailSpec.model_fields),
+    "faults": frozenset(FaultSpec.model_fields) - {"repeats", "on"},
+    "trainings": frozenset(TrainingSpec.model_fields) - {"policies", "on"},
+    "ddp": frozenset(LessonSpec.model_fields) - {"on"},
+}
+
+
+def is_multirail(data: Mapping[str, Any]) -> bool:
+    """Whether plain data is for this kind of experiment: all its fabrics, or the first of them, are multi-rail."""
+    fabrics = data.get("fabrics")
+    first = fabrics[0] if isinstance(fabrics, list) and fabrics else None
+    return isinstance(first, Mapping) and first.get("kind") == KIND
+
+
+def parse(data: object) -> MultirailExperiment:
+    """An experiment from plain data, as YAML gives it. BadInput names the first field that is wrong."""
+    try:
+        spec = MultirailExperiment.model_validate(data)
+    except ValidationError as error:
+        raise BadInput(*find_problems(error)[0]) from error
+    if not (spec.sizes or spec.faults or spec.trainings or spec.ddp):
+        raise BadInput("sizes", [], "must have 1 or more, unless there are faults or trainings")
+    _sizes_are_distinct(spec)
+    for number, policy in enumerate(spec.policies):
+        fabrics = [fabric for n, fabric in enumerate(spec.fabrics) if n in spec.only.get(policy, (n,))]
+        check_policy(policy, f"policies.{number}", fabrics)
+    check_given_once(spec.policies, "policies")
+    for policy, numbers in spec.only.items():
+        if policy not in spec.policies:
+            raise BadInput(f"only.{policy}", list(numbers), near_miss(policy, spec.policies))
+        check_on(numbers, len(spec.fabrics), f"only.{policy}")
+    for number, fault in enumerate(spec.faults):
+        _check_fault(fault, f"faults.{number}", spec)
+    for number, training in enumerate(spec.trainings):
+        _check_training(training, f"trainings.{number}", spec)
+    for number, lesson in enumerate(spec.ddp):
+        check_on(lesson.on, len(spec.fabrics), f"ddp.{number}")
+        check_ours(lesson.policy, f"ddp.{number}.policy", spec.fabrics)
+    return spec
+
+
+def resolved(spec: MultirailExperiment) -> dict[str, Any]:
+    """Plain data with every default filled in, which `parse` makes the same experiment of again."""
+    data: dict[str, Any] = spec.model_dump(mode="json", exclude_none=True)
+    return data
+
+
+def _traits(fabric: MultirailSpec) -> dict[str, str]:
+    plain = fabric.model_dump(mode="json")
+    rates = [rail["rate"] for rail in plain["rails"]]
+    return {
+        "rates": "" if set(rates) == {"auto"} else "+".join(rates),
+        "names": "+".join(rail["name"] for rail in plain["rails"]),
+        "scale": f"scale {fabric.scale:g}" if fabric.scale else "",
+        "mtu": f"MTU {fabric.mtu}",
+    }
+
+
+def _sizes_are_distinct(spec: MultirailExperiment) -> None:
+    for number, size in enumerate(spec.sizes):
+        if size < LEAST_SIZE:
+            raise BadInput(f"sizes.{number}", format_size(size), f"must be {LEAST_SIZE}B or more: one element")
+        if size in spec.sizes[:number]:
+            raise BadInput(f"sizes.{number}", format_size(size), "is given twice")
+
+
+def _check_fault(fault: FaultSpec, field: str, spec: MultirailExperiment) -> None:
+    check_on(fault.on, len(spec.fabrics), field)
+    for number, fabric in enumerate(spec.fabrics):
+        if fault not in spec.faults_on(number):
+            continue
+        names = [rail.name for rail in fabric.rails]
+        if fault.rail not in names:
+            raise BadInput(f"{field}.rail", fault.rail, near_miss(fault.rail, names))
+        if fault.node >= fabric.nodes:
+            raise BadInput(f"{field}.node", fault.node, f"must be 0 to {fabric.nodes - 1}")
+        if len(names) < 2:
+            raise BadInput(f"{field}.rail", fault.rail, f"is the only rail of fabrics.{number}: nothing can take over")
+        check_ours(fault.policy, f"{field}.policy", [fabric])
+
+
+def _check_training(training: TrainingSpec, field: str, spec: MultirailExperiment) -> None:
+    check_on(training.on, len(spec.fabrics), field)
+    fabrics = [fabric for number, fabric in enumerate(spec.fabrics) if training in spec.trainings_on(number)]
+    for number, policy in enumerate(training.policies or ()):
+        check_policy(policy, f"{field}.policies.{number}", fabrics)
+    check_given_once(training.policies or (), f"{field}.policies")
+    model = load_model(training.model, f"{field}.model")
+    if not isinstance(model, LayersModel | GptModel):
+        raise BadInput(f"{field}.model", training.model, "must be a model of layers (alexnet, vgg-11), or a GPT")
+    if isinstance(model, LayersModel) and compute_s(training) is None:
+        known = ", ".join(f"{name} {batch}" for name, batch in SPEEDS)
+        allowed = f"and batch {training.batch} have no published step time: give compute, or one of {known}"
+        raise BadInput(f"{field}.model", training.model, allowed)
+    if training.compute is not None and isinstance(model, GptModel):
+        raise BadInput(f"{field}.compute", format_time(training.compute), "is for models of layers: a GPT's is counted")
+    for number, fabric in enumerate(spec.fabrics):
+        if isinstance(model, GptModel) and training in spec.trainings_on(number):
+            batch = model.training.global_batch
+            if batch % fabric.nodes:
+                allowed = f"has a batch of {batch}, which {fabric.nodes} nodes can't share"
+                raise BadInput(f"{field}.model", training.model, allowed)

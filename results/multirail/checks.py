@@ -1,0 +1,27 @@
+"""What a multi-rail run stands or falls by: right sums, and rails that come back. Speed is told, not judged. Pure."""
+
+from collections.abc import Iterator
+
+from results.multirail.bars import Outcome, in_unit, outcomes
+from results.multirail.records import Multirail
+
+Claim = tuple[str, bool, str]
+"""Name, whether it holds, and by which figures: those of results.checks.Check."""
+
+
+def claims(found: Multirail) -> Iterator[Claim]:
+    """Those for which there are records."""
+    checked = [o for o in outcomes(found) if o.bar.checked and o.measured]
+    for bar in dict.fromkeys(o.bar for o in checked):
+        mine = [o for o in checked if o.bar == bar]
+        name = f"{bar.what}: none" if not bar.limit else bar.what
+        yield name, all(o.met for o in mine), "; ".join(map(_said, mine))
+    failed = [s for s in found.skipped if s.failed]
+    if found:
+        detail = f"{failed[0].policy} on {failed[0].fabric}: {failed[0].why}" if failed else "no policy broke down"
+        yield "every policy went through", not failed, detail
+
+
+def _said(outcome: Outcome) -> str:
+    value = in_unit(outcome.value, outcome.bar.unit)
+    return f"{value} {outcome.where} ({outcome.fabric})"

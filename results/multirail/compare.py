@@ -1,0 +1,113 @@
+"""Points set side by side: what the better single rail takes, what splitting gains, and over whom. Pure."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from statistics import median
+
+from results.multirail.records import Multirail, Point, Rails
+from topologies.units import format_size
+
+SINGLE = "single"
+"""A policy `single:NAME` is one rail; `single` alone chooses the best by its nominal cost."""
+
+
+def is_single(policy: str) -> bool:
+    return policy.partition(":")[0] == SINGLE
+
+
+@dataclass(frozen=True)
+class Measured:
+    """The points of one fabric: medians over the repeats, in seconds."""
+
+    rails: Rails
+    points: tuple[Point, ...]
+
+    @cached_property
+    def seconds(self) -> dict[str, dict[int, float]]:
+        """Policy -> size -> seconds of an operation (the mean of a repeat, the median over repeats)."""
+        found: dict[str, dict[int, list[float]]] = {}
+        for point in self.points:
+            found.setdefault(point.policy, {}).setdefault(point.size, []).append(point.mean_s)
+        return {policy: {size: median(times) for size, times in by.items()} for policy, by in found.items()}
+
+    @property
+    def policies(self) -> tuple[str, ...]:
+        return tuple(self.seconds)
+
+    @cached_property
+    def sizes(self) -> tuple[int, ...]:
+        return tuple(sorted({point.size for point in self.points}))
+
+    def at(self, policy: str, size: int) -> float | None:
+        """Seconds of an operation; None where it wasn't measured."""
+        return self.seconds.get(policy, {}).get(size)
+
+    def singles(self, size: int) -> dict[str, float]:
+        """Every single rail's seconds, by policy. `single` itself only where no rail is given by its name."""
+        found = {policy: by[size] for policy, by in self.seconds.items() if is_single(policy) and size in by}
+        named = {policy: time for policy, time in found.items() if policy != SINGLE}
+        return named or found
+
+    def best_single(self, size: int) -> float | None:
+        """Seconds of the better rail alone."""
+        every = [by[size] for policy, by in self.seconds.items() if is_single(policy) and size in by]
+        return min(every, default=None)
+
+    def gain(self, policy: str, size: int) -> float | None:
+        """How many times the throughput of the better rail alone."""
+        mine, best = self.at(policy, size), self.best_single(size)
+        return best / mine if mine and best else None
+
+    def over(self, policy: str, other: str, size: int) -> float | None:
+        """How many times the other's throughput; as well, its time over ours."""
+        mine, theirs = self.at(policy, size), self.at(other, size)
+        return theirs / mine if mine and theirs else None
+
+    def of_ideal(self, policy: str, size: int) -> float | None:
+        """Throughput over the sum of all rails' own, measured alone; None unless each was."""
+        mine, alone = self.at(policy, size), self.singles(size)
+        if not mine or len(alone) < len(self.rails.names):
+            return None
+        return 1 / mine / sum(1 / time for time in alone.values())
+
+    def shares(self, policy: str, size: int) -> tuple[float, ...] | None:
+        """Mean share of each rail, over the repeats."""
+        rows = [p.shares for p in self.points if (p.policy, p.size) == (policy, size) and p.shares]
+        return tuple(sum(column) / len(rows) for column in zip(*rows, strict=True)) if rows else None
+
+    def predicted(self, policy: str, size: int) -> float | None:
+        """Seconds by the equations."""
+        rows = [p.predicted_s for p in self.points if (p.policy, p.size) == (policy, size)]
+        return next((value for value in rows if value is not None), None)
+
+    def threshold(self, policy: str = "nezha") -> int | None:
+        """The largest size up to which one rail carried all; None if it split from the first, or never."""
+        split = {p.size: p.split for p in self.points if p.policy == policy}
+        whole = [size for size in sorted(split) if not split[size]]
+        first = min((size for size in split if split[size]), default=None)
+        below = [size for size in whole if first is not None and size < first]
+        return max(below, default=None)
+
+
+def by_fabric(found: Multirail) -> tuple[Measured, ...]:
+    """A `Measured` a fabric that has points, in the order in which they were built."""
+    rows = ((rails, tuple(p for p in found.points if p.fabric == rails.label)) for rails in found.fabrics)
+    return tuple(Measured(rails, points) for rails, points in rows if points)
+
+
+def largest(sizes: Iterable[int], least: int) -> int | None:
+    """The largest size, if it is one of the large ones."""
+    return max((size for size in sizes if size >= least), default=None)
+
+
+def between(sizes: Sequence[int], least: int, most: int) -> tuple[int, ...]:
+    return tuple(size for size in sizes if least <= size <= most)
+
+
+def size_name(size: int) -> str:
+    """2^26 -> `64MiB`; what is no whole number of those, in decimal units."""
+    for name, factor in (("MiB", 2**20), ("KiB", 2**10)):
+        if size >= factor and size % factor == 0:
+            return f"{size // factor}{name}"
+    return format_size(size)

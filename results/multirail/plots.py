@@ -1,0 +1,251 @@
+"""Nezha's figures, drawn from what was measured: 8 (a NIC is cut), 9 and 10, 11 (shares), 12 (trainings), 13."""
+
+from collections.abc import Sequence
+from statistics import median
+from typing import Final
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+
+from results import plots
+from results.format import rate, seconds, short
+from results.multirail.compare import Measured, by_fabric, is_single, size_name
+from results.multirail.records import Multirail, NicRate
+
+_COLOUR: Final = {
+    "nezha": plots.VERMILION, "mrib": plots.BLUE, "mptcp": plots.GREEN, "slicing": plots.ORANGE, "equal": plots.PINK,
+    "gloo": plots.GREY, "mpi": plots.YELLOW,
+}  # fmt: skip
+_SINGLE: Final = plots.SKY
+_STYLES: Final = ("-", "--", ":", "-.")
+_PANEL: Final = 3.1
+"""Inches."""
+
+
+def colour_of(policy: str) -> str:
+    return _COLOUR.get(policy, _SINGLE)
+
+
+def latency(m: Measured) -> plots.Plot:
+    """Fig. 9 and 10: time and throughput of an allreduce by its size, a line a policy."""
+    with plots.styled():
+        figure = plots.new_figure(plots.WIDTH, _PANEL + 0.5)
+        left, right = figure.subplots(1, 2)
+        for number, policy in enumerate(m.policies):
+            by_size = m.seconds[policy]
+            sizes = sorted(by_size)
+            style = _STYLES[number % len(_STYLES)] if policy not in _COLOUR else "-"
+            look = {"color": colour_of(policy), "ls": style, "marker": "o", "ms": 3, "lw": 1.4, "label": policy}
+            left.plot(sizes, [by_size[size] for size in sizes], **look)
+            right.plot(sizes, [8 * size / by_size[size] for size in sizes], **look)
+        _predicted(m, left)
+        left.set(xscale="log", yscale="log", ylabel="time")
+        right.set(xscale="log", yscale="log", ylabel="bytes of the buffer over time")
+        left.yaxis.set_major_formatter(FuncFormatter(lambda value, _: short(seconds(value))))
+        right.yaxis.set_major_formatter(FuncFormatter(lambda value, _: short(rate(value))))
+        for axes in (left, right):
+            _size_axis(axes, m.sizes)
+            plots.quiet(axes, grid="y")
+        handles, labels = left.get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside lower center", ncols=min(8, len(labels)))
+        name = "Fig. 9" if len(set(m.rails.kinds)) == 1 else "Fig. 10"
+        caption = f"As Nezha's {name}. Sizes are the paper's; rates too. Dashed in grey: what Eq. 4 and 5 say of nezha."
+        return plots.finish(figure, f"multirail-latency-{m.rails.label}", _said(m), caption)
+
+
+def _predicted(m: Measured, axes: Axes) -> None:
+    known = [(size, value) for size in m.sizes if (value := m.predicted("nezha", size)) is not None]
+    if known:
+        sizes, values = zip(*known, strict=True)
+        axes.plot(sizes, values, color=plots.MUTED, ls="--", lw=1, label="nezha by Eq. 4 and 5")
+
+
+def _size_axis(axes: Axes, sizes: Sequence[int]) -> None:
+    shown = sizes if len(sizes) <= 8 else sizes[:: len(sizes) // 6]
+    axes.xaxis.set_major_locator(FixedLocator(list(shown)))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: size_name(int(value))))
+    axes.tick_params(axis="x", rotation=45)
+
+
+def _said(m: Measured) -> str:
+    size = m.sizes[-1]
+    times = ", ".join(f"{policy} {seconds(m.at(policy, size))}" for policy in m.policies if m.at(policy, size))
+    return f"Time and throughput of an allreduce by its size on {m.rails.label}; at {size_name(size)}: {times}"
+
+
+def shares(found: Multirail) -> plots.Plot | None:
+    """Fig. 11: which part of the bytes goes to the rail that isn't tcp, by size and number of nodes."""
+    lines = [(m, rail) for m in by_fabric(found) if (rail := _other_rail(m)) is not None]
+    if not lines:
+        return None
+    with plots.styled():
+        figure = plots.new_figure(plots.WIDTH, _PANEL)
+        axes = figure.subplots()
+        said = []
+        mixes = list(dict.fromkeys(m.rails.mix for m, _ in lines))
+        for m, rail in lines:
+            colour, thick = plots.SERIES[mixes.index(m.rails.mix)], 1 + (m.rails.nodes > 4)
+            sizes = [size for size in m.sizes if m.shares("nezha", size)]
+            values = [(m.shares("nezha", size) or ())[rail] for size in sizes]
+            axes.plot(sizes, values, color=colour, lw=thick, marker="o", ms=3, label=f"nezha, {m.rails.label}")
+            fixed = m.shares("mrib", m.sizes[-1])
+            if fixed:
+                axes.plot(
+                    m.sizes,
+                    [fixed[rail]] * len(m.sizes),
+                    color=colour,
+                    ls=":",
+                    lw=thick,
+                    label=f"mrib, {m.rails.label}",
+                )
+            said.append(f"{m.rails.label}: {values[-1]:.0%} at {size_name(sizes[-1])}")
+        axes.set(xscale="log", ylim=(-0.03, 1.03), ylabel="share of the rail\nthat isn't tcp")
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.0%}"))
+        _size_axis(axes, lines[0][0].sizes)
+        plots.quiet(axes, grid="y")
+        axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
+        caption = "As Nezha's Fig. 11, which states no numbers in its text. Dotted: MRIB's fixed weights."
+        return plots.finish(figure, "multirail-shares", f"Shares by size. {'; '.join(said)}", caption)
+
+
+def _other_rail(m: Measured) -> int | None:
+    """Its number, where there is one tcp rail and one that isn't."""
+    others = [number for number, kind in enumerate(m.rails.kinds) if kind != "tcp"]
+    return others[0] if len(others) == 1 and len(m.rails.kinds) == 2 and "nezha" in m.policies else None
+
+
+def nic_rates(found: Multirail, fabric: str, fault: str) -> plots.Plot | None:
+    """Fig. 8: rates of each NIC of the node, over the first cut."""
+    mine = [r for r in found.rates if (r.fabric, r.fault) == (fabric, fault)]
+    first = [r for r in mine if r.repeat == min(x.repeat for x in mine)] if mine else []
+    if not first:
+        return None
+    with plots.styled():
+        figure = plots.new_figure(plots.WIDTH, _PANEL)
+        axes = figure.subplots()
+        for number, trace in enumerate(first):
+            axes.plot(
+                trace.t_ms, trace.bps, color=plots.SERIES[number], lw=1.5, drawstyle="steps-post", label=trace.rail
+            )
+        axes.axvline(0, color=plots.VERMILION, lw=1.4, label="cut")
+        axes.axvline(first[0].repair_ms, color=plots.GREEN, lw=1.4, ls="--", label="repair")
+        axes.set(xlabel="ms after the fault", ylabel="sent and received")
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: short(rate(value)) if value else "0"))
+        axes.margins(x=0)
+        plots.quiet(axes, grid="y")
+        axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
+        alt = f"Rates of the NICs on {fabric} around {fault}. {'; '.join(map(_rate_said, first))}"
+        caption = (
+            "As Nezha's Fig. 8, of the first repeat, in bins of 20 ms. The paper's NICs carry 900,000 KB/s each while "
+            "both work; its axis is minutes."
+        )
+        return plots.finish(figure, f"multirail-rates-{fabric}-{fault}", alt, caption)
+
+
+def _rate_said(trace: NicRate) -> str:
+    def at(low: float, high: float) -> str:
+        values = [bps for t, bps in zip(trace.t_ms, trace.bps, strict=True) if low <= t < high]
+        return rate(median(values)) if values else "nothing"
+
+    after = at(trace.repair_ms + 500, 1e9)
+    return f"{trace.rail} {at(-1e9, 0)} before, {at(100, trace.repair_ms)} while cut, {after} after"
+
+
+def channels(found: Multirail) -> plots.Plot | None:
+    """Fig. 13: one rail, two channels on its one NIC, and two NICs, where either the NIC or its processor binds."""
+    mine = [m for m in by_fabric(found) if "virtual" in m.policies]
+    if not mine:
+        return None
+    with plots.styled():
+        figure = plots.new_figure(plots.WIDTH, _PANEL)
+        said = []
+        for axes, m in zip(figure.subplots(1, len(mine), squeeze=False)[0], mine, strict=True):
+            for policy, name in _channel_names(m).items():
+                sizes = sorted(m.seconds[policy])
+                axes.plot(sizes, [m.seconds[policy][size] for size in sizes], marker="o", ms=3, lw=1.4, label=name)
+            axes.set(xscale="log", yscale="log", title=m.rails.label)
+            axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: short(seconds(value))))
+            _size_axis(axes, m.sizes)
+            plots.quiet(axes, grid="y")
+            axes.legend()
+            said.append(_said(m))
+        caption = (
+            "As Nezha's Fig. 13: where the link binds, a second channel on the same NIC gains nothing; where a rail's "
+            "processor binds, it does."
+        )
+        return plots.finish(figure, "multirail-channels", ". ".join(said), caption)
+
+
+def _channel_names(m: Measured) -> dict[str, str]:
+    """Policy -> the paper's name for it."""
+    single = next((policy for policy in m.policies if is_single(policy)), "")
+    names = {single: "TCP(Eth1)", "virtual": "TCP-TCP(Eth1)", "nezha": "TCP-TCP(Eth1-Eth2)"}
+    return {policy: name for policy, name in names.items() if policy in m.policies}
+
+
+def trainings(found: Multirail) -> plots.Plot | None:
+    """Fig. 12: speed of each training by policy; over that of the best single rail."""
+    places = list(dict.fromkeys((t.fabric, t.model, t.batch) for t in found.trainings))
+    if not places:
+        return None
+    with plots.styled():
+        bars = [(place, _speeds(found, place)) for place in places]
+        figure = plots.new_figure(plots.WIDTH, 0.9 + 0.24 * sum(len(speeds) + 1 for _, speeds in bars))
+        axes = figure.subplots()
+        y, ticks, said = 0, [], []
+        for (fabric, model, batch), speeds in bars:
+            name = f"{model}{f' batch {batch}' if batch else ''}, {fabric}"
+            whole = max(speeds.values())
+            for policy, speed in speeds.items():
+                axes.barh(y, speed / whole, color=colour_of(policy), height=0.8)
+                axes.annotate(f" {speed:.4g}/s", (speed / whole, y), va="center", fontsize=8)
+                ticks.append((y, f"{name}: {policy}"))
+                y += 1
+            said.append(f"{name}: " + ", ".join(f"{p} {s:.4g}" for p, s in speeds.items()))
+            y += 1
+        axes.set_yticks([at for at, _ in ticks], [text for _, text in ticks], fontsize=8)
+        axes.invert_yaxis()
+        axes.set(xlim=(0, 1.15), xlabel="samples/s of a node, over the fastest")
+        plots.quiet(axes, grid="x")
+        caption = "As Nezha's Fig. 12: gradients' allreduces replayed, with the computing between them as sleep."
+        return plots.finish(figure, "multirail-trainings", f"Training speeds. {'; '.join(said)}", caption)
+
+
+def _speeds(found: Multirail, place: tuple[str, str, int]) -> dict[str, float]:
+    mine = [t for t in found.trainings if (t.fabric, t.model, t.batch) == place]
+    return {p: median(t.samples_per_s for t in mine if t.policy == p) for p in dict.fromkeys(t.policy for t in mine)}
+
+
+def losses(found: Multirail) -> plots.Plot | None:
+    """Loss by step of each network that was trained for real, over Gloo and over Railyard."""
+    if not found.lessons:
+        return None
+    with plots.styled():
+        figure = plots.new_figure(plots.WIDTH, _PANEL)
+        said = []
+        for axes, x in zip(figure.subplots(1, len(found.lessons), squeeze=False)[0], found.lessons, strict=True):
+            axes.plot(x.gloo_losses, color=colour_of("gloo"), lw=4, alpha=0.6, label="Gloo")
+            axes.plot(x.losses, color=colour_of("nezha"), lw=1.2, label=f"Railyard, {x.policy}")
+            axes.set(title=x.fabric, xlabel="step", ylabel="loss", ylim=(0, None))
+            plots.quiet(axes, grid="y")
+            axes.legend()
+            said.append(f"{x.fabric}: {x.losses[0]:.3f} to {x.losses[-1]:.3f}, Gloo's to {x.gloo_losses[-1]:.3f}")
+        return plots.finish(figure, "multirail-losses", f"Loss by step. {'; '.join(said)}", "The mean of all ranks.")
+
+
+def predicted(panels: Sequence[tuple[str, Sequence[tuple[str, Sequence[tuple[int, float]]]]]]) -> Figure:
+    """What equations say, a panel a fabric: [(fabric, [(policy, [(size, seconds)])])]. Within `styled`."""
+    figure = plots.new_figure(plots.WIDTH, 0.5 + _PANEL * len(panels))
+    for axes, (fabric, lines) in zip(figure.subplots(len(panels), 1, squeeze=False)[:, 0], panels, strict=True):
+        for number, (policy, points) in enumerate(lines):
+            sizes, values = zip(*points, strict=True)
+            style = _STYLES[number % len(_STYLES)]
+            axes.plot(sizes, values, color=colour_of(policy), ls=style, marker="o", ms=3, label=policy)
+        axes.set(xscale="log", yscale="log", title=fabric)
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: short(seconds(value))))
+        _size_axis(axes, [size for size, _ in lines[0][1]])
+        axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
+        plots.quiet(axes, grid="y")
+    return figure

@@ -1,0 +1,176 @@
+"""What a multi-rail experiment writes down. Sizes in bytes: `size` as in the paper, `sent` what was really summed.
+
+Times are seconds unless the name says otherwise; `*_ns` is CLOCK_MONOTONIC. Lists by rail are in the fabric's order.
+"""
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class Rails:
+    """A fabric: `kinds`, `names`, `bps` (payload that a NIC carries) by rail; `scale` times slower than the paper's.
+
+    `mix` is what its rails are together, `tcp+sharp`.
+    """
+
+    label: str
+    nodes: int
+    mix: str
+    names: tuple[str, ...]
+    kinds: tuple[str, ...]
+    bps: tuple[float, ...]
+    setup_s: tuple[float, ...]
+    scale: float
+    mtu: int
+    build_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """Allreduces of one size under one policy. `measured` of the `operations` count: those before are learning.
+
+    `mean_s`, `median_s`, `p99_s` of an operation, from the first rank's start to the last one's end; `shares` that each
+    rail carried of what counted, `rail_s` how long each took for them (0: nothing to do). `settled_after`: operations
+    until the shares stayed as they were (None: never; 0: from the first on). `wrong`: elements other than numpy's sum,
+    of `checked`. `copied`: bytes copied in memory for a byte of the buffer. `predicted_s`: what the equations say.
+    """
+
+    fabric: str
+    policy: str
+    size: int
+    sent: int
+    repeat: int
+    operations: int
+    measured: int
+    mean_s: float
+    median_s: float
+    p99_s: float
+    shares: tuple[float, ...]
+    rail_s: tuple[float, ...]
+    settled_after: int | None
+    wrong: int
+    checked: int
+    copied: float
+    predicted_s: float | None
+
+    @property
+    def split(self) -> bool:
+        """Whether more than one rail carried some of it."""
+        return sum(share > 0 for share in self.shares) > 1
+
+    @property
+    def apart(self) -> float:
+        """By what part of the slowest rail's time the fastest was earlier; 0 where only one worked."""
+        used = [time for time in self.rail_s if time > 0]
+        return (max(used) - min(used)) / max(used) if len(used) > 1 else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """A rail that was taken from a node, or from all, while allreduces ran, and given back. ms are from the fault.
+
+    `inside`: whether it fell into an operation, not between two. `detect_ms` until the first node knew, `migrate_ms`
+    until the last one had its new tasks (None: never); `worst_s` the longest operation, `median_s` before the fault.
+    `home_ms` from the repair until all rails that carried something before carry something again.
+    """
+
+    fabric: str
+    policy: str
+    repeat: int
+    fault: str
+    node: int
+    rail: str
+    size: int
+    t_fault: int
+    t_repair: int
+    inside: bool
+    detect_ms: float | None
+    migrate_ms: float | None
+    home_ms: float | None
+    median_s: float
+    worst_s: float
+    operations: int
+    wrong: int
+    checked: int
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class NicRate:
+    """What one NIC of the node that was cut off sent and received, bit/s, in bins that begin at `t_ms`."""
+
+    fabric: str
+    policy: str
+    repeat: int
+    fault: str
+    rail: str
+    repair_ms: float
+    t_ms: tuple[float, ...]
+    bps: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Training:
+    """A training that was replayed: medians of `steps`. `samples` a step and node, `bytes` a step and node."""
+
+    fabric: str
+    policy: str
+    model: str
+    batch: int
+    repeat: int
+    steps: int
+    samples: float
+    bytes: int
+    compute_s: float
+    step_s: float
+    predicted_s: float | None
+
+    @property
+    def samples_per_s(self) -> float:
+        """Of a node."""
+        return self.samples / self.step_s
+
+
+@dataclass(frozen=True, slots=True)
+class Lesson:
+    """A network that PyTorch's DDP really trained, over Gloo and over Railyard's backend, from the same weights.
+
+    Losses are means over the ranks, a step each; `losses_apart` the largest difference of any rank's and step's, over
+    Gloo's. Times of a step are medians without the first. `bytes`: gradients of a step.
+    """
+
+    fabric: str
+    policy: str
+    repeat: int
+    bytes: int
+    gloo_losses: tuple[float, ...]
+    losses: tuple[float, ...]
+    losses_apart: float
+    gloo_step_s: float
+    step_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """A policy that didn't run: for want of something on this machine, or (`failed`) since it broke down."""
+
+    fabric: str
+    policy: str
+    why: str
+    failed: bool
+
+
+@dataclass
+class Multirail:
+    """All of it. Empty in a run of anything else."""
+
+    fabrics: list[Rails] = field(default_factory=list)
+    points: list[Point] = field(default_factory=list)
+    cuts: list[Cut] = field(default_factory=list)
+    rates: list[NicRate] = field(default_factory=list)
+    trainings: list[Training] = field(default_factory=list)
+    lessons: list[Lesson] = field(default_factory=list)
+    skipped: list[Skipped] = field(default_factory=list)
+
+    def __bool__(self) -> bool:
+        return bool(self.fabrics)

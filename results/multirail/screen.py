@@ -1,0 +1,58 @@
+"""A multi-rail run on the terminal: the whole benchmark, a table a fabric, then what was wanted of it."""
+
+from collections.abc import Iterator
+
+from rich.console import Console
+from rich.text import Text
+
+from results.fidelity import Judgement
+from results.multirail import tables
+from results.multirail.bars import outcomes
+from results.multirail.compare import by_fabric
+from results.multirail.records import Multirail
+from results.report_tables import Table
+from results.screen import Column, fitted
+
+_TITLE = "time of an allreduce (gain: nezha over the better single rail; m/p: measured over predicted)"
+
+
+def print_tables(found: Multirail, judgement: Judgement, console: Console) -> None:
+    """All of it: the table is what such a run is for."""
+    doubtful = tables.doubts(judgement)
+    for title, table, always in _tables(found, doubtful):
+        if table.rows:
+            console.print(fitted(console, title, _columns(table, always), 0))
+            console.print()
+    if doubtful:
+        console.print(Text("?: the machine was measured there, and not the fabric", style="dim"), highlight=False)
+    missing = [o.bar.what for o in outcomes(found) if not o.measured]
+    if missing:
+        console.print(Text(f"not measured: {'; '.join(missing)}", style="dim"), highlight=False)
+    for skipped in found.skipped:
+        console.print(
+            Text(f"not run: {skipped.policy} on {skipped.fabric}: {skipped.why}", style="dim"), highlight=False
+        )
+
+
+def _tables(found: Multirail, doubtful: tables.Doubts) -> Iterator[tuple[str, Table, int]]:
+    """(title, table, how many of its columns are always there)."""
+    for m in by_fabric(found):
+        yield f"{m.rails.label}: {_TITLE}", tables.benchmark_table(m, doubtful), 4
+    paper = tables.table_1(found)
+    if paper is not None:
+        yield "Nezha's Table 1, and the same here", paper, 4
+    yield "Throughput over the better single rail", tables.gains_table(found), 6
+    yield "Rails that went away and came back", tables.cuts_table(found.cuts), 6
+    yield "Trainings", tables.trainings_table(found), 6
+    yield "DDP over Gloo and over Railyard's backend", tables.lessons_table(found), 5
+    yield "What it has to show", tables.bars_table([o for o in outcomes(found) if o.measured]), 5
+
+
+def _columns(table: Table, always: int) -> list[Column]:
+    """On a narrow screen the last columns go first."""
+    cells = zip(*table.rows, strict=True)
+    named = zip(table.columns, cells, strict=True)
+    return [
+        Column(name, column, drop=max(0, n - always + 1), text=n < table.numbers)
+        for n, (name, column) in enumerate(named)
+    ]

@@ -1,0 +1,34 @@
+"""The report's sections on a multi-rail run."""
+
+from typing import Any
+
+from results.fidelity import Judgement
+from results.multirail import plots, tables
+from results.multirail.bars import outcomes
+from results.multirail.compare import by_fabric
+from results.multirail.records import Multirail
+
+
+def parts(found: Multirail, judgement: Judgement) -> dict[str, Any] | None:
+    """What its template asks for; None where there is nothing of the kind."""
+    doubtful = tables.doubts(judgement)
+    if not found:
+        return None
+    places = dict.fromkeys((rates.fabric, rates.fault) for rates in found.rates)
+    drawn = [(f"{fabric}: {fault}", plots.nic_rates(found, fabric, fault)) for fabric, fault in places]
+    return {
+        "bars": tables.bars_table(outcomes(found)),
+        "latencies": [(m.rails.label, plots.latency(m), tables.benchmark_table(m, doubtful)) for m in by_fabric(found)],
+        "shares": plots.shares(found),
+        "channels": plots.channels(found),
+        "gains": tables.gains_table(found),
+        "table_1": tables.table_1(found),
+        "cuts": tables.cuts_table(found.cuts),
+        "rates": [(name, plot) for name, plot in drawn if plot],
+        "speeds": plots.trainings(found),
+        "trainings": tables.trainings_table(found),
+        "lessons": tables.lessons_table(found),
+        "losses": plots.losses(found),
+        "fabrics": tables.fabrics_table(found),
+        "skipped": found.skipped,
+    }

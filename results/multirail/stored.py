@@ -1,0 +1,90 @@
+"""A multi-rail run's records as JSON, and back; and as rows of results.csv."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, fields
+from typing import Any, Final, TypeVar
+
+from results.multirail.bars import outcomes
+from results.multirail.compare import by_fabric, size_name
+from results.multirail.records import Cut, Lesson, Multirail, NicRate, Point, Rails, Skipped, Training
+
+Row = TypeVar("Row")
+_KINDS: Final[dict[str, type]] = {
+    "fabrics": Rails,
+    "points": Point,
+    "cuts": Cut,
+    "rates": NicRate,
+    "trainings": Training,
+    "lessons": Lesson,
+    "skipped": Skipped,
+}
+
+
+def to_json(found: Multirail) -> bytes:
+    """A line a record would be long: one object, a list a kind."""
+    data = {f.name: [asdict(row) for row in getattr(found, f.name)] for f in fields(found)}
+    return (json.dumps(data, separators=(",", ":"), ensure_ascii=False) + "\n").encode()
+
+
+def from_json(data: bytes) -> Multirail:
+    """What `to_json` wrote. KeyError or TypeError if it isn't that."""
+    plain: dict[str, Any] = json.loads(data)
+    return Multirail(**{name: _rows(kind, plain[name]) for name, kind in _KINDS.items()})
+
+
+def _rows(kind: type[Row], rows: list[dict[str, Any]]) -> list[Row]:
+    """Lists become the tuples that they were."""
+    return [kind(**{k: tuple(v) if isinstance(v, list) else v for k, v in row.items()}) for row in rows]
+
+
+Cells = tuple[str, str, str, str, str, float, str, float | None, int]
+"""Those of results.records.Measurement, in its order."""
+
+
+def cells(found: Multirail) -> Iterator[Cells]:
+    """Every row of results.csv."""
+    rails = {one.label: one for one in found.fabrics}
+    for p in found.points:
+        where = rails[p.fabric]
+        what = (p.fabric, p.policy, f"allreduce {size_name(p.size)}, {where.nodes} nodes, {where.mix}", "")
+        yield (*what, "completion_time", p.mean_s, "s", p.predicted_s, p.repeat)
+        yield (*what, "completion_time_p99", p.p99_s, "s", None, p.repeat)
+        yield (*what, "throughput", 8 * p.sent / p.mean_s, "bit/s", _rate(p), p.repeat)
+        for name, share in zip(where.names, p.shares, strict=False) if p.policy != "virtual" else ():
+            yield (*what, f"share_{name}", share, "share", None, p.repeat)
+    for t in found.trainings:
+        where = rails[t.fabric]
+        what = (t.fabric, t.policy, f"{t.model} batch {t.batch}, {where.nodes} nodes, {where.mix}", "")
+        yield (*what, "iteration_time", t.step_s, "s", t.predicted_s, t.repeat)
+        yield (*what, "samples_per_s", t.samples_per_s, "1/s", None, t.repeat)
+    for lesson in found.lessons:
+        where = rails[lesson.fabric]
+        workload = f"DDP with {size_name(lesson.bytes)} of gradients, {where.nodes} nodes, {where.mix}"
+        for policy, step_s in (("gloo", lesson.gloo_step_s), (lesson.policy, lesson.step_s)):
+            yield (lesson.fabric, policy, workload, "", "iteration_time", step_s, "s", None, lesson.repeat)
+    for c in found.cuts:
+        what = (c.fabric, c.policy, f"{c.fault} in allreduce {size_name(c.size)}", "")
+        for metric, value in (("detect", c.detect_ms), ("migrate", c.migrate_ms), ("home", c.home_ms)):
+            if value is not None:
+                yield (*what, f"{metric}_time", value / 1e3, "s", None, c.repeat)
+
+
+def _rate(point: Point) -> float | None:
+    return 8 * point.sent / point.predicted_s if point.predicted_s else None
+
+
+def headline(found: Multirail) -> dict[str, Any]:
+    """For summary.json: seconds by fabric, policy and size in bytes; and every bar."""
+    bars = [
+        {
+            "what": o.bar.what, "fabric": o.fabric, "way": o.bar.way, "limit": o.bar.limit, "unit": o.bar.unit,
+            "value": o.value, "of": o.where, "met": o.met,
+        }
+        for o in outcomes(found)
+    ]  # fmt: skip
+    return {
+        "seconds": {m.rails.label: m.seconds for m in by_fabric(found)},
+        "bars": bars,
+        "skipped": [asdict(row) for row in found.skipped],
+    }

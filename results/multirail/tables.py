@@ -1,0 +1,226 @@
+"""Tables of a multi-rail run, for the terminal and for report.html alike: cells are text already. Pure."""
+
+from collections.abc import Iterable, Sequence, Set
+from statistics import median
+from typing import Final
+
+from results import format as fmt
+from results.fidelity import Judgement
+from results.multirail import published
+from results.multirail.bars import MORE, Outcome, in_unit, times
+from results.multirail.compare import Measured, by_fabric, is_single, size_name
+from results.multirail.records import Cut, Multirail, Rails, Training
+from results.report_tables import Table
+
+_TABLE_1: Final = ("single:sharp", "single:tcp", "equal", "99/1", "1/99", "slicing", "mrib", "mptcp", "nezha")
+MARK: Final = {True: "✓", False: "✗", None: fmt.NOTHING}
+
+
+Doubts = Set[tuple[str, str]]
+"""Points of which the machine, and not the fabric, was measured: (fabric, stretch)."""
+
+
+def stretch_of(policy: str, size: int) -> str:
+    """What a point is called where the machine's load is recorded."""
+    return f"{policy}, {size_name(size)}"
+
+
+def doubts(judgement: Judgement) -> Doubts:
+    """Stretches that are invalid."""
+    return frozenset((fabric, what) for (fabric, what, _), found in judgement.stretches.items() if found == "invalid")
+
+
+def benchmark_table(m: Measured, doubtful: Doubts = frozenset()) -> Table:
+    """A fabric: a line a size, a column a policy; then what nezha did, and what that gained. `?`: see Doubts."""
+    paper = _paper_gains(m.rails)
+    columns = ["size", *m.policies]
+    if "nezha" in m.policies:
+        columns += ["nezha's shares", "gain", "m/p"]
+    rows = []
+    for size in m.sizes:
+        cells = [size_name(size), *(_time(m, policy, size, doubtful) for policy in m.policies)]
+        if "nezha" in m.policies:
+            cells += [shares_text(m.shares("nezha", size)), times(m.gain("nezha", size)), _over_predicted(m, size)]
+        rows.append(tuple(cells))
+    if paper:
+        gains = [times(paper.get(policy)) if policy in paper else "" for policy in m.policies]
+        rows.append(
+            ("Nezha states, at most", *gains, *(("", times(paper.get("nezha")), "") if "nezha" in m.policies else ()))
+        )
+    return Table(tuple(columns), tuple(rows), 1)
+
+
+def _time(m: Measured, policy: str, size: int, doubtful: Doubts) -> str:
+    mark = " ?" if (m.rails.label, stretch_of(policy, size)) in doubtful else ""
+    return fmt.seconds(m.at(policy, size)) + mark
+
+
+def _paper_gains(rails: Rails) -> dict[str, float]:
+    """Times the better single rail, by policy."""
+    wanted = (rails.mix, rails.nodes)
+    return {policy: gain for (mix, nodes, policy), gain in published.GAINS.items() if (mix, nodes) == wanted}
+
+
+def _over_predicted(m: Measured, size: int) -> str:
+    predicted, measured = m.predicted("nezha", size), m.at("nezha", size)
+    return fmt.ratio(measured / predicted) if predicted and measured else fmt.NOTHING
+
+
+def shares_text(shares: Sequence[float] | None) -> str:
+    """`37/63`, in percents by rail."""
+    return "/".join(f"{100 * share:.0f}" for share in shares) if shares else fmt.NOTHING
+
+
+def gains_table(found: Multirail) -> Table:
+    """At the largest size: every policy over the better single rail, and what the paper states."""
+    rows = []
+    for m in by_fabric(found):
+        size = m.sizes[-1]
+        paper = _paper_gains(m.rails)
+        for policy in m.policies:
+            if not is_single(policy):
+                gains = [(g, s) for s in m.sizes if s >= published.LARGE and (g := m.gain(policy, s)) is not None]
+                best, where = max(gains, default=(None, None))
+                cells = (times(m.gain(policy, size)), times(best), size_name(where) if where else fmt.NOTHING)
+                stated = times(paper[policy]) if policy in paper else fmt.NOTHING
+                rows.append((m.rails.label, policy, *cells, stated))
+    return Table(("fabric", "policy", "largest size", "best of large sizes", "at", "Nezha's best"), tuple(rows), 2)
+
+
+def table_1(found: Multirail) -> Table | None:
+    """The paper's Table 1, its figures beside what was measured on 4 nodes with tcp and sharp; None without these."""
+    m = next((m for m in by_fabric(found) if m.rails.nodes == 4 and sorted(m.rails.kinds) == ["sharp", "tcp"]), None)
+    if m is None:
+        return None
+    by_kind = {f"single:{name}": f"single:{kind}" for name, kind in zip(m.rails.names, m.rails.kinds, strict=True)}
+    if m.rails.kinds[0] == "tcp":
+        by_kind |= {"weights:99:1": "99/1", "weights:1:99": "1/99"}
+    known = {by_kind.get(policy, policy): policy for policy in m.policies}
+    shown = [name for name in _TABLE_1 if name in known]
+    rows: list[tuple[str, ...]] = []
+    for size in m.sizes:
+        stated = published.TABLE_1.get(size, {})
+        rows.append((size_name(size), "measured", *(fmt.seconds(m.at(known[name], size)) for name in shown)))
+        if stated:
+            rows.append(("", "Nezha", *(fmt.seconds(stated.get(name)) for name in shown)))
+    return Table(("size", "", *shown), tuple(rows), 2)
+
+
+def bars_table(outcomes: Iterable[Outcome]) -> Table:
+    """What was wanted, and what came."""
+    rows = []
+    for o in outcomes:
+        wanted = f"{'≥' if o.bar.way == MORE else '≤'} {in_unit(o.bar.limit, o.bar.unit)}"
+        value = in_unit(o.value, o.bar.unit) if o.measured else "not measured"
+        rows.append((MARK[o.met], o.bar.what, o.fabric, wanted, value, o.where, o.bar.source))
+    return Table(("", "what", "fabric", "wanted", "measured", "of what", "from"), tuple(rows), 3)
+
+
+def cuts_table(cuts: Sequence[Cut]) -> Table:
+    """A line a fabric, policy and fault, its repeats together. Times from the fault; `back` from the repair."""
+    rows = []
+    for fabric, policy, fault in dict.fromkeys((c.fabric, c.policy, c.fault) for c in cuts):
+        mine = [c for c in cuts if (c.fabric, c.policy, c.fault) == (fabric, policy, fault)]
+        inside = [c for c in mine if c.inside]
+        rows.append(
+            (
+                fabric,
+                fault,
+                policy,
+                f"{len(inside)} of {len(mine)}",
+                _spread([c.detect_ms for c in inside]),
+                _spread([c.migrate_ms for c in inside]),
+                _spread([c.home_ms for c in mine]),
+                fmt.seconds(median(c.median_s for c in mine)),
+                fmt.seconds(max(c.worst_s for c in mine)),
+                f"{sum(c.wrong for c in mine):,}",
+            )
+        )
+    columns = (
+        "fabric", "fault", "policy", "within one", "detected ms", "migrated ms", "back ms", "operation", "longest",
+        "elements wrong",
+    )  # fmt: skip
+    return Table(columns, tuple(rows), 3)
+
+
+def _spread(values: Sequence[float | None]) -> str:
+    """`33.1 (28.0 to 41.2)`: median, least, most."""
+    if not values:
+        return fmt.NOTHING
+    came = [value for value in values if value is not None]
+    missing = f", never {len(values) - len(came)}" if len(came) < len(values) else ""
+    if not came:
+        return "never"
+    return f"{median(came):,.1f} ({min(came):,.1f} to {max(came):,.1f}{missing})"
+
+
+def trainings_table(found: Multirail) -> Table:
+    """A line a training and policy: speed, what the equations say, and over one rail and over Gloo."""
+    rows = []
+    by_label = {rails.label: rails for rails in found.fabrics}
+    for fabric, model, batch in dict.fromkeys((t.fabric, t.model, t.batch) for t in found.trainings):
+        mine = [t for t in found.trainings if (t.fabric, t.model, t.batch) == (fabric, model, batch)]
+        for policy in dict.fromkeys(t.policy for t in mine):
+            own = [t for t in mine if t.policy == policy]
+            first, speed, step = own[0], median(t.samples_per_s for t in own), median(t.step_s for t in own)
+            cells = [
+                fmt.digits(speed),
+                fmt.seconds(step),
+                fmt.seconds(first.compute_s),
+                _ratio(step, first.predicted_s),
+            ]
+            cells += [_beside(speed, mine, policy, by_label[fabric], over) for over in ("single", "gloo")]
+            rows.append((fabric, f"{model} batch {batch}" if batch else model, policy, *cells))
+    columns = (
+        "fabric",
+        "training",
+        "policy",
+        "samples/s a node",
+        "step",
+        "of it computing",
+        "m/p",
+        "over one rail",
+        "over Gloo",
+    )
+    return Table(columns, tuple(rows), 3)
+
+
+def _ratio(value: float, predicted: float | None) -> str:
+    return fmt.ratio(value / predicted) if predicted else fmt.NOTHING
+
+
+def _beside(speed: float, mine: Sequence[Training], policy: str, rails: Rails, over: str) -> str:
+    """`1.43x (Nezha 1.48x)`: over the best of these policies."""
+    others = [t for t in mine if (is_single(t.policy) if over == "single" else t.policy == over) and t.policy != policy]
+    if not others or is_single(policy):
+        return fmt.NOTHING
+    best = max(median(t.samples_per_s for t in others if t.policy == p) for p in {t.policy for t in others})
+    stated = published.training_gain(mine[0].model, mine[0].batch, rails.mix, rails.nodes, over)
+    said = f" (Nezha {'≤ ' if stated.at_most else ''}{times(stated.gain)})" if stated and policy == "nezha" else ""
+    return times(speed / best) + said
+
+
+def lessons_table(found: Multirail) -> Table:
+    """A line a network that was trained for real."""
+    rows = []
+    for x in found.lessons:
+        ends = f"{x.losses[0]:.3f} to {x.losses[-1]:.3f}"
+        steps = (fmt.seconds(x.gloo_step_s), fmt.seconds(x.step_s), times(x.gloo_step_s / x.step_s))
+        rows.append(
+            (x.fabric, x.policy, fmt.size(x.bytes), str(len(x.losses)), ends, fmt.digits(x.losses_apart, 2), *steps)
+        )
+    columns = ("fabric", "policy", "gradients", "steps", "loss", "apart", "Gloo's step", "step", "over Gloo")
+    return Table(columns, tuple(rows), 2)
+
+
+def fabrics_table(found: Multirail) -> Table:
+    """What was built, a line a rail."""
+    rows = []
+    for rails in found.fabrics:
+        for n, name in enumerate(rails.names):
+            whole = (
+                (rails.label, str(rails.nodes), f"{rails.scale:g}", fmt.seconds(rails.build_s)) if n == 0 else ("",) * 4
+            )
+            rows.append((*whole, name, rails.kinds[n], fmt.rate(rails.bps[n]), fmt.seconds(rails.setup_s[n])))
+    columns = ("fabric", "nodes", "times slower", "built in", "rail", "kind", "payload a NIC", "set-up a message")
+    return Table(columns, tuple(rows), 1)

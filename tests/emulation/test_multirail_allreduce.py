@@ -1,0 +1,118 @@
+"""The multi-rail engine in a fabric's namespaces: what comes out is numpy's sum, whatever breaks in the middle of it.
+
+n0    n1    n2
+|+----|+----|+---- rail1 (sharp, 100 Mbit/s) ---- agg1
++-----+-----+----- rail0 (tcp, 100 Mbit/s)
+"""
+
+import os
+import signal
+import time
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from tests.emulation.fabrics import datapath, eventually
+from topologies.multirail import faults
+from topologies.multirail.net import MultirailNet
+from topologies.multirail.plan import make_multirail_plan
+from topologies.multirail.spec import parse_multirail
+from workloads.multirail.emulated import Ranks
+from workloads.multirail.jobs import Operations, RankReport, latencies_s
+from workloads.multirail.watch import Patience
+
+pytestmark = pytest.mark.capsule
+NODES = 3
+SETUP_S = 0.02
+LASTING = Operations("allreduce", "int32", 400_004, count=20, seed=1, check=True)  # some 30 ms each
+ONE = Operations("allreduce", "int32", 400_004, count=1, seed=2, check=True)
+
+
+def built(rails: Sequence[str] = ("tcp", "sharp"), setup: str = "100us") -> MultirailNet:
+    described = [{"kind": kind, "rate": "100Mbit", "setup": setup} for kind in rails]
+    spec = parse_multirail({"kind": "multi-rail", "nodes": NODES, "rails": described})
+    net = MultirailNet(make_multirail_plan(spec), datapath())
+    net.start()
+    return net
+
+
+def assert_right(reports: Sequence[RankReport], operations: Operations) -> None:
+    assert [report.errors for report in reports] == [[]] * NODES
+    assert [report.wrong for report in reports] == [0] * NODES
+    assert len(latencies_s(reports)) == operations.count
+
+
+@pytest.mark.parametrize("policy", ["nezha", "slicing", "single:tcp0"])
+def test_every_collective_gives_numpys_result_on_every_rank(policy: str) -> None:
+    net = built()
+    asked = [
+        *(Operations("allreduce", "int32", size, 2, seed=size, check=True) for size in (0, 4, 4004, 1_000_004)),
+        Operations("allreduce", "float32", 100_004, 12, seed=3, check=True),
+        Operations("all_gather", "float64", 8 * 1001, 2, seed=4, check=True),
+        Operations("reduce_scatter", "int8", 10_007, 2, seed=5, check=True),
+        Operations("broadcast", "complex64", 8 * 1001, 2, seed=6, check=True),
+    ]
+    with Ranks(net, policy) as ranks:
+        for operations in asked:
+            reports = ranks.run(operations)
+            assert_right(reports, operations)
+            if operations.collective == "allreduce":
+                assert {sum(row) for report in reports for row in report.shares} == {operations.size_bytes}
+
+
+def test_what_dies_in_mid_operation_costs_no_element_and_comes_back() -> None:
+    net = built()
+    breaks: list[tuple[int, Callable[[], object], Callable[[], object]]] = [
+        (0, lambda: faults.cut(net, "n1", 0), lambda: faults.mend(net, "n1", 0)),
+        (1, lambda: faults.silence(net, "n2", 1), lambda: faults.unsilence(net, "n2", 1)),
+        (1, lambda: faults.cut(net, "agg1", 1), lambda: faults.mend(net, "agg1", 1)),
+        (0, lambda: faults.kill_switch(net, 0), lambda: faults.restart_switch(net, 0)),
+    ]
+    with Ranks(net, "equal") as ranks:
+
+        def both_carry() -> bool:
+            reports = ranks.run(ONE)
+            assert_right(reports, ONE)
+            return all(all(row) for report in reports for row in report.shares)
+
+        for rail, breaks_it, mends_it in breaks:
+            assert eventually(both_carry)
+            ranks.begin([LASTING] * NODES)
+            time.sleep(0.15)
+            breaks_it()
+            reports = ranks.finish()
+            assert_right(reports, LASTING)
+            assert all((rail,) in [moved.rails for moved in report.migrations] for report in reports)
+            assert reports[0].shares[-1][rail] == 0
+            mends_it()
+        assert eventually(both_carry)
+
+
+def test_a_rank_that_hangs_one_that_dies_and_one_that_asks_for_something_else_are_told_of_on_every_rank() -> None:
+    net = built(["tcp"])
+    with Ranks(net, "nezha", Patience(operation_s=0.5)) as ranks:
+        assert_right(ranks.run(ONE), ONE)
+        os.kill(ranks.pids()[2], signal.SIGSTOP)
+        ranks.begin([ONE] * NODES)
+        time.sleep(2.0)
+        os.kill(ranks.pids()[2], signal.SIGKILL)
+        reports = ranks.finish()
+        assert all("rank 2 never came" in report.errors[0] for report in reports[:2])
+        assert reports[2].errors == ["rank 2 died"]
+    with Ranks(net, "nezha") as ranks:
+        ranks.begin([LASTING] * NODES)
+        time.sleep(0.2)
+        os.kill(ranks.pids()[1], signal.SIGKILL)
+        assert all("rank 1" in report.errors[0] for report in ranks.finish())
+    with Ranks(net, "nezha") as ranks:
+        ranks.begin([ONE, ONE, Operations("allreduce", "int64", 400_000, 1, seed=1)])
+        told = {report.errors[0] for report in ranks.finish()}
+        assert len(told) == 1
+        assert "rank 2: allreduce of 50000 int64" in told.pop()
+
+
+def test_the_set_up_of_every_message_is_waited_for() -> None:
+    net = built(["glex"], setup=f"{SETUP_S * 1000:g}ms")
+    asked = Operations("allreduce", "float32", 1000, count=3, seed=1)
+    with Ranks(net, "single") as ranks:
+        assert min(latencies_s(ranks.run(asked))) >= 2 * (NODES - 1) * SETUP_S

@@ -1,0 +1,219 @@
+"""A multi-rail fabric on real packets: which way they go, how fast, and what is left when a NIC or a switch is dead.
+
+n0    n1    n2    n3
+|+----|+----|+----|+---- rail1 (sharp, 100 Mbit/s) ---- agg1
++-----+-----+-----+----- rail0 (tcp, 50 Mbit/s)
+"""
+
+import json
+import select
+import socket
+import struct
+import subprocess
+from itertools import permutations
+
+import psutil
+import pytest
+
+from tests.emulation.fabrics import datapath, eventually
+from topologies import namespaces
+from topologies.multirail import faults
+from topologies.multirail.addresses import Nic
+from topologies.multirail.net import MultirailNet
+from topologies.multirail.plan import make_multirail_plan
+from topologies.multirail.shapers import CONTROL_TOS
+from topologies.multirail.spec import parse_multirail
+from topologies.ovs import OVS_DIR
+from topologies.portstats import PortReader
+
+pytestmark = pytest.mark.capsule
+WAIT_S = 0.2
+SOL_MPTCP, MPTCP_INFO = 284, 1  # <linux/mptcp.h>
+SO_TIMESTAMPNS = 35  # <asm-generic/socket.h>
+RAILS = (0, 1)
+
+
+def built() -> MultirailNet:
+    rails = [{"kind": "tcp", "rate": "50Mbit"}, {"kind": "sharp", "rate": "100Mbit"}]
+    net = MultirailNet(make_multirail_plan(parse_multirail({"kind": "multi-rail", "rails": rails})), datapath())
+    net.start()
+    return net
+
+
+def udp(nic: Nic) -> socket.socket:
+    """A socket that is bound to a NIC by its address."""
+    with namespaces.inside(nic.namespace):
+        sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        sock.bind((nic.ip, 0))
+    return sock
+
+
+def arrives(src: Nic, dst: Nic) -> bool:
+    """Whether a datagram gets from one NIC's address to another's."""
+    with udp(src) as sender, udp(dst) as sink:
+        try:
+            sender.sendto(b"?", sink.getsockname())
+        except OSError:
+            return False  # no route
+        return bool(select.select([sink], [], [], WAIT_S)[0]) and sink.recvfrom(8)[1][0] == src.ip
+
+
+def deaf(net: MultirailNet, rail: int) -> set[tuple[str, str]]:
+    """Who doesn't hear whom on a rail: (speaker, listener)."""
+    pairs = permutations(net.plan.nics_on(rail), 2)
+    return {(src.namespace, dst.namespace) for src, dst in pairs if not arrives(src, dst)}
+
+
+def all_hear(net: MultirailNet, rail: int) -> bool:
+    return not deaf(net, rail)
+
+
+def cut_off(net: MultirailNet, name: str, rail: int) -> set[tuple[str, str]]:
+    """What `deaf` says if one is cut off from all others."""
+    others = {nic.namespace for nic in net.plan.nics_on(rail)} - {name}
+    return {(name, other) for other in others} | {(other, name) for other in others}
+
+
+def test_a_packet_leaves_by_the_nic_whose_address_it_bears_and_by_no_other() -> None:
+    net = built()
+    reader = PortReader(net.plan.nodes)
+
+    def sent() -> dict[tuple[str, str], int]:
+        return {(node, nic): stats.traffic[3] for node, nics in reader.read().items() for nic, stats in nics.items()}
+
+    for rail in RAILS:
+        for src, dst in permutations(range(4), 2):
+            before = sent()
+            assert arrives(Nic(rail, src), Nic(rail, dst))
+            more = {nic: count - before[nic] for nic, count in sent().items() if count != before[nic]}
+            assert more == {(f"n{src}", f"rail{rail}"): 1}
+    assert all_hear(net, 1)  # the aggregator too
+    assert not arrives(Nic(0, 0), Nic(1, 1))
+
+
+def test_each_rail_carries_its_rate_while_the_others_are_full_too() -> None:
+    net = built()
+    clients = []
+    for rail in RAILS:
+        with namespaces.inside("n1"):
+            namespaces.run(["iperf3", "-s", "-1", "-D", "-B", Nic(rail, 1).ip])
+        with namespaces.inside("n0"):
+            command = ["iperf3", "-J", "-O", "1", "-t", "1", "-c", Nic(rail, 1).ip]
+            clients.append(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
+    for rail, client in enumerate(clients):
+        received = json.loads(client.communicate()[0])["end"]["sum_received"]["bits_per_second"]
+        assert 0.8 * net.plan.payload_bps(rail) < received < 1.03 * net.plan.payload_bps(rail)
+
+
+def test_a_cut_nic_loses_its_carrier_and_its_rail_until_it_is_mended() -> None:
+    net = built()
+    faults.cut(net, "n1", 0)
+    eventually(lambda: not faults.has_carrier("n1", 0))
+    assert faults.has_carrier("n0", 0)
+    assert faults.has_carrier("n1", 1)
+    assert deaf(net, 0) == cut_off(net, "n1", 0)
+    assert all_hear(net, 1)
+    faults.mend(net, "n1", 0)
+    eventually(lambda: faults.has_carrier("n1", 0))
+    eventually(lambda: all_hear(net, 0))
+
+
+def test_a_silent_nic_keeps_its_carrier_and_carries_nothing_either_way() -> None:
+    net = built()
+    faults.silence(net, "n2", 1)
+    assert faults.has_carrier("n2", 1)
+    assert deaf(net, 1) == cut_off(net, "n2", 1)
+    assert all_hear(net, 0)
+    faults.silence(net, "n2", 1)
+    faults.unsilence(net, "n2", 1)
+    faults.unsilence(net, "n2", 1)
+    assert all_hear(net, 1)
+
+
+def test_a_killed_switch_takes_its_rail_and_comes_back_with_its_flows() -> None:
+    net = built()
+    faults.kill_switch(net, 0)
+    assert faults.has_carrier("n0", 0)
+    assert not arrives(Nic(0, 0), Nic(0, 1))
+    assert all_hear(net, 1)
+    faults.restart_switch(net, 0)
+    eventually(lambda: all_hear(net, 0))
+
+
+def test_a_hung_switch_forwards_nothing_until_it_wakes() -> None:
+    net = built()
+    faults.hang_switch(net, 1)
+    assert not arrives(Nic(1, 0), Nic(1, 1))
+    assert all_hear(net, 0)
+    faults.wake_switch(net, 1)
+    eventually(lambda: all_hear(net, 1))
+
+
+def test_a_control_message_passes_the_data_that_waits() -> None:
+    built()
+    with udp(Nic(0, 0)) as data, udp(Nic(0, 0)) as control, udp(Nic(0, 1)) as data_sink, udp(Nic(0, 1)) as control_sink:
+        control.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, CONTROL_TOS)
+        for sink in (data_sink, control_sink):
+            sink.settimeout(5)
+            sink.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
+
+        def arrived(sink: socket.socket) -> tuple[int, int]:
+            """(s, ns) by the kernel's clock."""
+            seconds, nanoseconds = struct.unpack("=qq", sink.recvmsg(9000, 64)[1][0][2])
+            return seconds, nanoseconds
+
+        def overtakes() -> bool:
+            for _ in range(10):  # 14 ms of the rail
+                data.sendto(bytes(8900), data_sink.getsockname())
+            control.sendto(b"!", control_sink.getsockname())
+            return arrived(control_sink) < max(arrived(data_sink) for _ in range(10))
+
+        eventually(overtakes)  # at once, unless this process was kept waiting between two lines
+
+
+def more_subflows(sock: socket.socket) -> int:
+    """How many a connection has beyond the first: the first byte of struct mptcp_info."""
+    return sock.getsockopt(SOL_MPTCP, MPTCP_INFO, 64)[0]
+
+
+def test_a_stock_mptcp_connection_grows_to_a_subflow_on_each_rail() -> None:
+    net = built()
+    if not net.has_mptcp:
+        pytest.skip("this kernel has no MPTCP")
+    with namespaces.inside("n1"):
+        listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_MPTCP)
+        listener.bind(("0.0.0.0", 0))
+        listener.listen()
+    with namespaces.inside("n0"):
+        caller = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_MPTCP)
+    with listener, caller:
+        caller.connect((Nic(0, 1).ip, listener.getsockname()[1]))
+        called, _ = listener.accept()
+        with called:
+            caller.sendall(b"?")
+            assert called.recv(1) == b"?"
+            eventually(lambda: [more_subflows(end) for end in (caller, called)] == [1, 1])
+            reader, sent = PortReader(["n0"]), 0
+            while sent < 3_000_000:
+                sent += caller.send(bytes(60_000))
+                called.recv(200_000)
+            stats = reader.read()["n0"]
+            assert all(stats[f"rail{rail}"].traffic[1] > 300_000 for rail in RAILS)
+
+
+def test_nothing_is_left_of_a_fabric_that_was_stopped() -> None:
+    net = built()
+    assert psutil.Process().children()
+    net.stop()
+    assert not psutil.Process().children()
+    assert not [path for path in namespaces.NETNS_DIR.iterdir() if path.name in net.plan.namespaces]
+    assert not [path for path in OVS_DIR.iterdir() if path.name in net.plan.namespaces]
+
+
+def test_mininet_knows_the_nodes_and_what_is_between_them() -> None:
+    net = built()
+    assert [host.name for host in net.hosts] == ["n0", "n1", "n2", "n3"]
+    assert {switch.name for switch in net.switches} == {"rail0", "rail1", "agg1"}
+    assert net.get("n2").IP("rail1") == "198.18.1.3"
+    assert net.pingAll(timeout="1") == 0
+    assert net.iperf(seconds=1)[0].endswith("Mbits/sec")

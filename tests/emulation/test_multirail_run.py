@@ -1,0 +1,65 @@
+"""A tiny multi-rail experiment by the command line: two nodes, two rails, an allreduce, a NIC cut, a training.
+
+  n0    n1
+ |  \\  /  |
+ |   \\/   |
+ |   /\\   |
+rail0   rail1
+"""
+
+import json
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import yaml
+
+from results import store
+from tests.emulation.programs import ROOT, RUN_EXPERIMENT, assert_as_before, machine_state
+
+TINY = {
+    "name": "tiny",
+    "fabrics": [{"kind": "multi-rail", "nodes": 2, "rails": [{"kind": "tcp", "rate": "40Mbit"}] * 2}],
+    "policies": ["nezha", "single"],
+    "sizes": ["2KiB", "8MiB"],
+    "operations": 10,
+    "learning": 10,
+    "point": "50ms",
+    "faults": [{"kind": "link-down", "rail": "tcp1", "size": "8MiB", "after": "800ms"}],
+    "trainings": [{"model": "alexnet", "volume": 0.02, "steps": 1, "policies": ["nezha"]}],
+}
+
+
+@pytest.fixture(autouse=True)
+def as_before() -> Iterator[None]:
+    before = machine_state()
+    yield
+    assert_as_before(before)
+
+
+def test_a_run_measures_what_it_was_asked_and_finds_every_sum_right(tmp_path: Path, slow: float) -> None:
+    (tmp_path / "tiny.yaml").write_text(yaml.safe_dump(TINY))
+    out = tmp_path / "out"
+    argv = [*RUN_EXPERIMENT, "run", str(tmp_path / "tiny.yaml"), "--out", str(out)]
+    done = subprocess.run(argv, capture_output=True, text=True, cwd=ROOT, check=False, timeout=90 * slow)
+    assert "Traceback" not in done.stderr
+    assert (out / "summary.json").exists(), done.stdout + done.stderr
+    found, summary = store.load(out).multirail, json.loads((out / "summary.json").read_text())
+    measured = {(p.policy, p.size) for p in found.points}
+    assert measured == {(policy, size) for policy in ("nezha", "single:tcp0") for size in (2048, 8 * 2**20)}
+    assert all(p.wrong == 0 and p.checked > 0 and p.mean_s > 0 for p in found.points)
+    (cut,) = found.cuts
+    assert (cut.wrong, cut.error) == (0, "")
+    assert cut.home_ms is not None, "the rail is used again after its repair"
+    assert {rates.rail for rates in found.rates} == {"tcp0", "tcp1"}
+    (training,) = found.trainings
+    assert training.step_s > training.compute_s > 0
+    rows = pd.read_csv(out / "results.csv")
+    assert set(rows.metric) >= {"completion_time", "throughput", "iteration_time", "samples_per_s", "migrate_time"}
+    assert "allreduce 8MiB, 2 nodes, tcp+tcp" in set(rows.workload)
+    failed = [check["name"] for check in summary["checks"] if not check["passed"]]
+    assert done.returncode == (1 if failed else 0)
+    assert set(failed) <= {"the emulation is believable"}, "nothing but the machine's speed may fail here"
+    assert "tcp+tcp, 2 nodes" in done.stdout

@@ -1,0 +1,85 @@
+"""A made-up multi-rail run: two fabrics on which every bar is met, as records would have it."""
+
+from collections.abc import Mapping
+
+from results.multirail.records import Cut, Lesson, Multirail, NicRate, Point, Rails, Training
+
+KIB, MIB = 2**10, 2**20
+SCALE = 50.0
+SIZES = (2 * KIB, 64 * MIB)
+PAIR = Rails("tcp+tcp, 4 nodes", 4, "tcp+tcp", ("tcp0", "tcp1"), ("tcp", "tcp"), (5e7, 5e7), (1e-4, 1e-4), SCALE, 9000)
+UNLIKE = Rails(
+    "tcp+sharp, 4 nodes", 4, "tcp+sharp", ("tcp0", "sharp1"), ("tcp", "sharp"), (5e7, 6e7), (1e-4, 1e-6), SCALE, 9000
+)
+SECONDS: dict[str, dict[str, tuple[float, float]]] = {
+    PAIR.label: {
+        "nezha": (0.001, 0.157),
+        "mrib": (0.0015, 0.158),
+        "mptcp": (0.0015, 0.170),
+        "slicing": (0.001, 0.180),
+        "single:tcp0": (0.001, 0.3),
+        "gloo": (0.0005, 0.31),
+    },
+    UNLIKE.label: {
+        "nezha": (0.0001, 0.113),
+        "mrib": (0.001, 0.144),
+        "mptcp": (0.001, 0.170),
+        "slicing": (0.001, 0.180),
+        "equal": (0.001, 0.160),
+        "weights:99:1": (0.001, 0.298),
+        "single:tcp0": (0.001, 0.3),
+        "single:sharp1": (0.0001, 0.18),
+    },
+}
+"""Fabric -> policy -> seconds of the small size and of the large one."""
+
+
+def shares_of(policy: str, size: int) -> tuple[float, float]:
+    if policy.startswith("single"):
+        return (1.0, 0.0) if policy.endswith("0") else (0.0, 1.0)
+    return (0.4, 0.6) if size > MIB or policy != "nezha" else (0.0, 1.0)
+
+
+def point_of(fabric: str, policy: str, size: int, seconds: float, **changed: object) -> Point:
+    shares = shares_of(policy, size)
+    what = {
+        "fabric": fabric, "policy": policy, "size": size, "sent": int(size / SCALE) // 4 * 4, "repeat": 0,
+        "operations": 50, "measured": 10, "mean_s": seconds, "median_s": seconds, "p99_s": seconds * 1.2,
+        "shares": shares, "rail_s": tuple(seconds * 0.97**n for n in range(2)) if all(shares) else (seconds, 0.0),
+        "settled_after": 25 if policy == "nezha" else 0, "wrong": 0, "checked": 12, "copied": 1.0,
+        "predicted_s": seconds * 0.97,
+    }  # fmt: skip
+    return Point(**{**what, **changed})  # type: ignore[arg-type]
+
+
+def points(seconds: Mapping[str, Mapping[str, tuple[float, float]]] = SECONDS) -> list[Point]:
+    return [
+        point_of(fabric, policy, size, time)
+        for fabric, by in seconds.items()
+        for policy, times in by.items()
+        for size, time in zip(SIZES, times, strict=True)
+    ]
+
+
+def cut_of(repeat: int = 0, **changed: object) -> Cut:
+    what = {
+        "fabric": PAIR.label, "policy": "nezha", "repeat": repeat, "fault": "link-down tcp0 of n1", "node": 1,
+        "rail": "tcp0", "size": 16 * MIB, "t_fault": 10**9, "t_repair": 2 * 10**9, "inside": True,
+        "detect_ms": 20.0 + repeat, "migrate_ms": 22.0 + repeat, "home_ms": 300.0, "median_s": 0.04, "worst_s": 0.09,
+        "operations": 40, "wrong": 0, "checked": 1000,
+    }  # fmt: skip
+    return Cut(**{**what, **changed})  # type: ignore[arg-type]
+
+
+def training_of(policy: str, step_s: float) -> Training:
+    return Training(PAIR.label, policy, "vgg-11", 64, 0, 3, 64.0, 10_000_000, 0.5, step_s, step_s * 0.98)
+
+
+def sample() -> Multirail:
+    rates = [
+        NicRate(PAIR.label, "nezha", 0, "link-down tcp0 of n1", name, 700.0, (-40.0, -20.0, 0.0, 20.0), bps)
+        for name, bps in (("tcp0", (4e7, 4e7, 0.0, 0.0)), ("tcp1", (4e7, 4e7, 5e7, 5e7)))
+    ]
+    trainings = [training_of("nezha", 1.0), training_of("single:tcp0", 1.4), training_of("gloo", 1.5)]
+    lesson = Lesson(PAIR.label, "nezha", 0, 10**6, (1.4, 0.7, 0.2), (1.4, 0.7, 0.2), 1e-6, 0.25, 0.14)
+    return Multirail([PAIR, UNLIKE], points(), [cut_of(n) for n in range(20)], rates, trainings, [lesson])

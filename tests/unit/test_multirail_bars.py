@@ -1,0 +1,139 @@
+"""What a multi-rail run has to show: each bar on made-up records that meet it, and on such as miss it."""
+
+from dataclasses import replace
+
+import pytest
+
+from results.multirail import bars
+from results.multirail.bars import Bar, Outcome, outcomes
+from results.multirail.checks import claims
+from results.multirail.compare import by_fabric, size_name
+from results.multirail.records import Multirail, Skipped
+from tests.unit.multirail_sample import KIB, MIB, PAIR, SECONDS, SIZES, UNLIKE, cut_of, points, sample
+
+
+def of(found: Multirail, bar: Bar) -> list[Outcome]:
+    return [outcome for outcome in outcomes(found) if outcome.bar == bar]
+
+
+def with_seconds(fabric: str, policy: str, small: float, large: float) -> Multirail:
+    changed = {**SECONDS, fabric: {**SECONDS[fabric], policy: (small, large)}}
+    return replace(sample(), points=points(changed))
+
+
+def test_all_that_was_measured_is_met_and_the_rest_says_that_it_was_not() -> None:
+    found = outcomes(sample())
+    assert [o.bar.what for o in found if o.measured and not o.met] == []
+    assert [o.bar for o in found if not o.measured] == [bars.PAIR[8]]
+    assert all(passed for _, passed, _ in claims(sample()))
+
+
+@pytest.mark.parametrize(
+    ("fabric", "policy", "small", "large", "missed"),
+    [
+        (PAIR.label, "nezha", 0.001, 0.17, {bars.PAIR[4], bars.BESIDE["mrib"]}),
+        (PAIR.label, "nezha", 0.00104, 0.157, {bars.COLD}),
+        (PAIR.label, "mrib", 0.00105, 0.158, {bars.COLD_BESIDE["mrib"]}),
+        (PAIR.label, "mptcp", 0.00105, 0.150, {bars.COLD_BESIDE["mptcp"], bars.BESIDE["mptcp"]}),
+        (PAIR.label, "slicing", 0.001, 0.150, {bars.BESIDE["slicing"]}),
+        (PAIR.label, "gloo", 0.0005, 0.28, {bars.GLOO, bars.GLOO_PAIR}),
+        (UNLIKE.label, "nezha", 0.0001, 0.12, {bars.IDEAL}),
+        (UNLIKE.label, "nezha", 0.0001, 0.13, {bars.IDEAL, bars.UNLIKE}),
+    ],
+)
+def test_a_time_that_is_too_long_misses_its_own_bars_alone(
+    fabric: str, policy: str, small: float, large: float, missed: set[Bar]
+) -> None:
+    found = outcomes(with_seconds(fabric, policy, small, large))
+    assert {o.bar for o in found if o.measured and not o.met} == missed
+    assert {o.fabric for o in found if o.measured and not o.met} == {fabric}
+
+
+def test_a_single_rail_below_its_bound_is_told_by_its_name() -> None:
+    found = sample()
+    slow = [replace(p, predicted_s=0.94 * p.mean_s) if p.policy == "single:sharp1" else p for p in found.points]
+    (pair, unlike) = of(replace(found, points=slow), bars.BOUND)
+    assert pair.met
+    assert (unlike.met, unlike.where) == (False, "single:sharp1")
+    assert unlike.value == pytest.approx(0.94)
+
+
+def test_the_balancer_is_judged_where_it_split_and_never_settling_is_a_miss() -> None:
+    found = sample()
+    restless = [replace(p, settled_after=None) if p.split else p for p in found.points]
+    assert [o.value for o in of(found, bars.LEARNT)] == [25, 25]
+    assert [o.met for o in of(replace(found, points=restless), bars.LEARNT)] == [False, False]
+    apart = [replace(p, rail_s=(1.0, 0.8)) if p.split else p for p in found.points]
+    assert [o.value for o in of(replace(found, points=apart), bars.LEVEL)] == [pytest.approx(0.2)] * 2
+
+
+def test_one_wrong_element_fails_the_run_and_says_where() -> None:
+    found = sample()
+    found.points[3] = replace(found.points[3], wrong=1)
+    failed = {name: detail for name, passed, detail in claims(found) if not passed}
+    assert list(failed) == [f"{bars.EXACT.what}: none"]
+    assert f"{found.points[3].policy} on {PAIR.label}" in failed[f"{bars.EXACT.what}: none"]
+
+
+@pytest.mark.parametrize(
+    ("changed", "missed"),
+    [
+        ({"wrong": 2}, {bars.CUT_EXACT}),
+        ({"home_ms": None}, {bars.HOME}),
+        ({"error": "rank 1 is gone"}, {bars.ENDED}),
+        ({"migrate_ms": 201.0}, {bars.MOVED_WORST}),
+        ({"migrate_ms": None}, {bars.MOVED_WORST}),
+        ({"migrate_ms": None, "inside": False}, set()),
+    ],
+)
+def test_one_cut_of_twenty_can_miss_what_all_must_meet(changed: dict[str, object], missed: set[Bar]) -> None:
+    found = replace(sample(), cuts=[*(cut_of(n) for n in range(19)), cut_of(19, **changed)])
+    assert {o.bar for o in outcomes(found) if o.measured and not o.met} == missed
+    assert all(passed for _, passed, _ in claims(found)) == (not {bar for bar in missed if bar.checked})
+
+
+def test_the_median_of_cuts_is_a_bar_of_its_own() -> None:
+    slow = replace(sample(), cuts=[cut_of(n, migrate_ms=60.0) for n in range(20)])
+    assert [o.value for o in of(slow, bars.MOVED)] == [60.0]
+    assert {o.bar for o in outcomes(slow) if o.measured and not o.met} == {bars.MOVED}
+
+
+def test_a_policy_that_broke_down_fails_the_run_one_that_is_not_installed_does_not() -> None:
+    found = sample()
+    found.skipped.append(Skipped(PAIR.label, "gloo", "PyTorch isn't installed", failed=False))
+    assert all(passed for _, passed, _ in claims(found))
+    found.skipped.append(Skipped(PAIR.label, "equal", "rank 2 never came", failed=True))
+    assert [detail for _, passed, detail in claims(found) if not passed] == [
+        f"equal on {PAIR.label}: rank 2 never came"
+    ]
+
+
+def test_a_loss_that_differs_from_gloos_fails_the_run_a_slow_step_does_not() -> None:
+    found = sample()
+    apart = replace(found, lessons=[replace(found.lessons[0], losses_apart=2e-3)])
+    assert [(name, detail) for name, passed, detail in claims(apart) if not passed] == [
+        (bars.DDP_EQUAL.what, f"0.200% 3 steps ({PAIR.label})")
+    ]
+    slow = replace(found, lessons=[replace(found.lessons[0], step_s=0.3)])
+    assert {o.bar for o in outcomes(slow) if o.measured and not o.met} == {bars.DDP_FASTER}
+    assert all(passed for _, passed, _ in claims(slow))
+
+
+def test_nothing_measured_claims_nothing() -> None:
+    assert list(claims(Multirail())) == []
+    assert not any(o.measured for o in outcomes(Multirail()))
+
+
+def test_gains_are_over_the_better_rail_and_the_ideal_is_the_sum_of_both() -> None:
+    _, unlike = by_fabric(sample())
+    assert unlike.gain("nezha", SIZES[1]) == pytest.approx(0.18 / 0.113)
+    assert unlike.of_ideal("nezha", SIZES[1]) == pytest.approx(1 / 0.113 / (1 / 0.3 + 1 / 0.18))
+    assert unlike.threshold() == SIZES[0]
+    assert unlike.gain("nobody", SIZES[1]) is None
+
+
+@pytest.mark.parametrize(
+    ("size", "name"), [(2 * KIB, "2KiB"), (64 * MIB, "64MiB"), (1536, "1.536KB"), (4, "4B"), (3 * KIB // 2 * 2, "3KiB")]
+)
+def test_sizes_have_the_papers_names(size: int, name: str) -> None:
+    assert size_name(size) == name

@@ -1,0 +1,56 @@
+"""The engine in a fabric, as far as no fabric is needed: where everybody is, what rails cost, what a rank reports."""
+
+import pytest
+
+from tests.unit.multirail_net import on_all
+from topologies.multirail.plan import make_multirail_plan
+from topologies.multirail.spec import parse_multirail
+from topologies.shaping import payload_fraction
+from workloads.multirail.emulated import PORT, layout, place, rails_of
+from workloads.multirail.group import Group
+from workloads.multirail.jobs import Operations, RankReport, latencies_s
+from workloads.multirail.rails import paper_rails
+from workloads.multirail.worker import do
+
+RAILS = [{"kind": "tcp", "rate": "100Mbit"}, {"kind": "sharp", "rate": "50Mbit", "setup": "5us", "cpu": 0}]
+PLAN = make_multirail_plan(parse_multirail({"kind": "multi-rail", "nodes": 3, "rails": RAILS, "scale": 20}))
+
+
+def test_headers_take_their_part_of_a_rate_and_what_isnt_said_is_the_papers() -> None:
+    tcp, sharp = rails_of(PLAN)
+    assert tcp.rate == pytest.approx(100e6 / 8 * payload_fraction(PLAN.spec.mtu))
+    assert tcp.setup_s == paper_rails()["tcp"].setup_s
+    assert tcp.cpu_s_per_byte == pytest.approx(20 * paper_rails()["tcp"].cpu_s_per_byte)
+    assert (sharp.name, sharp.cpu_s_per_byte) == ("sharp1", 0.0)
+    assert sharp.setup_s == pytest.approx(5e-6)
+
+
+def test_everybody_is_at_its_nics() -> None:
+    where = layout(PLAN)
+    assert where.nodes[1] == tuple((f"198.18.1.{node + 1}", PORT) for node in range(3))
+    assert where.aggregators == (None, ("198.18.1.254", PORT))
+    assert (place(PLAN, 2).namespace, place(PLAN, 2).devices) == ("n2", ("rail0", "rail1"))
+    assert place(PLAN, None, 1).namespace == "agg1"
+
+
+@pytest.mark.parametrize("collective", ["allreduce", "reduce_scatter", "all_gather", "broadcast"])
+def test_a_report_has_a_row_an_operation_and_counts_what_is_wrong(collective: str) -> None:
+    asked = Operations(collective, "int32", 12_000, count=4, seed=5, check=True)
+
+    def body(group: Group) -> tuple[RankReport, RankReport]:
+        other = Operations(collective, "int32", 12_000, count=1, seed=5 + group.rank, check=True)
+        return do(group, asked), do(group, other)
+
+    out = on_all("tcp tcp", 2, body)
+    reports = [first for first, _ in out]
+    assert [report.wrong for report in reports] == [0, 0]
+    assert [report.errors for report in reports] == [[], []]
+    for report in reports:
+        assert [len(rows) for rows in (report.starts_ns, report.ends_ns, report.shares, report.rail_seconds)] == [4] * 4
+        assert all(share > 0 for row in report.shares for share in row)
+        assert report.copies["result"] > 0
+        times, moved = zip(*report.rail_bytes_over_time, strict=True)
+        assert list(times) == sorted(times)
+        assert [sorted(column) for column in zip(*moved, strict=True)] == [list(c) for c in zip(*moved, strict=True)]
+    assert len(latencies_s(reports)) == 4
+    assert sum(report.wrong for _, report in out) > 1000  # ranks that don't agree on the seed don't agree on the sum

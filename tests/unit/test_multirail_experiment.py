@@ -1,0 +1,217 @@
+"""Multi-rail experiments as they are written, predicted and told of, without running anything."""
+
+import csv
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from experiments import catalogue, cli
+from experiments.loading import hosts, is_meant, load_any
+from experiments.multirail.parts import TrainingSpec, peer_rail, singles
+from experiments.multirail.predictions import (
+    ITEM,
+    counted,
+    learning,
+    nominal_plan,
+    predicted_step_s,
+    seconds,
+    sent_bytes,
+    step_of,
+)
+from experiments.multirail.spec import LEAST_OPERATIONS, MultirailExperiment, parse, resolved
+from topologies.errors import BadInput
+from workloads.multirail.emulated import rails_of
+from workloads.multirail.rails import Rail
+
+MULTIRAIL = [name for name in catalogue.names() if is_meant(name)]
+TCP = {"kind": "tcp", "rate": "50Mbit"}
+SHARP = {"kind": "sharp", "rate": "60Mbit"}
+PAIR = {"kind": "multi-rail", "nodes": 4, "rails": [TCP, TCP]}
+UNLIKE = {"kind": "multi-rail", "nodes": 4, "rails": [TCP, SHARP]}
+CUT = {"kind": "link-down", "rail": "tcp0"}
+
+
+def experiment(**keys: Any) -> dict[str, Any]:
+    return {"name": "mine", "fabrics": [PAIR], "sizes": ["2KiB", "64MiB"], **keys}
+
+
+def spec_of(**keys: Any) -> MultirailExperiment:
+    return parse(experiment(**keys))
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"sizes": []}, "sizes: [] must have 1 or more, unless there are faults or trainings"),
+        ({"sizes": ["2KiB", "2048B"]}, "sizes.1: '2.048KB' is given twice"),
+        ({"sizes": ["1B"]}, "sizes.0: '1B' must be 4B or more: one element"),
+        ({"sizes": ["2"]}, "sizes.0: '2' is not a size: write a number and one of B, KB, MB, GB, TB, KiB, MiB, GiB, "
+            "TiB, such as 64KB"),
+        ({"policies": ["nezah"]}, "policies.0: 'nezah' is not known: did you mean 'nezha'? allowed are equal, gloo, "
+            "mpi, mptcp, mrib, nezha, single, single:RAIL, slicing, virtual, weights:99:1"),
+        ({"policies": ["single:tcp9"]}, "policies.0: 'single:tcp9' is not known: did you mean 'tcp1'? "
+            "allowed are tcp0, tcp1"),
+        ({"policies": ["weights:1:2:3"]},
+            "policies.0: 'weights:1:2:3' must have a whole number a rail, not all 0: weights:99:1"),
+        ({"fabrics": [{**PAIR, "rails": [SHARP, SHARP]}], "policies": ["virtual"]},
+            "policies.0: 'virtual' needs a rail that isn't sharp"),
+        ({"policies": ["mrib", "mrib"]}, "policies.1: 'mrib' is given twice"),
+        ({"policies": []}, "policies: [] must have 1 or more"),
+        ({"only": {"gloo": [0]}}, "only.gloo: [0] is not known: allowed are mrib, nezha, single"),
+        ({"only": {"mrib": [1]}}, "only.mrib.on: 1 is no fabric: the experiment has 1, counted from 0"),
+        ({"name": "My Own"}, "name: 'My Own' must be lower-case letters, digits and single hyphens between them"),
+        ({"polcies": []}, "polcies: [] is not a known key: did you mean 'policies'? allowed are "
+            f"{', '.join(sorted(MultirailExperiment.model_fields))}"),
+        ({"fabrics": [{**PAIR, "nodes": 1}]}, "fabrics.0.nodes: 1 must be 2 or more"),
+        ({"fabrics": [{**PAIR, "rails": [{**TCP, "rate": "0bit"}]}]},
+            "fabrics.0.rails.0.rate: '0bit' is not a rate above zero, such as 100Mbit; or auto"),
+        ({"faults": [{**CUT, "rail": "sharp1"}]}, "faults.0.rail: 'sharp1' is not known: allowed are tcp0, tcp1"),
+        ({"faults": [{**CUT, "node": 4}]}, "faults.0.node: 4 must be 0 to 3"),
+        ({"faults": [{**CUT, "on": [1]}]},
+            "faults.0.on: 1 is no fabric: the experiment has 1, counted from 0"),
+        ({"faults": [{**CUT, "policy": "gloo"}]},
+            "faults.0.policy: 'gloo' is not known: allowed are equal, mrib, nezha, single, slicing, weights"),
+        ({"faults": [{**CUT, "kind": "link-donw"}]}, "faults.0.kind: 'link-donw' is not known: did you mean "
+            "'link-down'? allowed are link-down, link-silent, rail-switch-crash, rail-switch-hang"),
+        ({"fabrics": [{**PAIR, "rails": [TCP]}], "faults": [CUT]},
+            "faults.0.rail: 'tcp0' is the only rail of fabrics.0: nothing can take over"),
+        ({"trainings": [{"model": "alexnet", "batch": 48}]}, "trainings.0.model: 'alexnet' and batch 48 have no "
+            "published step time: give compute, or one of alexnet 32, alexnet 64, vgg-11 32, vgg-11 64"),
+        ({"trainings": [{"model": "gpt3-2.7b", "compute": "1s"}]},
+            "trainings.0.compute: '1s' is for models of layers: a GPT's is counted"),
+        ({"trainings": [{"model": "moe-1.3b-128"}]},
+            "trainings.0.model: 'moe-1.3b-128' must be a model of layers (alexnet, vgg-11), or a GPT"),
+        ({"fabrics": [{**PAIR, "nodes": 3}], "trainings": [{"model": "gpt3-30b"}]},
+            "trainings.0.model: 'gpt3-30b' has a batch of 512, which 3 nodes can't share"),
+        ({"trainings": [{"model": "vgg-11", "volume": 0}]}, "trainings.0.volume: 0 must be above 0.0"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_is_told_by_field_value_and_what_is_allowed(keys: dict[str, Any], message: str) -> None:
+    with pytest.raises(BadInput) as caught:
+        spec_of(**keys)
+    assert str(caught.value) == message
+
+
+def test_single_stands_for_each_rail_that_is_unlike_the_others() -> None:
+    spec = spec_of(fabrics=[PAIR, UNLIKE], policies=["nezha", "single"])
+    assert spec.policies_on(0) == ("nezha", "single:tcp0")
+    assert spec.policies_on(1) == ("nezha", "single:tcp0", "single:sharp1")
+    assert spec.points == 2 * (2 + 3)
+    some = spec_of(fabrics=[PAIR, UNLIKE], policies=["nezha", "single"], only={"single": [0]})
+    assert [some.policies_on(n) for n in (0, 1)] == [("nezha", "single:tcp0"), ("nezha",)]
+    assert singles(spec.fabrics[0]) == ["single:tcp0"]
+
+
+def test_fabrics_have_names_by_their_rails_and_nodes_and_what_sets_them_apart() -> None:
+    spec = spec_of(fabrics=[PAIR, UNLIKE, {**PAIR, "nodes": 8}, {**PAIR, "mtu": 1500}])
+    assert spec.labels == (
+        "tcp+tcp, 4 nodes MTU 9000",
+        "tcp+sharp, 4 nodes",
+        "tcp+tcp, 8 nodes",
+        "tcp+tcp, 4 nodes MTU 1500",
+    )
+    assert hosts(spec)["n7"] == "198.18.0.8"
+
+
+def test_gloo_runs_on_the_first_tcp_rail() -> None:
+    assert peer_rail(spec_of(fabrics=[{**UNLIKE, "rails": [SHARP, TCP]}]).fabrics[0]) == 1
+    assert peer_rail(spec_of(fabrics=[{**UNLIKE, "rails": [SHARP]}]).fabrics[0]) == 0
+
+
+@pytest.mark.parametrize("name", MULTIRAIL)
+def test_every_named_one_is_predicted_at_every_size(name: str, tmp_path: Path) -> None:
+    spec = load_any(name)
+    assert isinstance(spec, MultirailExperiment)
+    assert parse(yaml.safe_load(yaml.safe_dump(resolved(spec)))) == spec
+    assert cli.main(["predict", name, "--out", str(tmp_path)]) == 0
+    rows = list(csv.DictReader((tmp_path / f"{name}.csv").read_text().splitlines()))
+    places = [(number, training) for number in range(len(spec.fabrics)) for training in spec.trainings_on(number)]
+    trained = sum(len(spec.policies_on(number, training.policies)) for number, training in places)
+    assert len(rows) == spec.points // spec.repeats + trained
+    assert all(float(row["predicted"]) > 0 and row["equation"] for row in rows)
+    assert (tmp_path / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("name", MULTIRAIL)
+def test_a_dry_run_says_what_would_be_sent(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["dry-run", name, "-o", "nodes=16"]) == 0
+    told = capsys.readouterr().out
+    assert "16 nodes" in told
+    assert ": 50 times slower than the paper's" in told
+    assert "64MiB" in told
+
+
+@pytest.mark.parametrize("command", ["lint", "search"])
+def test_what_is_not_for_them_says_so(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    more = ["--gpus", "8", "--batch", "8"] if command == "search" else []
+    assert cli.main([command, "multirail-quick", *more]) == 2
+    assert capsys.readouterr().err.startswith("error: ")
+
+
+def test_a_typing_slip_is_one_line_and_status_2(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["run", "multirail-quick", "-o", "nodes=1"]) == 2
+    assert capsys.readouterr().err == "error: fabrics.0.nodes: 1 must be 2 or more\n"
+    assert cli.main(["predict", "multirail-quick", "-o", "domains=4"]) == 2
+    assert "domains" in capsys.readouterr().err
+
+
+# what the equations say ----------------------------------------------------------------------------------------------
+
+RAILS = (Rail("tcp0", "tcp", 6e6, 1e-4), Rail("sharp1", "sharp", 7e6, 1e-6))
+
+
+@given(size=st.integers(1, 2**31), scale=st.floats(1, 1000))
+def test_what_is_sent_is_whole_elements_of_the_size_to_scale(size: int, scale: float) -> None:
+    sent = sent_bytes(size, scale)
+    assert sent % ITEM == 0
+    assert sent >= ITEM
+    assert abs(sent - size / scale) <= ITEM
+
+
+@given(sent=st.integers(1, 10**6).map(lambda n: 4 * n), nodes=st.integers(2, 16))
+def test_no_policy_is_predicted_faster_than_nezha(sent: int, nodes: int) -> None:
+    least = seconds("nezha", RAILS, nodes, sent)
+    for policy in ("mrib", "equal", "slicing", "single:tcp0", "single:sharp1", "single"):
+        assert seconds(policy, RAILS, nodes, sent) >= least * (1 - 1e-6), policy
+
+
+def test_the_bound_of_one_rail_is_the_rings() -> None:
+    """2(N-1)/N S/B, with the set-up of 2(N-1) messages."""
+    assert seconds("single:tcp0", RAILS, 4, 6_000_000) == pytest.approx(1.5 + 6e-4)
+    assert seconds("gloo", RAILS, 4, 6_000_000, peer=0) == pytest.approx(1.5)
+    assert seconds("mptcp", RAILS, 4, 6_000_000) == pytest.approx(1.5 * 6 / 13 + 6e-4)
+
+
+def test_as_many_operations_count_as_fit_into_the_time_of_a_point() -> None:
+    spec = spec_of(point="2s", operations=500)
+    assert [counted(spec, s) for s in (1e-3, 0.01, 1.0)] == [500, 200, LEAST_OPERATIONS]
+    assert learning("nezha", 60) == learning("slicing", 60) == 60
+    assert learning("mrib", 60) < 10
+
+
+# trainings -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_training_of_layers_is_the_models_gradients_to_scale() -> None:
+    step = step_of(TrainingSpec(model="alexnet"), 4, 50.0, 6e6)
+    assert sum(step.sizes) == pytest.approx(4 * 61_100_840 / 50, rel=1e-4)
+    assert max(step.sizes) <= 4 * 2**20 / 50 + ITEM
+    assert step.compute_s == pytest.approx(0.2117, abs=1e-4)
+    part = step_of(TrainingSpec(model="alexnet", volume=0.1), 4, 50.0, 6e6)
+    assert part.samples / part.compute_s == pytest.approx(step.samples / step.compute_s)
+
+
+def test_gpt_computes_as_long_for_its_bytes_as_on_its_own_slow_network() -> None:
+    """1 Gbit/s NICs there: on rails that are r times as fast, a step is r times as short as a whole."""
+    spec = parse(experiment(fabrics=[PAIR], trainings=[{"model": "gpt3-2.7b"}]))
+    plan = nominal_plan(spec.fabrics[0])
+    rails = rails_of(plan)
+    rate = rails[0].rate * plan.scale
+    step = step_of(spec.trainings[0], 4, plan.scale, rails[0].rate)
+    assert step.compute_s * rate / (1e9 / 8) == pytest.approx(6.61, abs=0.01)
+    assert sum(step.sizes) == pytest.approx(2 * 2.7e9 / 16 / plan.scale, rel=1e-4)
+    assert predicted_step_s(step, rails, 4, "single:tcp0", 0) > predicted_step_s(step, rails, 4, "nezha", 0)

@@ -1,0 +1,68 @@
+"""What ranks put into operations, and what has to come out."""
+
+import numpy as np
+import pytest
+
+from topologies.errors import BadInput
+from workloads.multirail.inputs import checked, drawn, elements, expected, moved_on, outcome, wrong
+from workloads.multirail.jobs import Operations, RankReport, latencies_s
+
+NODES = 4
+
+
+def asked(collective: str = "allreduce", dtype: str = "float32", size: int = 400) -> Operations:
+    return Operations(collective, dtype, size, count=3, seed=7)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint64", "float16", "float32", "float64", "complex64", "complex128"])
+@pytest.mark.parametrize("index", [0, 5])
+def test_a_sum_in_any_order_is_right_and_one_of_another_operation_is_not(dtype: str, index: int) -> None:
+    operations = asked(dtype=dtype)
+    parts = [moved_on(drawn(operations, NODES, rank), index) for rank in range(NODES)]
+    backwards = parts[3] + parts[2] + parts[1] + parts[0]
+    due = outcome(operations, NODES, 0, expected(operations, NODES, 0), index)
+    assert wrong(backwards, due, NODES) == 0
+    stale = outcome(operations, NODES, 0, expected(operations, NODES, 0), index + 1)
+    assert wrong(backwards, stale, NODES) > len(due) // 2
+    backwards[3:4] += backwards[3]
+    assert wrong(backwards, due, NODES) == 1
+
+
+def test_every_collective_gives_each_rank_its_own() -> None:
+    parts = [moved_on(drawn(asked("all_gather"), NODES, rank), 2) for rank in range(NODES)]
+    gathered = expected(asked("all_gather"), NODES, 1)
+    assert np.array_equal(outcome(asked("all_gather"), NODES, 1, gathered, 2), np.concatenate(parts))
+    told = expected(asked("broadcast"), NODES, 3)
+    assert np.array_equal(outcome(asked("broadcast"), NODES, 3, told, 2), parts[0])
+    scattered = asked("reduce_scatter", "int64", 8 * 13)
+    assert elements(scattered, NODES) == 12
+    whole = sum(moved_on(drawn(scattered, NODES, rank), 2) for rank in range(NODES))
+    mine = outcome(scattered, NODES, 2, expected(scattered, NODES, 2), 2)
+    assert isinstance(whole, np.ndarray)
+    assert np.array_equal(mine, whole[6:9])
+
+
+def test_a_result_of_another_size_is_all_wrong() -> None:
+    due = expected(asked(), NODES, 0)
+    assert wrong(due[1:], due, NODES) == 100
+
+
+@pytest.mark.parametrize(
+    ("operations", "field"),
+    [
+        (asked("all_reduce"), "collective"),
+        (asked(dtype="flot32"), "dtype"),
+        (asked(dtype="datetime64"), "dtype"),
+        (asked(size=-1), "size_bytes"),
+    ],
+)
+def test_what_nobody_can_run_is_named(operations: Operations, field: str) -> None:
+    with pytest.raises(BadInput) as problem:
+        checked(operations)
+    assert problem.value.field == field
+
+
+def test_an_operation_lasts_from_the_first_start_to_the_last_end() -> None:
+    early = RankReport(0, starts_ns=[0, 5_000], ends_ns=[3_000, 9_000])
+    late = RankReport(1, starts_ns=[1_000], ends_ns=[4_000])
+    assert latencies_s([early, late]) == [4e-6]

@@ -1,0 +1,134 @@
+"""From what ranks tell to rows: times, shares, when a balancer has settled, what a cut did."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
+
+import pytest
+
+from experiments.multirail.lessons import compared
+from experiments.multirail.measured import (
+    BIN_NS,
+    Place,
+    Struck,
+    check_whole,
+    cut,
+    nic_rates,
+    point,
+    rail_seconds,
+    settled_after,
+)
+from topologies.errors import CheckFailed
+from workloads.multirail.jobs import Migration, RankReport
+from workloads.multirail.peers.lesson import Trained
+
+MS: Final = 1_000_000
+PLACE = Place("tcp+tcp, 4 nodes", "nezha", 64 * 2**20, 4000, 0)
+STRUCK = Struck("tcp+tcp, 4 nodes", "nezha", 2, "link-down tcp0 of n1", 1, 0, "tcp0", 2**24, 4000, 215 * MS, 600 * MS)
+
+
+def rank(number: int, rows: Sequence[tuple[float, ...]], late_ms: int = 0) -> RankReport:
+    """An operation each 100 ms, that lasts 80 ms and `late_ms`; begun by rank 1 a millisecond later."""
+    count = range(len(rows))
+    return RankReport(
+        rank=number,
+        starts_ns=[(100 * n + number) * MS for n in count],
+        ends_ns=[(100 * n + 80 + late_ms) * MS for n in count],
+        shares=list(rows),
+        rail_seconds=[tuple(0.08 * (share > 0) for share in row) for row in rows],
+        copies={"result": 4000 * len(rows)},
+    )
+
+
+def test_a_point_is_of_what_came_after_learning() -> None:
+    rows = [(4000.0, 0.0)] * 4 + [(1600.0, 2400.0)] * 16
+    timed = [rank(0, rows), rank(1, rows, late_ms=5)]
+    checked = [replace(report, wrong=report.rank) for report in timed]
+    found = point(PLACE, timed, checked, learning=4, predicted_s=0.08)
+    assert (found.operations, found.measured) == (20, 16)
+    assert found.mean_s == pytest.approx(0.085), "from the first start to the last end"
+    assert found.shares == pytest.approx((0.4, 0.6))
+    assert found.settled_after == 4
+    assert (found.wrong, found.checked) == (1, 2 * 20 * 1000)
+    assert found.copied == pytest.approx(1.0)
+    assert found.apart == 0.0
+
+
+def test_a_rails_time_is_that_of_the_rank_where_it_was_least() -> None:
+    one = replace(rank(0, [(1.0, 1.0)]), rail_seconds=[(0.09, 0.05)])
+    other = replace(rank(1, [(1.0, 1.0)]), rail_seconds=[(0.06, 0.08)])
+    assert rail_seconds([one, other], 0) == pytest.approx((0.06, 0.05))
+
+
+@pytest.mark.parametrize(
+    ("rows", "after"),
+    [
+        ([(1.0, 0.0)] * 10, 0),
+        ([(1.0, 0.0)] * 6 + [(0.5, 0.5)] * 14, 6),
+        ([(1.0, 0.0)] * 6 + [(0.5, 0.5)] * 2 + [(0.515, 0.485)] * 12, 6),
+        ([(1.0, 0.0), (0.0, 1.0)] * 10, None),
+        ([(1.0, 0.0)] * 5 + [()] + [(1.0, 0.0)] * 14, 6),
+        ([], None),
+    ],
+)
+def test_shares_have_settled_when_they_no_longer_move(rows: list[tuple[float, ...]], after: int | None) -> None:
+    assert settled_after(rows) == after
+
+
+def test_operations_that_ended_early_are_told_with_their_rank() -> None:
+    check_whole([rank(0, [(1.0,)])])
+    with pytest.raises(CheckFailed, match="rank 1: rank 2 is gone"):
+        check_whole([rank(0, [(1.0,)]), RankReport(1, errors=["rank 2 is gone"])])
+
+
+BEFORE, WHILE = (2000.0, 2000.0), (0.0, 4000.0)
+
+
+def struck_ranks(moved_ms: float | None = 250.0) -> list[RankReport]:
+    """Ten operations; the fault falls into the third, the repair before the seventh, from the ninth on all is back."""
+    rows = [BEFORE] * 3 + [WHILE] * 5 + [BEFORE] * 2
+    migrations = [] if moved_ms is None else [Migration((0,), 0.240, moved_ms / 1e3)]
+    counts: list[tuple[int, tuple[int, ...]]] = [(n * 10 * MS, (1000 * min(n, 22), 1000 * n)) for n in range(100)]
+    whole = [replace(rank(n, rows), migrations=migrations, rail_bytes_over_time=counts) for n in range(2)]
+    return [whole[0], replace(whole[1], ends_ns=[end + 40 * MS * (n == 2) for n, end in enumerate(whole[1].ends_ns)])]
+
+
+def test_a_cut_is_timed_from_the_fault_and_back_from_the_repair() -> None:
+    found = cut(STRUCK, struck_ranks())
+    assert found.inside
+    assert found.detect_ms == pytest.approx(25.0)
+    assert found.migrate_ms == pytest.approx(35.0)
+    assert found.home_ms == pytest.approx(200.0)
+    assert (found.median_s, found.worst_s) == pytest.approx((0.08, 0.12))
+    assert (found.wrong, found.error, found.operations) == (0, "", 10)
+
+
+def test_what_never_came_is_none() -> None:
+    ranks = struck_ranks()
+    assert cut(STRUCK, struck_ranks(None)).migrate_ms is None
+    assert cut(STRUCK, [ranks[0], replace(ranks[1], migrations=[])]).migrate_ms is None, "one rank never knew"
+    late = replace(STRUCK, t_fault=190 * MS, t_repair=900 * MS)
+    assert not cut(late, ranks).inside
+    assert cut(replace(STRUCK, t_repair=950 * MS), ranks).home_ms is None
+    earlier = [replace(r, migrations=[Migration((0,), 0.1, 0.11), *r.migrations]) for r in ranks]
+    assert cut(STRUCK, earlier).detect_ms == pytest.approx(25.0), "an earlier repeat's isn't this one's"
+
+
+def test_the_rates_of_nics_are_of_their_own_bytes_in_bins_around_the_fault() -> None:
+    dead, alive = nic_rates(STRUCK, struck_ranks()[1], ["tcp0", "tcp1"])
+    assert (dead.rail, alive.rail, dead.repair_ms) == ("tcp0", "tcp1", 385.0)
+    assert 0.0 in dead.t_ms
+    assert all(b - a == pytest.approx(BIN_NS / MS) for a, b in zip(dead.t_ms, dead.t_ms[1:], strict=False))
+    assert alive.bps == pytest.approx([800_000.0] * len(alive.bps))
+    after = dead.bps[dead.t_ms.index(20.0) :]
+    assert after == pytest.approx([0.0] * len(after))
+    assert nic_rates(STRUCK, RankReport(0), ["tcp0"]) == []
+
+
+def test_two_trainings_are_compared_rank_by_rank_and_step_by_step() -> None:
+    gloo = [Trained([1.0, 0.5], [9.0, 0.2], 400, []), Trained([0.8, 0.004], [9.0, 0.3], 400, [])]
+    ours = [Trained([1.0, 0.5], [9.0, 0.1], 400, []), Trained([0.8, 0.003], [9.0, 0.1], 400, [])]
+    found = compared("tcp+tcp, 4 nodes", "nezha", 0, gloo, ours)
+    assert found.losses_apart == pytest.approx(0.1), "of what is below 0.01, over 0.01"
+    assert found.gloo_losses == pytest.approx((0.9, 0.252))
+    assert (found.gloo_step_s, found.step_s, found.bytes) == (0.3, 0.1, 400)

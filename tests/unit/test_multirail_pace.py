@@ -1,0 +1,64 @@
+"""What a rail's sender may hand on, by its clock; and that connections keep to it."""
+
+import socket
+import time
+
+import pytest
+
+from workloads.multirail.frames import DATA, Framed, Header
+from workloads.multirail.links import Links
+from workloads.multirail.pace import CREDIT_S, Pacer
+
+
+def test_a_message_waits_for_what_is_ahead_and_for_its_set_up() -> None:
+    pacer = Pacer(setup_s=0.1, s_per_byte=1e-3)
+    pacer.opened(ready_at=5.0)
+    assert pacer.free_at == pytest.approx(5.1)
+    pacer.spent(200, now=5.1)
+    pacer.opened(ready_at=5.2)  # the one before is through at 5.3 only
+    assert pacer.free_at == pytest.approx(5.4)
+
+
+def test_a_sender_that_runs_late_catches_up_a_little_and_one_that_rested_does_not() -> None:
+    late = Pacer(s_per_byte=1e-3)
+    late.spent(10, now=1.0)
+    assert late.free_at == pytest.approx(1.0 - CREDIT_S + 0.01)
+    rested = Pacer(s_per_byte=1e-3)
+    rested.rested(now=1.0)
+    rested.spent(10, now=1.0)
+    assert rested.free_at == pytest.approx(1.01)
+
+
+def sent_through(pacer: Pacer, messages: int, size: int) -> tuple[bytes, float]:
+    """What arrives of messages, each of one frame, and how long that takes."""
+    here, there = socket.socketpair()
+    came = bytearray()
+    for sock in (here, there):
+        sock.setblocking(False)
+    problems: list[str] = []
+    links = Links(lambda _, why: problems.append(why))
+    out = Framed(here, lambda header: memoryview(bytearray(header.length)), lambda *_: None, pacer)
+    into = Framed(there, lambda header: memoryview(bytearray(header.length)), lambda _, view: came.extend(view))
+    links.add(out)
+    links.add(into)
+    began = time.monotonic()
+    for number in range(messages):
+        links.put(out, Header(DATA, seq=number, length=size), bytes([number]) * size, opens=True)
+    while len(came) < messages * size and time.monotonic() < began + 10:
+        links.poll(0.01)
+    took = time.monotonic() - began
+    assert not problems
+    links.close()
+    here.close()
+    there.close()
+    return bytes(came), took
+
+
+def test_set_up_and_cost_are_really_waited_for() -> None:
+    due = b"".join(bytes([number]) * 100_000 for number in range(4))
+    came, took = sent_through(Pacer(setup_s=0.02, s_per_byte=2e-7), 4, 100_000)
+    assert came == due
+    assert took >= 4 * 0.02 + 3 * 0.02  # the last message's last turn goes when its turn comes, not when it's through
+    came, unpaced = sent_through(Pacer(), 4, 100_000)
+    assert came == due
+    assert unpaced < took

@@ -1,0 +1,158 @@
+"""What can be said of others' engines without running them: who lacks what, what NICs count, who died of what."""
+
+import importlib.util
+import shutil
+import socket
+import sys
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import pytest
+
+from topologies.errors import BadInput, MachineLacks, RailyardError
+from topologies.multirail import mptcp as kernel
+from topologies.multirail.plan import MultirailPlan, make_multirail_plan
+from topologies.multirail.spec import parse_multirail
+from workloads.multirail.emulated import layout
+from workloads.multirail.jobs import Operations
+from workloads.multirail.peers import play as playing
+from workloads.multirail.peers.gloo import GlooRanks
+from workloads.multirail.peers.mpi import MpiRanks
+from workloads.multirail.peers.mptcp import AnyAddress, MptcpRanks, one_rail
+from workloads.multirail.peers.play import counted, parts_of, play
+from workloads.multirail.peers.ranks import PeerRanks
+from workloads.multirail.peers.seat import Seat
+from workloads.multirail.places import Place
+
+NET_DEV = """Inter-|   Receive                                        |  Transmit
+ face |bytes packets errs drop fifo frame compressed multicast|bytes packets errs drop fifo colls carrier compressed
+ rail1:    1000   10    0    0    0     0          0         0      500    7    0    0    0     0       0          0
+    lo:       9    1    0    0    0     0          0         0        9    1    0    0    0     0       0          0
+ rail0: 4000000   11    0    0    0     0          0         0 60000001    8    0    0    0     0       0          0
+"""
+KNOCK = """import sys
+from multiprocessing.connection import Client
+with Client(sys.argv[1] + "/door", "AF_UNIX") as door:
+    door.send(0), door.recv()
+    {then}
+"""
+
+
+class Net(NamedTuple):
+    plan: MultirailPlan
+
+
+def net(nodes: int = 2) -> Any:
+    rails = [
+        {"kind": "tcp", "rate": "100Mbit", "setup": "1ms", "cpu": "1us"},
+        {"kind": "glex", "rate": "200Mbit", "setup": "2ms", "cpu": "1us"},
+    ]
+    return Net(make_multirail_plan(parse_multirail({"kind": "multi-rail", "nodes": nodes, "rails": rails})))
+
+
+class Knocking(PeerRanks):
+    """A single rank that runs `then` once it was told its seat."""
+
+    program = "knocking"
+    then = ""
+
+    def command(self) -> list[str]:
+        return [sys.executable, "-c", KNOCK.format(then=self.then), self._folder]
+
+
+@pytest.mark.parametrize(
+    ("engine", "said"),
+    [
+        (GlooRanks, "this machine lacks PyTorch, for Gloo and for training; sudo script/bootstrap gloo"),
+        (MpiRanks, "this machine lacks Open MPI or mpi4py; sudo script/bootstrap mpi"),
+        (MptcpRanks, "this machine lacks MPTCP; sudo sysctl net.mptcp.enabled=1"),
+    ],
+)
+def test_what_isnt_here_is_named_with_what_gets_it(engine: Any, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    monkeypatch.setattr(kernel, "is_there", lambda: False)
+    with pytest.raises(MachineLacks) as lack, engine(net()):
+        pass
+    assert str(lack.value) == said
+    assert lack.value.exit_status == 3
+
+
+def test_a_rail_that_isnt_there_is_refused() -> None:
+    with pytest.raises(BadInput, match=r"rails: 2 must be from 0 to 1"):
+        GlooRanks(net(), rail=2)
+
+
+def test_a_program_that_doesnt_start_is_told_with_its_last_words() -> None:
+    class Broken(PeerRanks):
+        program = "broken"
+
+        def command(self) -> list[str]:
+            return [sys.executable, "-c", "raise SystemExit('libbroken.so: no such file')"]
+
+    with pytest.raises(RailyardError, match=r"broken: its ranks didn't start / libbroken.so: no such file"):
+        Broken(net(), [0]).start()
+
+
+@pytest.mark.parametrize(
+    ("then", "said"),
+    [
+        ("sys.exit('out of memory')", r"knocking: rank 0 died / out of memory"),
+        (
+            "from topologies.errors import RailyardError; door.send(RailyardError('no way to rank 1'))",
+            "no way to rank 1",
+        ),
+    ],
+)
+def test_a_rank_that_cant_join_is_told(then: str, said: str) -> None:
+    ranks = Knocking(net(), [0])
+    ranks.then = then
+    ranks.layout = replace(ranks.layout, nodes=tuple(row[:1] for row in ranks.layout.nodes))
+    with pytest.raises(RailyardError, match=said):
+        ranks.start()
+
+
+def test_nics_count_for_their_rails() -> None:
+    assert counted(NET_DEV, 2) == (64_000_001, 1500)
+
+
+def test_a_buffer_is_shared_out_as_the_nics_moved_it() -> None:
+    assert parts_of(1000, (5, 5), (35, 15)) == (750, 250)
+    assert parts_of(1000, (5, 5), (5, 5)) == (0, 0)
+
+
+def test_an_engine_that_fails_ends_its_operations_and_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Failing:
+        """The one that all begin with, and two more, go well."""
+
+        calls = 0
+
+        def allreduce(self, array: Any) -> None:
+            self.calls += 1
+            if self.calls > 3:
+                raise OverflowError("too much")
+
+    monkeypatch.setattr(playing, "counted", lambda text, rails: (0,) * rails)
+    seat = Seat(0, layout(net().plan), Place(), (0,), "")
+    report = play(Failing(), seat, Operations("allreduce", "int32", 64, count=9, seed=1))  # type: ignore[arg-type]
+    assert report.errors == ["OverflowError: too much"]
+    assert len(report.starts_ns) == len(report.ends_ns) == 2
+
+
+def test_to_the_engine_mptcp_is_one_rail_as_fast_as_all() -> None:
+    whole = layout(net().plan)
+    (rail,) = one_rail(whole).rails
+    assert rail.rate == pytest.approx(sum(each.rate for each in whole.rails))
+    assert rail.setup_s == whole.rails[0].setup_s
+    assert rail.cpu_s_per_byte == pytest.approx(0.5e-6)
+    assert one_rail(whole).size == 2
+
+
+def test_a_listener_for_subflows_is_one_for_all_addresses() -> None:
+    with AnyAddress(socket.AF_INET, socket.SOCK_STREAM) as listener, AnyAddress() as caller:
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            port = free.getsockname()[1]
+        listener.bind(("127.0.0.1", port))
+        caller.bind(("127.0.0.1", 0))
+        assert listener.getsockname() == ("0.0.0.0", port)
+        assert caller.getsockname()[0] == "127.0.0.1"

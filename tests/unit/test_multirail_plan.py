@@ -1,0 +1,179 @@
+"""Where everything of a multi-rail fabric is: addresses, ports, cables and flows of any that may be asked for."""
+
+import json
+import re
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from topologies.multirail import faults
+from topologies.multirail.addresses import MAX_NODES, MAX_RAILS, SWITCH_DPID, Nic, route_table, subnet
+from topologies.multirail.commands import LEAST_WINDOW_FRAMES, link_command, node_commands, node_sysctls, window_bytes
+from topologies.multirail.mptcp import commands
+from topologies.multirail.net import MultirailNet
+from topologies.multirail.plan import MultirailPlan, make_multirail_plan
+from topologies.multirail.shapers import CONTROL_TOS, shaper_commands
+from topologies.multirail.spec import RAIL_KINDS, MultirailSpec, RailSpec, parse_multirail
+from topologies.multirail.switch import static_flows
+from topologies.optical import dpid_of
+from topologies.shaping import burst_bytes
+
+rates = st.integers(1_000_000, 10_000_000_000)
+rail_lists = st.lists(
+    st.builds(RailSpec, kind=st.sampled_from(RAIL_KINDS), rate=st.just("5Mbit")), min_size=1, max_size=8
+)
+specs = st.builds(
+    MultirailSpec,
+    kind=st.just("multi-rail"),
+    nodes=st.integers(2, MAX_NODES),
+    rails=rail_lists,
+    scale=st.none() | st.floats(1, 1e6),
+    mtu=st.integers(1280, 9000),
+)
+
+
+@st.composite
+def plans(draw: st.DrawFn) -> MultirailPlan:
+    spec = draw(specs)
+    return MultirailPlan(spec, tuple(draw(rates) for _ in spec.rails), draw(st.floats(1, 1e6)))
+
+
+def nics(plan: MultirailPlan) -> list[Nic]:
+    return [nic for rail in range(len(plan.rails)) for nic in plan.nics_on(rail)]
+
+
+@given(plan=plans())
+def test_every_node_is_on_every_rail_and_aggregators_where_rails_are_sharp(plan: MultirailPlan) -> None:
+    for node in plan.nodes:
+        assert [nic.rail for nic in plan.nics_of(node)] == list(range(len(plan.rails)))
+    for rail, spec in enumerate(plan.rails):
+        assert (plan.aggregators[rail] is not None) == (spec.kind == "sharp")
+        assert {nic.namespace for nic in plan.nics_on(rail)} >= set(plan.nodes)
+    assert len(nics(plan)) == plan.spec.nodes * len(plan.rails) + sum(spec.kind == "sharp" for spec in plan.rails)
+
+
+@given(plan=plans())
+def test_no_two_have_the_same_address_name_or_port(plan: MultirailPlan) -> None:
+    found = nics(plan)
+    for values in (
+        [nic.ip for nic in found],
+        [nic.mac for nic in found],
+        [(nic.namespace, nic.interface) for nic in found],
+        [(nic.rail, nic.port) for nic in found],
+        [(end.node, end.interface) for link in plan.links for end in (link.a, link.b)],
+        plan.namespaces,
+        [switch.dpid for switch in plan.switches],
+    ):
+        assert Counter(values).most_common(1)[0][1] == 1
+    assert all(len(end.interface) < 16 for link in plan.links for end in (link.a, link.b))
+    assert {end.node for link in plan.links for end in (link.a, link.b)} == set(plan.namespaces)
+
+
+def test_switches_are_told_apart_from_those_of_other_fabrics() -> None:
+    assert dpid_of("hb") < SWITCH_DPID
+
+
+@given(plan=plans())
+def test_a_cable_goes_from_a_nic_to_its_port_of_its_rails_switch(plan: MultirailPlan) -> None:
+    for nic in nics(plan):
+        link = plan.link(nic)
+        assert (link.a.node, link.a.interface) == (nic.namespace, f"rail{nic.rail}")
+        assert (link.b.node, link.b.interface, link.b.port) == (f"rail{nic.rail}", nic.namespace, nic.port)
+        share = 1 if nic.node is not None else plan.spec.nodes
+        assert link.rate_bps == plan.rates_bps[nic.rail] * share
+
+
+@given(plan=plans())
+def test_a_plan_is_the_same_after_a_way_through_json(plan: MultirailPlan) -> None:
+    assert MultirailPlan.from_dict(json.loads(json.dumps(plan.as_dict()))) == plan
+
+
+@given(plan=plans())
+def test_a_frame_leaves_a_switch_by_the_port_of_the_nic_that_it_is_for(plan: MultirailPlan) -> None:
+    for rail in range(len(plan.rails)):
+        flows = static_flows(plan.nics_on(rail)).splitlines()
+        out = [re.findall(r"^priority=1,dl_dst=(.*),actions=output:(\d+)$", flow) for flow in flows]
+        assert out == [[(nic.mac, str(nic.port))] for nic in plan.nics_on(rail)]
+
+
+@given(plan=plans())
+def test_a_node_knows_its_peers_rail_by_rail_and_has_a_table_for_each_nic(plan: MultirailPlan) -> None:
+    for name in {nic.namespace for nic in plan.nics_on(0)[-2:]}:
+        lines = node_commands(plan, name).splitlines()
+        for nic in plan.nics_of(name):
+            table, dev = route_table(nic.rail), f"dev rail{nic.rail}"
+            assert f"rule add from {nic.ip} lookup {table}" in lines
+            routes = [line for line in lines if line.startswith(f"route add {subnet(nic.rail)} {dev}")]
+            assert [route.endswith(f"table {table}") for route in routes] == [False, True]
+            assert f"route add unreachable default table {table}" in lines
+            known = {tuple(line.split()[2:7:2]) for line in lines if line.startswith("neighbour") and dev in line}
+            peers = [peer for peer in plan.nics_on(nic.rail) if peer != nic]
+            assert known == {(peer.ip, peer.mac, f"rail{nic.rail}") for peer in peers}
+
+
+@given(plan=plans())
+def test_a_window_is_30_ms_of_its_own_rail_and_buffers_hold_two_of_any(plan: MultirailPlan) -> None:
+    windows = [window_bytes(plan, rail) for rail in range(len(plan.rails))]
+    for rate, window in zip(plan.rates_bps, windows, strict=True):
+        assert window == pytest.approx(max(rate * 0.03 / 8, LEAST_WINDOW_FRAMES * plan.spec.mtu), abs=1)
+    for key in ("net/ipv4/tcp_rmem", "net/ipv4/tcp_wmem"):
+        assert int(node_sysctls(plan)[key].split()[-1]) == 2 * max(windows)
+
+
+@given(plan=plans())
+def test_a_link_is_made_with_both_ends_alike(plan: MultirailPlan) -> None:
+    for nic in nics(plan):
+        near, far = link_command(plan, nic, plan.link(nic)).split(" peer ")
+        assert f"address {nic.mac}" in near
+        assert "address" not in far
+        assert all(f"mtu {plan.spec.mtu} txqueuelen 10000" in end for end in (near, far))
+
+
+@given(rate=rates, mtu=st.integers(1280, 9000))
+def test_data_and_control_share_one_rate(rate: int, mtu: int) -> None:
+    lines = shaper_commands("rail0", rate, mtu).splitlines()
+    own = {
+        found[1]: int(found[2]) for line in lines if (found := re.search(r"classid (1:\d+) htb rate (\d+)bit", line))
+    }
+    assert own["1:1"] == own["1:10"] + own["1:20"] == rate
+    assert all(f"ceil {rate}bit" in line and f"cburst {burst_bytes(rate, mtu)}b" in line for line in lines[1:4])
+    assert "default 10" in lines[0]
+    assert f"ip tos {CONTROL_TOS:#x}" in lines[-1]
+    assert lines[-1].endswith("flowid 1:20")
+
+
+@given(plan=plans())
+def test_mptcp_announces_every_nic_and_accepts_a_subflow_for_each_but_the_first(plan: MultirailPlan) -> None:
+    limits, *endpoints = commands(plan.nics_of("n1")).splitlines()
+    more = len(plan.rails) - 1
+    assert limits == f"mptcp limits set subflow {min(2 * more, 8)} add_addr_accepted {more}"
+    assert endpoints == [f"mptcp endpoint add 198.18.{r}.2 dev rail{r} signal" for r in range(more + 1)]
+
+
+def test_the_table_of_names_holds() -> None:
+    assert Nic(2, 5) == (2, 5)
+    assert (Nic(2, 5).namespace, Nic(2, 5).interface, Nic(2, 5).ip, Nic(2, 5).mac, Nic(2, 5).port) == (
+        *("n5", "rail2", "198.18.2.6", "02:4d:00:00:02:05", 6),
+    )
+    aggregator = Nic(2, None)
+    assert (aggregator.namespace, aggregator.ip, aggregator.mac, aggregator.port) == (
+        *("agg2", "198.18.2.254", "02:4d:00:00:02:ff", 255),
+    )
+    assert Nic(MAX_RAILS - 1, MAX_NODES - 1).ip == "198.18.7.64"
+
+
+def test_headers_are_no_payload() -> None:
+    spec = MultirailSpec.model_validate(
+        {"kind": "multi-rail", "nodes": 2, "rails": [{"kind": "tcp", "rate": "100Mbit"}]}
+    )
+    assert make_multirail_plan(spec).payload_bps(0) == pytest.approx(100e6 * 8948 / 9014)
+
+
+def test_a_fault_at_a_nic_that_isnt_there_is_refused() -> None:
+    spec = parse_multirail({"kind": "multi-rail", "rails": [{"kind": "tcp", "rate": "100Mbit"}]})
+    net = MultirailNet(make_multirail_plan(spec), "netdev")
+    for node, rail in (("agg0", 0), ("n4", 0), ("n0", 1)):
+        with pytest.raises(ValueError, match=f"{node} has no NIC on rail {rail}"):
+            faults.cut(net, node, rail)

@@ -1,0 +1,208 @@
+"""In what order a multi-rail experiment is run, that its bar reaches its end, and what it does when a policy can't."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Self
+
+import pytest
+
+from experiments.multirail import breaking, lessons, runner, site
+from experiments.multirail.runner import run_multirail, step_count
+from experiments.multirail.site import Site
+from experiments.multirail.spec import MultirailExperiment, parse
+from experiments.progress import Steps
+from results.records import Run
+from tests.unit.test_machine import FULL
+from topologies.counters import Counters
+from topologies.errors import MachineLacks
+from topologies.multirail.plan import MultirailPlan
+from workloads.multirail.jobs import Operations, RankReport
+from workloads.multirail.peers.lesson import Trained
+
+MS = 1_000_000
+EXPERIMENT: dict[str, Any] = {
+    "name": "mine",
+    "fabrics": [{"kind": "multi-rail", "nodes": 2, "rails": [{"kind": "tcp", "rate": "auto"}] * 2}],
+    "policies": ["nezha", "gloo"],
+    "sizes": ["8MiB", "2KiB"],
+    "learning": 20,
+    "faults": [{"kind": "rail-switch-crash", "rail": "tcp1", "repeats": 2, "at": "1ms", "repair": "1ms"}],
+    "trainings": [{"model": "alexnet", "volume": 0.1, "steps": 2}],
+    "ddp": [{"steps": 2}],
+    "repeats": 2,
+}
+
+
+class Net:
+    """A fabric that isn't there."""
+
+    def __init__(self, plan: MultirailPlan) -> None:
+        self.plan, self.build_s = plan, 0.5
+
+
+class Ranks:
+    """Two ranks that have done everything in a millisecond each; what they were asked is in `asked`."""
+
+    def __init__(self, policy: str, runs: "Runs") -> None:
+        self.policy, self.runs = policy, runs
+
+    def __enter__(self) -> Self:
+        if self.policy in self.runs.lacking:
+            raise MachineLacks("PyTorch isn't installed", "type: install it")
+        self.runs.did.append(f"start {self.policy}")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.runs.did.append(f"stop {self.policy}")
+
+    def run(self, operations: Operations) -> Sequence[RankReport]:
+        self.runs.asked.append((self.policy, operations))
+        errors = ["rank 1 is gone"] if self.policy in self.runs.breaking else []
+        count = range(operations.count)
+        return [
+            RankReport(
+                rank,
+                starts_ns=[n * MS for n in count],
+                ends_ns=[(n + 1) * MS for n in count],
+                shares=[(0.5, 0.5) for _ in count],
+                rail_seconds=[(0.001, 0.001) for _ in count],
+                errors=errors,
+            )
+            for rank in range(2)
+        ]
+
+    def begin(self, operations: Sequence[Operations]) -> None:
+        self.begun = operations[0]
+
+    def finish(self) -> Sequence[RankReport]:
+        return self.run(self.begun)
+
+    def train(self, backend: str, training: object, policy: str = "") -> Sequence[Trained]:
+        self.runs.did.append(f"train {backend} {policy}".rstrip())
+        return [Trained([1.0, 0.5], [0.2, 0.1], 400, [])] * 2
+
+
+class Runs:
+    """Every part of a run but its order is replaced; what would have been done is in `did` and `asked`."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.did: list[str] = []
+        self.asked: list[tuple[str, Operations]] = []
+        self.steps: list[str] = []
+        self.lacking: set[str] = set()
+        self.breaking: set[str] = set()
+        self.saved: list[Run] = []
+        monkeypatch.setattr(runner, "detect", lambda: FULL)
+        monkeypatch.setattr("topologies.capacity.measure", lambda *_: 90_000.0)
+        monkeypatch.setattr(runner, "provenance", lambda *_: {"seed": 1})
+        monkeypatch.setattr(runner, "built", self.built)
+        monkeypatch.setattr(site, "engine", lambda _, policy: Ranks(policy, self))
+        monkeypatch.setattr(site, "count_in", lambda _: Counters(0, 0, 0))
+        monkeypatch.setattr(breaking, "Ranks", lambda _, policy: Ranks(policy, self))
+        monkeypatch.setattr(breaking, "strike", self.strike)
+        monkeypatch.setattr(breaking, "mend", lambda _, kind, node, rail: self.did.append(f"mend {rail}"))
+        monkeypatch.setattr(lessons, "DdpRanks", lambda *_: Ranks("ddp", self))
+        monkeypatch.setattr("results.store.save", lambda run, _: self.saved.append(run))
+        step = Steps.step
+
+        @contextmanager
+        def noted(steps: Steps, what: str, total: float | None = None) -> Iterator[None]:
+            self.steps.append(what)
+            with step(steps, what, total):
+                yield
+
+        monkeypatch.setattr(Steps, "step", noted)
+
+    def strike(self, _: object, kind: str, node: int, rail: int) -> int:
+        self.did.append(f"{kind} {rail}")
+        return 2 * MS
+
+    @contextmanager
+    def built(self, label: str, plan: MultirailPlan, _: object, run: Run, steps: Steps) -> Iterator[Site]:
+        with steps.step(f"{label}: building"):
+            self.did.append("build")
+        yield Site(label, Net(plan), run)  # type: ignore[arg-type]
+        self.did.append("take down")
+
+
+@pytest.fixture
+def runs(monkeypatch: pytest.MonkeyPatch) -> Runs:
+    return Runs(monkeypatch)
+
+
+def spec_of(**keys: Any) -> MultirailExperiment:
+    return parse({**EXPERIMENT, **keys})
+
+
+def test_sizes_first_then_faults_then_trainings(runs: Runs) -> None:
+    run_multirail(spec_of(repeats=1), Path("nowhere"), None)
+    assert runs.did == [
+        "build",
+        *("start nezha", "stop nezha", "start gloo", "stop gloo"),
+        *("start nezha", "rail-switch-crash 1", "mend 1", "rail-switch-crash 1", "mend 1", "stop nezha"),
+        *("start nezha", "stop nezha", "start gloo", "stop gloo"),
+        *("start ddp", "train gloo", "train railyard nezha", "stop ddp"),
+        "take down",
+    ]
+
+
+@pytest.mark.parametrize("keys", [{}, {"sizes": []}, {"faults": [], "trainings": []}, {"repeats": 1, "ddp": []}])
+def test_the_bar_reaches_its_end(runs: Runs, keys: dict[str, Any]) -> None:
+    spec = spec_of(**keys)
+    run_multirail(spec, Path("nowhere"), None)
+    assert len(runs.steps) == step_count(spec)
+
+
+def test_every_size_is_checked_then_timed_small_ones_first(runs: Runs) -> None:
+    run_multirail(spec_of(repeats=1, faults=[], trainings=[], ddp=[]), Path("nowhere"), None)
+    mine = [op for policy, op in runs.asked if policy == "nezha"]
+    assert [(op.check, op.dtype) for op in mine] == [(True, "int32"), (False, "float32")] * 2
+    assert mine[0].size_bytes < mine[2].size_bytes
+    (run,) = runs.saved
+    small, large = (p for p in run.multirail.points if p.policy == "nezha")
+    assert (small.size, large.size) == (2048, 8 * 2**20)
+    assert large.operations - large.measured == 20, "learning doesn't count"
+    assert small.mean_s == pytest.approx(0.001)
+    assert {load.workload for load in run.loads} == {f"{p}, {s}" for p in ("nezha", "gloo") for s in ("2KiB", "8MiB")}
+
+
+def test_what_is_not_installed_is_left_out_by_name_and_the_rest_goes_on(runs: Runs) -> None:
+    runs.lacking = {"gloo"}
+    run_multirail(spec_of(repeats=1), Path("nowhere"), None)
+    (run,) = runs.saved
+    assert {(s.policy, s.failed) for s in run.multirail.skipped} == {("gloo", False)}
+    assert {p.policy for p in run.multirail.points} == {"nezha"}
+    assert run.multirail.cuts
+
+
+def test_a_policy_that_breaks_down_is_named_and_fails_the_run(runs: Runs) -> None:
+    runs.breaking = {"gloo"}
+    assert run_multirail(spec_of(repeats=1, faults=[]), Path("nowhere"), None) == 1
+    (run,) = runs.saved
+    assert {(s.policy, s.why) for s in run.multirail.skipped} == {("gloo", "rank 0: rank 1 is gone")}
+    assert [t.policy for t in run.multirail.trainings] == ["nezha"]
+
+
+def test_a_training_is_replayed_in_its_order_after_learning(runs: Runs) -> None:
+    run_multirail(spec_of(repeats=1, sizes=[], faults=[], ddp=[], policies=["nezha"]), Path("nowhere"), None)
+    (run,) = runs.saved
+    (training,) = run.multirail.trainings
+    groups = [(op.size_bytes, op.count) for _, op in runs.asked]
+    learnt = next(n for n, (_, op) in enumerate(runs.asked) if op.gap_s > 0)
+    assert sum(count for _, count in groups[:learnt]) >= 20
+    assert sum(size * count for size, count in groups[learnt:]) == 2 * training.bytes
+    assert sum(op.gap_s * op.count for _, op in runs.asked[learnt:]) == pytest.approx(2 * training.compute_s)
+
+
+def test_whatever_ends_it_early_what_was_measured_is_kept(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(breaking, "strike", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        run_multirail(spec_of(repeats=1), Path("nowhere"), None)
+    (run,) = runs.saved
+    assert run.interrupted
+    assert len(run.multirail.points) == 4
+    assert {m.metric for m in run.measurements} >= {"completion_time", "throughput"}

@@ -1,0 +1,123 @@
+"""Tables, figures and files of a multi-rail run, from made-up records."""
+
+import io
+import json
+import xml.etree.ElementTree as ET
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from results import report, store, summary
+from results.multirail import plots, published, tables
+from results.multirail.compare import by_fabric
+from results.multirail.stored import cells, from_json, to_json
+from results.records import Load, Measurement, Run
+from tests.unit.multirail_sample import MIB, PAIR, UNLIKE, sample
+
+
+@pytest.fixture(scope="module")
+def run() -> Run:
+    found = Run("mine", {"title": "Two rails", "seed": 1}, {"kernel": "6.18"}, "2025-01-01T00:00:00+00:00")
+    found.multirail = sample()
+    found.measurements = [Measurement(*row) for row in cells(found.multirail)]
+    found.loads = [Load(PAIR.label, "nezha, 64MiB", 0, 0.5, 0.01, 0.4, 0, 1000, 0)]
+    return found
+
+
+def test_the_records_are_the_same_when_read_back(run: Run, tmp_path: Path) -> None:
+    assert from_json(to_json(run.multirail)) == run.multirail
+    store.save(run, tmp_path)
+    assert store.load(tmp_path).multirail == run.multirail
+    assert json.loads((tmp_path / "summary.json").read_text())["passed"]
+
+
+def test_a_row_says_policy_nodes_rails_and_size(run: Run) -> None:
+    row = next(m for m in run.measurements if (m.fabric, m.policy, m.metric) == (UNLIKE.label, "nezha", "throughput"))
+    assert row.workload == "allreduce 2KiB, 4 nodes, tcp+sharp"
+    point = next(p for p in run.multirail.points if (p.fabric, p.policy) == (UNLIKE.label, "nezha"))
+    assert row.value == pytest.approx(8 * point.sent / point.mean_s)
+    assert row.ratio == pytest.approx(0.97)
+
+
+def test_the_screen_has_every_size_policy_bar_and_cut(run: Run) -> None:
+    console = Console(file=io.StringIO(), width=200)
+    summary.print_summary(run, console)
+    assert isinstance(console.file, io.StringIO)
+    text = console.file.getvalue()
+    for word in ("2KiB", "64MiB", "157.0 ms", "single:sharp1", "1.91x", "40/60", "✓", "of 20", "vgg-11 batch 64"):
+        assert word.replace(" ms", "\u00a0ms") in text, word
+    assert "not measured" in text, "8 nodes"
+
+
+def test_a_point_that_measured_the_machine_is_marked(run: Run) -> None:
+    busy = replace(run, loads=[replace(run.loads[0], cpu_busy=0.99), replace(run.loads[0], workload="mrib, 2KiB")])
+    console = Console(file=io.StringIO(), width=200)
+    summary.print_summary(busy, console)
+    assert isinstance(console.file, io.StringIO)
+    text = console.file.getvalue()
+    assert "157.0\u00a0ms ?" in text
+    assert text.count(" ?") == 1
+    assert "157.0\u00a0ms ?" in report.render(busy)
+
+
+@pytest.mark.parametrize("width", [80, 100, 120])
+def test_on_a_narrow_screen_no_cell_is_cut(run: Run, width: int) -> None:
+    console = Console(file=io.StringIO(), width=width)
+    summary.print_summary(run, console)
+    assert isinstance(console.file, io.StringIO)
+    assert all(len(line) <= width for line in console.file.getvalue().splitlines())
+
+
+def test_the_page_has_its_sections_and_sound_figures(run: Run) -> None:
+    page = report.render(run)
+    for part in ("multirail", "sizes", "cuts", "trainings", "ddp", "rails", "fidelity"):
+        assert f'<section id="{part}">' in page
+    for part in ("fabrics", "workloads", "reading"):
+        assert f'<section id="{part}">' not in page
+    drawn = page.split("<svg")[1:]
+    assert len(drawn) >= 6
+    for svg in drawn:
+        ET.fromstring("<svg" + svg.partition("</svg>")[0] + "</svg>")
+
+
+def test_the_papers_figures_stand_beside_ours(run: Run) -> None:
+    paper = tables.table_1(run.multirail)
+    assert paper is not None
+    assert paper.columns == (
+        "size",
+        "",
+        "single:sharp",
+        "single:tcp",
+        "equal",
+        "99/1",
+        "slicing",
+        "mrib",
+        "mptcp",
+        "nezha",
+    )
+    theirs = next(row for row in paper.rows if row[1] == "Nezha")
+    assert theirs[2:7] == ("181.5\u00a0ms", "316.3\u00a0ms", "178.4\u00a0ms", "314.9\u00a0ms", "257.1\u00a0ms")
+    gains = tables.gains_table(run.multirail)
+    assert (PAIR.label, "nezha", "1.91x", "1.91x", "64MiB", "1.84x") in gains.rows
+    speeds = tables.trainings_table(run.multirail)
+    assert any("1.50x (Nezha 1.20x)" in row for row in speeds.rows)
+
+
+def test_only_what_was_measured_is_drawn() -> None:
+    found = sample()
+    assert plots.channels(found) is None, "no virtual rails"
+    assert plots.shares(replace(found, points=[p for p in found.points if p.policy != "nezha"])) is None
+    assert plots.nic_rates(found, UNLIKE.label, "link-down tcp0 of n1") is None
+    pair = by_fabric(found)[0]
+    assert "at 64MiB: nezha 157.0\u00a0ms" in plots.latency(pair).alt
+    assert tables.table_1(replace(found, fabrics=[PAIR])) is None
+
+
+def test_what_is_published_is_stated_in_the_text() -> None:
+    assert published.GAINS["tcp+sharp", 8, "nezha"] == 1.63
+    assert published.TABLE_1[8 * MIB]["single:tcp"] == pytest.approx(37.137e-3)
+    gain = published.training_gain("vgg-11", 64, "tcp+tcp", 8, "gloo")
+    assert gain is not None
+    assert gain.gain == 1.504

@@ -1,0 +1,78 @@
+"""Railyard as a backend of torch.distributed, beside Gloo: three processes on loopback."""
+
+import importlib.util
+import pickle
+import re
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from topologies.pickled import PROJECT
+
+pytestmark = pytest.mark.skipif(
+    importlib.util.find_spec("torch") is None, reason="PyTorch isn't installed: script/bootstrap gloo"
+)
+PROGRAM_S = 100
+
+
+@pytest.fixture(scope="module")
+def ranks() -> Any:
+    """What each rank saw: `torch_ranks.Seen` as a dict."""
+    program = [sys.executable, "-m", "tests.unit.torch_ranks"]
+    done = subprocess.run(program, cwd=PROJECT, stdout=subprocess.PIPE, check=True, timeout=PROGRAM_S)
+    return pickle.loads(done.stdout)
+
+
+def test_every_collective_gives_what_gloo_gives(ranks: Any) -> None:
+    for seen in ranks:
+        assert len(seen["results"]["gloo"]) == 14
+        for name, result in seen["results"]["gloo"].items():
+            assert seen["results"]["railyard"][name] == result, name
+
+
+def test_a_sum_is_done_in_the_tensors_own_memory(ranks: Any) -> None:
+    assert all(seen["in_place"] for seen in ranks)
+
+
+def test_an_unmodified_script_trains_to_the_same_weights(ranks: Any) -> None:
+    for seen in ranks:
+        ours, gloo = seen["trained"]["railyard"], seen["trained"]["gloo"]
+        assert ours["losses"] == pytest.approx(gloo["losses"], rel=1e-3, abs=1e-5)
+        assert ours["weights"] == pytest.approx(gloo["weights"], rel=1e-3, abs=1e-4)
+        assert ours["weights"] == ranks[0]["trained"]["railyard"]["weights"]  # bit for bit on all ranks
+    means = [sum(seen["trained"]["railyard"]["losses"][step] for seen in ranks) / len(ranks) for step in range(60)]
+    assert sum(means[-10:]) < 0.5 * sum(means[:10]), means
+
+
+@pytest.mark.parametrize(
+    ("what", "said"),
+    [
+        ("bool", "BadInput: dtype: 'torch.bool' isn't summed: must be one of int8, int16,"),
+        ("strides", "BadInput: tensor: 'strides (1, 4)' must be contiguous"),
+        ("max", "BadInput: op: 'MAX' must be SUM"),
+        ("lengths", "BadInput: output: 4 must be 12 elements long"),
+        ("second", "BadInput: group: 'a second one' can't be: a process has one railyard group at a time"),
+    ],
+)
+def test_what_cant_be_is_said_to_the_caller_at_once(ranks: Any, what: str, said: str) -> None:
+    for seen in ranks:
+        assert said in seen["refused"][what]
+
+
+def test_a_group_of_some_nodes_is_refused_on_those(ranks: Any) -> None:
+    assert "BadInput: world_size: 2 must be 3" in ranks[0]["refused"]["some"]
+    assert ranks[2]["refused"]["some"] == ""
+
+
+def test_ranks_that_call_for_unlike_sizes_are_all_told(ranks: Any) -> None:
+    said = {seen["refused"]["unlike"] for seen in ranks}
+    assert len(said) == 1
+    pattern = r"GroupBroken: operation \d+ isn't the same on all ranks: rank \d: allreduce of \d float32; rank \d: "
+    assert re.match(pattern, said.pop())
+
+
+def test_training_on_a_broken_group_fails_and_says_why(ranks: Any) -> None:
+    for seen in ranks:
+        assert "isn't the same on all ranks" in seen["refused"]["after"]

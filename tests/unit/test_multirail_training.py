@@ -1,0 +1,93 @@
+"""What trainings send: the models' gradients in buckets, the computing that Nezha's Fig. 16 leaves beside them."""
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from topologies.errors import BadInput
+from workloads.catalogue import load_gpt, load_layers
+from workloads.multirail.training import (
+    GPT_LARGEST,
+    SPEEDS,
+    SPEEDS_NODES,
+    Step,
+    first_part,
+    gpt_step,
+    in_proportion,
+    layers_step,
+    published_compute_s,
+    split,
+    step_s,
+)
+
+MIB = 2**20
+
+
+@pytest.mark.parametrize("model", ["alexnet", "vgg-11"])
+@given(bucket=st.integers(2**16, 2**28))
+def test_every_gradient_is_sent_once_and_no_bucket_is_larger_than_asked(model: str, bucket: int) -> None:
+    layers = load_layers(model)
+    step = layers_step(model, layers, 32, bucket, 0.2)
+    assert sum(step.sizes) == layers.gradient_bytes
+    assert max(step.sizes) <= bucket
+    assert sum(size * count for size, count in step.groups) == layers.gradient_bytes
+    assert all(a != b for (a, _), (b, _) in pairwise(step.groups))
+
+
+def test_alexnets_operations_are_as_in_figure_15() -> None:
+    """None above 4 MB, though its first dense layer alone has 151 MB; the last layers are sent first."""
+    step = layers_step("alexnet", load_layers("alexnet"), 32, 4 * MIB, 0.2)
+    assert len(step.sizes) == 61
+    assert step.sizes[0] == 4 * MIB
+    assert step.gap_s * 61 == pytest.approx(0.2)
+
+
+@pytest.mark.parametrize(("model", "batch"), SPEEDS)
+def test_computing_and_a_communication_that_nics_share_make_the_published_step_times(model: str, batch: int) -> None:
+    compute = published_compute_s(model, batch)
+    assert compute is not None
+    steps = [SPEEDS_NODES * batch / speed for speed in SPEEDS[model, batch]]
+    communication = sum(n * (step - compute) for n, step in enumerate(steps, start=1)) / 3
+    close = 0.12 if (model, batch) == ("vgg-11", 64) else 0.05
+    for nics, step in enumerate(steps, start=1):
+        assert compute + communication / nics == pytest.approx(step, rel=close)
+    assert published_compute_s(model, 48) is None
+
+
+@given(st.lists(st.integers(1, 10**6), max_size=5).map(tuple), st.integers(1, 10**5))
+def test_splitting_loses_nothing(sizes: tuple[int, ...], largest: int) -> None:
+    parts = split(sizes, min(largest, max(sizes, default=1)))
+    assert sum(parts) == sum(sizes)
+    assert all(part > 0 for part in parts)
+
+
+def test_gpt_gradients_above_a_gigabyte_are_sent_in_parts_as_the_paper_had_to() -> None:
+    small, large = (gpt_step(name, load_gpt(name), 4) for name in ("gpt3-2.7b", "gpt3-30b"))
+    assert small.sizes == (337_500_000,)
+    assert large.sizes[:13] == (GPT_LARGEST,) * 13
+    assert sum(large.sizes) == 2 * 30_000_000_000 // 16
+    assert gpt_step("gpt3-30b", load_gpt("gpt3-30b"), 8).compute_s < large.compute_s
+    with pytest.raises(BadInput, match="which 3 nodes can't share"):
+        gpt_step("gpt3-30b", load_gpt("gpt3-30b"), 3)
+
+
+def test_a_part_of_a_step_keeps_its_proportions() -> None:
+    step = Step("mine", 32.0, (1000, 1000, 400), 0.3)
+    part = in_proportion(step, 0.5)
+    assert (part.sizes, part.samples, part.compute_s) == ((500, 500, 200), 16.0, 0.15)
+    assert in_proportion(step, 0.5, pace=3.0).compute_s == pytest.approx(0.05)
+    first = first_part(step, 0.6)
+    assert (first.sizes, first.samples) == ((1000, 1000), pytest.approx(32 * 2000 / 2400))
+    assert first.compute_s == pytest.approx(0.25)
+    assert step_s(step, [0.1, 0.1, 0.05]) == pytest.approx(0.55)
+    with pytest.raises(ValueError, match="2 times for 3 allreduces"):
+        step_s(step, [0.1, 0.1])
+
+
+@given(st.floats(1e-6, 1))
+def test_what_is_sent_to_scale_is_whole_elements(factor: float) -> None:
+    step = Step("mine", 32.0, (1000, 1001, 3), 0.3).scaled(factor)
+    assert all(size % 4 == 0 and size >= 4 for size in step.sizes)
+    assert step.compute_s == 0.3

@@ -1,0 +1,1 @@
+"""Fabric kind `multi-rail`: nodes with a NIC on each of several unlike rails."""

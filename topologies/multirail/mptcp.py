@@ -1,0 +1,39 @@
+"""The kernel's MPTCP over all rails: what its path manager is told in a node's namespace.
+
+Each node announces its NICs' addresses. Who called learns them, and adds a subflow to each: routes say that it leaves
+by its own NIC on that rail. So a connection over any rail grows to one subflow a rail, if the listener is one for all
+addresses (0.0.0.0): a subflow comes to another address than the call did. The listener's side learns the caller's
+addresses too and calls in vain, since nobody listens there; the limit leaves room for that.
+"""
+
+import socket
+from collections.abc import Sequence
+from typing import Final
+
+from topologies import namespaces
+from topologies.multirail.addresses import Nic
+
+MOST_SUBFLOWS: Final = 8
+"""Of the kernel, beyond the first."""
+
+
+def is_there() -> bool:
+    """Whether this kernel has MPTCP, and it is on."""
+    try:
+        socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_MPTCP).close()
+    except OSError:
+        return False
+    return True
+
+
+def commands(nics: Sequence[Nic]) -> str:
+    """Input for `ip -batch`: endpoints and limits of a node with these NICs."""
+    more = len(nics) - 1
+    most = min(2 * more, MOST_SUBFLOWS)
+    limits = f"mptcp limits set subflow {most} add_addr_accepted {more}\n"
+    return limits + "".join(f"mptcp endpoint add {nic.ip} dev {nic.interface} signal\n" for nic in nics)
+
+
+def set_up(nics: Sequence[Nic]) -> None:
+    """In the node's namespace: let stock MPTCP sockets use all these NICs."""
+    namespaces.run(["ip", "-batch", "-"], commands(nics))

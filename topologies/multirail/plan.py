@@ -1,0 +1,94 @@
+"""Everything that a multi-rail fabric consists of, worked out before the kernel is touched.
+
+    n0    n1    n2    n3      every node has a NIC rail<r> on every rail r, and every rail a switch of its own;
+    ||    ||    ||    ||      a sharp rail's switch has an aggregator at it, which sums what the nodes send
+    |+----|+----|+----|+---- rail1 ---- agg1
+    +-----+-----+-----+----- rail0
+
+Rates are bit/s on the wire, per cable and direction. An aggregator's cable has the rate of all nodes' together: a
+switch that sums as frames come in is slowed down by no cable of its own.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from topologies.multirail.addresses import SWITCH_DPID, Nic, switch_name
+from topologies.multirail.scale import rail_rates, scale_of
+from topologies.multirail.spec import MultirailSpec, RailSpec
+from topologies.plan import End, Link, Switch
+from topologies.shaping import payload_fraction
+
+
+@dataclass(frozen=True)
+class MultirailPlan:
+    """A fabric with every rate decided. `spec` is what the user wrote; `rates_bps` and `scale` what came of it."""
+
+    spec: MultirailSpec
+    rates_bps: tuple[int, ...]
+    scale: float
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data, for another process; `from_dict` makes the same plan of it again."""
+        return {"spec": self.spec.model_dump(mode="json"), "rates_bps": self.rates_bps, "scale": self.scale}
+
+    @classmethod
+    def from_dict(cls, told: Mapping[str, Any]) -> "MultirailPlan":
+        return cls(MultirailSpec.model_validate(told["spec"]), tuple(told["rates_bps"]), told["scale"])
+
+    @property
+    def rails(self) -> tuple[RailSpec, ...]:
+        return self.spec.rails
+
+    @cached_property
+    def nodes(self) -> tuple[str, ...]:
+        return tuple(f"n{node}" for node in range(self.spec.nodes))
+
+    @cached_property
+    def aggregators(self) -> tuple[Nic | None, ...]:
+        """By rail: that of a sharp one, None where there is none."""
+        return tuple(Nic(rail, None) if spec.kind == "sharp" else None for rail, spec in enumerate(self.rails))
+
+    def nics_on(self, rail: int) -> tuple[Nic, ...]:
+        """All NICs on a rail, an aggregator's last."""
+        aggregator = self.aggregators[rail]
+        return tuple(Nic(rail, node) for node in range(self.spec.nodes)) + ((aggregator,) if aggregator else ())
+
+    def nics_of(self, namespace: str) -> tuple[Nic, ...]:
+        """All NICs of a node or aggregator."""
+        return tuple(nic for rail in range(len(self.rails)) for nic in self.nics_on(rail) if nic.namespace == namespace)
+
+    @cached_property
+    def switches(self) -> tuple[Switch, ...]:
+        return tuple(Switch(switch_name(r), "rail", r, SWITCH_DPID + r) for r in range(len(self.rails)))
+
+    @cached_property
+    def namespaces(self) -> tuple[str, ...]:
+        """Nodes, aggregators, switches."""
+        aggregators = tuple(nic.namespace for nic in self.aggregators if nic)
+        return self.nodes + aggregators + tuple(switch.name for switch in self.switches)
+
+    def link(self, nic: Nic) -> Link:
+        """The cable of a NIC: `a` is the NIC, `b` the switch's end."""
+        rate = self.rates_bps[nic.rail] * (1 if nic.node is not None else self.spec.nodes)
+        a = End(nic.namespace, nic.interface)
+        return Link(a, End(switch_name(nic.rail), nic.namespace, nic.port), "rail", rate)
+
+    @cached_property
+    def links(self) -> tuple[Link, ...]:
+        return tuple(self.link(nic) for rail in range(len(self.rails)) for nic in self.nics_on(rail))
+
+    def payload_bps(self, rail: int) -> float:
+        """What TCP gets of a NIC's rate at most, bit/s: headers count."""
+        return self.rates_bps[rail] * payload_fraction(self.spec.mtu)
+
+
+def make_multirail_plan(spec: MultirailSpec, frames_per_s: float | None = None) -> MultirailPlan:
+    """Decide every rate. `frames_per_s`: what the machine carries (capacity.py).
+
+    BadInput if the rates that were asked for are more than that; ValueError if there is `auto` to decide and nothing
+    to decide it by.
+    """
+    scale = scale_of(spec, frames_per_s)
+    return MultirailPlan(spec, rail_rates(spec, scale, frames_per_s), scale)

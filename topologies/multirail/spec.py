@@ -1,0 +1,83 @@
+"""What a user says about a multi-rail fabric, checked before anything is built."""
+
+import re
+from typing import Annotated, Final, Literal, get_args
+
+from pydantic import BeforeValidator, Field, PlainSerializer, ValidationError, field_validator
+
+from topologies.errors import BadInput
+from topologies.multirail.addresses import MAX_NODES, MAX_RAILS
+from topologies.strict import Strict, find_problems
+from topologies.units import Rate, format_time, parse_time
+
+RailKind = Literal["tcp", "sharp", "glex"]
+RAIL_KINDS: Final[tuple[RailKind, ...]] = get_args(RailKind)
+LEAST_RATE_BPS: Final = 1_000_000
+_NAME: Final = re.compile("[a-z][a-z0-9-]{0,30}")
+
+
+def _parse_cost(given: object) -> float:
+    """A time, or 0 for none."""
+    return 0.0 if type(given) is int and given == 0 else parse_time(given)
+
+
+Cost = Annotated[
+    float, BeforeValidator(_parse_cost), PlainSerializer(lambda s: format_time(s, 15) if s else 0, when_used="json")
+]
+
+
+class RailSpec(Strict):
+    """One network that every node has a NIC on. `tcp` and `glex` are used as rings, `sharp` sums in the network.
+
+    `rate`: of each NIC's cable and direction, bit/s on the wire; `auto` follows from the fabric's `scale`. `setup`: s
+    that each message waits; `cpu`: s of processor for each byte that a node sends. Where they aren't given, the kind's
+    own are taken, from the paper and to scale.
+    """
+
+    name: str = ""
+    kind: RailKind
+    rate: Rate | Literal["auto"]
+    setup: Cost | None = None
+    cpu: Cost | None = None
+
+    @field_validator("name")
+    @classmethod
+    def _is_a_word(cls, name: str) -> str:
+        if not _NAME.fullmatch(name):
+            raise ValueError("must be small letters, digits and dashes, such as eth0; 31 at most")
+        return name
+
+    @field_validator("rate")
+    @classmethod
+    def _is_emulated(cls, rate: int | str) -> int | str:
+        if isinstance(rate, int) and rate < LEAST_RATE_BPS:
+            raise ValueError("must be 1Mbit or more")
+        return rate
+
+
+class MultirailSpec(Strict):
+    """`nodes` with a NIC on each of `rails`. `scale`: how many times slower than the paper's the rails are."""
+
+    kind: Literal["multi-rail"]
+    nodes: Annotated[int, Field(ge=2, le=MAX_NODES)] = 4
+    rails: Annotated[tuple[RailSpec, ...], Field(min_length=1, max_length=MAX_RAILS, strict=False)]
+    scale: Annotated[float, Field(ge=1, le=1e6, strict=False)] | None = None
+    mtu: Annotated[int, Field(ge=1280, le=9000)] = 9000
+
+    @field_validator("rails")
+    @classmethod
+    def _names_tell_rails_apart(cls, rails: tuple[RailSpec, ...]) -> tuple[RailSpec, ...]:
+        """A rail without a name is called after its kind and number: tcp0, sharp1."""
+        names = [rail.name or f"{rail.kind}{number}" for number, rail in enumerate(rails)]
+        twice = next((name for name in names if names.count(name) > 1), None)
+        if twice:
+            raise ValueError(f"must have names of their own: two are called {twice}")
+        return tuple(rail.model_copy(update={"name": name}) for rail, name in zip(rails, names, strict=True))
+
+
+def parse_multirail(data: object) -> MultirailSpec:
+    """Read a fabric from plain data (as YAML gives it). BadInput names the first field that is wrong."""
+    try:
+        return MultirailSpec.model_validate(data)
+    except ValidationError as error:
+        raise BadInput(*find_problems(error, "fabric")[0]) from error

@@ -1,0 +1,152 @@
+"""The engine in a multi-rail fabric's namespaces: a process a node, and one for each aggregator.
+
+with Ranks(net, "nezha") as ranks:  # net: a MultirailNet that was started
+    reports = ranks.run(Operations("allreduce", "float32", 1 << 20, count=100, seed=1))
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from types import TracebackType
+from typing import Final, Protocol
+
+from topologies.errors import RailyardError
+from topologies.multirail.addresses import Nic
+from topologies.multirail.plan import MultirailPlan
+from topologies.pickled import PickledProcess
+from workloads.multirail.inputs import checked
+from workloads.multirail.jobs import Operations, RankReport
+from workloads.multirail.layout import Layout
+from workloads.multirail.node import GroupBroken
+from workloads.multirail.places import AggregatorTask, NodeTask, Place
+from workloads.multirail.rails import Rail, paper_rails, scaled
+from workloads.multirail.watch import Patience
+
+PORT: Final = 21000
+_MODULE: Final = "workloads.multirail.worker"
+
+
+class Planned(Protocol):
+    """A MultirailNet, as far as this needs one."""
+
+    plan: MultirailPlan
+
+
+def rails_of(plan: MultirailPlan) -> tuple[Rail, ...]:
+    """The fabric's rails as the engine knows them: rates are what is left for data once headers have their part, and
+    what the user didn't give of set-up and processor cost is the paper's, to the fabric's scale."""
+    kinds = paper_rails()
+    rails = []
+    for number, spec in enumerate(plan.rails):
+        usual = scaled(kinds[spec.kind], plan.scale)
+        setup_s = usual.setup_s if spec.setup is None else spec.setup
+        cpu = usual.cpu_s_per_byte if spec.cpu is None else spec.cpu
+        rails.append(Rail(spec.name, spec.kind, plan.payload_bps(number) / 8, setup_s, cpu))
+    return tuple(rails)
+
+
+def layout(plan: MultirailPlan, channels: Sequence[int] = ()) -> Layout:
+    """Where everybody is in a fabric. `channels`: see Ranks."""
+    if channels:
+        return _virtual(plan, channels)
+    rails = rails_of(plan)
+    return Layout(
+        rails,
+        tuple(tuple((Nic(rail, node).ip, PORT) for node in range(plan.spec.nodes)) for rail in range(len(rails))),
+        tuple((nic.ip, PORT) if nic else None for nic in plan.aggregators),
+    )
+
+
+def _virtual(plan: MultirailPlan, channels: Sequence[int]) -> Layout:
+    """A port a channel, on the NICs that they are given."""
+    rails, nodes = rails_of(plan), range(plan.spec.nodes)
+    return Layout(
+        tuple(replace(rails[nic], name=f"{rails[nic].name}.{number}") for number, nic in enumerate(channels)),
+        tuple(tuple((Nic(nic, node).ip, PORT + number) for node in nodes) for number, nic in enumerate(channels)),
+        tuple(None for _ in channels),
+    )
+
+
+def place(plan: MultirailPlan, node: int | None, rail: int = 0, channels: Sequence[int] = ()) -> Place:
+    """A node's place, or for None that of a rail's aggregator."""
+    nics = channels or range(len(plan.rails))
+    return Place(Nic(rail, node).namespace, tuple(Nic(each, node).interface for each in nics))
+
+
+class Ranks:
+    """A group over all nodes of a fabric. A context manager, or `start` and `stop`.
+
+    An operation's time is from the first rank's start to the last one's end (jobs.latencies_s). `channels`: the rail
+    whose NIC each of several virtual rails uses, each with a processor of its own (Nezha section 4.1); of no sharp one.
+    """
+
+    def __init__(
+        self, net: Planned, policy: str, patience: Patience | None = None, channels: Sequence[int] = ()
+    ) -> None:
+        self.layout = layout(net.plan, channels)
+        self._tasks = [
+            NodeTask(node, self.layout, policy, patience or Patience(), place(net.plan, node, channels=channels))
+            for node in range(net.plan.spec.nodes)
+        ]
+        self._trees = [
+            AggregatorTask(nic.rail, self.layout, place(net.plan, None, nic.rail))
+            for nic in net.plan.aggregators
+            if nic is not None and not channels
+        ]
+        self._processes: list[PickledProcess] = []
+        self._aggregators: list[PickledProcess] = []
+
+    def start(self) -> None:
+        """Begin all processes, and return when they have joined. GroupBroken says why they can't."""
+        self._aggregators = [PickledProcess(_MODULE, f"the aggregator of rail {task.rail}") for task in self._trees]
+        self._processes = [PickledProcess(_MODULE, f"rank {task.rank}") for task in self._tasks]
+        try:
+            for process, task in zip(self._aggregators, self._trees, strict=True):
+                process.tell(task)
+            for process, node in zip(self._processes, self._tasks, strict=True):
+                process.tell(node)
+            said = [(task.rank, process.hear()) for task, process in zip(self._tasks, self._processes, strict=True)]
+        except BaseException:
+            self.stop()
+            raise
+        if problems := [f"rank {rank}: {problem}" for rank, problem in said if problem is not None]:
+            self.stop()
+            raise GroupBroken("; ".join(problems))
+
+    def run(self, operations: Operations) -> list[RankReport]:
+        """Do them on all ranks, and return what each tells. BadInput for what nobody can do."""
+        self.begin([operations] * len(self._tasks))
+        return self.finish()
+
+    def begin(self, operations: Sequence[Operations]) -> None:
+        """Let each rank begin its own; `finish` waits for all. In between there's time for a fault."""
+        for asked in operations:
+            checked(asked)
+        for process, asked in zip(self._processes, operations, strict=True):
+            process.tell(asked)
+
+    def finish(self) -> list[RankReport]:
+        """What each rank tells, when all have. One that died has told nothing but that."""
+        return [self._report(rank) for rank in range(len(self._processes))]
+
+    def pids(self) -> list[int]:
+        """Of the ranks' processes."""
+        return [process.pid for process in self._processes]
+
+    def stop(self) -> None:
+        """End all processes, whatever they are doing."""
+        for process in (*self._processes, *self._aggregators):
+            process.end()
+
+    def __enter__(self) -> "Ranks":
+        self.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        self.stop()
+
+    def _report(self, rank: int) -> RankReport:
+        try:
+            report: RankReport = self._processes[rank].hear()
+        except RailyardError as problem:
+            return RankReport(rank, errors=[str(problem)])
+        return report

@@ -1,0 +1,39 @@
+"""What all nodes learn of an operation's times: a window's means go to rank 0, and its table comes back to all."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+
+from workloads.multirail.mail import Message
+from workloads.multirail.policies import Policy
+from workloads.multirail.timer import Timer
+
+
+class Learning:
+    """`tell` sends to rank 0. While not `up_to_date`, no operation may be planned: others know more."""
+
+    def __init__(self, policy: Policy, tell: Callable[[Message], None]) -> None:
+        self._policy, self._tell = policy, tell
+        self._timer = Timer()
+        self._tables: dict[int, Message] = {}
+        self._awaited: int | None = None
+
+    def ended(self, op: int, size: int, seconds: Sequence[float]) -> None:
+        """An operation of `size` bytes, and what each rail took."""
+        window = self._timer.add(size, seconds, self._policy.window)
+        if window is not None:
+            self._awaited = op
+            self._tell({"is": "times", "op": op, **asdict(window)})
+
+    def heard(self, table: Message) -> None:
+        self._tables[table["op"]] = table
+
+    def up_to_date(self) -> bool:
+        """What all nodes measured in the last window is known, and learnt; or nothing is awaited."""
+        if self._awaited is not None and self._awaited in self._tables:
+            table = self._tables.pop(self._awaited)
+            self._awaited = None
+            self._policy.learn(table["size"], table["seconds"])
+        return self._awaited is None
+
+    def rails_changed(self) -> None:
+        self._timer.clear()

@@ -1,0 +1,68 @@
+"""The kernel's MPTCP between the nodes: Railyard's ring, whose connections the kernel spreads over all rails.
+
+A connection begins over the first rail, and the kernel adds a subflow on each of the others (topologies/multirail/
+mptcp.py). To the engine it's one rail, as fast as all of them together, and with what a message costs on the first.
+"""
+
+import socket
+from typing import Any
+
+from topologies.errors import MachineLacks
+from topologies.multirail import mptcp
+from workloads.multirail.emulated import PORT, Planned
+from workloads.multirail.group import Group
+from workloads.multirail.layout import Layout
+from workloads.multirail.peers.play import play
+from workloads.multirail.peers.rank import Program
+from workloads.multirail.peers.ranks import PeerRanks
+from workloads.multirail.peers.seat import Seat
+from workloads.multirail.rails import Rail
+from workloads.multirail.watch import Patience
+
+_PORT = PORT + 1
+
+
+class MptcpRanks(PeerRanks):
+    """Over all rails."""
+
+    program = "mptcp"
+
+    def __init__(self, net: Planned) -> None:
+        super().__init__(net, range(len(net.plan.rails)))
+
+    @classmethod
+    def lack(cls) -> MachineLacks | None:
+        if mptcp.is_there():
+            return None
+        return MachineLacks("this machine lacks MPTCP", "sudo sysctl net.mptcp.enabled=1")
+
+
+class AnyAddress(socket.socket):
+    """Listens on all addresses, since a subflow comes to another one than the call did."""
+
+    def bind(self, address: Any) -> None:
+        host, port = address
+        super().bind(("0.0.0.0" if port else host, port))
+
+
+def make_socket(_rail: int) -> socket.socket:
+    return AnyAddress(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_MPTCP)
+
+
+def one_rail(layout: Layout) -> Layout:
+    """All rails as one, called by the addresses of the first."""
+    rails = layout.rails
+    cpus = [rail.cpu_s_per_byte for rail in rails]
+    cpu = 1 / sum(1 / each for each in cpus) if all(cpus) else 0.0
+    rail = Rail("mptcp", "tcp", sum(rail.rate for rail in rails), rails[0].setup_s, cpu)
+    addresses = tuple((host, _PORT) for host, _ in layout.nodes[0])
+    return Layout((rail,), (addresses,), (None,), layout.group)
+
+
+def joined(seat: Seat) -> Group:
+    """A rank's group."""
+    waits = Patience(operation_s=seat.timeout_s)
+    return Group(seat.rank, one_rail(seat.layout), "single", waits, make_socket)
+
+
+PROGRAM = Program(lambda: None, joined, play, Group.close)
