@@ -57,9 +57,9 @@ class Recovery:
     max-flow of what was left of the fabric. `lost_bytes` are bytes that the application sent and never saw arrive;
     `probes_lost` counts 1 kHz probes without an answer, `return_lost` those of them that were sent after the repair;
     `connections_lost` TCP connections that broke. `recovered`: packets flowed again and goodput was back at 95% before
-    the repair, and no probe was lost in the last 200 ms before it (of a gray or flapping link: some arrived then); where
-    nobody was probed goodput alone decides, where nothing streamed packets do. `script`: the failure script of which the
-    fault was a part; empty if it was alone.
+    the repair, and no probe was lost in the last 200 ms before it (of a gray or flapping link: some arrived); where
+    nobody was probed goodput alone decides, where nothing streamed packets do. `script`: the failure script of which
+    the fault was a part; empty if it was alone.
     """
 
     fabric: str
@@ -283,7 +283,8 @@ class FabricRun:
 
 @dataclass
 class Run:
-    """Everything of one run. `spec` is the resolved experiment as plain data; `interrupted` if somebody stopped it.
+    """Everything of one run. `spec` is the resolved experiment as plain data; `interrupted` if somebody stopped it,
+    `failed` the error, in a line, that ended it before its end.
 
     `files`: what belongs in the run's folder as it is, by its path there: replayed traces with what was measured.
     """
@@ -309,3 +310,4 @@ class Run:
     files: dict[str, Content] = field(default_factory=dict)
     duration_s: float = 0.0
     interrupted: bool = False
+    failed: str = ""
