@@ -92,7 +92,7 @@ def add_takeovers(run: Run, clock: int) -> None:
             where = (kind, POLICY[kind], repeat, "idle-gpu", way, "d0g1", "d0g4", clock)
             run.takeovers.append(Takeover(*where, *took, *times))
             told = {"fabric": kind, "case": "idle-gpu", "way": way, "failed": "d0g1", "repeat": repeat}
-            light = {"light-off": 9, "adopted": 14, "light-on": 20} if off else {}
-            steps = {"fault": 0, "detected": 7, "decided": 8, **light, "taken-over": 31 + off + repeat}
-            steps |= {"state-moved": 440, "job-goes-on": 900 - repeat}
+            light: dict[str, float] = {"light-off": 9, "adopted": 14, "light-on": 20} if off else {}
+            steps: dict[str, float] = {"fault": 0, "detected": 7, "decided": 8, **light}
+            steps |= {"taken-over": 31 + off + repeat, "state-moved": 440, "job-goes-on": 900 - repeat}
             run.events += [Event(clock + round(ms * 1e6), "takeover", what, told) for what, ms in steps.items()]

@@ -280,6 +280,7 @@ def test_the_report_has_every_table_and_draws_every_fault_and_storm(run: Run) ->
         == 1
     )
     assert html.count("controller-away on rail-only over time") == 1
+    assert html.count(", the worst of 2</h4>") == 1
     assert html.count("Steps of takeovers, idle-gpu. median repeat of rail-only, optical, d0g1: detected 7.0") == 1
     for figure in re.findall(r"<svg .*?</svg>", html, flags=re.DOTALL):
         ElementTree.fromstring(figure)
@@ -287,33 +288,33 @@ def test_the_report_has_every_table_and_draws_every_fault_and_storm(run: Run) ->
     assert 'class="bad"' not in html.partition("<main>")[0]
 
 
-def drawn(run: Run) -> list[str]:
-    return [script.name for script in report_failures.parts(run, [], judge(run))["scripts"]]
+def drawn(run: Run) -> list[tuple[str, str, int, int]]:
+    """Script, rerouting, repeat, and of how many."""
+    worst = report_failures.worst_repeats(script_runs(run))
+    return [(script.script, script.reroute, script.repeat, count) for script, count in worst]
 
 
 def test_of_each_script_the_worst_repeat_is_drawn() -> None:
     run = recovery_run()
     storms = {n: [r for r in run.recoveries if r.script == "storm" and r.repeat == n] for n in (0, 1)}
     slowest = max((0, 1), key=lambda n: max(r.first_packet_ms or 0.0 for r in storms[n]))
-    away = "controller-away on rail-only, reroute on, repeat 0"
-    assert drawn(run) == [f"storm on rail-only, reroute on, repeat {slowest}, the worst of 2", away]
+    away = ("controller-away", "on", 0, 1)
+    assert drawn(run) == [("storm", "on", slowest, 2), away]
     other = 1 - slowest
     late = storms[other][0]
     run.recoveries = [replace(r, first_packet_ms=None) if r is late else r for r in run.recoveries]
-    assert f"repeat {other}, " in drawn(run)[0]  # never is slower than any
+    assert drawn(run)[0][2] == other  # never is slower than any
     at = run.censuses[0].monotonic_ns
     run.censuses.append(replace(census(at, "x", slowest), reachable=9, answered=9))
-    assert f"repeat {slowest}, " in drawn(run)[0]  # a census comes before first packets
+    assert drawn(run)[0][2] == slowest  # a census comes before first packets
     run.censuses.append(census(at, "x", other, not_recovered=1))
-    assert f"repeat {other}, " in drawn(run)[0]  # and one that doesn't hold before one that few answered
+    assert drawn(run)[0][2] == other  # and one that doesn't hold before one that few answered
     run.censuses.append(replace(census(at, "x", slowest, not_recovered=9), taken=False))
-    assert f"repeat {other}, " in drawn(run)[0]  # of one that wasn't taken nothing is known
+    assert drawn(run)[0][2] == other  # of one that wasn't taken nothing is known
     run.censuses.append(replace(census(at, "x", slowest), impossible=2))
-    assert f"repeat {slowest}, " in drawn(run)[0]
+    assert drawn(run)[0][2] == slowest
     run.recoveries += [replace(r, reroute="off") for r in storms[0]]
-    assert [name.partition(", repeat")[0] for name in drawn(run)] == [
-        "storm on rail-only, reroute on", away.partition(", repeat")[0], "storm on rail-only, reroute off",
-    ]  # fmt: skip
+    assert drawn(run)[1:] == [away, ("storm", "off", 0, 1)]
 
 
 def test_first_packets_have_a_row_a_side_and_steps_a_row_a_fault(run: Run) -> None:
@@ -385,14 +386,12 @@ def test_storms_and_censuses_are_on_the_timeline(run: Run) -> None:
 def test_takeovers_are_drawn_step_by_step_a_column_a_way_and_fabric(run: Run) -> None:
     (plot,) = plot_takeovers.takeovers(run.events)
     ElementTree.fromstring(plot.svg)
-    optical, direct = plot.alt.split("; ")
-    light = "light-off 9.0\u00a0ms, adopted 14.0\u00a0ms, light-on 20.0\u00a0ms, "
-    for said, way, light_off, over in (
-        (optical, "rail-only, optical", light, 42),
-        (direct, "rail-optimized, direct", "", 32),
-    ):
-        steps = f"detected 7.0\u00a0ms, decided 8.0\u00a0ms, {light_off}taken-over {over}.0\u00a0ms, state-moved 440.0\u00a0ms"
-        assert said.endswith(f"median repeat of {way}, d0g1: {steps}, job-goes-on 899.0\u00a0ms")
+    optical, direct = plot.alt.replace("\u00a0", " ").split("; ")
+    light = ", light-off 9.0 ms, adopted 14.0 ms, light-on 20.0 ms"
+    ways = ((optical, "rail-only, optical", light, 42), (direct, "rail-optimized, direct", "", 32))
+    for said, way, light_off, over in ways:
+        steps = f"detected 7.0 ms, decided 8.0 ms{light_off}, taken-over {over}.0 ms, state-moved 440.0 ms"
+        assert said.endswith(f"median repeat of {way}, d0g1: {steps}, job-goes-on 899.0 ms")
     assert plot.svg.count(">light-off<") == 1
     assert plot_takeovers.takeovers([e for e in run.events if e.source != "takeover"]) == []
 
