@@ -106,7 +106,7 @@ def _censuses(run: Run) -> Iterator[Check]:
             where = " ".join(filter(None, (worst.fabric, worst.script)))
             detail += f"; worst: {where} repeat {worst.repeat} after {worst.act}: "
             detail += f"{worst.not_recovered} pairs not recovered, {worst.impossible} impossible, "
-            detail += f"{worst.carried} dead parts carried"
+            detail += f"{worst.carried} dead or slow parts carried too much"
         yield Check("every census is what the oracle says", not bad and not few, detail)
 
 

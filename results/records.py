@@ -96,7 +96,8 @@ class Census:
 
     `act`: what had been done last ("inject link-down d0g1"). `broken`: how many faults were there at that moment.
     `reachable` pairs have a path left by the oracle's word, `answered` ones had a probe arrive; `not_recovered` are
-    reachable and weren't answered, `impossible` the other way round. `carried`: dead parts that passed packets on.
+    reachable and weren't answered, `impossible` the other way round. `carried`: dead parts that passed packets on, and
+    slow cables that passed more than what is left of their rate.
     `wrong` names what went wrong, a line each. Not `taken`: a census was due, and the machine had no time for it.
     """
 

@@ -206,7 +206,7 @@ def censuses_table(censuses: Iterable[Census]) -> Table:
         if c.taken and not holds(c)
     )
     columns = ("script", "fabric", "after", "what", "repeat", "broken", "pairs", "reachable", "answered")
-    return Table((*columns, "not recovered", "impossible", "dead but carried"), body, 4)
+    return Table((*columns, "not recovered", "impossible", "wrongly carried"), body, 4)
 
 
 def heartbeats_table(rows: Iterable[Row]) -> Table:
