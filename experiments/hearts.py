@@ -2,13 +2,15 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, cast
 
 from controller.handle import HeartsCost, HeartsProcess
 from experiments.heartbeats import HeartbeatsSpec
 from experiments.stage import Stage
+from failure.alarms import Stood, false_alarms
+from failure.kinds import Fault, FaultKind
 from results.predict import WHOLE
-from results.records import Measurement, Run
+from results.records import Measurement, Recovery, Run
 
 WORKLOAD: Final = "heartbeats"
 """What records call them."""
@@ -18,7 +20,9 @@ BEAT_BYTES: Final = 46
 
 @contextmanager
 def beating(stage: Stage, heartbeats: HeartbeatsSpec | Literal["off"], run: Run) -> Iterator[None]:
-    """While entered, GPUs hear whether the others live, and the controller is told of what is silent."""
+    """While entered, GPUs hear whether the others live, and the controller is told of what is silent. What that cost,
+    and how often it was wrong, is measured over all of it.
+    """
     if heartbeats == "off":
         yield
         return
@@ -27,10 +31,13 @@ def beating(stage: Stage, heartbeats: HeartbeatsSpec | Literal["off"], run: Run)
         if what == "silence":
             stage.controller.hear_hearts(detail)
 
+    earlier = len(run.recoveries)
     hearts = HeartsProcess(stage.plan, heartbeats.period, heartbeats.multiplier, relay)
     try:
         yield
         run.measurements += _cost(stage, hearts.cost())
+        alarms = false_alarms(stage.events(), list(map(_stood, run.recoveries[earlier:])), stage.plan)
+        run.measurements.append(_of(stage, "false_alarms", alarms, "1"))
     finally:
         hearts.stop()
 
@@ -47,4 +54,12 @@ def _cost(stage: Stage, cost: HeartsCost) -> list[Measurement]:
         ("rail_link_share", on_a_link * BEAT_BYTES * 8 / stage.plan.rail_bps, "share"),
         ("core_share", cost.cpu_s / cost.seconds, "share"),
     )
-    return [Measurement(stage.label, stage.policy, WORKLOAD, WHOLE, *value) for value in values]
+    return [_of(stage, *value) for value in values]
+
+
+def _stood(row: Recovery) -> Stood:
+    return Stood(Fault(cast(FaultKind, row.fault), row.target), row.t_fault, row.t_repair)
+
+
+def _of(stage: Stage, metric: str, value: float, unit: str) -> Measurement:
+    return Measurement(stage.label, stage.policy, WORKLOAD, WHOLE, metric, value, unit)

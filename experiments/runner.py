@@ -1,6 +1,6 @@
 """Runs an experiment: each fabric is built, calibrated, loaded and broken in turn, and everything is written down.
 
-Called in a capsule. Whatever ends it early, what was measured by then is saved.
+Called in a capsule. Whatever ends it early, what was measured by then is saved; an error makes it a run that failed.
 """
 
 import time
@@ -25,7 +25,7 @@ from results import store, summary
 from results.aggregate import slowdown_rows
 from results.records import Run
 from topologies import capacity
-from topologies.errors import BadInput
+from topologies.errors import BadInput, RailyardError
 from topologies.machine import datapath_choice, detect
 from topologies.ovs import Datapath
 from topologies.plan import Plan, make_plan
@@ -37,7 +37,10 @@ FIRST: Final = 0  # of `reroute`: the workloads run on this one; nothing is brok
 
 
 def run_experiment(spec: ExperimentSpec, folder: Path, console: Console | None) -> int:
-    """Run it all, save it in `folder`, print the summary. 0 if every check of the experiment passed, else 1."""
+    """Run it all, save it in `folder`, print the summary. 0 if every check of the experiment passed, else 1.
+
+    Whatever raises, it raises on, after saving and printing what there is: the folder says that it failed, and by what.
+    """
     run = begin(spec.name, resolved(spec))
 
     def work(steps: Steps) -> None:
@@ -61,15 +64,26 @@ def carry_out(run: Run, total: int, work: Callable[[Steps], None], folder: Path,
     except KeyboardInterrupt:
         run.interrupted = True
         raise
+    except Exception as error:
+        run.failed = _in_a_line(error)
+        raise
     finally:
         run.duration_s = time.monotonic() - begun
         if run.fabrics or run.measurements or run.recoveries or run.takeovers or run.multirail:
             store.save(run, folder)
             if run.interrupted and console:
                 console.print("interrupted: what was measured until then is kept", highlight=False)
+            if run.failed and console:
+                summary.print_summary(run, console)
     if console:
         summary.print_summary(run, console)
     return 0 if summary.summarise(run)["passed"] else 1
+
+
+def _in_a_line(error: Exception) -> str:
+    """Its first line; with its name where it isn't one of ours, which is a mistake in here."""
+    said = str(error) if isinstance(error, RailyardError) else f"{type(error).__name__}: {error}"
+    return said.partition("\n")[0]
 
 
 def _step_count(spec: ExperimentSpec) -> int:

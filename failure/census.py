@@ -5,7 +5,7 @@
 
 import time
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from itertools import product
@@ -17,13 +17,14 @@ from failure.dead import CONTROL, Bounds, bounds
 from failure.kinds import Fault
 from failure.pairs import Pair
 from failure.survivors import Cable, cable
-from failure.verdict import Verdict, judge
+from failure.verdict import Verdict, judge, name_of
 from topologies.errors import RailyardError
 from topologies.net import FabricNet
 from topologies.optical import LAYERS
 from topologies.pickled import PickledProcess
 from topologies.plan import End, Plan
 from topologies.portstats import TRAFFIC, PortReader, PortStats
+from topologies.shaping import BEATS_BPS, burst_bytes
 
 TRIES_S: Final = 0.15  # a census has so long after its first pass, at least
 MOST_S: Final = 2.0
@@ -33,6 +34,9 @@ SLOW_TRY_S: Final = 0.35
 _MARGIN_S: Final = 0.01
 _RX: Final = TRAFFIC.index("rx_packets")
 _TX: Final = TRAFFIC.index("tx_packets")
+_RX_BYTES: Final = TRAFFIC.index("rx_bytes")
+SLACK: Final = 1.05
+FRAME_BYTES: Final = 65_536 + 14  # the largest: with TSO a shaper is handed, and passes, so much as one
 
 Counters = Mapping[str, Mapping[str, PortStats]]
 
@@ -91,13 +95,14 @@ class CensusTaker:
         left = bounds(plan, [fault for fault in moment.broken if not self._is_passed_by(fault)])
         expected = left.least.reachable
         with closing(PortReader(watched_nodes(plan, left))) as reader:
-            before = reader.read()
+            begun_s, before = time.monotonic(), reader.read()
             end_s = min(time.monotonic() + MOST_S, moment.until_ns / 1e9 - _MARGIN_S)
             answered = self.probe(expected, end_s, SLOW_TRY_S if left.least.dead.slowed else TRY_S)
-            grown = growth(plan, left, before, reader.read())
+            after = reader.read()
+            over = excess(plan, left, before, after, time.monotonic() - begun_s)
         if answered is None or time.monotonic_ns() > moment.until_ns:
             return None
-        verdict = held_against(left, answered, grown)
+        verdict = held_against(left, answered, growth(plan, left, before, after), over)
         if unattended(moment.broken, acts):
             verdict = replace(verdict, not_recovered=())
         return CensusRun(
@@ -118,15 +123,21 @@ def unattended(broken: Collection[Fault], acts: Sequence[Act]) -> bool:
     return any(act.done_ns >= since_ns and act.fault.kind not in CONTROL for act in acts)
 
 
-def held_against(left: Bounds, answered: Mapping[Pair, bool], grown: Mapping[str | Cable, int]) -> Verdict:
-    """What must work did, what can't didn't, and nothing dead carried anything. What is unsteady may do either."""
+def held_against(
+    left: Bounds, answered: Mapping[Pair, bool], grown: Mapping[str | Cable, int], over: Mapping[Cable, int]
+) -> Verdict:
+    """What must work did, what can't didn't, nothing dead carried anything, and nothing slow too much. What is unsteady
+    may do either.
+    """
     least, most = judge(left.least, answered, {}), judge(left.most, answered, grown)
-    return Verdict(least.not_recovered, most.impossible, most.carried)
+    too_much = tuple((ends, over[ends]) for ends in sorted(over, key=name_of))
+    return Verdict(least.not_recovered, most.impossible, (*most.carried, *too_much), frozenset(over))
 
 
 def watched_nodes(plan: Plan, left: Bounds) -> list[str]:
-    """Where the counters are that must not grow."""
-    return sorted({end.node for ends in _watched(plan, left).values() for end, _ in ends})
+    """Where the counters are that must not grow, or not too much."""
+    slow = {end.node for ends, *both in _gpu_cables(plan) if ends in left.most.dead.slowed for end in both}
+    return sorted(slow.union(end.node for ends in _watched(plan, left).values() for end, _ in ends))
 
 
 def growth(plan: Plan, left: Bounds, before: Counters, after: Counters) -> dict[str | Cable, int]:
@@ -135,6 +146,24 @@ def growth(plan: Plan, left: Bounds, before: Counters, after: Counters) -> dict[
     for part, ends in _watched(plan, left).items():
         found[part] = sum(_grown(before, after, *end) for end in ends)
     return found
+
+
+def excess(plan: Plan, left: Bounds, before: Counters, after: Counters, seconds: float) -> dict[Cable, int]:
+    """Bytes by which slow cables, in either direction, carried more than they can in that time; those that did."""
+    found: dict[Cable, int] = {}
+    for ends, *both in _gpu_cables(plan):
+        if ends in left.most.dead.slowed and ends not in left.most.dead.cables:
+            carried = max(_grown(before, after, end, _RX_BYTES) for end in both)
+            if (over := carried - most_bytes(left.most.dead.slowed[ends], plan.spec.mtu, seconds)) > 0:
+                found[ends] = over
+    return found
+
+
+def most_bytes(rate_bps: int, mtu: int, seconds: float) -> int:
+    """What a shaper may let through in that time: its rate and 5%; what it has saved up, a millisecond of the rate or
+    two frames; the frame that comes last; and heartbeats, whose lane is beside it.
+    """
+    return round((rate_bps * SLACK + BEATS_BPS) * seconds / 8) + burst_bytes(rate_bps, mtu) + FRAME_BYTES
 
 
 def _grown(before: Counters, after: Counters, end: End, counter: int) -> int:
@@ -146,12 +175,18 @@ def _watched(plan: Plan, left: Bounds) -> Mapping[str | Cable, list[tuple[End, i
     """For each part that is dead for certain, the counters that stand for it."""
     dead = left.most.dead
     found: defaultdict[str | Cable, list[tuple[End, int]]] = defaultdict(list)
-    for gpu, layer in product(plan.gpus, LAYERS):
-        links = plan.cables(gpu, layer)  # two where an optical switch is in between
-        near, far = links[0].a, links[-1].b
-        if (ends := cable(near.node, far.node)) in dead.cables:
+    for ends, near, far in _gpu_cables(plan):
+        if ends in dead.cables:
             found[ends] += [(near, _RX), (far, _RX)]
     for end in (end for link in plan.links for end in (link.a, link.b)):
         if end.node in dead.nodes:
             found[end.node].append((end, _TX))
     return found
+
+
+def _gpu_cables(plan: Plan) -> Iterator[tuple[Cable, End, End]]:
+    """Each GPU's, with its two ends: the GPU's own and the switch's."""
+    for gpu, layer in product(plan.gpus, LAYERS):
+        links = plan.cables(gpu, layer)  # two where an optical switch is in between
+        near, far = links[0].a, links[-1].b
+        yield cable(near.node, far.node), near, far

@@ -34,7 +34,7 @@ class _Pair:
         self.answerer.setsockopt(socket.IPPROTO_IP, IP_FREEBIND, 1)  # the address may come later
         self.answerer.bind((asked.address, port))
         self.asker = _socket_in(asked.asker)
-        self.asker.connect((asked.address, port))
+        self._address = (asked.address, port)  # not connected: see _Probes in failure/worker.py
         self.sent: list[int] = []
         self.back: dict[int, int] = {}
         self._newest = -1  # of the answered
@@ -42,7 +42,7 @@ class _Pair:
     def ask(self) -> None:
         self.sent.append(time.monotonic_ns())
         with suppress(OSError):  # no way there, or an ICMP error of an earlier one: the log will show it
-            self.asker.send(NUMBER.pack(len(self.sent) - 1))
+            self.asker.sendto(NUMBER.pack(len(self.sent) - 1), self._address)
 
     def answer(self) -> None:
         with suppress(OSError):

@@ -41,8 +41,13 @@ def _names(fault: Fault, plan: Plan, gpus: frozenset[Gpu]) -> set[tuple[str, str
         found |= {("hb-link", gpu.name) for gpu in gpus} | {("hb-domain", f"hb{gpu.domain}") for gpu in gpus}
     if fault.kind != "hb-port-down":
         found |= {("link", gpu.name) for gpu in gpus}
-        found |= {("rail", _rail_of_switch(plan, plan.rail_place(gpu).node)) for gpu in gpus}
+        found |= {("rail", rail_of(plan, gpu)) for gpu in gpus}
     return found
+
+
+def rail_of(plan: Plan, gpu: Gpu) -> str:
+    """A GPU's rail, as heartbeats call it."""
+    return _rail_of_switch(plan, plan.rail_place(gpu).node)
 
 
 def _rail_of_switch(plan: Plan, name: str) -> str:

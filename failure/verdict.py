@@ -13,12 +13,14 @@ class Verdict:
 
     not_recovered: the fabric's own paths join them, and their probes weren't answered. impossible: answered, though
     nothing at all joins them, so the fault isn't there or the oracle errs. carried: dead nodes and cables that passed
-    something on, with how much.
+    something on, with how much; and those in `slowed`, living cables, with how many bytes more than what is left of
+    their rate.
     """
 
     not_recovered: tuple[Pair, ...] = ()
     impossible: tuple[Pair, ...] = ()
     carried: tuple[tuple[str | Cable, int], ...] = ()
+    slowed: frozenset[Cable] = frozenset()
 
     @property
     def holds(self) -> bool:
@@ -30,8 +32,13 @@ class Verdict:
         return [
             *(f"{a.name} -> {b.name}: a path is left, but it did not recover" for a, b in self.not_recovered),
             *(f"{a.name} -> {b.name}: answered, though nothing joins them" for a, b in self.impossible),
-            *(f"{name_of(part)}: dead, but it carried {amount}" for part, amount in self.carried),
+            *(self._carried_line(part, amount) for part, amount in self.carried),
         ]
+
+    def _carried_line(self, part: str | Cable, amount: int) -> str:
+        if part in self.slowed:
+            return f"{name_of(part)}: slowed, but it carried more than what is left of its rate, by {amount} bytes"
+        return f"{name_of(part)}: dead, but it carried {amount}"
 
 
 def name_of(part: str | Cable) -> str:

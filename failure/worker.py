@@ -122,7 +122,11 @@ class _Streams:
 
 
 class _Probes:
-    """All probed pairs: numbered datagrams, with the time of sending and of arrival of each."""
+    """All probed pairs: numbered datagrams, with the time of sending and of arrival of each.
+
+    Nothing is connected: a connected socket keeps the route that it once found, and one that it looks for in the very
+    moment in which routes change it may keep for good, although the kernel has another. TCP asks anew after a timeout.
+    """
 
     def __init__(self, job: TrafficJob, epoll: select.epoll) -> None:
         self._senders, self._arrived, self.readers = [], list[dict[int, int]](), dict[int, int]()
@@ -132,21 +136,20 @@ class _Probes:
         for number, (src, dst) in enumerate(job.probes):
             receiver, sender = _in(dst, socket.SOCK_DGRAM), _in(src, socket.SOCK_DGRAM)
             receiver.bind((dst.ip, first + number))
-            sender.connect((dst.ip, first + number))
             for sock in (receiver, sender):
                 sock.setblocking(False)
-            self._senders.append(sender)
+            self._senders.append((sender, (dst.ip, first + number)))
             self._sockets.append(receiver)
             self._arrived.append({})
             self.readers[receiver.fileno()] = number
             epoll.register(receiver, select.EPOLLIN)
 
     def send(self) -> None:
-        for number, sock in enumerate(self._senders):
+        for number, (sock, address) in enumerate(self._senders):
             sent = self._sent[number]
             sent.append(time.monotonic_ns())
             try:
-                sock.send(PROBE.pack(len(sent) - 1))
+                sock.sendto(PROBE.pack(len(sent) - 1), address)
             except OSError:
                 continue  # no route, or an ICMP error of an earlier one: this one is lost, as its log will show
 

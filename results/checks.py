@@ -10,7 +10,7 @@ from results.format import size
 from results.multirail.checks import claims
 from results.records import Census, Recovery, Run
 from results.recovery_bars import CONTROLLER, NO_LOSS, Bar, outcomes
-from results.recovery_rows import NOT_AVOIDED, holds, is_probed, is_told_by_goodput, told_of
+from results.recovery_rows import BESIDE, NOT_AVOIDED, holds, is_probed, is_told_by_goodput, told_of
 from results.steering import BEST, most_crowded
 from results.stretches import dwell_s, stretches
 
@@ -31,11 +31,17 @@ class Check:
 def checks(run: Run, judgement: Judgement) -> tuple[Check, ...]:
     """Those checks for which the run has records."""
     return (
-        *(*_fidelity(judgement), *_bytes(run), *_dense(run)),
-        *(*_recovered(run), *_censuses(run), *_too_fast(run), *_no_probe_lost(run)),
+        *(*_ended(run), *_fidelity(judgement), *_bytes(run), *_dense(run)),
+        *(*_recovered(run), *_home(run), *_censuses(run), *_too_fast(run), *_no_probe_lost(run)),
         *(*_lost_bytes(run), *_connections(run), *_dwell(run)),
         *(Check(*claim) for claim in claims(run.multirail)),
     )
+
+
+def _ended(run: Run) -> Iterator[Check]:
+    """What an error left out may be just what would have failed."""
+    if run.failed:
+        yield Check("the run went to its end", False, run.failed)
 
 
 def _fidelity(judgement: Judgement) -> Iterator[Check]:
@@ -78,6 +84,17 @@ def _recovered(run: Run) -> Iterator[Check]:
         yield Check("traffic recovers when rerouting is on", not bad, detail)
 
 
+def _home(run: Run) -> Iterator[Check]:
+    """Faults that came alone: of those in scripts, others may make it unknowable. What died beside the data plane, or
+    stays in use all the same, has no detours to withdraw.
+    """
+    rows = [r for r in run.recoveries if r.reroute == "on" and not r.script and r.fault not in NOT_AVOIDED | BESIDE]
+    if rows:
+        bad = [_called(r) for r in rows if r.home_ms is None]
+        detail = f"{len(rows) - len(bad)} of {len(rows)} faults" + (f"; not: {', '.join(bad[:3])}" if bad else "")
+        yield Check("traffic comes home after each repair", not bad, detail)
+
+
 def _censuses(run: Run) -> Iterator[Check]:
     """Without rerouting too: nobody need recover there, but nothing dead may carry anything."""
     rows = run.censuses
@@ -91,7 +108,7 @@ def _censuses(run: Run) -> Iterator[Check]:
             where = " ".join(filter(None, (worst.fabric, worst.script)))
             detail += f"; worst: {where} repeat {worst.repeat} after {worst.act}: "
             detail += f"{worst.not_recovered} pairs not recovered, {worst.impossible} impossible, "
-            detail += f"{worst.carried} dead parts carried"
+            detail += f"{worst.carried} dead or slow parts carried too much"
         yield Check("every census is what the oracle says", not bad and not few, detail)
 
 
@@ -123,7 +140,8 @@ def _no_probe_lost(run: Run) -> Iterator[Check]:
         if found:
             lost = {o: sum(value or 0 for value in o.values) for o in found}
             worst = max(found, key=lambda o: lost[o])
-            detail = f"{sum(lost.values()):,.0f} probes lost over {sum(len(o.values) for o in found)} faults"
+            faults, pairs = sum(len(o.samples) for o in found), sum(o.pairs for o in found)
+            detail = f"{sum(lost.values()):,.0f} probes lost over {faults} faults, of {pairs} probed pairs"
             detail += f"; most: {worst.fabric} {worst.worst}" if lost[worst] else ""
             yield Check(claim, not any(lost.values()), detail)
 

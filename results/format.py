@@ -58,6 +58,11 @@ def per_second(value: float | None) -> str:
     return NOTHING if value is None else f"{digits(value)}/s"
 
 
+def count(value: float | None) -> str:
+    """3.0 -> `3`; a median may be 2.5."""
+    return NOTHING if value is None else f"{value:,g}"
+
+
 def ratio(value: float | None) -> str:
     """1.0342 -> `1.034`."""
     return NOTHING if value is None else f"{value:.3f}"
@@ -81,6 +86,7 @@ def quantity(value: float | None, unit: str) -> str:
         "ratio": ratio,
         "share": small_percent,
         "1/s": per_second,
+        "1": count,
     }
     return known[unit](value) if unit in known else f"{digits(value)}{_SPACE}{unit}"
 

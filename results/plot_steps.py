@@ -80,15 +80,20 @@ def _middle(axes: Axes, row: RecoveryRow, steps: Sequence[str], shift: float) ->
             continue
         marker = "o" if ms is not None else "x"
         axes.plot([x], [y + shift], ls="none", marker=marker, ms=5, mew=1.4, color=colour)
-        where: dict[str, Any] = {
-            "xytext": (4, 0),
-            "textcoords": "offset points",
-            "va": "center",
-            "fontsize": 8,
-            "color": colour,
-        }
-        beside: dict[str, Any] = {"xycoords": ("axes fraction", "data"), "annotation_clip": False}
-        axes.annotate(milliseconds(ms), (1, y + shift), **beside, **where)
+        tell(axes, y + shift, ms, colour)
+
+
+def tell(axes: Axes, y: float, ms: float | None, colour: str) -> None:
+    """A time in figures, right of the axes."""
+    where: dict[str, Any] = {
+        "xytext": (4, 0),
+        "textcoords": "offset points",
+        "va": "center",
+        "fontsize": 8,
+        "color": colour,
+    }
+    beside: dict[str, Any] = {"xycoords": ("axes fraction", "data"), "annotation_clip": False}
+    axes.annotate(milliseconds(ms), (1, y), **beside, **where)
 
 
 def said(row: RecoveryRow) -> str:

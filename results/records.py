@@ -59,9 +59,9 @@ class Recovery:
     max-flow of what was left of the fabric. `lost_bytes` are bytes that the application sent and never saw arrive;
     `probes_lost` counts 1 kHz probes without an answer, `return_lost` those of them that were sent after the repair;
     `connections_lost` TCP connections that broke. `recovered`: packets flowed again and goodput was back at 95% before
-    the repair, and no probe was lost in the last 200 ms before it (of a gray or flapping link: some arrived then); where
-    nobody was probed goodput alone decides, where nothing streamed packets do. `script`: the failure script of which the
-    fault was a part; empty if it was alone.
+    the repair, and no probe was lost in the last 200 ms before it (of a gray or flapping link: some arrived); where
+    nobody was probed goodput alone decides, where nothing streamed packets do. `script`: the failure script of which
+    the fault was a part; empty if it was alone.
     """
 
     fabric: str
@@ -98,7 +98,8 @@ class Census:
 
     `act`: what had been done last ("inject link-down d0g1"). `broken`: how many faults were there at that moment.
     `reachable` pairs have a path left by the oracle's word, `answered` ones had a probe arrive; `not_recovered` are
-    reachable and weren't answered, `impossible` the other way round. `carried`: dead parts that passed packets on.
+    reachable and weren't answered, `impossible` the other way round. `carried`: dead parts that passed packets on, and
+    slow cables that passed more than what is left of their rate.
     `wrong` names what went wrong, a line each. Not `taken`: a census was due, and the machine had no time for it.
     """
 
@@ -285,7 +286,8 @@ class FabricRun:
 
 @dataclass
 class Run:
-    """Everything of one run. `spec` is the resolved experiment as plain data; `interrupted` if somebody stopped it.
+    """Everything of one run. `spec` is the resolved experiment as plain data; `interrupted` if somebody stopped it,
+    `failed` the error, in a line, that ended it before its end.
 
     `files`: what belongs in the run's folder as it is, by its path there: replayed traces with what was measured.
     """
@@ -312,3 +314,4 @@ class Run:
     multirail: Multirail = field(default_factory=Multirail)
     duration_s: float = 0.0
     interrupted: bool = False
+    failed: str = ""

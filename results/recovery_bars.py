@@ -9,25 +9,45 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import groupby
 from math import inf
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 from results.aggregate import labels
 from results.records import Recovery, Run
-from results.recovery_rows import RecoveryRow, Side, is_probed, probed_on, recovery_rows, returns, script_runs
+from results.recovery_rows import (
+    RecoveryRow,
+    Side,
+    is_probed,
+    pairs_probed,
+    probed_on,
+    recovery_rows,
+    returns,
+    script_runs,
+)
 from results.recovery_stats import Figure, figure
 
 Unit = Literal["ms", "probes"]
-Sample = tuple[float | None, str]
-"""What was measured (None: never), and of what."""
-ByFabric = dict[str, list[Sample]]
 AWAY: Final = "controller-crash"
 RETURN_MS: Final = 500
 BACK_MS: Final = 1000
 
 
+class Sample(NamedTuple):
+    """What was measured (None: never), of what, and over how many probed pairs."""
+
+    value: float | None
+    what: str
+    pairs: int = 0
+
+
+ByPlace = dict[tuple[str, str], list[Sample]]
+"""By fabric, and by target where a fabric had several of that kind: else empty."""
+
+
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """No more than `median`, and 95 of 100 no more than `p95`; or none more than `most`. In `unit`."""
+    """No more than `median`, and 95 of 100 no more than `p95`, if the repeats tell that; or none more than `most`. In
+    `unit`.
+    """
 
     what: str
     why: str
@@ -38,20 +58,33 @@ class Bar:
 
     def allows(self, found: Figure) -> bool:
         """Whether all repeats of one fabric are as they have to be."""
-        return _at(found.median) <= self.median and _at(found.p95) <= self.p95 and _at(found.most) <= self.most
+        p95 = found.p95 if found.tells_p95 else 0.0
+        return _at(found.median) <= self.median and _at(p95) <= self.p95 and _at(found.most) <= self.most
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """A bar on a fabric, with what was measured there; `met` is None, `fabric` empty, where nothing was."""
+    """A bar on a fabric, with what was measured there; `met` is None, `fabric` empty, where nothing was. `target`: of
+    what broke, where that fabric had several of the kind.
+    """
 
     bar: Bar
     fabric: str
+    target: str
     samples: tuple[Sample, ...]
 
     @property
     def values(self) -> tuple[float | None, ...]:
-        return tuple(value for value, _ in self.samples)
+        return tuple(sample.value for sample in self.samples)
+
+    @property
+    def name(self) -> str:
+        return f"{self.bar.what}, {self.target}" if self.target else self.bar.what
+
+    @property
+    def pairs(self) -> int:
+        """Probed, over all that was measured."""
+        return sum(sample.pairs for sample in self.samples)
 
     @property
     def met(self) -> bool | None:
@@ -60,7 +93,7 @@ class Outcome:
     @property
     def worst(self) -> str:
         """What was furthest from the bar; empty where nothing was measured."""
-        return max(self.samples, key=lambda sample: _at(sample[0]), default=(None, ""))[1]
+        return max(self.samples, key=lambda sample: _at(sample.value), default=Sample(None, "")).what
 
     @cached_property
     def figure(self) -> Figure | None:
@@ -68,6 +101,8 @@ class Outcome:
 
 
 _SILENT: Final = "three heartbeats of 20 ms missing, the next check of them, and route changes"
+_ENDED: Final = "its OpenFlow connections end, a decision, and route changes at every source that used the rail"
+_CARRIER: Final = "its carrier goes (PORT_STATUS), a decision, and route changes at all for whom it passed packets on"
 _FIRST: Final[dict[tuple[str, Side | None], Bar]] = {
     ("link-down", "source"): Bar(
         "link down, source side", "no carrier, and the kernel's own backup route: no controller", 5, 20
@@ -76,9 +111,9 @@ _FIRST: Final[dict[tuple[str, Side | None], Bar]] = {
         "link down, far side", "PORT_STATUS, a decision, and route changes at every source", 15, 40
     ),
     ("link-silent", None): Bar("silent link", _SILENT, 100, 150),
-    ("rail-switch-crash", None): Bar("rail switch killed", _SILENT, 100, 150),
+    ("rail-switch-crash", None): Bar("rail switch killed", _ENDED, 100, 150),
     ("rail-switch-hang", None): Bar("rail switch stopped", _SILENT, 100, 150),
-    ("gpu-crash", None): Bar("GPU crash, what it carried for others", _SILENT, 100, 150),
+    ("gpu-crash", None): Bar("GPU crash, what it carried for others", _CARRIER, 100, 150),
 }
 """To the first packet, by kind of fault and side (None: whichever is slower)."""
 CONTROLLER: Final = Bar("controller crash, probes lost", "the data plane goes on without it", most=0, unit="probes")
@@ -125,21 +160,22 @@ def outcomes(run: Run) -> tuple[Outcome, ...]:
         (NO_LOSS, _returned(run, rows)),
         (TAKEOVER, _takeovers(run)),
     )
-    return tuple(outcome for bar, by_fabric in measured for outcome in _outcomes(bar, by_fabric))
+    return tuple(outcome for bar, by_place in measured for outcome in _outcomes(bar, by_place))
 
 
-def _outcomes(bar: Bar, by_fabric: ByFabric) -> Iterator[Outcome]:
-    found = [Outcome(bar, fabric, tuple(values)) for fabric, values in by_fabric.items() if values]
-    yield from found or [Outcome(bar, "", ())]
+def _outcomes(bar: Bar, by_place: ByPlace) -> Iterator[Outcome]:
+    found = [Outcome(bar, *place, tuple(samples)) for place, samples in by_place.items() if samples]
+    yield from found or [Outcome(bar, "", "", ())]
 
 
-def _first(rows: Sequence[RecoveryRow], fault: str, side: Side | None) -> ByFabric:
+def _first(rows: Sequence[RecoveryRow], fault: str, side: Side | None) -> ByPlace:
     """Where nobody was cut off nothing came back either: that is no recovery in no time."""
-    found: ByFabric = {}
+    found: ByPlace = {}
     for row in rows:
         if row.fault == fault and not row.unaffected:
             chosen = [r for r in row.repeats if (probed_on(r, side) if side else is_probed(r))]
-            found[row.fabric] = [(_first_ms(r, side), _name(r)) for r in chosen]
+            target = row.target if row.is_one_of_several else ""
+            found[row.fabric, target] = [_sample(_first_ms(r, side), r) for r in chosen]
     return found
 
 
@@ -154,33 +190,33 @@ def _back_ms(recovery: Recovery) -> float | None:
     return max(recovery.back_ms, recovery.home_ms)
 
 
-def _returned(run: Run, rows: Sequence[RecoveryRow]) -> ByFabric:
+def _returned(run: Run, rows: Sequence[RecoveryRow]) -> ByPlace:
     """Of faults that came alone, and of those in scripts after whose repair nothing was broken."""
     gone = [replace(row, repeats=tuple(filter(returns, row.repeats))) for row in rows]
     found = _each(gone, lambda r: r.return_lost)
     for script in script_runs(run):
         if script.reroute == "on" and script.mended_alone:
-            samples = [(float(r.return_lost), _name(r)) for r in script.mended_alone]
-            found.setdefault(script.fabric, []).extend(samples)
+            samples = [_sample(r.return_lost, r) for r in script.mended_alone]
+            found.setdefault((script.fabric, ""), []).extend(samples)
     return found
 
 
-def _each(rows: Sequence[RecoveryRow], value: Callable[[Recovery], float | None], fault: str = "") -> ByFabric:
+def _each(rows: Sequence[RecoveryRow], value: Callable[[Recovery], float | None], fault: str = "") -> ByPlace:
     """Of every repeat of every fault that came alone, or of one kind."""
     chosen = sorted((row for row in rows if fault in ("", row.fault)), key=lambda row: row.fabric)
     return {
-        fabric: [(value(r), _name(r)) for row in group for r in row.repeats]
+        (fabric, ""): [_sample(value(r), r) for row in group for r in row.repeats]
         for fabric, group in groupby(chosen, key=lambda row: row.fabric)
     }
 
 
-def _while_away(run: Run, side: Side) -> ByFabric:
+def _while_away(run: Run, side: Side) -> ByPlace:
     """Faults that scripts struck while the controller was gone. Far: ms from its return, 0 if before that.
 
     What is mended before it has had its time, is no miss of its. No sample where nobody was probed on that side.
     Source: ms from the fault, and of links that went down alone, since what is only silent no kernel sees.
     """
-    found: ByFabric = {}
+    found: ByPlace = {}
     for script in script_runs(run):
         for gone in script.faults:
             if gone.fault != AWAY or gone.reroute != "on":
@@ -191,7 +227,7 @@ def _while_away(run: Run, side: Side) -> ByFabric:
                     value = _first_ms(r, side)
                     if side == "far" and value is not None:
                         value = max(0.0, value + (r.t_fault - gone.t_repair) / 1e6)
-                    found.setdefault(script.fabric, []).append((value, _name(r)))
+                    found.setdefault((script.fabric, ""), []).append(_sample(value, r))
     return found
 
 
@@ -202,20 +238,21 @@ def _is_its(gone: Recovery, hit: Recovery, side: Side) -> bool:
     return probed_on(hit, side) > 0 and hit.t_repair > gone.t_repair + RETURN_MS * 10**6
 
 
-def _takeovers(run: Run) -> ByFabric:
+def _takeovers(run: Run) -> ByPlace:
     """Milliseconds beyond the light-off, wherever an idle GPU came in by optical switches."""
     names = labels(run)
-    found: ByFabric = {}
+    found: ByPlace = {}
     for t in run.takeovers:
         if (t.case, t.way) == ("idle-gpu", "optical"):
             fabric = names.get((t.fabric, t.policy), t.fabric)
-            sample = (t.taken_over_ms - t.light_off_ms, f"{t.failed}, repeat {t.repeat}")
-            found.setdefault(fabric, []).append(sample)
+            sample = Sample(t.taken_over_ms - t.light_off_ms, f"{t.failed}, repeat {t.repeat}")
+            found.setdefault((fabric, ""), []).append(sample)
     return found
 
 
-def _name(r: Recovery) -> str:
-    return f"{r.script} {r.fault} {r.target}, repeat {r.repeat}".lstrip()
+def _sample(value: float | None, r: Recovery) -> Sample:
+    what = f"{r.script} {r.fault} {r.target}, repeat {r.repeat}".lstrip()
+    return Sample(value, what, pairs_probed(r))
 
 
 def _at(value: float | None) -> float:

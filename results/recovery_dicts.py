@@ -22,6 +22,7 @@ def _row(row: RecoveryRow, judgement: Judgement) -> dict[str, Any]:
     return {
         "fabric": row.fabric,
         "fault": row.fault,
+        "target": row.target,
         "reroute": row.reroute,
         "verdict": verdict(row.repeats, judgement),
         "repeats": len(row.repeats),
@@ -44,6 +45,7 @@ def _outcome(o: Outcome) -> dict[str, Any]:
     return {
         "what": o.bar.what,
         "fabric": o.fabric or None,
+        "target": o.target or None,
         "unit": o.bar.unit,
         "wanted": bar,
         "measured": {**o.figure.as_dict(), "most": o.figure.most} if o.figure else None,

@@ -1,6 +1,6 @@
-"""Faults by kind and fabric, their repeats together; and what belongs to one run of a failure script. Pure."""
+"""Faults by kind, target and fabric, their repeats together; and what belongs to one run of a failure script. Pure."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,6 +18,8 @@ FROM_REPAIR: Final = ("back_ms", "home_ms")
 """The others count from the fault."""
 NOT_AVOIDED: Final = frozenset({"link-gray", "link-slow"})
 """A link that still carries something stays in use, by design: what it loses or delays lasts until the repair."""
+BESIDE: Final = frozenset({"controller-crash", "registry-crash"})
+"""Nothing that carries packets breaks, so nobody goes round anything."""
 TOGETHER_NS: Final = 50_000_000  # acts so near each other are one
 _WITH: Final = " with "  # a workload with a script
 STEP_NAMES: Final = {
@@ -35,12 +37,19 @@ STEP_NAMES: Final = {
 
 @dataclass(frozen=True)
 class RecoveryRow:
-    """The repeats of one kind of fault on one fabric (by its label in tables)."""
+    """The repeats of one kind of fault at one target, on one fabric (by its label in tables)."""
 
     fabric: str
     fault: str
+    target: str
     reroute: str
     repeats: tuple[Recovery, ...]
+    is_one_of_several: bool  # targets of this kind on this fabric
+
+    @property
+    def name(self) -> str:
+        """Its kind; with its target where that alone would not tell which."""
+        return named(self.fault, self.target, self.is_one_of_several)
 
     @property
     def recovered(self) -> int:
@@ -76,6 +85,17 @@ class RecoveryRow:
         return sum(getattr(r, column) for r in self.repeats)
 
 
+def named(fault: str, target: str, is_one_of_several: bool) -> str:
+    """What to call a fault that came alone."""
+    return f"{fault} {target}" if is_one_of_several else fault
+
+
+def several(told: Iterable[Recovery | GoodputTrace]) -> frozenset[tuple[str, str]]:
+    """(fabric, as recorded, and kind of fault) wherever it has more than one target."""
+    targets = Counter((fabric, fault) for fabric, fault, _ in {(t.fabric, t.fault, t.target) for t in told})
+    return frozenset(place for place, count in targets.items() if count > 1)
+
+
 def side_values(repeats: Sequence[Recovery], side: Side) -> list[float | None]:
     """Of each repeat in which such pairs were probed, until packets flowed on this side (ms, None: never)."""
     return [getattr(r, f"{side}_ms") for r in repeats if probed_on(r, side)]
@@ -86,9 +106,14 @@ def probed_on(recovery: Recovery, side: Side) -> int:
     return recovery.source_probed if side == "source" else recovery.far_probed
 
 
+def pairs_probed(recovery: Recovery) -> int:
+    """How many on either side."""
+    return recovery.source_probed + recovery.far_probed
+
+
 def is_probed(recovery: Recovery) -> bool:
     """Whether any pair that it hit was."""
-    return recovery.source_probed + recovery.far_probed > 0
+    return pairs_probed(recovery) > 0
 
 
 def is_told_by_goodput(recovery: Recovery) -> bool:
@@ -103,19 +128,22 @@ def is_unaffected(recovery: Recovery) -> bool:
 
 def recovery_rows(run: Run) -> tuple[RecoveryRow, ...]:
     """Faults that came alone, by fabric, repeats together: all of a kind next to each other, reroute on before off."""
-    return rows_of_faults(run, [r for r in run.recoveries if not r.script])
-
-
-def rows_of_faults(run: Run, recoveries: Sequence[Recovery]) -> tuple[RecoveryRow, ...]:
-    """The same of some of the run's faults, whether they came alone or not."""
-    names = labels(run)
-    groups: defaultdict[tuple[str, str, str], list[Recovery]] = defaultdict(list)
-    for r in recoveries:
-        groups[names[r.fabric, r.policy], r.fault, r.reroute].append(r)
-    faults = list(dict.fromkeys(r.fault for r in recoveries))
+    names, alone = labels(run), [r for r in run.recoveries if not r.script]
+    groups: defaultdict[tuple[str, str, str, str], list[Recovery]] = defaultdict(list)
+    for r in alone:
+        groups[names[r.fabric, r.policy], r.fault, r.target, r.reroute].append(r)
+    many = several(alone)
+    rows = [
+        RecoveryRow(*key, tuple(repeats), (repeats[0].fabric, repeats[0].fault) in many)
+        for key, repeats in groups.items()
+    ]
+    faults, targets = list(dict.fromkeys(r.fault for r in alone)), list(dict.fromkeys(r.target for r in alone))
     fabrics = list(dict.fromkeys(names.values()))
-    ordered = sorted(groups.items(), key=lambda i: (faults.index(i[0][1]), fabrics.index(i[0][0]), i[0][2] != "on"))
-    return tuple(RecoveryRow(*key, tuple(repeats)) for key, repeats in ordered)
+
+    def place(row: RecoveryRow) -> tuple[int, int, int, bool]:
+        return faults.index(row.fault), fabrics.index(row.fabric), targets.index(row.target), row.reroute != "on"
+
+    return tuple(sorted(rows, key=place))
 
 
 @dataclass(frozen=True)
@@ -159,7 +187,12 @@ class ScriptRow:
 
 def holds(census: Census) -> bool:
     """Whether the fabric and the oracle agree, as far as anybody looked: of one not taken nothing is known."""
-    return not (census.not_recovered or census.impossible or census.carried)
+    return not disagreements(census)
+
+
+def disagreements(census: Census) -> int:
+    """Pairs, and dead parts, of which the fabric and the oracle say different things."""
+    return census.not_recovered + census.impossible + census.carried
 
 
 def returns(recovery: Recovery) -> bool:

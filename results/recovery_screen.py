@@ -67,7 +67,7 @@ def _places(rows: Sequence[RecoveryRow]) -> Iterator[_Place]:
     """A fault's fabrics together, each with its lines."""
     by_place: dict[tuple[str, str], dict[str, RecoveryRow]] = {}
     for row in rows:
-        by_place.setdefault((row.fault, row.fabric), {})[row.reroute] = row
+        by_place.setdefault((row.name, row.fabric), {})[row.reroute] = row
     for (fault, fabric), sides in by_place.items():
         lines = lines_of(sides["on"], both_sides=False) if "on" in sides else [None]
         for line in lines:

@@ -45,6 +45,11 @@ class Figure:
     median_interval: Interval | None
     p95_interval: Interval | None
 
+    @property
+    def tells_p95(self) -> bool:
+        """Whether the repeats are enough to say anything of the 95th percentile: of fewer it is but the slowest."""
+        return self.n >= LEAST_FOR_P95
+
     def as_dict(self) -> dict[str, Any]:
         """For summary.json: intervals are pairs, or None."""
         plain: dict[str, Any] = {name: getattr(self, name) for name in ("n", "median", "p95")}

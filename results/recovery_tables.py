@@ -27,11 +27,11 @@ from results.recovery_text import (
     both_ms,
     lines_of,
     measured,
+    median_and_p95,
     met,
     nobody,
     recovered,
     wanted,
-    with_interval,
 )
 from results.report_tables import Table
 
@@ -53,7 +53,7 @@ def first_packets_table(rows: Sequence[RecoveryRow], judgement: Judgement) -> Ta
     """A row a fault, fabric, rerouting and side: when packets flowed again, beside what is wanted."""
     body = tuple(
         (
-            *(line.row.fault, line.row.fabric, line.row.reroute, line.side or "", verdict(line.row.repeats, judgement)),
+            *(line.row.name, line.row.fabric, line.row.reroute, line.side or "", verdict(line.row.repeats, judgement)),
             *(str(line.first.n), *_first(line), wanted(line.bar), line.met),
         )
         for row in rows
@@ -77,7 +77,7 @@ def _steps(row: RecoveryRow) -> tuple[str, ...]:
     alone = bool(nobody(row)) and row.steps["goodput_ms"].median == 0
     medians = [row.steps[step].median for step in ("detect_ms", "decided_ms", "reroute_ms")]
     return (
-        *(row.fault, row.fabric, row.reroute, recovered(row)),
+        *(row.name, row.fabric, row.reroute, recovered(row)),
         *(fmt.NOTHING if nobody(row) and ms is None else fmt.milliseconds(ms) for ms in medians),
         *(fmt.NOTHING if alone else both_ms(row.steps[s]) for s in ("goodput_ms", "back_ms")),
         fmt.NOTHING if row.reroute == "off" else both_ms(row.steps["home_ms"]),
@@ -89,8 +89,7 @@ def _steps(row: RecoveryRow) -> tuple[str, ...]:
 def _first(line: Line) -> tuple[str, str]:
     if why := nobody(line.row):
         return why, fmt.NOTHING
-    found = line.first
-    return with_interval(found.median, found.median_interval), with_interval(found.p95, found.p95_interval)
+    return median_and_p95(line.first)
 
 
 def repeats_table(rows: Iterable[RecoveryRow]) -> Table:
@@ -119,7 +118,7 @@ def bars_table(outcomes: Iterable[Outcome]) -> Table:
     """What is wanted, what came of it, and which repeat is furthest from a bar that is missed."""
     body = tuple(
         (
-            *(o.bar.what, o.fabric or fmt.NOTHING, met(o), str(len(o.values)), wanted(o.bar), measured(o)),
+            *(o.name, o.fabric or fmt.NOTHING, met(o), str(len(o.values)), wanted(o.bar), measured(o)),
             o.worst if o.met is False else "",
         )
         for o in outcomes
@@ -141,7 +140,7 @@ def others_table(rows: Iterable[RecoveryRow]) -> Table | None:
         if row.reroute == "on" and first.median != 0 and not row.unprobed:
             times = (times_ours(other, first.median) for other in OTHERS)
             shown = tuple(fmt.NOTHING if t is None else f"{t:,.1f} times" for t in times)
-            body.append((row.fault, row.fabric, str(first.n), both(first), both(goodput), *shown))
+            body.append((row.name, row.fabric, str(first.n), both(first), both(goodput), *shown))
     names = tuple(f"{other.name}'s {other.ms:g} ms is" for other in OTHERS)
     return Table(("fault", "fabric", "n", "first packet", "goodput back", *names), tuple(body), 2) if body else None
 
@@ -207,7 +206,7 @@ def censuses_table(censuses: Iterable[Census]) -> Table:
         if c.taken and not holds(c)
     )
     columns = ("script", "fabric", "after", "what", "repeat", "broken", "pairs", "reachable", "answered")
-    return Table((*columns, "not recovered", "impossible", "dead but carried"), body, 4)
+    return Table((*columns, "not recovered", "impossible", "wrongly carried"), body, 4)
 
 
 def heartbeats_table(rows: Iterable[Row]) -> Table:

@@ -61,14 +61,24 @@ def recovered(row: RecoveryRow) -> str:
 
 
 def both(found: Figure) -> str:
-    """`12.3 / 45.6 ms`: median and 95th percentile."""
+    """`12.3 / 45.6 ms`: median and 95th percentile. Where the repeats tell nothing of the latter: `12.3 ms (n=5)`."""
+    if not found.tells_p95 and found.median is not None:
+        return f"{fmt.milliseconds(found.median)} (n={found.n})"
     text = both_ms(found)
     return text if text.endswith("never") else f"{text}{_MS}"
 
 
 def both_ms(found: Figure) -> str:
     """The same without the unit."""
-    return "never" if found.median is None else f"{_bare(found.median)} / {_bare(found.p95)}"
+    if found.median is None:
+        return "never"
+    return f"{_bare(found.median)} / {_bare(found.p95)}" if found.tells_p95 else f"{_bare(found.median)} (n={found.n})"
+
+
+def median_and_p95(found: Figure) -> tuple[str, str]:
+    """In a cell each, with their intervals; a dash where the repeats tell nothing of the latter."""
+    p95 = with_interval(found.p95, found.p95_interval) if found.tells_p95 else fmt.NOTHING
+    return with_interval(found.median, found.median_interval), p95
 
 
 def with_interval(value: float | None, interval: Interval | None) -> str:
@@ -98,12 +108,12 @@ def limits(bar: Bar | None) -> str:
 
 
 def measured(outcome: Outcome) -> str:
-    """In the bar's own terms: median and 95th percentile, or the worst."""
+    """In the bar's own terms: median and 95th percentile (of few repeats the former alone), or the worst."""
     found = outcome.figure
     if found is None:
         return fmt.NOTHING
     if isfinite(outcome.bar.median):
-        return both(found)
+        return both(found) if found.tells_p95 else fmt.milliseconds(found.median)
     return f"{found.most or 0:,.0f}{chr(0xA0)}probes" if outcome.bar.unit == "probes" else fmt.milliseconds(found.most)
 
 

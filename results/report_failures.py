@@ -1,19 +1,28 @@
 """The report's section on failures: recovery in one table, what was wanted, timelines, scripts, takeovers."""
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from math import inf
+from typing import Any
 
-from results import plot_recovery, plot_storm, recovery_tables, takeovers
+from results import plot_recovery, plot_storm, plot_takeovers, recovery_tables, takeovers
 from results.aggregate import HEARTBEATS, Row
 from results.fidelity import Judgement
 from results.plots import Plot
 from results.records import Run
 from results.recovery_bars import OTHERS, outcomes
-from results.recovery_rows import RecoveryRow, ScriptRow, recovery_rows, script_runs
+from results.recovery_rows import (
+    RecoveryRow,
+    ScriptRow,
+    disagreements,
+    is_probed,
+    named,
+    recovery_rows,
+    script_runs,
+    several,
+)
 from results.report_tables import Table
-
-_DRAWN: Final = 6  # runs of scripts: each is a figure of a screen's height
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,13 +31,13 @@ class Failure:
 
     name: str
     targets: str
-    plot: Plot | None
+    plot: Plot
     repeats: Table
 
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """A script's part of the page: a repeat of it on a fabric."""
+    """A script's part of the page: its worst repeat on a fabric."""
 
     name: str
     plot: Plot
@@ -50,23 +59,26 @@ def parts(run: Run, rows: Sequence[Row], judgement: Judgement) -> dict[str, Any]
         "beside_sources": [other.source for other in OTHERS],
         "failures": _failures(run, faults),
         "scripts_table": recovery_tables.scripts_table(scripts, judgement) if scripts else None,
-        "scripts": [_script(s) for s in scripts[:_DRAWN]],
-        "scripts_not_drawn": len(scripts[_DRAWN:]),
+        "scripts": [_script(*worst) for worst in worst_repeats(scripts)],
         "censuses_wrong": wrong if wrong.rows else None,
         "takeovers": _takeovers(replaced) if replaced else [],
+        "takeover_plots": plot_takeovers.takeovers(run.events),
         "heartbeats": recovery_tables.heartbeats_table(beats) if beats else None,
     }
 
 
 def _failures(run: Run, rows: Sequence[RecoveryRow]) -> list[Failure]:
+    """A kind with all its fabrics; where one of them had several targets of that kind, each of these by itself."""
     found = []
     alone = [t for t in run.goodput if not t.script]
-    for fault in dict.fromkeys([*(r.fault for r in rows), *(t.fault for t in alone)]):
-        mine = [r for r in rows if r.fault == fault]
-        traces = [t for t in alone if t.fault == fault]
-        targets = ", ".join(dict.fromkeys(r.target for row in mine for r in row.repeats))
-        plot = plot_recovery.recovery(mine, traces, fault) if mine or traces else None
-        found.append(Failure(fault, targets, plot, recovery_tables.repeats_table(mine)))
+    many = several([*(r for row in rows for r in row.repeats), *alone])
+    called = [named(t.fault, t.target, (t.fabric, t.fault) in many) for t in alone]
+    for name in dict.fromkeys([*(row.name for row in rows), *called]):
+        mine = [row for row in rows if row.name == name]
+        traces = [t for t, its in zip(alone, called, strict=True) if its == name]
+        targets = ", ".join(dict.fromkeys(row.target for row in mine if not row.is_one_of_several))
+        plot = plot_recovery.recovery(mine, traces, name)
+        found.append(Failure(name, targets, plot, recovery_tables.repeats_table(mine)))
     return found
 
 
@@ -74,6 +86,24 @@ def _takeovers(rows: Sequence[takeovers.TakeoverRow]) -> list[Table]:
     return [takeovers.steps_table(rows), takeovers.iterations_table(rows), takeovers.spread_table(rows)]
 
 
-def _script(script: ScriptRow) -> Script:
-    name = f"{script.script} on {script.fabric}, reroute {script.reroute}, repeat {script.repeat}"
+def worst_repeats(scripts: Iterable[ScriptRow]) -> Iterator[tuple[ScriptRow, int]]:
+    """Of each script on each fabric, with rerouting and without, the worst repeat, and how many there were."""
+    repeats: defaultdict[tuple[str, str, str], list[ScriptRow]] = defaultdict(list)
+    for script in scripts:
+        repeats[script.script, script.fabric, script.reroute].append(script)
+    for group in repeats.values():
+        yield max(group, key=_badness), len(group)
+
+
+def _script(script: ScriptRow, repeats: int) -> Script:
+    of_many = f", the worst of {repeats}" if repeats > 1 else ""
+    name = f"{script.script} on {script.fabric}, reroute {script.reroute}, repeat {script.repeat}{of_many}"
     return Script(name, plot_storm.storm(script), recovery_tables.script_faults_table(script))
+
+
+def _badness(script: ScriptRow) -> tuple[float, float, float]:
+    """By its worst census, which is one that doesn't hold, then one that few pairs answered; then by first packets."""
+    censuses = [(float(disagreements(c)), -float(c.answered)) for c in script.censuses if c.taken]
+    firsts = [r.first_packet_ms for r in script.faults if is_probed(r)]
+    slowest = max((inf if ms is None else ms for ms in firsts), default=0.0)
+    return (*max(censuses, default=(0.0, -inf)), slowest)

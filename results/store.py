@@ -160,7 +160,7 @@ def _multirail(path: Path) -> Multirail:
 def _rest(run: Run) -> dict[str, Any]:
     """What no other file of the folder holds."""
     parts = {name: [asdict(row) for row in getattr(run, name)] for name in _PARTS}
-    own = ("name", "started_utc", "scale", "duration_s", "interrupted")
+    own = ("name", "started_utc", "scale", "duration_s", "interrupted", "failed")
     return {"format": FORMAT, **{name: getattr(run, name) for name in own}, **parts}
 
 

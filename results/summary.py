@@ -144,8 +144,13 @@ def _print_recovery(run: Run, rows: Sequence[Row], judgement: Judgement, console
         console.print(line, highlight=False)
     for fabric, figures in _heartbeats(rows).items():
         units = {row.metric: row.unit for row in rows if row.workload == HEARTBEATS}
-        said = ", ".join(f"{k.replace('_', ' ')} {fmt.quantity(v, units[k])}" for k, v in figures.items())
+        said = ", ".join(_kept(f"{k} {fmt.quantity(v, units[k])}") for k, v in figures.items())
         console.print(Text(f"heartbeats on {fabric}: {said}", style="dim"), highlight=False)
+
+
+def _kept(figure: str) -> str:
+    """Not to be broken over two lines."""
+    return figure.replace("_", " ").replace(" ", "\u00a0")
 
 
 def _print_times(run: Run, rows: Sequence[Row], console: Console) -> None:

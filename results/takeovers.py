@@ -14,7 +14,7 @@ from results.aggregate import labels
 from results.fidelity import ORDER, Judgement
 from results.records import Run, Takeover, Verdict
 from results.recovery_stats import Figure, figure
-from results.recovery_text import both_ms, with_interval
+from results.recovery_text import both_ms, median_and_p95
 from results.report_tables import Table
 from results.screen import Column, fitted
 
@@ -140,15 +140,11 @@ def iterations_table(rows: Sequence[TakeoverRow]) -> Table:
 def spread_table(rows: Sequence[TakeoverRow]) -> Table:
     """How sure these are: a row a figure, median and 95th percentile with their 95% confidence intervals."""
     body = tuple(
-        (*(row.case, row.way, row.fabric, row.failed, SPREAD[name]), str(found.n), *_sure(found))
+        (*(row.case, row.way, row.fabric, row.failed, SPREAD[name]), str(found.n), *median_and_p95(found))
         for row in rows
         for name, found in row.figures.items()
     )
     return Table(("case", "way", "fabric", "failed", "figure", "n", "median", "p95"), body, 5)
-
-
-def _sure(found: Figure) -> tuple[str, str]:
-    return with_interval(found.median, found.median_interval), with_interval(found.p95, found.p95_interval)
 
 
 def screen_table(console: Console, rows: Sequence[TakeoverRow]) -> ScreenTable:

@@ -2,7 +2,7 @@
 
 import random
 
-from results.records import Census, GoodputTrace, Load, Measurement, Recovery, Run, Takeover
+from results.records import Census, Event, GoodputTrace, Load, Measurement, Recovery, Run, Takeover
 from tests.unit.results_sample import POLICY, RAIL, SECOND, sample_run
 
 KINDS = (
@@ -20,7 +20,8 @@ def recovery_run(domains: int = 2, rails: int = 2, repeats: int = 1, faults: int
         clock = add_storm(run, dice, faults, repeat, clock) + SECOND
     add_away(run, clock, far_ms=700.0)
     add_takeovers(run, clock + 10 * SECOND)
-    for metric, value, unit in (("packets", 9600.0, "1/s"), ("rail_link_share", 0.0011, "share")):
+    figures = (("packets", 9600.0, "1/s"), ("rail_link_share", 0.0011, "share"), ("false_alarms", 2.0, "1"))
+    for metric, value, unit in figures:
         run.measurements.append(Measurement("rail-only", "dr", "heartbeats", "", metric, value, unit))
     return run
 
@@ -90,3 +91,8 @@ def add_takeovers(run: Run, clock: int) -> None:
             times = (1, 64_000_000, 0.100, after, 0.098, 0.098)
             where = (kind, POLICY[kind], repeat, "idle-gpu", way, "d0g1", "d0g4", clock)
             run.takeovers.append(Takeover(*where, *took, *times))
+            told = {"fabric": kind, "case": "idle-gpu", "way": way, "failed": "d0g1", "repeat": repeat}
+            light: dict[str, float] = {"light-off": 9, "adopted": 14, "light-on": 20} if off else {}
+            steps: dict[str, float] = {"fault": 0, "detected": 7, "decided": 8, **light}
+            steps |= {"taken-over": 31 + off + repeat, "state-moved": 440, "job-goes-on": 900 - repeat}
+            run.events += [Event(clock + round(ms * 1e6), "takeover", what, told) for what, ms in steps.items()]

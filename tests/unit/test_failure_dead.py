@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from experiments.spec import nominal_plan
 from failure.acts import SETTLE_S, UNKNOWN, Act, Acts
-from failure.census import growth, held_against, unattended, watched_nodes
+from failure.census import excess, growth, held_against, most_bytes, unattended, watched_nodes
 from failure.dead import CONTROL, bounds, dead_of, gpus_of
 from failure.kinds import Fault, FaultKind
 from failure.reach import targets
@@ -71,9 +71,9 @@ def test_what_is_unsteady_need_not_work_and_may() -> None:
     assert others not in left.least.reachable
     assert others in left.most.reachable
     for answer in (True, False):
-        assert held_against(left, {others: answer}, {}).holds
+        assert held_against(left, {others: answer}, {}, {}).holds
     within = (Gpu(0, 1), Gpu(0, 0))
-    assert held_against(left, {(Gpu(1, 0), Gpu(2, 0)): False}, {}).not_recovered
+    assert held_against(left, {(Gpu(1, 0), Gpu(2, 0)): False}, {}, {}).not_recovered
     assert within in left.most.connected, "by its rail, if that is up"
 
 
@@ -119,14 +119,20 @@ def test_of_a_spine_only_its_end_tells() -> None:
 
 
 def counters(**grown: int) -> dict[str, dict[str, PortStats]]:
-    """Of the ends of d0g1's rail cable: `gpu_rx`, `switch_rx`, and what the GPU sends, `gpu_tx`."""
+    """Of the ends of d0g1's rail cable: `gpu_rx`, `switch_rx`, and what the GPU sends, `gpu_tx`; in 1000 bytes each."""
 
     def port(rx: int, tx: int = 0) -> PortStats:
-        values = {"rx_packets": rx, "tx_packets": tx}
+        values = {"rx_packets": rx, "tx_packets": tx, "rx_bytes": 1000 * rx, "tx_bytes": 1000 * tx}
         return PortStats(True, tuple(values.get(name, 0) for name in TRAFFIC))
 
     gpu = port(grown.get("gpu_rx", 0), grown.get("gpu_tx", 0))
     return {"d0g1": {"rail0": gpu, "hb0": port(0)}, "rail1": {"d0g1": port(grown.get("switch_rx", 0))}}
+
+
+def still(**grown: int) -> dict[str, dict[str, PortStats]]:
+    """The same beside d1g1's rail cable, on which nothing goes."""
+    found, nothing = counters(**grown), PortStats(True, (0,) * len(TRAFFIC))
+    return {**found, "d1g1": {"rail0": nothing}, "rail1": {**found["rail1"], "d1g1": nothing}}
 
 
 def test_a_dead_cable_has_carried_what_came_out_of_it_at_either_end() -> None:
@@ -139,7 +145,51 @@ def test_a_dead_gpu_has_carried_what_it_sent() -> None:
     left = bounds(PLAN, [Fault("gpu-hang", "d0g1")])
     grown = growth(PLAN, left, counters(gpu_tx=1), counters(gpu_rx=2, switch_rx=1, gpu_tx=5))
     assert grown == {"d0g1": 4}
-    assert held_against(left, {}, grown).carried == (("d0g1", 4),)
+    assert held_against(left, {}, grown, {}).carried == (("d0g1", 4),)
+
+
+SLOW = Fault("link-slow", "d0g1", rate=0.1)
+SLOW_CABLE = cable("d0g1", "rail1")
+
+
+@pytest.mark.parametrize("end", ["gpu_rx", "switch_rx"])
+def test_a_slow_cable_may_carry_what_is_left_of_its_rate_each_way_and_no_more(end: str) -> None:
+    left, seconds = bounds(PLAN, [SLOW]), 2.0
+    assert watched_nodes(PLAN, left) == ["d0g1", "rail1"]
+    most = most_bytes(PLAN.rail_bps // 10, PLAN.spec.mtu, seconds)
+    packets = most // 1000
+    other = "switch_rx" if end == "gpu_rx" else "gpu_rx"
+    begin = {"gpu_rx": 10**6, "switch_rx": 10**6}
+    before = counters(**begin)
+    within = counters(**{end: 10**6 + packets, other: 10**6 + packets, "gpu_tx": 10 * packets})
+    assert excess(PLAN, left, before, within, seconds) == {}
+    beyond = counters(**begin | {end: 10**6 + packets + 1})
+    over = excess(PLAN, left, before, beyond, seconds)
+    assert over == {SLOW_CABLE: (packets + 1) * 1000 - most}
+    assert excess(PLAN, left, before, beyond, seconds * 1.01) == {}
+    verdict = held_against(left, {}, growth(PLAN, left, before, beyond), over)
+    assert verdict.carried == ((SLOW_CABLE, over[SLOW_CABLE]),)
+    assert verdict.lines() == [
+        f"d0g1-rail1: slowed, but it carried more than what is left of its rate, by {over[SLOW_CABLE]} bytes"
+    ]
+
+
+def test_a_slow_cable_may_carry_its_rate_a_bit_more_what_its_shaper_has_saved_and_a_frame() -> None:
+    mtu, heartbeats = 1500, 125_000
+    assert most_bytes(80_000_000, mtu, 0.0) == 10_000 + 65_550, "a millisecond of the rate, and a frame"
+    assert most_bytes(8_000_000, mtu, 0.0) == 2 * 1514 + 65_550, "two frames at least"
+    assert most_bytes(80_000_000, mtu, 10.0) - most_bytes(80_000_000, mtu, 0.0) == 105_000_000 + 10 * heartbeats
+
+
+def test_a_slow_cable_that_is_cut_as_well_carries_nothing_at_all() -> None:
+    left, none, some = bounds(PLAN, [SLOW, CUT]), counters(), counters(gpu_rx=10**9)
+    assert excess(PLAN, left, none, some, 1.0) == {}
+    assert growth(PLAN, left, none, some) == {SLOW_CABLE: 10**9}
+
+
+def test_a_cable_that_is_not_slow_may_carry_anything() -> None:
+    left = bounds(PLAN, [Fault("link-gray", "d0g1"), Fault("link-slow", "d1g1")])
+    assert excess(PLAN, left, still(), still(gpu_rx=10**9), 1.0) == {}
 
 
 def test_nothing_is_watched_where_nothing_is_dead_for_certain() -> None:

@@ -4,12 +4,15 @@ from dataclasses import replace
 from itertools import product
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from results.fidelity import judge
 from results.records import Recovery, Run
 from results.recovery_bars import CONTROLLER, OTHERS, Bar, Outcome, first_packet_bar, outcomes, times_ours
 from results.recovery_rows import SIDES, recovery_rows, side_values, verdict
-from results.recovery_text import lines_of, measured, wanted
+from results.recovery_stats import LEAST_FOR_P95
+from results.recovery_text import both_ms, lines_of, measured, median_and_p95, wanted
 from tests.unit.recovery_sample import add_away, recovery_run, row
 from tests.unit.results_sample import SECOND, sample_run
 
@@ -37,6 +40,48 @@ def test_a_bar_is_met_by_its_median_and_its_95th_percentile() -> None:
         assert (far.met, source.met) == (outcome, True)
         run.recoveries[-1] = fault("link-down", 10.0, 2.0, 19)
         assert of(run, "link down, far")[0].met is True
+
+
+@given(st.integers(0, LEAST_FOR_P95 - 2), st.floats(1, 1e6))
+def test_of_few_repeats_the_median_alone_is_held_against_a_bar(others: int, slow: float) -> None:
+    run = empty()
+    run.recoveries = [fault("link-down", slow, 2.0)] + [fault("link-down", 10.0, 2.0, n + 1) for n in range(others)]
+    (far,) = of(run, "link down, far")
+    middle = slow if others == 0 else (slow + 10) / 2 if others == 1 else 10.0
+    assert far.met == (middle <= 15)
+    cells = "{} (n={})".format(f"{middle:,.1f}", others + 1)
+    (cable,) = recovery_rows(run)
+    _, line = lines_of(cable, both_sides=False)
+    assert (both_ms(line.first), line.met) == (cells, "met" if far.met else "not met")
+    assert measured(far) == f"{middle:,.1f}\u00a0ms"
+    assert median_and_p95(line.first)[1] == "–"
+
+
+def test_two_targets_are_held_against_a_bar_each_by_themselves() -> None:
+    run = empty()
+    run.recoveries = [fault("link-down", ms, 2.0, n) for n, ms in enumerate((9.0, 12.0))]
+    slow = [replace(r, target="d1g2", far_ms=90.0, first_packet_ms=90.0) for r in run.recoveries]
+    (far,) = of(run, "link down, far")
+    assert (far.name, far.met) == ("link down, far side", True)
+    run.recoveries += slow
+    assert [(o.name, o.values, o.met) for o in of(run, "link down, far")] == [
+        ("link down, far side, d0g1", (9.0, 12.0), True), ("link down, far side, d1g2", (90.0, 90.0), False),
+    ]  # fmt: skip
+    assert len(of(run, "probes lost after")) == 1  # of whatever was repaired
+
+
+@pytest.mark.parametrize(
+    ("kind", "what"),
+    [
+        ("link-silent", "heartbeats"), ("rail-switch-hang", "heartbeats"), ("rail-switch-crash", "OpenFlow connection"),
+        ("gpu-crash", "PORT_STATUS"),
+    ],
+)  # fmt: skip
+def test_each_time_is_made_of_what_finds_that_fault(kind: str, what: str) -> None:
+    bar = first_packet_bar(kind, None)
+    assert bar is not None
+    assert what in bar.why
+    assert ("heartbeats" in bar.why) == (what == "heartbeats")
 
 
 def test_what_no_repeat_shows_is_not_measured_rather_than_met() -> None:

@@ -30,6 +30,7 @@ def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_saved_run_reads_back_the_same(tmp_path: Path) -> None:
     run = sample_run(2, 3, 2)
     run.recoveries[0] = replace(run.recoveries[0], detect_ms=None, target='rail0, "quoted"\nand split')
+    run.failed = "link-down at d0g1 did not bite"
     store.save(run, tmp_path / "run")
     assert store.load(tmp_path / "run") == run
     assert {p.name for p in (tmp_path / "run").iterdir()} == CONTRACT | {"run.json"}
@@ -43,6 +44,27 @@ def test_a_folder_can_be_drawn_again_from_its_records_alone(tmp_path: Path) -> N
         (tmp_path / name).unlink()
     store.save_drawn(store.load(tmp_path), tmp_path)
     assert {name: (tmp_path / name).read_bytes() for name in names} == before
+
+
+def test_a_run_from_before_errors_were_written_down_reads_back(tmp_path: Path) -> None:
+    run = sample_run(2, 2, 1)
+    store.save(run, tmp_path)
+    rest = json.loads((tmp_path / "run.json").read_text())
+    del rest["failed"]
+    (tmp_path / "run.json").write_text(json.dumps(rest))
+    assert store.load(tmp_path) == run
+
+
+def test_a_run_that_failed_says_so_when_it_is_drawn_again(tmp_path: Path) -> None:
+    run = sample_run(2, 2, 1)
+    run.failed = "link-down at d0g1 did not bite"
+    store.save(run, tmp_path)
+    store.save_drawn(store.load(tmp_path), tmp_path)
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    assert summary["passed"] is False
+    assert [c for c in summary["checks"] if not c["passed"]] == [
+        {"name": "the run went to its end", "passed": False, "detail": run.failed}
+    ]
 
 
 def test_a_run_of_nothing_can_be_saved_and_read_back(tmp_path: Path) -> None:

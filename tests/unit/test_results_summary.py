@@ -67,7 +67,7 @@ def check(run: Run, name: str) -> bool:
 def test_the_sample_passes_every_check() -> None:
     summary = summarise(sample_run(2, 2, 1))
     assert summary["passed"] is True
-    assert len(summary["checks"]) == 8
+    assert len(summary["checks"]) == 9
 
 
 def test_each_check_can_fail() -> None:
@@ -82,6 +82,9 @@ def test_each_check_can_fail() -> None:
     on = next(i for i, r in enumerate(run.recoveries) if r.reroute == "on" and r.fault == "link-down")
     run.recoveries[on] = replace(run.recoveries[on], recovered=False)
     assert not check(run, "recovers")
+    assert check(run, "comes home")
+    run.recoveries[on] = replace(run.recoveries[on], home_ms=None)
+    assert not check(run, "comes home")
     assert check(run, "TCP connections")
     run.recoveries[on] = replace(run.recoveries[on], connections_lost=1)
     assert not check(run, "TCP connections")

@@ -1,5 +1,6 @@
 """In what order an experiment is run, that its bar reaches its end, and what is kept when it ends early."""
 
+import io
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.console import Console
 
 from experiments import breaks, runner
 from experiments.faults import FaultSpec
@@ -17,9 +19,10 @@ from experiments.scripts import ScriptSpec
 from experiments.spec import ExperimentSpec, parse
 from failure.leftovers import Marks
 from results.records import FabricRun, Run
+from results.summary import summarise
 from tests.unit.stand_ins import stage_of
 from tests.unit.test_machine import FULL
-from topologies.errors import BadInput
+from topologies.errors import BadInput, CheckFailed
 from topologies.plan import Plan
 from topologies.units import parse_rate
 
@@ -247,12 +250,25 @@ def test_what_was_measured_is_kept_when_somebody_stops_it(runs: Runs, tmp_path: 
     assert run.duration_s > 0
 
 
-def test_what_was_measured_is_kept_when_something_fails(runs: Runs, tmp_path: Path) -> None:
-    runs.fail_at["link-down d0g1 on 0"] = RuntimeError("a switch exploded")
-    with pytest.raises(RuntimeError, match="exploded"):
-        run_experiment(spec_of(workloads=[COLLECTIVE], faults=[FAULT]), tmp_path, None)
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (CheckFailed("link-down at d0g1 did not bite"), "link-down at d0g1 did not bite"),
+        (RuntimeError("a switch exploded\nand took another along"), "RuntimeError: a switch exploded"),
+    ],
+)
+def test_what_was_measured_is_kept_when_something_fails_and_has_not_passed(
+    error: Exception, said: str, runs: Runs, tmp_path: Path
+) -> None:
+    runs.fail_at["link-down d0g1 off 0"] = error
+    console = Console(file=io.StringIO(), width=100, record=True)
+    with pytest.raises(type(error)) as caught:
+        run_experiment(spec_of(faults=[FAULT]), tmp_path, console)
+    assert caught.value is error
     (run,) = runs.saved
-    assert not run.interrupted
+    assert (run.failed, run.interrupted) == (said, False)
+    assert summarise(run)["checks"][0] == {"name": "the run went to its end", "passed": False, "detail": said}
+    assert f"✗ the run went to its end: {said}" in console.export_text()
 
 
 def test_nothing_is_written_if_nothing_was_measured(runs: Runs, tmp_path: Path) -> None:
