@@ -22,7 +22,8 @@ from torch import nn
 from tests.unit.multirail_net import QUICK, free_port, rails_of
 from workloads.multirail import torch_backend
 from workloads.multirail.layout import loopback
-from workloads.multirail.peers.train import Trained, Training, train
+from workloads.multirail.peers.lesson import Trained, Training
+from workloads.multirail.peers.train import train
 
 RANKS = 3
 kept: list[Any] = []
