@@ -77,9 +77,11 @@ class Breaking(Strict):
 
     @field_validator("period")
     @classmethod
-    def _flaps_in_time(cls, period: float | None) -> float | None:
+    def _flaps_in_time(cls, period: float | None, info: ValidationInfo) -> float | None:
         if period is not None and not LEAST_PERIOD_S <= period <= MOST_PERIOD_S:
             raise ValueError(f"must be {format_time(LEAST_PERIOD_S)} to {format_time(MOST_PERIOD_S)}")
+        if period is not None and period > info.data.get("repair", period):
+            raise ValueError(f"must be repair or less: the fault lasts {format_time(info.data['repair'])}")
         return period
 
     @field_validator("down")
@@ -154,6 +156,29 @@ def check_on(on: Numbers | None, fabrics: int, field: str) -> None:
             raise BadInput(f"{field}.on", number, allowed)
     if len(set(on or ())) < len(on or ()):
         raise BadInput(f"{field}.on", list(on or ()), "must name each fabric once")
+
+
+def check_faults(faults: Sequence[FaultSpec], plans: Sequence[Plan]) -> None:
+    """BadInput for what can't be on one of its fabrics, or has another's kind and target there. `plans`: of all."""
+    for i, fault in enumerate(faults):
+        check_on(fault.on, len(plans), f"faults.{i}")
+        for number, plan in enumerate(plans):
+            if _is_on(fault, number):
+                problem = wrong_target(fault, plan) or _not_told_apart(fault, faults[:i], number)
+                if problem:
+                    raise BadInput(f"faults.{i}.target", fault.target, problem)
+
+
+def _is_on(fault: FaultSpec, number: int) -> bool:
+    return fault.on is None or number in fault.on
+
+
+def _not_told_apart(fault: FaultSpec, earlier: Sequence[FaultSpec], number: int) -> str:
+    """Which of those before it has its kind and target on this fabric, for results go by these; empty if none has."""
+    for n, other in enumerate(earlier):
+        if _is_on(other, number) and (other.kind, other.target) == (fault.kind, fault.target):
+            return f"is faults.{n}'s too, of the same kind on fabric {number}: break another one"
+    return ""
 
 
 def wrong_target(fault: Breaking, plan: Plan) -> str:

@@ -12,7 +12,7 @@ from experiments.faults import PARAMETERS, Breaking, Numbers, Repeats, check_on,
 from failure.kinds import FaultKind
 from failure.reach import reach_of, targets
 from failure.script import Script, Timed
-from failure.storms import EVERYTHING, REST_S, Storm, storm
+from failure.storms import AT_ONCE, EVERYTHING, REST_S, Storm, rest_s, storm
 from topologies.errors import BadInput, near_miss
 from topologies.plan import Plan
 from topologies.spec import Strict
@@ -23,6 +23,10 @@ _NAME: Final = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 MOST_FAULTS: Final = 500
 LEAST_DOWN_S: Final = 0.2
 MOST_DOWN_S: Final = 60.0
+LEAST_EVERY_S: Final = 0.05
+MOST_EVERY_S: Final = 60.0
+MOST_AT_ONCE: Final = 16
+_ROUNDED_S: Final = 0.001  # a storm's times are, and it may be played again as a list
 
 
 class ScriptFaultSpec(Breaking):
@@ -41,22 +45,26 @@ class ScriptFaultSpec(Breaking):
 
 
 class StormSpec(Strict):
-    """Faults by chance: `count` of them, of the kinds in `mix` by weight (all that the fabric has, if it is left out).
+    """Faults by chance: `count` of them, of the kinds in `mix` by weight (if it is left out: all that the fabric has,
+    without the crashes of controller and registry).
 
     `together`: the share that comes in groups, at one rail, server or pair of cables. `down`: from and to how long a
-    fault stays.
+    fault stays. `every`: the mean time from one injection or repair to the next, drawn; if it is left out each time is
+    what a census needs. `at_once`: the most faults at the same time.
     """
 
     count: Annotated[int, Field(ge=1, le=MOST_FAULTS)] = 50
     mix: dict[str, float] | None = None
     together: Annotated[float, Field(ge=0, le=1, strict=False)] = 0.2
     down: Annotated[tuple[Time, Time], Field(strict=False)] = (0.3, 1.5)
+    every: Time | None = None
+    at_once: Annotated[int, Field(ge=1, le=MOST_AT_ONCE)] = AT_ONCE
 
     def script(self, name: str, plan: Plan, seed: int) -> Script:
         """One such storm on this fabric, whatever the order of the kinds in the file."""
         chosen = cast(Mapping[FaultKind, float], self.mix or EVERYTHING)
         mix = {kind: chosen[kind] for kind in get_args(FaultKind) if kind in chosen}
-        return storm(Storm(self.count, mix, self.together, self.down), plan, seed, name)
+        return storm(Storm(self.count, mix, self.together, self.down, self.every, self.at_once), plan, seed, name)
 
     @field_validator("mix")
     @classmethod
@@ -77,6 +85,20 @@ class StormSpec(Strict):
             allowed = f"{format_time(LEAST_DOWN_S)} to {format_time(MOST_DOWN_S)}, the shorter one first"
             raise ValueError(f"must be two times of {allowed}")
         return down
+
+    @field_validator("every")
+    @classmethod
+    def _acts_take_their_time(cls, every: float | None) -> float | None:
+        if every is not None and not LEAST_EVERY_S <= every <= MOST_EVERY_S:
+            raise ValueError(f"must be {format_time(LEAST_EVERY_S)} to {format_time(MOST_EVERY_S)}")
+        return every
+
+    @field_validator("at_once")
+    @classmethod
+    def _groups_have_room(cls, at_once: int, info: ValidationInfo) -> int:
+        if at_once == 1 and info.data.get("together"):
+            raise ValueError("must be 2 or more, or together 0: a group strikes as one")
+        return at_once
 
 
 class ScriptSpec(Strict):
@@ -118,6 +140,8 @@ class ScriptSpec(Strict):
                 raise wrong(
                     f"faults.{i}.after", fault.after, "is for scripts with `during`: only a workload has phases"
                 )
+            if fault.registry and fault.registry != self.registry:
+                raise wrong(f"faults.{i}.registry", fault.registry, f"must be {self.registry}: a script has one")
         return self
 
     @property
@@ -188,13 +212,13 @@ def _check_apart(script: ScriptSpec, field: str, plan: Plan) -> None:
     timed = [(i, fault) for i, fault in enumerate(script.faults) if fault.after is None]
     for (i, one), (j, other) in combinations(timed, 2):
         first, second = sorted((one, other), key=lambda fault: fault.at)
-        if first.at + first.repair + REST_S > second.at and _clash(one, other, plan):
+        apart_s = second.at - first.at - first.repair + _ROUNDED_S
+        if apart_s >= REST_S:
+            continue
+        least_s = rest_s(reach_of(first.fault, plan), reach_of(second.fault, plan))
+        if least_s > max(apart_s, 0.0):
             allowed = (
                 f"is hidden by {one.kind} at {one.target} (fault {i}), or hides it: "
-                f"one must begin {format_time(REST_S)} after the other's repair"
+                f"one must begin {format_time(least_s)} after the other's repair"
             )
             raise BadInput(f"{field}.{j}.target", other.target, allowed)
-
-
-def _clash(one: Breaking, other: Breaking, plan: Plan) -> bool:
-    return reach_of(one.fault, plan).clashes(reach_of(other.fault, plan))

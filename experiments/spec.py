@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import BeforeValidator, Field, ValidationError, field_validator
 
 from experiments.catalogue import read
-from experiments.faults import FaultSpec, check_on, wrong_target
+from experiments.faults import FaultSpec, check_faults
 from experiments.heartbeats import Heartbeats, HeartbeatsSpec
 from experiments.labels import distinct_labels, plain_name, sizes, traits, workload_name
 from experiments.multirail.spec import is_multirail
@@ -215,13 +215,9 @@ def _rates_fit(spec: ExperimentSpec) -> None:
             raise BadInput(f"fabrics.{i}.hb_rate", rate, allowed)
 
 
-def _faults_have_targets(spec: ExperimentSpec) -> None:
-    for i, fault in enumerate(spec.faults):
-        check_on(fault.on, len(spec.fabrics), f"faults.{i}")
-        for n, fabric in enumerate(spec.fabrics):
-            problem = wrong_target(fault, nominal_plan(fabric)) if fault.on is None or n in fault.on else ""
-            if problem:
-                raise BadInput(f"faults.{i}.target", fault.target, problem)
+def _faults_fit(spec: ExperimentSpec) -> None:
+    if spec.faults:
+        check_faults(spec.faults, [nominal_plan(fabric) for fabric in spec.fabrics])
 
 
 def _scripts_fit(spec: ExperimentSpec) -> None:
@@ -292,7 +288,7 @@ _CHECKS: Final[tuple[Callable[[ExperimentSpec], None], ...]] = (
     _has_something_to_do,
     _switched_once,
     _rates_fit,
-    _faults_have_targets,
+    _faults_fit,
     _workloads_fit,
     _scripts_fit,
     _takeovers_fit,

@@ -1,7 +1,8 @@
 """Random storms: many faults, several at a time, drawn from a seed. Pure: the same seed gives the same script.
 
-Acts (injections and repairs) come one after the other, with so much quiet after each that a census can be taken. Some
-faults come in groups that strike as one: links of one rail, links of one server, or both cables of a GPU.
+Acts (injections and repairs) come one after the other: with so much quiet after each that a census can be taken, or as
+often as asked for. Some faults come in groups that strike as one: links of one rail, links of one server, or both
+cables of a GPU.
 
 Never are two there at once of which one would hide the other: a cable that is cut at a GPU that has crashed, a GPU at a
 switch that is dead and can't tell of it.
@@ -23,7 +24,10 @@ from topologies.plan import Plan
 FIRST_S: Final = 0.8
 MARGIN_S: Final = 0.2  # an act takes some time itself
 REST_S: Final = 1.5  # what was mended is left alone so long: the next fault there is prepared and looked for
+MEND_S: Final = 0.5  # what a repair needs is left alone so long
+LEAST_GAP_S: Final = 0.001  # of acts that are drawn: times are whole ms, and acts come one after the other
 AT_ONCE: Final = 4
+REBOOT_S: Final = DOWN_S + 0.3  # after which a switch that reboots is there again, with its controller
 CIRCLES: Final = 2 / 3  # of the groups are of a rail or a server
 SLOW_RATE: Final = 0.5  # lower, a queue would hold probes for longer than a census asks
 LINKS: Final[tuple[FaultKind, ...]] = ("link-down", "link-silent", "link-gray", "link-slow", "link-flapping")
@@ -37,17 +41,23 @@ class Storm:
     """`count` faults, of kinds by their weights in `mix`; those that a fabric has no target for are left out.
 
     `together`: the share of them that strike in groups. `down`: how long each lasts, s: at least and at most, and then
-    until the acts before its repair have had their quiet. ValueError for what can't be.
+    until the acts before its repair have had their quiet. `every`: the mean gap between acts, s, each drawn by itself
+    (exponentially, so a storm is a Poisson process as long as there is something to do); None: what a census needs.
+    `at_once`: the most faults at a time. ValueError for what can't be.
     """
 
     count: int
     mix: Mapping[FaultKind, float] = field(default_factory=lambda: EVERYTHING)
     together: float = 0.2
     down: tuple[float, float] = (0.3, 2.5)
+    every: float | None = None
+    at_once: int = AT_ONCE
 
     def __post_init__(self) -> None:
         if self.count < 1 or not 0 <= self.together <= 1 or not 0 < self.down[0] <= self.down[1]:
             raise ValueError(f"{self}: count 1 or more, together 0 to 1, down two times above 0, the lesser first")
+        if (self.every is not None and self.every <= 0) or self.at_once < (2 if self.together else 1):
+            raise ValueError(f"{self}: every above 0, at_once 1 or more, 2 where some strike together")
         if any(weight < 0 for weight in self.mix.values()) or not any(self.mix.values()):
             raise ValueError(f"{self}: weights must be 0 or more, one above 0")
 
@@ -55,6 +65,13 @@ class Storm:
 def quiet_s(plan: Plan) -> float:
     """From one act to the next, at least."""
     return SETTLE_S + duration_s(plan) + MARGIN_S
+
+
+def rest_s(mended: Reach, next_one: Reach) -> float:
+    """From the repair of a fault to another one, at least; 0 if they have nothing to do with each other."""
+    if mended.takes & (next_one.takes | next_one.needs):
+        return REST_S
+    return MEND_S if mended.needs & next_one.takes else 0.0
 
 
 def storm(spec: Storm, plan: Plan, seed: int, name: str = "storm") -> Script:
@@ -83,8 +100,7 @@ class _Drawing:
             raise ValueError(f"nothing of the mix can break on this fabric: {', '.join(sorted(self._all))}")
         self._groups = self._sizes()
         self._standing: list[_Standing] = []
-        self._free_from: dict[str, float] = {}
-        self._gap_s = quiet_s(plan)
+        self._mended: list[tuple[float, Reach]] = []  # of late
 
     def draw(self) -> Iterator[Timed]:
         """The faults, by the time of their repair."""
@@ -94,30 +110,40 @@ class _Drawing:
             if due:
                 yield from self._repair(due, now_s)
             elif not self._groups or not self._strike(now_s):
-                now_s = min((one.until_s for one in self._standing), default=now_s + self._gap_s)
+                untils = [one.until_s for one in self._standing]
+                now_s = min(untils) if untils else now_s + self._gap_s()
                 continue
-            now_s = round(now_s + self._gap_s, 3)
+            now_s = round(now_s + self._gap_s(), 3)
+
+    def _gap_s(self) -> float:
+        """From one act to the next."""
+        every_s = self._spec.every
+        if every_s is None:
+            return quiet_s(self._plan)
+        return max(LEAST_GAP_S, round(self._dice.expovariate(1 / every_s), 3))
 
     def _sizes(self) -> list[int]:
         """How many strike at each injection: groups of two or three, and single ones, in any order."""
         left, sizes = round(self._spec.count * self._spec.together), list[int]()
         while left >= 2:
-            sizes.append(self._dice.choice((2, 3)) if left > 3 else left)
+            size = self._dice.choice((2, 3)) if left > 3 else left
+            sizes.append(min(size, self._spec.at_once))
             left -= sizes[-1]
         sizes += [1] * (self._spec.count - sum(sizes))
         self._dice.shuffle(sizes)
         return sizes
 
     def _repair(self, due: list[_Standing], now_s: float) -> Iterator[Timed]:
+        self._mended = [(at_s, was) for at_s, was in self._mended if at_s + REST_S > now_s]
         for one in due:
             self._standing.remove(one)
-            self._free_from |= dict.fromkeys(one.reach.takes, now_s + REST_S)
+            self._mended.append((now_s, one.reach))
             yield Timed(one.fault, one.at_s, round(now_s - one.at_s, 3))
 
     def _strike(self, now_s: float) -> bool:
         """Strike one or a group; False if nothing can now."""
         size = self._groups[-1]
-        if len(self._standing) + size > AT_ONCE and self._standing:
+        if len(self._standing) + size > self._spec.at_once and self._standing:
             return False
         faults = self._group(size, now_s) if size > 1 else self._single(now_s)
         if not faults and size > 1 and not self._standing:
@@ -126,9 +152,11 @@ class _Drawing:
         if not faults:
             return False
         self._groups.pop()
-        until_s = now_s + self._dice.uniform(*self._spec.down)
+        lasts_s = self._dice.uniform(*self._spec.down)
+        if any(fault.kind == "rail-switch-reboot" for fault in faults):
+            lasts_s = max(lasts_s, REBOOT_S)
         for fault in faults:
-            self._standing.append(_Standing(fault, now_s, until_s, reach_of(fault, self._plan)))
+            self._standing.append(_Standing(fault, now_s, now_s + lasts_s, reach_of(fault, self._plan)))
         return True
 
     def _single(self, now_s: float) -> list[Fault]:
@@ -169,9 +197,9 @@ class _Drawing:
         return [fault for fault in faults if self._is_free(reach_of(fault, self._plan), now_s)]
 
     def _is_free(self, reach: Reach, now_s: float) -> bool:
-        if any(self._free_from.get(part, 0.0) > now_s for part in reach.takes | reach.needs):
+        if any(reach.clashes(one.reach) for one in self._standing):
             return False
-        return not any(reach.clashes(one.reach) for one in self._standing)
+        return all(at_s + rest_s(was, reach) <= now_s for at_s, was in self._mended)
 
 
 def _fault(kind: FaultKind, target: str) -> Fault:

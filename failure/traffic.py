@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from failure.pairs import Pair
 from failure.recovery import ProbeLog
-from topologies.errors import RailyardError
+from topologies.errors import CheckFailed, RailyardError
 from topologies.pickled import PickledProcess
 
 
@@ -32,8 +32,16 @@ class TrafficLog:
 
     @property
     def lost_bytes(self) -> int:
-        """Sent and never seen at the other end."""
-        return sum(sent - self.received(stream) for stream, sent in self.sent.items())
+        """Sent and never seen at the other end. CheckFailed if more came out of a stream than went in: a surplus of one
+        would hide what another has lost.
+        """
+        lost = 0
+        for stream, sent in self.sent.items():
+            received = self.received(stream)
+            if received > sent:
+                raise CheckFailed(f"stream {stream}: {received:,} bytes arrived of {sent:,} sent, which TCP can't do")
+            lost += sent - received
+        return lost
 
 
 class Traffic:

@@ -24,7 +24,7 @@ from results.steering_tables import screen_table
 from results.stretches import is_steered
 
 _COLOUR: Final = {"ok": "green", "degraded": "yellow", "invalid": "red"}
-_TIME_ROWS: Final = 9  # as many as leave room for the rest on a screen of 40 lines
+_TIME_ROWS: Final = 8  # as many as leave room for the rest on a screen of 40 lines
 _BESIDE: Final = 2  # fabrics that the table of times sets side by side
 _SLOW_LINES: Final = 2
 _POLICY_ROWS: Final = 20

@@ -75,6 +75,10 @@ def test_what_is_given_is_taken() -> None:
             "faults.0.period: '2s' must be 20ms to 1s",
         ),
         (
+            {"kind": "link-flapping", "target": "d0g1", "period": "1s", "repair": "100ms"},
+            "faults.0.period: '1s' must be repair or less: the fault lasts 100ms",
+        ),
+        (
             {"kind": "rail-switch-reboot", "target": "rail1", "down": "2s"},
             "faults.0.down: '2s' must be less than repair: 2s after the fault it is over",
         ),

@@ -211,7 +211,8 @@ def test_the_bar_has_as_many_steps_as_are_taken(
     if workloads + faults == 0:
         return
     spec = spec_of(
-        fabrics=[SMALL] * fabrics, workloads=[COLLECTIVE] * workloads, faults=[FAULT] * faults,
+        fabrics=[SMALL] * fabrics, workloads=[COLLECTIVE] * workloads,
+        faults=[{**FAULT, "target": f"d0g{number}"} for number in range(faults)],
         reroute=reroute, repeats=repeats, fault_repeats=fault_repeats,
     )  # fmt: skip
     with pytest.MonkeyPatch.context() as monkeypatch:

@@ -4,7 +4,10 @@ from typing import Any
 
 import pytest
 import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from experiments.scripts import plain
 from experiments.spec import ExperimentSpec, nominal_plan, parse, resolved
 from failure.kinds import Fault
 from failure.script import Script, Timed
@@ -80,6 +83,20 @@ def scripts_of(text: str) -> ExperimentSpec:
             "scripts.0.faults.1.target: 'd0g1' is hidden by gpu-crash at d0g1 (fault 0), or hides it: "
             "one must begin 1.5s after the other's repair",
         ),
+        (
+            "scripts: [{name: a, faults: [{kind: registry-crash, target: registry}, "
+            "{kind: registry-crash, target: registry, at: 9s, registry: etcd}]}]",
+            "scripts.0.faults.1.registry: 'etcd' must be embedded: a script has one",
+        ),
+        (
+            "scripts: [{name: a, storm: {every: 49ms}}]",
+            "scripts.0.storm.every: '49ms' must be 50ms to 60s",
+        ),
+        ("scripts: [{name: a, storm: {at_once: 17}}]", "scripts.0.storm.at_once: 17 must be 16 or less"),
+        (
+            "scripts: [{name: a, storm: {at_once: 1}}]",
+            "scripts.0.storm.at_once: 1 must be 2 or more, or together 0: a group strikes as one",
+        ),
         ("scripts: [{name: a, storm: {count: 0}}]", "scripts.0.storm.count: 0 must be 1 or more"),
         ("scripts: [{name: a, storm: {count: 501}}]", "scripts.0.storm.count: 501 must be 500 or less"),
         ("scripts: [{name: a, storm: {together: 1.5}}]", "scripts.0.storm.together: 1.5 must be 1.0 or less"),
@@ -132,6 +149,11 @@ def test_what_cannot_be_is_told_by_field_value_and_what_is_allowed(text: str, me
             "{kind: registry-crash, target: registry, registry: consul}",
             "faults.0.registry: 'consul' is not known: allowed are embedded, etcd",
         ),
+        (
+            "{kind: link-gray, target: d0g1}, {kind: link-gray, target: d0g2}, "
+            "{kind: link-gray, target: d0g1, loss: 0.2}",
+            "faults.2.target: 'd0g1' is faults.0's too, of the same kind on fabric 0: break another one",
+        ),
     ],
 )  # fmt: skip
 def test_a_fault_alone_has_its_place_and_its_own_keys(fault: str, message: str) -> None:
@@ -145,7 +167,9 @@ scripts:
   - {name: cut, faults: [{kind: link-down, target: d0g1, at: 10ms, after: moe-a2a}], during: moe-1.3b-128, on: [0]}
   - name: away
     faults: [{kind: controller-crash, target: controller}, {kind: registry-crash, target: registry, at: 5s}]
-  - {name: wild, storm: {count: 7, mix: {link-down: 2, gpu-crash: 1}, together: 0, down: [300ms, 1s]}}
+  - name: wild
+    storm:
+      {count: 7, mix: {link-down: 2, gpu-crash: 1}, together: 0, down: [300ms, 1s], every: 250ms, at_once: 1}
 heartbeats: {period: 50ms}
 script_repeats: 2
 """
@@ -197,6 +221,19 @@ def test_a_storm_is_drawn_from_its_seed_and_its_mix() -> None:
     assert drawn != wild.script(plan, 4)
 
 
+@settings(max_examples=25)
+@given(seed=st.integers(0, 2**32), every=st.sampled_from(["50ms", "400ms", "3s"]))
+def test_what_a_storm_breaks_can_be_played_as_a_list_of_faults(seed: int, every: str) -> None:
+    data: dict[str, Any] = {"name": "mine", "fabrics": [{"kind": "rail-only"}]}
+    short = {"count": 30, "down": ["200ms", "200ms"], "every": every, "at_once": 8}
+    spec = parse({**data, "scripts": [{"name": "a", "storm": short}]})
+    drawn = spec.scripts[0].script(nominal_plan(spec.fabrics[0]), seed)
+    listed = parse({**data, "scripts": [{"name": "a", "faults": [plain(timed) for timed in drawn.faults]}]})
+    played = listed.scripts[0].script(nominal_plan(spec.fabrics[0]), seed)
+    assert [timed.fault for timed in played.faults] == [timed.fault for timed in drawn.faults]
+    assert [timed.repair_s for timed in played.faults] == [timed.repair_s for timed in drawn.faults]
+
+
 def test_a_storm_is_the_same_however_its_kinds_are_ordered() -> None:
     plan = nominal_plan(spec_of("").fabrics[0])
     one, other = (
@@ -216,6 +253,15 @@ def test_who_breaks_an_etcd_needs_one(where: str) -> None:
     etcd = "{kind: registry-crash, target: registry, registry: etcd}"
     assert spec_of(where % etcd).needs_etcd
     assert not spec_of(where % "{kind: registry-crash, target: registry}").needs_etcd
+
+
+def test_the_same_may_break_on_two_fabrics_in_two_ways() -> None:
+    gray: dict[str, Any] = {"kind": "link-gray", "target": "d0g1", "on": [0]}
+    keys = {
+        "fabrics": [{"kind": "rail-only"}, {"kind": "rail-only"}],
+        "faults": [gray, {**gray, "on": [1], "loss": 0.2}],
+    }
+    assert len(parse({"name": "mine", **keys}).faults) == 2
 
 
 def test_faults_one_after_the_other_may_be_at_one_place() -> None:

@@ -1,0 +1,53 @@
+"""A census on packets: where nobody reroutes it names the pairs that a silent link cuts off, those and no others.
+
+rail0 --+---------+---------+
+      d0g0      d1g0      d2g0
+        | hb0     | hb1     | hb2
+      d0g1      d1g1      d2g1
+rail1 --x---------+---------+         x: goes silent
+"""
+
+import time
+from itertools import permutations
+
+import pytest
+
+from failure.acts import UNKNOWN, Act, Moment
+from failure.census import CensusRun, CensusTaker
+from failure.faults import Fault, inject, repair
+from tests.emulation.fabrics import build
+from topologies.addresses import Gpu
+
+pytestmark = pytest.mark.capsule
+
+SILENT = Fault("link-silent", "d0g1")
+
+
+def crosses(src: Gpu, dst: Gpu) -> bool:
+    """Policy dr: between domains a packet takes the rail of its destination, into which its own domain hands it."""
+    return src.domain != dst.domain and (dst == Gpu(0, 1) or (src.domain == 0 and dst.rank == 1))
+
+
+def taken(census: CensusTaker, acts: list[Act], *broken: Fault) -> CensusRun:
+    """After the last of these acts, with all the time that it may want."""
+    found = census.take(Moment(acts[-1], broken, UNKNOWN), acts)
+    assert found is not None
+    return found
+
+
+def test_whom_a_silent_link_cuts_off_is_named_and_nobody_else_until_it_is_mended() -> None:
+    fabric = build("rail-only", 3, 2, reroute=False, backups=False)
+    pairs = list(permutations(fabric.gpus, 2))
+    cut_off = {pair for pair in pairs if crosses(*pair)}
+    with CensusTaker(fabric.net) as census:
+        acts = [Act(inject(fabric.net, SILENT), time.monotonic_ns(), "inject", SILENT)]
+        silent = taken(census, acts, SILENT)
+        repair(fabric.net, SILENT)
+        acts.append(Act(time.monotonic_ns(), time.monotonic_ns(), "repair", SILENT))
+        whole = taken(census, acts)
+    assert set(silent.verdict.not_recovered) == cut_off
+    assert (silent.verdict.impossible, silent.verdict.carried) == ((), ())
+    assert (silent.pairs, silent.reachable, silent.answered) == (30, 30, 30 - 8)
+    assert "d1g0 -> d0g1: a path is left, but it did not recover" in silent.verdict.lines()
+    assert whole.verdict.holds
+    assert (whole.pairs, whole.reachable, whole.answered) == (30, 30, 30)
