@@ -47,8 +47,9 @@ class EtcdServer:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._note: Final = folder / "pid"
-        _end_left_behind(self._note)
-        self._where: Final = f"127.0.0.1:{_free_port()}"
+        left = _end_left_behind(self._note)
+        self._port: Final = left if left is not None and _comes_free(left) else _free_port()
+        self._where: Final = f"127.0.0.1:{self._port}"
         self.address = f"etcd:{self._where}"
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -76,7 +77,7 @@ class EtcdServer:
                 )
             except FileNotFoundError:
                 raise MachineLacks("this machine lacks etcd", BOOTSTRAP) from None
-        self._note.write_text(str(self._process.pid))
+        self._note.write_text(f"{self._process.pid} {self._port}")
         self._await()
 
     def stop(self) -> None:
@@ -103,16 +104,35 @@ class EtcdServer:
         raise RailyardError(f"etcd did not start: {' '.join(said)}")
 
 
-def _end_left_behind(note: Path) -> None:
-    """SIGKILL to the etcd whose process id is noted there; return when its port and its data are free."""
+def _end_left_behind(note: Path) -> int | None:
+    """SIGKILL to the etcd whose process id is noted there; the port that it had, once its data is free."""
     with suppress(FileNotFoundError, psutil.NoSuchProcess):
-        left = psutil.Process(int(note.read_text()))
+        pid, port = map(int, note.read_text().split())
+        left = psutil.Process(pid)
         if left.name() != "etcd":
-            return
+            return None
         left.kill()
         deadline = time.monotonic() + START_S
         while left.status() != psutil.STATUS_ZOMBIE and time.monotonic() < deadline:  # nobody may be there to reap it
             time.sleep(0.005)
+        return port
+    return None
+
+
+def _comes_free(port: int) -> bool:
+    """Wait until it is free: the last of a dead process' threads keep its sockets for a moment."""
+    deadline = time.monotonic() + START_S
+    while not _is_free(port):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.005)
+    return True
+
+
+def _is_free(port: int) -> bool:
+    with suppress(OSError), socket.create_server(("127.0.0.1", port)):
+        return True
+    return False
 
 
 def _free_port() -> int:
@@ -122,7 +142,7 @@ def _free_port() -> int:
     where it draws free ones. One that draws the server's is connected with itself, and keeps the server out.
     """
     for port in PORTS:
-        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
+        if _is_free(port):
             return port
     raise RailyardError(f"no port from {PORTS.start} to {PORTS.stop - 1} of 127.0.0.1 is free for etcd")
 
