@@ -103,10 +103,7 @@ class Seen:
     @cached_property
     def back_ns(self) -> Sequence[int]:
         """When each repair began; of what comes back by itself or takes a while to start, when it was there again."""
-        numbers = range(len(self.struck_ns))
-        return [
-            _back_ns(self.script.faults[n].fault, self.struck_ns[n], self.mended_ns[n], self.events) for n in numbers
-        ]
+        return back_ns(self.script, self.struck_ns, self.mended_ns, self.events)
 
     @cached_property
     def end_ns(self) -> int:
@@ -221,6 +218,14 @@ def _judge(seen: Seen, number: int, talk: Talkers, whole: Trace) -> FaultRun:
         bps=tuple(whole[shown].tolist()),
         affected_bps=tuple(affected[shown].tolist()),
     )
+
+
+def back_ns(
+    script: Script, struck_ns: Sequence[int], mended_ns: Sequence[int], events: Sequence[Told]
+) -> Sequence[int]:
+    """When each fault of a script was over, which struck and began to be mended then."""
+    times = zip(script.faults, struck_ns, mended_ns, strict=True)
+    return [_back_ns(timed.fault, struck, mended, events) for timed, struck, mended in times]
 
 
 def _back_ns(fault: Fault, struck_ns: int, mended_ns: int, events: Sequence[Told]) -> int:

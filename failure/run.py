@@ -8,7 +8,7 @@ from typing import Final
 from failure.census import CensusRun, CensusTaker, duration_s
 from failure.due import missed
 from failure.home import Told
-from failure.judging import AFTER_S, WARM_UP_S, FaultRun, Seen, judge_all
+from failure.judging import AFTER_S, WARM_UP_S, FaultRun, Seen, back_ns, judge_all
 from failure.pairs import Talkers
 from failure.player import Player, WaitFor
 from failure.script import Script
@@ -72,6 +72,10 @@ def run_script(
             censuses = _attend(player, census, duration_s(net.plan), progress)
             if census:
                 censuses += missed(player.acts.done, censuses, duration_s(net.plan), AFTER_S)
+            struck, mended = ([times[n] for n in range(len(talks))] for times in (player.struck_ns, player.mended_ns))
+            # what took a while to be there again, as a controller does, has its time after that too
+            last_s = max(back_ns(script, struck, mended, events())) / 1e9
+            time.sleep(max(0.0, last_s + AFTER_S + TAIL_S - time.monotonic()))
         except BaseException:
             player.end()
             raise
@@ -79,7 +83,6 @@ def run_script(
     except BaseException:
         traffic.end()
         raise
-    struck, mended = ([times[n] for n in range(len(talks))] for times in (player.struck_ns, player.mended_ns))
     seen = Seen(net.plan, script, streams, probes, log, begun_ns, struck, mended, events())
     runs, whole = judge_all(seen, talks)
     return ScriptRun(begun_ns, runs, tuple(censuses), whole, log.lost_bytes, tuple(log.broken.values()))
