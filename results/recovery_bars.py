@@ -14,6 +14,7 @@ from typing import Final, Literal, NamedTuple
 from results.aggregate import labels
 from results.records import Recovery, Run
 from results.recovery_rows import (
+    BESIDE,
     RecoveryRow,
     Side,
     is_probed,
@@ -184,7 +185,11 @@ def _first_ms(recovery: Recovery, side: Side | None) -> float | None:
 
 
 def _back_ms(recovery: Recovery) -> float | None:
-    """Goodput alone says nothing: a detour that is never withdrawn may carry all of it."""
+    """Goodput alone says nothing: a detour that is never withdrawn may carry all of it. Nor does it say much where no
+    traffic had gone away: there it shows how even a few streams are on a busy machine.
+    """
+    if recovery.fault in BESIDE:
+        return recovery.home_ms
     if recovery.back_ms is None or recovery.home_ms is None:
         return None
     return max(recovery.back_ms, recovery.home_ms)

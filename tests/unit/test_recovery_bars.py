@@ -249,3 +249,10 @@ def test_a_rows_verdict_is_that_of_its_own_stretches() -> None:
     assert (verdict(storm, judge(run)), verdict(alone, judge(run))) == ("degraded", "ok")
     run.loads = [replace(x, workload=x.workload.replace("storm (reroute on)", "moe with storm")) for x in run.loads]
     assert (verdict(storm, judge(run)), verdict(alone, judge(run))) == ("degraded", "ok")
+
+
+def test_where_no_traffic_had_gone_away_only_detours_have_to_come_home() -> None:
+    run = empty()
+    run.recoveries = [replace(fault("controller-crash", 0.0), back_ms=None, home_ms=30.0)]
+    (outcome,) = of(run, "traffic back")
+    assert (outcome.values, outcome.met) == ((30.0,), True)
