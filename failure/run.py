@@ -73,9 +73,7 @@ def run_script(
             if census:
                 censuses += missed(player.acts.done, censuses, duration_s(net.plan), AFTER_S)
             struck, mended = ([times[n] for n in range(len(talks))] for times in (player.struck_ns, player.mended_ns))
-            # what took a while to be there again, as a controller does, has its time after that too
-            last_s = max(back_ns(script, struck, mended, events())) / 1e9
-            time.sleep(max(0.0, last_s + AFTER_S + TAIL_S - time.monotonic()))
+            _outlast(max(back_ns(script, struck, mended, events())))
         except BaseException:
             player.end()
             raise
@@ -86,6 +84,11 @@ def run_script(
     seen = Seen(net.plan, script, streams, probes, log, begun_ns, struck, mended, events())
     runs, whole = judge_all(seen, talks)
     return ScriptRun(begun_ns, runs, tuple(censuses), whole, log.lost_bytes, tuple(log.broken.values()))
+
+
+def _outlast(last_ns: int) -> None:
+    """What took a while to be there again, as a controller does, has its time after that too."""
+    time.sleep(max(0.0, last_ns / 1e9 + AFTER_S + TAIL_S - time.monotonic()))
 
 
 def _attend(
