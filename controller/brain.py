@@ -2,7 +2,8 @@
 router.
 """
 
-from collections.abc import Callable, Set
+from collections.abc import Callable, Iterable, Set
+from dataclasses import replace
 from itertools import permutations
 from typing import Any, Protocol
 
@@ -44,6 +45,7 @@ class Brain:
         self._silence = Silence()
         self._was_whole = self._resumes = False
         self._routes: Detours = {}  # in force
+        self._awaited: dict[Gpu, Broken] = {}  # whose light is off for a moment, and what was dead of them before
         self._foreseen = Foresight(plan)
 
     @property
@@ -81,6 +83,21 @@ class Brain:
             self._tell_port("port-down", dpid, port)
         self._apply(frozenset())
 
+    def await_light(self, gpus: Iterable[Gpu]) -> None:
+        """Light is about to be off at these GPUs' places because fibres move: nothing is rerouted for what is heard of
+        them, until the rail link of each is up again or `look_again` says that the time is over.
+        """
+        broken = self._decided_on
+        for gpu in gpus:
+            self._awaited[gpu] = Broken(links=broken.links & {gpu}, hb=broken.hb & {gpu})
+
+    def look_again(self, gpus: Iterable[Gpu]) -> None:
+        """Of these, what is dead now is dead."""
+        for gpu in gpus:
+            self._awaited.pop(gpu, None)
+        if self._was_whole:
+            self._apply(frozenset())
+
     def forget(self, gpu: Gpu) -> None:
         """A GPU has none of its detours any more: another one is in its place. It gets them again."""
         if self._was_whole:
@@ -100,6 +117,16 @@ class Brain:
             apart=ranks_apart(self._plan, self._down, away),
             hb=silence.hb_links.union(silence.gpus, cut_off, self._dark_hb_places()),
         )
+
+    @property
+    def _decided_on(self) -> Broken:
+        """What counts as dead: what is, but for those whose light is awaited."""
+        broken, awaited = self.broken, self._awaited
+        if not awaited:
+            return broken
+        links = broken.links.difference(awaited).union(*(before.links for before in awaited.values()))
+        hb = broken.hb.difference(awaited).union(*(before.hb for before in awaited.values()))
+        return replace(broken, links=links, hb=hb)
 
     def _dark_hb_places(self) -> frozenset[Gpu]:
         """The places at HB bridges where an optical switch gives no light; whose fibre leads there doesn't matter."""
@@ -122,6 +149,8 @@ class Brain:
         if self._was_whole:
             self._report(heard)
             back = gpu_at(heard.dpid, heard.port) if heard.what == "port" and heard.up else None
+            if back:
+                self._awaited.pop(back, None)
             self._apply({back} if back else frozenset())
         elif len(self._connected) == len(self._roles):
             if self._resumes:
@@ -166,14 +195,15 @@ class Brain:
         """
         if not self._reroute:
             return
-        wanted = self._foreseen(self.broken)
+        broken = self._decided_on
+        wanted = self._foreseen(broken)
         todo = changes(self._routes, wanted)
         for gpu in back & wanted.keys():
             todo[gpu] = (todo.get(gpu, ([], []))[0], list(wanted[gpu].values()))
         if todo:
             self._tell("decided", {"gpus": len(todo)})
             # those whose own link is dead go on by a backup of their kernel's: they can wait for the others
-            order = sorted(todo, key=lambda gpu: (gpu in self.broken.links, gpu))
+            order = sorted(todo, key=lambda gpu: (gpu in broken.links, gpu))
             done = {gpu: self._change(gpu, *todo[gpu]) for gpu in order}
             self._routes = wanted | {gpu: self._left_at(gpu) for gpu, count in done.items() if count is None}
             detours = sum(map(len, self._routes.values()))

@@ -25,6 +25,7 @@ from controller.agent import RouteAgent
 from controller.app import Heard
 from controller.brain import Brain
 from controller.detours import DETOUR_METRIC
+from controller.glass import SETTLE_S
 from controller.health.loop import HealthLoop
 from controller.health.settings import HealthSpec
 from controller.heartbeats import Silence
@@ -39,6 +40,10 @@ from topologies.plan import Plan
 KNOCK_S: Final = 0.02
 PROMPT_S: Final = 0.0005
 """A thread that computes lets others in after so long, not after 5 ms: a command, or news, may wait."""
+WAITED_OUT_S: Final = 0.1
+"""Light that is off no longer than this is waited for. To send everybody another way and back takes about as long, and
+the processors that the optical switch needs just then.
+"""
 
 
 class _Process:
@@ -75,8 +80,8 @@ class _Process:
             case "silence" if self._brain:
                 with self._thinking:
                     self._brain.hear_hearts(Silence.from_dict(command["silence"]))
-            case "cross" if self._plan:
-                self._cross(self._plan, command["moves"], command["layers"])
+            case "cross" if self._plan and self._brain:
+                self._cross(self._plan, self._brain, command["moves"], command["layers"])
             case "start-health" if self._plan:
                 self._registrar.submit(self._start_health, self._plan, HealthSpec.model_validate(command["spec"]))
             case "stop-health":
@@ -118,16 +123,30 @@ class _Process:
             brain.forget(gpu)
         self.tell("relearned", {"gpu": gpu.name, "why": ""})
 
-    def _cross(self, plan: Plan, moves: dict[str, str], layers: list[Layer]) -> None:
+    def _cross(self, plan: Plan, brain: Brain, moves: dict[str, str], layers: list[Layer]) -> None:
         dark_s = plan.spec.optical.light_off if plan.spec.optical else 0.0
         detail = {"moves": moves, "layers": layers}
-        dpids = [dpid_of(layer) for layer in layers]
+        places = [gpu_of_name(name) for name in {*moves, *moves.values()}] if dark_s <= WAITED_OUT_S else []
+
+        def lit() -> None:
+            self.tell("light-on", detail)
+            timer = threading.Timer(SETTLE_S, self._look_again, (brain, places))
+            timer.daemon = True
+            timer.start()
+
+        with self._thinking:
+            brain.await_light(places)
         try:
-            self._server.app.cross(dpids, port_moves(moves), dark_s, lambda: self.tell("light-on", detail))
+            self._server.app.cross([dpid_of(layer) for layer in layers], port_moves(moves), dark_s, lit)
         except ValueError as error:
+            self._look_again(brain, places)
             self.tell("not-crossed", {**detail, "why": str(error)})
         else:
             self.tell("light-off", detail)
+
+    def _look_again(self, brain: Brain, places: list[Gpu]) -> None:
+        with self._thinking:
+            brain.look_again(places)
 
     def _start_health(self, plan: Plan, spec: HealthSpec) -> None:
         try:

@@ -88,3 +88,51 @@ def test_glass_stays_as_it_is_without_its_controller(plan: Plan, dpid: int) -> N
 def test_a_lost_fibre_is_told_of_its_own_layers_faults(plan: Plan, kind: FaultKind, by: set[str]) -> None:
     fault, switches = Fault(kind, GPU.name), ("ocs0", "ocs1", "rail1")
     assert {s for s in switches if tells(fault, plan, "port-down", {"switch": s, "port": GPU.name})} == by
+
+
+class TestLightIsAwaited:
+    """d0g1's place gets another fibre, d0g2's, whose own place is left."""
+
+    SPARE = Gpu(0, 2)
+
+    def test_nothing_is_rerouted_for_light_that_is_soon_back(self, plan: Plan) -> None:
+        brain, told = whole(plan)
+        brain.await_light((GPU, self.SPARE))
+        for gpu in (GPU, self.SPARE):
+            brain.hear(port(RAIL_DPID + gpu.rank, rail_port(gpu), up=False))
+        assert [what for what, _ in told] == ["port-down", "port-down"]
+        brain.hear(port(RAIL_DPID + GPU.rank, rail_port(GPU), up=True))
+        assert [what for what, _ in told[2:]] == ["port-up"]
+        brain.look_again((GPU, self.SPARE))  # the place that was left stays dark
+        assert [what for what, _ in told[3:]] == ["decided", "rerouted"]
+        assert brain.broken == Broken(links=frozenset({self.SPARE}))
+
+    def test_who_is_back_counts_again_at_once(self, plan: Plan) -> None:
+        brain, told = whole(plan)
+        brain.await_light((GPU,))
+        for up in (False, True):
+            brain.hear(port(RAIL_DPID + GPU.rank, rail_port(GPU), up=up))
+        told.clear()
+        brain.hear(port(RAIL_DPID + GPU.rank, rail_port(GPU), up=False))
+        assert [what for what, _ in told] == ["port-down", "decided", "rerouted"]
+
+    def test_what_was_dead_before_stays_gone_round_until_it_is_back(self, plan: Plan) -> None:
+        brain, told = whole(plan)
+        brain.hear(port(RAIL_DPID + GPU.rank, rail_port(GPU), up=False))
+        told.clear()
+        brain.await_light((GPU,))
+        brain.hear(port(RAIL_DPID, rail_port(Gpu(1, 0)), up=False))  # another's fault is acted on meanwhile
+        assert [what for what, _ in told] == ["port-down", "decided", "rerouted"]
+        brain.hear(port(RAIL_DPID, rail_port(Gpu(1, 0)), up=True))
+        told.clear()
+        brain.hear(port(RAIL_DPID + GPU.rank, rail_port(GPU), up=True))
+        assert [what for what, _ in told] == ["port-up", "decided", "rerouted"]
+        assert told[-1][1]["detours"] == 0
+
+    def test_an_hb_port_too(self, plan: Plan) -> None:
+        brain, told = whole(plan)
+        brain.await_light((GPU,))
+        brain.hear(port(OCS1, place_port(GPU), up=False))
+        assert [what for what, _ in told] == []
+        brain.look_again((GPU,))
+        assert [what for what, _ in told] == ["decided", "rerouted"]
