@@ -1,7 +1,7 @@
 """What the ranks told, as rows: a point, a cut with the rates of its NICs. Pure."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from statistics import fmean, median
 from typing import Final
@@ -64,6 +64,19 @@ def point(
         checked=sum(len(report.ends_ns) * place.sent // 4 for report in checked),
         copied=fmean(copied),
         predicted_s=predicted_s,
+    )
+
+
+def undilated(point: Point, times: float) -> Point:
+    """What was measured where time passes so many times slower, in the fabric's own time."""
+    return replace(
+        point,
+        dilation=times,
+        mean_s=point.mean_s / times,
+        median_s=point.median_s / times,
+        p99_s=point.p99_s / times,
+        rail_s=tuple(seconds / times for seconds in point.rail_s),
+        predicted_s=None if point.predicted_s is None else point.predicted_s / times,
     )
 
 

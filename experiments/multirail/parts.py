@@ -47,6 +47,10 @@ class FaultSpec(Strict):
         return f"{self.kind} {self.rail}" + (f" of n{self.node}" if self.kind.startswith("link") else "")
 
 
+Dilation = Annotated[float, Field(ge=1, le=100, strict=False)]
+"""How many times slower time passes: topologies/multirail/plan.py."""
+
+
 class TrainingSpec(Strict):
     """A training's allreduces and computing, replayed: `steps` of them.
 
@@ -61,6 +65,7 @@ class TrainingSpec(Strict):
     compute: Time | None = None
     steps: Annotated[int, Field(ge=1, le=1000)] = 3
     volume: Annotated[float, Field(gt=0, le=1, strict=False)] = 1.0
+    dilation: Dilation = 1.0
     policies: Annotated[tuple[str, ...], Field(min_length=1, strict=False)] | None = None
     on: Numbers | None = None
 

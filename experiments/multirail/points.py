@@ -1,7 +1,7 @@
 """One policy on one fabric: every size, checked against numpy's sum, then timed."""
 
 from experiments.multirail.engines import Engine
-from experiments.multirail.measured import Place, check_whole, point
+from experiments.multirail.measured import Place, check_whole, point, undilated
 from experiments.multirail.parts import peer_rail
 from experiments.multirail.predictions import counted, learning, seconds, sent_bytes
 from experiments.multirail.site import Site
@@ -15,10 +15,13 @@ CHECKED = 3
 
 
 def run_policy(spec: MultirailExperiment, site: Site, policy: str, repeat: int, steps: Steps) -> None:
-    """Smallest size first, over the same connections. Each point is watched: small ones keep cores busiest."""
+    """Smallest size first, over the same connections; those that are measured as dilated as this site is.
+
+    Each point is watched: small ones keep cores busiest.
+    """
     with site.noted(policy), site.engine(policy) as ranks:
         watch = site.watch()
-        for size in sorted(spec.sizes):
+        for size in sorted(size for size in spec.sizes if spec.dilation_of(size) == site.plan.dilation):
             sent = sent_bytes(size, site.plan.scale)
             place = Place(site.label, policy, size, sent, repeat)
             name = stretch_of(policy, size)
@@ -33,4 +36,5 @@ def _run_point(spec: MultirailExperiment, site: Site, ranks: Engine, place: Plac
     check_whole(checked)
     timed = ranks.run(Operations("allreduce", "float32", place.sent, first + count, spec.seed))
     check_whole(timed)
-    site.run.multirail.points.append(point(place, timed, checked, first, predicted))
+    found = point(place, timed, checked, first, predicted)
+    site.run.multirail.points.append(undilated(found, site.plan.dilation))

@@ -84,7 +84,7 @@ def learning(policy: str, operations: int) -> int:
 
 
 def counted(spec: MultirailExperiment, predicted_s: float) -> int:
-    """How many operations count at a point."""
+    """How many operations count at a point. `predicted_s`: as long as one takes here, dilated or not."""
     return max(LEAST_OPERATIONS, min(spec.operations, ceil(spec.point / max(predicted_s, 1e-6))))
 
 

@@ -22,8 +22,9 @@ def run_training(
     spec: MultirailExperiment, site: Site, training: TrainingSpec, policy: str, repeat: int, steps: Steps
 ) -> None:
     """First as many steps, without their computing, as have the operations that a policy is given to learn in."""
-    peer = peer_rail(site.plan.spec)
-    step = step_of(training, site.nodes, site.plan.scale, site.rails[peer].rate)
+    peer, dilation = peer_rail(site.plan.spec), site.plan.dilation
+    step = step_of(training, site.nodes, site.plan.scale, site.rails[peer].rate * dilation)
+    step = replace(step, compute_s=step.compute_s * dilation)
     predicted = predicted_step_s(step, site.rails, site.nodes, policy, peer)
     what = f"{training.model}, {policy}"
     with (
@@ -36,10 +37,11 @@ def run_training(
             _one_step(ranks, replace(step, compute_s=0.0), spec.seed + number)
         times = [_one_step(ranks, step, spec.seed + number) for number in range(training.steps)]
         gpt = isinstance(load_model(training.model), GptModel)
+        own_time = (each / dilation for each in (step.compute_s, median(times), predicted))
         site.run.multirail.trainings.append(
             Training(
                 site.label, policy, training.model, 0 if gpt else training.batch, repeat, training.steps,
-                step.samples, sum(step.sizes), step.compute_s, median(times), predicted,
+                step.samples, sum(step.sizes), *own_time,
             )
         )  # fmt: skip
 

@@ -42,8 +42,9 @@ def run_multirail(spec: MultirailExperiment, folder: Path, console: Console | No
 
 
 def step_count(spec: MultirailExperiment) -> int:
-    """The machine; each fabric with its links; each point, each fault and each training."""
-    return 1 + len(spec.fabrics) + spec.points + spec.injections + spec.replays
+    """The machine; each fabric, as often as it is built, with its links; each point, each fault and each training."""
+    built = sum(len(spec.dilations_on(number)) for number in range(len(spec.fabrics)))
+    return 1 + built + spec.points + spec.injections + spec.replays
 
 
 def _run(spec: MultirailExperiment, run: Run, steps: Steps) -> None:
@@ -54,9 +55,11 @@ def _run(spec: MultirailExperiment, run: Run, steps: Steps) -> None:
     run.provenance = provenance(machine, datapath, why, frames, spec.seed)
     plans = [_plan(spec, number, frames) for number in range(len(spec.fabrics))]
     for number, (label, plan) in enumerate(zip(spec.labels, plans, strict=True)):
-        with built(label, plan, datapath, run, steps) as site:
-            run.multirail.fabrics.append(_rails(site))
-            _measure(spec, number, site, steps)
+        for dilation in spec.dilations_on(number):
+            with built(label, plan.dilated(dilation), datapath, run, steps) as site:
+                if label not in {rails.label for rails in run.multirail.fabrics}:
+                    run.multirail.fabrics.append(_rails(label, plan, site.net.build_s))
+                _measure(spec, number, site, steps)
 
 
 def _plan(spec: MultirailExperiment, number: int, frames: float) -> MultirailPlan:
@@ -67,11 +70,10 @@ def _plan(spec: MultirailExperiment, number: int, frames: float) -> MultirailPla
         raise BadInput(field, error.value, error.allowed) from error
 
 
-def _rails(site: Site) -> Rails:
-    plan = site.plan
+def _rails(label: str, plan: MultirailPlan, build_s: float) -> Rails:
     rails = rails_of(plan)
     return Rails(
-        label=site.label,
+        label=label,
         nodes=plan.spec.nodes,
         mix=mix_of(plan.spec),
         names=tuple(rail.name for rail in rails),
@@ -80,19 +82,23 @@ def _rails(site: Site) -> Rails:
         setup_s=tuple(rail.setup_s for rail in rails),
         scale=plan.scale,
         mtu=plan.spec.mtu,
-        build_s=site.net.build_s,
+        build_s=build_s,
     )
 
 
 def _measure(spec: MultirailExperiment, number: int, site: Site, steps: Steps) -> None:
+    """What is measured on a fabric with this dilation."""
+    dilation = site.plan.dilation
+    has_sizes = any(spec.dilation_of(size) == dilation for size in spec.sizes)
     for repeat in range(spec.repeats):
-        for policy in spec.policies_on(number) if spec.sizes else ():
+        for policy in spec.policies_on(number) if has_sizes else ():
             run_policy(spec, site, policy, repeat, steps)
-    for fault in spec.faults_on(number):
-        run_fault(spec, site, fault, steps)
+    if dilation == 1:
+        for fault in spec.faults_on(number):
+            run_fault(spec, site, fault, steps)
     for repeat in range(spec.repeats):
         for training in spec.trainings_on(number):
-            for policy in spec.policies_on(number, training.policies):
+            for policy in spec.policies_on(number, training.policies) if training.dilation == dilation else ():
                 run_training(spec, site, training, policy, repeat, steps)
-        for lesson in spec.lessons_on(number):
+        for lesson in spec.lessons_on(number) if dilation == 1 else ():
             run_lesson(spec, site, lesson, repeat, steps)

@@ -33,6 +33,7 @@ class Point:
     rail carried of what counted, `rail_s` how long each took for them (0: nothing to do). `settled_after`: operations
     until the shares stayed as they were (None: never; 0: from the first on). `wrong`: elements other than numpy's sum,
     of `checked`. `copied`: bytes copied in memory for a byte of the buffer. `predicted_s`: what the equations say.
+    All seconds are the fabric's own time, `dilation` times less than a clock showed.
     """
 
     fabric: str
@@ -52,6 +53,7 @@ class Point:
     checked: int
     copied: float
     predicted_s: float | None
+    dilation: float = 1.0
 
     @property
     def split(self) -> bool:

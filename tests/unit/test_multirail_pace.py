@@ -7,11 +7,11 @@ import pytest
 
 from workloads.multirail.frames import DATA, Framed, Header
 from workloads.multirail.links import Links
-from workloads.multirail.pace import CREDIT_S, Pacer
+from workloads.multirail.pace import CREDIT_S, LEAD_S, Pacer
 
 
 def test_a_message_waits_for_what_is_ahead_and_for_its_set_up() -> None:
-    pacer = Pacer(setup_s=0.1, s_per_byte=1e-3)
+    pacer = Pacer(setup_s=0.1, cpu_s_per_byte=1e-3)
     pacer.opened(ready_at=5.0)
     assert pacer.free_at == pytest.approx(5.1)
     pacer.spent(200, now=5.1)
@@ -20,13 +20,24 @@ def test_a_message_waits_for_what_is_ahead_and_for_its_set_up() -> None:
 
 
 def test_a_sender_that_runs_late_catches_up_a_little_and_one_that_rested_does_not() -> None:
-    late = Pacer(s_per_byte=1e-3)
+    late = Pacer(cpu_s_per_byte=1e-3)
     late.spent(10, now=1.0)
     assert late.free_at == pytest.approx(1.0 - CREDIT_S + 0.01)
-    rested = Pacer(s_per_byte=1e-3)
+    rested = Pacer(cpu_s_per_byte=1e-3)
     rested.rested(now=1.0)
     rested.spent(10, now=1.0)
     assert rested.free_at == pytest.approx(1.01)
+
+
+def test_a_link_that_binds_is_given_its_bytes_early_but_never_a_message_before_its_set_up() -> None:
+    pacer = Pacer(setup_s=0.1, cpu_s_per_byte=1e-3, link_s_per_byte=1e-3)
+    pacer.opened(ready_at=5.0)
+    assert pacer.due == pytest.approx(5.1)
+    pacer.spent(200, now=5.1)
+    assert pacer.free_at == pytest.approx(5.3)
+    assert pacer.due == pytest.approx(5.3 - LEAD_S)
+    pacer.opened(ready_at=5.2)
+    assert pacer.due == pytest.approx(5.4)
 
 
 def sent_through(pacer: Pacer, messages: int, size: int) -> tuple[bytes, float]:
@@ -56,7 +67,7 @@ def sent_through(pacer: Pacer, messages: int, size: int) -> tuple[bytes, float]:
 
 def test_set_up_and_cost_are_really_waited_for() -> None:
     due = b"".join(bytes([number]) * 100_000 for number in range(4))
-    came, took = sent_through(Pacer(setup_s=0.02, s_per_byte=2e-7), 4, 100_000)
+    came, took = sent_through(Pacer(setup_s=0.02, cpu_s_per_byte=2e-7), 4, 100_000)
     assert came == due
     assert took >= 4 * 0.02 + 3 * 0.02  # the last message's last turn goes when its turn comes, not when it's through
     came, unpaced = sent_through(Pacer(), 4, 100_000)

@@ -10,7 +10,7 @@ switch that sums as frames come in is slowed down by no cable of its own.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -23,19 +23,34 @@ from topologies.shaping import payload_fraction
 
 @dataclass(frozen=True)
 class MultirailPlan:
-    """A fabric with every rate decided. `spec` is what the user wrote; `rates_bps` and `scale` what came of it."""
+    """A fabric with every rate decided. `spec` is what the user wrote; `rates_bps` and `scale` what came of it.
+
+    `dilation`: how many times slower time passes in it, see `dilated`.
+    """
 
     spec: MultirailSpec
     rates_bps: tuple[int, ...]
     scale: float
+    dilation: float = 1.0
+
+    def dilated(self, times: float) -> "MultirailPlan":
+        """The same fabric in slow motion: rates, set-up latencies and processor costs are all so many times slower, so
+        what this machine itself costs weighs so many times less. Times measured there, divided by it, are this one's.
+
+        Source: time dilation, Gupta et al., "To Infinity and Beyond: Time-Warped Network Emulation" (NSDI 2006).
+        """
+        rates = tuple(round(rate * self.dilation / times) for rate in self.rates_bps)
+        return replace(self, rates_bps=rates, dilation=times)
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data, for another process; `from_dict` makes the same plan of it again."""
-        return {"spec": self.spec.model_dump(mode="json"), "rates_bps": self.rates_bps, "scale": self.scale}
+        told = {"rates_bps": self.rates_bps, "scale": self.scale, "dilation": self.dilation}
+        return {"spec": self.spec.model_dump(mode="json"), **told}
 
     @classmethod
     def from_dict(cls, told: Mapping[str, Any]) -> "MultirailPlan":
-        return cls(MultirailSpec.model_validate(told["spec"]), tuple(told["rates_bps"]), told["scale"])
+        spec = MultirailSpec.model_validate(told["spec"])
+        return cls(spec, tuple(told["rates_bps"]), told["scale"], told["dilation"])
 
     @property
     def rails(self) -> tuple[RailSpec, ...]:

@@ -33,14 +33,15 @@ class Planned(Protocol):
 
 def rails_of(plan: MultirailPlan) -> tuple[Rail, ...]:
     """The fabric's rails as the engine knows them: rates are what is left for data once headers have their part, and
-    what the user didn't give of set-up and processor cost is the paper's, to the fabric's scale."""
-    kinds = paper_rails()
+    what the user didn't give of set-up and processor cost is the paper's, to the fabric's scale. All are as dilated as
+    the fabric is."""
+    kinds, slower = paper_rails(), plan.dilation
     rails = []
     for number, spec in enumerate(plan.rails):
         usual = scaled(kinds[spec.kind], plan.scale)
         setup_s = usual.setup_s if spec.setup is None else spec.setup
         cpu = usual.cpu_s_per_byte if spec.cpu is None else spec.cpu
-        rails.append(Rail(spec.name, spec.kind, plan.payload_bps(number) / 8, setup_s, cpu))
+        rails.append(Rail(spec.name, spec.kind, plan.payload_bps(number) / 8, setup_s * slower, cpu * slower))
     return tuple(rails)
 
 
@@ -83,8 +84,9 @@ class Ranks:
         self, net: Planned, policy: str, patience: Patience | None = None, channels: Sequence[int] = ()
     ) -> None:
         self.layout = layout(net.plan, channels)
+        waits = patience or Patience().dilated(net.plan.dilation)
         self._tasks = [
-            NodeTask(node, self.layout, policy, patience or Patience(), place(net.plan, node, channels=channels))
+            NodeTask(node, self.layout, policy, waits, place(net.plan, node, channels=channels))
             for node in range(net.plan.spec.nodes)
         ]
         self._trees = [

@@ -116,7 +116,7 @@ class Framed:
         self.sent_bytes += sent
         if self._pacer is not None:
             self._pacer.spent(sent, time.monotonic())
-            self.due = self._pacer.free_at
+            self.due = self._pacer.due
         while self._queue and sent >= len(self._queue[0]):
             sent -= len(self._queue.popleft())
         if sent:
@@ -127,7 +127,7 @@ class Framed:
         assert self._pacer is not None
         if self._openings and self._openings[0][0] == self.sent_bytes:
             self._pacer.opened(self._openings.popleft()[1])
-        self.due = self._pacer.free_at
+        self.due = self._pacer.due
         if self.due > time.monotonic():
             return 0
         return min(_TURN_BYTES, self._openings[0][0] - self.sent_bytes) if self._openings else _TURN_BYTES

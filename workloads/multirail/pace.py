@@ -1,8 +1,9 @@
 """When a rail's sender may hand bytes on: the set-up of each message, and what each byte costs. Pure; seconds, bytes.
 
 Source: Nezha Eq. 2 and section 2.3. A rail's set-up and its processor's cost aren't in this machine, so they are kept
-by a clock: `free_at` is when the processor that a rail would have is through with all that it was given. A link that is
-slower than that processor sets the pace itself (Rail.pace is the slower of the two).
+by a clock: `free_at` is when processor and link are through with all that they were given (at Rail.pace, that of the
+slower of the two). A message's set-up begins then. Its bytes are handed on as the processor is through with them; where
+the link is the slower one it keeps the pace itself, and gets them earlier, lest it idles when a sender is late.
 """
 
 from dataclasses import dataclass
@@ -10,15 +11,27 @@ from typing import Final
 
 CREDIT_S: Final = 0.005
 """How far a sender that the machine ran late may catch up: a processor of the rail's own would not have been late."""
+LEAD_S: Final = 0.03
+"""How far ahead of a link that binds: what its TCP window holds (topologies/multirail/commands.py)."""
 
 
 @dataclass
 class Pacer:
-    """Of one connection's sending end."""
+    """Of one connection's sending end. `cpu_s_per_byte` of the processor, `link_s_per_byte` of the link.
+
+    `due`: when the next bytes may be handed on.
+    """
 
     setup_s: float = 0.0
-    s_per_byte: float = 0.0
+    cpu_s_per_byte: float = 0.0
+    link_s_per_byte: float = 0.0
     free_at: float = 0.0
+    _opens_at: float = 0.0
+
+    @property
+    def due(self) -> float:
+        lead_s = LEAD_S if self.link_s_per_byte >= self.cpu_s_per_byte else 0.0
+        return max(self._opens_at, self.free_at - lead_s)
 
     def rested(self, now: float) -> None:
         """Nothing waited until now."""
@@ -27,8 +40,8 @@ class Pacer:
     def opened(self, ready_at: float) -> None:
         """A message's turn has come, that could be sent from `ready_at` on: not before what is ahead of it is through,
         and its set-up has passed."""
-        self.free_at = max(self.free_at, ready_at) + self.setup_s
+        self._opens_at = self.free_at = max(self.free_at, ready_at) + self.setup_s
 
     def spent(self, size: int, now: float) -> None:
         """Bytes were handed on."""
-        self.free_at = max(self.free_at, now - CREDIT_S) + size * self.s_per_byte
+        self.free_at = max(self.free_at, now - CREDIT_S) + size * max(self.cpu_s_per_byte, self.link_s_per_byte)

@@ -112,7 +112,7 @@ class Transport:
 
     def beat(self, message: Message) -> None:
         """To all peers, on all live rails; without a number, and never sent again."""
-        text = json.dumps(message).encode()
+        text = json.dumps(message, separators=(",", ":")).encode()  # of which there are hundreds a second
         for peer in self._mail:
             self._spread(peer, Header(CONTROL, length=len(text)), text)
 
@@ -137,7 +137,7 @@ class Transport:
         control = {peer: link for (purpose, peer), link in {**accepted, **dialled}.items() if purpose == "control"}
         back = next((link for (purpose, _), link in accepted.items() if purpose == "data"), None)
         forward = next(key for key in joiner.dialled if key[0] == "data")  # every rail is dialled for data
-        pacer = Pacer(described.setup_s, described.cpu_s_per_byte)
+        pacer = Pacer(described.setup_s, described.cpu_s_per_byte, 1 / described.rate)
         forth = self._framed(rail, joiner.dialled[forward], forward, pacer)
         self._live[rail] = _Rail(forth, back or forth, control)
         for peer, mailbox in self._mail.items():

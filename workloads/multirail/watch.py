@@ -11,7 +11,7 @@ but a barrier to do a rail may be waiting for the others: then none of them may 
 
 import math
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 IDLE: Final = 0
@@ -28,6 +28,12 @@ class Patience:
     stall_s: float = 0.25
     join_s: float = 20.0
     operation_s: float = 60.0
+
+    def dilated(self, times: float) -> "Patience":
+        """Where time passes so many times slower: rails too carry so many times fewer beats."""
+        return replace(
+            self, beat_s=self.beat_s * times, stall_s=self.stall_s * times, operation_s=self.operation_s * times
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ from workloads.multirail.rails import Rail
 from workloads.multirail.watch import Patience
 
 _PORT = PORT + 1
+_BEAT_S = 0.1  # with one rail beats only tell who is missing
 
 
 class MptcpRanks(PeerRanks):
@@ -61,7 +62,7 @@ def one_rail(layout: Layout) -> Layout:
 
 def joined(seat: Seat) -> Group:
     """A rank's group."""
-    waits = Patience(operation_s=seat.timeout_s)
+    waits = Patience(beat_s=_BEAT_S, operation_s=seat.timeout_s)
     return Group(seat.rank, one_rail(seat.layout), "single", waits, make_socket)
 
 
