@@ -132,13 +132,14 @@ def test_a_link_is_made_with_both_ends_alike(plan: MultirailPlan) -> None:
 
 
 @given(rate=rates, mtu=st.integers(1280, 9000))
-def test_data_and_control_share_one_rate(rate: int, mtu: int) -> None:
+def test_data_have_the_whole_rate_and_control_a_lane_beside(rate: int, mtu: int) -> None:
     lines = shaper_commands("rail0", rate, mtu).splitlines()
     own = {
         found[1]: int(found[2]) for line in lines if (found := re.search(r"classid (1:\d+) htb rate (\d+)bit", line))
     }
-    assert own["1:1"] == own["1:10"] + own["1:20"] == rate
-    assert all(f"ceil {rate}bit" in line and f"cburst {burst_bytes(rate, mtu)}b" in line for line in lines[1:4])
+    assert own == {"1:10": rate, "1:20": rate // 5}
+    assert all(f"ceil {own[f'1:{n}']}bit burst" in line for n, line in zip((10, 20), lines[1:3], strict=True))
+    assert f"cburst {burst_bytes(rate, mtu)}b" in lines[1]
     assert "default 10" in lines[0]
     assert f"ip tos {CONTROL_TOS:#x}" in lines[-1]
     assert lines[-1].endswith("flowid 1:20")

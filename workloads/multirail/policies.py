@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final, Protocol
 
 from topologies.errors import BadInput, near_miss
-from workloads.multirail.balancer import SETTLED_WINDOW, Balancer
+from workloads.multirail.balancer import LEARNING_WINDOW, SETTLED_WINDOW, Balancer
 from workloads.multirail.predict import Cost, allreduce_cost, cold_rail
 from workloads.multirail.rails import Rail
 from workloads.multirail.segments import Segment, partition, pieces
@@ -80,6 +80,7 @@ class _Slicing(_Weights):
     def __init__(self, costs: Sequence[Cost]) -> None:
         super().__init__(costs, [1.0] * len(costs))
         self._paces = [cost.seconds(SLICE_BYTES) / SLICE_BYTES for cost in costs]
+        self._known: set[int] = set()
 
     def plan(self, length: int, itemsize: int) -> tuple[Segment, ...]:
         free_at = dict.fromkeys(sorted(self._alive), 0.0)
@@ -92,7 +93,9 @@ class _Slicing(_Weights):
         return tuple(slices)
 
     def window(self, size: int) -> int:
-        return SETTLED_WINDOW
+        if size < SLICE_BYTES:  # what a part of a slice takes is mostly set-up
+            return 0
+        return SETTLED_WINDOW if self._known >= self._alive else LEARNING_WINDOW
 
     def learn(self, size: int, seconds: Sequence[float]) -> None:
         carried = [0] * len(self._paces)
@@ -101,6 +104,7 @@ class _Slicing(_Weights):
         for rail, (time, count) in enumerate(zip(seconds, carried, strict=True)):
             if time > 0 and count > 0:
                 self._paces[rail] = (self._paces[rail] + time / count) / 2
+                self._known.add(rail)
 
     def best(self, size: int, among: Collection[int]) -> int:
         return min(sorted(among), key=lambda rail: self._paces[rail])
