@@ -7,7 +7,7 @@ from pydantic import Field
 
 from experiments.faults import Numbers
 from topologies.errors import BadInput, near_miss
-from topologies.multirail.spec import MultirailSpec
+from topologies.multirail.spec import Dilation, MultirailSpec
 from topologies.spec import Strict
 from topologies.units import Size, Time
 from workloads.multirail.policies import weights_of
@@ -45,10 +45,6 @@ class FaultSpec(Strict):
     def name(self) -> str:
         """Its row in tables."""
         return f"{self.kind} {self.rail}" + (f" of n{self.node}" if self.kind.startswith("link") else "")
-
-
-Dilation = Annotated[float, Field(ge=1, le=100, strict=False)]
-"""How many times slower time passes: topologies/multirail/plan.py."""
 
 
 class TrainingSpec(Strict):

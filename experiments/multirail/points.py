@@ -21,7 +21,8 @@ def run_policy(spec: MultirailExperiment, site: Site, policy: str, repeat: int, 
     """
     with site.noted(policy), site.engine(policy) as ranks:
         watch = site.watch()
-        for size in sorted(size for size in spec.sizes if spec.dilation_of(size) == site.plan.dilation):
+        dilation_of = site.plan.spec.dilation_of
+        for size in sorted(size for size in spec.sizes if dilation_of(size) == site.plan.dilation):
             sent = sent_bytes(size, site.plan.scale)
             place = Place(site.label, policy, size, sent, repeat)
             name = stretch_of(policy, size)

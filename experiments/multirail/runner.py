@@ -89,7 +89,7 @@ def _rails(label: str, plan: MultirailPlan, build_s: float) -> Rails:
 def _measure(spec: MultirailExperiment, number: int, site: Site, steps: Steps) -> None:
     """What is measured on a fabric with this dilation."""
     dilation = site.plan.dilation
-    has_sizes = any(spec.dilation_of(size) == dilation for size in spec.sizes)
+    has_sizes = any(site.plan.spec.dilation_of(size) == dilation for size in spec.sizes)
     for repeat in range(spec.repeats):
         for policy in spec.policies_on(number) if has_sizes else ():
             run_policy(spec, site, policy, repeat, steps)

@@ -14,7 +14,6 @@ from pydantic import BeforeValidator, Field, ValidationError, field_validator
 from experiments.faults import Numbers, check_on, named_on
 from experiments.labels import distinct_labels, plain_name
 from experiments.multirail.parts import (
-    Dilation,
     FaultSpec,
     LessonSpec,
     TrainingSpec,
@@ -44,8 +43,7 @@ class MultirailExperiment(Strict):
 
     A point has as many operations as fit into `point` by the equations, `operations` at most; a policy that learns has
     `learning` of them first, which don't count. `single` stands for each unlike rail of a fabric alone. `only` has
-    policies that are for some of the fabrics. `dilation`: up to which size how many times slower time passes, 1 above
-    the largest; what is told is the fabric's own time all the same.
+    policies that are for some of the fabrics.
     """
 
     name: str
@@ -55,7 +53,6 @@ class MultirailExperiment(Strict):
     policies: Annotated[tuple[str, ...], Field(min_length=1, strict=False)] = ("nezha", "mrib", "single")
     only: dict[str, Numbers] = Field(default_factory=dict)
     sizes: Annotated[tuple[Size, ...], Field(strict=False)] = ()
-    dilation: dict[Size, Dilation] = Field(default_factory=dict)
     operations: Annotated[int, Field(ge=LEAST_OPERATIONS, le=100_000)] = 1000
     learning: Annotated[int, Field(ge=0, le=10_000)] = 60
     point: Time = 1.0
@@ -83,13 +80,10 @@ class MultirailExperiment(Strict):
             found += singles(self.fabrics[fabric]) if policy == "single" else [policy]
         return tuple(dict.fromkeys(found))
 
-    def dilation_of(self, size: int) -> float:
-        """How many times slower time passes while allreduces of this size are measured."""
-        return next((times for most, times in sorted(self.dilation.items()) if size <= most), 1.0)
-
     def dilations_on(self, fabric: int) -> tuple[float, ...]:
         """Of everything that is measured on a fabric; it is built anew for each. Faults and DDP aren't slowed down."""
-        found = {self.dilation_of(size) for size in self.sizes} if self.policies_on(fabric) else set()
+        sizes = self.sizes if self.policies_on(fabric) else ()
+        found = {self.fabrics[fabric].dilation_of(size) for size in sizes}
         found |= {training.dilation for training in self.trainings_on(fabric)}
         return tuple(sorted(found | {1.0} if self.faults_on(fabric) or self.lessons_on(fabric) else found))
 

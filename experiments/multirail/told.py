@@ -120,15 +120,15 @@ def _operations(spec: MultirailExperiment, number: int) -> Table:
     plan = nominal_plan(spec.fabrics[number])
     rails, peer = rails_of(plan), peer_rail(plan.spec)
     table = Table(box=None, pad_edge=False)
-    for column in ("size", "sent", *(["times slower"] if spec.dilation else []), *spec.policies_on(number)):
+    for column in ("size", "sent", *(["times slower"] if plan.spec.dilation else []), *spec.policies_on(number)):
         table.add_column(column, justify="right")
     for size in spec.sizes:
         sent = sent_bytes(size, plan.scale)
         cells = []
         for policy in spec.policies_on(number):
-            dilated_s = seconds(policy, rails, plan.spec.nodes, sent, peer) * spec.dilation_of(size)
+            dilated_s = seconds(policy, rails, plan.spec.nodes, sent, peer) * plan.spec.dilation_of(size)
             count = counted(spec, dilated_s)
             cells.append(f"{learning(policy, spec.learning)} + {count}")
-        slower = f"{spec.dilation_of(size):g}" if spec.dilation else ""
+        slower = f"{plan.spec.dilation_of(size):g}" if plan.spec.dilation else ""
         table.add_row(size_name(size), format_size(sent), *([slower] if slower else []), *cells)
     return table

@@ -8,7 +8,7 @@ from pydantic import BeforeValidator, Field, PlainSerializer, ValidationError, f
 from topologies.errors import BadInput
 from topologies.multirail.addresses import MAX_NODES, MAX_RAILS
 from topologies.strict import Strict, find_problems
-from topologies.units import Rate, format_time, parse_time
+from topologies.units import Rate, Size, format_time, parse_time
 
 RailKind = Literal["tcp", "sharp", "glex"]
 RAIL_KINDS: Final[tuple[RailKind, ...]] = get_args(RailKind)
@@ -55,14 +55,27 @@ class RailSpec(Strict):
         return rate
 
 
+Dilation = Annotated[float, Field(ge=1, le=100, strict=False)]
+"""How many times slower time passes: see plan.py."""
+
+
 class MultirailSpec(Strict):
-    """`nodes` with a NIC on each of `rails`. `scale`: how many times slower than the paper's the rails are."""
+    """`nodes` with a NIC on each of `rails`. `scale`: how many times slower than the paper's the rails are.
+
+    `dilation`: while collectives of up to which size are measured, how many times slower time passes; 1 above the
+    largest. What is told is the fabric's own time all the same.
+    """
 
     kind: Literal["multi-rail"]
     nodes: Annotated[int, Field(ge=2, le=MAX_NODES)] = 4
     rails: Annotated[tuple[RailSpec, ...], Field(min_length=1, max_length=MAX_RAILS, strict=False)]
     scale: Annotated[float, Field(ge=1, le=1e6, strict=False)] | None = None
     mtu: Annotated[int, Field(ge=1280, le=9000)] = 9000
+    dilation: dict[Size, Dilation] = Field(default_factory=dict)
+
+    def dilation_of(self, size: int) -> float:
+        """Of a collective of so many bytes, as in the paper."""
+        return next((times for most, times in sorted(self.dilation.items()) if size <= most), 1.0)
 
     @field_validator("rails")
     @classmethod
