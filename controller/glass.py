@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from controller import openflow
-from controller.crossings import Light, after_moves, changes_of_light, crossings, moved_by, touched
+from controller.crossings import Light, changes_of_light, crossings, moved_by, touched
 from controller.flows import Flow, Ports
 
 SETTLE_S: Final = 0.2
@@ -59,13 +59,14 @@ class Glass:
         for known in (self._ports, self._lights, self._lit_s):
             known.pop(number, None)
 
-    def darken(self, moves: Mapping[int, int]) -> frozenset[int]:
-        """Begin to move fibres, {fibre: place}: the ports that this concerns, dark from now on.
+    def darken(self, moved: Mapping[int, int]) -> frozenset[int]:
+        """Begin to move fibres, so that those in `moved`, {fibre: place}, and no others don't go straight through: the
+        ports that this concerns, dark from now on.
 
         Those with a new other side go first: a switch sees to its ports one by one, some milliseconds each.
         """
-        before, self.moved = crossings(self._ports, self.moved), after_moves(self.moved, moves)
-        after = crossings(self._ports, self.moved)
+        before, after = crossings(self._ports, self.moved), crossings(self._ports, moved)
+        self.moved = dict(moved)
         ports, joined = touched(before, after), {*after.keys(), *after.values()}
         self._dark.update(ports)
         for port in sorted(ports, key=lambda port: (port not in joined, port)):
