@@ -251,13 +251,19 @@ class RailyardApp(RyuApp):  # type: ignore[misc]
         with self._lock:
             if switch.tables is None:
                 return
-            ports, moved = (switch.glass.ports, switch.glass.moved) if switch.glass else (switch.ports, None)
-            want = tables_of(switch.datapath.id, ports, self._spines(), moved)
-            for message in openflow.messages(switch.datapath, reconcile(switch.tables, want)):
-                switch.datapath.send_msg(message)
-            switch.tables = want
-            if switch.glass:
-                switch.glass.shine()
+            if not switch.glass:
+                self._put(switch, switch.tables, tables_of(switch.datapath.id, switch.ports, self._spines()))
+                return
+            if switch.glass.is_recabled:  # most of what is heard of it is light, which leaves its flows as they are
+                want = tables_of(switch.datapath.id, switch.glass.ports, moved=switch.glass.moved)
+                self._put(switch, switch.tables, want)
+                switch.glass.is_recabled = False
+            switch.glass.shine()
+
+    def _put(self, switch: _Switch, have: Tables, want: Tables) -> None:
+        for message in openflow.messages(switch.datapath, reconcile(have, want)):
+            switch.datapath.send_msg(message)
+        switch.tables = want
 
     def _later(self, seconds: float, what: Callable[[], None]) -> None:
         def do() -> None:

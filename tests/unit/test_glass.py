@@ -9,7 +9,7 @@ from controller.api import ofproto_v1_3 as ofp
 from controller.api import ofproto_v1_3_parser as parser
 from controller.app import RailyardApp
 from controller.crossings import crossings
-from controller.flows import tables_of
+from controller.flows import Tables, tables_of
 from tests.unit.fake_switch import FakeSwitch
 from topologies.ports import NETWORK_SIDE, OPTICAL_DPID
 
@@ -240,6 +240,28 @@ def test_what_is_wrong_at_one_switch_moves_nothing_at_another(lab: Lab) -> None:
         lab.app.cross({OPTICAL_DPID: {3: place(2)}, OPTICAL_DPID + 1: wrong}, DARK_S, lambda: None)
     assert (lab.switch.dark, other.dark) == (set(), set())
     assert lab.crossed() == other.crossed() == crossings(PORTS, {})
+
+
+def test_light_alone_leaves_the_flows_alone_and_ports_that_come_and_go_do_not(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    computed: list[int] = []
+
+    def counted(dpid: int, *args: Any, **more: Any) -> Tables:
+        computed.append(dpid)
+        return tables_of(dpid, *args, **more)
+
+    monkeypatch.setattr("controller.app.tables_of", counted)
+    lab.let(2, on=False)
+    assert (lab.switch.dark, computed) == ({place(2)}, [])
+    lab.let(2, on=True)
+    assert (lab.switch.dark, computed) == (set(), [])
+    lab.switch.set_port(lab.app, 4, up=True)
+    lab.switch.set_port(lab.app, place(4), up=True)
+    assert lab.crossed()[4] == place(4)
+    lab.app.cross({OPTICAL_DPID: {3: place(2)}}, DARK_S, lambda: None)
+    assert lab.crossed()[3] == place(2)
+    assert computed == [OPTICAL_DPID] * 3
 
 
 def test_nothing_moves_at_a_switch_that_is_away(lab: Lab) -> None:
