@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -28,6 +28,7 @@ from controller.api import (
 from controller.api import (
     ofproto_v1_3_parser as parser,
 )
+from controller.crossings import after_moves
 from controller.flows import Flow, Ports, Tables, reconcile, tables_of
 from controller.glass import Glass
 from topologies.ports import role_of
@@ -91,20 +92,23 @@ class RailyardApp(RyuApp):  # type: ignore[misc]
             request = parser.OFPPortStatsRequest(switch.datapath, 0, ofproto_v1_3.OFPP_ANY)
             switch.datapath.send_msg(request)
 
-    def cross(self, dpids: Iterable[int], moves: Mapping[int, int], dark_s: float, done: Callable[[], None]) -> None:
-        """Move fibres of optical switches, as {fibre: place} in port numbers; what that concerns is dark for `dark_s`.
+    def cross(self, moves: Mapping[int, Mapping[int, int]], dark_s: float, done: Callable[[], None]) -> None:
+        """Move fibres of optical switches, {datapath id: {fibre: place}} in port numbers. All that this concerns is
+        dark for `dark_s`, at the same time.
 
         The new crossings are there from the start, so that whoever connects to the switch next finds them; only light
         is late. `done` is called, from another thread, when they are lit again; a switch that is away then is lit when
-        it connects. ValueError, and nothing is moved, if one isn't connected now.
+        it connects. ValueError, and nothing is moved anywhere, if one isn't connected now, or for two fibres to one
+        place.
         """
         with self._lock:
-            switches = [self._switches.get(dpid) for dpid in dpids]
-            moved = [(switch, switch.glass) for switch in switches if switch and switch.glass and switch.tables]
-            if len(moved) < len(switches):
+            switches = [self._switches.get(dpid) for dpid in moves]
+            there = [(switch, switch.glass) for switch in switches if switch and switch.glass and switch.tables]
+            if len(there) < len(switches):
                 raise ValueError("an optical switch is not connected")
-            dark = {switch.datapath.id: glass.darken(moves) for switch, glass in moved}
-            for switch, _ in moved:
+            moved = [after_moves(glass.moved, moves[switch.datapath.id]) for switch, glass in there]
+            dark = {s.datapath.id: glass.darken(after) for (s, glass), after in zip(there, moved, strict=True)}
+            for switch, _ in there:
                 self._bring_up_to_date(switch)
 
         def light() -> None:
@@ -247,13 +251,19 @@ class RailyardApp(RyuApp):  # type: ignore[misc]
         with self._lock:
             if switch.tables is None:
                 return
-            ports, moved = (switch.glass.ports, switch.glass.moved) if switch.glass else (switch.ports, None)
-            want = tables_of(switch.datapath.id, ports, self._spines(), moved)
-            for message in openflow.messages(switch.datapath, reconcile(switch.tables, want)):
-                switch.datapath.send_msg(message)
-            switch.tables = want
-            if switch.glass:
-                switch.glass.shine()
+            if not switch.glass:
+                self._put(switch, switch.tables, tables_of(switch.datapath.id, switch.ports, self._spines()))
+                return
+            if switch.glass.is_recabled:  # most of what is heard of it is light, which leaves its flows as they are
+                want = tables_of(switch.datapath.id, switch.glass.ports, moved=switch.glass.moved)
+                self._put(switch, switch.tables, want)
+                switch.glass.is_recabled = False
+            switch.glass.shine()
+
+    def _put(self, switch: _Switch, have: Tables, want: Tables) -> None:
+        for message in openflow.messages(switch.datapath, reconcile(have, want)):
+            switch.datapath.send_msg(message)
+        switch.tables = want
 
     def _later(self, seconds: float, what: Callable[[], None]) -> None:
         def do() -> None:

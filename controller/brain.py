@@ -13,7 +13,6 @@ from controller.foresight import Foresight
 from controller.heartbeats import Silence
 from controller.paths import Broken
 from topologies.addresses import Gpu
-from topologies.optical import dpid_of
 from topologies.plan import Plan
 from topologies.ports import NETWORK_SIDE, gpu_at, optical_gpu, role_of
 from topologies.routes import Route
@@ -39,6 +38,7 @@ class Brain:
     def __init__(self, plan: Plan, router: Router, reroute: bool, tell: Tell) -> None:
         self._plan, self._router, self._reroute, self._tell = plan, router, reroute, tell
         self._roles = {switch.dpid: (switch.name, switch.role) for switch in plan.switches}
+        self._hb_optics = frozenset(switch.dpid for switch in plan.optics.get("hb", ()))
         self._ports = _ports_of(plan)
         self._connected: set[int] = set()
         self._down: set[tuple[int, int]] = set()  # at switches that are connected
@@ -130,7 +130,7 @@ class Brain:
 
     def _dark_hb_places(self) -> frozenset[Gpu]:
         """The places at HB bridges where an optical switch gives no light; whose fibre leads there doesn't matter."""
-        dark = (port for dpid, port in self._down if dpid == dpid_of("hb") and port > NETWORK_SIDE)
+        dark = (port for dpid, port in self._down if dpid in self._hb_optics and port > NETWORK_SIDE)
         return frozenset(map(optical_gpu, dark))
 
     def hear(self, heard: Heard) -> None:

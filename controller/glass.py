@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from controller import openflow
-from controller.crossings import Light, after_moves, changes_of_light, crossings, moved_by, touched
+from controller.crossings import Light, changes_of_light, crossings, moved_by, touched
 from controller.flows import Flow, Ports
 
 SETTLE_S: Final = 0.2
@@ -23,7 +23,8 @@ class Glass:
     """`later(seconds, what)` does something once ports have settled. The answer to what it asks comes to `see`.
 
     `dark`: how many reconfigurations each port is under. It is counted up here, and down by whoever knows when they are
-    over, and is the same for the next connection of this switch.
+    over, and is the same for the next connection of this switch. `is_recabled`: ports or fibres have changed since
+    whoever puts in the flows of the crossings has last looked and reset it.
     """
 
     def __init__(self, datapath: Any, later: Callable[[float, Callable[[], None]], None], dark: Counter[int]) -> None:
@@ -33,6 +34,7 @@ class Glass:
         self._lit_s: dict[int, float] = {}  # when we lit what has no carrier yet
         self._asks = False
         self.moved: dict[int, int] = {}
+        self.is_recabled = True
 
     @property
     def ports(self) -> Ports:
@@ -42,6 +44,7 @@ class Glass:
     def learn(self, flows: Iterable[Flow]) -> None:
         """Take up the crossings that the switch has from before: glass needs no controller to stay as it is."""
         self.moved = moved_by((flow.in_port, flow.port) for flow in flows if flow.in_port and flow.port)
+        self.is_recabled = True
 
     def see(self, port: Any) -> None:
         """Take in what the switch says of a port."""
@@ -50,6 +53,7 @@ class Glass:
         self._ports[number], self._lights[number] = port, light
         if before is None:
             self._lit_s[number] = now
+            self.is_recabled = True
         late = now - self._lit_s.get(number, now) >= SETTLE_S
         if light.comes_in or late or (before and before.comes_in):  # seen to come or to go
             self._lit_s.pop(number, None)
@@ -58,14 +62,16 @@ class Glass:
         """The port itself is gone."""
         for known in (self._ports, self._lights, self._lit_s):
             known.pop(number, None)
+        self.is_recabled = True
 
-    def darken(self, moves: Mapping[int, int]) -> frozenset[int]:
-        """Begin to move fibres, {fibre: place}: the ports that this concerns, dark from now on.
+    def darken(self, moved: Mapping[int, int]) -> frozenset[int]:
+        """Begin to move fibres, so that those in `moved`, {fibre: place}, and no others don't go straight through: the
+        ports that this concerns, dark from now on.
 
         Those with a new other side go first: a switch sees to its ports one by one, some milliseconds each.
         """
-        before, self.moved = crossings(self._ports, self.moved), after_moves(self.moved, moves)
-        after = crossings(self._ports, self.moved)
+        before, after = crossings(self._ports, self.moved), crossings(self._ports, moved)
+        self.moved, self.is_recabled = dict(moved), True
         ports, joined = touched(before, after), {*after.keys(), *after.values()}
         self._dark.update(ports)
         for port in sorted(ports, key=lambda port: (port not in joined, port)):

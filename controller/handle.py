@@ -11,11 +11,12 @@ from typing import Any, Final
 from controller.child import ANSWER_S, Child, OnEvent
 from controller.health.settings import HealthSpec
 from controller.listeners import PORTS, listeners
+from controller.moves import moves_by_switch
 from controller.steering import Assigned, Steering, plain_assigned
 from topologies import beat_lanes, namespaces
 from topologies.addresses import Gpu
 from topologies.errors import RailyardError
-from topologies.optical import Layer, port_moves
+from topologies.optical import Layer
 from topologies.ovs import call
 from topologies.plan import Plan
 
@@ -170,15 +171,14 @@ class ControllerProcess:
         d0g1. Whose place is taken is left dark, and so is a place that is left; `layers`: all that the fabric has.
 
         Returns at once. The ports concerned go dark, and "light-off" is told; after the fabric's `light_off`,
-        "light-on". ValueError for what the fabric doesn't have.
+        "light-on". ValueError for what the fabric doesn't have, and for a fibre and a place that aren't at one optical
+        switch: with layer `rail` alone each domain has its own.
         """
-        optical = self._plan.spec.optical if self._plan else None
-        there = optical.layers if optical else ()
+        there = tuple(self._plan.optics) if self._plan else ()
         wanted = there if layers is None else tuple(layers)
-        gpus = {gpu.name for gpu in self._plan.gpus} if self._plan else set()
-        if not {*moves, *moves.values()} <= gpus or not wanted or not set(wanted) <= set(there):
+        if self._plan is None or not wanted or not set(wanted) <= set(there):
             raise ValueError(f"can't cross {dict(moves)} in layers {wanted}: the fabric's optical layers are {there}")
-        port_moves(moves)
+        moves_by_switch(self._plan, moves, wanted)
         self._say({"do": "cross", "moves": dict(moves), "layers": list(wanted)})
 
     def stop(self) -> None:

@@ -29,12 +29,13 @@ from controller.glass import SETTLE_S
 from controller.health.loop import HealthLoop
 from controller.health.settings import HealthSpec
 from controller.heartbeats import Silence
+from controller.moves import moves_by_switch
 from controller.server import OpenFlowServer
 from controller.tell import Tell
 from topologies import ovs
 from topologies.addresses import Gpu, gpu_of_name
 from topologies.errors import RailyardError
-from topologies.optical import Layer, dpid_of, port_moves
+from topologies.optical import Layer
 from topologies.plan import Plan
 
 KNOCK_S: Final = 0.02
@@ -137,7 +138,7 @@ class _Process:
         with self._thinking:
             brain.await_light(places)
         try:
-            self._server.app.cross([dpid_of(layer) for layer in layers], port_moves(moves), dark_s, lit)
+            self._server.app.cross(moves_by_switch(plan, moves, layers), dark_s, lit)
         except ValueError as error:
             self._look_again(brain, places)
             self.tell("not-crossed", {**detail, "why": str(error)})

@@ -118,6 +118,7 @@ def record_fabric(label: str, policy: str, net: FabricNet, run: Run) -> None:
             datapath=net.datapath,
             build_s=net.build_s,
             stop_s=net.stop_s,
+            optics=tuple(plan.optics),
         )
     )
 

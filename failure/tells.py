@@ -7,7 +7,7 @@ from failure.dead import CONTROL, gpus_of
 from failure.kinds import Fault
 from topologies.addresses import Gpu, gpu_of_name
 from topologies.optical import LAYERS, Layer
-from topologies.plan import Plan, ocs_of
+from topologies.plan import Plan
 
 SILENCE = ("link", "gpu", "hb-link", "rail", "hb-domain")
 """What heartbeats call silent: an event "silent" has one of these, with a name."""
@@ -27,7 +27,8 @@ def tells(fault: Fault, plan: Plan, what: str, detail: Mapping[str, Any]) -> boo
     gpus = gpus_of(fault, plan) or frozenset({gpu_of_name(fault.target)})
     if what == "port-down":
         layers = {"hb-port-down": ("hb",), "gpu-crash": LAYERS, "server-crash": LAYERS}.get(fault.kind, ("rail",))
-        layer: Layer = "hb" if detail.get("switch") == ocs_of("hb") else "rail"
+        hb_optics = {switch.name for switch in plan.optics.get("hb", ())}
+        layer: Layer = "hb" if detail.get("switch") in hb_optics else "rail"
         return layer in layers and any(detail.get("port") == gpu.name for gpu in gpus)
     if what != "silent":
         return False

@@ -13,8 +13,10 @@ from results.records import FabricRun
 _MOST_GPUS: Final = 128  # drawn; of a larger fabric the first domains and rails stand for the rest
 _MOST_RAILS: Final = 16
 _HALF: Final = 32  # GPUs up to which half the width of the page will do
-_Y: Final = {"domain": 0.0, "gpu": 4.0, "optics": 18.0, "rail": 30.0, "spine": 46.0}
-_OPTICS: Final = {"ocs0": "rails", "ocs1": "HB domains"}
+_MOST_NAMED: Final = 12  # domains up to which there is room for their names, and those of their optical switches
+_GLASS: Final = 2.6  # how high an optical switch of a domain is drawn
+_Y: Final = {"domain": 0.0, "gpu": 4.0, "glass": 13.0, "optics": 18.0, "rail": 30.0, "spine": 46.0}
+_OPTICS: Final = {"rail": ("ocs0", "rails"), "hb": ("ocs1", "HB domains")}
 Point = tuple[float, float]
 
 
@@ -33,8 +35,10 @@ def draw(fabric: FabricRun) -> plots.Plot:
         if fabric.kind == "single-switch":
             _single(axes, gpus, width)
         else:
-            _rails(axes, fabric, rails, gpus, width)
-        _optics(axes, fabric, width)
+            ends = _glass(axes, gpus, domains, width) if _is_per_domain(fabric) else gpus
+            _rails(axes, fabric, rails, ends, width)
+        if not _is_per_domain(fabric):
+            _optics(axes, fabric, width)
         part = (domains, rails) != (fabric.domains, fabric.rails)
         note = f"{domains} of {fabric.domains} domains, {rails} of {fabric.rails} rails drawn. " if part else ""
         return plots.finish(figure, f"fabric-{fabric.label}", _alt(fabric), note + _caption(fabric))
@@ -58,7 +62,8 @@ def _domains(axes: Axes, domains: int, rails: int, width: float) -> dict[tuple[i
             facecolor=plots.ORANGE + "26", edgecolor=plots.ORANGE, linewidth=0.9,
         )  # fmt: skip
         axes.add_patch(shape)
-        axes.text(left + box / 2, -1.2, f"HB {d}" if domains <= 12 else f"{d}", ha="center", va="top", fontsize=7)
+        name = f"HB {d}" if domains <= _MOST_NAMED else f"{d}"
+        axes.text(left + box / 2, -1.2, name, ha="center", va="top", fontsize=7)
         for g in range(rails):
             x = left + box * (g + 0.5) / rails
             square = (x - side * 0.42, _Y["domain"] + 2)
@@ -87,11 +92,36 @@ def _rails(axes: Axes, fabric: FabricRun, rails: int, gpus: dict[tuple[int, int]
         )
 
 
+def _layers(fabric: FabricRun) -> tuple[str, ...]:
+    """Those with optical switches. Runs of a time when one was for all domains don't say: there each has its name."""
+    return fabric.optics or tuple(layer for layer, (name, _) in _OPTICS.items() if name in fabric.switches)
+
+
+def _is_per_domain(fabric: FabricRun) -> bool:
+    """Whether each domain has an optical switch of its own."""
+    return fabric.optics == ("rail",)
+
+
+def _glass(axes: Axes, gpus: dict[tuple[int, int], Point], domains: int, width: float) -> dict[tuple[int, int], Point]:
+    """Draw an optical switch over each domain, and the fibres into it; returns where each GPU's cable leaves it."""
+    pitch = width / domains
+    for d in range(domains):
+        corner, size = (pitch * (d + 0.05), _Y["glass"]), (pitch * 0.9, _GLASS)
+        axes.add_patch(Rectangle(corner, *size, facecolor=plots.MUTED + "40", edgecolor=plots.MUTED, linewidth=0.6))
+        if domains <= _MOST_NAMED:
+            middle = (pitch * (d + 0.5), _Y["glass"] + _GLASS / 2)
+            axes.text(*middle, f"ocs{d}", ha="center", va="center", fontsize=6)
+    for (_, rank), top in gpus.items():
+        _cables(axes, [top], (top[0], _Y["glass"]), _colour(rank), 0.9)
+    return {gpu: (x, _Y["glass"] + _GLASS) for gpu, (x, _) in gpus.items()}
+
+
 def _optics(axes: Axes, fabric: FabricRun, width: float) -> None:
-    """Optical switches are a band of glass that all cables of their layer go through."""
-    for name in sorted(_OPTICS.keys() & set(fabric.switches)):
-        y = _Y["optics"] if name == "ocs0" else _Y["domain"] - 0.6
-        colour = plots.MUTED if name == "ocs0" else plots.ORANGE
+    """An optical switch that is for all domains is a band of glass that all cables of its layer go through."""
+    for layer in _layers(fabric):
+        name = _OPTICS[layer][0]
+        y = _Y["optics"] if layer == "rail" else _Y["domain"] - 0.6
+        colour = plots.MUTED if layer == "rail" else plots.ORANGE
         axes.add_patch(Rectangle((0, y), width, 1.2, facecolor=colour + "40", edgecolor=colour, linewidth=0.6))
         axes.text(width + 0.5, y + 0.6, name, ha="left", va="center", fontsize=6)
 
@@ -127,8 +157,9 @@ def _caption(fabric: FabricRun) -> str:
         if fabric.spines
         else ", no spine"
     )
-    optics = [layer for name, layer in _OPTICS.items() if name in fabric.switches]
-    light = f", optical circuit switches between GPUs and {' and '.join(optics)}" if optics else ""
+    optics = [_OPTICS[layer][1] for layer in _layers(fabric)]
+    each = ", one a domain" if _is_per_domain(fabric) else ""
+    light = f", optical circuit switches between GPUs and {' and '.join(optics)}{each}" if optics else ""
     size = f"{fabric.domains} HB domains × {fabric.rails} GPUs"
     rates = f"HB {short(rate(fabric.hb_bps))}, rail {short(rate(fabric.rail_bps))} per GPU and direction"
     return f"{fabric.kind[0].upper()}{fabric.kind[1:]}: {size}{spines}{light}. {rates}. Policy {fabric.policy}."

@@ -265,7 +265,10 @@ class Choice:
 
 @dataclass(frozen=True)
 class FabricRun:
-    """One fabric that was built: what it was, and how long building and taking down took (s)."""
+    """One fabric that was built: what it was, and how long building and taking down took (s).
+
+    `optics`: the layers that go through optical switches ("rail", "hb"), which `switches` has among the others.
+    """
 
     label: str
     policy: str
@@ -282,6 +285,7 @@ class FabricRun:
     datapath: str
     build_s: float
     stop_s: float
+    optics: tuple[str, ...] = ()
 
 
 @dataclass

@@ -74,8 +74,8 @@ def _stamp() -> tuple[float, float]:
 def frames_needed(spec: FabricSpec, rail_bps: int) -> float:
     """Frames a second through switches when every link that goes through one is full.
 
-    With spines half of the rails' frames are taken to change rails, which makes one switch three. An optical switch is
-    passed twice, at the sender and at the receiver, and in the HB layer by frames that pass no other.
+    With spines half of the rails' frames are taken to change rails, which makes one switch three. Optical switches are
+    passed twice, at the sender and at the receiver, be it one or two, and in the HB layer by frames that pass no other.
     """
     layers = spec.optical.layers if spec.optical else ()
     switches = (2.0 if spec.kind == "rail-optimized" else 1.0) + 2 * ("rail" in layers)

@@ -1,23 +1,21 @@
 """Optical circuit switches between GPUs and the switches of their network, as a fabric's spec asks for them.
 
 Source: Rail-only IV-C: "we add a small number of optical switches between the GPU and rail switches to allow the
-dynamic reconfiguration of rails"; for large HB domains, in the optical core of the HB domain. Here one for each layer:
-`ocs0` for the rails, `ocs1` for the HB domains.
+dynamic reconfiguration of rails"; for large HB domains, in the optical core of the HB domain. Here `ocs<d>` is between
+the GPUs of domain d and their rails. Where HB domains have one, too, a fibre may have to lead to another domain: then
+`ocs0` is for all rails, `ocs1` for all HB domains.
 """
 
-from collections.abc import Mapping
 from typing import Annotated, Final, Literal, get_args
 
 from pydantic import Field, field_validator
 
-from topologies.addresses import gpu_of_name
-from topologies.ports import OPTICAL_DPID, fibre_port, place_port
 from topologies.strict import Strict
 from topologies.units import Time, format_time
 
 Layer = Literal["rail", "hb"]
 LAYERS: Final[tuple[Layer, ...]] = get_args(Layer)
-"""In this order: a layer's place is the number of its optical switch."""
+"""In this order: a layer's place is the number of its optical switch, where one is for all domains."""
 OPTICAL_DOMAINS: Final = 254  # whose last fibre has a number below NETWORK_SIDE
 LEAST_LIGHT_OFF_S: Final = 1e-3
 MOST_LIGHT_OFF_S: Final = 10.0
@@ -43,17 +41,11 @@ class OpticalSpec(Strict):
             raise ValueError(f"must be {format_time(LEAST_LIGHT_OFF_S)} to {format_time(MOST_LIGHT_OFF_S)}")
         return light_off
 
+    @property
+    def is_per_domain(self) -> bool:
+        """Whether each HB domain has an optical switch of its own. Unless HB links go through light, too, a spare can't
+        be of another domain than the one that failed, and no fibre need leave a domain.
 
-def dpid_of(layer: Layer) -> int:
-    """The datapath id of a layer's optical switch."""
-    return OPTICAL_DPID + LAYERS.index(layer)
-
-
-def port_moves(moves: Mapping[str, str]) -> dict[int, int]:
-    """{"d0g4": "d0g1"}, d0g4's fibre to the place that is d0g1's by the plan, as {fibre: place} in port numbers.
-
-    ValueError for a name that isn't a GPU's, and for two fibres to one place.
-    """
-    if len(set(moves.values())) < len(moves):
-        raise ValueError(f"two fibres can't lead to one place: {dict(moves)}")
-    return {fibre_port(gpu_of_name(fibre)): place_port(gpu_of_name(place)) for fibre, place in moves.items()}
+        Then switches are small: at each port event their process looks at all interfaces, and frames wait for that.
+        """
+        return "hb" not in self.layers

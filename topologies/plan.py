@@ -9,9 +9,10 @@ from functools import cached_property
 from typing import Any, Literal
 
 from topologies.addresses import Gpu
-from topologies.optical import LAYERS, Layer, dpid_of
+from topologies.optical import LAYERS, Layer
 from topologies.platforms import PLATFORMS
 from topologies.ports import (
+    OPTICAL_DPID,
     RAIL_DPID,
     SINGLE_DPID,
     SPINE_DPID,
@@ -91,14 +92,24 @@ class Plan:
             return (Switch("switch0", "single", 0, SINGLE_DPID),)
         rails = tuple(Switch(f"rail{g}", "rail", g, RAIL_DPID + g) for g in range(self.spec.rails))
         spines = tuple(Switch(f"spine{i}", "spine", i, SPINE_DPID + i) for i in range(self.spec.spine_count))
-        optics = tuple(Switch(ocs_of(layer), "optical", i, dpid_of(layer)) for layer, i in self._optical.items())
-        return rails + spines + optics
+        return rails + spines + tuple(switch for of_layer in self.optics.values() for switch in of_layer)
 
     @cached_property
-    def _optical(self) -> dict[Layer, int]:
-        """The layers that go through an optical switch, and its number."""
-        asked = self.spec.optical.layers if self.spec.optical else ()
-        return {layer: i for i, layer in enumerate(LAYERS) if layer in asked}
+    def optics(self) -> dict[Layer, tuple[Switch, ...]]:
+        """The optical switches of each layer that goes through any: one for each domain, or one for all."""
+        optical = self.spec.optical
+        if optical is None:
+            return {}
+        if optical.is_per_domain:
+            return {"rail": tuple(map(_optical_switch, range(self.spec.domains)))}
+        return {layer: (_optical_switch(i),) for i, layer in enumerate(LAYERS) if layer in optical.layers}
+
+    def optical_switch(self, layer: Layer, gpu: Gpu) -> Switch | None:
+        """The one that has the GPU's fibre of a layer and its place there; None if its cable goes straight to it."""
+        of_layer = self.optics.get(layer)
+        if not of_layer:
+            return None
+        return of_layer[gpu.domain] if len(of_layer) > 1 else of_layer[0]
 
     @cached_property
     def electrical(self) -> "Plan":
@@ -130,22 +141,24 @@ class Plan:
         return End(f"rail{gpu.rank}", gpu.name, rail_port(gpu))
 
     def _far_end(self, gpu: Gpu, layer: Layer, place: End) -> End:
-        return End(ocs_of(layer), gpu.name, fibre_port(gpu)) if layer in self._optical else place
+        switch = self.optical_switch(layer, gpu)
+        return End(switch.name, gpu.name, fibre_port(gpu)) if switch else place
 
     def cables(self, gpu: Gpu, layer: Layer) -> tuple[Link, ...]:
         """From the GPU to its place in the network: its own, and with an optical switch the one behind that."""
         own = self.rail_link(gpu) if layer == "rail" else self.hb_link(gpu)
-        return (own, self._trunk(gpu, layer)) if layer in self._optical else (own,)
+        switch = self.optical_switch(layer, gpu)
+        return (own, self._trunk(switch, gpu, layer)) if switch else (own,)
 
-    def _trunk(self, gpu: Gpu, layer: Layer) -> Link:
+    def _trunk(self, switch: Switch, gpu: Gpu, layer: Layer) -> Link:
         rail = layer == "rail"
         place, rate_bps = (self.rail_place(gpu), self.rail_bps) if rail else (self.hb_place(gpu), self.hb_bps)
-        return Link(End(ocs_of(layer), f"{gpu.name}-net", place_port(gpu)), place, layer, rate_bps)
+        return Link(End(switch.name, f"{gpu.name}-net", place_port(gpu)), place, layer, rate_bps)
 
     @cached_property
     def trunks(self) -> tuple[Link, ...]:
         """The cables between optical switches and the network: one for each GPU's place there, at the GPU's rate."""
-        return tuple(self._trunk(gpu, layer) for layer in self._optical for gpu in self.gpus)
+        return tuple(trunk for layer in self.optics for gpu in self.gpus for trunk in self.cables(gpu, layer)[1:])
 
     @cached_property
     def uplinks(self) -> tuple[Link, ...]:
@@ -170,9 +183,8 @@ class Plan:
         )
 
 
-def ocs_of(layer: Layer) -> str:
-    """The optical switch of a layer."""
-    return f"ocs{LAYERS.index(layer)}"
+def _optical_switch(index: int) -> Switch:
+    return Switch(f"ocs{index}", "optical", index, OPTICAL_DPID + index)
 
 
 def make_plan(spec: FabricSpec, auto_rail_bps: int) -> Plan:

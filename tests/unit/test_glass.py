@@ -9,7 +9,7 @@ from controller.api import ofproto_v1_3 as ofp
 from controller.api import ofproto_v1_3_parser as parser
 from controller.app import RailyardApp
 from controller.crossings import crossings
-from controller.flows import tables_of
+from controller.flows import Tables, tables_of
 from tests.unit.fake_switch import FakeSwitch
 from topologies.ports import NETWORK_SIDE, OPTICAL_DPID
 
@@ -22,8 +22,8 @@ DARK_S = 0.01
 class Optical(FakeSwitch):
     """Tells of its ports when `tell` is called. `far`: whether the far end of each port's cable is on."""
 
-    def __init__(self) -> None:
-        super().__init__(OPTICAL_DPID, dict.fromkeys(PORTS, True))
+    def __init__(self, dpid: int = OPTICAL_DPID) -> None:
+        super().__init__(dpid, dict.fromkeys(PORTS, True))
         self.far = dict.fromkeys(PORTS, True)
         self._told: dict[int, tuple[int, int]] = {}
 
@@ -52,6 +52,12 @@ class Optical(FakeSwitch):
             if not news:
                 return
         raise AssertionError(f"ports {news} still change")
+
+    def crossed(self) -> dict[int, int]:
+        """Which fibre leads to which place, by its flows."""
+        both = {(flow.in_port or 0): (flow.port or 0) for flow in self.tables.flows}
+        assert all(both[out] == into for into, out in both.items())
+        return {into: out for into, out in both.items() if into < NETWORK_SIDE}
 
     def _look(self, port: int) -> tuple[int, int]:
         desc = self._describe_port(port, True)
@@ -89,10 +95,7 @@ class Lab:
         self.switch.tell(self.app)
 
     def crossed(self) -> dict[int, int]:
-        flows = self.switch.tables.flows
-        both = {(flow.in_port or 0): (flow.port or 0) for flow in flows}
-        assert all(both[out] == into for into, out in both.items())
-        return {into: out for into, out in both.items() if into < NETWORK_SIDE}
+        return self.switch.crossed()
 
 
 @pytest.fixture
@@ -131,7 +134,7 @@ def test_a_port_that_others_switched_off_stays_off(lab: Lab) -> None:
 def test_a_spares_fibre_is_moved_in_the_dark(lab: Lab) -> None:
     done: list[str] = []
     lab.let(2, on=False)  # a GPU fails
-    lab.app.cross([OPTICAL_DPID], {3: place(2)}, DARK_S, lambda: done.append("light"))
+    lab.app.cross({OPTICAL_DPID: {3: place(2)}}, DARK_S, lambda: done.append("light"))
     lab.switch.tell(lab.app)
     assert lab.switch.dark == {2, 3, place(2), place(3)}
     assert lab.crossed() == {1: place(1), 3: place(2)}  # glass: only light is late
@@ -149,7 +152,7 @@ def test_a_spares_fibre_is_moved_in_the_dark(lab: Lab) -> None:
 
 def test_a_spare_without_light_gives_none_once_that_is_sure(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     lab.let(3, on=False)
-    lab.app.cross([OPTICAL_DPID], {3: place(2)}, DARK_S, lambda: None)
+    lab.app.cross({OPTICAL_DPID: {3: place(2)}}, DARK_S, lambda: None)
     lab.switch.tell(lab.app)
     lab.pass_time()
     assert place(2) not in lab.switch.dark  # its carrier may only be late
@@ -159,7 +162,7 @@ def test_a_spare_without_light_gives_none_once_that_is_sure(lab: Lab, monkeypatc
 
 
 def test_light_that_went_and_came_unnoticed_is_asked_after(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    lab.app.cross([OPTICAL_DPID], {3: place(2)}, DARK_S, lambda: None)
+    lab.app.cross({OPTICAL_DPID: {3: place(2)}}, DARK_S, lambda: None)
     ((_, light),) = lab.later
     lab.later.clear()
     light()  # before the switch looked at its carriers
@@ -171,7 +174,7 @@ def test_light_that_went_and_came_unnoticed_is_asked_after(lab: Lab, monkeypatch
 
 
 def test_a_new_controller_finds_fibres_where_they_were_moved_and_light_as_it_was(lab: Lab) -> None:
-    lab.app.cross([OPTICAL_DPID], {3: place(2)}, DARK_S, lambda: None)
+    lab.app.cross({OPTICAL_DPID: {3: place(2)}}, DARK_S, lambda: None)
     lab.pass_time()
     lab.let(1, on=False)
     dark, crossed = lab.switch.dark, lab.crossed()
@@ -183,7 +186,7 @@ def test_a_new_controller_finds_fibres_where_they_were_moved_and_light_as_it_was
 
 
 def test_a_controller_that_starts_while_light_is_off_finds_the_move(lab: Lab) -> None:
-    lab.app.cross([OPTICAL_DPID], {3: place(2)}, DARK_S, lambda: None)
+    lab.app.cross({OPTICAL_DPID: {3: place(2)}}, DARK_S, lambda: None)
     lab.restart()
     assert lab.crossed() == {1: place(1), 3: place(2)}
     assert lab.switch.dark == {2, place(3)}
@@ -191,7 +194,7 @@ def test_a_controller_that_starts_while_light_is_off_finds_the_move(lab: Lab) ->
 
 def test_a_switch_that_connects_anew_while_light_is_off_is_lit_when_its_time_comes(lab: Lab) -> None:
     done: list[str] = []
-    lab.app.cross([OPTICAL_DPID], {3: place(2)}, DARK_S, lambda: done.append("light"))
+    lab.app.cross({OPTICAL_DPID: {3: place(2)}}, DARK_S, lambda: done.append("light"))
     lab.switch.tell(lab.app)
     lab.switch.connect(lab.app)
     assert lab.crossed() == {1: place(1), 3: place(2)}
@@ -202,8 +205,8 @@ def test_a_switch_that_connects_anew_while_light_is_off_is_lit_when_its_time_com
 
 
 def test_two_reconfigurations_at_once_each_have_their_time(lab: Lab) -> None:
-    lab.app.cross([OPTICAL_DPID], {3: place(2)}, DARK_S, lambda: None)
-    lab.app.cross([OPTICAL_DPID], {1: place(2)}, DARK_S, lambda: None)
+    lab.app.cross({OPTICAL_DPID: {3: place(2)}}, DARK_S, lambda: None)
+    lab.app.cross({OPTICAL_DPID: {1: place(2)}}, DARK_S, lambda: None)
     first, second = (what for _, what in lab.later if _ == DARK_S)
     first()
     lab.switch.tell(lab.app)
@@ -214,7 +217,54 @@ def test_two_reconfigurations_at_once_each_have_their_time(lab: Lab) -> None:
     assert lab.switch.dark == {2, place(1)}
 
 
+def test_two_switches_each_make_their_own_moves_dark_together_and_lit_together(lab: Lab) -> None:
+    other, done = Optical(OPTICAL_DPID + 1), list[str]()
+    other.connect(lab.app)
+    lab.app.cross({OPTICAL_DPID: {3: place(2)}, OPTICAL_DPID + 1: {1: place(3)}}, DARK_S, lambda: done.append("light"))
+    other.tell(lab.app)
+    lab.switch.tell(lab.app)
+    assert (lab.switch.dark, other.dark) == ({2, 3, place(2), place(3)}, {1, 3, place(1), place(3)})
+    lab.pass_time()
+    other.talk(lab.app)
+    other.tell(lab.app)
+    assert done == ["light"]
+    assert (lab.switch.dark, other.dark) == ({2, place(3)}, {3, place(1)})
+    assert (lab.crossed(), other.crossed()) == ({1: place(1), 3: place(2)}, {1: place(3), 2: place(2)})
+
+
+def test_what_is_wrong_at_one_switch_moves_nothing_at_another(lab: Lab) -> None:
+    other = Optical(OPTICAL_DPID + 1)
+    other.connect(lab.app)
+    wrong = {1: place(2), 3: place(2)}
+    with pytest.raises(ValueError, match="one place"):
+        lab.app.cross({OPTICAL_DPID: {3: place(2)}, OPTICAL_DPID + 1: wrong}, DARK_S, lambda: None)
+    assert (lab.switch.dark, other.dark) == (set(), set())
+    assert lab.crossed() == other.crossed() == crossings(PORTS, {})
+
+
+def test_light_alone_leaves_the_flows_alone_and_ports_that_come_and_go_do_not(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    computed: list[int] = []
+
+    def counted(dpid: int, *args: Any, **more: Any) -> Tables:
+        computed.append(dpid)
+        return tables_of(dpid, *args, **more)
+
+    monkeypatch.setattr("controller.app.tables_of", counted)
+    lab.let(2, on=False)
+    assert (lab.switch.dark, computed) == ({place(2)}, [])
+    lab.let(2, on=True)
+    assert (lab.switch.dark, computed) == (set(), [])
+    lab.switch.set_port(lab.app, 4, up=True)
+    lab.switch.set_port(lab.app, place(4), up=True)
+    assert lab.crossed()[4] == place(4)
+    lab.app.cross({OPTICAL_DPID: {3: place(2)}}, DARK_S, lambda: None)
+    assert lab.crossed()[3] == place(2)
+    assert computed == [OPTICAL_DPID] * 3
+
+
 def test_nothing_moves_at_a_switch_that_is_away(lab: Lab) -> None:
     with pytest.raises(ValueError, match="not connected"):
-        lab.app.cross([OPTICAL_DPID, OPTICAL_DPID + 1], {3: place(2)}, DARK_S, lambda: None)
+        lab.app.cross({OPTICAL_DPID: {3: place(2)}, OPTICAL_DPID + 1: {3: place(2)}}, DARK_S, lambda: None)
     assert lab.switch.dark == set()

@@ -17,7 +17,8 @@ from topologies.multirail.plan import MultirailPlan, make_multirail_plan
 from topologies.multirail.shapers import CONTROL_TOS, shaper_commands
 from topologies.multirail.spec import RAIL_KINDS, MultirailSpec, RailSpec, parse_multirail
 from topologies.multirail.switch import static_flows
-from topologies.optical import dpid_of
+from topologies.optical import OPTICAL_DOMAINS
+from topologies.ports import OPTICAL_DPID
 from topologies.shaping import burst_bytes
 
 rates = st.integers(1_000_000, 10_000_000_000)
@@ -72,7 +73,7 @@ def test_no_two_have_the_same_address_name_or_port(plan: MultirailPlan) -> None:
 
 
 def test_switches_are_told_apart_from_those_of_other_fabrics() -> None:
-    assert dpid_of("hb") < SWITCH_DPID
+    assert OPTICAL_DPID + OPTICAL_DOMAINS <= SWITCH_DPID
 
 
 @given(plan=plans())

@@ -11,14 +11,14 @@ from failure.kinds import Fault, FaultKind
 from failure.tells import tells
 from tests.unit.fake_switch import ports_of
 from topologies.addresses import Gpu
-from topologies.optical import LAYERS, dpid_of
+from topologies.optical import LAYERS, Layer
 from topologies.plan import Plan, make_plan
-from topologies.ports import RAIL_DPID, fibre_port, place_port, rail_port
+from topologies.ports import OPTICAL_DPID, RAIL_DPID, fibre_port, place_port, rail_port
 from topologies.routes import Route
 from topologies.spec import parse_fabric
 
 GPU = Gpu(0, 1)
-OCS0, OCS1 = dpid_of("rail"), dpid_of("hb")
+OCS0, OCS1 = OPTICAL_DPID, OPTICAL_DPID + 1
 Told = list[tuple[str, dict[str, Any]]]
 
 
@@ -32,10 +32,14 @@ class Router:
         return {}
 
 
+def plan_with(layers: tuple[Layer, ...]) -> Plan:
+    spec = {"kind": "rail-only", "domains": 3, "rails": 3, "optical": {"layers": list(layers)}}
+    return make_plan(parse_fabric(spec), 10**8)
+
+
 @pytest.fixture(scope="module")
 def plan() -> Plan:
-    spec = {"kind": "rail-only", "domains": 3, "rails": 3, "optical": {"layers": list(LAYERS)}}
-    return make_plan(parse_fabric(spec), 10**8)
+    return plan_with(LAYERS)
 
 
 def whole(plan: Plan) -> tuple[Brain, Told]:
@@ -88,6 +92,28 @@ def test_glass_stays_as_it_is_without_its_controller(plan: Plan, dpid: int) -> N
 def test_a_lost_fibre_is_told_of_its_own_layers_faults(plan: Plan, kind: FaultKind, by: set[str]) -> None:
     fault, switches = Fault(kind, GPU.name), ("ocs0", "ocs1", "rail1")
     assert {s for s in switches if tells(fault, plan, "port-down", {"switch": s, "port": GPU.name})} == by
+
+
+class TestAnOpticalSwitchForEachDomain:
+    """`ocs1` has the rail cables of domain 1, and no HB domain's."""
+
+    OF_DOMAIN_1 = Gpu(1, 1)
+
+    def test_a_dark_place_of_its_is_no_dead_hb_port(self) -> None:
+        brain, told = whole(plan_with(("rail",)))
+        brain.hear(port(OCS1, place_port(self.OF_DOMAIN_1), up=False))
+        assert (told, brain.broken) == ([], Broken())
+        brain.hear(port(OCS1, fibre_port(self.OF_DOMAIN_1), up=False))
+        assert told == [("port-down", {"switch": "ocs1", "port": "d1g1"})]
+        assert not brain.broken
+
+    @pytest.mark.parametrize(
+        ("kind", "by"), [("link-down", {"ocs1", "rail1"}), ("hb-port-down", set()), ("gpu-crash", {"ocs1", "rail1"})]
+    )
+    def test_a_lost_fibre_of_its_is_a_rails(self, kind: FaultKind, by: set[str]) -> None:
+        fault, detail = Fault(kind, self.OF_DOMAIN_1.name), {"port": self.OF_DOMAIN_1.name}
+        plan = plan_with(("rail",))
+        assert {s for s in ("ocs1", "rail1") if tells(fault, plan, "port-down", {"switch": s, **detail})} == by
 
 
 class TestLightIsAwaited:

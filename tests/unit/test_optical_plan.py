@@ -6,14 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from controller.handle import ControllerProcess
+from controller.moves import moves_by_switch
 from failure.survivors import Dead, Survivors, cable
 from topologies import beat_lanes
 from topologies.addresses import Gpu
 from topologies.capacity import frames_needed
 from topologies.errors import BadInput
-from topologies.optical import LAYERS, Layer, port_moves
+from topologies.optical import LAYERS, Layer
 from topologies.plan import Plan, make_plan
-from topologies.ports import NETWORK_SIDE, fibre_port, gpu_at, optical_gpu, place_port, role_of
+from topologies.ports import NETWORK_SIDE, OPTICAL_DPID, fibre_port, gpu_at, optical_gpu, place_port, role_of
 from topologies.spec import FabricSpec, parse_fabric
 from workloads.background.flows import BackgroundFlow, flows_of
 from workloads.background.reserve import reserved_bps
@@ -77,6 +79,13 @@ def test_what_is_left_out_gets_a_value_and_a_stored_plan_reads_back_as_the_same(
     assert Plan.from_dict(both.as_dict()) == both
 
 
+def optical_of(asked: tuple[Layer, ...], layer: Layer, gpu: Gpu) -> str:
+    """The optical switch that the docs give: by domain with layer rail alone, else by layer."""
+    if asked == ("rail",):
+        return f"ocs{gpu.domain}"
+    return "ocs0" if layer == "rail" else "ocs1"
+
+
 @given(fabric=plans)
 def test_from_each_gpu_a_fibre_and_a_trunk_lead_to_the_place_that_it_has_without_optics(fabric: Plan) -> None:
     asked = fabric.spec.optical.layers if fabric.spec.optical else ()
@@ -89,12 +98,14 @@ def test_from_each_gpu_a_fibre_and_a_trunk_lead_to_the_place_that_it_has_without
             assert own.a == direct.a
             assert len(rest) == (layer in asked)
             for trunk in rest:
-                assert own.b.node == trunk.a.node == f"ocs{LAYERS.index(layer)}"
+                assert own.b.node == trunk.a.node == optical_of(asked, layer, gpu)
                 assert (own.b.port, trunk.a.port) == (fibre_port(gpu), place_port(gpu))
                 assert trunk.rate_bps == own.rate_bps == direct.rate_bps
-    assert [s.name for s in fabric.switches if s.role == "optical"] == [
-        f"ocs{LAYERS.index(x)}" for x in sorted(asked, key=LAYERS.index)
-    ]
+    used = sorted({optical_of(asked, layer, gpu) for layer in asked for gpu in fabric.gpus})
+    optics = [s for s in fabric.switches if s.role == "optical"]
+    assert [s.name for s in optics] == used
+    assert [s.dpid for s in optics] == [OPTICAL_DPID + int(name.removeprefix("ocs")) for name in used]
+    assert all(role_of(s.dpid) == ("optical", s.index) for s in optics)
     assert without.trunks == ()
 
 
@@ -119,12 +130,58 @@ def test_a_port_says_whose_it_is_and_never_who_is_there(domain: int, rank: int) 
     assert (role_of(0x4000), role_of(0x4001)) == (("optical", 0), ("optical", 1))
 
 
-def test_moves_go_by_names() -> None:
-    assert port_moves({"d0g4": "d0g1"}) == {5: NETWORK_SIDE + 2}
-    with pytest.raises(ValueError, match="one place"):
-        port_moves({"d0g4": "d0g1", "d0g5": "d0g1"})
-    with pytest.raises(ValueError, match="not a GPU name"):
-        port_moves({"d0g4": "rail1"})
+@given(fabric=plans, data=st.data())
+def test_a_move_is_for_the_switch_that_has_both_its_fibre_and_its_place(fabric: Plan, data: st.DataObject) -> None:
+    fibre, place = data.draw(st.sampled_from(fabric.gpus)), data.draw(st.sampled_from(fabric.gpus))
+    layers = tuple(fabric.optics)
+    cables = [(fabric.cables(fibre, layer)[0].b, fabric.cables(place, layer)[1].a) for layer in layers]
+    if any(near.node != far.node for near, far in cables):
+        assert layers == ("rail",)
+        assert fibre.domain != place.domain
+        with pytest.raises(ValueError, match=f"fibre is at ocs{fibre.domain}, and .* place at ocs{place.domain}"):
+            moves_by_switch(fabric, {fibre.name: place.name}, layers)
+        return
+    dpids = {switch.name: switch.dpid for switch in fabric.switches}
+    assert moves_by_switch(fabric, {fibre.name: place.name}, layers) == {
+        dpids[near.node]: {near.port: far.port} for near, far in cables
+    }
+
+
+def test_moves_go_to_their_domains_switches_or_to_each_layers() -> None:
+    moves = {"d0g2": "d0g1", "d2g0": "d2g2"}
+    by_domain = {OPTICAL_DPID: {3: NETWORK_SIDE + 2}, OPTICAL_DPID + 2: {129: NETWORK_SIDE + 131}}
+    assert moves_by_switch(plan(), moves, ["rail"]) == by_domain
+    every = {3: NETWORK_SIDE + 2, 129: NETWORK_SIDE + 131}
+    both = plan(layers=LAYERS)
+    assert moves_by_switch(both, moves, LAYERS) == {OPTICAL_DPID: every, OPTICAL_DPID + 1: every}
+    assert moves_by_switch(both, moves, ["hb"]) == {OPTICAL_DPID + 1: every}
+    assert moves_by_switch(both, {"d2g1": "d0g1"}, ["rail"]) == {OPTICAL_DPID: {130: NETWORK_SIDE + 2}}
+
+
+@pytest.mark.parametrize(
+    ("moves", "layers", "message"),
+    [
+        ({"d0g2": "d0g1", "d0g0": "d0g1"}, ["rail"], "one place"),
+        ({"d0g2": "rail1"}, ["rail"], "not a GPU name"),
+        ({"d0g2": "d3g1"}, ["rail"], "the fabric has no d3g1"),
+        ({"d0g2": "d0g1"}, ["hb"], "layer hb has no optical switch"),
+        ({"d0g2": "d0g1", "d1g2": "d0g2"}, ["rail"], "d1g2's fibre is at ocs1, and d0g2's place at ocs0"),
+    ],
+)
+def test_moves_that_no_switch_can_make_are_refused(moves: dict[str, str], layers: list[Layer], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        moves_by_switch(plan(), moves, layers)
+
+
+def test_whoever_asks_for_a_move_is_told_at_once_that_it_cant_be() -> None:
+    controller = ControllerProcess()
+    with pytest.raises(ValueError, match="optical layers are \\(\\)"):
+        controller.cross({"d0g2": "d0g1"})
+    controller._plan = plan()
+    with pytest.raises(ValueError, match="d1g1's fibre is at ocs1"):
+        controller.cross({"d1g1": "d0g1"})
+    with pytest.raises(ValueError, match="optical layers are \\('rail',\\)"):
+        controller.cross({"d0g2": "d0g1"}, ["hb"])
 
 
 def test_frames_pass_an_optical_switch_at_either_end() -> None:

@@ -269,7 +269,18 @@ def test_optical_switches_are_drawn_and_said() -> None:
     assert "ocs" not in plot_fabric.draw(sample).svg
     drawn = plot_fabric.draw(replace(sample, switches=(*sample.switches, "ocs0", "ocs1")))
     assert "ocs0" in drawn.svg
-    assert "optical circuit switches between GPUs and rails and HB domains" in drawn.caption
+    assert "optical circuit switches between GPUs and rails and HB domains." in drawn.caption
+    said = replace(sample, switches=(*sample.switches, "ocs0", "ocs1"), optics=("rail", "hb"))
+    assert plot_fabric.draw(said).caption == drawn.caption
+
+
+def test_each_domains_glass_is_drawn_where_it_has_its_own() -> None:
+    sample = fabric_of("rail-only")
+    own = replace(sample, switches=(*sample.switches, "ocs0", "ocs1"), optics=("rail",))
+    drawn = plot_fabric.draw(own)
+    assert [drawn.svg.count(f">{name}<") for name in ("ocs0", "ocs1", "ocs2")] == [1, 1, 0]
+    assert "optical circuit switches between GPUs and rails, one a domain." in drawn.caption
+    assert ">ocs0<" not in plot_fabric.draw(replace(own, domains=16)).svg  # no room for names
 
 
 def fabric_of(kind: str) -> FabricRun:
