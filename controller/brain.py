@@ -2,7 +2,7 @@
 router.
 """
 
-from collections.abc import Callable, Iterable, Set
+from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import replace
 from itertools import permutations
 from typing import Any, Protocol
@@ -46,6 +46,7 @@ class Brain:
         self._was_whole = self._resumes = False
         self._routes: Detours = {}  # in force
         self._awaited: dict[Gpu, Broken] = {}  # whose light is off for a moment, and what was dead of them before
+        self._to_be_lit: set[Gpu] = set()  # of these
         self._foreseen = Foresight(plan)
 
     @property
@@ -83,18 +84,21 @@ class Brain:
             self._tell_port("port-down", dpid, port)
         self._apply(frozenset())
 
-    def await_light(self, gpus: Iterable[Gpu]) -> None:
-        """Light is about to be off at these GPUs' places because fibres move: nothing is rerouted for what is heard of
-        them, until the rail link of each is up again or `look_again` says that the time is over.
+    def await_light(self, moves: Mapping[Gpu, Gpu]) -> None:
+        """Light is about to be off because fibres move, {fibre: place}: nothing is rerouted for what is heard of those
+        places and of the fibres' own, until the rail link of each place is up again, and of those that were left when
+        that is so of all; or until `look_again` says that the time is over.
         """
         broken = self._decided_on
-        for gpu in gpus:
+        for gpu in {*moves, *moves.values()}:
             self._awaited[gpu] = Broken(links=broken.links & {gpu}, hb=broken.hb & {gpu})
+        self._to_be_lit |= set(moves.values())
 
     def look_again(self, gpus: Iterable[Gpu]) -> None:
         """Of these, what is dead now is dead."""
         for gpu in gpus:
             self._awaited.pop(gpu, None)
+            self._to_be_lit.discard(gpu)
         if self._was_whole:
             self._apply(frozenset())
 
@@ -149,8 +153,11 @@ class Brain:
         if self._was_whole:
             self._report(heard)
             back = gpu_at(heard.dpid, heard.port) if heard.what == "port" and heard.up else None
-            if back:
-                self._awaited.pop(back, None)
+            if back in self._to_be_lit:
+                del self._awaited[back]
+                self._to_be_lit.discard(back)
+                if not self._to_be_lit:
+                    self._awaited.clear()
             self._apply({back} if back else frozenset())
         elif len(self._connected) == len(self._roles):
             if self._resumes:

@@ -127,7 +127,9 @@ class _Process:
     def _cross(self, plan: Plan, brain: Brain, moves: dict[str, str], layers: list[Layer]) -> None:
         dark_s = plan.spec.optical.light_off if plan.spec.optical else 0.0
         detail = {"moves": moves, "layers": layers}
-        places = [gpu_of_name(name) for name in {*moves, *moves.values()}] if dark_s <= WAITED_OUT_S else []
+        fibres = {gpu_of_name(fibre): gpu_of_name(place) for fibre, place in moves.items()}
+        awaited = fibres if dark_s <= WAITED_OUT_S else {}
+        places = {*awaited, *awaited.values()}
 
         def lit() -> None:
             self.tell("light-on", detail)
@@ -136,7 +138,7 @@ class _Process:
             timer.start()
 
         with self._thinking:
-            brain.await_light(places)
+            brain.await_light(awaited)
         try:
             self._server.app.cross(moves_by_switch(plan, moves, layers), dark_s, lit)
         except ValueError as error:
@@ -145,7 +147,7 @@ class _Process:
         else:
             self.tell("light-off", detail)
 
-    def _look_again(self, brain: Brain, places: list[Gpu]) -> None:
+    def _look_again(self, brain: Brain, places: set[Gpu]) -> None:
         with self._thinking:
             brain.look_again(places)
 

@@ -123,19 +123,27 @@ class TestLightIsAwaited:
 
     def test_nothing_is_rerouted_for_light_that_is_soon_back(self, plan: Plan) -> None:
         brain, told = whole(plan)
-        brain.await_light((GPU, self.SPARE))
+        brain.await_light({self.SPARE: GPU})
         for gpu in (GPU, self.SPARE):
             brain.hear(port(RAIL_DPID + gpu.rank, rail_port(gpu), up=False))
         assert [what for what, _ in told] == ["port-down", "port-down"]
         brain.hear(port(RAIL_DPID + GPU.rank, rail_port(GPU), up=True))
-        assert [what for what, _ in told[2:]] == ["port-up"]
-        brain.look_again((GPU, self.SPARE))  # the place that was left stays dark
-        assert [what for what, _ in told[3:]] == ["decided", "rerouted"]
+        assert [what for what, _ in told[2:]] == ["port-up", "decided", "rerouted"]  # the place that was left is dark
+        assert told[-1][1]["detours"] > 0
         assert brain.broken == Broken(links=frozenset({self.SPARE}))
+
+    def test_what_stays_dark_counts_when_the_time_is_over(self, plan: Plan) -> None:
+        brain, told = whole(plan)
+        brain.await_light({self.SPARE: GPU})
+        for gpu in (GPU, self.SPARE):
+            brain.hear(port(RAIL_DPID + gpu.rank, rail_port(gpu), up=False))
+        told.clear()
+        brain.look_again({GPU, self.SPARE})
+        assert [what for what, _ in told] == ["decided", "rerouted"]
 
     def test_who_is_back_counts_again_at_once(self, plan: Plan) -> None:
         brain, told = whole(plan)
-        brain.await_light((GPU,))
+        brain.await_light({GPU: GPU})
         for up in (False, True):
             brain.hear(port(RAIL_DPID + GPU.rank, rail_port(GPU), up=up))
         told.clear()
@@ -146,7 +154,7 @@ class TestLightIsAwaited:
         brain, told = whole(plan)
         brain.hear(port(RAIL_DPID + GPU.rank, rail_port(GPU), up=False))
         told.clear()
-        brain.await_light((GPU,))
+        brain.await_light({GPU: GPU})
         brain.hear(port(RAIL_DPID, rail_port(Gpu(1, 0)), up=False))  # another's fault is acted on meanwhile
         assert [what for what, _ in told] == ["port-down", "decided", "rerouted"]
         brain.hear(port(RAIL_DPID, rail_port(Gpu(1, 0)), up=True))
@@ -157,7 +165,7 @@ class TestLightIsAwaited:
 
     def test_an_hb_port_too(self, plan: Plan) -> None:
         brain, told = whole(plan)
-        brain.await_light((GPU,))
+        brain.await_light({GPU: GPU})
         brain.hear(port(OCS1, place_port(GPU), up=False))
         assert [what for what, _ in told] == []
         brain.look_again((GPU,))
