@@ -139,9 +139,11 @@ class Course:
         self, since_ns: int, wanted: frozenset[str], names: frozenset[str], meant: str
     ) -> tuple[int, dict[str, Any]]:
         """When it was told, and the detail, with `what` it is. If there are names, one of them must be in it."""
-        deadline = time.monotonic() + NOTICE_S
+        deadline, looked_at = time.monotonic() + NOTICE_S, max(0, len(self.stage.told) - RECENT)
         while time.monotonic() < deadline:
-            for at, what, detail in self.stage.told[-RECENT:]:
+            news = self.stage.told[looked_at:]
+            looked_at += len(news)
+            for at, what, detail in news:
                 if at >= since_ns and what in wanted and (not names or names & set(map(str, detail.values()))):
                     return at, {**detail, "what": what}
             time.sleep(LOOK_S)

@@ -105,10 +105,7 @@ class FabricNet(Mininet):
             for end in (link.a, link.b):
                 self._ends[end.node][end.interface] = (end.port, link.rate_bps)
         self.ovs = {
-            switch.name: PrivateSwitch(
-                *(switch.name, switch.dpid, self._ports(switch.name), datapath),
-                at_once=switch.role == "optical",  # glass needs no processor, and waits for none
-            )
+            switch.name: PrivateSwitch(switch.name, switch.dpid, self._ports(switch.name), datapath)
             for switch in plan.switches
         }
         self.switch_buffers = False

@@ -12,7 +12,6 @@ import socket
 import subprocess
 import time
 from collections.abc import Iterable
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Literal
@@ -26,7 +25,6 @@ EMPTY_DATABASE: Final = OVS_DIR / "empty.db"
 SCHEMA: Final = Path("/usr/share/openvswitch/vswitch.ovsschema")
 CONTROLLER_PORT: Final = 6653  # of 127.0.0.1, in the switch's own namespace
 START_S: Final = 20.0
-AT_ONCE: Final = -10  # niceness
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,16 +112,12 @@ QUIET: Final = ("--verbose=console:off", "--verbose=syslog:off", "--verbose=file
 
 @dataclass
 class PrivateSwitch:
-    """The two processes of one switch. `start` needs its namespace and its interfaces to be there.
-
-    `at_once`: it goes before others where processors are few.
-    """
+    """The two processes of one switch. `start` needs its namespace and its interfaces to be there."""
 
     name: str
     dpid: int
     ports: tuple[Port, ...]
     datapath: Datapath
-    at_once: bool = False
     processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
     @property
@@ -153,9 +147,6 @@ class PrivateSwitch:
             "ovs-vswitchd",
             [f"unix:{self.folder}/db.sock", f"--unixctl={self.folder}/vswitchd.ctl", "--disable-system-route"],
         )
-        if self.at_once:
-            with suppress(PermissionError):  # an ordinary user may not
-                os.setpriority(os.PRIO_PROCESS, self.vswitchd_pid, AT_ONCE)
 
     def vsctl(self, *words: str) -> str:
         return namespaces.run(["ovs-vsctl", f"--db=unix:{self.folder}/db.sock", *words])

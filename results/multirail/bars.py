@@ -11,7 +11,7 @@ from typing import Final, Literal
 
 from results import format as fmt
 from results.multirail import published
-from results.multirail.compare import Measured, between, by_fabric, is_single, largest, size_name
+from results.multirail.compare import SINGLE, Measured, between, by_fabric, largest, size_name
 from results.multirail.records import Cut, Multirail, Point
 
 Unit = Literal["times", "share", "ms", "operations", "elements", "cuts"]
@@ -57,7 +57,7 @@ class Outcome:
 
 
 EXACT: Final = Bar("elements other than numpy's sum", LESS, 0, "elements", checked=True)
-BOUND: Final = Bar("single rail, large: of the bound", MORE, 0.95, "share")
+BOUND: Final = Bar("single rail, ring, large: of the bound", MORE, 0.95, "share")
 PAIR: Final[dict[int, Bar]] = {
     4: Bar("two like rails, 4 nodes, large: of one", MORE, 1.84, "times", source="Nezha 5.2.1"),
     8: Bar("two like rails, 8 nodes, large: of one", MORE, 1.87, "times", source="Nezha 5.2.1"),
@@ -129,9 +129,11 @@ def _large(m: Measured) -> int | None:
 
 
 def _bound(m: Measured) -> Outcome | None:
-    """The worst of the single rails at the largest size: what the wire alone would take, over what it took."""
-    size = _large(m)
-    alone = [p for p in m.points if p.size == size and is_single(p.policy)]
+    """The worst of the rings at the largest size: what the wire alone would take, over what it took."""
+    size, kinds = _large(m), dict(zip(m.rails.names, m.rails.kinds, strict=True))
+    alone = [
+        p for p in m.points if p.size == size and kinds.get(p.policy.removeprefix(f"{SINGLE}:"), "sharp") != "sharp"
+    ]
     found = [(p.predicted_s / p.mean_s, p.policy) for p in alone if p.predicted_s]
     if not found:
         return None
@@ -174,7 +176,7 @@ def _beside(rival: str, bar: Bar, m: Measured) -> Outcome | None:
 
 
 def _cold(m: Measured) -> Outcome | None:
-    """Of the sizes that one rail carried, the one where it was worst."""
+    """The median of small sizes, and the worst beside it: a few operations of some ms each vary by as much."""
     found = []
     for size in _cold_sizes(m):
         best, mine = m.best_single(size), m.at("nezha", size)
@@ -182,8 +184,9 @@ def _cold(m: Measured) -> Outcome | None:
             found.append((mine / best, size))
     if not found:
         return None
-    ratio, size = max(found)
-    return Outcome(COLD, m.rails.label, ratio, f"at {size_name(size)}")
+    worst, size = max(found)
+    where = f"median of {len(found)} sizes; {times(worst)} at {size_name(size)}"
+    return Outcome(COLD, m.rails.label, median(ratio for ratio, _ in found), where)
 
 
 def _cold_beside(rival: str, bar: Bar, m: Measured) -> Outcome | None:

@@ -18,6 +18,7 @@ from workloads.replay.job import Channel, Job, connections
 
 BUFFER: Final = 212_992  # all that an ordinary user gets; the kernel doubles it for its own bookkeeping
 CONNECT_S: Final = 20.0
+_AT_ONCE: Final = struct.pack("ii", 1, 0)  # struct linger: a closed connection is gone, with nothing more but a reset
 HELLO: Final = struct.Struct("!II")  # the caller's GPU number, and the stripe
 
 Connections = dict[Channel, socket.socket]
@@ -26,6 +27,7 @@ Connections = dict[Channel, socket.socket]
 def _tuned(sock: socket.socket) -> socket.socket:
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, BUFFER)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, BUFFER)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _AT_ONCE)  # what an ended job has yet to send is for nobody
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"cubic")
     sock.setblocking(False)
