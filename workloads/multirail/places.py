@@ -1,5 +1,6 @@
 """What the process of a node or of an aggregator is told first: who it is, and where it works."""
 
+import os
 import socket
 from dataclasses import dataclass
 
@@ -32,6 +33,14 @@ class Place:
             return sock
 
         return bound
+
+
+def keep_to_core(number: int) -> None:
+    """Let a node keep to one of the processors, in turn, as each has its own in a cluster. Else it's chance, who shares
+    one with whom: by that alone an operation of 1 ms took half as long again in one run as in the next.
+    """
+    cores = sorted(os.sched_getaffinity(0))
+    os.sched_setaffinity(0, {cores[number % len(cores)]})
 
 
 @dataclass(frozen=True, slots=True)

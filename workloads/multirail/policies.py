@@ -115,24 +115,39 @@ class _Nezha:
 
     def __init__(self, costs: Sequence[Cost]) -> None:
         self.balancer = Balancer(costs)
+        self._plans: dict[tuple[int, int], tuple[Segment, ...]] = {}  # until the table changes: a small operation
+        self._windows: dict[int, int] = {}  # takes so little that to look it up anew would be seen
 
     def plan(self, length: int, itemsize: int) -> tuple[Segment, ...]:
-        return partition(length, self.balancer.shares(length * itemsize))
+        found = self._plans.get((length, itemsize))
+        if found is None:
+            found = self._plans[length, itemsize] = partition(length, self.balancer.shares(length * itemsize))
+        return found
 
     def window(self, size: int) -> int:
-        return self.balancer.window(size)
+        found = self._windows.get(size)
+        if found is None:
+            found = self._windows[size] = self.balancer.window(size)
+        return found
 
     def learn(self, size: int, seconds: Sequence[float]) -> None:
         self.balancer.learn(size, seconds)
+        self._forget()
 
     def down(self, rail: int) -> None:
         self.balancer.down(rail)
+        self._forget()
 
     def up(self, rail: int) -> None:
         self.balancer.up(rail)
+        self._forget()
 
     def best(self, size: int, among: Collection[int]) -> int:
         return cold_rail(self.balancer.costs, size, sorted(among))
+
+    def _forget(self) -> None:
+        self._plans.clear()
+        self._windows.clear()
 
 
 def _single(rails: Sequence[Rail], costs: Sequence[Cost]) -> Policy:

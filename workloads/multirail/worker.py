@@ -24,7 +24,7 @@ from workloads.multirail.group import Group
 from workloads.multirail.inputs import ROOT, drawn, expected, moved_on, outcome, wrong
 from workloads.multirail.jobs import Operations, RankReport
 from workloads.multirail.node import GroupBroken
-from workloads.multirail.places import AggregatorTask, NodeTask
+from workloads.multirail.places import AggregatorTask, NodeTask, keep_to_core
 
 _PR_SET_TIMERSLACK: Final = 29
 
@@ -135,8 +135,10 @@ def main() -> None:
     task = pickle.load(sys.stdin.buffer)
     task.place.enter()
     if isinstance(task, NodeTask):
+        keep_to_core(task.rank)
         _node(task)
     else:
+        keep_to_core(task.layout.size + task.rail)
         _aggregator(task)
 
 

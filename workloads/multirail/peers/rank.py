@@ -20,6 +20,7 @@ import numpy as np
 
 from topologies.errors import RailyardError
 from workloads.multirail.peers.seat import Seat
+from workloads.multirail.places import keep_to_core
 
 DOOR: Final = "door"
 _PR_SET_TIMERSLACK: Final = 29
@@ -42,6 +43,7 @@ def serve(door: Connection, program: Program) -> None:
     """A rank's life. RailyardErrors are answers too; what else goes wrong while joining is told as one."""
     seat: Seat = door.recv()
     seat.place.enter()
+    keep_to_core(seat.rank)
     try:
         engine = program.make(seat)
     except Exception as problem:  # another library's
