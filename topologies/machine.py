@@ -13,6 +13,7 @@ import socket
 import subprocess
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
@@ -24,13 +25,14 @@ from topologies.ovs import Datapath
 # an ordinary user's PATH doesn't lead to where most of these live
 SEARCH_PATH: Final = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/local/sbin", "/usr/sbin", "/sbin"])
 OVS_PROGRAMS: Final = ("ovs-vswitchd", "ovsdb-server", "ovsdb-tool", "ovs-vsctl", "ovs-ofctl", "ovs-appctl")
-OTHER_PROGRAMS: Final = ("mnexec", "iperf3", "ip", "tc", "unshare", "nsenter", "ethtool", "nft", "etcd")
+OTHER_PROGRAMS: Final = ("mnexec", "iperf3", "ip", "tc", "unshare", "nsenter", "ethtool", "nft", "etcd", "mpirun")
 CAPSULE: Final = ("--mount", "--net", "--pid", "--fork", "--kill-child", "--mount-proc")
 AS_USER: Final = ("--user", "--map-root-user")
 # since OVS 2.14 without DPDK; the kernel's AF_PACKET loses segments before 4.19 (OVS, topics/userspace-tso)
 TSO_OVS: Final = (2, 14)
 TSO_KERNEL: Final = (4, 19)
 CONGESTION_CONTROLS: Final = ("cubic", "reno", "bbr")
+PEER_LIBRARIES: Final = ("torch", "mpi4py")
 BOOTSTRAP: Final = "sudo script/bootstrap"
 
 # A qdisc is there if it can be put on a throwaway loopback; some refuse to be made without arguments.
@@ -82,6 +84,7 @@ class Machine:
     numgen: bool
     egress_hook: bool  # nftables sees frames as they leave an interface, and can copy them
     mptcp: bool
+    libraries: frozenset[str]  # of PEER_LIBRARIES
     congestion_controls: frozenset[str]
     cores: int
     cpu_model: str
@@ -186,6 +189,7 @@ def detect(folder: Path | None = None) -> Machine:
         numgen="numgen" in tried,
         egress_hook="egress" in tried,
         mptcp=_has_socket(socket.IPPROTO_MPTCP),
+        libraries=frozenset(name for name in PEER_LIBRARIES if find_spec(name)),
         congestion_controls=_congestion_controls(),
         cores=len(os.sched_getaffinity(0)),
         cpu_model=_cpu_model(),
@@ -292,6 +296,10 @@ def _optional(machine: Machine) -> Iterator[Capability]:
     yield Capability("nftables egress hook", machine.egress_hook, "", "switches with buffers of their own", hook)
     yield Capability("nftables numgen", machine.numgen, "", "gray loss without netem", numgen)
     yield Capability("MPTCP", machine.mptcp, "", "multi-rail by the kernel", "sudo sysctl net.mptcp.enabled=1")
+    torch = "torch" in machine.libraries
+    yield Capability("PyTorch", torch, "", "Gloo to compare with, training over DDP", f"{BOOTSTRAP} gloo")
+    mpi = "mpi4py" in machine.libraries and "mpirun" in machine.programs
+    yield Capability("Open MPI", mpi, machine.programs.get("mpirun", ""), "MPI to compare with", f"{BOOTSTRAP} mpi")
     for name in CONGESTION_CONTROLS:
         found = name in machine.congestion_controls
         yield Capability(f"TCP {name}", found, "", f"congestion control {name}", _module(machine, f"tcp_{name}"))

@@ -171,6 +171,7 @@ def _traits(fabric: MultirailSpec) -> dict[str, str]:
         "names": "+".join(rail["name"] for rail in plain["rails"]),
         "scale": f"scale {fabric.scale:g}" if fabric.scale else "",
         "mtu": f"MTU {fabric.mtu}",
+        "dilation": f"dilated {max(fabric.dilation.values()):g} times" if fabric.dilation else "",
     }
 
 

@@ -13,6 +13,7 @@ from topologies.machine import (
     CONGESTION_CONTROLS,
     OTHER_PROGRAMS,
     OVS_PROGRAMS,
+    PEER_LIBRARIES,
     Machine,
     datapath_choice,
     detect,
@@ -37,6 +38,7 @@ FULL = Machine(
     numgen=True,
     egress_hook=True,
     mptcp=True,
+    libraries=frozenset(PEER_LIBRARIES),
     congestion_controls=frozenset(CONGESTION_CONTROLS),
     cores=2,
     cpu_model="a CPU",
@@ -105,7 +107,8 @@ def test_what_is_indispensable_is_asked_for_in_one_line(machine: Machine, messag
         replace(FULL, tun_why="Permission denied"),  # the kernel datapath needs no tap
         replace(FULL, user_namespaces=False),  # root needs none
         replace(FULL, qdiscs=frozenset({"htb"}), numgen=False, mptcp=False, congestion_controls=frozenset()),
-        without("etcd", "nft"),
+        without("etcd", "nft", "mpirun"),
+        replace(FULL, libraries=frozenset()),
     ],
 )
 def test_what_can_be_done_without_is_not(machine: Machine) -> None:
@@ -187,3 +190,17 @@ def test_this_machine_is_looked_at_and_left_alone() -> None:
     assert "reno" in machine.congestion_controls  # built into every kernel
     assert sorted(os.listdir("/sys/class/net")) == before  # noqa: PTH208
     assert len(rows(machine)) >= 20
+
+
+@pytest.mark.parametrize(
+    ("machine", "absent"),
+    [
+        (FULL, {}),
+        (replace(FULL, libraries=frozenset({"mpi4py"})), {"PyTorch": "sudo script/bootstrap gloo"}),
+        (without("mpirun"), {"Open MPI": "sudo script/bootstrap mpi"}),
+        (replace(FULL, libraries=frozenset({"torch"})), {"Open MPI": "sudo script/bootstrap mpi"}),
+    ],
+)
+def test_engines_to_compare_with_are_found_as_a_whole(machine: Machine, absent: dict[str, str]) -> None:
+    lacking = {row.name: row.remedy for row in rows(machine) if not row.found}
+    assert lacking == absent

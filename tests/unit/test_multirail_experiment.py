@@ -117,6 +117,13 @@ def test_fabrics_have_names_by_their_rails_and_nodes_and_what_sets_them_apart() 
     assert hosts(spec)["n7"] == "198.18.0.8"
 
 
+def test_small_sizes_are_dilated_most_and_what_is_above_all_not_at_all() -> None:
+    fabric = spec_of(fabrics=[{**PAIR, "dilation": {"8MiB": 4, "128KiB": 6}}], sizes=["2KiB", "64MiB"])
+    assert [fabric.fabrics[0].dilation_of(size << 10) for size in (0, 128, 129, 8192, 8193)] == [6, 6, 4, 4, 1]
+    assert fabric.dilations_on(0) == (1.0, 6.0)
+    assert parse(resolved(fabric)) == fabric
+
+
 def test_gloo_runs_on_the_first_tcp_rail() -> None:
     assert peer_rail(spec_of(fabrics=[{**UNLIKE, "rails": [SHARP, TCP]}]).fabrics[0]) == 1
     assert peer_rail(spec_of(fabrics=[{**UNLIKE, "rails": [SHARP]}]).fabrics[0]) == 0

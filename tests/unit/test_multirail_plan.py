@@ -20,6 +20,7 @@ from topologies.multirail.switch import static_flows
 from topologies.optical import OPTICAL_DOMAINS
 from topologies.ports import OPTICAL_DPID
 from topologies.shaping import burst_bytes
+from workloads.multirail.emulated import rails_of
 
 rates = st.integers(1_000_000, 10_000_000_000)
 rail_lists = st.lists(
@@ -179,3 +180,15 @@ def test_a_fault_at_a_nic_that_isnt_there_is_refused() -> None:
     for node, rail in (("agg0", 0), ("n4", 0), ("n0", 1)):
         with pytest.raises(ValueError, match=f"{node} has no NIC on rail {rail}"):
             faults.cut(net, node, rail)
+
+
+@given(plan=plans(), times=st.floats(1, 100))
+def test_in_slow_motion_a_fabric_is_slower_alike_and_its_sizes_stay(plan: MultirailPlan, times: float) -> None:
+    slow = plan.dilated(times)
+    assert (slow.scale, slow.spec, slow.dilation) == (plan.scale, plan.spec, times)
+    for rail, slower in zip(rails_of(plan), rails_of(slow), strict=True):
+        assert slower.rate == pytest.approx(rail.rate / times, rel=1e-3)
+        assert slower.setup_s == pytest.approx(rail.setup_s * times)
+        assert slower.cpu_s_per_byte == pytest.approx(rail.cpu_s_per_byte * times)
+    assert slow.dilated(1).rates_bps == pytest.approx(plan.rates_bps, abs=times)
+    assert MultirailPlan.from_dict(json.loads(json.dumps(slow.as_dict()))) == slow

@@ -121,7 +121,7 @@ class Runs:
     @contextmanager
     def built(self, label: str, plan: MultirailPlan, _: object, run: Run, steps: Steps) -> Iterator[Site]:
         with steps.step(f"{label}: building"):
-            self.did.append("build")
+            self.did.append(f"build {plan.dilation:g} times slower" if plan.dilation > 1 else "build")
         yield Site(label, Net(plan), run)  # type: ignore[arg-type]
         self.did.append("take down")
 
@@ -206,3 +206,34 @@ def test_whatever_ends_it_early_what_was_measured_is_kept(runs: Runs, monkeypatc
     assert run.interrupted
     assert len(run.multirail.points) == 4
     assert {m.metric for m in run.measurements} >= {"completion_time", "throughput"}
+
+
+def test_in_slow_motion_a_fabric_is_built_anew_and_times_are_its_own(runs: Runs) -> None:
+    fabric = {**EXPERIMENT["fabrics"][0], "dilation": {"128KiB": 5}}
+    training = {**EXPERIMENT["trainings"][0], "dilation": 4}
+    spec = spec_of(repeats=1, policies=["nezha"], fabrics=[fabric], trainings=[training])
+    run_multirail(spec, Path("nowhere"), None)
+    one = ["start nezha", "stop nezha"]
+    assert [did for did in runs.did if not did.startswith(("rail-switch", "mend", "train"))] == [
+        *("build", *one, *one, "start ddp", "stop ddp", "take down"),  # the large size, faults and DDP
+        *("build 4 times slower", *one, "take down"),
+        *("build 5 times slower", *one, "take down"),
+    ]
+    assert len(runs.steps) == step_count(spec)
+    (run,) = runs.saved
+    points = {p.size: (p.dilation, p.mean_s, p.p99_s, p.rail_s[0]) for p in run.multirail.points}
+    assert points[2048] == pytest.approx((5.0, 0.0002, 0.0002, 0.0002))
+    assert points[8 * 2**20] == pytest.approx((1.0, 0.001, 0.001, 0.001))
+    (rails,) = run.multirail.fabrics
+    (slow,) = run.multirail.trainings
+    assert rails.setup_s[0] == pytest.approx(163e-6, rel=0.01), "the fabric as it is"
+    timed = [op for _, op in runs.asked if op.gap_s > 0]
+    assert sum(op.gap_s * op.count for op in timed) == pytest.approx(2 * 4 * slow.compute_s)
+
+
+def test_what_is_predicted_is_the_same_in_slow_motion(runs: Runs) -> None:
+    for dilation in ({}, {"64MiB": 10}):
+        fabric = {**EXPERIMENT["fabrics"][0], "dilation": dilation}
+        run_multirail(spec_of(repeats=1, fabrics=[fabric], faults=[], trainings=[], ddp=[]), Path("nowhere"), None)
+    real, slow = ({(p.policy, p.size): p.predicted_s for p in run.multirail.points} for run in runs.saved)
+    assert slow == pytest.approx(real, rel=1e-4)
