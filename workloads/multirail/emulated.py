@@ -34,14 +34,16 @@ class Planned(Protocol):
 def rails_of(plan: MultirailPlan) -> tuple[Rail, ...]:
     """The fabric's rails as the engine knows them: rates are what is left for data once headers have their part, and
     what the user didn't give of set-up and processor cost is the paper's, to the fabric's scale. All are as dilated as
-    the fabric is."""
+    the fabric is. Where no rate was given, they are called what the paper's NICs are called, whatever they move."""
     kinds, slower = paper_rails(), plan.dilation
+    all_auto = all(spec.rate == "auto" for spec in plan.rails)
     rails = []
     for number, spec in enumerate(plan.rails):
         usual = scaled(kinds[spec.kind], plan.scale)
         setup_s = usual.setup_s if spec.setup is None else spec.setup
         cpu = usual.cpu_s_per_byte if spec.cpu is None else spec.cpu
-        rails.append(Rail(spec.name, spec.kind, plan.payload_bps(number) / 8, setup_s * slower, cpu * slower))
+        rate, nominal = plan.payload_bps(number) / 8, kinds[spec.kind].rate if all_auto else 0.0
+        rails.append(Rail(spec.name, spec.kind, rate, setup_s * slower, cpu * slower, nominal))
     return tuple(rails)
 
 

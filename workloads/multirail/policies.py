@@ -1,9 +1,10 @@
 """Who gets what: nezha, mrib, slicing, single and equal behind one protocol.
 
 Source: Nezha sections 2.2.1 (MRIB, MPTCP), 4.3 and 5.2. `single` is a rail of your choice or the best by its nominal
-cost; `equal`, `mrib` and `weights:99:1` have fixed weights, of which MRIB's are nominal rates; `slicing` is MPTCP's way
-at the application: slices, each an operation of its own, go to whichever rail is free first, which all nodes have to
-see alike, so it is the rail that would be by the slices' measured mean times; `nezha` is the load balancer.
+cost; `equal`, `mrib` and `weights:99:1` have fixed weights, of which MRIB's are nominal bandwidths: what NICs are
+called, not what rails move; `slicing` is MPTCP's way at the application: slices, each an operation of its own, go to
+whichever rail is free first, which all nodes have to see alike, so it is the rail that would be by the slices' measured
+mean times; `nezha` is the load balancer.
 """
 
 import re
@@ -141,7 +142,7 @@ def _single(rails: Sequence[Rail], costs: Sequence[Cost]) -> Policy:
 
 _MAKERS: Final[Mapping[str, Callable[[Sequence[Rail], Sequence[Cost]], Policy]]] = {
     "nezha": lambda _, costs: _Nezha(costs),
-    "mrib": lambda rails, costs: _Weights(costs, [rail.rate for rail in rails]),
+    "mrib": lambda rails, costs: _Weights(costs, [rail.nominal or rail.rate for rail in rails]),
     "slicing": lambda _, costs: _Slicing(costs),
     "single": _single,
     "equal": lambda rails, costs: _Weights(costs, [1.0] * len(rails)),
