@@ -4,8 +4,11 @@ with Ranks(net, "nezha") as ranks:  # net: a MultirailNet that was started
     reports = ranks.run(Operations("allreduce", "float32", 1 << 20, count=100, seed=1))
 """
 
+import math
+import time
 from collections.abc import Sequence
 from dataclasses import replace
+from multiprocessing.connection import wait
 from types import TracebackType
 from typing import Final, Protocol
 
@@ -23,6 +26,7 @@ from workloads.multirail.watch import Patience
 
 PORT: Final = 21000
 _MODULE: Final = "workloads.multirail.worker"
+_SLACK_S: Final = 60.0  # for a machine that runs a rank late
 
 
 class Planned(Protocol):
@@ -87,6 +91,7 @@ class Ranks:
     ) -> None:
         self.layout = layout(net.plan, channels)
         waits = patience or Patience().dilated(net.plan.dilation)
+        self._rest_s = waits.operation_s + _SLACK_S
         self._tasks = [
             NodeTask(node, self.layout, policy, waits, place(net.plan, node, channels=channels))
             for node in range(net.plan.spec.nodes)
@@ -129,8 +134,21 @@ class Ranks:
             process.tell(asked)
 
     def finish(self) -> list[RankReport]:
-        """What each rank tells, when all have. One that died has told nothing but that."""
-        return [self._report(rank) for rank in range(len(self._processes))]
+        """What each rank tells, when all have. One that died has told nothing but that.
+
+        Once one has told, the others end what they do within an operation's time. One that still doesn't (it is
+        stopped) is told of too; then `stop` is all that is left to do.
+        """
+        silent = {process.fileno(): rank for rank, process in enumerate(self._processes)}
+        reports: dict[int, RankReport] = {}
+        deadline = math.inf
+        while silent and (ready := wait(silent, None if math.isinf(deadline) else deadline - time.monotonic())):
+            deadline = min(deadline, time.monotonic() + self._rest_s)
+            for rank in [silent.pop(each) for each in ready]:
+                reports[rank] = self._report(rank)
+        for rank in silent.values():
+            reports[rank] = RankReport(rank, errors=[f"rank {rank} didn't answer in {self._rest_s:g} s"])
+        return [reports[rank] for rank in sorted(reports)]
 
     def pids(self) -> list[int]:
         """Of the ranks' processes."""
@@ -150,7 +168,7 @@ class Ranks:
 
     def _report(self, rank: int) -> RankReport:
         try:
-            report: RankReport = self._processes[rank].hear()
+            report: RankReport = self._processes[rank].hear(self._rest_s)
         except RailyardError as problem:
             return RankReport(rank, errors=[str(problem)])
         return report
