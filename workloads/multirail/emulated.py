@@ -144,7 +144,8 @@ class Ranks:
         deadline = math.inf
         while silent and (ready := wait(silent, None if math.isinf(deadline) else deadline - time.monotonic())):
             deadline = min(deadline, time.monotonic() + self._rest_s)
-            for rank in [silent.pop(each) for each in ready]:
+            for pipe in silent.keys() & set(ready):
+                rank = silent.pop(pipe)
                 reports[rank] = self._report(rank)
         for rank in silent.values():
             reports[rank] = RankReport(rank, errors=[f"rank {rank} didn't answer in {self._rest_s:g} s"])
