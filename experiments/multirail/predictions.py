@@ -29,7 +29,7 @@ _LEARN: Final = frozenset({"nezha", "slicing"})
 
 EQUATIONS: Final = {
     "nezha": "Eq. 4 or 5, the lesser",
-    "mrib": "Eq. 5, shares by rate",
+    "mrib": "Eq. 5, shares by nominal rate",
     "equal": "Eq. 5, even shares",
     "weights": "Eq. 5, fixed shares",
     "slicing": "Eq. 5, slices in turn",

@@ -2,6 +2,7 @@
 
 import pytest
 
+from experiments.multirail.predictions import seconds
 from tests.unit.multirail_net import on_all
 from topologies.multirail.plan import make_multirail_plan
 from topologies.multirail.spec import parse_multirail
@@ -9,6 +10,7 @@ from topologies.shaping import payload_fraction
 from workloads.multirail.emulated import PORT, layout, place, rails_of
 from workloads.multirail.group import Group
 from workloads.multirail.jobs import Operations, RankReport, latencies_s
+from workloads.multirail.policies import make_policy
 from workloads.multirail.rails import paper_rails
 from workloads.multirail.worker import do
 
@@ -23,6 +25,27 @@ def test_headers_take_their_part_of_a_rate_and_what_isnt_said_is_the_papers() ->
     assert tcp.cpu_s_per_byte == pytest.approx(20 * paper_rails()["tcp"].cpu_s_per_byte)
     assert (sharp.name, sharp.cpu_s_per_byte) == ("sharp1", 0.0)
     assert sharp.setup_s == pytest.approx(5e-6)
+
+
+@pytest.mark.parametrize(
+    ("rates", "weights"),
+    [
+        ({"tcp": "auto", "glex": "auto"}, (100, 128)),
+        ({"tcp": "auto", "sharp": "auto"}, (50, 50)),
+        ({"tcp": "100Mbit", "glex": "50Mbit"}, (2, 1)),
+        ({"tcp": "60Mbit", "glex": "auto"}, (2.664, 5.029)),  # one that is given, and one that moves as much to scale
+    ],
+)
+@pytest.mark.parametrize("dilation", [1, 10])
+def test_mrib_goes_by_what_nics_are_called(rates: dict[str, str], weights: tuple[float, float], dilation: int) -> None:
+    described = [{"kind": kind, "rate": rate} for kind, rate in rates.items()]
+    scale = {} if any(rate.endswith("bit") for rate in rates.values()) else {"scale": 50}
+    spec = parse_multirail({"kind": "multi-rail", "nodes": 4, "rails": described, **scale})
+    rails, sent = rails_of(make_multirail_plan(spec).dilated(dilation)), 2**22
+    parts = [part.length / sent for part in make_policy("mrib", rails, 4).plan(sent, 1)]
+    assert parts == pytest.approx([weight / sum(weights) for weight in weights], rel=1e-3)
+    by_hand = "weights:" + ":".join(str(round(1000 * weight)) for weight in weights)
+    assert seconds("mrib", rails, 4, sent) == pytest.approx(seconds(by_hand, rails, 4, sent), rel=1e-3)
 
 
 def test_everybody_is_at_its_nics() -> None:

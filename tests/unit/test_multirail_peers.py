@@ -83,6 +83,17 @@ def test_a_rail_that_isnt_there_is_refused() -> None:
         GlooRanks(net(), rail=2)
 
 
+def test_in_slow_motion_ranks_wait_for_each_other_as_many_times_longer() -> None:
+    class Seated(PeerRanks):
+        def waits_s(self) -> float:
+            return self._seat(0).timeout_s
+
+    usual = net()
+    slow: Any = Net(usual.plan.dilated(10))
+    assert Seated(usual, [0]).waits_s() == 60
+    assert Seated(slow, [0]).waits_s() == 600
+
+
 def test_a_program_that_doesnt_start_is_told_with_its_last_words() -> None:
     class Broken(PeerRanks):
         program = "broken"

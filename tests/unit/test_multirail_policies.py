@@ -7,7 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from topologies.errors import BadInput
-from workloads.multirail.policies import SLICE_BYTES, make_policy
+from topologies.units import parse_size
+from workloads.multirail.balancer import LEARNING_WINDOW, SETTLED_WINDOW
+from workloads.multirail.policies import LONGEST_SLICE_BYTES, Policy, make_policy, slice_count
 from workloads.multirail.rails import Rail
 from workloads.multirail.segments import common, cut, merged, missing, partition, pieces
 
@@ -61,17 +63,73 @@ def test_whole_elements_come_as_near_to_the_shares_as_they_can(length: int, shar
         assert share > 0 or number == 0
 
 
-def test_fixed_weights_and_slices() -> None:
-    rails = [Rail("a", "tcp", 3e6), Rail("b", "tcp", 1e6)]
+UNLIKE = [Rail("a", "tcp", 3e6), Rail("b", "tcp", 1e6)]
+
+
+def test_fixed_weights() -> None:
+    rails = UNLIKE
     assert [part.length for part in make_policy("mrib", rails, 4).plan(100, 4)] == [75, 25]
     assert [part.length for part in make_policy("equal", rails, 4).plan(101, 4)] == [51, 50]
     assert [part.length for part in make_policy("weights:99:1", rails, 4).plan(100, 4)] == [99, 1]
     assert [part.rail for part in make_policy("single", rails, 4).plan(100, 4)] == [0]
     assert [part.rail for part in make_policy("single:b", rails, 4).plan(100, 4)] == [1]
-    slices = make_policy("slicing", rails, 4)
-    assert [part.rail for part in slices.plan(4 * SLICE_BYTES, 1)].count(0) == 3
-    slices.learn(4 * SLICE_BYTES, [3.0, 0.01])  # the first was fast by its rate only
-    assert [part.rail for part in slices.plan(4 * SLICE_BYTES, 1)].count(1) >= 3
+
+
+def takers(policy: Policy, size: int, itemsize: int = 1) -> list[int]:
+    """The rail of each slice."""
+    return [part.rail for part in policy.plan(size // itemsize, itemsize)]
+
+
+@pytest.mark.parametrize(
+    ("paper", "count"), [("512KiB", 1), ("1MiB", 2), ("2MiB", 4), ("8MiB", 4), ("64MiB", 6), ("512MiB", 41)]
+)
+def test_a_slice_is_a_quarter_of_the_buffer_as_long_as_thats_a_fair_length(paper: str, count: int) -> None:
+    size = parse_size(paper) // 50 // 4 * 4
+    lengths = [4 * part.length for part in make_policy("slicing", UNLIKE, 4).plan(size // 4, 4)]
+    assert len(lengths) == slice_count(size) == count
+    assert count == 1 or 8 * 1024 <= min(lengths) <= max(lengths) <= LONGEST_SLICE_BYTES
+
+
+def test_a_slice_goes_to_the_rail_that_is_free_first_by_what_slices_as_long_have_taken() -> None:
+    policy, size = make_policy("slicing", UNLIKE, 4), 4 * LONGEST_SLICE_BYTES
+    assert takers(policy, size).count(0) == 3
+    policy.learn(size, [0.3, 0.3])  # three slices in the time of one: as the rates have it
+    assert takers(policy, size).count(0) == 3
+    assert policy.best(size, {0, 1}) == 0
+    for _ in range(3):
+        policy.learn(size, [30.0, 0.01])  # the first is fast by its rate only
+    assert takers(policy, size).count(1) >= 3
+    assert policy.best(size, {0, 1}) == 1
+    assert takers(policy, size // 8).count(0) == 3  # of shorter ones that says nothing
+    policy.down(1)
+    assert takers(policy, size) == [0] * 4
+
+
+def test_windows_of_slices_are_short_until_every_live_rail_was_measured_at_such() -> None:
+    policy, size = make_policy("slicing", [*UNLIKE, Rail("c", "tcp", 1e3)], 4), 4 * LONGEST_SLICE_BYTES
+    assert [policy.window(small) for small in (0, 1, 16 * 1024 - 1)] == [0] * 3  # a single slice shares nothing out
+    assert policy.window(16 * 1024) == LEARNING_WINDOW
+    policy.learn(size, [0.3, 0.3, 0.0])
+    assert policy.window(size) == LEARNING_WINDOW
+    policy.down(2)
+    assert policy.window(size) == SETTLED_WINDOW
+    assert policy.window(size // 8) == LEARNING_WINDOW
+
+
+@given(
+    rails=RAILS,
+    windows=st.lists(st.tuples(st.integers(1, 2**22), st.lists(st.floats(0, 1), min_size=4, max_size=4)), max_size=8),
+    length=st.integers(0, 2**22),
+)
+def test_slices_are_given_alike_on_every_node_and_whatever_an_element_is(
+    rails: list[Rail], windows: list[tuple[int, list[float]]], length: int
+) -> None:
+    one, other = make_policy("slicing", rails, 4), make_policy("slicing", rails, 4)
+    for size, seconds in windows:
+        for policy in (one, other):
+            policy.learn(size, seconds[: len(rails)])
+    assert one.plan(length, 8) == other.plan(length, 8)
+    assert takers(one, 8 * length) == takers(other, 8 * length, 8)
 
 
 @pytest.mark.parametrize(

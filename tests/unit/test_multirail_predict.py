@@ -120,6 +120,7 @@ def test_rails_too_unlike_are_not_shared() -> None:
         ({"rate": 0.0}, "rails.a.rate: 0.0 must be above 0: a rail without a rate carries nothing"),
         ({"rate": math.nan}, "rails.a.rate: nan must be above 0: a rail without a rate carries nothing"),
         ({"setup_s": -1.0}, "rails.a.setup_s: -1.0 must be 0 or more"),
+        ({"nominal": math.inf}, "rails.a.nominal: inf must be 0 or more"),
         ({"kind": "tpc"}, "rails.a.kind: 'tpc' is not known: did you mean 'tcp'? allowed are glex, sharp, tcp"),
     ],
 )

@@ -80,3 +80,11 @@ def test_unlike_calls_of_one_operation_are_told_by_rank() -> None:
 def test_who_is_absent() -> None:
     watch = fed((1, beat(1, op=4), 0.0), (2, beat(1, op=3), 0.0), (3, beat(1, op=4), -2.0))
     assert watch.absent([1, 2, 3, 4], 4, 0.5) == [2, 3, 4]
+
+
+def test_where_beats_are_seldom_nobody_is_absent_before_some_are_missing() -> None:
+    assert PATIENCE.dilated(10).beat_s == 1.0
+    watch = Watch(2, PATIENCE.dilated(10))
+    watch.heard(1, 0, beat(1), 0.0)
+    assert watch.absent([1], 1, 4.9) == []
+    assert watch.absent([1], 1, 5.1) == [1]

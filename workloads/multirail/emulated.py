@@ -4,8 +4,11 @@ with Ranks(net, "nezha") as ranks:  # net: a MultirailNet that was started
     reports = ranks.run(Operations("allreduce", "float32", 1 << 20, count=100, seed=1))
 """
 
+import math
+import time
 from collections.abc import Sequence
 from dataclasses import replace
+from multiprocessing.connection import wait
 from types import TracebackType
 from typing import Final, Protocol
 
@@ -23,6 +26,7 @@ from workloads.multirail.watch import Patience
 
 PORT: Final = 21000
 _MODULE: Final = "workloads.multirail.worker"
+_SLACK_S: Final = 60.0  # for a machine that runs a rank late
 
 
 class Planned(Protocol):
@@ -34,14 +38,16 @@ class Planned(Protocol):
 def rails_of(plan: MultirailPlan) -> tuple[Rail, ...]:
     """The fabric's rails as the engine knows them: rates are what is left for data once headers have their part, and
     what the user didn't give of set-up and processor cost is the paper's, to the fabric's scale. All are as dilated as
-    the fabric is."""
+    the fabric is. Where no rate was given, they are called what the paper's NICs are called, whatever they move."""
     kinds, slower = paper_rails(), plan.dilation
+    all_auto = all(spec.rate == "auto" for spec in plan.rails)
     rails = []
     for number, spec in enumerate(plan.rails):
         usual = scaled(kinds[spec.kind], plan.scale)
         setup_s = usual.setup_s if spec.setup is None else spec.setup
         cpu = usual.cpu_s_per_byte if spec.cpu is None else spec.cpu
-        rails.append(Rail(spec.name, spec.kind, plan.payload_bps(number) / 8, setup_s * slower, cpu * slower))
+        rate, nominal = plan.payload_bps(number) / 8, kinds[spec.kind].rate if all_auto else 0.0
+        rails.append(Rail(spec.name, spec.kind, rate, setup_s * slower, cpu * slower, nominal))
     return tuple(rails)
 
 
@@ -85,6 +91,7 @@ class Ranks:
     ) -> None:
         self.layout = layout(net.plan, channels)
         waits = patience or Patience().dilated(net.plan.dilation)
+        self._rest_s = waits.operation_s + _SLACK_S
         self._tasks = [
             NodeTask(node, self.layout, policy, waits, place(net.plan, node, channels=channels))
             for node in range(net.plan.spec.nodes)
@@ -127,8 +134,22 @@ class Ranks:
             process.tell(asked)
 
     def finish(self) -> list[RankReport]:
-        """What each rank tells, when all have. One that died has told nothing but that."""
-        return [self._report(rank) for rank in range(len(self._processes))]
+        """What each rank tells, when all have. One that died has told nothing but that.
+
+        Once one has told, the others end what they do within an operation's time. One that still doesn't (it is
+        stopped) is told of too; then `stop` is all that is left to do.
+        """
+        silent = {process.fileno(): rank for rank, process in enumerate(self._processes)}
+        reports: dict[int, RankReport] = {}
+        deadline = math.inf
+        while silent and (ready := wait(silent, None if math.isinf(deadline) else deadline - time.monotonic())):
+            deadline = min(deadline, time.monotonic() + self._rest_s)
+            for pipe in silent.keys() & set(ready):
+                rank = silent.pop(pipe)
+                reports[rank] = self._report(rank)
+        for rank in silent.values():
+            reports[rank] = RankReport(rank, errors=[f"rank {rank} didn't answer in {self._rest_s:g} s"])
+        return [reports[rank] for rank in sorted(reports)]
 
     def pids(self) -> list[int]:
         """Of the ranks' processes."""
@@ -148,7 +169,7 @@ class Ranks:
 
     def _report(self, rank: int) -> RankReport:
         try:
-            report: RankReport = self._processes[rank].hear()
+            report: RankReport = self._processes[rank].hear(self._rest_s)
         except RailyardError as problem:
             return RankReport(rank, errors=[str(problem)])
         return report

@@ -1,22 +1,27 @@
 """Who gets what: nezha, mrib, slicing, single and equal behind one protocol.
 
 Source: Nezha sections 2.2.1 (MRIB, MPTCP), 4.3 and 5.2. `single` is a rail of your choice or the best by its nominal
-cost; `equal`, `mrib` and `weights:99:1` have fixed weights, of which MRIB's are nominal rates; `slicing` is MPTCP's way
-at the application: slices, each an operation of its own, go to whichever rail is free first, which all nodes have to
-see alike, so it is the rail that would be by the slices' measured mean times; `nezha` is the load balancer.
+cost; `equal`, `mrib` and `weights:99:1` have fixed weights, of which MRIB's are nominal bandwidths: what NICs are
+called, not what rails move; `slicing` is MPTCP's way at the application: slices, each an operation of its own, go to
+whichever rail is free first, which all nodes have to see alike, so it is the rail that would be by the slices' measured
+mean times; `nezha` is the load balancer.
 """
 
 import re
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final, Protocol
 
 from topologies.errors import BadInput, near_miss
-from workloads.multirail.balancer import LEARNING_WINDOW, SETTLED_WINDOW, Balancer
+from workloads.multirail.balancer import LEARNING_WINDOW, SETTLED_WINDOW, Balancer, size_class
 from workloads.multirail.predict import Cost, allreduce_cost, cold_rail
 from workloads.multirail.rails import Rail
-from workloads.multirail.segments import Segment, partition, pieces
+from workloads.multirail.segments import Segment, evenly, partition
+from workloads.multirail.tasks import LEAST_PIECE_BYTES
 
-SLICE_BYTES: Final = 256 * 1024
+QUARTERS: Final = 4
+LONGEST_SLICE_BYTES: Final = 256 * 1024
+"""As sent, as LEAST_PIECE_BYTES is."""
 
 
 class Policy(Protocol):
@@ -74,40 +79,63 @@ class _Weights:
         return cold_rail(self._costs, size, sorted(among))
 
 
+def slice_count(size: int) -> int:
+    """Slices of a buffer of `size` bytes: quarters, or more where those are too long, or fewer where too short."""
+    return max(1, min(QUARTERS, size // LEAST_PIECE_BYTES), -(-size // LONGEST_SLICE_BYTES))
+
+
 class _Slicing(_Weights):
-    """Slices to the rail that is free first. A rail's slice time is nominal until measured."""
+    """Slices to the rail that is free first.
+
+    What a slice takes on a rail is nominal until measured, and measured by the slice's size class: of a small one it is
+    mostly set-up, which says nothing about a large one.
+    """
 
     def __init__(self, costs: Sequence[Cost]) -> None:
         super().__init__(costs, [1.0] * len(costs))
-        self._paces = [cost.seconds(SLICE_BYTES) / SLICE_BYTES for cost in costs]
-        self._known: set[int] = set()
+        self._paces: dict[tuple[int, int], float] = {}  # (class, rail): seconds per byte
 
     def plan(self, length: int, itemsize: int) -> tuple[Segment, ...]:
-        free_at = dict.fromkeys(sorted(self._alive), 0.0)
-        slices = []
-        for start, end in pieces(0, length, max(1, SLICE_BYTES // itemsize)):
-            cost = {rail: (end - start) * itemsize * self._paces[rail] for rail in free_at}
-            rail = min(free_at, key=lambda rail: free_at[rail] + cost[rail])
-            free_at[rail] += cost[rail]
-            slices.append(Segment(rail, start, end - start))
-        return tuple(slices)
+        takers = self._takers(length * itemsize)
+        spans = evenly(0, length, len(takers))
+        return tuple(Segment(rail, start, end - start) for rail, (start, end) in zip(takers, spans, strict=True))
 
     def window(self, size: int) -> int:
-        if size < SLICE_BYTES:  # what a part of a slice takes is mostly set-up
-            return 0
-        return SETTLED_WINDOW if self._known >= self._alive else LEARNING_WINDOW
+        if slice_count(size) == 1:
+            return 0  # nothing is shared out
+        kind = size_class(_slice_bytes(size))
+        known = all((kind, rail) in self._paces for rail in self._alive)
+        return SETTLED_WINDOW if known else LEARNING_WINDOW
 
     def learn(self, size: int, seconds: Sequence[float]) -> None:
-        carried = [0] * len(self._paces)
-        for part in self.plan(size, 1):
-            carried[part.rail] += part.length
-        for rail, (time, count) in enumerate(zip(seconds, carried, strict=True)):
-            if time > 0 and count > 0:
-                self._paces[rail] = (self._paces[rail] + time / count) / 2
-                self._known.add(rail)
+        each = _slice_bytes(size)
+        for rail, count in Counter(self._takers(size)).items():
+            if seconds[rail] > 0:
+                key, pace = (size_class(each), rail), seconds[rail] / (count * each)
+                self._paces[key] = (self._paces.get(key, pace) + pace) / 2
 
     def best(self, size: int, among: Collection[int]) -> int:
-        return min(sorted(among), key=lambda rail: self._paces[rail])
+        return min(sorted(among), key=lambda rail: self._seconds(rail, _slice_bytes(size)))
+
+    def _takers(self, size: int) -> list[int]:
+        """The rail of each slice. It follows from the bytes alone, so that `learn` finds what `plan` gave to whom."""
+        cost = {rail: self._seconds(rail, _slice_bytes(size)) for rail in sorted(self._alive)}
+        free_at = dict.fromkeys(cost, 0.0)
+        takers = []
+        for _ in range(slice_count(size)):
+            rail = min(cost, key=lambda rail: free_at[rail] + cost[rail])
+            free_at[rail] += cost[rail]
+            takers.append(rail)
+        return takers
+
+    def _seconds(self, rail: int, size: int) -> float:
+        """Of a slice of so many bytes."""
+        pace = self._paces.get((size_class(size), rail))
+        return self._costs[rail].seconds(size) if pace is None else size * pace
+
+
+def _slice_bytes(size: int) -> int:
+    return -(-size // slice_count(size))
 
 
 class _Nezha:
@@ -156,7 +184,7 @@ def _single(rails: Sequence[Rail], costs: Sequence[Cost]) -> Policy:
 
 _MAKERS: Final[Mapping[str, Callable[[Sequence[Rail], Sequence[Cost]], Policy]]] = {
     "nezha": lambda _, costs: _Nezha(costs),
-    "mrib": lambda rails, costs: _Weights(costs, [rail.rate for rail in rails]),
+    "mrib": lambda rails, costs: _Weights(costs, [rail.nominal or rail.rate for rail in rails]),
     "slicing": lambda _, costs: _Slicing(costs),
     "single": _single,
     "equal": lambda rails, costs: _Weights(costs, [1.0] * len(rails)),

@@ -32,7 +32,8 @@ class Rail:
     """One network that every node has a NIC on.
 
     `rate` in bytes per second and direction, `setup_s` for each message that waits for the one before,
-    `cpu_s_per_byte` for each byte that a node sends while it receives another.
+    `cpu_s_per_byte` for each byte that a node sends while it receives another. `nominal`: what its data sheet calls
+    it, bytes per second, for MRIB, who knows nothing else of a rail and weighs ratios alone; `rate` where 0.
     """
 
     name: str
@@ -40,6 +41,7 @@ class Rail:
     rate: float
     setup_s: float = 0.0
     cpu_s_per_byte: float = 0.0
+    nominal: float = 0.0
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
@@ -48,7 +50,8 @@ class Rail:
             raise BadInput(
                 f"rails.{self.name}.rate", self.rate, "must be above 0: a rail without a rate carries nothing"
             )
-        for field, value in (("setup_s", self.setup_s), ("cpu_s_per_byte", self.cpu_s_per_byte)):
+        for field in ("setup_s", "cpu_s_per_byte", "nominal"):
+            value = getattr(self, field)
             if not 0 <= value < math.inf:
                 raise BadInput(f"rails.{self.name}.{field}", value, "must be 0 or more")
 
@@ -59,7 +62,8 @@ class Rail:
 
 
 def scaled(rail: Rail, factor: float) -> Rail:
-    """A rail that is `factor` times slower, in bytes: with sizes divided by it too, all times stay as they were."""
+    """A rail that is `factor` times slower, in bytes: with sizes divided by it too, all times stay as they were.
+    Its data sheet is the same."""
     if not 0 < factor < math.inf:
         raise ValueError(f"factor: {factor} must be above 0")
     return replace(rail, rate=rail.rate / factor, cpu_s_per_byte=rail.cpu_s_per_byte * factor)

@@ -52,11 +52,15 @@ def partition(length: int, shares: Sequence[float]) -> tuple[Segment, ...]:
     return tuple(segments)
 
 
-def pieces(start: int, length: int, longest: int) -> list[Span]:
-    """A range in spans of nearly the same length, none above `longest`; of an empty range one empty span."""
-    count = max(1, -(-length // longest))
+def evenly(start: int, length: int, count: int) -> list[Span]:
+    """A range in `count` spans of nearly the same length; some are empty where it is short."""
     edges = [start + length * i // count for i in range(count + 1)]
     return list(pairwise(edges))
+
+
+def pieces(start: int, length: int, longest: int) -> list[Span]:
+    """A range in spans of nearly the same length, none above `longest`; of an empty range one empty span."""
+    return evenly(start, length, max(1, -(-length // longest)))
 
 
 def merged(spans: Iterable[Span]) -> list[Span]:

@@ -18,7 +18,7 @@ from typing import Final, Protocol
 import numpy as np
 
 from workloads.multirail.buffers import Array, octets
-from workloads.multirail.segments import Span, merged, pieces
+from workloads.multirail.segments import Span, evenly, merged, pieces
 
 PIECE_BYTES: Final = 128 * 1024
 LEAST_PIECE_BYTES: Final = 8 * 1024
@@ -62,8 +62,7 @@ class Task(Protocol):
 
 def chunks_of(start: int, length: int, nodes: int) -> list[Span]:
     """A segment in as many chunks as nodes, of nearly the same length; empty ones where it is short."""
-    edges = [start + length * i // nodes for i in range(nodes + 1)]
-    return [(edges[i], edges[i + 1]) for i in range(nodes)]
+    return evenly(start, length, nodes)
 
 
 def piece_length(length: int, itemsize: int, longest_bytes: int, overlap: int = OVERLAP) -> int:

@@ -17,6 +17,8 @@ from typing import Final
 IDLE: Final = 0
 BARRIER: Final = 1
 DATA: Final = 2
+_LATELY_S: Final = 1.0
+_LATELY_BEATS: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,11 +78,12 @@ class Watch:
             self._moved[peer, rail] = beat.number, now
 
     def absent(self, peers: Iterable[int], op: int, now: float) -> list[int]:
-        """Who isn't in operation `op`, as far as was heard lately."""
+        """Who isn't in operation `op`, as far as was heard lately: where beats are seldom, lately is longer."""
+        lately = max(_LATELY_S, _LATELY_BEATS * self.patience.beat_s)
         return [
             peer
             for peer in peers
-            if (beat := self._beats.get(peer)) is None or beat.op < op or now - self._heard_at[peer] > 1.0
+            if (beat := self._beats.get(peer)) is None or beat.op < op or now - self._heard_at[peer] > lately
         ]
 
     def silent(self, peers: Iterable[int], alive: Iterable[int]) -> dict[int, str]:

@@ -36,7 +36,8 @@ _DYING_S: Final = 1.0
 
 
 class PeerRanks:
-    """`rails`: those that the engine is to use. `program`: of rank.py. `timeout_s`: of one operation."""
+    """`rails`: those that the engine is to use. `program`: of rank.py. `timeout_s`: of one operation, in the fabric's
+    own time: where it's dilated, ranks wait for each other as many times longer."""
 
     program: ClassVar[str]
 
@@ -45,7 +46,7 @@ class PeerRanks:
         for rail in rails:
             if not 0 <= rail < len(self.layout.rails):
                 raise BadInput("rails", rail, f"must be from 0 to {len(self.layout.rails) - 1}")
-        self._rails, self._timeout_s = tuple(rails), timeout_s
+        self._rails, self._timeout_s = tuple(rails), timeout_s * net.plan.dilation
         self._doors: dict[int, Connection] = {}
         self._process: subprocess.Popen[bytes] | None = None
         self._folder = ""

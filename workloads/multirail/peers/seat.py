@@ -12,7 +12,7 @@ from workloads.multirail.places import Place
 class Seat:
     """One rank's. `layout` has all of the fabric's rails; `carried` are those that the engine is to use.
 
-    Ranks may meet in `folder`. `timeout_s`: how long they wait for each other.
+    Ranks may meet in `folder`. `timeout_s`: how long they wait for each other, by this machine's clock.
     """
 
     rank: int

@@ -1,0 +1,95 @@
+"""A process that answers in pickles: whole answers, one after the other; its death; and when it says nothing."""
+
+import pickle
+from collections.abc import Callable, Iterator
+from multiprocessing.connection import wait
+from pathlib import Path
+
+import pytest
+
+from topologies import pickled
+from topologies.errors import RailyardError
+from topologies.multirail.plan import make_multirail_plan
+from topologies.multirail.spec import parse_multirail
+from topologies.pickled import PickledProcess
+from workloads.multirail import emulated
+from workloads.multirail.emulated import Ranks
+from workloads.multirail.jobs import RankReport
+from workloads.multirail.watch import Patience
+
+SAYS = """
+import pickle, sys
+while (told := pickle.load(sys.stdin.buffer)) is not None:
+    sys.stdout.buffer.write(told)
+    sys.stdout.buffer.flush()
+"""
+"""Whatever bytes it is told, it says; it ends at None."""
+Start = Callable[[str], PickledProcess]
+
+
+@pytest.fixture
+def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
+    (tmp_path / "says.py").write_text(SAYS)
+    monkeypatch.setattr(pickled, "PROJECT", tmp_path)
+    started: list[PickledProcess] = []
+
+    def begin(name: str) -> PickledProcess:
+        started.append(PickledProcess("says", name))
+        return started[-1]
+
+    yield begin
+    for process in started:
+        process.end()
+
+
+def test_answers_come_whole_one_by_one_and_who_waits_hears_of_each(start: Start) -> None:
+    process = start("it")
+    answers = ["short", b"x" * 1_000_000, list(range(100_000)), ""]
+    process.tell(b"".join(map(pickle.dumps, answers)))
+    for answer in answers:
+        assert wait([process.fileno()], 60)
+        assert process.hear(60) == answer
+    assert not wait([process.fileno()], 0)
+    process.tell(pickle.dumps(RuntimeError("no way")))
+    with pytest.raises(RailyardError, match=r"^it: no way$"):
+        process.hear()
+
+
+def test_one_that_ends_in_mid_answer_has_died(start: Start) -> None:
+    for said in (b"", pickle.dumps("all of it")[:-3]):
+        process = start("it")
+        process.tell(said)
+        process.tell(None)
+        with pytest.raises(RailyardError, match=r"^it died$"):
+            process.hear()
+
+
+def test_one_that_says_nothing_or_but_half_is_waited_for_no_longer_than_was_said(start: Start) -> None:
+    process = start("it")
+    with pytest.raises(RailyardError, match=r"^it didn't answer in 0\.05 s$"):
+        process.hear(0.05)
+    process.tell(pickle.dumps(b"x" * 100_000)[:-1])
+    with pytest.raises(RailyardError, match=r"^it didn't answer in 0\.5 s$"):
+        process.hear(0.5)
+
+
+class Net:
+    plan = make_multirail_plan(
+        parse_multirail({"kind": "multi-rail", "nodes": 4, "rails": [{"kind": "tcp", "rate": "100Mbit"}]})
+    )
+
+
+def test_ranks_that_dont_answer_are_waited_for_from_the_first_answer_on(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(emulated, "_SLACK_S", 0.2)
+    ranks = Ranks(Net(), "equal", Patience(operation_s=0.3))
+    ranks._processes = processes = [start(f"rank {rank}") for rank in range(4)]
+    processes[1].tell(None)  # whoever dies has answered
+    processes[2].tell(pickle.dumps(RankReport(2, wrong=5)))
+    assert all(wait([processes[rank].fileno()], 60) for rank in (1, 2))
+    reports = ranks.finish()
+    assert [report.rank for report in reports] == [0, 1, 2, 3]
+    silent = "rank {} didn't answer in 0.5 s"
+    assert [report.errors for report in reports] == [[silent.format(0)], ["rank 1 died"], [], [silent.format(3)]]
+    assert reports[2].wrong == 5
