@@ -57,11 +57,11 @@ plans = st.builds(
         ),
         (
             {"rails": 65, "optical": {}},
-            "fabric.optical: {} is for 64 rails and 254 domains at most: a switch has no more ports",
+            "fabric.optical: {} is for 64 rails and 254 domains at most: port numbers go no further",
         ),
         (
             {"domains": 255, "optical": {}},
-            "fabric.optical: {} is for 64 rails and 254 domains at most: a switch has no more ports",
+            "fabric.optical: {} is for 64 rails and 254 domains at most: port numbers go no further",
         ),
     ],
 )
