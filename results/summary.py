@@ -25,7 +25,7 @@ from results.steering_tables import screen_table
 from results.stretches import is_steered
 
 _COLOUR: Final = {"ok": "green", "degraded": "yellow", "invalid": "red"}
-_TIME_ROWS: Final = 8  # as many as leave room for the rest on a screen of 40 lines
+_TIME_ROWS: Final = 7  # as many as leave room for the rest on a screen of 40 lines
 _BESIDE: Final = 2  # fabrics that the table of times sets side by side
 _SLOW_LINES: Final = 2
 _POLICY_ROWS: Final = 20
@@ -131,7 +131,7 @@ def print_summary(run: Run, console: Console) -> None:
     for check in checks(run, judgement):
         console.print(_check_line(check), no_wrap=True, overflow="ellipsis", highlight=False)
     if line := recovery_screen.missed_line(_wanted(run)):
-        console.print(line, highlight=False)
+        console.print(line, no_wrap=True, overflow="ellipsis", highlight=False)
 
 
 def _wanted(run: Run) -> tuple[Outcome, ...]:
