@@ -34,6 +34,8 @@ from controller.glass import Glass
 from topologies.ports import role_of
 
 What = Literal["switch-up", "switch-down", "port", "stats"]
+Concerned = Mapping[int, Mapping[int, bool]]
+"""By a move of fibres: the ports that go dark, by datapath id, and whether each is lit again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,14 +94,20 @@ class RailyardApp(RyuApp):  # type: ignore[misc]
             request = parser.OFPPortStatsRequest(switch.datapath, 0, ofproto_v1_3.OFPP_ANY)
             switch.datapath.send_msg(request)
 
-    def cross(self, moves: Mapping[int, Mapping[int, int]], dark_s: float, done: Callable[[], None]) -> None:
+    def cross(
+        self,
+        moves: Mapping[int, Mapping[int, int]],
+        dark_s: float,
+        done: Callable[[], None],
+        begins: Callable[[Concerned], None] = lambda concerned: None,
+    ) -> None:
         """Move fibres of optical switches, {datapath id: {fibre: place}} in port numbers. All that this concerns is
         dark for `dark_s`, at the same time.
 
         The new crossings are there from the start, so that whoever connects to the switch next finds them; only light
-        is late. `done` is called, from another thread, when they are lit again; a switch that is away then is lit when
-        it connects. ValueError, and nothing is moved anywhere, if one isn't connected now, or for two fibres to one
-        place.
+        is late. `begins` is called before anything is dark, with all that this concerns; `done`, from another thread,
+        when it is lit again; a switch that is away then is lit when it connects. ValueError, and nothing is moved
+        anywhere, if one isn't connected now, or for two fibres to one place.
         """
         with self._lock:
             switches = [self._switches.get(dpid) for dpid in moves]
@@ -107,7 +115,9 @@ class RailyardApp(RyuApp):  # type: ignore[misc]
             if len(there) < len(switches):
                 raise ValueError("an optical switch is not connected")
             moved = [after_moves(glass.moved, moves[switch.datapath.id]) for switch, glass in there]
-            dark = {s.datapath.id: glass.darken(after) for (s, glass), after in zip(there, moved, strict=True)}
+            pairs = list(zip(there, moved, strict=True))
+            begins({switch.datapath.id: glass.concerned(after) for (switch, glass), after in pairs})
+            dark = {s.datapath.id: glass.darken(after) for (s, glass), after in pairs}
             for switch, _ in there:
                 self._bring_up_to_date(switch)
 
@@ -144,13 +154,17 @@ class RailyardApp(RyuApp):  # type: ignore[misc]
     def on_ports(self, event: Any) -> None:
         switch = self._switches.get(event.msg.datapath.id)
         if switch:
-            ports = [p for p in event.msg.body if p.port_no < openflow.LOCAL_PORTS]
-            switch.ports |= {p.port_no: openflow.is_up(p) for p in ports}
+            now, ports = time.monotonic_ns(), [p for p in event.msg.body if p.port_no < openflow.LOCAL_PORTS]
+            seen = {p.port_no: openflow.is_up(p) for p in ports}
+            news = {port: up for port, up in seen.items() if switch.ready and switch.ports.get(port) != up}
+            switch.ports |= seen
             if switch.glass:
                 with self._lock:
                     for port in ports:
                         switch.glass.see(port)
                     self._bring_up_to_date(switch)
+            for port, up in news.items():  # it was asked, for it doesn't tell everything by itself
+                self.listener(Heard("port", switch.datapath.id, now, port, up))
 
     @set_ev_cls(ofp_event.EventOFPFlowStatsReply, MAIN_DISPATCHER)
     def on_flows(self, event: Any) -> None:

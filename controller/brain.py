@@ -2,9 +2,9 @@
 router.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Set
-from dataclasses import replace
-from itertools import permutations
+from collections.abc import Callable, Mapping, Set
+from dataclasses import dataclass, replace
+from itertools import count, permutations
 from typing import Any, Protocol
 
 from controller.app import Heard
@@ -28,6 +28,17 @@ class Router(Protocol):
     def routes_at(self, gpu: Gpu, metric: int) -> dict[str, Route]: ...
 
 
+@dataclass(frozen=True, slots=True)
+class _Wait:
+    """For a place whose light is off for a moment: which wait it is, what was dead there before, and whether it is lit
+    again.
+    """
+
+    number: int
+    before: Broken
+    comes_back: bool
+
+
 class Brain:
     """Follows the state of a fabric. `tell(what, detail)` gets every step that somebody may want to time.
 
@@ -45,8 +56,8 @@ class Brain:
         self._silence = Silence()
         self._was_whole = self._resumes = False
         self._routes: Detours = {}  # in force
-        self._awaited: dict[Gpu, Broken] = {}  # whose light is off for a moment, and what was dead of them before
-        self._to_be_lit: set[Gpu] = set()  # of these
+        self._awaited: dict[Gpu, _Wait] = {}
+        self._numbers = count()
         self._foreseen = Foresight(plan)
 
     @property
@@ -84,21 +95,20 @@ class Brain:
             self._tell_port("port-down", dpid, port)
         self._apply(frozenset())
 
-    def await_light(self, moves: Mapping[Gpu, Gpu]) -> None:
-        """Light is about to be off because fibres move, {fibre: place}: nothing is rerouted for what is heard of those
-        places and of the fibres' own, until the rail link of each place is up again, and of those that were left when
-        that is so of all; or until `look_again` says that the time is over.
+    def await_light(self, places: Mapping[Gpu, bool]) -> int:
+        """Light is about to be off at these places because fibres move; true: it comes back. Nothing is rerouted for
+        what is heard of them, until light is back, over the rail and at the HB domain alike, and of those that stay
+        dark when that is so of all; or until `look_again` with this wait's number says that the time is over.
         """
-        broken = self._decided_on
-        for gpu in {*moves, *moves.values()}:
-            self._awaited[gpu] = Broken(links=broken.links & {gpu}, hb=broken.hb & {gpu})
-        self._to_be_lit |= set(moves.values())
+        broken, number = self._decided_on, next(self._numbers)
+        for gpu, comes_back in places.items():
+            before = Broken(links=broken.links & {gpu}, hb=broken.hb & {gpu})
+            self._awaited[gpu] = _Wait(number, before, comes_back)
+        return number
 
-    def look_again(self, gpus: Iterable[Gpu]) -> None:
-        """Of these, what is dead now is dead."""
-        for gpu in gpus:
-            self._awaited.pop(gpu, None)
-            self._to_be_lit.discard(gpu)
+    def look_again(self, number: int) -> None:
+        """Of what is awaited since then, and not anew since, what is dead now is dead."""
+        self._awaited = {gpu: wait for gpu, wait in self._awaited.items() if wait.number != number}
         if self._was_whole:
             self._apply(frozenset())
 
@@ -111,12 +121,11 @@ class Brain:
     def broken(self) -> Broken:
         """What is dead now: by what switches say, or silent."""
         silence = self._silence
-        gpus = (gpu_at(dpid, port) for dpid, port in self._down)
         away = self._roles.keys() - self._connected
         rails = (role_of(dpid)[1] for dpid in away if self._roles[dpid][1] in ("rail", "single"))
         cut_off = (gpu for gpu in self._plan.gpus if gpu.domain in silence.hb_domains)
         return Broken(
-            links=frozenset(gpu for gpu in gpus if gpu) | silence.links | silence.gpus,
+            links=self._down_links() | silence.links | silence.gpus,
             rails=frozenset(rails) | silence.rails,
             apart=ranks_apart(self._plan, self._down, away),
             hb=silence.hb_links.union(silence.gpus, cut_off, self._dark_hb_places()),
@@ -128,14 +137,18 @@ class Brain:
         broken, awaited = self.broken, self._awaited
         if not awaited:
             return broken
-        links = broken.links.difference(awaited).union(*(before.links for before in awaited.values()))
-        hb = broken.hb.difference(awaited).union(*(before.hb for before in awaited.values()))
+        links = broken.links.difference(awaited).union(*(wait.before.links for wait in awaited.values()))
+        hb = broken.hb.difference(awaited).union(*(wait.before.hb for wait in awaited.values()))
         return replace(broken, links=links, hb=hb)
+
+    def _down_links(self) -> frozenset[Gpu]:
+        gpus = (gpu_at(dpid, port) for dpid, port in self._down)
+        return frozenset(gpu for gpu in gpus if gpu)
 
     def _dark_hb_places(self) -> frozenset[Gpu]:
         """The places at HB bridges where an optical switch gives no light; whose fibre leads there doesn't matter."""
-        dark = (port for dpid, port in self._down if dpid in self._hb_optics and port > NETWORK_SIDE)
-        return frozenset(map(optical_gpu, dark))
+        places = (self._hb_place(dpid, port) for dpid, port in self._down)
+        return frozenset(place for place in places if place)
 
     def hear(self, heard: Heard) -> None:
         """Take in one thing that a switch said, and reroute if it changes what works."""
@@ -153,11 +166,9 @@ class Brain:
         if self._was_whole:
             self._report(heard)
             back = gpu_at(heard.dpid, heard.port) if heard.what == "port" and heard.up else None
-            if back in self._to_be_lit:
-                del self._awaited[back]
-                self._to_be_lit.discard(back)
-                if not self._to_be_lit:
-                    self._awaited.clear()
+            lit = back or (self._hb_place(heard.dpid, heard.port) if heard.what == "port" and heard.up else None)
+            if lit:
+                self._end_wait(lit)
             self._apply({back} if back else frozenset())
         elif len(self._connected) == len(self._roles):
             if self._resumes:
@@ -165,6 +176,20 @@ class Brain:
             elif not self._down:
                 self._was_whole = True
                 self._tell("ready", {})
+
+    def _hb_place(self, dpid: int, port: int) -> Gpu | None:
+        """The place at an HB bridge behind an optical switch's port."""
+        return optical_gpu(port) if dpid in self._hb_optics and port > NETWORK_SIDE else None
+
+    def _end_wait(self, lit: Gpu) -> None:
+        """Somewhere light is back at this place. If it is everywhere, nobody waits for it; nor, once that is so of all
+        that are lit again, for those that aren't.
+        """
+        wait = self._awaited.get(lit)
+        if wait and wait.comes_back and lit not in self._down_links() | self._dark_hb_places():
+            del self._awaited[lit]
+            if not any(wait.comes_back for wait in self._awaited.values()):
+                self._awaited.clear()
 
     def hear_hearts(self, silence: Silence) -> None:
         """Take in all that is silent now, and reroute if it changes what works."""

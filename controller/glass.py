@@ -64,17 +64,24 @@ class Glass:
             known.pop(number, None)
         self.is_recabled = True
 
+    def concerned(self, moved: Mapping[int, int]) -> dict[int, bool]:
+        """The ports that go dark to move fibres so that those in `moved`, {fibre: place}, and no others don't go
+        straight through. True: it has another side afterwards, and is lit again.
+        """
+        before, after = crossings(self._ports, self.moved), crossings(self._ports, moved)
+        joined = {*after.keys(), *after.values()}
+        return {port: port in joined for port in touched(before, after)}
+
     def darken(self, moved: Mapping[int, int]) -> frozenset[int]:
-        """Begin to move fibres, so that those in `moved`, {fibre: place}, and no others don't go straight through: the
-        ports that this concerns, dark from now on.
+        """Begin to move them: the ports that this concerns, dark from now on.
 
         Those with a new other side go first: a switch sees to its ports one by one, some milliseconds each.
         """
-        before, after = crossings(self._ports, self.moved), crossings(self._ports, moved)
+        joined = self.concerned(moved)
+        ports = frozenset(joined)
         self.moved, self.is_recabled = dict(moved), True
-        ports, joined = touched(before, after), {*after.keys(), *after.values()}
         self._dark.update(ports)
-        for port in sorted(ports, key=lambda port: (port not in joined, port)):
+        for port in sorted(ports, key=lambda port: (not joined[port], port)):
             if not self._lights[port].darkened:
                 self._set(port, lit=False)
         return ports

@@ -4,10 +4,10 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from itertools import product
 
-from topologies.addresses import gpu_of_name
+from topologies.addresses import Gpu, gpu_of_name
 from topologies.optical import Layer
 from topologies.plan import Plan
-from topologies.ports import fibre_port, place_port
+from topologies.ports import NETWORK_SIDE, fibre_port, optical_gpu, place_port
 
 
 def moves_by_switch(plan: Plan, moves: Mapping[str, str], layers: Iterable[Layer]) -> dict[int, dict[int, int]]:
@@ -30,3 +30,15 @@ def moves_by_switch(plan: Plan, moves: Mapping[str, str], layers: Iterable[Layer
             raise ValueError(f"{fibre.name}'s fibre is at {near.name}, and {place.name}'s place at {far.name}")
         found[near.dpid][fibre_port(fibre)] = place_port(place)
     return dict(found)
+
+
+def places_in(concerned: Mapping[int, Mapping[int, bool]]) -> dict[Gpu, bool]:
+    """The places among ports that go dark, {datapath id: {port: whether it is lit again}}: whether at any switch one is
+    lit again.
+    """
+    found: dict[Gpu, bool] = {}
+    for port, is_lit in (entry for ports in concerned.values() for entry in ports.items()):
+        if port > NETWORK_SIDE:
+            place = optical_gpu(port)
+            found[place] = found.get(place, False) or is_lit
+    return found

@@ -22,14 +22,14 @@ from contextlib import suppress
 from typing import Any, Final
 
 from controller.agent import RouteAgent
-from controller.app import Heard
+from controller.app import Concerned, Heard
 from controller.brain import Brain
 from controller.detours import DETOUR_METRIC
 from controller.glass import SETTLE_S
 from controller.health.loop import HealthLoop
 from controller.health.settings import HealthSpec
 from controller.heartbeats import Silence
-from controller.moves import moves_by_switch
+from controller.moves import moves_by_switch, places_in
 from controller.server import OpenFlowServer
 from controller.tell import Tell
 from topologies import ovs
@@ -127,29 +127,30 @@ class _Process:
     def _cross(self, plan: Plan, brain: Brain, moves: dict[str, str], layers: list[Layer]) -> None:
         dark_s = plan.spec.optical.light_off if plan.spec.optical else 0.0
         detail = {"moves": moves, "layers": layers}
-        fibres = {gpu_of_name(fibre): gpu_of_name(place) for fibre, place in moves.items()}
-        awaited = fibres if dark_s <= WAITED_OUT_S else {}
-        places = {*awaited, *awaited.values()}
+        waits = list[int]()
+
+        def begins(concerned: Concerned) -> None:
+            if dark_s <= WAITED_OUT_S:
+                with self._thinking:
+                    waits.append(brain.await_light(places_in(concerned)))
 
         def lit() -> None:
             self.tell("light-on", detail)
-            timer = threading.Timer(SETTLE_S, self._look_again, (brain, places))
-            timer.daemon = True
-            timer.start()
+            for number in waits:
+                timer = threading.Timer(SETTLE_S, self._look_again, (brain, number))
+                timer.daemon = True
+                timer.start()
 
-        with self._thinking:
-            brain.await_light(awaited)
         try:
-            self._server.app.cross(moves_by_switch(plan, moves, layers), dark_s, lit)
+            self._server.app.cross(moves_by_switch(plan, moves, layers), dark_s, lit, begins)
         except ValueError as error:
-            self._look_again(brain, places)
             self.tell("not-crossed", {**detail, "why": str(error)})
         else:
             self.tell("light-off", detail)
 
-    def _look_again(self, brain: Brain, places: set[Gpu]) -> None:
+    def _look_again(self, brain: Brain, number: int) -> None:
         with self._thinking:
-            brain.look_again(places)
+            brain.look_again(number)
 
     def _start_health(self, plan: Plan, spec: HealthSpec) -> None:
         try:

@@ -49,8 +49,8 @@ class StormSpec(Strict):
     without the crashes of controller and registry).
 
     `together`: the share that comes in groups, at one rail, server or pair of cables. `down`: from and to how long a
-    fault stays. `every`: the mean time from one injection or repair to the next, drawn; if it is left out each time is
-    what a census needs. `at_once`: the most faults at the same time.
+    fault stays. `every`: the mean time from one injection or repair to the next injection, drawn; if it is left out
+    each time is what a census needs, and repairs wait for it. `at_once`: the most faults at the same time.
     """
 
     count: Annotated[int, Field(ge=1, le=MOST_FAULTS)] = 50

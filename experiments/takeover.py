@@ -22,14 +22,14 @@ from workloads.schedule import Schedule
 
 
 def run_takeover(
-    stage: Stage, takeover: TakeoverSpec, job: TakeoverJob, label: str, repeat: int, seed: int, run: Run
+    stage: Stage, takeover: TakeoverSpec, job: TakeoverJob, label: str, what: str, repeat: int, seed: int, run: Run
 ) -> None:
     """Let it happen once, on a fabric that is good for nothing afterwards, and add everything to the run.
 
-    `label` is the experiment's fabric. CheckFailed if the fault doesn't bite, isn't noticed, or the job can't go on.
+    `label` is the experiment's fabric, `what` the takeover's name there. CheckFailed if the fault doesn't bite, isn't
+    noticed, or the job can't go on.
     """
     course = Course(stage, job, seed)
-    what = f"{takeover.case} by {job.way}"
     with patient(_names(stage, job.before)), stage.watched(run, f"{what}: before", repeat):
         before = [course.play(job.before) for _ in range(takeover.iterations)]
     with ExitStack() as until_the_end:

@@ -100,7 +100,8 @@ class Course:
                 raise CheckFailed(f"no replacement is reached {NOTICE_S:g} s after it was to take over")
             time.sleep(ASK_S)
         if optical:  # not before: peers needn't wait until the controller has sockets at the replacements
-            for name in self.job.by_name:
+            by_name = self.job.by_name
+            for name in (*by_name, *by_name.values()):  # a spare's name is the failed one's now: nothing is lost there
                 self.stage.controller.relearn(name)
         return since_ns
 

@@ -12,6 +12,7 @@ from topologies.addresses import Gpu
 from topologies.errors import BadInput
 from topologies.plan import Plan, make_plan
 from topologies.spec import FabricSpec
+from topologies.units import format_time
 from workloads.build import build
 from workloads.pace import pace
 from workloads.placement import beside_spares, placed
@@ -94,11 +95,16 @@ def check_takeovers(takeovers: Sequence[TakeoverSpec], fabrics: Sequence[FabricS
     for n, takeover in enumerate(takeovers):
         field = f"takeovers.{n}"
         check_on(takeover.on, len(fabrics), field)
+        ways = list[Way]()
         for number, fabric in enumerate(fabrics):
             if takeover.on is None or number in takeover.on:
                 check_takeover(takeover, fabric, field)
                 takeover_job(takeover, fabric, make_plan(with_spares(takeover, fabric), rail_bps), 0, field)
                 _check_told_apart(takeover, takeovers[:n], number, fabric, field)
+                ways.append(takeover.way_on(fabric))
+        if takeover.light_off is not None and "optical" not in ways:
+            allowed = f"is for way optical: {takeover.case} goes by {' and '.join(dict.fromkeys(ways))} here"
+            raise BadInput(f"{field}.light_off", format_time(takeover.light_off), allowed)
 
 
 def _check_told_apart(

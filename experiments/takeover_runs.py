@@ -11,9 +11,11 @@ from experiments.takeover import run_takeover
 from experiments.takeover_job import takeover_job
 from experiments.takeovers import TakeoverSpec, with_spares
 from results.records import Run
+from results.takeovers import takeover_name
 from topologies.capacity import auto_rail_bps
 from topologies.ovs import Datapath
 from topologies.plan import Plan, make_plan
+from topologies.spec import FabricSpec
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,17 @@ def planned(spec: ExperimentSpec, frames_per_s: float) -> list[Planned]:
     return sorted(found, key=lambda one: (one.fabric, one.number))
 
 
+def named(one: Planned, among: Sequence[Planned], fabric: FabricSpec) -> str:
+    """Its name on that fabric: with what fails, if several differ in that alone."""
+    case, way = one.takeover.case, one.takeover.way_on(fabric)
+    alike = [
+        other
+        for other in among
+        if other.fabric == one.fabric and (other.takeover.case, other.takeover.way_on(fabric)) == (case, way)
+    ]
+    return takeover_name(case, way, one.takeover.failed if len(alike) > 1 else "")
+
+
 def run_takeovers(
     spec: ExperimentSpec, all_of_them: Sequence[Planned], datapath: Datapath, run: Run, steps: Steps
 ) -> None:
@@ -47,9 +60,10 @@ def run_takeovers(
     for one in all_of_them:
         label, fabric, takeover = spec.labels[one.fabric], spec.fabrics[one.fabric], one.takeover
         job = takeover_job(takeover, fabric, one.plan, spec.seed, f"takeovers.{one.number}")
-        what = f"{label}, {takeover.case} by {job.way}"
-        run.scale[f"{workload_name(takeover.workload)}, {what}"] = job.scale.as_dict()
+        what = named(one, all_of_them, fabric)
+        run.scale[f"{workload_name(takeover.workload)}, {label}, {what}"] = job.scale.as_dict()
         for repeat in range(spec.takeover_repeats):
             shown = f", {repeat + 1} of {spec.takeover_repeats}" if spec.takeover_repeats > 1 else ""
-            with steps.step(f"{what}{shown}"), built(what, one.plan, datapath, True, run) as stage:
-                run_takeover(stage, takeover, job, label, repeat, spec.seed, run)
+            built_for = f"{label}, {what}"
+            with steps.step(f"{built_for}{shown}"), built(built_for, one.plan, datapath, True, run) as stage:
+                run_takeover(stage, takeover, job, label, what, repeat, spec.seed, run)

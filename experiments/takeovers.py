@@ -54,7 +54,7 @@ class TakeoverSpec(Strict):
 
     `iterations` of the job are measured before and after. Every `checkpoint_every` of them each rank keeps its state;
     the job goes on from there. `gpus`: of case large-domain, how many are replaced, the failed one and the ranks after
-    it. `light_off`: how long optical switches take.
+    it. `light_off`: how long optical switches take, where they bring a spare in; None: a fabric's usual.
     """
 
     case: Case
@@ -64,7 +64,7 @@ class TakeoverSpec(Strict):
     iterations: Annotated[int, Field(ge=1, le=100)] = 3
     checkpoint_every: Annotated[int, Field(ge=1, le=1000)] = 1
     gpus: Annotated[int, Field(ge=1)] = 1
-    light_off: Time = 0.01
+    light_off: Time | None = None
     on: Numbers | None = None
 
     @model_validator(mode="before")
@@ -144,8 +144,9 @@ def with_spares(takeover: TakeoverSpec, job: FabricSpec, field: str = "takeovers
     data: dict[str, Any] = job.model_dump(mode="json", exclude_none=True)
     data["rails" if takeover.case == "idle-gpu" else "domains"] += 1
     if takeover.way_on(job) == "optical":
-        light_off = takeover.model_dump(mode="json")["light_off"]
-        data["optical"] = {"layers": LAYERS[takeover.case], "light_off": light_off}
+        data["optical"] = {"layers": LAYERS[takeover.case]}
+        if takeover.light_off is not None:
+            data["optical"]["light_off"] = takeover.model_dump(mode="json")["light_off"]
     try:
         return FabricSpec.model_validate(data)
     except ValidationError as error:

@@ -1,7 +1,7 @@
 """A failure script, from first packet to last: traffic on, break and mend, and what was seen, in one record."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -15,9 +15,11 @@ from failure.script import Script
 from failure.traffic import Traffic, TrafficJob
 from topologies.net import FabricNet
 
-DRAIN_S: Final = (
-    20.0  # a connection that was cut off for 5 s may wait 6.4 s before it tries again, and twice that after 10
-)
+DRAIN_S: Final = 20.0
+DRAIN: Final = 1.2
+"""At least so long, or so many times the longest outage, what is under way may arrive: a connection that was cut off
+tries again after twice the time each time, so at the latest as long after its repair as it was cut off.
+"""
 STREAM_SHARE: Final = 0.08  # of a rail for each stream: two or three from each GPU, and room for detours
 TAIL_S: Final = 0.1  # more than is judged: a last receipt counts for the time before it
 _POLL_S: Final = 0.01
@@ -73,17 +75,28 @@ def run_script(
             if census:
                 censuses += missed(player.acts.done, censuses, duration_s(net.plan), AFTER_S)
             struck, mended = ([times[n] for n in range(len(talks))] for times in (player.struck_ns, player.mended_ns))
-            _outlast(max(back_ns(script, struck, mended, events())))
+            backs = back_ns(script, struck, mended, events())
+            _outlast(max(backs))
         except BaseException:
             player.end()
             raise
-        log = traffic.stop(DRAIN_S)
+        log = traffic.stop(max(DRAIN_S, DRAIN * outage_s(struck, backs)))
     except BaseException:
         traffic.end()
         raise
     seen = Seen(net.plan, script, streams, probes, log, begun_ns, struck, mended, events())
     runs, whole = judge_all(seen, talks)
     return ScriptRun(begun_ns, runs, tuple(censuses), whole, log.lost_bytes, tuple(log.broken.values()))
+
+
+def outage_s(struck_ns: Iterable[int], back_ns: Iterable[int]) -> float:
+    """The longest that something was broken without a break: nobody was cut off for longer."""
+    longest = since = until = 0
+    for struck, back in sorted(zip(struck_ns, back_ns, strict=True)):
+        since = since if struck <= until else struck
+        until = max(until, back)
+        longest = max(longest, until - since)
+    return longest / 1e9
 
 
 def _outlast(last_ns: int) -> None:

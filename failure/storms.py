@@ -1,13 +1,14 @@
 """Random storms: many faults, several at a time, drawn from a seed. Pure: the same seed gives the same script.
 
-Acts (injections and repairs) come one after the other: with so much quiet after each that a census can be taken, or as
-often as asked for. Some faults come in groups that strike as one: links of one rail, links of one server, or both
-cables of a GPU.
+Acts (injections and repairs) come one after the other: with so much quiet after each that a census can be taken, or
+injections as often as asked for. Some faults come in groups that strike as one: links of one rail, links of one server,
+or both cables of a GPU.
 
 Never are two there at once of which one would hide the other: a cable that is cut at a GPU that has crashed, a GPU at a
 switch that is dead and can't tell of it.
 """
 
+import math
 import random
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -25,7 +26,7 @@ FIRST_S: Final = 0.8
 MARGIN_S: Final = 0.2  # an act takes some time itself
 REST_S: Final = 1.5  # what was mended is left alone so long: the next fault there is prepared and looked for
 MEND_S: Final = 0.5  # what a repair needs is left alone so long
-LEAST_GAP_S: Final = 0.001  # of acts that are drawn: times are whole ms, and acts come one after the other
+LEAST_GAP_S: Final = 0.001  # to an injection that is drawn: times are whole ms, and acts come one after the other
 AT_ONCE: Final = 4
 REBOOT_S: Final = DOWN_S + 0.3  # after which a switch that reboots is there again, with its controller
 CIRCLES: Final = 2 / 3  # of the groups are of a rail or a server
@@ -40,10 +41,11 @@ EVERYTHING: Final[Mapping[FaultKind, float]] = {
 class Storm:
     """`count` faults, of kinds by their weights in `mix`; those that a fabric has no target for are left out.
 
-    `together`: the share of them that strike in groups. `down`: how long each lasts, s: at least and at most, and then
-    until the acts before its repair have had their quiet. `every`: the mean gap between acts, s, each drawn by itself
-    (exponentially, so a storm is a Poisson process as long as there is something to do); None: what a census needs.
-    `at_once`: the most faults at a time. ValueError for what can't be.
+    `together`: the share of them that strike in groups. `down`: how long each lasts, s: at least and at most.
+    `every`: the mean time from an act to the next injection, s, each drawn by itself (exponentially, so that injections
+    are a Poisson process as long as something may strike); each repair comes when its fault has lasted. None: acts are
+    as far apart as a census needs, and a fault lasts until the acts before its repair have had their quiet. `at_once`:
+    the most faults at a time. ValueError for what can't be.
     """
 
     count: int
@@ -113,7 +115,17 @@ class _Drawing:
                 untils = [one.until_s for one in self._standing]
                 now_s = min(untils) if untils else now_s + self._gap_s()
                 continue
-            now_s = round(now_s + self._gap_s(), 3)
+            now_s = self._next_s(now_s)
+
+    def _next_s(self, now_s: float) -> float:
+        """When the act after one comes: the drawn injection, or a repair that is due before it. Then the time to the
+        next injection is drawn anew, which an exponential distribution takes no notice of.
+        """
+        after_s = round(now_s + self._gap_s(), 3)
+        if self._spec.every is None:
+            return after_s
+        repairs = (_whole_ms(one.until_s) for one in self._standing if one.until_s > now_s)
+        return min([after_s, *repairs])
 
     def _gap_s(self) -> float:
         """From one act to the next."""
@@ -200,6 +212,11 @@ class _Drawing:
         if any(reach.clashes(one.reach) for one in self._standing):
             return False
         return all(at_s + rest_s(was, reach) <= now_s for at_s, was in self._mended)
+
+
+def _whole_ms(seconds: float) -> float:
+    """Not before it."""
+    return math.ceil(seconds * 1e3) / 1e3
 
 
 def _fault(kind: FaultKind, target: str) -> Fault:

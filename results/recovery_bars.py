@@ -135,7 +135,9 @@ NO_LOSS: Final = Bar("probes lost after repair", "traffic moves back to what for
 CHECKED: Final = (CONTROLLER, NO_LOSS)
 """A run that misses one of these has failed: the rest are times, which a slower machine may miss."""
 TAKEOVER: Final = Bar(
-    "optical takeover by an idle GPU, beyond its light-off", "flows, new neighbours and routes", most=50
+    "optical takeover by an idle GPU, beyond its light-off",
+    "a lost carrier, a decision, ports that a switch darkens and lights one by one, the spare's addresses and routes",
+    most=50,
 )
 
 

@@ -14,7 +14,7 @@ from results.fidelity import Judgement
 from results.records import Recovery
 from results.recovery_bars import CHECKED, Outcome, is_of_first_packets
 from results.recovery_rows import RecoveryRow, ScriptRow, told_of, verdict
-from results.recovery_text import Line, both_ms, limits, lines_of, measured, nobody, wanted
+from results.recovery_text import Line, both_ms, limits, lines_of, measured, missed, nobody, wanted
 from results.screen import Column, fitted
 
 _UNAFFECTED: Final = "– no one was cut off by it"
@@ -116,6 +116,16 @@ def outcome_lines(outcomes: Iterable[Outcome]) -> Iterator[Text]:
                 Text.assemble(mark, f" {measured(o)}{worst}", (f" {o.fabric} (n={len(o.values)})", "dim"))
             )
         yield line
+
+
+def missed_line(outcomes: Iterable[Outcome]) -> Text | None:
+    """How many of the times that are wanted were met, and which weren't; None where none was measured."""
+    found = [o for o in outcomes if o.met is not None and o.bar not in CHECKED]
+    if not found:
+        return None
+    names = missed(found)
+    line = Text(f"wanted times: {len(found) - len(names)} of {len(found)} met")
+    return line.append(f"; not: {'; '.join(names)}", "bold red") if names else line
 
 
 def script_lines(scripts: Iterable[ScriptRow]) -> Iterator[Text]:

@@ -1,12 +1,12 @@
 """What both the terminal's and the report's tables of recovery say in a cell, and which lines a fault has. Pure."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import isfinite
 from typing import Final
 
 from results import format as fmt
-from results.recovery_bars import Bar, Outcome, first_packet_bar
+from results.recovery_bars import CHECKED, Bar, Outcome, first_packet_bar
 from results.recovery_rows import SIDES, RecoveryRow, Side, is_told_by_goodput
 from results.recovery_stats import Figure, Interval
 
@@ -120,3 +120,8 @@ def measured(outcome: Outcome) -> str:
 def met(outcome: Outcome) -> str:
     """In words."""
     return _MET[outcome.met]
+
+
+def missed(outcomes: Iterable[Outcome]) -> list[str]:
+    """The times that are wanted and were not met, by name and fabric; checks fail by themselves."""
+    return [f"{o.name}, on {o.fabric}" for o in outcomes if o.met is False and o.bar not in CHECKED]

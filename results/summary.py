@@ -15,16 +15,17 @@ from results.fidelity import Judgement, judge
 from results.multirail import screen as multirail
 from results.multirail.stored import headline
 from results.records import ByteCheck, Run
-from results.recovery_bars import outcomes
+from results.recovery_bars import Outcome, outcomes
 from results.recovery_dicts import recovery_dicts
 from results.recovery_rows import recovery_rows, script_runs
+from results.recovery_text import missed
 from results.screen import Column, fitted
 from results.steering import policy_rows
 from results.steering_tables import screen_table
 from results.stretches import is_steered
 
 _COLOUR: Final = {"ok": "green", "degraded": "yellow", "invalid": "red"}
-_TIME_ROWS: Final = 8  # as many as leave room for the rest on a screen of 40 lines
+_TIME_ROWS: Final = 7  # as many as leave room for the rest on a screen of 40 lines
 _BESIDE: Final = 2  # fabrics that the table of times sets side by side
 _SLOW_LINES: Final = 2
 _POLICY_ROWS: Final = 20
@@ -51,6 +52,7 @@ def summarise(run: Run) -> dict[str, Any]:
         ],
         "passed": all(c.passed for c in done),
         "checks": [{"name": c.name, "passed": c.passed, "detail": c.detail} for c in done],
+        "wanted_missed": missed(_wanted(run)),
         "headline": {
             "fabrics": list(labels(run).values()),
             "times": [_time(row) for row in times(rows)],
@@ -128,6 +130,13 @@ def print_summary(run: Run, console: Console) -> None:
     _print_recovery(run, rows, judgement, console)
     for check in checks(run, judgement):
         console.print(_check_line(check), no_wrap=True, overflow="ellipsis", highlight=False)
+    if line := recovery_screen.missed_line(_wanted(run)):
+        console.print(line, no_wrap=True, overflow="ellipsis", highlight=False)
+
+
+def _wanted(run: Run) -> tuple[Outcome, ...]:
+    """None are wanted where nothing broke, or nobody was to go round it."""
+    return outcomes(run) if any(r.reroute == "on" for r in run.recoveries) or run.takeovers else ()
 
 
 def _print_recovery(run: Run, rows: Sequence[Row], judgement: Judgement, console: Console) -> None:
@@ -137,9 +146,8 @@ def _print_recovery(run: Run, rows: Sequence[Row], judgement: Judgement, console
         console.print(recovery_screen.recovery_table(console, faults, judgement))
     if replaced:
         console.print(takeovers.screen_table(console, replaced))
-    if any(r.reroute == "on" for r in run.recoveries) or replaced:
-        for line in recovery_screen.outcome_lines(outcomes(run)):
-            console.print(line, highlight=False)
+    for line in recovery_screen.outcome_lines(_wanted(run)):
+        console.print(line, highlight=False)
     for line in recovery_screen.script_lines(script_runs(run)):
         console.print(line, highlight=False)
     for fabric, figures in _heartbeats(rows).items():

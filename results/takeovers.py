@@ -1,6 +1,6 @@
 """Failed GPUs and domains that were replaced under a running job (Rail-only IV-C): a row a case, way and fabric."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import median
@@ -64,6 +64,11 @@ class TakeoverRow:
         return {**head, "repeats": self.n, **medians, **spread, **ratios}
 
 
+def takeover_name(case: str, way: str, failed: str = "") -> str:
+    """In the names of its fabric and stretches. `failed`: where a fabric has several of that case and way."""
+    return f"{case} by {way}" + (f", {failed}" if failed else "")
+
+
 def takeover_rows(run: Run, judgement: Judgement) -> tuple[TakeoverRow, ...]:
     """In the order in which they were first run. The verdict is the worst of the takeover, and before and after it."""
     names = labels(run)
@@ -86,7 +91,8 @@ def takeover_rows(run: Run, judgement: Judgement) -> tuple[TakeoverRow, ...]:
 
 def _verdict(group: Sequence[Takeover], judgement: Judgement) -> Verdict:
     """Each case has a fabric of its own, with its spares, which is called after both."""
-    whats = {(t.fabric, f"{t.case} by {t.way}", t.repeat) for t in group}
+    names = {(t, takeover_name(t.case, t.way, failed)) for t in group for failed in ("", t.failed)}
+    whats = {(t.fabric, name, t.repeat) for t, name in names}
     stretches = {(f"{f}, {what}", f"{what}: {when}", n) for f, what, n in whats for when in WHEN}
     found = (verdict for stretch, verdict in judgement.stretches.items() if stretch in stretches)
     return max(found, key=ORDER.index, default="ok")
@@ -123,18 +129,18 @@ def steps_table(rows: Sequence[TakeoverRow]) -> Table:
 def iterations_table(rows: Sequence[TakeoverRow]) -> Table:
     """How long moving the state and an iteration took, beside the model."""
     columns = ("measured", "predicted", "before", "predicted", "after", "predicted", "after / before", "predicted")
-    groups = (("", 3), ("state moved in", 2), ("iteration time", 6))
+    groups = (("", 4), ("state moved in", 2), ("iteration time", 6))
     names = ("before_s", "before_predicted_s", "after_s", "after_predicted_s")
     body = tuple(
         (
-            *(row.case, row.way, row.fabric),
+            *(row.case, row.way, row.fabric, row.failed),
             *(_ms(row.medians[name]) for name in ("state_ms", "state_predicted_ms")),
             *(fmt.seconds(row.medians[name]) for name in names),
             *(fmt.ratio(row.slower), fmt.ratio(row.slower_predicted)),
         )
         for row in rows
     )
-    return Table(("case", "way", "fabric", *columns), body, 3, groups)
+    return Table(("case", "way", "fabric", "failed", *columns), body, 4, groups)
 
 
 def spread_table(rows: Sequence[TakeoverRow]) -> Table:
@@ -148,7 +154,8 @@ def spread_table(rows: Sequence[TakeoverRow]) -> Table:
 
 
 def screen_table(console: Console, rows: Sequence[TakeoverRow]) -> ScreenTable:
-    """What fits of it: medians."""
+    """What fits of it: medians. What failed is said where rows differ in that alone."""
+    alike = Counter((row.case, row.way, row.fabric) for row in rows)
 
     def column(name: str, cell: Callable[[TakeoverRow], str], drop: int = 0, text: bool = False) -> Column:
         return Column(name, tuple(cell(row) for row in rows), drop, text)
@@ -157,6 +164,7 @@ def screen_table(console: Console, rows: Sequence[TakeoverRow]) -> ScreenTable:
         column("case", lambda r: r.case, text=True),
         column("way", lambda r: r.way, text=True),
         column("fabric", lambda r: r.fabric, text=True),
+        column("failed", lambda r: r.failed if alike[r.case, r.way, r.fabric] > 1 else "", text=True),
         column("taken\nover ms", lambda r: both_ms(r.figures["taken_over_ms"]), 3),
         column("job\nstood ms", lambda r: both_ms(r.figures["interruption_ms"])),
         column("iter.\nlost", lambda r: f"{r.medians['iterations_lost']:g}"),

@@ -106,7 +106,7 @@ class FabricSpec(Strict):
             raise ValueError("is only for kinds rail-only and rail-optimized")
         if info.data.get("rails", 0) > OPTICAL_RAILS or info.data.get("domains", 0) > OPTICAL_DOMAINS:
             raise ValueError(
-                f"is for {OPTICAL_RAILS} rails and {OPTICAL_DOMAINS} domains at most: a switch has no more ports"
+                f"is for {OPTICAL_RAILS} rails and {OPTICAL_DOMAINS} domains at most: port numbers go no further"
             )
         return optical
 

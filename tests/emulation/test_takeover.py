@@ -1,8 +1,11 @@
-"""A GPU fails for good under a running job: an idle one by optical switches, or a spare domain, takes over.
+"""A GPU or a server fails for good under a running job: an idle GPU, by optical switches or past spines, or a spare
+domain takes over.
 
-ocs0 between each GPU and its rail          d0g0 d0g1 (d0g2)      idle-gpu: d0g2 becomes d0g1
+ocs<d> between domain d's GPUs and rails    d0g0 d0g1 (d0g2)      idle-gpu: d0g2 becomes d0g1
                                             d1g0 d1g1 (d1g2)
-rail-optimized, and one domain more         d0 d1 (d2)            small-domain: d2 becomes d0
+rail-optimized, and one rail more           the same              idle-gpu: the tasks of d0g1 go to d0g2
+rail-optimized, and one domain more         d0 d1 (d2)            small-domain: those of d0 go to d2
+rail-only, and one domain more              d0 d1 d2 (d3)         server: those of d1 go to d3
 """
 
 from typing import Any
@@ -21,20 +24,21 @@ from topologies.plan import make_plan
 pytestmark = pytest.mark.capsule
 
 RAIL_BPS = 20_000_000
-REPLICAS = {"tensor": 2, "pipeline": 1, "data": 2, "micro_batch": 1, "global_batch": 4}
-JOB = {"kind": "gpt", "duration": "300ms", "compute": 0.1, "parallelism": REPLICAS}
+REPLICAS = {"tensor": 2, "pipeline": 1, "micro_batch": 1}  # a domain each
+JOB = {"kind": "gpt", "duration": "300ms", "compute": 0.1}
 
 
-def taken_over(kind: str, **more: Any) -> tuple[Takeover, dict[str, int]]:
+def taken_over(kind: str, domains: int = 2, **more: Any) -> tuple[Takeover, dict[str, int]]:
     """The row of a takeover, and when each of its steps was (ns)."""
-    takeovers = [{"failed": "d0g1", "workload": JOB, "iterations": 1, **more}]
-    fabrics = [{"kind": kind, "domains": 2, "rails": 2}]
+    replicas = {**REPLICAS, "data": domains, "global_batch": 2 * domains}
+    takeovers = [{"failed": "d0g1", "workload": {**JOB, "parallelism": replicas}, "iterations": 1, **more}]
+    fabrics = [{"kind": kind, "domains": domains, "rails": 2}]
     spec = parse({"name": "mine", "fabrics": fabrics, "takeovers": takeovers})
     chosen, fabric, run = spec.takeovers[0], spec.fabrics[0], Run("test", {}, {}, "")
     plan = make_plan(with_spares(chosen, fabric), RAIL_BPS)
     job = takeover_job(chosen, fabric, plan, spec.seed, "takeovers.0")
     with built("fabric", plan, datapath(), True, run) as stage:
-        run_takeover(stage, chosen, job, "fabric", 0, spec.seed, run)
+        run_takeover(stage, chosen, job, "fabric", "takeover", 0, spec.seed, run)
     (row,) = run.takeovers
     assert row.moved_bytes == sum(job.state.matrix.values())
     return row, {event.what: event.monotonic_ns for event in run.events if event.source == "takeover"}
@@ -56,3 +60,16 @@ def test_a_spare_domain_takes_all_tasks_of_one_that_lost_a_gpu() -> None:
     assert (row.way, row.replaced_by, row.iterations_lost, row.light_off_ms) == ("migration", "hb2", 1, 0.0)
     assert at["decided"] < at["taken-over"] < at["state-moved"] < at["job-goes-on"]
     assert min(row.before_s, row.after_s) > 0
+
+
+def test_a_spare_domain_takes_the_tasks_of_a_server_that_died() -> None:
+    row, at = taken_over("rail-only", domains=3, case="server", failed="hb1")
+    assert (row.way, row.failed, row.replaced_by, row.light_off_ms) == ("migration", "hb1", "hb3", 0.0)
+    assert at["detected"] <= at["decided"] < at["taken-over"] < at["state-moved"] < at["job-goes-on"]
+
+
+def test_past_spines_an_idle_gpu_takes_over_where_it_is() -> None:
+    row, at = taken_over("rail-optimized", case="idle-gpu")
+    assert (row.way, row.failed, row.replaced_by, row.light_off_ms) == ("direct", "d0g1", "d0g2", 0.0)
+    assert not {"light-off", "light-on", "adopted"} & at.keys()
+    assert at["decided"] < at["taken-over"] < at["state-moved"] < at["job-goes-on"]

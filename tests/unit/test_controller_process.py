@@ -1,15 +1,24 @@
-"""The controller's process: its registry is started beside everything else, in turn, and may fail."""
+"""The controller's process: its registry is started beside everything else, in turn, and may fail; light that is soon
+back is waited for.
+"""
 
 import threading
+from collections.abc import Callable, Mapping
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from controller import process
+from controller.app import Concerned
+from controller.brain import Brain
 from controller.health.settings import HealthSpec
 from tests.unit.broken_fabrics import plan
+from topologies.addresses import Gpu
 from topologies.errors import RailyardError
+from topologies.plan import make_plan
+from topologies.ports import fibre_port, place_port
+from topologies.spec import parse_fabric
 
 START = {"do": "start-health", "spec": HealthSpec().model_dump(mode="json")}
 
@@ -86,3 +95,70 @@ def test_nor_does_one_that_does_not_come_back_end_the_controller(lab: Lab) -> No
     lab.process._registrar.submit(lambda: setattr(lab.registry, "why", "no port is free"))
     lab.obey("restart-registry", "stats")
     assert sorted(lab.words()) == ["asked", "registry", "registry-failed"]
+
+
+class Light:
+    """Stands in for the brain, and for the app: `switch_on` ends what a move has begun. `why`: it doesn't begin."""
+
+    NUMBER = 7
+
+    def __init__(self, why: str = "") -> None:
+        self.why, self.awaited, self.ended = why, list[dict[Gpu, bool]](), list[int]()
+        self.is_over = threading.Event()
+        self.switch_on: Callable[[], None] = lambda: None
+
+    def cross(
+        self, moves: Mapping[int, Any], dark_s: float, done: Callable[[], None], begins: Callable[[Concerned], None]
+    ) -> None:
+        if self.why:
+            raise ValueError(self.why)
+        ((dpid, ports),) = moves.items()
+        begins({dpid: {**dict.fromkeys(ports.values(), True), fibre_port(Gpu(0, 1)): False, place_port(GONE): False}})
+        self.switch_on = done
+
+    def await_light(self, places: dict[Gpu, bool]) -> int:
+        self.awaited.append(places)
+        return self.NUMBER
+
+    def look_again(self, number: int) -> None:
+        self.ended.append(number)
+        self.is_over.set()
+
+
+GONE = Gpu(0, 2)
+
+
+def crossed(lab: Lab, light: Light, light_off: str) -> None:
+    """d0g2's fibre is moved to d0g1's place."""
+    spec = {"kind": "rail-only", "domains": 2, "rails": 3, "optical": {"layers": ["rail"], "light_off": light_off}}
+    lab.process._plan, lab.process._brain = make_plan(parse_fabric(spec), 10**8), cast(Brain, light)
+    lab.process._server = cast(Any, SimpleNamespace(app=light))
+    lab.process.obey({"do": "cross", "moves": {GONE.name: "d0g1"}, "layers": ["rail"]})
+
+
+def test_what_is_dead_a_while_after_light_is_on_is_dead(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process, "SETTLE_S", 0.0)
+    light = Light()
+    crossed(lab, light, "100ms")
+    assert light.awaited == [{Gpu(0, 1): True, GONE: False}]
+    assert ([what for what, _ in lab.told], light.ended) == (["light-off"], [])
+    light.switch_on()
+    assert light.is_over.wait(5)
+    assert ([what for what, _ in lab.told], light.ended) == (["light-off", "light-on"], [Light.NUMBER])
+
+
+def test_light_that_is_off_for_longer_is_not_waited_for(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process, "SETTLE_S", 0.0)
+    light = Light()
+    crossed(lab, light, "101ms")
+    light.switch_on()
+    assert [what for what, _ in lab.told] == ["light-off", "light-on"]
+    assert (light.awaited, light.ended) == ([], [])
+
+
+def test_nothing_is_waited_for_where_no_fibre_moves(lab: Lab) -> None:
+    light = Light(why="an optical switch is not connected")
+    crossed(lab, light, "10ms")
+    assert [what for what, _ in lab.told] == ["not-crossed"]
+    assert lab.told[0][1]["why"] == light.why
+    assert light.awaited == []

@@ -13,7 +13,7 @@ from failure.dead import gpus_of
 from failure.kinds import Fault, FaultKind
 from failure.reach import reach_of, targets
 from failure.script import Timed
-from failure.storms import EVERYTHING, MEND_S, REST_S, Storm, quiet_s, storm
+from failure.storms import EVERYTHING, MEND_S, REBOOT_S, REST_S, Storm, quiet_s, storm
 from topologies.plan import Plan
 from topologies.spec import parse_fabric
 
@@ -125,13 +125,22 @@ def test_the_storm_of_a_seed_is_the_one_that_it_was(kind: str, domains: int, rai
     assert hashlib.sha256("".join(drawn).encode()).hexdigest()[:16] == digest
 
 
-def test_acts_are_as_far_apart_as_asked_on_the_mean_and_seldom_exactly_so() -> None:
+def test_injections_are_as_far_apart_as_asked_on_the_mean_and_seldom_exactly_so() -> None:
     plan = nominal_plan(parse_fabric({"kind": "rail-only", "domains": 4, "rails": 4}))
-    faults = storm(Storm(150, together=0, down=(0.2, 0.3), every=2.0), plan, 5).faults
-    acts = sorted({round(at, 3) for timed in faults for at in (timed.at_s, end_s(timed))})
-    gaps = [b - a for a, b in pairwise(acts)]
+    faults = storm(Storm(300, together=0, down=(0.2, 0.3), every=2.0), plan, 5).faults
+    gaps = [b.at_s - a.at_s for a, b in pairwise(faults)]
     assert 1.7 < mean(gaps) < 2.3
     assert 1.4 < stdev(gaps) < 2.6, "of a Poisson process it is the mean"
+
+
+@settings(max_examples=40)
+@given(plan=plans(), spec=storms(st.sampled_from([0.05, 0.4, 3.0])), seed=st.integers(0, 2**32))
+def test_where_injections_are_drawn_faults_last_no_longer_than_asked(plan: Plan, spec: Storm, seed: int) -> None:
+    faults = storm(spec, plan, seed).faults
+    reboots = {timed.at_s for timed in faults if timed.fault.kind == "rail-switch-reboot"}
+    for timed in faults:
+        most_s = max(spec.down[1], REBOOT_S) if timed.at_s in reboots else spec.down[1]
+        assert timed.repair_s <= most_s + 2 * MS
 
 
 def test_as_many_are_there_at_once_as_there_may_be() -> None:

@@ -7,9 +7,10 @@ import pytest
 
 from controller.api import ofproto_v1_3 as ofp
 from controller.api import ofproto_v1_3_parser as parser
-from controller.app import RailyardApp
+from controller.app import Heard, RailyardApp
 from controller.crossings import crossings
 from controller.flows import Tables, tables_of
+from controller.openflow import ask_ports
 from tests.unit.fake_switch import FakeSwitch
 from topologies.ports import NETWORK_SIDE, OPTICAL_DPID
 
@@ -173,6 +174,16 @@ def test_light_that_went_and_came_unnoticed_is_asked_after(lab: Lab, monkeypatch
     assert lab.switch.dark == {2, place(3), place(2)}
 
 
+def test_light_that_came_back_unnoticed_is_heard_of_with_the_answer(lab: Lab) -> None:
+    heard: list[Heard] = []
+    lab.let(place(2), on=False)
+    lab.app.listener = heard.append
+    lab.switch.far[place(2)] = True  # and it doesn't say so
+    lab.switch.send_msg(ask_ports(lab.switch))
+    lab.switch.talk(lab.app)
+    assert [(h.what, h.dpid, h.port, h.up) for h in heard] == [("port", OPTICAL_DPID, place(2), True)]
+
+
 def test_a_new_controller_finds_fibres_where_they_were_moved_and_light_as_it_was(lab: Lab) -> None:
     lab.app.cross({OPTICAL_DPID: {3: place(2)}}, DARK_S, lambda: None)
     lab.pass_time()
@@ -215,6 +226,17 @@ def test_two_reconfigurations_at_once_each_have_their_time(lab: Lab) -> None:
     lab.switch.tell(lab.app)
     assert lab.crossed() == crossings(PORTS, {1: place(2)}) == {1: place(2), 3: place(3)}
     assert lab.switch.dark == {2, place(1)}
+
+
+def test_what_a_move_concerns_is_told_before_it_is_dark_with_places_that_an_earlier_one_had_taken(lab: Lab) -> None:
+    lab.app.cross({OPTICAL_DPID: {3: place(1)}}, DARK_S, lambda: None)
+    lab.pass_time()
+    dark, told = lab.switch.dark, list[Any]()
+    assert dark == {1, place(3)}
+    move = {OPTICAL_DPID: {3: place(2)}}
+    lab.app.cross(move, DARK_S, lambda: None, lambda concerned: told.append((concerned, lab.switch.dark)))
+    back = {1: True, place(1): True}  # nobody takes its place any more
+    assert told == [({OPTICAL_DPID: {2: False, 3: True, place(2): True, **back}}, dark)]
 
 
 def test_two_switches_each_make_their_own_moves_dark_together_and_lit_together(lab: Lab) -> None:

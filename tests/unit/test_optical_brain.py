@@ -123,7 +123,7 @@ class TestLightIsAwaited:
 
     def test_nothing_is_rerouted_for_light_that_is_soon_back(self, plan: Plan) -> None:
         brain, told = whole(plan)
-        brain.await_light({self.SPARE: GPU})
+        brain.await_light({GPU: True, self.SPARE: False})
         for gpu in (GPU, self.SPARE):
             brain.hear(port(RAIL_DPID + gpu.rank, rail_port(gpu), up=False))
         assert [what for what, _ in told] == ["port-down", "port-down"]
@@ -134,16 +134,16 @@ class TestLightIsAwaited:
 
     def test_what_stays_dark_counts_when_the_time_is_over(self, plan: Plan) -> None:
         brain, told = whole(plan)
-        brain.await_light({self.SPARE: GPU})
+        number = brain.await_light({GPU: True, self.SPARE: False})
         for gpu in (GPU, self.SPARE):
             brain.hear(port(RAIL_DPID + gpu.rank, rail_port(gpu), up=False))
         told.clear()
-        brain.look_again({GPU, self.SPARE})
+        brain.look_again(number)
         assert [what for what, _ in told] == ["decided", "rerouted"]
 
     def test_who_is_back_counts_again_at_once(self, plan: Plan) -> None:
         brain, told = whole(plan)
-        brain.await_light({GPU: GPU})
+        brain.await_light({GPU: True})
         for up in (False, True):
             brain.hear(port(RAIL_DPID + GPU.rank, rail_port(GPU), up=up))
         told.clear()
@@ -154,7 +154,7 @@ class TestLightIsAwaited:
         brain, told = whole(plan)
         brain.hear(port(RAIL_DPID + GPU.rank, rail_port(GPU), up=False))
         told.clear()
-        brain.await_light({GPU: GPU})
+        brain.await_light({GPU: True})
         brain.hear(port(RAIL_DPID, rail_port(Gpu(1, 0)), up=False))  # another's fault is acted on meanwhile
         assert [what for what, _ in told] == ["port-down", "decided", "rerouted"]
         brain.hear(port(RAIL_DPID, rail_port(Gpu(1, 0)), up=True))
@@ -165,8 +165,42 @@ class TestLightIsAwaited:
 
     def test_an_hb_port_too(self, plan: Plan) -> None:
         brain, told = whole(plan)
-        brain.await_light({GPU: GPU})
+        number = brain.await_light({GPU: True})
         brain.hear(port(OCS1, place_port(GPU), up=False))
         assert [what for what, _ in told] == []
-        brain.look_again((GPU,))
+        brain.look_again(number)
         assert [what for what, _ in told] == ["decided", "rerouted"]
+
+    @pytest.mark.parametrize("hb_first", [False, True])
+    def test_a_place_is_awaited_until_its_light_is_back_in_both_layers(self, plan: Plan, hb_first: bool) -> None:
+        brain, told = whole(plan)
+        ports = [(RAIL_DPID + GPU.rank, rail_port(GPU)), (OCS1, place_port(GPU))]
+        brain.await_light({GPU: True, self.SPARE: False})
+        for dpid, number in ports:
+            brain.hear(port(dpid, number, up=False))
+        brain.hear(port(OCS1, place_port(self.SPARE), up=False))
+        first, second = ports[::-1] if hb_first else ports
+        brain.hear(port(*first, up=True))
+        assert not [what for what, _ in told if what == "decided"]
+        brain.hear(port(*second, up=True))
+        assert [what for what, _ in told if what in ("decided", "rerouted")] == ["decided", "rerouted"]
+        assert brain.broken == Broken(hb=frozenset({self.SPARE}))
+
+    def test_a_move_of_hb_cables_alone_ends_when_they_are_lit(self, plan: Plan) -> None:
+        brain, told = whole(plan)
+        brain.await_light({GPU: True})
+        for up in (False, True):
+            brain.hear(port(OCS1, place_port(GPU), up=up))
+        assert told == []
+        brain.hear(port(OCS1, place_port(GPU), up=False))  # a fault of its own
+        assert [what for what, _ in told] == ["decided", "rerouted"]
+
+    def test_the_time_of_an_older_move_does_not_end_the_wait_for_a_newer(self, plan: Plan) -> None:
+        brain, told = whole(plan)
+        older = brain.await_light({GPU: True, self.SPARE: False})
+        newer = brain.await_light({GPU: True})
+        brain.hear(port(RAIL_DPID + GPU.rank, rail_port(GPU), up=False))
+        brain.look_again(older)
+        assert [what for what, _ in told] == ["port-down"]
+        brain.look_again(newer)
+        assert [what for what, _ in told] == ["port-down", "decided", "rerouted"]

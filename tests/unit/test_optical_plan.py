@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controller.handle import ControllerProcess
-from controller.moves import moves_by_switch
+from controller.moves import moves_by_switch, places_in
 from failure.survivors import Dead, Survivors, cable
 from topologies import beat_lanes
 from topologies.addresses import Gpu
@@ -57,11 +57,11 @@ plans = st.builds(
         ),
         (
             {"rails": 65, "optical": {}},
-            "fabric.optical: {} is for 64 rails and 254 domains at most: a switch has no more ports",
+            "fabric.optical: {} is for 64 rails and 254 domains at most: port numbers go no further",
         ),
         (
             {"domains": 255, "optical": {}},
-            "fabric.optical: {} is for 64 rails and 254 domains at most: a switch has no more ports",
+            "fabric.optical: {} is for 64 rails and 254 domains at most: port numbers go no further",
         ),
     ],
 )
@@ -145,6 +145,12 @@ def test_a_move_is_for_the_switch_that_has_both_its_fibre_and_its_place(fabric: 
     assert moves_by_switch(fabric, {fibre.name: place.name}, layers) == {
         dpids[near.node]: {near.port: far.port} for near, far in cables
     }
+
+
+def test_a_place_that_is_lit_in_one_layer_and_left_in_the_other_is_lit() -> None:
+    left, lit = NETWORK_SIDE + 2, NETWORK_SIDE + 3
+    concerned = {OPTICAL_DPID: {2: False, left: False, lit: True}, OPTICAL_DPID + 1: {left: False, lit: False}}
+    assert places_in(concerned) == {Gpu(0, 1): False, Gpu(0, 2): True}
 
 
 def test_moves_go_to_their_domains_switches_or_to_each_layers() -> None:

@@ -409,7 +409,7 @@ def test_takeovers_are_medians_beside_their_predictions(run: Run) -> None:
     assert rows[0].slower_predicted is None
     steps, iterations = takeovers.steps_table(rows), takeovers.iterations_table(rows)
     assert all(len(line) == len(table.columns) for table in (steps, iterations) for line in table.rows)
-    assert (iterations.rows[0][4], iterations.rows[0][-1]) == ("–", "–")
+    assert (iterations.rows[0][5], iterations.rows[0][-1]) == ("–", "–")
 
 
 def test_takeovers_have_a_spread_and_the_takeover_itself_a_verdict(run: Run) -> None:
@@ -434,3 +434,31 @@ def test_two_takeovers_of_one_case_are_two_rows(run: Run) -> None:
     one = run.takeovers[0]
     rows = takeovers.takeover_rows(replace(run, takeovers=[one, replace(one, failed="d2g2")]), judge(run))
     assert [(row.failed, row.n) for row in rows] == [("d0g1", 1), ("d2g2", 1)]
+    assert [row[3] for row in takeovers.iterations_table(rows).rows] == ["d0g1", "d2g2"]
+
+
+def test_of_two_takeovers_of_one_case_each_has_its_own_verdict_and_its_failed_gpu_on_the_screen(run: Run) -> None:
+    one = run.takeovers[0]
+    both = [one, replace(one, failed="d2g2")]
+    names = {f"idle-gpu by optical, {failed}": lag for failed, lag in (("d0g1", 1.0), ("d2g2", 9.0))}
+    loads = [Load(f"rail-only, {name}", f"{name}: after", 0, 0.4, 0.0, lag, 0, 1, 0) for name, lag in names.items()]
+    several = replace(run, takeovers=both, loads=[*run.loads, *loads])
+    rows = takeovers.takeover_rows(several, judge(several))
+    assert [(row.failed, row.verdict) for row in rows] == [("d0g1", "ok"), ("d2g2", "degraded")]
+    shown = [line for line in screen(several, 120) if line.startswith("idle-gpu")]
+    assert [re.findall(r"d\dg\d", line) for line in shown] == [["d0g1"], ["d2g2"]]
+    assert not re.search("idle-gpu .*d0g1", "\n".join(screen(run, 120)))
+
+
+def test_the_last_line_says_which_wanted_times_were_not_met() -> None:
+    run = recovery_run()
+    assert re.fullmatch(r"wanted times: (\d+) of \1 met", screen(run, 100)[-1])
+    assert summarise(run)["wanted_missed"] == []
+    late = [replace(t, taken_over_ms=200.0) for t in run.takeovers]
+    run = replace(run, takeovers=late)
+    missed = "optical takeover by an idle GPU, beyond its light-off, on rail-only"
+    assert re.search(rf"wanted times: \d+ of \d+ met; not: {missed}", screen(run, 200)[-1])
+    assert summarise(run)["wanted_missed"] == [missed]
+    run = replace(run, takeovers=[], recoveries=[replace(r, reroute="off") for r in run.recoveries])
+    assert not [line for line in screen(run, 100) if line.startswith("wanted times")]
+    assert summarise(run)["wanted_missed"] == []

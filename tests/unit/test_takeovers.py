@@ -14,6 +14,7 @@ from experiments.spec import ExperimentSpec, parse, resolved
 from experiments.stage import Stage
 from experiments.takeover_course import Course
 from experiments.takeover_job import TakeoverJob, lost, takeover_job
+from experiments.takeover_runs import named, planned
 from experiments.takeovers import WAYS, Case, TakeoverSpec, moves, with_spares
 from topologies.addresses import Gpu
 from topologies.errors import BadInput, CheckFailed
@@ -54,11 +55,13 @@ def job(chosen: TakeoverSpec, on: FabricSpec) -> TakeoverJob:
 def test_each_case_has_its_spares_and_who_they_stand_in_for(
     case: str, size: tuple[int, int], optical: tuple[str, ...] | None, replaced: dict[Gpu, Gpu]
 ) -> None:
-    chosen = takeover(case, light_off="25ms")
+    chosen = takeover(case, **({"light_off": "25ms"} if optical else {}))
     spared = with_spares(chosen, fabric())
     assert (spared.domains, spared.rails) == size
     assert (spared.optical and spared.optical.layers) == optical
     assert spared.optical is None or spared.optical.light_off == 0.025
+    usual = with_spares(takeover(case), fabric()).optical
+    assert usual is None or usual.light_off == 0.01
     assert moves(chosen, fabric()).to == replaced
 
 
@@ -143,6 +146,8 @@ def test_a_resolved_experiment_is_the_same_when_read_back() -> None:
          "gpt"),
         ({"workload": {"kind": "gpt", "model": "gpt-3"}}, "takeovers.0.workload.model: 'gpt-3' is not known"),
         ({"light_off": "20s"}, "takeovers.0, with its spares: optical.light_off: '20s' must be 1ms to 10s"),
+        ({"case": "server", "failed": "hb1", "light_off": "50ms"},
+         "takeovers.0.light_off: '50ms' is for way optical: server goes by migration here"),
         ({"on": [1]}, "takeovers.0.on: 1 is no fabric: the experiment has 1, counted from 0"),
     ],
 )  # fmt: skip
@@ -150,6 +155,32 @@ def test_what_cannot_be_is_one_line(wrong: dict[str, Any], message: str) -> None
     with pytest.raises(BadInput) as caught:
         spec_of({"case": "idle-gpu", "failed": "d1g2", **wrong})
     assert str(caught.value).startswith(message)
+
+
+def test_light_is_off_for_so_long_where_one_of_the_ways_is_by_light() -> None:
+    one = {"case": "idle-gpu", "failed": "d1g2", "workload": SHORT, "light_off": "50ms"}
+    fabrics = [{"kind": "rail-optimized"}, {"kind": "rail-only"}]
+    (both,) = spec_of(one, fabrics=fabrics).takeovers
+    assert with_spares(both, fabric("rail-optimized")).optical is None
+    optical = with_spares(both, fabric("rail-only")).optical
+    assert optical
+    assert optical.light_off == 0.05
+    with pytest.raises(BadInput, match=r"'50ms' is for way optical: idle-gpu goes by direct here"):
+        spec_of({**one, "on": [0]}, fabrics=fabrics)
+
+
+def test_where_several_differ_in_what_fails_alone_their_names_say_it() -> None:
+    one = {"case": "idle-gpu", "failed": "d1g2", "workload": SHORT}
+    fabrics = [{"kind": "rail-only"}, {"kind": "rail-optimized"}]
+    spec = spec_of(one, {**one, "failed": "d0g1", "on": [0]}, {**one, "case": "large-domain"}, fabrics=fabrics)
+    found = planned(spec, 1e6)
+    assert [named(each, found, spec.fabrics[each.fabric]) for each in found] == [
+        "idle-gpu by optical, d1g2",
+        "idle-gpu by optical, d0g1",
+        "large-domain by optical",
+        "idle-gpu by direct",
+        "large-domain by optical",
+    ]
 
 
 def test_two_that_could_not_be_told_apart_are_refused() -> None:
@@ -171,6 +202,16 @@ def test_fibres_that_were_not_moved_end_the_wait_with_the_reason() -> None:
         course._lit("light-off", 0)
     stage.told.append((7, "light-off", {}))
     assert course._lit("light-off", 6) == 7
+
+
+def test_what_is_told_after_the_first_look_is_heard(monkeypatch: pytest.MonkeyPatch) -> None:
+    stage = SimpleNamespace(told=[(5, "light-off", {}), (6, "port-down", {"port": "d0g0"})])
+    news = iter([(7, "port-up", {"port": "d1g2"}), (8, "port-down", {"port": "d1g2"}), (9, "light-off", {})])
+    monkeypatch.setattr("experiments.takeover_course.time.sleep", lambda s: stage.told.append(next(news)))
+    course = Course(cast(Stage, stage), job(takeover("idle-gpu"), fabric()), 1)
+    wanted, names = frozenset({"port-down"}), frozenset({"d1g2"})
+    assert course._hear(6, wanted, names, "of it") == (8, {"port": "d1g2", "what": "port-down"})
+    assert course._lit("light-off", 6) == 9
 
 
 def test_a_fabric_without_rails_to_speak_of_has_no_such_cases() -> None:

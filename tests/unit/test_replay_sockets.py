@@ -1,0 +1,29 @@
+"""A replay's connections, over the loopback."""
+
+import socket
+import struct
+from contextlib import suppress
+
+import pytest
+
+from workloads.replay.sockets import _tuned
+
+
+def test_what_a_connection_has_yet_to_send_goes_with_it() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener, _tuned(socket.socket()) as sender:
+        linger = sender.getsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.calcsize("ii"))
+        assert struct.unpack("ii", linger) == (1, 0)
+        sender.connect_ex(listener.getsockname())
+        receiver, _ = listener.accept()
+        with receiver:
+            with suppress(BlockingIOError):
+                while sender.send(bytes(65536)):
+                    pass
+            sender.close()
+            with pytest.raises(ConnectionResetError):
+                _read_all(receiver)
+
+
+def _read_all(sock: socket.socket) -> None:
+    while sock.recv(65536):
+        pass
