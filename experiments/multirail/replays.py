@@ -41,7 +41,7 @@ def run_training(
         site.run.multirail.trainings.append(
             Training(
                 site.label, policy, training.model, 0 if gpt else training.batch, repeat, training.steps,
-                step.samples, sum(step.sizes), *own_time,
+                step.samples, sum(step.sizes), *own_time, dilation,
             )
         )  # fmt: skip
 

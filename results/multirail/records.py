@@ -113,7 +113,10 @@ class NicRate:
 
 @dataclass(frozen=True, slots=True)
 class Training:
-    """A training that was replayed: medians of `steps`. `samples` a step and node, `bytes` a step and node."""
+    """A training that was replayed: medians of `steps`. `samples` a step and node, `bytes` a step and node.
+
+    All seconds are the fabric's own time, as a point's are.
+    """
 
     fabric: str
     policy: str
@@ -126,6 +129,7 @@ class Training:
     compute_s: float
     step_s: float
     predicted_s: float | None
+    dilation: float = 1.0
 
     @property
     def samples_per_s(self) -> float:

@@ -23,6 +23,8 @@ def print_tables(found: Multirail, judgement: Judgement, console: Console) -> No
         if table.rows:
             console.print(fitted(console, title, _columns(table, always), 0))
             console.print()
+    if tables.slow_motion((*found.points, *found.trainings)):
+        console.print(Text(f"{tables.SLOW}: {tables.SLOW_MEANS}", style="dim"), highlight=False)
     if doubtful:
         console.print(Text("?: the machine was measured there, and not the fabric", style="dim"), highlight=False)
     missing = [o.bar.what for o in outcomes(found) if not o.measured]
@@ -37,7 +39,7 @@ def print_tables(found: Multirail, judgement: Judgement, console: Console) -> No
 def _tables(found: Multirail, doubtful: tables.Doubts) -> Iterator[tuple[str, Table, int]]:
     """(title, table, how many of its columns are always there)."""
     for m in by_fabric(found):
-        yield f"{m.rails.label}: {_TITLE}", tables.benchmark_table(m, doubtful), 4
+        yield f"{m.rails.label}: {_TITLE}", tables.benchmark_table(m, doubtful), 5 if tables.slow_motion(m.points) else 4
     paper = tables.table_1(found)
     if paper is not None:
         yield "Nezha's Table 1, and the same here", paper, 4

@@ -29,6 +29,7 @@ def parts(found: Multirail, judgement: Judgement) -> dict[str, Any] | None:
         "trainings": tables.trainings_table(found),
         "lessons": tables.lessons_table(found),
         "losses": plots.losses(found),
+        "slow": tables.SLOW_MEANS if tables.slow_motion((*found.points, *found.trainings)) else "",
         "fabrics": tables.fabrics_table(found),
         "skipped": found.skipped,
     }

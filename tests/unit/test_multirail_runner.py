@@ -226,6 +226,7 @@ def test_in_slow_motion_a_fabric_is_built_anew_and_times_are_its_own(runs: Runs)
     assert points[8 * 2**20] == pytest.approx((1.0, 0.001, 0.001, 0.001))
     (rails,) = run.multirail.fabrics
     (slow,) = run.multirail.trainings
+    assert slow.dilation == 4
     assert rails.setup_s[0] == pytest.approx(163e-6, rel=0.01), "the fabric as it is"
     timed = [op for _, op in runs.asked if op.gap_s > 0]
     assert sum(op.gap_s * op.count for op in timed) == pytest.approx(2 * 4 * slow.compute_s)

@@ -62,12 +62,37 @@ def test_a_point_that_measured_the_machine_is_marked(run: Run) -> None:
     assert "157.0\u00a0ms ?" in report.render(busy)
 
 
+def slowed(run: Run) -> Run:
+    """Its small sizes and its trainings in slow motion."""
+    points = [replace(p, dilation=10.0) if p.size < MIB else p for p in run.multirail.points]
+    trainings = [replace(t, dilation=3.0) for t in run.multirail.trainings]
+    return replace(run, multirail=replace(run.multirail, points=points, trainings=trainings))
+
+
+def test_what_was_measured_in_slow_motion_is_told_so(run: Run) -> None:
+    slow = slowed(run)
+    table = tables.benchmark_table(by_fabric(slow.multirail)[0])
+    assert table.columns[:2] == ("size", "slow motion")
+    assert [row[:2] for row in table.rows] == [("2KiB", "10x"), ("64MiB", ""), ("Nezha states, at most", "")]
+    assert {len(row) for row in table.rows} == {len(table.columns)}
+    speeds = tables.trainings_table(slow.multirail)
+    assert {row[speeds.columns.index("slow motion")] for row in speeds.rows} == {"3x"}
+    console = Console(file=io.StringIO(), width=200)
+    summary.print_summary(slow, console)
+    assert isinstance(console.file, io.StringIO)
+    for text in (console.file.getvalue(), report.render(slow)):
+        assert "measured while time passed that many times slower" in " ".join(text.split()).replace("&#39;", "'")
+    assert "slow motion" not in report.render(run)
+    assert from_json(to_json(slow.multirail)) == slow.multirail
+
+
 @pytest.mark.parametrize("width", [80, 100, 120])
 def test_on_a_narrow_screen_no_cell_is_cut(run: Run, width: int) -> None:
-    console = Console(file=io.StringIO(), width=width)
-    summary.print_summary(run, console)
-    assert isinstance(console.file, io.StringIO)
-    assert all(len(line) <= width for line in console.file.getvalue().splitlines())
+    for told in (run, slowed(run)):
+        console = Console(file=io.StringIO(), width=width)
+        summary.print_summary(told, console)
+        assert isinstance(console.file, io.StringIO)
+        assert all(len(line) <= width for line in console.file.getvalue().splitlines())
 
 
 def test_the_page_has_its_sections_and_sound_figures(run: Run) -> None:
