@@ -225,8 +225,8 @@ def _cuts(cuts: Sequence[Cut]) -> Iterator[tuple[Bar, list[Outcome]]]:
     yield MOVED_WORST, [Outcome(MOVED_WORST, name, _most(times), f"n={len(times)}") for name, times in moved]
     yield CUT_EXACT, [Outcome(CUT_EXACT, name, float(sum(c.wrong for c in mine)), _of(mine)) for name, mine in groups]
     yield ENDED, [Outcome(ENDED, name, float(sum(bool(c.error) for c in mine)), _why(mine)) for name, mine in groups]
-    idle = [(name, mine, float(sum(c.home_ms is None for c in mine))) for name, mine in groups]
-    yield HOME, [Outcome(HOME, name, value, f"of {len(mine)}") for name, mine, value in idle]
+    used = [(name, [c.home_ms for c in mine if c.carried]) for name, mine in groups]
+    yield HOME, [Outcome(HOME, name, float(times.count(None)), f"of {len(times)}") for name, times in used if times]
 
 
 def _moved(cuts: Sequence[Cut]) -> list[float | None]:

@@ -73,7 +73,8 @@ class Cut:
 
     `inside`: whether it fell into an operation, not between two. `detect_ms` until the first node knew, `migrate_ms`
     until the last one had its new tasks (None: never); `worst_s` the longest operation, `median_s` before the fault.
-    `home_ms` from the repair until all rails that carried something before carry something again.
+    `carried`: whether the rail carried something before; `home_ms` from the repair until it does again, None where it
+    doesn't, or never had.
     """
 
     fabric: str
@@ -95,6 +96,7 @@ class Cut:
     wrong: int
     checked: int
     error: str = ""
+    carried: bool = True
 
 
 @dataclass(frozen=True, slots=True)

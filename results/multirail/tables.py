@@ -134,7 +134,9 @@ def bars_table(outcomes: Iterable[Outcome]) -> Table:
 
 
 def cuts_table(cuts: Sequence[Cut]) -> Table:
-    """A line a fabric, policy and fault, its repeats together. Times from the fault; `back` from the repair."""
+    """A line a fabric, policy and fault, its repeats together. Times from the fault; `back` from the repair,
+    of cuts of a rail that carried something.
+    """
     rows = []
     for fabric, policy, fault in dict.fromkeys((c.fabric, c.policy, c.fault) for c in cuts):
         mine = [c for c in cuts if (c.fabric, c.policy, c.fault) == (fabric, policy, fault)]
@@ -147,7 +149,7 @@ def cuts_table(cuts: Sequence[Cut]) -> Table:
                 f"{len(inside)} of {len(mine)}",
                 _spread([c.detect_ms for c in inside]),
                 _spread([c.migrate_ms for c in inside]),
-                _spread([c.home_ms for c in mine]),
+                _spread([c.home_ms for c in mine if c.carried]),
                 fmt.seconds(median(c.median_s for c in mine)),
                 fmt.seconds(max(c.worst_s for c in mine)),
                 f"{sum(c.wrong for c in mine):,}",

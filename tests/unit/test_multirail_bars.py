@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from results.multirail import bars
+from results.format import NOTHING
+from results.multirail import bars, tables
 from results.multirail.bars import Bar, Outcome, outcomes
 from results.multirail.checks import claims
 from results.multirail.compare import by_fabric, size_name
@@ -90,6 +91,7 @@ def test_one_wrong_element_fails_the_run_and_says_where() -> None:
     [
         ({"wrong": 2}, {bars.CUT_EXACT}),
         ({"home_ms": None}, {bars.HOME}),
+        ({"home_ms": None, "carried": False}, set()),
         ({"error": "rank 1 is gone"}, {bars.ENDED}),
         ({"migrate_ms": 201.0}, {bars.MOVED_WORST}),
         ({"migrate_ms": None}, {bars.MOVED_WORST}),
@@ -100,6 +102,14 @@ def test_one_cut_of_twenty_can_miss_what_all_must_meet(changed: dict[str, object
     found = replace(sample(), cuts=[*(cut_of(n) for n in range(19)), cut_of(19, **changed)])
     assert {o.bar for o in outcomes(found) if o.measured and not o.met} == missed
     assert all(passed for _, passed, _ in claims(found)) == (not {bar for bar in missed if bar.checked})
+
+
+def test_cuts_of_a_rail_that_carried_nothing_are_not_judged_by_its_return() -> None:
+    idle = replace(sample(), cuts=[cut_of(home_ms=None, carried=False)])
+    assert [o.measured for o in of(idle, bars.HOME)] == [False]
+    (row,) = tables.cuts_table(idle.cuts).rows
+    assert row[6] == NOTHING
+    assert all(passed for _, passed, _ in claims(idle))
 
 
 def test_the_median_of_cuts_is_a_bar_of_its_own() -> None:

@@ -103,6 +103,15 @@ def test_a_cut_is_timed_from_the_fault_and_back_from_the_repair() -> None:
     assert (found.wrong, found.error, found.operations) == (0, "", 10)
 
 
+def test_a_rail_that_carried_nothing_before_its_cut_has_nowhere_to_come_back_to() -> None:
+    assert cut(STRUCK, struck_ranks()).carried
+    idle = [replace(report, shares=[WHILE] * len(report.shares)) for report in struck_ranks()]
+    found = cut(STRUCK, idle)
+    assert (found.carried, found.home_ms) == (False, None)
+    learnt = [replace(report, shares=[WHILE] * 9 + [BEFORE]) for report in struck_ranks()]
+    assert cut(STRUCK, learnt).home_ms is None, "what begins to be used after the repair isn't back"
+
+
 def test_what_never_came_is_none() -> None:
     ranks = struck_ranks()
     assert cut(STRUCK, struck_ranks(None)).migrate_ms is None
