@@ -176,17 +176,12 @@ def _beside(rival: str, bar: Bar, m: Measured) -> Outcome | None:
 
 
 def _cold(m: Measured) -> Outcome | None:
-    """The median of small sizes, and the worst beside it: a few operations of some ms each vary by as much."""
-    found = []
-    for size in _cold_sizes(m):
-        best, mine = m.best_single(size), m.at("nezha", size)
-        if best and mine:
-            found.append((mine / best, size))
+    """The small size where it was worst; by medians of operations, since a few of some ms each vary by as much."""
+    found = [(1 / gain, size) for size in _cold_sizes(m) if (gain := m.typical.gain("nezha", size))]
     if not found:
         return None
     worst, size = max(found)
-    where = f"median of {len(found)} sizes; {times(worst)} at {size_name(size)}"
-    return Outcome(COLD, m.rails.label, median(ratio for ratio, _ in found), where)
+    return Outcome(COLD, m.rails.label, worst, f"at {size_name(size)}")
 
 
 def _cold_beside(rival: str, bar: Bar, m: Measured) -> Outcome | None:

@@ -39,7 +39,8 @@ def print_tables(found: Multirail, judgement: Judgement, console: Console) -> No
 def _tables(found: Multirail, doubtful: tables.Doubts) -> Iterator[tuple[str, Table, int]]:
     """(title, table, how many of its columns are always there)."""
     for m in by_fabric(found):
-        yield f"{m.rails.label}: {_TITLE}", tables.benchmark_table(m, doubtful), 5 if tables.slow_motion(m.points) else 4
+        always = 5 if tables.slow_motion(m.points) else 4
+        yield f"{m.rails.label}: {_TITLE}", tables.benchmark_table(m, doubtful), always
     paper = tables.table_1(found)
     if paper is not None:
         yield "Nezha's Table 1, and the same here", paper, 4

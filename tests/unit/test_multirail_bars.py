@@ -69,6 +69,17 @@ def test_a_single_rail_below_its_bound_is_told_by_its_name() -> None:
     assert slowed("single:sharp1") == [True, True]  # a tree isn't a ring: its bound is another
 
 
+def test_the_worst_of_small_sizes_is_judged_by_the_median_of_its_operations() -> None:
+    """And not by their mean, in which one operation that the machine held up weighs as much as all others."""
+    small = [p for p in points() if p.size == SIZES[0] and p.fabric == PAIR.label]
+    both = [*small, *(replace(p, size=4 * KIB) for p in small)]
+    held_up = [replace(p, mean_s=1.5 * p.mean_s) if p.policy == "nezha" else p for p in both]
+    assert [o.met for o in of(Multirail([PAIR], held_up), bars.COLD)] == [True]
+    slow = [replace(p, median_s=1.1 * p.median_s) if (p.policy, p.size) == ("nezha", 4 * KIB) else p for p in both]
+    (outcome,) = of(Multirail([PAIR], slow), bars.COLD)
+    assert (outcome.met, outcome.value, outcome.where) == (False, pytest.approx(1.1), "at 4KiB")
+
+
 def test_the_balancer_is_judged_where_it_split_and_never_settling_is_a_miss() -> None:
     found = sample()
     restless = [replace(p, settled_after=None) if p.split else p for p in found.points]
