@@ -83,6 +83,7 @@ def _rails(label: str, plan: MultirailPlan, build_s: float) -> Rails:
         scale=plan.scale,
         mtu=plan.spec.mtu,
         build_s=build_s,
+        cpu_s_per_byte=tuple(rail.cpu_s_per_byte for rail in rails),
     )
 
 

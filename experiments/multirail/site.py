@@ -58,7 +58,10 @@ class Site:
         return engine(self.net, policy)
 
     def _skip(self, policy: str, why: str, failed: bool) -> None:
-        self.run.multirail.skipped.append(Skipped(self.label, policy, why, failed))
+        """Once, however many dilations, repeats and trainings it is missing from."""
+        skipped = Skipped(self.label, policy, why, failed)
+        if skipped not in self.run.multirail.skipped:
+            self.run.multirail.skipped.append(skipped)
 
     def watch(self) -> "Watch":
         """Begin to watch: what the kernel counted until now is no stretch's."""

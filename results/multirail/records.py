@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 class Rails:
     """A fabric: `kinds`, `names`, `bps` (payload that a NIC carries) by rail; `scale` times slower than the paper's.
 
-    `mix` is what its rails are together, `tcp+sharp`.
+    `mix` is what its rails are together, `tcp+sharp`; `cpu_s_per_byte` of a node's processor, none where it is empty.
     """
 
     label: str
@@ -23,6 +23,7 @@ class Rails:
     scale: float
     mtu: int
     build_s: float = 0.0
+    cpu_s_per_byte: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
