@@ -118,6 +118,7 @@ class NicRate:
 class Training:
     """A training that was replayed: medians of `steps`. `samples` a step and node, `bytes` a step and node.
 
+    `batch` is 0 where the model has one of its own.
     All seconds are the fabric's own time, as a point's are.
     """
 
@@ -133,6 +134,11 @@ class Training:
     step_s: float
     predicted_s: float | None
     dilation: float = 1.0
+
+    @property
+    def name(self) -> str:
+        """`vgg-11 batch 64`; of a GPT, whose batch is its model's own, `gpt3-2.7b`."""
+        return f"{self.model} batch {self.batch}" if self.batch else self.model
 
     @property
     def samples_per_s(self) -> float:

@@ -191,7 +191,7 @@ def trainings_table(found: Multirail) -> Table:
                 _ratio(step, first.predicted_s),
             ]
             cells += [_beside(speed, mine, policy, by_label[fabric], over) for over in ("single", "gloo")]
-            rows.append((fabric, f"{model} batch {batch}" if batch else model, policy, *cells))
+            rows.append((fabric, first.name, policy, *cells))
     columns = (
         "fabric",
         "training",

@@ -87,6 +87,12 @@ def spec_of(**keys: Any) -> MultirailExperiment:
             "trainings.0.model: 'moe-1.3b-128' must be a model of layers (alexnet, vgg-11), or a GPT"),
         ({"fabrics": [{**PAIR, "nodes": 3}], "trainings": [{"model": "gpt3-30b"}]},
             "trainings.0.model: 'gpt3-30b' has a batch of 512, which 3 nodes can't share"),
+        ({"trainings": [{"model": "vgg-11"}, {"model": "vgg-11", "batch": 64}, {"model": "vgg-11", "volume": 0.5}]},
+            "trainings.2.model: 'vgg-11' with batch 32 is given twice for fabrics.0"),
+        ({"trainings": [{"model": "vgg-11"}, {"model": "vgg-11"}]},
+            "trainings.1.model: 'vgg-11' with batch 32 is given twice for fabrics.0"),
+        ({"trainings": [{"model": "gpt3-2.7b"}, {"model": "gpt3-2.7b", "batch": 64}]},
+            "trainings.1.model: 'gpt3-2.7b' is given twice for fabrics.0"),
         ({"trainings": [{"model": "vgg-11", "volume": 0}]}, "trainings.0.volume: 0 must be above 0.0"),
     ],
 )  # fmt: skip
@@ -94,6 +100,12 @@ def test_what_cannot_be_is_told_by_field_value_and_what_is_allowed(keys: dict[st
     with pytest.raises(BadInput) as caught:
         spec_of(**keys)
     assert str(caught.value) == message
+
+
+def test_a_training_may_be_given_for_one_fabric_and_otherwise_for_another() -> None:
+    trainings = [{"model": "vgg-11", "on": [0]}, {"model": "vgg-11", "dilation": 3, "on": [1]}]
+    spec = spec_of(fabrics=[PAIR, UNLIKE], trainings=trainings)
+    assert [t.dilation for n in range(2) for t in spec.trainings_on(n)] == [1, 3]
 
 
 def test_single_stands_for_each_rail_that_is_unlike_the_others() -> None:

@@ -15,7 +15,7 @@ from experiments.progress import Steps
 from results.records import Run
 from tests.unit.test_machine import FULL
 from topologies.counters import Counters
-from topologies.errors import MachineLacks
+from topologies.errors import BadInput, MachineLacks
 from topologies.multirail.plan import MultirailPlan
 from workloads.multirail.jobs import Operations, RankReport
 from workloads.multirail.peers.lesson import Trained
@@ -231,6 +231,21 @@ def test_in_slow_motion_a_fabric_is_built_anew_and_times_are_its_own(runs: Runs)
     assert rails.setup_s[0] == pytest.approx(163e-6, rel=0.01), "the fabric as it is"
     timed = [op for _, op in runs.asked if op.gap_s > 0]
     assert sum(op.gap_s * op.count for op in timed) == pytest.approx(2 * 4 * slow.compute_s)
+
+
+def test_no_rail_is_dilated_to_a_standstill(runs: Runs) -> None:
+    slow = [{"kind": "tcp", "rate": "20Mbit"}, {"kind": "tcp", "rate": "1Mbit"}]
+    for dilation, training, field in (({"64MiB": 100}, 1, "fabrics.0"), ({}, 100, "trainings.0")):
+        fabric = {"kind": "multi-rail", "nodes": 2, "rails": slow, "dilation": dilation}
+        spec = spec_of(fabrics=[fabric], trainings=[{"model": "alexnet", "dilation": training}])
+        with pytest.raises(BadInput) as caught:
+            run_multirail(spec, Path("nowhere"), None)
+        assert str(caught.value) == (
+            f"{field}.dilation: 100.0 leaves 10kbit of tcp1, of 200kbit at least: give 5 at most, or tcp1 a higher rate"
+        )
+    assert runs.did == [], "before anything is built"
+    fits = {"kind": "multi-rail", "nodes": 2, "rails": slow, "dilation": {"64MiB": 5}}
+    run_multirail(spec_of(fabrics=[fits], faults=[], trainings=[], ddp=[]), Path("nowhere"), None)
 
 
 def test_what_is_predicted_is_the_same_in_slow_motion(runs: Runs) -> None:

@@ -14,7 +14,7 @@ from results.multirail import plots, published, tables
 from results.multirail.compare import by_fabric
 from results.multirail.stored import cells, from_json, to_json
 from results.records import Load, Measurement, Run
-from tests.unit.multirail_sample import MIB, PAIR, UNLIKE, sample
+from tests.unit.multirail_sample import MIB, PAIR, UNLIKE, point_of, sample, training_of
 
 
 @pytest.fixture(scope="module")
@@ -37,8 +37,22 @@ def test_a_row_says_policy_nodes_rails_and_size(run: Run) -> None:
     row = next(m for m in run.measurements if (m.fabric, m.policy, m.metric) == (UNLIKE.label, "nezha", "throughput"))
     assert row.workload == "allreduce 2KiB, 4 nodes, tcp+sharp"
     point = next(p for p in run.multirail.points if (p.fabric, p.policy) == (UNLIKE.label, "nezha"))
-    assert row.value == pytest.approx(8 * point.sent / point.mean_s)
+    assert row.value == pytest.approx(8 * point.size / point.mean_s), "sizes are the paper's, as times are"
     assert row.ratio == pytest.approx(0.97)
+
+
+def test_a_percentile_is_told_only_of_operations_enough_to_have_one() -> None:
+    few, many = (point_of(PAIR.label, "nezha", size, 0.001, measured=n) for size, n in ((2048, 99), (4096, 100)))
+    found = replace(sample(), points=[few, many])
+    assert [row[2] for row in cells(found) if row[4] == "completion_time_p99"] == ["allreduce 4KiB, 4 nodes, tcp+tcp"]
+
+
+def test_a_model_with_a_batch_of_its_own_is_told_without_one() -> None:
+    gpt = replace(training_of("nezha", 1.0), model="gpt3-2.7b", batch=0)
+    found = replace(sample(), trainings=[gpt, training_of("nezha", 1.0)])
+    told = dict.fromkeys(row[2] for row in cells(found) if row[4] == "samples_per_s")
+    assert list(told) == ["gpt3-2.7b, 4 nodes, tcp+tcp", "vgg-11 batch 64, 4 nodes, tcp+tcp"]
+    assert [row[1] for row in tables.trainings_table(found).rows] == ["gpt3-2.7b", "vgg-11 batch 64"]
 
 
 def test_the_screen_has_every_size_policy_bar_and_cut(run: Run) -> None:
