@@ -81,7 +81,7 @@ def _check_dilations(spec: MultirailExperiment, number: int, plan: MultirailPlan
     """BadInput where a rail would be left with less than frames can be timed at: rates are known only here."""
     slowest, name = min(zip(plan.rates_bps, (rail.name for rail in plan.rails), strict=True))
     for times in spec.dilations_on(number):
-        if slowest / times < LEAST_DILATED_BPS:
+        if times > 1 and slowest / times < LEAST_DILATED_BPS:
             left, least = format_rate(slowest / times), format_rate(LEAST_DILATED_BPS)
             most = max(1.0, slowest / LEAST_DILATED_BPS)
             allowed = f"leaves {left} of {name}, of {least} at least: give {most:g} at most, or {name} a higher rate"
