@@ -17,7 +17,13 @@ from results.multirail.records import Cut, Multirail, Point, Rails
 Unit = Literal["times", "share", "ms", "operations", "elements", "cuts"]
 MORE: Final = "at least"
 LESS: Final = "at most"
-RIVALS: Final = ("mptcp", "mrib", "slicing")
+RIVALS: Final = {
+    "mptcp": "Nezha 5.2.2, unlike rails: up to 1.80x",
+    "mrib": "Nezha 5.2.2, unlike rails: up to 1.41x",
+    "slicing": "",
+}
+"""Policy -> what is stated of Nezha over it."""
+_PAIR_GOAL: Final = 1.95
 _SPARE: Final = 0.02
 _COLD: Final = 1.03
 _COLD_GAIN: Final = 0.15
@@ -25,7 +31,10 @@ _COLD_GAIN: Final = 0.15
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """`way` the `limit` in `unit`; `checked`: a run that misses it has failed, the rest a slower machine may miss."""
+    """`way` the `limit` in `unit`; `checked`: a run that misses it has failed, the rest a slower machine may miss.
+
+    `goal`: what we want beyond it; nothing is judged by that.
+    """
 
     what: str
     way: Literal["at least", "at most"]
@@ -33,6 +42,7 @@ class Bar:
     unit: Unit
     checked: bool = False
     source: str = ""
+    goal: float | None = None
 
     def allows(self, value: float | None) -> bool:
         """None is what never came."""
@@ -59,11 +69,12 @@ class Outcome:
 EXACT: Final = Bar("elements other than numpy's sum", LESS, 0, "elements", checked=True)
 BOUND: Final = Bar("single rail, ring, large: of its links' bound", MORE, 0.95, "share")
 PAIR: Final[dict[int, Bar]] = {
-    4: Bar("two like rails, 4 nodes, large: of one", MORE, 1.84, "times", source="Nezha 5.2.1"),
-    8: Bar("two like rails, 8 nodes, large: of one", MORE, 1.87, "times", source="Nezha 5.2.1"),
+    4: Bar("two like rails, 4 nodes, large: of one", MORE, 1.84, "times", source="Nezha 5.2.1", goal=_PAIR_GOAL),
+    8: Bar("two like rails, 8 nodes, large: of one", MORE, 1.87, "times", source="Nezha 5.2.1", goal=_PAIR_GOAL),
 }
 BESIDE: Final[dict[str, Bar]] = {
-    rival: Bar(f"nezha, large: throughput of {rival}'s", MORE, 1 - _SPARE, "times") for rival in RIVALS
+    rival: Bar(f"nezha, large: throughput of {rival}'s", MORE, 1 - _SPARE, "times", source=stated)
+    for rival, stated in RIVALS.items()
 }
 UNLIKE: Final = Bar("unlike rails, large: of the better one", MORE, 1.4, "times", source="Nezha 5.2.2: 1.46 to 1.63")
 IDEAL: Final = Bar("unlike rails, large: of the sum of both", MORE, 0.95, "share")

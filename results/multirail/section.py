@@ -19,6 +19,7 @@ def parts(found: Multirail, judgement: Judgement) -> dict[str, Any] | None:
     return {
         "bars": tables.bars_table(outcomes(found)),
         "latencies": [(m.rails.label, plots.latency(m), tables.benchmark_table(m, doubtful)) for m in by_fabric(found)],
+        "thresholds": tables.thresholds_table(found),
         "shares": plots.shares(found),
         "channels": plots.channels(found),
         "gains": tables.gains_table(found),

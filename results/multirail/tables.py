@@ -104,6 +104,16 @@ def gains_table(found: Multirail) -> Table:
     return Table(("fabric", "policy", "largest size", "best of large sizes", "at", "Nezha's best"), tuple(rows), 2)
 
 
+def thresholds_table(found: Multirail) -> Table:
+    """Up to which size nezha used one rail alone, a line a fabric; a dash where it split all sizes, or none."""
+    rows = []
+    for m in by_fabric(found):
+        if "nezha" in m.policies and len(m.rails.names) > 1:
+            stated = published.THRESHOLDS.get((m.rails.mix, m.rails.nodes))
+            rows.append((m.rails.label, *(size_name(s) if s else fmt.NOTHING for s in (m.threshold(), stated))))
+    return Table(("fabric", "one rail up to", "Nezha's"), tuple(rows), 1)
+
+
 def table_1(found: Multirail) -> Table | None:
     """The paper's Table 1, its figures beside what was measured on 4 nodes with tcp and sharp; None without these."""
     m = next((m for m in by_fabric(found) if m.rails.nodes == 4 and sorted(m.rails.kinds) == ["sharp", "tcp"]), None)
@@ -127,7 +137,8 @@ def bars_table(outcomes: Iterable[Outcome]) -> Table:
     """What was wanted, and what came."""
     rows = []
     for o in outcomes:
-        wanted = f"{'≥' if o.bar.way == MORE else '≤'} {in_unit(o.bar.limit, o.bar.unit)}"
+        goal = f", goal {in_unit(o.bar.goal, o.bar.unit)}" if o.bar.goal is not None else ""
+        wanted = f"{'≥' if o.bar.way == MORE else '≤'} {in_unit(o.bar.limit, o.bar.unit)}{goal}"
         value = in_unit(o.value, o.bar.unit) if o.measured else "not measured"
         rows.append((MARK[o.met], o.bar.what, o.fabric, wanted, value, o.where, o.bar.source))
     return Table(("", "what", "fabric", "wanted", "measured", "of what", "from"), tuple(rows), 3)

@@ -11,6 +11,7 @@ from rich.console import Console
 
 from results import report, store, summary
 from results.multirail import plots, published, tables
+from results.multirail.bars import outcomes
 from results.multirail.compare import by_fabric
 from results.multirail.stored import cells, from_json, to_json
 from results.records import Load, Measurement, Run
@@ -138,6 +139,12 @@ def test_the_papers_figures_stand_beside_ours(run: Run) -> None:
     )
     theirs = next(row for row in paper.rows if row[1] == "Nezha")
     assert theirs[2:7] == ("181.5\u00a0ms", "316.3\u00a0ms", "178.4\u00a0ms", "314.9\u00a0ms", "257.1\u00a0ms")
+    thresholds = tables.thresholds_table(run.multirail)
+    assert thresholds.rows == ((PAIR.label, "2KiB", "256KiB"), (UNLIKE.label, "2KiB", "–"))
+    assert "One rail up to" in report.render(run)
+    wanted = {row[1]: (row[3], row[6]) for row in tables.bars_table(outcomes(run.multirail)).rows}
+    assert wanted["two like rails, 4 nodes, large: of one"] == ("≥ 1.84x, goal 1.95x", "Nezha 5.2.1")
+    assert wanted["nezha, large: throughput of mrib's"][1] == "Nezha 5.2.2, unlike rails: up to 1.41x"
     gains = tables.gains_table(run.multirail)
     assert (PAIR.label, "nezha", "1.91x", "1.91x", "64MiB", "1.84x") in gains.rows
     speeds = tables.trainings_table(run.multirail)

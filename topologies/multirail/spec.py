@@ -91,10 +91,10 @@ class MultirailSpec(Strict):
     def _sizes_are_distinct(cls, given: object) -> object:
         """Before sizes are keys, and the last of two equal ones would be all that is left."""
         found: dict[int | None, str] = {}
-        for name in given if isinstance(given, Mapping) else ():
+        for name, times in given.items() if isinstance(given, Mapping) else ():
             size = _size_or_none(name)
             if size is not None and size in found:
-                raise wrong(str(name), given[name], f"is for the size {found[size]}, which is given twice")
+                raise wrong(str(name), times, f"is for the size {found[size]}, which is given twice")
             found[size] = str(name)
         return given
 
