@@ -127,6 +127,8 @@ def test_fabrics_have_names_by_their_rails_and_nodes_and_what_sets_them_apart() 
         "tcp+tcp, 4 nodes MTU 1500",
     )
     assert hosts(spec)["n7"] == "198.18.0.8"
+    slower = spec_of(fabrics=[PAIR, {**PAIR, "dilation": {"128KiB": 6, "8MiB": 4}}])
+    assert slower.labels == ("tcp+tcp, 4 nodes", "tcp+tcp, 4 nodes dilated 6 times")
 
 
 def test_small_sizes_are_dilated_most_and_what_is_above_all_not_at_all() -> None:
@@ -162,6 +164,18 @@ def test_a_dry_run_says_what_would_be_sent(name: str, capsys: pytest.CaptureFixt
     assert "16 nodes" in told
     assert ": 50 times slower than the paper's" in told
     assert "64MiB" in told
+
+
+def test_a_dry_run_says_what_is_measured_in_slow_motion(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    slow = experiment(fabrics=[{**PAIR, "dilation": {"128KiB": 6}}], trainings=[{"model": "vgg-11", "dilation": 3}])
+    for name, data in (("slow", slow), ("real", experiment(trainings=[{"model": "vgg-11"}]))):
+        (tmp_path / f"{name}.yaml").write_text(yaml.safe_dump(data))
+    assert cli.main(["dry-run", str(tmp_path / "slow.yaml")]) == 0
+    told = capsys.readouterr().out
+    assert all(f" {word} " in " ".join(told.split()) for word in ("slow motion", "6x"))
+    assert "of computing a step, in slow motion 3x" in " ".join(told.split())
+    assert cli.main(["dry-run", str(tmp_path / "real.yaml")]) == 0
+    assert "slow motion" not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("command", ["lint", "search"])
