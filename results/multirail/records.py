@@ -114,6 +114,11 @@ class NicRate:
     bps: tuple[float, ...]
 
 
+def name_of(model: str, batch: int) -> str:
+    """`vgg-11 batch 64`; of a GPT, whose batch is its model's own and told as 0, `gpt3-2.7b`."""
+    return f"{model} batch {batch}" if batch else model
+
+
 @dataclass(frozen=True, slots=True)
 class Training:
     """A training that was replayed: medians of `steps`. `samples` a step and node, `bytes` a step and node.
@@ -137,8 +142,7 @@ class Training:
 
     @property
     def name(self) -> str:
-        """`vgg-11 batch 64`; of a GPT, whose batch is its model's own, `gpt3-2.7b`."""
-        return f"{self.model} batch {self.batch}" if self.batch else self.model
+        return name_of(self.model, self.batch)
 
     @property
     def samples_per_s(self) -> float:

@@ -225,6 +225,8 @@ def test_in_slow_motion_a_fabric_is_built_anew_and_times_are_its_own(runs: Runs)
     points = {p.size: (p.dilation, p.mean_s, p.p99_s, p.rail_s[0]) for p in run.multirail.points}
     assert points[2048] == pytest.approx((5.0, 0.0002, 0.0002, 0.0002))
     assert points[8 * 2**20] == pytest.approx((1.0, 0.001, 0.001, 0.001))
+    loads = {load.workload: load.dilation for load in run.loads}
+    assert (loads["nezha, 2KiB"], loads["nezha, 8MiB"], loads["alexnet batch 32, nezha"]) == (5, 1, 4)
     (rails,) = run.multirail.fabrics
     (slow,) = run.multirail.trainings
     assert slow.dilation == 4
