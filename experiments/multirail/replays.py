@@ -37,7 +37,7 @@ def run_training(
         for number in range(ceil(learning(policy, spec.learning) / len(step.sizes))):
             _one_step(ranks, replace(step, compute_s=0.0), spec.seed + number)
         times = [_one_step(ranks, step, spec.seed + number) for number in range(training.steps)]
-        own_time = (each / dilation for each in (step.compute_s, median(times), predicted))
+        own_time = (step.compute_s / dilation, median(times) / dilation, predicted / dilation)
         site.run.multirail.trainings.append(
             Training(
                 site.label, policy, training.model, batch, repeat, training.steps,

@@ -81,7 +81,8 @@ def test_operations_that_ended_early_are_told_with_their_rank() -> None:
         check_whole([rank(0, [(1.0,)]), RankReport(1, errors=["rank 2 is gone"])])
 
 
-BEFORE, WHILE = (2000.0, 2000.0), (0.0, 4000.0)
+BEFORE: Final[tuple[float, ...]] = (2000.0, 2000.0)
+WHILE: Final[tuple[float, ...]] = (0.0, 4000.0)
 
 
 def struck_ranks(moved_ms: float | None = 250.0) -> list[RankReport]:
