@@ -90,7 +90,10 @@ LIMITS: Final = (LINK_RATE, CPU_BUSY, CPU_FOREIGN, LAG, RETRANSMITS, DROPS, PORT
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One quantity in one stretch, set against its limit. `workload` is "" where it holds for the whole fabric."""
+    """One quantity in one stretch, set against its limit.
+
+    `workload` is "" where it holds for the whole fabric, as it was built with this `dilation`.
+    """
 
     fabric: str
     workload: str
@@ -98,6 +101,7 @@ class Finding:
     limit: Limit
     value: float
     text: str
+    dilation: float = 1.0
 
     @property
     def verdict(self) -> Verdict:
@@ -146,13 +150,13 @@ def _worst(verdicts: Iterable[Verdict]) -> Verdict:
 
 def _links(links: Iterable[LinkCheck]) -> Iterator[Finding]:
     """The link of each class that is furthest off: a collective takes as long as its slowest link."""
-    classes: defaultdict[tuple[str, str], list[LinkCheck]] = defaultdict(list)
+    classes: defaultdict[tuple[str, str, float], list[LinkCheck]] = defaultdict(list)
     for link in links:
-        classes[link.fabric, link.link_class].append(link)
-    for (fabric, name), sample in classes.items():
+        classes[link.fabric, link.link_class, link.dilation].append(link)
+    for (fabric, name, dilation), sample in classes.items():
         worst = max(sample, key=_link_error)
         text = f"{name} link {worst.link} carries {rate(worst.measured_bps)}, expected {rate(worst.expected_bps)}"
-        yield Finding(fabric, "", 0, LINK_RATE, _link_error(worst), text)
+        yield Finding(fabric, "", 0, LINK_RATE, _link_error(worst), text, dilation)
 
 
 def _link_error(link: LinkCheck) -> float:
@@ -212,16 +216,23 @@ def _gaps(run: Run) -> Iterator[str]:
 def _stretches(run: Run, findings: tuple[Finding, ...]) -> dict[tuple[str, str, int], Verdict]:
     """Every stretch with load or byte records: its own findings, and those of its fabric's links.
 
-    A fabric that policies steer one after the other is calibrated once, under its own name.
+    A fabric that policies steer one after the other is calibrated once, under its own name; one that is measured in
+    slow motion as often as it is built.
     """
     bases = base_labels(run)
+    dilations = {(x.fabric, x.workload, x.repeat): x.dilation for x in run.loads}
     keys = dict.fromkeys([(x.fabric, x.workload, x.repeat) for x in run.loads])
     keys |= dict.fromkeys([(c.fabric, c.workload, c.repeat) for c in run.bytes])
     own: defaultdict[tuple[str, str, int], list[Verdict]] = defaultdict(list)
-    links: defaultdict[str, list[Verdict]] = defaultdict(list)
+    links: defaultdict[tuple[str, float], list[Verdict]] = defaultdict(list)
     for f in findings:
-        (own[f.fabric, f.workload, f.repeat] if f.workload else links[f.fabric]).append(f.verdict)
-    return {key: _worst([*own[key], *links[key[0]], *links[bases.get(key[0], key[0])]]) for key in keys}
+        (own[f.fabric, f.workload, f.repeat] if f.workload else links[f.fabric, f.dilation]).append(f.verdict)
+
+    def verdict(key: tuple[str, str, int]) -> Verdict:
+        dilation, labels = dilations.get(key, 1.0), {key[0], bases.get(key[0], key[0])}
+        return _worst([*own[key], *(found for label in labels for found in links[label, dilation])])
+
+    return {key: verdict(key) for key in keys}
 
 
 def _reasons(findings: tuple[Finding, ...]) -> tuple[str, ...]:

@@ -183,13 +183,17 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class LinkCheck:
-    """iperf3 on one link of a class: payload rates in bit/s, expected (rate less headers) and measured."""
+    """iperf3 on one link of a class: payload rates in bit/s, expected (rate less headers) and measured.
+
+    `dilation`: how many times slower time passed in the fabric as it was built then.
+    """
 
     fabric: str
     link_class: str
     link: str
     expected_bps: float
     measured_bps: float
+    dilation: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,6 +211,7 @@ class Load:
     drops: int  # at every queue and port of the fabric
     transfers_faulted: bool = False  # a fault was injected on purpose: its retransmits and drops don't count
     rerouted: bool = False  # routes changed meanwhile: frames overtake each other, and TCP sends again what isn't lost
+    dilation: float = 1.0  # of the fabric as it was built then: its links' checks are those of the same
 
 
 @dataclass(frozen=True, slots=True)

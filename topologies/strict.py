@@ -131,6 +131,8 @@ def find_problems(error: ValidationError, prefix: str = "") -> list[Problem]:
     for item in error.errors():
         # pydantic puts the branch of a union into the location; people write only the field's own path
         path = [str(p) for p in item["loc"] if not str(p).startswith(("function-", "literal[", "constrained-"))]
+        if path[-1:] == ["[key]"]:  # pydantic's mark where a key is wrong, and not what it stands for
+            del path[-1]
         for new in _problems_of(dict(item), ".".join([*([prefix] if prefix else []), *path])):
             old = found.get(new.field)
             found[new.field] = new if old is None else Problem(*old[:2], _either(old.allowed, new.allowed))

@@ -135,7 +135,8 @@ def cut(struck: Struck, reports: Sequence[RankReport]) -> Cut:
     times = latencies_s(reports)
     starts, ends = _spans(reports)
     before = [time for time, end in zip(times, ends, strict=True) if end < struck.t_fault] or times[:1]
-    home = _home_ns(struck, reports[0])
+    carried = _carried(struck, reports[0])
+    home = _home_ns(struck, reports[0]) if carried else None
     return Cut(
         fabric=struck.fabric,
         policy=struck.policy,
@@ -156,6 +157,7 @@ def cut(struck: Struck, reports: Sequence[RankReport]) -> Cut:
         wrong=sum(report.wrong for report in reports),
         checked=sum(len(report.ends_ns) * struck.sent // 4 for report in reports),
         error=next((report.errors[0] for report in reports if report.errors), ""),
+        carried=carried,
     )
 
 
@@ -170,6 +172,12 @@ def _migration(found: Sequence[Migration], struck: Struck) -> Migration | None:
     """The first of this rail after the fault."""
     after = (m for m in found if struck.rail in m.rails and m.frozen_at * 1e9 >= struck.t_fault)
     return next(after, None)
+
+
+def _carried(struck: Struck, report: RankReport) -> bool:
+    """Whether the rail had a share of what ended before the fault: one that a policy left idle has none to get back."""
+    rows = zip(report.ends_ns, report.shares, strict=False)
+    return any(row[struck.rail] > 0 for at, row in rows if at < struck.t_fault)
 
 
 def _home_ns(struck: Struck, report: RankReport) -> int | None:

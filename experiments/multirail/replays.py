@@ -12,7 +12,7 @@ from experiments.multirail.predictions import learning, predicted_step_s, step_o
 from experiments.multirail.site import Site
 from experiments.multirail.spec import MultirailExperiment
 from experiments.progress import Steps
-from results.multirail.records import Training
+from results.multirail.records import Training, name_of
 from workloads.catalogue import GptModel, load_model
 from workloads.multirail.jobs import Operations, RankReport
 from workloads.multirail.training import Step
@@ -22,11 +22,12 @@ def run_training(
     spec: MultirailExperiment, site: Site, training: TrainingSpec, policy: str, repeat: int, steps: Steps
 ) -> None:
     """First as many steps, without their computing, as have the operations that a policy is given to learn in."""
+    batch = 0 if isinstance(load_model(training.model), GptModel) else training.batch
     peer, dilation = peer_rail(site.plan.spec), site.plan.dilation
     step = step_of(training, site.nodes, site.plan.scale, site.rails[peer].rate * dilation)
     step = replace(step, compute_s=step.compute_s * dilation)
     predicted = predicted_step_s(step, site.rails, site.nodes, policy, peer)
-    what = f"{training.model}, {policy}"
+    what = f"{name_of(training.model, batch)}, {policy}"
     with (
         steps.step(f"{site.label}: {what}"),
         site.watch().over(what, repeat),
@@ -36,12 +37,11 @@ def run_training(
         for number in range(ceil(learning(policy, spec.learning) / len(step.sizes))):
             _one_step(ranks, replace(step, compute_s=0.0), spec.seed + number)
         times = [_one_step(ranks, step, spec.seed + number) for number in range(training.steps)]
-        gpt = isinstance(load_model(training.model), GptModel)
-        own_time = (each / dilation for each in (step.compute_s, median(times), predicted))
+        own_time = (step.compute_s / dilation, median(times) / dilation, predicted / dilation)
         site.run.multirail.trainings.append(
             Training(
-                site.label, policy, training.model, 0 if gpt else training.batch, repeat, training.steps,
-                step.samples, sum(step.sizes), *own_time,
+                site.label, policy, training.model, batch, repeat, training.steps,
+                step.samples, sum(step.sizes), *own_time, dilation,
             )
         )  # fmt: skip
 

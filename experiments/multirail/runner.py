@@ -4,6 +4,7 @@ Called in a capsule. Whatever ends it early, what was measured by then is saved.
 """
 
 from pathlib import Path
+from typing import Final
 
 from rich.console import Console
 
@@ -25,7 +26,11 @@ from topologies import capacity
 from topologies.errors import BadInput
 from topologies.machine import datapath_choice, detect
 from topologies.multirail.plan import MultirailPlan, make_multirail_plan
+from topologies.units import format_rate
 from workloads.multirail.emulated import rails_of
+
+LEAST_DILATED_BPS: Final = 200_000
+"""A frame of 9000 bytes takes 0.36 s of it already; every point would last for minutes."""
 
 
 def run_multirail(spec: MultirailExperiment, folder: Path, console: Console | None) -> int:
@@ -64,10 +69,32 @@ def _run(spec: MultirailExperiment, run: Run, steps: Steps) -> None:
 
 def _plan(spec: MultirailExperiment, number: int, frames: float) -> MultirailPlan:
     try:
-        return make_multirail_plan(spec.fabrics[number], frames)
+        plan = make_multirail_plan(spec.fabrics[number], frames)
     except BadInput as error:
         field = error.field.replace("fabric", f"fabrics.{number}", 1)
         raise BadInput(field, error.value, error.allowed) from error
+    _check_dilations(spec, number, plan)
+    return plan
+
+
+def _check_dilations(spec: MultirailExperiment, number: int, plan: MultirailPlan) -> None:
+    """BadInput where a rail would be left with less than frames can be timed at: rates are known only here."""
+    slowest, name = min(zip(plan.rates_bps, (rail.name for rail in plan.rails), strict=True))
+    for times in spec.dilations_on(number):
+        if times > 1 and slowest / times < LEAST_DILATED_BPS:
+            left, least = format_rate(slowest / times), format_rate(LEAST_DILATED_BPS)
+            most = max(1.0, slowest / LEAST_DILATED_BPS)
+            allowed = f"leaves {left} of {name}, of {least} at least: give {most:g} at most, or {name} a higher rate"
+            raise BadInput(_dilation_field(spec, number, times), times, allowed)
+
+
+def _dilation_field(spec: MultirailExperiment, number: int, times: float) -> str:
+    """Where it was given: the fabric's own, or a training's."""
+    if times in spec.fabrics[number].dilation.values():
+        return f"fabrics.{number}.dilation"
+    trainings = spec.trainings_on(number)
+    given = (n for n, training in enumerate(spec.trainings) if training in trainings and training.dilation == times)
+    return f"trainings.{next(given)}.dilation"
 
 
 def _rails(label: str, plan: MultirailPlan, build_s: float) -> Rails:
@@ -83,6 +110,7 @@ def _rails(label: str, plan: MultirailPlan, build_s: float) -> Rails:
         scale=plan.scale,
         mtu=plan.spec.mtu,
         build_s=build_s,
+        cpu_s_per_byte=tuple(rail.cpu_s_per_byte for rail in rails),
     )
 
 

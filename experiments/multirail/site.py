@@ -58,7 +58,10 @@ class Site:
         return engine(self.net, policy)
 
     def _skip(self, policy: str, why: str, failed: bool) -> None:
-        self.run.multirail.skipped.append(Skipped(self.label, policy, why, failed))
+        """Once, however many dilations, repeats and trainings it is missing from."""
+        skipped = Skipped(self.label, policy, why, failed)
+        if skipped not in self.run.multirail.skipped:
+            self.run.multirail.skipped.append(skipped)
 
     def watch(self) -> "Watch":
         """Begin to watch: what the kernel counted until now is no stretch's."""
@@ -82,8 +85,11 @@ class Watch:
         lost = (spent.retransmits, spent.segments, spent.drops)
         of = (self.site.label, what, repeat)
         self.site.run.loads.append(
-            Load(*of, load.busy, load.foreign, load.lag_p99_ms, *lost, transfers_faulted=faulted)
-        )
+            Load(
+                *of, load.busy, load.foreign, load.lag_p99_ms, *lost,
+                transfers_faulted=faulted, dilation=self.site.plan.dilation,
+            )
+        )  # fmt: skip
 
 
 @contextmanager
@@ -111,6 +117,6 @@ def check_links(label: str, plan: MultirailPlan, slower: str) -> list[LinkCheck]
         for number, rail in enumerate(plan.rails)
     ]
     return [
-        LinkCheck(label, f"rail {name}{slower}", "n1 -> n0", expected, measured_bps(flow))
+        LinkCheck(label, f"rail {name}{slower}", "n1 -> n0", expected, measured_bps(flow), plan.dilation)
         for name, expected, flow in flows
     ]

@@ -151,6 +151,7 @@ def parse(data: object) -> MultirailExperiment:
         _check_fault(fault, f"faults.{number}", spec)
     for number, training in enumerate(spec.trainings):
         _check_training(training, f"trainings.{number}", spec)
+    _trainings_are_distinct(spec)
     for number, lesson in enumerate(spec.ddp):
         check_on(lesson.on, len(spec.fabrics), f"ddp.{number}")
         check_ours(lesson.policy, f"ddp.{number}.policy", spec.fabrics)
@@ -196,6 +197,22 @@ def _check_fault(fault: FaultSpec, field: str, spec: MultirailExperiment) -> Non
         if len(names) < 2:
             raise BadInput(f"{field}.rail", fault.rail, f"is the only rail of fabrics.{number}: nothing can take over")
         check_ours(fault.policy, f"{field}.policy", [fabric])
+
+
+def _trainings_are_distinct(spec: MultirailExperiment) -> None:
+    """Tables know a training by its model, batch and fabric; a GPT's batch is its model's own."""
+    for fabric in range(len(spec.fabrics)):
+        seen = set()
+        for number, training in enumerate(spec.trainings):
+            if training not in spec.trainings_on(fabric):
+                continue
+            own_batch = isinstance(load_model(training.model), GptModel)
+            key = (training.model, 0 if own_batch else training.batch)
+            if key in seen:
+                which = "" if own_batch else f"with batch {training.batch} "
+                allowed = f"{which}is given twice for fabrics.{fabric}"
+                raise BadInput(f"trainings.{number}.model", training.model, allowed)
+            seen.add(key)
 
 
 def _check_training(training: TrainingSpec, field: str, spec: MultirailExperiment) -> None:

@@ -24,6 +24,7 @@ from results import format as fmt
 from results import plots
 from results.multirail.compare import size_name
 from results.multirail.plots import predicted
+from results.multirail.tables import SLOW
 from topologies.units import format_rate, format_size
 from workloads.multirail.emulated import rails_of
 
@@ -110,8 +111,9 @@ def dry_run(spec: MultirailExperiment, console: Console) -> int:
         for training in spec.trainings_on(number):
             step = step_of(training, plan.spec.nodes, plan.scale, rails[peer_rail(plan.spec)].rate)
             sent = f"{len(step.sizes)} allreduces of {format_size(sum(step.sizes), 3)} in all"
+            slower = f", in slow motion {training.dilation:g}x" if training.dilation > 1 else ""
             console.print(
-                f"{training.model}: {sent}, {fmt.seconds(step.compute_s)} of computing a step", highlight=False
+                f"{training.model}: {sent}, {fmt.seconds(step.compute_s)} of computing a step{slower}", highlight=False
             )
     return 0
 
@@ -119,16 +121,16 @@ def dry_run(spec: MultirailExperiment, console: Console) -> int:
 def _operations(spec: MultirailExperiment, number: int) -> Table:
     plan = nominal_plan(spec.fabrics[number])
     rails, peer = rails_of(plan), peer_rail(plan.spec)
+    slow = any(plan.spec.dilation_of(size) > 1 for size in spec.sizes)
     table = Table(box=None, pad_edge=False)
-    for column in ("size", "sent", *(["times slower"] if plan.spec.dilation else []), *spec.policies_on(number)):
+    for column in ("size", "sent", *([SLOW] if slow else []), *spec.policies_on(number)):
         table.add_column(column, justify="right")
     for size in spec.sizes:
-        sent = sent_bytes(size, plan.scale)
-        cells = []
+        sent, times = sent_bytes(size, plan.scale), plan.spec.dilation_of(size)
+        cells = [f"{times:g}x" if times > 1 else ""] if slow else []
         for policy in spec.policies_on(number):
-            dilated_s = seconds(policy, rails, plan.spec.nodes, sent, peer) * plan.spec.dilation_of(size)
+            dilated_s = seconds(policy, rails, plan.spec.nodes, sent, peer) * times
             count = counted(spec, dilated_s)
             cells.append(f"{learning(policy, spec.learning)} + {count}")
-        slower = f"{plan.spec.dilation_of(size):g}" if plan.spec.dilation else ""
-        table.add_row(size_name(size), format_size(sent), *([slower] if slower else []), *cells)
+        table.add_row(size_name(size), format_size(sent), *cells)
     return table

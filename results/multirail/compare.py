@@ -1,7 +1,7 @@
 """Points set side by side: what the better single rail takes, what splitting gains, and over whom. Pure."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from statistics import median
 
@@ -30,6 +30,11 @@ class Measured:
         for point in self.points:
             found.setdefault(point.policy, {}).setdefault(point.size, []).append(point.mean_s)
         return {policy: {size: median(times) for size, times in by.items()} for policy, by in found.items()}
+
+    @cached_property
+    def typical(self) -> "Measured":
+        """The same with the median of a repeat's operations for their mean: one that the machine held up is nothing."""
+        return Measured(self.rails, tuple(replace(point, mean_s=point.median_s) for point in self.points))
 
     @property
     def policies(self) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 from results import plots
 from results.format import rate, seconds, short
 from results.multirail.compare import Measured, by_fabric, is_single, size_name
-from results.multirail.records import Multirail, NicRate
+from results.multirail.records import Multirail, NicRate, name_of
 
 _COLOUR: Final = {
     "nezha": plots.VERMILION, "mrib": plots.BLUE, "mptcp": plots.GREEN, "slicing": plots.ORANGE, "equal": plots.PINK,
@@ -196,7 +196,7 @@ def trainings(found: Multirail) -> plots.Plot | None:
         axes = figure.subplots()
         y, ticks, said = 0, [], []
         for (fabric, model, batch), speeds in bars:
-            name = f"{model}{f' batch {batch}' if batch else ''}, {fabric}"
+            name = f"{name_of(model, batch)}, {fabric}"
             whole = max(speeds.values())
             for policy, speed in speeds.items():
                 axes.barh(y, speed / whole, color=colour_of(policy), height=0.8)

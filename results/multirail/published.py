@@ -38,16 +38,10 @@ GAINS: Final[dict[tuple[str, int, str], float]] = {
 
 THRESHOLDS: Final[dict[tuple[str, int], int]] = {("tcp+tcp", 4): 256 * KB, ("tcp+tcp", 8): 128 * KB}
 """5.2.1: up to this size Nezha uses one rail."""
-MIGRATION_MS: Final = 200.0
-"""4.4: from detection to migration, on average below this."""
-NIC_BPS: Final = 900_000 * 1000 * 8.0
-"""4.4: each NIC's rate while both work, of 100 Gbit/s."""
 APART: Final = 0.093
 """5.3.2: the average scheduling error."""
 CONVERGED: Final = 100
 """4.3: operations within which the coefficients converge."""
-OVER_GLOO: Final = (1.7, 4.3)
-"""Abstract: times lower latency than Gloo, on several rails."""
 
 
 @dataclass(frozen=True, slots=True)

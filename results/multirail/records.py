@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 class Rails:
     """A fabric: `kinds`, `names`, `bps` (payload that a NIC carries) by rail; `scale` times slower than the paper's.
 
-    `mix` is what its rails are together, `tcp+sharp`.
+    `mix` is what its rails are together, `tcp+sharp`; `cpu_s_per_byte` of a node's processor, none where it is empty.
     """
 
     label: str
@@ -23,6 +23,7 @@ class Rails:
     scale: float
     mtu: int
     build_s: float = 0.0
+    cpu_s_per_byte: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +74,8 @@ class Cut:
 
     `inside`: whether it fell into an operation, not between two. `detect_ms` until the first node knew, `migrate_ms`
     until the last one had its new tasks (None: never); `worst_s` the longest operation, `median_s` before the fault.
-    `home_ms` from the repair until all rails that carried something before carry something again.
+    `carried`: whether the rail carried something before; `home_ms` from the repair until it does again, None where it
+    doesn't, or never had.
     """
 
     fabric: str
@@ -95,6 +97,7 @@ class Cut:
     wrong: int
     checked: int
     error: str = ""
+    carried: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,9 +114,18 @@ class NicRate:
     bps: tuple[float, ...]
 
 
+def name_of(model: str, batch: int) -> str:
+    """`vgg-11 batch 64`; of a GPT, whose batch is its model's own and told as 0, `gpt3-2.7b`."""
+    return f"{model} batch {batch}" if batch else model
+
+
 @dataclass(frozen=True, slots=True)
 class Training:
-    """A training that was replayed: medians of `steps`. `samples` a step and node, `bytes` a step and node."""
+    """A training that was replayed: medians of `steps`. `samples` a step and node, `bytes` a step and node.
+
+    `batch` is 0 where the model has one of its own.
+    All seconds are the fabric's own time, as a point's are.
+    """
 
     fabric: str
     policy: str
@@ -126,6 +138,11 @@ class Training:
     compute_s: float
     step_s: float
     predicted_s: float | None
+    dilation: float = 1.0
+
+    @property
+    def name(self) -> str:
+        return name_of(self.model, self.batch)
 
     @property
     def samples_per_s(self) -> float:

@@ -23,6 +23,8 @@ def print_tables(found: Multirail, judgement: Judgement, console: Console) -> No
         if table.rows:
             console.print(fitted(console, title, _columns(table, always), 0))
             console.print()
+    if tables.slow_motion((*found.points, *found.trainings)):
+        console.print(Text(f"{tables.SLOW}: {tables.SLOW_MEANS}", style="dim"), highlight=False)
     if doubtful:
         console.print(Text("?: the machine was measured there, and not the fabric", style="dim"), highlight=False)
     missing = [o.bar.what for o in outcomes(found) if not o.measured]
@@ -37,10 +39,12 @@ def print_tables(found: Multirail, judgement: Judgement, console: Console) -> No
 def _tables(found: Multirail, doubtful: tables.Doubts) -> Iterator[tuple[str, Table, int]]:
     """(title, table, how many of its columns are always there)."""
     for m in by_fabric(found):
-        yield f"{m.rails.label}: {_TITLE}", tables.benchmark_table(m, doubtful), 4
+        always = 5 if tables.slow_motion(m.points) else 4
+        yield f"{m.rails.label}: {_TITLE}", tables.benchmark_table(m, doubtful), always
     paper = tables.table_1(found)
     if paper is not None:
         yield "Nezha's Table 1, and the same here", paper, 4
+    yield "nezha leaves to one rail", tables.thresholds_table(found), 3
     yield "Throughput over the better single rail", tables.gains_table(found), 6
     yield "Rails that went away and came back", tables.cuts_table(found.cuts), 6
     yield "Trainings", tables.trainings_table(found), 6

@@ -19,6 +19,7 @@ def parts(found: Multirail, judgement: Judgement) -> dict[str, Any] | None:
     return {
         "bars": tables.bars_table(outcomes(found)),
         "latencies": [(m.rails.label, plots.latency(m), tables.benchmark_table(m, doubtful)) for m in by_fabric(found)],
+        "thresholds": tables.thresholds_table(found),
         "shares": plots.shares(found),
         "channels": plots.channels(found),
         "gains": tables.gains_table(found),
@@ -29,6 +30,7 @@ def parts(found: Multirail, judgement: Judgement) -> dict[str, Any] | None:
         "trainings": tables.trainings_table(found),
         "lessons": tables.lessons_table(found),
         "losses": plots.losses(found),
+        "slow": tables.SLOW_MEANS if tables.slow_motion((*found.points, *found.trainings)) else "",
         "fabrics": tables.fabrics_table(found),
         "skipped": found.skipped,
     }

@@ -9,6 +9,8 @@ from results.multirail.bars import outcomes
 from results.multirail.compare import by_fabric, size_name
 from results.multirail.records import Cut, Lesson, Multirail, NicRate, Point, Rails, Skipped, Training
 
+LEAST_FOR_P99: Final = 100
+"""Operations: of fewer, one in a hundred is less than one."""
 Row = TypeVar("Row")
 _KINDS: Final[dict[str, type]] = {
     "fabrics": Rails,
@@ -49,13 +51,14 @@ def cells(found: Multirail) -> Iterator[Cells]:
         where = rails[p.fabric]
         what = (p.fabric, p.policy, f"allreduce {size_name(p.size)}, {where.nodes} nodes, {where.mix}", "")
         yield (*what, "completion_time", p.mean_s, "s", p.predicted_s, p.repeat)
-        yield (*what, "completion_time_p99", p.p99_s, "s", None, p.repeat)
-        yield (*what, "throughput", 8 * p.sent / p.mean_s, "bit/s", _rate(p), p.repeat)
+        if p.measured >= LEAST_FOR_P99:
+            yield (*what, "completion_time_p99", p.p99_s, "s", None, p.repeat)
+        yield (*what, "throughput", 8 * p.size / p.mean_s, "bit/s", _rate(p), p.repeat)
         for name, share in zip(where.names, p.shares, strict=False) if p.policy != "virtual" else ():
             yield (*what, f"share_{name}", share, "share", None, p.repeat)
     for t in found.trainings:
         where = rails[t.fabric]
-        what = (t.fabric, t.policy, f"{t.model} batch {t.batch}, {where.nodes} nodes, {where.mix}", "")
+        what = (t.fabric, t.policy, f"{t.name}, {where.nodes} nodes, {where.mix}", "")
         yield (*what, "iteration_time", t.step_s, "s", t.predicted_s, t.repeat)
         yield (*what, "samples_per_s", t.samples_per_s, "1/s", None, t.repeat)
     for lesson in found.lessons:
@@ -71,7 +74,8 @@ def cells(found: Multirail) -> Iterator[Cells]:
 
 
 def _rate(point: Point) -> float | None:
-    return 8 * point.sent / point.predicted_s if point.predicted_s else None
+    """As measured throughput is: of the paper's size, over a time that is the paper's too."""
+    return 8 * point.size / point.predicted_s if point.predicted_s else None
 
 
 def headline(found: Multirail) -> dict[str, Any]:

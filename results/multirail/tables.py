@@ -9,10 +9,15 @@ from results.fidelity import Judgement
 from results.multirail import published
 from results.multirail.bars import MORE, Outcome, in_unit, times
 from results.multirail.compare import Measured, by_fabric, is_single, size_name
-from results.multirail.records import Cut, Multirail, Rails, Training
+from results.multirail.records import Cut, Multirail, Point, Rails, Training
 from results.report_tables import Table
 
 _TABLE_1: Final = ("single:sharp", "single:tcp", "equal", "99/1", "1/99", "slicing", "mrib", "mptcp", "nezha")
+SLOW: Final = "slow motion"
+SLOW_MEANS: Final = (
+    "what has a figure under slow motion was measured while time passed that many times slower, and is told in the "
+    "fabric's own time; cuts and DDP aren't slowed down"
+)
 MARK: Final = {True: "✓", False: "✗", None: fmt.NOTHING}
 
 
@@ -33,21 +38,33 @@ def doubts(judgement: Judgement) -> Doubts:
 def benchmark_table(m: Measured, doubtful: Doubts = frozenset()) -> Table:
     """A fabric: a line a size, a column a policy; then what nezha did, and what that gained. `?`: see Doubts."""
     paper = _paper_gains(m.rails)
-    columns = ["size", *m.policies]
+    slow = slow_motion(m.points)
+    columns = ["size", *([SLOW] if slow else []), *m.policies]
     if "nezha" in m.policies:
         columns += ["nezha's shares", "gain", "m/p"]
     rows = []
     for size in m.sizes:
-        cells = [size_name(size), *(_time(m, policy, size, doubtful) for policy in m.policies)]
+        cells = [size_name(size), *([_slower(p for p in m.points if p.size == size)] if slow else [])]
+        cells += [_time(m, policy, size, doubtful) for policy in m.policies]
         if "nezha" in m.policies:
             cells += [shares_text(m.shares("nezha", size)), times(m.gain("nezha", size)), _over_predicted(m, size)]
         rows.append(tuple(cells))
     if paper:
         gains = [times(paper.get(policy)) if policy in paper else "" for policy in m.policies]
-        rows.append(
-            ("Nezha states, at most", *gains, *(("", times(paper.get("nezha")), "") if "nezha" in m.policies else ()))
-        )
+        more = ("", times(paper.get("nezha")), "") if "nezha" in m.policies else ()
+        rows.append(("Nezha states, at most", *([""] if slow else []), *gains, *more))
     return Table(tuple(columns), tuple(rows), 1)
+
+
+def slow_motion(rows: Iterable[Point | Training]) -> bool:
+    """Whether any of them was measured where time passed slower."""
+    return any(row.dilation > 1 for row in rows)
+
+
+def _slower(rows: Iterable[Point | Training]) -> str:
+    """`10x`; nothing where time passed as it is."""
+    most = max(row.dilation for row in rows)
+    return f"{most:g}x" if most > 1 else ""
 
 
 def _time(m: Measured, policy: str, size: int, doubtful: Doubts) -> str:
@@ -87,6 +104,16 @@ def gains_table(found: Multirail) -> Table:
     return Table(("fabric", "policy", "largest size", "best of large sizes", "at", "Nezha's best"), tuple(rows), 2)
 
 
+def thresholds_table(found: Multirail) -> Table:
+    """Up to which size nezha used one rail alone, a line a fabric; a dash where it split all sizes, or none."""
+    rows = []
+    for m in by_fabric(found):
+        if "nezha" in m.policies and len(m.rails.names) > 1:
+            stated = published.THRESHOLDS.get((m.rails.mix, m.rails.nodes))
+            rows.append((m.rails.label, *(size_name(s) if s else fmt.NOTHING for s in (m.threshold(), stated))))
+    return Table(("fabric", "one rail up to", "Nezha's"), tuple(rows), 1)
+
+
 def table_1(found: Multirail) -> Table | None:
     """The paper's Table 1, its figures beside what was measured on 4 nodes with tcp and sharp; None without these."""
     m = next((m for m in by_fabric(found) if m.rails.nodes == 4 and sorted(m.rails.kinds) == ["sharp", "tcp"]), None)
@@ -110,14 +137,17 @@ def bars_table(outcomes: Iterable[Outcome]) -> Table:
     """What was wanted, and what came."""
     rows = []
     for o in outcomes:
-        wanted = f"{'≥' if o.bar.way == MORE else '≤'} {in_unit(o.bar.limit, o.bar.unit)}"
+        goal = f", goal {in_unit(o.bar.goal, o.bar.unit)}" if o.bar.goal is not None else ""
+        wanted = f"{'≥' if o.bar.way == MORE else '≤'} {in_unit(o.bar.limit, o.bar.unit)}{goal}"
         value = in_unit(o.value, o.bar.unit) if o.measured else "not measured"
         rows.append((MARK[o.met], o.bar.what, o.fabric, wanted, value, o.where, o.bar.source))
     return Table(("", "what", "fabric", "wanted", "measured", "of what", "from"), tuple(rows), 3)
 
 
 def cuts_table(cuts: Sequence[Cut]) -> Table:
-    """A line a fabric, policy and fault, its repeats together. Times from the fault; `back` from the repair."""
+    """A line a fabric, policy and fault, its repeats together. Times from the fault; `back` from the repair,
+    of cuts of a rail that carried something.
+    """
     rows = []
     for fabric, policy, fault in dict.fromkeys((c.fabric, c.policy, c.fault) for c in cuts):
         mine = [c for c in cuts if (c.fabric, c.policy, c.fault) == (fabric, policy, fault)]
@@ -130,7 +160,7 @@ def cuts_table(cuts: Sequence[Cut]) -> Table:
                 f"{len(inside)} of {len(mine)}",
                 _spread([c.detect_ms for c in inside]),
                 _spread([c.migrate_ms for c in inside]),
-                _spread([c.home_ms for c in mine]),
+                _spread([c.home_ms for c in mine if c.carried]),
                 fmt.seconds(median(c.median_s for c in mine)),
                 fmt.seconds(max(c.worst_s for c in mine)),
                 f"{sum(c.wrong for c in mine):,}",
@@ -157,6 +187,7 @@ def _spread(values: Sequence[float | None]) -> str:
 def trainings_table(found: Multirail) -> Table:
     """A line a training and policy: speed, what the equations say, and over one rail and over Gloo."""
     rows = []
+    slow = slow_motion(found.trainings)
     by_label = {rails.label: rails for rails in found.fabrics}
     for fabric, model, batch in dict.fromkeys((t.fabric, t.model, t.batch) for t in found.trainings):
         mine = [t for t in found.trainings if (t.fabric, t.model, t.batch) == (fabric, model, batch)]
@@ -164,17 +195,19 @@ def trainings_table(found: Multirail) -> Table:
             own = [t for t in mine if t.policy == policy]
             first, speed, step = own[0], median(t.samples_per_s for t in own), median(t.step_s for t in own)
             cells = [
+                *([_slower(own)] if slow else []),
                 fmt.digits(speed),
                 fmt.seconds(step),
                 fmt.seconds(first.compute_s),
                 _ratio(step, first.predicted_s),
             ]
             cells += [_beside(speed, mine, policy, by_label[fabric], over) for over in ("single", "gloo")]
-            rows.append((fabric, f"{model} batch {batch}" if batch else model, policy, *cells))
+            rows.append((fabric, first.name, policy, *cells))
     columns = (
         "fabric",
         "training",
         "policy",
+        *([SLOW] if slow else []),
         "samples/s a node",
         "step",
         "of it computing",

@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from results.multirail import bars
+from results.format import NOTHING
+from results.multirail import bars, tables
 from results.multirail.bars import Bar, Outcome, outcomes
 from results.multirail.checks import claims
 from results.multirail.compare import by_fabric, size_name
@@ -56,8 +57,7 @@ def test_a_single_rail_below_its_bound_is_told_by_its_name() -> None:
     def slowed(policy: str) -> list[bool | None]:
         """Whether the bar is met on both fabrics, if one policy is slower than it on one of them."""
         slow = [
-            replace(p, predicted_s=0.94 * p.mean_s) if (p.fabric, p.policy) == (unlike, policy) else p
-            for p in found.points
+            replace(p, mean_s=1.04 * p.mean_s) if (p.fabric, p.policy) == (unlike, policy) else p for p in found.points
         ]
         judged = of(replace(found, points=slow), bars.BOUND)
         assert [o.fabric for o in judged] == [pair, unlike]
@@ -66,6 +66,29 @@ def test_a_single_rail_below_its_bound_is_told_by_its_name() -> None:
 
     assert slowed("single:tcp0") == [True, False]
     assert slowed("single:sharp1") == [True, True]  # a tree isn't a ring: its bound is another
+
+
+def test_the_bound_is_of_the_links_whatever_was_predicted() -> None:
+    """2(N-1)/N of the 1,342,176 B that are sent at 5.5e7 bit/s; a rail that a processor holds up has no such bound."""
+    (pair, _) = of(sample(), bars.BOUND)
+    assert pair.value == pytest.approx(1.5 * 8 * 1342176 / 5.5e7 / 0.3)
+    guessed = [replace(p, predicted_s=None) for p in sample().points]
+    assert of(replace(sample(), points=guessed), bars.BOUND) == of(sample(), bars.BOUND)
+    busy = replace(PAIR, cpu_s_per_byte=(1.2 * 8 / 5.5e7,) * 2)
+    idle = replace(UNLIKE, cpu_s_per_byte=(0.9 * 8 / 5.5e7,) * 2)
+    assert [o.fabric for o in of(replace(sample(), fabrics=[busy, idle]), bars.BOUND)] == [UNLIKE.label]
+
+
+def test_the_worst_of_small_sizes_is_judged_by_the_median_of_its_operations() -> None:
+    """And not by their mean, in which one operation that the machine held up weighs as much as all others."""
+    small = [p for p in points() if p.size == SIZES[0] and p.fabric == PAIR.label]
+    both = [*small, *(replace(p, size=4 * KIB) for p in small)]
+    held_up = [replace(p, mean_s=1.5 * p.mean_s) if p.policy == "nezha" else p for p in both]
+    assert [o.met for o in of(Multirail([PAIR], held_up), bars.COLD)] == [True]
+    slow = [replace(p, median_s=1.1 * p.median_s) if (p.policy, p.size) == ("nezha", 4 * KIB) else p for p in both]
+    (outcome,) = of(Multirail([PAIR], slow), bars.COLD)
+    assert (outcome.met, outcome.where) == (False, "at 4KiB")
+    assert outcome.value == pytest.approx(1.1)
 
 
 def test_the_balancer_is_judged_where_it_split_and_never_settling_is_a_miss() -> None:
@@ -90,6 +113,7 @@ def test_one_wrong_element_fails_the_run_and_says_where() -> None:
     [
         ({"wrong": 2}, {bars.CUT_EXACT}),
         ({"home_ms": None}, {bars.HOME}),
+        ({"home_ms": None, "carried": False}, set()),
         ({"error": "rank 1 is gone"}, {bars.ENDED}),
         ({"migrate_ms": 201.0}, {bars.MOVED_WORST}),
         ({"migrate_ms": None}, {bars.MOVED_WORST}),
@@ -100,6 +124,14 @@ def test_one_cut_of_twenty_can_miss_what_all_must_meet(changed: dict[str, object
     found = replace(sample(), cuts=[*(cut_of(n) for n in range(19)), cut_of(19, **changed)])
     assert {o.bar for o in outcomes(found) if o.measured and not o.met} == missed
     assert all(passed for _, passed, _ in claims(found)) == (not {bar for bar in missed if bar.checked})
+
+
+def test_cuts_of_a_rail_that_carried_nothing_are_not_judged_by_its_return() -> None:
+    idle = replace(sample(), cuts=[cut_of(home_ms=None, carried=False)])
+    assert [o.measured for o in of(idle, bars.HOME)] == [False]
+    (row,) = tables.cuts_table(idle.cuts).rows
+    assert row[6] == NOTHING
+    assert all(passed for _, passed, _ in claims(idle))
 
 
 def test_the_median_of_cuts_is_a_bar_of_its_own() -> None:

@@ -87,6 +87,12 @@ def spec_of(**keys: Any) -> MultirailExperiment:
             "trainings.0.model: 'moe-1.3b-128' must be a model of layers (alexnet, vgg-11), or a GPT"),
         ({"fabrics": [{**PAIR, "nodes": 3}], "trainings": [{"model": "gpt3-30b"}]},
             "trainings.0.model: 'gpt3-30b' has a batch of 512, which 3 nodes can't share"),
+        ({"trainings": [{"model": "vgg-11"}, {"model": "vgg-11", "batch": 64}, {"model": "vgg-11", "volume": 0.5}]},
+            "trainings.2.model: 'vgg-11' with batch 32 is given twice for fabrics.0"),
+        ({"trainings": [{"model": "vgg-11"}, {"model": "vgg-11"}]},
+            "trainings.1.model: 'vgg-11' with batch 32 is given twice for fabrics.0"),
+        ({"trainings": [{"model": "gpt3-2.7b"}, {"model": "gpt3-2.7b", "batch": 64}]},
+            "trainings.1.model: 'gpt3-2.7b' is given twice for fabrics.0"),
         ({"trainings": [{"model": "vgg-11", "volume": 0}]}, "trainings.0.volume: 0 must be above 0.0"),
     ],
 )  # fmt: skip
@@ -94,6 +100,12 @@ def test_what_cannot_be_is_told_by_field_value_and_what_is_allowed(keys: dict[st
     with pytest.raises(BadInput) as caught:
         spec_of(**keys)
     assert str(caught.value) == message
+
+
+def test_a_training_may_be_given_for_one_fabric_and_otherwise_for_another() -> None:
+    trainings = [{"model": "vgg-11", "on": [0]}, {"model": "vgg-11", "dilation": 3, "on": [1]}]
+    spec = spec_of(fabrics=[PAIR, UNLIKE], trainings=trainings)
+    assert [t.dilation for n in range(2) for t in spec.trainings_on(n)] == [1, 3]
 
 
 def test_single_stands_for_each_rail_that_is_unlike_the_others() -> None:
@@ -115,6 +127,8 @@ def test_fabrics_have_names_by_their_rails_and_nodes_and_what_sets_them_apart() 
         "tcp+tcp, 4 nodes MTU 1500",
     )
     assert hosts(spec)["n7"] == "198.18.0.8"
+    slower = spec_of(fabrics=[PAIR, {**PAIR, "dilation": {"128KiB": 6, "8MiB": 4}}])
+    assert slower.labels == ("tcp+tcp, 4 nodes", "tcp+tcp, 4 nodes dilated 6 times")
 
 
 def test_small_sizes_are_dilated_most_and_what_is_above_all_not_at_all() -> None:
@@ -150,6 +164,18 @@ def test_a_dry_run_says_what_would_be_sent(name: str, capsys: pytest.CaptureFixt
     assert "16 nodes" in told
     assert ": 50 times slower than the paper's" in told
     assert "64MiB" in told
+
+
+def test_a_dry_run_says_what_is_measured_in_slow_motion(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    slow = experiment(fabrics=[{**PAIR, "dilation": {"128KiB": 6}}], trainings=[{"model": "vgg-11", "dilation": 3}])
+    for name, data in (("slow", slow), ("real", experiment(trainings=[{"model": "vgg-11"}]))):
+        (tmp_path / f"{name}.yaml").write_text(yaml.safe_dump(data))
+    assert cli.main(["dry-run", str(tmp_path / "slow.yaml")]) == 0
+    told = capsys.readouterr().out
+    assert all(f" {word} " in " ".join(told.split()) for word in ("slow motion", "6x"))
+    assert "of computing a step, in slow motion 3x" in " ".join(told.split())
+    assert cli.main(["dry-run", str(tmp_path / "real.yaml")]) == 0
+    assert "slow motion" not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("command", ["lint", "search"])

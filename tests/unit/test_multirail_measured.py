@@ -81,7 +81,8 @@ def test_operations_that_ended_early_are_told_with_their_rank() -> None:
         check_whole([rank(0, [(1.0,)]), RankReport(1, errors=["rank 2 is gone"])])
 
 
-BEFORE, WHILE = (2000.0, 2000.0), (0.0, 4000.0)
+BEFORE: Final[tuple[float, ...]] = (2000.0, 2000.0)
+WHILE: Final[tuple[float, ...]] = (0.0, 4000.0)
 
 
 def struck_ranks(moved_ms: float | None = 250.0) -> list[RankReport]:
@@ -101,6 +102,15 @@ def test_a_cut_is_timed_from_the_fault_and_back_from_the_repair() -> None:
     assert found.home_ms == pytest.approx(200.0)
     assert (found.median_s, found.worst_s) == pytest.approx((0.08, 0.12))
     assert (found.wrong, found.error, found.operations) == (0, "", 10)
+
+
+def test_a_rail_that_carried_nothing_before_its_cut_has_nowhere_to_come_back_to() -> None:
+    assert cut(STRUCK, struck_ranks()).carried
+    idle = [replace(report, shares=[WHILE] * len(report.shares)) for report in struck_ranks()]
+    found = cut(STRUCK, idle)
+    assert (found.carried, found.home_ms) == (False, None)
+    learnt = [replace(report, shares=[WHILE] * 9 + [BEFORE]) for report in struck_ranks()]
+    assert cut(STRUCK, learnt).home_ms is None, "what begins to be used after the repair isn't back"
 
 
 def test_what_never_came_is_none() -> None:

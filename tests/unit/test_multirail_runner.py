@@ -15,7 +15,7 @@ from experiments.progress import Steps
 from results.records import Run
 from tests.unit.test_machine import FULL
 from topologies.counters import Counters
-from topologies.errors import MachineLacks
+from topologies.errors import BadInput, MachineLacks
 from topologies.multirail.plan import MultirailPlan
 from workloads.multirail.jobs import Operations, RankReport
 from workloads.multirail.peers.lesson import Trained
@@ -169,9 +169,10 @@ def test_every_size_is_checked_then_timed_small_ones_first(runs: Runs) -> None:
 
 def test_what_is_not_installed_is_left_out_by_name_and_the_rest_goes_on(runs: Runs) -> None:
     runs.lacking = {"gloo"}
-    run_multirail(spec_of(repeats=1), Path("nowhere"), None)
+    fabric = {**EXPERIMENT["fabrics"][0], "dilation": {"128KiB": 5}}
+    run_multirail(spec_of(fabrics=[fabric]), Path("nowhere"), None)
     (run,) = runs.saved
-    assert {(s.policy, s.failed) for s in run.multirail.skipped} == {("gloo", False)}
+    assert [(s.policy, s.failed) for s in run.multirail.skipped] == [("gloo", False)], "once"
     assert {p.policy for p in run.multirail.points} == {"nezha"}
     assert run.multirail.cuts
 
@@ -224,11 +225,29 @@ def test_in_slow_motion_a_fabric_is_built_anew_and_times_are_its_own(runs: Runs)
     points = {p.size: (p.dilation, p.mean_s, p.p99_s, p.rail_s[0]) for p in run.multirail.points}
     assert points[2048] == pytest.approx((5.0, 0.0002, 0.0002, 0.0002))
     assert points[8 * 2**20] == pytest.approx((1.0, 0.001, 0.001, 0.001))
+    loads = {load.workload: load.dilation for load in run.loads}
+    assert (loads["nezha, 2KiB"], loads["nezha, 8MiB"], loads["alexnet batch 32, nezha"]) == (5, 1, 4)
     (rails,) = run.multirail.fabrics
     (slow,) = run.multirail.trainings
+    assert slow.dilation == 4
     assert rails.setup_s[0] == pytest.approx(163e-6, rel=0.01), "the fabric as it is"
     timed = [op for _, op in runs.asked if op.gap_s > 0]
     assert sum(op.gap_s * op.count for op in timed) == pytest.approx(2 * 4 * slow.compute_s)
+
+
+def test_no_rail_is_dilated_to_a_standstill(runs: Runs) -> None:
+    slow = [{"kind": "tcp", "rate": "20Mbit"}, {"kind": "tcp", "rate": "1Mbit"}]
+    for dilation, training, field in (({"64MiB": 100}, 1, "fabrics.0"), ({}, 100, "trainings.0")):
+        fabric = {"kind": "multi-rail", "nodes": 2, "rails": slow, "dilation": dilation}
+        spec = spec_of(fabrics=[fabric], trainings=[{"model": "alexnet", "dilation": training}])
+        with pytest.raises(BadInput) as caught:
+            run_multirail(spec, Path("nowhere"), None)
+        assert str(caught.value) == (
+            f"{field}.dilation: 100.0 leaves 10kbit of tcp1, of 200kbit at least: give 5 at most, or tcp1 a higher rate"
+        )
+    assert runs.did == [], "before anything is built"
+    fits = {"kind": "multi-rail", "nodes": 2, "rails": slow, "dilation": {"64MiB": 5}}
+    run_multirail(spec_of(fabrics=[fits], faults=[], trainings=[], ddp=[]), Path("nowhere"), None)
 
 
 def test_what_is_predicted_is_the_same_in_slow_motion(runs: Runs) -> None:

@@ -11,10 +11,11 @@ from rich.console import Console
 
 from results import report, store, summary
 from results.multirail import plots, published, tables
+from results.multirail.bars import outcomes
 from results.multirail.compare import by_fabric
 from results.multirail.stored import cells, from_json, to_json
 from results.records import Load, Measurement, Run
-from tests.unit.multirail_sample import MIB, PAIR, UNLIKE, sample
+from tests.unit.multirail_sample import MIB, PAIR, UNLIKE, point_of, sample, training_of
 
 
 @pytest.fixture(scope="module")
@@ -37,8 +38,22 @@ def test_a_row_says_policy_nodes_rails_and_size(run: Run) -> None:
     row = next(m for m in run.measurements if (m.fabric, m.policy, m.metric) == (UNLIKE.label, "nezha", "throughput"))
     assert row.workload == "allreduce 2KiB, 4 nodes, tcp+sharp"
     point = next(p for p in run.multirail.points if (p.fabric, p.policy) == (UNLIKE.label, "nezha"))
-    assert row.value == pytest.approx(8 * point.sent / point.mean_s)
+    assert row.value == pytest.approx(8 * point.size / point.mean_s), "sizes are the paper's, as times are"
     assert row.ratio == pytest.approx(0.97)
+
+
+def test_a_percentile_is_told_only_of_operations_enough_to_have_one() -> None:
+    few, many = (point_of(PAIR.label, "nezha", size, 0.001, measured=n) for size, n in ((2048, 99), (4096, 100)))
+    found = replace(sample(), points=[few, many])
+    assert [row[2] for row in cells(found) if row[4] == "completion_time_p99"] == ["allreduce 4KiB, 4 nodes, tcp+tcp"]
+
+
+def test_a_model_with_a_batch_of_its_own_is_told_without_one() -> None:
+    gpt = replace(training_of("nezha", 1.0), model="gpt3-2.7b", batch=0)
+    found = replace(sample(), trainings=[gpt, training_of("nezha", 1.0)])
+    told = dict.fromkeys(row[2] for row in cells(found) if row[4] == "samples_per_s")
+    assert list(told) == ["gpt3-2.7b, 4 nodes, tcp+tcp", "vgg-11 batch 64, 4 nodes, tcp+tcp"]
+    assert [row[1] for row in tables.trainings_table(found).rows] == ["gpt3-2.7b", "vgg-11 batch 64"]
 
 
 def test_the_screen_has_every_size_policy_bar_and_cut(run: Run) -> None:
@@ -62,12 +77,37 @@ def test_a_point_that_measured_the_machine_is_marked(run: Run) -> None:
     assert "157.0\u00a0ms ?" in report.render(busy)
 
 
+def slowed(run: Run) -> Run:
+    """Its small sizes and its trainings in slow motion."""
+    points = [replace(p, dilation=10.0) if p.size < MIB else p for p in run.multirail.points]
+    trainings = [replace(t, dilation=3.0) for t in run.multirail.trainings]
+    return replace(run, multirail=replace(run.multirail, points=points, trainings=trainings))
+
+
+def test_what_was_measured_in_slow_motion_is_told_so(run: Run) -> None:
+    slow = slowed(run)
+    table = tables.benchmark_table(by_fabric(slow.multirail)[0])
+    assert table.columns[:2] == ("size", "slow motion")
+    assert [row[:2] for row in table.rows] == [("2KiB", "10x"), ("64MiB", ""), ("Nezha states, at most", "")]
+    assert {len(row) for row in table.rows} == {len(table.columns)}
+    speeds = tables.trainings_table(slow.multirail)
+    assert {row[speeds.columns.index("slow motion")] for row in speeds.rows} == {"3x"}
+    console = Console(file=io.StringIO(), width=200)
+    summary.print_summary(slow, console)
+    assert isinstance(console.file, io.StringIO)
+    for text in (console.file.getvalue(), report.render(slow)):
+        assert "measured while time passed that many times slower" in " ".join(text.split()).replace("&#39;", "'")
+    assert "slow motion" not in report.render(run)
+    assert from_json(to_json(slow.multirail)) == slow.multirail
+
+
 @pytest.mark.parametrize("width", [80, 100, 120])
 def test_on_a_narrow_screen_no_cell_is_cut(run: Run, width: int) -> None:
-    console = Console(file=io.StringIO(), width=width)
-    summary.print_summary(run, console)
-    assert isinstance(console.file, io.StringIO)
-    assert all(len(line) <= width for line in console.file.getvalue().splitlines())
+    for told in (run, slowed(run)):
+        console = Console(file=io.StringIO(), width=width)
+        summary.print_summary(told, console)
+        assert isinstance(console.file, io.StringIO)
+        assert all(len(line) <= width for line in console.file.getvalue().splitlines())
 
 
 def test_the_page_has_its_sections_and_sound_figures(run: Run) -> None:
@@ -99,6 +139,12 @@ def test_the_papers_figures_stand_beside_ours(run: Run) -> None:
     )
     theirs = next(row for row in paper.rows if row[1] == "Nezha")
     assert theirs[2:7] == ("181.5\u00a0ms", "316.3\u00a0ms", "178.4\u00a0ms", "314.9\u00a0ms", "257.1\u00a0ms")
+    thresholds = tables.thresholds_table(run.multirail)
+    assert thresholds.rows == ((PAIR.label, "2KiB", "256KiB"), (UNLIKE.label, "2KiB", "–"))
+    assert "One rail up to" in report.render(run)
+    wanted = {row[1]: (row[3], row[6]) for row in tables.bars_table(outcomes(run.multirail)).rows}
+    assert wanted["two like rails, 4 nodes, large: of one"] == ("≥ 1.84x, goal 1.95x", "Nezha 5.2.1")
+    assert wanted["nezha, large: throughput of mrib's"][1] == "Nezha 5.2.2, unlike rails: up to 1.41x"
     gains = tables.gains_table(run.multirail)
     assert (PAIR.label, "nezha", "1.91x", "1.91x", "64MiB", "1.84x") in gains.rows
     speeds = tables.trainings_table(run.multirail)

@@ -72,9 +72,13 @@ def test_a_spec_is_the_same_when_it_is_written_and_read_again(spec: MultirailSpe
         (fabric(rail(cpu="-1ns")), "fabric.rails.0.cpu: '-1ns' is not a time above zero"),
         (fabric(rail(name="A b")), "fabric.rails.0.name: 'A b' must be small letters, digits and dashes"),
         (fabric(rail(), rail(name="tcp0")), "two are called tcp0"),
+        (fabric(rail(), dilation={"small": 2}), "fabric.dilation.small: 'small' is not a size"),
+        (fabric(rail(), dilation={"1MiB": 0}), "fabric.dilation.1MiB: 0 must be 1.0 or more"),
+        (fabric(rail(), dilation={"1MiB": 2, "1024KiB": 4}),
+            "fabric.dilation.1024KiB: 4 is for the size 1MiB, which is given twice"),
         (fabric(rail(), rial=3), "fabric.rial: 3 is not a known key: did you mean 'rails'?"),
     ],
-)
+)  # fmt: skip
 def test_a_mistake_is_named(data: object, message: str) -> None:
     with pytest.raises(BadInput) as caught:
         parse_multirail(data)

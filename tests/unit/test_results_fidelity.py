@@ -117,6 +117,16 @@ def test_a_stretch_has_its_own_verdict_and_its_fabrics_links() -> None:
     assert {verdict for key, verdict in stretches.items() if key[0] == "rail-optimized"} == {"degraded"}
 
 
+def test_a_build_in_slow_motion_answers_for_its_own_stretches_alone() -> None:
+    loads = [replace(CALM, workload=f"{times:g}x", dilation=times) for times in (1.0, 4.0, 6.0)]
+    checks = {1.0: 1e8, 4.0: 0.8e8, 6.0: 0.95e8}
+    links = [replace(TRUE_LINK, measured_bps=bps, dilation=times) for times, bps in checks.items()]
+    judgement = judge(Run("r", {}, {}, "now", loads=loads, links=links))
+    told = {workload: verdict for (_, workload, _), verdict in judgement.stretches.items()}
+    assert told == {"1x": "ok", "4x": "invalid", "6x": "degraded"}
+    assert judgement.verdict == "invalid"
+
+
 def test_reasons_are_one_a_quantity_and_fabric_worst_first() -> None:
     loads = [replace(CALM, repeat=r, cpu_busy=busy) for r, busy in enumerate((0.9, 0.95, 0.88))]
     loads.append(replace(CALM, repeat=3, lag_p99_ms=70.0))

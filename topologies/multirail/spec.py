@@ -1,14 +1,15 @@
 """What a user says about a multi-rail fabric, checked before anything is built."""
 
 import re
+from collections.abc import Mapping
 from typing import Annotated, Final, Literal, get_args
 
 from pydantic import BeforeValidator, Field, PlainSerializer, ValidationError, field_validator
 
 from topologies.errors import BadInput
 from topologies.multirail.addresses import MAX_NODES, MAX_RAILS
-from topologies.strict import Strict, find_problems
-from topologies.units import Rate, Size, format_time, parse_time
+from topologies.strict import Strict, find_problems, wrong
+from topologies.units import Rate, Size, format_time, parse_size, parse_time
 
 RailKind = Literal["tcp", "sharp", "glex"]
 RAIL_KINDS: Final[tuple[RailKind, ...]] = get_args(RailKind)
@@ -55,6 +56,14 @@ class RailSpec(Strict):
         return rate
 
 
+def _size_or_none(given: object) -> int | None:
+    """What is no size is told as such elsewhere."""
+    try:
+        return parse_size(given)
+    except ValueError:
+        return None
+
+
 Dilation = Annotated[float, Field(ge=1, le=100, strict=False)]
 """How many times slower time passes: see plan.py."""
 
@@ -76,6 +85,18 @@ class MultirailSpec(Strict):
     def dilation_of(self, size: int) -> float:
         """Of a collective of so many bytes, as in the paper."""
         return next((times for most, times in sorted(self.dilation.items()) if size <= most), 1.0)
+
+    @field_validator("dilation", mode="before")
+    @classmethod
+    def _sizes_are_distinct(cls, given: object) -> object:
+        """Before sizes are keys, and the last of two equal ones would be all that is left."""
+        found: dict[int | None, str] = {}
+        for name, times in given.items() if isinstance(given, Mapping) else ():
+            size = _size_or_none(name)
+            if size is not None and size in found:
+                raise wrong(str(name), times, f"is for the size {found[size]}, which is given twice")
+            found[size] = str(name)
+        return given
 
     @field_validator("rails")
     @classmethod
