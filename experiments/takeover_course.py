@@ -81,6 +81,7 @@ class Course:
                 if iteration.done():
                     iteration.result()
                 time.sleep(max(0.0, begun.result() / 1e9 + iteration_s * MIDDLE - time.monotonic()))
+                until_adopted.enter_context(_first_in_line())  # the job's manager has a processor of its own
                 since_ns = time.monotonic_ns()
                 struck = pool.submit(_strike, net, fault)
                 self.step("detected", self._noticed(since_ns, struck))
@@ -109,12 +110,11 @@ class Course:
         """Let light lead to the spares, and while it is off, give them names and addresses; when both are done (ns)."""
         controller, decided_ns = self.stage.controller, self.at["decided"]
         controller.cross({new: old for old, new in self.job.by_name.items()})
-        with _first_in_line():
-            for adoption in adoptions:
-                adoption.take_identity()
-            struck.result()  # who breaks a GPU, and looks whether it is broken, goes by its name
-            for adoption in adoptions:
-                adoption.take_name()
+        for adoption in adoptions:
+            adoption.take_identity()
+        struck.result()  # who breaks a GPU, and looks whether it is broken, goes by its name
+        for adoption in adoptions:
+            adoption.take_name()
         adopted_ns = self.step("adopted")
         self.step("light-off", self._lit("light-off", decided_ns))
         lit_ns = self.step("light-on", self._lit("light-on", decided_ns))

@@ -87,7 +87,7 @@ class _Worker:
         assert self._process.stdout
         try:
             said = pickle.load(self._process.stdout)
-        except EOFError:
+        except (EOFError, pickle.UnpicklingError):  # the latter if it was in the middle of something
             raise RailyardError("a replay worker died") from None
         if isinstance(said, RuntimeError):
             raise RailyardError(f"replay: {said}") from said
