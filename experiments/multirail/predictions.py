@@ -16,7 +16,7 @@ from topologies.multirail.spec import MultirailSpec
 from workloads.catalogue import GptModel, LayersModel, load_model
 from workloads.multirail.policies import make_policy
 from workloads.multirail.predict import allreduce_cost, cold_rail, level
-from workloads.multirail.rails import Rail
+from workloads.multirail.rails import Rail, as_one
 from workloads.multirail.training import GPT_LINK, Step, first_part, gpt_step, in_proportion, layers_step, step_s
 
 ITEM: Final = 4
@@ -60,7 +60,7 @@ def seconds(policy: str, rails: Sequence[Rail], nodes: int, sent: int, peer: int
     if policy == "nezha":
         return min(costs[cold_rail(costs, sent)].seconds(sent), level(costs, sent))
     if policy == "mptcp":
-        return allreduce_cost(one_rail(rails), nodes).seconds(sent)
+        return allreduce_cost(as_one(rails), nodes).seconds(sent)
     if policy == VIRTUAL:
         return allreduce_cost(replace(rails[peer], cpu_s_per_byte=rails[peer].cpu_s_per_byte / 2), nodes).seconds(sent)
     if policy in PEERS:
@@ -69,13 +69,6 @@ def seconds(policy: str, rails: Sequence[Rail], nodes: int, sent: int, peer: int
     for part in make_policy(policy, rails, nodes).plan(sent // ITEM, ITEM):
         times[part.rail] += costs[part.rail].seconds(part.length * ITEM)
     return max(times)
-
-
-def one_rail(rails: Sequence[Rail]) -> Rail:
-    """What MPTCP makes of them: as fast as all together, with what a message costs on the first."""
-    cpus = [rail.cpu_s_per_byte for rail in rails]
-    cpu = 1 / sum(1 / cost for cost in cpus) if all(cpus) else 0.0
-    return Rail("mptcp", "tcp", sum(rail.rate for rail in rails), rails[0].setup_s, cpu)
 
 
 def learning(policy: str, operations: int) -> int:

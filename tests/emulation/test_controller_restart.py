@@ -6,6 +6,7 @@
 """
 
 import time
+from typing import Any
 
 import pytest
 
@@ -33,11 +34,15 @@ def lost(probes: list[ProbeLog], until_ns: int) -> list[int]:
     return [len(log.lost(0, until_ns)) for log in probes]
 
 
+def silent(*hb_links: str) -> dict[str, Any]:
+    """What hearts tell when these HB links are silent."""
+    return {"links": [], "rails": [], "gpus": [], "hb_links": list(hb_links), "hb_domains": []}
+
+
 def test_it_crashes_and_returns_unnoticed_and_what_broke_or_was_mended_meanwhile_is_seen_to() -> None:
     fabric = build("rail-only", 3, 3)
     controller = fabric.controller
     routes, flows = fabric.routes(), fabric.flows("rail1")
-
     traffic = Traffic(TrafficJob((), PAIRS, 0.0))
     traffic.go()
     time.sleep(0.3)
@@ -67,12 +72,12 @@ def test_it_crashes_and_returns_unnoticed_and_what_broke_or_was_mended_meanwhile
 
     turned = fabric.routes()
     controller.crash()
-    controller.hear_hearts({"links": [], "rails": [], "gpus": [], "hb_links": ["d2g2"], "hb_domains": []})
+    controller.hear_hearts(silent("d2g2"))
     controller.restart()  # hearts' word came while it was away; the link is still down
     fabric.await_event("rerouted", times=2)
     assert fabric.whats().count("silent") == 1
     assert fabric.routes() != turned
-    controller.hear_hearts({"links": [], "rails": [], "gpus": [], "hb_links": [], "hb_domains": []})
+    controller.hear_hearts(silent())
     eventually(lambda: fabric.routes() == turned)
 
     controller.crash()

@@ -1,8 +1,12 @@
 """What failure scripts, takeovers and heartbeats leave behind, made from a seed, on the fabrics of results_sample."""
 
 import random
+from io import StringIO
+
+from rich.console import Console
 
 from results.records import Census, Event, GoodputTrace, Load, Measurement, Recovery, Run, Takeover
+from results.summary import print_summary
 from tests.unit.results_sample import POLICY, RAIL, SECOND, sample_run
 
 KINDS = (
@@ -96,3 +100,10 @@ def add_takeovers(run: Run, clock: int) -> None:
             steps: dict[str, float] = {"fault": 0, "detected": 7, "decided": 8, **light}
             steps |= {"taken-over": 31 + off + repeat, "state-moved": 440, "job-goes-on": 900 - repeat}
             run.events += [Event(clock + round(ms * 1e6), "takeover", what, told) for what, ms in steps.items()]
+
+
+def screen(run: Run, width: int) -> list[str]:
+    """What is printed of it at the end, by lines."""
+    out = StringIO()
+    print_summary(run, Console(file=out, width=width, force_terminal=False))
+    return out.getvalue().splitlines()

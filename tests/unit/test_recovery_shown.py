@@ -1,31 +1,27 @@
-"""Faults, scripts, takeovers and heartbeats in the checks, on the screen, in the report and on the timeline."""
+"""Faults, scripts and heartbeats in the checks, on the screen, in the report and on the timeline."""
 
 import re
 from dataclasses import replace
-from io import StringIO
 from typing import Any
 from xml.etree import ElementTree
 
 import pytest
-from rich.console import Console
 
 from results import (
     plot_recovery,
     plot_steps,
     plot_storm,
-    plot_takeovers,
     recovery_tables,
     report,
     report_failures,
-    takeovers,
     timeline,
 )
 from results.aggregate import rows_of, times
 from results.fidelity import judge
-from results.records import Load, Run
+from results.records import Run
 from results.recovery_rows import recovery_rows, script_runs
-from results.summary import print_summary, summarise
-from tests.unit.recovery_sample import census, recovery_run
+from results.summary import summarise
+from tests.unit.recovery_sample import census, recovery_run, screen
 from tests.unit.results_sample import sample_run
 
 
@@ -37,12 +33,6 @@ def run() -> Run:
 def check(run: Run, name: str) -> dict[str, Any]:
     (found,) = [c for c in summarise(run)["checks"] if name in c["name"]]
     return dict(found)
-
-
-def screen(run: Run, width: int) -> list[str]:
-    out = StringIO()
-    print_summary(run, Console(file=out, width=width, force_terminal=False))
-    return out.getvalue().splitlines()
 
 
 def test_a_census_that_does_not_hold_fails_and_the_worst_is_named() -> None:
@@ -381,73 +371,6 @@ def test_storms_and_censuses_are_on_the_timeline(run: Run) -> None:
     ]
     (zero,) = [e for e in events if e["name"] == back["name"].replace("to back", "to decided")]
     assert back["ts"] - zero["ts"] == pytest.approx(500_000)  # it counts from the repair
-
-
-def test_takeovers_are_drawn_step_by_step_a_column_a_way_and_fabric(run: Run) -> None:
-    (plot,) = plot_takeovers.takeovers(run.events)
-    ElementTree.fromstring(plot.svg)
-    optical, direct = plot.alt.replace("\u00a0", " ").split("; ")
-    light = ", light-off 9.0 ms, adopted 14.0 ms, light-on 20.0 ms"
-    ways = ((optical, "rail-only, optical", light, 42), (direct, "rail-optimized, direct", "", 32))
-    for said, way, light_off, over in ways:
-        steps = f"detected 7.0 ms, decided 8.0 ms{light_off}, taken-over {over}.0 ms, state-moved 440.0 ms"
-        assert said.endswith(f"median repeat of {way}, d0g1: {steps}, job-goes-on 899.0 ms")
-    assert plot.svg.count(">light-off<") == 1
-    assert plot_takeovers.takeovers([e for e in run.events if e.source != "takeover"]) == []
-
-
-def test_takeovers_are_medians_beside_their_predictions(run: Run) -> None:
-    optical, direct = takeovers.takeover_rows(run, judge(run))
-    assert (optical.n, optical.medians["taken_over_ms"], optical.verdict) == (3, 42.0, "ok")
-    assert direct.slower == pytest.approx(1.12)
-    assert direct.slower_predicted == pytest.approx(1.0)
-    slow = Load("rail-only, idle-gpu by optical", "idle-gpu by optical: after", 1, 0.4, 0.0, 9.0, 0, 1, 0)
-    unknown = [replace(t, after_predicted_s=None, state_predicted_ms=None) for t in run.takeovers]
-    run = replace(run, takeovers=unknown, loads=[*run.loads, slow])
-    rows = takeovers.takeover_rows(run, judge(run))
-    assert [row.verdict for row in rows] == ["degraded", "ok"]
-    assert rows[0].slower_predicted is None
-    steps, iterations = takeovers.steps_table(rows), takeovers.iterations_table(rows)
-    assert all(len(line) == len(table.columns) for table in (steps, iterations) for line in table.rows)
-    assert (iterations.rows[0][5], iterations.rows[0][-1]) == ("–", "–")
-
-
-def test_takeovers_have_a_spread_and_the_takeover_itself_a_verdict(run: Run) -> None:
-    many = [replace(t, repeat=n, taken_over_ms=40.0 + n) for t in run.takeovers[:1] for n in range(20)]
-    slow = Load("rail-only, idle-gpu by optical", "idle-gpu by optical: takeover", 7, 0.4, 0.0, 9.0, 0, 1, 0)
-    run = replace(run, takeovers=many, loads=[*run.loads, slow])
-    (row,) = takeovers.takeover_rows(run, judge(run))
-    assert row.verdict == "degraded"
-    found = row.figures["taken_over_ms"]
-    assert (found.n, found.median, found.p95) == (20, 49.5, 58.0)
-    assert row.figures["after_s"].median == 100.0  # ms
-    first, *_, last = takeovers.spread_table([row]).rows
-    assert re.fullmatch(r"49\.5\u00a0ms \[\d+\.\d, \d+\.\d\]", first[6])
-    assert re.fullmatch(r"58\.0\u00a0ms \[\d+\.\d, 59\.0\]", first[7])
-    assert last[4] == "iteration after"
-    low, high = row.as_dict()["taken_over_ms"]["median_95"]
-    assert low < 49.5 < high
-    assert row.as_dict()["after_ms"]["p95"] == 100.0
-
-
-def test_two_takeovers_of_one_case_are_two_rows(run: Run) -> None:
-    one = run.takeovers[0]
-    rows = takeovers.takeover_rows(replace(run, takeovers=[one, replace(one, failed="d2g2")]), judge(run))
-    assert [(row.failed, row.n) for row in rows] == [("d0g1", 1), ("d2g2", 1)]
-    assert [row[3] for row in takeovers.iterations_table(rows).rows] == ["d0g1", "d2g2"]
-
-
-def test_of_two_takeovers_of_one_case_each_has_its_own_verdict_and_its_failed_gpu_on_the_screen(run: Run) -> None:
-    one = run.takeovers[0]
-    both = [one, replace(one, failed="d2g2")]
-    names = {f"idle-gpu by optical, {failed}": lag for failed, lag in (("d0g1", 1.0), ("d2g2", 9.0))}
-    loads = [Load(f"rail-only, {name}", f"{name}: after", 0, 0.4, 0.0, lag, 0, 1, 0) for name, lag in names.items()]
-    several = replace(run, takeovers=both, loads=[*run.loads, *loads])
-    rows = takeovers.takeover_rows(several, judge(several))
-    assert [(row.failed, row.verdict) for row in rows] == [("d0g1", "ok"), ("d2g2", "degraded")]
-    shown = [line for line in screen(several, 120) if line.startswith("idle-gpu")]
-    assert [re.findall(r"d\dg\d", line) for line in shown] == [["d0g1"], ["d2g2"]]
-    assert not re.search("idle-gpu .*d0g1", "\n".join(screen(run, 120)))
 
 
 def test_the_last_line_says_which_wanted_times_were_not_met() -> None:

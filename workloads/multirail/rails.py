@@ -18,6 +18,7 @@ All three stay far below their NIC's 100 or 128 Gbit/s (Table 2), so what binds 
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Literal, get_args
 
@@ -67,6 +68,13 @@ def scaled(rail: Rail, factor: float) -> Rail:
     if not 0 < factor < math.inf:
         raise ValueError(f"factor: {factor} must be above 0")
     return replace(rail, rate=rail.rate / factor, cpu_s_per_byte=rail.cpu_s_per_byte * factor)
+
+
+def as_one(rails: Sequence[Rail]) -> Rail:
+    """What MPTCP makes of them: as fast as all together, with what a message costs on the first."""
+    cpus = [rail.cpu_s_per_byte for rail in rails]
+    cpu = 1 / sum(1 / cost for cost in cpus) if all(cpus) else 0.0
+    return Rail("mptcp", "tcp", sum(rail.rate for rail in rails), rails[0].setup_s, cpu)
 
 
 def paper_rails() -> dict[Kind, Rail]:

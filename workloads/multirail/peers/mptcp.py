@@ -16,7 +16,7 @@ from workloads.multirail.peers.play import play
 from workloads.multirail.peers.rank import Program
 from workloads.multirail.peers.ranks import PeerRanks
 from workloads.multirail.peers.seat import Seat
-from workloads.multirail.rails import Rail
+from workloads.multirail.rails import as_one
 from workloads.multirail.watch import Patience
 
 _PORT = PORT + 1
@@ -52,12 +52,8 @@ def make_socket(_rail: int) -> socket.socket:
 
 def one_rail(layout: Layout) -> Layout:
     """All rails as one, called by the addresses of the first."""
-    rails = layout.rails
-    cpus = [rail.cpu_s_per_byte for rail in rails]
-    cpu = 1 / sum(1 / each for each in cpus) if all(cpus) else 0.0
-    rail = Rail("mptcp", "tcp", sum(rail.rate for rail in rails), rails[0].setup_s, cpu)
     addresses = tuple((host, _PORT) for host, _ in layout.nodes[0])
-    return Layout((rail,), (addresses,), (None,), layout.group)
+    return Layout((as_one(layout.rails),), (addresses,), (None,), layout.group)
 
 
 def joined(seat: Seat) -> Group:
