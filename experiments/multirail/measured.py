@@ -11,6 +11,7 @@ import numpy as np
 from results.multirail.records import Cut, NicRate, Point
 from topologies.errors import CheckFailed
 from workloads.multirail.jobs import Migration, RankReport, latencies_s
+from workloads.multirail.timer import rail_seconds as rail_span
 
 STEADY: Final = 0.02
 """Shares that change by less of the buffer than this are what they were."""
@@ -87,10 +88,14 @@ def normal(row: Row) -> Row:
 
 
 def rail_seconds(reports: Sequence[RankReport], skip: int) -> Row:
-    """Mean over operations of what each rail took, on the rank where it was least: all wait for who began last."""
-    by_operation = zip(*(report.rail_seconds[skip:] for report in reports), strict=False)
-    least = [tuple(min(times) for times in zip(*ranks, strict=True)) for ranks in by_operation]
-    return tuple(fmean(column) for column in zip(*least, strict=True))
+    """Mean over operations of what each rail took (timer.py), 0 for one that carried nothing."""
+    starts = zip(*([ns / 1e9 for ns in report.starts_ns[skip:]] for report in reports), strict=False)
+    took = zip(*(report.rail_seconds[skip:] for report in reports), strict=False)
+    rows = [
+        rail_span(began, [tuple(at + seconds for seconds in row) for at, row in zip(began, rows, strict=True)])
+        for began, rows in zip(starts, took, strict=False)
+    ]
+    return tuple(fmean(column) for column in zip(*rows, strict=True))
 
 
 def settled_after(rows: Sequence[Row]) -> int | None:

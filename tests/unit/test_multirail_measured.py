@@ -54,10 +54,15 @@ def test_a_point_is_of_what_came_after_learning() -> None:
     assert found.apart == 0.0
 
 
-def test_a_rails_time_is_that_of_the_rank_where_it_was_least() -> None:
+def test_a_rails_time_is_from_the_last_start_to_its_last_end() -> None:
     one = replace(rank(0, [(1.0, 1.0)]), rail_seconds=[(0.09, 0.05)])
-    other = replace(rank(1, [(1.0, 1.0)]), rail_seconds=[(0.06, 0.08)])
-    assert rail_seconds([one, other], 0) == pytest.approx((0.06, 0.05))
+    other = replace(rank(1, [(1.0, 1.0)]), rail_seconds=[(0.06, 0.08)])  # begins a millisecond later
+    assert rail_seconds([one, other], 0) == pytest.approx((0.089, 0.08))
+
+
+def test_a_rail_that_carried_nothing_took_no_time() -> None:
+    ranks = [replace(rank(number, [(1.0, 0.0)] * 3), rail_seconds=[(0.09, 0.0)] * 3) for number in range(2)]
+    assert rail_seconds(ranks, 1) == pytest.approx((0.09, 0.0))
 
 
 @pytest.mark.parametrize(

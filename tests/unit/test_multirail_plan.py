@@ -14,12 +14,11 @@ from topologies.multirail.commands import LEAST_WINDOW_FRAMES, link_command, nod
 from topologies.multirail.mptcp import commands
 from topologies.multirail.net import MultirailNet
 from topologies.multirail.plan import MultirailPlan, make_multirail_plan
-from topologies.multirail.shapers import CONTROL_TOS, shaper_commands
+from topologies.multirail.shapers import CONTROL_TOS, credit_bytes, segments_at_once, shaper_commands
 from topologies.multirail.spec import RAIL_KINDS, MultirailSpec, RailSpec, parse_multirail
 from topologies.multirail.switch import static_flows
 from topologies.optical import OPTICAL_DOMAINS
 from topologies.ports import OPTICAL_DPID
-from topologies.shaping import burst_bytes
 from workloads.multirail.emulated import rails_of
 
 rates = st.integers(1_000_000, 10_000_000_000)
@@ -83,7 +82,7 @@ def test_a_cable_goes_from_a_nic_to_its_port_of_its_rails_switch(plan: Multirail
         link = plan.link(nic)
         assert (link.a.node, link.a.interface) == (nic.namespace, f"rail{nic.rail}")
         assert (link.b.node, link.b.interface, link.b.port) == (f"rail{nic.rail}", nic.namespace, nic.port)
-        share = 1 if nic.node is not None else plan.spec.nodes
+        share = 1 if nic.node is not None else plan.spec.nodes**2
         assert link.rate_bps == plan.rates_bps[nic.rail] * share
 
 
@@ -131,6 +130,7 @@ def test_a_link_is_made_with_both_ends_alike(plan: MultirailPlan) -> None:
         assert f"address {nic.mac}" in near
         assert "address" not in far
         assert all(f"mtu {plan.spec.mtu} txqueuelen 10000" in end for end in (near, far))
+        assert "gso_max_segs" in near
 
 
 @given(rate=rates, mtu=st.integers(1280, 9000))
@@ -141,10 +141,19 @@ def test_data_have_the_whole_rate_and_control_a_lane_beside(rate: int, mtu: int)
     }
     assert own == {"1:10": rate, "1:20": rate // 5}
     assert all(f"ceil {own[f'1:{n}']}bit burst" in line for n, line in zip((10, 20), lines[1:3], strict=True))
-    assert f"cburst {burst_bytes(rate, mtu)}b" in lines[1]
+    assert f"cburst {credit_bytes(rate)}b" in lines[1]
     assert "default 10" in lines[0]
     assert f"ip tos {CONTROL_TOS:#x}" in lines[-1]
     assert lines[-1].endswith("flowid 1:20")
+
+
+@given(rate=rates, mtu=st.integers(1280, 9000))
+def test_what_an_idle_link_lets_pass_at_once_is_some_milliseconds_of_its_rate(rate: int, mtu: int) -> None:
+    millisecond = rate / 8000
+    assert credit_bytes(rate) == pytest.approx(max(1500, millisecond), abs=1)
+    at_once = segments_at_once(rate, mtu)
+    assert at_once >= 1
+    assert at_once * mtu <= max(mtu, min(65_535, 4 * millisecond + 1))
 
 
 @given(plan=plans())

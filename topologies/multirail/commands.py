@@ -12,6 +12,7 @@ from typing import Final
 
 from topologies.multirail.addresses import PREFIX_BITS, Nic, route_table, subnet
 from topologies.multirail.plan import MultirailPlan
+from topologies.multirail.shapers import segments_at_once
 from topologies.plan import Link
 
 SYSCTLS: Final = {
@@ -49,8 +50,10 @@ def node_sysctls(plan: MultirailPlan) -> dict[str, str]:
 def link_command(plan: MultirailPlan, nic: Nic, link: Link) -> str:
     """The cable of a NIC."""
     common = f"mtu {plan.spec.mtu} txqueuelen {QUEUE_FRAMES}"
+    at_once = segments_at_once(link.rate_bps, plan.spec.mtu)
     return (
-        f"link add {link.a.interface} index {FIRST_INDEX + nic.rail} netns {link.a.node} {common} address {nic.mac}"
+        f"link add {link.a.interface} index {FIRST_INDEX + nic.rail} netns {link.a.node} {common}"
+        f" gso_max_segs {at_once} address {nic.mac}"
         f" type veth peer name {link.b.interface} netns {link.b.node} {common}\n"
     )
 

@@ -5,8 +5,8 @@
     |+----|+----|+----|+---- rail1 ---- agg1
     +-----+-----+-----+----- rail0
 
-Rates are bit/s on the wire, per cable and direction. An aggregator's cable has the rate of all nodes' together: a
-switch that sums as frames come in is slowed down by no cable of its own.
+Rates are bit/s on the wire, per cable and direction. An aggregator's cable is the inside of a switch, which sums as
+frames come in and sends a sum out on all its ports at once: it brings all nodes a frame while a node sends one.
 """
 
 from collections.abc import Mapping
@@ -86,7 +86,8 @@ class MultirailPlan:
 
     def link(self, nic: Nic) -> Link:
         """The cable of a NIC: `a` is the NIC, `b` the switch's end."""
-        rate = self.rates_bps[nic.rail] * (1 if nic.node is not None else self.spec.nodes)
+        inside = nic.node is None
+        rate = self.rates_bps[nic.rail] * (self.spec.nodes**2 if inside else 1)
         a = End(nic.namespace, nic.interface)
         return Link(a, End(switch_name(nic.rail), nic.namespace, nic.port), "rail", rate)
 

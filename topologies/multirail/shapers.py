@@ -7,23 +7,41 @@ would come a whole window late, and a NIC that is merely busy would look like on
 What control messages take comes on top of the rate: some 1 Mbit/s on 8 nodes. Two classes that share the rate by
 borrowing from each other cost a ring of 8 nodes 7 to 13% of it: each time small frames come by, the link idles for
 about a frame of 9000 bytes.
+
+What passes at once counts on slow rails, whose whole share of a buffer may be some frames: a link that was idle has a
+millisecond of its rate to its credit, and no more. HTB lets a frame go while any credit is left, and what TCP hands on
+as one may be 64 KB, which at 15 Mbit/s are 34 ms. So a NIC hands on what it can send in 4 ms, or a single frame: less
+would cost processors more than it makes truer.
 """
 
 from typing import Final
 
-from topologies.shaping import ETHERNET, burst_bytes
+from topologies.shaping import BURST_S, ETHERNET
 
 CONTROL_TOS: Final = 0xB8
 _DSCP: Final = 0xFC
 _CONTROL_PART: Final = 5  # of the rate is what control messages can take at most
 _LEAST_QUANTUM: Final = 20_000
+_LEAST_CREDIT: Final = 1500
+_LARGEST_PACKET: Final = 65_535
+_AT_ONCE_S: Final = 4e-3
+
+
+def credit_bytes(rate_bps: int) -> int:
+    """HTB's idle credit: a millisecond of the rate, and some small frames at least."""
+    return max(_LEAST_CREDIT, round(rate_bps * BURST_S / 8))
+
+
+def segments_at_once(rate_bps: int, mtu: int) -> int:
+    """Full frames that a NIC may hand on as one."""
+    return max(1, min(_LARGEST_PACKET, round(rate_bps * _AT_ONCE_S / 8)) // mtu)
 
 
 def shaper_commands(interface: str, rate_bps: int, mtu: int) -> str:
     """Lines for `tc -batch`. `rate_bps`: of data, bit/s."""
 
     def lane(number: int, priority: int, bps: int) -> str:
-        rates = f"rate {bps}bit ceil {bps}bit burst {burst_bytes(bps, mtu)}b cburst {burst_bytes(bps, mtu)}b"
+        rates = f"rate {bps}bit ceil {bps}bit burst {credit_bytes(bps)}b cburst {credit_bytes(bps)}b"
         quantum = max(mtu + ETHERNET, _LEAST_QUANTUM)
         return f"class add dev {interface} parent 1: classid 1:{number} htb {rates} prio {priority} quantum {quantum}\n"
 

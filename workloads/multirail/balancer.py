@@ -14,10 +14,13 @@ Source: Nezha section 4.3, Eq. 3 to 8. A class (sizes up to a power of two) goes
   each rail's step is its distance from the common level over its own slope dT/dalpha = S / B, so the shares keep adding
   up to one, and where the slopes are right one step is enough. The slope comes from the measured line, and is held
   between a fifth of T/alpha and all of it (set-up times are never negative), so that it errs on the slow side.
+  From the third step on steps get shorter, `2 / steps` of the whole, so that neither a slope that is too small nor
+  times that scatter keep shares moving to and fro.
   A descent that is no faster than cold after `TRIES` windows has lost. One that has only made things slower for as
   long goes back to the best shares it has seen and holds them: where what binds is this machine, a smaller share
   doesn't end sooner, and rails can't end together.
-- settled: the rails ended within `SETTLED` of each other twice. Windows are long from here on.
+- settled: twice the rails ended within `SETTLED` of each other, or a whole step would have moved less than
+  `STILL`. Windows are long from here on.
 
 Slips in the paper: Eq. 8 divides by the nodes less one, which adds up to one only for the rails less one. Windows of
 100 operations can't converge "within the first 100 iterations": they have 5 until settled, then 100.
@@ -36,6 +39,8 @@ from workloads.multirail.predict import TAU, Cost, cold_rail, worth_splitting
 LEARNING_WINDOW: Final = 5
 SETTLED_WINDOW: Final = 100
 SETTLED: Final = 0.05
+STILL: Final = 0.02
+"""Of the buffer."""
 DISTURBED: Final = 0.093
 """Section 5.3.2: the average scheduling error stays within 9.3%; a settled class beyond it descends again."""
 GAIN: Final = 0.1
@@ -83,6 +88,7 @@ class _Entry:
     cold_s: float | None = None
     split_lost: bool = False
     calm: int = 0
+    steps: int = 0
     tries: int = 0
     best_s: float = math.inf  # of this split's windows the fastest, and its shares
     best_shares: tuple[float, ...] = ()
@@ -182,7 +188,8 @@ class Balancer:
     def _after_split(self, entry: _Entry, size: int, used: list[int], seconds: Sequence[float]) -> None:
         times = [seconds[rail] for rail in used]
         apart = spread(times)
-        entry.calm = entry.calm + 1 if apart <= SETTLED else 0
+        still = entry.state == "descent" and _moved(entry.shares, self._step(entry, size, used, times)) <= STILL
+        entry.calm = entry.calm + 1 if apart <= SETTLED or still else 0
         if entry.state == "settled":
             if entry.held and max(times) <= entry.best_s * (1 + DISTURBED):
                 return
@@ -201,19 +208,17 @@ class Balancer:
             entry.state = "settled"
         elif entry.state == "even":
             entry.state = "descent"
-            self._put(entry, used, initial_shares(times))
+            entry.shares = self._spread_out(used, initial_shares(times))
             return
         if apart > SETTLED:
-            self._put(
-                entry,
-                used,
-                descend([entry.shares[rail] for rail in used], times, self._slopes(entry, size, used, times)),
-            )
+            entry.steps += 1
+            entry.shares = self._step(entry, size, used, times, gain=min(1.0, 2 / entry.steps))
             if sum(share > 0 for share in entry.shares) < 2:
                 self._hold(entry, size)
 
     def _begin_split(self, entry: _Entry, state: State) -> None:
-        entry.state, entry.tries, entry.worse, entry.best_s, entry.held = state, 0, 0, math.inf, False
+        entry.state, entry.steps, entry.tries, entry.worse = state, 0, 0, 0
+        entry.best_s, entry.held = math.inf, False
 
     def _goes_wrong(self, entry: _Entry, seconds: float) -> bool:
         """A split that got slower, and has stayed so for `TRIES` windows."""
@@ -247,6 +252,18 @@ class Balancer:
     def _back_to_cold(self, entry: _Entry, size: int) -> None:
         entry.state, entry.shares, entry.split_lost, entry.calm = "cold", self._all_on_best(size), True, 0
 
-    def _put(self, entry: _Entry, used: list[int], shares: Sequence[float]) -> None:
+    def _step(
+        self, entry: _Entry, size: int, used: list[int], times: Sequence[float], gain: float = 1.0
+    ) -> tuple[float, ...]:
+        """Where a step of the descent leads, or the part `gain` of it."""
+        shares = [entry.shares[rail] for rail in used]
+        slopes = [slope / gain for slope in self._slopes(entry, size, used, times)]
+        return self._spread_out(used, descend(shares, times, slopes))
+
+    def _spread_out(self, used: list[int], shares: Sequence[float]) -> tuple[float, ...]:
         given = dict(zip(used, shares, strict=True))
-        entry.shares = tuple(given.get(rail, 0.0) for rail in range(len(self.costs)))
+        return tuple(given.get(rail, 0.0) for rail in range(len(self.costs)))
+
+
+def _moved(shares: Sequence[float], there: Sequence[float]) -> float:
+    return max(abs(a - b) for a, b in zip(shares, there, strict=True))

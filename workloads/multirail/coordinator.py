@@ -9,6 +9,7 @@ from itertools import count
 
 from workloads.multirail.mail import Message
 from workloads.multirail.recovery import JobState, replacements
+from workloads.multirail.timer import Window, mean_rail_seconds
 
 _FIRST_NUMBER = 1 << 16  # jobs of a plan have lower ones
 
@@ -91,11 +92,11 @@ class Coordinator:
             self._raise_who_is_ready()
 
     def times(self, said: Message) -> None:
-        """A node's means of a window. All wait for those who began last, so the least of a rail is what it took."""
+        """What a node saw of a window."""
         table = self._times.setdefault(said["op"], [])
         table.append(said)
         if len(table) == self._nodes:
-            seconds = [min(times) for times in zip(*(each["seconds"] for each in table), strict=True)]
+            seconds = mean_rail_seconds([Window(each["size"], each["starts"], each["ends"]) for each in table])
             del self._times[said["op"]]
             self._tell_all({"is": "table", "op": said["op"], "size": said["size"], "seconds": seconds})
 

@@ -73,8 +73,8 @@ class Group:
 
     @property
     def last(self) -> Record:
-        """The operation that ended last: what each rail was given, and how long it took."""
-        return self._node.last if self._node else Record((), ())
+        """The operation that ended last: what each rail was given, and when it was through."""
+        return self._node.last if self._node else Record(0.0, (), ())
 
     def take_samples(self) -> list[tuple[int, tuple[int, ...]]]:
         """(CLOCK_MONOTONIC in ns, bytes by rail so far, both ways), a beat's time apart, since this was last asked."""

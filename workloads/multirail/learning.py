@@ -1,4 +1,4 @@
-"""What all nodes learn of an operation's times: a window's means go to rank 0, and its table comes back to all."""
+"""What all nodes learn of an operation's times: a window goes to rank 0, and its table of means comes back to all."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
@@ -17,9 +17,9 @@ class Learning:
         self._tables: dict[int, Message] = {}
         self._awaited: int | None = None
 
-    def ended(self, op: int, size: int, seconds: Sequence[float]) -> None:
-        """An operation of `size` bytes, and what each rail took."""
-        window = self._timer.add(size, seconds, self._policy.window)
+    def ended(self, op: int, size: int, start: float, ends: Sequence[float]) -> None:
+        """An operation of `size` bytes, when it began here and when each rail was through."""
+        window = self._timer.add(size, start, ends, self._policy.window)
         if window is not None:
             self._awaited = op
             self._tell({"is": "times", "op": op, **asdict(window)})

@@ -52,7 +52,7 @@ class Node:
         self.rank, self.layout, self.policy, self.patience = rank, layout, policy, patience
         self.migrations: list[Migration] = []
         self.samples: list[tuple[int, tuple[int, ...]]] = []
-        self.last = Record((0.0,) * len(layout.rails), (0.0,) * len(layout.rails))
+        self.last = Record(0.0, (0.0,) * len(layout.rails), (0.0,) * len(layout.rails))
         self._piece_bytes = piece_bytes
         self._op = 0
         self._beats, self._next_beat = 0, 0.0
@@ -126,7 +126,7 @@ class Node:
                 self._mover.begin(job)
         self._serve_until(lambda: self._frozen is None and self._mover.done and self._transport.flushed(), call)
         self.last = operation.record(planned, len(self.layout.rails))
-        self._learning.ended(self._op, call.length * source.itemsize, self.last.seconds)
+        self._learning.ended(self._op, call.length * source.itemsize, self.last.began, self.last.ends)
         self.samples.append((time.monotonic_ns(), self._transport.moved()))
 
     # by the clock

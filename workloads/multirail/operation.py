@@ -50,10 +50,12 @@ def jobs_of(call: Call, op: int, plan: Iterable[Segment]) -> list[Job]:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """By rail: the bytes of the buffer that it was given, and how long it took, 0 where it had nothing to do."""
+    """When this node began, and by rail: the bytes of the buffer that it was given, and when it was through (where it
+    had nothing to do: when it began). Seconds of CLOCK_MONOTONIC."""
 
+    began: float
     shares: tuple[float, ...]
-    seconds: tuple[float, ...]
+    ends: tuple[float, ...]
 
 
 @dataclass
@@ -104,11 +106,11 @@ class Operation:
         self.ended[rail] = time.monotonic()
 
     def record(self, planned: Iterable[Job], rails: int) -> Record:
-        """From the beginning to each rail's end."""
+        """What was planned for each rail, and when it was through."""
         shares = [0.0] * rails
         for job in planned:
             shares[job.rail] += job.length * self.result.itemsize
-        return Record(tuple(shares), tuple(self.ended.get(rail, self.began) - self.began for rail in range(rails)))
+        return Record(self.began, tuple(shares), tuple(self.ended.get(rail, self.began) for rail in range(rails)))
 
     def unfinished(self) -> Iterator[Job]:
         """Jobs that have begun and aren't done."""

@@ -1,43 +1,74 @@
-"""Nezha's Timer (section 3.5 and 4.2): means of each rail's time over a window of operations of one size class."""
+"""Nezha's Timer (section 3.5 and 4.2): when each rail was through, over a window of operations of one size class.
+
+A rail's time is from the last node's start to its last node's end: who begins early only waits, and on a ring a node
+that begins late isn't the one that ends late, so no single node sees how long its rail took. All nodes here share a
+clock; a cluster's are kept within microseconds of each other by PTP.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from statistics import fmean
+from typing import Final
 
 from workloads.multirail.balancer import size_class
+
+_TOLD: Final = 10  # operations of a window: messages of a hundred would fill a slow rail's control lane
+
+Times = tuple[float, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Mean bytes of an operation, and mean seconds by rail."""
+    """Mean bytes of an operation; of some, `_TOLD` at most, when this node began and when each rail was through."""
 
     size: int
-    seconds: tuple[float, ...]
+    starts: Times
+    ends: tuple[Times, ...]
 
 
 @dataclass
-class _Sums:
-    count: int = 0
-    size: int = 0
-    seconds: list[float] = field(default_factory=list)
+class _Class:
+    sizes: list[int] = field(default_factory=list)
+    starts: list[float] = field(default_factory=list)
+    ends: list[Times] = field(default_factory=list)
 
 
 class Timer:
     """`add` every operation; it returns a window when one is full."""
 
     def __init__(self) -> None:
-        self._classes: dict[int, _Sums] = {}
+        self._classes: dict[int, _Class] = {}
 
-    def add(self, size: int, seconds: Sequence[float], window: Callable[[int], int]) -> Window | None:
-        """`window(size)`: over how many operations; 0 for never."""
-        sums = self._classes.setdefault(size_class(size), _Sums())
-        sums.count += 1
-        sums.size += size
-        sums.seconds = [a + b for a, b in zip(sums.seconds or [0.0] * len(seconds), seconds, strict=True)]
-        if not 0 < window(size) <= sums.count:
+    def add(self, size: int, start: float, ends: Sequence[float], window: Callable[[int], int]) -> Window | None:
+        """`ends`: a rail that had nothing to do ended at `start`. `window(size)`: over how many operations; 0 never."""
+        seen = self._classes.setdefault(size_class(size), _Class())
+        seen.sizes.append(size)
+        seen.starts.append(start)
+        seen.ends.append(tuple(ends))
+        count = len(seen.sizes)
+        if not 0 < window(size) <= count:
             return None
         del self._classes[size_class(size)]
-        return Window(sums.size // sums.count, tuple(total / sums.count for total in sums.seconds))
+        each = -(-count // _TOLD)
+        return Window(sum(seen.sizes) // count, tuple(seen.starts[::each]), tuple(seen.ends[::each]))
 
     def clear(self) -> None:
         """The rails aren't what they were."""
         self._classes.clear()
+
+
+def rail_seconds(starts: Sequence[float], ends: Sequence[Times]) -> Times:
+    """Of one operation, an entry a node: from the last start to each rail's last end, 0 for one that ended before.
+
+    A rail with nothing to do ended, on each node, when the node began.
+    """
+    begun = max(starts)
+    return tuple(max(0.0, max(rail) - begun) for rail in zip(*ends, strict=True))
+
+
+def mean_rail_seconds(windows: Sequence[Window]) -> Times:
+    """Of a window, an entry a node."""
+    starts = zip(*(window.starts for window in windows), strict=True)
+    ends = zip(*(window.ends for window in windows), strict=True)
+    rows = [rail_seconds(*operation) for operation in zip(starts, ends, strict=True)]
+    return tuple(fmean(column) for column in zip(*rows, strict=True))

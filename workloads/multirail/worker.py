@@ -72,8 +72,9 @@ class _Run:
             result = call(array)
             report.ends_ns.append(time.monotonic_ns())
             report.starts_ns.append(start)
-            report.shares.append(group.last.shares)
-            report.rail_seconds.append(group.last.seconds)
+            last = group.last
+            report.shares.append(last.shares)
+            report.rail_seconds.append(tuple(end - start / 1e9 if end > last.began else 0.0 for end in last.ends))
             if due is not None:
                 self.wrong += wrong(result, outcome(asked, group.size, group.rank, due, index), group.size)
 

@@ -1,0 +1,54 @@
+"""When a window is full, what it tells, and how long a rail took by what all nodes saw."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from workloads.multirail.timer import Timer, Window, mean_rail_seconds, rail_seconds
+
+TIMES = st.floats(0, 1e3)
+
+
+def test_a_window_is_full_after_so_many_operations_of_its_class() -> None:
+    timer = Timer()
+    assert [timer.add(1000 + n, n, (n + 0.5,), lambda _: 3) for n in range(2)] == [None, None]
+    assert timer.add(5000, 0.0, (1.0,), lambda _: 3) is None, "another class"
+    assert timer.add(1002, 2, (2.5,), lambda _: 3) == Window(1001, (0, 1, 2), ((0.5,), (1.5,), (2.5,)))
+    assert timer.add(1000, 3, (3.5,), lambda _: 3) is None, "begun anew"
+    timer.clear()
+    assert timer.add(1000, 4, (4.5,), lambda _: 1) == Window(1000, (4,), ((4.5,),))
+
+
+def test_nothing_is_told_where_nobody_asks() -> None:
+    assert [Timer().add(1000, 0.0, (1.0,), lambda _: 0) for _ in range(3)] == [None] * 3
+
+
+def test_of_a_long_window_some_operations_are_told_from_all_over_it() -> None:
+    timer = Timer()
+    (window,) = filter(None, (timer.add(1000, n, (n + 1.0,), lambda _: 100) for n in range(100)))
+    assert window.starts == tuple(range(0, 100, 10))
+    assert window.ends == tuple((n + 1.0,) for n in range(0, 100, 10))
+
+
+def test_who_begins_late_on_a_ring_neither_shortens_nor_lengthens_its_time() -> None:
+    """Node 2 begins 3 s late; the ring ends 4 s after that, on another node, and node 2's own end is earlier."""
+    assert rail_seconds([0.0, 0.0, 3.0], [(7.0,), (6.0,), (6.5,)]) == (4.0,)
+
+
+def test_a_rail_without_work_took_no_time() -> None:
+    assert rail_seconds([0.0, 1.0], [(2.0, 0.0), (2.5, 1.0)]) == (1.5, 0.0)
+
+
+@given(st.lists(st.tuples(TIMES, TIMES, TIMES), min_size=1, max_size=8), TIMES)
+def test_waiting_for_others_is_no_rails_time(nodes: list[tuple[float, float, float]], waited: float) -> None:
+    """That all but the last to begin had begun earlier changes nothing."""
+    starts = [start for start, _, _ in nodes]
+    ends = [(start + a, start + b) for start, a, b in nodes]
+    earlier = [start if start == max(starts) else start - waited for start in starts]
+    assert rail_seconds(earlier, ends) == rail_seconds(starts, ends)
+
+
+def test_a_windows_means_are_over_its_operations() -> None:
+    one = Window(1000, (0.0, 10.0), ((2.0, 1.0), (14.0, 11.0)))
+    other = Window(1000, (1.0, 10.0), ((2.5, 1.5), (12.0, 13.0)))
+    assert mean_rail_seconds([one, other]) == pytest.approx(((1.5 + 4.0) / 2, (0.5 + 3.0) / 2))
