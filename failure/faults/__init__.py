@@ -34,7 +34,8 @@ from topologies.net import FabricNet
 
 __all__ = ["KINDS", "Fault", "FaultKind", "bites", "confirm", "inject", "prepare", "repair", "strike", "unprepare"]
 
-SETTLE_S: Final = 1.0
+SETTLE_S: Final = 5.0
+"""A kernel may tell of a carrier a second late, and a busy machine later: so long before it is taken for an error."""
 KINDS: Final[dict[FaultKind, Breakage]] = {
     "link-down": cables.DOWN,
     "link-silent": loss.SILENT,

@@ -6,16 +6,17 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.emulation.fabrics import WAIT_S, eventually
+from tests.emulation.fabrics import eventually
 from topologies import namespaces
 from topologies.ovs import EMPTY_DATABASE, prepare
 
 ROOT = Path(__file__).resolve().parents[2]
 RUNDIR = Path("/run/openvswitch")
-MN_S = 40
+LISTENS_S = 60.0
+MN_S = 120
 # typed first: Mininet's own waitConnected takes seconds, and then the flows may not be there yet
 WAIT_FOR_FLOWS = (
-    "sh timeout 10 sh -c 'for switch in $(ovs-vsctl list-br); do"
+    "sh timeout 60 sh -c 'for switch in $(ovs-vsctl list-br); do"
     " until ovs-ofctl -O OpenFlow13 dump-flows $switch | grep -q cookie; do sleep 0.05; done; done'"
 )
 
@@ -39,7 +40,7 @@ def start_controller(argv: Sequence[str]) -> "subprocess.Popen[str]":
         assert process.poll() is None, log.read_text()
         return ":6653" in namespaces.run(["ss", "-Hltn"])
 
-    eventually(listens, 20 * WAIT_S)
+    eventually(listens, LISTENS_S)
     return process
 
 

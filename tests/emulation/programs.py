@@ -10,6 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
+import psutil
 import pytest
 
 from topologies.machine import AS_USER, SEARCH_PATH
@@ -98,6 +99,14 @@ class Program:
                 stream.close()
 
 
+def command_line(process: psutil.Process) -> list[str]:
+    """Its words; none if it has just ended, or is dead and not buried."""
+    try:
+        return process.cmdline()
+    except psutil.Error:
+        return []
+
+
 def machine_state() -> dict[str, set[str]]:
     """What a run must leave as it was and leaks.py doesn't look at: mounts, /tmp, our processes with their namespaces.
 
@@ -116,7 +125,7 @@ def machine_state() -> dict[str, set[str]]:
     return {"process": ours, "mount": mounts, "file": {path.name for path in Path("/tmp").iterdir()}}
 
 
-def assert_as_before(before: dict[str, set[str]], within_s: float = 2.0) -> None:
+def assert_as_before(before: dict[str, set[str]], within_s: float = 10.0) -> None:
     """AssertionError, with names, if something is left when the time is over."""
     deadline = time.monotonic() + within_s
     while left := {kind: names - before[kind] for kind, names in machine_state().items() if names - before[kind]}:

@@ -23,6 +23,7 @@ from controller.paths import Path
 from controller.steering import Steering
 from controller.trace import Way, as_said, path_said, way_of
 from tests.emulation.fabrics import Fabric, eventually
+from tests.emulation.programs import command_line
 from topologies import namespaces
 from topologies.addresses import Gpu
 from topologies.capture import Capture
@@ -81,7 +82,7 @@ class Agents:
 
 def pid_of_agents() -> int:
     """The agents' process: a child of this one's."""
-    (found,) = (child.pid for child in psutil.Process().children() if "controller.agents" in child.cmdline())
+    (found,) = (child.pid for child in psutil.Process().children() if "controller.agents" in command_line(child))
     return found
 
 
@@ -127,7 +128,7 @@ class Stream:
         with namespaces.inside(dst.name):
             listener = socket.create_server((dst.ip, 0))
         with listener, namespaces.inside(src.name):
-            near = socket.create_connection(listener.getsockname(), timeout=5)
+            near = socket.create_connection(listener.getsockname(), timeout=20)
             far, _ = listener.accept()
         self._ends = (near, far)
         self._sent, self._received = [0, 0], [bytearray(), bytearray()]
@@ -135,7 +136,7 @@ class Stream:
         jobs = [threading.Thread(target=job, args=(n,)) for job in (self._send, self._receive) for n in (0, 1)]
         self._threads = jobs
         for end in self._ends:
-            end.settimeout(10)
+            end.settimeout(30)
             end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 16_384)
 
     def __enter__(self) -> Self:
@@ -148,7 +149,7 @@ class Stream:
         for thread in self._threads:
             thread.join()
 
-    def assert_flows(self, within_s: float = 1.0) -> None:
+    def assert_flows(self, within_s: float = 10.0) -> None:
         """Bytes arrive at both ends, from now on."""
         before = [len(data) for data in self._received]
         eventually(lambda: all(len(self._received[n]) > before[n] for n in (0, 1)), within_s)

@@ -22,6 +22,7 @@ from tests.emulation.programs import (
     as_root,
     as_user,
     assert_as_before,
+    command_line,
     machine_state,
 )
 from topologies.machine import SEARCH_PATH
@@ -33,7 +34,9 @@ FILES = {
     "provenance.json", "report.html", "timeline.json",
 }  # fmt: skip
 PROMPT = "mininet>"
-BUILT_S = 30.0
+SLEEPS = ["sleep", "1000"]
+BUILT_S = 60.0
+SOON_S = 30.0
 Wrap = Callable[[Sequence[str]], Sequence[str]]
 WHO: dict[str, Wrap] = {"root": as_root, "user": as_user}
 
@@ -62,14 +65,14 @@ def command(*words: str, who: Wrap = as_root, cwd: Path = ROOT) -> "subprocess.C
     """A command of run_experiment.py, to its end."""
     environment = {**os.environ, "PATH": SEARCH_PATH}
     argv = who([*RUN_EXPERIMENT, *words])
-    return subprocess.run(argv, capture_output=True, text=True, cwd=cwd, env=environment, check=False, timeout=60)
+    return subprocess.run(argv, capture_output=True, text=True, cwd=cwd, env=environment, check=False, timeout=180)
 
 
 def test_a_shell_on_a_fabric_and_a_look_into_it_from_elsewhere(who: Wrap, everybodys: Path, slow: float) -> None:
     with Program(who(SHELL), home=everybodys) as shell:
         shell.await_text(PROMPT, BUILT_S * slow)
-        shell.type("d0g0 ping -c 1 -W 2 d1g1")
-        shell.await_text(" 0% packet loss", 5 * slow)
+        shell.type("d0g0 ping -c 1 -W 10 d1g1")
+        shell.await_text(" 0% packet loss", SOON_S * slow)
         assert "shell-moe-slowdown" in command("ps").stdout
         looked = command("exec", "moe-slowdown", "d1g1", "ip", "-o", "-4", "addr", "show", "lo")
         assert "198.18.2.1/32" in looked.stdout
@@ -78,7 +81,7 @@ def test_a_shell_on_a_fabric_and_a_look_into_it_from_elsewhere(who: Wrap, everyb
         assert nowhere.returncode == 2
         assert nowhere.stderr.startswith("error: GPU: 'd9g9' is not in shell-moe-slowdown: ")
         shell.type("exit")
-        assert shell.end(10 * slow) == 0
+        assert shell.end(SOON_S * slow) == 0
     assert "Traceback" not in shell.said
     assert not list(everybodys.iterdir()), "something was left in the home folder"
     assert command("ps").stdout == "no run is alive\n"
@@ -98,13 +101,13 @@ def test_a_user_looks_into_a_run_of_their_own(slow: float) -> None:
 def test_in_a_shell_ctrl_c_is_for_the_command_and_sigterm_is_the_end(slow: float) -> None:
     with Program(SHELL) as shell:
         shell.await_text(PROMPT, BUILT_S * slow)
-        shell.type("d0g0 sleep 1000")
+        shell.type(f"d0g0 {' '.join(SLEEPS)}")
         outer = psutil.Process(shell.process.pid)
-        eventually(lambda: "sleep" in [child.name() for child in outer.children(recursive=True)], 5 * slow)
+        eventually(lambda: SLEEPS in map(command_line, outer.children(recursive=True)), SOON_S * slow)
         os.killpg(shell.process.pid, signal.SIGINT)
-        shell.await_text(PROMPT, 5 * slow)
+        shell.await_text(PROMPT, SOON_S * slow)
         shell.process.send_signal(signal.SIGTERM)
-        assert shell.end(10 * slow) == 143
+        assert shell.end(SOON_S * slow) == 143
 
 
 def test_kill_9_at_any_moment_leaves_nothing_of_a_fabric(who: Wrap, slow: float) -> None:
@@ -140,12 +143,18 @@ def test_a_run_that_is_stopped_keeps_what_it_has(everybodys: Path, slow: float) 
     line = ["run", "collectives", "-o", "domains=2", "-o", "rails=3", "-o", "repeats=100", "--out", str(out)]
     with Program([*RUN_EXPERIMENT, *line]) as run:
         eventually(lambda: "6 GPUs" in command("ps").stdout, 40 * slow)
-        time.sleep(4 * slow)  # it is built, and has begun to measure
+        outer = psutil.Process(run.process.pid)
+        eventually(lambda: has_begun_to_measure(outer), BUILT_S * slow)
+        time.sleep(0.5)
         run.process.send_signal(signal.SIGTERM)
-        assert run.end(20 * slow) == 143
+        assert run.end(60 * slow) == 143
     assert "Traceback" not in run.said
     assert json.loads((out / "summary.json").read_text())["interrupted"] is True
     assert {path.name for path in out.iterdir()} >= FILES
+
+
+def has_begun_to_measure(run: psutil.Process) -> bool:
+    return any("workloads.replay.worker" in command_line(process) for process in run.children(recursive=True))
 
 
 def test_a_full_disk_is_status_3_before_anything_is_built(tmp_path: Path) -> None:

@@ -41,7 +41,7 @@ def test_a_cut_rail_link_is_heard_of_and_gone_round_and_mended_without_a_trace()
     fabric.await_event("rerouted", times=2)
     assert fabric.whats()[-3:] == ["port-up", "decided", "rerouted"]
     assert_all_go_as_chosen(fabric, Broken())
-    assert fabric.routes() == before
+    eventually(lambda: fabric.routes() == before)  # a kernel takes its time to say that a link is up
 
 
 def test_told_not_to_reroute_it_only_tells_and_the_papers_unavailability_shows() -> None:
@@ -55,7 +55,7 @@ def test_told_not_to_reroute_it_only_tells_and_the_papers_unavailability_shows()
     assert fabric.arrives(Gpu(0, 1), Gpu(1, 0))  # by another rail; the answer would be lost
     fabric.set_link(Gpu(0, 1), "up")
     fabric.await_event("port-up")
-    assert fabric.routes() == before
+    eventually(lambda: fabric.routes() == before)
     assert "decided" not in fabric.whats()
 
 

@@ -1,6 +1,7 @@
 """ECMP over the spines: connections spread, each stays on one, and none goes by a dead spine or cable."""
 
 import socket
+import time
 
 import pytest
 
@@ -31,9 +32,22 @@ def start(fabric: Fabric, switch: str) -> None:
         fabric.net.ovs[switch].start_vswitchd()
 
 
+def at_rest(fabric: Fabric) -> dict[int, int]:
+    """The packets to spines, once what other connections had still to send or to acknowledge is over."""
+
+    def look() -> dict[int, int] | None:
+        before = fabric.packets_to_spines()
+        time.sleep(0.05)
+        return before if fabric.packets_to_spines() == before else None
+
+    found = eventually(look)
+    assert found is not None
+    return found
+
+
 def send(fabric: Fabric, connection: socket.socket, packets: int) -> dict[int, int]:
     """Send one by one on a connection; by spine, the packets that went up."""
-    before = fabric.packets_to_spines()
+    before = at_rest(fabric)
     for _ in range(packets):
         connection.sendall(b"!")
     eventually(lambda: sum(went_up(fabric, before).values()) >= packets)

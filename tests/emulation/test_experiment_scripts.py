@@ -16,7 +16,7 @@ import yaml
 from experiments.spec import ExperimentSpec, nominal_plan, parse
 from tests.emulation.programs import RUN_EXPERIMENT, Program, assert_as_before, machine_state
 
-RUN_S = 90.0
+RUN_S = 240.0
 SPEC: dict[str, Any] = {
     "name": "scripts",
     "fabrics": [{"kind": "rail-only", "domains": 3, "rails": 2, "rail_rate": "20Mbit"}],

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from controller.paths import default_path
-from tests.emulation.fabrics import build
+from tests.emulation.fabrics import at_best, build
 from topologies import namespaces
 from topologies.addresses import Gpu
 from topologies.ovs import PrivateSwitch
@@ -34,7 +34,7 @@ def expected_hops(policy: Policy, src: Gpu, dst: Gpu) -> list[Gpu]:
 @pytest.mark.parametrize(("domains", "rails"), [(2, 2), (3, 2)])
 def test_all_reach_all_by_the_policys_path(kind: Kind, policy: Policy, domains: int, rails: int) -> None:
     fabric = build(kind, domains, rails, policy=policy)
-    assert fabric.net.pingAll(timeout="1") == 0
+    assert fabric.net.pingAll(timeout="5") == 0
     for src in fabric.gpus:
         for dst in fabric.gpus:
             if src != dst:
@@ -47,12 +47,14 @@ def test_it_is_a_mininet_network() -> None:
     fabric = build("rail-only", 2, 2)
     gpu = fabric.net.get("d0g1")
     assert gpu.IP() == "198.18.2.0"
-    assert "ttl=63" in gpu.cmd("ping -c1 -W1", fabric.net.get("d1g0").IP())  # one GPU on the way
+    assert "ttl=63" in gpu.cmd("ping -c1 -W5", fabric.net.get("d1g0").IP())  # one GPU on the way
     assert gpu.popen(["hostname"]).wait() == 0
     assert [host.name for host in fabric.net.hosts] == ["d0g0", "d0g1", "d1g0", "d1g1"]
     assert len(fabric.net.links) == 8
-    received, sent = fabric.net.iperf((gpu, fabric.net.get("d1g1")), seconds=1)
-    assert 80 < float(received.split()[0]) < 101 < 1000 * float(sent.split()[0])
+    at_best(
+        lambda: [float(said.split()[0]) for said in fabric.net.iperf((gpu, fabric.net.get("d1g1")), seconds=1)],
+        lambda rates: 80 < rates[0] < 101 < 1000 * rates[1],  # received, sent
+    )
 
 
 def test_stopped_it_leaves_no_process_and_no_namespace() -> None:

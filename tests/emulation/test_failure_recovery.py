@@ -9,6 +9,7 @@ import pytest
 from experiments.breakage import watched_pairs
 from experiments.faults import FaultSpec
 from experiments.stage import built
+from failure import faults
 from failure.faults import KINDS, Fault, FaultKind, bites, inject, repair
 from failure.faults.breakage import nothing
 from failure.judging import FaultRun
@@ -63,7 +64,7 @@ class Broken:
         eventually(lambda: {switch: self.fabric.flows(switch) for switch in self.flows} == self.flows)
         gpus = self.fabric.gpus
         for src, dst in ((src, dst) for src in gpus for dst in gpus if src != dst):
-            assert self.fabric.arrives(src, dst), f"{src.name} -> {dst.name}"
+            eventually(lambda src=src, dst=dst: self.fabric.arrives(src, dst))  # type: ignore[misc]
 
 
 @pytest.mark.parametrize(("kind", "side"), [("rail-only", 3), ("rail-optimized", 3)])
@@ -142,14 +143,14 @@ def test_spines_and_servers_that_die_under_load_cut_nobody_else_off() -> None:
 
 
 def test_goodput_is_seen_to_fall_and_to_come_back() -> None:
-    seen = Broken("rail-only", 2, 2, reroute=False).by("link-down", "d0g1", repair_s=0.6)
+    seen = Broken("rail-only", 2, 2, reroute=False).by("link-down", "d0g1", repair_s=1.2)
     by_time = dict(zip(seen.t_ms, seen.affected_bps, strict=True))
-    before = [bps for ms, bps in by_time.items() if -300 < ms < -100]
-    meanwhile = [bps for ms, bps in by_time.items() if 50 < ms < 450]
+    before = [bps for ms, bps in by_time.items() if -400 < ms < 0]
+    meanwhile = [bps for ms, bps in by_time.items() if 500 < ms < 1100]  # whoever reads may do so late
     assert sum(before) > 0
     assert meanwhile
     assert sum(meanwhile) == 0
-    assert sum(bps for ms, bps in by_time.items() if ms > 600) > 0
+    assert sum(bps for ms, bps in by_time.items() if ms > 1200) > 0
     assert sum(seen.bps) > sum(seen.affected_bps)
 
 
@@ -170,6 +171,7 @@ def test_a_fault_that_changes_nothing_is_no_fault() -> None:
 
 def test_a_fault_that_does_not_bite_fails_loudly(monkeypatch: pytest.MonkeyPatch) -> None:
     net = build("rail-only", 2, 2).net
+    monkeypatch.setattr(faults, "SETTLE_S", 0.3)
     fault = Fault("link-down", "d0g1")
     monkeypatch.setitem(KINDS, "link-down", replace(KINDS["link-down"], strike=nothing))
     with pytest.raises(CheckFailed, match="link-down at d0g1 did not bite"):
@@ -187,8 +189,8 @@ def test_a_crashed_gpu_takes_its_own_processes_along_and_no_others() -> None:
     ours, others = net.get("d0g1").popen("sleep 1000"), net.get("d0g0").popen("sleep 1000")
     eventually(lambda: [psutil.Process(p.pid).name() for p in (ours, others)] == ["sleep", "sleep"])
     inject(net, Fault("gpu-crash", "d0g1"))
-    assert ours.wait(5) == -9
+    assert ours.wait(20) == -9
     assert others.poll() is None
     assert not fabric.arrives(Gpu(1, 1), Gpu(0, 1), wait_s=0.2)
     repair(net, Fault("gpu-crash", "d0g1"))
-    assert fabric.arrives(Gpu(1, 1), Gpu(0, 1))
+    eventually(lambda: fabric.arrives(Gpu(1, 1), Gpu(0, 1), 0.2))

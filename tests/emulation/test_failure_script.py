@@ -69,7 +69,7 @@ def test_faults_that_overlap_are_each_gone_round_and_no_byte_is_lost(monkeypatch
         assert seen.censuses[-1].answered == seen.censuses[-1].pairs
         silent, switch, gpu = seen.faults
         assert (seen.lost_bytes, seen.broken) == (0, ())
-        assert abs(switch.fault_ns - gpu.fault_ns) < 0.2e9
+        assert abs(switch.fault_ns - gpu.fault_ns) < 1e9  # before the first repair
         for run in seen.faults:
             assert run.detect_ms is not None
             probed = run.source_probed + run.far_probed
@@ -83,4 +83,4 @@ def test_faults_that_overlap_are_each_gone_round_and_no_byte_is_lost(monkeypatch
             play(stage)
         monkeypatch.undo()
         eventually(lambda: fabric.routes() == routes)
-        assert all(fabric.arrives(a, b) for a in fabric.gpus for b in fabric.gpus if a != b)
+        eventually(lambda: all(fabric.arrives(a, b, 0.2) for a in fabric.gpus for b in fabric.gpus if a != b))

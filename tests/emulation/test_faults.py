@@ -8,19 +8,21 @@ from dataclasses import replace
 import psutil
 import pytest
 
+from failure import faults
 from failure.faults import KINDS, Fault, bites, inject, repair
 from failure.faults.breakage import nothing
 from failure.faults.frames import through
 from failure.faults.links import is_up
 from failure.kinds import FaultKind
-from tests.emulation.fabrics import Fabric, build, eventually
+from tests.emulation.fabrics import WAIT_S as LONG_S
+from tests.emulation.fabrics import Fabric, at_best, build, eventually
 from topologies.addresses import Gpu
 from topologies.errors import CheckFailed
 
 pytestmark = pytest.mark.capsule
 
 PINGS = 2
-WAIT_S = 0.2
+WAIT_S = 0.2  # for what is not to come
 A, B = Gpu(0, 1), Gpu(1, 1)  # of one rail: A's cable is what breaks
 TARGETS: dict[FaultKind, str] = {  # a cable each: what was prepared at one is left there by a fault that fails
     "link-silent": "d0g1",
@@ -56,8 +58,8 @@ def state(fabric: Fabric) -> dict[str, str]:
         ):
             said = fabric.in_node(node, *argv).replace("state UNKNOWN", "state UP")  # a bridge is, at first
             found[f"{node}: {' '.join(argv)}"] = "\n".join(sorted(said.splitlines()))
-    statuses = {p.pid: p.status() for p in psutil.process_iter()}
-    found["stopped"] = str([pid for pid, status in statuses.items() if status == psutil.STATUS_STOPPED])
+    processes = psutil.process_iter(["status"])  # one that ends meanwhile is left out
+    found["stopped"] = str([p.pid for p in processes if p.info["status"] == psutil.STATUS_STOPPED])
     found["threads"] = str(sorted(t.name for t in threading.enumerate()))
     return found
 
@@ -68,7 +70,7 @@ def assert_left_nothing(fabric: Fabric, before: dict[str, str]) -> None:
     def differences() -> list[str]:
         return [f"{key}: {was}\nis {now}" for key, now in state(fabric).items() if (was := before[key]) != now]
 
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 20
     while found := differences():
         assert time.monotonic() < deadline, "\n".join(found)
     eventually(lambda: all_hear(fabric))
@@ -78,16 +80,17 @@ def all_hear(fabric: Fabric) -> bool:
     return all(fabric.arrives(src, dst, WAIT_S) for src in fabric.gpus for dst in fabric.gpus if src != dst)
 
 
-def arrive(fabric: Fabric, src: Gpu, dst: Gpu) -> int:
+def arrive(fabric: Fabric, src: Gpu, dst: Gpu, wait_s: float) -> int:
     """Of so many packets, how many arrive."""
-    return sum(fabric.arrives(src, dst, WAIT_S) for _ in range(PINGS))
+    return sum(fabric.arrives(src, dst, wait_s) for _ in range(PINGS))
 
 
 def assert_cut(fabric: Fabric, *pairs: tuple[Gpu, Gpu]) -> None:
     """In none of these pairs the second hears anything of the first; in all others it hears everything."""
     for src in fabric.gpus:
         for dst in (gpu for gpu in fabric.gpus if gpu != src):
-            assert arrive(fabric, src, dst) == (0 if (src, dst) in pairs else PINGS), f"{src.name} -> {dst.name}"
+            expected, wait_s = (0, WAIT_S) if (src, dst) in pairs else (PINGS, LONG_S)
+            assert arrive(fabric, src, dst, wait_s) == expected, f"{src.name} -> {dst.name}"
 
 
 def test_a_silent_link_loses_all_both_ways_and_keeps_its_carrier() -> None:
@@ -134,7 +137,7 @@ def test_a_slow_link_carries_its_share_and_gets_its_very_rate_again() -> None:
     for node, interface in ((A.name, "rail0"), ("rail1", A.name)):
         assert "rate 10Mbit ceil 10Mbit" in fabric.in_node(node, "tc", "class", "show", "dev", interface)
     size = 100_000  # 80 ms at 10 Mbit/s, 8 at 100; the receiver's buffer has room for it
-    assert 0.06 < seconds_for(fabric, size) < 0.5
+    assert at_best(lambda: seconds_for(fabric, size), lambda seconds: seconds < 0.5) > 0.06
     assert_cut(fabric)
     repair(fabric.net, fault)
     assert_left_nothing(fabric, before)
@@ -147,10 +150,15 @@ def test_a_flapping_link_goes_down_and_up_until_its_repair_and_is_left_up() -> N
     eventually(lambda: min(fabric.whats().count(what) for what in ("port-down", "port-up")) >= 3)
     repair(fabric.net, fault)
     eventually(lambda: fabric.whats().count("port-down") == fabric.whats().count("port-up"))
-    flaps = len(fabric.whats())
-    time.sleep(0.3)
-    assert len(fabric.whats()) == flaps
+    eventually(lambda: is_quiet(fabric))  # what was told before the repair may be heard after it
     assert_left_nothing(fabric, before)
+
+
+def is_quiet(fabric: Fabric) -> bool:
+    """Whether nothing is told for the time of several flaps."""
+    told = len(fabric.whats())
+    time.sleep(0.5)
+    return len(fabric.whats()) == told
 
 
 def test_a_slowly_flapping_link_is_seen_to_flap_and_ends_at_once() -> None:
@@ -158,7 +166,7 @@ def test_a_slowly_flapping_link_is_seen_to_flap_and_ends_at_once() -> None:
     inject(fabric.net, fault)
     begun = time.monotonic()
     repair(fabric.net, fault)
-    assert time.monotonic() - begun < 2.5
+    assert time.monotonic() - begun < 10
     assert is_up(A.name, "rail0")
 
 
@@ -188,13 +196,13 @@ def test_a_hanging_rail_switch_forwards_nothing_and_keeps_its_connection() -> No
 
 
 def test_a_rail_switch_reboots_by_itself() -> None:
-    fabric, fault = bare(), Fault("rail-switch-reboot", "rail1", down=0.4)
+    fabric, fault = bare(), Fault("rail-switch-reboot", "rail1", down=3.0)
     before, flows = state(fabric), fabric.flows("rail1")
     at_ns = inject(fabric.net, fault)
     assert bites(fabric.net, fault)
     assert not fabric.arrives(A, B, 0.1)
     eventually(lambda: not bites(fabric.net, fault))
-    assert time.monotonic_ns() - at_ns >= 0.4e9
+    assert time.monotonic_ns() - at_ns >= 3e9
     fabric.await_event("switch-up")
     eventually(lambda: fabric.flows("rail1") == flows)
     eventually(lambda: fabric.arrives(A, B, WAIT_S))
@@ -258,8 +266,9 @@ def test_a_crashed_server_takes_its_whole_domain_and_no_other() -> None:
     fabric, fault = bare(domains=3), Fault("server-crash", "hb1")
     before = state(fabric)
     ours, others = fabric.net.get("d1g0").popen("sleep 1000"), fabric.net.get("d0g0").popen("sleep 1000")
+    eventually(lambda: [psutil.Process(p.pid).name() for p in (ours, others)] == ["sleep", "sleep"])
     inject(fabric.net, fault)
-    assert ours.wait(5) == -signal.SIGKILL
+    assert ours.wait(20) == -signal.SIGKILL
     assert others.poll() is None
     others.kill()
     others.wait()
@@ -270,6 +279,7 @@ def test_a_crashed_server_takes_its_whole_domain_and_no_other() -> None:
 
 
 def test_each_kind_fails_loudly_if_it_does_not_bite(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(faults, "SETTLE_S", 0.3)
     net = bare("rail-optimized").net
     for kind, target in TARGETS.items():
         monkeypatch.setitem(KINDS, kind, replace(KINDS[kind], strike=nothing))

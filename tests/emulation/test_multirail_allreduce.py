@@ -75,13 +75,23 @@ def test_what_dies_in_mid_operation_costs_no_element_and_comes_back() -> None:
             assert_right(reports, ONE)
             return all(all(row) for report in reports for row in report.shares)
 
-        for rail, breaks_it, mends_it in breaks:
+        def broken_in_time(breaks_it: Callable[[], object]) -> tuple[bool, list[RankReport]]:
+            """False if this process was kept waiting until all was over, or nearly."""
             assert eventually(both_carry)
             ranks.begin([LASTING] * NODES)
             time.sleep(0.15)
             breaks_it()
+            broken_ns = time.monotonic_ns()
             reports = ranks.finish()
             assert_right(reports, LASTING)
+            return broken_ns < min(report.starts_ns[-3] for report in reports), reports
+
+        for rail, breaks_it, mends_it in breaks:
+            tries = 1
+            while not (found := broken_in_time(breaks_it))[0]:
+                mends_it()
+                assert (tries := tries + 1) <= 5
+            reports = found[1]
             assert all((rail,) in [moved.rails for moved in report.migrations] for report in reports)
             assert reports[0].shares[-1][rail] == 0
             mends_it()
@@ -90,11 +100,11 @@ def test_what_dies_in_mid_operation_costs_no_element_and_comes_back() -> None:
 
 def test_a_rank_that_hangs_one_that_dies_and_one_that_asks_for_something_else_are_told_of_on_every_rank() -> None:
     net = built(["tcp"])
-    with Ranks(net, "nezha", Patience(operation_s=0.5)) as ranks:
+    with Ranks(net, "nezha", Patience(operation_s=1.5)) as ranks:
         assert_right(ranks.run(ONE), ONE)
         os.kill(ranks.pids()[2], signal.SIGSTOP)
         ranks.begin([ONE] * NODES)
-        time.sleep(2.0)
+        time.sleep(4.5)  # the others have given up
         os.kill(ranks.pids()[2], signal.SIGKILL)
         reports = ranks.finish()
         assert all("rank 2 never came" in report.errors[0] for report in reports[:2])

@@ -15,7 +15,8 @@ from itertools import permutations
 import psutil
 import pytest
 
-from tests.emulation.fabrics import datapath, eventually
+from tests.emulation.fabrics import WAIT_S as LONG_S
+from tests.emulation.fabrics import at_best, datapath, eventually
 from topologies import namespaces
 from topologies.multirail import faults
 from topologies.multirail.addresses import Nic
@@ -48,14 +49,14 @@ def udp(nic: Nic) -> socket.socket:
     return sock
 
 
-def arrives(src: Nic, dst: Nic) -> bool:
+def arrives(src: Nic, dst: Nic, wait_s: float = WAIT_S) -> bool:
     """Whether a datagram gets from one NIC's address to another's."""
     with udp(src) as sender, udp(dst) as sink:
         try:
             sender.sendto(b"?", sink.getsockname())
         except OSError:
             return False  # no route
-        return bool(select.select([sink], [], [], WAIT_S)[0]) and sink.recvfrom(8)[1][0] == src.ip
+        return bool(select.select([sink], [], [], wait_s)[0]) and sink.recvfrom(8)[1][0] == src.ip
 
 
 def deaf(net: MultirailNet, rail: int) -> set[tuple[str, str]]:
@@ -84,25 +85,39 @@ def test_a_packet_leaves_by_the_nic_whose_address_it_bears_and_by_no_other() -> 
     for rail in RAILS:
         for src, dst in permutations(range(4), 2):
             before = sent()
-            assert arrives(Nic(rail, src), Nic(rail, dst))
+            assert arrives(Nic(rail, src), Nic(rail, dst), LONG_S)
             more = {nic: count - before[nic] for nic, count in sent().items() if count != before[nic]}
             assert more == {(f"n{src}", f"rail{rail}"): 1}
-    assert all_hear(net, 1)  # the aggregator too
+    eventually(lambda: all_hear(net, 1))  # the aggregator too
     assert not arrives(Nic(0, 0), Nic(1, 1))
 
 
 def test_each_rail_carries_its_rate_while_the_others_are_full_too() -> None:
     net = built()
-    clients = []
-    for rail in RAILS:
-        with namespaces.inside("n1"):
-            namespaces.run(["iperf3", "-s", "-1", "-D", "-B", Nic(rail, 1).ip])
-        with namespaces.inside("n0"):
+    at_best(
+        lambda: [received / net.plan.payload_bps(rail) for rail, received in enumerate(received_at_once())],
+        lambda shares: all(0.8 < share < 1.03 for share in shares),
+    )
+
+
+def received_at_once() -> list[float]:
+    """Bit/s of payload by rail, of connections from n0 to n1 on all of them."""
+    servers, clients = [], []
+    with namespaces.inside("n1"):
+        for rail in RAILS:
+            command = ["iperf3", "-s", "-1", "--forceflush", "-B", Nic(rail, 1).ip]
+            servers.append(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
+    for server in servers:
+        assert server.stdout is not None
+        assert any("Server listening" in line for line in server.stdout)
+    with namespaces.inside("n0"):
+        for rail in RAILS:
             command = ["iperf3", "-J", "-O", "1", "-t", "1", "-c", Nic(rail, 1).ip]
             clients.append(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
-    for rail, client in enumerate(clients):
-        received = json.loads(client.communicate()[0])["end"]["sum_received"]["bits_per_second"]
-        assert 0.8 * net.plan.payload_bps(rail) < received < 1.03 * net.plan.payload_bps(rail)
+    told = [json.loads(client.communicate()[0]) for client in clients]
+    for server in servers:
+        server.communicate()
+    return [report["end"]["sum_received"]["bits_per_second"] for report in told]
 
 
 def test_a_cut_nic_loses_its_carrier_and_its_rail_until_it_is_mended() -> None:
@@ -111,8 +126,8 @@ def test_a_cut_nic_loses_its_carrier_and_its_rail_until_it_is_mended() -> None:
     eventually(lambda: not faults.has_carrier("n1", 0))
     assert faults.has_carrier("n0", 0)
     assert faults.has_carrier("n1", 1)
-    assert deaf(net, 0) == cut_off(net, "n1", 0)
-    assert all_hear(net, 1)
+    eventually(lambda: deaf(net, 0) == cut_off(net, "n1", 0))
+    eventually(lambda: all_hear(net, 1))
     faults.mend(net, "n1", 0)
     eventually(lambda: faults.has_carrier("n1", 0))
     eventually(lambda: all_hear(net, 0))
@@ -122,12 +137,12 @@ def test_a_silent_nic_keeps_its_carrier_and_carries_nothing_either_way() -> None
     net = built()
     faults.silence(net, "n2", 1)
     assert faults.has_carrier("n2", 1)
-    assert deaf(net, 1) == cut_off(net, "n2", 1)
-    assert all_hear(net, 0)
+    eventually(lambda: deaf(net, 1) == cut_off(net, "n2", 1))
+    eventually(lambda: all_hear(net, 0))
     faults.silence(net, "n2", 1)
     faults.unsilence(net, "n2", 1)
     faults.unsilence(net, "n2", 1)
-    assert all_hear(net, 1)
+    eventually(lambda: all_hear(net, 1))
 
 
 def test_a_killed_switch_takes_its_rail_and_comes_back_with_its_flows() -> None:
@@ -135,7 +150,7 @@ def test_a_killed_switch_takes_its_rail_and_comes_back_with_its_flows() -> None:
     faults.kill_switch(net, 0)
     assert faults.has_carrier("n0", 0)
     assert not arrives(Nic(0, 0), Nic(0, 1))
-    assert all_hear(net, 1)
+    eventually(lambda: all_hear(net, 1))
     faults.restart_switch(net, 0)
     eventually(lambda: all_hear(net, 0))
 
@@ -144,7 +159,7 @@ def test_a_hung_switch_forwards_nothing_until_it_wakes() -> None:
     net = built()
     faults.hang_switch(net, 1)
     assert not arrives(Nic(1, 0), Nic(1, 1))
-    assert all_hear(net, 0)
+    eventually(lambda: all_hear(net, 0))
     faults.wake_switch(net, 1)
     eventually(lambda: all_hear(net, 1))
 
@@ -193,12 +208,17 @@ def test_a_stock_mptcp_connection_grows_to_a_subflow_on_each_rail() -> None:
             caller.sendall(b"?")
             assert called.recv(1) == b"?"
             eventually(lambda: [more_subflows(end) for end in (caller, called)] == [1, 1])
-            reader, sent = PortReader(["n0"]), 0
-            while sent < 3_000_000:
-                sent += caller.send(bytes(60_000))
-                called.recv(200_000)
-            stats = reader.read()["n0"]
-            assert all(stats[f"rail{rail}"].traffic[1] > 300_000 for rail in RAILS)
+            reader = PortReader(["n0"])
+
+            def each_carries() -> bool:
+                """Once some more was sent: how much of it goes by which rail is the kernel's choice."""
+                for _ in range(50):
+                    caller.sendall(bytes(60_000))
+                    called.recv(60_000, socket.MSG_WAITALL)
+                stats = reader.read()["n0"]
+                return all(stats[f"rail{rail}"].traffic[1] > 300_000 for rail in RAILS)
+
+            eventually(each_carries)
 
 
 def test_nothing_is_left_of_a_fabric_that_was_stopped() -> None:
@@ -215,5 +235,5 @@ def test_mininet_knows_the_nodes_and_what_is_between_them() -> None:
     assert [host.name for host in net.hosts] == ["n0", "n1", "n2", "n3"]
     assert {switch.name for switch in net.switches} == {"rail0", "rail1", "agg1"}
     assert net.get("n2").IP("rail1") == "198.18.1.3"
-    assert net.pingAll(timeout="1") == 0
+    assert net.pingAll(timeout="5") == 0
     assert net.iperf(seconds=1)[0].endswith("Mbits/sec")

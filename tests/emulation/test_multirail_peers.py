@@ -70,7 +70,7 @@ def test_gloo_sums_on_the_rail_that_it_is_given() -> None:
         reports = play_all(ranks)
         assert carried(reports)[1] > 0.99
         moved = [after - before for before, after in zip(*ends(reports[0]), strict=True)]
-        assert 0.9 * 2 * RING < moved[1] < 1.2 * 2 * RING  # others may begin before this one counts
+        assert 0.7 * 2 * RING < moved[1] < 1.3 * 2 * RING  # others may begin before this one counts
         bad = ranks.run(Operations("allreduce", "uint32", 64, count=2, seed=1))  # Gloo has no such sum
         assert all(len(report.errors) == 1 and not report.ends_ns for report in bad)
         with pytest.raises(BadInput, match="collective"):
@@ -94,7 +94,7 @@ def test_mpi_stripes_over_the_rails_that_it_is_given() -> None:
 def test_the_kernels_mptcp_uses_all_rails() -> None:
     skip_without(MptcpRanks)
     with MptcpRanks(built()) as ranks:
-        assert all(0.2 < part < 0.8 for part in carried(play_all(ranks)))
+        assert all(0.1 < part < 0.9 for part in carried(play_all(ranks)))
 
 
 def test_a_training_script_runs_over_all_rails_to_gloos_weights() -> None:

@@ -10,6 +10,7 @@ import psutil
 import pytest
 
 from tests.emulation.fabrics import build, eventually
+from tests.emulation.programs import command_line
 from topologies.addresses import Gpu
 from topologies.errors import RailyardError
 from workloads.plain import collective_schedule
@@ -23,7 +24,7 @@ SECONDS_OF_BYTES = 30_000_000  # 2.4 s at 100 Mbit/s
 
 
 def workers() -> list[int]:
-    return [p.pid for p in psutil.Process().children() if "workloads.replay.worker" in p.cmdline()]
+    return [p.pid for p in psutil.Process().children() if "workloads.replay.worker" in command_line(p)]
 
 
 def while_it_runs(do: Callable[[], None]) -> Callable[[int], None]:
@@ -45,15 +46,15 @@ def test_a_worker_that_dies_ends_it_for_all() -> None:
     begun = time.monotonic()
     with pytest.raises(RailyardError, match="a replay worker died"):
         replay(schedule, WINDOWS, 1, 600.0, while_it_runs(lambda: os.kill(workers()[0], signal.SIGKILL)))
-    assert time.monotonic() - begun < 30
+    assert time.monotonic() - begun < 120
     assert workers() == []
 
 
 def test_what_a_cut_link_keeps_back_is_missing_at_the_deadline() -> None:
     fabric = build("rail-only", 2, 2, reroute=False, backups=False)
-    schedule = collective_schedule("all-to-all-in-rail", 2, 2, SECONDS_OF_BYTES // 4)
+    schedule = collective_schedule("all-to-all-in-rail", 2, 2, SECONDS_OF_BYTES // 2)
     cut = while_it_runs(lambda: fabric.set_link(Gpu(0, 1), "down"))
-    done = replay(schedule, WINDOWS, 1, 3.0, cut)
+    done = replay(schedule, WINDOWS, 1, 6.0, cut)
     assert done.broken
     arrived = {pair for pair, size in schedule.matrix.items() if done.delivered_matrix.get(pair) == size}
     assert arrived == {(0, 2), (2, 0)}, "by the other rail"
@@ -62,11 +63,10 @@ def test_what_a_cut_link_keeps_back_is_missing_at_the_deadline() -> None:
 def test_a_replay_that_is_interrupted_leaves_no_worker() -> None:
     build("rail-only", 2, 2)
     schedule = collective_schedule("all-to-all-in-rail", 2, 2, SECONDS_OF_BYTES)
-    timer = threading.Timer(1.0, os.kill, [os.getpid(), signal.SIGINT])
-    timer.start()
+    timer = threading.Timer(0.05, os.kill, [os.getpid(), signal.SIGINT])
     signal.signal(signal.SIGINT, signal.default_int_handler)
     with pytest.raises(KeyboardInterrupt):
-        replay(schedule, WINDOWS, 1)
+        replay(schedule, WINDOWS, 1, 600.0, while_it_runs(timer.start))
     eventually(lambda: workers() == [])
 
 

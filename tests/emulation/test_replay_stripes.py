@@ -13,7 +13,7 @@ from workloads.transfers import transfers_schedule
 
 pytestmark = pytest.mark.capsule
 
-SIZE = 8_000_000  # 0.65 s of a rail
+SIZE = 24_000_000  # 2 s of a rail
 SOURCE, DESTINATION = Gpu(0, 0), Gpu(1, 1)
 PAIR = (0, 3)
 
@@ -29,7 +29,7 @@ def play(fabric: Fabric, stripes: int, rounds: int = 1) -> tuple[Replay, frozens
     schedule = transfers_schedule(2, 2, [PAIR], SIZE // rounds, stripes, rounds)
     plan, seen = fabric.net.plan, set[str]()
     windows = fitting(plan.hb_bps, RAIL_BPS, plan.spec.mtu)
-    done = replay(schedule, windows, 1, 30.0, lambda delivered: seen.update(callers(fabric)))
+    done = replay(schedule, windows, 1, 60.0, lambda delivered: seen.update(callers(fabric)))
     assert (done.broken, done.corrupt) == ((), ())
     assert done.delivered_matrix == schedule.matrix
     assert int(traffic_matrix(schedule)[PAIR]) == SIZE
@@ -42,7 +42,7 @@ def test_stripes_take_connections_of_their_own_and_as_long_as_one() -> None:
     striped, several = play(fabric, stripes=4)
     assert (len(alone), len(several)) == (1, 4)
     assert {caller.rsplit(":", 1)[0] for caller in several} == {SOURCE.ip}
-    assert whole.seconds / 1.3 < striped.seconds < 1.3 * whole.seconds
+    assert whole.seconds / 1.5 < striped.seconds < 1.5 * whole.seconds
 
 
 def test_a_round_begins_when_the_last_one_has_arrived() -> None:

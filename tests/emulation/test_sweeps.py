@@ -18,7 +18,7 @@ LABELS = ["rail-only 8x2", "rail-only 4x4", "rail-only 2x8"]
 def folder(tmp_path_factory: pytest.TempPathFactory, slow: float) -> Path:
     out = tmp_path_factory.mktemp("sweep") / "out"
     with Program(as_root([*RUN_EXPERIMENT, "run", "sweep-domain-size", *SMALL, "--out", str(out)])) as run:
-        assert run.end(40 * slow) in (0, 1), run.said  # 1: too busy a machine to be believed
+        assert run.end(240 * slow) in (0, 1), run.said  # 1: too busy a machine to be believed
     return out
 
 
@@ -41,7 +41,7 @@ def test_iterations_get_shorter_with_the_domain_measured_and_predicted_alike(run
     for smaller, larger in pairwise(wholes.values()):
         assert smaller.predicted
         assert larger.predicted
-        assert smaller.value > 0.9 * larger.value  # HB links of 16 GPUs keep few cores busy, which evens it out
+        assert smaller.value > 0.7 * larger.value  # the differences are small, and one run each may be kept waiting
         assert smaller.predicted > larger.predicted
 
 
