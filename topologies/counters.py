@@ -28,9 +28,9 @@ class Counters:
     drops: int
 
     def since(self, earlier: "Counters") -> "Counters":
-        return Counters(
-            self.segments - earlier.segments, self.retransmits - earlier.retransmits, self.drops - earlier.drops
-        )
+        """What came since then. A receiver may report only now that what was sent again before was needless."""
+        again = max(0, self.retransmits - earlier.retransmits)
+        return Counters(self.segments - earlier.segments, again, self.drops - earlier.drops)
 
 
 def count(net: FabricNet) -> Counters:

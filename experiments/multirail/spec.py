@@ -71,7 +71,7 @@ class MultirailExperiment(Strict):
     def labels(self) -> tuple[str, ...]:
         """`tcp+sharp, 4 nodes`, and what sets a fabric apart from others of that name."""
         names = [f"{mix_of(fabric)}, {fabric.nodes} nodes" for fabric in self.fabrics]
-        return distinct_labels(names, [_traits(fabric) for fabric in self.fabrics])
+        return distinct_labels(names, [_traits(fabric, self.fabrics) for fabric in self.fabrics])
 
     def policies_on(self, fabric: int, wanted: Sequence[str] | None = None) -> tuple[str, ...]:
         """With each unlike rail for `single`."""
@@ -164,15 +164,18 @@ def resolved(spec: MultirailExperiment) -> dict[str, Any]:
     return data
 
 
-def _traits(fabric: MultirailSpec) -> dict[str, str]:
+def _traits(fabric: MultirailSpec, among: Sequence[MultirailSpec]) -> dict[str, str]:
+    """Slow motion is how a fabric is measured: it sets one apart from none but those that differ in nothing else."""
     plain = fabric.model_dump(mode="json")
+    at_its_own_pace = [each.model_copy(update={"dilation": {}}) for each in (fabric, *among)]
+    twins = at_its_own_pace[1:].count(at_its_own_pace[0])
     rates = [rail["rate"] for rail in plain["rails"]]
     return {
         "rates": "" if set(rates) == {"auto"} else "+".join(rates),
         "names": "+".join(rail["name"] for rail in plain["rails"]),
         "scale": f"scale {fabric.scale:g}" if fabric.scale else "",
         "mtu": f"MTU {fabric.mtu}",
-        "dilation": f"dilated {max(fabric.dilation.values()):g} times" if fabric.dilation else "",
+        "dilation": f"dilated {max(fabric.dilation.values()):g} times" if fabric.dilation and twins > 1 else "",
     }
 
 

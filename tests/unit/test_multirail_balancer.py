@@ -200,3 +200,25 @@ def test_one_step_of_descent_with_the_true_slopes_is_enough(truth: list[Cost], s
 
 def test_classes_are_powers_of_two() -> None:
     assert [size_class(size) for size in (0, 1, 2, 3, 4, 5, 2**20, 2**20 + 1)] == [0, 1, 2, 3, 3, 4, 21, 22]
+
+
+@given(noise=st.lists(st.floats(0.94, 1.06), min_size=3, max_size=13), size=st.integers(2**16, 2**26))
+def test_times_that_scatter_keep_shares_from_settling_no_longer_than_100_operations(
+    noise: list[float], size: int
+) -> None:
+    truth = [Cost(1e-4, 5e-8), Cost(1e-4, 5e-8)]
+    balancer = Balancer(truth)
+    play(balancer, truth, size, 100, noise)
+    assert balancer.state(size) == "settled"
+    assert balancer.shares(size) == pytest.approx((0.5, 0.5), abs=0.05)
+
+
+def test_rails_that_slow_down_faster_than_their_bytes_tell_keep_no_share_swinging() -> None:
+    """Of times that rise twice as steeply as T/alpha, whole steps go from 40% to a half and back for ever."""
+    balancer, size, level = Balancer([Cost(0, 1e-9), Cost(0, 1e-9)]), 2**24, (0.45, 0.55)
+    for _ in range(20):
+        shares = balancer.shares(size)
+        split = [max(1e-4, 10e-3 + 40e-3 * (a - b)) for a, b in zip(shares, level, strict=True)]
+        balancer.learn(size, split if min(shares) > 0 else [17e-3 if share else 0.0 for share in shares])
+    assert balancer.state(size) == "settled"
+    assert balancer.shares(size) == pytest.approx(level, abs=0.01)

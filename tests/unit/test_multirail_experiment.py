@@ -131,6 +131,11 @@ def test_fabrics_have_names_by_their_rails_and_nodes_and_what_sets_them_apart() 
     assert slower.labels == ("tcp+tcp, 4 nodes", "tcp+tcp, 4 nodes dilated 6 times")
 
 
+def test_slow_motion_names_no_fabric_that_something_else_sets_apart() -> None:
+    spec = spec_of(fabrics=[{**PAIR, "dilation": {"2MiB": 4}}, {**PAIR, "mtu": 1500}])
+    assert spec.labels == ("tcp+tcp, 4 nodes MTU 9000", "tcp+tcp, 4 nodes MTU 1500")
+
+
 def test_small_sizes_are_dilated_most_and_what_is_above_all_not_at_all() -> None:
     fabric = spec_of(fabrics=[{**PAIR, "dilation": {"8MiB": 4, "128KiB": 6}}], sizes=["2KiB", "64MiB"])
     assert [fabric.fabrics[0].dilation_of(size << 10) for size in (0, 128, 129, 8192, 8193)] == [6, 6, 4, 4, 1]

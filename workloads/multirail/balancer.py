@@ -19,8 +19,8 @@ Source: Nezha section 4.3, Eq. 3 to 8. A class (sizes up to a power of two) goes
   A descent that is no faster than cold after `TRIES` windows has lost. One that has only made things slower for as
   long goes back to the best shares it has seen and holds them: where what binds is this machine, a smaller share
   doesn't end sooner, and rails can't end together.
-- settled: twice the rails ended within `SETTLED` of each other, or a whole step would have moved less than
-  `STILL`. Windows are long from here on.
+- settled: twice the rails ended within `SETTLED` of each other, or a step moved less than `STILL`. Windows are
+  long from here on.
 
 Slips in the paper: Eq. 8 divides by the nodes less one, which adds up to one only for the rails less one. Windows of
 100 operations can't converge "within the first 100 iterations": they have 5 until settled, then 100.
@@ -39,7 +39,7 @@ from workloads.multirail.predict import TAU, Cost, cold_rail, worth_splitting
 LEARNING_WINDOW: Final = 5
 SETTLED_WINDOW: Final = 100
 SETTLED: Final = 0.05
-STILL: Final = 0.02
+STILL: Final = 0.01
 """Of the buffer."""
 DISTURBED: Final = 0.093
 """Section 5.3.2: the average scheduling error stays within 9.3%; a settled class beyond it descends again."""
@@ -187,8 +187,8 @@ class Balancer:
 
     def _after_split(self, entry: _Entry, size: int, used: list[int], seconds: Sequence[float]) -> None:
         times = [seconds[rail] for rail in used]
-        apart = spread(times)
-        still = entry.state == "descent" and _moved(entry.shares, self._step(entry, size, used, times)) <= STILL
+        apart, there = spread(times), self._step(entry, size, used, times)
+        still = entry.state == "descent" and _moved(entry.shares, there) <= STILL
         entry.calm = entry.calm + 1 if apart <= SETTLED or still else 0
         if entry.state == "settled":
             if entry.held and max(times) <= entry.best_s * (1 + DISTURBED):
@@ -212,7 +212,7 @@ class Balancer:
             return
         if apart > SETTLED:
             entry.steps += 1
-            entry.shares = self._step(entry, size, used, times, gain=min(1.0, 2 / entry.steps))
+            entry.shares = there
             if sum(share > 0 for share in entry.shares) < 2:
                 self._hold(entry, size)
 
@@ -252,11 +252,10 @@ class Balancer:
     def _back_to_cold(self, entry: _Entry, size: int) -> None:
         entry.state, entry.shares, entry.split_lost, entry.calm = "cold", self._all_on_best(size), True, 0
 
-    def _step(
-        self, entry: _Entry, size: int, used: list[int], times: Sequence[float], gain: float = 1.0
-    ) -> tuple[float, ...]:
-        """Where a step of the descent leads, or the part `gain` of it."""
+    def _step(self, entry: _Entry, size: int, used: list[int], times: Sequence[float]) -> tuple[float, ...]:
+        """Where the next step of the descent leads."""
         shares = [entry.shares[rail] for rail in used]
+        gain = min(1.0, 2 / (entry.steps + 1))
         slopes = [slope / gain for slope in self._slopes(entry, size, used, times)]
         return self._spread_out(used, descend(shares, times, slopes))
 
