@@ -97,8 +97,9 @@ class Brain:
 
     def await_light(self, places: Mapping[Gpu, bool]) -> int:
         """Light is about to be off at these places because fibres move; true: it comes back. Nothing is rerouted for
-        what is heard of them, until light is back, over the rail and at the HB domain alike, and of those that stay
-        dark when that is so of all; or until `look_again` with this wait's number says that the time is over.
+        what is heard of them until light is back, over the rail and at the HB domain alike; or until `look_again` with
+        this wait's number says that the time is over. Of those that stay dark not before that: nobody is there any
+        more, and to go round them takes processors that whoever takes over has a use for.
         """
         broken, number = self._decided_on, next(self._numbers)
         for gpu, comes_back in places.items():
@@ -182,14 +183,10 @@ class Brain:
         return optical_gpu(port) if dpid in self._hb_optics and port > NETWORK_SIDE else None
 
     def _end_wait(self, lit: Gpu) -> None:
-        """Somewhere light is back at this place. If it is everywhere, nobody waits for it; nor, once that is so of all
-        that are lit again, for those that aren't.
-        """
+        """Somewhere light is back at this place. If it is everywhere, nobody waits for it."""
         wait = self._awaited.get(lit)
         if wait and wait.comes_back and lit not in self._down_links() | self._dark_hb_places():
             del self._awaited[lit]
-            if not any(wait.comes_back for wait in self._awaited.values()):
-                self._awaited.clear()
 
     def hear_hearts(self, silence: Silence) -> None:
         """Take in all that is silent now, and reroute if it changes what works."""

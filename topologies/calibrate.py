@@ -13,7 +13,7 @@ from topologies.plan import LinkClass
 from topologies.shaping import payload_fraction
 
 LEAST_S: Final = 2  # long against a shaper's burst of a millisecond
-SEGMENTS: Final = 40  # of 64 KB: TCP hands them down whole, so on a slow link fewer would be a coarse measure
+SEGMENTS: Final = 40  # of 64 KB: TCP hands down as much at once, so on a slow link fewer would be a coarse measure
 OMIT_S: Final = 1  # iperf3 counts only after this: slow start is over then
 WINDOW: Final = "208K"  # the most that an ordinary user gets; over three switches less than that leaves a link idle
 

@@ -11,7 +11,7 @@ import numpy as np
 from results.multirail.records import Cut, NicRate, Point
 from topologies.errors import CheckFailed
 from workloads.multirail.jobs import Migration, RankReport, latencies_s
-from workloads.multirail.timer import rail_seconds as rail_span
+from workloads.multirail.timer import rail_seconds
 
 STEADY: Final = 0.02
 """Shares that change by less of the buffer than this are what they were."""
@@ -59,7 +59,7 @@ def point(
         median_s=median(times),
         p99_s=float(np.percentile(times, 99)),
         shares=tuple(fmean(column) for column in zip(*kept, strict=True)),
-        rail_s=rail_seconds(timed, learning),
+        rail_s=mean_rail_s(timed, learning),
         settled_after=settled_after(rows),
         wrong=sum(report.wrong for report in checked),
         checked=sum(len(report.ends_ns) * place.sent // 4 for report in checked),
@@ -87,12 +87,12 @@ def normal(row: Row) -> Row:
     return tuple(part / total for part in row) if total else ()
 
 
-def rail_seconds(reports: Sequence[RankReport], skip: int) -> Row:
-    """Mean over operations of what each rail took (timer.py), 0 for one that carried nothing."""
+def mean_rail_s(reports: Sequence[RankReport], skip: int) -> Row:
+    """Mean over operations of what each rail took, from the last rank's start; 0 for one that carried nothing."""
     starts = zip(*([ns / 1e9 for ns in report.starts_ns[skip:]] for report in reports), strict=False)
     took = zip(*(report.rail_seconds[skip:] for report in reports), strict=False)
     rows = [
-        rail_span(began, [tuple(at + seconds for seconds in row) for at, row in zip(began, rows, strict=True)])
+        rail_seconds(began, [tuple(at + seconds for seconds in row) for at, row in zip(began, rows, strict=True)])
         for began, rows in zip(starts, took, strict=False)
     ]
     return tuple(fmean(column) for column in zip(*rows, strict=True))

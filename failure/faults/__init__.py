@@ -34,7 +34,7 @@ from topologies.net import FabricNet
 
 __all__ = ["KINDS", "Fault", "FaultKind", "bites", "confirm", "inject", "prepare", "repair", "strike", "unprepare"]
 
-SETTLE_S: Final = 5.0
+SIGNS_S: Final = 5.0
 """A kernel may tell of a carrier a second late, and a busy machine later: so long before it is taken for an error."""
 KINDS: Final[dict[FaultKind, Breakage]] = {
     "link-down": cables.DOWN,
@@ -106,7 +106,7 @@ def bites(net: FabricNet, fault: Fault) -> bool:
 
 def _comes(net: FabricNet, fault: Fault, broken: bool) -> bool:
     """Whether all signs are soon there, or all gone: the kernel tells of a carrier a moment after it changed."""
-    deadline = time.monotonic() + SETTLE_S
+    deadline = time.monotonic() + SIGNS_S
     while any(sign != broken for sign in KINDS[fault.kind].signs(net, fault)):
         if time.monotonic() > deadline:
             return False

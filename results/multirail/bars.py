@@ -229,7 +229,7 @@ def _learnt(m: Measured) -> Outcome | None:
 def _level(m: Measured) -> Outcome | None:
     """Nezha's is an average."""
     split = [p.apart for p in m.points if p.policy == "nezha" and p.split]
-    return Outcome(LEVEL, m.rails.label, sum(split) / len(split), f"mean of {len(split)} sizes") if split else None
+    return Outcome(LEVEL, m.rails.label, sum(split) / len(split), f"mean of {len(split)} points") if split else None
 
 
 def _cuts(cuts: Sequence[Cut]) -> Iterator[tuple[Bar, list[Outcome]]]:

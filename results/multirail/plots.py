@@ -186,7 +186,7 @@ def _channel_names(m: Measured) -> dict[str, str]:
 
 
 def trainings(found: Multirail) -> plots.Plot | None:
-    """Fig. 12: speed of each training by policy; over that of the best single rail."""
+    """Fig. 12: speed of each training by policy, as parts of the fastest."""
     places = list(dict.fromkeys((t.fabric, t.model, t.batch) for t in found.trainings))
     if not places:
         return None

@@ -31,10 +31,11 @@ class Point:
     """Allreduces of one size under one policy. `measured` of the `operations` count: those before are learning.
 
     `mean_s`, `median_s`, `p99_s` of an operation, from the first rank's start to the last one's end; `shares` that each
-    rail carried of what counted, `rail_s` how long each took for them (0: nothing to do). `settled_after`: operations
-    until the shares stayed as they were (None: never; 0: from the first on). `wrong`: elements other than numpy's sum,
-    of `checked`. `copied`: bytes copied in memory for a byte of the buffer. `predicted_s`: what the equations say.
-    All seconds are the fabric's own time, `dilation` times less than a clock showed.
+    rail carried of what counted, `rail_s` how long each took for them, from the last rank's start (0: nothing to do).
+    `settled_after`: operations until the shares stayed as they were (None: never; 0: from the first on). `wrong`:
+    elements other than numpy's sum, of `checked`. `copied`: bytes copied in memory for a byte of the buffer.
+    `predicted_s`: what the equations say. All seconds are the fabric's own time, `dilation` times less than a clock
+    showed.
     """
 
     fabric: str

@@ -171,7 +171,7 @@ def test_a_fault_that_changes_nothing_is_no_fault() -> None:
 
 def test_a_fault_that_does_not_bite_fails_loudly(monkeypatch: pytest.MonkeyPatch) -> None:
     net = build("rail-only", 2, 2).net
-    monkeypatch.setattr(faults, "SETTLE_S", 0.3)
+    monkeypatch.setattr(faults, "SIGNS_S", 0.3)
     fault = Fault("link-down", "d0g1")
     monkeypatch.setitem(KINDS, "link-down", replace(KINDS["link-down"], strike=nothing))
     with pytest.raises(CheckFailed, match="link-down at d0g1 did not bite"):

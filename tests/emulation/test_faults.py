@@ -279,7 +279,7 @@ def test_a_crashed_server_takes_its_whole_domain_and_no_other() -> None:
 
 
 def test_each_kind_fails_loudly_if_it_does_not_bite(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(faults, "SETTLE_S", 0.3)
+    monkeypatch.setattr(faults, "SIGNS_S", 0.3)
     net = bare("rail-optimized").net
     for kind, target in TARGETS.items():
         monkeypatch.setitem(KINDS, kind, replace(KINDS[kind], strike=nothing))

@@ -53,7 +53,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     kinds: tuple[FaultKind, ...] = ("link-down", "gpu-crash")
     for kind in kinds:
         monkeypatch.setitem(faults.KINDS, kind, Breakage(made.strike, made.mend, made.signs, made.prepare))
-    monkeypatch.setattr(faults, "SETTLE_S", 0.05)
+    monkeypatch.setattr(faults, "SIGNS_S", 0.05)
     yield made
     assert not made.broken
     assert not made.prepared

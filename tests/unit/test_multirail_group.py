@@ -253,3 +253,16 @@ def test_a_process_a_node() -> None:
     expected = f"{6 * sum(range(200_000))}\n"
     assert [node.communicate(timeout=50)[0] for node in nodes] == [expected] * 3
     assert PIECE_BYTES < 200_000 * 8 / 3 / 2  # several pieces a chunk
+
+
+def test_the_barrier_after_a_gather_counts_for_no_rail() -> None:
+    """It comes when all rails are through, on the first; which has a hundredth of the bytes here, and ends first."""
+
+    def body(group: Group) -> bool:
+        ends = []
+        for _ in range(5):
+            group.all_gather(np.zeros(500_000, np.int32))
+            ends.append(group.last.ends)
+        return any(first < second for first, second in ends)
+
+    assert all(on_all("tcp tcp", 3, body, policy="weights:1:99"))

@@ -13,9 +13,9 @@ from experiments.multirail.measured import (
     Struck,
     check_whole,
     cut,
+    mean_rail_s,
     nic_rates,
     point,
-    rail_seconds,
     settled_after,
 )
 from topologies.errors import CheckFailed
@@ -57,12 +57,12 @@ def test_a_point_is_of_what_came_after_learning() -> None:
 def test_a_rails_time_is_from_the_last_start_to_its_last_end() -> None:
     one = replace(rank(0, [(1.0, 1.0)]), rail_seconds=[(0.09, 0.05)])
     other = replace(rank(1, [(1.0, 1.0)]), rail_seconds=[(0.06, 0.08)])  # begins a millisecond later
-    assert rail_seconds([one, other], 0) == pytest.approx((0.089, 0.08))
+    assert mean_rail_s([one, other], 0) == pytest.approx((0.089, 0.08))
 
 
 def test_a_rail_that_carried_nothing_took_no_time() -> None:
     ranks = [replace(rank(number, [(1.0, 0.0)] * 3), rail_seconds=[(0.09, 0.0)] * 3) for number in range(2)]
-    assert rail_seconds(ranks, 1) == pytest.approx((0.09, 0.0))
+    assert mean_rail_s(ranks, 1) == pytest.approx((0.09, 0.0))
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from topologies.errors import BadInput
 from topologies.units import parse_size
-from workloads.multirail.balancer import LEARNING_WINDOW, SETTLED_WINDOW
+from workloads.multirail.balancer import LEARNING_WINDOW, LONG_WINDOW
 from workloads.multirail.policies import LONGEST_SLICE_BYTES, Policy, make_policy, slice_count
 from workloads.multirail.rails import Rail
 from workloads.multirail.segments import common, cut, merged, missing, partition, pieces
@@ -112,7 +112,7 @@ def test_windows_of_slices_are_short_until_every_live_rail_was_measured_at_such(
     policy.learn(size, [0.3, 0.3, 0.0])
     assert policy.window(size) == LEARNING_WINDOW
     policy.down(2)
-    assert policy.window(size) == SETTLED_WINDOW
+    assert policy.window(size) == LONG_WINDOW
     assert policy.window(size // 8) == LEARNING_WINDOW
 
 

@@ -20,14 +20,25 @@ def test_a_window_is_full_after_so_many_operations_of_its_class() -> None:
 
 
 def test_nothing_is_told_where_nobody_asks() -> None:
-    assert [Timer().add(1000, 0.0, (1.0,), lambda _: 0) for _ in range(3)] == [None] * 3
+    timer = Timer()
+    assert [timer.add(1000, 0.0, (1.0,), lambda _: 0) for _ in range(3)] == [None] * 3
+    assert timer.add(1000, 5.0, (6.0,), lambda _: 1) == Window(1000, (5.0,), ((6.0,),)), "nothing was kept of those"
 
 
 def test_of_a_long_window_some_operations_are_told_from_all_over_it() -> None:
     timer = Timer()
     (window,) = filter(None, (timer.add(1000, n, (n + 1.0,), lambda _: 100) for n in range(100)))
-    assert window.starts == tuple(range(0, 100, 10))
-    assert window.ends == tuple((n + 1.0,) for n in range(0, 100, 10))
+    assert window.starts == tuple(range(0, 100, 11))
+    assert window.ends == tuple((n + 1.0,) for n in range(0, 100, 11))
+
+
+def test_sizes_and_times_of_a_window_are_of_the_same_operations() -> None:
+    """Two sizes of a class in turn, as a program's buckets: a byte takes a second, whichever are told."""
+    timer = Timer()
+    sizes = [600 + 400 * (n % 2) for n in range(100)]
+    (window,) = filter(None, (timer.add(size, 0.0, (float(size),), lambda _: 100) for size in sizes))
+    assert mean_rail_seconds([window]) == pytest.approx((window.size,))
+    assert 700 < window.size < 900
 
 
 def test_who_begins_late_on_a_ring_neither_shortens_nor_lengthens_its_time() -> None:

@@ -6,7 +6,8 @@
     +-----+-----+-----+----- rail0
 
 Rates are bit/s on the wire, per cable and direction. An aggregator's cable is the inside of a switch, which sums as
-frames come in and sends a sum out on all its ports at once: it brings all nodes a frame while a node sends one.
+frames come in and sends a sum out on all its ports at once. So it has the rail's rate times the nodes squared: all
+nodes' copies pass in an N-th of the time that one takes on a node's cable.
 """
 
 from collections.abc import Mapping
@@ -85,9 +86,9 @@ class MultirailPlan:
         return self.nodes + aggregators + tuple(switch.name for switch in self.switches)
 
     def link(self, nic: Nic) -> Link:
-        """The cable of a NIC: `a` is the NIC, `b` the switch's end."""
-        inside = nic.node is None
-        rate = self.rates_bps[nic.rail] * (self.spec.nodes**2 if inside else 1)
+        """The cable of a NIC: `a` is the NIC, `b` the switch's end. An aggregator's is faster: see above."""
+        is_aggregators = nic.node is None
+        rate = self.rates_bps[nic.rail] * (self.spec.nodes**2 if is_aggregators else 1)
         a = End(nic.namespace, nic.interface)
         return Link(a, End(switch_name(nic.rail), nic.namespace, nic.port), "rail", rate)
 

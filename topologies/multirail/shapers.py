@@ -9,14 +9,14 @@ borrowing from each other cost a ring of 8 nodes 7 to 13% of it: each time small
 about a frame of 9000 bytes.
 
 What passes at once counts on slow rails, whose whole share of a buffer may be some frames: a link that was idle has a
-millisecond of its rate to its credit, and no more. HTB lets a frame go while any credit is left, and what TCP hands on
-as one may be 64 KB, which at 15 Mbit/s are 34 ms. So a NIC hands on what it can send in 4 ms, or a single frame: less
-would cost processors more than it makes truer.
+millisecond of its rate to its credit, 1500 bytes at least. HTB lets a frame go while any credit is left, and what TCP
+hands on as one may be 64 KB, which at 15 Mbit/s are 34 ms. So a NIC hands on what it can send in 4 ms, or a single
+frame: less would cost processors more than it makes truer.
 """
 
 from typing import Final
 
-from topologies.shaping import BURST_S, ETHERNET
+from topologies.shaping import BURST_S, ETHERNET, burst_bytes
 
 CONTROL_TOS: Final = 0xB8
 _DSCP: Final = 0xFC
@@ -39,14 +39,16 @@ def segments_at_once(rate_bps: int, mtu: int) -> int:
 
 def shaper_commands(interface: str, rate_bps: int, mtu: int) -> str:
     """Lines for `tc -batch`. `rate_bps`: of data, bit/s."""
+    control_bps = rate_bps // _CONTROL_PART
 
-    def lane(number: int, priority: int, bps: int) -> str:
-        rates = f"rate {bps}bit ceil {bps}bit burst {credit_bytes(bps)}b cburst {credit_bytes(bps)}b"
+    def lane(number: int, priority: int, bps: int, credit: int) -> str:
+        rates = f"rate {bps}bit ceil {bps}bit burst {credit}b cburst {credit}b"
         quantum = max(mtu + ETHERNET, _LEAST_QUANTUM)
         return f"class add dev {interface} parent 1: classid 1:{number} htb {rates} prio {priority} quantum {quantum}\n"
 
     return (
         f"qdisc add dev {interface} root handle 1: htb default 10\n"
-        f"{lane(10, 1, rate_bps)}{lane(20, 0, rate_bps // _CONTROL_PART)}"
+        f"{lane(10, 1, rate_bps, credit_bytes(rate_bps))}"
+        f"{lane(20, 0, control_bps, burst_bytes(control_bps, mtu))}"
         f"filter add dev {interface} parent 1: protocol ip u32 match ip tos {CONTROL_TOS:#x} {_DSCP:#x} flowid 1:20\n"
     )

@@ -2,7 +2,7 @@
 
 Source: Nezha section 4.3, Eq. 3 to 8. A class (sizes up to a power of two) goes through these states:
 
-    cold ──split pays──> even ──Eq. 8──> descent ──spread small──> settled
+    cold ──split pays──> even ──Eq. 8──> descent ──level, or still──> settled
      ^                                      └───────── slower than cold, or one rail left ─────┐
      └──────────────────────────────────────────────────────────────────────────────────────────┘
 
@@ -19,11 +19,12 @@ Source: Nezha section 4.3, Eq. 3 to 8. A class (sizes up to a power of two) goes
   A descent that is no faster than cold after `TRIES` windows has lost. One that has only made things slower for as
   long goes back to the best shares it has seen and holds them: where what binds is this machine, a smaller share
   doesn't end sooner, and rails can't end together.
-- settled: twice the rails ended within `SETTLED` of each other, or a step moved less than `STILL`. Windows are
-  long from here on.
+- settled: in two windows running the rails ended within `SETTLED` of each other, or the next step, as short as it is
+  by then, would move no more than `STILL`. Where that left them more than `DISTURBED` apart, the next window begins a
+  new descent. Windows are long from here on.
 
 Slips in the paper: Eq. 8 divides by the nodes less one, which adds up to one only for the rails less one. Windows of
-100 operations can't converge "within the first 100 iterations": they have 5 until settled, then 100.
+100 operations can't converge "within the first 100 iterations": they have 5 until settled or left cold, then 100.
 
 Nothing here is random and nothing looks at a clock: given the same windows, every node gets the same table.
 """
@@ -37,10 +38,10 @@ from workloads.multirail.estimate import Estimate, slowed
 from workloads.multirail.predict import TAU, Cost, cold_rail, worth_splitting
 
 LEARNING_WINDOW: Final = 5
-SETTLED_WINDOW: Final = 100
+LONG_WINDOW: Final = 100
 SETTLED: Final = 0.05
 STILL: Final = 0.01
-"""Of the buffer."""
+"""A step that moves no share by more than this part of the buffer is none."""
 DISTURBED: Final = 0.093
 """Section 5.3.2: the average scheduling error stays within 9.3%; a settled class beyond it descends again."""
 GAIN: Final = 0.1
@@ -123,7 +124,7 @@ class Balancer:
         """Over how many operations of this size the next `learn` wants its means."""
         entry = self._entry(size)
         reference_taken = entry.state == "cold" and entry.cold_s is not None
-        return SETTLED_WINDOW if entry.state == "settled" or reference_taken else LEARNING_WINDOW
+        return LONG_WINDOW if entry.state == "settled" or reference_taken else LEARNING_WINDOW
 
     def learn(self, size: int, seconds: Sequence[float]) -> None:
         """A window's means: `size` in bytes, and for each rail the seconds that its share took (of others: ignored)."""
@@ -187,14 +188,15 @@ class Balancer:
 
     def _after_split(self, entry: _Entry, size: int, used: list[int], seconds: Sequence[float]) -> None:
         times = [seconds[rail] for rail in used]
-        apart, there = spread(times), self._step(entry, size, used, times)
-        still = entry.state == "descent" and _moved(entry.shares, there) <= STILL
+        apart, target = spread(times), self._step(entry, size, used, times)
+        still = entry.state == "descent" and _moved(entry.shares, target) <= STILL
         entry.calm = entry.calm + 1 if apart <= SETTLED or still else 0
         if entry.state == "settled":
             if entry.held and max(times) <= entry.best_s * (1 + DISTURBED):
                 return
             if apart > DISTURBED:
                 self._begin_split(entry, "descent")
+                target = self._step(entry, size, used, times)
         elif self._goes_wrong(entry, max(times)):
             self._hold(entry, size)
             return
@@ -212,7 +214,7 @@ class Balancer:
             return
         if apart > SETTLED:
             entry.steps += 1
-            entry.shares = there
+            entry.shares = target
             if sum(share > 0 for share in entry.shares) < 2:
                 self._hold(entry, size)
 
@@ -264,5 +266,5 @@ class Balancer:
         return tuple(given.get(rail, 0.0) for rail in range(len(self.costs)))
 
 
-def _moved(shares: Sequence[float], there: Sequence[float]) -> float:
-    return max(abs(a - b) for a, b in zip(shares, there, strict=True))
+def _moved(shares: Sequence[float], target: Sequence[float]) -> float:
+    return max(abs(a - b) for a, b in zip(shares, target, strict=True))

@@ -37,11 +37,11 @@ class Migration:
 class RankReport:
     """What one node tells of `Operations`: a list has an entry an operation, a row an entry a rail.
 
-    `wrong`: elements that differ from numpy's sum (of floats: inputs.py says by how much), 0 without
-    `check`. `shares`: the bytes of its buffer that each rail was given; `rail_seconds`: from
-    this node's start until each rail was through with its share, 0 if it had none.
-    `copies`: bytes moved in memory beside the sums, by why. `rail_bytes_over_time`: (ns, bytes by rail that this node
-    sent and received so far). `errors`: what ended it early; then the lists are shorter than `count`.
+    `wrong`: elements that differ from numpy's sum (of floats: inputs.py says by how much), 0 without `check`. `shares`:
+    the bytes of its buffer that each rail was given; `rail_seconds`: from this node's start until the last of a rail's
+    jobs was done here, 0 if nothing came in on it. `copies`: bytes moved in memory beside the sums, by why.
+    `rail_bytes_over_time`: (ns, bytes by rail that this node sent and received so far). `errors`: what ended it early;
+    then the lists are shorter than `count`.
     """
 
     rank: int

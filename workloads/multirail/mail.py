@@ -25,6 +25,16 @@ class Mailbox:
         self._kept.append((self._sent, json.dumps(message).encode()))
         return self._kept[-1]
 
+    @property
+    def latest_heard(self) -> int:
+        """The number up to which all of the peer's messages came."""
+        return self._heard
+
+    def forget_up_to(self, number: int) -> None:
+        """The peer has these: no rail needs them any more."""
+        while self._kept and self._kept[0][0] <= number:
+            self._kept.popleft()
+
     def kept(self) -> tuple[tuple[int, bytes], ...]:
         return tuple(self._kept)
 

@@ -106,7 +106,8 @@ class Mover:
     def _taken(self, operation: Operation, job: Job, task: Task, seq: int) -> None:
         self._send(operation, job, task.took(seq))
         if task.done:
-            operation.note_end(job.rail)
+            if job.what != "barrier":  # which begins when all rails are through
+                operation.note_end(job.rail)
             self.begin_barriers(operation)
 
     def _send(self, operation: Operation, job: Job, pieces: Iterable[Piece]) -> None:

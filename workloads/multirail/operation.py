@@ -50,8 +50,8 @@ def jobs_of(call: Call, op: int, plan: Iterable[Segment]) -> list[Job]:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """When this node began, and by rail: the bytes of the buffer that it was given, and when it was through (where it
-    had nothing to do: when it began). Seconds of CLOCK_MONOTONIC."""
+    """When this node began, and by rail: the bytes of the buffer that it was given, and when it was through (where
+    nothing came in on it: when it began). Seconds of CLOCK_MONOTONIC."""
 
     began: float
     shares: tuple[float, ...]
@@ -102,7 +102,7 @@ class Operation:
         return [self._state(job) for job in self.jobs.values() if job.rail == rail]
 
     def note_end(self, rail: int) -> None:
-        """Something on a rail is done: the last time that's said counts."""
+        """Some data of a rail is done: the last time that's said counts."""
         self.ended[rail] = time.monotonic()
 
     def record(self, planned: Iterable[Job], rails: int) -> Record:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final, Protocol
 
 from topologies.errors import BadInput, near_miss
-from workloads.multirail.balancer import LEARNING_WINDOW, SETTLED_WINDOW, Balancer, size_class
+from workloads.multirail.balancer import LEARNING_WINDOW, LONG_WINDOW, Balancer, size_class
 from workloads.multirail.predict import Cost, allreduce_cost, cold_rail
 from workloads.multirail.rails import Rail
 from workloads.multirail.segments import Segment, evenly, partition
@@ -105,7 +105,7 @@ class _Slicing(_Weights):
             return 0  # nothing is shared out
         kind = size_class(_slice_bytes(size))
         known = all((kind, rail) in self._paces for rail in self._alive)
-        return SETTLED_WINDOW if known else LEARNING_WINDOW
+        return LONG_WINDOW if known else LEARNING_WINDOW
 
     def learn(self, size: int, seconds: Sequence[float]) -> None:
         each = _slice_bytes(size)

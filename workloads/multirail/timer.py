@@ -1,8 +1,8 @@
 """Nezha's Timer (section 3.5 and 4.2): when each rail was through, over a window of operations of one size class.
 
 A rail's time is from the last node's start to its last node's end: who begins early only waits, and on a ring a node
-that begins late isn't the one that ends late, so no single node sees how long its rail took. All nodes here share a
-clock; a cluster's are kept within microseconds of each other by PTP.
+that begins late isn't the one that ends late, so no single node sees how long its rail took. All nodes are on one
+machine and share its CLOCK_MONOTONIC; on a cluster it would have to be a clock that PTP keeps, such as CLOCK_TAI.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,7 +19,8 @@ Times = tuple[float, ...]
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Mean bytes of an operation; of some, `_TOLD` at most, when this node began and when each rail was through."""
+    """Of some of its operations, `_TOLD` at most: their mean bytes, when this node began each, and when each rail was
+    through."""
 
     size: int
     starts: Times
@@ -41,16 +42,19 @@ class Timer:
 
     def add(self, size: int, start: float, ends: Sequence[float], window: Callable[[int], int]) -> Window | None:
         """`ends`: a rail that had nothing to do ended at `start`. `window(size)`: over how many operations; 0 never."""
+        wanted = window(size)
+        if not wanted:
+            return None
         seen = self._classes.setdefault(size_class(size), _Class())
         seen.sizes.append(size)
         seen.starts.append(start)
         seen.ends.append(tuple(ends))
-        count = len(seen.sizes)
-        if not 0 < window(size) <= count:
+        if len(seen.sizes) < wanted:
             return None
         del self._classes[size_class(size)]
-        each = -(-count // _TOLD)
-        return Window(sum(seen.sizes) // count, tuple(seen.starts[::each]), tuple(seen.ends[::each]))
+        told = slice(None, None, -(-len(seen.sizes) // _TOLD) | 1)  # odd: programs repeat themselves in twos and tens
+        sizes = seen.sizes[told]
+        return Window(sum(sizes) // len(sizes), tuple(seen.starts[told]), tuple(seen.ends[told]))
 
     def clear(self) -> None:
         """The rails aren't what they were."""

@@ -111,8 +111,11 @@ class Transport:
         self._spread(peer, Header(CONTROL, seq=number, length=len(text)), text)
 
     def beat(self, message: Message) -> None:
-        """To all peers, on all live rails; without a number, and never sent again."""
-        text = json.dumps(message, separators=(",", ":")).encode()  # of which there are hundreds a second
+        """To all peers, on all live rails; without a number, and never sent again. It also says up to where each peer's
+        messages came: all that is kept goes out again on a rail that joins, and beats would wait behind it.
+        """
+        heard = {str(peer): mailbox.latest_heard for peer, mailbox in self._mail.items()}
+        text = json.dumps(message | {"heard": heard}, separators=(",", ":")).encode()  # there are hundreds a second
         for peer in self._mail:
             self._spread(peer, Header(CONTROL, length=len(text)), text)
 
@@ -202,6 +205,7 @@ class Transport:
         def took(header: Header, view: memoryview) -> None:
             if purpose == "control":
                 for message in self._mail[peer].heard(header.seq, bytes(view)):
+                    self._mail[peer].forget_up_to(message.get("heard", {}).get(str(self.rank), 0))
                     self._listener.said(peer, rail, message)
             else:
                 self._listener.took(rail, header, view)
