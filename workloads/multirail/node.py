@@ -28,6 +28,8 @@ from workloads.multirail.transport import Transport
 from workloads.multirail.watch import BARRIER, DATA, IDLE, Beat, Patience, Watch
 
 _GRACE_S: Final = 1.0  # rank 0's timeout comes first: it knows who is missing
+_SELDOM: Final = 10
+"""As many times further apart are beats while operations end before one is due: that they end says as much."""
 
 
 class GroupBroken(CheckFailed):
@@ -55,7 +57,7 @@ class Node:
         self.last = Record(0.0, (0.0,) * len(layout.rails), (0.0,) * len(layout.rails))
         self._piece_bytes = piece_bytes
         self._op = 0
-        self._beats, self._next_beat = 0, 0.0
+        self._beats, self._beat_at, self._next_beat = 0, 0.0, 0.0
         self._frozen: int | None = None  # the epoch
         self._frozen_at = 0.0
         self._void: dict[int, int] = {}  # by rail: up to which operation its planned jobs are replaced
@@ -110,6 +112,7 @@ class Node:
         self._transport.close()
 
     def _run(self, call: Call, source: Array, result: Array) -> None:
+        self._put_off_beats(time.monotonic())
         self._serve_until(lambda: self._frozen is None and self._learning.up_to_date(), call)
         self._op += 1
         self._apply_changes()
@@ -130,6 +133,12 @@ class Node:
         self.samples.append((time.monotonic_ns(), self._transport.moved()))
 
     # by the clock
+
+    def _put_off_beats(self, now: float) -> None:
+        """An operation begins: until it has lasted for a beat's time, beats are seldom. Each costs a message a peer and
+        rail, which small operations would wait for."""
+        wait_s = self.patience.beat_s
+        self._next_beat = min(max(self._next_beat, now + wait_s), self._beat_at + _SELDOM * wait_s)
 
     def _serve_until(self, enough: Callable[[], bool], call: Call) -> None:
         began = time.monotonic()
@@ -153,7 +162,7 @@ class Node:
         """Say how it goes, and look at how the others do."""
         if now < self._next_beat:
             return
-        self._next_beat = now + self.patience.beat_s
+        self._beat_at, self._next_beat = now, now + self.patience.beat_s
         self._beats += 1
         current = self._mover.operations.get(self._op)
         call = str(current.call) if current else ""
