@@ -9,7 +9,7 @@ and the next to call start anew.
 import socket
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -135,7 +135,7 @@ class Aggregator:
 
     def _send(self, header: Header, array: Array) -> None:
         data = array.view(np.uint8).data
-        back = replace(header, kind=DATA)
+        back = header._replace(kind=DATA)
         for link in list(self._links.values()):
             self._served.put(link, back, data, opens=header.seq == 0)
 

@@ -11,8 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from workloads.multirail.buffers import Copies
 from workloads.multirail.pace import Pacer
@@ -33,8 +32,7 @@ class Broken(Exception):
     """The other end is gone, or closed."""
 
 
-@dataclass(frozen=True, slots=True)
-class Header:
+class Header(NamedTuple):
     """`op` and `task` say what the bytes belong to, `seq` which piece; `digest` is that of the operation.
 
     `dtype` is the code of the elements; `parts`: how many nodes' pieces an aggregator adds up to one.
@@ -50,7 +48,7 @@ class Header:
     length: int = 0
 
     def pack(self) -> bytes:
-        return _HEADER.pack(self.kind, self.dtype, self.parts, self.op, self.task, self.seq, self.digest, self.length)
+        return _HEADER.pack(*self)
 
 
 class Framed:
@@ -116,7 +114,7 @@ class Framed:
         self.sent_bytes += sent
         if self._pacer is not None:
             self._pacer.spent(sent, time.monotonic())
-            self.due = self._pacer.due
+            self._open_next()
         while self._queue and sent >= len(self._queue[0]):
             sent -= len(self._queue.popleft())
         if sent:
@@ -124,13 +122,17 @@ class Framed:
 
     def _allowed(self) -> int:
         """Bytes that may go now."""
+        self._open_next()
+        if self.due > time.monotonic():
+            return 0
+        return min(_TURN_BYTES, self._openings[0][0] - self.sent_bytes) if self._openings else _TURN_BYTES
+
+    def _open_next(self) -> None:
+        """Begin the set-up of the message whose turn has come."""
         assert self._pacer is not None
         if self._openings and self._openings[0][0] == self.sent_bytes:
             self._pacer.opened(self._openings.popleft()[1])
         self.due = self._pacer.due
-        if self.due > time.monotonic():
-            return 0
-        return min(_TURN_BYTES, self._openings[0][0] - self.sent_bytes) if self._openings else _TURN_BYTES
 
     def _first(self, size: int) -> list[memoryview]:
         """Views of the first `size` bytes of the queue, or somewhat less."""
@@ -181,16 +183,18 @@ class Framed:
     def _unpack(self) -> None:
         """Take frames, and the beginning of one, out of the stage; no more once the connection was closed over one."""
         at = 0
-        while self.sock.fileno() >= 0 and self._header is None and self._staged - at >= _HEADER.size:
-            self._header = header = Header(*_HEADER.unpack_from(self._stage, at))
+        while self._staged - at >= _HEADER.size and self._header is None and self.sock.fileno() >= 0:
+            self._header = header = Header._make(_HEADER.unpack_from(self._stage, at))
             at += _HEADER.size
             self._into, self._at = self._place(header), min(header.length, self._staged - at)
             self._into[: self._at] = self._stage[at : at + self._at]
             self._copies.staged += self._at
             at += self._at
             self._look_if_full()
-        left = bytes(self._stage[at : self._staged])
-        self._stage[: len(left)], self._staged = left, len(left)
+        left = self._staged - at
+        if left:
+            self._stage[:left] = bytes(self._stage[at : self._staged])
+        self._staged = left
 
     def _look_if_full(self) -> None:
         if self._header is not None and self._at == self._header.length:

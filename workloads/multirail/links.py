@@ -52,12 +52,12 @@ class Links:
         """Serve what comes within `pause` seconds. Whether somebody called a listener."""
         called = False
         for fd, what in self._events(pause):
-            if fd == self._wake:
-                os.eventfd_read(fd)
-                continue
             link = self._links.get(fd)
             if link is None:
-                called = True
+                if fd == self._wake:
+                    os.eventfd_read(fd)
+                else:
+                    called = True
                 continue
             if what & ~select.EPOLLOUT:
                 try:
@@ -84,8 +84,8 @@ class Links:
         if not self._held:
             return self._epoll.poll(pause)
         pause = min(pause, min(link.due for link in self._held.values()) - time.monotonic())
-        if pause > 0:  # epoll counts in whole milliseconds, select in microseconds
-            select.select([self._epoll], [], [], pause)
+        if pause > 0 and not select.select([self._epoll], [], [], pause)[0]:
+            return []  # epoll counts in whole milliseconds, select in microseconds
         return self._epoll.poll(0)
 
     def _flush(self, link: Framed) -> None:

@@ -35,7 +35,7 @@ class Mover:
 
     @property
     def done(self) -> bool:
-        return all(operation.done for operation in self.operations.values())
+        return all(operation.done for operation in reversed(self.operations.values()))
 
     def enter(self, operation: Operation) -> None:
         """A new operation; the one before the last is forgotten."""
@@ -111,7 +111,7 @@ class Mover:
             self.begin_barriers(operation)
 
     def _send(self, operation: Operation, job: Job, pieces: Iterable[Piece]) -> None:
-        code = _OCTET if job.what == "barrier" else dtype_code(operation.result.dtype)
+        code = _OCTET if job.what == "barrier" else operation.dtype_code
         digest = operation.digest
         for piece in pieces:
             parts = self._nodes if piece.summed else 1

@@ -146,9 +146,10 @@ class Node:
         self._transport.hear_self()
         while self._failed is None and not enough():
             now = time.monotonic()
-            self._late(now - began, call)
+            if now >= self._next_beat:
+                self._late(now - began, call)
+                self._tick(now)
             self._transport.poll(max(0.0, self._next_beat - now))
-            self._tick(time.monotonic())
         if self._failed is not None:
             raise GroupBroken(self._failed)
 

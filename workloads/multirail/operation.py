@@ -8,7 +8,7 @@ from zlib import crc32
 
 import numpy as np
 
-from workloads.multirail.buffers import Array
+from workloads.multirail.buffers import Array, dtype_code
 from workloads.multirail.recovery import Job, JobState, What
 from workloads.multirail.segments import Segment, Span
 from workloads.multirail.tasks import ALL, PIECE_BYTES, Relay, Ring, Task, Tree, chunks_of
@@ -75,9 +75,11 @@ class Operation:
     began: float = field(default_factory=time.monotonic)
     ended: dict[int, float] = field(default_factory=dict)
     digest: int = field(init=False)
+    dtype_code: int = field(init=False)
 
     def __post_init__(self) -> None:
         self.digest = crc32(str(self.call).encode())
+        self.dtype_code = dtype_code(self.result.dtype)
 
     def add(self, job: Job) -> Task | None:
         """The task to begin now; None for a barrier that has to wait."""

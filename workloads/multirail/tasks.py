@@ -13,7 +13,7 @@ comes belongs. Pieces come in order, on one connection, so nothing is added twic
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 import numpy as np
 
@@ -32,8 +32,7 @@ WINDOW: Final = 32
 ALL: Final = -1
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
+class Piece(NamedTuple):
     """To be sent: its number, its bytes in place, whether it opens a message, and whether an aggregator adds up all
     nodes' (or passes on one's)."""
 
