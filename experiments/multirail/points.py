@@ -1,5 +1,7 @@
 """One policy on one fabric: every size, checked against numpy's sum, then timed."""
 
+from collections.abc import Sequence
+
 from experiments.multirail.engines import Engine
 from experiments.multirail.measured import Place, check_whole, point, undilated
 from experiments.multirail.parts import peer_rail
@@ -14,15 +16,13 @@ CHECKED = 3
 """Operations whose every element is compared: results are the same code, whatever is timed."""
 
 
-def run_policy(spec: MultirailExperiment, site: Site, policy: str, repeat: int, steps: Steps) -> None:
-    """Smallest size first, over the same connections; those that are measured as dilated as this site is.
-
-    Each point is watched: small ones keep cores busiest.
-    """
+def run_policy(
+    spec: MultirailExperiment, site: Site, policy: str, sizes: Sequence[int], repeat: int, steps: Steps
+) -> None:
+    """These sizes one after the other, over the same connections. Each point is watched: small ones keep cores busiest."""
     with site.noted(policy), site.engine(policy) as ranks:
         watch = site.watch()
-        dilation_of = site.plan.spec.dilation_of
-        for size in sorted(size for size in spec.sizes if dilation_of(size) == site.plan.dilation):
+        for size in sizes:
             sent = sent_bytes(size, site.plan.scale)
             place = Place(site.label, policy, size, sent, repeat)
             name = stretch_of(policy, size)

@@ -117,10 +117,11 @@ def _rails(label: str, plan: MultirailPlan, build_s: float) -> Rails:
 def _measure(spec: MultirailExperiment, number: int, site: Site, steps: Steps) -> None:
     """What is measured on a fabric with this dilation."""
     dilation = site.plan.dilation
-    has_sizes = any(site.plan.spec.dilation_of(size) == dilation for size in spec.sizes)
-    for repeat in range(spec.repeats):
-        for policy in spec.policies_on(number) if has_sizes else ():
-            run_policy(spec, site, policy, repeat, steps)
+    sizes = [size for size in spec.sizes if site.plan.spec.dilation_of(size) == dilation]
+    for repeat in range(max(map(spec.repeats_of, sizes), default=0)):
+        due = sorted(size for size in sizes if repeat < spec.repeats_of(size))
+        for policy in spec.policies_on(number):
+            run_policy(spec, site, policy, due, repeat, steps)
     if dilation == 1:
         for fault in spec.faults_on(number):
             run_fault(spec, site, fault, steps)

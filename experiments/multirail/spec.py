@@ -26,7 +26,7 @@ from experiments.multirail.parts import (
 )
 from experiments.overrides import Sections
 from topologies.errors import BadInput, near_miss
-from topologies.multirail.spec import MultirailSpec
+from topologies.multirail.spec import MultirailSpec, UpTo, up_to
 from topologies.spec import Strict, find_problems
 from topologies.units import Size, Time, format_size, format_time
 from workloads.catalogue import GptModel, LayersModel, load_model
@@ -40,6 +40,8 @@ LEAST_OPERATIONS: Final = 10
 
 class MultirailExperiment(Strict):
     """Each policy sums each size on each fabric, `repeats` times; then faults; then trainings.
+
+    `starts`: as many times over processes are started for a point, policies in turn.
 
     A point has as many operations as fit into `point` by the equations, `operations` at most; a policy that learns has
     `learning` of them first, which don't count. `single` stands for each unlike rail of a fabric alone. `only` has
@@ -56,6 +58,7 @@ class MultirailExperiment(Strict):
     operations: Annotated[int, Field(ge=LEAST_OPERATIONS, le=100_000)] = 1000
     learning: Annotated[int, Field(ge=0, le=10_000)] = 60
     point: Time = 1.0
+    starts: UpTo[Annotated[int, Field(ge=1, le=100)]] = Field(default_factory=dict)
     faults: Annotated[tuple[Annotated[FaultSpec, BeforeValidator(named_on)], ...], Field(strict=False)] = ()
     trainings: Annotated[tuple[Annotated[TrainingSpec, BeforeValidator(named_on)], ...], Field(strict=False)] = ()
     ddp: Annotated[tuple[Annotated[LessonSpec, BeforeValidator(named_on)], ...], Field(strict=False)] = ()
@@ -87,6 +90,10 @@ class MultirailExperiment(Strict):
         found |= {training.dilation for training in self.trainings_on(fabric)}
         return tuple(sorted(found | {1.0} if self.faults_on(fabric) or self.lessons_on(fabric) else found))
 
+    def repeats_of(self, size: int) -> int:
+        """Of a point: `repeats`, as often as its processes are started for each."""
+        return self.repeats * int(up_to(self.starts, size))
+
     def faults_on(self, fabric: int) -> tuple[FaultSpec, ...]:
         return tuple(fault for fault in self.faults if fault.on is None or fabric in fault.on)
 
@@ -105,7 +112,7 @@ class MultirailExperiment(Strict):
     def points(self) -> int:
         """How many there are in all."""
         every = sum(len(self.policies_on(number)) for number in range(len(self.fabrics)))
-        return every * len(self.sizes) * self.repeats
+        return every * sum(map(self.repeats_of, self.sizes))
 
     @property
     def replays(self) -> int:

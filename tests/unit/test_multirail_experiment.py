@@ -143,6 +143,13 @@ def test_small_sizes_are_dilated_most_and_what_is_above_all_not_at_all() -> None
     assert parse(resolved(fabric)) == fabric
 
 
+def test_processes_of_small_sizes_are_started_more_often_than_those_of_large_ones() -> None:
+    spec = spec_of(fabrics=[PAIR], policies=["nezha", "mrib"], sizes=["2KiB", "64MiB"], repeats=2, starts={"1MiB": 3})
+    assert [spec.repeats_of(size) for size in spec.sizes] == [6, 2]
+    assert spec.points == 2 * (6 + 2)
+    assert parse(resolved(spec)) == spec
+
+
 def test_gloo_runs_on_the_first_tcp_rail() -> None:
     assert peer_rail(spec_of(fabrics=[{**UNLIKE, "rails": [SHARP, TCP]}]).fabrics[0]) == 1
     assert peer_rail(spec_of(fabrics=[{**UNLIKE, "rails": [SHARP]}]).fabrics[0]) == 0

@@ -167,6 +167,17 @@ def test_every_size_is_checked_then_timed_small_ones_first(runs: Runs) -> None:
     assert {load.workload for load in run.loads} == {f"{p}, {s}" for p in ("nezha", "gloo") for s in ("2KiB", "8MiB")}
 
 
+def test_policies_take_turns_where_processes_are_started_more_than_once(runs: Runs) -> None:
+    spec = spec_of(repeats=1, starts={"128KiB": 3}, faults=[], trainings=[], ddp=[])
+    run_multirail(spec, Path("nowhere"), None)
+    turn = ["start nezha", "stop nezha", "start gloo", "stop gloo"]
+    assert runs.did == ["build", *turn * 3, "take down"]
+    assert len(runs.steps) == step_count(spec)
+    (run,) = runs.saved
+    nezhas = [(p.size, p.repeat) for p in run.multirail.points if p.policy == "nezha"]
+    assert nezhas == [(2048, 0), (8 * 2**20, 0), (2048, 1), (2048, 2)]
+
+
 def test_what_is_not_installed_is_left_out_by_name_and_the_rest_goes_on(runs: Runs) -> None:
     runs.lacking = {"gloo"}
     fabric = {**EXPERIMENT["fabrics"][0], "dilation": {"128KiB": 5}}

@@ -1,5 +1,8 @@
 """Who is found dead: a rail that is silent while others speak, or still while all wait; never one whose node sleeps."""
 
+from hypothesis import given
+from hypothesis import strategies as st
+
 from workloads.multirail.watch import BARRIER, DATA, IDLE, Beat, Patience, Watch
 
 PATIENCE = Patience(beat_s=0.1, silent_beats=4, stall_s=0.2)
@@ -88,3 +91,33 @@ def test_where_beats_are_seldom_nobody_is_absent_before_some_are_missing() -> No
     watch.heard(1, 0, beat(1), 0.0)
     assert watch.absent([1], 1, 4.9) == []
     assert watch.absent([1], 1, 5.1) == [1]
+
+
+def told_at(lasting: list[float]) -> list[float]:
+    """When a node beats whose operations last so long, one after the other."""
+    found: list[float] = []
+    now = due = latest = 0.0
+    for seconds in lasting:
+        due = PATIENCE.next_beat(now, due, latest)
+        now += seconds
+        while due <= now:
+            latest = due
+            found.append(due)
+            due += PATIENCE.beat_s
+    return found
+
+
+SHORT = st.lists(st.floats(0.001, 0.09), min_size=1, max_size=200)
+
+
+@given(SHORT)
+def test_short_operations_have_a_tenth_of_the_beats(lasting: list[float]) -> None:
+    assert abs(len(told_at(lasting)) - sum(lasting) / (10 * PATIENCE.beat_s)) <= 1
+
+
+@given(SHORT, st.floats(0.5, 3.0))
+def test_one_that_lasts_has_a_beat_every_time_after_any_before_it(lasting: list[float], long: float) -> None:
+    begins = sum(lasting)
+    mine = [at for at in told_at([*lasting, long]) if at > begins + 1e-9]
+    assert mine[0] <= begins + PATIENCE.beat_s + 1e-9
+    assert len(mine) >= int(long / PATIENCE.beat_s) - 1

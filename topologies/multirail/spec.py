@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping
-from typing import Annotated, Final, Literal, get_args
+from typing import Annotated, Final, Literal, TypeVar, get_args
 
 from pydantic import BeforeValidator, Field, PlainSerializer, ValidationError, field_validator
 
@@ -64,6 +64,27 @@ def _size_or_none(given: object) -> int | None:
         return None
 
 
+def _distinct_sizes(given: object) -> object:
+    """Before sizes are keys, and the last of two equal ones would be all that is left."""
+    found: dict[int | None, str] = {}
+    for name, value in given.items() if isinstance(given, Mapping) else ():
+        size = _size_or_none(name)
+        if size is not None and size in found:
+            raise wrong(str(name), value, f"is for the size {found[size]}, which is given twice")
+        found[size] = str(name)
+    return given
+
+
+T = TypeVar("T")
+UpTo = Annotated[dict[Size, T], BeforeValidator(_distinct_sizes)]
+"""What is so for collectives of up to a size, as in the paper; 1 above the largest."""
+
+
+def up_to(values: Mapping[int, float], size: int) -> float:
+    """Of a collective of so many bytes."""
+    return next((value for most, value in sorted(values.items()) if size <= most), 1)
+
+
 Dilation = Annotated[float, Field(ge=1, le=100, strict=False)]
 """How many times slower time passes: see plan.py."""
 
@@ -71,8 +92,8 @@ Dilation = Annotated[float, Field(ge=1, le=100, strict=False)]
 class MultirailSpec(Strict):
     """`nodes` with a NIC on each of `rails`. `scale`: how many times slower than the paper's the rails are.
 
-    `dilation`: while collectives of up to which size are measured, how many times slower time passes; 1 above the
-    largest. What is told is the fabric's own time all the same.
+    `dilation`: how many times slower time passes while a collective is measured. What is told is the fabric's own time
+    all the same.
     """
 
     kind: Literal["multi-rail"]
@@ -80,23 +101,11 @@ class MultirailSpec(Strict):
     rails: Annotated[tuple[RailSpec, ...], Field(min_length=1, max_length=MAX_RAILS, strict=False)]
     scale: Annotated[float, Field(ge=1, le=1e6, strict=False)] | None = None
     mtu: Annotated[int, Field(ge=1280, le=9000)] = 9000
-    dilation: dict[Size, Dilation] = Field(default_factory=dict)
+    dilation: UpTo[Dilation] = Field(default_factory=dict)
 
     def dilation_of(self, size: int) -> float:
         """Of a collective of so many bytes, as in the paper."""
-        return next((times for most, times in sorted(self.dilation.items()) if size <= most), 1.0)
-
-    @field_validator("dilation", mode="before")
-    @classmethod
-    def _sizes_are_distinct(cls, given: object) -> object:
-        """Before sizes are keys, and the last of two equal ones would be all that is left."""
-        found: dict[int | None, str] = {}
-        for name, times in given.items() if isinstance(given, Mapping) else ():
-            size = _size_or_none(name)
-            if size is not None and size in found:
-                raise wrong(str(name), times, f"is for the size {found[size]}, which is given twice")
-            found[size] = str(name)
-        return given
+        return up_to(self.dilation, size)
 
     @field_validator("rails")
     @classmethod

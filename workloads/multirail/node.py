@@ -28,8 +28,6 @@ from workloads.multirail.transport import Transport
 from workloads.multirail.watch import BARRIER, DATA, IDLE, Beat, Patience, Watch
 
 _GRACE_S: Final = 1.0  # rank 0's timeout comes first: it knows who is missing
-_SELDOM: Final = 10
-"""As many times further apart are beats while operations end before one is due: that they end says as much."""
 
 
 class GroupBroken(CheckFailed):
@@ -112,7 +110,7 @@ class Node:
         self._transport.close()
 
     def _run(self, call: Call, source: Array, result: Array) -> None:
-        self._put_off_beats(time.monotonic())
+        self._next_beat = self.patience.next_beat(time.monotonic(), self._next_beat, self._beat_at)
         self._serve_until(lambda: self._frozen is None and self._learning.up_to_date(), call)
         self._op += 1
         self._apply_changes()
@@ -133,12 +131,6 @@ class Node:
         self.samples.append((time.monotonic_ns(), self._transport.moved()))
 
     # by the clock
-
-    def _put_off_beats(self, now: float) -> None:
-        """An operation begins: until it has lasted for a beat's time, beats are seldom. Each costs a message a peer and
-        rail, which small operations would wait for."""
-        wait_s = self.patience.beat_s
-        self._next_beat = min(max(self._next_beat, now + wait_s), self._beat_at + _SELDOM * wait_s)
 
     def _serve_until(self, enough: Callable[[], bool], call: Call) -> None:
         began = time.monotonic()

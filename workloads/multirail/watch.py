@@ -1,6 +1,7 @@
 """Which rails are dead, from what the nodes say of themselves: pure, the clock is an argument.
 
-Every node sends a numbered beat over all its live rails at once, while it is in an operation. A node that computes, or
+Every node sends a numbered beat over all its live rails at once, while it is in an operation; a tenth as often while
+operations end before one is due, since that they end says as much, and beats would cost them. A node that computes, or
 that the machine doesn't run, beats on no rail at all, which says nothing against any; a rail on which beats are missing
 that came on another is dead. That needs two rails: one alone dies by an error, or by the operation's timeout.
 
@@ -19,6 +20,7 @@ BARRIER: Final = 1
 DATA: Final = 2
 _LATELY_S: Final = 1.0
 _LATELY_BEATS: Final = 5
+_SELDOM: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +32,10 @@ class Patience:
     stall_s: float = 0.25
     join_s: float = 20.0
     operation_s: float = 60.0
+
+    def next_beat(self, begins: float, due: float, latest: float) -> float:
+        """When to beat next, as an operation begins: `due` is when it would have been, `latest` the last beat."""
+        return min(max(due, begins + self.beat_s), latest + _SELDOM * self.beat_s)
 
     def dilated(self, times: float) -> "Patience":
         """Where time passes so many times slower: rails too carry so many times fewer beats."""
