@@ -19,7 +19,7 @@ CHECKED = 3
 def run_policy(
     spec: MultirailExperiment, site: Site, policy: str, sizes: Sequence[int], repeat: int, steps: Steps
 ) -> None:
-    """These sizes one after the other, over the same connections. Each point is watched: small ones keep cores busiest."""
+    """These sizes in turn, over the same connections. Each point is watched: small ones keep cores busiest."""
     with site.noted(policy), site.engine(policy) as ranks:
         watch = site.watch()
         for size in sizes:
