@@ -42,7 +42,10 @@ def check_whole(reports: Sequence[RankReport]) -> None:
 def point(
     place: Place, timed: Sequence[RankReport], checked: Sequence[RankReport], learning: int, predicted_s: float | None
 ) -> Point:
-    """From the ranks' reports: `timed` with `learning` operations first; `checked` against numpy's sum."""
+    """From the ranks' reports: `checked` against numpy's sum, then `timed` with `learning` operations first.
+
+    A policy learns from those that were checked as well.
+    """
     times = latencies_s(timed)[learning:]
     rows = [normal(row) for row in timed[0].shares]
     kept = [row for row in rows[learning:] if row]
@@ -60,7 +63,7 @@ def point(
         p99_s=float(np.percentile(times, 99)),
         shares=tuple(fmean(column) for column in zip(*kept, strict=True)),
         rail_s=mean_rail_s(timed, learning),
-        settled_after=settled_after(rows),
+        settled_after=settled_after([normal(row) for row in checked[0].shares] + rows),
         wrong=sum(report.wrong for report in checked),
         checked=sum(len(report.ends_ns) * place.sent // 4 for report in checked),
         copied=fmean(copied),

@@ -3,6 +3,7 @@
 Called in a capsule. Whatever ends it early, what was measured by then is saved.
 """
 
+from itertools import count
 from pathlib import Path
 from typing import Final
 
@@ -117,11 +118,12 @@ def _rails(label: str, plan: MultirailPlan, build_s: float) -> Rails:
 def _measure(spec: MultirailExperiment, number: int, site: Site, steps: Steps) -> None:
     """What is measured on a fabric with this dilation."""
     dilation = site.plan.dilation
-    sizes = [size for size in spec.sizes if site.plan.spec.dilation_of(size) == dilation]
-    for repeat in range(max(map(spec.repeats_of, sizes), default=0)):
-        due = sorted(size for size in sizes if repeat < spec.repeats_of(size))
+    for repeat in count():
+        sizes = spec.sizes_due(number, dilation, repeat)
+        if not sizes:
+            break
         for policy in spec.policies_on(number):
-            run_policy(spec, site, policy, due, repeat, steps)
+            run_policy(spec, site, policy, sizes, repeat, steps)
     if dilation == 1:
         for fault in spec.faults_on(number):
             run_fault(spec, site, fault, steps)

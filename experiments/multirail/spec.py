@@ -39,9 +39,10 @@ LEAST_OPERATIONS: Final = 10
 
 
 class MultirailExperiment(Strict):
-    """Each policy sums each size on each fabric, `repeats` times; then faults; then trainings.
+    """Each policy sums each size on each fabric; then faults; then trainings.
 
-    `starts`: as many times over processes are started for a point, policies in turn.
+    All but faults is done `repeats` times, by processes of its own each time, policies in turn; sizes that `starts` has,
+    as many times as often.
 
     A point has as many operations as fit into `point` by the equations, `operations` at most; a policy that learns has
     `learning` of them first, which don't count. `single` stands for each unlike rail of a fabric alone. `only` has
@@ -91,8 +92,13 @@ class MultirailExperiment(Strict):
         return tuple(sorted(found | {1.0} if self.faults_on(fabric) or self.lessons_on(fabric) else found))
 
     def repeats_of(self, size: int) -> int:
-        """Of a point: `repeats`, as often as its processes are started for each."""
-        return self.repeats * int(up_to(self.starts, size))
+        """How often a size is measured: `repeats` times its `starts`."""
+        return self.repeats * up_to(self.starts, size, 1)
+
+    def sizes_due(self, fabric: int, dilation: float, repeat: int) -> list[int]:
+        """Those that are measured in the same slow motion, and that often at least; small ones first."""
+        slowed = self.fabrics[fabric].dilation_of
+        return sorted(size for size in self.sizes if slowed(size) == dilation and repeat < self.repeats_of(size))
 
     def faults_on(self, fabric: int) -> tuple[FaultSpec, ...]:
         return tuple(fault for fault in self.faults if fault.on is None or fabric in fault.on)

@@ -59,6 +59,9 @@ def spec_of(**keys: Any) -> MultirailExperiment:
             "policies.0: 'weights:1:2:3' must have a whole number a rail, not all 0: weights:99:1"),
         ({"fabrics": [{**PAIR, "rails": [SHARP, SHARP]}], "policies": ["virtual"]},
             "policies.0: 'virtual' needs a rail that isn't sharp"),
+        ({"starts": {"1MiB": 0}}, "starts.1MiB: 0 must be 1 or more"),
+        ({"starts": {"small": 2}}, "starts.small: 'small' is not a size"),
+        ({"starts": {"1MiB": 3, "1024KiB": 2}}, "starts.1024KiB: 2 is for the size 1MiB, which is given twice"),
         ({"policies": ["mrib", "mrib"]}, "policies.1: 'mrib' is given twice"),
         ({"policies": []}, "policies: [] must have 1 or more"),
         ({"only": {"gloo": [0]}}, "only.gloo: [0] is not known: allowed are mrib, nezha, single"),
@@ -146,6 +149,8 @@ def test_small_sizes_are_dilated_most_and_what_is_above_all_not_at_all() -> None
 def test_processes_of_small_sizes_are_started_more_often_than_those_of_large_ones() -> None:
     spec = spec_of(fabrics=[PAIR], policies=["nezha", "mrib"], sizes=["2KiB", "64MiB"], repeats=2, starts={"1MiB": 3})
     assert [spec.repeats_of(size) for size in spec.sizes] == [6, 2]
+    assert [spec.sizes_due(0, 1.0, repeat) for repeat in (1, 5, 6)] == [[2048, 2**26], [2048], []]
+    assert spec.sizes_due(0, 2.0, 0) == [], "nothing is measured in such slow motion"
     assert spec.points == 2 * (6 + 2)
     assert parse(resolved(spec)) == spec
 
@@ -164,7 +169,8 @@ def test_every_named_one_is_predicted_at_every_size(name: str, tmp_path: Path) -
     rows = list(csv.DictReader((tmp_path / f"{name}.csv").read_text().splitlines()))
     places = [(number, training) for number in range(len(spec.fabrics)) for training in spec.trainings_on(number)]
     trained = sum(len(spec.policies_on(number, training.policies)) for number, training in places)
-    assert len(rows) == spec.points // spec.repeats + trained
+    summed = sum(len(spec.policies_on(number)) for number in range(len(spec.fabrics))) * len(spec.sizes)
+    assert len(rows) == summed + trained
     assert all(float(row["predicted"]) > 0 and row["equation"] for row in rows)
     assert (tmp_path / f"{name}.png").read_bytes().startswith(b"\x89PNG")
 

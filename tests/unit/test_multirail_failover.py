@@ -131,3 +131,29 @@ def test_both_rails_cut_one_after_the_other_ends_in_an_error_and_nobody_hangs() 
     impatient = Patience(beat_s=0.01, silent_beats=6, stall_s=0.3, join_s=10, operation_s=0.5)
     problems = on_all("tcp tcp", 3, body, patience=impatient, net=net)
     assert [type(problem) for problem in problems] == [GroupBroken] * 3
+
+
+def test_short_operations_have_a_tenth_of_the_beats_and_a_rail_that_is_cut_idle_is_found_all_the_same() -> None:
+    patience = Patience(beat_s=0.05, silent_beats=4, join_s=10, operation_s=20)
+    net = Net()
+
+    def body(group: Group) -> tuple[float, int, list[int]]:
+        array = np.zeros(8)
+        group.allreduce(array)
+        group.take_samples()
+        began, operations = time.monotonic(), 0
+        while array[0] == 0 and operations < 100_000:  # until all have seen that it's time
+            array[:] = time.monotonic() - began > 2.0
+            group.allreduce(array)
+            operations += 1
+        lasted, beats = time.monotonic() - began, len(group.take_samples()) - operations
+        net.cut.add((1, 0))
+        array[:] = 0
+        while array[0] < group.size:
+            array[:] = len(group.live_rails) < 2
+            group.allreduce(array)
+        return lasted, beats, group.live_rails
+
+    for lasted, beats, left in on_all("tcp tcp", 2, body, policy="single:tcp0", patience=patience, net=net):
+        assert beats <= lasted / patience.beat_s / 2, "some operations may have been held up, but not most"
+        assert left == [0]

@@ -43,13 +43,13 @@ def rank(number: int, rows: Sequence[tuple[float, ...]], late_ms: int = 0) -> Ra
 def test_a_point_is_of_what_came_after_learning() -> None:
     rows = [(4000.0, 0.0)] * 4 + [(1600.0, 2400.0)] * 16
     timed = [rank(0, rows), rank(1, rows, late_ms=5)]
-    checked = [replace(report, wrong=report.rank) for report in timed]
+    checked = [replace(rank(number, rows[:3]), wrong=number) for number in range(2)]
     found = point(PLACE, timed, checked, learning=4, predicted_s=0.08)
     assert (found.operations, found.measured) == (20, 16)
     assert found.mean_s == pytest.approx(0.085), "from the first start to the last end"
     assert found.shares == pytest.approx((0.4, 0.6))
-    assert found.settled_after == 4
-    assert (found.wrong, found.checked) == (1, 2 * 20 * 1000)
+    assert found.settled_after == 3 + 4, "it learnt from those that were checked, too"
+    assert (found.wrong, found.checked) == (1, 2 * 3 * 1000)
     assert found.copied == pytest.approx(1.0)
     assert found.apart == 0.0
 

@@ -75,14 +75,14 @@ def _distinct_sizes(given: object) -> object:
     return given
 
 
-T = TypeVar("T")
-UpTo = Annotated[dict[Size, T], BeforeValidator(_distinct_sizes)]
-"""What is so for collectives of up to a size, as in the paper; 1 above the largest."""
+_T = TypeVar("_T")
+UpTo = Annotated[dict[Size, _T], BeforeValidator(_distinct_sizes)]
+"""What is so for collectives of up to a size, as in the paper."""
 
 
-def up_to(values: Mapping[int, float], size: int) -> float:
-    """Of a collective of so many bytes."""
-    return next((value for most, value in sorted(values.items()) if size <= most), 1)
+def up_to(values: Mapping[int, _T], size: int, above: _T) -> _T:
+    """Of a collective of so many bytes; `above` the largest size."""
+    return next((value for most, value in sorted(values.items()) if size <= most), above)
 
 
 Dilation = Annotated[float, Field(ge=1, le=100, strict=False)]
@@ -92,8 +92,8 @@ Dilation = Annotated[float, Field(ge=1, le=100, strict=False)]
 class MultirailSpec(Strict):
     """`nodes` with a NIC on each of `rails`. `scale`: how many times slower than the paper's the rails are.
 
-    `dilation`: how many times slower time passes while a collective is measured. What is told is the fabric's own time
-    all the same.
+    `dilation`: how many times slower time passes while a collective is measured; 1 above the largest size. What is told
+    is the fabric's own time all the same.
     """
 
     kind: Literal["multi-rail"]
@@ -105,7 +105,7 @@ class MultirailSpec(Strict):
 
     def dilation_of(self, size: int) -> float:
         """Of a collective of so many bytes, as in the paper."""
-        return up_to(self.dilation, size)
+        return up_to(self.dilation, size, 1.0)
 
     @field_validator("rails")
     @classmethod

@@ -5,6 +5,7 @@ protocol. One thread serves all rails: sums and system calls are long, and what 
 """
 
 import time
+from collections import deque
 from collections.abc import Callable, Collection
 from dataclasses import asdict
 from typing import Final
@@ -28,6 +29,7 @@ from workloads.multirail.transport import Transport
 from workloads.multirail.watch import BARRIER, DATA, IDLE, Beat, Patience, Watch
 
 _GRACE_S: Final = 1.0  # rank 0's timeout comes first: it knows who is missing
+_KEPT: Final = 50_000  # samples: most programs never ask for them
 
 
 class GroupBroken(CheckFailed):
@@ -37,7 +39,8 @@ class GroupBroken(CheckFailed):
 class Node:
     """`run` does one collective; while it does, the node serves the others too, and so does a thread in between.
 
-    `last`: of the operation that ended last. `samples`: (ns, bytes by rail so far, both ways), a beat's time apart.
+    `last`: of the operation that ended last. `samples`: (ns, bytes by rail so far, both ways) at each beat and at the end
+    of each operation.
     """
 
     def __init__(
@@ -51,7 +54,7 @@ class Node:
     ) -> None:
         self.rank, self.layout, self.policy, self.patience = rank, layout, policy, patience
         self.migrations: list[Migration] = []
-        self.samples: list[tuple[int, tuple[int, ...]]] = []
+        self.samples: deque[tuple[int, tuple[int, ...]]] = deque(maxlen=_KEPT)
         self.last = Record(0.0, (0.0,) * len(layout.rails), (0.0,) * len(layout.rails))
         self._piece_bytes = piece_bytes
         self._op = 0
@@ -138,9 +141,8 @@ class Node:
         self._transport.hear_self()
         while self._failed is None and not enough():
             now = time.monotonic()
-            if now >= self._next_beat:
+            if self._tick(now):
                 self._late(now - began, call)
-                self._tick(now)
             self._transport.poll(max(0.0, self._next_beat - now))
         if self._failed is not None:
             raise GroupBroken(self._failed)
@@ -151,10 +153,10 @@ class Node:
             self._tick(time.monotonic())
         self._transport.poll(pause)
 
-    def _tick(self, now: float) -> None:
-        """Say how it goes, and look at how the others do."""
+    def _tick(self, now: float) -> bool:
+        """If a beat is due, say how it goes, and look at how the others do. Whether it was."""
         if now < self._next_beat:
-            return
+            return False
         self._beat_at, self._next_beat = now, now + self.patience.beat_s
         self._beats += 1
         current = self._mover.operations.get(self._op)
@@ -173,6 +175,7 @@ class Node:
         if self._coordinator is not None and (unlike := self._watch.mismatch()):
             self._coordinator.abort(unlike)
         self._say_ready()
+        return True
 
     def _work(self) -> tuple[int, ...]:
         work = [IDLE] * len(self.layout.rails)

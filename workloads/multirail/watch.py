@@ -1,9 +1,9 @@
 """Which rails are dead, from what the nodes say of themselves: pure, the clock is an argument.
 
-Every node sends a numbered beat over all its live rails at once, while it is in an operation; a tenth as often while
-operations end before one is due, since that they end says as much, and beats would cost them. A node that computes, or
-that the machine doesn't run, beats on no rail at all, which says nothing against any; a rail on which beats are missing
-that came on another is dead. That needs two rails: one alone dies by an error, or by the operation's timeout.
+Every node sends a numbered beat over all its live rails at once; a tenth as often while operations end before one is
+due, since that they end says as much, and beats would cost them. A node that the machine doesn't run beats on no rail
+at all, which says nothing against any; a rail on which beats are missing that came on another is dead. That needs two
+rails: one alone dies by an error, or by the operation's timeout.
 
 A beat tells how many bytes each rail has moved and whether it has work. When all nodes are in the same operation or
 past it, some have work on a rail, and it has moved nothing on any node for a while, it is dead as well. (With nothing
@@ -25,7 +25,8 @@ _SELDOM: Final = 10
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """Seconds, and beats that may be missing. `silent_beats` * `beat_s` is what finding a cut NIC takes."""
+    """Seconds, and beats that may be missing. `silent_beats` * `beat_s` is what finding a cut NIC takes in an operation
+    that lasts; ten times that, if operations are short and leave its rail idle."""
 
     beat_s: float = 0.01
     silent_beats: int = 3
