@@ -41,8 +41,8 @@ LEAST_OPERATIONS: Final = 10
 class MultirailExperiment(Strict):
     """Each policy sums each size on each fabric; then faults; then trainings.
 
-    All but faults is done `repeats` times, by processes of its own each time, policies in turn; sizes that `starts` has,
-    as many times as often.
+    All but faults is done `repeats` times, by processes of its own each time, policies in turn; sizes that `starts`
+    has, as many times as often.
 
     A point has as many operations as fit into `point` by the equations, `operations` at most; a policy that learns has
     `learning` of them first, which don't count. `single` stands for each unlike rail of a fabric alone. `only` has

@@ -77,8 +77,8 @@ class Group:
         return self._node.last if self._node else Record(0.0, (), ())
 
     def take_samples(self) -> list[tuple[int, tuple[int, ...]]]:
-        """(CLOCK_MONOTONIC in ns, bytes by rail so far, both ways) at each beat and each operation's end, since this was
-        last asked; the latest 50,000."""
+        """(CLOCK_MONOTONIC in ns, bytes by rail so far, both ways) at each beat and each operation's end, since this
+        was last asked; the latest 50,000."""
         if self._node is None:
             return []
         samples = list(self._node.samples)

@@ -39,8 +39,8 @@ class GroupBroken(CheckFailed):
 class Node:
     """`run` does one collective; while it does, the node serves the others too, and so does a thread in between.
 
-    `last`: of the operation that ended last. `samples`: (ns, bytes by rail so far, both ways) at each beat and at the end
-    of each operation.
+    `last`: of the operation that ended last. `samples`: (ns, bytes by rail so far, both ways) at each beat and at the
+    end of each operation.
     """
 
     def __init__(
