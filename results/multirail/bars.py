@@ -6,7 +6,7 @@ Where Nezha's text states a figure, it is what the bar asks for; the rest is ask
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from statistics import median
+from statistics import fmean, median
 from typing import Final, Literal
 
 from results import format as fmt
@@ -147,10 +147,10 @@ def _bound(m: Measured) -> Outcome | None:
     """
     size, bps = _large(m), {f"{SINGLE}:{name}": rate for name, rate in _wired_rings(m.rails)}
     turns = 2 * (m.rails.nodes - 1) / m.rails.nodes
-    alone = [p for p in m.points if p.size == size and p.policy in bps]
-    if not alone:
+    alone = {p.policy: p.sent for p in m.points if p.size == size and p.policy in bps}
+    if size is None or not alone:
         return None
-    value, policy = min((turns * 8 * p.sent / bps[p.policy] / p.mean_s, p.policy) for p in alone)
+    value, policy = min((turns * 8 * sent / bps[by] / m.seconds[by][size], by) for by, sent in alone.items())
     return Outcome(BOUND, m.rails.label, value, policy)
 
 
@@ -217,7 +217,7 @@ def _cold_sizes(m: Measured) -> tuple[int, ...]:
 
 
 def _learnt(m: Measured) -> Outcome | None:
-    """The class of sizes that took longest."""
+    """The size, and of its starts the one, that took longest: however often it is started, it has to converge."""
     split = [p for p in m.points if p.policy == "nezha" and p.split]
     if not split:
         return None
@@ -227,9 +227,10 @@ def _learnt(m: Measured) -> Outcome | None:
 
 
 def _level(m: Measured) -> Outcome | None:
-    """Nezha's is an average."""
-    split = [p.apart for p in m.points if p.policy == "nezha" and p.split]
-    return Outcome(LEVEL, m.rails.label, sum(split) / len(split), f"mean of {len(split)} points") if split else None
+    """Nezha's is an average. A size counts once, as the mean of its starts: small ones have more than large ones."""
+    starts = [[p.apart for p in m.starts("nezha", size) if p.split] for size in m.sizes]
+    split = [fmean(apart) for apart in starts if apart]
+    return Outcome(LEVEL, m.rails.label, fmean(split), f"mean of {len(split)} sizes") if split else None
 
 
 def _cuts(cuts: Sequence[Cut]) -> Iterator[tuple[Bar, list[Outcome]]]:
