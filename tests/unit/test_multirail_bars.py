@@ -103,6 +103,13 @@ def test_the_worst_of_small_sizes_is_judged_by_the_median_of_its_operations() ->
     assert outcome.value == pytest.approx(1.1)
 
 
+def test_an_operation_of_a_rival_that_was_held_up_is_not_to_nezhas_credit() -> None:
+    small = [p for p in points() if p.size == SIZES[0] and p.fabric == PAIR.label]
+    held_up = [replace(p, mean_s=2 * p.mean_s, median_s=0.00105) if p.policy == "mrib" else p for p in small]
+    (outcome,) = of(Multirail([PAIR], held_up), bars.COLD_BESIDE["mrib"])
+    assert (outcome.value, outcome.met) == (pytest.approx(1 - 1 / 1.05), False)
+
+
 def test_the_balancer_is_judged_where_it_split_and_never_settling_is_a_miss() -> None:
     found = sample()
     restless = [replace(p, settled_after=None) if p.split else p for p in found.points]
