@@ -164,7 +164,8 @@ def test_every_named_one_is_predicted_at_every_size(name: str, tmp_path: Path) -
     rows = list(csv.DictReader((tmp_path / f"{name}.csv").read_text().splitlines()))
     places = [(number, training) for number in range(len(spec.fabrics)) for training in spec.trainings_on(number)]
     trained = sum(len(spec.policies_on(number, training.policies)) for number, training in places)
-    assert len(rows) == spec.points // spec.repeats + trained
+    summed = sum(len(spec.policies_on(number)) for number in range(len(spec.fabrics))) * len(spec.sizes)
+    assert len(rows) == summed + trained, "once, however often it is measured"
     assert all(float(row["predicted"]) > 0 and row["equation"] for row in rows)
     assert (tmp_path / f"{name}.png").read_bytes().startswith(b"\x89PNG")
 
@@ -188,6 +189,20 @@ def test_a_dry_run_says_what_is_measured_in_slow_motion(tmp_path: Path, capsys: 
     assert "of computing a step, in slow motion 3x" in " ".join(told.split())
     assert cli.main(["dry-run", str(tmp_path / "real.yaml")]) == 0
     assert "slow motion" not in capsys.readouterr().out
+
+
+def test_a_dry_run_says_how_often_processes_are_started(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """And has no column for it where each size has one."""
+    once = experiment(policies=["nezha", "mrib"], sizes=["2KiB", "64MiB"], learning=40, operations=10)
+    for name, data in (("once", once), ("often", {**once, "starts": {"1MiB": 3}})):
+        (tmp_path / f"{name}.yaml").write_text(yaml.safe_dump(data))
+    assert cli.main(["dry-run", str(tmp_path / "often.yaml")]) == 0
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    small, large = (next(line for line in lines if line[:1] == [size]) for size in ("2KiB", "64MiB"))
+    assert " ".join(small[2:]) == "3 x 40 + 10 4 + 10"
+    assert " ".join(large[2:]) == "1 x 40 + 10 4 + 10"
+    assert cli.main(["dry-run", str(tmp_path / "once.yaml")]) == 0
+    assert "starts" not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("command", ["lint", "search"])
