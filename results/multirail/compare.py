@@ -51,6 +51,15 @@ class Measured:
         """As many as were measured, in their order."""
         return tuple(p for p in self.points if (p.policy, p.size) == (policy, size))
 
+    def most_starts(self, size: int) -> int:
+        """Of any policy: one that broke down has fewer."""
+        return max(len(self.starts(policy, size)) for policy in self.policies)
+
+    def apart(self, size: int, policies: Iterable[str]) -> float:
+        """From the fastest start to the slowest, over the median, of the policy where that is most; 0 of one start."""
+        times = [[p.mean_s for p in self.starts(policy, size)] for policy in policies]
+        return max(((max(each) - min(each)) / median(each) for each in times if each), default=0.0)
+
     def at(self, policy: str, size: int) -> float | None:
         """Seconds of an operation; None where it wasn't measured."""
         return self.seconds.get(policy, {}).get(size)
