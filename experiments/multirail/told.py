@@ -119,15 +119,21 @@ def dry_run(spec: MultirailExperiment, console: Console) -> int:
 
 
 def _operations(spec: MultirailExperiment, number: int) -> Table:
+    """Those that learn and those that count, of a start. How many starts is a column of its own: as `3 x (40 + 100)`
+    in every cell it leaves no room for the policies' names.
+    """
     plan = nominal_plan(spec.fabrics[number])
     rails, peer = rails_of(plan), peer_rail(plan.spec)
     slow = any(plan.spec.dilation_of(size) > 1 for size in spec.sizes)
     table = Table(box=None, pad_edge=False)
-    for column in ("size", "sent", *([SLOW] if slow else []), *spec.policies_on(number)):
+    often = any(spec.repeats_of(size) > 1 for size in spec.sizes)
+    some = [name for name, there in ((SLOW, slow), ("starts", often)) if there]
+    for column in ("size", "sent", *some, *spec.policies_on(number)):
         table.add_column(column, justify="right")
     for size in spec.sizes:
         sent, times = sent_bytes(size, plan.scale), plan.spec.dilation_of(size)
         cells = [f"{times:g}x" if times > 1 else ""] if slow else []
+        cells += [f"{spec.repeats_of(size)} x"] if often else []
         for policy in spec.policies_on(number):
             dilated_s = seconds(policy, rails, plan.spec.nodes, sent, peer) * times
             count = counted(spec, dilated_s)

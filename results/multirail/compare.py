@@ -18,14 +18,17 @@ def is_single(policy: str) -> bool:
 
 @dataclass(frozen=True)
 class Measured:
-    """The points of one fabric: medians over the repeats, in seconds."""
+    """The points of one fabric, of a policy and size one for each start of its processes: medians over these, seconds.
+
+    Small sizes may have more starts than large ones, so whatever speaks of several sizes goes by size first.
+    """
 
     rails: Rails
     points: tuple[Point, ...]
 
     @cached_property
     def seconds(self) -> dict[str, dict[int, float]]:
-        """Policy -> size -> seconds of an operation (the mean of a repeat, the median over repeats)."""
+        """Policy -> size -> seconds of an operation (the mean of a start, the median over starts)."""
         found: dict[str, dict[int, list[float]]] = {}
         for point in self.points:
             found.setdefault(point.policy, {}).setdefault(point.size, []).append(point.mean_s)
@@ -33,7 +36,7 @@ class Measured:
 
     @cached_property
     def typical(self) -> "Measured":
-        """The same with the median of a repeat's operations for their mean: one that the machine held up is nothing."""
+        """The same with the median of a start's operations for their mean: one that the machine held up is nothing."""
         return Measured(self.rails, tuple(replace(point, mean_s=point.median_s) for point in self.points))
 
     @property
@@ -43,6 +46,19 @@ class Measured:
     @cached_property
     def sizes(self) -> tuple[int, ...]:
         return tuple(sorted({point.size for point in self.points}))
+
+    def starts(self, policy: str, size: int) -> tuple[Point, ...]:
+        """As many as were measured, in their order."""
+        return tuple(p for p in self.points if (p.policy, p.size) == (policy, size))
+
+    def most_starts(self, size: int) -> int:
+        """Of any policy: one that broke down has fewer."""
+        return max(len(self.starts(policy, size)) for policy in self.policies)
+
+    def apart(self, size: int, policies: Iterable[str]) -> float:
+        """From the fastest start to the slowest, over the median, of the policy where that is most; 0 of one start."""
+        times = [[p.mean_s for p in self.starts(policy, size)] for policy in policies]
+        return max(((max(each) - min(each)) / median(each) for each in times if each), default=0.0)
 
     def at(self, policy: str, size: int) -> float | None:
         """Seconds of an operation; None where it wasn't measured."""
@@ -77,22 +93,28 @@ class Measured:
         return 1 / mine / sum(1 / time for time in alone.values())
 
     def shares(self, policy: str, size: int) -> tuple[float, ...] | None:
-        """Mean share of each rail, over the repeats."""
-        rows = [p.shares for p in self.points if (p.policy, p.size) == (policy, size) and p.shares]
-        return tuple(sum(column) / len(rows) for column in zip(*rows, strict=True)) if rows else None
+        """Share of each rail in the start of median time, of two in the middle the faster one.
+
+        Not the mean over starts: of some that split and some that didn't it is a split that never was.
+        """
+        told = sorted((p for p in self.starts(policy, size) if p.shares), key=lambda p: p.mean_s)
+        return told[(len(told) - 1) // 2].shares if told else None
 
     def predicted(self, policy: str, size: int) -> float | None:
         """Seconds by the equations."""
-        rows = [p.predicted_s for p in self.points if (p.policy, p.size) == (policy, size)]
+        rows = [p.predicted_s for p in self.starts(policy, size)]
         return next((value for value in rows if value is not None), None)
 
     def threshold(self, policy: str = "nezha") -> int | None:
         """The largest size up to which one rail carried all; None if it split from the first, or never."""
-        split = {p.size: p.split for p in self.points if p.policy == policy}
-        whole = [size for size in sorted(split) if not split[size]]
-        first = min((size for size in split if split[size]), default=None)
-        below = [size for size in whole if first is not None and size < first]
-        return max(below, default=None)
+        measured = [size for size in self.sizes if self.starts(policy, size)]
+        first = min((size for size in measured if self.splits(policy, size)), default=None)
+        return max((size for size in measured if first is not None and size < first), default=None)
+
+    def splits(self, policy: str, size: int) -> bool:
+        """Whether more than one rail carried some of it in most of its starts."""
+        starts = self.starts(policy, size)
+        return 2 * sum(p.split for p in starts) > len(starts)
 
 
 def by_fabric(found: Multirail) -> tuple[Measured, ...]:

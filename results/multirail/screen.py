@@ -19,9 +19,9 @@ _TITLE = "time of an allreduce (gain: nezha over the better single rail; m/p: me
 def print_tables(found: Multirail, judgement: Judgement, console: Console) -> None:
     """All of it: the table is what such a run is for."""
     doubtful = tables.doubts(judgement)
-    for title, table, always in _tables(found, doubtful):
+    for title, table, always, note in _tables(found, doubtful):
         if table.rows:
-            console.print(fitted(console, title, _columns(table, always), 0))
+            console.print(fitted(console, title, _columns(table, always), 0, note))
             console.print()
     if tables.slow_motion((*found.points, *found.trainings)):
         console.print(Text(f"{tables.SLOW}: {tables.SLOW_MEANS}", style="dim"), highlight=False)
@@ -36,20 +36,20 @@ def print_tables(found: Multirail, judgement: Judgement, console: Console) -> No
         )
 
 
-def _tables(found: Multirail, doubtful: tables.Doubts) -> Iterator[tuple[str, Table, int]]:
-    """(title, table, how many of its columns are always there)."""
+def _tables(found: Multirail, doubtful: tables.Doubts) -> Iterator[tuple[str, Table, int, str]]:
+    """(title, table, how many of its columns are always there, a line below it)."""
     for m in by_fabric(found):
         always = 5 if tables.slow_motion(m.points) else 4
-        yield f"{m.rails.label}: {_TITLE}", tables.benchmark_table(m, doubtful), always
+        yield f"{m.rails.label}: {_TITLE}", tables.benchmark_table(m, doubtful), always, tables.starts_text(m)
     paper = tables.table_1(found)
     if paper is not None:
-        yield "Nezha's Table 1, and the same here", paper, 4
-    yield "nezha leaves to one rail", tables.thresholds_table(found), 3
-    yield "Throughput over the better single rail", tables.gains_table(found), 6
-    yield "Rails that went away and came back", tables.cuts_table(found.cuts), 6
-    yield "Trainings", tables.trainings_table(found), 6
-    yield "DDP over Gloo and over Railyard's backend", tables.lessons_table(found), 5
-    yield "What it has to show", tables.bars_table([o for o in outcomes(found) if o.measured]), 5
+        yield "Nezha's Table 1, and the same here", paper, 4, ""
+    yield "nezha leaves to one rail", tables.thresholds_table(found), 3, ""
+    yield "Throughput over the better single rail", tables.gains_table(found), 6, ""
+    yield "Rails that went away and came back", tables.cuts_table(found.cuts), 6, ""
+    yield "Trainings", tables.trainings_table(found), 6, ""
+    yield "DDP over Gloo and over Railyard's backend", tables.lessons_table(found), 5, ""
+    yield "What it has to show", tables.bars_table([o for o in outcomes(found) if o.measured]), 5, ""
 
 
 def _columns(table: Table, always: int) -> list[Column]:

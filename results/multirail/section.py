@@ -18,7 +18,10 @@ def parts(found: Multirail, judgement: Judgement) -> dict[str, Any] | None:
     drawn = [(f"{fabric}: {fault}", plots.nic_rates(found, fabric, fault)) for fabric, fault in places]
     return {
         "bars": tables.bars_table(outcomes(found)),
-        "latencies": [(m.rails.label, plots.latency(m), tables.benchmark_table(m, doubtful)) for m in by_fabric(found)],
+        "latencies": [
+            (m.rails.label, plots.latency(m), tables.benchmark_table(m, doubtful), tables.starts_text(m))
+            for m in by_fabric(found)
+        ],
         "thresholds": tables.thresholds_table(found),
         "shares": plots.shares(found),
         "channels": plots.channels(found),

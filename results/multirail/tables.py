@@ -1,6 +1,8 @@
 """Tables of a multi-rail run, for the terminal and for report.html alike: cells are text already. Pure."""
 
 from collections.abc import Iterable, Sequence, Set
+from itertools import groupby
+from operator import itemgetter
 from statistics import median
 from typing import Final
 
@@ -54,6 +56,18 @@ def benchmark_table(m: Measured, doubtful: Doubts = frozenset()) -> Table:
         more = ("", times(paper.get("nezha")), "") if "nezha" in m.policies else ()
         rows.append(("Nezha states, at most", *([""] if slow else []), *gains, *more))
     return Table(tuple(columns), tuple(rows), 1)
+
+
+def starts_text(m: Measured) -> str:
+    """`to 512KiB medians of 3 starts, up to 12% apart`; nothing where each size has one."""
+    counts = [(m.most_starts(size), size) for size in m.sizes]
+    said = []
+    for count, group in groupby(counts, key=itemgetter(0)):
+        sizes = [size for _, size in group]
+        apart = fmt.percent(max(m.apart(size, m.policies) for size in sizes), 0)
+        if count > 1:
+            said.append(f"to {size_name(sizes[-1])} medians of {count} starts, up to {apart} apart")
+    return "; ".join(said)
 
 
 def slow_motion(rows: Iterable[Point | Training]) -> bool:

@@ -1,6 +1,7 @@
 """A made-up multi-rail run: two fabrics on which every bar is met, as records would have it."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from results.multirail.records import Cut, Lesson, Multirail, NicRate, Point, Rails, Training
 
@@ -61,6 +62,12 @@ def points(seconds: Mapping[str, Mapping[str, tuple[float, float]]] = SECONDS) -
         for policy, times in by.items()
         for size, time in zip(SIZES, times, strict=True)
     ]
+
+
+def started(by: Point, *seconds: float, **changed: object) -> list[Point]:
+    """A point of several starts that took so long."""
+    times = ({"mean_s": time, "median_s": time, "repeat": number} for number, time in enumerate(seconds))
+    return [replace(by, **time, **changed) for time in times]  # type: ignore[arg-type]
 
 
 def cut_of(repeat: int = 0, **changed: object) -> Cut:

@@ -8,9 +8,21 @@ from results.format import NOTHING
 from results.multirail import bars, tables
 from results.multirail.bars import Bar, Outcome, outcomes
 from results.multirail.checks import claims
-from results.multirail.compare import by_fabric, size_name
+from results.multirail.compare import Measured, by_fabric, size_name
 from results.multirail.records import Multirail, Skipped
-from tests.unit.multirail_sample import KIB, MIB, PAIR, SECONDS, SIZES, UNLIKE, cut_of, points, sample
+from tests.unit.multirail_sample import (
+    KIB,
+    MIB,
+    PAIR,
+    SECONDS,
+    SIZES,
+    UNLIKE,
+    cut_of,
+    point_of,
+    points,
+    sample,
+    started,
+)
 
 
 def of(found: Multirail, bar: Bar) -> list[Outcome]:
@@ -91,6 +103,25 @@ def test_the_worst_of_small_sizes_is_judged_by_the_median_of_its_operations() ->
     assert outcome.value == pytest.approx(1.1)
 
 
+def test_an_operation_of_a_rival_that_was_held_up_is_not_to_nezhas_credit() -> None:
+    small = [p for p in points() if p.size == SIZES[0] and p.fabric == PAIR.label]
+    held_up = [replace(p, mean_s=2 * p.mean_s, median_s=0.00105) if p.policy == "mrib" else p for p in small]
+    (outcome,) = of(Multirail([PAIR], held_up), bars.COLD_BESIDE["mrib"])
+    assert outcome.value == pytest.approx(1 - 1 / 1.05)
+    assert not outcome.met
+
+
+def test_a_bar_of_a_few_percent_says_how_far_starts_were_apart() -> None:
+    """Of what it compares alone: nobody asks how steady mptcp is where nezha is held against one rail, or mrib."""
+    times = {"nezha": (0.98, 1.0, 1.02), "single:tcp0": (1.0, 1.0, 1.0), "mrib": (1.4, 1.5, 1.7), "mptcp": (1, 2, 3)}
+    found = [p for policy, all_s in times.items() for p in started(point_of(PAIR.label, policy, KIB, 1.0), *all_s)]
+    told = {o.bar: o.where for o in outcomes(Multirail([PAIR], found)) if o.measured}
+    assert told[bars.COLD] == "at 1KiB; 3 starts, 4% apart"
+    assert told[bars.COLD_BESIDE["mrib"]] == "median of 1 sizes; 3 starts, 20% apart"
+    once = Multirail([PAIR], [p for p in found if p.repeat == 0])
+    assert [o.where for o in of(once, bars.COLD)] == ["at 1KiB"]
+
+
 def test_the_balancer_is_judged_where_it_split_and_never_settling_is_a_miss() -> None:
     found = sample()
     restless = [replace(p, settled_after=None) if p.split else p for p in found.points]
@@ -98,6 +129,27 @@ def test_the_balancer_is_judged_where_it_split_and_never_settling_is_a_miss() ->
     assert [o.met for o in of(replace(found, points=restless), bars.LEARNT)] == [False, False]
     apart = [replace(p, rail_s=(1.0, 0.8)) if p.split else p for p in found.points]
     assert [o.value for o in of(replace(found, points=apart), bars.LEVEL)] == [pytest.approx(0.2)] * 2
+
+
+def test_a_size_counts_once_however_often_its_processes_were_started() -> None:
+    small, large = (point_of(PAIR.label, "nezha", size, 0.1, shares=(0.5, 0.5)) for size in (512 * KIB, 64 * MIB))
+    found = [*started(small, *[0.1] * 3, rail_s=(1.0, 0.9)), replace(large, rail_s=(1.0, 0.7))]
+    (level,) = of(Multirail([PAIR], found), bars.LEVEL)
+    assert level.value == pytest.approx(0.2)
+    assert level.where == "mean of 2 sizes"
+
+
+def test_a_single_start_that_did_not_converge_is_a_miss() -> None:
+    split = point_of(PAIR.label, "nezha", 64 * MIB, 0.1)
+    found = [split, replace(split, repeat=1, settled_after=101), replace(split, repeat=2)]
+    assert [(o.value, o.met) for o in of(Multirail([PAIR], found), bars.LEARNT)] == [(101, False)]
+
+
+def test_a_ring_is_held_against_its_bound_by_the_median_of_its_starts() -> None:
+    others = [p for p in points() if (p.fabric, p.policy) != (PAIR.label, "single:tcp0")]
+    ring = point_of(PAIR.label, "single:tcp0", 64 * MIB, 0.3)
+    found = of(replace(sample(), points=[*others, *started(ring, 0.3, 0.6, 0.301)]), bars.BOUND)
+    assert found[0].value == pytest.approx(1.5 * 8 * 1342176 / 5.5e7 / 0.301)
 
 
 def test_one_wrong_element_fails_the_run_and_says_where() -> None:
@@ -172,6 +224,30 @@ def test_gains_are_over_the_better_rail_and_the_ideal_is_the_sum_of_both() -> No
     assert unlike.of_ideal("nezha", SIZES[1]) == pytest.approx(1 / 0.113 / (1 / 0.3 + 1 / 0.18))
     assert unlike.threshold() == SIZES[0]
     assert unlike.gain("nobody", SIZES[1]) is None
+
+
+def test_shares_are_those_of_the_start_of_median_time() -> None:
+    """And no mean of starts that split and such that didn't."""
+    point = point_of(PAIR.label, "nezha", 64 * MIB, 0.1)
+    slow, fast, middle = started(point, 0.3, 0.1, 0.2, shares=(1.0, 0.0))
+    three = Measured(PAIR, (slow, replace(fast, shares=(0.5, 0.5)), middle))
+    assert three.shares("nezha", 64 * MIB) == (1.0, 0.0)
+    assert Measured(PAIR, three.points[:2]).shares("nezha", 64 * MIB) == (0.5, 0.5), "the faster one of two"
+    alike = started(point, 0.1, 0.1, 0.2)
+    assert Measured(PAIR, (replace(alike[0], shares=()), *alike[1:])).shares("nezha", 64 * MIB) == (0.4, 0.6)
+    assert three.shares("mrib", 64 * MIB) is None
+
+
+@pytest.mark.parametrize(
+    ("splits", "last"),
+    [((False, False, True), KIB), ((True, True, False), None), ((True, False), KIB), ((False, True, True), None)],
+)
+def test_a_size_is_split_if_most_of_its_starts_split(splits: tuple[bool, ...], last: int | None) -> None:
+    point = point_of(PAIR.label, "nezha", KIB, 0.001)
+    starts = [replace(point, repeat=n, shares=(0.5, 0.5) if split else (1.0, 0.0)) for n, split in enumerate(splits)]
+    large = point_of(PAIR.label, "nezha", 64 * MIB, 0.1, shares=(0.5, 0.5))
+    assert Measured(PAIR, (*starts, large)).threshold() == last
+    assert Measured(PAIR, tuple(starts[:1])).threshold() is None, "split from the first, or never"
 
 
 @pytest.mark.parametrize(

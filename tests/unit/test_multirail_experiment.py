@@ -60,7 +60,6 @@ def spec_of(**keys: Any) -> MultirailExperiment:
         ({"fabrics": [{**PAIR, "rails": [SHARP, SHARP]}], "policies": ["virtual"]},
             "policies.0: 'virtual' needs a rail that isn't sharp"),
         ({"starts": {"1MiB": 0}}, "starts.1MiB: 0 must be 1 or more"),
-        ({"starts": {"small": 2}}, "starts.small: 'small' is not a size"),
         ({"starts": {"1MiB": 3, "1024KiB": 2}}, "starts.1024KiB: 2 is for the size 1MiB, which is given twice"),
         ({"policies": ["mrib", "mrib"]}, "policies.1: 'mrib' is given twice"),
         ({"policies": []}, "policies: [] must have 1 or more"),
@@ -194,6 +193,20 @@ def test_a_dry_run_says_what_is_measured_in_slow_motion(tmp_path: Path, capsys: 
     assert "of computing a step, in slow motion 3x" in " ".join(told.split())
     assert cli.main(["dry-run", str(tmp_path / "real.yaml")]) == 0
     assert "slow motion" not in capsys.readouterr().out
+
+
+def test_a_dry_run_says_how_often_processes_are_started(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """And has no column for it where each size has one."""
+    once = experiment(policies=["nezha", "mrib"], sizes=["2KiB", "64MiB"], learning=40, operations=10)
+    for name, data in (("once", once), ("often", {**once, "starts": {"1MiB": 3}})):
+        (tmp_path / f"{name}.yaml").write_text(yaml.safe_dump(data))
+    assert cli.main(["dry-run", str(tmp_path / "often.yaml")]) == 0
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    small, large = (next(line for line in lines if line[:1] == [size]) for size in ("2KiB", "64MiB"))
+    assert " ".join(small[2:]) == "3 x 40 + 10 4 + 10"
+    assert " ".join(large[2:]) == "1 x 40 + 10 4 + 10"
+    assert cli.main(["dry-run", str(tmp_path / "once.yaml")]) == 0
+    assert "starts" not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("command", ["lint", "search"])
