@@ -9,11 +9,14 @@ import os
 import signal
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import pytest
 
 from tests.emulation.fabrics import datapath, eventually
+from topologies import namespaces
 from topologies.multirail import faults
+from topologies.multirail.addresses import Nic
 from topologies.multirail.net import MultirailNet
 from topologies.multirail.plan import make_multirail_plan
 from topologies.multirail.spec import parse_multirail
@@ -96,6 +99,25 @@ def test_what_dies_in_mid_operation_costs_no_element_and_comes_back() -> None:
             assert reports[0].shares[-1][rail] == 0
             mends_it()
         assert eventually(both_carry)
+
+
+def test_a_nic_that_disappears_leaves_the_other_rail_to_carry_on() -> None:
+    """Neither its connections nor a socket for the next ones can be had: in an operation and between two."""
+    net = built()
+    with Ranks(net, "equal") as ranks:
+        assert_right(ranks.run(ONE), ONE)
+        lasting = replace(LASTING, count=40)
+        ranks.begin([lasting] * NODES)
+        time.sleep(0.15)
+        with namespaces.inside("n1"):
+            namespaces.run(["ip", "link", "del", Nic(0, 1).interface])
+        reports = ranks.finish()
+        assert_right(reports, lasting)
+        assert [[moved.rails for moved in report.migrations] for report in reports] == [[(0,)]] * NODES
+        time.sleep(0.2)
+        reports = ranks.run(ONE)
+        assert_right(reports, ONE)
+        assert {report.shares[0] for report in reports} == {(0, ONE.size_bytes)}
 
 
 def test_a_rank_that_hangs_one_that_dies_and_one_that_asks_for_something_else_are_told_of_on_every_rank() -> None:
