@@ -65,11 +65,11 @@ def test_every_collective_gives_numpys_result_on_every_rank(policy: str) -> None
 
 def test_what_dies_in_mid_operation_costs_no_element_and_comes_back() -> None:
     net = built()
-    breaks: list[tuple[int, Callable[[], object], Callable[[], object]]] = [
-        (0, lambda: faults.cut(net, "n1", 0), lambda: faults.mend(net, "n1", 0)),
-        (1, lambda: faults.silence(net, "n2", 1), lambda: faults.unsilence(net, "n2", 1)),
-        (1, lambda: faults.cut(net, "agg1", 1), lambda: faults.mend(net, "agg1", 1)),
-        (0, lambda: faults.kill_switch(net, 0), lambda: faults.restart_switch(net, 0)),
+    breaks: list[tuple[int, str, Callable[[], object], Callable[[], object]]] = [
+        (0, "int32", lambda: faults.cut(net, "n1", 0), lambda: faults.mend(net, "n1", 0)),
+        (1, "float32", lambda: faults.silence(net, "n2", 1), lambda: faults.unsilence(net, "n2", 1)),
+        (1, "int32", lambda: faults.cut(net, "agg1", 1), lambda: faults.mend(net, "agg1", 1)),
+        (0, "float32", lambda: faults.kill_switch(net, 0), lambda: faults.restart_switch(net, 0)),
     ]
     with Ranks(net, "equal") as ranks:
 
@@ -78,20 +78,20 @@ def test_what_dies_in_mid_operation_costs_no_element_and_comes_back() -> None:
             assert_right(reports, ONE)
             return all(all(row) for report in reports for row in report.shares)
 
-        def broken_in_time(breaks_it: Callable[[], object]) -> tuple[bool, list[RankReport]]:
+        def broken_in_time(lasting: Operations, breaks_it: Callable[[], object]) -> tuple[bool, list[RankReport]]:
             """False if this process was kept waiting until all was over, or nearly."""
             assert eventually(both_carry)
-            ranks.begin([LASTING] * NODES)
+            ranks.begin([lasting] * NODES)
             time.sleep(0.15)
             breaks_it()
             broken_ns = time.monotonic_ns()
             reports = ranks.finish()
-            assert_right(reports, LASTING)
+            assert_right(reports, lasting)
             return broken_ns < min(report.starts_ns[-3] for report in reports), reports
 
-        for rail, breaks_it, mends_it in breaks:
+        for rail, dtype, breaks_it, mends_it in breaks:
             tries = 1
-            while not (found := broken_in_time(breaks_it))[0]:
+            while not (found := broken_in_time(replace(LASTING, dtype=dtype), breaks_it))[0]:
                 mends_it()
                 assert (tries := tries + 1) <= 5
             reports = found[1]
