@@ -9,11 +9,14 @@ import os
 import signal
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import pytest
 
 from tests.emulation.fabrics import datapath, eventually
+from topologies import namespaces
 from topologies.multirail import faults
+from topologies.multirail.addresses import Nic
 from topologies.multirail.net import MultirailNet
 from topologies.multirail.plan import make_multirail_plan
 from topologies.multirail.spec import parse_multirail
@@ -28,17 +31,17 @@ LASTING = Operations("allreduce", "int32", 400_004, count=20, seed=1, check=True
 ONE = Operations("allreduce", "int32", 400_004, count=1, seed=2, check=True)
 
 
-def built(rails: Sequence[str] = ("tcp", "sharp"), setup: str = "100us") -> MultirailNet:
+def built(rails: Sequence[str] = ("tcp", "sharp"), setup: str = "100us", nodes: int = NODES) -> MultirailNet:
     described = [{"kind": kind, "rate": "100Mbit", "setup": setup} for kind in rails]
-    spec = parse_multirail({"kind": "multi-rail", "nodes": NODES, "rails": described})
+    spec = parse_multirail({"kind": "multi-rail", "nodes": nodes, "rails": described})
     net = MultirailNet(make_multirail_plan(spec), datapath())
     net.start()
     return net
 
 
 def assert_right(reports: Sequence[RankReport], operations: Operations) -> None:
-    assert [report.errors for report in reports] == [[]] * NODES
-    assert [report.wrong for report in reports] == [0] * NODES
+    assert [report.errors for report in reports] == [[]] * len(reports)
+    assert [report.wrong for report in reports] == [0] * len(reports)
     assert len(latencies_s(reports)) == operations.count
 
 
@@ -62,11 +65,11 @@ def test_every_collective_gives_numpys_result_on_every_rank(policy: str) -> None
 
 def test_what_dies_in_mid_operation_costs_no_element_and_comes_back() -> None:
     net = built()
-    breaks: list[tuple[int, Callable[[], object], Callable[[], object]]] = [
-        (0, lambda: faults.cut(net, "n1", 0), lambda: faults.mend(net, "n1", 0)),
-        (1, lambda: faults.silence(net, "n2", 1), lambda: faults.unsilence(net, "n2", 1)),
-        (1, lambda: faults.cut(net, "agg1", 1), lambda: faults.mend(net, "agg1", 1)),
-        (0, lambda: faults.kill_switch(net, 0), lambda: faults.restart_switch(net, 0)),
+    breaks: list[tuple[int, str, Callable[[], object], Callable[[], object]]] = [
+        (0, "int32", lambda: faults.cut(net, "n1", 0), lambda: faults.mend(net, "n1", 0)),
+        (1, "float32", lambda: faults.silence(net, "n2", 1), lambda: faults.unsilence(net, "n2", 1)),
+        (1, "int32", lambda: faults.cut(net, "agg1", 1), lambda: faults.mend(net, "agg1", 1)),
+        (0, "float32", lambda: faults.kill_switch(net, 0), lambda: faults.restart_switch(net, 0)),
     ]
     with Ranks(net, "equal") as ranks:
 
@@ -75,20 +78,20 @@ def test_what_dies_in_mid_operation_costs_no_element_and_comes_back() -> None:
             assert_right(reports, ONE)
             return all(all(row) for report in reports for row in report.shares)
 
-        def broken_in_time(breaks_it: Callable[[], object]) -> tuple[bool, list[RankReport]]:
+        def broken_in_time(lasting: Operations, breaks_it: Callable[[], object]) -> tuple[bool, list[RankReport]]:
             """False if this process was kept waiting until all was over, or nearly."""
             assert eventually(both_carry)
-            ranks.begin([LASTING] * NODES)
+            ranks.begin([lasting] * NODES)
             time.sleep(0.15)
             breaks_it()
             broken_ns = time.monotonic_ns()
             reports = ranks.finish()
-            assert_right(reports, LASTING)
+            assert_right(reports, lasting)
             return broken_ns < min(report.starts_ns[-3] for report in reports), reports
 
-        for rail, breaks_it, mends_it in breaks:
+        for rail, dtype, breaks_it, mends_it in breaks:
             tries = 1
-            while not (found := broken_in_time(breaks_it))[0]:
+            while not (found := broken_in_time(replace(LASTING, dtype=dtype), breaks_it))[0]:
                 mends_it()
                 assert (tries := tries + 1) <= 5
             reports = found[1]
@@ -96,6 +99,48 @@ def test_what_dies_in_mid_operation_costs_no_element_and_comes_back() -> None:
             assert reports[0].shares[-1][rail] == 0
             mends_it()
         assert eventually(both_carry)
+
+
+def test_a_nic_that_disappears_leaves_the_other_rail_to_carry_on() -> None:
+    """Neither its connections nor a socket for the next ones can be had: in an operation and between two."""
+    net = built()
+    with Ranks(net, "equal") as ranks:
+        assert_right(ranks.run(ONE), ONE)
+        lasting = replace(LASTING, count=40)
+        ranks.begin([lasting] * NODES)
+        time.sleep(0.15)
+        with namespaces.inside("n1"):
+            namespaces.run(["ip", "link", "del", Nic(0, 1).interface])
+        reports = ranks.finish()
+        assert_right(reports, lasting)
+        assert all((0,) in [moved.rails for moved in report.migrations] for report in reports)
+        time.sleep(0.2)
+        reports = ranks.run(ONE)
+        assert_right(reports, ONE)
+        assert {report.shares[0] for report in reports} == {(0, ONE.size_bytes)}
+
+
+def test_three_rails_share_an_operation_and_when_one_dies_the_other_two_do() -> None:
+    """
+    n0   n1   n2   n3
+    ||+--||+--||+--||+---- rail2 (glex)
+    |+---|+---|+---|+----- rail1 (sharp) ---- agg1
+    +----+----+----+------ rail0 (tcp)
+    """
+    net = built(["tcp", "sharp", "glex"], nodes=4)
+    with Ranks(net, "nezha") as ranks:
+        for dtype, size, count in (("int32", 4004, 10), ("float32", 100_004, 40), ("int32", 1_000_004, 30)):
+            asked = Operations("allreduce", dtype, size, count, seed=size, check=True)
+            reports = ranks.run(asked)
+            assert_right(reports, asked)
+        assert all(reports[0].shares[-1])
+        ranks.begin([asked] * 4)
+        time.sleep(0.3)
+        faults.cut(net, "n3", 2)
+        reports = ranks.finish()
+        assert_right(reports, asked)
+        assert all((2,) in [moved.rails for moved in report.migrations] for report in reports)
+        assert [bool(share) for share in reports[0].shares[-1]] == [True, True, False]
 
 
 def test_a_rank_that_hangs_one_that_dies_and_one_that_asks_for_something_else_are_told_of_on_every_rank() -> None:

@@ -1,6 +1,7 @@
 """Several nodes of a multi-rail group in one process, a thread each, on loopback, with NICs that can be cut.
 
-A cut NIC neither sends nor receives, and no connection ends: what a pulled cable does. `close` ends connections.
+A cut NIC neither sends nor receives, and no connection ends: what a pulled cable does. `close` ends connections. One
+that is gone besides gives no socket and accepts nobody.
 """
 
 import errno
@@ -42,13 +43,19 @@ class Net:
     """All sockets that nodes and aggregators have made, by NIC: (rail, rank)."""
 
     cut: set[tuple[int, int]] = field(default_factory=set)
+    gone: set[tuple[int, int]] = field(default_factory=set)
     sockets: dict[tuple[int, int], list["Watched"]] = field(default_factory=dict)
 
     def maker(self, rank: int) -> SocketMaker:
         def make(rail: int) -> socket.socket:
+            self.check_there((rail, rank))
             return self.watched((rail, rank), None)
 
         return make
+
+    def check_there(self, nic: tuple[int, int]) -> None:
+        if nic in self.gone:
+            raise OSError(errno.ENODEV, "no such NIC")
 
     def watched(self, nic: tuple[int, int], fileno: int | None) -> "Watched":
         sock = Watched(socket.AF_INET, socket.SOCK_STREAM, fileno=fileno)
@@ -79,6 +86,7 @@ class Watched(socket.socket):
             raise BlockingIOError(errno.EAGAIN, "the cable is out")
 
     def accept(self) -> tuple[socket.socket, Any]:
+        self.net.check_there(self.nic)
         self._check()
         fd, address = self._accept()  # type: ignore[attr-defined]  # what socket.accept wraps in a plain socket
         sock = self.net.watched(self.nic, fd)

@@ -70,8 +70,19 @@ def test_every_result_is_right_whenever_a_rail_dies(seed: int) -> None:
     thread.join()
 
 
-@pytest.mark.parametrize("kinds", ["tcp tcp", "sharp tcp"])
-def test_a_cut_nic_is_found_its_work_moves_and_the_rail_returns(kinds: str) -> None:
+@pytest.mark.parametrize(
+    ("kinds", "nic", "gone"),
+    [
+        ("tcp tcp", (0, 1), False),
+        ("sharp tcp", (0, 1), False),
+        ("tcp tcp", (0, 0), True),
+        ("tcp tcp", (0, 1), True),
+        ("sharp tcp", (0, -1), True),
+    ],
+)
+def test_a_nic_that_is_cut_or_gone_is_found_its_work_moves_and_the_rail_returns(
+    kinds: str, nic: tuple[int, int], gone: bool
+) -> None:
     net = Net()
     steps = threading.Barrier(3, timeout=30)
 
@@ -87,11 +98,14 @@ def test_a_cut_nic_is_found_its_work_moves_and_the_rail_returns(kinds: str) -> N
 
         rounds(lambda: True)
         if steps.wait() == 0:
-            net.cut.add((0, 1))
+            net.gone.update({nic} if gone else ())
+            net.cut.add(nic)
         steps.wait()
         rounds(lambda: group.migrations)
+        time.sleep(0.1)  # between operations too the rail is called for, by another thread
         without = group.live_rails
         if steps.wait() == 0:
+            net.gone.clear()
             net.cut.clear()
         steps.wait()
         rounds(lambda: 0 in group.live_rails)

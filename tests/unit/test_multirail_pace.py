@@ -1,7 +1,10 @@
 """What a rail's sender may hand on, by its clock; and that connections keep to it."""
 
+import os
+import resource
 import socket
 import time
+from collections.abc import Iterator
 
 import pytest
 
@@ -63,6 +66,29 @@ def sent_through(pacer: Pacer, messages: int, size: int) -> tuple[bytes, float]:
     here.close()
     there.close()
     return bytes(came), took
+
+
+@pytest.fixture
+def many_files() -> Iterator[None]:
+    """So many are open that the next one's number is beyond what select takes."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < 2048:
+        pytest.skip(f"this process may open {hard} files")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 2048), hard))
+    held = [os.open(os.devnull, os.O_RDONLY)]
+    while held[-1] < 1024:
+        held.append(os.dup(held[0]))
+    yield
+    for fd in held:
+        os.close(fd)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@pytest.mark.usefixtures("many_files")
+def test_a_process_with_many_files_open_is_served_too() -> None:
+    came, took = sent_through(Pacer(setup_s=0.02), 4, 1000)
+    assert came == b"".join(bytes([number]) * 1000 for number in range(4))
+    assert took >= 4 * 0.02
 
 
 def test_set_up_and_cost_are_really_waited_for() -> None:

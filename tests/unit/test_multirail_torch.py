@@ -73,6 +73,13 @@ def test_ranks_that_call_for_unlike_sizes_are_all_told(ranks: Any) -> None:
     assert re.match(pattern, said.pop())
 
 
+def test_a_rank_that_aborts_waits_for_nothing_and_all_are_told(ranks: Any) -> None:
+    assert ranks[1]["abort_s"] < 1
+    assert ranks[1]["aborted"] == ["GroupBroken: this rank aborted it"] * 2
+    for rank in (0, 2):
+        assert ranks[rank]["aborted"][0].startswith("GroupBroken: rank 1 is gone: ")
+
+
 def test_training_on_a_broken_group_fails_and_says_why(ranks: Any) -> None:
     for seen in ranks:
         assert "isn't the same on all ranks" in seen["refused"]["after"]

@@ -7,6 +7,7 @@ import os
 import pickle
 import sys
 import tempfile
+import time
 import traceback
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
@@ -32,12 +33,16 @@ TRAINING = Training(steps=60, batch=32, width=64, bucket_mb=0.05)
 
 @dataclass
 class Seen:
-    """By backend: results of collectives, and a training. `refused`: what was said to calls that can't be."""
+    """By backend: results of collectives, and a training. `refused`: what was said to calls that can't be; `aborted`:
+    to those on a group that one rank aborts, for which it took `abort_s`.
+    """
 
     results: dict[str, dict[str, Any]] = field(default_factory=dict)
     trained: dict[str, Trained] = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
     in_place: bool = False
+    aborted: list[str] = field(default_factory=list)
+    abort_s: float = 0.0
 
 
 def collectives(rank: int) -> dict[str, Any]:
@@ -98,6 +103,21 @@ def refusals(rank: int) -> dict[str, str]:
     return found
 
 
+def abort(rank: int, seen: Seen) -> None:
+    """Rank 1 aborts with an operation under way that the others never begin, and another one waiting behind it."""
+    dist.barrier()
+    if rank == 1:
+        works = [dist.all_reduce(torch.ones(3), async_op=True) for _ in range(2)]
+        time.sleep(0.1)
+        began = time.monotonic()
+        dist.group.WORLD.abort()
+        seen.abort_s = time.monotonic() - began
+        seen.aborted = [refusal(work.wait) for work in works]
+    else:
+        time.sleep(0.2)
+        seen.aborted = [refusal(dist.barrier)]
+
+
 def on_rank(rank: int, folder: Path, first_port: int) -> Seen:
     torch.set_num_threads(1)
     seen = Seen()
@@ -119,6 +139,9 @@ def on_rank(rank: int, folder: Path, first_port: int) -> Seen:
     dist.all_reduce(tensor)
     seen.in_place = bool((tensor == RANKS).all()) and copied_once(tensor)
     seen.refused = refusals(rank)
+    end_group()
+    met("railyard", "aborted")
+    abort(rank, seen)
     return seen
 
 

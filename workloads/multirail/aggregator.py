@@ -8,14 +8,22 @@ and the next to call start anew.
 
 import socket
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
 
 from workloads.multirail.buffers import DTYPES, Array, scratch
 from workloads.multirail.frames import DATA, Framed, Header
-from workloads.multirail.joiner import Address, Hello, SocketMaker, heard_hello, listening, plain_socket, tuned, welcome
+from workloads.multirail.joiner import (
+    Address,
+    Hello,
+    SocketMaker,
+    callers,
+    heard_hello,
+    listening,
+    plain_socket,
+    welcome,
+)
 from workloads.multirail.links import Links
 from workloads.multirail.pace import Pacer
 
@@ -72,9 +80,7 @@ class Aggregator:
         self._served.close()
 
     def _accept(self) -> None:
-        with suppress(BlockingIOError):
-            while True:
-                self._nameless.append(tuned(self._listener.accept()[0]))
+        self._nameless += callers(self._listener)
 
     def _greet(self) -> None:
         for sock in list(self._nameless):

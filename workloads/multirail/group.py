@@ -139,6 +139,12 @@ class Group:
             self._node.run(Call("broadcast", len(data), str(data.dtype), root), data, result)
             self._deliver(result, data)
 
+    def abandon(self, why: str) -> None:
+        """From another thread: let what runs here, and all later calls, end with GroupBroken at once."""
+        node = self._node
+        if node is not None:
+            node.abandon(why)
+
     def close(self, leave_at_once: bool = False) -> None:
         """Say goodbye, staying until no rank needs this one any more, then close all. Doing it twice is no harm."""
         node, self._node = self._node, None

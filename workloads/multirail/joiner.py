@@ -11,7 +11,8 @@ import select
 import socket
 import struct
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -86,6 +87,13 @@ def lane(sock: socket.socket, purpose: Purpose) -> socket.socket:
     return sock
 
 
+def callers(listener: socket.socket) -> Iterator[socket.socket]:
+    """Whoever calls now. Where accepting fails (the NIC is gone, say) nobody does: a caller tries again."""
+    with suppress(OSError):
+        while True:
+            yield tuned(listener.accept()[0])
+
+
 def listening(make: SocketMaker, rail: int, address: Address) -> socket.socket:
     """A listening socket of a node, or of an aggregator."""
     sock = make(rail)
@@ -137,12 +145,12 @@ class Joiner:
         if said != Hello(*_fields(self._hello(said.purpose), said.rank)) or key not in self._expects:
             return False
         try:
-            welcome(sock)
+            welcome(lane(tuned(sock), said.purpose))
         except OSError:
             return False
         if key in self.accepted:
             self.accepted[key].close()
-        self.accepted[key] = lane(tuned(sock), said.purpose)
+        self.accepted[key] = sock
         return True
 
     def step(self) -> None:
@@ -169,8 +177,13 @@ class Joiner:
 
     def _dial(self, key: tuple[Purpose, int], now: float) -> None:
         hello = self._hello(key[0])
-        sock = lane(tuned(self._make(hello.rail)), hello.purpose)
         try:
+            sock = self._make(hello.rail)
+        except OSError:  # the NIC is gone; it may come back, and the other rails go on meanwhile
+            self._again_at[key] = now + _AGAIN_S
+            return
+        try:
+            lane(tuned(sock), hello.purpose)
             sock.bind((self._own_ip, 0))
             problem = sock.connect_ex(self._dials[key])
         except OSError as error:

@@ -5,8 +5,12 @@ import select
 import socket
 import time
 from collections.abc import Callable
+from typing import Final
 
 from workloads.multirail.frames import Broken, Framed, Header
+
+_SELECTS_UP_TO: Final = 1024
+"""FD_SETSIZE: select refuses file numbers from here on."""
 
 
 class Links:
@@ -84,6 +88,8 @@ class Links:
         if not self._held:
             return self._epoll.poll(pause)
         pause = min(pause, min(link.due for link in self._held.values()) - time.monotonic())
+        if self._epoll.fileno() >= _SELECTS_UP_TO:  # of a process with many files open: what is held waits a bit longer
+            return self._epoll.poll(max(0.0, pause))
         if pause > 0 and not select.select([self._epoll], [], [], pause)[0]:
             return []  # epoll counts in whole milliseconds, select in microseconds
         return self._epoll.poll(0)

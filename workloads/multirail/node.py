@@ -107,6 +107,11 @@ class Node:
         with self._progress.held():
             self._run(call, source, result)
 
+    def abandon(self, why: str) -> None:
+        """From another thread: let the operation that runs, and each after it, end with GroupBroken at once."""
+        self._failed = self._failed or why
+        self._transport.wake()
+
     def close(self) -> None:
         if self._progress is not None:
             self._progress.close()

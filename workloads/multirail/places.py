@@ -29,7 +29,11 @@ class Place:
 
         def bound(rail: int) -> socket.socket:
             sock = plain_socket(rail)
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, devices[rail].encode())
+            try:
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, devices[rail].encode())
+            except OSError:  # the NIC is gone: that is asked for many times a second
+                sock.close()
+                raise
             return sock
 
         return bound

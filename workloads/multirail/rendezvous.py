@@ -11,9 +11,9 @@ from workloads.multirail.joiner import (
     Joiner,
     Purpose,
     SocketMaker,
+    callers,
     heard_hello,
     listening,
-    tuned,
 )
 from workloads.multirail.layout import Layout
 
@@ -57,9 +57,7 @@ class Rendezvous:
     def accept(self) -> None:
         """Whoever calls."""
         for listener in self.listeners:
-            with suppress(BlockingIOError):
-                while True:
-                    self._nameless.append(tuned(listener.accept()[0]))
+            self._nameless += callers(listener)
 
     def step(self) -> None:
         """Go on with callers and calls."""

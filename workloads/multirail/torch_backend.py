@@ -182,6 +182,8 @@ class RailyardProcessGroup(dist.ProcessGroup):
         self.group.close()
 
     def abort(self) -> None:
+        """End at once: what was begun fails, and so does what the others do with this rank."""
+        self.group.abandon("this rank aborted it")
         self.shutdown()
 
     def _begin(self, tensors: Sequence[Any], *work: Callable[[], None]) -> Pending:
