@@ -1,6 +1,7 @@
 """The collectives over real sockets on loopback: right on every rank, every kind of rail, odd and empty sizes."""
 
 import math
+import socket
 import subprocess
 import sys
 import time
@@ -218,6 +219,14 @@ def test_what_cant_be_summed_is_refused_before_anything_is_sent() -> None:
         Group(4, loopback(rails_of("tcp"), 2, free_port()))
     refused = on_all("tcp", 2, lambda group: group.reduce_scatter(np.ones(3)))
     assert [str(problem) for problem in refused] == ["array: 3 must be a multiple of 2 elements long"] * 2
+
+
+def test_an_address_that_is_taken_or_not_this_nodes_is_told() -> None:
+    port = free_port()
+    taken = loopback(rails_of("tcp tcp"), 2, port)
+    host, second = taken.nodes[1][0]
+    with socket.create_server((host, second)), pytest.raises(BadInput, match=f"rails.1: '{host}:{second}' can't be"):
+        Group(0, taken)
 
 
 def test_a_layout_needs_rails_nodes_and_an_aggregator_where_one_is_due() -> None:

@@ -16,6 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from topologies.errors import BadInput
 from topologies.multirail.shapers import CONTROL_TOS
 from workloads.multirail.frames import UNSENT_BYTES
 
@@ -95,12 +96,16 @@ def callers(listener: socket.socket) -> Iterator[socket.socket]:
 
 
 def listening(make: SocketMaker, rail: int, address: Address) -> socket.socket:
-    """A listening socket of a node, or of an aggregator."""
-    sock = make(rail)
-    sock.setblocking(False)
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    sock.bind(address)
-    sock.listen(128)
+    """A listening socket of a node, or of an aggregator. BadInput for an address that isn't this one's, or is taken."""
+    try:
+        sock = make(rail)
+        sock.setblocking(False)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind(address)
+        sock.listen(128)
+    except OSError as problem:
+        why = problem.strerror or str(problem)
+        raise BadInput(f"rails.{rail}", ":".join(map(str, address)), f"can't be listened at: {why}") from problem
     return sock
 
 
