@@ -12,7 +12,7 @@ import socket
 import struct
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -98,11 +98,13 @@ def callers(listener: socket.socket) -> Iterator[socket.socket]:
 def listening(make: SocketMaker, rail: int, address: Address) -> socket.socket:
     """A listening socket of a node, or of an aggregator. BadInput for an address that isn't this one's, or is taken."""
     try:
-        sock = make(rail)
-        sock.setblocking(False)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        sock.bind(address)
-        sock.listen(128)
+        with ExitStack() as opened:
+            sock = opened.enter_context(make(rail))
+            sock.setblocking(False)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            sock.bind(address)
+            sock.listen(128)
+            opened.pop_all()
     except OSError as problem:
         why = problem.strerror or str(problem)
         raise BadInput(f"rails.{rail}", ":".join(map(str, address)), f"can't be listened at: {why}") from problem

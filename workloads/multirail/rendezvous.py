@@ -1,7 +1,7 @@
 """A node's side of every rail's rendezvous: its listeners, who calls them, and the rails that are joining."""
 
 import socket
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 
 from workloads.multirail.frames import Header
 from workloads.multirail.joiner import (
@@ -27,7 +27,9 @@ class Rendezvous:
         self._rank, self._layout, self._make = rank, layout, make
         rails = range(len(layout.rails))
         self.incarnations = dict.fromkeys(rails, 0)
-        self.listeners = [listening(make, rail, layout.nodes[rail][rank]) for rail in rails]
+        with ExitStack() as opened:
+            self.listeners = [opened.enter_context(listening(make, rail, layout.nodes[rail][rank])) for rail in rails]
+            opened.pop_all()
         self._nameless: list[socket.socket] = []
         self._joiners = {rail: self._joiner(rail) for rail in rails}
 
