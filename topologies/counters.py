@@ -27,6 +27,9 @@ class Counters:
     retransmits: int
     drops: int
 
+    def __add__(self, other: "Counters") -> "Counters":
+        return Counters(self.segments + other.segments, self.retransmits + other.retransmits, self.drops + other.drops)
+
     def since(self, earlier: "Counters") -> "Counters":
         """What came since then. A receiver may report only now that what was sent again before was needless."""
         again = max(0, self.retransmits - earlier.retransmits)

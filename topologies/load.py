@@ -1,5 +1,6 @@
 """How hard the machine works while something is measured: CPU, whose it is, and how late a sleeper wakes."""
 
+import math
 import os
 import threading
 import time
@@ -23,22 +24,38 @@ class MachineLoad:
 
 @dataclass
 class _Seen:
+    """So far: seconds of all cores together, of them busy, and of these in interrupts and in our own processes."""
+
+    cores_s: float = 0.0
+    busy_s: float = 0.0
+    ours_s: float = 0.0
     lags: list[float] = field(default_factory=list)
 
 
 class LoadMeter:
-    """`with LoadMeter() as meter: ...`, then `meter.load`. Costs well under 1% of a core.
+    """`with LoadMeter() as meter: ...`, then `meter.load`. Costs well under 1% of a core. Entered several times, one
+    after the other, it's of all that it was entered for.
 
     Inside a capsule only the run's own processes are visible: what keeps the cores busy beyond them is foreign.
     Busy is what isn't idle: the kernel times idleness by a clock, but samples what a busy core does at its tick, 100
     to 1,000 times a second. Work in step with the tick is then seen always or never (17% was shown as 0.2% or 49%).
     """
 
-    load: MachineLoad
+    def __init__(self) -> None:
+        self._seen = _Seen()
+
+    @property
+    def load(self) -> MachineLoad:
+        seen = self._seen
+        lags, cores = sorted(seen.lags) or [0.0], seen.cores_s or math.inf
+        return MachineLoad(
+            busy=min(1.0, seen.busy_s / cores),
+            foreign=max(0.0, min(1.0, (seen.busy_s - seen.ours_s) / cores)),
+            lag_p99_ms=lags[int(len(lags) * 0.99)] * 1e3,
+        )
 
     def __enter__(self) -> "LoadMeter":
         self._end = threading.Event()
-        self._seen = _Seen()
         self._thread = threading.Thread(target=self._doze, daemon=True)
         (self._idle0, self._kernel0), self._own0, self._at0 = _machine_seconds(), _own_seconds(), time.monotonic()
         self._thread.start()
@@ -49,13 +66,9 @@ class LoadMeter:
         self._thread.join()
         cores = (time.monotonic() - self._at0) * (os.cpu_count() or 1)
         (idle1, kernel1), own = _machine_seconds(), _own_seconds() - self._own0
-        busy, kernel = max(0.0, cores - (idle1 - self._idle0)), kernel1 - self._kernel0
-        lags = sorted(self._seen.lags) or [0.0]
-        self.load = MachineLoad(
-            busy=min(1.0, busy / cores),
-            foreign=max(0.0, min(1.0, (busy - kernel - own) / cores)),
-            lag_p99_ms=lags[int(len(lags) * 0.99)] * 1e3,
-        )
+        self._seen.cores_s += cores
+        self._seen.busy_s += max(0.0, cores - (idle1 - self._idle0))
+        self._seen.ours_s += max(0.0, kernel1 - self._kernel0 + own)
 
     def _doze(self) -> None:
         """Sleep a millisecond a hundred times a second, and note how much longer it was."""

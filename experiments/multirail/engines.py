@@ -15,6 +15,12 @@ class Engine(Protocol):
 
     def run(self, operations: Operations, /) -> Sequence[RankReport]: ...
 
+    def pause(self) -> None:
+        """Between operations: until `resume` they take nothing of the machine."""
+        ...
+
+    def resume(self) -> None: ...
+
 
 Started = AbstractContextManager[Engine]
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import chain, compress, pairwise
 from statistics import fmean, median
 from typing import Final
 
@@ -39,16 +39,38 @@ def check_whole(reports: Sequence[RankReport]) -> None:
             raise CheckFailed(f"rank {report.rank}: {report.errors[0]}")
 
 
+def in_one(turns: Sequence[Sequence[RankReport]]) -> list[RankReport]:
+    """What ranks told in several turns, as if it had been one."""
+    return [_concatenated(of_one) for of_one in zip(*turns, strict=True)]
+
+
+def _concatenated(reports: Sequence[RankReport]) -> RankReport:
+    reasons = sorted({why for report in reports for why in report.copies})
+    return RankReport(
+        rank=reports[0].rank,
+        starts_ns=list(chain.from_iterable(report.starts_ns for report in reports)),
+        ends_ns=list(chain.from_iterable(report.ends_ns for report in reports)),
+        wrong=sum(report.wrong for report in reports),
+        shares=list(chain.from_iterable(report.shares for report in reports)),
+        rail_seconds=list(chain.from_iterable(report.rail_seconds for report in reports)),
+        copies={why: sum(report.copies.get(why, 0) for report in reports) for why in reasons},
+    )
+
+
 def point(
-    place: Place, timed: Sequence[RankReport], checked: Sequence[RankReport], learning: int, predicted_s: float | None
+    place: Place,
+    timed: Sequence[RankReport],
+    checked: Sequence[RankReport],
+    counts: Sequence[bool],
+    predicted_s: float | None,
 ) -> Point:
-    """From the ranks' reports: `checked` against numpy's sum, then `timed` with `learning` operations first.
+    """From the ranks' reports: `checked` against numpy's sum, then `timed`, of which those count that `counts` says.
 
     A policy learns from those that were checked as well.
     """
-    times = latencies_s(timed)[learning:]
+    times = list(compress(latencies_s(timed), counts))
     rows = [normal(row) for row in timed[0].shares]
-    kept = [row for row in rows[learning:] if row]
+    kept = [row for row in compress(rows, counts) if row]
     copied = [sum(report.copies.values()) / (len(report.ends_ns) * place.sent) for report in timed]
     return Point(
         fabric=place.fabric,
@@ -56,13 +78,13 @@ def point(
         size=place.size,
         sent=place.sent,
         repeat=place.repeat,
-        operations=len(times) + learning,
+        operations=len(counts),
         measured=len(times),
         mean_s=fmean(times),
         median_s=median(times),
         p99_s=float(np.percentile(times, 99)),
         shares=tuple(fmean(column) for column in zip(*kept, strict=True)),
-        rail_s=mean_rail_s(timed, learning),
+        rail_s=mean_rail_s(timed, counts),
         settled_after=settled_after([normal(row) for row in checked[0].shares] + rows),
         wrong=sum(report.wrong for report in checked),
         checked=sum(len(report.ends_ns) * place.sent // 4 for report in checked),
@@ -90,10 +112,10 @@ def normal(row: Row) -> Row:
     return tuple(part / total for part in row) if total else ()
 
 
-def mean_rail_s(reports: Sequence[RankReport], skip: int) -> Row:
+def mean_rail_s(reports: Sequence[RankReport], counts: Sequence[bool]) -> Row:
     """Mean over operations of what each rail took, from the last rank's start; 0 for one that carried nothing."""
-    starts = zip(*([ns / 1e9 for ns in report.starts_ns[skip:]] for report in reports), strict=False)
-    took = zip(*(report.rail_seconds[skip:] for report in reports), strict=False)
+    starts = zip(*([ns / 1e9 for ns in compress(report.starts_ns, counts)] for report in reports), strict=False)
+    took = zip(*(compress(report.rail_seconds, counts) for report in reports), strict=False)
     rows = [
         rail_seconds(began, [tuple(at + seconds for seconds in row) for at, row in zip(began, rows, strict=True)])
         for began, rows in zip(starts, took, strict=False)

@@ -118,9 +118,14 @@ def check_policy(policy: str, field: str, fabrics: Iterable[MultirailSpec]) -> N
                 raise BadInput(field, policy, error.allowed) from error
 
 
+def is_ours(policy: str) -> bool:
+    """Whether it is one of Railyard's own engine, which can plan by another from one operation to the next."""
+    return policy.partition(":")[0] in OURS
+
+
 def check_ours(policy: str, field: str, fabrics: Iterable[MultirailSpec]) -> None:
     """The same of what only Railyard's own engine can do."""
-    if policy.partition(":")[0] not in OURS:
+    if not is_ours(policy):
         raise BadInput(field, policy, near_miss(policy, OURS))
     check_policy(policy, field, fabrics)
 

@@ -24,7 +24,9 @@ ITEM: Final = 4
 NOMINAL_SCALE: Final = 50.0
 """What `auto` rails are taken to be slowed down by where no machine is measured: times hardly depend on it."""
 WARM: Final = 4
-"""Operations before those that count, of a policy that learns nothing: connections and buffers are warm then."""
+"""Operations before those that count, in each turn: connections, buffers and caches are warm then."""
+TURN: Final = 10
+"""Operations of a turn that count: so few that no policy is measured seconds before another, where they are short."""
 _LEARN: Final = frozenset({"nezha", "slicing"})
 
 EQUATIONS: Final = {
@@ -79,6 +81,16 @@ def learning(policy: str, operations: int) -> int:
 def counted(spec: MultirailExperiment, predicted_s: float) -> int:
     """How many operations count at a point. `predicted_s`: as long as one takes here, dilated or not."""
     return max(LEAST_OPERATIONS, min(spec.operations, ceil(spec.point / max(predicted_s, 1e-6))))
+
+
+def turns(first: int, count: int) -> list[tuple[int, int]]:
+    """(operations before those that count, and these) of each turn: `count` in tens, the rest in the first ones.
+
+    `first` of the first turn, in which a policy learns.
+    """
+    parts = max(1, count // TURN)
+    sizes = [count // parts + (part < count % parts) for part in range(parts)]
+    return [(first if part == 0 else WARM, size) for part, size in enumerate(sizes)]
 
 
 def step_of(training: TrainingSpec, nodes: int, scale: float, rail_rate: float) -> Step:

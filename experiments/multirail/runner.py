@@ -13,7 +13,7 @@ from controller.handle import ControllerProcess
 from experiments.multirail.breaking import run_fault
 from experiments.multirail.lessons import run_lesson
 from experiments.multirail.parts import mix_of
-from experiments.multirail.points import run_policy
+from experiments.multirail.points import run_sizes
 from experiments.multirail.replays import run_training
 from experiments.multirail.site import Site, built
 from experiments.multirail.spec import MultirailExperiment, resolved
@@ -48,9 +48,10 @@ def run_multirail(spec: MultirailExperiment, folder: Path, console: Console | No
 
 
 def step_count(spec: MultirailExperiment) -> int:
-    """The machine; each fabric, as often as it is built, with its links; each point, each fault and each training."""
+    """The machine; each fabric, as often as it is built, with its links; each size as often as all policies measure it;
+    each fault and each training."""
     built = sum(len(spec.dilations_on(number)) for number in range(len(spec.fabrics)))
-    return 1 + built + spec.points + spec.injections + spec.replays
+    return 1 + built + spec.stretches + spec.injections + spec.replays
 
 
 def _run(spec: MultirailExperiment, run: Run, steps: Steps) -> None:
@@ -122,8 +123,7 @@ def _measure(spec: MultirailExperiment, number: int, site: Site, steps: Steps) -
         sizes = spec.sizes_due(number, dilation, repeat)
         if not sizes:
             break
-        for policy in spec.policies_on(number):
-            run_policy(spec, site, policy, sizes, repeat, steps)
+        run_sizes(spec, site, number, sizes, repeat, steps)
     if dilation == 1:
         for fault in spec.faults_on(number):
             run_fault(spec, site, fault, steps)

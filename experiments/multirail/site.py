@@ -69,27 +69,40 @@ class Site:
 
 
 @dataclass
+class _Stretch:
+    """What was seen of it so far; `row`: where it is among the run's loads, once it is."""
+
+    row: int | None = None
+    meter: LoadMeter = field(default_factory=LoadMeter)
+    spent: Counters = field(default_factory=lambda: Counters(0, 0, 0))
+
+
+@dataclass
 class Watch:
     """Stretches of a run, one after the other. `counted` is what the kernel had counted when the last one ended."""
 
     site: Site
     counted: Counters
+    _stretches: dict[tuple[str, int], _Stretch] = field(default_factory=dict)
 
     @contextmanager
     def over(self, what: str, repeat: int, faulted: bool = False) -> Iterator[None]:
-        """Record how hard the machine worked meanwhile, and what TCP and queues lost."""
-        with LoadMeter() as meter:
+        """Record how hard the machine worked meanwhile, and what TCP and queues lost. Of one that comes in several
+        parts, with others between them, it's one record."""
+        loads, stretch = self.site.run.loads, self._stretches.setdefault((what, repeat), _Stretch())
+        with stretch.meter:
             yield
-        counted = count_in(self.site.plan.namespaces)
-        spent, load, self.counted = counted.since(self.counted), meter.load, counted
-        lost = (spent.retransmits, spent.segments, spent.drops)
-        of = (self.site.label, what, repeat)
-        self.site.run.loads.append(
+        before, self.counted = self.counted, count_in(self.site.plan.namespaces)
+        stretch.spent += self.counted.since(before)
+        spent, load = stretch.spent, stretch.meter.load
+        stretch.row = len(loads) if stretch.row is None else stretch.row
+        loads[stretch.row : stretch.row + 1] = [
             Load(
-                *of, load.busy, load.foreign, load.lag_p99_ms, *lost,
+                self.site.label, what, repeat, load.busy, load.foreign, load.lag_p99_ms,
+                spent.retransmits, spent.segments, spent.drops,
                 transfers_faulted=faulted, dilation=self.site.plan.dilation,
             )
-        )  # fmt: skip
+        ]  # fmt: skip
 
 
 @contextmanager

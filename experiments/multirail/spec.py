@@ -115,6 +115,12 @@ class MultirailExperiment(Strict):
         return sum(fault.repeats for number in range(len(self.fabrics)) for fault in self.faults_on(number))
 
     @property
+    def stretches(self) -> int:
+        """How often a size is measured in all, by all policies in turn."""
+        measured = sum(bool(self.policies_on(number)) for number in range(len(self.fabrics)))
+        return measured * sum(map(self.repeats_of, self.sizes))
+
+    @property
     def points(self) -> int:
         """How many there are in all."""
         every = sum(len(self.policies_on(number)) for number in range(len(self.fabrics)))

@@ -5,6 +5,8 @@ n0    n1    n2
 +-----+-----+----- rail0 (tcp, 100 Mbit/s)
 """
 
+import time
+
 import pytest
 
 from tests.emulation.fabrics import datapath
@@ -95,6 +97,11 @@ def test_the_kernels_mptcp_uses_all_rails() -> None:
     skip_without(MptcpRanks)
     with MptcpRanks(built()) as ranks:
         assert all(0.1 < part < 0.9 for part in carried(play_all(ranks)))
+        ranks.pause()
+        time.sleep(0.1)
+        ranks.resume()
+        right(ranks.run(Operations("allreduce", "int32", SIZE, count=2, seed=3, check=True)), 2)
+        ranks.pause()  # who is asleep can be ended too
 
 
 def test_a_training_script_runs_over_all_rails_to_gloos_weights() -> None:

@@ -5,7 +5,9 @@ import sys
 import time
 
 import psutil
+import pytest
 
+from topologies import load
 from topologies.load import LoadMeter
 
 
@@ -33,3 +35,19 @@ def test_a_stretch_too_short_for_a_sample_has_no_lag() -> None:
     with LoadMeter() as meter:
         pass
     assert meter.load.lag_p99_ms == 0
+
+
+def test_a_meter_that_is_entered_again_is_of_both_stretches_and_not_of_what_was_between(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    idle_s = iter([0.0, 0.0, 1000.0, 2000.0])  # busy throughout, then idle throughout
+    monkeypatch.setattr(load, "_machine_seconds", lambda: (next(idle_s), 0.0))
+    meter = LoadMeter()
+    with meter:
+        time.sleep(0.05)
+    assert meter.load.busy == 1
+    first = meter.load.lag_p99_ms
+    with meter:
+        time.sleep(0.05)
+    assert 0.2 < meter.load.busy < 0.8
+    assert meter.load.lag_p99_ms >= first, "the worst of both"

@@ -116,6 +116,37 @@ def test_a_nic_that_is_cut_or_gone_is_found_its_work_moves_and_the_rail_returns(
     assert on_all(kinds, 3, body, patience=SHARP_EYED, net=net) == [(1, [1], [0, 1])] * 3
 
 
+def test_a_policy_that_is_new_to_the_group_leaves_out_what_is_dead_and_takes_it_up_again() -> None:
+    net = Net()
+    steps = threading.Barrier(3, timeout=30)
+
+    def body(group: Group) -> list[list[int]]:
+        def until(enough: Callable[[], object]) -> None:
+            verdict = np.zeros(1, np.int32)
+            while not verdict[0]:
+                all_collectives(group, 1, 800)
+                verdict[0] = group.rank == 0 and bool(enough())
+                group.broadcast(verdict, 0)
+
+        def used(policy: str) -> list[int]:
+            group.plan_by(policy)
+            all_collectives(group, 1, 800)
+            return sorted({part.rail for part in group.policy.plan(1000, 8)})
+
+        if steps.wait() == 0:
+            net.cut.add((0, 1))
+        steps.wait()
+        until(lambda: group.migrations)
+        while_dead = [used("mrib"), used("single:tcp0")]
+        if steps.wait() == 0:
+            net.cut.clear()
+        steps.wait()
+        until(lambda: 0 in group.live_rails)
+        return [*while_dead, used("equal"), used("mrib"), used("single:tcp0")]
+
+    assert on_all("tcp tcp", 3, body, patience=SHARP_EYED, net=net) == [[[1], [1], [0, 1], [0, 1], [0]]] * 3
+
+
 def test_the_last_rail_that_dies_is_a_clear_error_on_every_rank() -> None:
     net = Net()
 

@@ -17,6 +17,7 @@ from workloads.multirail.buffers import DTYPES
 from workloads.multirail.group import Group
 from workloads.multirail.layout import Layout, loopback
 from workloads.multirail.node import GroupBroken
+from workloads.multirail.predict import allreduce_cost
 from workloads.multirail.rails import Rail
 from workloads.multirail.tasks import PIECE_BYTES
 from workloads.multirail.watch import Patience
@@ -122,6 +123,41 @@ def test_the_balancers_of_all_nodes_learn_the_same() -> None:
     plans = on_all("tcp tcp", 3, body, policy="nezha")
     assert plans[0] == plans[1] == plans[2]
     assert sum(part.length for part in plans[0]) == 20_000
+
+
+def test_policies_take_turns_in_one_group_and_none_forgets_what_it_learnt() -> None:
+    def body(group: Group) -> Any:
+        def turn(policy: str) -> Any:
+            group.plan_by(policy)
+            for _ in range(12):
+                array = np.full(20_000, group.rank + 1, np.int64)
+                group.allreduce(array)
+                assert (array == 6).all()
+            return group.policy
+
+        fixed, nezha = turn("single:tcp1"), turn("nezha")
+        learnt = nezha.balancer.costs
+        assert turn("equal") not in (fixed, nezha)
+        group.plan_by("nezha")
+        assert (group.policy, nezha.balancer.costs) == (nezha, learnt)
+        used = {part.rail for part in fixed.plan(20_000, 8)}
+        return used, learnt, turn("nezha").plan(20_000, 8)
+
+    ranks = on_all("tcp tcp", 3, body, policy="mrib")
+    assert ranks[0] == ranks[1] == ranks[2], "all learn the same"
+    used, learnt, _ = ranks[0]
+    assert used == {1}
+    assert learnt != tuple(allreduce_cost(rail, 3) for rail in rails_of("tcp tcp"))
+
+
+def test_a_policy_that_isnt_known_is_refused_and_the_one_before_goes_on() -> None:
+    def body(group: Group) -> str:
+        with pytest.raises(BadInput) as caught:
+            group.plan_by("nehza")
+        group.allreduce(np.ones(10))
+        return str(caught.value)
+
+    assert on_all("tcp tcp", 2, body)[0].startswith("policy: 'nehza'")
 
 
 Call = Callable[[Group], Any]

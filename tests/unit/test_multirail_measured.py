@@ -13,6 +13,7 @@ from experiments.multirail.measured import (
     Struck,
     check_whole,
     cut,
+    in_one,
     mean_rail_s,
     nic_rates,
     point,
@@ -44,7 +45,7 @@ def test_a_point_is_of_what_came_after_learning() -> None:
     rows = [(4000.0, 0.0)] * 4 + [(1600.0, 2400.0)] * 16
     timed = [rank(0, rows), rank(1, rows, late_ms=5)]
     checked = [replace(rank(number, rows[:3]), wrong=number) for number in range(2)]
-    found = point(PLACE, timed, checked, learning=4, predicted_s=0.08)
+    found = point(PLACE, timed, checked, [False] * 4 + [True] * 16, predicted_s=0.08)
     assert (found.operations, found.measured) == (20, 16)
     assert found.mean_s == pytest.approx(0.085), "from the first start to the last end"
     assert found.shares == pytest.approx((0.4, 0.6))
@@ -57,12 +58,24 @@ def test_a_point_is_of_what_came_after_learning() -> None:
 def test_a_rails_time_is_from_the_last_start_to_its_last_end() -> None:
     one = replace(rank(0, [(1.0, 1.0)]), rail_seconds=[(0.09, 0.05)])
     other = replace(rank(1, [(1.0, 1.0)]), rail_seconds=[(0.06, 0.08)])  # begins a millisecond later
-    assert mean_rail_s([one, other], 0) == pytest.approx((0.089, 0.08))
+    assert mean_rail_s([one, other], [True]) == pytest.approx((0.089, 0.08))
 
 
 def test_a_rail_that_carried_nothing_took_no_time() -> None:
     ranks = [replace(rank(number, [(1.0, 0.0)] * 3), rail_seconds=[(0.09, 0.0)] * 3) for number in range(2)]
-    assert mean_rail_s(ranks, 1) == pytest.approx((0.09, 0.0))
+    assert mean_rail_s(ranks, [False, True, True]) == pytest.approx((0.09, 0.0))
+
+
+def test_several_turns_are_one_point_of_the_operations_that_count() -> None:
+    first = [rank(0, [(4000.0, 0.0)] * 3), rank(1, [(4000.0, 0.0)] * 3)]
+    second = [rank(0, [(2000.0, 2000.0)] * 2), rank(1, [(2000.0, 2000.0)] * 2, late_ms=5)]
+    timed = in_one([first, second])
+    assert [len(report.ends_ns) for report in timed] == [5, 5]
+    found = point(PLACE, timed, first, [False, False, True, False, True], predicted_s=None)
+    assert (found.operations, found.measured) == (5, 2)
+    assert found.mean_s == pytest.approx((0.080 + 0.085) / 2)
+    assert found.shares == pytest.approx((0.75, 0.25))
+    assert found.copied == pytest.approx(1.0), "of all operations, whether they count or not"
 
 
 @pytest.mark.parametrize(

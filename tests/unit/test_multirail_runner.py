@@ -27,6 +27,7 @@ EXPERIMENT: dict[str, Any] = {
     "policies": ["nezha", "gloo"],
     "sizes": ["8MiB", "2KiB"],
     "learning": 20,
+    "operations": 40,
     "faults": [{"kind": "rail-switch-crash", "rail": "tcp1", "repeats": 2, "at": "1ms", "repair": "1ms"}],
     "trainings": [{"model": "alexnet", "volume": 0.1, "steps": 2}],
     "ddp": [{"steps": 2}],
@@ -56,9 +57,16 @@ class Ranks:
     def __exit__(self, *_: object) -> None:
         self.runs.did.append(f"stop {self.policy}")
 
+    def pause(self) -> None:
+        self.runs.did.append(f"pause {self.policy}")
+
+    def resume(self) -> None:
+        self.runs.did.append(f"resume {self.policy}")
+
     def run(self, operations: Operations) -> Sequence[RankReport]:
-        self.runs.asked.append((self.policy, operations))
-        errors = ["rank 1 is gone"] if self.policy in self.runs.breaking else []
+        policy = operations.policy or self.policy
+        self.runs.asked.append((policy, operations))
+        errors = ["rank 1 is gone"] if policy in self.runs.breaking else []
         count = range(operations.count)
         return [
             RankReport(
@@ -137,9 +145,9 @@ def spec_of(**keys: Any) -> MultirailExperiment:
 
 def test_sizes_first_then_faults_then_trainings(runs: Runs) -> None:
     run_multirail(spec_of(repeats=1), Path("nowhere"), None)
-    assert runs.did == [
+    assert [did for did in runs.did if not did.startswith(("pause", "resume"))] == [
         "build",
-        *("start nezha", "stop nezha", "start gloo", "stop gloo"),
+        *("start nezha", "start gloo", "stop nezha", "stop gloo"),
         *("start nezha", "rail-switch-crash 1", "mend 1", "rail-switch-crash 1", "mend 1", "stop nezha"),
         *("start nezha", "stop nezha", "start gloo", "stop gloo"),
         *("start ddp", "train gloo", "train railyard nezha", "stop ddp"),
@@ -157,12 +165,20 @@ def test_the_bar_reaches_its_end(runs: Runs, keys: dict[str, Any]) -> None:
 def test_every_size_is_checked_then_timed_small_ones_first(runs: Runs) -> None:
     run_multirail(spec_of(repeats=1, faults=[], trainings=[], ddp=[]), Path("nowhere"), None)
     mine = [op for policy, op in runs.asked if policy == "nezha"]
-    assert [(op.check, op.dtype) for op in mine] == [(True, "int32"), (False, "float32")] * 2
-    assert mine[0].size_bytes < mine[2].size_bytes
+    timed = [op for op in mine if not op.check]
+    assert [op.dtype for op in mine if op.check] == ["int32"] * 2
+    assert mine[0].check
+    assert {op.dtype for op in timed} == {"float32"}
+    assert [op.size_bytes for op in timed] == sorted(op.size_bytes for op in timed)
     (run,) = runs.saved
     small, large = (p for p in run.multirail.points if p.policy == "nezha")
     assert (small.size, large.size) == (2048, 8 * 2**20)
-    assert large.operations - large.measured == 20, "learning doesn't count"
+    turns = [sum(op.size_bytes == size for op in timed) for size in sorted({op.size_bytes for op in timed})]
+    assert turns[0] == 4
+    for point, taken in zip((small, large), turns, strict=True):
+        assert point.measured >= 10 * taken
+        uncounted = 20 + 4 * (taken - 1)
+        assert point.operations - point.measured == uncounted, "learning doesn't count, nor what warms a turn up"
     assert small.mean_s == pytest.approx(0.001)
     assert {load.workload for load in run.loads} == {f"{p}, {s}" for p in ("nezha", "gloo") for s in ("2KiB", "8MiB")}
 
@@ -170,12 +186,36 @@ def test_every_size_is_checked_then_timed_small_ones_first(runs: Runs) -> None:
 def test_policies_take_turns_where_processes_are_started_more_than_once(runs: Runs) -> None:
     spec = spec_of(repeats=1, starts={"128KiB": 3}, faults=[], trainings=[], ddp=[])
     run_multirail(spec, Path("nowhere"), None)
-    turn = ["start nezha", "stop nezha", "start gloo", "stop gloo"]
-    assert runs.did == ["build", *turn * 3, "take down"]
+    begun = [did for did in runs.did if not did.startswith(("pause", "resume"))]
+    start = ["start nezha", "start gloo", "stop nezha", "stop gloo"]
+    assert begun == ["build", *start * 3, "take down"]
     assert len(runs.steps) == step_count(spec)
     (run,) = runs.saved
     nezhas = [(p.size, p.repeat) for p in run.multirail.points if p.policy == "nezha"]
     assert nezhas == [(2048, 0), (8 * 2**20, 0), (2048, 1), (2048, 2)]
+
+
+def test_policies_take_turns_there_and_back_and_whoever_isnt_at_work_sleeps(runs: Runs) -> None:
+    alone: dict[str, Any] = {"repeats": 1, "faults": [], "trainings": [], "ddp": []}
+    run_multirail(spec_of(policies=["nezha", "gloo", "equal"], sizes=["2KiB"], operations=20, **alone), Path("x"), None)
+    took = [(policy, op.count) for policy, op in runs.asked if not op.check]
+    assert took == [("nezha", 30), ("gloo", 14), ("equal", 14), ("equal", 14), ("gloo", 14), ("nezha", 14)]
+    assert runs.did == [
+        *("build", "start nezha", "pause nezha", "start gloo", "pause gloo", "resume nezha"),  # all begin
+        *("pause nezha", "resume gloo", "pause gloo", "resume nezha"),  # there
+        *("pause nezha", "resume gloo", "pause gloo", "resume nezha"),  # and back
+        *("stop nezha", "stop gloo", "take down"),
+    ]
+
+
+def test_when_one_policy_breaks_its_processes_the_others_get_new_ones(runs: Runs) -> None:
+    runs.breaking = {"equal"}
+    alone: dict[str, Any] = {"repeats": 1, "faults": [], "trainings": [], "ddp": []}
+    assert run_multirail(spec_of(policies=["nezha", "equal", "mrib"], **alone), Path("nowhere"), None) == 1
+    (run,) = runs.saved
+    assert {p.policy for p in run.multirail.points} == {"nezha", "mrib"}
+    assert [(s.policy, s.failed) for s in run.multirail.skipped] == [("equal", True)]
+    assert runs.did == ["build", "start nezha", "stop nezha", "start nezha", "stop nezha", "take down"]
 
 
 def test_what_is_not_installed_is_left_out_by_name_and_the_rest_goes_on(runs: Runs) -> None:

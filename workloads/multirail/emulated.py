@@ -5,6 +5,8 @@ with Ranks(net, "nezha") as ranks:  # net: a MultirailNet that was started
 """
 
 import math
+import os
+import signal
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -25,6 +27,7 @@ from workloads.multirail.rails import Rail, paper_rails, scaled
 from workloads.multirail.watch import Patience
 
 PORT: Final = 21000
+_VIRTUAL_PORT: Final = PORT + 16  # beside other engines' on the same NICs
 _MODULE: Final = "workloads.multirail.worker"
 _SLACK_S: Final = 60.0  # for a machine that runs a rank late
 
@@ -68,7 +71,7 @@ def _virtual(plan: MultirailPlan, channels: Sequence[int]) -> Layout:
     rails, nodes = rails_of(plan), range(plan.spec.nodes)
     return Layout(
         tuple(replace(rails[nic], name=f"{rails[nic].name}.{number}") for number, nic in enumerate(channels)),
-        tuple(tuple((Nic(nic, node).ip, PORT + number) for node in nodes) for number, nic in enumerate(channels)),
+        tuple(tuple((Nic(nic, node).ip, _VIRTUAL_PORT + number) for node in nodes) for number, nic in enumerate(channels)),
         tuple(None for _ in channels),
     )
 
@@ -155,6 +158,13 @@ class Ranks:
         """Of the ranks' processes."""
         return [process.pid for process in self._processes]
 
+    def pause(self) -> None:
+        """Stop all processes between operations: they take nothing of the machine."""
+        self._signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        self._signal(signal.SIGCONT)
+
     def stop(self) -> None:
         """End all processes, whatever they are doing."""
         for process in (*self._processes, *self._aggregators):
@@ -166,6 +176,10 @@ class Ranks:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         self.stop()
+
+    def _signal(self, number: signal.Signals) -> None:
+        for process in (*self._aggregators, *self._processes):
+            os.kill(process.pid, number)
 
     def _report(self, rank: int) -> RankReport:
         try:

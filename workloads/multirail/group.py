@@ -41,7 +41,9 @@ class Group:
         if not 0 <= rank < layout.size:
             raise BadInput("rank", rank, f"must be from 0 to {layout.size - 1}")
         self.rank, self.size = rank, layout.size
-        self.policy: Policy = make_policy(policy, layout.rails, layout.size)
+        self._rails = layout.rails
+        self._policies: dict[str, Policy] = {}
+        self.policy = self._policy(policy)
         self._results = Results()
         self._copies = Copies()
         self._calls = 0
@@ -89,6 +91,13 @@ class Group:
     def live_rails(self) -> list[int]:
         """Rails that stand now."""
         return self._node.live_rails if self._node else []
+
+    def plan_by(self, policy: str) -> None:
+        """Plan by another policy from the next operation on: on all ranks, between the same two operations. One that
+        was used before goes on with what it has learnt. BadInput for what isn't known."""
+        self.policy = self._policy(policy)
+        if self._node is not None:
+            self._node.plan_by(self.policy)
 
     def allreduce(self, array: Array) -> None:
         """The sum over all ranks, in place."""
@@ -156,6 +165,11 @@ class Group:
             with suppress(GroupBroken):  # whoever is gone first was through
                 node.run(Call("allreduce", 0, "goodbye"), nothing, nothing)
         node.close()
+
+    def _policy(self, name: str) -> Policy:
+        if name not in self._policies:
+            self._policies[name] = make_policy(name, self._rails, self.size)
+        return self._policies[name]
 
     def _take(self, length: int, like: Array) -> Array:
         self._calls += 1

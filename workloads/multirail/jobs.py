@@ -12,7 +12,8 @@ class Operations:
     """`count` times the same collective, one after the other, of `size_bytes` of `dtype` on each node.
 
     Rank r's input of operation i comes from `seed`, r and i (inputs.py). `check`: compare each result with numpy's sum,
-    after its time was taken. `gap_s`: how long a node computes (sleeps) before each operation.
+    after its time was taken. `gap_s`: how long a node computes (sleeps) before each operation. `policy`: what
+    Railyard's engine plans by from then on, as before if empty; others' engines have none.
     """
 
     collective: str
@@ -22,6 +23,7 @@ class Operations:
     seed: int
     check: bool = False
     gap_s: float = 0.0
+    policy: str = ""
 
 
 @dataclass(frozen=True, slots=True)

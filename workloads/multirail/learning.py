@@ -20,24 +20,25 @@ class Learning:
     def __init__(self, policy: Policy, tell: Callable[[Message], None]) -> None:
         self._policy, self._tell = policy, tell
         self._timer = Timer()
-        self._tables: dict[int, Message] = {}
+        self._table: Message | None = None
         self._awaited: int | None = None
 
     def ended(self, op: int, size: int, start: float, ends: Sequence[float]) -> None:
         """An operation of `size` bytes, when it began here and when each rail was through."""
         window = self._timer.add(size, start, ends, self._policy.window)
         if window is not None:
-            self._awaited = op
+            self._awaited, self._table = op, None
             self._tell({"is": "times", "op": op, **asdict(_in_microseconds(window))})
 
     def heard(self, table: Message) -> None:
-        self._tables[table["op"]] = table
+        """A table of means: of the window that is awaited, or of another policy's."""
+        if table["op"] == self._awaited:
+            self._table = table
 
     def up_to_date(self) -> bool:
         """What all nodes measured in the last window is known, and learnt; or nothing is awaited."""
-        if self._awaited is not None and self._awaited in self._tables:
-            table = self._tables.pop(self._awaited)
-            self._awaited = None
+        if self._table is not None:
+            table, self._table, self._awaited = self._table, None, None
             self._policy.learn(table["size"], table["seconds"])
         return self._awaited is None
 

@@ -73,7 +73,9 @@ class Node:
         self._copies = Copies()
         self._transport = Transport(rank, layout, make, self, self._copies)
         self._mover = Mover(layout.size, self._transport.send, self._give_up, self._copies)
-        self._learning = Learning(policy, lambda message: self._transport.tell(0, message))
+        self._learned: dict[Policy, Learning] = {}
+        self._down: set[int] = set()  # rails that no policy plans with
+        self._learning = self._learning_of(policy)
         self._progress: Progress | None = None
 
     @property
@@ -106,6 +108,12 @@ class Node:
         assert self._progress is not None  # it has joined
         with self._progress.held():
             self._run(call, source, result)
+
+    def plan_by(self, policy: Policy) -> None:
+        """From the next operation on, on all nodes alike."""
+        assert self._progress is not None  # it has joined
+        with self._progress.held():
+            self.policy, self._learning = policy, self._learning_of(policy)
 
     def abandon(self, why: str) -> None:
         """From another thread: let the operation that runs, and each after it, end with GroupBroken at once."""
@@ -233,7 +241,8 @@ class Node:
             case "decision":
                 self._decided(message)
             case "table":
-                self._learning.heard(message)
+                for learning in self._learned.values():
+                    learning.heard(message)
             case "abort":
                 self._failed = self._failed or message["why"]
             case _ if self._coordinator is not None:
@@ -299,8 +308,18 @@ class Node:
         due = [change for change in self._changes if change["latest"] < self._op]
         self._changes = self._changes[len(due) :]
         for change in due:
-            for rail in change["raised"]:
-                self.policy.up(rail)
-            for rail in change["dead"]:
-                self.policy.down(rail)
-            self._learning.rails_changed()
+            self._down = (self._down - set(change["raised"])) | set(change["dead"])
+            for policy, learning in self._learned.items():
+                for rail in change["raised"]:
+                    policy.up(rail)
+                for rail in change["dead"]:
+                    policy.down(rail)
+                learning.rails_changed()
+
+    def _learning_of(self, policy: Policy) -> Learning:
+        """What it has learnt: nothing yet, if it never planned anything here."""
+        if policy not in self._learned:
+            for rail in self._down:
+                policy.down(rail)
+            self._learned[policy] = Learning(policy, lambda message: self._transport.tell(0, message))
+        return self._learned[policy]

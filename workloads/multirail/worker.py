@@ -85,6 +85,8 @@ def do(group: Group, operations: Operations) -> RankReport:
     migrations, copies = len(group.migrations), asdict(group.copies)
     group.take_samples()
     try:
+        if operations.policy:
+            group.plan_by(operations.policy)
         run.go()
     except (GroupBroken, BadInput) as problem:
         run.report.errors.append(str(problem))

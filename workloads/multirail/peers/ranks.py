@@ -99,8 +99,17 @@ class PeerRanks:
         self._tell(dict.fromkeys(self._doors, what))
         return self._hear(within_s)
 
+    def pause(self) -> None:
+        """Stop all ranks between operations: they take nothing of the machine. (Those of MPI, which have process groups
+        of their own, only wait.)"""
+        self._signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        self._signal(signal.SIGCONT)
+
     def stop(self) -> None:
         """End them: kindly first. Doing it twice is no harm."""
+        self.resume()
         with suppress(OSError):
             self._tell(dict.fromkeys(self._doors))
         process, self._process = self._process, None
@@ -114,6 +123,11 @@ class PeerRanks:
             door.close()
         self._doors.clear()
         shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _signal(self, number: signal.Signals) -> None:
+        if self._process is not None:
+            with suppress(ProcessLookupError):
+                os.killpg(self._process.pid, number)
 
     def command(self) -> list[str]:
         """What starts all ranks."""
