@@ -213,6 +213,33 @@ def test_times_that_scatter_keep_shares_from_settling_no_longer_than_100_operati
     assert balancer.shares(size) == pytest.approx((0.5, 0.5), abs=0.05)
 
 
+@given(
+    rails=st.lists(TRUE, min_size=2, max_size=3),
+    noise=st.lists(st.floats(0.6, 1.6), min_size=3, max_size=31),
+    size=st.integers(2**16, 2**26),
+)
+def test_however_much_times_scatter_100_operations_are_enough(
+    rails: list[Cost], noise: list[float], size: int
+) -> None:
+    balancer = Balancer(rails)
+    play(balancer, rails, size, 100, noise)
+    assert balancer.state(size) in ("cold", "settled")
+
+
+def test_shares_that_are_held_are_left_when_a_rail_slows_down() -> None:
+    """And not since the fastest of the short windows was faster than any long one."""
+    truth, size = [Cost(1e-4, 5e-8), Cost(1e-4, 5e-8)], 2**24
+    balancer = Balancer(truth)
+    play(balancer, truth, size, 100, [0.82, 1.18, 1.14, 1.04, 0.85, 1.25, 1.27, 1.06, 1.05])
+    held = balancer.shares(size)
+    assert balancer.state(size) == "settled"
+    play(balancer, truth, size, 300, [1.15, 1.0])
+    assert balancer.shares(size) == held
+    slower = [truth[0], Cost(1e-4, 1e-7)]
+    play(balancer, slower, size, 200, [1.0])
+    assert spread(used_times(balancer, slower, size)) <= 0.093
+
+
 def test_rails_that_slow_down_faster_than_their_bytes_tell_keep_no_share_swinging() -> None:
     """Of times that rise twice as steeply as T/alpha, whole steps go from 40% to a half and back for ever."""
     balancer, size, level = Balancer([Cost(0, 1e-9), Cost(0, 1e-9)]), 2**24, (0.45, 0.55)

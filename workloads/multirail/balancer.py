@@ -18,7 +18,8 @@ Source: Nezha section 4.3, Eq. 3 to 8. A class (sizes up to a power of two) goes
   times that scatter keep shares moving to and fro.
   A descent that is no faster than cold after `TRIES` windows has lost. One that has only made things slower for as
   long goes back to the best shares it has seen and holds them: where what binds is this machine, a smaller share
-  doesn't end sooner, and rails can't end together.
+  doesn't end sooner, and rails can't end together. So does one that is still on its way after `MOST_STEPS` windows:
+  its times scatter too much for rails to be seen to end together.
 - settled: in two windows running the rails ended within `SETTLED` of each other, or the next step, as short as it is
   by then, would move no more than `STILL`. Where that left them more than `DISTURBED` apart, the next window begins a
   new descent. Windows are long from here on.
@@ -46,6 +47,8 @@ DISTURBED: Final = 0.093
 """Section 5.3.2: the average scheduling error stays within 9.3%; a settled class beyond it descends again."""
 GAIN: Final = 0.1
 TRIES: Final = 3
+MOST_STEPS: Final = 14
+"""Windows of a descent: with those before it fewer than 100 operations."""
 _LEAST_SHARE: Final = 1e-4
 
 State = Literal["cold", "even", "descent", "settled"]
@@ -89,6 +92,7 @@ class _Entry:
     cold_s: float | None = None
     split_lost: bool = False
     calm: int = 0
+    windows: int = 0  # of this split
     steps: int = 0
     tries: int = 0
     best_s: float = math.inf  # of this split's windows the fastest, and its shares
@@ -187,11 +191,14 @@ class Balancer:
         return [each.cost if each.known else slowed(each.cost, size, slower) for each in self._estimates]
 
     def _after_split(self, entry: _Entry, size: int, used: list[int], seconds: Sequence[float]) -> None:
+        entry.windows += 1
         times = [seconds[rail] for rail in used]
         apart, target = spread(times), self._step(entry, size, used, times)
         still = entry.state == "descent" and _moved(entry.shares, target) <= STILL
         entry.calm = entry.calm + 1 if apart <= SETTLED or still else 0
         if entry.state == "settled":
+            if entry.held and math.isinf(entry.best_s):
+                entry.best_s = max(times)  # of a long window: the fastest of many short ones was luck, too
             if entry.held and max(times) <= entry.best_s * (1 + DISTURBED):
                 return
             if apart > DISTURBED:
@@ -208,6 +215,9 @@ class Balancer:
                 self._back_to_cold(entry, size)
                 return
             entry.state = "settled"
+        elif entry.windows >= MOST_STEPS:
+            self._hold(entry, size)
+            return
         elif entry.state == "even":
             entry.state = "descent"
             entry.shares = self._spread_out(used, initial_shares(times))
@@ -219,7 +229,7 @@ class Balancer:
                 self._hold(entry, size)
 
     def _begin_split(self, entry: _Entry, state: State) -> None:
-        entry.state, entry.steps, entry.tries, entry.worse = state, 0, 0, 0
+        entry.state, entry.windows, entry.steps, entry.tries, entry.worse = state, 0, 0, 0, 0
         entry.best_s, entry.held = math.inf, False
 
     def _goes_wrong(self, entry: _Entry, seconds: float) -> bool:
@@ -234,6 +244,7 @@ class Balancer:
         alone = min(self.costs[rail].seconds(size) for rail in self._alive)
         if entry.best_s + self._sync_s < min(alone, entry.cold_s or math.inf) / (1 + SETTLED):
             entry.state, entry.shares, entry.held, entry.calm = "settled", entry.best_shares, True, 0
+            entry.best_s = math.inf
         else:
             self._back_to_cold(entry, size)
 
