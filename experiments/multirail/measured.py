@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import chain, compress, pairwise
+from itertools import accumulate, chain, compress, pairwise
 from statistics import fmean, median
 from typing import Final
 
@@ -39,6 +39,11 @@ def check_whole(reports: Sequence[RankReport]) -> None:
             raise CheckFailed(f"rank {report.rank}: {report.errors[0]}")
 
 
+def counting(turns: Sequence[tuple[int, int]]) -> list[bool]:
+    """Of each operation whether it counts."""
+    return [counts for first, count in turns for counts in (*[False] * first, *[True] * count)]
+
+
 def in_one(turns: Sequence[Sequence[RankReport]]) -> list[RankReport]:
     """What ranks told in several turns, as if it had been one."""
     return [_concatenated(of_one) for of_one in zip(*turns, strict=True)]
@@ -61,14 +66,18 @@ def point(
     place: Place,
     timed: Sequence[RankReport],
     checked: Sequence[RankReport],
-    counts: Sequence[bool],
+    turns: Sequence[tuple[int, int]],
     predicted_s: float | None,
 ) -> Point:
-    """From the ranks' reports: `checked` against numpy's sum, then `timed`, of which those count that `counts` says.
+    """From the ranks' reports: `checked` against numpy's sum, then `timed`, in turns of some operations that don't
+    count and some that do.
 
     A policy learns from those that were checked as well.
     """
+    counts = counting(turns)
     times = list(compress(latencies_s(timed), counts))
+    ends = list(accumulate(count for _, count in turns))
+    of_turns = [times[start:end] for start, end in pairwise([0, *ends])]
     rows = [normal(row) for row in timed[0].shares]
     kept = [row for row in compress(rows, counts) if row]
     copied = [sum(report.copies.values()) / (len(report.ends_ns) * place.sent) for report in timed]
@@ -81,7 +90,7 @@ def point(
         operations=len(counts),
         measured=len(times),
         mean_s=fmean(times),
-        median_s=median(times),
+        typical_s=fmean(median(turn) for turn in of_turns),
         p99_s=float(np.percentile(times, 99)),
         shares=tuple(fmean(column) for column in zip(*kept, strict=True)),
         rail_s=mean_rail_s(timed, counts),
@@ -99,7 +108,7 @@ def undilated(point: Point, times: float) -> Point:
         point,
         dilation=times,
         mean_s=point.mean_s / times,
-        median_s=point.median_s / times,
+        typical_s=point.typical_s / times,
         p99_s=point.p99_s / times,
         rail_s=tuple(seconds / times for seconds in point.rail_s),
         predicted_s=None if point.predicted_s is None else point.predicted_s / times,

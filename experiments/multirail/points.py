@@ -42,14 +42,9 @@ class _Course:
             self.checked = self._run(ranks, "int32", CHECKED, check=True)
         self.timed.append(self._run(ranks, "float32", sum(self.turns[len(self.timed)])))
 
-    @property
-    def counts(self) -> list[bool]:
-        """Of each operation that was timed, whether it is one of those that count."""
-        return [counts for first, count in self.turns for counts in (*[False] * first, *[True] * count)]
-
     def point(self) -> Point:
         """When all turns were taken."""
-        return point(self.place, in_one(self.timed), self.checked, self.counts, self.predicted_s)
+        return point(self.place, in_one(self.timed), self.checked, self.turns, self.predicted_s)
 
     def expected_s(self, turn: int) -> float:
         """What a turn should take."""

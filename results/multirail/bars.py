@@ -3,15 +3,15 @@
 Where Nezha's text states a figure, it is what the bar asks for; the rest is asked of an implementation that is right.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from statistics import fmean, median
+from statistics import fmean, geometric_mean, median
 from typing import Final, Literal
 
 from results import format as fmt
 from results.multirail import published
-from results.multirail.compare import SINGLE, Measured, between, by_fabric, is_single, largest, size_name
+from results.multirail.compare import SINGLE, Measured, between, by_fabric, largest, size_name
 from results.multirail.records import Cut, Multirail, Point, Rails
 
 Unit = Literal["times", "share", "ms", "operations", "elements", "cuts"]
@@ -197,31 +197,33 @@ def _beside(rival: str, bar: Bar, m: Measured) -> Outcome | None:
 
 
 def _cold(m: Measured) -> Outcome | None:
-    """The small size where it was worst; by medians of operations, since a few of some ms each vary by as much."""
-    found = [(1 / gain, size) for size in _cold_sizes(m) if (gain := m.typical.gain("nezha", size))]
+    """The small size where it was worst, beside the rail that was best there."""
+    found = []
+    for size in _cold_sizes(m):
+        beside = [ratios for rail in m.singles(size) if (ratios := m.ratios("nezha", rail, size))]
+        if beside:
+            best = max(beside, key=geometric_mean)
+            found.append((geometric_mean(best), size, best))
     if not found:
         return None
-    worst, size = max(found)
-    singles = filter(is_single, m.policies)
-    return Outcome(COLD, m.rails.label, worst, f"at {size_name(size)}{_starts(m.typical, [size], ('nezha', *singles))}")
+    worst, size, ratios = max(found)
+    return Outcome(COLD, m.rails.label, worst, f"at {size_name(size)}{_starts([ratios])}")
 
 
 def _cold_beside(rival: str, bar: Bar, m: Measured) -> Outcome | None:
-    """The median of small sizes: the paper's is of the set-up. As beside the best rail, by medians of operations: one
-    of the rival's that the machine held up is nothing to nezha's credit.
-    """
-    found = {size: 1 - 1 / over for size in _cold_sizes(m) if (over := m.typical.over("nezha", rival, size))}
+    """The median of small sizes: the paper's is of the set-up. An operation of the rival's that the machine held up is
+    nothing to nezha's credit."""
+    found = [ratios for size in _cold_sizes(m) if (ratios := m.ratios("nezha", rival, size))]
     if not found:
         return None
-    where = f"median of {len(found)} sizes{_starts(m.typical, found, ('nezha', rival))}"
-    return Outcome(bar, m.rails.label, median(found.values()), where)
+    value = 1 - median(map(geometric_mean, found))
+    return Outcome(bar, m.rails.label, value, f"median of {len(found)} sizes{_starts(found)}")
 
 
-def _starts(m: Measured, sizes: Iterable[int], policies: Sequence[str]) -> str:
-    """`; 3 starts, 4% apart`: the most of these, so that a few percent more or less are taken for what they are."""
-    told = [(m.most_starts(size), m.apart(size, policies)) for size in sizes]
-    most, apart = (max(column) for column in zip(*told, strict=True))
-    return f"; {most} starts, {fmt.percent(apart, 0)} apart" if most > 1 else ""
+def _starts(ratios: Sequence[Sequence[float]]) -> str:
+    """`; 0.96x to 1.04x in 3 starts`, of one size or several: so that a few percent are taken for what they are."""
+    every, most = [ratio for of_size in ratios for ratio in of_size], max(map(len, ratios))
+    return f"; {times(min(every))} to {times(max(every))} in {most} starts" if most > 1 else ""
 
 
 def _cold_sizes(m: Measured) -> tuple[int, ...]:

@@ -1,7 +1,7 @@
 """Points set side by side: what the better single rail takes, what splitting gains, and over whom. Pure."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from statistics import median
 
@@ -34,11 +34,6 @@ class Measured:
             found.setdefault(point.policy, {}).setdefault(point.size, []).append(point.mean_s)
         return {policy: {size: median(times) for size, times in by.items()} for policy, by in found.items()}
 
-    @cached_property
-    def typical(self) -> "Measured":
-        """The same with the median of a start's operations for their mean: one that the machine held up is nothing."""
-        return Measured(self.rails, tuple(replace(point, mean_s=point.median_s) for point in self.points))
-
     @property
     def policies(self) -> tuple[str, ...]:
         return tuple(self.seconds)
@@ -63,6 +58,12 @@ class Measured:
     def at(self, policy: str, size: int) -> float | None:
         """Seconds of an operation; None where it wasn't measured."""
         return self.seconds.get(policy, {}).get(size)
+
+    def ratios(self, policy: str, other: str, size: int) -> list[float]:
+        """What an operation usually takes over the other's, of each start: what they share, as they took turns in it,
+        is in none of these."""
+        mine, theirs = ({p.repeat: p.typical_s for p in self.starts(each, size)} for each in (policy, other))
+        return [mine[repeat] / theirs[repeat] for repeat in sorted(mine.keys() & theirs.keys())]
 
     def singles(self, size: int) -> dict[str, float]:
         """Every single rail's seconds, by policy. `single` itself only where no rail is given by its name."""

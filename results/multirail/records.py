@@ -30,7 +30,8 @@ class Rails:
 class Point:
     """Allreduces of one size under one policy. `measured` of the `operations` count: those before are learning.
 
-    `mean_s`, `median_s`, `p99_s` of an operation, from the first rank's start to the last one's end; `shares` that each
+    `mean_s`, `p99_s` of an operation, from the first rank's start to the last one's end; `typical_s`: the mean of each
+    turn's median, in which one that the machine held up is nothing; `shares` that each
     rail carried of what counted, `rail_s` how long each took for them, from the last rank's start (0: nothing to do).
     `settled_after`: operations until the shares stayed as they were (None: never; 0: from the first on). `wrong`:
     elements other than numpy's sum, of `checked`. `copied`: bytes copied in memory for a byte of the buffer.
@@ -46,7 +47,7 @@ class Point:
     operations: int
     measured: int
     mean_s: float
-    median_s: float
+    typical_s: float
     p99_s: float
     shares: tuple[float, ...]
     rail_s: tuple[float, ...]

@@ -47,7 +47,7 @@ def point_of(fabric: str, policy: str, size: int, seconds: float, **changed: obj
     shares = shares_of(policy, size)
     what = {
         "fabric": fabric, "policy": policy, "size": size, "sent": int(size / SCALE) // 4 * 4, "repeat": 0,
-        "operations": 50, "measured": 10, "mean_s": seconds, "median_s": seconds, "p99_s": seconds * 1.2,
+        "operations": 50, "measured": 10, "mean_s": seconds, "typical_s": seconds, "p99_s": seconds * 1.2,
         "shares": shares, "rail_s": tuple(seconds * 0.97**n for n in range(2)) if all(shares) else (seconds, 0.0),
         "settled_after": 25 if policy == "nezha" else 0, "wrong": 0, "checked": 12, "copied": 1.0,
         "predicted_s": seconds * 0.97,
@@ -66,7 +66,7 @@ def points(seconds: Mapping[str, Mapping[str, tuple[float, float]]] = SECONDS) -
 
 def started(by: Point, *seconds: float, **changed: object) -> list[Point]:
     """A point of several starts that took so long."""
-    times = ({"mean_s": time, "median_s": time, "repeat": number} for number, time in enumerate(seconds))
+    times = ({"mean_s": time, "typical_s": time, "repeat": number} for number, time in enumerate(seconds))
     return [replace(by, **time, **changed) for time in times]  # type: ignore[arg-type]
 
 

@@ -218,9 +218,7 @@ def test_times_that_scatter_keep_shares_from_settling_no_longer_than_100_operati
     noise=st.lists(st.floats(0.6, 1.6), min_size=3, max_size=31),
     size=st.integers(2**16, 2**26),
 )
-def test_however_much_times_scatter_100_operations_are_enough(
-    rails: list[Cost], noise: list[float], size: int
-) -> None:
+def test_however_much_times_scatter_100_operations_are_enough(rails: list[Cost], noise: list[float], size: int) -> None:
     balancer = Balancer(rails)
     play(balancer, rails, size, 100, noise)
     assert balancer.state(size) in ("cold", "settled")

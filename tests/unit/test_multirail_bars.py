@@ -91,13 +91,13 @@ def test_the_bound_is_of_the_links_whatever_was_predicted() -> None:
     assert [o.fabric for o in of(replace(sample(), fabrics=[busy, idle]), bars.BOUND)] == [UNLIKE.label]
 
 
-def test_the_worst_of_small_sizes_is_judged_by_the_median_of_its_operations() -> None:
+def test_the_worst_of_small_sizes_is_judged_by_what_operations_usually_take() -> None:
     """And not by their mean, in which one operation that the machine held up weighs as much as all others."""
     small = [p for p in points() if p.size == SIZES[0] and p.fabric == PAIR.label]
     both = [*small, *(replace(p, size=4 * KIB) for p in small)]
     held_up = [replace(p, mean_s=1.5 * p.mean_s) if p.policy == "nezha" else p for p in both]
     assert [o.met for o in of(Multirail([PAIR], held_up), bars.COLD)] == [True]
-    slow = [replace(p, median_s=1.1 * p.median_s) if (p.policy, p.size) == ("nezha", 4 * KIB) else p for p in both]
+    slow = [replace(p, typical_s=1.1 * p.typical_s) if (p.policy, p.size) == ("nezha", 4 * KIB) else p for p in both]
     (outcome,) = of(Multirail([PAIR], slow), bars.COLD)
     assert (outcome.met, outcome.where) == (False, "at 4KiB")
     assert outcome.value == pytest.approx(1.1)
@@ -105,10 +105,20 @@ def test_the_worst_of_small_sizes_is_judged_by_the_median_of_its_operations() ->
 
 def test_an_operation_of_a_rival_that_was_held_up_is_not_to_nezhas_credit() -> None:
     small = [p for p in points() if p.size == SIZES[0] and p.fabric == PAIR.label]
-    held_up = [replace(p, mean_s=2 * p.mean_s, median_s=0.00105) if p.policy == "mrib" else p for p in small]
+    held_up = [replace(p, mean_s=2 * p.mean_s, typical_s=0.00105) if p.policy == "mrib" else p for p in small]
     (outcome,) = of(Multirail([PAIR], held_up), bars.COLD_BESIDE["mrib"])
     assert outcome.value == pytest.approx(1 - 1 / 1.05)
     assert not outcome.met
+
+
+def test_policies_that_took_turns_are_compared_start_by_start() -> None:
+    """What a start did to both of them is in neither's favour, however unlike starts are."""
+    mine, rail = (point_of(PAIR.label, policy, KIB, 1.0) for policy in ("nezha", "single:tcp0"))
+    found = [*started(mine, 1.0, 3.0, 1.5), *started(rail, 1.0, 3.3, 1.5 / 1.1)]
+    (outcome,) = of(Multirail([PAIR], found), bars.COLD)
+    assert outcome.value == pytest.approx(1.0)
+    alone = [p for p in found if (p.policy, p.repeat) != ("single:tcp0", 1)]
+    assert Measured(PAIR, tuple(alone)).ratios("nezha", "single:tcp0", KIB) == pytest.approx([1.0, 1.1])
 
 
 def test_a_bar_of_a_few_percent_says_how_far_starts_were_apart() -> None:
@@ -116,8 +126,8 @@ def test_a_bar_of_a_few_percent_says_how_far_starts_were_apart() -> None:
     times = {"nezha": (0.98, 1.0, 1.02), "single:tcp0": (1.0, 1.0, 1.0), "mrib": (1.4, 1.5, 1.7), "mptcp": (1, 2, 3)}
     found = [p for policy, all_s in times.items() for p in started(point_of(PAIR.label, policy, KIB, 1.0), *all_s)]
     told = {o.bar: o.where for o in outcomes(Multirail([PAIR], found)) if o.measured}
-    assert told[bars.COLD] == "at 1KiB; 3 starts, 4% apart"
-    assert told[bars.COLD_BESIDE["mrib"]] == "median of 1 sizes; 3 starts, 20% apart"
+    assert told[bars.COLD] == "at 1KiB; 0.98x to 1.02x in 3 starts"
+    assert told[bars.COLD_BESIDE["mrib"]] == "median of 1 sizes; 0.60x to 0.70x in 3 starts"
     once = Multirail([PAIR], [p for p in found if p.repeat == 0])
     assert [o.where for o in of(once, bars.COLD)] == ["at 1KiB"]
 

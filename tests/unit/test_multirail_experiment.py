@@ -14,6 +14,8 @@ from experiments.loading import hosts, is_meant, load_any
 from experiments.multirail.parts import TrainingSpec, peer_rail, singles
 from experiments.multirail.predictions import (
     ITEM,
+    TURN,
+    WARM_AGAIN,
     counted,
     learning,
     nominal_plan,
@@ -21,6 +23,7 @@ from experiments.multirail.predictions import (
     seconds,
     sent_bytes,
     step_of,
+    turns,
 )
 from experiments.multirail.spec import LEAST_OPERATIONS, MultirailExperiment, parse, resolved
 from topologies.errors import BadInput
@@ -279,3 +282,14 @@ def test_gpt_computes_as_long_for_its_bytes_as_on_its_own_slow_network() -> None
     assert step.compute_s * rate / (1e9 / 8) == pytest.approx(6.61, abs=0.01)
     assert sum(step.sizes) == pytest.approx(2 * 2.7e9 / 16 / plan.scale, rel=1e-4)
     assert predicted_step_s(step, rails, 4, "single:tcp0", 0) > predicted_step_s(step, rails, 4, "nezha", 0)
+
+
+@given(first=st.integers(0, 100), count=st.integers(1, 10_000))
+def test_turns_have_all_operations_that_count_in_fives(first: int, count: int) -> None:
+    parts = turns(first, count)
+    sizes = [size for _, size in parts]
+    assert sum(sizes) == count
+    assert min(sizes) >= min(count, TURN)
+    assert max(sizes) < 2 * TURN
+    assert parts[0][0] == first
+    assert {warm for warm, _ in parts[1:]} <= {WARM_AGAIN}

@@ -4,15 +4,28 @@ Every case is a seed; what fails is repeated by its number.
 """
 
 import random
+import select
+import socket
 import threading
 import time
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
 
-from tests.unit.multirail_net import Net, on_all
+from tests.unit.multirail_net import Net, free_port, on_all
 from workloads.multirail.group import Group
+from workloads.multirail.joiner import (
+    AGGREGATOR,
+    Hello,
+    Joiner,
+    callers,
+    heard_hello,
+    listening,
+    plain_socket,
+    welcome,
+)
 from workloads.multirail.node import GroupBroken
 from workloads.multirail.watch import Patience
 
@@ -145,6 +158,74 @@ def test_a_policy_that_is_new_to_the_group_leaves_out_what_is_dead_and_takes_it_
         return [*while_dead, used("equal"), used("mrib"), used("single:tcp0")]
 
     assert on_all("tcp tcp", 3, body, patience=SHARP_EYED, net=net) == [[[1], [1], [0, 1], [0, 1], [0]]] * 3
+
+
+def test_whoever_has_joined_calls_again_when_the_other_end_hangs_up() -> None:
+    """An aggregator does, of which one caller was gone: nobody else may wait with a connection that ended."""
+    address = ("127.0.0.1", free_port())
+    listener = listening(plain_socket, 0, address)
+    joiner = Joiner(
+        lambda purpose: Hello(7, 0, 1, purpose, 0), {("data", AGGREGATOR): address}, [], plain_socket, "127.0.0.1"
+    )
+    poller = select.poll()
+    poller.register(listener, select.POLLIN)
+
+    def join() -> socket.socket:
+        joiner.step()  # calls
+        assert poller.poll(5000), "it calls"
+        (caller,) = callers(listener)
+        deadline = time.monotonic() + 5
+        while joiner.missing and time.monotonic() < deadline:
+            joiner.step()
+            if heard_hello(caller) is not None:
+                welcome(caller)
+        assert joiner.missing == []
+        return caller
+
+    first = join()
+    joiner.step()
+    assert joiner.missing == [], "a connection that only is silent stays"
+    first.close()
+    time.sleep(0.05)
+    join().close()
+    joiner.close()
+    listener.close()
+
+
+def test_a_rail_that_is_lost_between_its_joining_and_its_use_joins_once_more() -> None:
+    net = Net()
+    steps = threading.Barrier(3, timeout=30)
+    lost: list[int] = []
+
+    def body(group: Group) -> list[int]:
+        def until(enough: Callable[[], object]) -> None:
+            verdict = np.zeros(1, np.int32)
+            while not verdict[0]:
+                all_collectives(group, 1, 800)
+                verdict[0] = group.rank == 0 and bool(enough())
+                group.broadcast(verdict, 0)
+
+        node = group._node
+        assert node is not None
+        decided = node._decided
+
+        def lose_it_first(message: dict[str, Any]) -> None:
+            if message["raised"] and not lost:
+                lost.append(group.rank)
+                node._transport._rendezvous.begin(0, node._transport.incarnations[0])
+            decided(message)
+
+        if group.rank == 1:
+            node._decided = lose_it_first  # type: ignore[method-assign]
+        if steps.wait() == 0:
+            net.close((0, 1))
+        until(lambda: len(group.migrations) == 2)
+        until(lambda: 0 in group.live_rails)
+        until(lambda: True)
+        return sorted({part.rail for part in group.policy.plan(1000, 8)})
+
+    assert on_all("tcp tcp", 3, body, patience=SHARP_EYED, net=net) == [[0, 1]] * 3
+    assert lost == [1]
 
 
 def test_the_last_rail_that_dies_is_a_clear_error_on_every_rank() -> None:

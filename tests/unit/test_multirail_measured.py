@@ -45,7 +45,7 @@ def test_a_point_is_of_what_came_after_learning() -> None:
     rows = [(4000.0, 0.0)] * 4 + [(1600.0, 2400.0)] * 16
     timed = [rank(0, rows), rank(1, rows, late_ms=5)]
     checked = [replace(rank(number, rows[:3]), wrong=number) for number in range(2)]
-    found = point(PLACE, timed, checked, [False] * 4 + [True] * 16, predicted_s=0.08)
+    found = point(PLACE, timed, checked, [(4, 16)], predicted_s=0.08)
     assert (found.operations, found.measured) == (20, 16)
     assert found.mean_s == pytest.approx(0.085), "from the first start to the last end"
     assert found.shares == pytest.approx((0.4, 0.6))
@@ -71,10 +71,11 @@ def test_several_turns_are_one_point_of_the_operations_that_count() -> None:
     second = [rank(0, [(2000.0, 2000.0)] * 2), rank(1, [(2000.0, 2000.0)] * 2, late_ms=5)]
     timed = in_one([first, second])
     assert [len(report.ends_ns) for report in timed] == [5, 5]
-    found = point(PLACE, timed, first, [False, False, True, False, True], predicted_s=None)
+    found = point(PLACE, timed, first, [(2, 1), (1, 1)], predicted_s=None)
     assert (found.operations, found.measured) == (5, 2)
     assert found.mean_s == pytest.approx((0.080 + 0.085) / 2)
     assert found.shares == pytest.approx((0.75, 0.25))
+    assert found.typical_s == pytest.approx((0.080 + 0.085) / 2)
     assert found.copied == pytest.approx(1.0), "of all operations, whether they count or not"
 
 

@@ -71,7 +71,9 @@ def _virtual(plan: MultirailPlan, channels: Sequence[int]) -> Layout:
     rails, nodes = rails_of(plan), range(plan.spec.nodes)
     return Layout(
         tuple(replace(rails[nic], name=f"{rails[nic].name}.{number}") for number, nic in enumerate(channels)),
-        tuple(tuple((Nic(nic, node).ip, _VIRTUAL_PORT + number) for node in nodes) for number, nic in enumerate(channels)),
+        tuple(
+            tuple((Nic(nic, node).ip, _VIRTUAL_PORT + number) for node in nodes) for number, nic in enumerate(channels)
+        ),
         tuple(None for _ in channels),
     )
 

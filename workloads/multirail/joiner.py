@@ -2,7 +2,8 @@
 
 Who dials whom is fixed: the next of the ring (data), rank 0 (control), or the rail's aggregator (data). The caller says
 who it is (`Hello`), and a connection counts once the other end has answered with a byte, so both ends know that the
-way there and back works. A caller tries again until it does; the later of two calls from the same node is the one kept.
+way there and back works. A caller tries again until it does, and where the other end hangs up before the rail is used
+(another's call was stale, so an aggregator began anew); the later of two calls from the same node is the one kept.
 `incarnation` says how often the rail has come back: a call from another life of it is refused.
 """
 
@@ -163,6 +164,8 @@ class Joiner:
     def step(self) -> None:
         """Go on with every call; begin those that are due."""
         now = time.monotonic()
+        for key in [key for key, sock in self.dialled.items() if _hung_up(sock)]:
+            self.dialled.pop(key).close()
         for key in self._dials.keys() - self.dialled.keys():
             call = self._calls.get(key)
             if call is None:
@@ -221,6 +224,16 @@ class Joiner:
     def _give_up(self, key: tuple[Purpose, int]) -> None:
         self._calls.pop(key).sock.close()
         self._again_at[key] = time.monotonic() + _AGAIN_S
+
+
+def _hung_up(sock: socket.socket) -> bool:
+    """Whether the other end has; what it may have sent stays to be read."""
+    try:
+        return not sock.recv(1, socket.MSG_PEEK)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
 
 
 def _fields(hello: Hello, rank: int) -> tuple[int, int, int, Purpose, int]:

@@ -289,8 +289,11 @@ class Node:
             self._void[rail] = latest
             self._mover.drop(rail)
         for rail in message["raised"]:
-            self._transport.install(rail)
-            self._watch.raised(rail, now)
+            if self._transport.joined(rail):
+                self._transport.install(rail)
+                self._watch.raised(rail, now)
+            else:
+                self._suspect(rail, "it was lost again before it was used", sure=True)
         self._frozen = None
         self._changes.append(message)
         jobs = [Job(**job) for job in message["jobs"]]
