@@ -18,9 +18,9 @@ from topologies.machine import AS_USER, SEARCH_PATH
 ROOT: Final = Path(__file__).parents[2]
 RUN_EXPERIMENT: Final = (sys.executable, str(ROOT / "run_experiment.py"))
 ENCAPSULATED: Final = (sys.executable, "-m", "tests.emulation.encapsulated")
-# a /dev/net/tun that everybody may open, in a mount namespace that ends with the command
+# a /dev/net/tun that everybody may open, in a mount namespace that ends with the command (-n: else /run/mount stays)
 USER: Final = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups")
-_AS_USER: Final = """mount -t tmpfs -o dev tmpfs /dev/net && mknod /dev/net/tun c 10 200 && chmod 666 /dev/net/tun &&
+_AS_USER: Final = """mount -n -t tmpfs -o dev tmpfs /dev/net && mknod /dev/net/tun c 10 200 && chmod 666 /dev/net/tun &&
 exec "$@\""""
 
 

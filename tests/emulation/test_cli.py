@@ -158,7 +158,7 @@ def has_begun_to_measure(run: psutil.Process) -> bool:
 
 
 def test_a_full_disk_is_status_3_before_anything_is_built(tmp_path: Path) -> None:
-    script = f'mount -t tmpfs -o size=1m tmpfs {tmp_path} && exec "$@"'
+    script = f'mount -n -t tmpfs -o size=1m tmpfs {tmp_path} && exec "$@"'
     done = command(
         "run", "quickstart", "--out", str(tmp_path / "o"), who=lambda a: ["unshare", "-m", "sh", "-c", script, "sh", *a]
     )
@@ -172,7 +172,7 @@ def test_a_user_without_the_right_to_write_or_to_open_tun_is_told(tmp_path: Path
     done = command("run", "quickstart", "--out", "/root/x", who=as_user)
     assert done.returncode == 2
     assert done.stderr.startswith("error: --out: '/root/x' can't be ")
-    script = 'mount -t tmpfs tmpfs /dev/net && exec "$@"'
+    script = 'mount -n -t tmpfs tmpfs /dev/net && exec "$@"'
     no_tun = ["unshare", "-m", "sh", "-c", script, "sh", *USER]
     done = command("run", "quickstart", "--out", str(everybodys / "o"), who=lambda a: [*no_tun, *a])
     assert done.returncode == 3

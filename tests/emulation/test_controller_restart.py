@@ -114,7 +114,7 @@ def test_another_gpu_in_a_place_gets_the_detours_that_are_in_force() -> None:
     fabric.await_event("port-down", times=2)
     namespaces.remove([place.name])
     namespaces.path(place.name).touch()
-    namespaces.run(["mount", "--bind", str(namespaces.path("newcomer")), str(namespaces.path(place.name))])
+    namespaces.run(["mount", "-n", "--bind", str(namespaces.path("newcomer")), str(namespaces.path(place.name))])
     with namespaces.inside(place.name):
         namespaces.run(["ip", "-batch", "-"], gpu_commands(plan, place, plan.policy, backups=True))
     fabric.await_event("port-up")
