@@ -27,6 +27,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--slow", type=_factor, default=1.0, metavar="FACTOR", help="stretch every deadline on a slow machine"
     )
+    parser.addoption("--thorough", action="store_true", help="run variants of tests on packets too (variants.py)")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -4,7 +4,7 @@ interfaces.
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -30,10 +30,16 @@ class Counters:
     def __add__(self, other: "Counters") -> "Counters":
         return Counters(self.segments + other.segments, self.retransmits + other.retransmits, self.drops + other.drops)
 
+    def __sub__(self, other: "Counters") -> "Counters":
+        return Counters(self.segments - other.segments, self.retransmits - other.retransmits, self.drops - other.drops)
+
     def since(self, earlier: "Counters") -> "Counters":
         """What came since then. A receiver may report only now that what was sent again before was needless."""
-        again = max(0, self.retransmits - earlier.retransmits)
-        return Counters(self.segments - earlier.segments, again, self.drops - earlier.drops)
+        return (self - earlier).settled
+
+    @property
+    def settled(self) -> "Counters":
+        return replace(self, retransmits=max(0, self.retransmits))
 
 
 def count(net: FabricNet) -> Counters:

@@ -57,7 +57,8 @@ class LoadMeter:
     def __enter__(self) -> "LoadMeter":
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._doze, daemon=True)
-        (self._idle0, self._kernel0), self._own0, self._at0 = _machine_seconds(), _own_seconds(), time.monotonic()
+        self._own0 = _own_seconds()  # takes a while, which is neither idle nor ours
+        (self._idle0, self._kernel0), self._at0 = _machine_seconds(), time.monotonic()
         self._thread.start()
         return self
 

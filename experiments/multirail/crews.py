@@ -27,8 +27,9 @@ class Crews:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for name in list(self._begun):
-            self._end(name)
+        with ExitStack() as ends:  # one that can't be ended keeps no other
+            for name in reversed(self._begun):
+                ends.callback(self._end, name)
 
     def of(self, policy: str) -> Engine:
         """Who plays it, awake while all others sleep. What its engine raises where it can't begin."""
@@ -42,6 +43,11 @@ class Crews:
                 self._begun[name] = stack, stack.enter_context(self._site.engine(name))
             self._at_work = name
         return self._begun[name][1]
+
+    @staticmethod
+    def are_one(policy: str, other: str) -> bool:
+        """Whether the same crew plays both."""
+        return _crew(policy) == _crew(other)
 
     def drop(self, policy: str) -> None:
         """It broke down: who plays another of its policies next are new processes."""

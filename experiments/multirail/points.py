@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Literal
 
 from experiments.multirail.crews import Crews
 from experiments.multirail.engines import Engine
@@ -31,6 +31,7 @@ class _Course:
     turns: Sequence[tuple[int, int]]
     checked: Sequence[RankReport] = ()
     timed: list[Sequence[RankReport]] = field(default_factory=list)
+    state: Literal["under way", "done", "broken"] = "under way"
 
     @property
     def name(self) -> str:
@@ -41,14 +42,22 @@ class _Course:
         if not self.timed:
             self.checked = self._run(ranks, "int32", CHECKED, check=True)
         self.timed.append(self._run(ranks, "float32", sum(self.turns[len(self.timed)])))
+        if len(self.timed) == len(self.turns):
+            self.state = "done"
 
     def point(self) -> Point:
         """When all turns were taken."""
         return point(self.place, in_one(self.timed), self.checked, self.turns, self.predicted_s)
 
-    def expected_s(self, turn: int) -> float:
-        """What a turn should take."""
-        return sum(self.turns[turn]) * self.predicted_s
+    @property
+    def whole_s(self) -> float:
+        """What all turns should take."""
+        return sum(map(sum, self.turns)) * self.predicted_s
+
+    @property
+    def taken_s(self) -> float:
+        """The same of those that were taken."""
+        return sum(map(sum, self.turns[: len(self.timed)])) * self.predicted_s
 
     def _run(self, ranks: Engine, dtype: str, count: int, check: bool = False) -> Sequence[RankReport]:
         place = self.place
@@ -68,18 +77,29 @@ def run_sizes(
         watch = site.watch()
         for size in sizes:
             courses = [_course(spec, site, policy, size, repeat) for policy in left]
-            rounds = _rounds(courses)
             name = f"{site.label}: {size_name(size)}, {len(courses)} policies in turn"
-            with steps.step(name, sum(course.expected_s(turn) for course, turn in rounds)):
-                done_s = 0.0
-                for course, turn in rounds:
-                    if course.place.policy in left and not _take(site, crews, watch, course):
-                        left.remove(course.place.policy)
-                    done_s += course.expected_s(turn)
-                    steps.reached(done_s)
-            site.run.multirail.points += [
-                undilated(course.point(), site.plan.dilation) for course in courses if course.place.policy in left
-            ]
+            try:
+                with steps.step(name, sum(course.whole_s for course in courses)):
+                    _take_turns(site, crews, watch, courses, steps)
+            finally:
+                done = [course.point() for course in courses if course.state == "done"]
+                site.run.multirail.points += [undilated(point, site.plan.dilation) for point in done]
+            left = [course.place.policy for course in courses if course.state == "done"]
+
+
+def _take_turns(site: Site, crews: Crews, watch: Watch, courses: Sequence[_Course], steps: Steps) -> None:
+    """There and back, until none is under way: so none is always next after the same. When one breaks its crew, the
+    others that this plays begin anew, with new processes."""
+    back = False
+    while under_way := [course for course in courses if course.state == "under way"]:
+        for course in reversed(under_way) if back else under_way:
+            if not _take(site, crews, watch, course):
+                course.state = "broken"
+                for other in under_way:
+                    if other.state == "under way" and crews.are_one(course.place.policy, other.place.policy):
+                        other.timed.clear()
+            steps.reached(sum(course.taken_s for course in courses))
+        back = not back
 
 
 def _course(spec: MultirailExperiment, site: Site, policy: str, size: int, repeat: int) -> _Course:
@@ -87,17 +107,6 @@ def _course(spec: MultirailExperiment, site: Site, policy: str, size: int, repea
     predicted_s = seconds(policy, site.rails, site.nodes, sent, peer_rail(site.plan.spec))
     parts = turns(learning(policy, spec.learning), counted(spec, predicted_s))
     return _Course(Place(site.label, policy, size, sent, repeat), spec.seed, predicted_s, parts)
-
-
-def _rounds(courses: Sequence[_Course]) -> list[tuple[_Course, int]]:
-    """Every course's first turn, then every one's second, there and back: none is always next after the same."""
-    most = max((len(course.turns) for course in courses), default=0)
-    return [
-        (course, turn)
-        for turn in range(most)
-        for course in (courses if turn % 2 == 0 else reversed(courses))
-        if turn < len(course.turns)
-    ]
 
 
 def _take(site: Site, crews: Crews, watch: Watch, course: _Course) -> bool:

@@ -90,11 +90,14 @@ class Watch:
         """Record how hard the machine worked meanwhile, and what TCP and queues lost. Of one that comes in several
         parts, with others between them, it's one record."""
         loads, stretch = self.site.run.loads, self._stretches.setdefault((what, repeat), _Stretch())
-        with stretch.meter:
-            yield
-        before, self.counted = self.counted, count_in(self.site.plan.namespaces)
-        stretch.spent += self.counted.since(before)
-        spent, load = stretch.spent, stretch.meter.load
+        before = self.counted
+        try:
+            with stretch.meter:
+                yield
+        finally:
+            self.counted = count_in(self.site.plan.namespaces)  # what went wrong is nobody's but its own, too
+        stretch.spent += self.counted - before
+        spent, load = stretch.spent.settled, stretch.meter.load
         stretch.row = len(loads) if stretch.row is None else stretch.row
         loads[stretch.row : stretch.row + 1] = [
             Load(

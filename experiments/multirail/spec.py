@@ -98,6 +98,8 @@ class MultirailExperiment(Strict):
     def sizes_due(self, fabric: int, dilation: float, repeat: int) -> list[int]:
         """Those that are measured in the same slow motion, and that often at least; small ones first."""
         slowed = self.fabrics[fabric].dilation_of
+        if not self.policies_on(fabric):
+            return []
         return sorted(size for size in self.sizes if slowed(size) == dilation and repeat < self.repeats_of(size))
 
     def faults_on(self, fabric: int) -> tuple[FaultSpec, ...]:

@@ -10,6 +10,8 @@ from rich.table import Table
 from experiments.multirail.parts import mix_of, peer_rail
 from experiments.multirail.predictions import (
     EQUATIONS,
+    TURN,
+    WARM_AGAIN,
     counted,
     learning,
     nominal_plan,
@@ -103,7 +105,10 @@ def dry_run(spec: MultirailExperiment, console: Console) -> int:
         rails = rails_of(plan)
         said = ", ".join(f"{rail.name} {format_rate(rail.rate * 8, 3)}" for rail in rails)
         console.print(f"[bold]{label}[/]: {plan.scale:g} times slower than the paper's; {said} a NIC", highlight=False)
-        console.print(_operations(spec, number))
+        if spec.sizes and spec.policies_on(number):
+            console.print(_operations(spec, number))
+            turns = f"in turns of {TURN} that count; each later turn has {WARM_AGAIN} more before them"
+            console.print(turns, highlight=False)
         for fault in spec.faults_on(number):
             console.print(f"{fault.repeats} x {fault.name} for {fmt.seconds(fault.repair)}", highlight=False)
         for lesson in spec.lessons_on(number):

@@ -189,7 +189,7 @@ def _ideal(m: Measured) -> Outcome | None:
 def _beside(rival: str, bar: Bar, m: Measured) -> Outcome | None:
     """The size of the large ones where it was worst."""
     sizes = between(m.sizes, published.LARGE, published.LARGEST)
-    found = [(ratio, size) for size in sizes if (ratio := m.over("nezha", rival, size)) is not None]
+    found = [(geometric_mean(ratios), size) for size in sizes if (ratios := m.ratios(rival, "nezha", size))]
     if not found:
         return None
     ratio, size = min(found)
@@ -207,7 +207,7 @@ def _cold(m: Measured) -> Outcome | None:
     if not found:
         return None
     worst, size, ratios = max(found)
-    return Outcome(COLD, m.rails.label, worst, f"at {size_name(size)}{_starts([ratios])}")
+    return Outcome(COLD, m.rails.label, worst, f"at {size_name(size)}{_starts(ratios, 'times')}")
 
 
 def _cold_beside(rival: str, bar: Bar, m: Measured) -> Outcome | None:
@@ -216,14 +216,15 @@ def _cold_beside(rival: str, bar: Bar, m: Measured) -> Outcome | None:
     found = [ratios for size in _cold_sizes(m) if (ratios := m.ratios("nezha", rival, size))]
     if not found:
         return None
-    value = 1 - median(map(geometric_mean, found))
-    return Outcome(bar, m.rails.label, value, f"median of {len(found)} sizes{_starts(found)}")
+    less = 1 - median(map(geometric_mean, found))
+    by_start = [1 - median(ratios) for ratios in zip(*found, strict=False)]
+    return Outcome(bar, m.rails.label, less, f"median of {len(found)} sizes{_starts(by_start, 'share')}")
 
 
-def _starts(ratios: Sequence[Sequence[float]]) -> str:
-    """`; 0.96x to 1.04x in 3 starts`, of one size or several: so that a few percent are taken for what they are."""
-    every, most = [ratio for of_size in ratios for ratio in of_size], max(map(len, ratios))
-    return f"; {times(min(every))} to {times(max(every))} in {most} starts" if most > 1 else ""
+def _starts(values: Sequence[float], unit: Unit) -> str:
+    """`; 0.96x to 1.04x in 3 starts`: so that a few percent are taken for what they are."""
+    said = f"{in_unit(min(values), unit)} to {in_unit(max(values), unit)}"
+    return f"; {said} in {len(values)} starts" if len(values) > 1 else ""
 
 
 def _cold_sizes(m: Measured) -> tuple[int, ...]:

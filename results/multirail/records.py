@@ -28,7 +28,8 @@ class Rails:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """Allreduces of one size under one policy. `measured` of the `operations` count: those before are learning.
+    """Allreduces of one size under one policy. `measured` of the `operations` count: others are for learning, or the
+    first of a turn.
 
     `mean_s`, `p99_s` of an operation, from the first rank's start to the last one's end; `typical_s`: the mean of each
     turn's median, in which one that the machine held up is nothing; `shares` that each

@@ -37,6 +37,8 @@ def from_json(data: bytes) -> Multirail:
 
 def _rows(kind: type[Row], rows: list[dict[str, Any]]) -> list[Row]:
     """Lists become the tuples that they were."""
+    if kind is Point:  # what older runs have in its place
+        rows = [{"typical_s" if k == "median_s" else k: v for k, v in row.items()} for row in rows]
     return [kind(**{k: tuple(v) if isinstance(v, list) else v for k, v in row.items()}) for row in rows]
 
 

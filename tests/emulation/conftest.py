@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.emulation import fabrics, forked, leaks
+from tests.emulation.variants import is_variant
 
 TEST_S = 180.0  # only what hangs comes near it
 END_S = 10.0  # for the kernel to end a capsule whose first process was killed
@@ -18,6 +19,15 @@ END_S = 10.0  # for the kernel to end a capsule whose first process was killed
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "capsule: run the test's body in a capsule of its own")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave variants out, unless they are asked for, all or one by its name."""
+    named = any("::" in argument for argument in config.args)
+    if not (named or config.getoption("--thorough")):
+        left_out = [item for item in items if is_variant(item.nodeid)]
+        items[:] = [item for item in items if item not in left_out]
+        config.hook.pytest_deselected(items=left_out)
 
 
 @pytest.hookimpl(tryfirst=True)

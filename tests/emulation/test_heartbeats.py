@@ -172,8 +172,8 @@ def test_beside_tcp_at_full_rate_on_all_rails_nothing_is_blamed(rail_rate: str) 
     # whoever else needs a core may keep hearts from theirs, now and then
     assert any(lab.is_at_peace(4) for _ in range(6))
     if rail_rate == "10Mbit":  # without a lane a queue is taken for death
-        close_all(lab.fabric.net.plan)
         known = len(lab.silences())
+        close_all(lab.fabric.net.plan)  # takes a while: some are blamed before it is through
         eventually(lambda: len(lab.silences()) > known)
 
 

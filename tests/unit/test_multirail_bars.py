@@ -127,7 +127,7 @@ def test_a_bar_of_a_few_percent_says_how_far_starts_were_apart() -> None:
     found = [p for policy, all_s in times.items() for p in started(point_of(PAIR.label, policy, KIB, 1.0), *all_s)]
     told = {o.bar: o.where for o in outcomes(Multirail([PAIR], found)) if o.measured}
     assert told[bars.COLD] == "at 1KiB; 0.98x to 1.02x in 3 starts"
-    assert told[bars.COLD_BESIDE["mrib"]] == "median of 1 sizes; 0.60x to 0.70x in 3 starts"
+    assert told[bars.COLD_BESIDE["mrib"]] == "median of 1 sizes; 30.0% to 40.0% in 3 starts"
     once = Multirail([PAIR], [p for p in found if p.repeat == 0])
     assert [o.where for o in of(once, bars.COLD)] == ["at 1KiB"]
 

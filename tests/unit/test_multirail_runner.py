@@ -7,7 +7,7 @@ from typing import Any, Self
 
 import pytest
 
-from experiments.multirail import breaking, lessons, runner, site
+from experiments.multirail import breaking, lessons, points, runner, site
 from experiments.multirail.runner import run_multirail, step_count
 from experiments.multirail.site import Site
 from experiments.multirail.spec import MultirailExperiment, parse
@@ -66,7 +66,8 @@ class Ranks:
     def run(self, operations: Operations) -> Sequence[RankReport]:
         policy = operations.policy or self.policy
         self.runs.asked.append((policy, operations))
-        errors = ["rank 1 is gone"] if policy in self.runs.breaking else []
+        turns = sum(asked == policy for asked, _ in self.runs.asked)
+        errors = ["rank 1 is gone"] if policy in self.runs.breaking and turns > self.runs.goes_well else []
         count = range(operations.count)
         return [
             RankReport(
@@ -100,6 +101,7 @@ class Runs:
         self.steps: list[str] = []
         self.lacking: set[str] = set()
         self.breaking: set[str] = set()
+        self.goes_well = 0  # so many calls, before it breaks
         self.saved: list[Run] = []
         monkeypatch.setattr(runner, "detect", lambda: FULL)
         monkeypatch.setattr("topologies.capacity.measure", lambda *_: 90_000.0)
@@ -155,7 +157,10 @@ def test_sizes_first_then_faults_then_trainings(runs: Runs) -> None:
     ]
 
 
-@pytest.mark.parametrize("keys", [{}, {"sizes": []}, {"faults": [], "trainings": []}, {"repeats": 1, "ddp": []}])
+TWO = {"fabrics": EXPERIMENT["fabrics"] * 2, "only": {"nezha": [0], "gloo": [0]}}
+
+
+@pytest.mark.parametrize("keys", [{}, {"sizes": []}, {"faults": [], "trainings": []}, {"repeats": 1, "ddp": []}, TWO])
 def test_the_bar_reaches_its_end(runs: Runs, keys: dict[str, Any]) -> None:
     spec = spec_of(**keys)
     run_multirail(spec, Path("nowhere"), None)
@@ -216,6 +221,32 @@ def test_when_one_policy_breaks_its_processes_the_others_get_new_ones(runs: Runs
     assert {p.policy for p in run.multirail.points} == {"nezha", "mrib"}
     assert [(s.policy, s.failed) for s in run.multirail.skipped] == [("equal", True)]
     assert runs.did == ["build", "start nezha", "stop nezha", "start nezha", "stop nezha", "take down"]
+
+
+def test_when_one_breaks_in_a_later_turn_the_others_begin_anew_and_none_is_of_two_lives(runs: Runs) -> None:
+    runs.breaking, runs.goes_well = {"equal"}, 3  # the check and two turns
+    alone: dict[str, Any] = {"repeats": 1, "faults": [], "trainings": [], "ddp": [], "sizes": ["2KiB"]}
+    run_multirail(spec_of(policies=["nezha", "equal", "gloo"], **alone), Path("nowhere"), None)
+    (run,) = runs.saved
+    counts = {
+        policy: [op.count for p, op in runs.asked if p == policy and not op.check] for policy in ("nezha", "gloo")
+    }
+    assert counts["nezha"] == [25, 6, 25, *[6] * 7], "it learns once more"
+    assert counts["gloo"] == [9, *[6] * 7]
+    assert {p.policy: p.operations for p in run.multirail.points} == {"nezha": 67, "gloo": 51}
+
+
+def test_points_that_are_whole_are_kept_whatever_ends_the_run(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object) -> bool:
+        raise KeyboardInterrupt
+
+    take = points._take
+    calls = iter([take] * 17 + [interrupted])
+    monkeypatch.setattr(points, "_take", lambda *given: next(calls)(*given))
+    with pytest.raises(KeyboardInterrupt):
+        run_multirail(spec_of(repeats=1, sizes=["2KiB", "8MiB"]), Path("nowhere"), None)
+    (run,) = runs.saved
+    assert {(p.policy, p.size) for p in run.multirail.points} == {("nezha", 2048), ("gloo", 2048)}
 
 
 def test_what_is_not_installed_is_left_out_by_name_and_the_rest_goes_on(runs: Runs) -> None:

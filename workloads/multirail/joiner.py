@@ -138,6 +138,12 @@ class Joiner:
         self._again_at: dict[tuple[Purpose, int], float] = {}
         self.dialled: dict[tuple[Purpose, int], socket.socket] = {}
         self.accepted: dict[tuple[Purpose, int], socket.socket] = {}
+        self._came: set[int] = set()
+
+    @property
+    def never_came(self) -> list[int]:
+        """Of those that are missing, the ones that never answered: who did and is gone again has given up on them."""
+        return [peer for peer in self.missing if peer not in self._came] or self.missing
 
     @property
     def missing(self) -> list[int]:
@@ -173,6 +179,7 @@ class Joiner:
                     self._dial(key, now)
             elif self._answered(key, call):
                 self.dialled[key] = self._calls.pop(key).sock
+                self._came.add(key[1])
             elif key in self._calls and now - call.since > _TRY_S:
                 self._give_up(key)
 

@@ -43,4 +43,6 @@ class Learning:
         return self._awaited is None
 
     def rails_changed(self) -> None:
+        """What was measured until now is of other rails, also what is on its way (to a policy that is out of turn)."""
         self._timer.clear()
+        self._awaited = self._table = None

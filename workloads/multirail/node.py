@@ -73,7 +73,7 @@ class Node:
         self._copies = Copies()
         self._transport = Transport(rank, layout, make, self, self._copies)
         self._mover = Mover(layout.size, self._transport.send, self._give_up, self._copies)
-        self._learned: dict[Policy, Learning] = {}
+        self._learned: list[tuple[Policy, Learning]] = []
         self._down: set[int] = set()  # rails that no policy plans with
         self._learning = self._learning_of(policy)
         self._progress: Progress | None = None
@@ -241,7 +241,7 @@ class Node:
             case "decision":
                 self._decided(message)
             case "table":
-                for learning in self._learned.values():
+                for _, learning in self._learned:
                     learning.heard(message)
             case "abort":
                 self._failed = self._failed or message["why"]
@@ -312,7 +312,7 @@ class Node:
         self._changes = self._changes[len(due) :]
         for change in due:
             self._down = (self._down - set(change["raised"])) | set(change["dead"])
-            for policy, learning in self._learned.items():
+            for policy, learning in self._learned:
                 for rail in change["raised"]:
                     policy.up(rail)
                 for rail in change["dead"]:
@@ -321,8 +321,10 @@ class Node:
 
     def _learning_of(self, policy: Policy) -> Learning:
         """What it has learnt: nothing yet, if it never planned anything here."""
-        if policy not in self._learned:
+        found = next((learning for other, learning in self._learned if other is policy), None)
+        if found is None:
             for rail in self._down:
                 policy.down(rail)
-            self._learned[policy] = Learning(policy, lambda message: self._transport.tell(0, message))
-        return self._learned[policy]
+            found = Learning(policy, lambda message: self._transport.tell(0, message))
+            self._learned.append((policy, found))
+        return found

@@ -43,7 +43,7 @@ class Rendezvous:
 
     def missing(self, rail: int) -> list[str]:
         """Whom a rail still lacks."""
-        return [_LOST if peer == AGGREGATOR else f"rank {peer}" for peer in self._joiners[rail].missing]
+        return [_LOST if peer == AGGREGATOR else f"rank {peer}" for peer in self._joiners[rail].never_came]
 
     def begin(self, rail: int, incarnation: int) -> None:
         """Join a rail's next life."""

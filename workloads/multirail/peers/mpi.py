@@ -35,6 +35,12 @@ class MpiRanks(PeerRanks):
     def __init__(self, net: Planned, rails: Sequence[int] = (0,)) -> None:
         super().__init__(net, rails)
 
+    def pause(self) -> None:
+        """Nothing: its ranks wait to be told, and mpirun would forward the signal to all of them, over the rails."""
+
+    def resume(self) -> None:
+        """Nothing: see `pause`."""
+
     @classmethod
     def lack(cls) -> MachineLacks | None:
         if shutil.which("mpirun") and importlib.util.find_spec("mpi4py"):

@@ -96,12 +96,14 @@ class PeerRanks:
 
     def ask(self, what: object, within_s: float) -> list[Any]:
         """Every rank's answer to the same. RailyardError if one says so, has died, or takes longer."""
-        self._tell(dict.fromkeys(self._doors, what))
+        try:
+            self._tell(dict.fromkeys(self._doors, what))
+        except OSError:
+            raise RailyardError(f"{self.program}: a rank died{self._last_words()}") from None
         return self._hear(within_s)
 
     def pause(self) -> None:
-        """Stop all ranks between operations: they take nothing of the machine. (Those of MPI, which have process groups
-        of their own, only wait.)"""
+        """Stop all ranks between operations: they take nothing of the machine."""
         self._signal(signal.SIGSTOP)
 
     def resume(self) -> None:

@@ -1,0 +1,49 @@
+"""What is learnt, and what isn't any more when rails have changed meanwhile."""
+
+from typing import Any
+
+import pytest
+
+from tests.unit.multirail_net import rails_of
+from workloads.multirail.balancer import LEARNING_WINDOW
+from workloads.multirail.learning import Learning
+from workloads.multirail.policies import make_policy
+
+SIZE = 16 * 2**20
+
+
+def after_a_window() -> tuple[Learning, Any, list[dict[str, Any]]]:
+    """Nezha's, that awaits the table of its first window."""
+    policy = make_policy("nezha", rails_of("tcp tcp tcp"), 4)
+    told: list[dict[str, Any]] = []
+    learning = Learning(policy, told.append)
+    for op in range(1, LEARNING_WINDOW + 1):
+        learning.ended(op, SIZE, 0.0, (0.1, 0.0, 0.0))
+    assert not learning.up_to_date()
+    return learning, policy, told
+
+
+def test_a_table_is_learnt_once_it_is_here_and_others_are_nobodys() -> None:
+    learning, policy, (window,) = after_a_window()
+    before = policy.balancer.costs
+    learning.heard({"op": 3, "size": SIZE, "seconds": [9.0, 0.0, 0.0]})
+    assert not learning.up_to_date()
+    learning.heard({"op": window["op"], "size": SIZE, "seconds": [0.1, 0.0, 0.0]})
+    assert learning.up_to_date()
+    assert policy.balancer.costs != before
+
+
+@pytest.mark.parametrize("came", [False, True])
+def test_what_was_measured_before_the_rails_changed_is_not_learnt_after_it(came: bool) -> None:
+    """A policy may be out of turn meanwhile, with its table on the way or unread."""
+    learning, policy, (window,) = after_a_window()
+    table = {"op": window["op"], "size": SIZE, "seconds": [0.1, 0.0, 0.0]}
+    if came:
+        learning.heard(table)
+    policy.down(0)
+    before = policy.balancer.costs
+    learning.rails_changed()
+    if not came:
+        learning.heard(table)
+    assert learning.up_to_date()
+    assert policy.balancer.costs == before
