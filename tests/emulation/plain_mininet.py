@@ -46,9 +46,8 @@ def start_controller(argv: Sequence[str]) -> "subprocess.Popen[str]":
 
 def mn(topo: str, *commands: str) -> str:
     """Run `mn` on a topology of ours, type these commands, and return all it said."""
-    namespaces.run(
-        ["mount", "-n", "-o", "bind,ro", "/tmp", "/tmp"]
-    )  # after a failure mn deletes the logs there, whosever
+    # after a failure mn deletes the logs there, whosever
+    namespaces.run(["mount", "-n", "-o", "bind,ro", "/tmp", "/tmp"])
     argv = [Path(sys.executable).with_name("mn"), "--custom", "topologies/topos.py", "--topo", topo]
     argv += ["--controller", "remote,ip=127.0.0.1", "--switch", "ovs,datapath=user"]
     done = subprocess.run(
