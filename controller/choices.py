@@ -18,6 +18,11 @@ ANSWER_S: Final = 5.0
 Chosen = Callable[[Gpu, Gpu], Shares | None]
 
 
+class _Server(ThreadingUnixStreamServer):
+    daemon_threads = True
+    request_queue_size = 128  # a full queue refuses a unix socket's call at once; 5 is soon full
+
+
 class ChoiceServer:
     """Answers with what `chosen(src, dst)` gives: None while nobody steers."""
 
@@ -34,8 +39,7 @@ class ChoiceServer:
     def start(self) -> None:
         SOCKET.parent.mkdir(parents=True, exist_ok=True)
         SOCKET.unlink(missing_ok=True)
-        server = ThreadingUnixStreamServer(str(SOCKET), self._handler)
-        server.daemon_threads = True
+        server = _Server(str(SOCKET), self._handler)
         threading.Thread(target=server.serve_forever, name="choices", daemon=True).start()
 
 
