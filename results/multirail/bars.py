@@ -197,17 +197,19 @@ def _beside(rival: str, bar: Bar, m: Measured) -> Outcome | None:
 
 
 def _cold(m: Measured) -> Outcome | None:
-    """The small size where it was worst, beside the rail that was best there."""
+    """The median of small sizes, each beside the rail that was best there: a single size's few operations leave more to
+    chance than is asked for. The worst is told with it."""
     found = []
     for size in _cold_sizes(m):
         beside = [ratios for rail in m.singles(size) if (ratios := m.ratios("nezha", rail, size))]
         if beside:
-            best = max(beside, key=geometric_mean)
-            found.append((geometric_mean(best), size, best))
+            found.append((max(beside, key=geometric_mean), size))
     if not found:
         return None
-    worst, size, ratios = max(found)
-    return Outcome(COLD, m.rails.label, worst, f"at {size_name(size)}{_starts(ratios, 'times')}")
+    worst, at = max((geometric_mean(ratios), size) for ratios, size in found)
+    by_start = [median(ratios) for ratios in zip(*(ratios for ratios, _ in found), strict=False)]
+    where = f"median of {len(found)} sizes, worst {times(worst)} at {size_name(at)}{_starts(by_start, 'times')}"
+    return Outcome(COLD, m.rails.label, median(geometric_mean(ratios) for ratios, _ in found), where)
 
 
 def _cold_beside(rival: str, bar: Bar, m: Measured) -> Outcome | None:
