@@ -105,6 +105,17 @@ def test_what_the_machine_adds_at_small_sizes_makes_no_other_rail_look_better(ki
     assert off_the_rail(Balancer(nominal), slow, 1024, 1000) == 0
 
 
+def test_a_class_that_stayed_cold_begins_no_split_for_a_window_that_scatters() -> None:
+    """A slow one makes a split look as if it gained a bit more than 10%."""
+    truth, size = [Cost(0.5e-3, 1e-9), Cost(0.64e-3, 1e-9)], 2**18
+    balancer = Balancer(truth)
+    play(balancer, truth, size, 5, [1.0])
+    assert (balancer.state(size), balancer.window(size)) == ("cold", 100)
+    for noise in (1.05, 0.97, 1.08, 1.0):
+        play(balancer, truth, size, 100, [noise])
+        assert balancer.state(size) == "cold"
+
+
 def test_a_futile_split_is_tried_for_20_operations_at_most() -> None:
     nominal = [Cost(1e-3, 1e-7), Cost(1e-3, 1e-7)]
     balancer, size = Balancer(nominal), 16384

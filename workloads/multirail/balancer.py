@@ -8,7 +8,8 @@ Source: Nezha section 4.3, Eq. 3 to 8. A class (sizes up to a power of two) goes
 
 - cold: all on the rail of least latency (Eq. 4). Its first window is what a split is compared with, and tells how much
   slower than nominal this machine makes everything at such sizes: rails that were never measured are taken to be slower
-  alike. Another rail, or a split, is tried only where it should gain `GAIN`: less is lost in trying.
+  alike. Another rail, or a split, is tried only where it should gain `GAIN`: less is lost in trying. A class that has
+  once stayed cold tries only what should gain `GAIN_LATER`, unless it got slower: windows that scatter find 10% some day.
 - even: one window with equal shares, from which Eq. 8 takes the first coefficients.
 - descent: Eq. 7. Plain descent on the maximum of Eq. 5 would move one rail at a time by a step that fits no other; here
   each rail's step is its distance from the common level over its own slope dT/dalpha = S / B, so the shares keep adding
@@ -46,6 +47,7 @@ STILL: Final = 0.01
 DISTURBED: Final = 0.093
 """Section 5.3.2: the average scheduling error stays within 9.3%; a settled class beyond it descends again."""
 GAIN: Final = 0.1
+GAIN_LATER: Final = 0.2
 TRIES: Final = 3
 MOST_STEPS: Final = 14
 """Windows of a descent: with those before it fewer than 100 operations."""
@@ -173,15 +175,17 @@ class Balancer:
         return tuple(float(rail == best) for rail in range(len(self.costs)))
 
     def _after_cold(self, entry: _Entry, size: int, seconds: float) -> None:
+        as_ever = entry.cold_s is not None and seconds <= entry.cold_s * (1 + DISTURBED)
+        gain = GAIN_LATER if as_ever else GAIN
         entry.cold_s = seconds
         alive, costs = sorted(self._alive), self._expected(entry, size, seconds)
-        near = worth_splitting([costs[rail] for rail in alive], size, self._sync_s, self._tau, GAIN)
+        near = worth_splitting([costs[rail] for rail in alive], size, self._sync_s, self._tau, gain)
         best = cold_rail(costs, size, alive)
         if near and not entry.split_lost:
             chosen = {alive[place] for place in near}
             self._begin_split(entry, "even")
             entry.shares = tuple(float(rail in chosen) / len(chosen) for rail in range(len(costs)))
-        elif costs[best].seconds(size) * (1 + GAIN) < seconds:
+        elif costs[best].seconds(size) * (1 + gain) < seconds:
             entry.shares, entry.cold_s = tuple(float(rail == best) for rail in range(len(costs))), None
 
     def _expected(self, entry: _Entry, size: int, seconds: float) -> list[Cost]:
