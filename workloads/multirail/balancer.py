@@ -9,7 +9,8 @@ Source: Nezha section 4.3, Eq. 3 to 8. A class (sizes up to a power of two) goes
 - cold: all on the rail of least latency (Eq. 4). Its first window is what a split is compared with, and tells how much
   slower than nominal this machine makes everything at such sizes: rails that were never measured are taken to be slower
   alike. Another rail, or a split, is tried only where it should gain `GAIN`: less is lost in trying. A class that has
-  once stayed cold tries only what should gain `GAIN_LATER`, unless it got slower: windows that scatter find 10% some day.
+  stayed cold once tries only what should gain `GAIN_LATER`, unless it got slower: of windows that scatter, one day one
+  finds 10%.
 - even: one window with equal shares, from which Eq. 8 takes the first coefficients.
 - descent: Eq. 7. Plain descent on the maximum of Eq. 5 would move one rail at a time by a step that fits no other; here
   each rail's step is its distance from the common level over its own slope dT/dalpha = S / B, so the shares keep adding
