@@ -37,6 +37,11 @@ def used_times(balancer: Balancer, truth: list[Cost], size: int) -> list[float]:
     noise=st.lists(st.floats(0.99, 1.01), min_size=1, max_size=7),
 )
 @example(rails=[(Cost(0, 1e-9), 1, 1), (Cost(0, 4e-9), 3, 3)], size=2**24, noise=[1.0])
+@example(  # the second's set-up alone is more than the level: no share of it, however small, ends with the others
+    rails=[(Cost(0, 7.25e-8), 1, 1), (Cost(1.95e-3, 4.45e-9), 1, 1), (Cost(1.168e-3, 6.34e-8), 1, 0.5)],
+    size=28457,
+    noise=[1.0],
+)
 @example(rails=[(Cost(3e-3, 1e-10), 1, 1), (Cost(0, 1e-10), 1, 0.3)], size=2**25, noise=[1.0])
 def test_within_100_operations_the_rails_end_within_the_papers_9_3_percent(
     rails: list[tuple[Cost, float, float]], size: int, noise: list[float]
@@ -49,7 +54,8 @@ def test_within_100_operations_the_rails_end_within_the_papers_9_3_percent(
     assert sum(shares) == pytest.approx(1)
     assert spread(used_times(balancer, truth, size)) <= 0.093
     if len(set(truth)) == len(truth) and balancer.state(size) == "settled":
-        assert hot_seconds(truth, shares, size) <= 1.1 * min(c.seconds(size) for c in truth)
+        tried = [cost for cost, share in zip(truth, shares, strict=True) if share > 0]  # of others it knows the name
+        assert hot_seconds(truth, shares, size) <= 1.1 * min(cost.seconds(size) for cost in tried)
 
 
 @given(truth=st.lists(TRUE, min_size=2, max_size=4), size=st.integers(1, 2**28))
@@ -106,14 +112,32 @@ def test_what_the_machine_adds_at_small_sizes_makes_no_other_rail_look_better(ki
 
 
 def test_a_class_that_stayed_cold_begins_no_split_for_a_window_that_scatters() -> None:
-    """A slow one makes a split look as if it gained a bit more than 10%."""
+    """Two rails of which a split gains a bit less than 10%: a slow window is nothing, a rail slow for good is left."""
     truth, size = [Cost(0.5e-3, 1e-9), Cost(0.64e-3, 1e-9)], 2**18
     balancer = Balancer(truth)
+    play(balancer, truth, 2**24, 100, [1.0])
     play(balancer, truth, size, 5, [1.0])
     assert (balancer.state(size), balancer.window(size)) == ("cold", 100)
-    for noise in (1.05, 0.97, 1.08, 1.0):
+    for noise in (1.05, 0.97, 1.3, 0.9, 1.08, 1.0):
         play(balancer, truth, size, 100, [noise])
         assert balancer.state(size) == "cold"
+    play(balancer, [Cost(0.5e-3, 4e-9), truth[1]], size, 400, [1.0])
+    assert balancer.shares(size)[0] < 1
+
+
+@given(
+    truth=st.lists(TRUE, min_size=2, max_size=3),
+    size=st.integers(2**16, 2**26),
+    window=st.lists(st.floats(0.3, 3), min_size=3, max_size=3),
+)
+def test_one_window_alone_moves_no_class_that_has_settled(truth: list[Cost], size: int, window: list[float]) -> None:
+    balancer = Balancer(truth)
+    play(balancer, truth, size, 100, [1.0])
+    assume(balancer.state(size) == "settled")
+    resting = balancer.shares(size)
+    for noise in (window, [1.0], window, [1.0]):
+        play(balancer, truth, size, 100, noise)
+        assert balancer.shares(size) == resting
 
 
 def test_a_futile_split_is_tried_for_20_operations_at_most() -> None:
@@ -187,7 +211,7 @@ def test_a_settled_class_descends_again_when_a_rail_slows_down() -> None:
     play(balancer, truth, 2**24, 200, [1.0])
     assert balancer.window(2**24) == 100
     slower = [Cost(0, 3e-9), Cost(0, 1e-9)]
-    play(balancer, slower, 2**24, 250, [1.0])
+    play(balancer, slower, 2**24, 350, [1.0])
     assert spread(used_times(balancer, slower, 2**24)) <= 0.093
 
 
@@ -245,7 +269,7 @@ def test_shares_that_are_held_are_left_when_a_rail_slows_down() -> None:
     play(balancer, truth, size, 300, [1.15, 1.0])
     assert balancer.shares(size) == held
     slower = [truth[0], Cost(1e-4, 1e-7)]
-    play(balancer, slower, size, 200, [1.0])
+    play(balancer, slower, size, 300, [1.0])
     assert spread(used_times(balancer, slower, size)) <= 0.093
 
 

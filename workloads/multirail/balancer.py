@@ -8,14 +8,13 @@ Source: Nezha section 4.3, Eq. 3 to 8. A class (sizes up to a power of two) goes
 
 - cold: all on the rail of least latency (Eq. 4). Its first window is what a split is compared with, and tells how much
   slower than nominal this machine makes everything at such sizes: rails that were never measured are taken to be slower
-  alike. Another rail, or a split, is tried only where it should gain `GAIN`: less is lost in trying. A class that has
-  stayed cold once tries only what should gain `GAIN_LATER`, unless it got slower: of windows that scatter, one day one
-  finds 10%.
+  alike. Another rail, or a split, is tried only where it should gain `GAIN`: less is lost in trying.
 - even: one window with equal shares, from which Eq. 8 takes the first coefficients.
 - descent: Eq. 7. Plain descent on the maximum of Eq. 5 would move one rail at a time by a step that fits no other; here
   each rail's step is its distance from the common level over its own slope dT/dalpha = S / B, so the shares keep adding
   up to one, and where the slopes are right one step is enough. The slope comes from the measured line, and is held
   between a fifth of T/alpha and all of it (set-up times are never negative), so that it errs on the slow side.
+  A rail that ended last, and whose set-up alone takes longer than the others need, gets nothing.
   From the third step on steps get shorter, `2 / steps` of the whole, so that neither a slope that is too small nor
   times that scatter keep shares moving to and fro.
   A descent that is no faster than cold after `TRIES` windows has lost. One that has only made things slower for as
@@ -23,8 +22,11 @@ Source: Nezha section 4.3, Eq. 3 to 8. A class (sizes up to a power of two) goes
   doesn't end sooner, and rails can't end together. So does one that is still on its way after `MOST_STEPS` windows:
   its times scatter too much for rails to be seen to end together.
 - settled: in two windows running the rails ended within `SETTLED` of each other, or the next step, as short as it is
-  by then, would move no more than `STILL`. Where that left them more than `DISTURBED` apart, the next window begins a
-  new descent. Windows are long from here on.
+  by then, would move no more than `STILL`. More than `DISTURBED` apart it begins a new descent.
+
+A class that is settled, or has stayed cold, is at rest: its windows are long, and it is no single one that sets it
+going again but `AGREED` in a row, and to leave one rail a gain of `GAIN_LATER` is asked for. Times scatter from window
+to window on a machine that does other things too, and of many windows one finds a gain where none is.
 
 Slips in the paper: Eq. 8 divides by the nodes less one, which adds up to one only for the rails less one. Windows of
 100 operations can't converge "within the first 100 iterations": they have 5 until settled or left cold, then 100.
@@ -38,21 +40,22 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from workloads.multirail.estimate import Estimate, slowed
-from workloads.multirail.predict import TAU, Cost, cold_rail, worth_splitting
+from workloads.multirail.predict import TAU, Cost, cold_rail, ideal_shares, worth_splitting
 
 LEARNING_WINDOW: Final = 5
 LONG_WINDOW: Final = 100
 SETTLED: Final = 0.05
 STILL: Final = 0.01
-"""A step that moves no share by more than this part of the buffer is none."""
+"""A step that moves no share by more than this part of the buffer is none, and a share that is less is none."""
 DISTURBED: Final = 0.093
 """Section 5.3.2: the average scheduling error stays within 9.3%; a settled class beyond it descends again."""
+AGREED: Final = 2
+"""So many long windows in a row must say the same before a class at rest tries something else."""
 GAIN: Final = 0.1
 GAIN_LATER: Final = 0.2
 TRIES: Final = 3
 MOST_STEPS: Final = 14
 """Windows of a descent: with those before it fewer than 100 operations."""
-_LEAST_SHARE: Final = 1e-4
 
 State = Literal["cold", "even", "descent", "settled"]
 
@@ -82,7 +85,7 @@ def descend(shares: Sequence[float], seconds: Sequence[float], slopes: Sequence[
     weights = [1 / slope for slope in slopes]
     level = sum(w * t for w, t in zip(weights, seconds, strict=True)) / sum(weights)
     moved = [a - (t - level) * w for a, t, w in zip(shares, seconds, weights, strict=True)]
-    kept = [share if share >= _LEAST_SHARE else 0.0 for share in moved]
+    kept = [share if share >= STILL else 0.0 for share in moved]
     return tuple(share / sum(kept) for share in kept)
 
 
@@ -102,6 +105,7 @@ class _Entry:
     best_shares: tuple[float, ...] = ()
     worse: int = 0
     held: bool = False
+    unrest: int = 0  # windows in a row that would end a rest
 
 
 class Balancer:
@@ -176,18 +180,22 @@ class Balancer:
         return tuple(float(rail == best) for rail in range(len(self.costs)))
 
     def _after_cold(self, entry: _Entry, size: int, seconds: float) -> None:
-        as_ever = entry.cold_s is not None and seconds <= entry.cold_s * (1 + DISTURBED)
-        gain = GAIN_LATER if as_ever else GAIN
-        entry.cold_s = seconds
+        first, entry.cold_s = entry.cold_s is None, seconds
         alive, costs = sorted(self._alive), self._expected(entry, size, seconds)
+        gain, windows = (GAIN, 1) if first else (GAIN_LATER, AGREED)
         near = worth_splitting([costs[rail] for rail in alive], size, self._sync_s, self._tau, gain)
         best = cold_rail(costs, size, alive)
-        if near and not entry.split_lost:
+        split = len(near) > 0 and not entry.split_lost
+        faster = costs[best].seconds(size) * (1 + gain) < seconds
+        if not _agreed(entry, split or faster, windows):
+            return
+        if split:
             chosen = {alive[place] for place in near}
             self._begin_split(entry, "even")
             entry.shares = tuple(float(rail in chosen) / len(chosen) for rail in range(len(costs)))
-        elif costs[best].seconds(size) * (1 + gain) < seconds:
-            entry.shares, entry.cold_s = tuple(float(rail == best) for rail in range(len(costs))), None
+        else:
+            entry.shares = tuple(float(rail == best) for rail in range(len(costs)))
+            entry.cold_s, entry.unrest = None, 0
 
     def _expected(self, entry: _Entry, size: int, seconds: float) -> list[Cost]:
         """All rails' lines: of those never measured nominal, and slower as the one that this class is on is."""
@@ -204,11 +212,11 @@ class Balancer:
         if entry.state == "settled":
             if entry.held and math.isinf(entry.best_s):
                 entry.best_s = max(times)  # of a long window: the fastest of many short ones was luck, too
-            if entry.held and max(times) <= entry.best_s * (1 + DISTURBED):
+            as_held = entry.held and max(times) <= entry.best_s * (1 + DISTURBED)
+            if not _agreed(entry, apart > DISTURBED and not as_held, AGREED):
                 return
-            if apart > DISTURBED:
-                self._begin_split(entry, "descent")
-                target = self._step(entry, size, used, times)
+            self._begin_split(entry, "descent")
+            target = self._step(entry, size, used, times)
         elif self._goes_wrong(entry, max(times)):
             self._hold(entry, size)
             return
@@ -235,7 +243,7 @@ class Balancer:
 
     def _begin_split(self, entry: _Entry, state: State) -> None:
         entry.state, entry.windows, entry.steps, entry.tries, entry.worse = state, 0, 0, 0, 0
-        entry.best_s, entry.held = math.inf, False
+        entry.best_s, entry.held, entry.unrest = math.inf, False, 0
 
     def _goes_wrong(self, entry: _Entry, seconds: float) -> bool:
         """A split that got slower, and has stayed so for `TRIES` windows."""
@@ -268,18 +276,29 @@ class Balancer:
         return slopes
 
     def _back_to_cold(self, entry: _Entry, size: int) -> None:
-        entry.state, entry.shares, entry.split_lost, entry.calm = "cold", self._all_on_best(size), True, 0
+        entry.state, entry.shares, entry.split_lost = "cold", self._all_on_best(size), True
+        entry.calm = entry.unrest = 0
 
     def _step(self, entry: _Entry, size: int, used: list[int], times: Sequence[float]) -> tuple[float, ...]:
         """Where the next step of the descent leads."""
         shares = [entry.shares[rail] for rail in used]
         gain = min(1.0, 2 / (entry.steps + 1))
         slopes = [slope / gain for slope in self._slopes(entry, size, used, times)]
-        return self._spread_out(used, descend(shares, times, slopes))
+        moved = descend(shares, times, slopes)
+        last = max(range(len(used)), key=times.__getitem__)
+        if ideal_shares([self.costs[rail] for rail in used], size)[last] == 0:
+            moved = tuple(0.0 if place == last else share for place, share in enumerate(moved))
+        return self._spread_out(used, [share / sum(moved) for share in moved])
 
     def _spread_out(self, used: list[int], shares: Sequence[float]) -> tuple[float, ...]:
         given = dict(zip(used, shares, strict=True))
         return tuple(given.get(rail, 0.0) for rail in range(len(self.costs)))
+
+
+def _agreed(entry: _Entry, moves: bool, windows: int) -> bool:
+    """Whether so many windows in a row, this one the last, say that a class should move."""
+    entry.unrest = entry.unrest + 1 if moves else 0
+    return entry.unrest >= windows
 
 
 def _moved(shares: Sequence[float], target: Sequence[float]) -> float:
