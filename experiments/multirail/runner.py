@@ -28,7 +28,9 @@ from topologies.errors import BadInput
 from topologies.machine import datapath_choice, detect
 from topologies.multirail.plan import MultirailPlan, make_multirail_plan
 from topologies.units import format_rate
+from workloads.multirail.balancer import GAIN
 from workloads.multirail.emulated import rails_of
+from workloads.multirail.predict import allreduce_cost, threshold
 
 LEAST_DILATED_BPS: Final = 200_000
 """A frame of 9000 bytes takes 0.36 s of it already; every point would last for minutes."""
@@ -113,6 +115,9 @@ def _rails(label: str, plan: MultirailPlan, build_s: float) -> Rails:
         mtu=plan.spec.mtu,
         build_s=build_s,
         cpu_s_per_byte=tuple(rail.cpu_s_per_byte for rail in rails),
+        threshold=threshold([allreduce_cost(rail, plan.spec.nodes) for rail in rails], GAIN) * plan.scale
+        if len(rails) > 1
+        else None,
     )
 
 

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 class Rails:
     """A fabric: `kinds`, `names`, `bps` (payload that a NIC carries) by rail; `scale` times slower than the paper's.
 
-    `mix` is what its rails are together, `tcp+sharp`; `cpu_s_per_byte` of a node's processor, none where it is empty.
+    `mix` is what its rails are together, `tcp+sharp`; `cpu_s_per_byte` of a node's processor, none where it is empty;
+    `threshold` by Eq. 6, in bytes before scaling, above which a split gains what is worth trying it.
     """
 
     label: str
@@ -24,6 +25,7 @@ class Rails:
     mtu: int
     build_s: float = 0.0
     cpu_s_per_byte: tuple[float, ...] = ()
+    threshold: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -124,8 +124,9 @@ def thresholds_table(found: Multirail) -> Table:
     for m in by_fabric(found):
         if "nezha" in m.policies and len(m.rails.names) > 1:
             stated = published.THRESHOLDS.get((m.rails.mix, m.rails.nodes))
-            rows.append((m.rails.label, *(size_name(s) if s else fmt.NOTHING for s in (m.threshold(), stated))))
-    return Table(("fabric", "one rail up to", "Nezha's"), tuple(rows), 1)
+            told = (m.threshold(), m.rails.threshold, stated)
+            rows.append((m.rails.label, *(size_name(round(s)) if s else fmt.NOTHING for s in told)))
+    return Table(("fabric", "one rail up to", "by Eq. 6", "Nezha's"), tuple(rows), 1)
 
 
 def table_1(found: Multirail) -> Table | None:

@@ -111,11 +111,21 @@ def test_what_the_machine_adds_at_small_sizes_makes_no_other_rail_look_better(ki
     assert off_the_rail(Balancer(nominal), slow, 1024, 1000) == 0
 
 
+def test_what_large_sizes_tell_of_a_rail_makes_it_no_faster_at_small_ones() -> None:
+    """What a message costs the machine is hidden while bytes take longer, and is all there is where they don't."""
+    rails = [Cost(0.02e-3, 2e-9), Cost(0.1e-3, 1e-9)]
+    balancer = Balancer(rails)
+    play(balancer, rails, 2**24, 100, [1.0])
+    machine = [Cost(cost.setup_s + 2e-3, cost.s_per_byte) for cost in rails]
+    assert balancer.shares(2**16) == (1.0, 0.0)
+    assert off_the_rail(balancer, machine, 2**16, 1000) == 0
+
+
 def test_a_class_that_stayed_cold_begins_no_split_for_a_window_that_scatters() -> None:
     """Two rails of which a split gains a bit less than 10%: a slow window is nothing, a rail slow for good is left."""
     truth, size = [Cost(0.5e-3, 1e-9), Cost(0.64e-3, 1e-9)], 2**18
     balancer = Balancer(truth)
-    play(balancer, truth, 2**24, 100, [1.0])
+    play(balancer, truth, 2**19, 100, [1.0])
     play(balancer, truth, size, 5, [1.0])
     assert (balancer.state(size), balancer.window(size)) == ("cold", 100)
     for noise in (1.05, 0.97, 1.3, 0.9, 1.08, 1.0):

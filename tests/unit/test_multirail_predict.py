@@ -89,7 +89,7 @@ def test_ideal_shares_sum_to_one_and_no_other_split_is_faster(costs: list[Cost],
 
 @given(costs=st.lists(COSTS, min_size=2, max_size=4), sync_s=st.sampled_from([0.0, 1e-4, 1e-2]))
 def test_at_the_threshold_cold_and_hot_are_level(costs: list[Cost], sync_s: float) -> None:
-    size = threshold(costs, sync_s)
+    size = threshold(costs, sync_s=sync_s)
     if 1 < size < math.inf:
         cold = costs[cold_rail(costs, size)].seconds(size)
         assert level(costs, size) + sync_s == pytest.approx(cold, rel=1e-5)
@@ -99,9 +99,11 @@ def test_the_papers_threshold_of_a_tcp_pair_follows_from_its_sync_cost() -> None
     tcp = paper_rails()["tcp"]
     four, eight = allreduce_cost(tcp, 4), allreduce_cost(tcp, 8)
     assert threshold([four, four]) < 1  # like rails split at once, unless waiting for each other costs something
-    assert threshold([four, four], 590e-6) == pytest.approx(2**18, rel=0.01)  # section 5.2.1: 256 KB
+    assert threshold([four, four], sync_s=590e-6) == pytest.approx(2**18, rel=0.01)  # section 5.2.1: 256 KB
     assert threshold([four]) == math.inf
-    assert threshold([eight, eight], 590e-6) < threshold([four, four], 590e-6)  # the same section: less on 8 nodes
+    assert threshold([eight, eight], sync_s=590e-6) < threshold(
+        [four, four], sync_s=590e-6
+    )  # the same section: less on 8 nodes
 
 
 def test_rails_too_unlike_are_not_shared() -> None:

@@ -165,7 +165,7 @@ def test_the_papers_figures_stand_beside_ours(run: Run) -> None:
     theirs = next(row for row in paper.rows if row[1] == "Nezha")
     assert theirs[2:7] == ("181.5\u00a0ms", "316.3\u00a0ms", "178.4\u00a0ms", "314.9\u00a0ms", "257.1\u00a0ms")
     thresholds = tables.thresholds_table(run.multirail)
-    assert thresholds.rows == ((PAIR.label, "2KiB", "256KiB"), (UNLIKE.label, "2KiB", "–"))
+    assert thresholds.rows == ((PAIR.label, "2KiB", "48.22KB", "256KiB"), (UNLIKE.label, "2KiB", "–", "–"))
     assert "One rail up to" in report.render(run)
     wanted = {row[1]: (row[3], row[6]) for row in tables.bars_table(outcomes(run.multirail)).rows}
     assert wanted["two like rails, 4 nodes, large: of one"] == ("≥ 1.84x, goal 1.95x", "Nezha 5.2.1")

@@ -7,8 +7,8 @@ Source: Nezha section 4.3, Eq. 3 to 8. A class (sizes up to a power of two) goes
      └──────────────────────────────────────────────────────────────────────────────────────────┘
 
 - cold: all on the rail of least latency (Eq. 4). Its first window is what a split is compared with, and tells how much
-  slower than nominal this machine makes everything at such sizes: rails that were never measured are taken to be slower
-  alike. Another rail, or a split, is tried only where it should gain `GAIN`: less is lost in trying.
+  slower than nominal this machine makes everything at such sizes: rails that were never measured there are taken to be
+  slower alike. Another rail, or a split, is tried only where it should gain `GAIN`: less is lost in trying.
 - even: one window with equal shares, from which Eq. 8 takes the first coefficients.
 - descent: Eq. 7. Plain descent on the maximum of Eq. 5 would move one rail at a time by a step that fits no other; here
   each rail's step is its distance from the common level over its own slope dT/dalpha = S / B, so the shares keep adding
@@ -40,7 +40,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from workloads.multirail.estimate import Estimate, slowed
-from workloads.multirail.predict import TAU, Cost, cold_rail, ideal_shares, worth_splitting
+from workloads.multirail.predict import Cost, cold_rail, ideal_shares, worth_splitting
 
 LEARNING_WINDOW: Final = 5
 LONG_WINDOW: Final = 100
@@ -111,12 +111,11 @@ class _Entry:
 class Balancer:
     """`shares(size)` before an operation, `learn(...)` with each full window's means, `down` and `up` as rails go."""
 
-    def __init__(self, costs: Sequence[Cost], sync_s: float = 0.0, tau: float = TAU) -> None:
+    def __init__(self, costs: Sequence[Cost]) -> None:
         if not costs:
             raise ValueError("costs: a balancer needs at least one rail")
         self._estimates = [Estimate(cost) for cost in costs]
         self._alive = set(range(len(costs)))
-        self._sync_s, self._tau = sync_s, tau
         self._table: dict[int, _Entry] = {}
 
     @property
@@ -174,7 +173,7 @@ class Balancer:
 
     def _all_on_best(self, size: float) -> tuple[float, ...]:
         alive = sorted(self._alive)
-        measured = all(self._estimates[rail].known for rail in alive)
+        measured = all(self._estimates[rail].known(size) for rail in alive)
         costs = self.costs if measured else [each.nominal for each in self._estimates]  # like is compared with like
         best = cold_rail(costs, size, alive)
         return tuple(float(rail == best) for rail in range(len(self.costs)))
@@ -183,7 +182,7 @@ class Balancer:
         first, entry.cold_s = entry.cold_s is None, seconds
         alive, costs = sorted(self._alive), self._expected(entry, size, seconds)
         gain, windows = (GAIN, 1) if first else (GAIN_LATER, AGREED)
-        near = worth_splitting([costs[rail] for rail in alive], size, self._sync_s, self._tau, gain)
+        near = worth_splitting([costs[rail] for rail in alive], size, gain)
         best = cold_rail(costs, size, alive)
         split = len(near) > 0 and not entry.split_lost
         faster = costs[best].seconds(size) * (1 + gain) < seconds
@@ -198,10 +197,16 @@ class Balancer:
             entry.cold_s, entry.unrest = None, 0
 
     def _expected(self, entry: _Entry, size: int, seconds: float) -> list[Cost]:
-        """All rails' lines: of those never measured nominal, and slower as the one that this class is on is."""
+        """All rails' lines. Those never measured at such sizes are as slow as elsewhere, or slower than nominal
+        as the one that this class is on is: whichever takes longer."""
         nominal = self._estimates[entry.shares.index(1.0)].nominal.seconds(size)
         slower = seconds / nominal if seconds > 0 and nominal > 0 else 1.0
-        return [each.cost if each.known else slowed(each.cost, size, slower) for each in self._estimates]
+        return [
+            each.cost
+            if each.known(size)
+            else max(each.cost, slowed(each.nominal, size, slower), key=lambda cost: cost.seconds(size))
+            for each in self._estimates
+        ]
 
     def _after_split(self, entry: _Entry, size: int, used: list[int], seconds: Sequence[float]) -> None:
         entry.windows += 1
@@ -224,7 +229,7 @@ class Balancer:
             self._back_to_cold(entry, size)
             return
         elif entry.calm >= 2:
-            if entry.cold_s is not None and max(times) + self._sync_s >= entry.cold_s:
+            if entry.cold_s is not None and max(times) >= entry.cold_s:
                 self._back_to_cold(entry, size)
                 return
             entry.state = "settled"
@@ -255,7 +260,7 @@ class Balancer:
     def _hold(self, entry: _Entry, size: int) -> None:
         """Stay with the best shares that were seen, if they beat one rail."""
         alone = min(self.costs[rail].seconds(size) for rail in self._alive)
-        if entry.best_s + self._sync_s < min(alone, entry.cold_s or math.inf) / (1 + SETTLED):
+        if entry.best_s < min(alone, entry.cold_s or math.inf) / (1 + SETTLED):
             entry.state, entry.shares, entry.held, entry.calm = "settled", entry.best_shares, True, 0
             entry.best_s = math.inf
         else:
@@ -263,7 +268,7 @@ class Balancer:
 
     def _has_lost(self, entry: _Entry, seconds: float) -> bool:
         """A split that was no faster than one rail in `TRIES` windows of its descent."""
-        if entry.state == "descent" and entry.cold_s is not None and seconds + self._sync_s >= entry.cold_s:
+        if entry.state == "descent" and entry.cold_s is not None and seconds >= entry.cold_s:
             entry.tries += 1
         return entry.tries >= TRIES
 

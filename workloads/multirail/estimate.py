@@ -5,6 +5,7 @@ slowed down to what was measured: they decide until two unlike sizes were seen, 
 one size ever comes. (As it is, a nominal set-up far below what a machine can do would outweigh all that is measured.)
 """
 
+import math
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -38,13 +39,18 @@ def slowed(nominal: Cost, size: float, factor: float) -> Cost:
 
 
 class Estimate:
-    """`cost` is the line as it is known now; `known`: from measurements, not by name alone."""
+    """`cost` is the line as it is known now."""
 
     def __init__(self, nominal: Cost) -> None:
         self.nominal = self.cost = nominal
         self._seen = _Sums()
         self._slower = self._weight = 0.0
-        self.known = False
+        self._least = math.inf
+
+    def known(self, size: float) -> bool:
+        """Whether `size` bytes aren't fewer than what was measured: what a message costs a machine is no part of how
+        long large ones take, so a line says nothing of small ones."""
+        return size >= self._least
 
     def measured(self, size: float, seconds: float) -> None:
         """One window's mean; what says nothing (no bytes, no time) is left out."""
@@ -52,7 +58,7 @@ class Estimate:
             return
         self._seen.of = [_FADE * term for term in self._seen.of]
         self._seen.add(size, seconds, 1.0)
-        self.known = True
+        self._least = min(self._least, size)
         self._slower = _FADE * self._slower + seconds / self.nominal.seconds(size)
         self._weight = _FADE * self._weight + 1.0
         w, x, _, _, _ = self._seen.of

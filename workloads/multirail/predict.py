@@ -85,28 +85,28 @@ def ideal_shares(costs: Sequence[Cost], size: float) -> tuple[float, ...]:
     return tuple(part / sum(bytes_of) for part in bytes_of)
 
 
-def threshold(costs: Sequence[Cost], sync_s: float = 0.0, gain: float = 0.0) -> float:
-    """Eq. 6: bytes up to which one rail is no slower than the best split, of which the waiting costs `sync_s` more;
-    slower by no more than the part `gain` of the split's time, where that is given.
+def threshold(costs: Sequence[Cost], gain: float = 0.0, sync_s: float = 0.0) -> float:
+    """Eq. 6: bytes up to which one rail is slower than the best split, of which the waiting costs `sync_s` more, by no
+    more than the part `gain` of the split's time.
 
-    Infinite for a single rail. Without `sync_s`, like rails would split from the first byte on; the paper's TCP pair
+    Infinite for a single rail. Without both, like rails would split from the first byte on; the paper's TCP pair
     does from 256 KB on 4 nodes.
     """
     if len(costs) < 2:
         return math.inf
-
-    def splits(size: float) -> bool:
-        return costs[cold_rail(costs, size)].seconds(size) > (level(costs, size) + sync_s) * (1 + gain + 1e-12)
-
     low, high = 0.0, 1.0
-    while not splits(high):
+    while not _pays(costs, high, gain, sync_s):
         low, high = high, high * 2
         if high > _LARGEST:
             return math.inf
     for _ in range(60):
         middle = (low + high) / 2
-        low, high = (low, middle) if splits(middle) else (middle, high)
+        low, high = (low, middle) if _pays(costs, middle, gain, sync_s) else (middle, high)
     return low
+
+
+def _pays(costs: Sequence[Cost], size: float, gain: float, sync_s: float = 0.0) -> bool:
+    return costs[cold_rail(costs, size)].seconds(size) > (level(costs, size) + sync_s) * (1 + gain + 1e-12)
 
 
 def efficiency_ratio(costs: Sequence[Cost], size: float) -> tuple[float, ...]:
@@ -119,14 +119,12 @@ def efficiency_ratio(costs: Sequence[Cost], size: float) -> tuple[float, ...]:
     return tuple(1.0 if time == least else time / least if least else math.inf for time in seconds)
 
 
-def worth_splitting(
-    costs: Sequence[Cost], size: float, sync_s: float = 0.0, tau: float = TAU, gain: float = 0.0
-) -> tuple[int, ...]:
-    """The rails to share `size` bytes: those within `tau` of the fastest, if that beats one alone (by `gain`, as
-    `threshold` has it); else none."""
+def worth_splitting(costs: Sequence[Cost], size: float, gain: float = 0.0) -> tuple[int, ...]:
+    """The rails to share `size` bytes: those within `TAU` of the fastest, if the best split takes less time than one
+    alone, by the part `gain` of the split's time; else none."""
     if len(costs) < 2 or size <= 0:
         return ()
-    near = tuple(rail for rail, ratio in enumerate(efficiency_ratio(costs, size)) if ratio <= tau)
-    if len(near) < 2 or size <= threshold([costs[rail] for rail in near], sync_s, gain):
+    near = tuple(rail for rail, ratio in enumerate(efficiency_ratio(costs, size)) if ratio <= TAU)
+    if len(near) < 2 or not _pays([costs[rail] for rail in near], size, gain):
         return ()
     return near
