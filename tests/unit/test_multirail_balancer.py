@@ -215,6 +215,26 @@ def test_the_last_rail_cant_be_taken_away_and_one_that_returns_starts_cold() -> 
     assert balancer.shares(2**24)[0] == pytest.approx(2 / 3, rel=0.03)
 
 
+def test_what_a_dead_rail_did_alone_ends_no_split_of_the_others() -> None:
+    truth, size = [Cost(0, 1e-9), Cost(0, 4e-9), Cost(0, 4e-9)], 2**24
+    balancer = Balancer(truth)
+    play(balancer, truth, size, 100, [1.0])
+    balancer.down(0)
+    play(balancer, truth, size, 100, [1.0])
+    assert balancer.shares(size) == pytest.approx((0, 0.5, 0.5), abs=0.02)
+
+
+def test_another_rail_that_a_split_showed_to_be_faster_is_the_one_to_go_back_to() -> None:
+    """By name the second and the third are nearly alike; on this machine the third costs three times as much."""
+    named = [Cost(3.9e-3, 9e-7), Cost(0.02e-3, 5.4e-7), Cost(0.17e-3, 4.8e-7)]
+    machine, size = [Cost(6e-3, 9e-7), Cost(1.4e-3, 1.6e-7), Cost(4.6e-3, 1e-8)], 2620
+    balancer = Balancer(named)
+    play(balancer, machine, 40, 100, [1.0])
+    assert (balancer.shares(40), balancer.shares(size)) == ((0, 1, 0), (0, 0, 1))
+    play(balancer, machine, size, 100, [1.0])
+    assert balancer.shares(size) == (0, 1, 0)
+
+
 def test_a_settled_class_descends_again_when_a_rail_slows_down() -> None:
     truth = [Cost(0, 1e-9), Cost(0, 1e-9)]
     balancer = Balancer(truth)

@@ -95,7 +95,8 @@ class _Entry:
 
     state: State
     shares: tuple[float, ...]
-    cold_s: float | None = None
+    cold_s: float | None = None  # a window's on one rail, and which one it was
+    cold_on: int = 0
     split_lost: bool = False
     calm: int = 0
     windows: int = 0  # of this split
@@ -160,6 +161,8 @@ class Balancer:
             elif left != list(entry.shares):
                 entry.shares = tuple(share / rest for share in left)
                 entry.calm = 0
+                if entry.cold_on == rail:
+                    entry.cold_s = None  # nothing to compare a split of the others with
                 self._begin_split(entry, "descent")
 
     def up(self, rail: int) -> None:
@@ -172,15 +175,24 @@ class Balancer:
         return self._table.setdefault(size_class(size), _Entry("cold", self._all_on_best(size)))
 
     def _all_on_best(self, size: float) -> tuple[float, ...]:
-        alive = sorted(self._alive)
-        measured = all(self._estimates[rail].known(size) for rail in alive)
-        costs = self.costs if measured else [each.nominal for each in self._estimates]  # like is compared with like
-        best = cold_rail(costs, size, alive)
+        best = cold_rail(self._lines(size), size, sorted(self._alive))
         return tuple(float(rail == best) for rail in range(len(self.costs)))
 
+    def _lines(self, size: float) -> list[Cost]:
+        """What is known or to be expected of all rails at `size`. Those never measured at such sizes are as slow as
+        elsewhere, or as much slower than nominal as the best of those that were: whichever takes longer."""
+        known = [each for each in self._estimates if each.known(size)]
+        slower = min((each.cost.seconds(size) / each.nominal.seconds(size) for each in known), default=1.0)
+        return [
+            each.cost
+            if each.known(size)
+            else max(each.cost, slowed(each.nominal, size, slower), key=lambda cost: cost.seconds(size))
+            for each in self._estimates
+        ]
+
     def _after_cold(self, entry: _Entry, size: int, seconds: float) -> None:
-        first, entry.cold_s = entry.cold_s is None, seconds
-        alive, costs = sorted(self._alive), self._expected(entry, size, seconds)
+        first, entry.cold_s, entry.cold_on = entry.cold_s is None, seconds, entry.shares.index(1.0)
+        alive, costs = sorted(self._alive), self._lines(size)
         gain, windows = (GAIN, 1) if first else (GAIN_LATER, AGREED)
         near = worth_splitting([costs[rail] for rail in alive], size, gain)
         best = cold_rail(costs, size, alive)
@@ -196,18 +208,6 @@ class Balancer:
             entry.shares = tuple(float(rail == best) for rail in range(len(costs)))
             entry.cold_s, entry.unrest = None, 0
 
-    def _expected(self, entry: _Entry, size: int, seconds: float) -> list[Cost]:
-        """All rails' lines. Those never measured at such sizes are as slow as elsewhere, or slower than nominal
-        as the one that this class is on is: whichever takes longer."""
-        nominal = self._estimates[entry.shares.index(1.0)].nominal.seconds(size)
-        slower = seconds / nominal if seconds > 0 and nominal > 0 else 1.0
-        return [
-            each.cost
-            if each.known(size)
-            else max(each.cost, slowed(each.nominal, size, slower), key=lambda cost: cost.seconds(size))
-            for each in self._estimates
-        ]
-
     def _after_split(self, entry: _Entry, size: int, used: list[int], seconds: Sequence[float]) -> None:
         entry.windows += 1
         times = [seconds[rail] for rail in used]
@@ -221,6 +221,7 @@ class Balancer:
             if not _agreed(entry, apart > DISTURBED and not as_held, AGREED):
                 return
             self._begin_split(entry, "descent")
+            entry.best_s, entry.best_shares = max(times), entry.shares
             target = self._step(entry, size, used, times)
         elif self._goes_wrong(entry, max(times)):
             self._hold(entry, size)
@@ -259,8 +260,10 @@ class Balancer:
 
     def _hold(self, entry: _Entry, size: int) -> None:
         """Stay with the best shares that were seen, if they beat one rail."""
-        alone = min(self.costs[rail].seconds(size) for rail in self._alive)
-        if entry.best_s < min(alone, entry.cold_s or math.inf) / (1 + SETTLED):
+        alone = [line.seconds(size) for line in self._lines(size)]
+        if entry.cold_s is not None:
+            alone[entry.cold_on] = entry.cold_s  # seen at this very size
+        if entry.best_s < min(alone[rail] for rail in self._alive) / (1 + SETTLED):
             entry.state, entry.shares, entry.held, entry.calm = "settled", entry.best_shares, True, 0
             entry.best_s = math.inf
         else:
