@@ -1,12 +1,14 @@
 """The balancer finds, on any rails, shares with which they end together; and the laws of its shares."""
 
+from collections.abc import Sequence
 from itertools import count
 
 import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from workloads.multirail.balancer import GAIN, Balancer, descend, initial_shares, size_class, spread
+from workloads.multirail.balancer import GAIN, Balancer, size_class
+from workloads.multirail.descent import descend, initial_shares, spread
 from workloads.multirail.predict import Cost, cold_rail, hot_seconds, ideal_shares, worth_splitting
 
 TRUE = st.builds(Cost, st.floats(0, 3e-3), st.floats(1e-10, 1e-7))
@@ -179,16 +181,19 @@ def test_a_descent_that_only_makes_things_slower_ends_with_the_best_shares_it_sa
     truth=st.lists(TRUE, min_size=2, max_size=4),
     size=st.integers(0, 2**26),
     events=st.lists(st.tuples(st.sampled_from(["learn", "down", "up"]), st.integers(0, 3)), max_size=30),
+    noise=st.lists(st.floats(0.3, 3), min_size=1, max_size=31),
 )
 def test_shares_sum_to_one_and_a_dead_rail_has_none(
-    truth: list[Cost], size: int, events: list[tuple[str, int]]
+    truth: list[Cost], size: int, events: list[tuple[str, int]], noise: list[float]
 ) -> None:
     balancer, alive = Balancer(truth), set(range(len(truth)))
-    for what, number in events:
+    for place, (what, number) in enumerate(events):
         rail = number % len(truth)
         if what == "learn":
+            late = [noise[(place + other) % len(noise)] for other in range(len(truth))]
             shares = balancer.shares(size)
-            balancer.learn(size, [c.seconds(a * size) if a else 0.0 for c, a in zip(truth, shares, strict=True)])
+            times = [c.seconds(a * size) * n if a else 0.0 for c, a, n in zip(truth, shares, late, strict=True)]
+            balancer.learn(size, times)
         elif what == "up" and rail not in alive:
             balancer.up(rail)
             alive.add(rail)
@@ -199,6 +204,86 @@ def test_shares_sum_to_one_and_a_dead_rail_has_none(
         assert sum(shares) == pytest.approx(1)
         assert all(share >= 0 for share in shares)
         assert all(shares[rail] == 0 for rail in range(len(truth)) if rail not in alive)
+
+
+def learn_all(balancer: Balancer, size: int, windows: Sequence[Sequence[float]]) -> None:
+    for seconds in windows:
+        balancer.learn(size, seconds)
+
+
+def test_a_dead_rail_gets_no_share_again_where_the_best_shares_are_gone_back_to() -> None:
+    balancer, size = Balancer([Cost(0, 1e-9)] * 3), 3_000_000
+    learn_all(balancer, size, [(9e-3, 0, 0), (3e-3, 3e-3, 3.4e-3), (3.4e-3, 3.4e-3, 0.4)])
+    assert balancer.shares(size)[2] == 0
+    balancer.down(2)
+    for _ in range(20):
+        learn_all(balancer, size, [(5e-3, 5e-3, 0)])
+        assert balancer.shares(size)[2] == 0
+
+
+def test_sizes_of_a_class_in_turn_are_split_as_if_they_were_alike() -> None:
+    """1.1 MB and 2 MB are of one class; what the smaller took on one rail isn't what the larger would."""
+    truth = [Cost(0, 1e-9), Cost(0, 2e-9)]
+    balancer = Balancer(truth)
+    play(balancer, truth, 1_100_000, 5, [1.0])
+    for _ in range(10):
+        play(balancer, truth, 2_000_000, 5, [1.0])
+    assert balancer.shares(2_000_000) == pytest.approx((2 / 3, 1 / 3), abs=0.02)
+
+
+def test_when_all_rails_slow_down_a_split_is_compared_with_what_one_would_take_now() -> None:
+    truth, size = [Cost(0, 1e-9), Cost(0, 1e-9)], 2**24
+    balancer = Balancer(truth)
+    play(balancer, truth, size, 200, [1.0])
+    slower = [Cost(0, 3e-9), Cost(0, 2.2e-9)]
+    play(balancer, slower, size, 400, [1.0])
+    assert balancer.shares(size) == pytest.approx(ideal_shares(slower, size), abs=0.03)
+
+
+def test_when_the_rail_of_the_cold_start_dies_a_split_of_the_others_is_compared_with_one_of_them() -> None:
+    named, size = [Cost(0, 1e-9), Cost(0, 2e-9), Cost(0, 2e-9)], 2**20
+    balancer = Balancer(named)
+    play(balancer, named, size, 40, [1.0])
+    balancer.down(0)
+    for _ in range(30):  # together the other two take longer than one of them would alone
+        shares = balancer.shares(size)
+        split = sum(share > 0 for share in shares) > 1
+        balancer.learn(size, [8e-3 if split and share else 2e-3 * share for share in shares])
+    assert max(balancer.shares(size)) == 1
+
+
+@pytest.mark.parametrize("size", [0, 1024])
+def test_a_class_on_one_rail_comes_to_rest_however_much_slower_that_is_than_it_was(size: int) -> None:
+    balancer = Balancer([Cost(1e-5, 1e-9), Cost(1e-5, 1e-9)])
+    learn_all(balancer, size, [(1e-3, 1e-3)] * 10 + [(2e-3, 2e-3)] * 5)  # may have tried the other one
+    resting = balancer.shares(size)
+    for _ in range(10):
+        assert (balancer.shares(size), balancer.window(size)) == (resting, 100)
+        learn_all(balancer, size, [(2e-3, 2e-3)])
+
+
+def test_a_rail_gone_back_to_after_a_split_is_left_if_it_is_slower_than_its_line_said() -> None:
+    named, size = [Cost(1e-5, 1e-9), Cost(1e-5, 1e-9)], 2**20
+    balancer = Balancer(named)
+    for _ in range(30):
+        shares = balancer.shares(size)
+        if max(shares) < 1:  # the second ends early, but both take long
+            balancer.learn(size, (1.3e-3, 0.45e-3))
+        else:
+            balancer.learn(size, (1.05e-3 * shares[0], 1.3e-3 * shares[1]))
+    assert balancer.shares(size) == (1, 0)
+
+
+def test_windows_that_say_opposite_things_move_no_class_at_rest() -> None:
+    truth, size = [Cost(0, 1e-9), Cost(0, 1e-9)], 2**24
+    balancer = Balancer(truth)
+    play(balancer, truth, size, 100, [1.0])
+    resting, time = balancer.shares(size), truth[0].seconds(size / 2)
+    for _ in range(5):
+        learn_all(balancer, size, [(time, 1.2 * time), (1.2 * time, time)])
+        assert (balancer.shares(size), balancer.window(size)) == (resting, 100)
+    learn_all(balancer, size, [(time, 1.2 * time)] * 2)
+    assert balancer.shares(size)[0] > resting[0]
 
 
 def test_the_last_rail_cant_be_taken_away_and_one_that_returns_starts_cold() -> None:

@@ -1,4 +1,4 @@
-"""A rail's cost line, learnt from what was measured.
+"""Rails' cost lines, learnt from what was measured.
 
 Relative least squares over (bytes, seconds) with older windows fading, and two faint points of the nominal line,
 slowed down to what was measured: they decide until two unlike sizes were seen, and keep set-up and rate apart when only
@@ -6,10 +6,11 @@ one size ever comes. (As it is, a nominal set-up far below what a machine can do
 """
 
 import math
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from workloads.multirail.predict import Cost
+from workloads.multirail.predict import Cost, cold_rail
 
 _FADE: Final = 0.8
 _PRIOR: Final = 0.01  # of a measured window's weight
@@ -48,8 +49,8 @@ class Estimate:
         self._least = math.inf
 
     def known(self, size: float) -> bool:
-        """Whether `size` bytes aren't fewer than what was measured: what a message costs a machine is no part of how
-        long large ones take, so a line says nothing of small ones."""
+        """Whether anything of `size` bytes or fewer was measured: what a message costs a machine is no part of how long
+        large ones take, so their line says nothing of small ones."""
         return size >= self._least
 
     def measured(self, size: float, seconds: float) -> None:
@@ -73,3 +74,44 @@ class Estimate:
         if setup < 0:
             setup, pace = 0.0, xy / xx
         self.cost = Cost(max(0.0, setup), max(pace, _LEAST_PACE))
+
+
+class Lines:
+    """All rails' lines."""
+
+    def __init__(self, nominal: Sequence[Cost]) -> None:
+        self._estimates = [Estimate(cost) for cost in nominal]
+
+    @property
+    def known(self) -> tuple[Cost, ...]:
+        return tuple(estimate.cost for estimate in self._estimates)
+
+    def measured(self, rail: int, size: float, seconds: float) -> None:
+        """One window's mean of `size` bytes on this rail."""
+        self._estimates[rail].measured(size, seconds)
+
+    def forget(self, rail: int) -> None:
+        """It is nominal again."""
+        self._estimates[rail] = Estimate(self._estimates[rail].nominal)
+
+    def restart(self, rail: int, size: float, seconds: float) -> None:
+        """It isn't as it was: what was learnt of it is forgotten but for this window's mean."""
+        self.forget(rail)
+        self.measured(rail, size, seconds)
+
+    def at(self, size: float) -> tuple[Cost, ...]:
+        """What is known of each rail at `size`, or to be expected. Those never measured at such sizes are as slow as
+        elsewhere, or as much slower than nominal as the best of those that were: whichever takes longer. Else a machine
+        that makes every message slow would make all rails but the one in use look fast."""
+        known = [each for each in self._estimates if each.known(size)]
+        slower = min((each.cost.seconds(size) / each.nominal.seconds(size) for each in known), default=1.0)
+        return tuple(
+            each.cost
+            if each.known(size)
+            else max(each.cost, slowed(each.nominal, size, slower), key=lambda cost: cost.seconds(size))
+            for each in self._estimates
+        )
+
+    def best(self, size: float, among: Collection[int]) -> int:
+        """Eq. 4, of these rails."""
+        return cold_rail(self.at(size), size, sorted(among))

@@ -171,7 +171,7 @@ class _Nezha:
         self._forget()
 
     def best(self, size: int, among: Collection[int]) -> int:
-        return cold_rail(self.balancer.costs, size, sorted(among))
+        return self.balancer.best(size, among)
 
     def _forget(self) -> None:
         self._plans.clear()
