@@ -103,6 +103,7 @@ def _dilation_field(spec: MultirailExperiment, number: int, times: float) -> str
 
 def _rails(label: str, plan: MultirailPlan, build_s: float) -> Rails:
     rails = rails_of(plan)
+    splits_from = threshold([allreduce_cost(rail, plan.spec.nodes) for rail in rails], GAIN)
     return Rails(
         label=label,
         nodes=plan.spec.nodes,
@@ -115,9 +116,7 @@ def _rails(label: str, plan: MultirailPlan, build_s: float) -> Rails:
         mtu=plan.spec.mtu,
         build_s=build_s,
         cpu_s_per_byte=tuple(rail.cpu_s_per_byte for rail in rails),
-        threshold=threshold([allreduce_cost(rail, plan.spec.nodes) for rail in rails], GAIN) * plan.scale
-        if len(rails) > 1
-        else None,
+        threshold=None if splits_from is None else splits_from * plan.scale,
     )
 
 

@@ -213,8 +213,8 @@ def _cold(m: Measured) -> Outcome | None:
 
 
 def _cold_beside(rival: str, bar: Bar, m: Measured) -> Outcome | None:
-    """The median of small sizes: the paper's is of the set-up. An operation of the rival's that the machine held up is
-    nothing to nezha's credit."""
+    """The median of small sizes: the paper's 15% are of set-ups, which all of them have. An operation of the rival's
+    that the machine held up is nothing to nezha's credit."""
     found = [ratios for size in _cold_sizes(m) if (ratios := m.ratios("nezha", rival, size))]
     if not found:
         return None

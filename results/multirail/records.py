@@ -11,7 +11,8 @@ class Rails:
     """A fabric: `kinds`, `names`, `bps` (payload that a NIC carries) by rail; `scale` times slower than the paper's.
 
     `mix` is what its rails are together, `tcp+sharp`; `cpu_s_per_byte` of a node's processor, none where it is empty;
-    `threshold` by Eq. 6, in bytes before scaling, above which a split gains what is worth trying it.
+    `threshold`: bytes before scaling up to which Eq. 6 leaves all to one rail, where a split has to gain what makes
+    Nezha try it; None if that is at no size.
     """
 
     label: str

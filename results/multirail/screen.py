@@ -44,7 +44,7 @@ def _tables(found: Multirail, doubtful: tables.Doubts) -> Iterator[tuple[str, Ta
     paper = tables.table_1(found)
     if paper is not None:
         yield "Nezha's Table 1, and the same here", paper, 4, ""
-    yield "nezha leaves to one rail", tables.thresholds_table(found), 3, ""
+    yield "nezha leaves to one rail", tables.thresholds_table(found), 4, ""
     yield "Throughput over the better single rail", tables.gains_table(found), 6, ""
     yield "Rails that went away and came back", tables.cuts_table(found.cuts), 6, ""
     yield "Trainings", tables.trainings_table(found), 6, ""

@@ -126,7 +126,7 @@ def thresholds_table(found: Multirail) -> Table:
             stated = published.THRESHOLDS.get((m.rails.mix, m.rails.nodes))
             told = (m.threshold(), m.rails.threshold, stated)
             rows.append((m.rails.label, *(size_name(round(s)) if s else fmt.NOTHING for s in told)))
-    return Table(("fabric", "one rail up to", "by Eq. 6", "Nezha's"), tuple(rows), 1)
+    return Table(("fabric", "one rail up to", "Eq. 6 + 10%", "Nezha's"), tuple(rows), 1)
 
 
 def table_1(found: Multirail) -> Table | None:

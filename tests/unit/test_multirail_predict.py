@@ -87,23 +87,22 @@ def test_ideal_shares_sum_to_one_and_no_other_split_is_faster(costs: list[Cost],
         assert best <= even * (1 + 1e-9)
 
 
-@given(costs=st.lists(COSTS, min_size=2, max_size=4), sync_s=st.sampled_from([0.0, 1e-4, 1e-2]))
-def test_at_the_threshold_cold_and_hot_are_level(costs: list[Cost], sync_s: float) -> None:
-    size = threshold(costs, sync_s=sync_s)
-    if 1 < size < math.inf:
+@given(costs=st.lists(COSTS, min_size=2, max_size=4), gain=st.sampled_from([0.0, 0.1, 0.5]))
+def test_at_the_threshold_a_split_gains_just_so_much(costs: list[Cost], gain: float) -> None:
+    size = threshold(costs, gain)
+    if size is not None and size > 1:
         cold = costs[cold_rail(costs, size)].seconds(size)
-        assert level(costs, size) + sync_s == pytest.approx(cold, rel=1e-5)
+        assert level(costs, size) * (1 + gain) == pytest.approx(cold, rel=1e-5)
 
 
-def test_the_papers_threshold_of_a_tcp_pair_follows_from_its_sync_cost() -> None:
-    tcp = paper_rails()["tcp"]
-    four, eight = allreduce_cost(tcp, 4), allreduce_cost(tcp, 8)
-    assert threshold([four, four]) < 1  # like rails split at once, unless waiting for each other costs something
-    assert threshold([four, four], sync_s=590e-6) == pytest.approx(2**18, rel=0.01)  # section 5.2.1: 256 KB
-    assert threshold([four]) == math.inf
-    assert threshold([eight, eight], sync_s=590e-6) < threshold(
-        [four, four], sync_s=590e-6
-    )  # the same section: less on 8 nodes
+def test_like_rails_split_at_once_unless_that_has_to_gain_and_rails_too_unlike_never() -> None:
+    tcp = allreduce_cost(paper_rails()["tcp"], 4)
+    by_itself, gaining = threshold([tcp, tcp]), threshold([tcp, tcp], 0.1)
+    assert by_itself is not None
+    assert by_itself < 1
+    assert gaining == pytest.approx(0.1 / 0.45 * tcp.setup_s / tcp.s_per_byte, rel=1e-6)
+    assert threshold([tcp]) is None
+    assert threshold([Cost(0, 1e-9), Cost(0, 2e-8)], 0.1) is None
 
 
 def test_rails_too_unlike_are_not_shared() -> None:

@@ -85,28 +85,27 @@ def ideal_shares(costs: Sequence[Cost], size: float) -> tuple[float, ...]:
     return tuple(part / sum(bytes_of) for part in bytes_of)
 
 
-def threshold(costs: Sequence[Cost], gain: float = 0.0, sync_s: float = 0.0) -> float:
-    """Eq. 6: bytes up to which one rail is slower than the best split, of which the waiting costs `sync_s` more, by no
-    more than the part `gain` of the split's time.
+def threshold(costs: Sequence[Cost], gain: float = 0.0) -> float | None:
+    """Eq. 6: bytes up to which the best split gains no more than the part `gain` of its time over one rail.
 
-    Infinite for a single rail. Without both, like rails would split from the first byte on; the paper's TCP pair
-    does from 256 KB on 4 nodes.
+    None where no size gains as much: a single rail, or rails too unlike. By itself (`gain` 0) it has like rails split
+    from the first byte on. Unlike rails may gain in a band of sizes below, which isn't looked for.
     """
     if len(costs) < 2:
-        return math.inf
+        return None
     low, high = 0.0, 1.0
-    while not _pays(costs, high, gain, sync_s):
+    while not _pays(costs, high, gain):
         low, high = high, high * 2
         if high > _LARGEST:
-            return math.inf
+            return None
     for _ in range(60):
         middle = (low + high) / 2
-        low, high = (low, middle) if _pays(costs, middle, gain, sync_s) else (middle, high)
+        low, high = (low, middle) if _pays(costs, middle, gain) else (middle, high)
     return low
 
 
-def _pays(costs: Sequence[Cost], size: float, gain: float, sync_s: float = 0.0) -> bool:
-    return costs[cold_rail(costs, size)].seconds(size) > (level(costs, size) + sync_s) * (1 + gain + 1e-12)
+def _pays(costs: Sequence[Cost], size: float, gain: float) -> bool:
+    return costs[cold_rail(costs, size)].seconds(size) > level(costs, size) * (1 + gain + 1e-12)
 
 
 def efficiency_ratio(costs: Sequence[Cost], size: float) -> tuple[float, ...]:
