@@ -197,8 +197,8 @@ def _beside(rival: str, bar: Bar, m: Measured) -> Outcome | None:
 
 
 def _cold(m: Measured) -> Outcome | None:
-    """The median of small sizes, each beside the rail that was best there: a single size's few operations leave more to
-    chance than is asked for. The worst is told with it."""
+    """The small size where it was worst, beside the rail that was best there. The median of all is told with it: a
+    single size's few operations leave something to chance."""
     found = []
     for size in _cold_sizes(m):
         beside = [ratios for rail in m.singles(size) if (ratios := m.ratios("nezha", rail, size))]
@@ -206,10 +206,10 @@ def _cold(m: Measured) -> Outcome | None:
             found.append((max(beside, key=geometric_mean), size))
     if not found:
         return None
-    worst, at = max((geometric_mean(ratios), size) for ratios, size in found)
-    by_start = [median(ratios) for ratios in zip(*(ratios for ratios, _ in found), strict=False)]
-    where = f"median of {len(found)} sizes, worst {times(worst)} at {size_name(at)}{_starts(by_start, 'times')}"
-    return Outcome(COLD, m.rails.label, median(geometric_mean(ratios) for ratios, _ in found), where)
+    worst, at, by_start = max((geometric_mean(ratios), size, ratios) for ratios, size in found)
+    usual = median(geometric_mean(ratios) for ratios, _ in found)
+    where = f"at {size_name(at)}; median of {len(found)} sizes {times(usual)}{_starts(by_start, 'times')}"
+    return Outcome(COLD, m.rails.label, worst, where)
 
 
 def _cold_beside(rival: str, bar: Bar, m: Measured) -> Outcome | None:

@@ -91,7 +91,7 @@ def test_the_bound_is_of_the_links_whatever_was_predicted() -> None:
     assert [o.fabric for o in of(replace(sample(), fabrics=[busy, idle]), bars.BOUND)] == [UNLIKE.label]
 
 
-def test_small_sizes_are_judged_by_what_operations_usually_take_and_the_worst_of_them_is_told() -> None:
+def test_the_worst_of_small_sizes_is_judged_by_what_operations_usually_take() -> None:
     """And not by their mean, in which one operation that the machine held up weighs as much as all others."""
     small = [p for p in points() if p.size == SIZES[0] and p.fabric == PAIR.label]
     both = [*small, *(replace(p, size=4 * KIB) for p in small)]
@@ -99,8 +99,8 @@ def test_small_sizes_are_judged_by_what_operations_usually_take_and_the_worst_of
     assert [o.met for o in of(Multirail([PAIR], held_up), bars.COLD)] == [True]
     slow = [replace(p, typical_s=1.1 * p.typical_s) if (p.policy, p.size) == ("nezha", 4 * KIB) else p for p in both]
     (outcome,) = of(Multirail([PAIR], slow), bars.COLD)
-    assert (outcome.met, outcome.where) == (False, "median of 2 sizes, worst 1.10x at 4KiB")
-    assert outcome.value == pytest.approx(1.05)
+    assert (outcome.met, outcome.where) == (False, "at 4KiB; median of 2 sizes 1.05x")
+    assert outcome.value == pytest.approx(1.1)
 
 
 def test_an_operation_of_a_rival_that_was_held_up_is_not_to_nezhas_credit() -> None:
@@ -126,10 +126,10 @@ def test_a_bar_of_a_few_percent_says_how_far_starts_were_apart() -> None:
     times = {"nezha": (0.98, 1.0, 1.02), "single:tcp0": (1.0, 1.0, 1.0), "mrib": (1.4, 1.5, 1.7), "mptcp": (1, 2, 3)}
     found = [p for policy, all_s in times.items() for p in started(point_of(PAIR.label, policy, KIB, 1.0), *all_s)]
     told = {o.bar: o.where for o in outcomes(Multirail([PAIR], found)) if o.measured}
-    assert told[bars.COLD] == "median of 1 sizes, worst 1.00x at 1KiB; 0.98x to 1.02x in 3 starts"
+    assert told[bars.COLD] == "at 1KiB; median of 1 sizes 1.00x; 0.98x to 1.02x in 3 starts"
     assert told[bars.COLD_BESIDE["mrib"]] == "median of 1 sizes; 30.0% to 40.0% in 3 starts"
     once = Multirail([PAIR], [p for p in found if p.repeat == 0])
-    assert [o.where for o in of(once, bars.COLD)] == ["median of 1 sizes, worst 0.98x at 1KiB"]
+    assert [o.where for o in of(once, bars.COLD)] == ["at 1KiB; median of 1 sizes 0.98x"]
 
 
 def test_the_balancer_is_judged_where_it_split_and_never_settling_is_a_miss() -> None:

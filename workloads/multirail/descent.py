@@ -33,8 +33,8 @@ def descend(shares: Sequence[float], seconds: Sequence[float], slopes: Sequence[
     """Eq. 7, one step: towards the level at which all rails end together. A rail whose share runs out gets none."""
     weights = [1 / slope for slope in slopes]
     level = sum(w * t for w, t in zip(weights, seconds, strict=True)) / sum(weights)
-    moved = [a - (t - level) * w for a, t, w in zip(shares, seconds, weights, strict=True)]
-    kept = [share if share >= STILL else 0.0 for share in moved]
+    stepped = [a - (t - level) * w for a, t, w in zip(shares, seconds, weights, strict=True)]
+    kept = [share if share >= STILL else 0.0 for share in stepped]
     return tuple(share / sum(kept) for share in kept)
 
 
