@@ -25,6 +25,10 @@ going again but `AGREED` in a row that say the same, and to leave one rail a gai
 scatter from window to window on a machine that does other things too, and of many windows one finds a gain where none
 is.
 
+What kept a class from a rail or from better shares may have been the machine's doing, and over since. So one at rest
+that leaves out a live rail, or holds shares, looks again after `PATIENCE` long windows, then after twice as many, and
+so on: what was measured of the rails left out is doubted, and where by their names they should gain, they are tried.
+
 The paper's windows of 100 operations can't converge "within the first 100 iterations": here they have 5 until a class
 is at rest, then 100. Nothing is random and nothing looks at a clock: given the same windows, every node gets the same
 table.
@@ -36,7 +40,7 @@ from typing import Final, Literal
 
 from workloads.multirail.descent import STILL, descend, initial_shares, moved, slope, spread, without
 from workloads.multirail.estimate import Lines
-from workloads.multirail.predict import Cost, ideal_shares, worth_splitting
+from workloads.multirail.predict import Cost, cold_rail, ideal_shares, worth_splitting
 
 LEARNING_WINDOW: Final = 5
 LONG_WINDOW: Final = 100
@@ -49,6 +53,7 @@ GAIN_LATER: Final = 0.2
 TRIES: Final = 3
 MOST_STEPS: Final = 14
 """Windows of a split: with those before it fewer than 100 operations."""
+PATIENCE: Final = 5
 
 State = Literal["cold", "even", "descent", "settled"]
 
@@ -85,10 +90,12 @@ class _Entry:
     tries: int = 0  # windows that were no faster than one rail
     wish: tuple[int, ...] = ()  # the rails to which a class at rest would move, or the one that was last
     wishes: int = 0  # windows in a row with the same one
+    rested: int = 0  # long windows since it last looked again
+    patience: int = PATIENCE
 
 
 class Balancer:
-    """`shares(size)` before an operation, `learn(...)` with each full window's means, `down` and `up` as rails go."""
+    """`shares(size)` before an operation, `learn(...)` with each full window's medians, `down` and `up` as rails go."""
 
     def __init__(self, costs: Sequence[Cost]) -> None:
         if not costs:
@@ -114,12 +121,12 @@ class Balancer:
         return self._lines.best(size, among)
 
     def window(self, size: int) -> int:
-        """Over how many operations of this size the next `learn` wants its means."""
+        """Over how many operations of this size the next `learn` wants medians."""
         entry = self._entry(size)
         return LONG_WINDOW if entry.state == "settled" or _stays_cold(entry) else LEARNING_WINDOW
 
     def learn(self, size: int, seconds: Sequence[float]) -> None:
-        """A window's means: `size` in bytes, and for each rail the seconds that its share took (of others: ignored)."""
+        """A window's medians: `size` in bytes, and by rail the seconds that its share took (of others: ignored)."""
         entry = self._entry(size)
         used = sorted(rail for rail in self._alive if entry.shares[rail] > 0)
         for rail in used:
@@ -161,8 +168,11 @@ class Balancer:
         return tuple(float(rail in rails) / len(rails) for rail in range(len(self.costs)))
 
     def _after_cold(self, entry: _Entry, seen: _Seen) -> None:
-        gain, windows = (GAIN_LATER, AGREED) if _stays_cold(entry) else (GAIN, 1)
+        resting = _stays_cold(entry)
+        gain, windows = (GAIN_LATER, AGREED) if resting else (GAIN, 1)
         entry.alone[_rail_of(entry)] = seen
+        if resting and self._looks_again(entry, seen.size):
+            return
         alive, costs = sorted(self._alive), self._lines.at(seen.size)
         near = [alive[place] for place in worth_splitting([costs[rail] for rail in alive], seen.size, gain)]
         alone = self._alone(entry, seen.size)
@@ -183,6 +193,8 @@ class Balancer:
         still = entry.state == "descent" and moved(entry.shares, target) <= STILL
         entry.calm = entry.calm + 1 if apart <= SETTLED or still else 0
         if entry.state == "settled":
+            if self._looks_again(entry, seen.size):
+                return
             disturbed = self._slower_than_held(entry, seen) and apart > DISTURBED
             if not _agreed(entry, [used[times.index(seen.seconds)]] if disturbed else [], AGREED):
                 return
@@ -208,6 +220,43 @@ class Balancer:
             entry.shares = target
             if _rails(entry) < 2:
                 self._hold(entry, seen.size)
+
+    def _looks_again(self, entry: _Entry, size: int) -> bool:
+        """A class at rest, one long window later. Whether it leaves its rest for rails or shares that may be better."""
+        used = {rail for rail in self._alive if entry.shares[rail] > 0}
+        idle = self._alive - used
+        if not idle and not entry.held:
+            return False
+        entry.rested += 1
+        if entry.rested < entry.patience:
+            return False
+        entry.rested = 0
+        wanted = self._wanted(entry, size, idle)
+        fresh = idle & set(wanted)
+        if not fresh and not entry.held:
+            return False
+        entry.patience *= 2
+        for rail in fresh:
+            entry.alone.pop(rail, None)
+            self._lines.forget(rail)
+        if len(wanted) == 1 and fresh:
+            self._to_rail(entry, wanted[0])
+            return True
+        again = entry.state == "settled"
+        _begin_split(entry, "even" if fresh else "descent")
+        entry.again = again
+        if fresh:
+            entry.shares = self._all_on(wanted)
+        return True
+
+    def _wanted(self, entry: _Entry, size: int, doubted: set[int]) -> list[int]:
+        """The rails that the class should be on, if those in doubt are what their names say."""
+        alive, costs = sorted(self._alive), self._lines.at(size, doubted)
+        near = [alive[place] for place in worth_splitting([costs[rail] for rail in alive], size, GAIN)]
+        if near or entry.state != "cold":
+            return near
+        best, now = cold_rail(costs, size, alive), _rail_of(entry)
+        return [best] if costs[best].seconds(size) * (1 + GAIN) < costs[now].seconds(size) else [now]
 
     def _slower_than_held(self, entry: _Entry, seen: _Seen) -> bool:
         """Than in the first long window, if shares are held. (The fastest of many short ones was luck, too.)"""

@@ -9,7 +9,7 @@ from itertools import count
 
 from workloads.multirail.mail import Message
 from workloads.multirail.recovery import JobState, replacements
-from workloads.multirail.timer import Window, mean_rail_seconds
+from workloads.multirail.timer import Window, median_rail_seconds
 
 _FIRST_NUMBER = 1 << 16  # jobs of a plan have lower ones
 
@@ -96,7 +96,7 @@ class Coordinator:
         table = self._times.setdefault(said["op"], [])
         table.append(said)
         if len(table) == self._nodes:
-            seconds = mean_rail_seconds([Window(each["size"], each["starts"], each["ends"]) for each in table])
+            seconds = median_rail_seconds([Window(each["size"], each["starts"], each["ends"]) for each in table])
             del self._times[said["op"]]
             self._tell_all({"is": "table", "op": said["op"], "size": said["size"], "seconds": seconds})
 

@@ -54,7 +54,7 @@ class Estimate:
         return size >= self._least
 
     def measured(self, size: float, seconds: float) -> None:
-        """One window's mean; what says nothing (no bytes, no time) is left out."""
+        """One window's median; what says nothing (no bytes, no time) is left out."""
         if size <= 0 or seconds <= 0:
             return
         self._seen.of = [_FADE * term for term in self._seen.of]
@@ -87,7 +87,7 @@ class Lines:
         return tuple(estimate.cost for estimate in self._estimates)
 
     def measured(self, rail: int, size: float, seconds: float) -> None:
-        """One window's mean of `size` bytes on this rail."""
+        """One window's median of `size` bytes on this rail."""
         self._estimates[rail].measured(size, seconds)
 
     def forget(self, rail: int) -> None:
@@ -95,21 +95,23 @@ class Lines:
         self._estimates[rail] = Estimate(self._estimates[rail].nominal)
 
     def restart(self, rail: int, size: float, seconds: float) -> None:
-        """It isn't as it was: what was learnt of it is forgotten but for this window's mean."""
+        """It isn't as it was: what was learnt of it is forgotten but for this window's median."""
         self.forget(rail)
         self.measured(rail, size, seconds)
 
-    def at(self, size: float) -> tuple[Cost, ...]:
+    def at(self, size: float, doubted: Collection[int] = ()) -> tuple[Cost, ...]:
         """What is known of each rail at `size`, or to be expected. Those never measured at such sizes are as slow as
         elsewhere, or as much slower than nominal as the best of those that were: whichever takes longer. Else a machine
-        that makes every message slow would make all rails but the one in use look fast."""
-        known = [each for each in self._estimates if each.known(size)]
+        that makes every message slow would make all rails but the one in use look fast. Of rails in doubt only the name
+        counts."""
+        estimates = [Estimate(each.nominal) if rail in doubted else each for rail, each in enumerate(self._estimates)]
+        known = [each for each in estimates if each.known(size)]
         slower = min((each.cost.seconds(size) / each.nominal.seconds(size) for each in known), default=1.0)
         return tuple(
             each.cost
             if each.known(size)
             else max(each.cost, slowed(each.nominal, size, slower), key=lambda cost: cost.seconds(size))
-            for each in self._estimates
+            for each in estimates
         )
 
     def best(self, size: float, among: Collection[int]) -> int:

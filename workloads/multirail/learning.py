@@ -1,4 +1,4 @@
-"""What all nodes learn of an operation's times: a window goes to rank 0, and its table of means comes back to all."""
+"""What all nodes learn of an operation's times: a window goes to rank 0, and its table of medians comes back to all."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
@@ -31,7 +31,7 @@ class Learning:
             self._tell({"is": "times", "op": op, **asdict(_in_microseconds(window))})
 
     def heard(self, table: Message) -> None:
-        """A table of means: of the window that is awaited, or of another policy's."""
+        """A table of medians: of the window that is awaited, or of another policy's."""
         if table["op"] == self._awaited:
             self._table = table
 

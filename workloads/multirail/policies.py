@@ -32,11 +32,11 @@ class Policy(Protocol):
         ...
 
     def window(self, size: int) -> int:
-        """Over how many operations of `size` bytes `learn` wants its means; 0: it never learns."""
+        """Over how many operations of `size` bytes `learn` wants medians; 0: it never learns."""
         ...
 
     def learn(self, size: int, seconds: Sequence[float]) -> None:
-        """Mean seconds of each rail over a window; 0 for one that had nothing to do."""
+        """Median seconds of each rail over a window; 0 for one that had nothing to do."""
         ...
 
     def down(self, rail: int) -> None: ...

@@ -3,11 +3,14 @@
 A rail's time is from the last node's start to its last node's end: who begins early only waits, and on a ring a node
 that begins late isn't the one that ends late, so no single node sees how long its rail took. All nodes are on one
 machine and share its CLOCK_MONOTONIC; on a cluster it would have to be a clock that PTP keeps, such as CLOCK_TAI.
+
+A window's times are medians, not the paper's means: an operation during which the machine stood still tells nothing of
+the rails, and among five it would be most of a mean.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from statistics import fmean
+from statistics import median
 from typing import Final
 
 from workloads.multirail.balancer import size_class
@@ -19,7 +22,7 @@ Times = tuple[float, ...]
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Of some of its operations, `_TOLD` at most: their mean bytes, when this node began each, and when each rail was
+    """Of some of its operations, `_TOLD` at most: their median bytes, when this node began each, and when each rail was
     through."""
 
     size: int
@@ -54,7 +57,7 @@ class Timer:
         del self._classes[size_class(size)]
         told = slice(None, None, -(-len(seen.sizes) // _TOLD) | 1)  # odd: programs repeat themselves in twos and tens
         sizes = seen.sizes[told]
-        return Window(sum(sizes) // len(sizes), tuple(seen.starts[told]), tuple(seen.ends[told]))
+        return Window(int(median(sizes)), tuple(seen.starts[told]), tuple(seen.ends[told]))
 
     def clear(self) -> None:
         """The rails aren't what they were."""
@@ -70,9 +73,9 @@ def rail_seconds(starts: Sequence[float], ends: Sequence[Times]) -> Times:
     return tuple(max(0.0, max(rail) - begun) for rail in zip(*ends, strict=True))
 
 
-def mean_rail_seconds(windows: Sequence[Window]) -> Times:
+def median_rail_seconds(windows: Sequence[Window]) -> Times:
     """Of a window, an entry a node."""
     starts = zip(*(window.starts for window in windows), strict=True)
     ends = zip(*(window.ends for window in windows), strict=True)
     rows = [rail_seconds(*operation) for operation in zip(starts, ends, strict=True)]
-    return tuple(fmean(column) for column in zip(*rows, strict=True))
+    return tuple(median(column) for column in zip(*rows, strict=True))
