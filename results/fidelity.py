@@ -4,12 +4,15 @@ ok: believe the numbers. degraded: believe the direction, not the last percent. 
 not the fabric. Each stretch (fabric, workload, repeat) has a verdict, and the run has the worst of them. Pure.
 """
 
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
 from results.format import digits, percent, rate, size
+from results.multirail.compare import stretch_of
+from results.multirail.records import Lost
 from results.records import ByteCheck, LinkCheck, Load, Run, Verdict
 from results.stretches import base_labels, is_steered
 
@@ -30,6 +33,8 @@ class Limit:
         return "invalid" if value > self.invalid else "degraded" if value > self.degraded else "ok"
 
     def show(self, value: float) -> str:
+        if math.isinf(value):
+            return "never"
         if self.unit == "share":
             return percent(value, 1 if self.degraded >= 0.01 else 2)
         return f"{digits(value, 3)} {self.unit}".strip()
@@ -85,7 +90,23 @@ PORT_BYTES: Final = Limit(
     "headers are in the expected figure; what is beyond 2% was sent twice, or took another way than it should have",
 )
 BYTES: Final = Limit("bytes not as asked for", 0.0, 0.0, "B", "every byte is to arrive, once, where it was sent")
-LIMITS: Final = (LINK_RATE, CPU_BUSY, CPU_FOREIGN, LAG, RETRANSMITS, DROPS, PORT_BYTES, BYTES)
+RAILS_AWAY: Final = Limit(
+    "points with a rail lost",
+    0.0,
+    0.0,
+    "",
+    "without a rail that nothing cut, it is another fabric than the point is named for",
+)
+RAILS_LOST: Final = Limit(
+    "times measured anew",
+    0.0,
+    math.inf,
+    "",
+    "a rail that nothing cut was taken for dead: the machine stood still, which it may have done unseen, too",
+)
+LIMITS: Final = (
+    LINK_RATE, CPU_BUSY, CPU_FOREIGN, LAG, RETRANSMITS, DROPS, PORT_BYTES, BYTES, RAILS_AWAY, RAILS_LOST,
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +150,7 @@ def judge(run: Run) -> Judgement:
     findings = (
         *_links(run.links),
         *(f for load in run.loads for f in _load(load)),
+        *map(_lost, run.multirail.lost),
         *(
             f
             for check in run.bytes
@@ -199,6 +221,12 @@ def _bytes(check: ByteCheck, counted: bool) -> Iterator[Finding]:
     yield Finding(*where, PORT_BYTES, off, text)
 
 
+def _lost(lost: Lost) -> Finding:
+    what = f"{', '.join(lost.rails)} lost while nothing was cut"
+    limit, then = (RAILS_AWAY, "the point is in part without it") if lost.kept else (RAILS_LOST, "measured anew")
+    return Finding(lost.fabric, stretch_of(lost.policy, lost.size), lost.repeat, limit, 1.0, f"{what}, {then}")
+
+
 def _gaps(run: Run) -> Iterator[str]:
     """What should have been recorded and wasn't: a verdict can't be better than its evidence."""
     if run.interrupted:
@@ -248,6 +276,6 @@ def _reasons(findings: tuple[Finding, ...]) -> tuple[str, ...]:
 
 def _reason(finding: Finding, more: int) -> str:
     limit = finding.limit
-    allowed = "" if limit is BYTES else f", {limit.show(getattr(limit, finding.verdict))} is the limit"
+    allowed = f", {limit.show(getattr(limit, finding.verdict))} is the limit" if limit.degraded else ""
     others = f" (and {more} more like it)" if more else ""
     return f"{finding.verdict}: {finding.where}: {finding.text}{allowed}{others}"

@@ -111,8 +111,9 @@ def _long(row: Row) -> str:
 
 
 def evidence(findings: Sequence[Finding]) -> plots.Plot | None:
-    """Every finding on one scale: 0 is ideal, 1 where it becomes degraded, 2 where it becomes invalid."""
-    limits = [x for x in LIMITS if x.invalid and any(f.limit is x for f in findings)]
+    """Every finding on one scale: 0 is ideal, 1 where it becomes degraded, 2 where it becomes invalid. What may not be
+    at all has no scale."""
+    limits = [x for x in LIMITS if x.degraded and any(f.limit is x for f in findings)]
     if not limits:
         return None
     with plots.styled():

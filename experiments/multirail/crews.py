@@ -7,7 +7,7 @@ has to be measured within the same second. All policies of Railyard's engine sha
 from contextlib import ExitStack
 from typing import Final, Self
 
-from experiments.multirail.engines import Engine
+from experiments.multirail.home import Attended
 from experiments.multirail.parts import is_ours
 from experiments.multirail.site import Site
 
@@ -20,7 +20,7 @@ class Crews:
 
     def __init__(self, site: Site) -> None:
         self._site = site
-        self._begun: dict[str, tuple[ExitStack, Engine]] = {}
+        self._begun: dict[str, tuple[ExitStack, Attended]] = {}
         self._at_work: str | None = None
 
     def __enter__(self) -> Self:
@@ -31,7 +31,7 @@ class Crews:
             for name in reversed(self._begun):
                 ends.callback(self._end, name)
 
-    def of(self, policy: str) -> Engine:
+    def of(self, policy: str) -> Attended:
         """Who plays it, awake while all others sleep. What its engine raises where it can't begin."""
         name = _crew(policy)
         if self._at_work != name:
@@ -40,7 +40,7 @@ class Crews:
                 self._begun[name][1].resume()
             else:
                 stack = ExitStack()
-                self._begun[name] = stack, stack.enter_context(self._site.engine(name))
+                self._begun[name] = stack, Attended(stack.enter_context(self._site.engine(name)))
             self._at_work = name
         return self._begun[name][1]
 

@@ -1,4 +1,7 @@
-"""All policies on one fabric, in turn: every size, checked against numpy's sum, then timed."""
+"""All policies on one fabric, in turn: every size, checked against numpy's sum, then timed.
+
+A turn in which a rail was lost, though nothing cut it, is void: whoever shares its processes begins the size anew.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -6,24 +9,34 @@ from typing import Final, Literal
 
 from experiments.multirail.crews import Crews
 from experiments.multirail.engines import Engine
+from experiments.multirail.home import Attended
 from experiments.multirail.measured import Place, check_whole, in_one, point, undilated
 from experiments.multirail.parts import is_ours, peer_rail
-from experiments.multirail.predictions import counted, learning, seconds, sent_bytes, turns
+from experiments.multirail.predictions import ITEM, counted, learning, seconds, sent_bytes, turns
 from experiments.multirail.site import Site, Watch
 from experiments.multirail.spec import MultirailExperiment
 from experiments.progress import Steps
-from results.multirail.compare import size_name
-from results.multirail.records import Point
-from results.multirail.tables import stretch_of
+from results.multirail.compare import size_name, stretch_of
+from results.multirail.records import Lost, Point
 from workloads.multirail.jobs import Operations, RankReport
 
 CHECKED: Final = 3
 """Operations whose every element is compared: results are the same code, whatever is timed."""
+MOST_ANEW: Final = 2
+"""Times that a size is begun anew since a rail was lost: on a machine that loses them again and again it has to end."""
+FORGETS: Final = "nezha"
+"""To its balancer a rail that is back is a cold restart: a size that it had learnt it learns once more."""
+HOME_S: Final = 10.0
+"""How long a rail that was lost is waited for before a turn, in the fabric's own time."""
 
 
 @dataclass
 class _Course:
-    """A policy's operations of one size: its turns, and what ranks told so far. `predicted_s` of an operation."""
+    """A policy's operations of one size: its turns, and what ranks told so far. `predicted_s` of an operation.
+
+    `lost`: rails that were, in the last turn or before it; `kept`: those without which turns of its point were taken.
+    `anew`: how often it was begun anew for that.
+    """
 
     place: Place
     seed: int
@@ -32,6 +45,9 @@ class _Course:
     checked: Sequence[RankReport] = ()
     timed: list[Sequence[RankReport]] = field(default_factory=list)
     state: Literal["under way", "done", "broken"] = "under way"
+    lost: frozenset[int] = frozenset()
+    kept: frozenset[int] = frozenset()
+    anew: int = 0
 
     @property
     def name(self) -> str:
@@ -44,6 +60,11 @@ class _Course:
         self.timed.append(self._run(ranks, "float32", sum(self.turns[len(self.timed)])))
         if len(self.timed) == len(self.turns):
             self.state = "done"
+
+    def begin_anew(self) -> None:
+        """As if none had been taken."""
+        self.checked, self.kept, self.state = (), frozenset(), "under way"
+        self.timed.clear()
 
     def point(self) -> Point:
         """When all turns were taken."""
@@ -84,22 +105,51 @@ def run_sizes(
             finally:
                 done = [course.point() for course in courses if course.state == "done"]
                 site.run.multirail.points += [undilated(point, site.plan.dilation) for point in done]
+                kept = [course for course in courses if course.state == "done" and course.kept]
+                site.run.multirail.lost += [_told(site, course, course.kept, kept=True) for course in kept]
             left = [course.place.policy for course in courses if course.state == "done"]
 
 
 def _take_turns(site: Site, crews: Crews, watch: Watch, courses: Sequence[_Course], steps: Steps) -> None:
     """There and back, until none is under way: so none is always next after the same. When one breaks its crew, the
-    others that this plays begin anew, with new processes."""
+    others that this plays begin anew, with new processes; when a crew lost a rail, all that it plays do."""
     back = False
     while under_way := [course for course in courses if course.state == "under way"]:
         for course in reversed(under_way) if back else under_way:
             if not _take(site, crews, watch, course):
                 course.state = "broken"
-                for other in under_way:
-                    if other.state == "under way" and crews.are_one(course.place.policy, other.place.policy):
-                        other.timed.clear()
+                for other in _crewmates(crews, course, under_way):
+                    other.begin_anew()
+            elif course.lost:
+                _after_loss(site, course, _crewmates(crews, course, under_way))
             steps.reached(sum(course.taken_s for course in courses))
         back = not back
+
+
+def _crewmates(crews: Crews, course: _Course, among: Sequence[_Course]) -> list[_Course]:
+    """The others that are under way, and played by the same crew."""
+    policy = course.place.policy
+    return [x for x in among if x is not course and x.state == "under way" and crews.are_one(policy, x.place.policy)]
+
+
+def _after_loss(site: Site, course: _Course, mates: Sequence[_Course]) -> None:
+    """Its turn is void, and what others learnt may be forgotten when the rail comes back: all begin anew. After
+    `MOST_ANEW` times the turn is kept, and who forgets learns in operations that count."""
+    if course.anew < MOST_ANEW:
+        site.run.multirail.lost.append(_told(site, course, course.lost, kept=False))
+        for each in (course, *mates):
+            each.begin_anew()
+            each.anew += 1
+    else:
+        for each in (course, *(mate for mate in mates if mate.timed and mate.place.policy == FORGETS)):
+            each.kept |= course.lost
+
+
+def _told(site: Site, course: _Course, lost: frozenset[int], kept: bool) -> Lost:
+    """`virtual` has channels in place of rails."""
+    place = course.place
+    names = tuple(site.rails[n].name if is_ours(place.policy) else f"channel {n}" for n in sorted(lost))
+    return Lost(place.fabric, place.policy, place.size, place.repeat, names, kept)
 
 
 def _course(spec: MultirailExperiment, site: Site, policy: str, size: int, repeat: int) -> _Course:
@@ -110,16 +160,24 @@ def _course(spec: MultirailExperiment, site: Site, policy: str, size: int, repea
 
 
 def _take(site: Site, crews: Crews, watch: Watch, course: _Course) -> bool:
-    """A course's next turn, watched: small sizes keep cores busiest. Whether it went well."""
+    """A course's next turn, with all rails, watched: small sizes keep cores busiest. Whether it went well."""
 
-    def turn(ranks: Engine) -> None:
+    def turn(ranks: Attended) -> None:
+        ranks.come_home(_next_to_nothing(course), HOME_S * site.plan.dilation)
         with watch.over(course.name, course.place.repeat):
             course.turn(ranks)
+        course.lost = ranks.lost
 
     return _managed(site, crews, course.place.policy, turn)
 
 
-def _managed(site: Site, crews: Crews, policy: str, do: Callable[[Engine], None]) -> bool:
+def _next_to_nothing(course: _Course) -> Operations:
+    """An operation of one element, planned by fixed weights: nobody learns from it."""
+    policy = "equal" if is_ours(course.place.policy) else ""
+    return Operations("allreduce", "float32", ITEM, 1, course.seed, policy=policy)
+
+
+def _managed(site: Site, crews: Crews, policy: str, do: Callable[[Attended], None]) -> bool:
     """Whether it could; why not is noted."""
     done = False
     with site.noted(policy):

@@ -139,3 +139,8 @@ def size_name(size: int) -> str:
         if size >= factor and size % factor == 0:
             return f"{size // factor}{name}"
     return format_size(size)
+
+
+def stretch_of(policy: str, size: int) -> str:
+    """What a point is called where the machine's load is recorded."""
+    return f"{policy}, {size_name(size)}"

@@ -185,6 +185,22 @@ class Skipped:
     failed: bool
 
 
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """Rails that a policy's processes lost at a size though no fault was injected.
+
+    `kept`: the point has turns without them; else the turn is in no point, and whatever these processes hadn't ended
+    yet was measured anew.
+    """
+
+    fabric: str
+    policy: str
+    size: int
+    repeat: int
+    rails: tuple[str, ...]
+    kept: bool
+
+
 @dataclass
 class Multirail:
     """All of it. Empty in a run of anything else."""
@@ -196,6 +212,7 @@ class Multirail:
     trainings: list[Training] = field(default_factory=list)
     lessons: list[Lesson] = field(default_factory=list)
     skipped: list[Skipped] = field(default_factory=list)
+    lost: list[Lost] = field(default_factory=list)
 
     def __bool__(self) -> bool:
         return bool(self.fabrics)

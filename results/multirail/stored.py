@@ -7,7 +7,7 @@ from typing import Any, Final, TypeVar
 
 from results.multirail.bars import outcomes
 from results.multirail.compare import by_fabric, size_name
-from results.multirail.records import Cut, Lesson, Multirail, NicRate, Point, Rails, Skipped, Training
+from results.multirail.records import Cut, Lesson, Lost, Multirail, NicRate, Point, Rails, Skipped, Training
 
 LEAST_FOR_P99: Final = 100
 """Operations: of fewer, one in a hundred is less than one."""
@@ -20,7 +20,10 @@ _KINDS: Final[dict[str, type]] = {
     "trainings": Training,
     "lessons": Lesson,
     "skipped": Skipped,
+    "lost": Lost,
 }
+_LATER: Final[dict[str, Any]] = {"lost": []}
+"""What older runs don't have."""
 
 
 def to_json(found: Multirail) -> bytes:
@@ -31,7 +34,7 @@ def to_json(found: Multirail) -> bytes:
 
 def from_json(data: bytes) -> Multirail:
     """What `to_json` wrote. KeyError or TypeError if it isn't that."""
-    plain: dict[str, Any] = json.loads(data)
+    plain: dict[str, Any] = _LATER | json.loads(data)
     return Multirail(**{name: _rows(kind, plain[name]) for name, kind in _KINDS.items()})
 
 

@@ -10,7 +10,7 @@ from results import format as fmt
 from results.fidelity import Judgement
 from results.multirail import published
 from results.multirail.bars import MORE, Outcome, in_unit, times
-from results.multirail.compare import Measured, by_fabric, is_single, size_name
+from results.multirail.compare import Measured, by_fabric, is_single, size_name, stretch_of
 from results.multirail.records import Cut, Multirail, Point, Rails, Training
 from results.report_tables import Table
 
@@ -25,11 +25,6 @@ MARK: Final = {True: "✓", False: "✗", None: fmt.NOTHING}
 
 Doubts = Set[tuple[str, str]]
 """Points of which the machine, and not the fabric, was measured: (fabric, stretch)."""
-
-
-def stretch_of(policy: str, size: int) -> str:
-    """What a point is called where the machine's load is recorded."""
-    return f"{policy}, {size_name(size)}"
 
 
 def doubts(judgement: Judgement) -> Doubts:

@@ -16,6 +16,7 @@ import pytest
 
 from tests.unit.multirail_net import Net, free_port, on_all
 from workloads.multirail.group import Group
+from workloads.multirail.jobs import Operations
 from workloads.multirail.joiner import (
     AGGREGATOR,
     Hello,
@@ -28,6 +29,7 @@ from workloads.multirail.joiner import (
 )
 from workloads.multirail.node import GroupBroken
 from workloads.multirail.watch import Patience
+from workloads.multirail.worker import do
 
 SHARP_EYED = Patience(beat_s=0.01, silent_beats=6, stall_s=0.4, join_s=10, operation_s=20)
 
@@ -158,6 +160,37 @@ def test_a_policy_that_is_new_to_the_group_leaves_out_what_is_dead_and_takes_it_
         return [*while_dead, used("equal"), used("mrib"), used("single:tcp0")]
 
     assert on_all("tcp tcp", 3, body, patience=SHARP_EYED, net=net) == [[[1], [1], [0, 1], [0, 1], [0]]] * 3
+
+
+def test_a_report_tells_which_rails_died_since_the_last_one_and_which_are_away() -> None:
+    net, steps = Net(), threading.Barrier(3)
+
+    def body(group: Group) -> Any:
+        verdict = np.zeros(1, np.int8)
+        asked = Operations("allreduce", "int32", 4, count=1, seed=1)
+
+        def until(enough: Callable[[], Any]) -> None:
+            verdict[0] = 0
+            while not verdict[0]:
+                all_collectives(group, 1, 800)
+                verdict[0] = group.rank == 0 and bool(enough())
+                group.broadcast(verdict, 0)
+
+        whole = do(group, asked)
+        if steps.wait() == 0:
+            net.cut.add((0, 1))
+        steps.wait()
+        until(lambda: group.migrations)
+        without = do(group, asked)
+        if steps.wait() == 0:
+            net.cut.clear()
+        steps.wait()
+        until(lambda: 0 in group.live_rails)
+        back = do(group, asked, told=len(without.migrations))
+        return [([m.rails for m in report.migrations], report.dead_rails) for report in (whole, without, back)]
+
+    told: list[Any] = [([], ()), ([(0,)], (0,)), ([], ())]
+    assert on_all("tcp tcp", 3, body, patience=SHARP_EYED, net=net) == [told] * 3
 
 
 def test_whoever_has_joined_calls_again_when_the_other_end_hangs_up() -> None:

@@ -1,23 +1,26 @@
 """In what order a multi-rail experiment is run, that its bar reaches its end, and what it does when a policy can't."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
 import pytest
 
-from experiments.multirail import breaking, lessons, points, runner, site
+from experiments.multirail import breaking, home, lessons, points, runner, site
 from experiments.multirail.runner import run_multirail, step_count
 from experiments.multirail.site import Site
 from experiments.multirail.spec import MultirailExperiment, parse
 from experiments.progress import Steps
+from results.fidelity import judge
+from results.multirail.records import Lost
 from results.records import Run
 from tests.unit.test_machine import FULL
 from topologies.counters import Counters
 from topologies.errors import BadInput, MachineLacks
 from topologies.multirail.plan import MultirailPlan
-from workloads.multirail.jobs import Operations, RankReport
+from workloads.multirail.jobs import Migration, Operations, RankReport
 from workloads.multirail.peers.lesson import Trained
 
 MS = 1_000_000
@@ -33,6 +36,10 @@ EXPERIMENT: dict[str, Any] = {
     "ddp": [{"steps": 2}],
     "repeats": 2,
 }
+
+
+Tell = Callable[[str, int, Sequence[RankReport]], Sequence[RankReport]]
+"""What ranks tell in place of `reports`, of a policy's so-manieth call."""
 
 
 class Net:
@@ -69,7 +76,7 @@ class Ranks:
         turns = sum(asked == policy for asked, _ in self.runs.asked)
         errors = ["rank 1 is gone"] if policy in self.runs.breaking and turns > self.runs.goes_well else []
         count = range(operations.count)
-        return [
+        whole = [
             RankReport(
                 rank,
                 starts_ns=[n * MS for n in count],
@@ -80,6 +87,7 @@ class Ranks:
             )
             for rank in range(2)
         ]
+        return self.runs.tell(policy, turns, whole)
 
     def begin(self, operations: Sequence[Operations]) -> None:
         self.begun = operations[0]
@@ -102,6 +110,7 @@ class Runs:
         self.lacking: set[str] = set()
         self.breaking: set[str] = set()
         self.goes_well = 0  # so many calls, before it breaks
+        self.tell: Tell = lambda policy, turn, reports: reports
         self.saved: list[Run] = []
         monkeypatch.setattr(runner, "detect", lambda: FULL)
         monkeypatch.setattr("topologies.capacity.measure", lambda *_: 90_000.0)
@@ -232,6 +241,123 @@ def test_when_one_breaks_in_a_later_turn_the_others_begin_anew_and_none_is_of_tw
     assert [count for policy, count in timed if policy == "nezha"] == [25, 6, 6, 25, *[6] * 7], "it learns once more"
     assert [count for policy, count in timed if policy == "gloo"] == [9, *[6] * 7]
     assert {p.policy: p.operations for p in run.multirail.points} == {"nezha": 67, "gloo": 51}
+
+
+LABEL = "tcp+tcp, 2 nodes"
+ALONE: dict[str, Any] = {"repeats": 1, "faults": [], "trainings": [], "ddp": [], "sizes": ["2KiB"], "operations": 20}
+
+
+def without_rail_1(reports: Sequence[RankReport]) -> list[RankReport]:
+    """It died meanwhile, and one rank alone says so."""
+    first, second = (replace(report, shares=[(1.0, 0.0)] * len(report.shares)) for report in reports)
+    return [first, replace(second, migrations=[Migration((1,), 0.1, 0.2)])]
+
+
+def counts_of(runs: Runs, policy: str) -> list[int]:
+    """Operations of each of its timed turns."""
+    return [op.count for asked, op in runs.asked if asked == policy and not op.check and op.size_bytes > 4]
+
+
+@pytest.mark.parametrize("turn", [1, 2, 3, 5])
+def test_a_turn_in_which_a_rail_was_lost_is_in_no_point(runs: Runs, turn: int) -> None:
+    """Be it the check, the turn in which it learns, a later one, or its last."""
+    runs.tell = lambda policy, at, reports: without_rail_1(reports) if (policy, at) == ("nezha", turn) else reports
+    run_multirail(spec_of(policies=["nezha", "mrib", "gloo"], **ALONE), Path("nowhere"), None)
+    (run,) = runs.saved
+    assert {p.policy: (p.operations, p.shares) for p in run.multirail.points} == {
+        "nezha": (43, (0.5, 0.5)),
+        "mrib": (27, (0.5, 0.5)),
+        "gloo": (27, (0.5, 0.5)),
+    }
+    taken = max(1, turn - 1)
+    assert counts_of(runs, "nezha") == [*[25, 6, 6, 6][:taken], 25, 6, 6, 6], "it learns once more"
+    assert counts_of(runs, "gloo") == [9, 6, 6, 6], "it has processes of its own"
+    assert run.multirail.lost == [Lost(LABEL, "nezha", 2048, 0, ("tcp1",), kept=False)]
+    said = f"degraded: {LABEL}, nezha, 2KiB, repeat 0: tcp1 lost while nothing was cut, measured anew"
+    assert said in judge(run).reasons
+
+
+def test_when_a_rail_was_lost_all_that_its_processes_play_and_have_not_ended_begins_anew(runs: Runs) -> None:
+    runs.tell = lambda policy, at, reports: without_rail_1(reports) if (policy, at) == ("mrib", 3) else reports
+    run_multirail(spec_of(policies=["nezha", "mrib"], **ALONE), Path("nowhere"), None)
+    assert counts_of(runs, "mrib") == [9, 6, 9, 6, 6, 6]
+    assert counts_of(runs, "nezha") == [25, 25, 6, 6, 6], "what it has learnt is forgotten when the rail comes back"
+    waited = [n for n, (_, op) in enumerate(runs.asked) if op.size_bytes == 4]
+    assert len(waited) == 1, "the rail is back at once"
+    assert runs.asked[waited[0] - 1][0] == "mrib"
+    assert [did for did in runs.did if did.startswith("st")] == ["start nezha", "stop nezha"], "the same processes"
+
+
+def test_what_loses_a_rail_again_and_again_is_kept_and_named_and_invalid(runs: Runs) -> None:
+    runs.tell = lambda policy, at, reports: without_rail_1(reports) if policy == "mrib" else reports
+    run_multirail(spec_of(policies=["nezha", "mrib", "slicing", "gloo"], **ALONE), Path("nowhere"), None)
+    (run,) = runs.saved
+    assert counts_of(runs, "mrib") == [9, 9, 9, 6, 6, 6]
+    assert {p.policy for p in run.multirail.points} == {"nezha", "mrib", "slicing", "gloo"}
+    anew, mrib, nezha = (
+        Lost(LABEL, policy, 2048, 0, ("tcp1",), kept)
+        for policy, kept in (("mrib", False), ("mrib", True), ("nezha", True))
+    )
+    assert sorted(run.multirail.lost, key=str) == sorted([anew, anew, mrib, nezha], key=str), (
+        "nezha learns anew in operations that count; slicing forgets nothing"
+    )
+    judgement = judge(run)
+    assert judgement.verdict == "invalid"
+    said = f"{LABEL}, nezha, 2KiB, repeat 0: tcp1 lost while nothing was cut, the point is in part without it"
+    assert f"invalid: {said} (and 1 more like it)" in judgement.reasons
+    marked = {what for (_, what, _), verdict in judgement.stretches.items() if verdict == "invalid"}
+    assert {"mrib, 2KiB", "nezha, 2KiB"} <= marked
+
+
+def test_each_size_may_begin_anew(runs: Runs) -> None:
+    runs.tell = lambda policy, at, reports: without_rail_1(reports) if at in (2, 4, 10, 12) else reports
+    run_multirail(spec_of(policies=["mrib"], **ALONE | {"sizes": ["2KiB", "4KiB"]}), Path("nowhere"), None)
+    (run,) = runs.saved
+    assert [(lost.size, lost.kept) for lost in run.multirail.lost] == [(s, False) for s in (2048, 2048, 4096, 4096)]
+
+
+def test_no_turn_begins_before_all_rails_are_back(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(home, "PAUSE_S", 0.0)
+
+    def tell(policy: str, at: int, reports: Sequence[RankReport]) -> Sequence[RankReport]:
+        away = (policy, at) == ("nezha", 2) or (policy == "equal" and at < 4)
+        return [replace(report, dead_rails=(0,) * away) for report in reports]
+
+    runs.tell = tell
+    run_multirail(spec_of(policies=["nezha"], **ALONE), Path("nowhere"), None)
+    (run,) = runs.saved
+    assert [policy for policy, _ in runs.asked] == ["nezha"] * 2 + ["equal"] * 4 + ["nezha"] * 5
+    assert [lost.rails for lost in run.multirail.lost] == [("tcp0",)]
+    assert all((op.size_bytes, op.count) == (4, 1) for policy, op in runs.asked if policy == "equal")
+
+
+def test_a_rail_that_never_comes_back_is_waited_for_once(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(home, "PAUSE_S", 0.01)
+    monkeypatch.setattr(points, "HOME_S", 0.1)
+    runs.tell = lambda policy, at, reports: [replace(report, dead_rails=(1,)) for report in reports]
+    run_multirail(spec_of(policies=["mrib"], **ALONE), Path("nowhere"), None)
+    (run,) = runs.saved
+    asked = "".join(policy[0] for policy, _ in runs.asked).split("mm")
+    assert len(asked[1]) > 2, "before the second turn"
+    assert [len(waited) for waited in asked[2:]][:1] == [1], "a look, and no more"
+    assert [lost.kept for lost in run.multirail.lost] == [False, False, True]
+    assert {p.policy for p in run.multirail.points} == {"mrib"}
+
+
+def test_who_has_no_rails_to_tell_of_is_left_alone(runs: Runs) -> None:
+    run_multirail(spec_of(policies=["gloo", "mpi", "mptcp"], **ALONE), Path("nowhere"), None)
+    (run,) = runs.saved
+    assert run.multirail.lost == []
+    assert all(op.size_bytes > 4 for _, op in runs.asked)
+    assert [counts_of(runs, policy) for policy in ("gloo", "mpi", "mptcp")] == [[9, 6, 6, 6]] * 3
+
+
+def test_ranks_that_break_while_a_rail_is_waited_for_are_told(runs: Runs) -> None:
+    runs.tell = lambda policy, at, reports: without_rail_1(reports) if (policy, at) == ("nezha", 2) else reports
+    runs.breaking = {"equal"}
+    assert run_multirail(spec_of(policies=["nezha"], **ALONE), Path("nowhere"), None) == 1
+    (run,) = runs.saved
+    assert [(s.policy, s.why, s.failed) for s in run.multirail.skipped] == [("nezha", "rank 0: rank 1 is gone", True)]
 
 
 def test_points_that_are_whole_are_kept_whatever_ends_the_run(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:

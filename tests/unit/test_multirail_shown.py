@@ -13,6 +13,7 @@ from results import report, store, summary
 from results.multirail import plots, published, tables
 from results.multirail.bars import outcomes
 from results.multirail.compare import by_fabric
+from results.multirail.records import Lost
 from results.multirail.stored import cells, from_json, to_json
 from results.records import Load, Measurement, Run
 from tests.unit.multirail_sample import MIB, PAIR, UNLIKE, point_of, sample, started, training_of
@@ -32,6 +33,25 @@ def test_the_records_are_the_same_when_read_back(run: Run, tmp_path: Path) -> No
     store.save(run, tmp_path)
     assert store.load(tmp_path).multirail == run.multirail
     assert json.loads((tmp_path / "summary.json").read_text())["passed"]
+
+
+def test_rails_that_were_lost_are_read_back_and_older_runs_have_none(run: Run) -> None:
+    lost = [Lost(PAIR.label, "nezha", 64 * MIB, 0, ("tcp0", "tcp1"), kept=True)]
+    assert from_json(to_json(replace(run.multirail, lost=lost))).lost == lost
+    older = json.loads(to_json(run.multirail))
+    del older["lost"]
+    assert from_json(json.dumps(older).encode()) == run.multirail
+    del older["points"]
+    with pytest.raises(KeyError):
+        from_json(json.dumps(older).encode())
+
+
+def test_a_point_that_lost_a_rail_is_marked_and_the_page_says_why(run: Run) -> None:
+    lost = [Lost(PAIR.label, "nezha", 64 * MIB, 0, ("tcp0",), kept=kept) for kept in (False, True)]
+    page = report.render(replace(run, multirail=replace(run.multirail, lost=lost)))
+    assert "157.0\u00a0ms ?" in page
+    assert "tcp0 lost while nothing was cut, the point is in part without it" in page
+    assert "tcp0 lost while nothing was cut, measured anew" in page
 
 
 def test_a_row_says_policy_nodes_rails_and_size(run: Run) -> None:

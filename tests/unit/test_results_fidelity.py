@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from results.fidelity import Judgement, judge
+from results.multirail.records import Lost, Multirail
 from results.records import ByteCheck, LinkCheck, Load, Run, Verdict
 from tests.unit.results_sample import sample_run
 
@@ -84,6 +85,25 @@ def test_bytes(change: dict[str, Any], verdict: Verdict) -> None:
 
 def test_bytes_lost_to_an_intended_fault_are_no_fault_of_the_emulation() -> None:
     assert judged(replace(CALM, transfers_faulted=True), replace(EXACT, delivered_bytes=5)).verdict == "ok"
+
+
+def test_a_rail_that_was_lost_degrades_and_one_that_a_point_is_without_is_invalid() -> None:
+    loads = [replace(CALM, workload=f"{policy}, 2KiB") for policy in ("nezha", "mrib")]
+    anew, again = (Lost("rail-only", "nezha", 2048, 0, rails, kept=False) for rails in (("a",), ("a", "b")))
+    judgement = judge(Run("r", {}, {}, "now", loads=loads, multirail=Multirail(lost=[anew, again])))
+    said = (
+        "degraded: rail-only, nezha, 2KiB, repeat 0: a lost while nothing was cut, measured anew (and 1 more like it)"
+    )
+    assert judgement.reasons == (said,)
+    assert judgement.verdict == "degraded"
+    assert set(judgement.stretches.values()) == {"ok", "degraded"}
+    kept = replace(again, policy="mrib", kept=True)
+    judgement = judge(Run("r", {}, {}, "now", loads=loads, multirail=Multirail(lost=[anew, kept])))
+    assert judgement.verdict == "invalid"
+    assert judgement.reasons[0] == (
+        "invalid: rail-only, mrib, 2KiB, repeat 0: a, b lost while nothing was cut, the point is in part without it"
+    )
+    assert judgement.stretches["rail-only", "mrib, 2KiB", 0] == "invalid"
 
 
 def test_a_run_without_evidence_is_invalid() -> None:

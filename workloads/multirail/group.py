@@ -92,6 +92,11 @@ class Group:
         """Rails that stand now."""
         return self._node.live_rails if self._node else []
 
+    @property
+    def dead_rails(self) -> list[int]:
+        """The others: lost, and not yet back."""
+        return [rail for rail in range(len(self._rails)) if rail not in self.live_rails] if self._node else []
+
     def plan_by(self, policy: str) -> None:
         """Plan by another policy from the next operation on: on all ranks, between the same two operations. One that
         was used before goes on with what it has learnt. BadInput for what isn't known."""

@@ -41,7 +41,9 @@ class RankReport:
 
     `wrong`: elements that differ from numpy's sum (of floats: inputs.py says by how much), 0 without `check`. `shares`:
     the bytes of its buffer that each rail was given; `rail_seconds`: from this node's start until the last of a rail's
-    jobs was done here, 0 if nothing came in on it. `copies`: bytes moved in memory beside the sums, by why.
+    jobs was done here, 0 if nothing came in on it. `migrations`: those since the report before. `dead_rails`: those
+    that don't stand now; of an engine that has no rails to tell of, none. `copies`: bytes moved in memory beside the
+    sums, by why.
     `rail_bytes_over_time`: (ns, bytes by rail that this node sent and received so far). `errors`: what ended it early;
     then the lists are shorter than `count`.
     """
@@ -53,6 +55,7 @@ class RankReport:
     shares: list[tuple[float, ...]] = field(default_factory=list)
     rail_seconds: list[tuple[float, ...]] = field(default_factory=list)
     migrations: list[Migration] = field(default_factory=list)
+    dead_rails: tuple[int, ...] = ()
     copies: Mapping[str, int] = field(default_factory=dict)
     errors: list[str] = field(default_factory=list)
     rail_bytes_over_time: list[tuple[int, tuple[int, ...]]] = field(default_factory=list)

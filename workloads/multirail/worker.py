@@ -79,10 +79,13 @@ class _Run:
                 self.wrong += wrong(result, outcome(asked, group.size, group.rank, due, index), group.size)
 
 
-def do(group: Group, operations: Operations) -> RankReport:
-    """All of them, or as many as go well. Without `check` a result is the next operation's input."""
+def do(group: Group, operations: Operations, told: int = 0) -> RankReport:
+    """All of them, or as many as go well. Without `check` a result is the next operation's input.
+
+    `told`: how many migrations were told of already. One may also fall between operations, while nobody asks.
+    """
     run = _Run(group, operations, RankReport(group.rank))
-    migrations, copies = len(group.migrations), asdict(group.copies)
+    copies = asdict(group.copies)
     group.take_samples()
     try:
         if operations.policy:
@@ -93,7 +96,8 @@ def do(group: Group, operations: Operations) -> RankReport:
     return replace(
         run.report,
         wrong=run.wrong,
-        migrations=group.migrations[migrations:],
+        migrations=group.migrations[told:],
+        dead_rails=tuple(group.dead_rails),
         copies={why: count - copies[why] for why, count in asdict(group.copies).items()},
         rail_bytes_over_time=group.take_samples(),
     )
@@ -113,13 +117,16 @@ def _node(task: NodeTask) -> None:
     _answer(None)
     gc.collect()
     gc.freeze()  # what is there stays: no need to look at it again and again
+    told = 0
     while True:
         try:
             asked: Operations = pickle.load(sys.stdin.buffer)
         except EOFError:
             group.close(leave_at_once=True)
             return
-        _answer(do(group, asked))
+        report = do(group, asked, told)
+        told += len(report.migrations)
+        _answer(report)
 
 
 def _aggregator(task: AggregatorTask) -> None:
