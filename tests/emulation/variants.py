@@ -1,18 +1,22 @@
-"""Tests that do once more what another one does, on another fabric, by another user or at another rate.
+"""Tests that do once more what another one does, on another fabric, by another user, at another rate, or with another
+fault of its kind.
 
-All of them would take a quarter of a session, so they are left out unless asked for: `sudo script/test thorough`.
+All of them would take a third of a session, so they are left out unless asked for: `sudo script/test thorough`.
 """
 
 from typing import Final
 
 VARIANTS: Final = (
-    "test_background.py::test_no_route_moves_it[rail-optimized-spine-loads1]",
     "test_background.py::test_no_route_moves_it[rail-optimized-pxn-loads2]",
-    "test_capsule.py::test_a_signal_reaches_the_inner_which_puts_things_away[user-15-143]",
+    "test_background.py::test_no_route_moves_it[rail-optimized-spine-loads1]",
+    "test_background.py::test_uplinks_are_loaded_evenly",
     "test_capsule.py::test_a_signal_reaches_the_inner_which_puts_things_away[user-1-129]",
+    "test_capsule.py::test_a_signal_reaches_the_inner_which_puts_things_away[user-15-143]",
     "test_cli.py::test_a_run_by_name_writes_its_folder[root]",
     "test_cli.py::test_a_shell_on_a_fabric_and_a_look_into_it_from_elsewhere[root]",
+    "test_cli.py::test_a_user_looks_into_a_run_of_their_own",
     "test_cli.py::test_kill_9_at_any_moment_leaves_nothing_of_a_fabric[user]",
+    "test_controller_remote.py::test_stock_mininet_with_the_app_on_os_ken[rail-only,2,2,optical=rail+hb]",
     "test_controller_remote.py::test_stock_mininet_with_the_app_on_os_ken[rail-optimized,2,2]",
     "test_controller_remote.py::test_stock_mininet_with_the_app_on_os_ken[single-switch,2,2,policy=rd]",
     "test_experiment_small.py::test_kill_9_of_a_run_at_random_moments_leaves_nothing",
@@ -20,21 +24,31 @@ VARIANTS: Final = (
     "test_fabric_rates.py::test_tcp_gets_the_payload_part_of_the_rate[False-uplink-",
     "test_fabric_rates.py::test_tcp_gets_the_payload_part_of_the_rate[True-hb-",
     "test_fabric_reach.py::test_all_reach_all_by_the_policys_path[2-2-",
+    "test_failure_recovery.py::test_spines_and_servers_that_die_under_load_cut_nobody_else_off",
+    "test_failure_recovery.py::test_what_is_cut_without_a_word_stays_cut_and_loses_nothing_either",
+    "test_failure_recovery.py::test_what_is_impaired_carries_some_and_loses_nothing",
     "test_failure_recovery.py::test_with_rerouting_each_fault_is_recovered_from_before_its_repair[rail-optimized-3]",
     "test_failure_recovery.py::test_without_rerouting_traffic_stays_cut_off_until_the_repair_and_none_of_it_is_lost[rail-opt",
     "test_faults.py::test_a_gray_link_loses_its_share_at_random_both_ways[0.5]",
-    "test_replay_collectives.py::test_every_collective_arrives_as_its_matrix_says[2-",
+    "test_faults.py::test_a_slowly_flapping_link_is_seen_to_flap_and_ends_at_once",
+    "test_faults.py::test_two_hung_gpus_of_a_domain_mend_one_by_one",
+    "test_heartbeats.py::test_beside_tcp_at_full_rate_on_all_rails_nothing_is_blamed[100Mbit]",
     "test_replay_collectives.py::test_dense_training_sends_nothing_between_rails_and_experts_do[rail-optimized]",
+    "test_replay_collectives.py::test_every_collective_arrives_as_its_matrix_says[2-",
+    "test_replay_collectives.py::test_every_collective_arrives_as_its_matrix_says[3-rail-optimized]",
+    "test_replay_collectives.py::test_every_collective_arrives_as_its_matrix_says[3-single-switch]",
     "test_replay_collectives.py::test_uneven_experts_and_transfers_go_straight_from_rail_to_rail[rail-only]",
     "test_steering.py::test_packets_go_as_chosen_where_spines_join_rails[pxn]",
+    "test_steering.py::test_packets_go_as_chosen_with_etcd_too",
     "test_steering.py::test_while_the_registry_is_away_traffic_flows_and_after_it_scores_do[embedded]",
-    "test_trace.py::test_the_command_on_a_fabric_of_ones_own[as_root]",
-    "test_trace.py::test_every_pair_goes_as_the_policy_says[rail-only-rd]",
-    "test_trace.py::test_every_pair_goes_as_the_policy_says[rail-optimized-rd]",
-    "test_trace.py::test_every_pair_goes_as_the_policy_says[single-switch-",
+    "test_takeover.py::test_a_spare_domain_takes_the_tasks_of_a_server_that_died",
     "test_trace.py::test_after_a_cut_every_pair_takes_the_detour_that_was_chosen[rail-only-rd]",
     "test_trace.py::test_after_a_cut_every_pair_takes_the_detour_that_was_chosen[rail-optimized-rd]",
     "test_trace.py::test_after_a_cut_every_pair_takes_the_detour_that_was_chosen[single-switch-",
+    "test_trace.py::test_every_pair_goes_as_the_policy_says[rail-only-rd]",
+    "test_trace.py::test_every_pair_goes_as_the_policy_says[rail-optimized-rd]",
+    "test_trace.py::test_every_pair_goes_as_the_policy_says[single-switch-",
+    "test_trace.py::test_the_command_on_a_fabric_of_ones_own[as_root]",
 )
 """Beginnings of their names."""
 
