@@ -223,7 +223,7 @@ def _bytes(check: ByteCheck, counted: bool) -> Iterator[Finding]:
 
 def _lost(lost: Lost) -> Finding:
     what = f"{', '.join(lost.rails)} lost while nothing was cut"
-    limit, then = (RAILS_AWAY, "the point is in part without it") if lost.kept else (RAILS_LOST, "measured anew")
+    limit, then = (RAILS_AWAY, "in operations that count") if lost.kept else (RAILS_LOST, "measured anew")
     return Finding(lost.fabric, stretch_of(lost.policy, lost.size), lost.repeat, limit, 1.0, f"{what}, {then}")
 
 

@@ -15,6 +15,8 @@ from workloads.multirail.timer import rail_seconds
 
 STEADY: Final = 0.02
 """Shares that change by less of the buffer than this are what they were."""
+REST: Final = 100
+"""Operations: as many as a long window of the balancer has."""
 _TAIL: Final = 0.1
 BIN_NS: Final = 20_000_000
 
@@ -133,7 +135,10 @@ def mean_rail_s(reports: Sequence[RankReport], counts: Sequence[bool]) -> Row:
 
 
 def settled_after(rows: Sequence[Row]) -> int | None:
-    """Operations until shares stayed where they end; 0 if they never moved, None if they moved to the end."""
+    """Operations until shares first stood for `REST` operations, or else stayed where they end; 0 if they never moved,
+    None if they moved to the end. (That a balancer at rest looks now and then for something better is no learning.)"""
+    rested = (end for end in range(REST, len(rows)) if _stand(rows[end - REST : end]))
+    rows = rows[: next(rested, len(rows))]
     if not rows:
         return None
     tail = [row for row in rows[-max(1, int(len(rows) * _TAIL)) :] if row]
@@ -143,6 +148,13 @@ def settled_after(rows: Sequence[Row]) -> int | None:
     moved = [number for number, row in enumerate(rows) if not row or _apart(row, last) > STEADY]
     after = moved[-1] + 1 if moved else 0
     return after if after <= len(rows) - len(tail) else None
+
+
+def _stand(rows: Sequence[Row]) -> bool:
+    if not all(rows):
+        return False
+    middle = tuple(fmean(column) for column in zip(*rows, strict=True))
+    return all(_apart(row, middle) <= STEADY for row in rows)
 
 
 def _apart(one: Row, other: Row) -> float:

@@ -1,10 +1,10 @@
 """All policies on one fabric, in turn: every size, checked against numpy's sum, then timed.
 
-A turn in which a rail was lost, though nothing cut it, is void: whoever shares its processes begins the size anew.
+A turn in which a rail was lost, though nothing cut it, is void, and so is what Nezha learnt of the size until then.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
 from experiments.multirail.crews import Crews
@@ -34,8 +34,8 @@ HOME_S: Final = 10.0
 class _Course:
     """A policy's operations of one size: its turns, and what ranks told so far. `predicted_s` of an operation.
 
-    `lost`: rails that were, in the last turn or before it; `kept`: those without which turns of its point were taken.
-    `anew`: how often it was begun anew for that.
+    `lost`: rails that were, in the last turn or before it; `kept`: those that were in turns of its point. `anew`: how
+    often turns were void for that. `wrong`: elements, in checks that are void.
     """
 
     place: Place
@@ -48,6 +48,7 @@ class _Course:
     lost: frozenset[int] = frozenset()
     kept: frozenset[int] = frozenset()
     anew: int = 0
+    wrong: int = 0
 
     @property
     def name(self) -> str:
@@ -62,13 +63,23 @@ class _Course:
             self.state = "done"
 
     def begin_anew(self) -> None:
-        """As if none had been taken."""
+        """As if none had been taken, but for what was wrong."""
+        self.wrong += sum(report.wrong for report in self.checked)
         self.checked, self.kept, self.state = (), frozenset(), "under way"
         self.timed.clear()
 
+    def take_back(self) -> None:
+        """The last turn; with the first goes the check."""
+        if len(self.timed) == 1:
+            self.begin_anew()
+        else:
+            self.timed.pop()
+            self.state = "under way"
+
     def point(self) -> Point:
         """When all turns were taken."""
-        return point(self.place, in_one(self.timed), self.checked, self.turns, self.predicted_s)
+        found = point(self.place, in_one(self.timed), self.checked, self.turns, self.predicted_s)
+        return replace(found, wrong=found.wrong + self.wrong)
 
     @property
     def whole_s(self) -> float:
@@ -112,7 +123,7 @@ def run_sizes(
 
 def _take_turns(site: Site, crews: Crews, watch: Watch, courses: Sequence[_Course], steps: Steps) -> None:
     """There and back, until none is under way: so none is always next after the same. When one breaks its crew, the
-    others that this plays begin anew, with new processes; when a crew lost a rail, all that it plays do."""
+    others that this plays begin anew, with new processes; when a crew lost a rail, the turn is taken anew."""
     back = False
     while under_way := [course for course in courses if course.state == "under way"]:
         for course in reversed(under_way) if back else under_way:
@@ -133,16 +144,20 @@ def _crewmates(crews: Crews, course: _Course, among: Sequence[_Course]) -> list[
 
 
 def _after_loss(site: Site, course: _Course, mates: Sequence[_Course]) -> None:
-    """Its turn is void, and what others learnt may be forgotten when the rail comes back: all begin anew. After
+    """Its turn is void, and who forgets begins the size anew, since it learns once more when the rail comes back. After
     `MOST_ANEW` times the turn is kept, and who forgets learns in operations that count."""
-    if course.anew < MOST_ANEW:
-        site.run.multirail.lost.append(_told(site, course, course.lost, kept=False))
-        for each in (course, *mates):
-            each.begin_anew()
-            each.anew += 1
-    else:
-        for each in (course, *(mate for mate in mates if mate.timed and mate.place.policy == FORGETS)):
+    forgetful = [each for each in (course, *mates) if each.place.policy == FORGETS]
+    if course.anew == MOST_ANEW:
+        for each in (course, *(each for each in forgetful if each.timed)):
             each.kept |= course.lost
+        return
+    site.run.multirail.lost.append(_told(site, course, course.lost, kept=False))
+    if course not in forgetful:
+        course.take_back()
+    for each in forgetful:
+        each.begin_anew()
+    for each in (course, *mates):
+        each.anew += 1
 
 
 def _told(site: Site, course: _Course, lost: frozenset[int], kept: bool) -> Lost:

@@ -37,7 +37,7 @@ class Point:
     `mean_s`, `p99_s` of an operation, from the first rank's start to the last one's end; `typical_s`: the mean of each
     turn's median, in which one that the machine held up is nothing; `shares` that each
     rail carried of what counted, `rail_s` how long each took for them, from the last rank's start (0: nothing to do).
-    `settled_after`: operations until the shares stayed as they were (None: never; 0: from the first on). `wrong`:
+    `settled_after`: operations until the shares first stood for a hundred (None: never; 0: from the first on). `wrong`:
     elements other than numpy's sum, of `checked`. `copied`: bytes copied in memory for a byte of the buffer.
     `predicted_s`: what the equations say. All seconds are the fabric's own time, `dilation` times less than a clock
     showed.

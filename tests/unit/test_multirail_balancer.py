@@ -421,3 +421,62 @@ def test_what_a_machine_did_while_a_class_was_learnt_keeps_it_from_no_better_spl
     near = worth_splitting(truth, size, 2 * GAIN)
     best = level([truth[rail] for rail in near], size) if near else truth[cold_rail(truth, size)].seconds(size)
     assert max(used_times(balancer, truth, size)) <= (1 + 2 * GAIN) * best
+
+
+@given(
+    rails=st.lists(st.tuples(TRUE, WRONG, WRONG), min_size=2, max_size=3),
+    size=st.integers(2**10, 2**26),
+    machine=st.floats(0, 5e-3),
+)
+def test_who_looks_for_something_better_is_soon_no_slower_than_before(
+    rails: list[tuple[Cost, float, float]], size: int, machine: float
+) -> None:
+    """Names are wrong, and the machine adds to every rail's set-up: so looks often fail."""
+    truth = [Cost(cost.setup_s + machine, cost.s_per_byte) for cost, _, _ in rails]
+    balancer = Balancer([Cost(cost.setup_s * a, cost.s_per_byte * b) for cost, a, b in rails])
+    play(balancer, truth, size, 400, [1.0])
+    before = max(used_times(balancer, truth, size))
+    play(balancer, truth, size, 4000, [1.0])
+    assert max(used_times(balancer, truth, size)) <= before * 1.03
+
+
+def test_a_third_rail_that_makes_a_settled_split_slower_is_left_again() -> None:
+    """It stood still while the class was learnt; but where this machine binds, all three take longer than two."""
+    truth, size = [Cost(0, 8e-3 / 2**20)] * 3, 2**20
+    balancer = Balancer(truth)
+    took = {1: 8e-3, 2: 5e-3, 3: 6.8e-3}
+    rails = []
+    for number in range(40):
+        shares = balancer.shares(size)
+        used = sum(share > 0 for share in shares)
+        rails += [used] if [used] != rails[-1:] else []
+        late = 100 if number < 8 else 1
+        times = [took[used] * (share * used) for share in shares]
+        balancer.learn(size, [*times[:2], times[2] * late])
+    assert rails[:5] == [1, 3, 2, 3, 2]
+    assert max(balancer.shares(size)) == pytest.approx(0.5, abs=0.05)
+
+
+def test_rails_whose_names_promise_nothing_are_not_looked_for() -> None:
+    """Three rails, of which the first has no share in the best split."""
+    truth, size = [Cost(1e-3, 3.2e-8), Cost(0.2e-3, 3.2e-8), Cost(0.19e-3, 3.1e-8)], 10_000
+    assert ideal_shares(truth, size)[0] == 0
+    balancer = Balancer(truth)
+    play(balancer, truth, size, 100, [1.0])
+    resting = balancer.shares(size)
+    for _ in range(30):
+        assert balancer.shares(size) == resting
+        play(balancer, truth, size, 100, [1.0])
+
+
+def test_a_rail_that_was_left_is_gone_back_to_if_the_one_tried_is_any_slower() -> None:
+    truth, size = [Cost(3.25e-3, 1e-12), Cost(3e-3, 1e-12)], 1024
+    balancer = Balancer([Cost(1.0e-3, 1e-12), Cost(1.2e-3, 1e-12)])
+    balancer.down(0)
+    play(balancer, truth, size, 5, [1.0])
+    balancer.up(0)
+    play(balancer, [Cost(6e-3, 1e-12), truth[1]], size, 5, [1.0])
+    assert balancer.shares(size) == (0, 1), "the first was slow as it came back"
+    on_first = off_the_rail(balancer, truth, size, 8000)
+    assert 0 < on_first <= 5 * 5
+    assert balancer.shares(size) == (0, 1)

@@ -101,7 +101,7 @@ def test_a_rail_that_was_lost_degrades_and_one_that_a_point_is_without_is_invali
     judgement = judge(Run("r", {}, {}, "now", loads=loads, multirail=Multirail(lost=[anew, kept])))
     assert judgement.verdict == "invalid"
     assert judgement.reasons[0] == (
-        "invalid: rail-only, mrib, 2KiB, repeat 0: a, b lost while nothing was cut, the point is in part without it"
+        "invalid: rail-only, mrib, 2KiB, repeat 0: a, b lost while nothing was cut, in operations that count"
     )
     assert judgement.stretches["rail-only", "mrib, 2KiB", 0] == "invalid"
 

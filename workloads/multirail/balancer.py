@@ -40,7 +40,7 @@ from typing import Final, Literal
 
 from workloads.multirail.descent import STILL, descend, initial_shares, moved, slope, spread, without
 from workloads.multirail.estimate import Lines
-from workloads.multirail.predict import Cost, cold_rail, ideal_shares, worth_splitting
+from workloads.multirail.predict import Cost, cold_rail, ideal_shares, level, worth_splitting
 
 LEARNING_WINDOW: Final = 5
 LONG_WINDOW: Final = 100
@@ -82,6 +82,7 @@ class _Entry:
     best: _Seen | None = None  # the fastest of this split's; where shares are held, the first long one's
     held: bool = False
     again: bool = False  # it was settled before
+    looks: bool = False  # from its rest, whether there is anything better
     split_lost: bool = False
     windows: int = 0  # of this split
     steps: int = 0
@@ -171,7 +172,7 @@ class Balancer:
         resting = _stays_cold(entry)
         gain, windows = (GAIN_LATER, AGREED) if resting else (GAIN, 1)
         entry.alone[_rail_of(entry)] = seen
-        if resting and self._looks_again(entry, seen.size):
+        if resting and self._looks_again(entry, seen):
             return
         alive, costs = sorted(self._alive), self._lines.at(seen.size)
         near = [alive[place] for place in worth_splitting([costs[rail] for rail in alive], seen.size, gain)]
@@ -181,7 +182,7 @@ class Balancer:
             if _agreed(entry, near, windows):
                 _begin_split(entry, "even")
                 entry.shares = self._all_on(near)
-        elif alone[best] * (1 + gain) < seen.seconds:
+        elif alone[best] * (1 + (gain if resting or best not in entry.alone else 0)) < seen.seconds:
             if _agreed(entry, [best], windows):
                 self._to_rail(entry, best)
         else:
@@ -193,17 +194,16 @@ class Balancer:
         still = entry.state == "descent" and moved(entry.shares, target) <= STILL
         entry.calm = entry.calm + 1 if apart <= SETTLED or still else 0
         if entry.state == "settled":
-            if self._looks_again(entry, seen.size):
+            if self._looks_again(entry, seen):
                 return
             disturbed = self._slower_than_held(entry, seen) and apart > DISTURBED
             if not _agreed(entry, [used[times.index(seen.seconds)]] if disturbed else [], AGREED):
                 return
-            _begin_split(entry, "descent")
-            entry.best, entry.again = seen, True
+            _begin_split(entry, "descent", rested=seen)
             for rail, time in zip(used, times, strict=True):
                 self._lines.restart(rail, entry.shares[rail] * seen.size, time)
             target = self._step(entry, seen.size, used, times)
-        elif self._goes_wrong(entry, seen) or (entry.windows >= MOST_STEPS and entry.calm < 2):
+        elif self._goes_wrong(entry, seen) or (entry.windows >= MOST_STEPS and entry.calm < 2) or _found_worse(entry):
             self._hold(entry, seen.size)
             return
         elif self._has_lost(entry, seen):
@@ -221,42 +221,38 @@ class Balancer:
             if _rails(entry) < 2:
                 self._hold(entry, seen.size)
 
-    def _looks_again(self, entry: _Entry, size: int) -> bool:
-        """A class at rest, one long window later. Whether it leaves its rest for rails or shares that may be better."""
+    def _looks_again(self, entry: _Entry, seen: _Seen) -> bool:
+        """Whether a class at rest leaves it, after this long window, for what may be better."""
         used = {rail for rail in self._alive if entry.shares[rail] > 0}
         idle = self._alive - used
-        if not idle and not entry.held:
+        if not ((idle or entry.held) and _is_due(entry)):
             return False
-        entry.rested += 1
-        if entry.rested < entry.patience:
-            return False
-        entry.rested = 0
-        wanted = self._wanted(entry, size, idle)
+        wanted = self._wanted(entry, seen.size, used)
         fresh = idle & set(wanted)
-        if not fresh and not entry.held:
+        if not (fresh or entry.held):
             return False
         entry.patience *= 2
         for rail in fresh:
             entry.alone.pop(rail, None)
             self._lines.forget(rail)
-        if len(wanted) == 1 and fresh:
+        if len(wanted) == 1:
             self._to_rail(entry, wanted[0])
             return True
-        again = entry.state == "settled"
-        _begin_split(entry, "even" if fresh else "descent")
-        entry.again = again
+        _begin_split(entry, "even" if fresh else "descent", rested=None if entry.state == "cold" else seen)
+        entry.looks = entry.again
         if fresh:
             entry.shares = self._all_on(wanted)
         return True
 
-    def _wanted(self, entry: _Entry, size: int, doubted: set[int]) -> list[int]:
-        """The rails that the class should be on, if those in doubt are what their names say."""
-        alive, costs = sorted(self._alive), self._lines.at(size, doubted)
+    def _wanted(self, entry: _Entry, size: int, used: set[int]) -> list[int]:
+        """The rails that the class should be on instead, if those that it leaves out are what their names say."""
+        alive, costs = sorted(self._alive), self._lines.at(size, doubted=self._alive - used)
         near = [alive[place] for place in worth_splitting([costs[rail] for rail in alive], size, GAIN)]
-        if near or entry.state != "cold":
+        now = level([costs[rail] for rail in used], size)
+        if near and level([costs[rail] for rail in near], size) * (1 + GAIN) < now:
             return near
-        best, now = cold_rail(costs, size, alive), _rail_of(entry)
-        return [best] if costs[best].seconds(size) * (1 + GAIN) < costs[now].seconds(size) else [now]
+        best = cold_rail(costs, size, alive)
+        return [best] if entry.state == "cold" and costs[best].seconds(size) * (1 + GAIN) < now else []
 
     def _slower_than_held(self, entry: _Entry, seen: _Seen) -> bool:
         """Than in the first long window, if shares are held. (The fastest of many short ones was luck, too.)"""
@@ -347,10 +343,25 @@ def _stays_cold(entry: _Entry) -> bool:
     return entry.state == "cold" and _rail_of(entry) in entry.alone
 
 
-def _begin_split(entry: _Entry, state: State) -> None:
-    entry.state, entry.best, entry.held, entry.again = state, None, False, False
-    entry.windows = entry.steps = entry.calm = entry.worse = entry.tries = 0
+def _begin_split(entry: _Entry, state: State, rested: _Seen | None = None) -> None:
+    """`rested`: what was seen last with the shares that it leaves, if it was settled with them."""
+    entry.state, entry.best, entry.held, entry.again, entry.looks = state, rested, False, rested is not None, False
+    entry.windows = entry.steps = entry.calm = entry.worse = entry.tries = entry.rested = 0
     entry.wish, entry.wishes = (), 0
+
+
+def _found_worse(entry: _Entry) -> bool:
+    """Rails end together, but later than with the shares that were left for a look."""
+    return entry.looks and entry.calm >= 2 and entry.worse > 0
+
+
+def _is_due(entry: _Entry) -> bool:
+    """Whether it has been at rest for long enough, this window included, to look whether there is anything better."""
+    entry.rested += 1
+    if entry.rested < entry.patience:
+        return False
+    entry.rested = 0
+    return True
 
 
 def _rest(entry: _Entry) -> None:
