@@ -22,8 +22,8 @@ from workloads.multirail.jobs import Operations, RankReport
 
 CHECKED: Final = 3
 """Operations whose every element is compared: results are the same code, whatever is timed."""
-MOST_ANEW: Final = 2
-"""Times that a size is begun anew since a rail was lost: on a machine that loses them again and again it has to end."""
+MOST_ANEW: Final = 5
+"""Void turns of a size: on a machine that loses rails again and again it has to end."""
 FORGETS: Final = "nezha"
 """To its balancer a rail that is back is a cold restart: a size that it had learnt it learns once more."""
 HOME_S: Final = 10.0

@@ -445,7 +445,7 @@ def test_a_third_rail_that_makes_a_settled_split_slower_is_left_again() -> None:
     truth, size = [Cost(0, 8e-3 / 2**20)] * 3, 2**20
     balancer = Balancer(truth)
     took = {1: 8e-3, 2: 5e-3, 3: 6.8e-3}
-    rails = []
+    rails: list[int] = []
     for number in range(40):
         shares = balancer.shares(size)
         used = sum(share > 0 for share in shares)

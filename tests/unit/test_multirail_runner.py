@@ -299,7 +299,10 @@ def test_what_was_wrong_in_a_void_check_is_wrong_all_the_same(runs: Runs) -> Non
     assert counts_of(runs, "mrib") == [9, 9, 6, 6, 6]
 
 
-def test_what_loses_a_rail_again_and_again_is_kept_and_named_and_invalid(runs: Runs) -> None:
+def test_what_loses_a_rail_again_and_again_is_kept_and_named_and_invalid(
+    runs: Runs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(points, "MOST_ANEW", 2)
     runs.tell = lambda policy, at, reports: without_rail_1(reports) if policy == "mrib" else reports
     run_multirail(spec_of(policies=["nezha", "mrib", "slicing", "gloo"], **ALONE), Path("nowhere"), None)
     (run,) = runs.saved
@@ -320,7 +323,8 @@ def test_what_loses_a_rail_again_and_again_is_kept_and_named_and_invalid(runs: R
     assert {"mrib, 2KiB", "nezha, 2KiB"} <= marked
 
 
-def test_each_size_may_begin_anew(runs: Runs) -> None:
+def test_each_size_may_begin_anew(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(points, "MOST_ANEW", 2)
     runs.tell = lambda policy, at, reports: (
         without_rail_1(reports) if policy == "mrib" and at in (2, 4, 10, 12) else reports
     )
@@ -347,6 +351,7 @@ def test_no_turn_begins_before_all_rails_are_back(runs: Runs, monkeypatch: pytes
 def test_a_rail_that_never_comes_back_is_waited_for_once(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(home, "PAUSE_S", 0.01)
     monkeypatch.setattr(points, "HOME_S", 0.1)
+    monkeypatch.setattr(points, "MOST_ANEW", 2)
     runs.tell = lambda policy, at, reports: [replace(report, dead_rails=(1,)) for report in reports]
     run_multirail(spec_of(policies=["mrib"], **ALONE), Path("nowhere"), None)
     (run,) = runs.saved
