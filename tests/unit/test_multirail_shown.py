@@ -50,7 +50,7 @@ def test_a_point_that_lost_a_rail_is_marked_and_the_page_says_why(run: Run) -> N
     lost = [Lost(PAIR.label, "nezha", 64 * MIB, 0, ("tcp0",), kept=kept) for kept in (False, True)]
     page = report.render(replace(run, multirail=replace(run.multirail, lost=lost)))
     assert "157.0\u00a0ms ?" in page
-    assert "tcp0 lost while nothing was cut, the point is in part without it" in page
+    assert "tcp0 lost while nothing was cut, in operations that count" in page
     assert "tcp0 lost while nothing was cut, measured anew" in page
 
 
