@@ -4,6 +4,10 @@ Times are seconds unless the name says otherwise; `*_ns` is CLOCK_MONOTONIC. Lis
 """
 
 from dataclasses import dataclass, field
+from typing import Final
+
+LEAST_SHARE: Final = 0.005
+"""Of what was sent: a rail that carried less carried nothing to speak of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +68,9 @@ class Point:
 
     @property
     def split(self) -> bool:
-        """Whether more than one rail carried some of it."""
-        return sum(share > 0 for share in self.shares) > 1
+        """Whether more than one rail carried some of it. (A few of many operations, in which it was looked whether to
+        split, make no split.)"""
+        return sum(share > LEAST_SHARE for share in self.shares) > 1
 
     @property
     def apart(self) -> float:

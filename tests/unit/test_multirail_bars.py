@@ -149,6 +149,13 @@ def test_a_size_counts_once_however_often_its_processes_were_started() -> None:
     assert level.where == "mean of 2 sizes"
 
 
+def test_a_few_operations_that_were_split_to_look_whether_it_pays_make_no_split() -> None:
+    looked = point_of(PAIR.label, "nezha", 512 * KIB, 0.1, shares=(0.997, 0.003), rail_s=(1.0, 0.001))
+    assert [o.measured for o in of(Multirail([PAIR], [looked]), bars.LEVEL)] == [False]
+    little = replace(looked, shares=(0.98, 0.02))
+    assert [o.value for o in of(Multirail([PAIR], [little]), bars.LEVEL)] == [pytest.approx(0.999)]
+
+
 def test_a_single_start_that_did_not_converge_is_a_miss() -> None:
     split = point_of(PAIR.label, "nezha", 64 * MIB, 0.1)
     found = [split, replace(split, repeat=1, settled_after=101), replace(split, repeat=2)]
