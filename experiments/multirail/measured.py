@@ -10,13 +10,12 @@ import numpy as np
 
 from results.multirail.records import Cut, NicRate, Point
 from topologies.errors import CheckFailed
+from workloads.multirail.balancer import LONG_WINDOW
 from workloads.multirail.jobs import Migration, RankReport, latencies_s
 from workloads.multirail.timer import rail_seconds
 
 STEADY: Final = 0.02
 """Shares that change by less of the buffer than this are what they were."""
-REST: Final = 100
-"""Operations: as many as a long window of the balancer has."""
 _TAIL: Final = 0.1
 BIN_NS: Final = 20_000_000
 
@@ -135,9 +134,9 @@ def mean_rail_s(reports: Sequence[RankReport], counts: Sequence[bool]) -> Row:
 
 
 def settled_after(rows: Sequence[Row]) -> int | None:
-    """Operations until shares first stood for `REST` operations, or else stayed where they end; 0 if they never moved,
-    None if they moved to the end. (That a balancer at rest looks now and then for something better is no learning.)"""
-    rested = (end for end in range(REST, len(rows)) if _stand(rows[end - REST : end]))
+    """Operations until shares first stood for a long window, or else stayed where they end; 0 if they never moved, None
+    if they moved to the end. (That a balancer at rest looks now and then for something better is no learning.)"""
+    rested = (end for end in range(LONG_WINDOW, len(rows)) if _stand(rows[end - LONG_WINDOW : end]))
     rows = rows[: next(rested, len(rows))]
     if not rows:
         return None
