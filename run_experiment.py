@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 HOME = Path(__file__).resolve().parent
-OURS = ("controller", "experiments", "failure", "results", "topologies", "workloads")
+OURS = "railyard"
 
 
 def wrong_python(why: str) -> int:
@@ -25,11 +25,10 @@ def wrong_python(why: str) -> int:
 def main() -> int:
     if sys.version_info < (3, 11):  # noqa: UP036 (it is for those that the project isn't for)
         return wrong_python(f"is Python {sys.version_info[0]}.{sys.version_info[1]}, and 3.11 or later is needed")
-    sys.path.insert(0, str(HOME))
     try:
-        from experiments.cli import main as run
+        from railyard.experiments.cli import main as run
     except ImportError as error:
-        if (error.name or "").partition(".")[0] in OURS:
+        if (error.name or "").partition(".")[0] == OURS:
             raise
         return wrong_python(f"lacks {error.name or error}")
     return run()

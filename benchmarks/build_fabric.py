@@ -21,14 +21,14 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.builders import Builder, Railyard, Stock, StockPlain
-from benchmarks.door import open_door
-from benchmarks.emptiness import seen, wait_until_only
-from benchmarks.turns import Ratios, Turn, of_builder, ratios, spread
-from topologies import capsule, inner
-from topologies.errors import BadInput
-from topologies.machine import datapath_choice, detect, require
-from topologies.plan import make_plan
-from topologies.spec import parse_fabric
+from benchmarks.command import open_door
+from benchmarks.measurements import Ratios, Turn, of_builder, ratios, spread
+from benchmarks.teardown_check import seen, wait_until_only
+from railyard.core.errors import BadInput
+from railyard.core.host import datapath_choice, detect, require
+from railyard.core.sandbox import init, launcher
+from railyard.topologies.plan import make_plan
+from railyard.topologies.spec import parse_fabric
 
 RAIL_BPS: Final = 20_000_000
 """And 12 times that in an HB domain: TCLink shapes nothing above 1000 Mbit/s."""
@@ -114,9 +114,9 @@ def result_of(turns: Sequence[Turn], builders: Sequence[Builder], task: Mapping[
 
 def inside() -> int:
     """The inner half: all of the measuring."""
-    task = inner.prepare()
+    task = init.prepare()
     try:
-        inner.take_signals()
+        init.take_signals()
         setLogLevel("critical")
         # as wide as its table needs, where there is no terminal
         console = Console(width=None if sys.stdout.isatty() else 120)
@@ -128,7 +128,7 @@ def inside() -> int:
         print_result(turns, builders, title, console)
         if task["json"]:
             Path(task["json"]).write_text(json.dumps(result_of(turns, builders, task), indent=2) + "\n")
-    except inner.Stopped as stopped:
+    except init.Stopped as stopped:
         return stopped.exit_status
     return 0
 
@@ -153,12 +153,12 @@ def build_fabric(
     require(detect())
     file = str(json_file.resolve()) if json_file else ""
     task = {"domains": domains, "rails": rails, "repeats": repeats, "json": file}
-    raise typer.Exit(capsule.enter([sys.executable, "-m", "benchmarks.build_fabric", *sys.argv[1:]], task))
+    raise typer.Exit(launcher.enter([sys.executable, "-m", "benchmarks.build_fabric", *sys.argv[1:]], task))
 
 
 def _check_new(file: Path) -> None:
     """BadInput if the file can't be written there."""
-    capsule.check_visible("--json", file)
+    launcher.check_visible("--json", file)
     if file.exists():
         raise BadInput("--json", str(file), "is there already: name a new file")
     if not file.resolve().parent.is_dir():

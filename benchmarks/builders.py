@@ -13,15 +13,15 @@ from mininet.net import Mininet
 from mininet.node import OVSSwitch, RemoteController
 from mininet.topo import Topo
 
-from controller.handle import ControllerProcess
-from controller.listeners import ADDRESS
-from topologies import namespaces, ovs
-from topologies.net import FabricNet
-from topologies.ovs import Datapath
-from topologies.plan import Plan
-from topologies.topos import HbBridge, topo_of
+from railyard.controller.openflow.listeners import ADDRESS
+from railyard.controller.processes.clients import ControllerProcess
+from railyard.core.host import Datapath
+from railyard.core.project import PROJECT
+from railyard.topologies.build import namespaces, ovs
+from railyard.topologies.build.network import FabricNet
+from railyard.topologies.mininet_topos import HbBridge, topo_of
+from railyard.topologies.plan import Plan
 
-PROJECT: Final = Path(__file__).resolve().parent.parent
 OVS_RUNDIR: Final = Path("/run/openvswitch")
 """Open vSwitch's default, where stock Mininet looks for it. Here it is the capsule's own."""
 CONTROLLER_LOG: Final = Path("/run/controller.serve.log")
@@ -91,7 +91,7 @@ class Stock:
 
     name = "Mininet, same fabric"
     includes = (
-        "stock Mininet with TCLink on topologies/topos.py: a namespace a GPU; the same links, shaped; the same"
+        "stock Mininet with TCLink on topologies/mininet_topos.py: a namespace a GPU; the same links, shaped; the same"
         " addresses, neighbours, route tables; one Open vSwitch and the controller, running already; all flows in"
     )
 
@@ -103,7 +103,7 @@ class Stock:
         """Start Open vSwitch, as a distribution's service does it, and the controller."""
         self._start_open_vswitch()
         with CONTROLLER_LOG.open("w") as log:
-            serve = [sys.executable, "-m", "controller.serve"]
+            serve = [sys.executable, "-m", "railyard.controller.processes.openflow_main"]
             self._daemons.append(psutil.Popen(serve, cwd=PROJECT, stdout=log, stderr=log))
         _await_lines("listening on", 1)
 

@@ -19,13 +19,13 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.door import open_door
-from benchmarks.turns import spread
-from controller.health.decision import choose_path, near_path, path_of, path_score
-from controller.health.scores import Scores
-from controller.paths import Path
-from topologies.addresses import Gpu
-from topologies.errors import BadInput
+from benchmarks.command import open_door
+from benchmarks.measurements import spread
+from railyard.controller.failover.paths import Path
+from railyard.controller.health.decision import choose_path, near_path, path_of, path_score
+from railyard.controller.health.scores import Scores
+from railyard.core.errors import BadInput
+from railyard.topologies.addresses import Gpu
 
 RAILS: Final = (8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
 DOMAINS: Final = 64

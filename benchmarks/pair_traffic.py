@@ -18,13 +18,13 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.door import open_door
-from benchmarks.turns import spread
-from topologies.errors import BadInput
-from workloads.catalogue import load_gpt, load_moe
-from workloads.layout import data_parallel, hierarchical
-from workloads.pair_traffic import Traffic, gpt_traffic, moe_traffic
-from workloads.parallelism import Parallelism
+from benchmarks.command import open_door
+from benchmarks.measurements import spread
+from railyard.core.errors import BadInput
+from railyard.workloads.matrix.pair_traffic import Traffic, gpt_traffic, moe_traffic
+from railyard.workloads.models.catalogue import load_gpt, load_moe
+from railyard.workloads.placement.layout import data_parallel, hierarchical
+from railyard.workloads.placement.parallelism import Parallelism
 
 SIZES: Final = (1024, 4096, 16_384)
 RAILS: Final = 256

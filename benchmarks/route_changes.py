@@ -20,19 +20,20 @@ from pyroute2.netlink.rtnl.rtmsg import rtmsg
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.door import open_door
-from benchmarks.turns import spread
-from controller import rtnetlink
-from controller.agent import RouteAgent
-from controller.paths import Path, next_hop
-from topologies import capsule, inner, namespaces
-from topologies.addresses import Gpu
-from topologies.errors import BadInput
-from topologies.machine import datapath_choice, detect, require
-from topologies.net import FabricNet
-from topologies.plan import Plan, make_plan
-from topologies.routes import AnyRoute, Device, Hop, Route, SpreadRoute, host_prefix
-from topologies.spec import parse_fabric
+from benchmarks.command import open_door
+from benchmarks.measurements import spread
+from railyard.controller.agent import rtnetlink
+from railyard.controller.agent.route_agent import RouteAgent
+from railyard.controller.failover.paths import Path, next_hop
+from railyard.core.errors import BadInput
+from railyard.core.host import datapath_choice, detect, require
+from railyard.core.sandbox import init, launcher
+from railyard.topologies.addresses import Gpu
+from railyard.topologies.build import namespaces
+from railyard.topologies.build.network import FabricNet
+from railyard.topologies.plan import Plan, make_plan
+from railyard.topologies.routing import AnyRoute, Device, Hop, Route, SpreadRoute, host_prefix
+from railyard.topologies.spec import parse_fabric
 
 RAIL_BPS: Final = 100_000_000
 METRIC: Final = 15
@@ -184,9 +185,9 @@ def table_of(turns: Sequence[Turns], title: str) -> Table:
 
 def inside() -> int:
     """The inner half: build the fabric, and measure."""
-    task = inner.prepare()
+    task = init.prepare()
     try:
-        inner.take_signals()
+        init.take_signals()
         console = Console(width=None if sys.stdout.isatty() else 120)
         plan = make_plan(parse_fabric(_fabric(task["domains"], task["rails"])), RAIL_BPS)
         net = FabricNet(plan, datapath_choice(detect())[0])  # routes need no controller, and it would take time
@@ -205,7 +206,7 @@ def inside() -> int:
             with console.status(f"{sum(map(len, sides[0].values()))} changes"):
                 turns += measure(ways, sides, task["repeats"])
         net.stop()
-    except inner.Stopped as stopped:
+    except init.Stopped as stopped:
         return stopped.exit_status
     title = f"Routes changed at {plan.spec.gpus} GPUs, {plan.spec.domains} domains x {plan.spec.rails} rails"
     console.print(table_of(turns, title))
@@ -229,7 +230,7 @@ def route_changes(
         raise BadInput("--repeats", repeats, "must be 1 or more")
     require(detect())
     task = {"domains": domains, "rails": rails, "repeats": repeats}
-    raise typer.Exit(capsule.enter([sys.executable, "-m", "benchmarks.route_changes", *sys.argv[1:]], task))
+    raise typer.Exit(launcher.enter([sys.executable, "-m", "benchmarks.route_changes", *sys.argv[1:]], task))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -22,25 +22,25 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.door import open_door
+from benchmarks.command import open_door
 from benchmarks.route_changes import RAIL_BPS, check
-from controller.agent import RouteAgent
-from controller.handle import AgentsProcess
-from controller.health.dwell import Damping
-from controller.health.policies import Context, policy_named
-from controller.health.registry import Registry, connect
-from controller.health.registry_etcd import EtcdServer
-from controller.health.registry_socket import SocketServer
-from controller.health.scores import BEST, Scores
-from controller.steering import Source, Steering
-from topologies import capsule, inner
-from topologies.addresses import Gpu
-from topologies.errors import BadInput, RailyardError
-from topologies.machine import datapath_choice, detect, require
-from topologies.net import FabricNet
-from topologies.plan import Plan, make_plan
-from topologies.routes import Route
-from topologies.spec import parse_fabric
+from railyard.controller.agent.route_agent import RouteAgent
+from railyard.controller.agent.steering import Source, Steering
+from railyard.controller.health.hysteresis import Damping
+from railyard.controller.health.policies import Context, policy_named
+from railyard.controller.health.registry.client import Registry, connect
+from railyard.controller.health.registry.etcd import EtcdServer
+from railyard.controller.health.registry.unix_socket import SocketServer
+from railyard.controller.health.scores import BEST, Scores
+from railyard.controller.processes.clients import AgentsProcess
+from railyard.core.errors import BadInput, RailyardError
+from railyard.core.host import datapath_choice, detect, require
+from railyard.core.sandbox import init, launcher
+from railyard.topologies.addresses import Gpu
+from railyard.topologies.build.network import FabricNet
+from railyard.topologies.plan import Plan, make_plan
+from railyard.topologies.routing import Route
+from railyard.topologies.spec import parse_fabric
 
 HOT: Final = 10
 CHANGES: Final = 5
@@ -212,9 +212,9 @@ def table_of(series: Sequence[Series], title: str) -> Table:
 
 def inside() -> int:
     """The inner half: build the fabric, and measure."""
-    task = inner.prepare()
+    task = init.prepare()
     try:
-        inner.take_signals()
+        init.take_signals()
         with suppress(PermissionError):  # as the controller, in whose process the embedded registry is otherwise
             os.nice(-15)
         console = Console(width=None if sys.stdout.isatty() else 120)
@@ -226,7 +226,7 @@ def inside() -> int:
         with console.status("changing scores"):
             series = Bench(plan, steering).rounds(task["rounds"])
         net.stop()
-    except inner.Stopped as stopped:
+    except init.Stopped as stopped:
         return stopped.exit_status
     size = f"{plan.spec.gpus} GPUs, {plan.spec.domains} domains x {plan.spec.rails} rails"
     title = f"From scores to routes by {task['policy']} at {size}"
@@ -260,7 +260,7 @@ def scores_to_routes(
         raise BadInput("--rounds", rounds, "must be 1 or more")
     require(detect())
     task = {"domains": domains, "rails": rails, "rounds": rounds, "policy": policy}
-    raise typer.Exit(capsule.enter([sys.executable, "-m", "benchmarks.scores_to_routes", *sys.argv[1:]], task))
+    raise typer.Exit(launcher.enter([sys.executable, "-m", "benchmarks.scores_to_routes", *sys.argv[1:]], task))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

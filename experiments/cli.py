@@ -14,18 +14,21 @@ import yaml
 from rich.console import Console
 from rich.table import Table
 
-from experiments import catalogue, folder, inside, live, measure
-from experiments.budget import check_budget
-from experiments.loading import AnyExperiment, is_meant, listed, load_any, resolved
-from experiments.multirail.spec import MultirailExperiment
-from experiments.spec import ExperimentSpec
-from results.published.catalogue import FIGURES
-from topologies import capsule, inner
-from topologies.errors import MachineLacks, RailyardError
-from topologies.machine import BOOTSTRAP, Machine, detect, require
+from railyard.core.errors import MachineLacks, RailyardError
+from railyard.core.host import BOOTSTRAP, Machine, detect, require
+from railyard.core.project import PROJECT
+from railyard.core.sandbox import init, launcher
+from railyard.experiments.commands import live, measure
+from railyard.experiments.multirail.spec import MultirailExperiment
+from railyard.experiments.run import folder, sandboxed
+from railyard.experiments.run.budget import check_budget
+from railyard.experiments.spec import catalogue
+from railyard.experiments.spec.experiment import ExperimentSpec
+from railyard.experiments.spec.loading import AnyExperiment, is_meant, listed, load_any, resolved
+from railyard.results.published.catalogue import FIGURES
 
 PROGRAM: Final = "run_experiment.py"
-SCRIPT: Final = Path(__file__).resolve().parent.parent / PROGRAM
+SCRIPT: Final = PROJECT / PROGRAM
 MOST_PROBES: Final = 64
 """What the buffer of a packet socket holds, seen twice each, with room to spare."""
 MOST: Final = 2**20
@@ -110,7 +113,7 @@ def _run(
     if isinstance(spec, ExperimentSpec) and spec.needs_etcd and not machine.programs.get("etcd"):
         raise MachineLacks("this machine lacks etcd, for the registry", BOOTSTRAP)
     with folder.made(out) as where:
-        status = capsule.enter(_again(), inside.task_of_run(spec, where, quiet), run=f"{spec.name} {where}")
+        status = launcher.enter(_again(), sandboxed.task_of_run(spec, where, quiet), run=f"{spec.name} {where}")
     if status == 128 + signal.SIGKILL:
         return _told(
             "the run was killed, by somebody or for want of memory; nothing of it is left but its folder", status
@@ -196,10 +199,12 @@ def predict(
     seed: Annotated[int | None, typer.Option(help="Of what is drawn: shuffled transfers, uneven experts.")] = None,
 ) -> int:
     """What the formulas say, without running anything; writes NAME.csv and NAME.png. No root needed."""
-    from experiments import predict as unsteered  # takes a second to load
-    from experiments import predict_steered as steered
-    from experiments import published
-    from experiments.multirail import told as multirail
+    from railyard.experiments.commands import published
+    from railyard.experiments.multirail import predict as multirail
+    from railyard.experiments.predict import (
+        steered,
+        unsteered,  # takes a second to load
+    )
 
     if catalogue.is_figure(name):
         return published.show(name, overrides, out, _console())
@@ -217,7 +222,7 @@ def lint(
     ],
 ) -> int:
     """Does a job need traffic between rails? Status 1 if it does, and who, where and why."""
-    from experiments import lint as linter
+    from railyard.experiments.commands import lint as linter
 
     return linter.show(name, _console())
 
@@ -234,7 +239,7 @@ def search(
     top: Annotated[int, typer.Option(min=1, help="How many to print.")] = 10,
 ) -> int:
     """The fastest parallelization strategies for a model on a real cluster, by the formulas. No root needed."""
-    from experiments import search as searcher
+    from railyard.experiments.commands import search as searcher
 
     return searcher.show(model, platform, gpus, domain_gpus, batch, top, _console())
 
@@ -251,8 +256,8 @@ def dry_run_command(
     overrides: Overrides,
 ) -> int:
     """What would be sent, by whom and over what, without sending it. No root needed."""
-    from experiments import dry_run  # takes a second to load
-    from experiments.multirail import told as multirail
+    from railyard.experiments.commands import dry_run  # takes a second to load
+    from railyard.experiments.multirail import predict as multirail
 
     spec = load_any(name, overrides) if is_meant(name) else None
     if isinstance(spec, MultirailExperiment):
@@ -263,7 +268,8 @@ def dry_run_command(
 @app.command()
 def report(run: Annotated[Path, typer.Argument(metavar="DIR", help="A run's folder.")]) -> None:
     """Draw a run's report, summary and timeline anew from its records, and print the summary."""
-    from results import store, summary
+    from railyard.results.runs import store
+    from railyard.results.views import summary
 
     loaded = store.load(run)
     with folder.told("DIR", run):
@@ -275,7 +281,7 @@ def report(run: Annotated[Path, typer.Argument(metavar="DIR", help="A run's fold
 @app.command()
 def doctor() -> int:
     """What this machine can do, and what to type to get the rest. Status 3 if nothing runs here yet."""
-    from topologies import doctor as table
+    from railyard.core import doctor as table
 
     machine = detect()
     runs = _runs_here(machine)
@@ -298,7 +304,9 @@ def shell(name: Name, overrides: Overrides) -> int:
     """Build an experiment's first fabric, with its controller, and open Mininet's command line on it."""
     spec = load_any(name, overrides)
     _check_machine(spec)
-    return capsule.enter(_again(), inside.task_of_shell(spec), run=f"{spec.name} shell-{spec.name}", interactive=True)
+    return launcher.enter(
+        _again(), sandboxed.task_of_shell(spec), run=f"{spec.name} shell-{spec.name}", interactive=True
+    )
 
 
 @app.command()
@@ -327,7 +335,7 @@ def trace(
     ] = 8,
 ) -> None:
     """The way that packets really take in a live run. Status 1 if it isn't the policy's, or they are lost."""
-    from experiments import trace as tracer  # takes half a second to load
+    from railyard.experiments.commands import trace as tracer  # takes half a second to load
 
     tracer.enter(run, src, dst, probes)
 
@@ -339,8 +347,8 @@ def _console() -> Console:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command line; errors of the user's and lacks of the machine's become one line."""
     try:
-        if inner.inside():
-            return inside.main()
+        if init.inside():
+            return sandboxed.main()
         status: Any = app(arguments, standalone_mode=False, prog_name=PROGRAM)
     except RailyardError as error:
         return _told(str(error), error.exit_status)

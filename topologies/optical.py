@@ -10,8 +10,8 @@ from typing import Annotated, Final, Literal, get_args
 
 from pydantic import Field, field_validator
 
-from topologies.strict import Strict
-from topologies.units import Time, format_time
+from railyard.core.config import Strict
+from railyard.core.units import Time, format_time
 
 Layer = Literal["rail", "hb"]
 LAYERS: Final[tuple[Layer, ...]] = get_args(Layer)

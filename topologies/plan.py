@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
 
-from topologies.addresses import Gpu
-from topologies.optical import LAYERS, Layer
-from topologies.platforms import PLATFORMS
-from topologies.ports import (
+from railyard.topologies.addresses import Gpu
+from railyard.topologies.optical import LAYERS, Layer
+from railyard.topologies.platforms import PLATFORMS
+from railyard.topologies.ports import (
     OPTICAL_DPID,
     RAIL_DPID,
     SINGLE_DPID,
@@ -23,7 +23,7 @@ from topologies.ports import (
     rail_port,
     single_port,
 )
-from topologies.spec import FabricSpec, Policy
+from railyard.topologies.spec import FabricSpec, Policy
 
 LinkClass = Literal["hb", "rail", "uplink"]
 

@@ -12,8 +12,8 @@ from typing import Annotated, Final
 
 from pydantic import Field, ValidationError, ValidationInfo, field_validator
 
-from topologies.errors import BadInput
-from topologies.strict import Strict, find_problems, is_path, read_yaml
+from railyard.core.config import Strict, find_problems, is_path, read_yaml
+from railyard.core.errors import BadInput
 
 SYSTEMS: Final = Path(__file__).parent / "systems"
 
@@ -24,8 +24,9 @@ class Platform:
 
     `domain_gpus`: GPUs of an HB domain (K).
 
-    What only the model of iteration time asks for may be None: then it is the A100's (`results.iteration.constants`,
-    which says what each is). `memory_bytes_per_s`: HBM, by the data sheet; `hb_latency_s`, `rail_latency_s`: of a hop.
+    What only the model of iteration time asks for may be None: then it is the A100's
+    (`railyard.results.theory.iteration.constants`, which says what each is). `memory_bytes_per_s`: HBM, by the data
+    sheet; `hb_latency_s`, `rail_latency_s`: of a hop.
     """
 
     name: str

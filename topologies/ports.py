@@ -12,7 +12,7 @@ Nothing but the standard library is imported here: the OpenFlow app reads this u
 
 from typing import Final, Literal
 
-from topologies.addresses import MAX_RAILS, Gpu
+from railyard.topologies.addresses import MAX_RAILS, Gpu
 
 RAIL_DPID: Final = 0x1000
 SPINE_DPID: Final = 0x2000

@@ -5,13 +5,13 @@ from typing import Annotated, Final, Literal
 
 from pydantic import Field, ValidationError, ValidationInfo, field_validator
 
-from topologies.addresses import MAX_DOMAINS, MAX_RAILS
-from topologies.errors import BadInput, near_miss
-from topologies.optical import OPTICAL_DOMAINS, OpticalSpec
-from topologies.platforms import PLATFORMS
-from topologies.ports import OPTICAL_RAILS
-from topologies.strict import NOTHING, Problem, Strict, find_problems, is_path, problems
-from topologies.units import Rate, format_rate
+from railyard.core.config import NOTHING, Problem, Strict, find_problems, is_path, problems
+from railyard.core.errors import BadInput, near_miss
+from railyard.core.units import Rate, format_rate
+from railyard.topologies.addresses import MAX_DOMAINS, MAX_RAILS
+from railyard.topologies.optical import OPTICAL_DOMAINS, OpticalSpec
+from railyard.topologies.platforms import PLATFORMS
+from railyard.topologies.ports import OPTICAL_RAILS
 
 __all__ = [  # what reads other files in the same way is imported from here too
     "NOTHING",

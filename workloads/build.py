@@ -4,22 +4,28 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
-from topologies.errors import BadInput
-from topologies.platforms import PLATFORMS
-from topologies.spec import FabricSpec
-from workloads.catalogue import GptModel, MoeModel, check_heads, load_gpt, load_layers, load_moe
-from workloads.collectives import whole_bytes
-from workloads.data_parallel import DataParallelJob, buckets, data_parallel_iteration, data_parallel_schedule
-from workloads.experts import zipf_shares
-from workloads.gpt import GptJob, gpt_iteration, gpt_job
-from workloads.gpt_tasks import gpt_schedule
-from workloads.moe import MoeJob, moe_iteration, moe_job, moe_schedule
-from workloads.pace import pace
-from workloads.parallelism import Parallelism, Placement, place
-from workloads.plain import collective_schedule
-from workloads.scale import Factor, Rates, Scale, payload_rates, real_rates
-from workloads.schedule import Schedule
-from workloads.spec import (
+from railyard.core.errors import BadInput
+from railyard.topologies.platforms import PLATFORMS
+from railyard.topologies.spec import FabricSpec
+from railyard.workloads.collectives.algorithms import whole_bytes
+from railyard.workloads.jobs.collective import collective_schedule
+from railyard.workloads.jobs.data_parallel import (
+    DataParallelJob,
+    buckets,
+    data_parallel_iteration,
+    data_parallel_schedule,
+)
+from railyard.workloads.jobs.experts import zipf_shares
+from railyard.workloads.jobs.gpt import GptJob, gpt_iteration, gpt_job
+from railyard.workloads.jobs.gpt_tasks import gpt_schedule
+from railyard.workloads.jobs.moe import MoeJob, moe_iteration, moe_job, moe_schedule
+from railyard.workloads.jobs.transfers import pairs, transfers_schedule
+from railyard.workloads.matrix.pace import pace
+from railyard.workloads.models.catalogue import GptModel, MoeModel, check_heads, load_gpt, load_layers, load_moe
+from railyard.workloads.placement.parallelism import Parallelism, Placement, place
+from railyard.workloads.scale import Factor, Rates, Scale, payload_rates, real_rates
+from railyard.workloads.schedule import Schedule
+from railyard.workloads.spec import (
     CollectiveSpec,
     DataParallelSpec,
     GptSpec,
@@ -29,9 +35,8 @@ from workloads.spec import (
     Workload,
     auto_all_to_all,
 )
-from workloads.traces.build import lowered_trace
-from workloads.traces.lower import Lowered
-from workloads.transfers import pairs, transfers_schedule
+from railyard.workloads.traces.build import lowered_trace
+from railyard.workloads.traces.lower import Lowered
 
 MICRO_BATCHES: Final = 4
 PROBE_BYTES: Final = 10**9

@@ -6,7 +6,7 @@ step waits for, as with blocking collectives in a real job.
 
 from collections.abc import Iterable
 
-from workloads.schedule import Compute, Iteration, Phase, Schedule, Task, Transfer
+from railyard.workloads.schedule import Compute, Iteration, Phase, Schedule, Task, Transfer
 
 Grid = tuple[tuple[int, ...], ...]
 """GPU numbers, a row for each HB domain and a column for each rail: y rows of x GPUs (Rail-only Table I)."""

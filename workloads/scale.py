@@ -18,9 +18,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from topologies.platforms import Platform
-from topologies.shaping import payload_fraction
-from workloads.schedule import Iteration
+from railyard.topologies.build.shaping import payload_fraction
+from railyard.topologies.platforms import Platform
+from railyard.workloads.schedule import Iteration
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,12 +16,12 @@ from typing import Annotated, Final, Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
-from topologies.spec import FabricSpec, Strict
-from topologies.units import Size, Time
-from workloads.collectives import IN_FLIGHT
-from workloads.parallelism import Count, Parallelism
-from workloads.parse import parse_by_kind
-from workloads.schedule import Collective
+from railyard.core.parse import parse_by_kind
+from railyard.core.units import Size, Time
+from railyard.topologies.spec import FabricSpec, Strict
+from railyard.workloads.collectives.algorithms import IN_FLIGHT
+from railyard.workloads.placement.parallelism import Count, Parallelism
+from railyard.workloads.schedule import Collective
 
 Share = Annotated[float, Field(ge=0, le=1)]
 Efficiency = Annotated[float, Field(gt=0, le=1)]

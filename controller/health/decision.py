@@ -18,9 +18,9 @@ from bisect import bisect_left, bisect_right
 from functools import cache
 from typing import Final
 
-from controller.health.scores import BEST, Scores
-from controller.paths import Path, PathKind
-from topologies.addresses import Gpu
+from railyard.controller.failover.paths import Path, PathKind
+from railyard.controller.health.scores import BEST, Scores
+from railyard.topologies.addresses import Gpu
 
 IDLE: Final = BEST**3
 """The score of a path without any load, in millionths."""

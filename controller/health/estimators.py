@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from math import exp
 from typing import Final, Literal
 
-from controller.health.scores import BEST, BLOCKED
+from railyard.controller.health.scores import BEST, BLOCKED
 
 Links = Literal["mean", "worst"]
 LOSS_LIMIT: Final = 0.01

@@ -17,13 +17,13 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Final
 
-from controller.health.decision import path_of
-from controller.health.fairshare import Background, Link, Route, completion_s, route_of, under_load
-from controller.health.policies import Share, Shares
-from controller.paths import Path
-from topologies.addresses import Gpu
-from topologies.plan import Plan
-from topologies.spec import Kind
+from railyard.controller.failover.paths import Path
+from railyard.controller.health.decision import path_of
+from railyard.controller.health.max_min import Background, Link, Route, completion_s, route_of, under_load
+from railyard.controller.health.policies import Share, Shares
+from railyard.topologies.addresses import Gpu
+from railyard.topologies.plan import Plan
+from railyard.topologies.spec import Kind
 
 EXACT: Final = 512
 ROUNDS: Final = 20

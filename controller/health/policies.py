@@ -21,13 +21,13 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Final, NamedTuple
 
-from controller.health.decision import choose_path, near_path, over_rail, path_of, spray_paths
-from controller.health.improved import best_path, best_paths
-from controller.health.scores import BEST, Scores
-from controller.paths import Path
-from topologies.addresses import Gpu
-from topologies.errors import BadInput, near_miss
-from topologies.spec import Kind
+from railyard.controller.failover.paths import Path
+from railyard.controller.health.decision import choose_path, near_path, over_rail, path_of, spray_paths
+from railyard.controller.health.improved import best_path, best_paths
+from railyard.controller.health.scores import BEST, Scores
+from railyard.core.errors import BadInput, near_miss
+from railyard.topologies.addresses import Gpu
+from railyard.topologies.spec import Kind
 
 DELTA: Final = 10
 

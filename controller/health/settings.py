@@ -4,10 +4,10 @@ from typing import Annotated, Literal
 
 from pydantic import Field, ValidationError, field_validator
 
-from controller.health.estimators import ESTIMATORS, Links
-from topologies.errors import BadInput, near_miss
-from topologies.strict import Strict, find_problems
-from topologies.units import Time
+from railyard.controller.health.estimators import ESTIMATORS, Links
+from railyard.core.config import Strict, find_problems
+from railyard.core.errors import BadInput, near_miss
+from railyard.core.units import Time
 
 RegistryKind = Literal["embedded", "etcd"]
 AtMostAMinute = Annotated[Time, Field(le=60)]

@@ -4,10 +4,10 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Final, Protocol
 
-from experiments.multirail.parts import peer_rail
-from topologies.multirail.net import MultirailNet
-from workloads.multirail.emulated import Ranks
-from workloads.multirail.jobs import Operations, RankReport
+from railyard.experiments.multirail.parts import peer_rail
+from railyard.topologies.multirail.net import MultirailNet
+from railyard.workloads.allreduce.engine.emulated import Ranks
+from railyard.workloads.allreduce.engine.jobs import Operations, RankReport
 
 
 class Engine(Protocol):
@@ -32,19 +32,19 @@ def engine(net: MultirailNet, policy: str) -> Started:
 
 
 def _gloo(net: MultirailNet) -> Started:
-    from workloads.multirail.peers.gloo import GlooRanks
+    from railyard.workloads.allreduce.peers.gloo import GlooRanks
 
     return GlooRanks(net, peer_rail(net.plan.spec))
 
 
 def _mpi(net: MultirailNet) -> Started:
-    from workloads.multirail.peers.mpi import MpiRanks
+    from railyard.workloads.allreduce.peers.mpi import MpiRanks
 
     return MpiRanks(net, (peer_rail(net.plan.spec),))
 
 
 def _mptcp(net: MultirailNet) -> Started:
-    from workloads.multirail.peers.mptcp import MptcpRanks
+    from railyard.workloads.allreduce.peers.mptcp import MptcpRanks
 
     return MptcpRanks(net)
 

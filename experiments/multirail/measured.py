@@ -8,11 +8,11 @@ from typing import Final
 
 import numpy as np
 
-from results.multirail.records import Cut, NicRate, Point
-from topologies.errors import CheckFailed
-from workloads.multirail.balancer import LONG_WINDOW
-from workloads.multirail.jobs import Migration, RankReport, latencies_s
-from workloads.multirail.timer import rail_seconds
+from railyard.core.errors import CheckFailed
+from railyard.results.multirail.records import Cut, NicRate, Point
+from railyard.workloads.allreduce.balancing.balancer import LONG_WINDOW
+from railyard.workloads.allreduce.balancing.timer import rail_seconds
+from railyard.workloads.allreduce.engine.jobs import Migration, RankReport, latencies_s
 
 STEADY: Final = 0.02
 """Shares that change by less of the buffer than this are what they were."""

@@ -5,13 +5,13 @@ from typing import Annotated, Final, Literal, get_args
 
 from pydantic import Field
 
-from experiments.faults import Numbers
-from topologies.errors import BadInput, near_miss
-from topologies.multirail.spec import Dilation, MultirailSpec
-from topologies.spec import Strict
-from topologies.units import Size, Time
-from workloads.multirail.policies import weights_of
-from workloads.multirail.training import published_compute_s
+from railyard.core.errors import BadInput, near_miss
+from railyard.core.units import Size, Time
+from railyard.experiments.spec.faults import Numbers
+from railyard.topologies.multirail.spec import Dilation, MultirailSpec
+from railyard.topologies.spec import Strict
+from railyard.workloads.allreduce.balancing.policies import weights_of
+from railyard.workloads.allreduce.engine.training import published_compute_s
 
 Peer = Literal["gloo", "mpi", "mptcp"]
 PEERS: Final[tuple[Peer, ...]] = get_args(Peer)

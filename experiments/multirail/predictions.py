@@ -1,7 +1,7 @@
 """What an allreduce should take, by the equations, and so how many of them fit into a point's time. Pure.
 
-Source: Nezha Eq. 1 to 6 (workloads/multirail/predict.py). Sizes in bytes as they are sent, rails as they are emulated:
-their rates are what is left for payload. Nothing here is fitted to what was measured.
+Source: Nezha Eq. 1 to 6 (workloads/allreduce/balancing/predict.py). Sizes in bytes as they are sent, rails as they are
+emulated: their rates are what is left for payload. Nothing here is fitted to what was measured.
 """
 
 from collections.abc import Sequence
@@ -9,15 +9,23 @@ from dataclasses import replace
 from math import ceil
 from typing import Final
 
-from experiments.multirail.parts import PEERS, VIRTUAL, TrainingSpec, compute_s
-from experiments.multirail.spec import LEAST_OPERATIONS, MultirailExperiment
-from topologies.multirail.plan import MultirailPlan, make_multirail_plan
-from topologies.multirail.spec import MultirailSpec
-from workloads.catalogue import GptModel, LayersModel, load_model
-from workloads.multirail.policies import make_policy
-from workloads.multirail.predict import allreduce_cost, cold_rail, level
-from workloads.multirail.rails import Rail, as_one
-from workloads.multirail.training import GPT_LINK, Step, first_part, gpt_step, in_proportion, layers_step, step_s
+from railyard.experiments.multirail.parts import PEERS, VIRTUAL, TrainingSpec, compute_s
+from railyard.experiments.multirail.spec import LEAST_OPERATIONS, MultirailExperiment
+from railyard.topologies.multirail.plan import MultirailPlan, make_multirail_plan
+from railyard.topologies.multirail.spec import MultirailSpec
+from railyard.workloads.allreduce.balancing.policies import make_policy
+from railyard.workloads.allreduce.balancing.predict import allreduce_cost, cold_rail, level
+from railyard.workloads.allreduce.balancing.rails import Rail, as_one
+from railyard.workloads.allreduce.engine.training import (
+    GPT_LINK,
+    Step,
+    first_part,
+    gpt_step,
+    in_proportion,
+    layers_step,
+    step_s,
+)
+from railyard.workloads.models.catalogue import GptModel, LayersModel, load_model
 
 ITEM: Final = 4
 """Bytes of an element: what is timed are float32."""

@@ -5,17 +5,17 @@ from dataclasses import replace
 from math import ceil
 from statistics import median
 
-from experiments.multirail.engines import Engine
-from experiments.multirail.measured import check_whole
-from experiments.multirail.parts import TrainingSpec, peer_rail
-from experiments.multirail.predictions import learning, predicted_step_s, step_of
-from experiments.multirail.site import Site
-from experiments.multirail.spec import MultirailExperiment
-from experiments.progress import Steps
-from results.multirail.records import Training, name_of
-from workloads.catalogue import GptModel, load_model
-from workloads.multirail.jobs import Operations, RankReport
-from workloads.multirail.training import Step
+from railyard.experiments.multirail.engines import Engine
+from railyard.experiments.multirail.measured import check_whole
+from railyard.experiments.multirail.parts import TrainingSpec, peer_rail
+from railyard.experiments.multirail.predictions import learning, predicted_step_s, step_of
+from railyard.experiments.multirail.session import Site
+from railyard.experiments.multirail.spec import MultirailExperiment
+from railyard.experiments.run.progress import Steps
+from railyard.results.multirail.records import Training, name_of
+from railyard.workloads.allreduce.engine.jobs import Operations, RankReport
+from railyard.workloads.allreduce.engine.training import Step
+from railyard.workloads.models.catalogue import GptModel, load_model
 
 
 def run_training(

@@ -9,28 +9,28 @@ from typing import Final
 
 from rich.console import Console
 
-from controller.handle import ControllerProcess
-from experiments.multirail.breaking import run_fault
-from experiments.multirail.lessons import run_lesson
-from experiments.multirail.parts import mix_of
-from experiments.multirail.points import run_sizes
-from experiments.multirail.replays import run_training
-from experiments.multirail.site import Site, built
-from experiments.multirail.spec import MultirailExperiment, resolved
-from experiments.progress import Steps
-from experiments.provenance import provenance
-from experiments.runner import begin, carry_out
-from results.multirail.records import Rails
-from results.multirail.stored import cells
-from results.records import Measurement, Run
-from topologies import capacity
-from topologies.errors import BadInput
-from topologies.machine import datapath_choice, detect
-from topologies.multirail.plan import MultirailPlan, make_multirail_plan
-from topologies.units import format_rate
-from workloads.multirail.balancer import GAIN
-from workloads.multirail.emulated import rails_of
-from workloads.multirail.predict import allreduce_cost, threshold
+from railyard.controller.processes.clients import ControllerProcess
+from railyard.core.errors import BadInput
+from railyard.core.host import datapath_choice, detect
+from railyard.core.provenance import provenance
+from railyard.core.units import format_rate
+from railyard.experiments.multirail.ddp_runs import run_lesson
+from railyard.experiments.multirail.faults import run_fault
+from railyard.experiments.multirail.parts import mix_of
+from railyard.experiments.multirail.replays import run_training
+from railyard.experiments.multirail.session import Site, built
+from railyard.experiments.multirail.size_sweep import run_sizes
+from railyard.experiments.multirail.spec import MultirailExperiment, resolved
+from railyard.experiments.run.progress import Steps
+from railyard.experiments.run.runner import begin, carry_out
+from railyard.results.multirail.records import Rails
+from railyard.results.multirail.stored import cells
+from railyard.results.runs.records import Measurement, Run
+from railyard.topologies.measure import capacity
+from railyard.topologies.multirail.plan import MultirailPlan, make_multirail_plan
+from railyard.workloads.allreduce.balancing.balancer import GAIN
+from railyard.workloads.allreduce.balancing.predict import allreduce_cost, threshold
+from railyard.workloads.allreduce.engine.emulated import rails_of
 
 LEAST_DILATED_BPS: Final = 200_000
 """A frame of 9000 bytes takes 0.36 s of it already; every point would last for minutes."""

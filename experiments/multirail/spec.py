@@ -11,9 +11,9 @@ from typing import Annotated, Any, Final
 
 from pydantic import BeforeValidator, Field, ValidationError, field_validator
 
-from experiments.faults import Numbers, check_on, named_on
-from experiments.labels import distinct_labels, plain_name
-from experiments.multirail.parts import (
+from railyard.core.errors import BadInput, near_miss
+from railyard.core.units import Size, Time, format_size, format_time
+from railyard.experiments.multirail.parts import (
     FaultSpec,
     LessonSpec,
     TrainingSpec,
@@ -24,13 +24,13 @@ from experiments.multirail.parts import (
     mix_of,
     singles,
 )
-from experiments.overrides import Sections
-from topologies.errors import BadInput, near_miss
-from topologies.multirail.spec import MultirailSpec, UpTo, up_to
-from topologies.spec import Strict, find_problems
-from topologies.units import Size, Time, format_size, format_time
-from workloads.catalogue import GptModel, LayersModel, load_model
-from workloads.multirail.training import SPEEDS
+from railyard.experiments.spec.faults import Numbers, check_on, named_on
+from railyard.experiments.spec.labels import distinct_labels, plain_name
+from railyard.experiments.spec.overrides import Sections
+from railyard.topologies.multirail.spec import MultirailSpec, UpTo, up_to
+from railyard.topologies.spec import Strict, find_problems
+from railyard.workloads.allreduce.engine.training import SPEEDS
+from railyard.workloads.models.catalogue import GptModel, LayersModel, load_model
 
 KIND: Final = "multi-rail"
 LEAST_SIZE: Final = 4

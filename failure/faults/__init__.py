@@ -26,11 +26,11 @@ sent through it where only they can tell: all of them are there while it is brok
 import time
 from typing import Final
 
-from failure.faults import cables, controller, gpus, loss, switches
-from failure.faults.breakage import Breakage, nothing
-from failure.kinds import Fault, FaultKind
-from topologies.errors import CheckFailed
-from topologies.net import FabricNet
+from railyard.core.errors import CheckFailed
+from railyard.failure.faults import cables, controller, gpus, loss, switches
+from railyard.failure.faults.definition import Breakage, nothing
+from railyard.failure.scenario.kinds import Fault, FaultKind
+from railyard.topologies.build.network import FabricNet
 
 __all__ = ["KINDS", "Fault", "FaultKind", "bites", "confirm", "inject", "prepare", "repair", "strike", "unprepare"]
 

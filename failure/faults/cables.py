@@ -11,14 +11,14 @@ from typing import Final
 
 from pyroute2 import IPRoute
 
-from failure.faults.breakage import Breakage
-from failure.faults.links import is_up, set_links, shaped_bps
-from failure.kinds import Fault
-from topologies import namespaces
-from topologies.addresses import gpu_of_name
-from topologies.net import FabricNet
-from topologies.plan import End, Link
-from topologies.shaping import htb_commands
+from railyard.failure.faults.definition import Breakage
+from railyard.failure.faults.links import is_up, set_links, shaped_bps
+from railyard.failure.scenario.kinds import Fault
+from railyard.topologies.addresses import gpu_of_name
+from railyard.topologies.build import namespaces
+from railyard.topologies.build.network import FabricNet
+from railyard.topologies.build.shaping import htb_commands
+from railyard.topologies.plan import End, Link
 
 _POLL_S: Final = 0.002
 

@@ -9,11 +9,11 @@ import time
 from pathlib import Path
 from typing import Final
 
-from failure.faults.breakage import Breakage
-from failure.kinds import Fault
-from topologies import namespaces
-from topologies.errors import CheckFailed
-from topologies.net import FabricController, FabricNet
+from railyard.core.errors import CheckFailed
+from railyard.failure.faults.definition import Breakage
+from railyard.failure.scenario.kinds import Fault
+from railyard.topologies.build import namespaces
+from railyard.topologies.build.network import FabricController, FabricNet
 
 _LISTEN: Final = "0A"  # /proc/net/tcp, column st
 _START_S: Final = 10.0  # etcd takes a second

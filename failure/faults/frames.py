@@ -15,8 +15,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
-from topologies import namespaces
-from topologies.plan import End, Link
+from railyard.topologies.build import namespaces
+from railyard.topologies.plan import End, Link
 
 WAIT_S: Final = 0.2
 """Longer than a frame waits in a shaper behind others."""

@@ -8,15 +8,15 @@ from typing import Final
 
 import psutil
 
-from failure.faults.breakage import Breakage
-from failure.faults.cables import hb_link, rail_link
-from failure.faults.links import is_set_up, is_up, set_links
-from failure.faults.loss import all_lost, keep, lose, prepare_loss
-from failure.kinds import Fault
-from topologies import namespaces
-from topologies.addresses import gpu_of_name
-from topologies.net import FabricNet
-from topologies.routes import route_commands
+from railyard.failure.faults.cables import hb_link, rail_link
+from railyard.failure.faults.definition import Breakage
+from railyard.failure.faults.links import is_set_up, is_up, set_links
+from railyard.failure.faults.loss import all_lost, keep, lose, prepare_loss
+from railyard.failure.scenario.kinds import Fault
+from railyard.topologies.addresses import gpu_of_name
+from railyard.topologies.build import namespaces
+from railyard.topologies.build.network import FabricNet
+from railyard.topologies.routing import route_commands
 
 
 def processes_in(gpu: str) -> list[int]:

@@ -8,9 +8,9 @@ from typing import Final
 
 from pyroute2 import IPRoute
 
-from topologies import namespaces
-from topologies.netlink import tell
-from topologies.plan import End
+from railyard.topologies.build import namespaces
+from railyard.topologies.build.netlink import tell
+from railyard.topologies.plan import End
 
 IFF_UP: Final = 1
 IFLA_GROUP: Final = 27

@@ -13,14 +13,14 @@ import math
 from collections.abc import Iterator
 from typing import Final
 
-from failure.faults.breakage import Breakage
-from failure.faults.cables import rail_link
-from failure.faults.frames import through
-from failure.faults.links import set_groups
-from failure.kinds import Fault
-from topologies import namespaces
-from topologies.net import FabricNet
-from topologies.plan import End, Link
+from railyard.failure.faults.cables import rail_link
+from railyard.failure.faults.definition import Breakage
+from railyard.failure.faults.frames import through
+from railyard.failure.faults.links import set_groups
+from railyard.failure.scenario.kinds import Fault
+from railyard.topologies.build import namespaces
+from railyard.topologies.build.network import FabricNet
+from railyard.topologies.plan import End, Link
 
 _GROUP: Final = 13
 _NO_GROUP: Final = 0
@@ -33,7 +33,7 @@ def loss_rules(interface: str, loss: float) -> str:
     """For `nft -f`: of what leaves the interface, once it is in the group, this share is lost at random.
 
     A packet is what the interface takes: with TSO, a TCP burst of up to 64 KB. On a switch's port a frame comes by
-    twice, the second time as the marked copy that topologies/shaping.py makes of it; it is the first that counts.
+    twice, the second time as the marked copy that topologies/build/shaping.py makes of it; it is the first that counts.
     """
     chance = f"numgen random mod {_MILLION} < {round(loss * _MILLION)} " if loss < 1 else ""
     return (

@@ -8,10 +8,10 @@ from typing import Final
 
 import psutil
 
-from failure.faults.breakage import Breakage
-from failure.kinds import Fault
-from topologies import namespaces
-from topologies.net import FabricNet
+from railyard.failure.faults.definition import Breakage
+from railyard.failure.scenario.kinds import Fault
+from railyard.topologies.build import namespaces
+from railyard.topologies.build.network import FabricNet
 
 
 def _kill(net: FabricNet, fault: Fault) -> None:

@@ -2,11 +2,11 @@
 
 from collections.abc import Iterator
 
-from results.multirail.bars import Outcome, in_unit, outcomes
-from results.multirail.records import Multirail
+from railyard.results.multirail.records import Multirail
+from railyard.results.multirail.targets import Outcome, in_unit, outcomes
 
 Claim = tuple[str, bool, str]
-"""Name, whether it holds, and by which figures: those of results.checks.Check."""
+"""Name, whether it holds, and by which figures: those of railyard.results.runs.checks.Check."""
 
 
 def claims(found: Multirail) -> Iterator[Claim]:

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from statistics import median
 
-from results.multirail.records import Multirail, Point, Rails
-from topologies.units import format_size
+from railyard.core.units import format_size
+from railyard.results.multirail.records import Multirail, Point, Rails
 
 SINGLE = "single"
 """A policy `single:NAME` is one rail; `single` alone chooses the best by its nominal cost."""

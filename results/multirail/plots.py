@@ -8,10 +8,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
-from results import plots
-from results.format import rate, seconds, short
-from results.multirail.compare import Measured, by_fabric, is_single, size_name
-from results.multirail.records import Multirail, NicRate, name_of
+from railyard.results.multirail.compare import Measured, by_fabric, is_single, size_name
+from railyard.results.multirail.records import Multirail, NicRate, name_of
+from railyard.results.plots import style as plots
+from railyard.results.views.format import rate, seconds, short
 
 _COLOUR: Final = {
     "nezha": plots.VERMILION, "mrib": plots.BLUE, "mptcp": plots.GREEN, "slicing": plots.ORANGE, "equal": plots.PINK,

@@ -2,11 +2,11 @@
 
 from typing import Any
 
-from results.fidelity import Judgement
-from results.multirail import plots, tables
-from results.multirail.bars import outcomes
-from results.multirail.compare import by_fabric
-from results.multirail.records import Multirail
+from railyard.results.multirail import plots, tables
+from railyard.results.multirail.compare import by_fabric
+from railyard.results.multirail.records import Multirail
+from railyard.results.multirail.targets import outcomes
+from railyard.results.runs.fidelity import Judgement
 
 
 def parts(found: Multirail, judgement: Judgement) -> dict[str, Any] | None:

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 from dataclasses import asdict, fields
 from typing import Any, Final, TypeVar
 
-from results.multirail.bars import outcomes
-from results.multirail.compare import by_fabric, size_name
-from results.multirail.records import Cut, Lesson, Lost, Multirail, NicRate, Point, Rails, Skipped, Training
+from railyard.results.multirail.compare import by_fabric, size_name
+from railyard.results.multirail.records import Cut, Lesson, Lost, Multirail, NicRate, Point, Rails, Skipped, Training
+from railyard.results.multirail.targets import outcomes
 
 LEAST_FOR_P99: Final = 100
 """Operations: of fewer, one in a hundred is less than one."""
@@ -46,7 +46,7 @@ def _rows(kind: type[Row], rows: list[dict[str, Any]]) -> list[Row]:
 
 
 Cells = tuple[str, str, str, str, str, float, str, float | None, int]
-"""Those of results.records.Measurement, in its order."""
+"""Those of railyard.results.runs.records.Measurement, in its order."""
 
 
 def cells(found: Multirail) -> Iterator[Cells]:

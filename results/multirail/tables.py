@@ -6,13 +6,13 @@ from operator import itemgetter
 from statistics import median
 from typing import Final
 
-from results import format as fmt
-from results.fidelity import Judgement
-from results.multirail import published
-from results.multirail.bars import MORE, Outcome, in_unit, times
-from results.multirail.compare import Measured, by_fabric, is_single, size_name, stretch_of
-from results.multirail.records import Cut, Multirail, Point, Rails, Training
-from results.report_tables import Table
+from railyard.results.multirail import published
+from railyard.results.multirail.compare import Measured, by_fabric, is_single, size_name, stretch_of
+from railyard.results.multirail.records import Cut, Multirail, Point, Rails, Training
+from railyard.results.multirail.targets import MORE, Outcome, in_unit, times
+from railyard.results.runs.fidelity import Judgement
+from railyard.results.views import format as fmt
+from railyard.results.views.report_tables import Table
 
 _TABLE_1: Final = ("single:sharp", "single:tcp", "equal", "99/1", "1/99", "slicing", "mrib", "mptcp", "nezha")
 SLOW: Final = "slow motion"

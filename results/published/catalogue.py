@@ -3,7 +3,7 @@
 from importlib import import_module
 from typing import Final
 
-from results.published.figure import Figure
+from railyard.results.published.figure import Figure
 
 FIGURES: Final[dict[str, str]] = {
     "fig1": "what a Clos costs and draws, against scale (Rail-only Eq. 4, 5; Spine-free Fig. 1)",
@@ -24,12 +24,12 @@ FIGURES: Final[dict[str, str]] = {
     "slowdown": "MoE all-to-all, Eq. 3 over Eq. 2, for each platform (Rail-only section IV-B)",
     "reliability": "how often both networks fail, and what of the GPUs' time it takes (Rail-only section IV-C)",
 }
-"""Name -> what it shows. The module is results.published.NAME, its function `figure()`."""
+"""Name -> what it shows. The module is railyard.results.published.figures.NAME, its function `figure()`."""
 
 
 def compute(name: str) -> Figure:
     """Compute one of FIGURES. KeyError if there is no such name."""
     if name not in FIGURES:
         raise KeyError(name)
-    made: Figure = import_module(f"results.published.{name}").figure()
+    made: Figure = import_module(f"railyard.results.published.figures.{name}").figure()
     return made

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import TYPE_CHECKING, Final
 
-from results.iteration.constants import A100
-from results.iteration.fit import left_out_s
-from results.iteration.measured import Measured, measured, predicted_s
-from results.plots import BLUE, ORANGE, quiet
-from results.published.figure import Claim, Figure
+from railyard.results.plots.style import BLUE, ORANGE, quiet
+from railyard.results.published.figure import Claim, Figure
+from railyard.results.theory.iteration.constants import A100
+from railyard.results.theory.iteration.fit import left_out_s
+from railyard.results.theory.iteration.measured import Measured, measured, predicted_s
 
 if TYPE_CHECKING:
     import matplotlib.figure

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Final, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from results import plots
-from results.format import percent, size
-from results.published.figure import Cell
-from workloads.pair_traffic import Traffic
-from workloads.pairs import Pairs, Uniform
-from workloads.schedule import Kind
+from railyard.results.plots import style
+from railyard.results.published.figure import Cell
+from railyard.results.views.format import percent, size
+from railyard.workloads.matrix.pair_traffic import Traffic
+from railyard.workloads.matrix.pairs import Pairs, Uniform
+from railyard.workloads.schedule import Kind
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -21,7 +21,7 @@ K = TypeVar("K", bound=str)
 COLUMNS: Final = ("count", "kind", "where", "pairs", "bytes", "least_pair_bytes", "most_pair_bytes", "share_pct")
 WHERE: Final = ("HB domain", "rail", "across rails")
 _LABELLED: Final = 0.05  # of a bar: narrower parts can't hold their percentage
-_DARK: Final = (plots.BLUE, plots.GREEN, plots.VERMILION)  # white reads better on these
+_DARK: Final = (style.BLUE, style.GREEN, style.VERMILION)  # white reads better on these
 _RAMP: Final = ("#a9cfe8", "#6aaed6", "#2070b4", "#083471")
 
 
@@ -58,13 +58,13 @@ def volume_bars(axes: "Axes", volumes: Mapping[str, Mapping[K, float]], colours:
         shares = np.array([volumes[n].get(kind, 0.0) / sum(volumes[n].values()) for n in names])
         bars = axes.barh(range(len(names)), 100 * shares, left=100 * left, height=0.6, color=colour, label=kind)
         labels = [percent(share) if share >= _LABELLED else "" for share in shares]
-        axes.bar_label(bars, labels, label_type="center", fontsize=8, color="white" if colour in _DARK else plots.INK)
+        axes.bar_label(bars, labels, label_type="center", fontsize=8, color="white" if colour in _DARK else style.INK)
         left += shares
     axes.set_yticks(range(len(names)), [f"{n}, {size(sum(volumes[n].values()))}" for n in names])
     axes.invert_yaxis()
     axes.set(xlim=(0, 100), xlabel="share of all bytes, %")
     axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=len(colours), fontsize=8)
-    plots.quiet(axes)
+    style.quiet(axes)
 
 
 def heatmap(axes: "Axes", matrix: NDArray[np.float64], rails: int, title: str) -> None:
@@ -86,7 +86,7 @@ def heatmap(axes: "Axes", matrix: NDArray[np.float64], rails: int, title: str) -
     bar.ax.yaxis.set_minor_formatter(NullFormatter())
     bar.ax.tick_params(labelsize=7)
     axes.set(title=title, xlabel="receiver, GPU number", ylabel="sender, GPU number", aspect="equal")
-    plots.quiet(axes)
+    style.quiet(axes)
 
 
 def legend(drawn: "Figure") -> None:
@@ -94,8 +94,8 @@ def legend(drawn: "Figure") -> None:
     from matplotlib.lines import Line2D
 
     handles = [
-        Line2D([], [], color=plots.ORANGE, label="HB domain"),
-        Line2D([], [], color=plots.PINK, label="same rail"),
+        Line2D([], [], color=style.ORANGE, label="HB domain"),
+        Line2D([], [], color=style.PINK, label="same rail"),
     ]
     drawn.legend(handles=handles, loc="outside lower center", ncols=2, fontsize=8)
 
@@ -105,7 +105,7 @@ def _domains(axes: "Axes", gpus: int, rails: int) -> None:
 
     for first in range(0, gpus, rails):
         corner = (first - 0.5, first - 0.5)
-        box = Rectangle(corner, rails, rails, fill=False, edgecolor=plots.ORANGE, linewidth=1.2, zorder=2)
+        box = Rectangle(corner, rails, rails, fill=False, edgecolor=style.ORANGE, linewidth=1.2, zorder=2)
         axes.add_patch(box)
 
 
@@ -115,4 +115,4 @@ def _rails(axes: "Axes", gpus: int, rails: int) -> None:
 
     apart: Sequence[int] = [sign * o for o in range(rails, gpus, rails) for sign in (1, -1)]
     lines = [[(max(o, 0), max(-o, 0)), (gpus - 1 + min(o, 0), gpus - 1 - max(o, 0))] for o in apart]
-    axes.add_collection(LineCollection(lines, colors=plots.PINK, linewidths=0.4, zorder=2))
+    axes.add_collection(LineCollection(lines, colors=style.PINK, linewidths=0.4, zorder=2))

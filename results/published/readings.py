@@ -9,11 +9,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from results.iteration.constants import A100
-from results.iteration.job import Cluster, Job, Recipe, make_cluster
-from results.iteration.search import Best, Rules, best_strategy
-from topologies.platforms import PLATFORMS
-from workloads.catalogue import load_gpt
+from railyard.results.theory.iteration.constants import A100
+from railyard.results.theory.iteration.job import Cluster, Job, Recipe, make_cluster
+from railyard.results.theory.iteration.search import Best, Rules, best_strategy
+from railyard.topologies.platforms import PLATFORMS
+from railyard.workloads.models.catalogue import load_gpt
 
 GPT_1T: Final = "gpt-1008b"
 GPT_146B: Final = "gpt-145.6b"

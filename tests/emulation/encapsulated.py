@@ -9,8 +9,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from topologies import capsule, inner
-from topologies.addresses import Gpu
+from railyard.core.sandbox import init, launcher
+from railyard.topologies.addresses import Gpu
 
 
 def look() -> int:
@@ -40,22 +40,22 @@ def wait() -> int:
     try:
         print("waiting", flush=True)
         time.sleep(1000)
-    except inner.Stopped as stopped:
+    except init.Stopped as stopped:
         time.sleep(0.5)
         print(f"put away after {stopped}", flush=True)
-    return inner.stopped_by() or 0
+    return init.stopped_by() or 0
 
 
 def main() -> int:
-    if not inner.inside():
+    if not init.inside():
         again = [sys.executable, "-m", "tests.emulation.encapsulated"]
-        return capsule.enter(again, {"do": sys.argv[1]}, run=f"test {sys.argv[1]}-{os.getpid()}")
-    task = inner.prepare()
-    inner.add_hosts({"d1g2": Gpu(1, 2).ip})
+        return launcher.enter(again, {"do": sys.argv[1]}, run=f"test {sys.argv[1]}-{os.getpid()}")
+    task = init.prepare()
+    init.add_hosts({"d1g2": Gpu(1, 2).ip})
     try:
-        inner.take_signals()
+        init.take_signals()
         return {"look": look, "wait": wait}[task["do"]]()
-    except inner.Stopped as stopped:
+    except init.Stopped as stopped:
         return stopped.exit_status
 
 

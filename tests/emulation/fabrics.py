@@ -9,15 +9,15 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, TypeVar
 
-from controller.handle import ControllerProcess
-from topologies import namespaces
-from topologies.addresses import Gpu, gpu_of_ip
-from topologies.machine import datapath_choice, detect
-from topologies.net import FabricNet
-from topologies.ovs import OVS_DIR, Datapath
-from topologies.plan import make_plan
-from topologies.ports import UPLINK_PORT
-from topologies.spec import parse_fabric
+from railyard.controller.processes.clients import ControllerProcess
+from railyard.core.host import Datapath, datapath_choice, detect
+from railyard.topologies.addresses import Gpu, gpu_of_ip
+from railyard.topologies.build import namespaces
+from railyard.topologies.build.network import FabricNet
+from railyard.topologies.build.ovs import OVS_DIR
+from railyard.topologies.plan import make_plan
+from railyard.topologies.ports import UPLINK_PORT
+from railyard.topologies.spec import parse_fabric
 
 RAIL_BPS = 100_000_000
 TRACE_PORT = 33434

@@ -3,7 +3,7 @@
     this process ── keeper: new mount, network and PID namespaces ── child: process 1 in there, runs the function
 
 Both die with the one to their left, and with the child the kernel ends whatever it started. The child has a private
-/run and /dev/shm. (What a user's runs do to the same end, and more, is topologies/capsule.py; it starts programs.)
+/run and /dev/shm. (What a user's runs do to the same end, and more, is core/sandbox/launcher.py; it starts programs.)
 """
 
 import ctypes
@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final, NoReturn
 
-from topologies import namespaces
+from railyard.topologies.build import namespaces
 
 PRIVATE: Final = ("/run", "/dev/shm")
 _NEWNS, _NEWPID, _NEWNET = 0x20000, 0x20000000, namespaces.CLONE_NEWNET

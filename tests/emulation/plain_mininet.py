@@ -6,9 +6,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from railyard.topologies.build import namespaces
+from railyard.topologies.build.ovs import EMPTY_DATABASE, prepare
 from tests.emulation.fabrics import eventually
-from topologies import namespaces
-from topologies.ovs import EMPTY_DATABASE, prepare
 
 ROOT = Path(__file__).resolve().parents[2]
 RUNDIR = Path("/run/openvswitch")
@@ -48,7 +48,7 @@ def mn(topo: str, *commands: str) -> str:
     """Run `mn` on a topology of ours, type these commands, and return all it said."""
     # after a failure mn deletes the logs there, whosever
     namespaces.run(["mount", "-n", "-o", "bind,ro", "/tmp", "/tmp"])
-    argv = [Path(sys.executable).with_name("mn"), "--custom", "topologies/topos.py", "--topo", topo]
+    argv = [Path(sys.executable).with_name("mn"), "--custom", "topologies/mininet_topos.py", "--topo", topo]
     argv += ["--controller", "remote,ip=127.0.0.1", "--switch", "ovs,datapath=user"]
     done = subprocess.run(
         [sys.executable, *map(str, argv)],

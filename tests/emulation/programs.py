@@ -13,7 +13,7 @@ from typing import Final
 import psutil
 import pytest
 
-from topologies.machine import AS_USER, SEARCH_PATH
+from railyard.core.host import AS_USER, SEARCH_PATH
 
 ROOT: Final = Path(__file__).parents[2]
 RUN_EXPERIMENT: Final = (sys.executable, str(ROOT / "run_experiment.py"))

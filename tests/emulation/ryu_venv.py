@@ -38,6 +38,7 @@ def _make() -> None:
     _run(pip, "install", "--quiet", "--no-build-isolation", "ryu==4.34")
     (site,) = VENV.glob("lib/python*/site-packages")
     (site / "ryu.pth").write_text(EVENTLET)
+    (site / "railyard.pth").write_text(f"{VENV.parents[1]}\n")
     DONE.touch()
 
 

@@ -10,23 +10,23 @@ from typing import Any, Self
 
 import psutil
 
-from controller.choices import ask
-from controller.handle import AgentsProcess
-from controller.health.dwell import Damping
-from controller.health.policies import Context
-from controller.health.registry import connect
-from controller.health.registry_etcd import EtcdServer
-from controller.health.registry_socket import SocketServer
-from controller.health.scores import Scores
-from controller.health.settings import RegistryKind
-from controller.paths import Path
-from controller.steering import Steering
-from controller.trace import Way, as_said, path_said, way_of
+from railyard.controller.agent.choices import ask
+from railyard.controller.agent.path_trace import Way, as_said, path_said, way_of
+from railyard.controller.agent.steering import Steering
+from railyard.controller.failover.paths import Path
+from railyard.controller.health.hysteresis import Damping
+from railyard.controller.health.policies import Context
+from railyard.controller.health.registry.client import connect
+from railyard.controller.health.registry.etcd import EtcdServer
+from railyard.controller.health.registry.unix_socket import SocketServer
+from railyard.controller.health.scores import Scores
+from railyard.controller.health.settings import RegistryKind
+from railyard.controller.processes.clients import AgentsProcess
+from railyard.topologies.addresses import Gpu
+from railyard.topologies.build import namespaces
+from railyard.topologies.measure.capture import Capture
 from tests.emulation.fabrics import Fabric, eventually
 from tests.emulation.programs import command_line
-from topologies import namespaces
-from topologies.addresses import Gpu
-from topologies.capture import Capture
 
 AT_ONCE = Damping(margin=None, dwell_ns=0)
 FIRST_STAYS = Damping(margin=None, dwell_ns=3_600_000_000_000)
@@ -82,7 +82,11 @@ class Agents:
 
 def pid_of_agents() -> int:
     """The agents' process: a child of this one's."""
-    (found,) = (child.pid for child in psutil.Process().children() if "controller.agents" in command_line(child))
+    (found,) = (
+        child.pid
+        for child in psutil.Process().children()
+        if "railyard.controller.processes.agents_main" in command_line(child)
+    )
     return found
 
 

@@ -19,17 +19,17 @@ from typing import Any
 import psutil
 import pytest
 
+from railyard.topologies.addresses import Gpu
+from railyard.topologies.build import namespaces
+from railyard.topologies.build.shaping import payload_fraction
+from railyard.topologies.build.tcp_timers import patient
+from railyard.topologies.measure.counters import count
+from railyard.topologies.measure.port_counters import PortReader
+from railyard.topologies.plan import End, Link
+from railyard.workloads.background.flows import BackgroundFlow
+from railyard.workloads.background.run import Background, background
+from railyard.workloads.background.spec import BackgroundSpec
 from tests.emulation.fabrics import Fabric, at_best, build, eventually
-from topologies import namespaces
-from topologies.addresses import Gpu
-from topologies.counters import count
-from topologies.patience import patient
-from topologies.plan import End, Link
-from topologies.portstats import PortReader
-from topologies.shaping import payload_fraction
-from workloads.background.flows import BackgroundFlow
-from workloads.background.run import Background, background
-from workloads.background.spec import BackgroundSpec
 
 pytestmark = pytest.mark.capsule
 RATES: dict[str, Any] = {"rail_rate": "20Mbit", "hb_rate": "60Mbit"}

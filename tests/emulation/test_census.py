@@ -12,11 +12,11 @@ from itertools import permutations
 
 import pytest
 
-from failure.acts import UNKNOWN, Act, Moment
-from failure.census import CensusRun, CensusTaker
-from failure.faults import Fault, inject, repair
+from railyard.failure.connectivity.check import CensusRun, CensusTaker
+from railyard.failure.faults import Fault, inject, repair
+from railyard.failure.scenario.timeline import UNKNOWN, Act, Moment
+from railyard.topologies.addresses import Gpu
 from tests.emulation.fabrics import build, eventually
-from topologies.addresses import Gpu
 
 pytestmark = pytest.mark.capsule
 

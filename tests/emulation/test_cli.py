@@ -13,6 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from railyard.core.host import SEARCH_PATH
 from tests.emulation.fabrics import eventually
 from tests.emulation.programs import (
     ROOT,
@@ -25,7 +26,6 @@ from tests.emulation.programs import (
     command_line,
     machine_state,
 )
-from topologies.machine import SEARCH_PATH
 
 SMALL = ("-o", "domains=2", "-o", "rails=2")
 SHELL = (*RUN_EXPERIMENT, "shell", "moe-slowdown", *SMALL)
@@ -154,7 +154,7 @@ def test_a_run_that_is_stopped_keeps_what_it_has(everybodys: Path, slow: float) 
 
 
 def has_begun_to_measure(run: psutil.Process) -> bool:
-    return any("workloads.replay.worker" in command_line(process) for process in run.children(recursive=True))
+    return any("railyard.workloads.replay.worker" in command_line(process) for process in run.children(recursive=True))
 
 
 def test_a_full_disk_is_status_3_before_anything_is_built(tmp_path: Path) -> None:

@@ -2,12 +2,12 @@
 
 import pytest
 
-from controller.handle import ControllerProcess
-from controller.paths import Broken, choose
+from railyard.controller.failover.paths import Broken, choose
+from railyard.controller.processes.clients import ControllerProcess
+from railyard.topologies.addresses import Gpu
+from railyard.topologies.build import namespaces
+from railyard.topologies.build.ovs import PrivateSwitch
 from tests.emulation.fabrics import Fabric, build, eventually
-from topologies import namespaces
-from topologies.addresses import Gpu
-from topologies.ovs import PrivateSwitch
 
 pytestmark = pytest.mark.capsule
 

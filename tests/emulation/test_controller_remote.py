@@ -16,7 +16,7 @@ LISTENS = "timeout 20 sh -c 'until ss -Hltn | grep -q :5201; do sleep 0.05; done
 )
 def test_stock_mininet_with_the_app_on_os_ken(topo: str) -> None:
     start_open_vswitch()
-    start_controller([sys.executable, "-m", "controller.serve"])
+    start_controller([sys.executable, "-m", "railyard.controller.processes.openflow_main"])
     said = mn(topo, "pingall", f"d1g1 iperf3 -s -1 -D && {LISTENS}", "d0g0 iperf3 -t 1 -f m -c d1g1")
     assert "0% dropped (12/12 received)" in said
     received = re.search(r"([\d.]+) Mbits/sec +receiver", said)

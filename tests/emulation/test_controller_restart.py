@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from failure.recovery import ProbeLog
-from failure.traffic import Traffic, TrafficJob
+from railyard.core.errors import RailyardError
+from railyard.failure.analysis.recovery_times import ProbeLog
+from railyard.failure.probes.traffic import Traffic, TrafficJob
+from railyard.topologies.addresses import Gpu
+from railyard.topologies.build import namespaces
+from railyard.topologies.routing import gpu_commands
 from tests.emulation.fabrics import Fabric, build, eventually
-from topologies import namespaces
-from topologies.addresses import Gpu
-from topologies.errors import RailyardError
-from topologies.routes import gpu_commands
 
 pytestmark = pytest.mark.capsule
 

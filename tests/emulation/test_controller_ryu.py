@@ -1,14 +1,14 @@
-"""The same app file under Ryu 4.34 itself: `ryu-manager controller/app.py`, with stock Mininet's switches."""
+"""The same app file under Ryu 4.34 itself: `ryu-manager controller/openflow/app.py`, with stock Mininet's switches."""
 
 from pathlib import Path
 
 import pytest
 
-from controller.flows import tables_of
+from railyard.controller.openflow.flows import tables_of
+from railyard.topologies.addresses import Gpu
+from railyard.topologies.ports import RAIL_DPID, UPLINK_PORT
 from tests.emulation.plain_mininet import mn, start_controller, start_open_vswitch
 from tests.emulation.ryu_venv import CannotMake, ryu_manager
-from topologies.addresses import Gpu
-from topologies.ports import RAIL_DPID, UPLINK_PORT
 
 
 @pytest.fixture(scope="module")
@@ -23,7 +23,7 @@ def manager() -> Path:
 @pytest.mark.capsule
 def test_ryu_manager_runs_the_app(manager: Path) -> None:
     start_open_vswitch()
-    start_controller([str(manager), "controller/app.py"])
+    start_controller([str(manager), "controller/openflow/app.py"])
     said = mn("rail-optimized,2,2,optical=rail", "pingall", "sh ovs-ofctl -O OpenFlow13 --no-stats dump-flows rail0")
     assert "0% dropped (12/12 received)" in said
     wanted = tables_of(RAIL_DPID, {1: True, 2: True, UPLINK_PORT: True, UPLINK_PORT + 1: True}).flows

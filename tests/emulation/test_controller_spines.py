@@ -5,9 +5,9 @@ import time
 
 import pytest
 
+from railyard.topologies.addresses import Gpu
+from railyard.topologies.build import namespaces
 from tests.emulation.fabrics import Fabric, build, eventually
-from topologies import namespaces
-from topologies.addresses import Gpu
 
 pytestmark = pytest.mark.capsule
 SRC, DST = Gpu(0, 0), Gpu(1, 1)

@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 import yaml
 
-from experiments.spec import ExperimentSpec, nominal_plan, parse
+from railyard.experiments.spec.experiment import ExperimentSpec, nominal_plan, parse
 from tests.emulation.programs import RUN_EXPERIMENT, Program, assert_as_before, machine_state
 
 RUN_S = 240.0

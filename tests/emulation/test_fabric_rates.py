@@ -4,9 +4,9 @@ import json
 
 import pytest
 
+from railyard.topologies.addresses import Gpu
+from railyard.topologies.build.shaping import payload_fraction
 from tests.emulation.fabrics import Fabric, at_best, build
-from topologies.addresses import Gpu
-from topologies.shaping import payload_fraction
 
 pytestmark = pytest.mark.capsule
 SECONDS = 2

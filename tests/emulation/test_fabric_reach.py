@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from controller.paths import default_path
+from railyard.controller.failover.paths import default_path
+from railyard.topologies.addresses import Gpu
+from railyard.topologies.build import namespaces
+from railyard.topologies.build.ovs import PrivateSwitch
+from railyard.topologies.spec import POLICIES, Kind, Policy
 from tests.emulation.fabrics import at_best, build
-from topologies import namespaces
-from topologies.addresses import Gpu
-from topologies.ovs import PrivateSwitch
-from topologies.spec import POLICIES, Kind, Policy
 
 pytestmark = pytest.mark.capsule
 CHOICES = [(kind, policy) for kind, policies in POLICIES.items() for policy in policies]

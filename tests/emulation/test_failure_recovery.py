@@ -7,21 +7,21 @@ from statistics import median
 import psutil
 import pytest
 
-from experiments.breakage import watched_pairs
-from experiments.faults import FaultSpec
-from experiments.stage import built
-from failure import faults
-from failure.faults import KINDS, Fault, FaultKind, bites, inject, repair
-from failure.faults.breakage import nothing
-from failure.judging import FaultRun
-from failure.run import run_script
-from failure.script import Script, Timed
-from results.records import Run
+from railyard.core.errors import CheckFailed
+from railyard.experiments.run.fault_impact import watched_pairs
+from railyard.experiments.run.session import built
+from railyard.experiments.spec.faults import FaultSpec
+from railyard.failure import faults
+from railyard.failure.analysis.evaluate import FaultRun
+from railyard.failure.faults import KINDS, Fault, FaultKind, bites, inject, repair
+from railyard.failure.faults.definition import nothing
+from railyard.failure.scenario.run import run_script
+from railyard.failure.scenario.script import Script, Timed
+from railyard.results.runs.records import Run
+from railyard.topologies.addresses import Gpu
+from railyard.topologies.plan import make_plan
+from railyard.topologies.spec import parse_fabric
 from tests.emulation.fabrics import RAIL_BPS, Fabric, build, datapath, eventually
-from topologies.addresses import Gpu
-from topologies.errors import CheckFailed
-from topologies.plan import make_plan
-from topologies.spec import parse_fabric
 
 pytestmark = pytest.mark.capsule
 

@@ -6,21 +6,21 @@ from typing import Any
 
 import pytest
 
-from controller.handle import HeartsProcess
-from experiments.breakage import concern_of
-from experiments.stage import Stage, built
-from failure.census import CensusTaker
-from failure.faults import KINDS
-from failure.faults.breakage import Breakage, nothing
-from failure.kinds import Fault
-from failure.pairs import script_talkers
-from failure.run import ScriptRun, run_script
-from failure.script import Script, Timed
-from results.records import Run
+from railyard.controller.processes.clients import HeartsProcess
+from railyard.core.errors import CheckFailed
+from railyard.experiments.run.fault_impact import concern_of
+from railyard.experiments.run.session import Stage, built
+from railyard.failure.connectivity.check import CensusTaker
+from railyard.failure.faults import KINDS
+from railyard.failure.faults.definition import Breakage, nothing
+from railyard.failure.scenario.kinds import Fault
+from railyard.failure.scenario.pairs import script_talkers
+from railyard.failure.scenario.run import ScriptRun, run_script
+from railyard.failure.scenario.script import Script, Timed
+from railyard.results.runs.records import Run
+from railyard.topologies.plan import make_plan
+from railyard.topologies.spec import parse_fabric
 from tests.emulation.fabrics import RAIL_BPS, Fabric, datapath, eventually
-from topologies.errors import CheckFailed
-from topologies.plan import make_plan
-from topologies.spec import parse_fabric
 
 pytestmark = pytest.mark.capsule
 

@@ -8,16 +8,16 @@ from dataclasses import replace
 import psutil
 import pytest
 
-from failure import faults
-from failure.faults import KINDS, Fault, bites, inject, repair
-from failure.faults.breakage import nothing
-from failure.faults.frames import through
-from failure.faults.links import is_up
-from failure.kinds import FaultKind
+from railyard.core.errors import CheckFailed
+from railyard.failure import faults
+from railyard.failure.faults import KINDS, Fault, bites, inject, repair
+from railyard.failure.faults.definition import nothing
+from railyard.failure.faults.frames import through
+from railyard.failure.faults.links import is_up
+from railyard.failure.scenario.kinds import FaultKind
+from railyard.topologies.addresses import Gpu
 from tests.emulation.fabrics import WAIT_S as LONG_S
 from tests.emulation.fabrics import Fabric, at_best, build, eventually
-from topologies.addresses import Gpu
-from topologies.errors import CheckFailed
 
 pytestmark = pytest.mark.capsule
 

@@ -15,9 +15,9 @@ from typing import Literal, Protocol
 
 import pytest
 
-from controller.health.registry import Registry, View, connect
-from controller.health.registry_etcd import EtcdServer
-from controller.health.scores import Scores
+from railyard.controller.health.registry.client import Registry, View, connect
+from railyard.controller.health.registry.etcd import EtcdServer
+from railyard.controller.health.scores import Scores
 from tests.emulation.fabrics import eventually
 
 pytestmark = pytest.mark.capsule
@@ -28,7 +28,7 @@ STALE_S = 0.4
 BACK_S = 8.0  # from a server's return until scores flow again
 SERVE = """
 import pathlib, sys, threading
-from controller.health.registry_socket import SocketServer
+from railyard.controller.health.registry.unix_socket import SocketServer
 SocketServer(pathlib.Path(sys.argv[1])).start()
 threading.Event().wait()
 """

@@ -13,16 +13,16 @@ from typing import Any
 
 import pytest
 
-from controller.handle import HeartsProcess
-from controller.heartbeats import Silence
-from controller.paths import Broken, choose
+from railyard.controller.failover.heartbeat_detector import Silence
+from railyard.controller.failover.paths import Broken, choose
+from railyard.controller.processes.clients import HeartsProcess
+from railyard.topologies.addresses import Gpu
+from railyard.topologies.build import namespaces
+from railyard.topologies.build.heartbeat_lanes import are_open, close_all, ends
+from railyard.workloads.background.flows import flows_of
+from railyard.workloads.background.reserve import reserved
+from railyard.workloads.background.spec import BackgroundSpec
 from tests.emulation.fabrics import Fabric, build, eventually
-from topologies import namespaces
-from topologies.addresses import Gpu
-from topologies.beat_lanes import are_open, close_all, ends
-from workloads.background.flows import flows_of
-from workloads.background.reserve import reserved
-from workloads.background.spec import BackgroundSpec
 
 pytestmark = pytest.mark.capsule
 PERIOD_S, MULTIPLIER = 0.02, 3

@@ -13,16 +13,16 @@ from dataclasses import replace
 
 import pytest
 
+from railyard.topologies.build import namespaces
+from railyard.topologies.multirail import faults
+from railyard.topologies.multirail.addresses import Nic
+from railyard.topologies.multirail.net import MultirailNet
+from railyard.topologies.multirail.plan import make_multirail_plan
+from railyard.topologies.multirail.spec import parse_multirail
+from railyard.workloads.allreduce.engine.emulated import Ranks
+from railyard.workloads.allreduce.engine.jobs import Operations, RankReport, latencies_s
+from railyard.workloads.allreduce.recovery.liveness import Patience
 from tests.emulation.fabrics import datapath, eventually
-from topologies import namespaces
-from topologies.multirail import faults
-from topologies.multirail.addresses import Nic
-from topologies.multirail.net import MultirailNet
-from topologies.multirail.plan import make_multirail_plan
-from topologies.multirail.spec import parse_multirail
-from workloads.multirail.emulated import Ranks
-from workloads.multirail.jobs import Operations, RankReport, latencies_s
-from workloads.multirail.watch import Patience
 
 pytestmark = pytest.mark.capsule
 NODES = 3

@@ -15,17 +15,17 @@ from itertools import permutations
 import psutil
 import pytest
 
+from railyard.topologies.build import namespaces
+from railyard.topologies.build.ovs import OVS_DIR
+from railyard.topologies.measure.port_counters import PortReader
+from railyard.topologies.multirail import faults
+from railyard.topologies.multirail.addresses import Nic
+from railyard.topologies.multirail.net import MultirailNet
+from railyard.topologies.multirail.plan import make_multirail_plan
+from railyard.topologies.multirail.shapers import CONTROL_TOS
+from railyard.topologies.multirail.spec import parse_multirail
 from tests.emulation.fabrics import WAIT_S as LONG_S
 from tests.emulation.fabrics import at_best, datapath, eventually
-from topologies import namespaces
-from topologies.multirail import faults
-from topologies.multirail.addresses import Nic
-from topologies.multirail.net import MultirailNet
-from topologies.multirail.plan import make_multirail_plan
-from topologies.multirail.shapers import CONTROL_TOS
-from topologies.multirail.spec import parse_multirail
-from topologies.ovs import OVS_DIR
-from topologies.portstats import PortReader
 
 pytestmark = pytest.mark.capsule
 WAIT_S = 0.2

@@ -9,18 +9,18 @@ import time
 
 import pytest
 
+from railyard.core.errors import BadInput
+from railyard.topologies.multirail.net import MultirailNet
+from railyard.topologies.multirail.plan import make_multirail_plan
+from railyard.topologies.multirail.spec import parse_multirail
+from railyard.workloads.allreduce.engine.jobs import Operations, RankReport, latencies_s
+from railyard.workloads.allreduce.peers.ddp import DdpRanks
+from railyard.workloads.allreduce.peers.ddp_run import Trained, Training
+from railyard.workloads.allreduce.peers.gloo import GlooRanks
+from railyard.workloads.allreduce.peers.mpi import MpiRanks
+from railyard.workloads.allreduce.peers.mptcp import MptcpRanks
+from railyard.workloads.allreduce.peers.ranks import PeerRanks
 from tests.emulation.fabrics import datapath
-from topologies.errors import BadInput
-from topologies.multirail.net import MultirailNet
-from topologies.multirail.plan import make_multirail_plan
-from topologies.multirail.spec import parse_multirail
-from workloads.multirail.jobs import Operations, RankReport, latencies_s
-from workloads.multirail.peers.ddp import DdpRanks
-from workloads.multirail.peers.gloo import GlooRanks
-from workloads.multirail.peers.lesson import Trained, Training
-from workloads.multirail.peers.mpi import MpiRanks
-from workloads.multirail.peers.mptcp import MptcpRanks
-from workloads.multirail.peers.ranks import PeerRanks
 
 pytestmark = pytest.mark.capsule
 NODES = 3

@@ -16,7 +16,7 @@ import pandas as pd
 import pytest
 import yaml
 
-from results import store
+from railyard.results.runs import store
 from tests.emulation.programs import ROOT, RUN_EXPERIMENT, assert_as_before, machine_state
 
 TINY = {

@@ -9,14 +9,14 @@ import time
 
 import pytest
 
-from failure.faults.links import set_links
+from railyard.failure.faults.links import set_links
+from railyard.topologies.addresses import Gpu
+from railyard.topologies.build import namespaces
+from railyard.topologies.build.gpu_replacement import Adoption
+from railyard.topologies.build.namespaces import NETNS_DIR
+from railyard.topologies.build.shaping import payload_fraction
+from railyard.topologies.optical import Layer
 from tests.emulation.fabrics import RAIL_BPS, Fabric, at_best, build, eventually
-from topologies import namespaces
-from topologies.addresses import Gpu
-from topologies.adoption import Adoption
-from topologies.namespaces import NETNS_DIR
-from topologies.optical import Layer
-from topologies.shaping import payload_fraction
 
 pytestmark = pytest.mark.capsule
 FAILED = Gpu(0, 1)

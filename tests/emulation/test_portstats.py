@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from railyard.topologies.build import namespaces
+from railyard.topologies.measure.port_counters import TRAFFIC, PortReader, PortStats
 from tests.emulation.fabrics import eventually
-from topologies import namespaces
-from topologies.portstats import TRAFFIC, PortReader, PortStats
 
 pytestmark = pytest.mark.capsule
 

@@ -4,16 +4,16 @@ from typing import Any
 
 import pytest
 
-from experiments.stage import Stage
-from experiments.traffic import Workload, run_workload
-from results.records import ByteCheck, Run
+from railyard.experiments.run.session import Stage
+from railyard.experiments.run.traffic import Workload, run_workload
+from railyard.results.runs.records import ByteCheck, Run
+from railyard.topologies.spec import POLICIES
+from railyard.workloads.build import build as schedule_of
+from railyard.workloads.jobs.collective import ALL_TO_ALLS, CHUNKED
+from railyard.workloads.matrix.traffic_matrix import cross_rail_bytes
+from railyard.workloads.schedule import Collective
+from railyard.workloads.spec import ALGORITHMS, parse_workload
 from tests.emulation.fabrics import Fabric, build
-from topologies.spec import POLICIES
-from workloads.build import build as schedule_of
-from workloads.matrix import cross_rail_bytes
-from workloads.plain import ALL_TO_ALLS, CHUNKED
-from workloads.schedule import Collective
-from workloads.spec import ALGORITHMS, parse_workload
 
 pytestmark = pytest.mark.capsule
 

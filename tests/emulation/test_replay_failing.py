@@ -9,13 +9,13 @@ from collections.abc import Callable
 import psutil
 import pytest
 
+from railyard.core.errors import RailyardError
+from railyard.topologies.addresses import Gpu
+from railyard.workloads.jobs.collective import collective_schedule
+from railyard.workloads.replay.job import Windows
+from railyard.workloads.replay.run import Replay, replay
 from tests.emulation.fabrics import build, eventually
 from tests.emulation.programs import command_line
-from topologies.addresses import Gpu
-from topologies.errors import RailyardError
-from workloads.plain import collective_schedule
-from workloads.replay.job import Windows
-from workloads.replay.run import Replay, replay
 
 pytestmark = pytest.mark.capsule
 
@@ -24,7 +24,7 @@ SECONDS_OF_BYTES = 30_000_000  # 2.4 s at 100 Mbit/s
 
 
 def workers() -> list[int]:
-    return [p.pid for p in psutil.Process().children() if "workloads.replay.worker" in command_line(p)]
+    return [p.pid for p in psutil.Process().children() if "railyard.workloads.replay.worker" in command_line(p)]
 
 
 def while_it_runs(do: Callable[[], None]) -> Callable[[int], None]:

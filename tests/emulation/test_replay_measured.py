@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
+from railyard.topologies.addresses import Gpu
+from railyard.topologies.build import namespaces
+from railyard.topologies.build.tcp_timers import SETTINGS, patient
+from railyard.topologies.measure.counters import count
 from tests.emulation.fabrics import Fabric, build, eventually
-from topologies import namespaces
-from topologies.addresses import Gpu
-from topologies.counters import count
-from topologies.patience import SETTINGS, patient
 
 pytestmark = pytest.mark.capsule
 

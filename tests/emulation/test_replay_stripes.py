@@ -4,12 +4,12 @@ from itertools import pairwise
 
 import pytest
 
+from railyard.topologies.addresses import Gpu
+from railyard.workloads.jobs.transfers import transfers_schedule
+from railyard.workloads.matrix.traffic_matrix import traffic_matrix
+from railyard.workloads.replay.job import fitting
+from railyard.workloads.replay.run import PORT, Replay, replay
 from tests.emulation.fabrics import RAIL_BPS, Fabric, build
-from topologies.addresses import Gpu
-from workloads.matrix import traffic_matrix
-from workloads.replay.job import fitting
-from workloads.replay.run import PORT, Replay, replay
-from workloads.transfers import transfers_schedule
 
 pytestmark = pytest.mark.capsule
 

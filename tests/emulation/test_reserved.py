@@ -6,16 +6,16 @@ import time
 
 import pytest
 
+from railyard.topologies.addresses import Gpu
+from railyard.topologies.build import namespaces
+from railyard.topologies.build.shaping import payload_fraction
+from railyard.topologies.build.tcp_timers import patient
+from railyard.workloads.background.flows import flows_of
+from railyard.workloads.background.reserve import reserved
+from railyard.workloads.background.run import background
+from railyard.workloads.background.spec import BackgroundSpec
 from tests.emulation.fabrics import Fabric, at_best, build
 from tests.emulation.steered import SLOW_RATES
-from topologies import namespaces
-from topologies.addresses import Gpu
-from topologies.patience import patient
-from topologies.shaping import payload_fraction
-from workloads.background.flows import flows_of
-from workloads.background.reserve import reserved
-from workloads.background.run import background
-from workloads.background.spec import BackgroundSpec
 
 pytestmark = pytest.mark.capsule
 SETTLE_S = 0.3

@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
-from controller.agent import RouteAgent
+from railyard.controller.agent.route_agent import RouteAgent
+from railyard.topologies.addresses import Gpu
+from railyard.topologies.build import namespaces
+from railyard.topologies.measure.port_counters import TRAFFIC, PortReader
+from railyard.topologies.plan import make_plan
+from railyard.topologies.routing import AnyRoute, Hop, Route, SpreadRoute, host_prefix
+from railyard.topologies.spec import parse_fabric
 from tests.emulation.fabrics import Fabric, build
-from topologies import namespaces
-from topologies.addresses import Gpu
-from topologies.plan import make_plan
-from topologies.portstats import TRAFFIC, PortReader
-from topologies.routes import AnyRoute, Hop, Route, SpreadRoute, host_prefix
-from topologies.spec import parse_fabric
 
 pytestmark = pytest.mark.capsule
 

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from results import store
-from results.rail_only_wins import Cell, cells
-from results.records import Run
-from results.summary import summarise
+from railyard.results.runs import store
+from railyard.results.runs.records import Run
+from railyard.results.theory.spine_condition import Cell, cells
+from railyard.results.views.summary import summarise
 from tests.emulation.programs import RUN_EXPERIMENT, Program, as_root
 
 SMALL = (

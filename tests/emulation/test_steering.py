@@ -14,12 +14,18 @@ from typing import Any
 
 import pytest
 
-from controller.choices import ask
-from controller.health.decision import over_rail
-from controller.health.dwell import Damping
-from controller.health.policies import POLICIES, Share, Shares
-from controller.health.settings import HealthSpec, RegistryKind
-from controller.paths import Path
+from railyard.controller.agent.choices import ask
+from railyard.controller.failover.paths import Path
+from railyard.controller.health.decision import over_rail
+from railyard.controller.health.hysteresis import Damping
+from railyard.controller.health.policies import POLICIES, Share, Shares
+from railyard.controller.health.settings import HealthSpec, RegistryKind
+from railyard.core.errors import RailyardError
+from railyard.topologies.addresses import Gpu
+from railyard.topologies.measure.capture import Capture
+from railyard.topologies.measure.port_counters import TRAFFIC, PortReader
+from railyard.workloads.background.run import background
+from railyard.workloads.background.spec import BackgroundSpec
 from tests.emulation.fabrics import Fabric, build, eventually
 from tests.emulation.steered import (
     AT_ONCE,
@@ -35,12 +41,6 @@ from tests.emulation.steered import (
     steered_routes,
     traced,
 )
-from topologies.addresses import Gpu
-from topologies.capture import Capture
-from topologies.errors import RailyardError
-from topologies.portstats import TRAFFIC, PortReader
-from workloads.background.run import background
-from workloads.background.spec import BackgroundSpec
 
 pytestmark = pytest.mark.capsule
 UNEVEN: dict[str, Any] = {"rails": (90, 15, 55, 100), "domains": (100, 45, 85)}

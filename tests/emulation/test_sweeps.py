@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from results import store
-from results.records import Run
+from railyard.results.runs import store
+from railyard.results.runs.records import Run
 from tests.emulation.programs import RUN_EXPERIMENT, Program, as_root
 
 SMALL = ("-o", "workloads.0.bytes=200KB", "-o", "repeats=1")

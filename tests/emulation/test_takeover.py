@@ -12,14 +12,14 @@ from typing import Any
 
 import pytest
 
-from experiments.spec import parse
-from experiments.stage import built
-from experiments.takeover import run_takeover
-from experiments.takeover_job import takeover_job
-from experiments.takeovers import with_spares
-from results.records import Run, Takeover
+from railyard.experiments.run.replacement import run_takeover
+from railyard.experiments.run.replacement_job import takeover_job
+from railyard.experiments.run.session import built
+from railyard.experiments.spec.experiment import parse
+from railyard.experiments.spec.replacements import with_spares
+from railyard.results.runs.records import Run, Takeover
+from railyard.topologies.plan import make_plan
 from tests.emulation.fabrics import datapath
-from topologies.plan import make_plan
 
 pytestmark = pytest.mark.capsule
 

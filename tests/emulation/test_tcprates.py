@@ -6,10 +6,10 @@ import time
 
 import pytest
 
+from railyard.topologies.addresses import Gpu
+from railyard.topologies.build import namespaces
+from railyard.topologies.measure.tcp_rates import TcpRates
 from tests.emulation.fabrics import at_best, build
-from topologies import namespaces
-from topologies.addresses import Gpu
-from topologies.tcprates import TcpRates
 
 pytestmark = pytest.mark.capsule
 WINDOW = 36_000

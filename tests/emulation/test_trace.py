@@ -2,15 +2,15 @@
 
 import pytest
 
-from controller.paths import Broken, choose, default_path, name_of
-from controller.trace import Way, path_said, verdict, way_of
+from railyard.controller.agent.path_trace import Way, path_said, verdict, way_of
+from railyard.controller.failover.paths import Broken, choose, default_path, name_of
+from railyard.topologies.addresses import Gpu
+from railyard.topologies.build import active_plan
+from railyard.topologies.measure.capture import Capture
+from railyard.topologies.spec import POLICIES, Kind, Policy
 from tests.emulation.fabrics import Fabric, at_best, build
 from tests.emulation.programs import USER, Program, as_root, as_user
 from tests.emulation.test_cli import BUILT_S, PROMPT, SHELL, Wrap, command
-from topologies import standing
-from topologies.addresses import Gpu
-from topologies.capture import Capture
-from topologies.spec import POLICIES, Kind, Policy
 
 CHOICES = [(kind, policy) for kind, policies in POLICIES.items() for policy in policies]
 pairs_of_policies = pytest.mark.parametrize(("kind", "policy"), CHOICES)
@@ -82,9 +82,9 @@ def test_flows_share_the_spines_and_time_runs_forward() -> None:
 @pytest.mark.capsule
 def test_the_plan_is_there_while_the_fabric_stands() -> None:
     fabric = build("rail-optimized", 2, 2, policy="pxn")
-    assert standing.read() == fabric.net.plan
+    assert active_plan.read() == fabric.net.plan
     fabric.net.stop()
-    assert standing.read() is None
+    assert active_plan.read() is None
 
 
 @pytest.mark.parametrize("who", [as_root, as_user])

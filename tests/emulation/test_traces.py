@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from results import store
+from railyard.results.runs import store
 from tests.emulation.programs import RUN_EXPERIMENT, Program, as_root
 
 TRACES = Path(__file__).parents[1] / "traces"

@@ -18,7 +18,7 @@ from typing import Any
 
 from google.protobuf.json_format import MessageToJson
 
-from workloads.traces import chakra_pb as pb
+from railyard.workloads.traces import chakra_pb as pb
 
 FOLDER = Path(__file__).parent
 Message = Any

@@ -7,13 +7,13 @@ from typing import Any
 
 import networkx as nx
 
-from controller.brain import ranks_apart
-from controller.paths import Broken
+from railyard.controller.failover.manager import ranks_apart
+from railyard.controller.failover.paths import Broken
+from railyard.topologies.addresses import Gpu
+from railyard.topologies.plan import Plan, make_plan
+from railyard.topologies.ports import role_of
+from railyard.topologies.spec import POLICIES, Kind, Policy, parse_fabric
 from tests.unit.fake_switch import cables
-from topologies.addresses import Gpu
-from topologies.plan import Plan, make_plan
-from topologies.ports import role_of
-from topologies.spec import POLICIES, Kind, Policy, parse_fabric
 
 UP_AND_DOWN = 4  # cables from GPU to GPU over one spine; no frame goes up twice
 CHOICES: list[tuple[Kind, Policy]] = [(kind, policy) for kind, policies in POLICIES.items() for policy in policies]

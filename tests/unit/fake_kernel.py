@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from ipaddress import IPv4Address, IPv4Network
 
-from topologies.addresses import Gpu
-from topologies.plan import Plan
-from topologies.routes import (
+from railyard.topologies.addresses import Gpu
+from railyard.topologies.plan import Plan
+from railyard.topologies.routing import (
     FROM_HB,
     FROM_RAIL,
     MAIN,

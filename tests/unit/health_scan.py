@@ -7,11 +7,11 @@ from math import inf, prod
 
 from hypothesis import strategies as st
 
-from controller.health.oracle import all_paths
-from controller.health.scores import Scores
-from controller.paths import Path
-from topologies.addresses import Gpu
-from topologies.spec import Kind
+from railyard.controller.failover.paths import Path
+from railyard.controller.health.oracle import all_paths
+from railyard.controller.health.scores import Scores
+from railyard.topologies.addresses import Gpu
+from railyard.topologies.spec import Kind
 
 # ties and zeros are what goes wrong: most scores are out of a few
 SCORE = st.sampled_from([0, 1, 10, 49, 50, 51, 99, 100]) | st.integers(0, 100)

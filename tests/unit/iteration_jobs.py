@@ -2,12 +2,12 @@
 
 from dataclasses import replace
 
-from results.iteration.arrays import Strategies, Strategy
-from results.iteration.iteration_time import iteration_time
-from results.iteration.job import Job, Recipe, make_cluster
-from results.iteration.memory import gpu_bytes
-from workloads.catalogue import GptModel
-from workloads.parallelism import Parallelism
+from railyard.results.theory.iteration.arrays import Strategies, Strategy
+from railyard.results.theory.iteration.iteration_time import iteration_time
+from railyard.results.theory.iteration.job import Job, Recipe, make_cluster
+from railyard.results.theory.iteration.memory import gpu_bytes
+from railyard.workloads.models.catalogue import GptModel
+from railyard.workloads.placement.parallelism import Parallelism
 
 MODEL = GptModel(
     kind="gpt",

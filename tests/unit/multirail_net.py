@@ -15,12 +15,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from workloads.multirail.aggregator import Aggregator
-from workloads.multirail.group import Group
-from workloads.multirail.joiner import SocketMaker
-from workloads.multirail.layout import Layout, loopback
-from workloads.multirail.rails import Kind, Rail
-from workloads.multirail.watch import Patience
+from railyard.workloads.allreduce.balancing.rails import Kind, Rail
+from railyard.workloads.allreduce.engine.group import Group
+from railyard.workloads.allreduce.recovery.liveness import Patience
+from railyard.workloads.allreduce.transport.aggregator import Aggregator
+from railyard.workloads.allreduce.transport.connections import SocketMaker
+from railyard.workloads.allreduce.transport.layout import Layout, loopback
 
 QUICK = Patience(beat_s=0.02, silent_beats=10, stall_s=0.6, join_s=10, operation_s=20)
 NODE_S = 60.0

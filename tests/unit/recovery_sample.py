@@ -5,8 +5,8 @@ from io import StringIO
 
 from rich.console import Console
 
-from results.records import Census, Event, GoodputTrace, Load, Measurement, Recovery, Run, Takeover
-from results.summary import print_summary
+from railyard.results.runs.records import Census, Event, GoodputTrace, Load, Measurement, Recovery, Run, Takeover
+from railyard.results.views.summary import print_summary
 from tests.unit.results_sample import POLICY, RAIL, SECOND, sample_run
 
 KINDS = (

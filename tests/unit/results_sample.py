@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from results.records import (
+from railyard.results.runs.records import (
     ByteCheck,
     Event,
     FabricRun,

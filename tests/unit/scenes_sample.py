@@ -4,9 +4,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from results.records import ByteCheck, Event, FabricRun, Flow, HealthSample, LinkCheck, Load, Measurement, Run
-from workloads.background.grid import GridSpec, Scene
-from workloads.transfers import RECEIPT
+from railyard.results.runs.records import (
+    ByteCheck,
+    Event,
+    FabricRun,
+    Flow,
+    HealthSample,
+    LinkCheck,
+    Load,
+    Measurement,
+    Run,
+)
+from railyard.workloads.background.grid import GridSpec, Scene
+from railyard.workloads.jobs.transfers import RECEIPT
 
 RAIL, HB = 20_000_000, 40_000_000
 MS, SECOND = 10**6, 10**9

@@ -5,14 +5,14 @@ from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any, cast
 
-from controller.handle import ControllerProcess
-from experiments.stage import Stage, Watch
-from results.records import Run
-from topologies import counters
-from topologies.net import FabricNet
-from topologies.plan import Plan, make_plan
-from topologies.ports import UPLINK_PORT
-from topologies.spec import parse_fabric
+from railyard.controller.processes.clients import ControllerProcess
+from railyard.experiments.run.session import Stage, Watch
+from railyard.results.runs.records import Run
+from railyard.topologies.build.network import FabricNet
+from railyard.topologies.measure import counters
+from railyard.topologies.plan import Plan, make_plan
+from railyard.topologies.ports import UPLINK_PORT
+from railyard.topologies.spec import parse_fabric
 
 Counters = dict[str, dict[int, dict[str, int]]]
 

@@ -3,7 +3,18 @@
 import random
 from dataclasses import dataclass, field
 
-from results.records import ByteCheck, Choice, Event, FabricRun, Flow, HealthSample, LinkCheck, Load, Measurement, Run
+from railyard.results.runs.records import (
+    ByteCheck,
+    Choice,
+    Event,
+    FabricRun,
+    Flow,
+    HealthSample,
+    LinkCheck,
+    Load,
+    Measurement,
+    Run,
+)
 
 RAIL, HB = 100_000_000, 1_200_000_000
 POLICIES = ("dr", "rd", "ecmp", "random", "health", "health-drd", "health-spray", "health-best", "oracle")

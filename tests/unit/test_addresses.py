@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from topologies import addresses
-from topologies.addresses import MAX_DOMAINS, MAX_RAILS, Gpu, gpu_of_ip, gpu_of_name, rank_mac, rank_prefixes
+from railyard.topologies import addresses
+from railyard.topologies.addresses import MAX_DOMAINS, MAX_RAILS, Gpu, gpu_of_ip, gpu_of_name, rank_mac, rank_prefixes
 
 DOMAINS = st.integers(0, MAX_DOMAINS - 1)
 RANKS = st.integers(0, MAX_RAILS - 1)

@@ -7,17 +7,17 @@ from typing import Any, cast
 
 import pytest
 
-from controller.agent import Outcome
-from controller.agents import Agents, Kernels
-from controller.health.policies import POLICIES, Context, Shares, dr
-from controller.health.registry import connect
-from controller.health.registry_socket import SocketServer
-from controller.health.scores import Scores, idle
-from controller.steering import Steering
-from controller.tell import Tell
-from topologies.addresses import Gpu
-from topologies.plan import make_plan
-from topologies.spec import parse_fabric
+from railyard.controller.agent.route_agent import Outcome
+from railyard.controller.agent.steering import Steering
+from railyard.controller.health.policies import POLICIES, Context, Shares, dr
+from railyard.controller.health.registry.client import connect
+from railyard.controller.health.registry.unix_socket import SocketServer
+from railyard.controller.health.scores import Scores, idle
+from railyard.controller.processes.agents_main import Agents, Kernels
+from railyard.core.events import Tell
+from railyard.topologies.addresses import Gpu
+from railyard.topologies.plan import make_plan
+from railyard.topologies.spec import parse_fabric
 
 PLAN = make_plan(parse_fabric({"kind": "rail-only", "domains": 2, "rails": 2}), 10_000_000)
 

@@ -8,15 +8,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from railyard.core.config import parse_yaml, problems
+from railyard.core.errors import BadInput
+from railyard.topologies.addresses import Gpu
+from railyard.topologies.spec import FabricSpec
+from railyard.workloads.background.flows import flows_of
+from railyard.workloads.background.pacer import LATE_S, Pacer
+from railyard.workloads.background.spec import BackgroundSpec, check_background
+from railyard.workloads.background.wave import Wave
 from tests.unit.stand_ins import plan_of
-from topologies.addresses import Gpu
-from topologies.errors import BadInput
-from topologies.spec import FabricSpec
-from topologies.strict import parse_yaml, problems
-from workloads.background.flows import flows_of
-from workloads.background.pacer import LATE_S, Pacer
-from workloads.background.spec import BackgroundSpec, check_background
-from workloads.background.wave import Wave
 
 TICK = 1 / 64  # exact in binary, so that edges are where they are meant to be
 ticks = st.integers(1, 400).map(lambda n: n * TICK)

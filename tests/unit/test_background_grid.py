@@ -8,12 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from railyard.core.config import problems
+from railyard.topologies.spec import FabricSpec
+from railyard.workloads.background.flows import flows_of
+from railyard.workloads.background.grid import GridSpec
+from railyard.workloads.background.spec import check_background
 from tests.unit.stand_ins import plan_of
-from topologies.spec import FabricSpec
-from topologies.strict import problems
-from workloads.background.flows import flows_of
-from workloads.background.grid import GridSpec
-from workloads.background.spec import check_background
 
 ALL: dict[str, Any] = {"domains": [0], "rails": [1], "spine": True}
 

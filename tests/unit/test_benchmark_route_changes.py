@@ -5,11 +5,11 @@ from rich.console import Console
 
 from benchmarks import route_changes
 from benchmarks.route_changes import Turns, host_routes, measure, table_of
+from railyard.core.sandbox import launcher
+from railyard.topologies.addresses import Gpu
+from railyard.topologies.plan import make_plan
+from railyard.topologies.spec import parse_fabric
 from tests.unit.fake_kernel import FakeKernel, shape_of
-from topologies import capsule
-from topologies.addresses import Gpu
-from topologies.plan import make_plan
-from topologies.spec import parse_fabric
 
 PLAN = make_plan(parse_fabric({"kind": "rail-only", "domains": 8, "rails": 8}), route_changes.RAIL_BPS)
 
@@ -73,7 +73,7 @@ def test_the_table_compares_with_the_agent_repeat_by_repeat() -> None:
 def test_bad_input_is_one_line_before_anything_is_built(
     arguments: list[str], said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(capsule, "enter", lambda *_: pytest.fail("a capsule was entered"))
+    monkeypatch.setattr(launcher, "enter", lambda *_: pytest.fail("a capsule was entered"))
     assert route_changes.main(arguments) == 2
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 1

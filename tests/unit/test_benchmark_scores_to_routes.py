@@ -8,13 +8,13 @@ from rich.console import Console
 
 from benchmarks import scores_to_routes
 from benchmarks.scores_to_routes import Central, News, Series, hot, p95, table_of
-from controller.health.dwell import Damping
-from controller.health.policies import Context
-from controller.steering import Steering
+from railyard.controller.agent.steering import Steering
+from railyard.controller.health.hysteresis import Damping
+from railyard.controller.health.policies import Context
+from railyard.core.errors import RailyardError
+from railyard.core.sandbox import launcher
+from railyard.topologies.routing import host_prefix
 from tests.unit.stand_ins import plan_of
-from topologies import capsule
-from topologies.errors import RailyardError
-from topologies.routes import host_prefix
 
 PLAN = plan_of(domains=8, rails=8)
 
@@ -81,7 +81,7 @@ def test_the_table_sets_each_beside_the_peer() -> None:
 def test_bad_input_is_one_line_before_anything_is_built(
     arguments: list[str], said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(capsule, "enter", lambda *_: pytest.fail("a capsule was entered"))
+    monkeypatch.setattr(launcher, "enter", lambda *_: pytest.fail("a capsule was entered"))
     assert scores_to_routes.main(arguments) == 2
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 1

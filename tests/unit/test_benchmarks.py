@@ -7,10 +7,10 @@ from rich.console import Console
 
 from benchmarks import build_fabric
 from benchmarks.builders import Railyard, Stock
-from benchmarks.turns import Ratios, Turn, ratios, spread
-from topologies import capsule
-from topologies.plan import make_plan
-from topologies.spec import parse_fabric
+from benchmarks.measurements import Ratios, Turn, ratios, spread
+from railyard.core.sandbox import launcher
+from railyard.topologies.plan import make_plan
+from railyard.topologies.spec import parse_fabric
 
 
 def turn(repeat: int, builder: str, build_s: float, stop_s: float) -> Turn:
@@ -67,7 +67,7 @@ def test_the_table_has_both_builders_times_and_how_they_compare() -> None:
 def test_bad_input_is_one_line_before_anything_is_built(
     arguments: list[str], said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(capsule, "enter", lambda *_: pytest.fail("a capsule was entered"))
+    monkeypatch.setattr(launcher, "enter", lambda *_: pytest.fail("a capsule was entered"))
     assert build_fabric.main(arguments) == 2
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 1
@@ -82,7 +82,7 @@ def test_what_the_user_asked_for_is_what_the_capsule_gets(monkeypatch: pytest.Mo
         given.append(task)
         return 7
 
-    monkeypatch.setattr(capsule, "enter", enter)
+    monkeypatch.setattr(launcher, "enter", enter)
     file = tmp_path / "x.json"
     with pytest.raises(SystemExit) as end:
         build_fabric.main(["--domains", "3", "--repeats", "2", "--json", str(file)])

@@ -6,11 +6,11 @@ from typing import cast
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.paths import default_path
-from topologies.calibrate import LEAST_S, SEGMENTS, samples, seconds_for
-from topologies.net import FabricNet
-from topologies.plan import make_plan
-from topologies.spec import POLICIES, parse_fabric
+from railyard.controller.failover.paths import default_path
+from railyard.topologies.build.network import FabricNet
+from railyard.topologies.measure.calibration import LEAST_S, SEGMENTS, samples, seconds_for
+from railyard.topologies.plan import make_plan
+from railyard.topologies.spec import POLICIES, parse_fabric
 
 
 @given(data=st.data(), kind=st.sampled_from(sorted(POLICIES)), side=st.tuples(st.integers(2, 6), st.integers(2, 6)))

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from topologies.capacity import (
+from railyard.topologies.measure.capacity import (
     LEAST_RAIL_BPS,
     MOST_RAIL_BPS,
     SHARE,
@@ -12,7 +12,7 @@ from topologies.capacity import (
     frames_needed,
     most_rail_bps,
 )
-from topologies.spec import POLICIES, FabricSpec
+from railyard.topologies.spec import POLICIES, FabricSpec
 
 kinds = st.sampled_from(sorted(POLICIES))
 fabrics = st.builds(

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from controller import child
-from controller.child import Child
-from topologies.errors import RailyardError
+from railyard.core import json_process
+from railyard.core.errors import RailyardError
+from railyard.core.json_process import Child
 
 ECHO = """
 import json, sys
-from controller.tell import Tell
+from railyard.core.events import Tell
 tell = Tell()
 for line in sys.stdin:
     command = json.loads(line)
@@ -31,7 +31,7 @@ Event = tuple[int, str, dict[str, Any]]
 def running(folder: Path, monkeypatch: pytest.MonkeyPatch, program: str = ECHO, **more: Any) -> Iterator[Child]:
     """A child of a module that isn't Railyard's, with its log where anybody may write."""
     (folder / "echo.py").write_text(program)
-    monkeypatch.setattr(child, "LOGS", folder)
+    monkeypatch.setattr(json_process, "LOGS", folder)
     monkeypatch.setenv("PYTHONPATH", str(folder))
     process = Child("echo", ("answer", "other"), **more)
     try:
@@ -72,7 +72,7 @@ def test_one_that_ends_is_told_with_its_last_words(tmp_path: Path, monkeypatch: 
 
 
 def test_one_that_says_nothing_is_not_awaited_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(child, "ANSWER_S", 0.2)
+    monkeypatch.setattr(json_process, "ANSWER_S", 0.2)
     with running(tmp_path, monkeypatch) as process:
         process.say({"do": "this", "tell": ["aside"]})
         with pytest.raises(RailyardError, match=r"^echo did not answer in 0\.2 s$"):

@@ -6,11 +6,11 @@ from pathlib import Path as File
 
 import pytest
 
-from controller import choices
-from controller.choices import ChoiceServer, ask
-from controller.health.policies import Share, Shares
-from controller.paths import Path
-from topologies.addresses import Gpu
+from railyard.controller.agent import choices
+from railyard.controller.agent.choices import ChoiceServer, ask
+from railyard.controller.failover.paths import Path
+from railyard.controller.health.policies import Share, Shares
+from railyard.topologies.addresses import Gpu
 
 SRC, DST = Gpu(0, 1), Gpu(3, 2)
 

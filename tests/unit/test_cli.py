@@ -13,14 +13,16 @@ from typing import Any
 import pytest
 import yaml
 
-from experiments import catalogue, cli, live
-from experiments.loading import is_meant, load_any
-from experiments.spec import load, parse
-from results import store
-from results.published.catalogue import FIGURES
+from railyard.core.host import Machine, detect
+from railyard.core.sandbox import launcher
+from railyard.experiments import cli
+from railyard.experiments.commands import live
+from railyard.experiments.spec import catalogue
+from railyard.experiments.spec.experiment import load, parse
+from railyard.experiments.spec.loading import is_meant, load_any
+from railyard.results.published.catalogue import FIGURES
+from railyard.results.runs import store
 from tests.unit.results_sample import sample_run
-from topologies import capsule
-from topologies.machine import Machine, detect
 
 GRIDS = [name for name in catalogue.names() if not is_meant(name)]
 ALL = f"{', '.join(sorted([*catalogue.names(), *FIGURES]))}; or a file, such as ./mine.yaml"
@@ -62,7 +64,7 @@ def rows_of(path: Path) -> list[dict[str, str]]:
 def entered(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Entered:
     """A machine that can do everything, somewhere to write, and no capsule."""
     stand_in = Entered()
-    monkeypatch.setattr(capsule, "enter", stand_in)
+    monkeypatch.setattr(launcher, "enter", stand_in)
     monkeypatch.setattr(cli, "detect", lambda: ABLE)
     monkeypatch.chdir(tmp_path)
     return stand_in

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from results.clos import AT_400G, Network, capacity, rail_only, rail_optimized
+from railyard.results.theory.clos import AT_400G, Network, capacity, rail_only, rail_optimized
 
 radices = st.integers(2, 256).map(lambda half: 2 * half)
 gpus = st.integers(1, 200_000)

@@ -6,17 +6,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.app import Heard
-from controller.brain import Brain, ranks_apart
-from controller.detours import DETOUR_METRIC, detours
-from controller.heartbeats import Silence
-from controller.paths import Broken
+from railyard.controller.failover.detours import DETOUR_METRIC, detours
+from railyard.controller.failover.heartbeat_detector import Silence
+from railyard.controller.failover.manager import Brain, ranks_apart
+from railyard.controller.failover.paths import Broken
+from railyard.controller.openflow.app import Heard
+from railyard.topologies.addresses import Gpu
+from railyard.topologies.plan import Plan
+from railyard.topologies.ports import RAIL_DPID, SINGLE_DPID, SPINE_DPID, UPLINK_PORT
+from railyard.topologies.routing import Route
 from tests.unit.broken_fabrics import CHOICES, plan
 from tests.unit.fake_switch import ports_of
-from topologies.addresses import Gpu
-from topologies.plan import Plan
-from topologies.ports import RAIL_DPID, SINGLE_DPID, SPINE_DPID, UPLINK_PORT
-from topologies.routes import Route
 
 
 class FakeRouter:

@@ -6,14 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.detours import DETOUR_METRIC, Detours, changes, detours
-from controller.paths import Broken, Path, choose, default_path, usable
+from railyard.controller.failover.detours import DETOUR_METRIC, Detours, changes, detours
+from railyard.controller.failover.paths import Broken, Path, choose, default_path, usable
+from railyard.topologies.addresses import Gpu
+from railyard.topologies.plan import Plan
+from railyard.topologies.routing import Route, host_prefix
+from railyard.topologies.spec import Kind, Policy
 from tests.unit.broken_fabrics import CHOICES, Fault, Truth, as_told, double_faults, plan, single_faults
 from tests.unit.fake_kernel import FakeKernel, shape_of
-from topologies.addresses import Gpu
-from topologies.plan import Plan
-from topologies.routes import Route, host_prefix
-from topologies.spec import Kind, Policy
 
 
 def kernel_after(fabric: Plan, fault: Fault, found: Detours, backups: bool = True) -> FakeKernel:

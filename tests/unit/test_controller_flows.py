@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.brain import ranks_apart
-from controller.flows import RANK_GROUP, UPLINK_GROUP, Flow, Ports, Tables, reconcile, tables_of
+from railyard.controller.failover.manager import ranks_apart
+from railyard.controller.openflow.flows import RANK_GROUP, UPLINK_GROUP, Flow, Ports, Tables, reconcile, tables_of
+from railyard.topologies.addresses import Gpu
+from railyard.topologies.plan import Plan, make_plan
+from railyard.topologies.ports import RAIL_DPID, SINGLE_DPID, SPINE_DPID, UPLINK_PORT, gpu_at, role_of
+from railyard.topologies.spec import parse_fabric
 from tests.unit.fake_switch import cables, delivered, out_ports, ports_of
-from topologies.addresses import Gpu
-from topologies.plan import Plan, make_plan
-from topologies.ports import RAIL_DPID, SINGLE_DPID, SPINE_DPID, UPLINK_PORT, gpu_at, role_of
-from topologies.spec import parse_fabric
 
 KINDS = ("rail-only", "rail-optimized", "single-switch")
 SHAPES = [(d, r) for d in (2, 3, 4) for r in (2, 3, 4)]

@@ -4,13 +4,13 @@ from itertools import combinations
 
 import pytest
 
-from controller import foresight
-from controller.detours import detours
-from controller.foresight import Foresight
-from controller.paths import Broken
-from topologies.addresses import Gpu
-from topologies.plan import Plan, make_plan
-from topologies.spec import parse_fabric
+from railyard.controller.failover import precomputed
+from railyard.controller.failover.detours import detours
+from railyard.controller.failover.paths import Broken
+from railyard.controller.failover.precomputed import Foresight
+from railyard.topologies.addresses import Gpu
+from railyard.topologies.plan import Plan, make_plan
+from railyard.topologies.spec import parse_fabric
 
 
 def plan_of(kind: str) -> Plan:
@@ -23,7 +23,7 @@ def plan(request: pytest.FixtureRequest) -> Plan:
 
 
 def looked_ahead(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> Foresight:
-    monkeypatch.setattr(foresight, "PAUSE_S", 0)
+    monkeypatch.setattr(precomputed, "PAUSE_S", 0)
     found = Foresight(plan)
     found.look_ahead()
     return found
@@ -43,7 +43,7 @@ def test_it_knows_what_the_detours_are(plan: Plan, monkeypatch: pytest.MonkeyPat
 
 def test_what_was_foreseen_is_not_worked_out_again(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
     foreseen = looked_ahead(plan, monkeypatch)
-    monkeypatch.setattr(foresight, "detours", lambda *_: pytest.fail("worked out"))
+    monkeypatch.setattr(precomputed, "detours", lambda *_: pytest.fail("worked out"))
     for broken in singles(plan):
         foreseen(broken)
 
@@ -56,6 +56,6 @@ def test_two_things_at_once_are_worked_out_when_they_break(plan: Plan, monkeypat
 
 
 def test_a_large_fabric_is_not_looked_through(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(foresight, "detours", lambda *_: pytest.fail("worked out"))
-    monkeypatch.setattr(foresight, "MOST_GPUS", 3)
+    monkeypatch.setattr(precomputed, "detours", lambda *_: pytest.fail("worked out"))
+    monkeypatch.setattr(precomputed, "MOST_GPUS", 3)
     Foresight(plan_of("rail-only")).look_ahead()

@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from controller import handle
-from controller.handle import ControllerProcess
-from controller.health.settings import HealthSpec
-from controller.listeners import PORTS
+from railyard.controller.health.settings import HealthSpec
+from railyard.controller.openflow.listeners import PORTS
+from railyard.controller.processes import clients
+from railyard.controller.processes.clients import ControllerProcess
+from railyard.core.errors import RailyardError
 from tests.unit.broken_fabrics import plan
-from topologies.errors import RailyardError
 
 SILENCE = {"links": ["d0g1"], "rails": [], "gpus": [], "hb_links": [], "hb_domains": []}
 
@@ -42,9 +42,9 @@ class Lab:
         self.listened: list[int] = []
         self.called: set[tuple[str, int]] = set()
         self.told: list[str] = []
-        monkeypatch.setattr(handle, "Child", self._child)
-        monkeypatch.setattr(handle, "listeners", self._listen)
-        monkeypatch.setattr(handle, "call", lambda switch, port: self.called.add((switch, port)))
+        monkeypatch.setattr(clients, "Child", self._child)
+        monkeypatch.setattr(clients, "listeners", self._listen)
+        monkeypatch.setattr(clients, "call", lambda switch, port: self.called.add((switch, port)))
         self.controller = ControllerProcess(on_event=lambda ns, what, detail: self.told.append(what))
         self.controller.connect(plan("rail-only", "dr", 2, 2))
 
@@ -119,7 +119,7 @@ def test_scores_are_made_again_by_a_successor_if_they_were_made(lab: Lab) -> Non
 
 def test_one_that_does_not_come_up_stays_away(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(self: FakeChild, wanted: set[str]) -> dict[str, dict[str, Any]]:
-        raise RailyardError("controller.process ended: no such thing")
+        raise RailyardError("railyard.controller.processes.controller_main ended: no such thing")
 
     lab.controller.crash()
     monkeypatch.setattr(FakeChild, "await_all", fails)
@@ -127,9 +127,9 @@ def test_one_that_does_not_come_up_stays_away(lab: Lab, monkeypatch: pytest.Monk
         lab.controller.restart()
     assert (lab.children[1].stopped, lab.controller.is_away) == (True, True)
     monkeypatch.undo()
-    monkeypatch.setattr(handle, "Child", lab._child)
-    monkeypatch.setattr(handle, "listeners", lab._listen)
-    monkeypatch.setattr(handle, "call", lambda switch, port: lab.called.add((switch, port)))
+    monkeypatch.setattr(clients, "Child", lab._child)
+    monkeypatch.setattr(clients, "listeners", lab._listen)
+    monkeypatch.setattr(clients, "call", lambda switch, port: lab.called.add((switch, port)))
     lab.controller.restart()  # where its switches don't listen yet
     assert lab.listened == [PORTS[0], PORTS[1], PORTS[1]]
 

@@ -5,11 +5,11 @@ from itertools import chain, combinations, permutations
 
 import pytest
 
-from controller.paths import Broken, Path, alternatives, choose, default_path, next_hop, usable
+from railyard.controller.failover.paths import Broken, Path, alternatives, choose, default_path, next_hop, usable
+from railyard.topologies.addresses import Gpu
+from railyard.topologies.plan import Plan
+from railyard.topologies.spec import Kind, Policy
 from tests.unit.broken_fabrics import CHOICES, Truth, as_told, double_faults, plan, single_faults
-from topologies.addresses import Gpu
-from topologies.plan import Plan
-from topologies.spec import Kind, Policy
 
 
 def crosses(truth: Truth, path: Path, src: Gpu, dst: Gpu) -> bool:

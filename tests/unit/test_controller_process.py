@@ -9,16 +9,16 @@ from typing import Any, cast
 
 import pytest
 
-from controller import process
-from controller.app import Concerned
-from controller.brain import Brain
-from controller.health.settings import HealthSpec
+from railyard.controller.failover.manager import Brain
+from railyard.controller.health.settings import HealthSpec
+from railyard.controller.openflow.app import Concerned
+from railyard.controller.processes import controller_main
+from railyard.core.errors import RailyardError
+from railyard.topologies.addresses import Gpu
+from railyard.topologies.plan import make_plan
+from railyard.topologies.ports import fibre_port, place_port
+from railyard.topologies.spec import parse_fabric
 from tests.unit.broken_fabrics import plan
-from topologies.addresses import Gpu
-from topologies.errors import RailyardError
-from topologies.plan import make_plan
-from topologies.ports import fibre_port, place_port
-from topologies.spec import parse_fabric
 
 START = {"do": "start-health", "spec": HealthSpec().model_dump(mode="json")}
 
@@ -52,10 +52,10 @@ class Lab:
         monkeypatch.setattr(Registry, "may_start", threading.Event())
         monkeypatch.setattr(Registry, "why", "")
         app = SimpleNamespace(ask_stats=lambda: self.told.append(("asked", {})))
-        monkeypatch.setattr(process, "OpenFlowServer", lambda hear: SimpleNamespace(app=app))
-        monkeypatch.setattr(process, "Tell", lambda: lambda what, detail: self.told.append((what, detail)))
-        monkeypatch.setattr(process, "HealthLoop", self.registry)
-        self.process = process._Process()
+        monkeypatch.setattr(controller_main, "OpenFlowServer", lambda hear: SimpleNamespace(app=app))
+        monkeypatch.setattr(controller_main, "Tell", lambda: lambda what, detail: self.told.append((what, detail)))
+        monkeypatch.setattr(controller_main, "HealthLoop", self.registry)
+        self.process = controller_main._Process()
         self.process._plan = plan("rail-only", "dr", 2, 2)
 
     def obey(self, *words: str) -> None:
@@ -137,7 +137,7 @@ def crossed(lab: Lab, light: Light, light_off: str) -> None:
 
 
 def test_what_is_dead_a_while_after_light_is_on_is_dead(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(process, "SETTLE_S", 0.0)
+    monkeypatch.setattr(controller_main, "SETTLE_S", 0.0)
     light = Light()
     crossed(lab, light, "100ms")
     assert light.awaited == [{Gpu(0, 1): True, GONE: False}]
@@ -148,7 +148,7 @@ def test_what_is_dead_a_while_after_light_is_on_is_dead(lab: Lab, monkeypatch: p
 
 
 def test_light_that_is_off_for_longer_is_not_waited_for(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(process, "SETTLE_S", 0.0)
+    monkeypatch.setattr(controller_main, "SETTLE_S", 0.0)
     light = Light()
     crossed(lab, light, "101ms")
     light.switch_on()

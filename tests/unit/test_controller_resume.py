@@ -7,15 +7,15 @@ from itertools import product
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.app import Heard
-from controller.detours import Detours, changes, detours
-from controller.heartbeats import Silence
-from controller.paths import Broken
+from railyard.controller.failover.detours import Detours, changes, detours
+from railyard.controller.failover.heartbeat_detector import Silence
+from railyard.controller.failover.paths import Broken
+from railyard.controller.openflow.app import Heard
+from railyard.topologies.addresses import Gpu
+from railyard.topologies.ports import RAIL_DPID
+from railyard.topologies.routing import Route
 from tests.unit.broken_fabrics import plan
 from tests.unit.test_controller_brain import Lab, flat, rail_only
-from topologies.addresses import Gpu
-from topologies.ports import RAIL_DPID
-from topologies.routes import Route
 
 NOTHING = Broken()
 DEAD_LINK = Broken(links=frozenset({Gpu(0, 1)}))

@@ -5,16 +5,16 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.brain import ranks_apart
-from controller.detours import detours
-from controller.paths import Broken, choose, default_path, usable
-from failure.survivors import Dead, Survivors, cable
+from railyard.controller.failover.detours import detours
+from railyard.controller.failover.manager import ranks_apart
+from railyard.controller.failover.paths import Broken, choose, default_path, usable
+from railyard.failure.oracle.reachability import Dead, Survivors, cable
+from railyard.topologies.addresses import Gpu
+from railyard.topologies.plan import Plan
+from railyard.topologies.ports import role_of
+from railyard.topologies.routing import host_prefix
 from tests.unit.broken_fabrics import CHOICES, plan
 from tests.unit.fake_switch import cables
-from topologies.addresses import Gpu
-from topologies.plan import Plan
-from topologies.ports import role_of
-from topologies.routes import host_prefix
 
 
 def as_told(fabric: Plan, dead: Dead) -> Broken:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from topologies.counters import Counters, interface_drops, tcp_counters
+from railyard.topologies.measure.counters import Counters, interface_drops, tcp_counters
 
 # /proc/net/snmp and /proc/net/netstat of Linux 6.18, shortened
 SNMP = """\

@@ -4,8 +4,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.crossings import Light, after_moves, changes_of_light, crossings, moved_by, touched
-from topologies.ports import NETWORK_SIDE
+from railyard.controller.openflow.cross_connects import (
+    Light,
+    after_moves,
+    changes_of_light,
+    crossings,
+    moved_by,
+    touched,
+)
+from railyard.topologies.ports import NETWORK_SIDE
 
 FIBRES = (1, 2, 3, 65)
 PORTS = tuple(port for fibre in FIBRES for port in (fibre, fibre + NETWORK_SIDE))

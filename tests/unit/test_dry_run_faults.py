@@ -6,11 +6,11 @@ from typing import Final, get_args
 import pytest
 import yaml
 
-from experiments import cli
-from experiments.dry_run_faults import least_s
-from experiments.spec import load, nominal_plan, parse
-from failure.judging import AFTER_S
-from failure.kinds import FaultKind
+from railyard.experiments import cli
+from railyard.experiments.commands.dry_run_faults import least_s
+from railyard.experiments.spec.experiment import load, nominal_plan, parse
+from railyard.failure.analysis.evaluate import AFTER_S
+from railyard.failure.scenario.kinds import FaultKind
 
 KINDS: Final = get_args(FaultKind)
 FILE = """

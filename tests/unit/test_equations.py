@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from results import equations as eq
+from railyard.results.theory import equations as eq
 
 A100 = {"hb_bytes_per_s": 300e9, "rail_bytes_per_s": 25e9}
 H100 = {"hb_bytes_per_s": 450e9, "rail_bytes_per_s": 50e9}

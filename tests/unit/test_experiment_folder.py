@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from experiments import folder
-from topologies.errors import BadInput, MachineLacks
+from railyard.core.errors import BadInput, MachineLacks
+from railyard.experiments.run import folder
 
 
 def problem(out: Path) -> str:

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from experiments import cli
-from workloads.catalogue import CATALOGUE
+from railyard.experiments import cli
+from railyard.workloads.models.catalogue import CATALOGUE
 
 PLACED = """
 model: gpt-145.6b

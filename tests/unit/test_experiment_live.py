@@ -2,8 +2,8 @@
 
 import pytest
 
-from experiments.live import LiveRun, choose, find
-from topologies.errors import BadInput
+from railyard.core.errors import BadInput
+from railyard.experiments.commands.live import LiveRun, choose, find
 
 RUNS = [
     LiveRun("quickstart", "one", "/tmp/one", 11, "root", 1.0),

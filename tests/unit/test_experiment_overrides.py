@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from experiments.overrides import apply
-from experiments.spec import SECTIONS, load
-from topologies.errors import BadInput
-from topologies.units import parse_rate
+from railyard.core.errors import BadInput
+from railyard.core.units import parse_rate
+from railyard.experiments.spec.experiment import SECTIONS, load
+from railyard.experiments.spec.overrides import apply
 
 DATA: dict[str, Any] = {
     "name": "mine",

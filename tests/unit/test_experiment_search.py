@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from experiments import cli
-from experiments.search import make_job
-from results.iteration.search import best_strategy, weigh
+from railyard.experiments import cli
+from railyard.experiments.commands.search import make_job
+from railyard.results.theory.iteration.search import best_strategy, weigh
 
 JOB = ["search", "gpt-22b", "--gpus", "64", "--batch", "32"]
 

@@ -5,12 +5,12 @@ from typing import Any
 import pytest
 import yaml
 
-from experiments import catalogue, loading
-from experiments.labels import distinct_labels
-from experiments.loading import load_any, revived
-from experiments.spec import load, parse, resolved
-from topologies.errors import BadInput
-from workloads.build import build
+from railyard.core.errors import BadInput
+from railyard.experiments.spec import catalogue, loading
+from railyard.experiments.spec.experiment import load, parse, resolved
+from railyard.experiments.spec.labels import distinct_labels
+from railyard.experiments.spec.loading import load_any, revived
+from railyard.workloads.build import build
 
 FABRIC = {"kind": "rail-only"}
 MOE = {"kind": "moe", "duration": "2s"}

@@ -5,15 +5,15 @@ from typing import Any
 
 import pytest
 
-from experiments import traffic
-from experiments.traffic import Workload, run_workload
-from results.records import Run
+from railyard.experiments.run import traffic
+from railyard.experiments.run.traffic import Workload, run_workload
+from railyard.results.runs.records import Run
+from railyard.topologies.plan import Plan
+from railyard.workloads.build import build
+from railyard.workloads.replay.run import Replay
+from railyard.workloads.schedule import Schedule
+from railyard.workloads.spec import parse_workload
 from tests.unit.stand_ins import FIRST_UPLINK, GPU_PORT, plan_of, run_of, stage_of
-from topologies.plan import Plan
-from workloads.build import build
-from workloads.replay.run import Replay
-from workloads.schedule import Schedule
-from workloads.spec import parse_workload
 
 SECOND = 1_000_000_000
 ALL_TO_ALL = {"kind": "collective", "collective": "all-to-all", "algorithm": "in-rail", "bytes": "1MB"}

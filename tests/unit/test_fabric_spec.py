@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from topologies.errors import BadInput
-from topologies.spec import POLICIES, FabricSpec, Kind, parse_fabric, problems
+from railyard.core.errors import BadInput
+from railyard.topologies.spec import POLICIES, FabricSpec, Kind, parse_fabric, problems
 
 KEYS = "domains, hb_rate, kind, mtu, optical, oversubscription, platform, policy, rail_rate, rails, spines"
 KINDS = "rail-only, rail-optimized, single-switch"

@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from controller.handle import HeartsCost
-from experiments import hearts
-from experiments.heartbeats import HeartbeatsSpec
-from failure.alarms import Stood, false_alarms
-from failure.home import Told
-from failure.kinds import Fault, FaultKind
+from railyard.controller.processes.clients import HeartsCost
+from railyard.experiments.run import heartbeats
+from railyard.experiments.spec.heartbeats import HeartbeatsSpec
+from railyard.failure.analysis.detours import Told
+from railyard.failure.analysis.false_alarms import Stood, false_alarms
+from railyard.failure.scenario.kinds import Fault, FaultKind
 from tests.unit.recovery_sample import row
 from tests.unit.stand_ins import plan_of, run_of, stage_of
 
@@ -109,7 +109,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Hearts]]:
         found.append(Hearts(*arguments))
         return found[-1]
 
-    monkeypatch.setattr(hearts, "HeartsProcess", make)
+    monkeypatch.setattr(heartbeats, "HeartsProcess", make)
     yield found
     assert all(each.stopped for each in found)
 
@@ -117,7 +117,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Hearts]]:
 def test_alarms_are_measured_beside_the_cost_with_the_faults_of_meanwhile(made: list[Hearts]) -> None:
     run, (stage, _) = run_of(), stage_of(plan_of())
     run.recoveries.append(row("link-silent", "d1g0", 0, 2 * S, 4 * S, 10.0, ""))  # of another fabric
-    with hearts.beating(stage, HeartbeatsSpec(), run):
+    with heartbeats.beating(stage, HeartbeatsSpec(), run):
         run.recoveries.append(row("link-silent", "d0g1", 0, 2 * S, 4 * S, 10.0, ""))
         for event in [*silent(2.1, LINK), *silent(2.2, ("link", "d1g0"))]:
             stage.hear(*event)
@@ -129,6 +129,6 @@ def test_alarms_are_measured_beside_the_cost_with_the_faults_of_meanwhile(made: 
 
 def test_where_no_hearts_beat_nothing_is_measured(made: list[Hearts]) -> None:
     run, (stage, _) = run_of(), stage_of(plan_of())
-    with hearts.beating(stage, "off", run):
+    with heartbeats.beating(stage, "off", run):
         pass
     assert (run.measurements, made) == ([], [])

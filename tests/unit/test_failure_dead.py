@@ -6,19 +6,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from experiments.spec import nominal_plan
-from failure.acts import SETTLE_S, UNKNOWN, Act, Acts
-from failure.census import excess, growth, held_against, most_bytes, unattended, watched_nodes
-from failure.dead import CONTROL, bounds, dead_of, gpus_of
-from failure.kinds import Fault, FaultKind
-from failure.reach import targets
-from failure.script import Script, Timed
-from failure.survivors import Dead, cable
-from failure.tells import tells
-from topologies.addresses import Gpu
-from topologies.plan import Plan
-from topologies.portstats import TRAFFIC, PortStats
-from topologies.spec import parse_fabric
+from railyard.experiments.spec.experiment import nominal_plan
+from railyard.failure.analysis.signals import tells
+from railyard.failure.connectivity.check import excess, growth, held_against, most_bytes, unattended, watched_nodes
+from railyard.failure.oracle.dead import CONTROL, bounds, dead_of, gpus_of
+from railyard.failure.oracle.reachability import Dead, cable
+from railyard.failure.scenario.kinds import Fault, FaultKind
+from railyard.failure.scenario.reach import targets
+from railyard.failure.scenario.script import Script, Timed
+from railyard.failure.scenario.timeline import SETTLE_S, UNKNOWN, Act, Acts
+from railyard.topologies.addresses import Gpu
+from railyard.topologies.measure.port_counters import TRAFFIC, PortStats
+from railyard.topologies.plan import Plan
+from railyard.topologies.spec import parse_fabric
 
 PLAN = nominal_plan(parse_fabric({"kind": "rail-only", "domains": 3, "rails": 3}))
 SPINES = nominal_plan(parse_fabric({"kind": "rail-optimized", "domains": 3, "rails": 3}))

@@ -2,11 +2,11 @@
 
 import pytest
 
-from failure.acts import Act
-from failure.census import CensusRun
-from failure.due import missed
-from failure.kinds import Fault
-from failure.verdict import Verdict
+from railyard.failure.connectivity.check import CensusRun
+from railyard.failure.connectivity.schedule import missed
+from railyard.failure.connectivity.verdict import Verdict
+from railyard.failure.scenario.kinds import Fault
+from railyard.failure.scenario.timeline import Act
 
 S = 1_000_000_000
 CUT, CRASH, AWAY = Fault("link-down", "d0g1"), Fault("gpu-crash", "d1g1"), Fault("controller-crash", "controller")

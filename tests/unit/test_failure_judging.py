@@ -4,17 +4,17 @@ from typing import Any
 
 import pytest
 
-from experiments.breakage import concern_of
-from experiments.faults import FaultSpec
-from experiments.spec import nominal_plan
-from failure.home import Told
-from failure.judging import AFTER_S, FaultRun, Seen, judge_all
-from failure.kinds import Fault
-from failure.pairs import Pair, Talkers, script_talkers
-from failure.recovery import ProbeLog
-from failure.script import Script, Timed
-from failure.traffic import TrafficLog
-from topologies.spec import parse_fabric
+from railyard.experiments.run.fault_impact import concern_of
+from railyard.experiments.spec.experiment import nominal_plan
+from railyard.experiments.spec.faults import FaultSpec
+from railyard.failure.analysis.detours import Told
+from railyard.failure.analysis.evaluate import AFTER_S, FaultRun, Seen, judge_all
+from railyard.failure.analysis.recovery_times import ProbeLog
+from railyard.failure.probes.traffic import TrafficLog
+from railyard.failure.scenario.kinds import Fault
+from railyard.failure.scenario.pairs import Pair, Talkers, script_talkers
+from railyard.failure.scenario.script import Script, Timed
+from railyard.topologies.spec import parse_fabric
 
 MS = 1_000_000
 BEGUN_NS = 10**12

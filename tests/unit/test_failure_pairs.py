@@ -6,14 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.paths import Broken, choose, default_path, usable
-from experiments.breakage import broken_by, concern_of, watched_pairs
-from experiments.faults import FaultSpec
-from experiments.spec import nominal_plan
-from failure.pairs import PROBES, SHARED_PROBES, Concern, Pair, Talkers, script_talkers
-from topologies.addresses import Gpu, gpu_of_name
-from topologies.plan import Plan
-from topologies.spec import POLICIES, parse_fabric
+from railyard.controller.failover.paths import Broken, choose, default_path, usable
+from railyard.experiments.run.fault_impact import broken_by, concern_of, watched_pairs
+from railyard.experiments.spec.experiment import nominal_plan
+from railyard.experiments.spec.faults import FaultSpec
+from railyard.failure.scenario.pairs import PROBES, SHARED_PROBES, Concern, Pair, Talkers, script_talkers
+from railyard.topologies.addresses import Gpu, gpu_of_name
+from railyard.topologies.plan import Plan
+from railyard.topologies.spec import POLICIES, parse_fabric
 
 
 @st.composite

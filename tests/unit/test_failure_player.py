@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from failure import faults
-from failure.faults.breakage import Breakage
-from failure.kinds import Fault, FaultKind
-from failure.player import Player
-from failure.script import Script, Timed
-from topologies.errors import CheckFailed
+from railyard.core.errors import CheckFailed
+from railyard.failure import faults
+from railyard.failure.faults.definition import Breakage
+from railyard.failure.scenario.kinds import Fault, FaultKind
+from railyard.failure.scenario.player import Player
+from railyard.failure.scenario.script import Script, Timed
 
 NET: Any = None
 S = 1_000_000_000

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from failure.recovery import (
+from railyard.failure.analysis.recovery_times import (
     BIN_MS,
     RESTORED,
     SAME_OUTAGE,

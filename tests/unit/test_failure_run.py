@@ -2,7 +2,7 @@
 
 import pytest
 
-from failure.run import outage_s
+from railyard.failure.scenario.run import outage_s
 
 S = 10**9
 

@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from experiments.spec import nominal_plan
-from failure.dead import gpus_of
-from failure.kinds import Fault, FaultKind
-from failure.reach import reach_of, targets
-from failure.script import Timed
-from failure.storms import EVERYTHING, MEND_S, REBOOT_S, REST_S, Storm, quiet_s, storm
-from topologies.plan import Plan
-from topologies.spec import parse_fabric
+from railyard.experiments.spec.experiment import nominal_plan
+from railyard.failure.oracle.dead import gpus_of
+from railyard.failure.scenario.kinds import Fault, FaultKind
+from railyard.failure.scenario.random_faults import EVERYTHING, MEND_S, REBOOT_S, REST_S, Storm, quiet_s, storm
+from railyard.failure.scenario.reach import reach_of, targets
+from railyard.failure.scenario.script import Timed
+from railyard.topologies.plan import Plan
+from railyard.topologies.spec import parse_fabric
 
 EPS = 1e-6
 MS = 1e-3  # what times are rounded to

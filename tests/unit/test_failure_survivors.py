@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controller.paths import alternatives
-from failure.survivors import Cable, Dead, Survivors, cable
-from failure.verdict import judge
+from railyard.controller.failover.paths import alternatives
+from railyard.failure.connectivity.verdict import judge
+from railyard.failure.oracle.reachability import Cable, Dead, Survivors, cable
+from railyard.topologies.addresses import Gpu
+from railyard.topologies.plan import Plan, make_plan
+from railyard.topologies.spec import Kind, Policy, parse_fabric
 from tests.unit import broken_fabrics
-from topologies.addresses import Gpu
-from topologies.plan import Plan, make_plan
-from topologies.spec import Kind, Policy, parse_fabric
 
 KINDS: tuple[Kind, ...] = ("rail-only", "rail-optimized", "single-switch")
 RAIL, HB = 10**8, 9 * 10**8

@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from failure.recovery import ProbeLog
-from failure.takeover import taken_over_ns
+from railyard.failure.analysis.recovery_times import ProbeLog
+from railyard.failure.probes.replacement import taken_over_ns
 
 DECIDED = 1_000
 

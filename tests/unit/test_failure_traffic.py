@@ -2,8 +2,8 @@
 
 import pytest
 
-from failure.traffic import TrafficLog
-from topologies.errors import CheckFailed
+from railyard.core.errors import CheckFailed
+from railyard.failure.probes.traffic import TrafficLog
 
 
 def log_of(sent: list[int], received: list[list[int]]) -> TrafficLog:

@@ -4,16 +4,16 @@ from typing import Any, get_args
 
 import pytest
 
-from controller.paths import Broken, default_path
-from experiments.breakage import broken_by, watched_pairs
-from experiments.faults import PARAMETERS, FaultSpec
-from experiments.spec import nominal_plan, parse, resolved
-from failure.faults import KINDS, Fault, FaultKind
-from failure.faults.loss import loss_rules
-from topologies.addresses import Gpu
-from topologies.errors import BadInput
-from topologies.plan import Plan
-from topologies.spec import parse_fabric
+from railyard.controller.failover.paths import Broken, default_path
+from railyard.core.errors import BadInput
+from railyard.experiments.run.fault_impact import broken_by, watched_pairs
+from railyard.experiments.spec.experiment import nominal_plan, parse, resolved
+from railyard.experiments.spec.faults import PARAMETERS, FaultSpec
+from railyard.failure.faults import KINDS, Fault, FaultKind
+from railyard.failure.faults.loss import loss_rules
+from railyard.topologies.addresses import Gpu
+from railyard.topologies.plan import Plan
+from railyard.topologies.spec import parse_fabric
 
 
 def experiment(fault: dict[str, Any], **fabric: Any) -> dict[str, Any]:

@@ -7,19 +7,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.health.dwell import Damping
-from controller.health.oracle import Flow
-from controller.health.policies import POLICIES, Context, Shares
-from controller.steering import Steering
-from experiments.foreseen import Pattern, completion_s, expected_scores, flows_in, oracle_paths
+from railyard.controller.agent.steering import Steering
+from railyard.controller.health.hysteresis import Damping
+from railyard.controller.health.oracle import Flow
+from railyard.controller.health.policies import POLICIES, Context, Shares
+from railyard.core.errors import RailyardError
+from railyard.experiments.predict.steered_times import Pattern, completion_s, expected_scores, flows_in, oracle_paths
+from railyard.topologies.addresses import Gpu
+from railyard.topologies.build.shaping import payload_fraction
+from railyard.topologies.plan import Plan
+from railyard.workloads.background.spec import BackgroundSpec
+from railyard.workloads.build import build
+from railyard.workloads.spec import parse_workload
 from tests.unit.stand_ins import plan_of
-from topologies.addresses import Gpu
-from topologies.errors import RailyardError
-from topologies.plan import Plan
-from topologies.shaping import payload_fraction
-from workloads.background.spec import BackgroundSpec
-from workloads.build import build
-from workloads.spec import parse_workload
 
 TICK = 1 / 64  # exact in binary, so that edges are where they are meant to be
 SIXTY_FOURTH_MS = 15.625

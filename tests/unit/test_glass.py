@@ -5,14 +5,14 @@ from typing import Any
 
 import pytest
 
-from controller.api import ofproto_v1_3 as ofp
-from controller.api import ofproto_v1_3_parser as parser
-from controller.app import Heard, RailyardApp
-from controller.crossings import crossings
-from controller.flows import Tables, tables_of
-from controller.openflow import ask_ports
+from railyard.controller.openflow.app import Heard, RailyardApp
+from railyard.controller.openflow.codec import ask_ports
+from railyard.controller.openflow.cross_connects import crossings
+from railyard.controller.openflow.flows import Tables, tables_of
+from railyard.controller.openflow.ryu_api import ofproto_v1_3 as ofp
+from railyard.controller.openflow.ryu_api import ofproto_v1_3_parser as parser
+from railyard.topologies.ports import NETWORK_SIDE, OPTICAL_DPID
 from tests.unit.fake_switch import FakeSwitch
-from topologies.ports import NETWORK_SIDE, OPTICAL_DPID
 
 DOWN = ofp.OFPPC_PORT_DOWN
 FIBRES = (1, 2, 3)
@@ -157,7 +157,7 @@ def test_a_spare_without_light_gives_none_once_that_is_sure(lab: Lab, monkeypatc
     lab.switch.tell(lab.app)
     lab.pass_time()
     assert place(2) not in lab.switch.dark  # its carrier may only be late
-    monkeypatch.setattr("controller.glass.SETTLE_S", 0.0)
+    monkeypatch.setattr("railyard.controller.openflow.optical_switch.SETTLE_S", 0.0)
     lab.pass_time()
     assert place(2) in lab.switch.dark
 
@@ -167,7 +167,7 @@ def test_light_that_went_and_came_unnoticed_is_asked_after(lab: Lab, monkeypatch
     ((_, light),) = lab.later
     lab.later.clear()
     light()  # before the switch looked at its carriers
-    monkeypatch.setattr("controller.glass.SETTLE_S", 0.0)
+    monkeypatch.setattr("railyard.controller.openflow.optical_switch.SETTLE_S", 0.0)
     lab.pass_time()
     assert lab.switch.dark == {2, place(3)}
     lab.let(3, on=False)
@@ -273,7 +273,7 @@ def test_light_alone_leaves_the_flows_alone_and_ports_that_come_and_go_do_not(
         computed.append(dpid)
         return tables_of(dpid, *args, **more)
 
-    monkeypatch.setattr("controller.app.tables_of", counted)
+    monkeypatch.setattr("railyard.controller.openflow.app.tables_of", counted)
     lab.let(2, on=False)
     assert (lab.switch.dark, computed) == ({place(2)}, [])
     lab.let(2, on=True)

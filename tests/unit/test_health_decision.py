@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 
-from controller.health.decision import (
+from railyard.controller.failover.paths import Path
+from railyard.controller.health.decision import (
     choose_path,
     first_routable,
     near_path,
@@ -17,11 +18,10 @@ from controller.health.decision import (
     rail_only_wins,
     spray_paths,
 )
-from controller.health.oracle import all_paths
-from controller.health.scores import Scores, idle
-from controller.paths import Path
+from railyard.controller.health.oracle import all_paths
+from railyard.controller.health.scores import Scores, idle
+from railyard.topologies.addresses import Gpu
 from tests.unit.health_scan import open_paths, pairs, parts, ratio, scores, worth
-from topologies.addresses import Gpu
 
 # a law is checked for all pairs of each fabric, in all of this file some 250,000
 MANY = settings(max_examples=250, deadline=None)

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.health.dwell import Damping, Held, settle
-from controller.health.policies import POLICIES, Context, Share, Shares
-from controller.health.scores import Scores
-from controller.paths import Path
-from topologies.addresses import Gpu
+from railyard.controller.failover.paths import Path
+from railyard.controller.health.hysteresis import Damping, Held, settle
+from railyard.controller.health.policies import POLICIES, Context, Share, Shares
+from railyard.controller.health.scores import Scores
+from railyard.topologies.addresses import Gpu
 
 SRC, DST = Gpu(0, 0), Gpu(1, 1)
 DR, RD, DRD = (Share(Path("dr", 1)),), (Share(Path("rd", 0)),), (Share(Path("drd", 2)),)

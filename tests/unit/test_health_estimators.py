@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.health.estimators import ESTIMATORS, LOSS_LIMIT, Estimator, Health, Links, Load, health, pooled
-from controller.health.settings import HealthSpec, parse_health
-from topologies.errors import BadInput
+from railyard.controller.health.estimators import ESTIMATORS, LOSS_LIMIT, Estimator, Health, Links, Load, health, pooled
+from railyard.controller.health.settings import HealthSpec, parse_health
+from railyard.core.errors import BadInput
 
 BPS, PERIOD_S = 80_000_000, 0.05  # 500,000 bytes a period
 LINK = Load(BPS, PERIOD_S, sent_bytes=0, backlog_limit_bytes=100_000)

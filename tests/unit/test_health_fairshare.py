@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controller.health.fairshare import Background, Link, capacities, completion_s, max_min, route_of, under_load
-from controller.health.oracle import all_paths
-from controller.paths import Path
-from topologies.addresses import Gpu
-from topologies.plan import Plan, make_plan
-from topologies.spec import Kind, parse_fabric
+from railyard.controller.failover.paths import Path
+from railyard.controller.health.max_min import Background, Link, capacities, completion_s, max_min, route_of, under_load
+from railyard.controller.health.oracle import all_paths
+from railyard.topologies.addresses import Gpu
+from railyard.topologies.plan import Plan, make_plan
+from railyard.topologies.spec import Kind, parse_fabric
 
 MBIT = 1_000_000.0
 

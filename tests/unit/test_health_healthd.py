@@ -7,15 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.app import Heard
-from controller.health.estimators import Links
-from controller.health.healthd import Healthd
-from controller.health.scores import Scores
-from controller.health.settings import HealthSpec, parse_health
+from railyard.controller.health.estimators import Links
+from railyard.controller.health.monitor import Healthd
+from railyard.controller.health.scores import Scores
+from railyard.controller.health.settings import HealthSpec, parse_health
+from railyard.controller.openflow.app import Heard
+from railyard.topologies.measure.port_counters import PortStats
+from railyard.topologies.plan import Plan
+from railyard.topologies.ports import RAIL_DPID, SINGLE_DPID, SPINE_DPID, UPLINK_PORT
 from tests.unit.broken_fabrics import plan
-from topologies.plan import Plan
-from topologies.ports import RAIL_DPID, SINGLE_DPID, SPINE_DPID, UPLINK_PORT
-from topologies.portstats import PortStats
 
 MS = 1_000_000
 PERIOD_MS = 50

@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 
-from controller.app import Heard
-from controller.health import loop
-from controller.health.healthd import Element, Healthd
-from controller.health.loop import HealthLoop
-from controller.health.registry import Registry, View, connect
-from controller.health.scores import Scores
-from controller.health.settings import parse_health
+from railyard.controller.health import monitor_loop
+from railyard.controller.health.monitor import Element, Healthd
+from railyard.controller.health.monitor_loop import HealthLoop
+from railyard.controller.health.registry.client import Registry, View, connect
+from railyard.controller.health.scores import Scores
+from railyard.controller.health.settings import parse_health
+from railyard.controller.openflow.app import Heard
+from railyard.topologies.measure.port_counters import PortStats
+from railyard.topologies.plan import Plan
 from tests.unit.stand_ins import plan_of
-from topologies.plan import Plan
-from topologies.portstats import PortStats
 
 PLAN = plan_of(domains=2, rails=2)
 RAIL_0 = PLAN.switches[0].dpid
@@ -86,8 +86,8 @@ class Rig:
 
 @pytest.fixture
 def rig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Rig]]:
-    monkeypatch.setattr(loop, "FOLDER", tmp_path)
-    monkeypatch.setattr(loop, "PortReader", Kernel)
+    monkeypatch.setattr(monitor_loop, "FOLDER", tmp_path)
+    monkeypatch.setattr(monitor_loop, "PortReader", Kernel)
     kernels.clear()
     made: list[Rig] = []
 

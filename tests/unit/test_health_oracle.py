@@ -5,15 +5,15 @@ from collections.abc import Sequence
 
 import pytest
 
-from controller.health import oracle
-from controller.health.fairshare import Background
-from controller.health.oracle import Flow, all_paths, assign, by_pair, finish_s
-from controller.health.policies import POLICIES, Context, Share
-from controller.health.scores import Scores, idle
-from controller.paths import Path
+from railyard.controller.failover.paths import Path
+from railyard.controller.health import oracle
+from railyard.controller.health.max_min import Background
+from railyard.controller.health.oracle import Flow, all_paths, assign, by_pair, finish_s
+from railyard.controller.health.policies import POLICIES, Context, Share
+from railyard.controller.health.scores import Scores, idle
+from railyard.topologies.addresses import Gpu
+from railyard.topologies.plan import Plan
 from tests.unit.test_health_fairshare import MBIT, plan_of
-from topologies.addresses import Gpu
-from topologies.plan import Plan
 
 SRC, DST = Gpu(0, 0), Gpu(1, 1)
 SECOND = 1_250_000

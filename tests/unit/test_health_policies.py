@@ -7,14 +7,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controller.health.improved import best_path, best_paths
-from controller.health.policies import POLICIES, Context, Share, policy_named
-from controller.health.scores import Scores, idle
-from controller.paths import Broken, Path, PathKind, next_hop, usable
+from railyard.controller.failover.paths import Broken, Path, PathKind, next_hop, usable
+from railyard.controller.health.improved import best_path, best_paths
+from railyard.controller.health.policies import POLICIES, Context, Share, policy_named
+from railyard.controller.health.scores import Scores, idle
+from railyard.core.errors import BadInput
+from railyard.topologies.addresses import Gpu
+from railyard.topologies.spec import Kind
 from tests.unit.health_scan import open_paths, pairs, scores, worth
-from topologies.addresses import Gpu
-from topologies.errors import BadInput
-from topologies.spec import Kind
 
 SRC, DST = Gpu(0, 0), Gpu(1, 1)
 BY_SCORES = sorted(name for name in POLICIES if name.startswith("health"))

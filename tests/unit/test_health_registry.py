@@ -13,14 +13,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.health import registry_etcd
-from controller.health.document import Document, decode, encode
-from controller.health.registry import Registry, View, connect
-from controller.health.registry_etcd import EtcdServer
-from controller.health.registry_socket import SocketServer
-from controller.health.scores import Scores
+from railyard.controller.health.registry import etcd
+from railyard.controller.health.registry.client import Registry, View, connect
+from railyard.controller.health.registry.document import Document, decode, encode
+from railyard.controller.health.registry.etcd import EtcdServer
+from railyard.controller.health.registry.unix_socket import SocketServer
+from railyard.controller.health.scores import Scores
+from railyard.core.errors import MachineLacks
 from tests.emulation.fabrics import eventually
-from topologies.errors import MachineLacks
 
 STALE_S = 0.1
 whole = st.integers(0, 100)
@@ -216,7 +216,7 @@ def test_a_socket_server_takes_the_place_of_one_that_was_killed(tmp_path: Path) 
 
 
 def test_a_machine_without_etcd_is_told_what_gets_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registry_etcd, "SEARCH_PATH", "/nowhere")
+    monkeypatch.setattr(etcd, "SEARCH_PATH", "/nowhere")
     with pytest.raises(MachineLacks, match="lacks etcd; sudo script/bootstrap"):
         EtcdServer(tmp_path).start()
 
@@ -231,7 +231,7 @@ def test_a_machine_without_etcd_is_told_what_gets_it(tmp_path: Path, monkeypatch
 )
 def test_a_watch_that_ends_says_so(last: bytes) -> None:
     said = b'{"result": {"created": true}}\n{"result": {"events": [{"kv": {"value": "eA=="}}]}}\n'
-    events = registry_etcd._events(cast(Any, io.BytesIO(said + last)))
+    events = etcd._events(cast(Any, io.BytesIO(said + last)))
     assert [next(events), next(events)] == [[], [{"kv": {"value": "eA=="}}]]
     with pytest.raises(OSError, match="the watch has ended"):
         next(events)

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from controller.heartbeats import Circle, Silence, Watch
+from railyard.controller.failover.heartbeat_detector import Circle, Silence, Watch
+from railyard.topologies.addresses import Gpu
+from railyard.topologies.spec import POLICIES, Kind
 from tests.unit.broken_fabrics import plan
-from topologies.addresses import Gpu
-from topologies.spec import POLICIES, Kind
 
 MULTIPLIER = 3
 

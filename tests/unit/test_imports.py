@@ -1,75 +1,133 @@
-"""Imports go one way (docs: the house). A wrong one is named by file and line."""
+"""Imports point one way: core <- topologies <- {controller, workloads} <- failure <- results <- experiments."""
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
+import networkx
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PARTS = frozenset({"topologies", "controller", "workloads", "failure", "results"})
-TOOLS = frozenset({"experiments", "benchmarks", "labs", "tests"})
-# who may import whom, besides itself; the tools are doors to the rest, and nothing of the house leads back to them
+PACKAGES = ("core", "topologies", "controller", "workloads", "failure", "results", "experiments")
 MAY_IMPORT: dict[str, frozenset[str]] = {
-    "topologies": frozenset(),
-    "controller": frozenset({"topologies"}),
-    "workloads": frozenset({"topologies"}),
-    "failure": frozenset({"topologies"}),
-    "results": frozenset({"topologies", "workloads"}),
-    "experiments": PARTS,
-    "benchmarks": PARTS,
-    "labs": PARTS,
-    "tests": PARTS | TOOLS | {"run_experiment"},
+    "core": frozenset(),
+    "topologies": frozenset({"core"}),
+    "controller": frozenset({"core", "topologies"}),
+    "workloads": frozenset({"core", "topologies"}),
+    "failure": frozenset({"core", "topologies", "controller", "workloads"}),
+    "results": frozenset({"core", "topologies", "controller", "workloads", "failure"}),
+    "experiments": frozenset(PACKAGES),
 }
+MAX_FILES = 20
+"""Python files in one folder of the product."""
+STARTED = re.compile(r"(?:-m[\", ]+|MODULE[^=\n]*= |Worker\(|Child\()\"?railyard\.([\w.]+)")
+"""Modules that are run, not imported: `python -m railyard.X`."""
+
+
+def modules() -> dict[str, Path]:
+    """Every product module by its name, such as `railyard.core.errors`."""
+    found = {}
+    for package in PACKAGES:
+        for path in sorted((ROOT / package).rglob("*.py")):
+            parts = ("railyard", *path.relative_to(ROOT).with_suffix("").parts)
+            found[".".join(parts).removesuffix(".__init__")] = path
+    return found
 
 
 def imported(tree: ast.AST) -> Iterator[tuple[int, str]]:
-    """(line, top-level package) of every import, wherever it stands; relative ones stay at home."""
+    """(line, dotted name) of every import, wherever it stands; `from a import b` gives both a and a.b."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            yield from ((node.lineno, name.name.partition(".")[0]) for name in node.names)
+            yield from ((node.lineno, name.name) for name in node.names)
         elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
-            yield node.lineno, node.module.partition(".")[0]
+            yield node.lineno, node.module
+            yield from ((node.lineno, f"{node.module}.{name.name}") for name in node.names)
 
 
-def wrong_imports(part: str, source: str, file: str) -> list[str]:
-    """`file:line: part must not import other`, for every such import."""
-    ours = MAY_IMPORT.keys() | {"run_experiment"}
-    allowed = MAY_IMPORT[part] | {part}
-    return [
-        f"{file}:{line}: {part} must not import {other}"
-        for line, other in imported(ast.parse(source, file))
-        if other in ours - allowed
-    ]
+def wrong_imports(package: str, source: str, file: str) -> list[str]:
+    """`file:line: package must not import other`, for every such import, each once."""
+    allowed = {*MAY_IMPORT[package], package}
+    wrong: dict[str, None] = {}
+    for line, name in imported(ast.parse(source, file)):
+        top, _, rest = name.partition(".")
+        other = rest.partition(".")[0] if top == "railyard" else top
+        if (top == "railyard" and other in PACKAGES and other not in allowed) or (
+            top in {*PACKAGES, "run_experiment", "benchmarks", "tests"}
+        ):
+            wrong[f"{file}:{line}: {package} must not import {name if top != 'railyard' else other}"] = None
+    return list(wrong)
 
 
-def house() -> list[tuple[str, Path]]:
-    """(top folder, file) of every Python file below a folder of the checkout."""
-    files = ((path.relative_to(ROOT), path) for path in sorted(ROOT.glob("[a-z]*/**/*.py")))
-    return [(short.parts[0], path) for short, path in files if short.parts[0] != "runs"]
-
-
-def test_every_folder_has_its_rule() -> None:
-    assert {part for part, _ in house()} <= MAY_IMPORT.keys()
-    assert {part for part, _ in house()} >= {"topologies", "workloads", "results", "tests"}
-
-
-def test_imports_go_one_way() -> None:
+def test_imports_point_one_way() -> None:
     wrong = [
-        line for part, path in house() for line in wrong_imports(part, path.read_text(), str(path.relative_to(ROOT)))
+        line
+        for name, path in modules().items()
+        for line in wrong_imports(name.split(".")[1], path.read_text(), str(path.relative_to(ROOT)))
     ]
     assert not wrong, "\n".join(wrong)
 
 
+def test_tests_and_benchmarks_import_railyard_by_its_name() -> None:
+    wrong = [
+        f"{path.relative_to(ROOT)}:{line}: {name}"
+        for folder in ("tests", "benchmarks")
+        for path in (ROOT / folder).rglob("*.py")
+        for line, name in imported(ast.parse(path.read_text()))
+        if name.partition(".")[0] in PACKAGES
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def graph() -> "networkx.DiGraph[str]":
+    """Module -> module that it imports, without imports for type checkers only."""
+    found = modules()
+    edges: networkx.DiGraph[str] = networkx.DiGraph()
+    for name, path in found.items():
+        edges.add_node(name)
+        edges.add_edges_from((name, other) for _, other in imported(ast.parse(path.read_text())) if other in found)
+    edges.remove_edges_from([(name, name) for name in found])
+    return edges
+
+
+def test_no_two_modules_import_each_other() -> None:
+    cycles = [sorted(part) for part in networkx.strongly_connected_components(graph()) if len(part) > 1]
+    assert not cycles, cycles
+
+
+def test_no_folder_has_too_many_files() -> None:
+    folders = [path.parent for path in modules().values()]
+    wide = {str(folder.relative_to(ROOT)): folders.count(folder) for folder in set(folders)}
+    assert {folder: files for folder, files in wide.items() if files > MAX_FILES} == {}
+
+
+def test_no_module_changes_the_search_path() -> None:
+    files = [*modules().values(), ROOT / "run_experiment.py", *(ROOT / "benchmarks").glob("*.py")]
+    assert [str(path) for path in files if "sys.path" in path.read_text()] == []
+
+
 @pytest.mark.parametrize(
-    ("part", "source", "expected"),
+    ("package", "source", "expected"),
     [
-        ("topologies", "import os\n\nimport controller.app\n", ["x.py:3: topologies must not import controller"]),
-        ("results", "def f():\n    from experiments import spec\n", ["x.py:2: results must not import experiments"]),
+        (
+            "topologies",
+            "import os\n\nimport railyard.controller.openflow.app\n",
+            ["x.py:3: topologies must not import controller"],
+        ),
+        (
+            "results",
+            "def f():\n    from railyard.experiments import spec\n",
+            ["x.py:2: results must not import experiments"],
+        ),
         ("experiments", "import run_experiment\n", ["x.py:1: experiments must not import run_experiment"]),
-        ("workloads", "import os, results.store as s\n", ["x.py:1: workloads must not import results"]),
-        ("results", "import workloads.schedule\nfrom topologies import plan\nfrom . import rows\nimport numpy\n", []),
+        ("workloads", "import os, railyard.results.runs.store as s\n", ["x.py:1: workloads must not import results"]),
+        (
+            "core",
+            "from topologies import plan\n",
+            ["x.py:1: core must not import topologies", "x.py:1: core must not import topologies.plan"],
+        ),
+        ("results", "import railyard.workloads.schedule\nfrom railyard.topologies import plan\nimport numpy\n", []),
     ],
 )
-def test_the_rule_finds_what_it_should(part: str, source: str, expected: list[str]) -> None:
-    assert wrong_imports(part, source, "x.py") == expected
+def test_wrong_imports_are_found(package: str, source: str, expected: list[str]) -> None:
+    assert wrong_imports(package, source, "x.py") == expected

@@ -9,15 +9,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from results.iteration.arrays import Strategy, laid_out
-from results.iteration.constants import A100, taken_from_a100
-from results.iteration.job import Job, Recipe, make_cluster
-from results.iteration.search import Rules, best_strategy, candidates, divisors
+from railyard.core.errors import BadInput
+from railyard.results.theory.iteration.arrays import Strategy, laid_out
+from railyard.results.theory.iteration.constants import A100, taken_from_a100
+from railyard.results.theory.iteration.job import Job, Recipe, make_cluster
+from railyard.results.theory.iteration.search import Rules, best_strategy, candidates, divisors
+from railyard.topologies.platforms import PLATFORMS
+from railyard.workloads.models.catalogue import load_gpt
+from railyard.workloads.placement.parallelism import Parallelism
 from tests.unit.iteration_jobs import MODEL, job, seconds, size
-from topologies.errors import BadInput
-from topologies.platforms import PLATFORMS
-from workloads.catalogue import load_gpt
-from workloads.parallelism import Parallelism
 
 
 def plain(of: Job, rules: Rules) -> Iterator[Strategy]:

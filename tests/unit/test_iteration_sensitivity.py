@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from results.iteration.job import Job
-from results.iteration.search import best_strategy
+from railyard.results.theory.iteration.job import Job
+from railyard.results.theory.iteration.search import best_strategy
 from tests.unit.iteration_jobs import MODEL, STRATEGY, job, seconds, size, with_constants
 
 BASE = job()

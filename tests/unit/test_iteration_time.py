@@ -5,16 +5,16 @@ from statistics import fmean
 
 import pytest
 
-from results.iteration import flops
-from results.iteration.arrays import Strategies, Strategy
-from results.iteration.constants import A100
-from results.iteration.fit import fitted_constants, left_out_s, main
-from results.iteration.iteration_time import iteration_time
-from results.iteration.job import Job, Recipe, make_cluster
-from results.iteration.measured import as_job, hfu_pct, measured, predicted_s
-from results.iteration.memory import activation_bytes, gpu_bytes, stage_parameters
+from railyard.results.theory.iteration import flops
+from railyard.results.theory.iteration.arrays import Strategies, Strategy
+from railyard.results.theory.iteration.constants import A100
+from railyard.results.theory.iteration.fit import fitted_constants, left_out_s, main
+from railyard.results.theory.iteration.iteration_time import iteration_time
+from railyard.results.theory.iteration.job import Job, Recipe, make_cluster
+from railyard.results.theory.iteration.measured import as_job, hfu_pct, measured, predicted_s
+from railyard.results.theory.iteration.memory import activation_bytes, gpu_bytes, stage_parameters
+from railyard.workloads.models.catalogue import load_gpt
 from tests.unit.iteration_jobs import with_constants
-from workloads.catalogue import load_gpt
 
 GPT_1T = load_gpt("gpt-1008b")
 
@@ -82,7 +82,7 @@ def test_memory_by_hand() -> None:
 
 
 def test_the_constants_are_those_of_the_fit() -> None:
-    """constants.py holds what `python -m results.iteration.fit` prints, to its four digits."""
+    """constants.py holds what `python -m railyard.results.theory.iteration.fit` prints, to its four digits."""
     found = fitted_constants([row for row in measured() if row.fitted])
     assert found.matmul_efficiency == pytest.approx(A100.matmul_efficiency, rel=5e-4)
     assert found.memory_efficiency == pytest.approx(A100.memory_efficiency, rel=5e-4)

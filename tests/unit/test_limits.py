@@ -5,7 +5,7 @@ import sys
 
 SCRIPT = """
 import os, resource
-from topologies.limits import allow_open_files
+from railyard.core.process_limits import allow_open_files
 resource.setrlimit(resource.RLIMIT_NOFILE, (64, min(2000, resource.getrlimit(resource.RLIMIT_NOFILE)[1])))
 allow_open_files()
 print(len([os.dup(0) for _ in range(900)]))

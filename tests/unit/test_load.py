@@ -7,8 +7,8 @@ import time
 import psutil
 import pytest
 
-from topologies import load
-from topologies.load import LoadMeter
+from railyard.core import host_load
+from railyard.core.host_load import LoadMeter
 
 
 def test_a_busy_stretch_is_busier_than_it_would_be_idle() -> None:
@@ -41,7 +41,7 @@ def test_a_meter_that_is_entered_again_is_of_both_stretches_and_not_of_what_was_
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     idle_s = iter([0.0, 0.0, 1000.0, 2000.0])  # busy throughout, then idle throughout
-    monkeypatch.setattr(load, "_machine_seconds", lambda: (next(idle_s), 0.0))
+    monkeypatch.setattr(host_load, "_machine_seconds", lambda: (next(idle_s), 0.0))
     meter = LoadMeter()
     with meter:
         time.sleep(0.05)

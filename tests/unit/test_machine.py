@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from topologies import doctor
-from topologies.errors import MachineLacks
-from topologies.machine import (
+from railyard.core import doctor
+from railyard.core.errors import MachineLacks
+from railyard.core.host import (
     CONGESTION_CONTROLS,
     OTHER_PROGRAMS,
     OVS_PROGRAMS,

@@ -7,9 +7,16 @@ import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from workloads.multirail.balancer import GAIN, Balancer, size_class
-from workloads.multirail.descent import descend, initial_shares, spread
-from workloads.multirail.predict import Cost, cold_rail, hot_seconds, ideal_shares, level, worth_splitting
+from railyard.workloads.allreduce.balancing.balancer import GAIN, Balancer, size_class
+from railyard.workloads.allreduce.balancing.predict import (
+    Cost,
+    cold_rail,
+    hot_seconds,
+    ideal_shares,
+    level,
+    worth_splitting,
+)
+from railyard.workloads.allreduce.balancing.share_update import descend, initial_shares, spread
 
 TRUE = st.builds(Cost, st.floats(0, 3e-3), st.floats(1e-10, 1e-7))
 WRONG = st.floats(0.3, 3)

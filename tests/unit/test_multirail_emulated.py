@@ -2,17 +2,17 @@
 
 import pytest
 
-from experiments.multirail.predictions import seconds
+from railyard.experiments.multirail.predictions import seconds
+from railyard.topologies.build.shaping import payload_fraction
+from railyard.topologies.multirail.plan import make_multirail_plan
+from railyard.topologies.multirail.spec import parse_multirail
+from railyard.workloads.allreduce.balancing.policies import make_policy
+from railyard.workloads.allreduce.balancing.rails import paper_rails
+from railyard.workloads.allreduce.engine.emulated import PORT, layout, place, rails_of
+from railyard.workloads.allreduce.engine.group import Group
+from railyard.workloads.allreduce.engine.jobs import Operations, RankReport, latencies_s
+from railyard.workloads.allreduce.engine.worker import do
 from tests.unit.multirail_net import on_all
-from topologies.multirail.plan import make_multirail_plan
-from topologies.multirail.spec import parse_multirail
-from topologies.shaping import payload_fraction
-from workloads.multirail.emulated import PORT, layout, place, rails_of
-from workloads.multirail.group import Group
-from workloads.multirail.jobs import Operations, RankReport, latencies_s
-from workloads.multirail.policies import make_policy
-from workloads.multirail.rails import paper_rails
-from workloads.multirail.worker import do
 
 RAILS = [{"kind": "tcp", "rate": "100Mbit"}, {"kind": "sharp", "rate": "50Mbit", "setup": "5us", "cpu": 0}]
 PLAN = make_multirail_plan(parse_multirail({"kind": "multi-rail", "nodes": 3, "rails": RAILS, "scale": 20}))

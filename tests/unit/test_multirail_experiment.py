@@ -9,10 +9,10 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from experiments import catalogue, cli
-from experiments.loading import hosts, is_meant, load_any
-from experiments.multirail.parts import TrainingSpec, peer_rail, singles
-from experiments.multirail.predictions import (
+from railyard.core.errors import BadInput
+from railyard.experiments import cli
+from railyard.experiments.multirail.parts import TrainingSpec, peer_rail, singles
+from railyard.experiments.multirail.predictions import (
     ITEM,
     TURN,
     WARM_AGAIN,
@@ -25,10 +25,11 @@ from experiments.multirail.predictions import (
     step_of,
     turns,
 )
-from experiments.multirail.spec import LEAST_OPERATIONS, MultirailExperiment, parse, resolved
-from topologies.errors import BadInput
-from workloads.multirail.emulated import rails_of
-from workloads.multirail.rails import Rail
+from railyard.experiments.multirail.spec import LEAST_OPERATIONS, MultirailExperiment, parse, resolved
+from railyard.experiments.spec import catalogue
+from railyard.experiments.spec.loading import hosts, is_meant, load_any
+from railyard.workloads.allreduce.balancing.rails import Rail
+from railyard.workloads.allreduce.engine.emulated import rails_of
 
 MULTIRAIL = [name for name in catalogue.names() if is_meant(name)]
 TCP = {"kind": "tcp", "rate": "50Mbit"}

@@ -14,10 +14,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.unit.multirail_net import Net, free_port, on_all
-from workloads.multirail.group import Group
-from workloads.multirail.jobs import Operations
-from workloads.multirail.joiner import (
+from railyard.workloads.allreduce.engine.group import Group
+from railyard.workloads.allreduce.engine.jobs import Operations
+from railyard.workloads.allreduce.engine.node import GroupBroken
+from railyard.workloads.allreduce.engine.worker import do
+from railyard.workloads.allreduce.recovery.liveness import Patience
+from railyard.workloads.allreduce.transport.connections import (
     AGGREGATOR,
     Hello,
     Joiner,
@@ -27,9 +29,7 @@ from workloads.multirail.joiner import (
     plain_socket,
     welcome,
 )
-from workloads.multirail.node import GroupBroken
-from workloads.multirail.watch import Patience
-from workloads.multirail.worker import do
+from tests.unit.multirail_net import Net, free_port, on_all
 
 SHARP_EYED = Patience(beat_s=0.01, silent_beats=6, stall_s=0.4, join_s=10, operation_s=20)
 

@@ -11,16 +11,16 @@ from typing import Any
 import numpy as np
 import pytest
 
+from railyard.core.errors import BadInput
+from railyard.workloads.allreduce.balancing.predict import allreduce_cost
+from railyard.workloads.allreduce.balancing.rails import Rail
+from railyard.workloads.allreduce.engine.buffers import DTYPES
+from railyard.workloads.allreduce.engine.group import Group
+from railyard.workloads.allreduce.engine.node import GroupBroken
+from railyard.workloads.allreduce.engine.tasks import PIECE_BYTES
+from railyard.workloads.allreduce.recovery.liveness import Patience
+from railyard.workloads.allreduce.transport.layout import Layout, loopback
 from tests.unit.multirail_net import Net, free_port, on_all, rails_of
-from topologies.errors import BadInput
-from workloads.multirail.buffers import DTYPES
-from workloads.multirail.group import Group
-from workloads.multirail.layout import Layout, loopback
-from workloads.multirail.node import GroupBroken
-from workloads.multirail.predict import allreduce_cost
-from workloads.multirail.rails import Rail
-from workloads.multirail.tasks import PIECE_BYTES
-from workloads.multirail.watch import Patience
 
 KINDS = ("tcp", "tcp tcp", "sharp", "tcp sharp", "glex sharp tcp")
 
@@ -278,9 +278,9 @@ def test_a_layout_needs_rails_nodes_and_an_aggregator_where_one_is_due() -> None
 PROGRAM = """
 import sys
 import numpy as np
-from workloads.multirail.group import Group
-from workloads.multirail.layout import loopback
-from workloads.multirail.rails import Rail
+from railyard.workloads.allreduce.engine.group import Group
+from railyard.workloads.allreduce.transport.layout import loopback
+from railyard.workloads.allreduce.balancing.rails import Rail
 rank, port = int(sys.argv[1]), int(sys.argv[2])
 with Group(rank, loopback([Rail("a", "tcp", 1e9), Rail("b", "glex", 1e9)], 3, port)) as group:
     array = np.arange(200_000) * (rank + 1)

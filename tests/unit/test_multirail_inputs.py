@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from topologies.errors import BadInput
-from workloads.multirail.inputs import checked, drawn, elements, expected, moved_on, outcome, wrong
-from workloads.multirail.jobs import Operations, RankReport, latencies_s
+from railyard.core.errors import BadInput
+from railyard.workloads.allreduce.engine.inputs import checked, drawn, elements, expected, moved_on, outcome, wrong
+from railyard.workloads.allreduce.engine.jobs import Operations, RankReport, latencies_s
 
 NODES = 4
 

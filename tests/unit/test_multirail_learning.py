@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
+from railyard.workloads.allreduce.balancing.balancer import LEARNING_WINDOW
+from railyard.workloads.allreduce.balancing.learning import Learning
+from railyard.workloads.allreduce.balancing.policies import make_policy
 from tests.unit.multirail_net import rails_of
-from workloads.multirail.balancer import LEARNING_WINDOW
-from workloads.multirail.learning import Learning
-from workloads.multirail.policies import make_policy
 
 SIZE = 16 * 2**20
 

@@ -6,8 +6,9 @@ from typing import Final
 
 import pytest
 
-from experiments.multirail.lessons import compared
-from experiments.multirail.measured import (
+from railyard.core.errors import CheckFailed
+from railyard.experiments.multirail.ddp_runs import compared
+from railyard.experiments.multirail.measured import (
     BIN_NS,
     Place,
     Struck,
@@ -19,9 +20,8 @@ from experiments.multirail.measured import (
     point,
     settled_after,
 )
-from topologies.errors import CheckFailed
-from workloads.multirail.jobs import Migration, RankReport
-from workloads.multirail.peers.lesson import Trained
+from railyard.workloads.allreduce.engine.jobs import Migration, RankReport
+from railyard.workloads.allreduce.peers.ddp_run import Trained
 
 MS: Final = 1_000_000
 PLACE = Place("tcp+tcp, 4 nodes", "nezha", 64 * 2**20, 4000, 0)

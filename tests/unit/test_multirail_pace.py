@@ -8,9 +8,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from workloads.multirail.frames import DATA, Framed, Header
-from workloads.multirail.links import Links
-from workloads.multirail.pace import CREDIT_S, LEAD_S, Pacer
+from railyard.workloads.allreduce.engine.pace import CREDIT_S, LEAD_S, Pacer
+from railyard.workloads.allreduce.transport.frames import DATA, Framed, Header
+from railyard.workloads.allreduce.transport.links import Links
 
 
 def test_a_message_waits_for_what_is_ahead_and_for_its_set_up() -> None:

@@ -9,20 +9,20 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from topologies.errors import BadInput, MachineLacks, RailyardError
-from topologies.multirail import mptcp as kernel
-from topologies.multirail.plan import MultirailPlan, make_multirail_plan
-from topologies.multirail.spec import parse_multirail
-from workloads.multirail.emulated import layout
-from workloads.multirail.jobs import Operations
-from workloads.multirail.peers import play as playing
-from workloads.multirail.peers.gloo import GlooRanks
-from workloads.multirail.peers.mpi import MpiRanks
-from workloads.multirail.peers.mptcp import AnyAddress, MptcpRanks, one_rail
-from workloads.multirail.peers.play import counted, parts_of, play
-from workloads.multirail.peers.ranks import PeerRanks
-from workloads.multirail.peers.seat import Seat
-from workloads.multirail.places import Place
+from railyard.core.errors import BadInput, MachineLacks, RailyardError
+from railyard.topologies.multirail import mptcp as kernel
+from railyard.topologies.multirail.plan import MultirailPlan, make_multirail_plan
+from railyard.topologies.multirail.spec import parse_multirail
+from railyard.workloads.allreduce.engine.emulated import layout
+from railyard.workloads.allreduce.engine.jobs import Operations
+from railyard.workloads.allreduce.peers import play as playing
+from railyard.workloads.allreduce.peers.gloo import GlooRanks
+from railyard.workloads.allreduce.peers.mpi import MpiRanks
+from railyard.workloads.allreduce.peers.mptcp import AnyAddress, MptcpRanks, one_rail
+from railyard.workloads.allreduce.peers.play import counted, parts_of, play
+from railyard.workloads.allreduce.peers.rank_config import Seat
+from railyard.workloads.allreduce.peers.ranks import PeerRanks
+from railyard.workloads.allreduce.transport.placement import Place
 
 NET_DEV = """Inter-|   Receive                                        |  Transmit
  face |bytes packets errs drop fifo frame compressed multicast|bytes packets errs drop fifo colls carrier compressed
@@ -110,7 +110,7 @@ def test_a_program_that_doesnt_start_is_told_with_its_last_words() -> None:
     [
         ("sys.exit('out of memory')", r"knocking: rank 0 died / out of memory"),
         (
-            "from topologies.errors import RailyardError; door.send(RailyardError('no way to rank 1'))",
+            "from railyard.core.errors import RailyardError; door.send(RailyardError('no way to rank 1'))",
             "no way to rank 1",
         ),
     ],

@@ -8,18 +8,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from topologies.multirail import faults
-from topologies.multirail.addresses import MAX_NODES, MAX_RAILS, SWITCH_DPID, Nic, route_table, subnet
-from topologies.multirail.commands import LEAST_WINDOW_FRAMES, link_command, node_commands, node_sysctls, window_bytes
-from topologies.multirail.mptcp import commands
-from topologies.multirail.net import MultirailNet
-from topologies.multirail.plan import MultirailPlan, make_multirail_plan
-from topologies.multirail.shapers import CONTROL_TOS, credit_bytes, segments_at_once, shaper_commands
-from topologies.multirail.spec import RAIL_KINDS, MultirailSpec, RailSpec, parse_multirail
-from topologies.multirail.switch import static_flows
-from topologies.optical import OPTICAL_DOMAINS
-from topologies.ports import OPTICAL_DPID
-from workloads.multirail.emulated import rails_of
+from railyard.topologies.multirail import faults
+from railyard.topologies.multirail.addresses import MAX_NODES, MAX_RAILS, SWITCH_DPID, Nic, route_table, subnet
+from railyard.topologies.multirail.commands import (
+    LEAST_WINDOW_FRAMES,
+    link_command,
+    node_commands,
+    node_sysctls,
+    window_bytes,
+)
+from railyard.topologies.multirail.mptcp import commands
+from railyard.topologies.multirail.net import MultirailNet
+from railyard.topologies.multirail.plan import MultirailPlan, make_multirail_plan
+from railyard.topologies.multirail.shapers import CONTROL_TOS, credit_bytes, segments_at_once, shaper_commands
+from railyard.topologies.multirail.spec import RAIL_KINDS, MultirailSpec, RailSpec, parse_multirail
+from railyard.topologies.multirail.switch import static_flows
+from railyard.topologies.optical import OPTICAL_DOMAINS
+from railyard.topologies.ports import OPTICAL_DPID
+from railyard.workloads.allreduce.engine.emulated import rails_of
 
 rates = st.integers(1_000_000, 10_000_000_000)
 rail_lists = st.lists(

@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from topologies.errors import BadInput
-from topologies.units import parse_size
-from workloads.multirail.balancer import LEARNING_WINDOW, LONG_WINDOW
-from workloads.multirail.policies import LONGEST_SLICE_BYTES, Policy, make_policy, slice_count
-from workloads.multirail.rails import Rail
-from workloads.multirail.segments import common, cut, merged, missing, partition, pieces
+from railyard.core.errors import BadInput
+from railyard.core.units import parse_size
+from railyard.workloads.allreduce.balancing.balancer import LEARNING_WINDOW, LONG_WINDOW
+from railyard.workloads.allreduce.balancing.policies import LONGEST_SLICE_BYTES, Policy, make_policy, slice_count
+from railyard.workloads.allreduce.balancing.rails import Rail
+from railyard.workloads.allreduce.engine.segments import common, cut, merged, missing, partition, pieces
 
 NAMES = ("nezha", "mrib", "slicing", "single", "equal", "single:r0")
 RAILS = st.lists(

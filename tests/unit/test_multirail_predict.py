@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from topologies.errors import BadInput
-from workloads.multirail.predict import (
+from railyard.core.errors import BadInput
+from railyard.workloads.allreduce.balancing.predict import (
     Cost,
     allreduce_cost,
     cold_rail,
@@ -19,7 +19,7 @@ from workloads.multirail.predict import (
     threshold,
     worth_splitting,
 )
-from workloads.multirail.rails import Rail, paper_rails, scaled
+from railyard.workloads.allreduce.balancing.rails import Rail, paper_rails, scaled
 
 COSTS = st.builds(Cost, st.floats(0, 0.01), st.floats(1e-11, 1e-6))
 SIZES = st.integers(1, 2**34)

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workloads.multirail.recovery import Job, JobState, What, replacements
-from workloads.multirail.segments import merged
+from railyard.workloads.allreduce.engine.segments import merged
+from railyard.workloads.allreduce.recovery.plan import Job, JobState, What, replacements
 
 LENGTH = 20
 SPANS = st.lists(st.tuples(st.integers(0, LENGTH), st.integers(0, LENGTH)).map(lambda p: (min(p), max(p))), max_size=4)

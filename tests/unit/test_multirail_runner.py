@@ -8,20 +8,21 @@ from typing import Any, Self
 
 import pytest
 
-from experiments.multirail import breaking, home, lessons, points, runner, site
-from experiments.multirail.runner import run_multirail, step_count
-from experiments.multirail.site import Site
-from experiments.multirail.spec import MultirailExperiment, parse
-from experiments.progress import Steps
-from results.fidelity import judge
-from results.multirail.records import Lost
-from results.records import Run
+from railyard.core.errors import BadInput, MachineLacks
+from railyard.experiments.multirail import ddp_runs, faults, rail_check, runner, session
+from railyard.experiments.multirail import size_sweep as points
+from railyard.experiments.multirail.runner import run_multirail, step_count
+from railyard.experiments.multirail.session import Site
+from railyard.experiments.multirail.spec import MultirailExperiment, parse
+from railyard.experiments.run.progress import Steps
+from railyard.results.multirail.records import Lost
+from railyard.results.runs.fidelity import judge
+from railyard.results.runs.records import Run
+from railyard.topologies.measure.counters import Counters
+from railyard.topologies.multirail.plan import MultirailPlan
+from railyard.workloads.allreduce.engine.jobs import Migration, Operations, RankReport
+from railyard.workloads.allreduce.peers.ddp_run import Trained
 from tests.unit.test_machine import FULL
-from topologies.counters import Counters
-from topologies.errors import BadInput, MachineLacks
-from topologies.multirail.plan import MultirailPlan
-from workloads.multirail.jobs import Migration, Operations, RankReport
-from workloads.multirail.peers.lesson import Trained
 
 MS = 1_000_000
 EXPERIMENT: dict[str, Any] = {
@@ -113,16 +114,16 @@ class Runs:
         self.tell: Tell = lambda policy, turn, reports: reports
         self.saved: list[Run] = []
         monkeypatch.setattr(runner, "detect", lambda: FULL)
-        monkeypatch.setattr("topologies.capacity.measure", lambda *_: 90_000.0)
+        monkeypatch.setattr("railyard.topologies.measure.capacity.measure", lambda *_: 90_000.0)
         monkeypatch.setattr(runner, "provenance", lambda *_: {"seed": 1})
         monkeypatch.setattr(runner, "built", self.built)
-        monkeypatch.setattr(site, "engine", lambda _, policy: Ranks(policy, self))
-        monkeypatch.setattr(site, "count_in", lambda _: Counters(0, 0, 0))
-        monkeypatch.setattr(breaking, "Ranks", lambda _, policy: Ranks(policy, self))
-        monkeypatch.setattr(breaking, "strike", self.strike)
-        monkeypatch.setattr(breaking, "mend", lambda _, kind, node, rail: self.did.append(f"mend {rail}"))
-        monkeypatch.setattr(lessons, "DdpRanks", lambda *_: Ranks("ddp", self))
-        monkeypatch.setattr("results.store.save", lambda run, _: self.saved.append(run))
+        monkeypatch.setattr(session, "engine", lambda _, policy: Ranks(policy, self))
+        monkeypatch.setattr(session, "count_in", lambda _: Counters(0, 0, 0))
+        monkeypatch.setattr(faults, "Ranks", lambda _, policy: Ranks(policy, self))
+        monkeypatch.setattr(faults, "strike", self.strike)
+        monkeypatch.setattr(faults, "mend", lambda _, kind, node, rail: self.did.append(f"mend {rail}"))
+        monkeypatch.setattr(ddp_runs, "DdpRanks", lambda *_: Ranks("ddp", self))
+        monkeypatch.setattr("railyard.results.runs.store.save", lambda run, _: self.saved.append(run))
         step = Steps.step
 
         @contextmanager
@@ -334,7 +335,7 @@ def test_each_size_may_begin_anew(runs: Runs, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_no_turn_begins_before_all_rails_are_back(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(home, "PAUSE_S", 0.0)
+    monkeypatch.setattr(rail_check, "PAUSE_S", 0.0)
 
     def tell(policy: str, at: int, reports: Sequence[RankReport]) -> Sequence[RankReport]:
         away = (policy, at) == ("nezha", 2) or (policy == "equal" and at < 4)
@@ -349,7 +350,7 @@ def test_no_turn_begins_before_all_rails_are_back(runs: Runs, monkeypatch: pytes
 
 
 def test_a_rail_that_never_comes_back_is_waited_for_once(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(home, "PAUSE_S", 0.01)
+    monkeypatch.setattr(rail_check, "PAUSE_S", 0.01)
     monkeypatch.setattr(points, "HOME_S", 0.1)
     monkeypatch.setattr(points, "MOST_ANEW", 2)
     runs.tell = lambda policy, at, reports: [replace(report, dead_rails=(1,)) for report in reports]
@@ -424,7 +425,7 @@ def test_whatever_ends_it_early_what_was_measured_is_kept(runs: Runs, monkeypatc
     def interrupted(*_: object) -> int:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(breaking, "strike", interrupted)
+    monkeypatch.setattr(faults, "strike", interrupted)
     with pytest.raises(KeyboardInterrupt):
         run_multirail(spec_of(repeats=1), Path("nowhere"), None)
     (run,) = runs.saved

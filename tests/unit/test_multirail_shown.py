@@ -9,13 +9,14 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from results import report, store, summary
-from results.multirail import plots, published, tables
-from results.multirail.bars import outcomes
-from results.multirail.compare import by_fabric
-from results.multirail.records import Lost
-from results.multirail.stored import cells, from_json, to_json
-from results.records import Load, Measurement, Run
+from railyard.results.multirail import plots, published, tables
+from railyard.results.multirail.compare import by_fabric
+from railyard.results.multirail.records import Lost
+from railyard.results.multirail.stored import cells, from_json, to_json
+from railyard.results.multirail.targets import outcomes
+from railyard.results.runs import store
+from railyard.results.runs.records import Load, Measurement, Run
+from railyard.results.views import report, summary
 from tests.unit.multirail_sample import MIB, PAIR, UNLIKE, point_of, sample, started, training_of
 
 

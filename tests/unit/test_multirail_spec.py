@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from topologies.errors import BadInput
-from topologies.multirail.plan import make_multirail_plan
-from topologies.multirail.scale import MOST_RATE_BPS, PAPER_BPS, SHARE, frames_needed, round_up
-from topologies.multirail.spec import RAIL_KINDS, MultirailSpec, RailKind, parse_multirail
-from workloads.multirail.rails import paper_rails
+from railyard.core.errors import BadInput
+from railyard.topologies.multirail.plan import make_multirail_plan
+from railyard.topologies.multirail.scale import MOST_RATE_BPS, PAPER_BPS, SHARE, frames_needed, round_up
+from railyard.topologies.multirail.spec import RAIL_KINDS, MultirailSpec, RailKind, parse_multirail
+from railyard.workloads.allreduce.balancing.rails import paper_rails
 
 kinds = st.sampled_from(RAIL_KINDS)
 frames = st.floats(1e3, 1e7)

@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from topologies.errors import BadInput
-from workloads.catalogue import load_gpt, load_layers
-from workloads.multirail.training import (
+from railyard.core.errors import BadInput
+from railyard.workloads.allreduce.engine.training import (
     GPT_LARGEST,
     SPEEDS,
     SPEEDS_NODES,
@@ -21,6 +20,7 @@ from workloads.multirail.training import (
     split,
     step_s,
 )
+from railyard.workloads.models.catalogue import load_gpt, load_layers
 
 MIB = 2**20
 

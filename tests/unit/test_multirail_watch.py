@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workloads.multirail.watch import BARRIER, DATA, IDLE, Beat, Patience, Watch
+from railyard.workloads.allreduce.recovery.liveness import BARRIER, DATA, IDLE, Beat, Patience, Watch
 
 PATIENCE = Patience(beat_s=0.1, silent_beats=4, stall_s=0.2)
 

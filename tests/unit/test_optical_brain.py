@@ -4,18 +4,18 @@ from typing import Any
 
 import pytest
 
-from controller.app import Heard
-from controller.brain import Brain
-from controller.paths import Broken
-from failure.kinds import Fault, FaultKind
-from failure.tells import tells
+from railyard.controller.failover.manager import Brain
+from railyard.controller.failover.paths import Broken
+from railyard.controller.openflow.app import Heard
+from railyard.failure.analysis.signals import tells
+from railyard.failure.scenario.kinds import Fault, FaultKind
+from railyard.topologies.addresses import Gpu
+from railyard.topologies.optical import LAYERS, Layer
+from railyard.topologies.plan import Plan, make_plan
+from railyard.topologies.ports import OPTICAL_DPID, RAIL_DPID, fibre_port, place_port, rail_port
+from railyard.topologies.routing import Route
+from railyard.topologies.spec import parse_fabric
 from tests.unit.fake_switch import ports_of
-from topologies.addresses import Gpu
-from topologies.optical import LAYERS, Layer
-from topologies.plan import Plan, make_plan
-from topologies.ports import OPTICAL_DPID, RAIL_DPID, fibre_port, place_port, rail_port
-from topologies.routes import Route
-from topologies.spec import parse_fabric
 
 GPU = Gpu(0, 1)
 OCS0, OCS1 = OPTICAL_DPID, OPTICAL_DPID + 1

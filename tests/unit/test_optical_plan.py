@@ -6,20 +6,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.handle import ControllerProcess
-from controller.moves import moves_by_switch, places_in
-from failure.survivors import Dead, Survivors, cable
-from topologies import beat_lanes
-from topologies.addresses import Gpu
-from topologies.capacity import frames_needed
-from topologies.errors import BadInput
-from topologies.optical import LAYERS, Layer
-from topologies.plan import Plan, make_plan
-from topologies.ports import NETWORK_SIDE, OPTICAL_DPID, fibre_port, gpu_at, optical_gpu, place_port, role_of
-from topologies.spec import FabricSpec, parse_fabric
-from workloads.background.flows import BackgroundFlow, flows_of
-from workloads.background.reserve import reserved_bps
-from workloads.background.spec import BackgroundSpec
+from railyard.controller.openflow.cross_connect_moves import moves_by_switch, places_in
+from railyard.controller.processes.clients import ControllerProcess
+from railyard.core.errors import BadInput
+from railyard.failure.oracle.reachability import Dead, Survivors, cable
+from railyard.topologies.addresses import Gpu
+from railyard.topologies.build import heartbeat_lanes
+from railyard.topologies.measure.capacity import frames_needed
+from railyard.topologies.optical import LAYERS, Layer
+from railyard.topologies.plan import Plan, make_plan
+from railyard.topologies.ports import NETWORK_SIDE, OPTICAL_DPID, fibre_port, gpu_at, optical_gpu, place_port, role_of
+from railyard.topologies.spec import FabricSpec, parse_fabric
+from railyard.workloads.background.flows import BackgroundFlow, flows_of
+from railyard.workloads.background.reserve import reserved_bps
+from railyard.workloads.background.spec import BackgroundSpec
 
 MBIT = 10**6
 LAST_PORT = 0xFEFF
@@ -214,7 +214,7 @@ def test_an_optical_switch_joins_nobody_but_whom_it_crosses(layers: tuple[Layer,
 def test_heartbeats_and_background_have_their_share_of_every_cable_on_the_way(layers: tuple[Layer, ...]) -> None:
     fabric = plan(domains=2, rails=2, layers=layers)
     every = {end for link in fabric.links for end in (link.a, link.b)}
-    assert beat_lanes.ends(fabric) == every
+    assert heartbeat_lanes.ends(fabric) == every
     spec = BackgroundSpec.model_validate({"rails": [1], "load": 0.5})
     flows: list[BackgroundFlow] = list(flows_of(spec, fabric))
     cables = [link for gpu in fabric.gpus if gpu.rank == 1 for link in fabric.cables(gpu, "rail")]

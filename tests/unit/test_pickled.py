@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from topologies import pickled
-from topologies.errors import RailyardError
-from topologies.multirail.plan import make_multirail_plan
-from topologies.multirail.spec import parse_multirail
-from topologies.pickled import PickledProcess
-from workloads.multirail import emulated
-from workloads.multirail.emulated import Ranks
-from workloads.multirail.jobs import RankReport
-from workloads.multirail.watch import Patience
+from railyard.core import worker
+from railyard.core.errors import RailyardError
+from railyard.core.worker import PickledProcess
+from railyard.topologies.multirail.plan import make_multirail_plan
+from railyard.topologies.multirail.spec import parse_multirail
+from railyard.workloads.allreduce.engine import emulated
+from railyard.workloads.allreduce.engine.emulated import Ranks
+from railyard.workloads.allreduce.engine.jobs import RankReport
+from railyard.workloads.allreduce.recovery.liveness import Patience
 
 SAYS = """
 import pickle, sys
@@ -30,7 +30,7 @@ Start = Callable[[str], PickledProcess]
 @pytest.fixture
 def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
     (tmp_path / "says.py").write_text(SAYS)
-    monkeypatch.setattr(pickled, "PROJECT", tmp_path)
+    monkeypatch.setattr(worker, "PROJECT", tmp_path)
     started: list[PickledProcess] = []
 
     def begin(name: str) -> PickledProcess:

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from topologies.addresses import Gpu
-from topologies.plan import Plan, make_plan
-from topologies.spec import parse_fabric
+from railyard.topologies.addresses import Gpu
+from railyard.topologies.plan import Plan, make_plan
+from railyard.topologies.spec import parse_fabric
 
 MBIT = 10**6
 LAST_PORT = 0xFEFF  # Open vSwitch gives OpenFlow ports from 0xff00 on a meaning of its own

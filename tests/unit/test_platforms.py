@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from topologies.errors import BadInput
-from topologies.plan import Plan, make_plan
-from topologies.platforms import PLATFORMS, SYSTEMS
-from topologies.spec import parse_fabric
+from railyard.core.errors import BadInput
+from railyard.topologies.plan import Plan, make_plan
+from railyard.topologies.platforms import PLATFORMS, SYSTEMS
+from railyard.topologies.spec import parse_fabric
 
 MINE = """# mine
 hb_bps: 4_000_000_000_000

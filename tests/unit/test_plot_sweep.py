@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 
-from experiments.predict import predictions, to_png
-from experiments.spec import load, resolved
-from results import plot_sweep, plots, report
-from results.aggregate import Spread
-from results.plot_sweep import Curve, Named, curves
-from results.records import Measurement
+from railyard.experiments.predict.unsteered import predictions, to_png
+from railyard.experiments.spec.experiment import load, resolved
+from railyard.results.analysis.aggregate import Spread
+from railyard.results.plots import style, sweep
+from railyard.results.plots.sweep import Curve, Named, curves
+from railyard.results.runs.records import Measurement
+from railyard.results.views import report
 from tests.unit.results_sample import sample_run
 
 JOB: list[Named] = [("job", {"kind": "gpt", "model": "gpt-3"})]
@@ -80,27 +81,27 @@ def test_every_phase_has_axes_of_its_own_and_the_same_ends() -> None:
     timed = {(name, "job", ""): Spread((8.0, 9.0, 12.0), 7.0) for name, _ in named}
     timed |= {(name, "job", "tp"): Spread((), 0.002) for name, _ in named[:2]}
     (curve,) = curves(named, JOB, timed)
-    figure = plots.new_figure(plots.WIDTH, plot_sweep.height(curve))
-    plot_sweep.draw(figure, curve)
+    figure = style.new_figure(style.WIDTH, sweep.height(curve))
+    sweep.draw(figure, curve)
     whole, phase = figure.axes
     assert whole.get_ylim()[1] > 12
     assert phase.get_ylim()[1] < 0.003
     assert whole.get_xlim() == phase.get_xlim()
     bars = [[point[1] for point in path.get_segments()[0]] for path in whole.collections]  # type: ignore[attr-defined]
     assert bars == [pytest.approx([8, 12])] * 3
-    assert plot_sweep.covers((curve,), timed)
-    assert not plot_sweep.covers((curve,), timed | {("other", "job", ""): Spread((), 1.0)})
+    assert sweep.covers((curve,), timed)
+    assert not sweep.covers((curve,), timed | {("other", "job", ""): Spread((), 1.0)})
 
 
 def test_a_prediction_that_is_no_sweep_has_bars(monkeypatch: pytest.MonkeyPatch) -> None:
     drawn: list[str] = []
-    real = plot_sweep.draw
+    real = sweep.draw
 
     def draw(figure: Any, curve: Curve) -> None:
         drawn.append(curve.title)
         real(figure, curve)
 
-    monkeypatch.setattr(plot_sweep, "draw", draw)
+    monkeypatch.setattr(sweep, "draw", draw)
     for name in ("sweep-domain-size", "moe-slowdown"):
         spec = load(name)
         assert to_png(predictions(spec), spec).startswith(b"\x89PNG")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from results.predict import (
+from railyard.results.theory.predict import (
     WHOLE,
     moe_slowdown,
     phase_times,
@@ -11,14 +11,14 @@ from results.predict import (
     predict_schedule,
     project_to_full_size,
 )
-from topologies.shaping import payload_fraction
-from topologies.spec import FabricSpec
-from workloads.build import build
-from workloads.pace import pace
-from workloads.plain import ALL_TO_ALLS, CHUNKED, collective_schedule
-from workloads.scale import Rates, payload_rates, project
-from workloads.schedule import Collective, Compute, Phase, Schedule, Transfer
-from workloads.spec import parse_workload
+from railyard.topologies.build.shaping import payload_fraction
+from railyard.topologies.spec import FabricSpec
+from railyard.workloads.build import build
+from railyard.workloads.jobs.collective import ALL_TO_ALLS, CHUNKED, collective_schedule
+from railyard.workloads.matrix.pace import pace
+from railyard.workloads.scale import Rates, payload_rates, project
+from railyard.workloads.schedule import Collective, Compute, Phase, Schedule, Transfer
+from railyard.workloads.spec import parse_workload
 
 RAIL, HB = 100_000_000, 1_200_000_000
 RATES = payload_rates(HB, RAIL, 9000)

@@ -5,9 +5,9 @@ from fractions import Fraction
 import pytest
 from matplotlib.figure import Figure as Drawing
 
-from results import allgather_bound as bound
-from results.published import allgather, fig1, fig6, table2
-from results.published.figure import Claim, Figure
+from railyard.results.published.figure import Claim, Figure
+from railyard.results.published.figures import allgather, fig1, fig6, table2
+from railyard.results.theory import allgather_bound as bound
 
 # Rail-only Table II: GPUs, radix; switches rail-optimized, rail-only; transceivers; savings in percent.
 TABLE_2 = [

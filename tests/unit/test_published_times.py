@@ -5,9 +5,9 @@ import time
 import pytest
 from matplotlib.patches import Rectangle
 
-from results.plots import new_figure
-from results.published.catalogue import compute
-from results.published.readings import OTHERS
+from railyard.results.plots.style import new_figure
+from railyard.results.published.catalogue import compute
+from railyard.results.published.readings import OTHERS
 
 TIMES = ("fig7", "fig8", "fig9", "fig10", "korthikanti", "megatron", "dp530b")
 

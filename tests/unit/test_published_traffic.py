@@ -2,9 +2,9 @@
 
 import pytest
 
-from results import plots
-from results.published import fig2, fig3, fig4, fig5, slowdown
-from results.published.figure import Claim, Figure
+from railyard.results.plots import style
+from railyard.results.published.figure import Claim, Figure
+from railyard.results.published.figures import fig2, fig3, fig4, fig5, slowdown
 
 MODULES = {"fig2": fig2, "fig3": fig3, "fig4": fig4, "fig5": fig5, "slowdown": slowdown}
 
@@ -32,7 +32,7 @@ def test_it_is_complete(figures: dict[str, Figure], name: str) -> None:
     assert figure.source.startswith("Rail-only")
     assert all(len(row) == len(figure.columns) for row in figure.rows)
     assert all(claim.agrees or claim.note for claim in figure.claims)
-    drawn = plots.new_figure(*figure.inches)
+    drawn = style.new_figure(*figure.inches)
     figure.draw(drawn)
     assert all(axes.get_xlabel() or not axes.get_title() for axes in drawn.axes)
 

@@ -9,19 +9,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from controller.health import scores as health
-from controller.health.decision import rail_only_wins
-from experiments.foreseen import Pattern, expected_scores
-from experiments.spec import load
-from results import report
-from results.rail_only_tables import finding, report_table, why
-from results.rail_only_wins import Cell, Rates, Scores, cells, one_scene
-from results.records import Run
-from results.summary import print_summary, summarise
+from railyard.controller.health import scores as health
+from railyard.controller.health.decision import rail_only_wins
+from railyard.experiments.predict.steered_times import Pattern, expected_scores
+from railyard.experiments.spec.experiment import load
+from railyard.results.runs.records import Run
+from railyard.results.theory.spine_condition import Cell, Rates, Scores, cells, one_scene
+from railyard.results.views import report
+from railyard.results.views.spine_condition_tables import finding, report_table, why
+from railyard.results.views.summary import print_summary, summarise
+from railyard.topologies.addresses import Gpu
+from railyard.topologies.plan import make_plan
 from tests.unit.scenes_sample import HB, RAIL, Found, scenes_run
 from tests.unit.steered_sample import steered_run
-from topologies.addresses import Gpu
-from topologies.plan import make_plan
 
 BUSY_SPINE = (0.0, 0.0, 0.9)
 

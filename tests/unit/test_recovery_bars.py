@@ -7,12 +7,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from results.fidelity import judge
-from results.records import Recovery, Run
-from results.recovery_bars import CONTROLLER, OTHERS, Bar, Outcome, first_packet_bar, outcomes, times_ours
-from results.recovery_rows import SIDES, recovery_rows, side_values, verdict
-from results.recovery_stats import LEAST_FOR_P95
-from results.recovery_text import both_ms, lines_of, measured, median_and_p95, wanted
+from railyard.results.analysis.recovery_rows import SIDES, recovery_rows, side_values, verdict
+from railyard.results.analysis.recovery_stats import LEAST_FOR_P95
+from railyard.results.runs.fidelity import judge
+from railyard.results.runs.records import Recovery, Run
+from railyard.results.runs.recovery_targets import (
+    CONTROLLER,
+    OTHERS,
+    Bar,
+    Outcome,
+    first_packet_bar,
+    outcomes,
+    times_ours,
+)
+from railyard.results.views.recovery_text import both_ms, lines_of, measured, median_and_p95, wanted
 from tests.unit.recovery_sample import add_away, recovery_run, row
 from tests.unit.results_sample import SECOND, sample_run
 

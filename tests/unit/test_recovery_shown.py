@@ -7,20 +7,14 @@ from xml.etree import ElementTree
 
 import pytest
 
-from results import (
-    plot_recovery,
-    plot_steps,
-    plot_storm,
-    recovery_tables,
-    report,
-    report_failures,
-    timeline,
-)
-from results.aggregate import rows_of, times
-from results.fidelity import judge
-from results.records import Run
-from results.recovery_rows import recovery_rows, script_runs
-from results.summary import summarise
+from railyard.results.analysis.aggregate import rows_of, times
+from railyard.results.analysis.recovery_rows import recovery_rows, script_runs
+from railyard.results.plots import fault_script, recovery, recovery_steps
+from railyard.results.runs import timeline
+from railyard.results.runs.fidelity import judge
+from railyard.results.runs.records import Run
+from railyard.results.views import recovery_tables, report, report_failures
+from railyard.results.views.summary import summarise
 from tests.unit.recovery_sample import census, recovery_run, screen
 from tests.unit.results_sample import sample_run
 
@@ -323,21 +317,21 @@ def test_first_packets_have_a_row_a_side_and_steps_a_row_a_fault(run: Run) -> No
 def test_a_step_that_never_came_is_drawn_as_such_and_no_line_leads_there() -> None:
     run = sample_run(2, 2, 3)
     rows = [r for r in recovery_rows(run) if r.fault == "rail-switch-crash" and r.fabric == "rail-only"]
-    plot = plot_recovery.recovery(rows, [], "f")
+    plot = recovery.recovery(rows, [], "f")
     assert "reroute off: detected" in plot.alt
     assert "first packet never" in plot.alt
     assert plot.svg.count(">never<") >= 4
     on = next(r for r in rows if r.reroute == "on")
     unseen = [replace(r, first_packet_ms=None, source_probed=0, far_probed=0) for r in on.repeats]
-    assert "first packet" not in plot_steps.said(replace(on, repeats=tuple(unseen)))
-    assert plot_steps.median_repeat(on).first_packet_ms == on.steps["first_packet_ms"].median
+    assert "first packet" not in recovery_steps.said(replace(on, repeats=tuple(unseen)))
+    assert recovery_steps.median_repeat(on).first_packet_ms == on.steps["first_packet_ms"].median
 
 
 def test_many_repeats_are_a_band_and_not_a_thicket() -> None:
     run = sample_run(2, 2, 9)
     traces = [t for t in run.goodput if t.fault == "link-down" and t.reroute == "on"]
-    many = plot_recovery.recovery([], traces, "f").svg
-    few = plot_recovery.recovery([], [t for t in traces if t.repeat < 8], "f").svg
+    many = recovery.recovery([], traces, "f").svg
+    few = recovery.recovery([], [t for t in traces if t.repeat < 8], "f").svg
     assert ("fill-opacity: 0.22" in many, "stroke-opacity: 0.35" in many) == (True, False)
     assert ("fill-opacity: 0.22" in few, "stroke-opacity: 0.35" in few) == (False, True)
     assert len(many) < len(few) / 2
@@ -345,14 +339,14 @@ def test_many_repeats_are_a_band_and_not_a_thicket() -> None:
 
 def test_a_storm_without_streams_or_censuses_is_drawn_too(run: Run) -> None:
     storm = script_runs(run)[0]
-    assert "census holds" in plot_storm.storm(storm).svg
-    bare = plot_storm.storm(replace(storm, censuses=(), goodput=()))
+    assert "census holds" in fault_script.storm(storm).svg
+    bare = fault_script.storm(replace(storm, censuses=(), goodput=()))
     ElementTree.fromstring(bare.svg)
     assert "goodput" not in bare.svg
     wrong = replace(storm, censuses=(census(storm.faults[0].t_fault, "x", 0, not_recovered=2),))
-    assert "censuses: 1 of 1 taken, 0 hold" in plot_storm.storm(wrong).alt
+    assert "censuses: 1 of 1 taken, 0 hold" in fault_script.storm(wrong).alt
     missed = replace(storm, censuses=(replace(wrong.censuses[0], not_recovered=0, taken=False), *storm.censuses))
-    drawn = plot_storm.storm(missed)
+    drawn = fault_script.storm(missed)
     assert "censuses: 16 of 17 taken, all hold" in drawn.alt
     assert ">not taken<" in drawn.svg
 

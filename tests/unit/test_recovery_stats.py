@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from results.recovery_stats import LEAST_FOR_MEDIAN, LEAST_FOR_P95, figure
+from railyard.results.analysis.recovery_stats import LEAST_FOR_MEDIAN, LEAST_FOR_P95, figure
 
 times = st.one_of(st.none(), st.floats(0, 1e6))
 

@@ -16,12 +16,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from matplotlib.figure import Figure as Drawing
 
-from results.clos import Layer, Network, rail_only
-from results.published import reliability
-from results.reliability.availability import Estimate, Reliability, first_order_lost, lost_share, simulate
-from results.reliability.components import HOURS_A_YEAR, SHIPPED, Components, read_components
-from results.reliability.wiring import Wiring, both
-from topologies.errors import BadInput
+from railyard.core.errors import BadInput
+from railyard.results.published.figures import reliability
+from railyard.results.theory.clos import Layer, Network, rail_only
+from railyard.results.theory.reliability.availability import (
+    Estimate,
+    Reliability,
+    first_order_lost,
+    lost_share,
+    simulate,
+)
+from railyard.results.theory.reliability.components import HOURS_A_YEAR, SHIPPED, Components, read_components
+from railyard.results.theory.reliability.wiring import Wiring, both
 
 Keys = dict[str, Any]
 

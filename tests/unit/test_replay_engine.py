@@ -11,12 +11,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from railyard.workloads.replay.engine import HEADER, Engine, pattern_of
+from railyard.workloads.replay.job import (
+    PATTERN_BYTES,
+    PATTERN_STRIDE,
+    Channel,
+    Job,
+    Outcome,
+    Windows,
+    connections,
+    jobs,
+    owner,
+)
+from railyard.workloads.replay.phases import PhaseOver, Phases, first_runs
+from railyard.workloads.replay.run import Replay
+from railyard.workloads.schedule import Compute, Schedule, Task, Transfer
 from tests.unit.schedules import PHASE, schedules
-from workloads.replay.engine import HEADER, Engine, pattern_of
-from workloads.replay.job import PATTERN_BYTES, PATTERN_STRIDE, Channel, Job, Outcome, Windows, connections, jobs, owner
-from workloads.replay.phases import PhaseOver, Phases, first_runs
-from workloads.replay.run import Replay
-from workloads.schedule import Compute, Schedule, Task, Transfer
 
 SEED = 5
 NEVER = 1 << 62

@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.unit.schedules import SIDE, schedules
-from topologies.addresses import Gpu
-from workloads.replay.job import (
+from railyard.topologies.addresses import Gpu
+from railyard.workloads.replay.job import (
     LEAST_FRAMES,
     MOST_BYTES,
     Channel,
@@ -21,7 +20,8 @@ from workloads.replay.job import (
     unlocks,
     window_bytes,
 )
-from workloads.schedule import Schedule, Transfer
+from railyard.workloads.schedule import Schedule, Transfer
+from tests.unit.schedules import SIDE, schedules
 
 WINDOWS = Windows(1, 1, 1)
 

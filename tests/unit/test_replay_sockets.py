@@ -6,7 +6,7 @@ from contextlib import suppress
 
 import pytest
 
-from workloads.replay.sockets import _tuned
+from railyard.workloads.replay.sockets import _tuned
 
 
 def test_what_a_connection_has_yet_to_send_goes_with_it() -> None:

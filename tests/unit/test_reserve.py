@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from railyard.topologies.addresses import Gpu
+from railyard.topologies.build import namespaces
+from railyard.topologies.build.shaping import htb_commands, shared_htb_commands
+from railyard.topologies.plan import End, Plan
+from railyard.workloads.background.flows import PORT, BackgroundFlow, flows_of
+from railyard.workloads.background.reserve import reserved, reserved_bps
+from railyard.workloads.background.spec import BackgroundSpec
 from tests.unit.stand_ins import plan_of
-from topologies import namespaces
-from topologies.addresses import Gpu
-from topologies.plan import End, Plan
-from topologies.shaping import htb_commands, shared_htb_commands
-from workloads.background.flows import PORT, BackgroundFlow, flows_of
-from workloads.background.reserve import reserved, reserved_bps
-from workloads.background.spec import BackgroundSpec
 
 MBIT = 1_000_000
 

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from results.fidelity import Judgement, judge
-from results.multirail.records import Lost, Multirail
-from results.records import ByteCheck, LinkCheck, Load, Run, Verdict
+from railyard.results.multirail.records import Lost, Multirail
+from railyard.results.runs.fidelity import Judgement, judge
+from railyard.results.runs.records import ByteCheck, LinkCheck, Load, Run, Verdict
 from tests.unit.results_sample import sample_run
 
 CALM = Load("rail-only", "gpt", 0, 0.4, 0.01, 1.0, retransmits=0, segments=100_000, drops=0)

@@ -9,22 +9,16 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from results import (
-    plot_fabric,
-    plot_recovery,
-    plot_times,
-    plot_traffic,
-    recovery_tables,
-    report,
-    report_tables,
-    scale_tables,
-)
-from results.aggregate import rows_of, times
-from results.fidelity import judge
-from results.plot_traffic import Grid
-from results.records import FabricRun, Flow, Measurement, Run
-from results.recovery_rows import recovery_rows
-from results.recovery_text import NO_ONE_AFFECTED
+from railyard.results.analysis.aggregate import rows_of, times
+from railyard.results.analysis.recovery_rows import recovery_rows
+from railyard.results.plots import fabric as plot_fabric
+from railyard.results.plots import recovery, traffic
+from railyard.results.plots import times as plot_times
+from railyard.results.plots.traffic import Grid
+from railyard.results.runs.fidelity import judge
+from railyard.results.runs.records import FabricRun, Flow, Measurement, Run
+from railyard.results.views import recovery_tables, report, report_tables, scale_tables
+from railyard.results.views.recovery_text import NO_ONE_AFFECTED
 from tests.unit.results_sample import sample_run
 from tests.unit.steered_sample import steered_run
 
@@ -137,12 +131,12 @@ def test_the_matrix_is_delivered_bytes_of_one_repeat() -> None:
     ]
     wanted = np.zeros((4, 4))
     wanted[1, 2], wanted[3, 0] = 12, 2
-    assert (plot_traffic.matrix(flows, Grid(2, 2)) == wanted).all()
+    assert (traffic.matrix(flows, Grid(2, 2)) == wanted).all()
 
 
 def test_the_caption_tells_domains_rails_and_silence_apart() -> None:
     flows = [flow("d0g0", "d0g1", 50), flow("d0g0", "d1g0", 30), flow("d0g0", "d1g1", 20)]
-    said = plot_traffic.pair_shares(flows, Grid(2, 2))
+    said = traffic.pair_shares(flows, Grid(2, 2))
     assert "50.0% within HB domains, 30.0% within rails, 20.0% across both" in said
     assert "75.0% of GPU pairs carry nothing" in said  # 3 of 12 ordered pairs carry
 
@@ -150,14 +144,14 @@ def test_the_caption_tells_domains_rails_and_silence_apart() -> None:
 @pytest.mark.parametrize(("domains", "rails"), [(4, 4), (8, 8), (16, 8), (20, 8)])
 def test_heatmaps_work_for_any_size(domains: int, rails: int) -> None:
     last = f"d{domains - 1}g{rails - 1}"
-    plot = plot_traffic.heatmap([flow("d0g0", last, 9), flow(last, "d0g0", 900)], Grid(domains, rails), "w")
+    plot = traffic.heatmap([flow("d0g0", last, 9), flow(last, "d0g0", 900)], Grid(domains, rails), "w")
     ElementTree.fromstring(plot.svg)
     assert f"{domains * rails} GPUs" in plot.alt
 
 
 def test_a_heatmap_of_equal_bytes_or_none_is_drawn() -> None:
     for flows in ([], [flow("d0g0", "d0g1", 0)], [flow("d0g0", "d0g1", 7)]):
-        ElementTree.fromstring(plot_traffic.heatmap(flows, Grid(2, 2), "w").svg)
+        ElementTree.fromstring(traffic.heatmap(flows, Grid(2, 2), "w").svg)
 
 
 def test_fabrics_that_delivered_alike_share_a_heatmap() -> None:
@@ -249,9 +243,9 @@ def test_a_crash_that_cuts_nobody_off_has_no_time_of_recovery() -> None:
 def test_a_panel_that_no_flow_crossed_says_so() -> None:
     run = sample_run(2, 2, 1)
     traces = [t for t in run.goodput if t.fault == "gpu-crash"]
-    assert "no flow crossed it" not in plot_recovery.recovery([], traces, "f").svg
+    assert "no flow crossed it" not in recovery.recovery([], traces, "f").svg
     quiet = [replace(t, affected_bps=tuple(0.0 for _ in t.bps)) for t in traces]
-    assert plot_recovery.recovery([], quiet, "f").svg.count("no flow crossed it") >= 2
+    assert recovery.recovery([], quiet, "f").svg.count("no flow crossed it") >= 2
 
 
 def test_a_large_fabric_is_drawn_in_part_and_says_so() -> None:

@@ -13,13 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from results.aggregate import pairs
-from results.fidelity import judge
-from results.paths_chosen import chosen_over_time, paths_of
-from results.records import Choice, Event, Measurement, Run
-from results.steering import PolicyRow, most_crowded, policy_rows
-from results.stretches import Stretch, stretches
-from results.summary import print_summary, summarise
+from railyard.results.analysis.aggregate import pairs
+from railyard.results.analysis.intervals import Stretch, stretches
+from railyard.results.analysis.paths_chosen import chosen_over_time, paths_of
+from railyard.results.analysis.steering import PolicyRow, most_crowded, policy_rows
+from railyard.results.runs.fidelity import judge
+from railyard.results.runs.records import Choice, Event, Measurement, Run
+from railyard.results.views.summary import print_summary, summarise
 from tests.unit.results_sample import sample_run
 from tests.unit.steered_sample import PERIOD, SECOND, SETTLE, steered_run
 

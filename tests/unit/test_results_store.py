@@ -10,10 +10,11 @@ import pandas as pd
 import pytest
 import yaml
 
-from results import report, store
-from results.records import Event, Run
+from railyard.core.errors import BadInput, MachineLacks
+from railyard.results.runs import store
+from railyard.results.runs.records import Event, Run
+from railyard.results.views import report
 from tests.unit.results_sample import sample_run
-from topologies.errors import BadInput, MachineLacks
 
 CONTRACT = {
     "spec.yaml", "results.csv", "results.parquet", "flows.parquet", "recovery.csv", "events.jsonl", "summary.json",

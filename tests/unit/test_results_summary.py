@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from results import format as fmt
-from results.fidelity import judge
-from results.records import FabricRun, Flow, Measurement, Run
-from results.summary import print_summary, summarise
+from railyard.results.runs.fidelity import judge
+from railyard.results.runs.records import FabricRun, Flow, Measurement, Run
+from railyard.results.views import format as fmt
+from railyard.results.views.summary import print_summary, summarise
 from tests.unit.results_sample import FAULTS, sample_run
 
 

@@ -8,8 +8,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from results.records import Event, Flow, Run
-from results.timeline import trace
+from railyard.results.runs.records import Event, Flow, Run
+from railyard.results.runs.timeline import trace
 from tests.unit.results_sample import sample_run
 
 

@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controller.paths import default_path
+from railyard.controller.failover.paths import default_path
+from railyard.topologies.addresses import Gpu
+from railyard.topologies.plan import Plan, make_plan
+from railyard.topologies.routing import FROM_HB, FROM_RAIL, MAIN, Route, gpu_commands, transit_routes
+from railyard.topologies.spec import POLICIES, Kind, Policy, parse_fabric
 from tests.unit.fake_kernel import FakeKernel, Hop, shape_of
-from topologies.addresses import Gpu
-from topologies.plan import Plan, make_plan
-from topologies.routes import FROM_HB, FROM_RAIL, MAIN, Route, gpu_commands, transit_routes
-from topologies.spec import POLICIES, Kind, Policy, parse_fabric
 
 CHOICES = [(kind, policy) for kind, policies in POLICIES.items() for policy in policies]
 

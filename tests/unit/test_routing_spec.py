@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.health.dwell import Damping
-from controller.health.policies import POLICIES
-from experiments.routing import MOST_AUTO_MARGIN, RoutingSpec, own_margin
-from experiments.spec import parse, resolved
-from topologies.errors import BadInput
-from topologies.spec import FabricSpec
+from railyard.controller.health.hysteresis import Damping
+from railyard.controller.health.policies import POLICIES
+from railyard.core.errors import BadInput
+from railyard.experiments.spec.experiment import parse, resolved
+from railyard.experiments.spec.routing import MOST_AUTO_MARGIN, RoutingSpec, own_margin
+from railyard.topologies.spec import FabricSpec
 
 FABRIC: dict[str, Any] = {"kind": "rail-only", "domains": 4, "rails": 4}
 TRANSFERS: dict[str, Any] = {"kind": "transfers", "duration": "1s"}

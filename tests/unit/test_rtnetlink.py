@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from pyroute2.netlink.rtnl.rtmsg import rtmsg
 
 from benchmarks.route_changes import pyroute2_message
-from controller import rtnetlink
-from controller.rtnetlink import ACK, BATCH_BYTES, BATCH_MESSAGES, RTM_DELROUTE, answer_of, batches
-from topologies.addresses import Gpu, rank_prefixes
-from topologies.routes import AnyRoute, Device, Hop, Route, SpreadRoute, host_prefix
+from railyard.controller.agent import rtnetlink
+from railyard.controller.agent.rtnetlink import ACK, BATCH_BYTES, BATCH_MESSAGES, RTM_DELROUTE, answer_of, batches
+from railyard.topologies.addresses import Gpu, rank_prefixes
+from railyard.topologies.routing import AnyRoute, Device, Hop, Route, SpreadRoute, host_prefix
 
 gpus = st.builds(Gpu, st.integers(0, 1023), st.integers(0, 255))
 devices = st.sampled_from(("hb0", "rail0"))

@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyroute2.netlink.rtnl.rtmsg import rtmsg
 
-from controller.rtnetlink import put_message
-from controller.rtnetlink_read import DONE, DUMP, ERROR, RTM_GETROUTE, answer_in, ask_message
-from topologies.addresses import Gpu, rank_prefixes
-from topologies.routes import MAIN, Device, Hop, Route, SpreadRoute, host_prefix
+from railyard.controller.agent.rtnetlink import put_message
+from railyard.controller.agent.rtnetlink_read import DONE, DUMP, ERROR, RTM_GETROUTE, answer_in, ask_message
+from railyard.topologies.addresses import Gpu, rank_prefixes
+from railyard.topologies.routing import MAIN, Device, Hop, Route, SpreadRoute, host_prefix
 
 INDEX: dict[Device, int] = {"hb0": 7, "rail0": 1_000_001}
 NAMES = {number: name for name, number in INDEX.items()}

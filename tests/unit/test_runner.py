@@ -11,20 +11,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from experiments import breaks, runner
-from experiments.faults import FaultSpec
-from experiments.heartbeats import HeartbeatsSpec
-from experiments.runner import run_experiment
-from experiments.scripts import ScriptSpec
-from experiments.spec import ExperimentSpec, parse
-from failure.leftovers import Marks
-from results.records import FabricRun, Run
-from results.summary import summarise
+from railyard.core.errors import BadInput, CheckFailed
+from railyard.core.units import parse_rate
+from railyard.experiments.run import faults as breaks
+from railyard.experiments.run import runner
+from railyard.experiments.run.runner import run_experiment
+from railyard.experiments.spec.experiment import ExperimentSpec, parse
+from railyard.experiments.spec.faults import FaultSpec
+from railyard.experiments.spec.heartbeats import HeartbeatsSpec
+from railyard.experiments.spec.scripts import ScriptSpec
+from railyard.failure.analysis.leak_check import Marks
+from railyard.results.runs.records import FabricRun, Run
+from railyard.results.views.summary import summarise
+from railyard.topologies.plan import Plan
 from tests.unit.stand_ins import stage_of
 from tests.unit.test_machine import FULL
-from topologies.errors import BadInput, CheckFailed
-from topologies.plan import Plan
-from topologies.units import parse_rate
 
 COLLECTIVE = {"kind": "collective", "collective": "all-gather", "bytes": "1MB"}
 FAULT = {"kind": "link-down", "target": "d0g1"}
@@ -41,7 +42,7 @@ class Runs:
         self.saved: list[Run] = []
         self.fail_at: dict[str, BaseException] = {}
         monkeypatch.setattr(runner, "detect", lambda: FULL)
-        monkeypatch.setattr("topologies.capacity.measure", lambda *_: frames_per_s)
+        monkeypatch.setattr("railyard.topologies.measure.capacity.measure", lambda *_: frames_per_s)
         monkeypatch.setattr(runner, "provenance", lambda *_: {"seed": 1})
         monkeypatch.setattr(runner, "built", self._built)
         monkeypatch.setattr(runner, "check_links", lambda stage, run: self._do("calibrate"))
@@ -50,7 +51,7 @@ class Runs:
         monkeypatch.setattr(breaks, "beating", self._beating)
         monkeypatch.setattr(breaks, "Breaker", self._breaker)
         monkeypatch.setattr(breaks, "marks", lambda nodes: dict.fromkeys(nodes, frozenset()))
-        monkeypatch.setattr("results.store.save", lambda run, folder: self.saved.append(run))
+        monkeypatch.setattr("railyard.results.runs.store.save", lambda run, folder: self.saved.append(run))
         monkeypatch.setattr(runner, "Steps", self._steps)
 
     def _do(self, what: str) -> None:

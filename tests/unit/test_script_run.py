@@ -6,24 +6,24 @@ from typing import Any
 
 import pytest
 
-from experiments import script_run, traffic
-from experiments.faults import FaultSpec
-from experiments.script_run import Breaker
-from experiments.scripts import ScriptSpec, plain
-from failure.census import CensusRun
-from failure.judging import FaultRun
-from failure.kinds import Fault
-from failure.run import ScriptRun
-from failure.script import Script, Timed
-from failure.verdict import Verdict
-from results.records import Run
+from railyard.core.errors import CheckFailed, RailyardError
+from railyard.experiments.run import fault_script, traffic
+from railyard.experiments.run.fault_script import Breaker
+from railyard.experiments.spec.faults import FaultSpec
+from railyard.experiments.spec.scripts import ScriptSpec, plain
+from railyard.failure.analysis.evaluate import FaultRun
+from railyard.failure.connectivity.check import CensusRun
+from railyard.failure.connectivity.verdict import Verdict
+from railyard.failure.scenario.kinds import Fault
+from railyard.failure.scenario.run import ScriptRun
+from railyard.failure.scenario.script import Script, Timed
+from railyard.results.runs.records import Run
+from railyard.topologies.addresses import Gpu
+from railyard.workloads.build import build
+from railyard.workloads.replay.run import Aborted, Replay
+from railyard.workloads.schedule import Schedule
+from railyard.workloads.spec import parse_workload
 from tests.unit.stand_ins import plan_of, run_of, stage_of
-from topologies.addresses import Gpu
-from topologies.errors import CheckFailed, RailyardError
-from workloads.build import build
-from workloads.replay.run import Aborted, Replay
-from workloads.schedule import Schedule
-from workloads.spec import parse_workload
 
 SECOND = 1_000_000_000
 CUT = Fault("link-down", "d0g1")
@@ -56,7 +56,7 @@ class Scene:
             self.meanwhile(arguments[-1])
             return seen
 
-        monkeypatch.setattr(script_run, "run_script", run_script)
+        monkeypatch.setattr(fault_script, "run_script", run_script)
         self.run, (self.stage, controller) = run_of(), stage_of(plan_of())
         self.controller: Any = controller
         self.breaker = Breaker(self.stage, reroute, "census", self.run)  # type: ignore[arg-type]
@@ -150,14 +150,14 @@ def test_a_census_that_was_due_and_not_taken_has_a_row(monkeypatch: pytest.Monke
 
 def test_nothing_breaks_while_detours_of_an_earlier_fault_stand(monkeypatch: pytest.MonkeyPatch) -> None:
     scene = Scene(monkeypatch, script_of((fault_run(),)))
-    monkeypatch.setattr(script_run, "HOME_S", 0.1)
+    monkeypatch.setattr(fault_script, "HOME_S", 0.1)
     scene.stage.hear(1, "rerouted", {"routes": 3, "detours": 3})
     fault = FaultSpec(kind="link-down", target="d0g1")
     with pytest.raises(CheckFailed, match="a fabric: 3 detours of an earlier fault are still there"):
         scene.breaker.fault(fault, 0, lambda _: None)
     assert scene.asked == []
     withdrawn = threading.Timer(0.02, scene.stage.hear, [2, "rerouted", {"routes": 3, "detours": 0}])
-    monkeypatch.setattr(script_run, "HOME_S", 10.0)
+    monkeypatch.setattr(fault_script, "HOME_S", 10.0)
     withdrawn.start()
     scene.breaker.fault(fault, 0, lambda _: None)
     assert len(scene.asked) == 1
@@ -166,17 +166,17 @@ def test_nothing_breaks_while_detours_of_an_earlier_fault_stand(monkeypatch: pyt
 def test_a_fabric_is_left_with_its_detours_gone_and_its_kernels_as_they_were(monkeypatch: pytest.MonkeyPatch) -> None:
     scene, before = Scene(monkeypatch, script_of((fault_run(),))), {"d0g0": frozenset({"route 1", "route 2"})}
     now = {"d0g0": before["d0g0"] | {"interface hole-rail0, set down"}}
-    monkeypatch.setattr(script_run, "HOME_S", 0.1)
-    monkeypatch.setattr(script_run, "marks", lambda nodes: dict(now))
+    monkeypatch.setattr(fault_script, "HOME_S", 0.1)
+    monkeypatch.setattr(fault_script, "marks", lambda nodes: dict(now))
     with pytest.raises(CheckFailed, match=r"left something behind: d0g0 still has interface hole-rail0, set down$"):
         scene.breaker.leave(before)
-    monkeypatch.setattr(script_run, "HOME_S", 10.0)
+    monkeypatch.setattr(fault_script, "HOME_S", 10.0)
     mended = threading.Timer(0.02, now.update, [before])
     mended.start()
     scene.breaker.leave(before)
     mended.join()
     assert now == before
-    monkeypatch.setattr(script_run, "HOME_S", 0.1)
+    monkeypatch.setattr(fault_script, "HOME_S", 0.1)
     scene.stage.hear(1, "rerouted", {"routes": 3, "detours": 3})
     with pytest.raises(CheckFailed, match="a fabric: 3 detours of an earlier fault are still there"):
         scene.breaker.leave(before)
@@ -279,7 +279,7 @@ def test_a_workload_that_cannot_begin_is_what_is_told(monkeypatch: pytest.Monkey
 
 def test_a_workload_that_does_not_begin_is_told_in_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
     scene = Beside(monkeypatch, script_of((fault_run(),)))
-    monkeypatch.setattr(script_run, "CONNECT_S", 0.05)
+    monkeypatch.setattr(fault_script, "CONNECT_S", 0.05)
 
     def never(*_: object, abort: threading.Event, **__: object) -> Replay:
         assert abort.wait(10)

@@ -7,11 +7,11 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from experiments.scripts import plain
-from experiments.spec import ExperimentSpec, nominal_plan, parse, resolved
-from failure.kinds import Fault
-from failure.script import Script, Timed
-from topologies.errors import BadInput
+from railyard.core.errors import BadInput
+from railyard.experiments.spec.experiment import ExperimentSpec, nominal_plan, parse, resolved
+from railyard.experiments.spec.scripts import plain
+from railyard.failure.scenario.kinds import Fault
+from railyard.failure.scenario.script import Script, Timed
 
 BOTH = """
 name: mine

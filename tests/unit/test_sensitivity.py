@@ -13,23 +13,22 @@ import pytest
 import yaml
 from pydantic import BaseModel
 
-from experiments.lint import PlacementSpec, check_placement
-from results.iteration.job import Job, Recipe, make_cluster
-from results.iteration.search import best_strategy
-from results.predict import WHOLE, predict_iteration, predict_schedule
-from tests.unit.iteration_jobs import MODEL, job, seconds, size
-from tests.unit.traces import TRACES
-from topologies.errors import BadInput
-from topologies.plan import make_plan
-from topologies.platforms import PLATFORMS, Platform
-from topologies.spec import FabricSpec, parse_fabric
-from workloads.build import build
-from workloads.catalogue import CATALOGUE, GptModel, MoeModel
-from workloads.pace import pace
-from workloads.parallelism import Parallelism
-from workloads.scale import Scale
-from workloads.schedule import Schedule, Transfer
-from workloads.spec import (
+from railyard.core.errors import BadInput
+from railyard.experiments.commands.lint import PlacementSpec, check_placement
+from railyard.results.theory.iteration.job import Job, Recipe, make_cluster
+from railyard.results.theory.iteration.search import best_strategy
+from railyard.results.theory.predict import WHOLE, predict_iteration, predict_schedule
+from railyard.topologies.plan import make_plan
+from railyard.topologies.platforms import PLATFORMS, Platform
+from railyard.topologies.spec import FabricSpec, parse_fabric
+from railyard.workloads.build import build
+from railyard.workloads.matrix.pace import pace
+from railyard.workloads.models.catalogue import CATALOGUE, GptModel, MoeModel
+from railyard.workloads.models.volumes import gpt_volumes, moe_volumes
+from railyard.workloads.placement.parallelism import Parallelism
+from railyard.workloads.scale import Scale
+from railyard.workloads.schedule import Schedule, Transfer
+from railyard.workloads.spec import (
     KINDS,
     CollectiveSpec,
     DataParallelSpec,
@@ -39,8 +38,9 @@ from workloads.spec import (
     TransfersSpec,
     parse_workload,
 )
-from workloads.traces import chakra_pb as pb
-from workloads.volumes import gpt_volumes, moe_volumes
+from railyard.workloads.traces import chakra_pb as pb
+from tests.unit.iteration_jobs import MODEL, job, seconds, size
+from tests.unit.traces import TRACES
 
 Plain = dict[str, Any]
 Direction = Literal["more", "less", "differs", "refused"]

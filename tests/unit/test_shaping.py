@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from topologies.shaping import (
+from railyard.topologies.build.shaping import (
     BURST_S,
     burst_bytes,
     htb_commands,

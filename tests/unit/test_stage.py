@@ -8,19 +8,20 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from experiments import provenance, stage
-from experiments.faults import LEAST_AT_S
-from experiments.progress import Steps
-from experiments.spec import parse
-from experiments.stage import Stage, built
-from failure.judging import WARM_UP_S
-from results.records import Event, Load
+from railyard.core import provenance
+from railyard.core.errors import BadInput
+from railyard.core.host_load import MachineLoad
+from railyard.experiments.run import session
+from railyard.experiments.run.progress import Steps
+from railyard.experiments.run.session import Stage, built
+from railyard.experiments.spec.experiment import parse
+from railyard.experiments.spec.faults import LEAST_AT_S
+from railyard.failure.analysis.evaluate import WARM_UP_S
+from railyard.results.runs.records import Event, Load
+from railyard.topologies.measure.counters import Counters
+from railyard.topologies.plan import Plan
 from tests.unit.stand_ins import plan_of, run_of, stage_of
 from tests.unit.test_machine import FULL
-from topologies.counters import Counters
-from topologies.errors import BadInput
-from topologies.load import MachineLoad
-from topologies.plan import Plan
 
 
 class Net:
@@ -49,8 +50,8 @@ class Controller:
 
 @pytest.fixture(autouse=True)
 def nothing_is_built(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stage, "FabricNet", Net)
-    monkeypatch.setattr(stage, "ControllerProcess", Controller)
+    monkeypatch.setattr(session, "FabricNet", Net)
+    monkeypatch.setattr(session, "ControllerProcess", Controller)
 
 
 def test_a_fabric_is_recorded_once_and_what_its_controller_told_each_time() -> None:
@@ -95,7 +96,7 @@ def test_a_fabric_is_taken_down_and_its_events_kept_when_something_fails() -> No
 
 def test_a_watched_stretch_has_its_own_losses_and_its_load(monkeypatch: pytest.MonkeyPatch) -> None:
     counted = iter([Counters(100, 10, 1), Counters(1100, 13, 3)])
-    monkeypatch.setattr(stage, "count", lambda net: next(counted))
+    monkeypatch.setattr(session, "count", lambda net: next(counted))
 
     class Meter:
         load = MachineLoad(0.5, 0.1, 2.0)
@@ -106,7 +107,7 @@ def test_a_watched_stretch_has_its_own_losses_and_its_load(monkeypatch: pytest.M
         def __exit__(self, *_: object) -> None:
             pass
 
-    monkeypatch.setattr(stage, "LoadMeter", Meter)
+    monkeypatch.setattr(session, "LoadMeter", Meter)
     run, (quiet, _) = run_of(), stage_of(plan_of())
     on = Stage(quiet.label, quiet.net, quiet.controller)
     with on.watched(run, "moe", 2, faulted=True):

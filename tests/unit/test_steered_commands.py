@@ -9,18 +9,20 @@ import pytest
 import yaml
 from rich.console import Console
 
-from controller.health.policies import POLICIES, Share
-from controller.paths import Path as Way
-from controller.trace import way_of
-from experiments import catalogue, cli, trace
-from experiments.beginning import beginnings
-from experiments.dry_run_steered import brief, told
-from experiments.loading import is_meant
-from experiments.spec import ExperimentSpec, load, parse
-from experiments.steered_predictions import EQUATIONS, SHARES, WHY_NOT, predictions, to_csv
+from railyard.controller.agent.path_trace import way_of
+from railyard.controller.failover.paths import Path as Way
+from railyard.controller.health.policies import POLICIES, Share
+from railyard.experiments import cli
+from railyard.experiments.commands import trace
+from railyard.experiments.commands.dry_run_steered import brief, told
+from railyard.experiments.predict.steered_predictions import EQUATIONS, SHARES, WHY_NOT, predictions, to_csv
+from railyard.experiments.run.initial_state import beginnings
+from railyard.experiments.spec import catalogue
+from railyard.experiments.spec.experiment import ExperimentSpec, load, parse
+from railyard.experiments.spec.loading import is_meant
+from railyard.topologies.addresses import Gpu
+from railyard.workloads.background.spec import BackgroundSpec
 from tests.unit.stand_ins import plan_of
-from topologies.addresses import Gpu
-from workloads.background.spec import BackgroundSpec
 
 STEERED = [name for name in catalogue.names() if not is_meant(name) and load(name).routing]
 HOT = {"rails": [0, 1], "load": 0.8}

@@ -3,15 +3,22 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controller.health.dwell import Damping
-from controller.health.policies import POLICIES, Context, Share
-from controller.health.scores import Scores, idle
-from controller.paths import Path
-from controller.steering import STEERED_METRIC, Source, Steering, plain_assigned, read_assigned, route_for
-from topologies.addresses import Gpu
-from topologies.plan import make_plan
-from topologies.routes import MAIN, MAX_WEIGHT, Hop, Route, SpreadRoute, host_prefix
-from topologies.spec import parse_fabric
+from railyard.controller.agent.steering import (
+    STEERED_METRIC,
+    Source,
+    Steering,
+    plain_assigned,
+    read_assigned,
+    route_for,
+)
+from railyard.controller.failover.paths import Path
+from railyard.controller.health.hysteresis import Damping
+from railyard.controller.health.policies import POLICIES, Context, Share
+from railyard.controller.health.scores import Scores, idle
+from railyard.topologies.addresses import Gpu
+from railyard.topologies.plan import make_plan
+from railyard.topologies.routing import MAIN, MAX_WEIGHT, Hop, Route, SpreadRoute, host_prefix
+from railyard.topologies.spec import parse_fabric
 
 PLAN = make_plan(parse_fabric({"kind": "rail-only", "domains": 3, "rails": 4}), 10_000_000)
 SRC, DST = Gpu(0, 1), Gpu(1, 2)

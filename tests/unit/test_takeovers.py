@@ -9,17 +9,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from experiments.dry_run import show
-from experiments.spec import ExperimentSpec, parse, resolved
-from experiments.stage import Stage
-from experiments.takeover_course import Course
-from experiments.takeover_job import TakeoverJob, lost, takeover_job
-from experiments.takeover_runs import named, planned
-from experiments.takeovers import WAYS, Case, TakeoverSpec, moves, with_spares
-from topologies.addresses import Gpu
-from topologies.errors import BadInput, CheckFailed
-from topologies.plan import make_plan
-from topologies.spec import FabricSpec, parse_fabric
+from railyard.core.errors import BadInput, CheckFailed
+from railyard.experiments.commands.dry_run import show
+from railyard.experiments.run.replacement_job import TakeoverJob, lost, takeover_job
+from railyard.experiments.run.replacement_runs import named, planned
+from railyard.experiments.run.replacement_timeline import Course
+from railyard.experiments.run.session import Stage
+from railyard.experiments.spec.experiment import ExperimentSpec, parse, resolved
+from railyard.experiments.spec.replacements import WAYS, Case, TakeoverSpec, moves, with_spares
+from railyard.topologies.addresses import Gpu
+from railyard.topologies.plan import make_plan
+from railyard.topologies.spec import FabricSpec, parse_fabric
 
 RAIL_BPS = 100_000_000
 FAILED = {"server": "hb1", "idle-gpu": "d1g2", "small-domain": "d1g2", "large-domain": "d1g2"}
@@ -207,7 +207,9 @@ def test_fibres_that_were_not_moved_end_the_wait_with_the_reason() -> None:
 def test_what_is_told_after_the_first_look_is_heard(monkeypatch: pytest.MonkeyPatch) -> None:
     stage = SimpleNamespace(told=[(5, "light-off", {}), (6, "port-down", {"port": "d0g0"})])
     news = iter([(7, "port-up", {"port": "d1g2"}), (8, "port-down", {"port": "d1g2"}), (9, "light-off", {})])
-    monkeypatch.setattr("experiments.takeover_course.time.sleep", lambda s: stage.told.append(next(news)))
+    monkeypatch.setattr(
+        "railyard.experiments.run.replacement_timeline.time.sleep", lambda s: stage.told.append(next(news))
+    )
     course = Course(cast(Stage, stage), job(takeover("idle-gpu"), fabric()), 1)
     wanted, names = frozenset({"port-down"}), frozenset({"d1g2"})
     assert course._hear(6, wanted, names, "of it") == (8, {"port": "d1g2", "what": "port-down"})

@@ -6,9 +6,10 @@ from xml.etree import ElementTree
 
 import pytest
 
-from results import plot_takeovers, takeovers
-from results.fidelity import judge
-from results.records import Load, Run
+from railyard.results.analysis import replacements as takeovers
+from railyard.results.plots import replacements
+from railyard.results.runs.fidelity import judge
+from railyard.results.runs.records import Load, Run
 from tests.unit.recovery_sample import recovery_run, screen
 
 
@@ -18,7 +19,7 @@ def run() -> Run:
 
 
 def test_takeovers_are_drawn_step_by_step_a_column_a_way_and_fabric(run: Run) -> None:
-    (plot,) = plot_takeovers.takeovers(run.events)
+    (plot,) = replacements.takeovers(run.events)
     ElementTree.fromstring(plot.svg)
     optical, direct = plot.alt.replace("\u00a0", " ").split("; ")
     light = ", light-off 9.0 ms, adopted 14.0 ms, light-on 20.0 ms"
@@ -27,7 +28,7 @@ def test_takeovers_are_drawn_step_by_step_a_column_a_way_and_fabric(run: Run) ->
         steps = f"detected 7.0 ms, decided 8.0 ms{light_off}, taken-over {over}.0 ms, state-moved 440.0 ms"
         assert said.endswith(f"median repeat of {way}, d0g1: {steps}, job-goes-on 899.0 ms")
     assert plot.svg.count(">light-off<") == 1
-    assert plot_takeovers.takeovers([e for e in run.events if e.source != "takeover"]) == []
+    assert replacements.takeovers([e for e in run.events if e.source != "takeover"]) == []
 
 
 def test_takeovers_are_medians_beside_their_predictions(run: Run) -> None:

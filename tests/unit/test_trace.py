@@ -6,12 +6,12 @@ from itertools import pairwise, permutations
 
 import pytest
 
-from controller.paths import Path, PathKind
-from controller.trace import Way, as_said, path_said, verdict, way_of
-from experiments import trace
-from topologies.addresses import Gpu
-from topologies.capture import Sighting
-from topologies.errors import BadInput
+from railyard.controller.agent.path_trace import Way, as_said, path_said, verdict, way_of
+from railyard.controller.failover.paths import Path, PathKind
+from railyard.core.errors import BadInput
+from railyard.experiments.commands import trace
+from railyard.topologies.addresses import Gpu
+from railyard.topologies.measure.capture import Sighting
 
 A, NEAR, FAR, B = Gpu(0, 1), Gpu(0, 2), Gpu(1, 1), Gpu(1, 2)
 BESIDE, ACROSS = Gpu(0, 0), Gpu(1, 0)

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from railyard.core.errors import BadInput
 from tests.unit.traces import TRACES, read, replayable
-from topologies.errors import BadInput
 
 
 def edited(name: str, tmp_path: Path, edit: Any) -> Path:

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from topologies.errors import BadInput
-from workloads.schedule import Compute, Schedule, Transfer
-from workloads.traces.common import Action, Call, Gap, Node, Recv, Send, Trace
-from workloads.traces.lower import Lowered, as_grid, lower
+from railyard.core.errors import BadInput
+from railyard.workloads.schedule import Compute, Schedule, Transfer
+from railyard.workloads.traces.common import Action, Call, Gap, Node, Recv, Send, Trace
+from railyard.workloads.traces.lower import Lowered, as_grid, lower
 
 Item = Action | tuple[Action, tuple[int, ...]]
 

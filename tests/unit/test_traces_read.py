@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
+from railyard.core.errors import BadInput
+from railyard.workloads.traces import chakra_pb as pb
+from railyard.workloads.traces.common import Call, Gap, Recv, Send
+from railyard.workloads.traces.files import trace_name
 from tests.traces import make
 from tests.unit.traces import FORMATS, RANKS, TRACES, read, replayable, spec_of
-from topologies.errors import BadInput
-from workloads.traces import chakra_pb as pb
-from workloads.traces.common import Call, Gap, Recv, Send
-from workloads.traces.files import trace_name
 
 
 def test_the_files_are_what_their_maker_makes() -> None:

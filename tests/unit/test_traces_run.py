@@ -6,14 +6,15 @@ from typing import Any
 
 import pytest
 
-from experiments import cli, dry_run
-from experiments.traffic import Workload
-from results import store
+from railyard.core.errors import BadInput
+from railyard.experiments import cli
+from railyard.experiments.commands import dry_run
+from railyard.experiments.run.traffic import Workload
+from railyard.results.runs import store
+from railyard.workloads.build import build, build_trace
 from tests.unit.stand_ins import plan_of
 from tests.unit.test_experiment_traffic import no_fabric, run_once  # noqa: F401
 from tests.unit.traces import TRACES, spec_of
-from topologies.errors import BadInput
-from workloads.build import build, build_trace
 
 SMALL = ("-o", "domains=2", "-o", "rails=4")
 

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from railyard.core.errors import BadInput
+from railyard.workloads.traces.common import Gap
 from tests.unit.traces import SIMAI, read, replayable
-from topologies.errors import BadInput
-from workloads.traces.common import Gap
 
 
 def parts(text: str, tmp_path: Path) -> list[tuple[str, tuple[int, ...]]]:

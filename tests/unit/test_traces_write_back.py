@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from railyard.core.errors import BadInput
+from railyard.workloads.build import build
+from railyard.workloads.schedule import Compute
+from railyard.workloads.traces import chakra_pb as pb
+from railyard.workloads.traces.common import Gap, Measured
+from railyard.workloads.traces.write_back import durations, write_back
 from tests.unit.traces import FABRIC, RANKS, TRACES, read, replayable, spec_of
-from topologies.errors import BadInput
-from workloads.build import build
-from workloads.schedule import Compute
-from workloads.traces import chakra_pb as pb
-from workloads.traces.common import Gap, Measured
-from workloads.traces.write_back import durations, write_back
 
 
 @given(st.lists(st.tuples(st.integers(0, 2**40), st.text(max_size=5), st.binary(max_size=9)), max_size=6))

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from topologies.units import (
+from railyard.core.units import (
     RATES,
     SIZES,
     TIMES,

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from topologies.errors import BadInput
-from workloads.catalogue import (
+from railyard.core.errors import BadInput
+from railyard.workloads.models.catalogue import (
     CATALOGUE,
     GptModel,
     check_heads,
@@ -16,8 +16,8 @@ from workloads.catalogue import (
     load_moe,
     model_names,
 )
-from workloads.parallelism import place
-from workloads.volumes import gpt_volumes, moe_volumes, shares
+from railyard.workloads.models.volumes import gpt_volumes, moe_volumes, shares
+from railyard.workloads.placement.parallelism import place
 
 PAPER = ("gpt-145.6b", "gpt-310.1b", "gpt-529.6b", "gpt-1008b")
 

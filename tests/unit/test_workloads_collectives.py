@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workloads.collectives import SLICE_BYTES, grid_shifts, ring, shifts, whole_bytes
-from workloads.plain import ALL_TO_ALLS, CHUNKED, collective_schedule
-from workloads.program import Program
-from workloads.schedule import Collective, Phase, Schedule, Transfer
+from railyard.workloads.collectives.algorithms import SLICE_BYTES, grid_shifts, ring, shifts, whole_bytes
+from railyard.workloads.jobs.collective import ALL_TO_ALLS, CHUNKED, collective_schedule
+from railyard.workloads.program import Program
+from railyard.workloads.schedule import Collective, Phase, Schedule, Transfer
 
 SIDE = st.integers(2, 5)
 SIZE = st.integers(1, 300_000)

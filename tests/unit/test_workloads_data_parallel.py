@@ -4,16 +4,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from results.equations import all_reduce_s
-from results.predict import WHOLE, predict_schedule, project_to_full_size
-from topologies.errors import BadInput
-from topologies.spec import FabricSpec
-from workloads.build import build
-from workloads.catalogue import LayersModel, load_layers
-from workloads.data_parallel import FIRST_BUCKET_BYTES, buckets
-from workloads.matrix import bytes_by_kind
-from workloads.pace import pace
-from workloads.spec import parse_workload
+from railyard.core.errors import BadInput
+from railyard.results.theory.equations import all_reduce_s
+from railyard.results.theory.predict import WHOLE, predict_schedule, project_to_full_size
+from railyard.topologies.spec import FabricSpec
+from railyard.workloads.build import build
+from railyard.workloads.jobs.data_parallel import FIRST_BUCKET_BYTES, buckets
+from railyard.workloads.matrix.pace import pace
+from railyard.workloads.matrix.traffic_matrix import bytes_by_kind
+from railyard.workloads.models.catalogue import LayersModel, load_layers
+from railyard.workloads.spec import parse_workload
 
 RAIL, HB = 100_000_000, 1_200_000_000
 ONLY = FabricSpec(kind="rail-only")

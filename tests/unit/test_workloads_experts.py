@@ -7,18 +7,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from results.busiest import busiest_port_s
-from results.predict import predict_phase, predict_schedule
+from railyard.core.errors import BadInput
+from railyard.results.theory.bottleneck import busiest_port_s
+from railyard.results.theory.predict import predict_phase, predict_schedule
+from railyard.topologies.spec import FabricSpec
+from railyard.workloads.build import build
+from railyard.workloads.jobs.experts import uneven_sizes, zipf_shares
+from railyard.workloads.matrix.pace import pace
+from railyard.workloads.matrix.traffic_matrix import cross_rail_bytes, traffic_matrix
+from railyard.workloads.scale import Rates, payload_rates
+from railyard.workloads.schedule import Collective, Phase
+from railyard.workloads.spec import parse_workload
 from tests.unit.schedules import SIDE
-from topologies.errors import BadInput
-from topologies.spec import FabricSpec
-from workloads.build import build
-from workloads.experts import uneven_sizes, zipf_shares
-from workloads.matrix import cross_rail_bytes, traffic_matrix
-from workloads.pace import pace
-from workloads.scale import Rates, payload_rates
-from workloads.schedule import Collective, Phase
-from workloads.spec import parse_workload
 
 RAIL, HB = 100_000_000, 1_200_000_000
 RATES = payload_rates(HB, RAIL, 9000)

@@ -6,17 +6,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from results.predict import predict_iteration, predict_phase
-from topologies.spec import FabricSpec
-from workloads.catalogue import load_gpt
-from workloads.gpt import GptJob, gpt_iteration, gpt_job
-from workloads.gpt_tasks import gpt_schedule
-from workloads.matrix import bytes_by_kind, cross_rail_bytes
-from workloads.pace import pace
-from workloads.parallelism import Parallelism, place
-from workloads.pipeline import Pass, goes_to, one_forward_one_backward
-from workloads.scale import Rates
-from workloads.schedule import Compute, Transfer
+from railyard.results.theory.predict import predict_iteration, predict_phase
+from railyard.topologies.spec import FabricSpec
+from railyard.workloads.jobs.gpt import GptJob, gpt_iteration, gpt_job
+from railyard.workloads.jobs.gpt_tasks import gpt_schedule
+from railyard.workloads.jobs.pipeline import Pass, goes_to, one_forward_one_backward
+from railyard.workloads.matrix.pace import pace
+from railyard.workloads.matrix.traffic_matrix import bytes_by_kind, cross_rail_bytes
+from railyard.workloads.models.catalogue import load_gpt
+from railyard.workloads.placement.parallelism import Parallelism, place
+from railyard.workloads.scale import Rates
+from railyard.workloads.schedule import Compute, Transfer
 
 RATES = Rates(hb=300e9, rail=25e9)
 FABRIC = FabricSpec(kind="rail-only")

@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from topologies.errors import BadInput
-from workloads.layout import DIMENSIONS, Split, grids, hierarchical, in_order, of_ranks, splits
-from workloads.parallelism import Parallelism, place
+from railyard.core.errors import BadInput
+from railyard.workloads.placement.layout import DIMENSIONS, Split, grids, hierarchical, in_order, of_ranks, splits
+from railyard.workloads.placement.parallelism import Parallelism, place
 
 SIZES = st.integers(1, 6)
 

@@ -3,14 +3,14 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from railyard.topologies.spec import FabricSpec
+from railyard.workloads.build import build
+from railyard.workloads.matrix.pair_traffic import gpt_traffic
+from railyard.workloads.models.catalogue import GptModel
+from railyard.workloads.placement.cross_rail import Finding, lint, lint_schedule
+from railyard.workloads.placement.layout import data_parallel, hierarchical, in_order, of_ranks
+from railyard.workloads.spec import parse_workload
 from tests.unit.test_workloads_layout import parallel
-from topologies.spec import FabricSpec
-from workloads.build import build
-from workloads.catalogue import GptModel
-from workloads.layout import data_parallel, hierarchical, in_order, of_ranks
-from workloads.lint import Finding, lint, lint_schedule
-from workloads.pair_traffic import gpt_traffic
-from workloads.spec import parse_workload
 
 
 def test_the_published_order_needs_no_traffic_between_rails() -> None:

@@ -5,11 +5,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from topologies.spec import Policy
-from workloads.matrix import bytes_by_kind, cross_rail_bytes, port_bytes, traffic_matrix
-from workloads.pace import hops
-from workloads.plain import collective_schedule
-from workloads.schedule import Phase, Schedule, Transfer
+from railyard.topologies.spec import Policy
+from railyard.workloads.jobs.collective import collective_schedule
+from railyard.workloads.matrix.pace import hops
+from railyard.workloads.matrix.traffic_matrix import bytes_by_kind, cross_rail_bytes, port_bytes, traffic_matrix
+from railyard.workloads.schedule import Phase, Schedule, Transfer
 
 POLICIES: list[Policy] = ["dr", "rd", "spine", "pxn"]
 

@@ -2,12 +2,12 @@
 
 import pytest
 
-from topologies.spec import FabricSpec
-from workloads.catalogue import load_moe
-from workloads.matrix import bytes_by_kind, cross_rail_bytes, traffic_matrix
-from workloads.moe import moe_iteration, moe_job, moe_schedule
-from workloads.schedule import Compute
-from workloads.spec import parse_workload
+from railyard.topologies.spec import FabricSpec
+from railyard.workloads.jobs.moe import moe_iteration, moe_job, moe_schedule
+from railyard.workloads.matrix.traffic_matrix import bytes_by_kind, cross_rail_bytes, traffic_matrix
+from railyard.workloads.models.catalogue import load_moe
+from railyard.workloads.schedule import Compute
+from railyard.workloads.spec import parse_workload
 
 MODEL = load_moe("moe-1.3b-128")
 

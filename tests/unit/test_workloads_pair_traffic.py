@@ -5,17 +5,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from topologies.errors import BadInput
-from workloads.catalogue import GptModel, MoeModel, load_gpt, load_moe
-from workloads.gpt import gpt_job
-from workloads.gpt_tasks import gpt_schedule
-from workloads.layout import Layout, data_parallel, hierarchical, of_ranks
-from workloads.matrix import traffic_matrix
-from workloads.moe import moe_job, moe_schedule
-from workloads.pair_traffic import Traffic, gpt_traffic, moe_traffic
-from workloads.pairs import Place, Uniform
-from workloads.parallelism import Parallelism, place
-from workloads.volumes import gpt_volumes, moe_volumes
+from railyard.core.errors import BadInput
+from railyard.workloads.jobs.gpt import gpt_job
+from railyard.workloads.jobs.gpt_tasks import gpt_schedule
+from railyard.workloads.jobs.moe import moe_job, moe_schedule
+from railyard.workloads.matrix.pair_traffic import Traffic, gpt_traffic, moe_traffic
+from railyard.workloads.matrix.pairs import Place, Uniform
+from railyard.workloads.matrix.traffic_matrix import traffic_matrix
+from railyard.workloads.models.catalogue import GptModel, MoeModel, load_gpt, load_moe
+from railyard.workloads.models.volumes import gpt_volumes, moe_volumes
+from railyard.workloads.placement.layout import Layout, data_parallel, hierarchical, of_ranks
+from railyard.workloads.placement.parallelism import Parallelism, place
 
 SHAPE = {"hidden": 24, "heads": 12, "sequence": 12, "vocabulary": 50, "parameters": 1, "domain_gpus": 2}
 ONE = {"tensor": 1, "pipeline": 1, "data": 1, "micro_batch": 1, "global_batch": 1}

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from topologies.errors import BadInput
-from workloads.parallelism import Parallelism, place
+from railyard.core.errors import BadInput
+from railyard.workloads.placement.parallelism import Parallelism, place
 
 GOOD = {"tensor": 4, "pipeline": 2, "data": 2, "micro_batch": 2, "global_batch": 16}
 

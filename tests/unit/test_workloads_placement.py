@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from railyard.workloads.placement.relabel import Places, beside_spares, placed
+from railyard.workloads.schedule import Schedule
 from tests.unit.schedules import schedules
-from workloads.placement import Places, beside_spares, placed
-from workloads.schedule import Schedule
 
 
 @st.composite

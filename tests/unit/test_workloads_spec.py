@@ -4,15 +4,15 @@ from typing import Any
 
 import pytest
 
-from topologies.errors import BadInput
-from topologies.shaping import payload_fraction
-from topologies.spec import FabricSpec
-from workloads.build import build
-from workloads.matrix import bytes_by_kind
-from workloads.pace import pace
-from workloads.scale import project
-from workloads.schedule import Phase
-from workloads.spec import parse_workload
+from railyard.core.errors import BadInput
+from railyard.topologies.build.shaping import payload_fraction
+from railyard.topologies.spec import FabricSpec
+from railyard.workloads.build import build
+from railyard.workloads.matrix.pace import pace
+from railyard.workloads.matrix.traffic_matrix import bytes_by_kind
+from railyard.workloads.scale import project
+from railyard.workloads.schedule import Phase
+from railyard.workloads.spec import parse_workload
 
 RAIL, HB = 100_000_000, 1_200_000_000
 ONLY = FabricSpec(kind="rail-only")

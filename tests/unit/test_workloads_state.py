@@ -2,14 +2,14 @@
 
 import pytest
 
-from topologies.errors import BadInput
-from topologies.platforms import PLATFORMS
-from topologies.spec import parse_fabric
-from workloads.build import build
-from workloads.placement import beside_spares, placed
-from workloads.scale import Rates
-from workloads.spec import parse_workload
-from workloads.state import givers, state_bytes, state_s, state_schedule, twins
+from railyard.core.errors import BadInput
+from railyard.topologies.platforms import PLATFORMS
+from railyard.topologies.spec import parse_fabric
+from railyard.workloads.build import build
+from railyard.workloads.jobs.migration import givers, state_bytes, state_s, state_schedule, twins
+from railyard.workloads.placement.relabel import beside_spares, placed
+from railyard.workloads.scale import Rates
+from railyard.workloads.spec import parse_workload
 
 FABRIC = parse_fabric({"kind": "rail-only", "domains": 4, "rails": 4})
 RAIL_BPS = 100_000_000

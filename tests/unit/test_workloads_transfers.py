@@ -9,16 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from results.predict import WHOLE, predict_schedule
-from topologies.errors import BadInput
-from topologies.spec import FabricSpec
-from workloads.build import build
-from workloads.matrix import port_bytes
-from workloads.pace import pace
-from workloads.scale import payload_rates
-from workloads.schedule import Schedule, Transfer
-from workloads.spec import TransfersSpec, parse_workload
-from workloads.transfers import RECEIPT, derangement, pairs, transfers_schedule
+from railyard.core.errors import BadInput
+from railyard.results.theory.predict import WHOLE, predict_schedule
+from railyard.topologies.spec import FabricSpec
+from railyard.workloads.build import build
+from railyard.workloads.jobs.transfers import RECEIPT, derangement, pairs, transfers_schedule
+from railyard.workloads.matrix.pace import pace
+from railyard.workloads.matrix.traffic_matrix import port_bytes
+from railyard.workloads.scale import payload_rates
+from railyard.workloads.schedule import Schedule, Transfer
+from railyard.workloads.spec import TransfersSpec, parse_workload
 
 RAIL, HB = 100_000_000, 1_200_000_000
 FABRIC = FabricSpec(kind="rail-only", domains=3, rails=4)

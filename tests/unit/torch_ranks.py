@@ -20,11 +20,11 @@ import torch._dynamo  # optimizers load it at their first step: once here, not o
 import torch.distributed as dist
 from torch import nn
 
+from railyard.workloads.allreduce.peers import torch_backend
+from railyard.workloads.allreduce.peers.ddp_run import Trained, Training
+from railyard.workloads.allreduce.peers.train import train
+from railyard.workloads.allreduce.transport.layout import loopback
 from tests.unit.multirail_net import QUICK, free_port, rails_of
-from workloads.multirail import torch_backend
-from workloads.multirail.layout import loopback
-from workloads.multirail.peers.lesson import Trained, Training
-from workloads.multirail.peers.train import train
 
 RANKS = 3
 kept: list[Any] = []

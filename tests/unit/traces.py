@@ -3,13 +3,13 @@
 from pathlib import Path
 from typing import Any, Final
 
+from railyard.topologies.spec import FabricSpec
+from railyard.workloads.build import build_trace
+from railyard.workloads.spec import TraceSpec, parse_workload
+from railyard.workloads.traces.common import Trace
+from railyard.workloads.traces.load import load
+from railyard.workloads.traces.lower import Lowered
 from tests.traces import make
-from topologies.spec import FabricSpec
-from workloads.build import build_trace
-from workloads.spec import TraceSpec, parse_workload
-from workloads.traces.common import Trace
-from workloads.traces.load import load
-from workloads.traces.lower import Lowered
 
 TRACES: Final = Path(make.__file__).parent
 RANKS: Final = {"pipeline": 8, "experts": 4, "ring": 4, "dlrm": 8, "ddp.json": 4, "moe.txt": 16, "micro.txt": 16}

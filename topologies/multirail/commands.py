@@ -10,10 +10,10 @@ so that no frame is dropped by a queue that is merely full.
 
 from typing import Final
 
-from topologies.multirail.addresses import PREFIX_BITS, Nic, route_table, subnet
-from topologies.multirail.plan import MultirailPlan
-from topologies.multirail.shapers import segments_at_once
-from topologies.plan import Link
+from railyard.topologies.multirail.addresses import PREFIX_BITS, Nic, route_table, subnet
+from railyard.topologies.multirail.plan import MultirailPlan
+from railyard.topologies.multirail.shapers import segments_at_once
+from railyard.topologies.plan import Link
 
 SYSCTLS: Final = {
     "net/ipv6/conf/default/disable_ipv6": "1",  # no router solicitations among the measured packets
@@ -33,7 +33,7 @@ QUEUE_FRAMES: Final = 10_000
 WINDOW_S: Final = 0.03
 LEAST_WINDOW_FRAMES: Final = 8
 FIRST_INDEX: Final = 1_000_000
-"""Of NICs: numbers that no far end reaches (topologies/net.py says why)."""
+"""Of NICs: numbers that no far end reaches (topologies/build/network.py says why)."""
 
 
 def window_bytes(plan: MultirailPlan, rail: int) -> int:

@@ -12,11 +12,11 @@ from typing import Final, Literal
 
 from pyroute2 import IPRoute
 
-from topologies import namespaces
-from topologies.multirail.addresses import Nic
-from topologies.multirail.net import MultirailNet
-from topologies.plan import End
-from topologies.shaping import HOLE
+from railyard.topologies.build import namespaces
+from railyard.topologies.build.shaping import HOLE
+from railyard.topologies.multirail.addresses import Nic
+from railyard.topologies.multirail.net import MultirailNet
+from railyard.topologies.plan import End
 
 _TABLE: Final = "silent_{}"
 

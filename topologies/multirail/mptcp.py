@@ -10,8 +10,8 @@ import socket
 from collections.abc import Sequence
 from typing import Final
 
-from topologies import namespaces
-from topologies.multirail.addresses import Nic
+from railyard.topologies.build import namespaces
+from railyard.topologies.multirail.addresses import Nic
 
 MOST_SUBFLOWS: Final = 8
 """Of the kernel, beyond the first."""

@@ -10,16 +10,17 @@ from pathlib import Path
 
 from mininet.net import Mininet
 
-from topologies import namespaces, ovs
-from topologies.multirail import mptcp
-from topologies.multirail.addresses import PREFIX_BITS, Nic
-from topologies.multirail.commands import SYSCTLS, link_command, node_commands, node_sysctls
-from topologies.multirail.plan import MultirailPlan
-from topologies.multirail.shapers import shaper_commands
-from topologies.multirail.switch import RailSwitch, static_flows
-from topologies.nodes import NamespaceNode, PlannedIntf, PlannedLink, SwitchNode, tcp_throughput
-from topologies.ovs import Datapath, Port
-from topologies.shaping import HOLE, switch_buffer_rules
+from railyard.core.host import Datapath
+from railyard.topologies.build import namespaces, ovs
+from railyard.topologies.build.nodes import NamespaceNode, PlannedIntf, PlannedLink, SwitchNode, tcp_throughput
+from railyard.topologies.build.ovs import Port
+from railyard.topologies.build.shaping import HOLE, switch_buffer_rules
+from railyard.topologies.multirail import mptcp
+from railyard.topologies.multirail.addresses import PREFIX_BITS, Nic
+from railyard.topologies.multirail.commands import SYSCTLS, link_command, node_commands, node_sysctls
+from railyard.topologies.multirail.plan import MultirailPlan
+from railyard.topologies.multirail.shapers import shaper_commands
+from railyard.topologies.multirail.switch import RailSwitch, static_flows
 
 
 class RailIntf(PlannedIntf):
@@ -107,7 +108,7 @@ class MultirailNet(Mininet):
             return subprocess.run(["nft", "-c", "-f", "-"], input=rules, text=True, capture_output=True).returncode == 0
 
     def _start_switch(self, switch: RailSwitch) -> None:
-        """Its ports go up first (topologies/net.py says why)."""
+        """Its ports go up first (topologies/build/network.py says why)."""
         with namespaces.inside(switch.name):
             ports = "".join(f"link set {port} up\n" for port in self._ends[switch.name])
             namespaces.run(["ip", "-batch", "-"], ports)

@@ -15,11 +15,11 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from topologies.multirail.addresses import SWITCH_DPID, Nic, switch_name
-from topologies.multirail.scale import rail_rates, scale_of
-from topologies.multirail.spec import MultirailSpec, RailSpec
-from topologies.plan import End, Link, Switch
-from topologies.shaping import payload_fraction
+from railyard.topologies.build.shaping import payload_fraction
+from railyard.topologies.multirail.addresses import SWITCH_DPID, Nic, switch_name
+from railyard.topologies.multirail.scale import rail_rates, scale_of
+from railyard.topologies.multirail.spec import MultirailSpec, RailSpec
+from railyard.topologies.plan import End, Link, Switch
 
 
 @dataclass(frozen=True)

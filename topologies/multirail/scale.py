@@ -8,13 +8,13 @@ network takes two passages, one to the aggregator and one back.
 from math import ceil, log10
 from typing import Final
 
-from topologies.errors import BadInput
-from topologies.multirail.spec import MultirailSpec, RailKind
-from topologies.shaping import ETHERNET
-from topologies.units import format_rate
+from railyard.core.errors import BadInput
+from railyard.core.units import format_rate
+from railyard.topologies.build.shaping import ETHERNET
+from railyard.topologies.multirail.spec import MultirailSpec, RailKind
 
 PAPER_BPS: Final[dict[RailKind, float]] = {"tcp": 2.664e9, "sharp": 2.997e9, "glex": 5.029e9}
-"""bit/s and direction at large sizes, fitted to Table 1 and section 2.3.1 (workloads/multirail/rails.py)."""
+"""bit/s and direction at large sizes, fitted to Table 1 and section 2.3.1 (workloads/allreduce/balancing/rails.py)."""
 SHARE: Final = 0.3
 """Of the machine's frames that `auto` takes; the rest is for the nodes, who sum, and for acknowledgements."""
 MOST_RATE_BPS: Final = 1_000_000_000

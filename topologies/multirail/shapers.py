@@ -16,7 +16,7 @@ frame: less would cost processors more than it makes truer.
 
 from typing import Final
 
-from topologies.shaping import BURST_S, ETHERNET, burst_bytes
+from railyard.topologies.build.shaping import BURST_S, ETHERNET, burst_bytes
 
 CONTROL_TOS: Final = 0xB8
 _DSCP: Final = 0xFC

@@ -6,10 +6,10 @@ from typing import Annotated, Final, Literal, TypeVar, get_args
 
 from pydantic import BeforeValidator, Field, PlainSerializer, ValidationError, field_validator
 
-from topologies.errors import BadInput
-from topologies.multirail.addresses import MAX_NODES, MAX_RAILS
-from topologies.strict import Strict, find_problems, wrong
-from topologies.units import Rate, Size, format_time, parse_size, parse_time
+from railyard.core.config import Strict, find_problems, wrong
+from railyard.core.errors import BadInput
+from railyard.core.units import Rate, Size, format_time, parse_size, parse_time
+from railyard.topologies.multirail.addresses import MAX_NODES, MAX_RAILS
 
 RailKind = Literal["tcp", "sharp", "glex"]
 RAIL_KINDS: Final[tuple[RailKind, ...]] = get_args(RailKind)

@@ -9,10 +9,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from topologies import namespaces
-from topologies.errors import RailyardError
-from topologies.multirail.addresses import Nic
-from topologies.ovs import START_S, PrivateSwitch, listens, setup_command
+from railyard.core.errors import RailyardError
+from railyard.topologies.build import namespaces
+from railyard.topologies.build.ovs import START_S, PrivateSwitch, listens, setup_command
+from railyard.topologies.multirail.addresses import Nic
 
 _POLL_S: Final = 0.005
 

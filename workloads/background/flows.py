@@ -13,11 +13,11 @@ of 1 the rails' own links are as hot as the uplinks.
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from topologies.addresses import Gpu
-from topologies.plan import Plan
-from topologies.routes import Device
-from workloads.background.spec import BackgroundSpec
-from workloads.background.wave import Wave
+from railyard.topologies.addresses import Gpu
+from railyard.topologies.plan import Plan
+from railyard.topologies.routing import Device
+from railyard.workloads.background.spec import BackgroundSpec
+from railyard.workloads.background.wave import Wave
 
 PORT: Final = 9
 """UDP's discard: where all of it goes, and by which links tell it from other traffic."""

@@ -10,9 +10,9 @@ from typing import Annotated, Final
 
 from pydantic import Field, field_validator, model_validator
 
-from topologies.spec import FabricSpec
-from topologies.strict import Strict, wrong
-from workloads.background.spec import MAX_LOAD, BackgroundSpec, Numbers
+from railyard.core.config import Strict, wrong
+from railyard.topologies.spec import FabricSpec
+from railyard.workloads.background.spec import MAX_LOAD, BackgroundSpec, Numbers
 
 LEAST_LOAD: Final = 1e-6  # what is left of a load when another is taken off it, and is none but for rounding
 

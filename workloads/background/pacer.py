@@ -3,7 +3,7 @@
 import math
 from typing import Final
 
-from workloads.background.wave import Wave
+from railyard.workloads.background.wave import Wave
 
 LATE_S: Final = 0.05
 """What could not be sent for so long is given up: a link that was blocked gets no flood afterwards."""

@@ -10,11 +10,11 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
-from topologies import beat_lanes, namespaces
-from topologies.optical import Layer
-from topologies.plan import End, Plan
-from topologies.shaping import shaper_commands
-from workloads.background.flows import PORT, BackgroundFlow
+from railyard.topologies.build import heartbeat_lanes, namespaces
+from railyard.topologies.build.shaping import shaper_commands
+from railyard.topologies.optical import Layer
+from railyard.topologies.plan import End, Plan
+from railyard.workloads.background.flows import PORT, BackgroundFlow
 
 
 def reserved_bps(plan: Plan, flows: Iterable[BackgroundFlow]) -> dict[End, float]:
@@ -47,7 +47,7 @@ def reserved(plan: Plan, flows: Iterable[BackgroundFlow]) -> Iterator[None]:
 
 def _shape(plan: Plan, shares: Mapping[End, float]) -> None:
     rates = {end: link.rate_bps for link in plan.links for end in (link.a, link.b)}
-    lanes = beat_lanes.ends(plan) if beat_lanes.are_open() else frozenset[End]()
+    lanes = heartbeat_lanes.ends(plan) if heartbeat_lanes.are_open() else frozenset[End]()
     commands: defaultdict[str, str] = defaultdict(str)
     for end, bps in shares.items():
         reserved = (round(bps), PORT) if bps else None

@@ -11,10 +11,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
-from topologies.pickled import PickledProcess
-from topologies.plan import Plan
-from workloads.background.flows import BackgroundFlow, flows_of
-from workloads.background.spec import BackgroundSpec
+from railyard.core.worker import PickledProcess
+from railyard.topologies.plan import Plan
+from railyard.workloads.background.flows import BackgroundFlow, flows_of
+from railyard.workloads.background.spec import BackgroundSpec
 
 HEAD_START_NS: Final = 20_000_000  # the process has read the start time by then
 
@@ -50,7 +50,7 @@ class Background:
     def __init__(self, plan: Plan, specs: Sequence[BackgroundSpec]) -> None:
         self.flows = tuple(flow for spec in specs for flow in flows_of(spec, plan))
         self.start_ns = 0
-        self._process = PickledProcess("workloads.background.sender", "the process of the background load")
+        self._process = PickledProcess("railyard.workloads.background.sender", "the process of the background load")
         try:
             self._process.tell(BackgroundJob(self.flows, plan.spec.mtu))
             self._process.hear()

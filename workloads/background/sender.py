@@ -1,4 +1,4 @@
-"""The process that sends background load: `python -m workloads.background.sender`, pickles in, pickles out.
+"""The process that sends background load: `python -m railyard.workloads.background.sender`, pickles in, pickles out.
 
 In: the BackgroundJob; then the start time in monotonic ns; then anything, to stop. Out: "ready"; "started"; and at
 last [(bytes asked, bytes sent)] by flow. Failures come out as a RuntimeError.
@@ -20,13 +20,13 @@ import time
 from heapq import heapify, heapreplace
 from typing import Final
 
-from topologies import namespaces
-from topologies.addresses import Gpu
-from topologies.limits import allow_open_files
-from topologies.shaping import ETHERNET
-from workloads.background.flows import PORT, BackgroundFlow
-from workloads.background.pacer import Pacer
-from workloads.background.run import BackgroundJob
+from railyard.core.process_limits import allow_open_files
+from railyard.topologies.addresses import Gpu
+from railyard.topologies.build import namespaces
+from railyard.topologies.build.shaping import ETHERNET
+from railyard.workloads.background.flows import PORT, BackgroundFlow
+from railyard.workloads.background.pacer import Pacer
+from railyard.workloads.background.run import BackgroundJob
 
 TURN_S: Final = 0.002
 JITTER: Final = 0.4  # of a turn, at most: turns must not fall in step with the kernel's tick

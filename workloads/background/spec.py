@@ -10,11 +10,11 @@ from typing import Annotated, Final, Literal
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
-from topologies.errors import BadInput
-from topologies.spec import FabricSpec
-from topologies.strict import Strict, wrong
-from topologies.units import Time, format_time
-from workloads.background.wave import Wave
+from railyard.core.config import Strict, wrong
+from railyard.core.errors import BadInput
+from railyard.core.units import Time, format_time
+from railyard.topologies.spec import FabricSpec
+from railyard.workloads.background.wave import Wave
 
 MAX_LOAD: Final = 0.95
 """What is left of a link must let others through, and a queue must drain again: beside a share L that doesn't yield, a

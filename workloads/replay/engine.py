@@ -15,9 +15,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
-from workloads.replay.job import PATTERN_BYTES, PATTERN_STRIDE, Channel, Job, Outcome, unlocks
-from workloads.replay.phases import PhaseOver, awaited
-from workloads.schedule import Compute, Transfer
+from railyard.workloads.replay.job import PATTERN_BYTES, PATTERN_STRIDE, Channel, Job, Outcome, unlocks
+from railyard.workloads.replay.phases import PhaseOver, awaited
+from railyard.workloads.schedule import Compute, Transfer
 
 HEADER: Final = struct.Struct("!IQ")
 CHUNK: Final = 256 * 1024

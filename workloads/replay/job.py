@@ -8,8 +8,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from topologies.addresses import Gpu
-from workloads.schedule import Compute, Schedule, Task, Transfer
+from railyard.topologies.addresses import Gpu
+from railyard.workloads.schedule import Compute, Schedule, Task, Transfer
 
 PATTERN_BYTES: Final = 1 << 20
 PATTERN_STRIDE: Final = 7919  # transfers start at different places of the pattern, so that mixing two up is seen

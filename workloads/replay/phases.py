@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from typing import Final, NamedTuple, Protocol
 
-from workloads.schedule import Schedule, Task, Transfer
+from railyard.workloads.schedule import Schedule, Task, Transfer
 
 
 class PhaseOver(NamedTuple):

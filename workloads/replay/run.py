@@ -10,17 +10,16 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
 import psutil
 
-from topologies.errors import RailyardError
-from workloads.replay.job import Outcome, Windows, jobs
-from workloads.replay.phases import NOBODY, OnOver, PhaseOver, Phases
-from workloads.schedule import Schedule
+from railyard.core.errors import RailyardError
+from railyard.core.project import PROJECT
+from railyard.workloads.replay.job import Outcome, Windows, jobs
+from railyard.workloads.replay.phases import NOBODY, OnOver, PhaseOver, Phases
+from railyard.workloads.schedule import Schedule
 
-PROJECT: Final = Path(__file__).resolve().parent.parent.parent
 LOOK_S: Final = 0.1
 HEAD_START_NS: Final = 100_000_000  # all workers have read "go" by then
 PORT: Final = 7000
@@ -64,7 +63,7 @@ class _Worker:
     def __init__(self, job: object, on_phase: Callable[[PhaseOver], None]) -> None:
         self._on_phase = on_phase
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "workloads.replay.worker"],
+            [sys.executable, "-m", "railyard.workloads.replay.worker"],
             cwd=PROJECT,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

@@ -13,8 +13,8 @@ import time
 from collections import Counter
 from typing import Final
 
-from topologies import namespaces
-from workloads.replay.job import Channel, Job, connections
+from railyard.topologies.build import namespaces
+from railyard.workloads.replay.job import Channel, Job, connections
 
 BUFFER: Final = 212_992  # all that an ordinary user gets; the kernel doubles it for its own bookkeeping
 CONNECT_S: Final = 20.0

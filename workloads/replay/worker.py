@@ -1,4 +1,4 @@
-"""A replay's worker process: `python -m workloads.replay.worker`, pickles in, pickles out.
+"""A replay's worker process: `python -m railyard.workloads.replay.worker`, pickles in, pickles out.
 
 In: the Job; then "connect"; then ("go", start_ns, deadline_ns). Out: "listening", "connected", numbers of delivered
 bytes, a PhaseOver for each watched phase, and at last the Outcome. Any failure comes out as a RuntimeError in place of
@@ -10,10 +10,10 @@ import pickle
 import sys
 from typing import Any
 
-from topologies.limits import allow_open_files
-from workloads.replay.engine import Engine
-from workloads.replay.job import Job
-from workloads.replay.sockets import connect, listen
+from railyard.core.process_limits import allow_open_files
+from railyard.workloads.replay.engine import Engine
+from railyard.workloads.replay.job import Job
+from railyard.workloads.replay.sockets import connect, listen
 
 
 def _say(what: Any) -> None:

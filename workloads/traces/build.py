@@ -1,14 +1,14 @@
 """From a trace's spec to its schedule on a fabric, with the record of what was scaled."""
 
-from topologies.errors import BadInput
-from topologies.platforms import PLATFORMS
-from topologies.spec import FabricSpec
-from workloads.pace import pace
-from workloads.scale import Factor, Rates, Scale
-from workloads.spec import TraceSpec, auto_all_to_all
-from workloads.traces.common import Trace
-from workloads.traces.load import load
-from workloads.traces.lower import Lowered, lower
+from railyard.core.errors import BadInput
+from railyard.topologies.platforms import PLATFORMS
+from railyard.topologies.spec import FabricSpec
+from railyard.workloads.matrix.pace import pace
+from railyard.workloads.scale import Factor, Rates, Scale
+from railyard.workloads.spec import TraceSpec, auto_all_to_all
+from railyard.workloads.traces.common import Trace
+from railyard.workloads.traces.load import load
+from railyard.workloads.traces.lower import Lowered, lower
 
 
 def lowered_trace(

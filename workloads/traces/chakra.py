@@ -15,9 +15,9 @@ from typing import Any, Final, Literal
 
 from google.protobuf.json_format import ParseDict, ParseError
 
-from topologies.errors import BadInput, near_miss
-from workloads.traces import chakra_pb
-from workloads.traces.common import (
+from railyard.core.errors import BadInput, near_miss
+from railyard.workloads.traces import chakra_pb
+from railyard.workloads.traces.common import (
     Action,
     Call,
     Gap,
@@ -32,7 +32,7 @@ from workloads.traces.common import (
     ranks_of,
     whole,
 )
-from workloads.traces.files import Files, parse_json
+from railyard.workloads.traces.files import Files, parse_json
 
 Form = Literal["et", "objects", "graph"]
 Groups = Mapping[str, tuple[int, ...]]

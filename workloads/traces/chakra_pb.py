@@ -12,7 +12,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import DecodeError
 from google.protobuf.proto import parse_length_prefixed, serialize_length_prefixed
 
-from topologies.errors import BadInput
+from railyard.core.errors import BadInput
 
 NODE_TYPES: Final = (
     "INVALID_NODE", "METADATA_NODE", "MEM_LOAD_NODE", "MEM_STORE_NODE", "COMP_NODE", "COMM_SEND_NODE",

@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple
 
-from topologies.errors import BadInput
-from workloads.schedule import Kind
+from railyard.core.errors import BadInput
+from railyard.workloads.schedule import Kind
 
 Format = Literal["chakra", "param", "simai"]
 Op = Literal[

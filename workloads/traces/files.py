@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from topologies.errors import BadInput
+from railyard.core.errors import BadInput
 
 _RANKED: Final = re.compile(r"(?:(?P<stem>.+)\.)?(?:rank)?(?P<rank>0|[1-9][0-9]{0,5})\.(?P<suffix>et|json)")
 

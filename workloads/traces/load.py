@@ -3,12 +3,12 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from topologies.errors import BadInput
-from workloads.traces.chakra import read_chakra, read_groups
-from workloads.traces.common import Format, Trace
-from workloads.traces.files import Files, parse_json, read_files
-from workloads.traces.param import read_param
-from workloads.traces.simai import read_simai
+from railyard.core.errors import BadInput
+from railyard.workloads.traces.chakra import read_chakra, read_groups
+from railyard.workloads.traces.common import Format, Trace
+from railyard.workloads.traces.files import Files, parse_json, read_files
+from railyard.workloads.traces.param import read_param
+from railyard.workloads.traces.simai import read_simai
 
 
 def load(

@@ -8,8 +8,8 @@ from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from topologies.units import format_size
-from workloads.collectives import (
+from railyard.core.units import format_size
+from railyard.workloads.collectives.algorithms import (
     all_gather,
     all_reduce,
     all_to_all_direct,
@@ -20,11 +20,11 @@ from workloads.collectives import (
     shifts,
     whole_bytes,
 )
-from workloads.program import Grid, Program
-from workloads.schedule import Collective, Phase, Schedule
-from workloads.traces.common import Call, Gap, Place, Recv, Send, Trace
-from workloads.traces.match import Step, steps
-from workloads.traces.patterns import chain, exchange_sizes, signal
+from railyard.workloads.program import Grid, Program
+from railyard.workloads.schedule import Collective, Phase, Schedule
+from railyard.workloads.traces.common import Call, Gap, Place, Recv, Send, Trace
+from railyard.workloads.traces.match import Step, steps
+from railyard.workloads.traces.patterns import chain, exchange_sizes, signal
 
 Sizes = dict[tuple[int, int], int]
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import networkx as nx
 
-from topologies.errors import BadInput
-from workloads.traces.common import Call, Node, Place, Recv, Send, Trace
+from railyard.core.errors import BadInput
+from railyard.workloads.traces.common import Call, Node, Place, Recv, Send, Trace
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
-from topologies.errors import BadInput, near_miss
-from workloads.traces.common import (
+from railyard.core.errors import BadInput, near_miss
+from railyard.workloads.traces.common import (
     Action,
     Call,
     Gap,
@@ -28,7 +28,7 @@ from workloads.traces.common import (
     ranks_of,
     whole,
 )
-from workloads.traces.files import Files, parse_json
+from railyard.workloads.traces.files import Files, parse_json
 
 ALIASES: Final = {
     "alltoall": "all_to_all", "alltoallv": "all_to_allv", "alltoallbase": "all_to_allv", "allreduce": "all_reduce",

@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Final
 
-from workloads.collectives import IN_FLIGHT, Round, sliced
-from workloads.program import Program
+from railyard.workloads.collectives.algorithms import IN_FLIGHT, Round, sliced
+from railyard.workloads.program import Program
 
 SIGNAL_BYTES: Final = 1
 

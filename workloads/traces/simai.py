@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final, Literal, get_args
 
-from topologies.errors import BadInput, near_miss
-from workloads.schedule import Kind
-from workloads.traces.common import Call, Gap, Measured, Node, Op, Place, Trace, whole
-from workloads.traces.files import Files
+from railyard.core.errors import BadInput, near_miss
+from railyard.workloads.schedule import Kind
+from railyard.workloads.traces.common import Call, Gap, Measured, Node, Op, Place, Trace, whole
+from railyard.workloads.traces.files import Files
 
 Policy = Literal[
     "HYBRID_TRANSFORMER_FWD_IN_BCKWD",

@@ -1,14 +1,14 @@
 """What was measured, back into the trace: its own files, with the time that each operation took.
 
 Times are those of the job on the real platform: emulated seconds divided by the time factor, as everything projected is
-(`workloads.scale`). An operation lasts on a rank from the start of the first of its tasks there to the end of the last;
-a receive from when its sender begins.
+(`railyard.workloads.scale`). An operation lasts on a rank from the start of the first of its tasks there to the end of
+the last; a receive from when its sender begins.
 """
 
 from collections.abc import Mapping
 
-from workloads.traces.common import Measured, Place, Trace
-from workloads.traces.lower import Lowered
+from railyard.workloads.traces.common import Measured, Place, Trace
+from railyard.workloads.traces.lower import Lowered
 
 
 def durations(lowered: Lowered, spans: Mapping[int, tuple[int, int]], time_factor: float) -> dict[Place, Measured]:

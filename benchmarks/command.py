@@ -1,0 +1,24 @@
+"""How a benchmark starts: its command line, and in a capsule what it measures."""
+
+import sys
+from collections.abc import Callable, Sequence
+
+import typer
+
+from railyard.core.errors import RailyardError
+from railyard.core.sandbox import init
+
+
+def open_door(app: typer.Typer, arguments: Sequence[str] | None, inside: Callable[[], int] | None = None) -> int:
+    """The exit status. What a user gets wrong, or the machine lacks, becomes one line; SystemExit as typer ends.
+
+    `inside`: what to do when this process is already in a capsule, for benchmarks that build fabrics.
+    """
+    try:
+        if inside and init.inside():
+            return inside()
+        app(arguments)
+    except RailyardError as error:
+        print("error:", error, file=sys.stderr)
+        return error.exit_status
+    return 0

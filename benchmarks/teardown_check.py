@@ -1,0 +1,66 @@
+"""When is a fabric really gone? When nothing of it can be seen any more, and the kernel has freed what can't be seen.
+
+The kernel frees network namespaces later, in the background: a tear-down that leaves that to others would look faster
+than it is, and the next build would be slowed by it.
+"""
+
+import os
+import socket
+import subprocess
+import time
+from pathlib import Path
+from typing import Final
+
+import psutil
+
+from railyard.topologies.build import namespaces
+
+GONE_S: Final = 60.0
+FENCE: Final = "fence"
+
+
+def seen() -> frozenset[str]:
+    """Every process but this one and the dead, every interface here, and every name that `ip netns list` would show."""
+    found = {f"interface {name}" for _, name in socket.if_nameindex()}
+    found |= {f"namespace {path.name}" for path in namespaces.NETNS_DIR.glob("*")}
+    for process in psutil.process_iter(["name", "status"]):
+        if process.pid != os.getpid() and process.info["status"] != psutil.STATUS_ZOMBIE:
+            found.add(f"process {process.pid} ({process.info['name']})")
+    return frozenset(found)
+
+
+def wait_until_only(before: frozenset[str]) -> None:
+    """Return when no more is seen than `before`, and the kernel has freed every namespace that was left until now.
+
+    RuntimeError, with what is still there, if that takes longer than a minute.
+    """
+    deadline = time.monotonic() + GONE_S
+    while left := seen() - before:
+        _pause(deadline, ", ".join(sorted(left)[:5]))
+    wait_for_kernel(deadline)
+
+
+def wait_for_kernel(deadline: float) -> None:
+    """Return when the kernel has freed every namespace that nothing held until now.
+
+    It frees them batch by batch, in their order. A fence may be in the same batch as others which take longer, so only
+    a second one tells that all of them are done.
+    """
+    for _ in range(2):
+        _pass_fence(deadline)
+
+
+def _pass_fence(deadline: float) -> None:
+    """Leave a namespace behind all the others, with a cable from here into it, and wait until the cable is gone."""
+    namespaces.create([FENCE])
+    cable = ["link", "add", FENCE, "type", "veth", "peer", "name", "end", "netns", FENCE]
+    subprocess.run(["ip", *cable], check=True)
+    namespaces.remove([FENCE])
+    while Path("/proc/sys/net/ipv4/conf", FENCE).exists():
+        _pause(deadline, "namespaces that the kernel has not freed")
+
+
+def _pause(deadline: float, left: str) -> None:
+    if time.monotonic() > deadline:
+        raise RuntimeError(f"still there after {GONE_S:.0f} s: {left}")
+    time.sleep(0.002)

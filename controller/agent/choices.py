@@ -1,0 +1,57 @@
+"""What agents choose at the moment, asked by anybody in the run's capsule over a unix socket: a line each way."""
+
+import json
+import socket
+import threading
+from collections.abc import Callable
+from pathlib import Path as File
+from socketserver import StreamRequestHandler, ThreadingUnixStreamServer
+from typing import Any, Final
+
+from railyard.controller.failover.paths import Path
+from railyard.controller.health.policies import Shares
+from railyard.topologies.addresses import Gpu, gpu_of_name
+
+SOCKET: Final = File("/run/railyard/choices.sock")
+ANSWER_S: Final = 5.0
+
+Chosen = Callable[[Gpu, Gpu], Shares | None]
+
+
+class _Server(ThreadingUnixStreamServer):
+    daemon_threads = True
+    request_queue_size = 128  # a full queue refuses a unix socket's call at once; 5 is soon full
+
+
+class ChoiceServer:
+    """Answers with what `chosen(src, dst)` gives: None while nobody steers."""
+
+    def __init__(self, chosen: Chosen) -> None:
+        class Handler(StreamRequestHandler):
+            def handle(self) -> None:
+                src, dst = map(gpu_of_name, self.rfile.readline().decode().split())
+                shares = chosen(src, dst)
+                told = None if shares is None else [[share.path.kind, share.path.rail] for share in shares]
+                self.wfile.write(json.dumps(told).encode() + b"\n")
+
+        self._handler: type[StreamRequestHandler] = Handler
+
+    def start(self) -> None:
+        SOCKET.parent.mkdir(parents=True, exist_ok=True)
+        SOCKET.unlink(missing_ok=True)
+        server = _Server(str(SOCKET), self._handler)
+        threading.Thread(target=server.serve_forever, name="choices", daemon=True).start()
+
+
+def ask(src: Gpu, dst: Gpu) -> list[Path] | None:
+    """The paths that `src` chose for `dst`, empty if it has none; None while nobody steers."""
+    with socket.socket(socket.AF_UNIX) as sock:
+        sock.settimeout(ANSWER_S)
+        try:
+            sock.connect(str(SOCKET))
+            sock.sendall(f"{src.name} {dst.name}\n".encode())
+            line = sock.makefile().readline()
+        except (FileNotFoundError, ConnectionError):  # there are no agents, or they die while they are asked
+            return None
+    told: list[Any] | None = json.loads(line or "null")
+    return None if told is None else [Path(kind, rail) for kind, rail in told]

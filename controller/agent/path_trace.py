@@ -1,0 +1,138 @@
+"""The way that a packet really took, from where it was seen; its kind; and whether that is what the policy says."""
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import pairwise
+
+from railyard.controller.failover.paths import Path, default_path, name_of
+from railyard.topologies.addresses import Gpu, gpu_of_name
+from railyard.topologies.measure.capture import Sighting
+from railyard.topologies.spec import Policy
+
+
+@dataclass(frozen=True, slots=True)
+class Hop:
+    """A node on the way: by which interface the packet came in and went out, and when (monotonic ns).
+
+    The source has no `came_in`; the destination, and where a packet is lost, no `went_out`.
+    """
+
+    node: str
+    came_in: str | None = None
+    went_out: str | None = None
+    in_ns: int | None = None
+    out_ns: int | None = None
+
+    @property
+    def gpu(self) -> Gpu | None:
+        """None for a switch, or the bridge of an HB domain."""
+        try:
+            return gpu_of_name(self.node)
+        except ValueError:
+            return None
+
+    @property
+    def is_bridge(self) -> bool:
+        """Is it an HB domain's?"""
+        return self.node.startswith("hb")
+
+
+@dataclass(frozen=True)
+class Way:
+    """What a packet from `src` to `dst` went through, in order."""
+
+    src: Gpu
+    dst: Gpu
+    hops: tuple[Hop, ...]
+
+    @property
+    def delivered(self) -> bool:
+        return bool(self.hops) and self.hops[-1].node == self.dst.name and self.hops[-1].went_out is None
+
+    @cached_property
+    def kind(self) -> str:
+        """A letter a leg between two GPUs: d through an HB domain, r along a rail, s from one rail to another."""
+        legs = []
+        stops = [(hop, gpu) for hop in self.hops if (gpu := hop.gpu)]
+        for (here, gpu), (_, following) in pairwise(stops):
+            legs.append("d" if here.went_out == "hb0" else "r" if gpu.rank == following.rank else "s")
+        return "spine" if legs == ["s"] else "".join(legs)
+
+    @cached_property
+    def path(self) -> Path | None:
+        """The path that it is; None if it was lost, or is of no kind that a policy knows."""
+        if not self.delivered:
+            return None
+        match self.kind:
+            case "d" | "r" | "rd" | "spine" as kind:
+                return Path(kind, self.src.rank)
+            case "dr" | "drd" as kind:
+                carrier = next(hop.gpu for hop in self.hops[1:] if hop.gpu)
+                return Path(kind, carrier.rank)
+            case _:
+                return None
+
+    @property
+    def name(self) -> str:
+        """`dr by rail 2`, or where it was lost."""
+        if not self.delivered:
+            return f"lost {self._end}"
+        return name_of(self.path) if self.path else f"{self.kind}, which no policy takes"
+
+    @property
+    def _end(self) -> str:
+        if not self.hops:
+            return f"before it left {self.src.name}"
+        last = self.hops[-1]
+        return f"after HB domain {last.node[2:]}" if last.is_bridge else f"after {last.node}"
+
+    def __str__(self) -> str:
+        """`d0g1 -hb0-> d0g2 -rail0-> rail2 -> d1g2`: an HB domain is in its arrow."""
+        nodes = [hop for hop in self.hops if not hop.is_bridge]
+        arrows = [f" -{hop.went_out}-> " if hop.gpu else " -> " for hop in nodes]
+        return "".join(hop.node + arrow for hop, arrow in zip(nodes, [*arrows[:-1], ""], strict=True))
+
+    @property
+    def outline(self) -> tuple[tuple[str, str | None, str | None], ...]:
+        """The same for all packets that went the same way, whenever they did."""
+        return tuple((hop.node, hop.came_in, hop.went_out) for hop in self.hops)
+
+
+def way_of(src: Gpu, dst: Gpu, sightings: Iterable[Sighting]) -> Way:
+    """Put the sightings of one packet in order: what comes in somewhere and then goes out there is one hop."""
+    hops: list[Hop] = []
+    for seen in sorted(sightings, key=lambda sighting: sighting.ns):
+        if not seen.outgoing:
+            hops.append(Hop(seen.node, came_in=seen.interface, in_ns=seen.ns))
+        elif hops and hops[-1].node == seen.node and hops[-1].went_out is None:
+            hops[-1] = replace(hops[-1], went_out=seen.interface, out_ns=seen.ns)
+        else:
+            hops.append(Hop(seen.node, went_out=seen.interface, out_ns=seen.ns))
+    return Way(src, dst, tuple(hops))
+
+
+def path_said(policy: Policy, src: Gpu, dst: Gpu) -> Path:
+    """The policy's path between any two GPUs while all is well."""
+    return Path("d", src.rank) if src.domain == dst.domain else default_path(policy, src, dst)
+
+
+def as_said(ways: Sequence[Way], said: Collection[Path]) -> bool:
+    """Whether every packet took a path that the policy says."""
+    return all(way.path in said for way in ways)
+
+
+def verdict(ways: Sequence[Way], said: Collection[Path]) -> str:
+    """One line: `as the policy says`, or what happened instead. ValueError without a packet or a path."""
+    if not ways or not said:
+        raise ValueError("a verdict needs packets, and paths to compare theirs with")
+    if as_said(ways, said):
+        return "as the policy says"
+    others = Counter(_departure(way) for way in ways if way.path not in said)
+    told = [what if count == len(ways) else f"{what} ({count} of {len(ways)})" for what, count in others.items()]
+    return f"{', '.join(told)}: the policy says {' or '.join(name_of(path) for path in said)}"
+
+
+def _departure(way: Way) -> str:
+    return "a detour" if way.delivered else way.name

@@ -1,0 +1,169 @@
+"""The route agent: one netlink socket in each GPU's namespace, through which routes change while traffic flows.
+
+The sockets are opened once, by a thread that goes from namespace to namespace; after that the changes at a GPU are one
+send, with no process and no setns on its way. The kernel carries them out within the send: the answers are there when
+it returns, nothing is ever waited for, and to send to all GPUs before looking would gain nothing.
+"""
+
+import errno
+import os
+import socket
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final
+
+from railyard.controller.agent import rtnetlink, rtnetlink_read
+from railyard.controller.agent.rtnetlink import Batch
+from railyard.topologies.addresses import Gpu
+from railyard.topologies.build import namespaces
+from railyard.topologies.plan import Plan
+from railyard.topologies.routing import AnyRoute, Device, Route
+
+DEVICES: Final[tuple[Device, ...]] = ("hb0", "rail0")
+SOL_NETLINK: Final = 270
+NETLINK_CAP_ACK: Final = 10  # answers without the message that they answer: 36 bytes each
+NETLINK_GET_STRICT_CHK: Final = 12  # filters in a question count
+ANSWER_BYTES: Final = 4096
+DUMP_BYTES: Final = 64 * 1024
+NO_INTERFACE: Final = 0  # no interface has this number: the kernel refuses such a route
+_SEQUENCES: Final = 1 << 31
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """`done`: how many changes are in force. `refused`: the GPUs whose kernel refused some, and the first of those."""
+
+    done: int
+    refused: Mapping[Gpu, OSError]
+
+
+class RouteAgent:
+    """Changes main-table routes of any GPU of the fabric. Not to be shared by threads."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._sockets = {gpu: _open(gpu) for gpu in plan.gpus}
+        self._index: dict[Gpu, dict[Device, int]] = {}
+        self._sequence = 0
+
+    def learn_interfaces(self) -> None:
+        """Call once when the links are there. A GPU that lacks one (it has crashed) refuses its routes."""
+        for gpu in self._sockets:
+            with namespaces.inside(gpu.name):
+                self._index[gpu] = {name: _index_of(name) for name in DEVICES}
+
+    def learn(self, gpu: Gpu) -> None:
+        """One GPU is another one now, in a namespace of its own under the same name. Its routes are what they are
+        there. OSError if there is no such namespace; then all is as before.
+        """
+        with namespaces.inside(gpu.name):
+            index: dict[Device, int] = {name: _index_of(name) for name in DEVICES}
+        before, self._sockets[gpu] = self._sockets[gpu], _open(gpu)
+        before.close()
+        self._index[gpu] = index
+
+    def routes(self, metric: int) -> dict[Gpu, dict[str, Route]]:
+        """The host routes with that metric that are at GPUs now, by prefix; those with one next hop. OSError names the
+        GPU whose kernel doesn't tell.
+        """
+        found = ((gpu, self.routes_at(gpu, metric)) for gpu in self._sockets)
+        return {gpu: routes for gpu, routes in found if routes}
+
+    def routes_at(self, gpu: Gpu, metric: int) -> dict[str, Route]:
+        """The same of one GPU."""
+        return {route.prefix: route for route in self._ask(gpu) if route.metric == metric}
+
+    def change(self, gpu: Gpu, remove: Iterable[AnyRoute], put: Iterable[AnyRoute]) -> int:
+        """Put routes in, each in the place of one to the same prefix and metric, then remove others by prefix and
+        metric; the number of changes. OSError names the GPU and the first route that the kernel refused; the rest is
+        done.
+        """
+        outcome = self.change_all({gpu: (remove, put)})
+        for refusal in outcome.refused.values():
+            raise refusal
+        return outcome.done
+
+    def change_all(self, changes: Mapping[Gpu, tuple[Iterable[AnyRoute], Iterable[AnyRoute]]]) -> Outcome:
+        """The same at many GPUs, as {gpu: (remove, put)}: what one refuses keeps nobody else's from being done."""
+        done, refused = 0, dict[Gpu, OSError]()
+        for gpu, (remove, put) in changes.items():
+            asked, puts = _in_order(remove, put)
+            refusals = self._carry_out(gpu, asked, puts)
+            done += len(asked) - len(refusals)
+            if refusals:
+                place, code = refusals[0]
+                more = f" (and {len(refusals) - 1} more)" if len(refusals) > 1 else ""
+                refused[gpu] = OSError(code, f"{gpu.name}: route {asked[place]}: {os.strerror(code)}{more}")
+        return Outcome(done, refused)
+
+    def close(self) -> None:
+        for sock in self._sockets.values():
+            sock.close()
+
+    def _ask(self, gpu: Gpu) -> list[Route]:
+        """All our routes of its main table."""
+        names = {number: name for name, number in self._index[gpu].items()}
+        sequence, self._sequence = self._sequence, (self._sequence + 1) % _SEQUENCES
+        self._sockets[gpu].send(rtnetlink_read.ask_message(sequence))
+        found, is_last = list[Route](), False
+        while not is_last:
+            try:
+                part, is_last = rtnetlink_read.answer_in(self._sockets[gpu].recv(DUMP_BYTES), sequence, names)
+            except OSError as error:
+                raise OSError(error.errno, f"{gpu.name}: {error.strerror}") from error
+            found += part
+        return found
+
+    def _carry_out(self, gpu: Gpu, asked: list[AnyRoute], puts: int) -> list[tuple[int, int]]:
+        """Put the first `puts` of these routes, remove the others. What was refused: place in `asked`, error number."""
+        first, index = self._sequence, self._index[gpu]
+        messages = [rtnetlink.put_message(route, gpu, index, first + i) for i, route in enumerate(asked[:puts])]
+        messages += [rtnetlink.remove_message(route, first + i) for i, route in enumerate(asked[puts:], puts)]
+        self._sequence = (first + len(asked)) % _SEQUENCES
+        refusals = list[tuple[int, int]]()
+        for batch in rtnetlink.batches(messages):
+            self._sockets[gpu].send(batch.data)
+            refusals += self._errors(gpu, first, batch)
+        # a route that went with its interface (a crashed GPU) is gone as asked
+        return [(place, code) for place, code in refusals if place < puts or code != errno.ESRCH]
+
+    def _errors(self, gpu: Gpu, first: int, batch: Batch) -> list[tuple[int, int]]:
+        """(place, error number) of what went wrong in a batch that was sent. The answer to its last message ends it."""
+        found, last = [], batch.first + batch.count - 1
+        while True:
+            answer = rtnetlink.answer_of(self._sockets[gpu].recv(ANSWER_BYTES))
+            place = answer.sequence - first
+            if batch.first <= place <= last:  # others are left from a call that was interrupted
+                if answer.errno:
+                    found.append((place, answer.errno))
+                if place == last:
+                    return found
+
+
+def _open(gpu: Gpu) -> socket.socket:
+    with namespaces.inside(gpu.name):
+        sock = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE)
+    sock.setsockopt(SOL_NETLINK, NETLINK_CAP_ACK, 1)
+    with suppress(OSError):  # kernels before 4.20 tell all routes, and we leave out others'
+        sock.setsockopt(SOL_NETLINK, NETLINK_GET_STRICT_CHK, 1)
+    return sock
+
+
+def _index_of(device: Device) -> int:
+    """In this thread's namespace."""
+    try:
+        return socket.if_nametoindex(device)
+    except OSError:
+        return NO_INTERFACE
+
+
+def _in_order(remove: Iterable[AnyRoute], put: Iterable[AnyRoute]) -> tuple[list[AnyRoute], int]:
+    """The routes to put, then those to remove, and how many are to be put.
+
+    A route that is to go is gone already if one that is put takes its place; to remove it would take that one.
+    """
+    puts, gone = list(put), list(remove)
+    if gone:
+        taken = {(route.prefix, route.table, route.metric) for route in puts}
+        gone = [route for route in gone if (route.prefix, route.table, route.metric) not in taken]
+    return puts + gone, len(puts)

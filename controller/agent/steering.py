@@ -1,0 +1,178 @@
+"""What one GPU's agent decides when scores change: which of its routes to replace, and which pairs go another way.
+
+Pure: scores and time are given, routes are handed out. A pair has a host route of its own only while its paths differ
+from those of the fabric's base routes, so an idle fabric under `dr` has none.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from functools import cache
+from typing import Any, Final
+
+from railyard.controller.failover.paths import Path, PathKind, default_path, next_hop
+from railyard.controller.health.hysteresis import Damping, Held, settle
+from railyard.controller.health.policies import CONTENT, Context, Share, Shares, policy_named
+from railyard.controller.health.scores import Scores
+from railyard.topologies.addresses import Gpu, gpu_of_name
+from railyard.topologies.plan import Plan
+from railyard.topologies.routing import MAIN, MAX_WEIGHT, AnyRoute, Hop, Route, SpreadRoute, host_prefix
+
+STEERED_METRIC: Final = 15
+"""Wins over the base routes (20); what goes round something dead (10) wins over it."""
+
+
+CONTENT_SHARE: Final = 0.7
+"""A flow that has a link alone is seen to deliver 0.9 of it and more; one that shares it with another, half."""
+LOOK_AGAIN_NS: Final = 90_000_000
+"""When what is delivered is known anew (railyard.topologies.measure.tcp_rates)."""
+Rates = Mapping[str, float | None]
+Delivering = Callable[[], Rates]
+
+
+@dataclass(frozen=True, slots=True)
+class Steering:
+    """By which policy all agents steer, what it may know, and how changes are damped."""
+
+    policy: str
+    context: Context = field(default_factory=Context)
+    damping: Damping = field(default_factory=Damping)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data, for another process; `from_dict` makes the same of it again."""
+        context, damping = self.context, self.damping
+        return {
+            "policy": self.policy,
+            "context": {"kind": context.kind, "seed": context.seed, "delta": context.delta}
+            | {"assigned": plain_assigned(context.assigned)},
+            "damping": asdict(damping),
+        }
+
+    @classmethod
+    def from_dict(cls, told: dict[str, Any]) -> "Steering":
+        assigned = {
+            (gpu_of_name(src), gpu_of_name(dst)): tuple(
+                Share(Path(kind, rail), weight) for kind, rail, weight in shares
+            )
+            for src, dst, shares in told["context"]["assigned"]
+        }
+        context = Context(**(told["context"] | {"assigned": assigned}))
+        return cls(told["policy"], context, Damping(**told["damping"]))
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What has to be done: routes to remove and to put in, and the pairs (by destination) whose paths changed.
+
+    `again_ns`: when to decide again even without new scores, because a pair may not change before; None for never.
+    """
+
+    remove: tuple[AnyRoute, ...]
+    put: tuple[AnyRoute, ...]
+    chosen: dict[Gpu, Shares]
+    again_ns: int | None
+
+    def __bool__(self) -> bool:
+        return bool(self.remove or self.put or self.chosen)
+
+
+class Source:
+    """One GPU, as a source: what it holds for every GPU of other domains. `steering` may change at any time."""
+
+    def __init__(self, plan: Plan, gpu: Gpu, steering: Steering) -> None:
+        self.steering = steering
+        self._gpu, self._rail_bps = gpu, plan.rail_bps
+        self._policy = policy_named(steering.policy)
+        self._far = {
+            dst: (Share(default_path(plan.policy, gpu, dst)),) for dst in plan.gpus if dst.domain != gpu.domain
+        }
+        self._held: dict[Gpu, Held] = {}
+        self._routes: dict[Gpu, AnyRoute] = {}
+
+    def decide(self, scores: Scores, now_ns: int, delivering: Delivering = dict) -> Change:
+        """Take in scores; what follows from them. `delivering` is asked at most once, and only if it matters."""
+        put, remove, chosen, again = [], [], {}, []
+        rates: Rates | None = None
+        policy, context, damping = self._policy, self.steering.context, self.steering.damping
+        looks = self.steering.policy in CONTENT
+        for dst, base in self._far.items():
+            wanted = policy(self._gpu, dst, scores, context)
+            before = self._held.get(dst)
+            if before is not None and before.shares == wanted:  # nearly always, and agents do nothing more often
+                continue
+            after = settle(before, wanted, self._gpu, dst, scores, now_ns, damping)
+            if before and after is not before and looks:
+                rates = delivering() if rates is None else rates
+                if is_content(rates, dst, self._rail_bps):
+                    after = before
+                    again.append(now_ns + LOOK_AGAIN_NS)
+            if after is not before:
+                self._held[dst] = after
+                chosen[dst] = after.shares
+                old, new = self._routes.pop(dst, None), route_for(after.shares, base, self._gpu, dst)
+                if new:
+                    self._routes[dst] = new
+                    put += [new] if new != old else []
+                elif old:
+                    remove.append(old)
+            elif wanted and now_ns < (free_ns := after.since_ns + after.dwell_ns(damping)):
+                again.append(free_ns)
+        return Change(tuple(remove), tuple(put), chosen, min(again, default=None))
+
+    def chosen(self, dst: Gpu) -> Shares:
+        """What is held for a pair; () before the first decision, and where there is nothing to decide."""
+        held = self._held.get(dst)
+        return held.shares if held else ()
+
+    def release(self) -> tuple[AnyRoute, ...]:
+        """All routes that were put in and not removed: what is to be removed at the end."""
+        return tuple(self._routes.values())
+
+
+def is_content(rates: Rates, dst: Gpu, rail_bps: int) -> bool:
+    """Whether a pair has what it would have if its source shared a rail with its own other destinations alone.
+
+    `rates`: bit/s by destination address, of those to which the source has something to send just now. Whoever sends
+    but isn't known well enough yet (None) is taken to be content until it is.
+    """
+    if dst.ip not in rates:
+        return False
+    rate = rates[dst.ip]
+    return rate is None or rate >= CONTENT_SHARE * rail_bps / len(rates)
+
+
+_prefix: Final = cache(host_prefix)
+
+
+def route_for(shares: Shares, base: Shares, src: Gpu, dst: Gpu) -> AnyRoute | None:
+    """The host route that these paths need at their source; None where the base routes say the same, or no path is."""
+    if shares in ((), base):
+        return None
+    weights: defaultdict[Hop, int] = defaultdict(int)
+    for share in shares:
+        weights[Hop(*next_hop(share.path, src, dst))] += share.weight
+    if len(weights) == 1:
+        (hop,) = weights
+        return Route(_prefix(dst), hop.device, hop.via, MAIN, STEERED_METRIC)
+    scale = min(1.0, MAX_WEIGHT / max(weights.values()))
+    hops = tuple(Hop(hop.device, hop.via, max(1, round(weight * scale))) for hop, weight in weights.items())
+    return SpreadRoute(_prefix(dst), hops, MAIN, STEERED_METRIC)
+
+
+Assigned = Mapping[tuple[Gpu, Gpu], Shares]
+PlainAssigned = list[tuple[str, str, list[tuple[PathKind, int, int]]]]
+
+
+def plain_assigned(assigned: Assigned) -> PlainAssigned:
+    """What the oracle assigned, as plain data; `read_assigned` makes the same of it again."""
+    return [
+        (src.name, dst.name, [(share.path.kind, share.path.rail, share.weight) for share in shares])
+        for (src, dst), shares in assigned.items()
+    ]
+
+
+def read_assigned(told: PlainAssigned) -> dict[tuple[Gpu, Gpu], Shares]:
+    return {
+        (gpu_of_name(src), gpu_of_name(dst)): tuple(Share(Path(kind, rail), weight) for kind, rail, weight in shares)
+        for src, dst, shares in told
+    }

@@ -1,0 +1,203 @@
+"""From who heard whom to what is silent: links that lose everything, switches and GPUs that hang, all with their
+carrier up.
+
+A circle is the GPUs of a rail switch, or of an HB domain. In each round, one a period, each member sends a heartbeat to
+one other: with n living members to the 1 + (round mod n - 1)th after it, so that everybody hears each of the others in
+turn, and a link carries two heartbeats a period. After a round that went otherwise than expected everybody sends to
+everybody, until what is silent is known. Silent members are sent one, and send one, in every round.
+
+The rule. A beat from a to b arrives iff a's way up, the switch and b's way down live. So in a round of everybody to
+everybody, if b heard a beat and not a's, a's way up is dead; and if a's beat was heard and not by b, b's way down is.
+A link is silent once nothing was heard from its GPU, or by it, for `multiplier` rounds, with such a proof among them.
+So with two links alive at least, exactly the dead ones are found, whichever they are and in whichever direction. With
+fewer, nobody has anybody left to talk to, and the circle as a whole is silent: its switch, as far as can be told. Two
+members alone (M = 2) are always that case: their links and their switch can't be told apart, and none is of use
+without the others. A link is heard again after `multiplier` rounds in each of which it carried something both ways.
+"""
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import permutations
+from typing import Any
+
+from railyard.topologies.addresses import Gpu, gpu_of_name
+from railyard.topologies.plan import Plan
+
+Beat = tuple[Gpu, Gpu]
+"""From, to."""
+
+
+@dataclass(slots=True)
+class Round:
+    """`full`: everybody sent to everybody."""
+
+    number: int
+    sent: frozenset[Beat]
+    full: bool
+    heard: set[Beat] = field(default_factory=set)
+
+
+class Circle:
+    """The members of one switch or HB domain, at least two. ValueError for fewer, or a multiplier below 2."""
+
+    def __init__(self, members: Sequence[Gpu], multiplier: int) -> None:
+        if len(members) < 2 or multiplier < 2:
+            raise ValueError(f"{len(members)} members, multiplier {multiplier}: both must be 2 at least")
+        self.silent: frozenset[Gpu] = frozenset()
+        self._members, self._all = tuple(members), frozenset(members)
+        self._everybody = frozenset(permutations(members, 2))
+        self._multiplier = multiplier
+        self._recent: deque[Round] = deque(maxlen=multiplier)
+
+    @property
+    def is_silent(self) -> bool:
+        """All of it: fewer than two links live."""
+        return self.silent == self._all
+
+    def begin(self, number: int) -> frozenset[Beat]:
+        """The beats to send in a new round. Its number must be above the last one's."""
+        sent = self._everybody if self._is_odd() else self._turn(number)
+        self._recent.append(Round(number, sent, sent == self._everybody))
+        return sent
+
+    def hear(self, number: int, src: Gpu, dst: Gpu) -> None:
+        """A beat of some round arrived. Late ones count for the round that they were sent in."""
+        for each in self._recent:
+            if each.number == number:
+                each.heard.add((src, dst))
+
+    def judge(self) -> None:
+        """Decide anew what is silent, once what arrived of the last round has been heard."""
+        if len(self._recent) < self._multiplier:
+            return
+        living = self._all - self.silent
+        dead = {gpu for gpu in living if self._is_mute(gpu) or self._is_deaf(gpu)}
+        silent = (self.silent | dead) - {gpu for gpu in self.silent if self._is_back(gpu)}
+        living = self._all - silent
+        if len(living) < 2 or self._hears_nothing() or (len(living) == 2 and self._is_parted(living)):
+            silent = self._all
+        self.silent = silent
+
+    def _turn(self, number: int) -> frozenset[Beat]:
+        """One beat from each, and one to each."""
+        living = [gpu for gpu in self._members if gpu not in self.silent] or list(self._members)
+        n = len(living)
+        step = 1 + number % (n - 1)
+        beats = {(gpu, living[(place + step) % n]) for place, gpu in enumerate(living)}
+        for place, gpu in enumerate(sorted(self.silent - set(living))):
+            beats |= {(gpu, living[(number + place) % n]), (living[(number + place + 1) % n], gpu)}
+        return frozenset(beats)
+
+    def _is_odd(self) -> bool:
+        """Whether the last round went otherwise than what is known to be silent lets expect."""
+        if not self._recent:
+            return False
+        last = self._recent[-1]
+        if self.is_silent:
+            return bool(last.heard)
+        return any(self.silent.isdisjoint(beat) for beat in last.sent - last.heard)
+
+    def _is_mute(self, gpu: Gpu) -> bool:
+        """Nothing was heard from it, and somebody else who should have heard it does hear."""
+        if any(a == gpu for each in self._recent for a, _ in each.heard):
+            return False
+        return any(b != gpu for each in self._recent if each.full for _, b in each.heard)
+
+    def _is_deaf(self, gpu: Gpu) -> bool:
+        """It heard nothing, and somebody else whom it should have heard is heard."""
+        if any(b == gpu for each in self._recent for _, b in each.heard):
+            return False
+        return any(a != gpu for each in self._recent if each.full for a, _ in each.heard)
+
+    def _is_back(self, gpu: Gpu) -> bool:
+        return all(
+            any(a == gpu for a, _ in each.heard) and any(b == gpu for _, b in each.heard) for each in self._recent
+        )
+
+    def _hears_nothing(self) -> bool:
+        return not any(each.heard for each in self._recent)
+
+    def _is_parted(self, pair: frozenset[Gpu]) -> bool:
+        """Whether one of two doesn't hear the other: whose fault that is, nobody can tell."""
+        return any(
+            all(beat in each.sent and beat not in each.heard for each in self._recent)
+            for beat in permutations(sorted(pair), 2)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Silence:
+    """All that is silent now. Links of a silent rail or HB domain aren't told one by one.
+
+    `gpus`: those of which nothing is heard on either side; their links are there too. `rails` are switches by rank
+    (the single switch is 0).
+    """
+
+    links: frozenset[Gpu] = frozenset()
+    rails: frozenset[int] = frozenset()
+    gpus: frozenset[Gpu] = frozenset()
+    hb_links: frozenset[Gpu] = frozenset()
+    hb_domains: frozenset[int] = frozenset()
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data, for another process; `from_dict` makes the same of it again."""
+        names = {key: sorted(gpu.name for gpu in getattr(self, key)) for key in ("links", "gpus", "hb_links")}
+        return names | {"rails": sorted(self.rails), "hb_domains": sorted(self.hb_domains)}
+
+    @classmethod
+    def from_dict(cls, told: dict[str, Any]) -> "Silence":
+        links, gpus, hb_links = (frozenset(map(gpu_of_name, told[key])) for key in ("links", "gpus", "hb_links"))
+        return cls(links, frozenset(told["rails"]), gpus, hb_links, frozenset(told["hb_domains"]))
+
+
+class Watch:
+    """All circles of a fabric. Rounds are common to all; `rail` and `hb` are beats by interface."""
+
+    def __init__(self, plan: Plan, multiplier: int) -> None:
+        rails: dict[int, list[Gpu]] = {}
+        domains: dict[int, list[Gpu]] = {}
+        for gpu in plan.gpus:
+            rails.setdefault(0 if plan.spec.kind == "single-switch" else gpu.rank, []).append(gpu)
+            domains.setdefault(gpu.domain, []).append(gpu)
+        self._rails = {rank: Circle(gpus, multiplier) for rank, gpus in rails.items() if len(gpus) > 1}
+        self._domains = {domain: Circle(gpus, multiplier) for domain, gpus in domains.items() if len(gpus) > 1}
+        self._rail_of = {gpu: self._rails[rank] for rank, gpus in rails.items() if rank in self._rails for gpu in gpus}
+        self._number = 0
+
+    def begin(self) -> tuple[int, list[Beat], list[Beat]]:
+        """Begin a round: its number, and the beats to send along rails and within HB domains."""
+        self._number += 1
+        return self._number, _beats(self._rails.values(), self._number), _beats(self._domains.values(), self._number)
+
+    def hear_rail(self, number: int, src: Gpu, dst: Gpu) -> None:
+        """A beat arrived by rail0."""
+        if dst in self._rail_of:
+            self._rail_of[dst].hear(number, src, dst)
+
+    def hear_hb(self, number: int, src: Gpu, dst: Gpu) -> None:
+        """A beat arrived by hb0."""
+        if dst.domain in self._domains:
+            self._domains[dst.domain].hear(number, src, dst)
+
+    def judge(self) -> Silence:
+        """What is silent, with all that was heard so far."""
+        for circle in (*self._rails.values(), *self._domains.values()):
+            circle.judge()
+        rail_side = frozenset[Gpu]().union(*(circle.silent for circle in self._rails.values()))
+        hb_side = frozenset[Gpu]().union(*(circle.silent for circle in self._domains.values()))
+        return Silence(
+            links=_single(self._rails.values()),
+            rails=frozenset(rank for rank, circle in self._rails.items() if circle.is_silent),
+            gpus=rail_side & hb_side,
+            hb_links=_single(self._domains.values()),
+            hb_domains=frozenset(domain for domain, circle in self._domains.items() if circle.is_silent),
+        )
+
+
+def _beats(circles: Iterable[Circle], number: int) -> list[Beat]:
+    return [beat for circle in circles for beat in sorted(circle.begin(number))]
+
+
+def _single(circles: Iterable[Circle]) -> frozenset[Gpu]:
+    return frozenset(gpu for circle in circles if not circle.is_silent for gpu in circle.silent)

@@ -1,0 +1,97 @@
+"""When a better path is taken: hysteresis and a minimum dwell time, so that routes don't flap. Pure: time is given.
+
+The papers say nothing of it. A path that everybody leaves recovers, and draws everybody back: without damping, routes
+change as often as scores do.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+from railyard.controller.failover.paths import PathKind
+from railyard.controller.health.decision import path_score
+from railyard.controller.health.policies import Shares
+from railyard.controller.health.scores import BEST, BLOCKED, Scores
+from railyard.topologies.addresses import Gpu
+
+POINT: Final = BEST * BEST
+"""A point of 100, in the whole millionths of a path's score."""
+CALM: Final = 4
+"""Dwell times after which a change is no longer soon: whoever follows a load that alternates is always too late."""
+MOST_RESTLESS: Final = 4
+NEVER: Final = -1
+HOPS: Final[dict[PathKind, int]] = {"d": 1, "r": 1, "dr": 2, "rd": 2, "spine": 3, "drd": 3}
+"""Components crossed: domains, rails, and the spine layer between two rails."""
+
+
+@dataclass(frozen=True, slots=True)
+class Damping:
+    """`margin`: percent by which a score must be better (None: what is wanted is taken, better or not, as for policies
+    that go by something else than scores), and `noise` the points of 100 by which it must be so at least: where all
+    is nearly full, one point more is a large part and means nothing. `dwell_ns`: the least time between two changes of
+    one pair. ValueError if one is negative.
+    """
+
+    margin: int | None = 10
+    dwell_ns: int = 200_000_000
+    noise: int = 5
+
+    def __post_init__(self) -> None:
+        if min(self.margin or 0, self.dwell_ns, self.noise) < 0:
+            raise ValueError(f"margin, dwell time and noise must be 0 or more: {self}")
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What a pair's routes say now, since when (monotonic ns), and how many changes in a row came soon after the one
+    before: each of those doubles the dwell time. (NEVER: it hasn't changed yet.)
+    """
+
+    shares: Shares
+    since_ns: int
+    restless: int = NEVER
+
+    def dwell_ns(self, damping: Damping) -> int:
+        return damping.dwell_ns << max(0, self.restless)
+
+    def changed(self, shares: Shares, now_ns: int, damping: Damping) -> "Held":
+        """Other paths from now on."""
+        soon = self.restless > NEVER and now_ns - self.since_ns < CALM * self.dwell_ns(damping)
+        return Held(shares, now_ns, min(self.restless + 1, MOST_RESTLESS) if soon else 0)
+
+
+def settle(
+    held: Held | None, wanted: Shares, src: Gpu, dst: Gpu, scores: Scores, now_ns: int, damping: Damping
+) -> Held:
+    """What a pair holds from now on: `held` itself, or what the policy wants.
+
+    Nothing held is a first choice and no change. With no path wanted the old one stays, as a route that may recover.
+    Law: in any time t a pair changes at most 1 + t / dwell times, whatever scores do.
+    """
+    if held is None or not held.shares:
+        return Held(wanted, now_ns)
+    if wanted in ((), held.shares) or now_ns < held.since_ns + held.dwell_ns(damping):
+        return held
+    worth = damping.margin is None or _worth_it(held.shares, wanted, src, dst, scores, damping)
+    return held.changed(wanted, now_ns, damping) if worth else held
+
+
+def _worth_it(old: Shares, new: Shares, src: Gpu, dst: Gpu, scores: Scores, damping: Damping) -> bool:
+    """Better by margin and noise (what is blocked is left for anything that isn't), or fewer hops and no worse: the way
+    back, once the fabric is idle again.
+
+    Sets of paths are better if their best path is (spraying sets in) or their worst (a path of the set went bad).
+    """
+    before = [path_score(share.path, src, dst, scores) for share in old]
+    after = [path_score(share.path, src, dst, scores) for share in new]
+    margin, noise = damping.margin or 0, damping.noise * POINT
+
+    def better(there: int, here: int) -> bool:
+        return there * BEST > here * (BEST + margin) and (there - here >= noise or here == BLOCKED)
+
+    if any(better(pick(after), pick(before)) for pick in (min, max)):
+        return True
+    return min(after) >= min(before) and _most_hops(new) < _most_hops(old)
+
+
+def _most_hops(shares: Shares) -> int:
+    return max(HOPS[share.path.kind] for share in shares)

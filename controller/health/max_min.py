@@ -1,0 +1,145 @@
+"""Who gets which rate where flows meet, and when each is done: max-min fairness over a fabric's links.
+
+Source: progressive filling (Bertsekas and Gallager, Data Networks, 6.5.2): all rates grow together, and a flow stops
+where a link on its way is full. It is what TCP flows of equal round-trip times come to, and what "the best that any
+policy could do" is measured by. Rates in bit/s, sizes in bytes, times in seconds.
+
+A link is one direction of a port: a GPU's hb0 or rail0, or all of a rail switch's uplinks together (its group hashes
+flows over them; that hash is nobody's to choose, and counted as even).
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from railyard.controller.failover.paths import Path
+from railyard.topologies.addresses import Gpu
+from railyard.topologies.plan import Plan
+from railyard.topologies.spec import Kind
+
+
+class Link(NamedTuple):
+    """Where bytes are counted. `out`: away from the GPU, or up from the rail switch. `node`: a GPU, or a rail's rank;
+    or, for `own`, the number of a background flow, whose rate is all that it wants.
+    """
+
+    node: Gpu | int
+    side: Literal["hb", "rail", "uplink", "own"]
+    out: bool
+
+
+Route = tuple[Link, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Background:
+    """Load that is there whatever the foreground does: `bps` (bit/s) from src to dst over `path`.
+
+    `yields`: it shares links fairly up to that rate, as paced TCP does; otherwise it takes all of it, as UDP does.
+    """
+
+    src: Gpu
+    dst: Gpu
+    path: Path
+    bps: float
+    yields: bool = False
+
+
+def route_of(path: Path, src: Gpu, dst: Gpu, kind: Kind) -> Route:
+    """The links that a path loads, in the order of travel. See topologies/routing.py for who relays."""
+
+    def hop(a: Gpu, b: Gpu, side: Literal["hb", "rail"]) -> Route:
+        return () if a == b else (Link(a, side, True), Link(b, side, False))
+
+    if path.kind == "d":
+        return hop(src, dst, "hb")
+    if path.kind == "spine":
+        up = () if kind == "single-switch" else (Link(src.rank, "uplink", True), Link(dst.rank, "uplink", False))
+        return (Link(src, "rail", True), *up, Link(dst, "rail", False))
+    enter, leave = Gpu(src.domain, path.rail), Gpu(dst.domain, path.rail)
+    return hop(src, enter, "hb") + hop(enter, leave, "rail") + hop(leave, dst, "hb")
+
+
+def capacities(plan: Plan) -> dict[Link, float]:
+    """Bit/s of every link of an empty fabric."""
+    found: dict[Link, float] = {}
+    for out in (True, False):
+        for gpu in plan.gpus:
+            found[Link(gpu, "hb", out)] = plan.hb_bps
+            found[Link(gpu, "rail", out)] = plan.rail_bps
+        if plan.spec.spine_count:
+            for rail in range(plan.spec.rails):
+                found[Link(rail, "uplink", out)] = plan.uplink_bps * plan.spec.spine_count
+    return found
+
+
+def under_load(plan: Plan, background: Sequence[Background]) -> tuple[dict[Link, float], list[Route]]:
+    """(bit/s that is left of each link, the routes of the flows that yield, each with its own rate as a first link)."""
+    free, yielding = capacities(plan), []
+    for number, load in enumerate(background):
+        route = route_of(load.path, load.src, load.dst, plan.spec.kind)
+        if load.yields:
+            own = Link(number, "own", True)
+            free[own] = load.bps
+            yielding.append((own, *route))
+        else:
+            for link in route:
+                free[link] = max(0.0, free[link] - load.bps)
+    return free, yielding
+
+
+def max_min(routes: Sequence[Route], free: Mapping[Link, float]) -> list[float]:
+    """The max-min fair rate of each flow, bit/s.
+
+    The link that is the first to fill (least left for each of its flows) fixes the rates of those flows; what they take
+    elsewhere is gone, and so on with the others. ValueError for a flow that crosses nothing.
+    """
+    if not all(routes):
+        raise ValueError("a flow crosses at least one link")
+    rates, users = [0.0] * len(routes), _users(routes)
+    left = {link: free[link] for link in users}
+    while users:
+        tightest = min(users, key=lambda link: left[link] / len(users[link]))
+        share = left[tightest] / len(users[tightest])
+        for flow in sorted(users[tightest]):
+            rates[flow] = share
+            for link in routes[flow]:
+                left[link] = max(0.0, left[link] - share)
+                users[link].discard(flow)
+                if not users[link]:
+                    del users[link]
+    return rates
+
+
+def _users(routes: Sequence[Route]) -> dict[Link, set[int]]:
+    users: dict[Link, set[int]] = {}
+    for flow, route in enumerate(routes):
+        for link in route:
+            users.setdefault(link, set()).add(flow)
+    return users
+
+
+def completion_s(
+    routes: Sequence[Route], sizes: Sequence[float], free: Mapping[Link, float], forever: Iterable[Route] = ()
+) -> list[float]:
+    """When each of some flows that start together is done, in seconds; rates are fair anew whenever one ends.
+
+    `sizes` in bytes. `forever`: flows that never end. Infinite for a flow that gets nothing.
+    """
+    ends, always = [math.inf] * len(routes), list(forever)
+    left = {flow: size * 8.0 for flow, size in enumerate(sizes)}
+    now = 0.0
+    while left:
+        flows = list(left)
+        rates = dict(zip(flows, max_min([routes[flow] for flow in flows] + always, free), strict=False))
+        step = min((left[flow] / rate for flow, rate in rates.items() if rate > 0), default=math.inf)
+        if step == math.inf:
+            break
+        now += step
+        for flow in flows:
+            left[flow] -= rates[flow] * step
+            if left[flow] <= sizes[flow] * 8e-9:  # what rounding leaves over is no flow
+                ends[flow] = now
+                del left[flow]
+    return ends

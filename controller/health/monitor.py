@@ -1,0 +1,186 @@
+"""healthd: turns what switches and bridges count into the scores of all rails, HB domains and the spine layer.
+
+Source: health routing, part 1 ("healthd will then consolidate and normalize the data from all rails and domains"). No
+sockets, no clock: whoever reads the counters says when (monotonic ns), and asks for the scores once a period.
+
+| score of  | its links                          | frames, drops, up or down | what waits in shapers, drops there |
+|-----------|------------------------------------|---------------------------|------------------------------------|
+| rail g    | rail switch g (or switch0) to GPUs | OpenFlow, by `hear`       | the kernel, by `read`              |
+| domain d  | bridge d to its GPUs               | the kernel, by `read`     | the kernel, by `read`              |
+| the spine | spines to rail switches            | OpenFlow, by `hear`       | the kernel, by `read`              |
+
+A link is as loaded as the busier of its directions. Reports may be missing (the last one stands, and the next covers
+its time), late or repeated (left out), closer to the last than half a period (left out too: replies that queued up
+somewhere would show as a burst that never was) and begin anew (a rebooted switch: counting starts with the first).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final, Literal, NamedTuple
+
+from railyard.controller.health.estimators import ESTIMATORS, Health, Load, health, pooled
+from railyard.controller.health.scores import BEST, Scores, idle
+from railyard.controller.health.settings import HealthSpec
+from railyard.controller.openflow.app import Heard
+from railyard.topologies.measure.port_counters import TRAFFIC, PortStats
+from railyard.topologies.plan import End, Link, Plan
+
+NS: Final = 1_000_000_000
+
+
+class Element(NamedTuple):
+    """What has a score: (rail, g), (domain, d) or (spine, 0), the layer as a whole."""
+
+    kind: Literal["rail", "domain", "spine"]
+    number: int
+
+
+@dataclass
+class _Meter:
+    """Counters that only grow, and by how much they last grew (nothing before the second report) in how long."""
+
+    least_ns: int
+    at_ns: int | None = None
+    counters: tuple[int, ...] = ()
+    period_s: float = 0.0
+    grown: tuple[int, ...] = ()
+
+    def take(self, counters: tuple[int, ...], now_ns: int) -> None:
+        if self.at_ns is not None:
+            if now_ns - self.at_ns < self.least_ns:
+                return
+            if all(new >= old for new, old in zip(counters, self.counters, strict=True)):
+                self.period_s = (now_ns - self.at_ns) / NS
+                self.grown = tuple(new - old for new, old in zip(counters, self.counters, strict=True))
+        self.at_ns, self.counters = now_ns, counters
+
+
+@dataclass
+class _Queue:
+    """The shaper at one end of a link."""
+
+    dropped: _Meter
+    backlog_bytes: int = 0
+
+
+class _Cable:
+    """What is known of one link. Frames are counted at its far end, the switch's or bridge's; each end has a queue."""
+
+    def __init__(self, link: Link, spec: HealthSpec) -> None:
+        self._least_ns = round(spec.period / 2 * NS)
+        self._capacity_bps = link.rate_bps
+        self._backlog_limit_bytes = link.rate_bps * spec.full_queue / 8
+        self.queues = {end: _Queue(_Meter(self._least_ns)) for end in (link.a, link.b)}
+        self.restart(up=True)
+
+    def restart(self, up: bool) -> None:
+        """Its switch came or went, and what that counted before is of no use now."""
+        self.up = up
+        self.traffic = _Meter(self._least_ns)
+
+    def load(self) -> Load:
+        rx_bytes, tx_bytes, rx_frames, tx_frames, rx_dropped, tx_dropped = self.traffic.grown or (0,) * len(TRAFFIC)
+        queues = self.queues.values()
+        return Load(
+            capacity_bps=self._capacity_bps,
+            period_s=self.traffic.period_s,
+            sent_bytes=max(rx_bytes, tx_bytes),
+            frames=max(rx_frames, tx_frames),
+            dropped=rx_dropped + tx_dropped + sum(sum(queue.dropped.grown) for queue in queues),
+            backlog_bytes=max(queue.backlog_bytes for queue in queues),
+            backlog_limit_bytes=self._backlog_limit_bytes,
+            up_ports=int(self.up),
+        )
+
+
+@dataclass
+class _Known:
+    """An element's links and how healthy they are."""
+
+    cables: list[_Cable] = field(default_factory=list)
+    health: Health = field(default_factory=Health)
+
+
+class Healthd:
+    """Takes in reports with `hear` and `read`, in any order; `scores` says what follows, once a period."""
+
+    def __init__(self, plan: Plan, spec: HealthSpec) -> None:
+        self._spec = spec
+        self._elements: dict[Element, _Known] = {}
+        self._by_port: dict[int, dict[int, _Cable]] = {switch.dpid: {} for switch in plan.switches}
+        self._by_end: dict[tuple[str, str], tuple[_Cable, End]] = {}  # by node and interface
+        self._bridges = frozenset(plan.hb_bridges)
+        self._last = idle(plan.spec.domains, plan.spec.rails)
+        self._last_ns: int | None = None
+        dpids = {switch.name: switch.dpid for switch in plan.switches}
+        for gpu in plan.gpus:
+            for link in plan.cables(gpu, "rail"):
+                self._add(Element("rail", gpu.rank), link, dpids)
+            for link in plan.cables(gpu, "hb"):
+                self._add(Element("domain", gpu.domain), link, dpids)
+        for link in plan.uplinks:
+            self._add(Element("spine", 0), link, dpids)
+
+    def hear(self, heard: Heard) -> None:
+        """Take in what a switch said to the controller; what isn't of this fabric is passed over."""
+        ports = self._by_port.get(heard.dpid, {})
+        match heard.what:
+            case "stats":
+                for number, counters in heard.counters.items():
+                    if number in ports:
+                        ports[number].traffic.take(tuple(counters[name] for name in TRAFFIC), heard.monotonic_ns)
+            case "port" if heard.port in ports:
+                ports[heard.port].up = heard.up
+            case "switch-up" | "switch-down":
+                for number, cable in ports.items():
+                    cable.restart(heard.what == "switch-up" and number in heard.up_ports)
+
+    def read(self, node: str, stats: Mapping[str, PortStats], now_ns: int) -> None:
+        """Take in what the kernel counted at a node's interfaces: all that a bridge knows, the queues of others."""
+        for interface, seen in stats.items():
+            cable, end = self._by_end.get((node, interface), (None, None))
+            if cable is None or end is None:
+                continue
+            cable.queues[end].backlog_bytes = seen.backlog_bytes
+            cable.queues[end].dropped.take((seen.queue_dropped,), now_ns)
+            if node in self._bridges:
+                cable.up = seen.up
+                cable.traffic.take(seen.traffic, now_ns)
+
+    def scores(self, now_ns: int) -> Scores:
+        """The scores now. The version is a new one only if a score differs."""
+        elapsed_s = (now_ns - self._last_ns) / NS if self._last_ns is not None else 0.0
+        self._last_ns = now_ns
+        for known in self._elements.values():
+            self._follow(known, elapsed_s)
+        rails = tuple(self._score(Element("rail", g)) for g in range(len(self._last.rails)))
+        domains = tuple(self._score(Element("domain", d)) for d in range(len(self._last.domains)))
+        spine = self._score(Element("spine", 0))
+        if (rails, domains, spine) != (self._last.rails, self._last.domains, self._last.spine):
+            self._last = Scores(rails, domains, spine, self._last.version + 1)
+        return self._last
+
+    def loads(self) -> dict[Element, float]:
+        """The share of its links' capacity (those that are up, together) that each element used, 0 to 1: unsmoothed."""
+        return {
+            element: pooled([load for cable in known.cables if (load := cable.load()).up_ports]).used
+            for element, known in self._elements.items()
+        }
+
+    def _follow(self, known: _Known, elapsed_s: float) -> None:
+        loads = [cable.load() for cable in known.cables]
+        share_up = sum(load.up_ports for load in loads) / len(loads)
+        measured = health(loads, ESTIMATORS[self._spec.estimator], self._spec.links)
+        known.health = known.health.after(measured, share_up, elapsed_s, self._spec.smoothing_s)
+
+    def _score(self, element: Element) -> int:
+        known = self._elements.get(element)
+        return known.health.score if known else BEST  # a fabric without spines
+
+    def _add(self, element: Element, link: Link, dpids: Mapping[str, int]) -> None:
+        cable = _Cable(link, self._spec)
+        self._elements.setdefault(element, _Known()).cables.append(cable)
+        for end in (link.a, link.b):
+            self._by_end[end.node, end.interface] = cable, end
+        if link.b.port is not None:
+            self._by_port[dpids[link.b.node]][link.b.port] = cable

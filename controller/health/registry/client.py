@@ -1,0 +1,189 @@
+"""The registry of scores, as a controller or a GPU's agent has it: `put`, `watch`, `get`, `close`, and a local cache.
+
+    healthd ── put ──> Registry ──link──> server ──link──> Registry: cache ── watch ──> a GPU's agent
+
+There are two kinds of server: embedded in the controller, on a unix socket (registry_socket.py), and etcd
+(registry_etcd.py). A link to either publishes a document and follows those that others publish. The rest is here and
+the same for both:
+
+- `put` never waits. A thread sends the newest document; one that is overtaken before it is sent isn't sent.
+- The newest is sent again and again, `beat` apart, changed or not. So whoever follows hears the whole chain from the
+  writer to here, a server that came back empty is filled at once, and nobody needs to remember what failed.
+- Without word for `stale` seconds the cache says that it is stale and keeps the last scores. The link is made anew all
+  the time until it works: nothing is ever restarted.
+- A document that isn't newer than the cache's changes nothing.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from railyard.controller.health.registry.document import Document, decode, encode
+from railyard.controller.health.registry.etcd import EtcdLink
+from railyard.controller.health.registry.unix_socket import SocketLink
+from railyard.controller.health.scores import Scores
+
+BEATS: Final = 4
+"""Beats in the time after which a cache is stale: one may come late, and two be lost."""
+FIRST_RETRY_S: Final = 0.01
+LAST_RETRY_S: Final = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What a cache knows: the last scores (None before the first), and whether it lost touch since."""
+
+    scores: Scores | None
+    stale: bool
+
+
+class Link(Protocol):
+    """The way to a server. Anything that goes wrong is an OSError, at once or after `timeout_s` without an answer.
+
+    `follow` gives the document that is there, then each that comes; it may leave out what has been overtaken.
+    `interrupt` ends, from another thread, calls of both that wait; `close` puts away what is left when they have ended.
+    """
+
+    def publish(self, document: bytes, timeout_s: float) -> None: ...
+
+    def follow(self, timeout_s: float) -> Iterator[bytes]: ...
+
+    def interrupt(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class Registry:
+    """A client of a registry, with its cache. `stale_s`: seconds without word after which it is stale."""
+
+    def __init__(self, link: Link, stale_s: float = 1.0) -> None:
+        self._link, self._stale_s = link, stale_s
+        self._writer = time.monotonic_ns()
+        self._news = threading.Condition()
+        self._to_send: bytes | None = None
+        self._sent: bytes | None = None
+        self._closed = False
+        self._order = threading.RLock()  # views reach callbacks one at a time, and none out of order
+        self._callbacks: list[Callable[[View], None]] = []
+        self._last: Document | None = None
+        self._heard_s = -float("inf")
+        self._told_stale = True
+        self._threads = [_start(self._keep_following, "registry-follow")]
+
+    def put(self, scores: Scores) -> None:
+        """Make these the scores that everybody has. Returns at once."""
+        with self._news:
+            first = self._to_send is None
+            self._to_send = encode(Document(self._writer, scores))
+            self._news.notify_all()
+        if first:
+            self._threads.append(_start(self._keep_publishing, "registry-publish"))
+
+    def watch(self, callback: Callable[[View], None]) -> None:
+        """Call back with what is known now, if anything is, and then whenever scores or staleness change.
+
+        It is called from a thread of the registry's, which hears nothing until the call returns: leave what takes long
+        to another. One that raises ends the watch; the cache then grows stale.
+        """
+        with self._order:
+            self._callbacks.append(callback)
+            if self._last is not None:
+                callback(View(self._last.scores, self._told_stale))
+
+    def get(self) -> View:
+        """What is known at this moment. Asks nobody and waits for nobody."""
+        last = self._last
+        return View(last.scores if last else None, time.monotonic() - self._heard_s > self._stale_s)
+
+    def close(self) -> None:
+        """End both threads; what was put but not sent is gone. Not to be called from a callback."""
+        with self._news:
+            self._closed = True
+            self._news.notify_all()
+        self._link.interrupt()
+        for thread in self._threads:
+            thread.join()
+        self._link.close()
+
+    def _keep_following(self) -> None:
+        wait_s = FIRST_RETRY_S
+        while not self._closed:
+            # a generator is closed where it was used: an exception on its way would keep its connection open
+            with closing(_words(self._link, self._stale_s)) as words:
+                for document in words:
+                    self._take(document)
+                    wait_s = FIRST_RETRY_S
+            self._grow_stale()
+            wait_s = self._pause(wait_s)
+
+    def _take(self, document: Document) -> None:
+        """A document has arrived."""
+        with self._order:
+            if self._last is not None and document.age < self._last.age:
+                return
+            news = self._last is None or document.age > self._last.age or self._told_stale
+            self._last, self._heard_s, self._told_stale = document, time.monotonic(), False
+            if news:
+                self._tell()
+
+    def _grow_stale(self) -> None:
+        """The link has ended; that alone isn't staleness."""
+        with self._order:
+            if not self._told_stale and self.get().stale:
+                self._told_stale = True
+                self._tell()
+
+    def _tell(self) -> None:
+        if self._last is not None:
+            view = View(self._last.scores, self._told_stale)
+            for callback in self._callbacks:
+                callback(view)
+
+    def _keep_publishing(self) -> None:
+        wait_s = FIRST_RETRY_S
+        while (document := self._next_to_send()) is not None:
+            try:
+                self._link.publish(document, self._stale_s)
+                self._sent, wait_s = document, FIRST_RETRY_S
+            except OSError:
+                self._sent = None
+                wait_s = self._pause(wait_s)
+
+    def _next_to_send(self) -> bytes | None:
+        """The newest document, once it is another than the last or a beat is due. None when closed."""
+        with self._news:
+            self._news.wait_for(lambda: self._closed or self._to_send != self._sent, self._stale_s / BEATS)
+            return None if self._closed else self._to_send
+
+    def _pause(self, wait_s: float) -> float:
+        """Wait before the next try, unless closed; how long to wait before the one after it."""
+        with self._news:
+            self._news.wait_for(lambda: self._closed, wait_s)
+        return min(LAST_RETRY_S, 2 * wait_s)
+
+
+def connect(address: str, stale_s: float = 1.0) -> Registry:
+    """A client of the server at `unix:PATH` or `etcd:HOST:PORT`, which is what a server has as its `address`."""
+    kind, _, where = address.partition(":")
+    links: dict[str, Callable[[str], Link]] = {"unix": SocketLink, "etcd": EtcdLink}
+    if kind not in links:
+        raise ValueError(f"{address!r} is no address of a registry: write unix:PATH or etcd:HOST:PORT")
+    return Registry(links[kind](where), stale_s)
+
+
+def _words(link: Link, timeout_s: float) -> Generator[Document, None, None]:
+    """What a link says, until it fails. What makes no sense is a failure, too."""
+    try:
+        for line in link.follow(timeout_s):
+            yield decode(line)
+    except (OSError, ValueError):
+        return
+
+
+def _start(work: Callable[[], None], name: str) -> threading.Thread:
+    thread = threading.Thread(target=work, name=name, daemon=True)
+    thread.start()
+    return thread

@@ -1,0 +1,236 @@
+"""The registry on etcd: the real server, started privately, and the link to it by its JSON gateway (etcd 3.4 or later).
+
+Plain HTTP from the standard library: a put is one request, a watch one whose answer goes on, a line of JSON each time.
+(etcd3gw speaks the same gateway, but its watch doesn't say when the connection has ended, waits for ever on a server
+that hangs, and importing it imports eventlet where that is installed, as it is with os-ken.)
+"""
+
+import base64
+import http.client
+import json
+import os
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import closing, suppress
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Final
+
+import psutil
+
+from railyard.core.errors import MachineLacks, RailyardError
+from railyard.core.host import BOOTSTRAP, SEARCH_PATH
+
+KEY: Final = "/railyard/scores"
+PORTS: Final = range(2379, 2479)
+START_S: Final = 10.0
+OPTIONS: Final = (
+    # one server alone is its own majority: an election that is due soon only makes it start sooner
+    *("--heartbeat-interval", "20", "--election-timeout", "200"),
+    # a document is put many times a second, and nobody wants the old ones
+    *("--auto-compaction-mode", "revision", "--auto-compaction-retention", "1000"),
+)
+
+
+class EtcdServer:
+    """An etcd of one's own on 127.0.0.1, in the network namespace of whoever starts it, with its data in `folder`.
+
+    One that a controller left running when it crashed is ended first: it holds the data, and the address that agents
+    have. So its successor has both.
+    `stop` kills it, as a crash would; `start` after that has the same address and data. It isn't tied to the thread
+    that starts it, as PR_SET_PDEATHSIG would tie it, so a fault's thread may restart it: the capsule ends it with the
+    run, whatever happens.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._note: Final = folder / "pid"
+        left = _end_left_behind(self._note)
+        self._port: Final = left if left is not None and _comes_free(left) else _free_port()
+        self._where: Final = f"127.0.0.1:{self._port}"
+        self.address = f"etcd:{self._where}"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def pid(self) -> int:
+        """For signals: SIGSTOP makes it hang, SIGCONT go on."""
+        if self._process is None:
+            raise ValueError("etcd is not running")
+        return self._process.pid
+
+    def start(self) -> None:
+        """Return when it answers. RailyardError, with its last words, if it doesn't; MachineLacks if it isn't there."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("ETCD_")}
+        # 3.4 starts on 64-bit ARM only if told so; elsewhere this says nothing
+        environment |= {"PATH": SEARCH_PATH, "ETCD_UNSUPPORTED_ARCH": "arm64"}
+        peer = "http://127.0.0.1:1"  # there is no other member to find it
+        argv = ["etcd", "--data-dir", str(self._folder / "data"), "--listen-client-urls", f"http://{self._where}"]
+        argv += ["--advertise-client-urls", f"http://{self._where}", "--listen-peer-urls", "http://127.0.0.1:0"]
+        argv += ["--initial-advertise-peer-urls", peer, "--initial-cluster", f"default={peer}", *OPTIONS]
+        with self._log.open("ab") as log:
+            try:
+                self._process = subprocess.Popen(
+                    argv, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT
+                )
+            except FileNotFoundError:
+                raise MachineLacks("this machine lacks etcd", BOOTSTRAP) from None
+        self._note.write_text(f"{self._process.pid} {self._port}")
+        self._await()
+
+    def stop(self) -> None:
+        """SIGKILL. What it has acknowledged is on its disk."""
+        if self._process:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+            self._note.unlink(missing_ok=True)
+
+    @property
+    def _log(self) -> Path:
+        return self._folder / "etcd.log"
+
+    def _await(self) -> None:
+        deadline = time.monotonic() + START_S
+        while self._process and self._process.poll() is None and time.monotonic() < deadline:
+            with suppress(OSError):
+                _ask(self._where, "maintenance/status", {}, START_S)
+                return
+            time.sleep(0.005)
+        self.stop()
+        said = self._log.read_text(errors="replace").strip().splitlines()[-1:]
+        raise RailyardError(f"etcd did not start: {' '.join(said)}")
+
+
+def _end_left_behind(note: Path) -> int | None:
+    """SIGKILL to the etcd whose process id is noted there; the port that it had, once its data is free."""
+    with suppress(FileNotFoundError, psutil.NoSuchProcess):
+        pid, port = map(int, note.read_text().split())
+        left = psutil.Process(pid)
+        if left.name() != "etcd":
+            return None
+        left.kill()
+        deadline = time.monotonic() + START_S
+        while left.status() != psutil.STATUS_ZOMBIE and time.monotonic() < deadline:  # nobody may be there to reap it
+            time.sleep(0.005)
+        return port
+    return None
+
+
+def _comes_free(port: int) -> bool:
+    """Wait until it is free: the last of a dead process' threads keep its sockets for a moment."""
+    deadline = time.monotonic() + START_S
+    while not _is_free(port):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.005)
+    return True
+
+
+def _is_free(port: int) -> bool:
+    with suppress(OSError), socket.create_server(("127.0.0.1", port)):
+        return True
+    return False
+
+
+def _free_port() -> int:
+    """etcd's usual port, or the next that is free.
+
+    Not any that is free: clients try to connect while the server is down, and the kernel draws their own ports from
+    where it draws free ones. One that draws the server's is connected with itself, and keeps the server out.
+    """
+    for port in PORTS:
+        if _is_free(port):
+            return port
+    raise RailyardError(f"no port from {PORTS.start} to {PORTS.stop - 1} of 127.0.0.1 is free for etcd")
+
+
+class EtcdLink:
+    """A `registry.Link` to the etcd at `where` (host:port)."""
+
+    def __init__(self, where: str) -> None:
+        self._where = where
+        self._publishing: http.client.HTTPConnection | None = None
+        self._watching: http.client.HTTPConnection | None = None
+
+    def publish(self, document: bytes, timeout_s: float) -> None:
+        """Over one connection, which is made when there is none."""
+        if self._publishing is None:
+            self._publishing = _connection(self._where, timeout_s)
+        try:
+            _post(self._publishing, "kv/put", {"key": _b64(KEY.encode()), "value": _b64(document)}).read()
+        except OSError:
+            self.close()
+            raise
+
+    def follow(self, timeout_s: float) -> Iterator[bytes]:
+        """The watch comes first and the question after it, so that nothing falls between the two."""
+        key = {"key": _b64(KEY.encode())}
+        with closing(_connection(self._where, timeout_s)) as connection:
+            self._watching = connection
+            events = _events(_post(connection, "watch", {"create_request": key}))
+            next(events)  # none: it is there
+            found = _ask(self._where, "kv/range", key, timeout_s).get("kvs", [])
+            yield from (base64.b64decode(kv["value"]) for kv in found)
+            for several in events:
+                yield from (base64.b64decode(event["kv"].get("value", "")) for event in several[-1:])
+
+    def interrupt(self) -> None:
+        for connection in (self._publishing, self._watching):
+            if connection and connection.sock:
+                with suppress(OSError):
+                    connection.sock.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        if self._publishing:
+            self._publishing.close()
+            self._publishing = None
+
+
+def _connection(where: str, timeout_s: float) -> http.client.HTTPConnection:
+    return http.client.HTTPConnection(where, timeout=timeout_s)
+
+
+def _post(connection: http.client.HTTPConnection, what: str, body: dict[str, Any]) -> http.client.HTTPResponse:
+    """OSError if the answer isn't one."""
+    try:
+        connection.request("POST", f"/v3/{what}", json.dumps(body))
+        answer = connection.getresponse()
+    except http.client.HTTPException as error:
+        raise OSError(f"etcd: {what}: {error!r}") from error
+    if answer.status != http.client.OK:
+        raise OSError(f"etcd: {what}: {answer.status} {answer.read(200)!r}")
+    return answer
+
+
+def _ask(where: str, what: str, body: dict[str, Any], timeout_s: float) -> dict[str, Any]:
+    """One question, one answer."""
+    with closing(_connection(where, timeout_s)) as connection:
+        found: dict[str, Any] = json.loads(_post(connection, what, body).read())
+        return found
+
+
+def _events(answer: http.client.HTTPResponse) -> Iterator[list[dict[str, Any]]]:
+    """What a watch says, line by line. OSError when it ends, which it never does by itself."""
+    while True:
+        try:
+            line = answer.readline()
+        except http.client.HTTPException as error:
+            raise OSError(f"etcd: watch: {error!r}") from error
+        result = _result(line)
+        if not result or result.get("canceled"):
+            raise OSError(f"etcd: the watch has ended: {line[:200]!r}")
+        yield result.get("events", [])
+
+
+@lru_cache(maxsize=4)
+def _result(line: bytes) -> dict[str, Any]:
+    """What a line of a watch says; nothing if it is none. All watches of a process get the same line."""
+    found: dict[str, Any] = json.loads(line).get("result", {}) if line else {}
+    return found
+
+
+def _b64(data: bytes) -> str:
+    return base64.b64encode(data).decode()

@@ -1,0 +1,133 @@
+"""What a switch should forward, as plain data: `tables_of(dpid, ports, spines)`.
+
+Everything follows from the datapath id and the port numbers (topologies/ports.py), so the controller needs no
+configuration and works for any fabric, Mininet script or port that comes and goes.
+
+- a rail switch sends eth_dst of its own rank's GPUs out of their ports, and all else up: a select group over the
+  spines, which hashes addresses and TCP ports, so that a connection stays on one spine (ECMP; Open vSwitch's own hash
+  for this, its symmetric L4, leaves UDP ports out);
+- a spine looks only at the rank in eth_dst;
+- the single switch knows every GPU;
+- an optical switch crosses ports, both ways, and looks at no address (crossings.py).
+What matches nothing is dropped: no learning, no flooding, no packet to the controller.
+
+A spine that has lost its cable to some rail still serves the others: only the ranks behind dead cables get a flow and
+a group of their own. So a fabric in order has one group a rail switch, however many ranks there are.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from railyard.controller.openflow.cross_connects import crossings
+from railyard.topologies.addresses import rank_mac
+from railyard.topologies.ports import UPLINK_PORT, gpu_at, role_of
+
+ANY_GPU: Final = ("02:52:00:00:00:00", "ff:ff:00:00:00:00")
+ANYTHING: Final = ("00:00:00:00:00:00", "00:00:00:00:00:00")
+EXACT: Final = "ff:ff:ff:ff:ff:ff"
+GPU_PRIORITY: Final = 200
+RANK_PRIORITY: Final = 150
+UPLINK_PRIORITY: Final = 100
+CROSSING_PRIORITY: Final = 100
+UPLINK_GROUP: Final = 1  # for every rank but those with a group of their own
+RANK_GROUP: Final = 2  # plus the rank
+
+Ports = Mapping[int, bool]  # number -> is it up
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Flow:
+    """Frames whose eth_dst matches (value, mask) go out of `port`, or to `group` where that is set.
+
+    `in_port`, where set: those that come in there; an optical switch goes by nothing else.
+    """
+
+    eth_dst: str
+    mask: str
+    priority: int
+    port: int | None
+    group: int | None = None
+    in_port: int | None = None
+
+    @property
+    def key(self) -> tuple[str, str, int, int]:
+        """Match and priority: a switch has one flow of each key, and adding another replaces it."""
+        return self.eth_dst, self.mask, self.priority, self.in_port or 0
+
+
+@dataclass(frozen=True, slots=True)
+class Tables:
+    """All of a switch: its flows, and the ports of each select group (none: the group drops)."""
+
+    flows: frozenset[Flow] = frozenset()
+    groups: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """What brings a switch from one `Tables` to another, to be done in this order: no packet meets a gap on the way."""
+
+    change_groups: tuple[tuple[int, tuple[int, ...]], ...] = ()
+    add_groups: tuple[tuple[int, tuple[int, ...]], ...] = ()
+    add: tuple[Flow, ...] = ()
+    delete: tuple[Flow, ...] = ()
+    delete_groups: tuple[int, ...] = ()
+
+
+def tables_of(
+    dpid: int, ports: Ports, spines: Mapping[int, Ports] | None = None, moved: Mapping[int, int] | None = None
+) -> Tables:
+    """The tables of a switch with these ports. `spines`: the ports of each spine known, none for one that is lost;
+    `moved`: the fibres of an optical switch that don't go straight through, {fibre: place}.
+
+    A spine not heard of yet counts as whole, so that switches may connect in any order.
+    """
+    role, rank = role_of(dpid)
+    here = sorted(ports)
+    if role == "optical":
+        return Tables(crossed_both_ways(crossings(here, moved or {})))
+    if role == "spine":
+        return Tables(frozenset(Flow(*rank_mac(port - 1), GPU_PRIORITY, port) for port in here))
+    gpus = {port: gpu for port in here if (gpu := gpu_at(dpid, port))}
+    flows = {Flow(gpu.mac("rail"), EXACT, GPU_PRIORITY, port) for port, gpu in gpus.items()}
+    uplinks = [port for port in here if port not in gpus]
+    if not uplinks:
+        return Tables(frozenset(flows))
+    usual = uplinks_to(rank, tuple(port for port in uplinks if ports[port]), spines or {})
+    flows.add(Flow(*ANY_GPU, UPLINK_PRIORITY, None, UPLINK_GROUP))
+    groups = {UPLINK_GROUP: usual}
+    for other in sorted({port - 1 for known in (spines or {}).values() for port in known}):
+        up = uplinks_to(other, usual, spines or {})
+        if up != usual:
+            flows.add(Flow(*rank_mac(other), RANK_PRIORITY, None, RANK_GROUP + other))
+            groups[RANK_GROUP + other] = up
+    return Tables(frozenset(flows), groups)
+
+
+def crossed_both_ways(crossed: Mapping[int, int]) -> frozenset[Flow]:
+    """The flows of these crossings, both ways."""
+    return frozenset(
+        Flow(*ANYTHING, CROSSING_PRIORITY, out, in_port=into)
+        for pair in crossed.items()
+        for into, out in (pair, pair[::-1])
+    )
+
+
+def uplinks_to(rank: int, uplinks: tuple[int, ...], spines: Mapping[int, Ports]) -> tuple[int, ...]:
+    """Those of a rail switch's uplinks whose spine has a living cable to the rail of this rank."""
+    return tuple(up for up in uplinks if spines.get(up - UPLINK_PORT, {rank + 1: True}).get(rank + 1))
+
+
+def reconcile(have: Tables, want: Tables) -> Steps:
+    """The steps for a switch that has `have` (kept over a lost connection, or from before a port changed)."""
+    kept = {flow.key for flow in want.flows}
+    new, gone = want.flows - have.flows, have.flows - want.flows
+    differ = [(number, ports) for number, ports in sorted(want.groups.items()) if have.groups.get(number) != ports]
+    return Steps(
+        change_groups=tuple(group for group in differ if group[0] in have.groups),
+        add_groups=tuple(group for group in differ if group[0] not in have.groups),
+        add=tuple(sorted(new, key=lambda flow: flow.key)),
+        delete=tuple(sorted((flow for flow in gone if flow.key not in kept), key=lambda flow: flow.key)),
+        delete_groups=tuple(sorted(have.groups.keys() - want.groups.keys())),
+    )

@@ -1,0 +1,167 @@
+"""What users write in YAML: read, checked strictly, and each mistake told as field, value, and what is allowed."""
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import yaml
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+from pydantic_core import PydanticCustomError
+
+from railyard.core.errors import BadInput, near_miss
+from railyard.core.units import format_time
+
+
+class Strict(BaseModel):
+    """Base of everything that is read from a file: unknown keys are refused, and values don't change later."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _keys_are_known(cls, data: object) -> object:
+        """Before pydantic's own check, since only here is it known which keys there are."""
+        known = cls.model_fields
+        unknown = {k: v for k, v in data.items() if k not in known} if isinstance(data, Mapping) else {}
+        if unknown:
+            lines = [
+                (str(k), v, near_miss(str(k), known).replace("known", "a known key", 1)) for k, v in unknown.items()
+            ]
+            raise PydanticCustomError("of_fields", "unknown keys", {"lines": lines})
+        return data
+
+
+def wrong(field: str, value: object, allowed: str) -> PydanticCustomError:
+    """What a check of several fields raises to name the one that is wrong, where a ValueError would give them all."""
+    return PydanticCustomError("of_fields", "a wrong field", {"lines": [(field, value, allowed)]})
+
+
+def is_path(name: str) -> bool:
+    """Whether something that is known by name or by file is given by its file."""
+    return name.endswith((".yaml", ".yml"))
+
+
+def read_yaml(path: Path, field: str, given: str = "") -> object:
+    """The file's plain data. BadInput names the field that gave the path, and the path as it was `given`."""
+    given = given or str(path)
+    try:
+        return parse_yaml(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise BadInput(field, given, f"can't be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise BadInput(field, given, "is not text in UTF-8") from error
+    except NOT_YAML as error:
+        raise BadInput(field, given, f"is not YAML: {yaml_trouble(error)}") from error
+
+
+NOT_YAML: Final = (yaml.YAMLError, ValueError, RecursionError)
+"""What `parse_yaml` raises: for a colon too many, for 2020-13-01, for a thousand brackets."""
+
+
+def parse_yaml(text: str) -> object:
+    """Plain data, as `yaml.safe_load` makes it, but no key may be given twice. NOT_YAML if it can't be read."""
+    return yaml.load(text, _Loader)
+
+
+class _Loader(yaml.SafeLoader):
+    """PyYAML itself takes the last of several values of a key, where YAML 1.2 (section 3.2.1.3) allows one."""
+
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+        node: yaml.MappingNode = super().compose_mapping_node(anchor)
+        seen: set[tuple[str, str]] = set()
+        for key, _ in node.value:
+            name = (key.tag, key.value) if isinstance(key, yaml.ScalarNode) else None
+            if name in seen:
+                raise yaml.MarkedYAMLError(problem=f"the key {key.value!r} is given twice", problem_mark=key.start_mark)
+            if name:
+                seen.add(name)
+        return node
+
+
+def yaml_trouble(error: Exception) -> str:
+    """What is wrong, and in which line, on one line."""
+    mark = getattr(error, "problem_mark", None)
+    problem = getattr(error, "problem", None) or str(error).partition("\n")[0]
+    return f"line {mark.line + 1}, column {mark.column + 1}: {problem}" if mark else str(problem)
+
+
+class Problem(NamedTuple):
+    """A value that can't be used: the field's path, the value given, and what is allowed."""
+
+    field: str
+    value: object
+    allowed: str
+
+
+class _Nothing:
+    """Stands for the value of a key that isn't there."""
+
+    def __repr__(self) -> str:
+        return "nothing"
+
+
+NOTHING: Final = _Nothing()
+_BOUNDS: Final = {
+    "greater_than_equal": ("ge", "must be {} or more"),
+    "greater_than": ("gt", "must be above {}"),
+    "less_than_equal": ("le", "must be {} or less"),
+    "less_than": ("lt", "must be below {}"),
+    "too_short": ("min_length", "must have {} or more"),
+    "too_long": ("max_length", "must have {} or fewer"),
+}
+_TYPES: Final = {
+    "int_type": "must be a whole number",
+    "int_from_float": "must be a whole number",
+    "float_type": "must be a number",
+    "float_parsing": "must be a number",
+    "finite_number": "must be a number",
+    "bool_type": "must be true or false",
+    "string_type": "must be text",
+    "list_type": "must be a list",
+    "tuple_type": "must be a list",
+    "dict_type": "must be keys and values",
+    "model_type": "must be keys and values",
+}
+
+
+def find_problems(error: ValidationError, prefix: str = "") -> list[Problem]:
+    """Everything that pydantic found, in the order of the fields; the branches of a union make one problem."""
+    found: dict[str, Problem] = {}
+    for item in error.errors():
+        # pydantic puts the branch of a union into the location; people write only the field's own path
+        path = [str(p) for p in item["loc"] if not str(p).startswith(("function-", "literal[", "constrained-"))]
+        if path[-1:] == ["[key]"]:  # pydantic's mark where a key is wrong, and not what it stands for
+            del path[-1]
+        for new in _problems_of(dict(item), ".".join([*([prefix] if prefix else []), *path])):
+            old = found.get(new.field)
+            found[new.field] = new if old is None else Problem(*old[:2], _either(old.allowed, new.allowed))
+    return list(found.values())
+
+
+def _problems_of(item: dict[str, Any], field: str) -> list[Problem]:
+    kind, context, value = str(item["type"]), item.get("ctx", {}), item["input"]
+    if kind == "of_fields":
+        return [Problem(f"{field}.{key}".lstrip("."), given, allowed) for key, given, allowed in context["lines"]]
+    if kind == "missing":
+        return [Problem(field, NOTHING, "given, but this key is needed")]
+    if kind == "literal_error":
+        allowed = near_miss(str(value), re.findall(r"'([^']*)'", context["expected"]))
+    elif kind in _BOUNDS:
+        name, words = _BOUNDS[kind]
+        # of what is written with a unit, only times have bounds
+        allowed = words.format(format_time(context[name]) if isinstance(value, str) else context[name])
+    else:
+        message = str(item["msg"]).removeprefix("Value error, ")
+        allowed = _TYPES.get(kind, message[:1].lower() + message[1:])
+    return [Problem(field, value, allowed)]
+
+
+def _either(first: str, second: str) -> str:
+    """`is not a rate: ...` and `is not known: allowed are auto` -> `is not a rate: ...; or auto`."""
+    return f"{first}; or {second.rpartition('allowed are ')[2].removeprefix('must be ')}"
+
+
+def problems(error: ValidationError, prefix: str = "") -> list[str]:
+    """One line a problem: the field, the value given, and what is allowed."""
+    return [str(BadInput(*problem)) for problem in find_problems(error, prefix)]

@@ -1,0 +1,45 @@
+"""The table that `doctor` prints: what this machine has, what is ruled out without it, and how to get it."""
+
+from rich.console import Console
+from rich.table import Table
+
+from railyard.core.errors import MachineLacks
+from railyard.core.host import Machine, datapath_choice, require, rows
+from railyard.core.units import format_size
+
+
+def facts(machine: Machine, packets_per_s: float | None) -> list[tuple[str, str]]:
+    """(what, how much) of what the machine is; the packet rate is measured elsewhere, None where it wasn't."""
+    rate = "not measured" if packets_per_s is None else f"{packets_per_s:,.0f} packets/s through its switches"
+    return [
+        ("kernel", f"Linux {machine.kernel}"),
+        ("CPU", f"{machine.cores} cores, {machine.cpu_model}"),
+        ("memory", f"{format_size(machine.memory_bytes, 3)} free"),
+        ("disk", f"{format_size(machine.disk_free_bytes, 3)} free"),
+        ("capacity", rate),
+    ]
+
+
+def conclusion(machine: Machine) -> str:
+    """One line: how runs go here, or what has to be got first."""
+    try:
+        require(machine)
+    except MachineLacks as lack:
+        return f"Nothing runs here yet: {lack}"
+    choice, why = datapath_choice(machine)
+    return f"Runs work here, as {'root' if machine.root else 'an ordinary user'}. Datapath: {choice} ({why})."
+
+
+def print_table(machine: Machine, console: Console, packets_per_s: float | None) -> None:
+    """A row a capability; the columns about its absence are filled only where it is absent."""
+    table = Table(title="What this machine can do", title_justify="left")
+    for column in ("capability", "found", "detail", "rules out", "to get it"):
+        table.add_column(column, overflow="fold")
+    for row in rows(machine):
+        absent = () if row.found else (row.rules_out, row.remedy)
+        table.add_row(row.name, "[green]yes[/]" if row.found else "[red]no[/]", row.detail, *absent)
+    table.add_section()
+    for name, value in facts(machine, packets_per_s):
+        table.add_row(name, "", value)
+    console.print(table)
+    console.print(conclusion(machine), highlight=False, markup=False)

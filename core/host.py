@@ -1,0 +1,322 @@
+"""What this machine has, what that rules out, and what to type to get the rest.
+
+`detect` looks, once and in a fraction of a second, and changes nothing: what has to be tried is tried inside a
+throwaway namespace. The rest are decisions on what it found. Nothing here measures speed: see the calibration.
+"""
+
+import errno
+import os
+import platform
+import re
+import shutil
+import socket
+import subprocess
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Final, Literal
+
+import psutil
+
+from railyard.core.errors import MachineLacks
+
+Datapath = Literal["system", "netdev-tso", "netdev"]
+"""How an Open vSwitch forwards: in the kernel, in userspace with TSO, in userspace without."""
+
+# an ordinary user's PATH doesn't lead to where most of these live
+SEARCH_PATH: Final = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/local/sbin", "/usr/sbin", "/sbin"])
+OVS_PROGRAMS: Final = ("ovs-vswitchd", "ovsdb-server", "ovsdb-tool", "ovs-vsctl", "ovs-ofctl", "ovs-appctl")
+OTHER_PROGRAMS: Final = ("mnexec", "iperf3", "ip", "tc", "unshare", "nsenter", "ethtool", "nft", "etcd", "mpirun")
+CAPSULE: Final = ("--mount", "--net", "--pid", "--fork", "--kill-child", "--mount-proc")
+AS_USER: Final = ("--user", "--map-root-user")
+# since OVS 2.14 without DPDK; the kernel's AF_PACKET loses segments before 4.19 (OVS, topics/userspace-tso)
+TSO_OVS: Final = (2, 14)
+TSO_KERNEL: Final = (4, 19)
+CONGESTION_CONTROLS: Final = ("cubic", "reno", "bbr")
+PEER_LIBRARIES: Final = ("torch", "mpi4py")
+BOOTSTRAP: Final = "sudo script/bootstrap"
+
+# A qdisc is there if it can be put on a throwaway loopback; some refuse to be made without arguments.
+_QDISCS: Final = {
+    "htb": "root htb",
+    "tbf": "root tbf rate 1mbit burst 10kb latency 10ms",
+    "ingress": "ingress",
+    "netem": "root netem",
+    "fq": "root fq",
+    "fq_codel": "root fq_codel",
+    "red": "root red limit 400000 min 30000 max 90000 avpkt 1000 burst 55 bandwidth 10mbit",
+    "prio": "root prio",
+}
+_NUMGEN: Final = """nft -f - <<'END' && echo numgen
+table netdev probe {
+  chain probe { type filter hook ingress device lo priority 0; numgen random mod 100 < 1 drop; }
+}
+END"""
+_EGRESS: Final = """nft -f - <<'END' && echo egress
+table netdev out {
+  chain probe { type filter hook egress device lo priority 0; meta mark 0 dup to meta oif; }
+}
+END"""
+_TRIES: Final = "\n".join(
+    [
+        f"tc qdisc add dev lo {what} && echo {name} && tc qdisc del dev lo {what.split()[0]}"
+        for name, what in _QDISCS.items()
+    ]
+    + [_NUMGEN, _EGRESS, "true"]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What was found. `programs` maps a name to its path; sizes are bytes; `*_why` says what stood in the way."""
+
+    root: bool
+    capsule_why: str  # `unshare` as a run does it
+    user_namespaces: bool
+    apparmor_restricts: bool  # AppArmor refuses user namespaces to programs that it has no profile for
+    tun_why: str  # opening /dev/net/tun
+    tun_for_all: bool  # ordinary users may
+    programs: Mapping[str, str]
+    ovs_version: str
+    kernel: str
+    kernel_modules: bool  # modules are installed for this kernel
+    kernel_datapath: bool
+    qdiscs: frozenset[str]
+    numgen: bool
+    egress_hook: bool  # nftables sees frames as they leave an interface, and can copy them
+    mptcp: bool
+    libraries: frozenset[str]  # of PEER_LIBRARIES
+    congestion_controls: frozenset[str]
+    cores: int
+    cpu_model: str
+    memory_bytes: int
+    disk_free_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Capability:
+    """A line of `doctor`: found or not, in what form, what its absence rules out, and the command that gets it."""
+
+    name: str
+    found: bool
+    detail: str
+    rules_out: str
+    remedy: str
+
+
+def _run(*argv: str, text: str = "") -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PATH": SEARCH_PATH, "LC_ALL": "C"}
+    try:
+        return subprocess.run(argv, input=text, capture_output=True, text=True, check=False, env=environment, timeout=5)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return subprocess.CompletedProcess(argv, 127, "", str(error))
+
+
+def _trouble(done: subprocess.CompletedProcess[str]) -> str:
+    """Why a command failed, in its own last words; empty if it didn't."""
+    last = done.stderr.strip().splitlines()[-1:]
+    return "" if done.returncode == 0 else (last or [f"exit status {done.returncode}"])[0]
+
+
+def _tun_trouble() -> str:
+    try:
+        os.close(os.open("/dev/net/tun", os.O_RDWR | os.O_CLOEXEC))
+    except OSError as error:
+        return str(error.strerror)
+    return ""
+
+
+def _is_open_to_all(device: Path) -> bool:
+    return device.exists() and device.stat().st_mode & 0o006 == 0o006
+
+
+def _has_kernel_datapath() -> bool:
+    """Loaded or built in. Loading it is left to the machine's owner, since a run changes nothing of the machine."""
+    if Path("/sys/module/openvswitch").exists():
+        return True
+    return _run("genl", "ctrl", "get", "name", "ovs_datapath").returncode == 0
+
+
+def _has_socket(protocol: int) -> bool:
+    try:
+        socket.socket(socket.AF_INET, socket.SOCK_STREAM, protocol).close()
+    except OSError:
+        return False
+    return True
+
+
+def _congestion_controls() -> frozenset[str]:
+    """Those loaded, and those that can be: the kernel loads one when root first asks for it on a socket."""
+    found = set(Path("/proc/sys/net/ipv4/tcp_available_congestion_control").read_text().split())
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        for name in CONGESTION_CONTROLS:
+            try:
+                probe.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, name.encode())
+            except OSError:
+                continue
+            found.add(name)
+    return frozenset(found)
+
+
+def _reads(path: str, value: str) -> bool:
+    return Path(path).exists() and Path(path).read_text().strip() == value
+
+
+def _cpu_model() -> str:
+    match = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+    return match[1] if match else platform.machine()
+
+
+def detect(folder: Path | None = None) -> Machine:
+    """Look at this machine; `folder` (default: here) is where runs would be written."""
+    root = os.geteuid() == 0
+    as_root = () if root else AS_USER
+    tried = frozenset(_run("unshare", *as_root, "--net", "sh", text=_TRIES).stdout.split())
+    programs = {name: path for name in OVS_PROGRAMS + OTHER_PROGRAMS if (path := shutil.which(name, path=SEARCH_PATH))}
+    version = re.search(r"\d+(\.\d+)+", _run("ovs-vswitchd", "--version").stdout)
+    return Machine(
+        root=root,
+        capsule_why=_trouble(_run("unshare", *as_root, *CAPSULE, "true")),
+        user_namespaces=_run("unshare", *AS_USER, "--net", "true").returncode == 0,
+        apparmor_restricts=_reads("/proc/sys/kernel/apparmor_restrict_unprivileged_userns", "1"),
+        tun_why=_tun_trouble(),
+        tun_for_all=_is_open_to_all(Path("/dev/net/tun")),
+        programs=programs,
+        ovs_version=version[0] if version else "",
+        kernel=platform.release(),
+        kernel_modules=Path("/lib/modules", platform.release()).exists(),
+        kernel_datapath=_has_kernel_datapath(),
+        qdiscs=tried & _QDISCS.keys(),
+        numgen="numgen" in tried,
+        egress_hook="egress" in tried,
+        mptcp=_has_socket(socket.IPPROTO_MPTCP),
+        libraries=frozenset(name for name in PEER_LIBRARIES if find_spec(name)),
+        congestion_controls=_congestion_controls(),
+        cores=len(os.sched_getaffinity(0)),
+        cpu_model=_cpu_model(),
+        memory_bytes=psutil.virtual_memory().available,
+        disk_free_bytes=shutil.disk_usage(folder or Path.cwd()).free,
+    )
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    """`6.18.44-fc` -> (6, 18, 44)."""
+    match = re.match(r"\d+(?:\.\d+)*", version)
+    return tuple(int(part) for part in match[0].split(".")) if match else ()
+
+
+def datapath_choice(machine: Machine) -> tuple[Datapath, str]:
+    """Which Open vSwitch datapath to use, and why: the kernel's, else userspace with TSO, else plain userspace."""
+    if machine.kernel_datapath and machine.root:
+        return "system", "the kernel has the openvswitch module"
+    why = (
+        "the openvswitch module needs root"
+        if machine.kernel_datapath
+        else "the kernel has no openvswitch module loaded"
+    )
+    if _numbers(machine.ovs_version) < TSO_OVS:
+        return "netdev", f"{why}; Open vSwitch {machine.ovs_version} has no userspace TSO (2.14 and later have)"
+    if _numbers(machine.kernel) < TSO_KERNEL:
+        return "netdev", f"{why}; Linux {machine.kernel} loses segments under userspace TSO (4.19 and later don't)"
+    return "netdev-tso", f"{why}; userspace with TSO"
+
+
+def _namespaces(machine: Machine) -> Capability:
+    if machine.root:
+        remedy = "in a container: docker run --privileged ..."
+    elif machine.apparmor_restricts:
+        remedy = "use sudo, or: sudo sysctl kernel.apparmor_restrict_unprivileged_userns=0"
+    else:
+        remedy = "use sudo, or: sudo sysctl user.max_user_namespaces=10000"
+    detail = machine.capsule_why or ("as root" if machine.root else "as an ordinary user")
+    return Capability("namespaces", not machine.capsule_why, detail, "every run", remedy)
+
+
+def _tun(machine: Machine) -> Capability:
+    if machine.tun_why == os.strerror(errno.EACCES):
+        remedy = "use sudo, or: sudo chmod 666 /dev/net/tun"
+    else:
+        remedy = "sudo modprobe tun; in a container: docker run --device /dev/net/tun ..."
+    detail = machine.tun_why or "can be opened"
+    return Capability("/dev/net/tun", not machine.tun_why, detail, "userspace switches", remedy)
+
+
+def _without_root(machine: Machine) -> Capability:
+    """Seen from root too, so that a teacher knows what the class can do."""
+    remedies = []
+    if not machine.user_namespaces:
+        remedies.append("sudo sysctl user.max_user_namespaces=10000")
+    if machine.apparmor_restricts:
+        remedies.append("sudo sysctl kernel.apparmor_restrict_unprivileged_userns=0")
+    if not machine.tun_for_all:
+        remedies.append("sudo chmod 666 /dev/net/tun")
+    return Capability("no root needed", not remedies, "", "runs without sudo", "; ".join(remedies))
+
+
+def _module(machine: Machine, name: str) -> str:
+    """How to get a part of the kernel."""
+    if machine.kernel_modules:
+        return f"sudo modprobe {name} (Ubuntu: first sudo apt-get install linux-modules-extra-$(uname -r))"
+    return "boot a kernel with modules, such as Debian's: sudo apt-get install linux-image-$(dpkg --print-architecture)"
+
+
+def _required(machine: Machine) -> Iterator[Capability]:
+    """Without these nothing runs, in the order in which to get them."""
+
+    def programs(title: str, names: tuple[str, ...], detail: str, rules_out: str) -> Capability:
+        absent = [name for name in names if name not in machine.programs]
+        detail = f"no {', '.join(absent)}" if absent else detail
+        return Capability(title, not absent, detail, rules_out, BOOTSTRAP)
+
+    yield _namespaces(machine)
+    yield programs("Open vSwitch", OVS_PROGRAMS, machine.ovs_version, "rail and spine switches")
+    if datapath_choice(machine)[0] != "system":
+        yield _tun(machine)
+    yield programs("util-linux, iproute2", ("unshare", "nsenter", "ip", "tc"), "", "every run")
+    yield programs("mnexec", ("mnexec",), "", "Mininet's commands in a GPU")
+    yield programs("ethtool", ("ethtool",), "", "offloads set as the datapath needs them")
+    yield programs("iperf3", ("iperf3",), "", "calibrated links")
+    htb = "htb" in machine.qdiscs
+    yield Capability("qdisc htb", htb, "", "link rates", _module(machine, "sch_htb"))
+
+
+def _optional(machine: Machine) -> Iterator[Capability]:
+    """Without these some experiments can't run, or are slower."""
+    choice, why = datapath_choice(machine)
+    remedy = f"as root: {_module(machine, 'openvswitch')}"
+    yield Capability("kernel datapath", choice == "system", why, "the fastest switches", remedy)
+    remedy = "Open vSwitch 2.14 on Linux 4.19, or later"
+    yield Capability("userspace TSO", choice != "netdev", why, "fast switches without the module", remedy)
+    yield _without_root(machine)
+    uses = {"netem": "delay, jitter", "red": "ECN marks", "fq": "pacing", "fq_codel": "fair queues"}
+    uses |= {"prio": "priorities", "tbf": "shaping by token bucket", "ingress": "policing"}
+    for name, use in uses.items():
+        yield Capability(f"qdisc {name}", name in machine.qdiscs, "", use, _module(machine, f"sch_{name}"))
+    numgen = BOOTSTRAP if "nft" not in machine.programs else _module(machine, "nft_numgen")
+    hook = BOOTSTRAP if "nft" not in machine.programs else "a kernel of 5.16 or later"
+    yield Capability("nftables egress hook", machine.egress_hook, "", "switches with buffers of their own", hook)
+    yield Capability("nftables numgen", machine.numgen, "", "gray loss without netem", numgen)
+    yield Capability("MPTCP", machine.mptcp, "", "multi-rail by the kernel", "sudo sysctl net.mptcp.enabled=1")
+    torch = "torch" in machine.libraries
+    yield Capability("PyTorch", torch, "", "Gloo to compare with, training over DDP", f"{BOOTSTRAP} gloo")
+    mpi = "mpi4py" in machine.libraries and "mpirun" in machine.programs
+    yield Capability("Open MPI", mpi, machine.programs.get("mpirun", ""), "MPI to compare with", f"{BOOTSTRAP} mpi")
+    for name in CONGESTION_CONTROLS:
+        found = name in machine.congestion_controls
+        yield Capability(f"TCP {name}", found, "", f"congestion control {name}", _module(machine, f"tcp_{name}"))
+    etcd = machine.programs.get("etcd", "")
+    yield Capability("etcd", bool(etcd), etcd, "the registry on a real etcd", BOOTSTRAP)
+
+
+def rows(machine: Machine) -> list[Capability]:
+    """Every capability, the indispensable ones first."""
+    return [*_required(machine), *_optional(machine)]
+
+
+def require(machine: Machine) -> None:
+    """MachineLacks, with what to type, for the first thing without which nothing runs."""
+    for need in _required(machine):
+        if not need.found:
+            what = f"{need.name} ({need.detail})" if need.detail else need.name
+            raise MachineLacks(f"this machine lacks {what}", need.remedy)

@@ -1,0 +1,185 @@
+"""The capsule: a run's own mount, network and PID namespaces, which the kernel ends with all that is in them, always.
+
+    caller (shell, sudo) ── outer: our Python ── unshare ── inner: our Python again, process 1 of the capsule
+
+The outer stays to pass signals on and to wait. Each of the three dies with the one to its left (PR_SET_PDEATHSIG), and
+with the inner the kernel ends all processes in its PID namespace; so nothing has to be cleaned up, and `kill -9` of any
+of them leaves nothing. SIGINT, SIGTERM and SIGHUP are blocked from before `unshare` until the inner has its handlers:
+a process 1 is never sent a signal that it has no handler for, but one that is blocked waits.
+
+A socket joins outer and inner. It carries what the inner is to do; by its end the inner knows that the outer is gone,
+and by what was said on it the outer knows whether the inner came to an orderly end.
+"""
+
+import ctypes
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from select import select
+from types import FrameType
+from typing import Any, Final, NoReturn
+
+import psutil
+
+from railyard.core.errors import BadInput, MachineLacks
+from railyard.core.host import AS_USER, CAPSULE, SEARCH_PATH
+
+MARKER: Final = "RAILYARD_CAPSULE"
+RUN: Final = "RAILYARD_RUN"
+OUTSIDE: Final = "RAILYARD_OUTSIDE"
+LIFELINE: Final = "RAILYARD_LIFELINE"
+COVERED: Final = ("/run", "/dev/shm")
+"""Where the capsule has an empty tmpfs of its own."""
+STOPPING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_PR_SET_PDEATHSIG: Final = 1
+BEGUN: Final = b"+"
+ENDED: Final = b"."
+libc: Final = ctypes.CDLL(None, use_errno=True)
+
+
+def check_visible(field: str, path: Path) -> None:
+    """BadInput for a path that a run could not see, since the capsule covers it."""
+    for covered in COVERED:
+        if path.resolve().is_relative_to(Path(covered).resolve()):
+            raise BadInput(field, str(path), f"must not be under {covered}: a run has one of its own there")
+
+
+def enter(argv: Sequence[str], task: Mapping[str, Any], run: str = "", interactive: bool = False) -> int:
+    """Run a program of ours (it has to call `prepare` first) in a capsule, and return its exit status.
+
+    `task`: what `prepare` returns there, plain data. `run`: the name by which experiments/commands/live.py finds it.
+    `interactive`: Ctrl-C is left to the terminal, which sends it to the inner too.
+    """
+    _die_with_sudo()
+    as_user = () if os.geteuid() == 0 else AS_USER
+    here, there = socket.socketpair()
+    environment = {**os.environ, "PATH": SEARCH_PATH, MARKER: "1", RUN: run}
+    environment |= {OUTSIDE: namespaces_of_this(), LIFELINE: str(there.fileno())}
+    signals = _Signals(drop=(signal.SIGINT,) if interactive else ())
+    with here, signals:
+        process = subprocess.Popen(
+            ["unshare", *as_user, *CAPSULE, "--", *argv],
+            env=environment,
+            pass_fds=[there.fileno()],
+            preexec_fn=partial(_tie_to, os.getpid()),
+        )
+        there.close()
+        with suppress(BrokenPipeError):
+            here.sendall(json.dumps(task).encode() + b"\n")
+        status = signals.wait(process, lambda number: _tell_inner(process, number))
+        return _believed(status, here)
+
+
+def _believed(status: int, lifeline: socket.socket) -> int:
+    """The status, unless it is `unshare`'s own 1, with which it also ends if the inner is killed."""
+    try:
+        said = lifeline.recv(16, socket.MSG_DONTWAIT)
+    except OSError:
+        said = b""
+    if status != 1 or ENDED in said:
+        return status
+    if said.startswith(BEGUN):
+        return 128 + signal.SIGKILL
+    raise MachineLacks("the capsule did not start", "the line above says why; run_experiment.py doctor may say more")
+
+
+def namespaces_of_this() -> str:
+    """Which mount and network namespaces this process is in."""
+    return " ".join(str(Path("/proc/self/ns", kind).readlink()) for kind in ("mnt", "net"))
+
+
+def _die_with_sudo() -> None:
+    """Where sudo is what somebody kills, be killed with it."""
+    parent = os.getppid()
+    with suppress(psutil.Error):
+        if psutil.Process(parent).name() == "sudo":
+            libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+            if os.getppid() != parent:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _tie_to(parent: int) -> None:
+    """Between fork and exec: die with the parent, and hold back signals until the inner can take them."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)
+    libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(128 + signal.SIGKILL)
+
+
+def _tell_inner(unshare: "subprocess.Popen[bytes]", number: int) -> None:
+    """Pass a signal on; `unshare` itself sits it out. The inner may not be born yet."""
+    while unshare.poll() is None:
+        with suppress(psutil.NoSuchProcess):
+            for inner in psutil.Process(unshare.pid).children():
+                inner.send_signal(number)
+                return
+        time.sleep(0.002)
+
+
+def taken() -> list[signal.Signals]:
+    """The signals that stop a run: not SIGHUP under nohup, which ignores it for us."""
+    return [n for n in STOPPING if n != signal.SIGHUP or signal.getsignal(n) != signal.SIG_IGN]
+
+
+class _Signals:
+    """While entered: signals that would stop us become bytes in a pipe, to be waited for together with a child's end.
+
+    Ctrl-Z is ignored: it would stop `unshare`, but not a process 1, and nobody would come to wait any more.
+    """
+
+    def __init__(self, drop: Sequence[int] = ()) -> None:
+        self._drop = drop
+
+    def __enter__(self) -> None:
+        self._reading, self._writing = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._old = {n: signal.signal(n, _noted) for n in (*taken(), signal.SIGCHLD)}
+        self._old[signal.SIGTSTP] = signal.signal(signal.SIGTSTP, signal.SIG_IGN)
+        self._old_fd = signal.set_wakeup_fd(self._writing, warn_on_full_buffer=False)
+
+    def __exit__(self, *_: object) -> None:
+        signal.set_wakeup_fd(self._old_fd)
+        for number, handler in self._old.items():
+            signal.signal(number, handler)
+        os.close(self._reading)
+        os.close(self._writing)
+
+    def wait(self, process: "subprocess.Popen[bytes]", pass_on: Callable[[int], None]) -> int:
+        """The exit status as a shell has it (128 + n for a signal), once the child has ended."""
+        while process.poll() is None:
+            select([self._reading], [], [])
+            for number in os.read(self._reading, 64):
+                if number in STOPPING and number not in self._drop:
+                    pass_on(number)
+        return process.returncode if process.returncode >= 0 else 128 - process.returncode
+
+
+def _noted(number: int, frame: FrameType | None) -> None:
+    """Nothing: that there is a handler makes Python write to the wake-up pipe."""
+
+
+def main() -> NoReturn:
+    """`python -m railyard.core.sandbox.launcher COMMAND...`: any command in a capsule, for tests and for looking
+    around."""
+    from railyard.core.sandbox import init as inner
+
+    if not inner.inside():
+        sys.exit(enter([sys.executable, "-m", "railyard.core.sandbox.launcher"], {"command": sys.argv[1:] or ["bash"]}))
+    command: list[str] = inner.prepare()["command"]
+    signals = _Signals(drop=(signal.SIGINT,))
+    with signals:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING)
+        process = subprocess.Popen(command)
+        status = signals.wait(process, process.send_signal)
+    sys.exit(status)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,90 @@
+"""`search`: the fastest strategies for a model on a cluster, by Eq. 6 to 11, and where their time goes."""
+
+from collections.abc import Iterator
+
+from rich.console import Console
+from rich.table import Table
+
+from railyard.core.errors import BadInput, near_miss
+from railyard.results.theory.iteration.arrays import Strategy
+from railyard.results.theory.iteration.constants import taken_from_a100
+from railyard.results.theory.iteration.job import Job, Recipe, make_cluster
+from railyard.results.theory.iteration.search import Weighed, weigh
+from railyard.results.views.format import digits
+from railyard.topologies.platforms import PLATFORMS, Platform
+from railyard.workloads.models.catalogue import load_gpt
+
+COLUMNS = (
+    "", "p", "t", "d", "v", "b", "t_h x t_l", "p_h x p_l", "d_h x d_l", "GB", "iteration s",
+    "stage", "TP+PP", "bubble", "DP", "Adam",
+)  # fmt: skip
+
+
+def show(model: str, platform: str, gpus: int, domain_gpus: int | None, batch: int, top: int, console: Console) -> int:
+    """Weigh every strategy that divides and fits memory; print the `top` fastest. BadInput if there is none."""
+    job = make_job(model, platform, gpus, domain_gpus, batch)
+    found = weigh(job)
+    cluster = job.cluster
+    title = (
+        f"{model}, batch {batch:,}, on {gpus:,} GPUs ({platform}) in HB domains of {cluster.domain_gpus:,}: "
+        f"{min(top, len(found.strategies)):,} fastest of {len(found.strategies):,} strategies that divide and fit "
+        f"{cluster.memory_bytes / 1e9:,.0f} GB"
+    )
+    console.print(title, style="bold", highlight=False, soft_wrap=True)
+    console.print(_table(found, top))
+    for note in _notes(PLATFORMS[platform]):
+        console.print(f"note: {note}", style="dim", highlight=False, soft_wrap=True)
+    return 0
+
+
+def make_job(model: str, platform: str, gpus: int, domain_gpus: int | None, batch: int) -> Job:
+    """HB domains are the platform's if not given, or one smaller domain where there are fewer GPUs than in its."""
+    loaded = load_gpt(model)
+    if platform not in PLATFORMS:
+        raise BadInput("platform", platform, f"{near_miss(platform, PLATFORMS)}, or the path of a .yaml file")
+    size = domain_gpus or min(gpus, PLATFORMS[platform].domain_gpus)
+    if gpus % size:
+        raise BadInput("gpus", gpus, f"must be a multiple of the {size:,} GPUs of an HB domain")
+    return Job(loaded, Recipe(batch), make_cluster(platform, gpus, size))
+
+
+def _table(found: Weighed, top: int) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 1))
+    for column in COLUMNS:
+        table.add_column(column, justify="right", no_wrap=True)
+    for place, index in enumerate(found.order()[:top], start=1):
+        table.add_row(str(place), *_cells(found, int(index)))
+    return table
+
+
+def _cells(found: Weighed, index: int) -> Iterator[str]:
+    s: Strategy = found.strategies[index]
+    pairs = (
+        (s.tensor_hb, s.tensor_network), (s.pipeline_hb, s.pipeline_network), (s.data_hb, s.data_network),
+    )  # fmt: skip
+    t, p, d = (inside * across for inside, across in pairs)
+    yield from map(str, (p, t, d, s.virtual_stages, s.micro_batch))
+    yield from (f"{inside} x {across}" for inside, across in pairs)
+    times = found.times
+    terms = (
+        times.total_s, times.last_stage_compute_s, times.last_stage_network_s,
+        times.bubble_compute_s + times.bubble_network_s, times.sync_s, times.optimizer_s,
+    )  # fmt: skip
+    yield f"{found.gpu_bytes[index] / 1e9:.1f}"
+    yield from (digits(float(term[index]), 4) for term in terms)
+
+
+def _notes(platform: Platform) -> Iterator[str]:
+    yield (
+        "terms of Eq. 6 in s: the last stage's computing (Eq. 9) and its TP and PP traffic (10), the bubble (7, 8), DP "
+        "(11), and the optimizer; _h lies in an HB domain, _l over the network"
+    )
+    yield (
+        "selective recomputation, sequence parallelism, 16-bit gradients; v > 1 only where m is a multiple of p, as "
+        "its schedule needs"
+    )
+    if missing := taken_from_a100(platform):
+        yield (
+            f"not in the file of {platform.name}, so the A100's, as fitted on published times, with latencies assumed: "
+            f"{', '.join(missing)}"
+        )

@@ -1,0 +1,147 @@
+"""What is told of a multi-rail experiment without running it: `predict` and `dry-run`. No root needed."""
+
+import io
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from railyard.core.units import format_rate, format_size
+from railyard.experiments.multirail.parts import mix_of, peer_rail
+from railyard.experiments.multirail.predictions import (
+    EQUATIONS,
+    TURN,
+    WARM_AGAIN,
+    counted,
+    learning,
+    nominal_plan,
+    predicted_step_s,
+    seconds,
+    sent_bytes,
+    step_of,
+)
+from railyard.experiments.multirail.spec import MultirailExperiment
+from railyard.experiments.predict.unsteered import PNG_METADATA, Prediction, save, to_csv
+from railyard.results.multirail.compare import size_name
+from railyard.results.multirail.plots import predicted
+from railyard.results.multirail.tables import SLOW
+from railyard.results.plots import style
+from railyard.results.views import format as fmt
+from railyard.workloads.allreduce.engine.emulated import rails_of
+
+
+def predictions(spec: MultirailExperiment) -> Iterator[Prediction]:
+    """Every size under every policy, and every training; a fault has no formula."""
+    for number, label in enumerate(spec.labels):
+        plan = nominal_plan(spec.fabrics[number])
+        rails, nodes, peer = rails_of(plan), plan.spec.nodes, peer_rail(plan.spec)
+        where = f"{nodes} nodes, {mix_of(plan.spec)}"
+        for policy in spec.policies_on(number):
+            for size in spec.sizes:
+                time = seconds(policy, rails, nodes, sent_bytes(size, plan.scale), peer)
+                what = f"allreduce {size_name(size)}, {where}"
+                yield Prediction(label, policy, what, "", "completion_time", time, "s", _equation(policy))
+        for training in spec.trainings_on(number):
+            step = step_of(training, nodes, plan.scale, rails[peer].rate)
+            for policy in spec.policies_on(number, training.policies):
+                time = predicted_step_s(step, rails, nodes, policy, peer)
+                what = f"{training.model}, {where}"
+                yield Prediction(label, policy, what, "", "iteration_time", time, "s", _equation(policy))
+
+
+def _equation(policy: str) -> str:
+    return EQUATIONS[policy.partition(":")[0]]
+
+
+def predict(spec: MultirailExperiment, out: Path, console: Console) -> int:
+    """Compute, write NAME.csv and NAME.png, print."""
+    rows = list(predictions(spec))
+    files = save(spec.name, to_csv(rows), _png(spec, rows), out)
+    for label in spec.labels:
+        console.print(_table(label, [row for row in rows if row.fabric == label]))
+    print(*files, sep="\n")
+    return 0
+
+
+def _table(label: str, rows: Iterable[Prediction]) -> Table:
+    found: dict[str, dict[str, float]] = {}
+    for row in rows:
+        found.setdefault(row.workload, {})[row.policy] = row.predicted
+    policies = list(dict.fromkeys(policy for by in found.values() for policy in by))
+    table = Table(title=f"{label}: predicted times", title_justify="left", box=None, pad_edge=False)
+    table.add_column("workload")
+    for policy in policies:
+        table.add_column(policy, justify="right")
+    for workload, by in found.items():
+        table.add_row(workload.partition(",")[0], *(fmt.seconds(by.get(policy)) for policy in policies))
+    return table
+
+
+def _png(spec: MultirailExperiment, rows: list[Prediction]) -> bytes:
+    """A panel a fabric; bars are not for sizes."""
+    panels = []
+    for number, label in enumerate(spec.labels):
+        lines = []
+        for policy in spec.policies_on(number):
+            mine = [r for r in rows if (r.fabric, r.policy, r.metric) == (label, policy, "completion_time")]
+            if mine:
+                lines.append((policy, [(size, row.predicted) for size, row in zip(spec.sizes, mine, strict=True)]))
+        if lines:
+            panels.append((label, lines))
+    with style.styled():
+        figure = predicted(panels) if panels else style.new_figure(style.WIDTH, 1.0)
+        figure.set_facecolor("white")
+        figure.suptitle(f"{spec.name}: predicted times", fontweight="bold", x=0.01, ha="left")
+        sink = io.BytesIO()
+        figure.savefig(sink, format="png", dpi=120, facecolor="white", metadata=PNG_METADATA)
+    return sink.getvalue()
+
+
+def dry_run(spec: MultirailExperiment, console: Console) -> int:
+    """What would be sent, by whom and over what."""
+    for number, label in enumerate(spec.labels):
+        plan = nominal_plan(spec.fabrics[number])
+        rails = rails_of(plan)
+        said = ", ".join(f"{rail.name} {format_rate(rail.rate * 8, 3)}" for rail in rails)
+        console.print(f"[bold]{label}[/]: {plan.scale:g} times slower than the paper's; {said} a NIC", highlight=False)
+        if spec.sizes and spec.policies_on(number):
+            console.print(_operations(spec, number))
+            turns = f"in turns of {TURN} that count; each later turn has {WARM_AGAIN} more before them"
+            console.print(turns, highlight=False)
+        for fault in spec.faults_on(number):
+            console.print(f"{fault.repeats} x {fault.name} for {fmt.seconds(fault.repair)}", highlight=False)
+        for lesson in spec.lessons_on(number):
+            console.print(f"DDP: {lesson.steps} steps over Gloo, and as many over {lesson.policy}", highlight=False)
+        for training in spec.trainings_on(number):
+            step = step_of(training, plan.spec.nodes, plan.scale, rails[peer_rail(plan.spec)].rate)
+            sent = f"{len(step.sizes)} allreduces of {format_size(sum(step.sizes), 3)} in all"
+            slower = f", in slow motion {training.dilation:g}x" if training.dilation > 1 else ""
+            console.print(
+                f"{training.model}: {sent}, {fmt.seconds(step.compute_s)} of computing a step{slower}", highlight=False
+            )
+    return 0
+
+
+def _operations(spec: MultirailExperiment, number: int) -> Table:
+    """Those that learn and those that count, of a start. How many starts is a column of its own: as `3 x (40 + 100)`
+    in every cell it leaves no room for the policies' names.
+    """
+    plan = nominal_plan(spec.fabrics[number])
+    rails, peer = rails_of(plan), peer_rail(plan.spec)
+    slow = any(plan.spec.dilation_of(size) > 1 for size in spec.sizes)
+    table = Table(box=None, pad_edge=False)
+    often = any(spec.repeats_of(size) > 1 for size in spec.sizes)
+    some = [name for name, there in ((SLOW, slow), ("starts", often)) if there]
+    for column in ("size", "sent", *some, *spec.policies_on(number)):
+        table.add_column(column, justify="right")
+    for size in spec.sizes:
+        sent, times = sent_bytes(size, plan.scale), plan.spec.dilation_of(size)
+        cells = [f"{times:g}x" if times > 1 else ""] if slow else []
+        cells += [f"{spec.repeats_of(size)} x"] if often else []
+        for policy in spec.policies_on(number):
+            dilated_s = seconds(policy, rails, plan.spec.nodes, sent, peer) * times
+            count = counted(spec, dilated_s)
+            cells.append(f"{learning(policy, spec.learning)} + {count}")
+        table.add_row(size_name(size), format_size(sent), *cells)
+    return table

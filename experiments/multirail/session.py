@@ -1,0 +1,138 @@
+"""One multi-rail fabric, built for an experiment: its network, its rails as they are predicted with, what is noted."""
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from railyard.core.errors import MachineLacks, RailyardError
+from railyard.core.host import Datapath
+from railyard.core.host_load import LoadMeter
+from railyard.experiments.multirail.engines import Engine, engine
+from railyard.experiments.run.progress import Steps
+from railyard.results.multirail.records import Skipped
+from railyard.results.runs.records import LinkCheck, Load, Run
+from railyard.topologies.measure.calibration import measured_bps, start_flow
+from railyard.topologies.measure.counters import Counters, count_in
+from railyard.topologies.multirail.addresses import Nic
+from railyard.topologies.multirail.net import MultirailNet
+from railyard.topologies.multirail.plan import MultirailPlan
+from railyard.workloads.allreduce.balancing.rails import Rail
+from railyard.workloads.allreduce.engine.emulated import rails_of
+from railyard.workloads.allreduce.engine.node import GroupBroken
+
+
+@dataclass(frozen=True)
+class Site:
+    """A fabric that stands. `label` is its name in every record; whatever is measured goes into `run`."""
+
+    label: str
+    net: MultirailNet
+    run: Run = field(repr=False)
+
+    @property
+    def plan(self) -> MultirailPlan:
+        return self.net.plan
+
+    @property
+    def nodes(self) -> int:
+        return self.plan.spec.nodes
+
+    @cached_property
+    def rails(self) -> tuple[Rail, ...]:
+        """With what is left of their rates for payload."""
+        return rails_of(self.plan)
+
+    @contextmanager
+    def noted(self, policy: str) -> Iterator[None]:
+        """What can't run here, or breaks down, is noted, and the rest goes on."""
+        try:
+            yield
+        except MachineLacks as error:
+            self._skip(policy, error.what, failed=False)
+        except (RailyardError, GroupBroken) as error:
+            self._skip(policy, str(error), failed=True)
+
+    def engine(self, policy: str) -> AbstractContextManager[Engine]:
+        """Ranks of a policy, not yet started; what they raise is for `noted`."""
+        return engine(self.net, policy)
+
+    def _skip(self, policy: str, why: str, failed: bool) -> None:
+        """Once, however many dilations, repeats and trainings it is missing from."""
+        skipped = Skipped(self.label, policy, why, failed)
+        if skipped not in self.run.multirail.skipped:
+            self.run.multirail.skipped.append(skipped)
+
+    def watch(self) -> "Watch":
+        """Begin to watch: what the kernel counted until now is no stretch's."""
+        return Watch(self, count_in(self.plan.namespaces))
+
+
+@dataclass
+class _Stretch:
+    """What was seen of it so far; `row`: where it is among the run's loads, once it is."""
+
+    row: int | None = None
+    meter: LoadMeter = field(default_factory=LoadMeter)
+    spent: Counters = field(default_factory=lambda: Counters(0, 0, 0))
+
+
+@dataclass
+class Watch:
+    """Stretches of a run, one after the other. `counted` is what the kernel had counted when the last one ended."""
+
+    site: Site
+    counted: Counters
+    _stretches: dict[tuple[str, int], _Stretch] = field(default_factory=dict)
+
+    @contextmanager
+    def over(self, what: str, repeat: int, faulted: bool = False) -> Iterator[None]:
+        """Record how hard the machine worked meanwhile, and what TCP and queues lost. Of one that comes in several
+        parts, with others between them, it's one record."""
+        loads, stretch = self.site.run.loads, self._stretches.setdefault((what, repeat), _Stretch())
+        before = self.counted
+        try:
+            with stretch.meter:
+                yield
+        finally:
+            self.counted = count_in(self.site.plan.namespaces)  # what went wrong is nobody's but its own, too
+        stretch.spent += self.counted - before
+        spent, load = stretch.spent.settled, stretch.meter.load
+        stretch.row = len(loads) if stretch.row is None else stretch.row
+        loads[stretch.row : stretch.row + 1] = [
+            Load(
+                self.site.label, what, repeat, load.busy, load.foreign, load.lag_p99_ms,
+                spent.retransmits, spent.segments, spent.drops,
+                transfers_faulted=faulted, dilation=self.site.plan.dilation,
+            )
+        ]  # fmt: skip
+
+
+@contextmanager
+def built(label: str, plan: MultirailPlan, datapath: Datapath, run: Run, steps: Steps) -> Iterator[Site]:
+    """Build a fabric, measure a NIC of each rail, and take it down again."""
+    net = MultirailNet(plan, datapath)
+    slower = f", time {plan.dilation:g} times slower" if plan.dilation > 1 else ""
+    with steps.step(f"{label}: building and calibrating{slower}"):
+        net.start()
+        try:
+            run.links += check_links(label, plan, slower)
+        except BaseException:
+            net.stop()
+            raise
+    try:
+        yield Site(label, net, run)
+    finally:
+        net.stop()
+
+
+def check_links(label: str, plan: MultirailPlan, slower: str) -> list[LinkCheck]:
+    """iperf3 from node 1 to node 0 on every rail at once: what each carries is its own (3 s, more below 10 Mbit/s)."""
+    flows = [
+        (rail.name, plan.payload_bps(number), start_flow("n1", "n0", Nic(number, 0).ip, plan.payload_bps(number)))
+        for number, rail in enumerate(plan.rails)
+    ]
+    return [
+        LinkCheck(label, f"rail {name}{slower}", "n1 -> n0", expected, measured_bps(flow), plan.dilation)
+        for name, expected, flow in flows
+    ]

@@ -1,0 +1,147 @@
+"""`predict` for an experiment that steers: a time for each policy, as a table, NAME.csv and NAME.png."""
+
+import io
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from statistics import median
+from typing import Final
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from rich.console import Console
+from rich.table import Table
+
+from railyard.experiments.predict.steered_predictions import (
+    Policies,
+    SteeredPrediction,
+    by_place,
+    predictions,
+    times_of,
+    to_csv,
+)
+from railyard.experiments.predict.unsteered import PNG_METADATA, print_rates, save
+from railyard.experiments.spec.experiment import ExperimentSpec
+from railyard.results.analysis.steering import BASE, BEST
+from railyard.results.plots import style
+from railyard.results.views import format as fmt
+
+_COLOUR: Final = {BASE: style.ORANGE, BEST: style.GREEN}
+
+
+def show(spec: ExperimentSpec, out: Path, console: Console) -> int:
+    """Compute, write, print."""
+    rows = predictions(spec)
+    files = save(spec.name, to_csv(rows), to_png(rows, spec), out)
+    print_table(spec, rows, console)
+    print(*files, sep="\n")
+    return 0
+
+
+def to_png(rows: Sequence[SteeredPrediction], spec: ExperimentSpec) -> bytes:
+    """A panel for each fabric and workload: a bar a policy. The scenes of a grid are in one: a mark a policy."""
+    with style.styled():
+        figure = _scenes(rows) if spec.grid else _panels(rows)
+        figure.set_facecolor("white")
+        figure.suptitle(f"{spec.name}: predicted times", fontweight="bold", x=0.01, ha="left")
+        sink = io.BytesIO()
+        figure.savefig(sink, format="png", dpi=120, facecolor="white", metadata=PNG_METADATA)
+    return sink.getvalue()
+
+
+def _panels(rows: Sequence[SteeredPrediction]) -> Figure:
+    found = by_place(rows)
+    heights = [len(policies) + 1.5 for policies in found.values()]
+    figure = style.new_figure(style.WIDTH, 1.0 + 0.32 * sum(heights))
+    panels = figure.subplots(len(found), 1, squeeze=False, gridspec_kw={"height_ratios": heights})
+    for axes, (place, policies) in zip(panels[:, 0], found.items(), strict=True):
+        _draw(axes, policies)
+        axes.set_title(f"{place[1]} on {place[0]}")
+    return figure
+
+
+def _draw(axes: Axes, policies: Policies) -> None:
+    """A bar to the median of the seeds, a dot for each."""
+    for y, (policy, rows) in enumerate(policies.items()):
+        times = times_of(rows)
+        if times:
+            axes.barh(y, median(times), height=0.62, color=_COLOUR.get(policy, style.SKY))
+            axes.plot(times, [y] * len(times), "o", ms=3.6, mfc=style.PAPER, mec=style.INK, mew=0.7)
+        said = fmt.seconds(median(times)) if times else f"{fmt.NOTHING} {rows[0].why}"
+        at = (max(times, default=0.0), y)
+        axes.annotate(said, at, xytext=(8, 0), textcoords="offset points", va="center", fontsize=9)
+    axes.set_yticks(range(len(policies)), list(policies))
+    axes.set_xlim(0, 1.15 * max((t for rows in policies.values() for t in times_of(rows)), default=1.0))
+    _finish(axes)
+
+
+def _scenes(rows: Sequence[SteeredPrediction]) -> Figure:
+    found, names = by_place(rows), list(dict.fromkeys(row.policy for row in rows))
+    figure = style.new_figure(style.WIDTH, 1.4 + 0.24 * len(found))
+    axes = figure.subplots()
+    for policy, colour in style.colours(names).items():
+        known = [(y, times_of(policies[policy])) for y, policies in enumerate(found.values())]
+        marks = [(median(times), y) for y, times in known if times]
+        axes.plot(*zip(*marks, strict=True), "o", ms=7, mfc="none", mec=colour, mew=1.8, label=policy)
+    axes.set_yticks(range(len(found)), [f"{workload} on {fabric}" for fabric, workload in found], fontsize=8)
+    axes.set_xlim(left=0)
+    figure.legend(loc="outside upper right", ncols=len(names))
+    _finish(axes)
+    return figure
+
+
+def _finish(axes: Axes) -> None:
+    axes.invert_yaxis()
+    axes.set_xlabel("seconds")
+    style.quiet(axes, grid="x")
+
+
+def print_table(spec: ExperimentSpec, rows: Sequence[SteeredPrediction], console: Console) -> None:
+    """A table for each fabric and workload; one in all for the scenes of a grid."""
+    if spec.grid:
+        _print_scenes(spec, rows, console)
+    else:
+        for place, policies in by_place(rows).items():
+            _print_policies(spec, place, policies, console)
+    for why in dict.fromkeys(row.why for row in rows if row.why):
+        console.print(f"{fmt.NOTHING}: {why}", highlight=False)
+    print_rates(spec, console)
+
+
+def _print_policies(spec: ExperimentSpec, place: tuple[str, str], policies: Policies, console: Console) -> None:
+    """A line a policy, over its seeds."""
+    fabric, workload = place
+    seeds = f"seed {spec.seed}" if spec.repeats == 1 else f"seeds {spec.seed} to {spec.seed + spec.repeats - 1}"
+    console.print(f"[italic]{spec.name}: predicted times of {workload} on {fabric}, {seeds}[/]", highlight=False)
+    table = Table(box=None, pad_edge=False)
+    table.add_column("policy")
+    for name in ("median", "least", "most", f"{BASE} / this", f"this / {BEST}"):
+        table.add_column(name, justify="right")
+    table.add_column("by", style="dim")
+    for policy, own in policies.items():
+        times = times_of(own)
+        figures = [fmt.seconds(of(times) if times else None) for of in (median, min, max)]
+        over = (_over(policies.get(BASE, []), own), _over(own, policies.get(BEST, [])))
+        by = dict.fromkeys(row.equation for row in own if row.equation)
+        table.add_row(policy, *figures, *(fmt.NOTHING if r is None else f"{r:.2f}" for r in over), *by)
+    console.print(table)
+
+
+def _print_scenes(spec: ExperimentSpec, rows: Sequence[SteeredPrediction], console: Console) -> None:
+    """A line a scene, with the median time of each policy."""
+    console.print(f"[italic]{spec.name}: predicted times, scene by scene[/]", highlight=False)
+    table = Table(box=None, pad_edge=False)
+    table.add_column("fabric", style="dim")
+    table.add_column("workload and scene")
+    for policy in dict.fromkeys(row.policy for row in rows):
+        table.add_column(policy, justify="right")
+    for place, policies in by_place(rows).items():
+        known = [times_of(own) for own in policies.values()]
+        table.add_row(*place, *(fmt.seconds(median(times) if times else None) for times in known))
+    console.print(table)
+
+
+def _over(these: Iterable[SteeredPrediction], those: Iterable[SteeredPrediction]) -> float | None:
+    """The median ratio over seeds that both have."""
+    below = {row.seed: row.predicted for row in those}
+    ratios = [row.predicted / known for row in these if row.predicted and (known := below.get(row.seed))]
+    return median(ratios) if ratios else None

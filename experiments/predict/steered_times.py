@@ -1,0 +1,142 @@
+"""What a steered stretch should take, by max-min fair shares, and what the oracle is told. Pure.
+
+Only where one path carries all of a pair's traffic and the background doesn't change: a hash decides for several paths,
+and nobody's formula knows what damping does while the background moves.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from math import floor
+
+from railyard.controller.agent.steering import Steering
+from railyard.controller.failover.paths import Path
+from railyard.controller.health.hysteresis import Held, settle
+from railyard.controller.health.max_min import Background
+from railyard.controller.health.oracle import Flow, assign, by_pair, finish_s
+from railyard.controller.health.policies import Shares, policy_named
+from railyard.controller.health.scores import BEST, Scores, idle
+from railyard.core.errors import RailyardError
+from railyard.topologies.addresses import Gpu
+from railyard.topologies.build.shaping import payload_fraction
+from railyard.topologies.plan import Plan
+from railyard.workloads.background.flows import BackgroundFlow, flows_of
+from railyard.workloads.background.spec import BackgroundSpec
+from railyard.workloads.background.wave import Wave
+from railyard.workloads.jobs.transfers import RECEIPT
+from railyard.workloads.schedule import Schedule
+
+
+def flows_in(schedule: Schedule, gpus: Sequence[Gpu]) -> tuple[Flow, ...]:
+    """One flow for each pair of GPUs of different domains, with all of its bytes; receipts don't count."""
+    total: defaultdict[tuple[Gpu, Gpu], int] = defaultdict(int)
+    for _, transfer in schedule.transfers:
+        if schedule.phases[transfer.phase].name != RECEIPT:
+            total[gpus[transfer.src], gpus[transfer.dst]] += transfer.bytes
+    return tuple(Flow(src, dst, size) for (src, dst), size in total.items() if src.domain != dst.domain)
+
+
+@dataclass(frozen=True)
+class Pattern:
+    """Which background is on when, in seconds since it began."""
+
+    plan: Plan
+    specs: tuple[BackgroundSpec, ...]
+
+    @property
+    def steady(self) -> bool:
+        """Does it stay as it begins?"""
+        return all(spec.wave == Wave() for spec in self.specs)
+
+    def at(self, t_s: float) -> frozenset[int]:
+        """The numbers of the entries that are on."""
+        return frozenset(i for i, spec in enumerate(self.specs) if spec.wave.is_on(t_s))
+
+    def flows(self, on: Iterable[int]) -> tuple[BackgroundFlow, ...]:
+        """What these entries send."""
+        return tuple(flow for i in sorted(on) for flow in flows_of(self.specs[i], self.plan))
+
+    def next_change(self, t_s: float) -> float | None:
+        """The next moment after `t_s` at which an entry begins or ends; None if there is none."""
+        return min((at for spec in self.specs for at in _edges(spec.wave, t_s) if at > t_s), default=None)
+
+
+def _edges(wave: Wave, t_s: float) -> Iterator[float]:
+    """The beginnings and ends of a wave about `t_s`, the next one after it among them."""
+    period = floor(max(0.0, t_s - wave.first) / wave.every) if wave.every else 0
+    for start in (wave.first + n * (wave.every or 0.0) for n in (period, period + 1)):
+        yield from (start,) if wave.lasts is None else (start, start + wave.lasts)
+
+
+def as_fair_share(flows: Iterable[BackgroundFlow]) -> list[Background]:
+    """The background as the max-min model has it: it takes its rate and never yields, as UDP does."""
+    return [Background(flow.src, flow.dst, Path(flow.path, flow.src.rank), flow.bps) for flow in flows]
+
+
+def expected_scores(plan: Plan, background: Iterable[BackgroundFlow]) -> Scores:
+    """The h-scores that the background alone should give: of mean utilisation, each link by its busier direction."""
+    out: defaultdict[tuple[Gpu, str], float] = defaultdict(float)
+    into: defaultdict[tuple[Gpu, str], float] = defaultdict(float)
+    across = 0.0
+    for flow in background:
+        out[flow.src, flow.device] += flow.bps
+        into[flow.dst, flow.device] += flow.bps
+        across += flow.bps if flow.path == "spine" else 0.0
+
+    def score(gpus: Sequence[Gpu], device: str, capacity_bps: int) -> int:
+        used = sum(max(out[gpu, device], into[gpu, device]) for gpu in gpus) / (capacity_bps * len(gpus))
+        return max(1, round(BEST * (1 - min(1.0, used))))
+
+    uplinks_bps = plan.uplink_bps * len(plan.uplinks)
+    return Scores(
+        rails=tuple(
+            score([gpu for gpu in plan.gpus if gpu.rank == g], "rail0", plan.rail_bps) for g in range(plan.spec.rails)
+        ),
+        domains=tuple(
+            score([gpu for gpu in plan.gpus if gpu.domain == d], "hb0", plan.hb_bps) for d in range(plan.spec.domains)
+        ),
+        spine=max(1, round(BEST * (1 - min(1.0, across / uplinks_bps)))) if uplinks_bps else BEST,
+    )
+
+
+def oracle_paths(
+    plan: Plan, flows: Sequence[Flow], background: Sequence[BackgroundFlow]
+) -> dict[tuple[Gpu, Gpu], Shares]:
+    """What the oracle assigns while this background is on."""
+    return by_pair(flows, assign(plan, flows, as_fair_share(background)))
+
+
+def held_paths(steering: Steering, src: Gpu, dst: Gpu, scores: Scores) -> Shares:
+    """What a pair holds once these scores have lasted, after an idle fabric: damping may keep it where it was.
+
+    RailyardError if the policy, which may be somebody's own, raises.
+    """
+    choose, context = policy_named(steering.policy), steering.context
+    try:
+        first = Held(choose(src, dst, idle(len(scores.domains), len(scores.rails)), context), 0)
+        wanted = choose(src, dst, scores, context)
+        return settle(first, wanted, src, dst, scores, steering.damping.dwell_ns, steering.damping).shares
+    except Exception as error:
+        raise RailyardError(f"policy {steering.policy} failed: {type(error).__name__}: {error}") from error
+
+
+def completion_s(pattern: Pattern, flows: Sequence[Flow], steering: Steering) -> float | None:
+    """Seconds until the last flow is done, if all start together and pairs keep what they hold by the scores of the
+    background alone.
+
+    Max-min fair shares of what the background leaves, headers counted. None where a pair has several paths, or the
+    background comes and goes.
+    """
+    if not pattern.steady:
+        return None
+    plan, background = pattern.plan, pattern.flows(pattern.at(0.0))
+    scores = expected_scores(plan, background)
+    paths = []
+    for flow in flows:
+        shares = held_paths(steering, flow.src, flow.dst, scores)
+        if len(shares) != 1:
+            return None
+        paths.append(shares[0].path)
+    wire = payload_fraction(plan.spec.mtu)
+    on_the_wire = [Flow(flow.src, flow.dst, round(flow.size / wire)) for flow in flows]
+    return max(finish_s(plan, on_the_wire, paths, as_fair_share(background)), default=None)

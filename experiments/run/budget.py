@@ -1,0 +1,42 @@
+"""What a machine can't possibly carry, told before anything is built. Pure.
+
+The limits are generous: the best that was ever measured. What this machine carries today is measured by the run itself.
+"""
+
+from typing import Final
+
+from railyard.core.errors import BadInput
+from railyard.core.host import Datapath, Machine, datapath_choice
+from railyard.core.units import format_rate, format_size
+from railyard.experiments.spec.experiment import ExperimentSpec
+
+CORE_BPS: Final[dict[Datapath, float]] = {"system": 40e9, "netdev-tso": 12.8e9, "netdev": 4.3e9}
+"""Through one core's software switches at most, bit/s: a single TCP flow with nothing else to do, MTU 9000."""
+BRIDGE_CORE_BPS: Final = 40e9
+"""The same through the kernel's own bridges, which HB domains are."""
+GPU_BYTES: Final = 1_000_000
+"""Kernel memory of a GPU at least: a namespace with its tables, two veth pairs, shapers, a switch port."""
+
+
+def check_budget(spec: ExperimentSpec, machine: Machine) -> None:
+    """BadInput for a fabric that is too large, or whose links are together faster than all cores."""
+    datapath, _ = datapath_choice(machine)
+    for i, fabric in enumerate(spec.fabrics):
+        need = fabric.gpus * GPU_BYTES
+        if need > machine.memory_bytes:
+            allowed = (
+                f"makes {fabric.gpus:,} GPUs with {fabric.rails} rails, which need {format_size(need, 2)} of memory"
+                f" or more: this machine has {format_size(machine.memory_bytes, 2)} free"
+            )
+            raise BadInput(f"fabrics.{i}.domains", fabric.domains, allowed)
+        for field, rate, core_bps in (
+            ("rail_rate", fabric.rail_rate, CORE_BPS[datapath]),
+            ("hb_rate", fabric.hb_rate, BRIDGE_CORE_BPS),
+        ):
+            most = core_bps * machine.cores
+            if rate != "auto" and rate * fabric.gpus > most:
+                allowed = (
+                    f"is more than this machine carries: {fabric.gpus} links share {format_rate(most, 3)} at best"
+                    f" ({machine.cores} cores), so {format_rate(most / fabric.gpus, 2)} or less; or auto"
+                )
+                raise BadInput(f"fabrics.{i}.{field}", format_rate(rate), allowed)

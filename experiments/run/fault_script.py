@@ -1,0 +1,242 @@
+"""Faults and scripts of faults on a built fabric, and their rows in the records."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Final
+
+from railyard.controller.health.settings import HealthSpec, RegistryKind
+from railyard.core.errors import CheckFailed, RailyardError
+from railyard.experiments.run.fault_impact import concern_of, watched_pairs
+from railyard.experiments.run.session import Stage
+from railyard.experiments.run.traffic import Workload, record_broken, replay_broken
+from railyard.experiments.spec.faults import FaultSpec
+from railyard.experiments.spec.scripts import ScriptSpec, plain
+from railyard.failure.analysis.detours import in_force
+from railyard.failure.analysis.evaluate import FaultRun
+from railyard.failure.analysis.leak_check import Marks, leftovers, said
+from railyard.failure.analysis.recovery_times import BIN_MS
+from railyard.failure.analysis.state_snapshot import marks
+from railyard.failure.connectivity.check import CensusRun, CensusTaker
+from railyard.failure.scenario.pairs import Talkers, script_talkers
+from railyard.failure.scenario.run import ScriptRun, run_script
+from railyard.failure.scenario.script import Script, Timed
+from railyard.results.runs.records import Census, Event, GoodputTrace, Recovery, Run
+from railyard.workloads.replay.phases import first_runs
+from railyard.workloads.replay.run import Aborted, Replay
+
+CONNECT_S: Final = 60.0
+HOME_S: Final = 2.0
+_POLL_S: Final = 0.01
+Progress = Callable[[int], None]
+"""Hears how many injections and repairs are done."""
+
+
+@dataclass(frozen=True)
+class Breaker:
+    """What breaks things on one fabric, and writes down what came of it."""
+
+    stage: Stage
+    reroute: str
+    census: CensusTaker
+    run: Run
+
+    def fault(self, spec: FaultSpec, repeat: int, progress: Progress) -> None:
+        """One by itself."""
+        self._await_home()
+        script = Script("", (Timed(spec.fault, spec.at, spec.repair),))
+        name = f"{spec.kind} {spec.target} (reroute {self.reroute})"
+        talks = [watched_pairs(spec, self.stage.plan)]
+        with self.stage.watched(self.run, name, repeat, faulted=True), self._registry(spec.registry):
+            seen = run_script(self.stage.net, script, talks, self.stage.events, self.census, progress)
+        self._record(script, repeat, seen)
+
+    def script(self, spec: ScriptSpec, repeat: int, seed: int, workload: Workload | None, progress: Progress) -> None:
+        """A script, beside streams or else a workload."""
+        self._await_home()
+        script = spec.script(self.stage.plan, seed)
+        self._announce(script, repeat, seed)
+        talks = script_talkers(self.stage.plan, [concern_of(timed.fault, self.stage.plan) for timed in script.faults])
+        with self._registry(spec.registry):
+            if workload is None:
+                name = f"{script.name} (reroute {self.reroute})"
+                with self.stage.watched(self.run, name, repeat, faulted=True):
+                    seen = run_script(self.stage.net, script, talks, self.stage.events, self.census, progress)
+            else:
+                broken = replace(workload, label=f"{workload.label} with {script.name}{self._suffix}", trace=None)
+                with self.stage.watched(self.run, broken.label, repeat, faulted=True):
+                    seen, done = self._during(script, talks, broken, seed, progress)
+                record_broken(self.stage, broken, repeat, done, self.run)
+        self._record(script, repeat, seen)
+
+    def _await_home(self) -> None:
+        """What goes by a detour of an earlier fault doesn't feel the next one. CheckFailed if one stays."""
+        deadline = time.monotonic() + HOME_S
+        while left := in_force(self.stage.events()):
+            if time.monotonic() > deadline:
+                raise CheckFailed(f"{self.stage.label}: {left} detours of an earlier fault are still there")
+            time.sleep(_POLL_S)
+
+    def leave(self, before: Marks) -> None:
+        """After the last: all detours went home, and kernels have what they had before the first. CheckFailed names
+        what differs still after a while.
+        """
+        self._await_home()
+        deadline = time.monotonic() + HOME_S
+        while left := leftovers(before, marks(self.stage.net.node_names)):
+            if time.monotonic() > deadline:
+                raise CheckFailed(f"{self.stage.label}: faults left something behind: {said(left)}")
+            time.sleep(_POLL_S)
+
+    @property
+    def _suffix(self) -> str:
+        return "" if self.reroute == "on" else f" (reroute {self.reroute})"
+
+    def _during(
+        self, script: Script, talks: tuple[Talkers, ...], workload: Workload, seed: int, progress: Progress
+    ) -> tuple[ScriptRun, Replay]:
+        """The workload instead of streams; probes go on. No census: its probes would wait in the workload's queues."""
+        quiet = [replace(talk, streams=(), affected=frozenset()) for talk in talks]
+        down_s = sum(timed.repair_s for timed in script.faults)
+        with ThreadPoolExecutor(1, "workload") as pool:
+            beside = _Beside(workload, script)
+            replaying = pool.submit(beside.replay, self.stage, seed, down_s)
+            try:
+                beside.await_start()
+                events = self.stage.events
+                seen = run_script(self.stage.net, script, quiet, events, None, progress, beside.wait_for)
+            except BaseException:
+                beside.abort.set()
+                if isinstance(error := replaying.exception(), RailyardError) and not isinstance(error, Aborted):
+                    raise error from None  # it is why the script could not go on
+                raise
+            done = replaying.result()
+        late = [run.fault for run in seen.faults if run.fault_ns > done.end_ns]
+        if late:
+            raise CheckFailed(
+                f"{late[0].kind} at {late[0].target} came after the end of {workload.label}, which took "
+                f"{done.seconds:.1f} s: it needs an earlier `at`, or the workload a longer `duration`"
+            )
+        return seen, done
+
+    @contextmanager
+    def _registry(self, kind: RegistryKind | None) -> Iterator[None]:
+        """While entered, scores are made and kept, for what breaks their registry."""
+        if kind is None:
+            yield
+            return
+        self.stage.controller.start_health(HealthSpec(registry=kind))
+        try:
+            yield
+        finally:
+            self.stage.controller.stop_health()
+
+    def _announce(self, script: Script, repeat: int, seed: int) -> None:
+        """What a storm is, is told nowhere else."""
+        faults = [plain(timed) for timed in script.faults]
+        what = {"fabric": self.stage.label, "reroute": self.reroute, "repeat": repeat, "seed": seed, "faults": faults}
+        self.run.events.append(Event(time.monotonic_ns(), "script", script.name, what))
+
+    def _record(self, script: Script, repeat: int, seen: ScriptRun) -> None:
+        for fault in seen.faults:
+            what = {"fabric": self.stage.label, "target": fault.fault.target, "reroute": self.reroute, "repeat": repeat}
+            what |= {"script": script.name} if script.name else {}
+            self.run.events.append(Event(fault.fault_ns, "fault", fault.fault.kind, what))
+            self.run.events.append(Event(fault.repair_ns, "fault", "repair", what))
+            self.run.recoveries.append(self._recovery(script, repeat, fault))
+        first = seen.faults[0]
+        trace = (first.t_ms, first.bps, first.affected_bps)
+        if script.name:  # the whole of it, once
+            zero_ms = (first.fault_ns - seen.begun_ns) / 1e6
+            trace = (tuple(n * BIN_MS - zero_ms for n in range(len(seen.bps))), seen.bps, seen.bps)
+        repair_ms = (first.repair_ns - first.fault_ns) / 1e6
+        which = (self.stage.label, self.reroute, repeat, first.fault.kind, first.fault.target)
+        if any(seen.bps):
+            self.run.goodput.append(GoodputTrace(*which, *trace, repair_ms, script.name))
+        self.run.censuses += [self._census(script, repeat, census) for census in seen.censuses]
+
+    def _recovery(self, script: Script, repeat: int, seen: FaultRun) -> Recovery:
+        return Recovery(
+            fabric=self.stage.label,
+            policy=self.stage.policy,
+            reroute=self.reroute,
+            repeat=repeat,
+            fault=seen.fault.kind,
+            target=seen.fault.target,
+            t_fault=seen.fault_ns,
+            t_repair=seen.repair_ns,
+            detect_ms=seen.detect_ms,
+            decided_ms=seen.decided_ms,
+            reroute_ms=seen.reroute_ms,
+            first_packet_ms=seen.first_packet_ms,
+            source_ms=seen.source_ms,
+            far_ms=seen.far_ms,
+            goodput_ms=seen.goodput_ms,
+            back_ms=seen.back_ms,
+            home_ms=seen.home_ms,
+            source_probed=seen.source_probed,
+            far_probed=seen.far_probed,
+            too_fast=seen.too_fast,
+            lost_bytes=seen.lost_bytes,
+            probes_lost=seen.probes_lost,
+            return_lost=seen.return_lost,
+            connections_lost=len(seen.broken),
+            recovered=seen.recovered,
+            script=script.name,
+        )
+
+    def _census(self, script: Script, repeat: int, seen: CensusRun) -> Census:
+        """Where nobody reroutes, nobody is to recover: how many are cut off is all that is said."""
+        verdict = seen.verdict if self.reroute == "on" else replace(seen.verdict, not_recovered=())
+        return Census(
+            fabric=self.stage.label,
+            policy=self.stage.policy,
+            reroute=self.reroute,
+            repeat=repeat,
+            script=script.name,
+            monotonic_ns=seen.at_ns,
+            act=seen.act,
+            broken=len(seen.broken),
+            pairs=seen.pairs,
+            reachable=seen.reachable,
+            answered=seen.answered,
+            not_recovered=len(verdict.not_recovered),
+            impossible=len(verdict.impossible),
+            carried=len(verdict.carried),
+            wrong="\n".join(verdict.lines()),
+            taken=seen.taken,
+        )
+
+
+class _Beside:
+    """A workload that runs while a script does, and tells it of phases."""
+
+    def __init__(self, workload: Workload, script: Script) -> None:
+        self._workload = workload
+        self.abort, self.started = threading.Event(), Future[int]()
+        self._ended = {timed.after: Future[int]() for timed in script.faults if timed.after}
+
+    def replay(self, stage: Stage, seed: int, more_s: float) -> Replay:
+        """In a thread of its own. Whoever waits for something that never came, is told when it ends."""
+        numbers = first_runs(self._workload.schedule)
+        watched = {numbers[phase]: ended.set_result for phase, ended in self._ended.items()}
+        try:
+            return replay_broken(stage, self._workload, seed, more_s, watched, self.abort, self.started.set_result)
+        finally:
+            for what, future in [("it began", self.started), *self._ended.items()]:
+                if not future.done():
+                    future.set_exception(CheckFailed(f"{self._workload.label} ended before {what} was over"))
+
+    def await_start(self) -> None:
+        """Until its connections stand and it begins. RailyardError if that takes too long."""
+        try:
+            self.started.result(CONNECT_S)
+        except TimeoutError:
+            raise RailyardError(f"{self._workload.label} did not begin within {CONNECT_S:.0f} s") from None
+
+    def wait_for(self, phase: str) -> int:
+        """Until the first run of a phase has ended; when (monotonic ns)."""
+        return self._ended[phase].result()

@@ -1,0 +1,55 @@
+"""Everything that is to break on one fabric of an experiment, one after the other, with hearts beating meanwhile."""
+
+from collections.abc import Callable
+
+from railyard.experiments.run.fault_script import Breaker
+from railyard.experiments.run.heartbeats import beating
+from railyard.experiments.run.progress import Steps
+from railyard.experiments.run.session import Stage
+from railyard.experiments.run.traffic import Workload
+from railyard.experiments.spec.experiment import ExperimentSpec
+from railyard.experiments.spec.scripts import ScriptSpec
+from railyard.failure.analysis.state_snapshot import marks
+from railyard.failure.connectivity.check import CensusTaker
+from railyard.results.runs.records import Run
+
+
+def break_all(
+    stage: Stage,
+    number: int,
+    reroute: str,
+    make: Callable[[int], list[Workload]],
+    spec: ExperimentSpec,
+    run: Run,
+    steps: Steps,
+) -> None:
+    """On the fabric of this number: its faults, then its scripts. `make` gives its workloads, from a seed.
+
+    CheckFailed too if the fabric isn't as it was before, at the end.
+    """
+    if not (spec.faults_on(number) or spec.scripts_on(number)):
+        return
+    heartbeats = spec.heartbeats if reroute == "on" else "off"
+    with CensusTaker(stage.net) as census, beating(stage, heartbeats, run):
+        breaker, before = Breaker(stage, reroute, census, run), marks(stage.net.node_names)
+        for fault in spec.faults_on(number):
+            for repeat in range(spec.times(fault)):
+                what = f"{stage.label}: {fault.kind} {fault.target}, reroute {reroute}"
+                with steps.step(what + _nth(repeat, spec.times(fault)), total=2):
+                    breaker.fault(fault, repeat, steps.reached)
+        for script in spec.scripts_on(number):
+            for repeat in range(spec.times(script)):
+                seed = spec.seed + repeat
+                what = f"{stage.label}: {script.name}, reroute {reroute}"
+                with steps.step(what + _nth(repeat, spec.times(script)), total=2 * script.size):
+                    breaker.script(script, repeat, seed, _workload(script, make, seed), steps.reached)
+        breaker.leave(before)
+
+
+def _workload(script: ScriptSpec, make: Callable[[int], list[Workload]], seed: int) -> Workload | None:
+    """What runs while a script does."""
+    return None if script.during is None else next(w for w in make(seed) if w.label == script.during)
+
+
+def _nth(repeat: int, repeats: int) -> str:
+    return f", {repeat + 1} of {repeats}" if repeats > 1 else ""

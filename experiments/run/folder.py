@@ -1,0 +1,92 @@
+"""The folder that a run writes: checked before anything is built, made at the last moment, then handed over."""
+
+import errno
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+from railyard.core.errors import BadInput, MachineLacks
+from railyard.core.sandbox.launcher import check_visible
+from railyard.core.units import format_size
+
+LEAST_FREE: Final = 50_000_000
+"""Bytes that a folder may come to: flows.parquet and the report of a long run, with room to spare."""
+
+
+def default(name: str) -> Path:
+    """runs/<utc time>-<name>, with a number if there is one already."""
+    stem = f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{name}"
+    tries = (Path("runs", stem if n == 1 else f"{stem}-{n}") for n in range(1, 1000))
+    return next((path for path in tries if not path.exists()), Path("runs", stem))
+
+
+def check(out: Path) -> None:
+    """BadInput or MachineLacks if a run can't write there without losing anything."""
+    with told("--out", out):
+        check_visible("--out", out)
+        if out.is_symlink() and not out.exists():
+            raise BadInput("--out", str(out), "is a link to nowhere: choose another folder")
+        if out.exists() and not out.is_dir():
+            raise BadInput("--out", str(out), "exists and is no folder: choose another")
+        if out.is_dir() and any(out.iterdir()):
+            raise BadInput("--out", str(out), "exists and is not empty: choose another folder, or move this one away")
+        there = next(path for path in (out, *out.absolute().parents) if path.exists())
+        if not there.is_dir():
+            raise BadInput("--out", str(out), f"can't be made: {there} is no folder")
+        if not os.access(there, os.W_OK | os.X_OK):
+            raise BadInput("--out", str(out), f"can't be made: {there} is not yours to write, so choose another folder")
+        disk = os.statvfs(there)
+        if disk.f_blocks == 0:
+            raise BadInput("--out", str(out), f"can't be made: {there} holds no files, so choose another folder")
+        free = disk.f_bavail * disk.f_frsize
+        if free < LEAST_FREE or (disk.f_files and not disk.f_favail):
+            remedy = f"free some, or choose a folder on another disk with --out (df -h {there} shows what is left)"
+            raise MachineLacks(f"the disk is full: {format_size(free, 2)} free at {there}, {_NEED} needed", remedy)
+
+
+_NEED: Final = format_size(LEAST_FREE, 2)
+
+
+@contextmanager
+def made(out: Path) -> Iterator[Path]:
+    """The folder, made with its parents. What was made and is still empty afterwards goes; the rest is handed over."""
+    missing = [path for path in (out, *out.absolute().parents) if not path.exists()]
+    with told("--out", out):
+        out.mkdir(parents=True, exist_ok=True)
+    try:
+        yield out.resolve()
+    finally:
+        for path in missing:
+            with suppress(OSError):
+                path.rmdir()
+        if missing and missing[-1].exists():
+            _hand_over(missing[-1])
+
+
+@contextmanager
+def told(field: str, out: Path) -> Iterator[None]:
+    """What the system says of a path becomes one line that names the field."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise MachineLacks(
+                f"the disk is full: {out} can't be made", "free some, or choose another --out"
+            ) from error
+        raise BadInput(field, str(out), f"can't be used: {(error.strerror or str(error)).lower()}") from error
+    except ValueError as error:
+        raise BadInput(field, str(out), f"is no path: {error}") from error
+
+
+def _hand_over(top: Path) -> None:
+    """As root in somebody's folder: what was written is theirs. From the leaves up: nobody can swap what is ours."""
+    owner = top.parent.stat()
+    if os.geteuid() != 0 or owner.st_uid == 0:
+        return
+    for _, folders, files, fd in os.fwalk(top, topdown=False):
+        for name in (*files, *folders):
+            os.chown(name, owner.st_uid, owner.st_gid, dir_fd=fd, follow_symlinks=False)
+    os.chown(top, owner.st_uid, owner.st_gid, follow_symlinks=False)

@@ -1,0 +1,156 @@
+"""A takeover worked out before anything is built: the job on its places before and after, and what has to be moved."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from railyard.core.errors import BadInput
+from railyard.core.units import format_time
+from railyard.experiments.spec.faults import check_on
+from railyard.experiments.spec.replacements import Moves, TakeoverSpec, Way, check_takeover, moves, with_spares
+from railyard.failure.probes.replacement import Asked
+from railyard.results.theory.predict import WHOLE, predict_iteration, predict_schedule
+from railyard.topologies.addresses import Gpu
+from railyard.topologies.plan import Plan, make_plan
+from railyard.topologies.spec import FabricSpec
+from railyard.workloads.build import build
+from railyard.workloads.jobs.migration import givers, state_bytes, state_s, state_schedule
+from railyard.workloads.matrix.pace import pace
+from railyard.workloads.placement.relabel import beside_spares, placed
+from railyard.workloads.scale import Rates, Scale, payload_rates
+from railyard.workloads.schedule import Schedule
+
+PROBED: Final = 3
+
+
+@dataclass(frozen=True)
+class TakeoverJob:
+    """`before` and `after`: an iteration on the fabric of `plan`, which has the spares; `state`: what is moved between.
+
+    Replacements that optical switches bring in take the failed ones' names, so then `after` is `before`.
+    `iteration_s`, `after_s`: by Rail-only Eq. 6; None where no formula knows the placement.
+    """
+
+    plan: Plan
+    way: Way
+    moves: Moves
+    scale: Scale
+    before: Schedule
+    after: Schedule
+    state: Schedule
+    state_s: float
+    iteration_s: float | None
+    after_s: float | None
+    paced_s: float
+    asked: tuple[Asked, ...]
+
+    @property
+    def by_name(self) -> dict[str, str]:
+        """The replacement of each that leaves, by name."""
+        return {old.name: new.name for old, new in self.moves.to.items()}
+
+    @property
+    def replaced_by(self) -> str:
+        """The replacements: a whole domain by its own name."""
+        spares = list(self.moves.to.values())
+        whole = len(spares) == self.plan.spec.rails
+        return self.plan.hb_bridges[spares[0].domain] if whole else ", ".join(spare.name for spare in spares)
+
+    @property
+    def noticed_by(self) -> frozenset[str]:
+        """The names under which the fault may be told."""
+        return frozenset(gpu.name for gpu in self.moves.dead)
+
+
+def takeover_job(takeover: TakeoverSpec, fabric: FabricSpec, plan: Plan, seed: int, field: str) -> TakeoverJob:
+    """`fabric` is the job's own, `plan` that of the fabric with its spares. BadInput if the job can't be moved so."""
+    way, moving = takeover.way_on(fabric), moves(takeover, fabric)
+    schedule, scale = build(takeover.workload, fabric, plan.rail_bps, plan.hb_bps, f"{field}.workload", seed)
+    places = beside_spares((fabric.domains, fabric.rails), (plan.spec.domains, plan.spec.rails))
+    number = {gpu: n for n, gpu in enumerate(plan.gpus)}
+    to = {number[old]: number[old if way == "optical" else new] for old, new in moving.to.items()}
+    before = placed(schedule, places)
+    after = before if way == "optical" else placed(schedule, places.moved(to))
+    given_by = givers(before, to, frozenset(number[gpu] for gpu in moving.dead), f"{field}.workload")
+    state = state_schedule(after, given_by, state_bytes(takeover.workload, scale, f"{field}.workload"))
+    rates = payload_rates(plan.hb_bps, plan.rail_bps, plan.spec.mtu)
+    return TakeoverJob(
+        plan=plan,
+        way=way,
+        moves=moving,
+        scale=scale,
+        before=before,
+        after=after,
+        state=state,
+        state_s=state_s(state, rates, plan.spec),
+        iteration_s=predict_schedule(schedule, rates, fabric).get(WHOLE),
+        after_s=_after_s(way, schedule, rates, fabric),
+        paced_s=pace(after, rates, plan.policy),
+        asked=_asked(before, moving, plan, way),
+    )
+
+
+def check_takeovers(takeovers: Sequence[TakeoverSpec], fabrics: Sequence[FabricSpec], rail_bps: int) -> None:
+    """BadInput for what can't be on one of its fabrics. `rail_bps`: what an auto rail is taken to be."""
+    for n, takeover in enumerate(takeovers):
+        field = f"takeovers.{n}"
+        check_on(takeover.on, len(fabrics), field)
+        ways = list[Way]()
+        for number, fabric in enumerate(fabrics):
+            if takeover.on is None or number in takeover.on:
+                check_takeover(takeover, fabric, field)
+                takeover_job(takeover, fabric, make_plan(with_spares(takeover, fabric), rail_bps), 0, field)
+                _check_told_apart(takeover, takeovers[:n], number, fabric, field)
+                ways.append(takeover.way_on(fabric))
+        if takeover.light_off is not None and "optical" not in ways:
+            allowed = f"is for way optical: {takeover.case} goes by {' and '.join(dict.fromkeys(ways))} here"
+            raise BadInput(f"{field}.light_off", format_time(takeover.light_off), allowed)
+
+
+def _check_told_apart(
+    takeover: TakeoverSpec, earlier: Sequence[TakeoverSpec], number: int, fabric: FabricSpec, field: str
+) -> None:
+    """BadInput if one of those before it has the same case, way and `failed` on this fabric."""
+    name = (takeover.case, takeover.way_on(fabric), takeover.failed)
+    for n, other in enumerate(earlier):
+        there = other.on is None or number in other.on
+        if there and (other.case, other.way_on(fabric), other.failed) == name:
+            allowed = f"is takeovers.{n}'s too, with the same case and way on fabric {number}: let another one fail"
+            raise BadInput(f"{field}.failed", takeover.failed, allowed)
+
+
+def _after_s(way: Way, schedule: Schedule, rates: Rates, fabric: FabricSpec) -> float | None:
+    """An iteration by Rail-only Eq. 6 with the job where it is then, in s; None where no formula knows the placement.
+
+    Optical switches and migration leave it as it was. So does a GPU of the same HB domain but of another rail, which
+    spines reach at the same rate unless they are thinned out. A member of another HB domain slows "the HB domain into a
+    NIC domain" (IV-C): the group's ring goes at the pace of its slowest part, as one of t GPUs in t domains does.
+    """
+    iteration, thinned = schedule.iteration, (fabric.oversubscription or 1) > 1
+    if iteration is None or (thinned and way in ("direct", "any-gpu")):
+        return None
+    if way != "any-gpu":
+        return predict_iteration(iteration, rates, fabric).printed_s
+    rings = all(part.y == 1 and part.collective.endswith("-ring") for part in iteration.each_micro_batch)
+    if not rings or not iteration.each_micro_batch or any(part.x > 1 for part in iteration.sync):
+        return None
+    by_nic = tuple(replace(part, x=1, y=part.x) for part in iteration.each_micro_batch)
+    return predict_iteration(replace(iteration, each_micro_batch=by_nic), rates, fabric).printed_s
+
+
+def _asked(before: Schedule, moving: Moves, plan: Plan, way: Way) -> tuple[Asked, ...]:
+    """Some pairs, evenly chosen of those that talk, of one that stays and one that is replaced."""
+    gpus = plan.gpus
+    pairs = sorted({(gpus[src], gpus[dst]) for src, dst in before.matrix if gpus[dst] in moving.to})
+    staying = [(src, dst) for src, dst in pairs if src not in moving.to and src not in moving.dead]
+    chosen = dict.fromkeys(staying[n * (len(staying) - 1) // (PROBED - 1)] for n in range(PROBED) if staying)
+    return tuple(_ask(src, old, moving.to[old], way) for src, old in chosen)
+
+
+def _ask(src: Gpu, old: Gpu, new: Gpu, way: Way) -> Asked:
+    return Asked(src.name, new.name, (old if way == "optical" else new).ip)
+
+
+def lost(done: int, checkpoint_every: int) -> int:
+    """Iterations done since the last checkpoint: the job does them again. The one under way is lost too."""
+    return done % checkpoint_every

@@ -1,0 +1,163 @@
+"""Workloads on a fabric whose routes policies steer: each policy in turn, under the same background, seed by seed."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import cache
+
+from railyard.controller.processes.clients import AgentsProcess
+from railyard.experiments.predict import steered_times
+from railyard.experiments.run.progress import Steps
+from railyard.experiments.run.session import Stage, Told, check_links, record_fabric
+from railyard.experiments.run.traffic import Workload, run_workload
+from railyard.experiments.spec.experiment import ExperimentSpec
+from railyard.experiments.spec.routing import ORACLE, RoutingSpec
+from railyard.results.runs.records import Choice, Event, HealthSample, Run
+from railyard.topologies.spec import FabricSpec
+from railyard.workloads.background.reserve import reserved
+from railyard.workloads.background.run import background
+from railyard.workloads.background.spec import BackgroundSpec
+
+MakeWorkloads = Callable[[int], list[Workload]]
+"""From a seed to the workloads, with what is drawn from it."""
+On = frozenset[int]
+"""The entries of the background that are on."""
+
+
+def load_steered(stage: Stage, make: MakeWorkloads, spec: ExperimentSpec, run: Run, steps: Steps) -> None:
+    """Everything that the experiment's section `routing` asks for, on one fabric."""
+    routing = spec.routing
+    assert routing is not None
+    with steps.step(f"{stage.label}: calibrating links"):
+        check_links(stage, run)
+    with _steerable(stage, routing) as (agents, address):
+        for repeat in range(spec.repeats):
+            for workload, beside in _in_scenes(make(spec.seed + repeat), spec, stage.plan.spec):
+                for policy in routing.policies:
+                    seen = replace(stage, label=f"{stage.label} {policy}", steered_by=policy)
+                    stretch = Stretch(seen, beside, routing, workload, repeat, spec.seed + repeat)
+                    what = f"{seen.label}: {workload.label}"
+                    what += f", {repeat + 1} of {spec.repeats}" if spec.repeats > 1 else ""
+                    with steps.step(what, total=sum(workload.schedule.matrix.values())):
+                        stretch.run(agents, address, run, steps.reached)
+
+
+def _in_scenes(
+    workloads: list[Workload], spec: ExperimentSpec, fabric: FabricSpec
+) -> Iterator[tuple[Workload, tuple[BackgroundSpec, ...]]]:
+    """Each workload in each scene, by the scene's label, with its background."""
+    for workload in workloads:
+        if spec.grid is None:
+            yield workload, spec.background
+        else:
+            for scene in spec.grid.scenes:
+                yield replace(workload, label=scene.label(workload.label)), scene.background(fabric)
+
+
+@contextmanager
+def _steerable(stage: Stage, routing: RoutingSpec) -> Iterator[tuple[AgentsProcess, str]]:
+    """Scores are made and agents are there; (the agents, the registry's address)."""
+    address = stage.controller.start_health(routing.health)
+    agents = AgentsProcess(stage.plan, stage.hear)
+    try:
+        yield agents, address
+    finally:
+        agents.stop()
+        stage.controller.stop_health()
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """One policy (`stage.steered_by`), workload and seed."""
+
+    stage: Stage
+    background: tuple[BackgroundSpec, ...]
+    routing: RoutingSpec
+    workload: Workload
+    repeat: int
+    seed: int
+
+    def run(self, agents: AgentsProcess, address: str, run: Run, progress: Callable[[int], None]) -> None:
+        """Steer, begin the background, replay the workload after a while, and add everything to the run."""
+        plan, policy, begun_ns = self.stage.plan, self.stage.steered_by, time.monotonic_ns()
+        flows = steered_times.flows_in(self.workload.schedule, plan.gpus)
+        pattern = steered_times.Pattern(plan, self.background)
+        assign = cache(
+            lambda on: steered_times.oracle_paths(plan, flows, pattern.flows(on)) if policy == ORACLE else {}
+        )
+        context = self.routing.context(plan.spec, self.seed, assign(pattern.at(0.0)))
+        steering, stale = self.routing.steering(policy, plan.spec, context), self.routing.health.stale
+        known = steered_times.completion_s(pattern, flows, steering) if self.workload.independent else None
+        record_fabric(self.stage.label, policy, self.stage.net, run)
+        time.sleep(self.routing.settle)  # what was before is out of the scores: every policy begins with an idle fabric
+        agents.steer(steering, address, stale, [(flow.src, flow.dst) for flow in flows])
+        steered_ns = time.monotonic_ns()
+        with (
+            reserved(plan, pattern.flows(range(len(self.background)))),
+            background(plan, self.background) as traffic,
+            self._noting(pattern, traffic.start_ns, run) as noted,
+        ):
+            if policy == ORACLE:
+                noted.append(lambda on: agents.assign(assign(on)))
+            time.sleep(self.routing.settle)
+            run_workload(self.stage, self.workload, self.repeat, self.seed, run, progress, known)
+        ended_ns = time.monotonic_ns()
+        agents.release()
+        if any(what == "changed" and steered_ns < at <= ended_ns for at, what, _ in list(self.stage.told)):
+            run.loads[-1] = replace(run.loads[-1], rerouted=True)
+        self._record([event for event in list(self.stage.told) if event[0] >= begun_ns], steered_ns, run)
+
+    @contextmanager
+    def _noting(self, pattern: steered_times.Pattern, start_ns: int, run: Run) -> Iterator[list[Callable[[On], None]]]:
+        """Write down each change of the background as it comes, and tell those in the list which entries are on."""
+        tell: list[Callable[[On], None]] = []
+        over = threading.Event()
+
+        def follow() -> None:
+            at_s: float | None = 0.0
+            before: On = frozenset()
+            while at_s is not None and not over.wait(max(0.0, start_ns / 1e9 + at_s - time.monotonic())):
+                on = pattern.at(at_s)
+                run.events += self._background_events(before, on, start_ns + round(at_s * 1e9))
+                if at_s > 0:
+                    for each in tell:
+                        each(on)
+                before, at_s = on, pattern.next_change(at_s)
+
+        thread = threading.Thread(target=follow, daemon=True)
+        thread.start()
+        try:
+            yield tell
+        finally:
+            over.set()
+            thread.join()
+
+    def _background_events(self, before: On, on: On, at_ns: int) -> Iterator[Event]:
+        for number in sorted(before ^ on):
+            spec = self.background[number]
+            where = {"rails": list(spec.rails), "domains": list(spec.domains), "spine": spec.spine, "load": spec.load}
+            what = {"fabric": self.stage.label, "repeat": self.repeat, **where}
+            yield Event(at_ns, "background", "on" if number in on else "off", what)
+
+    def _record(self, told: list[Told], steered_ns: int, run: Run) -> None:
+        """What controller and agents said meanwhile, as rows. The first routes follow from no change of scores."""
+        which = (self.stage.label, self.stage.steered_by, self.workload.label, self.repeat)
+        put_ns: dict[int, int] = {}
+        for at, what, detail in told:
+            if what == "health":
+                put_ns.setdefault(detail["version"], detail["put_ns"])
+                run.health += [
+                    HealthSample(*which, at, element, index, load, score)
+                    for element in ("rail", "domain", "spine")
+                    for index, (load, score) in enumerate(detail[element])
+                ]
+            elif what == "choice":
+                run.choices.append(Choice(*which, at, detail["src"], detail["dst"], detail["paths"]))
+        for at, what, detail in told:
+            if what == "changed" and put_ns.get(detail["version"], 0) > steered_ns:
+                # routes that had to wait for their pair's dwell time say nothing of how quick they are
+                took = {"ms": (at - put_ns[detail["version"]]) / 1e6 if detail["news"] else None}
+                label = {"fabric": self.stage.label, "policy": self.stage.steered_by, "repeat": self.repeat}
+                run.events.append(Event(at, "steering", "changed", {**label, **detail, **took}))

@@ -1,0 +1,297 @@
+"""What an experiment is: fabrics, what runs on them, what breaks, how often. Read from YAML and checked as a whole."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cached_property
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import BeforeValidator, Field, ValidationError, field_validator
+
+from railyard.core.errors import BadInput
+from railyard.core.units import format_rate
+from railyard.experiments.multirail.spec import is_multirail
+from railyard.experiments.run.replacement_job import check_takeovers
+from railyard.experiments.spec.catalogue import read
+from railyard.experiments.spec.faults import FaultSpec, check_faults
+from railyard.experiments.spec.heartbeats import Heartbeats, HeartbeatsSpec
+from railyard.experiments.spec.labels import distinct_labels, plain_name, sizes, traits, workload_name
+from railyard.experiments.spec.overrides import Sections, apply
+from railyard.experiments.spec.replacements import Takeovers, TakeoverSpec
+from railyard.experiments.spec.routing import RoutingSpec
+from railyard.experiments.spec.scripts import ScriptSpec, check_script
+from railyard.experiments.spec.scripts_during import check_lasts, phases_of
+from railyard.topologies.plan import Plan, make_plan
+from railyard.topologies.spec import FabricSpec, Strict, find_problems
+from railyard.workloads.background.grid import GridSpec
+from railyard.workloads.background.spec import BackgroundSpec, check_background, check_there
+from railyard.workloads.build import build
+from railyard.workloads.schedule import Schedule
+from railyard.workloads.spec import KINDS, WorkloadSpec, parse_workload
+
+NOMINAL_RAIL_BPS: Final = 100_000_000
+"""What an `auto` rail is taken to be where no machine is measured: shapes, ratios and durations don't depend on it."""
+
+LEAST_RAIL_BPS: Final = 1_000_000
+MOST_GPUS: Final = 1024
+"""All-to-all has a transfer a pair; beyond a million of them, the schedule itself is too much."""
+_SWITCHED: Final = {True: "on", False: "off"}
+
+
+def _switches(value: object) -> object:
+    """YAML 1.1 reads a bare `on` as true; and one of them needs no brackets."""
+    items = value if isinstance(value, list) else [value]
+    return [_SWITCHED[item] if isinstance(item, bool) else item for item in items]
+
+
+class ExperimentSpec(Strict):
+    """Every workload runs `repeats` times on every fabric, then every fault `fault_repeats` times and every script
+    `script_repeats` times, for each `reroute`.
+
+    `reroute` off leaves routes as they are, as the papers have it; on lets the controller find detours, and GPUs send
+    `heartbeats` while things break. A storm of repeat n is drawn from seed + n. With `routing`,
+    workloads run for each of its policies, beside the `background` (or in each scene of `grid`), and repeat n has
+    seed + n.
+    """
+
+    name: str
+    title: str = ""
+    description: str = ""
+    fabrics: Annotated[tuple[FabricSpec, ...], Field(min_length=1, strict=False)]
+    workloads: Annotated[tuple[WorkloadSpec, ...], Field(strict=False)] = ()
+    routing: RoutingSpec | None = None
+    background: Annotated[tuple[BackgroundSpec, ...], Field(strict=False)] = ()
+    grid: GridSpec | None = None
+    faults: Annotated[tuple[FaultSpec, ...], Field(strict=False)] = ()
+    scripts: Annotated[tuple[ScriptSpec, ...], Field(strict=False)] = ()
+    takeovers: Takeovers = ()
+    heartbeats: Heartbeats = HeartbeatsSpec()
+    reroute: Annotated[
+        tuple[Literal["on", "off"], ...], BeforeValidator(_switches), Field(min_length=1, max_length=2, strict=False)
+    ] = ("on", "off")
+    repeats: Annotated[int, Field(ge=1, le=1000)] = 1
+    fault_repeats: Annotated[int, Field(ge=1, le=1000)] = 1
+    script_repeats: Annotated[int, Field(ge=1, le=1000)] = 1
+    takeover_repeats: Annotated[int, Field(ge=1, le=1000)] = 1
+    seed: Annotated[int, Field(ge=0, lt=2**32)] = 1
+
+    @field_validator("name")
+    @classmethod
+    def _name_is_plain(cls, name: str) -> str:
+        return plain_name(name)
+
+    @field_validator("workloads", mode="before")
+    @classmethod
+    def _by_kind(cls, data: object) -> object:
+        """Each by its own kind, so that a message is about the kind that was meant, and gives the field's path."""
+        if not isinstance(data, list):
+            return data
+        return [parse_workload(item, f"workloads.{i}") for i, item in enumerate(data)]
+
+    @cached_property
+    def labels(self) -> tuple[str, ...]:
+        """A name for each fabric: its kind, and what sets it apart from others of that kind."""
+        return distinct_labels([fabric.kind for fabric in self.fabrics], [traits(f) for f in self.fabrics])
+
+    @cached_property
+    def workload_labels(self) -> tuple[str, ...]:
+        """A name for each workload, the same on every fabric."""
+        return distinct_labels([workload_name(w) for w in self.workloads], [sizes(w) for w in self.workloads])
+
+    def faults_on(self, fabric: int) -> tuple[FaultSpec, ...]:
+        """Those for a fabric, by its number."""
+        return tuple(fault for fault in self.faults if fault.on is None or fabric in fault.on)
+
+    def scripts_on(self, fabric: int) -> tuple[ScriptSpec, ...]:
+        return tuple(script for script in self.scripts if script.on is None or fabric in script.on)
+
+    def takeovers_on(self, fabric: int) -> tuple[TakeoverSpec, ...]:
+        return tuple(takeover for takeover in self.takeovers if takeover.on is None or fabric in takeover.on)
+
+    def reroutes_on(self, fabric: int) -> tuple[Literal["on", "off"], ...]:
+        """Each has a fabric built for it; where nothing breaks they make no difference, and one will do."""
+        return self.reroute if self.faults_on(fabric) or self.scripts_on(fabric) else ("on",)
+
+    def times(self, what: FaultSpec | ScriptSpec) -> int:
+        """How often it is run on a fabric."""
+        most = self.fault_repeats if isinstance(what, FaultSpec) else self.script_repeats
+        return min(what.repeats or most, most)
+
+    @property
+    def needs_etcd(self) -> bool:
+        """Whether some registry is one."""
+        steered = self.routing.health.registry if self.routing else None
+        broken = [*(fault.registry for fault in self.faults), *(script.registry for script in self.scripts)]
+        return "etcd" in (steered, *broken)
+
+    @property
+    def fault_runs(self) -> int:
+        """How many faults and scripts are run in all."""
+        return sum(self.times(what) for what in self._breaking) * len(self.reroute)
+
+    @property
+    def takeover_runs(self) -> int:
+        """How many takeovers there are in all."""
+        return sum(len(self.takeovers_on(n)) for n in range(len(self.fabrics))) * self.takeover_repeats
+
+    @property
+    def injections(self) -> int:
+        """How many faults these are."""
+        sizes = ((what, what.size if isinstance(what, ScriptSpec) else 1) for what in self._breaking)
+        return sum(self.times(what) * size for what, size in sizes) * len(self.reroute)
+
+    @property
+    def _breaking(self) -> Iterator[FaultSpec | ScriptSpec]:
+        for fabric in range(len(self.fabrics)):
+            yield from self.faults_on(fabric)
+            yield from self.scripts_on(fabric)
+
+
+SECTIONS: Final[Sections] = {key: frozenset[str]() for key in ExperimentSpec.model_fields} | {
+    "fabrics": frozenset(FabricSpec.model_fields),
+    # transfers have domains too, but who writes `domains=8` means the fabric's
+    "workloads": frozenset(key for kind in KINDS.values() for key in kind.model_fields) - {"domains"},
+    "faults": frozenset(FaultSpec.model_fields) - {"repeats"},
+    # a script's faults have the keys of faults, but who writes `at=1s` means those
+    "scripts": frozenset(ScriptSpec.model_fields) - {"on", "repeats"},
+    "takeovers": frozenset(TakeoverSpec.model_fields) - {"on"},
+}
+
+
+def parse(data: object) -> ExperimentSpec:
+    """An experiment from plain data, as YAML gives it. BadInput names the first field that is wrong."""
+    if not isinstance(data, Mapping):
+        raise BadInput("experiment", data, "must be keys and values: name, fabrics, workloads or faults, ...")
+    try:
+        spec = ExperimentSpec.model_validate(data)
+    except ValidationError as error:
+        raise BadInput(*find_problems(error)[0]) from error
+    for check in _CHECKS:
+        check(spec)
+    return spec
+
+
+def load(name_or_file: str, overrides: Iterable[str] = (), seed: int | None = None) -> ExperimentSpec:
+    """A named experiment or a YAML file, with `key=value` overrides on top. BadInput for whatever can't be used.
+
+    Those on multi-rail fabrics are of a kind of their own: see loading.py.
+    """
+    data = read(name_or_file)
+    if is_multirail(data):
+        raise BadInput("NAME", name_or_file, "has multi-rail fabrics: this command is not for those")
+    data = apply(data, overrides, SECTIONS)
+    if seed is not None:
+        data["seed"] = seed
+    return parse(data)
+
+
+def resolved(spec: ExperimentSpec) -> dict[str, Any]:
+    """Plain data with every default filled in, which `parse` makes the same experiment of again."""
+    data: dict[str, Any] = spec.model_dump(mode="json", exclude_none=True)
+    return data
+
+
+def nominal_plan(fabric: FabricSpec) -> Plan:
+    """The fabric with `auto` rails at their nominal rate."""
+    return make_plan(fabric, NOMINAL_RAIL_BPS)
+
+
+def _has_something_to_do(spec: ExperimentSpec) -> None:
+    if not spec.workloads and not spec.faults and not spec.scripts and not spec.takeovers:
+        raise BadInput("workloads", [], "must have 1 or more, unless there are faults")
+
+
+def _switched_once(spec: ExperimentSpec) -> None:
+    if len(set(spec.reroute)) < len(spec.reroute):
+        raise BadInput("reroute", list(spec.reroute), "must name on and off once each")
+
+
+def _rates_fit(spec: ExperimentSpec) -> None:
+    for i, fabric in enumerate(spec.fabrics):
+        if fabric.rail_rate != "auto" and fabric.rail_rate < LEAST_RAIL_BPS:
+            allowed = f"must be {format_rate(LEAST_RAIL_BPS)} or more: packets are whole, and too few to show anything"
+            raise BadInput(f"fabrics.{i}.rail_rate", format_rate(fabric.rail_rate), allowed)
+        if fabric.rail_rate == "auto" and fabric.hb_rate != "auto":
+            rate = fabric.model_dump(mode="json")["hb_rate"]
+            allowed = "can't be given without rail_rate: an auto rail may come out above it"
+            raise BadInput(f"fabrics.{i}.hb_rate", rate, allowed)
+
+
+def _faults_fit(spec: ExperimentSpec) -> None:
+    if spec.faults:
+        check_faults(spec.faults, [nominal_plan(fabric) for fabric in spec.fabrics])
+
+
+def _scripts_fit(spec: ExperimentSpec) -> None:
+    names = [script.name for script in spec.scripts]
+    plans = [nominal_plan(fabric) for fabric in spec.fabrics]
+    phases: dict[str, dict[int, frozenset[str]]] = {label: {} for label in spec.workload_labels}
+    for i, script in enumerate(spec.scripts):
+        if script.name in names[:i]:
+            raise BadInput(f"scripts.{i}.name", script.name, "is the name of another one too")
+        if script.during in phases and any(fault.after for fault in script.faults):
+            phases[script.during] = phases[script.during] or dict(enumerate(map(phases_of, _schedules(spec, script))))
+        check_script(script, f"scripts.{i}", plans, phases)
+        if script.during and script.storm:
+            check_lasts(script, f"scripts.{i}", plans, list(_schedules(spec, script)), _seeds(spec, script))
+
+
+def _schedules(spec: ExperimentSpec, script: ScriptSpec) -> Iterator[Schedule]:
+    """That of the workload beside a script, on each fabric."""
+    number = spec.workload_labels.index(script.during or "")
+    workload, field = spec.workloads[number], f"workloads.{number}"
+    for plan in map(nominal_plan, spec.fabrics):
+        yield build(workload, plan.spec, plan.rail_bps, plan.hb_bps, field, spec.seed)[0]
+
+
+def _seeds(spec: ExperimentSpec, script: ScriptSpec) -> range:
+    """Of a script's repeats."""
+    return range(spec.seed, spec.seed + spec.times(script))
+
+
+def _workloads_fit(spec: ExperimentSpec) -> None:
+    """Each workload makes a schedule on each fabric: models are known, parallelism divides the GPUs."""
+    for n, fabric in enumerate(spec.fabrics if spec.workloads else ()):
+        if fabric.gpus > MOST_GPUS:
+            allowed = f"makes {fabric.gpus:,} GPUs with {fabric.rails} rails: workloads are for {MOST_GPUS:,} or fewer"
+            raise BadInput(f"fabrics.{n}.domains", fabric.domains, allowed)
+        plan = nominal_plan(fabric)
+        for i, workload in enumerate(spec.workloads):
+            build(workload, fabric, plan.rail_bps, plan.hb_bps, f"workloads.{i}", spec.seed)
+
+
+def _takeovers_fit(spec: ExperimentSpec) -> None:
+    check_takeovers(spec.takeovers, spec.fabrics, NOMINAL_RAIL_BPS)
+
+
+def _background_fits(spec: ExperimentSpec) -> None:
+    """A grid's loads can't add up to too much: see Scene.background."""
+    scenes = len(spec.grid.scenes) if spec.grid else 0
+    for field, given in (("background", len(spec.background)), ("grid", scenes)):
+        if given and spec.routing is None:
+            raise BadInput(field, given, "is for experiments with routing: add {policies: [dr]}")
+    if scenes and spec.background:
+        raise BadInput("background", len(spec.background), "can't be given together with grid, which makes its own")
+    for fabric in spec.fabrics:
+        check_background(spec.background, fabric)
+        if spec.grid:
+            check_there(spec.grid.rails, spec.grid.domains, spec.grid.spine, fabric, "grid")
+
+
+def _steered_unbroken(spec: ExperimentSpec) -> None:
+    for field, given in (("faults", len(spec.faults)), ("scripts", len(spec.scripts))):
+        if spec.routing is not None and given:
+            raise BadInput(field, given, "can't be given together with routing: make two experiments of it")
+    if spec.routing is not None and not spec.workloads:
+        raise BadInput("workloads", [], "must have 1 or more: routing is measured by what they take")
+
+
+_CHECKS: Final[tuple[Callable[[ExperimentSpec], None], ...]] = (
+    _has_something_to_do,
+    _switched_once,
+    _rates_fit,
+    _faults_fit,
+    _workloads_fit,
+    _scripts_fit,
+    _takeovers_fit,
+    _background_fits,
+    _steered_unbroken,
+)

@@ -1,0 +1,172 @@
+"""GPUs that fail for good under a running job, as an experiment's file has them, and what takes their place.
+
+Rail-only IV-C, "Fault Tolerance Properties". Who writes 4 domains and 4 rails gets the spares beside them:
+
+| case         | what fails   | spares               | rail-only               | rail-optimized                    |
+|--------------|--------------|----------------------|-------------------------|-----------------------------------|
+| server       | an HB domain | a domain             | migration               | migration                         |
+| idle-gpu     | a GPU        | a GPU in each domain | optical (layer rail)    | direct: its NIC's on another rail |
+| small-domain | a GPU        | a domain             | migration of its domain | the same                          |
+| large-domain | a GPU        | a domain             | optical (rail and hb)   | the same, or any-gpu: one that    |
+|              |              |                      |                         | only NICs reach                   |
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import BeforeValidator, Field, ValidationError, ValidationInfo, field_validator, model_validator
+
+from railyard.core.errors import BadInput
+from railyard.core.parse import parse_by_kind
+from railyard.core.units import Time
+from railyard.experiments.spec.faults import Breaking, Numbers, named_on, wrong_target
+from railyard.failure.scenario.kinds import Fault
+from railyard.topologies.addresses import Gpu, gpu_of_name
+from railyard.topologies.plan import make_plan
+from railyard.topologies.spec import FabricSpec, Strict, find_problems
+from railyard.workloads.spec import DataParallelSpec, GptSpec
+
+Case = Literal["server", "idle-gpu", "small-domain", "large-domain"]
+Way = Literal["optical", "direct", "migration", "any-gpu"]
+Job = GptSpec | DataParallelSpec
+
+JOBS: Final[dict[str, type[Job]]] = {"gpt": GptSpec, "data-parallel": DataParallelSpec}
+ANY_BPS: Final = 100_000_000  # which GPUs there are doesn't depend on their rates
+LAYERS: Final[Mapping[Case, list[str]]] = {"idle-gpu": ["rail"], "large-domain": ["rail", "hb"]}
+"""Where optical switches bring a spare in, these have to reconfigure."""
+WAYS: Final[Mapping[tuple[Case, str], tuple[Way, ...]]] = {
+    ("server", "rail-only"): ("migration",),
+    ("server", "rail-optimized"): ("migration",),
+    ("idle-gpu", "rail-only"): ("optical",),
+    ("idle-gpu", "rail-optimized"): ("direct", "optical"),
+    ("small-domain", "rail-only"): ("migration",),
+    ("small-domain", "rail-optimized"): ("migration",),
+    ("large-domain", "rail-only"): ("optical",),
+    ("large-domain", "rail-optimized"): ("optical", "any-gpu"),
+}
+"""What is possible; the first is the paper's."""
+DEFAULT_JOB: Final = GptSpec.model_validate({"kind": "gpt", "duration": "1s"})
+
+
+class TakeoverSpec(Strict):
+    """A case of Rail-only IV-C: `failed` (a GPU; of case server an HB domain) fails in the middle of an iteration.
+
+    `iterations` of the job are measured before and after. Every `checkpoint_every` of them each rank keeps its state;
+    the job goes on from there. `gpus`: of case large-domain, how many are replaced, the failed one and the ranks after
+    it. `light_off`: how long optical switches take, where they bring a spare in; None: a fabric's usual.
+    """
+
+    case: Case
+    failed: str
+    way: Way | None = None
+    workload: Job = DEFAULT_JOB
+    iterations: Annotated[int, Field(ge=1, le=100)] = 3
+    checkpoint_every: Annotated[int, Field(ge=1, le=1000)] = 1
+    gpus: Annotated[int, Field(ge=1)] = 1
+    light_off: Time | None = None
+    on: Numbers | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _on_is_a_key(cls, data: object) -> object:
+        return named_on(data)
+
+    @field_validator("gpus")
+    @classmethod
+    def _a_small_set(cls, gpus: int, info: ValidationInfo) -> int:
+        if gpus > 1 and info.data.get("case") != "large-domain":
+            raise ValueError("is for case large-domain alone")
+        return gpus
+
+    def way_on(self, fabric: FabricSpec) -> Way:
+        """As given, or the paper's for this kind of fabric."""
+        return self.way or WAYS[self.case, fabric.kind][0]
+
+    @property
+    def fault(self) -> Fault:
+        return Fault("server-crash" if self.case == "server" else "gpu-crash", self.failed)
+
+
+def _parsed(data: object) -> object:
+    """Item by item, so that a message gives the field's own path."""
+    if not isinstance(data, list):
+        return data
+    return [_parsed_one(item, f"takeovers.{n}") for n, item in enumerate(data)]
+
+
+def _parsed_one(data: object, field: str) -> object:
+    if not isinstance(data, Mapping):
+        return data
+    job = data.get("workload")
+    try:
+        parsed = {"workload": parse_by_kind(job, JOBS, f"{field}.workload")} if job is not None else {}
+        return TakeoverSpec.model_validate({**data, **parsed})
+    except ValidationError as error:
+        raise BadInput(*find_problems(error, field)[0]) from error
+
+
+Takeovers = Annotated[tuple[TakeoverSpec, ...], BeforeValidator(_parsed), Field(strict=False)]
+
+
+@dataclass(frozen=True, slots=True)
+class Moves:
+    """Who goes where: `to` has the replacement of each GPU that leaves the job, `dead` what fails."""
+
+    to: Mapping[Gpu, Gpu]
+    dead: frozenset[Gpu]
+
+    def numbers(self, rails: int) -> dict[int, int]:
+        """The same by GPU number on a fabric with so many GPUs to a domain."""
+        return {old.domain * rails + old.rank: new.domain * rails + new.rank for old, new in self.to.items()}
+
+
+def moves(takeover: TakeoverSpec, job: FabricSpec) -> Moves:
+    """Who takes whose place. `job`: the fabric without spares; spare domains and ranks come after all others."""
+    if takeover.case == "server":
+        domain = int(takeover.failed.removeprefix("hb"))
+        dead = frozenset(Gpu(domain, rank) for rank in range(job.rails))
+        return Moves(_to_spare_domain(dead, job), dead)
+    failed = gpu_of_name(takeover.failed)
+    if takeover.case == "idle-gpu":
+        return Moves({failed: Gpu(failed.domain, job.rails)}, frozenset({failed}))
+    count = job.rails if takeover.case == "small-domain" else takeover.gpus
+    leave = frozenset(Gpu(failed.domain, (failed.rank + n) % job.rails) for n in range(count))
+    return Moves(_to_spare_domain(leave, job), frozenset({failed}))
+
+
+def _to_spare_domain(leave: frozenset[Gpu], job: FabricSpec) -> dict[Gpu, Gpu]:
+    return {gpu: Gpu(job.domains, gpu.rank) for gpu in sorted(leave)}
+
+
+def with_spares(takeover: TakeoverSpec, job: FabricSpec, field: str = "takeovers") -> FabricSpec:
+    """The fabric to build: the job's own, its spares beside it, and optical switches where the way needs them."""
+    data: dict[str, Any] = job.model_dump(mode="json", exclude_none=True)
+    data["rails" if takeover.case == "idle-gpu" else "domains"] += 1
+    if takeover.way_on(job) == "optical":
+        data["optical"] = {"layers": LAYERS[takeover.case]}
+        if takeover.light_off is not None:
+            data["optical"]["light_off"] = takeover.model_dump(mode="json")["light_off"]
+    try:
+        return FabricSpec.model_validate(data)
+    except ValidationError as error:
+        problem = find_problems(error)[0]
+        raise BadInput(f"{field}, with its spares: {problem[0]}", *problem[1:]) from error
+
+
+def check_takeover(takeover: TakeoverSpec, job: FabricSpec, field: str) -> None:
+    """BadInput for what this fabric doesn't have, or has no room for."""
+    allowed = WAYS.get((takeover.case, job.kind))
+    if allowed is None:
+        raise BadInput(f"{field}.case", takeover.case, f"is for rail-only and rail-optimized fabrics, not {job.kind}")
+    if takeover.way_on(job) not in allowed:
+        raise BadInput(
+            f"{field}.way", takeover.way, f"is not for {takeover.case} on {job.kind}: {', '.join(allowed)} is"
+        )
+    fault = takeover.fault
+    problem = wrong_target(Breaking(kind=fault.kind, target=fault.target), make_plan(job, ANY_BPS))
+    if problem:
+        raise BadInput(f"{field}.failed", takeover.failed, problem)
+    if takeover.gpus > job.rails:
+        raise BadInput(f"{field}.gpus", takeover.gpus, f"must be {job.rails} or less: a domain has no more")
+    with_spares(takeover, job, field)

@@ -1,0 +1,233 @@
+"""Faults at once or in turn, as an experiment's file has them: a list, or a storm that is drawn from the seed."""
+
+import re
+from collections.abc import Mapping, Sequence
+from itertools import combinations
+from typing import Annotated, Any, Final, cast, get_args
+
+from pydantic import Field, ValidationInfo, field_validator, model_validator
+
+from railyard.controller.health.settings import RegistryKind
+from railyard.core.config import NOTHING, wrong
+from railyard.core.errors import BadInput, near_miss
+from railyard.core.units import Time, format_time
+from railyard.experiments.spec.faults import (
+    PARAMETERS,
+    Breaking,
+    Numbers,
+    Repeats,
+    check_on,
+    flows_before,
+    named_on,
+    wrong_target,
+)
+from railyard.failure.scenario.kinds import FaultKind
+from railyard.failure.scenario.random_faults import AT_ONCE, EVERYTHING, REST_S, Storm, rest_s, storm
+from railyard.failure.scenario.reach import reach_of, targets
+from railyard.failure.scenario.script import Script, Timed
+from railyard.topologies.plan import Plan
+from railyard.topologies.spec import Strict
+
+_NAME: Final = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
+MOST_FAULTS: Final = 500
+LEAST_DOWN_S: Final = 0.2
+MOST_DOWN_S: Final = 60.0
+LEAST_EVERY_S: Final = 0.05
+MOST_EVERY_S: Final = 60.0
+MOST_AT_ONCE: Final = 16
+_ROUNDED_S: Final = 0.001  # a storm's times are, and it may be played again as a list
+
+
+class ScriptFaultSpec(Breaking):
+    """A fault of a script. With `after`, `at` counts from the end of the first run of that phase of the workload."""
+
+    after: str | None = None
+
+    @model_validator(mode="after")
+    def _something_flows_before(self) -> "ScriptFaultSpec":
+        try:
+            if self.after is None:
+                flows_before(self.at)
+        except ValueError as error:
+            raise wrong("at", format_time(self.at), str(error)) from None
+        return self
+
+
+class StormSpec(Strict):
+    """Faults by chance: `count` of them, of the kinds in `mix` by weight (if it is left out: all that the fabric has,
+    without the crashes of controller and registry).
+
+    `together`: the share that comes in groups, at one rail, server or pair of cables. `down`: from and to how long a
+    fault stays. `every`: the mean time from one injection or repair to the next injection, drawn; if it is left out
+    each time is what a census needs, and repairs wait for it. `at_once`: the most faults at the same time.
+    """
+
+    count: Annotated[int, Field(ge=1, le=MOST_FAULTS)] = 50
+    mix: dict[str, float] | None = None
+    together: Annotated[float, Field(ge=0, le=1, strict=False)] = 0.2
+    down: Annotated[tuple[Time, Time], Field(strict=False)] = (0.3, 1.5)
+    every: Time | None = None
+    at_once: Annotated[int, Field(ge=1, le=MOST_AT_ONCE)] = AT_ONCE
+
+    def script(self, name: str, plan: Plan, seed: int) -> Script:
+        """One such storm on this fabric, whatever the order of the kinds in the file."""
+        chosen = cast(Mapping[FaultKind, float], self.mix or EVERYTHING)
+        mix = {kind: chosen[kind] for kind in get_args(FaultKind) if kind in chosen}
+        return storm(Storm(self.count, mix, self.together, self.down, self.every, self.at_once), plan, seed, name)
+
+    @field_validator("mix")
+    @classmethod
+    def _kinds_are_known(cls, mix: dict[str, float] | None) -> dict[str, float] | None:
+        for kind, weight in (mix or {}).items():
+            if kind not in get_args(FaultKind):
+                raise wrong(kind, weight, near_miss(kind, get_args(FaultKind)))
+            if weight <= 0:
+                raise wrong(kind, weight, "must be above 0: the weight of this kind among all")
+        if mix == {}:
+            raise ValueError("must have 1 kind or more, or be left out")
+        return mix
+
+    @field_validator("down")
+    @classmethod
+    def _down_for_a_while(cls, down: tuple[float, float]) -> tuple[float, float]:
+        if not LEAST_DOWN_S <= down[0] <= down[1] <= MOST_DOWN_S:
+            allowed = f"{format_time(LEAST_DOWN_S)} to {format_time(MOST_DOWN_S)}, the shorter one first"
+            raise ValueError(f"must be two times of {allowed}")
+        return down
+
+    @field_validator("every")
+    @classmethod
+    def _acts_take_their_time(cls, every: float | None) -> float | None:
+        if every is not None and not LEAST_EVERY_S <= every <= MOST_EVERY_S:
+            raise ValueError(f"must be {format_time(LEAST_EVERY_S)} to {format_time(MOST_EVERY_S)}")
+        return every
+
+    @field_validator("at_once")
+    @classmethod
+    def _groups_have_room(cls, at_once: int, info: ValidationInfo) -> int:
+        if at_once == 1 and info.data.get("together"):
+            raise ValueError("must be 2 or more, or together 0: a group strikes as one")
+        return at_once
+
+
+class ScriptSpec(Strict):
+    """`faults` or a `storm`, `repeats` times at most; beside streams, or the experiment's workload `during`."""
+
+    name: str
+    faults: Annotated[tuple[ScriptFaultSpec, ...], Field(max_length=MOST_FAULTS, strict=False)] = ()
+    storm: StormSpec | None = None
+    during: str | None = None
+    on: Numbers | None = None
+    repeats: Repeats | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _on_is_a_key(cls, data: object) -> object:
+        return named_on(data)
+
+    @field_validator("name")
+    @classmethod
+    def _name_is_plain(cls, name: str) -> str:
+        """It becomes part of a label."""
+        if not _NAME.fullmatch(name):
+            raise ValueError("must be lower-case letters, digits and single hyphens between them")
+        return name
+
+    @field_validator("storm")
+    @classmethod
+    def _one_of_both(cls, storm: StormSpec | None, info: ValidationInfo) -> StormSpec | None:
+        if storm is not None and info.data.get("faults"):
+            raise ValueError("can't be given together with faults: a script has one of them")
+        return storm
+
+    @model_validator(mode="after")
+    def _is_complete(self) -> "ScriptSpec":
+        if not self.faults and self.storm is None:
+            raise wrong("faults", NOTHING, "given, and no storm: a script has one of them")
+        for i, fault in enumerate(self.faults):
+            if fault.after is not None and self.during is None:
+                raise wrong(
+                    f"faults.{i}.after", fault.after, "is for scripts with `during`: only a workload has phases"
+                )
+            if fault.registry and fault.registry != self.registry:
+                raise wrong(f"faults.{i}.registry", fault.registry, f"must be {self.registry}: a script has one")
+        return self
+
+    @property
+    def size(self) -> int:
+        """How many faults it has."""
+        return self.storm.count if self.storm else len(self.faults)
+
+    @property
+    def registry(self) -> RegistryKind | None:
+        """The registry that is there meanwhile; None where none breaks."""
+        if self.storm and "registry-crash" in (self.storm.mix or ()):
+            return "embedded"
+        return next((fault.registry for fault in self.faults if fault.registry), None)
+
+    def script(self, plan: Plan, seed: int) -> Script:
+        """What happens on this fabric; of a storm, with this seed."""
+        if self.storm:
+            return self.storm.script(self.name, plan, seed)
+        return Script(self.name, tuple(Timed(f.fault, f.at, f.repair, f.after or "") for f in self.faults))
+
+
+def plain(timed: Timed) -> dict[str, Any]:
+    """A fault as an experiment's file has it."""
+    times = {"at": format_time(timed.at_s, 15), "repair": format_time(timed.repair_s, 15), "after": timed.after or None}
+    name, _ = PARAMETERS.get(timed.fault.kind, ("", 0.0))
+    own = {name: getattr(timed.fault, name)} if name else {}
+    own |= {key: format_time(own[key], 15) for key in ("period", "down") if key in own}
+    spec = ScriptFaultSpec.model_validate({"kind": timed.fault.kind, "target": timed.fault.target, **times, **own})
+    data: dict[str, Any] = spec.model_dump(mode="json", exclude_none=True)
+    return data
+
+
+def check_script(
+    script: ScriptSpec, field: str, plans: Sequence[Plan], phases: Mapping[str, Mapping[int, frozenset[str]]]
+) -> None:
+    """BadInput if something of it isn't there: a fabric, a target, a workload, or a phase of it.
+
+    `plans`: all the experiment's fabrics. `phases`: by workload and number of the fabric.
+    """
+    check_on(script.on, len(plans), field)
+    if script.during is not None and script.during not in phases:
+        allowed = near_miss(script.during, phases) if phases else "is no workload: the experiment has none"
+        raise BadInput(f"{field}.during", script.during, allowed)
+    for number in range(len(plans)) if script.on is None else script.on:
+        if script.storm:
+            _check_mix(script.storm, f"{field}.storm", plans[number])
+        for i, fault in enumerate(script.faults):
+            problem = wrong_target(fault, plans[number])
+            if problem:
+                raise BadInput(f"{field}.faults.{i}.target", fault.target, problem)
+            if fault.after is not None and script.during is not None:
+                known = phases[script.during][number]
+                if fault.after not in known:
+                    allowed = near_miss(fault.after, known).replace("known", f"a phase of {script.during}", 1)
+                    raise BadInput(f"{field}.faults.{i}.after", fault.after, allowed)
+        _check_apart(script, f"{field}.faults", plans[number])
+
+
+def _check_mix(storm_spec: StormSpec, field: str, plan: Plan) -> None:
+    kinds = cast(Sequence[FaultKind], list(storm_spec.mix or EVERYTHING))
+    if not any(targets(kind, plan) for kind in kinds):
+        size = f"the {plan.spec.kind} fabric of {plan.spec.domains} domains x {plan.spec.rails} rails"
+        raise BadInput(f"{field}.mix", kinds, f"can't break: {size} has nothing of these kinds")
+
+
+def _check_apart(script: ScriptSpec, field: str, plan: Plan) -> None:
+    """No two at once of which one would hide the other; what comes after a phase comes whenever that may be."""
+    timed = [(i, fault) for i, fault in enumerate(script.faults) if fault.after is None]
+    for (i, one), (j, other) in combinations(timed, 2):
+        first, second = sorted((one, other), key=lambda fault: fault.at)
+        apart_s = second.at - first.at - first.repair + _ROUNDED_S
+        if apart_s >= REST_S:
+            continue
+        least_s = rest_s(reach_of(first.fault, plan), reach_of(second.fault, plan))
+        if least_s > max(apart_s, 0.0):
+            allowed = (
+                f"is hidden by {one.kind} at {one.target} (fault {i}), or hides it: "
+                f"one must begin {format_time(least_s)} after the other's repair"
+            )
+            raise BadInput(f"{field}.{j}.target", other.target, allowed)

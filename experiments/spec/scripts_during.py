@@ -1,0 +1,34 @@
+"""A script beside a workload: which phases it can wait for, and whether the workload is long enough."""
+
+from collections.abc import Iterable, Sequence
+
+from railyard.core.errors import BadInput
+from railyard.experiments.spec.scripts import ScriptSpec
+from railyard.topologies.plan import Plan
+from railyard.workloads.matrix.pace import pace
+from railyard.workloads.scale import payload_rates
+from railyard.workloads.schedule import Schedule
+
+
+def phases_of(schedule: Schedule) -> frozenset[str]:
+    """The names of the phases in which it sends something."""
+    return frozenset(schedule.phases[transfer.phase].name for _, transfer in schedule.transfers)
+
+
+def check_lasts(
+    script: ScriptSpec, field: str, plans: Sequence[Plan], schedules: Sequence[Schedule], seeds: Iterable[int]
+) -> None:
+    """BadInput for a storm that isn't over before the workload beside it should be, on a fabric where nothing breaks.
+
+    `plans` and `schedules` of all fabrics; `seeds` of the storm's repeats. Faults in a list aren't checked: those that
+    come too late fail the run, and a workload that they slow down may be long enough for the last of them.
+    """
+    for number in range(len(plans)) if script.on is None else script.on:
+        plan = plans[number]
+        lasts_s = pace(schedules[number], payload_rates(plan.hb_bps, plan.rail_bps, plan.spec.mtu), plan.policy)
+        drawn = [timed for seed in seeds for timed in script.script(plan, seed).faults]
+        over_s = max(timed.at_s + timed.repair_s for timed in drawn)
+        if over_s > lasts_s:
+            label = f"on fabric {number} takes {lasts_s:.1f} s, and the storm {over_s:.1f} s"
+            allowed = f"{label}: make it longer, or {field}.storm.count less"
+            raise BadInput(f"{field}.during", script.during, allowed)

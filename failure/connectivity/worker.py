@@ -1,0 +1,141 @@
+"""The process of a census: probes every ordered pair of GPUs with numbered datagrams, in one loop.
+
+`python -m railyard.failure.connectivity.worker`: the GPUs come in, "ready" goes out. Then, as often as wanted: the
+pairs that are expected to answer, how long to wait before they are asked again, and until when there is time
+(monotonic s), come in; whether each pair answered goes out, or None.
+One socket for each GPU sends and hears everything.
+
+In the k-th turn each GPU probes the k-th after it, so that no GPU hears many at once.
+"""
+
+import pickle
+import select
+import socket
+import struct
+import sys
+import time
+from collections.abc import Collection, Iterable, Sequence
+from typing import Final
+
+from railyard.core.process_limits import allow_open_files
+from railyard.topologies.addresses import Gpu
+from railyard.topologies.build import namespaces
+
+PAIRS_PER_S: Final = 8000.0
+TRIES: Final = 5  # a gray link of 5% loses as many of one pair once in three million times
+LEAST_TRIES: Final = 2
+LAST_S: Final = 0.02  # for answers that nobody expects
+PORT: Final = 7800
+PROBE: Final = struct.Struct("!IHH")  # number of the census; sender and receiver by their place among the GPUs
+BATCH_S: Final = 0.001
+
+Pair = tuple[Gpu, Gpu]
+
+
+class _Prober:
+    """All sockets, open."""
+
+    def __init__(self, gpus: Sequence[Gpu]) -> None:
+        self._gpus = gpus
+        self._epoll = select.epoll()
+        self._sockets = [_open(gpu) for gpu in gpus]
+        self._by_fd = {sock.fileno(): sock for sock in self._sockets}
+        for fd in self._by_fd:
+            self._epoll.register(fd, select.EPOLLIN)
+        n = len(gpus)
+        self._all = [(a, (a + step) % n) for step in range(1, n) for a in range(n)]
+        self._number, self._end_s = 0, 0.0
+        self._answered: set[tuple[int, int]] = set()
+
+    def take(self, expected: Collection[Pair], try_s: float, end_s: float) -> dict[Pair, bool] | None:
+        """One census. None if until `end_s` there was no time to ask everybody `LEAST_TRIES` times who didn't answer:
+        the machine was too busy, and what stayed away says nothing.
+        """
+        self._number, self._end_s, self._answered = (self._number + 1) % 2**32, end_s, set()
+        places = {gpu: place for place, gpu in enumerate(self._gpus)}
+        wanted = {(places[a], places[b]) for a, b in expected}
+        asked, tries = self._all, 0
+        while asked and tries < TRIES and self._send(asked):
+            self._hear(try_s, wanted)
+            tries += time.monotonic() <= end_s
+            asked = [pair for pair in self._all if pair in wanted and pair not in self._answered]
+        self._serve(max(0.0, min(LAST_S, end_s - time.monotonic())))
+        if tries < (LEAST_TRIES if asked else 1):
+            return None
+        return {(self._gpus[a], self._gpus[b]): (a, b) in self._answered for a, b in self._all}
+
+    def _send(self, pairs: Sequence[tuple[int, int]]) -> bool:
+        """A few each millisecond, and hear meanwhile; whether all could be sent before the end."""
+        batch = round(PAIRS_PER_S * BATCH_S)
+        next_s = time.monotonic()
+        for first in range(0, len(pairs), batch):
+            if time.monotonic() > self._end_s:
+                return False
+            self._send_now(pairs[first : first + batch])
+            next_s += BATCH_S
+            self._serve(max(0.0, next_s - time.monotonic()))
+        return True
+
+    def _send_now(self, pairs: Iterable[tuple[int, int]]) -> None:
+        for a, b in pairs:
+            try:
+                self._sockets[a].sendto(PROBE.pack(self._number, a, b), (self._gpus[b].ip, PORT))
+            except OSError:
+                continue  # no way there: it stays without an answer
+
+    def _hear(self, seconds: float, wanted: Collection[tuple[int, int]]) -> None:
+        """Until all wanted have answered, or the time is over."""
+        deadline = time.monotonic() + seconds
+        while not self._answered.issuperset(wanted) and (left := deadline - time.monotonic()) > 0:
+            self._serve(min(left, BATCH_S * 5))
+
+    def _serve(self, seconds: float) -> None:
+        """Take in what comes within so long."""
+        end_s = time.monotonic() + seconds
+        while True:
+            for fd, _ in self._epoll.poll(0):
+                self._receive(self._by_fd[fd])
+            left = end_s - time.monotonic()
+            if left <= 0:
+                return
+            select.select([self._epoll], [], [], left)
+
+    def _receive(self, sock: socket.socket) -> None:
+        try:
+            while True:
+                number, a, b = PROBE.unpack(sock.recv(PROBE.size))
+                if number == self._number and time.monotonic() <= self._end_s:
+                    self._answered.add((a, b))
+        except OSError:
+            return
+
+
+def _open(gpu: Gpu) -> socket.socket:
+    with namespaces.inside(gpu.name):
+        sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    sock.bind((gpu.ip, PORT))
+    sock.setblocking(False)
+    return sock
+
+
+def main() -> None:
+    """Serve until the input ends."""
+    gpus = pickle.load(sys.stdin.buffer)
+    allow_open_files()
+    prober = _Prober(gpus)
+    _say("ready")
+    while True:
+        try:
+            expected, try_s, end_s = pickle.load(sys.stdin.buffer)
+        except EOFError:
+            return
+        _say(prober.take(expected, try_s, end_s))
+
+
+def _say(what: object) -> None:
+    pickle.dump(what, sys.stdout.buffer)
+    sys.stdout.buffer.flush()
+
+
+if __name__ == "__main__":
+    main()

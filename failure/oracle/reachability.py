@@ -1,0 +1,178 @@
+"""What a fabric with dead parts can still do: who reaches whom, and at what rate at most.
+
+The oracle of recovery. It knows the plan's cables and what is dead, nothing of controllers, agents or route tables, so
+that it can be held against what these make of a fault.
+
+Forwarding can do five things (topologies/routing.py): d over the HB domain within it; between domains r, rd, dr and
+drd, which cross one rail once, with an HB domain at either end or none; and spine, through the NIC network alone. A
+longer way may live where none of these does (over a third domain): `connected` has those too. Source of the paths:
+Rail-only IV-B, Outshift health routing part 2.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import networkx as nx
+import numpy as np
+import numpy.typing as npt
+from networkx.algorithms.flow import shortest_augmenting_path
+
+from railyard.failure.scenario.pairs import Pair
+from railyard.topologies.addresses import Gpu
+from railyard.topologies.plan import Plan
+
+Cable = frozenset[str]
+"""The names of the nodes at its two ends: d0g1 and rail1, d0g1 and hb0, rail1 and spine0, d0g1 and switch0."""
+Matrix = npt.NDArray[np.bool_]
+"""Of all GPUs by all GPUs, in the plan's order: from the row's to the column's."""
+
+
+def cable(one: str, other: str) -> Cable:
+    return frozenset({one, other})
+
+
+@dataclass(frozen=True)
+class Dead:
+    """What doesn't work, by name as in the plan.
+
+    nodes: GPUs, rail switches, spines, switch0, HB bridges. cables: cut or silent. slowed: what is left of a cable's
+    rate in each direction, bit/s.
+    """
+
+    nodes: frozenset[str] = frozenset()
+    cables: frozenset[Cable] = frozenset()
+    slowed: Mapping[Cable, int] = field(default_factory=dict)
+
+    def __or__(self, other: "Dead") -> "Dead":
+        """Both at once; a cable that is slowed twice has the lower rate."""
+        slowed = {
+            c: min(d.slowed[c] for d in (self, other) if c in d.slowed) for c in self.slowed.keys() | other.slowed
+        }
+        return Dead(self.nodes | other.nodes, self.cables | other.cables, slowed)
+
+
+class Survivors:
+    """A plan's fabric without what is dead. ValueError if `dead` names something that the plan doesn't have."""
+
+    def __init__(self, plan: Plan, dead: Dead) -> None:
+        self.plan, self.dead = plan.electrical, dead  # an optical switch joins what it crosses, and nothing else
+        rates = {cable(link.a.node, link.b.node): link.rate_bps for link in self.plan.links}
+        _check(self.plan, dead, rates)
+        self.graph: nx.DiGraph[str] = nx.DiGraph()
+        self.graph.add_nodes_from(_names(self.plan) - dead.nodes)
+        for ends, rate_bps in rates.items():
+            if ends not in dead.cables and not ends & dead.nodes:
+                one, other = sorted(ends)
+                left = min(rate_bps, dead.slowed.get(ends, rate_bps))
+                self.graph.add_edge(one, other, capacity=left)
+                self.graph.add_edge(other, one, capacity=left)
+
+    @cached_property
+    def living(self) -> tuple[Gpu, ...]:
+        return tuple(gpu for gpu in self.plan.gpus if gpu.name in self.graph)
+
+    @cached_property
+    def reachable(self) -> frozenset[Pair]:
+        """The ordered pairs of living GPUs that one of the fabric's own paths still joins."""
+        near, rail = self._hb | np.diag([gpu.name in self.graph for gpu in self.plan.gpus]), self._rail
+        # a factor of `near` is an HB domain crossed, or its diagonal: none. So this is r, rd, dr and drd in one
+        joined: Matrix = self._hb | (near @ rail @ near)
+        if self.plan.spec.kind != "rail-only":
+            joined |= self._spine
+        gpus = self.plan.gpus
+        return frozenset((gpus[a], gpus[b]) for a, b in np.argwhere(joined))
+
+    @cached_property
+    def connected(self) -> frozenset[Pair]:
+        """The ordered pairs of living GPUs that any path at all joins, however long."""
+        name_to_gpu = {gpu.name: gpu for gpu in self.living}
+        parts = nx.weakly_connected_components(self.graph)  # cables work both ways, so weakly is strongly
+        groups = [[name_to_gpu[name] for name in part if name in name_to_gpu] for part in parts]
+        return frozenset((a, b) for group in groups for a in group for b in group if a != b)
+
+    def most_bps(self, src: Gpu, dst: Gpu) -> int:
+        """The most that `src` could send to `dst` over all paths at once, other GPUs forwarding: max-flow, bit/s.
+
+        No protocol need reach it: a connection takes one path. 0 if nothing joins them or one is dead.
+        """
+        if src == dst:
+            raise ValueError(f"{src.name} -> {dst.name}: a flow needs two GPUs")
+        if not {src, dst} <= set(self.plan.gpus):
+            raise ValueError(f"{src.name} -> {dst.name}: not both in a fabric of {len(self.plan.gpus)} GPUs")
+        if (src, dst) not in self.connected:
+            return 0
+        # the GPUs' few links are the bottleneck: a handful of shortest paths fills them
+        return round(nx.maximum_flow_value(self.graph, src.name, dst.name, flow_func=shortest_augmenting_path))
+
+    def is_dead(self, part: str | Cable) -> bool:
+        """Whether a node or a cable is named as dead. A cable that lives at a dead node isn't: frames may enter it."""
+        return part in (self.dead.nodes if isinstance(part, str) else self.dead.cables)
+
+    @cached_property
+    def _hb(self) -> Matrix:
+        """Joined by their HB domain."""
+        live = [self._has(gpu, f"hb{gpu.domain}") for gpu in self.plan.gpus]
+        joined: Matrix = self._both(live) & (self._domain[:, None] == self._domain) & self._apart
+        return joined
+
+    @cached_property
+    def _rail(self) -> Matrix:
+        """Of one rank in two domains, joined by their rail switch (or the single one)."""
+        joined: Matrix = self._both(self._on_nic) & (self._rank[:, None] == self._rank) & self._apart
+        return joined
+
+    @cached_property
+    def _spine(self) -> Matrix:
+        """In two domains and of two ranks, joined by the NIC network alone."""
+        rails = range(self.plan.spec.rails)
+        if self.plan.spec.kind == "single-switch":
+            across = np.ones((len(rails), len(rails)), dtype=np.bool_)
+        else:
+            spines = [switch.name for switch in self.plan.switches if switch.role == "spine"]
+            up = np.array([[self.graph.has_edge(f"rail{g}", spine) for spine in spines] for g in rails])
+            across = up @ up.T
+        two_domains = self._domain[:, None] != self._domain
+        two_ranks = self._rank[:, None] != self._rank
+        joined: Matrix = self._both(self._on_nic) & two_domains & two_ranks & across[self._rank][:, self._rank]
+        return joined
+
+    @cached_property
+    def _on_nic(self) -> list[bool]:
+        """Whether each GPU's rail cable and the switch at its far end live."""
+        return [self._has(gpu, self.plan.rail_link(gpu).b.node) for gpu in self.plan.gpus]
+
+    def _has(self, gpu: Gpu, far: str) -> bool:
+        return bool(self.graph.has_edge(gpu.name, far))
+
+    def _both(self, live: list[bool]) -> Matrix:
+        return np.logical_and.outer(live, live)
+
+    @cached_property
+    def _apart(self) -> Matrix:
+        return ~np.eye(len(self.plan.gpus), dtype=np.bool_)
+
+    @cached_property
+    def _domain(self) -> npt.NDArray[np.int_]:
+        return np.array([gpu.domain for gpu in self.plan.gpus])
+
+    @cached_property
+    def _rank(self) -> npt.NDArray[np.int_]:
+        return np.array([gpu.rank for gpu in self.plan.gpus])
+
+
+def _names(plan: Plan) -> frozenset[str]:
+    switches = (switch.name for switch in plan.switches)
+    return frozenset([*(gpu.name for gpu in plan.gpus), *plan.hb_bridges, *switches])
+
+
+def _check(plan: Plan, dead: Dead, rates: Mapping[Cable, int]) -> None:
+    unknown = dead.nodes - _names(plan)
+    if unknown:
+        raise ValueError(f"no such nodes in the fabric: {', '.join(sorted(unknown))}")
+    strange = {c for c in (*dead.cables, *dead.slowed) if c not in rates}
+    if strange:
+        raise ValueError(f"no such cables in the fabric: {', '.join(sorted('-'.join(sorted(c)) for c in strange))}")
+    for slow, left in dead.slowed.items():
+        if not 0 < left <= rates[slow]:
+            raise ValueError(f"{'-'.join(sorted(slow))}: {left} bit/s must be above 0 and at most {rates[slow]}")

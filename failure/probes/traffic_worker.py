@@ -1,0 +1,244 @@
+"""The process that makes the traffic of a fault: paced TCP streams and 1 kHz UDP probes, in one loop of a millisecond
+a turn, on average: turns come a little early or late at random, so as not to fall in step with the kernel's tick.
+
+`python -m railyard.failure.probes.traffic_worker`: a TrafficJob comes in, then "go", then ("stop", drain_s);
+"connected" goes out, then a TrafficLog.
+"""
+
+import gc
+import pickle
+import random
+import select
+import socket
+import struct
+import sys
+import time
+from contextlib import suppress
+from typing import Any, Final
+
+from railyard.core.process_limits import allow_open_files
+from railyard.failure.analysis.recovery_times import ProbeLog
+from railyard.failure.probes.traffic import TrafficJob, TrafficLog
+from railyard.failure.scenario.pairs import Pair
+from railyard.topologies.build import namespaces
+
+TURN_NS: Final = 1_000_000
+JITTER: Final = 0.4  # of a turn, at most
+STREAM_TURNS: Final = 20  # a stream sends once in so many turns: small frames at a high rate cost the switches a core
+WINDOW: Final = 64_000
+CONNECT_S: Final = 10.0
+PROBE: Final = struct.Struct("!I")
+CHUNK: Final = bytes(65536)
+
+
+def _in(pair_end: Any, kind: int) -> socket.socket:
+    """A socket in a GPU's namespace."""
+    with namespaces.inside(pair_end.name):
+        return socket.socket(socket.AF_INET, kind)
+
+
+class _Streams:
+    """All TCP streams. Sockets are told apart by the stream's number."""
+
+    def __init__(self, job: TrafficJob, epoll: select.epoll, log: TrafficLog) -> None:
+        self.log, self._epoll = log, epoll
+        self._bytes_per_ns = job.stream_bytes_per_s / 1e9
+        self._paid_ns: dict[int, int] = {}  # until when each stream has been given what it may send
+        self._out: dict[int, socket.socket] = {}
+        self.readers: dict[int, int] = {}
+        self._in: dict[int, socket.socket] = {}
+        self._owed = dict.fromkeys(range(len(job.streams)), 0.0)
+        for number, pair in enumerate(job.streams):
+            self._connect(number, pair, job.port + number)
+            log.sent[number], log.receipts[number] = 0, []
+
+    def _connect(self, number: int, pair: Pair, port: int) -> None:
+        src, dst = pair
+        listener, caller = _in(dst, socket.SOCK_STREAM), _in(src, socket.SOCK_STREAM)
+        for sock in (listener, caller):
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, WINDOW)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, WINDOW)
+            sock.settimeout(CONNECT_S)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((dst.ip, port))
+        listener.listen(1)
+        caller.connect((dst.ip, port))
+        taken, _ = listener.accept()
+        listener.close()
+        for sock in (caller, taken):
+            sock.setblocking(False)
+        self._out[number], self._in[number] = caller, taken
+        self.readers[taken.fileno()] = number
+        self._epoll.register(taken, select.EPOLLIN)
+
+    def send(self, turn: int, now_ns: int) -> None:
+        """Each stream that is due sends what has come together since its last turn: the later it is, the more."""
+        for number in range(turn % STREAM_TURNS, len(self._owed), STREAM_TURNS):
+            sock = self._out.get(number)
+            if sock is None:
+                continue
+            paid_ns, self._paid_ns[number] = self._paid_ns.get(number, now_ns), now_ns
+            self._owed[number] = min(self._owed[number] + (now_ns - paid_ns) * self._bytes_per_ns, len(CHUNK))
+            try:
+                sent = sock.send(memoryview(CHUNK)[: int(self._owed[number])])
+            except BlockingIOError:
+                continue
+            except OSError as error:
+                self._break(number, str(error))
+                continue
+            self._owed[number] -= sent
+            self.log.sent[number] += sent
+
+    def receive(self, fd: int) -> None:
+        number = self.readers[fd]
+        try:
+            data = self._in[number].recv(65536)
+        except BlockingIOError:
+            return
+        except OSError as error:
+            self._break(number, str(error))
+            return
+        if data:
+            self.log.receipts[number].append((time.monotonic_ns(), len(data)))
+        else:
+            self._epoll.unregister(fd)
+            del self.readers[fd]
+
+    def finish(self) -> None:
+        """Nothing more will be sent."""
+        for number, sock in list(self._out.items()):
+            try:
+                sock.shutdown(socket.SHUT_WR)
+            except OSError as error:
+                self._break(number, str(error))
+
+    def _break(self, number: int, why: str) -> None:
+        self.log.broken.setdefault(number, why)
+        fd = self._in[number].fileno()
+        if fd in self.readers:
+            self._epoll.unregister(fd)
+            del self.readers[fd]
+        self._out.pop(number, None)
+
+
+class _Probes:
+    """All probed pairs: numbered datagrams, with the time of sending and of arrival of each.
+
+    Nothing is connected: a connected socket keeps the route that it once found, and one that it looks for in the very
+    moment in which routes change it may keep for good, although the kernel has another. TCP asks anew after a timeout.
+    """
+
+    def __init__(self, job: TrafficJob, epoll: select.epoll) -> None:
+        self._senders, self._arrived, self.readers = [], list[dict[int, int]](), dict[int, int]()
+        self._sent = [list[int]() for _ in job.probes]
+        self._sockets = []
+        first = job.port + len(job.streams)
+        for number, (src, dst) in enumerate(job.probes):
+            receiver, sender = _in(dst, socket.SOCK_DGRAM), _in(src, socket.SOCK_DGRAM)
+            receiver.bind((dst.ip, first + number))
+            for sock in (receiver, sender):
+                sock.setblocking(False)
+            self._senders.append((sender, (dst.ip, first + number)))
+            self._sockets.append(receiver)
+            self._arrived.append({})
+            self.readers[receiver.fileno()] = number
+            epoll.register(receiver, select.EPOLLIN)
+
+    def send(self) -> None:
+        for number, (sock, address) in enumerate(self._senders):
+            sent = self._sent[number]
+            sent.append(time.monotonic_ns())
+            try:
+                sock.sendto(PROBE.pack(len(sent) - 1), address)
+            except OSError:
+                continue  # no route, or an ICMP error of an earlier one: this one is lost, as its log will show
+
+    def receive(self, fd: int) -> None:
+        number = self.readers[fd]
+        try:
+            while True:
+                (probe,) = PROBE.unpack(self._sockets[number].recv(PROBE.size))
+                self._arrived[number][probe] = time.monotonic_ns()
+        except OSError:
+            return
+
+    def logs(self) -> list[ProbeLog]:
+        return [
+            ProbeLog(tuple(sent), tuple(arrived.get(i, -1) for i in range(len(sent))))
+            for sent, arrived in zip(self._sent, self._arrived, strict=True)
+        ]
+
+
+class _Loop:
+    """Turns of a millisecond until told to stop."""
+
+    def __init__(self, job: TrafficJob) -> None:
+        self.log = TrafficLog()
+        self._epoll = select.epoll()
+        self._streams = _Streams(job, self._epoll, self.log)
+        self._probes = _Probes(job, self._epoll)
+        self._stop_fd = sys.stdin.fileno()
+
+    def run(self) -> float:
+        """Send until something comes in on stdin; the drain time that it says."""
+        self._epoll.register(self._stop_fd, select.EPOLLIN)
+        turn, next_ns = 0, time.monotonic_ns()
+        while True:
+            now = time.monotonic_ns()
+            while next_ns <= now:
+                self._probes.send()
+                self._streams.send(turn, now)
+                turn, next_ns = turn + 1, next_ns + int(TURN_NS * random.uniform(1 - JITTER, 1 + JITTER))
+            if self._serve((next_ns - time.monotonic_ns()) / 1e9):
+                self._epoll.unregister(self._stop_fd)
+                _, drain_s = pickle.load(sys.stdin.buffer)
+                return float(drain_s)
+
+    def drain(self, seconds: float) -> None:
+        """Take in what is still on its way."""
+        self._streams.finish()
+        deadline = time.monotonic() + seconds
+        while self._streams.readers and time.monotonic() < deadline:
+            self._serve(0.05)
+        for number in self._streams.readers.values():
+            self.log.broken.setdefault(number, f"its bytes did not arrive within {seconds:.0f} s")
+        self.log.probes = self._probes.logs()
+
+    def _serve(self, pause_s: float) -> bool:
+        """True if there is something on stdin."""
+        told = False
+        # epoll rounds up to a millisecond: a turn would always be late
+        for fd, _ in self._epoll.poll(pause_s if pause_s > 0.001 else 0):
+            if fd == self._stop_fd:
+                told = True
+            elif fd in self._streams.readers:
+                self._streams.receive(fd)
+            else:
+                self._probes.receive(fd)
+        if 0 < pause_s <= 0.001 and not told:
+            select.select([self._epoll], [], [], pause_s)
+        return told
+
+
+def main() -> None:
+    """Serve one job."""
+    job: TrafficJob = pickle.load(sys.stdin.buffer)
+    allow_open_files()
+    try:
+        loop = _Loop(job)
+    except OSError as error:
+        pickle.dump(RuntimeError(f"streams can't be connected: {error}"), sys.stdout.buffer)
+        sys.stdout.buffer.flush()
+        return
+    pickle.dump("connected", sys.stdout.buffer)
+    sys.stdout.buffer.flush()
+    pickle.load(sys.stdin.buffer)
+    gc.disable()
+    loop.drain(loop.run())
+    pickle.dump(loop.log, sys.stdout.buffer)
+    sys.stdout.buffer.flush()
+
+
+if __name__ == "__main__":
+    with suppress(EOFError):  # whoever gave the orders was killed
+        main()

@@ -1,0 +1,26 @@
+"""A failure script: what breaks, when, and when it is mended; several things at once too. Plain data, replayable."""
+
+from dataclasses import dataclass
+
+from railyard.failure.scenario.kinds import Fault
+
+
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """A fault of a script: `at_s` seconds after the traffic starts, repaired `repair_s` seconds after its injection.
+
+    `after`: a phase of the workload that runs meanwhile; `at_s` then counts from the end of that phase's first run.
+    """
+
+    fault: Fault
+    at_s: float
+    repair_s: float
+    after: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """`name` is what records call it."""
+
+    name: str
+    faults: tuple[Timed, ...]

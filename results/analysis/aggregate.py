@@ -1,0 +1,172 @@
+"""The rows that the summary and the report share: repeats folded into medians, fabrics set side by side. Pure."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from math import isclose
+from statistics import median
+
+from railyard.results.analysis.intervals import is_steered
+from railyard.results.runs.records import FabricRun, Flow, Measurement, Run
+
+TIME_METRICS = ("iteration_time", "completion_time")
+SAME_SHAPE = "projected_same_shape"
+FULL_SIZE = "projected_full_size"
+HEARTBEATS = "heartbeats"  # no workload of the experiment's: what watching for silence costs
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """The repeats of one measurement."""
+
+    values: tuple[float, ...]
+    predicted: float | None
+
+    @property
+    def median(self) -> float:
+        return median(self.values)
+
+    @property
+    def ratio(self) -> float | None:
+        """Measured over predicted."""
+        return self.median / self.predicted if self.predicted else None
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One metric of one phase, for every fabric (by label) that measured it. `kinds`: whose traffic it is, TP to EP."""
+
+    workload: str
+    phase: str
+    metric: str
+    unit: str
+    kinds: tuple[str, ...]
+    by_fabric: dict[str, Spread]
+
+
+@dataclass(frozen=True, slots=True)
+class Slowdown:
+    """The time of one phase on a rail-only fabric over that on the rail-optimized fabric of the same size and rates.
+
+    `nominal` is the paper's C_S/C_F (Rail-only IV-B): the share by which all-to-all is slower, once x, y >> 1.
+    """
+
+    workload: str
+    phase: str
+    metric: str
+    kinds: tuple[str, ...]
+    rail_only: str
+    rail_optimized: str
+    measured: float
+    predicted: float | None
+    nominal: float
+
+    @property
+    def is_all_to_all(self) -> bool:
+        """Whether `nominal` is about this traffic: all-to-all, and not one that both fabrics carry in the same way."""
+        named = self.kinds == ("EP",) or "all-to-all" in f"{self.workload} {self.phase}"
+        return named and (self.predicted is None or not isclose(self.predicted, 1))
+
+
+def labels(run: Run) -> dict[tuple[str, str], str]:
+    """(fabric, policy) -> what to call it: the fabric, and the policy too where one fabric ran with several."""
+    rows = [(f.label, f.policy) for f in run.fabrics]
+    rows += [(m.fabric, m.policy) for m in run.measurements]
+    rows += [(r.fabric, r.policy) for r in run.recoveries]
+    pairs = dict.fromkeys(rows)
+    alone = {fabric: len({p for f, p in pairs if f == fabric}) == 1 for fabric, _ in pairs}
+    return {(fabric, policy): fabric if alone[fabric] else f"{fabric} {policy}" for fabric, policy in pairs}
+
+
+def kinds_of(flows: Iterable[Flow]) -> dict[tuple[str, str], tuple[str, ...]]:
+    """(workload, phase) -> the kinds of its traffic; phase "" is the whole workload."""
+    found: defaultdict[tuple[str, str], dict[str, None]] = defaultdict(dict)
+    for flow in flows:
+        found[flow.workload, flow.phase][flow.kind] = None
+        found[flow.workload, ""][flow.kind] = None
+    return {key: tuple(kinds) for key, kinds in found.items()}
+
+
+def rows_of(run: Run) -> tuple[Row, ...]:
+    """Every measurement, repeats together, in the order in which they were first measured."""
+    names, kinds = labels(run), kinds_of(run.flows)
+    values: defaultdict[tuple[str, str, str, str], dict[str, list[float]]] = defaultdict(dict)
+    predicted: dict[tuple[str, str, str, str, str], float | None] = {}
+    for m in run.measurements:
+        key, label = (m.workload, m.phase, m.metric, m.unit), names[m.fabric, m.policy]
+        values[key].setdefault(label, []).append(m.value)
+        predicted[*key, label] = m.predicted
+    return tuple(
+        Row(*key, _kinds(kinds, key[0], key[1]), {n: Spread(tuple(v), predicted[*key, n]) for n, v in sides.items()})
+        for key, sides in values.items()
+    )
+
+
+def _kinds(kinds: dict[tuple[str, str], tuple[str, ...]], workload: str, phase: str) -> tuple[str, ...]:
+    return kinds.get((workload, phase)) or kinds.get((workload, ""), ())
+
+
+def times(rows: Sequence[Row]) -> tuple[Row, ...]:
+    """The rows that are times, each workload's whole iteration first."""
+    order = {workload: i for i, workload in enumerate(dict.fromkeys(r.workload for r in rows))}
+    chosen = [r for r in rows if r.metric in TIME_METRICS]
+    return tuple(sorted(chosen, key=lambda r: (order[r.workload], TIME_METRICS.index(r.metric))))
+
+
+def pairs(run: Run) -> tuple[tuple[FabricRun, FabricRun], ...]:
+    """(rail-only, rail-optimized) fabrics that are alike in everything else, so that their times may be compared.
+
+    Where policies steer, under the same one: else the two would differ by more than the fabric.
+    """
+    steered = is_steered(run)
+    return tuple(
+        (a, b)
+        for a in run.fabrics
+        for b in run.fabrics
+        if (a.kind, b.kind) == ("rail-only", "rail-optimized")
+        and _size(a) == _size(b)
+        and (not steered or a.policy == b.policy)
+    )
+
+
+def _size(fabric: FabricRun) -> tuple[object, ...]:
+    return (fabric.domains, fabric.rails, fabric.rail_bps, fabric.hb_bps, fabric.mtu)
+
+
+def slowdowns(run: Run, rows: Sequence[Row]) -> tuple[Slowdown, ...]:
+    """Rail-only over rail-optimized, for every time that both measured."""
+    names = labels(run)
+    found = []
+    for a, b in pairs(run):
+        one, other = names[a.label, a.policy], names[b.label, b.policy]
+        for row in times(rows):
+            if one in row.by_fabric and other in row.by_fabric and row.by_fabric[other].median > 0:
+                slow, fast = row.by_fabric[one], row.by_fabric[other]
+                expected = slow.predicted / fast.predicted if slow.predicted and fast.predicted else None
+                what = (row.workload, row.phase, row.metric, row.kinds, one, other)
+                found.append(Slowdown(*what, slow.median / fast.median, expected, a.rail_bps / a.hb_bps))
+    return tuple(found)
+
+
+def kind_bytes(flows: Iterable[Flow]) -> dict[str, int]:
+    """Delivered bytes by kind."""
+    total: defaultdict[str, int] = defaultdict(int)
+    for flow in flows:
+        total[flow.kind] += flow.delivered
+    return dict(total)
+
+
+def one_repeat(flows: Iterable[Flow]) -> tuple[Flow, ...]:
+    """The flows of the first repeat alone: the others send the same."""
+    rows = tuple(flows)
+    first = min((f.repeat for f in rows), default=0)
+    return tuple(f for f in rows if f.repeat == first)
+
+
+def slowdown_rows(run: Run) -> list[Measurement]:
+    """The same as rows of results.csv: metric `slowdown`, rail-only over rail-optimized, predicted by the formulas."""
+    fabrics = {name: key for key, name in labels(run).items()}
+    return [
+        Measurement(*fabrics[s.rail_only], s.workload, s.phase, "slowdown", s.measured, "ratio", s.predicted)
+        for s in slowdowns(run, rows_of(run))
+    ]

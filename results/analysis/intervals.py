@@ -1,0 +1,170 @@
+"""Everything that was recorded of a steered workload run, put together: scores, choices, route changes. Pure.
+
+A run is steered if its spec has `routing`. Then each fabric is run under each policy in turn, and its records carry the
+label `<fabric> <policy>`. Times are monotonic ns.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+from railyard.core.units import parse_time
+from railyard.results.runs.records import Choice, Event, HealthSample, Run
+from railyard.topologies.addresses import Gpu, gpu_of_name
+from railyard.topologies.spec import POLICIES
+
+Pair = tuple[str, str]
+Key = tuple[str, str, str, int]
+"""Fabric's label with the policy, policy, workload, repeat."""
+Recorded = TypeVar("Recorded", HealthSample, Choice)
+TOLD: Final = ("steering", "background")
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """One workload run under one policy.
+
+    It goes from the first record to the last; the foreground is the workload itself. `fabric` is without the policy.
+    `resting`: by which path each pair goes until its first choice. `told`: what steering and background said.
+    """
+
+    label: str
+    policy: str
+    workload: str
+    repeat: int
+    fabric: str
+    begin_ns: int
+    end_ns: int
+    started_ns: int
+    finished_ns: int
+    health: tuple[HealthSample, ...]
+    choices: tuple[Choice, ...]
+    resting: Mapping[Pair, str]
+    told: tuple[Event, ...]
+
+    @property
+    def foreground_s(self) -> float:
+        return (self.finished_ns - self.started_ns) / 1e9
+
+    def changes(self) -> dict[Pair, int]:
+        """How often each pair's paths became others than they were."""
+        now, count = dict(self.resting), dict.fromkeys(self.resting, 0)
+        for choice in self.choices:
+            pair = (choice.src, choice.dst)
+            count[pair] += now[pair] != choice.paths
+            now[pair] = choice.paths
+        return count
+
+
+def is_steered(run: Run) -> bool:
+    """Whether policies steered its routes."""
+    return bool(run.spec.get("routing"))
+
+
+def policies_of(run: Run) -> tuple[str, ...]:
+    """In the spec's order."""
+    return tuple((run.spec.get("routing") or {}).get("policies") or ())
+
+
+def dwell_s(run: Run) -> float | None:
+    """The least time between two changes of a pair; None without one."""
+    said = (run.spec.get("routing") or {}).get("dwell")
+    try:
+        return parse_time(said)
+    except ValueError:  # none, or zero, which is no time
+        return None
+
+
+def base_labels(run: Run) -> dict[str, str]:
+    """Each fabric's label -> the same without the policy that steered it: where nobody steered, as it is."""
+    named = [*((f.label, f.policy) for f in run.fabrics), *((m.fabric, m.policy) for m in run.measurements)]
+    steered = is_steered(run)
+    return {label: label.removesuffix(f" {policy}") if steered else label for label, policy in named}
+
+
+def stretches(run: Run) -> tuple[Stretch, ...]:
+    """In the order in which they were run. Empty if nobody steered."""
+    if not is_steered(run):
+        return ()
+    health, choices, spans = _grouped(run.health), _grouped(run.choices), _foregrounds(run.events)
+    measured = ((m.fabric, m.policy, m.workload, m.repeat) for m in run.measurements)
+    times: dict[Key, list[int]] = {}
+    for key in dict.fromkeys([*health, *choices, *measured]):
+        rows = (*health.get(key, ()), *choices.get(key, ()))
+        times[key] = [*(row.monotonic_ns for row in rows), *spans.get(_where(key), {}).values()]
+    bases, before, found = base_labels(run), 0, []
+    policies = _resting_policies(run, bases)
+    for key in sorted((k for k in times if times[k]), key=lambda k: max(times[k])):
+        label, policy, workload, repeat = key
+        fabric, end_ns = bases.get(label, label.removesuffix(f" {policy}")), max(times[key])
+        told = tuple(e for e in run.events if before < e.monotonic_ns <= end_ns and _concerns(e, label, fabric))
+        begin_ns = min([*times[key], *(e.monotonic_ns for e in told)])
+        stretch = Stretch(
+            label=label,
+            policy=policy,
+            workload=workload,
+            repeat=repeat,
+            fabric=fabric,
+            begin_ns=begin_ns,
+            end_ns=end_ns,
+            started_ns=spans.get(_where(key), {}).get("started", begin_ns),
+            finished_ns=spans.get(_where(key), {}).get("finished", end_ns),
+            health=tuple(health.get(key, ())),
+            choices=tuple(choices.get(key, ())),
+            resting=_resting(policies.get(fabric, "dr"), choices.get(key, ())),
+            told=told,
+        )
+        found.append(stretch)
+        before = end_ns
+    return tuple(found)
+
+
+def _where(key: Key) -> tuple[str, str, int]:
+    label, _, workload, repeat = key
+    return label, workload, repeat
+
+
+def _grouped(rows: Iterable[Recorded]) -> dict[Key, list[Recorded]]:
+    """By stretch, each in the order of time."""
+    found: defaultdict[Key, list[Recorded]] = defaultdict(list)
+    for row in sorted(rows, key=lambda r: r.monotonic_ns):
+        found[row.fabric, row.policy, row.workload, row.repeat].append(row)
+    return found
+
+
+def _foregrounds(events: Iterable[Event]) -> dict[tuple[str, str, int], dict[str, int]]:
+    """(fabric's label, workload, repeat) -> when it "started" and "finished"."""
+    found: defaultdict[tuple[str, str, int], dict[str, int]] = defaultdict(dict)
+    for event in events:
+        if event.source == "workload" and event.what in ("started", "finished"):
+            where = event.detail["fabric"], event.detail["workload"], event.detail["repeat"]
+            found[where][event.what] = event.monotonic_ns
+    return found
+
+
+def _concerns(event: Event, label: str, base: str) -> bool:
+    return event.source in TOLD and event.detail.get("fabric") in (label, base)
+
+
+def _resting_policies(run: Run, bases: Mapping[str, str]) -> dict[str, str]:
+    """By fabric, without policy. Spec and records name fabrics in the same order, as far as it came."""
+    usual: dict[str, Sequence[str]] = {str(kind): policies for kind, policies in POLICIES.items()}
+    specs = run.spec.get("fabrics") or []
+    return {
+        base: spec.get("policy") or usual[spec["kind"]][0]
+        for base, spec in zip(dict.fromkeys(bases.values()), specs, strict=False)
+    }
+
+
+def _resting(policy: str, choices: Iterable[Choice]) -> dict[Pair, str]:
+    """The path of the fabric's own routes for each pair, named as in choices."""
+    return {pair: _own_path(policy, *map(gpu_of_name, pair)) for pair in dict.fromkeys((c.src, c.dst) for c in choices)}
+
+
+def _own_path(policy: str, src: Gpu, dst: Gpu) -> str:
+    if src.rank == dst.rank:
+        return f"r by rail {src.rank}"
+    if policy == "spine":
+        return "spine"
+    return f"rd by rail {src.rank}" if policy == "rd" else f"dr by rail {dst.rank}"

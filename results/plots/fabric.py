@@ -1,0 +1,169 @@
+"""A fabric, drawn as in Rail-only Fig. 1 and 6: HB domains with their GPUs below, rail switches above, then spines."""
+
+from typing import Final
+
+from matplotlib.axes import Axes
+from matplotlib.collections import LineCollection
+from matplotlib.patches import FancyBboxPatch, Rectangle
+
+from railyard.results.plots import style
+from railyard.results.runs.records import FabricRun
+from railyard.results.views.format import rate, short
+
+_MOST_GPUS: Final = 128  # drawn; of a larger fabric the first domains and rails stand for the rest
+_MOST_RAILS: Final = 16
+_HALF: Final = 32  # GPUs up to which half the width of the page will do
+_MOST_NAMED: Final = 12  # domains up to which there is room for their names, and those of their optical switches
+_GLASS: Final = 2.6  # how high an optical switch of a domain is drawn
+_Y: Final = {"domain": 0.0, "gpu": 4.0, "glass": 13.0, "optics": 18.0, "rail": 30.0, "spine": 46.0}
+_OPTICS: Final = {"rail": ("ocs0", "rails"), "hb": ("ocs1", "HB domains")}
+Point = tuple[float, float]
+
+
+def draw(fabric: FabricRun) -> style.Plot:
+    """GPUs are squares, in the colour of their rail, as are their links to its switch."""
+    rails = min(fabric.rails, _MOST_RAILS)
+    domains = max(2, min(fabric.domains, _MOST_GPUS // rails))
+    width = 100.0 if is_small(fabric) else 200.0
+    with style.styled():
+        top = _Y["spine"] + 8 if fabric.spines else _Y["rail"] + 8
+        figure = style.new_figure(style.WIDTH * width / 200, style.WIDTH * (top + 5) / 208)
+        axes = figure.subplots()
+        axes.set(xlim=(-2, width + 2), ylim=(-5, top), aspect="equal")
+        axes.set_axis_off()
+        gpus = _domains(axes, domains, rails, width)
+        if fabric.kind == "single-switch":
+            _single(axes, gpus, width)
+        else:
+            ends = _glass(axes, gpus, domains, width) if _is_per_domain(fabric) else gpus
+            _rails(axes, fabric, rails, ends, width)
+        if not _is_per_domain(fabric):
+            _optics(axes, fabric, width)
+        part = (domains, rails) != (fabric.domains, fabric.rails)
+        note = f"{domains} of {fabric.domains} domains, {rails} of {fabric.rails} rails drawn. " if part else ""
+        return style.finish(figure, f"fabric-{fabric.label}", _alt(fabric), note + _caption(fabric))
+
+
+def is_small(fabric: FabricRun) -> bool:
+    """Whether two such drawings fit beside each other."""
+    return fabric.domains * fabric.rails <= _HALF
+
+
+def _domains(axes: Axes, domains: int, rails: int, width: float) -> dict[tuple[int, int], Point]:
+    """Draw the HB domains; returns the top of each GPU (domain, rank)."""
+    pitch = width / domains
+    box = pitch * 0.9
+    side = min(box / (rails + 0.6), 6.0)
+    tops = {}
+    for d in range(domains):
+        left = pitch * (d + 0.5) - box / 2
+        shape = FancyBboxPatch(
+            (left, _Y["domain"]), box, side + 4, boxstyle="round,pad=0,rounding_size=1",
+            facecolor=style.ORANGE + "26", edgecolor=style.ORANGE, linewidth=0.9,
+        )  # fmt: skip
+        axes.add_patch(shape)
+        name = f"HB {d}" if domains <= _MOST_NAMED else f"{d}"
+        axes.text(left + box / 2, -1.2, name, ha="center", va="top", fontsize=7)
+        for g in range(rails):
+            x = left + box * (g + 0.5) / rails
+            square = (x - side * 0.42, _Y["domain"] + 2)
+            axes.add_patch(Rectangle(square, side * 0.84, side * 0.84, color=_colour(g), linewidth=0))
+            tops[d, g] = (x, _Y["domain"] + 2 + side * 0.84)
+    return tops
+
+
+def _rails(axes: Axes, fabric: FabricRun, rails: int, gpus: dict[tuple[int, int], Point], width: float) -> None:
+    pitch = width / rails
+    for g in range(rails):
+        centre = (pitch * (g + 0.5), _Y["rail"])
+        mine = [top for (_, rank), top in gpus.items() if rank == g]
+        _cables(axes, mine, centre, _colour(g), 0.9)
+        _switch(axes, centre, min(pitch * 0.8, 16), f"rail{g}" if rails <= 10 else f"{g}", _colour(g))
+    for i in range(fabric.spines):
+        spine = (width * (i + 0.5) / fabric.spines, _Y["spine"])
+        under = [(pitch * (g + 0.5), _Y["rail"] + 4) for g in range(rails)]
+        _cables(axes, under, spine, style.MUTED, 1.2)
+        _switch(
+            axes,
+            spine,
+            min(width / fabric.spines * 0.8, 20),
+            f"spine{i}" if fabric.spines <= 8 else f"{i}",
+            style.MUTED,
+        )
+
+
+def _layers(fabric: FabricRun) -> tuple[str, ...]:
+    """Those with optical switches. Runs of a time when one was for all domains don't say: there each has its name."""
+    return fabric.optics or tuple(layer for layer, (name, _) in _OPTICS.items() if name in fabric.switches)
+
+
+def _is_per_domain(fabric: FabricRun) -> bool:
+    """Whether each domain has an optical switch of its own."""
+    return fabric.optics == ("rail",)
+
+
+def _glass(axes: Axes, gpus: dict[tuple[int, int], Point], domains: int, width: float) -> dict[tuple[int, int], Point]:
+    """Draw an optical switch over each domain, and the fibres into it; returns where each GPU's cable leaves it."""
+    pitch = width / domains
+    for d in range(domains):
+        corner, size = (pitch * (d + 0.05), _Y["glass"]), (pitch * 0.9, _GLASS)
+        axes.add_patch(Rectangle(corner, *size, facecolor=style.MUTED + "40", edgecolor=style.MUTED, linewidth=0.6))
+        if domains <= _MOST_NAMED:
+            middle = (pitch * (d + 0.5), _Y["glass"] + _GLASS / 2)
+            axes.text(*middle, f"ocs{d}", ha="center", va="center", fontsize=6)
+    for (_, rank), top in gpus.items():
+        _cables(axes, [top], (top[0], _Y["glass"]), _colour(rank), 0.9)
+    return {gpu: (x, _Y["glass"] + _GLASS) for gpu, (x, _) in gpus.items()}
+
+
+def _optics(axes: Axes, fabric: FabricRun, width: float) -> None:
+    """An optical switch that is for all domains is a band of glass that all cables of its layer go through."""
+    for layer in _layers(fabric):
+        name = _OPTICS[layer][0]
+        y = _Y["optics"] if layer == "rail" else _Y["domain"] - 0.6
+        colour = style.MUTED if layer == "rail" else style.ORANGE
+        axes.add_patch(Rectangle((0, y), width, 1.2, facecolor=colour + "40", edgecolor=colour, linewidth=0.6))
+        axes.text(width + 0.5, y + 0.6, name, ha="left", va="center", fontsize=6)
+
+
+def _single(axes: Axes, gpus: dict[tuple[int, int], Point], width: float) -> None:
+    centre = (width / 2, _Y["rail"])
+    for (_, rank), top in gpus.items():
+        _cables(axes, [top], centre, _colour(rank), 0.9)
+    _switch(axes, centre, 24, "switch0", style.MUTED)
+
+
+def _cables(axes: Axes, ends: list[Point], centre: Point, colour: str, width: float) -> None:
+    thin = width if len(ends) <= 8 else width / 2
+    axes.add_collection(LineCollection([[end, centre] for end in ends], colors=colour, linewidths=thin, alpha=0.75))
+
+
+def _switch(axes: Axes, centre: Point, width: float, name: str, colour: str) -> None:
+    shape = FancyBboxPatch(
+        (centre[0] - width / 2, centre[1]), width, 4.5, boxstyle="round,pad=0,rounding_size=0.8",
+        facecolor=style.PAPER, edgecolor=colour, linewidth=1.3,
+    )  # fmt: skip
+    axes.add_patch(shape)
+    axes.text(centre[0], centre[1] + 2.1, name, ha="center", va="center", fontsize=7)
+
+
+def _colour(rank: int) -> str:
+    return style.SERIES[rank % len(style.SERIES)]
+
+
+def _caption(fabric: FabricRun) -> str:
+    spines = (
+        f", {fabric.spines} spines with {short(rate(fabric.uplink_bps))} to each rail"
+        if fabric.spines
+        else ", no spine"
+    )
+    optics = [_OPTICS[layer][1] for layer in _layers(fabric)]
+    each = ", one a domain" if _is_per_domain(fabric) else ""
+    light = f", optical circuit switches between GPUs and {' and '.join(optics)}{each}" if optics else ""
+    size = f"{fabric.domains} HB domains × {fabric.rails} GPUs"
+    rates = f"HB {short(rate(fabric.hb_bps))}, rail {short(rate(fabric.rail_bps))} per GPU and direction"
+    return f"{fabric.kind[0].upper()}{fabric.kind[1:]}: {size}{spines}{light}. {rates}. Policy {fabric.policy}."
+
+
+def _alt(fabric: FabricRun) -> str:
+    return f"Drawing of the {fabric.label} fabric: {_caption(fabric)}"

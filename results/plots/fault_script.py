@@ -1,0 +1,138 @@
+"""A failure script over time: each fault a bar from injection to repair, then the censuses, then goodput."""
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+from matplotlib.ticker import FuncFormatter
+
+from railyard.results.analysis.recovery_rows import ScriptRow, holds, is_probed, told_of
+from railyard.results.plots import style
+from railyard.results.runs.records import Census, GoodputTrace, Recovery
+from railyard.results.views.format import rate, short
+
+_COLOUR: Final = {
+    "link": style.BLUE,
+    "hb port": style.SKY,
+    "rail switch": style.ORANGE,
+    "spine": style.YELLOW,
+    "GPU": style.PINK,
+    "server": style.VERMILION,
+    "controller": style.GREY,
+}
+_PREFIX: Final = {
+    "link": "link", "hb-port": "hb port", "rail-switch": "rail switch", "spine": "spine", "gpu": "GPU",
+    "server": "server", "controller": "controller", "registry": "controller",
+}  # fmt: skip
+_CENSUS: Final = {
+    "census holds": (style.GREEN, "|", 9),
+    "does not": (style.VERMILION, "x", 7),
+    "not taken": (style.MUTED, ".", 4),
+}
+_LINE: Final = 0.17  # inches a fault
+_CAPTION: Final = (
+    "A bar is a fault, from its injection to its repair; the dark part is until packets flowed again between the "
+    "probed pairs that it had cut off. A census probes every pair of GPUs: it holds if all that the oracle calls "
+    "reachable answered, and nothing else did."
+)
+
+
+def storm(script: ScriptRow) -> style.Plot:
+    """One repeat of a script. Seconds count from the first thing that is known of it."""
+    zero = min((*(r.t_fault for r in script.faults), *(c.monotonic_ns for c in script.censuses)), default=0)
+    traces = _begun(script)
+    heights = [max(4, len(script.faults)) * _LINE, *([0.3] if script.censuses else []), *([1.3] if traces else [])]
+    with style.styled():
+        figure = style.new_figure(style.WIDTH, sum(heights) + 1.0)
+        panels = list(figure.subplots(len(heights), 1, sharex=True, squeeze=False, height_ratios=heights)[:, 0])
+        panels[-1].set_xlabel("s after the first fault")
+        _faults(panels.pop(0), script.faults, zero)
+        if script.censuses:
+            _censuses(panels.pop(0), script.censuses, zero)
+        if traces:
+            _goodput(panels.pop(0), *traces, zero)
+        figure.legend(handles=_keys(script), loc="outside upper right", ncols=9, fontsize=8)
+        name = f"script-{script.script}-{script.fabric}-{script.reroute}-{script.repeat}"
+        return style.finish(figure, name, _alt(script), _CAPTION)
+
+
+def _faults(axes: Axes, faults: Sequence[Recovery], zero: int) -> None:
+    """In the order of time, one below the other. The name stands right of its bar; left of it where that is late."""
+    end = max((r.t_repair for r in faults), default=zero)
+    for y, r in enumerate(faults):
+        start, stop = (r.t_fault - zero) / 1e9, (r.t_repair - zero) / 1e9
+        colour = _COLOUR[sort_of(r.fault)]
+        cut = min(stop - start if r.first_packet_ms is None else r.first_packet_ms / 1e3, stop - start)
+        cut = cut if is_probed(r) else 0.0
+        axes.barh(y, stop - start, left=start, height=0.72, color=colour, alpha=0.4)
+        axes.barh(y, cut, left=start, height=0.72, color=colour)
+        late = r.t_fault - zero > 0.75 * (end - zero)
+        where: dict[str, Any] = {
+            "xytext": (-4 if late else 4, 0),
+            "textcoords": "offset points",
+            "va": "center",
+            "fontsize": 7,
+        }
+        name = f"{r.fault} {r.target}"
+        axes.annotate(name, (start if late else stop, y), ha="right" if late else "left", **where)
+    axes.set(ylim=(max(4, len(faults)) - 0.4, -0.6))
+    axes.set_yticks([])
+    axes.set_ylabel("faults")
+    style.quiet(axes, grid="x")
+
+
+def _censuses(axes: Axes, censuses: Sequence[Census], zero: int) -> None:
+    for outcome, (colour, marker, size) in _CENSUS.items():
+        at = [(c.monotonic_ns - zero) / 1e9 for c in censuses if _outcome(c) == outcome]
+        axes.plot(at, [0] * len(at), ls="none", marker=marker, ms=size, mew=1.6, color=colour)
+    axes.set(ylim=(-1, 1))
+    axes.set_yticks([])
+    axes.set_ylabel("censuses", rotation=0, ha="right", va="center")
+    style.quiet(axes, grid="x")
+
+
+def _goodput(axes: Axes, begun: int, trace: GoodputTrace, zero: int) -> None:
+    at = [(begun - zero) / 1e9 + ms / 1e3 for ms in trace.t_ms]
+    axes.plot(at, trace.bps, color=style.BLUE, lw=1.0, drawstyle="steps-post")
+    axes.set_ylim(bottom=0)
+    axes.margins(x=0)
+    axes.set_ylabel("goodput")
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: short(rate(value)) if value else "0"))
+    style.quiet(axes, grid="y")
+
+
+def _begun(script: ScriptRow) -> tuple[int, GoodputTrace] | None:
+    """When the fault came (ns) from which the trace counts, and the trace; None while a workload ran instead."""
+    times = {(r.fault, r.target): r.t_fault for r in reversed(script.faults)}
+    known = [(times[t.fault, t.target], t) for t in script.goodput if (t.fault, t.target) in times]
+    return max(known, key=lambda found: len(found[1].t_ms), default=None)
+
+
+def sort_of(fault: str) -> str:
+    """What sort of thing breaks, for colours: what is neither link, switch nor GPU is of the controller's side."""
+    return next((name for prefix, name in _PREFIX.items() if fault.startswith(prefix)), "controller")
+
+
+def _keys(script: ScriptRow) -> list[Patch | Line2D]:
+    sorts = dict.fromkeys(sort_of(r.fault) for r in script.faults)
+    keys: list[Patch | Line2D] = [Patch(color=_COLOUR[s], label=s) for s in _COLOUR if s in sorts]
+    found = {_outcome(c) for c in script.censuses}
+    return keys + [
+        Line2D([], [], ls="none", marker=marker, ms=size, mew=1.6, color=colour, label=outcome)
+        for outcome, (colour, marker, size) in _CENSUS.items()
+        if outcome in found
+    ]
+
+
+def _outcome(census: Census) -> str:
+    return "not taken" if not census.taken else "census holds" if holds(census) else "does not"
+
+
+def _alt(script: ScriptRow) -> str:
+    lasts = max((r.t_repair for r in script.faults), default=0) - min((r.t_fault for r in script.faults), default=0)
+    return (
+        f"{script.script} on {script.fabric} over time: {len(script.faults)} faults in {lasts / 1e9:.1f} s, "
+        f"censuses: {told_of(script.censuses)}"
+    )

@@ -1,0 +1,211 @@
+"""Curves over what a sweep varies: 3 or more fabrics (or workloads) of one kind that differ in a single trait.
+
+The whole's time above, and each phase below on an axis of its own, so that milliseconds show beside seconds. A line is
+predicted; a point is a measured median, its bar from the least to the most of the repeats.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from math import ceil
+from typing import Any, Final
+
+from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FuncFormatter, NullLocator
+
+from railyard.core.units import parse_rate, parse_size
+from railyard.results.analysis.aggregate import Spread
+from railyard.results.plots import style as plots
+from railyard.results.views import format as fmt
+
+Named = tuple[str, Mapping[str, Any]]
+"""A fabric or a workload: its label, and its part of the resolved experiment."""
+Timed = Mapping[tuple[str, str, str], Spread]
+"""(fabric, workload, phase) -> its times; phase "" is the whole, and a prediction alone has no values."""
+
+FEWEST: Final = 3  # two points are a comparison, which bars show better
+_ACROSS: Final = 2  # phases side by side
+_SIZE: Final = frozenset({"domains", "rails"})
+_LOG_FROM: Final = 4  # greatest over least value from which on the axis is logarithmic
+_TRAITS: Final[Mapping[str, tuple[str, Callable[[Any], float]]]] = {
+    "domains": ("HB domains (domains x rails)", float),
+    "rails": ("GPUs in an HB domain (domains x rails)", float),
+    "rail_rate": ("rate of a rail", parse_rate),
+    "hb_rate": ("rate into the HB domain", parse_rate),
+    "mtu": ("MTU, bytes", float),
+    "spines": ("spine switches", float),
+    "oversubscription": ("oversubscription", float),
+    "global_batch": ("global batch, sequences", float),
+    "bytes": ("bytes of the workload", parse_size),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a fabric or workload stands on the axis."""
+
+    name: str
+    x: float
+    tick: str
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """Times over `axis`: phase -> line (a kind of fabric, or a fabric) -> its points in order. The whole is first."""
+
+    title: str
+    axis: str
+    phases: Mapping[str, Mapping[str, Sequence[tuple[Place, Spread]]]]
+
+
+def curves(fabrics: Sequence[Named], workloads: Sequence[Named], timed: Timed) -> tuple[Curve, ...]:
+    """Every workload over the trait that fabrics sweep, then every workload that is itself swept. Empty: no sweep."""
+    found = []
+    over_fabrics: defaultdict[str, dict[str, Sequence[Place]]] = defaultdict(dict)
+    for kind, axis, places in _sweeps(fabrics):
+        over_fabrics[axis][kind] = places
+    for axis, kinds in over_fabrics.items():
+        for workload, _ in workloads:
+            lines = {kind: [(p, (p.name, workload)) for p in places] for kind, places in kinds.items()}
+            found.append(_curve(workload, axis, lines, timed))
+    for title, axis, places in _sweeps(workloads):
+        lines = {fabric: [(p, (fabric, p.name)) for p in places] for fabric, _ in fabrics}
+        found.append(_curve(title, axis, lines, timed))
+    return tuple(curve for curve in found if any(len(points) >= FEWEST for points in _whole(curve).values()))
+
+
+def _whole(curve: Curve) -> Mapping[str, Sequence[tuple[Place, Spread]]]:
+    """The lines of the whole; of the only phase where a workload is no more than that."""
+    return next(iter(curve.phases.values()), {})
+
+
+def _sweeps(named: Iterable[Named]) -> Iterable[tuple[str, str, Sequence[Place]]]:
+    """(title, axis, places in order) of each kind of which 3 or more differ in one trait, each from each."""
+    kinds: defaultdict[str, list[Named]] = defaultdict(list)
+    for name, traits in named:
+        kinds[str(traits.get("kind", ""))].append((name, traits))
+    for kind, members in kinds.items():
+        trait = _swept([traits for _, traits in members])
+        if len(members) >= FEWEST and trait:
+            axis, number = _TRAITS[trait]
+            places = [Place(n, number(t[trait]), _tick(trait, t)) for n, t in members]
+            if len({place.x for place in places}) == len(places):
+                title = members[0][1].get("model", kind)
+                yield str(title), axis, sorted(places, key=lambda place: place.x)
+
+
+def _swept(members: Sequence[Mapping[str, Any]]) -> str:
+    """The one trait in which they differ, "" if it isn't one, or is no number. Domains x rails count as one."""
+    keys = dict.fromkeys(key for member in members for key in member)
+    differ = {key for key in keys if len({repr(member.get(key)) for member in members}) > 1}
+    trait = "rails" if differ == _SIZE else "".join(differ) if len(differ) == 1 else ""
+    usable = trait in _TRAITS and all(member.get(trait, "auto") != "auto" for member in members)
+    return trait if usable else ""
+
+
+def _tick(trait: str, traits: Mapping[str, Any]) -> str:
+    """Its value; of domains and rails both, since where both vary the axis shows rails alone."""
+    size = f"{traits[trait]:g}" if isinstance(traits[trait], int | float) else str(traits[trait])
+    return f"{size}\n({traits['domains']} x {traits['rails']})" if trait in _SIZE else size
+
+
+def _curve(title: str, axis: str, lines: Mapping[str, Sequence[tuple[Place, tuple[str, str]]]], timed: Timed) -> Curve:
+    cells = {cell for line in lines.values() for _, cell in line}
+    phases = sorted({phase: None for *cell, phase in timed if tuple(cell) in cells}, key=bool)  # stable: whole first
+    found = {
+        phase: {
+            name: [(place, timed[*cell, phase]) for place, cell in line if (*cell, phase) in timed]
+            for name, line in lines.items()
+        }
+        for phase in phases
+    }
+    shown = {p: {n: points for n, points in by.items() if points} for p, by in found.items()}
+    return Curve(title, axis, {phase: by for phase, by in shown.items() if by})
+
+
+def covers(found: Iterable[Curve], timed: Timed) -> bool:
+    """Whether the curves show all of these times, so that no other drawing is needed."""
+    drawn = sum(len(points) for curve in found for by in curve.phases.values() for points in by.values())
+    return drawn == len(timed)
+
+
+def height(curve: Curve) -> float:
+    """Inches that it takes."""
+    return 3.4 + 2.3 * ceil((len(curve.phases) - 1) / _ACROSS)
+
+
+def draw(figure: Any, curve: Curve) -> None:
+    """The whole over the full width, its phases below; `figure` is a Figure or a SubFigure with nothing in it."""
+    first, *others = curve.phases
+    below = ceil(len(others) / _ACROSS)
+    grid = figure.add_gridspec(1 + below, _ACROSS, height_ratios=[1.5, *[1.0] * below])
+    palette = plots.colours(list(dict.fromkeys(name for by in curve.phases.values() for name in by)))
+    places = {place.x: place.tick for points in _whole(curve).values() for place, _ in points}
+    panels = [(first, grid[0, :]), *((p, grid[1 + n // _ACROSS, n % _ACROSS]) for n, p in enumerate(others))]
+    for phase, where in panels:
+        axes = figure.add_subplot(where)
+        _panel(axes, curve.phases[phase], palette, places)
+        axes.set_title(f"{curve.title}: {phase or 'iteration'}" if phase == first else phase)
+        axes.set_xlabel(curve.axis)
+    figure.legend(handles=_keys(curve, palette), loc="outside upper right", ncols=4)
+
+
+def _panel(
+    axes: Axes,
+    lines: Mapping[str, Sequence[tuple[Place, Spread]]],
+    palette: Mapping[str, str],
+    places: Mapping[float, str],
+) -> None:
+    for name, points in lines.items():
+        predicted = [(p.x, s.predicted) for p, s in points if s.predicted is not None]
+        if predicted:
+            axes.plot([x for x, _ in predicted], [y for _, y in predicted], color=palette[name], marker=".", lw=1.6)
+        for place, s in points:
+            if s.values:
+                bar = [[s.median - min(s.values)], [max(s.values) - s.median]]
+                style: dict[str, Any] = {"mfc": plots.PAPER, "mec": palette[name], "ecolor": palette[name]}
+                axes.errorbar([place.x], [s.median], bar, fmt="o", ms=5, capsize=3, **style)
+    low, high = min(places), max(places)
+    if low > 0 and high / low >= _LOG_FROM:
+        axes.set_xscale("log", base=2)
+    axes.set_xticks(list(places), list(places.values()))
+    _room(axes, low, high)
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: fmt.short(fmt.seconds(value))))
+    axes.set_ylim(0, 1.12 * axes.get_ylim()[1])
+    plots.quiet(axes, grid="y")
+
+
+def _room(axes: Axes, low: float, high: float) -> None:
+    """The same ends in every panel, also where a phase isn't everywhere; the ends' labels keep clear of the corner."""
+    if axes.get_xscale() == "log":
+        wider = (high / low) ** 0.1
+        axes.set_xlim(low / wider, high * wider)
+    else:
+        wider = 0.1 * (high - low)
+        axes.set_xlim(low - wider, high + wider)
+
+
+def _keys(curve: Curve, palette: Mapping[str, str]) -> list[Line2D]:
+    spreads = [s for by in curve.phases.values() for points in by.values() for _, s in points]
+    keys = [Line2D([], [], color=colour, lw=5, label=name) for name, colour in palette.items()]
+    if any(s.predicted is not None for s in spreads):
+        keys.append(Line2D([], [], color=plots.INK, marker=".", label="predicted"))
+    if any(s.values for s in spreads):
+        keys.append(Line2D([], [], color=plots.INK, marker="o", mfc=plots.PAPER, ls="none", label="measured"))
+    return keys
+
+
+def plot(curve: Curve, name: str) -> plots.Plot:
+    """The curve for the report."""
+    with plots.styled():
+        figure = plots.new_figure(plots.WIDTH, height(curve))
+        draw(figure, curve)
+        said = "; ".join(_said(line, points) for line, points in _whole(curve).items())
+        return plots.finish(figure, name, f"{curve.title} over {curve.axis}. {said}")
+
+
+def _said(line: str, points: Iterable[tuple[Place, Spread]]) -> str:
+    times = (f"{place.name} {fmt.seconds(s.median)}, predicted {fmt.seconds(s.predicted)}" for place, s in points)
+    return f"{line}: {', '.join(times)}"

@@ -1,0 +1,184 @@
+"""Who sent how much to whom, from delivered bytes: heatmap by GPU pair, and shares by kind (Rail-only Fig. 2 to 5)."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.colors import LinearSegmentedColormap, LogNorm
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch, PathPatch
+from matplotlib.path import Path
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+from numpy.typing import NDArray
+
+from railyard.results.analysis.aggregate import kind_bytes, one_repeat
+from railyard.results.plots import style
+from railyard.results.runs.records import Flow
+from railyard.results.views.format import percent, short, size
+from railyard.topologies.addresses import gpu_of_name
+
+_RAMP: Final = LinearSegmentedColormap.from_list("traffic", ("#d6e6f4", "#6aaed6", "#2070b4", "#083471"))
+_FIELD: Final = "#f6f8fa"  # light in the dark too: no traffic must not look like the most of it
+# text on a bar of that kind: what reads best on its colour
+_ON: Final = {"TP": "#ffffff", "PP": "#ffffff", "DP": "#111111", "EP": "#111111", "collective": "#111111"}
+_OUTLINED: Final = 128  # GPUs up to which each same-rail cell has an outline of its own
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """M domains of K rails: GPU number n is G(n // K, n % K)."""
+
+    domains: int
+    rails: int
+
+    @property
+    def gpus(self) -> int:
+        return self.domains * self.rails
+
+
+def matrix(flows: Iterable[Flow], grid: Grid) -> NDArray[np.float64]:
+    """Delivered bytes, (GPUs, GPUs), sender by receiver, of one repeat."""
+    total = np.zeros((grid.gpus, grid.gpus))
+    for flow in one_repeat(flows):
+        (d, g), (e, h) = gpu_of_name(flow.src), gpu_of_name(flow.dst)
+        total[d * grid.rails + g, e * grid.rails + h] += flow.delivered
+    return total
+
+
+def heatmap(flows: Sequence[Flow], grid: Grid, name: str) -> style.Plot:
+    """Sender down, receiver across; HB domains outlined in orange, pairs of one rail in pink, as the paper has them."""
+    total = matrix(flows, grid)
+    with style.styled():
+        figure = style.new_figure(style.WIDTH / 2, style.WIDTH / 2 * 0.84)
+        axes = figure.subplots()
+        axes.set_facecolor(_FIELD)
+        _cells(figure, axes, total)
+        _outline(axes, grid)
+        _ticks(axes, grid)
+        return style.finish(figure, f"heatmap-{name}", _alt(total, grid, name), pair_shares(flows, grid))
+
+
+def _cells(figure: Figure, axes: Axes, total: NDArray[np.float64]) -> None:
+    sent = total[total > 0]
+    if not sent.size:
+        axes.set(xlim=(-0.5, len(total) - 0.5), ylim=(len(total) - 0.5, -0.5), aspect="equal")
+        return
+    low, high = float(sent.min()), float(sent.max())
+    # a single value still needs a scale with two ends
+    norm = LogNorm(low / 2, high * 2) if low == high else LogNorm(low, high)
+    image = axes.imshow(np.ma.masked_equal(total, 0), cmap=_RAMP, norm=norm, interpolation="none")
+    bar = figure.colorbar(image, ax=axes, shrink=0.85, pad=0.02)
+    bar.ax.yaxis.set_major_locator(LogLocator(subs=(1.0,) if high / low >= 100 else (1.0, 2.0, 5.0), numticks=9))
+    bar.ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: short(size(value))))
+    bar.ax.yaxis.set_minor_formatter(NullFormatter())
+    bar.ax.tick_params(labelsize=8)
+    bar.outline.set_visible(False)
+
+
+def _square(x: float, y: float, side: float) -> tuple[list[tuple[float, float]], list[np.uint8]]:
+    points = [(x, y), (x + side, y), (x + side, y + side), (x, y + side), (x, y)]
+    return points, [Path.MOVETO, *[Path.LINETO] * 3, Path.CLOSEPOLY]
+
+
+def _outline(axes: Axes, grid: Grid) -> None:
+    k, cell = grid.rails, 250 / grid.gpus  # points across a cell, about
+    blocks = [_square(d * k - 0.5, d * k - 0.5, k) for d in range(grid.domains)]
+    _shape(axes, blocks, style.ORANGE, 1.6)
+    apart = [o * k for o in range(1 - grid.domains, grid.domains) if o]
+    if grid.gpus <= _OUTLINED:
+        inset = 0.06
+        same = [
+            _square(n + o - 0.5 + inset, n - 0.5 + inset, 1 - 2 * inset)
+            for o in apart
+            for n in range(grid.gpus)
+            if 0 <= n + o < grid.gpus
+        ]
+    else:  # pairs of one rail lie on diagonals, K apart: one line for each
+        same = [
+            (
+                [(max(o, 0), max(-o, 0)), (grid.gpus - 1 + min(o, 0), grid.gpus - 1 - max(o, 0))],
+                [Path.MOVETO, Path.LINETO],
+            )
+            for o in apart
+        ]
+    _shape(axes, same, style.PINK, min(1.1, cell / 6 + 0.1))
+
+
+def _shape(
+    axes: Axes, parts: Sequence[tuple[list[tuple[float, float]], list[np.uint8]]], colour: str, width: float
+) -> None:
+    points, codes = [p for part in parts for p in part[0]], [c for part in parts for c in part[1]]
+    if points:
+        axes.add_patch(
+            PathPatch(Path(points, codes), facecolor="none", edgecolor=colour, linewidth=width, clip_on=False)
+        )
+
+
+def _ticks(axes: Axes, grid: Grid) -> None:
+    step = max(1, grid.domains // 8)
+    places = [d * grid.rails + (grid.rails - 1) / 2 for d in range(0, grid.domains, step)]
+    names = [f"d{d}" for d in range(0, grid.domains, step)]
+    axes.set_xticks(places, names, fontsize=8)
+    axes.set_yticks(places, names, fontsize=8)
+    axes.set(xlabel="receiver, by HB domain", ylabel="sender, by HB domain")
+    style.quiet(axes)
+    for spine in axes.spines.values():
+        spine.set_visible(False)
+
+
+def pair_shares(flows: Iterable[Flow], grid: Grid) -> str:
+    """`HB domains carry 96.1% of the bytes, ...; 81.2% of GPU pairs carry none`, as Fig. 2b has it."""
+    parts: defaultdict[str, int] = defaultdict(int)
+    pairs = set()
+    for flow in one_repeat(flows):
+        a, b = gpu_of_name(flow.src), gpu_of_name(flow.dst)
+        place = "within HB domains" if a.domain == b.domain else "within rails" if a.rank == b.rank else "across both"
+        parts[place] += flow.delivered
+        if flow.delivered:
+            pairs.add((a, b))
+    total = sum(parts.values())
+    if not total:
+        return "Nothing was delivered."
+    shares = [f"{percent(parts[p] / total)} {p}" for p in ("within HB domains", "within rails", "across both")]
+    silent = 1 - len(pairs) / (grid.gpus * (grid.gpus - 1))
+    return f"{size(total)} delivered: {', '.join(shares)}. {percent(silent)} of GPU pairs carry nothing."
+
+
+def _alt(total: NDArray[np.float64], grid: Grid, name: str) -> str:
+    return (
+        f"Heatmap of {name}: bytes delivered between pairs of {grid.gpus} GPUs, at most {size(float(total.max()))} "
+        f"for a pair, on a logarithmic colour scale; {grid.domains} HB domains outlined on the diagonal, rails beside"
+    )
+
+
+def volumes(by_workload: Mapping[str, Sequence[Flow]]) -> style.Plot:
+    """Shares of the delivered bytes by kind, a bar a workload (Rail-only Fig. 2a and 5a)."""
+    with style.styled():
+        figure = style.new_figure(style.WIDTH, 0.9 + 0.5 * len(by_workload))
+        axes = figure.subplots()
+        totals = {name: kind_bytes(one_repeat(flows)) for name, flows in by_workload.items()}
+        kinds = [k for k in style.KINDS if any(k in t for t in totals.values())]
+        for row, total in enumerate(totals.values()):
+            _bar(axes, row, total, kinds)
+        axes.set_yticks(range(len(totals)), [f"{n}\n{size(sum(t.values()))}" for n, t in totals.items()])
+        axes.invert_yaxis()
+        axes.set(xlim=(0, 1))
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:.0%}"))
+        style.quiet(axes)
+        handles = [Patch(color=style.KINDS[k], label=k) for k in kinds]
+        figure.legend(handles=handles, loc="outside upper right", ncols=max(1, len(kinds)))
+        said = "; ".join(f"{n}: " + ", ".join(f"{k} {size(b)}" for k, b in t.items()) for n, t in totals.items())
+        return style.finish(figure, "volumes", f"Traffic by kind. {said}")
+
+
+def _bar(axes: Axes, row: int, total: Mapping[str, int], kinds: Sequence[str]) -> None:
+    left, whole = 0.0, sum(total.values()) or 1
+    for kind in kinds:
+        share = total.get(kind, 0) / whole
+        axes.barh(row, share, left=left, height=0.6, color=style.KINDS[kind], edgecolor=style.PAPER, linewidth=1)
+        if share >= 0.04:
+            axes.text(left + share / 2, row, percent(share), ha="center", va="center", color=_ON[kind], fontsize=9)
+        left += share

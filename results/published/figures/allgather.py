@@ -1,0 +1,145 @@
+"""Rail-only appendix I: the AllGather bounds of Eq. 12 and 13, and the paper's conjecture that both are (y-1)/C_S."""
+
+from collections.abc import Callable, Mapping
+from fractions import Fraction
+from typing import TYPE_CHECKING, Final
+
+from railyard.results.plots.style import PAPER, SERIES, quiet
+from railyard.results.published.figure import Claim, Figure
+from railyard.results.theory import allgather_bound as bound
+from railyard.results.theory.equations import all_gather_s
+from railyard.topologies.platforms import PLATFORMS
+
+if TYPE_CHECKING:
+    import matplotlib.figure
+
+Grid = tuple[int, int, Fraction]
+"""x, y, and C_F/C_S."""
+Equation = Callable[[int, int, int, int], bound.Bound]
+
+SMALL: Final = tuple((x, y, Fraction(r)) for x, y in ((2, 2), (4, 2), (3, 3), (4, 4), (5, 3)) for r in (2, 9))
+SHOWN: Final = ("a100", "h100", "gb200-nvl72", "gh200")
+"""Platforms, whole HB domains of which take part."""
+DOMAINS: Final = (2, 4, 8, 16, 64)
+SIZES: Final = (*range(1, 17), 24, 32, 48, 64, 72, 128, 256)
+RATIOS: Final = (2, 3, 4, 6, 9, 12, 18, 36, 100, 1000)
+COLUMNS: Final = (
+    "platform", "x", "y", "cf_over_cs", "eq12", "eq13", "conjectured", "closed_form", "eq1", "eq1_over_eq13",
+    "holds_from", "cut",
+)  # fmt: skip
+
+
+def figure() -> Figure:
+    """Small grids by every matrix, the platforms' by full rows and columns."""
+    rows = [_row("–", grid, bound.rail_optimized_of_all, bound.rail_only_of_all) for grid in SMALL]
+    rows += [_row(name, grid, bound.rail_optimized, bound.rail_only) for name in SHOWN for grid in _of_platform(name)]
+    return Figure(
+        name="allgather",
+        title="AllGather bounds",
+        source="Rail-only Eq. 12, 13",
+        columns=COLUMNS,
+        rows=rows,
+        draw=_draw,
+        claims=_claims(),
+        notes=(
+            "The unit of data is what one GPU contributes; eq12 to eq1 are times in units of data over C_S. So the "
+            "paper's (y-1)/C_S is y-1 here, which is Eq. 1's first term.",
+            "Eq. 1 runs its two phases one after the other; overlapped, they could come closer to the bound.",
+            "closed_form is max(y-1, (xy-1)/(C_F/C_S + 1)), proved in theory/allgather_bound.py. Without a platform: "
+            "over every matrix; with one: over all numbers of full rows and columns.",
+            "holds_from: C_F/C_S from which the conjecture holds. cut: HB domains / rails / GPUs in the set that "
+            "decides Eq. 13; the first two count whole ones.",
+        ),
+        inches=(10.0, 4.6),
+    )
+
+
+def _of_platform(name: str) -> list[Grid]:
+    platform = PLATFORMS[name]
+    return [(platform.domain_gpus, y, Fraction(platform.hb_bps, platform.rail_bps)) for y in DOMAINS]
+
+
+def _row(name: str, grid: Grid, eq12: Equation, eq13: Equation) -> tuple[str | int | float, ...]:
+    x, y, ratio = grid
+    rail_optimized, rail_only, eq1 = per_cs(eq12, grid), per_cs(eq13, grid), eq1_per_cs(grid)
+    closed = bound.closed_form(x, y, ratio.numerator, ratio.denominator) * ratio.denominator
+    cut = _cut(eq13(x, y, ratio.numerator, ratio.denominator).matrix)
+    times = (float(rail_optimized), float(rail_only), y - 1, float(closed), eq1)
+    return name, x, y, float(ratio), *times, eq1 / float(rail_only), float(bound.least_ratio(x, y)), cut
+
+
+def per_cs(equation: Equation, grid: Grid) -> Fraction:
+    """A bound with C_S = 1."""
+    x, y, ratio = grid
+    return equation(x, y, ratio.numerator, ratio.denominator).time * ratio.denominator
+
+
+def eq1_per_cs(grid: Grid) -> float:
+    """Rail-only Eq. 1 for a unit of data from each of the x y GPUs, with C_S = 1."""
+    x, y, ratio = grid
+    return all_gather_s(x * y, x, y, float(ratio), 1)
+
+
+def _cut(matrix: tuple[tuple[bool, ...], ...]) -> str:
+    domains, rails = sum(all(row) for row in matrix), sum(all(column) for column in zip(*matrix, strict=True))
+    return f"{domains} / {rails} / {sum(sum(row) for row in matrix)}"
+
+
+def search() -> dict[Grid, tuple[Fraction, Fraction]]:
+    """Eq. 12 and 13 with C_S = 1, for grids of x >= y > 1, as the conjecture has it."""
+    grids = [(x, y, Fraction(ratio)) for x in SIZES for y in SIZES if 2 <= y <= x for ratio in RATIOS]
+    return {grid: (per_cs(bound.rail_optimized, grid), per_cs(bound.rail_only, grid)) for grid in grids}
+
+
+def counterexamples(searched: Mapping[Grid, tuple[Fraction, Fraction]]) -> dict[Grid, Fraction]:
+    """Those on which a bound isn't (y-1)/C_S, and Eq. 13's."""
+    return {grid: both[1] for grid, both in searched.items() if set(both) != {bound.conjectured(grid[1], 1)}}
+
+
+def _claims() -> tuple[Claim, ...]:
+    searched = search()
+    found = counterexamples(searched)
+    x, y, ratio = example = min((grid for grid in found if grid[2] >= 9), key=lambda grid: (grid[0] * grid[1], grid))
+    shown = (
+        f"of {len(searched):,} searched, C_F/C_S {RATIOS[0]} to {RATIOS[-1]}. The smallest at 9 or more: x={x}, y={y}, "
+        f"C_F/C_S={ratio}, A has one GPU alone, {float(found[example]):.4g}/C_S against {y - 1}/C_S. A GPU must take "
+        "xy-1 units through C_F + C_S, so C_F >> C_S has to mean C_F/C_S >= y(x-1)/(y-1), about x. x >= y isn't needed"
+    )
+    broken = sum(grid[2] >= bound.least_ratio(*grid[:2]) for grid in found)
+    apart = sum(eq12 != eq13 for eq12, eq13 in searched.values())
+    return (
+        Claim("grids with x >= y on which a bound isn't (y-1)/C_S", 0, len(found), "grids", note=shown),
+        Claim("the same where C_F/C_S >= y(x-1)/(y-1)", 0, broken, "grids"),
+        Claim("grids with x >= y on which Eq. 12 and 13 differ", 0, apart, "grids"),
+    )
+
+
+def _draw(drawn: "matplotlib.figure.Figure") -> None:
+    left, right = drawn.subplots(1, 2)
+    ratios = [Fraction(2**i) for i in range(1, 11)]
+    for colour, (x, y) in zip(SERIES, ((2, 2), (8, 8), (72, 16), (256, 16)), strict=False):
+        over = [float(per_cs(bound.rail_only, (x, y, ratio)) / (y - 1)) for ratio in ratios]
+        left.plot([float(ratio) for ratio in ratios], over, ".-", color=colour, label=f"{x} × {y}")
+        left.axvline(float(bound.least_ratio(x, y)), color=colour, linewidth=0.8, linestyle=":")
+    left.set_xscale("log", base=2)
+    left.set_yscale("log", base=2)
+    left.set_xticks([2, 8, 32, 128, 512], ["2", "8", "32", "128", "512"])
+    left.set_yticks([1, 4, 16, 64], ["1", "4", "16", "64"])
+    left.set_xlabel("$C_F/C_S$")
+    left.set_ylabel("Eq. 13 over $(y-1)/C_S$")
+    left.set_title("The bound, where the conjecture says 1")
+    left.legend(title="x × y; dotted: $y(x-1)/(y-1)$", frameon=True, framealpha=1, facecolor=PAPER, edgecolor=PAPER)
+    for colour, name in zip(SERIES, SHOWN, strict=False):
+        grids = _of_platform(name)
+        over = [eq1_per_cs(grid) / float(per_cs(bound.rail_only, grid)) for grid in grids]
+        x, _, ratio = grids[0]
+        right.plot(DOMAINS, over, ".-", color=colour, label=f"{name}: x = {x}, $C_F/C_S$ = {ratio}")
+    right.set_xscale("log", base=2)
+    right.set_xticks(DOMAINS, [str(y) for y in DOMAINS])
+    right.set_ylim(1, 2.5)
+    right.set_xlabel("HB domains, y")
+    right.set_ylabel("Eq. 1 over Eq. 13")
+    right.set_title("Hierarchical AllGather against the bound")
+    right.legend(loc="upper right")
+    for axes in (left, right):
+        quiet(axes, "y")

@@ -1,0 +1,69 @@
+"""What data parallelism costs the 530B model: measured by Korthikanti et al. 2022, and by Rail-only Eq. 11."""
+
+from typing import TYPE_CHECKING, Final
+
+from railyard.results.plots.style import BLUE, GREY, quiet
+from railyard.results.published.figure import Claim, Figure
+from railyard.results.theory import equations as eq
+from railyard.topologies.platforms import PLATFORMS
+from railyard.workloads.models.catalogue import load_gpt
+
+if TYPE_CHECKING:
+    import matplotlib.figure
+
+MODEL: Final = "gpt-530b"
+DATA: Final = 8
+ALONE_S, WITH_DATA_S = 37.83, 39.15
+"""Korthikanti et al. 2022: on 280 GPUs (Table 5), and with 8-way data parallelism on 2,240."""
+COST_S: Final = WITH_DATA_S - ALONE_S
+
+
+def figure() -> Figure:
+    """Eq. 11 in 16 and in 32 bits, and the NIC rate at which it would take what was measured."""
+    by_formula = {bits: _sync_s(bits // 8) for bits in (16, 32)}
+    bars = [("measured", COST_S), *((f"Eq. 11, {bits}-bit gradients", s) for bits, s in by_formula.items())]
+    rail_gbps = PLATFORMS["a100"].rail_bps / 1e9
+    return Figure(
+        name="dp530b",
+        title="What 8-way data parallelism costs the 530B model",
+        source="Korthikanti et al. 2022, Rail-only Eq. 11",
+        columns=("what", "seconds", "gap_s", "share_of_measured_pct", "nic_gbps_to_explain"),
+        rows=[
+            ("measured without data parallelism, 280 GPUs", ALONE_S, None, None, None),
+            ("measured with 8-way data parallelism, 2,240 GPUs", WITH_DATA_S, None, None, None),
+            ("measured cost", COST_S, 0.0, 100.0, None),
+            *(
+                (f"Eq. 11, {bits}-bit gradients", s, COST_S - s, 100 * s / COST_S, rail_gbps * s / COST_S)
+                for bits, s in by_formula.items()
+            ),
+        ],
+        draw=lambda drawn: _draw(drawn, bars),
+        claims=tuple(
+            Claim(f"cost of data parallelism, Eq. 11 with {bits}-bit gradients", COST_S, s, "s",
+                  note=f"a gap of {COST_S - s:.2f} s; Eq. 11 would take as long at "
+                       f"{rail_gbps * s / COST_S:.0f} of {rail_gbps:.0f} Gbps")
+            for bits, s in by_formula.items()
+        ),
+        notes=(
+            "Eq. 11 as printed: the layers of a stage without the embedding, at the NIC's full rate, without latency",
+            "what the gap holds isn't published: a NIC below its rate, replicas waiting for one another, and "
+            "copies between gradient buffers are candidates",
+        ),
+    )  # fmt: skip
+
+
+def _sync_s(gradient_bytes: int) -> float:
+    """Rail-only Eq. 11 with d_h = 1: D is a stage's layers over t."""
+    model, a100 = load_gpt(MODEL), PLATFORMS["a100"]
+    size = gradient_bytes * model.layers * model.layer_parameters / (model.training.pipeline * model.training.tensor)
+    return eq.all_reduce_s(size, 1, DATA, a100.hb_bps / 8, a100.rail_bps / 8)
+
+
+def _draw(drawn: "matplotlib.figure.Figure", bars: list[tuple[str, float]]) -> None:
+    axes = drawn.subplots()
+    drawn_bars = axes.barh(range(len(bars)), [s for _, s in bars], color=[GREY, BLUE, BLUE], height=0.6)
+    axes.bar_label(drawn_bars, fmt="%.2f s", padding=3)
+    axes.set_yticks(range(len(bars)), [what for what, _ in bars])
+    axes.invert_yaxis()
+    axes.set_xlabel("added to an iteration, s")
+    quiet(axes, "x")

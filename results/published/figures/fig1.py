@@ -1,0 +1,134 @@
+"""Spine-free Fig. 1: what a network of full bisection costs and draws, against scale; rail-only beside it."""
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Final
+
+from railyard.results.plots.style import SERIES, quiet
+from railyard.results.published.figure import Claim, Figure
+from railyard.results.published.figures import table2
+from railyard.results.theory.clos import AT_400G, Network, rail_only, rail_optimized
+
+if TYPE_CHECKING:
+    import matplotlib.figure
+
+RADICES: Final = (64, 128, 256)
+SCALES: Final = (2048, 4096, 8192, 16_384, 30_000, 32_768, 65_536)
+STEP: Final = 1024  # of the curves; whole HB domains
+DOMAIN: Final = table2.DOMAIN
+COLUMNS: Final = ("gpus", "radix", "design", "tiers", "switches", "transceivers", "cost_usd", "power_w")
+SMALL, LARGE = 30_000, 65_536
+"""The scales that the two papers' introductions give numbers for."""
+
+
+def figure() -> Figure:
+    """Both designs at three radices."""
+    networks = [n for radix in RADICES for n in (*_wide(radix, SCALES), *_narrow(radix, SCALES))]
+    return Figure(
+        name="fig1",
+        title="What a network costs and draws, against scale",
+        source="Spine-free Fig. 1",
+        columns=COLUMNS,
+        rows=[_row(network) for network in networks],
+        draw=_draw,
+        claims=(*_at_scale(), *_ranges()),
+        notes=(
+            f"Rail-only has HB domains of {DOMAIN}: what Table II assumes without saying so (see table2). 30,000 GPUs "
+            "are no whole number of those.",
+            "The papers don't state the radix of these figures, set here against 64. Networks of as many tiers cost "
+            "the same at any radix, but for rounding.",
+        ),
+        inches=(10.0, 4.6),
+    )
+
+
+def _wide(radix: int, scales: tuple[int, ...]) -> Iterator[Network]:
+    return (rail_optimized(gpus, radix) for gpus in scales)
+
+
+def _narrow(radix: int, scales: tuple[int, ...]) -> Iterator[Network]:
+    return (rail_only(gpus, DOMAIN, radix) for gpus in scales if gpus % DOMAIN == 0)
+
+
+def _row(n: Network) -> tuple[str | int | float, ...]:
+    return n.gpus, n.radix, n.design, n.tiers, n.switches, n.transceivers, n.cost_usd(), n.power_w()
+
+
+def _at_scale() -> tuple[Claim, ...]:
+    """What the introductions say, set against three tiers of radix 64."""
+    small, large = rail_optimized(SMALL, 64), rail_optimized(LARGE, 64)
+    four_tiers, next_up = rail_optimized(SMALL, 32), rail_optimized(32_768, 64)
+    two_tiers = rail_optimized(LARGE, 512)
+    switches_mw = AT_400G.switch_port_w * large.radix * large.switches / 1e6
+    no_transceivers = (
+        f"as if without transceivers: the switches alone draw {switches_mw:.2f} MW. Two tiers (rail-only, or any to "
+        f"any at radix 512) draw {_mw(two_tiers):.2f} MW too, but cost {_million(two_tiers):.0f} million USD. The "
+        "savings of Table II are with transceivers"
+    )
+    more_tiers = (
+        f"as if of four tiers, which takes radix 32: {_million(four_tiers):.1f} million USD, but then "
+        f"{_mw(four_tiers):.2f} MW. {next_up.gpus:,} GPUs in three tiers: {_million(next_up):.1f} million USD"
+    )
+    rounded_up = (
+        f"{next_up.gpus:,} GPUs draw {_mw(next_up):.2f} MW, {_mw(next_up) / 1.024:.2f} in units of 1,024 kW, in which "
+        "the ranges below were also given"
+    )
+    return (
+        Claim("65,536 GPUs", 300, _million(large), "million USD", within=15),
+        Claim("65,536 GPUs", 6, _mw(large), "MW", within=0.3, note=no_transceivers),
+        Claim("30,000 GPUs", 200, _million(small), "million USD", within=10, note=more_tiers),
+        Claim("30,000 GPUs", 4.6, _mw(small), "MW", within=0.23, note=rounded_up),
+    )
+
+
+def _ranges() -> tuple[Claim, ...]:
+    """The smallest and largest savings over Table II, as its section states them."""
+    pairs = [table2.pair(row) for row in table2.printed()]
+    cost = [both.cost_saving_pct for both in pairs]
+    power = [both.power_saving_pct for both in pairs]
+    large = [both for both in pairs if both.wide.gpus == LARGE]
+    money = [both.saved_usd / 1e6 for both in large]
+    watts = [both.saved_w / 1e6 for both in pairs]
+    fewest = min(both.saved_usd / 1e6 for both in pairs)
+    of_large = f"over the rows of 65,536 GPUs; over all six the least is {fewest:.1f}"
+    kilo = "{:.2f} in units of 1,024 kW, as the paper seems to have divided"
+    return (
+        Claim("cost saved, least of Table II", 38, min(cost), "%", within=0.5),
+        Claim("cost saved, most", 77, max(cost), "%", within=0.5, note="76% in the introductions"),
+        Claim("power saved, least", 37, min(power), "%", within=0.5),
+        Claim("power saved, most", 75, max(power), "%", within=0.5),
+        Claim("cost saved, least", 117, min(money), "million USD", within=0.5, note=of_large),
+        Claim("cost saved, most", 234, max(money), "million USD", within=0.5),
+        Claim("power saved, least", 1.7, min(watts), "MW", within=0.05, note=kilo.format(min(watts) / 1.024)),
+        Claim("power saved, most", 6.9, max(watts), "MW", within=0.05, note=kilo.format(max(watts) / 1.024)),
+    )
+
+
+def _million(network: Network) -> float:
+    return network.cost_usd() / 1e6
+
+
+def _mw(network: Network) -> float:
+    return network.power_w() / 1e6
+
+
+def _draw(drawn: "matplotlib.figure.Figure") -> None:
+    scales = tuple(range(STEP, LARGE + 1, STEP))
+    panels: tuple[tuple[str, Callable[[Network], float]], ...] = (
+        ("cost, million USD", _million),
+        ("peak power, MW", _mw),
+    )
+    stated = ({LARGE: 300.0, SMALL: 200.0}, {LARGE: 6.0, SMALL: 4.6})
+    for axes, (label, value), points in zip(drawn.subplots(1, 2), panels, stated, strict=True):
+        # where radices cost the same, the thinner line shows on the wider
+        for width, colour, radix in zip((4.5, 2.5, 1.2), SERIES, RADICES, strict=False):
+            for style, networks in (("-", _wide(radix, scales)), ("--", _narrow(radix, scales))):
+                curve = [(n.gpus, value(n)) for n in networks]
+                axes.plot(*zip(*curve, strict=True), style, color=colour, linewidth=width, label=f"radix {radix}")
+        axes.plot(list(points), list(points.values()), "kx", label="stated")
+        axes.set_xticks([0, 16_384, 32_768, 49_152, 65_536], ["0", "16,384", "32,768", "49,152", "65,536"])
+        axes.set_ylim(bottom=0)
+        axes.set_xlabel("GPUs")
+        axes.set_ylabel(label)
+        quiet(axes, "y")
+        handles, names = axes.get_legend_handles_labels()
+        axes.legend(handles[::2], names[::2], title="dashed: rail-only, K = 256", loc="upper left")

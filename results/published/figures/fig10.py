@@ -1,0 +1,77 @@
+"""Rail-only Fig. 10: iteration time of GPT-1T on 32,768 GPUs against the global batch, and relative to the ideal."""
+
+from itertools import product
+from typing import TYPE_CHECKING, Final
+
+from railyard.results.plots.style import SERIES, quiet
+from railyard.results.published.figure import Claim, Figure
+from railyard.results.published.readings import AS_PRINTED, GPT_1T, NOTES, OTHERS, Reading, best, listed
+
+if TYPE_CHECKING:
+    import matplotlib.figure
+
+GPUS: Final = 32_768
+BATCHES: Final = (256, 512, 1024, 2048, 4096)
+SIZES: Final = (8, 32, 128, 256, 1024, GPUS)
+PUBLISHED: Final = {(8, 256): 65.0, (8, 4096): 85.0, (256, 256): 95.0, (256, 4096): 99.0}
+"""(K, batch): percent of the ideal's speed."""
+
+Times = dict[tuple[int, int], float]
+"""Seconds by (K, batch)."""
+
+
+def figure() -> Figure:
+    """Every K as printed; and what the text says of K = 8 and 256 under other readings."""
+    times = _times(AS_PRINTED, SIZES, BATCHES)
+    rows, notes = _rows(AS_PRINTED, times), ["Other readings, in the order of the claims:"]
+    for reading in OTHERS:
+        found = _times(reading, (8, 256, GPUS), (256, 4096))
+        rows += _rows(reading, found)
+        notes.append(listed(reading.name, (_relative_pct(found, *point) for point in PUBLISHED)))
+    return Figure(
+        name="fig10",
+        title="Batch size: GPT-1T on 32,768 GPUs",
+        source="Rail-only Fig. 10",
+        columns=("reading", "domain_gpus", "batch", "iteration_s", "relative_pct"),
+        rows=rows,
+        draw=lambda drawn: _draw(drawn, times),
+        claims=tuple(
+            Claim(
+                f"K={k}, batch {batch:,}: of the ideal's speed", said, _relative_pct(times, k, batch), "%", within=3.0
+            )
+            for (k, batch), said in PUBLISHED.items()
+        ),
+        notes=(*NOTES, *notes),
+        inches=(10.0, 4.6),
+    )
+
+
+def _times(reading: Reading, sizes: tuple[int, ...], batches: tuple[int, ...]) -> Times:
+    return {(k, b): best(reading, GPT_1T, b, GPUS, k).seconds for k, b in product(sizes, batches)}
+
+
+def _relative_pct(times: Times, k: int, batch: int) -> float:
+    return 100 * times[GPUS, batch] / times[k, batch]
+
+
+def _rows(reading: Reading, times: Times) -> list[tuple[str | int | float, ...]]:
+    return [(reading.name, k, b, seconds, _relative_pct(times, k, b)) for (k, b), seconds in times.items()]
+
+
+def _draw(drawn: "matplotlib.figure.Figure", times: Times) -> None:
+    left, right = drawn.subplots(1, 2)
+    for colour, k in zip(SERIES, SIZES, strict=False):
+        label = f"K = {k:,}" + (", ideal" if k == GPUS else "")
+        left.plot(BATCHES, [times[k, b] for b in BATCHES], ".-", color=colour, label=label)
+        right.plot(BATCHES, [_relative_pct(times, k, b) for b in BATCHES], ".-", color=colour)
+    for axes in (left, right):
+        axes.set_xscale("log", base=2)
+        axes.set_xticks(BATCHES, [f"{b:,}" for b in BATCHES])
+        axes.set_xlabel("global batch, sequences")
+        quiet(axes, "y")
+    left.set_ylabel("iteration time, s")
+    left.set_ylim(bottom=0)
+    left.legend()
+    start = 10 * int(min(_relative_pct(times, *point) for point in times) // 10)
+    right.set_ylim(bottom=start)
+    right.set_ylabel(f"speed relative to K = N, %; axis from {start}%")

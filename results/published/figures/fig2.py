@@ -1,0 +1,125 @@
+"""Rail-only Fig. 2: how much traffic there is of each kind, and how few pairs of GPUs it is between."""
+
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from railyard.results.plots import style
+from railyard.results.published.figure import Cell, Claim, Figure
+from railyard.results.published.pairs import volume_bars
+from railyard.workloads.matrix.pair_traffic import Traffic, gpt_traffic
+from railyard.workloads.models.catalogue import load_gpt
+from railyard.workloads.models.volumes import shares
+from railyard.workloads.placement.layout import hierarchical
+from railyard.workloads.schedule import Kind
+
+if TYPE_CHECKING:
+    import matplotlib.figure
+
+MODELS: Final = ("gpt-145.6b", "gpt-310.1b", "gpt-529.6b", "gpt-1008b")
+KINDS: Final[dict[Kind, str]] = {"TP": style.KINDS["TP"], "PP": style.KINDS["PP"], "DP": style.KINDS["DP"]}
+CLUSTER: Final = 3072
+"""GPUs of the paper's largest job, and cluster."""
+TP_PAIRS_PCT: Final = 0.04
+
+
+def figure() -> Figure:
+    """Every model with the parallelism of Megatron-LM, on DGX A100."""
+    traffic = {name: _traffic(name) for name in MODELS}
+    return Figure(
+        name="fig2",
+        title="Traffic by kind, and the pairs of GPUs that have it",
+        source="Rail-only Fig. 2",
+        columns=(
+            "model", "gpus", "kind", "bytes", "share_pct", "pairs", "pairs_pct", "pairs_of_cluster_pct",
+        ),
+        rows=[row for name in MODELS for row in _rows(name, traffic[name])],
+        draw=partial(_draw, traffic=traffic),
+        claims=_claims(traffic),
+        notes=(
+            "Pairs are ordered: a sender and another GPU, N (N - 1) of them; a ring has one from each GPU. Counted "
+            "without order, TP has twice the share.",
+            "Volumes: 4 AllGather and 4 ReduceScatter a layer and micro-batch, rings, 16 bits, no embeddings.",
+        ),
+        inches=(11.0, 4.6),
+    )  # fmt: skip
+
+
+def _traffic(name: str) -> Traffic:
+    model = load_gpt(name)
+    rails = model.domain_gpus
+    return gpt_traffic(model, hierarchical(model.training, model.training.gpus // rails, rails))
+
+
+def _all_pairs(gpus: int) -> int:
+    return gpus * (gpus - 1)
+
+
+def _busy(traffic: Traffic) -> int:
+    """Pairs that have any traffic, of whatever kind."""
+    keys = [p.src.astype(np.int64) * traffic.gpus + p.dst for p in traffic.pairs.values()]
+    return len(np.unique(np.concatenate(keys)))
+
+
+def _pairs_pct(traffic: Traffic, pairs: int) -> float:
+    return 100 * pairs / _all_pairs(traffic.gpus)
+
+
+def _rows(name: str, traffic: Traffic) -> list[tuple[Cell, ...]]:
+    """A row a kind, and the pairs with none."""
+    share = shares(traffic.volumes)
+    idle = _all_pairs(traffic.gpus) - _busy(traffic)
+    counts = [(kind, traffic.volumes[kind], 100 * share[kind], len(p.src)) for kind, p in traffic.pairs.items()]
+    return [
+        (name, traffic.gpus, kind, volume, part, pairs, _pairs_pct(traffic, pairs), 100 * pairs / _all_pairs(CLUSTER))
+        for kind, volume, part, pairs in counts
+    ] + [(name, traffic.gpus, "none", 0.0, 0.0, idle, _pairs_pct(traffic, idle), None)]
+
+
+def _claims(traffic: dict[str, Traffic]) -> tuple[Claim, ...]:
+    least_tp = min(100 * shares(t.volumes)["TP"] for t in traffic.values())
+    least_idle = min(_pairs_pct(t, _all_pairs(t.gpus) - _busy(t)) for t in traffic.values())
+    shared = sum(sum(len(p.src) for p in t.pairs.values()) - _busy(t) for t in traffic.values())
+    return (
+        Claim("TP's share of the volume, least of the four models", 75, least_tp, "%", bound="at least"),
+        Claim("pairs without traffic, least of the four models", 99, least_idle, "%", bound="at least"),
+        Claim("pairs with traffic of two kinds", 0, shared, "pairs"),
+        *(_tp_pairs(name, t) for name, t in traffic.items()),
+    )
+
+
+def _tp_pairs(name: str, traffic: Traffic) -> Claim:
+    """A ring in each tensor-parallel group makes it 1 / (N - 1), whatever the model."""
+    pairs = len(traffic.pairs["TP"].src)
+    ours = _pairs_pct(traffic, pairs)
+    of_cluster = 100 * pairs / _all_pairs(CLUSTER)
+    note = (
+        ""
+        if ours <= TP_PAIRS_PCT
+        else f"rings of {traffic.gpus:,} GPUs give 1/(N-1), below 0.04% from 2,501 GPUs on; "
+        f"of all pairs of the {CLUSTER:,}-GPU cluster they are {of_cluster:.3f}%"
+    )
+    return Claim(f"pairs with TP traffic, {name}", TP_PAIRS_PCT, ours, "%", bound="at most", note=note)
+
+
+def _draw(drawn: "matplotlib.figure.Figure", traffic: dict[str, Traffic]) -> None:
+    left, right = drawn.subplots(1, 2)
+    volume_bars(left, {name: t.volumes for name, t in traffic.items()}, KINDS)
+    left.set_title("(a) volume", pad=26)
+    places = np.arange(len(traffic))
+    for i, (kind, colour) in enumerate(KINDS.items()):
+        heights = [_pairs_pct(t, len(t.pairs[kind].src)) for t in traffic.values()]
+        bars = right.barh(places + 0.27 * (i - 1), heights, height=0.24, color=colour, label=kind)
+        labels = [f"{height:.3f}%" for height in heights]
+        right.bar_label(bars, labels, padding=3, fontsize=8, bbox={"facecolor": "white", "edgecolor": "none", "pad": 1})
+    idle = [_pairs_pct(t, _all_pairs(t.gpus) - _busy(t)) for t in traffic.values()]
+    right.set_yticks(places, [f"{n}\n{i:.2f}% have none" for n, i in zip(traffic, idle, strict=True)])
+    right.invert_yaxis()
+    right.axvline(
+        TP_PAIRS_PCT, color=style.GREY, linestyle="--", linewidth=1, label="the paper's limit for TP", zorder=0
+    )
+    right.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=4, fontsize=8)
+    right.set(xlabel="share of ordered GPU pairs, %", xlim=(0, 0.15))
+    right.set_title("(b) pairs", pad=26)
+    style.quiet(right)

@@ -1,0 +1,134 @@
+"""Rail-only Fig. 4: GPT-1T on 16 DGX GH200, where data parallelism spans HB domains, 32 GPUs in each of two."""
+
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from railyard.results.plots import style
+from railyard.results.published.figure import Claim, Figure
+from railyard.results.published.pairs import COLUMNS, heatmap, legend, rows, volume_bars
+from railyard.topologies.platforms import PLATFORMS
+from railyard.workloads.matrix.pair_traffic import Traffic, gpt_traffic
+from railyard.workloads.matrix.pairs import Pairs, Uniform
+from railyard.workloads.models.catalogue import load_gpt
+from railyard.workloads.placement.layout import Layout, hierarchical, of_ranks
+from railyard.workloads.placement.parallelism import Parallelism
+from railyard.workloads.schedule import Kind
+
+if TYPE_CHECKING:
+    import matplotlib.axes
+    import matplotlib.figure
+
+MODEL: Final = "gpt-1008b"
+DOMAINS: Final = 16
+BATCH: Final = 4096
+DATA: Final = 64
+TENSOR: Final = 8
+"""Not in the paper: Megatron's, and with d = 32 x 2 it fills the domains of 256."""
+TENSORS: Final = (1, 2, 4, TENSOR)
+COLOURS: Final = {
+    "TP (HB)": style.BLUE, "PP (HB)": style.SKY, "PP (NIC)": style.GREEN, "DP (HB)": style.ORANGE,
+    "DP (NIC)": style.VERMILION,
+}  # fmt: skip
+SHOWN: Final = 32
+"""GPUs of either domain in the close-up."""
+
+
+def figure() -> Figure:
+    """The paper gives d and the batch; other t and 32-bit gradients show what its shares depend on."""
+    counts = {
+        f"t={t}, {bits} bits": _traffic(t, bits // 16) for bits in (16, 32) for t in reversed(TENSORS)
+    }  # as assumed comes first
+    ours = next(iter(counts.values()))
+    return Figure(
+        name="fig4",
+        title="Traffic of GPT-1T on 16 DGX GH200",
+        source="Rail-only Fig. 4",
+        columns=COLUMNS,
+        rows=[row for count, traffic in counts.items() for row in rows(count, traffic)],
+        draw=partial(_draw, traffic=ours, counts=counts),
+        claims=_claims(ours, counts),
+        notes=(
+            f"The paper gives d = {DATA} = 32 x 2 and a batch of {BATCH:,}, so t p = 64; assumed: t = {TENSOR}, p = 8, "
+            "16 bits. Volumes don't depend on the micro-batch. Rows have other t too.",
+        ),
+        inches=(12.0, 9.0),
+    )
+
+
+def layout(tensor: int) -> Layout:
+    """d = 32 x 2 whatever t, so that below t = 8 a domain holds several stages."""
+    rails = PLATFORMS["gh200"].domain_gpus
+    pipeline = DOMAINS * rails // (tensor * DATA)
+    p = Parallelism(tensor=tensor, pipeline=pipeline, data=DATA, micro_batch=1, global_batch=BATCH)
+    # half the replicas, laid out on half of each two domains' worth, and then the same again beside them
+    half = p.model_copy(update={"data": DATA // 2, "global_batch": BATCH // 2})
+    one = hierarchical(half, DOMAINS // 2, rails).gpus
+    domain, local = one // rails, one % rails
+    first, second = ((2 * domain + side) * rails + local for side in (0, 1))
+    ranks = [int(gpu) for stage in range(pipeline) for part in (first, second) for gpu in part[stage].ravel()]
+    return of_ranks(p, DOMAINS, rails, ranks)
+
+
+def _traffic(tensor: int, gradient_halves: int) -> Traffic:
+    """With gradients of that many times 16 bits."""
+    traffic = gpt_traffic(load_gpt(MODEL), layout(tensor))
+    return replace(traffic, pairs={**traffic.pairs, "DP": traffic.pairs["DP"].times(gradient_halves)})
+
+
+def _dp_on_nics_pct(traffic: Traffic) -> float:
+    return 100 * traffic.on_rails("DP").total / sum(traffic.volumes.values())
+
+
+def _claims(ours: Traffic, counts: dict[str, Traffic]) -> tuple[Claim, ...]:
+    on_nics = 100 * ours.on_rails("DP").total / ours.volumes["DP"]
+    across = sum(ours.across_rails(kind).total for kind in ours.pairs)
+    others = "; ".join(f"{count}: {_dp_on_nics_pct(traffic):.2f}%" for count, traffic in list(counts.items())[1:])
+    note = (
+        f"0.8% of the total and 1/63 of AllReduce make AllReduce {0.8 * 63:.0f}% of the total, and here it is "
+        f"{100 * ours.volumes['DP'] / sum(ours.volumes.values()):.1f}%: the paper "
+        f"doesn't give t. With other t, or gradients of 32 bits: {others}"
+    )
+    return (
+        Claim("AllReduce volume in HB domains", 98, 100 - on_nics, "%", within=0.5),
+        Claim("AllReduce volume on rails", 2, on_nics, "%", within=0.5),
+        Claim("DP on NICs, of the total", 0.8, _dp_on_nics_pct(ours), "%", within=0.05, note=note),
+        Claim("traffic across rails", 0, across, "B"),
+    )
+
+
+def _shares(traffic: Traffic) -> dict[str, float]:
+    parts = {f"{kind} (HB)": traffic.in_domains(kind).total for kind in traffic.pairs}
+    parts |= {f"{kind} (NIC)": traffic.on_rails(kind).total for kind in traffic.pairs}
+    return {name: parts[name] for name in COLOURS}
+
+
+def _draw(drawn: "matplotlib.figure.Figure", traffic: Traffic, counts: dict[str, Traffic]) -> None:
+    parts = drawn.subplot_mosaic([["a", "a"], ["b", "c"]], height_ratios=(1, 1.3))
+    above, left, right = (parts[name] for name in "abc")
+    volume_bars(above, {count: _shares(t) for count, t in counts.items()}, COLOURS)
+    above.set_title("(a) volume", pad=26)
+    dp: dict[Kind, Pairs | Uniform] = {"DP": traffic.pairs["DP"]}
+    _group(left, replace(traffic, pairs=dp))
+    _close_up(right, traffic)
+    legend(drawn)
+
+
+def _group(axes: "matplotlib.axes.Axes", dp: Traffic) -> None:
+    """AllReduce of one data-parallel group: 32 GPUs of each of two domains, in the order of the replicas."""
+    members = layout(TENSOR).data_groups[0]
+    matrix = dp.dense(int(members.max()) + 1)[members][:, members]
+    heatmap(axes, matrix, len(members) // 2, "(b) AllReduce of one data-parallel group")
+    axes.set(xlabel="receiver, replica", ylabel="sender, replica")
+
+
+def _close_up(axes: "matplotlib.axes.Axes", traffic: Traffic) -> None:
+    """The first GPUs of a stage's two domains, which are 256 apart."""
+    chosen = np.concatenate([np.arange(SHOWN), traffic.rails + np.arange(SHOWN)])
+    matrix = traffic.dense(2 * traffic.rails)[chosen][:, chosen]
+    heatmap(axes, matrix, SHOWN, f"(c) all kinds, first {SHOWN} GPUs of two domains")
+    labels = {0: 0, SHOWN // 2: SHOWN // 2, SHOWN: traffic.rails, 3 * SHOWN // 2: traffic.rails + SHOWN // 2}
+    axes.set_xticks(list(labels), [str(gpu) for gpu in labels.values()])
+    axes.set_yticks(list(labels), [str(gpu) for gpu in labels.values()])

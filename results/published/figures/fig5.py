@@ -1,0 +1,84 @@
+"""Rail-only Fig. 5: MoE-1.3B with 128 experts on 16 DGX A100, tokens spread evenly."""
+
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from railyard.results.plots import style
+from railyard.results.published.figure import Claim, Figure
+from railyard.results.published.pairs import COLUMNS, heatmap, legend, rows, volume_bars
+from railyard.workloads.matrix.pair_traffic import Traffic, moe_traffic
+from railyard.workloads.models.catalogue import HALF, MoeModel, load_moe
+from railyard.workloads.placement.layout import data_parallel
+from railyard.workloads.schedule import Kind
+
+if TYPE_CHECKING:
+    import matplotlib.figure
+
+MODEL: Final = "moe-1.3b-128"
+COLOURS: Final[dict[Kind, str]] = {"EP": style.KINDS["EP"], "DP": style.KINDS["DP"]}
+OURS: Final = "as counted here"
+
+
+def figure() -> Figure:
+    """As counted, and what other ways to count the static part would give."""
+    model = load_moe(MODEL)
+    traffic = moe_traffic(model, data_parallel(model.gpus, model.global_batch, model.domain_gpus))
+    counts = {OURS: dict(traffic.volumes)} | _others(model, traffic)
+    return Figure(
+        name="fig5",
+        title="Traffic of MoE-1.3B with 128 experts on 16 DGX A100",
+        source="Rail-only Fig. 5",
+        columns=COLUMNS,
+        rows=[*rows(OURS, traffic), *(row for name in list(counts)[1:] for row in _rows(name, counts[name]))],
+        draw=partial(_draw, traffic=traffic, counts=counts),
+        claims=(_claim(counts),),
+        notes=(
+            f"{model.all_to_alls} all-to-alls of {model.tokens_per_gpu:,} tokens a GPU; in each, every GPU sends "
+            f"{model.all_to_all_bytes / model.experts:,.0f} bytes to each of the {model.gpus - 1} others.",
+            "What isn't an expert is summed once a step, hierarchically, in 16 bits, with one embedding. Forwarding in "
+            "HB domains is not counted.",
+        ),
+        inches=(12.0, 5.4),
+    )
+
+
+def _others(model: MoeModel, traffic: Traffic) -> dict[str, dict[Kind, float]]:
+    """Volumes if the AllReduce carried something else."""
+    static = model.static_parameters
+    experts = model.expert_parameters
+    output = model.vocabulary * model.hidden
+
+    def counted(parameters: float, bytes_each: float = HALF) -> dict[Kind, float]:
+        """The volume is proportional to the bytes that are summed."""
+        dp = traffic.volumes["DP"] * parameters * bytes_each / (static * HALF)
+        return {"EP": traffic.volumes["EP"], "DP": dp}
+
+    return {
+        "its own output embedding": counted(static + output),
+        "with one expert's MLPs": counted(static + experts),
+        "32-bit gradients": counted(static, 2 * HALF),
+    }
+
+
+def _rows(count: str, volumes: dict[Kind, float]) -> list[tuple[str | float | None, ...]]:
+    """Without pairs: only the volumes differ."""
+    whole = sum(volumes.values())
+    return [(count, kind, "all", None, v, None, None, 100 * v / whole) for kind, v in volumes.items()]
+
+
+def _share_pct(volumes: dict[Kind, float]) -> float:
+    return 100 * volumes["EP"] / sum(volumes.values())
+
+
+def _claim(counts: dict[str, dict[Kind, float]]) -> Claim:
+    others = "; ".join(f"{name}: {_share_pct(volumes):.1f}%" for name, volumes in list(counts.items())[1:])
+    note = f"the paper doesn't give its count of the AllReduce; {others}"
+    return Claim("all-to-all, of the total", 27, _share_pct(counts[OURS]), "%", within=0.5, note=note)
+
+
+def _draw(drawn: "matplotlib.figure.Figure", traffic: Traffic, counts: dict[str, dict[Kind, float]]) -> None:
+    left, right = drawn.subplots(1, 2)
+    volume_bars(left, counts, COLOURS)
+    left.set_title("(a) volume", pad=26)
+    heatmap(right, traffic.dense(traffic.gpus), traffic.rails, "(b) bytes of a step")
+    legend(drawn)

@@ -1,0 +1,86 @@
+"""Rail-only Fig. 1 and 6: the layers of both designs, with their switches counted for the clusters of Table II."""
+
+from typing import TYPE_CHECKING, Final
+
+from railyard.results.plots.style import PAPER, SERIES, quiet
+from railyard.results.published.figure import Claim, Figure
+from railyard.results.published.figures import table2
+from railyard.results.theory.clos import Network
+
+if TYPE_CHECKING:
+    import matplotlib.figure
+
+COLUMNS: Final = ("gpus", "radix", "design", "tier", "layer", "switches", "transceivers_below")
+
+
+def figure() -> Figure:
+    """A row for each layer of each network."""
+    rows = table2.printed()
+    pairs = [table2.pair(row) for row in rows]
+    networks = [network for both in pairs for network in (both.wide, both.narrow)]
+    worst = [both for both in pairs if both.wide.radix == 64]
+    return Figure(
+        name="fig6",
+        title="Switches by layer of both designs",
+        source="Rail-only Fig. 1 and 6",
+        columns=COLUMNS,
+        rows=[row for network in networks for row in _rows(network)],
+        draw=lambda drawn: _draw(drawn, networks),
+        claims=tuple(
+            Claim(
+                f"{both.wide.gpus:,} GPUs, radix 64, switches of rail-only to those of rail-optimized",
+                75,
+                100 * both.narrow.switches / both.wide.switches,
+                "%",
+                within=0.5,
+                note=f"the text's three quarters aren't Table II's {both.narrow.switches:,} of {both.wide.switches:,}",
+            )
+            for both in worst
+        ),
+        notes=(
+            f"HB domains of {table2.DOMAIN}, as in table2. Rail-only's upper tiers connect GPUs of one rail only.",
+            "A transceiver is at each end of a link, so each tier has two for every GPU on the links below it.",
+        ),
+        inches=(10.0, 5.0),
+    )
+
+
+def _names(network: Network) -> list[str]:
+    """Rail switches next to the GPUs, spines at the top, and what is between them."""
+    return ["rail", *(["aggregation"] if network.tiers == 3 else []), *(["spine"] if network.tiers > 1 else [])]
+
+
+def _rows(network: Network) -> list[tuple[str | int, ...]]:
+    of = (network.gpus, network.radix, network.design)
+    return [
+        (*of, layer.tier, name, layer.switches, layer.transceivers)
+        for layer, name in zip(network.layers, _names(network), strict=True)
+    ]
+
+
+def _draw(drawn: "matplotlib.figure.Figure", networks: list[Network]) -> None:
+    from matplotlib.patches import Patch
+
+    axes = drawn.subplots()
+    colours = dict(zip(("rail", "aggregation", "spine"), SERIES, strict=False))
+    most = max(network.switches for network in networks)
+    labels = []
+    for number, network in enumerate(networks):
+        place = number + 0.6 * (number // 2)  # pairs stand together
+        left = 0
+        for layer, name in zip(network.layers, _names(network), strict=True):
+            axes.barh(place, layer.switches, left=left, color=colours[name], edgecolor=PAPER, height=0.85)
+            if layer.switches > most / 20:
+                middle = left + layer.switches / 2
+                axes.annotate(f"{layer.switches:,}", (middle, place), ha="center", va="center", color=PAPER, fontsize=8)
+            left += layer.switches
+        tiers = "1 tier" if network.tiers == 1 else f"{network.tiers} tiers"
+        axes.annotate(f"{left:,} in {tiers}", (left, place), xytext=(5, 0), textcoords="offset points", va="center")
+        labels.append((place, f"{network.gpus:,} GPUs, radix {network.radix}, {network.design}"))
+    axes.set_yticks([place for place, _ in labels], [label for _, label in labels], fontsize=8)
+    axes.invert_yaxis()
+    axes.set_xlim(right=1.2 * most)
+    axes.xaxis.set_major_formatter("{x:,.0f}")
+    axes.set_xlabel("switches")
+    axes.legend(handles=[Patch(color=colour, label=name) for name, colour in colours.items()], loc="lower right")
+    quiet(axes, "x")

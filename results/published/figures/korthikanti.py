@@ -1,0 +1,10 @@
+"""Korthikanti et al. 2022, Table 5: iteration times of four models with two kinds of recomputation."""
+
+from railyard.results.published.figure import Figure
+from railyard.results.published.measured_rows import Bar, table_figure
+
+
+def figure() -> Figure:
+    """Eight rows. The bars are ours, and calculon's on the same table (Isaev et al. 2023)."""
+    bars = (Bar("our bar", 3.5, 8.0), Bar("calculon's", 3.65, 8.87))
+    return table_figure("korthikanti", "Iteration time of four models on A100s", "Korthikanti Table 5", bars)

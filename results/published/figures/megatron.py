@@ -1,0 +1,10 @@
+"""Narayanan et al. 2021 (Megatron-LM), Table 1: iteration times of ten models."""
+
+from railyard.results.published.figure import Figure
+from railyard.results.published.measured_rows import Bar, table_figure
+
+
+def figure() -> Figure:
+    """Ten rows; times follow from the published FLOP/s. The bar is ours, there is no other's."""
+    bars = (Bar("our bar", mean=6.0),)
+    return table_figure("megatron", "Iteration time of ten models on A100s", "Megatron-LM Table 1", bars)

@@ -1,0 +1,159 @@
+"""Rail-only IV-C in numbers: how often both designs' networks fail, and what share of the GPUs' time that takes."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from railyard.results.plots.style import BLUE, GREEN, GREY, INK, ORANGE, VERMILION, quiet
+from railyard.results.published.figure import Cell, Claim, Figure
+from railyard.results.theory.reliability.availability import Estimate, Reliability, simulate
+from railyard.results.theory.reliability.components import DAYS_A_YEAR, Components, read_components
+from railyard.results.theory.reliability.wiring import Wiring, both
+
+if TYPE_CHECKING:
+    import matplotlib.figure
+
+CLUSTERS: Final = ((65_536, 256, 64), (65_536, 256, 256), (65_536, 8, 64))
+"""GPUs, K, radix: two rows of Table II, and HB domains so small that a rail is as tall as the whole."""
+YEARS: Final = 300
+SEED: Final = 1
+LLAMA3: Final = (16_384, 8, 64)
+LLAMA3_DAYS: Final = 54
+LLAMA3_NETWORK: Final = 35
+"""The Llama 3 Herd of Models, section 3.3.4, Table 5: network switch or cable."""
+COLUMNS: Final = (
+    "gpus", "domain_gpus", "radix", "design", "what", "unit",
+    "mean", "low", "high", "first_order", "year_p5", "year_p95",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One design of one cluster."""
+
+    wiring: Wiring
+    found: Reliability
+
+    @property
+    def label(self) -> str:
+        net = self.wiring.network
+        return f"K = {self.wiring.domain_gpus}, radix {net.radix}, {net.design}"
+
+
+def figure() -> Figure:
+    """A row for each number, of both designs of every cluster."""
+    components = read_components()
+    # the same seed, so both designs have the same failures at their GPUs where their first tiers are alike
+    pairs = [
+        (Case(wide, simulate(wide, components, YEARS, SEED)), Case(narrow, simulate(narrow, components, YEARS, SEED)))
+        for wide, narrow in (both(*cluster) for cluster in CLUSTERS)
+    ]
+    cases = [case for pair in pairs for case in pair]
+    return Figure(
+        name="reliability",
+        title="Failures of the network",
+        source="Rail-only section IV-C, computed",
+        columns=COLUMNS,
+        rows=[row for case in cases for row in _rows(case)],
+        draw=lambda drawn: _draw(drawn, cases),
+        claims=(_llama3(components), *(claim for pair in pairs for claim in _claims(*pair))),
+        notes=_notes(components),
+        inches=(12.0, 5.0),
+    )
+
+
+def _rows(case: Case) -> Iterator[tuple[Cell, ...]]:
+    net, found = case.wiring.network, case.found
+    named: tuple[tuple[str, str, Estimate, float], ...] = (
+        ("switches", "a year", found.switch_failures, 1),
+        ("transceivers", "a year", found.transceiver_failures, 1),
+        ("all, with NICs", "a year", found.network_failures, 1),
+        ("cut GPUs off", "a year", found.cutting_off, 1),
+        ("GPU-time lost", "ppm", found.lost, 1e6),
+        ("lost, rerouted", "ppm", found.lost_rerouted, 1e6),
+    )
+    for what, unit, e, scale in named:
+        numbers = (e.mean, e.low, e.high, e.first_order, e.year_p5, e.year_p95)
+        yield (net.gpus, case.wiring.domain_gpus, net.radix, net.design, what, unit, *(scale * n for n in numbers))
+
+
+def expected_llama3(components: Components) -> float:
+    """Failures of switches and transceivers in the 54 days of Llama 3's job, on a rail-optimized network."""
+    net = both(*LLAMA3)[0].network
+    a_year = components.switch.failures_per_year * net.switches
+    a_year += components.transceiver.failures_per_year * net.transceivers
+    return a_year * LLAMA3_DAYS / DAYS_A_YEAR
+
+
+def _llama3(components: Components) -> Claim:
+    return Claim(
+        "network failures in 54 days at 16,384 GPUs (Llama 3)",
+        LLAMA3_NETWORK,
+        expected_llama3(components),
+        "failures",
+        within=2 * LLAMA3_NETWORK**0.5,
+        note="rates of switches and transceivers are assumed, and were chosen to come near this; its network is taken "
+        "as three tiers of radix 64 with an optical link a tier for every GPU, which isn't known",
+    )
+
+
+def _claims(wide: Case, narrow: Case) -> Iterator[Claim]:
+    """IV-C: identical on switches and links; fewer switches, so fewer points of failure."""
+    of = f"K = {wide.wiring.domain_gpus}, radix {wide.wiring.network.radix}"
+    same = 100 * narrow.found.lost.first_order / wide.found.lost.first_order
+    fewer = 100 * narrow.found.network_failures.first_order / wide.found.network_failures.first_order
+    yield Claim(f"{of}: GPU-time lost, rail-only to rail-optimized", 100, same, "%", within=0.1)
+    as_tall = narrow.wiring.network.tiers == wide.wiring.network.tiers
+    note = "as many tiers, so as much equipment: nothing is gained" if as_tall else ""
+    yield Claim(f"{of}: network failures, rail-only to rail-optimized", 100, fewer, "%", bound="at most", note=note)
+
+
+def _notes(components: Components) -> tuple[str, ...]:
+    gpus, of_gpus = CLUSTERS[0][0], (components.gpu, components.hbm)
+    failures = gpus * sum(c.failures_per_year for c in of_gpus)
+    ppm = 1e6 * sum(c.unavailable for c in of_gpus)
+    return (
+        "low to high: 95% confidence interval of the mean; year_p5, year_p95: of single years. first_order: rate x "
+        f"repair time, each component out alone. {YEARS} simulated years.",
+        "Rates and their sources: theory/reliability/components.yaml; those of switches and transceivers, and all "
+        "repair times, are assumed.",
+        f"For proportion, in both designs: GPUs and their HBM3 fail {failures:,.0f} times a year at {gpus:,} GPUs, "
+        f"which takes {ppm:,.0f} ppm of the GPUs' time.",
+        "Rerouted: the other GPUs of the HB domain carry the rail traffic. Above the first tier nothing is cut off. A "
+        "job that waits for its slowest GPU isn't counted.",
+    )
+
+
+def _draw(drawn: "matplotlib.figure.Figure", cases: list[Case]) -> None:
+    left, right = drawn.subplots(1, 2, width_ratios=(3, 2))
+    places = [number + 0.5 * (number // 2) for number in range(len(cases))]  # pairs stand together
+    base = [0.0] * len(cases)
+    for name, colour, counts in (
+        ("switches", BLUE, [case.found.switch_failures.mean for case in cases]),
+        ("transceivers", ORANGE, [case.found.transceiver_failures.mean for case in cases]),
+        ("NICs", GREY, [_nics(case.found) for case in cases]),
+    ):
+        left.barh(places, counts, left=base, color=colour, label=name, height=0.8)
+        base = [b + count for b, count in zip(base, counts, strict=True)]
+    left.plot([case.found.cutting_off.mean for case in cases], places, "k|", markersize=18, label="cut GPUs off")
+    left.set_yticks(places, [case.label for case in cases], fontsize=8)
+    left.set_xlabel("network failures a year, 65,536 GPUs")
+    left.legend(loc="upper center", bbox_to_anchor=(0.5, 1.12), ncols=4, fontsize=8)
+    for name, colour, shift, estimates in (
+        ("off", VERMILION, -0.2, [case.found.lost for case in cases]),
+        ("on", GREEN, 0.2, [case.found.lost_rerouted for case in cases]),
+    ):
+        means = [1e6 * e.mean for e in estimates]
+        errors = [1e6 * (e.high - e.mean) for e in estimates]
+        at = [place + shift for place in places]
+        right.barh(at, means, xerr=errors, color=colour, ecolor=INK, height=0.38, label=f"rerouting {name}")
+    right.set_yticks(places, [""] * len(places))
+    right.set_xlabel("GPU-time lost, ppm (95% interval)")
+    right.legend(loc="upper center", bbox_to_anchor=(0.5, 1.12), ncols=2, fontsize=8)
+    for axes in (left, right):
+        axes.invert_yaxis()
+        quiet(axes, "x")
+
+
+def _nics(found: Reliability) -> float:
+    return found.network_failures.mean - found.switch_failures.mean - found.transceiver_failures.mean

@@ -1,0 +1,99 @@
+"""Rail-only section IV-B: what forwarding costs an all-to-all, Eq. 3 over Eq. 2, on every platform."""
+
+from typing import TYPE_CHECKING, Final
+
+from railyard.results.plots import style
+from railyard.results.published.figure import Cell, Claim, Figure
+from railyard.results.theory.equations import forwarding_share
+from railyard.topologies.platforms import PLATFORMS, Platform
+
+if TYPE_CHECKING:
+    import matplotlib.figure
+
+DOMAINS: Final = (2, 4, 8, 16, 32, 64, 128, 256)
+"""Numbers of HB domains, y."""
+PAPER: Final = (8, 16)
+"""x and y of Fig. 5: 16 DGX of 8."""
+CLAIMED_PCT: Final = {"a100": 8.2, "h100": 11.2}
+
+
+def figure() -> Figure:
+    """Every platform, with x = 8 as in the paper, and with all GPUs of its HB domain."""
+    return Figure(
+        name="slowdown",
+        title="What forwarding adds to an all-to-all on rail-only",
+        source="Rail-only section IV-B, Eq. 2 and 3",
+        columns=("platform", "x", "y", "slowdown_pct", "cs_over_cf_pct"),
+        rows=[row for platform in PLATFORMS.values() for row in _rows(platform)],
+        draw=_draw,
+        claims=tuple(claim for name, published in CLAIMED_PCT.items() for claim in _claims(name, published)),
+        notes=(
+            "Eq. 3 adds y(x-1)C_S / (x(y-1)C_F) to Eq. 2: C_S/C_F only where x = y. Within x = 8 no y gives both of "
+            f"the text's figures: at y = 9 it is {_slowdown_pct(PLATFORMS['a100'], 8, 9):.2f}% for the A100, but "
+            f"{_slowdown_pct(PLATFORMS['h100'], 8, 9):.2f}% for the H100.",
+        ),
+    )
+
+
+def _slowdown_pct(platform: Platform, x: int, y: int) -> float:
+    """Eq. 3 over Eq. 2, less 1. Rates in bit/s, since only their ratio counts."""
+    return 100 * forwarding_share(x, y, platform.hb_bps, platform.rail_bps)
+
+
+def _rows(platform: Platform) -> list[tuple[Cell, ...]]:
+    sizes = dict.fromkeys((PAPER[0], platform.domain_gpus))
+    return [(platform.name, x, y, _slowdown_pct(platform, x, y), 100 / platform.ratio) for x in sizes for y in DOMAINS]
+
+
+def _claims(name: str, published: float) -> tuple[Claim, Claim]:
+    platform = PLATFORMS[name]
+    x, y = PAPER
+    rates = f"{platform.rail_bps / 1e9:g} over {platform.hb_bps / 1e9:g} Gbit/s"
+    return (
+        Claim(
+            f"{name}: C_S/C_F",
+            published,
+            100 / platform.ratio,
+            "%",
+            0.05,
+            note=f"{rates}; the text doesn't say what it divides",
+        ),
+        Claim(
+            f"{name}: Eq. 3 over Eq. 2 at x={x}, y={y}",
+            published,
+            _slowdown_pct(platform, x, y),
+            "%",
+            0.05,
+            note="the text takes y(x-1) for x(y-1), which holds where x = y",
+        ),
+    )
+
+
+def _alike(own_x: bool) -> list[tuple[list[str], int, float]]:
+    """Platforms whose lines are one: names, x, C_F/C_S."""
+    found: dict[tuple[int, float], list[str]] = {}
+    for platform in PLATFORMS.values():
+        x = platform.domain_gpus if own_x else PAPER[0]
+        found.setdefault((x, platform.ratio), []).append(platform.name)
+    return [(names, x, ratio) for (x, ratio), names in found.items()]
+
+
+def _draw(drawn: "matplotlib.figure.Figure") -> None:
+    left, right = drawn.subplots(1, 2, sharey=True)
+    for axes, title, own in ((left, "x = 8 GPUs of each domain", False), (right, "all GPUs of each domain", True)):
+        for colour, (names, x, ratio) in zip(style.SERIES, _alike(own), strict=False):
+            heights = [100 * forwarding_share(x, y, ratio, 1.0) for y in DOMAINS]
+            label = f"{', '.join(names)}: x = {x}, C_F/C_S = {ratio:g}"
+            axes.plot(DOMAINS, heights, marker="o", markersize=3, color=colour, label=label)
+        axes.set_xscale("log", base=2)
+        axes.set_xticks(DOMAINS, [str(y) for y in DOMAINS], fontsize=8)
+        axes.minorticks_off()
+        axes.set(title=title, xlabel="HB domains, y")
+        axes.legend(fontsize=8)
+        style.quiet(axes, "y")
+    for name, published in CLAIMED_PCT.items():
+        left.axhline(published, color=style.GREY, linestyle=":", linewidth=1)
+        left.annotate(
+            f"the text's {published}% ({name})", (DOMAINS[-1], published), ha="right", va="bottom", fontsize=8
+        )
+    left.set(ylabel="added to the all-to-all, %", ylim=(0, None))

@@ -1,0 +1,152 @@
+"""Rail-only Table II (Spine-free Table 1): switches, transceivers and savings of both designs."""
+
+import csv
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from railyard.results.plots.style import BLUE, ORANGE, quiet
+from railyard.results.published.figure import Claim, Figure
+from railyard.results.theory.clos import Network, rail_only, rail_optimized
+
+if TYPE_CHECKING:
+    import matplotlib.figure
+
+PRINTED: Final = Path(__file__).parent / "table2.csv"
+DOMAIN: Final = 256
+"""K. The paper doesn't state it; of the sizes that divide the clusters, no other gives all six rows."""
+COLUMNS: Final = (
+    "gpus", "radix", "design", "switches", "transceivers", "cost_usd", "power_w", "usd_saved_pct", "w_saved_pct",
+    "k_that_fits",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Printed:
+    """A row of Table II as printed; savings in whole percent."""
+
+    gpus: int
+    radix: int
+    switches_rail_optimized: int
+    switches_rail_only: int
+    transceivers_rail_optimized: int
+    transceivers_rail_only: int
+    cost_saving_pct: int
+    power_saving_pct: int
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """Both designs of one row."""
+
+    wide: Network
+    narrow: Network
+
+    @property
+    def saved_usd(self) -> float:
+        return self.wide.cost_usd() - self.narrow.cost_usd()
+
+    @property
+    def saved_w(self) -> float:
+        return self.wide.power_w() - self.narrow.power_w()
+
+    @property
+    def cost_saving_pct(self) -> float:
+        return 100 * self.saved_usd / self.wide.cost_usd()
+
+    @property
+    def power_saving_pct(self) -> float:
+        return 100 * self.saved_w / self.wide.power_w()
+
+
+def figure() -> Figure:
+    """All six rows, for HB domains of 256."""
+    pairs = [(row, pair(row)) for row in printed()]
+    return Figure(
+        name="table2",
+        title="Switches, transceivers and savings",
+        source="Rail-only Table II",
+        columns=COLUMNS,
+        rows=[cells for row, both in pairs for cells in _rows(row, both)],
+        draw=lambda drawn: _draw(drawn, [both for _, both in pairs]),
+        claims=tuple(claim for row, both in pairs for claim in _claims(row, both)),
+        notes=_notes(),
+        inches=(11.0, 4.5),
+    )
+
+
+def printed() -> tuple[Printed, ...]:
+    """What the paper has; its first line names the source."""
+    with PRINTED.open(newline="") as lines:
+        rows = csv.DictReader(line for line in lines if not line.startswith("#"))
+        return tuple(Printed(**{name: int(value) for name, value in row.items()}) for row in rows)
+
+
+def pair(row: Printed, domain: int = DOMAIN) -> Pair:
+    """Both networks for a row's GPUs and radix."""
+    return Pair(rail_optimized(row.gpus, row.radix), rail_only(row.gpus, domain, row.radix))
+
+
+def fitting_domains(row: Printed) -> tuple[int, ...]:
+    """The powers of two K that give the row's rail-only switches and transceivers."""
+    sizes = (2**i for i in range(row.gpus.bit_length()))
+    wanted = (row.switches_rail_only, row.transceivers_rail_only)
+    found = ((k, rail_only(row.gpus, k, row.radix)) for k in sizes)
+    return tuple(k for k, network in found if (network.switches, network.transceivers) == wanted)
+
+
+def _rows(row: Printed, both: Pair) -> Iterator[tuple[str | int | float | None, ...]]:
+    fits = fitting_domains(row)
+    for network in (both.wide, both.narrow):
+        ours = network is both.narrow
+        saved = (both.cost_saving_pct, both.power_saving_pct, f"{fits[0]}-{fits[-1]}") if ours else (None, None, None)
+        counts = (network.switches, network.transceivers)
+        yield row.gpus, row.radix, network.design, *counts, network.cost_usd(), network.power_w(), *saved
+
+
+def _claims(row: Printed, both: Pair) -> Iterable[Claim]:
+    at = f"{row.gpus:,} GPUs, radix {row.radix}"
+    halves = "printed without its half" if both.power_saving_pct % 1 == 0.5 else ""
+    wide, narrow = both.wide, both.narrow
+    return (
+        Claim(f"{at}, rail-optimized", row.switches_rail_optimized, wide.switches, "switches"),
+        Claim(f"{at}, rail-only", row.switches_rail_only, narrow.switches, "switches"),
+        Claim(f"{at}, rail-optimized", row.transceivers_rail_optimized, wide.transceivers, "transceivers"),
+        Claim(f"{at}, rail-only", row.transceivers_rail_only, narrow.transceivers, "transceivers"),
+        Claim(f"{at}, cost saved", row.cost_saving_pct, both.cost_saving_pct, "%", within=0.5),
+        Claim(f"{at}, power saved", row.power_saving_pct, both.power_saving_pct, "%", within=0.5, note=halves),
+    )
+
+
+def _notes() -> tuple[str, ...]:
+    common = set.intersection(*(set(fitting_domains(row)) for row in printed()))
+    shared = next(row for row in printed() if (row.gpus, row.radix) == (32_768, 256))
+    rail = rail_only(shared.gpus // DOMAIN, 1, shared.radix)
+    return (
+        f"The paper doesn't state K. Powers of two that give all rows: {', '.join(map(str, sorted(common)))}; those of "
+        "each row are in k_that_fits.",
+        f"Rails share switches: at {shared.gpus:,} GPUs and radix {shared.radix} two rails of {rail.gpus} are on each "
+        f"of {shared.switches_rail_only}. On switches of their own they would take {DOMAIN * rail.switches}.",
+        "A switch is paid with all its ports: 694 USD and 18 W a port; 199 USD and 9 W a transceiver (400 Gbps).",
+    )
+
+
+def _draw(drawn: "matplotlib.figure.Figure", pairs: list[Pair]) -> None:
+    names = [f"{both.wide.gpus:,}\nradix {both.wide.radix}" for both in pairs]
+    for axes, power in zip(drawn.subplots(1, 2), (False, True), strict=True):
+        for offset, colour, narrow in ((-0.2, BLUE, False), (0.2, ORANGE, True)):
+            networks = [both.narrow if narrow else both.wide for both in pairs]
+            values = [(n.power_w() if power else n.cost_usd()) / 1e6 for n in networks]
+            places = [i + offset for i in range(len(pairs))]
+            axes.bar(places, values, width=0.38, color=colour, label=networks[0].design)
+            if narrow:
+                saved = [both.power_saving_pct if power else both.cost_saving_pct for both in pairs]
+                for place, value, percent in zip(places, values, saved, strict=True):
+                    axes.annotate(f"{percent:.3g}%", (place, value), ha="center", va="bottom", fontsize=7)
+        axes.set_xticks(range(len(pairs)), names, fontsize=8)
+        axes.set_ylabel("peak power, MW" if power else "cost, million USD")
+        axes.set_xlabel("GPUs")
+        quiet(axes, "y")
+        if not power:
+            axes.legend(loc="upper left", title="above a bar: saved", alignment="left")

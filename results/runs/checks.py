@@ -1,0 +1,205 @@
+"""What a run had to show, and whether it did: any check that fails makes the exit status 1. Pure."""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from railyard.results.analysis.aggregate import kinds_of
+from railyard.results.runs.fidelity import Judgement
+from railyard.results.views.format import size
+from railyard.results.multirail.checks import claims
+from railyard.results.runs.records import Census, Recovery, Run
+from railyard.results.runs.recovery_targets import CONTROLLER, NO_LOSS, Bar, outcomes
+from railyard.results.analysis.recovery_rows import (BESIDE, NOT_AVOIDED, holds, is_probed, is_told_by_goodput, told_of)
+from railyard.results.analysis.steering import BEST, most_crowded
+from railyard.results.analysis.intervals import dwell_s, stretches
+
+DENSE = frozenset({"TP", "PP", "DP"})
+Worst = tuple[int, Recovery]
+GPU_DEATHS = frozenset({"gpu-crash", "gpu-hang", "server-crash"})
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """A claim, and the figures that it stands or falls by."""
+
+    name: str
+    passed: bool
+    detail: str
+
+
+def checks(run: Run, judgement: Judgement) -> tuple[Check, ...]:
+    """Those checks for which the run has records."""
+    return (
+        *(*_ended(run), *_fidelity(judgement), *_bytes(run), *_dense(run)),
+        *(*_recovered(run), *_home(run), *_censuses(run), *_too_fast(run), *_no_probe_lost(run)),
+        *(*_lost_bytes(run), *_connections(run), *_dwell(run)),
+        *(Check(*claim) for claim in claims(run.multirail)),
+    )
+
+
+def _ended(run: Run) -> Iterator[Check]:
+    """What an error left out may be just what would have failed."""
+    if run.failed:
+        yield Check("the run went to its end", False, run.failed)
+
+
+def _fidelity(judgement: Judgement) -> Iterator[Check]:
+    detail = judgement.reasons[0] if judgement.verdict == "invalid" else f"verdict {judgement.verdict}"
+    yield Check("the emulation is believable", judgement.verdict != "invalid", detail)
+
+
+def _bytes(run: Run) -> Iterator[Check]:
+    rows = run.bytes
+    if rows:
+        wrong = sum(c.pairs_wrong for c in rows)
+        asked, delivered = sum(c.asked_bytes for c in rows), sum(c.delivered_bytes for c in rows)
+        same = wrong == 0 and all(c.asked_bytes == c.delivered_bytes for c in rows)
+        detail = f"{delivered:,} of {asked:,} bytes over {len(rows)} workload runs, {wrong} GPU pairs differ"
+        yield Check("every byte delivered, for every pair", same, detail)
+
+
+def _dense(run: Run) -> Iterator[Check]:
+    """Rail-only III-B: without expert parallelism nothing crosses from one rail to another."""
+    kinds = kinds_of(run.flows)
+    rows = [c for c in run.bytes if kinds.get((c.workload, "")) and DENSE.issuperset(kinds[c.workload, ""])]
+    if rows:
+        crossed = sum(c.cross_rail_bytes for c in rows)
+        names = ", ".join(dict.fromkeys(c.workload for c in rows))
+        yield Check("dense training stays within its rails", crossed == 0, f"{size(crossed)} between rails ({names})")
+
+
+def _recovered(run: Run) -> Iterator[Check]:
+    """Faults that came alone, and by their first packets those of scripts beside workloads, where no census is due.
+
+    Of other scripts' faults, the censuses say what had to recover.
+    """
+    due = {(c.fabric, c.policy, c.script, c.repeat, c.reroute) for c in run.censuses if c.script}
+    rows = [r for r in run.recoveries if r.reroute == "on" and r.fault not in NOT_AVOIDED and _place(r) not in due]
+    rows = [r for r in rows if is_probed(r) or (not r.script and is_told_by_goodput(r))]
+    if rows:
+        back = [r.first_packet_ms is not None if r.script else r.recovered for r in rows]
+        bad = [_called(r) for r, came in zip(rows, back, strict=True) if not came]
+        detail = f"{len(rows) - len(bad)} of {len(rows)} faults" + (f"; not: {', '.join(bad[:3])}" if bad else "")
+        yield Check("traffic recovers when rerouting is on", not bad, detail)
+
+
+def _home(run: Run) -> Iterator[Check]:
+    """Faults that came alone: of those in scripts, others may make it unknowable. What died beside the data plane, or
+    stays in use all the same, has no detours to withdraw.
+    """
+    rows = [r for r in run.recoveries if r.reroute == "on" and not r.script and r.fault not in NOT_AVOIDED | BESIDE]
+    if rows:
+        bad = [_called(r) for r in rows if r.home_ms is None]
+        detail = f"{len(rows) - len(bad)} of {len(rows)} faults" + (f"; not: {', '.join(bad[:3])}" if bad else "")
+        yield Check("traffic comes home after each repair", not bad, detail)
+
+
+def _censuses(run: Run) -> Iterator[Check]:
+    """Without rerouting too: nobody need recover there, but nothing dead may carry anything."""
+    rows = run.censuses
+    if rows:
+        bad, few = [c for c in rows if c.taken and not holds(c)], _too_few(rows)
+        detail = told_of(rows)
+        if few:
+            detail += f"; too few to tell on {', '.join(few)}"
+        if bad:
+            worst = max(bad, key=lambda c: c.not_recovered + c.impossible + c.carried)
+            where = " ".join(filter(None, (worst.fabric, worst.script)))
+            detail += f"; worst: {where} repeat {worst.repeat} after {worst.act}: "
+            detail += f"{worst.not_recovered} pairs not recovered, {worst.impossible} impossible, "
+            detail += f"{worst.carried} dead or slow parts carried too much"
+        yield Check("every census is what the oracle says", not bad and not few, detail)
+
+
+def _too_few(censuses: Iterable[Census]) -> list[str]:
+    """The fabrics on which fewer than half of the censuses that were due could be taken."""
+    taken: defaultdict[str, list[bool]] = defaultdict(list)
+    for census in censuses:
+        taken[census.fabric].append(census.taken)
+    return [fabric for fabric, each in taken.items() if sum(each) < len(each) / 2]
+
+
+def _too_fast(run: Run) -> Iterator[Check]:
+    """With rerouting or without: more than the oracle allows went where nothing should."""
+    if rows := run.recoveries:
+        total, worst = sum(r.too_fast for r in rows), max(rows, key=lambda r: r.too_fast)
+        detail = f"{total} of them over {len(rows)} faults" + (f"; most: {_called(worst)}" if total else "")
+        yield Check("no stream gets more than the max-flow of what is left", total == 0, detail)
+
+
+def _no_probe_lost(run: Run) -> Iterator[Check]:
+    """What a data plane loses while nothing in it is broken."""
+    claims: tuple[tuple[Bar, str], ...] = (
+        (CONTROLLER, "a controller that dies costs no packet"),
+        (NO_LOSS, "no packet is lost while traffic returns"),
+    )
+    measured = outcomes(run)
+    for bar, claim in claims:
+        found = [o for o in measured if o.bar is bar and o.values]
+        if found:
+            lost = {o: sum(value or 0 for value in o.values) for o in found}
+            worst = max(found, key=lambda o: lost[o])
+            faults, pairs = sum(len(o.samples) for o in found), sum(o.pairs for o in found)
+            detail = f"{sum(lost.values()):,.0f} probes lost over {faults} faults, of {pairs} probed pairs"
+            detail += f"; most: {worst.fabric} {worst.worst}" if lost[worst] else ""
+            yield Check(claim, not any(lost.values()), detail)
+
+
+def _lost_bytes(run: Run) -> Iterator[Check]:
+    lost = _by_place((r for r in run.recoveries if r.reroute == "on"), lambda r: r.lost_bytes)
+    if lost:
+        total, worst = _most(lost)
+        detail = f"{total:,} bytes lost over {len(lost)} faults and scripts" + (_named(worst) if total else "")
+        yield Check("no fault loses a byte when rerouting is on", total == 0, detail)
+
+
+def _connections(run: Run) -> Iterator[Check]:
+    """A GPU that dies takes its own along."""
+    rows = [r for r in run.recoveries if r.reroute == "on"]
+    died = {_place(r) for r in rows if r.fault in GPU_DEATHS}
+    lost = _by_place((r for r in rows if _place(r) not in died), lambda r: r.connections_lost)
+    if lost:
+        total, worst = _most(lost)
+        detail = f"{total} lost over {len(lost)} other faults and scripts" + (_named(worst) if total else "")
+        yield Check("TCP connections are lost only where a GPU died", total == 0, detail)
+
+
+def _most(found: Mapping[tuple[object, ...], Worst]) -> Worst:
+    """All of it together, and where most of it was."""
+    return sum(n for n, _ in found.values()), max(found.values(), key=lambda one: one[0])[1]
+
+
+def _by_place(rows: Iterable[Recovery], value: Callable[[Recovery], int]) -> dict[tuple[object, ...], Worst]:
+    """Each fault of a script has what the whole script lost: that counts once."""
+    found: dict[tuple[object, ...], Worst] = {}
+    for r in rows:
+        found[_place(r)] = max(found.get(_place(r), (0, r)), (value(r), r), key=lambda one: one[0])
+    return found
+
+
+def _place(r: Recovery) -> tuple[object, ...]:
+    """A fault that came alone, or the repeat of a script that it was a part of."""
+    what = (r.script,) if r.script else (r.fault, r.target)
+    return (r.fabric, r.policy, *what, r.repeat, r.reroute)
+
+
+def _called(r: Recovery) -> str:
+    return f"{r.fabric} {r.script} {r.fault} {r.target} repeat {r.repeat}".replace("  ", " ")
+
+
+def _named(r: Recovery) -> str:
+    return f"; most: {r.fabric} {r.script or f'{r.fault} {r.target}'} repeat {r.repeat}"
+
+
+def _dwell(run: Run) -> Iterator[Check]:
+    """Damping's promise: in any time t a pair changes its paths at most 1 + t / dwell times.
+
+    Nothing damps the oracle.
+    """
+    dwell, told = dwell_s(run), [s for s in stretches(run) if s.policy != BEST]
+    worst = most_crowded(told, dwell) if dwell else None
+    if worst:
+        where = f"{worst.stretch.label}, {worst.stretch.workload}, repeat {worst.stretch.repeat}"
+        detail = f"{worst.changes} of {worst.allowed} by {' to '.join(worst.pair)}, which came nearest to it ({where})"
+        yield Check("route changes stay under the dwell limit", worst.changes <= worst.allowed, detail)

@@ -1,0 +1,326 @@
+"""What a run writes down while it goes: plain rows, which the store writes and the report reads.
+
+Times are seconds unless the name says otherwise; `*_ns` is CLOCK_MONOTONIC, one clock for every process of a run.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from railyard.results.multirail.records import Multirail
+
+Verdict = Literal["ok", "degraded", "invalid"]
+Content = bytes  # within Run, that name is a field's
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """A row of results.csv. `predicted` is None where no formula exists; ratio = value / predicted."""
+
+    fabric: str
+    policy: str
+    workload: str
+    phase: str
+    metric: str
+    value: float
+    unit: str
+    predicted: float | None = None
+    repeat: int = 0
+
+    @property
+    def ratio(self) -> float | None:
+        return None if not self.predicted else self.value / self.predicted
+
+
+@dataclass(frozen=True, slots=True)
+class Flow:
+    """A row of flows.parquet: a transfer. GPUs by name; `delivered` bytes were read and verified at `dst`."""
+
+    fabric: str
+    policy: str
+    workload: str
+    repeat: int
+    phase: str
+    kind: str
+    src: str
+    dst: str
+    bytes: int
+    delivered: int
+    start_ns: int
+    end_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Recovery:
+    """A row of recovery.csv: a fault, how long each step of getting over it took (ms), and what it cost.
+
+    The times are from the injection; None where the step never came before the repair. `first_packet_ms` is that of the
+    slowest probed pair; `source_ms` that of pairs whose own end was hit, `far_ms` of the rest (None: never, or no such
+    pair was probed: `source_probed` and `far_probed` have how many were). `too_fast` are streams that got more than the
+    max-flow of what was left of the fabric. `lost_bytes` are bytes that the application sent and never saw arrive;
+    `probes_lost` counts 1 kHz probes without an answer, `return_lost` those of them that were sent after the repair;
+    `connections_lost` TCP connections that broke. `recovered`: packets flowed again and goodput was back at 95% before
+    the repair, and no probe was lost in the last 200 ms before it (of a gray or flapping link: some arrived); where
+    nobody was probed goodput alone decides, where nothing streamed packets do. `script`: the failure script of which
+    the fault was a part; empty if it was alone.
+    """
+
+    fabric: str
+    policy: str
+    reroute: str  # "on" or "off"
+    repeat: int
+    fault: str
+    target: str
+    t_fault: int  # ns
+    t_repair: int  # ns
+    detect_ms: float | None
+    decided_ms: float | None
+    reroute_ms: float | None
+    first_packet_ms: float | None
+    source_ms: float | None
+    far_ms: float | None
+    goodput_ms: float | None
+    back_ms: float | None  # from the repair to 95% of the goodput before the fault
+    home_ms: float | None  # from the repair until its last detour is withdrawn; 0 if there was none to withdraw
+    source_probed: int
+    far_probed: int
+    too_fast: int
+    lost_bytes: int
+    probes_lost: int
+    return_lost: int
+    connections_lost: int
+    recovered: bool
+    script: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Census:
+    """A row of census.csv: every ordered pair of GPUs was probed, and the answers held against the oracle.
+
+    `act`: what had been done last ("inject link-down d0g1"). `broken`: how many faults were there at that moment.
+    `reachable` pairs have a path left by the oracle's word, `answered` ones had a probe arrive; `not_recovered` are
+    reachable and weren't answered, `impossible` the other way round. `carried`: dead parts that passed packets on, and
+    slow cables that passed more than what is left of their rate.
+    `wrong` names what went wrong, a line each. Not `taken`: a census was due, and the machine had no time for it.
+    """
+
+    fabric: str
+    policy: str
+    reroute: str
+    repeat: int
+    script: str
+    monotonic_ns: int
+    act: str
+    broken: int
+    pairs: int
+    reachable: int
+    answered: int
+    not_recovered: int
+    impossible: int
+    carried: int
+    wrong: str = ""  # lines
+    taken: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Takeover:
+    """A row of takeover.csv: a GPU or HB domain that fails for good under a running job, and what took its place.
+
+    Rail-only IV-C: `case` is server, idle-gpu, small-domain or large-domain; `way` how the replacement came in
+    ("optical", "direct", "migration", "any-gpu"). Times in ms from the fault unless said: `detect_ms`; `light_off_ms`
+    as configured (0 without optical switches); `taken_over_ms` until the first packet between the replacement and its
+    peers; `state_ms` what moving its state took by itself; `interruption_ms` until the job goes on computing new
+    iterations. `iterations_lost` were under way or not yet in a checkpoint; `moved_bytes` crossed the fabric for it;
+    `before_s`, `after_s` are iteration times (medians), `after_predicted_s` by the model where it has one.
+    """
+
+    fabric: str
+    policy: str
+    repeat: int
+    case: str
+    way: str
+    failed: str
+    replaced_by: str
+    t_fault: int  # ns
+    detect_ms: float
+    light_off_ms: float
+    taken_over_ms: float
+    state_ms: float
+    state_predicted_ms: float | None
+    interruption_ms: float
+    iterations_lost: int
+    moved_bytes: int
+    before_s: float
+    after_s: float
+    before_predicted_s: float | None
+    after_predicted_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class GoodputTrace:
+    """Goodput around one fault: `t_ms` bin starts from the fault, `bps` delivered in each bin, and the repair."""
+
+    fabric: str
+    reroute: str
+    repeat: int
+    fault: str
+    target: str
+    t_ms: tuple[float, ...]
+    bps: tuple[float, ...]
+    affected_bps: tuple[float, ...]  # only the flows whose path crossed the fault
+    repair_ms: float
+    script: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """A line of events.jsonl."""
+
+    monotonic_ns: int
+    source: str
+    what: str
+    detail: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class LinkCheck:
+    """iperf3 on one link of a class: payload rates in bit/s, expected (rate less headers) and measured.
+
+    `dilation`: how many times slower time passed in the fabric as it was built then.
+    """
+
+    fabric: str
+    link_class: str
+    link: str
+    expected_bps: float
+    measured_bps: float
+    dilation: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """How hard the machine worked in one measured stretch: what the fidelity verdict is judged from."""
+
+    fabric: str
+    workload: str
+    repeat: int
+    cpu_busy: float  # mean share of all cores, 0 to 1
+    cpu_foreign: float  # share of all cores used by processes that aren't the run's
+    lag_p99_ms: float  # how late a 1 ms sleeper woke
+    retransmits: int
+    segments: int  # TCP segments sent
+    drops: int  # at every queue and port of the fabric
+    transfers_faulted: bool = False  # a fault was injected on purpose: its retransmits and drops don't count
+    rerouted: bool = False  # routes changed meanwhile: frames overtake each other, and TCP sends again what isn't lost
+    dilation: float = 1.0  # of the fabric as it was built then: its links' checks are those of the same
+
+
+@dataclass(frozen=True, slots=True)
+class ByteCheck:
+    """Delivered against asked for, per workload run: pairs that differ, and port counters against payload.
+
+    Where policies steer, background crosses the same ports and paths change, so `rail_expected_bytes` is 0, which there
+    means not known, and the port counters are held against nothing.
+    """
+
+    fabric: str
+    workload: str
+    repeat: int
+    asked_bytes: int
+    delivered_bytes: int
+    pairs_wrong: int
+    rail_port_bytes: int  # what the rail switches' GPU ports received, headers included
+    rail_expected_bytes: int  # payload that should have crossed them plus its headers
+    cross_rail_bytes: int  # payload sent over the rails' uplinks, or between rails, by the matrix and the policy
+
+
+@dataclass(frozen=True, slots=True)
+class HealthSample:
+    """A row of health.parquet: what the controller thought of a rail, an HB domain or the spine layer at a moment.
+
+    `load` is the used share of its links (0 to 1), `score` the h-score (100 idle, 0 blocked) that all sources saw.
+    """
+
+    fabric: str
+    policy: str
+    workload: str
+    repeat: int
+    monotonic_ns: int
+    element: str  # "rail", "domain" or "spine"
+    index: int
+    load: float
+    score: int
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A row of choices.parquet: the paths that a source chose for a pair from this moment on.
+
+    `paths`: as `railyard.controller.agent.path_trace.name_of` has them ("drd by rail 4"), several joined by " + ".
+    """
+
+    fabric: str
+    policy: str
+    workload: str
+    repeat: int
+    monotonic_ns: int
+    src: str
+    dst: str
+    paths: str
+
+
+@dataclass(frozen=True)
+class FabricRun:
+    """One fabric that was built: what it was, and how long building and taking down took (s).
+
+    `optics`: the layers that go through optical switches ("rail", "hb"), which `switches` has among the others.
+    """
+
+    label: str
+    policy: str
+    kind: str
+    domains: int
+    rails: int
+    rail_bps: int
+    hb_bps: int
+    mtu: int
+    platform: str
+    spines: int
+    uplink_bps: int
+    switches: tuple[str, ...]
+    datapath: str
+    build_s: float
+    stop_s: float
+    optics: tuple[str, ...] = ()
+
+
+@dataclass
+class Run:
+    """Everything of one run. `spec` is the resolved experiment as plain data; `interrupted` if somebody stopped it,
+    `failed` the error, in a line, that ended it before its end.
+
+    `files`: what belongs in the run's folder as it is, by its path there: replayed traces with what was measured.
+    """
+
+    name: str
+    spec: dict[str, Any]
+    provenance: dict[str, Any]
+    started_utc: str
+    scale: dict[str, Any] = field(default_factory=dict)
+    fabrics: list[FabricRun] = field(default_factory=list)
+    measurements: list[Measurement] = field(default_factory=list)
+    flows: list[Flow] = field(default_factory=list)
+    recoveries: list[Recovery] = field(default_factory=list)
+    censuses: list[Census] = field(default_factory=list)
+    takeovers: list[Takeover] = field(default_factory=list)
+    goodput: list[GoodputTrace] = field(default_factory=list)
+    health: list[HealthSample] = field(default_factory=list)
+    choices: list[Choice] = field(default_factory=list)
+    events: list[Event] = field(default_factory=list)
+    links: list[LinkCheck] = field(default_factory=list)
+    loads: list[Load] = field(default_factory=list)
+    bytes: list[ByteCheck] = field(default_factory=list)
+    files: dict[str, Content] = field(default_factory=dict)
+    multirail: Multirail = field(default_factory=Multirail)
+    duration_s: float = 0.0
+    interrupted: bool = False
+    failed: str = ""

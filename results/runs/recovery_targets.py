@@ -1,0 +1,289 @@
+"""How fast recovery has to be, in one place, and whether a run was: a bar is met, missed, or was not measured. Pure.
+
+The times are Railyard's own: no paper gives any. Rail-only IV-C and Spine-free Networks, "Fault Tolerance", leave what
+a dead link or switch served unavailable until the repair. Each bar's `why` says what the time is made of.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import groupby
+from math import inf
+from typing import Final, Literal, NamedTuple
+
+from railyard.results.analysis.aggregate import labels
+from railyard.results.runs.records import Recovery, Run
+from railyard.results.analysis.recovery_rows import (BESIDE, RecoveryRow, Side, is_probed, pairs_probed, probed_on, recovery_rows, returns, script_runs)
+from railyard.results.analysis.recovery_stats import Figure, figure
+
+Unit = Literal["ms", "probes"]
+AWAY: Final = "controller-crash"
+RETURN_MS: Final = 500
+BACK_MS: Final = 1000
+
+
+class Sample(NamedTuple):
+    """What was measured (None: never), of what, and over how many probed pairs."""
+
+    value: float | None
+    what: str
+    pairs: int = 0
+
+
+ByPlace = dict[tuple[str, str], list[Sample]]
+"""By fabric, and by target where a fabric had several of that kind: else empty."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """No more than `median`, and 95 of 100 no more than `p95`, if the repeats tell that; or none more than `most`. In
+    `unit`.
+    """
+
+    what: str
+    why: str
+    median: float = inf
+    p95: float = inf
+    most: float = inf
+    unit: Unit = "ms"
+
+    def allows(self, found: Figure) -> bool:
+        """Whether all repeats of one fabric are as they have to be."""
+        p95 = found.p95 if found.tells_p95 else 0.0
+        return _at(found.median) <= self.median and _at(p95) <= self.p95 and _at(found.most) <= self.most
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A bar on a fabric, with what was measured there; `met` is None, `fabric` empty, where nothing was. `target`: of
+    what broke, where that fabric had several of the kind.
+    """
+
+    bar: Bar
+    fabric: str
+    target: str
+    samples: tuple[Sample, ...]
+
+    @property
+    def values(self) -> tuple[float | None, ...]:
+        return tuple(sample.value for sample in self.samples)
+
+    @property
+    def name(self) -> str:
+        return f"{self.bar.what}, {self.target}" if self.target else self.bar.what
+
+    @property
+    def pairs(self) -> int:
+        """Probed, over all that was measured."""
+        return sum(sample.pairs for sample in self.samples)
+
+    @property
+    def met(self) -> bool | None:
+        return self.bar.allows(self.figure) if self.figure else None
+
+    @property
+    def worst(self) -> str:
+        """What was furthest from the bar; empty where nothing was measured."""
+        return max(self.samples, key=lambda sample: _at(sample.value), default=Sample(None, "")).what
+
+    @cached_property
+    def figure(self) -> Figure | None:
+        return figure(self.values)
+
+
+_SILENT: Final = "three heartbeats of 20 ms missing, the next check of them, and route changes"
+_ENDED: Final = "its OpenFlow connections end, a decision, and route changes at every source that used the rail"
+_CARRIER: Final = "its carrier goes (PORT_STATUS), a decision, and route changes at all for whom it passed packets on"
+_FIRST: Final[dict[tuple[str, Side | None], Bar]] = {
+    ("link-down", "source"): Bar(
+        "link down, source side", "no carrier, and the kernel's own backup route: no controller", 5, 20
+    ),
+    ("link-down", "far"): Bar(
+        "link down, far side", "PORT_STATUS, a decision, and route changes at every source", 15, 40
+    ),
+    ("link-silent", None): Bar("silent link", _SILENT, 100, 150),
+    ("rail-switch-crash", None): Bar("rail switch killed", _ENDED, 100, 150),
+    ("rail-switch-hang", None): Bar("rail switch stopped", _SILENT, 100, 150),
+    ("gpu-crash", None): Bar("GPU crash, what it carried for others", _CARRIER, 100, 150),
+}
+"""To the first packet, by kind of fault and side (None: whichever is slower)."""
+CONTROLLER: Final = Bar("controller crash, probes lost", "the data plane goes on without it", most=0, unit="probes")
+RETURNED: Final = Bar(
+    "fault while the controller is away, far side, from when it listens again",
+    "its connections, the switches' ports, and the hearts' last word; its start isn't in it",
+    most=RETURN_MS,
+)
+AT_ONCE: Final = Bar(
+    "link down while the controller is away, source side", "the kernel's own backup route: no controller", 5, 20
+)
+BACK: Final = Bar(
+    "traffic back on its best path",
+    "from the repair until the last detour is withdrawn and goodput is back, whichever is later",
+    most=BACK_MS,
+)
+NO_LOSS: Final = Bar("probes lost after repair", "traffic moves back to what forwards already", most=0, unit="probes")
+CHECKED: Final = (CONTROLLER, NO_LOSS)
+"""A run that misses one of these has failed: the rest are times, which a slower machine may miss."""
+TAKEOVER: Final = Bar(
+    "optical takeover by an idle GPU, beyond its light-off",
+    "a lost carrier, a decision, ports that a switch darkens and lights one by one, the spare's addresses and routes",
+    most=50,
+)
+
+
+def is_of_first_packets(bar: Bar) -> bool:
+    """Whether tables of first packets have it beside them, fault by fault."""
+    return bar in _FIRST.values()
+
+
+def first_packet_bar(fault: str, side: Side | None) -> Bar | None:
+    """What is wanted of this fault to the first packet; `side` None where the two aren't told apart."""
+    return _FIRST.get((fault, side)) or _FIRST.get((fault, None))
+
+
+def outcomes(run: Run) -> tuple[Outcome, ...]:
+    """Every bar, a row for each fabric on which it was measured (with rerouting on), or one that says it wasn't."""
+    rows = [row for row in recovery_rows(run) if row.reroute == "on"]
+    measured = (
+        *((bar, _first(rows, *key)) for key, bar in _FIRST.items()),
+        (CONTROLLER, _each(rows, lambda r: r.probes_lost, AWAY)),
+        (RETURNED, _while_away(run, "far")),
+        (AT_ONCE, _while_away(run, "source")),
+        (BACK, _each(rows, _back_ms)),
+        (NO_LOSS, _returned(run, rows)),
+        (TAKEOVER, _takeovers(run)),
+    )
+    return tuple(outcome for bar, by_place in measured for outcome in _outcomes(bar, by_place))
+
+
+def _outcomes(bar: Bar, by_place: ByPlace) -> Iterator[Outcome]:
+    found = [Outcome(bar, *place, tuple(samples)) for place, samples in by_place.items() if samples]
+    yield from found or [Outcome(bar, "", "", ())]
+
+
+def _first(rows: Sequence[RecoveryRow], fault: str, side: Side | None) -> ByPlace:
+    """Where nobody was cut off nothing came back either: that is no recovery in no time."""
+    found: ByPlace = {}
+    for row in rows:
+        if row.fault == fault and not row.unaffected:
+            chosen = [r for r in row.repeats if (probed_on(r, side) if side else is_probed(r))]
+            target = row.target if row.is_one_of_several else ""
+            found[row.fabric, target] = [_sample(_first_ms(r, side), r) for r in chosen]
+    return found
+
+
+def _first_ms(recovery: Recovery, side: Side | None) -> float | None:
+    return {"source": recovery.source_ms, "far": recovery.far_ms, None: recovery.first_packet_ms}[side]
+
+
+def _back_ms(recovery: Recovery) -> float | None:
+    """Goodput alone says nothing: a detour that is never withdrawn may carry all of it. Nor does it say much where no
+    traffic had gone away: there it shows how even a few streams are on a busy machine.
+    """
+    if recovery.fault in BESIDE:
+        return recovery.home_ms
+    if recovery.back_ms is None or recovery.home_ms is None:
+        return None
+    return max(recovery.back_ms, recovery.home_ms)
+
+
+def _returned(run: Run, rows: Sequence[RecoveryRow]) -> ByPlace:
+    """Of faults that came alone, and of those in scripts after whose repair nothing was broken."""
+    gone = [replace(row, repeats=tuple(filter(returns, row.repeats))) for row in rows]
+    found = _each(gone, lambda r: r.return_lost)
+    for script in script_runs(run):
+        if script.reroute == "on" and script.mended_alone:
+            samples = [_sample(r.return_lost, r) for r in script.mended_alone]
+            found.setdefault((script.fabric, ""), []).extend(samples)
+    return found
+
+
+def _each(rows: Sequence[RecoveryRow], value: Callable[[Recovery], float | None], fault: str = "") -> ByPlace:
+    """Of every repeat of every fault that came alone, or of one kind."""
+    chosen = sorted((row for row in rows if fault in ("", row.fault)), key=lambda row: row.fabric)
+    return {
+        (fabric, ""): [_sample(value(r), r) for row in group for r in row.repeats]
+        for fabric, group in groupby(chosen, key=lambda row: row.fabric)
+    }
+
+
+def _while_away(run: Run, side: Side) -> ByPlace:
+    """Faults that scripts struck while the controller was gone. Far: ms from its return, 0 if before that.
+
+    What is mended before it has had its time, is no miss of its. No sample where nobody was probed on that side.
+    Source: ms from the fault, and of links that went down alone, since what is only silent no kernel sees.
+    """
+    found: ByPlace = {}
+    for script in script_runs(run):
+        for gone in script.faults:
+            if gone.fault != AWAY or gone.reroute != "on":
+                continue
+            hit = [r for r in script.faults if r.fault != AWAY and gone.t_fault <= r.t_fault < gone.t_repair]
+            for r in hit:
+                if _is_its(gone, r, side):
+                    value = _first_ms(r, side)
+                    if side == "far" and value is not None:
+                        value = max(0.0, value + (r.t_fault - gone.t_repair) / 1e6)
+                    found.setdefault((script.fabric, ""), []).append(_sample(value, r))
+    return found
+
+
+def _is_its(gone: Recovery, hit: Recovery, side: Side) -> bool:
+    """Whether this side of the fault is the returned controller's to recover, or the kernel's."""
+    if side == "source":
+        return hit.fault == "link-down" and probed_on(hit, side) > 0
+    return probed_on(hit, side) > 0 and hit.t_repair > gone.t_repair + RETURN_MS * 10**6
+
+
+def _takeovers(run: Run) -> ByPlace:
+    """Milliseconds beyond the light-off, wherever an idle GPU came in by optical switches."""
+    names = labels(run)
+    found: ByPlace = {}
+    for t in run.takeovers:
+        if (t.case, t.way) == ("idle-gpu", "optical"):
+            fabric = names.get((t.fabric, t.policy), t.fabric)
+            sample = Sample(t.taken_over_ms - t.light_off_ms, f"{t.failed}, repeat {t.repeat}")
+            found.setdefault((fabric, ""), []).append(sample)
+    return found
+
+
+def _sample(value: float | None, r: Recovery) -> Sample:
+    what = f"{r.script} {r.fault} {r.target}, repeat {r.repeat}".lstrip()
+    return Sample(value, what, pairs_probed(r))
+
+
+def _at(value: float | None) -> float:
+    return inf if value is None else value
+
+
+# What others say of theirs --------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """How long another system takes, in ms, and what that time is of."""
+
+    name: str
+    ms: float
+    source: str
+
+
+OTHERS: Final = (
+    Published(
+        "Nezha",
+        200,
+        "Nezha, 4.4 and abstract: from the detection of a NIC's failure until its tasks have moved to the other rails, "
+        "on average, under 200 ms",
+    ),
+    Published(
+        "NCCL",
+        500,
+        "NCCL, src/transport/net_ib/p2p_resiliency_recovery.cc: a failed NIC is tried again every 500 ms "
+        "(NCCL_IB_RESILIENCY_PORT_RECOVERY_ALIVE_MSG_BATCH_INTERVAL)",
+    ),
+)
+
+
+def times_ours(other: Published, ms: float | None) -> float | None:
+    """How many times as long the other takes; None where ours never came, or took no time."""
+    return other.ms / ms if ms else None

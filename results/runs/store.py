@@ -1,0 +1,183 @@
+"""A run's folder: written file by file, each whole or not at all, and read back so that it can be drawn again.
+
+| file                          | what                                                                       |
+|-------------------------------|----------------------------------------------------------------------------|
+| spec.yaml                     | the experiment, resolved, with its seed: runs again as it is               |
+| results.csv, results.parquet  | a row a measurement                                                        |
+| flows.parquet                 | a row a transfer                                                           |
+| recovery.csv                  | a row a fault and repeat                                                   |
+| census.csv                    | a row for each time that all pairs were probed (where failure scripts run) |
+| takeover.csv                  | a row a failed GPU or domain that was replaced (where jobs go on elsewhere) |
+| health.parquet                | a row an element and moment: its load and h-score (where routes are steered) |
+| choices.parquet               | a row a change of a pair's paths (where routes are steered)                |
+| multirail.json                | points, cuts, rates of NICs, trainings (of fabrics with several rails a node) |
+| events.jsonl                  | monotonic ns, source, what                                                 |
+| summary.json                  | verdict, reasons, headline figures, checks                                 |
+| provenance.json               | what it ran on                                                             |
+| report.html, timeline.json    | drawn from all of it                                                       |
+| traces/                       | replayed traces in their own formats, with what was measured               |
+| run.json                      | the rest: goodput traces, link checks, loads, byte checks, fabrics, scale  |
+"""
+
+import errno
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from railyard.results.views import report, summary
+from railyard.results.runs import rows, timeline
+from railyard.results.multirail import stored as multirail
+from railyard.results.multirail.records import Multirail
+from railyard.results.runs.records import (ByteCheck, Census, Choice, Event, FabricRun, Flow, GoodputTrace, HealthSample, LinkCheck, Load, Measurement, Recovery, Run, Takeover)
+from railyard.results.runs.rows import Row
+from railyard.core.errors import BadInput, MachineLacks
+
+FORMAT: Final = 1
+HEALTH: Final = "health.parquet"
+CHOICES: Final = "choices.parquet"
+MULTIRAIL: Final = "multirail.json"
+RESULT_COLUMNS: Final = (
+    "fabric", "policy", "workload", "phase", "metric", "value", "unit", "predicted", "ratio", "repeat",
+)  # fmt: skip
+RECOVERY_COLUMNS: Final = (
+    "fault", "target", "t_fault", "detect_ms", "reroute_ms", "first_packet_ms", "goodput_ms", "lost_bytes", "recovered",
+    "fabric", "policy", "reroute", "repeat", "back_ms", "probes_lost", "connections_lost",
+    "t_repair", "decided_ms", "source_ms", "far_ms", "return_lost", "script", "home_ms",
+    "source_probed", "far_probed", "too_fast",
+)  # fmt: skip
+CENSUS_COLUMNS: Final = tuple(f.name for f in fields(Census))
+TAKEOVER_COLUMNS: Final = tuple(f.name for f in fields(Takeover))
+_FULL: Final = (errno.ENOSPC, errno.EDQUOT)
+_PARTS: Final[dict[str, type]] = {
+    "fabrics": FabricRun,
+    "goodput": GoodputTrace,
+    "links": LinkCheck,
+    "loads": Load,
+    "bytes": ByteCheck,
+}
+
+
+def save(run: Run, folder: Path) -> None:
+    """Write the whole folder: what was measured first, what is drawn from it last. MachineLacks if the disk is full."""
+    with _told_when_full(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    _write(folder / "spec.yaml", yaml.safe_dump(run.spec, sort_keys=False, allow_unicode=True).encode())
+    _write(folder / "provenance.json", _json(run.provenance))
+    _write(folder / "results.csv", rows.to_csv(RESULT_COLUMNS, run.measurements))
+    _write(folder / "results.parquet", rows.to_parquet(Measurement, run.measurements, extra=("ratio",)))
+    _write(folder / "recovery.csv", rows.to_csv(RECOVERY_COLUMNS, run.recoveries))
+    if run.censuses:
+        _write(folder / "census.csv", rows.to_csv(CENSUS_COLUMNS, run.censuses))
+    if run.takeovers:
+        _write(folder / "takeover.csv", rows.to_csv(TAKEOVER_COLUMNS, run.takeovers))
+    if run.multirail:
+        _write(folder / MULTIRAIL, multirail.to_json(run.multirail))
+    _write(folder / "events.jsonl", b"".join(_json(asdict(e), indent=None) for e in run.events))
+    _write(folder / "flows.parquet", rows.to_parquet(Flow, run.flows))
+    for name, kind, records in ((HEALTH, HealthSample, run.health), (CHOICES, Choice, run.choices)):
+        if records:
+            _write(folder / name, rows.to_parquet(kind, records))
+    _write(folder / "run.json", _json(_rest(run), indent=None))
+    for name, content in run.files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        _write(folder / name, content)
+    save_drawn(run, folder)
+
+
+def save_drawn(run: Run, folder: Path) -> None:
+    """Write what is drawn from the records alone: summary.json, report.html, timeline.json."""
+    _write(folder / "summary.json", _json(summary.summarise(run)))
+    _write(folder / "report.html", report.render(run).encode())
+    _write(folder / "timeline.json", _json(timeline.trace(run), indent=None))
+
+
+def load(folder: Path) -> Run:
+    """Read a run's folder back. BadInput if it isn't one, or isn't whole."""
+    if not (folder / "run.json").is_file():
+        raise BadInput("DIR", str(folder), "is not a run's folder: it has no run.json")
+    try:
+        return _load(folder)
+    except (OSError, ValueError, KeyError, TypeError, yaml.YAMLError) as error:
+        line = str(error).partition("\n")[0]
+        raise BadInput("DIR", str(folder), f"can't be read back: {type(error).__name__}: {line}") from error
+
+
+def _load(folder: Path) -> Run:
+    rest = json.loads((folder / "run.json").read_text())
+    if rest.pop("format") != FORMAT:
+        raise ValueError(f"run.json is not of format {FORMAT}")
+    parts: dict[str, Any] = {name: rows.from_plain(kind, rest.pop(name)) for name, kind in _PARTS.items()}
+    return Run(
+        spec=yaml.safe_load((folder / "spec.yaml").read_text()),
+        provenance=json.loads((folder / "provenance.json").read_text()),
+        measurements=rows.from_parquet(Measurement, (folder / "results.parquet").read_bytes()),
+        flows=rows.from_parquet(Flow, (folder / "flows.parquet").read_bytes()),
+        health=_optional(HealthSample, folder / HEALTH),
+        choices=_optional(Choice, folder / CHOICES),
+        recoveries=rows.from_csv(Recovery, (folder / "recovery.csv").read_text()),
+        censuses=_optional_csv(Census, folder / "census.csv"),
+        takeovers=_optional_csv(Takeover, folder / "takeover.csv"),
+        multirail=multirail.from_json((folder / MULTIRAIL).read_bytes())
+        if (folder / MULTIRAIL).exists()
+        else Multirail(),
+        events=[Event(**json.loads(line)) for line in (folder / "events.jsonl").read_text().splitlines()],
+        **parts,
+        **rest,
+    )
+
+
+def _optional(kind: type[Row], path: Path) -> list[Row]:
+    return rows.from_parquet(kind, path.read_bytes()) if path.exists() else []
+
+
+def _optional_csv(kind: type[Row], path: Path) -> list[Row]:
+    return rows.from_csv(kind, path.read_text()) if path.exists() else []
+
+
+def _multirail(path: Path) -> Multirail:
+    return multirail.from_json(path.read_bytes()) if path.exists() else Multirail()
+
+
+def _rest(run: Run) -> dict[str, Any]:
+    """What no other file of the folder holds."""
+    parts = {name: [asdict(row) for row in getattr(run, name)] for name in _PARTS}
+    own = ("name", "started_utc", "scale", "duration_s", "interrupted", "failed")
+    return {"format": FORMAT, **{name: getattr(run, name) for name in own}, **parts}
+
+
+def _json(data: object, indent: int | None = 2) -> bytes:
+    """A line (or with `indent` a page) of JSON; what JSON doesn't know, such as a path, is written as its text."""
+    compact = (",", ":") if indent is None else None
+    return (json.dumps(data, indent=indent, separators=compact, ensure_ascii=False, default=str) + "\n").encode()
+
+
+def _write(path: Path, data: bytes) -> None:
+    """Write beside the file, then rename: a reader, or a run that is killed here, never sees half a file."""
+    part = path.with_name(f".{path.name}.part")
+    with _told_when_full(path):
+        try:
+            part.write_bytes(data)
+            part.replace(path)
+        except OSError:
+            with suppress(OSError):
+                part.unlink(missing_ok=True)
+            raise
+
+
+@contextmanager
+def _told_when_full(path: Path) -> Iterator[None]:
+    """A full disk (or quota) is the machine's lack, told in one line; any other error is passed on."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in _FULL:
+            raise
+        remedy = (
+            f"free some space, or choose a folder on another disk with --out (df -h {path.parent} shows what is left)"
+        )
+        raise MachineLacks(f"the disk is full: {path} could not be written", remedy) from error

@@ -1,0 +1,136 @@
+"""Every parallelization strategy of a cluster, and the fastest: Rail-only's appendix, section C, and Fig. 8.
+
+The appendix's own list of constraints isn't printed ("Appendix ??"). Ours, after its Table III and Megatron-LM: t_h p_h
+d_h = K and t_l p_l d_l = N/K, so that every GPU works; t divides the attention heads; p v divides the layers; d b
+divides the batch; v > 1 needs p > 1; and what else `Rules` asks for.
+"""
+
+from dataclasses import dataclass
+from functools import cache
+from itertools import product
+
+import numpy as np
+from numpy.typing import NDArray
+
+from railyard.core.errors import BadInput
+from railyard.results.theory.iteration.arrays import FloatArray, Strategies, Strategy
+from railyard.results.theory.iteration.iteration_time import IterationTime, iteration_time
+from railyard.results.theory.iteration.job import Job
+from railyard.results.theory.iteration.memory import gpu_bytes
+
+IntArray = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What a strategy must keep to, beside dividing evenly.
+
+    `whole_rounds`: interleaving (v > 1) takes m as a multiple of p, as its schedule needs (Narayanan et al. 2021, 2.2).
+    Without it Eq. 7 also prices v > 1 with m < p, below what any schedule can do: a single micro-batch takes p t(b).
+    `fits_memory`: a GPU's memory holds it. `max_tensor` and `max_virtual_stages` bound t and v.
+    """
+
+    whole_rounds: bool = True
+    fits_memory: bool = True
+    max_tensor: int | None = None
+    max_virtual_stages: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Best:
+    """The fastest strategy, its seconds, those of them spent on the network, and how many strategies were weighed."""
+
+    strategy: Strategy
+    seconds: float
+    network_s: float
+    gpu_bytes: float
+    weighed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Weighed:
+    """Strategies, the terms of their times, and the bytes that they take of a GPU; side by side."""
+
+    strategies: Strategies
+    times: IterationTime
+    gpu_bytes: FloatArray
+
+    def order(self) -> IntArray:
+        """Indices from the fastest on; equals in their own order."""
+        return np.argsort(self.times.total_s, kind="stable")
+
+
+@cache
+def divisors(n: int) -> tuple[int, ...]:
+    """All of them, rising."""
+    small = [i for i in range(1, int(n**0.5) + 1) if n % i == 0]
+    return tuple(sorted({*small, *(n // i for i in small)}))
+
+
+def best_strategy(job: Job, rules: Rules | None = None) -> Best:
+    """The fastest of `weigh`; of equals the first."""
+    found = weigh(job, rules)
+    first = found.order()[0]
+    seconds, network_s = float(found.times.total_s[first]), float(found.times.network_s[first])
+    return Best(found.strategies[first], seconds, network_s, float(found.gpu_bytes[first]), len(found.strategies))
+
+
+def weigh(job: Job, rules: Rules | None = None) -> Weighed:
+    """All of `candidates` that fit memory, if `rules` ask for it. BadInput if there is none."""
+    rules = rules or Rules()
+    found = candidates(job, rules)
+    if not len(found):
+        allowed = f"can't train {_asked(job)}: no strategy divides its heads, layers and batch"
+        raise BadInput("gpus", job.cluster.gpus, allowed)
+    sizes = gpu_bytes(job, found)
+    if rules.fits_memory:
+        fitting, room = sizes <= job.cluster.memory_bytes, job.cluster.memory_bytes
+        if not fitting.any():
+            allowed = (
+                f"can't train {_asked(job)}: no strategy fits the memory of a GPU, {room / 1e9:,.0f} GB; "
+                f"the leanest takes {sizes.min() / 1e9:,.1f} GB"
+            )
+            raise BadInput("gpus", job.cluster.gpus, allowed)
+        found, sizes = found.where(fitting), sizes[fitting]
+    return Weighed(found, iteration_time(job, found), sizes)
+
+
+def _asked(job: Job) -> str:
+    return f"this model with a batch of {job.recipe.global_batch:,}"
+
+
+def candidates(job: Job, rules: Rules) -> Strategies:
+    """All strategies that divide, whether they fit memory or not; always in the same order."""
+    layouts = _layouts(job, rules)
+    batch, layers = job.recipe.global_batch, job.model.layers
+    most = rules.max_virtual_stages or layers
+    sizes = np.array(list(product(divisors(batch), (v for v in divisors(layers) if v <= most))), dtype=np.int64)
+    # every layout with every (b, v), side by side
+    th, tl, ph, pl, dh, dl = np.repeat(layouts, len(sizes), axis=0).T
+    b, v = np.tile(sizes, (len(layouts), 1)).T
+    p, taken = ph * pl, dh * dl * b
+    divides = (batch % taken == 0) & (layers % (p * v) == 0) & ((v == 1) | (p > 1))
+    if rules.whole_rounds:
+        divides &= (v == 1) | (batch // taken % p == 0)
+    kept = (column[divides].astype(np.float64) for column in (th, tl, ph, pl, dh, dl, b, v))
+    return Strategies(batch, *kept)
+
+
+def _layouts(job: Job, rules: Rules) -> IntArray:
+    """Rows of t_h, t_l, p_h, p_l, d_h, d_l: how dimensions lie over HB domains, where each divides what it must."""
+    inside = _splits(job.cluster.domain_gpus)
+    across = _splits(job.cluster.gpus // job.cluster.domain_gpus)
+    h, n = (np.repeat(inside, len(across), axis=0), np.tile(across, (len(inside), 1)))
+    t, p, d = (h * n).T
+    model = job.model
+    divides = (model.heads % t == 0) & (model.layers % p == 0) & (job.recipe.global_batch % d == 0)
+    if rules.max_tensor is not None:
+        divides &= t <= rules.max_tensor
+    rows: IntArray = np.stack((h, n), axis=2).reshape(-1, 6)[divides]
+    return rows
+
+
+@cache
+def _splits(n: int) -> IntArray:
+    """Rows of three factors whose product is n."""
+    return np.array([(t, p, n // (t * p)) for t in divisors(n) for p in divisors(n // t)], dtype=np.int64)

@@ -1,0 +1,182 @@
+"""Failures a year, and the share of GPU-time they take: Monte Carlo, and a closed form to first order beside it.
+
+Rail-only IV-C: a GPU whose link (NIC, two transceivers) or switch is out is unavailable, in both designs alike. With
+rerouting by the HB domain it isn't: its domain's m of K rails that are out are carried by the others. The domain's rail
+traffic then takes K/(K-m) times as long, so with the share c of an iteration that waits for it, an iteration is
+1 + c m/(K-m) long. Only a domain without any rail loses all its time.
+
+What is out above the first tier thins the network and cuts nobody off. Not counted: a job that waits as a whole for its
+slowest domain, restarts and lost iterations; two domains without a common rail that lives.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from railyard.results.theory.reliability.components import Component, Components
+from railyard.results.theory.reliability.wiring import Ints, Wiring
+
+Floats = npt.NDArray[np.float64]
+Z95: Final = 1.96
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """A mean over simulated years with its 95% confidence interval, the closed form, and how single years vary."""
+
+    mean: float
+    low: float
+    high: float
+    first_order: float
+    year_p5: float
+    year_p95: float
+
+
+@dataclass(frozen=True, slots=True)
+class Reliability:
+    """Failures a year, all tiers; `cutting_off`: those that leave a GPU without its rail, a switch counting once.
+
+    lost: share of all GPU-time, 0 to 1, as in the paper; lost_rerouted: with rerouting by the HB domain.
+    """
+
+    switch_failures: Estimate
+    transceiver_failures: Estimate
+    network_failures: Estimate
+    cutting_off: Estimate
+    lost: Estimate
+    lost_rerouted: Estimate
+
+
+@dataclass(frozen=True, slots=True)
+class _Outages:
+    """Of what one kind of component does in all years. Times in years; arrays of one length."""
+
+    part: Ints
+    start: Floats
+    end: Floats
+
+
+def lost_share(out: Ints, domain_gpus: int, rail_time_share: float, rerouted: bool) -> Floats:
+    """Share of a domain's time that is lost while `out` of its rails are, 0 to 1."""
+    if not rerouted:
+        return np.asarray(out / domain_gpus)
+    left = domain_gpus - out
+    longer = rail_time_share * out / np.maximum(left, 1)
+    return np.where(left > 0, longer / (1 + longer), 1.0)
+
+
+def first_order_lost(wiring: Wiring, components: Components, rerouted: bool) -> float:
+    """Share of GPU-time lost, with each component out alone for rate x repair time of the time."""
+    k, share = wiring.domain_gpus, components.rail_time_share
+    gpus = wiring.network.gpus
+    link = 2 * components.transceiver.unavailable + components.nic.unavailable
+    by_links = gpus * link * k * float(lost_share(np.array([1]), k, share, rerouted)[0])
+    domains = gpus // k
+    # how many GPUs of a domain are behind a switch, for each pair of these that has any
+    _, together = np.unique(wiring.switch_of * domains + np.arange(gpus) // k, return_counts=True)
+    by_switches = components.switch.unavailable * k * float(lost_share(together, k, share, rerouted).sum())
+    return (by_links + by_switches) / gpus
+
+
+def simulate(wiring: Wiring, components: Components, years: int, seed: int) -> Reliability:
+    """Monte Carlo of so many years in a row, all with the same equipment. ValueError for less than two.
+
+    Failures are Poisson, repairs take exponential times. What fails anew while it is being repaired is back when both
+    repairs are done.
+    """
+    if years < 2:
+        raise ValueError(f"{years} years must be 2 or more, to tell how they vary")
+    rng = np.random.default_rng(seed)
+    layer, gpus = wiring.network.layers[0], wiring.network.gpus
+    switches = _outages(components.switch, layer.switches, years, rng)
+    optics = _outages(components.transceiver, layer.transceivers, years, rng)
+    nics = _outages(components.nic, gpus, years, rng)
+    upper_switches = rng.poisson(components.switch.failures_per_year * wiring.upper_switches, years)
+    upper_optics = rng.poisson(components.transceiver.failures_per_year * wiring.upper_transceivers, years)
+
+    near = [_a_year(outages, years) for outages in (switches, optics, nics)]
+    # two transceivers a link, one at each end
+    changes = _changes([_spread(switches, wiring), _Outages(optics.part // 2, optics.start, optics.end), nics])
+    lost = {
+        rerouted: _estimate(
+            _lost_a_year(changes, wiring, components.rail_time_share, rerouted, years),
+            first_order_lost(wiring, components, rerouted),
+        )
+        for rerouted in (False, True)
+    }
+    rates = [components.switch.failures_per_year, components.transceiver.failures_per_year]
+    by_switches, by_optics = rates[0] * wiring.network.switches, rates[1] * wiring.network.transceivers
+    by_nics = components.nic.failures_per_year * gpus
+    above = rates[0] * wiring.upper_switches + rates[1] * wiring.upper_transceivers
+    total = by_switches + by_optics + by_nics
+    return Reliability(
+        switch_failures=_estimate(near[0] + upper_switches, by_switches),
+        transceiver_failures=_estimate(near[1] + upper_optics, by_optics),
+        network_failures=_estimate(sum(near) + upper_switches + upper_optics, total),
+        cutting_off=_estimate(near[0] + near[1] + near[2], total - above),
+        lost=lost[False],
+        lost_rerouted=lost[True],
+    )
+
+
+def _outages(component: Component, count: int, years: int, rng: np.random.Generator) -> _Outages:
+    events = int(rng.poisson(component.failures_per_year * count * years))
+    start = rng.uniform(0, years, events)
+    return _Outages(rng.integers(count, size=events), start, start + rng.exponential(component.repair_years, events))
+
+
+def _a_year(outages: _Outages, years: int) -> Ints:
+    """How many began in each year."""
+    return np.bincount(outages.start.astype(np.int64), minlength=years)
+
+
+def _spread(switches: _Outages, wiring: Wiring) -> _Outages:
+    """A switch's outage as one of each GPU behind it."""
+    sorted_gpus, first, counts = wiring.behind
+    many = counts[switches.part]
+    begin = np.cumsum(many) - many
+    place = np.arange(many.sum()) + np.repeat(first[switches.part] - begin, many)
+    return _Outages(sorted_gpus[place], np.repeat(switches.start, many), np.repeat(switches.end, many))
+
+
+@dataclass(frozen=True, slots=True)
+class _Changes:
+    """When a GPU's rail goes (+1) or is back (-1), overlapping outages being one."""
+
+    gpu: Ints
+    time: Floats
+    step: Ints
+
+
+def _changes(kinds: list[_Outages]) -> _Changes:
+    gpu = np.concatenate([outages.part for outages in kinds] * 2)
+    time = np.concatenate([outages.start for outages in kinds] + [outages.end for outages in kinds])
+    step = np.repeat([1, -1], len(gpu) // 2)
+    order = np.lexsort((time, gpu))
+    gpu, time, step = gpu[order], time[order], step[order]
+    # every outage ends, so the count is back at 0 where the next GPU's begin
+    running = np.cumsum(step)
+    seen = ((step == 1) & (running == 1)) | ((step == -1) & (running == 0))
+    return _Changes(gpu[seen], time[seen], step[seen])
+
+
+def _lost_a_year(changes: _Changes, wiring: Wiring, rail_time_share: float, rerouted: bool, years: int) -> Floats:
+    """Share of each year's GPU-time, all GPUs; what goes on into the next year counts where its stretch began."""
+    k = wiring.domain_gpus
+    domain = changes.gpu // k
+    order = np.lexsort((changes.time, domain))
+    out = np.cumsum(changes.step[order])  # rails out in this domain, until the next change
+    # the last of a domain has another's after it, but then none of its rails is out, and nothing lost
+    lasts = np.diff(changes.time[order], append=0.0)
+    year = np.minimum(changes.time[order].astype(np.int64), years - 1)
+    lost = lost_share(out, k, rail_time_share, rerouted) * lasts * k
+    return np.bincount(year, weights=lost, minlength=years) / wiring.network.gpus
+
+
+def _estimate(yearly: npt.NDArray[np.floating] | npt.NDArray[np.integer], first_order: float) -> Estimate:
+    mean = float(np.mean(yearly))
+    half = Z95 * float(np.std(yearly, ddof=1)) / len(yearly) ** 0.5
+    p5, p95 = (float(p) for p in np.percentile(yearly, (5, 95)))
+    return Estimate(mean, mean - half, mean + half, first_order, p5, p95)

@@ -1,0 +1,249 @@
+"""Part 2's comparison beside what was measured: which has the lower latency, rail-only's way or rail-optimized's? Pure.
+
+Source: Outshift health routing, part 2. From G1 = G(d1, g1) to G2 = G(d2, g2) a path's H is the product of what it
+crosses, H(d1) H(g2) for rail-only's way (dr) and H(g1) H(S) H(g2) over the spine layer S. "The greater the H, the lower
+the latency": rail-only's is lower if and only if H(g1) / H(d1) < 1 / H(S). Each scene of an experiment's grid is a test
+of that: a cell.
+
+Latency is the time of a round's transfer (of one stripe of it), from its start at the sender until its last byte was
+read; the median of all rounds. Scores are those of the last moments before the foreground begins, since the condition
+is about what a message finds: the foreground's own load would count as somebody else's. Beside the product stands what
+a message of many frames should go by, the slowest link on the way in bit/s: its capacity x what its score leaves.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from statistics import median
+from typing import Any, Final, Literal, NamedTuple
+
+from railyard.results.analysis.intervals import Stretch, base_labels, stretches
+from railyard.results.runs.records import FabricRun, Flow, Run
+from railyard.topologies.addresses import gpu_of_name
+from railyard.workloads.background.grid import GridSpec, Scene
+from railyard.workloads.jobs.transfers import RECEIPT
+
+Winner = Literal["rail-only", "spine", "even"]
+Path = Literal["rail-only", "spine"]
+Reason = Literal["", "lowest score", "HB rate", "hops", "not known"]
+POLICY: Final[Mapping[Path, str]] = {"rail-only": "dr", "spine": "ecmp"}
+TIE: Final = 0.05
+"""Latencies that differ by less are even."""
+BEFORE: Final = 5
+"""Samples of scores before the foreground's start that count: 250 ms at the default period."""
+POINT: Final = 0.01
+"""Scores are whole percents: what a point more or less of one would turn is even."""
+
+
+class Span(NamedTuple):
+    """A value, and what it is with each score a point lower and a point higher."""
+
+    low: float
+    value: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True)
+class Scores:
+    """H, 0 to 1: of the source's HB domain and rail, the spine layer, and the destination's rail."""
+
+    domain: float
+    rail: float
+    spine: float
+    far: float
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """Bit/s of an empty link of each kind."""
+
+    hb: float
+    rail: float
+    uplink: float
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """A scene as one pair of GPUs (by name) found it. `latency`: s, by path. `fabric`: without the policy."""
+
+    fabric: str
+    workload: str
+    scene: Scene
+    src: str
+    dst: str
+    scores: Scores
+    rates: Rates
+    latency: Mapping[Path, float]
+
+    @property
+    def predicted(self) -> Winner:
+        """By the papers' condition. H(g2) is in both products."""
+        h = self.scores
+        return _higher(_product(h.domain), _product(h.rail, h.spine))
+
+    @property
+    def by_slowest_link(self) -> Winner:
+        """By the slowest link of each way."""
+        return _higher(self.slowest("rail-only"), self.slowest("spine"))
+
+    @property
+    def measured(self) -> Winner:
+        a, b = self.latency["rail-only"], self.latency["spine"]
+        if max(a, b) < min(a, b) * (1 + TIE):
+            return "even"
+        return "rail-only" if a < b else "spine"
+
+    @property
+    def agrees(self) -> bool:
+        return self.predicted == self.measured
+
+    def slowest(self, path: Path) -> Span:
+        """What the slowest link of a way leaves, bit/s."""
+        h, r = self.scores, self.rates
+        if path == "rail-only":
+            return _least((r.hb, h.domain), (r.rail, h.far))
+        return _least((r.rail, h.rail), (r.uplink, h.spine), (r.rail, h.far))
+
+    @property
+    def reason(self) -> Reason:
+        """Why the papers' condition says something else than what was measured; empty if it doesn't."""
+        if self.agrees:
+            return ""
+        if self.by_slowest_link == self.measured:
+            h = self.scores
+            by_score = _higher(_least((1, h.domain), (1, h.far)), _least((1, h.rail), (1, h.spine), (1, h.far)))
+            return "lowest score" if by_score == self.measured else "HB rate"
+        return "hops" if self.by_slowest_link == "even" else "not known"
+
+
+def cells(run: Run) -> tuple[Cell, ...]:
+    """In the order of the grid. Empty without a grid, or without both ways on a fabric that has them."""
+    names = in_scenes(run)
+    if not names:
+        return ()
+    told, bases, found = stretches(run), base_labels(run), []
+    fabrics = {bases[f.label]: f for f in run.fabrics if f.kind == "rail-optimized"}
+    for (fabric, workload, src, dst), by_policy in _latencies(run.flows, bases).items():
+        here = [s for s in told if (s.fabric, s.workload) == (fabric, workload) and s.policy in POLICY.values()]
+        scores = _scores(here, src, dst)
+        if fabric in fabrics and workload in names and scores and by_policy.keys() >= set(POLICY.values()):
+            latency = {path: median(by_policy[policy]) for path, policy in POLICY.items()}
+            rates = _rates(fabrics[fabric])
+            found.append(Cell(fabric, *names[workload], src, dst, scores, rates, latency))
+    return tuple(found)
+
+
+def in_scenes(run: Run) -> dict[str, tuple[str, Scene]]:
+    """A workload's label in a scene -> its label without the scene, and the scene. Empty without a grid."""
+    grid = run.spec.get("grid")
+    scenes = {scene.label(""): scene for scene in GridSpec.model_validate(grid).scenes} if grid else {}
+    labels = dict.fromkeys(flow.workload for flow in run.flows)
+    return {
+        label: (label.removesuffix(end), scene)
+        for label in labels
+        for end, scene in scenes.items()
+        if label.endswith(end)
+    }
+
+
+def one_scene(run: Run) -> Run:
+    """The run with the flows of each workload's first scene alone, under its own name: the others sent the same."""
+    names = in_scenes(run)
+    if not names:
+        return run
+    first: dict[str, str] = {}
+    for label, (base, _) in names.items():
+        first.setdefault(base, label)
+    return replace(
+        run, flows=[replace(f, workload=names[f.workload][0]) for f in run.flows if f.workload in first.values()]
+    )
+
+
+def _latencies(
+    flows: Iterable[Flow], bases: Mapping[str, str]
+) -> dict[tuple[str, str, str, str], dict[str, list[float]]]:
+    """(fabric, workload, source, destination) -> policy -> seconds of each transfer that arrived."""
+    found: defaultdict[tuple[str, str, str, str], defaultdict[str, list[float]]] = defaultdict(
+        lambda: defaultdict(list)
+    )
+    for flow in flows:
+        crosses = gpu_of_name(flow.src).rank != gpu_of_name(flow.dst).rank
+        if flow.phase != RECEIPT and crosses and flow.delivered == flow.bytes:
+            where = (bases.get(flow.fabric, flow.fabric), flow.workload, flow.src, flow.dst)
+            found[where][flow.policy].append((flow.end_ns - flow.start_ns) / 1e9)
+    return {where: dict(by_policy) for where, by_policy in found.items()}
+
+
+def _scores(here: Iterable[Stretch], src: str, dst: str) -> Scores | None:
+    """Medians over the policies' stretches, which all had the same background; None if somebody's are missing."""
+    seen: defaultdict[tuple[str, int], list[int]] = defaultdict(list)
+    for stretch in here:
+        mine: defaultdict[tuple[str, int], list[int]] = defaultdict(list)
+        for sample in stretch.health:
+            if sample.monotonic_ns < stretch.started_ns:
+                mine[sample.element, sample.index].append(sample.score)
+        for element, scores in mine.items():
+            seen[element] += scores[-BEFORE:]
+    near, far = gpu_of_name(src), gpu_of_name(dst)
+    wanted = (("domain", near.domain), ("rail", near.rank), ("spine", 0), ("rail", far.rank))
+    if not all(seen[element] for element in wanted):
+        return None
+    return Scores(*(median(seen[element]) / 100 for element in wanted))
+
+
+def _rates(fabric: FabricRun) -> Rates:
+    return Rates(fabric.hb_bps, fabric.rail_bps, fabric.uplink_bps)
+
+
+def _off(score: float, points: float) -> float:
+    return min(1.0, max(0.0, score + points * POINT))
+
+
+def _product(*scores: float) -> Span:
+    low = value = high = 1.0
+    for score in scores:
+        low, value, high = low * _off(score, -1), value * score, high * _off(score, 1)
+    return Span(low, value, high)
+
+
+def _least(*links: tuple[float, float]) -> Span:
+    """Of (capacity, score) of each."""
+    low, value, high = (min(capacity * _off(h, points) for capacity, h in links) for points in (-1, 0, 1))
+    return Span(low, value, high)
+
+
+def _higher(rail_only: Span, spine: Span) -> Winner:
+    if rail_only.low > spine.high:
+        return "rail-only"
+    return "spine" if spine.low > rail_only.high else "even"
+
+
+def as_dict(found: Iterable[Cell]) -> dict[str, Any]:
+    """Plain data, for summary.json. Latencies in s, rates in bit/s."""
+    every = tuple(found)
+    return {
+        "cells": len(every),
+        "agree": sum(c.agrees for c in every),
+        "slowest_link_agrees": sum(c.by_slowest_link == c.measured for c in every),
+        "tie": TIE,
+        "each": [_cell_dict(c) for c in every],
+    }
+
+
+def _cell_dict(c: Cell) -> dict[str, Any]:
+    h = c.scores
+    return {
+        "fabric": c.fabric,
+        "workload": c.workload,
+        "src": c.src,
+        "dst": c.dst,
+        "loads": {"domain": c.scene.domain, "rail": c.scene.rail, "spine": c.scene.spine},
+        "scores": {"domain": h.domain, "rail": h.rail, "spine": h.spine, "far_rail": h.far},
+        "rail_only_s": c.latency["rail-only"],
+        "spine_s": c.latency["spine"],
+        "predicted": c.predicted,
+        "by_slowest_link": c.by_slowest_link,
+        "measured": c.measured,
+        "agrees": c.agrees,
+        "reason": c.reason,
+    }

@@ -1,0 +1,68 @@
+"""Recovery in summary.json: headline figures, what was wanted, scripts. Plain data; times in ms, None for "never"."""
+
+from typing import Any
+
+from railyard.results.analysis.recovery_rows import RecoveryRow, ScriptRow, recovery_rows, script_runs, verdict
+from railyard.results.runs.fidelity import Judgement
+from railyard.results.runs.records import Run
+from railyard.results.runs.recovery_targets import OTHERS, Outcome, outcomes, times_ours
+
+
+def recovery_dicts(run: Run, judgement: Judgement) -> dict[str, Any]:
+    """By their keys in the headline."""
+    return {
+        "recovery": [_row(row, judgement) for row in recovery_rows(run)],
+        "recovery_wanted": [_outcome(o) for o in outcomes(run)] if run.recoveries or run.takeovers else [],
+        "scripts": [_script(script, judgement) for script in script_runs(run)],
+    }
+
+
+def _row(row: RecoveryRow, judgement: Judgement) -> dict[str, Any]:
+    first = row.steps["first_packet_ms"].median
+    return {
+        "fabric": row.fabric,
+        "fault": row.fault,
+        "target": row.target,
+        "reroute": row.reroute,
+        "verdict": verdict(row.repeats, judgement),
+        "repeats": len(row.repeats),
+        "recovered": row.recovered,
+        "no_one_affected": row.unaffected,
+        "no_one_probed": row.unprobed,
+        **{step: found.as_dict() for step, found in row.steps.items()},
+        **{f"{side}_ms": found.as_dict() for side, found in row.sides.items()},
+        "lost_bytes": row.total("lost_bytes"),
+        "probes_lost": row.total("probes_lost"),
+        "return_lost": row.total("return_lost"),
+        "too_fast": row.total("too_fast"),
+        "connections_lost": row.connections_lost,
+        "others_take_times_as_long": {other.name: times_ours(other, first) for other in OTHERS},
+    }
+
+
+def _outcome(o: Outcome) -> dict[str, Any]:
+    bar = {name: value for name in ("median", "p95", "most") if (value := getattr(o.bar, name)) != float("inf")}
+    return {
+        "what": o.bar.what,
+        "fabric": o.fabric or None,
+        "target": o.target or None,
+        "unit": o.bar.unit,
+        "wanted": bar,
+        "measured": {**o.figure.as_dict(), "most": o.figure.most} if o.figure else None,
+        "worst": o.worst or None,
+        "met": o.met,
+    }
+
+
+def _script(script: ScriptRow, judgement: Judgement) -> dict[str, Any]:
+    return {
+        **{name: getattr(script, name) for name in ("script", "fabric", "reroute", "repeat")},
+        "verdict": verdict(script.faults, judgement),
+        "faults": len(script.faults),
+        "censuses": len(script.censuses),
+        "censuses_taken": script.taken,
+        "censuses_held": script.held,
+        "return_lost": sum(r.return_lost for r in script.mended_alone),
+        "lost_bytes": script.lost_bytes,
+        "connections_lost": script.connections_lost,
+    }

@@ -1,0 +1,193 @@
+"""report.html: the whole run on one page that needs no other file and no network."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+from railyard.results.analysis.aggregate import (
+    Row,
+    Slowdown,
+    kind_bytes,
+    labels,
+    one_repeat,
+    pairs,
+    rows_of,
+    slowdowns,
+    times,
+)
+from railyard.results.analysis.intervals import is_steered, policies_of
+from railyard.results.multirail import section
+from railyard.results.plots import fabric as plot_fabric
+from railyard.results.plots import sweep, traffic
+from railyard.results.plots import times as plot_times
+from railyard.results.plots.style import Plot
+from railyard.results.runs.checks import checks
+from railyard.results.runs.fidelity import Judgement, judge
+from railyard.results.runs.records import Flow, Run
+from railyard.results.theory.spine_condition import one_scene
+from railyard.results.views import format as fmt
+from railyard.results.views import report_failures, report_steering, report_tables, scale_tables
+
+_FOLDERS: Final = (Path(__file__).parent, Path(__file__).parents[1])
+_PAIRS_DRAWN: Final = 1024  # GPUs: beyond, a heatmap's cells are smaller than a screen's
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """A workload's part of the page. One heatmap where all fabrics delivered alike, else one for each."""
+
+    name: str
+    heatmaps: tuple[tuple[str, Plot], ...]
+    times: Plot | None
+    table: report_tables.Table | None
+
+
+def render(run: Run) -> str:
+    """The page as HTML."""
+    page = Environment(
+        loader=FileSystemLoader(_FOLDERS),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=StrictUndefined,
+    )
+    return page.get_template("report.html.j2").render(_context(run))
+
+
+def _context(run: Run) -> dict[str, Any]:
+    judgement, rows = judge(run), rows_of(run)
+    fabrics, slow, timed = list(labels(run).values()), slowdowns(run, rows), times(rows)
+    built, steered = report_steering.fabrics_once(run), is_steered(run)
+    sent = one_scene(run)
+    beside = (
+        () if steered or run.multirail else timed
+    )  # fabrics side by side: policies are below each other, with figures of their own
+    return {
+        "run": run,
+        "title": run.spec.get("title") or run.name,
+        "description": run.spec.get("description") or "",
+        "facts": _facts(run),
+        "judgement": judgement,
+        "checks": checks(run, judgement),
+        "headline": report_tables.times_table(report_tables.headline_rows(beside), fabrics, slow) if beside else None,
+        "said": [_said(s) for s in slow if s.is_all_to_all and not steered],
+        **report_steering.parts(run, timed),
+        "slowdowns": report_tables.slowdowns_table(slow) if len(pairs(run)) > 1 else None,
+        "fabrics": [(f.label, plot_fabric.draw(f)) for f in built],
+        "small_fabrics": all(plot_fabric.is_small(f) for f in built),
+        "fabrics_table": report_tables.fabrics_table(built),
+        "volumes": _volumes(sent),
+        "workloads": _workloads(sent, beside, fabrics, slow),
+        "sweeps": _sweeps(run, timed),
+        "ratios": plot_times.ratios(beside, fabrics),
+        "others": report_tables.others_table(rows),
+        "bytes": report_tables.bytes_table(run),
+        **report_failures.parts(run, rows, judgement),
+        "scale": scale_tables.scale_parts(run.scale),
+        "projections": scale_tables.projections_table(rows, fabrics),
+        **_evidence(run, judgement),
+        "provenance": report_tables.provenance_table(run.provenance),
+        "multirail": section.parts(run.multirail, judgement),
+    }
+
+
+def _said(s: Slowdown) -> Markup:
+    """Measured, exact and nominal in one sentence (Rail-only IV-B)."""
+    longer = f"{fmt.percent(abs(s.measured - 1))} {'longer' if s.measured >= 1 else 'shorter'}"
+    return Markup(
+        "{} on {}: {} than on {} as measured, {} by the formula (Eq. 3 / Eq. 2, exact for this grid), "
+        "{} by the nominal C<sub>S</sub>/C<sub>F</sub>."
+    ).format(
+        f"{s.workload} {s.phase}".strip(),
+        s.rail_only,
+        longer,
+        s.rail_optimized,
+        fmt.change(s.predicted),
+        fmt.percent(s.nominal),
+    )
+
+
+def _facts(run: Run) -> list[tuple[str, str]]:
+    """What stands below the title."""
+    faults, workloads = run.spec.get("faults") or [], run.spec.get("workloads") or []
+    return [
+        ("run", run.name),
+        ("started", run.started_utc),
+        ("took", fmt.seconds(run.duration_s)),
+        ("seed", str(run.spec.get("seed", fmt.NOTHING))),
+        ("repeats", str(run.spec.get("repeats", fmt.NOTHING))),
+        ("fabrics", str(len(report_steering.fabrics_once(run)))),
+        *((("policies", str(len(policies_of(run)))),) if is_steered(run) else ()),
+        ("workloads", str(len(workloads))),
+        ("faults", str(len(faults))),
+    ]
+
+
+def _evidence(run: Run, judgement: Judgement) -> dict[str, Any]:
+    return {
+        "evidence": plot_times.evidence(judgement.evidence),
+        "limits": report_tables.limits_table(),
+        "links": report_tables.links_table(run.links),
+        "loads": report_tables.loads_table(run, judgement),
+    }
+
+
+def _by_workload(flows: Iterable[Flow]) -> dict[str, dict[str, list[Flow]]]:
+    """Workload -> fabric -> flows."""
+    found: dict[str, dict[str, list[Flow]]] = {}
+    for flow in flows:
+        found.setdefault(flow.workload, {}).setdefault(flow.fabric, []).append(flow)
+    return found
+
+
+def _volumes(run: Run) -> Plot | None:
+    """A bar a workload; one for each fabric too where they delivered different amounts."""
+    bars: dict[str, Sequence[Flow]] = {}
+    for workload, fabrics in _by_workload(run.flows).items():
+        alike = len({tuple(sorted(kind_bytes(one_repeat(f)).items())) for f in fabrics.values()}) == 1
+        bars |= (
+            {workload: next(iter(fabrics.values()))} if alike else {f"{workload}, {n}": f for n, f in fabrics.items()}
+        )
+    return traffic.volumes(bars) if bars else None
+
+
+def _workloads(run: Run, timed: Sequence[Row], fabrics: Sequence[str], slow: Sequence[Slowdown]) -> list[Workload]:
+    flows = _by_workload(run.flows)
+    parts = []
+    for name in dict.fromkeys([*(r.workload for r in timed), *flows]):
+        mine = [r for r in timed if r.workload == name]
+        plot = plot_times.completion(mine, fabrics, name) if mine else None
+        table = report_tables.times_table(mine, fabrics, slow) if mine else None
+        parts.append(Workload(name, tuple(_heatmaps(run, name, flows.get(name, {}))), plot, table))
+    return parts
+
+
+def _sweeps(run: Run, timed: Sequence[Row]) -> list[Plot]:
+    """Curves over what fabrics or workloads vary. Spec and records name them in the same order, as far as it came."""
+    names = labels(run)
+    fabrics = report_steering.swept_fabrics(run, [names[f.label, f.policy] for f in run.fabrics])
+    done = dict.fromkeys(row.workload for row in timed)
+    workloads = list(zip(done, run.spec.get("workloads") or [], strict=False))
+    spreads = {(f, row.workload, row.phase): s for row in timed for f, s in row.by_fabric.items()}
+    found = sweep.curves(fabrics, workloads, spreads)
+    return [sweep.plot(curve, f"sweep-{number}") for number, curve in enumerate(found)]
+
+
+def _heatmaps(run: Run, workload: str, by_fabric: dict[str, list[Flow]]) -> list[tuple[str, Plot]]:
+    """Fabrics that delivered the same between every pair share one heatmap, which names them all."""
+    grids = {f.label: traffic.Grid(f.domains, f.rails) for f in run.fabrics if f.domains * f.rails <= _PAIRS_DRAWN}
+    alike: dict[bytes, list[str]] = {}
+    for fabric, flows in by_fabric.items():
+        if fabric in grids:
+            alike.setdefault(traffic.matrix(flows, grids[fabric]).tobytes(), []).append(fabric)
+    return [
+        (
+            ", ".join(shown := report_steering.short_names(run, names)),
+            traffic.heatmap(by_fabric[names[0]], grids[names[0]], f"{workload} on {' and '.join(shown)}"),
+        )
+        for names in alike.values()
+    ]

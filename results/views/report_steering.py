@@ -1,0 +1,140 @@
+"""The report's part on policies: their times, and what some of them saw and chose over time."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from railyard.results.analysis.aggregate import Row
+from railyard.results.analysis.intervals import Stretch, base_labels, is_steered, stretches
+from railyard.results.analysis.steering import BLIND, policy_rows
+from railyard.results.plots import policies as plot_policies
+from railyard.results.plots import spine_condition, steering
+from railyard.results.plots.style import Plot
+from railyard.results.runs.records import FabricRun, Run
+from railyard.results.theory import spine_condition as rail_only_wins
+from railyard.results.views import report_tables, spine_condition_tables, steering_tables
+
+_MOST_DRAWN: Final = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Policies:
+    """A fabric and workload's part of the page."""
+
+    title: str
+    table: report_tables.Table
+    plot: Plot
+    phases: report_tables.Table | None
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Part 2's, of rail-only's way with the spine's, scene by scene. `plots`: by pair."""
+
+    finding: str
+    plots: tuple[tuple[str, Plot], ...]
+    differences: tuple[str, ...]
+    table: report_tables.Table
+
+
+def parts(run: Run, timed: Sequence[Row]) -> dict[str, Any]:
+    """What the template needs; nothing in it where nobody steered."""
+    drawn, rest = _drawn(stretches(run))
+    comparison = _comparison(run)
+    return {
+        "comparison": comparison,
+        "policies": [] if comparison else _policies(run, timed),
+        "over_time": [(f"{s.policy}: {s.workload} on {s.fabric}", steering.over_time(s)) for s in drawn],
+        "not_drawn": _sentence(rest),
+    }
+
+
+def _comparison(run: Run) -> Comparison | None:
+    found = rail_only_wins.cells(run)
+    if not found:
+        return None
+    by_pair: dict[str, list[rail_only_wins.Cell]] = {}
+    for cell in found:
+        by_pair.setdefault(f"{cell.src} to {cell.dst}, {cell.workload} on {cell.fabric}", []).append(cell)
+    drawn = tuple((name, spine_condition.draw(mine, name)) for name, mine in by_pair.items())
+    tables = spine_condition_tables.differences(found), spine_condition_tables.report_table(found)
+    return Comparison(spine_condition_tables.finding(found), drawn, *tables)
+
+
+def _policies(run: Run, timed: Sequence[Row]) -> list[Policies]:
+    found = []
+    for place, rows in policy_rows(run).items():
+        labels = {f"{place[0]} {row.policy}": row.policy for row in rows}
+        phases = steering_tables.phases_table(timed, place, labels)
+        title = f"{place[1]} on {place[0]}"
+        found.append(Policies(title, steering_tables.policies_table(rows), plot_policies.policies(rows, place), phases))
+    return found
+
+
+def _drawn(told: Sequence[Stretch]) -> tuple[list[Stretch], list[Stretch]]:
+    """The first repeat of each policy that goes by scores: on the first fabric and workload, and all others."""
+    firsts: dict[tuple[str, str, str], Stretch] = {}
+    for stretch in told:
+        if stretch.policy not in BLIND and stretch.health:
+            firsts.setdefault((stretch.fabric, stretch.workload, stretch.policy), stretch)
+    scored = list(firsts.values())
+    drawn = [s for s in scored if (s.fabric, s.workload) == (scored[0].fabric, scored[0].workload)][:_MOST_DRAWN]
+    return drawn, [s for s in scored if s not in drawn]
+
+
+def _sentence(rest: Sequence[Stretch]) -> str:
+    """What isn't drawn, and where it is."""
+    if not rest:
+        return ""
+    policies: dict[str, list[str]] = {}
+    for stretch in rest:
+        policies.setdefault(f"{stretch.workload} on {stretch.fabric}", []).append(stretch.policy)
+    where = "; ".join(f"{place} under {', '.join(names)}" for place, names in policies.items())
+    return f"Not drawn: {where}. Their scores and choices are in health.parquet and choices.parquet."
+
+
+def fabrics_once(run: Run) -> list[FabricRun]:
+    """Each fabric as it was built, whatever steered it then: one with all its policies in place of one for each."""
+    if not is_steered(run):
+        return run.fabrics
+    bases, groups = base_labels(run), dict[str, list[FabricRun]]()
+    for fabric in run.fabrics:
+        groups.setdefault(bases[fabric.label], []).append(fabric)
+    return [
+        replace(group[0], label=base, policy=_listed([f.policy for f in group if f.label != base] or [group[0].policy]))
+        for base, group in groups.items()
+    ]
+
+
+def _listed(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]} in turn"
+
+
+def short_names(run: Run, labels: Sequence[str]) -> list[str]:
+    """The same fabrics, by their own name where all that policies made of one are among them."""
+    if not is_steered(run):
+        return list(labels)
+    members: dict[str, list[str]] = {}
+    for label, base in base_labels(run).items():
+        if label != base:
+            members.setdefault(base, []).append(label)
+    whole = {label: base for base, all_of in members.items() if set(all_of) <= set(labels) for label in all_of}
+    return list(dict.fromkeys(whole.get(label, label) for label in labels))
+
+
+def swept_fabrics(run: Run, labels: Sequence[str]) -> list[tuple[str, Mapping[str, Any]]]:
+    """Each fabric's label with its part of the spec, which names fabrics in the same order, as far as it came.
+
+    Under a policy it is of another kind, so that a curve is one policy's.
+    """
+    specs: Sequence[Mapping[str, Any]] = run.spec.get("fabrics") or []
+    if not is_steered(run):
+        return list(zip(labels, specs, strict=False))
+    bases = base_labels(run)
+    traits = dict(zip(dict.fromkeys(bases.values()), specs, strict=False))
+    policies = {f.label: f.policy for f in run.fabrics}
+    return [
+        (label, {**traits[bases[label]], "kind": f"{traits[bases[label]].get('kind', '')} {policies[label]}"})
+        for label in labels
+        if label in policies and label != bases[label] and bases[label] in traits
+    ]

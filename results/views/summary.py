@@ -1,0 +1,247 @@
+"""The run in short: summary.json, and one screen in the terminal."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from railyard.results.analysis import replacements
+from railyard.results.analysis.aggregate import HEARTBEATS, Row, Slowdown, Spread, labels, rows_of, slowdowns, times
+from railyard.results.analysis.intervals import is_steered
+from railyard.results.analysis.recovery_rows import recovery_rows, script_runs
+from railyard.results.analysis.steering import policy_rows
+from railyard.results.multirail import terminal as multirail
+from railyard.results.multirail.stored import headline
+from railyard.results.runs.checks import Check, checks
+from railyard.results.runs.fidelity import Judgement, judge
+from railyard.results.runs.records import ByteCheck, Run
+from railyard.results.runs.recovery_targets import Outcome, outcomes
+from railyard.results.theory import spine_condition
+from railyard.results.views import format as fmt
+from railyard.results.views import recovery_terminal, spine_condition_tables
+from railyard.results.views.recovery_summary import recovery_dicts
+from railyard.results.views.recovery_text import missed
+from railyard.results.views.steering_tables import screen_table
+from railyard.results.views.terminal import Column, fitted
+
+_COLOUR: Final = {"ok": "green", "degraded": "yellow", "invalid": "red"}
+_TIME_ROWS: Final = 7  # as many as leave room for the rest on a screen of 40 lines
+_BESIDE: Final = 2  # fabrics that the table of times sets side by side
+_SLOW_LINES: Final = 2
+_POLICY_ROWS: Final = 20
+_GRID_ROWS: Final = 27
+_REASONS: Final = 3
+
+
+def summarise(run: Run) -> dict[str, Any]:
+    """The content of summary.json: verdict, reasons, checks and headline figures. Times in s, rates in bit/s."""
+    judgement, rows = judge(run), rows_of(run)
+    done = checks(run, judgement)
+    return {
+        "name": run.name,
+        "title": run.spec.get("title", run.name),
+        "started_utc": run.started_utc,
+        "duration_s": run.duration_s,
+        "seed": run.spec.get("seed"),
+        "interrupted": run.interrupted,
+        "verdict": judgement.verdict,
+        "reasons": list(judgement.reasons),
+        "stretches": [
+            {"fabric": f, "workload": w, "repeat": r, "verdict": verdict}
+            for (f, w, r), verdict in judgement.stretches.items()
+        ],
+        "passed": all(c.passed for c in done),
+        "checks": [{"name": c.name, "passed": c.passed, "detail": c.detail} for c in done],
+        "wanted_missed": missed(_wanted(run)),
+        "headline": {
+            "fabrics": list(labels(run).values()),
+            "times": [_time(row) for row in times(rows)],
+            "slowdown": [_slowdown(s) for s in slowdowns(run, rows)],
+            "steering": [row.as_dict() for group in policy_rows(run).values() for row in group],
+            "rail_only_wins": spine_condition.as_dict(found) if (found := spine_condition.cells(run)) else None,
+            **recovery_dicts(run, judgement),
+            "takeovers": [row.as_dict() for row in replacements.takeover_rows(run, judgement)],
+            "heartbeats": _heartbeats(rows),
+            "bytes": _bytes(run.bytes),
+            "multirail": headline(run.multirail) if run.multirail else None,
+        },
+    }
+
+
+def _time(row: Row) -> dict[str, Any]:
+    fabrics = {name: _spread(spread) for name, spread in row.by_fabric.items()}
+    what = {"workload": row.workload, "phase": row.phase, "metric": row.metric, "unit": row.unit}
+    return {**what, "kinds": list(row.kinds), "fabrics": fabrics}
+
+
+def _spread(spread: Spread) -> dict[str, Any]:
+    ends = {"min": min(spread.values), "max": max(spread.values), "repeats": len(spread.values)}
+    return {"median": spread.median, **ends, "predicted": spread.predicted, "ratio": spread.ratio}
+
+
+def _slowdown(s: Slowdown) -> dict[str, Any]:
+    return {
+        "workload": s.workload,
+        "phase": s.phase,
+        "metric": s.metric,
+        "kinds": list(s.kinds),
+        "of": s.rail_only,
+        "over": s.rail_optimized,
+        "measured": s.measured,
+        "predicted": s.predicted,
+        "nominal_cs_over_cf": s.nominal,
+    }
+
+
+def _heartbeats(rows: Iterable[Row]) -> dict[str, dict[str, float]]:
+    """What watching costs: fabric -> figure -> median."""
+    found: dict[str, dict[str, float]] = {}
+    for row in rows:
+        for fabric, spread in row.by_fabric.items() if row.workload == HEARTBEATS else ():
+            found.setdefault(fabric, {})[row.metric] = spread.median
+    return found
+
+
+def _bytes(rows: Iterable[ByteCheck]) -> dict[str, Any]:
+    every = list(rows)
+    names = ("asked_bytes", "delivered_bytes", "pairs_wrong", "rail_port_bytes", "rail_expected_bytes")
+    crossed: dict[str, dict[str, int]] = {}
+    for row in every:
+        crossed.setdefault(row.fabric, {})[row.workload] = row.cross_rail_bytes
+    return {**{n: sum(getattr(r, n) for r in every) for n in names}, "cross_rail_bytes": crossed}
+
+
+def print_summary(run: Run, console: Console) -> None:
+    """The same on one screen of 100 columns by 40 lines; what doesn't fit is in report.html."""
+    judgement, rows = judge(run), rows_of(run)
+    state = " [bold red]interrupted[/]" if run.interrupted else ""
+    verdict = f"[bold {_COLOUR[judgement.verdict]}]{judgement.verdict}[/]"
+    console.print(f"[bold]{run.name}[/]{state}  fidelity {verdict}  {fmt.seconds(run.duration_s)}", highlight=False)
+    for reason in judgement.reasons[:_REASONS]:
+        console.print(Text(f"  {reason}"), no_wrap=True, overflow="ellipsis", highlight=False)
+    if len(judgement.reasons) > _REASONS:
+        console.print(f"  … and {len(judgement.reasons) - _REASONS} more", highlight=False)
+    if run.multirail:
+        multirail.print_tables(run.multirail, judgement, console)
+    elif is_steered(run):
+        _print_policies(run, console)
+    else:
+        _print_times(run, rows, console)
+    _print_recovery(run, rows, judgement, console)
+    for check in checks(run, judgement):
+        console.print(_check_line(check), no_wrap=True, overflow="ellipsis", highlight=False)
+    if line := recovery_terminal.missed_line(_wanted(run)):
+        console.print(line, no_wrap=True, overflow="ellipsis", highlight=False)
+
+
+def _wanted(run: Run) -> tuple[Outcome, ...]:
+    """None are wanted where nothing broke, or nobody was to go round it."""
+    return outcomes(run) if any(r.reroute == "on" for r in run.recoveries) or run.takeovers else ()
+
+
+def _print_recovery(run: Run, rows: Sequence[Row], judgement: Judgement, console: Console) -> None:
+    """Every fault: the rows are what such a run is for, so none is left to the report."""
+    faults, replaced = recovery_rows(run), replacements.takeover_rows(run, judgement)
+    if faults:
+        console.print(recovery_terminal.recovery_table(console, faults, judgement))
+    if replaced:
+        console.print(replacements.screen_table(console, replaced))
+    for line in recovery_terminal.outcome_lines(_wanted(run)):
+        console.print(line, highlight=False)
+    for line in recovery_terminal.script_lines(script_runs(run)):
+        console.print(line, highlight=False)
+    for fabric, figures in _heartbeats(rows).items():
+        units = {row.metric: row.unit for row in rows if row.workload == HEARTBEATS}
+        said = ", ".join(_kept(f"{k} {fmt.quantity(v, units[k])}") for k, v in figures.items())
+        console.print(Text(f"heartbeats on {fabric}: {said}", style="dim"), highlight=False)
+
+
+def _kept(figure: str) -> str:
+    """Not to be broken over two lines."""
+    return figure.replace("_", " ").replace(" ", "\u00a0")
+
+
+def _print_times(run: Run, rows: Sequence[Row], console: Console) -> None:
+    slow = slowdowns(run, rows)
+    if measured := times(rows):
+        console.print(_times_table(console, measured, list(labels(run).values()), slow))
+    for one in [s for s in slow if s.is_all_to_all][:_SLOW_LINES]:
+        console.print(_slow_line(one), highlight=False)
+
+
+def _print_policies(run: Run, console: Console) -> None:
+    """A table for each fabric and workload, as many as there is room for; the formulas know nothing of background.
+
+    Where the papers' comparison was made, that in their place.
+    """
+    if found := spine_condition.cells(run):
+        console.print(spine_condition_tables.screen_table(console, found, _GRID_ROWS))
+        console.print(spine_condition_tables.finding(found), highlight=False)
+        return
+    left, places = _POLICY_ROWS, policy_rows(run)
+    for number, ((fabric, workload), rows) in enumerate(places.items()):
+        if left <= 0:
+            console.print(f"… {len(places) - number} more such tables in report.html", highlight=False)
+            return
+        title = f"{workload} on {fabric}, by policy (m/p: measured over predicted)"
+        console.print(screen_table(console, title, rows[:left], len(rows) - left))
+        left -= len(rows)
+
+
+def _slow_line(s: Slowdown) -> Text:
+    what = f"{s.workload} {s.phase}".strip()
+    formula = f", {fmt.change(s.predicted)} Eq. 3/Eq. 2, nominal C_S/C_F {fmt.percent(s.nominal)}"
+    measured = (f"{fmt.change(s.measured)} measured", "bold")
+    return Text.assemble(f"{what}: {s.rail_only} slower by ", measured, (formula, "dim"))
+
+
+def _check_line(check: Check) -> Text:
+    mark = Text("✓ ", style="green") if check.passed else Text("✗ ", style="bold red")
+    return Text.assemble(mark, check.name, (f": {check.detail}", "dim"))
+
+
+def _times_table(console: Console, rows: Sequence[Row], fabrics: Sequence[str], slow: Sequence[Slowdown]) -> Table:
+    if len(fabrics) > _BESIDE:
+        return _tall_times_table(console, rows, fabrics)
+    shown = _wholes_first(rows)[:_TIME_ROWS]
+    columns = [Column("workload", tuple(f"{r.workload} {r.phase}".strip() for r in shown), text=True)]
+    for fabric in fabrics:
+        spreads = [r.by_fabric.get(fabric) for r in shown]
+        columns.append(Column(fabric, tuple(fmt.seconds(s.median) if s else fmt.NOTHING for s in spreads)))
+        ratios = tuple(fmt.ratio(s.ratio) if s else fmt.NOTHING for s in spreads)
+        columns.append(Column("m/p", ratios, drop=1, style="dim"))
+    if len({(s.rail_only, s.rail_optimized) for s in slow}) == 1:
+        columns += _slower([(r.workload, r.phase, r.metric) for r in shown], slow)
+    return fitted(console, "Time (m/p: measured over predicted)", columns, len(rows) - len(shown))
+
+
+def _wholes_first(rows: Sequence[Row]) -> list[Row]:
+    """If some must be left to the report, then phases rather than wholes."""
+    return sorted(rows, key=lambda row: bool(row.phase)) if len(rows) > _TIME_ROWS else list(rows)
+
+
+def _tall_times_table(console: Console, rows: Sequence[Row], fabrics: Sequence[str]) -> Table:
+    """A line a fabric, where there are too many to stand beside each other: a sweep."""
+    wholes = [row for row in rows if not row.phase] or list(rows)
+    lines = [(row, fabric, row.by_fabric[fabric]) for row in wholes for fabric in fabrics if fabric in row.by_fabric]
+    shown = lines[:_TIME_ROWS]
+    predicted = tuple(fmt.NOTHING if s.predicted is None else fmt.seconds(s.predicted) for _, _, s in shown)
+    columns = [
+        Column("workload", tuple(f"{r.workload} {r.phase}".strip() for r, _, _ in shown), text=True),
+        Column("fabric", tuple(fabric for _, fabric, _ in shown), text=True),
+        Column("measured", tuple(fmt.seconds(s.median) for _, _, s in shown)),
+        Column("predicted", predicted),
+        Column("m/p", tuple(fmt.ratio(s.ratio) for _, _, s in shown)),
+    ]
+    more = sum(len(row.by_fabric) for row in rows) - len(shown)
+    return fitted(console, "Time (m/p: measured over predicted)", columns, more)
+
+
+def _slower(rows: Sequence[tuple[str, str, str]], slow: Sequence[Slowdown]) -> tuple[Column, Column]:
+    known = {(s.workload, s.phase, s.metric): s for s in slow}
+    found = [known.get(row) for row in rows]
+    measured = tuple(fmt.change(s.measured) if s else fmt.NOTHING for s in found)
+    formula = tuple(fmt.change(s.predicted) if s else fmt.NOTHING for s in found)
+    return Column("difference", measured), Column("formula", formula, drop=2, style="dim")

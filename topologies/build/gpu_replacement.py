@@ -1,0 +1,106 @@
+"""A spare takes a failed GPU's identity, once optical switches have given it that one's place in the network.
+
+Source: Rail-only IV-C, "the optical switch reconfigures to bring a healthy, idle GPU to replace the failed one".
+Whoever speaks to that rank afterwards speaks to the spare, by the same address, over the same rail: no peer learns
+anything.
+
+The names of namespaces move with it, so that whatever goes by rank finds the new one. The one that failed is
+`<name>-failed`, and also has the spare's name: each name of the plan goes on naming a namespace, and only one.
+"""
+
+import os
+import subprocess
+from contextlib import suppress
+from subprocess import PIPE
+from typing import Final, Self
+
+from railyard.topologies.addresses import Gpu
+from railyard.topologies.build import namespaces
+from railyard.topologies.build.network import FabricNet
+from railyard.topologies.plan import Plan
+from railyard.topologies.routing import FROM_HB, FROM_RAIL, route_commands
+
+FIRST_IN_LINE: Final = -15  # niceness, the controller's
+
+
+class Adoption:
+    """All that can be done beforehand is done when this is made: the programs that will be told run, and wait. To be
+    closed, carried out or not.
+
+    ValueError for a spare in another domain whose HB link doesn't go through an optical switch.
+    """
+
+    def __init__(self, net: FabricNet, spare: Gpu, failed: Gpu) -> None:
+        optical = net.plan.spec.optical
+        self._by_light = bool(optical and "hb" in optical.layers)
+        if spare == failed or (spare.domain != failed.domain and not self._by_light):
+            raise ValueError(f"{spare.name} can't take the place of {failed.name}")
+        self._net, self._spare, self._failed = net, spare, failed
+        self._batches = [(_waiting(spare.name, "ip"), identity_commands(net.plan, spare, failed, net.backups))]
+        if not self._by_light:  # else the place at the bridge is the failed one's
+            entry = f"fdb replace {failed.mac('hb')} dev {spare.name} master static\n"
+            self._batches.append((_waiting(f"hb{failed.domain}", "bridge"), entry))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for process, _commands in self._batches:
+            process.kill()
+            process.wait()
+            for pipe in (process.stdin, process.stderr):
+                if pipe:
+                    pipe.close()
+
+    def take_identity(self) -> None:
+        """Give the spare its new addresses and routes, while it is dark or after. RuntimeError with what `ip` said."""
+        for process, commands in self._batches:  # they go on side by side
+            assert process.stdin
+            with suppress(BrokenPipeError):  # what it said before it ended comes below
+                process.stdin.write(commands)
+                process.stdin.close()
+        for process, _commands in self._batches:
+            assert process.stderr
+            said = process.stderr.read().strip()
+            if process.wait() != 0:
+                raise RuntimeError(f"{self._spare.name} takes the place of {self._failed.name}: {said}")
+
+    def take_name(self) -> None:
+        """Let the spare's namespace have the failed one's name."""
+        failed, spare, kept = self._failed.name, self._spare.name, f"{self._failed.name}-failed"
+        for node in (self._net.nameToNode[failed], self._net.nameToNode[spare]):
+            if node.shell:  # in the namespace that had this name
+                node.terminate()
+        namespaces.name_also(failed, kept)
+        namespaces.name_also(spare, failed)
+        namespaces.name_also(kept, spare)
+        self._net.further_names.add(kept)
+
+
+def identity_commands(plan: Plan, spare: Gpu, failed: Gpu, backups: bool) -> str:
+    """Input for `ip -batch -` in the spare's namespace.
+
+    Its neighbours go with its MACs, and the routes of its main table with its address.
+    """
+    lines = [
+        f"link set hb0 address {failed.mac('hb')}",
+        f"link set rail0 address {failed.mac('rail')}",
+        f"addr del {spare.ip}/32 dev lo",
+        f"addr add {failed.ip}/32 dev lo",
+        f"route flush table {FROM_HB}",
+        f"route flush table {FROM_RAIL}",
+    ]
+    return "\n".join(lines) + "\n" + route_commands(plan, failed, plan.policy, backups)
+
+
+def _waiting(node: str, program: str) -> subprocess.Popen[str]:
+    """`ip -batch` or `bridge -batch`, started in a namespace. It goes before others: a GPU that takes over has a
+    processor of its own. An ordinary user may not.
+    """
+    with namespaces.inside(node):
+        process = subprocess.Popen(
+            [program, "-batch", "-"], stdin=PIPE, stdout=subprocess.DEVNULL, stderr=PIPE, text=True
+        )
+    with suppress(PermissionError):
+        os.setpriority(os.PRIO_PROCESS, process.pid, FIRST_IN_LINE)
+    return process

@@ -1,0 +1,250 @@
+"""A fabric that runs: `FabricNet`, a Mininet whose nodes, links, addresses, shapers and switches are made in batches.
+
+Everything here touches the kernel; what to make is decided in plan.py, routes.py and shaping.py. Needs a capsule
+(capsule.py).
+"""
+
+import subprocess
+import time
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Final, Protocol
+
+from mininet.net import Mininet
+
+from railyard.core.host import Datapath
+from railyard.topologies.build import active_plan, namespaces, ovs
+from railyard.topologies.build.nodes import GpuNode, NamespaceNode, PlannedIntf, PlannedLink, SwitchNode, tcp_throughput
+from railyard.topologies.build.ovs import Port, PrivateSwitch
+from railyard.topologies.build.shaping import HOLE, htb_commands, switch_buffer_rules
+from railyard.topologies.mininet_topos import topo_of
+from railyard.topologies.plan import Link, Plan
+from railyard.topologies.routing import gpu_commands
+
+GPU_SYSCTLS: Final = {
+    "net/ipv6/conf/default/disable_ipv6": 1,  # no router solicitations among the measured packets
+    "net/ipv6/conf/all/disable_ipv6": 1,
+    "net/ipv4/ip_forward": 1,
+    "net/ipv4/conf/all/rp_filter": 0,
+    "net/ipv4/conf/default/rp_filter": 0,
+    "net/ipv4/conf/all/accept_local": 1,  # a backup route may hand a packet back to its source, who carries it then
+    "net/ipv4/conf/all/send_redirects": 0,
+    "net/ipv4/conf/default/send_redirects": 0,
+    "net/ipv4/conf/all/accept_redirects": 0,
+    "net/ipv4/conf/default/accept_redirects": 0,
+    "net/ipv4/conf/default/ignore_routes_with_linkdown": 1,
+    "net/ipv4/tcp_no_metrics_save": 1,  # one transfer must not inherit what another one's path taught
+}
+# Over several next hops by ports too: a pair's transfers differ in nothing else, and would all take the same one.
+# Kernels without multipath routes have no such setting, and need it for nothing but policies that spread.
+HASH_BY_PORTS: Final = ("net/ipv4/fib_multipath_hash_policy", 1)
+# Where both ends of a veth pair happen to have the same index (each in its namespace), the kernel takes them for no
+# pair and tells of a carrier's change up to a second late. Numbers that no far end reaches keep every such news
+# immediate.
+FIRST_INDEX: Final = 1_000_000
+SWITCH_SYSCTLS: Final = {"net/ipv6/conf/default/disable_ipv6": 1, "net/ipv6/conf/all/disable_ipv6": 1}
+
+
+class FabricController(Protocol):
+    """What the builder needs of a controller: the one in the folder `controller`, or nothing at all in a test."""
+
+    def connect(self, plan: Plan) -> None:
+        """All namespaces are there: listen in each switch's. It may still be loading when this returns."""
+
+    def wait_ready(self) -> None:
+        """Return when every switch has its flows."""
+
+    def crash(self) -> None:
+        """Let it die without a word."""
+
+    def restart(self) -> None:
+        """Start it anew after that; return when it listens and all switches are called."""
+
+    @property
+    def is_away(self) -> bool:
+        """Whether it has crashed and isn't back."""
+        ...
+
+    def crash_registry(self) -> None:
+        """Kill the server of the scores' registry."""
+
+    def restart_registry(self) -> None:
+        """Start it again at its address."""
+
+    @property
+    def registry_address(self) -> str:
+        """`unix:PATH` or `etcd:HOST:PORT`; empty without a registry."""
+        ...
+
+    def stop(self) -> None:
+        """End it."""
+
+
+class FabricNet(Mininet):
+    """A Mininet network of a plan. `start` builds it and returns when traffic can flow; `stop` takes it down.
+
+    `backups`: give each GPU kernel backup routes for a dead rail link. `build_s`, `stop_s`: seconds that it took.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        datapath: Datapath,
+        controller: FabricController | None = None,
+        backups: bool = True,
+        progress: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        Mininet.inited = True  # or Mininet would set global sysctls
+        super().__init__(topo=topo_of(plan), controller=None, build=False)
+        self.plan, self.datapath, self.backups = plan, datapath, backups
+        self.fabric_controller = controller
+        self.progress = progress
+        self._gpus = {gpu.name: gpu for gpu in plan.gpus}
+        self._ends: defaultdict[str, dict[str, tuple[int | None, int]]] = defaultdict(dict)
+        for link in plan.links:
+            for end in (link.a, link.b):
+                self._ends[end.node][end.interface] = (end.port, link.rate_bps)
+        self.ovs = {
+            switch.name: PrivateSwitch(switch.name, switch.dpid, self._ports(switch.name), datapath)
+            for switch in plan.switches
+        }
+        self.switch_buffers = False
+        self.further_names: set[str] = set()  # of namespaces (adoption.py)
+        self.build_s = self.stop_s = 0.0
+
+    def start(self) -> None:
+        """Build everything. RuntimeError, with what the kernel's tools said, if it can't be built."""
+        begun = time.monotonic()
+        self.progress("namespaces")
+        namespaces.create(self.node_names)
+        namespaces.in_threads(self._prepare, self.node_names)
+        if self.fabric_controller:
+            self.fabric_controller.connect(self.plan)
+        self.progress("links")
+        namespaces.run(["ip", "-batch", "-"], "".join(self._link_command(link) for link in self.plan.links))
+        self.switch_buffers = self.datapath != "system" and self._buffers_work()
+        self.progress("switches, routes and shapers")
+        ovs.prepare()
+        namespaces.in_threads(self._start_switch, list(self.ovs.values()))
+        namespaces.in_threads(self._configure, self.node_names)
+        self._register()
+        self.progress("flows")
+        if self.fabric_controller:
+            self.fabric_controller.wait_ready()
+        active_plan.write(self.plan)
+        self.built = True
+        self.build_s = time.monotonic() - begun
+
+    def stop(self) -> None:
+        """Take it all down; namespaces go when the last process in them has."""
+        begun = time.monotonic()
+        active_plan.remove()
+        if self.fabric_controller:
+            self.fabric_controller.stop()
+        for switch in self.ovs.values():
+            switch.end()
+        for node in self.nameToNode.values():
+            node.terminate()
+        namespaces.remove([*self.node_names, *self.further_names])
+        for switch in self.ovs.values():
+            switch.stop()
+        self.stop_s = time.monotonic() - begun
+
+    def iperf(self, hosts: Sequence[GpuNode] | None = None, seconds: int = 5, **_: object) -> list[str]:
+        """TCP throughput from the first host to the second."""
+        client, server = hosts or (self.hosts[0], self.hosts[-1])
+        return tcp_throughput(client, server, seconds)
+
+    @property
+    def gpu_names(self) -> list[str]:
+        return [gpu.name for gpu in self.plan.gpus]
+
+    @property
+    def node_names(self) -> list[str]:
+        return self.gpu_names + list(self.plan.hb_bridges) + [s.name for s in self.plan.switches]
+
+    def _ports(self, switch: str) -> tuple[Port, ...]:
+        return tuple(Port(name, port) for name, (port, _) in self._ends[switch].items() if port is not None)
+
+    def _prepare(self, node: str) -> None:
+        settings = GPU_SYSCTLS if node[0] == "d" else SWITCH_SYSCTLS
+        with namespaces.inside(node):
+            for key, value in settings.items():
+                namespaces.set_sysctl(key, value)
+            with suppress(FileNotFoundError):
+                namespaces.set_sysctl(*HASH_BY_PORTS)
+            if node in self.ovs:
+                namespaces.run(["ip", "link", "set", "lo", "up"])  # its controller listens there
+
+    def _link_command(self, link: Link) -> str:
+        index = FIRST_INDEX + (link.a.port or 0) + (link.kind == "rail")
+        gpu = self._gpus.get(link.a.node)
+        mac = f" address {gpu.mac('hb' if link.kind == 'hb' else 'rail')}" if gpu else ""
+        return (
+            f"link add {link.a.interface} index {index} netns {link.a.node}"
+            f" mtu {self.plan.spec.mtu}{mac} type veth"
+            f" peer name {link.b.interface} netns {link.b.node} mtu {self.plan.spec.mtu}\n"
+        )
+
+    def _buffers_work(self) -> bool:
+        """Whether this kernel lets nftables copy frames on their way out; without, switches drop where flows meet."""
+        switch = next(iter(self.ovs))
+        with namespaces.inside(switch):
+            rules = switch_buffer_rules(self._ends[switch]).replace(HOLE, "lo")
+            return subprocess.run(["nft", "-c", "-f", "-"], input=rules, text=True, capture_output=True).returncode == 0
+
+    def _start_switch(self, switch: PrivateSwitch) -> None:
+        """Its ports go up first: ovs-vswitchd reads each one's flags and writes them back with PROMISC, and would take
+        back an UP that came between.
+        """
+        with namespaces.inside(switch.name):
+            ports = "".join(f"link set {port} up\n" for port in self._ends[switch.name])
+            namespaces.run(["ip", "-batch", "-"], ports)
+            switch.start_database()
+            switch.start()
+
+    def _configure(self, node: str) -> None:
+        """Addresses, routes, bridge and shapers of one node."""
+        gpu = self._gpus.get(node)
+        with namespaces.inside(node):
+            if gpu:
+                namespaces.run(["ip", "-batch", "-"], gpu_commands(self.plan, gpu, self.plan.policy, self.backups))
+            elif node in self.plan.hb_bridges:
+                self._make_bridge(node)
+            else:
+                self._add_buffers(node)
+            shapers = (htb_commands(name, rate, self.plan.spec.mtu) for name, (_, rate) in self._ends[node].items())
+            namespaces.run(["tc", "-batch", "-"], "".join(shapers))
+
+    def _make_bridge(self, node: str) -> None:
+        ports = self._ends[node]
+        bridge = f"link add {node} mtu {self.plan.spec.mtu} type bridge mcast_snooping 0\nlink set {node} up\n"
+        slaves = "".join(
+            f"link set {port} master {node}\nlink set {port} type bridge_slave learning off flood off\n"
+            f"link set {port} up\n"
+            for port in ports
+        )
+        namespaces.run(["ip", "-batch", "-"], bridge + slaves)
+        known = (f"fdb replace {self._gpus[port].mac('hb')} dev {port} master static\n" for port in ports)
+        namespaces.run(["bridge", "-batch", "-"], "".join(known))
+
+    def _add_buffers(self, node: str) -> None:
+        namespaces.run(["ip", "link", "add", HOLE, "type", "veth", "peer", "name", f"{HOLE}-end"])
+        if self.switch_buffers:
+            namespaces.run(["nft", "-f", "-"], switch_buffer_rules(self._ends[node]))
+
+    def _register(self) -> None:
+        """Tell Mininet of the nodes and links, so that `get`, `pingAll`, `iperf` and the CLI know them."""
+        for gpu in self.plan.gpus:
+            self.hosts.append(GpuNode(gpu.name))
+        for name in (*self.plan.hb_bridges, *self.ovs):
+            self.switches.append(SwitchNode(name))
+        nodes: list[NamespaceNode] = [*self.hosts, *self.switches]
+        self.nameToNode = {node.name: node for node in nodes}
+        for link in self.plan.links:
+            owner = self._gpus.get(link.a.node)
+            mac = owner.mac("hb" if link.kind == "hb" else "rail") if owner else None
+            first = PlannedIntf(link.a.interface, self.nameToNode[link.a.node], link.a.port, mac)
+            second = PlannedIntf(link.b.interface, self.nameToNode[link.b.node], link.b.port, None)
+            self.links.append(PlannedLink(first, second))

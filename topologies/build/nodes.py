@@ -1,0 +1,101 @@
+"""Mininet nodes whose namespace is there before them, and whose shell comes only when somebody types a command."""
+
+import json
+from subprocess import Popen
+from typing import Any
+
+from mininet.link import Intf, Link
+from mininet.node import Node
+
+from railyard.topologies.addresses import gpu_of_name
+from railyard.topologies.build import namespaces
+
+
+class NamespaceNode(Node):
+    """A node in the named namespace. `cmd`, `popen` and the CLI work as on any Mininet node."""
+
+    def __init__(self, name: str, **params: Any) -> None:
+        super().__init__(name, **{**params, "inNamespace": False})  # "False": mnexec is not to make another one
+
+    def startShell(self, mnopts: str | None = None) -> None:  # noqa: N802 (Mininet's name)
+        """Not yet: 128 idle shells take seconds to start."""
+
+    def sendCmd(self, *args: Any, **kwargs: Any) -> None:  # noqa: N802
+        self._need_shell()
+        super().sendCmd(*args, **kwargs)
+
+    def cmd(self, *args: Any, **kwargs: Any) -> Any:
+        self._need_shell()
+        return super().cmd(*args, **kwargs)
+
+    def popen(self, *args: Any, **kwargs: Any) -> Any:
+        return super().popen(*args, **{"mncmd": self._prefix(), **kwargs})
+
+    def _need_shell(self) -> None:
+        if self.shell is None:
+            super().startShell()
+
+    def _prefix(self) -> list[str]:
+        return ["nsenter", f"--net={namespaces.path(self.name)}"]
+
+    def _popen(self, cmd: list[str], **params: Any) -> "Popen[bytes]":
+        if cmd[0] == "mnexec":
+            cmd = [*self._prefix(), *cmd]
+        process: Popen[bytes] = super()._popen(cmd, **params)
+        return process
+
+
+def tcp_throughput(client: NamespaceNode, server: NamespaceNode, seconds: int) -> list[str]:
+    """By iperf3: [received, sent], such as `99.1 Mbits/sec`.
+
+    Mininet's own waits for a report on its telnet probe, which today's iperf no longer gives.
+    """
+    listening = server.popen("iperf3 -s -1 --forceflush")
+    listening.stdout.readline()
+    report = json.loads(client.cmd(f"iperf3 -J -t {seconds} -c {server.IP()}"))
+    listening.wait()
+    ends = (report["end"]["sum_received"], report["end"]["sum_sent"])
+    return [f"{end['bits_per_second'] / 1e6:.1f} Mbits/sec" for end in ends]
+
+
+class GpuNode(NamespaceNode):
+    """A GPU: d<domain>g<rank>, with `hb0` into its HB domain and `rail0` into its rail."""
+
+    def IP(self, intf: object = None) -> str:  # noqa: N802
+        """Its one address, the same on every interface."""
+        return gpu_of_name(self.name).ip
+
+
+class SwitchNode(NamespaceNode):
+    """A rail switch, a spine, or an HB domain's bridge."""
+
+    def start(self, controllers: object) -> None:
+        """Nothing: it was started with the fabric."""
+
+    def connected(self) -> bool:
+        """True: a fabric is handed out only when every switch has its flows."""
+        return True
+
+
+class PlannedIntf(Intf):
+    """An interface that is in its namespace already."""
+
+    def __init__(self, name: str, node: Node, port: int | None, mac: str | None) -> None:
+        super().__init__(name, node=node, port=port, mac=mac, moveIntfFn=lambda *_: None)
+
+    def updateIP(self) -> str | None:  # noqa: N802
+        """A GPU's one address, which is on lo: Mininet would look for it here."""
+        self.ip = self.node.IP() if isinstance(self.node, GpuNode) else None
+        return self.ip
+
+    def config(self, **_: object) -> dict[str, object]:
+        """Nothing: it is up and has its MAC."""
+        return {}
+
+
+class PlannedLink(Link):
+    """A cable that is there already."""
+
+    def __init__(self, first: PlannedIntf, second: PlannedIntf) -> None:
+        first.link = second.link = self
+        self.intf1, self.intf2 = first, second

@@ -1,0 +1,211 @@
+"""One Open vSwitch for each switch: its own ovsdb-server and ovs-vswitchd, in the switch's namespace and folder.
+
+Killing a switch is then a signal to a real process, and no switch shares fate with another, with another run, or with
+the machine's own OVS. Two vswitchd in one namespace would clash over the `ovs-netdev` tap; here each has a namespace
+to itself.
+"""
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from railyard.core.errors import RailyardError
+from railyard.core.host import Datapath
+from railyard.topologies.build import namespaces
+
+OVS_DIR: Final = Path("/run/railyard-ovs")
+EMPTY_DATABASE: Final = OVS_DIR / "empty.db"
+SCHEMA: Final = Path("/usr/share/openvswitch/vswitch.ovsschema")
+CONTROLLER_PORT: Final = 6653  # of 127.0.0.1, in the switch's own namespace
+START_S: Final = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class Port:
+    """An interface of the switch and the OpenFlow port number that it shall have."""
+
+    interface: str
+    number: int
+
+
+def prepare() -> None:
+    """Make the empty switch database that each switch copies. Once, before any switch starts."""
+    OVS_DIR.mkdir(parents=True, exist_ok=True)
+    if not EMPTY_DATABASE.exists():
+        namespaces.run(["ovsdb-tool", "create", str(EMPTY_DATABASE), str(SCHEMA)])
+
+
+def setup_command(name: str, dpid: int, ports: Iterable[Port], datapath: Datapath) -> list[str]:
+    """One ovs-vsctl transaction: the bridge, its ports with their numbers, its controller. No flow until that says so.
+
+    A port without a QoS record would lose its shaper: ovs-vswitchd resets the qdiscs of all interfaces that it takes
+    up, but those marked linux-noop.
+    """
+    words = [
+        "--",
+        "set",
+        "Open_vSwitch",
+        ".",
+        "other_config:n-handler-threads=1",
+        "other_config:n-revalidator-threads=1",
+    ]
+    if datapath == "netdev-tso":
+        words += ["other_config:userspace-tso-enable=true"]
+    kind = "system" if datapath == "system" else "netdev"
+    words += ["--", "add-br", name, "--", "set", "bridge", name, f"datapath_type={kind}", "protocols=OpenFlow13"]
+    words += ["fail_mode=secure", f"other_config:datapath-id={dpid:016x}", "other_config:disable-in-band=true"]
+    words += ["--", "set-controller", name, _target(CONTROLLER_PORT), "--", "set", "controller", name]
+    words += ["connection_mode=out-of-band", "inactivity_probe=0", "max_backoff=1000"]
+    words += ["--", "--id=@hands-off", "create", "qos", "type=linux-noop"]
+    for port in ports:
+        words += ["--", "add-port", name, port.interface, "--", "set", "interface", port.interface]
+        words += [f"ofport_request={port.number}", "--", "set", "port", port.interface, "qos=@hands-off"]
+    return words[1:]
+
+
+def call(switch: str, port: int) -> None:
+    """Tell a switch by its database that its controller is at another port of its namespace: it connects at once.
+
+    One whose controller was gone tries again only once a second (max_backoff; no less is allowed). It is one
+    transaction, so that the switch is never without a controller, which would flush its flows. A crashed switch reads
+    of it when it starts again.
+    """
+    database = f"--db=unix:{OVS_DIR / switch}/db.sock"
+    namespaces.run(["ovs-vsctl", "--no-wait", database, "set", "controller", switch, f'target="{_target(port)}"'])
+
+
+def wake(switch: str) -> None:
+    """Make a switch that was called look whether its controller has greeted it. Returns at once, whatever it does.
+
+    Open vSwitch 3.1 doesn't wait for that greeting (poll(2) in the state CONNECTING lacks the connection), and an idle
+    switch would see it up to 500 ms late, when its next look at old flows is due. Traffic wakes it, and a knock too.
+    """
+    with socket.socket(socket.AF_UNIX) as knock:
+        knock.setblocking(False)
+        knock.connect_ex(str(OVS_DIR / switch / f"{switch}.mgmt"))
+
+
+def _target(port: int) -> str:
+    return f"tcp:127.0.0.1:{port}"
+
+
+def listens(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX) as probe:
+        return probe.connect_ex(str(path)) == 0
+
+
+# ovs-vswitchd takes buffers of 64 KB for every wake-up and frees them: glibc then shrinks the heap, and the next packet
+# pays for page faults. Measured: half of the CPU time of a switch at 1,000 packets/s. A heap that stays costs 4 MB.
+KEEP_HEAP: Final = {"MALLOC_TRIM_THRESHOLD_": str(64 << 20), "MALLOC_TOP_PAD_": str(4 << 20)}
+# It would look through all interfaces for its tunnels' routes whenever a port changes, and forward nothing meanwhile:
+# some milliseconds where there are many ports. There are no tunnels here.
+NO_ROUTES: Final = "--disable-system-route"
+QUIET: Final = ("--verbose=console:off", "--verbose=syslog:off", "--verbose=file:warn")
+
+
+@dataclass
+class PrivateSwitch:
+    """The two processes of one switch. `start` needs its namespace and its interfaces to be there."""
+
+    name: str
+    dpid: int
+    ports: tuple[Port, ...]
+    datapath: Datapath
+    processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+
+    @property
+    def folder(self) -> Path:
+        return OVS_DIR / self.name
+
+    @property
+    def vswitchd_pid(self) -> int:
+        return self.processes["ovs-vswitchd"].pid
+
+    def start_database(self) -> None:
+        """In the switch's namespace: start ovsdb-server on a fresh copy of the empty database."""
+        self.folder.mkdir(parents=True)
+        shutil.copy(EMPTY_DATABASE, self.folder / "conf.db")
+        path = self.folder / "db.sock"
+        self._spawn("ovsdb-server", ["conf.db", f"--remote=punix:{path}", f"--unixctl={self.folder}/ovsdb.ctl"])
+        self._await(path)
+
+    def start(self) -> None:
+        """In the switch's namespace: write the configuration, then start the switch, which takes it all up at once."""
+        self.vsctl("--no-wait", "init", "--", *setup_command(self.name, self.dpid, self.ports, self.datapath))
+        self.start_vswitchd()
+
+    def start_vswitchd(self) -> None:
+        """In the switch's namespace: start ovs-vswitchd on what the database says (also: reboot a crashed switch)."""
+        self._spawn(
+            "ovs-vswitchd",
+            [f"unix:{self.folder}/db.sock", f"--unixctl={self.folder}/vswitchd.ctl", "--disable-system-route"],
+        )
+
+    def vsctl(self, *words: str) -> str:
+        return namespaces.run(["ovs-vsctl", f"--db=unix:{self.folder}/db.sock", *words])
+
+    def appctl(self, *words: str) -> str:
+        """Ask the running ovs-vswitchd."""
+        return namespaces.run(["ovs-appctl", f"--target={self.folder}/vswitchd.ctl", *words])
+
+    def kill(self) -> None:
+        """Crash it, in its namespace: SIGKILL to ovs-vswitchd. The database stays, as a switch's flash does.
+
+        The kernel's datapath would go on forwarding by itself, which no crashed switch does: it goes too.
+        """
+        self.processes["ovs-vswitchd"].send_signal(signal.SIGKILL)
+        self.processes["ovs-vswitchd"].wait()
+        if self.datapath == "system":
+            namespaces.run(["ovs-dpctl", "del-dp", "system@ovs-system"])
+
+    def end(self) -> None:
+        """Kill both processes, without waiting: each takes 0.2 s to let go of its ports, all of a fabric no longer."""
+        for process in self.processes.values():
+            process.kill()
+
+    def stop(self) -> None:
+        """End both processes and remove their folder; what they leave in the namespace goes with it."""
+        self.end()
+        for process in self.processes.values():
+            process.wait()
+        self.processes.clear()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _spawn(self, program: str, arguments: list[str]) -> None:
+        environment = {**os.environ, "OVS_RUNDIR": str(self.folder), "OVS_LOGDIR": str(self.folder)}
+        environment |= {"OVS_DBDIR": str(self.folder), **KEEP_HEAP}
+        log = f"--log-file={self.folder}/{program}.log"
+        self.processes[program] = subprocess.Popen(
+            [
+                program,
+                *arguments,
+                log,
+                "--verbose=console:off",
+                "--verbose=syslog:off",
+                "--verbose=file:warn",
+                "--no-chdir",
+            ],
+            cwd=self.folder,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+
+    def _await(self, path: Path) -> None:
+        """Until somebody listens there: the path alone is there a moment before."""
+        deadline = time.monotonic() + START_S
+        while not listens(path):
+            dead = next((p for p, process in self.processes.items() if process.poll() is not None), None)
+            if dead or time.monotonic() > deadline:
+                log = self.folder / f"{dead or 'ovsdb-server'}.log"
+                said = log.read_text().strip().splitlines()[-1:] if log.exists() else []
+                raise RailyardError(f"switch {self.name}: {dead or 'ovsdb-server'} did not start: {said}")
+            time.sleep(0.002)

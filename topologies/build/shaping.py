@@ -1,0 +1,115 @@
+"""HTB on every interface, and what a link then carries.
+
+The kernel's HTB charges a frame its Ethernet header and all above it, so a rate is a wire rate: TCP payload gets
+`payload_fraction(mtu)` of it. Idle credit is kept to a millisecond (at least two frames): enough that a timer that
+fires late costs no rate, too little to be seen in a measurement.
+"""
+
+from collections.abc import Iterable
+from typing import Final
+
+ETHERNET: Final = 14
+IP_TCP: Final = 20 + 20 + 12  # IPv4, TCP, and the timestamp option that Linux always sends
+BURST_S: Final = 1e-3
+
+
+def payload_fraction(mtu: int) -> float:
+    """TCP payload bytes per byte that HTB counts, for full-sized frames."""
+    return (mtu - IP_TCP) / (mtu + ETHERNET)
+
+
+def burst_bytes(rate_bps: int, mtu: int) -> int:
+    """HTB's idle credit: a millisecond of the rate, and never below two frames."""
+    return max(2 * (mtu + ETHERNET), round(rate_bps * BURST_S / 8))
+
+
+def htb_commands(interface: str, rate_bps: int, mtu: int) -> str:
+    """Lines for `tc -batch` that shape what leaves an interface."""
+    burst = burst_bytes(rate_bps, mtu)
+    return (
+        f"qdisc add dev {interface} root handle 1: htb default 1\n"
+        f"class add dev {interface} parent 1: classid 1:1 htb rate {rate_bps}bit ceil {rate_bps}bit"
+        f" burst {burst}b cburst {burst}b quantum {max(mtu + ETHERNET, 20_000)}\n"
+    )
+
+
+def shared_htb_commands(interface: str, rate_bps: int, reserved_bps: int, udp_port: int, mtu: int) -> str:
+    """The same, with `reserved_bps` of it guaranteed to datagrams for a UDP port; others may use what those leave."""
+    rest_bps = max(1000, rate_bps - reserved_bps)
+    quantum = max(mtu + ETHERNET, 20_000)
+
+    def leaf(number: int, own_bps: int) -> str:
+        burst, ceiling = burst_bytes(own_bps, mtu), burst_bytes(rate_bps, mtu)
+        rates = f"rate {own_bps}bit ceil {rate_bps}bit burst {burst}b cburst {ceiling}b quantum {quantum}"
+        return f"class add dev {interface} parent 1:1 classid 1:{number} htb {rates}\n"
+
+    burst = burst_bytes(rate_bps, mtu)
+    return (
+        f"qdisc add dev {interface} root handle 1: htb default 10\n"
+        f"class add dev {interface} parent 1: classid 1:1 htb rate {rate_bps}bit ceil {rate_bps}bit"
+        f" burst {burst}b cburst {burst}b\n"
+        f"{leaf(10, rest_bps)}{leaf(20, reserved_bps)}"
+        f"filter add dev {interface} parent 1: protocol ip u32 match ip protocol 17 0xff"
+        f" match ip dport {udp_port} 0xffff flowid 1:20\n"
+    )
+
+
+BEATS_PORT: Final = 65433
+"""UDP port of heartbeats (controller/processes/heartbeat_main.py)."""
+BEATS_BPS: Final = 1_000_000  # a bound; 50 heartbeats a second are 25 kbit/s
+_BEATS_CLASS: Final = "1:30"
+_BEATS_PRIORITY: Final = 1  # before the filter of `shared_htb_commands`
+
+
+def beats_lane_commands(interface: str, mtu: int) -> str:
+    """Lines for `tc -batch` that let heartbeats pass whatever waits, on an interface that is shaped either way.
+
+    A class beside the others and not below them: nothing of theirs is taken down or changed, and what heartbeats take
+    comes on top of the link's rate.
+    """
+    burst = burst_bytes(BEATS_BPS, mtu)
+    return (
+        f"class add dev {interface} parent 1: classid {_BEATS_CLASS} htb rate {BEATS_BPS}bit ceil {BEATS_BPS}bit"
+        f" burst {burst}b cburst {burst}b quantum {max(mtu + ETHERNET, 20_000)}\n"
+        f"filter add dev {interface} parent 1: protocol ip prio {_BEATS_PRIORITY} u32 match ip protocol 17 0xff"
+        f" match ip dport {BEATS_PORT} 0xffff flowid {_BEATS_CLASS}\n"
+    )
+
+
+def no_beats_lane_commands(interface: str) -> str:
+    """Undo it."""
+    return (
+        f"filter del dev {interface} parent 1: protocol ip prio {_BEATS_PRIORITY}\n"
+        f"class del dev {interface} classid {_BEATS_CLASS}\n"
+    )
+
+
+def shaper_commands(interface: str, rate_bps: int, mtu: int, reserved: tuple[int, int] | None, beats: bool) -> str:
+    """All classes of an interface. `reserved`: (bit/s, UDP port) of background load; `beats`: with heartbeats' lane."""
+    if reserved:
+        lines = shared_htb_commands(interface, rate_bps, *reserved, mtu)
+    else:
+        lines = htb_commands(interface, rate_bps, mtu)
+    return lines + (beats_lane_commands(interface, mtu) if beats else "")
+
+
+HOLE: Final = "hole"
+"""An interface that is down: what is sent there is gone, without an error for the sender."""
+
+
+def switch_buffer_rules(interfaces: Iterable[str]) -> str:
+    """Input for `nft -f -` that gives a userspace switch a buffer at each port.
+
+    A userspace Open vSwitch sends on all its ports through one packet socket, and the kernel charges every frame that
+    waits in any of its shapers to that socket: 212,992 bytes in all by default, a limit that only the whole machine
+    can raise. So two flows that meet at one port made the switch drop frames of all ports. Here each frame is copied
+    as it leaves (the bytes are shared, and the copy belongs to nobody), the copy waits in the shaper, and the original
+    ends at once, in an interface that is down. Its mark tells the copy apart.
+    """
+    devices = ", ".join(interfaces)
+    return (
+        "table netdev railyard {\n chain buffer {\n"
+        f"  type filter hook egress devices = {{ {devices} }} priority 0\n"
+        f'  meta mark 0 meta mark set 1 dup to meta oif fwd to "{HOLE}"\n'
+        " }\n}\n"
+    )

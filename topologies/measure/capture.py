@@ -1,0 +1,162 @@
+"""Probes, and who saw them pass: a packet socket in every namespace, and what its kernel stamped on each frame.
+
+A probe is the SYN of a TCP connection that its source opens, to a port at which nobody listens. So the kernel routes
+it as it routes a transfer, and switches hash it like one (Open vSwitch looks at TCP ports, but not at UDP ports); a
+packet made up in a raw socket would be routed without its ports. The destination's answer is not looked at.
+
+A packet socket sees a frame as it comes in from the cable, before anything else does, and as it goes out, after its
+shaper: all that a frame waits for lies between two sightings. A filter in the kernel keeps other traffic away.
+"""
+
+import ctypes
+import select
+import socket
+import struct
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from typing import Final, Self
+
+from scapy.layers.inet import TCP
+from scapy.layers.l2 import Ether
+
+from railyard.topologies.addresses import Gpu
+from railyard.topologies.build import namespaces
+from railyard.topologies.plan import Plan
+
+PROBE_PORT: Final = 65_434
+"""Above the ports that Linux hands out, so no transfer has it."""
+WAIT_S: Final = 0.9
+"""The kernel sends a SYN again after 1 s; by then the probe is given up, so nothing is seen twice."""
+_STAMPS_S: Final = 0.02
+_SO_ATTACH_FILTER: Final = 26  # <asm-generic/socket.h>, which the socket module doesn't name
+_SO_TIMESTAMPNS: Final = 35
+_ETH_P_ALL: Final = 3
+_SNAP_BYTES: Final = 128
+_TIMESPEC: Final = struct.Struct("qq")
+_ONLY_PROBES: Final = (  # struct sock_filter: code, jump if true, jump if false, constant
+    (0x28, 0, 0, 12), (0x15, 0, 6, 0x0800),  # half word at 12, the EtherType: IPv4
+    (0x30, 0, 0, 23), (0x15, 0, 4, 6),  # byte at 23, the protocol: TCP
+    (0xB1, 0, 0, 14),  # X = length of the IP header
+    (0x48, 0, 0, 16), (0x15, 0, 1, PROBE_PORT),  # half word at X + 16, the destination's port
+    (0x06, 0, 0, _SNAP_BYTES), (0x06, 0, 0, 0),
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Sighting:
+    """A probe at an interface of a node, `outgoing` or coming in, at `ns` on the monotonic clock."""
+
+    node: str
+    interface: str
+    outgoing: bool
+    ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """One that its source began to send at `sent_ns` (monotonic), and where it was seen, in no certain order."""
+
+    sent_ns: int
+    sightings: tuple[Sighting, ...]
+
+
+class Capture:
+    """While entered: sees the probes at every interface of a fabric's plan. Needs the fabric's capsule, around it."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._cables = {(end.node, end.interface) for link in plan.links for end in (link.a, link.b)}
+        self._nodes: dict[int, tuple[str, socket.socket]] = {}
+        self._poll = select.epoll()
+        self._open = ExitStack()
+        self._wall_ns = _wall_clock_ahead_ns()  # once: two that differ would put sightings out of order
+
+    def __enter__(self) -> Self:
+        nodes = sorted({node for node, _ in self._cables})
+        for node, sock in zip(nodes, namespaces.in_threads(_packet_socket, nodes), strict=True):
+            self._nodes[sock.fileno()] = (node, self._open.enter_context(sock))
+            self._poll.register(sock.fileno(), select.EPOLLIN)
+        time.sleep(_STAMPS_S)  # the kernel starts stamping frames a moment after the first socket asks for it
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._open.close()
+        self._poll.close()
+
+    def probe(self, src: Gpu, dst: Gpu, count: int) -> list[Probe]:
+        """Send that many at once, each from a port of its own, and wait until all are there, WAIT_S at most."""
+        sent: list[tuple[int, int]] = []
+        seen: defaultdict[int, list[Sighting]] = defaultdict(list)
+        with ExitStack() as connections:
+            with namespaces.inside(src.name):
+                for _ in range(count):
+                    begun = time.monotonic_ns()
+                    sent.append((begun, _open_connection(dst, connections)))
+            awaited = {port for _, port in sent if port}
+            deadline = time.monotonic() + WAIT_S
+            while awaited and (left := deadline - time.monotonic()) > 0:
+                self._look(left, seen)
+                awaited -= _arrived(seen, dst)
+            self._look(0, seen)  # what led to the last arrival was seen before it
+        return [Probe(begun, tuple(seen.get(port, ()))) for begun, port in sent]
+
+    def _look(self, timeout_s: float, seen: Mapping[int, list[Sighting]]) -> None:
+        """Take in what the sockets hold, by the probe's port."""
+        for fd, _ in self._poll.poll(timeout_s):
+            node, sock = self._nodes[fd]
+            with suppress(BlockingIOError):
+                while True:
+                    frame, extra, _, address = sock.recvmsg(_SNAP_BYTES, socket.CMSG_SPACE(_TIMESPEC.size))
+                    port = _port_of_probe(frame)
+                    if port and (node, address[0]) in self._cables:
+                        outgoing = address[2] == socket.PACKET_OUTGOING
+                        seen[port].append(Sighting(node, address[0], outgoing, _stamp(extra) - self._wall_ns))
+
+
+def _packet_socket(node: str) -> socket.socket:
+    """A socket that gets every probe at every interface of a node, with the time."""
+    with namespaces.inside(node):
+        sock = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(_ETH_P_ALL))
+    code = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *step) for step in _ONLY_PROBES))
+    sock.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, struct.pack("HP", len(_ONLY_PROBES), ctypes.addressof(code)))
+    sock.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
+    sock.setblocking(False)
+    return sock
+
+
+def _open_connection(dst: Gpu, connections: ExitStack) -> int:
+    """Send a SYN from the namespace that this thread is in; the port it came from, or 0 if there is no route."""
+    sock = connections.enter_context(socket.socket(socket.AF_INET, socket.SOCK_STREAM))
+    sock.setblocking(False)
+    try:
+        sock.connect((dst.ip, PROBE_PORT))
+    except BlockingIOError:
+        pass  # on its way
+    except OSError:
+        return 0
+    port: int = sock.getsockname()[1]
+    return port
+
+
+def _port_of_probe(frame: bytes) -> int:
+    """The port it came from; 0 for a frame of others, caught before the filter was in place."""
+    segment = Ether(frame).getlayer(TCP)
+    return int(segment.sport) if segment and segment.dport == PROBE_PORT and segment.flags == "S" else 0
+
+
+def _arrived(seen: Mapping[int, Sequence[Sighting]], dst: Gpu) -> set[int]:
+    return {port for port, many in seen.items() if any(s.node == dst.name and not s.outgoing for s in many)}
+
+
+def _wall_clock_ahead_ns() -> int:
+    """Wall clock less monotonic clock: the most of some, since whatever comes between the two looks makes it less."""
+    return max(time.time_ns() - time.monotonic_ns() for _ in range(5))
+
+
+def _stamp(extra: Iterable[tuple[int, int, bytes]]) -> int:
+    """Wall-clock ns."""
+    data = next(data for level, kind, data in extra if (level, kind) == (socket.SOL_SOCKET, _SO_TIMESTAMPNS))
+    seconds, ns = _TIMESPEC.unpack(data[: _TIMESPEC.size])
+    return int(seconds) * 1_000_000_000 + int(ns)

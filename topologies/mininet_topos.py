@@ -1,0 +1,128 @@
+"""The fabrics as Mininet topologies: `mn --custom topologies/mininet_topos.py --topo rail-only,4,4 --controller
+remote`.
+
+      hb0 ──┬── d0g0 ── rail0        Each GPU d<domain>g<rank> has hb0 into its HB domain's bridge and rail0 into the
+            └── d0g1 ── rail1        switch of its rail. Rail-only ends there; rail-optimized joins the rail switches
+      hb1 ──┬── d1g0 ── rail0        by spines; single-switch puts every GPU on one switch.
+            └── d1g1 ── rail1          With optical switches, ocs<d> is between domain d's GPUs and their rails.
+
+Under plain `mn` the switches are Mininet's own, links are not shaped unless `--link tc` is given, and a controller has
+to be running (docs/controller.md). Railyard's own builder takes the same classes and builds them in batches.
+"""
+
+from subprocess import PIPE
+from typing import Any
+
+from mininet.node import Host, Switch
+from mininet.topo import Topo
+
+from railyard.topologies.addresses import gpu_of_name
+from railyard.topologies.plan import Link, Plan, make_plan
+from railyard.topologies.routing import gpu_commands
+from railyard.topologies.spec import Kind, parse_fabric
+
+PLAIN_RAIL_BPS = 100_000_000
+PLAIN_SYSCTLS = ("ip_forward=1", "conf.all.rp_filter=0", "conf.default.rp_filter=0", "conf.all.send_redirects=0")
+
+
+class PlainGpu(Host):
+    """A GPU under plain `mn`, which asks each host to configure itself."""
+
+    def config(self, plan: Plan | None = None, **_: Any) -> dict[str, Any]:
+        """Give it its address, neighbours and three route tables."""
+        if plan is None:
+            raise ValueError("a GPU needs the plan of its fabric")
+        gpu = gpu_of_name(self.name)
+        of_device = (f"conf.{device}.{key}=0" for device in ("hb0", "rail0") for key in ("rp_filter", "send_redirects"))
+        self.cmd("sysctl -qw", *(f"net.ipv4.{setting}" for setting in (*PLAIN_SYSCTLS, *of_device)))
+        for device in ("rail0", "hb0"):
+            self.cmd(f"ethtool -K {device} tx off")  # a userspace switch would pass unfinished checksums on
+        commands = gpu_commands(plan, gpu, plan.policy, backups=False)
+        commands += f"addr add {gpu.ip}/32 dev hb0\n"  # lo has it already, but Mininet's CLI looks for it here
+        _, errors = self.popen(["ip", "-batch", "-"], stdin=PIPE).communicate(commands.encode())
+        if errors:
+            raise RuntimeError(f"{self.name}: {errors.decode().strip()}")
+        return {}
+
+    def IP(self, intf: object = None) -> str:  # noqa: N802 (Mininet's name)
+        """Its one address, the same on every interface."""
+        return gpu_of_name(self.name).ip
+
+
+class HbBridge(Switch):
+    """An HB domain: a Linux bridge, which needs no controller."""
+
+    def start(self, controllers: object) -> None:
+        self.cmd(f"ip link add {self.name} type bridge mcast_snooping 0")
+        for interface in self.intfList():
+            if interface.name != "lo":
+                self.cmd(f"ip link set {interface} master {self.name} up")
+        self.cmd(f"ip link set {self.name} up")
+
+    def stop(self, deleteIntfs: bool = True) -> None:  # noqa: N803
+        self.cmd(f"ip link del {self.name}")
+        super().stop(deleteIntfs)
+
+
+class FabricTopo(Topo):
+    """Base of the three: draws whatever the plan says. `optical`: layers that have optical switches, such as rail+hb.
+    `more`: other keys of a fabric's spec, such as policy=rd.
+    """
+
+    kind: Kind
+
+    def build(self, domains: int = 4, rails: int = 4, plan: Plan | None = None, optical: str = "", **more: Any) -> None:
+        if plan is None:
+            if optical:
+                more["optical"] = {"layers": optical.split("+")}
+            spec = parse_fabric({"kind": self.kind, "domains": domains, "rails": rails, **more})
+            plan = make_plan(spec, PLAIN_RAIL_BPS)
+        self.plan = plan
+        for gpu in self.plan.gpus:
+            self.addHost(gpu.name, cls=PlainGpu, plan=self.plan)
+        for name in self.plan.hb_bridges:
+            self.addSwitch(name, cls=HbBridge)
+        for switch in self.plan.switches:
+            self.addSwitch(switch.name, dpid=f"{switch.dpid:016x}", protocols="OpenFlow13")
+        for link in self.plan.links:
+            self._cable(link)
+
+    def _cable(self, link: Link) -> None:
+        """Add a link. Under `mn` all switches share a namespace, so far ends need names that differ (15 characters)."""
+        a, b, mac = link.a, link.b, dict[str, str]()
+        if link.kind == "uplink":
+            near, far = f"{a.node}-{b.node}", f"{b.node}-{a.node}"
+        elif link in self.plan.trunks:
+            near, far = f"{b.interface}-{link.kind}-o", f"{b.interface}-{link.kind}-n"
+        else:
+            near, far, mac = a.interface, f"{a.node}-{link.kind}", {"addr1": gpu_of_name(a.node).mac(link.kind)}
+        self.addLink(
+            a.node, b.node, port1=a.port, port2=b.port, intfName1=near, intfName2=far, **mac,
+            bw=link.rate_bps / 1e6, ifconfig=f"mtu {self.plan.spec.mtu}",
+        )  # fmt: skip
+
+
+class RailOnly(FabricTopo):
+    """Rail-only: no spine; what is for another rail goes through an HB domain."""
+
+    kind: Kind = "rail-only"
+
+
+class RailOptimized(FabricTopo):
+    """Rail-optimized: spines join the rail switches at full bisection."""
+
+    kind: Kind = "rail-optimized"
+
+
+class SingleSwitch(FabricTopo):
+    """All GPUs on one switch: the ideal to compare with."""
+
+    kind: Kind = "single-switch"
+
+
+topos = {"rail-only": RailOnly, "rail-optimized": RailOptimized, "single-switch": SingleSwitch}
+
+
+def topo_of(plan: Plan) -> FabricTopo:
+    """The Mininet topology of a plan."""
+    return topos[plan.spec.kind](plan=plan)

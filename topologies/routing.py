@@ -1,0 +1,157 @@
+"""The three route tables of a GPU while nothing is broken. Whatever a policy or a fault changes comes on top of them.
+
+One address per GPU on unnumbered links, so that a path follows from its source's choice of next hop alone:
+
+| a packet that        | table | is                                                                             |
+|----------------------|-------|--------------------------------------------------------------------------------|
+| starts here          | main  | sent to the next hop that the policy gives (`source_routes`)                   |
+| came in from hb0     | 101   | carried across this GPU's own rail: to its destination if that is on the rail, |
+|                      |       | else to the GPU of the destination's domain on this rail                       |
+| came in from rail0   | 102   | delivered over hb0 to its destination in this domain                           |
+
+Next hop G(d1,g2) over hb0 makes a dr path, G(d2,g1) over rail0 rd, G(d1,x) over hb0 drd by rail x.
+"""
+
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from railyard.topologies.addresses import BLOCK_PREFIXES, Gpu, rank_prefixes
+from railyard.topologies.plan import Plan
+from railyard.topologies.spec import Policy
+
+Device = Literal["hb0", "rail0"]
+MAIN: Final = 254
+FROM_HB: Final = 101
+FROM_RAIL: Final = 102
+METRIC: Final = 20  # lower wins: a choice made while running overrides, and a backup stands behind
+BACKUP_METRIC: Final = 1000
+MAX_WEIGHT: Final = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """To `prefix` out of `device`, by way of GPU `via` (None: the destination is on the link itself)."""
+
+    prefix: str
+    device: Device
+    via: Gpu | None = None
+    table: int = MAIN
+    metric: int = METRIC
+
+    def command(self, source: Gpu) -> str:
+        """The line for `ip -batch`, without its verb."""
+        hop = f" via {self.via.ip}" if self.via else ""
+        link = " onlink" if self.via else " scope link"
+        return f"{self.prefix}{hop} dev {self.device}{link} src {source.ip} table {self.table} metric {self.metric}"
+
+
+@dataclass(frozen=True, slots=True)
+class Hop:
+    """One of several next hops: as in `Route`, and its share of the flows (1 to 256) beside the others'."""
+
+    device: Device
+    via: Gpu | None = None
+    weight: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class SpreadRoute:
+    """To `prefix` by several next hops: the kernel hashes a flow's addresses and ports, so each flow keeps to one.
+
+    ValueError without a hop, or for a weight that the kernel doesn't know.
+    """
+
+    prefix: str
+    hops: tuple[Hop, ...]
+    table: int = MAIN
+    metric: int = METRIC
+
+    def __post_init__(self) -> None:
+        if not self.hops:
+            raise ValueError(f"{self.prefix}: a route needs a next hop")
+        if not all(1 <= hop.weight <= MAX_WEIGHT for hop in self.hops):
+            raise ValueError(f"{self.prefix}: weights must be 1 to {MAX_WEIGHT}: {self.hops}")
+
+
+AnyRoute = Route | SpreadRoute
+
+
+def host_prefix(gpu: Gpu) -> str:
+    return f"{gpu.ip}/32"
+
+
+def source_routes(plan: Plan, gpu: Gpu, policy: Policy) -> list[Route]:
+    """The main table: own domain over hb0, own rail over rail0, and the rest as the policy says."""
+    domains, rails = plan.spec.domains, plan.spec.rails
+    routes = [Route(host_prefix(Gpu(gpu.domain, g)), "hb0") for g in range(rails) if g != gpu.rank]
+    routes += [Route(prefix, "rail0") for prefix in rank_prefixes(gpu.rank, domains)]
+    if policy == "spine":
+        routes += [Route(block, "rail0") for block in BLOCK_PREFIXES[: len(rank_prefixes(0, domains))]]
+        return routes
+    for rank in (g for g in range(rails) if g != gpu.rank):
+        if policy == "rd":
+            routes += [
+                Route(host_prefix(Gpu(d, rank)), "rail0", via=Gpu(d, gpu.rank))
+                for d in range(domains)
+                if d != gpu.domain
+            ]
+        else:
+            routes += [Route(prefix, "hb0", via=Gpu(gpu.domain, rank)) for prefix in rank_prefixes(rank, domains)]
+    return routes
+
+
+def transit_routes(plan: Plan, gpu: Gpu) -> list[Route]:
+    """Tables 101 and 102: what this GPU does for others."""
+    domains, rails = plan.spec.domains, plan.spec.rails
+    others = [g for g in range(rails) if g != gpu.rank]
+    routes = [Route(prefix, "rail0", table=FROM_HB) for prefix in rank_prefixes(gpu.rank, domains)]
+    routes += [
+        Route(host_prefix(Gpu(d, g)), "rail0", via=Gpu(d, gpu.rank), table=FROM_HB)
+        for d in range(domains)
+        if d != gpu.domain
+        for g in others
+    ]
+    routes += [Route(host_prefix(Gpu(gpu.domain, g)), "hb0", table=FROM_RAIL) for g in others]
+    return routes
+
+
+def backup_routes(plan: Plan, gpu: Gpu) -> list[Route]:
+    """While rail0 has no carrier, all that would leave by it goes to a neighbour in the domain, who carries it (drd).
+
+    Transit too: a packet that finds nothing alive in table 101 is looked up in main next. One dead link makes no loop,
+    since the neighbour's own rail lives; its source may be that neighbour, who then carries its own packet.
+    """
+    neighbour = Gpu(gpu.domain, (gpu.rank + 1) % plan.spec.rails)
+    blocks = BLOCK_PREFIXES[: len(rank_prefixes(0, plan.spec.domains))]
+    return [Route(block, "hb0", via=neighbour, metric=BACKUP_METRIC) for block in blocks]
+
+
+def neighbours(plan: Plan, gpu: Gpu) -> list[tuple[Gpu, Device]]:
+    """Whose MAC this GPU must know, and on which link: its domain, its rail, and with a NIC network that reaches all,
+    all.
+    """
+    domains, rails = plan.spec.domains, plan.spec.rails
+    known: list[tuple[Gpu, Device]] = [(Gpu(gpu.domain, g), "hb0") for g in range(rails) if g != gpu.rank]
+    ranks = [gpu.rank] if plan.spec.kind == "rail-only" else range(rails)
+    known += [(Gpu(d, g), "rail0") for d in range(domains) if d != gpu.domain for g in ranks]
+    return known
+
+
+def route_commands(plan: Plan, gpu: Gpu, policy: Policy, backups: bool) -> str:
+    """Neighbours and routes for `ip -batch` in the GPU's namespace: what it loses with its interfaces."""
+    routes = source_routes(plan, gpu, policy) + transit_routes(plan, gpu)
+    if backups:
+        routes += backup_routes(plan, gpu)
+    lines = [
+        f"neigh replace {other.ip} lladdr {other.mac('hb' if device == 'hb0' else 'rail')} dev {device} nud permanent"
+        for other, device in neighbours(plan, gpu)
+    ]
+    lines += [f"route replace {route.command(gpu)}" for route in routes]
+    return "\n".join(lines) + "\n"
+
+
+def gpu_commands(plan: Plan, gpu: Gpu, policy: Policy, backups: bool) -> str:
+    """Everything for one `ip -batch` in the GPU's namespace, once its two interfaces are there."""
+    lines = ["link set lo up", f"addr add {gpu.ip}/32 dev lo", "link set hb0 up", "link set rail0 up"]
+    lines += [f"rule add iif hb0 lookup {FROM_HB} pref 100", f"rule add iif rail0 lookup {FROM_RAIL} pref 101"]
+    return "\n".join(lines) + "\n" + route_commands(plan, gpu, policy, backups)

@@ -1,0 +1,191 @@
+"""The engine in a multi-rail fabric's namespaces: a process a node, and one for each aggregator.
+
+with Ranks(net, "nezha") as ranks:  # net: a MultirailNet that was started
+    reports = ranks.run(Operations("allreduce", "float32", 1 << 20, count=100, seed=1))
+"""
+
+import math
+import os
+import signal
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from multiprocessing.connection import wait
+from types import TracebackType
+from typing import Final, Protocol
+
+from railyard.core.errors import RailyardError
+from railyard.core.worker import PickledProcess
+from railyard.topologies.multirail.addresses import Nic
+from railyard.topologies.multirail.plan import MultirailPlan
+from railyard.workloads.allreduce.balancing.rails import Rail, paper_rails, scaled
+from railyard.workloads.allreduce.engine.inputs import checked
+from railyard.workloads.allreduce.engine.jobs import Operations, RankReport
+from railyard.workloads.allreduce.engine.node import GroupBroken
+from railyard.workloads.allreduce.recovery.liveness import Patience
+from railyard.workloads.allreduce.transport.layout import Layout
+from railyard.workloads.allreduce.transport.placement import AggregatorTask, NodeTask, Place
+
+PORT: Final = 21000
+_VIRTUAL_PORT: Final = PORT + 16  # beside other engines' on the same NICs
+_MODULE: Final = "railyard.workloads.allreduce.engine.worker"
+_SLACK_S: Final = 60.0  # for a machine that runs a rank late
+
+
+class Planned(Protocol):
+    """A MultirailNet, as far as this needs one."""
+
+    plan: MultirailPlan
+
+
+def rails_of(plan: MultirailPlan) -> tuple[Rail, ...]:
+    """The fabric's rails as the engine knows them: rates are what is left for data once headers have their part, and
+    what the user didn't give of set-up and processor cost is the paper's, to the fabric's scale. All are as dilated as
+    the fabric is. Where no rate was given, they are called what the paper's NICs are called, whatever they move."""
+    kinds, slower = paper_rails(), plan.dilation
+    all_auto = all(spec.rate == "auto" for spec in plan.rails)
+    rails = []
+    for number, spec in enumerate(plan.rails):
+        usual = scaled(kinds[spec.kind], plan.scale)
+        setup_s = usual.setup_s if spec.setup is None else spec.setup
+        cpu = usual.cpu_s_per_byte if spec.cpu is None else spec.cpu
+        rate, nominal = plan.payload_bps(number) / 8, kinds[spec.kind].rate if all_auto else 0.0
+        rails.append(Rail(spec.name, spec.kind, rate, setup_s * slower, cpu * slower, nominal))
+    return tuple(rails)
+
+
+def layout(plan: MultirailPlan, channels: Sequence[int] = ()) -> Layout:
+    """Where everybody is in a fabric. `channels`: see Ranks."""
+    if channels:
+        return _virtual(plan, channels)
+    rails = rails_of(plan)
+    return Layout(
+        rails,
+        tuple(tuple((Nic(rail, node).ip, PORT) for node in range(plan.spec.nodes)) for rail in range(len(rails))),
+        tuple((nic.ip, PORT) if nic else None for nic in plan.aggregators),
+    )
+
+
+def _virtual(plan: MultirailPlan, channels: Sequence[int]) -> Layout:
+    """A port a channel, on the NICs that they are given."""
+    rails, nodes = rails_of(plan), range(plan.spec.nodes)
+    return Layout(
+        tuple(replace(rails[nic], name=f"{rails[nic].name}.{number}") for number, nic in enumerate(channels)),
+        tuple(
+            tuple((Nic(nic, node).ip, _VIRTUAL_PORT + number) for node in nodes) for number, nic in enumerate(channels)
+        ),
+        tuple(None for _ in channels),
+    )
+
+
+def place(plan: MultirailPlan, node: int | None, rail: int = 0, channels: Sequence[int] = ()) -> Place:
+    """A node's place, or for None that of a rail's aggregator."""
+    nics = channels or range(len(plan.rails))
+    return Place(Nic(rail, node).namespace, tuple(Nic(each, node).interface for each in nics))
+
+
+class Ranks:
+    """A group over all nodes of a fabric. A context manager, or `start` and `stop`.
+
+    An operation's time is from the first rank's start to the last one's end (jobs.latencies_s). `channels`: the rail
+    whose NIC each of several virtual rails uses, each with a processor of its own (Nezha section 4.1); of no sharp one.
+    """
+
+    def __init__(
+        self, net: Planned, policy: str, patience: Patience | None = None, channels: Sequence[int] = ()
+    ) -> None:
+        self.layout = layout(net.plan, channels)
+        waits = patience or Patience().dilated(net.plan.dilation)
+        self._rest_s = waits.operation_s + _SLACK_S
+        self._tasks = [
+            NodeTask(node, self.layout, policy, waits, place(net.plan, node, channels=channels))
+            for node in range(net.plan.spec.nodes)
+        ]
+        self._trees = [
+            AggregatorTask(nic.rail, self.layout, place(net.plan, None, nic.rail))
+            for nic in net.plan.aggregators
+            if nic is not None and not channels
+        ]
+        self._processes: list[PickledProcess] = []
+        self._aggregators: list[PickledProcess] = []
+
+    def start(self) -> None:
+        """Begin all processes, and return when they have joined. GroupBroken says why they can't."""
+        self._aggregators = [PickledProcess(_MODULE, f"the aggregator of rail {task.rail}") for task in self._trees]
+        self._processes = [PickledProcess(_MODULE, f"rank {task.rank}") for task in self._tasks]
+        try:
+            for process, task in zip(self._aggregators, self._trees, strict=True):
+                process.tell(task)
+            for process, node in zip(self._processes, self._tasks, strict=True):
+                process.tell(node)
+            said = [(task.rank, process.hear()) for task, process in zip(self._tasks, self._processes, strict=True)]
+        except BaseException:
+            self.stop()
+            raise
+        if problems := [f"rank {rank}: {problem}" for rank, problem in said if problem is not None]:
+            self.stop()
+            raise GroupBroken("; ".join(problems))
+
+    def run(self, operations: Operations) -> list[RankReport]:
+        """Do them on all ranks, and return what each tells. BadInput for what nobody can do."""
+        self.begin([operations] * len(self._tasks))
+        return self.finish()
+
+    def begin(self, operations: Sequence[Operations]) -> None:
+        """Let each rank begin its own; `finish` waits for all. In between there's time for a fault."""
+        for asked in operations:
+            checked(asked)
+        for process, asked in zip(self._processes, operations, strict=True):
+            process.tell(asked)
+
+    def finish(self) -> list[RankReport]:
+        """What each rank tells, when all have. One that died has told nothing but that.
+
+        Once one has told, the others end what they do within an operation's time. One that still doesn't (it is
+        stopped) is told of too; then `stop` is all that is left to do.
+        """
+        silent = {process.fileno(): rank for rank, process in enumerate(self._processes)}
+        reports: dict[int, RankReport] = {}
+        deadline = math.inf
+        while silent and (ready := wait(silent, None if math.isinf(deadline) else deadline - time.monotonic())):
+            deadline = min(deadline, time.monotonic() + self._rest_s)
+            for pipe in silent.keys() & set(ready):
+                rank = silent.pop(pipe)
+                reports[rank] = self._report(rank)
+        for rank in silent.values():
+            reports[rank] = RankReport(rank, errors=[f"rank {rank} didn't answer in {self._rest_s:g} s"])
+        return [reports[rank] for rank in sorted(reports)]
+
+    def pids(self) -> list[int]:
+        """Of the ranks' processes."""
+        return [process.pid for process in self._processes]
+
+    def pause(self) -> None:
+        """Stop all processes between operations: they take nothing of the machine."""
+        self._signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        self._signal(signal.SIGCONT)
+
+    def stop(self) -> None:
+        """End all processes, whatever they are doing."""
+        for process in (*self._processes, *self._aggregators):
+            process.end()
+
+    def __enter__(self) -> "Ranks":
+        self.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        self.stop()
+
+    def _signal(self, number: signal.Signals) -> None:
+        for process in (*self._aggregators, *self._processes):
+            os.kill(process.pid, number)
+
+    def _report(self, rank: int) -> RankReport:
+        try:
+            report: RankReport = self._processes[rank].hear(self._rest_s)
+        except RailyardError as problem:
+            return RankReport(rank, errors=[str(problem)])
+        return report

@@ -1,0 +1,185 @@
+"""The collectives as a program calls them: a `Group` a process, the same calls in the same order on every rank.
+
+    with Group(rank, loopback(rails, nodes=4, first_port=21000), policy="nezha") as group:
+        group.allreduce(gradients)  # in place: the sum over all ranks
+
+Arrays are numpy's, contiguous, of the types in buffers.DTYPES; sums are modulo 2^n for integers, as numpy's.
+"""
+
+from contextlib import suppress
+from dataclasses import replace
+from types import TracebackType
+
+import numpy as np
+
+from railyard.core.errors import BadInput
+from railyard.workloads.allreduce.balancing.policies import Policy, make_policy
+from railyard.workloads.allreduce.engine.buffers import Array, Copies, Results, flat
+from railyard.workloads.allreduce.engine.jobs import Migration
+from railyard.workloads.allreduce.engine.node import GroupBroken, Node
+from railyard.workloads.allreduce.engine.operation import Call, Record
+from railyard.workloads.allreduce.engine.tasks import PIECE_BYTES
+from railyard.workloads.allreduce.recovery.liveness import Patience
+from railyard.workloads.allreduce.transport.connections import SocketMaker, plain_socket
+from railyard.workloads.allreduce.transport.layout import Layout
+
+_GOODBYE_S = 5.0
+
+
+class Group:
+    """Joins on construction. BadInput for what can't be; GroupBroken for what went wrong, then for all later calls."""
+
+    def __init__(
+        self,
+        rank: int,
+        layout: Layout,
+        policy: str = "nezha",
+        patience: Patience | None = None,
+        make_socket: SocketMaker = plain_socket,
+        piece_bytes: int = PIECE_BYTES,
+    ) -> None:
+        if not 0 <= rank < layout.size:
+            raise BadInput("rank", rank, f"must be from 0 to {layout.size - 1}")
+        self.rank, self.size = rank, layout.size
+        self._rails = layout.rails
+        self._policies: dict[str, Policy] = {}
+        self.policy = self._policy(policy)
+        self._results = Results()
+        self._copies = Copies()
+        self._calls = 0
+        self._node: Node | None = None
+        if self.size > 1:
+            self._node = Node(rank, layout, self.policy, patience or Patience(), make_socket, piece_bytes)
+            self._copies = self._node.copies
+            try:
+                self._node.join()
+            except BaseException:
+                self._node.close()
+                raise
+
+    def __enter__(self) -> "Group":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        self.close(leave_at_once=error is not None)
+
+    @property
+    def copies(self) -> Copies:
+        """Bytes copied so far, by why."""
+        return self._copies
+
+    @property
+    def migrations(self) -> list[Migration]:
+        """Each time that rails died and their work moved."""
+        return self._node.migrations if self._node else []
+
+    @property
+    def last(self) -> Record:
+        """The operation that ended last: what each rail was given, and when it was through."""
+        return self._node.last if self._node else Record(0.0, (), ())
+
+    def take_samples(self) -> list[tuple[int, tuple[int, ...]]]:
+        """(CLOCK_MONOTONIC in ns, bytes by rail so far, both ways) at each beat and each operation's end, since this
+        was last asked; the latest 50,000."""
+        if self._node is None:
+            return []
+        samples = list(self._node.samples)
+        self._node.samples.clear()
+        return samples
+
+    @property
+    def live_rails(self) -> list[int]:
+        """Rails that stand now."""
+        return self._node.live_rails if self._node else []
+
+    @property
+    def dead_rails(self) -> list[int]:
+        """The others: lost, and not yet back."""
+        return [rail for rail in range(len(self._rails)) if rail not in self.live_rails] if self._node else []
+
+    def plan_by(self, policy: str) -> None:
+        """Plan by another policy from the next operation on: on all ranks, between the same two operations. One that
+        was used before goes on with what it has learnt. BadInput for what isn't known."""
+        self.policy = self._policy(policy)
+        if self._node is not None:
+            self._node.plan_by(self.policy)
+
+    def allreduce(self, array: Array) -> None:
+        """The sum over all ranks, in place."""
+        data = flat(array)
+        if self._node is not None:
+            result = self._take(len(data), data)
+            self._node.run(Call("allreduce", len(data), str(data.dtype)), data, result)
+            self._deliver(result, data)
+
+    def reduce_scatter(self, array: Array) -> Array:
+        """Of `array`, a part a rank, this rank's part of the sum. The parts must be of the same length."""
+        data = flat(array)
+        if len(data) % self.size:
+            raise BadInput("array", len(data), f"must be a multiple of {self.size} elements long")
+        length = len(data) // self.size
+        mine = slice(self.rank * length, (self.rank + 1) * length)
+        out = np.empty(length, data.dtype)
+        result = data
+        if self._node is not None:
+            result = self._take(len(data), data)
+            self._node.run(Call("reduce_scatter", length, str(data.dtype)), data, result)
+        self._deliver(result[mine], out)
+        return out
+
+    def all_gather(self, array: Array) -> Array:
+        """Every rank's `array`, one after the other; all of the same length."""
+        data = flat(array)
+        out = np.empty(len(data) * self.size, data.dtype)
+        result = data
+        if self._node is not None:
+            result = self._take(len(out), data)
+            result[self.rank * len(data) : (self.rank + 1) * len(data)] = data
+            self._copies.own_part += data.nbytes
+            self._node.run(Call("all_gather", len(data), str(data.dtype)), data, result)
+        self._deliver(result, out)
+        return out
+
+    def broadcast(self, array: Array, root: int) -> None:
+        """The root's `array` on every rank, in place."""
+        data = flat(array)
+        if not 0 <= root < self.size:
+            raise BadInput("root", root, f"must be from 0 to {self.size - 1}")
+        if self._node is not None:
+            result = self._take(len(data), data)
+            if self.rank == root:
+                result[:] = data
+                self._copies.own_part += data.nbytes
+            self._node.run(Call("broadcast", len(data), str(data.dtype), root), data, result)
+            self._deliver(result, data)
+
+    def abandon(self, why: str) -> None:
+        """From another thread: let what runs here, and all later calls, end with GroupBroken at once."""
+        node = self._node
+        if node is not None:
+            node.abandon(why)
+
+    def close(self, leave_at_once: bool = False) -> None:
+        """Say goodbye, staying until no rank needs this one any more, then close all. Doing it twice is no harm."""
+        node, self._node = self._node, None
+        if node is None:
+            return
+        if not leave_at_once:
+            node.patience = replace(node.patience, operation_s=min(_GOODBYE_S, node.patience.operation_s))
+            nothing = np.empty(0, np.uint8)
+            with suppress(GroupBroken):  # whoever is gone first was through
+                node.run(Call("allreduce", 0, "goodbye"), nothing, nothing)
+        node.close()
+
+    def _policy(self, name: str) -> Policy:
+        if name not in self._policies:
+            self._policies[name] = make_policy(name, self._rails, self.size)
+        return self._policies[name]
+
+    def _take(self, length: int, like: Array) -> Array:
+        self._calls += 1
+        return self._results.take(self._calls, length, like.dtype)
+
+    def _deliver(self, result: Array, to: Array) -> None:
+        to[:] = result
+        self._copies.result += to.nbytes

@@ -1,0 +1,161 @@
+"""One collective on one node: its jobs, the tasks that do them, and when each rail was through."""
+
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Literal
+from zlib import crc32
+
+import numpy as np
+
+from railyard.workloads.allreduce.engine.buffers import Array, dtype_code
+from railyard.workloads.allreduce.engine.segments import Segment, Span
+from railyard.workloads.allreduce.engine.tasks import ALL, PIECE_BYTES, Relay, Ring, Task, Tree, chunks_of
+from railyard.workloads.allreduce.recovery.plan import Job, JobState, What
+
+Collective = Literal["allreduce", "reduce_scatter", "all_gather", "broadcast"]
+_WHAT: dict[Collective, What] = {
+    "allreduce": "reduce",
+    "reduce_scatter": "scatter",
+    "all_gather": "gather",
+    "broadcast": "relay",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """What a node was asked to do; all nodes' must be the same. `length`: elements of a node's own part."""
+
+    collective: Collective
+    length: int
+    dtype: str
+    root: int = 0
+
+    def __str__(self) -> str:
+        origin = f" from rank {self.root}" if self.collective == "broadcast" else ""
+        return f"{self.collective} of {self.length} {self.dtype}{origin}"
+
+
+def jobs_of(call: Call, op: int, plan: Iterable[Segment]) -> list[Job]:
+    """A job a segment, numbered alike on every node; all but an allreduce end with a barrier, on the first's rail."""
+    segments = list(plan)
+    jobs = [
+        Job(op, number, _WHAT[call.collective], part.rail, part.start, part.length, call.root)
+        for number, part in enumerate(segments)
+    ]
+    if call.collective != "allreduce":
+        jobs.append(Job(op, len(jobs), "barrier", segments[0].rail, 0, 0))
+    return jobs
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """When this node began, and by rail: the bytes of the buffer that it was given, and when it was through (where
+    nothing came in on it: when it began). Seconds of CLOCK_MONOTONIC."""
+
+    began: float
+    shares: tuple[float, ...]
+    ends: tuple[float, ...]
+
+
+@dataclass
+class Operation:
+    """`source` is the caller's input, `result` the group's own. `trees`: the rails with an aggregator."""
+
+    op: int
+    call: Call
+    rank: int
+    nodes: int
+    source: Array
+    result: Array
+    trees: frozenset[int]
+    piece_bytes: int = PIECE_BYTES
+    jobs: dict[int, Job] = field(default_factory=dict)
+    tasks: dict[int, Task] = field(default_factory=dict)
+    began: float = field(default_factory=time.monotonic)
+    ended: dict[int, float] = field(default_factory=dict)
+    digest: int = field(init=False)
+    dtype_code: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.digest = crc32(str(self.call).encode())
+        self.dtype_code = dtype_code(self.result.dtype)
+
+    def add(self, job: Job) -> Task | None:
+        """The task to begin now; None for a barrier that has to wait."""
+        self.jobs[job.number] = job
+        return None if job.what == "barrier" else self._start(job)
+
+    def barriers(self) -> Iterator[tuple[Job, Task]]:
+        """Barriers whose time has come: all else here is done."""
+        if all(number in self.tasks and self.tasks[number].done for number in self._data()):
+            for number, job in self.jobs.items():
+                if number not in self.tasks:
+                    yield job, self._start(job)
+
+    def drop(self, rail: int) -> None:
+        """Forget all that this rail was doing."""
+        for number in [number for number, job in self.jobs.items() if job.rail == rail]:
+            del self.jobs[number]
+            self.tasks.pop(number, None)
+
+    def states(self, rail: int) -> list[JobState]:
+        """How far each job of a rail is."""
+        return [self._state(job) for job in self.jobs.values() if job.rail == rail]
+
+    def note_end(self, rail: int) -> None:
+        """Some data of a rail is done: the last time that's said counts."""
+        self.ended[rail] = time.monotonic()
+
+    def record(self, planned: Iterable[Job], rails: int) -> Record:
+        """What was planned for each rail, and when it was through."""
+        shares = [0.0] * rails
+        for job in planned:
+            shares[job.rail] += job.length * self.result.itemsize
+        return Record(self.began, tuple(shares), tuple(self.ended.get(rail, self.began) for rail in range(rails)))
+
+    def unfinished(self) -> Iterator[Job]:
+        """Jobs that have begun and aren't done."""
+        return (self.jobs[number] for number, task in self.tasks.items() if not task.done)
+
+    @property
+    def done(self) -> bool:
+        return len(self.tasks) == len(self.jobs) and all(task.done for task in self.tasks.values())
+
+    def _data(self) -> list[int]:
+        return [number for number, job in self.jobs.items() if job.what != "barrier"]
+
+    def _state(self, job: Job) -> JobState:
+        task = self.tasks.get(job.number)
+        end = job.start + job.length
+        if job.what == "relay" and job.root == self.rank:
+            return JobState(job, True, ((job.start, end),), self.result.itemsize)
+        final = tuple(task.final()) if task and job.what in ("reduce", "relay") else ()
+        return JobState(job, task is not None and task.done, final, self.result.itemsize)
+
+    def _start(self, job: Job) -> Task:
+        self.tasks[job.number] = task = self._task(job)
+        return task
+
+    def _task(self, job: Job) -> Task:
+        span = (job.start, job.start + job.length)
+        if job.what == "relay":
+            if job.rail in self.trees:
+                return Tree(self.rank, [(span, job.root)], self.result, self.result, self.piece_bytes)
+            return Relay(self.rank, self.nodes, job.root, span, self.result, self.piece_bytes)
+        if job.what == "barrier":
+            nothing = np.empty(0, np.uint8)
+            if job.rail in self.trees:
+                return Tree(self.rank, [((0, 0), ALL)], nothing, nothing)
+            return Ring(self.rank, chunks_of(0, 0, self.nodes), nothing, nothing)
+        gathers = job.what == "gather"
+        source = self.result if gathers else self.source
+        if job.what == "reduce":
+            parts: list[tuple[Span, int]] = [(span, ALL)]
+            chunks = chunks_of(job.start, job.length, self.nodes)
+        else:
+            chunks = [(n * self.call.length + span[0], n * self.call.length + span[1]) for n in range(self.nodes)]
+            parts = [(chunk, n if gathers else ALL) for n, chunk in enumerate(chunks)]
+        if job.rail in self.trees:
+            return Tree(self.rank, parts, source, self.result, self.piece_bytes)
+        return Ring(self.rank, chunks, source, self.result, not gathers, job.what != "scatter", self.piece_bytes)

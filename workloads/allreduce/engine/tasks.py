@@ -1,0 +1,232 @@
+"""What one rail does for one operation: which piece comes when, what becomes of it, and what may go out then.
+
+A task knows no socket: `begin` and `took` return the pieces that may be sent now, `place` names where a piece that
+comes belongs. Pieces come in order, on one connection, so nothing is added twice or left out.
+
+- Ring (Nezha Eq. 1; Gloo's ring and ring-chunked): N chunks, and in step t a node sends what it received in step t - 1.
+  First N - 1 steps add up (ReduceScatter), then N - 1 pass on (AllGather). A chunk goes in pieces, so that one is added
+  up while the next is on its way; with pieces as long as a chunk it is the plain ring. What a step sends is a message:
+  its first piece `opens` it, and waits for its set-up.
+- Tree: pieces go to the aggregator of the rail and come back added up, no more than `WINDOW` ahead of what came back.
+- Relay: one node's pieces go round the ring, each node keeping them.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple, Protocol
+
+import numpy as np
+
+from railyard.workloads.allreduce.engine.buffers import Array, octets
+from railyard.workloads.allreduce.engine.segments import Span, evenly, merged, pieces
+
+PIECE_BYTES: Final = 128 * 1024
+LEAST_PIECE_BYTES: Final = 8 * 1024
+"""Below that a piece costs more than it lets overlap."""
+OVERLAP: Final = 4
+"""Pieces in a ring's message, where that makes none too short or too long: one is added up while others travel."""
+TREE_OVERLAP: Final = 32
+TREE_PIECE_BYTES: Final = 32 * 1024
+"""The same on a tree, and its longest piece: the last one has yet to come back when all have gone up."""
+WINDOW: Final = 32
+ALL: Final = -1
+
+
+class Piece(NamedTuple):
+    """To be sent: its number, its bytes in place, whether it opens a message, and whether an aggregator adds up all
+    nodes' (or passes on one's)."""
+
+    seq: int
+    view: memoryview
+    opens: bool
+    summed: bool = True
+
+
+class Task(Protocol):
+    """`final` are the elements of the result that are right and stay so."""
+
+    def begin(self) -> Iterator[Piece]: ...
+
+    def place(self, seq: int) -> memoryview:
+        """Where piece `seq` is to be received. ValueError if no such piece can come now."""
+        ...
+
+    def took(self, seq: int) -> Iterator[Piece]: ...
+
+    @property
+    def done(self) -> bool: ...
+
+    def final(self) -> list[Span]: ...
+
+
+def chunks_of(start: int, length: int, nodes: int) -> list[Span]:
+    """A segment in as many chunks as nodes, of nearly the same length; empty ones where it is short."""
+    return evenly(start, length, nodes)
+
+
+def piece_length(length: int, itemsize: int, longest_bytes: int, overlap: int = OVERLAP) -> int:
+    """Elements in a piece of a message of `length`."""
+    wanted = min(longest_bytes, max(LEAST_PIECE_BYTES, length * itemsize // overlap))
+    return max(1, wanted // itemsize)
+
+
+@dataclass
+class Ring:
+    """`chunks[c]`: where chunk c is, in `source` (the input, never written) and in `result`.
+
+    After the adding up a node has the chunk of its own rank, so ReduceScatter is the first half alone, and AllGather
+    the second.
+    """
+
+    rank: int
+    chunks: Sequence[Span]
+    source: Array
+    result: Array
+    adds: bool = True
+    passes_on: bool = True
+    piece_bytes: int = PIECE_BYTES
+    _next: int = 0
+    _final: list[Span] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        nodes = len(self.chunks)
+        longest = max(end - start for start, end in self.chunks)
+        self._pieces = max(1, -(-longest // piece_length(longest, self.source.itemsize, self.piece_bytes)))
+        self._first = 0 if self.adds else nodes - 1
+        self._last = (2 * (nodes - 1) if self.passes_on else nodes - 1) - 1
+        self._next = self._first * self._pieces
+        self._scratch = np.empty(-(-longest // self._pieces) if self.adds else 0, self.source.dtype)
+
+    def begin(self) -> Iterator[Piece]:
+        """All of this node's own chunk, from the input."""
+        own = self.source if self.adds else self.result
+        for number in range(self._pieces):
+            start, end = self._span(self._first - 1, number)
+            yield Piece(self._first * self._pieces + number, octets(own, start, end), number == 0)
+
+    def place(self, seq: int) -> memoryview:
+        step, number = self._step(seq)
+        start, end = self._span(step, number)
+        return octets(self._scratch, 0, end - start) if self._adds_in(step) else octets(self.result, start, end)
+
+    def took(self, seq: int) -> Iterator[Piece]:
+        step, number = self._step(seq)
+        start, end = self._span(step, number)
+        nodes = len(self.chunks)
+        if self._adds_in(step):
+            np.add(self._scratch[: end - start], self.source[start:end], out=self.result[start:end])
+        if (step >= nodes - 2 and self.adds) or step >= nodes - 1:
+            self._final.append((start, end))
+        self._next += 1
+        if step < self._last:
+            yield Piece(seq + self._pieces, octets(self.result, start, end), number == 0)
+
+    @property
+    def done(self) -> bool:
+        return self._next == (self._last + 1) * self._pieces
+
+    def final(self) -> list[Span]:
+        return merged(self._final)
+
+    def _adds_in(self, step: int) -> bool:
+        return step < len(self.chunks) - 1
+
+    def _step(self, seq: int) -> tuple[int, int]:
+        if seq != self._next or self.done:
+            raise ValueError(f"piece {seq} came, {self._next} was due")
+        return divmod(seq, self._pieces)
+
+    def _span(self, step: int, number: int) -> Span:
+        """Where the piece is that comes in `step`; what goes out in a step came in the one before."""
+        nodes = len(self.chunks)
+        start, end = self.chunks[(self.rank - 2 - step) % nodes]
+        length = end - start
+        return start + length * number // self._pieces, start + length * (number + 1) // self._pieces
+
+
+@dataclass
+class Tree:
+    """`parts`: spans of the buffer, each with the rank whose elements they are, or ALL where they are added up."""
+
+    rank: int
+    parts: Sequence[tuple[Span, int]]
+    source: Array
+    result: Array
+    piece_bytes: int = PIECE_BYTES
+    _came: int = 0
+    _sent: int = 0
+
+    def __post_init__(self) -> None:
+        length = sum(end - start for (start, end), _ in self.parts)
+        longest = piece_length(length, self.source.itemsize, min(self.piece_bytes, TREE_PIECE_BYTES), TREE_OVERLAP)
+        self._pieces = [
+            (span, owner) for (start, end), owner in self.parts for span in pieces(start, end - start, longest)
+        ]
+
+    def begin(self) -> Iterator[Piece]:
+        yield from self._more()
+
+    def place(self, seq: int) -> memoryview:
+        if seq != self._came or self.done:
+            raise ValueError(f"piece {seq} came, {self._came} was due")
+        start, end = self._pieces[seq][0]
+        return octets(self.result, start, end)
+
+    def took(self, seq: int) -> Iterator[Piece]:
+        self._came += 1
+        yield from self._more()
+
+    @property
+    def done(self) -> bool:
+        return self._came == len(self._pieces)
+
+    def final(self) -> list[Span]:
+        return merged(span for span, _ in self._pieces[: self._came])
+
+    def _more(self) -> Iterator[Piece]:
+        while self._sent < min(len(self._pieces), self._came + WINDOW):
+            (start, end), owner = self._pieces[self._sent]
+            if owner == self.rank and self._sent > self._came and self._pieces[self._sent - 1][1] != owner:
+                return  # what others send before must be back, or this would overtake it
+            if owner in (ALL, self.rank):
+                yield Piece(self._sent, octets(self.source, start, end), self._sent == 0, owner == ALL)
+            self._sent += 1
+
+
+@dataclass
+class Relay:
+    """`root`'s elements `start` to `end` to every node, round the ring."""
+
+    rank: int
+    nodes: int
+    root: int
+    span: Span
+    result: Array
+    piece_bytes: int = PIECE_BYTES
+    _came: int = 0
+
+    def __post_init__(self) -> None:
+        start, end = self.span
+        self._pieces = pieces(start, end - start, piece_length(end - start, self.result.itemsize, self.piece_bytes))
+
+    def begin(self) -> Iterator[Piece]:
+        if self.rank == self.root:
+            for seq, (start, end) in enumerate(self._pieces):
+                yield Piece(seq, octets(self.result, start, end), seq == 0)
+
+    def place(self, seq: int) -> memoryview:
+        if seq != self._came or self.done:
+            raise ValueError(f"piece {seq} came, {self._came} was due")
+        return octets(self.result, *self._pieces[seq])
+
+    def took(self, seq: int) -> Iterator[Piece]:
+        self._came += 1
+        if (self.rank + 1) % self.nodes != self.root:
+            yield Piece(seq, octets(self.result, *self._pieces[seq]), seq == 0)
+
+    @property
+    def done(self) -> bool:
+        return self.rank == self.root or self._came == len(self._pieces)
+
+    def final(self) -> list[Span]:
+        return [self.span] if self.rank == self.root else merged(self._pieces[: self._came])

@@ -1,0 +1,156 @@
+"""The process of one node, or of one aggregator: it enters its namespace, joins, and does what it is asked.
+
+`python -m railyard.workloads.allreduce.engine.worker`: a NodeTask or AggregatorTask comes in. A node answers with None
+when it has joined, or with what went wrong; then each Operations that comes in is answered with a RankReport. An
+aggregator answers None when it listens, and serves until it is ended. Either ends with its standard input.
+"""
+
+import ctypes
+import gc
+import pickle
+import select
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from typing import Final
+
+import numpy as np
+
+from railyard.core.errors import BadInput
+from railyard.workloads.allreduce.engine.buffers import Array
+from railyard.workloads.allreduce.engine.group import Group
+from railyard.workloads.allreduce.engine.inputs import ROOT, drawn, expected, moved_on, outcome, wrong
+from railyard.workloads.allreduce.engine.jobs import Operations, RankReport
+from railyard.workloads.allreduce.engine.node import GroupBroken
+from railyard.workloads.allreduce.transport.aggregator import Aggregator
+from railyard.workloads.allreduce.transport.placement import AggregatorTask, NodeTask, keep_to_core
+
+_PR_SET_TIMERSLACK: Final = 29
+
+
+def call_of(group: Group, operations: Operations) -> Callable[[Array], Array]:
+    """One operation on an array, and its result (of an allreduce or broadcast: in place)."""
+
+    def allreduce(array: Array) -> Array:
+        group.allreduce(array)
+        return array
+
+    def broadcast(array: Array) -> Array:
+        group.broadcast(array, ROOT)
+        return array
+
+    calls: dict[str, Callable[[Array], Array]] = {
+        "allreduce": allreduce,
+        "broadcast": broadcast,
+        "all_gather": group.all_gather,
+        "reduce_scatter": group.reduce_scatter,
+    }
+    return calls[operations.collective]
+
+
+@dataclass
+class _Run:
+    """`Operations` on one rank, and what is known of them so far."""
+
+    group: Group
+    operations: Operations
+    report: RankReport
+    wrong: int = 0
+
+    def go(self) -> None:
+        asked, group, report = self.operations, self.group, self.report
+        first = drawn(asked, group.size, group.rank)
+        due = expected(asked, group.size, group.rank) if asked.check else None
+        call, array = call_of(group, asked), first.copy()
+        for index in range(asked.count):
+            if asked.check:
+                array[:] = moved_on(first, index)
+            if asked.gap_s:
+                time.sleep(asked.gap_s)
+            start = time.monotonic_ns()
+            result = call(array)
+            report.ends_ns.append(time.monotonic_ns())
+            report.starts_ns.append(start)
+            last = group.last
+            report.shares.append(last.shares)
+            report.rail_seconds.append(tuple(end - start / 1e9 if end > last.began else 0.0 for end in last.ends))
+            if due is not None:
+                self.wrong += wrong(result, outcome(asked, group.size, group.rank, due, index), group.size)
+
+
+def do(group: Group, operations: Operations, told: int = 0) -> RankReport:
+    """All of them, or as many as go well. Without `check` a result is the next operation's input.
+
+    `told`: how many migrations were told of already. One may also fall between operations, while nobody asks.
+    """
+    run = _Run(group, operations, RankReport(group.rank))
+    copies = asdict(group.copies)
+    group.take_samples()
+    try:
+        if operations.policy:
+            group.plan_by(operations.policy)
+        run.go()
+    except (GroupBroken, BadInput) as problem:
+        run.report.errors.append(str(problem))
+    return replace(
+        run.report,
+        wrong=run.wrong,
+        migrations=group.migrations[told:],
+        dead_rails=tuple(group.dead_rails),
+        copies={why: count - copies[why] for why, count in asdict(group.copies).items()},
+        rail_bytes_over_time=group.take_samples(),
+    )
+
+
+def _answer(said: object) -> None:
+    pickle.dump(said, sys.stdout.buffer)
+    sys.stdout.buffer.flush()
+
+
+def _node(task: NodeTask) -> None:
+    try:
+        group = Group(task.rank, task.layout, task.policy, task.patience, task.place.socket_maker())
+    except (GroupBroken, BadInput) as problem:
+        _answer(str(problem))
+        return
+    _answer(None)
+    gc.collect()
+    gc.freeze()  # what is there stays: no need to look at it again and again
+    told = 0
+    while True:
+        try:
+            asked: Operations = pickle.load(sys.stdin.buffer)
+        except EOFError:
+            group.close(leave_at_once=True)
+            return
+        report = do(group, asked, told)
+        told += len(report.migrations)
+        _answer(report)
+
+
+def _aggregator(task: AggregatorTask) -> None:
+    layout, rail = task.layout, task.rail
+    address = layout.aggregators[rail]
+    assert address is not None  # an aggregator is made for a rail that has one
+    make, setup_s = task.place.socket_maker(), layout.rails[rail].setup_s
+    aggregator = Aggregator(rail, layout.size, address, layout.group, make, setup_s)
+    _answer(None)
+    aggregator.run(lambda: bool(select.select([sys.stdin], [], [], 0)[0]))
+
+
+def main() -> None:
+    np.seterr(over="ignore", invalid="ignore")  # sums of sums of sums grow without bound where nobody checks them
+    ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, 1)  # ns; 50,000 by default, which is much of a set-up
+    task = pickle.load(sys.stdin.buffer)
+    task.place.enter()
+    if isinstance(task, NodeTask):
+        keep_to_core(task.rank)
+        _node(task)
+    else:
+        keep_to_core(task.layout.size + task.rail)
+        _aggregator(task)
+
+
+if __name__ == "__main__":
+    main()

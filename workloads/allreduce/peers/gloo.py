@@ -1,0 +1,86 @@
+"""PyTorch's Gloo between the nodes, on one rail. Needs PyTorch: `script/bootstrap gloo`."""
+
+import importlib.util
+import os
+from datetime import timedelta
+from typing import Any
+
+import numpy as np
+
+from railyard.core.errors import MachineLacks
+from railyard.workloads.allreduce.engine.buffers import Array
+from railyard.workloads.allreduce.engine.emulated import Planned
+from railyard.workloads.allreduce.peers.play import play
+from railyard.workloads.allreduce.peers.rank import Program
+from railyard.workloads.allreduce.peers.rank_config import Seat
+from railyard.workloads.allreduce.peers.ranks import PeerRanks
+
+
+def lacks_torch() -> MachineLacks | None:
+    """None where PyTorch is installed."""
+    if importlib.util.find_spec("torch"):
+        return None
+    return MachineLacks("this machine lacks PyTorch, for Gloo and for training", "sudo script/bootstrap gloo")
+
+
+class GlooRanks(PeerRanks):
+    """Gloo knows one NIC a rank: `rail`'s."""
+
+    program = "gloo"
+
+    def __init__(self, net: Planned, rail: int = 0) -> None:
+        super().__init__(net, [rail])
+
+    @classmethod
+    def lack(cls) -> MachineLacks | None:
+        return lacks_torch()
+
+
+class Gloo:
+    """A rank's process group, through torch.distributed as a program would have it. It works in numpy's memory."""
+
+    def __init__(self, seat: Seat) -> None:
+        import torch.distributed as dist
+
+        os.environ["GLOO_SOCKET_IFNAME"] = seat.interfaces[0]
+        store = dist.FileStore(f"{seat.folder}/gloo", seat.nodes)
+        limit = timedelta(seconds=seat.timeout_s)
+        dist.init_process_group("gloo", store=store, rank=seat.rank, world_size=seat.nodes, timeout=limit)
+        self._dist, self._rank, self._nodes = dist, seat.rank, seat.nodes
+
+    def allreduce(self, array: Array) -> None:
+        self._dist.all_reduce(_tensor(array))
+
+    def reduce_scatter(self, array: Array) -> Array:
+        mine = np.empty(array.size // self._nodes, array.dtype)
+        self._dist.reduce_scatter_single(_tensor(mine), _tensor(array))
+        return mine
+
+    def all_gather(self, array: Array) -> Array:
+        whole = np.empty(array.size * self._nodes, array.dtype)
+        self._dist.all_gather_single(_tensor(whole), _tensor(array))
+        return whole
+
+    def broadcast(self, array: Array, root: int) -> None:
+        self._dist.broadcast(_tensor(array), root)
+
+    def close(self) -> None:
+        """The process ends with it: destroyed before, it may hang (ddp.py says why)."""
+
+
+def _tensor(array: Array) -> Any:
+    """A tensor of the same memory."""
+    import torch
+
+    return torch.from_numpy(array)
+
+
+def load() -> None:
+    """PyTorch, without threads of its own: nodes share the machine's cores."""
+    import torch
+    import torch.distributed
+
+    torch.set_num_threads(1)
+
+
+PROGRAM = Program(load, Gloo, play, Gloo.close)

@@ -1,0 +1,108 @@
+"""Open MPI between the nodes, over TCP on the rails given. Needs openmpi-bin and mpi4py: `script/bootstrap mpi`.
+
+mpirun runs in node 0's namespace and reaches the others as it would reach other machines, by a command: not ssh, but
+`enter`, which moves into a node's namespace and gives it a host name of its own. What mpirun and its daemons say to
+each other goes by the first rail. Ranks look for work all the time (Open MPI has no other way), and yield at each look.
+"""
+
+import importlib.util
+import shutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from railyard.core.errors import MachineLacks
+from railyard.topologies.build import namespaces
+from railyard.topologies.multirail.addresses import Nic
+from railyard.workloads.allreduce.engine.buffers import Array
+from railyard.workloads.allreduce.engine.emulated import Planned
+from railyard.workloads.allreduce.peers.play import play
+from railyard.workloads.allreduce.peers.rank import Program
+from railyard.workloads.allreduce.peers.rank_config import Seat
+from railyard.workloads.allreduce.peers.ranks import PeerRanks
+
+ENTER: Final = Path(__file__).with_name("enter")
+
+
+class MpiRanks(PeerRanks):
+    """Open MPI stripes large messages over all of `rails`."""
+
+    program = "mpi"
+
+    def __init__(self, net: Planned, rails: Sequence[int] = (0,)) -> None:
+        super().__init__(net, rails)
+
+    def pause(self) -> None:
+        """Nothing: its ranks wait to be told, and mpirun would forward the signal to all of them, over the rails."""
+
+    def resume(self) -> None:
+        """Nothing: see `pause`."""
+
+    @classmethod
+    def lack(cls) -> MachineLacks | None:
+        if shutil.which("mpirun") and importlib.util.find_spec("mpi4py"):
+            return None
+        return MachineLacks("this machine lacks Open MPI or mpi4py", "sudo script/bootstrap mpi")
+
+    def command(self) -> list[str]:
+        nodes = [Nic(0, rank).namespace for rank in range(self.layout.size)]
+        interfaces = [Nic(rail, None).interface for rail in self._rails]
+        settings = {
+            "plm_rsh_agent": str(ENTER),
+            "plm_rsh_no_tree_spawn": "1",
+            "routed": "direct",
+            "oob_tcp_if_include": interfaces[0],
+            "pml": "ob1",
+            "btl": "tcp,self",
+            "btl_tcp_if_include": ",".join(interfaces),
+            "mpi_yield_when_idle": "1",
+            "hwloc_base_binding_policy": "none",
+        }
+        return [
+            *("nsenter", f"--net={namespaces.path(nodes[0])}", "unshare", "--uts"),
+            *("sh", "-c", 'hostname "$0" && exec "$@"', nodes[0]),
+            *("mpirun", "--allow-run-as-root", "--leave-session-attached"),
+            *(word for name, value in settings.items() for word in ("--mca", name, value)),
+            *("--host", ",".join(nodes), "-np", str(len(nodes))),
+            *(sys.executable, "-m", "railyard.workloads.allreduce.peers.rank", self.program, self._folder),
+        ]
+
+
+class Mpi:
+    """A rank, through mpi4py. It works in numpy's memory."""
+
+    def __init__(self, seat: Seat) -> None:
+        self._mpi = _world()
+        self._nodes = seat.nodes
+
+    def allreduce(self, array: Array) -> None:
+        self._mpi.COMM_WORLD.Allreduce(self._mpi.IN_PLACE, array)
+
+    def reduce_scatter(self, array: Array) -> Array:
+        mine = np.empty(array.size // self._nodes, array.dtype)
+        self._mpi.COMM_WORLD.Reduce_scatter_block(array, mine)
+        return mine
+
+    def all_gather(self, array: Array) -> Array:
+        whole = np.empty(array.size * self._nodes, array.dtype)
+        self._mpi.COMM_WORLD.Allgather(array, whole)
+        return whole
+
+    def broadcast(self, array: Array, root: int) -> None:
+        self._mpi.COMM_WORLD.Bcast(array, root)
+
+    def close(self) -> None:
+        self._mpi.Finalize()
+
+
+def _world() -> Any:
+    """MPI, begun; a rank's number is known from here on."""
+    from mpi4py import MPI
+
+    return MPI
+
+
+PROGRAM = Program(_world, Mpi, play, Mpi.close)

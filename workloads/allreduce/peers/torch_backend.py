@@ -1,0 +1,222 @@
+"""Railyard's collectives as a backend of `torch.distributed`: a script that knows nothing of them trains over them.
+
+    torch_backend.register(layout, policy="nezha")
+    torch.distributed.init_process_group("railyard", rank=rank, world_size=layout.size, store=store)
+
+From there on it's PyTorch's: DistributedDataParallel, all_reduce, broadcast, all_gather, reduce_scatter, barrier, and
+their asynchronous forms. Tensors are the CPU's; sums and broadcasts work on their memory as it is. One thread does what
+a process calls for, in its order, while the caller goes on: `Work.wait` and `Work.get_future` say when, and why not.
+
+Source: torch.distributed.Backend.register_backend, torch 2.13; PyProcessGroup.hpp has what C++ calls in Python.
+"""
+
+import atexit
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from functools import partial
+from typing import Any, Final
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from railyard.core.errors import BadInput
+from railyard.workloads.allreduce.engine.buffers import DTYPES, Array
+from railyard.workloads.allreduce.engine.group import Group
+from railyard.workloads.allreduce.recovery.liveness import Patience
+from railyard.workloads.allreduce.transport.connections import SocketMaker, plain_socket
+from railyard.workloads.allreduce.transport.layout import Layout
+
+NAME: Final = "railyard"
+
+
+def register(
+    layout: Layout, policy: str = "nezha", patience: Patience | None = None, make_socket: SocketMaker = plain_socket
+) -> None:
+    """Let this process say `init_process_group("railyard", ...)`: a group over all of `layout`, one at a time.
+
+    Without `patience` the group waits as long as `init_process_group`'s `timeout` has it.
+    """
+    latest: list[RailyardProcessGroup] = []
+
+    def create(_store: Any, rank: int, size: int, timeout: timedelta) -> RailyardProcessGroup:
+        if size != layout.size:
+            raise BadInput("world_size", size, f"must be {layout.size}: a railyard group is of all nodes")
+        if latest and latest[-1].is_open:
+            raise BadInput("group", "a second one", "can't be: a process has one railyard group at a time")
+        limit = timeout.total_seconds()
+        waits = patience or Patience(join_s=limit, operation_s=limit)
+        latest[:] = [RailyardProcessGroup(Group(rank, layout, policy, waits, make_socket))]
+        return latest[-1]
+
+    dist.Backend.register_backend(NAME, create, devices=["cpu"])
+
+
+def array_of(tensor: Any, summed: bool) -> Array:
+    """A tensor's memory, flat. What isn't summed may be of any type: those unknown to numpy go as bytes.
+
+    BadInput where that needs a copy, is on another device, or can't be summed.
+    """
+    if tensor.device.type != "cpu" or tensor.layout != torch.strided:
+        raise BadInput("tensor", f"{tensor.layout} on {tensor.device}", "must be a dense one in the CPU's memory")
+    if not tensor.is_contiguous():
+        raise BadInput("tensor", f"strides {tuple(tensor.stride())}", "must be contiguous")
+    whole = tensor.detach().view(-1)
+    try:
+        array: Array = whole.numpy()
+    except TypeError:  # bfloat16 and its like
+        array = np.empty(0, np.bool_)
+    if array.dtype in DTYPES:
+        return array
+    if summed:
+        raise BadInput("dtype", str(tensor.dtype), f"isn't summed: must be one of {', '.join(map(str, DTYPES))}")
+    octets: Array = whole.view(torch.uint8).numpy()
+    return octets
+
+
+class Pending(dist._Work):
+    """A collective that is to be done, or was: `tensors` hold its result then."""
+
+    def __init__(self, tensors: Sequence[Any]) -> None:
+        super().__init__()
+        self._problem: Exception | None = None
+        self._ended = torch.futures.Future()
+
+        def outcome(_: Any) -> list[Any]:
+            if self._problem is not None:
+                raise self._problem
+            return list(tensors)
+
+        # C++ (DDP's reducer) takes an error that `then` raised for one, and a future's `set_exception` for a result
+        self._result = self._ended.then(outcome)
+
+    def end(self, problem: Exception | None) -> None:
+        """It's done, or can't be."""
+        self._problem = problem
+        self._ended.set_result(None)
+
+    def wait(self, timeout: timedelta | None = None) -> bool:  # the group's own patience ends it
+        self._ended.wait()
+        if self._problem is not None:
+            raise self._problem
+        return True
+
+    def is_completed(self) -> bool:
+        return bool(self._ended.done())
+
+    def is_success(self) -> bool:
+        return self.is_completed() and self._problem is None
+
+    def exception(self) -> Exception | None:
+        return self._problem
+
+    def get_future(self) -> Any:
+        return self._result
+
+
+class RailyardProcessGroup(dist.ProcessGroup):
+    """What PyTorch calls, from Python and from C++: `opts` as PyTorch makes them, None where C++ gives no others."""
+
+    def __init__(self, group: Group) -> None:
+        super().__init__(group.rank, group.size)
+        self.group = group
+        self.is_open = True
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix=NAME)
+        atexit.register(self.shutdown)
+
+    def getBackendName(self) -> str:  # noqa: N802  # PyTorch's name
+        return NAME
+
+    def allreduce(self, tensors: Sequence[Any], opts: Any = None) -> Pending:
+        _only_sums(opts)
+        arrays = [array_of(tensor, summed=True) for tensor in tensors]
+        return self._begin(tensors, *(partial(self.group.allreduce, array) for array in arrays))
+
+    def allreduce_coalesced(self, tensors: Sequence[Any], opts: Any = None) -> Pending:
+        return self.allreduce(tensors, opts)
+
+    def broadcast(self, tensors: Sequence[Any], opts: Any = None) -> Pending:
+        root = opts.rootRank if opts is not None else 0
+        arrays = [array_of(tensor, summed=False) for tensor in tensors]
+        return self._begin(tensors, *(partial(self.group.broadcast, array, root) for array in arrays))
+
+    def allgather(self, outputs: Sequence[Sequence[Any]], inputs: Sequence[Any], opts: Any = None) -> Pending:
+        whole = [torch.empty((self.group.size, tensor.numel()), dtype=tensor.dtype) for tensor in inputs]
+
+        def gather() -> None:
+            for tensor, result, parts in zip(inputs, whole, outputs, strict=True):
+                self._gather(result, tensor)
+                for row, part in zip(result, parts, strict=True):
+                    part.copy_(row.view_as(part))
+
+        for tensor in inputs:
+            array_of(tensor, summed=False)
+        return self._begin([part for parts in outputs for part in parts], gather)
+
+    def all_gather_single(self, output: Any, mine: Any, opts: Any = None) -> Pending:
+        array_of(output, summed=False), array_of(mine, summed=False)
+        _same_length("output", output.numel(), mine.numel() * self.group.size)
+        return self._begin([output], partial(self._gather, output, mine))
+
+    def reduce_scatter(self, outputs: Sequence[Any], inputs: Sequence[Sequence[Any]], opts: Any = None) -> Pending:
+        _only_sums(opts)
+        whole = [torch.cat([part.reshape(-1) for part in parts]) for parts in inputs]
+        for output, tensor in zip(outputs, whole, strict=True):
+            self._check_scatter(output, tensor)
+        return self._begin(outputs, *(partial(self._scatter, *pair) for pair in zip(outputs, whole, strict=True)))
+
+    def reduce_scatter_single(self, output: Any, whole: Any, opts: Any = None) -> Pending:
+        _only_sums(opts)
+        self._check_scatter(output, whole)
+        return self._begin([output], partial(self._scatter, output, whole))
+
+    def barrier(self, opts: Any = None) -> Pending:
+        return self._begin([], partial(self.group.allreduce, np.zeros(1, np.uint8)))
+
+    def shutdown(self) -> None:
+        """End what was begun, say goodbye, close; `destroy_process_group` does this. Doing it twice is no harm."""
+        self.is_open = False
+        atexit.unregister(self.shutdown)
+        self._thread.shutdown()
+        self.group.close()
+
+    def abort(self) -> None:
+        """End at once: what was begun fails, and so does what the others do with this rank."""
+        self.group.abandon("this rank aborted it")
+        self.shutdown()
+
+    def _begin(self, tensors: Sequence[Any], *work: Callable[[], None]) -> Pending:
+        pending = Pending(tensors)
+
+        def do() -> None:
+            try:
+                for step in work:
+                    step()
+            except Exception as problem:
+                pending.end(problem)
+            else:
+                pending.end(None)
+
+        self._thread.submit(do)
+        return pending
+
+    def _gather(self, output: Any, mine: Any) -> None:
+        array_of(output, summed=False)[:] = self.group.all_gather(array_of(mine, summed=False))
+
+    def _scatter(self, output: Any, whole: Any) -> None:
+        array_of(output, summed=True)[:] = self.group.reduce_scatter(array_of(whole, summed=True))
+
+    def _check_scatter(self, output: Any, whole: Any) -> None:
+        array_of(output, summed=True), array_of(whole, summed=True)
+        _same_length("input", whole.numel(), output.numel() * self.group.size)
+
+
+def _only_sums(opts: Any) -> None:
+    if opts is not None and opts.reduceOp != dist.ReduceOp.SUM:
+        raise BadInput("op", opts.reduceOp.op.name, "must be SUM")
+
+
+def _same_length(field: str, length: int, due: int) -> None:
+    if length != due:
+        raise BadInput(field, length, f"must be {due} elements long")

@@ -1,0 +1,167 @@
+"""The switch of a `sharp` rail: adds up the nodes' streams on their way and sends the sum back to all of them.
+
+Source: Nezha section 2.2.2 (SHARP: aggregation in the switch, each node sends its data once). Here it is a process of
+its own on the rail. Pieces are added in the order in which they come, so sums of floats may differ from run to run in
+the last bit, never from node to node. When one node's connection goes, all are closed: the rail is dead for everybody,
+and the next to call start anew.
+"""
+
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from railyard.workloads.allreduce.engine.buffers import DTYPES, Array, scratch
+from railyard.workloads.allreduce.engine.pace import Pacer
+from railyard.workloads.allreduce.transport.connections import (
+    Address,
+    Hello,
+    SocketMaker,
+    callers,
+    heard_hello,
+    listening,
+    plain_socket,
+    welcome,
+)
+from railyard.workloads.allreduce.transport.frames import DATA, Framed, Header
+from railyard.workloads.allreduce.transport.links import Links
+
+_Key = tuple[int, int, int]
+
+
+@dataclass
+class _Sum:
+    """A piece: what is added up so far, of how many nodes."""
+
+    header: Header
+    array: Array
+    count: int = 0
+
+
+class Aggregator:
+    """`step` serves whoever is there; `run` does so until told to stop. `setup_s`: of each message it sends."""
+
+    def __init__(
+        self,
+        rail: int,
+        nodes: int,
+        address: Address,
+        group: int = 0,
+        make: SocketMaker = plain_socket,
+        setup_s: float = 0.0,
+    ) -> None:
+        self.rail, self.nodes, self.group, self._setup_s = rail, nodes, group, setup_s
+        self._served = Links(self._broke)
+        self._listener = listening(make, rail, address)
+        self._served.listen(self._listener)
+        self._nameless: list[socket.socket] = []
+        self._links: dict[int, Framed] = {}
+        self._incarnation = 0
+        self._complete = False  # all nodes are here, and were told so
+        self._sums: dict[_Key, _Sum] = {}
+
+    def run(self, stop: Callable[[], bool]) -> None:
+        while not stop():
+            self.step(0.05)
+        self.close()
+
+    def step(self, pause: float) -> None:
+        """Serve what comes within `pause` seconds."""
+        if self._served.poll(0.001 if self._nameless else pause):
+            self._accept()
+        self._greet()
+
+    def close(self) -> None:
+        self._drop_all()
+        for sock in self._nameless:
+            sock.close()
+        self._listener.close()
+        self._served.close()
+
+    def _accept(self) -> None:
+        self._nameless += callers(self._listener)
+
+    def _greet(self) -> None:
+        for sock in list(self._nameless):
+            try:
+                said = heard_hello(sock)
+                if said is None:
+                    continue
+                self._nameless.remove(sock)
+                if self._known(said):
+                    self._add(said.rank, sock)
+                else:
+                    sock.close()
+            except OSError:
+                if sock in self._nameless:
+                    self._nameless.remove(sock)
+                sock.close()
+
+    def _known(self, said: Hello) -> bool:
+        """A node of ours, of this life of the rail or a later one, which ends this one."""
+        if (said.group, said.rail, said.purpose) != (self.group, self.rail, "data") or said.rank >= self.nodes:
+            return False
+        if said.incarnation < self._incarnation:
+            return False
+        if said.incarnation > self._incarnation:
+            self._drop_all()
+            self._incarnation = said.incarnation
+        return True
+
+    def _add(self, rank: int, sock: socket.socket) -> None:
+        if rank in self._links:
+            self._lost(rank)  # it called again: its first call got no answer there
+        link = Framed(sock, lambda header: scratch(header.length), self._took, Pacer(self._setup_s))
+        self._links[rank] = link
+        self._served.add(link)
+        if len(self._links) == self.nodes:
+            self._complete = True
+            for link in self._links.values():  # not before: what is passed on to all must find all
+                welcome(link.sock)
+
+    def _took(self, header: Header, view: memoryview) -> None:
+        """A node's piece. One that doesn't fit its sum is left out, so that sum never goes back: rank 0 sees why."""
+        array = np.frombuffer(view, DTYPES[header.dtype])
+        if header.parts == 1:
+            self._send(header, array)
+            return
+        key = (header.op, header.task, header.seq)
+        so_far = self._sums.get(key)
+        if so_far is None:
+            so_far = self._sums[key] = _Sum(header, array)
+        elif header == so_far.header:
+            np.add(so_far.array, array, out=so_far.array)
+        else:
+            return
+        so_far.count += 1
+        if so_far.count == self.nodes:
+            del self._sums[key]
+            self._send(header, so_far.array)
+
+    def _send(self, header: Header, array: Array) -> None:
+        data = array.view(np.uint8).data
+        back = header._replace(kind=DATA)
+        for link in list(self._links.values()):
+            self._served.put(link, back, data, opens=header.seq == 0)
+
+    def _broke(self, link: Framed, _why: str) -> None:
+        self._lost(next((rank for rank, other in self._links.items() if other is link), None))
+
+    def _forget(self, rank: int) -> None:
+        link = self._links.pop(rank)
+        self._served.remove(link)
+        link.sock.close()
+
+    def _lost(self, rank: int | None) -> None:
+        """A node is gone: with all there the rail is dead, before that it may call again."""
+        if self._complete or rank is None:
+            self._drop_all()
+        else:
+            self._forget(rank)
+
+    def _drop_all(self) -> None:
+        for rank in list(self._links):
+            self._forget(rank)
+        self._sums.clear()
+        self._complete = False

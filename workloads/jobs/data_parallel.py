@@ -1,0 +1,69 @@
+"""A training step of plain data parallelism: AllReduce of the gradients, bucket by bucket, over all GPUs.
+
+Buckets are PyTorch DDP's (Li et al. 2020, section 3.2.3): gradients in the order in which the backward pass gives
+them, the last layer first and in each layer the bias before the weights; a bucket is full with the gradient that
+brings it to its limit, so none is split. One follows the other, as NCCL runs them. Computing is left out: models
+given by layers don't say how long theirs takes.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Final
+
+from railyard.workloads.collectives.algorithms import all_reduce, whole_bytes
+from railyard.workloads.models.catalogue import LayersModel
+from railyard.workloads.program import Program
+from railyard.workloads.schedule import Iteration, Phase, Schedule
+
+FIRST_BUCKET_BYTES: Final = 2**20
+"""DDP's first bucket is smaller (1 MiB), so that communication starts early."""
+
+
+def buckets(model: LayersModel, limit: int) -> tuple[int, ...]:
+    """Bytes of each bucket, in the order in which they are sent."""
+    found: list[int] = []
+    filled = 0
+    for layer in reversed(model.layers):
+        for parameters in (layer.biases, layer.weights):
+            filled += parameters * model.bytes_per_parameter
+            if filled >= (limit if found else min(limit, FIRST_BUCKET_BYTES)):
+                found.append(filled)
+                filled = 0
+    return (*found, filled) if filled else tuple(found)
+
+
+@dataclass(frozen=True)
+class DataParallelJob:
+    """A step on `domains` x `rails` GPUs. `bucket_bytes`: D of each AllReduce."""
+
+    name: str
+    domains: int
+    rails: int
+    bucket_bytes: tuple[float, ...]
+
+    def scaled(self, factor: float) -> "DataParallelJob":
+        """The same step with that many times the bytes."""
+        return replace(self, bucket_bytes=tuple(size * factor for size in self.bucket_bytes))
+
+
+def _steps(job: DataParallelJob) -> tuple[Phase, ...]:
+    """With whole bytes for each GPU."""
+    x, y = job.rails, job.domains
+    return tuple(
+        Phase(
+            f"dp-bucket-{number}", "DP", "all-reduce-hierarchical", x, y, x * y * whole_bytes(size / (x * y))
+        )
+        for number, size in enumerate(job.bucket_bytes, start=1)
+    )  # fmt: skip
+
+
+def data_parallel_iteration(job: DataParallelJob) -> Iteration:
+    """The step as Eq. 6-11 see it: nothing but its synchronisation, twice Eq. 1 a bucket (Eq. 11)."""
+    return Iteration(1, 1, 1, 0.0, (), None, _steps(job))
+
+
+def data_parallel_schedule(job: DataParallelJob) -> Schedule:
+    """The step as tasks."""
+    program = Program(job.domains, job.rails)
+    for step in _steps(job):
+        all_reduce(program, program.grid, int(step.data_bytes) // (step.x * step.y), program.phase(step))
+    return program.schedule(job.name, data_parallel_iteration(job))

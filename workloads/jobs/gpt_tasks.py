@@ -1,0 +1,86 @@
+"""The tasks of a GPT's training iteration: 1F1B on every pipeline, then the gradients' AllReduce."""
+
+from railyard.workloads.collectives.algorithms import all_gather, all_reduce, reduce_scatter
+from railyard.workloads.jobs.gpt import FORWARD, GptJob, gpt_iteration, steps
+from railyard.workloads.jobs.pipeline import Pass, goes_to, one_forward_one_backward
+from railyard.workloads.program import Grid, Program
+from railyard.workloads.schedule import Schedule
+
+
+def gpt_schedule(job: GptJob) -> Schedule:
+    """The iteration: every stage of every replica takes its passes in 1F1B order, then the replicas sum gradients."""
+    place, p = job.placement, job.placement.parallelism
+    program = Program(place.domains, place.rails)
+    for replica in range(p.data):
+        _Pipeline(job, program, replica).emit()
+    if p.data > 1:
+        all_reduced = steps(job).all_reduce
+        for stage in range(p.pipeline):
+            number = program.phase(all_reduced)
+            for rank in range(p.tensor):
+                grid = place.data_grid(stage, rank)
+                all_reduce(program, grid, int(all_reduced.data_bytes) // p.data, number)
+    return program.schedule(job.name, gpt_iteration(job))
+
+
+class _Pipeline:
+    """One replica's passes. `arrived`: for a (stage, pass), the transfers that bring its input, one for each GPU."""
+
+    def __init__(self, job: GptJob, program: Program, replica: int) -> None:
+        self.job, self.program, self.p = job, program, job.placement.parallelism
+        self.steps = steps(job)
+        self.groups = [job.placement.tensor_group(stage, replica) for stage in range(self.p.pipeline)]
+        self.grids = [job.placement.tensor_grid(stage, replica) for stage in range(self.p.pipeline)]
+        self.arrived: dict[tuple[int, Pass], list[int]] = {}
+
+    def emit(self) -> None:
+        """Round and round the stages, at each the next pass if its input was sent: so tasks are in order of time."""
+        stages, m, v = self.p.pipeline, self.p.micro_batches, self.p.virtual_stages
+        orders = [one_forward_one_backward(stage, stages, m, v) for stage in range(stages)]
+        done = [0] * stages
+        while any(done[stage] < len(orders[stage]) for stage in range(stages)):
+            before = sum(done)
+            for stage, order in enumerate(orders):
+                if done[stage] < len(order) and self._has_input(stage, order[done[stage]]):
+                    self._pass(stage, order[done[stage]])
+                    done[stage] += 1
+            if sum(done) == before:
+                raise ValueError(f"1F1B of {stages} stages, {m} micro-batches and {v} chunks stands still after {done}")
+
+    def _has_input(self, stage: int, step: Pass) -> bool:
+        first = 0 if step.forward else self.p.pipeline - 1
+        end = 0 if step.forward else self.p.virtual_stages - 1
+        return (stage, step.chunk) == (first, end) or (stage, step) in self.arrived
+
+    def _pass(self, stage: int, step: Pass) -> None:
+        group = self.groups[stage]
+        for gpu, brought in zip(group, self.arrived.get((stage, step), []), strict=False):
+            self.program.follow(gpu, (*self.program.last(gpu), brought))
+        seconds = self.job.compute_s / self.p.virtual_stages * (FORWARD if step.forward else 1 - FORWARD)
+        for _ in range(self.job.pairs_per_pass):
+            self._tensor(self.grids[stage], seconds / self.job.pairs_per_pass)
+        target = goes_to(stage, self.p.pipeline, self.p.virtual_stages, step)
+        if target is not None:
+            self._hand_on(group, *target)
+
+    def _tensor(self, grid: Grid, seconds: float) -> None:
+        """AllGather, computing, ReduceScatter; the computing counts to the phase of the ReduceScatter."""
+        chunk = int(self.steps.all_gather.data_bytes) // self.p.tensor
+        all_gather(self.program, grid, chunk, self.program.phase(self.steps.all_gather))
+        number = self.program.phase(self.steps.reduce_scatter)
+        for row in grid:
+            for gpu in row:
+                self.program.compute(gpu, seconds, number)
+        reduce_scatter(self.program, grid, chunk, number)
+
+    def _hand_on(self, group: tuple[int, ...], stage: int, step: Pass) -> None:
+        """Each GPU sends its part to the GPU of its rank in the next stage, and waits until it is sent."""
+        number = self.program.phase(self.steps.point_to_point)
+        size = int(self.steps.point_to_point.data_bytes)
+        transfers = [
+            self.program.send(src, dst, size, number, self.program.last(src))
+            for src, dst in zip(group, self.groups[stage], strict=True)
+        ]
+        for src, transfer in zip(group, transfers, strict=True):
+            self.program.follow(src, (transfer,))
+        self.arrived[stage, step] = transfers

@@ -1,0 +1,86 @@
+"""What a GPU that takes over must be given before it can go on: the state of its rank, from whoever has the same.
+
+Mixed-precision training with Adam keeps 16 bytes for each parameter: 2 + 2 for parameter and gradient in 16 bits, 12
+for a 32-bit copy, momentum and variance (ZeRO, Rajbhandari et al. 2020, section 3.1). Ranks that sum their gradients
+hold the same parameters, so each of them can give it.
+"""
+
+from collections import defaultdict
+from collections.abc import Mapping, Set
+from typing import Final
+
+from railyard.core.errors import BadInput
+from railyard.topologies.spec import FabricSpec, Policy
+from railyard.workloads.collectives.algorithms import whole_bytes
+from railyard.workloads.matrix.traffic_matrix import port_bytes
+from railyard.workloads.models.catalogue import load_gpt, load_layers
+from railyard.workloads.scale import Rates, Scale
+from railyard.workloads.schedule import Phase, Schedule, Transfer
+from railyard.workloads.spec import DataParallelSpec, GptSpec, Workload
+
+BYTES_PER_PARAMETER: Final = 16
+MOVING: Final = "state"
+
+
+def state_bytes(spec: Workload, scale: Scale, field: str) -> int:
+    """Emulated bytes of one rank's state: of its layers and its share of them, embeddings left out as in its gradients.
+
+    BadInput for workloads that say nothing of parameters, or whose ranks hold some that nobody else has.
+    """
+    if isinstance(spec, GptSpec):
+        layers, tensor = scale.shape["layers_per_stage"].emulated, scale.shape["tensor"].emulated
+        parameters = layers * load_gpt(spec.model).layer_parameters / tensor
+    elif isinstance(spec, DataParallelSpec):
+        parameters = float(load_layers(spec.model).parameters)
+    else:
+        raise BadInput(
+            f"{field}.kind", spec.kind, "must be gpt or data-parallel: each rank has one with the same state"
+        )
+    return whole_bytes(BYTES_PER_PARAMETER * parameters * scale.bytes_factor)
+
+
+def twins(schedule: Schedule) -> dict[int, frozenset[int]]:
+    """For each GPU number, those that hold the same parameters: all that it sums gradients with, at however many steps.
+
+    Only GPUs that do so are in it.
+    """
+    group: defaultdict[int, set[int]] = defaultdict(set)
+    for _, transfer in schedule.transfers:
+        if schedule.phases[transfer.phase].kind == "DP":
+            merged = group[transfer.src] | group[transfer.dst] | {transfer.src, transfer.dst}
+            for gpu in merged:
+                group[gpu] = merged
+    return {gpu: frozenset(those - {gpu}) for gpu, those in group.items()}
+
+
+def givers(schedule: Schedule, moves: Mapping[int, int], dead: Set[int], field: str) -> dict[int, int]:
+    """Who gives the state of each that moves (old place: new place): {new place: giver}.
+
+    A twin that neither moves nor is dead; of the same rank if there is one, so that it stays on a rail. Each gives to
+    as few as possible. BadInput if there is none.
+    """
+    found: dict[int, int] = {}
+    k, same = schedule.rails, twins(schedule)
+    for old, new in sorted(moves.items()):
+        living = same.get(old, frozenset()) - dead - moves.keys()
+        if not living:
+            allowed = f"has nobody left with the state of GPU {old}: data parallelism must be 2 or more"
+            raise BadInput(field, schedule.name, allowed)
+        given = list(found.values())
+        found[new] = min(living, key=lambda gpu: (given.count(gpu), gpu % k != old % k, gpu))
+    return found
+
+
+def state_schedule(job: Schedule, given_by: Mapping[int, int], size: int) -> Schedule:
+    """`size` bytes from each giver to its receiver, {receiver: giver}, all at once, on the job's fabric."""
+    step = Phase(MOVING, "collective", "point-to-point", 1, 2, size)
+    tasks = tuple(Transfer(giver, receiver, size, 0) for receiver, giver in sorted(given_by.items()))
+    return Schedule(MOVING, job.gpus, job.rails, (step,), tasks)
+
+
+def state_s(state: Schedule, rates: Rates, fabric: FabricSpec) -> float:
+    """How long that takes at least, in s: bytes over rate of its busiest port, on the paths of the fabric's policy."""
+    policy: Policy = fabric.chosen_policy
+    ports = port_bytes(state, policy)
+    on_rails, in_domains = max(ports.rail_in.max(), ports.rail_out.max()), max(ports.hb_in.max(), ports.hb_out.max())
+    return float(max(on_rails / rates.rail, in_domains / rates.hb))

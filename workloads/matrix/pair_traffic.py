@@ -1,0 +1,157 @@
+"""Bytes between every two GPUs in one iteration, by kind, counted from the model and its layout: no schedule needed.
+
+Sparse and vectorised, so that clusters of tens of thousands of GPUs take seconds. All in 16 bits. Rings go round a
+group; where a group spans HB domains and is a grid, they go round on each rail and in each domain (Rail-only Eq. 1).
+An even all-to-all is kept as its groups, and spelled out only when asked to (`railyard.workloads.matrix.pairs`).
+Sums are those of `railyard.workloads.models.volumes`. Units: bytes, as floats, since a ring's share of a buffer need
+not be whole.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from railyard.core.errors import BadInput
+from railyard.workloads.matrix.pairs import Bytes, Pairs, Uniform
+from railyard.workloads.models.catalogue import HALF, GptModel, MoeModel
+from railyard.workloads.placement.layout import Layout, Numbers, grids
+from railyard.workloads.schedule import Kind
+
+COLLECTIVES_PER_LAYER: Final = 8
+"""4 AllGather and 4 ReduceScatter for each layer and micro-batch (Rail-only, appendix B)."""
+
+
+@dataclass(frozen=True, eq=False)
+class Traffic:
+    """The matrix of a cluster of `domains` HB domains of `rails` GPUs, by kind."""
+
+    domains: int
+    rails: int
+    pairs: Mapping[Kind, Pairs | Uniform]
+
+    @property
+    def gpus(self) -> int:
+        return self.domains * self.rails
+
+    @property
+    def volumes(self) -> dict[Kind, float]:
+        """Bytes of all GPUs together."""
+        return {kind: pairs.total for kind, pairs in self.pairs.items()}
+
+    def in_domains(self, kind: Kind) -> Pairs | Uniform:
+        """What stays in an HB domain."""
+        return self.pairs[kind].at("HB domain", self.rails)
+
+    def on_rails(self, kind: Kind) -> Pairs | Uniform:
+        """What goes to another domain on one rail."""
+        return self.pairs[kind].at("rail", self.rails)
+
+    def across_rails(self, kind: Kind) -> Pairs | Uniform:
+        """What goes to another domain and another rail: only spines, or forwarding, can carry it."""
+        return self.pairs[kind].at("across rails", self.rails)
+
+    def dense(self, gpus: int) -> Bytes:
+        """(gpus, gpus), sender by receiver, of the first GPUs, all kinds together."""
+        matrix = np.zeros((gpus, gpus))
+        for pairs in self.pairs.values():
+            inside = pairs.among(gpus)
+            np.add.at(matrix, (inside.src, inside.dst), inside.bytes)
+        return matrix
+
+
+def gpt_traffic(model: GptModel, layout: Layout) -> Traffic:
+    """An iteration of a dense GPT; embeddings are left out, as in `volumes`."""
+    p = layout.parallelism
+    if model.layers % p.pipeline:
+        raise ValueError(f"{p.pipeline} stages must divide {model.layers} layers")
+    gathered = (
+        COLLECTIVES_PER_LAYER * model.layers // p.pipeline * p.micro_batches * model.gathered_bytes(p.micro_batch)
+    )
+    gradients = HALF * model.layers * model.layer_parameters / (p.pipeline * p.tensor)
+    return Traffic(
+        layout.domains,
+        layout.rails,
+        {
+            "TP": _merged(_gathering(layout.tensor_groups, layout.rails, gathered), layout),
+            "PP": _merged(_handing_on(layout, model.gathered_bytes(p.micro_batch) / p.tensor), layout),
+            "DP": _merged(_gathering(layout.data_groups, layout.rails, 2 * gradients), layout),
+        },
+    )
+
+
+def moe_traffic(model: MoeModel, layout: Layout) -> Traffic:
+    """A step of a mixture of experts: all-to-all within each `experts` ranks, AllReduce of what is replicated.
+
+    Every GPU has the tokens that the model's own have. With more GPUs than experts the experts are replicated as well,
+    and the AllReduce of their gradients counts as DP too. With fewer, a GPU has several.
+    """
+    ranks = layout.gpus.reshape(-1)
+    size = min(model.experts, ranks.size)
+    if ranks.size % size or model.experts % size:
+        raise BadInput("experts", model.experts, f"must divide the {ranks.size} GPUs, or be a multiple of them")
+    groups = ranks.reshape(-1, size)
+    static = _gathering(ranks[None, :], layout.rails, 2.0 * HALF * model.static_parameters)
+    own = model.expert_parameters * model.experts / size
+    experts = _gathering(np.ascontiguousarray(groups.T), layout.rails, 2.0 * HALF * own)
+    return Traffic(
+        layout.domains,
+        layout.rails,
+        {
+            "EP": Uniform(groups, model.all_to_alls * model.all_to_all_bytes / size),
+            "DP": _merged([*static, *experts], layout),
+        },
+    )
+
+
+def _rings(groups: Numbers, size: float) -> list[Pairs]:
+    """Each of a row sends `size` bytes to the next, and the last to the first."""
+    if groups.shape[1] < 2 or not groups.size:
+        return []
+    return [Pairs(groups.reshape(-1), np.roll(groups, -1, axis=1).reshape(-1), np.full(groups.size, size))]
+
+
+def _gathering(groups: Numbers, rails: int, data_bytes: float) -> list[Pairs]:
+    """AllGather, or ReduceScatter, of `data_bytes` in each row: on rails, then in domains (Rail-only Eq. 1).
+
+    A group that is no grid has one ring, in the order of its ranks.
+    """
+    boxed, rest = grids(groups, rails)
+    n = groups.shape[1]
+    found = _rings(rest, (n - 1) * data_bytes / n)
+    for grid in boxed:
+        _, y, x = grid.shape
+        found += _rings(grid.reshape(-1, x), (x - 1) * data_bytes / x)
+        found += _rings(grid.transpose(0, 2, 1).reshape(-1, y), (y - 1) * data_bytes / (x * y))
+    return found
+
+
+def _handing_on(layout: Layout, boundary_bytes: float) -> list[Pairs]:
+    """Activations to the next stage and gradients back, for each chunk and micro-batch.
+
+    With v chunks a micro-batch passes each boundary v times, and goes v - 1 times from the last stage to the first.
+    """
+    p = layout.parallelism
+    if p.pipeline < 2:
+        return []
+    stages = layout.pipelines
+    src, dst = stages[:, :-1].reshape(-1), stages[:, 1:].reshape(-1)
+    size = np.full(src.size, p.micro_batches * p.virtual_stages * boundary_bytes, dtype=float)
+    found = [Pairs(src, dst, size), Pairs(dst, src, size)]
+    if p.virtual_stages > 1:
+        wrap = np.full(len(stages), p.micro_batches * (p.virtual_stages - 1) * boundary_bytes, dtype=float)
+        found += [Pairs(stages[:, -1], stages[:, 0], wrap), Pairs(stages[:, 0], stages[:, -1], wrap)]
+    return found
+
+
+def _merged(parts: Sequence[Pairs], layout: Layout) -> Pairs:
+    """Each pair once, by sender and receiver."""
+    n = layout.gpus.size
+    if not parts:
+        return Pairs(np.empty(0, np.int32), np.empty(0, np.int32), np.empty(0))
+    keys = np.concatenate([part.src.astype(np.int64) * n + part.dst for part in parts])
+    unique, place = np.unique(keys, return_inverse=True)
+    size = np.bincount(place, weights=np.concatenate([part.bytes for part in parts])).astype(np.float64)
+    src, dst = np.divmod(unique, n)
+    return Pairs(src.astype(np.int32), dst.astype(np.int32), size)

@@ -1,0 +1,232 @@
+"""The catalogue of models: a YAML file each in `workloads/models`, its source on line 1. Yours is a file path away."""
+
+from pathlib import Path
+from typing import Annotated, Final, Literal, Self, TypeVar
+
+from pydantic import Field, model_validator
+
+from railyard.core.config import Strict, is_path, read_yaml, wrong
+from railyard.core.errors import BadInput, near_miss
+from railyard.core.parse import parse_by_kind
+from railyard.workloads.placement.parallelism import Count, Parallelism
+
+CATALOGUE: Final = Path(__file__).parent
+MOST_OFF: Final = 0.3
+"""How far published parameters may be from what the shape counts to: gated MLPs and untied embeddings fit in (Mixtral
+8x7B is 28% above, Llama 3 8B 15%), a digit too few or layers in place of heads don't."""
+HALF: Final = 2
+"""Bytes of a parameter, an activation or a gradient: 16 bits throughout (Rail-only appendix)."""
+
+
+class _Transformer(Strict):
+    """Layers l, hidden size h, sequence length s, as in Rail-only Table III; vocabulary V. `parameters` as published.
+
+    `domain_gpus`: GPUs in an HB domain of the cluster that it was trained on.
+    """
+
+    parameters: Count
+    layers: Count
+    hidden: Count
+    heads: Count
+    sequence: Count
+    vocabulary: Count
+    domain_gpus: Count
+
+    @property
+    def all_parameters(self) -> int:
+        """Of all GPUs together, each counted once (Narayanan Eq. 2)."""
+        return self.layers * self.layer_parameters + self.embedding_parameters
+
+    @property
+    def layer_parameters(self) -> int:
+        """S_T, of a dense transformer block: 12 h^2 + 13 h (Narayanan Eq. 2)."""
+        return 12 * self.hidden**2 + 13 * self.hidden
+
+    @property
+    def embedding_parameters(self) -> int:
+        """(V + s) h (Narayanan Eq. 2)."""
+        return (self.vocabulary + self.sequence) * self.hidden
+
+
+class GptModel(_Transformer):
+    """A dense GPT, and how it was trained."""
+
+    kind: Literal["gpt"]
+    training: Parallelism
+
+    @model_validator(mode="after")
+    def _layers_divide(self) -> Self:
+        chunks = self.training.pipeline * self.training.virtual_stages
+        if self.layers % chunks:
+            allowed = f"must be such that pipeline * virtual_stages = {chunks} divides the {self.layers} layers"
+            raise wrong("training.pipeline", self.training.pipeline, allowed)
+        if self.heads % self.training.tensor:
+            raise wrong("training.tensor", self.training.tensor, f"must divide the {self.heads} heads")
+        return self
+
+    def gathered_bytes(self, micro_batch: int) -> int:
+        """D of one tensor-parallel AllGather or ReduceScatter: 2 b h s (Rail-only, appendix B)."""
+        return HALF * micro_batch * self.hidden * self.sequence
+
+    def layer_flops(self, micro_batch: int) -> float:
+        """FLOPs of one layer, forward and backward, for a micro-batch, with selective recomputation.
+
+        Korthikanti et al. 2022 Eq. 8, 72 B l s h^2 (1 + s/(3h) + V/(12 h l)), without its last term: the output layer
+        is the last stage's alone, and Eq. 6-11 take all stages as equal.
+        """
+        return 72.0 * micro_batch * self.sequence * self.hidden**2 * (1 + self.sequence / (3 * self.hidden))
+
+
+class MoeModel(_Transformer):
+    """A GPT in which `moe_layers` of the layers have `experts` expert MLPs, one a GPU; the rest is data-parallel."""
+
+    kind: Literal["moe"]
+    moe_layers: Count
+    experts: Count
+    experts_per_token: Count
+    gpus: Count
+    global_batch: Count
+
+    @property
+    def all_parameters(self) -> int:
+        return self.static_parameters + self.experts * self.expert_parameters
+
+    @property
+    def all_to_alls(self) -> int:
+        """In a step: dispatch and combine, forward and backward, in every MoE layer."""
+        return 4 * self.moe_layers
+
+    @property
+    def tokens_per_gpu(self) -> int:
+        return self.global_batch * self.sequence // self.gpus
+
+    @property
+    def all_to_all_bytes(self) -> int:
+        """What one GPU has for all GPUs together (itself included) in one all-to-all: its tokens' activations."""
+        return HALF * self.tokens_per_gpu * self.experts_per_token * self.hidden
+
+    @property
+    def static_parameters(self) -> int:
+        """What every GPU has a copy of: all but the MLPs that experts take the place of."""
+        return self.layers * self.layer_parameters + self.embedding_parameters - self.expert_parameters
+
+    @property
+    def expert_parameters(self) -> int:
+        """What one expert has in all MoE layers: an MLP in each."""
+        return self.moe_layers * (8 * self.hidden**2 + 5 * self.hidden)
+
+    @property
+    def gpu_flops(self) -> float:
+        """FLOPs of a GPU in a step without recomputation: Korthikanti Eq. 7 without vocabulary, for its own tokens.
+
+        A token goes through `experts_per_token` expert MLPs, 16 of the 24 h^2 multiply-adds of a layer.
+        """
+        dense = 1 + self.sequence / (6 * self.hidden)
+        extra = (self.experts_per_token - 1) * 16 / 24 * self.moe_layers / self.layers
+        return 72.0 * self.tokens_per_gpu * self.layers * self.hidden**2 * (dense + extra)
+
+
+class Layer(Strict):
+    """Trainable parameters of a layer: two tensors, and so two gradients."""
+
+    name: str
+    weights: Count
+    biases: Annotated[int, Field(ge=0)] = 0
+
+    @property
+    def parameters(self) -> int:
+        return self.weights + self.biases
+
+
+class LayersModel(Strict):
+    """A network layer by layer from its input on, trained by data parallelism alone; `parameters` as published."""
+
+    kind: Literal["layers"]
+    parameters: Count
+    bytes_per_parameter: Count = 4
+    layers: Annotated[tuple[Layer, ...], Field(min_length=1, strict=False)]
+
+    @model_validator(mode="after")
+    def _layers_add_up(self) -> Self:
+        counted = sum(layer.parameters for layer in self.layers)
+        if counted != self.parameters:
+            raise wrong("parameters", self.parameters, f"must be what the layers add up to, {counted}")
+        return self
+
+    @property
+    def gradient_bytes(self) -> int:
+        """What one AllReduce of all gradients would carry."""
+        return self.bytes_per_parameter * self.parameters
+
+
+Model = GptModel | MoeModel | LayersModel
+KINDS: Final[dict[str, type[Model]]] = {"gpt": GptModel, "moe": MoeModel, "layers": LayersModel}
+_IS: Final = {
+    GptModel: "a dense model",
+    MoeModel: "a mixture of experts",
+    LayersModel: "a list of layers",
+}
+_M = TypeVar("_M", GptModel, MoeModel, LayersModel)
+
+
+def model_names() -> list[str]:
+    """Names of the models that come with Railyard."""
+    return sorted(path.stem for path in CATALOGUE.glob("*.yaml"))
+
+
+def load_model(name: str, field: str = "model") -> Model:
+    """A model of the catalogue by its name, or any by the path of its file (something that ends in .yaml)."""
+    if not is_path(name) and name not in model_names():
+        raise BadInput(field, name, f"{near_miss(name, model_names())}, or the path of a .yaml file")
+    path = Path(name) if is_path(name) else CATALOGUE / f"{name}.yaml"
+    where = f"{field} {path.name}"
+    model = parse_by_kind(read_yaml(path, field), KINDS, where)
+    if not isinstance(model, LayersModel):
+        _check_shape(model, where)
+    return model
+
+
+def _check_shape(model: GptModel | MoeModel, field: str) -> None:
+    """BadInput unless the heads share out `hidden` evenly, and the published parameters may be those of the shape."""
+    if model.hidden % model.heads:
+        raise BadInput(f"{field}.heads", model.heads, f"must divide hidden = {model.hidden}")
+    counted = model.all_parameters
+    if abs(model.parameters / counted - 1) > MOST_OFF:
+        allowed = f"must be within {MOST_OFF:.0%} of what layers, hidden and the rest count to: {counted}"
+        raise BadInput(f"{field}.parameters", model.parameters, allowed)
+
+
+def load_gpt(name: str, field: str = "model") -> GptModel:
+    """`load_model`, for what can use no other kind."""
+    return _load(name, field, GptModel, "gpt")
+
+
+def load_moe(name: str, field: str = "model") -> MoeModel:
+    """`load_model`, for what can use no other kind."""
+    return _load(name, field, MoeModel, "moe")
+
+
+def load_layers(name: str, field: str = "model") -> LayersModel:
+    """`load_model`, for what can use no other kind."""
+    return _load(name, field, LayersModel, "layers")
+
+
+def _load(name: str, field: str, wanted: type[_M], kind: str) -> _M:
+    model = load_model(name, field)
+    if not isinstance(model, wanted):
+        raise BadInput(field, name, f"is {_IS[type(model)]}; kind {kind} takes a model of kind {kind}")
+    return model
+
+
+def check_layers(model: GptModel, parallelism: Parallelism, field: str = "parallelism") -> None:
+    """BadInput unless every chunk of every stage gets as many layers."""
+    chunks = parallelism.pipeline * parallelism.virtual_stages
+    if model.layers % chunks:
+        allowed = f"must be such that pipeline * virtual_stages = {chunks} divides the {model.layers} layers"
+        raise BadInput(f"{field}.pipeline", parallelism.pipeline, allowed)
+
+
+def check_heads(model: GptModel, tensor: int, field: str = "parallelism") -> None:
+    """BadInput unless every rank of a tensor-parallel group gets as many attention heads (Megatron-LM section 2.3)."""
+    if model.heads % tensor:
+        raise BadInput(f"{field}.tensor", tensor, f"must divide the {model.heads} attention heads of the model")

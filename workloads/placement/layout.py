@@ -1,0 +1,169 @@
+"""Which GPU is which rank, whatever the sizes of the dimensions and of the HB domains.
+
+Each dimension has a part inside an HB domain and a part across domains: t = t_h t_l, d = d_h d_l, p = p_h p_l
+(Rail-only Table III). So a group is a grid of x GPUs in each of y domains, on the same x rails everywhere, and its
+collectives are hierarchical (section III-B): what leaves a domain stays on its rail.
+
+Rank numbers are Megatron's: tensor fastest, then data, then pipeline. GPU number n is G(n // K, n % K).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import gcd
+from typing import Final, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from railyard.core.errors import BadInput
+from railyard.workloads.placement.parallelism import Parallelism, check_batch, check_size
+
+Dimension = Literal["tensor", "data", "pipeline"]
+DIMENSIONS: Final[tuple[Dimension, ...]] = ("tensor", "data", "pipeline")
+Numbers = NDArray[np.int32]
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """A dimension's part inside an HB domain (t_h) and across domains (t_l)."""
+
+    hb: int
+    network: int
+
+
+def splits(parallelism: Parallelism, rails: int) -> dict[Dimension, Split]:
+    """As much tensor parallelism inside an HB domain as divides it, then data, then pipeline.
+
+    Where t p d is a multiple of `rails`, they fill a domain exactly.
+    """
+    left, found = rails, {}
+    for name in DIMENSIONS:
+        size = getattr(parallelism, name)
+        hb = gcd(size, left)
+        found[name] = Split(hb, size // hb)
+        left //= hb
+    return found
+
+
+@dataclass(frozen=True, eq=False)
+class Layout:
+    """`gpus`: the GPU number of each rank, (p, d, t). Make it with one of the functions below, which check."""
+
+    parallelism: Parallelism
+    domains: int
+    rails: int
+    gpus: Numbers
+
+    @property
+    def tensor_groups(self) -> Numbers:
+        """(p d, t): each row holds the same layers."""
+        return self.gpus.reshape(-1, self.parallelism.tensor)
+
+    @property
+    def data_groups(self) -> Numbers:
+        """(p t, d): each row holds the same parameters."""
+        return self.gpus.transpose(0, 2, 1).reshape(-1, self.parallelism.data)
+
+    @property
+    def pipelines(self) -> Numbers:
+        """(d t, p): what a row's GPU sends on goes to the next in the row."""
+        return self.gpus.transpose(1, 2, 0).reshape(-1, self.parallelism.pipeline)
+
+    @property
+    def rank_of(self) -> Numbers:
+        """The rank on each GPU."""
+        ranks = np.empty(self.gpus.size, dtype=np.int32)
+        ranks[self.gpus.ravel()] = np.arange(self.gpus.size, dtype=np.int32)
+        return ranks
+
+
+def hierarchical(parallelism: Parallelism, domains: int, rails: int, field: str = "parallelism") -> Layout:
+    """Ranks where `splits` has them. A pipeline that has several stages in each domain turns round at a domain's end.
+
+    So a stage and the next are in one domain or on one rail. Only the way back of an interleaved pipeline, from its
+    last stage to its first, changes rails, where it goes through an odd number of domains (above 1), several stages
+    in each.
+    """
+    check_size(parallelism, domains, rails, field)
+    check_batch(parallelism, field)
+    part = splits(parallelism, rails)
+    t_out, t_in = np.divmod(np.arange(parallelism.tensor), part["tensor"].hb)
+    d_out, d_in = np.divmod(np.arange(parallelism.data), part["data"].hb)
+    p_out, p_in = np.divmod(np.arange(parallelism.pipeline), part["pipeline"].hb)
+    p_in = np.where(p_out % 2, part["pipeline"].hb - 1 - p_in, p_in)
+    p_in, p_out = p_in[:, None, None], p_out[:, None, None]
+    d_in, d_out = d_in[:, None], d_out[:, None]
+    local = t_in + part["tensor"].hb * (d_in + part["data"].hb * p_in)
+    domain = t_out + part["tensor"].network * (d_out + part["data"].network * p_out)
+    return Layout(parallelism, domains, rails, (domain * rails + local).astype(np.int32))
+
+
+def in_order(
+    parallelism: Parallelism, domains: int, rails: int, order: Sequence[Dimension], field: str = "placement"
+) -> Layout:
+    """GPUs are numbered through, the first dimension of `order` fastest, whatever the size of an HB domain."""
+    if sorted(order) != sorted(DIMENSIONS):
+        raise BadInput(
+            f"{field}.order", list(order), f"must name each of {', '.join(DIMENSIONS)} once, innermost first"
+        )
+    check_size(parallelism, domains, rails, f"{field}.parallelism")
+    check_batch(parallelism, f"{field}.parallelism")
+    outermost_first = list(reversed(order))
+    numbers = np.arange(parallelism.gpus, dtype=np.int32)
+    boxed = numbers.reshape([getattr(parallelism, name) for name in outermost_first])
+    axes = [outermost_first.index(name) for name in reversed(DIMENSIONS)]
+    return Layout(parallelism, domains, rails, np.ascontiguousarray(boxed.transpose(axes)))
+
+
+def of_ranks(
+    parallelism: Parallelism, domains: int, rails: int, ranks: Sequence[int], field: str = "placement"
+) -> Layout:
+    """Rank i is on GPU number `ranks[i]`."""
+    check_size(parallelism, domains, rails, f"{field}.parallelism")
+    check_batch(parallelism, f"{field}.parallelism")
+    wrong = _first_wrong(ranks, parallelism.gpus)
+    if wrong is not None:
+        allowed = f"must be a GPU number from 0 to {parallelism.gpus - 1}, and each must be there once"
+        raise BadInput(f"{field}.ranks.{wrong}", ranks[wrong], allowed)
+    if len(ranks) != parallelism.gpus:
+        raise BadInput(f"{field}.ranks", f"{len(ranks)} of them", f"must be {parallelism.gpus}, one for each rank")
+    shape = (parallelism.pipeline, parallelism.data, parallelism.tensor)
+    return Layout(parallelism, domains, rails, np.asarray(ranks, dtype=np.int32).reshape(shape))
+
+
+def _first_wrong(ranks: Sequence[int], gpus: int) -> int | None:
+    seen: set[int] = set()
+    for i, gpu in enumerate(ranks):
+        if not 0 <= gpu < gpus or gpu in seen:
+            return i
+        seen.add(gpu)
+    return None
+
+
+def data_parallel(gpus: int, global_batch: int, rails: int) -> Layout:
+    """All GPUs, side by side in order, as a mixture of experts has them: rank i on GPU i."""
+    parallelism = Parallelism(tensor=1, pipeline=1, data=gpus, micro_batch=1, global_batch=global_batch)
+    return hierarchical(parallelism, gpus // rails, rails)
+
+
+def grids(groups: Numbers, rails: int) -> tuple[list[Numbers], Numbers]:
+    """Groups (a row each) that are grids, as arrays (groups, y, x), one for each y; and the rest, as they were.
+
+    In a grid, every one of the y domains has GPUs on the same x rails: so rails join all that domains don't.
+    """
+    ordered = np.sort(groups, axis=1)
+    domains = ordered // rails
+    spans = 1 + (np.diff(domains, axis=1) != 0).sum(axis=1)
+    found, rest = [], np.ones(len(groups), dtype=bool)
+    for y in np.unique(spans):
+        chosen = np.flatnonzero(spans == y)
+        if groups.shape[1] % y:
+            continue
+        boxed = ordered[chosen].reshape(len(chosen), y, -1)
+        rows_are_domains = (boxed // rails == boxed[:, :, :1] // rails).all(axis=(1, 2))
+        columns_are_rails = (boxed % rails == boxed[:, :1, :] % rails).all(axis=(1, 2))
+        fits = rows_are_domains & columns_are_rails
+        if fits.any():
+            found.append(boxed[fits])
+            rest[chosen[fits]] = False
+    return found, groups[rest]
