@@ -4,6 +4,7 @@ import subprocess
 from importlib import metadata
 from typing import Any, Final
 
+from railyard.core import plugins
 from railyard.core.host import Machine
 from railyard.core.project import PROJECT
 
@@ -23,6 +24,7 @@ def provenance(machine: Machine, datapath: str, reason: str, frames_per_s: float
         "frames_per_s": round(frames_per_s),
         "libraries": {name: metadata.version(name) for name in LIBRARIES},
         "seed": seed,
+        "plugins": {str(plugin.path): plugin.sha256 for plugin in plugins.loaded()},
         "git_commit": _git("rev-parse", "HEAD"),
         "git_changed": bool(_git("status", "--porcelain")),
     }

@@ -14,6 +14,7 @@ import yaml
 from rich.console import Console
 from rich.table import Table
 
+from railyard.core import plugins
 from railyard.core.errors import MachineLacks, RailyardError
 from railyard.core.host import BOOTSTRAP, Machine, detect, require
 from railyard.core.project import PROJECT
@@ -44,6 +45,28 @@ Overrides = Annotated[
         default_factory=list,
         show_default=False,
         help="Change the experiment: domains=8, workloads.0.duration=2s.",
+    ),
+]
+
+
+def _load_plugins(files: list[Path]) -> list[Path]:
+    """Load plugin files while the command line is read, before any name in it is looked up."""
+    for file in files:
+        plugins.load(file)
+        launcher.check_visible("--plugin", file)
+    return files
+
+
+PluginFiles = Annotated[
+    list[Path],
+    typer.Option(
+        "--plugin",
+        metavar="FILE",
+        default_factory=list,
+        show_default=False,
+        is_eager=True,
+        callback=_load_plugins,
+        help="Load definitions of your own: faults, policies, workloads, ... (docs/extending.md).",
     ),
 ]
 
@@ -97,6 +120,8 @@ def run_command(
     out: Annotated[Path | None, typer.Option(help="The folder to write (default: runs/<utc time>-NAME).")] = None,
     seed: Annotated[int | None, typer.Option(help="Of the bytes that are sent; kept in spec.yaml.")] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress, no summary.")] = False,
+    *,
+    plugin_files: PluginFiles,
 ) -> int:
     """Run an experiment and write its folder: tables, figures, report.html."""
     return _run(name, overrides, out, seed, quiet)
@@ -156,7 +181,7 @@ def list_command() -> None:
 
 
 @app.command()
-def describe(name: Name) -> None:
+def describe(name: Name, plugin_files: PluginFiles) -> None:
     """What an experiment shows, and by which equations; and its YAML, to start your own from."""
     spec = load_any(name)
     console = _console()
@@ -197,6 +222,8 @@ def predict(
     overrides: Overrides,
     out: Annotated[Path, typer.Option(help="The folder for NAME.csv and NAME.png.")] = Path(),
     seed: Annotated[int | None, typer.Option(help="Of what is drawn: shuffled transfers, uneven experts.")] = None,
+    *,
+    plugin_files: PluginFiles,
 ) -> int:
     """What the formulas say, without running anything; writes NAME.csv and NAME.png. No root needed."""
     from railyard.experiments.commands import published
@@ -254,6 +281,7 @@ def dry_run_command(
         ),
     ],
     overrides: Overrides,
+    plugin_files: PluginFiles,
 ) -> int:
     """What would be sent, by whom and over what, without sending it. No root needed."""
     from railyard.experiments.commands import dry_run  # takes a second to load
@@ -300,7 +328,7 @@ def _runs_here(machine: Machine) -> bool:
 
 
 @app.command()
-def shell(name: Name, overrides: Overrides) -> int:
+def shell(name: Name, overrides: Overrides, plugin_files: PluginFiles) -> int:
     """Build an experiment's first fabric, with its controller, and open Mininet's command line on it."""
     spec = load_any(name, overrides)
     _check_machine(spec)

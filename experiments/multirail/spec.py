@@ -11,6 +11,7 @@ from typing import Annotated, Any, Final
 
 from pydantic import BeforeValidator, Field, ValidationError, field_validator
 
+from railyard.core import plugins
 from railyard.core.errors import BadInput, near_miss
 from railyard.core.units import Size, Time, format_size, format_time
 from railyard.experiments.multirail.parts import (
@@ -65,6 +66,7 @@ class MultirailExperiment(Strict):
     ddp: Annotated[tuple[Annotated[LessonSpec, BeforeValidator(named_on)], ...], Field(strict=False)] = ()
     repeats: Annotated[int, Field(ge=1, le=1000)] = 1
     seed: Annotated[int, Field(ge=0, lt=2**32)] = 1
+    plugins: Annotated[tuple[str, ...], Field(strict=False)] = ()
 
     @field_validator("name")
     @classmethod
@@ -182,7 +184,7 @@ def parse(data: object) -> MultirailExperiment:
 def resolved(spec: MultirailExperiment) -> dict[str, Any]:
     """Plain data with every default filled in, which `parse` makes the same experiment of again."""
     data: dict[str, Any] = spec.model_dump(mode="json", exclude_none=True)
-    return data
+    return data | {"plugins": plugins.saved()}
 
 
 def _traits(fabric: MultirailSpec, among: Sequence[MultirailSpec]) -> dict[str, str]:

@@ -13,6 +13,7 @@ from typing import Any, Final
 from rich.console import Console
 
 from railyard.controller.processes.clients import ControllerProcess
+from railyard.core import plugins
 from railyard.core.errors import BadInput, RailyardError
 from railyard.core.host import Datapath, datapath_choice, detect
 from railyard.core.provenance import provenance
@@ -52,7 +53,7 @@ def run_experiment(spec: ExperimentSpec, folder: Path, console: Console | None) 
 
 def begin(name: str, spec: dict[str, Any]) -> Run:
     """A run of which nothing is known yet but when it began."""
-    return Run(name, spec, {}, datetime.now(UTC).isoformat(timespec="seconds"))
+    return Run(name, spec, {}, datetime.now(UTC).isoformat(timespec="seconds"), files=dict(plugins.copies()))
 
 
 def carry_out(run: Run, total: int, work: Callable[[Steps], None], folder: Path, console: Console | None) -> int:

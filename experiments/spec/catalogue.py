@@ -1,8 +1,10 @@
 """The named experiments: a YAML file each in this folder. Yours is a file path away."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from railyard.core import plugins
 from railyard.core.config import is_path, read_yaml
 from railyard.core.errors import BadInput, near_miss
 from railyard.results.published.catalogue import FIGURES
@@ -55,3 +57,11 @@ def read(name_or_file: str) -> dict[str, Any]:
     if not isinstance(data, dict):
         raise BadInput("FILE", name_or_file, "must hold keys and values: name, fabrics, workloads or faults, ...")
     return data
+
+
+def load_plugins(data: Mapping[str, Any], name_or_file: str) -> None:
+    """Load the files that an experiment names under `plugins`; relative paths start at its own folder."""
+    files = data.get("plugins", [])
+    if not isinstance(files, list) or not all(isinstance(file, str) for file in files):
+        raise BadInput("plugins", files, "must be a list of Python files, such as [./mine.py]")
+    plugins.load_all(files, "plugins", path_of(name_or_file).parent)

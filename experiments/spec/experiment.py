@@ -6,11 +6,12 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import BeforeValidator, Field, ValidationError, field_validator
 
+from railyard.core import plugins
 from railyard.core.errors import BadInput
 from railyard.core.units import format_rate
 from railyard.experiments.multirail.spec import is_multirail
 from railyard.experiments.run.replacement_job import check_takeovers
-from railyard.experiments.spec.catalogue import read
+from railyard.experiments.spec.catalogue import load_plugins, read
 from railyard.experiments.spec.faults import FaultSpec, check_faults
 from railyard.experiments.spec.heartbeats import Heartbeats, HeartbeatsSpec
 from railyard.experiments.spec.labels import distinct_labels, plain_name, sizes, traits, workload_name
@@ -72,6 +73,7 @@ class ExperimentSpec(Strict):
     script_repeats: Annotated[int, Field(ge=1, le=1000)] = 1
     takeover_repeats: Annotated[int, Field(ge=1, le=1000)] = 1
     seed: Annotated[int, Field(ge=0, lt=2**32)] = 1
+    plugins: Annotated[tuple[str, ...], Field(strict=False)] = ()
 
     @field_validator("name")
     @classmethod
@@ -178,6 +180,7 @@ def load(name_or_file: str, overrides: Iterable[str] = (), seed: int | None = No
     if is_multirail(data):
         raise BadInput("NAME", name_or_file, "has multi-rail fabrics: this command is not for those")
     data = apply(data, overrides, SECTIONS)
+    load_plugins(data, name_or_file)
     if seed is not None:
         data["seed"] = seed
     return parse(data)
@@ -186,7 +189,7 @@ def load(name_or_file: str, overrides: Iterable[str] = (), seed: int | None = No
 def resolved(spec: ExperimentSpec) -> dict[str, Any]:
     """Plain data with every default filled in, which `parse` makes the same experiment of again."""
     data: dict[str, Any] = spec.model_dump(mode="json", exclude_none=True)
-    return data
+    return data | {"plugins": plugins.saved()}
 
 
 def nominal_plan(fabric: FabricSpec) -> Plan:

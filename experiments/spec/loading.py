@@ -7,7 +7,7 @@ from railyard.core.config import is_path
 from railyard.experiments.multirail import spec as rails
 from railyard.experiments.multirail.spec import MultirailExperiment
 from railyard.experiments.spec import experiment as grids
-from railyard.experiments.spec.catalogue import names, read
+from railyard.experiments.spec.catalogue import load_plugins, names, read
 from railyard.experiments.spec.experiment import ExperimentSpec
 from railyard.experiments.spec.overrides import apply
 from railyard.topologies.multirail.addresses import Nic
@@ -21,6 +21,7 @@ def load_any(name_or_file: str, overrides: Iterable[str] = (), seed: int | None 
     if not rails.is_multirail(data):
         return grids.load(name_or_file, overrides, seed)
     data = apply(data, overrides, rails.SECTIONS)
+    load_plugins(data, name_or_file)
     if seed is not None:
         data["seed"] = seed
     return rails.parse(data)

@@ -5,14 +5,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from railyard.results.analysis.aggregate import kinds_of
-from railyard.results.runs.fidelity import Judgement
-from railyard.results.views.format import size
+from railyard.results.analysis.intervals import dwell_s, stretches
+from railyard.results.analysis.recovery_rows import BESIDE, NOT_AVOIDED, holds, is_probed, is_told_by_goodput, told_of
+from railyard.results.analysis.steering import BEST, most_crowded
 from railyard.results.multirail.checks import claims
+from railyard.results.runs.fidelity import Judgement
 from railyard.results.runs.records import Census, Recovery, Run
 from railyard.results.runs.recovery_targets import CONTROLLER, NO_LOSS, Bar, outcomes
-from railyard.results.analysis.recovery_rows import (BESIDE, NOT_AVOIDED, holds, is_probed, is_told_by_goodput, told_of)
-from railyard.results.analysis.steering import BEST, most_crowded
-from railyard.results.analysis.intervals import dwell_s, stretches
+from railyard.results.views.format import size
 
 DENSE = frozenset({"TP", "PP", "DP"})
 Worst = tuple[int, Recovery]

@@ -10,11 +10,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from railyard.results.views.format import digits, percent, rate, size
+from railyard.results.analysis.intervals import base_labels, is_steered
 from railyard.results.multirail.compare import stretch_of
 from railyard.results.multirail.records import Lost
 from railyard.results.runs.records import ByteCheck, LinkCheck, Load, Run, Verdict
-from railyard.results.analysis.intervals import base_labels, is_steered
+from railyard.results.views.format import digits, percent, rate, size
 
 ORDER: Final[tuple[Verdict, ...]] = ("ok", "degraded", "invalid")
 

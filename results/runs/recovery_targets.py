@@ -12,9 +12,19 @@ from math import inf
 from typing import Final, Literal, NamedTuple
 
 from railyard.results.analysis.aggregate import labels
-from railyard.results.runs.records import Recovery, Run
-from railyard.results.analysis.recovery_rows import (BESIDE, RecoveryRow, Side, is_probed, pairs_probed, probed_on, recovery_rows, returns, script_runs)
+from railyard.results.analysis.recovery_rows import (
+    BESIDE,
+    RecoveryRow,
+    Side,
+    is_probed,
+    pairs_probed,
+    probed_on,
+    recovery_rows,
+    returns,
+    script_runs,
+)
 from railyard.results.analysis.recovery_stats import Figure, figure
+from railyard.results.runs.records import Recovery, Run
 
 Unit = Literal["ms", "probes"]
 AWAY: Final = "controller-crash"

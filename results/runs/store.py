@@ -29,13 +29,28 @@ from typing import Any, Final
 
 import yaml
 
-from railyard.results.views import report, summary
-from railyard.results.runs import rows, timeline
+from railyard.core.errors import BadInput, MachineLacks
 from railyard.results.multirail import stored as multirail
 from railyard.results.multirail.records import Multirail
-from railyard.results.runs.records import (ByteCheck, Census, Choice, Event, FabricRun, Flow, GoodputTrace, HealthSample, LinkCheck, Load, Measurement, Recovery, Run, Takeover)
+from railyard.results.runs import rows, timeline
+from railyard.results.runs.records import (
+    ByteCheck,
+    Census,
+    Choice,
+    Event,
+    FabricRun,
+    Flow,
+    GoodputTrace,
+    HealthSample,
+    LinkCheck,
+    Load,
+    Measurement,
+    Recovery,
+    Run,
+    Takeover,
+)
 from railyard.results.runs.rows import Row
-from railyard.core.errors import BadInput, MachineLacks
+from railyard.results.views import report, summary
 
 FORMAT: Final = 1
 HEALTH: Final = "health.parquet"

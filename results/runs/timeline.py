@@ -11,9 +11,9 @@ from heapq import heappop, heappush
 from typing import Any, Final
 
 from railyard.results.analysis.aggregate import labels
-from railyard.results.views.format import size
-from railyard.results.runs.records import Census, Event, Flow, Recovery, Run
 from railyard.results.analysis.recovery_rows import FROM_REPAIR, holds
+from railyard.results.runs.records import Census, Event, Flow, Recovery, Run
+from railyard.results.views.format import size
 from railyard.topologies.addresses import gpu_of_name
 
 _CONTROL: Final = 1  # the process of faults, recovery and controller events; workload runs follow

@@ -125,7 +125,7 @@ def experiment(**changes: Any) -> dict[str, Any]:
         (
             experiment(repeat=2),
             "repeat: 2 is not a known key: did you mean 'repeats'? allowed are background, description, fabrics, "
-            "fault_repeats, faults, grid, heartbeats, name, repeats, reroute, routing, script_repeats, scripts, seed, "
+            "fault_repeats, faults, grid, heartbeats, name, plugins, repeats, reroute, routing, script_repeats, scripts, seed, "
             "takeover_repeats, takeovers, title, workloads",
         ),
         (

@@ -1,0 +1,157 @@
+"""Plugins: a user's own definitions, from files (`--plugin FILE`, `plugins:` in a spec) and installed packages.
+
+A plugin is a Python file that imports a registry and registers definitions in it. It is loaded once in a process. Child
+processes load the same files, whose paths they find in the environment variable RAILYARD_PLUGINS, when they first read
+a registry.
+
+Source of a plugin: trusted, like any other program that the user runs; it is executed with the user's rights.
+"""
+
+import hashlib
+import os
+import sys
+import traceback
+from collections.abc import Iterable
+from contextvars import ContextVar
+from dataclasses import dataclass
+from importlib import metadata
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from typing import Final, Literal, NamedTuple
+
+from railyard.core.errors import BadInput
+
+ENVIRONMENT: Final = "RAILYARD_PLUGINS"
+GROUP: Final = "railyard.plugins"
+"""The entry point group of installed packages: each entry point names a module that registers definitions."""
+
+
+Origin = Literal["built-in", "plugin", "package"]
+origin: Final[ContextVar[Origin]] = ContextVar("origin", default="built-in")
+"""Of what is being imported at the moment."""
+
+
+class Source(NamedTuple):
+    """Where a definition was registered: origin, file, and line."""
+
+    origin: Origin
+    file: str
+    line: int
+
+
+class BadDefinition(BadInput):
+    """A definition that a registry refuses. `problem` says what is missing or wrong; the field is its file and line."""
+
+    def __init__(self, source: Source, value: object, problem: str) -> None:
+        super().__init__(f"{source.file}:{source.line}", value, problem)
+
+
+@dataclass(frozen=True, slots=True)
+class Plugin:
+    """A plugin file that was loaded: its absolute path, its source, and the SHA-256 of that."""
+
+    path: Path
+    source: bytes
+
+    @property
+    def sha256(self) -> str:
+        """The hash of the source, as hexadecimal digits."""
+        return hashlib.sha256(self.source).hexdigest()
+
+
+_loaded: Final[dict[Path, Plugin]] = {}
+_has_inherited = False
+
+
+def loaded() -> tuple[Plugin, ...]:
+    """Return the plugin files that this process has loaded, in order."""
+    return tuple(_loaded.values())
+
+
+def saved() -> list[str]:
+    """Return where a run's folder has a copy of each loaded plugin, relative to the folder: for its spec.yaml."""
+    return list(copies())
+
+
+def copies() -> dict[str, bytes]:
+    """Return the source of each loaded plugin by its path in a run's folder: plugins/NAME.py."""
+    found: dict[str, bytes] = {}
+    for plugin in loaded():
+        name, number = f"plugins/{plugin.path.name}", 2
+        while name in found:
+            name, number = f"plugins/{plugin.path.stem}-{number}.py", number + 1
+        found[name] = plugin.source
+    return found
+
+
+def load(file: str | Path, field: str = "--plugin", folder: Path | None = None) -> Plugin:
+    """Load a plugin file; relative paths start at `folder`. BadInput names the field, the file, and the line at fault.
+
+    A file that is loaded already is not loaded again.
+    """
+    path = Path(folder or Path.cwd(), file).resolve()
+    if path in _loaded:
+        return _loaded[path]
+    try:
+        source = path.read_bytes()
+    except OSError as error:
+        raise BadInput(field, str(file), f"can't be read: {error.strerror}") from error
+    if path.suffix != ".py":
+        raise BadInput(field, str(file), "must be a Python file: its name ends in .py")
+    name = f"railyard_plugin_{hashlib.sha256(bytes(path)).hexdigest()[:16]}"
+    spec = spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    sys.modules[name] = module
+    token = origin.set("plugin")
+    try:
+        spec.loader.exec_module(module)
+    except BadDefinition:
+        del sys.modules[name]
+        raise
+    except Exception as error:
+        del sys.modules[name]
+        raise BadInput(field, str(file), f"can't be loaded: {_where(error, path)}") from error
+    finally:
+        origin.reset(token)
+    _loaded[path] = Plugin(path, source)
+    os.environ[ENVIRONMENT] = os.pathsep.join(map(str, _loaded))
+    return _loaded[path]
+
+
+def load_all(files: Iterable[str], field: str, folder: Path | None = None) -> None:
+    """Load each file; the field of a message is `field.INDEX`."""
+    for index, file in enumerate(files):
+        load(file, f"{field}.{index}", folder)
+
+
+def load_inherited() -> None:
+    """Load the plugins of installed packages, and the files that the parent process had loaded, once."""
+    global _has_inherited
+    if _has_inherited:
+        return
+    _has_inherited = True
+    token = origin.set("package")
+    try:
+        for entry in metadata.entry_points(group=GROUP):
+            try:
+                entry.load()
+            except BadDefinition:
+                raise
+            except Exception as error:
+                what = f"can't be loaded: {type(error).__name__}: {error}"
+                raise BadInput(GROUP, f"{entry.name} ({entry.value})", what) from error
+    finally:
+        origin.reset(token)
+    for file in filter(None, os.environ.get(ENVIRONMENT, "").split(os.pathsep)):
+        load(file, ENVIRONMENT)
+
+
+def _where(error: Exception, path: Path) -> str:
+    """The line of the plugin that raised, and what it raised, on one line."""
+    if isinstance(error, SyntaxError):
+        return f"line {error.lineno}: SyntaxError: {error.msg}"
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename) == path]
+    text = " ".join(f"{type(error).__name__}: {error}".split())
+    return f"line {lines[-1]}: {text}" if lines else text

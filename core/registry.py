@@ -1,0 +1,150 @@
+"""Registries: definitions of one sort (faults, policies, workloads, ...) by name.
+
+A definition comes from one of three places, and is registered the same way in each: a module of the registry's package
+folder, a plugin file (`--plugin FILE`, `plugins:` in a spec), an installed package with an entry point in the group
+`railyard.plugins`. Everything is loaded when the registry is first read (core/plugins.py).
+
+    FAULTS: Final = Registry[FaultKind]("fault kind", "railyard.failure.faults", check=missing_parts)
+
+    @FAULTS.register("rail-brownout")
+    class RailBrownout(FaultKind): ...
+"""
+
+import inspect
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from pkgutil import iter_modules
+from typing import Final, Generic, TypeVar
+
+from pydantic_core import PydanticCustomError
+
+from railyard.core.errors import near_miss
+from railyard.core.plugins import BadDefinition, Source, load_inherited, origin
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry(Generic[T]):
+    definition: T
+    source: Source
+
+
+REGISTRIES: Final[dict[str, "Registry[object]"]] = {}
+"""Every registry by what it holds, such as "fault kind"."""
+
+
+class Registry(Generic[T]):
+    """Definitions of one sort by name, in the order in which they were registered: built-in ones first."""
+
+    def __init__(
+        self, sort: str, package: str | None = None, check: Callable[[str, T], Iterable[str]] = lambda *_: ()
+    ) -> None:
+        """`sort`: what it holds, in the singular, as messages say it. `package`: the folder of built-in definitions.
+        `check`: yields what is missing or wrong in a definition, a phrase each.
+        """
+        self.sort, self._package, self._check = sort, package, check
+        self._entries: dict[str, _Entry[T]] = {}
+        self._is_loaded = package is None
+        self._lock = threading.RLock()
+        REGISTRIES[sort] = self  # type: ignore[assignment]
+
+    def register(self, name: str) -> Callable[[T], T]:
+        """Return a decorator that registers a class, function or object under a name."""
+
+        def decorate(definition: T) -> T:
+            self.add(name, definition)
+            return definition
+
+        return decorate
+
+    def add(self, name: str, definition: T) -> T:
+        """Register a definition. BadDefinition if the name is taken or something is missing."""
+        source = _source()
+        if source.origin != "built-in":
+            self._load()  # so that a plugin can't take the name of a built-in definition
+        if name in self._entries:
+            first = self._entries[name].source
+            raise BadDefinition(source, name, f"is already registered as {self.sort}, at {first.file}:{first.line}")
+        problems = list(self._check(name, definition))
+        if problems:
+            raise BadDefinition(source, name, f"is not a whole {self.sort}: {'; '.join(problems)}")
+        self._entries[name] = _Entry(definition, source)
+        return definition
+
+    def _load(self) -> None:
+        """Import every module of the package, then the plugins that the parent process had loaded, once."""
+        with self._lock:
+            if self._is_loaded or self._package is None:
+                return
+            self._is_loaded = True
+            token = origin.set("built-in")
+            try:
+                package = import_module(self._package)
+                for module in iter_modules(package.__path__):
+                    import_module(f"{self._package}.{module.name}")
+            finally:
+                origin.reset(token)
+            load_inherited()
+
+    def __getitem__(self, name: str) -> T:
+        """Return a definition. KeyError, with what is registered, for any other name."""
+        self._load()
+        if name not in self._entries:
+            raise KeyError(f"{name!r} is no {self.sort}: {', '.join(self._entries)}")
+        return self._entries[name].definition
+
+    def __contains__(self, name: object) -> bool:
+        self._load()
+        return name in self._entries
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.names())
+
+    def __len__(self) -> int:
+        return len(self.names())
+
+    def names(self) -> tuple[str, ...]:
+        """Return all names in the order of registration."""
+        self._load()
+        return tuple(self._entries)
+
+    def items(self) -> Iterator[tuple[str, T]]:
+        """Yield each name with its definition."""
+        return ((name, self._entries[name].definition) for name in self.names())
+
+    def source(self, name: str) -> Source:
+        """Return where a definition was registered."""
+        self._load()
+        return self._entries[name].source
+
+    def checked(self, name: str) -> str:
+        """Return the name if it is registered; a pydantic error with a near miss if not.
+
+        For a field of a spec: `kind: Annotated[str, AfterValidator(FAULTS.checked)]`.
+        """
+        if name not in self:
+            raise PydanticCustomError("not_registered", "{why}", {"why": near_miss(name, self.names())})
+        return name
+
+    def remove(self, name: str) -> None:
+        """Forget a definition, for tests that register their own."""
+        del self._entries[name]
+
+
+def _source() -> Source:
+    """The line of the first caller outside this module: where the definition is registered."""
+    for frame in inspect.stack()[2:]:
+        if frame.filename != __file__:
+            break
+    return Source(origin.get(), _short(frame.filename), frame.lineno)
+
+
+def _short(file: str) -> str:
+    """A file inside the package as its path from there; any other as it is."""
+    root = Path(__file__).resolve().parent.parent
+    path = Path(file).resolve()
+    return str(path.relative_to(root)) if path.is_relative_to(root) else file

@@ -1,0 +1,105 @@
+"""Registries and plugins: what is registered, from where, and what is refused."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated
+
+import pytest
+from pydantic import BaseModel, ValidationError
+from pydantic.functional_validators import AfterValidator
+
+from railyard.core import plugins
+from railyard.core.errors import BadInput
+from railyard.core.registry import REGISTRIES, Registry
+
+
+def needs_speak(name: str, definition: object) -> Iterator[str]:
+    if not hasattr(definition, "speak"):
+        yield "the method speak(text) is missing"
+
+
+@pytest.fixture
+def animals() -> Iterator[Registry[object]]:
+    yield Registry[object]("animal", check=needs_speak)
+    del REGISTRIES["animal"]
+
+
+@pytest.fixture(autouse=True)
+def _forget_plugins(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plugins, "_loaded", {})
+    monkeypatch.setattr(plugins, "_has_inherited", False)
+    monkeypatch.setenv(plugins.ENVIRONMENT, "")
+
+
+CAT = """
+from railyard.core.registry import REGISTRIES
+
+@REGISTRIES["animal"].register("cat")
+class Cat:
+    def speak(self, text): return text
+"""
+
+
+def write(folder: Path, text: str) -> Path:
+    file = folder / "mine.py"
+    file.write_text(text)
+    return file
+
+
+def test_plugin_registers_a_definition(animals: Registry[object], tmp_path: Path) -> None:
+    file = write(tmp_path, CAT)
+    plugin = plugins.load(file)
+    assert animals.names() == ("cat",)
+    assert animals.source("cat") == ("plugin", str(file), 4)
+    assert plugin.source == file.read_bytes()
+    assert len(plugin.sha256) == 64
+    assert os.environ[plugins.ENVIRONMENT] == str(file)
+
+
+def test_plugin_loads_once(animals: Registry[object], tmp_path: Path) -> None:
+    file = write(tmp_path, CAT)
+    assert plugins.load(file) is plugins.load("mine.py", folder=tmp_path)
+
+
+def test_child_process_loads_inherited_plugins(
+    animals: Registry[object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(plugins.ENVIRONMENT, str(write(tmp_path, CAT)))
+    plugins.load_inherited()
+    assert "cat" in animals
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("x = 1\nraise KeyError('y')\n", "--plugin: '{file}' can't be loaded: line 2: KeyError: 'y'"),
+        ("def f(:\n", "--plugin: '{file}' can't be loaded: line 1: SyntaxError: invalid syntax"),
+        (CAT + CAT, "{file}:10: 'cat' is already registered as animal, at {file}:4"),
+        (CAT.replace("speak", "say"), "{file}:4: 'cat' is not a whole animal: the method speak(text) is missing"),
+    ],
+)
+def test_bad_plugin_gives_one_line(animals: Registry[object], tmp_path: Path, text: str, message: str) -> None:
+    file = write(tmp_path, text)
+    with pytest.raises(BadInput) as caught:
+        plugins.load(file)
+    assert str(caught.value) == message.format(file=file)
+    assert caught.value.exit_status == 2
+
+
+def test_missing_plugin_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match=r"plugins\.0: 'no\.py' can't be read: No such file"):
+        plugins.load_all(["no.py"], "plugins", tmp_path)
+
+
+def test_unknown_name_gives_a_near_miss(animals: Registry[object], tmp_path: Path) -> None:
+    plugins.load(write(tmp_path, CAT))
+
+    class Model(BaseModel):
+        kind: Annotated[str, AfterValidator(animals.checked)]
+
+    assert Model(kind="cat").kind == "cat"
+    with pytest.raises(ValidationError, match=r"is not known: did you mean 'cat'\? allowed are cat"):
+        Model(kind="cta")
+    with pytest.raises(KeyError, match="'dog' is no animal: cat"):
+        animals["dog"]
