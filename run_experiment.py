@@ -9,15 +9,17 @@ import shlex
 import sys
 from pathlib import Path
 
-HOME = Path(__file__).resolve().parent
-OURS = "railyard"
+PROJECT = Path(__file__).resolve().parent
+PACKAGES = "railyard"
 
 
 def wrong_python(why: str) -> int:
     """One line with what to type instead; exit status 3, for something that the machine lacks."""
-    python, arguments = HOME / ".venv" / "bin" / "python", shlex.join(sys.argv[1:])
+    python, arguments = PROJECT / ".venv" / "bin" / "python", shlex.join(sys.argv[1:])
     sudo = "sudo " if os.geteuid() == 0 else ""
-    instead = f"{sudo}{python} {HOME / 'run_experiment.py'}" if python.exists() else f"sudo {HOME / 'script' / 'run'}"
+    instead = (
+        f"{sudo}{python} {PROJECT / 'run_experiment.py'}" if python.exists() else f"sudo {PROJECT / 'script' / 'run'}"
+    )
     print(f"error: {sys.executable} {why}; type: {instead} {arguments}".rstrip(), file=sys.stderr)
     return 3
 
@@ -28,7 +30,7 @@ def main() -> int:
     try:
         from railyard.experiments.cli import main as run
     except ImportError as error:
-        if (error.name or "").partition(".")[0] == OURS:
+        if (error.name or "").partition(".")[0] == PACKAGES:
             raise
         return wrong_python(f"lacks {error.name or error}")
     return run()

@@ -21,9 +21,9 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.builders import Builder, Railyard, Stock, StockPlain
-from benchmarks.command import open_door
+from benchmarks.command import run_benchmark
 from benchmarks.measurements import Ratios, Turn, of_builder, ratios, spread
-from benchmarks.teardown_check import seen, wait_until_only
+from benchmarks.teardown_check import visible, wait_until_gone
 from railyard.core.errors import BadInput
 from railyard.core.host import datapath_choice, detect, require
 from railyard.core.sandbox import init, launcher
@@ -37,7 +37,7 @@ app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_mar
 
 def one_turn(builder: Builder, repeat: int) -> Turn:
     """Build, check that it works, take it down, and wait until nothing is left."""
-    before = seen()
+    before = visible()
     builder.prepare()
     begun = time.monotonic()
     net = builder.build()
@@ -46,7 +46,7 @@ def one_turn(builder: Builder, repeat: int) -> Turn:
     links, namespaces = len(net.links), builder.namespaces_of(net)
     stopped = time.monotonic()
     builder.stop(net)
-    wait_until_only(before)
+    wait_until_gone(before)
     gone = time.monotonic()
     return Turn(repeat, builder.name, built - begun, gone - stopped, links, namespaces)
 
@@ -112,11 +112,11 @@ def result_of(turns: Sequence[Turn], builders: Sequence[Builder], task: Mapping[
     }
 
 
-def inside() -> int:
+def run_in_sandbox() -> int:
     """The inner half: all of the measuring."""
     task = init.prepare()
     try:
-        init.take_signals()
+        init.install_signal_handlers()
         setLogLevel("critical")
         # as wide as its table needs, where there is no terminal
         console = Console(width=None if sys.stdout.isatty() else 120)
@@ -128,7 +128,7 @@ def inside() -> int:
         print_result(turns, builders, title, console)
         if task["json"]:
             Path(task["json"]).write_text(json.dumps(result_of(turns, builders, task), indent=2) + "\n")
-    except init.Stopped as stopped:
+    except init.StoppedBySignal as stopped:
         return stopped.exit_status
     return 0
 
@@ -166,7 +166,7 @@ def _check_new(file: Path) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    return open_door(app, arguments, inside)
+    return run_benchmark(app, arguments, run_in_sandbox)
 
 
 if __name__ == "__main__":

@@ -191,7 +191,9 @@ class StockPlain(Stock):
 def _await_lines(text: str, count: int) -> None:
     """Return when the controller has said that on so many lines; RuntimeError, with its last words, after a minute."""
     deadline = time.monotonic() + WAIT_S
-    while (said := CONTROLLER_LOG.read_text()).count(text) < count:
+    while (log_text := CONTROLLER_LOG.read_text()).count(text) < count:
         if time.monotonic() > deadline:
-            raise RuntimeError(f"the controller did not say {text!r} {count} times in {WAIT_S:.0f} s: {said[-200:]}")
+            raise RuntimeError(
+                f"the controller did not say {text!r} {count} times in {WAIT_S:.0f} s: {log_text[-200:]}"
+            )
         time.sleep(0.005)

@@ -9,7 +9,7 @@ from railyard.core.errors import RailyardError
 from railyard.core.sandbox import init
 
 
-def open_door(app: typer.Typer, arguments: Sequence[str] | None, inside: Callable[[], int] | None = None) -> int:
+def run_benchmark(app: typer.Typer, arguments: Sequence[str] | None, inside: Callable[[], int] | None = None) -> int:
     """The exit status. What a user gets wrong, or the machine lacks, becomes one line; SystemExit as typer ends.
 
     `inside`: what to do when this process is already in a capsule, for benchmarks that build fabrics.

@@ -19,7 +19,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.command import open_door
+from benchmarks.command import run_benchmark
 from benchmarks.measurements import spread
 from railyard.controller.failover.paths import Path
 from railyard.controller.health.decision import choose_path, near_path, path_of, path_score
@@ -52,21 +52,23 @@ def by_scan(src: Gpu, dst: Gpu, scores: Scores) -> Path | None:
     domains = scores.domains[src.domain] * scores.domains[dst.domain]
     if near is None or near.kind == "d" or not domains:
         return near
-    beat = path_score(near, src, dst, scores)
-    fit = min(((h, rail) for rail, h in enumerate(scores.rails) if h * domains > beat), default=None)
-    return near if fit is None else path_of("drd", fit[1])
+    near_score = path_score(near, src, dst, scores)
+    best_fit = min(((h, rail) for rail, h in enumerate(scores.rails) if h * domains > near_score), default=None)
+    return near if best_fit is None else path_of("drd", best_fit[1])
 
 
 def task_of(rails: int, decisions: int) -> tuple[Scores, list[tuple[Gpu, Gpu]]]:
     """Random scores, and pairs between domains whose own rails are busy, so that all of them have to search."""
     rng = random.Random(rails)
-    own = rails // 2  # the busy half
-    busy = [rng.randint(1, 50) for _ in range(own)]
+    busy_count = rails // 2  # the busy half
+    busy = [rng.randint(1, 50) for _ in range(busy_count)]
     scores = Scores(
-        tuple(busy + [rng.randint(0, 100) for _ in range(rails - own)]),
+        tuple(busy + [rng.randint(0, 100) for _ in range(rails - busy_count)]),
         tuple(rng.randint(51, 100) for _ in range(DOMAINS)),
     )
-    ends = [(rng.sample(range(DOMAINS), 2), rng.randrange(own), rng.randrange(own)) for _ in range(decisions)]
+    ends = [
+        (rng.sample(range(DOMAINS), 2), rng.randrange(busy_count), rng.randrange(busy_count)) for _ in range(decisions)
+    ]
     return scores, [(Gpu(d1, g1), Gpu(d2, g2)) for (d1, d2), g1, g2 in ends]
 
 
@@ -89,11 +91,12 @@ def sort_us(scores: Scores) -> float:
 def measure(rails: int, decisions: int, repeats: int) -> Cost:
     """ValueError if search and scan should ever disagree."""
     scores, pairs = task_of(rails, decisions)
-    few = pairs[: max(1, SCANS // rails)]
-    if any(choose_path(src, dst, scores) != by_scan(src, dst, scores) for src, dst in few):
+    scan_pairs = pairs[: max(1, SCANS // rails)]
+    if any(choose_path(src, dst, scores) != by_scan(src, dst, scores) for src, dst in scan_pairs):
         raise ValueError(f"search and scan disagree at {rails} rails")
     turns = [
-        (time_us(choose_path, scores, pairs), time_us(by_scan, scores, few), sort_us(scores)) for _ in range(repeats)
+        (time_us(choose_path, scores, pairs), time_us(by_scan, scores, scan_pairs), sort_us(scores))
+        for _ in range(repeats)
     ]
     search, scan, sort = zip(*turns, strict=True)
     return Cost(rails, search, scan, sort)
@@ -148,7 +151,7 @@ def decision_cost(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    return open_door(app, arguments)
+    return run_benchmark(app, arguments)
 
 
 if __name__ == "__main__":

@@ -22,11 +22,11 @@ class Spread(NamedTuple):
     """Median, least and most of some seconds."""
 
     median: float
-    least: float
-    most: float
+    minimum: float
+    maximum: float
 
     def __str__(self) -> str:
-        return f"{self.median:.2f} ({self.least:.2f}–{self.most:.2f})"
+        return f"{self.median:.2f} ({self.minimum:.2f}–{self.maximum:.2f})"
 
 
 def spread(seconds: Sequence[float]) -> Spread:

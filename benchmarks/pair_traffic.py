@@ -18,7 +18,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.command import open_door
+from benchmarks.command import run_benchmark
 from benchmarks.measurements import spread
 from railyard.core.errors import BadInput
 from railyard.workloads.matrix.pair_traffic import Traffic, gpt_traffic, moe_traffic
@@ -67,8 +67,8 @@ MODELS: Final[dict[str, Callable[[int], Traffic]]] = {
 
 def summed(traffic: Traffic) -> int:
     """Bytes by kind and place; how many pairs have any."""
-    places = (traffic.in_domains, traffic.on_rails, traffic.across_rails)
-    parts = [place(kind) for kind in traffic.pairs for place in places]
+    scopes = (traffic.in_domains, traffic.on_rails, traffic.across_rails)
+    parts = [scope(kind) for kind in traffic.pairs for scope in scopes]
     return sum(part.count for part in parts if part.total > 0)
 
 
@@ -112,7 +112,7 @@ def pair_traffic(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    return open_door(app, arguments)
+    return run_benchmark(app, arguments)
 
 
 if __name__ == "__main__":

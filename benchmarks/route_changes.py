@@ -20,7 +20,7 @@ from pyroute2.netlink.rtnl.rtmsg import rtmsg
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.command import open_door
+from benchmarks.command import run_benchmark
 from benchmarks.measurements import spread
 from railyard.controller.agent import rtnetlink
 from railyard.controller.agent.route_agent import RouteAgent
@@ -39,8 +39,8 @@ RAIL_BPS: Final = 100_000_000
 METRIC: Final = 15
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
 
-Wanted = Mapping[Gpu, Sequence[Route]]
-Way = Callable[[Wanted], None]
+RoutesByGpu = Mapping[Gpu, Sequence[Route]]
+Way = Callable[[RoutesByGpu], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,9 +94,9 @@ class Pyroute2:
                 self._sockets[gpu] = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE)
                 self._index[gpu] = {"hb0": socket.if_nametoindex("hb0"), "rail0": socket.if_nametoindex("rail0")}
 
-    def change(self, wanted: Wanted) -> None:
+    def change(self, routes_by_gpu: RoutesByGpu) -> None:
         """OSError for the first answer that isn't a good one."""
-        for gpu, routes in wanted.items():
+        for gpu, routes in routes_by_gpu.items():
             messages = [pyroute2_message(route, gpu, self._index[gpu], i) for i, route in enumerate(routes)]
             for batch in rtnetlink.batches(messages):
                 self._sockets[gpu].send(batch.data)
@@ -105,30 +105,30 @@ class Pyroute2:
                     raise OSError(answer.errno, f"{gpu.name}: route {routes[answer.sequence]}")
 
 
-def by_agent(agent: RouteAgent, wanted: Wanted) -> None:
+def by_agent(agent: RouteAgent, routes_by_gpu: RoutesByGpu) -> None:
     """OSError for the first GPU that refuses one."""
-    outcome = agent.change_all({gpu: ((), routes) for gpu, routes in wanted.items()})
+    outcome = agent.change_all({gpu: ((), routes) for gpu, routes in routes_by_gpu.items()})
     for refusal in outcome.refused.values():
         raise refusal
 
 
-def by_programs(wanted: Wanted) -> None:
+def by_programs(routes_by_gpu: RoutesByGpu) -> None:
     """An `ip -batch` in each GPU's namespace. RuntimeError with what it says if it fails."""
 
     def change(gpu: Gpu) -> None:
-        lines = (f"route replace {route.command(gpu)} proto {rtnetlink.PROTOCOL}\n" for route in wanted[gpu])
+        lines = (f"route replace {route.command(gpu)} proto {rtnetlink.PROTOCOL}\n" for route in routes_by_gpu[gpu])
         with namespaces.inside(gpu.name):
             namespaces.run(["ip", "-batch", "-"], "".join(lines))
 
-    namespaces.in_threads(change, list(wanted))
+    namespaces.in_threads(change, list(routes_by_gpu))
 
 
-def host_routes(plan: Plan, rails: Sequence[int], turned: bool) -> dict[Gpu, list[Route]]:
-    """At each GPU: to those on these rails in other domains, by their rail (dr, or r), or if `turned` by the next."""
+def host_routes(plan: Plan, rails: Sequence[int], shifted: bool) -> dict[Gpu, list[Route]]:
+    """At each GPU: to those on these rails in other domains, by their rail (dr, or r), or if `shifted` by the next."""
     found = {}
     for src in plan.gpus:
         far = (Gpu(domain, rail) for domain in range(plan.spec.domains) if domain != src.domain for rail in rails)
-        found[src] = [_host_route(src, dst, (dst.rank + turned) % plan.spec.rails) for dst in far]
+        found[src] = [_host_route(src, dst, (dst.rank + shifted) % plan.spec.rails) for dst in far]
     return found
 
 
@@ -138,29 +138,31 @@ def _host_route(src: Gpu, dst: Gpu, rail: int) -> Route:
     return Route(host_prefix(dst), device, via, metric=METRIC)
 
 
-def check(wanted: Wanted) -> None:
+def check(routes_by_gpu: RoutesByGpu) -> None:
     """RuntimeError if any GPU's routes differ from these."""
-    for gpu, routes in wanted.items():
+    for gpu, routes in routes_by_gpu.items():
         with namespaces.inside(gpu.name):
-            said = json.loads(namespaces.run(["ip", "-j", "route", "show", "proto", str(rtnetlink.PROTOCOL)]))
-        there = {(entry["dst"], entry["dev"], entry.get("gateway"), entry["metric"]) for entry in said}
-        asked = {(r.prefix.removesuffix("/32"), r.device, r.via.ip if r.via else None, r.metric) for r in routes}
-        if not asked <= there:
-            raise RuntimeError(f"{gpu.name} lacks routes: {sorted(map(str, asked - there))[:3]}")
+            output = json.loads(namespaces.run(["ip", "-j", "route", "show", "proto", str(rtnetlink.PROTOCOL)]))
+        kernel_routes = {(entry["dst"], entry["dev"], entry.get("gateway"), entry["metric"]) for entry in output}
+        expected_routes = {
+            (r.prefix.removesuffix("/32"), r.device, r.via.ip if r.via else None, r.metric) for r in routes
+        }
+        if not expected_routes <= kernel_routes:
+            raise RuntimeError(f"{gpu.name} lacks routes: {sorted(map(str, expected_routes - kernel_routes))[:3]}")
 
 
-def measure(ways: Mapping[str, Way], sides: Sequence[Wanted], repeats: int) -> list[Turns]:
+def measure(ways: Mapping[str, Way], sides: Sequence[RoutesByGpu], repeats: int) -> list[Turns]:
     """Each way in turn, from one side of the two to the other, so that every route does change."""
     times: dict[str, list[float]] = {name: [] for name in ways}
     turn = 0
     for _ in range(repeats):
         for name, way in ways.items():
             turn += 1
-            wanted = sides[turn % 2]
+            routes_by_gpu = sides[turn % 2]
             begun = time.perf_counter()
-            way(wanted)
+            way(routes_by_gpu)
             times[name].append((time.perf_counter() - begun) * 1e3)
-            check(wanted)
+            check(routes_by_gpu)
     changes = sum(map(len, sides[0].values()))
     return [Turns(changes, name, tuple(own)) for name, own in times.items()]
 
@@ -187,7 +189,7 @@ def inside() -> int:
     """The inner half: build the fabric, and measure."""
     task = init.prepare()
     try:
-        init.take_signals()
+        init.install_signal_handlers()
         console = Console(width=None if sys.stdout.isatty() else 120)
         plan = make_plan(parse_fabric(_fabric(task["domains"], task["rails"])), RAIL_BPS)
         net = FabricNet(plan, datapath_choice(detect())[0])  # routes need no controller, and it would take time
@@ -196,17 +198,17 @@ def inside() -> int:
         agent, pyroute2 = RouteAgent(plan), Pyroute2(plan)
         agent.learn_interfaces()
         ways: dict[str, Way] = {
-            "the agent": lambda wanted: by_agent(agent, wanted),
+            "the agent": lambda routes_by_gpu: by_agent(agent, routes_by_gpu),
             "pyroute2's encoding": pyroute2.change,
             "ip -batch, a process a GPU": by_programs,
         }
         turns = []
         for rails in (range(1), range(plan.spec.rails)):
-            sides = [host_routes(plan, rails, turned) for turned in (False, True)]
+            sides = [host_routes(plan, rails, shifted) for shifted in (False, True)]
             with console.status(f"{sum(map(len, sides[0].values()))} changes"):
                 turns += measure(ways, sides, task["repeats"])
         net.stop()
-    except init.Stopped as stopped:
+    except init.StoppedBySignal as stopped:
         return stopped.exit_status
     title = f"Routes changed at {plan.spec.gpus} GPUs, {plan.spec.domains} domains x {plan.spec.rails} rails"
     console.print(table_of(turns, title))
@@ -234,7 +236,7 @@ def route_changes(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    return open_door(app, arguments, inside)
+    return run_benchmark(app, arguments, inside)
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.command import open_door
+from benchmarks.command import run_benchmark
 from benchmarks.route_changes import RAIL_BPS, check
 from railyard.controller.agent.route_agent import RouteAgent
 from railyard.controller.agent.steering import Source, Steering
@@ -48,7 +48,7 @@ CHANGES: Final = 5
 PAUSE_S: Final = 0.15
 WAIT_S: Final = 10.0
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
-Wanted = Mapping[Gpu, Sequence[Route]]
+RoutesByGpu = Mapping[Gpu, Sequence[Route]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,38 +93,45 @@ class Central:
 class Agents:
     """An agent a GPU, as in a run: each has a cache of the registry's, and decides for itself."""
 
-    def __init__(self, name: str, registry: Registry, news: "News") -> None:
-        self.name, self._registry, self._news = name, registry, news
+    def __init__(self, name: str, registry: Registry, change_log: "ChangeLog") -> None:
+        self.name, self._registry, self._change_log = name, registry, change_log
 
     def change(self, scores: Scores, sources: int) -> float:
         put_ns = time.monotonic_ns()
         self._registry.put(scores)
-        return (self._news.last_ns(scores.version, sources) - put_ns) / 1e6
+        return (self._change_log.last_ns(scores.version, sources) - put_ns) / 1e6
 
 
-class News:
+class ChangeLog:
     """What agents tell of routes that they changed, by the version of the scores."""
 
     def __init__(self) -> None:
-        self._heard = threading.Condition()
-        self._told: list[tuple[int, int, int]] = []  # version, sources, ns
+        self._condition = threading.Condition()
+        self._changes: list[tuple[int, int, int]] = []  # version, sources, ns
 
-    def hear(self, ns: int, what: str, detail: dict[str, Any]) -> None:
+    def on_event(self, ns: int, what: str, detail: dict[str, Any]) -> None:
         if what == "changed":
-            with self._heard:
-                self._told.append((detail["version"], detail["sources"], ns))
-                self._heard.notify_all()
+            with self._condition:
+                self._changes.append((detail["version"], detail["sources"], ns))
+                self._condition.notify_all()
 
     def last_ns(self, version: int, sources: int) -> int:
         """When so many sources had their routes. RailyardError if they don't within WAIT_S."""
 
         def done() -> bool:
-            return sum(some for about, some, _ in self._told if about == version) >= sources
+            return (
+                sum(
+                    changed_sources
+                    for changed_version, changed_sources, _ in self._changes
+                    if changed_version == version
+                )
+                >= sources
+            )
 
-        with self._heard:
-            if not self._heard.wait_for(done, WAIT_S):
+        with self._condition:
+            if not self._condition.wait_for(done, WAIT_S):
                 raise RailyardError(f"of {sources} agents some had no routes {WAIT_S:.0f} s after the scores")
-            return max(ns for about, _, ns in self._told if about == version)
+            return max(ns for changed_version, _, ns in self._changes if changed_version == version)
 
 
 def hot(plan: Plan, rail: int | None, version: int) -> Scores:
@@ -140,8 +147,8 @@ class Bench:
         self._plan, self._steering = plan, steering
         self._routes = RouteAgent(plan)
         self._routes.learn_interfaces()
-        self._news = News()
-        self._agents = AgentsProcess(plan, self._news.hear)
+        self._change_log = ChangeLog()
+        self._agents = AgentsProcess(plan, self._change_log.on_event)
         socket_server, etcd = SocketServer(Path("/run/scores.sock")), EtcdServer(Path("/run/etcd"))
         self._registries: dict[str, tuple[str, Registry]] = {}
         for name, server in (("embedded registry", socket_server), ("etcd", etcd)):
@@ -157,7 +164,7 @@ class Bench:
             for name in (Central.name, *self._registries):
                 with self._steered(name) as way:
                     for n in range(CHANGES):
-                        took_ms, routes = self._one(way, (turn * CHANGES + n) % self._plan.spec.rails)
+                        took_ms, routes = self._measure_change(way, (turn * CHANGES + n) % self._plan.spec.rails)
                         times.setdefault(name, []).append(took_ms)
         return [Series(name, routes, tuple(own)) for name, own in times.items()]
 
@@ -172,19 +179,19 @@ class Bench:
         address, registry = self._registries[name]
         registry.put(idle)
         self._agents.steer(self._steering, address)
-        yield Agents(name, registry, self._news)
+        yield Agents(name, registry, self._change_log)
         self._agents.release()
 
-    def _one(self, way: Way, rail: int) -> tuple[float, int]:
+    def _measure_change(self, way: Way, rail: int) -> tuple[float, int]:
         """A rail goes hot (this counts) and idle again (this doesn't); ms, and how many routes that were."""
         expected = Central(self._plan, self._routes, self._steering)
         expected.decide(hot(self._plan, None, 0))
-        wanted = {gpu: list(put) for gpu, (_, put) in expected.decide(hot(self._plan, rail, 0)).items()}
+        routes_by_gpu = {gpu: list(put) for gpu, (_, put) in expected.decide(hot(self._plan, rail, 0)).items()}
         time.sleep(PAUSE_S)
-        took_ms = way.change(hot(self._plan, rail, self._next()), len(wanted))
-        check(wanted)
-        way.change(hot(self._plan, None, self._next()), len(wanted))
-        return took_ms, sum(map(len, wanted.values()))
+        took_ms = way.change(hot(self._plan, rail, self._next()), len(routes_by_gpu))
+        check(routes_by_gpu)
+        way.change(hot(self._plan, None, self._next()), len(routes_by_gpu))
+        return took_ms, sum(map(len, routes_by_gpu.values()))
 
     def _next(self) -> int:
         self._version += 1
@@ -202,19 +209,24 @@ def table_of(series: Sequence[Series], title: str) -> Table:
     for column in ("by", "routes", "median ms", "p95 ms", "least–most", "more than the first, ms"):
         table.add_column(column, justify="left" if column == "by" else "right", no_wrap=True)
     for each in series:
-        middle, least, most = median(each.times_ms), min(each.times_ms), max(each.times_ms)
-        more = f"{middle - median(series[0].times_ms):.1f}" if each is not series[0] else ""
+        median_ms, minimum, maximum = median(each.times_ms), min(each.times_ms), max(each.times_ms)
+        more = f"{median_ms - median(series[0].times_ms):.1f}" if each is not series[0] else ""
         table.add_row(
-            each.way, str(each.routes), f"{middle:.1f}", f"{p95(each.times_ms):.1f}", f"{least:.1f}–{most:.1f}", more
+            each.way,
+            str(each.routes),
+            f"{median_ms:.1f}",
+            f"{p95(each.times_ms):.1f}",
+            f"{minimum:.1f}–{maximum:.1f}",
+            more,
         )
     return table
 
 
-def inside() -> int:
+def run_in_sandbox() -> int:
     """The inner half: build the fabric, and measure."""
     task = init.prepare()
     try:
-        init.take_signals()
+        init.install_signal_handlers()
         with suppress(PermissionError):  # as the controller, in whose process the embedded registry is otherwise
             os.nice(-15)
         console = Console(width=None if sys.stdout.isatty() else 120)
@@ -226,7 +238,7 @@ def inside() -> int:
         with console.status("changing scores"):
             series = Bench(plan, steering).rounds(task["rounds"])
         net.stop()
-    except init.Stopped as stopped:
+    except init.StoppedBySignal as stopped:
         return stopped.exit_status
     size = f"{plan.spec.gpus} GPUs, {plan.spec.domains} domains x {plan.spec.rails} rails"
     title = f"From scores to routes by {task['policy']} at {size}"
@@ -264,7 +276,7 @@ def scores_to_routes(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    return open_door(app, arguments, inside)
+    return run_benchmark(app, arguments, run_in_sandbox)
 
 
 if __name__ == "__main__":

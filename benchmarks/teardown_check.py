@@ -15,11 +15,11 @@ import psutil
 
 from railyard.topologies.build import namespaces
 
-GONE_S: Final = 60.0
+TIMEOUT_S: Final = 60.0
 FENCE: Final = "fence"
 
 
-def seen() -> frozenset[str]:
+def visible() -> frozenset[str]:
     """Every process but this one and the dead, every interface here, and every name that `ip netns list` would show."""
     found = {f"interface {name}" for _, name in socket.if_nameindex()}
     found |= {f"namespace {path.name}" for path in namespaces.NETNS_DIR.glob("*")}
@@ -29,13 +29,13 @@ def seen() -> frozenset[str]:
     return frozenset(found)
 
 
-def wait_until_only(before: frozenset[str]) -> None:
+def wait_until_gone(before: frozenset[str]) -> None:
     """Return when no more is seen than `before`, and the kernel has freed every namespace that was left until now.
 
     RuntimeError, with what is still there, if that takes longer than a minute.
     """
-    deadline = time.monotonic() + GONE_S
-    while left := seen() - before:
+    deadline = time.monotonic() + TIMEOUT_S
+    while left := visible() - before:
         _pause(deadline, ", ".join(sorted(left)[:5]))
     wait_for_kernel(deadline)
 
@@ -62,5 +62,5 @@ def _pass_fence(deadline: float) -> None:
 
 def _pause(deadline: float, left: str) -> None:
     if time.monotonic() > deadline:
-        raise RuntimeError(f"still there after {GONE_S:.0f} s: {left}")
+        raise RuntimeError(f"still there after {TIMEOUT_S:.0f} s: {left}")
     time.sleep(0.002)

@@ -9,11 +9,11 @@ import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 
-from railyard.core.errors import BadInput, near_miss
+from railyard.core.errors import BadInput, unknown_name_hint
 from railyard.core.units import format_time
 
 
-class Strict(BaseModel):
+class ConfigModel(BaseModel):
     """Base of everything that is read from a file: unknown keys are refused, and values don't change later."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
@@ -26,13 +26,14 @@ class Strict(BaseModel):
         unknown = {k: v for k, v in data.items() if k not in known} if isinstance(data, Mapping) else {}
         if unknown:
             lines = [
-                (str(k), v, near_miss(str(k), known).replace("known", "a known key", 1)) for k, v in unknown.items()
+                (str(k), v, unknown_name_hint(str(k), known).replace("known", "a known key", 1))
+                for k, v in unknown.items()
             ]
             raise PydanticCustomError("of_fields", "unknown keys", {"lines": lines})
         return data
 
 
-def wrong(field: str, value: object, allowed: str) -> PydanticCustomError:
+def field_error(field: str, value: object, allowed: str) -> PydanticCustomError:
     """What a check of several fields raises to name the one that is wrong, where a ValueError would give them all."""
     return PydanticCustomError("of_fields", "a wrong field", {"lines": [(field, value, allowed)]})
 
@@ -51,16 +52,16 @@ def read_yaml(path: Path, field: str, given: str = "") -> object:
         raise BadInput(field, given, f"can't be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise BadInput(field, given, "is not text in UTF-8") from error
-    except NOT_YAML as error:
-        raise BadInput(field, given, f"is not YAML: {yaml_trouble(error)}") from error
+    except YAML_ERRORS as error:
+        raise BadInput(field, given, f"is not YAML: {yaml_error_message(error)}") from error
 
 
-NOT_YAML: Final = (yaml.YAMLError, ValueError, RecursionError)
+YAML_ERRORS: Final = (yaml.YAMLError, ValueError, RecursionError)
 """What `parse_yaml` raises: for a colon too many, for 2020-13-01, for a thousand brackets."""
 
 
 def parse_yaml(text: str) -> object:
-    """Plain data, as `yaml.safe_load` makes it, but no key may be given twice. NOT_YAML if it can't be read."""
+    """Plain data, as `yaml.safe_load` makes it, but no key may be given twice. YAML_ERRORS if it can't be read."""
     return yaml.load(text, _Loader)
 
 
@@ -79,7 +80,7 @@ class _Loader(yaml.SafeLoader):
         return node
 
 
-def yaml_trouble(error: Exception) -> str:
+def yaml_error_message(error: Exception) -> str:
     """What is wrong, and in which line, on one line."""
     mark = getattr(error, "problem_mark", None)
     problem = getattr(error, "problem", None) or str(error).partition("\n")[0]
@@ -94,14 +95,14 @@ class Problem(NamedTuple):
     allowed: str
 
 
-class _Nothing:
+class _Missing:
     """Stands for the value of a key that isn't there."""
 
     def __repr__(self) -> str:
         return "nothing"
 
 
-NOTHING: Final = _Nothing()
+MISSING: Final = _Missing()
 _BOUNDS: Final = {
     "greater_than_equal": ("ge", "must be {} or more"),
     "greater_than": ("gt", "must be above {}"),
@@ -135,7 +136,7 @@ def find_problems(error: ValidationError, prefix: str = "") -> list[Problem]:
             del path[-1]
         for new in _problems_of(dict(item), ".".join([*([prefix] if prefix else []), *path])):
             old = found.get(new.field)
-            found[new.field] = new if old is None else Problem(*old[:2], _either(old.allowed, new.allowed))
+            found[new.field] = new if old is None else Problem(*old[:2], _merge_allowed(old.allowed, new.allowed))
     return list(found.values())
 
 
@@ -144,20 +145,20 @@ def _problems_of(item: dict[str, Any], field: str) -> list[Problem]:
     if kind == "of_fields":
         return [Problem(f"{field}.{key}".lstrip("."), given, allowed) for key, given, allowed in context["lines"]]
     if kind == "missing":
-        return [Problem(field, NOTHING, "given, but this key is needed")]
+        return [Problem(field, MISSING, "given, but this key is needed")]
     if kind == "literal_error":
-        allowed = near_miss(str(value), re.findall(r"'([^']*)'", context["expected"]))
+        allowed = unknown_name_hint(str(value), re.findall(r"'([^']*)'", context["expected"]))
     elif kind in _BOUNDS:
-        name, words = _BOUNDS[kind]
+        name, template = _BOUNDS[kind]
         # of what is written with a unit, only times have bounds
-        allowed = words.format(format_time(context[name]) if isinstance(value, str) else context[name])
+        allowed = template.format(format_time(context[name]) if isinstance(value, str) else context[name])
     else:
         message = str(item["msg"]).removeprefix("Value error, ")
         allowed = _TYPES.get(kind, message[:1].lower() + message[1:])
     return [Problem(field, value, allowed)]
 
 
-def _either(first: str, second: str) -> str:
+def _merge_allowed(first: str, second: str) -> str:
     """`is not a rate: ...` and `is not known: allowed are auto` -> `is not a rate: ...; or auto`."""
     return f"{first}; or {second.rpartition('allowed are ')[2].removeprefix('must be ')}"
 

@@ -3,7 +3,7 @@
 from rich.console import Console
 from rich.table import Table
 
-from railyard.core.errors import MachineLacks
+from railyard.core.errors import MissingRequirement
 from railyard.core.host import Machine, datapath_choice, require, rows
 from railyard.core.units import format_size
 
@@ -24,10 +24,10 @@ def conclusion(machine: Machine) -> str:
     """One line: how runs go here, or what has to be got first."""
     try:
         require(machine)
-    except MachineLacks as lack:
-        return f"Nothing runs here yet: {lack}"
-    choice, why = datapath_choice(machine)
-    return f"Runs work here, as {'root' if machine.root else 'an ordinary user'}. Datapath: {choice} ({why})."
+    except MissingRequirement as error:
+        return f"Nothing runs here yet: {error}"
+    choice, reason = datapath_choice(machine)
+    return f"Runs work here, as {'root' if machine.root else 'an ordinary user'}. Datapath: {choice} ({reason})."
 
 
 def print_table(machine: Machine, console: Console, packets_per_s: float | None) -> None:

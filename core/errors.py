@@ -3,7 +3,7 @@
 RailyardError
 ├── CheckFailed   1  it ran, but a check of the experiment failed
 ├── BadInput      2  the user's input: field, value, what is allowed
-└── MachineLacks  3  the machine lacks something: what, and the command that gets it
+└── MissingRequirement  3  the machine lacks something: what, and the command that gets it
 """
 
 from collections.abc import Iterable
@@ -32,7 +32,7 @@ class BadInput(RailyardError):
         self.field, self.value, self.allowed = field, value, allowed
 
 
-class MachineLacks(RailyardError):
+class MissingRequirement(RailyardError):
     """The machine can't do it; `remedy` is what to type."""
 
     exit_status = 3
@@ -42,7 +42,7 @@ class MachineLacks(RailyardError):
         self.what, self.remedy = what, remedy
 
 
-def near_miss(word: str, known: Iterable[str]) -> str:
+def unknown_name_hint(word: str, known: Iterable[str]) -> str:
     """`is not known: did you mean X? (allowed: ...)`, for the `allowed` part of a BadInput."""
     names = sorted(known)
     lower = {name.lower(): name for name in names}

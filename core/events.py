@@ -7,7 +7,7 @@ import time
 from typing import Any
 
 
-class Tell:
+class EventWriter:
     """`tell(what, detail)`, from any thread."""
 
     def __init__(self) -> None:

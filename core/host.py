@@ -19,7 +19,7 @@ from typing import Final, Literal
 
 import psutil
 
-from railyard.core.errors import MachineLacks
+from railyard.core.errors import MissingRequirement
 
 Datapath = Literal["system", "netdev-tso", "netdev"]
 """How an Open vSwitch forwards: in the kernel, in userspace with TSO, in userspace without."""
@@ -28,8 +28,8 @@ Datapath = Literal["system", "netdev-tso", "netdev"]
 SEARCH_PATH: Final = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/local/sbin", "/usr/sbin", "/sbin"])
 OVS_PROGRAMS: Final = ("ovs-vswitchd", "ovsdb-server", "ovsdb-tool", "ovs-vsctl", "ovs-ofctl", "ovs-appctl")
 OTHER_PROGRAMS: Final = ("mnexec", "iperf3", "ip", "tc", "unshare", "nsenter", "ethtool", "nft", "etcd", "mpirun")
-CAPSULE: Final = ("--mount", "--net", "--pid", "--fork", "--kill-child", "--mount-proc")
-AS_USER: Final = ("--user", "--map-root-user")
+UNSHARE_OPTIONS: Final = ("--mount", "--net", "--pid", "--fork", "--kill-child", "--mount-proc")
+USER_NAMESPACE_OPTIONS: Final = ("--user", "--map-root-user")
 # since OVS 2.14 without DPDK; the kernel's AF_PACKET loses segments before 4.19 (OVS, topics/userspace-tso)
 TSO_OVS: Final = (2, 14)
 TSO_KERNEL: Final = (4, 19)
@@ -58,7 +58,7 @@ table netdev out {
   chain probe { type filter hook egress device lo priority 0; meta mark 0 dup to meta oif; }
 }
 END"""
-_TRIES: Final = "\n".join(
+_PROBE_SCRIPT: Final = "\n".join(
     [
         f"tc qdisc add dev lo {what} && echo {name} && tc qdisc del dev lo {what.split()[0]}"
         for name, what in _QDISCS.items()
@@ -72,10 +72,10 @@ class Machine:
     """What was found. `programs` maps a name to its path; sizes are bytes; `*_why` says what stood in the way."""
 
     root: bool
-    capsule_why: str  # `unshare` as a run does it
+    sandbox_error: str  # `unshare` as a run does it
     user_namespaces: bool
     apparmor_restricts: bool  # AppArmor refuses user namespaces to programs that it has no profile for
-    tun_why: str  # opening /dev/net/tun
+    tun_error: str  # opening /dev/net/tun
     tun_for_all: bool  # ordinary users may
     programs: Mapping[str, str]
     ovs_version: str
@@ -113,13 +113,13 @@ def _run(*argv: str, text: str = "") -> subprocess.CompletedProcess[str]:
         return subprocess.CompletedProcess(argv, 127, "", str(error))
 
 
-def _trouble(done: subprocess.CompletedProcess[str]) -> str:
+def _command_error(done: subprocess.CompletedProcess[str]) -> str:
     """Why a command failed, in its own last words; empty if it didn't."""
     last = done.stderr.strip().splitlines()[-1:]
     return "" if done.returncode == 0 else (last or [f"exit status {done.returncode}"])[0]
 
 
-def _tun_trouble() -> str:
+def _tun_open_error() -> str:
     try:
         os.close(os.open("/dev/net/tun", os.O_RDWR | os.O_CLOEXEC))
     except OSError as error:
@@ -159,7 +159,7 @@ def _congestion_controls() -> frozenset[str]:
     return frozenset(found)
 
 
-def _reads(path: str, value: str) -> bool:
+def _file_equals(path: str, value: str) -> bool:
     return Path(path).exists() and Path(path).read_text().strip() == value
 
 
@@ -171,25 +171,25 @@ def _cpu_model() -> str:
 def detect(folder: Path | None = None) -> Machine:
     """Look at this machine; `folder` (default: here) is where runs would be written."""
     root = os.geteuid() == 0
-    as_root = () if root else AS_USER
-    tried = frozenset(_run("unshare", *as_root, "--net", "sh", text=_TRIES).stdout.split())
+    user_options = () if root else USER_NAMESPACE_OPTIONS
+    probed = frozenset(_run("unshare", *user_options, "--net", "sh", text=_PROBE_SCRIPT).stdout.split())
     programs = {name: path for name in OVS_PROGRAMS + OTHER_PROGRAMS if (path := shutil.which(name, path=SEARCH_PATH))}
     version = re.search(r"\d+(\.\d+)+", _run("ovs-vswitchd", "--version").stdout)
     return Machine(
         root=root,
-        capsule_why=_trouble(_run("unshare", *as_root, *CAPSULE, "true")),
-        user_namespaces=_run("unshare", *AS_USER, "--net", "true").returncode == 0,
-        apparmor_restricts=_reads("/proc/sys/kernel/apparmor_restrict_unprivileged_userns", "1"),
-        tun_why=_tun_trouble(),
+        sandbox_error=_command_error(_run("unshare", *user_options, *UNSHARE_OPTIONS, "true")),
+        user_namespaces=_run("unshare", *USER_NAMESPACE_OPTIONS, "--net", "true").returncode == 0,
+        apparmor_restricts=_file_equals("/proc/sys/kernel/apparmor_restrict_unprivileged_userns", "1"),
+        tun_error=_tun_open_error(),
         tun_for_all=_is_open_to_all(Path("/dev/net/tun")),
         programs=programs,
         ovs_version=version[0] if version else "",
         kernel=platform.release(),
         kernel_modules=Path("/lib/modules", platform.release()).exists(),
         kernel_datapath=_has_kernel_datapath(),
-        qdiscs=tried & _QDISCS.keys(),
-        numgen="numgen" in tried,
-        egress_hook="egress" in tried,
+        qdiscs=probed & _QDISCS.keys(),
+        numgen="numgen" in probed,
+        egress_hook="egress" in probed,
         mptcp=_has_socket(socket.IPPROTO_MPTCP),
         libraries=frozenset(name for name in PEER_LIBRARIES if find_spec(name)),
         congestion_controls=_congestion_controls(),
@@ -210,16 +210,16 @@ def datapath_choice(machine: Machine) -> tuple[Datapath, str]:
     """Which Open vSwitch datapath to use, and why: the kernel's, else userspace with TSO, else plain userspace."""
     if machine.kernel_datapath and machine.root:
         return "system", "the kernel has the openvswitch module"
-    why = (
+    reason = (
         "the openvswitch module needs root"
         if machine.kernel_datapath
         else "the kernel has no openvswitch module loaded"
     )
     if _numbers(machine.ovs_version) < TSO_OVS:
-        return "netdev", f"{why}; Open vSwitch {machine.ovs_version} has no userspace TSO (2.14 and later have)"
+        return "netdev", f"{reason}; Open vSwitch {machine.ovs_version} has no userspace TSO (2.14 and later have)"
     if _numbers(machine.kernel) < TSO_KERNEL:
-        return "netdev", f"{why}; Linux {machine.kernel} loses segments under userspace TSO (4.19 and later don't)"
-    return "netdev-tso", f"{why}; userspace with TSO"
+        return "netdev", f"{reason}; Linux {machine.kernel} loses segments under userspace TSO (4.19 and later don't)"
+    return "netdev-tso", f"{reason}; userspace with TSO"
 
 
 def _namespaces(machine: Machine) -> Capability:
@@ -229,17 +229,17 @@ def _namespaces(machine: Machine) -> Capability:
         remedy = "use sudo, or: sudo sysctl kernel.apparmor_restrict_unprivileged_userns=0"
     else:
         remedy = "use sudo, or: sudo sysctl user.max_user_namespaces=10000"
-    detail = machine.capsule_why or ("as root" if machine.root else "as an ordinary user")
-    return Capability("namespaces", not machine.capsule_why, detail, "every run", remedy)
+    detail = machine.sandbox_error or ("as root" if machine.root else "as an ordinary user")
+    return Capability("namespaces", not machine.sandbox_error, detail, "every run", remedy)
 
 
 def _tun(machine: Machine) -> Capability:
-    if machine.tun_why == os.strerror(errno.EACCES):
+    if machine.tun_error == os.strerror(errno.EACCES):
         remedy = "use sudo, or: sudo chmod 666 /dev/net/tun"
     else:
         remedy = "sudo modprobe tun; in a container: docker run --device /dev/net/tun ..."
-    detail = machine.tun_why or "can be opened"
-    return Capability("/dev/net/tun", not machine.tun_why, detail, "userspace switches", remedy)
+    detail = machine.tun_error or "can be opened"
+    return Capability("/dev/net/tun", not machine.tun_error, detail, "userspace switches", remedy)
 
 
 def _without_root(machine: Machine) -> Capability:
@@ -254,7 +254,7 @@ def _without_root(machine: Machine) -> Capability:
     return Capability("no root needed", not remedies, "", "runs without sudo", "; ".join(remedies))
 
 
-def _module(machine: Machine, name: str) -> str:
+def _module_remedy(machine: Machine, name: str) -> str:
     """How to get a part of the kernel."""
     if machine.kernel_modules:
         return f"sudo modprobe {name} (Ubuntu: first sudo apt-get install linux-modules-extra-$(uname -r))"
@@ -278,22 +278,22 @@ def _required(machine: Machine) -> Iterator[Capability]:
     yield programs("ethtool", ("ethtool",), "", "offloads set as the datapath needs them")
     yield programs("iperf3", ("iperf3",), "", "calibrated links")
     htb = "htb" in machine.qdiscs
-    yield Capability("qdisc htb", htb, "", "link rates", _module(machine, "sch_htb"))
+    yield Capability("qdisc htb", htb, "", "link rates", _module_remedy(machine, "sch_htb"))
 
 
 def _optional(machine: Machine) -> Iterator[Capability]:
     """Without these some experiments can't run, or are slower."""
-    choice, why = datapath_choice(machine)
-    remedy = f"as root: {_module(machine, 'openvswitch')}"
-    yield Capability("kernel datapath", choice == "system", why, "the fastest switches", remedy)
+    choice, reason = datapath_choice(machine)
+    remedy = f"as root: {_module_remedy(machine, 'openvswitch')}"
+    yield Capability("kernel datapath", choice == "system", reason, "the fastest switches", remedy)
     remedy = "Open vSwitch 2.14 on Linux 4.19, or later"
-    yield Capability("userspace TSO", choice != "netdev", why, "fast switches without the module", remedy)
+    yield Capability("userspace TSO", choice != "netdev", reason, "fast switches without the module", remedy)
     yield _without_root(machine)
     uses = {"netem": "delay, jitter", "red": "ECN marks", "fq": "pacing", "fq_codel": "fair queues"}
     uses |= {"prio": "priorities", "tbf": "shaping by token bucket", "ingress": "policing"}
     for name, use in uses.items():
-        yield Capability(f"qdisc {name}", name in machine.qdiscs, "", use, _module(machine, f"sch_{name}"))
-    numgen = BOOTSTRAP if "nft" not in machine.programs else _module(machine, "nft_numgen")
+        yield Capability(f"qdisc {name}", name in machine.qdiscs, "", use, _module_remedy(machine, f"sch_{name}"))
+    numgen = BOOTSTRAP if "nft" not in machine.programs else _module_remedy(machine, "nft_numgen")
     hook = BOOTSTRAP if "nft" not in machine.programs else "a kernel of 5.16 or later"
     yield Capability("nftables egress hook", machine.egress_hook, "", "switches with buffers of their own", hook)
     yield Capability("nftables numgen", machine.numgen, "", "gray loss without netem", numgen)
@@ -304,7 +304,7 @@ def _optional(machine: Machine) -> Iterator[Capability]:
     yield Capability("Open MPI", mpi, machine.programs.get("mpirun", ""), "MPI to compare with", f"{BOOTSTRAP} mpi")
     for name in CONGESTION_CONTROLS:
         found = name in machine.congestion_controls
-        yield Capability(f"TCP {name}", found, "", f"congestion control {name}", _module(machine, f"tcp_{name}"))
+        yield Capability(f"TCP {name}", found, "", f"congestion control {name}", _module_remedy(machine, f"tcp_{name}"))
     etcd = machine.programs.get("etcd", "")
     yield Capability("etcd", bool(etcd), etcd, "the registry on a real etcd", BOOTSTRAP)
 
@@ -315,8 +315,8 @@ def rows(machine: Machine) -> list[Capability]:
 
 
 def require(machine: Machine) -> None:
-    """MachineLacks, with what to type, for the first thing without which nothing runs."""
-    for need in _required(machine):
-        if not need.found:
-            what = f"{need.name} ({need.detail})" if need.detail else need.name
-            raise MachineLacks(f"this machine lacks {what}", need.remedy)
+    """MissingRequirement, with what to type, for the first thing without which nothing runs."""
+    for capability in _required(machine):
+        if not capability.found:
+            what = f"{capability.name} ({capability.detail})" if capability.detail else capability.name
+            raise MissingRequirement(f"this machine lacks {what}", capability.remedy)

@@ -23,7 +23,7 @@ class MachineLoad:
 
 
 @dataclass
-class _Seen:
+class _Totals:
     """So far: seconds of all cores together, of them busy, and of these in interrupts and in our own processes."""
 
     cores_s: float = 0.0
@@ -42,21 +42,21 @@ class LoadMeter:
     """
 
     def __init__(self) -> None:
-        self._seen = _Seen()
+        self._totals = _Totals()
 
     @property
     def load(self) -> MachineLoad:
-        seen = self._seen
-        lags, cores = sorted(seen.lags) or [0.0], seen.cores_s or math.inf
+        totals = self._totals
+        lags, cores = sorted(totals.lags) or [0.0], totals.cores_s or math.inf
         return MachineLoad(
-            busy=min(1.0, seen.busy_s / cores),
-            foreign=max(0.0, min(1.0, (seen.busy_s - seen.ours_s) / cores)),
+            busy=min(1.0, totals.busy_s / cores),
+            foreign=max(0.0, min(1.0, (totals.busy_s - totals.ours_s) / cores)),
             lag_p99_ms=lags[int(len(lags) * 0.99)] * 1e3,
         )
 
     def __enter__(self) -> "LoadMeter":
         self._end = threading.Event()
-        self._thread = threading.Thread(target=self._doze, daemon=True)
+        self._thread = threading.Thread(target=self._measure_lag, daemon=True)
         self._own0 = _own_seconds()  # takes a while, which is neither idle nor ours
         (self._idle0, self._kernel0), self._at0 = _machine_seconds(), time.monotonic()
         self._thread.start()
@@ -67,16 +67,16 @@ class LoadMeter:
         self._thread.join()
         cores = (time.monotonic() - self._at0) * (os.cpu_count() or 1)
         (idle1, kernel1), own = _machine_seconds(), _own_seconds() - self._own0
-        self._seen.cores_s += cores
-        self._seen.busy_s += max(0.0, cores - (idle1 - self._idle0))
-        self._seen.ours_s += max(0.0, kernel1 - self._kernel0 + own)
+        self._totals.cores_s += cores
+        self._totals.busy_s += max(0.0, cores - (idle1 - self._idle0))
+        self._totals.ours_s += max(0.0, kernel1 - self._kernel0 + own)
 
-    def _doze(self) -> None:
+    def _measure_lag(self) -> None:
         """Sleep a millisecond a hundred times a second, and note how much longer it was."""
         while not self._end.wait(SAMPLE_S):
             before = time.monotonic()
             time.sleep(SLEEP_S)
-            self._seen.lags.append(time.monotonic() - before - SLEEP_S)
+            self._totals.lags.append(time.monotonic() - before - SLEEP_S)
 
 
 def _machine_seconds() -> tuple[float, float]:

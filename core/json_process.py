@@ -17,28 +17,28 @@ from railyard.core.project import PROJECT
 
 LOGS: Final = Path("/run")
 ANSWER_S: Final = 30.0
-NEWS: Final = -15
+READER_NICENESS: Final = -15
 """Niceness of the thread that hears it, as of who tells: news doesn't queue behind the traffic."""
 
 OnEvent = Callable[[int, str, dict[str, Any]], None]
 
 
-class Child:
+class JsonProcess:
     """`python -m module`, which ends when its input does. What it tells is {"ns": monotonic, "what", "detail"}.
 
-    `awaited`: what `next` gives; anything else, and all but `silent`, goes to `on_event(ns, what, detail)`, which is
-    called from a thread.
+    `replies`: what `next_reply` gives; anything else, and all but `unreported`, goes to `on_event(ns, what, detail)`,
+    which is called from a thread.
     """
 
     def __init__(
         self,
         module: str,
-        awaited: Sequence[str],
+        replies: Sequence[str],
         on_event: OnEvent | None = None,
-        silent: Sequence[str] = (),
+        unreported: Sequence[str] = (),
         pass_fds: Sequence[int] = (),
     ) -> None:
-        self._awaited, self._silent, self._on_event = frozenset(awaited), frozenset(silent), on_event
+        self._replies, self._unreported, self._on_event = frozenset(replies), frozenset(unreported), on_event
         self._module = module
         self._answers: queue.Queue[tuple[str, dict[str, Any]]] = queue.Queue()
         self._log = LOGS / f"railyard-{module.rpartition('.')[2]}.log"
@@ -57,34 +57,34 @@ class Child:
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
-    def say(self, command: dict[str, Any]) -> None:
+    def send(self, command: dict[str, Any]) -> None:
         """Tell it something. RailyardError if it has ended."""
         if self._ended:  # its end of the pipe may live a moment longer than its words
-            raise RailyardError(self._last_words("ended"))
+            raise RailyardError(self._last_log_line("ended"))
         try:
             assert self._process.stdin is not None
             self._process.stdin.write(json.dumps(command) + "\n")
             self._process.stdin.flush()
         except (BrokenPipeError, ValueError):
-            raise RailyardError(self._last_words("ended")) from None
+            raise RailyardError(self._last_log_line("ended")) from None
 
-    def await_all(self, wanted: set[str]) -> dict[str, dict[str, Any]]:
+    def await_all(self, expected: set[str]) -> dict[str, dict[str, Any]]:
         """Return when it has told all of these; the details of each."""
         deadline, found = time.monotonic() + ANSWER_S, dict[str, dict[str, Any]]()
-        while wanted - found.keys():
-            what, detail = self.next(deadline)
+        while expected - found.keys():
+            what, detail = self.next_reply(deadline)
             found[what] = detail
         return found
 
-    def next(self, deadline: float) -> tuple[str, dict[str, Any]]:
+    def next_reply(self, deadline: float) -> tuple[str, dict[str, Any]]:
         """The next of what is awaited. RailyardError, with its last words, if none comes until the deadline."""
         try:
             what, detail = self._answers.get(timeout=max(0.0, deadline - time.monotonic()))
         except queue.Empty:
-            raise RailyardError(self._last_words(f"did not answer in {ANSWER_S:g} s")) from None
+            raise RailyardError(self._last_log_line(f"did not answer in {ANSWER_S:g} s")) from None
         if what == "ended":
             self._answers.put((what, detail))  # for whoever asks again
-            raise RailyardError(self._last_words("ended"))
+            raise RailyardError(self._last_log_line("ended"))
         return what, detail
 
     def stop(self) -> None:
@@ -97,18 +97,18 @@ class Child:
                 if pipe:
                     pipe.close()
 
-    def _last_words(self, what: str) -> str:
-        said = self._log.read_text().strip().splitlines()[-1:]
-        return f"{self._module} {what}: {' '.join(said)}".rstrip(": ")
+    def _last_log_line(self, what: str) -> str:
+        log_tail = self._log.read_text().strip().splitlines()[-1:]
+        return f"{self._module} {what}: {' '.join(log_tail)}".rstrip(": ")
 
     def _read(self) -> None:
         with suppress(PermissionError):  # an ordinary user may not
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NEWS)
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), READER_NICENESS)
         for line in self._process.stdout or ():
             event = json.loads(line)
-            if event["what"] in self._awaited:
+            if event["what"] in self._replies:
                 self._answers.put((event["what"], event["detail"]))
-            if self._on_event and event["what"] not in self._silent:
+            if self._on_event and event["what"] not in self._unreported:
                 self._on_event(event["ns"], event["what"], event["detail"])
         self._ended = True
         self._answers.put(("ended", {}))

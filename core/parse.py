@@ -5,10 +5,10 @@ from typing import TypeVar
 
 from pydantic import ValidationError
 
-from railyard.core.config import NOTHING, Strict, find_problems
-from railyard.core.errors import BadInput, near_miss
+from railyard.core.config import MISSING, ConfigModel, find_problems
+from railyard.core.errors import BadInput, unknown_name_hint
 
-T = TypeVar("T", bound=Strict)
+T = TypeVar("T", bound=ConfigModel)
 
 
 def parse_by_kind(data: object, kinds: Mapping[str, type[T]], field: str) -> T:
@@ -18,9 +18,9 @@ def parse_by_kind(data: object, kinds: Mapping[str, type[T]], field: str) -> T:
     """
     if not isinstance(data, Mapping):
         raise BadInput(field, data, "must be keys and values")
-    kind = data.get("kind", NOTHING)
+    kind = data.get("kind", MISSING)
     if not isinstance(kind, str) or kind not in kinds:
-        raise BadInput(f"{field}.kind", kind, near_miss(str(kind), kinds))
+        raise BadInput(f"{field}.kind", kind, unknown_name_hint(str(kind), kinds))
     try:
         return kinds[kind].model_validate(data)
     except ValidationError as error:

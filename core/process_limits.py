@@ -3,9 +3,9 @@
 import resource
 
 
-def allow_open_files() -> None:
+def raise_open_file_limit() -> None:
     """As many open files as this process may ask for. Its first limit is 1,024 on most machines, for the sake of
     programs that use select(); 64 GPUs that send to each other need 4,032 sockets in each of two workers.
     """
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    _, hard_limit = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard_limit, hard_limit))

@@ -21,7 +21,7 @@ from typing import Final, Generic, TypeVar
 
 from pydantic_core import PydanticCustomError
 
-from railyard.core.errors import near_miss
+from railyard.core.errors import unknown_name_hint
 from railyard.core.plugins import BadDefinition, Source, load_inherited, origin
 
 T = TypeVar("T")
@@ -127,7 +127,7 @@ class Registry(Generic[T]):
         For a field of a spec: `kind: Annotated[str, AfterValidator(FAULTS.checked)]`.
         """
         if name not in self:
-            raise PydanticCustomError("not_registered", "{why}", {"why": near_miss(name, self.names())})
+            raise PydanticCustomError("not_registered", "{why}", {"why": unknown_name_hint(name, self.names())})
         return name
 
     def remove(self, name: str) -> None:

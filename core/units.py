@@ -19,14 +19,16 @@ _NUMBER: Final = re.compile(r"\s*([+-]?[0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*")
 _LARGEST: Final = 2.0**63  # what the kernel and a parquet column can hold
 
 
-def _parse(text: object, units: dict[str, int] | dict[str, float], what: str, example: str, least: float = 0) -> float:
+def _parse(
+    text: object, units: dict[str, int] | dict[str, float], what: str, example: str, minimum: float = 0
+) -> float:
     match = _NUMBER.fullmatch(text) if isinstance(text, str) else None
     if match is None or match[2] not in units:
         raise ValueError(f"is not a {what}: write a number and one of {', '.join(units)}, such as {example}")
     factor = units[match[2]]
     # by a whole number: 700 * 1e-3 isn't 0.7, 700 / 1000 is
     value = float(match[1]) * factor if factor >= 1 else float(match[1]) / round(1 / factor)
-    if value <= 0 or value < least:
+    if value <= 0 or value < minimum:
         raise ValueError(f"is not a {what} above zero, such as {example}")
     if value >= _LARGEST:
         raise ValueError(f"is too large for a {what}")
@@ -35,12 +37,12 @@ def _parse(text: object, units: dict[str, int] | dict[str, float], what: str, ex
 
 def parse_rate(text: object) -> int:
     """`100Mbit` -> 100_000_000 bit/s."""
-    return round(_parse(text, RATES, "rate", "100Mbit", least=1))
+    return round(_parse(text, RATES, "rate", "100Mbit", minimum=1))
 
 
 def parse_size(text: object) -> int:
     """`64KB` -> 64_000 bytes."""
-    return round(_parse(text, SIZES, "size", "64KB", least=1))
+    return round(_parse(text, SIZES, "size", "64KB", minimum=1))
 
 
 def parse_time(text: object) -> float:

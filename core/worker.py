@@ -14,7 +14,7 @@ from railyard.core.project import PROJECT
 _PIPE_BYTES: Final = 1 << 16  # what a pipe holds: there's no more to read at once
 
 
-class _Answers:
+class _PipeReader:
     """A pipe as pickle reads it: no byte further than asked, so that whoever waits for the pipe hears of each answer.
 
     TimeoutError after `deadline` (of time.monotonic), EOFError at the end.
@@ -25,21 +25,21 @@ class _Answers:
         self.deadline: float | None = None
 
     def read(self, count: int) -> bytes:
-        got = bytearray()
-        while len(got) < count:
+        data = bytearray()
+        while len(data) < count:
             if self.deadline is not None and not wait([self._pipe], max(0.0, self.deadline - time.monotonic())):
                 raise TimeoutError
-            more = os.read(self._pipe, min(_PIPE_BYTES, count - len(got)))
-            if not more:
+            chunk = os.read(self._pipe, min(_PIPE_BYTES, count - len(data)))
+            if not chunk:
                 raise EOFError
-            got += more
-        return bytes(got)
+            data += chunk
+        return bytes(data)
 
     def readline(self) -> bytes:
         raise NotImplementedError("pickles have lines in protocol 0 only")
 
 
-class PickledProcess:
+class WorkerProcess:
     """`python -m module`, called `name` in messages."""
 
     def __init__(self, module: str, name: str) -> None:
@@ -47,7 +47,7 @@ class PickledProcess:
         self._process = subprocess.Popen(
             [sys.executable, "-m", module], cwd=PROJECT, stdin=subprocess.PIPE, stdout=subprocess.PIPE
         )
-        self._answers = _Answers(self.fileno())
+        self._reader = _PipeReader(self.fileno())
 
     @property
     def pid(self) -> int:
@@ -58,28 +58,29 @@ class PickledProcess:
         assert self._process.stdout
         return self._process.stdout.fileno()
 
-    def tell(self, what: object) -> None:
+    def send(self, message: object) -> None:
         """RailyardError if it has died."""
         assert self._process.stdin
         try:
-            pickle.dump(what, self._process.stdin)
+            pickle.dump(message, self._process.stdin)
             self._process.stdin.flush()
         except BrokenPipeError:
             raise RailyardError(f"{self._name} died") from None
 
-    def hear(self, within_s: float | None = None) -> Any:
+    def receive(self, timeout_s: float | None = None) -> Any:
         """Wait for its answer, the whole of it. RailyardError if it has died, answers with a RuntimeError, or takes
-        longer than `within_s`: then it is of no more use, since what it answers later isn't to what it's asked then."""
-        self._answers.deadline = None if within_s is None else time.monotonic() + within_s
+        longer than `timeout_s`: then it is of no more use, since what it answers later isn't to what it's asked
+        then."""
+        self._reader.deadline = None if timeout_s is None else time.monotonic() + timeout_s
         try:
-            said = pickle.load(self._answers)
+            reply = pickle.load(self._reader)
         except EOFError:
             raise RailyardError(f"{self._name} died") from None
         except TimeoutError:
-            raise RailyardError(f"{self._name} didn't answer in {within_s:g} s") from None
-        if isinstance(said, RuntimeError):
-            raise RailyardError(f"{self._name}: {said}") from said
-        return said
+            raise RailyardError(f"{self._name} didn't answer in {timeout_s:g} s") from None
+        if isinstance(reply, RuntimeError):
+            raise RailyardError(f"{self._name}: {reply}") from reply
+        return reply
 
     def end(self) -> None:
         """End it, whatever it is doing; nothing if it has ended."""

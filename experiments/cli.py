@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from railyard.core import plugins
-from railyard.core.errors import MachineLacks, RailyardError
+from railyard.core.errors import MissingRequirement, RailyardError
 from railyard.core.host import BOOTSTRAP, Machine, detect, require
 from railyard.core.project import PROJECT
 from railyard.core.sandbox import init, launcher
@@ -25,14 +25,14 @@ from railyard.experiments.run import folder, sandboxed
 from railyard.experiments.run.budget import check_budget
 from railyard.experiments.spec import catalogue
 from railyard.experiments.spec.experiment import ExperimentSpec
-from railyard.experiments.spec.loading import AnyExperiment, is_meant, listed, load_any, resolved
+from railyard.experiments.spec.loading import AnyExperiment, listed, load_any, names_multirail, resolved
 from railyard.results.published.catalogue import FIGURES
 
 PROGRAM: Final = "run_experiment.py"
 SCRIPT: Final = PROJECT / PROGRAM
-MOST_PROBES: Final = 64
+MAX_PROBES: Final = 64
 """What the buffer of a packet socket holds, seen twice each, with room to spare."""
-MOST: Final = 2**20
+MAX_COUNT: Final = 2**20
 """GPUs, or sequences of a batch: beyond any cluster, and still weighed in seconds."""
 _CLICK_ERROR: Final[type[Exception]] = typer.BadParameter.__mro__[2]  # typer may bring a Click of its own
 
@@ -136,11 +136,11 @@ def _run(
     folder.check(out)
     machine = _check_machine(spec)
     if isinstance(spec, ExperimentSpec) and spec.needs_etcd and not machine.programs.get("etcd"):
-        raise MachineLacks("this machine lacks etcd, for the registry", BOOTSTRAP)
+        raise MissingRequirement("this machine lacks etcd, for the registry", BOOTSTRAP)
     with folder.made(out) as where:
-        status = launcher.enter(_again(), sandboxed.task_of_run(spec, where, quiet), run=f"{spec.name} {where}")
+        status = launcher.enter(_own_command(), sandboxed.task_of_run(spec, where, quiet), run=f"{spec.name} {where}")
     if status == 128 + signal.SIGKILL:
-        return _told(
+        return _print_error(
             "the run was killed, by somebody or for want of memory; nothing of it is left but its folder", status
         )
     report = out / "report.html"
@@ -157,7 +157,7 @@ def _check_machine(spec: AnyExperiment) -> Machine:
     return machine
 
 
-def _again() -> list[str]:
+def _own_command() -> list[str]:
     """The same command: for whoever looks at `ps`. What to do there comes by the capsule's pipe."""
     return [sys.executable, str(SCRIPT), *sys.argv[1:]]
 
@@ -257,11 +257,13 @@ def lint(
 @app.command()
 def search(
     model: Annotated[str, typer.Argument(metavar="MODEL|FILE", help="A GPT of the catalogue, or your own YAML file.")],
-    gpus: Annotated[int, typer.Option(min=1, max=MOST, show_default=False, help="Of the cluster.")],
-    batch: Annotated[int, typer.Option(min=1, max=MOST, show_default=False, help="The global batch, in sequences.")],
+    gpus: Annotated[int, typer.Option(min=1, max=MAX_COUNT, show_default=False, help="Of the cluster.")],
+    batch: Annotated[
+        int, typer.Option(min=1, max=MAX_COUNT, show_default=False, help="The global batch, in sequences.")
+    ],
     platform: Annotated[str, typer.Option(help="Whose GPUs and links; or your own YAML file.")] = "h100",
     domain_gpus: Annotated[
-        int | None, typer.Option(min=1, max=MOST, show_default="the platform's", help="GPUs in an HB domain.")
+        int | None, typer.Option(min=1, max=MAX_COUNT, show_default="the platform's", help="GPUs in an HB domain.")
     ] = None,
     top: Annotated[int, typer.Option(min=1, help="How many to print.")] = 10,
 ) -> int:
@@ -287,7 +289,7 @@ def dry_run_command(
     from railyard.experiments.commands import dry_run  # takes a second to load
     from railyard.experiments.multirail import predict as multirail
 
-    spec = load_any(name, overrides) if is_meant(name) else None
+    spec = load_any(name, overrides) if names_multirail(name) else None
     if isinstance(spec, MultirailExperiment):
         return multirail.dry_run(spec, _console())
     return dry_run.show(dry_run.experiment(name, overrides), _console())
@@ -300,7 +302,7 @@ def report(run: Annotated[Path, typer.Argument(metavar="DIR", help="A run's fold
     from railyard.results.views import summary
 
     loaded = store.load(run)
-    with folder.told("DIR", run):
+    with folder.reporting_path_errors("DIR", run):
         store.save_drawn(loaded, run)
     summary.print_summary(loaded, _console())
     print(run / "report.html")
@@ -322,7 +324,7 @@ def doctor() -> int:
 def _runs_here(machine: Machine) -> bool:
     try:
         require(machine)
-    except MachineLacks:
+    except MissingRequirement:
         return False
     return True
 
@@ -333,7 +335,7 @@ def shell(name: Name, overrides: Overrides, plugin_files: PluginFiles) -> int:
     spec = load_any(name, overrides)
     _check_machine(spec)
     return launcher.enter(
-        _again(), sandboxed.task_of_shell(spec), run=f"{spec.name} shell-{spec.name}", interactive=True
+        _own_command(), sandboxed.task_of_shell(spec), run=f"{spec.name} shell-{spec.name}", interactive=True
     )
 
 
@@ -359,7 +361,7 @@ def trace(
     src: Annotated[str, typer.Argument(metavar="SRC", help="The GPU that sends: d0g1.")],
     dst: Annotated[str, typer.Argument(metavar="DST", help="The GPU to reach.")],
     probes: Annotated[
-        int, typer.Option(min=1, max=MOST_PROBES, help="Each a flow of its own, for spines to share.")
+        int, typer.Option(min=1, max=MAX_PROBES, help="Each a flow of its own, for spines to share.")
     ] = 8,
 ) -> None:
     """The way that packets really take in a live run. Status 1 if it isn't the policy's, or they are lost."""
@@ -379,9 +381,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return sandboxed.main()
         status: Any = app(arguments, standalone_mode=False, prog_name=PROGRAM)
     except RailyardError as error:
-        return _told(str(error), error.exit_status)
+        return _print_error(str(error), error.exit_status)
     except _CLICK_ERROR as error:
-        return _told(_usage(error, sys.argv[1:] if arguments is None else arguments), 2)
+        return _print_error(_usage(error, sys.argv[1:] if arguments is None else arguments), 2)
     except KeyboardInterrupt:
         return 130
     return status if isinstance(status, int) else 0
@@ -397,6 +399,6 @@ def _usage(error: Any, arguments: Sequence[str]) -> str:
     return f"{message}; see {context.command_path if context else PROGRAM} --help"
 
 
-def _told(message: str, status: int) -> int:
+def _print_error(message: str, status: int) -> int:
     print("error:", " ".join(message.split()), file=sys.stderr)
     return status

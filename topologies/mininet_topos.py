@@ -66,16 +66,18 @@ class HbBridge(Switch):
 
 class FabricTopo(Topo):
     """Base of the three: draws whatever the plan says. `optical`: layers that have optical switches, such as rail+hb.
-    `more`: other keys of a fabric's spec, such as policy=rd.
+    `options`: other keys of a fabric's spec, such as policy=rd.
     """
 
     kind: Kind
 
-    def build(self, domains: int = 4, rails: int = 4, plan: Plan | None = None, optical: str = "", **more: Any) -> None:
+    def build(
+        self, domains: int = 4, rails: int = 4, plan: Plan | None = None, optical: str = "", **options: Any
+    ) -> None:
         if plan is None:
             if optical:
-                more["optical"] = {"layers": optical.split("+")}
-            spec = parse_fabric({"kind": self.kind, "domains": domains, "rails": rails, **more})
+                options["optical"] = {"layers": optical.split("+")}
+            spec = parse_fabric({"kind": self.kind, "domains": domains, "rails": rails, **options})
             plan = make_plan(spec, PLAIN_RAIL_BPS)
         self.plan = plan
         for gpu in self.plan.gpus:

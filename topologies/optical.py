@@ -10,18 +10,18 @@ from typing import Annotated, Final, Literal, get_args
 
 from pydantic import Field, field_validator
 
-from railyard.core.config import Strict
+from railyard.core.config import ConfigModel
 from railyard.core.units import Time, format_time
 
 Layer = Literal["rail", "hb"]
 LAYERS: Final[tuple[Layer, ...]] = get_args(Layer)
 """In this order: a layer's place is the number of its optical switch, where one is for all domains."""
-OPTICAL_DOMAINS: Final = 254  # whose last fibre has a number below NETWORK_SIDE
-LEAST_LIGHT_OFF_S: Final = 1e-3
-MOST_LIGHT_OFF_S: Final = 10.0
+OPTICAL_DOMAINS: Final = 254  # whose last fibre has a number below NETWORK_PORT_OFFSET
+MIN_SWITCHING_TIME_S: Final = 1e-3
+MAX_SWITCHING_TIME_S: Final = 10.0
 
 
-class OpticalSpec(Strict):
+class OpticalSpec(ConfigModel):
     """`light_off`: how long ports that take part in a reconfiguration are dark, s."""
 
     layers: Annotated[tuple[Layer, ...], Field(min_length=1, max_length=len(LAYERS), strict=False)] = ("rail",)
@@ -36,9 +36,9 @@ class OpticalSpec(Strict):
 
     @field_validator("light_off")
     @classmethod
-    def _is_a_switchs(cls, light_off: float) -> float:
-        if not LEAST_LIGHT_OFF_S <= light_off <= MOST_LIGHT_OFF_S:
-            raise ValueError(f"must be {format_time(LEAST_LIGHT_OFF_S)} to {format_time(MOST_LIGHT_OFF_S)}")
+    def _switching_time_in_range(cls, light_off: float) -> float:
+        if not MIN_SWITCHING_TIME_S <= light_off <= MAX_SWITCHING_TIME_S:
+            raise ValueError(f"must be {format_time(MIN_SWITCHING_TIME_S)} to {format_time(MAX_SWITCHING_TIME_S)}")
         return light_off
 
     @property

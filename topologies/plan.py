@@ -18,8 +18,8 @@ from railyard.topologies.ports import (
     SPINE_DPID,
     UPLINK_PORT,
     SwitchRole,
-    fibre_port,
-    place_port,
+    gpu_port,
+    network_port,
     rail_port,
     single_port,
 )
@@ -70,8 +70,8 @@ class Plan:
         return {"spec": self.spec.model_dump(mode="json"), "rail_bps": self.rail_bps, "hb_bps": self.hb_bps}
 
     @classmethod
-    def from_dict(cls, told: Mapping[str, Any]) -> "Plan":
-        return cls(FabricSpec.model_validate(told["spec"]), told["rail_bps"], told["hb_bps"])
+    def from_dict(cls, data: Mapping[str, Any]) -> "Plan":
+        return cls(FabricSpec.model_validate(data["spec"]), data["rail_bps"], data["hb_bps"])
 
     @property
     def policy(self) -> Policy:
@@ -92,7 +92,7 @@ class Plan:
             return (Switch("switch0", "single", 0, SINGLE_DPID),)
         rails = tuple(Switch(f"rail{g}", "rail", g, RAIL_DPID + g) for g in range(self.spec.rails))
         spines = tuple(Switch(f"spine{i}", "spine", i, SPINE_DPID + i) for i in range(self.spec.spine_count))
-        return rails + spines + tuple(switch for of_layer in self.optics.values() for switch in of_layer)
+        return rails + spines + tuple(switch for layer_switches in self.optics.values() for switch in layer_switches)
 
     @cached_property
     def optics(self) -> dict[Layer, tuple[Switch, ...]]:
@@ -106,10 +106,10 @@ class Plan:
 
     def optical_switch(self, layer: Layer, gpu: Gpu) -> Switch | None:
         """The one that has the GPU's fibre of a layer and its place there; None if its cable goes straight to it."""
-        of_layer = self.optics.get(layer)
-        if not of_layer:
+        layer_switches = self.optics.get(layer)
+        if not layer_switches:
             return None
-        return of_layer[gpu.domain] if len(of_layer) > 1 else of_layer[0]
+        return layer_switches[gpu.domain] if len(layer_switches) > 1 else layer_switches[0]
 
     @cached_property
     def electrical(self) -> "Plan":
@@ -119,30 +119,32 @@ class Plan:
     @property
     def uplink_bps(self) -> int:
         """Rate of one rail-to-spine cable: full bisection divided by the oversubscription, spread over the spines."""
-        thin = self.spec.oversubscription or 1.0
-        return round(self.rail_bps * self.spec.domains / thin / max(1, self.spec.spine_count))
+        oversubscription = self.spec.oversubscription or 1.0
+        return round(self.rail_bps * self.spec.domains / oversubscription / max(1, self.spec.spine_count))
 
     def hb_link(self, gpu: Gpu) -> Link:
         """The GPU's d-interface into its HB domain, or into the optical switch before it."""
-        return Link(End(gpu.name, "hb0"), self._far_end(gpu, "hb", self.hb_place(gpu)), "hb", self.hb_bps)
+        return Link(End(gpu.name, "hb0"), self._far_end(gpu, "hb", self.hb_bridge_end(gpu)), "hb", self.hb_bps)
 
     def rail_link(self, gpu: Gpu) -> Link:
         """The GPU's r-interface into its rail switch, or into the optical switch before it."""
-        return Link(End(gpu.name, "rail0"), self._far_end(gpu, "rail", self.rail_place(gpu)), "rail", self.rail_bps)
+        return Link(
+            End(gpu.name, "rail0"), self._far_end(gpu, "rail", self.rail_switch_end(gpu)), "rail", self.rail_bps
+        )
 
-    def hb_place(self, gpu: Gpu) -> End:
+    def hb_bridge_end(self, gpu: Gpu) -> End:
         """The GPU's place at the bridge of its HB domain."""
         return End(f"hb{gpu.domain}", gpu.name)
 
-    def rail_place(self, gpu: Gpu) -> End:
+    def rail_switch_end(self, gpu: Gpu) -> End:
         """The GPU's place at its rail switch (the single one, where that is all)."""
         if self.spec.kind == "single-switch":
             return End("switch0", gpu.name, single_port(gpu))
         return End(f"rail{gpu.rank}", gpu.name, rail_port(gpu))
 
-    def _far_end(self, gpu: Gpu, layer: Layer, place: End) -> End:
+    def _far_end(self, gpu: Gpu, layer: Layer, network_end: End) -> End:
         switch = self.optical_switch(layer, gpu)
-        return End(switch.name, gpu.name, fibre_port(gpu)) if switch else place
+        return End(switch.name, gpu.name, gpu_port(gpu)) if switch else network_end
 
     def cables(self, gpu: Gpu, layer: Layer) -> tuple[Link, ...]:
         """From the GPU to its place in the network: its own, and with an optical switch the one behind that."""
@@ -152,8 +154,10 @@ class Plan:
 
     def _trunk(self, switch: Switch, gpu: Gpu, layer: Layer) -> Link:
         rail = layer == "rail"
-        place, rate_bps = (self.rail_place(gpu), self.rail_bps) if rail else (self.hb_place(gpu), self.hb_bps)
-        return Link(End(switch.name, f"{gpu.name}-net", place_port(gpu)), place, layer, rate_bps)
+        network_end, rate_bps = (
+            (self.rail_switch_end(gpu), self.rail_bps) if rail else (self.hb_bridge_end(gpu), self.hb_bps)
+        )
+        return Link(End(switch.name, f"{gpu.name}-net", network_port(gpu)), network_end, layer, rate_bps)
 
     @cached_property
     def trunks(self) -> tuple[Link, ...]:

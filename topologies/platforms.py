@@ -12,7 +12,7 @@ from typing import Annotated, Final
 
 from pydantic import Field, ValidationError, ValidationInfo, field_validator
 
-from railyard.core.config import Strict, find_problems, is_path, read_yaml
+from railyard.core.config import ConfigModel, find_problems, is_path, read_yaml
 from railyard.core.errors import BadInput
 
 SYSTEMS: Final = Path(__file__).parent / "systems"
@@ -53,7 +53,7 @@ _Share = Annotated[float, Field(gt=0, le=1)]
 _NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
-class _File(Strict):
+class _PlatformFile(ConfigModel):
     """A platform as its file has it; its name is the file's."""
 
     hb_bps: Annotated[int, Field(ge=1)]
@@ -80,14 +80,14 @@ def read_platform(path: Path, field: str = "platform") -> Platform:
     """BadInput names the file, and the key in it that can't be used."""
     data = read_yaml(path, field)
     try:
-        read = _File.model_validate(data)
+        read = _PlatformFile.model_validate(data)
     except ValidationError as error:
         raise BadInput(*find_problems(error, f"{field} {path.name}")[0]) from error
     return Platform(path.stem, **read.model_dump())
 
 
 @cache
-def _shipped() -> dict[str, Platform]:
+def _built_in() -> dict[str, Platform]:
     return {path.stem: read_platform(path) for path in sorted(SYSTEMS.glob("*.yaml"))}
 
 
@@ -95,13 +95,13 @@ class _Platforms(Mapping[str, Platform]):
     """Those that come with Railyard, by name; and any other, which is not counted, by the path of its file."""
 
     def __getitem__(self, name: str) -> Platform:
-        return read_platform(Path(name)) if is_path(name) else _shipped()[name]
+        return read_platform(Path(name)) if is_path(name) else _built_in()[name]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(_shipped())
+        return iter(_built_in())
 
     def __len__(self) -> int:
-        return len(_shipped())
+        return len(_built_in())
 
 
 PLATFORMS: Final = _Platforms()

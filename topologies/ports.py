@@ -20,7 +20,7 @@ SINGLE_DPID: Final = 0x3000
 OPTICAL_DPID: Final = 0x4000
 UPLINK_PORT: Final = 2001
 OPTICAL_RAILS: Final = 64
-NETWORK_SIDE: Final = 0x4000
+NETWORK_PORT_OFFSET: Final = 0x4000
 
 SwitchRole = Literal["rail", "spine", "single", "optical"]
 _ROLES: Final[dict[int, SwitchRole]] = {
@@ -49,19 +49,19 @@ def single_port(gpu: Gpu) -> int:
     return 1 + gpu.domain * MAX_RAILS + gpu.rank
 
 
-def fibre_port(gpu: Gpu) -> int:
+def gpu_port(gpu: Gpu) -> int:
     """The port of an optical switch that this GPU's own cable goes into."""
     return 1 + gpu.domain * OPTICAL_RAILS + gpu.rank
 
 
-def place_port(gpu: Gpu) -> int:
+def network_port(gpu: Gpu) -> int:
     """The port of an optical switch whose cable leads to this GPU's place in the network."""
-    return fibre_port(gpu) + NETWORK_SIDE
+    return gpu_port(gpu) + NETWORK_PORT_OFFSET
 
 
-def optical_gpu(port: int) -> Gpu:
+def gpu_of_optical_port(port: int) -> Gpu:
     """Whose fibre, or whose place in the network, is at a port of an optical switch."""
-    return Gpu(*divmod(port - 1 - (NETWORK_SIDE if port > NETWORK_SIDE else 0), OPTICAL_RAILS))
+    return Gpu(*divmod(port - 1 - (NETWORK_PORT_OFFSET if port > NETWORK_PORT_OFFSET else 0), OPTICAL_RAILS))
 
 
 def gpu_at(dpid: int, port: int) -> Gpu | None:

@@ -5,8 +5,8 @@ from typing import Annotated, Final, Literal
 
 from pydantic import Field, ValidationError, ValidationInfo, field_validator
 
-from railyard.core.config import NOTHING, Problem, Strict, find_problems, is_path, problems
-from railyard.core.errors import BadInput, near_miss
+from railyard.core.config import MISSING, ConfigModel, Problem, find_problems, is_path, problems
+from railyard.core.errors import BadInput, unknown_name_hint
 from railyard.core.units import Rate, format_rate
 from railyard.topologies.addresses import MAX_DOMAINS, MAX_RAILS
 from railyard.topologies.optical import OPTICAL_DOMAINS, OpticalSpec
@@ -14,14 +14,14 @@ from railyard.topologies.platforms import PLATFORMS
 from railyard.topologies.ports import OPTICAL_RAILS
 
 __all__ = [  # what reads other files in the same way is imported from here too
-    "NOTHING",
+    "MISSING",
     "POLICIES",
     "SINGLE_SWITCH_DOMAINS",
+    "ConfigModel",
     "FabricSpec",
     "Kind",
     "Policy",
     "Problem",
-    "Strict",
     "find_problems",
     "parse_fabric",
     "problems",
@@ -42,7 +42,7 @@ POLICIES: dict[Kind, tuple[Policy, ...]] = {
 SINGLE_SWITCH_DOMAINS: Final = 254
 
 
-class FabricSpec(Strict):
+class FabricSpec(ConfigModel):
     """A fabric of `domains` HB domains (M) with `rails` GPUs each (K). Rates are per GPU and direction."""
 
     kind: Kind
@@ -70,7 +70,7 @@ class FabricSpec(Strict):
     @classmethod
     def _platform_is_known(cls, platform: str) -> str:
         if platform not in PLATFORMS:
-            raise ValueError(f"{near_miss(platform, PLATFORMS)}, or the path of a .yaml file")
+            raise ValueError(f"{unknown_name_hint(platform, PLATFORMS)}, or the path of a .yaml file")
         # processes with other working folders read it again
         return str(Path(platform).resolve()) if is_path(platform) else platform
 

@@ -20,7 +20,7 @@ from railyard.workloads.jobs.gpt import GptJob, gpt_iteration, gpt_job
 from railyard.workloads.jobs.gpt_tasks import gpt_schedule
 from railyard.workloads.jobs.moe import MoeJob, moe_iteration, moe_job, moe_schedule
 from railyard.workloads.jobs.transfers import pairs, transfers_schedule
-from railyard.workloads.matrix.pace import pace
+from railyard.workloads.matrix.pace import line_rate_duration_s
 from railyard.workloads.models.catalogue import GptModel, MoeModel, check_heads, load_gpt, load_layers, load_moe
 from railyard.workloads.placement.parallelism import Parallelism, Placement, place
 from railyard.workloads.scale import Factor, Rates, Scale, payload_rates, real_rates
@@ -84,17 +84,21 @@ def _bytes_factor(
     """Emulated over unscaled bytes: as the spec says, or such that the whole takes the wished-for time."""
     if spec.bytes is not None:
         return spec.bytes / unscaled_bytes
-    time_factor = spec.wanted_s / pace(unscaled(), real, "dr")
+    time_factor = spec.target_duration_s / line_rate_duration_s(unscaled(), real, "dr")
     return time_factor * emulated.rail / real.rail
 
 
 def _collective(spec: CollectiveSpec, fabric: FabricSpec, real: Rates, emulated: Rates) -> tuple[Schedule, Scale]:
     """A collective has no size of its own: the same bytes are projected to the real platform."""
-    chosen = spec.on(fabric)
-    sized_by = "all-to-all-two-phase" if chosen == "all-to-all" else chosen
+    chosen = spec.resolve_algorithm(fabric)
+    sizing_collective = "all-to-all-two-phase" if chosen == "all-to-all" else chosen
     m, k = fabric.domains, fabric.rails
     factor = _bytes_factor(
-        spec, PROBE_BYTES, lambda: collective_schedule(sized_by, m, k, PROBE_BYTES, spec.in_flight), real, emulated
+        spec,
+        PROBE_BYTES,
+        lambda: collective_schedule(sizing_collective, m, k, PROBE_BYTES, spec.in_flight),
+        real,
+        emulated,
     )
     schedule = collective_schedule(chosen, m, k, PROBE_BYTES * factor, spec.in_flight)
     return schedule, Scale(chosen, fabric.platform, real, emulated, bytes_factor=1.0)
@@ -105,7 +109,7 @@ def _transfers(
 ) -> tuple[Schedule, Scale]:
     """As of a collective, the same bytes are projected to the real platform."""
     chosen = pairs(spec, fabric, seed, field)
-    size = spec.bytes or whole_bytes(spec.wanted_s * emulated.rail)
+    size = spec.bytes or whole_bytes(spec.target_duration_s * emulated.rail)
     schedule = transfers_schedule(fabric.domains, fabric.rails, chosen, size, spec.stripes, spec.rounds)
     return schedule, Scale(spec.kind, fabric.platform, real, emulated, bytes_factor=1.0)
 
@@ -113,8 +117,8 @@ def _transfers(
 def _gpt(spec: GptSpec, fabric: FabricSpec, real: Rates, emulated: Rates, field: str) -> tuple[Schedule, Scale]:
     model = load_gpt(spec.model, f"{field}.model")
     chosen = spec.parallelism or _default_parallelism(model, fabric, spec.global_batch)
-    given = f"{field}.parallelism" if spec.global_batch is None else field
-    placement = place(chosen, fabric.domains, fabric.rails, given)
+    placement_field = f"{field}.parallelism" if spec.global_batch is None else field
+    placement = place(chosen, fabric.domains, fabric.rails, placement_field)
     check_heads(model, chosen.tensor, f"{field}.parallelism")
     published_layers = model.layers // model.training.pipeline
     layers = spec.layers_per_stage or published_layers
@@ -122,22 +126,22 @@ def _gpt(spec: GptSpec, fabric: FabricSpec, real: Rates, emulated: Rates, field:
         allowed = f"must divide the {layers} layers of a stage"
         raise BadInput(f"{field}.parallelism.virtual_stages", chosen.virtual_stages, allowed)
     flops = PLATFORMS[fabric.platform].flops * spec.efficiency
-    shaped = gpt_job(model, spec.model, placement, layers, flops, spec.pairs_per_pass)
-    shaped = replace(shaped, compute_s=shaped.compute_s * spec.compute)
-    full = gpt_job(model, spec.model, _published(model, f"{field}.model"), published_layers, flops)
-    full = replace(full, compute_s=full.compute_s * spec.compute)
-    factor = _bytes_factor(spec, shaped.gather_bytes, lambda: gpt_schedule(shaped), real, emulated)
+    emulated_job = gpt_job(model, spec.model, placement, layers, flops, spec.pairs_per_pass)
+    emulated_job = replace(emulated_job, compute_s=emulated_job.compute_s * spec.compute)
+    published_job = gpt_job(model, spec.model, _published(model, f"{field}.model"), published_layers, flops)
+    published_job = replace(published_job, compute_s=published_job.compute_s * spec.compute)
+    factor = _bytes_factor(spec, emulated_job.gather_bytes, lambda: gpt_schedule(emulated_job), real, emulated)
     scale = Scale(
         workload=spec.model,
         platform=fabric.platform,
         real_rates=real,
         emulated_rates=emulated,
         bytes_factor=factor,
-        shape=_gpt_shape(full, published_layers, shaped, layers),
+        shape=_gpt_shape(published_job, published_layers, emulated_job, layers),
         compute_kept=spec.compute,
-        real=gpt_iteration(full),
+        real=gpt_iteration(published_job),
     )
-    return gpt_schedule(shaped.scaled(factor, scale.time_factor)), scale
+    return gpt_schedule(emulated_job.scaled(factor, scale.time_factor)), scale
 
 
 def _published(model: GptModel, field: str) -> Placement:
@@ -159,7 +163,9 @@ def _default_parallelism(model: GptModel, fabric: FabricSpec, global_batch: int 
     )
 
 
-def _gpt_shape(full: GptJob, full_layers: int, shaped: GptJob, layers: int) -> dict[str, Factor]:
+def _gpt_shape(
+    published_job: GptJob, published_stage_layers: int, emulated_job: GptJob, layers: int
+) -> dict[str, Factor]:
     """Step 1 of a scale: what the emulated job has fewer of."""
 
     def counts(job: GptJob, layers_per_stage: int) -> dict[str, int]:
@@ -177,7 +183,7 @@ def _gpt_shape(full: GptJob, full_layers: int, shaped: GptJob, layers: int) -> d
             "collectives_per_stage_and_micro_batch": 4 * p.virtual_stages * job.pairs_per_pass,
         }
 
-    real, emulated = counts(full, full_layers), counts(shaped, layers)
+    real, emulated = counts(published_job, published_stage_layers), counts(emulated_job, layers)
     return {name: Factor(real[name], emulated[name]) for name in real}
 
 
@@ -190,11 +196,11 @@ def _moe(
         raise BadInput(f"{field}.all_to_alls", spec.all_to_alls, allowed)
     chosen = auto_all_to_all(fabric) if spec.algorithm == "auto" else spec.algorithm
     flops = PLATFORMS[fabric.platform].flops * spec.efficiency
-    sized = _moe_job(spec, model, fabric.domains, fabric.rails, spec.all_to_alls, flops)
-    full = _moe_job(spec, model, model.gpus // model.domain_gpus, model.domain_gpus, model.all_to_alls, flops)
-    factor = _bytes_factor(spec, sized.pair_bytes, lambda: moe_schedule(sized), real, emulated)
+    emulated_job = _moe_job(spec, model, fabric.domains, fabric.rails, spec.all_to_alls, flops)
+    published_job = _moe_job(spec, model, model.gpus // model.domain_gpus, model.domain_gpus, model.all_to_alls, flops)
+    factor = _bytes_factor(spec, emulated_job.pair_bytes, lambda: moe_schedule(emulated_job), real, emulated)
 
-    def as_chosen(job: MoeJob) -> MoeJob:
+    def with_algorithm(job: MoeJob) -> MoeJob:
         if spec.skew:
             return replace(job, two_phase=False, shares=zipf_shares(job.domains * job.rails, spec.skew, seed))
         return replace(job, two_phase=chosen == "two-phase")
@@ -212,9 +218,9 @@ def _moe(
             "all_to_alls": Factor(model.all_to_alls, spec.all_to_alls),
         },
         compute_kept=spec.compute,
-        real=moe_iteration(as_chosen(full)),
+        real=moe_iteration(with_algorithm(published_job)),
     )
-    return moe_schedule(as_chosen(sized).scaled(factor, scale.time_factor)), scale
+    return moe_schedule(with_algorithm(emulated_job).scaled(factor, scale.time_factor)), scale
 
 
 def _moe_job(spec: MoeSpec, model: MoeModel, domains: int, rails: int, all_to_alls: int, flops_per_s: float) -> MoeJob:

@@ -35,7 +35,7 @@ class Program:
         """The tasks that the GPU's next step waits for."""
         return self._last.get(gpu, ())
 
-    def follow(self, gpu: int, tasks: Iterable[int]) -> None:
+    def wait_for(self, gpu: int, tasks: Iterable[int]) -> None:
         """Let the GPU's next step wait for these tasks, which must end at it and cover what it waited for before."""
         self._last[gpu] = tuple(dict.fromkeys(tasks))
 
@@ -48,7 +48,7 @@ class Program:
         """The GPU computes, and its next step waits for that. No time, no task."""
         if seconds > 0:
             self._tasks.append(Compute(gpu, seconds, phase, self.last(gpu)))
-            self.follow(gpu, [len(self._tasks) - 1])
+            self.wait_for(gpu, [len(self._tasks) - 1])
 
     def schedule(self, name: str, iteration: Iteration | None = None) -> Schedule:
         """The finished schedule, checked."""

@@ -127,15 +127,17 @@ class Schedule:
     def check(self) -> None:
         """ValueError unless every task waits only for earlier tasks that end where it runs."""
         for number, task in enumerate(self.tasks):
-            here = task.src if isinstance(task, Transfer) else task.gpu
+            own_gpu = task.src if isinstance(task, Transfer) else task.gpu
             if isinstance(task, Transfer) and (task.src == task.dst or task.bytes <= 0):
                 raise ValueError(f"task {number}: a transfer needs two GPUs and at least one byte: {task}")
             if isinstance(task, Transfer) and task.stripe < 0:
                 raise ValueError(f"task {number}: stripes are numbered from 0: {task}")
-            for wanted in task.after:
-                if not 0 <= wanted < number:
-                    raise ValueError(f"task {number} waits for task {wanted}, which doesn't come before it")
-                other = self.tasks[wanted]
-                ends = (other.src, other.dst) if isinstance(other, Transfer) else (other.gpu,)
-                if here not in ends:
-                    raise ValueError(f"task {number} at GPU {here} waits for task {wanted}, which ends elsewhere")
+            for dependency in task.after:
+                if not 0 <= dependency < number:
+                    raise ValueError(f"task {number} waits for task {dependency}, which doesn't come before it")
+                other = self.tasks[dependency]
+                end_gpus = (other.src, other.dst) if isinstance(other, Transfer) else (other.gpu,)
+                if own_gpu not in end_gpus:
+                    raise ValueError(
+                        f"task {number} at GPU {own_gpu} waits for task {dependency}, which ends elsewhere"
+                    )

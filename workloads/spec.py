@@ -18,7 +18,7 @@ from pydantic import Field, ValidationInfo, field_validator
 
 from railyard.core.parse import parse_by_kind
 from railyard.core.units import Size, Time
-from railyard.topologies.spec import FabricSpec, Strict
+from railyard.topologies.spec import ConfigModel, FabricSpec
 from railyard.workloads.collectives.algorithms import IN_FLIGHT
 from railyard.workloads.placement.parallelism import Count, Parallelism
 from railyard.workloads.schedule import Collective
@@ -31,8 +31,8 @@ GpuPair = Annotated[tuple[str, str], Field(strict=False)]
 AllToAll = Literal["auto", "direct", "in-rail", "two-phase"]
 
 DEFAULT_DURATION_S: Final = 5.0
-LONGEST_S: Final = 3600
-MOST_STRIPES: Final = 64
+MAX_DURATION_S: Final = 3600
+MAX_STRIPES: Final = 64
 ALGORITHMS: Final[dict[str, dict[str, Collective]]] = {
     "all-to-all": {
         "direct": "all-to-all",
@@ -45,16 +45,16 @@ ALGORITHMS: Final[dict[str, dict[str, Collective]]] = {
 }
 
 
-def _checked(duration: float | None, info: ValidationInfo, other: str) -> float | None:
+def _check_duration(duration: float | None, info: ValidationInfo, other: str) -> float | None:
     """A workload's duration; ValueError if it is too long, or `other` has said already how much is sent."""
     if duration is not None and info.data.get(other) is not None:
         raise ValueError(f"can't be given together with {other}: one follows from the other")
-    if duration is not None and duration > LONGEST_S:
-        raise ValueError(f"must be {LONGEST_S} s or less")
+    if duration is not None and duration > MAX_DURATION_S:
+        raise ValueError(f"must be {MAX_DURATION_S} s or less")
     return duration
 
 
-class _Sized(Strict):
+class _Sized(ConfigModel):
     """`bytes` is D of the workload's main collective as emulated (see `Phase`); `duration` is of the whole workload."""
 
     bytes: Size | None = None
@@ -62,11 +62,11 @@ class _Sized(Strict):
 
     @field_validator("duration")
     @classmethod
-    def _one_of_both(cls, duration: float | None, info: ValidationInfo) -> float | None:
-        return _checked(duration, info, "bytes")
+    def _check_exclusive(cls, duration: float | None, info: ValidationInfo) -> float | None:
+        return _check_duration(duration, info, "bytes")
 
     @property
-    def wanted_s(self) -> float:
+    def target_duration_s(self) -> float:
         """The duration asked for, or the default."""
         return self.duration or DEFAULT_DURATION_S
 
@@ -100,7 +100,7 @@ class GptSpec(_Training):
 
     @field_validator("global_batch")
     @classmethod
-    def _batch_given_once(cls, global_batch: int | None, info: ValidationInfo) -> int | None:
+    def _check_global_batch(cls, global_batch: int | None, info: ValidationInfo) -> int | None:
         if global_batch is not None and info.data.get("parallelism") is not None:
             raise ValueError("can't be given together with parallelism, which has its own")
         return global_batch
@@ -121,7 +121,7 @@ class MoeSpec(_Training):
 
     @field_validator("skew")
     @classmethod
-    def _goes_straight(cls, skew: float, info: ValidationInfo) -> float:
+    def _check_skew(cls, skew: float, info: ValidationInfo) -> float:
         if skew > 0 and info.data.get("algorithm") == "two-phase":
             raise ValueError("is not for two-phase, whose pairs are all alike: leave algorithm out, or write direct")
         return skew
@@ -145,13 +145,13 @@ class CollectiveSpec(_Sized):
 
     @field_validator("algorithm")
     @classmethod
-    def _algorithm_fits(cls, algorithm: str, info: ValidationInfo) -> str:
+    def _check_algorithm(cls, algorithm: str, info: ValidationInfo) -> str:
         known = ALGORITHMS.get(info.data.get("collective", ""), {})
         if algorithm != "auto" and known and algorithm not in known:
             raise ValueError(f"is not for {info.data['collective']}: allowed are auto, {', '.join(known)}")
         return algorithm
 
-    def on(self, fabric: FabricSpec) -> Collective:
+    def resolve_algorithm(self, fabric: FabricSpec) -> Collective:
         """The algorithm chosen, in full."""
         known = ALGORITHMS[self.collective]
         if self.algorithm != "auto":
@@ -173,19 +173,19 @@ class TransfersSpec(_Sized):
     ranks: Annotated[tuple[Number, ...], Field(min_length=2, strict=False)] | None = None
     to: Literal["next-rank", "shuffled"] = "next-rank"
     pairs: Annotated[tuple[GpuPair, ...], Field(min_length=1, strict=False)] | None = None
-    stripes: Annotated[int, Field(ge=1, le=MOST_STRIPES)] = 1
+    stripes: Annotated[int, Field(ge=1, le=MAX_STRIPES)] = 1
     rounds: Count = 1
 
     @field_validator("domains", "ranks")
     @classmethod
-    def _each_once(cls, numbers: tuple[int, ...] | None) -> tuple[int, ...] | None:
+    def _check_unique(cls, numbers: tuple[int, ...] | None) -> tuple[int, ...] | None:
         if numbers is not None and len(set(numbers)) < len(numbers):
             raise ValueError("must name each once")
         return numbers
 
     @field_validator("pairs")
     @classmethod
-    def _in_place_of_the_rule(
+    def _check_pairs(
         cls, pairs: tuple[tuple[str, str], ...] | None, info: ValidationInfo
     ) -> tuple[tuple[str, str], ...] | None:
         if pairs is not None and (info.data.get("domains") is not None or info.data.get("ranks") is not None):
@@ -195,7 +195,7 @@ class TransfersSpec(_Sized):
         return pairs
 
 
-class TraceSpec(Strict):
+class TraceSpec(ConfigModel):
     """Somebody else's workload, read from its files: `path` is a file, or the folder or beginning of a file a rank.
 
     All bytes are scaled by `bytes_factor`, or such that the whole lasts `duration`. `groups`: ASTRA-sim's file of
@@ -215,11 +215,11 @@ class TraceSpec(Strict):
 
     @field_validator("duration")
     @classmethod
-    def _one_of_both(cls, duration: float | None, info: ValidationInfo) -> float | None:
-        return _checked(duration, info, "bytes_factor")
+    def _check_exclusive(cls, duration: float | None, info: ValidationInfo) -> float | None:
+        return _check_duration(duration, info, "bytes_factor")
 
     @property
-    def wanted_s(self) -> float:
+    def target_duration_s(self) -> float:
         """The duration asked for, or the default."""
         return self.duration or DEFAULT_DURATION_S
 

@@ -31,8 +31,8 @@ class ChoiceServer:
             def handle(self) -> None:
                 src, dst = map(gpu_of_name, self.rfile.readline().decode().split())
                 shares = chosen(src, dst)
-                told = None if shares is None else [[share.path.kind, share.path.rail] for share in shares]
-                self.wfile.write(json.dumps(told).encode() + b"\n")
+                answer = None if shares is None else [[share.path.kind, share.path.rail] for share in shares]
+                self.wfile.write(json.dumps(answer).encode() + b"\n")
 
         self._handler: type[StreamRequestHandler] = Handler
 
@@ -53,5 +53,5 @@ def ask(src: Gpu, dst: Gpu) -> list[Path] | None:
             line = sock.makefile().readline()
         except (FileNotFoundError, ConnectionError):  # there are no agents, or they die while they are asked
             return None
-    told: list[Any] | None = json.loads(line or "null")
-    return None if told is None else [Path(kind, rail) for kind, rail in told]
+    answer: list[Any] | None = json.loads(line or "null")
+    return None if answer is None else [Path(kind, rail) for kind, rail in answer]

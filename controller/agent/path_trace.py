@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from railyard.controller.failover.paths import Path, default_path, name_of
 from railyard.topologies.addresses import Gpu, gpu_of_name
-from railyard.topologies.measure.capture import Sighting
+from railyard.topologies.measure.capture import Observation
 from railyard.topologies.spec import Policy
 
 
@@ -16,12 +16,12 @@ from railyard.topologies.spec import Policy
 class Hop:
     """A node on the way: by which interface the packet came in and went out, and when (monotonic ns).
 
-    The source has no `came_in`; the destination, and where a packet is lost, no `went_out`.
+    The source has no `in_interface`; the destination, and where a packet is lost, no `out_interface`.
     """
 
     node: str
-    came_in: str | None = None
-    went_out: str | None = None
+    in_interface: str | None = None
+    out_interface: str | None = None
     in_ns: int | None = None
     out_ns: int | None = None
 
@@ -40,7 +40,7 @@ class Hop:
 
 
 @dataclass(frozen=True)
-class Way:
+class TracedPath:
     """What a packet from `src` to `dst` went through, in order."""
 
     src: Gpu
@@ -49,7 +49,7 @@ class Way:
 
     @property
     def delivered(self) -> bool:
-        return bool(self.hops) and self.hops[-1].node == self.dst.name and self.hops[-1].went_out is None
+        return bool(self.hops) and self.hops[-1].node == self.dst.name and self.hops[-1].out_interface is None
 
     @cached_property
     def kind(self) -> str:
@@ -57,7 +57,7 @@ class Way:
         legs = []
         stops = [(hop, gpu) for hop in self.hops if (gpu := hop.gpu)]
         for (here, gpu), (_, following) in pairwise(stops):
-            legs.append("d" if here.went_out == "hb0" else "r" if gpu.rank == following.rank else "s")
+            legs.append("d" if here.out_interface == "hb0" else "r" if gpu.rank == following.rank else "s")
         return "spine" if legs == ["s"] else "".join(legs)
 
     @cached_property
@@ -69,8 +69,8 @@ class Way:
             case "d" | "r" | "rd" | "spine" as kind:
                 return Path(kind, self.src.rank)
             case "dr" | "drd" as kind:
-                carrier = next(hop.gpu for hop in self.hops[1:] if hop.gpu)
-                return Path(kind, carrier.rank)
+                relay = next(hop.gpu for hop in self.hops[1:] if hop.gpu)
+                return Path(kind, relay.rank)
             case _:
                 return None
 
@@ -91,48 +91,50 @@ class Way:
     def __str__(self) -> str:
         """`d0g1 -hb0-> d0g2 -rail0-> rail2 -> d1g2`: an HB domain is in its arrow."""
         nodes = [hop for hop in self.hops if not hop.is_bridge]
-        arrows = [f" -{hop.went_out}-> " if hop.gpu else " -> " for hop in nodes]
+        arrows = [f" -{hop.out_interface}-> " if hop.gpu else " -> " for hop in nodes]
         return "".join(hop.node + arrow for hop, arrow in zip(nodes, [*arrows[:-1], ""], strict=True))
 
     @property
-    def outline(self) -> tuple[tuple[str, str | None, str | None], ...]:
+    def signature(self) -> tuple[tuple[str, str | None, str | None], ...]:
         """The same for all packets that went the same way, whenever they did."""
-        return tuple((hop.node, hop.came_in, hop.went_out) for hop in self.hops)
+        return tuple((hop.node, hop.in_interface, hop.out_interface) for hop in self.hops)
 
 
-def way_of(src: Gpu, dst: Gpu, sightings: Iterable[Sighting]) -> Way:
+def assemble_path(src: Gpu, dst: Gpu, observations: Iterable[Observation]) -> TracedPath:
     """Put the sightings of one packet in order: what comes in somewhere and then goes out there is one hop."""
     hops: list[Hop] = []
-    for seen in sorted(sightings, key=lambda sighting: sighting.ns):
+    for seen in sorted(observations, key=lambda observation: observation.ns):
         if not seen.outgoing:
-            hops.append(Hop(seen.node, came_in=seen.interface, in_ns=seen.ns))
-        elif hops and hops[-1].node == seen.node and hops[-1].went_out is None:
-            hops[-1] = replace(hops[-1], went_out=seen.interface, out_ns=seen.ns)
+            hops.append(Hop(seen.node, in_interface=seen.interface, in_ns=seen.ns))
+        elif hops and hops[-1].node == seen.node and hops[-1].out_interface is None:
+            hops[-1] = replace(hops[-1], out_interface=seen.interface, out_ns=seen.ns)
         else:
-            hops.append(Hop(seen.node, went_out=seen.interface, out_ns=seen.ns))
-    return Way(src, dst, tuple(hops))
+            hops.append(Hop(seen.node, out_interface=seen.interface, out_ns=seen.ns))
+    return TracedPath(src, dst, tuple(hops))
 
 
-def path_said(policy: Policy, src: Gpu, dst: Gpu) -> Path:
+def policy_path(policy: Policy, src: Gpu, dst: Gpu) -> Path:
     """The policy's path between any two GPUs while all is well."""
     return Path("d", src.rank) if src.domain == dst.domain else default_path(policy, src, dst)
 
 
-def as_said(ways: Sequence[Way], said: Collection[Path]) -> bool:
+def follows_policy(traced: Sequence[TracedPath], expected: Collection[Path]) -> bool:
     """Whether every packet took a path that the policy says."""
-    return all(way.path in said for way in ways)
+    return all(traced_path.path in expected for traced_path in traced)
 
 
-def verdict(ways: Sequence[Way], said: Collection[Path]) -> str:
+def verdict(traced: Sequence[TracedPath], expected: Collection[Path]) -> str:
     """One line: `as the policy says`, or what happened instead. ValueError without a packet or a path."""
-    if not ways or not said:
+    if not traced or not expected:
         raise ValueError("a verdict needs packets, and paths to compare theirs with")
-    if as_said(ways, said):
+    if follows_policy(traced, expected):
         return "as the policy says"
-    others = Counter(_departure(way) for way in ways if way.path not in said)
-    told = [what if count == len(ways) else f"{what} ({count} of {len(ways)})" for what, count in others.items()]
-    return f"{', '.join(told)}: the policy says {' or '.join(name_of(path) for path in said)}"
+    deviations = Counter(_deviation(traced_path) for traced_path in traced if traced_path.path not in expected)
+    parts = [
+        what if count == len(traced) else f"{what} ({count} of {len(traced)})" for what, count in deviations.items()
+    ]
+    return f"{', '.join(parts)}: the policy says {' or '.join(name_of(path) for path in expected)}"
 
 
-def _departure(way: Way) -> str:
-    return "a detour" if way.delivered else way.name
+def _deviation(traced_path: TracedPath) -> str:
+    return "a detour" if traced_path.delivered else traced_path.name

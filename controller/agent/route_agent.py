@@ -52,7 +52,7 @@ class RouteAgent:
             with namespaces.inside(gpu.name):
                 self._index[gpu] = {name: _index_of(name) for name in DEVICES}
 
-    def learn(self, gpu: Gpu) -> None:
+    def rebind_gpu(self, gpu: Gpu) -> None:
         """One GPU is another one now, in a namespace of its own under the same name. Its routes are what they are
         there. OSError if there is no such namespace; then all is as before.
         """
@@ -104,7 +104,7 @@ class RouteAgent:
         """All our routes of its main table."""
         names = {number: name for name, number in self._index[gpu].items()}
         sequence, self._sequence = self._sequence, (self._sequence + 1) % _SEQUENCES
-        self._sockets[gpu].send(rtnetlink_read.ask_message(sequence))
+        self._sockets[gpu].send(rtnetlink_read.dump_request(sequence))
         found, is_last = list[Route](), False
         while not is_last:
             try:

@@ -35,7 +35,7 @@ BATCH_BYTES: Final = 64 * 1024
 _HEADER: Final = struct.Struct("=IHHII")
 _FLAGS: Final = struct.Struct("=H")
 _FLAGS_AT: Final = 6  # in a message
-_TO: Final = struct.Struct("=IHHII 8BI HH4s HHI")  # the header, struct rtmsg, RTA_DST, RTA_PRIORITY
+_REQUEST_HEADER: Final = struct.Struct("=IHHII 8BI HH4s HHI")  # the header, struct rtmsg, RTA_DST, RTA_PRIORITY
 _NUMBER: Final = struct.Struct("=HHI")
 _ADDRESS: Final = struct.Struct("=HH4s")
 _ATTRIBUTE: Final = struct.Struct("=HH")
@@ -69,22 +69,22 @@ def put_message(route: AnyRoute, source: Gpu, index: Mapping[Device, int], seque
     """
     scope, flags = SCOPE_UNIVERSE, 0
     if isinstance(route, Route):
-        way = _NUMBER.pack(_NUMBER.size, RTA_OIF, index[route.device])
+        next_hop_attribute = _NUMBER.pack(_NUMBER.size, RTA_OIF, index[route.device])
         if route.via is None:
             scope = SCOPE_LINK
         else:
             flags = ONLINK
-            way += _ADDRESS.pack(_ADDRESS.size, RTA_GATEWAY, _packed(route.via))
+            next_hop_attribute += _ADDRESS.pack(_ADDRESS.size, RTA_GATEWAY, _packed(route.via))
     else:
         hops = b"".join([_next_hop(hop, index) for hop in route.hops])
-        way = _ATTRIBUTE.pack(_ATTRIBUTE.size + len(hops), RTA_MULTIPATH) + hops
-    rest = _ADDRESS.pack(_ADDRESS.size, RTA_PREFSRC, _packed(source)) + way
-    return _to(route, RTM_NEWROUTE, CREATE_REPLACE, scope, flags, len(rest), sequence) + rest
+        next_hop_attribute = _ATTRIBUTE.pack(_ATTRIBUTE.size + len(hops), RTA_MULTIPATH) + hops
+    rest = _ADDRESS.pack(_ADDRESS.size, RTA_PREFSRC, _packed(source)) + next_hop_attribute
+    return _pack_request(route, RTM_NEWROUTE, CREATE_REPLACE, scope, flags, len(rest), sequence) + rest
 
 
 def remove_message(route: AnyRoute, sequence: int) -> bytes:
     """Remove our route to that prefix with that table and metric, whatever its next hops are by now."""
-    return _to(route, RTM_DELROUTE, 0, SCOPE_NOWHERE, 0, 0, sequence)
+    return _pack_request(route, RTM_DELROUTE, 0, SCOPE_NOWHERE, 0, 0, sequence)
 
 
 def batches(messages: Sequence[bytes]) -> Iterator[Batch]:
@@ -105,11 +105,13 @@ def answer_of(data: bytes) -> Answer:
     return Answer(sequence, -code)
 
 
-def _to(route: AnyRoute, verb: int, verb_flags: int, scope: int, flags: int, rest: int, sequence: int) -> bytes:
+def _pack_request(
+    route: AnyRoute, verb: int, verb_flags: int, scope: int, flags: int, rest: int, sequence: int
+) -> bytes:
     """The part that all messages have. `rest`: bytes that will follow."""
     address, _, length = route.prefix.partition("/")
-    return _TO.pack(
-        *(_TO.size + rest, verb, REQUEST | verb_flags, sequence, 0),
+    return _REQUEST_HEADER.pack(
+        *(_REQUEST_HEADER.size + rest, verb, REQUEST | verb_flags, sequence, 0),
         *(socket.AF_INET, int(length), 0, 0, route.table, PROTOCOL, scope, UNICAST, flags),
         *(_ADDRESS.size, RTA_DST, socket.inet_aton(address)),
         *(_NUMBER.size, RTA_PRIORITY, route.metric),

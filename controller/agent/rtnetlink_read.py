@@ -24,7 +24,7 @@ RTM_GETROUTE: Final = 26
 DUMP: Final = 0x300
 DONE: Final = 3
 ERROR: Final = 2
-_ASK: Final = struct.Struct("=IHHII 8BI")  # the header, struct rtmsg
+_DUMP_REQUEST: Final = struct.Struct("=IHHII 8BI")  # the header, struct rtmsg
 _HEADER: Final = struct.Struct("=IHHII")
 _ROUTE: Final = struct.Struct("=8BI")
 _ATTRIBUTE: Final = struct.Struct("=HH")
@@ -33,10 +33,10 @@ _CODE: Final = struct.Struct("=i")
 _ALIGN: Final = 4
 
 
-def ask_message(sequence: int) -> bytes:
+def dump_request(sequence: int) -> bytes:
     """Ask for the main table. A kernel that checks strictly (NETLINK_GET_STRICT_CHK) leaves out others' routes."""
-    header = (_ASK.size, RTM_GETROUTE, REQUEST | DUMP, sequence, 0)
-    return _ASK.pack(*header, socket.AF_INET, 0, 0, 0, MAIN, PROTOCOL, 0, 0, 0)
+    header = (_DUMP_REQUEST.size, RTM_GETROUTE, REQUEST | DUMP, sequence, 0)
+    return _DUMP_REQUEST.pack(*header, socket.AF_INET, 0, 0, 0, MAIN, PROTOCOL, 0, 0, 0)
 
 
 def answer_in(data: bytes, sequence: int, index: Mapping[int, Device]) -> tuple[list[Route], bool]:
@@ -71,13 +71,13 @@ def _route_in(body: bytes, index: Mapping[int, Device]) -> Route | None:
     _, length, _, _, table, protocol, _, _, _ = _ROUTE.unpack_from(body)
     if (table, protocol) != (MAIN, PROTOCOL):
         return None
-    said = dict(_attributes(body[_ROUTE.size :]))
-    device = index.get(_number(said[RTA_OIF])) if RTA_OIF in said else None
-    if device is None or RTA_DST not in said:
+    attributes = dict(_attributes(body[_ROUTE.size :]))
+    device = index.get(_number(attributes[RTA_OIF])) if RTA_OIF in attributes else None
+    if device is None or RTA_DST not in attributes:
         return None
-    via = gpu_of_ip(socket.inet_ntoa(said[RTA_GATEWAY])) if RTA_GATEWAY in said else None
-    metric = _number(said[RTA_PRIORITY]) if RTA_PRIORITY in said else 0
-    return Route(f"{socket.inet_ntoa(said[RTA_DST])}/{length}", device, via, MAIN, metric)
+    via = gpu_of_ip(socket.inet_ntoa(attributes[RTA_GATEWAY])) if RTA_GATEWAY in attributes else None
+    metric = _number(attributes[RTA_PRIORITY]) if RTA_PRIORITY in attributes else 0
+    return Route(f"{socket.inet_ntoa(attributes[RTA_DST])}/{length}", device, via, MAIN, metric)
 
 
 def _attributes(data: bytes) -> Iterator[tuple[int, bytes]]:

@@ -11,8 +11,8 @@ from functools import cache
 from typing import Any, Final
 
 from railyard.controller.failover.paths import Path, PathKind, default_path, next_hop
-from railyard.controller.health.hysteresis import Damping, Held, settle
-from railyard.controller.health.policies import CONTENT, Context, Share, Shares, policy_named
+from railyard.controller.health.hysteresis import ActivePaths, Damping, damp
+from railyard.controller.health.policies import RATE_AWARE_POLICIES, Context, Share, Shares, policy_named
 from railyard.controller.health.scores import Scores
 from railyard.topologies.addresses import Gpu, gpu_of_name
 from railyard.topologies.plan import Plan
@@ -22,12 +22,12 @@ STEERED_METRIC: Final = 15
 """Wins over the base routes (20); what goes round something dead (10) wins over it."""
 
 
-CONTENT_SHARE: Final = 0.7
+SATISFIED_SHARE: Final = 0.7
 """A flow that has a link alone is seen to deliver 0.9 of it and more; one that shares it with another, half."""
-LOOK_AGAIN_NS: Final = 90_000_000
+RECHECK_NS: Final = 90_000_000
 """When what is delivered is known anew (railyard.topologies.measure.tcp_rates)."""
 Rates = Mapping[str, float | None]
-Delivering = Callable[[], Rates]
+ReadRates = Callable[[], Rates]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,28 +49,28 @@ class Steering:
         }
 
     @classmethod
-    def from_dict(cls, told: dict[str, Any]) -> "Steering":
+    def from_dict(cls, data: dict[str, Any]) -> "Steering":
         assigned = {
             (gpu_of_name(src), gpu_of_name(dst)): tuple(
                 Share(Path(kind, rail), weight) for kind, rail, weight in shares
             )
-            for src, dst, shares in told["context"]["assigned"]
+            for src, dst, shares in data["context"]["assigned"]
         }
-        context = Context(**(told["context"] | {"assigned": assigned}))
-        return cls(told["policy"], context, Damping(**told["damping"]))
+        context = Context(**(data["context"] | {"assigned": assigned}))
+        return cls(data["policy"], context, Damping(**data["damping"]))
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
     """What has to be done: routes to remove and to put in, and the pairs (by destination) whose paths changed.
 
-    `again_ns`: when to decide again even without new scores, because a pair may not change before; None for never.
+    `recheck_ns`: when to decide again even without new scores, because a pair may not change before; None for never.
     """
 
     remove: tuple[AnyRoute, ...]
     put: tuple[AnyRoute, ...]
     chosen: dict[Gpu, Shares]
-    again_ns: int | None
+    recheck_ns: int | None
 
     def __bool__(self) -> bool:
         return bool(self.remove or self.put or self.chosen)
@@ -83,31 +83,31 @@ class Source:
         self.steering = steering
         self._gpu, self._rail_bps = gpu, plan.rail_bps
         self._policy = policy_named(steering.policy)
-        self._far = {
+        self._base_shares = {
             dst: (Share(default_path(plan.policy, gpu, dst)),) for dst in plan.gpus if dst.domain != gpu.domain
         }
-        self._held: dict[Gpu, Held] = {}
+        self._active: dict[Gpu, ActivePaths] = {}
         self._routes: dict[Gpu, AnyRoute] = {}
 
-    def decide(self, scores: Scores, now_ns: int, delivering: Delivering = dict) -> Change:
-        """Take in scores; what follows from them. `delivering` is asked at most once, and only if it matters."""
-        put, remove, chosen, again = [], [], {}, []
+    def decide(self, scores: Scores, now_ns: int, read_rates: ReadRates = dict) -> Change:
+        """Take in scores; what follows from them. `read_rates` is asked at most once, and only if it matters."""
+        put, remove, chosen, rechecks_ns = [], [], {}, []
         rates: Rates | None = None
         policy, context, damping = self._policy, self.steering.context, self.steering.damping
-        looks = self.steering.policy in CONTENT
-        for dst, base in self._far.items():
-            wanted = policy(self._gpu, dst, scores, context)
-            before = self._held.get(dst)
-            if before is not None and before.shares == wanted:  # nearly always, and agents do nothing more often
+        checks_rates = self.steering.policy in RATE_AWARE_POLICIES
+        for dst, base in self._base_shares.items():
+            target = policy(self._gpu, dst, scores, context)
+            before = self._active.get(dst)
+            if before is not None and before.shares == target:  # nearly always, and agents do nothing more often
                 continue
-            after = settle(before, wanted, self._gpu, dst, scores, now_ns, damping)
-            if before and after is not before and looks:
-                rates = delivering() if rates is None else rates
-                if is_content(rates, dst, self._rail_bps):
+            after = damp(before, target, self._gpu, dst, scores, now_ns, damping)
+            if before and after is not before and checks_rates:
+                rates = read_rates() if rates is None else rates
+                if is_satisfied(rates, dst, self._rail_bps):
                     after = before
-                    again.append(now_ns + LOOK_AGAIN_NS)
+                    rechecks_ns.append(now_ns + RECHECK_NS)
             if after is not before:
-                self._held[dst] = after
+                self._active[dst] = after
                 chosen[dst] = after.shares
                 old, new = self._routes.pop(dst, None), route_for(after.shares, base, self._gpu, dst)
                 if new:
@@ -115,21 +115,21 @@ class Source:
                     put += [new] if new != old else []
                 elif old:
                     remove.append(old)
-            elif wanted and now_ns < (free_ns := after.since_ns + after.dwell_ns(damping)):
-                again.append(free_ns)
-        return Change(tuple(remove), tuple(put), chosen, min(again, default=None))
+            elif target and now_ns < (dwell_end_ns := after.since_ns + after.dwell_ns(damping)):
+                rechecks_ns.append(dwell_end_ns)
+        return Change(tuple(remove), tuple(put), chosen, min(rechecks_ns, default=None))
 
     def chosen(self, dst: Gpu) -> Shares:
         """What is held for a pair; () before the first decision, and where there is nothing to decide."""
-        held = self._held.get(dst)
-        return held.shares if held else ()
+        active = self._active.get(dst)
+        return active.shares if active else ()
 
     def release(self) -> tuple[AnyRoute, ...]:
         """All routes that were put in and not removed: what is to be removed at the end."""
         return tuple(self._routes.values())
 
 
-def is_content(rates: Rates, dst: Gpu, rail_bps: int) -> bool:
+def is_satisfied(rates: Rates, dst: Gpu, rail_bps: int) -> bool:
     """Whether a pair has what it would have if its source shared a rail with its own other destinations alone.
 
     `rates`: bit/s by destination address, of those to which the source has something to send just now. Whoever sends
@@ -138,7 +138,7 @@ def is_content(rates: Rates, dst: Gpu, rail_bps: int) -> bool:
     if dst.ip not in rates:
         return False
     rate = rates[dst.ip]
-    return rate is None or rate >= CONTENT_SHARE * rail_bps / len(rates)
+    return rate is None or rate >= SATISFIED_SHARE * rail_bps / len(rates)
 
 
 _prefix: Final = cache(host_prefix)
@@ -171,8 +171,8 @@ def plain_assigned(assigned: Assigned) -> PlainAssigned:
     ]
 
 
-def read_assigned(told: PlainAssigned) -> dict[tuple[Gpu, Gpu], Shares]:
+def read_assigned(data: PlainAssigned) -> dict[tuple[Gpu, Gpu], Shares]:
     return {
         (gpu_of_name(src), gpu_of_name(dst)): tuple(Share(Path(kind, rail), weight) for kind, rail, weight in shares)
-        for src, dst, shares in told
+        for src, dst, shares in data
     }

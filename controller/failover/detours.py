@@ -17,7 +17,7 @@ def detours(plan: Plan, broken: Broken) -> Detours:
     """For each source, the host routes (by prefix) to destinations whose usual path is dead, where another lives."""
     found: defaultdict[Gpu, dict[str, Route]] = defaultdict(dict)
     kind, rails, policy = plan.spec.kind, plan.spec.rails, plan.policy
-    for src, dst in _exposed(plan, broken):
+    for src, dst in _affected_pairs(plan, broken):
         if usable(default_path(policy, src, dst), src, dst, broken, kind):
             continue
         path = choose(policy, src, dst, broken, rails, kind)
@@ -27,17 +27,17 @@ def detours(plan: Plan, broken: Broken) -> Detours:
     return dict(found)
 
 
-def _exposed(plan: Plan, broken: Broken) -> Iterator[tuple[Gpu, Gpu]]:
+def _affected_pairs(plan: Plan, broken: Broken) -> Iterator[tuple[Gpu, Gpu]]:
     """The pairs of two domains that could be hit at all: with an end in the domain of a dead link or HB port, or in the
     rank of a dead rail.
     """
     domains, ranks = {gpu.domain for gpu in broken.links | broken.hb}, sorted(broken.rails)
-    anyone = bool(broken.apart) or (plan.spec.kind == "single-switch" and bool(broken.rails))
+    all_affected = bool(broken.disconnected_ranks) or (plan.spec.kind == "single-switch" and bool(broken.rails))
     for src in plan.gpus:
-        hit = anyone or src.domain in domains or src.rank in broken.rails
+        is_affected = all_affected or src.domain in domains or src.rank in broken.rails
         for domain in range(plan.spec.domains):
             if domain != src.domain:
-                far = range(plan.spec.rails) if hit or domain in domains else ranks
+                far = range(plan.spec.rails) if is_affected or domain in domains else ranks
                 yield from ((src, Gpu(domain, rank)) for rank in far)
 
 
@@ -46,8 +46,8 @@ def changes(old: Detours, new: Detours) -> dict[Gpu, tuple[list[Route], list[Rou
     result = {}
     for gpu in old.keys() | new.keys():
         before, after = old.get(gpu, {}), new.get(gpu, {})
-        gone = [route for prefix, route in before.items() if prefix not in after]
+        removed = [route for prefix, route in before.items() if prefix not in after]
         put = [route for prefix, route in after.items() if before.get(prefix) != route]
-        if gone or put:
-            result[gpu] = (gone, put)
+        if removed or put:
+            result[gpu] = (removed, put)
     return result

@@ -24,110 +24,115 @@ from typing import Any
 from railyard.topologies.addresses import Gpu, gpu_of_name
 from railyard.topologies.plan import Plan
 
-Beat = tuple[Gpu, Gpu]
+Heartbeat = tuple[Gpu, Gpu]
 """From, to."""
 
 
 @dataclass(slots=True)
 class Round:
-    """`full`: everybody sent to everybody."""
+    """`is_full_mesh`: everybody sent to everybody."""
 
     number: int
-    sent: frozenset[Beat]
-    full: bool
-    heard: set[Beat] = field(default_factory=set)
+    sent: frozenset[Heartbeat]
+    is_full_mesh: bool
+    received: set[Heartbeat] = field(default_factory=set)
 
 
-class Circle:
+class ProbeGroup:
     """The members of one switch or HB domain, at least two. ValueError for fewer, or a multiplier below 2."""
 
     def __init__(self, members: Sequence[Gpu], multiplier: int) -> None:
         if len(members) < 2 or multiplier < 2:
             raise ValueError(f"{len(members)} members, multiplier {multiplier}: both must be 2 at least")
         self.silent: frozenset[Gpu] = frozenset()
-        self._members, self._all = tuple(members), frozenset(members)
-        self._everybody = frozenset(permutations(members, 2))
+        self._members, self._member_set = tuple(members), frozenset(members)
+        self._all_pairs = frozenset(permutations(members, 2))
         self._multiplier = multiplier
         self._recent: deque[Round] = deque(maxlen=multiplier)
 
     @property
     def is_silent(self) -> bool:
         """All of it: fewer than two links live."""
-        return self.silent == self._all
+        return self.silent == self._member_set
 
-    def begin(self, number: int) -> frozenset[Beat]:
+    def begin_round(self, number: int) -> frozenset[Heartbeat]:
         """The beats to send in a new round. Its number must be above the last one's."""
-        sent = self._everybody if self._is_odd() else self._turn(number)
-        self._recent.append(Round(number, sent, sent == self._everybody))
+        sent = self._all_pairs if self._last_round_unexpected() else self._rotation(number)
+        self._recent.append(Round(number, sent, sent == self._all_pairs))
         return sent
 
-    def hear(self, number: int, src: Gpu, dst: Gpu) -> None:
+    def receive(self, number: int, src: Gpu, dst: Gpu) -> None:
         """A beat of some round arrived. Late ones count for the round that they were sent in."""
-        for each in self._recent:
-            if each.number == number:
-                each.heard.add((src, dst))
+        for probe_round in self._recent:
+            if probe_round.number == number:
+                probe_round.received.add((src, dst))
 
-    def judge(self) -> None:
+    def evaluate(self) -> None:
         """Decide anew what is silent, once what arrived of the last round has been heard."""
         if len(self._recent) < self._multiplier:
             return
-        living = self._all - self.silent
-        dead = {gpu for gpu in living if self._is_mute(gpu) or self._is_deaf(gpu)}
-        silent = (self.silent | dead) - {gpu for gpu in self.silent if self._is_back(gpu)}
-        living = self._all - silent
-        if len(living) < 2 or self._hears_nothing() or (len(living) == 2 and self._is_parted(living)):
-            silent = self._all
+        alive = self._member_set - self.silent
+        dead = {gpu for gpu in alive if self._tx_failed(gpu) or self._rx_failed(gpu)}
+        silent = (self.silent | dead) - {gpu for gpu in self.silent if self._has_recovered(gpu)}
+        alive = self._member_set - silent
+        if len(alive) < 2 or self._received_nothing() or (len(alive) == 2 and self._is_partitioned(alive)):
+            silent = self._member_set
         self.silent = silent
 
-    def _turn(self, number: int) -> frozenset[Beat]:
+    def _rotation(self, number: int) -> frozenset[Heartbeat]:
         """One beat from each, and one to each."""
-        living = [gpu for gpu in self._members if gpu not in self.silent] or list(self._members)
-        n = len(living)
+        alive = [gpu for gpu in self._members if gpu not in self.silent] or list(self._members)
+        n = len(alive)
         step = 1 + number % (n - 1)
-        beats = {(gpu, living[(place + step) % n]) for place, gpu in enumerate(living)}
-        for place, gpu in enumerate(sorted(self.silent - set(living))):
-            beats |= {(gpu, living[(number + place) % n]), (living[(number + place + 1) % n], gpu)}
-        return frozenset(beats)
+        heartbeats = {(gpu, alive[(place + step) % n]) for place, gpu in enumerate(alive)}
+        for place, gpu in enumerate(sorted(self.silent - set(alive))):
+            heartbeats |= {(gpu, alive[(number + place) % n]), (alive[(number + place + 1) % n], gpu)}
+        return frozenset(heartbeats)
 
-    def _is_odd(self) -> bool:
+    def _last_round_unexpected(self) -> bool:
         """Whether the last round went otherwise than what is known to be silent lets expect."""
         if not self._recent:
             return False
         last = self._recent[-1]
         if self.is_silent:
-            return bool(last.heard)
-        return any(self.silent.isdisjoint(beat) for beat in last.sent - last.heard)
+            return bool(last.received)
+        return any(self.silent.isdisjoint(heartbeat) for heartbeat in last.sent - last.received)
 
-    def _is_mute(self, gpu: Gpu) -> bool:
+    def _tx_failed(self, gpu: Gpu) -> bool:
         """Nothing was heard from it, and somebody else who should have heard it does hear."""
-        if any(a == gpu for each in self._recent for a, _ in each.heard):
+        if any(a == gpu for probe_round in self._recent for a, _ in probe_round.received):
             return False
-        return any(b != gpu for each in self._recent if each.full for _, b in each.heard)
-
-    def _is_deaf(self, gpu: Gpu) -> bool:
-        """It heard nothing, and somebody else whom it should have heard is heard."""
-        if any(b == gpu for each in self._recent for _, b in each.heard):
-            return False
-        return any(a != gpu for each in self._recent if each.full for a, _ in each.heard)
-
-    def _is_back(self, gpu: Gpu) -> bool:
-        return all(
-            any(a == gpu for a, _ in each.heard) and any(b == gpu for _, b in each.heard) for each in self._recent
+        return any(
+            b != gpu for probe_round in self._recent if probe_round.is_full_mesh for _, b in probe_round.received
         )
 
-    def _hears_nothing(self) -> bool:
-        return not any(each.heard for each in self._recent)
+    def _rx_failed(self, gpu: Gpu) -> bool:
+        """It heard nothing, and somebody else whom it should have heard is heard."""
+        if any(b == gpu for probe_round in self._recent for _, b in probe_round.received):
+            return False
+        return any(
+            a != gpu for probe_round in self._recent if probe_round.is_full_mesh for a, _ in probe_round.received
+        )
 
-    def _is_parted(self, pair: frozenset[Gpu]) -> bool:
+    def _has_recovered(self, gpu: Gpu) -> bool:
+        return all(
+            any(a == gpu for a, _ in probe_round.received) and any(b == gpu for _, b in probe_round.received)
+            for probe_round in self._recent
+        )
+
+    def _received_nothing(self) -> bool:
+        return not any(probe_round.received for probe_round in self._recent)
+
+    def _is_partitioned(self, pair: frozenset[Gpu]) -> bool:
         """Whether one of two doesn't hear the other: whose fault that is, nobody can tell."""
         return any(
-            all(beat in each.sent and beat not in each.heard for each in self._recent)
-            for beat in permutations(sorted(pair), 2)
+            all(heartbeat in probe_round.sent and heartbeat not in probe_round.received for probe_round in self._recent)
+            for heartbeat in permutations(sorted(pair), 2)
         )
 
 
 @dataclass(frozen=True, slots=True)
-class Silence:
+class SilentComponents:
     """All that is silent now. Links of a silent rail or HB domain aren't told one by one.
 
     `gpus`: those of which nothing is heard on either side; their links are there too. `rails` are switches by rank
@@ -146,12 +151,12 @@ class Silence:
         return names | {"rails": sorted(self.rails), "hb_domains": sorted(self.hb_domains)}
 
     @classmethod
-    def from_dict(cls, told: dict[str, Any]) -> "Silence":
-        links, gpus, hb_links = (frozenset(map(gpu_of_name, told[key])) for key in ("links", "gpus", "hb_links"))
-        return cls(links, frozenset(told["rails"]), gpus, hb_links, frozenset(told["hb_domains"]))
+    def from_dict(cls, data: dict[str, Any]) -> "SilentComponents":
+        links, gpus, hb_links = (frozenset(map(gpu_of_name, data[key])) for key in ("links", "gpus", "hb_links"))
+        return cls(links, frozenset(data["rails"]), gpus, hb_links, frozenset(data["hb_domains"]))
 
 
-class Watch:
+class HeartbeatDetector:
     """All circles of a fabric. Rounds are common to all; `rail` and `hb` are beats by interface."""
 
     def __init__(self, plan: Plan, multiplier: int) -> None:
@@ -160,44 +165,48 @@ class Watch:
         for gpu in plan.gpus:
             rails.setdefault(0 if plan.spec.kind == "single-switch" else gpu.rank, []).append(gpu)
             domains.setdefault(gpu.domain, []).append(gpu)
-        self._rails = {rank: Circle(gpus, multiplier) for rank, gpus in rails.items() if len(gpus) > 1}
-        self._domains = {domain: Circle(gpus, multiplier) for domain, gpus in domains.items() if len(gpus) > 1}
+        self._rails = {rank: ProbeGroup(gpus, multiplier) for rank, gpus in rails.items() if len(gpus) > 1}
+        self._domains = {domain: ProbeGroup(gpus, multiplier) for domain, gpus in domains.items() if len(gpus) > 1}
         self._rail_of = {gpu: self._rails[rank] for rank, gpus in rails.items() if rank in self._rails for gpu in gpus}
         self._number = 0
 
-    def begin(self) -> tuple[int, list[Beat], list[Beat]]:
+    def begin_round(self) -> tuple[int, list[Heartbeat], list[Heartbeat]]:
         """Begin a round: its number, and the beats to send along rails and within HB domains."""
         self._number += 1
-        return self._number, _beats(self._rails.values(), self._number), _beats(self._domains.values(), self._number)
+        return (
+            self._number,
+            _heartbeats(self._rails.values(), self._number),
+            _heartbeats(self._domains.values(), self._number),
+        )
 
-    def hear_rail(self, number: int, src: Gpu, dst: Gpu) -> None:
+    def receive_rail(self, number: int, src: Gpu, dst: Gpu) -> None:
         """A beat arrived by rail0."""
         if dst in self._rail_of:
-            self._rail_of[dst].hear(number, src, dst)
+            self._rail_of[dst].receive(number, src, dst)
 
-    def hear_hb(self, number: int, src: Gpu, dst: Gpu) -> None:
+    def receive_hb(self, number: int, src: Gpu, dst: Gpu) -> None:
         """A beat arrived by hb0."""
         if dst.domain in self._domains:
-            self._domains[dst.domain].hear(number, src, dst)
+            self._domains[dst.domain].receive(number, src, dst)
 
-    def judge(self) -> Silence:
+    def evaluate(self) -> SilentComponents:
         """What is silent, with all that was heard so far."""
-        for circle in (*self._rails.values(), *self._domains.values()):
-            circle.judge()
-        rail_side = frozenset[Gpu]().union(*(circle.silent for circle in self._rails.values()))
-        hb_side = frozenset[Gpu]().union(*(circle.silent for circle in self._domains.values()))
-        return Silence(
-            links=_single(self._rails.values()),
-            rails=frozenset(rank for rank, circle in self._rails.items() if circle.is_silent),
+        for group in (*self._rails.values(), *self._domains.values()):
+            group.evaluate()
+        rail_side = frozenset[Gpu]().union(*(group.silent for group in self._rails.values()))
+        hb_side = frozenset[Gpu]().union(*(group.silent for group in self._domains.values()))
+        return SilentComponents(
+            links=_silent_members(self._rails.values()),
+            rails=frozenset(rank for rank, group in self._rails.items() if group.is_silent),
             gpus=rail_side & hb_side,
-            hb_links=_single(self._domains.values()),
-            hb_domains=frozenset(domain for domain, circle in self._domains.items() if circle.is_silent),
+            hb_links=_silent_members(self._domains.values()),
+            hb_domains=frozenset(domain for domain, group in self._domains.items() if group.is_silent),
         )
 
 
-def _beats(circles: Iterable[Circle], number: int) -> list[Beat]:
-    return [beat for circle in circles for beat in sorted(circle.begin(number))]
+def _heartbeats(groups: Iterable[ProbeGroup], number: int) -> list[Heartbeat]:
+    return [heartbeat for group in groups for heartbeat in sorted(group.begin_round(number))]
 
 
-def _single(circles: Iterable[Circle]) -> frozenset[Gpu]:
-    return frozenset(gpu for circle in circles if not circle.is_silent for gpu in circle.silent)
+def _silent_members(groups: Iterable[ProbeGroup]) -> frozenset[Gpu]:
+    return frozenset(gpu for group in groups if not group.is_silent for gpu in group.silent)

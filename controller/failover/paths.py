@@ -33,11 +33,11 @@ class Broken:
 
     links: frozenset[Gpu] = frozenset()
     rails: frozenset[int] = frozenset()
-    apart: frozenset[tuple[int, int]] = frozenset()
+    disconnected_ranks: frozenset[tuple[int, int]] = frozenset()
     hb: frozenset[Gpu] = frozenset()
 
     def __bool__(self) -> bool:
-        return bool(self.links or self.rails or self.apart or self.hb)
+        return bool(self.links or self.rails or self.disconnected_ranks or self.hb)
 
 
 def default_path(policy: Policy, src: Gpu, dst: Gpu) -> Path:
@@ -65,7 +65,7 @@ def usable(path: Path, src: Gpu, dst: Gpu, broken: Broken, kind: Kind) -> bool:
         return not broken.rails
     if path.rail in broken.rails or far_rail in broken.rails:
         return False
-    return not (path.kind == "spine" and (path.rail, far_rail) in broken.apart)
+    return not (path.kind == "spine" and (path.rail, far_rail) in broken.disconnected_ranks)
 
 
 def hb_ports(path: Path, src: Gpu, dst: Gpu) -> tuple[Gpu, ...]:
@@ -100,9 +100,9 @@ def choose(policy: Policy, src: Gpu, dst: Gpu, broken: Broken, rails: int, kind:
     Within a domain there is nothing to choose: a dead HB port has no way round there, since GPUs don't hand packets of
     their own domain to the rails (topologies/routing.py).
     """
-    own = default_path(policy, src, dst)
-    if usable(own, src, dst, broken, kind):
-        return own
+    preferred = default_path(policy, src, dst)
+    if usable(preferred, src, dst, broken, kind):
+        return preferred
     return next((p for p in alternatives(src, dst, rails, kind) if usable(p, src, dst, broken, kind)), None)
 
 

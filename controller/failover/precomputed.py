@@ -12,33 +12,33 @@ from railyard.controller.failover.detours import Detours, detours
 from railyard.controller.failover.paths import Broken
 from railyard.topologies.plan import Plan
 
-MOST_GPUS: Final = 80  # the work grows with the cube of the GPUs: 0.9 s for 72, 8x8 with its spares
+MAX_GPUS: Final = 80  # the work grows with the cube of the GPUs: 0.9 s for 72, 8x8 with its spares
 PAUSE_S: Final = 0.002  # between two, so that whoever shares this process's time gets some
 
 
-class Foresight:
-    """`detours(plan, broken)` of one plan, by calling it; at once for what `look_ahead` has worked out."""
+class PrecomputedDetours:
+    """`detours(plan, broken)` of one plan, by calling it; at once for what `precompute` has worked out."""
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
-        self._known: dict[Broken, Detours] = {Broken(): {}}
+        self._by_failure: dict[Broken, Detours] = {Broken(): {}}
 
     def __call__(self, broken: Broken) -> Detours:
-        known = self._known.get(broken)
+        known = self._by_failure.get(broken)
         return detours(self._plan, broken) if known is None else known
 
-    def look_ahead(self) -> None:
+    def precompute(self) -> None:
         """Work out what to do about each GPU's rail link, HB port, the GPU itself, and each rail."""
-        if len(self._plan.gpus) > MOST_GPUS:
+        if len(self._plan.gpus) > MAX_GPUS:
             return
-        for broken in _single(self._plan):
-            self._known[broken] = detours(self._plan, broken)
+        for broken in _single_failures(self._plan):
+            self._by_failure[broken] = detours(self._plan, broken)
             time.sleep(PAUSE_S)
         gc.collect()
         gc.freeze()  # what lives this long lives on: to look through it again would take longer than to decide
 
 
-def _single(plan: Plan) -> Iterator[Broken]:
+def _single_failures(plan: Plan) -> Iterator[Broken]:
     rails = 1 if plan.spec.kind == "single-switch" else plan.spec.rails
     yield from (Broken(rails=frozenset({rail})) for rail in range(rails))
     for gpu in plan.gpus:

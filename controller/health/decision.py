@@ -121,7 +121,7 @@ def over_rail(rail: int, src: Gpu, dst: Gpu) -> Path:
     return path_of(kind, rail)
 
 
-def rail_only_wins(src: Gpu, scores: Scores) -> bool:
+def spine_condition(src: Gpu, scores: Scores) -> bool:
     """Part 2, against rail-optimized: H(d1) H(g2) > H(g1) H(S) H(g2) if and only if g(G1) < 1 / H(S).
 
     Both are 0 where H(g2) is, a case that dividing by it loses.

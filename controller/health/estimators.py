@@ -43,8 +43,8 @@ class Load:
     @property
     def used(self) -> float:
         """Share of the capacity that was used, 0 to 1. (Idle credit and a reading's jitter may be above.)"""
-        could = self.capacity_bps * self.period_s / 8
-        return min(1.0, self.sent_bytes / could) if could else 0.0
+        capacity_bytes = self.capacity_bps * self.period_s / 8
+        return min(1.0, self.sent_bytes / capacity_bytes) if capacity_bytes else 0.0
 
     @property
     def filled(self) -> float:

@@ -15,10 +15,10 @@ from railyard.topologies.addresses import Gpu
 
 POINT: Final = BEST * BEST
 """A point of 100, in the whole millionths of a path's score."""
-CALM: Final = 4
+FLAP_WINDOW_DWELLS: Final = 4
 """Dwell times after which a change is no longer soon: whoever follows a load that alternates is always too late."""
-MOST_RESTLESS: Final = 4
-NEVER: Final = -1
+MAX_FLAPS: Final = 4
+UNCHANGED: Final = -1
 HOPS: Final[dict[PathKind, int]] = {"d": 1, "r": 1, "dr": 2, "rd": 2, "spine": 3, "drd": 3}
 """Components crossed: domains, rails, and the spine layer between two rails."""
 
@@ -41,41 +41,41 @@ class Damping:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class ActivePaths:
     """What a pair's routes say now, since when (monotonic ns), and how many changes in a row came soon after the one
-    before: each of those doubles the dwell time. (NEVER: it hasn't changed yet.)
+    before: each of those doubles the dwell time. (UNCHANGED: it hasn't changed yet.)
     """
 
     shares: Shares
     since_ns: int
-    restless: int = NEVER
+    flaps: int = UNCHANGED
 
     def dwell_ns(self, damping: Damping) -> int:
-        return damping.dwell_ns << max(0, self.restless)
+        return damping.dwell_ns << max(0, self.flaps)
 
-    def changed(self, shares: Shares, now_ns: int, damping: Damping) -> "Held":
+    def changed(self, shares: Shares, now_ns: int, damping: Damping) -> "ActivePaths":
         """Other paths from now on."""
-        soon = self.restless > NEVER and now_ns - self.since_ns < CALM * self.dwell_ns(damping)
-        return Held(shares, now_ns, min(self.restless + 1, MOST_RESTLESS) if soon else 0)
+        soon = self.flaps > UNCHANGED and now_ns - self.since_ns < FLAP_WINDOW_DWELLS * self.dwell_ns(damping)
+        return ActivePaths(shares, now_ns, min(self.flaps + 1, MAX_FLAPS) if soon else 0)
 
 
-def settle(
-    held: Held | None, wanted: Shares, src: Gpu, dst: Gpu, scores: Scores, now_ns: int, damping: Damping
-) -> Held:
-    """What a pair holds from now on: `held` itself, or what the policy wants.
+def damp(
+    active: ActivePaths | None, target: Shares, src: Gpu, dst: Gpu, scores: Scores, now_ns: int, damping: Damping
+) -> ActivePaths:
+    """What a pair holds from now on: `active` itself, or what the policy wants.
 
     Nothing held is a first choice and no change. With no path wanted the old one stays, as a route that may recover.
     Law: in any time t a pair changes at most 1 + t / dwell times, whatever scores do.
     """
-    if held is None or not held.shares:
-        return Held(wanted, now_ns)
-    if wanted in ((), held.shares) or now_ns < held.since_ns + held.dwell_ns(damping):
-        return held
-    worth = damping.margin is None or _worth_it(held.shares, wanted, src, dst, scores, damping)
-    return held.changed(wanted, now_ns, damping) if worth else held
+    if active is None or not active.shares:
+        return ActivePaths(target, now_ns)
+    if target in ((), active.shares) or now_ns < active.since_ns + active.dwell_ns(damping):
+        return active
+    is_better = damping.margin is None or _is_better(active.shares, target, src, dst, scores, damping)
+    return active.changed(target, now_ns, damping) if is_better else active
 
 
-def _worth_it(old: Shares, new: Shares, src: Gpu, dst: Gpu, scores: Scores, damping: Damping) -> bool:
+def _is_better(old: Shares, new: Shares, src: Gpu, dst: Gpu, scores: Scores, damping: Damping) -> bool:
     """Better by margin and noise (what is blocked is left for anything that isn't), or fewer hops and no worse: the way
     back, once the fabric is idle again.
 
@@ -85,13 +85,15 @@ def _worth_it(old: Shares, new: Shares, src: Gpu, dst: Gpu, scores: Scores, damp
     after = [path_score(share.path, src, dst, scores) for share in new]
     margin, noise = damping.margin or 0, damping.noise * POINT
 
-    def better(there: int, here: int) -> bool:
-        return there * BEST > here * (BEST + margin) and (there - here >= noise or here == BLOCKED)
+    def better(new_score: int, old_score: int) -> bool:
+        return new_score * BEST > old_score * (BEST + margin) and (
+            new_score - old_score >= noise or old_score == BLOCKED
+        )
 
     if any(better(pick(after), pick(before)) for pick in (min, max)):
         return True
-    return min(after) >= min(before) and _most_hops(new) < _most_hops(old)
+    return min(after) >= min(before) and _max_hops(new) < _max_hops(old)
 
 
-def _most_hops(shares: Shares) -> int:
+def _max_hops(shares: Shares) -> int:
     return max(HOPS[share.path.kind] for share in shares)

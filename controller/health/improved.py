@@ -52,10 +52,10 @@ def _best(src: Gpu, dst: Gpu, scores: Scores, delta: int, spine: bool) -> Path |
     near_score = path_score(near, src, dst, scores)
     spine_score = path_score(by_spine, src, dst, scores) if by_spine else 0
     domains = scores.domains[src.domain] * scores.domains[dst.domain]
-    enough = max(near_score, spine_score, domains * scores.sorted_rails[-1][0]) * (BEST - delta)
-    if near_score * BEST >= enough:
+    threshold = max(near_score, spine_score, domains * scores.sorted_rails[-1][0]) * (BEST - delta)
+    if near_score * BEST >= threshold:
         return near
-    if spine_score * BEST >= enough:
+    if spine_score * BEST >= threshold:
         return by_spine
-    least = -(-enough // (domains * BEST))  # rounded up: the lowest H(x) that is as good
-    return bisect_left(scores.sorted_rails, (least,))
+    min_score = -(-threshold // (domains * BEST))  # rounded up: the lowest H(x) that is as good
+    return bisect_left(scores.sorted_rails, (min_score,))

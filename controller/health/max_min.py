@@ -36,14 +36,14 @@ Route = tuple[Link, ...]
 class Background:
     """Load that is there whatever the foreground does: `bps` (bit/s) from src to dst over `path`.
 
-    `yields`: it shares links fairly up to that rate, as paced TCP does; otherwise it takes all of it, as UDP does.
+    `elastic`: it shares links fairly up to that rate, as paced TCP does; otherwise it takes all of it, as UDP does.
     """
 
     src: Gpu
     dst: Gpu
     path: Path
     bps: float
-    yields: bool = False
+    elastic: bool = False
 
 
 def route_of(path: Path, src: Gpu, dst: Gpu, kind: Kind) -> Route:
@@ -76,17 +76,17 @@ def capacities(plan: Plan) -> dict[Link, float]:
 
 def under_load(plan: Plan, background: Sequence[Background]) -> tuple[dict[Link, float], list[Route]]:
     """(bit/s that is left of each link, the routes of the flows that yield, each with its own rate as a first link)."""
-    free, yielding = capacities(plan), []
+    free, elastic_routes = capacities(plan), []
     for number, load in enumerate(background):
         route = route_of(load.path, load.src, load.dst, plan.spec.kind)
-        if load.yields:
+        if load.elastic:
             own = Link(number, "own", True)
             free[own] = load.bps
-            yielding.append((own, *route))
+            elastic_routes.append((own, *route))
         else:
             for link in route:
                 free[link] = max(0.0, free[link] - load.bps)
-    return free, yielding
+    return free, elastic_routes
 
 
 def max_min(routes: Sequence[Route], free: Mapping[Link, float]) -> list[float]:
@@ -121,18 +121,18 @@ def _users(routes: Sequence[Route]) -> dict[Link, set[int]]:
 
 
 def completion_s(
-    routes: Sequence[Route], sizes: Sequence[float], free: Mapping[Link, float], forever: Iterable[Route] = ()
+    routes: Sequence[Route], sizes: Sequence[float], free: Mapping[Link, float], persistent: Iterable[Route] = ()
 ) -> list[float]:
     """When each of some flows that start together is done, in seconds; rates are fair anew whenever one ends.
 
-    `sizes` in bytes. `forever`: flows that never end. Infinite for a flow that gets nothing.
+    `sizes` in bytes. `persistent`: flows that never end. Infinite for a flow that gets nothing.
     """
-    ends, always = [math.inf] * len(routes), list(forever)
+    ends, persistent_routes = [math.inf] * len(routes), list(persistent)
     left = {flow: size * 8.0 for flow, size in enumerate(sizes)}
     now = 0.0
     while left:
         flows = list(left)
-        rates = dict(zip(flows, max_min([routes[flow] for flow in flows] + always, free), strict=False))
+        rates = dict(zip(flows, max_min([routes[flow] for flow in flows] + persistent_routes, free), strict=False))
         step = min((left[flow] / rate for flow, rate in rates.items() if rate > 0), default=math.inf)
         if step == math.inf:
             break

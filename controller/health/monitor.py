@@ -5,9 +5,9 @@ sockets, no clock: whoever reads the counters says when (monotonic ns), and asks
 
 | score of  | its links                          | frames, drops, up or down | what waits in shapers, drops there |
 |-----------|------------------------------------|---------------------------|------------------------------------|
-| rail g    | rail switch g (or switch0) to GPUs | OpenFlow, by `hear`       | the kernel, by `read`              |
+| rail g    | rail switch g (or switch0) to GPUs | OpenFlow, by `on_event`       | the kernel, by `read`              |
 | domain d  | bridge d to its GPUs               | the kernel, by `read`     | the kernel, by `read`              |
-| the spine | spines to rail switches            | OpenFlow, by `hear`       | the kernel, by `read`              |
+| the spine | spines to rail switches            | OpenFlow, by `on_event`       | the kernel, by `read`              |
 
 A link is as loaded as the busier of its directions. Reports may be missing (the last one stands, and the next covers
 its time), late or repeated (left out), closer to the last than half a period (left out too: replies that queued up
@@ -21,7 +21,7 @@ from typing import Final, Literal, NamedTuple
 from railyard.controller.health.estimators import ESTIMATORS, Health, Load, health, pooled
 from railyard.controller.health.scores import BEST, Scores, idle
 from railyard.controller.health.settings import HealthSpec
-from railyard.controller.openflow.app import Heard
+from railyard.controller.openflow.app import SwitchEvent
 from railyard.topologies.measure.port_counters import TRAFFIC, PortStats
 from railyard.topologies.plan import End, Link, Plan
 
@@ -39,19 +39,19 @@ class Element(NamedTuple):
 class _Meter:
     """Counters that only grow, and by how much they last grew (nothing before the second report) in how long."""
 
-    least_ns: int
+    min_interval_ns: int
     at_ns: int | None = None
     counters: tuple[int, ...] = ()
     period_s: float = 0.0
-    grown: tuple[int, ...] = ()
+    deltas: tuple[int, ...] = ()
 
-    def take(self, counters: tuple[int, ...], now_ns: int) -> None:
+    def update(self, counters: tuple[int, ...], now_ns: int) -> None:
         if self.at_ns is not None:
-            if now_ns - self.at_ns < self.least_ns:
+            if now_ns - self.at_ns < self.min_interval_ns:
                 return
             if all(new >= old for new, old in zip(counters, self.counters, strict=True)):
                 self.period_s = (now_ns - self.at_ns) / NS
-                self.grown = tuple(new - old for new, old in zip(counters, self.counters, strict=True))
+                self.deltas = tuple(new - old for new, old in zip(counters, self.counters, strict=True))
         self.at_ns, self.counters = now_ns, counters
 
 
@@ -67,26 +67,26 @@ class _Cable:
     """What is known of one link. Frames are counted at its far end, the switch's or bridge's; each end has a queue."""
 
     def __init__(self, link: Link, spec: HealthSpec) -> None:
-        self._least_ns = round(spec.period / 2 * NS)
+        self._min_interval_ns = round(spec.period / 2 * NS)
         self._capacity_bps = link.rate_bps
         self._backlog_limit_bytes = link.rate_bps * spec.full_queue / 8
-        self.queues = {end: _Queue(_Meter(self._least_ns)) for end in (link.a, link.b)}
+        self.queues = {end: _Queue(_Meter(self._min_interval_ns)) for end in (link.a, link.b)}
         self.restart(up=True)
 
     def restart(self, up: bool) -> None:
         """Its switch came or went, and what that counted before is of no use now."""
         self.up = up
-        self.traffic = _Meter(self._least_ns)
+        self.traffic = _Meter(self._min_interval_ns)
 
     def load(self) -> Load:
-        rx_bytes, tx_bytes, rx_frames, tx_frames, rx_dropped, tx_dropped = self.traffic.grown or (0,) * len(TRAFFIC)
+        rx_bytes, tx_bytes, rx_frames, tx_frames, rx_dropped, tx_dropped = self.traffic.deltas or (0,) * len(TRAFFIC)
         queues = self.queues.values()
         return Load(
             capacity_bps=self._capacity_bps,
             period_s=self.traffic.period_s,
             sent_bytes=max(rx_bytes, tx_bytes),
             frames=max(rx_frames, tx_frames),
-            dropped=rx_dropped + tx_dropped + sum(sum(queue.dropped.grown) for queue in queues),
+            dropped=rx_dropped + tx_dropped + sum(sum(queue.dropped.deltas) for queue in queues),
             backlog_bytes=max(queue.backlog_bytes for queue in queues),
             backlog_limit_bytes=self._backlog_limit_bytes,
             up_ports=int(self.up),
@@ -94,7 +94,7 @@ class _Cable:
 
 
 @dataclass
-class _Known:
+class _ElementState:
     """An element's links and how healthy they are."""
 
     cables: list[_Cable] = field(default_factory=list)
@@ -102,11 +102,11 @@ class _Known:
 
 
 class Healthd:
-    """Takes in reports with `hear` and `read`, in any order; `scores` says what follows, once a period."""
+    """Takes in reports with `on_event` and `read`, in any order; `scores` says what follows, once a period."""
 
     def __init__(self, plan: Plan, spec: HealthSpec) -> None:
         self._spec = spec
-        self._elements: dict[Element, _Known] = {}
+        self._elements: dict[Element, _ElementState] = {}
         self._by_port: dict[int, dict[int, _Cable]] = {switch.dpid: {} for switch in plan.switches}
         self._by_end: dict[tuple[str, str], tuple[_Cable, End]] = {}  # by node and interface
         self._bridges = frozenset(plan.hb_bridges)
@@ -121,19 +121,19 @@ class Healthd:
         for link in plan.uplinks:
             self._add(Element("spine", 0), link, dpids)
 
-    def hear(self, heard: Heard) -> None:
+    def on_event(self, event: SwitchEvent) -> None:
         """Take in what a switch said to the controller; what isn't of this fabric is passed over."""
-        ports = self._by_port.get(heard.dpid, {})
-        match heard.what:
+        ports = self._by_port.get(event.dpid, {})
+        match event.what:
             case "stats":
-                for number, counters in heard.counters.items():
+                for number, counters in event.counters.items():
                     if number in ports:
-                        ports[number].traffic.take(tuple(counters[name] for name in TRAFFIC), heard.monotonic_ns)
-            case "port" if heard.port in ports:
-                ports[heard.port].up = heard.up
+                        ports[number].traffic.update(tuple(counters[name] for name in TRAFFIC), event.monotonic_ns)
+            case "port" if event.port in ports:
+                ports[event.port].up = event.up
             case "switch-up" | "switch-down":
                 for number, cable in ports.items():
-                    cable.restart(heard.what == "switch-up" and number in heard.up_ports)
+                    cable.restart(event.what == "switch-up" and number in event.up_ports)
 
     def read(self, node: str, stats: Mapping[str, PortStats], now_ns: int) -> None:
         """Take in what the kernel counted at a node's interfaces: all that a bridge knows, the queues of others."""
@@ -142,17 +142,17 @@ class Healthd:
             if cable is None or end is None:
                 continue
             cable.queues[end].backlog_bytes = seen.backlog_bytes
-            cable.queues[end].dropped.take((seen.queue_dropped,), now_ns)
+            cable.queues[end].dropped.update((seen.queue_dropped,), now_ns)
             if node in self._bridges:
                 cable.up = seen.up
-                cable.traffic.take(seen.traffic, now_ns)
+                cable.traffic.update(seen.traffic, now_ns)
 
     def scores(self, now_ns: int) -> Scores:
         """The scores now. The version is a new one only if a score differs."""
         elapsed_s = (now_ns - self._last_ns) / NS if self._last_ns is not None else 0.0
         self._last_ns = now_ns
-        for known in self._elements.values():
-            self._follow(known, elapsed_s)
+        for state in self._elements.values():
+            self._update_health(state, elapsed_s)
         rails = tuple(self._score(Element("rail", g)) for g in range(len(self._last.rails)))
         domains = tuple(self._score(Element("domain", d)) for d in range(len(self._last.domains)))
         spine = self._score(Element("spine", 0))
@@ -163,23 +163,23 @@ class Healthd:
     def loads(self) -> dict[Element, float]:
         """The share of its links' capacity (those that are up, together) that each element used, 0 to 1: unsmoothed."""
         return {
-            element: pooled([load for cable in known.cables if (load := cable.load()).up_ports]).used
-            for element, known in self._elements.items()
+            element: pooled([load for cable in state.cables if (load := cable.load()).up_ports]).used
+            for element, state in self._elements.items()
         }
 
-    def _follow(self, known: _Known, elapsed_s: float) -> None:
-        loads = [cable.load() for cable in known.cables]
+    def _update_health(self, state: _ElementState, elapsed_s: float) -> None:
+        loads = [cable.load() for cable in state.cables]
         share_up = sum(load.up_ports for load in loads) / len(loads)
         measured = health(loads, ESTIMATORS[self._spec.estimator], self._spec.links)
-        known.health = known.health.after(measured, share_up, elapsed_s, self._spec.smoothing_s)
+        state.health = state.health.after(measured, share_up, elapsed_s, self._spec.smoothing_s)
 
     def _score(self, element: Element) -> int:
-        known = self._elements.get(element)
-        return known.health.score if known else BEST  # a fabric without spines
+        state = self._elements.get(element)
+        return state.health.score if state else BEST  # a fabric without spines
 
     def _add(self, element: Element, link: Link, dpids: Mapping[str, int]) -> None:
         cable = _Cable(link, self._spec)
-        self._elements.setdefault(element, _Known()).cables.append(cable)
+        self._elements.setdefault(element, _ElementState()).cables.append(cable)
         for end in (link.a, link.b):
             self._by_end[end.node, end.interface] = cable, end
         if link.b.port is not None:

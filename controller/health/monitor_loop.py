@@ -15,7 +15,7 @@ from railyard.controller.health.registry.etcd import EtcdServer
 from railyard.controller.health.registry.unix_socket import SocketServer
 from railyard.controller.health.scores import Scores
 from railyard.controller.health.settings import HealthSpec
-from railyard.controller.openflow.app import Heard
+from railyard.controller.openflow.app import SwitchEvent
 from railyard.topologies.measure.port_counters import PortReader
 from railyard.topologies.plan import Plan
 
@@ -24,14 +24,14 @@ NS: Final = 1_000_000_000
 
 
 class HealthLoop:
-    """`ask_stats()` makes every switch send its counters, which come back by `hear`. `tell(what, detail)` gets
+    """`ask_stats()` makes every switch send its counters, which come back by `on_event`. `tell(what, detail)` gets
     "health" once a period: version, and [load, score] of each rail, domain and the spine layer.
     """
 
     def __init__(
-        self, plan: Plan, spec: HealthSpec, ask_stats: Callable[[], None], tell: Callable[[str, dict[str, Any]], None]
+        self, plan: Plan, spec: HealthSpec, ask_stats: Callable[[], None], emit: Callable[[str, dict[str, Any]], None]
     ) -> None:
-        self._period_s, self._ask_stats, self._tell = spec.period, ask_stats, tell
+        self._period_s, self._ask_stats, self._emit = spec.period, ask_stats, emit
         self._healthd = Healthd(plan, spec)
         # other queues than the bridges' count only for estimators that look at queues
         queues = (
@@ -44,7 +44,7 @@ class HealthLoop:
         self._server.start()
         self._registry = connect(self._server.address, spec.stale)
         self._lock = threading.Lock()
-        self._over = threading.Event()
+        self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="healthd", daemon=True)
 
     @property
@@ -55,10 +55,10 @@ class HealthLoop:
     def start(self) -> None:
         self._thread.start()
 
-    def hear(self, heard: Heard) -> None:
+    def on_event(self, event: SwitchEvent) -> None:
         """Whatever a switch said."""
         with self._lock:
-            self._healthd.hear(heard)
+            self._healthd.on_event(event)
 
     def crash_registry(self) -> None:
         """Kill its server. Agents keep their last scores."""
@@ -70,20 +70,22 @@ class HealthLoop:
 
     def stop(self) -> None:
         """End the loop and the registry."""
-        self._over.set()
+        self._stopped.set()
         self._thread.join()
         self._registry.close()
         self._server.stop()
         self._reader.close()
 
     def _run(self) -> None:
-        due = time.monotonic()
-        while not self._over.is_set():
-            self._turn()
-            due = max(due + self._period_s, time.monotonic())  # after a stall it goes on, and doesn't catch up
-            self._over.wait(due - time.monotonic())
+        next_tick_s = time.monotonic()
+        while not self._stopped.is_set():
+            self._tick()
+            next_tick_s = max(
+                next_tick_s + self._period_s, time.monotonic()
+            )  # after a stall it goes on, and doesn't catch up
+            self._stopped.wait(next_tick_s - time.monotonic())
 
-    def _turn(self) -> None:
+    def _tick(self) -> None:
         self._ask_stats()  # answers come a little later, and count from the next turn on
         read = self._reader.read()
         now = time.monotonic_ns()
@@ -93,7 +95,7 @@ class HealthLoop:
             scores, loads = self._healthd.scores(now), self._healthd.loads()
         put_ns = time.monotonic_ns()
         self._registry.put(scores)
-        self._tell("health", _record(scores, loads) | {"put_ns": put_ns})
+        self._emit("health", _record(scores, loads) | {"put_ns": put_ns})
 
 
 def _record(scores: Scores, loads: dict[Element, float]) -> dict[str, Any]:

@@ -62,9 +62,9 @@ def finish_s(
     plan: Plan, flows: Sequence[Flow], paths: Sequence[Path], background: Sequence[Background] = ()
 ) -> list[float]:
     """When each flow is done, in seconds, if all start together on these paths."""
-    free, forever = under_load(plan, background)
+    free, persistent = under_load(plan, background)
     routes = [route_of(path, flow.src, flow.dst, plan.spec.kind) for flow, path in zip(flows, paths, strict=True)]
-    return completion_s(routes, [flow.size for flow in flows], free, forever)
+    return completion_s(routes, [flow.size for flow in flows], free, persistent)
 
 
 def by_pair(flows: Iterable[Flow], paths: Iterable[Path]) -> dict[tuple[Gpu, Gpu], Shares]:
@@ -95,38 +95,38 @@ class _Greedy:
             [route_of(path, flow.src, flow.dst, plan.spec.kind) for path in paths]
             for flow, paths in zip(flows, options, strict=True)
         ]
-        self._free, yielding = under_load(plan, background)
-        self._yielding = _yielding(yielding, self._free)
+        self._free, elastic_routes = under_load(plan, background)
+        self._elastic_demand = _elastic_demand(elastic_routes, self._free)
         self._bits: defaultdict[Link, float] = defaultdict(float)
         self._count: Counter[Link] = Counter()
 
     def paths(self) -> tuple[Path, ...]:
         near = [0] * len(self._flows)
-        chosen = self._improved()
-        best = min(near, chosen, key=self._worst)  # near, if both take as long
+        chosen = self._local_search()
+        best = min(near, chosen, key=self._bottleneck_s)  # near, if both take as long
         return tuple(paths[number] for paths, number in zip(self._options, best, strict=True))
 
-    def _improved(self) -> list[int]:
+    def _local_search(self) -> list[int]:
         """The number of each flow's option."""
         order = sorted(range(len(self._flows)), key=lambda flow: -self._flows[flow].size)
         chosen = [0] * len(self._flows)
         for flow in order:
-            chosen[flow] = self._place(flow)
+            chosen[flow] = self._assign_best(flow)
         for _ in range(ROUNDS):
             before = list(chosen)
             for flow in order:
                 self._put(flow, chosen[flow], -1)
-                chosen[flow] = self._place(flow, chosen[flow])
+                chosen[flow] = self._assign_best(flow, chosen[flow])
             if chosen == before:
                 break
         return chosen
 
-    def _place(self, flow: int, stay: int | None = None) -> int:
-        """Put a flow on its best option: `stay` unless another is better by more than rounding."""
+    def _assign_best(self, flow: int, current: int | None = None) -> int:
+        """Put a flow on its best option: `current` unless another is better by more than rounding."""
         costs = [self._cost(flow, route) for route in self._routes[flow]]
         best = min(range(len(costs)), key=lambda number: costs[number])
-        if stay is not None and not costs[best][0] < costs[stay][0] * (1 - 1e-9):
-            best = stay
+        if current is not None and not costs[best][0] < costs[current][0] * (1 - 1e-9):
+            best = current
         self._put(flow, best, 1)
         return best
 
@@ -138,17 +138,17 @@ class _Greedy:
     def _cost(self, flow: int, route: Route) -> tuple[float, float]:
         """(time of the busiest link, sum of all) on a route, once this flow is there too."""
         bits = self._flows[flow].size * 8
-        times = [self._drain(link, self._bits[link] + bits, self._count[link] + 1) for link in route]
+        times = [self._drain_s(link, self._bits[link] + bits, self._count[link] + 1) for link in route]
         return max(times), sum(times)
 
-    def _drain(self, link: Link, bits: float, flows: int) -> float:
+    def _drain_s(self, link: Link, bits: float, flows: int) -> float:
         """Seconds until a link is done, if its flows share with the background that yields there as equals do."""
-        there, wanted = self._yielding.get(link, (0, 0.0))
-        taken = min(wanted, self._free[link] * there / (flows + there)) if there else 0.0
+        elastic_count, demand_bps = self._elastic_demand.get(link, (0, 0.0))
+        taken = min(demand_bps, self._free[link] * elastic_count / (flows + elastic_count)) if elastic_count else 0.0
         free = self._free[link] - taken
         return bits / free if free > 0 else math.inf
 
-    def _worst(self, chosen: Sequence[int]) -> float:
+    def _bottleneck_s(self, chosen: Sequence[int]) -> float:
         """The time of the busiest link of all."""
         bits: defaultdict[Link, float] = defaultdict(float)
         count: Counter[Link] = Counter()
@@ -156,14 +156,14 @@ class _Greedy:
             for link in routes[number]:
                 bits[link] += flow.size * 8
                 count[link] += 1
-        return max(self._drain(link, total, count[link]) for link, total in bits.items())
+        return max(self._drain_s(link, total, count[link]) for link, total in bits.items())
 
 
-def _yielding(routes: Iterable[Route], free: Mapping[Link, float]) -> dict[Link, tuple[int, float]]:
+def _elastic_demand(routes: Iterable[Route], free: Mapping[Link, float]) -> dict[Link, tuple[int, float]]:
     """(how many yielding flows, what they want together in bit/s) on each link that has any."""
     found: dict[Link, tuple[int, float]] = {}
     for own, *route in routes:
         for link in route:
-            there, wanted = found.get(link, (0, 0.0))
-            found[link] = (there + 1, wanted + free[own])
+            elastic_count, demand_bps = found.get(link, (0, 0.0))
+            found[link] = (elastic_count + 1, demand_bps + free[own])
     return found

@@ -25,7 +25,7 @@ from railyard.controller.failover.paths import Path
 from railyard.controller.health.decision import choose_path, near_path, over_rail, path_of, spray_paths
 from railyard.controller.health.improved import best_path, best_paths
 from railyard.controller.health.scores import BEST, Scores
-from railyard.core.errors import BadInput, near_miss
+from railyard.core.errors import BadInput, unknown_name_hint
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.spec import Kind
 
@@ -90,8 +90,8 @@ def random(src: Gpu, dst: Gpu, scores: Scores, context: Context) -> Shares:
     """A rail drawn for each pair, the ends' own among them, from the seed and the pair alone."""
     if src.domain == dst.domain:
         return _one(_direct(src, dst))
-    drawn = int.from_bytes(blake2b(repr((context.seed, *src, *dst)).encode(), digest_size=8).digest(), "big")
-    return _one(over_rail(drawn % len(scores.rails), src, dst))
+    number = int.from_bytes(blake2b(repr((context.seed, *src, *dst)).encode(), digest_size=8).digest(), "big")
+    return _one(over_rail(number % len(scores.rails), src, dst))
 
 
 def health(src: Gpu, dst: Gpu, scores: Scores, context: Context) -> Shares:
@@ -138,17 +138,17 @@ POLICIES: Final[dict[str, Policy]] = {
 }
 
 
-CONTENT: Final = {"health-best", "health-best-spray"}
+RATE_AWARE_POLICIES: Final = {"health-best", "health-best-spray"}
 """Policies under which a pair that has its share stays where it is, whatever scores say (not in the papers).
 
 A pair's own traffic lowers the scores of its path: by scores alone it runs from itself, and most where all is well and
-links are full. So a source looks at what its connections deliver before it changes a path: steering.is_content."""
+links are full. So a source looks at what its connections deliver before it changes a path: steering.is_satisfied."""
 
 
 def policy_named(name: str, field_name: str = "policy") -> Policy:
     """BadInput names the field and what is allowed."""
     if name not in POLICIES:
-        raise BadInput(field_name, name, near_miss(name, POLICIES))
+        raise BadInput(field_name, name, unknown_name_hint(name, POLICIES))
     return POLICIES[name]
 
 

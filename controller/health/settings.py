@@ -5,15 +5,15 @@ from typing import Annotated, Literal
 from pydantic import Field, ValidationError, field_validator
 
 from railyard.controller.health.estimators import ESTIMATORS, Links
-from railyard.core.config import Strict, find_problems
-from railyard.core.errors import BadInput, near_miss
+from railyard.core.config import ConfigModel, find_problems
+from railyard.core.errors import BadInput, unknown_name_hint
 from railyard.core.units import Time
 
 RegistryKind = Literal["embedded", "etcd"]
 AtMostAMinute = Annotated[Time, Field(le=60)]
 
 
-class HealthSpec(Strict):
+class HealthSpec(ConfigModel):
     """How scores are made, and kept.
 
     `estimator`: a name in ESTIMATORS. `links`: see estimators.health. `period` between two looks, `smoothing` the time
@@ -33,7 +33,7 @@ class HealthSpec(Strict):
     @classmethod
     def _estimator_is_known(cls, name: str) -> str:
         if name not in ESTIMATORS:
-            raise ValueError(near_miss(name, ESTIMATORS))
+            raise ValueError(unknown_name_hint(name, ESTIMATORS))
         return name
 
     @property

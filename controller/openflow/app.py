@@ -14,7 +14,7 @@ from typing import Any, Final, Literal
 from railyard.controller.openflow import codec
 from railyard.controller.openflow.cross_connects import after_moves
 from railyard.controller.openflow.flows import Flow, Ports, Tables, reconcile, tables_of
-from railyard.controller.openflow.optical_switch import Glass
+from railyard.controller.openflow.optical_switch import OpticalSwitch
 from railyard.controller.openflow.ryu_api import (
     CONFIG_DISPATCHER,
     DEAD_DISPATCHER,
@@ -28,12 +28,12 @@ from railyard.controller.openflow.ryu_api import ofproto_v1_3_parser as parser
 from railyard.topologies.ports import role_of
 
 What = Literal["switch-up", "switch-down", "port", "stats"]
-Concerned = Mapping[int, Mapping[int, bool]]
+AffectedPorts = Mapping[int, Mapping[int, bool]]
 """By a move of fibres: the ports that go dark, by datapath id, and whether each is lit again."""
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
+class SwitchEvent:
     """Something a switch said (or, for switch-down, stopped saying), with the monotonic clock in ns.
 
     `port`, `up` go with port; `up_ports`, all that are up then, with switch-up; `counters` by port with stats.
@@ -50,7 +50,7 @@ class Heard:
 
 @dataclass
 class _Switch:
-    """What we know of a connected switch. `ports`: number -> is it up. `glass`: an optical one's."""
+    """What we know of a connected switch. `ports`: number -> is it up. `optical`: an optical one's."""
 
     datapath: Any
     ports: dict[int, bool] = field(default_factory=dict)
@@ -58,28 +58,30 @@ class _Switch:
     flows: frozenset[Flow] = frozenset()  # what it had when it connected
     tables: Tables | None = None  # what it was last asked to have; None until its answers are in
     ready: bool = False
-    glass: Glass | None = None
+    optical: OpticalSwitch | None = None
 
     def gather(self, message: Any) -> list[Any] | None:
         """All of an answer once its last part is there (a part holds 64 KB: some 600 flows), None before."""
-        so_far = self.parts[type(message)]
-        so_far.extend(message.body)
+        received = self.parts[type(message)]
+        received.extend(message.body)
         if message.flags & ofproto_v1_3.OFPMPF_REPLY_MORE:
             return None
         return self.parts.pop(type(message))
 
 
 class RailyardApp(RyuApp):  # type: ignore[misc]
-    """See the module. `listener` is called with each `Heard`, from the app's own thread."""
+    """See the module. `listener` is called with each `SwitchEvent`, from the app's own thread."""
 
     OFP_VERSIONS: Final = [ofproto_v1_3.OFP_VERSION]
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.listener: Callable[[Heard], None] = lambda heard: None
+        self.listener: Callable[[SwitchEvent], None] = lambda event: None
         self._switches: dict[int, _Switch] = {}
         self._lost_spines: set[int] = set()
-        self._dark: defaultdict[int, Counter[int]] = defaultdict(Counter)  # of optical switches: outlives connections
+        self._reconfigurations: defaultdict[int, Counter[int]] = defaultdict(
+            Counter
+        )  # of optical switches: outlives connections
         self._lock = threading.RLock()  # fibres are moved by other threads than switches are heard in
 
     def ask_stats(self) -> None:
@@ -88,41 +90,41 @@ class RailyardApp(RyuApp):  # type: ignore[misc]
             request = parser.OFPPortStatsRequest(switch.datapath, 0, ofproto_v1_3.OFPP_ANY)
             switch.datapath.send_msg(request)
 
-    def cross(
+    def cross_connect(
         self,
         moves: Mapping[int, Mapping[int, int]],
-        dark_s: float,
-        done: Callable[[], None],
-        begins: Callable[[Concerned], None] = lambda concerned: None,
+        outage_s: float,
+        on_done: Callable[[], None],
+        on_start: Callable[[AffectedPorts], None] = lambda affected_ports: None,
     ) -> None:
         """Move fibres of optical switches, {datapath id: {fibre: place}} in port numbers. All that this concerns is
-        dark for `dark_s`, at the same time.
+        dark for `outage_s`, at the same time.
 
         The new crossings are there from the start, so that whoever connects to the switch next finds them; only light
-        is late. `begins` is called before anything is dark, with all that this concerns; `done`, from another thread,
-        when it is lit again; a switch that is away then is lit when it connects. ValueError, and nothing is moved
-        anywhere, if one isn't connected now, or for two fibres to one place.
+        is late. `on_start` is called before anything is dark, with all that this concerns; `on_done`, from another
+        thread, when it is lit again; a switch that is away then is lit when it connects. ValueError, and nothing is
+        moved anywhere, if one isn't connected now, or for two fibres to one place.
         """
         with self._lock:
             switches = [self._switches.get(dpid) for dpid in moves]
-            there = [(switch, switch.glass) for switch in switches if switch and switch.glass and switch.tables]
-            if len(there) < len(switches):
+            connected = [(switch, switch.optical) for switch in switches if switch and switch.optical and switch.tables]
+            if len(connected) < len(switches):
                 raise ValueError("an optical switch is not connected")
-            moved = [after_moves(glass.moved, moves[switch.datapath.id]) for switch, glass in there]
-            pairs = list(zip(there, moved, strict=True))
-            begins({switch.datapath.id: glass.concerned(after) for (switch, glass), after in pairs})
-            dark = {s.datapath.id: glass.darken(after) for (s, glass), after in pairs}
-            for switch, _ in there:
-                self._bring_up_to_date(switch)
+            moved = [after_moves(optical.moved, moves[switch.datapath.id]) for switch, optical in connected]
+            pairs = list(zip(connected, moved, strict=True))
+            on_start({switch.datapath.id: optical.affected_ports(after) for (switch, optical), after in pairs})
+            affected = {s.datapath.id: optical.begin_moves(after) for (s, optical), after in pairs}
+            for switch, _ in connected:
+                self._sync_tables(switch)
 
-        def light() -> None:
-            for dpid, ports in dark.items():
-                self._dark[dpid].subtract(ports)
+        def finish() -> None:
+            for dpid, ports in affected.items():
+                self._reconfigurations[dpid].subtract(ports)
                 if switch := self._switches.get(dpid):  # it may have connected anew
-                    self._bring_up_to_date(switch)
-            done()
+                    self._sync_tables(switch)
+            on_done()
 
-        self._later(dark_s, light)
+        self._schedule(outage_s, finish)
 
     @set_ev_cls(ofp_event.EventOFPStateChange, [MAIN_DISPATCHER, DEAD_DISPATCHER])
     def on_state(self, event: Any) -> None:
@@ -130,17 +132,19 @@ class RailyardApp(RyuApp):  # type: ignore[misc]
         known = self._switches.get(datapath.id)
         if event.state == DEAD_DISPATCHER:
             if known and known.datapath is datapath:  # not an old connection's late end
-                self._lose(datapath.id)
+                self._on_disconnect(datapath.id)
             return
         if known:  # back before its old connection was seen to end
-            self._lose(datapath.id)
+            self._on_disconnect(datapath.id)
         try:
             role, _ = role_of(datapath.id)
         except ValueError as error:
             self.logger.warning("%s: left alone", error)
             return
-        glass = Glass(datapath, self._later, self._dark[datapath.id]) if role == "optical" else None
-        self._switches[datapath.id] = _Switch(datapath, glass=glass)
+        optical = (
+            OpticalSwitch(datapath, self._schedule, self._reconfigurations[datapath.id]) if role == "optical" else None
+        )
+        self._switches[datapath.id] = _Switch(datapath, optical=optical)
         for request in (parser.OFPPortDescStatsRequest, parser.OFPFlowStatsRequest, parser.OFPGroupDescStatsRequest):
             datapath.send_msg(request(datapath, 0))
 
@@ -150,15 +154,15 @@ class RailyardApp(RyuApp):  # type: ignore[misc]
         if switch:
             now, ports = time.monotonic_ns(), [p for p in event.msg.body if p.port_no < codec.LOCAL_PORTS]
             seen = {p.port_no: codec.is_up(p) for p in ports}
-            news = {port: up for port, up in seen.items() if switch.ready and switch.ports.get(port) != up}
+            changed = {port: up for port, up in seen.items() if switch.ready and switch.ports.get(port) != up}
             switch.ports |= seen
-            if switch.glass:
+            if switch.optical:
                 with self._lock:
                     for port in ports:
-                        switch.glass.see(port)
-                    self._bring_up_to_date(switch)
-            for port, up in news.items():  # it was asked, for it doesn't tell everything by itself
-                self.listener(Heard("port", switch.datapath.id, now, port, up))
+                        switch.optical.on_port(port)
+                    self._sync_tables(switch)
+            for port, up in changed.items():  # it was asked, for it doesn't tell everything by itself
+                self.listener(SwitchEvent("port", switch.datapath.id, now, port, up))
 
     @set_ev_cls(ofp_event.EventOFPFlowStatsReply, MAIN_DISPATCHER)
     def on_flows(self, event: Any) -> None:
@@ -178,9 +182,9 @@ class RailyardApp(RyuApp):  # type: ignore[misc]
         entries = switch.gather(event.msg) if switch else None
         if switch and entries is not None:
             switch.tables = Tables(switch.flows, codec.groups_in(entries))
-            if switch.glass:
-                switch.glass.learn(switch.flows)
-            self._bring_up_to_date(switch)
+            if switch.optical:
+                switch.optical.load_flows(switch.flows)
+            self._sync_tables(switch)
             switch.datapath.send_msg(parser.OFPBarrierRequest(switch.datapath))
 
     @set_ev_cls(ofp_event.EventOFPBarrierReply, MAIN_DISPATCHER)
@@ -189,9 +193,9 @@ class RailyardApp(RyuApp):  # type: ignore[misc]
         switch = self._switches.get(dpid)
         if switch and not switch.ready:
             switch.ready = True
-            self._spine_changed(dpid)
+            self._on_spine_change(dpid)
             up = frozenset(port for port, is_up in switch.ports.items() if is_up)
-            self.listener(Heard("switch-up", dpid, time.monotonic_ns(), up_ports=up))
+            self.listener(SwitchEvent("switch-up", dpid, time.monotonic_ns(), up_ports=up))
 
     @set_ev_cls(ofp_event.EventOFPPortStatus, MAIN_DISPATCHER)
     def on_port_status(self, event: Any) -> None:
@@ -205,16 +209,16 @@ class RailyardApp(RyuApp):  # type: ignore[misc]
         before = switch.ports.pop(port.port_no, None)
         if not gone:
             switch.ports[port.port_no] = up
-        if switch.glass:
+        if switch.optical:
             with self._lock:
-                switch.glass.lose(port.port_no) if gone else switch.glass.see(port)
-        is_news = up != before and switch.ready
-        if is_news and not up:  # at once: who sends there must go another way
-            self.listener(Heard("port", dpid, now, port.port_no, up))
-        self._bring_up_to_date(switch)
-        self._spine_changed(dpid)
-        if is_news and up:  # last: who hears of it sends there, where flows must be
-            self.listener(Heard("port", dpid, now, port.port_no, up))
+                switch.optical.on_port_removed(port.port_no) if gone else switch.optical.on_port(port)
+        is_change = up != before and switch.ready
+        if is_change and not up:  # at once: who sends there must go another way
+            self.listener(SwitchEvent("port", dpid, now, port.port_no, up))
+        self._sync_tables(switch)
+        self._on_spine_change(dpid)
+        if is_change and up:  # last: who hears of it sends there, where flows must be
+            self.listener(SwitchEvent("port", dpid, now, port.port_no, up))
 
     @set_ev_cls(ofp_event.EventOFPPortStatsReply, MAIN_DISPATCHER)
     def on_stats(self, event: Any) -> None:
@@ -222,22 +226,22 @@ class RailyardApp(RyuApp):  # type: ignore[misc]
         entries = switch.gather(event.msg) if switch else None
         if entries is not None:
             counters = codec.counters_in(entries)
-            self.listener(Heard("stats", event.msg.datapath.id, time.monotonic_ns(), counters=counters))
+            self.listener(SwitchEvent("stats", event.msg.datapath.id, time.monotonic_ns(), counters=counters))
 
     @set_ev_cls(ofp_event.EventOFPErrorMsg, [CONFIG_DISPATCHER, MAIN_DISPATCHER])
     def on_error(self, event: Any) -> None:
         message = event.msg
         self.logger.error("switch %#x refused: type %d code %d", message.datapath.id or 0, message.type, message.code)
 
-    def _lose(self, dpid: int) -> None:
+    def _on_disconnect(self, dpid: int) -> None:
         """A switch's connection has ended."""
         del self._switches[dpid]
         role, index = role_of(dpid)
         if role == "spine":
             self._lost_spines.add(index)
         now = time.monotonic_ns()
-        self._spine_changed(dpid)
-        self.listener(Heard("switch-down", dpid, now))
+        self._on_spine_change(dpid)
+        self.listener(SwitchEvent("switch-down", dpid, now))
 
     def _spines(self) -> dict[int, Ports]:
         """The ports of every spine that has its flows, and none for one that had them and is gone."""
@@ -248,32 +252,32 @@ class RailyardApp(RyuApp):  # type: ignore[misc]
                 found[index] = switch.ports
         return found
 
-    def _spine_changed(self, dpid: int) -> None:
+    def _on_spine_change(self, dpid: int) -> None:
         """If it is a spine of which there is news, the rail switches' groups may have to follow."""
         if role_of(dpid)[0] == "spine":
             for switch in self._switches.values():
-                self._bring_up_to_date(switch)
+                self._sync_tables(switch)
 
-    def _bring_up_to_date(self, switch: _Switch) -> None:
+    def _sync_tables(self, switch: _Switch) -> None:
         """Send the fewest messages that make the switch's tables what its ports call for."""
         with self._lock:
             if switch.tables is None:
                 return
-            if not switch.glass:
-                self._put(switch, switch.tables, tables_of(switch.datapath.id, switch.ports, self._spines()))
+            if not switch.optical:
+                self._send_changes(switch, switch.tables, tables_of(switch.datapath.id, switch.ports, self._spines()))
                 return
-            if switch.glass.is_recabled:  # most of what is heard of it is light, which leaves its flows as they are
-                want = tables_of(switch.datapath.id, switch.glass.ports, moved=switch.glass.moved)
-                self._put(switch, switch.tables, want)
-                switch.glass.is_recabled = False
-            switch.glass.shine()
+            if switch.optical.has_changed:  # most of what is heard of it is light, which leaves its flows as they are
+                target = tables_of(switch.datapath.id, switch.optical.ports, moved=switch.optical.moved)
+                self._send_changes(switch, switch.tables, target)
+                switch.optical.has_changed = False
+            switch.optical.apply_link_states()
 
-    def _put(self, switch: _Switch, have: Tables, want: Tables) -> None:
-        for message in codec.messages(switch.datapath, reconcile(have, want)):
+    def _send_changes(self, switch: _Switch, current: Tables, target: Tables) -> None:
+        for message in codec.messages(switch.datapath, reconcile(current, target)):
             switch.datapath.send_msg(message)
-        switch.tables = want
+        switch.tables = target
 
-    def _later(self, seconds: float, what: Callable[[], None]) -> None:
+    def _schedule(self, seconds: float, what: Callable[[], None]) -> None:
         def do() -> None:
             with self._lock:
                 what()

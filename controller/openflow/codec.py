@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import Any, Final
 
-from railyard.controller.openflow.cross_connects import Light
+from railyard.controller.openflow.cross_connects import LinkState
 from railyard.controller.openflow.flows import ANYTHING, EXACT, Flow, Steps
 from railyard.controller.openflow.ryu_api import Datapath
 from railyard.controller.openflow.ryu_api import ofproto_v1_3 as ofp
@@ -113,18 +113,18 @@ def is_up(port: Any) -> bool:
     return not port.state & ofp.OFPPS_LINK_DOWN and not port.config & ofp.OFPPC_PORT_DOWN
 
 
-def light_of(port: Any) -> Light:
+def link_state_of(port: Any) -> LinkState:
     """An optical switch's port. That we darkened it is its mark, which the switch keeps for us."""
-    return Light(darkened=bool(port.config & ofp.OFPPC_NO_FWD), comes_in=is_up(port))
+    return LinkState(disabled=bool(port.config & ofp.OFPPC_NO_FWD), has_carrier=is_up(port))
 
 
-def set_light(datapath: Datapath, port: Any, lit: bool) -> Any:
+def port_mod_message(datapath: Datapath, port: Any, enabled: bool) -> Any:
     """The message that lights a port or darkens it, which takes the carrier of whoever is at its cable."""
     bits = ofp.OFPPC_PORT_DOWN | ofp.OFPPC_NO_FWD
-    return parser.OFPPortMod(datapath, port.port_no, port.hw_addr, 0 if lit else bits, bits, 0)
+    return parser.OFPPortMod(datapath, port.port_no, port.hw_addr, 0 if enabled else bits, bits, 0)
 
 
-def ask_ports(datapath: Datapath) -> Any:
+def port_desc_request(datapath: Datapath) -> Any:
     """The message that asks for all ports as they are."""
     return parser.OFPPortDescStatsRequest(datapath, 0)
 

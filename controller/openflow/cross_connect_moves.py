@@ -7,7 +7,7 @@ from itertools import product
 from railyard.topologies.addresses import Gpu, gpu_of_name
 from railyard.topologies.optical import Layer
 from railyard.topologies.plan import Plan
-from railyard.topologies.ports import NETWORK_SIDE, fibre_port, optical_gpu, place_port
+from railyard.topologies.ports import NETWORK_PORT_OFFSET, gpu_of_optical_port, gpu_port, network_port
 
 
 def moves_by_switch(plan: Plan, moves: Mapping[str, str], layers: Iterable[Layer]) -> dict[int, dict[int, int]]:
@@ -18,27 +18,29 @@ def moves_by_switch(plan: Plan, moves: Mapping[str, str], layers: Iterable[Layer
     """
     if len(set(moves.values())) < len(moves):
         raise ValueError(f"two fibres can't lead to one place: {dict(moves)}")
-    pairs = [(gpu_of_name(fibre), gpu_of_name(place)) for fibre, place in moves.items()]
-    if strangers := {gpu.name for pair in pairs for gpu in pair} - {gpu.name for gpu in plan.gpus}:
-        raise ValueError(f"the fabric has no {', '.join(sorted(strangers))}")
+    pairs = [(gpu_of_name(gpu_side), gpu_of_name(network_side)) for gpu_side, network_side in moves.items()]
+    if unknown := {gpu.name for pair in pairs for gpu in pair} - {gpu.name for gpu in plan.gpus}:
+        raise ValueError(f"the fabric has no {', '.join(sorted(unknown))}")
     found: defaultdict[int, dict[int, int]] = defaultdict(dict)
-    for layer, (fibre, place) in product(layers, pairs):
-        near, far = plan.optical_switch(layer, fibre), plan.optical_switch(layer, place)
+    for layer, (gpu_side, network_side) in product(layers, pairs):
+        near, far = plan.optical_switch(layer, gpu_side), plan.optical_switch(layer, network_side)
         if near is None or far is None:
             raise ValueError(f"layer {layer} has no optical switch")
         if near != far:
-            raise ValueError(f"{fibre.name}'s fibre is at {near.name}, and {place.name}'s place at {far.name}")
-        found[near.dpid][fibre_port(fibre)] = place_port(place)
+            raise ValueError(
+                f"{gpu_side.name}'s fibre is at {near.name}, and {network_side.name}'s place at {far.name}"
+            )
+        found[near.dpid][gpu_port(gpu_side)] = network_port(network_side)
     return dict(found)
 
 
-def places_in(concerned: Mapping[int, Mapping[int, bool]]) -> dict[Gpu, bool]:
+def network_sides_in(affected_ports: Mapping[int, Mapping[int, bool]]) -> dict[Gpu, bool]:
     """The places among ports that go dark, {datapath id: {port: whether it is lit again}}: whether at any switch one is
     lit again.
     """
     found: dict[Gpu, bool] = {}
-    for port, is_lit in (entry for ports in concerned.values() for entry in ports.items()):
-        if port > NETWORK_SIDE:
-            place = optical_gpu(port)
-            found[place] = found.get(place, False) or is_lit
+    for port, is_enabled in (entry for ports in affected_ports.values() for entry in ports.items()):
+        if port > NETWORK_PORT_OFFSET:
+            network_side = gpu_of_optical_port(port)
+            found[network_side] = found.get(network_side, False) or is_enabled
     return found

@@ -12,36 +12,40 @@ the standard library is imported besides: the OpenFlow app reads this under Ryu.
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from railyard.topologies.ports import NETWORK_SIDE
+from railyard.topologies.ports import NETWORK_PORT_OFFSET
 
 
 @dataclass(frozen=True, slots=True)
-class Light:
+class LinkState:
     """A port: whether we switched it off, and whether light comes in.
 
-    `settled`: that none comes in is to be believed. Right after a port is lit, its carrier takes a moment.
+    `is_stable`: that none comes in is to be believed. Right after a port is lit, its carrier takes a moment.
     """
 
-    darkened: bool
-    comes_in: bool
-    settled: bool = True
+    disabled: bool
+    has_carrier: bool
+    is_stable: bool = True
 
 
-def crossings(ports: Iterable[int], moved: Mapping[int, int]) -> dict[int, int]:
+def cross_connects(ports: Iterable[int], moved: Mapping[int, int]) -> dict[int, int]:
     """{fibre: place} as port numbers, of the ports that are there: straight through, but for those in `moved`.
 
     A fibre whose place is another's now is dark, and so is a place that its fibre has left.
     """
-    there = frozenset(ports)
+    present = frozenset(ports)
     taken = frozenset(moved.values())
-    straight = {f: f + NETWORK_SIDE for f in there if f < NETWORK_SIDE and f not in moved}
-    wanted = {f: place for f, place in straight.items() if place not in taken} | dict(moved)
-    return {f: place for f, place in sorted(wanted.items()) if f in there and place in there}
+    default = {f: f + NETWORK_PORT_OFFSET for f in present if f < NETWORK_PORT_OFFSET and f not in moved}
+    target = {f: network_port for f, network_port in default.items() if network_port not in taken} | dict(moved)
+    return {f: network_port for f, network_port in sorted(target.items()) if f in present and network_port in present}
 
 
-def moved_by(crossed: Iterable[tuple[int, int]]) -> dict[int, int]:
+def find_moved(connected: Iterable[tuple[int, int]]) -> dict[int, int]:
     """What was moved, from the crossings that a switch has."""
-    return {fibre: place for fibre, place in crossed if place != fibre + NETWORK_SIDE and fibre < NETWORK_SIDE}
+    return {
+        gpu_port: network_port
+        for gpu_port, network_port in connected
+        if network_port != gpu_port + NETWORK_PORT_OFFSET and gpu_port < NETWORK_PORT_OFFSET
+    }
 
 
 def after_moves(moved: Mapping[int, int], more: Mapping[int, int]) -> dict[int, int]:
@@ -52,35 +56,39 @@ def after_moves(moved: Mapping[int, int], more: Mapping[int, int]) -> dict[int, 
     if len(set(more.values())) < len(more):
         raise ValueError("two fibres can't lead to one place")
     taken = set(more.values())
-    kept = {fibre: place for fibre, place in moved.items() if place not in taken}
-    return moved_by((kept | dict(more)).items())
+    kept = {gpu_port: network_port for gpu_port, network_port in moved.items() if network_port not in taken}
+    return find_moved((kept | dict(more)).items())
 
 
-def touched(before: Mapping[int, int], after: Mapping[int, int]) -> frozenset[int]:
+def changed_ports(before: Mapping[int, int], after: Mapping[int, int]) -> frozenset[int]:
     """The ports at both sides of every crossing ({fibre: place}) that differs."""
     differ = set(before.items()) ^ set(after.items())
-    return frozenset(port for crossing in differ for port in crossing)
+    return frozenset(port for connection in differ for port in connection)
 
 
-def changes_of_light(crossed: Mapping[int, int], ports: Mapping[int, Light]) -> dict[int, bool]:
+def link_state_changes(connected: Mapping[int, int], ports: Mapping[int, LinkState]) -> dict[int, bool]:
     """The ports to light (True) and to darken, so that light goes through: every crossing both ways.
 
     A port that is in no crossing is dark, if its own other side is there: else it is still being cabled.
     """
     todo: dict[int, bool] = {}
-    for fibre, place in crossed.items():
-        pair = (fibre, place)
-        if all(ports[port].darkened for port in pair):
+    for gpu_port, network_port in connected.items():
+        pair = (gpu_port, network_port)
+        if all(ports[port].disabled for port in pair):
             todo |= dict.fromkeys(pair, True)
             continue
         for here, other in (pair, pair[::-1]):
-            if ports[here].comes_in and ports[other].darkened:
+            if ports[here].has_carrier and ports[other].disabled:
                 todo[other] = True
-            elif not (ports[here].comes_in or ports[here].darkened) and ports[here].settled and ports[other].comes_in:
+            elif (
+                not (ports[here].has_carrier or ports[here].disabled)
+                and ports[here].is_stable
+                and ports[other].has_carrier
+            ):
                 todo[other] = False
-    used = {port for pair in crossed.items() for port in pair}
+    used = {port for pair in connected.items() for port in pair}
     for port in ports.keys() - used:
-        other = port - NETWORK_SIDE if port > NETWORK_SIDE else port + NETWORK_SIDE
-        if other in ports and not ports[port].darkened:
+        other = port - NETWORK_PORT_OFFSET if port > NETWORK_PORT_OFFSET else port + NETWORK_PORT_OFFSET
+        if other in ports and not ports[port].disabled:
             todo[port] = False
     return todo

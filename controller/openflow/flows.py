@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from railyard.controller.openflow.cross_connects import crossings
+from railyard.controller.openflow.cross_connects import cross_connects
 from railyard.topologies.addresses import rank_mac
 from railyard.topologies.ports import UPLINK_PORT, gpu_at, role_of
 
@@ -29,7 +29,7 @@ EXACT: Final = "ff:ff:ff:ff:ff:ff"
 GPU_PRIORITY: Final = 200
 RANK_PRIORITY: Final = 150
 UPLINK_PRIORITY: Final = 100
-CROSSING_PRIORITY: Final = 100
+CROSS_CONNECT_PRIORITY: Final = 100
 UPLINK_GROUP: Final = 1  # for every rank but those with a group of their own
 RANK_GROUP: Final = 2  # plus the rank
 
@@ -86,7 +86,7 @@ def tables_of(
     role, rank = role_of(dpid)
     here = sorted(ports)
     if role == "optical":
-        return Tables(crossed_both_ways(crossings(here, moved or {})))
+        return Tables(cross_connect_flows(cross_connects(here, moved or {})))
     if role == "spine":
         return Tables(frozenset(Flow(*rank_mac(port - 1), GPU_PRIORITY, port) for port in here))
     gpus = {port: gpu for port in here if (gpu := gpu_at(dpid, port))}
@@ -105,11 +105,11 @@ def tables_of(
     return Tables(frozenset(flows), groups)
 
 
-def crossed_both_ways(crossed: Mapping[int, int]) -> frozenset[Flow]:
+def cross_connect_flows(connected: Mapping[int, int]) -> frozenset[Flow]:
     """The flows of these crossings, both ways."""
     return frozenset(
-        Flow(*ANYTHING, CROSSING_PRIORITY, out, in_port=into)
-        for pair in crossed.items()
+        Flow(*ANYTHING, CROSS_CONNECT_PRIORITY, out, in_port=into)
+        for pair in connected.items()
         for into, out in (pair, pair[::-1])
     )
 
@@ -119,15 +119,15 @@ def uplinks_to(rank: int, uplinks: tuple[int, ...], spines: Mapping[int, Ports])
     return tuple(up for up in uplinks if spines.get(up - UPLINK_PORT, {rank + 1: True}).get(rank + 1))
 
 
-def reconcile(have: Tables, want: Tables) -> Steps:
-    """The steps for a switch that has `have` (kept over a lost connection, or from before a port changed)."""
-    kept = {flow.key for flow in want.flows}
-    new, gone = want.flows - have.flows, have.flows - want.flows
-    differ = [(number, ports) for number, ports in sorted(want.groups.items()) if have.groups.get(number) != ports]
+def reconcile(current: Tables, target: Tables) -> Steps:
+    """The steps for a switch that has `current` (kept over a lost connection, or from before a port changed)."""
+    kept = {flow.key for flow in target.flows}
+    new, gone = target.flows - current.flows, current.flows - target.flows
+    differ = [(number, ports) for number, ports in sorted(target.groups.items()) if current.groups.get(number) != ports]
     return Steps(
-        change_groups=tuple(group for group in differ if group[0] in have.groups),
-        add_groups=tuple(group for group in differ if group[0] not in have.groups),
+        change_groups=tuple(group for group in differ if group[0] in current.groups),
+        add_groups=tuple(group for group in differ if group[0] not in current.groups),
         add=tuple(sorted(new, key=lambda flow: flow.key)),
         delete=tuple(sorted((flow for flow in gone if flow.key not in kept), key=lambda flow: flow.key)),
-        delete_groups=tuple(sorted(have.groups.keys() - want.groups.keys())),
+        delete_groups=tuple(sorted(current.groups.keys() - target.groups.keys())),
     )

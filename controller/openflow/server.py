@@ -11,7 +11,7 @@ from os_ken.controller import controller as os_ken_controller
 from os_ken.controller import ofp_handler
 from os_ken.lib import hub
 
-from railyard.controller.openflow.app import Heard, RailyardApp
+from railyard.controller.openflow.app import RailyardApp, SwitchEvent
 
 
 class _Datapath(os_ken_controller.Datapath):  # type: ignore[misc]
@@ -47,7 +47,7 @@ def _accept(listener: socket.socket) -> None:
 class OpenFlowServer:
     """The app and its sockets. `listener` hears everything; `app` answers `ask_stats`."""
 
-    def __init__(self, listener: Callable[[Heard], None]) -> None:
+    def __init__(self, listener: Callable[[SwitchEvent], None]) -> None:
         cfg.CONF(args=[], project="os_ken", default_config_files=[])
         manager = app_manager.AppManager.get_instance()
         # OFPHandler would open ports of its own as it starts; only its event handling is wanted

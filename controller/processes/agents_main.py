@@ -28,12 +28,12 @@ from railyard.controller.failover.paths import name_of
 from railyard.controller.health.policies import Shares
 from railyard.controller.health.registry.client import Registry, View, connect
 from railyard.controller.health.scores import Scores
-from railyard.core.events import Tell
+from railyard.core.events import EventWriter
 from railyard.topologies.addresses import Gpu, gpu_of_name
 from railyard.topologies.measure.tcp_rates import TcpRates
 from railyard.topologies.plan import Plan
 
-NEWS: Final = 0
+AT_ONCE_NS: Final = 0
 """Of when to decide again: at once, since something is new."""
 
 
@@ -50,21 +50,21 @@ class Agents:
     """All agents, while they steer by one policy."""
 
     def __init__(
-        self, plan: Plan, kernels: Kernels, steering: Steering, address: str, stale_s: float, tell: Tell
+        self, plan: Plan, kernels: Kernels, steering: Steering, address: str, stale_s: float, emit: EventWriter
     ) -> None:
-        self._routes, self._rates, self._tell = kernels.routes, kernels.rates, tell
+        self._routes, self._rates, self._emit = kernels.routes, kernels.rates, emit
         self._sources = {gpu: Source(plan, gpu, steering) for gpu in plan.gpus}
         self._policy = steering.policy
         self._views: dict[Gpu, View] = {}
         self._stale: set[Gpu] = set()
-        self._again_ns: dict[Gpu, int] = {}
+        self._recheck_ns: dict[Gpu, int] = {}
         self._watched: frozenset[tuple[Gpu, Gpu]] = frozenset()
-        self._news = threading.Condition()
-        self._over = False
+        self._condition = threading.Condition()
+        self._stopped = False
         self._steered: set[Gpu] = set()
         self._caches: list[Registry] = []
         self._address, self._stale_s = address, stale_s
-        self._thread = threading.Thread(target=self._keep_steering, name="steering", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="steering", daemon=True)
 
     def start(self, watched: frozenset[tuple[Gpu, Gpu]]) -> None:
         """Begin. `watched`: pairs whose choices are told."""
@@ -72,70 +72,70 @@ class Agents:
         self._thread.start()
         for gpu in self._sources:
             cache = connect(self._address, self._stale_s)
-            cache.watch(partial(self._hear, gpu))
+            cache.watch(partial(self._on_view, gpu))
             self._caches.append(cache)
 
     def stop(self) -> None:
         """Put away all caches and routes."""
         for cache in self._caches:
             cache.close()
-        with self._news:
-            self._over = True
-            self._news.notify_all()
+        with self._condition:
+            self._stopped = True
+            self._condition.notify_all()
         self._thread.join()
         self._routes.change_all({gpu: (source.release(), ()) for gpu, source in self._sources.items()})
 
     def assign(self, assigned: Assigned) -> None:
         """The oracle knows of another load."""
-        with self._news:
+        with self._condition:
             for source in self._sources.values():
                 source.steering = replace(source.steering, context=replace(source.steering.context, assigned=assigned))
-            self._again_ns = dict.fromkeys(self._views, NEWS)
-            self._news.notify_all()
+            self._recheck_ns = dict.fromkeys(self._views, AT_ONCE_NS)
+            self._condition.notify_all()
 
     def chosen(self, src: Gpu, dst: Gpu) -> Shares:
         """What a source holds for a destination now."""
         return self._sources[src].chosen(dst) if src in self._sources else ()
 
-    def _hear(self, gpu: Gpu, view: View) -> None:
+    def _on_view(self, gpu: Gpu, view: View) -> None:
         """From a cache's thread."""
-        with self._news:
+        with self._condition:
             if view.stale != (gpu in self._stale):
                 (self._stale.add if view.stale else self._stale.discard)(gpu)
-                self._tell("stale" if view.stale else "fresh", {"gpu": gpu.name})
+                self._emit("stale" if view.stale else "fresh", {"gpu": gpu.name})
             self._views[gpu] = view
-            self._again_ns[gpu] = NEWS
-            self._news.notify_all()
+            self._recheck_ns[gpu] = AT_ONCE_NS
+            self._condition.notify_all()
 
-    def _keep_steering(self) -> None:
+    def _run(self) -> None:
         while True:
-            with self._news:
-                while not self._over and not (due := self._due()):
-                    self._news.wait(self._pause())
-                if self._over:
+            with self._condition:
+                while not self._stopped and not (due_gpus := self._due_gpus()):
+                    self._condition.wait(self._wait_s())
+                if self._stopped:
                     return
                 todo: dict[Gpu, Scores] = {}
-                news = all(self._again_ns[gpu] == NEWS for gpu in due)
-                for gpu in due:
-                    del self._again_ns[gpu]
+                has_new_scores = all(self._recheck_ns[gpu] == AT_ONCE_NS for gpu in due_gpus)
+                for gpu in due_gpus:
+                    del self._recheck_ns[gpu]
                     scores = self._views[gpu].scores
                     if scores is not None:
                         todo[gpu] = scores
             try:
-                self._steer(todo, news)
+                self._steer(todo, has_new_scores)
             except Exception as error:  # somebody's own policy: whoever steers by it has to hear of it
-                self._tell("failed", {"policy": self._policy, "why": f"{type(error).__name__}: {error}"})
+                self._emit("failed", {"policy": self._policy, "why": f"{type(error).__name__}: {error}"})
                 return
 
-    def _due(self) -> list[Gpu]:
+    def _due_gpus(self) -> list[Gpu]:
         now = time.monotonic_ns()
-        return [gpu for gpu, at in self._again_ns.items() if at <= now]
+        return [gpu for gpu, at in self._recheck_ns.items() if at <= now]
 
-    def _pause(self) -> float | None:
+    def _wait_s(self) -> float | None:
         """Seconds until a pair may change that may not yet."""
-        return max(0.0, (min(self._again_ns.values()) - time.monotonic_ns()) / 1e9) if self._again_ns else None
+        return max(0.0, (min(self._recheck_ns.values()) - time.monotonic_ns()) / 1e9) if self._recheck_ns else None
 
-    def _steer(self, todo: dict[Gpu, Scores], news: bool) -> None:
+    def _steer(self, todo: dict[Gpu, Scores], has_new_scores: bool) -> None:
         now = time.monotonic_ns()
         changes = {
             gpu: self._sources[gpu].decide(scores, now, partial(self._rates.read, gpu.name))
@@ -144,27 +144,27 @@ class Agents:
         routes = {gpu: (change.remove, change.put) for gpu, change in changes.items() if change.remove or change.put}
         outcome = self._routes.change_all(routes)
         for gpu, error in outcome.refused.items():  # a crashed GPU has no interfaces; the others' routes matter more
-            self._tell("refused", {"gpu": gpu.name, "why": str(error)})
-        with self._news:
+            self._emit("refused", {"gpu": gpu.name, "why": str(error)})
+        with self._condition:
             for gpu, change in changes.items():
-                if change.again_ns is not None:
-                    self._again_ns.setdefault(gpu, change.again_ns)
-        self._report(todo, changes, {"routes": outcome.done, "sources": len(routes), "news": news})
+                if change.recheck_ns is not None:
+                    self._recheck_ns.setdefault(gpu, change.recheck_ns)
+        self._report(todo, changes, {"routes": outcome.done, "sources": len(routes), "news": has_new_scores})
 
     def _report(self, todo: dict[Gpu, Scores], changes: dict[Gpu, Change], done: dict[str, Any]) -> None:
         for src, change in changes.items():
             for dst, shares in change.chosen.items():
                 if (src, dst) in self._watched:
-                    self._tell("choice", {"src": src.name, "dst": dst.name, "paths": names_of(shares)})
+                    self._emit("choice", {"src": src.name, "dst": dst.name, "paths": path_names(shares)})
         if done["routes"]:
-            self._tell("changed", {**done, "version": max(scores.version for scores in todo.values())})
+            self._emit("changed", {**done, "version": max(scores.version for scores in todo.values())})
         first = len(self._steered) < len(self._sources)
         self._steered |= todo.keys()
         if first and len(self._steered) == len(self._sources):
-            self._tell("steering", {})
+            self._emit("steering", {})
 
 
-def names_of(shares: Shares) -> str:
+def path_names(shares: Shares) -> str:
     """`dr by rail 2 + rd by rail 1`; `none` where there is no path."""
     return " + ".join(name_of(share.path) for share in shares) or "none"
 
@@ -173,32 +173,32 @@ class _Process:
     """Commands in, events out."""
 
     def __init__(self) -> None:
-        self._tell = Tell()
+        self._emit = EventWriter()
         self._plan: Plan | None = None
         self._kernels: Kernels | None = None
         self._agents: Agents | None = None
         self._server = ChoiceServer(self._chosen)
 
-    def obey(self, command: dict[str, Any]) -> None:
+    def execute(self, command: dict[str, Any]) -> None:
         match command["do"]:
             case "connect":
                 self._plan = Plan.from_dict(command["plan"])
                 self._kernels = Kernels(self._plan)
                 self._server.start()
-                self._tell("connected", {})
+                self._emit("connected", {})
             case "steer" if self._plan and self._kernels:
                 self._release()
                 steering = Steering.from_dict(command["steering"])
                 watched = frozenset((gpu_of_name(src), gpu_of_name(dst)) for src, dst in command["watched"])
                 self._agents = Agents(
-                    self._plan, self._kernels, steering, command["address"], command["stale"], self._tell
+                    self._plan, self._kernels, steering, command["address"], command["stale"], self._emit
                 )
                 self._agents.start(watched)
             case "assign" if self._agents:
                 self._agents.assign(read_assigned(command["assigned"]))
             case "release":
                 self._release()
-                self._tell("released", {})
+                self._emit("released", {})
 
     def _release(self) -> None:
         agents, self._agents = self._agents, None
@@ -214,7 +214,7 @@ def main() -> None:
         os.nice(-15)  # real agents have a processor each, and don't queue behind the traffic
     process = _Process()
     for line in sys.stdin:
-        process.obey(json.loads(line))
+        process.execute(json.loads(line))
 
 
 if __name__ == "__main__":

@@ -23,25 +23,25 @@ from typing import Any, Final
 
 from railyard.controller.agent.route_agent import RouteAgent
 from railyard.controller.failover.detours import DETOUR_METRIC
-from railyard.controller.failover.heartbeat_detector import Silence
-from railyard.controller.failover.manager import Brain
+from railyard.controller.failover.heartbeat_detector import SilentComponents
+from railyard.controller.failover.manager import FailoverManager
 from railyard.controller.health.monitor_loop import HealthLoop
 from railyard.controller.health.settings import HealthSpec
-from railyard.controller.openflow.app import Concerned, Heard
-from railyard.controller.openflow.cross_connect_moves import moves_by_switch, places_in
+from railyard.controller.openflow.app import AffectedPorts, SwitchEvent
+from railyard.controller.openflow.cross_connect_moves import moves_by_switch, network_sides_in
 from railyard.controller.openflow.optical_switch import SETTLE_S
 from railyard.controller.openflow.server import OpenFlowServer
 from railyard.core.errors import RailyardError
-from railyard.core.events import Tell
+from railyard.core.events import EventWriter
 from railyard.topologies.addresses import Gpu, gpu_of_name
 from railyard.topologies.build import ovs
 from railyard.topologies.optical import Layer
 from railyard.topologies.plan import Plan
 
-KNOCK_S: Final = 0.02
-PROMPT_S: Final = 0.0005
+RECONNECT_POLL_S: Final = 0.02
+SWITCH_INTERVAL_S: Final = 0.0005
 """A thread that computes lets others in after so long, not after 5 ms: a command, or news, may wait."""
-WAITED_OUT_S: Final = 0.1
+MAX_HELD_OUTAGE_S: Final = 0.1
 """Light that is off no longer than this is waited for. To send everybody another way and back takes about as long, and
 the processors that the optical switch needs just then.
 """
@@ -51,155 +51,159 @@ class _Process:
     """Commands in, events out."""
 
     def __init__(self) -> None:
-        self.tell = Tell()
-        self._brain: Brain | None = None
-        self._thinking = threading.Lock()  # switches are heard in other threads than hearts
+        self.emit = EventWriter()
+        self._manager: FailoverManager | None = None
+        self._manager_lock = threading.Lock()  # switches are heard in other threads than hearts
         self._agent: RouteAgent | None = None
-        self._looks_ahead = False
+        self._precompute_started = False
         self._plan: Plan | None = None
         self._health: HealthLoop | None = None
-        self._counters_wanted: set[str] = set()  # switches whose counters somebody outside waits for
-        self._server = OpenFlowServer(self._hear)
+        self._stats_requested: set[str] = set()  # switches whose counters somebody outside waits for
+        self._server = OpenFlowServer(self._on_event)
         self._names: dict[int, str] = {}
-        self._registrar = ThreadPoolExecutor(1, "registry")  # an etcd takes a second to start: others needn't wait
+        self._registry_executor = ThreadPoolExecutor(
+            1, "registry"
+        )  # an etcd takes a second to start: others needn't wait
 
-    def obey(self, command: dict[str, Any]) -> None:
+    def execute(self, command: dict[str, Any]) -> None:
         match command["do"]:
             case "connect":
                 self._connect(command)
             case "learn" if self._agent:
                 self._agent.learn_interfaces()
-                self.tell("learned", {})
+                self.emit("learned", {})
             case "stats":
-                self._counters_wanted = set(self._names.values())
+                self._stats_requested = set(self._names.values())
                 self._server.app.ask_stats()
-            case "grace" if self._brain:
-                args = (self._brain, command["seconds"])
+            case "grace" if self._manager:
+                args = (self._manager, command["seconds"])
                 threading.Thread(target=self._await_switches, args=args, name="grace", daemon=True).start()
-            case "relearn" if self._agent and self._brain:
-                self._relearn(self._agent, self._brain, gpu_of_name(command["gpu"]))
-            case "silence" if self._brain:
-                with self._thinking:
-                    self._brain.hear_hearts(Silence.from_dict(command["silence"]))
-            case "cross" if self._plan and self._brain:
-                self._cross(self._plan, self._brain, command["moves"], command["layers"])
+            case "replace-gpu" if self._agent and self._manager:
+                self._replace_gpu(self._agent, self._manager, gpu_of_name(command["gpu"]))
+            case "silence" if self._manager:
+                with self._manager_lock:
+                    self._manager.on_heartbeats(SilentComponents.from_dict(command["silence"]))
+            case "cross-connect" if self._plan and self._manager:
+                self._cross_connect(self._plan, self._manager, command["moves"], command["layers"])
             case "start-health" if self._plan:
-                self._registrar.submit(self._start_health, self._plan, HealthSpec.model_validate(command["spec"]))
+                self._registry_executor.submit(
+                    self._start_health, self._plan, HealthSpec.model_validate(command["spec"])
+                )
             case "stop-health":
-                self._registrar.submit(self._stop_health)
+                self._registry_executor.submit(self._stop_health)
             case "crash-registry":
-                self._registrar.submit(self._with_health, HealthLoop.crash_registry, "registry-crashed")
+                self._registry_executor.submit(self._with_health, HealthLoop.crash_registry, "registry-crashed")
             case "restart-registry":
-                self._registrar.submit(self._with_health, HealthLoop.restart_registry, "registry-restarted")
+                self._registry_executor.submit(self._with_health, HealthLoop.restart_registry, "registry-restarted")
 
     def _connect(self, command: dict[str, Any]) -> None:
         self._plan = plan = Plan.from_dict(command["plan"])
         self._names = {switch.dpid: switch.name for switch in plan.switches}
         self._agent = RouteAgent(plan)
-        self._brain = Brain(plan, self._agent, command["reroute"], self.tell)
+        self._manager = FailoverManager(plan, self._agent, command["reroute"], self.emit)
         if command["resume"]:
             self._agent.learn_interfaces()
-            self._brain.resume(self._agent.routes(DETOUR_METRIC))
+            self._manager.resume(self._agent.routes(DETOUR_METRIC))
         self._server.serve(socket.socket(fileno=fd) for fd in command["sockets"])
         if command["resume"]:
-            self.tell("controller-restarted", {})
+            self.emit("controller-restarted", {})
 
-    def _await_switches(self, brain: Brain, grace_s: float) -> None:
+    def _await_switches(self, manager: FailoverManager, grace_s: float) -> None:
         """Those that haven't connected by then are taken for dead."""
         deadline = time.monotonic() + grace_s
-        while (missing := brain.awaited) and time.monotonic() < deadline:
+        while (missing := manager.pending) and time.monotonic() < deadline:
             for switch in missing:
-                ovs.wake(switch)
-            time.sleep(KNOCK_S)
-        with self._thinking:
-            brain.begin()
+                ovs.wake_vswitchd(switch)
+            time.sleep(RECONNECT_POLL_S)
+        with self._manager_lock:
+            manager.finish_resume()
 
-    def _relearn(self, agent: RouteAgent, brain: Brain, gpu: Gpu) -> None:
-        with self._thinking:
+    def _replace_gpu(self, agent: RouteAgent, manager: FailoverManager, gpu: Gpu) -> None:
+        with self._manager_lock:
             try:
-                agent.learn(gpu)
+                agent.rebind_gpu(gpu)
             except OSError as error:
-                self.tell("relearned", {"gpu": gpu.name, "why": str(error)})
+                self.emit("relearned", {"gpu": gpu.name, "why": str(error)})
                 return
-            brain.forget(gpu)
-        self.tell("relearned", {"gpu": gpu.name, "why": ""})
+            manager.on_gpu_replaced(gpu)
+        self.emit("relearned", {"gpu": gpu.name, "why": ""})
 
-    def _cross(self, plan: Plan, brain: Brain, moves: dict[str, str], layers: list[Layer]) -> None:
-        dark_s = plan.spec.optical.light_off if plan.spec.optical else 0.0
+    def _cross_connect(self, plan: Plan, manager: FailoverManager, moves: dict[str, str], layers: list[Layer]) -> None:
+        outage_s = plan.spec.optical.light_off if plan.spec.optical else 0.0
         detail = {"moves": moves, "layers": layers}
-        waits = list[int]()
+        pending_numbers = list[int]()
 
-        def begins(concerned: Concerned) -> None:
-            if dark_s <= WAITED_OUT_S:
-                with self._thinking:
-                    waits.append(brain.await_light(places_in(concerned)))
+        def on_start(affected_ports: AffectedPorts) -> None:
+            if outage_s <= MAX_HELD_OUTAGE_S:
+                with self._manager_lock:
+                    pending_numbers.append(manager.expect_reconnect(network_sides_in(affected_ports)))
 
-        def lit() -> None:
-            self.tell("light-on", detail)
-            for number in waits:
-                timer = threading.Timer(SETTLE_S, self._look_again, (brain, number))
+        def on_done() -> None:
+            self.emit("light-on", detail)
+            for number in pending_numbers:
+                timer = threading.Timer(SETTLE_S, self._on_timeout, (manager, number))
                 timer.daemon = True
                 timer.start()
 
         try:
-            self._server.app.cross(moves_by_switch(plan, moves, layers), dark_s, lit, begins)
+            self._server.app.cross_connect(moves_by_switch(plan, moves, layers), outage_s, on_done, on_start)
         except ValueError as error:
-            self.tell("not-crossed", {**detail, "why": str(error)})
+            self.emit("not-crossed", {**detail, "why": str(error)})
         else:
-            self.tell("light-off", detail)
+            self.emit("light-off", detail)
 
-    def _look_again(self, brain: Brain, number: int) -> None:
-        with self._thinking:
-            brain.look_again(number)
+    def _on_timeout(self, manager: FailoverManager, number: int) -> None:
+        with self._manager_lock:
+            manager.on_timeout(number)
 
     def _start_health(self, plan: Plan, spec: HealthSpec) -> None:
         try:
-            health = HealthLoop(plan, spec, self._server.app.ask_stats, self.tell)
+            health = HealthLoop(plan, spec, self._server.app.ask_stats, self.emit)
         except (RailyardError, OSError) as error:
-            self.tell("registry-failed", {"why": str(error)})
-            self.tell("registry", {"address": "", "why": str(error)})
+            self.emit("registry-failed", {"why": str(error)})
+            self.emit("registry", {"address": "", "why": str(error)})
             return
         health.start()
         self._health = health
-        self.tell("registry", {"address": health.address, "why": ""})
+        self.emit("registry", {"address": health.address, "why": ""})
 
     def _stop_health(self) -> None:
         health, self._health = self._health, None
         if health:
             health.stop()
 
-    def _with_health(self, does: Callable[[HealthLoop], None], done: str) -> None:
+    def _with_health(self, action: Callable[[HealthLoop], None], done_event: str) -> None:
         if self._health:
             try:
-                does(self._health)
+                action(self._health)
             except (RailyardError, OSError) as error:
-                self.tell("registry-failed", {"why": str(error)})
+                self.emit("registry-failed", {"why": str(error)})
             else:
-                self.tell(done, {})
+                self.emit(done_event, {})
 
-    def _hear(self, heard: Heard) -> None:
+    def _on_event(self, event: SwitchEvent) -> None:
         if health := self._health:
-            health.hear(heard)
-        if heard.what == "stats":
-            name = self._names[heard.dpid]
-            if name in self._counters_wanted:
-                self._counters_wanted.discard(name)
-                self.tell("stats", {"switch": name, "ports": heard.counters})
-        elif self._brain:
-            with self._thinking:
-                self._brain.hear(heard)
-            if self._brain.is_whole and not self._looks_ahead:
-                self._looks_ahead = True
-                threading.Thread(target=self._brain.look_ahead, name="look ahead", daemon=True).start()
+            health.on_event(event)
+        if event.what == "stats":
+            name = self._names[event.dpid]
+            if name in self._stats_requested:
+                self._stats_requested.discard(name)
+                self.emit("stats", {"switch": name, "ports": event.counters})
+        elif self._manager:
+            with self._manager_lock:
+                self._manager.on_event(event)
+            if self._manager.is_ready and not self._precompute_started:
+                self._precompute_started = True
+                threading.Thread(target=self._manager.precompute, name="precompute", daemon=True).start()
 
 
 def main() -> None:
     with suppress(PermissionError):  # an ordinary user may not
         os.nice(-15)  # a real control plane has processors of its own, and doesn't queue behind the traffic
-    sys.setswitchinterval(PROMPT_S)
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
     process = _Process()
     for line in sys.stdin:
-        process.obey(json.loads(line))
+        process.execute(json.loads(line))
 
 
 if __name__ == "__main__":

@@ -8,32 +8,32 @@ Routes at the GPUs are left alone: it knows of switches only. Datapath ids and p
 import signal
 import socket
 
-from railyard.controller.openflow.app import Heard
+from railyard.controller.openflow.app import SwitchEvent
 from railyard.controller.openflow.listeners import ADDRESS
 from railyard.controller.openflow.server import OpenFlowServer
-from railyard.topologies.ports import NETWORK_SIDE, gpu_at, optical_gpu, role_of
+from railyard.topologies.ports import NETWORK_PORT_OFFSET, gpu_at, gpu_of_optical_port, role_of
 
 
-def describe(heard: Heard) -> str:
+def describe(event: SwitchEvent) -> str:
     """One line for a person: `rail1: d0g1 down`, `spine0: connected, 4 ports up`."""
-    role, index = role_of(heard.dpid)
+    role, index = role_of(event.dpid)
     name = {"single": "switch0", "optical": f"ocs{index}"}.get(role, f"{role}{index}")
-    if heard.what == "switch-up":
-        return f"{name}: connected, {len(heard.up_ports)} ports up"
-    if heard.what == "switch-down":
+    if event.what == "switch-up":
+        return f"{name}: connected, {len(event.up_ports)} ports up"
+    if event.what == "switch-down":
         return f"{name}: gone"
-    return f"{name}: {_what_is_at(heard.dpid, heard.port)} {'up' if heard.up else 'down'}"
+    return f"{name}: {_port_name(event.dpid, event.port)} {'up' if event.up else 'down'}"
 
 
-def _what_is_at(dpid: int, port: int) -> str:
+def _port_name(dpid: int, port: int) -> str:
     if role_of(dpid)[0] == "optical":
-        return f"{'place' if port > NETWORK_SIDE else 'fibre'} of {optical_gpu(port).name}"
+        return f"{'place' if port > NETWORK_PORT_OFFSET else 'fibre'} of {gpu_of_optical_port(port).name}"
     gpu = gpu_at(dpid, port)
     return gpu.name if gpu else f"port {port}"
 
 
 def main() -> None:
-    server = OpenFlowServer(lambda heard: print(describe(heard), flush=True))
+    server = OpenFlowServer(lambda event: print(describe(event), flush=True))
     server.serve([socket.create_server(ADDRESS)])
     print(f"listening on {ADDRESS[0]}:{ADDRESS[1]}", flush=True)
     signal.pause()

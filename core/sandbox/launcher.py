@@ -29,27 +29,27 @@ from typing import Any, Final, NoReturn
 
 import psutil
 
-from railyard.core.errors import BadInput, MachineLacks
-from railyard.core.host import AS_USER, CAPSULE, SEARCH_PATH
+from railyard.core.errors import BadInput, MissingRequirement
+from railyard.core.host import SEARCH_PATH, UNSHARE_OPTIONS, USER_NAMESPACE_OPTIONS
 
-MARKER: Final = "RAILYARD_CAPSULE"
-RUN: Final = "RAILYARD_RUN"
-OUTSIDE: Final = "RAILYARD_OUTSIDE"
-LIFELINE: Final = "RAILYARD_LIFELINE"
-COVERED: Final = ("/run", "/dev/shm")
+SANDBOX_VARIABLE: Final = "RAILYARD_CAPSULE"
+RUN_NAME_VARIABLE: Final = "RAILYARD_RUN"
+HOST_NAMESPACES_VARIABLE: Final = "RAILYARD_OUTSIDE"
+SOCKET_FD_VARIABLE: Final = "RAILYARD_LIFELINE"
+PRIVATE_MOUNTS: Final = ("/run", "/dev/shm")
 """Where the capsule has an empty tmpfs of its own."""
-STOPPING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+STOP_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _PR_SET_PDEATHSIG: Final = 1
-BEGUN: Final = b"+"
-ENDED: Final = b"."
+STARTED: Final = b"+"
+FINISHED: Final = b"."
 libc: Final = ctypes.CDLL(None, use_errno=True)
 
 
 def check_visible(field: str, path: Path) -> None:
     """BadInput for a path that a run could not see, since the capsule covers it."""
-    for covered in COVERED:
-        if path.resolve().is_relative_to(Path(covered).resolve()):
-            raise BadInput(field, str(path), f"must not be under {covered}: a run has one of its own there")
+    for mount_point in PRIVATE_MOUNTS:
+        if path.resolve().is_relative_to(Path(mount_point).resolve()):
+            raise BadInput(field, str(path), f"must not be under {mount_point}: a run has one of its own there")
 
 
 def enter(argv: Sequence[str], task: Mapping[str, Any], run: str = "", interactive: bool = False) -> int:
@@ -59,39 +59,41 @@ def enter(argv: Sequence[str], task: Mapping[str, Any], run: str = "", interacti
     `interactive`: Ctrl-C is left to the terminal, which sends it to the inner too.
     """
     _die_with_sudo()
-    as_user = () if os.geteuid() == 0 else AS_USER
-    here, there = socket.socketpair()
-    environment = {**os.environ, "PATH": SEARCH_PATH, MARKER: "1", RUN: run}
-    environment |= {OUTSIDE: namespaces_of_this(), LIFELINE: str(there.fileno())}
+    user_options = () if os.geteuid() == 0 else USER_NAMESPACE_OPTIONS
+    parent_socket, child_socket = socket.socketpair()
+    environment = {**os.environ, "PATH": SEARCH_PATH, SANDBOX_VARIABLE: "1", RUN_NAME_VARIABLE: run}
+    environment |= {HOST_NAMESPACES_VARIABLE: current_namespaces(), SOCKET_FD_VARIABLE: str(child_socket.fileno())}
     signals = _Signals(drop=(signal.SIGINT,) if interactive else ())
-    with here, signals:
+    with parent_socket, signals:
         process = subprocess.Popen(
-            ["unshare", *as_user, *CAPSULE, "--", *argv],
+            ["unshare", *user_options, *UNSHARE_OPTIONS, "--", *argv],
             env=environment,
-            pass_fds=[there.fileno()],
-            preexec_fn=partial(_tie_to, os.getpid()),
+            pass_fds=[child_socket.fileno()],
+            preexec_fn=partial(_die_with_parent, os.getpid()),
         )
-        there.close()
+        child_socket.close()
         with suppress(BrokenPipeError):
-            here.sendall(json.dumps(task).encode() + b"\n")
-        status = signals.wait(process, lambda number: _tell_inner(process, number))
-        return _believed(status, here)
+            parent_socket.sendall(json.dumps(task).encode() + b"\n")
+        status = signals.wait(process, lambda number: _forward_signal(process, number))
+        return _exit_status(status, parent_socket)
 
 
-def _believed(status: int, lifeline: socket.socket) -> int:
+def _exit_status(status: int, control_socket: socket.socket) -> int:
     """The status, unless it is `unshare`'s own 1, with which it also ends if the inner is killed."""
     try:
-        said = lifeline.recv(16, socket.MSG_DONTWAIT)
+        received = control_socket.recv(16, socket.MSG_DONTWAIT)
     except OSError:
-        said = b""
-    if status != 1 or ENDED in said:
+        received = b""
+    if status != 1 or FINISHED in received:
         return status
-    if said.startswith(BEGUN):
+    if received.startswith(STARTED):
         return 128 + signal.SIGKILL
-    raise MachineLacks("the capsule did not start", "the line above says why; run_experiment.py doctor may say more")
+    raise MissingRequirement(
+        "the capsule did not start", "the line above says why; run_experiment.py doctor may say more"
+    )
 
 
-def namespaces_of_this() -> str:
+def current_namespaces() -> str:
     """Which mount and network namespaces this process is in."""
     return " ".join(str(Path("/proc/self/ns", kind).readlink()) for kind in ("mnt", "net"))
 
@@ -106,15 +108,15 @@ def _die_with_sudo() -> None:
                 os.kill(os.getpid(), signal.SIGKILL)
 
 
-def _tie_to(parent: int) -> None:
+def _die_with_parent(parent: int) -> None:
     """Between fork and exec: die with the parent, and hold back signals until the inner can take them."""
-    signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)
+    signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
     libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(128 + signal.SIGKILL)
 
 
-def _tell_inner(unshare: "subprocess.Popen[bytes]", number: int) -> None:
+def _forward_signal(unshare: "subprocess.Popen[bytes]", number: int) -> None:
     """Pass a signal on; `unshare` itself sits it out. The inner may not be born yet."""
     while unshare.poll() is None:
         with suppress(psutil.NoSuchProcess):
@@ -124,9 +126,9 @@ def _tell_inner(unshare: "subprocess.Popen[bytes]", number: int) -> None:
         time.sleep(0.002)
 
 
-def taken() -> list[signal.Signals]:
+def stop_signals() -> list[signal.Signals]:
     """The signals that stop a run: not SIGHUP under nohup, which ignores it for us."""
-    return [n for n in STOPPING if n != signal.SIGHUP or signal.getsignal(n) != signal.SIG_IGN]
+    return [n for n in STOP_SIGNALS if n != signal.SIGHUP or signal.getsignal(n) != signal.SIG_IGN]
 
 
 class _Signals:
@@ -139,29 +141,29 @@ class _Signals:
         self._drop = drop
 
     def __enter__(self) -> None:
-        self._reading, self._writing = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        self._old = {n: signal.signal(n, _noted) for n in (*taken(), signal.SIGCHLD)}
-        self._old[signal.SIGTSTP] = signal.signal(signal.SIGTSTP, signal.SIG_IGN)
-        self._old_fd = signal.set_wakeup_fd(self._writing, warn_on_full_buffer=False)
+        self._read_fd, self._write_fd = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._old_handlers = {n: signal.signal(n, _noop_handler) for n in (*stop_signals(), signal.SIGCHLD)}
+        self._old_handlers[signal.SIGTSTP] = signal.signal(signal.SIGTSTP, signal.SIG_IGN)
+        self._old_wakeup_fd = signal.set_wakeup_fd(self._write_fd, warn_on_full_buffer=False)
 
     def __exit__(self, *_: object) -> None:
-        signal.set_wakeup_fd(self._old_fd)
-        for number, handler in self._old.items():
+        signal.set_wakeup_fd(self._old_wakeup_fd)
+        for number, handler in self._old_handlers.items():
             signal.signal(number, handler)
-        os.close(self._reading)
-        os.close(self._writing)
+        os.close(self._read_fd)
+        os.close(self._write_fd)
 
-    def wait(self, process: "subprocess.Popen[bytes]", pass_on: Callable[[int], None]) -> int:
+    def wait(self, process: "subprocess.Popen[bytes]", forward: Callable[[int], None]) -> int:
         """The exit status as a shell has it (128 + n for a signal), once the child has ended."""
         while process.poll() is None:
-            select([self._reading], [], [])
-            for number in os.read(self._reading, 64):
-                if number in STOPPING and number not in self._drop:
-                    pass_on(number)
+            select([self._read_fd], [], [])
+            for number in os.read(self._read_fd, 64):
+                if number in STOP_SIGNALS and number not in self._drop:
+                    forward(number)
         return process.returncode if process.returncode >= 0 else 128 - process.returncode
 
 
-def _noted(number: int, frame: FrameType | None) -> None:
+def _noop_handler(number: int, frame: FrameType | None) -> None:
     """Nothing: that there is a handler makes Python write to the wake-up pipe."""
 
 
@@ -175,7 +177,7 @@ def main() -> NoReturn:
     command: list[str] = inner.prepare()["command"]
     signals = _Signals(drop=(signal.SIGINT,))
     with signals:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
         process = subprocess.Popen(command)
         status = signals.wait(process, process.send_signal)
     sys.exit(status)

@@ -21,7 +21,7 @@ from railyard.workloads.matrix.traffic_matrix import bytes_by_kind, cross_rail_b
 from railyard.workloads.schedule import Compute, Kind, Schedule
 from railyard.workloads.spec import TraceSpec
 from railyard.workloads.traces.build import read_trace
-from railyard.workloads.traces.files import begins_files
+from railyard.workloads.traces.files import is_trace_prefix
 
 LARGEST: Final = 8
 GROUPS_SHOWN: Final = 2
@@ -47,7 +47,7 @@ def experiment(name_or_file: str, overrides: Iterable[str]) -> ExperimentSpec:
     BadInput as for `run`. Overrides may change the fabric, and scale the trace.
     """
     trace = "/" in name_or_file or Path(name_or_file).exists() or Path(name_or_file).suffix in (".et", ".json", ".txt")
-    if name_or_file not in catalogue.names() and not trace and begins_files(name_or_file):
+    if name_or_file not in catalogue.names() and not trace and is_trace_prefix(name_or_file):
         raise BadInput("NAME", name_or_file, f"begins the names of a trace's files here: write ./{name_or_file}")
     if name_or_file in catalogue.names() or name_or_file.endswith(_EXPERIMENT) or not trace:
         return load(name_or_file, overrides)
@@ -112,9 +112,9 @@ def _print(schedule: Schedule, console: Console) -> None:
     for column in ("step", "kind", "runs", "by whom", "transfers", "bytes", "over rails"):
         table.add_column(column, justify="left" if column in ("step", "kind", "by whom") else "right")
     for step in steps(schedule):
-        whom = _whom(step, schedule)
+        participants = _participants(step, schedule)
         sizes = (format_size(step.bytes), format_size(step.rail_bytes) if step.rail_bytes else "-")
-        table.add_row(step.name, step.kind, f"{step.runs:,}", whom, f"{step.transfers:,}", *sizes)
+        table.add_row(step.name, step.kind, f"{step.runs:,}", participants, f"{step.transfers:,}", *sizes)
     console.print(table)
     kinds = ", ".join(f"{kind} {format_size(size)}" for kind, size in bytes_by_kind(schedule).items())
     total = sum(schedule.matrix.values())
@@ -135,7 +135,7 @@ def _computing(schedule: Schedule) -> str:
     return f"{format_time(max(seconds.values()))} at the busiest GPU" if seconds else "none"
 
 
-def _whom(step: Step, schedule: Schedule) -> str:
+def _participants(step: Step, schedule: Schedule) -> str:
     """The groups, as far as there is room."""
     shown = [_group(group, schedule) for group in step.groups[:GROUPS_SHOWN]]
     more = len(step.groups) - len(shown)

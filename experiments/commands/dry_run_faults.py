@@ -9,12 +9,12 @@ from rich.table import Table
 from railyard.core.units import format_time
 from railyard.experiments.spec.experiment import ExperimentSpec, nominal_plan
 from railyard.experiments.spec.faults import FaultSpec
-from railyard.experiments.spec.scripts import ScriptSpec, plain
+from railyard.experiments.spec.scripts import ScriptSpec, fault_dict
 from railyard.failure.analysis.evaluate import AFTER_S
 from railyard.failure.scenario.script import Timed
 from railyard.topologies.plan import Plan
 
-_OWN = ("loss", "rate", "period", "down", "registry")
+_PARAMETER_KEYS = ("loss", "rate", "period", "down", "registry")
 
 
 def show(spec: ExperimentSpec, console: Console) -> None:
@@ -29,7 +29,7 @@ def show(spec: ExperimentSpec, console: Console) -> None:
         reroutes = " and ".join(spec.reroute)
         console.print(
             f"{_count(spec.injections, 'injection')} in {_count(spec.fault_runs, 'run')}, reroute {reroutes}: "
-            f"{format_time(round(least_s(spec)))} or more",
+            f"{format_time(round(min_duration_s(spec)))} or more",
             highlight=False,
         )
 
@@ -38,7 +38,7 @@ def _count(number: int, what: str) -> str:
     return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
-def least_s(spec: ExperimentSpec) -> float:
+def min_duration_s(spec: ExperimentSpec) -> float:
     """Seconds from the first traffic to the last of each run, added up; building and connecting come on top."""
     total = 0.0
     for number, fabric in enumerate(spec.fabrics):
@@ -66,13 +66,11 @@ def _table(spec: ExperimentSpec, faults: Sequence[FaultSpec], scripts: Sequence[
     for script in scripts:
         table.add_section()
         for row, cells in enumerate(_rows(script, plan, spec.seed)):
-            table.add_row(
-                _called(script, spec) if row == 0 else "", *cells, str(spec.times(script)) if row == 0 else ""
-            )
+            table.add_row(_title(script, spec) if row == 0 else "", *cells, str(spec.times(script)) if row == 0 else "")
     return table
 
 
-def _called(script: ScriptSpec, spec: ExperimentSpec) -> str:
+def _title(script: ScriptSpec, spec: ExperimentSpec) -> str:
     during = f" during {script.during}" if script.during else ""
     return f"{script.name}{during}" + (f" (seed {spec.seed})" if script.storm else "")
 
@@ -83,7 +81,7 @@ def _rows(script: ScriptSpec, plan: Plan, seed: int) -> Iterator[tuple[str, ...]
 
 
 def _cells(timed: Timed, registry: str | None) -> tuple[str, ...]:
-    data: dict[str, Any] = plain(timed) | ({"registry": registry} if registry else {})
+    data: dict[str, Any] = fault_dict(timed) | ({"registry": registry} if registry else {})
     at = f"{timed.after} + {data['at']}" if timed.after else data["at"]
-    own = ", ".join(f"{key} {data[key]}" for key in _OWN if key in data)
-    return at, timed.fault.kind, timed.fault.target, data["repair"], own
+    parameters = ", ".join(f"{key} {data[key]}" for key in _PARAMETER_KEYS if key in data)
+    return at, timed.fault.kind, timed.fault.target, data["repair"], parameters

@@ -20,8 +20,8 @@ from typing import Annotated, Final
 from pydantic import Field, ValidationError, ValidationInfo, field_validator
 from rich.console import Console
 
-from railyard.core.config import Strict, find_problems, is_path, read_yaml
-from railyard.core.errors import BadInput, near_miss
+from railyard.core.config import ConfigModel, find_problems, is_path, read_yaml
+from railyard.core.errors import BadInput, unknown_name_hint
 from railyard.experiments.spec import catalogue
 from railyard.experiments.spec.experiment import ExperimentSpec, load, nominal_plan
 from railyard.results.views.format import percent, size
@@ -44,13 +44,13 @@ from railyard.workloads.placement.layout import (
     Layout,
     data_parallel,
     hierarchical,
-    in_order,
-    of_ranks,
+    layout_from_order,
+    layout_from_ranks,
     splits,
 )
 from railyard.workloads.placement.parallelism import Count, Parallelism
 
-MOST_GPUS: Final = 65_536
+MAX_GPUS: Final = 65_536
 """A second or two to look at, groups of ranks that all cross rails included; a million GPUs take half a minute."""
 SHOWN: Final = 5
 """Findings of a kind that are shown; the rest are counted."""
@@ -58,7 +58,7 @@ MEMBERS: Final = 8
 """Ranks of a finding that are named."""
 
 
-class PlacementSpec(Strict):
+class PlacementSpec(ConfigModel):
     """A placement file. Left out: the published parallelism; the platform's, else the model's own, GPUs to a domain."""
 
     model: str
@@ -73,7 +73,7 @@ class PlacementSpec(Strict):
     @classmethod
     def _platform_is_known(cls, platform: str | None) -> str | None:
         if platform is not None and platform not in PLATFORMS:
-            raise ValueError(f"{near_miss(platform, PLATFORMS)}, or the path of a .yaml file")
+            raise ValueError(f"{unknown_name_hint(platform, PLATFORMS)}, or the path of a .yaml file")
         return platform
 
     @field_validator("ranks")
@@ -113,7 +113,7 @@ def check(name: str) -> list[Checked]:
             return [check_placement(placement)]
     elif name not in catalogue.names() and "/" not in name:
         catalogue.check_no_figure(name)
-        problem = near_miss(name, [*catalogue.names(), *model_names()])
+        problem = unknown_name_hint(name, [*catalogue.names(), *model_names()])
         raise BadInput("NAME", name, f"{problem.replace('known', 'an experiment or a model', 1)}; or a file")
     return list(_of_experiment(load(name)))
 
@@ -169,15 +169,15 @@ def _layouts(spec: PlacementSpec, model: GptModel | MoeModel) -> tuple[Layout, L
     domains = spec.domains or max(1, parallelism.gpus // rails)
     best = hierarchical(parallelism, domains, rails, "placement.parallelism")
     if spec.order is not None:
-        return in_order(parallelism, domains, rails, spec.order), best
+        return layout_from_order(parallelism, domains, rails, spec.order), best
     if spec.ranks is not None:
-        return of_ranks(parallelism, domains, rails, spec.ranks), best
+        return layout_from_ranks(parallelism, domains, rails, spec.ranks), best
     return best, best
 
 
 def _check_gpus(spec: PlacementSpec, gpus: int) -> None:
     """BadInput, before a rank is laid out, for more than can be looked at in seconds."""
-    if gpus <= MOST_GPUS:
+    if gpus <= MAX_GPUS:
         return
     if spec.parallelism is None:
         field, value = ("domains", spec.domains) if spec.domains else ("model", spec.model)
@@ -185,7 +185,7 @@ def _check_gpus(spec: PlacementSpec, gpus: int) -> None:
         sizes = {name: int(getattr(spec.parallelism, name)) for name in DIMENSIONS}
         largest = max(sizes, key=lambda name: sizes[name])
         field, value = f"parallelism.{largest}", sizes[largest]
-    raise BadInput(f"placement.{field}", value, f"makes {gpus:,} GPUs: {MOST_GPUS:,} or fewer can be looked at")
+    raise BadInput(f"placement.{field}", value, f"makes {gpus:,} GPUs: {MAX_GPUS:,} or fewer can be looked at")
 
 
 def _parallelism(spec: PlacementSpec, model: GptModel | MoeModel, rails: int) -> Parallelism:
@@ -234,7 +234,7 @@ def _line(finding: Finding) -> str:
     pairs = zip(finding.ranks[:MEMBERS], finding.gpus[:MEMBERS], strict=True)
     members = ", ".join(f"{rank} on {gpu}" for rank, gpu in pairs)
     more = f" and {len(finding.ranks) - MEMBERS:,} more" if len(finding.ranks) > MEMBERS else ""
-    return f"  {finding.kind}, {finding.group} (ranks {members}{more}): {finding.why}"
+    return f"  {finding.kind}, {finding.group} (ranks {members}{more}): {finding.reason}"
 
 
 def _bytes(traffic: Traffic) -> str:

@@ -12,9 +12,9 @@ import psutil
 from rich.console import Console
 from rich.table import Table
 
-from railyard.core.errors import BadInput, MachineLacks, near_miss
+from railyard.core.errors import BadInput, MissingRequirement, unknown_name_hint
 from railyard.core.host import BOOTSTRAP, SEARCH_PATH
-from railyard.core.sandbox.launcher import MARKER, RUN
+from railyard.core.sandbox.launcher import RUN_NAME_VARIABLE, SANDBOX_VARIABLE
 from railyard.core.units import format_time
 from railyard.topologies.build.namespaces import NETNS_DIR
 from railyard.topologies.build.ovs import OVS_DIR
@@ -46,10 +46,14 @@ def find() -> list[LiveRun]:
     for process in psutil.process_iter():
         try:
             environment = process.environ()
-            if environment.get(MARKER) == "1" and environment.get(RUN) and _is_first(process.pid):
-                experiment, _, where = environment[RUN].partition(" ")
-                who = (process.pid, process.username(), process.create_time())
-                runs.append(LiveRun(experiment, Path(where).name, where, *who))
+            if (
+                environment.get(SANDBOX_VARIABLE) == "1"
+                and environment.get(RUN_NAME_VARIABLE)
+                and _is_first(process.pid)
+            ):
+                experiment, _, where = environment[RUN_NAME_VARIABLE].partition(" ")
+                process_info = (process.pid, process.username(), process.create_time())
+                runs.append(LiveRun(experiment, Path(where).name, where, *process_info))
         except (psutil.Error, OSError):
             continue  # somebody else's, or gone
     return sorted(runs, key=lambda run: run.started_s)
@@ -64,18 +68,22 @@ def _is_first(pid: int) -> bool:
     return False
 
 
-def choose(wanted: str, runs: Sequence[LiveRun]) -> LiveRun:
+def choose(selector: str, runs: Sequence[LiveRun]) -> LiveRun:
     """The run of this name, folder or pid, or the only one of this experiment. BadInput else."""
     if not runs:
-        raise BadInput("RUN", wanted, "is not alive: no run of yours is")
-    folder = str(Path(wanted).resolve())
-    exact = [run for run in runs if wanted in (run.name, str(run.pid)) or run.where == folder]
-    found = exact or [run for run in runs if wanted == run.experiment]
+        raise BadInput("RUN", selector, "is not alive: no run of yours is")
+    folder = str(Path(selector).resolve())
+    exact = [run for run in runs if selector in (run.name, str(run.pid)) or run.where == folder]
+    found = exact or [run for run in runs if selector == run.experiment]
     if not found:
-        problem = near_miss(wanted, [run.name for run in runs]).replace("known", "a run that is alive", 1)
-        raise BadInput("RUN", wanted, problem)
+        problem = unknown_name_hint(selector, [run.name for run in runs]).replace("known", "a run that is alive", 1)
+        raise BadInput("RUN", selector, problem)
     if len(found) > 1:
-        raise BadInput("RUN", wanted, f"may be several: {', '.join(f'{run.name} (pid {run.pid})' for run in found)}")
+        raise BadInput(
+            "RUN",
+            selector,
+            f"may be several: {', '.join(f'{run.name} (pid {run.pid})' for run in found)}",
+        )
     return found[0]
 
 
@@ -87,21 +95,21 @@ def nodes_up(run: LiveRun) -> list[str]:
     return nodes
 
 
-def execute(wanted: str, node: str, command: Sequence[str]) -> NoReturn:
+def execute(selector: str, node: str, command: Sequence[str]) -> NoReturn:
     """Become the command in a GPU (or switch) of a live run: its network, its files in /run, its processes."""
-    run = choose(wanted, find())
+    run = choose(selector, find())
     nodes = nodes_up(run)
     if node not in nodes:
-        raise BadInput("GPU", node, near_miss(node, nodes).replace("known", f"in {run.name}", 1))
+        raise BadInput("GPU", node, unknown_name_hint(node, nodes).replace("known", f"in {run.name}", 1))
     os.environ["OVS_RUNDIR"] = os.environ["OVS_DBDIR"] = str(OVS_DIR / node)  # so that ovs-vsctl finds this switch
-    become(run, command, node)
+    exec_in_run(run, command, node)
 
 
-def become(run: LiveRun, command: Sequence[str], node: str | None = None) -> NoReturn:
+def exec_in_run(run: LiveRun, command: Sequence[str], node: str | None = None) -> NoReturn:
     """Become a command in a live run's capsule, in the network of a node, or (None) where its own process 1 is."""
     program = shutil.which("nsenter", path=SEARCH_PATH)
     if program is None:
-        raise MachineLacks("this machine lacks nsenter", BOOTSTRAP)
+        raise MissingRequirement("this machine lacks nsenter", BOOTSTRAP)
     # root needs no part in the user namespace of somebody's capsule, and would lose its own in it
     user = [] if os.geteuid() == 0 else ["--user", "--preserve-credentials"]
     network = f"--net=/proc/{run.pid}/root{NETNS_DIR}/{node}" if node else "--net"

@@ -6,7 +6,7 @@ from typing import Final
 
 from railyard.core.project import PROJECT
 
-MOST_S: Final = 60.0
+TIMEOUT_S: Final = 60.0
 
 
 def frames_per_s() -> float | None:
@@ -20,7 +20,7 @@ def frames_per_s() -> float | None:
         "railyard.experiments.commands.measure",
     ]
     try:
-        done = subprocess.run(argv, cwd=PROJECT, capture_output=True, text=True, check=True, timeout=MOST_S)
+        done = subprocess.run(argv, cwd=PROJECT, capture_output=True, text=True, check=True, timeout=TIMEOUT_S)
         return float(done.stdout)
     except (subprocess.SubprocessError, ValueError):
         return None

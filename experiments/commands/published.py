@@ -86,6 +86,6 @@ def _claim(claim: Claim) -> str:
     mark = "✓" if claim.agrees else "≠"
     bound = f"{claim.bound} " if claim.bound else ""
     unit = "" if claim.unit == "%" else " "
-    said = f"{bound}{_number(claim.published)}{unit}{claim.unit}"
-    text = f"{mark} {claim.what}: {claim.stated} {said}, ours {_number(claim.ours)}{unit}{claim.unit}"
+    stated_value = f"{bound}{_number(claim.published)}{unit}{claim.unit}"
+    text = f"{mark} {claim.what}: {claim.stated} {stated_value}, ours {_number(claim.ours)}{unit}{claim.unit}"
     return f"{text}; {claim.note}" if claim.note else text

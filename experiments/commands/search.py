@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from rich.console import Console
 from rich.table import Table
 
-from railyard.core.errors import BadInput, near_miss
+from railyard.core.errors import BadInput, unknown_name_hint
 from railyard.results.theory.iteration.arrays import Strategy
 from railyard.results.theory.iteration.constants import taken_from_a100
 from railyard.results.theory.iteration.job import Job, Recipe, make_cluster
@@ -41,7 +41,7 @@ def make_job(model: str, platform: str, gpus: int, domain_gpus: int | None, batc
     """HB domains are the platform's if not given, or one smaller domain where there are fewer GPUs than in its."""
     loaded = load_gpt(model)
     if platform not in PLATFORMS:
-        raise BadInput("platform", platform, f"{near_miss(platform, PLATFORMS)}, or the path of a .yaml file")
+        raise BadInput("platform", platform, f"{unknown_name_hint(platform, PLATFORMS)}, or the path of a .yaml file")
     size = domain_gpus or min(gpus, PLATFORMS[platform].domain_gpus)
     if gpus % size:
         raise BadInput("gpus", gpus, f"must be a multiple of the {size:,} GPUs of an HB domain")
@@ -52,8 +52,8 @@ def _table(found: Weighed, top: int) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 1))
     for column in COLUMNS:
         table.add_column(column, justify="right", no_wrap=True)
-    for place, index in enumerate(found.order()[:top], start=1):
-        table.add_row(str(place), *_cells(found, int(index)))
+    for position, index in enumerate(found.order()[:top], start=1):
+        table.add_row(str(position), *_cells(found, int(index)))
     return table
 
 

@@ -10,10 +10,10 @@ from rich.console import Console
 from rich.table import Table
 
 from railyard.controller.agent.choices import ask
-from railyard.controller.agent.path_trace import Hop, Way, as_said, path_said, verdict, way_of
+from railyard.controller.agent.path_trace import Hop, TracedPath, assemble_path, follows_policy, policy_path, verdict
 from railyard.controller.failover.paths import name_of
-from railyard.core.errors import BadInput, RailyardError, near_miss
-from railyard.core.process_limits import allow_open_files
+from railyard.core.errors import BadInput, RailyardError, unknown_name_hint
+from railyard.core.process_limits import raise_open_file_limit
 from railyard.core.project import PROJECT
 from railyard.core.units import format_time
 from railyard.experiments.commands import live
@@ -23,12 +23,14 @@ from railyard.topologies.measure.capture import Capture, Probe
 from railyard.topologies.plan import Plan
 
 
-def enter(wanted: str, src: str, dst: str, probes: int) -> NoReturn:
+def enter(selector: str, src: str, dst: str, probes: int) -> NoReturn:
     """Become the process that does it, in a live run's capsule. BadInput for what isn't there."""
-    run = live.choose(wanted, live.find())
+    run = live.choose(selector, live.find())
     check_names(src, dst, live.nodes_up(run), run.name)
     os.environ["PYTHONPATH"] = str(PROJECT)
-    live.become(run, [sys.executable, "-m", "railyard.experiments.commands.trace", run.name, src, dst, str(probes)])
+    live.exec_in_run(
+        run, [sys.executable, "-m", "railyard.experiments.commands.trace", run.name, src, dst, str(probes)]
+    )
 
 
 def check_names(src: str, dst: str, nodes: Collection[str], run: str) -> None:
@@ -36,16 +38,16 @@ def check_names(src: str, dst: str, nodes: Collection[str], run: str) -> None:
     gpus = [node for node in nodes if node.startswith("d")]
     for field, name in (("SRC", src), ("DST", dst)):
         if name not in gpus:
-            raise BadInput(field, name, near_miss(name, gpus).replace("known", f"a GPU of {run}", 1))
+            raise BadInput(field, name, unknown_name_hint(name, gpus).replace("known", f"a GPU of {run}", 1))
     if src == dst:
         raise BadInput("DST", dst, "must be another GPU than SRC")
 
 
-def trace(plan: Plan, src: Gpu, dst: Gpu, probes: int) -> tuple[list[Probe], list[Way]]:
+def trace(plan: Plan, src: Gpu, dst: Gpu, probes: int) -> tuple[list[Probe], list[TracedPath]]:
     """Send probes on the fabric that stands, and say which way each went."""
     with Capture(plan) as capture:
         sent = capture.probe(src, dst, probes)
-    return sent, [way_of(src, dst, probe.sightings) for probe in sent]
+    return sent, [assemble_path(src, dst, probe.observations) for probe in sent]
 
 
 def show(plan: Plan, src: Gpu, dst: Gpu, probes: int, console: Console) -> int:
@@ -56,24 +58,24 @@ def show(plan: Plan, src: Gpu, dst: Gpu, probes: int, console: Console) -> int:
     before = ask(src, dst)  # of who steers now, if anybody does
     sent, ways = trace(plan, src, dst, probes)
     chosen = [paths for paths in (before, ask(src, dst)) if paths]
-    said = list(dict.fromkeys(path for paths in chosen for path in paths)) or [path_said(plan.policy, src, dst)]
+    expected = list(dict.fromkeys(path for paths in chosen for path in paths)) or [policy_path(plan.policy, src, dst)]
     by = "its agent chose" if chosen else f"policy {plan.policy}:"
     spec = plan.spec
     console.print(
         f"{src.name} -> {dst.name}  {spec.kind}, {spec.domains} domains x {spec.rails} rails, {by}"
-        f" {' or '.join(map(name_of, said))}",
+        f" {' or '.join(map(name_of, expected))}",
         highlight=False,
     )
     print_ways(sent, ways, console)
-    console.print(verdict(ways, said), highlight=False)
-    return 0 if as_said(ways, said) else 1
+    console.print(verdict(ways, expected), highlight=False)
+    return 0 if follows_policy(ways, expected) else 1
 
 
-def print_ways(sent: Sequence[Probe], ways: Sequence[Way], console: Console) -> None:
+def print_ways(sent: Sequence[Probe], ways: Sequence[TracedPath], console: Console) -> None:
     """Each way that was taken, by how many, and its hops with the time since the probe was sent."""
-    groups: dict[object, list[tuple[Probe, Way]]] = {}
+    groups: dict[object, list[tuple[Probe, TracedPath]]] = {}
     for probe, way in zip(sent, ways, strict=True):
-        groups.setdefault(way.outline, []).append((probe, way))
+        groups.setdefault(way.signature, []).append((probe, way))
     for group in sorted(groups.values(), key=len, reverse=True):
         first = group[0][1]
         count = f"{len(group)} of {len(ways)} probes: " if len(ways) > 1 else ""
@@ -83,16 +85,18 @@ def print_ways(sent: Sequence[Probe], ways: Sequence[Way], console: Console) -> 
     console.print()
 
 
-def _hops(group: Sequence[tuple[Probe, Way]]) -> Table:
+def _hops(group: Sequence[tuple[Probe, TracedPath]]) -> Table:
     """The medians over probes that went the same way."""
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 2))
     for column in ("HOP", "IN BY", "AFTER", "OUT BY", "AFTER"):
         table.add_column(column, justify="right" if column == "AFTER" else "left")
     for n, hop in enumerate(group[0][1].hops):
         same = [(probe.sent_ns, way.hops[n]) for probe, way in group]
-        came = [at.in_ns - sent for sent, at in same if at.in_ns is not None]
-        went = [at.out_ns - sent for sent, at in same if at.out_ns is not None]
-        table.add_row(_label(hop), hop.came_in or "", _median(came), hop.went_out or "", _median(went))
+        arrivals_ns = [at.in_ns - sent for sent, at in same if at.in_ns is not None]
+        departures_ns = [at.out_ns - sent for sent, at in same if at.out_ns is not None]
+        table.add_row(
+            _label(hop), hop.in_interface or "", _median(arrivals_ns), hop.out_interface or "", _median(departures_ns)
+        )
     return table
 
 
@@ -110,7 +114,7 @@ def main(arguments: Sequence[str]) -> int:
     plan = active_plan.read()
     if plan is None:
         raise BadInput("RUN", run, live.NO_FABRIC)
-    allow_open_files()
+    raise_open_file_limit()
     console = Console(width=None if sys.stdout.isatty() else 120)
     try:
         return show(plan, gpu_of_name(src), gpu_of_name(dst), int(probes), console)

@@ -4,52 +4,54 @@ from collections.abc import Sequence
 from statistics import fmean, median
 from typing import Final
 
-from railyard.experiments.multirail.parts import LessonSpec, peer_rail
-from railyard.experiments.multirail.session import Site
+from railyard.experiments.multirail.parts import DdpSpec, peer_rail
+from railyard.experiments.multirail.session import MultirailSession
 from railyard.experiments.multirail.spec import MultirailExperiment
 from railyard.experiments.run.progress import Steps
-from railyard.results.multirail.records import Lesson
+from railyard.results.multirail.records import DdpRun
 from railyard.workloads.allreduce.peers.ddp import DdpRanks
-from railyard.workloads.allreduce.peers.ddp_run import Trained, Training
+from railyard.workloads.allreduce.peers.ddp_run import Training, TrainingResult
 
-LEAST_LOSS: Final = 0.01
+MIN_LOSS: Final = 0.01
 """Smaller ones are compared as if they were this large: their last digits are float32's."""
 
 
-def run_lesson(spec: MultirailExperiment, site: Site, lesson: LessonSpec, repeat: int, steps: Steps) -> None:
+def run_ddp(spec: MultirailExperiment, session: MultirailSession, ddp_run: DdpSpec, repeat: int, steps: Steps) -> None:
     """Both on the same ranks, Gloo first."""
-    training = Training(lesson.steps, width=lesson.width, bucket_mb=lesson.bucket / 2**20, seed=spec.seed + repeat)
-    what = f"DDP, {lesson.policy}"
+    training = Training(ddp_run.steps, width=ddp_run.width, bucket_mb=ddp_run.bucket / 2**20, seed=spec.seed + repeat)
+    what = f"DDP, {ddp_run.policy}"
     with (
-        steps.step(f"{site.label}: {what}"),
-        site.watch().over(what, repeat),
-        site.noted(what),
-        DdpRanks(site.net, peer_rail(site.plan.spec)) as ranks,
+        steps.step(f"{session.label}: {what}"),
+        session.watch().record_load(what, repeat),
+        session.recording_skips(what),
+        DdpRanks(session.net, peer_rail(session.plan.spec)) as ranks,
     ):
-        gloo, ours = ranks.train("gloo", training), ranks.train("railyard", training, policy=lesson.policy)
-        site.run.multirail.lessons.append(compared(site.label, lesson.policy, repeat, gloo, ours))
+        gloo, ours = ranks.train("gloo", training), ranks.train("railyard", training, policy=ddp_run.policy)
+        session.run.multirail.lessons.append(compared(session.label, ddp_run.policy, repeat, gloo, ours))
 
 
-def compared(fabric: str, policy: str, repeat: int, gloo: Sequence[Trained], ours: Sequence[Trained]) -> Lesson:
+def compared(
+    fabric: str, policy: str, repeat: int, gloo: Sequence[TrainingResult], ours: Sequence[TrainingResult]
+) -> DdpRun:
     """From every rank's account of both."""
     pairs = [p for g, o in zip(gloo, ours, strict=True) for p in zip(g.losses, o.losses, strict=True)]
-    return Lesson(
+    return DdpRun(
         fabric=fabric,
         policy=policy,
         repeat=repeat,
         bytes=ours[0].gradient_bytes,
         gloo_losses=_mean_losses(gloo),
         losses=_mean_losses(ours),
-        losses_apart=max(abs(mine - theirs) / max(abs(theirs), LEAST_LOSS) for theirs, mine in pairs),
+        losses_apart=max(abs(mine - theirs) / max(abs(theirs), MIN_LOSS) for theirs, mine in pairs),
         gloo_step_s=_step_s(gloo),
         step_s=_step_s(ours),
     )
 
 
-def _mean_losses(ranks: Sequence[Trained]) -> tuple[float, ...]:
+def _mean_losses(ranks: Sequence[TrainingResult]) -> tuple[float, ...]:
     return tuple(fmean(step) for step in zip(*(rank.losses for rank in ranks), strict=True))
 
 
-def _step_s(ranks: Sequence[Trained]) -> float:
+def _step_s(ranks: Sequence[TrainingResult]) -> float:
     """Of the rank that took longest; the first step is learning where everything is."""
     return max(median(rank.seconds[1:]) for rank in ranks)

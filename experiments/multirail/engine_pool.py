@@ -8,62 +8,62 @@ from contextlib import ExitStack
 from typing import Final, Self
 
 from railyard.experiments.multirail.parts import is_ours
-from railyard.experiments.multirail.rail_check import Attended
-from railyard.experiments.multirail.session import Site
+from railyard.experiments.multirail.rail_check import MonitoredEngine
+from railyard.experiments.multirail.session import MultirailSession
 
-_OURS: Final = "nezha"
+_SHARED_ENGINE: Final = "nezha"
 """What the shared processes plan by until they are told."""
 
 
-class Crews:
+class EnginePool:
     """A crew is begun when it is first asked for, and paused while another is at work."""
 
-    def __init__(self, site: Site) -> None:
-        self._site = site
-        self._begun: dict[str, tuple[ExitStack, Attended]] = {}
-        self._at_work: str | None = None
+    def __init__(self, session: MultirailSession) -> None:
+        self._session = session
+        self._started: dict[str, tuple[ExitStack, MonitoredEngine]] = {}
+        self._active: str | None = None
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         with ExitStack() as ends:  # one that can't be ended keeps no other
-            for name in reversed(self._begun):
+            for name in reversed(self._started):
                 ends.callback(self._end, name)
 
-    def of(self, policy: str) -> Attended:
+    def engine_for(self, policy: str) -> MonitoredEngine:
         """Who plays it, awake while all others sleep. What its engine raises where it can't begin."""
-        name = _crew(policy)
-        if self._at_work != name:
-            self._send_home()
-            if name in self._begun:
-                self._begun[name][1].resume()
+        name = _engine_name(policy)
+        if self._active != name:
+            self._pause_active()
+            if name in self._started:
+                self._started[name][1].resume()
             else:
                 stack = ExitStack()
-                self._begun[name] = stack, Attended(stack.enter_context(self._site.engine(name)))
-            self._at_work = name
-        return self._begun[name][1]
+                self._started[name] = stack, MonitoredEngine(stack.enter_context(self._session.engine(name)))
+            self._active = name
+        return self._started[name][1]
 
     @staticmethod
-    def are_one(policy: str, other: str) -> bool:
+    def share_engine(policy: str, other: str) -> bool:
         """Whether the same crew plays both."""
-        return _crew(policy) == _crew(other)
+        return _engine_name(policy) == _engine_name(other)
 
     def drop(self, policy: str) -> None:
         """It broke down: who plays another of its policies next are new processes."""
-        if _crew(policy) in self._begun:
-            self._end(_crew(policy))
+        if _engine_name(policy) in self._started:
+            self._end(_engine_name(policy))
 
-    def _send_home(self) -> None:
-        at_work, self._at_work = self._at_work, None
-        if at_work is not None:
-            self._begun[at_work][1].pause()
+    def _pause_active(self) -> None:
+        active, self._active = self._active, None
+        if active is not None:
+            self._started[active][1].pause()
 
     def _end(self, name: str) -> None:
-        stack, _ = self._begun.pop(name)
-        self._at_work = None if self._at_work == name else self._at_work
+        stack, _ = self._started.pop(name)
+        self._active = None if self._active == name else self._active
         stack.close()
 
 
-def _crew(policy: str) -> str:
-    return _OURS if is_ours(policy) else policy
+def _engine_name(policy: str) -> str:
+    return _SHARED_ENGINE if is_ours(policy) else policy

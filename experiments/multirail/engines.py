@@ -26,7 +26,7 @@ Started = AbstractContextManager[Engine]
 
 
 def engine(net: MultirailNet, policy: str) -> Started:
-    """Not yet started. Entering it raises MachineLacks where others' code isn't installed."""
+    """Not yet started. Entering it raises MissingRequirement where others' code isn't installed."""
     make = _SPECIAL.get(policy)
     return make(net) if make else Ranks(net, policy)
 

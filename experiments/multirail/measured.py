@@ -23,7 +23,7 @@ Row = tuple[float, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class PointKey:
     """Which point it is."""
 
     fabric: str
@@ -33,7 +33,7 @@ class Place:
     repeat: int
 
 
-def check_whole(reports: Sequence[RankReport]) -> None:
+def check_complete(reports: Sequence[RankReport]) -> None:
     """CheckFailed, with what ended them early, unless every rank did all of its operations."""
     for report in reports:
         if report.errors:
@@ -45,9 +45,9 @@ def counting(turns: Sequence[tuple[int, int]]) -> list[bool]:
     return [counts for first, count in turns for counts in (*[False] * first, *[True] * count)]
 
 
-def in_one(turns: Sequence[Sequence[RankReport]]) -> list[RankReport]:
+def merge_turns(turns: Sequence[Sequence[RankReport]]) -> list[RankReport]:
     """What ranks told in several turns, as if it had been one."""
-    return [_concatenated(of_one) for of_one in zip(*turns, strict=True)]
+    return [_concatenated(of_rank) for of_rank in zip(*turns, strict=True)]
 
 
 def _concatenated(reports: Sequence[RankReport]) -> RankReport:
@@ -64,7 +64,7 @@ def _concatenated(reports: Sequence[RankReport]) -> RankReport:
 
 
 def point(
-    place: Place,
+    point_key: PointKey,
     timed: Sequence[RankReport],
     checked: Sequence[RankReport],
     turns: Sequence[tuple[int, int]],
@@ -79,15 +79,15 @@ def point(
     times = list(compress(latencies_s(timed), counts))
     ends = list(accumulate(count for _, count in turns))
     of_turns = [times[start:end] for start, end in pairwise([0, *ends])]
-    rows = [normal(row) for row in timed[0].shares]
+    rows = [normalised(row) for row in timed[0].shares]
     kept = [row for row in compress(rows, counts) if row]
-    copied = [sum(report.copies.values()) / (len(report.ends_ns) * place.sent) for report in timed]
+    copied = [sum(report.copies.values()) / (len(report.ends_ns) * point_key.sent) for report in timed]
     return Point(
-        fabric=place.fabric,
-        policy=place.policy,
-        size=place.size,
-        sent=place.sent,
-        repeat=place.repeat,
+        fabric=point_key.fabric,
+        policy=point_key.policy,
+        size=point_key.size,
+        sent=point_key.sent,
+        repeat=point_key.repeat,
         operations=len(counts),
         measured=len(times),
         mean_s=fmean(times),
@@ -95,9 +95,9 @@ def point(
         p99_s=float(np.percentile(times, 99)),
         shares=tuple(fmean(column) for column in zip(*kept, strict=True)),
         rail_s=mean_rail_s(timed, counts),
-        settled_after=settled_after([normal(row) for row in checked[0].shares] + rows),
+        settled_after=settled_after([normalised(row) for row in checked[0].shares] + rows),
         wrong=sum(report.wrong for report in checked),
-        checked=sum(len(report.ends_ns) * place.sent // 4 for report in checked),
+        checked=sum(len(report.ends_ns) * point_key.sent // 4 for report in checked),
         copied=fmean(copied),
         predicted_s=predicted_s,
     )
@@ -116,7 +116,7 @@ def undilated(point: Point, times: float) -> Point:
     )
 
 
-def normal(row: Row) -> Row:
+def normalised(row: Row) -> Row:
     """Shares of one, from bytes; nothing for an operation without any."""
     total = sum(row)
     return tuple(part / total for part in row) if total else ()
@@ -136,32 +136,32 @@ def mean_rail_s(reports: Sequence[RankReport], counts: Sequence[bool]) -> Row:
 def settled_after(rows: Sequence[Row]) -> int | None:
     """Operations until shares first stood for a long window, or else stayed where they end; 0 if they never moved, None
     if they moved to the end. (That a balancer at rest looks now and then for something better is no learning.)"""
-    rested = (end for end in range(LONG_WINDOW, len(rows)) if _stand(rows[end - LONG_WINDOW : end]))
-    rows = rows[: next(rested, len(rows))]
+    steady_ends = (end for end in range(LONG_WINDOW, len(rows)) if _is_steady(rows[end - LONG_WINDOW : end]))
+    rows = rows[: next(steady_ends, len(rows))]
     if not rows:
         return None
     tail = [row for row in rows[-max(1, int(len(rows) * _TAIL)) :] if row]
     if not tail:
         return None
     last = tuple(fmean(column) for column in zip(*tail, strict=True))
-    moved = [number for number, row in enumerate(rows) if not row or _apart(row, last) > STEADY]
+    moved = [number for number, row in enumerate(rows) if not row or _distance(row, last) > STEADY]
     after = moved[-1] + 1 if moved else 0
     return after if after <= len(rows) - len(tail) else None
 
 
-def _stand(rows: Sequence[Row]) -> bool:
+def _is_steady(rows: Sequence[Row]) -> bool:
     if not all(rows):
         return False
     middle = tuple(fmean(column) for column in zip(*rows, strict=True))
-    return all(_apart(row, middle) <= STEADY for row in rows)
+    return all(_distance(row, middle) <= STEADY for row in rows)
 
 
-def _apart(one: Row, other: Row) -> float:
+def _distance(one: Row, other: Row) -> float:
     return max(abs(a - b) for a, b in zip(one, other, strict=True))
 
 
 @dataclass(frozen=True, slots=True)
-class Struck:
+class InjectedFault:
     """A fault that was injected and repaired: `rail` by its number, `named` as the tables have it; ns."""
 
     fabric: str
@@ -177,35 +177,35 @@ class Struck:
     t_repair: int
 
 
-def cut(struck: Struck, reports: Sequence[RankReport]) -> Cut:
+def cut(injected: InjectedFault, reports: Sequence[RankReport]) -> Cut:
     """What it did to the operations that ran."""
-    told = [_migration(report.migrations, struck) for report in reports]
-    detected = [m.frozen_at for m in told if m]
-    moved = [m.decided_at for m in told if m]
+    migrations = [_migration(report.migrations, injected) for report in reports]
+    detected = [m.frozen_at for m in migrations if m]
+    moved = [m.decided_at for m in migrations if m]
     times = latencies_s(reports)
     starts, ends = _spans(reports)
-    before = [time for time, end in zip(times, ends, strict=True) if end < struck.t_fault] or times[:1]
-    carried = _carried(struck, reports[0])
-    home = _home_ns(struck, reports[0]) if carried else None
+    before = [time for time, end in zip(times, ends, strict=True) if end < injected.t_fault] or times[:1]
+    carried = _carried(injected, reports[0])
+    returned_ns = _returned_ns(injected, reports[0]) if carried else None
     return Cut(
-        fabric=struck.fabric,
-        policy=struck.policy,
-        repeat=struck.repeat,
-        fault=struck.fault,
-        node=struck.node,
-        rail=struck.rail_name,
-        size=struck.size,
-        t_fault=struck.t_fault,
-        t_repair=struck.t_repair,
-        inside=any(start <= struck.t_fault <= end for start, end in zip(starts, ends, strict=True)),
-        detect_ms=min(detected) * 1e3 - struck.t_fault / 1e6 if detected else None,
-        migrate_ms=max(moved) * 1e3 - struck.t_fault / 1e6 if len(moved) == len(reports) else None,
-        home_ms=None if home is None else (home - struck.t_repair) / 1e6,
+        fabric=injected.fabric,
+        policy=injected.policy,
+        repeat=injected.repeat,
+        fault=injected.fault,
+        node=injected.node,
+        rail=injected.rail_name,
+        size=injected.size,
+        t_fault=injected.t_fault,
+        t_repair=injected.t_repair,
+        inside=any(start <= injected.t_fault <= end for start, end in zip(starts, ends, strict=True)),
+        detect_ms=min(detected) * 1e3 - injected.t_fault / 1e6 if detected else None,
+        migrate_ms=max(moved) * 1e3 - injected.t_fault / 1e6 if len(moved) == len(reports) else None,
+        home_ms=None if returned_ns is None else (returned_ns - injected.t_repair) / 1e6,
         median_s=median(before) if before else 0.0,
         worst_s=max(times, default=0.0),
         operations=len(times),
         wrong=sum(report.wrong for report in reports),
-        checked=sum(len(report.ends_ns) * struck.sent // 4 for report in reports),
+        checked=sum(len(report.ends_ns) * injected.sent // 4 for report in reports),
         error=next((report.errors[0] for report in reports if report.errors), ""),
         carried=carried,
     )
@@ -218,41 +218,41 @@ def _spans(reports: Sequence[RankReport]) -> tuple[list[int], list[int]]:
     return starts[: len(ends)], ends
 
 
-def _migration(found: Sequence[Migration], struck: Struck) -> Migration | None:
+def _migration(found: Sequence[Migration], injected: InjectedFault) -> Migration | None:
     """The first of this rail after the fault."""
-    after = (m for m in found if struck.rail in m.rails and m.frozen_at * 1e9 >= struck.t_fault)
+    after = (m for m in found if injected.rail in m.rails and m.frozen_at * 1e9 >= injected.t_fault)
     return next(after, None)
 
 
-def _carried(struck: Struck, report: RankReport) -> bool:
+def _carried(injected: InjectedFault, report: RankReport) -> bool:
     """Whether the rail had a share of what ended before the fault: one that a policy left idle has none to get back."""
     rows = zip(report.ends_ns, report.shares, strict=False)
-    return any(row[struck.rail] > 0 for at, row in rows if at < struck.t_fault)
+    return any(row[injected.rail] > 0 for at, row in rows if at < injected.t_fault)
 
 
-def _home_ns(struck: Struck, report: RankReport) -> int | None:
+def _returned_ns(injected: InjectedFault, report: RankReport) -> int | None:
     """The start of the first operation after the repair in which the rail has a share again."""
     rows = zip(report.starts_ns, report.shares, strict=False)
-    return next((at for at, row in rows if at > struck.t_repair and row[struck.rail] > 0), None)
+    return next((at for at, row in rows if at > injected.t_repair and row[injected.rail] > 0), None)
 
 
-def nic_rates(struck: Struck, report: RankReport, rails: Sequence[str]) -> list[NicRate]:
+def nic_rates(injected: InjectedFault, report: RankReport, rails: Sequence[str]) -> list[NicRate]:
     """Both ways together, from the node's own counts, in bins of 20 ms around the fault."""
     counts = report.rail_bytes_over_time
     if len(counts) < 2:
         return []
     at = np.array([ns for ns, _ in counts], dtype=float)
-    first = struck.t_fault - (int(struck.t_fault - at[0]) // BIN_NS) * BIN_NS
+    first = injected.t_fault - (int(injected.t_fault - at[0]) // BIN_NS) * BIN_NS
     edges = np.arange(first, at[-1], BIN_NS)
     found = []
     for rail, name in enumerate(rails):
         total = np.interp(edges, at, [float(row[rail]) for _, row in counts])
         bps = [(b - a) * 8e9 / BIN_NS for a, b in pairwise(total.tolist())]
-        t_ms = [(edge - struck.t_fault) / 1e6 for edge in edges.tolist()[:-1]]
+        t_ms = [(edge - injected.t_fault) / 1e6 for edge in edges.tolist()[:-1]]
         found.append(
             NicRate(
-                struck.fabric, struck.policy, struck.repeat, struck.fault, name,
-                (struck.t_repair - struck.t_fault) / 1e6, tuple(t_ms), tuple(bps),
+                injected.fabric, injected.policy, injected.repeat, injected.fault, name,
+                (injected.t_repair - injected.t_fault) / 1e6, tuple(t_ms), tuple(bps),
             )
         )  # fmt: skip
     return found

@@ -5,11 +5,11 @@ from typing import Annotated, Final, Literal, get_args
 
 from pydantic import Field
 
-from railyard.core.errors import BadInput, near_miss
+from railyard.core.errors import BadInput, unknown_name_hint
 from railyard.core.units import Size, Time
 from railyard.experiments.spec.faults import Numbers
 from railyard.topologies.multirail.spec import Dilation, MultirailSpec
-from railyard.topologies.spec import Strict
+from railyard.topologies.spec import ConfigModel
 from railyard.workloads.allreduce.balancing.policies import weights_of
 from railyard.workloads.allreduce.engine.training import published_compute_s
 
@@ -23,7 +23,7 @@ _POLICIES: Final = (*OURS[:-1], *PEERS, VIRTUAL)
 FaultKind = Literal["link-down", "link-silent", "rail-switch-crash", "rail-switch-hang"]
 
 
-class FaultSpec(Strict):
+class FaultSpec(ConfigModel):
     """A rail that goes while allreduces of `size` run, at one `node` or, of a switch, at all: `at` seconds after
     they began, back `repair` later, and they go on for `after`.
 
@@ -47,7 +47,7 @@ class FaultSpec(Strict):
         return f"{self.kind} {self.rail}" + (f" of n{self.node}" if self.kind.startswith("link") else "")
 
 
-class TrainingSpec(Strict):
+class TrainingSpec(ConfigModel):
     """A training's allreduces and computing, replayed: `steps` of them.
 
     `bucket`: the most that an allreduce of gradients moves (AlexNet, VGG-11). `compute`: seconds a step, if not those
@@ -66,7 +66,7 @@ class TrainingSpec(Strict):
     on: Numbers | None = None
 
 
-class LessonSpec(Strict):
+class DdpSpec(ConfigModel):
     """A small network that PyTorch's DDP really trains, over Gloo and over Railyard's backend with `policy`.
 
     `width` of its hidden layer: about 1 KB of gradients each; `bucket` is DDP's.
@@ -104,11 +104,11 @@ def check_policy(policy: str, field: str, fabrics: Iterable[MultirailSpec]) -> N
     """BadInput unless each of these fabrics can have it."""
     kind, _, rest = policy.partition(":")
     if policy not in _POLICIES and not (kind == "weights" or (kind == "single" and rest)):
-        raise BadInput(field, policy, near_miss(policy, [*_POLICIES, "single:RAIL", "weights:99:1"]))
+        raise BadInput(field, policy, unknown_name_hint(policy, [*_POLICIES, "single:RAIL", "weights:99:1"]))
     for fabric in fabrics:
         names = [rail.name for rail in fabric.rails]
         if kind == "single" and rest and rest not in names:
-            raise BadInput(field, policy, near_miss(rest, names))
+            raise BadInput(field, policy, unknown_name_hint(rest, names))
         if policy == VIRTUAL and fabric.rails[peer_rail(fabric)].kind == "sharp":
             raise BadInput(field, policy, "needs a rail that isn't sharp")
         if kind == "weights":
@@ -126,7 +126,7 @@ def is_ours(policy: str) -> bool:
 def check_ours(policy: str, field: str, fabrics: Iterable[MultirailSpec]) -> None:
     """The same of what only Railyard's own engine can do."""
     if not is_ours(policy):
-        raise BadInput(field, policy, near_miss(policy, OURS))
+        raise BadInput(field, policy, unknown_name_hint(policy, OURS))
     check_policy(policy, field, fabrics)
 
 

@@ -11,8 +11,8 @@ from railyard.core.units import format_rate, format_size
 from railyard.experiments.multirail.parts import mix_of, peer_rail
 from railyard.experiments.multirail.predictions import (
     EQUATIONS,
-    TURN,
-    WARM_AGAIN,
+    LATER_WARMUP_OPERATIONS,
+    TURN_OPERATIONS,
     counted,
     learning,
     nominal_plan,
@@ -25,7 +25,7 @@ from railyard.experiments.multirail.spec import MultirailExperiment
 from railyard.experiments.predict.unsteered import PNG_METADATA, Prediction, save, to_csv
 from railyard.results.multirail.compare import size_name
 from railyard.results.multirail.plots import predicted
-from railyard.results.multirail.tables import SLOW
+from railyard.results.multirail.tables import SLOW_MOTION
 from railyard.results.plots import style
 from railyard.results.views import format as fmt
 from railyard.workloads.allreduce.engine.emulated import rails_of
@@ -84,9 +84,11 @@ def _png(spec: MultirailExperiment, rows: list[Prediction]) -> bytes:
     for number, label in enumerate(spec.labels):
         lines = []
         for policy in spec.policies_on(number):
-            mine = [r for r in rows if (r.fabric, r.policy, r.metric) == (label, policy, "completion_time")]
-            if mine:
-                lines.append((policy, [(size, row.predicted) for size, row in zip(spec.sizes, mine, strict=True)]))
+            policy_rows = [r for r in rows if (r.fabric, r.policy, r.metric) == (label, policy, "completion_time")]
+            if policy_rows:
+                lines.append(
+                    (policy, [(size, row.predicted) for size, row in zip(spec.sizes, policy_rows, strict=True)])
+                )
         if lines:
             panels.append((label, lines))
     with style.styled():
@@ -103,16 +105,21 @@ def dry_run(spec: MultirailExperiment, console: Console) -> int:
     for number, label in enumerate(spec.labels):
         plan = nominal_plan(spec.fabrics[number])
         rails = rails_of(plan)
-        said = ", ".join(f"{rail.name} {format_rate(rail.rate * 8, 3)}" for rail in rails)
-        console.print(f"[bold]{label}[/]: {plan.scale:g} times slower than the paper's; {said} a NIC", highlight=False)
+        rail_rates = ", ".join(f"{rail.name} {format_rate(rail.rate * 8, 3)}" for rail in rails)
+        console.print(
+            f"[bold]{label}[/]: {plan.scale:g} times slower than the paper's; {rail_rates} a NIC", highlight=False
+        )
         if spec.sizes and spec.policies_on(number):
             console.print(_operations(spec, number))
-            turns = f"in turns of {TURN} that count; each later turn has {WARM_AGAIN} more before them"
+            turns = (
+                f"in turns of {TURN_OPERATIONS} that count; "
+                f"each later turn has {LATER_WARMUP_OPERATIONS} more before them"
+            )
             console.print(turns, highlight=False)
         for fault in spec.faults_on(number):
             console.print(f"{fault.repeats} x {fault.name} for {fmt.seconds(fault.repair)}", highlight=False)
-        for lesson in spec.lessons_on(number):
-            console.print(f"DDP: {lesson.steps} steps over Gloo, and as many over {lesson.policy}", highlight=False)
+        for ddp_run in spec.ddp_runs_on(number):
+            console.print(f"DDP: {ddp_run.steps} steps over Gloo, and as many over {ddp_run.policy}", highlight=False)
         for training in spec.trainings_on(number):
             step = step_of(training, plan.spec.nodes, plan.scale, rails[peer_rail(plan.spec)].rate)
             sent = f"{len(step.sizes)} allreduces of {format_size(sum(step.sizes), 3)} in all"
@@ -132,8 +139,8 @@ def _operations(spec: MultirailExperiment, number: int) -> Table:
     slow = any(plan.spec.dilation_of(size) > 1 for size in spec.sizes)
     table = Table(box=None, pad_edge=False)
     often = any(spec.repeats_of(size) > 1 for size in spec.sizes)
-    some = [name for name, there in ((SLOW, slow), ("starts", often)) if there]
-    for column in ("size", "sent", *some, *spec.policies_on(number)):
+    optional_columns = [name for name, shown in ((SLOW_MOTION, slow), ("starts", often)) if shown]
+    for column in ("size", "sent", *optional_columns, *spec.policies_on(number)):
         table.add_column(column, justify="right")
     for size in spec.sizes:
         sent, times = sent_bytes(size, plan.scale), plan.spec.dilation_of(size)

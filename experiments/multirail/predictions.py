@@ -10,14 +10,14 @@ from math import ceil
 from typing import Final
 
 from railyard.experiments.multirail.parts import PEERS, VIRTUAL, TrainingSpec, compute_s
-from railyard.experiments.multirail.spec import LEAST_OPERATIONS, MultirailExperiment
+from railyard.experiments.multirail.spec import MIN_OPERATIONS, MultirailExperiment
 from railyard.topologies.multirail.plan import MultirailPlan, make_multirail_plan
 from railyard.topologies.multirail.spec import MultirailSpec
 from railyard.workloads.allreduce.balancing.policies import make_policy
-from railyard.workloads.allreduce.balancing.predict import allreduce_cost, cold_rail, level
-from railyard.workloads.allreduce.balancing.rails import Rail, as_one
+from railyard.workloads.allreduce.balancing.predict import allreduce_cost, equal_finish_s, fastest_rail
+from railyard.workloads.allreduce.balancing.rails import Rail, combined_rail
 from railyard.workloads.allreduce.engine.training import (
-    GPT_LINK,
+    GPT_LINK_RATE,
     Step,
     first_part,
     gpt_step,
@@ -31,14 +31,14 @@ ITEM: Final = 4
 """Bytes of an element: what is timed are float32."""
 NOMINAL_SCALE: Final = 50.0
 """What `auto` rails are taken to be slowed down by where no machine is measured: times hardly depend on it."""
-WARM: Final = 4
+WARMUP_OPERATIONS: Final = 4
 """Operations before those that count, of a policy that learns nothing: connections and buffers are warm then."""
-WARM_AGAIN: Final = 1
+LATER_WARMUP_OPERATIONS: Final = 1
 """The same in each later turn. Measured on 200 turns of 24: the first took 3% longer, the second none."""
-TURN: Final = 5
+TURN_OPERATIONS: Final = 5
 """Operations of a turn that count. Small ones of the same turn are slow or fast together, so many short turns say more
 than few long ones: of as many operations, turns of 10 left half as much again to chance."""
-_LEARN: Final = frozenset({"nezha", "slicing"})
+_LEARNING_POLICIES: Final = frozenset({"nezha", "slicing"})
 
 EQUATIONS: Final = {
     "nezha": "Eq. 4 or 5, the lesser",
@@ -71,9 +71,9 @@ def seconds(policy: str, rails: Sequence[Rail], nodes: int, sent: int, peer: int
     """Of one allreduce. Gloo and MPI pay no set-up: for them, this is what the wire alone takes, on rail `peer`."""
     costs = [allreduce_cost(rail, nodes) for rail in rails]
     if policy == "nezha":
-        return min(costs[cold_rail(costs, sent)].seconds(sent), level(costs, sent))
+        return min(costs[fastest_rail(costs, sent)].seconds(sent), equal_finish_s(costs, sent))
     if policy == "mptcp":
-        return allreduce_cost(as_one(rails), nodes).seconds(sent)
+        return allreduce_cost(combined_rail(rails), nodes).seconds(sent)
     if policy == VIRTUAL:
         return allreduce_cost(replace(rails[peer], cpu_s_per_byte=rails[peer].cpu_s_per_byte / 2), nodes).seconds(sent)
     if policy in PEERS:
@@ -86,12 +86,12 @@ def seconds(policy: str, rails: Sequence[Rail], nodes: int, sent: int, peer: int
 
 def learning(policy: str, operations: int) -> int:
     """How many operations of a size a policy is given to learn in."""
-    return operations if policy in _LEARN else WARM
+    return operations if policy in _LEARNING_POLICIES else WARMUP_OPERATIONS
 
 
 def counted(spec: MultirailExperiment, predicted_s: float) -> int:
     """How many operations count at a point. `predicted_s`: as long as one takes here, dilated or not."""
-    return max(LEAST_OPERATIONS, min(spec.operations, ceil(spec.point / max(predicted_s, 1e-6))))
+    return max(MIN_OPERATIONS, min(spec.operations, ceil(spec.point / max(predicted_s, 1e-6))))
 
 
 def turns(first: int, count: int) -> list[tuple[int, int]]:
@@ -99,9 +99,9 @@ def turns(first: int, count: int) -> list[tuple[int, int]]:
 
     `first` of the first turn, in which a policy learns.
     """
-    parts = max(1, count // TURN)
+    parts = max(1, count // TURN_OPERATIONS)
     sizes = [count // parts + (part < count % parts) for part in range(parts)]
-    return [(first if part == 0 else WARM_AGAIN, size) for part, size in enumerate(sizes)]
+    return [(first if part == 0 else LATER_WARMUP_OPERATIONS, size) for part, size in enumerate(sizes)]
 
 
 def step_of(training: TrainingSpec, nodes: int, scale: float, rail_rate: float) -> Step:
@@ -111,7 +111,7 @@ def step_of(training: TrainingSpec, nodes: int, scale: float, rail_rate: float) 
     """
     model = load_model(training.model)
     if isinstance(model, GptModel):
-        step = in_proportion(gpt_step(training.model, model, nodes), training.volume, rail_rate * scale / GPT_LINK)
+        step = in_proportion(gpt_step(training.model, model, nodes), training.volume, rail_rate * scale / GPT_LINK_RATE)
     else:
         assert isinstance(model, LayersModel)
         step = layers_step(training.model, model, training.batch, training.bucket, compute_s(training) or 0.0)

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from typing import Final
 
 from railyard.experiments.multirail.engines import Engine
-from railyard.experiments.multirail.measured import check_whole
+from railyard.experiments.multirail.measured import check_complete
 from railyard.workloads.allreduce.engine.jobs import Operations, RankReport
 
 PAUSE_S: Final = 0.05
 
 
-class Attended:
+class MonitoredEngine:
     """An engine, and the rails that it lost: those that died since it was last home, or don't stand.
 
     Of an engine that has no rails to tell of that is none.
@@ -22,7 +22,7 @@ class Attended:
     def __init__(self, ranks: Engine) -> None:
         self.lost: frozenset[int] = frozenset()
         self._ranks = ranks
-        self._given_up: frozenset[int] = frozenset()
+        self._abandoned: frozenset[int] = frozenset()
 
     def run(self, operations: Operations) -> Sequence[RankReport]:
         reports = self._ranks.run(operations)
@@ -35,20 +35,20 @@ class Attended:
     def resume(self) -> None:
         self._ranks.resume()
 
-    def come_home(self, operations: Operations, within_s: float) -> None:
+    def wait_for_rails(self, operations: Operations, within_s: float) -> None:
         """If rails were lost: do `operations`, which should be next to nothing, until all stand again, and forget it.
         What isn't back after so many seconds stays lost, and isn't waited for again. CheckFailed if the ranks can do no
         more."""
-        deadline = time.monotonic() + (0 if self.lost <= self._given_up else within_s)
+        deadline = time.monotonic() + (0 if self.lost <= self._abandoned else within_s)
         while self.lost:
             reports = self._ranks.run(operations)
-            check_whole(reports)
+            check_complete(reports)
             self.lost = _lost(reports)
             if time.monotonic() >= deadline:
                 break
             if self.lost:
                 time.sleep(PAUSE_S)
-        self._given_up = self.lost
+        self._abandoned = self.lost
 
 
 def _lost(reports: Sequence[RankReport]) -> frozenset[int]:

@@ -6,10 +6,10 @@ from math import ceil
 from statistics import median
 
 from railyard.experiments.multirail.engines import Engine
-from railyard.experiments.multirail.measured import check_whole
+from railyard.experiments.multirail.measured import check_complete
 from railyard.experiments.multirail.parts import TrainingSpec, peer_rail
 from railyard.experiments.multirail.predictions import learning, predicted_step_s, step_of
-from railyard.experiments.multirail.session import Site
+from railyard.experiments.multirail.session import MultirailSession
 from railyard.experiments.multirail.spec import MultirailExperiment
 from railyard.experiments.run.progress import Steps
 from railyard.results.multirail.records import Training, name_of
@@ -19,28 +19,28 @@ from railyard.workloads.models.catalogue import GptModel, load_model
 
 
 def run_training(
-    spec: MultirailExperiment, site: Site, training: TrainingSpec, policy: str, repeat: int, steps: Steps
+    spec: MultirailExperiment, session: MultirailSession, training: TrainingSpec, policy: str, repeat: int, steps: Steps
 ) -> None:
     """First as many steps, without their computing, as have the operations that a policy is given to learn in."""
     batch = 0 if isinstance(load_model(training.model), GptModel) else training.batch
-    peer, dilation = peer_rail(site.plan.spec), site.plan.dilation
-    step = step_of(training, site.nodes, site.plan.scale, site.rails[peer].rate * dilation)
+    peer, dilation = peer_rail(session.plan.spec), session.plan.dilation
+    step = step_of(training, session.nodes, session.plan.scale, session.rails[peer].rate * dilation)
     step = replace(step, compute_s=step.compute_s * dilation)
-    predicted = predicted_step_s(step, site.rails, site.nodes, policy, peer)
+    predicted = predicted_step_s(step, session.rails, session.nodes, policy, peer)
     what = f"{name_of(training.model, batch)}, {policy}"
     with (
-        steps.step(f"{site.label}: {what}"),
-        site.watch().over(what, repeat),
-        site.noted(policy),
-        site.engine(policy) as ranks,
+        steps.step(f"{session.label}: {what}"),
+        session.watch().record_load(what, repeat),
+        session.recording_skips(policy),
+        session.engine(policy) as ranks,
     ):
         for number in range(ceil(learning(policy, spec.learning) / len(step.sizes))):
             _one_step(ranks, replace(step, compute_s=0.0), spec.seed + number)
         times = [_one_step(ranks, step, spec.seed + number) for number in range(training.steps)]
         own_time = (step.compute_s / dilation, median(times) / dilation, predicted / dilation)
-        site.run.multirail.trainings.append(
+        session.run.multirail.trainings.append(
             Training(
-                site.label, policy, training.model, batch, repeat, training.steps,
+                session.label, policy, training.model, batch, repeat, training.steps,
                 step.samples, sum(step.sizes), *own_time, dilation,
             )
         )  # fmt: skip
@@ -51,7 +51,7 @@ def _one_step(ranks: Engine, step: Step, seed: int) -> float:
     total = 0.0
     for size, count in step.groups:
         reports = ranks.run(Operations("allreduce", "float32", size, count, seed, gap_s=step.gap_s))
-        check_whole(reports)
+        check_complete(reports)
         total += step.gap_s + _span_s(reports)
     return total
 

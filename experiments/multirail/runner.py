@@ -14,11 +14,11 @@ from railyard.core.errors import BadInput
 from railyard.core.host import datapath_choice, detect
 from railyard.core.provenance import provenance
 from railyard.core.units import format_rate
-from railyard.experiments.multirail.ddp_runs import run_lesson
+from railyard.experiments.multirail.ddp_runs import run_ddp
 from railyard.experiments.multirail.faults import run_fault
 from railyard.experiments.multirail.parts import mix_of
 from railyard.experiments.multirail.replays import run_training
-from railyard.experiments.multirail.session import Site, built
+from railyard.experiments.multirail.session import MultirailSession, built
 from railyard.experiments.multirail.size_sweep import run_sizes
 from railyard.experiments.multirail.spec import MultirailExperiment, resolved
 from railyard.experiments.run.progress import Steps
@@ -28,11 +28,11 @@ from railyard.results.multirail.stored import cells
 from railyard.results.runs.records import Measurement, Run
 from railyard.topologies.measure import capacity
 from railyard.topologies.multirail.plan import MultirailPlan, make_multirail_plan
-from railyard.workloads.allreduce.balancing.balancer import GAIN
+from railyard.workloads.allreduce.balancing.balancer import MIN_GAIN
 from railyard.workloads.allreduce.balancing.predict import allreduce_cost, threshold
 from railyard.workloads.allreduce.engine.emulated import rails_of
 
-LEAST_DILATED_BPS: Final = 200_000
+MIN_DILATED_BPS: Final = 200_000
 """A frame of 9000 bytes takes 0.36 s of it already; every point would last for minutes."""
 
 
@@ -53,7 +53,7 @@ def step_count(spec: MultirailExperiment) -> int:
     """The machine; each fabric, as often as it is built, with its links; each size as often as all policies measure it;
     each fault and each training."""
     built = sum(len(spec.dilations_on(number)) for number in range(len(spec.fabrics)))
-    return 1 + built + spec.stretches + spec.injections + spec.replays
+    return 1 + built + spec.size_runs + spec.injections + spec.replays
 
 
 def _run(spec: MultirailExperiment, run: Run, steps: Steps) -> None:
@@ -65,10 +65,10 @@ def _run(spec: MultirailExperiment, run: Run, steps: Steps) -> None:
     plans = [_plan(spec, number, frames) for number in range(len(spec.fabrics))]
     for number, (label, plan) in enumerate(zip(spec.labels, plans, strict=True)):
         for dilation in spec.dilations_on(number):
-            with built(label, plan.dilated(dilation), datapath, run, steps) as site:
+            with built(label, plan.dilated(dilation), datapath, run, steps) as session:
                 if label not in {rails.label for rails in run.multirail.fabrics}:
-                    run.multirail.fabrics.append(_rails(label, plan, site.net.build_s))
-                _measure(spec, number, site, steps)
+                    run.multirail.fabrics.append(_rails(label, plan, session.net.build_s))
+                _measure(spec, number, session, steps)
 
 
 def _plan(spec: MultirailExperiment, number: int, frames: float) -> MultirailPlan:
@@ -85,10 +85,13 @@ def _check_dilations(spec: MultirailExperiment, number: int, plan: MultirailPlan
     """BadInput where a rail would be left with less than frames can be timed at: rates are known only here."""
     slowest, name = min(zip(plan.rates_bps, (rail.name for rail in plan.rails), strict=True))
     for times in spec.dilations_on(number):
-        if times > 1 and slowest / times < LEAST_DILATED_BPS:
-            left, least = format_rate(slowest / times), format_rate(LEAST_DILATED_BPS)
-            most = max(1.0, slowest / LEAST_DILATED_BPS)
-            allowed = f"leaves {left} of {name}, of {least} at least: give {most:g} at most, or {name} a higher rate"
+        if times > 1 and slowest / times < MIN_DILATED_BPS:
+            left, min_rate = format_rate(slowest / times), format_rate(MIN_DILATED_BPS)
+            max_dilation = max(1.0, slowest / MIN_DILATED_BPS)
+            allowed = (
+                f"leaves {left} of {name}, of {min_rate} at least: "
+                f"give {max_dilation:g} at most, or {name} a higher rate"
+            )
             raise BadInput(_dilation_field(spec, number, times), times, allowed)
 
 
@@ -103,7 +106,7 @@ def _dilation_field(spec: MultirailExperiment, number: int, times: float) -> str
 
 def _rails(label: str, plan: MultirailPlan, build_s: float) -> Rails:
     rails = rails_of(plan)
-    splits_from = threshold([allreduce_cost(rail, plan.spec.nodes) for rail in rails], GAIN)
+    splits_from = threshold([allreduce_cost(rail, plan.spec.nodes) for rail in rails], MIN_GAIN)
     return Rails(
         label=label,
         nodes=plan.spec.nodes,
@@ -120,20 +123,20 @@ def _rails(label: str, plan: MultirailPlan, build_s: float) -> Rails:
     )
 
 
-def _measure(spec: MultirailExperiment, number: int, site: Site, steps: Steps) -> None:
+def _measure(spec: MultirailExperiment, number: int, session: MultirailSession, steps: Steps) -> None:
     """What is measured on a fabric with this dilation."""
-    dilation = site.plan.dilation
+    dilation = session.plan.dilation
     for repeat in count():
-        sizes = spec.sizes_due(number, dilation, repeat)
+        sizes = spec.sizes_to_measure(number, dilation, repeat)
         if not sizes:
             break
-        run_sizes(spec, site, number, sizes, repeat, steps)
+        run_sizes(spec, session, number, sizes, repeat, steps)
     if dilation == 1:
         for fault in spec.faults_on(number):
-            run_fault(spec, site, fault, steps)
+            run_fault(spec, session, fault, steps)
     for repeat in range(spec.repeats):
         for training in spec.trainings_on(number):
             for policy in spec.policies_on(number, training.policies) if training.dilation == dilation else ():
-                run_training(spec, site, training, policy, repeat, steps)
-        for lesson in spec.lessons_on(number) if dilation == 1 else ():
-            run_lesson(spec, site, lesson, repeat, steps)
+                run_training(spec, session, training, policy, repeat, steps)
+        for ddp_run in spec.ddp_runs_on(number) if dilation == 1 else ():
+            run_ddp(spec, session, ddp_run, repeat, steps)

@@ -5,7 +5,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from railyard.core.errors import MachineLacks, RailyardError
+from railyard.core.errors import MissingRequirement, RailyardError
 from railyard.core.host import Datapath
 from railyard.core.host_load import LoadMeter
 from railyard.experiments.multirail.engines import Engine, engine
@@ -23,7 +23,7 @@ from railyard.workloads.allreduce.engine.node import GroupBroken
 
 
 @dataclass(frozen=True)
-class Site:
+class MultirailSession:
     """A fabric that stands. `label` is its name in every record; whatever is measured goes into `run`."""
 
     label: str
@@ -44,17 +44,17 @@ class Site:
         return rails_of(self.plan)
 
     @contextmanager
-    def noted(self, policy: str) -> Iterator[None]:
+    def recording_skips(self, policy: str) -> Iterator[None]:
         """What can't run here, or breaks down, is noted, and the rest goes on."""
         try:
             yield
-        except MachineLacks as error:
+        except MissingRequirement as error:
             self._skip(policy, error.what, failed=False)
         except (RailyardError, GroupBroken) as error:
             self._skip(policy, str(error), failed=True)
 
     def engine(self, policy: str) -> AbstractContextManager[Engine]:
-        """Ranks of a policy, not yet started; what they raise is for `noted`."""
+        """Ranks of a policy, not yet started; what they raise is for `recording_skips`."""
         return engine(self.net, policy)
 
     def _skip(self, policy: str, why: str, failed: bool) -> None:
@@ -69,7 +69,7 @@ class Site:
 
 
 @dataclass
-class _Stretch:
+class _Interval:
     """What was seen of it so far; `row`: where it is among the run's loads, once it is."""
 
     row: int | None = None
@@ -81,35 +81,35 @@ class _Stretch:
 class Watch:
     """Stretches of a run, one after the other. `counted` is what the kernel had counted when the last one ended."""
 
-    site: Site
+    session: MultirailSession
     counted: Counters
-    _stretches: dict[tuple[str, int], _Stretch] = field(default_factory=dict)
+    _intervals: dict[tuple[str, int], _Interval] = field(default_factory=dict)
 
     @contextmanager
-    def over(self, what: str, repeat: int, faulted: bool = False) -> Iterator[None]:
+    def record_load(self, what: str, repeat: int, faulted: bool = False) -> Iterator[None]:
         """Record how hard the machine worked meanwhile, and what TCP and queues lost. Of one that comes in several
         parts, with others between them, it's one record."""
-        loads, stretch = self.site.run.loads, self._stretches.setdefault((what, repeat), _Stretch())
+        loads, interval = self.session.run.loads, self._intervals.setdefault((what, repeat), _Interval())
         before = self.counted
         try:
-            with stretch.meter:
+            with interval.meter:
                 yield
         finally:
-            self.counted = count_in(self.site.plan.namespaces)  # what went wrong is nobody's but its own, too
-        stretch.spent += self.counted - before
-        spent, load = stretch.spent.settled, stretch.meter.load
-        stretch.row = len(loads) if stretch.row is None else stretch.row
-        loads[stretch.row : stretch.row + 1] = [
+            self.counted = count_in(self.session.plan.namespaces)  # what went wrong is nobody's but its own, too
+        interval.spent += self.counted - before
+        spent, load = interval.spent.non_negative, interval.meter.load
+        interval.row = len(loads) if interval.row is None else interval.row
+        loads[interval.row : interval.row + 1] = [
             Load(
-                self.site.label, what, repeat, load.busy, load.foreign, load.lag_p99_ms,
+                self.session.label, what, repeat, load.busy, load.foreign, load.lag_p99_ms,
                 spent.retransmits, spent.segments, spent.drops,
-                transfers_faulted=faulted, dilation=self.site.plan.dilation,
+                transfers_faulted=faulted, dilation=self.session.plan.dilation,
             )
         ]  # fmt: skip
 
 
 @contextmanager
-def built(label: str, plan: MultirailPlan, datapath: Datapath, run: Run, steps: Steps) -> Iterator[Site]:
+def built(label: str, plan: MultirailPlan, datapath: Datapath, run: Run, steps: Steps) -> Iterator[MultirailSession]:
     """Build a fabric, measure a NIC of each rail, and take it down again."""
     net = MultirailNet(plan, datapath)
     slower = f", time {plan.dilation:g} times slower" if plan.dilation > 1 else ""
@@ -121,7 +121,7 @@ def built(label: str, plan: MultirailPlan, datapath: Datapath, run: Run, steps: 
             net.stop()
             raise
     try:
-        yield Site(label, net, run)
+        yield MultirailSession(label, net, run)
     finally:
         net.stop()
 

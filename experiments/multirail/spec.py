@@ -12,11 +12,11 @@ from typing import Annotated, Any, Final
 from pydantic import BeforeValidator, Field, ValidationError, field_validator
 
 from railyard.core import plugins
-from railyard.core.errors import BadInput, near_miss
+from railyard.core.errors import BadInput, unknown_name_hint
 from railyard.core.units import Size, Time, format_size, format_time
 from railyard.experiments.multirail.parts import (
+    DdpSpec,
     FaultSpec,
-    LessonSpec,
     TrainingSpec,
     check_given_once,
     check_ours,
@@ -25,21 +25,21 @@ from railyard.experiments.multirail.parts import (
     mix_of,
     singles,
 )
-from railyard.experiments.spec.faults import Numbers, check_on, named_on
+from railyard.experiments.spec.faults import Numbers, check_on, restore_on_key
 from railyard.experiments.spec.labels import distinct_labels, plain_name
 from railyard.experiments.spec.overrides import Sections
-from railyard.topologies.multirail.spec import MultirailSpec, UpTo, up_to
-from railyard.topologies.spec import Strict, find_problems
+from railyard.topologies.multirail.spec import BySize, MultirailSpec, value_for_size
+from railyard.topologies.spec import ConfigModel, find_problems
 from railyard.workloads.allreduce.engine.training import SPEEDS
 from railyard.workloads.models.catalogue import GptModel, LayersModel, load_model
 
 KIND: Final = "multi-rail"
-LEAST_SIZE: Final = 4
-LEAST_OPERATIONS: Final = 10
+MIN_SIZE: Final = 4
+MIN_OPERATIONS: Final = 10
 """Of a point, that count: fewer have no median worth the name."""
 
 
-class MultirailExperiment(Strict):
+class MultirailExperiment(ConfigModel):
     """Each policy sums each size on each fabric; then faults; then trainings.
 
     All but faults is done `repeats` times, by processes of its own each time, policies in turn; sizes that `starts`
@@ -57,13 +57,13 @@ class MultirailExperiment(Strict):
     policies: Annotated[tuple[str, ...], Field(min_length=1, strict=False)] = ("nezha", "mrib", "single")
     only: dict[str, Numbers] = Field(default_factory=dict)
     sizes: Annotated[tuple[Size, ...], Field(strict=False)] = ()
-    operations: Annotated[int, Field(ge=LEAST_OPERATIONS, le=100_000)] = 1000
+    operations: Annotated[int, Field(ge=MIN_OPERATIONS, le=100_000)] = 1000
     learning: Annotated[int, Field(ge=0, le=10_000)] = 60
     point: Time = 1.0
-    starts: UpTo[Annotated[int, Field(ge=1, le=100)]] = Field(default_factory=dict)
-    faults: Annotated[tuple[Annotated[FaultSpec, BeforeValidator(named_on)], ...], Field(strict=False)] = ()
-    trainings: Annotated[tuple[Annotated[TrainingSpec, BeforeValidator(named_on)], ...], Field(strict=False)] = ()
-    ddp: Annotated[tuple[Annotated[LessonSpec, BeforeValidator(named_on)], ...], Field(strict=False)] = ()
+    starts: BySize[Annotated[int, Field(ge=1, le=100)]] = Field(default_factory=dict)
+    faults: Annotated[tuple[Annotated[FaultSpec, BeforeValidator(restore_on_key)], ...], Field(strict=False)] = ()
+    trainings: Annotated[tuple[Annotated[TrainingSpec, BeforeValidator(restore_on_key)], ...], Field(strict=False)] = ()
+    ddp: Annotated[tuple[Annotated[DdpSpec, BeforeValidator(restore_on_key)], ...], Field(strict=False)] = ()
     repeats: Annotated[int, Field(ge=1, le=1000)] = 1
     seed: Annotated[int, Field(ge=0, lt=2**32)] = 1
     plugins: Annotated[tuple[str, ...], Field(strict=False)] = ()
@@ -79,10 +79,10 @@ class MultirailExperiment(Strict):
         names = [f"{mix_of(fabric)}, {fabric.nodes} nodes" for fabric in self.fabrics]
         return distinct_labels(names, [_traits(fabric, self.fabrics) for fabric in self.fabrics])
 
-    def policies_on(self, fabric: int, wanted: Sequence[str] | None = None) -> tuple[str, ...]:
+    def policies_on(self, fabric: int, requested: Sequence[str] | None = None) -> tuple[str, ...]:
         """With each unlike rail for `single`."""
         found: list[str] = []
-        for policy in wanted or [p for p in self.policies if fabric in self.only.get(p, (fabric,))]:
+        for policy in requested or [p for p in self.policies if fabric in self.only.get(p, (fabric,))]:
             found += singles(self.fabrics[fabric]) if policy == "single" else [policy]
         return tuple(dict.fromkeys(found))
 
@@ -91,13 +91,13 @@ class MultirailExperiment(Strict):
         sizes = self.sizes if self.policies_on(fabric) else ()
         found = {self.fabrics[fabric].dilation_of(size) for size in sizes}
         found |= {training.dilation for training in self.trainings_on(fabric)}
-        return tuple(sorted(found | {1.0} if self.faults_on(fabric) or self.lessons_on(fabric) else found))
+        return tuple(sorted(found | {1.0} if self.faults_on(fabric) or self.ddp_runs_on(fabric) else found))
 
     def repeats_of(self, size: int) -> int:
         """How often a size is measured: `repeats` times its `starts`."""
-        return self.repeats * up_to(self.starts, size, 1)
+        return self.repeats * value_for_size(self.starts, size, 1)
 
-    def sizes_due(self, fabric: int, dilation: float, repeat: int) -> list[int]:
+    def sizes_to_measure(self, fabric: int, dilation: float, repeat: int) -> list[int]:
         """Those that are measured in the same slow motion, and that often at least; small ones first."""
         slowed = self.fabrics[fabric].dilation_of
         if not self.policies_on(fabric):
@@ -110,8 +110,8 @@ class MultirailExperiment(Strict):
     def trainings_on(self, fabric: int) -> tuple[TrainingSpec, ...]:
         return tuple(training for training in self.trainings if training.on is None or fabric in training.on)
 
-    def lessons_on(self, fabric: int) -> tuple[LessonSpec, ...]:
-        return tuple(lesson for lesson in self.ddp if lesson.on is None or fabric in lesson.on)
+    def ddp_runs_on(self, fabric: int) -> tuple[DdpSpec, ...]:
+        return tuple(ddp_run for ddp_run in self.ddp if ddp_run.on is None or fabric in ddp_run.on)
 
     @property
     def injections(self) -> int:
@@ -119,7 +119,7 @@ class MultirailExperiment(Strict):
         return sum(fault.repeats for number in range(len(self.fabrics)) for fault in self.faults_on(number))
 
     @property
-    def stretches(self) -> int:
+    def size_runs(self) -> int:
         """How often a size is measured in all, by all policies in turn."""
         measured = sum(bool(self.policies_on(number)) for number in range(len(self.fabrics)))
         return measured * sum(map(self.repeats_of, self.sizes))
@@ -133,16 +133,18 @@ class MultirailExperiment(Strict):
     @property
     def replays(self) -> int:
         """How many trainings there are in all."""
-        places = [(n, training) for n in range(len(self.fabrics)) for training in self.trainings_on(n)]
-        lessons = sum(len(self.lessons_on(n)) for n in range(len(self.fabrics)))
-        return (sum(len(self.policies_on(n, training.policies)) for n, training in places) + lessons) * self.repeats
+        fabric_trainings = [(n, training) for n in range(len(self.fabrics)) for training in self.trainings_on(n)]
+        ddp_runs = sum(len(self.ddp_runs_on(n)) for n in range(len(self.fabrics)))
+        return (
+            sum(len(self.policies_on(n, training.policies)) for n, training in fabric_trainings) + ddp_runs
+        ) * self.repeats
 
 
 SECTIONS: Final[Sections] = {key: frozenset[str]() for key in MultirailExperiment.model_fields} | {
     "fabrics": frozenset(MultirailSpec.model_fields),
     "faults": frozenset(FaultSpec.model_fields) - {"repeats", "on"},
     "trainings": frozenset(TrainingSpec.model_fields) - {"policies", "on"},
-    "ddp": frozenset(LessonSpec.model_fields) - {"on"},
+    "ddp": frozenset(DdpSpec.model_fields) - {"on"},
 }
 
 
@@ -168,16 +170,16 @@ def parse(data: object) -> MultirailExperiment:
     check_given_once(spec.policies, "policies")
     for policy, numbers in spec.only.items():
         if policy not in spec.policies:
-            raise BadInput(f"only.{policy}", list(numbers), near_miss(policy, spec.policies))
+            raise BadInput(f"only.{policy}", list(numbers), unknown_name_hint(policy, spec.policies))
         check_on(numbers, len(spec.fabrics), f"only.{policy}")
     for number, fault in enumerate(spec.faults):
         _check_fault(fault, f"faults.{number}", spec)
     for number, training in enumerate(spec.trainings):
         _check_training(training, f"trainings.{number}", spec)
     _trainings_are_distinct(spec)
-    for number, lesson in enumerate(spec.ddp):
-        check_on(lesson.on, len(spec.fabrics), f"ddp.{number}")
-        check_ours(lesson.policy, f"ddp.{number}.policy", spec.fabrics)
+    for number, ddp_run in enumerate(spec.ddp):
+        check_on(ddp_run.on, len(spec.fabrics), f"ddp.{number}")
+        check_ours(ddp_run.policy, f"ddp.{number}.policy", spec.fabrics)
     return spec
 
 
@@ -190,8 +192,8 @@ def resolved(spec: MultirailExperiment) -> dict[str, Any]:
 def _traits(fabric: MultirailSpec, among: Sequence[MultirailSpec]) -> dict[str, str]:
     """Slow motion is how a fabric is measured: it sets one apart from none but those that differ in nothing else."""
     plain = fabric.model_dump(mode="json")
-    at_its_own_pace = [each.model_copy(update={"dilation": {}}) for each in (fabric, *among)]
-    twins = at_its_own_pace[1:].count(at_its_own_pace[0])
+    undilated_specs = [each.model_copy(update={"dilation": {}}) for each in (fabric, *among)]
+    twins = undilated_specs[1:].count(undilated_specs[0])
     rates = [rail["rate"] for rail in plain["rails"]]
     return {
         "rates": "" if set(rates) == {"auto"} else "+".join(rates),
@@ -204,8 +206,8 @@ def _traits(fabric: MultirailSpec, among: Sequence[MultirailSpec]) -> dict[str, 
 
 def _sizes_are_distinct(spec: MultirailExperiment) -> None:
     for number, size in enumerate(spec.sizes):
-        if size < LEAST_SIZE:
-            raise BadInput(f"sizes.{number}", format_size(size), f"must be {LEAST_SIZE}B or more: one element")
+        if size < MIN_SIZE:
+            raise BadInput(f"sizes.{number}", format_size(size), f"must be {MIN_SIZE}B or more: one element")
         if size in spec.sizes[:number]:
             raise BadInput(f"sizes.{number}", format_size(size), "is given twice")
 
@@ -217,7 +219,7 @@ def _check_fault(fault: FaultSpec, field: str, spec: MultirailExperiment) -> Non
             continue
         names = [rail.name for rail in fabric.rails]
         if fault.rail not in names:
-            raise BadInput(f"{field}.rail", fault.rail, near_miss(fault.rail, names))
+            raise BadInput(f"{field}.rail", fault.rail, unknown_name_hint(fault.rail, names))
         if fault.node >= fabric.nodes:
             raise BadInput(f"{field}.node", fault.node, f"must be 0 to {fabric.nodes - 1}")
         if len(names) < 2:

@@ -14,18 +14,18 @@ from rich.table import Table
 from railyard.experiments.predict.steered_predictions import (
     Policies,
     SteeredPrediction,
-    by_place,
+    by_fabric_and_workload,
     predictions,
     times_of,
     to_csv,
 )
 from railyard.experiments.predict.unsteered import PNG_METADATA, print_rates, save
 from railyard.experiments.spec.experiment import ExperimentSpec
-from railyard.results.analysis.steering import BASE, BEST
+from railyard.results.analysis.steering import BASELINE_POLICY, ORACLE_POLICY
 from railyard.results.plots import style
 from railyard.results.views import format as fmt
 
-_COLOUR: Final = {BASE: style.ORANGE, BEST: style.GREEN}
+_COLOUR: Final = {BASELINE_POLICY: style.ORANGE, ORACLE_POLICY: style.GREEN}
 
 
 def show(spec: ExperimentSpec, out: Path, console: Console) -> int:
@@ -49,13 +49,13 @@ def to_png(rows: Sequence[SteeredPrediction], spec: ExperimentSpec) -> bytes:
 
 
 def _panels(rows: Sequence[SteeredPrediction]) -> Figure:
-    found = by_place(rows)
+    found = by_fabric_and_workload(rows)
     heights = [len(policies) + 1.5 for policies in found.values()]
     figure = style.new_figure(style.WIDTH, 1.0 + 0.32 * sum(heights))
     panels = figure.subplots(len(found), 1, squeeze=False, gridspec_kw={"height_ratios": heights})
-    for axes, (place, policies) in zip(panels[:, 0], found.items(), strict=True):
+    for axes, (key, policies) in zip(panels[:, 0], found.items(), strict=True):
         _draw(axes, policies)
-        axes.set_title(f"{place[1]} on {place[0]}")
+        axes.set_title(f"{key[1]} on {key[0]}")
     return figure
 
 
@@ -66,16 +66,16 @@ def _draw(axes: Axes, policies: Policies) -> None:
         if times:
             axes.barh(y, median(times), height=0.62, color=_COLOUR.get(policy, style.SKY))
             axes.plot(times, [y] * len(times), "o", ms=3.6, mfc=style.PAPER, mec=style.INK, mew=0.7)
-        said = fmt.seconds(median(times)) if times else f"{fmt.NOTHING} {rows[0].why}"
+        bar_text = fmt.seconds(median(times)) if times else f"{fmt.NOTHING} {rows[0].why}"
         at = (max(times, default=0.0), y)
-        axes.annotate(said, at, xytext=(8, 0), textcoords="offset points", va="center", fontsize=9)
+        axes.annotate(bar_text, at, xytext=(8, 0), textcoords="offset points", va="center", fontsize=9)
     axes.set_yticks(range(len(policies)), list(policies))
     axes.set_xlim(0, 1.15 * max((t for rows in policies.values() for t in times_of(rows)), default=1.0))
     _finish(axes)
 
 
 def _scenes(rows: Sequence[SteeredPrediction]) -> Figure:
-    found, names = by_place(rows), list(dict.fromkeys(row.policy for row in rows))
+    found, names = by_fabric_and_workload(rows), list(dict.fromkeys(row.policy for row in rows))
     figure = style.new_figure(style.WIDTH, 1.4 + 0.24 * len(found))
     axes = figure.subplots()
     for policy, colour in style.colours(names).items():
@@ -100,27 +100,27 @@ def print_table(spec: ExperimentSpec, rows: Sequence[SteeredPrediction], console
     if spec.grid:
         _print_scenes(spec, rows, console)
     else:
-        for place, policies in by_place(rows).items():
-            _print_policies(spec, place, policies, console)
+        for key, policies in by_fabric_and_workload(rows).items():
+            _print_policies(spec, key, policies, console)
     for why in dict.fromkeys(row.why for row in rows if row.why):
         console.print(f"{fmt.NOTHING}: {why}", highlight=False)
     print_rates(spec, console)
 
 
-def _print_policies(spec: ExperimentSpec, place: tuple[str, str], policies: Policies, console: Console) -> None:
+def _print_policies(spec: ExperimentSpec, key: tuple[str, str], policies: Policies, console: Console) -> None:
     """A line a policy, over its seeds."""
-    fabric, workload = place
+    fabric, workload = key
     seeds = f"seed {spec.seed}" if spec.repeats == 1 else f"seeds {spec.seed} to {spec.seed + spec.repeats - 1}"
     console.print(f"[italic]{spec.name}: predicted times of {workload} on {fabric}, {seeds}[/]", highlight=False)
     table = Table(box=None, pad_edge=False)
     table.add_column("policy")
-    for name in ("median", "least", "most", f"{BASE} / this", f"this / {BEST}"):
+    for name in ("median", "least", "most", f"{BASELINE_POLICY} / this", f"this / {ORACLE_POLICY}"):
         table.add_column(name, justify="right")
     table.add_column("by", style="dim")
     for policy, own in policies.items():
         times = times_of(own)
         figures = [fmt.seconds(of(times) if times else None) for of in (median, min, max)]
-        over = (_over(policies.get(BASE, []), own), _over(own, policies.get(BEST, [])))
+        over = (_over(policies.get(BASELINE_POLICY, []), own), _over(own, policies.get(ORACLE_POLICY, [])))
         by = dict.fromkeys(row.equation for row in own if row.equation)
         table.add_row(policy, *figures, *(fmt.NOTHING if r is None else f"{r:.2f}" for r in over), *by)
     console.print(table)
@@ -134,9 +134,9 @@ def _print_scenes(spec: ExperimentSpec, rows: Sequence[SteeredPrediction], conso
     table.add_column("workload and scene")
     for policy in dict.fromkeys(row.policy for row in rows):
         table.add_column(policy, justify="right")
-    for place, policies in by_place(rows).items():
+    for key, policies in by_fabric_and_workload(rows).items():
         known = [times_of(own) for own in policies.values()]
-        table.add_row(*place, *(fmt.seconds(median(times) if times else None) for times in known))
+        table.add_row(*key, *(fmt.seconds(median(times) if times else None) for times in known))
     console.print(table)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Final
 
-from railyard.experiments.run.initial_state import Beginning, beginnings
+from railyard.experiments.run.initial_state import InitialState, initial_states
 from railyard.experiments.spec.experiment import ExperimentSpec
 from railyard.results.theory.predict import WHOLE, predict_schedule
 from railyard.workloads.scale import payload_rates
@@ -39,31 +39,31 @@ class SteeredPrediction:
 def predictions(spec: ExperimentSpec) -> tuple[SteeredPrediction, ...]:
     """A row for each fabric, workload, policy and seed. None if nobody steers."""
     rows = [
-        SteeredPrediction(label, policy, name, begin.seed, "completion_time", predicted, "s", equation, why)
-        for label, name, begin in beginnings(spec)
-        for policy in begin.routing.policies
-        for predicted, equation, why in [_of(begin, policy)]
+        SteeredPrediction(label, policy, name, initial.seed, "completion_time", predicted, "s", equation, why)
+        for label, name, initial in initial_states(spec)
+        for policy in initial.routing.policies
+        for predicted, equation, why in [_of(initial, policy)]
     ]
-    grouped = [row for policies in by_place(rows).values() for own in policies.values() for row in own]
+    grouped = [row for policies in by_fabric_and_workload(rows).values() for own in policies.values() for row in own]
     return tuple(grouped)
 
 
-def _of(begin: Beginning, policy: str) -> tuple[float | None, str, str]:
+def _of(initial: InitialState, policy: str) -> tuple[float | None, str, str]:
     """(seconds, by what, why not)"""
-    if not begin.pattern.steady:
+    if not initial.pattern.steady:
         return None, "", WHY_NOT["moving"]
-    if begin.independent:
-        known = begin.completion_s(policy)
+    if initial.independent:
+        known = initial.completion_s(policy)
         return (known, SHARES, "") if known is not None else (None, "", WHY_NOT["several"])
-    if policy == begin.plan.policy and not begin.background:
-        return _by_equations(begin), EQUATIONS, ""
+    if policy == initial.plan.policy and not initial.background:
+        return _by_equations(initial), EQUATIONS, ""
     return None, "", WHY_NOT["dependent"]
 
 
-def _by_equations(begin: Beginning) -> float | None:
+def _by_equations(initial: InitialState) -> float | None:
     """As on a fabric that nobody steers: this policy is the fabric's own, and nothing else is sent."""
-    rates = payload_rates(begin.plan.hb_bps, begin.plan.rail_bps, begin.plan.spec.mtu)
-    times = predict_schedule(begin.schedule, rates, begin.plan.spec)
+    rates = payload_rates(initial.plan.hb_bps, initial.plan.rail_bps, initial.plan.spec.mtu)
+    times = predict_schedule(initial.schedule, rates, initial.plan.spec)
     return times.get(WHOLE, next(iter(times.values())))
 
 
@@ -79,7 +79,7 @@ def to_csv(rows: Sequence[SteeredPrediction]) -> bytes:
 Policies = dict[str, list[SteeredPrediction]]
 
 
-def by_place(rows: Iterable[SteeredPrediction]) -> dict[tuple[str, str], Policies]:
+def by_fabric_and_workload(rows: Iterable[SteeredPrediction]) -> dict[tuple[str, str], Policies]:
     """(fabric, workload) -> policy -> its rows."""
     found: defaultdict[tuple[str, str], Policies] = defaultdict(dict)
     for row in rows:

@@ -11,7 +11,7 @@ from math import floor
 
 from railyard.controller.agent.steering import Steering
 from railyard.controller.failover.paths import Path
-from railyard.controller.health.hysteresis import Held, settle
+from railyard.controller.health.hysteresis import ActivePaths, damp
 from railyard.controller.health.max_min import Background
 from railyard.controller.health.oracle import Flow, assign, by_pair, finish_s
 from railyard.controller.health.policies import Shares, policy_named
@@ -106,16 +106,16 @@ def oracle_paths(
     return by_pair(flows, assign(plan, flows, as_fair_share(background)))
 
 
-def held_paths(steering: Steering, src: Gpu, dst: Gpu, scores: Scores) -> Shares:
+def settled_paths(steering: Steering, src: Gpu, dst: Gpu, scores: Scores) -> Shares:
     """What a pair holds once these scores have lasted, after an idle fabric: damping may keep it where it was.
 
     RailyardError if the policy, which may be somebody's own, raises.
     """
     choose, context = policy_named(steering.policy), steering.context
     try:
-        first = Held(choose(src, dst, idle(len(scores.domains), len(scores.rails)), context), 0)
-        wanted = choose(src, dst, scores, context)
-        return settle(first, wanted, src, dst, scores, steering.damping.dwell_ns, steering.damping).shares
+        first = ActivePaths(choose(src, dst, idle(len(scores.domains), len(scores.rails)), context), 0)
+        preferred = choose(src, dst, scores, context)
+        return damp(first, preferred, src, dst, scores, steering.damping.dwell_ns, steering.damping).shares
     except Exception as error:
         raise RailyardError(f"policy {steering.policy} failed: {type(error).__name__}: {error}") from error
 
@@ -133,7 +133,7 @@ def completion_s(pattern: Pattern, flows: Sequence[Flow], steering: Steering) ->
     scores = expected_scores(plan, background)
     paths = []
     for flow in flows:
-        shares = held_paths(steering, flow.src, flow.dst, scores)
+        shares = settled_paths(steering, flow.src, flow.dst, scores)
         if len(shares) != 1:
             return None
         paths.append(shares[0].path)

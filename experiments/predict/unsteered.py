@@ -14,7 +14,7 @@ from rich.table import Table
 
 from railyard.core.errors import BadInput
 from railyard.core.units import format_rate
-from railyard.experiments.run.folder import told
+from railyard.experiments.run.folder import reporting_path_errors
 from railyard.experiments.spec.experiment import ExperimentSpec, nominal_plan, resolved
 from railyard.results.analysis.aggregate import Spread
 from railyard.results.plots import style, sweep
@@ -115,10 +115,10 @@ def save(name: str, table: bytes, picture: bytes, folder: Path) -> tuple[Path, P
     }
     for path, (mark, _) in files.items():
         _check_replaceable(path, mark)
-    with told("--out", folder):
+    with reporting_path_errors("--out", folder):
         folder.mkdir(parents=True, exist_ok=True)
     for path, (_, content) in files.items():
-        with told("--out", path):
+        with reporting_path_errors("--out", path):
             path.write_bytes(content)
     first, second = files
     return first, second
@@ -126,7 +126,7 @@ def save(name: str, table: bytes, picture: bytes, folder: Path) -> tuple[Path, P
 
 def _check_replaceable(path: Path, mark: bytes) -> None:
     """BadInput unless nothing is lost: no file, an empty one, or one with the mark of what is made anew at will."""
-    with told("--out", path):
+    with reporting_path_errors("--out", path):
         if not path.exists():
             return
         old = path.read_bytes() if path.is_file() else None  # to read a pipe would wait for its writer
@@ -191,14 +191,14 @@ def _bars(rows: Sequence[Prediction], workload: str) -> list[Prediction]:
 
 
 def _draw(axes: Axes, bars: Sequence[Prediction], colours: dict[str, str]) -> None:
-    places = range(len(bars))
-    axes.barh(places, [bar.predicted for bar in bars], color=[colours[bar.fabric] for bar in bars], height=0.7)
-    axes.set_yticks(places, [f"{bar.phase or 'iteration'} ({bar.fabric})" for bar in bars])
+    positions = range(len(bars))
+    axes.barh(positions, [bar.predicted for bar in bars], color=[colours[bar.fabric] for bar in bars], height=0.7)
+    axes.set_yticks(positions, [f"{bar.phase or 'iteration'} ({bar.fabric})" for bar in bars])
     axes.set_xlim(0, 1.15 * max(bar.predicted for bar in bars))
     axes.invert_yaxis()
     axes.set_xlabel("seconds")
-    for place, bar in zip(places, bars, strict=True):
-        axes.annotate(f" {fmt.seconds(bar.predicted)}", (bar.predicted, place), va="center")
+    for position, bar in zip(positions, bars, strict=True):
+        axes.annotate(f" {fmt.seconds(bar.predicted)}", (bar.predicted, position), va="center")
     style.quiet(axes, grid="x")
 
 

@@ -33,10 +33,11 @@ def check_budget(spec: ExperimentSpec, machine: Machine) -> None:
             ("rail_rate", fabric.rail_rate, CORE_BPS[datapath]),
             ("hb_rate", fabric.hb_rate, BRIDGE_CORE_BPS),
         ):
-            most = core_bps * machine.cores
-            if rate != "auto" and rate * fabric.gpus > most:
+            capacity_bps = core_bps * machine.cores
+            if rate != "auto" and rate * fabric.gpus > capacity_bps:
                 allowed = (
-                    f"is more than this machine carries: {fabric.gpus} links share {format_rate(most, 3)} at best"
-                    f" ({machine.cores} cores), so {format_rate(most / fabric.gpus, 2)} or less; or auto"
+                    f"is more than this machine carries: "
+                    f"{fabric.gpus} links share {format_rate(capacity_bps, 3)} at best"
+                    f" ({machine.cores} cores), so {format_rate(capacity_bps / fabric.gpus, 2)} or less; or auto"
                 )
                 raise BadInput(f"fabrics.{i}.{field}", format_rate(rate), allowed)

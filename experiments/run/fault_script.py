@@ -10,85 +10,89 @@ from typing import Final
 
 from railyard.controller.health.settings import HealthSpec, RegistryKind
 from railyard.core.errors import CheckFailed, RailyardError
-from railyard.experiments.run.fault_impact import concern_of, watched_pairs
-from railyard.experiments.run.session import Stage
+from railyard.experiments.run.fault_impact import impact_of, monitored_pairs
+from railyard.experiments.run.session import FabricSession
 from railyard.experiments.run.traffic import Workload, record_broken, replay_broken
 from railyard.experiments.spec.faults import FaultSpec
-from railyard.experiments.spec.scripts import ScriptSpec, plain
-from railyard.failure.analysis.detours import in_force
+from railyard.experiments.spec.scripts import ScriptSpec, fault_dict
+from railyard.failure.analysis.detours import active_detours
 from railyard.failure.analysis.evaluate import FaultRun
-from railyard.failure.analysis.leak_check import Marks, leftovers, said
+from railyard.failure.analysis.leak_check import StateSnapshot, state_differences, summarize
 from railyard.failure.analysis.recovery_times import BIN_MS
-from railyard.failure.analysis.state_snapshot import marks
-from railyard.failure.connectivity.check import CensusRun, CensusTaker
-from railyard.failure.scenario.pairs import Talkers, script_talkers
+from railyard.failure.analysis.state_snapshot import snapshot_state
+from railyard.failure.connectivity.check import ConnectivityChecker, ConnectivityResult
+from railyard.failure.scenario.pairs import PairSelection, select_script_pairs
 from railyard.failure.scenario.run import ScriptRun, run_script
 from railyard.failure.scenario.script import Script, Timed
-from railyard.results.runs.records import Census, Event, GoodputTrace, Recovery, Run
-from railyard.workloads.replay.phases import first_runs
+from railyard.results.runs.records import ConnectivityCheck, Event, GoodputTrace, Recovery, Run
+from railyard.workloads.replay.phases import first_phases
 from railyard.workloads.replay.run import Aborted, Replay
 
 CONNECT_S: Final = 60.0
-HOME_S: Final = 2.0
+RESTORE_S: Final = 2.0
 _POLL_S: Final = 0.01
 Progress = Callable[[int], None]
 """Hears how many injections and repairs are done."""
 
 
 @dataclass(frozen=True)
-class Breaker:
+class FaultInjector:
     """What breaks things on one fabric, and writes down what came of it."""
 
-    stage: Stage
+    session: FabricSession
     reroute: str
-    census: CensusTaker
+    connectivity: ConnectivityChecker
     run: Run
 
     def fault(self, spec: FaultSpec, repeat: int, progress: Progress) -> None:
         """One by itself."""
-        self._await_home()
+        self._await_detours_withdrawn()
         script = Script("", (Timed(spec.fault, spec.at, spec.repair),))
         name = f"{spec.kind} {spec.target} (reroute {self.reroute})"
-        talks = [watched_pairs(spec, self.stage.plan)]
-        with self.stage.watched(self.run, name, repeat, faulted=True), self._registry(spec.registry):
-            seen = run_script(self.stage.net, script, talks, self.stage.events, self.census, progress)
+        selections = [monitored_pairs(spec, self.session.plan)]
+        with self.session.watched(self.run, name, repeat, faulted=True), self._registry(spec.registry):
+            seen = run_script(self.session.net, script, selections, self.session.events, self.connectivity, progress)
         self._record(script, repeat, seen)
 
     def script(self, spec: ScriptSpec, repeat: int, seed: int, workload: Workload | None, progress: Progress) -> None:
         """A script, beside streams or else a workload."""
-        self._await_home()
-        script = spec.script(self.stage.plan, seed)
-        self._announce(script, repeat, seed)
-        talks = script_talkers(self.stage.plan, [concern_of(timed.fault, self.stage.plan) for timed in script.faults])
+        self._await_detours_withdrawn()
+        script = spec.script(self.session.plan, seed)
+        self._record_script(script, repeat, seed)
+        selections = select_script_pairs(
+            self.session.plan, [impact_of(timed.fault, self.session.plan) for timed in script.faults]
+        )
         with self._registry(spec.registry):
             if workload is None:
                 name = f"{script.name} (reroute {self.reroute})"
-                with self.stage.watched(self.run, name, repeat, faulted=True):
-                    seen = run_script(self.stage.net, script, talks, self.stage.events, self.census, progress)
+                with self.session.watched(self.run, name, repeat, faulted=True):
+                    seen = run_script(
+                        self.session.net, script, selections, self.session.events, self.connectivity, progress
+                    )
             else:
                 broken = replace(workload, label=f"{workload.label} with {script.name}{self._suffix}", trace=None)
-                with self.stage.watched(self.run, broken.label, repeat, faulted=True):
-                    seen, done = self._during(script, talks, broken, seed, progress)
-                record_broken(self.stage, broken, repeat, done, self.run)
+                with self.session.watched(self.run, broken.label, repeat, faulted=True):
+                    seen, done = self._during(script, selections, broken, seed, progress)
+                record_broken(self.session, broken, repeat, done, self.run)
         self._record(script, repeat, seen)
 
-    def _await_home(self) -> None:
+    def _await_detours_withdrawn(self) -> None:
         """What goes by a detour of an earlier fault doesn't feel the next one. CheckFailed if one stays."""
-        deadline = time.monotonic() + HOME_S
-        while left := in_force(self.stage.events()):
+        deadline = time.monotonic() + RESTORE_S
+        while left := active_detours(self.session.events()):
             if time.monotonic() > deadline:
-                raise CheckFailed(f"{self.stage.label}: {left} detours of an earlier fault are still there")
+                raise CheckFailed(f"{self.session.label}: {left} detours of an earlier fault are still there")
             time.sleep(_POLL_S)
 
-    def leave(self, before: Marks) -> None:
+    def check_restored(self, before: StateSnapshot) -> None:
         """After the last: all detours went home, and kernels have what they had before the first. CheckFailed names
         what differs still after a while.
         """
-        self._await_home()
-        deadline = time.monotonic() + HOME_S
-        while left := leftovers(before, marks(self.stage.net.node_names)):
+        self._await_detours_withdrawn()
+        deadline = time.monotonic() + RESTORE_S
+        while left := state_differences(before, snapshot_state(self.session.net.node_names)):
             if time.monotonic() > deadline:
-                raise CheckFailed(f"{self.stage.label}: faults left something behind: {said(left)}")
+                raise CheckFailed(f"{self.session.label}: faults left something behind: {summarize(left)}")
             time.sleep(_POLL_S)
 
     @property
@@ -96,20 +100,22 @@ class Breaker:
         return "" if self.reroute == "on" else f" (reroute {self.reroute})"
 
     def _during(
-        self, script: Script, talks: tuple[Talkers, ...], workload: Workload, seed: int, progress: Progress
+        self, script: Script, selections: tuple[PairSelection, ...], workload: Workload, seed: int, progress: Progress
     ) -> tuple[ScriptRun, Replay]:
         """The workload instead of streams; probes go on. No census: its probes would wait in the workload's queues."""
-        quiet = [replace(talk, streams=(), affected=frozenset()) for talk in talks]
+        probes_only = [replace(selection, streams=(), affected=frozenset()) for selection in selections]
         down_s = sum(timed.repair_s for timed in script.faults)
         with ThreadPoolExecutor(1, "workload") as pool:
-            beside = _Beside(workload, script)
-            replaying = pool.submit(beside.replay, self.stage, seed, down_s)
+            concurrent_workload = _ConcurrentWorkload(workload, script)
+            replaying = pool.submit(concurrent_workload.replay, self.session, seed, down_s)
             try:
-                beside.await_start()
-                events = self.stage.events
-                seen = run_script(self.stage.net, script, quiet, events, None, progress, beside.wait_for)
+                concurrent_workload.await_start()
+                events = self.session.events
+                seen = run_script(
+                    self.session.net, script, probes_only, events, None, progress, concurrent_workload.wait_for
+                )
             except BaseException:
-                beside.abort.set()
+                concurrent_workload.abort.set()
                 if isinstance(error := replaying.exception(), RailyardError) and not isinstance(error, Aborted):
                     raise error from None  # it is why the script could not go on
                 raise
@@ -128,21 +134,26 @@ class Breaker:
         if kind is None:
             yield
             return
-        self.stage.controller.start_health(HealthSpec(registry=kind))
+        self.session.controller.start_health(HealthSpec(registry=kind))
         try:
             yield
         finally:
-            self.stage.controller.stop_health()
+            self.session.controller.stop_health()
 
-    def _announce(self, script: Script, repeat: int, seed: int) -> None:
+    def _record_script(self, script: Script, repeat: int, seed: int) -> None:
         """What a storm is, is told nowhere else."""
-        faults = [plain(timed) for timed in script.faults]
-        what = {"fabric": self.stage.label, "reroute": self.reroute, "repeat": repeat, "seed": seed, "faults": faults}
+        faults = [fault_dict(timed) for timed in script.faults]
+        what = {"fabric": self.session.label, "reroute": self.reroute, "repeat": repeat, "seed": seed, "faults": faults}
         self.run.events.append(Event(time.monotonic_ns(), "script", script.name, what))
 
     def _record(self, script: Script, repeat: int, seen: ScriptRun) -> None:
         for fault in seen.faults:
-            what = {"fabric": self.stage.label, "target": fault.fault.target, "reroute": self.reroute, "repeat": repeat}
+            what = {
+                "fabric": self.session.label,
+                "target": fault.fault.target,
+                "reroute": self.reroute,
+                "repeat": repeat,
+            }
             what |= {"script": script.name} if script.name else {}
             self.run.events.append(Event(fault.fault_ns, "fault", fault.fault.kind, what))
             self.run.events.append(Event(fault.repair_ns, "fault", "repair", what))
@@ -153,15 +164,17 @@ class Breaker:
             zero_ms = (first.fault_ns - seen.begun_ns) / 1e6
             trace = (tuple(n * BIN_MS - zero_ms for n in range(len(seen.bps))), seen.bps, seen.bps)
         repair_ms = (first.repair_ns - first.fault_ns) / 1e6
-        which = (self.stage.label, self.reroute, repeat, first.fault.kind, first.fault.target)
+        which = (self.session.label, self.reroute, repeat, first.fault.kind, first.fault.target)
         if any(seen.bps):
             self.run.goodput.append(GoodputTrace(*which, *trace, repair_ms, script.name))
-        self.run.censuses += [self._census(script, repeat, census) for census in seen.censuses]
+        self.run.connectivity_checks += [
+            self._connectivity(script, repeat, connectivity) for connectivity in seen.connectivity_checks
+        ]
 
     def _recovery(self, script: Script, repeat: int, seen: FaultRun) -> Recovery:
         return Recovery(
-            fabric=self.stage.label,
-            policy=self.stage.policy,
+            fabric=self.session.label,
+            policy=self.session.policy,
             reroute=self.reroute,
             repeat=repeat,
             fault=seen.fault.kind,
@@ -188,12 +201,12 @@ class Breaker:
             script=script.name,
         )
 
-    def _census(self, script: Script, repeat: int, seen: CensusRun) -> Census:
+    def _connectivity(self, script: Script, repeat: int, seen: ConnectivityResult) -> ConnectivityCheck:
         """Where nobody reroutes, nobody is to recover: how many are cut off is all that is said."""
         verdict = seen.verdict if self.reroute == "on" else replace(seen.verdict, not_recovered=())
-        return Census(
-            fabric=self.stage.label,
-            policy=self.stage.policy,
+        return ConnectivityCheck(
+            fabric=self.session.label,
+            policy=self.session.policy,
             reroute=self.reroute,
             repeat=repeat,
             script=script.name,
@@ -211,7 +224,7 @@ class Breaker:
         )
 
 
-class _Beside:
+class _ConcurrentWorkload:
     """A workload that runs while a script does, and tells it of phases."""
 
     def __init__(self, workload: Workload, script: Script) -> None:
@@ -219,12 +232,12 @@ class _Beside:
         self.abort, self.started = threading.Event(), Future[int]()
         self._ended = {timed.after: Future[int]() for timed in script.faults if timed.after}
 
-    def replay(self, stage: Stage, seed: int, more_s: float) -> Replay:
+    def replay(self, session: FabricSession, seed: int, extra_s: float) -> Replay:
         """In a thread of its own. Whoever waits for something that never came, is told when it ends."""
-        numbers = first_runs(self._workload.schedule)
+        numbers = first_phases(self._workload.schedule)
         watched = {numbers[phase]: ended.set_result for phase, ended in self._ended.items()}
         try:
-            return replay_broken(stage, self._workload, seed, more_s, watched, self.abort, self.started.set_result)
+            return replay_broken(session, self._workload, seed, extra_s, watched, self.abort, self.started.set_result)
         finally:
             for what, future in [("it began", self.started), *self._ended.items()]:
                 if not future.done():

@@ -2,20 +2,20 @@
 
 from collections.abc import Callable
 
-from railyard.experiments.run.fault_script import Breaker
-from railyard.experiments.run.heartbeats import beating
+from railyard.experiments.run.fault_script import FaultInjector
+from railyard.experiments.run.heartbeats import heartbeats_running
 from railyard.experiments.run.progress import Steps
-from railyard.experiments.run.session import Stage
+from railyard.experiments.run.session import FabricSession
 from railyard.experiments.run.traffic import Workload
 from railyard.experiments.spec.experiment import ExperimentSpec
 from railyard.experiments.spec.scripts import ScriptSpec
-from railyard.failure.analysis.state_snapshot import marks
-from railyard.failure.connectivity.check import CensusTaker
+from railyard.failure.analysis.state_snapshot import snapshot_state
+from railyard.failure.connectivity.check import ConnectivityChecker
 from railyard.results.runs.records import Run
 
 
-def break_all(
-    stage: Stage,
+def inject_faults(
+    session: FabricSession,
     number: int,
     reroute: str,
     make: Callable[[int], list[Workload]],
@@ -30,20 +30,20 @@ def break_all(
     if not (spec.faults_on(number) or spec.scripts_on(number)):
         return
     heartbeats = spec.heartbeats if reroute == "on" else "off"
-    with CensusTaker(stage.net) as census, beating(stage, heartbeats, run):
-        breaker, before = Breaker(stage, reroute, census, run), marks(stage.net.node_names)
+    with ConnectivityChecker(session.net) as connectivity, heartbeats_running(session, heartbeats, run):
+        injector, before = FaultInjector(session, reroute, connectivity, run), snapshot_state(session.net.node_names)
         for fault in spec.faults_on(number):
             for repeat in range(spec.times(fault)):
-                what = f"{stage.label}: {fault.kind} {fault.target}, reroute {reroute}"
-                with steps.step(what + _nth(repeat, spec.times(fault)), total=2):
-                    breaker.fault(fault, repeat, steps.reached)
+                what = f"{session.label}: {fault.kind} {fault.target}, reroute {reroute}"
+                with steps.step(what + _repeat_suffix(repeat, spec.times(fault)), total=2):
+                    injector.fault(fault, repeat, steps.reached)
         for script in spec.scripts_on(number):
             for repeat in range(spec.times(script)):
                 seed = spec.seed + repeat
-                what = f"{stage.label}: {script.name}, reroute {reroute}"
-                with steps.step(what + _nth(repeat, spec.times(script)), total=2 * script.size):
-                    breaker.script(script, repeat, seed, _workload(script, make, seed), steps.reached)
-        breaker.leave(before)
+                what = f"{session.label}: {script.name}, reroute {reroute}"
+                with steps.step(what + _repeat_suffix(repeat, spec.times(script)), total=2 * script.size):
+                    injector.script(script, repeat, seed, _workload(script, make, seed), steps.reached)
+        injector.check_restored(before)
 
 
 def _workload(script: ScriptSpec, make: Callable[[int], list[Workload]], seed: int) -> Workload | None:
@@ -51,5 +51,5 @@ def _workload(script: ScriptSpec, make: Callable[[int], list[Workload]], seed: i
     return None if script.during is None else next(w for w in make(seed) if w.label == script.during)
 
 
-def _nth(repeat: int, repeats: int) -> str:
+def _repeat_suffix(repeat: int, repeats: int) -> str:
     return f", {repeat + 1} of {repeats}" if repeats > 1 else ""

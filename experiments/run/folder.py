@@ -8,11 +8,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
-from railyard.core.errors import BadInput, MachineLacks
+from railyard.core.errors import BadInput, MissingRequirement
 from railyard.core.sandbox.launcher import check_visible
 from railyard.core.units import format_size
 
-LEAST_FREE: Final = 50_000_000
+MIN_FREE_BYTES: Final = 50_000_000
 """Bytes that a folder may come to: flows.parquet and the report of a long run, with room to spare."""
 
 
@@ -24,8 +24,8 @@ def default(name: str) -> Path:
 
 
 def check(out: Path) -> None:
-    """BadInput or MachineLacks if a run can't write there without losing anything."""
-    with told("--out", out):
+    """BadInput or MissingRequirement if a run can't write there without losing anything."""
+    with reporting_path_errors("--out", out):
         check_visible("--out", out)
         if out.is_symlink() and not out.exists():
             raise BadInput("--out", str(out), "is a link to nowhere: choose another folder")
@@ -42,19 +42,21 @@ def check(out: Path) -> None:
         if disk.f_blocks == 0:
             raise BadInput("--out", str(out), f"can't be made: {there} holds no files, so choose another folder")
         free = disk.f_bavail * disk.f_frsize
-        if free < LEAST_FREE or (disk.f_files and not disk.f_favail):
+        if free < MIN_FREE_BYTES or (disk.f_files and not disk.f_favail):
             remedy = f"free some, or choose a folder on another disk with --out (df -h {there} shows what is left)"
-            raise MachineLacks(f"the disk is full: {format_size(free, 2)} free at {there}, {_NEED} needed", remedy)
+            raise MissingRequirement(
+                f"the disk is full: {format_size(free, 2)} free at {there}, {_NEED} needed", remedy
+            )
 
 
-_NEED: Final = format_size(LEAST_FREE, 2)
+_NEED: Final = format_size(MIN_FREE_BYTES, 2)
 
 
 @contextmanager
 def made(out: Path) -> Iterator[Path]:
     """The folder, made with its parents. What was made and is still empty afterwards goes; the rest is handed over."""
     missing = [path for path in (out, *out.absolute().parents) if not path.exists()]
-    with told("--out", out):
+    with reporting_path_errors("--out", out):
         out.mkdir(parents=True, exist_ok=True)
     try:
         yield out.resolve()
@@ -67,13 +69,13 @@ def made(out: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def told(field: str, out: Path) -> Iterator[None]:
+def reporting_path_errors(field: str, out: Path) -> Iterator[None]:
     """What the system says of a path becomes one line that names the field."""
     try:
         yield
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise MachineLacks(
+            raise MissingRequirement(
                 f"the disk is full: {out} can't be made", "free some, or choose another --out"
             ) from error
         raise BadInput(field, str(out), f"can't be used: {(error.strerror or str(error)).lower()}") from error

@@ -24,7 +24,7 @@ from railyard.workloads.spec import TransfersSpec, WorkloadSpec
 
 
 @dataclass(frozen=True)
-class Beginning:
+class InitialState:
     """One workload on one fabric with one seed, beside a background."""
 
     plan: Plan
@@ -60,7 +60,7 @@ class Beginning:
     def chosen(self, policy: str) -> dict[tuple[Gpu, Gpu], Shares]:
         """The paths of each pair once those scores have lasted."""
         steering = self._steering(policy)
-        return {(f.src, f.dst): steered_times.held_paths(steering, f.src, f.dst, self.scores) for f in self.flows}
+        return {(f.src, f.dst): steered_times.settled_paths(steering, f.src, f.dst, self.scores) for f in self.flows}
 
     def completion_s(self, policy: str) -> float | None:
         """See `foreseen.completion_s`."""
@@ -73,7 +73,7 @@ class Beginning:
         return self.routing.steering(policy, self.plan.spec, context)
 
 
-def beginnings(spec: ExperimentSpec, seeds: int | None = None) -> Iterator[tuple[str, str, Beginning]]:
+def initial_states(spec: ExperimentSpec, seeds: int | None = None) -> Iterator[tuple[str, str, InitialState]]:
     """(fabric, workload, how it begins) for each of the first `seeds` (None: all) of each workload on each fabric.
 
     A scene of a grid makes a workload of its own. None if nobody steers.
@@ -81,10 +81,10 @@ def beginnings(spec: ExperimentSpec, seeds: int | None = None) -> Iterator[tuple
     for label, fabric in zip(spec.labels, spec.fabrics, strict=True) if spec.routing else ():
         assert spec.routing is not None
         plan = nominal_plan(fabric)
-        for plain, workload in zip(spec.workload_labels, spec.workloads, strict=True):
-            for name, beside in _scenes(spec, plain, fabric):
+        for workload_label, workload in zip(spec.workload_labels, spec.workloads, strict=True):
+            for name, scene_background in _scenes(spec, workload_label, fabric):
                 for repeat in range(spec.repeats if seeds is None else seeds):
-                    yield label, name, Beginning(plan, spec.routing, workload, beside, spec.seed + repeat)
+                    yield label, name, InitialState(plan, spec.routing, workload, scene_background, spec.seed + repeat)
 
 
 def _scenes(

@@ -14,7 +14,7 @@ class Steps:
     def __init__(self, console: Console | None, total: int) -> None:
         columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
         self._bars = Progress(*columns, console=console, disable=console is None, transient=True)
-        self._whole = self._bars.add_task("run", total=total)
+        self._overall = self._bars.add_task("run", total=total)
         self._step = self._bars.add_task("", total=None, visible=False)
 
     def __enter__(self) -> Self:
@@ -29,7 +29,7 @@ class Steps:
         """One step; `total` where `advance` will tell how far it is."""
         self._bars.reset(self._step, total=total, description=what, visible=True)
         yield
-        self._bars.advance(self._whole)
+        self._bars.advance(self._overall)
 
     def reached(self, amount: float) -> None:
         """How far the step has come, on the way to its total."""

@@ -10,77 +10,84 @@ from contextlib import ExitStack
 from statistics import median
 
 from railyard.core.errors import CheckFailed
-from railyard.experiments.run.replacement_job import TakeoverJob, lost
-from railyard.experiments.run.replacement_timeline import Course
-from railyard.experiments.run.session import Stage
-from railyard.experiments.spec.replacements import TakeoverSpec
+from railyard.experiments.run.replacement_job import ReplacementJob, iterations_to_redo
+from railyard.experiments.run.replacement_timeline import ReplacementTimeline
+from railyard.experiments.run.session import FabricSession
+from railyard.experiments.spec.replacements import ReplacementSpec
 from railyard.failure.probes.replacement import Prober, taken_over_ns
-from railyard.results.runs.records import Event, Run, Takeover
-from railyard.topologies.build.tcp_timers import patient
+from railyard.results.runs.records import Event, Replacement, Run
+from railyard.topologies.build.tcp_timers import relaxed_tcp_timers
 from railyard.workloads.replay.run import Replay
 from railyard.workloads.schedule import Schedule
 
 
-def run_takeover(
-    stage: Stage, takeover: TakeoverSpec, job: TakeoverJob, label: str, what: str, repeat: int, seed: int, run: Run
+def run_replacement(
+    session: FabricSession,
+    replacement: ReplacementSpec,
+    job: ReplacementJob,
+    label: str,
+    what: str,
+    repeat: int,
+    seed: int,
+    run: Run,
 ) -> None:
     """Let it happen once, on a fabric that is good for nothing afterwards, and add everything to the run.
 
     `label` is the experiment's fabric, `what` the takeover's name there. CheckFailed if the fault doesn't bite, isn't
     noticed, or the job can't go on.
     """
-    course = Course(stage, job, seed)
-    with patient(_names(stage, job.before)), stage.watched(run, f"{what}: before", repeat):
-        before = [course.play(job.before) for _ in range(takeover.iterations)]
-    with ExitStack() as until_the_end:
-        with stage.watched(run, f"{what}: takeover", repeat, faulted=True) as watch:
-            with Prober(job.asked) as prober:
-                since_ns = course.fail_and_take_over(takeover.fault, _median_s(before), prober)
+    timeline = ReplacementTimeline(session, job, seed)
+    with relaxed_tcp_timers(_names(session, job.before)), session.watched(run, f"{what}: before", repeat):
+        before = [timeline.play(job.before) for _ in range(replacement.iterations)]
+    with ExitStack() as cleanup:
+        with session.watched(run, f"{what}: takeover", repeat, faulted=True) as watch:
+            with Prober(job.probed) as prober:
+                since_ns = timeline.fail_and_replace(replacement.fault, _median_s(before), prober)
                 first_ns = taken_over_ns(prober.stop(), since_ns)  # probes would take a share of what comes next
             if first_ns is None:
                 raise CheckFailed(f"{what}: a replacement was never reached")
-            course.step("taken-over", first_ns)
-            until_the_end.enter_context(patient(_names(stage, job.after)))
-            state = course.play(job.state)
-            course.step("state-moved", state.end_ns)
-            for _ in range(lost(takeover.iterations, takeover.checkpoint_every)):
-                course.play(job.after)
+            timeline.step("taken-over", first_ns)
+            cleanup.enter_context(relaxed_tcp_timers(_names(session, job.after)))
+            state = timeline.play(job.state)
+            timeline.step("state-moved", state.end_ns)
+            for _ in range(iterations_to_redo(replacement.iterations, replacement.checkpoint_every)):
+                timeline.play(job.after)
         # nothing was sent since that one's end: to count anew would only make the interruption longer
-        with stage.watched(run, f"{what}: after", repeat, since=watch.counted):
-            after = [course.play(job.after) for _ in range(takeover.iterations)]
-    course.step("job-goes-on", after[0].start_ns)
-    told = {"fabric": label, "case": takeover.case, "way": job.way, "failed": takeover.failed, "repeat": repeat}
-    run.events += [Event(at, "takeover", name, told) for name, at in course.at.items()]
-    run.takeovers.append(_row(course, takeover, label, repeat, (before, state, after)))
+        with session.watched(run, f"{what}: after", repeat, since=watch.counted):
+            after = [timeline.play(job.after) for _ in range(replacement.iterations)]
+    timeline.step("job-goes-on", after[0].start_ns)
+    detail = {"fabric": label, "case": replacement.case, "way": job.way, "failed": replacement.failed, "repeat": repeat}
+    run.events += [Event(at, "takeover", name, detail) for name, at in timeline.at.items()]
+    run.takeovers.append(_row(timeline, replacement, label, repeat, (before, state, after)))
 
 
 def _row(
-    course: Course,
-    takeover: TakeoverSpec,
+    timeline: ReplacementTimeline,
+    replacement: ReplacementSpec,
     label: str,
     repeat: int,
     played: tuple[Sequence[Replay], Replay, Sequence[Replay]],
-) -> Takeover:
+) -> Replacement:
     """`played`: iterations before, the state, iterations after."""
-    job, stage, (before, state, after) = course.job, course.stage, played
-    ms = {what: (at - course.at["fault"]) / 1e6 for what, at in course.at.items()}
-    optical = stage.plan.spec.optical
-    return Takeover(
+    job, session, (before, state, after) = timeline.job, timeline.session, played
+    ms = {what: (at - timeline.at["fault"]) / 1e6 for what, at in timeline.at.items()}
+    optical = session.plan.spec.optical
+    return Replacement(
         fabric=label,
-        policy=stage.policy,
+        policy=session.policy,
         repeat=repeat,
-        case=takeover.case,
+        case=replacement.case,
         way=job.way,
-        failed=takeover.failed,
+        failed=replacement.failed,
         replaced_by=job.replaced_by,
-        t_fault=course.at["fault"],
+        t_fault=timeline.at["fault"],
         detect_ms=ms["detected"],
         light_off_ms=optical.light_off * 1e3 if optical else 0.0,
         taken_over_ms=ms["taken-over"],
         state_ms=state.seconds * 1e3,
         state_predicted_ms=job.state_s * 1e3,
         interruption_ms=ms["job-goes-on"],
-        iterations_lost=1 + lost(takeover.iterations, takeover.checkpoint_every),
+        iterations_lost=1 + iterations_to_redo(replacement.iterations, replacement.checkpoint_every),
         moved_bytes=sum(state.delivered.values()),
         before_s=_median_s(before),
         after_s=_median_s(after),
@@ -93,6 +100,6 @@ def _median_s(played: Sequence[Replay]) -> float:
     return median(done.seconds for done in played)
 
 
-def _names(stage: Stage, schedule: Schedule) -> list[str]:
+def _names(session: FabricSession, schedule: Schedule) -> list[str]:
     """Those who take part."""
-    return [stage.plan.gpus[n].name for n in sorted({gpu for pair in schedule.matrix for gpu in pair})]
+    return [session.plan.gpus[n].name for n in sorted({gpu for pair in schedule.matrix for gpu in pair})]

@@ -7,16 +7,23 @@ from typing import Final
 from railyard.core.errors import BadInput
 from railyard.core.units import format_time
 from railyard.experiments.spec.faults import check_on
-from railyard.experiments.spec.replacements import Moves, TakeoverSpec, Way, check_takeover, moves, with_spares
-from railyard.failure.probes.replacement import Asked
+from railyard.experiments.spec.replacements import (
+    ReplacementMap,
+    ReplacementSpec,
+    Way,
+    check_replacement,
+    replacement_map,
+    with_spares,
+)
+from railyard.failure.probes.replacement import ProbePair
 from railyard.results.theory.predict import WHOLE, predict_iteration, predict_schedule
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.plan import Plan, make_plan
 from railyard.topologies.spec import FabricSpec
 from railyard.workloads.build import build
-from railyard.workloads.jobs.migration import givers, state_bytes, state_s, state_schedule
-from railyard.workloads.matrix.pace import pace
-from railyard.workloads.placement.relabel import beside_spares, placed
+from railyard.workloads.jobs.migration import state_bytes, state_s, state_schedule, state_senders
+from railyard.workloads.matrix.pace import line_rate_duration_s
+from railyard.workloads.placement.relabel import place_with_spares, relabelled
 from railyard.workloads.scale import Rates, Scale, payload_rates
 from railyard.workloads.schedule import Schedule
 
@@ -24,7 +31,7 @@ PROBED: Final = 3
 
 
 @dataclass(frozen=True)
-class TakeoverJob:
+class ReplacementJob:
     """`before` and `after`: an iteration on the fabric of `plan`, which has the spares; `state`: what is moved between.
 
     Replacements that optical switches bring in take the failed ones' names, so then `after` is `before`.
@@ -33,7 +40,7 @@ class TakeoverJob:
 
     plan: Plan
     way: Way
-    moves: Moves
+    replacement_map: ReplacementMap
     scale: Scale
     before: Schedule
     after: Schedule
@@ -41,43 +48,45 @@ class TakeoverJob:
     state_s: float
     iteration_s: float | None
     after_s: float | None
-    paced_s: float
-    asked: tuple[Asked, ...]
+    estimated_s: float
+    probed: tuple[ProbePair, ...]
 
     @property
     def by_name(self) -> dict[str, str]:
         """The replacement of each that leaves, by name."""
-        return {old.name: new.name for old, new in self.moves.to.items()}
+        return {old.name: new.name for old, new in self.replacement_map.to.items()}
 
     @property
     def replaced_by(self) -> str:
         """The replacements: a whole domain by its own name."""
-        spares = list(self.moves.to.values())
+        spares = list(self.replacement_map.to.values())
         whole = len(spares) == self.plan.spec.rails
         return self.plan.hb_bridges[spares[0].domain] if whole else ", ".join(spare.name for spare in spares)
 
     @property
-    def noticed_by(self) -> frozenset[str]:
+    def detection_names(self) -> frozenset[str]:
         """The names under which the fault may be told."""
-        return frozenset(gpu.name for gpu in self.moves.dead)
+        return frozenset(gpu.name for gpu in self.replacement_map.dead)
 
 
-def takeover_job(takeover: TakeoverSpec, fabric: FabricSpec, plan: Plan, seed: int, field: str) -> TakeoverJob:
+def replacement_job(
+    replacement: ReplacementSpec, fabric: FabricSpec, plan: Plan, seed: int, field: str
+) -> ReplacementJob:
     """`fabric` is the job's own, `plan` that of the fabric with its spares. BadInput if the job can't be moved so."""
-    way, moving = takeover.way_on(fabric), moves(takeover, fabric)
-    schedule, scale = build(takeover.workload, fabric, plan.rail_bps, plan.hb_bps, f"{field}.workload", seed)
-    places = beside_spares((fabric.domains, fabric.rails), (plan.spec.domains, plan.spec.rails))
+    way, gpu_map = replacement.way_on(fabric), replacement_map(replacement, fabric)
+    schedule, scale = build(replacement.workload, fabric, plan.rail_bps, plan.hb_bps, f"{field}.workload", seed)
+    gpu_placement = place_with_spares((fabric.domains, fabric.rails), (plan.spec.domains, plan.spec.rails))
     number = {gpu: n for n, gpu in enumerate(plan.gpus)}
-    to = {number[old]: number[old if way == "optical" else new] for old, new in moving.to.items()}
-    before = placed(schedule, places)
-    after = before if way == "optical" else placed(schedule, places.moved(to))
-    given_by = givers(before, to, frozenset(number[gpu] for gpu in moving.dead), f"{field}.workload")
-    state = state_schedule(after, given_by, state_bytes(takeover.workload, scale, f"{field}.workload"))
+    to = {number[old]: number[old if way == "optical" else new] for old, new in gpu_map.to.items()}
+    before = relabelled(schedule, gpu_placement)
+    after = before if way == "optical" else relabelled(schedule, gpu_placement.with_moves(to))
+    state_sources = state_senders(before, to, frozenset(number[gpu] for gpu in gpu_map.dead), f"{field}.workload")
+    state = state_schedule(after, state_sources, state_bytes(replacement.workload, scale, f"{field}.workload"))
     rates = payload_rates(plan.hb_bps, plan.rail_bps, plan.spec.mtu)
-    return TakeoverJob(
+    return ReplacementJob(
         plan=plan,
         way=way,
-        moves=moving,
+        replacement_map=gpu_map,
         scale=scale,
         before=before,
         after=after,
@@ -85,38 +94,38 @@ def takeover_job(takeover: TakeoverSpec, fabric: FabricSpec, plan: Plan, seed: i
         state_s=state_s(state, rates, plan.spec),
         iteration_s=predict_schedule(schedule, rates, fabric).get(WHOLE),
         after_s=_after_s(way, schedule, rates, fabric),
-        paced_s=pace(after, rates, plan.policy),
-        asked=_asked(before, moving, plan, way),
+        estimated_s=line_rate_duration_s(after, rates, plan.policy),
+        probed=_probed(before, gpu_map, plan, way),
     )
 
 
-def check_takeovers(takeovers: Sequence[TakeoverSpec], fabrics: Sequence[FabricSpec], rail_bps: int) -> None:
+def check_replacements(takeovers: Sequence[ReplacementSpec], fabrics: Sequence[FabricSpec], rail_bps: int) -> None:
     """BadInput for what can't be on one of its fabrics. `rail_bps`: what an auto rail is taken to be."""
-    for n, takeover in enumerate(takeovers):
+    for n, replacement in enumerate(takeovers):
         field = f"takeovers.{n}"
-        check_on(takeover.on, len(fabrics), field)
+        check_on(replacement.on, len(fabrics), field)
         ways = list[Way]()
         for number, fabric in enumerate(fabrics):
-            if takeover.on is None or number in takeover.on:
-                check_takeover(takeover, fabric, field)
-                takeover_job(takeover, fabric, make_plan(with_spares(takeover, fabric), rail_bps), 0, field)
-                _check_told_apart(takeover, takeovers[:n], number, fabric, field)
-                ways.append(takeover.way_on(fabric))
-        if takeover.light_off is not None and "optical" not in ways:
-            allowed = f"is for way optical: {takeover.case} goes by {' and '.join(dict.fromkeys(ways))} here"
-            raise BadInput(f"{field}.light_off", format_time(takeover.light_off), allowed)
+            if replacement.on is None or number in replacement.on:
+                check_replacement(replacement, fabric, field)
+                replacement_job(replacement, fabric, make_plan(with_spares(replacement, fabric), rail_bps), 0, field)
+                _check_distinct(replacement, takeovers[:n], number, fabric, field)
+                ways.append(replacement.way_on(fabric))
+        if replacement.light_off is not None and "optical" not in ways:
+            allowed = f"is for way optical: {replacement.case} goes by {' and '.join(dict.fromkeys(ways))} here"
+            raise BadInput(f"{field}.light_off", format_time(replacement.light_off), allowed)
 
 
-def _check_told_apart(
-    takeover: TakeoverSpec, earlier: Sequence[TakeoverSpec], number: int, fabric: FabricSpec, field: str
+def _check_distinct(
+    replacement: ReplacementSpec, earlier: Sequence[ReplacementSpec], number: int, fabric: FabricSpec, field: str
 ) -> None:
     """BadInput if one of those before it has the same case, way and `failed` on this fabric."""
-    name = (takeover.case, takeover.way_on(fabric), takeover.failed)
+    name = (replacement.case, replacement.way_on(fabric), replacement.failed)
     for n, other in enumerate(earlier):
         there = other.on is None or number in other.on
         if there and (other.case, other.way_on(fabric), other.failed) == name:
             allowed = f"is takeovers.{n}'s too, with the same case and way on fabric {number}: let another one fail"
-            raise BadInput(f"{field}.failed", takeover.failed, allowed)
+            raise BadInput(f"{field}.failed", replacement.failed, allowed)
 
 
 def _after_s(way: Way, schedule: Schedule, rates: Rates, fabric: FabricSpec) -> float | None:
@@ -138,19 +147,19 @@ def _after_s(way: Way, schedule: Schedule, rates: Rates, fabric: FabricSpec) -> 
     return predict_iteration(replace(iteration, each_micro_batch=by_nic), rates, fabric).printed_s
 
 
-def _asked(before: Schedule, moving: Moves, plan: Plan, way: Way) -> tuple[Asked, ...]:
+def _probed(before: Schedule, gpu_map: ReplacementMap, plan: Plan, way: Way) -> tuple[ProbePair, ...]:
     """Some pairs, evenly chosen of those that talk, of one that stays and one that is replaced."""
     gpus = plan.gpus
-    pairs = sorted({(gpus[src], gpus[dst]) for src, dst in before.matrix if gpus[dst] in moving.to})
-    staying = [(src, dst) for src, dst in pairs if src not in moving.to and src not in moving.dead]
+    pairs = sorted({(gpus[src], gpus[dst]) for src, dst in before.matrix if gpus[dst] in gpu_map.to})
+    staying = [(src, dst) for src, dst in pairs if src not in gpu_map.to and src not in gpu_map.dead]
     chosen = dict.fromkeys(staying[n * (len(staying) - 1) // (PROBED - 1)] for n in range(PROBED) if staying)
-    return tuple(_ask(src, old, moving.to[old], way) for src, old in chosen)
+    return tuple(_probe(src, old, gpu_map.to[old], way) for src, old in chosen)
 
 
-def _ask(src: Gpu, old: Gpu, new: Gpu, way: Way) -> Asked:
-    return Asked(src.name, new.name, (old if way == "optical" else new).ip)
+def _probe(src: Gpu, old: Gpu, new: Gpu, way: Way) -> ProbePair:
+    return ProbePair(src.name, new.name, (old if way == "optical" else new).ip)
 
 
-def lost(done: int, checkpoint_every: int) -> int:
+def iterations_to_redo(done: int, checkpoint_every: int) -> int:
     """Iterations done since the last checkpoint: the job does them again. The one under way is lost too."""
     return done % checkpoint_every

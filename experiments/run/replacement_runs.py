@@ -5,13 +5,13 @@ from dataclasses import dataclass
 
 from railyard.core.host import Datapath
 from railyard.experiments.run.progress import Steps
-from railyard.experiments.run.replacement import run_takeover
-from railyard.experiments.run.replacement_job import takeover_job
+from railyard.experiments.run.replacement import run_replacement
+from railyard.experiments.run.replacement_job import replacement_job
 from railyard.experiments.run.session import built
 from railyard.experiments.spec.experiment import ExperimentSpec
 from railyard.experiments.spec.labels import workload_name
-from railyard.experiments.spec.replacements import TakeoverSpec, with_spares
-from railyard.results.analysis.replacements import takeover_name
+from railyard.experiments.spec.replacements import ReplacementSpec, with_spares
+from railyard.results.analysis.replacements import replacement_name
 from railyard.results.runs.records import Run
 from railyard.topologies.measure.capacity import auto_rail_bps
 from railyard.topologies.plan import Plan, make_plan
@@ -24,7 +24,7 @@ class Planned:
 
     number: int
     fabric: int
-    takeover: TakeoverSpec
+    replacement: ReplacementSpec
     plan: Plan
 
 
@@ -34,36 +34,38 @@ def planned(spec: ExperimentSpec, frames_per_s: float) -> list[Planned]:
     Not one for all takeovers: where optical switches carry HB domains, rates are far lower than they need be elsewhere.
     """
     found = []
-    for number, takeover in enumerate(spec.takeovers):
-        on = [n for n in range(len(spec.fabrics)) if takeover.on is None or n in takeover.on]
-        fabrics = [with_spares(takeover, spec.fabrics[n]) for n in on]
+    for number, replacement in enumerate(spec.takeovers):
+        on = [n for n in range(len(spec.fabrics)) if replacement.on is None or n in replacement.on]
+        fabrics = [with_spares(replacement, spec.fabrics[n]) for n in on]
         auto = auto_rail_bps(fabrics, frames_per_s)
-        found += [Planned(number, n, takeover, make_plan(fabric, auto)) for n, fabric in zip(on, fabrics, strict=True)]
+        found += [
+            Planned(number, n, replacement, make_plan(fabric, auto)) for n, fabric in zip(on, fabrics, strict=True)
+        ]
     return sorted(found, key=lambda one: (one.fabric, one.number))
 
 
-def named(one: Planned, among: Sequence[Planned], fabric: FabricSpec) -> str:
+def replacement_label(one: Planned, planned_runs: Sequence[Planned], fabric: FabricSpec) -> str:
     """Its name on that fabric: with what fails, if several differ in that alone."""
-    case, way = one.takeover.case, one.takeover.way_on(fabric)
-    alike = [
+    case, way = one.replacement.case, one.replacement.way_on(fabric)
+    same_case = [
         other
-        for other in among
-        if other.fabric == one.fabric and (other.takeover.case, other.takeover.way_on(fabric)) == (case, way)
+        for other in planned_runs
+        if other.fabric == one.fabric and (other.replacement.case, other.replacement.way_on(fabric)) == (case, way)
     ]
-    return takeover_name(case, way, one.takeover.failed if len(alike) > 1 else "")
+    return replacement_name(case, way, one.replacement.failed if len(same_case) > 1 else "")
 
 
-def run_takeovers(
-    spec: ExperimentSpec, all_of_them: Sequence[Planned], datapath: Datapath, run: Run, steps: Steps
+def run_replacements(
+    spec: ExperimentSpec, planned_runs: Sequence[Planned], datapath: Datapath, run: Run, steps: Steps
 ) -> None:
     """Each `takeover_repeats` times. What is gone is gone: so none is like new for the next."""
-    for one in all_of_them:
-        label, fabric, takeover = spec.labels[one.fabric], spec.fabrics[one.fabric], one.takeover
-        job = takeover_job(takeover, fabric, one.plan, spec.seed, f"takeovers.{one.number}")
-        what = named(one, all_of_them, fabric)
-        run.scale[f"{workload_name(takeover.workload)}, {label}, {what}"] = job.scale.as_dict()
+    for one in planned_runs:
+        label, fabric, replacement = spec.labels[one.fabric], spec.fabrics[one.fabric], one.replacement
+        job = replacement_job(replacement, fabric, one.plan, spec.seed, f"takeovers.{one.number}")
+        what = replacement_label(one, planned_runs, fabric)
+        run.scale[f"{workload_name(replacement.workload)}, {label}, {what}"] = job.scale.as_dict()
         for repeat in range(spec.takeover_repeats):
             shown = f", {repeat + 1} of {spec.takeover_repeats}" if spec.takeover_repeats > 1 else ""
             built_for = f"{label}, {what}"
-            with steps.step(f"{built_for}{shown}"), built(built_for, one.plan, datapath, True, run) as stage:
-                run_takeover(stage, takeover, job, label, what, repeat, spec.seed, run)
+            with steps.step(f"{built_for}{shown}"), built(built_for, one.plan, datapath, True, run) as session:
+                run_replacement(session, replacement, job, label, what, repeat, spec.seed, run)

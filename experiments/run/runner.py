@@ -18,10 +18,10 @@ from railyard.core.errors import BadInput, RailyardError
 from railyard.core.host import Datapath, datapath_choice, detect
 from railyard.core.provenance import provenance
 from railyard.core.units import format_rate
-from railyard.experiments.run.faults import break_all
+from railyard.experiments.run.faults import inject_faults
 from railyard.experiments.run.progress import Steps
-from railyard.experiments.run.replacement_runs import planned, run_takeovers
-from railyard.experiments.run.session import Stage, built, check_links
+from railyard.experiments.run.replacement_runs import planned, run_replacements
+from railyard.experiments.run.session import FabricSession, built, check_links
 from railyard.experiments.run.steered import load_steered
 from railyard.experiments.run.traffic import Workload, run_workload
 from railyard.experiments.spec.experiment import ExperimentSpec, resolved
@@ -66,7 +66,7 @@ def carry_out(run: Run, total: int, work: Callable[[Steps], None], folder: Path,
         run.interrupted = True
         raise
     except Exception as error:
-        run.failed = _in_a_line(error)
+        run.failed = _first_line(error)
         raise
     finally:
         run.duration_s = time.monotonic() - begun
@@ -81,22 +81,22 @@ def carry_out(run: Run, total: int, work: Callable[[Steps], None], folder: Path,
     return 0 if summary.summarise(run)["passed"] else 1
 
 
-def _in_a_line(error: Exception) -> str:
+def _first_line(error: Exception) -> str:
     """Its first line; with its name where it isn't one of ours, which is a mistake in here."""
-    said = str(error) if isinstance(error, RailyardError) else f"{type(error).__name__}: {error}"
-    return said.partition("\n")[0]
+    text = str(error) if isinstance(error, RailyardError) else f"{type(error).__name__}: {error}"
+    return text.partition("\n")[0]
 
 
 def _step_count(spec: ExperimentSpec) -> int:
     """The machine; each build with its calibration; each workload, each fault and each takeover."""
     if not _is_loaded(spec):
-        return 1 + spec.takeover_runs
+        return 1 + spec.replacement_runs
     fabrics = len(spec.fabrics)
     builds = sum(len(spec.reroutes_on(n)) for n in range(fabrics))
     turns = len(spec.routing.policies) if spec.routing else 1
     turns *= len(spec.grid.scenes) if spec.grid else 1
     loads = fabrics * (1 + len(spec.workloads) * turns * spec.repeats)
-    return 1 + builds + loads + spec.fault_runs + spec.takeover_runs
+    return 1 + builds + loads + spec.fault_runs + spec.replacement_runs
 
 
 def _is_loaded(spec: ExperimentSpec) -> bool:
@@ -117,7 +117,7 @@ def _run(spec: ExperimentSpec, run: Run, steps: Steps) -> None:
         _check_rate(plan, frames, f"fabrics.{i}.rail_rate")
     if _is_loaded(spec):
         _load_and_break(spec, plans, datapath, run, steps)
-    run_takeovers(spec, takeovers, datapath, run, steps)
+    run_replacements(spec, takeovers, datapath, run, steps)
 
 
 def _load_and_break(spec: ExperimentSpec, plans: list[Plan], datapath: Datapath, run: Run, steps: Steps) -> None:
@@ -127,22 +127,22 @@ def _load_and_break(spec: ExperimentSpec, plans: list[Plan], datapath: Datapath,
         for turn, reroute in enumerate(spec.reroutes_on(number)):
             with steps.step(f"{label}: building"):
                 fabric = built(label, plan, datapath, reroute == "on", run)
-                stage = fabric.__enter__()
+                session = fabric.__enter__()
             try:
                 if turn == FIRST and spec.routing:
-                    load_steered(stage, make, spec, run, steps)
+                    load_steered(session, make, spec, run, steps)
                 elif turn == FIRST:
-                    _load(stage, make(spec.seed), spec, run, steps)
-                break_all(stage, number, reroute, make, spec, run, steps)
+                    _load(session, make(spec.seed), spec, run, steps)
+                inject_faults(session, number, reroute, make, spec, run, steps)
             finally:
                 fabric.__exit__(None, None, None)
 
 
 def _check_rate(plan: Plan, frames_per_s: float, field: str) -> None:
-    most = capacity.most_rail_bps(plan.spec, frames_per_s)
-    if plan.rail_bps > most:
+    max_bps = capacity.max_rail_bps(plan.spec, frames_per_s)
+    if plan.rail_bps > max_bps:
         allowed = (
-            f"is more than this machine carries: {format_rate(most, 2)} or less for {plan.spec.gpus} GPUs, or auto"
+            f"is more than this machine carries: {format_rate(max_bps, 2)} or less for {plan.spec.gpus} GPUs, or auto"
         )
         raise BadInput(field, format_rate(plan.rail_bps), allowed)
 
@@ -163,13 +163,13 @@ def _workloads(spec: ExperimentSpec, plan: Plan, label: str, run: Run, seed: int
     return found
 
 
-def _load(stage: Stage, workloads: list[Workload], spec: ExperimentSpec, run: Run, steps: Steps) -> None:
-    with steps.step(f"{stage.label}: calibrating links"):
-        check_links(stage, run)
+def _load(session: FabricSession, workloads: list[Workload], spec: ExperimentSpec, run: Run, steps: Steps) -> None:
+    with steps.step(f"{session.label}: calibrating links"):
+        check_links(session, run)
     for repeat in range(spec.repeats):
         for workload in workloads:
-            what = f"{stage.label}: {workload.label}" + (
+            what = f"{session.label}: {workload.label}" + (
                 f", {repeat + 1} of {spec.repeats}" if spec.repeats > 1 else ""
             )
             with steps.step(what, total=sum(workload.schedule.matrix.values())):
-                run_workload(stage, workload, repeat, spec.seed, run, steps.reached)
+                run_workload(session, workload, repeat, spec.seed, run, steps.reached)

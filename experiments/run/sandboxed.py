@@ -10,13 +10,13 @@ from rich.console import Console
 from railyard.core.sandbox import init
 from railyard.experiments.multirail.spec import MultirailExperiment
 from railyard.experiments.spec.experiment import ExperimentSpec, nominal_plan
-from railyard.experiments.spec.loading import AnyExperiment, hosts, resolved, revived
+from railyard.experiments.spec.loading import AnyExperiment, from_resolved, hosts, resolved
 
 if TYPE_CHECKING:
     from railyard.topologies.build.network import FabricNet
     from railyard.topologies.multirail.net import MultirailNet
 
-PROMPT_S: Final = 0.0005
+SWITCH_INTERVAL_S: Final = 0.0005
 """A thread that computes lets others in after so long, not after 5 ms: some wait for the controller's word, and act."""
 
 
@@ -34,13 +34,13 @@ def main() -> int:
     """Do the task, and return the exit status. A signal's status wins over that of what it interrupted."""
     task = init.prepare()
     try:
-        init.take_signals(interactive=task["do"] == "shell")
-        spec = revived(task["spec"])
+        init.install_signal_handlers(interactive=task["do"] == "shell")
+        spec = from_resolved(task["spec"])
         init.add_hosts(hosts(spec))
         status = _TASKS[task["do"]](spec, task)
-    except init.Stopped as stopped:
+    except init.StoppedBySignal as stopped:
         return stopped.exit_status
-    return init.stopped_by() or status
+    return init.signal_exit_status() or status
 
 
 def _console() -> Console:
@@ -56,7 +56,7 @@ def _run(spec: AnyExperiment, task: Mapping[str, Any]) -> int:
         return run_multirail(spec, folder, console)
     from railyard.experiments.run.runner import run_experiment  # takes a second to load
 
-    sys.setswitchinterval(PROMPT_S)
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
     return run_experiment(spec, folder, console)
 
 

@@ -11,12 +11,12 @@ from railyard.core.host import Datapath
 from railyard.core.host_load import LoadMeter
 from railyard.results.runs.records import Event, FabricRun, LinkCheck, Load, Run
 from railyard.topologies.build.network import FabricNet
-from railyard.topologies.build.tcp_timers import patient
+from railyard.topologies.build.tcp_timers import relaxed_tcp_timers
 from railyard.topologies.measure.calibration import calibrate
 from railyard.topologies.measure.counters import Counters, count
 from railyard.topologies.plan import Plan
 
-Told = tuple[int, str, dict[str, Any]]
+ControllerEvent = tuple[int, str, dict[str, Any]]
 """(monotonic ns, what, detail)"""
 _SAMPLES: Final = frozenset({"health", "choice"})  # recorded as rows of their own: too many for events
 
@@ -29,16 +29,16 @@ class Watch:
 
 
 @dataclass
-class Stage:
+class FabricSession:
     """A built fabric. `label` is its name in every record; `steered_by` the policy that steers its routes, if any.
 
-    `told`: what its controller and agents have said so far.
+    `received`: what its controller and agents have said so far.
     """
 
     label: str
     net: FabricNet
     controller: ControllerProcess
-    told: list[Told] = field(default_factory=list)
+    received: list[ControllerEvent] = field(default_factory=list)
     steered_by: str = ""
 
     @property
@@ -49,13 +49,13 @@ class Stage:
     def policy(self) -> str:
         return self.steered_by or self.plan.policy
 
-    def hear(self, at: int, what: str, detail: dict[str, Any]) -> None:
+    def on_event(self, at: int, what: str, detail: dict[str, Any]) -> None:
         """From whatever thread."""
-        self.told.append((at, what, detail))
+        self.received.append((at, what, detail))
 
-    def events(self) -> list[Told]:
+    def events(self) -> list[ControllerEvent]:
         """What the controller has told so far."""
-        return list(self.told)
+        return list(self.received)
 
     @contextmanager
     def watched(
@@ -77,20 +77,20 @@ class Stage:
 
 
 @contextmanager
-def built(label: str, plan: Plan, datapath: Datapath, reroute: bool, run: Run) -> Iterator[Stage]:
+def built(label: str, plan: Plan, datapath: Datapath, reroute: bool, run: Run) -> Iterator[FabricSession]:
     """Build a fabric and take it down again, and record both. `reroute`: find ways round what is broken."""
-    told: list[Told] = []
-    controller = ControllerProcess(reroute, lambda *event: told.append(event))
+    received: list[ControllerEvent] = []
+    controller = ControllerProcess(reroute, lambda *event: received.append(event))
     net = FabricNet(plan, datapath, controller, backups=reroute)
     net.start()
     gc.collect()
     gc.freeze()  # to look through all libraries takes 0.1 s, and hearts and takeovers wait for this process meanwhile
     run.provenance["switch_buffers"] = net.switch_buffers
     try:
-        yield Stage(label, net, controller, told)
+        yield FabricSession(label, net, controller, received)
     finally:
         net.stop()
-        events = [event for event in list(told) if event[1] not in _SAMPLES]
+        events = [event for event in list(received) if event[1] not in _SAMPLES]
         run.events += [Event(at, "controller", what, {"fabric": label, **detail}) for at, what, detail in events]
     if not any(fabric.label.startswith(label) for fabric in run.fabrics):
         record_fabric(label, net.plan.policy, net, run)
@@ -123,8 +123,8 @@ def record_fabric(label: str, policy: str, net: FabricNet, run: Run) -> None:
     )
 
 
-def check_links(stage: Stage, run: Run) -> None:
+def check_links(session: FabricSession, run: Run) -> None:
     """iperf3 on a sample of every class of link."""
-    with patient(stage.net.gpu_names):
-        measured = calibrate(stage.net)
-    run.links += [LinkCheck(stage.label, s.link_class, s.name, s.expected_bps, s.measured_bps) for s in measured]
+    with relaxed_tcp_timers(session.net.gpu_names):
+        measured = calibrate(session.net)
+    run.links += [LinkCheck(session.label, s.link_class, s.name, s.expected_bps, s.measured_bps) for s in measured]

@@ -10,7 +10,7 @@ from functools import cache
 from railyard.controller.processes.clients import AgentsProcess
 from railyard.experiments.predict import steered_times
 from railyard.experiments.run.progress import Steps
-from railyard.experiments.run.session import Stage, Told, check_links, record_fabric
+from railyard.experiments.run.session import ControllerEvent, FabricSession, check_links, record_fabric
 from railyard.experiments.run.traffic import Workload, run_workload
 from railyard.experiments.spec.experiment import ExperimentSpec
 from railyard.experiments.spec.routing import ORACLE, RoutingSpec
@@ -26,22 +26,24 @@ On = frozenset[int]
 """The entries of the background that are on."""
 
 
-def load_steered(stage: Stage, make: MakeWorkloads, spec: ExperimentSpec, run: Run, steps: Steps) -> None:
+def load_steered(session: FabricSession, make: MakeWorkloads, spec: ExperimentSpec, run: Run, steps: Steps) -> None:
     """Everything that the experiment's section `routing` asks for, on one fabric."""
     routing = spec.routing
     assert routing is not None
-    with steps.step(f"{stage.label}: calibrating links"):
-        check_links(stage, run)
-    with _steerable(stage, routing) as (agents, address):
+    with steps.step(f"{session.label}: calibrating links"):
+        check_links(session, run)
+    with _steerable(session, routing) as (agents, address):
         for repeat in range(spec.repeats):
-            for workload, beside in _in_scenes(make(spec.seed + repeat), spec, stage.plan.spec):
+            for workload, scene_background in _in_scenes(make(spec.seed + repeat), spec, session.plan.spec):
                 for policy in routing.policies:
-                    seen = replace(stage, label=f"{stage.label} {policy}", steered_by=policy)
-                    stretch = Stretch(seen, beside, routing, workload, repeat, spec.seed + repeat)
-                    what = f"{seen.label}: {workload.label}"
+                    steered_session = replace(session, label=f"{session.label} {policy}", steered_by=policy)
+                    steered_run = SteeredRun(
+                        steered_session, scene_background, routing, workload, repeat, spec.seed + repeat
+                    )
+                    what = f"{steered_session.label}: {workload.label}"
                     what += f", {repeat + 1} of {spec.repeats}" if spec.repeats > 1 else ""
                     with steps.step(what, total=sum(workload.schedule.matrix.values())):
-                        stretch.run(agents, address, run, steps.reached)
+                        steered_run.run(agents, address, run, steps.reached)
 
 
 def _in_scenes(
@@ -57,22 +59,22 @@ def _in_scenes(
 
 
 @contextmanager
-def _steerable(stage: Stage, routing: RoutingSpec) -> Iterator[tuple[AgentsProcess, str]]:
+def _steerable(session: FabricSession, routing: RoutingSpec) -> Iterator[tuple[AgentsProcess, str]]:
     """Scores are made and agents are there; (the agents, the registry's address)."""
-    address = stage.controller.start_health(routing.health)
-    agents = AgentsProcess(stage.plan, stage.hear)
+    address = session.controller.start_health(routing.health)
+    agents = AgentsProcess(session.plan, session.on_event)
     try:
         yield agents, address
     finally:
         agents.stop()
-        stage.controller.stop_health()
+        session.controller.stop_health()
 
 
 @dataclass(frozen=True)
-class Stretch:
-    """One policy (`stage.steered_by`), workload and seed."""
+class SteeredRun:
+    """One policy (`session.steered_by`), workload and seed."""
 
-    stage: Stage
+    session: FabricSession
     background: tuple[BackgroundSpec, ...]
     routing: RoutingSpec
     workload: Workload
@@ -81,7 +83,7 @@ class Stretch:
 
     def run(self, agents: AgentsProcess, address: str, run: Run, progress: Callable[[int], None]) -> None:
         """Steer, begin the background, replay the workload after a while, and add everything to the run."""
-        plan, policy, begun_ns = self.stage.plan, self.stage.steered_by, time.monotonic_ns()
+        plan, policy, begun_ns = self.session.plan, self.session.steered_by, time.monotonic_ns()
         flows = steered_times.flows_in(self.workload.schedule, plan.gpus)
         pattern = steered_times.Pattern(plan, self.background)
         assign = cache(
@@ -90,62 +92,64 @@ class Stretch:
         context = self.routing.context(plan.spec, self.seed, assign(pattern.at(0.0)))
         steering, stale = self.routing.steering(policy, plan.spec, context), self.routing.health.stale
         known = steered_times.completion_s(pattern, flows, steering) if self.workload.independent else None
-        record_fabric(self.stage.label, policy, self.stage.net, run)
+        record_fabric(self.session.label, policy, self.session.net, run)
         time.sleep(self.routing.settle)  # what was before is out of the scores: every policy begins with an idle fabric
         agents.steer(steering, address, stale, [(flow.src, flow.dst) for flow in flows])
         steered_ns = time.monotonic_ns()
         with (
             reserved(plan, pattern.flows(range(len(self.background)))),
             background(plan, self.background) as traffic,
-            self._noting(pattern, traffic.start_ns, run) as noted,
+            self._recording_background(pattern, traffic.start_ns, run) as listeners,
         ):
             if policy == ORACLE:
-                noted.append(lambda on: agents.assign(assign(on)))
+                listeners.append(lambda on: agents.assign(assign(on)))
             time.sleep(self.routing.settle)
-            run_workload(self.stage, self.workload, self.repeat, self.seed, run, progress, known)
+            run_workload(self.session, self.workload, self.repeat, self.seed, run, progress, known)
         ended_ns = time.monotonic_ns()
         agents.release()
-        if any(what == "changed" and steered_ns < at <= ended_ns for at, what, _ in list(self.stage.told)):
+        if any(what == "changed" and steered_ns < at <= ended_ns for at, what, _ in list(self.session.received)):
             run.loads[-1] = replace(run.loads[-1], rerouted=True)
-        self._record([event for event in list(self.stage.told) if event[0] >= begun_ns], steered_ns, run)
+        self._record([event for event in list(self.session.received) if event[0] >= begun_ns], steered_ns, run)
 
     @contextmanager
-    def _noting(self, pattern: steered_times.Pattern, start_ns: int, run: Run) -> Iterator[list[Callable[[On], None]]]:
+    def _recording_background(
+        self, pattern: steered_times.Pattern, start_ns: int, run: Run
+    ) -> Iterator[list[Callable[[On], None]]]:
         """Write down each change of the background as it comes, and tell those in the list which entries are on."""
-        tell: list[Callable[[On], None]] = []
-        over = threading.Event()
+        listeners: list[Callable[[On], None]] = []
+        stopped = threading.Event()
 
         def follow() -> None:
             at_s: float | None = 0.0
             before: On = frozenset()
-            while at_s is not None and not over.wait(max(0.0, start_ns / 1e9 + at_s - time.monotonic())):
+            while at_s is not None and not stopped.wait(max(0.0, start_ns / 1e9 + at_s - time.monotonic())):
                 on = pattern.at(at_s)
                 run.events += self._background_events(before, on, start_ns + round(at_s * 1e9))
                 if at_s > 0:
-                    for each in tell:
+                    for each in listeners:
                         each(on)
                 before, at_s = on, pattern.next_change(at_s)
 
         thread = threading.Thread(target=follow, daemon=True)
         thread.start()
         try:
-            yield tell
+            yield listeners
         finally:
-            over.set()
+            stopped.set()
             thread.join()
 
     def _background_events(self, before: On, on: On, at_ns: int) -> Iterator[Event]:
         for number in sorted(before ^ on):
             spec = self.background[number]
             where = {"rails": list(spec.rails), "domains": list(spec.domains), "spine": spec.spine, "load": spec.load}
-            what = {"fabric": self.stage.label, "repeat": self.repeat, **where}
+            what = {"fabric": self.session.label, "repeat": self.repeat, **where}
             yield Event(at_ns, "background", "on" if number in on else "off", what)
 
-    def _record(self, told: list[Told], steered_ns: int, run: Run) -> None:
+    def _record(self, received: list[ControllerEvent], steered_ns: int, run: Run) -> None:
         """What controller and agents said meanwhile, as rows. The first routes follow from no change of scores."""
-        which = (self.stage.label, self.stage.steered_by, self.workload.label, self.repeat)
+        which = (self.session.label, self.session.steered_by, self.workload.label, self.repeat)
         put_ns: dict[int, int] = {}
-        for at, what, detail in told:
+        for at, what, detail in received:
             if what == "health":
                 put_ns.setdefault(detail["version"], detail["put_ns"])
                 run.health += [
@@ -155,9 +159,9 @@ class Stretch:
                 ]
             elif what == "choice":
                 run.choices.append(Choice(*which, at, detail["src"], detail["dst"], detail["paths"]))
-        for at, what, detail in told:
+        for at, what, detail in received:
             if what == "changed" and put_ns.get(detail["version"], 0) > steered_ns:
                 # routes that had to wait for their pair's dwell time say nothing of how quick they are
                 took = {"ms": (at - put_ns[detail["version"]]) / 1e6 if detail["news"] else None}
-                label = {"fabric": self.stage.label, "policy": self.stage.steered_by, "repeat": self.repeat}
+                label = {"fabric": self.session.label, "policy": self.session.steered_by, "repeat": self.repeat}
                 run.events.append(Event(at, "steering", "changed", {**label, **detail, **took}))

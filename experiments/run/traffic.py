@@ -7,26 +7,26 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Final
 
-from railyard.experiments.run.session import Stage
+from railyard.experiments.run.session import FabricSession
 from railyard.results.runs.records import ByteCheck, Event, Flow, Measurement, Run
 from railyard.results.theory.predict import WHOLE, phase_times, predict_schedule, project_to_full_size
 from railyard.topologies.build.shaping import payload_fraction
-from railyard.topologies.build.tcp_timers import patient
+from railyard.topologies.build.tcp_timers import relaxed_tcp_timers
 from railyard.topologies.ports import UPLINK_PORT
-from railyard.workloads.matrix.pace import pace
+from railyard.workloads.matrix.pace import line_rate_duration_s
 from railyard.workloads.matrix.traffic_matrix import cross_rail_bytes, port_bytes
-from railyard.workloads.replay.job import Windows, fitting
-from railyard.workloads.replay.phases import OnOver
+from railyard.workloads.replay.job import Windows, windows_for_links
+from railyard.workloads.replay.phases import PhaseEndCallback
 from railyard.workloads.replay.run import Replay, replay
 from railyard.workloads.scale import Scale, payload_rates, project
 from railyard.workloads.schedule import Schedule
 from railyard.workloads.traces.lower import Lowered
 from railyard.workloads.traces.write_back import durations, write_back
 
-_IN_A_PATH: Final = re.compile(r"[^A-Za-z0-9._]+")
-SPARE_S: Final = 30.0
-LEAST_PREDICTED_S: Final = 1e-4  # a barrier's byte: what takes less is up to packets and turns, not to bandwidth
-SPARE: Final = 10  # a run that takes so many times its prediction has failed
+_UNSAFE_IN_PATH: Final = re.compile(r"[^A-Za-z0-9._]+")
+TIMEOUT_MARGIN_S: Final = 30.0
+MIN_PREDICTED_S: Final = 1e-4  # a barrier's byte: what takes less is up to packets and turns, not to bandwidth
+TIMEOUT_FACTOR: Final = 10  # a run that takes so many times its prediction has failed
 
 
 @dataclass(frozen=True)
@@ -46,83 +46,83 @@ class Workload:
 
 
 def run_workload(
-    stage: Stage,
+    session: FabricSession,
     workload: Workload,
     repeat: int,
     seed: int,
     run: Run,
     progress: Callable[[int], None],
-    foreseen_s: float | None = None,
+    predicted_s: float | None = None,
 ) -> None:
     """Replay it once and add everything to the run. `progress` gets the bytes delivered so far.
 
-    On a steered fabric the equations say nothing, and `foreseen_s` (s, if anybody knows) is the whole's prediction.
+    On a steered fabric the equations say nothing, and `predicted_s` (s, if anybody knows) is the whole's prediction.
     """
-    predicted, within_s = _expected(stage, workload, foreseen_s)
-    before = _counted(stage)
-    with patient(stage.net.gpu_names), stage.watched(run, workload.label, repeat):
-        done = replay(workload.schedule, _windows(stage), seed, within_s, progress)
-    after = _counted(stage)
-    _record(stage, workload, repeat, done, run)
-    run.bytes.append(_bytes(stage, workload, repeat, done, (after[0] - before[0], after[1] - before[1])))
-    run.measurements += _measurements(stage, workload, repeat, done, predicted)
-    run.measurements += _projections(stage, workload, repeat, done)
+    predicted, within_s = _expected(session, workload, predicted_s)
+    before = _counted(session)
+    with relaxed_tcp_timers(session.net.gpu_names), session.watched(run, workload.label, repeat):
+        done = replay(workload.schedule, _windows(session), seed, within_s, progress)
+    after = _counted(session)
+    _record(session, workload, repeat, done, run)
+    run.bytes.append(_bytes(session, workload, repeat, done, (after[0] - before[0], after[1] - before[1])))
+    run.measurements += _measurements(session, workload, repeat, done, predicted)
+    run.measurements += _projections(session, workload, repeat, done)
     if workload.trace is not None:
         measured = durations(workload.trace, done.spans, workload.scale.time_factor)
-        where = "/".join(_IN_A_PATH.sub("-", part) for part in (stage.label, workload.label, str(repeat)))
+        where = "/".join(_UNSAFE_IN_PATH.sub("-", part) for part in (session.label, workload.label, str(repeat)))
         files = write_back(workload.trace.trace, measured)
         run.files |= {f"traces/{where}/{name}": content for name, content in files.items()}
 
 
 def replay_broken(
-    stage: Stage,
+    session: FabricSession,
     workload: Workload,
     seed: int,
-    more_s: float,
-    watched: Mapping[int, OnOver],
+    extra_s: float,
+    watched: Mapping[int, PhaseEndCallback],
     abort: threading.Event,
     started: Callable[[int], None],
 ) -> Replay:
-    """Replay it while things break, with the kernel's own patience. `more_s`: so much longer may it take."""
-    _, within_s = _expected(stage, workload, None)
-    windows = _windows(stage)
-    return replay(workload.schedule, windows, seed, within_s + more_s, started=started, abort=abort, watched=watched)
+    """Replay it while things break, with the kernel's own patience. `extra_s`: so much longer may it take."""
+    _, within_s = _expected(session, workload, None)
+    windows = _windows(session)
+    return replay(workload.schedule, windows, seed, within_s + extra_s, started=started, abort=abort, watched=watched)
 
 
-def record_broken(stage: Stage, workload: Workload, repeat: int, done: Replay, run: Run) -> None:
+def record_broken(session: FabricSession, workload: Workload, repeat: int, done: Replay, run: Run) -> None:
     """What such a replay took, beside no prediction, and its bytes: ports count detours, too, so nobody asks them."""
-    _record(stage, workload, repeat, done, run)
-    run.bytes.append(_bytes(stage, workload, repeat, done, None))
-    run.measurements += _measurements(stage, workload, repeat, done, {})
+    _record(session, workload, repeat, done, run)
+    run.bytes.append(_bytes(session, workload, repeat, done, None))
+    run.measurements += _measurements(session, workload, repeat, done, {})
 
 
-def _expected(stage: Stage, workload: Workload, foreseen_s: float | None) -> tuple[dict[str, float], float]:
+def _expected(session: FabricSession, workload: Workload, predicted_s: float | None) -> tuple[dict[str, float], float]:
     """(the prediction of each phase and the whole, s; how long it may take before it has failed, s)."""
-    schedule, fabric = workload.schedule, stage.plan.spec
-    rates = payload_rates(stage.plan.hb_bps, stage.plan.rail_bps, fabric.mtu)
+    schedule, fabric = workload.schedule, session.plan.spec
+    rates = payload_rates(session.plan.hb_bps, session.plan.rail_bps, fabric.mtu)
     predicted = predict_schedule(schedule, rates, fabric)
-    if stage.steered_by:
-        predicted = {} if foreseen_s is None else {WHOLE: foreseen_s}
-    whole = predicted.get(WHOLE) or pace(schedule, rates, fabric.chosen_policy)
-    return predicted, whole * SPARE + SPARE_S
+    if session.steered_by:
+        predicted = {} if predicted_s is None else {WHOLE: predicted_s}
+    whole = predicted.get(WHOLE) or line_rate_duration_s(schedule, rates, fabric.chosen_policy)
+    return predicted, whole * TIMEOUT_FACTOR + TIMEOUT_MARGIN_S
 
 
-def _windows(stage: Stage) -> Windows:
-    return fitting(stage.plan.hb_bps, stage.plan.rail_bps, stage.plan.spec.mtu)
+def _windows(session: FabricSession) -> Windows:
+    return windows_for_links(session.plan.hb_bps, session.plan.rail_bps, session.plan.spec.mtu)
 
 
-def _record(stage: Stage, workload: Workload, repeat: int, done: Replay, run: Run) -> None:
-    what = {"fabric": stage.label, "workload": workload.label, "repeat": repeat}
+def _record(session: FabricSession, workload: Workload, repeat: int, done: Replay, run: Run) -> None:
+    what = {"fabric": session.label, "workload": workload.label, "repeat": repeat}
     run.events.append(Event(done.start_ns, "workload", "started", what))
     run.events.append(Event(done.end_ns, "workload", "finished", {**what, "broken": list(done.broken)}))
-    run.flows += _flows(stage, workload, repeat, done)
+    run.flows += _flows(session, workload, repeat, done)
 
 
-def _counted(stage: Stage) -> tuple[int, int]:
+def _counted(session: FabricSession) -> tuple[int, int]:
     """(bytes that came in at the GPU ports of the rail switches, bytes that went in at their uplinks), by OpenFlow."""
-    counters = stage.controller.port_counters(len(stage.plan.switches))
+    counters = session.controller.port_counters(len(session.plan.switches))
     gpus = uplinks = 0
-    for switch in stage.plan.switches:
+    for switch in session.plan.switches:
         for port, values in counters[switch.name].items():
             if switch.role == "single" or (switch.role == "rail" and port < UPLINK_PORT):
                 gpus += values["rx_bytes"]
@@ -131,13 +131,13 @@ def _counted(stage: Stage) -> tuple[int, int]:
     return gpus, uplinks
 
 
-def _flows(stage: Stage, workload: Workload, repeat: int, done: Replay) -> list[Flow]:
-    names = [gpu.name for gpu in stage.plan.gpus]
+def _flows(session: FabricSession, workload: Workload, repeat: int, done: Replay) -> list[Flow]:
+    names = [gpu.name for gpu in session.plan.gpus]
     corrupt = set(done.corrupt)
     return [
         Flow(
-            fabric=stage.label,
-            policy=stage.policy,
+            fabric=session.label,
+            policy=session.policy,
             workload=workload.label,
             repeat=repeat,
             phase=workload.schedule.phases[t.phase].name,
@@ -153,50 +153,54 @@ def _flows(stage: Stage, workload: Workload, repeat: int, done: Replay) -> list[
     ]
 
 
-def _bytes(stage: Stage, workload: Workload, repeat: int, done: Replay, counted: tuple[int, int] | None) -> ByteCheck:
+def _bytes(
+    session: FabricSession, workload: Workload, repeat: int, done: Replay, counted: tuple[int, int] | None
+) -> ByteCheck:
     """Between rails goes what the matrix says, or what the uplinks counted if that is more: for GPT both are none."""
     schedule = workload.schedule
-    asked, got = schedule.matrix, done.delivered_matrix
+    requested, got = schedule.matrix, done.delivered_matrix
     # who steers, what is in the background, and what is broken, decides what crosses a port
-    on_rails = 0 if stage.steered_by or counted is None else int(port_bytes(schedule, stage.plan.policy).rail_out.sum())
+    on_rails = (
+        0 if session.steered_by or counted is None else int(port_bytes(schedule, session.plan.policy).rail_out.sum())
+    )
     gpu_ports, uplinks = counted or (0, 0)
     return ByteCheck(
-        fabric=stage.label,
+        fabric=session.label,
         workload=workload.label,
         repeat=repeat,
-        asked_bytes=sum(asked.values()),
+        asked_bytes=sum(requested.values()),
         delivered_bytes=sum(got.values()),
-        pairs_wrong=sum(1 for pair in asked.keys() | got.keys() if asked.get(pair) != got.get(pair)),
+        pairs_wrong=sum(1 for pair in requested.keys() | got.keys() if requested.get(pair) != got.get(pair)),
         rail_port_bytes=gpu_ports,
-        rail_expected_bytes=round(on_rails / payload_fraction(stage.plan.spec.mtu)),
+        rail_expected_bytes=round(on_rails / payload_fraction(session.plan.spec.mtu)),
         cross_rail_bytes=max(cross_rail_bytes(schedule), uplinks),
     )
 
 
 def _measurements(
-    stage: Stage, workload: Workload, repeat: int, done: Replay, predicted: dict[str, float]
+    session: FabricSession, workload: Workload, repeat: int, done: Replay, predicted: dict[str, float]
 ) -> list[Measurement]:
     """The whole, each phase (median of its runs), and throughput."""
     times = _times(workload, done)
     if not times:
         return []
-    row = _row_of(stage, workload, repeat)
+    row = _row_of(session, workload, repeat)
     only_phase = None if workload.iteration or not predicted else predicted.get(next(iter(predicted)))
     rows = [row(WHOLE, "throughput", sum(done.delivered.values()) * 8 / done.seconds, "bit/s")]
     for phase, value in times.items():
         whole = phase == WHOLE
         metric = "iteration_time" if whole and workload.iteration else "completion_time"
         prediction = predicted.get(phase, only_phase if whole else None)
-        rows.append(row(phase, metric, value, "s", prediction if (prediction or 0) > LEAST_PREDICTED_S else None))
+        rows.append(row(phase, metric, value, "s", prediction if (prediction or 0) > MIN_PREDICTED_S else None))
     return rows
 
 
-def _projections(stage: Stage, workload: Workload, repeat: int, done: Replay) -> list[Measurement]:
+def _projections(session: FabricSession, workload: Workload, repeat: int, done: Replay) -> list[Measurement]:
     """What the times mean on the real cluster."""
     times = _times(workload, done)
-    row = _row_of(stage, workload, repeat)
+    row = _row_of(session, workload, repeat)
     same = project(workload.scale, times)
-    full = project_to_full_size(workload.scale, workload.schedule, times, stage.plan.spec)
+    full = project_to_full_size(workload.scale, workload.schedule, times, session.plan.spec)
     return [
         *(row(phase, "projected_same_shape", value, "s") for phase, value in same.items()),
         *(row(phase, "projected_full_size", value, "s") for phase, value in full.items()),
@@ -212,9 +216,9 @@ def _times(workload: Workload, done: Replay) -> dict[str, float]:
     return {WHOLE: done.seconds, **(phases if workload.iteration or len(workload.schedule.phases) > 1 else {})}
 
 
-def _row_of(stage: Stage, workload: Workload, repeat: int) -> Callable[..., Measurement]:
+def _row_of(session: FabricSession, workload: Workload, repeat: int) -> Callable[..., Measurement]:
     def row(phase: str, metric: str, value: float, unit: str, prediction: float | None = None) -> Measurement:
         name = workload.label
-        return Measurement(stage.label, stage.policy, name, phase, metric, value, unit, prediction, repeat)
+        return Measurement(session.label, session.policy, name, phase, metric, value, unit, prediction, repeat)
 
     return row

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from railyard.core import plugins
 from railyard.core.config import is_path, read_yaml
-from railyard.core.errors import BadInput, near_miss
+from railyard.core.errors import BadInput, unknown_name_hint
 from railyard.results.published.catalogue import FIGURES
 
 FOLDER: Final = Path(__file__).parents[1] / "catalog"
@@ -47,7 +47,7 @@ def _is_file(name_or_file: str) -> bool:
 
 
 def _unknown(name: str, what: str, known: list[str]) -> BadInput:
-    problem = near_miss(name, known).replace("known", f"a known {what}", 1)
+    problem = unknown_name_hint(name, known).replace("known", f"a known {what}", 1)
     return BadInput("NAME", name, f"{problem}; or a file, such as ./mine.yaml")
 
 

@@ -10,20 +10,20 @@ from railyard.core import plugins
 from railyard.core.errors import BadInput
 from railyard.core.units import format_rate
 from railyard.experiments.multirail.spec import is_multirail
-from railyard.experiments.run.replacement_job import check_takeovers
+from railyard.experiments.run.replacement_job import check_replacements
 from railyard.experiments.spec.catalogue import load_plugins, read
 from railyard.experiments.spec.faults import FaultSpec, check_faults
 from railyard.experiments.spec.heartbeats import Heartbeats, HeartbeatsSpec
 from railyard.experiments.spec.labels import distinct_labels, plain_name, sizes, traits, workload_name
 from railyard.experiments.spec.overrides import Sections, apply
-from railyard.experiments.spec.replacements import Takeovers, TakeoverSpec
+from railyard.experiments.spec.replacements import Replacements, ReplacementSpec
 from railyard.experiments.spec.routing import RoutingSpec
 from railyard.experiments.spec.scripts import ScriptSpec, check_script
 from railyard.experiments.spec.scripts_during import check_lasts, phases_of
 from railyard.topologies.plan import Plan, make_plan
-from railyard.topologies.spec import FabricSpec, Strict, find_problems
+from railyard.topologies.spec import ConfigModel, FabricSpec, find_problems
 from railyard.workloads.background.grid import GridSpec
-from railyard.workloads.background.spec import BackgroundSpec, check_background, check_there
+from railyard.workloads.background.spec import BackgroundSpec, check_background, check_elements
 from railyard.workloads.build import build
 from railyard.workloads.schedule import Schedule
 from railyard.workloads.spec import KINDS, WorkloadSpec, parse_workload
@@ -31,8 +31,8 @@ from railyard.workloads.spec import KINDS, WorkloadSpec, parse_workload
 NOMINAL_RAIL_BPS: Final = 100_000_000
 """What an `auto` rail is taken to be where no machine is measured: shapes, ratios and durations don't depend on it."""
 
-LEAST_RAIL_BPS: Final = 1_000_000
-MOST_GPUS: Final = 1024
+MIN_RAIL_BPS: Final = 1_000_000
+MAX_GPUS: Final = 1024
 """All-to-all has a transfer a pair; beyond a million of them, the schedule itself is too much."""
 _SWITCHED: Final = {True: "on", False: "off"}
 
@@ -43,7 +43,7 @@ def _switches(value: object) -> object:
     return [_SWITCHED[item] if isinstance(item, bool) else item for item in items]
 
 
-class ExperimentSpec(Strict):
+class ExperimentSpec(ConfigModel):
     """Every workload runs `repeats` times on every fabric, then every fault `fault_repeats` times and every script
     `script_repeats` times, for each `reroute`.
 
@@ -63,7 +63,7 @@ class ExperimentSpec(Strict):
     grid: GridSpec | None = None
     faults: Annotated[tuple[FaultSpec, ...], Field(strict=False)] = ()
     scripts: Annotated[tuple[ScriptSpec, ...], Field(strict=False)] = ()
-    takeovers: Takeovers = ()
+    takeovers: Replacements = ()
     heartbeats: Heartbeats = HeartbeatsSpec()
     reroute: Annotated[
         tuple[Literal["on", "off"], ...], BeforeValidator(_switches), Field(min_length=1, max_length=2, strict=False)
@@ -105,8 +105,10 @@ class ExperimentSpec(Strict):
     def scripts_on(self, fabric: int) -> tuple[ScriptSpec, ...]:
         return tuple(script for script in self.scripts if script.on is None or fabric in script.on)
 
-    def takeovers_on(self, fabric: int) -> tuple[TakeoverSpec, ...]:
-        return tuple(takeover for takeover in self.takeovers if takeover.on is None or fabric in takeover.on)
+    def replacements_on(self, fabric: int) -> tuple[ReplacementSpec, ...]:
+        return tuple(
+            replacement for replacement in self.takeovers if replacement.on is None or fabric in replacement.on
+        )
 
     def reroutes_on(self, fabric: int) -> tuple[Literal["on", "off"], ...]:
         """Each has a fabric built for it; where nothing breaks they make no difference, and one will do."""
@@ -114,8 +116,8 @@ class ExperimentSpec(Strict):
 
     def times(self, what: FaultSpec | ScriptSpec) -> int:
         """How often it is run on a fabric."""
-        most = self.fault_repeats if isinstance(what, FaultSpec) else self.script_repeats
-        return min(what.repeats or most, most)
+        limit = self.fault_repeats if isinstance(what, FaultSpec) else self.script_repeats
+        return min(what.repeats or limit, limit)
 
     @property
     def needs_etcd(self) -> bool:
@@ -127,21 +129,21 @@ class ExperimentSpec(Strict):
     @property
     def fault_runs(self) -> int:
         """How many faults and scripts are run in all."""
-        return sum(self.times(what) for what in self._breaking) * len(self.reroute)
+        return sum(self.times(what) for what in self._fault_specs) * len(self.reroute)
 
     @property
-    def takeover_runs(self) -> int:
+    def replacement_runs(self) -> int:
         """How many takeovers there are in all."""
-        return sum(len(self.takeovers_on(n)) for n in range(len(self.fabrics))) * self.takeover_repeats
+        return sum(len(self.replacements_on(n)) for n in range(len(self.fabrics))) * self.takeover_repeats
 
     @property
     def injections(self) -> int:
         """How many faults these are."""
-        sizes = ((what, what.size if isinstance(what, ScriptSpec) else 1) for what in self._breaking)
+        sizes = ((what, what.size if isinstance(what, ScriptSpec) else 1) for what in self._fault_specs)
         return sum(self.times(what) * size for what, size in sizes) * len(self.reroute)
 
     @property
-    def _breaking(self) -> Iterator[FaultSpec | ScriptSpec]:
+    def _fault_specs(self) -> Iterator[FaultSpec | ScriptSpec]:
         for fabric in range(len(self.fabrics)):
             yield from self.faults_on(fabric)
             yield from self.scripts_on(fabric)
@@ -154,7 +156,7 @@ SECTIONS: Final[Sections] = {key: frozenset[str]() for key in ExperimentSpec.mod
     "faults": frozenset(FaultSpec.model_fields) - {"repeats"},
     # a script's faults have the keys of faults, but who writes `at=1s` means those
     "scripts": frozenset(ScriptSpec.model_fields) - {"on", "repeats"},
-    "takeovers": frozenset(TakeoverSpec.model_fields) - {"on"},
+    "takeovers": frozenset(ReplacementSpec.model_fields) - {"on"},
 }
 
 
@@ -202,15 +204,15 @@ def _has_something_to_do(spec: ExperimentSpec) -> None:
         raise BadInput("workloads", [], "must have 1 or more, unless there are faults")
 
 
-def _switched_once(spec: ExperimentSpec) -> None:
+def _reroute_is_distinct(spec: ExperimentSpec) -> None:
     if len(set(spec.reroute)) < len(spec.reroute):
         raise BadInput("reroute", list(spec.reroute), "must name on and off once each")
 
 
 def _rates_fit(spec: ExperimentSpec) -> None:
     for i, fabric in enumerate(spec.fabrics):
-        if fabric.rail_rate != "auto" and fabric.rail_rate < LEAST_RAIL_BPS:
-            allowed = f"must be {format_rate(LEAST_RAIL_BPS)} or more: packets are whole, and too few to show anything"
+        if fabric.rail_rate != "auto" and fabric.rail_rate < MIN_RAIL_BPS:
+            allowed = f"must be {format_rate(MIN_RAIL_BPS)} or more: packets are whole, and too few to show anything"
             raise BadInput(f"fabrics.{i}.rail_rate", format_rate(fabric.rail_rate), allowed)
         if fabric.rail_rate == "auto" and fabric.hb_rate != "auto":
             rate = fabric.model_dump(mode="json")["hb_rate"]
@@ -253,16 +255,16 @@ def _seeds(spec: ExperimentSpec, script: ScriptSpec) -> range:
 def _workloads_fit(spec: ExperimentSpec) -> None:
     """Each workload makes a schedule on each fabric: models are known, parallelism divides the GPUs."""
     for n, fabric in enumerate(spec.fabrics if spec.workloads else ()):
-        if fabric.gpus > MOST_GPUS:
-            allowed = f"makes {fabric.gpus:,} GPUs with {fabric.rails} rails: workloads are for {MOST_GPUS:,} or fewer"
+        if fabric.gpus > MAX_GPUS:
+            allowed = f"makes {fabric.gpus:,} GPUs with {fabric.rails} rails: workloads are for {MAX_GPUS:,} or fewer"
             raise BadInput(f"fabrics.{n}.domains", fabric.domains, allowed)
         plan = nominal_plan(fabric)
         for i, workload in enumerate(spec.workloads):
             build(workload, fabric, plan.rail_bps, plan.hb_bps, f"workloads.{i}", spec.seed)
 
 
-def _takeovers_fit(spec: ExperimentSpec) -> None:
-    check_takeovers(spec.takeovers, spec.fabrics, NOMINAL_RAIL_BPS)
+def _replacements_fit(spec: ExperimentSpec) -> None:
+    check_replacements(spec.takeovers, spec.fabrics, NOMINAL_RAIL_BPS)
 
 
 def _background_fits(spec: ExperimentSpec) -> None:
@@ -276,10 +278,10 @@ def _background_fits(spec: ExperimentSpec) -> None:
     for fabric in spec.fabrics:
         check_background(spec.background, fabric)
         if spec.grid:
-            check_there(spec.grid.rails, spec.grid.domains, spec.grid.spine, fabric, "grid")
+            check_elements(spec.grid.rails, spec.grid.domains, spec.grid.spine, fabric, "grid")
 
 
-def _steered_unbroken(spec: ExperimentSpec) -> None:
+def _routing_without_faults(spec: ExperimentSpec) -> None:
     for field, given in (("faults", len(spec.faults)), ("scripts", len(spec.scripts))):
         if spec.routing is not None and given:
             raise BadInput(field, given, "can't be given together with routing: make two experiments of it")
@@ -289,12 +291,12 @@ def _steered_unbroken(spec: ExperimentSpec) -> None:
 
 _CHECKS: Final[tuple[Callable[[ExperimentSpec], None], ...]] = (
     _has_something_to_do,
-    _switched_once,
+    _reroute_is_distinct,
     _rates_fit,
     _faults_fit,
     _workloads_fit,
     _scripts_fit,
-    _takeovers_fit,
+    _replacements_fit,
     _background_fits,
-    _steered_unbroken,
+    _routing_without_faults,
 )

@@ -11,16 +11,16 @@ from railyard.core.units import Time, format_time
 from railyard.failure.scenario.kinds import DOWN_S, LOSS, PERIOD_S, RATE, Fault, FaultKind
 from railyard.topologies.addresses import gpu_of_name
 from railyard.topologies.plan import Plan
-from railyard.topologies.spec import Strict
+from railyard.topologies.spec import ConfigModel
 
-LEAST_AT_S: Final = 0.5
-LEAST_REPAIR_S: Final = 0.1
-LEAST_LOSS: Final = 0.01
-MOST_LOSS: Final = 0.2  # beyond it TCP all but stops, and a link is dead rather than gray
-LEAST_RATE: Final = 0.01  # below it a packet takes longer than a fault
-LEAST_PERIOD_S: Final = 0.02
-MOST_PERIOD_S: Final = 1.0
-LEAST_DOMAINS: Final = 3
+MIN_AT_S: Final = 0.5
+MIN_REPAIR_S: Final = 0.1
+MIN_LOSS: Final = 0.01
+MAX_LOSS: Final = 0.2  # beyond it TCP all but stops, and a link is dead rather than gray
+MIN_RATE: Final = 0.01  # below it a packet takes longer than a fault
+MIN_PERIOD_S: Final = 0.02
+MAX_PERIOD_S: Final = 1.0
+MIN_DOMAINS: Final = 3
 PARAMETERS: Final[Mapping[str, tuple[str, float]]] = {
     "link-gray": ("loss", LOSS),
     "link-slow": ("rate", RATE),
@@ -30,7 +30,7 @@ PARAMETERS: Final[Mapping[str, tuple[str, float]]] = {
 """What a kind of fault has besides its target, and its default."""
 
 
-class Breaking(Strict):
+class BaseFaultSpec(ConfigModel):
     """What is broken, alone or in a script: `at` seconds after the traffic has started, for `repair` seconds.
 
     The kinds, what each does to what, and what may be its target: docs/failure.md. `loss`, `rate` (shares), `period`
@@ -41,15 +41,15 @@ class Breaking(Strict):
     target: str
     at: Time = 1.0
     repair: Time = 2.0
-    loss: Annotated[float, Field(ge=LEAST_LOSS, le=MOST_LOSS)] | None = None
-    rate: Annotated[float, Field(ge=LEAST_RATE, lt=1)] | None = None
+    loss: Annotated[float, Field(ge=MIN_LOSS, le=MAX_LOSS)] | None = None
+    rate: Annotated[float, Field(ge=MIN_RATE, lt=1)] | None = None
     period: Time | None = None
     down: Time | None = None
     registry: RegistryKind | None = None
 
     @model_validator(mode="before")
     @classmethod
-    def _defaults_of_its_kind(cls, data: object) -> object:
+    def _fill_defaults(cls, data: object) -> object:
         """What is resolved says everything, and nothing that has no meaning."""
         if not isinstance(data, dict):
             return data
@@ -62,7 +62,7 @@ class Breaking(Strict):
 
     @field_validator("loss", "rate", "period", "down")
     @classmethod
-    def _means_something(cls, value: float | None, info: ValidationInfo) -> float | None:
+    def _check_parameter_kind(cls, value: float | None, info: ValidationInfo) -> float | None:
         kinds = [kind for kind, (name, _) in PARAMETERS.items() if name == info.field_name]
         if value is not None and info.data.get("kind") not in kinds:
             raise ValueError(f"is for {', '.join(kinds)} alone")
@@ -70,23 +70,23 @@ class Breaking(Strict):
 
     @field_validator("registry")
     @classmethod
-    def _registry_is_what_breaks(cls, kind: RegistryKind | None, info: ValidationInfo) -> RegistryKind | None:
+    def _check_registry(cls, kind: RegistryKind | None, info: ValidationInfo) -> RegistryKind | None:
         if kind is not None and info.data.get("kind") != "registry-crash":
             raise ValueError("is for registry-crash alone")
         return kind
 
     @field_validator("period")
     @classmethod
-    def _flaps_in_time(cls, period: float | None, info: ValidationInfo) -> float | None:
-        if period is not None and not LEAST_PERIOD_S <= period <= MOST_PERIOD_S:
-            raise ValueError(f"must be {format_time(LEAST_PERIOD_S)} to {format_time(MOST_PERIOD_S)}")
+    def _check_period(cls, period: float | None, info: ValidationInfo) -> float | None:
+        if period is not None and not MIN_PERIOD_S <= period <= MAX_PERIOD_S:
+            raise ValueError(f"must be {format_time(MIN_PERIOD_S)} to {format_time(MAX_PERIOD_S)}")
         if period is not None and period > info.data.get("repair", period):
             raise ValueError(f"must be repair or less: the fault lasts {format_time(info.data['repair'])}")
         return period
 
     @field_validator("down")
     @classmethod
-    def _is_back_by_itself(cls, down: float | None, info: ValidationInfo) -> float | None:
+    def _check_down(cls, down: float | None, info: ValidationInfo) -> float | None:
         if down is not None and down >= info.data.get("repair", down + 1):
             raise ValueError(f"must be less than repair: {format_time(info.data['repair'])} after the fault it is over")
         return down
@@ -107,7 +107,7 @@ Numbers = Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(min_length=1,
 """Of an experiment's fabrics, counted from 0."""
 
 
-def named_on(data: object) -> object:
+def restore_on_key(data: object) -> object:
     """YAML 1.1 reads the key `on` as true."""
     return {"on" if key is True else key: value for key, value in data.items()} if isinstance(data, dict) else data
 
@@ -115,7 +115,7 @@ def named_on(data: object) -> object:
 Repeats = Annotated[int, Field(ge=1, le=1000)]
 
 
-class FaultSpec(Breaking):
+class FaultSpec(BaseFaultSpec):
     """A fault by itself; `on` some of the experiment's fabrics only, and `repeats` times at most."""
 
     on: Numbers | None = None
@@ -123,28 +123,26 @@ class FaultSpec(Breaking):
 
     @model_validator(mode="before")
     @classmethod
-    def _on_is_a_key(cls, data: object) -> object:
-        return named_on(data)
+    def _restore_on_key(cls, data: object) -> object:
+        return restore_on_key(data)
 
     @field_validator("at")
     @classmethod
-    def _something_flows_before(cls, at: float) -> float:
-        return flows_before(at)
+    def _check_start(cls, at: float) -> float:
+        return check_start_time(at)
 
     @field_validator("repair")
     @classmethod
-    def _stays_long_enough(cls, repair: float) -> float:
-        if repair < LEAST_REPAIR_S:
-            raise ValueError(
-                f"must be {format_time(LEAST_REPAIR_S)} or more: it has to be noticed and gone round first"
-            )
+    def _check_repair(cls, repair: float) -> float:
+        if repair < MIN_REPAIR_S:
+            raise ValueError(f"must be {format_time(MIN_REPAIR_S)} or more: it has to be noticed and gone round first")
         return repair
 
 
-def flows_before(at: float) -> float:
+def check_start_time(at: float) -> float:
     """The time of a fault, if there is enough before it to compare with. ValueError if not."""
-    if at < LEAST_AT_S:
-        raise ValueError(f"must be {format_time(LEAST_AT_S)} or more: recovery is measured by what flows before")
+    if at < MIN_AT_S:
+        raise ValueError(f"must be {format_time(MIN_AT_S)} or more: recovery is measured by what flows before")
     return at
 
 
@@ -164,7 +162,7 @@ def check_faults(faults: Sequence[FaultSpec], plans: Sequence[Plan]) -> None:
         check_on(fault.on, len(plans), f"faults.{i}")
         for number, plan in enumerate(plans):
             if _is_on(fault, number):
-                problem = wrong_target(fault, plan) or _not_told_apart(fault, faults[:i], number)
+                problem = wrong_target(fault, plan) or _duplicate_of(fault, faults[:i], number)
                 if problem:
                     raise BadInput(f"faults.{i}.target", fault.target, problem)
 
@@ -173,7 +171,7 @@ def _is_on(fault: FaultSpec, number: int) -> bool:
     return fault.on is None or number in fault.on
 
 
-def _not_told_apart(fault: FaultSpec, earlier: Sequence[FaultSpec], number: int) -> str:
+def _duplicate_of(fault: FaultSpec, earlier: Sequence[FaultSpec], number: int) -> str:
     """Which of those before it has its kind and target on this fabric, for results go by these; empty if none has."""
     for n, other in enumerate(earlier):
         if _is_on(other, number) and (other.kind, other.target) == (fault.kind, fault.target):
@@ -181,7 +179,7 @@ def _not_told_apart(fault: FaultSpec, earlier: Sequence[FaultSpec], number: int)
     return ""
 
 
-def wrong_target(fault: Breaking, plan: Plan) -> str:
+def wrong_target(fault: BaseFaultSpec, plan: Plan) -> str:
     """What a target of this kind must be on this fabric; empty if it is."""
     fabric = plan.spec
     size = f"the {fabric.kind} fabric of {fabric.domains} domains x {fabric.rails} rails"
@@ -191,8 +189,8 @@ def wrong_target(fault: Breaking, plan: Plan) -> str:
     if fault.kind == "spine-crash":
         return _not_among("spine", [s.name for s in plan.switches if s.role == "spine"], fault.target, size)
     if fault.kind == "server-crash":
-        if fabric.domains < LEAST_DOMAINS:
-            return f"can't crash on {size}: {LEAST_DOMAINS} or more are needed, so that some are left to talk"
+        if fabric.domains < MIN_DOMAINS:
+            return f"can't crash on {size}: {MIN_DOMAINS} or more are needed, so that some are left to talk"
         return _not_among("HB domain", plan.hb_bridges, fault.target, size)
     if fault.kind in ("controller-crash", "registry-crash"):
         name = fault.kind.removesuffix("-crash")

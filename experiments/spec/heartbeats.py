@@ -7,13 +7,13 @@ from pydantic import BeforeValidator, Field, ValidationError, field_validator
 
 from railyard.core.errors import BadInput
 from railyard.core.units import Time, format_time
-from railyard.topologies.spec import Strict, find_problems
+from railyard.topologies.spec import ConfigModel, find_problems
 
-LEAST_PERIOD_S: Final = 0.005
-MOST_PERIOD_S: Final = 1.0
+MIN_PERIOD_S: Final = 0.005
+MAX_PERIOD_S: Final = 1.0
 
 
-class HeartbeatsSpec(Strict):
+class HeartbeatsSpec(ConfigModel):
     """GPUs send each other heartbeats every `period`; what isn't heard for `multiplier` of them is silent."""
 
     period: Time = 0.02
@@ -21,9 +21,9 @@ class HeartbeatsSpec(Strict):
 
     @field_validator("period")
     @classmethod
-    def _often_enough(cls, period: float) -> float:
-        if not LEAST_PERIOD_S <= period <= MOST_PERIOD_S:
-            raise ValueError(f"must be {format_time(LEAST_PERIOD_S)} to {format_time(MOST_PERIOD_S)}")
+    def _check_period(cls, period: float) -> float:
+        if not MIN_PERIOD_S <= period <= MAX_PERIOD_S:
+            raise ValueError(f"must be {format_time(MIN_PERIOD_S)} to {format_time(MAX_PERIOD_S)}")
         return period
 
 

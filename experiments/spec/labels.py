@@ -41,8 +41,8 @@ def distinct_labels(names: Sequence[str], traits: Sequence[Mapping[str, str]]) -
     labels: list[str] = []
     for name, mine in zip(names, traits, strict=True):
         namesakes = [t for n, t in zip(names, traits, strict=True) if n == name]
-        telling = [value for key, value in mine.items() if len({t[key] for t in namesakes}) > 1]
-        label = " ".join([name, *(t for t in telling if t)])
+        distinguishing = [value for key, value in mine.items() if len({t[key] for t in namesakes}) > 1]
+        label = " ".join([name, *(t for t in distinguishing if t)])
         numbered = (label if n == 1 else f"{label} {n}" for n in count(1))
         labels.append(next(choice for choice in numbered if choice not in labels))
     return tuple(labels)

@@ -27,7 +27,7 @@ def load_any(name_or_file: str, overrides: Iterable[str] = (), seed: int | None 
     return rails.parse(data)
 
 
-def is_meant(name_or_file: str) -> bool:
+def names_multirail(name_or_file: str) -> bool:
     """Whether it is an experiment with multi-rail fabrics; what is no experiment, such as a trace, isn't."""
     known = name_or_file in names() or is_path(name_or_file)
     return known and rails.is_multirail(read(name_or_file))
@@ -41,7 +41,7 @@ def listed(spec: AnyExperiment) -> tuple[str, str, str]:
     sizes = ", ".join(dict.fromkeys(str(fabric.gpus) for fabric in spec.fabrics))
     policies = len(spec.routing.policies) if spec.routing else 1
     runs = len(spec.fabrics) * len(spec.workloads) * policies * spec.repeats
-    return sizes, str(runs), str(spec.injections + spec.takeover_runs)
+    return sizes, str(runs), str(spec.injections + spec.replacement_runs)
 
 
 def resolved(spec: AnyExperiment) -> dict[str, Any]:
@@ -49,7 +49,7 @@ def resolved(spec: AnyExperiment) -> dict[str, Any]:
     return rails.resolved(spec) if isinstance(spec, MultirailExperiment) else grids.resolved(spec)
 
 
-def revived(data: Mapping[str, Any]) -> AnyExperiment:
+def from_resolved(data: Mapping[str, Any]) -> AnyExperiment:
     """What `resolved` made plain data of, and was checked then."""
     kind = MultirailExperiment if rails.is_multirail(data) else ExperimentSpec
     return kind.model_validate(data)

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Mapping
 from copy import deepcopy
 from typing import Any
 
-from railyard.core.config import NOT_YAML, NOTHING, parse_yaml, yaml_trouble
-from railyard.core.errors import BadInput, near_miss
+from railyard.core.config import MISSING, YAML_ERRORS, parse_yaml, yaml_error_message
+from railyard.core.errors import BadInput, unknown_name_hint
 
 Sections = Mapping[str, frozenset[str]]
 """Every key of an experiment, and the keys of its items where it is a list of things."""
@@ -28,8 +28,8 @@ def apply(data: Mapping[str, Any], overrides: Iterable[str], sections: Sections)
             raise BadInput("-o", override, "must be key=value, such as fabrics.0.domains=8")
         try:
             value = parse_yaml(text)
-        except NOT_YAML as error:
-            raise BadInput(f"-o {key}", text, f"is not YAML: {yaml_trouble(error)}") from error
+        except YAML_ERRORS as error:
+            raise BadInput(f"-o {key}", text, f"is not YAML: {yaml_error_message(error)}") from error
         path = _full_path(key.strip(), sections)
         _put(changed, path, value, f"-o {'.'.join(path)}")
     return changed
@@ -43,36 +43,36 @@ def _full_path(key: str, sections: Sections) -> list[str]:
     owners = [section for section, keys in sections.items() if path[0] in keys]
     if not owners:
         known = frozenset(sections).union(*sections.values())
-        raise BadInput("-o", key, near_miss(path[0], known).replace("known", "a known key", 1))
+        raise BadInput("-o", key, unknown_name_hint(path[0], known).replace("known", "a known key", 1))
     if len(owners) > 1:
         choices = " or ".join(f"{section}.*.{key}" for section in owners)
         raise BadInput("-o", key, f"may mean several things: write {choices}")
     return [owners[0], "*", *path]
 
 
-def _put(place: Any, path: list[str], value: object, field: str) -> None:
+def _put(container: Any, path: list[str], value: object, field: str) -> None:
     """Set what `path` leads to; missing keys and values on the way are made, missing list items are not."""
     step, rest = path[0], path[1:]
-    if isinstance(place, list):
-        for index in _indices(step, place, field):
+    if isinstance(container, list):
+        for index in _indices(step, container, field):
             if rest:
-                _put(place[index], rest, value, field)
+                _put(container[index], rest, value, field)
             else:
-                place[index] = deepcopy(value)
-    elif isinstance(place, dict):
+                container[index] = deepcopy(value)
+    elif isinstance(container, dict):
         if rest:
-            if place.get(step) is None:
-                place[step] = [] if rest[0] == "*" or rest[0].isdigit() else {}
-            _put(place[step], rest, value, field)
+            if container.get(step) is None:
+                container[step] = [] if rest[0] == "*" or rest[0].isdigit() else {}
+            _put(container[step], rest, value, field)
         else:
-            place[step] = deepcopy(value)
+            container[step] = deepcopy(value)
     else:
-        raise BadInput(field, place, f"is a plain value: it has no {step!r} in it")
+        raise BadInput(field, container, f"is a plain value: it has no {step!r} in it")
 
 
 def _indices(step: str, items: list[Any], field: str) -> Iterable[int]:
     if not items:
-        raise BadInput(field, NOTHING, "to change: the list is empty")
+        raise BadInput(field, MISSING, "to change: the list is empty")
     if step == "*":
         return range(len(items))
     if step.isascii() and step.isdigit() and int(step) < len(items):

@@ -20,11 +20,11 @@ from pydantic import BeforeValidator, Field, ValidationError, ValidationInfo, fi
 from railyard.core.errors import BadInput
 from railyard.core.parse import parse_by_kind
 from railyard.core.units import Time
-from railyard.experiments.spec.faults import Breaking, Numbers, named_on, wrong_target
+from railyard.experiments.spec.faults import BaseFaultSpec, Numbers, restore_on_key, wrong_target
 from railyard.failure.scenario.kinds import Fault
 from railyard.topologies.addresses import Gpu, gpu_of_name
 from railyard.topologies.plan import make_plan
-from railyard.topologies.spec import FabricSpec, Strict, find_problems
+from railyard.topologies.spec import ConfigModel, FabricSpec, find_problems
 from railyard.workloads.spec import DataParallelSpec, GptSpec
 
 Case = Literal["server", "idle-gpu", "small-domain", "large-domain"]
@@ -49,7 +49,7 @@ WAYS: Final[Mapping[tuple[Case, str], tuple[Way, ...]]] = {
 DEFAULT_JOB: Final = GptSpec.model_validate({"kind": "gpt", "duration": "1s"})
 
 
-class TakeoverSpec(Strict):
+class ReplacementSpec(ConfigModel):
     """A case of Rail-only IV-C: `failed` (a GPU; of case server an HB domain) fails in the middle of an iteration.
 
     `iterations` of the job are measured before and after. Every `checkpoint_every` of them each rank keeps its state;
@@ -69,12 +69,12 @@ class TakeoverSpec(Strict):
 
     @model_validator(mode="before")
     @classmethod
-    def _on_is_a_key(cls, data: object) -> object:
-        return named_on(data)
+    def _restore_on_key(cls, data: object) -> object:
+        return restore_on_key(data)
 
     @field_validator("gpus")
     @classmethod
-    def _a_small_set(cls, gpus: int, info: ValidationInfo) -> int:
+    def _check_gpus(cls, gpus: int, info: ValidationInfo) -> int:
         if gpus > 1 and info.data.get("case") != "large-domain":
             raise ValueError("is for case large-domain alone")
         return gpus
@@ -101,16 +101,16 @@ def _parsed_one(data: object, field: str) -> object:
     job = data.get("workload")
     try:
         parsed = {"workload": parse_by_kind(job, JOBS, f"{field}.workload")} if job is not None else {}
-        return TakeoverSpec.model_validate({**data, **parsed})
+        return ReplacementSpec.model_validate({**data, **parsed})
     except ValidationError as error:
         raise BadInput(*find_problems(error, field)[0]) from error
 
 
-Takeovers = Annotated[tuple[TakeoverSpec, ...], BeforeValidator(_parsed), Field(strict=False)]
+Replacements = Annotated[tuple[ReplacementSpec, ...], BeforeValidator(_parsed), Field(strict=False)]
 
 
 @dataclass(frozen=True, slots=True)
-class Moves:
+class ReplacementMap:
     """Who goes where: `to` has the replacement of each GPU that leaves the job, `dead` what fails."""
 
     to: Mapping[Gpu, Gpu]
@@ -121,32 +121,32 @@ class Moves:
         return {old.domain * rails + old.rank: new.domain * rails + new.rank for old, new in self.to.items()}
 
 
-def moves(takeover: TakeoverSpec, job: FabricSpec) -> Moves:
+def replacement_map(replacement: ReplacementSpec, job: FabricSpec) -> ReplacementMap:
     """Who takes whose place. `job`: the fabric without spares; spare domains and ranks come after all others."""
-    if takeover.case == "server":
-        domain = int(takeover.failed.removeprefix("hb"))
+    if replacement.case == "server":
+        domain = int(replacement.failed.removeprefix("hb"))
         dead = frozenset(Gpu(domain, rank) for rank in range(job.rails))
-        return Moves(_to_spare_domain(dead, job), dead)
-    failed = gpu_of_name(takeover.failed)
-    if takeover.case == "idle-gpu":
-        return Moves({failed: Gpu(failed.domain, job.rails)}, frozenset({failed}))
-    count = job.rails if takeover.case == "small-domain" else takeover.gpus
-    leave = frozenset(Gpu(failed.domain, (failed.rank + n) % job.rails) for n in range(count))
-    return Moves(_to_spare_domain(leave, job), frozenset({failed}))
+        return ReplacementMap(_to_spare_domain(dead, job), dead)
+    failed = gpu_of_name(replacement.failed)
+    if replacement.case == "idle-gpu":
+        return ReplacementMap({failed: Gpu(failed.domain, job.rails)}, frozenset({failed}))
+    count = job.rails if replacement.case == "small-domain" else replacement.gpus
+    leaving = frozenset(Gpu(failed.domain, (failed.rank + n) % job.rails) for n in range(count))
+    return ReplacementMap(_to_spare_domain(leaving, job), frozenset({failed}))
 
 
-def _to_spare_domain(leave: frozenset[Gpu], job: FabricSpec) -> dict[Gpu, Gpu]:
-    return {gpu: Gpu(job.domains, gpu.rank) for gpu in sorted(leave)}
+def _to_spare_domain(leaving: frozenset[Gpu], job: FabricSpec) -> dict[Gpu, Gpu]:
+    return {gpu: Gpu(job.domains, gpu.rank) for gpu in sorted(leaving)}
 
 
-def with_spares(takeover: TakeoverSpec, job: FabricSpec, field: str = "takeovers") -> FabricSpec:
+def with_spares(replacement: ReplacementSpec, job: FabricSpec, field: str = "takeovers") -> FabricSpec:
     """The fabric to build: the job's own, its spares beside it, and optical switches where the way needs them."""
     data: dict[str, Any] = job.model_dump(mode="json", exclude_none=True)
-    data["rails" if takeover.case == "idle-gpu" else "domains"] += 1
-    if takeover.way_on(job) == "optical":
-        data["optical"] = {"layers": LAYERS[takeover.case]}
-        if takeover.light_off is not None:
-            data["optical"]["light_off"] = takeover.model_dump(mode="json")["light_off"]
+    data["rails" if replacement.case == "idle-gpu" else "domains"] += 1
+    if replacement.way_on(job) == "optical":
+        data["optical"] = {"layers": LAYERS[replacement.case]}
+        if replacement.light_off is not None:
+            data["optical"]["light_off"] = replacement.model_dump(mode="json")["light_off"]
     try:
         return FabricSpec.model_validate(data)
     except ValidationError as error:
@@ -154,19 +154,21 @@ def with_spares(takeover: TakeoverSpec, job: FabricSpec, field: str = "takeovers
         raise BadInput(f"{field}, with its spares: {problem[0]}", *problem[1:]) from error
 
 
-def check_takeover(takeover: TakeoverSpec, job: FabricSpec, field: str) -> None:
+def check_replacement(replacement: ReplacementSpec, job: FabricSpec, field: str) -> None:
     """BadInput for what this fabric doesn't have, or has no room for."""
-    allowed = WAYS.get((takeover.case, job.kind))
+    allowed = WAYS.get((replacement.case, job.kind))
     if allowed is None:
-        raise BadInput(f"{field}.case", takeover.case, f"is for rail-only and rail-optimized fabrics, not {job.kind}")
-    if takeover.way_on(job) not in allowed:
         raise BadInput(
-            f"{field}.way", takeover.way, f"is not for {takeover.case} on {job.kind}: {', '.join(allowed)} is"
+            f"{field}.case", replacement.case, f"is for rail-only and rail-optimized fabrics, not {job.kind}"
         )
-    fault = takeover.fault
-    problem = wrong_target(Breaking(kind=fault.kind, target=fault.target), make_plan(job, ANY_BPS))
+    if replacement.way_on(job) not in allowed:
+        raise BadInput(
+            f"{field}.way", replacement.way, f"is not for {replacement.case} on {job.kind}: {', '.join(allowed)} is"
+        )
+    fault = replacement.fault
+    problem = wrong_target(BaseFaultSpec(kind=fault.kind, target=fault.target), make_plan(job, ANY_BPS))
     if problem:
-        raise BadInput(f"{field}.failed", takeover.failed, problem)
-    if takeover.gpus > job.rails:
-        raise BadInput(f"{field}.gpus", takeover.gpus, f"must be {job.rails} or less: a domain has no more")
-    with_spares(takeover, job, field)
+        raise BadInput(f"{field}.failed", replacement.failed, problem)
+    if replacement.gpus > job.rails:
+        raise BadInput(f"{field}.gpus", replacement.gpus, f"must be {job.rails} or less: a domain has no more")
+    with_spares(replacement, job, field)

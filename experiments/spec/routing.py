@@ -8,16 +8,16 @@ from railyard.controller.agent.steering import Assigned, Steering
 from railyard.controller.health.hysteresis import Damping
 from railyard.controller.health.policies import DELTA, POLICIES, Context
 from railyard.controller.health.settings import HealthSpec
-from railyard.core.errors import near_miss
+from railyard.core.errors import unknown_name_hint
 from railyard.core.units import Time
-from railyard.topologies.spec import FabricSpec, Strict
+from railyard.topologies.spec import ConfigModel, FabricSpec
 
-MOST_SETTLE_S: Final = 60
+MAX_SETTLE_S: Final = 60
 ORACLE: Final = "oracle"
-MOST_AUTO_MARGIN: Final = 300
+MAX_AUTO_MARGIN: Final = 300
 
 
-class RoutingSpec(Strict):
+class RoutingSpec(ConfigModel):
     """Every workload runs once for each policy and seed, in the order of `policies`, on one built fabric.
 
     A policy steers from before the background begins; the workload starts `settle` after that, and nothing is sent for
@@ -30,7 +30,7 @@ class RoutingSpec(Strict):
     dwell: Time | Literal["none"] = Damping().dwell_ns / 1e9
     noise: Annotated[int, Field(ge=0, le=100)] = Damping().noise
     delta: Annotated[int, Field(ge=0, le=100)] = DELTA
-    settle: Annotated[Time, Field(le=MOST_SETTLE_S)] = 0.7
+    settle: Annotated[Time, Field(le=MAX_SETTLE_S)] = 0.7
     health: HealthSpec = HealthSpec()
 
     @field_validator("policies")
@@ -38,7 +38,7 @@ class RoutingSpec(Strict):
     def _policies_are_known(cls, names: tuple[str, ...]) -> tuple[str, ...]:
         for name in names:
             if name not in POLICIES:
-                raise ValueError(near_miss(name, POLICIES))
+                raise ValueError(unknown_name_hint(name, POLICIES))
         if len(set(names)) < len(names):
             raise ValueError("must name each policy once")
         return names
@@ -65,4 +65,4 @@ def own_margin(domains: int) -> int:
     transfer can take all of a score; then the path has to be four times as good.
     """
     left = 1 - 2 / domains
-    return min(MOST_AUTO_MARGIN, round(110 / left - 100)) if left > 0 else MOST_AUTO_MARGIN
+    return min(MAX_AUTO_MARGIN, round(110 / left - 100)) if left > 0 else MAX_AUTO_MARGIN

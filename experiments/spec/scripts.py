@@ -8,52 +8,59 @@ from typing import Annotated, Any, Final, cast, get_args
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from railyard.controller.health.settings import RegistryKind
-from railyard.core.config import NOTHING, wrong
-from railyard.core.errors import BadInput, near_miss
+from railyard.core.config import MISSING, field_error
+from railyard.core.errors import BadInput, unknown_name_hint
 from railyard.core.units import Time, format_time
 from railyard.experiments.spec.faults import (
     PARAMETERS,
-    Breaking,
+    BaseFaultSpec,
     Numbers,
     Repeats,
     check_on,
-    flows_before,
-    named_on,
+    check_start_time,
+    restore_on_key,
     wrong_target,
 )
 from railyard.failure.scenario.kinds import FaultKind
-from railyard.failure.scenario.random_faults import AT_ONCE, EVERYTHING, REST_S, Storm, rest_s, storm
-from railyard.failure.scenario.reach import reach_of, targets
+from railyard.failure.scenario.random_faults import (
+    DEFAULT_MIX,
+    MAX_CONCURRENT,
+    REPAIRED_IDLE_S,
+    RandomFaults,
+    idle_s,
+    storm,
+)
+from railyard.failure.scenario.reach import fault_scope, targets
 from railyard.failure.scenario.script import Script, Timed
 from railyard.topologies.plan import Plan
-from railyard.topologies.spec import Strict
+from railyard.topologies.spec import ConfigModel
 
 _NAME: Final = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
-MOST_FAULTS: Final = 500
-LEAST_DOWN_S: Final = 0.2
-MOST_DOWN_S: Final = 60.0
-LEAST_EVERY_S: Final = 0.05
-MOST_EVERY_S: Final = 60.0
-MOST_AT_ONCE: Final = 16
-_ROUNDED_S: Final = 0.001  # a storm's times are, and it may be played again as a list
+MAX_FAULTS: Final = 500
+MIN_DOWN_S: Final = 0.2
+MAX_DOWN_S: Final = 60.0
+MIN_EVERY_S: Final = 0.05
+MAX_EVERY_S: Final = 60.0
+MAX_AT_ONCE: Final = 16
+_ROUNDING_S: Final = 0.001  # a storm's times are, and it may be played again as a list
 
 
-class ScriptFaultSpec(Breaking):
+class ScriptFaultSpec(BaseFaultSpec):
     """A fault of a script. With `after`, `at` counts from the end of the first run of that phase of the workload."""
 
     after: str | None = None
 
     @model_validator(mode="after")
-    def _something_flows_before(self) -> "ScriptFaultSpec":
+    def _check_start(self) -> "ScriptFaultSpec":
         try:
             if self.after is None:
-                flows_before(self.at)
+                check_start_time(self.at)
         except ValueError as error:
-            raise wrong("at", format_time(self.at), str(error)) from None
+            raise field_error("at", format_time(self.at), str(error)) from None
         return self
 
 
-class StormSpec(Strict):
+class RandomFaultsSpec(ConfigModel):
     """Faults by chance: `count` of them, of the kinds in `mix` by weight (if it is left out: all that the fabric has,
     without the crashes of controller and registry).
 
@@ -62,68 +69,70 @@ class StormSpec(Strict):
     each time is what a census needs, and repairs wait for it. `at_once`: the most faults at the same time.
     """
 
-    count: Annotated[int, Field(ge=1, le=MOST_FAULTS)] = 50
+    count: Annotated[int, Field(ge=1, le=MAX_FAULTS)] = 50
     mix: dict[str, float] | None = None
     together: Annotated[float, Field(ge=0, le=1, strict=False)] = 0.2
     down: Annotated[tuple[Time, Time], Field(strict=False)] = (0.3, 1.5)
     every: Time | None = None
-    at_once: Annotated[int, Field(ge=1, le=MOST_AT_ONCE)] = AT_ONCE
+    at_once: Annotated[int, Field(ge=1, le=MAX_AT_ONCE)] = MAX_CONCURRENT
 
     def script(self, name: str, plan: Plan, seed: int) -> Script:
         """One such storm on this fabric, whatever the order of the kinds in the file."""
-        chosen = cast(Mapping[FaultKind, float], self.mix or EVERYTHING)
+        chosen = cast(Mapping[FaultKind, float], self.mix or DEFAULT_MIX)
         mix = {kind: chosen[kind] for kind in get_args(FaultKind) if kind in chosen}
-        return storm(Storm(self.count, mix, self.together, self.down, self.every, self.at_once), plan, seed, name)
+        return storm(
+            RandomFaults(self.count, mix, self.together, self.down, self.every, self.at_once), plan, seed, name
+        )
 
     @field_validator("mix")
     @classmethod
     def _kinds_are_known(cls, mix: dict[str, float] | None) -> dict[str, float] | None:
         for kind, weight in (mix or {}).items():
             if kind not in get_args(FaultKind):
-                raise wrong(kind, weight, near_miss(kind, get_args(FaultKind)))
+                raise field_error(kind, weight, unknown_name_hint(kind, get_args(FaultKind)))
             if weight <= 0:
-                raise wrong(kind, weight, "must be above 0: the weight of this kind among all")
+                raise field_error(kind, weight, "must be above 0: the weight of this kind among all")
         if mix == {}:
             raise ValueError("must have 1 kind or more, or be left out")
         return mix
 
     @field_validator("down")
     @classmethod
-    def _down_for_a_while(cls, down: tuple[float, float]) -> tuple[float, float]:
-        if not LEAST_DOWN_S <= down[0] <= down[1] <= MOST_DOWN_S:
-            allowed = f"{format_time(LEAST_DOWN_S)} to {format_time(MOST_DOWN_S)}, the shorter one first"
+    def _check_down(cls, down: tuple[float, float]) -> tuple[float, float]:
+        if not MIN_DOWN_S <= down[0] <= down[1] <= MAX_DOWN_S:
+            allowed = f"{format_time(MIN_DOWN_S)} to {format_time(MAX_DOWN_S)}, the shorter one first"
             raise ValueError(f"must be two times of {allowed}")
         return down
 
     @field_validator("every")
     @classmethod
-    def _acts_take_their_time(cls, every: float | None) -> float | None:
-        if every is not None and not LEAST_EVERY_S <= every <= MOST_EVERY_S:
-            raise ValueError(f"must be {format_time(LEAST_EVERY_S)} to {format_time(MOST_EVERY_S)}")
+    def _check_every(cls, every: float | None) -> float | None:
+        if every is not None and not MIN_EVERY_S <= every <= MAX_EVERY_S:
+            raise ValueError(f"must be {format_time(MIN_EVERY_S)} to {format_time(MAX_EVERY_S)}")
         return every
 
     @field_validator("at_once")
     @classmethod
-    def _groups_have_room(cls, at_once: int, info: ValidationInfo) -> int:
+    def _check_at_once(cls, at_once: int, info: ValidationInfo) -> int:
         if at_once == 1 and info.data.get("together"):
             raise ValueError("must be 2 or more, or together 0: a group strikes as one")
         return at_once
 
 
-class ScriptSpec(Strict):
+class ScriptSpec(ConfigModel):
     """`faults` or a `storm`, `repeats` times at most; beside streams, or the experiment's workload `during`."""
 
     name: str
-    faults: Annotated[tuple[ScriptFaultSpec, ...], Field(max_length=MOST_FAULTS, strict=False)] = ()
-    storm: StormSpec | None = None
+    faults: Annotated[tuple[ScriptFaultSpec, ...], Field(max_length=MAX_FAULTS, strict=False)] = ()
+    storm: RandomFaultsSpec | None = None
     during: str | None = None
     on: Numbers | None = None
     repeats: Repeats | None = None
 
     @model_validator(mode="before")
     @classmethod
-    def _on_is_a_key(cls, data: object) -> object:
-        return named_on(data)
+    def _restore_on_key(cls, data: object) -> object:
+        return restore_on_key(data)
 
     @field_validator("name")
     @classmethod
@@ -135,7 +144,7 @@ class ScriptSpec(Strict):
 
     @field_validator("storm")
     @classmethod
-    def _one_of_both(cls, storm: StormSpec | None, info: ValidationInfo) -> StormSpec | None:
+    def _check_faults_or_random(cls, storm: RandomFaultsSpec | None, info: ValidationInfo) -> RandomFaultsSpec | None:
         if storm is not None and info.data.get("faults"):
             raise ValueError("can't be given together with faults: a script has one of them")
         return storm
@@ -143,14 +152,14 @@ class ScriptSpec(Strict):
     @model_validator(mode="after")
     def _is_complete(self) -> "ScriptSpec":
         if not self.faults and self.storm is None:
-            raise wrong("faults", NOTHING, "given, and no storm: a script has one of them")
+            raise field_error("faults", MISSING, "given, and no storm: a script has one of them")
         for i, fault in enumerate(self.faults):
             if fault.after is not None and self.during is None:
-                raise wrong(
+                raise field_error(
                     f"faults.{i}.after", fault.after, "is for scripts with `during`: only a workload has phases"
                 )
             if fault.registry and fault.registry != self.registry:
-                raise wrong(f"faults.{i}.registry", fault.registry, f"must be {self.registry}: a script has one")
+                raise field_error(f"faults.{i}.registry", fault.registry, f"must be {self.registry}: a script has one")
         return self
 
     @property
@@ -172,7 +181,7 @@ class ScriptSpec(Strict):
         return Script(self.name, tuple(Timed(f.fault, f.at, f.repair, f.after or "") for f in self.faults))
 
 
-def plain(timed: Timed) -> dict[str, Any]:
+def fault_dict(timed: Timed) -> dict[str, Any]:
     """A fault as an experiment's file has it."""
     times = {"at": format_time(timed.at_s, 15), "repair": format_time(timed.repair_s, 15), "after": timed.after or None}
     name, _ = PARAMETERS.get(timed.fault.kind, ("", 0.0))
@@ -192,7 +201,7 @@ def check_script(
     """
     check_on(script.on, len(plans), field)
     if script.during is not None and script.during not in phases:
-        allowed = near_miss(script.during, phases) if phases else "is no workload: the experiment has none"
+        allowed = unknown_name_hint(script.during, phases) if phases else "is no workload: the experiment has none"
         raise BadInput(f"{field}.during", script.during, allowed)
     for number in range(len(plans)) if script.on is None else script.on:
         if script.storm:
@@ -204,30 +213,30 @@ def check_script(
             if fault.after is not None and script.during is not None:
                 known = phases[script.during][number]
                 if fault.after not in known:
-                    allowed = near_miss(fault.after, known).replace("known", f"a phase of {script.during}", 1)
+                    allowed = unknown_name_hint(fault.after, known).replace("known", f"a phase of {script.during}", 1)
                     raise BadInput(f"{field}.faults.{i}.after", fault.after, allowed)
-        _check_apart(script, f"{field}.faults", plans[number])
+        _check_not_hidden(script, f"{field}.faults", plans[number])
 
 
-def _check_mix(storm_spec: StormSpec, field: str, plan: Plan) -> None:
-    kinds = cast(Sequence[FaultKind], list(storm_spec.mix or EVERYTHING))
+def _check_mix(random_spec: RandomFaultsSpec, field: str, plan: Plan) -> None:
+    kinds = cast(Sequence[FaultKind], list(random_spec.mix or DEFAULT_MIX))
     if not any(targets(kind, plan) for kind in kinds):
         size = f"the {plan.spec.kind} fabric of {plan.spec.domains} domains x {plan.spec.rails} rails"
         raise BadInput(f"{field}.mix", kinds, f"can't break: {size} has nothing of these kinds")
 
 
-def _check_apart(script: ScriptSpec, field: str, plan: Plan) -> None:
+def _check_not_hidden(script: ScriptSpec, field: str, plan: Plan) -> None:
     """No two at once of which one would hide the other; what comes after a phase comes whenever that may be."""
     timed = [(i, fault) for i, fault in enumerate(script.faults) if fault.after is None]
     for (i, one), (j, other) in combinations(timed, 2):
         first, second = sorted((one, other), key=lambda fault: fault.at)
-        apart_s = second.at - first.at - first.repair + _ROUNDED_S
-        if apart_s >= REST_S:
+        apart_s = second.at - first.at - first.repair + _ROUNDING_S
+        if apart_s >= REPAIRED_IDLE_S:
             continue
-        least_s = rest_s(reach_of(first.fault, plan), reach_of(second.fault, plan))
-        if least_s > max(apart_s, 0.0):
+        min_gap_s = idle_s(fault_scope(first.fault, plan), fault_scope(second.fault, plan))
+        if min_gap_s > max(apart_s, 0.0):
             allowed = (
                 f"is hidden by {one.kind} at {one.target} (fault {i}), or hides it: "
-                f"one must begin {format_time(least_s)} after the other's repair"
+                f"one must begin {format_time(min_gap_s)} after the other's repair"
             )
             raise BadInput(f"{field}.{j}.target", other.target, allowed)

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from railyard.core.errors import BadInput
 from railyard.experiments.spec.scripts import ScriptSpec
 from railyard.topologies.plan import Plan
-from railyard.workloads.matrix.pace import pace
+from railyard.workloads.matrix.pace import line_rate_duration_s
 from railyard.workloads.scale import payload_rates
 from railyard.workloads.schedule import Schedule
 
@@ -25,7 +25,9 @@ def check_lasts(
     """
     for number in range(len(plans)) if script.on is None else script.on:
         plan = plans[number]
-        lasts_s = pace(schedules[number], payload_rates(plan.hb_bps, plan.rail_bps, plan.spec.mtu), plan.policy)
+        lasts_s = line_rate_duration_s(
+            schedules[number], payload_rates(plan.hb_bps, plan.rail_bps, plan.spec.mtu), plan.policy
+        )
         drawn = [timed for seed in seeds for timed in script.script(plan, seed).faults]
         over_s = max(timed.at_s + timed.repair_s for timed in drawn)
         if over_s > lasts_s:

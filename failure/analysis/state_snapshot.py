@@ -10,7 +10,7 @@ import struct
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
-from railyard.failure.analysis.leak_check import Marks
+from railyard.failure.analysis.leak_check import StateSnapshot
 from railyard.topologies.build import namespaces, netlink
 
 RTM_GETLINK: Final = 18
@@ -37,13 +37,13 @@ Names = Mapping[int, str]
 """Of interfaces, by number."""
 
 
-def marks(nodes: Iterable[str]) -> Marks:
+def snapshot_state(nodes: Iterable[str]) -> StateSnapshot:
     """Of these nodes, now. OSError if a kernel refuses, which it has no reason to."""
-    known = list(nodes)
-    return dict(zip(known, namespaces.in_threads(_marks_of, known), strict=True))
+    node_list = list(nodes)
+    return dict(zip(node_list, namespaces.in_threads(_node_state, node_list), strict=True))
 
 
-def _marks_of(node: str) -> frozenset[str]:
+def _node_state(node: str) -> frozenset[str]:
     with namespaces.inside(node), socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE) as sock:
         links = list(netlink.dump(sock, RTM_GETLINK, _LINK.pack(0, 0, 0, 0, 0)))
         routes = list(netlink.dump(sock, RTM_GETROUTE, _ROUTE.pack(socket.AF_INET, *[0] * 8)))
@@ -70,8 +70,8 @@ def _tables() -> list[bytes]:
 def interface(body: bytes) -> str:
     """Its name, and whether it is set up; its group, by which rules of a silent link ask for it."""
     _, name = _name_of(body)
-    flags, said = _LINK.unpack_from(body)[3], dict(_attributes(body, _LINK))
-    group = _number(said[IFLA_GROUP]) if IFLA_GROUP in said else 0
+    flags, attrs = _LINK.unpack_from(body)[3], dict(_attributes(body, _LINK))
+    group = _number(attrs[IFLA_GROUP]) if IFLA_GROUP in attrs else 0
     return f"interface {name}, set {'up' if flags & IFF_UP else 'down'}" + (f", group {group}" if group else "")
 
 
@@ -80,12 +80,12 @@ def route(body: bytes, names: Names) -> str:
     _, length, _, _, table, _, _, kind, flags = _ROUTE.unpack_from(body)
     if kind != UNICAST or flags & CLONED:
         return ""
-    said = dict(_attributes(body, _ROUTE))
-    prefix = f"{_address(said[RTA_DST])}/{length}" if RTA_DST in said else "default"
-    via = f" via {_address(said[RTA_GATEWAY])}" if RTA_GATEWAY in said else ""
-    device = _called(names, _number(said[RTA_OIF])) if RTA_OIF in said else "several"
-    table = _number(said[RTA_TABLE]) if RTA_TABLE in said else table
-    metric = _number(said[RTA_PRIORITY]) if RTA_PRIORITY in said else 0
+    attrs = dict(_attributes(body, _ROUTE))
+    prefix = f"{_address(attrs[RTA_DST])}/{length}" if RTA_DST in attrs else "default"
+    via = f" via {_address(attrs[RTA_GATEWAY])}" if RTA_GATEWAY in attrs else ""
+    device = _interface_name(names, _number(attrs[RTA_OIF])) if RTA_OIF in attrs else "several"
+    table = _number(attrs[RTA_TABLE]) if RTA_TABLE in attrs else table
+    metric = _number(attrs[RTA_PRIORITY]) if RTA_PRIORITY in attrs else 0
     return f"route {prefix}{via} dev {device} table {table} metric {metric}"
 
 
@@ -94,10 +94,9 @@ def neighbour(body: bytes, names: Names) -> str:
     _, index, state, _, _ = _NEIGHBOUR.unpack_from(body)
     if not state & PERMANENT:
         return ""
-    said = dict(_attributes(body, _NEIGHBOUR))
-    return (
-        f"neighbour {_address(said[NDA_DST])} lladdr {said.get(NDA_LLADDR, b'').hex(':')} dev {_called(names, index)}"
-    )
+    attrs = dict(_attributes(body, _NEIGHBOUR))
+    mac = attrs.get(NDA_LLADDR, b"").hex(":")
+    return f"neighbour {_address(attrs[NDA_DST])} lladdr {mac} dev {_interface_name(names, index)}"
 
 
 def rules(body: bytes) -> str:
@@ -109,7 +108,7 @@ def _name_of(body: bytes) -> tuple[int, str]:
     return _LINK.unpack_from(body)[2], _text(dict(_attributes(body, _LINK))[IFLA_IFNAME])
 
 
-def _called(names: Names, index: int) -> str:
+def _interface_name(names: Names, index: int) -> str:
     return names.get(index, f"number {index}")  # one that came since the interfaces were asked for
 
 

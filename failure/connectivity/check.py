@@ -1,6 +1,6 @@
 """A census: every ordered pair of GPUs is probed, and the answers are held against the oracle.
 
-`CensusTaker` is the handle on the process that probes (census_worker.py).
+`ConnectivityChecker` is the handle on the process that probes (census_worker.py).
 """
 
 import time
@@ -12,24 +12,24 @@ from itertools import product
 from typing import Final, Self
 
 from railyard.core.errors import RailyardError
-from railyard.core.worker import PickledProcess
+from railyard.core.worker import WorkerProcess
 from railyard.failure.connectivity.verdict import Verdict, judge, name_of
 from railyard.failure.connectivity.worker import PAIRS_PER_S
-from railyard.failure.oracle.dead import CONTROL, Bounds, bounds
+from railyard.failure.oracle.dead import CONTROL_PLANE_KINDS, Bounds, bounds
 from railyard.failure.oracle.reachability import Cable, cable
 from railyard.failure.scenario.kinds import Fault
 from railyard.failure.scenario.pairs import Pair
-from railyard.failure.scenario.timeline import SETTLE_S, Act, Moment
+from railyard.failure.scenario.timeline import SETTLE_S, Action, QuietPeriod
 from railyard.topologies.build.network import FabricNet
-from railyard.topologies.build.shaping import BEATS_BPS, burst_bytes
+from railyard.topologies.build.shaping import HEARTBEAT_BPS, burst_bytes
 from railyard.topologies.measure.port_counters import TRAFFIC, PortReader, PortStats
 from railyard.topologies.optical import LAYERS
 from railyard.topologies.plan import End, Plan
 
-TRIES_S: Final = 0.15  # a census has so long after its first pass, at least
-MOST_S: Final = 2.0
-TRY_S: Final = 0.06
-SLOW_TRY_S: Final = 0.35
+RETRY_BUDGET_S: Final = 0.15  # a census has so long after its first pass, at least
+MAX_S: Final = 2.0
+PROBE_TIMEOUT_S: Final = 0.06
+SLOW_PROBE_TIMEOUT_S: Final = 0.35
 """Where a link is slow: its queue holds the windows of all streams that cross it, at a share of the rate."""
 _MARGIN_S: Final = 0.01
 _RX: Final = TRAFFIC.index("rx_packets")
@@ -42,7 +42,7 @@ Counters = Mapping[str, Mapping[str, PortStats]]
 
 
 @dataclass(frozen=True, slots=True)
-class CensusRun:
+class ConnectivityResult:
     """One census: taken at `at_ns` after the act `act`, with these faults there. Not `taken`: it was due until then."""
 
     at_ns: int
@@ -57,17 +57,17 @@ class CensusRun:
 
 def duration_s(plan: Plan) -> float:
     """How long a census must have, to be taken at all."""
-    return len(plan.gpus) * (len(plan.gpus) - 1) / PAIRS_PER_S + TRIES_S
+    return len(plan.gpus) * (len(plan.gpus) - 1) / PAIRS_PER_S + RETRY_BUDGET_S
 
 
-class CensusTaker:
+class ConnectivityChecker:
     """The process that probes all pairs, with its sockets open. To be closed before the fabric is stopped."""
 
     def __init__(self, net: FabricNet) -> None:
         self._net = net
-        self._process = PickledProcess("railyard.failure.connectivity.worker", "the census process")
-        self._process.tell(net.plan.gpus)
-        if self._process.hear() != "ready":
+        self._process = WorkerProcess("railyard.failure.connectivity.worker", "the census process")
+        self._process.send(net.plan.gpus)
+        if self._process.receive() != "ready":
             raise RailyardError("the census could not open its sockets")
 
     def __enter__(self) -> Self:
@@ -80,100 +80,119 @@ class CensusTaker:
         """End the process."""
         self._process.end()
 
-    def probe(self, expected: Collection[Pair], end_s: float, try_s: float = TRY_S) -> dict[Pair, bool] | None:
+    def probe(
+        self, expected: Collection[Pair], end_s: float, timeout_s: float = PROBE_TIMEOUT_S
+    ) -> dict[Pair, bool] | None:
         """Probe all pairs until `end_s` (monotonic) at most; whether each answered, or None if the time didn't do.
 
-        Those that are expected to answer, and don't in `try_s`, are asked again.
+        Those that are expected to answer, and don't in `timeout_s`, are asked again.
         """
-        self._process.tell((frozenset(expected), try_s, end_s))
-        answered: dict[Pair, bool] | None = self._process.hear()
+        self._process.send((frozenset(expected), timeout_s, end_s))
+        answered: dict[Pair, bool] | None = self._process.receive()
         return answered
 
-    def take(self, moment: Moment, acts: Sequence[Act]) -> CensusRun | None:
-        """Take one now; None if it could not be done before the next act. `acts`: all that was done so far."""
+    def check(self, quiet_time: QuietPeriod, actions: Sequence[Action]) -> ConnectivityResult | None:
+        """Take one now; None if it could not be done before the next act. `actions`: all that was done so far."""
         at_ns, plan = time.monotonic_ns(), self._net.plan
-        left = bounds(plan, [fault for fault in moment.broken if not self._is_passed_by(fault)])
-        expected = left.least.reachable
-        with closing(PortReader(watched_nodes(plan, left))) as reader:
-            begun_s, before = time.monotonic(), reader.read()
-            end_s = min(time.monotonic() + MOST_S, moment.until_ns / 1e9 - _MARGIN_S)
-            answered = self.probe(expected, end_s, SLOW_TRY_S if left.least.dead.slowed else TRY_S)
+        remaining = bounds(plan, [fault for fault in quiet_time.broken if not self._keeps_forwarding(fault)])
+        expected = remaining.lower.reachable
+        with closing(PortReader(watched_nodes(plan, remaining))) as reader:
+            start_s, before = time.monotonic(), reader.read()
+            end_s = min(time.monotonic() + MAX_S, quiet_time.until_ns / 1e9 - _MARGIN_S)
+            answered = self.probe(
+                expected, end_s, SLOW_PROBE_TIMEOUT_S if remaining.lower.dead.slowed else PROBE_TIMEOUT_S
+            )
             after = reader.read()
-            over = excess(plan, left, before, after, time.monotonic() - begun_s)
-        if answered is None or time.monotonic_ns() > moment.until_ns:
+            overrun_bytes = slow_cable_excess(plan, remaining, before, after, time.monotonic() - start_s)
+        if answered is None or time.monotonic_ns() > quiet_time.until_ns:
             return None
-        verdict = held_against(left, answered, growth(plan, left, before, after), over)
-        if unattended(moment.broken, acts):
+        verdict = compare_with_bounds(
+            remaining, answered, dead_part_deltas(plan, remaining, before, after), overrun_bytes
+        )
+        if changed_without_controller(quiet_time.broken, actions):
             verdict = replace(verdict, not_recovered=())
-        return CensusRun(
-            at_ns, moment.last.name, moment.broken, len(answered), len(expected), sum(answered.values()), verdict
+        return ConnectivityResult(
+            at_ns,
+            quiet_time.last.name,
+            quiet_time.broken,
+            len(answered),
+            len(expected),
+            sum(answered.values()),
+            verdict,
         )
 
-    def _is_passed_by(self, fault: Fault) -> bool:
+    def _keeps_forwarding(self, fault: Fault) -> bool:
         """The kernel's datapath goes on under a switch that hangs."""
         return fault.kind == "rail-switch-hang" and self._net.datapath == "system"
 
 
-def unattended(broken: Collection[Fault], acts: Sequence[Act]) -> bool:
+def changed_without_controller(broken: Collection[Fault], actions: Sequence[Action]) -> bool:
     """Whether something changed while the controller was away, or just before, so that nobody made it good."""
     if all(fault.kind != "controller-crash" for fault in broken):
         return False
-    crash = next(act for act in reversed(acts) if (act.what, act.fault.kind) == ("inject", "controller-crash"))
+    crash = next(act for act in reversed(actions) if (act.operation, act.fault.kind) == ("inject", "controller-crash"))
     since_ns = crash.at_ns - SETTLE_S * 1e9
-    return any(act.done_ns >= since_ns and act.fault.kind not in CONTROL for act in acts)
+    return any(act.done_ns >= since_ns and act.fault.kind not in CONTROL_PLANE_KINDS for act in actions)
 
 
-def held_against(
-    left: Bounds, answered: Mapping[Pair, bool], grown: Mapping[str | Cable, int], over: Mapping[Cable, int]
+def compare_with_bounds(
+    remaining: Bounds,
+    answered: Mapping[Pair, bool],
+    counter_deltas: Mapping[str | Cable, int],
+    overrun_bytes: Mapping[Cable, int],
 ) -> Verdict:
     """What must work did, what can't didn't, nothing dead carried anything, and nothing slow too much. What is unsteady
     may do either.
     """
-    least, most = judge(left.least, answered, {}), judge(left.most, answered, grown)
-    too_much = tuple((ends, over[ends]) for ends in sorted(over, key=name_of))
-    return Verdict(least.not_recovered, most.impossible, (*most.carried, *too_much), frozenset(over))
+    lower, upper = judge(remaining.lower, answered, {}), judge(remaining.upper, answered, counter_deltas)
+    overruns = tuple((ends, overrun_bytes[ends]) for ends in sorted(overrun_bytes, key=name_of))
+    return Verdict(lower.not_recovered, upper.impossible, (*upper.carried, *overruns), frozenset(overrun_bytes))
 
 
-def watched_nodes(plan: Plan, left: Bounds) -> list[str]:
+def watched_nodes(plan: Plan, remaining: Bounds) -> list[str]:
     """Where the counters are that must not grow, or not too much."""
-    slow = {end.node for ends, *both in _gpu_cables(plan) if ends in left.most.dead.slowed for end in both}
-    return sorted(slow.union(end.node for ends in _watched(plan, left).values() for end, _ in ends))
+    slow = {
+        end.node for ends, *cable_ends in _gpu_cables(plan) if ends in remaining.upper.dead.slowed for end in cable_ends
+    }
+    return sorted(slow.union(end.node for ends in _watched(plan, remaining).values() for end, _ in ends))
 
 
-def growth(plan: Plan, left: Bounds, before: Counters, after: Counters) -> dict[str | Cable, int]:
+def dead_part_deltas(plan: Plan, remaining: Bounds, before: Counters, after: Counters) -> dict[str | Cable, int]:
     """Packets that each dead part has passed on: what a dead node sent, and what came out of a dead cable."""
     found: dict[str | Cable, int] = {}
-    for part, ends in _watched(plan, left).items():
-        found[part] = sum(_grown(before, after, *end) for end in ends)
+    for part, ends in _watched(plan, remaining).items():
+        found[part] = sum(_counter_delta(before, after, *end) for end in ends)
     return found
 
 
-def excess(plan: Plan, left: Bounds, before: Counters, after: Counters, seconds: float) -> dict[Cable, int]:
+def slow_cable_excess(
+    plan: Plan, remaining: Bounds, before: Counters, after: Counters, seconds: float
+) -> dict[Cable, int]:
     """Bytes by which slow cables, in either direction, carried more than they can in that time; those that did."""
     found: dict[Cable, int] = {}
-    for ends, *both in _gpu_cables(plan):
-        if ends in left.most.dead.slowed and ends not in left.most.dead.cables:
-            carried = max(_grown(before, after, end, _RX_BYTES) for end in both)
-            if (over := carried - most_bytes(left.most.dead.slowed[ends], plan.spec.mtu, seconds)) > 0:
-                found[ends] = over
+    for ends, *cable_ends in _gpu_cables(plan):
+        if ends in remaining.upper.dead.slowed and ends not in remaining.upper.dead.cables:
+            carried = max(_counter_delta(before, after, end, _RX_BYTES) for end in cable_ends)
+            if (overrun_bytes := carried - max_bytes(remaining.upper.dead.slowed[ends], plan.spec.mtu, seconds)) > 0:
+                found[ends] = overrun_bytes
     return found
 
 
-def most_bytes(rate_bps: int, mtu: int, seconds: float) -> int:
+def max_bytes(rate_bps: int, mtu: int, seconds: float) -> int:
     """What a shaper may let through in that time: its rate and 5%; what it has saved up, a millisecond of the rate or
     two frames; the frame that comes last; and heartbeats, whose lane is beside it.
     """
-    return round((rate_bps * SLACK + BEATS_BPS) * seconds / 8) + burst_bytes(rate_bps, mtu) + FRAME_BYTES
+    return round((rate_bps * SLACK + HEARTBEAT_BPS) * seconds / 8) + burst_bytes(rate_bps, mtu) + FRAME_BYTES
 
 
-def _grown(before: Counters, after: Counters, end: End, counter: int) -> int:
-    then, now = (counters[end.node][end.interface].traffic for counters in (before, after))
-    return now[counter] - then[counter]
+def _counter_delta(before: Counters, after: Counters, end: End, counter: int) -> int:
+    earlier, later = (counters[end.node][end.interface].traffic for counters in (before, after))
+    return later[counter] - earlier[counter]
 
 
-def _watched(plan: Plan, left: Bounds) -> Mapping[str | Cable, list[tuple[End, int]]]:
+def _watched(plan: Plan, remaining: Bounds) -> Mapping[str | Cable, list[tuple[End, int]]]:
     """For each part that is dead for certain, the counters that stand for it."""
-    dead = left.most.dead
+    dead = remaining.upper.dead
     found: defaultdict[str | Cable, list[tuple[End, int]]] = defaultdict(list)
     for ends, near, far in _gpu_cables(plan):
         if ends in dead.cables:

@@ -3,33 +3,35 @@
 from collections.abc import Sequence
 from typing import Final
 
-from railyard.failure.connectivity.check import CensusRun
+from railyard.failure.connectivity.check import ConnectivityResult
 from railyard.failure.connectivity.verdict import Verdict
-from railyard.failure.oracle.dead import CONTROL
+from railyard.failure.oracle.dead import CONTROL_PLANE_KINDS
 from railyard.failure.scenario.kinds import Fault
-from railyard.failure.scenario.timeline import SETTLE_S, Act
+from railyard.failure.scenario.timeline import SETTLE_S, Action
 
-ACT_S: Final = 0.15
+MAX_ACTION_S: Final = 0.15
 """So long an act may take: of what takes longer, the census after it is still due."""
 
 
-def missed(acts: Sequence[Act], taken: Sequence[CensusRun], census_s: float, after_s: float) -> list[CensusRun]:
+def missed_checks(
+    actions: Sequence[Action], taken: Sequence[ConnectivityResult], check_s: float, after_s: float
+) -> list[ConnectivityResult]:
     """A row for each that is missing. One is due after each act that nothing follows for long enough.
 
-    `census_s`: what a census needs, `after_s` what there is after the last act was done. A controller that starts takes
+    `check_s`: what a census needs, `after_s` what there is after the last act was done. A controller that starts takes
     its time by right: there it counts from when it had. ValueError if nothing was done.
     """
-    ordered = sorted(acts, key=lambda act: act.at_ns)
-    ends = [*(act.at_ns for act in ordered[1:]), max(act.done_ns for act in acts) + int(after_s * 1e9)]
-    found, broken = list[CensusRun](), list[Fault]()
-    for act, end_ns in zip(ordered, ends, strict=True):
-        if act.what == "inject":
-            broken.append(act.fault)
+    ordered = sorted(actions, key=lambda action: action.at_ns)
+    ends = [*(action.at_ns for action in ordered[1:]), max(action.done_ns for action in actions) + int(after_s * 1e9)]
+    found, broken = list[ConnectivityResult](), list[Fault]()
+    for action, end_ns in zip(ordered, ends, strict=True):
+        if action.operation == "inject":
+            broken.append(action.fault)
         else:
-            broken.remove(act.fault)
-        by_right = act is ordered[-1] or act.fault.kind in CONTROL
-        begin_ns = act.done_ns if by_right else act.at_ns + int(ACT_S * 1e9)
-        is_due = end_ns - begin_ns > (SETTLE_S + census_s) * 1e9
-        if is_due and not any(act.at_ns <= census.at_ns < end_ns for census in taken):
-            found.append(CensusRun(end_ns, act.name, tuple(broken), 0, 0, 0, Verdict(), taken=False))
+            broken.remove(action.fault)
+        counts_from_done = action is ordered[-1] or action.fault.kind in CONTROL_PLANE_KINDS
+        begin_ns = action.done_ns if counts_from_done else action.at_ns + int(MAX_ACTION_S * 1e9)
+        is_due = end_ns - begin_ns > (SETTLE_S + check_s) * 1e9
+        if is_due and not any(action.at_ns <= check.at_ns < end_ns for check in taken):
+            found.append(ConnectivityResult(end_ns, action.name, tuple(broken), 0, 0, 0, Verdict(), taken=False))
     return found

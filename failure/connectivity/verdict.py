@@ -46,7 +46,7 @@ def name_of(part: str | Cable) -> str:
     return part if isinstance(part, str) else "-".join(sorted(part))
 
 
-def judge(survivors: Survivors, answered: Mapping[Pair, bool], grown: Mapping[str | Cable, int]) -> Verdict:
+def judge(survivors: Survivors, answered: Mapping[Pair, bool], counter_deltas: Mapping[str | Cable, int]) -> Verdict:
     """Hold outcomes of the time after recovery should have been done against what the broken fabric can do.
 
     answered: for each ordered pair that was probed, whether a probe arrived. grown: by how much the counter of what a
@@ -61,5 +61,9 @@ def judge(survivors: Survivors, answered: Mapping[Pair, bool], grown: Mapping[st
     return Verdict(
         tuple(pair for pair in pairs if not answered[pair] and pair in survivors.reachable),
         tuple(pair for pair in pairs if answered[pair] and pair not in survivors.connected),
-        tuple((part, grown[part]) for part in sorted(grown, key=name_of) if grown[part] and survivors.is_dead(part)),
+        tuple(
+            (part, counter_deltas[part])
+            for part in sorted(counter_deltas, key=name_of)
+            if counter_deltas[part] and survivors.is_dead(part)
+        ),
     )

@@ -17,14 +17,14 @@ import time
 from collections.abc import Collection, Iterable, Sequence
 from typing import Final
 
-from railyard.core.process_limits import allow_open_files
+from railyard.core.process_limits import raise_open_file_limit
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.build import namespaces
 
 PAIRS_PER_S: Final = 8000.0
 TRIES: Final = 5  # a gray link of 5% loses as many of one pair once in three million times
-LEAST_TRIES: Final = 2
-LAST_S: Final = 0.02  # for answers that nobody expects
+MIN_TRIES: Final = 2
+FINAL_WAIT_S: Final = 0.02  # for answers that nobody expects
 PORT: Final = 7800
 PROBE: Final = struct.Struct("!IHH")  # number of the census; sender and receiver by their place among the GPUs
 BATCH_S: Final = 0.001
@@ -43,26 +43,26 @@ class _Prober:
         for fd in self._by_fd:
             self._epoll.register(fd, select.EPOLLIN)
         n = len(gpus)
-        self._all = [(a, (a + step) % n) for step in range(1, n) for a in range(n)]
+        self._pairs = [(a, (a + step) % n) for step in range(1, n) for a in range(n)]
         self._number, self._end_s = 0, 0.0
         self._answered: set[tuple[int, int]] = set()
 
-    def take(self, expected: Collection[Pair], try_s: float, end_s: float) -> dict[Pair, bool] | None:
-        """One census. None if until `end_s` there was no time to ask everybody `LEAST_TRIES` times who didn't answer:
+    def probe_all(self, expected: Collection[Pair], timeout_s: float, end_s: float) -> dict[Pair, bool] | None:
+        """One census. None if until `end_s` there was no time to ask everybody `MIN_TRIES` times who didn't answer:
         the machine was too busy, and what stayed away says nothing.
         """
         self._number, self._end_s, self._answered = (self._number + 1) % 2**32, end_s, set()
-        places = {gpu: place for place, gpu in enumerate(self._gpus)}
-        wanted = {(places[a], places[b]) for a, b in expected}
-        asked, tries = self._all, 0
-        while asked and tries < TRIES and self._send(asked):
-            self._hear(try_s, wanted)
+        index_of = {gpu: index for index, gpu in enumerate(self._gpus)}
+        awaited = {(index_of[a], index_of[b]) for a, b in expected}
+        pending, tries = self._pairs, 0
+        while pending and tries < TRIES and self._send(pending):
+            self._await_answers(timeout_s, awaited)
             tries += time.monotonic() <= end_s
-            asked = [pair for pair in self._all if pair in wanted and pair not in self._answered]
-        self._serve(max(0.0, min(LAST_S, end_s - time.monotonic())))
-        if tries < (LEAST_TRIES if asked else 1):
+            pending = [pair for pair in self._pairs if pair in awaited and pair not in self._answered]
+        self._serve(max(0.0, min(FINAL_WAIT_S, end_s - time.monotonic())))
+        if tries < (MIN_TRIES if pending else 1):
             return None
-        return {(self._gpus[a], self._gpus[b]): (a, b) in self._answered for a, b in self._all}
+        return {(self._gpus[a], self._gpus[b]): (a, b) in self._answered for a, b in self._pairs}
 
     def _send(self, pairs: Sequence[tuple[int, int]]) -> bool:
         """A few each millisecond, and hear meanwhile; whether all could be sent before the end."""
@@ -83,10 +83,10 @@ class _Prober:
             except OSError:
                 continue  # no way there: it stays without an answer
 
-    def _hear(self, seconds: float, wanted: Collection[tuple[int, int]]) -> None:
+    def _await_answers(self, seconds: float, awaited: Collection[tuple[int, int]]) -> None:
         """Until all wanted have answered, or the time is over."""
         deadline = time.monotonic() + seconds
-        while not self._answered.issuperset(wanted) and (left := deadline - time.monotonic()) > 0:
+        while not self._answered.issuperset(awaited) and (left := deadline - time.monotonic()) > 0:
             self._serve(min(left, BATCH_S * 5))
 
     def _serve(self, seconds: float) -> None:
@@ -121,19 +121,19 @@ def _open(gpu: Gpu) -> socket.socket:
 def main() -> None:
     """Serve until the input ends."""
     gpus = pickle.load(sys.stdin.buffer)
-    allow_open_files()
+    raise_open_file_limit()
     prober = _Prober(gpus)
-    _say("ready")
+    _write_message("ready")
     while True:
         try:
-            expected, try_s, end_s = pickle.load(sys.stdin.buffer)
+            expected, timeout_s, end_s = pickle.load(sys.stdin.buffer)
         except EOFError:
             return
-        _say(prober.take(expected, try_s, end_s))
+        _write_message(prober.probe_all(expected, timeout_s, end_s))
 
 
-def _say(what: object) -> None:
-    pickle.dump(what, sys.stdout.buffer)
+def _write_message(message: object) -> None:
+    pickle.dump(message, sys.stdout.buffer)
     sys.stdout.buffer.flush()
 
 

@@ -18,9 +18,9 @@
 | controller-crash   | SIGKILL to the controller's process                               | a new process              |
 | registry-crash     | the server of the scores' registry killed                         | started at its address     |
 
-A kind is a `Breakage`. What programs must do for it is done by `prepare`, before the clock is read; `strike` takes a
-message to the kernel or a signal for each thing that breaks. `signs` are looked for at the thing itself, by frames
-sent through it where only they can tell: all of them are there while it is broken, none once it is mended.
+A kind is a `FaultDefinition`. What programs must do for it is done by `prepare`, before the clock is read; `apply`
+takes a message to the kernel or a signal for each thing that breaks. `symptoms` are looked for at the thing itself, by
+frames sent through it where only they can tell: all of them are there while it is broken, none once it is mended.
 """
 
 import time
@@ -28,15 +28,26 @@ from typing import Final
 
 from railyard.core.errors import CheckFailed
 from railyard.failure.faults import cables, controller, gpus, loss, switches
-from railyard.failure.faults.definition import Breakage, nothing
+from railyard.failure.faults.definition import FaultDefinition, no_op
 from railyard.failure.scenario.kinds import Fault, FaultKind
 from railyard.topologies.build.network import FabricNet
 
-__all__ = ["KINDS", "Fault", "FaultKind", "bites", "confirm", "inject", "prepare", "repair", "strike", "unprepare"]
+__all__ = [
+    "KINDS",
+    "Fault",
+    "FaultKind",
+    "apply",
+    "confirm",
+    "inject",
+    "is_in_effect",
+    "prepare",
+    "repair",
+    "unprepare",
+]
 
-SIGNS_S: Final = 5.0
+SYMPTOMS_TIMEOUT_S: Final = 5.0
 """A kernel may tell of a carrier a second late, and a busy machine later: so long before it is taken for an error."""
-KINDS: Final[dict[FaultKind, Breakage]] = {
+KINDS: Final[dict[FaultKind, FaultDefinition]] = {
     "link-down": cables.DOWN,
     "link-silent": loss.SILENT,
     "link-gray": loss.GRAY,
@@ -61,53 +72,53 @@ def inject(net: FabricNet, fault: Fault) -> int:
     CheckFailed if it was broken already, or isn't now: a fault that isn't there would make a fine recovery time.
     """
     prepare(net, fault)
-    at_ns = strike(net, fault)
+    at_ns = apply(net, fault)
     confirm(net, fault)
     return at_ns
 
 
 def prepare(net: FabricNet, fault: Fault) -> None:
     """Do what can be done before. CheckFailed if it is broken already."""
-    if bites(net, fault):
+    if is_in_effect(net, fault):
         raise CheckFailed(f"{fault.kind} at {fault.target} can't be injected: it is broken already")
     KINDS[fault.kind].prepare(net, fault)
 
 
-def strike(net: FabricNet, fault: Fault) -> int:
+def apply(net: FabricNet, fault: Fault) -> int:
     """Break what is prepared; when (monotonic ns, just before)."""
     at_ns = time.monotonic_ns()
-    KINDS[fault.kind].strike(net, fault)
+    KINDS[fault.kind].apply(net, fault)
     return at_ns
 
 
 def confirm(net: FabricNet, fault: Fault) -> None:
     """CheckFailed if it isn't broken."""
-    if not _comes(net, fault, broken=True):
+    if not _await_state(net, fault, broken=True):
         raise CheckFailed(f"{fault.kind} at {fault.target} did not bite")
 
 
 def unprepare(net: FabricNet, fault: Fault) -> None:
     """Take back what was prepared for a fault that never struck."""
-    if KINDS[fault.kind].prepare is not nothing:
-        KINDS[fault.kind].mend(net, fault)
+    if KINDS[fault.kind].prepare is not no_op:
+        KINDS[fault.kind].repair(net, fault)
 
 
 def repair(net: FabricNet, fault: Fault) -> None:
     """Mend it. CheckFailed if some of it is still broken afterwards."""
-    KINDS[fault.kind].mend(net, fault)
-    if not _comes(net, fault, broken=False):
+    KINDS[fault.kind].repair(net, fault)
+    if not _await_state(net, fault, broken=False):
         raise CheckFailed(f"{fault.kind} at {fault.target} is still there after its repair")
 
 
-def bites(net: FabricNet, fault: Fault) -> bool:
+def is_in_effect(net: FabricNet, fault: Fault) -> bool:
     """True while the thing is broken, all of it, by looking at the thing itself."""
-    return all(KINDS[fault.kind].signs(net, fault))
+    return all(KINDS[fault.kind].symptoms(net, fault))
 
 
-def _comes(net: FabricNet, fault: Fault, broken: bool) -> bool:
+def _await_state(net: FabricNet, fault: Fault, broken: bool) -> bool:
     """Whether all signs are soon there, or all gone: the kernel tells of a carrier a moment after it changed."""
-    deadline = time.monotonic() + SIGNS_S
-    while any(sign != broken for sign in KINDS[fault.kind].signs(net, fault)):
+    deadline = time.monotonic() + SYMPTOMS_TIMEOUT_S
+    while any(symptom != broken for symptom in KINDS[fault.kind].symptoms(net, fault)):
         if time.monotonic() > deadline:
             return False
         time.sleep(0.005)

@@ -11,7 +11,7 @@ from typing import Final
 
 from pyroute2 import IPRoute
 
-from railyard.failure.faults.definition import Breakage
+from railyard.failure.faults.definition import FaultDefinition
 from railyard.failure.faults.links import is_up, set_links, shaped_bps
 from railyard.failure.scenario.kinds import Fault
 from railyard.topologies.addresses import gpu_of_name
@@ -35,19 +35,19 @@ def _cut(end: End) -> None:
     set_links(end.node, {end.interface: "down"})
 
 
-def _splice(end: End) -> None:
+def _reconnect(end: End) -> None:
     set_links(end.node, {end.interface: "up"})
 
 
-DOWN: Final = Breakage(
-    strike=lambda net, fault: _cut(rail_link(net, fault).b),
-    mend=lambda net, fault: _splice(rail_link(net, fault).b),
-    signs=lambda net, fault: (not is_up(fault.target, "rail0"),),
+DOWN: Final = FaultDefinition(
+    apply=lambda net, fault: _cut(rail_link(net, fault).b),
+    repair=lambda net, fault: _reconnect(rail_link(net, fault).b),
+    symptoms=lambda net, fault: (not is_up(fault.target, "rail0"),),
 )
-HB_PORT_DOWN: Final = Breakage(
-    strike=lambda net, fault: _cut(hb_link(net, fault).b),
-    mend=lambda net, fault: _splice(hb_link(net, fault).b),
-    signs=lambda net, fault: (not is_up(fault.target, "hb0"),),
+HB_PORT_DOWN: Final = FaultDefinition(
+    apply=lambda net, fault: _cut(hb_link(net, fault).b),
+    repair=lambda net, fault: _reconnect(hb_link(net, fault).b),
+    symptoms=lambda net, fault: (not is_up(fault.target, "hb0"),),
 )
 
 
@@ -59,20 +59,20 @@ class _Flapper(threading.Thread):
     def __init__(self, end: End, period_s: float) -> None:
         super().__init__(name=f"flapping {end.interface}", daemon=True)
         self._end, self._half_s = end, period_s / 2
-        self._over = threading.Event()
+        self._end_requested = threading.Event()
 
     def run(self) -> None:
         namespaces.enter(self._end.node)
         state = "up"
         with IPRoute() as netlink:
             index = socket.if_nametoindex(self._end.interface)
-            while not self._over.wait(self._half_s) and namespaces.path(self._end.node).exists():
+            while not self._end_requested.wait(self._half_s) and namespaces.path(self._end.node).exists():
                 netlink.link("set", index=index, state=state)
                 state = "down" if state == "up" else "up"
             netlink.link("set", index=index, state="up")
 
     def end(self) -> None:
-        self._over.set()
+        self._end_requested.set()
         self.join()
 
 
@@ -86,7 +86,7 @@ def _flap(net: FabricNet, fault: Fault) -> None:
     _flapping[fault].start()
 
 
-def _steady(net: FabricNet, fault: Fault) -> None:
+def _stop_flapping(net: FabricNet, fault: Fault) -> None:
     _flapping.pop(fault).end()
 
 
@@ -103,7 +103,7 @@ def _flaps(net: FabricNet, fault: Fault) -> tuple[bool, bool]:
     return changed, changed or link.get("operstate") != "UP"
 
 
-FLAPPING: Final = Breakage(strike=_flap, mend=_steady, signs=_flaps)
+FLAPPING: Final = FaultDefinition(apply=_flap, repair=_stop_flapping, symptoms=_flaps)
 
 
 def _reshape(net: FabricNet, link: Link, rate_bps: int) -> None:
@@ -119,7 +119,7 @@ def _slow(net: FabricNet, fault: Fault) -> None:
     _reshape(net, link, max(1, round(link.rate_bps * fault.rate)))
 
 
-def _full(net: FabricNet, fault: Fault) -> None:
+def _restore_rate(net: FabricNet, fault: Fault) -> None:
     link = rail_link(net, fault)
     _reshape(net, link, link.rate_bps)
 
@@ -131,4 +131,4 @@ def _is_slow(net: FabricNet, fault: Fault) -> tuple[bool, bool]:
     return shaped_bps(link.a) < limit, shaped_bps(link.b) < limit
 
 
-SLOW: Final = Breakage(strike=_slow, mend=_full, signs=_is_slow)
+SLOW: Final = FaultDefinition(apply=_slow, repair=_restore_rate, symptoms=_is_slow)

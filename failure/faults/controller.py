@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from railyard.core.errors import CheckFailed
-from railyard.failure.faults.definition import Breakage
+from railyard.failure.faults.definition import FaultDefinition
 from railyard.failure.scenario.kinds import Fault
 from railyard.topologies.build import namespaces
 from railyard.topologies.build.network import FabricController, FabricNet
@@ -25,25 +25,25 @@ def _controller(net: FabricNet) -> FabricController:
     return net.fabric_controller
 
 
-def is_listened_at(switch: str) -> bool:
+def has_listener(switch: str) -> bool:
     """Whether any TCP socket listens in the switch's namespace."""
     with namespaces.inside(switch):
         lines = Path("/proc/thread-self/net/tcp").read_text().splitlines()[1:]
     return any(line.split()[3] == _LISTEN for line in lines)
 
 
-CRASH: Final = Breakage(
-    strike=lambda net, fault: _controller(net).crash(),
-    mend=lambda net, fault: _controller(net).restart(),
-    signs=lambda net, fault: [not is_listened_at(switch.name) for switch in net.plan.switches],
+CRASH: Final = FaultDefinition(
+    apply=lambda net, fault: _controller(net).crash(),
+    repair=lambda net, fault: _controller(net).restart(),
+    symptoms=lambda net, fault: [not has_listener(switch.name) for switch in net.plan.switches],
 )
 
 
-def answers(address: str) -> bool:
+def is_listening(address: str) -> bool:
     """Whether somebody listens at `unix:PATH` or `etcd:HOST:PORT`."""
-    kind, _, where = address.partition(":")
-    host, _, port = where.rpartition(":")
-    family, at = (socket.AF_UNIX, where) if kind == "unix" else (socket.AF_INET, (host, int(port)))
+    kind, _, location = address.partition(":")
+    host, _, port = location.rpartition(":")
+    family, at = (socket.AF_UNIX, location) if kind == "unix" else (socket.AF_INET, (host, int(port)))
     with socket.socket(family) as probe:
         return probe.connect_ex(at) == 0
 
@@ -57,12 +57,12 @@ def _registry(net: FabricNet) -> str:
 def _restart_registry(net: FabricNet, fault: Fault) -> None:
     _controller(net).restart_registry()
     deadline = time.monotonic() + _START_S
-    while not answers(_registry(net)) and time.monotonic() < deadline:
+    while not is_listening(_registry(net)) and time.monotonic() < deadline:
         time.sleep(0.01)
 
 
-REGISTRY_CRASH: Final = Breakage(
-    strike=lambda net, fault: _controller(net).crash_registry(),
-    mend=_restart_registry,
-    signs=lambda net, fault: [not answers(_registry(net))],
+REGISTRY_CRASH: Final = FaultDefinition(
+    apply=lambda net, fault: _controller(net).crash_registry(),
+    repair=_restart_registry,
+    symptoms=lambda net, fault: [not is_listening(_registry(net))],
 )

@@ -24,7 +24,7 @@ _BATCH: Final = 20  # of 60 bytes each: little beside what else is under way
 _ETHERTYPE: Final = 0x88B5
 _ETH_P_ALL: Final = 3  # of another protocol, frames that a bridge or a switch takes aren't seen
 _SO_ATTACH_FILTER: Final = 26  # <asm-generic/socket.h>, which the socket module doesn't name
-_ONLY_OURS: Final = (  # struct sock_filter: code, jump if true, jump if false, constant
+_ETHERTYPE_FILTER: Final = (  # struct sock_filter: code, jump if true, jump if false, constant
     (0x28, 0, 0, 12), (0x15, 0, 1, _ETHERTYPE),  # half word at 12, the EtherType
     (0x06, 0, 0, 64), (0x06, 0, 0, 0),
 )  # fmt: skip
@@ -33,16 +33,16 @@ _KEY_BYTES: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Frames:
+class FramePath:
     """A way through a cable: a packet socket at its near end and one at its far end."""
 
     near: socket.socket
     far: socket.socket
 
     @property
-    def turned(self) -> "Frames":
+    def reverse(self) -> "FramePath":
         """The other way round."""
-        return Frames(self.far, self.near)
+        return FramePath(self.far, self.near)
 
     def send(self, count: int) -> int:
         """Send so many at once; how many were lost. All of them where there is no carrier."""
@@ -61,23 +61,23 @@ class Frames:
                     arrived.add(frame[14 + _KEY_BYTES :][:4])
         return count - len(arrived)
 
-    def loses_any(self, most: int) -> bool:
+    def loses_any(self, max_frames: int) -> bool:
         """Send up to so many, a few at a time, until one is lost; whether one was."""
-        return any(self.send(min(_BATCH, most - sent)) for sent in range(0, most, _BATCH))
+        return any(self.send(min(_BATCH, max_frames - sent)) for sent in range(0, max_frames, _BATCH))
 
 
 @contextmanager
-def through(link: Link) -> Iterator[Frames]:
+def open_frames(link: Link) -> Iterator[FramePath]:
     """From a to b."""
     with _packet_socket(link.a) as near, _packet_socket(link.b) as far:
-        yield Frames(near, far)
+        yield FramePath(near, far)
 
 
 def _packet_socket(end: End) -> socket.socket:
     with namespaces.inside(end.node):
         sock = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)  # hears nothing until it is bound
-        code = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *step) for step in _ONLY_OURS))
-        attached = struct.pack("HP", len(_ONLY_OURS), ctypes.addressof(code))
+        code = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *step) for step in _ETHERTYPE_FILTER))
+        attached = struct.pack("HP", len(_ETHERTYPE_FILTER), ctypes.addressof(code))
         sock.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, attached)
         sock.bind((end.interface, _ETH_P_ALL))
     return sock

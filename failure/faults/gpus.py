@@ -9,9 +9,9 @@ from typing import Final
 import psutil
 
 from railyard.failure.faults.cables import hb_link, rail_link
-from railyard.failure.faults.definition import Breakage
+from railyard.failure.faults.definition import FaultDefinition
 from railyard.failure.faults.links import is_set_up, is_up, set_links
-from railyard.failure.faults.loss import all_lost, keep, lose, prepare_loss
+from railyard.failure.faults.loss import all_lost, disable_loss, enable_loss, prepare_loss
 from railyard.failure.scenario.kinds import Fault
 from railyard.topologies.addresses import gpu_of_name
 from railyard.topologies.build import namespaces
@@ -21,12 +21,12 @@ from railyard.topologies.routing import route_commands
 
 def processes_in(gpu: str) -> list[int]:
     """The processes whose network namespace is this GPU's."""
-    wanted = namespaces.path(gpu).stat().st_ino
+    namespace_inode = namespaces.path(gpu).stat().st_ino
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             try:
-                if (entry / "ns/net").stat().st_ino == wanted:
+                if (entry / "ns/net").stat().st_ino == namespace_inode:
                     found.append(int(entry.name))
             except OSError:  # it ended while we looked
                 continue
@@ -47,24 +47,24 @@ def _crash_gpu(gpu: str) -> None:
 def _boot_gpu(net: FabricNet, gpu: str) -> None:
     """Its rail cable has light once its routes are there: what comes by it sooner would be lost on the way through."""
     far = net.plan.rail_link(gpu_of_name(gpu)).b
-    is_whole = is_set_up(far)  # not cut by another fault, which isn't over
-    if is_whole:
+    is_cable_up = is_set_up(far)  # not cut by another fault, which isn't over
+    if is_cable_up:
         set_links(far.node, {far.interface: "down"})
     with namespaces.inside(gpu):
         commands = route_commands(net.plan, gpu_of_name(gpu), net.plan.policy, net.backups)
         namespaces.run(["ip", "-batch", "-"], "link set hb0 up\nlink set rail0 up\n" + commands)
-    if is_whole:
+    if is_cable_up:
         set_links(far.node, {far.interface: "up"})
 
 
-def _is_dark(gpu: str) -> tuple[bool, bool]:
+def _links_down(gpu: str) -> tuple[bool, bool]:
     return not is_up(gpu, "rail0"), not is_up(gpu, "hb0")
 
 
-CRASH: Final = Breakage(
-    strike=lambda net, fault: _crash_gpu(fault.target),
-    mend=lambda net, fault: _boot_gpu(net, fault.target),
-    signs=lambda net, fault: _is_dark(fault.target),
+CRASH: Final = FaultDefinition(
+    apply=lambda net, fault: _crash_gpu(fault.target),
+    repair=lambda net, fault: _boot_gpu(net, fault.target),
+    symptoms=lambda net, fault: _links_down(fault.target),
 )
 
 
@@ -77,16 +77,16 @@ def _hang(net: FabricNet, fault: Fault) -> None:
     """A GPU forwards for others by itself (Rail-only IV-B): hung, it neither answers nor forwards. Its kernel here
     would do both, so nothing gets through its cables.
     """
-    lose(rail_link(net, fault), hb_link(net, fault))
+    enable_loss(rail_link(net, fault), hb_link(net, fault))
     _signal_all(fault.target, signal.SIGSTOP)
 
 
-def _wake(net: FabricNet, fault: Fault) -> None:
+def _resume(net: FabricNet, fault: Fault) -> None:
     _signal_all(fault.target, signal.SIGCONT)
-    keep(rail_link(net, fault), hb_link(net, fault))
+    disable_loss(rail_link(net, fault), hb_link(net, fault))
 
 
-def _hangs(net: FabricNet, fault: Fault) -> tuple[bool, ...]:
+def _hang_symptoms(net: FabricNet, fault: Fault) -> tuple[bool, ...]:
     stopped = []
     for pid in processes_in(fault.target):
         with suppress(psutil.NoSuchProcess):
@@ -94,7 +94,7 @@ def _hangs(net: FabricNet, fault: Fault) -> tuple[bool, ...]:
     return (*all_lost(rail_link(net, fault)), *all_lost(hb_link(net, fault)), *stopped)
 
 
-HANG: Final = Breakage(prepare=_prepare_hang, strike=_hang, mend=_wake, signs=_hangs)
+HANG: Final = FaultDefinition(prepare=_prepare_hang, apply=_hang, repair=_resume, symptoms=_hang_symptoms)
 
 
 def _server(net: FabricNet, fault: Fault) -> list[str]:
@@ -117,9 +117,9 @@ def _boot_server(net: FabricNet, fault: Fault) -> None:
         _boot_gpu(net, gpu)
 
 
-def _server_signs(net: FabricNet, fault: Fault) -> tuple[bool, ...]:
-    cards = (sign for gpu in _server(net, fault) for sign in _is_dark(gpu))
-    return not is_up(fault.target, fault.target), *cards
+def _server_symptoms(net: FabricNet, fault: Fault) -> tuple[bool, ...]:
+    gpu_symptoms = (symptom for gpu in _server(net, fault) for symptom in _links_down(gpu))
+    return not is_up(fault.target, fault.target), *gpu_symptoms
 
 
-SERVER_CRASH: Final = Breakage(strike=_crash_server, mend=_boot_server, signs=_server_signs)
+SERVER_CRASH: Final = FaultDefinition(apply=_crash_server, repair=_boot_server, symptoms=_server_symptoms)

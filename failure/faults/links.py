@@ -9,7 +9,7 @@ from typing import Final
 from pyroute2 import IPRoute
 
 from railyard.topologies.build import namespaces
-from railyard.topologies.build.netlink import tell
+from railyard.topologies.build.netlink import send_request
 from railyard.topologies.plan import End
 
 IFF_UP: Final = 1
@@ -22,7 +22,7 @@ _SHAPER: Final = 0x10001  # class 1:1
 
 def set_links(node: str, states: dict[str, str]) -> None:
     """Set interfaces of a node up or down, in this order."""
-    with _speaking(node) as netlink:
+    with _netlink_socket(node) as netlink:
         for interface, state in states.items():
             _set(netlink, interface, flags=IFF_UP if state == "up" else 0, change=IFF_UP)
 
@@ -30,12 +30,12 @@ def set_links(node: str, states: dict[str, str]) -> None:
 def set_groups(ends: Iterable[End], group: int) -> None:
     """Put these interfaces into a group, which nftables can match."""
     for end in ends:
-        with _speaking(end.node) as netlink:
+        with _netlink_socket(end.node) as netlink:
             _set(netlink, end.interface, attributes=_GROUP.pack(_GROUP.size, IFLA_GROUP, group))
 
 
 @contextmanager
-def _speaking(node: str) -> Iterator[socket.socket]:
+def _netlink_socket(node: str) -> Iterator[socket.socket]:
     """In a node's namespace, with a socket to its kernel."""
     with (
         namespaces.inside(node),
@@ -47,7 +47,7 @@ def _speaking(node: str) -> Iterator[socket.socket]:
 def _set(netlink: socket.socket, interface: str, flags: int = 0, change: int = 0, attributes: bytes = b"") -> None:
     """Change an interface's flags as far as `change` says, and what attributes say."""
     head = _IFINFO.pack(socket.AF_UNSPEC, 0, socket.if_nametoindex(interface), flags, change)
-    tell(netlink, RTM_NEWLINK, head + attributes)
+    send_request(netlink, RTM_NEWLINK, head + attributes)
 
 
 def is_up(node: str, interface: str) -> bool:

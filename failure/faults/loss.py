@@ -1,6 +1,6 @@
 """Cables that lose packets, some or all, and keep their carrier.
 
-What enters such an end of a cable is handed to `hole-...`, an interface that is down, where it ends without an error
+What enters such an end of a cable is handed to `sink-...`, an interface that is down, where it ends without an error
 for its sender: a dropped packet would be told to TCP as one that never left. It is done where packets leave, at the
 egress hook of both ends, because a userspace switch takes frames by a packet socket, which sees them before any
 ingress hook does.
@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from typing import Final
 
 from railyard.failure.faults.cables import rail_link
-from railyard.failure.faults.definition import Breakage
-from railyard.failure.faults.frames import through
+from railyard.failure.faults.definition import FaultDefinition
+from railyard.failure.faults.frames import open_frames
 from railyard.failure.faults.links import set_groups
 from railyard.failure.scenario.kinds import Fault
 from railyard.topologies.build import namespaces
@@ -48,17 +48,17 @@ def prepare_loss(link: Link, loss: float) -> None:
     """Put the rules at both ends. Nothing is lost yet."""
     for end in (link.a, link.b):
         with namespaces.inside(end.node):
-            hole = f"hole-{end.interface}"
-            namespaces.run(["ip", "link", "add", hole, "type", "veth", "peer", "name", f"end-{end.interface}"])
+            sink = f"hole-{end.interface}"
+            namespaces.run(["ip", "link", "add", sink, "type", "veth", "peer", "name", f"end-{end.interface}"])
             namespaces.run(["nft", "-f", "-"], loss_rules(end.interface, loss))
 
 
-def lose(*links: Link) -> None:
+def enable_loss(*links: Link) -> None:
     """From now on these cables lose what their rules say."""
     set_groups(_ends(*links), _GROUP)
 
 
-def keep(*links: Link) -> None:
+def disable_loss(*links: Link) -> None:
     """They lose nothing any more, and the rules go."""
     set_groups(_ends(*links), _NO_GROUP)
     for end in _ends(*links):
@@ -74,15 +74,15 @@ def _ends(*links: Link) -> Iterator[End]:
 
 def all_lost(link: Link) -> tuple[bool, bool]:
     """Whether none of some frames arrives, from a to b and from b to a."""
-    with through(link) as frames:
-        return frames.send(SILENT_FRAMES) == SILENT_FRAMES, frames.turned.send(SILENT_FRAMES) == SILENT_FRAMES
+    with open_frames(link) as frames:
+        return frames.send(SILENT_FRAMES) == SILENT_FRAMES, frames.reverse.send(SILENT_FRAMES) == SILENT_FRAMES
 
 
 def some_lost(link: Link, loss: float) -> tuple[bool, bool]:
     """Whether any of so many frames is lost, from a to b and from b to a, that some must be."""
-    most = math.ceil(GRAY_FRAMES / loss)
-    with through(link) as frames:
-        return frames.loses_any(most), frames.turned.loses_any(most)
+    max_frames = math.ceil(GRAY_FRAMES / loss)
+    with open_frames(link) as frames:
+        return frames.loses_any(max_frames), frames.reverse.loses_any(max_frames)
 
 
 def _prepare_silent(net: FabricNet, fault: Fault) -> None:
@@ -93,20 +93,23 @@ def _prepare_gray(net: FabricNet, fault: Fault) -> None:
     prepare_loss(rail_link(net, fault), fault.loss)
 
 
-def _lose(net: FabricNet, fault: Fault) -> None:
-    lose(rail_link(net, fault))
+def _start_loss(net: FabricNet, fault: Fault) -> None:
+    enable_loss(rail_link(net, fault))
 
 
-def _keep(net: FabricNet, fault: Fault) -> None:
-    keep(rail_link(net, fault))
+def _stop_loss(net: FabricNet, fault: Fault) -> None:
+    disable_loss(rail_link(net, fault))
 
 
-SILENT: Final = Breakage(
-    prepare=_prepare_silent, strike=_lose, mend=_keep, signs=lambda net, fault: all_lost(rail_link(net, fault))
+SILENT: Final = FaultDefinition(
+    prepare=_prepare_silent,
+    apply=_start_loss,
+    repair=_stop_loss,
+    symptoms=lambda net, fault: all_lost(rail_link(net, fault)),
 )
-GRAY: Final = Breakage(
+GRAY: Final = FaultDefinition(
     prepare=_prepare_gray,
-    strike=_lose,
-    mend=_keep,
-    signs=lambda net, fault: some_lost(rail_link(net, fault), fault.loss),
+    apply=_start_loss,
+    repair=_stop_loss,
+    symptoms=lambda net, fault: some_lost(rail_link(net, fault), fault.loss),
 )

@@ -8,7 +8,7 @@ from typing import Final
 
 import psutil
 
-from railyard.failure.faults.definition import Breakage
+from railyard.failure.faults.definition import FaultDefinition
 from railyard.failure.scenario.kinds import Fault
 from railyard.topologies.build import namespaces
 from railyard.topologies.build.network import FabricNet
@@ -28,22 +28,22 @@ def _is_dead(net: FabricNet, fault: Fault) -> tuple[bool]:
     return (net.ovs[fault.target].processes["ovs-vswitchd"].poll() is not None,)
 
 
-CRASH: Final = Breakage(strike=_kill, mend=_start, signs=_is_dead)
+CRASH: Final = FaultDefinition(apply=_kill, repair=_start, symptoms=_is_dead)
 
 
 def _hang(net: FabricNet, fault: Fault) -> None:
     os.kill(net.ovs[fault.target].vswitchd_pid, signal.SIGSTOP)
 
 
-def _wake(net: FabricNet, fault: Fault) -> None:
+def _resume(net: FabricNet, fault: Fault) -> None:
     os.kill(net.ovs[fault.target].vswitchd_pid, signal.SIGCONT)
 
 
-def _hangs(net: FabricNet, fault: Fault) -> tuple[bool]:
+def _hang_symptoms(net: FabricNet, fault: Fault) -> tuple[bool]:
     return (psutil.Process(net.ovs[fault.target].vswitchd_pid).status() == psutil.STATUS_STOPPED,)
 
 
-HANG: Final = Breakage(strike=_hang, mend=_wake, signs=_hangs)
+HANG: Final = FaultDefinition(apply=_hang, repair=_resume, symptoms=_hang_symptoms)
 
 
 class _Reboot(threading.Thread):
@@ -72,4 +72,4 @@ def _await_reboot(net: FabricNet, fault: Fault) -> None:
     _rebooting.pop(fault).join()
 
 
-REBOOT: Final = Breakage(strike=_reboot, mend=_await_reboot, signs=_is_dead)
+REBOOT: Final = FaultDefinition(apply=_reboot, repair=_await_reboot, symptoms=_is_dead)

@@ -64,9 +64,9 @@ class Survivors:
         for ends, rate_bps in rates.items():
             if ends not in dead.cables and not ends & dead.nodes:
                 one, other = sorted(ends)
-                left = min(rate_bps, dead.slowed.get(ends, rate_bps))
-                self.graph.add_edge(one, other, capacity=left)
-                self.graph.add_edge(other, one, capacity=left)
+                remaining_bps = min(rate_bps, dead.slowed.get(ends, rate_bps))
+                self.graph.add_edge(one, other, capacity=remaining_bps)
+                self.graph.add_edge(other, one, capacity=remaining_bps)
 
     @cached_property
     def living(self) -> tuple[Gpu, ...]:
@@ -91,7 +91,7 @@ class Survivors:
         groups = [[name_to_gpu[name] for name in part if name in name_to_gpu] for part in parts]
         return frozenset((a, b) for group in groups for a in group for b in group if a != b)
 
-    def most_bps(self, src: Gpu, dst: Gpu) -> int:
+    def max_bps(self, src: Gpu, dst: Gpu) -> int:
         """The most that `src` could send to `dst` over all paths at once, other GPUs forwarding: max-flow, bit/s.
 
         No protocol need reach it: a connection takes one path. 0 if nothing joins them or one is dead.
@@ -112,14 +112,14 @@ class Survivors:
     @cached_property
     def _hb(self) -> Matrix:
         """Joined by their HB domain."""
-        live = [self._has(gpu, f"hb{gpu.domain}") for gpu in self.plan.gpus]
-        joined: Matrix = self._both(live) & (self._domain[:, None] == self._domain) & self._apart
+        live = [self._has_cable(gpu, f"hb{gpu.domain}") for gpu in self.plan.gpus]
+        joined: Matrix = self._outer_and(live) & (self._domain[:, None] == self._domain) & self._off_diagonal
         return joined
 
     @cached_property
     def _rail(self) -> Matrix:
         """Of one rank in two domains, joined by their rail switch (or the single one)."""
-        joined: Matrix = self._both(self._on_nic) & (self._rank[:, None] == self._rank) & self._apart
+        joined: Matrix = self._outer_and(self._nic_up) & (self._rank[:, None] == self._rank) & self._off_diagonal
         return joined
 
     @cached_property
@@ -127,29 +127,29 @@ class Survivors:
         """In two domains and of two ranks, joined by the NIC network alone."""
         rails = range(self.plan.spec.rails)
         if self.plan.spec.kind == "single-switch":
-            across = np.ones((len(rails), len(rails)), dtype=np.bool_)
+            rank_pairs = np.ones((len(rails), len(rails)), dtype=np.bool_)
         else:
             spines = [switch.name for switch in self.plan.switches if switch.role == "spine"]
             up = np.array([[self.graph.has_edge(f"rail{g}", spine) for spine in spines] for g in rails])
-            across = up @ up.T
+            rank_pairs = up @ up.T
         two_domains = self._domain[:, None] != self._domain
         two_ranks = self._rank[:, None] != self._rank
-        joined: Matrix = self._both(self._on_nic) & two_domains & two_ranks & across[self._rank][:, self._rank]
+        joined: Matrix = self._outer_and(self._nic_up) & two_domains & two_ranks & rank_pairs[self._rank][:, self._rank]
         return joined
 
     @cached_property
-    def _on_nic(self) -> list[bool]:
+    def _nic_up(self) -> list[bool]:
         """Whether each GPU's rail cable and the switch at its far end live."""
-        return [self._has(gpu, self.plan.rail_link(gpu).b.node) for gpu in self.plan.gpus]
+        return [self._has_cable(gpu, self.plan.rail_link(gpu).b.node) for gpu in self.plan.gpus]
 
-    def _has(self, gpu: Gpu, far: str) -> bool:
+    def _has_cable(self, gpu: Gpu, far: str) -> bool:
         return bool(self.graph.has_edge(gpu.name, far))
 
-    def _both(self, live: list[bool]) -> Matrix:
+    def _outer_and(self, live: list[bool]) -> Matrix:
         return np.logical_and.outer(live, live)
 
     @cached_property
-    def _apart(self) -> Matrix:
+    def _off_diagonal(self) -> Matrix:
         return ~np.eye(len(self.plan.gpus), dtype=np.bool_)
 
     @cached_property
@@ -170,9 +170,13 @@ def _check(plan: Plan, dead: Dead, rates: Mapping[Cable, int]) -> None:
     unknown = dead.nodes - _names(plan)
     if unknown:
         raise ValueError(f"no such nodes in the fabric: {', '.join(sorted(unknown))}")
-    strange = {c for c in (*dead.cables, *dead.slowed) if c not in rates}
-    if strange:
-        raise ValueError(f"no such cables in the fabric: {', '.join(sorted('-'.join(sorted(c)) for c in strange))}")
-    for slow, left in dead.slowed.items():
-        if not 0 < left <= rates[slow]:
-            raise ValueError(f"{'-'.join(sorted(slow))}: {left} bit/s must be above 0 and at most {rates[slow]}")
+    unknown_cables = {c for c in (*dead.cables, *dead.slowed) if c not in rates}
+    if unknown_cables:
+        raise ValueError(
+            f"no such cables in the fabric: {', '.join(sorted('-'.join(sorted(c)) for c in unknown_cables))}"
+        )
+    for slow, remaining_bps in dead.slowed.items():
+        if not 0 < remaining_bps <= rates[slow]:
+            raise ValueError(
+                f"{'-'.join(sorted(slow))}: {remaining_bps} bit/s must be above 0 and at most {rates[slow]}"
+            )

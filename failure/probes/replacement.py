@@ -17,11 +17,11 @@ from railyard.failure.analysis.recovery_times import ProbeLog
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class ProbePair:
     """A probed pair: the namespaces of who asks and of who answers, and the address that is asked for."""
 
-    asker: str
-    answerer: str
+    requester: str
+    responder: str
     address: str
 
 
@@ -30,14 +30,14 @@ class Prober:
     context manager it ends at the latest then.
     """
 
-    def __init__(self, pairs: Iterable[Asked]) -> None:
+    def __init__(self, pairs: Iterable[ProbePair]) -> None:
         self._process = subprocess.Popen(
             [sys.executable, "-m", "railyard.failure.probes.replacement_worker"],
             cwd=PROJECT,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
         )
-        if self._said(pickle.dumps(tuple(pairs))) != "asking":
+        if self._request(pickle.dumps(tuple(pairs))) != "probing":
             self.end()
             raise RailyardError("the prober did not start")
 
@@ -49,7 +49,7 @@ class Prober:
 
     def reaches_all(self, since_ns: int) -> bool:
         """Whether each pair has had an answer to something that it asked since then."""
-        return self._said(f"{since_ns}\n".encode()) == "yes"
+        return self._request(f"{since_ns}\n".encode()) == "yes"
 
     def stop(self) -> list[ProbeLog]:
         """Ask no more, wait for no more answers, and end the process: what comes next has the fabric for itself."""
@@ -64,12 +64,12 @@ class Prober:
         finally:
             self.end()
 
-    def _said(self, what: bytes) -> str:
+    def _request(self, message: bytes) -> str:
         """Its line in answer; empty if it died."""
         assert self._process.stdin
         assert self._process.stdout
         try:
-            self._process.stdin.write(what)
+            self._process.stdin.write(message)
             self._process.stdin.flush()
         except BrokenPipeError:
             return ""
@@ -86,11 +86,15 @@ class Prober:
 
 def taken_over_ns(logs: Iterable[ProbeLog], decided_ns: int) -> int | None:
     """When the last of the pairs had the first answer to what it asked since the decision; None if one never had."""
-    firsts = [
+    first_answers = [
         min(
-            (back for sent, back in zip(log.sent_ns, log.arrived_ns, strict=True) if sent >= decided_ns <= back),
+            (
+                answer_ns
+                for sent, answer_ns in zip(log.sent_ns, log.arrived_ns, strict=True)
+                if sent >= decided_ns <= answer_ns
+            ),
             default=-1,
         )
         for log in logs
     ]
-    return None if not firsts or min(firsts) < 0 else max(firsts)
+    return None if not first_answers or min(first_answers) < 0 else max(first_answers)

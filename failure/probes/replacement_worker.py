@@ -1,6 +1,6 @@
 """The process that asks whether a replacement is there: numbered datagrams, two milliseconds apart, and their echoes.
 
-`python -m railyard.failure.probes.replacement_worker`: a tuple of `railyard.failure.probes.replacement.Asked` comes
+`python -m railyard.failure.probes.replacement_worker`: a tuple of `railyard.failure.probes.replacement.ProbePair` comes
 in; a line goes out once it asks. A line with a time in ns is answered by yes or no: whether each pair had an answer to
 what it asked since. When the input ends, a list of `ProbeLog` goes out, whose arrivals are those of the answers.
 """
@@ -17,7 +17,7 @@ from contextlib import suppress
 from typing import Final
 
 from railyard.failure.analysis.recovery_times import ProbeLog
-from railyard.failure.probes.replacement import Asked
+from railyard.failure.probes.replacement import ProbePair
 from railyard.topologies.build import namespaces
 
 PORT: Final = 7900
@@ -29,39 +29,39 @@ IP_FREEBIND: Final = 15  # <linux/in.h>; the socket module doesn't name it
 class _Pair:
     """One pair's two sockets and its log."""
 
-    def __init__(self, asked: Asked, port: int) -> None:
-        self.answerer = _socket_in(asked.answerer)
-        self.answerer.setsockopt(socket.IPPROTO_IP, IP_FREEBIND, 1)  # the address may come later
-        self.answerer.bind((asked.address, port))
-        self.asker = _socket_in(asked.asker)
-        self._address = (asked.address, port)  # not connected: see _Probes in failure/probes/traffic_worker.py
+    def __init__(self, probe_pair: ProbePair, port: int) -> None:
+        self.responder = _socket_in(probe_pair.responder)
+        self.responder.setsockopt(socket.IPPROTO_IP, IP_FREEBIND, 1)  # the address may come later
+        self.responder.bind((probe_pair.address, port))
+        self.requester = _socket_in(probe_pair.requester)
+        self._address = (probe_pair.address, port)  # not connected: see _Probes in failure/probes/traffic_worker.py
         self.sent: list[int] = []
-        self.back: dict[int, int] = {}
+        self.echoed_ns: dict[int, int] = {}
         self._newest = -1  # of the answered
 
-    def ask(self) -> None:
+    def send_probe(self) -> None:
         self.sent.append(time.monotonic_ns())
         with suppress(OSError):  # no way there, or an ICMP error of an earlier one: the log will show it
-            self.asker.sendto(NUMBER.pack(len(self.sent) - 1), self._address)
+            self.requester.sendto(NUMBER.pack(len(self.sent) - 1), self._address)
 
-    def answer(self) -> None:
+    def echo(self) -> None:
         with suppress(OSError):
             while True:
-                said, who = self.answerer.recvfrom(NUMBER.size)
-                self.answerer.sendto(said, who)
+                datagram, sender = self.responder.recvfrom(NUMBER.size)
+                self.responder.sendto(datagram, sender)
 
-    def take(self) -> None:
+    def receive_echoes(self) -> None:
         with suppress(OSError):
             while True:
-                (number,) = NUMBER.unpack(self.asker.recv(NUMBER.size))
-                self.back[number] = time.monotonic_ns()
+                (number,) = NUMBER.unpack(self.requester.recv(NUMBER.size))
+                self.echoed_ns[number] = time.monotonic_ns()
                 self._newest = max(self._newest, number)
 
-    def answered(self, since_ns: int) -> bool:
+    def has_echo_since(self, since_ns: int) -> bool:
         return self._newest >= 0 and self.sent[self._newest] >= since_ns
 
     def log(self) -> ProbeLog:
-        return ProbeLog(tuple(self.sent), tuple(self.back.get(n, -1) for n in range(len(self.sent))))
+        return ProbeLog(tuple(self.sent), tuple(self.echoed_ns.get(n, -1) for n in range(len(self.sent))))
 
 
 def _socket_in(node: str) -> socket.socket:
@@ -71,8 +71,8 @@ def _socket_in(node: str) -> socket.socket:
     return sock
 
 
-def _say(what: str) -> None:
-    sys.stdout.buffer.write(f"{what}\n".encode())
+def _write_line(text: str) -> None:
+    sys.stdout.buffer.write(f"{text}\n".encode())
     sys.stdout.buffer.flush()
 
 
@@ -80,26 +80,28 @@ def main() -> None:
     """Ask until the input ends."""
     with suppress(PermissionError):  # an ordinary user may not
         os.nice(-15)  # what it measures is when packets come, not when it gets a processor
-    pairs = [_Pair(asked, PORT + n) for n, asked in enumerate(pickle.load(sys.stdin.buffer))]
-    does = {pair.answerer.fileno(): pair.answer for pair in pairs} | {pair.asker.fileno(): pair.take for pair in pairs}
+    pairs = [_Pair(probe_pair, PORT + n) for n, probe_pair in enumerate(pickle.load(sys.stdin.buffer))]
+    handlers = {pair.responder.fileno(): pair.echo for pair in pairs} | {
+        pair.requester.fileno(): pair.receive_echoes for pair in pairs
+    }
     epoll = select.epoll()
-    for fd in (*does, sys.stdin.fileno()):
+    for fd in (*handlers, sys.stdin.fileno()):
         epoll.register(fd, select.EPOLLIN)
-    _say("asking")
+    _write_line("probing")
     gc.disable()
-    next_ns, asking = time.monotonic_ns(), True
-    while asking:
+    next_ns, running = time.monotonic_ns(), True
+    while running:
         if time.monotonic_ns() >= next_ns:
             next_ns += PERIOD_NS
             for pair in pairs:
-                pair.ask()
+                pair.send_probe()
         for fd, _ in epoll.poll(0.001):
-            if fd in does:
-                does[fd]()
+            if fd in handlers:
+                handlers[fd]()
             elif line := sys.stdin.buffer.readline():
-                _say("yes" if all(pair.answered(int(line)) for pair in pairs) else "no")
+                _write_line("yes" if all(pair.has_echo_since(int(line)) for pair in pairs) else "no")
             else:
-                asking = False
+                running = False
     pickle.dump([pair.log() for pair in pairs], sys.stdout.buffer)
 
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from railyard.core.errors import CheckFailed, RailyardError
-from railyard.core.worker import PickledProcess
+from railyard.core.worker import WorkerProcess
 from railyard.failure.analysis.recovery_times import ProbeLog
 from railyard.failure.scenario.pairs import Pair
 
@@ -45,23 +45,23 @@ class TrafficLog:
 
 
 class Traffic:
-    """A traffic process. Connected when made; `go` starts the clock, `stop` ends the sending and gives the log."""
+    """A traffic process. Connected when made; `start` starts the clock, `stop` ends the sending and gives the log."""
 
     def __init__(self, job: TrafficJob) -> None:
-        self._process = PickledProcess("railyard.failure.probes.traffic_worker", "the traffic process")
-        self._process.tell(job)
-        if self._process.hear() != "connected":
+        self._process = WorkerProcess("railyard.failure.probes.traffic_worker", "the traffic process")
+        self._process.send(job)
+        if self._process.receive() != "connected":
             raise RailyardError("the traffic process did not connect its streams")
 
-    def go(self) -> None:
+    def start(self) -> None:
         """Start sending."""
-        self._process.tell("go")
+        self._process.send("start")
 
     def stop(self, drain_s: float) -> TrafficLog:
         """Stop sending, let what is on its way arrive for at most `drain_s`, and end the process."""
         try:
-            self._process.tell(("stop", drain_s))
-            log = self._process.hear()
+            self._process.send(("stop", drain_s))
+            log = self._process.receive()
             if not isinstance(log, TrafficLog):
                 raise RailyardError(f"the traffic process answered {log!r}")
             return log

@@ -16,24 +16,24 @@ import time
 from contextlib import suppress
 from typing import Any, Final
 
-from railyard.core.process_limits import allow_open_files
+from railyard.core.process_limits import raise_open_file_limit
 from railyard.failure.analysis.recovery_times import ProbeLog
 from railyard.failure.probes.traffic import TrafficJob, TrafficLog
 from railyard.failure.scenario.pairs import Pair
 from railyard.topologies.build import namespaces
 
-TURN_NS: Final = 1_000_000
+TICK_NS: Final = 1_000_000
 JITTER: Final = 0.4  # of a turn, at most
-STREAM_TURNS: Final = 20  # a stream sends once in so many turns: small frames at a high rate cost the switches a core
+STREAM_TICKS: Final = 20  # a stream sends once in so many turns: small frames at a high rate cost the switches a core
 WINDOW: Final = 64_000
 CONNECT_S: Final = 10.0
 PROBE: Final = struct.Struct("!I")
 CHUNK: Final = bytes(65536)
 
 
-def _in(pair_end: Any, kind: int) -> socket.socket:
+def _in(gpu: Any, kind: int) -> socket.socket:
     """A socket in a GPU's namespace."""
-    with namespaces.inside(pair_end.name):
+    with namespaces.inside(gpu.name):
         return socket.socket(socket.AF_INET, kind)
 
 
@@ -43,50 +43,50 @@ class _Streams:
     def __init__(self, job: TrafficJob, epoll: select.epoll, log: TrafficLog) -> None:
         self.log, self._epoll = log, epoll
         self._bytes_per_ns = job.stream_bytes_per_s / 1e9
-        self._paid_ns: dict[int, int] = {}  # until when each stream has been given what it may send
+        self._credited_ns: dict[int, int] = {}  # until when each stream has been given what it may send
         self._out: dict[int, socket.socket] = {}
         self.readers: dict[int, int] = {}
         self._in: dict[int, socket.socket] = {}
-        self._owed = dict.fromkeys(range(len(job.streams)), 0.0)
+        self._credit = dict.fromkeys(range(len(job.streams)), 0.0)
         for number, pair in enumerate(job.streams):
             self._connect(number, pair, job.port + number)
             log.sent[number], log.receipts[number] = 0, []
 
     def _connect(self, number: int, pair: Pair, port: int) -> None:
         src, dst = pair
-        listener, caller = _in(dst, socket.SOCK_STREAM), _in(src, socket.SOCK_STREAM)
-        for sock in (listener, caller):
+        listener, client = _in(dst, socket.SOCK_STREAM), _in(src, socket.SOCK_STREAM)
+        for sock in (listener, client):
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, WINDOW)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, WINDOW)
             sock.settimeout(CONNECT_S)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((dst.ip, port))
         listener.listen(1)
-        caller.connect((dst.ip, port))
-        taken, _ = listener.accept()
+        client.connect((dst.ip, port))
+        accepted, _ = listener.accept()
         listener.close()
-        for sock in (caller, taken):
+        for sock in (client, accepted):
             sock.setblocking(False)
-        self._out[number], self._in[number] = caller, taken
-        self.readers[taken.fileno()] = number
-        self._epoll.register(taken, select.EPOLLIN)
+        self._out[number], self._in[number] = client, accepted
+        self.readers[accepted.fileno()] = number
+        self._epoll.register(accepted, select.EPOLLIN)
 
-    def send(self, turn: int, now_ns: int) -> None:
+    def send(self, tick: int, now_ns: int) -> None:
         """Each stream that is due sends what has come together since its last turn: the later it is, the more."""
-        for number in range(turn % STREAM_TURNS, len(self._owed), STREAM_TURNS):
+        for number in range(tick % STREAM_TICKS, len(self._credit), STREAM_TICKS):
             sock = self._out.get(number)
             if sock is None:
                 continue
-            paid_ns, self._paid_ns[number] = self._paid_ns.get(number, now_ns), now_ns
-            self._owed[number] = min(self._owed[number] + (now_ns - paid_ns) * self._bytes_per_ns, len(CHUNK))
+            credited_ns, self._credited_ns[number] = self._credited_ns.get(number, now_ns), now_ns
+            self._credit[number] = min(self._credit[number] + (now_ns - credited_ns) * self._bytes_per_ns, len(CHUNK))
             try:
-                sent = sock.send(memoryview(CHUNK)[: int(self._owed[number])])
+                sent = sock.send(memoryview(CHUNK)[: int(self._credit[number])])
             except BlockingIOError:
                 continue
             except OSError as error:
-                self._break(number, str(error))
+                self._mark_broken(number, str(error))
                 continue
-            self._owed[number] -= sent
+            self._credit[number] -= sent
             self.log.sent[number] += sent
 
     def receive(self, fd: int) -> None:
@@ -96,7 +96,7 @@ class _Streams:
         except BlockingIOError:
             return
         except OSError as error:
-            self._break(number, str(error))
+            self._mark_broken(number, str(error))
             return
         if data:
             self.log.receipts[number].append((time.monotonic_ns(), len(data)))
@@ -110,10 +110,10 @@ class _Streams:
             try:
                 sock.shutdown(socket.SHUT_WR)
             except OSError as error:
-                self._break(number, str(error))
+                self._mark_broken(number, str(error))
 
-    def _break(self, number: int, why: str) -> None:
-        self.log.broken.setdefault(number, why)
+    def _mark_broken(self, number: int, reason: str) -> None:
+        self.log.broken.setdefault(number, reason)
         fd = self._in[number].fileno()
         if fd in self.readers:
             self._epoll.unregister(fd)
@@ -182,13 +182,13 @@ class _Loop:
     def run(self) -> float:
         """Send until something comes in on stdin; the drain time that it says."""
         self._epoll.register(self._stop_fd, select.EPOLLIN)
-        turn, next_ns = 0, time.monotonic_ns()
+        tick, next_ns = 0, time.monotonic_ns()
         while True:
             now = time.monotonic_ns()
             while next_ns <= now:
                 self._probes.send()
-                self._streams.send(turn, now)
-                turn, next_ns = turn + 1, next_ns + int(TURN_NS * random.uniform(1 - JITTER, 1 + JITTER))
+                self._streams.send(tick, now)
+                tick, next_ns = tick + 1, next_ns + int(TICK_NS * random.uniform(1 - JITTER, 1 + JITTER))
             if self._serve((next_ns - time.monotonic_ns()) / 1e9):
                 self._epoll.unregister(self._stop_fd)
                 _, drain_s = pickle.load(sys.stdin.buffer)
@@ -206,24 +206,24 @@ class _Loop:
 
     def _serve(self, pause_s: float) -> bool:
         """True if there is something on stdin."""
-        told = False
+        has_input = False
         # epoll rounds up to a millisecond: a turn would always be late
         for fd, _ in self._epoll.poll(pause_s if pause_s > 0.001 else 0):
             if fd == self._stop_fd:
-                told = True
+                has_input = True
             elif fd in self._streams.readers:
                 self._streams.receive(fd)
             else:
                 self._probes.receive(fd)
-        if 0 < pause_s <= 0.001 and not told:
+        if 0 < pause_s <= 0.001 and not has_input:
             select.select([self._epoll], [], [], pause_s)
-        return told
+        return has_input
 
 
 def main() -> None:
     """Serve one job."""
     job: TrafficJob = pickle.load(sys.stdin.buffer)
-    allow_open_files()
+    raise_open_file_limit()
     try:
         loop = _Loop(job)
     except OSError as error:

@@ -9,15 +9,15 @@ from railyard.topologies.plan import Plan
 
 
 @dataclass(frozen=True, slots=True)
-class Reach:
+class FaultScope:
     """Nodes and cables by name (a cable: `d0g1-rail1`)."""
 
-    takes: frozenset[str]
-    needs: frozenset[str] = frozenset()
+    affected: frozenset[str]
+    required: frozenset[str] = frozenset()
 
-    def clashes(self, other: "Reach") -> bool:
+    def conflicts_with(self, other: "FaultScope") -> bool:
         """Whether one of two at once would hide the other."""
-        return bool(self.takes & (other.takes | other.needs) or other.takes & self.needs)
+        return bool(self.affected & (other.affected | other.required) or other.affected & self.required)
 
 
 def targets(kind: FaultKind, plan: Plan) -> list[str]:
@@ -27,35 +27,35 @@ def targets(kind: FaultKind, plan: Plan) -> list[str]:
     if kind == "server-crash":
         return list(plan.hb_bridges) if plan.spec.domains > 2 else []
     if kind == "spine-crash" or kind.startswith("rail-switch"):
-        wanted = ("spine",) if kind == "spine-crash" else ("rail", "single")
-        return [switch.name for switch in plan.switches if switch.role in wanted]
+        roles = ("spine",) if kind == "spine-crash" else ("rail", "single")
+        return [switch.name for switch in plan.switches if switch.role in roles]
     return [gpu.name for gpu in plan.gpus]
 
 
-def reach_of(fault: Fault, plan: Plan) -> Reach:
+def fault_scope(fault: Fault, plan: Plan) -> FaultScope:
     """Of a fault on this fabric."""
     gpus = gpus_of(fault, plan)
     if fault.kind == "registry-crash":  # its server is the controller's child, or told by it
-        return Reach(frozenset({fault.target}), frozenset({"controller"}))
+        return FaultScope(frozenset({fault.target}), frozenset({"controller"}))
     if fault.kind == "server-crash":
         cables = {cable for gpu in gpus for cable in _cables(plan, gpu.name)}
-        return Reach(frozenset({fault.target, *cables, *(gpu.name for gpu in gpus)}))
+        return FaultScope(frozenset({fault.target, *cables, *(gpu.name for gpu in gpus)}))
     if gpus:
         rail, hb = _cables(plan, fault.target)
-        return Reach(frozenset({fault.target, rail, hb}), frozenset(_far(plan, fault.target)))
+        return FaultScope(frozenset({fault.target, rail, hb}), frozenset(_far_ends(plan, fault.target)))
     if fault.kind.startswith("link") or fault.kind == "hb-port-down":
-        which = fault.kind == "hb-port-down"
-        cable, far = _cables(plan, fault.target)[which], _far(plan, fault.target)[which]
-        return Reach(frozenset({cable}), frozenset({fault.target, far}))
-    return Reach(frozenset({fault.target}))
+        is_hb = fault.kind == "hb-port-down"
+        cable, far = _cables(plan, fault.target)[is_hb], _far_ends(plan, fault.target)[is_hb]
+        return FaultScope(frozenset({cable}), frozenset({fault.target, far}))
+    return FaultScope(frozenset({fault.target}))
 
 
-def _far(plan: Plan, name: str) -> tuple[str, str]:
+def _far_ends(plan: Plan, name: str) -> tuple[str, str]:
     """What its rail cable and its HB cable end at."""
     gpu = gpu_of_name(name)
-    return plan.rail_place(gpu).node, plan.hb_place(gpu).node
+    return plan.rail_switch_end(gpu).node, plan.hb_bridge_end(gpu).node
 
 
 def _cables(plan: Plan, name: str) -> tuple[str, str]:
-    rail, hb = _far(plan, name)
+    rail, hb = _far_ends(plan, name)
     return f"{name}-{rail}", f"{name}-{hb}"

@@ -10,76 +10,77 @@ from railyard.failure.scenario.script import Script, Timed
 
 SETTLE_S: Final = 0.5
 """After an act, whatever reacts to it has had its time."""
-UNKNOWN: Final = 1 << 62
+NO_DEADLINE_NS: Final = 1 << 62
 
 
 @dataclass(frozen=True, slots=True)
-class Act:
+class Action:
     """An injection or a repair: from when it began until it was done (monotonic ns)."""
 
     at_ns: int
     done_ns: int
-    what: str  # "inject" or "repair"
+    operation: str  # "inject" or "repair"
     fault: Fault
 
     @property
     def name(self) -> str:
-        return f"{self.what} {self.fault.kind} {self.fault.target}"
+        return f"{self.operation} {self.fault.kind} {self.fault.target}"
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
-    """A look at a script: `last` act done, what is `broken`, and until when nothing is due (UNKNOWN: nothing is)."""
+class QuietPeriod:
+    """A look at a script: `last` act done, what is `broken`, and until when nothing is due (NO_DEADLINE_NS: nothing
+    is)."""
 
-    last: Act
+    last: Action
     broken: tuple[Fault, ...]
     until_ns: int
 
 
-class Acts:
+class ActionLog:
     """Kept by all threads of a script."""
 
     def __init__(self, script: Script) -> None:
         self._lock = threading.Lock()
-        self._done: list[Act] = []
-        self._doing = 0
-        self._due: dict[tuple[int, str], int] = {}
+        self._done: list[Action] = []
+        self._in_progress = 0
+        self._scheduled: dict[tuple[int, str], int] = {}
         self._broken: dict[int, Timed] = {}
         self._script = script
 
-    def expect(self, number: int, what: str, due_ns: int) -> None:
+    def schedule(self, number: int, operation: str, scheduled_ns: int) -> None:
         """An act of the fault of this number comes then."""
         with self._lock:
-            self._due[number, what] = due_ns
+            self._scheduled[number, operation] = scheduled_ns
 
-    def begin(self, number: int, what: str) -> None:
+    def begin(self, number: int, operation: str) -> None:
         with self._lock:
-            self._doing += 1
-            self._due.pop((number, what), None)
+            self._in_progress += 1
+            self._scheduled.pop((number, operation), None)
 
-    def end(self, number: int, what: str, at_ns: int) -> None:
+    def end(self, number: int, operation: str, at_ns: int) -> None:
         with self._lock:
-            self._doing -= 1
+            self._in_progress -= 1
             timed = self._script.faults[number]
-            self._done.append(Act(at_ns, time.monotonic_ns(), what, timed.fault))
-            if what == "inject":
+            self._done.append(Action(at_ns, time.monotonic_ns(), operation, timed.fault))
+            if operation == "inject":
                 self._broken[number] = timed
             else:
                 self._broken.pop(number, None)
 
     @property
-    def done(self) -> tuple[Act, ...]:
+    def done(self) -> tuple[Action, ...]:
         """So far, as they ended."""
         with self._lock:
             return tuple(self._done)
 
-    def quiet(self, now_ns: int) -> Moment | None:
+    def quiet_period(self, now_ns: int) -> QuietPeriod | None:
         """The moment, if the last act has been over for `SETTLE_S` and none is under way or due already."""
         with self._lock:
-            if self._doing or not self._done:
+            if self._in_progress or not self._done:
                 return None
-            last = max(self._done, key=lambda act: act.done_ns)
-            until_ns = min(self._due.values(), default=UNKNOWN)
+            last = max(self._done, key=lambda action: action.done_ns)
+            until_ns = min(self._scheduled.values(), default=NO_DEADLINE_NS)
             if now_ns < last.done_ns + int(SETTLE_S * 1e9) or until_ns <= now_ns:
                 return None
-            return Moment(last, tuple(timed.fault for timed in self._broken.values()), until_ns)
+            return QuietPeriod(last, tuple(timed.fault for timed in self._broken.values()), until_ns)

@@ -64,8 +64,8 @@ class Slowdown:
     @property
     def is_all_to_all(self) -> bool:
         """Whether `nominal` is about this traffic: all-to-all, and not one that both fabrics carry in the same way."""
-        named = self.kinds == ("EP",) or "all-to-all" in f"{self.workload} {self.phase}"
-        return named and (self.predicted is None or not isclose(self.predicted, 1))
+        is_all_to_all_by_name = self.kinds == ("EP",) or "all-to-all" in f"{self.workload} {self.phase}"
+        return is_all_to_all_by_name and (self.predicted is None or not isclose(self.predicted, 1))
 
 
 def labels(run: Run) -> dict[tuple[str, str], str]:
@@ -74,8 +74,8 @@ def labels(run: Run) -> dict[tuple[str, str], str]:
     rows += [(m.fabric, m.policy) for m in run.measurements]
     rows += [(r.fabric, r.policy) for r in run.recoveries]
     pairs = dict.fromkeys(rows)
-    alone = {fabric: len({p for f, p in pairs if f == fabric}) == 1 for fabric, _ in pairs}
-    return {(fabric, policy): fabric if alone[fabric] else f"{fabric} {policy}" for fabric, policy in pairs}
+    has_one_policy = {fabric: len({p for f, p in pairs if f == fabric}) == 1 for fabric, _ in pairs}
+    return {(fabric, policy): fabric if has_one_policy[fabric] else f"{fabric} {policy}" for fabric, policy in pairs}
 
 
 def kinds_of(flows: Iterable[Flow]) -> dict[tuple[str, str], tuple[str, ...]]:

@@ -18,15 +18,15 @@ Pair = tuple[str, str]
 Key = tuple[str, str, str, int]
 """Fabric's label with the policy, policy, workload, repeat."""
 Recorded = TypeVar("Recorded", HealthSample, Choice)
-TOLD: Final = ("steering", "background")
+EVENT_SOURCES: Final = ("steering", "background")
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class MeasurementInterval:
     """One workload run under one policy.
 
     It goes from the first record to the last; the foreground is the workload itself. `fabric` is without the policy.
-    `resting`: by which path each pair goes until its first choice. `told`: what steering and background said.
+    `default_paths`: by which path each pair goes until its first choice. `events`: what steering and background said.
     """
 
     label: str
@@ -40,8 +40,8 @@ class Stretch:
     finished_ns: int
     health: tuple[HealthSample, ...]
     choices: tuple[Choice, ...]
-    resting: Mapping[Pair, str]
-    told: tuple[Event, ...]
+    default_paths: Mapping[Pair, str]
+    events: tuple[Event, ...]
 
     @property
     def foreground_s(self) -> float:
@@ -49,7 +49,7 @@ class Stretch:
 
     def changes(self) -> dict[Pair, int]:
         """How often each pair's paths became others than they were."""
-        now, count = dict(self.resting), dict.fromkeys(self.resting, 0)
+        now, count = dict(self.default_paths), dict.fromkeys(self.default_paths, 0)
         for choice in self.choices:
             pair = (choice.src, choice.dst)
             count[pair] += now[pair] != choice.paths
@@ -69,21 +69,21 @@ def policies_of(run: Run) -> tuple[str, ...]:
 
 def dwell_s(run: Run) -> float | None:
     """The least time between two changes of a pair; None without one."""
-    said = (run.spec.get("routing") or {}).get("dwell")
+    dwell = (run.spec.get("routing") or {}).get("dwell")
     try:
-        return parse_time(said)
+        return parse_time(dwell)
     except ValueError:  # none, or zero, which is no time
         return None
 
 
 def base_labels(run: Run) -> dict[str, str]:
     """Each fabric's label -> the same without the policy that steered it: where nobody steered, as it is."""
-    named = [*((f.label, f.policy) for f in run.fabrics), *((m.fabric, m.policy) for m in run.measurements)]
+    label_policies = [*((f.label, f.policy) for f in run.fabrics), *((m.fabric, m.policy) for m in run.measurements)]
     steered = is_steered(run)
-    return {label: label.removesuffix(f" {policy}") if steered else label for label, policy in named}
+    return {label: label.removesuffix(f" {policy}") if steered else label for label, policy in label_policies}
 
 
-def stretches(run: Run) -> tuple[Stretch, ...]:
+def intervals(run: Run) -> tuple[MeasurementInterval, ...]:
     """In the order in which they were run. Empty if nobody steered."""
     if not is_steered(run):
         return ()
@@ -92,15 +92,15 @@ def stretches(run: Run) -> tuple[Stretch, ...]:
     times: dict[Key, list[int]] = {}
     for key in dict.fromkeys([*health, *choices, *measured]):
         rows = (*health.get(key, ()), *choices.get(key, ()))
-        times[key] = [*(row.monotonic_ns for row in rows), *spans.get(_where(key), {}).values()]
+        times[key] = [*(row.monotonic_ns for row in rows), *spans.get(_foreground_key(key), {}).values()]
     bases, before, found = base_labels(run), 0, []
-    policies = _resting_policies(run, bases)
+    policies = _default_policies(run, bases)
     for key in sorted((k for k in times if times[k]), key=lambda k: max(times[k])):
         label, policy, workload, repeat = key
         fabric, end_ns = bases.get(label, label.removesuffix(f" {policy}")), max(times[key])
-        told = tuple(e for e in run.events if before < e.monotonic_ns <= end_ns and _concerns(e, label, fabric))
-        begin_ns = min([*times[key], *(e.monotonic_ns for e in told)])
-        stretch = Stretch(
+        events = tuple(e for e in run.events if before < e.monotonic_ns <= end_ns and _belongs_to(e, label, fabric))
+        begin_ns = min([*times[key], *(e.monotonic_ns for e in events)])
+        interval = MeasurementInterval(
             label=label,
             policy=policy,
             workload=workload,
@@ -108,19 +108,19 @@ def stretches(run: Run) -> tuple[Stretch, ...]:
             fabric=fabric,
             begin_ns=begin_ns,
             end_ns=end_ns,
-            started_ns=spans.get(_where(key), {}).get("started", begin_ns),
-            finished_ns=spans.get(_where(key), {}).get("finished", end_ns),
+            started_ns=spans.get(_foreground_key(key), {}).get("started", begin_ns),
+            finished_ns=spans.get(_foreground_key(key), {}).get("finished", end_ns),
             health=tuple(health.get(key, ())),
             choices=tuple(choices.get(key, ())),
-            resting=_resting(policies.get(fabric, "dr"), choices.get(key, ())),
-            told=told,
+            default_paths=_default_paths(policies.get(fabric, "dr"), choices.get(key, ())),
+            events=events,
         )
-        found.append(stretch)
+        found.append(interval)
         before = end_ns
     return tuple(found)
 
 
-def _where(key: Key) -> tuple[str, str, int]:
+def _foreground_key(key: Key) -> tuple[str, str, int]:
     label, _, workload, repeat = key
     return label, workload, repeat
 
@@ -138,31 +138,33 @@ def _foregrounds(events: Iterable[Event]) -> dict[tuple[str, str, int], dict[str
     found: defaultdict[tuple[str, str, int], dict[str, int]] = defaultdict(dict)
     for event in events:
         if event.source == "workload" and event.what in ("started", "finished"):
-            where = event.detail["fabric"], event.detail["workload"], event.detail["repeat"]
-            found[where][event.what] = event.monotonic_ns
+            foreground_key = event.detail["fabric"], event.detail["workload"], event.detail["repeat"]
+            found[foreground_key][event.what] = event.monotonic_ns
     return found
 
 
-def _concerns(event: Event, label: str, base: str) -> bool:
-    return event.source in TOLD and event.detail.get("fabric") in (label, base)
+def _belongs_to(event: Event, label: str, base: str) -> bool:
+    return event.source in EVENT_SOURCES and event.detail.get("fabric") in (label, base)
 
 
-def _resting_policies(run: Run, bases: Mapping[str, str]) -> dict[str, str]:
+def _default_policies(run: Run, bases: Mapping[str, str]) -> dict[str, str]:
     """By fabric, without policy. Spec and records name fabrics in the same order, as far as it came."""
-    usual: dict[str, Sequence[str]] = {str(kind): policies for kind, policies in POLICIES.items()}
+    default_policies: dict[str, Sequence[str]] = {str(kind): policies for kind, policies in POLICIES.items()}
     specs = run.spec.get("fabrics") or []
     return {
-        base: spec.get("policy") or usual[spec["kind"]][0]
+        base: spec.get("policy") or default_policies[spec["kind"]][0]
         for base, spec in zip(dict.fromkeys(bases.values()), specs, strict=False)
     }
 
 
-def _resting(policy: str, choices: Iterable[Choice]) -> dict[Pair, str]:
+def _default_paths(policy: str, choices: Iterable[Choice]) -> dict[Pair, str]:
     """The path of the fabric's own routes for each pair, named as in choices."""
-    return {pair: _own_path(policy, *map(gpu_of_name, pair)) for pair in dict.fromkeys((c.src, c.dst) for c in choices)}
+    return {
+        pair: _default_path(policy, *map(gpu_of_name, pair)) for pair in dict.fromkeys((c.src, c.dst) for c in choices)
+    }
 
 
-def _own_path(policy: str, src: Gpu, dst: Gpu) -> str:
+def _default_path(policy: str, src: Gpu, dst: Gpu) -> str:
     if src.rank == dst.rank:
         return f"r by rail {src.rank}"
     if policy == "spine":

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from railyard.results.analysis.intervals import Stretch
+from railyard.results.analysis.intervals import MeasurementInterval
 
 NONE: Final = "none"
 _ORDER: Final = ("d", "r", "dr", "rd", "drd", "spine", NONE)
@@ -20,29 +20,31 @@ class Chosen:
     shares: Mapping[str, tuple[float, ...]]
 
 
-def chosen_over_time(stretch: Stretch, most: int) -> Chosen:
-    """At `most` + 1 times or fewer: evenly over the stretch. A pair with several paths counts as a part of each.
+def path_shares_over_time(interval: MeasurementInterval, max_times: int) -> Chosen:
+    """At `max_times` + 1 times or fewer: evenly over the stretch. A pair with several paths counts as a part of each.
 
     Before its first choice a pair goes as it rests. Paths are in the order of their kind, then rail.
     """
-    now = {pair: paths_of(name) for pair, name in stretch.resting.items()}
+    current_paths = {pair: paths_of(name) for pair, name in interval.default_paths.items()}
     count = Counter[str]()
-    for paths in now.values():
+    for paths in current_paths.values():
         count.update(_parts(paths, 1))
-    step = max(1, (stretch.end_ns - stretch.begin_ns) // most)
-    times = (*range(stretch.begin_ns, stretch.end_ns, step), stretch.end_ns)
-    taken, seen = 0, []
+    step = max(1, (interval.end_ns - interval.begin_ns) // max_times)
+    times = (*range(interval.begin_ns, interval.end_ns, step), interval.end_ns)
+    applied, counts_over_time = 0, []
     for at in times:
-        while taken < len(stretch.choices) and stretch.choices[taken].monotonic_ns <= at:
-            choice = stretch.choices[taken]
+        while applied < len(interval.choices) and interval.choices[applied].monotonic_ns <= at:
+            choice = interval.choices[applied]
             pair, paths = (choice.src, choice.dst), paths_of(choice.paths)
-            count.update(_parts(now[pair], -1))
+            count.update(_parts(current_paths[pair], -1))
             count.update(_parts(paths, 1))
-            now[pair], taken = paths, taken + 1
-        seen.append({name: parts for name, parts in count.items() if parts})
-    names = sorted({name for parts in seen for name in parts}, key=_place)
-    whole = _WHOLE * max(1, len(now))
-    return Chosen(times, {name: tuple(parts.get(name, 0) / whole for parts in seen) for name in names})
+            current_paths[pair], applied = paths, applied + 1
+        counts_over_time.append({name: parts for name, parts in count.items() if parts})
+    names = sorted({name for parts in counts_over_time for name in parts}, key=_path_order)
+    total_parts = _WHOLE * max(1, len(current_paths))
+    return Chosen(
+        times, {name: tuple(parts.get(name, 0) / total_parts for parts in counts_over_time) for name in names}
+    )
 
 
 _WHOLE: Final = 720_720
@@ -56,9 +58,9 @@ def _parts(paths: tuple[str, ...], sign: int) -> dict[str, int]:
     return found
 
 
-def paths_of(said: str) -> tuple[str, ...]:
+def paths_of(paths_text: str) -> tuple[str, ...]:
     """`dr by rail 2 + drd by rail 4` -> both; nothing chosen is the path `none`."""
-    return tuple(path for path in said.split(" + ") if path) or (NONE,)
+    return tuple(path for path in paths_text.split(" + ") if path) or (NONE,)
 
 
 def rail_of(path: str) -> int:
@@ -67,6 +69,6 @@ def rail_of(path: str) -> int:
     return int(found[1]) if found else 0
 
 
-def _place(path: str) -> tuple[int, int, str]:
+def _path_order(path: str) -> tuple[int, int, str]:
     kind = path.partition(" ")[0]
     return (_ORDER.index(kind) if kind in _ORDER else len(_ORDER)), rail_of(path), path

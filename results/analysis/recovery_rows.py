@@ -9,19 +9,19 @@ from typing import Final, Literal
 from railyard.results.analysis.aggregate import labels
 from railyard.results.analysis.recovery_stats import Figure, figure
 from railyard.results.runs.fidelity import ORDER, Judgement
-from railyard.results.runs.records import Census, GoodputTrace, Recovery, Run, Verdict
+from railyard.results.runs.records import ConnectivityCheck, GoodputTrace, Recovery, Run, Verdict
 
 Side = Literal["source", "far"]
 SIDES: Final[tuple[Side, ...]] = ("source", "far")
 STEPS: Final = ("detect_ms", "decided_ms", "reroute_ms", "first_packet_ms", "goodput_ms", "back_ms", "home_ms")
 FROM_REPAIR: Final = ("back_ms", "home_ms")
 """The others count from the fault."""
-NOT_AVOIDED: Final = frozenset({"link-gray", "link-slow"})
+KEPT_IN_USE: Final = frozenset({"link-gray", "link-slow"})
 """A link that still carries something stays in use, by design: what it loses or delays lasts until the repair."""
-BESIDE: Final = frozenset({"controller-crash", "registry-crash"})
+CONTROL_PLANE_FAULTS: Final = frozenset({"controller-crash", "registry-crash"})
 """Nothing that carries packets breaks, so nobody goes round anything."""
 TOGETHER_NS: Final = 50_000_000  # acts so near each other are one
-_WITH: Final = " with "  # a workload with a script
+_WITH_SEPARATOR: Final = " with "  # a workload with a script
 STEP_NAMES: Final = {
     "detect_ms": "detected",
     "decided_ms": "decided",
@@ -49,7 +49,7 @@ class RecoveryRow:
     @property
     def name(self) -> str:
         """Its kind; with its target where that alone would not tell which."""
-        return named(self.fault, self.target, self.is_one_of_several)
+        return fault_name(self.fault, self.target, self.is_one_of_several)
 
     @property
     def recovered(self) -> int:
@@ -85,15 +85,15 @@ class RecoveryRow:
         return sum(getattr(r, column) for r in self.repeats)
 
 
-def named(fault: str, target: str, is_one_of_several: bool) -> str:
+def fault_name(fault: str, target: str, is_one_of_several: bool) -> str:
     """What to call a fault that came alone."""
     return f"{fault} {target}" if is_one_of_several else fault
 
 
-def several(told: Iterable[Recovery | GoodputTrace]) -> frozenset[tuple[str, str]]:
+def with_several_targets(records: Iterable[Recovery | GoodputTrace]) -> frozenset[tuple[str, str]]:
     """(fabric, as recorded, and kind of fault) wherever it has more than one target."""
-    targets = Counter((fabric, fault) for fabric, fault, _ in {(t.fabric, t.fault, t.target) for t in told})
-    return frozenset(place for place, count in targets.items() if count > 1)
+    targets = Counter((fabric, fault) for fabric, fault, _ in {(t.fabric, t.fault, t.target) for t in records})
+    return frozenset(sort_key for sort_key, count in targets.items() if count > 1)
 
 
 def side_values(repeats: Sequence[Recovery], side: Side) -> list[float | None]:
@@ -116,7 +116,7 @@ def is_probed(recovery: Recovery) -> bool:
     return pairs_probed(recovery) > 0
 
 
-def is_told_by_goodput(recovery: Recovery) -> bool:
+def has_goodput_evidence(recovery: Recovery) -> bool:
     """Whether goodput fell, so that whether it came back says something even where no pair was probed."""
     return bool(recovery.goodput_ms) or not recovery.recovered
 
@@ -132,18 +132,18 @@ def recovery_rows(run: Run) -> tuple[RecoveryRow, ...]:
     groups: defaultdict[tuple[str, str, str, str], list[Recovery]] = defaultdict(list)
     for r in alone:
         groups[names[r.fabric, r.policy], r.fault, r.target, r.reroute].append(r)
-    many = several(alone)
+    several_targets = with_several_targets(alone)
     rows = [
-        RecoveryRow(*key, tuple(repeats), (repeats[0].fabric, repeats[0].fault) in many)
+        RecoveryRow(*key, tuple(repeats), (repeats[0].fabric, repeats[0].fault) in several_targets)
         for key, repeats in groups.items()
     ]
     faults, targets = list(dict.fromkeys(r.fault for r in alone)), list(dict.fromkeys(r.target for r in alone))
     fabrics = list(dict.fromkeys(names.values()))
 
-    def place(row: RecoveryRow) -> tuple[int, int, int, bool]:
+    def sort_key(row: RecoveryRow) -> tuple[int, int, int, bool]:
         return faults.index(row.fault), fabrics.index(row.fabric), targets.index(row.target), row.reroute != "on"
 
-    return tuple(sorted(rows, key=place))
+    return tuple(sorted(rows, key=sort_key))
 
 
 @dataclass(frozen=True)
@@ -158,22 +158,26 @@ class ScriptRow:
     reroute: str
     repeat: int
     faults: tuple[Recovery, ...]
-    censuses: tuple[Census, ...]
+    connectivity_checks: tuple[ConnectivityCheck, ...]
     goodput: tuple[GoodputTrace, ...]
 
     @property
     def taken(self) -> int:
         """How many of the censuses that were due the machine had time for."""
-        return sum(c.taken for c in self.censuses)
+        return sum(c.taken for c in self.connectivity_checks)
 
     @property
-    def held(self) -> int:
-        return sum(c.taken and holds(c) for c in self.censuses)
+    def matched(self) -> int:
+        return sum(c.taken and matches_oracle(c) for c in self.connectivity_checks)
 
     @property
-    def mended_alone(self) -> tuple[Recovery, ...]:
+    def repaired_alone(self) -> tuple[Recovery, ...]:
         """Faults from which traffic returned, and nothing else was broken then: what is lost there, the return lost."""
-        return tuple(r for r in self.faults if returns(r) and not any(_outlasts(other, r) for other in self.faults))
+        return tuple(
+            r
+            for r in self.faults
+            if traffic_returns(r) and not any(_is_active_at_repair(other, r) for other in self.faults)
+        )
 
     @property
     def lost_bytes(self) -> int:
@@ -185,48 +189,50 @@ class ScriptRow:
         return max((r.connections_lost for r in self.faults), default=0)
 
 
-def holds(census: Census) -> bool:
+def matches_oracle(connectivity_check: ConnectivityCheck) -> bool:
     """Whether the fabric and the oracle agree, as far as anybody looked: of one not taken nothing is known."""
-    return not disagreements(census)
+    return not mismatch_count(connectivity_check)
 
 
-def disagreements(census: Census) -> int:
+def mismatch_count(connectivity_check: ConnectivityCheck) -> int:
     """Pairs, and dead parts, of which the fabric and the oracle say different things."""
-    return census.not_recovered + census.impossible + census.carried
+    return connectivity_check.not_recovered + connectivity_check.impossible + connectivity_check.carried
 
 
-def returns(recovery: Recovery) -> bool:
+def traffic_returns(recovery: Recovery) -> bool:
     """Whether traffic had gone round it, so that it returns. Else what is lost after the repair is the fault's own:
     a repair isn't done in no time.
     """
-    return recovery.first_packet_ms is not None and recovery.fault not in NOT_AVOIDED
+    return recovery.first_packet_ms is not None and recovery.fault not in KEPT_IN_USE
 
 
-def _outlasts(other: Recovery, recovery: Recovery) -> bool:
+def _is_active_at_repair(other: Recovery, recovery: Recovery) -> bool:
     """Whether the other is there when this one is mended."""
-    soon = recovery.t_repair + TOGETHER_NS
-    return other.t_fault <= soon < other.t_repair
+    after_repair_ns = recovery.t_repair + TOGETHER_NS
+    return other.t_fault <= after_repair_ns < other.t_repair
 
 
-def told_of(censuses: Sequence[Census]) -> str:
+def checks_text(connectivity_checks: Sequence[ConnectivityCheck]) -> str:
     """`73 of 86 taken, all hold`; `73 of 86 taken, 71 hold`."""
-    taken = [c for c in censuses if c.taken]
-    held = sum(map(holds, taken))
-    said = "all hold" if held == len(taken) else f"{held} hold"
-    return f"{len(taken)} of {len(censuses)} taken" + (f", {said}" if taken else "")
+    taken = [c for c in connectivity_checks if c.taken]
+    matched = sum(map(matches_oracle, taken))
+    result_text = "all hold" if matched == len(taken) else f"{matched} hold"
+    return f"{len(taken)} of {len(connectivity_checks)} taken" + (f", {result_text}" if taken else "")
 
 
 def script_runs(run: Run) -> tuple[ScriptRow, ...]:
     """Every repeat of every script, in the order in which they ran."""
     names = labels(run)
-    told: list[Recovery | Census] = [*run.recoveries, *run.censuses]
-    keys = dict.fromkeys((row.fabric, row.policy, row.script, row.reroute, row.repeat) for row in told if row.script)
+    records: list[Recovery | ConnectivityCheck] = [*run.recoveries, *run.connectivity_checks]
+    keys = dict.fromkeys((row.fabric, row.policy, row.script, row.reroute, row.repeat) for row in records if row.script)
     found = []
     for fabric, policy, script, reroute, repeat in keys:
-        where = (fabric, script, reroute, repeat)
-        faults = [r for r in run.recoveries if (r.fabric, r.script, r.reroute, r.repeat) == where]
-        censuses = [c for c in run.censuses if (c.fabric, c.script, c.reroute, c.repeat) == where]
-        goodput = [t for t in run.goodput if (t.fabric, t.script, t.reroute, t.repeat) == where]
+        run_key = (fabric, script, reroute, repeat)
+        faults = [r for r in run.recoveries if (r.fabric, r.script, r.reroute, r.repeat) == run_key]
+        connectivity_checks = [
+            c for c in run.connectivity_checks if (c.fabric, c.script, c.reroute, c.repeat) == run_key
+        ]
+        goodput = [t for t in run.goodput if (t.fabric, t.script, t.reroute, t.repeat) == run_key]
         found.append(
             ScriptRow(
                 fabric=names.get((fabric, policy), fabric),
@@ -234,7 +240,7 @@ def script_runs(run: Run) -> tuple[ScriptRow, ...]:
                 reroute=reroute,
                 repeat=repeat,
                 faults=tuple(sorted(faults, key=lambda r: r.t_fault)),
-                censuses=tuple(sorted(censuses, key=lambda c: c.monotonic_ns)),
+                connectivity_checks=tuple(sorted(connectivity_checks, key=lambda c: c.monotonic_ns)),
                 goodput=tuple(goodput),
             )
         )
@@ -244,17 +250,21 @@ def script_runs(run: Run) -> tuple[ScriptRow, ...]:
 def verdict(recoveries: Iterable[Recovery], judgement: Judgement) -> Verdict:
     """The worst of the stretches in which these faults came."""
     places = {(r.fabric, r.repeat, r.reroute, r.script or f"{r.fault} {r.target}") for r in recoveries}
-    names = {(fabric, repeat, name) for fabric, repeat, *what in places for name in _stretch_names(*what)}
-    found = (v for (fabric, name, repeat), v in judgement.stretches.items() if (fabric, repeat, _told(name)) in names)
+    names = {(fabric, repeat, name) for fabric, repeat, *what in places for name in _interval_names(*what)}
+    found = (
+        v for (fabric, name, repeat), v in judgement.intervals.items() if (fabric, repeat, _script_part(name)) in names
+    )
     return max(found, key=ORDER.index, default="ok")
 
 
-def _stretch_names(reroute: str, what: str) -> tuple[str, str]:
-    """By itself; and beside a workload, of which `_told` takes the name away."""
-    return f"{what} (reroute {reroute})", f"{_WITH}{what}" + ("" if reroute == "on" else f" (reroute {reroute})")
+def _interval_names(reroute: str, what: str) -> tuple[str, str]:
+    """By itself; and beside a workload, of which `_script_part` takes the name away."""
+    return f"{what} (reroute {reroute})", f"{_WITH_SEPARATOR}{what}" + (
+        "" if reroute == "on" else f" (reroute {reroute})"
+    )
 
 
-def _told(stretch: str) -> str:
+def _script_part(interval: str) -> str:
     """`moe with two-at-once` -> ` with two-at-once`."""
-    at = stretch.find(_WITH)
-    return stretch[at:] if at > 0 else stretch
+    at = interval.find(_WITH_SEPARATOR)
+    return interval[at:] if at > 0 else interval

@@ -14,8 +14,10 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-LEAST_FOR_MEDIAN: Final = 5  # repeats: of fewer, an interval would be no more than the least and the most
-LEAST_FOR_P95: Final = 20  # of fewer, the 95th percentile is the slowest one, and nothing says how slow others may be
+MIN_REPEATS_FOR_MEDIAN: Final = 5  # repeats: of fewer, an interval would be no more than the least and the most
+MIN_REPEATS_FOR_P95: Final = (
+    20  # of fewer, the 95th percentile is the slowest one, and nothing says how slow others may be
+)
 CONFIDENCE: Final = 0.95
 _RESAMPLES: Final = 4000
 _SEED: Final = 1
@@ -46,9 +48,9 @@ class Figure:
     p95_interval: Interval | None
 
     @property
-    def tells_p95(self) -> bool:
+    def has_p95(self) -> bool:
         """Whether the repeats are enough to say anything of the 95th percentile: of fewer it is but the slowest."""
-        return self.n >= LEAST_FOR_P95
+        return self.n >= MIN_REPEATS_FOR_P95
 
     def as_dict(self) -> dict[str, Any]:
         """For summary.json: intervals are pairs, or None."""
@@ -62,18 +64,18 @@ def _pair(found: Interval | None) -> list[float | None] | None:
 
 def figure(values: Iterable[float | None]) -> Figure | None:
     """Of the repeats' values; None if there are none. The same values, in whatever order, give the same figure."""
-    known = np.sort(np.asarray([inf if v is None else v for v in values], dtype=np.float64))
-    n = len(known)
+    ordered_values = np.sort(np.asarray([inf if v is None else v for v in values], dtype=np.float64))
+    n = len(ordered_values)
     if not n:
         return None
-    again = known[_draws(n)] if n >= LEAST_FOR_MEDIAN else None
+    resampled = ordered_values[_resample_indices(n)] if n >= MIN_REPEATS_FOR_MEDIAN else None
     return Figure(
         n=n,
-        median=_or_never(_medians(known[None, :])[0]),
-        p95=_or_never(known[_rank95(n)]),
-        most=_or_never(known[-1]),
-        median_interval=None if again is None else _interval(_medians(again)),
-        p95_interval=None if again is None or n < LEAST_FOR_P95 else _interval(again[:, _rank95(n)]),
+        median=_none_if_never(_medians(ordered_values[None, :])[0]),
+        p95=_none_if_never(ordered_values[_rank95(n)]),
+        most=_none_if_never(ordered_values[-1]),
+        median_interval=None if resampled is None else _interval(_medians(resampled)),
+        p95_interval=None if resampled is None or n < MIN_REPEATS_FOR_P95 else _interval(resampled[:, _rank95(n)]),
     )
 
 
@@ -90,16 +92,16 @@ def _medians(rows: Floats) -> Floats:
 
 
 @lru_cache(maxsize=32)
-def _draws(n: int) -> npt.NDArray[np.intp]:
+def _resample_indices(n: int) -> npt.NDArray[np.intp]:
     """Which of n sorted values each resample takes, themselves sorted: a row a resample."""
     return np.sort(np.random.default_rng(_SEED).integers(0, n, (_RESAMPLES, n)), axis=1)
 
 
-def _interval(drawn: Floats) -> Interval:
-    ordered = np.sort(drawn)
+def _interval(statistics: Floats) -> Interval:
+    ordered = np.sort(statistics)
     tail = (1 - CONFIDENCE) / 2 * len(ordered)
-    return Interval(_or_never(ordered[int(tail)]), _or_never(ordered[ceil(len(ordered) - tail) - 1]))
+    return Interval(_none_if_never(ordered[int(tail)]), _none_if_never(ordered[ceil(len(ordered) - tail) - 1]))
 
 
-def _or_never(value: float) -> float | None:
+def _none_if_never(value: float) -> float | None:
     return None if value == inf else float(value)

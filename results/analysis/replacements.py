@@ -7,25 +7,25 @@ from statistics import median
 from typing import Any, Final
 
 from rich.console import Console
-from rich.table import Table as ScreenTable
+from rich.table import Table as TerminalTable
 
 from railyard.results.analysis.aggregate import labels
 from railyard.results.analysis.recovery_stats import Figure, figure
 from railyard.results.runs.fidelity import ORDER, Judgement
-from railyard.results.runs.records import Run, Takeover, Verdict
+from railyard.results.runs.records import Replacement, Run, Verdict
 from railyard.results.views import format as fmt
-from railyard.results.views.recovery_text import both_ms, median_and_p95
+from railyard.results.views.recovery_text import median_and_p95, median_p95_ms
 from railyard.results.views.report_tables import Table
-from railyard.results.views.terminal import Column, fitted
+from railyard.results.views.terminal import Column, fit_to_width
 
-SPREAD: Final = {
+SPREAD_COLUMNS: Final = {
     "taken_over_ms": "taken over",
     "state_ms": "state moved in",
     "interruption_ms": "job stood",
     "after_s": "iteration after",
 }
 """Columns of takeover.csv whose median and 95th percentile are shown, and how sure those are."""
-WHEN: Final = ("before", "takeover", "after")
+INTERVAL_PHASES: Final = ("before", "takeover", "after")
 _MEDIANS: Final = (
     "detect_ms", "light_off_ms", "taken_over_ms", "state_ms", "state_predicted_ms", "interruption_ms",
     "iterations_lost", "moved_bytes", "before_s", "after_s", "before_predicted_s", "after_predicted_s",
@@ -33,7 +33,7 @@ _MEDIANS: Final = (
 
 
 @dataclass(frozen=True)
-class TakeoverRow:
+class ReplacementRow:
     """The repeats of a case; `medians` by the column of takeover.csv, None where no repeat has a value."""
 
     case: str
@@ -44,39 +44,39 @@ class TakeoverRow:
     replaced_by: str
     verdict: Verdict
     medians: dict[str, float | None]
-    figures: dict[str, Figure]  # of `SPREAD`, all in ms
+    figures: dict[str, Figure]  # of `SPREAD_COLUMNS`, all in ms
 
     @property
-    def slower(self) -> float | None:
+    def slowdown(self) -> float | None:
         """An iteration after, over one before."""
-        return _over(self.medians["after_s"], self.medians["before_s"])
+        return _ratio(self.medians["after_s"], self.medians["before_s"])
 
     @property
-    def slower_predicted(self) -> float | None:
-        return _over(self.medians["after_predicted_s"], self.medians["before_predicted_s"])
+    def predicted_slowdown(self) -> float | None:
+        return _ratio(self.medians["after_predicted_s"], self.medians["before_predicted_s"])
 
     def as_dict(self) -> dict[str, Any]:
         """For summary.json."""
         head = {name: getattr(self, name) for name in ("case", "way", "fabric", "failed", "replaced_by", "verdict")}
-        ratios = {"after_over_before": self.slower, "after_over_before_predicted": self.slower_predicted}
+        ratios = {"after_over_before": self.slowdown, "after_over_before_predicted": self.predicted_slowdown}
         spread = {f"{name.rpartition('_')[0]}_ms": found.as_dict() for name, found in self.figures.items()}
         medians = {f"{name}_median": value for name, value in self.medians.items()}
         return {**head, "repeats": self.n, **medians, **spread, **ratios}
 
 
-def takeover_name(case: str, way: str, failed: str = "") -> str:
+def replacement_name(case: str, way: str, failed: str = "") -> str:
     """In the names of its fabric and stretches. `failed`: where a fabric has several of that case and way."""
     return f"{case} by {way}" + (f", {failed}" if failed else "")
 
 
-def takeover_rows(run: Run, judgement: Judgement) -> tuple[TakeoverRow, ...]:
+def replacement_rows(run: Run, judgement: Judgement) -> tuple[ReplacementRow, ...]:
     """In the order in which they were first run. The verdict is the worst of the takeover, and before and after it."""
     names = labels(run)
-    groups: defaultdict[tuple[str, str, str, str], list[Takeover]] = defaultdict(list)
+    groups: defaultdict[tuple[str, str, str, str], list[Replacement]] = defaultdict(list)
     for t in run.takeovers:
         groups[t.case, t.way, names.get((t.fabric, t.policy), t.fabric), t.failed].append(t)
     return tuple(
-        TakeoverRow(
+        ReplacementRow(
             *(case, way, fabric),
             n=len(group),
             failed=failed,
@@ -89,30 +89,32 @@ def takeover_rows(run: Run, judgement: Judgement) -> tuple[TakeoverRow, ...]:
     )
 
 
-def _verdict(group: Sequence[Takeover], judgement: Judgement) -> Verdict:
+def _verdict(group: Sequence[Replacement], judgement: Judgement) -> Verdict:
     """Each case has a fabric of its own, with its spares, which is called after both."""
-    names = {(t, takeover_name(t.case, t.way, failed)) for t in group for failed in ("", t.failed)}
-    whats = {(t.fabric, name, t.repeat) for t, name in names}
-    stretches = {(f"{f}, {what}", f"{what}: {when}", n) for f, what, n in whats for when in WHEN}
-    found = (verdict for stretch, verdict in judgement.stretches.items() if stretch in stretches)
+    names = {(t, replacement_name(t.case, t.way, failed)) for t in group for failed in ("", t.failed)}
+    case_keys = {(t.fabric, name, t.repeat) for t, name in names}
+    intervals = {(f"{f}, {what}", f"{what}: {when}", n) for f, what, n in case_keys for when in INTERVAL_PHASES}
+    found = (verdict for interval, verdict in judgement.intervals.items() if interval in intervals)
     return max(found, key=ORDER.index, default="ok")
 
 
-def _medians(group: Sequence[Takeover]) -> dict[str, float | None]:
+def _medians(group: Sequence[Replacement]) -> dict[str, float | None]:
     known = {name: [v for t in group if (v := getattr(t, name)) is not None] for name in _MEDIANS}
     return {name: median(values) if values else None for name, values in known.items()}
 
 
-def _figures(group: Sequence[Takeover]) -> dict[str, Figure]:
-    values = {name: [getattr(t, name) * (1e3 if name.endswith("_s") else 1.0) for t in group] for name in SPREAD}
-    return {name: found for name, of_it in values.items() if (found := figure(of_it))}
+def _figures(group: Sequence[Replacement]) -> dict[str, Figure]:
+    values = {
+        name: [getattr(t, name) * (1e3 if name.endswith("_s") else 1.0) for t in group] for name in SPREAD_COLUMNS
+    }
+    return {name: found for name, samples in values.items() if (found := figure(samples))}
 
 
-def _over(one: float | None, other: float | None) -> float | None:
+def _ratio(one: float | None, other: float | None) -> float | None:
     return one / other if one is not None and other else None
 
 
-def steps_table(rows: Sequence[TakeoverRow]) -> Table:
+def steps_table(rows: Sequence[ReplacementRow]) -> Table:
     """What took whose place, and when, from the fault on; then what it cost."""
     columns = ("case", "way", "fabric", "failed", "replaced by", "fidelity", "n", "detected", "light off", "taken over")
     body = tuple(
@@ -126,7 +128,7 @@ def steps_table(rows: Sequence[TakeoverRow]) -> Table:
     return Table((*columns, "job stood", "iterations lost", "moved"), body, 6)
 
 
-def iterations_table(rows: Sequence[TakeoverRow]) -> Table:
+def iterations_table(rows: Sequence[ReplacementRow]) -> Table:
     """How long moving the state and an iteration took, beside the model."""
     columns = ("measured", "predicted", "before", "predicted", "after", "predicted", "after / before", "predicted")
     groups = (("", 4), ("state moved in", 2), ("iteration time", 6))
@@ -136,28 +138,28 @@ def iterations_table(rows: Sequence[TakeoverRow]) -> Table:
             *(row.case, row.way, row.fabric, row.failed),
             *(_ms(row.medians[name]) for name in ("state_ms", "state_predicted_ms")),
             *(fmt.seconds(row.medians[name]) for name in names),
-            *(fmt.ratio(row.slower), fmt.ratio(row.slower_predicted)),
+            *(fmt.ratio(row.slowdown), fmt.ratio(row.predicted_slowdown)),
         )
         for row in rows
     )
     return Table(("case", "way", "fabric", "failed", *columns), body, 4, groups)
 
 
-def spread_table(rows: Sequence[TakeoverRow]) -> Table:
+def spread_table(rows: Sequence[ReplacementRow]) -> Table:
     """How sure these are: a row a figure, median and 95th percentile with their 95% confidence intervals."""
     body = tuple(
-        (*(row.case, row.way, row.fabric, row.failed, SPREAD[name]), str(found.n), *median_and_p95(found))
+        (*(row.case, row.way, row.fabric, row.failed, SPREAD_COLUMNS[name]), str(found.n), *median_and_p95(found))
         for row in rows
         for name, found in row.figures.items()
     )
     return Table(("case", "way", "fabric", "failed", "figure", "n", "median", "p95"), body, 5)
 
 
-def screen_table(console: Console, rows: Sequence[TakeoverRow]) -> ScreenTable:
+def terminal_table(console: Console, rows: Sequence[ReplacementRow]) -> TerminalTable:
     """What fits of it: medians. What failed is said where rows differ in that alone."""
     alike = Counter((row.case, row.way, row.fabric) for row in rows)
 
-    def column(name: str, cell: Callable[[TakeoverRow], str], drop: int = 0, text: bool = False) -> Column:
+    def column(name: str, cell: Callable[[ReplacementRow], str], drop: int = 0, text: bool = False) -> Column:
         return Column(name, tuple(cell(row) for row in rows), drop, text)
 
     columns = (
@@ -165,18 +167,18 @@ def screen_table(console: Console, rows: Sequence[TakeoverRow]) -> ScreenTable:
         column("way", lambda r: r.way, text=True),
         column("fabric", lambda r: r.fabric, text=True),
         column("failed", lambda r: r.failed if alike[r.case, r.way, r.fabric] > 1 else "", text=True),
-        column("taken\nover ms", lambda r: both_ms(r.figures["taken_over_ms"]), 3),
-        column("job\nstood ms", lambda r: both_ms(r.figures["interruption_ms"])),
+        column("taken\nover ms", lambda r: median_p95_ms(r.figures["taken_over_ms"]), 3),
+        column("job\nstood ms", lambda r: median_p95_ms(r.figures["interruption_ms"])),
         column("iter.\nlost", lambda r: f"{r.medians['iterations_lost']:g}"),
         column("moved", lambda r: fmt.size(r.medians["moved_bytes"]), 1),
         column("iteration\nbefore", lambda r: fmt.seconds(r.medians["before_s"]), 2),
         column("after", lambda r: fmt.seconds(r.medians["after_s"]), 2),
-        column("after /\nbefore", lambda r: fmt.ratio(r.slower)),
-        column("pre-\ndicted", lambda r: fmt.ratio(r.slower_predicted), 1),
+        column("after /\nbefore", lambda r: fmt.ratio(r.slowdown)),
+        column("pre-\ndicted", lambda r: fmt.ratio(r.predicted_slowdown), 1),
         column("fidelity", lambda r: "" if r.verdict == "ok" else r.verdict),
     )
     shown = [c for c in columns if any(cell not in ("", fmt.NOTHING) for cell in c.cells)]
-    return fitted(console, "Failed for good, and replaced (median / p95; else medians)", shown, 0)
+    return fit_to_width(console, "Failed for good, and replaced (median / p95; else medians)", shown, 0)
 
 
 def _ms(ms: float | None) -> str:

@@ -16,22 +16,22 @@ from statistics import median
 from typing import Any, Final
 
 from railyard.results.analysis.aggregate import TIME_METRICS
-from railyard.results.analysis.intervals import Pair, Stretch, base_labels, dwell_s, policies_of, stretches
+from railyard.results.analysis.intervals import MeasurementInterval, Pair, base_labels, dwell_s, intervals, policies_of
 from railyard.results.runs.records import Event, Measurement, Run
 
-BASE: Final = "dr"
-BEST: Final = "oracle"
-BLIND: Final = frozenset({"dr", "rd", "ecmp", "random", "oracle"})
+BASELINE_POLICY: Final = "dr"
+ORACLE_POLICY: Final = "oracle"
+SCORELESS_POLICIES: Final = frozenset({"dr", "rd", "ecmp", "random", "oracle"})
 """Policies that don't go by scores; all others, a user's among them, may."""
-Place = tuple[str, str]
+FabricWorkload = tuple[str, str]
 """A fabric, without policy, and a workload."""
 
 
 @dataclass(frozen=True, slots=True)
-class Crowded:
-    """The pair that came nearest to its dwell limit: `changes` of at most `allowed` in `stretch`."""
+class MostChangedPair:
+    """The pair that came nearest to its dwell limit: `changes` of at most `allowed` in `interval`."""
 
-    stretch: Stretch
+    interval: MeasurementInterval
     pair: Pair
     changes: int
     allowed: int
@@ -42,7 +42,7 @@ class PolicyRow:
     """One policy on one fabric (its label without policy) and workload. None where it isn't known.
 
     `times`: s, a repeat each. `predicted` (s) is the median of the repeats', whose traffic may differ; `ratio` the
-    median of measured over predicted. `changes_per_s`: routes of all pairs. `most`: None without a dwell time.
+    median of measured over predicted. `changes_per_s`: routes of all pairs. `most_changed`: None without a dwell time.
     """
 
     fabric: str
@@ -54,7 +54,7 @@ class PolicyRow:
     over_dr: float | None
     over_oracle: float | None
     changes_per_s: float | None
-    most: Crowded | None
+    most_changed: MostChangedPair | None
     reaction_ms: float | None
     worst_reaction_ms: float | None
 
@@ -77,29 +77,31 @@ class PolicyRow:
             "over_dr": self.over_dr,
             "over_oracle": self.over_oracle,
             "route_changes_per_s": self.changes_per_s,
-            "most_changes_of_a_pair": self.most and self.most.changes,
-            "allowed_changes_of_a_pair": self.most and self.most.allowed,
+            "most_changes_of_a_pair": self.most_changed and self.most_changed.changes,
+            "allowed_changes_of_a_pair": self.most_changed and self.most_changed.allowed,
             "reaction_ms_median": self.reaction_ms,
             "reaction_ms_worst": self.worst_reaction_ms,
         }
 
 
-def policy_rows(run: Run) -> dict[Place, tuple[PolicyRow, ...]]:
+def policy_rows(run: Run) -> dict[FabricWorkload, tuple[PolicyRow, ...]]:
     """For each fabric and workload a row a policy, in the spec's order. Empty if nobody steered."""
-    told = stretches(run)
-    if not told:
+    events = intervals(run)
+    if not events:
         return {}
-    wholes = _wholes(run)
-    order = list(dict.fromkeys([*policies_of(run), *(policy for _, _, policy in wholes)]))
+    completion_times = _completion_times(run)
+    order = list(dict.fromkeys([*policies_of(run), *(policy for _, _, policy in completion_times)]))
     return {
         place: tuple(
-            _row((*place, policy), wholes, told, dwell_s(run)) for policy in order if (*place, policy) in wholes
+            _row((*place, policy), completion_times, events, dwell_s(run))
+            for policy in order
+            if (*place, policy) in completion_times
         )
-        for place in dict.fromkeys((fabric, workload) for fabric, workload, _ in wholes)
+        for place in dict.fromkeys((fabric, workload) for fabric, workload, _ in completion_times)
     }
 
 
-def _wholes(run: Run) -> dict[tuple[str, str, str], dict[int, Measurement]]:
+def _completion_times(run: Run) -> dict[tuple[str, str, str], dict[int, Measurement]]:
     """(fabric, workload, policy) -> the whole workload's time in each repeat."""
     bases = base_labels(run)
     found: defaultdict[tuple[str, str, str], dict[int, Measurement]] = defaultdict(dict)
@@ -111,62 +113,69 @@ def _wholes(run: Run) -> dict[tuple[str, str, str], dict[int, Measurement]]:
 
 def _row(
     key: tuple[str, str, str],
-    wholes: Mapping[tuple[str, str, str], Mapping[int, Measurement]],
-    told: Iterable[Stretch],
+    completion_times: Mapping[tuple[str, str, str], Mapping[int, Measurement]],
+    events: Iterable[MeasurementInterval],
     dwell: float | None,
 ) -> PolicyRow:
     fabric, workload, _ = key
-    mine, own = wholes[key], [s for s in told if (s.fabric, s.workload, s.policy) == key]
-    known = [m.predicted for m in mine.values() if m.predicted]
-    ratios = [m.ratio for m in mine.values() if m.ratio is not None]
-    took = [ms for s in own for ms in _reactions_ms(s)]
+    measurements, own_intervals = completion_times[key], [s for s in events if (s.fabric, s.workload, s.policy) == key]
+    known = [m.predicted for m in measurements.values() if m.predicted]
+    ratios = [m.ratio for m in measurements.values() if m.ratio is not None]
+    reactions_ms = [ms for s in own_intervals for ms in _reactions_ms(s)]
     return PolicyRow(
         *key,
-        times=tuple(m.value for m in mine.values()),
+        times=tuple(m.value for m in measurements.values()),
         predicted=median(known) if known else None,
         ratio=median(ratios) if ratios else None,
-        over_dr=_over(wholes.get((fabric, workload, BASE), {}), mine),
-        over_oracle=_over(mine, wholes.get((fabric, workload, BEST), {})),
-        changes_per_s=_changes_per_s(own),
-        most=most_crowded(own, dwell) if dwell else None,
-        reaction_ms=median(took) if took else None,
-        worst_reaction_ms=max(took) if took else None,
+        over_dr=_median_ratio(completion_times.get((fabric, workload, BASELINE_POLICY), {}), measurements),
+        over_oracle=_median_ratio(measurements, completion_times.get((fabric, workload, ORACLE_POLICY), {})),
+        changes_per_s=_changes_per_s(own_intervals),
+        most_changed=most_changed_pair(own_intervals, dwell) if dwell else None,
+        reaction_ms=median(reactions_ms) if reactions_ms else None,
+        worst_reaction_ms=max(reactions_ms) if reactions_ms else None,
     )
 
 
-def _reactions_ms(stretch: Stretch) -> list[float]:
+def _reactions_ms(interval: MeasurementInterval) -> list[float]:
     """For each version of the scores, until the last of the routes that follow from it at once."""
     found: dict[int, float] = {}
-    for event in rerouted(stretch):
+    for event in rerouted(interval):
         if event.detail["ms"] is not None:
             version = event.detail["version"]
             found[version] = max(found.get(version, 0.0), float(event.detail["ms"]))
     return list(found.values())
 
 
-def _over(these: Mapping[int, Measurement], those: Mapping[int, Measurement]) -> float | None:
+def _median_ratio(numerators: Mapping[int, Measurement], denominators: Mapping[int, Measurement]) -> float | None:
     """The median ratio of the times in the same repeat: another repeat is another seed, and so other traffic."""
-    ratios = [these[r].value / those[r].value for r in these if r in those and those[r].value > 0]
+    ratios = [
+        numerators[r].value / denominators[r].value
+        for r in numerators
+        if r in denominators and denominators[r].value > 0
+    ]
     return median(ratios) if ratios else None
 
 
-def rerouted(stretch: Stretch) -> tuple[Event, ...]:
+def rerouted(interval: MeasurementInterval) -> tuple[Event, ...]:
     """Each change of scores that changed routes."""
-    return tuple(e for e in stretch.told if (e.source, e.what) == ("steering", "changed"))
+    return tuple(e for e in interval.events if (e.source, e.what) == ("steering", "changed"))
 
 
-def _changes_per_s(own: Sequence[Stretch]) -> float | None:
-    lasted = sum(s.foreground_s for s in own)
+def _changes_per_s(own_intervals: Sequence[MeasurementInterval]) -> float | None:
+    duration_s = sum(s.foreground_s for s in own_intervals)
     routes = sum(
-        int(e.detail["routes"]) for s in own for e in rerouted(s) if s.started_ns <= e.monotonic_ns <= s.finished_ns
+        int(e.detail["routes"])
+        for s in own_intervals
+        for e in rerouted(s)
+        if s.started_ns <= e.monotonic_ns <= s.finished_ns
     )
-    return routes / lasted if lasted else None
+    return routes / duration_s if duration_s else None
 
 
-def most_crowded(own: Iterable[Stretch], dwell: float) -> Crowded | None:
+def most_changed_pair(own_intervals: Iterable[MeasurementInterval], dwell: float) -> MostChangedPair | None:
     """Of all pairs, the one with most changes for what its stretch allows: 1 + t / dwell (s). None without a pair."""
     found = []
-    for stretch in own:
-        allowed = 1 + int((stretch.end_ns - stretch.begin_ns) / 1e9 / dwell)
-        found += [Crowded(stretch, pair, count, allowed) for pair, count in stretch.changes().items()]
+    for interval in own_intervals:
+        allowed = 1 + int((interval.end_ns - interval.begin_ns) / 1e9 / dwell)
+        found += [MostChangedPair(interval, pair, count, allowed) for pair, count in interval.changes().items()]
     return max(found, key=lambda c: c.changes / c.allowed, default=None)

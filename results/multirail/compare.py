@@ -17,7 +17,7 @@ def is_single(policy: str) -> bool:
 
 
 @dataclass(frozen=True)
-class Measured:
+class FabricMeasurements:
     """The points of one fabric, of a policy and size one for each start of its processes: medians over these, seconds.
 
     Small sizes may have more starts than large ones, so whatever speaks of several sizes goes by size first.
@@ -46,11 +46,11 @@ class Measured:
         """As many as were measured, in their order."""
         return tuple(p for p in self.points if (p.policy, p.size) == (policy, size))
 
-    def most_starts(self, size: int) -> int:
+    def max_starts(self, size: int) -> int:
         """Of any policy: one that broke down has fewer."""
         return max(len(self.starts(policy, size)) for policy in self.policies)
 
-    def apart(self, size: int, policies: Iterable[str]) -> float:
+    def relative_spread(self, size: int, policies: Iterable[str]) -> float:
         """From the fastest start to the slowest, over the median, of the policy where that is most; 0 of one start."""
         times = [[p.mean_s for p in self.starts(policy, size)] for policy in policies]
         return max(((max(each) - min(each)) / median(each) for each in times if each), default=0.0)
@@ -62,8 +62,8 @@ class Measured:
     def ratios(self, policy: str, other: str, size: int) -> list[float]:
         """What an operation usually takes over the other's, of each start: what they share, as they took turns in it,
         is in none of these."""
-        mine, theirs = ({p.repeat: p.typical_s for p in self.starts(each, size)} for each in (policy, other))
-        return [mine[repeat] / theirs[repeat] for repeat in sorted(mine.keys() & theirs.keys())]
+        own, others = ({p.repeat: p.typical_s for p in self.starts(each, size)} for each in (policy, other))
+        return [own[repeat] / others[repeat] for repeat in sorted(own.keys() & others.keys())]
 
     def singles(self, size: int) -> dict[str, float]:
         """Every single rail's seconds, by policy. `single` itself only where no rail is given by its name."""
@@ -78,28 +78,28 @@ class Measured:
 
     def gain(self, policy: str, size: int) -> float | None:
         """How many times the throughput of the better rail alone."""
-        mine, best = self.at(policy, size), self.best_single(size)
-        return best / mine if mine and best else None
+        own, best = self.at(policy, size), self.best_single(size)
+        return best / own if own and best else None
 
     def over(self, policy: str, other: str, size: int) -> float | None:
         """How many times the other's throughput; as well, its time over ours."""
-        mine, theirs = self.at(policy, size), self.at(other, size)
-        return theirs / mine if mine and theirs else None
+        own, others = self.at(policy, size), self.at(other, size)
+        return others / own if own and others else None
 
     def of_ideal(self, policy: str, size: int) -> float | None:
         """Throughput over the sum of all rails' own, measured alone; None unless each was."""
-        mine, alone = self.at(policy, size), self.singles(size)
-        if not mine or len(alone) < len(self.rails.names):
+        own, alone = self.at(policy, size), self.singles(size)
+        if not own or len(alone) < len(self.rails.names):
             return None
-        return 1 / mine / sum(1 / time for time in alone.values())
+        return 1 / own / sum(1 / time for time in alone.values())
 
     def shares(self, policy: str, size: int) -> tuple[float, ...] | None:
         """Share of each rail in the start of median time, of two in the middle the faster one.
 
         Not the mean over starts: of some that split and some that didn't it is a split that never was.
         """
-        told = sorted((p for p in self.starts(policy, size) if p.shares), key=lambda p: p.mean_s)
-        return told[(len(told) - 1) // 2].shares if told else None
+        split_starts = sorted((p for p in self.starts(policy, size) if p.shares), key=lambda p: p.mean_s)
+        return split_starts[(len(split_starts) - 1) // 2].shares if split_starts else None
 
     def predicted(self, policy: str, size: int) -> float | None:
         """Seconds by the equations."""
@@ -118,19 +118,19 @@ class Measured:
         return 2 * sum(p.split for p in starts) > len(starts)
 
 
-def by_fabric(found: Multirail) -> tuple[Measured, ...]:
-    """A `Measured` a fabric that has points, in the order in which they were built."""
+def by_fabric(found: Multirail) -> tuple[FabricMeasurements, ...]:
+    """A `FabricMeasurements` a fabric that has points, in the order in which they were built."""
     rows = ((rails, tuple(p for p in found.points if p.fabric == rails.label)) for rails in found.fabrics)
-    return tuple(Measured(rails, points) for rails, points in rows if points)
+    return tuple(FabricMeasurements(rails, points) for rails, points in rows if points)
 
 
-def largest(sizes: Iterable[int], least: int) -> int | None:
+def largest(sizes: Iterable[int], minimum: int) -> int | None:
     """The largest size, if it is one of the large ones."""
-    return max((size for size in sizes if size >= least), default=None)
+    return max((size for size in sizes if size >= minimum), default=None)
 
 
-def between(sizes: Sequence[int], least: int, most: int) -> tuple[int, ...]:
-    return tuple(size for size in sizes if least <= size <= most)
+def between(sizes: Sequence[int], minimum: int, maximum: int) -> tuple[int, ...]:
+    return tuple(size for size in sizes if minimum <= size <= maximum)
 
 
 def size_name(size: int) -> str:
@@ -141,6 +141,6 @@ def size_name(size: int) -> str:
     return format_size(size)
 
 
-def stretch_of(policy: str, size: int) -> str:
+def interval_name(policy: str, size: int) -> str:
     """What a point is called where the machine's load is recorded."""
     return f"{policy}, {size_name(size)}"

@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
-from railyard.results.multirail.compare import Measured, by_fabric, is_single, size_name
+from railyard.results.multirail.compare import FabricMeasurements, by_fabric, is_single, size_name
 from railyard.results.multirail.records import Multirail, NicRate, name_of
 from railyard.results.plots import style as plots
 from railyard.results.views.format import rate, seconds, short
@@ -27,7 +27,7 @@ def colour_of(policy: str) -> str:
     return _COLOUR.get(policy, _SINGLE)
 
 
-def latency(m: Measured) -> plots.Plot:
+def latency(m: FabricMeasurements) -> plots.Plot:
     """Fig. 9 and 10: time and throughput of an allreduce by its size, a line a policy."""
     with plots.styled():
         figure = plots.new_figure(plots.WIDTH, _PANEL + 0.5)
@@ -36,9 +36,9 @@ def latency(m: Measured) -> plots.Plot:
             by_size = m.seconds[policy]
             sizes = sorted(by_size)
             style = _STYLES[number % len(_STYLES)] if policy not in _COLOUR else "-"
-            look = {"color": colour_of(policy), "ls": style, "marker": "o", "ms": 3, "lw": 1.4, "label": policy}
-            left.plot(sizes, [by_size[size] for size in sizes], **look)
-            right.plot(sizes, [8 * size / by_size[size] for size in sizes], **look)
+            line_style = {"color": colour_of(policy), "ls": style, "marker": "o", "ms": 3, "lw": 1.4, "label": policy}
+            left.plot(sizes, [by_size[size] for size in sizes], **line_style)
+            right.plot(sizes, [8 * size / by_size[size] for size in sizes], **line_style)
         _predicted(m, left)
         left.set(xscale="log", yscale="log", ylabel="time")
         right.set(xscale="log", yscale="log", ylabel="bytes of the buffer over time")
@@ -51,10 +51,10 @@ def latency(m: Measured) -> plots.Plot:
         figure.legend(handles, labels, loc="outside lower center", ncols=min(8, len(labels)))
         name = "Fig. 9" if len(set(m.rails.kinds)) == 1 else "Fig. 10"
         caption = f"As Nezha's {name}. Sizes are the paper's; rates too. Dashed in grey: what Eq. 4 and 5 say of nezha."
-        return plots.finish(figure, f"multirail-latency-{m.rails.label}", _said(m), caption)
+        return plots.finish(figure, f"multirail-latency-{m.rails.label}", _alt_text(m), caption)
 
 
-def _predicted(m: Measured, axes: Axes) -> None:
+def _predicted(m: FabricMeasurements, axes: Axes) -> None:
     known = [(size, value) for size in m.sizes if (value := m.predicted("nezha", size)) is not None]
     if known:
         sizes, values = zip(*known, strict=True)
@@ -69,7 +69,7 @@ def _size_axis(axes: Axes, sizes: Sequence[int]) -> None:
     axes.tick_params(axis="x", rotation=45)
 
 
-def _said(m: Measured) -> str:
+def _alt_text(m: FabricMeasurements) -> str:
     size = m.sizes[-1]
     times = ", ".join(f"{policy} {seconds(m.at(policy, size))}" for policy in m.policies if m.at(policy, size))
     return f"Time and throughput of an allreduce by its size on {m.rails.label}; at {size_name(size)}: {times}"
@@ -83,13 +83,13 @@ def shares(found: Multirail) -> plots.Plot | None:
     with plots.styled():
         figure = plots.new_figure(plots.WIDTH, _PANEL)
         axes = figure.subplots()
-        said = []
+        alt_parts = []
         mixes = list(dict.fromkeys(m.rails.mix for m, _ in lines))
         for m, rail in lines:
-            colour, thick = plots.SERIES[mixes.index(m.rails.mix)], 1 + (m.rails.nodes > 4)
+            colour, line_width = plots.SERIES[mixes.index(m.rails.mix)], 1 + (m.rails.nodes > 4)
             sizes = [size for size in m.sizes if m.shares("nezha", size)]
             values = [(m.shares("nezha", size) or ())[rail] for size in sizes]
-            axes.plot(sizes, values, color=colour, lw=thick, marker="o", ms=3, label=f"nezha, {m.rails.label}")
+            axes.plot(sizes, values, color=colour, lw=line_width, marker="o", ms=3, label=f"nezha, {m.rails.label}")
             fixed = m.shares("mrib", m.sizes[-1])
             if fixed:
                 axes.plot(
@@ -97,20 +97,20 @@ def shares(found: Multirail) -> plots.Plot | None:
                     [fixed[rail]] * len(m.sizes),
                     color=colour,
                     ls=":",
-                    lw=thick,
+                    lw=line_width,
                     label=f"mrib, {m.rails.label}",
                 )
-            said.append(f"{m.rails.label}: {values[-1]:.0%} at {size_name(sizes[-1])}")
+            alt_parts.append(f"{m.rails.label}: {values[-1]:.0%} at {size_name(sizes[-1])}")
         axes.set(xscale="log", ylim=(-0.03, 1.03), ylabel="share of the rail\nthat isn't tcp")
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.0%}"))
         _size_axis(axes, lines[0][0].sizes)
         plots.quiet(axes, grid="y")
         axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
         caption = "As Nezha's Fig. 11, which states no numbers in its text. Dotted: MRIB's fixed weights."
-        return plots.finish(figure, "multirail-shares", f"Shares by size. {'; '.join(said)}", caption)
+        return plots.finish(figure, "multirail-shares", f"Shares by size. {'; '.join(alt_parts)}", caption)
 
 
-def _other_rail(m: Measured) -> int | None:
+def _other_rail(m: FabricMeasurements) -> int | None:
     """Its number, where there is one tcp rail and one that isn't."""
     others = [number for number, kind in enumerate(m.rails.kinds) if kind != "tcp"]
     return others[0] if len(others) == 1 and len(m.rails.kinds) == 2 and "nezha" in m.policies else None
@@ -118,8 +118,8 @@ def _other_rail(m: Measured) -> int | None:
 
 def nic_rates(found: Multirail, fabric: str, fault: str) -> plots.Plot | None:
     """Fig. 8: rates of each NIC of the node, over the first cut."""
-    mine = [r for r in found.rates if (r.fabric, r.fault) == (fabric, fault)]
-    first = [r for r in mine if r.repeat == min(x.repeat for x in mine)] if mine else []
+    selected = [r for r in found.rates if (r.fabric, r.fault) == (fabric, fault)]
+    first = [r for r in selected if r.repeat == min(x.repeat for x in selected)] if selected else []
     if not first:
         return None
     with plots.styled():
@@ -136,7 +136,7 @@ def nic_rates(found: Multirail, fabric: str, fault: str) -> plots.Plot | None:
         axes.margins(x=0)
         plots.quiet(axes, grid="y")
         axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
-        alt = f"Rates of the NICs on {fabric} around {fault}. {'; '.join(map(_rate_said, first))}"
+        alt = f"Rates of the NICs on {fabric} around {fault}. {'; '.join(map(_rate_text, first))}"
         caption = (
             "As Nezha's Fig. 8, of the first repeat, in bins of 20 ms. The paper's NICs carry 900,000 KB/s each while "
             "both work; its axis is minutes."
@@ -144,7 +144,7 @@ def nic_rates(found: Multirail, fabric: str, fault: str) -> plots.Plot | None:
         return plots.finish(figure, f"multirail-rates-{fabric}-{fault}", alt, caption)
 
 
-def _rate_said(trace: NicRate) -> str:
+def _rate_text(trace: NicRate) -> str:
     def at(low: float, high: float) -> str:
         values = [bps for t, bps in zip(trace.t_ms, trace.bps, strict=True) if low <= t < high]
         return rate(median(values)) if values else "nothing"
@@ -155,13 +155,13 @@ def _rate_said(trace: NicRate) -> str:
 
 def channels(found: Multirail) -> plots.Plot | None:
     """Fig. 13: one rail, two channels on its one NIC, and two NICs, where either the NIC or its processor binds."""
-    mine = [m for m in by_fabric(found) if "virtual" in m.policies]
-    if not mine:
+    selected = [m for m in by_fabric(found) if "virtual" in m.policies]
+    if not selected:
         return None
     with plots.styled():
         figure = plots.new_figure(plots.WIDTH, _PANEL)
-        said = []
-        for axes, m in zip(figure.subplots(1, len(mine), squeeze=False)[0], mine, strict=True):
+        alt_parts = []
+        for axes, m in zip(figure.subplots(1, len(selected), squeeze=False)[0], selected, strict=True):
             for policy, name in _channel_names(m).items():
                 sizes = sorted(m.seconds[policy])
                 axes.plot(sizes, [m.seconds[policy][size] for size in sizes], marker="o", ms=3, lw=1.4, label=name)
@@ -170,15 +170,15 @@ def channels(found: Multirail) -> plots.Plot | None:
             _size_axis(axes, m.sizes)
             plots.quiet(axes, grid="y")
             axes.legend()
-            said.append(_said(m))
+            alt_parts.append(_alt_text(m))
         caption = (
             "As Nezha's Fig. 13: where the link binds, a second channel on the same NIC gains nothing; where a rail's "
             "processor binds, it does."
         )
-        return plots.finish(figure, "multirail-channels", ". ".join(said), caption)
+        return plots.finish(figure, "multirail-channels", ". ".join(alt_parts), caption)
 
 
-def _channel_names(m: Measured) -> dict[str, str]:
+def _channel_names(m: FabricMeasurements) -> dict[str, str]:
     """Policy -> the paper's name for it."""
     single = next((policy for policy in m.policies if is_single(policy)), "")
     names = {single: "TCP(Eth1)", "virtual": "TCP-TCP(Eth1)", "nezha": "TCP-TCP(Eth1-Eth2)"}
@@ -194,28 +194,30 @@ def trainings(found: Multirail) -> plots.Plot | None:
         bars = [(place, _speeds(found, place)) for place in places]
         figure = plots.new_figure(plots.WIDTH, 0.9 + 0.24 * sum(len(speeds) + 1 for _, speeds in bars))
         axes = figure.subplots()
-        y, ticks, said = 0, [], []
+        y, ticks, alt_parts = 0, [], []
         for (fabric, model, batch), speeds in bars:
             name = f"{name_of(model, batch)}, {fabric}"
-            whole = max(speeds.values())
+            fastest = max(speeds.values())
             for policy, speed in speeds.items():
-                axes.barh(y, speed / whole, color=colour_of(policy), height=0.8)
-                axes.annotate(f" {speed:.4g}/s", (speed / whole, y), va="center", fontsize=8)
+                axes.barh(y, speed / fastest, color=colour_of(policy), height=0.8)
+                axes.annotate(f" {speed:.4g}/s", (speed / fastest, y), va="center", fontsize=8)
                 ticks.append((y, f"{name}: {policy}"))
                 y += 1
-            said.append(f"{name}: " + ", ".join(f"{p} {s:.4g}" for p, s in speeds.items()))
+            alt_parts.append(f"{name}: " + ", ".join(f"{p} {s:.4g}" for p, s in speeds.items()))
             y += 1
         axes.set_yticks([at for at, _ in ticks], [text for _, text in ticks], fontsize=8)
         axes.invert_yaxis()
         axes.set(xlim=(0, 1.15), xlabel="samples/s of a node, over the fastest")
         plots.quiet(axes, grid="x")
         caption = "As Nezha's Fig. 12: gradients' allreduces replayed, with the computing between them as sleep."
-        return plots.finish(figure, "multirail-trainings", f"Training speeds. {'; '.join(said)}", caption)
+        return plots.finish(figure, "multirail-trainings", f"Training speeds. {'; '.join(alt_parts)}", caption)
 
 
 def _speeds(found: Multirail, place: tuple[str, str, int]) -> dict[str, float]:
-    mine = [t for t in found.trainings if (t.fabric, t.model, t.batch) == place]
-    return {p: median(t.samples_per_s for t in mine if t.policy == p) for p in dict.fromkeys(t.policy for t in mine)}
+    selected = [t for t in found.trainings if (t.fabric, t.model, t.batch) == place]
+    return {
+        p: median(t.samples_per_s for t in selected if t.policy == p) for p in dict.fromkeys(t.policy for t in selected)
+    }
 
 
 def losses(found: Multirail) -> plots.Plot | None:
@@ -224,15 +226,17 @@ def losses(found: Multirail) -> plots.Plot | None:
         return None
     with plots.styled():
         figure = plots.new_figure(plots.WIDTH, _PANEL)
-        said = []
+        alt_parts = []
         for axes, x in zip(figure.subplots(1, len(found.lessons), squeeze=False)[0], found.lessons, strict=True):
             axes.plot(x.gloo_losses, color=colour_of("gloo"), lw=4, alpha=0.6, label="Gloo")
             axes.plot(x.losses, color=colour_of("nezha"), lw=1.2, label=f"Railyard, {x.policy}")
             axes.set(title=x.fabric, xlabel="step", ylabel="loss", ylim=(0, None))
             plots.quiet(axes, grid="y")
             axes.legend()
-            said.append(f"{x.fabric}: {x.losses[0]:.3f} to {x.losses[-1]:.3f}, Gloo's to {x.gloo_losses[-1]:.3f}")
-        return plots.finish(figure, "multirail-losses", f"Loss by step. {'; '.join(said)}", "The mean of all ranks.")
+            alt_parts.append(f"{x.fabric}: {x.losses[0]:.3f} to {x.losses[-1]:.3f}, Gloo's to {x.gloo_losses[-1]:.3f}")
+        return plots.finish(
+            figure, "multirail-losses", f"Loss by step. {'; '.join(alt_parts)}", "The mean of all ranks."
+        )
 
 
 def predicted(panels: Sequence[tuple[str, Sequence[tuple[str, Sequence[tuple[int, float]]]]]]) -> Figure:

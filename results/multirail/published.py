@@ -38,9 +38,9 @@ GAINS: Final[dict[tuple[str, int, str], float]] = {
 
 THRESHOLDS: Final[dict[tuple[str, int], int]] = {("tcp+tcp", 4): 256 * KB, ("tcp+tcp", 8): 128 * KB}
 """5.2.1: up to this size Nezha uses one rail."""
-APART: Final = 0.093
+MEAN_RAIL_TIME_SPREAD: Final = 0.093
 """5.3.2: the average scheduling error."""
-CONVERGED: Final = 100
+CONVERGENCE_OPERATIONS: Final = 100
 """4.3: operations within which the coefficients converge."""
 
 
@@ -74,5 +74,5 @@ TRAININGS: Final = (
 
 def training_gain(model: str, batch: int, mix: str, nodes: int, over: str) -> TrainingGain | None:
     """What is stated of this training, if anything."""
-    wanted = (model, batch, mix, nodes, over)
-    return next((t for t in TRAININGS if (t.model, t.batch, t.mix, t.nodes, t.over) == wanted), None)
+    key = (model, batch, mix, nodes, over)
+    return next((t for t in TRAININGS if (t.model, t.batch, t.mix, t.nodes, t.over) == key), None)

@@ -6,7 +6,7 @@ Times are seconds unless the name says otherwise; `*_ns` is CLOCK_MONOTONIC. Lis
 from dataclasses import dataclass, field
 from typing import Final
 
-LEAST_SHARE: Final = 0.005
+MIN_SHARE: Final = 0.005
 """Of what was sent: a rail that carried less carried nothing to speak of."""
 
 
@@ -70,10 +70,10 @@ class Point:
     def split(self) -> bool:
         """Whether more than one rail carried some of it. (A few of many operations, in which it was looked whether to
         split, make no split.)"""
-        return sum(share > LEAST_SHARE for share in self.shares) > 1
+        return sum(share > MIN_SHARE for share in self.shares) > 1
 
     @property
-    def apart(self) -> float:
+    def relative_spread(self) -> float:
         """By what part of the slowest rail's time the fastest was earlier; 0 where only one worked."""
         used = [time for time in self.rail_s if time > 0]
         return (max(used) - min(used)) / max(used) if len(used) > 1 else 0.0
@@ -162,7 +162,7 @@ class Training:
 
 
 @dataclass(frozen=True, slots=True)
-class Lesson:
+class DdpRun:
     """A network that PyTorch's DDP really trained, over Gloo and over Railyard's backend, from the same weights.
 
     Losses are means over the ranks, a step each; `losses_apart` the largest difference of any rank's and step's, over
@@ -191,7 +191,7 @@ class Skipped:
 
 
 @dataclass(frozen=True, slots=True)
-class Lost:
+class LostRails:
     """Rails that a policy's processes lost at a size though no fault was injected.
 
     `kept`: the point has turns without them; else the turn is in no point, and whatever these processes hadn't ended
@@ -215,9 +215,9 @@ class Multirail:
     cuts: list[Cut] = field(default_factory=list)
     rates: list[NicRate] = field(default_factory=list)
     trainings: list[Training] = field(default_factory=list)
-    lessons: list[Lesson] = field(default_factory=list)
+    lessons: list[DdpRun] = field(default_factory=list)
     skipped: list[Skipped] = field(default_factory=list)
-    lost: list[Lost] = field(default_factory=list)
+    lost: list[LostRails] = field(default_factory=list)
 
     def __bool__(self) -> bool:
         return bool(self.fabrics)

@@ -11,15 +11,15 @@ from railyard.results.runs.fidelity import Judgement
 
 def parts(found: Multirail, judgement: Judgement) -> dict[str, Any] | None:
     """What its template asks for; None where there is nothing of the kind."""
-    doubtful = tables.doubts(judgement)
+    invalid = tables.invalid_points(judgement)
     if not found:
         return None
     places = dict.fromkeys((rates.fabric, rates.fault) for rates in found.rates)
     drawn = [(f"{fabric}: {fault}", plots.nic_rates(found, fabric, fault)) for fabric, fault in places]
     return {
-        "bars": tables.bars_table(outcomes(found)),
+        "targets": tables.targets_table(outcomes(found)),
         "latencies": [
-            (m.rails.label, plots.latency(m), tables.benchmark_table(m, doubtful), tables.starts_text(m))
+            (m.rails.label, plots.latency(m), tables.benchmark_table(m, invalid), tables.starts_text(m))
             for m in by_fabric(found)
         ],
         "thresholds": tables.thresholds_table(found),
@@ -31,9 +31,9 @@ def parts(found: Multirail, judgement: Judgement) -> dict[str, Any] | None:
         "rates": [(name, plot) for name, plot in drawn if plot],
         "speeds": plots.trainings(found),
         "trainings": tables.trainings_table(found),
-        "lessons": tables.lessons_table(found),
+        "ddp_runs": tables.ddp_runs_table(found),
         "losses": plots.losses(found),
-        "slow": tables.SLOW_MEANS if tables.slow_motion((*found.points, *found.trainings)) else "",
+        "slow_motion_note": tables.SLOW_MOTION_NOTE if tables.slow_motion((*found.points, *found.trainings)) else "",
         "fabrics": tables.fabrics_table(found),
         "skipped": found.skipped,
     }

@@ -6,10 +6,20 @@ from dataclasses import asdict, fields
 from typing import Any, Final, TypeVar
 
 from railyard.results.multirail.compare import by_fabric, size_name
-from railyard.results.multirail.records import Cut, Lesson, Lost, Multirail, NicRate, Point, Rails, Skipped, Training
+from railyard.results.multirail.records import (
+    Cut,
+    DdpRun,
+    LostRails,
+    Multirail,
+    NicRate,
+    Point,
+    Rails,
+    Skipped,
+    Training,
+)
 from railyard.results.multirail.targets import outcomes
 
-LEAST_FOR_P99: Final = 100
+MIN_SAMPLES_FOR_P99: Final = 100
 """Operations: of fewer, one in a hundred is less than one."""
 Row = TypeVar("Row")
 _KINDS: Final[dict[str, type]] = {
@@ -18,11 +28,11 @@ _KINDS: Final[dict[str, type]] = {
     "cuts": Cut,
     "rates": NicRate,
     "trainings": Training,
-    "lessons": Lesson,
+    "lessons": DdpRun,
     "skipped": Skipped,
-    "lost": Lost,
+    "lost": LostRails,
 }
-_LATER: Final[dict[str, Any]] = {"lost": []}
+_DEFAULTS: Final[dict[str, Any]] = {"lost": []}
 """What older runs don't have."""
 
 
@@ -34,7 +44,7 @@ def to_json(found: Multirail) -> bytes:
 
 def from_json(data: bytes) -> Multirail:
     """What `to_json` wrote. KeyError or TypeError if it isn't that."""
-    plain: dict[str, Any] = _LATER | json.loads(data)
+    plain: dict[str, Any] = _DEFAULTS | json.loads(data)
     return Multirail(**{name: _rows(kind, plain[name]) for name, kind in _KINDS.items()})
 
 
@@ -56,7 +66,7 @@ def cells(found: Multirail) -> Iterator[Cells]:
         where = rails[p.fabric]
         what = (p.fabric, p.policy, f"allreduce {size_name(p.size)}, {where.nodes} nodes, {where.mix}", "")
         yield (*what, "completion_time", p.mean_s, "s", p.predicted_s, p.repeat)
-        if p.measured >= LEAST_FOR_P99:
+        if p.measured >= MIN_SAMPLES_FOR_P99:
             yield (*what, "completion_time_p99", p.p99_s, "s", None, p.repeat)
         yield (*what, "throughput", 8 * p.size / p.mean_s, "bit/s", _rate(p), p.repeat)
         for name, share in zip(where.names, p.shares, strict=False) if p.policy != "virtual" else ():
@@ -66,11 +76,11 @@ def cells(found: Multirail) -> Iterator[Cells]:
         what = (t.fabric, t.policy, f"{t.name}, {where.nodes} nodes, {where.mix}", "")
         yield (*what, "iteration_time", t.step_s, "s", t.predicted_s, t.repeat)
         yield (*what, "samples_per_s", t.samples_per_s, "1/s", None, t.repeat)
-    for lesson in found.lessons:
-        where = rails[lesson.fabric]
-        workload = f"DDP with {size_name(lesson.bytes)} of gradients, {where.nodes} nodes, {where.mix}"
-        for policy, step_s in (("gloo", lesson.gloo_step_s), (lesson.policy, lesson.step_s)):
-            yield (lesson.fabric, policy, workload, "", "iteration_time", step_s, "s", None, lesson.repeat)
+    for ddp_run in found.lessons:
+        where = rails[ddp_run.fabric]
+        workload = f"DDP with {size_name(ddp_run.bytes)} of gradients, {where.nodes} nodes, {where.mix}"
+        for policy, step_s in (("gloo", ddp_run.gloo_step_s), (ddp_run.policy, ddp_run.step_s)):
+            yield (ddp_run.fabric, policy, workload, "", "iteration_time", step_s, "s", None, ddp_run.repeat)
     for c in found.cuts:
         what = (c.fabric, c.policy, f"{c.fault} in allreduce {size_name(c.size)}", "")
         for metric, value in (("detect", c.detect_ms), ("migrate", c.migrate_ms), ("home", c.home_ms)):
@@ -85,15 +95,15 @@ def _rate(point: Point) -> float | None:
 
 def headline(found: Multirail) -> dict[str, Any]:
     """For summary.json: seconds by fabric, policy and size in bytes; and every bar."""
-    bars = [
+    target_rows = [
         {
-            "what": o.bar.what, "fabric": o.fabric, "way": o.bar.way, "limit": o.bar.limit, "unit": o.bar.unit,
-            "value": o.value, "of": o.where, "met": o.met,
+            "what": o.target.what, "fabric": o.fabric, "way": o.target.comparison,
+            "limit": o.target.limit, "unit": o.target.unit, "value": o.value, "of": o.where, "met": o.met,
         }
         for o in outcomes(found)
     ]  # fmt: skip
     return {
         "seconds": {m.rails.label: m.seconds for m in by_fabric(found)},
-        "bars": bars,
+        "bars": target_rows,
         "skipped": [asdict(row) for row in found.skipped],
     }

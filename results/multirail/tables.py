@@ -7,42 +7,42 @@ from statistics import median
 from typing import Final
 
 from railyard.results.multirail import published
-from railyard.results.multirail.compare import Measured, by_fabric, is_single, size_name, stretch_of
+from railyard.results.multirail.compare import FabricMeasurements, by_fabric, interval_name, is_single, size_name
 from railyard.results.multirail.records import Cut, Multirail, Point, Rails, Training
-from railyard.results.multirail.targets import MORE, Outcome, in_unit, times
+from railyard.results.multirail.targets import AT_LEAST, Outcome, in_unit, times
 from railyard.results.runs.fidelity import Judgement
 from railyard.results.views import format as fmt
 from railyard.results.views.report_tables import Table
 
 _TABLE_1: Final = ("single:sharp", "single:tcp", "equal", "99/1", "1/99", "slicing", "mrib", "mptcp", "nezha")
-SLOW: Final = "slow motion"
-SLOW_MEANS: Final = (
+SLOW_MOTION: Final = "slow motion"
+SLOW_MOTION_NOTE: Final = (
     "what has a figure under slow motion was measured while time passed that many times slower, and is told in the "
     "fabric's own time; cuts and DDP aren't slowed down"
 )
-MARK: Final = {True: "✓", False: "✗", None: fmt.NOTHING}
+MET_MARK: Final = {True: "✓", False: "✗", None: fmt.NOTHING}
 
 
-Doubts = Set[tuple[str, str]]
+InvalidPoints = Set[tuple[str, str]]
 """Points of which the machine, and not the fabric, was measured: (fabric, stretch)."""
 
 
-def doubts(judgement: Judgement) -> Doubts:
+def invalid_points(judgement: Judgement) -> InvalidPoints:
     """Stretches that are invalid."""
-    return frozenset((fabric, what) for (fabric, what, _), found in judgement.stretches.items() if found == "invalid")
+    return frozenset((fabric, what) for (fabric, what, _), found in judgement.intervals.items() if found == "invalid")
 
 
-def benchmark_table(m: Measured, doubtful: Doubts = frozenset()) -> Table:
+def benchmark_table(m: FabricMeasurements, invalid: InvalidPoints = frozenset()) -> Table:
     """A fabric: a line a size, a column a policy; then what nezha did, and what that gained. `?`: see Doubts."""
     paper = _paper_gains(m.rails)
     slow = slow_motion(m.points)
-    columns = ["size", *([SLOW] if slow else []), *m.policies]
+    columns = ["size", *([SLOW_MOTION] if slow else []), *m.policies]
     if "nezha" in m.policies:
         columns += ["nezha's shares", "gain", "m/p"]
     rows = []
     for size in m.sizes:
-        cells = [size_name(size), *([_slower(p for p in m.points if p.size == size)] if slow else [])]
-        cells += [_time(m, policy, size, doubtful) for policy in m.policies]
+        cells = [size_name(size), *([_dilation_text(p for p in m.points if p.size == size)] if slow else [])]
+        cells += [_time(m, policy, size, invalid) for policy in m.policies]
         if "nezha" in m.policies:
             cells += [shares_text(m.shares("nezha", size)), times(m.gain("nezha", size)), _over_predicted(m, size)]
         rows.append(tuple(cells))
@@ -53,16 +53,16 @@ def benchmark_table(m: Measured, doubtful: Doubts = frozenset()) -> Table:
     return Table(tuple(columns), tuple(rows), 1)
 
 
-def starts_text(m: Measured) -> str:
+def starts_text(m: FabricMeasurements) -> str:
     """`to 512KiB medians of 3 starts, up to 12% apart`; nothing where each size has one."""
-    counts = [(m.most_starts(size), size) for size in m.sizes]
-    said = []
+    counts = [(m.max_starts(size), size) for size in m.sizes]
+    text = []
     for count, group in groupby(counts, key=itemgetter(0)):
         sizes = [size for _, size in group]
-        apart = fmt.percent(max(m.apart(size, m.policies) for size in sizes), 0)
+        relative_spread = fmt.percent(max(m.relative_spread(size, m.policies) for size in sizes), 0)
         if count > 1:
-            said.append(f"to {size_name(sizes[-1])} medians of {count} starts, up to {apart} apart")
-    return "; ".join(said)
+            text.append(f"to {size_name(sizes[-1])} medians of {count} starts, up to {relative_spread} apart")
+    return "; ".join(text)
 
 
 def slow_motion(rows: Iterable[Point | Training]) -> bool:
@@ -70,24 +70,24 @@ def slow_motion(rows: Iterable[Point | Training]) -> bool:
     return any(row.dilation > 1 for row in rows)
 
 
-def _slower(rows: Iterable[Point | Training]) -> str:
+def _dilation_text(rows: Iterable[Point | Training]) -> str:
     """`10x`; nothing where time passed as it is."""
-    most = max(row.dilation for row in rows)
-    return f"{most:g}x" if most > 1 else ""
+    max_dilation = max(row.dilation for row in rows)
+    return f"{max_dilation:g}x" if max_dilation > 1 else ""
 
 
-def _time(m: Measured, policy: str, size: int, doubtful: Doubts) -> str:
-    mark = " ?" if (m.rails.label, stretch_of(policy, size)) in doubtful else ""
+def _time(m: FabricMeasurements, policy: str, size: int, invalid: InvalidPoints) -> str:
+    mark = " ?" if (m.rails.label, interval_name(policy, size)) in invalid else ""
     return fmt.seconds(m.at(policy, size)) + mark
 
 
 def _paper_gains(rails: Rails) -> dict[str, float]:
     """Times the better single rail, by policy."""
-    wanted = (rails.mix, rails.nodes)
-    return {policy: gain for (mix, nodes, policy), gain in published.GAINS.items() if (mix, nodes) == wanted}
+    required = (rails.mix, rails.nodes)
+    return {policy: gain for (mix, nodes, policy), gain in published.GAINS.items() if (mix, nodes) == required}
 
 
-def _over_predicted(m: Measured, size: int) -> str:
+def _over_predicted(m: FabricMeasurements, size: int) -> str:
     predicted, measured = m.predicted("nezha", size), m.at("nezha", size)
     return fmt.ratio(measured / predicted) if predicted and measured else fmt.NOTHING
 
@@ -119,8 +119,8 @@ def thresholds_table(found: Multirail) -> Table:
     for m in by_fabric(found):
         if "nezha" in m.policies and len(m.rails.names) > 1:
             stated = published.THRESHOLDS.get((m.rails.mix, m.rails.nodes))
-            told = (m.threshold(), m.rails.threshold, stated)
-            rows.append((m.rails.label, *(size_name(round(s)) if s else fmt.NOTHING for s in told)))
+            thresholds = (m.threshold(), m.rails.threshold, stated)
+            rows.append((m.rails.label, *(size_name(round(s)) if s else fmt.NOTHING for s in thresholds)))
     return Table(("fabric", "one rail up to", "Eq. 6 + 10%", "Nezha's"), tuple(rows), 1)
 
 
@@ -143,14 +143,14 @@ def table_1(found: Multirail) -> Table | None:
     return Table(("size", "", *shown), tuple(rows), 2)
 
 
-def bars_table(outcomes: Iterable[Outcome]) -> Table:
+def targets_table(outcomes: Iterable[Outcome]) -> Table:
     """What was wanted, and what came."""
     rows = []
     for o in outcomes:
-        goal = f", goal {in_unit(o.bar.goal, o.bar.unit)}" if o.bar.goal is not None else ""
-        wanted = f"{'≥' if o.bar.way == MORE else '≤'} {in_unit(o.bar.limit, o.bar.unit)}{goal}"
-        value = in_unit(o.value, o.bar.unit) if o.measured else "not measured"
-        rows.append((MARK[o.met], o.bar.what, o.fabric, wanted, value, o.where, o.bar.source))
+        goal = f", goal {in_unit(o.target.goal, o.target.unit)}" if o.target.goal is not None else ""
+        required = f"{'≥' if o.target.comparison == AT_LEAST else '≤'} {in_unit(o.target.limit, o.target.unit)}{goal}"
+        value = in_unit(o.value, o.target.unit) if o.measured else "not measured"
+        rows.append((MET_MARK[o.met], o.target.what, o.fabric, required, value, o.where, o.target.source))
     return Table(("", "what", "fabric", "wanted", "measured", "of what", "from"), tuple(rows), 3)
 
 
@@ -160,20 +160,20 @@ def cuts_table(cuts: Sequence[Cut]) -> Table:
     """
     rows = []
     for fabric, policy, fault in dict.fromkeys((c.fabric, c.policy, c.fault) for c in cuts):
-        mine = [c for c in cuts if (c.fabric, c.policy, c.fault) == (fabric, policy, fault)]
-        inside = [c for c in mine if c.inside]
+        selected = [c for c in cuts if (c.fabric, c.policy, c.fault) == (fabric, policy, fault)]
+        inside = [c for c in selected if c.inside]
         rows.append(
             (
                 fabric,
                 fault,
                 policy,
-                f"{len(inside)} of {len(mine)}",
+                f"{len(inside)} of {len(selected)}",
                 _spread([c.detect_ms for c in inside]),
                 _spread([c.migrate_ms for c in inside]),
-                _spread([c.home_ms for c in mine if c.carried]),
-                fmt.seconds(median(c.median_s for c in mine)),
-                fmt.seconds(max(c.worst_s for c in mine)),
-                f"{sum(c.wrong for c in mine):,}",
+                _spread([c.home_ms for c in selected if c.carried]),
+                fmt.seconds(median(c.median_s for c in selected)),
+                fmt.seconds(max(c.worst_s for c in selected)),
+                f"{sum(c.wrong for c in selected):,}",
             )
         )
     columns = (
@@ -187,11 +187,11 @@ def _spread(values: Sequence[float | None]) -> str:
     """`33.1 (28.0 to 41.2)`: median, least, most."""
     if not values:
         return fmt.NOTHING
-    came = [value for value in values if value is not None]
-    missing = f", never {len(values) - len(came)}" if len(came) < len(values) else ""
-    if not came:
+    reached = [value for value in values if value is not None]
+    missing = f", never {len(values) - len(reached)}" if len(reached) < len(values) else ""
+    if not reached:
         return "never"
-    return f"{median(came):,.1f} ({min(came):,.1f} to {max(came):,.1f}{missing})"
+    return f"{median(reached):,.1f} ({min(reached):,.1f} to {max(reached):,.1f}{missing})"
 
 
 def trainings_table(found: Multirail) -> Table:
@@ -200,24 +200,28 @@ def trainings_table(found: Multirail) -> Table:
     slow = slow_motion(found.trainings)
     by_label = {rails.label: rails for rails in found.fabrics}
     for fabric, model, batch in dict.fromkeys((t.fabric, t.model, t.batch) for t in found.trainings):
-        mine = [t for t in found.trainings if (t.fabric, t.model, t.batch) == (fabric, model, batch)]
-        for policy in dict.fromkeys(t.policy for t in mine):
-            own = [t for t in mine if t.policy == policy]
-            first, speed, step = own[0], median(t.samples_per_s for t in own), median(t.step_s for t in own)
+        selected = [t for t in found.trainings if (t.fabric, t.model, t.batch) == (fabric, model, batch)]
+        for policy in dict.fromkeys(t.policy for t in selected):
+            policy_trainings = [t for t in selected if t.policy == policy]
+            first, speed, step = (
+                policy_trainings[0],
+                median(t.samples_per_s for t in policy_trainings),
+                median(t.step_s for t in policy_trainings),
+            )
             cells = [
-                *([_slower(own)] if slow else []),
+                *([_dilation_text(policy_trainings)] if slow else []),
                 fmt.digits(speed),
                 fmt.seconds(step),
                 fmt.seconds(first.compute_s),
                 _ratio(step, first.predicted_s),
             ]
-            cells += [_beside(speed, mine, policy, by_label[fabric], over) for over in ("single", "gloo")]
+            cells += [_over_baseline(speed, selected, policy, by_label[fabric], over) for over in ("single", "gloo")]
             rows.append((fabric, first.name, policy, *cells))
     columns = (
         "fabric",
         "training",
         "policy",
-        *([SLOW] if slow else []),
+        *([SLOW_MOTION] if slow else []),
         "samples/s a node",
         "step",
         "of it computing",
@@ -232,18 +236,20 @@ def _ratio(value: float, predicted: float | None) -> str:
     return fmt.ratio(value / predicted) if predicted else fmt.NOTHING
 
 
-def _beside(speed: float, mine: Sequence[Training], policy: str, rails: Rails, over: str) -> str:
+def _over_baseline(speed: float, selected: Sequence[Training], policy: str, rails: Rails, over: str) -> str:
     """`1.43x (Nezha 1.48x)`: over the best of these policies."""
-    others = [t for t in mine if (is_single(t.policy) if over == "single" else t.policy == over) and t.policy != policy]
+    others = [
+        t for t in selected if (is_single(t.policy) if over == "single" else t.policy == over) and t.policy != policy
+    ]
     if not others or is_single(policy):
         return fmt.NOTHING
     best = max(median(t.samples_per_s for t in others if t.policy == p) for p in {t.policy for t in others})
-    stated = published.training_gain(mine[0].model, mine[0].batch, rails.mix, rails.nodes, over)
-    said = f" (Nezha {'≤ ' if stated.at_most else ''}{times(stated.gain)})" if stated and policy == "nezha" else ""
-    return times(speed / best) + said
+    stated = published.training_gain(selected[0].model, selected[0].batch, rails.mix, rails.nodes, over)
+    text = f" (Nezha {'≤ ' if stated.at_most else ''}{times(stated.gain)})" if stated and policy == "nezha" else ""
+    return times(speed / best) + text
 
 
-def lessons_table(found: Multirail) -> Table:
+def ddp_runs_table(found: Multirail) -> Table:
     """A line a network that was trained for real."""
     rows = []
     for x in found.lessons:

@@ -10,34 +10,35 @@ from statistics import fmean, geometric_mean, median
 from typing import Final, Literal
 
 from railyard.results.multirail import published
-from railyard.results.multirail.compare import SINGLE, Measured, between, by_fabric, largest, size_name
+from railyard.results.multirail.compare import SINGLE, FabricMeasurements, between, by_fabric, largest, size_name
 from railyard.results.multirail.records import Cut, Multirail, Point, Rails
 from railyard.results.views import format as fmt
 
 Unit = Literal["times", "share", "ms", "operations", "elements", "cuts"]
-MORE: Final = "at least"
-LESS: Final = "at most"
-RIVALS: Final = {
+AT_LEAST: Final = "at least"
+AT_MOST: Final = "at most"
+BASELINE_POLICIES: Final = {
     "mptcp": "Nezha 5.2.2, unlike rails: up to 1.80x",
     "mrib": "Nezha 5.2.2, unlike rails: up to 1.41x",
     "slicing": "",
 }
 """Policy -> what is stated of Nezha over it."""
 _PAIR_GOAL: Final = 1.95
-_SPARE: Final = 0.02
-_COLD: Final = 1.03
-_COLD_GAIN: Final = 0.15
+_TOLERANCE: Final = 0.02
+_SMALL_LATENCY_RATIO: Final = 1.03
+_SMALL_LATENCY_GAIN: Final = 0.15
 
 
 @dataclass(frozen=True, slots=True)
-class Bar:
-    """`way` the `limit` in `unit`; `checked`: a run that misses it has failed, the rest a slower machine may miss.
+class PerformanceTarget:
+    """`comparison` the `limit` in `unit`; `checked`: a run that misses it has failed, the rest a slower machine may
+    miss.
 
     `goal`: what we want beyond it; nothing is judged by that.
     """
 
     what: str
-    way: Literal["at least", "at most"]
+    comparison: Literal["at least", "at most"]
     limit: float
     unit: Unit
     checked: bool = False
@@ -48,14 +49,14 @@ class Bar:
         """None is what never came."""
         if value is None:
             return False
-        return value >= self.limit if self.way == MORE else value <= self.limit
+        return value >= self.limit if self.comparison == AT_LEAST else value <= self.limit
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """What was measured on a fabric; `met` is None and `fabric` empty where nothing was. `where`: of what it is."""
 
-    bar: Bar
+    target: PerformanceTarget
     fabric: str = ""
     value: float | None = None
     where: str = ""
@@ -63,68 +64,103 @@ class Outcome:
 
     @property
     def met(self) -> bool | None:
-        return self.bar.allows(self.value) if self.measured else None
+        return self.target.allows(self.value) if self.measured else None
 
 
-EXACT: Final = Bar("elements other than numpy's sum", LESS, 0, "elements", checked=True)
-BOUND: Final = Bar("single rail, ring, large: of its links' bound", MORE, 0.95, "share")
-PAIR: Final[dict[int, Bar]] = {
-    4: Bar("two like rails, 4 nodes, large: of one", MORE, 1.84, "times", source="Nezha 5.2.1", goal=_PAIR_GOAL),
-    8: Bar("two like rails, 8 nodes, large: of one", MORE, 1.87, "times", source="Nezha 5.2.1", goal=_PAIR_GOAL),
+CORRECT_SUMS: Final = PerformanceTarget("elements other than numpy's sum", AT_MOST, 0, "elements", checked=True)
+LINK_BOUND: Final = PerformanceTarget("single rail, ring, large: of its links' bound", AT_LEAST, 0.95, "share")
+PAIR: Final[dict[int, PerformanceTarget]] = {
+    4: PerformanceTarget(
+        "two like rails, 4 nodes, large: of one", AT_LEAST, 1.84, "times", source="Nezha 5.2.1", goal=_PAIR_GOAL
+    ),
+    8: PerformanceTarget(
+        "two like rails, 8 nodes, large: of one", AT_LEAST, 1.87, "times", source="Nezha 5.2.1", goal=_PAIR_GOAL
+    ),
 }
-BESIDE: Final[dict[str, Bar]] = {
-    rival: Bar(f"nezha, large: throughput of {rival}'s", MORE, 1 - _SPARE, "times", source=stated)
-    for rival, stated in RIVALS.items()
+OVER_BASELINE: Final[dict[str, PerformanceTarget]] = {
+    baseline: PerformanceTarget(
+        f"nezha, large: throughput of {baseline}'s", AT_LEAST, 1 - _TOLERANCE, "times", source=stated
+    )
+    for baseline, stated in BASELINE_POLICIES.items()
 }
-UNLIKE: Final = Bar("unlike rails, large: of the better one", MORE, 1.4, "times", source="Nezha 5.2.2: 1.46 to 1.63")
-IDEAL: Final = Bar("unlike rails, large: of the sum of both", MORE, 0.95, "share")
-COLD: Final = Bar("small, cold: latency of the best single rail's", LESS, _COLD, "times")
-COLD_BESIDE: Final[dict[str, Bar]] = {
-    rival: Bar(f"small, cold: less latency than {rival}", MORE, _COLD_GAIN, "share", source="Nezha 5.2.1")
-    for rival in ("mrib", "mptcp")
+UNLIKE: Final = PerformanceTarget(
+    "unlike rails, large: of the better one", AT_LEAST, 1.4, "times", source="Nezha 5.2.2: 1.46 to 1.63"
+)
+SUM_OF_RAILS: Final = PerformanceTarget("unlike rails, large: of the sum of both", AT_LEAST, 0.95, "share")
+SMALL_LATENCY: Final = PerformanceTarget(
+    "small, cold: latency of the best single rail's", AT_MOST, _SMALL_LATENCY_RATIO, "times"
+)
+SMALL_LATENCY_OVER_BASELINE: Final[dict[str, PerformanceTarget]] = {
+    baseline: PerformanceTarget(
+        f"small, cold: less latency than {baseline}", AT_LEAST, _SMALL_LATENCY_GAIN, "share", source="Nezha 5.2.1"
+    )
+    for baseline in ("mrib", "mptcp")
 }
-LEARNT: Final = Bar("balancer converges in", LESS, published.CONVERGED, "operations", source="Nezha 4.3")
-LEVEL: Final = Bar("time between rails after that", LESS, published.APART, "share", source="Nezha 5.3.2")
-MOVED: Final = Bar("NIC cut until migrated, median", LESS, 50, "ms", source="Nezha 4.4: below 200, from detection on")
-MOVED_WORST: Final = Bar("NIC cut until migrated, worst", LESS, 200, "ms")
-CUT_EXACT: Final = Bar("elements wrong while a rail was cut", LESS, 0, "elements", checked=True)
-ENDED: Final = Bar("cuts that ended the operations", LESS, 0, "cuts", checked=True)
-HOME: Final = Bar("cuts after whose repair the rail stayed idle", LESS, 0, "cuts", checked=True)
-GLOO: Final = Bar("one tcp rail, large: throughput of Gloo's", MORE, 1.0, "times")
-GLOO_PAIR: Final = Bar("two tcp rails, large: throughput of Gloo's", MORE, 1.8, "times", source="Nezha: 1.7 to 4.3")
+CONVERGENCE: Final = PerformanceTarget(
+    "balancer converges in", AT_MOST, published.CONVERGENCE_OPERATIONS, "operations", source="Nezha 4.3"
+)
+RAIL_TIME_SPREAD: Final = PerformanceTarget(
+    "time between rails after that", AT_MOST, published.MEAN_RAIL_TIME_SPREAD, "share", source="Nezha 5.3.2"
+)
+MIGRATION: Final = PerformanceTarget(
+    "NIC cut until migrated, median", AT_MOST, 50, "ms", source="Nezha 4.4: below 200, from detection on"
+)
+MIGRATION_WORST: Final = PerformanceTarget("NIC cut until migrated, worst", AT_MOST, 200, "ms")
+CORRECT_DURING_CUT: Final = PerformanceTarget(
+    "elements wrong while a rail was cut", AT_MOST, 0, "elements", checked=True
+)
+ABORTED_BY_CUT: Final = PerformanceTarget("cuts that ended the operations", AT_MOST, 0, "cuts", checked=True)
+RAIL_REUSED: Final = PerformanceTarget("cuts after whose repair the rail stayed idle", AT_MOST, 0, "cuts", checked=True)
+GLOO: Final = PerformanceTarget("one tcp rail, large: throughput of Gloo's", AT_LEAST, 1.0, "times")
+GLOO_PAIR: Final = PerformanceTarget(
+    "two tcp rails, large: throughput of Gloo's", AT_LEAST, 1.8, "times", source="Nezha: 1.7 to 4.3"
+)
 
-DDP_EQUAL: Final = Bar("DDP: losses differ from Gloo's by", LESS, 1e-3, "share", checked=True)
-DDP_FASTER: Final = Bar("DDP: steps as fast as Gloo's", MORE, 1.0, "times")
+DDP_LOSS_DIFFERENCE: Final = PerformanceTarget(
+    "DDP: losses differ from Gloo's by", AT_MOST, 1e-3, "share", checked=True
+)
+DDP_SPEEDUP: Final = PerformanceTarget("DDP: steps as fast as Gloo's", AT_LEAST, 1.0, "times")
 
 
 def outcomes(found: Multirail) -> tuple[Outcome, ...]:
     """Every bar, a line for each fabric on which it was measured, or one that says it wasn't."""
     fabrics = by_fabric(found)
-    measured: tuple[tuple[Bar, list[Outcome]], ...] = (
-        (EXACT, _exact(found.points)),
-        (BOUND, _each(fabrics, _bound)),
-        *((bar, _each(fabrics, partial(_pair, nodes, bar))) for nodes, bar in PAIR.items()),
-        *((bar, _each(fabrics, partial(_beside, rival, bar))) for rival, bar in BESIDE.items()),
-        (UNLIKE, _each(fabrics, _unlike)),
-        (IDEAL, _each(fabrics, _ideal)),
-        (COLD, _each(fabrics, _cold)),
-        *((bar, _each(fabrics, partial(_cold_beside, rival, bar))) for rival, bar in COLD_BESIDE.items()),
-        (LEARNT, _each(fabrics, _learnt)),
-        (LEVEL, _each(fabrics, _level)),
+    measured: tuple[tuple[PerformanceTarget, list[Outcome]], ...] = (
+        (CORRECT_SUMS, _correct_sums(found.points)),
+        (LINK_BOUND, _for_each_fabric(fabrics, _link_bound)),
+        *((target, _for_each_fabric(fabrics, partial(_like_rails, nodes, target))) for nodes, target in PAIR.items()),
+        *(
+            (target, _for_each_fabric(fabrics, partial(_over_baseline, baseline, target)))
+            for baseline, target in OVER_BASELINE.items()
+        ),
+        (UNLIKE, _for_each_fabric(fabrics, _unlike_rails)),
+        (SUM_OF_RAILS, _for_each_fabric(fabrics, _sum_of_rails)),
+        (SMALL_LATENCY, _for_each_fabric(fabrics, _small_latency)),
+        *(
+            (target, _for_each_fabric(fabrics, partial(_small_latency_over_baseline, baseline, target)))
+            for baseline, target in SMALL_LATENCY_OVER_BASELINE.items()
+        ),
+        (CONVERGENCE, _for_each_fabric(fabrics, _convergence)),
+        (RAIL_TIME_SPREAD, _for_each_fabric(fabrics, _rail_time_spread)),
         *_cuts(found.cuts),
-        (GLOO, _each(fabrics, _gloo)),
-        (GLOO_PAIR, _each(fabrics, _gloo_pair)),
-        (DDP_EQUAL, [Outcome(DDP_EQUAL, x.fabric, x.losses_apart, f"{len(x.losses)} steps") for x in found.lessons]),
-        (DDP_FASTER, [Outcome(DDP_FASTER, x.fabric, x.gloo_step_s / x.step_s, x.policy) for x in found.lessons]),
+        (GLOO, _for_each_fabric(fabrics, _gloo)),
+        (GLOO_PAIR, _for_each_fabric(fabrics, _gloo_pair)),
+        (
+            DDP_LOSS_DIFFERENCE,
+            [Outcome(DDP_LOSS_DIFFERENCE, x.fabric, x.losses_apart, f"{len(x.losses)} steps") for x in found.lessons],
+        ),
+        (DDP_SPEEDUP, [Outcome(DDP_SPEEDUP, x.fabric, x.gloo_step_s / x.step_s, x.policy) for x in found.lessons]),
     )
-    return tuple(outcome for bar, rows in measured for outcome in rows or [Outcome(bar, measured=False)])
+    return tuple(outcome for target, rows in measured for outcome in rows or [Outcome(target, measured=False)])
 
 
-def _each(fabrics: Sequence[Measured], judge: Callable[[Measured], Outcome | None]) -> list[Outcome]:
+def _for_each_fabric(
+    fabrics: Sequence[FabricMeasurements], judge: Callable[[FabricMeasurements], Outcome | None]
+) -> list[Outcome]:
     return [outcome for outcome in map(judge, fabrics) if outcome is not None]
 
 
-def _exact(points: Sequence[Point]) -> list[Outcome]:
+def _correct_sums(points: Sequence[Point]) -> list[Outcome]:
     """All fabrics and policies together: a single wrong element is one too many."""
     checked = [p for p in points if p.checked]
     if not checked:
@@ -132,26 +168,28 @@ def _exact(points: Sequence[Point]) -> list[Outcome]:
     worst = max(checked, key=lambda p: p.wrong)
     total, wrong = sum(p.checked for p in checked), sum(p.wrong for p in checked)
     where = f"of {total:,} in {len(checked)} points" + (f"; {worst.policy} on {worst.fabric}" if wrong else "")
-    return [Outcome(EXACT, "all", float(wrong), where)]
+    return [Outcome(CORRECT_SUMS, "all", float(wrong), where)]
 
 
-def _large(m: Measured) -> int | None:
+def _large(m: FabricMeasurements) -> int | None:
     return largest(m.sizes, published.LARGE)
 
 
-def _bound(m: Measured) -> Outcome | None:
+def _link_bound(m: FabricMeasurements) -> Outcome | None:
     """The worst of the rings at the largest size: what its links alone would take, over what it took.
 
     Of a ring of N no rank's link can carry less than 2(N-1)/N of the buffer (Patarasuk and Yuan, 2009). Set-up isn't in
     it. Rails that a processor holds below their links are left out: nothing of theirs comes near it.
     """
     size, bps = _large(m), {f"{SINGLE}:{name}": rate for name, rate in _wired_rings(m.rails)}
-    turns = 2 * (m.rails.nodes - 1) / m.rails.nodes
-    alone = {p.policy: p.sent for p in m.points if p.size == size and p.policy in bps}
-    if size is None or not alone:
+    ring_factor = 2 * (m.rails.nodes - 1) / m.rails.nodes
+    sent_by_ring = {p.policy: p.sent for p in m.points if p.size == size and p.policy in bps}
+    if size is None or not sent_by_ring:
         return None
-    value, policy = min((turns * 8 * sent / bps[by] / m.seconds[by][size], by) for by, sent in alone.items())
-    return Outcome(BOUND, m.rails.label, value, policy)
+    value, policy = min(
+        (ring_factor * 8 * sent / bps[by] / m.seconds[by][size], by) for by, sent in sent_by_ring.items()
+    )
+    return Outcome(LINK_BOUND, m.rails.label, value, policy)
 
 
 def _wired_rings(rails: Rails) -> Iterator[tuple[str, float]]:
@@ -162,116 +200,138 @@ def _wired_rings(rails: Rails) -> Iterator[tuple[str, float]]:
             yield name, bps
 
 
-def _is_pair(m: Measured) -> bool:
+def _has_two_like_rails(m: FabricMeasurements) -> bool:
     return len(m.rails.kinds) == 2 and len({*zip(m.rails.kinds, m.rails.bps, strict=True)}) == 1
 
 
-def _best_gain(m: Measured, bar: Bar) -> Outcome | None:
+def _best_gain(m: FabricMeasurements, target: PerformanceTarget) -> Outcome | None:
     size = _large(m)
     gain = m.gain("nezha", size) if size is not None else None
-    return None if gain is None else Outcome(bar, m.rails.label, gain)
+    return None if gain is None else Outcome(target, m.rails.label, gain)
 
 
-def _pair(nodes: int, bar: Bar, m: Measured) -> Outcome | None:
-    return _best_gain(m, bar) if _is_pair(m) and m.rails.nodes == nodes else None
+def _like_rails(nodes: int, target: PerformanceTarget, m: FabricMeasurements) -> Outcome | None:
+    return _best_gain(m, target) if _has_two_like_rails(m) and m.rails.nodes == nodes else None
 
 
-def _unlike(m: Measured) -> Outcome | None:
+def _unlike_rails(m: FabricMeasurements) -> Outcome | None:
     return _best_gain(m, UNLIKE) if len(set(m.rails.kinds)) > 1 else None
 
 
-def _ideal(m: Measured) -> Outcome | None:
+def _sum_of_rails(m: FabricMeasurements) -> Outcome | None:
     size = _large(m)
     value = m.of_ideal("nezha", size) if size is not None and len(set(m.rails.kinds)) > 1 else None
-    return None if value is None else Outcome(IDEAL, m.rails.label, value)
+    return None if value is None else Outcome(SUM_OF_RAILS, m.rails.label, value)
 
 
-def _beside(rival: str, bar: Bar, m: Measured) -> Outcome | None:
+def _over_baseline(baseline: str, target: PerformanceTarget, m: FabricMeasurements) -> Outcome | None:
     """The size of the large ones where it was worst."""
     sizes = between(m.sizes, published.LARGE, published.LARGEST)
-    found = [(geometric_mean(ratios), size) for size in sizes if (ratios := m.ratios(rival, "nezha", size))]
+    found = [(geometric_mean(ratios), size) for size in sizes if (ratios := m.ratios(baseline, "nezha", size))]
     if not found:
         return None
     ratio, size = min(found)
-    return Outcome(bar, m.rails.label, ratio, f"at {size_name(size)}")
+    return Outcome(target, m.rails.label, ratio, f"at {size_name(size)}")
 
 
-def _cold(m: Measured) -> Outcome | None:
+def _small_latency(m: FabricMeasurements) -> Outcome | None:
     """The small size where it was worst, beside the rail that was best there. The median of all is told with it: a
     single size's few operations leave something to chance."""
     found = []
-    for size in _cold_sizes(m):
-        beside = [ratios for rail in m.singles(size) if (ratios := m.ratios("nezha", rail, size))]
-        if beside:
-            found.append((max(beside, key=geometric_mean), size))
+    for size in _small_sizes(m):
+        single_rail_ratios = [ratios for rail in m.singles(size) if (ratios := m.ratios("nezha", rail, size))]
+        if single_rail_ratios:
+            found.append((max(single_rail_ratios, key=geometric_mean), size))
     if not found:
         return None
     worst, at, by_start = max((geometric_mean(ratios), size, ratios) for ratios, size in found)
-    usual = median(geometric_mean(ratios) for ratios, _ in found)
-    where = f"at {size_name(at)}; median of {len(found)} sizes {times(usual)}{_starts(by_start, 'times')}"
-    return Outcome(COLD, m.rails.label, worst, where)
+    median_ratio = median(geometric_mean(ratios) for ratios, _ in found)
+    where = f"at {size_name(at)}; median of {len(found)} sizes {times(median_ratio)}{_starts(by_start, 'times')}"
+    return Outcome(SMALL_LATENCY, m.rails.label, worst, where)
 
 
-def _cold_beside(rival: str, bar: Bar, m: Measured) -> Outcome | None:
+def _small_latency_over_baseline(baseline: str, target: PerformanceTarget, m: FabricMeasurements) -> Outcome | None:
     """The median of small sizes: the paper's 15% are of set-ups, which all of them have. An operation of the rival's
     that the machine held up is nothing to nezha's credit."""
-    found = [ratios for size in _cold_sizes(m) if (ratios := m.ratios("nezha", rival, size))]
+    found = [ratios for size in _small_sizes(m) if (ratios := m.ratios("nezha", baseline, size))]
     if not found:
         return None
-    less = 1 - median(map(geometric_mean, found))
+    reduction = 1 - median(map(geometric_mean, found))
     by_start = [1 - median(ratios) for ratios in zip(*found, strict=False)]
-    return Outcome(bar, m.rails.label, less, f"median of {len(found)} sizes{_starts(by_start, 'share')}")
+    return Outcome(target, m.rails.label, reduction, f"median of {len(found)} sizes{_starts(by_start, 'share')}")
 
 
 def _starts(values: Sequence[float], unit: Unit) -> str:
     """`; 0.96x to 1.04x in 3 starts`: so that a few percent are taken for what they are."""
-    said = f"{in_unit(min(values), unit)} to {in_unit(max(values), unit)}"
-    return f"; {said} in {len(values)} starts" if len(values) > 1 else ""
+    range_text = f"{in_unit(min(values), unit)} to {in_unit(max(values), unit)}"
+    return f"; {range_text} in {len(values)} starts" if len(values) > 1 else ""
 
 
-def _cold_sizes(m: Measured) -> tuple[int, ...]:
+def _small_sizes(m: FabricMeasurements) -> tuple[int, ...]:
     return between(m.sizes, 0, published.SMALL)
 
 
-def _learnt(m: Measured) -> Outcome | None:
+def _convergence(m: FabricMeasurements) -> Outcome | None:
     """The size, and of its starts the one, that took longest: however often it is started, it has to converge."""
     split = [p for p in m.points if p.policy == "nezha" and p.split]
     if not split:
         return None
     slowest = max(split, key=lambda p: float("inf") if p.settled_after is None else p.settled_after)
     value = None if slowest.settled_after is None else float(slowest.settled_after)
-    return Outcome(LEARNT, m.rails.label, value, f"at {size_name(slowest.size)}")
+    return Outcome(CONVERGENCE, m.rails.label, value, f"at {size_name(slowest.size)}")
 
 
-def _level(m: Measured) -> Outcome | None:
+def _rail_time_spread(m: FabricMeasurements) -> Outcome | None:
     """Nezha's is an average. A size counts once, as the mean of its starts: small ones have more than large ones."""
-    starts = [[p.apart for p in m.starts("nezha", size) if p.split] for size in m.sizes]
-    split = [fmean(apart) for apart in starts if apart]
-    return Outcome(LEVEL, m.rails.label, fmean(split), f"mean of {len(split)} sizes") if split else None
+    starts = [[p.relative_spread for p in m.starts("nezha", size) if p.split] for size in m.sizes]
+    split = [fmean(relative_spread) for relative_spread in starts if relative_spread]
+    return Outcome(RAIL_TIME_SPREAD, m.rails.label, fmean(split), f"mean of {len(split)} sizes") if split else None
 
 
-def _cuts(cuts: Sequence[Cut]) -> Iterator[tuple[Bar, list[Outcome]]]:
+def _cuts(cuts: Sequence[Cut]) -> Iterator[tuple[PerformanceTarget, list[Outcome]]]:
     """By fabric and kind of fault; what fell between two operations isn't in the times."""
     places = list(dict.fromkeys((c.fabric, c.fault) for c in cuts))
     groups = [(f"{f}: {fault}", [c for c in cuts if (c.fabric, c.fault) == (f, fault)]) for f, fault in places]
-    moved = [(name, times) for name, mine in groups if (times := _moved(mine))]
-    yield MOVED, [Outcome(MOVED, name, _median(times), f"n={len(times)}") for name, times in moved]
-    yield MOVED_WORST, [Outcome(MOVED_WORST, name, _most(times), f"n={len(times)}") for name, times in moved]
-    yield CUT_EXACT, [Outcome(CUT_EXACT, name, float(sum(c.wrong for c in mine)), _of(mine)) for name, mine in groups]
-    yield ENDED, [Outcome(ENDED, name, float(sum(bool(c.error) for c in mine)), _why(mine)) for name, mine in groups]
-    used = [(name, [c.home_ms for c in mine if c.carried]) for name, mine in groups]
-    yield HOME, [Outcome(HOME, name, float(times.count(None)), f"of {len(times)}") for name, times in used if times]
+    migrations = [(name, times) for name, group_cuts in groups if (times := _migration_times(group_cuts))]
+    yield MIGRATION, [Outcome(MIGRATION, name, _median(times), f"n={len(times)}") for name, times in migrations]
+    yield (
+        MIGRATION_WORST,
+        [Outcome(MIGRATION_WORST, name, _maximum(times), f"n={len(times)}") for name, times in migrations],
+    )
+    yield (
+        CORRECT_DURING_CUT,
+        [
+            Outcome(CORRECT_DURING_CUT, name, float(sum(c.wrong for c in group_cuts)), _checked_text(group_cuts))
+            for name, group_cuts in groups
+        ],
+    )
+    yield (
+        ABORTED_BY_CUT,
+        [
+            Outcome(ABORTED_BY_CUT, name, float(sum(bool(c.error) for c in group_cuts)), _error_text(group_cuts))
+            for name, group_cuts in groups
+        ],
+    )
+    reuse_times = [(name, [c.home_ms for c in group_cuts if c.carried]) for name, group_cuts in groups]
+    yield (
+        RAIL_REUSED,
+        [
+            Outcome(RAIL_REUSED, name, float(times.count(None)), f"of {len(times)}")
+            for name, times in reuse_times
+            if times
+        ],
+    )
 
 
-def _moved(cuts: Sequence[Cut]) -> list[float | None]:
+def _migration_times(cuts: Sequence[Cut]) -> list[float | None]:
     return [cut.migrate_ms for cut in cuts if cut.inside]
 
 
-def _of(cuts: Sequence[Cut]) -> str:
+def _checked_text(cuts: Sequence[Cut]) -> str:
     return f"of {sum(c.checked for c in cuts):,}"
 
 
-def _why(cuts: Sequence[Cut]) -> str:
+def _error_text(cuts: Sequence[Cut]) -> str:
     return next((cut.error for cut in cuts if cut.error), f"of {len(cuts)}")
 
 
@@ -280,20 +340,20 @@ def _median(values: Sequence[float | None]) -> float | None:
     return None if found == float("inf") else found
 
 
-def _most(values: Sequence[float | None]) -> float | None:
+def _maximum(values: Sequence[float | None]) -> float | None:
     return None if None in values else max(value for value in values if value is not None)
 
 
-def _gloo(m: Measured) -> Outcome | None:
+def _gloo(m: FabricMeasurements) -> Outcome | None:
     size = _large(m)
     tcp = [f"single:{name}" for name, kind in zip(m.rails.names, m.rails.kinds, strict=True) if kind == "tcp"]
     found = [r for policy in (*tcp, "single") if size is not None and (r := m.over(policy, "gloo", size)) is not None]
     return Outcome(GLOO, m.rails.label, found[0]) if found and "tcp" in m.rails.kinds else None
 
 
-def _gloo_pair(m: Measured) -> Outcome | None:
+def _gloo_pair(m: FabricMeasurements) -> Outcome | None:
     size = _large(m)
-    value = m.over("nezha", "gloo", size) if size is not None and _is_pair(m) else None
+    value = m.over("nezha", "gloo", size) if size is not None and _has_two_like_rails(m) else None
     return None if value is None else Outcome(GLOO_PAIR, m.rails.label, value)
 
 

@@ -10,20 +10,20 @@ from railyard.results.plots import style
 from railyard.results.runs.records import FabricRun
 from railyard.results.views.format import rate, short
 
-_MOST_GPUS: Final = 128  # drawn; of a larger fabric the first domains and rails stand for the rest
-_MOST_RAILS: Final = 16
-_HALF: Final = 32  # GPUs up to which half the width of the page will do
-_MOST_NAMED: Final = 12  # domains up to which there is room for their names, and those of their optical switches
-_GLASS: Final = 2.6  # how high an optical switch of a domain is drawn
-_Y: Final = {"domain": 0.0, "gpu": 4.0, "glass": 13.0, "optics": 18.0, "rail": 30.0, "spine": 46.0}
+_MAX_GPUS: Final = 128  # drawn; of a larger fabric the first domains and rails stand for the rest
+_MAX_RAILS: Final = 16
+_MAX_HALF_WIDTH_GPUS: Final = 32  # GPUs up to which half the width of the page will do
+_MAX_NAMED_DOMAINS: Final = 12  # domains up to which there is room for their names, and those of their optical switches
+_OPTICAL_SWITCH_HEIGHT: Final = 2.6  # how high an optical switch of a domain is drawn
+_Y: Final = {"domain": 0.0, "gpu": 4.0, "domain_optics": 13.0, "optics": 18.0, "rail": 30.0, "spine": 46.0}
 _OPTICS: Final = {"rail": ("ocs0", "rails"), "hb": ("ocs1", "HB domains")}
 Point = tuple[float, float]
 
 
 def draw(fabric: FabricRun) -> style.Plot:
     """GPUs are squares, in the colour of their rail, as are their links to its switch."""
-    rails = min(fabric.rails, _MOST_RAILS)
-    domains = max(2, min(fabric.domains, _MOST_GPUS // rails))
+    rails = min(fabric.rails, _MAX_RAILS)
+    domains = max(2, min(fabric.domains, _MAX_GPUS // rails))
     width = 100.0 if is_small(fabric) else 200.0
     with style.styled():
         top = _Y["spine"] + 8 if fabric.spines else _Y["rail"] + 8
@@ -35,7 +35,7 @@ def draw(fabric: FabricRun) -> style.Plot:
         if fabric.kind == "single-switch":
             _single(axes, gpus, width)
         else:
-            ends = _glass(axes, gpus, domains, width) if _is_per_domain(fabric) else gpus
+            ends = _domain_optical_switches(axes, gpus, domains, width) if _is_per_domain(fabric) else gpus
             _rails(axes, fabric, rails, ends, width)
         if not _is_per_domain(fabric):
             _optics(axes, fabric, width)
@@ -46,7 +46,7 @@ def draw(fabric: FabricRun) -> style.Plot:
 
 def is_small(fabric: FabricRun) -> bool:
     """Whether two such drawings fit beside each other."""
-    return fabric.domains * fabric.rails <= _HALF
+    return fabric.domains * fabric.rails <= _MAX_HALF_WIDTH_GPUS
 
 
 def _domains(axes: Axes, domains: int, rails: int, width: float) -> dict[tuple[int, int], Point]:
@@ -62,7 +62,7 @@ def _domains(axes: Axes, domains: int, rails: int, width: float) -> dict[tuple[i
             facecolor=style.ORANGE + "26", edgecolor=style.ORANGE, linewidth=0.9,
         )  # fmt: skip
         axes.add_patch(shape)
-        name = f"HB {d}" if domains <= _MOST_NAMED else f"{d}"
+        name = f"HB {d}" if domains <= _MAX_NAMED_DOMAINS else f"{d}"
         axes.text(left + box / 2, -1.2, name, ha="center", va="top", fontsize=7)
         for g in range(rails):
             x = left + box * (g + 0.5) / rails
@@ -76,13 +76,13 @@ def _rails(axes: Axes, fabric: FabricRun, rails: int, gpus: dict[tuple[int, int]
     pitch = width / rails
     for g in range(rails):
         centre = (pitch * (g + 0.5), _Y["rail"])
-        mine = [top for (_, rank), top in gpus.items() if rank == g]
-        _cables(axes, mine, centre, _colour(g), 0.9)
+        rail_gpu_tops = [top for (_, rank), top in gpus.items() if rank == g]
+        _cables(axes, rail_gpu_tops, centre, _colour(g), 0.9)
         _switch(axes, centre, min(pitch * 0.8, 16), f"rail{g}" if rails <= 10 else f"{g}", _colour(g))
     for i in range(fabric.spines):
         spine = (width * (i + 0.5) / fabric.spines, _Y["spine"])
-        under = [(pitch * (g + 0.5), _Y["rail"] + 4) for g in range(rails)]
-        _cables(axes, under, spine, style.MUTED, 1.2)
+        rail_tops = [(pitch * (g + 0.5), _Y["rail"] + 4) for g in range(rails)]
+        _cables(axes, rail_tops, spine, style.MUTED, 1.2)
         _switch(
             axes,
             spine,
@@ -102,18 +102,20 @@ def _is_per_domain(fabric: FabricRun) -> bool:
     return fabric.optics == ("rail",)
 
 
-def _glass(axes: Axes, gpus: dict[tuple[int, int], Point], domains: int, width: float) -> dict[tuple[int, int], Point]:
+def _domain_optical_switches(
+    axes: Axes, gpus: dict[tuple[int, int], Point], domains: int, width: float
+) -> dict[tuple[int, int], Point]:
     """Draw an optical switch over each domain, and the fibres into it; returns where each GPU's cable leaves it."""
     pitch = width / domains
     for d in range(domains):
-        corner, size = (pitch * (d + 0.05), _Y["glass"]), (pitch * 0.9, _GLASS)
+        corner, size = (pitch * (d + 0.05), _Y["domain_optics"]), (pitch * 0.9, _OPTICAL_SWITCH_HEIGHT)
         axes.add_patch(Rectangle(corner, *size, facecolor=style.MUTED + "40", edgecolor=style.MUTED, linewidth=0.6))
-        if domains <= _MOST_NAMED:
-            middle = (pitch * (d + 0.5), _Y["glass"] + _GLASS / 2)
+        if domains <= _MAX_NAMED_DOMAINS:
+            middle = (pitch * (d + 0.5), _Y["domain_optics"] + _OPTICAL_SWITCH_HEIGHT / 2)
             axes.text(*middle, f"ocs{d}", ha="center", va="center", fontsize=6)
     for (_, rank), top in gpus.items():
-        _cables(axes, [top], (top[0], _Y["glass"]), _colour(rank), 0.9)
-    return {gpu: (x, _Y["glass"] + _GLASS) for gpu, (x, _) in gpus.items()}
+        _cables(axes, [top], (top[0], _Y["domain_optics"]), _colour(rank), 0.9)
+    return {gpu: (x, _Y["domain_optics"] + _OPTICAL_SWITCH_HEIGHT) for gpu, (x, _) in gpus.items()}
 
 
 def _optics(axes: Axes, fabric: FabricRun, width: float) -> None:
@@ -159,10 +161,10 @@ def _caption(fabric: FabricRun) -> str:
     )
     optics = [_OPTICS[layer][1] for layer in _layers(fabric)]
     each = ", one a domain" if _is_per_domain(fabric) else ""
-    light = f", optical circuit switches between GPUs and {' and '.join(optics)}{each}" if optics else ""
+    optics_text = f", optical circuit switches between GPUs and {' and '.join(optics)}{each}" if optics else ""
     size = f"{fabric.domains} HB domains × {fabric.rails} GPUs"
     rates = f"HB {short(rate(fabric.hb_bps))}, rail {short(rate(fabric.rail_bps))} per GPU and direction"
-    return f"{fabric.kind[0].upper()}{fabric.kind[1:]}: {size}{spines}{light}. {rates}. Policy {fabric.policy}."
+    return f"{fabric.kind[0].upper()}{fabric.kind[1:]}: {size}{spines}{optics_text}. {rates}. Policy {fabric.policy}."
 
 
 def _alt(fabric: FabricRun) -> str:

@@ -8,9 +8,9 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter
 
-from railyard.results.analysis.recovery_rows import ScriptRow, holds, is_probed, told_of
+from railyard.results.analysis.recovery_rows import ScriptRow, checks_text, is_probed, matches_oracle
 from railyard.results.plots import style
-from railyard.results.runs.records import Census, GoodputTrace, Recovery
+from railyard.results.runs.records import ConnectivityCheck, GoodputTrace, Recovery
 from railyard.results.views.format import rate, short
 
 _COLOUR: Final = {
@@ -26,7 +26,7 @@ _PREFIX: Final = {
     "link": "link", "hb-port": "hb port", "rail-switch": "rail switch", "spine": "spine", "gpu": "GPU",
     "server": "server", "controller": "controller", "registry": "controller",
 }  # fmt: skip
-_CENSUS: Final = {
+_CHECK_STYLES: Final = {
     "census holds": (style.GREEN, "|", 9),
     "does not": (style.VERMILION, "x", 7),
     "not taken": (style.MUTED, ".", 4),
@@ -39,18 +39,22 @@ _CAPTION: Final = (
 )
 
 
-def storm(script: ScriptRow) -> style.Plot:
+def script_timeline(script: ScriptRow) -> style.Plot:
     """One repeat of a script. Seconds count from the first thing that is known of it."""
-    zero = min((*(r.t_fault for r in script.faults), *(c.monotonic_ns for c in script.censuses)), default=0)
-    traces = _begun(script)
-    heights = [max(4, len(script.faults)) * _LINE, *([0.3] if script.censuses else []), *([1.3] if traces else [])]
+    zero = min((*(r.t_fault for r in script.faults), *(c.monotonic_ns for c in script.connectivity_checks)), default=0)
+    traces = _goodput_start(script)
+    heights = [
+        max(4, len(script.faults)) * _LINE,
+        *([0.3] if script.connectivity_checks else []),
+        *([1.3] if traces else []),
+    ]
     with style.styled():
         figure = style.new_figure(style.WIDTH, sum(heights) + 1.0)
         panels = list(figure.subplots(len(heights), 1, sharex=True, squeeze=False, height_ratios=heights)[:, 0])
         panels[-1].set_xlabel("s after the first fault")
         _faults(panels.pop(0), script.faults, zero)
-        if script.censuses:
-            _censuses(panels.pop(0), script.censuses, zero)
+        if script.connectivity_checks:
+            _connectivity_checks(panels.pop(0), script.connectivity_checks, zero)
         if traces:
             _goodput(panels.pop(0), *traces, zero)
         figure.legend(handles=_keys(script), loc="outside upper right", ncols=9, fontsize=8)
@@ -63,29 +67,29 @@ def _faults(axes: Axes, faults: Sequence[Recovery], zero: int) -> None:
     end = max((r.t_repair for r in faults), default=zero)
     for y, r in enumerate(faults):
         start, stop = (r.t_fault - zero) / 1e9, (r.t_repair - zero) / 1e9
-        colour = _COLOUR[sort_of(r.fault)]
-        cut = min(stop - start if r.first_packet_ms is None else r.first_packet_ms / 1e3, stop - start)
-        cut = cut if is_probed(r) else 0.0
+        colour = _COLOUR[component_kind(r.fault)]
+        outage_s = min(stop - start if r.first_packet_ms is None else r.first_packet_ms / 1e3, stop - start)
+        outage_s = outage_s if is_probed(r) else 0.0
         axes.barh(y, stop - start, left=start, height=0.72, color=colour, alpha=0.4)
-        axes.barh(y, cut, left=start, height=0.72, color=colour)
-        late = r.t_fault - zero > 0.75 * (end - zero)
+        axes.barh(y, outage_s, left=start, height=0.72, color=colour)
+        is_late = r.t_fault - zero > 0.75 * (end - zero)
         where: dict[str, Any] = {
-            "xytext": (-4 if late else 4, 0),
+            "xytext": (-4 if is_late else 4, 0),
             "textcoords": "offset points",
             "va": "center",
             "fontsize": 7,
         }
         name = f"{r.fault} {r.target}"
-        axes.annotate(name, (start if late else stop, y), ha="right" if late else "left", **where)
+        axes.annotate(name, (start if is_late else stop, y), ha="right" if is_late else "left", **where)
     axes.set(ylim=(max(4, len(faults)) - 0.4, -0.6))
     axes.set_yticks([])
     axes.set_ylabel("faults")
     style.quiet(axes, grid="x")
 
 
-def _censuses(axes: Axes, censuses: Sequence[Census], zero: int) -> None:
-    for outcome, (colour, marker, size) in _CENSUS.items():
-        at = [(c.monotonic_ns - zero) / 1e9 for c in censuses if _outcome(c) == outcome]
+def _connectivity_checks(axes: Axes, connectivity_checks: Sequence[ConnectivityCheck], zero: int) -> None:
+    for outcome, (colour, marker, size) in _CHECK_STYLES.items():
+        at = [(c.monotonic_ns - zero) / 1e9 for c in connectivity_checks if _outcome(c) == outcome]
         axes.plot(at, [0] * len(at), ls="none", marker=marker, ms=size, mew=1.6, color=colour)
     axes.set(ylim=(-1, 1))
     axes.set_yticks([])
@@ -93,8 +97,8 @@ def _censuses(axes: Axes, censuses: Sequence[Census], zero: int) -> None:
     style.quiet(axes, grid="x")
 
 
-def _goodput(axes: Axes, begun: int, trace: GoodputTrace, zero: int) -> None:
-    at = [(begun - zero) / 1e9 + ms / 1e3 for ms in trace.t_ms]
+def _goodput(axes: Axes, start_ns: int, trace: GoodputTrace, zero: int) -> None:
+    at = [(start_ns - zero) / 1e9 + ms / 1e3 for ms in trace.t_ms]
     axes.plot(at, trace.bps, color=style.BLUE, lw=1.0, drawstyle="steps-post")
     axes.set_ylim(bottom=0)
     axes.margins(x=0)
@@ -103,36 +107,44 @@ def _goodput(axes: Axes, begun: int, trace: GoodputTrace, zero: int) -> None:
     style.quiet(axes, grid="y")
 
 
-def _begun(script: ScriptRow) -> tuple[int, GoodputTrace] | None:
+def _goodput_start(script: ScriptRow) -> tuple[int, GoodputTrace] | None:
     """When the fault came (ns) from which the trace counts, and the trace; None while a workload ran instead."""
     times = {(r.fault, r.target): r.t_fault for r in reversed(script.faults)}
     known = [(times[t.fault, t.target], t) for t in script.goodput if (t.fault, t.target) in times]
     return max(known, key=lambda found: len(found[1].t_ms), default=None)
 
 
-def sort_of(fault: str) -> str:
+def component_kind(fault: str) -> str:
     """What sort of thing breaks, for colours: what is neither link, switch nor GPU is of the controller's side."""
     return next((name for prefix, name in _PREFIX.items() if fault.startswith(prefix)), "controller")
 
 
 def _keys(script: ScriptRow) -> list[Patch | Line2D]:
-    sorts = dict.fromkeys(sort_of(r.fault) for r in script.faults)
-    keys: list[Patch | Line2D] = [Patch(color=_COLOUR[s], label=s) for s in _COLOUR if s in sorts]
-    found = {_outcome(c) for c in script.censuses}
+    component_kinds = dict.fromkeys(component_kind(r.fault) for r in script.faults)
+    keys: list[Patch | Line2D] = [Patch(color=_COLOUR[s], label=s) for s in _COLOUR if s in component_kinds]
+    found = {_outcome(c) for c in script.connectivity_checks}
     return keys + [
         Line2D([], [], ls="none", marker=marker, ms=size, mew=1.6, color=colour, label=outcome)
-        for outcome, (colour, marker, size) in _CENSUS.items()
+        for outcome, (colour, marker, size) in _CHECK_STYLES.items()
         if outcome in found
     ]
 
 
-def _outcome(census: Census) -> str:
-    return "not taken" if not census.taken else "census holds" if holds(census) else "does not"
+def _outcome(connectivity_check: ConnectivityCheck) -> str:
+    return (
+        "not taken"
+        if not connectivity_check.taken
+        else "census holds"
+        if matches_oracle(connectivity_check)
+        else "does not"
+    )
 
 
 def _alt(script: ScriptRow) -> str:
-    lasts = max((r.t_repair for r in script.faults), default=0) - min((r.t_fault for r in script.faults), default=0)
+    duration_ns = max((r.t_repair for r in script.faults), default=0) - min(
+        (r.t_fault for r in script.faults), default=0
+    )
     return (
-        f"{script.script} on {script.fabric} over time: {len(script.faults)} faults in {lasts / 1e9:.1f} s, "
-        f"censuses: {told_of(script.censuses)}"
+        f"{script.script} on {script.fabric} over time: {len(script.faults)} faults in {duration_ns / 1e9:.1f} s, "
+        f"censuses: {checks_text(script.connectivity_checks)}"
     )

@@ -8,17 +8,17 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter
 
-from railyard.results.analysis.steering import BASE, BEST, Place, PolicyRow
+from railyard.results.analysis.steering import BASELINE_POLICY, ORACLE_POLICY, FabricWorkload, PolicyRow
 from railyard.results.plots import style
 from railyard.results.views.format import seconds, short
 
-_COLOUR: Final = {BASE: style.ORANGE, BEST: style.GREEN}
+_COLOUR: Final = {BASELINE_POLICY: style.ORANGE, ORACLE_POLICY: style.GREEN}
 _OTHER: Final = style.SKY
 
 
-def policies(rows: Sequence[PolicyRow], place: Place) -> style.Plot:
+def policies(rows: Sequence[PolicyRow], fabric_workload: FabricWorkload) -> style.Plot:
     """A bar a policy, its length the median; dots are the repeats, the upright mark is predicted."""
-    name = f"{place[1]} on {place[0]}"
+    name = f"{fabric_workload[1]} on {fabric_workload[0]}"
     with style.styled():
         figure = style.new_figure(style.WIDTH, 1.0 + 0.36 * len(rows))
         axes = figure.subplots()
@@ -36,8 +36,8 @@ def policies(rows: Sequence[PolicyRow], place: Place) -> style.Plot:
         style.quiet(axes, grid="x")
         handles = _keys(rows)
         figure.legend(handles=handles, loc="outside upper right", ncols=len(handles))
-        said = "; ".join(_said(row) for row in rows)
-        return style.finish(figure, f"policies-{name}", f"Times of {name} by policy. {said}")
+        alt_text = "; ".join(_alt_text(row) for row in rows)
+        return style.finish(figure, f"policies-{name}", f"Times of {name} by policy. {alt_text}")
 
 
 def _bar(axes: Axes, y: int, row: PolicyRow) -> None:
@@ -47,15 +47,17 @@ def _bar(axes: Axes, y: int, row: PolicyRow) -> None:
     if row.predicted:
         axes.plot([row.predicted] * 2, [y - 0.31, y + 0.31], color=style.INK, lw=2, solid_capstyle="butt")
     end = max(*row.times, row.predicted or 0.0)
-    faster = "" if row.over_dr is None or row.policy == BASE else f" · {BASE} / this {row.over_dr:.2f}"
-    clear = {"facecolor": style.PAPER, "edgecolor": "none", "pad": 1.5}  # of the lines behind it
-    where: dict[str, Any] = {"xytext": (9, 0), "textcoords": "offset points", "va": "center"}
-    axes.annotate(seconds(row.median) + faster, (end, y), **where, fontsize=9, bbox=clear)
+    faster = (
+        "" if row.over_dr is None or row.policy == BASELINE_POLICY else f" · {BASELINE_POLICY} / this {row.over_dr:.2f}"
+    )
+    background = {"facecolor": style.PAPER, "edgecolor": "none", "pad": 1.5}  # of the lines behind it
+    annotation: dict[str, Any] = {"xytext": (9, 0), "textcoords": "offset points", "va": "center"}
+    axes.annotate(seconds(row.median) + faster, (end, y), **annotation, fontsize=9, bbox=background)
 
 
 def _keys(rows: Sequence[PolicyRow]) -> list[Patch | Line2D]:
-    named = [row.policy for row in rows if row.policy in _COLOUR]
-    keys: list[Patch | Line2D] = [Patch(color=_COLOUR[n], label=n) for n in named]
+    highlighted = [row.policy for row in rows if row.policy in _COLOUR]
+    keys: list[Patch | Line2D] = [Patch(color=_COLOUR[n], label=n) for n in highlighted]
     if any(len(row.times) > 1 for row in rows):
         keys.append(Line2D([], [], ls="none", marker="o", ms=4, mfc=style.PAPER, mec=style.INK, label="a repeat"))
     if any(row.predicted for row in rows):
@@ -63,7 +65,11 @@ def _keys(rows: Sequence[PolicyRow]) -> list[Patch | Line2D]:
     return keys
 
 
-def _said(row: PolicyRow) -> str:
+def _alt_text(row: PolicyRow) -> str:
     expected = f", predicted {seconds(row.predicted)}" if row.predicted else ""
-    faster = f", {BASE} takes {row.over_dr:.2f} times as long" if row.over_dr and row.policy != BASE else ""
+    faster = (
+        f", {BASELINE_POLICY} takes {row.over_dr:.2f} times as long"
+        if row.over_dr and row.policy != BASELINE_POLICY
+        else ""
+    )
     return f"{row.policy} {seconds(row.median)}{expected}{faster}"

@@ -20,7 +20,7 @@ _CAPTION: Final = (
     "least to the most), the bold one their median. A flow ends with its last byte: late in the run few are left, and "
     "those that stood still wait for TCP's next try after the repair."
 )
-_LINES: Final = 8  # repeats: of more, thin lines are a thicket, and megabytes of it
+_MAX_LINES: Final = 8  # repeats: of more, thin lines are a thicket, and megabytes of it
 _GOODPUT: Final = 1.6  # inches each
 
 
@@ -51,11 +51,11 @@ def recovery(rows: Sequence[RecoveryRow], traces: Sequence[GoodputTrace], fault:
         return style.finish(figure, f"recovery-{fault}", _alt(rows, traces, fabrics, fault), _CAPTION)
 
 
-def _goodput(panels: Sequence[Axes], mine: Sequence[GoodputTrace]) -> None:
-    _panel(panels[0], mine, "bps")
-    _panel(panels[1], mine, "affected_bps")
-    if not any(any(t.affected_bps) for t in mine):
-        _say(panels[1], "no flow crossed it")
+def _goodput(panels: Sequence[Axes], matching: Sequence[GoodputTrace]) -> None:
+    _panel(panels[0], matching, "bps")
+    _panel(panels[1], matching, "affected_bps")
+    if not any(any(t.affected_bps) for t in matching):
+        _note(panels[1], "no flow crossed it")
     panels[1].sharex(panels[0])
     panels[0].tick_params(labelbottom=False)
     panels[1].set_xlabel("ms after the fault")
@@ -71,17 +71,17 @@ def _share_heights(grid: Iterable[Sequence[Axes]], names: Sequence[str]) -> None
         panels[0].set_ylabel(name)
 
 
-def _panel(axes: Axes, traces: Sequence[GoodputTrace], what: str) -> None:
+def _panel(axes: Axes, traces: Sequence[GoodputTrace], field: str) -> None:
     for reroute, colour in COLOUR.items():
-        mine = [t for t in traces if t.reroute == reroute]
-        for trace in mine if 1 < len(mine) <= _LINES else ():
-            axes.plot(trace.t_ms, getattr(trace, what), color=colour, lw=0.6, alpha=0.35, drawstyle="steps-post")
-        if len(mine) > _LINES:
-            times, least = _by_bin(mine, what, min)
-            _, most = _by_bin(mine, what, max)
-            axes.fill_between(times, least, most, step="post", color=colour, alpha=0.22, lw=0)
-        if mine:
-            times, values = _by_bin(mine, what, median)
+        matching = [t for t in traces if t.reroute == reroute]
+        for trace in matching if 1 < len(matching) <= _MAX_LINES else ():
+            axes.plot(trace.t_ms, getattr(trace, field), color=colour, lw=0.6, alpha=0.35, drawstyle="steps-post")
+        if len(matching) > _MAX_LINES:
+            times, minimum = _by_bin(matching, field, min)
+            _, maximum = _by_bin(matching, field, max)
+            axes.fill_between(times, minimum, maximum, step="post", color=colour, alpha=0.22, lw=0)
+        if matching:
+            times, values = _by_bin(matching, field, median)
             axes.plot(times, values, color=colour, lw=1.7, drawstyle="steps-post")
     axes.axvline(0, color=style.VERMILION, lw=1.4)
     for repair in {
@@ -95,27 +95,28 @@ def _panel(axes: Axes, traces: Sequence[GoodputTrace], what: str) -> None:
     axes.tick_params(axis="x", pad=7)
 
 
-def _say(axes: Axes, text: str) -> None:
+def _note(axes: Axes, text: str) -> None:
     axes.text(0.5, 0.5, text, transform=axes.transAxes, ha="center", va="center", color=style.MUTED)
 
 
 def _by_bin(
-    traces: Sequence[GoodputTrace], what: str, of: Callable[[list[float]], float]
+    traces: Sequence[GoodputTrace], field: str, aggregate: Callable[[list[float]], float]
 ) -> tuple[tuple[float, ...], list[float]]:
     """Over as many bins as every repeat has."""
     length = min(len(t.t_ms) for t in traces)
-    values = [of([getattr(t, what)[i] for t in traces]) for i in range(length)]
+    values = [aggregate([getattr(t, field)[i] for t in traces]) for i in range(length)]
     return traces[0].t_ms[:length], values
 
 
 def _alt(rows: Sequence[RecoveryRow], traces: Sequence[GoodputTrace], fabrics: Sequence[str], fault: str) -> str:
-    said = [recovery_steps.said(row) for row in rows]
+    alt_text = [recovery_steps.alt_text(row) for row in rows]
     for fabric in fabrics:
         for reroute in COLOUR:
-            mine = [t for t in traces if (t.fabric, t.reroute) == (fabric, reroute)]
+            matching = [t for t in traces if (t.fabric, t.reroute) == (fabric, reroute)]
             low = [
-                min((b for t, b in zip(x.t_ms, x.bps, strict=True) if 0 <= t < x.repair_ms), default=0.0) for x in mine
+                min((b for t, b in zip(x.t_ms, x.bps, strict=True) if 0 <= t < x.repair_ms), default=0.0)
+                for x in matching
             ]
             if low:
-                said.append(f"{fabric}, reroute {reroute}: goodput falls to {rate(median(low))} before the repair")
-    return f"Steps of recovery, and goodput around {fault}. {'; '.join(said)}"
+                alt_text.append(f"{fabric}, reroute {reroute}: goodput falls to {rate(median(low))} before the repair")
+    return f"Steps of recovery, and goodput around {fault}. {'; '.join(alt_text)}"

@@ -18,7 +18,7 @@ _DOUBLE_LINE: Final = 0.34  # with rerouting on and off
 _SPAN: Final = (0.1, 3000.0)  # ms: what is sooner stands at the left edge, what never came beyond the right one
 _NEVER: Final = 5500.0
 _TICKS: Final = (0.1, 1, 10, 100, 1000)
-_APART: Final = {"on": -0.2, "off": 0.2}
+_SHIFTS: Final = {"on": -0.2, "off": 0.2}
 
 
 def steps_shown(rows: Sequence[RecoveryRow]) -> tuple[str, ...]:
@@ -36,7 +36,7 @@ def height(rows: Sequence[RecoveryRow]) -> float:
 
 def median_repeat(row: RecoveryRow) -> Recovery:
     """The one in the middle by its first packet, then by its goodput."""
-    ordered = sorted(row.repeats, key=lambda r: (_late(r.first_packet_ms), _late(r.goodput_ms), r.repeat))
+    ordered = sorted(row.repeats, key=lambda r: (_never_last(r.first_packet_ms), _never_last(r.goodput_ms), r.repeat))
     return ordered[(len(ordered) - 1) // 2]
 
 
@@ -45,9 +45,9 @@ def draw(axes: Axes, rows: Sequence[RecoveryRow], names: bool) -> None:
     steps = steps_shown(rows)
     both = len({row.reroute for row in rows}) > 1
     for row in rows:
-        shift = _APART[row.reroute] if both else 0.0
+        shift = _SHIFTS[row.reroute] if both else 0.0
         _repeats(axes, row, steps, shift)
-        _middle(axes, row, steps, shift)
+        _median_repeat(axes, row, steps, shift)
     axes.axhline(len(steps) - len(FROM_REPAIR) - 0.5, color=style.GREEN, lw=1.0, ls="--")  # the repair
     axes.axvline(_SPAN[1], color=style.GRID, lw=0.7)
     axes.set_xscale("log")
@@ -68,39 +68,43 @@ def _repeats(axes: Axes, row: RecoveryRow, steps: Sequence[str], shift: float) -
         )
 
 
-def _middle(axes: Axes, row: RecoveryRow, steps: Sequence[str], shift: float) -> None:
-    one = median_repeat(row)
-    values = [getattr(one, step) for step in steps]
+def _median_repeat(axes: Axes, row: RecoveryRow, steps: Sequence[str], shift: float) -> None:
+    median_row = median_repeat(row)
+    values = [getattr(median_row, step) for step in steps]
     colour, at = COLOUR[row.reroute], [_place(ms) for ms in values]
-    until = len(steps) - len(FROM_REPAIR)  # the last count from the repair: no line leads there
-    came = [(x, y + shift) for y, (x, ms) in enumerate(zip(at, values, strict=True)) if ms is not None and y < until]
-    axes.plot([x for x, _ in came], [y for _, y in came], color=colour, lw=1.1, alpha=0.8)
+    steps_from_fault = len(steps) - len(FROM_REPAIR)  # the last count from the repair: no line leads there
+    reached = [
+        (x, y + shift)
+        for y, (x, ms) in enumerate(zip(at, values, strict=True))
+        if ms is not None and y < steps_from_fault
+    ]
+    axes.plot([x for x, _ in reached], [y for _, y in reached], color=colour, lw=1.1, alpha=0.8)
     for y, (x, ms) in enumerate(zip(at, values, strict=True)):
-        if not _is_known(one, steps[y]):
+        if not _is_known(median_row, steps[y]):
             continue
         marker = "o" if ms is not None else "x"
         axes.plot([x], [y + shift], ls="none", marker=marker, ms=5, mew=1.4, color=colour)
-        tell(axes, y + shift, ms, colour)
+        annotate_time(axes, y + shift, ms, colour)
 
 
-def tell(axes: Axes, y: float, ms: float | None, colour: str) -> None:
+def annotate_time(axes: Axes, y: float, ms: float | None, colour: str) -> None:
     """A time in figures, right of the axes."""
-    where: dict[str, Any] = {
+    text_style: dict[str, Any] = {
         "xytext": (4, 0),
         "textcoords": "offset points",
         "va": "center",
         "fontsize": 8,
         "color": colour,
     }
-    beside: dict[str, Any] = {"xycoords": ("axes fraction", "data"), "annotation_clip": False}
-    axes.annotate(milliseconds(ms), (1, y), **beside, **where)
+    placement: dict[str, Any] = {"xycoords": ("axes fraction", "data"), "annotation_clip": False}
+    axes.annotate(milliseconds(ms), (1, y), **placement, **text_style)
 
 
-def said(row: RecoveryRow) -> str:
+def alt_text(row: RecoveryRow) -> str:
     """The same in words."""
-    one = median_repeat(row)
-    known = (s for s in steps_shown([row]) if _is_known(one, s))
-    steps = ", ".join(f"{STEP_NAMES[s]} {milliseconds(getattr(one, s))}" for s in known)
+    median_row = median_repeat(row)
+    known = (s for s in steps_shown([row]) if _is_known(median_row, s))
+    steps = ", ".join(f"{STEP_NAMES[s]} {milliseconds(getattr(median_row, s))}" for s in known)
     return f"median repeat on {row.fabric}, reroute {row.reroute}: {steps}"
 
 
@@ -118,5 +122,5 @@ def _place(ms: float | None) -> float:
     return _NEVER if ms is None else min(max(ms, _SPAN[0]), _SPAN[1])
 
 
-def _late(ms: float | None) -> float:
+def _never_last(ms: float | None) -> float:
     return inf if ms is None else ms

@@ -8,88 +8,94 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from railyard.results.plots import style
-from railyard.results.plots.recovery_steps import tell
+from railyard.results.plots.recovery_steps import annotate_time
 from railyard.results.runs.records import Event
 from railyard.results.views.format import milliseconds
 
-Course = Mapping[str, float]
+Timeline = Mapping[str, float]
 """When each step of one takeover was, in ms after its fault."""
 STEPS: Final = ("detected", "decided", "light-off", "adopted", "light-on", "taken-over", "state-moved", "job-goes-on")
 """As events.jsonl has them."""
-_LAST: Final = STEPS[-1]
+_LAST_STEP: Final = STEPS[-1]
 _CAPTION: Final = (
     "All repeats are thin marks; dots joined by a line are the repeat with the median interruption, whose times stand "
     "at the right."
 )
 _LINE: Final = 0.25  # inches a step
-_LEAST: Final = 1.0  # ms: what is sooner stands there
+_MIN_MS: Final = 1.0  # ms: what is sooner stands there
 _TICKS: Final = (1, 10, 100, 1000, 10_000, 100_000)
 
 
 def takeovers(events: Iterable[Event]) -> list[style.Plot]:
     """In the order in which the cases were first run. None where no events tell of a takeover."""
-    courses = _courses(events)
-    cases = dict.fromkeys(case for case, _ in courses)
-    return [_case(case, {where: found for (its, where), found in courses.items() if its == case}) for case in cases]
+    timelines = _timelines(events)
+    cases = dict.fromkeys(case for case, _ in timelines)
+    return [
+        _case(case, {column: found for (event_case, column), found in timelines.items() if event_case == case})
+        for case in cases
+    ]
 
 
-def _courses(events: Iterable[Event]) -> dict[tuple[str, str], list[Course]]:
+def _timelines(events: Iterable[Event]) -> dict[tuple[str, str], list[Timeline]]:
     """By case, and by fabric, way and what failed, which are told in one."""
     at: defaultdict[tuple[str, str, int], dict[str, int]] = defaultdict(dict)
     for event in events:
         if event.source == "takeover":
-            told = event.detail
-            where = f"{told['fabric']}, {told['way']}, {told['failed']}"
-            at[told["case"], where, told["repeat"]][event.what] = event.monotonic_ns
-    found: defaultdict[tuple[str, str], list[Course]] = defaultdict(list)
-    for (case, where, _), times in at.items():
-        found[case, where].append({step: (times[step] - times["fault"]) / 1e6 for step in STEPS if step in times})
+            detail = event.detail
+            column = f"{detail['fabric']}, {detail['way']}, {detail['failed']}"
+            at[detail["case"], column, detail["repeat"]][event.what] = event.monotonic_ns
+    found: defaultdict[tuple[str, str], list[Timeline]] = defaultdict(list)
+    for (case, column, _), times in at.items():
+        found[case, column].append({step: (times[step] - times["fault"]) / 1e6 for step in STEPS if step in times})
     return found
 
 
-def _case(case: str, columns: Mapping[str, Sequence[Course]]) -> style.Plot:
-    known = [course for courses in columns.values() for course in courses]
-    steps = [step for step in STEPS if any(step in course for course in known)]
+def _case(case: str, columns: Mapping[str, Sequence[Timeline]]) -> style.Plot:
+    known = [timeline for timelines in columns.values() for timeline in timelines]
+    steps = [step for step in STEPS if any(step in timeline for timeline in known)]
     with style.styled():
         figure = style.new_figure(style.WIDTH, _LINE * (len(steps) + 1) + 0.9)
         grid = figure.subplots(1, len(columns), squeeze=False)
-        for number, (where, courses) in enumerate(columns.items()):
+        for number, (column, timelines) in enumerate(columns.items()):
             axes = grid[0][number]
-            axes.set_title(where)
-            _draw(axes, courses, steps, names=number == 0)
-            axes.set_xlim(_LEAST * 0.85, max(course[_LAST] for course in known) * 1.5)
-        said = "; ".join(f"median repeat of {where}: {_said(_middle(courses))}" for where, courses in columns.items())
-        return style.finish(figure, f"takeover-{case}", f"Steps of takeovers, {case}. {said}", _CAPTION)
+            axes.set_title(column)
+            _draw(axes, timelines, steps, names=number == 0)
+            axes.set_xlim(_MIN_MS * 0.85, max(timeline[_LAST_STEP] for timeline in known) * 1.5)
+        alt_text = "; ".join(
+            f"median repeat of {column}: {_alt_text(_median_timeline(timelines))}"
+            for column, timelines in columns.items()
+        )
+        return style.finish(figure, f"takeover-{case}", f"Steps of takeovers, {case}. {alt_text}", _CAPTION)
 
 
-def _draw(axes: Axes, courses: Sequence[Course], steps: Sequence[str], names: bool) -> None:
-    middle = _middle(courses)
+def _draw(axes: Axes, timelines: Sequence[Timeline], steps: Sequence[str], names: bool) -> None:
+    median_timeline = _median_timeline(timelines)
     for y, step in enumerate(steps):
-        at = [_place(course[step]) for course in courses if step in course]
+        at = [_place(timeline[step]) for timeline in timelines if step in timeline]
         axes.plot(at, [y] * len(at), ls="none", marker="|", ms=9, mew=0.8, color=style.BLUE, alpha=0.45)
-    came = [(y, middle[step]) for y, step in enumerate(steps) if step in middle]
-    at, lines = [_place(ms) for _, ms in came], [y for y, _ in came]
+    reached = [(y, median_timeline[step]) for y, step in enumerate(steps) if step in median_timeline]
+    at, lines = [_place(ms) for _, ms in reached], [y for y, _ in reached]
     axes.plot(at, lines, color=style.BLUE, lw=1.1, marker="o", ms=5, alpha=0.8)
-    for y, ms in came:
-        tell(axes, y, ms, style.BLUE)
+    for y, ms in reached:
+        annotate_time(axes, y, ms, style.BLUE)
     axes.set_xscale("log")
     axes.set_ylim(len(steps) - 0.5, -0.5)
     axes.set_yticks(range(len(steps)), steps if names else [""] * len(steps))
     axes.xaxis.set_major_locator(FixedLocator(_TICKS))
     axes.xaxis.set_minor_locator(NullLocator())
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda ms, _: f"≤ {ms:g}" if ms == _LEAST else f"{ms:,.0f}"))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda ms, _: f"≤ {ms:g}" if ms == _MIN_MS else f"{ms:,.0f}"))
     axes.set_xlabel("ms after the fault")
     style.quiet(axes, grid="x")
 
 
-def _middle(courses: Sequence[Course]) -> Course:
+def _median_timeline(timelines: Sequence[Timeline]) -> Timeline:
     """The repeat in the middle by how long the job stood."""
-    return sorted(courses, key=lambda course: course[_LAST])[(len(courses) - 1) // 2]
+    return sorted(timelines, key=lambda timeline: timeline[_LAST_STEP])[(len(timelines) - 1) // 2]
 
 
-def _said(course: Course) -> str:
-    return ", ".join(f"{step} {milliseconds(ms)}" for step, ms in course.items())
+def _alt_text(timeline: Timeline) -> str:
+    return ", ".join(f"{step} {milliseconds(ms)}" for step, ms in timeline.items())
 
 
 def _place(ms: float) -> float:
-    return max(ms, _LEAST)
+    return max(ms, _MIN_MS)

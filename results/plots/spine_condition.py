@@ -14,10 +14,10 @@ from railyard.results.theory.spine_condition import Cell
 from railyard.results.views.format import percent
 from railyard.workloads.background.grid import GridSpec
 
-_FIELD: Final = "#f2f3f4"  # light in the dark too: even is neither
-_RAMP: Final = LinearSegmentedColormap.from_list("ways", (style.VERMILION, _FIELD, style.GREEN))
-_ON: Final = "#111111"
-_WIDEST: Final = 3.0  # factors of two at which the colour is full
+_NEUTRAL_COLOUR: Final = "#f2f3f4"  # light in the dark too: even is neither
+_RAMP: Final = LinearSegmentedColormap.from_list("ways", (style.VERMILION, _NEUTRAL_COLOUR, style.GREEN))
+_TEXT_COLOUR: Final = "#111111"
+_MAX_LOG2_RATIO: Final = 3.0  # factors of two at which the colour is full
 
 
 def draw(cells: Sequence[Cell], name: str) -> style.Plot:
@@ -46,15 +46,15 @@ def draw(cells: Sequence[Cell], name: str) -> style.Plot:
 
 
 def _panel(axes: Axes, cells: Sequence[Cell], grid: GridSpec) -> None:
-    rails, domains = (grid.loads if named else (0.0,) for named in (grid.rails, grid.domains))
-    norm = Normalize(-_WIDEST, _WIDEST, clip=True)
+    rails, domains = (grid.loads if is_varied else (0.0,) for is_varied in (grid.rails, grid.domains))
+    norm = Normalize(-_MAX_LOG2_RATIO, _MAX_LOG2_RATIO, clip=True)
     for cell in cells:
         x, y = rails.index(cell.scene.rail), domains.index(cell.scene.domain)
         factor = cell.latency["spine"] / cell.latency["rail-only"]
         axes.add_patch(Rectangle((x - 0.48, y - 0.48), 0.96, 0.96, color=_RAMP(norm(log2(factor))), lw=0))
-        axes.text(x, y, f"× {max(factor, 1 / factor):.2f}", ha="center", va="center", color=_ON, fontsize=10)
+        axes.text(x, y, f"× {max(factor, 1 / factor):.2f}", ha="center", va="center", color=_TEXT_COLOUR, fontsize=10)
         if not cell.agrees:
-            axes.plot(x + 0.34, y - 0.34, "x", ms=8, mew=2, color=_ON)
+            axes.plot(x + 0.34, y - 0.34, "x", ms=8, mew=2, color=_TEXT_COLOUR)
     axes.set(xlim=(-0.5, len(rails) - 0.5), ylim=(len(domains) - 0.5, -0.5), aspect="equal")
     axes.set_xticks(range(len(rails)), [percent(load, 0) for load in rails])
     axes.set_yticks(range(len(domains)), [percent(load, 0) for load in domains])
@@ -65,7 +65,7 @@ def _panel(axes: Axes, cells: Sequence[Cell], grid: GridSpec) -> None:
 
 
 def _alt(cells: Sequence[Cell], name: str) -> str:
-    said = "; ".join(
+    alt_text = "; ".join(
         f"{c.scene.name}: {c.measured}{'' if c.agrees else f', but the papers say {c.predicted}'}" for c in cells
     )
-    return f"Which way has the lower latency, {name}. {said}"
+    return f"Which way has the lower latency, {name}. {alt_text}"

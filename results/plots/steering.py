@@ -14,14 +14,14 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter
 
-from railyard.results.analysis.intervals import Stretch
-from railyard.results.analysis.paths_chosen import Chosen, chosen_over_time, rail_of
+from railyard.results.analysis.intervals import MeasurementInterval
+from railyard.results.analysis.paths_chosen import Chosen, path_shares_over_time, rail_of
 from railyard.results.plots import style as plots
 from railyard.results.runs.records import HealthSample
 from railyard.results.views.format import percent
 
-_FEW: Final = 8  # lines or areas up to which each is named
-_MOST_POINTS: Final = 400  # of a line: a screen has no more
+_MAX_NAMED: Final = 8  # lines or areas up to which each is named
+_MAX_POINTS: Final = 400  # of a line: a screen has no more
 _ELEMENTS: Final = {
     "rail": ("rails", ("#8ec6ea", "#003a5c")),
     "domain": ("HB domains", ("#f5c04f", "#8a4300")),
@@ -48,68 +48,68 @@ class Span:
     end: float
 
 
-def over_time(stretch: Stretch) -> plots.Plot:
+def over_time(interval: MeasurementInterval) -> plots.Plot:
     """Four panels on one axis of seconds since the foreground's start."""
-    name = f"{stretch.workload} on {stretch.fabric} under {stretch.policy}"
-    spans, chosen = tuple(background(stretch)), chosen_over_time(stretch, _MOST_POINTS)
+    name = f"{interval.workload} on {interval.fabric} under {interval.policy}"
+    spans, chosen = tuple(background(interval)), path_shares_over_time(interval, _MAX_POINTS)
     rows = list(dict.fromkeys(span.what for span in spans))
     with plots.styled():
-        strip = 0.24 * max(1, len(rows))
-        figure = plots.new_figure(plots.WIDTH, 7.0 + strip)
-        grid = figure.subplots(4, 1, sharex=True, height_ratios=[strip, 2.4, 2.4, 1.9])
-        _strip(grid[0], spans, rows)
-        _lines(grid[1], stretch, tuple(_ELEMENTS), "score", "h-score")
-        _areas(grid[2], stretch, chosen)
-        _lines(grid[3], stretch, ("rail",), "load", "load of rails")
+        background_height = 0.24 * max(1, len(rows))
+        figure = plots.new_figure(plots.WIDTH, 7.0 + background_height)
+        grid = figure.subplots(4, 1, sharex=True, height_ratios=[background_height, 2.4, 2.4, 1.9])
+        _background_panel(grid[0], spans, rows)
+        _lines(grid[1], interval, tuple(_ELEMENTS), "score", "h-score")
+        _areas(grid[2], interval, chosen)
+        _lines(grid[3], interval, ("rail",), "load", "load of rails")
         for axes in grid:
-            _marks(axes, stretch, spans if axes is not grid[0] else ())
+            _marks(axes, interval, spans if axes is not grid[0] else ())
         grid[1].set_ylim(-3, 103)
         grid[2].set_ylim(0, 1)
         grid[3].set_ylim(0, 1.05)
         for axes in grid[2:]:
             axes.yaxis.set_major_formatter(FuncFormatter(lambda share, _: f"{share:.0%}"))
         grid[3].tick_params(axis="x", pad=7)
-        grid[3].set(xlim=_ends(stretch), xlabel="seconds since the foreground's start")
-        return plots.finish(figure, f"steering-{name}", _alt(name, stretch, spans, chosen))
+        grid[3].set(xlim=_time_limits(interval), xlabel="seconds since the foreground's start")
+        return plots.finish(figure, f"steering-{name}", _alt(name, interval, spans, chosen))
 
 
-def background(stretch: Stretch) -> Iterator[Span]:
+def background(interval: MeasurementInterval) -> Iterator[Span]:
     """From each "on" to its "off", or to the end of the stretch."""
-    since: dict[str, int] = {}
-    for event in sorted(stretch.told, key=lambda e: e.monotonic_ns):
+    active_since: dict[str, int] = {}
+    for event in sorted(interval.events, key=lambda e: e.monotonic_ns):
         if event.source == "background":
             what = _background_name(event.detail)
-            begun = since.pop(what, None)
-            if begun is not None:
-                yield Span(what, _seconds(stretch, begun), _seconds(stretch, event.monotonic_ns))
+            start_ns = active_since.pop(what, None)
+            if start_ns is not None:
+                yield Span(what, _seconds(interval, start_ns), _seconds(interval, event.monotonic_ns))
             if event.what == "on":
-                since[what] = event.monotonic_ns
-    for what, begun in since.items():
-        yield Span(what, _seconds(stretch, begun), _seconds(stretch, stretch.end_ns))
+                active_since[what] = event.monotonic_ns
+    for what, start_ns in active_since.items():
+        yield Span(what, _seconds(interval, start_ns), _seconds(interval, interval.end_ns))
 
 
 def _background_name(detail: dict[str, Any]) -> str:
     """`rails 0, 1: 90%`."""
     parts = [
-        f"{one if len(numbers) == 1 else one + 's'} {', '.join(map(str, numbers))}"
-        for one, numbers in (("rail", detail.get("rails") or ()), ("domain", detail.get("domains") or ()))
+        f"{unit if len(numbers) == 1 else unit + 's'} {', '.join(map(str, numbers))}"
+        for unit, numbers in (("rail", detail.get("rails") or ()), ("domain", detail.get("domains") or ()))
         if numbers
     ]
     parts += ["spines"] if detail.get("spine") else []
     return f"{' and '.join(parts)}: {percent(float(detail['load']), 0)}"
 
 
-def _seconds(stretch: Stretch, at_ns: int) -> float:
-    return (at_ns - stretch.started_ns) / 1e9
+def _seconds(interval: MeasurementInterval, at_ns: int) -> float:
+    return (at_ns - interval.started_ns) / 1e9
 
 
-def _ends(stretch: Stretch) -> tuple[float, float]:
+def _time_limits(interval: MeasurementInterval) -> tuple[float, float]:
     """A little wider than the stretch, so that a mark at its end is whole."""
-    lasted = max(1, stretch.end_ns - stretch.begin_ns) / 1e9
-    return _seconds(stretch, stretch.begin_ns), _seconds(stretch, stretch.end_ns) + lasted / 100
+    duration_s = max(1, interval.end_ns - interval.begin_ns) / 1e9
+    return _seconds(interval, interval.begin_ns), _seconds(interval, interval.end_ns) + duration_s / 100
 
 
-def _strip(axes: Axes, spans: Iterable[Span], rows: Sequence[str]) -> None:
+def _background_panel(axes: Axes, spans: Iterable[Span], rows: Sequence[str]) -> None:
     for span in spans:
         y = rows.index(span.what)
         axes.barh(y, span.end - span.begin, left=span.begin, height=0.6, color=plots.MUTED, lw=0)
@@ -121,24 +121,24 @@ def _strip(axes: Axes, spans: Iterable[Span], rows: Sequence[str]) -> None:
     plots.quiet(axes)
 
 
-def _marks(axes: Axes, stretch: Stretch, spans: Iterable[Span]) -> None:
+def _marks(axes: Axes, interval: MeasurementInterval, spans: Iterable[Span]) -> None:
     for span in spans:
         axes.axvspan(span.begin, span.end, color=plots.MUTED, alpha=0.13, lw=0, zorder=0)
-    for at_ns, style in ((stretch.started_ns, "-"), (stretch.finished_ns, "--")):
-        axes.axvline(_seconds(stretch, at_ns), color=plots.INK, lw=1.3, ls=style)
+    for at_ns, style in ((interval.started_ns, "-"), (interval.finished_ns, "--")):
+        axes.axvline(_seconds(interval, at_ns), color=plots.INK, lw=1.3, ls=style)
     plots.quiet(axes)
 
 
-def _lines(axes: Axes, stretch: Stretch, elements: Sequence[str], what: str, title: str) -> None:
+def _lines(axes: Axes, interval: MeasurementInterval, elements: Sequence[str], what: str, title: str) -> None:
     """A line an element, those in want of attention on top."""
     found: defaultdict[tuple[str, int], list[HealthSample]] = defaultdict(list)
-    for sample in stretch.health:
+    for sample in interval.health:
         if sample.element in elements:
             found[sample.element, sample.index].append(sample)
     shown = sorted(found, key=lambda key: (elements.index(key[0]), key[1]))
     for key in shown:
-        samples = found[key][:: 1 + len(found[key]) // _MOST_POINTS]
-        times = [_seconds(stretch, s.monotonic_ns) for s in samples]
+        samples = found[key][:: 1 + len(found[key]) // _MAX_POINTS]
+        times = [_seconds(interval, s.monotonic_ns) for s in samples]
         axes.plot(times, [getattr(s, what) for s in samples], color=_line_colour(key, shown), lw=1.4)
     axes.set_ylabel(title)
     axes.grid(axis="y")
@@ -156,7 +156,7 @@ def _shade(ends: tuple[str, str], number: int, count: int) -> str:
 
 
 def _line_keys(shown: Sequence[tuple[str, int]]) -> list[Line2D]:
-    if len(shown) <= _FEW:
+    if len(shown) <= _MAX_NAMED:
         return [Line2D([], [], color=_line_colour(k, shown), lw=2, label=_element(*k)) for k in shown]
     keys = []
     for element in dict.fromkeys(element for element, _ in shown):
@@ -171,18 +171,18 @@ def _element(element: str, index: int) -> str:
     return "spines" if element == "spine" else f"{element} {index}"
 
 
-def _areas(axes: Axes, stretch: Stretch, chosen: Chosen) -> None:
+def _areas(axes: Axes, interval: MeasurementInterval, chosen: Chosen) -> None:
     """Shares of the foreground's pairs, one on the other."""
     rails = 1 + max((rail_of(name) for name in chosen.shares), default=0)
     colours = {name: _path_colour(name, rails) for name in chosen.shares}
-    times = [_seconds(stretch, at) for at in chosen.times_ns]
+    times = [_seconds(interval, at) for at in chosen.times_ns]
     below = [0.0] * len(times)
     for name, shares in chosen.shares.items():
         above = [b + s for b, s in zip(below, shares, strict=True)]
         axes.fill_between(times, below, above, step="post", color=colours[name], lw=0)
         below = above
     axes.set_ylabel("pairs by path")
-    if len(colours) <= _FEW:
+    if len(colours) <= _MAX_NAMED:
         _legend(axes, [Patch(color=colour, label=name) for name, colour in reversed(colours.items())])
         return
     kinds = dict.fromkeys(name.partition(" ")[0] for name in reversed(colours))
@@ -201,15 +201,15 @@ def _legend(axes: Axes, handles: Sequence[Line2D | Patch]) -> None:
         axes.legend(handles=handles, loc="upper left", bbox_to_anchor=(1.01, 1.03), fontsize=8, handlelength=1.2)
 
 
-def _alt(name: str, stretch: Stretch, spans: Iterable[Span], chosen: Chosen) -> str:
+def _alt(name: str, interval: MeasurementInterval, spans: Iterable[Span], chosen: Chosen) -> str:
     """In words: how low scores fell, what was chosen at the foreground's end, how loaded rails were."""
-    said = []
+    alt_parts = []
     for element, (plural, _) in _ELEMENTS.items():
-        scores = [s.score for s in stretch.health if s.element == element]
-        said += [f"scores of {plural} from {min(scores)} to {max(scores)}"] if scores else []
+        scores = [s.score for s in interval.health if s.element == element]
+        alt_parts += [f"scores of {plural} from {min(scores)} to {max(scores)}"] if scores else []
     last = {path: shares[-1] for path, shares in chosen.shares.items() if shares[-1] > 0}
-    said += [f"{percent(share, 0)} of pairs by {path} at the end" for path, share in last.items()]
-    loads = [s.load for s in stretch.health if s.element == "rail"]
-    said += [f"rails loaded to {percent(max(loads), 0)} at most"] if loads else []
-    on = ", ".join(dict.fromkeys(span.what for span in spans)) or "none"
-    return f"Scores, choices and load over time of {name}. Background: {on}. {'; '.join(said)}"
+    alt_parts += [f"{percent(share, 0)} of pairs by {path} at the end" for path, share in last.items()]
+    loads = [s.load for s in interval.health if s.element == "rail"]
+    alt_parts += [f"rails loaded to {percent(max(loads), 0)} at most"] if loads else []
+    background_names = ", ".join(dict.fromkeys(span.what for span in spans)) or "none"
+    return f"Scores, choices and load over time of {name}. Background: {background_names}. {'; '.join(alt_parts)}"

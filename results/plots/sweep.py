@@ -24,7 +24,7 @@ Named = tuple[str, Mapping[str, Any]]
 Timed = Mapping[tuple[str, str, str], Spread]
 """(fabric, workload, phase) -> its times; phase "" is the whole, and a prediction alone has no values."""
 
-FEWEST: Final = 3  # two points are a comparison, which bars show better
+MIN_POINTS: Final = 3  # two points are a comparison, which bars show better
 _ACROSS: Final = 2  # phases side by side
 _SIZE: Final = frozenset({"domains", "rails"})
 _LOG_FROM: Final = 4  # greatest over least value from which on the axis is logarithmic
@@ -72,7 +72,7 @@ def curves(fabrics: Sequence[Named], workloads: Sequence[Named], timed: Timed) -
     for title, axis, places in _sweeps(workloads):
         lines = {fabric: [(p, (fabric, p.name)) for p in places] for fabric, _ in fabrics}
         found.append(_curve(title, axis, lines, timed))
-    return tuple(curve for curve in found if any(len(points) >= FEWEST for points in _whole(curve).values()))
+    return tuple(curve for curve in found if any(len(points) >= MIN_POINTS for points in _whole(curve).values()))
 
 
 def _whole(curve: Curve) -> Mapping[str, Sequence[tuple[Place, Spread]]]:
@@ -87,7 +87,7 @@ def _sweeps(named: Iterable[Named]) -> Iterable[tuple[str, str, Sequence[Place]]
         kinds[str(traits.get("kind", ""))].append((name, traits))
     for kind, members in kinds.items():
         trait = _swept([traits for _, traits in members])
-        if len(members) >= FEWEST and trait:
+        if len(members) >= MIN_POINTS and trait:
             axis, number = _TRAITS[trait]
             places = [Place(n, number(t[trait]), _tick(trait, t)) for n, t in members]
             if len({place.x for place in places}) == len(places):
@@ -98,10 +98,10 @@ def _sweeps(named: Iterable[Named]) -> Iterable[tuple[str, str, Sequence[Place]]
 def _swept(members: Sequence[Mapping[str, Any]]) -> str:
     """The one trait in which they differ, "" if it isn't one, or is no number. Domains x rails count as one."""
     keys = dict.fromkeys(key for member in members for key in member)
-    differ = {key for key in keys if len({repr(member.get(key)) for member in members}) > 1}
-    trait = "rails" if differ == _SIZE else "".join(differ) if len(differ) == 1 else ""
-    usable = trait in _TRAITS and all(member.get(trait, "auto") != "auto" for member in members)
-    return trait if usable else ""
+    differing = {key for key in keys if len({repr(member.get(key)) for member in members}) > 1}
+    trait = "rails" if differing == _SIZE else "".join(differing) if len(differing) == 1 else ""
+    is_numeric = trait in _TRAITS and all(member.get(trait, "auto") != "auto" for member in members)
+    return trait if is_numeric else ""
 
 
 def _tick(trait: str, traits: Mapping[str, Any]) -> str:
@@ -170,21 +170,21 @@ def _panel(
     if low > 0 and high / low >= _LOG_FROM:
         axes.set_xscale("log", base=2)
     axes.set_xticks(list(places), list(places.values()))
-    _room(axes, low, high)
+    _set_x_limits(axes, low, high)
     axes.xaxis.set_minor_locator(NullLocator())
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: fmt.short(fmt.seconds(value))))
     axes.set_ylim(0, 1.12 * axes.get_ylim()[1])
     plots.quiet(axes, grid="y")
 
 
-def _room(axes: Axes, low: float, high: float) -> None:
+def _set_x_limits(axes: Axes, low: float, high: float) -> None:
     """The same ends in every panel, also where a phase isn't everywhere; the ends' labels keep clear of the corner."""
     if axes.get_xscale() == "log":
-        wider = (high / low) ** 0.1
-        axes.set_xlim(low / wider, high * wider)
+        margin = (high / low) ** 0.1
+        axes.set_xlim(low / margin, high * margin)
     else:
-        wider = 0.1 * (high - low)
-        axes.set_xlim(low - wider, high + wider)
+        margin = 0.1 * (high - low)
+        axes.set_xlim(low - margin, high + margin)
 
 
 def _keys(curve: Curve, palette: Mapping[str, str]) -> list[Line2D]:
@@ -202,10 +202,10 @@ def plot(curve: Curve, name: str) -> plots.Plot:
     with plots.styled():
         figure = plots.new_figure(plots.WIDTH, height(curve))
         draw(figure, curve)
-        said = "; ".join(_said(line, points) for line, points in _whole(curve).items())
-        return plots.finish(figure, name, f"{curve.title} over {curve.axis}. {said}")
+        alt_text = "; ".join(_alt_text(line, points) for line, points in _whole(curve).items())
+        return plots.finish(figure, name, f"{curve.title} over {curve.axis}. {alt_text}")
 
 
-def _said(line: str, points: Iterable[tuple[Place, Spread]]) -> str:
+def _alt_text(line: str, points: Iterable[tuple[Place, Spread]]) -> str:
     times = (f"{place.name} {fmt.seconds(s.median)}, predicted {fmt.seconds(s.predicted)}" for place, s in points)
     return f"{line}: {', '.join(times)}"

@@ -13,13 +13,13 @@ from railyard.results.plots import style
 from railyard.results.runs.fidelity import LIMITS, Finding, Limit
 from railyard.results.views.format import ratio, seconds, short
 
-MOST_BARS: Final = 14  # phases drawn of one workload, longest first; the table has all
-WANTED: Final = (0.97, 1.05)  # measured over predicted: what a faithful run reaches
+MAX_BARS: Final = 14  # phases drawn of one workload, longest first; the table has all
+FAITHFUL_RATIO: Final = (0.97, 1.05)  # measured over predicted: what a faithful run reaches
 
 
 def completion(rows: Sequence[Row], fabrics: Sequence[str], name: str) -> style.Plot:
     """Bars are medians, dots the repeats, the mark what the formula predicts."""
-    chosen = sorted(rows, key=lambda r: -max(s.median for s in r.by_fabric.values()))[:MOST_BARS]
+    chosen = sorted(rows, key=lambda r: -max(s.median for s in r.by_fabric.values()))[:MAX_BARS]
     present = [f for f in fabrics if any(f in r.by_fabric for r in chosen)]
     palette = style.colours(fabrics)
     with style.styled():
@@ -40,8 +40,8 @@ def completion(rows: Sequence[Row], fabrics: Sequence[str], name: str) -> style.
         )
         handles = [*(Patch(color=palette[f], label=f) for f in present), mark]
         figure.legend(handles=handles, loc="outside upper right", ncols=len(handles))
-        said = "; ".join(f"{label(r)}: " + ", ".join(_said(r, f) for f in r.by_fabric) for r in chosen)
-        return style.finish(figure, f"times-{name}", f"Times of {name}. {said}")
+        alt_text = "; ".join(f"{label(r)}: " + ", ".join(_alt_text(r, f) for f in r.by_fabric) for r in chosen)
+        return style.finish(figure, f"times-{name}", f"Times of {name}. {alt_text}")
 
 
 def label(row: Row) -> str:
@@ -49,7 +49,7 @@ def label(row: Row) -> str:
     return row.phase or ("iteration" if row.metric == "iteration_time" else row.workload)
 
 
-def _said(row: Row, fabric: str) -> str:
+def _alt_text(row: Row, fabric: str) -> str:
     spread = row.by_fabric[fabric]
     expected = f", predicted {seconds(spread.predicted)}" if spread.predicted else ""
     return f"{fabric} {seconds(spread.median)}{expected}"
@@ -81,7 +81,7 @@ def ratios(rows: Sequence[Row], fabrics: Sequence[str]) -> style.Plot | None:
     with style.styled():
         figure = style.new_figure(style.WIDTH, 1.1 + 0.3 * len(chosen))
         axes = figure.subplots()
-        axes.axvspan(*WANTED, color=style.GREEN, alpha=0.15, lw=0)
+        axes.axvspan(*FAITHFUL_RATIO, color=style.GREEN, alpha=0.15, lw=0)
         axes.axvline(1, color=style.MUTED, lw=1)
         for number, row in enumerate(chosen):
             for place, (fabric, spread) in enumerate(row.by_fabric.items()):
@@ -91,7 +91,7 @@ def ratios(rows: Sequence[Row], fabrics: Sequence[str]) -> style.Plot | None:
                     axes.plot(dots, [y] * len(dots), "o", ms=5, alpha=0.7, mew=0, color=palette[fabric])
                     if len(dots) > 1:
                         axes.plot([spread.ratio or 0.0], [y], "|", ms=11, mew=2.2, color=palette[fabric])
-        axes.set_yticks(range(len(chosen)), [_long(r) for r in chosen])
+        axes.set_yticks(range(len(chosen)), [_full_label(r) for r in chosen])
         axes.set(ylim=(len(chosen) - 0.4, -0.6), xlabel="measured / predicted")
         low, high = axes.get_xlim()
         axes.set_xlim(min(low, 0.94), max(high, 1.08))
@@ -100,13 +100,13 @@ def ratios(rows: Sequence[Row], fabrics: Sequence[str]) -> style.Plot | None:
         if any(len(s.values) > 1 for r in chosen for s in r.by_fabric.values()):
             handles.append(Line2D([], [], marker="|", ls="none", ms=11, mew=2.2, color=style.INK, label="median"))
         figure.legend(handles=handles, loc="outside upper right", ncols=len(handles))
-        said = "; ".join(
-            f"{_long(r)} " + ", ".join(f"{f} {ratio(s.ratio)}" for f, s in r.by_fabric.items()) for r in chosen
+        alt_text = "; ".join(
+            f"{_full_label(r)} " + ", ".join(f"{f} {ratio(s.ratio)}" for f, s in r.by_fabric.items()) for r in chosen
         )
-        return style.finish(figure, "ratios", f"Measured over predicted: {said}")
+        return style.finish(figure, "ratios", f"Measured over predicted: {alt_text}")
 
 
-def _long(row: Row) -> str:
+def _full_label(row: Row) -> str:
     return f"{row.workload} · {label(row)}" if label(row) != row.workload else row.workload
 
 

@@ -21,9 +21,9 @@ from railyard.results.views.format import percent, short, size
 from railyard.topologies.addresses import gpu_of_name
 
 _RAMP: Final = LinearSegmentedColormap.from_list("traffic", ("#d6e6f4", "#6aaed6", "#2070b4", "#083471"))
-_FIELD: Final = "#f6f8fa"  # light in the dark too: no traffic must not look like the most of it
+_EMPTY_COLOUR: Final = "#f6f8fa"  # light in the dark too: no traffic must not look like the most of it
 # text on a bar of that kind: what reads best on its colour
-_ON: Final = {"TP": "#ffffff", "PP": "#ffffff", "DP": "#111111", "EP": "#111111", "collective": "#111111"}
+_TEXT_COLOURS: Final = {"TP": "#ffffff", "PP": "#ffffff", "DP": "#111111", "EP": "#111111", "collective": "#111111"}
 _OUTLINED: Final = 128  # GPUs up to which each same-rail cell has an outline of its own
 
 
@@ -54,7 +54,7 @@ def heatmap(flows: Sequence[Flow], grid: Grid, name: str) -> style.Plot:
     with style.styled():
         figure = style.new_figure(style.WIDTH / 2, style.WIDTH / 2 * 0.84)
         axes = figure.subplots()
-        axes.set_facecolor(_FIELD)
+        axes.set_facecolor(_EMPTY_COLOUR)
         _cells(figure, axes, total)
         _outline(axes, grid)
         _ticks(axes, grid)
@@ -87,24 +87,24 @@ def _outline(axes: Axes, grid: Grid) -> None:
     k, cell = grid.rails, 250 / grid.gpus  # points across a cell, about
     blocks = [_square(d * k - 0.5, d * k - 0.5, k) for d in range(grid.domains)]
     _shape(axes, blocks, style.ORANGE, 1.6)
-    apart = [o * k for o in range(1 - grid.domains, grid.domains) if o]
+    rail_diagonals = [o * k for o in range(1 - grid.domains, grid.domains) if o]
     if grid.gpus <= _OUTLINED:
         inset = 0.06
-        same = [
+        rail_outlines = [
             _square(n + o - 0.5 + inset, n - 0.5 + inset, 1 - 2 * inset)
-            for o in apart
+            for o in rail_diagonals
             for n in range(grid.gpus)
             if 0 <= n + o < grid.gpus
         ]
     else:  # pairs of one rail lie on diagonals, K apart: one line for each
-        same = [
+        rail_outlines = [
             (
                 [(max(o, 0), max(-o, 0)), (grid.gpus - 1 + min(o, 0), grid.gpus - 1 - max(o, 0))],
                 [Path.MOVETO, Path.LINETO],
             )
-            for o in apart
+            for o in rail_diagonals
         ]
-    _shape(axes, same, style.PINK, min(1.1, cell / 6 + 0.1))
+    _shape(axes, rail_outlines, style.PINK, min(1.1, cell / 6 + 0.1))
 
 
 def _shape(
@@ -135,16 +135,18 @@ def pair_shares(flows: Iterable[Flow], grid: Grid) -> str:
     pairs = set()
     for flow in one_repeat(flows):
         a, b = gpu_of_name(flow.src), gpu_of_name(flow.dst)
-        place = "within HB domains" if a.domain == b.domain else "within rails" if a.rank == b.rank else "across both"
-        parts[place] += flow.delivered
+        locality = (
+            "within HB domains" if a.domain == b.domain else "within rails" if a.rank == b.rank else "across both"
+        )
+        parts[locality] += flow.delivered
         if flow.delivered:
             pairs.add((a, b))
     total = sum(parts.values())
     if not total:
         return "Nothing was delivered."
     shares = [f"{percent(parts[p] / total)} {p}" for p in ("within HB domains", "within rails", "across both")]
-    silent = 1 - len(pairs) / (grid.gpus * (grid.gpus - 1))
-    return f"{size(total)} delivered: {', '.join(shares)}. {percent(silent)} of GPU pairs carry nothing."
+    idle_share = 1 - len(pairs) / (grid.gpus * (grid.gpus - 1))
+    return f"{size(total)} delivered: {', '.join(shares)}. {percent(idle_share)} of GPU pairs carry nothing."
 
 
 def _alt(total: NDArray[np.float64], grid: Grid, name: str) -> str:
@@ -170,15 +172,17 @@ def volumes(by_workload: Mapping[str, Sequence[Flow]]) -> style.Plot:
         style.quiet(axes)
         handles = [Patch(color=style.KINDS[k], label=k) for k in kinds]
         figure.legend(handles=handles, loc="outside upper right", ncols=max(1, len(kinds)))
-        said = "; ".join(f"{n}: " + ", ".join(f"{k} {size(b)}" for k, b in t.items()) for n, t in totals.items())
-        return style.finish(figure, "volumes", f"Traffic by kind. {said}")
+        alt_text = "; ".join(f"{n}: " + ", ".join(f"{k} {size(b)}" for k, b in t.items()) for n, t in totals.items())
+        return style.finish(figure, "volumes", f"Traffic by kind. {alt_text}")
 
 
 def _bar(axes: Axes, row: int, total: Mapping[str, int], kinds: Sequence[str]) -> None:
-    left, whole = 0.0, sum(total.values()) or 1
+    left, total_bytes = 0.0, sum(total.values()) or 1
     for kind in kinds:
-        share = total.get(kind, 0) / whole
+        share = total.get(kind, 0) / total_bytes
         axes.barh(row, share, left=left, height=0.6, color=style.KINDS[kind], edgecolor=style.PAPER, linewidth=1)
         if share >= 0.04:
-            axes.text(left + share / 2, row, percent(share), ha="center", va="center", color=_ON[kind], fontsize=9)
+            axes.text(
+                left + share / 2, row, percent(share), ha="center", va="center", color=_TEXT_COLOURS[kind], fontsize=9
+            )
         left += share

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from railyard.results.plots.style import BLUE, ORANGE, quiet
 from railyard.results.published.figure import Claim, Figure
 from railyard.results.theory.iteration.constants import A100
-from railyard.results.theory.iteration.fit import left_out_s
+from railyard.results.theory.iteration.fit import leave_model_out_s
 from railyard.results.theory.iteration.measured import Measured, measured, predicted_s
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ LEFT_OUT: Final = (
 class Bar:
     """The largest mean and worst error that meet it, percent; and whose it is."""
 
-    whose: str
+    stated_by: str
     mean: float
     worst: float | None = None
 
@@ -49,7 +49,7 @@ def error_pct(row: Measured) -> float:
 
 def left_out_pct(row: Measured) -> float:
     """The same, with constants that saw no row of this model's shape."""
-    return 100 * (left_out_s(row) / row.seconds - 1)
+    return 100 * (leave_model_out_s(row) / row.seconds - 1)
 
 
 def table_figure(table: str, title: str, source: str, bars: Sequence[Bar]) -> Figure:
@@ -78,7 +78,7 @@ def _claims(which: str, errors: Sequence[float], bars: Sequence[Bar], reason: st
         for what, most, ours in (("mean", bar.mean, fmean(sizes)), ("worst", bar.worst, max(sizes))):
             if most is not None:
                 note = reason if ours > most else ""
-                yield Claim(f"{what} error{which}", most, ours, "%", bound="at most", note=note, stated=bar.whose)
+                yield Claim(f"{what} error{which}", most, ours, "%", bound="at most", note=note, stated=bar.stated_by)
 
 
 def _use(row: Measured) -> str:

@@ -5,18 +5,30 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from railyard.results.analysis.aggregate import kinds_of
-from railyard.results.analysis.intervals import dwell_s, stretches
-from railyard.results.analysis.recovery_rows import BESIDE, NOT_AVOIDED, holds, is_probed, is_told_by_goodput, told_of
-from railyard.results.analysis.steering import BEST, most_crowded
-from railyard.results.multirail.checks import claims
+from railyard.results.analysis.intervals import dwell_s, intervals
+from railyard.results.analysis.recovery_rows import (
+    CONTROL_PLANE_FAULTS,
+    KEPT_IN_USE,
+    checks_text,
+    has_goodput_evidence,
+    is_probed,
+    matches_oracle,
+)
+from railyard.results.analysis.steering import ORACLE_POLICY, most_changed_pair
+from railyard.results.multirail.checks import requirements
 from railyard.results.runs.fidelity import Judgement
-from railyard.results.runs.records import Census, Recovery, Run
-from railyard.results.runs.recovery_targets import CONTROLLER, NO_LOSS, Bar, outcomes
+from railyard.results.runs.records import ConnectivityCheck, Recovery, Run
+from railyard.results.runs.recovery_targets import (
+    NO_LOSS_ON_RETURN,
+    NO_LOSS_WITHOUT_CONTROLLER,
+    RecoveryTarget,
+    outcomes,
+)
 from railyard.results.views.format import size
 
-DENSE = frozenset({"TP", "PP", "DP"})
+DENSE_KINDS = frozenset({"TP", "PP", "DP"})
 Worst = tuple[int, Recovery]
-GPU_DEATHS = frozenset({"gpu-crash", "gpu-hang", "server-crash"})
+GPU_FAULTS = frozenset({"gpu-crash", "gpu-hang", "server-crash"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,14 +43,14 @@ class Check:
 def checks(run: Run, judgement: Judgement) -> tuple[Check, ...]:
     """Those checks for which the run has records."""
     return (
-        *(*_ended(run), *_fidelity(judgement), *_bytes(run), *_dense(run)),
-        *(*_recovered(run), *_home(run), *_censuses(run), *_too_fast(run), *_no_probe_lost(run)),
+        *(*_completed(run), *_fidelity(judgement), *_bytes(run), *_dense_training(run)),
+        *(*_recovery(run), *_primary_path(run), *_connectivity(run), *_too_fast(run), *_no_probe_lost(run)),
         *(*_lost_bytes(run), *_connections(run), *_dwell(run)),
-        *(Check(*claim) for claim in claims(run.multirail)),
+        *(Check(*claim) for claim in requirements(run.multirail)),
     )
 
 
-def _ended(run: Run) -> Iterator[Check]:
+def _completed(run: Run) -> Iterator[Check]:
     """What an error left out may be just what would have failed."""
     if run.failed:
         yield Check("the run went to its end", False, run.failed)
@@ -59,64 +71,76 @@ def _bytes(run: Run) -> Iterator[Check]:
         yield Check("every byte delivered, for every pair", same, detail)
 
 
-def _dense(run: Run) -> Iterator[Check]:
+def _dense_training(run: Run) -> Iterator[Check]:
     """Rail-only III-B: without expert parallelism nothing crosses from one rail to another."""
     kinds = kinds_of(run.flows)
-    rows = [c for c in run.bytes if kinds.get((c.workload, "")) and DENSE.issuperset(kinds[c.workload, ""])]
+    rows = [c for c in run.bytes if kinds.get((c.workload, "")) and DENSE_KINDS.issuperset(kinds[c.workload, ""])]
     if rows:
         crossed = sum(c.cross_rail_bytes for c in rows)
         names = ", ".join(dict.fromkeys(c.workload for c in rows))
         yield Check("dense training stays within its rails", crossed == 0, f"{size(crossed)} between rails ({names})")
 
 
-def _recovered(run: Run) -> Iterator[Check]:
+def _recovery(run: Run) -> Iterator[Check]:
     """Faults that came alone, and by their first packets those of scripts beside workloads, where no census is due.
 
     Of other scripts' faults, the censuses say what had to recover.
     """
-    due = {(c.fabric, c.policy, c.script, c.repeat, c.reroute) for c in run.censuses if c.script}
-    rows = [r for r in run.recoveries if r.reroute == "on" and r.fault not in NOT_AVOIDED and _place(r) not in due]
-    rows = [r for r in rows if is_probed(r) or (not r.script and is_told_by_goodput(r))]
+    checked_scripts = {(c.fabric, c.policy, c.script, c.repeat, c.reroute) for c in run.connectivity_checks if c.script}
+    rows = [
+        r
+        for r in run.recoveries
+        if r.reroute == "on" and r.fault not in KEPT_IN_USE and _fault_key(r) not in checked_scripts
+    ]
+    rows = [r for r in rows if is_probed(r) or (not r.script and has_goodput_evidence(r))]
     if rows:
-        back = [r.first_packet_ms is not None if r.script else r.recovered for r in rows]
-        bad = [_called(r) for r, came in zip(rows, back, strict=True) if not came]
-        detail = f"{len(rows) - len(bad)} of {len(rows)} faults" + (f"; not: {', '.join(bad[:3])}" if bad else "")
-        yield Check("traffic recovers when rerouting is on", not bad, detail)
+        recovered = [r.first_packet_ms is not None if r.script else r.recovered for r in rows]
+        failed = [_fault_label(r) for r, did_recover in zip(rows, recovered, strict=True) if not did_recover]
+        detail = f"{len(rows) - len(failed)} of {len(rows)} faults" + (
+            f"; not: {', '.join(failed[:3])}" if failed else ""
+        )
+        yield Check("traffic recovers when rerouting is on", not failed, detail)
 
 
-def _home(run: Run) -> Iterator[Check]:
+def _primary_path(run: Run) -> Iterator[Check]:
     """Faults that came alone: of those in scripts, others may make it unknowable. What died beside the data plane, or
     stays in use all the same, has no detours to withdraw.
     """
-    rows = [r for r in run.recoveries if r.reroute == "on" and not r.script and r.fault not in NOT_AVOIDED | BESIDE]
+    rows = [
+        r
+        for r in run.recoveries
+        if r.reroute == "on" and not r.script and r.fault not in KEPT_IN_USE | CONTROL_PLANE_FAULTS
+    ]
     if rows:
-        bad = [_called(r) for r in rows if r.home_ms is None]
-        detail = f"{len(rows) - len(bad)} of {len(rows)} faults" + (f"; not: {', '.join(bad[:3])}" if bad else "")
-        yield Check("traffic comes home after each repair", not bad, detail)
+        failed = [_fault_label(r) for r in rows if r.home_ms is None]
+        detail = f"{len(rows) - len(failed)} of {len(rows)} faults" + (
+            f"; not: {', '.join(failed[:3])}" if failed else ""
+        )
+        yield Check("traffic comes home after each repair", not failed, detail)
 
 
-def _censuses(run: Run) -> Iterator[Check]:
+def _connectivity(run: Run) -> Iterator[Check]:
     """Without rerouting too: nobody need recover there, but nothing dead may carry anything."""
-    rows = run.censuses
+    rows = run.connectivity_checks
     if rows:
-        bad, few = [c for c in rows if c.taken and not holds(c)], _too_few(rows)
-        detail = told_of(rows)
-        if few:
-            detail += f"; too few to tell on {', '.join(few)}"
-        if bad:
-            worst = max(bad, key=lambda c: c.not_recovered + c.impossible + c.carried)
+        failed, under_checked = [c for c in rows if c.taken and not matches_oracle(c)], _under_checked_fabrics(rows)
+        detail = checks_text(rows)
+        if under_checked:
+            detail += f"; too few to tell on {', '.join(under_checked)}"
+        if failed:
+            worst = max(failed, key=lambda c: c.not_recovered + c.impossible + c.carried)
             where = " ".join(filter(None, (worst.fabric, worst.script)))
             detail += f"; worst: {where} repeat {worst.repeat} after {worst.act}: "
             detail += f"{worst.not_recovered} pairs not recovered, {worst.impossible} impossible, "
             detail += f"{worst.carried} dead or slow parts carried too much"
-        yield Check("every census is what the oracle says", not bad and not few, detail)
+        yield Check("every census is what the oracle says", not failed and not under_checked, detail)
 
 
-def _too_few(censuses: Iterable[Census]) -> list[str]:
+def _under_checked_fabrics(connectivity_checks: Iterable[ConnectivityCheck]) -> list[str]:
     """The fabrics on which fewer than half of the censuses that were due could be taken."""
     taken: defaultdict[str, list[bool]] = defaultdict(list)
-    for census in censuses:
-        taken[census.fabric].append(census.taken)
+    for connectivity_check in connectivity_checks:
+        taken[connectivity_check.fabric].append(connectivity_check.taken)
     return [fabric for fabric, each in taken.items() if sum(each) < len(each) / 2]
 
 
@@ -124,19 +148,19 @@ def _too_fast(run: Run) -> Iterator[Check]:
     """With rerouting or without: more than the oracle allows went where nothing should."""
     if rows := run.recoveries:
         total, worst = sum(r.too_fast for r in rows), max(rows, key=lambda r: r.too_fast)
-        detail = f"{total} of them over {len(rows)} faults" + (f"; most: {_called(worst)}" if total else "")
+        detail = f"{total} of them over {len(rows)} faults" + (f"; most: {_fault_label(worst)}" if total else "")
         yield Check("no stream gets more than the max-flow of what is left", total == 0, detail)
 
 
 def _no_probe_lost(run: Run) -> Iterator[Check]:
     """What a data plane loses while nothing in it is broken."""
-    claims: tuple[tuple[Bar, str], ...] = (
-        (CONTROLLER, "a controller that dies costs no packet"),
-        (NO_LOSS, "no packet is lost while traffic returns"),
+    requirements: tuple[tuple[RecoveryTarget, str], ...] = (
+        (NO_LOSS_WITHOUT_CONTROLLER, "a controller that dies costs no packet"),
+        (NO_LOSS_ON_RETURN, "no packet is lost while traffic returns"),
     )
     measured = outcomes(run)
-    for bar, claim in claims:
-        found = [o for o in measured if o.bar is bar and o.values]
+    for recovery_target, claim in requirements:
+        found = [o for o in measured if o.recovery_target is recovery_target and o.values]
         if found:
             lost = {o: sum(value or 0 for value in o.values) for o in found}
             worst = max(found, key=lambda o: lost[o])
@@ -147,48 +171,48 @@ def _no_probe_lost(run: Run) -> Iterator[Check]:
 
 
 def _lost_bytes(run: Run) -> Iterator[Check]:
-    lost = _by_place((r for r in run.recoveries if r.reroute == "on"), lambda r: r.lost_bytes)
+    lost = _by_fault((r for r in run.recoveries if r.reroute == "on"), lambda r: r.lost_bytes)
     if lost:
-        total, worst = _most(lost)
-        detail = f"{total:,} bytes lost over {len(lost)} faults and scripts" + (_named(worst) if total else "")
+        total, worst = _total_and_worst(lost)
+        detail = f"{total:,} bytes lost over {len(lost)} faults and scripts" + (_worst_text(worst) if total else "")
         yield Check("no fault loses a byte when rerouting is on", total == 0, detail)
 
 
 def _connections(run: Run) -> Iterator[Check]:
     """A GPU that dies takes its own along."""
     rows = [r for r in run.recoveries if r.reroute == "on"]
-    died = {_place(r) for r in rows if r.fault in GPU_DEATHS}
-    lost = _by_place((r for r in rows if _place(r) not in died), lambda r: r.connections_lost)
+    gpu_fault_places = {_fault_key(r) for r in rows if r.fault in GPU_FAULTS}
+    lost = _by_fault((r for r in rows if _fault_key(r) not in gpu_fault_places), lambda r: r.connections_lost)
     if lost:
-        total, worst = _most(lost)
-        detail = f"{total} lost over {len(lost)} other faults and scripts" + (_named(worst) if total else "")
+        total, worst = _total_and_worst(lost)
+        detail = f"{total} lost over {len(lost)} other faults and scripts" + (_worst_text(worst) if total else "")
         yield Check("TCP connections are lost only where a GPU died", total == 0, detail)
 
 
-def _most(found: Mapping[tuple[object, ...], Worst]) -> Worst:
+def _total_and_worst(found: Mapping[tuple[object, ...], Worst]) -> Worst:
     """All of it together, and where most of it was."""
     return sum(n for n, _ in found.values()), max(found.values(), key=lambda one: one[0])[1]
 
 
-def _by_place(rows: Iterable[Recovery], value: Callable[[Recovery], int]) -> dict[tuple[object, ...], Worst]:
+def _by_fault(rows: Iterable[Recovery], value: Callable[[Recovery], int]) -> dict[tuple[object, ...], Worst]:
     """Each fault of a script has what the whole script lost: that counts once."""
     found: dict[tuple[object, ...], Worst] = {}
     for r in rows:
-        found[_place(r)] = max(found.get(_place(r), (0, r)), (value(r), r), key=lambda one: one[0])
+        found[_fault_key(r)] = max(found.get(_fault_key(r), (0, r)), (value(r), r), key=lambda one: one[0])
     return found
 
 
-def _place(r: Recovery) -> tuple[object, ...]:
+def _fault_key(r: Recovery) -> tuple[object, ...]:
     """A fault that came alone, or the repeat of a script that it was a part of."""
     what = (r.script,) if r.script else (r.fault, r.target)
     return (r.fabric, r.policy, *what, r.repeat, r.reroute)
 
 
-def _called(r: Recovery) -> str:
+def _fault_label(r: Recovery) -> str:
     return f"{r.fabric} {r.script} {r.fault} {r.target} repeat {r.repeat}".replace("  ", " ")
 
 
-def _named(r: Recovery) -> str:
+def _worst_text(r: Recovery) -> str:
     return f"; most: {r.fabric} {r.script or f'{r.fault} {r.target}'} repeat {r.repeat}"
 
 
@@ -197,9 +221,9 @@ def _dwell(run: Run) -> Iterator[Check]:
 
     Nothing damps the oracle.
     """
-    dwell, told = dwell_s(run), [s for s in stretches(run) if s.policy != BEST]
-    worst = most_crowded(told, dwell) if dwell else None
+    dwell, damped_intervals = dwell_s(run), [s for s in intervals(run) if s.policy != ORACLE_POLICY]
+    worst = most_changed_pair(damped_intervals, dwell) if dwell else None
     if worst:
-        where = f"{worst.stretch.label}, {worst.stretch.workload}, repeat {worst.stretch.repeat}"
+        where = f"{worst.interval.label}, {worst.interval.workload}, repeat {worst.interval.repeat}"
         detail = f"{worst.changes} of {worst.allowed} by {' to '.join(worst.pair)}, which came nearest to it ({where})"
         yield Check("route changes stay under the dwell limit", worst.changes <= worst.allowed, detail)

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from railyard.results.analysis.intervals import base_labels, is_steered
-from railyard.results.multirail.compare import stretch_of
-from railyard.results.multirail.records import Lost
+from railyard.results.multirail.compare import interval_name
+from railyard.results.multirail.records import LostRails
 from railyard.results.runs.records import ByteCheck, LinkCheck, Load, Run, Verdict
 from railyard.results.views.format import digits, percent, rate, size
 
@@ -90,14 +90,14 @@ PORT_BYTES: Final = Limit(
     "headers are in the expected figure; what is beyond 2% was sent twice, or took another way than it should have",
 )
 BYTES: Final = Limit("bytes not as asked for", 0.0, 0.0, "B", "every byte is to arrive, once, where it was sent")
-RAILS_AWAY: Final = Limit(
+RAILS_MISSING: Final = Limit(
     "points with a rail lost",
     0.0,
     0.0,
     "",
     "without a rail that nothing cut, it is another fabric than the point is named for",
 )
-RAILS_LOST: Final = Limit(
+RAILS_REMEASURED: Final = Limit(
     "times measured anew",
     0.0,
     math.inf,
@@ -105,7 +105,7 @@ RAILS_LOST: Final = Limit(
     "a rail that nothing cut was taken for dead: the machine stood still, which it may have done unseen, too",
 )
 LIMITS: Final = (
-    LINK_RATE, CPU_BUSY, CPU_FOREIGN, LAG, RETRANSMITS, DROPS, PORT_BYTES, BYTES, RAILS_AWAY, RAILS_LOST,
+    LINK_RATE, CPU_BUSY, CPU_FOREIGN, LAG, RETRANSMITS, DROPS, PORT_BYTES, BYTES, RAILS_MISSING, RAILS_REMEASURED,
 )  # fmt: skip
 
 
@@ -140,7 +140,7 @@ class Judgement:
     verdict: Verdict
     reasons: tuple[str, ...]
     evidence: tuple[Finding, ...]
-    stretches: dict[tuple[str, str, int], Verdict]
+    intervals: dict[tuple[str, str, int], Verdict]
 
 
 def judge(run: Run) -> Judgement:
@@ -155,15 +155,15 @@ def judge(run: Run) -> Judgement:
             f
             for check in run.bytes
             if (check.fabric, check.workload, check.repeat) not in faulted
-            for f in _bytes(check, counted=not steered or check.rail_expected_bytes > 0)
+            for f in _bytes(check, check_ports=not steered or check.rail_expected_bytes > 0)
         ),
     )
-    gaps = tuple(_gaps(run))
+    missing_records = tuple(_missing_records(run))
     if not findings:
-        return Judgement("invalid", ("nothing was recorded that could vouch for this run", *gaps), (), {})
-    floor: tuple[Verdict, ...] = ("degraded",) if gaps else ()
-    verdict = _worst((*(f.verdict for f in findings), *floor))
-    return Judgement(verdict, (*_reasons(findings), *gaps), findings, _stretches(run, findings))
+        return Judgement("invalid", ("nothing was recorded that could vouch for this run", *missing_records), (), {})
+    worst_allowed: tuple[Verdict, ...] = ("degraded",) if missing_records else ()
+    verdict = _worst((*(f.verdict for f in findings), *worst_allowed))
+    return Judgement(verdict, (*_reasons(findings), *missing_records), findings, _interval_verdicts(run, findings))
 
 
 def _worst(verdicts: Iterable[Verdict]) -> Verdict:
@@ -194,26 +194,26 @@ def _load(load: Load) -> Iterator[Finding]:
     yield Finding(*where, LAG, load.lag_p99_ms, f"a 1 ms sleeper woke {load.lag_p99_ms:.1f} ms late (99th percentile)")
     if load.transfers_faulted:
         return  # links were cut on purpose: what that loses is the result, and not a fault of the emulation
-    sent = max(1, load.segments)
-    resent, dropped = load.retransmits / sent, load.drops / sent
-    text = f"{load.retransmits:,} of {load.segments:,} segments retransmitted ({percent(resent, 2)})"
+    segments_sent = max(1, load.segments)
+    retransmitted_share, dropped_share = load.retransmits / segments_sent, load.drops / segments_sent
+    text = f"{load.retransmits:,} of {load.segments:,} segments retransmitted ({percent(retransmitted_share, 2)})"
     if not load.rerouted:
-        yield Finding(*where, RETRANSMITS, resent, text)
-    text = f"{load.drops:,} packets dropped for {load.segments:,} segments sent ({percent(dropped, 2)})"
-    yield Finding(*where, DROPS, dropped, text)
+        yield Finding(*where, RETRANSMITS, retransmitted_share, text)
+    text = f"{load.drops:,} packets dropped for {load.segments:,} segments sent ({percent(dropped_share, 2)})"
+    yield Finding(*where, DROPS, dropped_share, text)
 
 
-def _bytes(check: ByteCheck, counted: bool) -> Iterator[Finding]:
-    """`counted`: whether it is known what the rail ports should have counted."""
+def _bytes(check: ByteCheck, check_ports: bool) -> Iterator[Finding]:
+    """`check_ports`: whether it is known what the rail ports should have counted."""
     where = (check.fabric, check.workload, check.repeat)
     wrong = abs(check.delivered_bytes - check.asked_bytes)
     text = f"{size(check.delivered_bytes)} delivered of {size(check.asked_bytes)}, {check.pairs_wrong} GPU pairs differ"
     yield Finding(*where, BYTES, float(max(wrong, check.pairs_wrong)), text)
-    if not counted:
+    if not check_ports:
         return
     # a workload that stays in its HB domains expects nothing on the rails: set what is there against what was sent
-    base = check.rail_expected_bytes or check.asked_bytes or 1
-    off = abs(check.rail_port_bytes - check.rail_expected_bytes) / base
+    reference_bytes = check.rail_expected_bytes or check.asked_bytes or 1
+    off = abs(check.rail_port_bytes - check.rail_expected_bytes) / reference_bytes
     text = (
         f"rail ports counted {size(check.rail_port_bytes)}, expected {size(check.rail_expected_bytes)} with headers "
         f"({percent(off)} off)"
@@ -221,13 +221,17 @@ def _bytes(check: ByteCheck, counted: bool) -> Iterator[Finding]:
     yield Finding(*where, PORT_BYTES, off, text)
 
 
-def _lost(lost: Lost) -> Finding:
-    what = f"{', '.join(lost.rails)} lost while nothing was cut"
-    limit, then = (RAILS_AWAY, "in operations that count") if lost.kept else (RAILS_LOST, "measured anew")
-    return Finding(lost.fabric, stretch_of(lost.policy, lost.size), lost.repeat, limit, 1.0, f"{what}, {then}")
+def _lost(lost: LostRails) -> Finding:
+    rail_names = f"{', '.join(lost.rails)} lost while nothing was cut"
+    limit, consequence = (
+        (RAILS_MISSING, "in operations that count") if lost.kept else (RAILS_REMEASURED, "measured anew")
+    )
+    return Finding(
+        lost.fabric, interval_name(lost.policy, lost.size), lost.repeat, limit, 1.0, f"{rail_names}, {consequence}"
+    )
 
 
-def _gaps(run: Run) -> Iterator[str]:
+def _missing_records(run: Run) -> Iterator[str]:
     """What should have been recorded and wasn't: a verdict can't be better than its evidence."""
     if run.interrupted:
         yield "interrupted: only what was measured until then is here"
@@ -241,7 +245,7 @@ def _gaps(run: Run) -> Iterator[str]:
             yield f"{check.fabric}, {check.workload}, repeat {check.repeat}: the machine's load was not recorded"
 
 
-def _stretches(run: Run, findings: tuple[Finding, ...]) -> dict[tuple[str, str, int], Verdict]:
+def _interval_verdicts(run: Run, findings: tuple[Finding, ...]) -> dict[tuple[str, str, int], Verdict]:
     """Every stretch with load or byte records: its own findings, and those of its fabric's links.
 
     A fabric that policies steer one after the other is calibrated once, under its own name; one that is measured in
@@ -251,14 +255,14 @@ def _stretches(run: Run, findings: tuple[Finding, ...]) -> dict[tuple[str, str, 
     dilations = {(x.fabric, x.workload, x.repeat): x.dilation for x in run.loads}
     keys = dict.fromkeys([(x.fabric, x.workload, x.repeat) for x in run.loads])
     keys |= dict.fromkeys([(c.fabric, c.workload, c.repeat) for c in run.bytes])
-    own: defaultdict[tuple[str, str, int], list[Verdict]] = defaultdict(list)
+    own_verdicts: defaultdict[tuple[str, str, int], list[Verdict]] = defaultdict(list)
     links: defaultdict[tuple[str, float], list[Verdict]] = defaultdict(list)
     for f in findings:
-        (own[f.fabric, f.workload, f.repeat] if f.workload else links[f.fabric, f.dilation]).append(f.verdict)
+        (own_verdicts[f.fabric, f.workload, f.repeat] if f.workload else links[f.fabric, f.dilation]).append(f.verdict)
 
     def verdict(key: tuple[str, str, int]) -> Verdict:
         dilation, labels = dilations.get(key, 1.0), {key[0], bases.get(key[0], key[0])}
-        return _worst([*own[key], *(found for label in labels for found in links[label, dilation])])
+        return _worst([*own_verdicts[key], *(found for label in labels for found in links[label, dilation])])
 
     return {key: verdict(key) for key in keys}
 

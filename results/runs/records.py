@@ -93,7 +93,7 @@ class Recovery:
 
 
 @dataclass(frozen=True, slots=True)
-class Census:
+class ConnectivityCheck:
     """A row of census.csv: every ordered pair of GPUs was probed, and the answers held against the oracle.
 
     `act`: what had been done last ("inject link-down d0g1"). `broken`: how many faults were there at that moment.
@@ -122,7 +122,7 @@ class Census:
 
 
 @dataclass(frozen=True, slots=True)
-class Takeover:
+class Replacement:
     """A row of takeover.csv: a GPU or HB domain that fails for good under a running job, and what took its place.
 
     Rail-only IV-C: `case` is server, idle-gpu, small-domain or large-domain; `way` how the replacement came in
@@ -310,8 +310,8 @@ class Run:
     measurements: list[Measurement] = field(default_factory=list)
     flows: list[Flow] = field(default_factory=list)
     recoveries: list[Recovery] = field(default_factory=list)
-    censuses: list[Census] = field(default_factory=list)
-    takeovers: list[Takeover] = field(default_factory=list)
+    connectivity_checks: list[ConnectivityCheck] = field(default_factory=list)
+    takeovers: list[Replacement] = field(default_factory=list)
     goodput: list[GoodputTrace] = field(default_factory=list)
     health: list[HealthSample] = field(default_factory=list)
     choices: list[Choice] = field(default_factory=list)

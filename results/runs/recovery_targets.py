@@ -13,23 +13,23 @@ from typing import Final, Literal, NamedTuple
 
 from railyard.results.analysis.aggregate import labels
 from railyard.results.analysis.recovery_rows import (
-    BESIDE,
+    CONTROL_PLANE_FAULTS,
     RecoveryRow,
     Side,
     is_probed,
     pairs_probed,
     probed_on,
     recovery_rows,
-    returns,
     script_runs,
+    traffic_returns,
 )
 from railyard.results.analysis.recovery_stats import Figure, figure
 from railyard.results.runs.records import Recovery, Run
 
 Unit = Literal["ms", "probes"]
-AWAY: Final = "controller-crash"
-RETURN_MS: Final = 500
-BACK_MS: Final = 1000
+CONTROLLER_FAULT: Final = "controller-crash"
+MAX_RETURN_MS: Final = 500
+MAX_RESTORE_MS: Final = 1000
 
 
 class Sample(NamedTuple):
@@ -40,12 +40,12 @@ class Sample(NamedTuple):
     pairs: int = 0
 
 
-ByPlace = dict[tuple[str, str], list[Sample]]
+SamplesByFabric = dict[tuple[str, str], list[Sample]]
 """By fabric, and by target where a fabric had several of that kind: else empty."""
 
 
 @dataclass(frozen=True, slots=True)
-class Bar:
+class RecoveryTarget:
     """No more than `median`, and 95 of 100 no more than `p95`, if the repeats tell that; or none more than `most`. In
     `unit`.
     """
@@ -59,8 +59,12 @@ class Bar:
 
     def allows(self, found: Figure) -> bool:
         """Whether all repeats of one fabric are as they have to be."""
-        p95 = found.p95 if found.tells_p95 else 0.0
-        return _at(found.median) <= self.median and _at(p95) <= self.p95 and _at(found.most) <= self.most
+        p95 = found.p95 if found.has_p95 else 0.0
+        return (
+            _or_infinite(found.median) <= self.median
+            and _or_infinite(p95) <= self.p95
+            and _or_infinite(found.most) <= self.most
+        )
 
 
 @dataclass(frozen=True)
@@ -69,7 +73,7 @@ class Outcome:
     what broke, where that fabric had several of the kind.
     """
 
-    bar: Bar
+    recovery_target: RecoveryTarget
     fabric: str
     target: str
     samples: tuple[Sample, ...]
@@ -80,7 +84,7 @@ class Outcome:
 
     @property
     def name(self) -> str:
-        return f"{self.bar.what}, {self.target}" if self.target else self.bar.what
+        return f"{self.recovery_target.what}, {self.target}" if self.target else self.recovery_target.what
 
     @property
     def pairs(self) -> int:
@@ -89,91 +93,102 @@ class Outcome:
 
     @property
     def met(self) -> bool | None:
-        return self.bar.allows(self.figure) if self.figure else None
+        return self.recovery_target.allows(self.figure) if self.figure else None
 
     @property
     def worst(self) -> str:
         """What was furthest from the bar; empty where nothing was measured."""
-        return max(self.samples, key=lambda sample: _at(sample.value), default=Sample(None, "")).what
+        return max(self.samples, key=lambda sample: _or_infinite(sample.value), default=Sample(None, "")).what
 
     @cached_property
     def figure(self) -> Figure | None:
         return figure(self.values)
 
 
-_SILENT: Final = "three heartbeats of 20 ms missing, the next check of them, and route changes"
-_ENDED: Final = "its OpenFlow connections end, a decision, and route changes at every source that used the rail"
-_CARRIER: Final = "its carrier goes (PORT_STATUS), a decision, and route changes at all for whom it passed packets on"
-_FIRST: Final[dict[tuple[str, Side | None], Bar]] = {
-    ("link-down", "source"): Bar(
+_SILENT_STEPS: Final = "three heartbeats of 20 ms missing, the next check of them, and route changes"
+_SWITCH_LOST_STEPS: Final = (
+    "its OpenFlow connections end, a decision, and route changes at every source that used the rail"
+)
+_CARRIER_STEPS: Final = (
+    "its carrier goes (PORT_STATUS), a decision, and route changes at all for whom it passed packets on"
+)
+_FIRST_PACKET_TARGETS: Final[dict[tuple[str, Side | None], RecoveryTarget]] = {
+    ("link-down", "source"): RecoveryTarget(
         "link down, source side", "no carrier, and the kernel's own backup route: no controller", 5, 20
     ),
-    ("link-down", "far"): Bar(
+    ("link-down", "far"): RecoveryTarget(
         "link down, far side", "PORT_STATUS, a decision, and route changes at every source", 15, 40
     ),
-    ("link-silent", None): Bar("silent link", _SILENT, 100, 150),
-    ("rail-switch-crash", None): Bar("rail switch killed", _ENDED, 100, 150),
-    ("rail-switch-hang", None): Bar("rail switch stopped", _SILENT, 100, 150),
-    ("gpu-crash", None): Bar("GPU crash, what it carried for others", _CARRIER, 100, 150),
+    ("link-silent", None): RecoveryTarget("silent link", _SILENT_STEPS, 100, 150),
+    ("rail-switch-crash", None): RecoveryTarget("rail switch killed", _SWITCH_LOST_STEPS, 100, 150),
+    ("rail-switch-hang", None): RecoveryTarget("rail switch stopped", _SILENT_STEPS, 100, 150),
+    ("gpu-crash", None): RecoveryTarget("GPU crash, what it carried for others", _CARRIER_STEPS, 100, 150),
 }
 """To the first packet, by kind of fault and side (None: whichever is slower)."""
-CONTROLLER: Final = Bar("controller crash, probes lost", "the data plane goes on without it", most=0, unit="probes")
-RETURNED: Final = Bar(
+NO_LOSS_WITHOUT_CONTROLLER: Final = RecoveryTarget(
+    "controller crash, probes lost", "the data plane goes on without it", most=0, unit="probes"
+)
+RECOVERY_AFTER_CONTROLLER_RESTART: Final = RecoveryTarget(
     "fault while the controller is away, far side, from when it listens again",
     "its connections, the switches' ports, and the hearts' last word; its start isn't in it",
-    most=RETURN_MS,
+    most=MAX_RETURN_MS,
 )
-AT_ONCE: Final = Bar(
+SOURCE_SIDE_WITHOUT_CONTROLLER: Final = RecoveryTarget(
     "link down while the controller is away, source side", "the kernel's own backup route: no controller", 5, 20
 )
-BACK: Final = Bar(
+TRAFFIC_RESTORED: Final = RecoveryTarget(
     "traffic back on its best path",
     "from the repair until the last detour is withdrawn and goodput is back, whichever is later",
-    most=BACK_MS,
+    most=MAX_RESTORE_MS,
 )
-NO_LOSS: Final = Bar("probes lost after repair", "traffic moves back to what forwards already", most=0, unit="probes")
-CHECKED: Final = (CONTROLLER, NO_LOSS)
+NO_LOSS_ON_RETURN: Final = RecoveryTarget(
+    "probes lost after repair", "traffic moves back to what forwards already", most=0, unit="probes"
+)
+REQUIRED_TARGETS: Final = (NO_LOSS_WITHOUT_CONTROLLER, NO_LOSS_ON_RETURN)
 """A run that misses one of these has failed: the rest are times, which a slower machine may miss."""
-TAKEOVER: Final = Bar(
+OPTICAL_REPLACEMENT: Final = RecoveryTarget(
     "optical takeover by an idle GPU, beyond its light-off",
     "a lost carrier, a decision, ports that a switch darkens and lights one by one, the spare's addresses and routes",
     most=50,
 )
 
 
-def is_of_first_packets(bar: Bar) -> bool:
+def is_first_packet_target(recovery_target: RecoveryTarget) -> bool:
     """Whether tables of first packets have it beside them, fault by fault."""
-    return bar in _FIRST.values()
+    return recovery_target in _FIRST_PACKET_TARGETS.values()
 
 
-def first_packet_bar(fault: str, side: Side | None) -> Bar | None:
+def first_packet_target(fault: str, side: Side | None) -> RecoveryTarget | None:
     """What is wanted of this fault to the first packet; `side` None where the two aren't told apart."""
-    return _FIRST.get((fault, side)) or _FIRST.get((fault, None))
+    return _FIRST_PACKET_TARGETS.get((fault, side)) or _FIRST_PACKET_TARGETS.get((fault, None))
 
 
 def outcomes(run: Run) -> tuple[Outcome, ...]:
     """Every bar, a row for each fabric on which it was measured (with rerouting on), or one that says it wasn't."""
     rows = [row for row in recovery_rows(run) if row.reroute == "on"]
     measured = (
-        *((bar, _first(rows, *key)) for key, bar in _FIRST.items()),
-        (CONTROLLER, _each(rows, lambda r: r.probes_lost, AWAY)),
-        (RETURNED, _while_away(run, "far")),
-        (AT_ONCE, _while_away(run, "source")),
-        (BACK, _each(rows, _back_ms)),
-        (NO_LOSS, _returned(run, rows)),
-        (TAKEOVER, _takeovers(run)),
+        *(
+            (recovery_target, _first_packet_samples(rows, *key))
+            for key, recovery_target in _FIRST_PACKET_TARGETS.items()
+        ),
+        (NO_LOSS_WITHOUT_CONTROLLER, _sample_repeats(rows, lambda r: r.probes_lost, CONTROLLER_FAULT)),
+        (RECOVERY_AFTER_CONTROLLER_RESTART, _without_controller(run, "far")),
+        (SOURCE_SIDE_WITHOUT_CONTROLLER, _without_controller(run, "source")),
+        (TRAFFIC_RESTORED, _sample_repeats(rows, _restored_ms)),
+        (NO_LOSS_ON_RETURN, _lost_on_return(run, rows)),
+        (OPTICAL_REPLACEMENT, _replacements(run)),
     )
-    return tuple(outcome for bar, by_place in measured for outcome in _outcomes(bar, by_place))
+    return tuple(outcome for recovery_target, by_place in measured for outcome in _outcomes(recovery_target, by_place))
 
 
-def _outcomes(bar: Bar, by_place: ByPlace) -> Iterator[Outcome]:
-    found = [Outcome(bar, *place, tuple(samples)) for place, samples in by_place.items() if samples]
-    yield from found or [Outcome(bar, "", "", ())]
+def _outcomes(recovery_target: RecoveryTarget, by_place: SamplesByFabric) -> Iterator[Outcome]:
+    found = [Outcome(recovery_target, *place, tuple(samples)) for place, samples in by_place.items() if samples]
+    yield from found or [Outcome(recovery_target, "", "", ())]
 
 
-def _first(rows: Sequence[RecoveryRow], fault: str, side: Side | None) -> ByPlace:
+def _first_packet_samples(rows: Sequence[RecoveryRow], fault: str, side: Side | None) -> SamplesByFabric:
     """Where nobody was cut off nothing came back either: that is no recovery in no time."""
-    found: ByPlace = {}
+    found: SamplesByFabric = {}
     for row in rows:
         if row.fault == fault and not row.unaffected:
             chosen = [r for r in row.repeats if (probed_on(r, side) if side else is_probed(r))]
@@ -186,29 +201,31 @@ def _first_ms(recovery: Recovery, side: Side | None) -> float | None:
     return {"source": recovery.source_ms, "far": recovery.far_ms, None: recovery.first_packet_ms}[side]
 
 
-def _back_ms(recovery: Recovery) -> float | None:
+def _restored_ms(recovery: Recovery) -> float | None:
     """Goodput alone says nothing: a detour that is never withdrawn may carry all of it. Nor does it say much where no
     traffic had gone away: there it shows how even a few streams are on a busy machine.
     """
-    if recovery.fault in BESIDE:
+    if recovery.fault in CONTROL_PLANE_FAULTS:
         return recovery.home_ms
     if recovery.back_ms is None or recovery.home_ms is None:
         return None
     return max(recovery.back_ms, recovery.home_ms)
 
 
-def _returned(run: Run, rows: Sequence[RecoveryRow]) -> ByPlace:
+def _lost_on_return(run: Run, rows: Sequence[RecoveryRow]) -> SamplesByFabric:
     """Of faults that came alone, and of those in scripts after whose repair nothing was broken."""
-    gone = [replace(row, repeats=tuple(filter(returns, row.repeats))) for row in rows]
-    found = _each(gone, lambda r: r.return_lost)
+    controller_fault = [replace(row, repeats=tuple(filter(traffic_returns, row.repeats))) for row in rows]
+    found = _sample_repeats(controller_fault, lambda r: r.return_lost)
     for script in script_runs(run):
-        if script.reroute == "on" and script.mended_alone:
-            samples = [_sample(r.return_lost, r) for r in script.mended_alone]
+        if script.reroute == "on" and script.repaired_alone:
+            samples = [_sample(r.return_lost, r) for r in script.repaired_alone]
             found.setdefault((script.fabric, ""), []).extend(samples)
     return found
 
 
-def _each(rows: Sequence[RecoveryRow], value: Callable[[Recovery], float | None], fault: str = "") -> ByPlace:
+def _sample_repeats(
+    rows: Sequence[RecoveryRow], value: Callable[[Recovery], float | None], fault: str = ""
+) -> SamplesByFabric:
     """Of every repeat of every fault that came alone, or of one kind."""
     chosen = sorted((row for row in rows if fault in ("", row.fault)), key=lambda row: row.fabric)
     return {
@@ -217,38 +234,42 @@ def _each(rows: Sequence[RecoveryRow], value: Callable[[Recovery], float | None]
     }
 
 
-def _while_away(run: Run, side: Side) -> ByPlace:
+def _without_controller(run: Run, side: Side) -> SamplesByFabric:
     """Faults that scripts struck while the controller was gone. Far: ms from its return, 0 if before that.
 
     What is mended before it has had its time, is no miss of its. No sample where nobody was probed on that side.
     Source: ms from the fault, and of links that went down alone, since what is only silent no kernel sees.
     """
-    found: ByPlace = {}
+    found: SamplesByFabric = {}
     for script in script_runs(run):
-        for gone in script.faults:
-            if gone.fault != AWAY or gone.reroute != "on":
+        for controller_fault in script.faults:
+            if controller_fault.fault != CONTROLLER_FAULT or controller_fault.reroute != "on":
                 continue
-            hit = [r for r in script.faults if r.fault != AWAY and gone.t_fault <= r.t_fault < gone.t_repair]
-            for r in hit:
-                if _is_its(gone, r, side):
+            data_faults = [
+                r
+                for r in script.faults
+                if r.fault != CONTROLLER_FAULT and controller_fault.t_fault <= r.t_fault < controller_fault.t_repair
+            ]
+            for r in data_faults:
+                if _counts_for_side(controller_fault, r, side):
                     value = _first_ms(r, side)
                     if side == "far" and value is not None:
-                        value = max(0.0, value + (r.t_fault - gone.t_repair) / 1e6)
+                        value = max(0.0, value + (r.t_fault - controller_fault.t_repair) / 1e6)
                     found.setdefault((script.fabric, ""), []).append(_sample(value, r))
     return found
 
 
-def _is_its(gone: Recovery, hit: Recovery, side: Side) -> bool:
+def _counts_for_side(controller_fault: Recovery, data_faults: Recovery, side: Side) -> bool:
     """Whether this side of the fault is the returned controller's to recover, or the kernel's."""
     if side == "source":
-        return hit.fault == "link-down" and probed_on(hit, side) > 0
-    return probed_on(hit, side) > 0 and hit.t_repair > gone.t_repair + RETURN_MS * 10**6
+        return data_faults.fault == "link-down" and probed_on(data_faults, side) > 0
+    return probed_on(data_faults, side) > 0 and data_faults.t_repair > controller_fault.t_repair + MAX_RETURN_MS * 10**6
 
 
-def _takeovers(run: Run) -> ByPlace:
+def _replacements(run: Run) -> SamplesByFabric:
     """Milliseconds beyond the light-off, wherever an idle GPU came in by optical switches."""
     names = labels(run)
-    found: ByPlace = {}
+    found: SamplesByFabric = {}
     for t in run.takeovers:
         if (t.case, t.way) == ("idle-gpu", "optical"):
             fabric = names.get((t.fabric, t.policy), t.fabric)
@@ -262,7 +283,7 @@ def _sample(value: float | None, r: Recovery) -> Sample:
     return Sample(value, what, pairs_probed(r))
 
 
-def _at(value: float | None) -> float:
+def _or_infinite(value: float | None) -> float:
     return inf if value is None else value
 
 
@@ -278,7 +299,7 @@ class Published:
     source: str
 
 
-OTHERS: Final = (
+PUBLISHED_SYSTEMS: Final = (
     Published(
         "Nezha",
         200,
@@ -294,6 +315,6 @@ OTHERS: Final = (
 )
 
 
-def times_ours(other: Published, ms: float | None) -> float | None:
+def times_slower(other_system: Published, ms: float | None) -> float | None:
     """How many times as long the other takes; None where ours never came, or took no time."""
-    return other.ms / ms if ms else None
+    return other_system.ms / ms if ms else None

@@ -29,14 +29,14 @@ from typing import Any, Final
 
 import yaml
 
-from railyard.core.errors import BadInput, MachineLacks
+from railyard.core.errors import BadInput, MissingRequirement
 from railyard.results.multirail import stored as multirail
 from railyard.results.multirail.records import Multirail
 from railyard.results.runs import rows, timeline
 from railyard.results.runs.records import (
     ByteCheck,
-    Census,
     Choice,
+    ConnectivityCheck,
     Event,
     FabricRun,
     Flow,
@@ -46,8 +46,8 @@ from railyard.results.runs.records import (
     Load,
     Measurement,
     Recovery,
+    Replacement,
     Run,
-    Takeover,
 )
 from railyard.results.runs.rows import Row
 from railyard.results.views import report, summary
@@ -65,9 +65,9 @@ RECOVERY_COLUMNS: Final = (
     "t_repair", "decided_ms", "source_ms", "far_ms", "return_lost", "script", "home_ms",
     "source_probed", "far_probed", "too_fast",
 )  # fmt: skip
-CENSUS_COLUMNS: Final = tuple(f.name for f in fields(Census))
-TAKEOVER_COLUMNS: Final = tuple(f.name for f in fields(Takeover))
-_FULL: Final = (errno.ENOSPC, errno.EDQUOT)
+CONNECTIVITY_CHECK_COLUMNS: Final = tuple(f.name for f in fields(ConnectivityCheck))
+REPLACEMENT_COLUMNS: Final = tuple(f.name for f in fields(Replacement))
+_DISK_FULL_ERRORS: Final = (errno.ENOSPC, errno.EDQUOT)
 _PARTS: Final[dict[str, type]] = {
     "fabrics": FabricRun,
     "goodput": GoodputTrace,
@@ -78,18 +78,19 @@ _PARTS: Final[dict[str, type]] = {
 
 
 def save(run: Run, folder: Path) -> None:
-    """Write the whole folder: what was measured first, what is drawn from it last. MachineLacks if the disk is full."""
-    with _told_when_full(folder):
+    """Write the whole folder: what was measured first, what is drawn from it last. MissingRequirement if the disk is
+    full."""
+    with _report_full_disk(folder):
         folder.mkdir(parents=True, exist_ok=True)
     _write(folder / "spec.yaml", yaml.safe_dump(run.spec, sort_keys=False, allow_unicode=True).encode())
     _write(folder / "provenance.json", _json(run.provenance))
     _write(folder / "results.csv", rows.to_csv(RESULT_COLUMNS, run.measurements))
     _write(folder / "results.parquet", rows.to_parquet(Measurement, run.measurements, extra=("ratio",)))
     _write(folder / "recovery.csv", rows.to_csv(RECOVERY_COLUMNS, run.recoveries))
-    if run.censuses:
-        _write(folder / "census.csv", rows.to_csv(CENSUS_COLUMNS, run.censuses))
+    if run.connectivity_checks:
+        _write(folder / "census.csv", rows.to_csv(CONNECTIVITY_CHECK_COLUMNS, run.connectivity_checks))
     if run.takeovers:
-        _write(folder / "takeover.csv", rows.to_csv(TAKEOVER_COLUMNS, run.takeovers))
+        _write(folder / "takeover.csv", rows.to_csv(REPLACEMENT_COLUMNS, run.takeovers))
     if run.multirail:
         _write(folder / MULTIRAIL, multirail.to_json(run.multirail))
     _write(folder / "events.jsonl", b"".join(_json(asdict(e), indent=None) for e in run.events))
@@ -135,8 +136,8 @@ def _load(folder: Path) -> Run:
         health=_optional(HealthSample, folder / HEALTH),
         choices=_optional(Choice, folder / CHOICES),
         recoveries=rows.from_csv(Recovery, (folder / "recovery.csv").read_text()),
-        censuses=_optional_csv(Census, folder / "census.csv"),
-        takeovers=_optional_csv(Takeover, folder / "takeover.csv"),
+        connectivity_checks=_optional_csv(ConnectivityCheck, folder / "census.csv"),
+        takeovers=_optional_csv(Replacement, folder / "takeover.csv"),
         multirail=multirail.from_json((folder / MULTIRAIL).read_bytes())
         if (folder / MULTIRAIL).exists()
         else Multirail(),
@@ -161,8 +162,8 @@ def _multirail(path: Path) -> Multirail:
 def _rest(run: Run) -> dict[str, Any]:
     """What no other file of the folder holds."""
     parts = {name: [asdict(row) for row in getattr(run, name)] for name in _PARTS}
-    own = ("name", "started_utc", "scale", "duration_s", "interrupted", "failed")
-    return {"format": FORMAT, **{name: getattr(run, name) for name in own}, **parts}
+    own_fields = ("name", "started_utc", "scale", "duration_s", "interrupted", "failed")
+    return {"format": FORMAT, **{name: getattr(run, name) for name in own_fields}, **parts}
 
 
 def _json(data: object, indent: int | None = 2) -> bytes:
@@ -173,26 +174,26 @@ def _json(data: object, indent: int | None = 2) -> bytes:
 
 def _write(path: Path, data: bytes) -> None:
     """Write beside the file, then rename: a reader, or a run that is killed here, never sees half a file."""
-    part = path.with_name(f".{path.name}.part")
-    with _told_when_full(path):
+    temporary = path.with_name(f".{path.name}.part")
+    with _report_full_disk(path):
         try:
-            part.write_bytes(data)
-            part.replace(path)
+            temporary.write_bytes(data)
+            temporary.replace(path)
         except OSError:
             with suppress(OSError):
-                part.unlink(missing_ok=True)
+                temporary.unlink(missing_ok=True)
             raise
 
 
 @contextmanager
-def _told_when_full(path: Path) -> Iterator[None]:
+def _report_full_disk(path: Path) -> Iterator[None]:
     """A full disk (or quota) is the machine's lack, told in one line; any other error is passed on."""
     try:
         yield
     except OSError as error:
-        if error.errno not in _FULL:
+        if error.errno not in _DISK_FULL_ERRORS:
             raise
         remedy = (
             f"free some space, or choose a folder on another disk with --out (df -h {path.parent} shows what is left)"
         )
-        raise MachineLacks(f"the disk is full: {path} could not be written", remedy) from error
+        raise MissingRequirement(f"the disk is full: {path} could not be written", remedy) from error

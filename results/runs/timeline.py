@@ -11,8 +11,8 @@ from heapq import heappop, heappush
 from typing import Any, Final
 
 from railyard.results.analysis.aggregate import labels
-from railyard.results.analysis.recovery_rows import FROM_REPAIR, holds
-from railyard.results.runs.records import Census, Event, Flow, Recovery, Run
+from railyard.results.analysis.recovery_rows import FROM_REPAIR, matches_oracle
+from railyard.results.runs.records import ConnectivityCheck, Event, Flow, Recovery, Run
 from railyard.results.views.format import size
 from railyard.topologies.addresses import gpu_of_name
 
@@ -43,7 +43,7 @@ def trace(run: Run) -> dict[str, Any]:
         *(f.start_ns for f in run.flows),
         *(e.monotonic_ns for e in run.events),
         *(r.t_fault for r in run.recoveries),
-        *(c.monotonic_ns for c in run.censuses),
+        *(c.monotonic_ns for c in run.connectivity_checks),
     )
     zero = min(starts, default=0)
     events = [*_control(run, zero)]
@@ -110,8 +110,8 @@ def _threads(pid: int, tid: int, name: str, spans: Iterable[Span], zero: int) ->
 def _control(run: Run, zero: int) -> list[dict[str, Any]]:
     """Faults, what the controller did, and censuses as instants; faults and the steps of each recovery as slices."""
     rows = [_name("process_name", _CONTROL, 0, "faults and controller")]
-    censuses = [_as_event(census) for census in run.censuses]
-    events = [*run.events, *censuses]
+    connectivity_checks = [_as_event(connectivity_check) for connectivity_check in run.connectivity_checks]
+    events = [*run.events, *connectivity_checks]
     threads = {
         source: number * _LANES for number, source in enumerate(dict.fromkeys(e.source for e in events), start=1)
     }
@@ -134,16 +134,27 @@ def _control(run: Run, zero: int) -> list[dict[str, Any]]:
 def _steps(r: Recovery, name: str) -> Iterator[Span]:
     """Each from the fault on; `back` from the repair on."""
     for column, step in _STEPS.items():
-        took, start = getattr(r, column), r.t_repair if column in FROM_REPAIR else r.t_fault
-        if took is not None:
-            yield start, start + round(took * 1e6), f"{name}: to {step}", {}
+        step_ms, start = getattr(r, column), r.t_repair if column in FROM_REPAIR else r.t_fault
+        if step_ms is not None:
+            yield start, start + round(step_ms * 1e6), f"{name}: to {step}", {}
 
 
-def _as_event(census: Census) -> Event:
-    found = "not taken" if not census.taken else "holds" if holds(census) else "does not hold"
-    said = f"{found} after {census.act}"
-    counted = ("broken", "pairs", "reachable", "answered", "not_recovered", "impossible", "carried", "wrong")
-    return Event(census.monotonic_ns, "census", said, {name: getattr(census, name) for name in counted})
+def _as_event(connectivity_check: ConnectivityCheck) -> Event:
+    found = (
+        "not taken"
+        if not connectivity_check.taken
+        else "holds"
+        if matches_oracle(connectivity_check)
+        else "does not hold"
+    )
+    text = f"{found} after {connectivity_check.act}"
+    count_fields = ("broken", "pairs", "reachable", "answered", "not_recovered", "impossible", "carried", "wrong")
+    return Event(
+        connectivity_check.monotonic_ns,
+        "census",
+        text,
+        {name: getattr(connectivity_check, name) for name in count_fields},
+    )
 
 
 def _name(kind: str, pid: int, tid: int, name: str) -> dict[str, Any]:

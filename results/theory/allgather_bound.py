@@ -26,7 +26,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-MOST_CELLS: Final = 20
+MAX_CELLS: Final = 20
 """Of a grid all of whose matrices are gone through: a million of them."""
 
 Ints = npt.NDArray[np.int64]
@@ -42,22 +42,22 @@ class Bound:
 
 def rail_optimized(x: int, y: int, hb: int, rail: int) -> Bound:
     """Rail-only Eq. 12, exactly, for a grid of any size."""
-    return _worst_pair(x, y, hb, rail, rails_are_apart=False)
+    return _largest_over_pairs(x, y, hb, rail, rails_are_apart=False)
 
 
 def rail_only(x: int, y: int, hb: int, rail: int) -> Bound:
     """Rail-only Eq. 13, exactly, for a grid of any size."""
-    return _worst_pair(x, y, hb, rail, rails_are_apart=True)
+    return _largest_over_pairs(x, y, hb, rail, rails_are_apart=True)
 
 
 def rail_optimized_of_all(x: int, y: int, hb: int, rail: int) -> Bound:
     """Rail-only Eq. 12, over every matrix of a small grid."""
-    return _worst_matrix(x, y, hb, rail, rails_are_apart=False)
+    return _largest_over_matrices(x, y, hb, rail, rails_are_apart=False)
 
 
 def rail_only_of_all(x: int, y: int, hb: int, rail: int) -> Bound:
     """Rail-only Eq. 13, over every matrix of a small grid."""
-    return _worst_matrix(x, y, hb, rail, rails_are_apart=True)
+    return _largest_over_matrices(x, y, hb, rail, rails_are_apart=True)
 
 
 def conjectured(y: int, rail: int) -> Fraction:
@@ -86,38 +86,38 @@ def _check(x: int, y: int, hb: int, rail: int) -> None:
         raise ValueError(f"C_F {hb} and C_S {rail} must be 1 or more")
 
 
-def _worst_pair(x: int, y: int, hb: int, rail: int, rails_are_apart: bool) -> Bound:
+def _largest_over_pairs(x: int, y: int, hb: int, rail: int, rails_are_apart: bool) -> Bound:
     """Over all R and C, with as few cells as they take."""
     _check(x, y, hb, rail)
     rows, columns = (grid.ravel() for grid in np.meshgrid(np.arange(y), np.arange(x), indexing="ij"))
     cells = np.maximum(rows * x + columns * y - rows * columns, 1)
     best, time = _largest(x, y, hb, rail, cells, rows, columns * int(rails_are_apart))
     r, c = int(rows[best]), int(columns[best])
-    alone = r == c == 0
-    matrix = tuple(tuple(i < r or j < c or (alone and i == j == 0) for j in range(x)) for i in range(y))
+    is_single_gpu = r == c == 0
+    matrix = tuple(tuple(i < r or j < c or (is_single_gpu and i == j == 0) for j in range(x)) for i in range(y))
     return Bound(time, matrix)
 
 
-def _worst_matrix(x: int, y: int, hb: int, rail: int, rails_are_apart: bool) -> Bound:
+def _largest_over_matrices(x: int, y: int, hb: int, rail: int, rails_are_apart: bool) -> Bound:
     """Over all matrices but zeros and ones, each a number whose bits are its cells, row by row."""
     _check(x, y, hb, rail)
-    if x * y > MOST_CELLS:
-        raise ValueError(f"a grid of {x} x {y} has too many matrices: {MOST_CELLS} cells at most")
+    if x * y > MAX_CELLS:
+        raise ValueError(f"a grid of {x} x {y} has too many matrices: {MAX_CELLS} cells at most")
     numbers = np.arange(1, 2 ** (x * y) - 1, dtype=np.int64)
-    a_row = 2**x - 1
-    a_column = sum(1 << (x * row) for row in range(y))
-    rows = sum(_holds(numbers, a_row << (x * row)) for row in range(y))
-    columns = sum(_holds(numbers, a_column << column) for column in range(x))
+    row_bits = 2**x - 1
+    column_bits = sum(1 << (x * row) for row in range(y))
+    rows = sum(_contains_line(numbers, row_bits << (x * row)) for row in range(y))
+    columns = sum(_contains_line(numbers, column_bits << column) for column in range(x))
     cells = np.bitwise_count(numbers).astype(np.int64)
     best, time = _largest(x, y, hb, rail, cells, np.asarray(rows), np.asarray(columns) * int(rails_are_apart))
     found = int(numbers[best])
     return Bound(time, tuple(tuple(bool(found >> (x * row + column) & 1) for column in range(x)) for row in range(y)))
 
 
-def _holds(numbers: Ints, line: int) -> Ints:
+def _contains_line(numbers: Ints, line: int) -> Ints:
     """1 where a matrix has the whole line (a row or a column, as bits), else 0."""
-    whole: Ints = ((numbers & line) == line).astype(np.int64)
-    return whole
+    is_contained: Ints = ((numbers & line) == line).astype(np.int64)
+    return is_contained
 
 
 def _largest(x: int, y: int, hb: int, rail: int, cells: Ints, rows: Ints, columns: Ints) -> tuple[int, Fraction]:

@@ -8,7 +8,7 @@ from railyard.workloads.matrix.traffic_matrix import port_bytes_of
 from railyard.workloads.scale import Rates
 
 
-def busiest_port_s(sizes: Mapping[tuple[int, int], int], x: int, y: int, rates: Rates, fabric: FabricSpec) -> float:
+def bottleneck_port_s(sizes: Mapping[tuple[int, int], int], x: int, y: int, rates: Rates, fabric: FabricSpec) -> float:
     """Our own lower bound, in s: the longest that any port is busy, if all work at the same time, at their rates.
 
     `sizes`: bytes of each pair (source, destination) of y domains with x GPUs, all under way at once, each on the path

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from railyard.results.theory import equations
-from railyard.results.theory.bottleneck import busiest_port_s
+from railyard.results.theory.bottleneck import bottleneck_port_s
 from railyard.topologies.spec import FabricSpec
 from railyard.workloads.jobs.experts import uneven_sizes
 from railyard.workloads.scale import Rates, Scale
@@ -39,7 +39,7 @@ def predict_phase(phase: Phase, rates: Rates, fabric: FabricSpec) -> float:
         case "all-reduce-ring" | "all-reduce-hierarchical":
             once = equations.all_reduce_s(d, x, y, hb, rail)
         case "all-to-all-dispatch" | "all-to-all-combine":
-            once = busiest_port_s(uneven_sizes(phase), x, y, rates, fabric)
+            once = bottleneck_port_s(uneven_sizes(phase), x, y, rates, fabric)
         case "point-to-point":
             once = d / (rail if y > 1 else hb)
     return phase.repeats * once
@@ -108,8 +108,8 @@ def phase_times(schedule: Schedule, spans: Mapping[int, tuple[float, float]]) ->
     found: defaultdict[str, list[float]] = defaultdict(list)
     for phase, numbers in sorted(runs.items()):
         if all(n in spans for n in numbers):
-            lasted = max(spans[n][1] for n in numbers) - min(spans[n][0] for n in numbers)
-            found[schedule.phases[phase].name].append(lasted)
+            duration_s = max(spans[n][1] for n in numbers) - min(spans[n][0] for n in numbers)
+            found[schedule.phases[phase].name].append(duration_s)
     return dict(found)
 
 

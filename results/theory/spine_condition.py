@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any, Final, Literal, NamedTuple
 
-from railyard.results.analysis.intervals import Stretch, base_labels, stretches
+from railyard.results.analysis.intervals import MeasurementInterval, base_labels, intervals
 from railyard.results.runs.records import FabricRun, Flow, Run
 from railyard.topologies.addresses import gpu_of_name
 from railyard.workloads.background.grid import GridSpec, Scene
@@ -29,13 +29,13 @@ Reason = Literal["", "lowest score", "HB rate", "hops", "not known"]
 POLICY: Final[Mapping[Path, str]] = {"rail-only": "dr", "spine": "ecmp"}
 TIE: Final = 0.05
 """Latencies that differ by less are even."""
-BEFORE: Final = 5
+SAMPLES_BEFORE_START: Final = 5
 """Samples of scores before the foreground's start that count: 250 ms at the default period."""
-POINT: Final = 0.01
+SCORE_STEP: Final = 0.01
 """Scores are whole percents: what a point more or less of one would turn is even."""
 
 
-class Span(NamedTuple):
+class Range(NamedTuple):
     """A value, and what it is with each score a point lower and a point higher."""
 
     low: float
@@ -79,12 +79,12 @@ class Cell:
     def predicted(self) -> Winner:
         """By the papers' condition. H(g2) is in both products."""
         h = self.scores
-        return _higher(_product(h.domain), _product(h.rail, h.spine))
+        return _compare(_product(h.domain), _product(h.rail, h.spine))
 
     @property
     def by_slowest_link(self) -> Winner:
         """By the slowest link of each way."""
-        return _higher(self.slowest("rail-only"), self.slowest("spine"))
+        return _compare(self.slowest("rail-only"), self.slowest("spine"))
 
     @property
     def measured(self) -> Winner:
@@ -97,12 +97,12 @@ class Cell:
     def agrees(self) -> bool:
         return self.predicted == self.measured
 
-    def slowest(self, path: Path) -> Span:
+    def slowest(self, path: Path) -> Range:
         """What the slowest link of a way leaves, bit/s."""
         h, r = self.scores, self.rates
         if path == "rail-only":
-            return _least((r.hb, h.domain), (r.rail, h.far))
-        return _least((r.rail, h.rail), (r.uplink, h.spine), (r.rail, h.far))
+            return _bottleneck((r.hb, h.domain), (r.rail, h.far))
+        return _bottleneck((r.rail, h.rail), (r.uplink, h.spine), (r.rail, h.far))
 
     @property
     def reason(self) -> Reason:
@@ -111,21 +111,25 @@ class Cell:
             return ""
         if self.by_slowest_link == self.measured:
             h = self.scores
-            by_score = _higher(_least((1, h.domain), (1, h.far)), _least((1, h.rail), (1, h.spine), (1, h.far)))
+            by_score = _compare(
+                _bottleneck((1, h.domain), (1, h.far)), _bottleneck((1, h.rail), (1, h.spine), (1, h.far))
+            )
             return "lowest score" if by_score == self.measured else "HB rate"
         return "hops" if self.by_slowest_link == "even" else "not known"
 
 
 def cells(run: Run) -> tuple[Cell, ...]:
     """In the order of the grid. Empty without a grid, or without both ways on a fabric that has them."""
-    names = in_scenes(run)
+    names = scenes_by_workload(run)
     if not names:
         return ()
-    told, bases, found = stretches(run), base_labels(run), []
+    all_intervals, bases, found = intervals(run), base_labels(run), []
     fabrics = {bases[f.label]: f for f in run.fabrics if f.kind == "rail-optimized"}
     for (fabric, workload, src, dst), by_policy in _latencies(run.flows, bases).items():
-        here = [s for s in told if (s.fabric, s.workload) == (fabric, workload) and s.policy in POLICY.values()]
-        scores = _scores(here, src, dst)
+        matching_intervals = [
+            s for s in all_intervals if (s.fabric, s.workload) == (fabric, workload) and s.policy in POLICY.values()
+        ]
+        scores = _scores(matching_intervals, src, dst)
         if fabric in fabrics and workload in names and scores and by_policy.keys() >= set(POLICY.values()):
             latency = {path: median(by_policy[policy]) for path, policy in POLICY.items()}
             rates = _rates(fabrics[fabric])
@@ -133,7 +137,7 @@ def cells(run: Run) -> tuple[Cell, ...]:
     return tuple(found)
 
 
-def in_scenes(run: Run) -> dict[str, tuple[str, Scene]]:
+def scenes_by_workload(run: Run) -> dict[str, tuple[str, Scene]]:
     """A workload's label in a scene -> its label without the scene, and the scene. Empty without a grid."""
     grid = run.spec.get("grid")
     scenes = {scene.label(""): scene for scene in GridSpec.model_validate(grid).scenes} if grid else {}
@@ -146,9 +150,9 @@ def in_scenes(run: Run) -> dict[str, tuple[str, Scene]]:
     }
 
 
-def one_scene(run: Run) -> Run:
+def first_scene_only(run: Run) -> Run:
     """The run with the flows of each workload's first scene alone, under its own name: the others sent the same."""
-    names = in_scenes(run)
+    names = scenes_by_workload(run)
     if not names:
         return run
     first: dict[str, str] = {}
@@ -167,52 +171,52 @@ def _latencies(
         lambda: defaultdict(list)
     )
     for flow in flows:
-        crosses = gpu_of_name(flow.src).rank != gpu_of_name(flow.dst).rank
-        if flow.phase != RECEIPT and crosses and flow.delivered == flow.bytes:
-            where = (bases.get(flow.fabric, flow.fabric), flow.workload, flow.src, flow.dst)
-            found[where][flow.policy].append((flow.end_ns - flow.start_ns) / 1e9)
-    return {where: dict(by_policy) for where, by_policy in found.items()}
+        is_cross_rail = gpu_of_name(flow.src).rank != gpu_of_name(flow.dst).rank
+        if flow.phase != RECEIPT and is_cross_rail and flow.delivered == flow.bytes:
+            flow_key = (bases.get(flow.fabric, flow.fabric), flow.workload, flow.src, flow.dst)
+            found[flow_key][flow.policy].append((flow.end_ns - flow.start_ns) / 1e9)
+    return {flow_key: dict(by_policy) for flow_key, by_policy in found.items()}
 
 
-def _scores(here: Iterable[Stretch], src: str, dst: str) -> Scores | None:
+def _scores(matching_intervals: Iterable[MeasurementInterval], src: str, dst: str) -> Scores | None:
     """Medians over the policies' stretches, which all had the same background; None if somebody's are missing."""
-    seen: defaultdict[tuple[str, int], list[int]] = defaultdict(list)
-    for stretch in here:
-        mine: defaultdict[tuple[str, int], list[int]] = defaultdict(list)
-        for sample in stretch.health:
-            if sample.monotonic_ns < stretch.started_ns:
-                mine[sample.element, sample.index].append(sample.score)
-        for element, scores in mine.items():
-            seen[element] += scores[-BEFORE:]
+    scores_by_element: defaultdict[tuple[str, int], list[int]] = defaultdict(list)
+    for interval in matching_intervals:
+        samples: defaultdict[tuple[str, int], list[int]] = defaultdict(list)
+        for sample in interval.health:
+            if sample.monotonic_ns < interval.started_ns:
+                samples[sample.element, sample.index].append(sample.score)
+        for element, scores in samples.items():
+            scores_by_element[element] += scores[-SAMPLES_BEFORE_START:]
     near, far = gpu_of_name(src), gpu_of_name(dst)
-    wanted = (("domain", near.domain), ("rail", near.rank), ("spine", 0), ("rail", far.rank))
-    if not all(seen[element] for element in wanted):
+    elements = (("domain", near.domain), ("rail", near.rank), ("spine", 0), ("rail", far.rank))
+    if not all(scores_by_element[element] for element in elements):
         return None
-    return Scores(*(median(seen[element]) / 100 for element in wanted))
+    return Scores(*(median(scores_by_element[element]) / 100 for element in elements))
 
 
 def _rates(fabric: FabricRun) -> Rates:
     return Rates(fabric.hb_bps, fabric.rail_bps, fabric.uplink_bps)
 
 
-def _off(score: float, points: float) -> float:
-    return min(1.0, max(0.0, score + points * POINT))
+def _shifted_score(score: float, points: float) -> float:
+    return min(1.0, max(0.0, score + points * SCORE_STEP))
 
 
-def _product(*scores: float) -> Span:
+def _product(*scores: float) -> Range:
     low = value = high = 1.0
     for score in scores:
-        low, value, high = low * _off(score, -1), value * score, high * _off(score, 1)
-    return Span(low, value, high)
+        low, value, high = low * _shifted_score(score, -1), value * score, high * _shifted_score(score, 1)
+    return Range(low, value, high)
 
 
-def _least(*links: tuple[float, float]) -> Span:
+def _bottleneck(*links: tuple[float, float]) -> Range:
     """Of (capacity, score) of each."""
-    low, value, high = (min(capacity * _off(h, points) for capacity, h in links) for points in (-1, 0, 1))
-    return Span(low, value, high)
+    low, value, high = (min(capacity * _shifted_score(h, points) for capacity, h in links) for points in (-1, 0, 1))
+    return Range(low, value, high)
 
 
-def _higher(rail_only: Span, spine: Span) -> Winner:
+def _compare(rail_only: Range, spine: Range) -> Winner:
     if rail_only.low > spine.high:
         return "rail-only"
     return "spine" if spine.low > rail_only.high else "even"

@@ -5,7 +5,7 @@ from typing import Any
 from railyard.results.analysis.recovery_rows import RecoveryRow, ScriptRow, recovery_rows, script_runs, verdict
 from railyard.results.runs.fidelity import Judgement
 from railyard.results.runs.records import Run
-from railyard.results.runs.recovery_targets import OTHERS, Outcome, outcomes, times_ours
+from railyard.results.runs.recovery_targets import PUBLISHED_SYSTEMS, Outcome, outcomes, times_slower
 
 
 def recovery_dicts(run: Run, judgement: Judgement) -> dict[str, Any]:
@@ -36,18 +36,20 @@ def _row(row: RecoveryRow, judgement: Judgement) -> dict[str, Any]:
         "return_lost": row.total("return_lost"),
         "too_fast": row.total("too_fast"),
         "connections_lost": row.connections_lost,
-        "others_take_times_as_long": {other.name: times_ours(other, first) for other in OTHERS},
+        "others_take_times_as_long": {system.name: times_slower(system, first) for system in PUBLISHED_SYSTEMS},
     }
 
 
 def _outcome(o: Outcome) -> dict[str, Any]:
-    bar = {name: value for name in ("median", "p95", "most") if (value := getattr(o.bar, name)) != float("inf")}
+    recovery_target = {
+        name: value for name in ("median", "p95", "most") if (value := getattr(o.recovery_target, name)) != float("inf")
+    }
     return {
-        "what": o.bar.what,
+        "what": o.recovery_target.what,
         "fabric": o.fabric or None,
         "target": o.target or None,
-        "unit": o.bar.unit,
-        "wanted": bar,
+        "unit": o.recovery_target.unit,
+        "wanted": recovery_target,
         "measured": {**o.figure.as_dict(), "most": o.figure.most} if o.figure else None,
         "worst": o.worst or None,
         "met": o.met,
@@ -59,10 +61,10 @@ def _script(script: ScriptRow, judgement: Judgement) -> dict[str, Any]:
         **{name: getattr(script, name) for name in ("script", "fabric", "reroute", "repeat")},
         "verdict": verdict(script.faults, judgement),
         "faults": len(script.faults),
-        "censuses": len(script.censuses),
+        "censuses": len(script.connectivity_checks),
         "censuses_taken": script.taken,
-        "censuses_held": script.held,
-        "return_lost": sum(r.return_lost for r in script.mended_alone),
+        "censuses_held": script.matched,
+        "return_lost": sum(r.return_lost for r in script.repaired_alone),
         "lost_bytes": script.lost_bytes,
         "connections_lost": script.connections_lost,
     }

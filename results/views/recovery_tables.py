@@ -8,35 +8,35 @@ from railyard.results.analysis.recovery_rows import (
     SIDES,
     RecoveryRow,
     ScriptRow,
-    holds,
+    checks_text,
     is_probed,
     is_unaffected,
+    matches_oracle,
     probed_on,
-    told_of,
     verdict,
 )
 from railyard.results.runs.fidelity import Judgement
-from railyard.results.runs.records import Census, Recovery
-from railyard.results.runs.recovery_targets import OTHERS, Outcome, times_ours
+from railyard.results.runs.records import ConnectivityCheck, Recovery
+from railyard.results.runs.recovery_targets import PUBLISHED_SYSTEMS, Outcome, times_slower
 from railyard.results.views import format as fmt
 from railyard.results.views.recovery_text import (
-    NO_ONE_AFFECTED,
-    NO_ONE_PROBED,
+    NOT_AFFECTED,
+    NOT_PROBED,
     Line,
-    both,
-    both_ms,
     lines_of,
-    measured,
+    measured_text,
     median_and_p95,
+    median_p95_ms,
+    median_p95_text,
     met,
-    nobody,
+    missing_reason,
     recovered,
-    wanted,
+    target_text,
 )
 from railyard.results.views.report_tables import Table
 
-_COST: Final = ("probes lost", "returning", "bytes lost", "conns lost")
-_STEPS: Final = (
+_COST_COLUMNS: Final = ("probes lost", "returning", "bytes lost", "conns lost")
+_STEP_COLUMNS: Final = (
     "detected",
     "decided",
     "installed",
@@ -54,7 +54,7 @@ def first_packets_table(rows: Sequence[RecoveryRow], judgement: Judgement) -> Ta
     body = tuple(
         (
             *(line.row.name, line.row.fabric, line.row.reroute, line.side or "", verdict(line.row.repeats, judgement)),
-            *(str(line.first.n), *_first(line), wanted(line.bar), line.met),
+            *(str(line.first.n), *_first_packet_cells(line), target_text(line.recovery_target), line.met),
         )
         for row in rows
         for line in lines_of(row, both_sides=True)
@@ -67,27 +67,29 @@ def steps_table(rows: Sequence[RecoveryRow]) -> Table:
     columns = ("fault", "fabric", "reroute", "recovered", "detected", "decided", "installed", "back to 95%")
     groups = (
         *(("", 4), ("medians", 3), ("goodput in ms, median / p95", 2)),
-        *(("after repair, ms", 1), ("in all repeats", len(_COST))),
+        *(("after repair, ms", 1), ("in all repeats", len(_COST_COLUMNS))),
     )
-    return Table((*columns, "after repair", "detours gone", *_COST), tuple(_steps(row) for row in rows), 3, groups)
+    return Table(
+        (*columns, "after repair", "detours gone", *_COST_COLUMNS), tuple(_steps(row) for row in rows), 3, groups
+    )
 
 
 def _steps(row: RecoveryRow) -> tuple[str, ...]:
     """Where nobody was cut off, nothing had to be done, and no goodput came back either."""
-    alone = bool(nobody(row)) and row.steps["goodput_ms"].median == 0
+    is_unaffected_row = bool(missing_reason(row)) and row.steps["goodput_ms"].median == 0
     medians = [row.steps[step].median for step in ("detect_ms", "decided_ms", "reroute_ms")]
     return (
         *(row.name, row.fabric, row.reroute, recovered(row)),
-        *(fmt.NOTHING if nobody(row) and ms is None else fmt.milliseconds(ms) for ms in medians),
-        *(fmt.NOTHING if alone else both_ms(row.steps[s]) for s in ("goodput_ms", "back_ms")),
-        fmt.NOTHING if row.reroute == "off" else both_ms(row.steps["home_ms"]),
+        *(fmt.NOTHING if missing_reason(row) and ms is None else fmt.milliseconds(ms) for ms in medians),
+        *(fmt.NOTHING if is_unaffected_row else median_p95_ms(row.steps[s]) for s in ("goodput_ms", "back_ms")),
+        fmt.NOTHING if row.reroute == "off" else median_p95_ms(row.steps["home_ms"]),
         *(f"{row.total('probes_lost'):,}", f"{row.total('return_lost'):,}", fmt.size(row.total("lost_bytes"))),
         str(row.connections_lost),
     )
 
 
-def _first(line: Line) -> tuple[str, str]:
-    if why := nobody(line.row):
+def _first_packet_cells(line: Line) -> tuple[str, str]:
+    if why := missing_reason(line.row):
         return why, fmt.NOTHING
     return median_and_p95(line.first)
 
@@ -95,30 +97,39 @@ def _first(line: Line) -> tuple[str, str]:
 def repeats_table(rows: Iterable[RecoveryRow]) -> Table:
     """Every repeat of one fault."""
     body = tuple(_repeat(row.fabric, r) for row in rows for r in row.repeats)
-    columns = ("fabric", "reroute", "target", "repeat", *_STEPS, *_COST)
+    columns = ("fabric", "reroute", "target", "repeat", *_STEP_COLUMNS, *_COST_COLUMNS)
     return Table(columns, body, 3)
 
 
 def _repeat(fabric: str, r: Recovery) -> tuple[str, ...]:
-    alone = is_unaffected(r) or not is_probed(r)
+    is_unaffected_row = is_unaffected(r) or not is_probed(r)
     times = {"source": r.source_ms, "far": r.far_ms}
     sides = (fmt.milliseconds(times[side]) if probed_on(r, side) else fmt.NOTHING for side in SIDES)
-    goodput = (fmt.NOTHING if alone and ms == 0 else fmt.milliseconds(ms) for ms in (r.goodput_ms, r.back_ms))
-    why = NO_ONE_AFFECTED if is_probed(r) else NO_ONE_PROBED
+    goodput = (
+        fmt.NOTHING if is_unaffected_row and ms == 0 else fmt.milliseconds(ms) for ms in (r.goodput_ms, r.back_ms)
+    )
+    why = NOT_AFFECTED if is_probed(r) else NOT_PROBED
     return (
         *(fabric, r.reroute, r.target, str(r.repeat)),
         *(fmt.milliseconds(ms) for ms in (r.detect_ms, r.decided_ms, r.reroute_ms)),
-        *((why, fmt.NOTHING, fmt.NOTHING) if alone else (fmt.milliseconds(r.first_packet_ms), *sides)),
+        *((why, fmt.NOTHING, fmt.NOTHING) if is_unaffected_row else (fmt.milliseconds(r.first_packet_ms), *sides)),
         *(*goodput, fmt.NOTHING if r.reroute == "off" else fmt.milliseconds(r.home_ms)),
         *(str(r.probes_lost), str(r.return_lost), fmt.size(r.lost_bytes), str(r.connections_lost)),
     )
 
 
-def bars_table(outcomes: Iterable[Outcome]) -> Table:
+def targets_table(outcomes: Iterable[Outcome]) -> Table:
     """What is wanted, what came of it, and which repeat is furthest from a bar that is missed."""
     body = tuple(
         (
-            *(o.name, o.fabric or fmt.NOTHING, met(o), str(len(o.values)), wanted(o.bar), measured(o)),
+            *(
+                o.name,
+                o.fabric or fmt.NOTHING,
+                met(o),
+                str(len(o.values)),
+                target_text(o.recovery_target),
+                measured_text(o),
+            ),
             o.worst if o.met is False else "",
         )
         for o in outcomes
@@ -128,7 +139,7 @@ def bars_table(outcomes: Iterable[Outcome]) -> Table:
 
 def reasons_table(outcomes: Iterable[Outcome]) -> Table:
     """What each of these times is made of."""
-    body = tuple(dict.fromkeys((o.bar.what, o.bar.why) for o in outcomes))
+    body = tuple(dict.fromkeys((o.recovery_target.what, o.recovery_target.why) for o in outcomes))
     return Table(("what", "made of"), body, 2)
 
 
@@ -138,10 +149,10 @@ def others_table(rows: Iterable[RecoveryRow]) -> Table | None:
     for row in rows:
         first, goodput = row.steps["first_packet_ms"], row.steps["goodput_ms"]
         if row.reroute == "on" and first.median != 0 and not row.unprobed:
-            times = (times_ours(other, first.median) for other in OTHERS)
+            times = (times_slower(system, first.median) for system in PUBLISHED_SYSTEMS)
             shown = tuple(fmt.NOTHING if t is None else f"{t:,.1f} times" for t in times)
-            body.append((row.name, row.fabric, str(first.n), both(first), both(goodput), *shown))
-    names = tuple(f"{other.name}'s {other.ms:g} ms is" for other in OTHERS)
+            body.append((row.name, row.fabric, str(first.n), median_p95_text(first), median_p95_text(goodput), *shown))
+    names = tuple(f"{system.name}'s {system.ms:g} ms is" for system in PUBLISHED_SYSTEMS)
     return Table(("fault", "fabric", "n", "first packet", "goodput back", *names), tuple(body), 2) if body else None
 
 
@@ -153,12 +164,19 @@ def scripts_table(scripts: Iterable[ScriptRow], judgement: Judgement) -> Table:
         worst = (
             f"{fmt.milliseconds(slowest.first_packet_ms)}: {slowest.fault} {slowest.target}" if slowest else fmt.NOTHING
         )
-        cut = sum(r.first_packet_ms is None and is_probed(r) for r in s.faults)
-        returning = sum(r.return_lost for r in s.mended_alone)
-        cost = (str(returning), fmt.size(s.lost_bytes), str(s.connections_lost))
-        head = (s.script, s.fabric, s.reroute, verdict(s.faults, judgement), str(s.repeat))
+        not_recovered = sum(r.first_packet_ms is None and is_probed(r) for r in s.faults)
+        return_lost_total = sum(r.return_lost for r in s.repaired_alone)
+        cost_cells = (str(return_lost_total), fmt.size(s.lost_bytes), str(s.connections_lost))
+        row_head = (s.script, s.fabric, s.reroute, verdict(s.faults, judgement), str(s.repeat))
         body.append(
-            (*head, str(len(s.faults)), str(cut), worst, told_of(s.censuses) if s.censuses else fmt.NOTHING, *cost)
+            (
+                *row_head,
+                str(len(s.faults)),
+                str(not_recovered),
+                worst,
+                checks_text(s.connectivity_checks) if s.connectivity_checks else fmt.NOTHING,
+                *cost_cells,
+            )
         )
     columns = (
         "script",
@@ -185,16 +203,18 @@ def script_faults_table(script: ScriptRow) -> Table:
             *(r.fault, r.target, fmt.seconds((r.t_fault - zero) / 1e9), fmt.seconds((r.t_repair - r.t_fault) / 1e9)),
             *(fmt.milliseconds(ms) for ms in (r.detect_ms, r.decided_ms, r.reroute_ms)),
             *(fmt.milliseconds(r.first_packet_ms) if is_probed(r) else fmt.NOTHING, str(r.probes_lost)),
-            str(r.return_lost) if r in script.mended_alone else fmt.NOTHING,
+            str(r.return_lost) if r in script.repaired_alone else fmt.NOTHING,
         )
         for r in script.faults
     )
     return Table(
-        ("fault", "target", "at", "for", "detected", "decided", "installed", "first packet", *_COST[:2]), body, 2
+        ("fault", "target", "at", "for", "detected", "decided", "installed", "first packet", *_COST_COLUMNS[:2]),
+        body,
+        2,
     )
 
 
-def censuses_table(censuses: Iterable[Census]) -> Table:
+def censuses_table(connectivity_checks: Iterable[ConnectivityCheck]) -> Table:
     """Those of which something has to be said: what didn't hold."""
     body = tuple(
         (
@@ -202,8 +222,8 @@ def censuses_table(censuses: Iterable[Census]) -> Table:
             *(str(n) for n in (c.repeat, c.broken, c.pairs, c.reachable, c.answered)),
             *(str(n) for n in (c.not_recovered, c.impossible, c.carried)),
         )
-        for c in censuses
-        if c.taken and not holds(c)
+        for c in connectivity_checks
+        if c.taken and not matches_oracle(c)
     )
     columns = ("script", "fabric", "after", "what", "repeat", "broken", "pairs", "reachable", "answered")
     return Table((*columns, "not recovered", "impossible", "wrongly carried"), body, 4)

@@ -9,94 +9,121 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from railyard.results.analysis.recovery_rows import RecoveryRow, ScriptRow, told_of, verdict
+from railyard.results.analysis.recovery_rows import RecoveryRow, ScriptRow, checks_text, verdict
 from railyard.results.runs.fidelity import Judgement
 from railyard.results.runs.records import Recovery
-from railyard.results.runs.recovery_targets import CHECKED, Outcome, is_of_first_packets
+from railyard.results.runs.recovery_targets import REQUIRED_TARGETS, Outcome, is_first_packet_target
 from railyard.results.views import format as fmt
-from railyard.results.views.recovery_text import Line, both_ms, limits, lines_of, measured, missed, nobody, wanted
-from railyard.results.views.terminal import Column, fitted
+from railyard.results.views.recovery_text import (
+    Line,
+    limits_text,
+    lines_of,
+    measured_text,
+    median_p95_ms,
+    missed_targets,
+    missing_reason,
+    target_text,
+)
+from railyard.results.views.terminal import Column, fit_to_width
 
-_UNAFFECTED: Final = "– no one was cut off by it"
-_FIRST: Final = "1st packet ms"
-_MARK: Final = {"met": "✓", "not met": "✗", "not measured": fmt.NOTHING, "": ""}
+_UNAFFECTED_NOTE: Final = "– no one was cut off by it"
+_FIRST_PACKET_COLUMN: Final = "1st packet ms"
+_MET_MARK: Final = {"met": "✓", "not met": "✗", "not measured": fmt.NOTHING, "": ""}
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class _FaultLine:
     """A line: a fault on a fabric with rerouting (on one side of it, maybe), and without. Either may be missing."""
 
     fault: str
     fabric: str
-    on: Line | None
-    off: RecoveryRow | None
+    with_reroute: Line | None
+    without_reroute: RecoveryRow | None
 
     @property
     def repeats(self) -> tuple[Recovery, ...]:
-        return self.on.row.repeats if self.on else self.off.repeats if self.off else ()
+        return (
+            self.with_reroute.row.repeats
+            if self.with_reroute
+            else self.without_reroute.repeats
+            if self.without_reroute
+            else ()
+        )
 
 
 def recovery_table(console: Console, rows: Sequence[RecoveryRow], judgement: Judgement) -> Table:
     """With rerouting: the first packet beside what is wanted, and the steps. Without: goodput alone."""
 
-    def column(name: str, cell: Callable[[_Place], str], drop: int = 0, text: bool = False) -> Column:
-        return Column(name, tuple(cell(place) for place in places), drop, text)
+    def column(name: str, cell: Callable[[_FaultLine], str], drop: int = 0, text: bool = False) -> Column:
+        return Column(name, tuple(cell(fault_line) for fault_line in fault_lines), drop, text)
 
-    places = list(_places(rows))
+    fault_lines = list(_fault_lines(rows))
     columns = [
-        column("fault", lambda p: f"{p.fault}, {p.on.side}" if p.on and p.on.side else p.fault, text=True),
+        column(
+            "fault",
+            lambda p: f"{p.fault}, {p.with_reroute.side}" if p.with_reroute and p.with_reroute.side else p.fault,
+            text=True,
+        ),
         column("fabric", lambda p: p.fabric, text=True),
         column("n", lambda p: str(len(p.repeats))),
-        column("detected", lambda p: _step(p.on, "detect_ms"), 4),
-        column("installed", lambda p: _step(p.on, "reroute_ms"), 3),
-        column(_FIRST, lambda p: _first(p.on)),
-        column("wanted ms", lambda p: limits(p.on.bar) if p.on else fmt.NOTHING),
-        column("", lambda p: _MARK[p.on.met] if p.on else ""),
-        column("goodput", lambda p: _step(p.on, "goodput_ms"), 2),
-        column("conns\nlost", _conns, 5),
-        column("no reroute", lambda p: _goodput(p.off), 1),
-        column("fidelity", lambda p: _doubt(p.repeats, judgement)),
+        column("detected", lambda p: _step(p.with_reroute, "detect_ms"), 4),
+        column("installed", lambda p: _step(p.with_reroute, "reroute_ms"), 3),
+        column(_FIRST_PACKET_COLUMN, lambda p: _first_packet(p.with_reroute)),
+        column("wanted ms", lambda p: limits_text(p.with_reroute.recovery_target) if p.with_reroute else fmt.NOTHING),
+        column("", lambda p: _MET_MARK[p.with_reroute.met] if p.with_reroute else ""),
+        column("goodput", lambda p: _step(p.with_reroute, "goodput_ms"), 2),
+        column("conns\nlost", _connections, 5),
+        column("no reroute", lambda p: _goodput(p.without_reroute), 1),
+        column("fidelity", lambda p: _verdict_text(p.repeats, judgement)),
     ]
-    note = _UNAFFECTED if any(nobody(row) for row in rows) else ""
-    always = {_FIRST} if any(p.on for p in places) else set()
-    shown = [c for c in columns if c.name in always or any(cell not in ("", fmt.NOTHING) for cell in c.cells)]
-    return fitted(console, "Recovery from the fault (1st packet: median / p95; the rest: medians)", shown, 0, note)
+    note = _UNAFFECTED_NOTE if any(missing_reason(row) for row in rows) else ""
+    required_columns = {_FIRST_PACKET_COLUMN} if any(p.with_reroute for p in fault_lines) else set()
+    shown = [c for c in columns if c.name in required_columns or any(cell not in ("", fmt.NOTHING) for cell in c.cells)]
+    return fit_to_width(
+        console, "Recovery from the fault (1st packet: median / p95; the rest: medians)", shown, 0, note
+    )
 
 
-def _places(rows: Sequence[RecoveryRow]) -> Iterator[_Place]:
+def _fault_lines(rows: Sequence[RecoveryRow]) -> Iterator[_FaultLine]:
     """A fault's fabrics together, each with its lines."""
-    by_place: dict[tuple[str, str], dict[str, RecoveryRow]] = {}
+    by_fault: dict[tuple[str, str], dict[str, RecoveryRow]] = {}
     for row in rows:
-        by_place.setdefault((row.name, row.fabric), {})[row.reroute] = row
-    for (fault, fabric), sides in by_place.items():
+        by_fault.setdefault((row.name, row.fabric), {})[row.reroute] = row
+    for (fault, fabric), sides in by_fault.items():
         lines = lines_of(sides["on"], both_sides=False) if "on" in sides else [None]
         for line in lines:
-            yield _Place(fault, fabric, line, sides.get("off") if line is None or line.leads else None)
+            yield _FaultLine(fault, fabric, line, sides.get("off") if line is None or line.is_first_line else None)
 
 
-def _first(line: Line | None) -> str:
-    return fmt.NOTHING if line is None or nobody(line.row) else both_ms(line.first)
+def _first_packet(line: Line | None) -> str:
+    return fmt.NOTHING if line is None or missing_reason(line.row) else median_p95_ms(line.first)
 
 
 def _step(line: Line | None, step: str) -> str:
     """Where nobody was cut off, nothing had to be done, and nothing came back either. Said once for both sides."""
-    if line is None or (nobody(line.row) and not line.row.steps[step].median):
+    if line is None or (missing_reason(line.row) and not line.row.steps[step].median):
         return fmt.NOTHING
-    return fmt.milliseconds(line.row.steps[step].median) if line.leads else ""
+    return fmt.milliseconds(line.row.steps[step].median) if line.is_first_line else ""
 
 
-def _conns(place: _Place) -> str:
+def _connections(fault_line: _FaultLine) -> str:
     """Said once for both sides."""
-    return fmt.NOTHING if place.on is None else str(place.on.row.connections_lost) if place.on.leads else ""
+    return (
+        fmt.NOTHING
+        if fault_line.with_reroute is None
+        else str(fault_line.with_reroute.row.connections_lost)
+        if fault_line.with_reroute.is_first_line
+        else ""
+    )
 
 
 def _goodput(row: RecoveryRow | None) -> str:
-    if row is None or (nobody(row) and row.steps["goodput_ms"].median == 0):
+    if row is None or (missing_reason(row) and row.steps["goodput_ms"].median == 0):
         return fmt.NOTHING
     return fmt.milliseconds(row.steps["goodput_ms"].median)
 
 
-def _doubt(repeats: Sequence[Recovery], judgement: Judgement) -> str:
+def _verdict_text(repeats: Sequence[Recovery], judgement: Judgement) -> str:
     """The verdict where it isn't ok."""
     found = verdict(repeats, judgement)
     return "" if found == "ok" else found
@@ -107,23 +134,27 @@ def outcome_lines(outcomes: Iterable[Outcome]) -> Iterator[Text]:
 
     Checks have lines of their own.
     """
-    others = (o for o in outcomes if o.values and not is_of_first_packets(o.bar) and o.bar not in CHECKED)
-    for bar, group in groupby(others, key=lambda o: o.bar):
-        line = Text(f"{bar.what} (≤ {wanted(bar)}):")
+    others = (
+        o
+        for o in outcomes
+        if o.values and not is_first_packet_target(o.recovery_target) and o.recovery_target not in REQUIRED_TARGETS
+    )
+    for recovery_target, group in groupby(others, key=lambda o: o.recovery_target):
+        line = Text(f"{recovery_target.what} (≤ {target_text(recovery_target)}):")
         for o in group:
             mark, worst = (("✓", "green"), "") if o.met else (("✗", "bold red"), f" ({o.worst})")
             line.append(" ").append_text(
-                Text.assemble(mark, f" {measured(o)}{worst}", (f" {o.fabric} (n={len(o.values)})", "dim"))
+                Text.assemble(mark, f" {measured_text(o)}{worst}", (f" {o.fabric} (n={len(o.values)})", "dim"))
             )
         yield line
 
 
-def missed_line(outcomes: Iterable[Outcome]) -> Text | None:
+def missed_targets_line(outcomes: Iterable[Outcome]) -> Text | None:
     """How many of the times that are wanted were met, and which weren't; None where none was measured."""
-    found = [o for o in outcomes if o.met is not None and o.bar not in CHECKED]
+    found = [o for o in outcomes if o.met is not None and o.recovery_target not in REQUIRED_TARGETS]
     if not found:
         return None
-    names = missed(found)
+    names = missed_targets(found)
     line = Text(f"wanted times: {len(found) - len(names)} of {len(found)} met")
     return line.append(f"; not: {'; '.join(names)}", "bold red") if names else line
 
@@ -134,9 +165,9 @@ def script_lines(scripts: Iterable[ScriptRow]) -> Iterator[Text]:
     for (name, fabric, reroute), group in groupby(ordered, key=lambda s: (s.script, s.fabric, s.reroute)):
         runs = list(group)
         faults, lost = sum(len(s.faults) for s in runs), sum(s.lost_bytes for s in runs)
-        censuses = [census for s in runs for census in s.censuses]
-        counted = f"censuses: {told_of(censuses)}; " if censuses else ""
-        returning = sum(r.return_lost for s in runs for r in s.mended_alone)
-        after = f", {returning} probes lost in returning" if returning else ""
-        said = f"{faults} faults (n={len(runs)}), {counted}{fmt.size(lost)} lost{after}"
-        yield Text.assemble(f"{name} on {fabric}, reroute {reroute}: ", (said, "bold"))
+        connectivity_checks = [connectivity_check for s in runs for connectivity_check in s.connectivity_checks]
+        checks_summary = f"censuses: {checks_text(connectivity_checks)}; " if connectivity_checks else ""
+        returning = sum(r.return_lost for s in runs for r in s.repaired_alone)
+        return_text = f", {returning} probes lost in returning" if returning else ""
+        text_parts = f"{faults} faults (n={len(runs)}), {checks_summary}{fmt.size(lost)} lost{return_text}"
+        yield Text.assemble(f"{name} on {fabric}, reroute {reroute}: ", (text_parts, "bold"))

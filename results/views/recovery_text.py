@@ -5,16 +5,16 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import Final
 
-from railyard.results.analysis.recovery_rows import SIDES, RecoveryRow, Side, is_told_by_goodput
+from railyard.results.analysis.recovery_rows import SIDES, RecoveryRow, Side, has_goodput_evidence
 from railyard.results.analysis.recovery_stats import Figure, Interval
-from railyard.results.runs.recovery_targets import CHECKED, Bar, Outcome, first_packet_bar
+from railyard.results.runs.recovery_targets import REQUIRED_TARGETS, Outcome, RecoveryTarget, first_packet_target
 from railyard.results.views import format as fmt
 
-NO_ONE_AFFECTED: Final = "– (no one affected)"
-NO_ONE_PROBED: Final = "– (no one probed)"
+NOT_AFFECTED: Final = "– (no one affected)"
+NOT_PROBED: Final = "– (no one probed)"
 _MS: Final = "\u00a0ms"
 NOT_MEASURED: Final = "not measured"
-_MET: Final = {True: "met", False: "not met", None: NOT_MEASURED}
+_MET_TEXT: Final = {True: "met", False: "not met", None: NOT_MEASURED}
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,60 +24,68 @@ class Line:
     row: RecoveryRow
     side: Side | None
     first: Figure
-    bar: Bar | None
-    values_met: bool | None
-    leads: bool  # the first of its row's lines
+    recovery_target: RecoveryTarget | None
+    is_met: bool | None
+    is_first_line: bool  # the first of its row's lines
 
     @property
     def met(self) -> str:
         """Empty where nothing is wanted."""
-        return "" if self.bar is None else _MET[self.values_met]
+        return "" if self.recovery_target is None else _MET_TEXT[self.is_met]
 
 
 def lines_of(row: RecoveryRow, both_sides: bool) -> list[Line]:
     """A line a side, if asked for `both_sides` or something else is wanted of each; else a line for the slower."""
-    sided = first_packet_bar(row.fault, None) is None and first_packet_bar(row.fault, "far") is not None
-    apart: Sequence[Side | None] = [side for side in SIDES if side in row.sides]
-    shown = apart if sided or (both_sides and len(apart) > 1) else []
+    has_target_by_side = (
+        first_packet_target(row.fault, None) is None and first_packet_target(row.fault, "far") is not None
+    )
+    probed_sides: Sequence[Side | None] = [side for side in SIDES if side in row.sides]
+    shown = probed_sides if has_target_by_side or (both_sides and len(probed_sides) > 1) else []
     lines = []
     for number, side in enumerate(shown or [None]):
         first = row.sides[side] if side else row.steps["first_packet_ms"]
-        bar = first_packet_bar(row.fault, side) if row.reroute == "on" and not nobody(row) else None
-        met = bar.allows(first) if bar else None
-        lines.append(Line(row, side, first, bar, met, number == 0))
+        recovery_target = (
+            first_packet_target(row.fault, side) if row.reroute == "on" and not missing_reason(row) else None
+        )
+        met = recovery_target.allows(first) if recovery_target else None
+        lines.append(Line(row, side, first, recovery_target, met, number == 0))
     return lines
 
 
-def nobody(row: RecoveryRow) -> str:
+def missing_reason(row: RecoveryRow) -> str:
     """Why it has no first packets to speak of; empty if it has."""
-    return NO_ONE_PROBED if row.unprobed else NO_ONE_AFFECTED if row.unaffected else ""
+    return NOT_PROBED if row.unprobed else NOT_AFFECTED if row.unaffected else ""
 
 
 def recovered(row: RecoveryRow) -> str:
     """`20 of 20`; a dash where no pair was probed and no goodput ever left."""
-    if row.unprobed and not any(map(is_told_by_goodput, row.repeats)):
+    if row.unprobed and not any(map(has_goodput_evidence, row.repeats)):
         return fmt.NOTHING
     return f"{row.recovered} of {len(row.repeats)}"
 
 
-def both(found: Figure) -> str:
+def median_p95_text(found: Figure) -> str:
     """`12.3 / 45.6 ms`: median and 95th percentile. Where the repeats tell nothing of the latter: `12.3 ms (n=5)`."""
-    if not found.tells_p95 and found.median is not None:
+    if not found.has_p95 and found.median is not None:
         return f"{fmt.milliseconds(found.median)} (n={found.n})"
-    text = both_ms(found)
+    text = median_p95_ms(found)
     return text if text.endswith("never") else f"{text}{_MS}"
 
 
-def both_ms(found: Figure) -> str:
+def median_p95_ms(found: Figure) -> str:
     """The same without the unit."""
     if found.median is None:
         return "never"
-    return f"{_bare(found.median)} / {_bare(found.p95)}" if found.tells_p95 else f"{_bare(found.median)} (n={found.n})"
+    return (
+        f"{_without_unit(found.median)} / {_without_unit(found.p95)}"
+        if found.has_p95
+        else f"{_without_unit(found.median)} (n={found.n})"
+    )
 
 
 def median_and_p95(found: Figure) -> tuple[str, str]:
     """In a cell each, with their intervals; a dash where the repeats tell nothing of the latter."""
-    p95 = with_interval(found.p95, found.p95_interval) if found.tells_p95 else fmt.NOTHING
+    p95 = with_interval(found.p95, found.p95_interval) if found.has_p95 else fmt.NOTHING
     return with_interval(found.median, found.median_interval), p95
 
 
@@ -85,43 +93,53 @@ def with_interval(value: float | None, interval: Interval | None) -> str:
     """`12.3 ms [11.0, 14.2]`; without an interval the value alone."""
     if interval is None:
         return fmt.milliseconds(value)
-    return f"{fmt.milliseconds(value)} [{_bare(interval.low)}, {_bare(interval.high)}]"
+    return f"{fmt.milliseconds(value)} [{_without_unit(interval.low)}, {_without_unit(interval.high)}]"
 
 
-def _bare(ms: float | None) -> str:
+def _without_unit(ms: float | None) -> str:
     """Without its unit."""
     return fmt.milliseconds(ms).removesuffix(_MS)
 
 
-def wanted(bar: Bar | None) -> str:
+def target_text(recovery_target: RecoveryTarget | None) -> str:
     """`5 / 20 ms`, `1,000 ms`, `0 probes`."""
-    if bar is None:
+    if recovery_target is None:
         return fmt.NOTHING
-    return f"{limits(bar)}{chr(0xA0)}{bar.unit}"
+    return f"{limits_text(recovery_target)}{chr(0xA0)}{recovery_target.unit}"
 
 
-def limits(bar: Bar | None) -> str:
+def limits_text(recovery_target: RecoveryTarget | None) -> str:
     """The same without the unit."""
-    if bar is None:
+    if recovery_target is None:
         return fmt.NOTHING
-    return " / ".join(f"{limit:,.0f}" for limit in (bar.median, bar.p95, bar.most) if isfinite(limit))
+    return " / ".join(
+        f"{limit:,.0f}"
+        for limit in (recovery_target.median, recovery_target.p95, recovery_target.most)
+        if isfinite(limit)
+    )
 
 
-def measured(outcome: Outcome) -> str:
+def measured_text(outcome: Outcome) -> str:
     """In the bar's own terms: median and 95th percentile (of few repeats the former alone), or the worst."""
     found = outcome.figure
     if found is None:
         return fmt.NOTHING
-    if isfinite(outcome.bar.median):
-        return both(found) if found.tells_p95 else fmt.milliseconds(found.median)
-    return f"{found.most or 0:,.0f}{chr(0xA0)}probes" if outcome.bar.unit == "probes" else fmt.milliseconds(found.most)
+    if isfinite(outcome.recovery_target.median):
+        return median_p95_text(found) if found.has_p95 else fmt.milliseconds(found.median)
+    return (
+        f"{found.most or 0:,.0f}{chr(0xA0)}probes"
+        if outcome.recovery_target.unit == "probes"
+        else fmt.milliseconds(found.most)
+    )
 
 
 def met(outcome: Outcome) -> str:
     """In words."""
-    return _MET[outcome.met]
+    return _MET_TEXT[outcome.met]
 
 
-def missed(outcomes: Iterable[Outcome]) -> list[str]:
+def missed_targets(outcomes: Iterable[Outcome]) -> list[str]:
     """The times that are wanted and were not met, by name and fabric; checks fail by themselves."""
-    return [f"{o.name}, on {o.fabric}" for o in outcomes if o.met is False and o.bar not in CHECKED]
+    return [
+        f"{o.name}, on {o.fabric}" for o in outcomes if o.met is False and o.recovery_target not in REQUIRED_TARGETS
+    ]

@@ -28,7 +28,7 @@ from railyard.results.plots.style import Plot
 from railyard.results.runs.checks import checks
 from railyard.results.runs.fidelity import Judgement, judge
 from railyard.results.runs.records import Flow, Run
-from railyard.results.theory.spine_condition import one_scene
+from railyard.results.theory.spine_condition import first_scene_only
 from railyard.results.views import format as fmt
 from railyard.results.views import report_failures, report_steering, report_tables, scale_tables
 
@@ -61,9 +61,9 @@ def render(run: Run) -> str:
 def _context(run: Run) -> dict[str, Any]:
     judgement, rows = judge(run), rows_of(run)
     fabrics, slow, timed = list(labels(run).values()), slowdowns(run, rows), times(rows)
-    built, steered = report_steering.fabrics_once(run), is_steered(run)
-    sent = one_scene(run)
-    beside = (
+    built, steered = report_steering.built_fabrics(run), is_steered(run)
+    first_scene_run = first_scene_only(run)
+    side_by_side = (
         () if steered or run.multirail else timed
     )  # fabrics side by side: policies are below each other, with figures of their own
     return {
@@ -73,17 +73,19 @@ def _context(run: Run) -> dict[str, Any]:
         "facts": _facts(run),
         "judgement": judgement,
         "checks": checks(run, judgement),
-        "headline": report_tables.times_table(report_tables.headline_rows(beside), fabrics, slow) if beside else None,
-        "said": [_said(s) for s in slow if s.is_all_to_all and not steered],
+        "headline": report_tables.times_table(report_tables.headline_rows(side_by_side), fabrics, slow)
+        if side_by_side
+        else None,
+        "said": [_slowdown_text(s) for s in slow if s.is_all_to_all and not steered],
         **report_steering.parts(run, timed),
         "slowdowns": report_tables.slowdowns_table(slow) if len(pairs(run)) > 1 else None,
         "fabrics": [(f.label, plot_fabric.draw(f)) for f in built],
         "small_fabrics": all(plot_fabric.is_small(f) for f in built),
         "fabrics_table": report_tables.fabrics_table(built),
-        "volumes": _volumes(sent),
-        "workloads": _workloads(sent, beside, fabrics, slow),
+        "volumes": _volumes(first_scene_run),
+        "workloads": _workloads(first_scene_run, side_by_side, fabrics, slow),
         "sweeps": _sweeps(run, timed),
-        "ratios": plot_times.ratios(beside, fabrics),
+        "ratios": plot_times.ratios(side_by_side, fabrics),
         "others": report_tables.others_table(rows),
         "bytes": report_tables.bytes_table(run),
         **report_failures.parts(run, rows, judgement),
@@ -95,7 +97,7 @@ def _context(run: Run) -> dict[str, Any]:
     }
 
 
-def _said(s: Slowdown) -> Markup:
+def _slowdown_text(s: Slowdown) -> Markup:
     """Measured, exact and nominal in one sentence (Rail-only IV-B)."""
     longer = f"{fmt.percent(abs(s.measured - 1))} {'longer' if s.measured >= 1 else 'shorter'}"
     return Markup(
@@ -120,7 +122,7 @@ def _facts(run: Run) -> list[tuple[str, str]]:
         ("took", fmt.seconds(run.duration_s)),
         ("seed", str(run.spec.get("seed", fmt.NOTHING))),
         ("repeats", str(run.spec.get("repeats", fmt.NOTHING))),
-        ("fabrics", str(len(report_steering.fabrics_once(run)))),
+        ("fabrics", str(len(report_steering.built_fabrics(run)))),
         *((("policies", str(len(policies_of(run)))),) if is_steered(run) else ()),
         ("workloads", str(len(workloads))),
         ("faults", str(len(faults))),
@@ -159,9 +161,9 @@ def _workloads(run: Run, timed: Sequence[Row], fabrics: Sequence[str], slow: Seq
     flows = _by_workload(run.flows)
     parts = []
     for name in dict.fromkeys([*(r.workload for r in timed), *flows]):
-        mine = [r for r in timed if r.workload == name]
-        plot = plot_times.completion(mine, fabrics, name) if mine else None
-        table = report_tables.times_table(mine, fabrics, slow) if mine else None
+        workload_rows = [r for r in timed if r.workload == name]
+        plot = plot_times.completion(workload_rows, fabrics, name) if workload_rows else None
+        table = report_tables.times_table(workload_rows, fabrics, slow) if workload_rows else None
         parts.append(Workload(name, tuple(_heatmaps(run, name, flows.get(name, {}))), plot, table))
     return parts
 
@@ -170,8 +172,8 @@ def _sweeps(run: Run, timed: Sequence[Row]) -> list[Plot]:
     """Curves over what fabrics or workloads vary. Spec and records name them in the same order, as far as it came."""
     names = labels(run)
     fabrics = report_steering.swept_fabrics(run, [names[f.label, f.policy] for f in run.fabrics])
-    done = dict.fromkeys(row.workload for row in timed)
-    workloads = list(zip(done, run.spec.get("workloads") or [], strict=False))
+    workload_names = dict.fromkeys(row.workload for row in timed)
+    workloads = list(zip(workload_names, run.spec.get("workloads") or [], strict=False))
     spreads = {(f, row.workload, row.phase): s for row in timed for f, s in row.by_fabric.items()}
     found = sweep.curves(fabrics, workloads, spreads)
     return [sweep.plot(curve, f"sweep-{number}") for number, curve in enumerate(found)]

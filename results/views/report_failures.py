@@ -11,18 +11,18 @@ from railyard.results.analysis.aggregate import HEARTBEATS, Row
 from railyard.results.analysis.recovery_rows import (
     RecoveryRow,
     ScriptRow,
-    disagreements,
+    fault_name,
     is_probed,
-    named,
+    mismatch_count,
     recovery_rows,
     script_runs,
-    several,
+    with_several_targets,
 )
 from railyard.results.plots import fault_script, recovery, replacements
 from railyard.results.plots.style import Plot
 from railyard.results.runs.fidelity import Judgement
 from railyard.results.runs.records import Run
-from railyard.results.runs.recovery_targets import OTHERS, outcomes
+from railyard.results.runs.recovery_targets import PUBLISHED_SYSTEMS, outcomes
 from railyard.results.views import recovery_tables
 from railyard.results.views.report_tables import Table
 
@@ -48,24 +48,24 @@ class Script:
 
 def parts(run: Run, rows: Sequence[Row], judgement: Judgement) -> dict[str, Any]:
     """What the template asks for."""
-    faults, scripts, replaced = recovery_rows(run), script_runs(run), takeovers.takeover_rows(run, judgement)
-    wrong = recovery_tables.censuses_table(run.censuses)
-    beats = [row for row in rows if row.workload == HEARTBEATS]
-    wanted = outcomes(run) if any(r.reroute == "on" for r in run.recoveries) or replaced else ()
+    faults, scripts, gpu_replacements = recovery_rows(run), script_runs(run), takeovers.replacement_rows(run, judgement)
+    mismatches = recovery_tables.censuses_table(run.connectivity_checks)
+    heartbeat_rows = [row for row in rows if row.workload == HEARTBEATS]
+    target_outcomes = outcomes(run) if any(r.reroute == "on" for r in run.recoveries) or gpu_replacements else ()
     return {
         "first_packets": recovery_tables.first_packets_table(faults, judgement) if faults else None,
         "steps": recovery_tables.steps_table(faults) if faults else None,
-        "wanted": recovery_tables.bars_table(wanted) if wanted else None,
-        "reasons": recovery_tables.reasons_table(wanted),
+        "wanted": recovery_tables.targets_table(target_outcomes) if target_outcomes else None,
+        "reasons": recovery_tables.reasons_table(target_outcomes),
         "beside": recovery_tables.others_table(faults),
-        "beside_sources": [other.source for other in OTHERS],
+        "published_sources": [other.source for other in PUBLISHED_SYSTEMS],
         "failures": _failures(run, faults),
         "scripts_table": recovery_tables.scripts_table(scripts, judgement) if scripts else None,
-        "scripts": [_script(*worst) for worst in worst_repeats(scripts)],
-        "censuses_wrong": wrong if wrong.rows else None,
-        "takeovers": _takeovers(replaced) if replaced else [],
-        "takeover_plots": replacements.takeovers(run.events),
-        "heartbeats": recovery_tables.heartbeats_table(beats) if beats else None,
+        "scripts": [_script(*worst) for worst in worst_script_repeats(scripts)],
+        "failed_checks": mismatches if mismatches.rows else None,
+        "replacements": _replacement_tables(gpu_replacements) if gpu_replacements else [],
+        "replacement_plots": replacements.takeovers(run.events),
+        "heartbeats": recovery_tables.heartbeats_table(heartbeat_rows) if heartbeat_rows else None,
     }
 
 
@@ -73,39 +73,41 @@ def _failures(run: Run, rows: Sequence[RecoveryRow]) -> list[Failure]:
     """A kind with all its fabrics; where one of them had several targets of that kind, each of these by itself."""
     found = []
     alone = [t for t in run.goodput if not t.script]
-    many = several([*(r for row in rows for r in row.repeats), *alone])
-    called = [named(t.fault, t.target, (t.fabric, t.fault) in many) for t in alone]
-    for name in dict.fromkeys([*(row.name for row in rows), *called]):
-        mine = [row for row in rows if row.name == name]
-        traces = [t for t, its in zip(alone, called, strict=True) if its == name]
-        targets = ", ".join(dict.fromkeys(row.target for row in mine if not row.is_one_of_several))
-        plot = recovery.recovery(mine, traces, name)
-        found.append(Failure(name, targets, plot, recovery_tables.repeats_table(mine)))
+    many = with_several_targets([*(r for row in rows for r in row.repeats), *alone])
+    fault_names = [fault_name(t.fault, t.target, (t.fabric, t.fault) in many) for t in alone]
+    for name in dict.fromkeys([*(row.name for row in rows), *fault_names]):
+        fault_rows = [row for row in rows if row.name == name]
+        traces = [t for t, name_of_trace in zip(alone, fault_names, strict=True) if name_of_trace == name]
+        targets = ", ".join(dict.fromkeys(row.target for row in fault_rows if not row.is_one_of_several))
+        plot = recovery.recovery(fault_rows, traces, name)
+        found.append(Failure(name, targets, plot, recovery_tables.repeats_table(fault_rows)))
     return found
 
 
-def _takeovers(rows: Sequence[takeovers.TakeoverRow]) -> list[Table]:
+def _replacement_tables(rows: Sequence[takeovers.ReplacementRow]) -> list[Table]:
     return [takeovers.steps_table(rows), takeovers.iterations_table(rows), takeovers.spread_table(rows)]
 
 
-def worst_repeats(scripts: Iterable[ScriptRow]) -> Iterator[tuple[ScriptRow, int]]:
+def worst_script_repeats(scripts: Iterable[ScriptRow]) -> Iterator[tuple[ScriptRow, int]]:
     """Of each script on each fabric, with rerouting and without, the worst repeat, and how many there were."""
     repeats: defaultdict[tuple[str, str, str], list[ScriptRow]] = defaultdict(list)
     for script in scripts:
         repeats[script.script, script.fabric, script.reroute].append(script)
     for group in repeats.values():
-        yield max(group, key=_badness), len(group)
+        yield max(group, key=_severity), len(group)
 
 
 def _script(script: ScriptRow, repeats: int) -> Script:
-    of_many = f", the worst of {repeats}" if repeats > 1 else ""
-    name = f"{script.script} on {script.fabric}, reroute {script.reroute}, repeat {script.repeat}{of_many}"
-    return Script(name, fault_script.storm(script), recovery_tables.script_faults_table(script))
+    count_text = f", the worst of {repeats}" if repeats > 1 else ""
+    name = f"{script.script} on {script.fabric}, reroute {script.reroute}, repeat {script.repeat}{count_text}"
+    return Script(name, fault_script.script_timeline(script), recovery_tables.script_faults_table(script))
 
 
-def _badness(script: ScriptRow) -> tuple[float, float, float]:
+def _severity(script: ScriptRow) -> tuple[float, float, float]:
     """By its worst census, which is one that doesn't hold, then one that few pairs answered; then by first packets."""
-    censuses = [(float(disagreements(c)), -float(c.answered)) for c in script.censuses if c.taken]
-    firsts = [r.first_packet_ms for r in script.faults if is_probed(r)]
-    slowest = max((inf if ms is None else ms for ms in firsts), default=0.0)
-    return (*max(censuses, default=(0.0, -inf)), slowest)
+    connectivity_checks = [
+        (float(mismatch_count(c)), -float(c.answered)) for c in script.connectivity_checks if c.taken
+    ]
+    first_packets_ms = [r.first_packet_ms for r in script.faults if is_probed(r)]
+    slowest = max((inf if ms is None else ms for ms in first_packets_ms), default=0.0)
+    return (*max(connectivity_checks, default=(0.0, -inf)), slowest)

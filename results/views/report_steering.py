@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from railyard.results.analysis.aggregate import Row
-from railyard.results.analysis.intervals import Stretch, base_labels, is_steered, stretches
-from railyard.results.analysis.steering import BLIND, policy_rows
+from railyard.results.analysis.intervals import MeasurementInterval, base_labels, intervals, is_steered
+from railyard.results.analysis.steering import SCORELESS_POLICIES, policy_rows
 from railyard.results.plots import policies as plot_policies
 from railyard.results.plots import spine_condition, steering
 from railyard.results.plots.style import Plot
@@ -14,7 +14,7 @@ from railyard.results.runs.records import FabricRun, Run
 from railyard.results.theory import spine_condition as rail_only_wins
 from railyard.results.views import report_tables, spine_condition_tables, steering_tables
 
-_MOST_DRAWN: Final = 6
+_MAX_DRAWN: Final = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,13 +39,13 @@ class Comparison:
 
 def parts(run: Run, timed: Sequence[Row]) -> dict[str, Any]:
     """What the template needs; nothing in it where nobody steered."""
-    drawn, rest = _drawn(stretches(run))
+    drawn, undrawn = _drawn(intervals(run))
     comparison = _comparison(run)
     return {
         "comparison": comparison,
         "policies": [] if comparison else _policies(run, timed),
         "over_time": [(f"{s.policy}: {s.workload} on {s.fabric}", steering.over_time(s)) for s in drawn],
-        "not_drawn": _sentence(rest),
+        "not_drawn": _undrawn_text(undrawn),
     }
 
 
@@ -56,44 +56,52 @@ def _comparison(run: Run) -> Comparison | None:
     by_pair: dict[str, list[rail_only_wins.Cell]] = {}
     for cell in found:
         by_pair.setdefault(f"{cell.src} to {cell.dst}, {cell.workload} on {cell.fabric}", []).append(cell)
-    drawn = tuple((name, spine_condition.draw(mine, name)) for name, mine in by_pair.items())
+    drawn = tuple((name, spine_condition.draw(pair_cells, name)) for name, pair_cells in by_pair.items())
     tables = spine_condition_tables.differences(found), spine_condition_tables.report_table(found)
     return Comparison(spine_condition_tables.finding(found), drawn, *tables)
 
 
 def _policies(run: Run, timed: Sequence[Row]) -> list[Policies]:
     found = []
-    for place, rows in policy_rows(run).items():
-        labels = {f"{place[0]} {row.policy}": row.policy for row in rows}
-        phases = steering_tables.phases_table(timed, place, labels)
-        title = f"{place[1]} on {place[0]}"
-        found.append(Policies(title, steering_tables.policies_table(rows), plot_policies.policies(rows, place), phases))
+    for fabric_workload, rows in policy_rows(run).items():
+        labels = {f"{fabric_workload[0]} {row.policy}": row.policy for row in rows}
+        phases = steering_tables.phases_table(timed, fabric_workload, labels)
+        title = f"{fabric_workload[1]} on {fabric_workload[0]}"
+        found.append(
+            Policies(title, steering_tables.policies_table(rows), plot_policies.policies(rows, fabric_workload), phases)
+        )
     return found
 
 
-def _drawn(told: Sequence[Stretch]) -> tuple[list[Stretch], list[Stretch]]:
+def _drawn(all_intervals: Sequence[MeasurementInterval]) -> tuple[list[MeasurementInterval], list[MeasurementInterval]]:
     """The first repeat of each policy that goes by scores: on the first fabric and workload, and all others."""
-    firsts: dict[tuple[str, str, str], Stretch] = {}
-    for stretch in told:
-        if stretch.policy not in BLIND and stretch.health:
-            firsts.setdefault((stretch.fabric, stretch.workload, stretch.policy), stretch)
-    scored = list(firsts.values())
-    drawn = [s for s in scored if (s.fabric, s.workload) == (scored[0].fabric, scored[0].workload)][:_MOST_DRAWN]
-    return drawn, [s for s in scored if s not in drawn]
+    first_intervals: dict[tuple[str, str, str], MeasurementInterval] = {}
+    for interval in all_intervals:
+        if interval.policy not in SCORELESS_POLICIES and interval.health:
+            first_intervals.setdefault((interval.fabric, interval.workload, interval.policy), interval)
+    scored_intervals = list(first_intervals.values())
+    drawn = [
+        s
+        for s in scored_intervals
+        if (s.fabric, s.workload) == (scored_intervals[0].fabric, scored_intervals[0].workload)
+    ][:_MAX_DRAWN]
+    return drawn, [s for s in scored_intervals if s not in drawn]
 
 
-def _sentence(rest: Sequence[Stretch]) -> str:
+def _undrawn_text(undrawn: Sequence[MeasurementInterval]) -> str:
     """What isn't drawn, and where it is."""
-    if not rest:
+    if not undrawn:
         return ""
     policies: dict[str, list[str]] = {}
-    for stretch in rest:
-        policies.setdefault(f"{stretch.workload} on {stretch.fabric}", []).append(stretch.policy)
-    where = "; ".join(f"{place} under {', '.join(names)}" for place, names in policies.items())
-    return f"Not drawn: {where}. Their scores and choices are in health.parquet and choices.parquet."
+    for interval in undrawn:
+        policies.setdefault(f"{interval.workload} on {interval.fabric}", []).append(interval.policy)
+    undrawn_names = "; ".join(
+        f"{fabric_workload} under {', '.join(names)}" for fabric_workload, names in policies.items()
+    )
+    return f"Not drawn: {undrawn_names}. Their scores and choices are in health.parquet and choices.parquet."
 
 
-def fabrics_once(run: Run) -> list[FabricRun]:
+def built_fabrics(run: Run) -> list[FabricRun]:
     """Each fabric as it was built, whatever steered it then: one with all its policies in place of one for each."""
     if not is_steered(run):
         return run.fabrics
@@ -118,8 +126,13 @@ def short_names(run: Run, labels: Sequence[str]) -> list[str]:
     for label, base in base_labels(run).items():
         if label != base:
             members.setdefault(base, []).append(label)
-    whole = {label: base for base, all_of in members.items() if set(all_of) <= set(labels) for label in all_of}
-    return list(dict.fromkeys(whole.get(label, label) for label in labels))
+    base_of_label = {
+        label: base
+        for base, members_of_base in members.items()
+        if set(members_of_base) <= set(labels)
+        for label in members_of_base
+    }
+    return list(dict.fromkeys(base_of_label.get(label, label) for label in labels))
 
 
 def swept_fabrics(run: Run, labels: Sequence[str]) -> list[tuple[str, Mapping[str, Any]]]:

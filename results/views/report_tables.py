@@ -174,7 +174,7 @@ def loads_table(run: Run, judgement: Judgement) -> Table:
             *(
                 x.fabric,
                 x.workload,
-                judgement.stretches.get((x.fabric, x.workload, x.repeat), fmt.NOTHING),
+                judgement.intervals.get((x.fabric, x.workload, x.repeat), fmt.NOTHING),
                 str(x.repeat),
             ),
             *(fmt.percent(x.cpu_busy), fmt.percent(x.cpu_foreign), f"{x.lag_p99_ms:.1f}{chr(0xA0)}ms"),

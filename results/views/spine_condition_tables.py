@@ -4,41 +4,44 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from rich.console import Console
-from rich.table import Table as ScreenTable
+from rich.table import Table as TerminalTable
 
 from railyard.results.theory.spine_condition import TIE, Cell
 from railyard.results.views import format as fmt
 from railyard.results.views.report_tables import Table
-from railyard.results.views.terminal import Column, fitted
+from railyard.results.views.terminal import Column, fit_to_width
 
-_LEFT: Final = "{near} is left on rail-only's way, {far} on the spine's"
-_WHY: Final = {
+_BOTTLENECK_RATES: Final = "{near} is left on rail-only's way, {far} on the spine's"
+_REASON_TEXT: Final = {
     "": "",
-    "lowest score": f"the slowest link decides, and not the product: {_LEFT}",
-    "HB rate": f"HB links have {{ratio:.3g}} times a rail's rate: {_LEFT}",
-    "hops": f"hops decide where links leave as much: {_LEFT}",
-    "not known": f"no rule here knows: {_LEFT}",
+    "lowest score": f"the slowest link decides, and not the product: {_BOTTLENECK_RATES}",
+    "HB rate": f"HB links have {{ratio:.3g}} times a rail's rate: {_BOTTLENECK_RATES}",
+    "hops": f"hops decide where links leave as much: {_BOTTLENECK_RATES}",
+    "not known": f"no rule here knows: {_BOTTLENECK_RATES}",
 }
 
 
 def finding(cells: Sequence[Cell]) -> str:
     """The outcome in a sentence."""
-    agree, other = sum(c.agrees for c in cells), sum(c.by_slowest_link == c.measured for c in cells)
+    condition_agrees, bottleneck_agrees = (
+        sum(c.agrees for c in cells),
+        sum(c.by_slowest_link == c.measured for c in cells),
+    )
     return (
-        f"papers' condition g(G1) < 1/H(S) agrees with measured latency in {agree} of {len(cells)} cells; "
-        f"the slowest link on each way does in {other}"
+        f"papers' condition g(G1) < 1/H(S) agrees with measured latency in {condition_agrees} of {len(cells)} cells; "
+        f"the slowest link on each way does in {bottleneck_agrees}"
     )
 
 
-def why(cell: Cell) -> str:
+def reason_text(cell: Cell) -> str:
     """Why the condition says something else than what was measured, with the figures that it follows from."""
     near, far = (fmt.rate(cell.slowest(path).value) for path in ("rail-only", "spine"))
-    return _WHY[cell.reason].format(near=near, far=far, ratio=cell.rates.hb / cell.rates.rail)
+    return _REASON_TEXT[cell.reason].format(near=near, far=far, ratio=cell.rates.hb / cell.rates.rail)
 
 
-def screen_table(console: Console, cells: Sequence[Cell], most: int) -> ScreenTable:
+def terminal_table(console: Console, cells: Sequence[Cell], max_rows: int) -> TerminalTable:
     """A line a cell, those that disagree first if there isn't room for all."""
-    shown = list(cells) if len(cells) <= most else sorted(cells, key=lambda c: c.agrees)[:most]
+    shown = list(cells) if len(cells) <= max_rows else sorted(cells, key=lambda c: c.agrees)[:max_rows]
 
     def column(name: str, cell: Callable[[Cell], str], drop: int = 0, text: bool = False, style: str = "") -> Column:
         return Column(name, tuple(cell(c) for c in shown), drop, text, style)
@@ -56,7 +59,7 @@ def screen_table(console: Console, cells: Sequence[Cell], most: int) -> ScreenTa
     ]
     pairs = ", ".join(dict.fromkeys(f"{c.src} to {c.dst}" for c in cells))
     title = f"Which way is sooner there, {pairs}? (even: within {fmt.percent(TIE, 0)})"
-    return fitted(console, title, columns, len(cells) - len(shown))
+    return fit_to_width(console, title, columns, len(cells) - len(shown))
 
 
 def report_table(cells: Sequence[Cell]) -> Table:
@@ -68,7 +71,7 @@ def report_table(cells: Sequence[Cell]) -> Table:
     )
     body = tuple(
         (
-            _named(c) if pairs else c.scene.name,
+            _cell_name(c) if pairs else c.scene.name,
             *(cell(c) for _, cell in _scores()),
             *(fmt.seconds(c.latency["rail-only"]), fmt.seconds(c.latency["spine"])),
             *(c.predicted, c.by_slowest_link, c.measured, "yes" if c.agrees else "no", c.reason),
@@ -81,13 +84,13 @@ def report_table(cells: Sequence[Cell]) -> Table:
 def differences(cells: Sequence[Cell]) -> tuple[str, ...]:
     """A sentence for each cell in which the condition says something else than what was measured."""
     return tuple(
-        f"{c.scene.name}: {c.predicted} by the papers' condition, {c.measured} as measured; {why(c)}."
+        f"{c.scene.name}: {c.predicted} by the papers' condition, {c.measured} as measured; {reason_text(c)}."
         for c in cells
         if not c.agrees
     )
 
 
-def _named(cell: Cell) -> str:
+def _cell_name(cell: Cell) -> str:
     return f"{cell.src} to {cell.dst}, {cell.workload} on {cell.fabric}: {cell.scene.name}"
 
 

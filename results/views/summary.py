@@ -22,23 +22,23 @@ from railyard.results.theory import spine_condition
 from railyard.results.views import format as fmt
 from railyard.results.views import recovery_terminal, spine_condition_tables
 from railyard.results.views.recovery_summary import recovery_dicts
-from railyard.results.views.recovery_text import missed
-from railyard.results.views.steering_tables import screen_table
-from railyard.results.views.terminal import Column, fitted
+from railyard.results.views.recovery_text import missed_targets
+from railyard.results.views.steering_tables import terminal_table
+from railyard.results.views.terminal import Column, fit_to_width
 
 _COLOUR: Final = {"ok": "green", "degraded": "yellow", "invalid": "red"}
-_TIME_ROWS: Final = 7  # as many as leave room for the rest on a screen of 40 lines
-_BESIDE: Final = 2  # fabrics that the table of times sets side by side
-_SLOW_LINES: Final = 2
-_POLICY_ROWS: Final = 20
-_GRID_ROWS: Final = 27
-_REASONS: Final = 3
+_MAX_TIME_ROWS: Final = 7  # as many as leave room for the rest on a screen of 40 lines
+_MAX_SIDE_BY_SIDE: Final = 2  # fabrics that the table of times sets side by side
+_MAX_SLOWDOWN_LINES: Final = 2
+_MAX_POLICY_ROWS: Final = 20
+_MAX_GRID_ROWS: Final = 27
+_MAX_REASONS: Final = 3
 
 
 def summarise(run: Run) -> dict[str, Any]:
     """The content of summary.json: verdict, reasons, checks and headline figures. Times in s, rates in bit/s."""
     judgement, rows = judge(run), rows_of(run)
-    done = checks(run, judgement)
+    check_results = checks(run, judgement)
     return {
         "name": run.name,
         "title": run.spec.get("title", run.name),
@@ -50,11 +50,11 @@ def summarise(run: Run) -> dict[str, Any]:
         "reasons": list(judgement.reasons),
         "stretches": [
             {"fabric": f, "workload": w, "repeat": r, "verdict": verdict}
-            for (f, w, r), verdict in judgement.stretches.items()
+            for (f, w, r), verdict in judgement.intervals.items()
         ],
-        "passed": all(c.passed for c in done),
-        "checks": [{"name": c.name, "passed": c.passed, "detail": c.detail} for c in done],
-        "wanted_missed": missed(_wanted(run)),
+        "passed": all(c.passed for c in check_results),
+        "checks": [{"name": c.name, "passed": c.passed, "detail": c.detail} for c in check_results],
+        "wanted_missed": missed_targets(_target_outcomes(run)),
         "headline": {
             "fabrics": list(labels(run).values()),
             "times": [_time(row) for row in times(rows)],
@@ -62,7 +62,7 @@ def summarise(run: Run) -> dict[str, Any]:
             "steering": [row.as_dict() for group in policy_rows(run).values() for row in group],
             "rail_only_wins": spine_condition.as_dict(found) if (found := spine_condition.cells(run)) else None,
             **recovery_dicts(run, judgement),
-            "takeovers": [row.as_dict() for row in replacements.takeover_rows(run, judgement)],
+            "takeovers": [row.as_dict() for row in replacements.replacement_rows(run, judgement)],
             "heartbeats": _heartbeats(rows),
             "bytes": _bytes(run.bytes),
             "multirail": headline(run.multirail) if run.multirail else None,
@@ -77,8 +77,8 @@ def _time(row: Row) -> dict[str, Any]:
 
 
 def _spread(spread: Spread) -> dict[str, Any]:
-    ends = {"min": min(spread.values), "max": max(spread.values), "repeats": len(spread.values)}
-    return {"median": spread.median, **ends, "predicted": spread.predicted, "ratio": spread.ratio}
+    extremes = {"min": min(spread.values), "max": max(spread.values), "repeats": len(spread.values)}
+    return {"median": spread.median, **extremes, "predicted": spread.predicted, "ratio": spread.ratio}
 
 
 def _slowdown(s: Slowdown) -> dict[str, Any]:
@@ -105,12 +105,15 @@ def _heartbeats(rows: Iterable[Row]) -> dict[str, dict[str, float]]:
 
 
 def _bytes(rows: Iterable[ByteCheck]) -> dict[str, Any]:
-    every = list(rows)
+    all_checks = list(rows)
     names = ("asked_bytes", "delivered_bytes", "pairs_wrong", "rail_port_bytes", "rail_expected_bytes")
-    crossed: dict[str, dict[str, int]] = {}
-    for row in every:
-        crossed.setdefault(row.fabric, {})[row.workload] = row.cross_rail_bytes
-    return {**{n: sum(getattr(r, n) for r in every) for n in names}, "cross_rail_bytes": crossed}
+    cross_rail_bytes_by_fabric: dict[str, dict[str, int]] = {}
+    for row in all_checks:
+        cross_rail_bytes_by_fabric.setdefault(row.fabric, {})[row.workload] = row.cross_rail_bytes
+    return {
+        **{n: sum(getattr(r, n) for r in all_checks) for n in names},
+        "cross_rail_bytes": cross_rail_bytes_by_fabric,
+    }
 
 
 def print_summary(run: Run, console: Console) -> None:
@@ -119,10 +122,10 @@ def print_summary(run: Run, console: Console) -> None:
     state = " [bold red]interrupted[/]" if run.interrupted else ""
     verdict = f"[bold {_COLOUR[judgement.verdict]}]{judgement.verdict}[/]"
     console.print(f"[bold]{run.name}[/]{state}  fidelity {verdict}  {fmt.seconds(run.duration_s)}", highlight=False)
-    for reason in judgement.reasons[:_REASONS]:
+    for reason in judgement.reasons[:_MAX_REASONS]:
         console.print(Text(f"  {reason}"), no_wrap=True, overflow="ellipsis", highlight=False)
-    if len(judgement.reasons) > _REASONS:
-        console.print(f"  … and {len(judgement.reasons) - _REASONS} more", highlight=False)
+    if len(judgement.reasons) > _MAX_REASONS:
+        console.print(f"  … and {len(judgement.reasons) - _MAX_REASONS} more", highlight=False)
     if run.multirail:
         multirail.print_tables(run.multirail, judgement, console)
     elif is_steered(run):
@@ -132,33 +135,33 @@ def print_summary(run: Run, console: Console) -> None:
     _print_recovery(run, rows, judgement, console)
     for check in checks(run, judgement):
         console.print(_check_line(check), no_wrap=True, overflow="ellipsis", highlight=False)
-    if line := recovery_terminal.missed_line(_wanted(run)):
+    if line := recovery_terminal.missed_targets_line(_target_outcomes(run)):
         console.print(line, no_wrap=True, overflow="ellipsis", highlight=False)
 
 
-def _wanted(run: Run) -> tuple[Outcome, ...]:
+def _target_outcomes(run: Run) -> tuple[Outcome, ...]:
     """None are wanted where nothing broke, or nobody was to go round it."""
     return outcomes(run) if any(r.reroute == "on" for r in run.recoveries) or run.takeovers else ()
 
 
 def _print_recovery(run: Run, rows: Sequence[Row], judgement: Judgement, console: Console) -> None:
     """Every fault: the rows are what such a run is for, so none is left to the report."""
-    faults, replaced = recovery_rows(run), replacements.takeover_rows(run, judgement)
+    faults, gpu_replacements = recovery_rows(run), replacements.replacement_rows(run, judgement)
     if faults:
         console.print(recovery_terminal.recovery_table(console, faults, judgement))
-    if replaced:
-        console.print(replacements.screen_table(console, replaced))
-    for line in recovery_terminal.outcome_lines(_wanted(run)):
+    if gpu_replacements:
+        console.print(replacements.terminal_table(console, gpu_replacements))
+    for line in recovery_terminal.outcome_lines(_target_outcomes(run)):
         console.print(line, highlight=False)
     for line in recovery_terminal.script_lines(script_runs(run)):
         console.print(line, highlight=False)
     for fabric, figures in _heartbeats(rows).items():
         units = {row.metric: row.unit for row in rows if row.workload == HEARTBEATS}
-        said = ", ".join(_kept(f"{k} {fmt.quantity(v, units[k])}") for k, v in figures.items())
-        console.print(Text(f"heartbeats on {fabric}: {said}", style="dim"), highlight=False)
+        figures_text = ", ".join(_non_breaking(f"{k} {fmt.quantity(v, units[k])}") for k, v in figures.items())
+        console.print(Text(f"heartbeats on {fabric}: {figures_text}", style="dim"), highlight=False)
 
 
-def _kept(figure: str) -> str:
+def _non_breaking(figure: str) -> str:
     """Not to be broken over two lines."""
     return figure.replace("_", " ").replace(" ", "\u00a0")
 
@@ -167,7 +170,7 @@ def _print_times(run: Run, rows: Sequence[Row], console: Console) -> None:
     slow = slowdowns(run, rows)
     if measured := times(rows):
         console.print(_times_table(console, measured, list(labels(run).values()), slow))
-    for one in [s for s in slow if s.is_all_to_all][:_SLOW_LINES]:
+    for one in [s for s in slow if s.is_all_to_all][:_MAX_SLOWDOWN_LINES]:
         console.print(_slow_line(one), highlight=False)
 
 
@@ -177,17 +180,17 @@ def _print_policies(run: Run, console: Console) -> None:
     Where the papers' comparison was made, that in their place.
     """
     if found := spine_condition.cells(run):
-        console.print(spine_condition_tables.screen_table(console, found, _GRID_ROWS))
+        console.print(spine_condition_tables.terminal_table(console, found, _MAX_GRID_ROWS))
         console.print(spine_condition_tables.finding(found), highlight=False)
         return
-    left, places = _POLICY_ROWS, policy_rows(run)
+    rows_left, places = _MAX_POLICY_ROWS, policy_rows(run)
     for number, ((fabric, workload), rows) in enumerate(places.items()):
-        if left <= 0:
+        if rows_left <= 0:
             console.print(f"… {len(places) - number} more such tables in report.html", highlight=False)
             return
         title = f"{workload} on {fabric}, by policy (m/p: measured over predicted)"
-        console.print(screen_table(console, title, rows[:left], len(rows) - left))
-        left -= len(rows)
+        console.print(terminal_table(console, title, rows[:rows_left], len(rows) - rows_left))
+        rows_left -= len(rows)
 
 
 def _slow_line(s: Slowdown) -> Text:
@@ -203,9 +206,9 @@ def _check_line(check: Check) -> Text:
 
 
 def _times_table(console: Console, rows: Sequence[Row], fabrics: Sequence[str], slow: Sequence[Slowdown]) -> Table:
-    if len(fabrics) > _BESIDE:
-        return _tall_times_table(console, rows, fabrics)
-    shown = _wholes_first(rows)[:_TIME_ROWS]
+    if len(fabrics) > _MAX_SIDE_BY_SIDE:
+        return _times_table_by_fabric(console, rows, fabrics)
+    shown = _whole_workloads_first(rows)[:_MAX_TIME_ROWS]
     columns = [Column("workload", tuple(f"{r.workload} {r.phase}".strip() for r in shown), text=True)]
     for fabric in fabrics:
         spreads = [r.by_fabric.get(fabric) for r in shown]
@@ -213,20 +216,22 @@ def _times_table(console: Console, rows: Sequence[Row], fabrics: Sequence[str], 
         ratios = tuple(fmt.ratio(s.ratio) if s else fmt.NOTHING for s in spreads)
         columns.append(Column("m/p", ratios, drop=1, style="dim"))
     if len({(s.rail_only, s.rail_optimized) for s in slow}) == 1:
-        columns += _slower([(r.workload, r.phase, r.metric) for r in shown], slow)
-    return fitted(console, "Time (m/p: measured over predicted)", columns, len(rows) - len(shown))
+        columns += _slowdown_columns([(r.workload, r.phase, r.metric) for r in shown], slow)
+    return fit_to_width(console, "Time (m/p: measured over predicted)", columns, len(rows) - len(shown))
 
 
-def _wholes_first(rows: Sequence[Row]) -> list[Row]:
+def _whole_workloads_first(rows: Sequence[Row]) -> list[Row]:
     """If some must be left to the report, then phases rather than wholes."""
-    return sorted(rows, key=lambda row: bool(row.phase)) if len(rows) > _TIME_ROWS else list(rows)
+    return sorted(rows, key=lambda row: bool(row.phase)) if len(rows) > _MAX_TIME_ROWS else list(rows)
 
 
-def _tall_times_table(console: Console, rows: Sequence[Row], fabrics: Sequence[str]) -> Table:
+def _times_table_by_fabric(console: Console, rows: Sequence[Row], fabrics: Sequence[str]) -> Table:
     """A line a fabric, where there are too many to stand beside each other: a sweep."""
-    wholes = [row for row in rows if not row.phase] or list(rows)
-    lines = [(row, fabric, row.by_fabric[fabric]) for row in wholes for fabric in fabrics if fabric in row.by_fabric]
-    shown = lines[:_TIME_ROWS]
+    whole_workloads = [row for row in rows if not row.phase] or list(rows)
+    lines = [
+        (row, fabric, row.by_fabric[fabric]) for row in whole_workloads for fabric in fabrics if fabric in row.by_fabric
+    ]
+    shown = lines[:_MAX_TIME_ROWS]
     predicted = tuple(fmt.NOTHING if s.predicted is None else fmt.seconds(s.predicted) for _, _, s in shown)
     columns = [
         Column("workload", tuple(f"{r.workload} {r.phase}".strip() for r, _, _ in shown), text=True),
@@ -236,10 +241,10 @@ def _tall_times_table(console: Console, rows: Sequence[Row], fabrics: Sequence[s
         Column("m/p", tuple(fmt.ratio(s.ratio) for _, _, s in shown)),
     ]
     more = sum(len(row.by_fabric) for row in rows) - len(shown)
-    return fitted(console, "Time (m/p: measured over predicted)", columns, more)
+    return fit_to_width(console, "Time (m/p: measured over predicted)", columns, more)
 
 
-def _slower(rows: Sequence[tuple[str, str, str]], slow: Sequence[Slowdown]) -> tuple[Column, Column]:
+def _slowdown_columns(rows: Sequence[tuple[str, str, str]], slow: Sequence[Slowdown]) -> tuple[Column, Column]:
     known = {(s.workload, s.phase, s.metric): s for s in slow}
     found = [known.get(row) for row in rows]
     measured = tuple(fmt.change(s.measured) if s else fmt.NOTHING for s in found)

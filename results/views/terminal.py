@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.measure import Measurement as RichMeasurement
 from rich.table import Table
 
-UNBOUND: Final = 1000  # columns: no table is so wide
+UNLIMITED_WIDTH: Final = 1000  # columns: no table is so wide
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,14 +23,17 @@ class Column:
     style: str = ""
 
 
-def fitted(console: Console, title: str, columns: Sequence[Column], more: int, note: str = "") -> Table:
+def fit_to_width(console: Console, title: str, columns: Sequence[Column], more: int, note: str = "") -> Table:
     """The table with as many columns as the screen has room for, so that no cell is cut."""
     notes = [note] if note else []
     caption = "\n".join([*notes, f"… {more} more in report.html"] if more > 0 else notes)
     table = _table(title, columns, caption)
-    worst = max(c.drop for c in columns)
-    if worst and RichMeasurement.get(console, console.options.update(width=UNBOUND), table).maximum > console.width:
-        return fitted(console, title, [c for c in columns if c.drop < worst], more, note)
+    highest_drop = max(c.drop for c in columns)
+    if (
+        highest_drop
+        and RichMeasurement.get(console, console.options.update(width=UNLIMITED_WIDTH), table).maximum > console.width
+    ):
+        return fit_to_width(console, title, [c for c in columns if c.drop < highest_drop], more, note)
     return table
 
 
@@ -48,8 +51,8 @@ def _table(title: str, columns: Sequence[Column], caption: str) -> Table:
         show_edge=False,
     )
     for column in columns:
-        how: dict[str, Any] = {"overflow": "fold"} if column.text else {"justify": "right", "no_wrap": True}
-        table.add_column(column.name, style=column.style, vertical="bottom", **how)
+        column_options: dict[str, Any] = {"overflow": "fold"} if column.text else {"justify": "right", "no_wrap": True}
+        table.add_column(column.name, style=column.style, vertical="bottom", **column_options)
     for cells in zip(*(c.cells for c in columns), strict=True):
         table.add_row(*cells)
     return table

@@ -40,10 +40,10 @@ def wait() -> int:
     try:
         print("waiting", flush=True)
         time.sleep(1000)
-    except init.Stopped as stopped:
+    except init.StoppedBySignal as stopped:
         time.sleep(0.5)
         print(f"put away after {stopped}", flush=True)
-    return init.stopped_by() or 0
+    return init.signal_exit_status() or 0
 
 
 def main() -> int:
@@ -53,9 +53,9 @@ def main() -> int:
     task = init.prepare()
     init.add_hosts({"d1g2": Gpu(1, 2).ip})
     try:
-        init.take_signals()
+        init.install_signal_handlers()
         return {"look": look, "wait": wait}[task["do"]]()
-    except init.Stopped as stopped:
+    except init.StoppedBySignal as stopped:
         return stopped.exit_status
 
 

@@ -13,7 +13,7 @@ from typing import Final
 import psutil
 import pytest
 
-from railyard.core.host import AS_USER, SEARCH_PATH
+from railyard.core.host import SEARCH_PATH, USER_NAMESPACE_OPTIONS
 
 ROOT: Final = Path(__file__).parents[2]
 RUN_EXPERIMENT: Final = (sys.executable, str(ROOT / "run_experiment.py"))
@@ -41,7 +41,10 @@ def as_user(argv: Sequence[str]) -> Sequence[str]:
 @cache
 def _users_may() -> bool:
     return (
-        subprocess.run([*USER, "unshare", *AS_USER, "--net", "true"], capture_output=True, check=False).returncode == 0
+        subprocess.run(
+            [*USER, "unshare", *USER_NAMESPACE_OPTIONS, "--net", "true"], capture_output=True, check=False
+        ).returncode
+        == 0
     )
 
 

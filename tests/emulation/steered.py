@@ -11,7 +11,7 @@ from typing import Any, Self
 import psutil
 
 from railyard.controller.agent.choices import ask
-from railyard.controller.agent.path_trace import Way, as_said, path_said, way_of
+from railyard.controller.agent.path_trace import TracedPath, assemble_path, follows_policy, policy_path
 from railyard.controller.agent.steering import Steering
 from railyard.controller.failover.paths import Path
 from railyard.controller.health.hysteresis import Damping
@@ -107,8 +107,8 @@ def chosen(fabric: Fabric) -> dict[tuple[Gpu, Gpu], list[Path] | None]:
     return {pair: ask(*pair) for pair in far_pairs(fabric)}
 
 
-def traced(capture: Capture, src: Gpu, dst: Gpu, probes: int = 1) -> list[Way]:
-    return [way_of(src, dst, probe.sightings) for probe in capture.probe(src, dst, probes)]
+def traced(capture: Capture, src: Gpu, dst: Gpu, probes: int = 1) -> list[TracedPath]:
+    return [assemble_path(src, dst, probe.observations) for probe in capture.probe(src, dst, probes)]
 
 
 def assert_taken_as_chosen(fabric: Fabric, probes: int = 3) -> set[str]:
@@ -117,10 +117,12 @@ def assert_taken_as_chosen(fabric: Fabric, probes: int = 3) -> set[str]:
     with Capture(fabric.net.plan) as capture:
         for src in fabric.gpus:
             for dst in (gpu for gpu in fabric.gpus if gpu != src):
-                said = ask(src, dst) if src.domain != dst.domain else [path_said(policy, src, dst)]
+                said = ask(src, dst) if src.domain != dst.domain else [policy_path(policy, src, dst)]
                 assert said, f"{src.name} -> {dst.name}: its agent chose nothing"
                 ways = traced(capture, src, dst, probes if len(said) > 1 else 1)
-                assert as_said(ways, said), f"{src.name} -> {dst.name}: {list(map(str, ways))}, chosen was {said}"
+                assert follows_policy(ways, said), (
+                    f"{src.name} -> {dst.name}: {list(map(str, ways))}, chosen was {said}"
+                )
                 kinds |= {way.kind for way in ways}
     return kinds
 

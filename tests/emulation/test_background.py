@@ -22,7 +22,7 @@ import pytest
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.build import namespaces
 from railyard.topologies.build.shaping import payload_fraction
-from railyard.topologies.build.tcp_timers import patient
+from railyard.topologies.build.tcp_timers import relaxed_tcp_timers
 from railyard.topologies.measure.counters import count
 from railyard.topologies.measure.port_counters import PortReader
 from railyard.topologies.plan import End, Link
@@ -203,13 +203,13 @@ def test_a_square_wave_is_off_when_it_is_off() -> None:
         least = on_s(now_s())
         sent = load.stop()
         most = on_s(now_s())
-    assert all(0.98 * least < one.asked / (18e6 / 8) < 1.02 * most and one.share > MOST for one in sent)
+    assert all(0.98 * least < one.requested / (18e6 / 8) < 1.02 * most and one.share > MOST for one in sent)
 
 
 def test_a_transfer_over_a_hot_rail_gets_what_is_left() -> None:
     fabric = build("rail-only", 2, 2, **RATES)
     before = count(fabric.net)
-    with patient(fabric.net.gpu_names), background(fabric.net.plan, [spec(rails=[0], load=0.9)]) as load:
+    with relaxed_tcp_timers(fabric.net.gpu_names), background(fabric.net.plan, [spec(rails=[0], load=0.9)]) as load:
         time.sleep(SETTLE_S)
         bps, retransmits = receives(fabric, Gpu(0, 0), Gpu(1, 0), 5)
         sent = load.stop()
@@ -224,7 +224,7 @@ def test_it_yields_to_no_crowd() -> None:
     """Eight streams from d0g1, which d0g0 carries over its rail (dr): they would wait in d0g0's queue with the load."""
     fabric = build("rail-only", 2, 2, **RATES)
     before = count(fabric.net)
-    with patient(fabric.net.gpu_names), background(fabric.net.plan, [spec(rails=[0], load=0.9)]) as load:
+    with relaxed_tcp_timers(fabric.net.gpu_names), background(fabric.net.plan, [spec(rails=[0], load=0.9)]) as load:
         receives(fabric, Gpu(0, 1), Gpu(1, 0), 6, streams=8)
         assert min(one.share for one in load.stop()) > 0.9
     assert count(fabric.net).since(before).drops == 0
@@ -236,7 +236,7 @@ def test_it_ends_with_its_parent() -> None:
     parent = os.fork()
     if parent == 0:
         load = Background(fabric.net.plan, [spec(rails=[0], load=0.5)])
-        load.go()
+        load.start()
         os.write(told, load.pid.to_bytes(4, "little"))
         time.sleep(60)
         os._exit(0)

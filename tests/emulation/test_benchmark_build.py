@@ -38,26 +38,28 @@ def test_every_builder_takes_its_turn_and_is_compared(tmp_path: Path, slow: floa
 
 @pytest.mark.capsule
 def test_what_is_left_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(teardown_check, "GONE_S", 0.2)
-    before = teardown_check.seen()
-    teardown_check.wait_until_only(before)
+    monkeypatch.setattr(teardown_check, "TIMEOUT_S", 0.2)
+    before = teardown_check.visible()
+    teardown_check.wait_until_gone(before)
     process = subprocess.Popen(["sleep", "100"])
     namespaces.create(["d0g0"])
     namespaces.run(["ip", "link", "add", "left0", "type", "veth", "peer", "name", "left1"])
     with pytest.raises(RuntimeError) as error:
-        teardown_check.wait_until_only(before)
+        teardown_check.wait_until_gone(before)
     for left in ("interface left0", "interface left1", "namespace d0g0", f"process {process.pid} (sleep)"):
         assert left in str(error.value)
 
 
 @pytest.mark.capsule
 def test_the_fence_waits_for_the_kernel_to_free_namespaces_whose_names_are_gone() -> None:
-    before = teardown_check.seen()
+    before = teardown_check.visible()
     names = [f"n{i}" for i in range(20)]
     namespaces.create(names)
     for name in names:
         namespaces.run(["ip", "link", "add", name, "type", "veth", "peer", "name", "far", "netns", name])
-    assert teardown_check.seen() - before == {f"{what} {name}" for what in ("interface", "namespace") for name in names}
+    assert teardown_check.visible() - before == {
+        f"{what} {name}" for what in ("interface", "namespace") for name in names
+    }
     namespaces.remove(names)
     teardown_check.wait_for_kernel(time.monotonic() + RUN_S)
-    assert teardown_check.seen() == before  # each cable's end here went with the end in its namespace
+    assert teardown_check.visible() == before  # each cable's end here went with the end in its namespace

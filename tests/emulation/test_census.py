@@ -12,9 +12,9 @@ from itertools import permutations
 
 import pytest
 
-from railyard.failure.connectivity.check import CensusRun, CensusTaker
+from railyard.failure.connectivity.check import ConnectivityChecker, ConnectivityResult
 from railyard.failure.faults import Fault, inject, repair
-from railyard.failure.scenario.timeline import UNKNOWN, Act, Moment
+from railyard.failure.scenario.timeline import NO_DEADLINE_NS, Action, QuietPeriod
 from railyard.topologies.addresses import Gpu
 from tests.emulation.fabrics import build, eventually
 
@@ -28,14 +28,14 @@ def crosses(src: Gpu, dst: Gpu) -> bool:
     return src.domain != dst.domain and (dst == Gpu(0, 1) or (src.domain == 0 and dst.rank == 1))
 
 
-def taken(census: CensusTaker, acts: list[Act], answered: int, *broken: Fault) -> CensusRun:
+def taken(checker: ConnectivityChecker, actions: list[Action], answered: int, *broken: Fault) -> ConnectivityResult:
     """After the last of these acts, with all the time that it may want; again, if a busy machine kept answers back."""
 
-    def take() -> CensusRun | None:
-        found = census.take(Moment(acts[-1], broken, UNKNOWN), acts)
+    def check() -> ConnectivityResult | None:
+        found = checker.check(QuietPeriod(actions[-1], broken, NO_DEADLINE_NS), actions)
         return found if found and found.answered == answered else None
 
-    found = eventually(take)
+    found = eventually(check)
     assert found is not None
     return found
 
@@ -44,12 +44,12 @@ def test_whom_a_silent_link_cuts_off_is_named_and_nobody_else_until_it_is_mended
     fabric = build("rail-only", 3, 2, reroute=False, backups=False)
     pairs = list(permutations(fabric.gpus, 2))
     cut_off = {pair for pair in pairs if crosses(*pair)}
-    with CensusTaker(fabric.net) as census:
-        acts = [Act(inject(fabric.net, SILENT), time.monotonic_ns(), "inject", SILENT)]
-        silent = taken(census, acts, 30 - 8, SILENT)
+    with ConnectivityChecker(fabric.net) as checker:
+        actions = [Action(inject(fabric.net, SILENT), time.monotonic_ns(), "inject", SILENT)]
+        silent = taken(checker, actions, 30 - 8, SILENT)
         repair(fabric.net, SILENT)
-        acts.append(Act(time.monotonic_ns(), time.monotonic_ns(), "repair", SILENT))
-        whole = taken(census, acts, 30)
+        actions.append(Action(time.monotonic_ns(), time.monotonic_ns(), "repair", SILENT))
+        whole = taken(checker, actions, 30)
     assert set(silent.verdict.not_recovered) == cut_off
     assert (silent.verdict.impossible, silent.verdict.carried) == ((), ())
     assert (silent.pairs, silent.reachable, silent.answered) == (30, 30, 30 - 8)

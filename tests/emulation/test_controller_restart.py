@@ -44,7 +44,7 @@ def test_it_crashes_and_returns_unnoticed_and_what_broke_or_was_mended_meanwhile
     controller = fabric.controller
     routes, flows = fabric.routes(), fabric.flows("rail1")
     traffic = Traffic(TrafficJob((), PAIRS, 0.0))
-    traffic.go()
+    traffic.start()
     time.sleep(0.3)
     old = ages(fabric, "rail1")
     controller.crash()
@@ -71,12 +71,12 @@ def test_it_crashes_and_returns_unnoticed_and_what_broke_or_was_mended_meanwhile
 
     turned = fabric.routes()
     controller.crash()
-    controller.hear_hearts(silent("d2g2"))
+    controller.on_heartbeats(silent("d2g2"))
     controller.restart()  # hearts' word came while it was away; the link is still down
     fabric.await_event("rerouted", times=2)
     assert fabric.whats().count("silent") == 1
     eventually(lambda: fabric.routes() != turned)
-    controller.hear_hearts(silent())
+    controller.on_heartbeats(silent())
     eventually(lambda: fabric.routes() == turned)
 
     controller.crash()
@@ -120,7 +120,7 @@ def test_another_gpu_in_a_place_gets_the_detours_that_are_in_force() -> None:
     fabric.await_event("port-up")
     eventually(lambda: fabric.whats()[-1] == "rerouted")
     assert not fabric.in_node(place.name, "ip", "route", "show", "metric", "10")
-    fabric.controller.relearn(place.name)
+    fabric.controller.replace_gpu(place.name)
     assert fabric.in_node(place.name, "ip", "route", "show", "metric", "10") == detours != ""
     with pytest.raises(RailyardError, match="no GPU in the place of d7g7"):
-        fabric.controller.relearn("d7g7")
+        fabric.controller.replace_gpu("d7g7")

@@ -8,13 +8,13 @@ import psutil
 import pytest
 
 from railyard.core.errors import CheckFailed
-from railyard.experiments.run.fault_impact import watched_pairs
+from railyard.experiments.run.fault_impact import monitored_pairs
 from railyard.experiments.run.session import built
 from railyard.experiments.spec.faults import FaultSpec
 from railyard.failure import faults
 from railyard.failure.analysis.evaluate import FaultRun
-from railyard.failure.faults import KINDS, Fault, FaultKind, bites, inject, repair
-from railyard.failure.faults.definition import nothing
+from railyard.failure.faults import KINDS, Fault, FaultKind, inject, is_in_effect, repair
+from railyard.failure.faults.definition import no_op
 from railyard.failure.scenario.run import run_script
 from railyard.failure.scenario.script import Script, Timed
 from railyard.results.runs.records import Run
@@ -61,17 +61,17 @@ class Broken:
     def __init__(self, kind: str, domains: int, rails: int, reroute: bool) -> None:
         plan = make_plan(parse_fabric({"kind": kind, "domains": domains, "rails": rails}), RAIL_BPS)
         self._built = built("fabric", plan, datapath(), reroute, Run("test", {}, {}, ""))
-        self.stage = self._built.__enter__()
-        self.fabric = Fabric(self.stage.net, self.stage.controller)
+        self.session = self._built.__enter__()
+        self.fabric = Fabric(self.session.net, self.session.controller)
         self.routes = self.fabric.routes()
         self.flows = {switch.name: self.fabric.flows(switch.name) for switch in plan.switches}
 
     def by(self, kind: FaultKind, target: str, repair_s: float = REPAIR_S) -> FaultRun:
         net = self.fabric.net
-        talk = watched_pairs(FaultSpec(kind=kind, target=target), net.plan)
+        selection = monitored_pairs(FaultSpec(kind=kind, target=target), net.plan)
         script = Script("", (Timed(Fault(kind, target), AT_S, repair_s),))
         for _ in range(TRIES):
-            seen = run_script(net, script, [talk], self.stage.events).faults[0]
+            seen = run_script(net, script, [selection], self.session.events).faults[0]
             if not machine_halted(seen):
                 break
             self.assert_whole()
@@ -145,7 +145,7 @@ def test_a_reboot_is_gone_round_and_is_over_by_itself() -> None:
     broken = Broken("rail-only", 3, 3, reroute=True)
     seen = broken.by("rail-switch-reboot", "rail1")
     assert seen.first_packet_ms is not None
-    assert [what for _, what, _ in broken.stage.events()].count("switch-up") == 1
+    assert [what for _, what, _ in broken.session.events()].count("switch-up") == 1
     assert (seen.lost_bytes, seen.broken) == (0, ())
     broken.assert_whole()
 
@@ -176,28 +176,28 @@ def test_goodput_is_seen_to_fall_and_to_come_back() -> None:
 def test_a_fault_that_changes_nothing_is_no_fault() -> None:
     net = build("rail-only", 2, 2).net
     for fault in (Fault(kind, target) for kind, target in FAULTS):
-        assert not bites(net, fault)
+        assert not is_in_effect(net, fault)
         before = time.monotonic_ns()
         assert before < inject(net, fault) < time.monotonic_ns()
-        assert bites(net, fault)
+        assert is_in_effect(net, fault)
         with pytest.raises(
             CheckFailed, match=f"{fault.kind} at {fault.target} can't be injected: it is broken already"
         ):
             inject(net, fault)
         repair(net, fault)
-        assert not bites(net, fault)
+        assert not is_in_effect(net, fault)
 
 
 def test_a_fault_that_does_not_bite_fails_loudly(monkeypatch: pytest.MonkeyPatch) -> None:
     net = build("rail-only", 2, 2).net
-    monkeypatch.setattr(faults, "SIGNS_S", 0.3)
+    monkeypatch.setattr(faults, "SYMPTOMS_TIMEOUT_S", 0.3)
     fault = Fault("link-down", "d0g1")
-    monkeypatch.setitem(KINDS, "link-down", replace(KINDS["link-down"], strike=nothing))
+    monkeypatch.setitem(KINDS, "link-down", replace(KINDS["link-down"], apply=no_op))
     with pytest.raises(CheckFailed, match="link-down at d0g1 did not bite"):
         inject(net, fault)
     monkeypatch.undo()
     inject(net, fault)
-    monkeypatch.setitem(KINDS, "link-down", replace(KINDS["link-down"], mend=nothing))
+    monkeypatch.setitem(KINDS, "link-down", replace(KINDS["link-down"], repair=no_op))
     with pytest.raises(CheckFailed, match="link-down at d0g1 is still there after its repair"):
         repair(net, fault)
 

@@ -6,15 +6,15 @@ from typing import Any
 
 import pytest
 
-from railyard.controller.processes.clients import HeartsProcess
+from railyard.controller.processes.clients import HeartbeatProcess
 from railyard.core.errors import CheckFailed
-from railyard.experiments.run.fault_impact import concern_of
-from railyard.experiments.run.session import Stage, built
-from railyard.failure.connectivity.check import CensusTaker
+from railyard.experiments.run.fault_impact import impact_of
+from railyard.experiments.run.session import FabricSession, built
+from railyard.failure.connectivity.check import ConnectivityChecker
 from railyard.failure.faults import KINDS
-from railyard.failure.faults.definition import Breakage, nothing
+from railyard.failure.faults.definition import FaultDefinition, no_op
 from railyard.failure.scenario.kinds import Fault
-from railyard.failure.scenario.pairs import script_talkers
+from railyard.failure.scenario.pairs import select_script_pairs
 from railyard.failure.scenario.run import ScriptRun, run_script
 from railyard.failure.scenario.script import Script, Timed
 from railyard.results.runs.records import Run
@@ -35,38 +35,38 @@ SCRIPT = Script(
 
 
 @contextmanager
-def beating(stage: Stage) -> Iterator[None]:
+def beating(session: FabricSession) -> Iterator[None]:
     """Hearts beat, and the controller hears what is silent."""
 
     def hear(at: int, what: str, detail: dict[str, Any]) -> None:
         if what == "silence":
-            stage.controller.hear_hearts(detail)
+            session.controller.on_heartbeats(detail)
 
-    hearts = HeartsProcess(stage.plan, on_event=hear)
+    heartbeat_process = HeartbeatProcess(session.plan, on_event=hear)
     try:
         yield
     finally:
-        hearts.stop()
+        heartbeat_process.stop()
 
 
-def play(stage: Stage) -> ScriptRun:
-    talks = script_talkers(stage.plan, [concern_of(timed.fault, stage.plan) for timed in SCRIPT.faults])
-    with CensusTaker(stage.net) as census:
-        return run_script(stage.net, SCRIPT, talks, stage.events, census)
+def play(session: FabricSession) -> ScriptRun:
+    selections = select_script_pairs(session.plan, [impact_of(timed.fault, session.plan) for timed in SCRIPT.faults])
+    with ConnectivityChecker(session.net) as census:
+        return run_script(session.net, SCRIPT, selections, session.events, census)
 
 
 def test_faults_that_overlap_are_each_gone_round_and_no_byte_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     plan = make_plan(parse_fabric({"kind": "rail-only", "domains": 3, "rails": 3}), RAIL_BPS)
-    with built("fabric", plan, datapath(), True, Run("test", {}, {}, "")) as stage, beating(stage):
-        fabric = Fabric(stage.net, stage.controller)
+    with built("fabric", plan, datapath(), True, Run("test", {}, {}, "")) as session, beating(session):
+        fabric = Fabric(session.net, session.controller)
         routes = fabric.routes()
-        seen = play(stage)
-        assert [census.verdict.lines() for census in seen.censuses] == [[]] * len(seen.censuses)
-        acts = {census.act: census for census in seen.censuses}
+        seen = play(session)
+        assert [census.verdict.lines() for census in seen.connectivity_checks] == [[]] * len(seen.connectivity_checks)
+        acts = {census.act: census for census in seen.connectivity_checks}
         assert "inject link-silent d0g1" in acts
-        worst = next(census for census in seen.censuses if len(census.broken) == 3)
+        worst = next(census for census in seen.connectivity_checks if len(census.broken) == 3)
         assert worst.reachable < worst.pairs, "a GPU is dead"
-        assert seen.censuses[-1].answered == seen.censuses[-1].pairs
+        assert seen.connectivity_checks[-1].answered == seen.connectivity_checks[-1].pairs
         silent, switch, gpu = seen.faults
         assert (seen.lost_bytes, seen.broken) == (0, ())
         assert abs(switch.fault_ns - gpu.fault_ns) < 1e9  # before the first repair
@@ -78,9 +78,9 @@ def test_faults_that_overlap_are_each_gone_round_and_no_byte_is_lost(monkeypatch
         assert silent.far_ms is not None
         eventually(lambda: fabric.routes() == routes)
 
-        monkeypatch.setitem(KINDS, "gpu-crash", Breakage(nothing, nothing, lambda net, fault: (False,)))
+        monkeypatch.setitem(KINDS, "gpu-crash", FaultDefinition(no_op, no_op, lambda net, fault: (False,)))
         with pytest.raises(CheckFailed, match="gpu-crash at d2g0 did not bite"):
-            play(stage)
+            play(session)
         monkeypatch.undo()
         eventually(lambda: fabric.routes() == routes)
         eventually(lambda: all(fabric.arrives(a, b, 0.2) for a in fabric.gpus for b in fabric.gpus if a != b))

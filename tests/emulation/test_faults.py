@@ -10,9 +10,9 @@ import pytest
 
 from railyard.core.errors import CheckFailed
 from railyard.failure import faults
-from railyard.failure.faults import KINDS, Fault, bites, inject, repair
-from railyard.failure.faults.definition import nothing
-from railyard.failure.faults.frames import through
+from railyard.failure.faults import KINDS, Fault, inject, is_in_effect, repair
+from railyard.failure.faults.definition import no_op
+from railyard.failure.faults.frames import open_frames
 from railyard.failure.faults.links import is_up
 from railyard.failure.scenario.kinds import FaultKind
 from railyard.topologies.addresses import Gpu
@@ -111,8 +111,8 @@ def test_a_gray_link_loses_its_share_at_random_both_ways(loss: float) -> None:
     before = state(fabric)
     inject(fabric.net, fault)
     count = 500
-    with through(fabric.net.plan.rail_link(A)) as frames:
-        for way in (frames, frames.turned):
+    with open_frames(fabric.net.plan.rail_link(A)) as frames:
+        for way in (frames, frames.reverse):
             lost = sum(way.send(100) for _ in range(count // 100))
             assert lost == pytest.approx(loss * count, abs=5 * (count * loss * (1 - loss)) ** 0.5)
     repair(fabric.net, fault)
@@ -173,7 +173,7 @@ def test_a_slowly_flapping_link_is_seen_to_flap_and_ends_at_once() -> None:
 def test_a_link_that_is_down_for_good_does_not_pass_for_a_flapping_one() -> None:
     fabric = bare()
     inject(fabric.net, Fault("link-down", A.name))
-    assert not bites(fabric.net, Fault("link-flapping", A.name, period=0.1))
+    assert not is_in_effect(fabric.net, Fault("link-flapping", A.name, period=0.1))
 
 
 def test_an_hb_port_that_is_down_cuts_a_gpu_off_its_domain_but_not_off_its_rail() -> None:
@@ -199,9 +199,9 @@ def test_a_rail_switch_reboots_by_itself() -> None:
     fabric, fault = bare(), Fault("rail-switch-reboot", "rail1", down=3.0)
     before, flows = state(fabric), fabric.flows("rail1")
     at_ns = inject(fabric.net, fault)
-    assert bites(fabric.net, fault)
+    assert is_in_effect(fabric.net, fault)
     assert not fabric.arrives(A, B, 0.1)
-    eventually(lambda: not bites(fabric.net, fault))
+    eventually(lambda: not is_in_effect(fabric.net, fault))
     assert time.monotonic_ns() - at_ns >= 3e9
     fabric.await_event("switch-up")
     eventually(lambda: fabric.flows("rail1") == flows)
@@ -215,7 +215,7 @@ def test_the_repair_of_a_reboot_waits_for_it() -> None:
     at_ns = inject(fabric.net, fault)
     repair(fabric.net, fault)
     assert time.monotonic_ns() - at_ns >= 0.4e9
-    assert not bites(fabric.net, fault)
+    assert not is_in_effect(fabric.net, fault)
 
 
 def test_a_crashed_spine_is_left_out_and_taken_back() -> None:
@@ -256,8 +256,8 @@ def test_two_hung_gpus_of_a_domain_mend_one_by_one() -> None:
     inject(fabric.net, first)
     inject(fabric.net, second)
     repair(fabric.net, first)
-    assert not bites(fabric.net, first)
-    assert bites(fabric.net, second)
+    assert not is_in_effect(fabric.net, first)
+    assert is_in_effect(fabric.net, second)
     repair(fabric.net, second)
     assert_left_nothing(fabric, before)
 
@@ -279,9 +279,9 @@ def test_a_crashed_server_takes_its_whole_domain_and_no_other() -> None:
 
 
 def test_each_kind_fails_loudly_if_it_does_not_bite(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(faults, "SIGNS_S", 0.3)
+    monkeypatch.setattr(faults, "SYMPTOMS_TIMEOUT_S", 0.3)
     net = bare("rail-optimized").net
     for kind, target in TARGETS.items():
-        monkeypatch.setitem(KINDS, kind, replace(KINDS[kind], strike=nothing))
+        monkeypatch.setitem(KINDS, kind, replace(KINDS[kind], apply=no_op))
         with pytest.raises(CheckFailed, match=f"{kind} at {target} did not bite"):
             inject(net, Fault(kind, target))

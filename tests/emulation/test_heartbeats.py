@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
-from railyard.controller.failover.heartbeat_detector import Silence
+from railyard.controller.failover.heartbeat_detector import SilentComponents
 from railyard.controller.failover.paths import Broken, choose
-from railyard.controller.processes.clients import HeartsProcess
+from railyard.controller.processes.clients import HeartbeatProcess
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.build import namespaces
-from railyard.topologies.build.heartbeat_lanes import are_open, close_all, ends
+from railyard.topologies.build.heartbeat_lanes import disable_lanes, ends, lanes_enabled
 from railyard.workloads.background.flows import flows_of
 from railyard.workloads.background.reserve import reserved
 from railyard.workloads.background.spec import BackgroundSpec
@@ -41,23 +41,23 @@ class Watched:
     def __init__(self, kind: str = "rail-only", **more: Any) -> None:
         self.fabric = build(kind, 4, 4, **more)
         self.told: Told = []
-        self.hearts = HeartsProcess(self.fabric.net.plan, PERIOD_S, MULTIPLIER, self._hear)
+        self.heartbeat_process = HeartbeatProcess(self.fabric.net.plan, PERIOD_S, MULTIPLIER, self._hear)
         eventually(lambda: self.is_at_peace(0.3))
 
     def _hear(self, ns: int, what: str, detail: dict[str, Any]) -> None:
         self.told.append((ns, what, detail))
         if what == "silence":
-            self.fabric.controller.hear_hearts(detail)
+            self.fabric.controller.on_heartbeats(detail)
 
-    def silences(self) -> list[tuple[int, Silence]]:
-        return [(ns, Silence.from_dict(detail)) for ns, what, detail in list(self.told) if what == "silence"]
+    def silences(self) -> list[tuple[int, SilentComponents]]:
+        return [(ns, SilentComponents.from_dict(detail)) for ns, what, detail in list(self.told) if what == "silence"]
 
     def is_at_peace(self, seconds: float) -> bool:
         """Whether nobody is blamed for so long."""
         is_still, found = self.is_still(seconds), self.silences()
-        return is_still and (not found or found[-1][1] == Silence())
+        return is_still and (not found or found[-1][1] == SilentComponents())
 
-    def assert_told_after(self, act: Callable[[], object], expected: Silence) -> None:
+    def assert_told_after(self, act: Callable[[], object], expected: SilentComponents) -> None:
         """Do something; hearts soon tell of it, and then of nothing else: whom a busy machine kept is heard again."""
         known = len(self.silences())
         act()
@@ -75,14 +75,14 @@ class Watched:
         return len(self.silences()) == known
 
     def assert_found_and_gone_round(
-        self, kill: Callable[[], object], mend: Callable[[], object], expected: Silence, broken: Broken
+        self, kill: Callable[[], object], mend: Callable[[], object], expected: SilentComponents, broken: Broken
     ) -> None:
         """It alone; every pair that has a path gets through; and all is as before once it is mended."""
         fabric, before = self.fabric, self.fabric.routes()
         self.assert_told_after(kill, expected)
         fabric.await_event("rerouted")
         assert_all_get_through(fabric, broken, without=expected.gpus)
-        self.assert_told_after(mend, Silence())
+        self.assert_told_after(mend, SilentComponents())
         fabric.await_event("rerouted", times=2)
         eventually(lambda: fabric.routes() == before)
 
@@ -111,7 +111,7 @@ def test_a_link_that_loses_all_is_found_and_gone_round_and_heard_again() -> None
     lab.assert_found_and_gone_round(
         lambda: drop_all(lab.fabric, WHO),
         lambda: drop_none(lab.fabric, WHO),
-        Silence(links=frozenset({WHO})),
+        SilentComponents(links=frozenset({WHO})),
         Broken(links=frozenset({WHO})),
     )
     told = iter(lab.fabric.whats())  # in this order; of whom a busy machine kept for a moment, more may be told
@@ -124,7 +124,7 @@ def test_a_switch_that_hangs_is_found_and_gone_round_and_heard_again() -> None:
     lab.assert_found_and_gone_round(
         lambda: process.send_signal(signal.SIGSTOP),
         lambda: process.send_signal(signal.SIGCONT),
-        Silence(rails=frozenset({2})),
+        SilentComponents(rails=frozenset({2})),
         Broken(rails=frozenset({2})),
     )
 
@@ -137,7 +137,7 @@ def test_a_gpu_that_dies_is_found_as_a_gpu() -> None:
             namespaces.run(["ip", "-batch", "-"], "link set rail0 down\nlink set hb0 down\n")
 
     who = frozenset({WHO})
-    lab.assert_told_after(kill, Silence(links=who, gpus=who, hb_links=who))
+    lab.assert_told_after(kill, SilentComponents(links=who, gpus=who, hb_links=who))
     lab.fabric.await_event("rerouted")
     assert_all_get_through(lab.fabric, Broken(links=who), without=who)
 
@@ -145,8 +145,8 @@ def test_a_gpu_that_dies_is_found_as_a_gpu() -> None:
 def test_a_gpu_that_hangs_is_found_as_a_gpu_and_heard_again() -> None:
     lab = Watched()
     who = frozenset({WHO})
-    lab.assert_told_after(lambda: lab.hearts.hang(WHO), Silence(links=who, gpus=who, hb_links=who))
-    lab.assert_told_after(lambda: lab.hearts.wake(WHO), Silence())
+    lab.assert_told_after(lambda: lab.heartbeat_process.hang(WHO), SilentComponents(links=who, gpus=who, hb_links=who))
+    lab.assert_told_after(lambda: lab.heartbeat_process.wake(WHO), SilentComponents())
 
 
 def stream_everywhere(fabric: Fabric, seconds: int) -> None:
@@ -173,7 +173,7 @@ def test_beside_tcp_at_full_rate_on_all_rails_nothing_is_blamed(rail_rate: str) 
     assert any(lab.is_at_peace(4) for _ in range(6))
     if rail_rate == "10Mbit":  # without a lane a queue is taken for death
         known = len(lab.silences())
-        close_all(lab.fabric.net.plan)  # takes a while: some are blamed before it is through
+        disable_lanes(lab.fabric.net.plan)  # takes a while: some are blamed before it is through
         eventually(lambda: len(lab.silences()) > known)
 
 
@@ -189,7 +189,7 @@ def classes(fabric: Fabric) -> dict[tuple[str, str], str]:
 def test_lanes_are_open_while_hearts_beat_whatever_else_is_reserved_and_leave_nothing() -> None:
     fabric = build("rail-only", 3, 2)
     plan, before = fabric.net.plan, classes(fabric)
-    hearts = HeartsProcess(plan, PERIOD_S, MULTIPLIER)
+    heartbeat_process = HeartbeatProcess(plan, PERIOD_S, MULTIPLIER)
     open_lanes = classes(fabric)
     assert all("htb 1:30 root" in said and "flowid 1:30" in said for said in open_lanes.values())
     spec = BackgroundSpec.model_validate({"rails": [0], "load": 0.5})
@@ -198,6 +198,6 @@ def test_lanes_are_open_while_hearts_beat_whatever_else_is_reserved_and_leave_no
         assert all("htb 1:30 root" in said and "flowid 1:30" in said for said in meanwhile.values())
         assert sum("1:20" in said for said in meanwhile.values()) == 6  # both ends of rail 0's links
     assert classes(fabric) == open_lanes
-    hearts.stop()
-    assert not are_open()
+    heartbeat_process.stop()
+    assert not lanes_enabled()
     assert classes(fabric) == before

@@ -21,7 +21,7 @@ from railyard.topologies.multirail.plan import make_multirail_plan
 from railyard.topologies.multirail.spec import parse_multirail
 from railyard.workloads.allreduce.engine.emulated import Ranks
 from railyard.workloads.allreduce.engine.jobs import Operations, RankReport, latencies_s
-from railyard.workloads.allreduce.recovery.liveness import Patience
+from railyard.workloads.allreduce.recovery.liveness import Timeouts
 from tests.emulation.fabrics import datapath, eventually
 
 pytestmark = pytest.mark.capsule
@@ -70,9 +70,9 @@ def test_every_collective_gives_numpys_result_on_every_rank_by_every_policy_in_t
 def test_what_dies_in_mid_operation_costs_no_element_and_comes_back() -> None:
     net = built()
     breaks: list[tuple[int, str, Callable[[], object], Callable[[], object]]] = [
-        (0, "int32", lambda: faults.cut(net, "n1", 0), lambda: faults.mend(net, "n1", 0)),
-        (1, "float32", lambda: faults.silence(net, "n2", 1), lambda: faults.unsilence(net, "n2", 1)),
-        (1, "int32", lambda: faults.cut(net, "agg1", 1), lambda: faults.mend(net, "agg1", 1)),
+        (0, "int32", lambda: faults.cut(net, "n1", 0), lambda: faults.repair(net, "n1", 0)),
+        (1, "float32", lambda: faults.blackhole(net, "n2", 1), lambda: faults.clear_blackhole(net, "n2", 1)),
+        (1, "int32", lambda: faults.cut(net, "agg1", 1), lambda: faults.repair(net, "agg1", 1)),
         (0, "float32", lambda: faults.kill_switch(net, 0), lambda: faults.restart_switch(net, 0)),
     ]
     with Ranks(net, "equal") as ranks:
@@ -149,7 +149,7 @@ def test_three_rails_share_an_operation_and_when_one_dies_the_other_two_do() -> 
 
 def test_a_rank_that_hangs_one_that_dies_and_one_that_asks_for_something_else_are_told_of_on_every_rank() -> None:
     net = built(["tcp"])
-    with Ranks(net, "nezha", Patience(operation_s=1.5)) as ranks:
+    with Ranks(net, "nezha", Timeouts(operation_s=1.5)) as ranks:
         assert_right(ranks.run(ONE), ONE)
         os.kill(ranks.pids()[2], signal.SIGSTOP)
         ranks.begin([ONE] * NODES)

@@ -128,20 +128,20 @@ def test_a_cut_nic_loses_its_carrier_and_its_rail_until_it_is_mended() -> None:
     assert faults.has_carrier("n1", 1)
     eventually(lambda: deaf(net, 0) == cut_off(net, "n1", 0))
     eventually(lambda: all_hear(net, 1))
-    faults.mend(net, "n1", 0)
+    faults.repair(net, "n1", 0)
     eventually(lambda: faults.has_carrier("n1", 0))
     eventually(lambda: all_hear(net, 0))
 
 
 def test_a_silent_nic_keeps_its_carrier_and_carries_nothing_either_way() -> None:
     net = built()
-    faults.silence(net, "n2", 1)
+    faults.blackhole(net, "n2", 1)
     assert faults.has_carrier("n2", 1)
     eventually(lambda: deaf(net, 1) == cut_off(net, "n2", 1))
     eventually(lambda: all_hear(net, 0))
-    faults.silence(net, "n2", 1)
-    faults.unsilence(net, "n2", 1)
-    faults.unsilence(net, "n2", 1)
+    faults.blackhole(net, "n2", 1)
+    faults.clear_blackhole(net, "n2", 1)
+    faults.clear_blackhole(net, "n2", 1)
     eventually(lambda: all_hear(net, 1))
 
 
@@ -157,10 +157,10 @@ def test_a_killed_switch_takes_its_rail_and_comes_back_with_its_flows() -> None:
 
 def test_a_hung_switch_forwards_nothing_until_it_wakes() -> None:
     net = built()
-    faults.hang_switch(net, 1)
+    faults.pause_switch(net, 1)
     assert not arrives(Nic(1, 0), Nic(1, 1))
     eventually(lambda: all_hear(net, 0))
-    faults.wake_switch(net, 1)
+    faults.resume_switch(net, 1)
     eventually(lambda: all_hear(net, 1))
 
 

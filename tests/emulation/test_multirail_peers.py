@@ -15,7 +15,7 @@ from railyard.topologies.multirail.plan import make_multirail_plan
 from railyard.topologies.multirail.spec import parse_multirail
 from railyard.workloads.allreduce.engine.jobs import Operations, RankReport, latencies_s
 from railyard.workloads.allreduce.peers.ddp import DdpRanks
-from railyard.workloads.allreduce.peers.ddp_run import Trained, Training
+from railyard.workloads.allreduce.peers.ddp_run import Training, TrainingResult
 from railyard.workloads.allreduce.peers.gloo import GlooRanks
 from railyard.workloads.allreduce.peers.mpi import MpiRanks
 from railyard.workloads.allreduce.peers.mptcp import MptcpRanks
@@ -39,8 +39,8 @@ def built() -> MultirailNet:
 
 
 def skip_without(engine: type[PeerRanks]) -> None:
-    if lack := engine.lack():
-        pytest.skip(str(lack))
+    if missing_requirement := engine.missing_requirement():
+        pytest.skip(str(missing_requirement))
 
 
 def right(reports: list[RankReport], count: int) -> list[RankReport]:
@@ -118,6 +118,6 @@ def test_a_training_script_runs_over_all_rails_to_gloos_weights() -> None:
             ranks.train("glo", training)  # type: ignore[arg-type]
 
 
-def mean_loss(trained: list[Trained], steps: slice) -> float:
+def mean_loss(trained: list[TrainingResult], steps: slice) -> float:
     losses = [loss for each in trained for loss in each.losses[steps]]
     return sum(losses) / len(losses)

@@ -12,7 +12,7 @@ import pytest
 from railyard.failure.faults.links import set_links
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.build import namespaces
-from railyard.topologies.build.gpu_replacement import Adoption
+from railyard.topologies.build.gpu_replacement import GpuReplacement
 from railyard.topologies.build.namespaces import NETNS_DIR
 from railyard.topologies.build.shaping import payload_fraction
 from railyard.topologies.optical import Layer
@@ -79,13 +79,13 @@ def test_a_spare_takes_over_in_the_dark_and_is_reached_as_the_one_that_failed(
     before = identity(fabric, FAILED)
     fabric.net.get(FAILED.name).cmd("true")  # a shell, which stays where it is
     fail(fabric)
-    with Adoption(fabric.net, spare, FAILED) as adoption:
+    with GpuReplacement(fabric.net, spare, FAILED) as adoption:
         begun = time.monotonic()
-        fabric.controller.cross({spare.name: FAILED.name})
-        adoption.take_identity()
-        adoption.take_name()
+        fabric.controller.cross_connect({spare.name: FAILED.name})
+        adoption.apply_identity()
+        adoption.apply_name()
     assert identity(fabric, FAILED) == before
-    fabric.controller.relearn(FAILED.name)
+    fabric.controller.replace_gpu(FAILED.name)
     fabric.await_event("light-on")
     eventually(lambda: told(fabric, "rail1") == ["port-down", "port-up"])
     eventually(lambda: fabric.trace(Gpu(1, 1), FAILED, 0.05) == [FAILED])

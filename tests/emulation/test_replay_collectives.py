@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from railyard.experiments.run.session import Stage
+from railyard.experiments.run.session import FabricSession
 from railyard.experiments.run.traffic import Workload, run_workload
 from railyard.results.runs.records import ByteCheck, Run
 from railyard.topologies.spec import POLICIES
@@ -32,7 +32,7 @@ def run_on(fabric: Fabric, data: dict[str, Any]) -> tuple[ByteCheck, Workload, R
     schedule, scale = schedule_of(parse_workload(data), plan.spec, plan.rail_bps, plan.hb_bps)
     workload = Workload(schedule.name, schedule, scale, data["kind"] != "collective")
     run = Run("test", {}, {}, "")
-    run_workload(Stage("fabric", fabric.net, fabric.controller), workload, 0, 7, run, lambda _: None)
+    run_workload(FabricSession("fabric", fabric.net, fabric.controller), workload, 0, 7, run, lambda _: None)
     return run.bytes[0], workload, run
 
 

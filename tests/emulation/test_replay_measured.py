@@ -6,7 +6,7 @@ import pytest
 
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.build import namespaces
-from railyard.topologies.build.tcp_timers import SETTINGS, patient
+from railyard.topologies.build.tcp_timers import TCP_SETTINGS, relaxed_tcp_timers
 from railyard.topologies.measure.counters import count
 from tests.emulation.fabrics import Fabric, build, eventually
 
@@ -30,7 +30,7 @@ def send(fabric: Fabric, src: Gpu, dst: Gpu) -> None:
 
 
 def settings_of(gpu: Gpu) -> dict[str, str]:
-    known = [key for key in SETTINGS if Path("/proc/sys", key).exists()]
+    known = [key for key in TCP_SETTINGS if Path("/proc/sys", key).exists()]
     with namespaces.inside(gpu.name):
         return {key: Path("/proc/sys", key).read_text().strip() for key in known}
 
@@ -38,7 +38,7 @@ def settings_of(gpu: Gpu) -> dict[str, str]:
 def test_segments_are_counted_and_on_whole_links_none_is_lost() -> None:
     fabric = build("rail-only", 2, 2)
     before = count(fabric.net)
-    with patient([gpu.name for gpu in fabric.gpus]):
+    with relaxed_tcp_timers([gpu.name for gpu in fabric.gpus]):
         send(fabric, Gpu(0, 1), Gpu(1, 1))
     spent = count(fabric.net).since(before)
     assert spent.segments > 3
@@ -59,11 +59,11 @@ def test_patience_lasts_as_long_as_it_is_asked_for() -> None:
     fabric = build("rail-only", 2, 2)
     names = [gpu.name for gpu in fabric.gpus]
     before = settings_of(Gpu(0, 1))
-    with patient(names):
+    with relaxed_tcp_timers(names):
         meanwhile = settings_of(Gpu(0, 1))
-    assert meanwhile == {key: str(SETTINGS[key]) for key in before}
+    assert meanwhile == {key: str(TCP_SETTINGS[key]) for key in before}
     assert meanwhile != before
     assert settings_of(Gpu(0, 1)) == before
-    with pytest.raises(KeyboardInterrupt), patient(names):
+    with pytest.raises(KeyboardInterrupt), relaxed_tcp_timers(names):
         raise KeyboardInterrupt
     assert settings_of(Gpu(0, 1)) == before

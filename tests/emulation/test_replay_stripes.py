@@ -7,7 +7,7 @@ import pytest
 from railyard.topologies.addresses import Gpu
 from railyard.workloads.jobs.transfers import transfers_schedule
 from railyard.workloads.matrix.traffic_matrix import traffic_matrix
-from railyard.workloads.replay.job import fitting
+from railyard.workloads.replay.job import windows_for_links
 from railyard.workloads.replay.run import PORT, Replay, replay
 from tests.emulation.fabrics import RAIL_BPS, Fabric, build
 
@@ -28,7 +28,7 @@ def play(fabric: Fabric, stripes: int, rounds: int = 1) -> tuple[Replay, frozens
     """(what happened, everyone who was connected to the destination meanwhile)."""
     schedule = transfers_schedule(2, 2, [PAIR], SIZE // rounds, stripes, rounds)
     plan, seen = fabric.net.plan, set[str]()
-    windows = fitting(plan.hb_bps, RAIL_BPS, plan.spec.mtu)
+    windows = windows_for_links(plan.hb_bps, RAIL_BPS, plan.spec.mtu)
     done = replay(schedule, windows, 1, 60.0, lambda delivered: seen.update(callers(fabric)))
     assert (done.broken, done.corrupt) == ((), ())
     assert done.delivered_matrix == schedule.matrix

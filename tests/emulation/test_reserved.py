@@ -9,7 +9,7 @@ import pytest
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.build import namespaces
 from railyard.topologies.build.shaping import payload_fraction
-from railyard.topologies.build.tcp_timers import patient
+from railyard.topologies.build.tcp_timers import relaxed_tcp_timers
 from railyard.workloads.background.flows import flows_of
 from railyard.workloads.background.reserve import reserved
 from railyard.workloads.background.run import background
@@ -26,7 +26,7 @@ def seconds_of_tcp(fabric: Fabric, count: int) -> list[float]:
     """The share of its link's payload rate that a connection with a replay's window delivers, second by second."""
     with namespaces.inside(DST.name):
         server = subprocess.Popen(["iperf3", "-s", "-1", "-J", "--forceflush"], stdout=subprocess.PIPE)
-    with patient(fabric.net.gpu_names):
+    with relaxed_tcp_timers(fabric.net.gpu_names):
         words = ["iperf3", "-w", "40K", "-t", str(count), "-c", DST.ip]
         fabric.in_node(SRC.name, "sh", "-c", f"until {' '.join(words)}; do sleep 0.05; done")
     told = json.loads(server.communicate()[0])

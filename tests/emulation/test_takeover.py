@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from railyard.experiments.run.replacement import run_takeover
-from railyard.experiments.run.replacement_job import takeover_job
+from railyard.experiments.run.replacement import run_replacement
+from railyard.experiments.run.replacement_job import replacement_job
 from railyard.experiments.run.session import built
 from railyard.experiments.spec.experiment import parse
 from railyard.experiments.spec.replacements import with_spares
-from railyard.results.runs.records import Run, Takeover
+from railyard.results.runs.records import Replacement, Run
 from railyard.topologies.plan import make_plan
 from tests.emulation.fabrics import datapath
 
@@ -28,7 +28,7 @@ REPLICAS = {"tensor": 2, "pipeline": 1, "micro_batch": 1}  # a domain each
 JOB = {"kind": "gpt", "duration": "300ms", "compute": 0.1}
 
 
-def taken_over(kind: str, domains: int = 2, **more: Any) -> tuple[Takeover, dict[str, int]]:
+def taken_over(kind: str, domains: int = 2, **more: Any) -> tuple[Replacement, dict[str, int]]:
     """The row of a takeover, and when each of its steps was (ns)."""
     replicas = {**REPLICAS, "data": domains, "global_batch": 2 * domains}
     takeovers = [{"failed": "d0g1", "workload": {**JOB, "parallelism": replicas}, "iterations": 1, **more}]
@@ -36,9 +36,9 @@ def taken_over(kind: str, domains: int = 2, **more: Any) -> tuple[Takeover, dict
     spec = parse({"name": "mine", "fabrics": fabrics, "takeovers": takeovers})
     chosen, fabric, run = spec.takeovers[0], spec.fabrics[0], Run("test", {}, {}, "")
     plan = make_plan(with_spares(chosen, fabric), RAIL_BPS)
-    job = takeover_job(chosen, fabric, plan, spec.seed, "takeovers.0")
-    with built("fabric", plan, datapath(), True, run) as stage:
-        run_takeover(stage, chosen, job, "fabric", "takeover", 0, spec.seed, run)
+    job = replacement_job(chosen, fabric, plan, spec.seed, "takeovers.0")
+    with built("fabric", plan, datapath(), True, run) as session:
+        run_replacement(session, chosen, job, "fabric", "takeover", 0, spec.seed, run)
     (row,) = run.takeovers
     assert row.moved_bytes == sum(job.state.matrix.values())
     return row, {event.what: event.monotonic_ns for event in run.events if event.source == "takeover"}

@@ -2,7 +2,7 @@
 
 import pytest
 
-from railyard.controller.agent.path_trace import Way, path_said, verdict, way_of
+from railyard.controller.agent.path_trace import TracedPath, assemble_path, policy_path, verdict
 from railyard.controller.failover.paths import Broken, choose, default_path, name_of
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.build import active_plan
@@ -16,8 +16,8 @@ CHOICES = [(kind, policy) for kind, policies in POLICIES.items() for policy in p
 pairs_of_policies = pytest.mark.parametrize(("kind", "policy"), CHOICES)
 
 
-def ways(capture: Capture, src: Gpu, dst: Gpu, probes: int = 1) -> list[Way]:
-    return [way_of(src, dst, probe.sightings) for probe in capture.probe(src, dst, probes)]
+def ways(capture: Capture, src: Gpu, dst: Gpu, probes: int = 1) -> list[TracedPath]:
+    return [assemble_path(src, dst, probe.observations) for probe in capture.probe(src, dst, probes)]
 
 
 def assert_all_as_chosen(fabric: Fabric, broken: Broken) -> None:
@@ -26,7 +26,7 @@ def assert_all_as_chosen(fabric: Fabric, broken: Broken) -> None:
     with Capture(fabric.net.plan) as capture:
         for src in fabric.gpus:
             for dst in (gpu for gpu in fabric.gpus if gpu != src):
-                path = path_said(policy, src, dst)
+                path = policy_path(policy, src, dst)
                 if src.domain != dst.domain:
                     path = choose(policy, src, dst, broken, spec.rails, spec.kind) or path
                 (way,) = ways(capture, src, dst)
@@ -61,7 +61,7 @@ def test_without_rerouting_it_is_told_where_packets_are_lost() -> None:
     with Capture(fabric.net.plan) as capture:
         at_the_switch = ways(capture, Gpu(0, 2), Gpu(1, 1), 2)
     assert str(at_the_switch[0]) == "d0g2 -hb0-> d0g1 -rail0-> rail1"
-    assert verdict(at_the_switch, [path_said("dr", Gpu(0, 2), Gpu(1, 1))]) == (
+    assert verdict(at_the_switch, [policy_path("dr", Gpu(0, 2), Gpu(1, 1))]) == (
         "lost after rail1: the policy says dr by rail 1"
     )
 
@@ -71,7 +71,7 @@ def test_flows_share_the_spines_and_time_runs_forward() -> None:
     fabric = build("rail-optimized", 2, 2, spines=2)
     with Capture(fabric.net.plan) as capture:
         probes = capture.probe(Gpu(0, 0), Gpu(1, 1), 64)
-    seen = [way_of(Gpu(0, 0), Gpu(1, 1), probe.sightings) for probe in probes]
+    seen = [assemble_path(Gpu(0, 0), Gpu(1, 1), probe.observations) for probe in probes]
     assert {str(way) for way in seen} == {f"d0g0 -rail0-> rail0 -> spine{n} -> rail1 -> d1g1" for n in (0, 1)}
     for probe, way in zip(probes, seen, strict=True):
         stamps = [ns for hop in way.hops for ns in (hop.in_ns, hop.out_ns) if ns is not None]

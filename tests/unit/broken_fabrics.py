@@ -7,7 +7,7 @@ from typing import Any
 
 import networkx as nx
 
-from railyard.controller.failover.manager import ranks_apart
+from railyard.controller.failover.manager import find_disconnected_ranks
 from railyard.controller.failover.paths import Broken
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.plan import Plan, make_plan
@@ -80,5 +80,5 @@ def as_told(fabric: Plan, fault: Fault) -> Broken:
     return Broken(
         links=frozenset(links),
         rails=frozenset(role_of(dpid)[1] for dpid in away if role_of(dpid)[0] != "spine"),
-        apart=ranks_apart(fabric, {end for end in down if end[0] not in away}, away),
+        disconnected_ranks=find_disconnected_ranks(fabric, {end for end in down if end[0] not in away}, away),
     )

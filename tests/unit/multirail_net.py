@@ -17,12 +17,12 @@ from typing import Any
 
 from railyard.workloads.allreduce.balancing.rails import Kind, Rail
 from railyard.workloads.allreduce.engine.group import Group
-from railyard.workloads.allreduce.recovery.liveness import Patience
+from railyard.workloads.allreduce.recovery.liveness import Timeouts
 from railyard.workloads.allreduce.transport.aggregator import Aggregator
 from railyard.workloads.allreduce.transport.connections import SocketMaker
 from railyard.workloads.allreduce.transport.layout import Layout, loopback
 
-QUICK = Patience(beat_s=0.02, silent_beats=10, stall_s=0.6, join_s=10, operation_s=20)
+QUICK = Timeouts(heartbeat_s=0.02, missed_heartbeats=10, stall_s=0.6, join_s=10, operation_s=20)
 NODE_S = 60.0
 _ports = itertools.count()
 
@@ -138,7 +138,7 @@ def on_all(
     body: Callable[[Group], Any],
     *,
     policy: str = "equal",
-    patience: Patience = QUICK,
+    timeouts: Timeouts = QUICK,
     net: Net | None = None,
     piece_bytes: int = 4096,
     absent: tuple[int, ...] = (),
@@ -149,7 +149,7 @@ def on_all(
 
     def node(rank: int) -> None:
         try:
-            with Group(rank, layout, policy, patience, net.maker(rank), piece_bytes) as group:
+            with Group(rank, layout, policy, timeouts, net.maker(rank), piece_bytes) as group:
                 out[rank] = body(group)
         except Exception as problem:
             out[rank] = problem

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
-from railyard.results.multirail.records import Cut, Lesson, Multirail, NicRate, Point, Rails, Training
+from railyard.results.multirail.records import Cut, DdpRun, Multirail, NicRate, Point, Rails, Training
 
 KIB, MIB = 2**10, 2**20
 SCALE = 50.0
@@ -91,5 +91,5 @@ def sample() -> Multirail:
         for name, bps in (("tcp0", (4e7, 4e7, 0.0, 0.0)), ("tcp1", (4e7, 4e7, 5e7, 5e7)))
     ]
     trainings = [training_of("nezha", 1.0), training_of("single:tcp0", 1.4), training_of("gloo", 1.5)]
-    lesson = Lesson(PAIR.label, "nezha", 0, 10**6, (1.4, 0.7, 0.2), (1.4, 0.7, 0.2), 1e-6, 0.25, 0.14)
-    return Multirail([PAIR, UNLIKE], points(), [cut_of(n) for n in range(20)], rates, trainings, [lesson])
+    ddp_run = DdpRun(PAIR.label, "nezha", 0, 10**6, (1.4, 0.7, 0.2), (1.4, 0.7, 0.2), 1e-6, 0.25, 0.14)
+    return Multirail([PAIR, UNLIKE], points(), [cut_of(n) for n in range(20)], rates, trainings, [ddp_run])

@@ -5,7 +5,16 @@ from io import StringIO
 
 from rich.console import Console
 
-from railyard.results.runs.records import Census, Event, GoodputTrace, Load, Measurement, Recovery, Run, Takeover
+from railyard.results.runs.records import (
+    ConnectivityCheck,
+    Event,
+    GoodputTrace,
+    Load,
+    Measurement,
+    Recovery,
+    Replacement,
+    Run,
+)
 from railyard.results.views.summary import print_summary
 from tests.unit.results_sample import POLICY, RAIL, SECOND, sample_run
 
@@ -21,16 +30,16 @@ def recovery_run(domains: int = 2, rails: int = 2, repeats: int = 1, faults: int
     run.flows = []
     clock = 900 * SECOND
     for repeat in range(2):
-        clock = add_storm(run, dice, faults, repeat, clock) + SECOND
+        clock = add_random_faults(run, dice, faults, repeat, clock) + SECOND
     add_away(run, clock, far_ms=700.0)
-    add_takeovers(run, clock + 10 * SECOND)
+    add_replacements(run, clock + 10 * SECOND)
     figures = (("packets", 9600.0, "1/s"), ("rail_link_share", 0.0011, "share"), ("false_alarms", 2.0, "1"))
     for metric, value, unit in figures:
         run.measurements.append(Measurement("rail-only", "dr", "heartbeats", "", metric, value, unit))
     return run
 
 
-def add_storm(run: Run, dice: random.Random, faults: int, repeat: int, clock: int) -> int:
+def add_random_faults(run: Run, dice: random.Random, faults: int, repeat: int, clock: int) -> int:
     """So many faults in turn, some at once, a census after each act; returns when the last was repaired (ns)."""
     begun, acts = clock, list[tuple[int, str]]()
     for number in range(faults):
@@ -40,14 +49,14 @@ def add_storm(run: Run, dice: random.Random, faults: int, repeat: int, clock: in
         acts += [(clock, f"inject {fault} {target}"), (clock + down, f"repair {fault} {target}")]
         clock += round(dice.uniform(0.4, 1.8) * SECOND)
     for at, act in sorted(acts):
-        run.censuses.append(census(at + SECOND // 2, act, repeat))
+        run.connectivity_checks.append(connectivity_check(at + SECOND // 2, act, repeat))
     count = (acts[-1][0] - begun) // (20 * 10**6)
     bps = tuple(RAIL * dice.uniform(0.9, 1.0) for _ in range(count))
     zero = run.recoveries[-faults]
     where = ("rail-only", "on", repeat, zero.fault, zero.target)
     run.goodput.append(GoodputTrace(*where, tuple(20.0 * i for i in range(count)), bps, bps, 500.0, "storm"))
-    stretch = ("rail-only", "storm (reroute on)", repeat, 0.4, 0.01, 1.5, 900, 20_000, 700)
-    run.loads.append(Load(*stretch, transfers_faulted=True))
+    interval = ("rail-only", "storm (reroute on)", repeat, 0.4, 0.01, 1.5, 900, 20_000, 700)
+    run.loads.append(Load(*interval, transfers_faulted=True))
     return acts[-1][0]
 
 
@@ -80,21 +89,21 @@ def row(
     )
 
 
-def census(at: int, act: str, repeat: int, not_recovered: int = 0) -> Census:
+def connectivity_check(at: int, act: str, repeat: int, not_recovered: int = 0) -> ConnectivityCheck:
     """Of twelve pairs on rail-only."""
     where = ("rail-only", POLICY["rail-only"], "on", repeat, "storm", at, act, 1)
     wrong = "\n".join(f"d0g{i} -> d1g1: a path is left, but it did not recover" for i in range(not_recovered))
-    return Census(*where, 12, 12, 12 - not_recovered, not_recovered, 0, 0, wrong)
+    return ConnectivityCheck(*where, 12, 12, 12 - not_recovered, not_recovered, 0, 0, wrong)
 
 
-def add_takeovers(run: Run, clock: int) -> None:
+def add_replacements(run: Run, clock: int) -> None:
     """An idle GPU by optics on rail-only, directly on rail-optimized; three times each."""
     for repeat in range(3):
         for kind, way, off, after in (("rail-only", "optical", 10.0, 0.100), ("rail-optimized", "direct", 0.0, 0.112)):
             took = (70.0 + repeat, off, off + 31.0 + repeat, 400.0, 390.0, 900.0)
             times = (1, 64_000_000, 0.100, after, 0.098, 0.098)
             where = (kind, POLICY[kind], repeat, "idle-gpu", way, "d0g1", "d0g4", clock)
-            run.takeovers.append(Takeover(*where, *took, *times))
+            run.takeovers.append(Replacement(*where, *took, *times))
             told = {"fabric": kind, "case": "idle-gpu", "way": way, "failed": "d0g1", "repeat": repeat}
             light: dict[str, float] = {"light-off": 9, "adopted": 14, "light-on": 20} if off else {}
             steps: dict[str, float] = {"fault": 0, "detected": 7, "decided": 8, **light}

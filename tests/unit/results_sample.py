@@ -182,8 +182,8 @@ def add_faults(run: Run, s: Sample, kind: str, repeat: int, clock: int) -> int:
             run.events.append(Event(at, "fault", f"{fault} {target}", {"repeat": repeat}))
             run.events.append(Event(at + round(ms * 5e5), "controller", f"port down at {target}"))
             clock = at + SECOND * 3 // 4
-            stretch = f"{fault} {target} (reroute {reroute})"
-            run.loads.append(Load(kind, stretch, repeat, 0.4, 0.01, 1.5, 900, 20_000, 700, transfers_faulted=True))
+            interval = f"{fault} {target} (reroute {reroute})"
+            run.loads.append(Load(kind, interval, repeat, 0.4, 0.01, 1.5, 900, 20_000, 700, transfers_faulted=True))
     return clock
 
 

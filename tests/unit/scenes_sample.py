@@ -56,11 +56,11 @@ def scenes_run(found: Mapping[Loads, Found], repeats: int = 1, hb_bps: int = HB,
     for repeat in range(repeats):
         for scene in GridSpec.model_validate(spec).scenes:
             for policy in WAYS:
-                clock = add_stretch(run, scene, policy, repeat, clock, found)
+                clock = add_interval(run, scene, policy, repeat, clock, found)
     return run
 
 
-def add_stretch(run: Run, scene: Scene, policy: str, repeat: int, begun: int, found: Mapping[Loads, Found]) -> int:
+def add_interval(run: Run, scene: Scene, policy: str, repeat: int, begun: int, found: Mapping[Loads, Found]) -> int:
     """Scores rise to what is found before the messages begin, and fall while they run. When it ended."""
     here = found.get((scene.domain, scene.rail, scene.spine), Found())
     where = (f"rail-optimized {policy}", policy, scene.label("transfers"), repeat)

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from railyard.controller.processes.clients import ControllerProcess
-from railyard.experiments.run.session import Stage, Watch
+from railyard.experiments.run.session import FabricSession, Watch
 from railyard.results.runs.records import Run
 from railyard.topologies.build.network import FabricNet
 from railyard.topologies.measure import counters
@@ -40,7 +40,7 @@ class CountingController:
         return {name: {port: dict(values) for port, values in ports.items()} for name, ports in self.counters.items()}
 
 
-class QuietStage(Stage):
+class QuietSession(FabricSession):
     """A stage on which nothing runs, and nothing is measured but by the test."""
 
     @contextmanager
@@ -50,11 +50,11 @@ class QuietStage(Stage):
         yield Watch(since or counters.Counters(0, 0, 0))
 
 
-def stage_of(plan: Plan, label: str = "a fabric") -> tuple[QuietStage, CountingController]:
+def session_of(plan: Plan, label: str = "a fabric") -> tuple[QuietSession, CountingController]:
     controller = CountingController(plan)
     names = [gpu.name for gpu in plan.gpus]
     net = SimpleNamespace(plan=plan, gpu_names=names, node_names=names)
-    return QuietStage(label, cast(FabricNet, net), cast(ControllerProcess, controller)), controller
+    return QuietSession(label, cast(FabricNet, net), cast(ControllerProcess, controller)), controller
 
 
 GPU_PORT, FIRST_UPLINK = 1, UPLINK_PORT

@@ -71,7 +71,7 @@ def steered_run(
         for repeat in range(repeats):
             for workload in workloads:
                 for policy in policies:
-                    add_stretch(s, kind, policy, workload, repeat)
+                    add_interval(s, kind, policy, workload, repeat)
     return run
 
 
@@ -81,7 +81,7 @@ def fabric(s: Sample, kind: str, policy: str) -> FabricRun:
     return FabricRun(f"{kind} {policy}", policy, kind, *size, ("rail0",), "userspace", 0.6, 0.1)
 
 
-def add_stretch(s: Sample, kind: str, policy: str, workload: str, repeat: int) -> None:
+def add_interval(s: Sample, kind: str, policy: str, workload: str, repeat: int) -> None:
     """Background, a second later the transfers; those who go by scores leave the busy rails in between."""
     label, begun = f"{kind} {policy}", s.clock
     started, predicted = begun + SETTLE, TIMES.get(policy, 2.0) * (1 + 0.1 * repeat)

@@ -14,7 +14,7 @@ from railyard.controller.health.registry.client import connect
 from railyard.controller.health.registry.unix_socket import SocketServer
 from railyard.controller.health.scores import Scores, idle
 from railyard.controller.processes.agents_main import Agents, Kernels
-from railyard.core.events import Tell
+from railyard.core.events import EventWriter
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.plan import make_plan
 from railyard.topologies.spec import parse_fabric
@@ -50,8 +50,8 @@ def test_a_policy_that_raises_is_told_and_steers_no_more(tmp_path: Path, monkeyp
     server.start()
     healthd = connect(server.address)
     healthd.put(idle(2, 2))
-    kernels, tell = cast(Kernels, Quiet()), cast(Tell, lambda what, detail: told.append((what, detail)))
-    agents = Agents(PLAN, kernels, Steering("mine"), server.address, 1.0, tell)
+    kernels, emit = cast(Kernels, Quiet()), cast(EventWriter, lambda what, detail: told.append((what, detail)))
+    agents = Agents(PLAN, kernels, Steering("mine"), server.address, 1.0, emit)
     agents.start(frozenset())
     try:
         await_told(told, "steering")

@@ -13,7 +13,7 @@ from railyard.core.errors import BadInput
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.spec import FabricSpec
 from railyard.workloads.background.flows import flows_of
-from railyard.workloads.background.pacer import LATE_S, Pacer
+from railyard.workloads.background.pacer import MAX_LATENESS_S, Pacer
 from railyard.workloads.background.spec import BackgroundSpec, check_background
 from railyard.workloads.background.wave import Wave
 from tests.unit.stand_ins import plan_of
@@ -104,10 +104,10 @@ def test_every_link_of_what_is_hot_has_its_share_both_ways(
     plan = plan_of("rail-optimized", domains, rails, oversubscription=thin, spines=3)
     hot_rails = data.draw(st.sets(st.integers(0, rails - 1)))
     hot_domains = data.draw(st.sets(st.integers(0, domains - 1)))
-    asked = spec(rails=[*hot_rails], domains=[*hot_domains], spine=True, load=0.4)
+    frames_due_by = spec(rails=[*hot_rails], domains=[*hot_domains], spine=True, load=0.4)
     out: dict[tuple[Gpu | int, str], float] = {}
     into = dict(out)
-    for flow in flows_of(asked, plan):
+    for flow in flows_of(frames_due_by, plan):
         ends: list[tuple[Gpu | int, Gpu | int, str]] = [(flow.src, flow.dst, flow.device)]
         if flow.path == "spine":
             ends.append((flow.src.rank, flow.dst.rank, "uplinks"))
@@ -142,7 +142,7 @@ def test_the_clock_of_a_wave_runs_while_it_is_on(wave: Wave, until: int) -> None
 
 @given(wave=waves(), on=st.integers(0, 2000).map(lambda n: (n + 0.5) * TICK))
 def test_moment_is_when_the_clock_shows_it(wave: Wave, on: float) -> None:
-    at = wave.moment(on)
+    at = wave.time_for_on_s(on)
     if math.isinf(at):
         assert not wave.every
         assert wave.on_s(1e6) < on
@@ -155,22 +155,22 @@ def paced(wave: Wave, turns: list[float], phase: float = 0.5) -> tuple[Pacer, li
     """A flow of a frame a 10 ms, served at these times if something is due; the times at which frames were sent."""
     pacer, sent = Pacer(wave, 0.01, phase), list[float]()
     for now in turns:
-        if pacer.due_s() <= now:
-            owed = pacer.owed(now)
-            pacer.took(owed)
-            sent += [now] * owed
+        if pacer.next_due_s() <= now:
+            frames_to_send = pacer.frames_to_send(now)
+            pacer.mark_sent(frames_to_send)
+            sent += [now] * frames_to_send
     return pacer, sent
 
 
 @given(
     wave=waves(),
-    pauses=st.lists(st.floats(0.001, 0.8 * LATE_S), min_size=1, max_size=200),
+    pauses=st.lists(st.floats(0.001, 0.8 * MAX_LATENESS_S), min_size=1, max_size=200),
     phase=st.floats(0.01, 0.99),
 )
 def test_frames_are_sent_at_their_rate_whatever_the_turns(wave: Wave, pauses: list[float], phase: float) -> None:
     turns = [sum(pauses[: n + 1]) for n in range(len(pauses))]
     pacer, _ = paced(wave, turns, phase)
-    assert abs(pacer.sent - pacer.asked(turns[-1])) <= 1  # rounding, at an edge
+    assert abs(pacer.sent - pacer.frames_due_by(turns[-1])) <= 1  # rounding, at an edge
     assert abs(pacer.sent * 0.01 - wave.on_s(turns[-1])) <= 0.011
 
 
@@ -184,9 +184,9 @@ def test_a_wave_is_off_between_its_ends() -> None:
 def test_what_is_late_is_given_up() -> None:
     pacer, sent = paced(Wave(), [0.1, 1.0, 1.01])
     assert sent == [0.1] * 5 + [1.0] * 5 + [1.01]
-    assert pacer.asked(1.01) == 101
+    assert pacer.frames_due_by(1.01) == 101
 
 
 def test_what_ends_asks_for_nothing_more() -> None:
     pacer, sent = paced(Wave(0, 0.1), [0.05, 0.1, 0.15])
-    assert (len(sent), pacer.due_s()) == (10, math.inf)
+    assert (len(sent), pacer.next_due_s()) == (10, math.inf)

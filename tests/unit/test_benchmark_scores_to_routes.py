@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from benchmarks import scores_to_routes
-from benchmarks.scores_to_routes import Central, News, Series, hot, p95, table_of
+from benchmarks.scores_to_routes import Central, ChangeLog, Series, hot, p95, table_of
 from railyard.controller.agent.steering import Steering
 from railyard.controller.health.hysteresis import Damping
 from railyard.controller.health.policies import Context
@@ -34,24 +34,24 @@ def test_every_source_has_to_leave_the_rail_that_goes_hot() -> None:
 
 
 def test_a_change_is_done_when_the_last_source_has_its_routes() -> None:
-    news = News()
+    change_log = ChangeLog()
     found: list[int] = []
-    waiting = threading.Thread(target=lambda: found.append(news.last_ns(7, 64)))
+    waiting = threading.Thread(target=lambda: found.append(change_log.last_ns(7, 64)))
     waiting.start()
     for ns, version, sources in ((100, 6, 64), (200, 7, 40), (900, 8, 64), (300, 7, 24)):
         assert not found
-        news.hear(ns, "changed", {"version": version, "sources": sources})
-        news.hear(ns + 5000, "stale", {"gpu": "d0g0"})
+        change_log.on_event(ns, "changed", {"version": version, "sources": sources})
+        change_log.on_event(ns + 5000, "stale", {"gpu": "d0g0"})
     waiting.join(10)
     assert found == [300]
 
 
 def test_one_that_never_is_done_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scores_to_routes, "WAIT_S", 0.05)
-    news = News()
-    news.hear(time.monotonic_ns(), "changed", {"version": 1, "sources": 63})
+    change_log = ChangeLog()
+    change_log.on_event(time.monotonic_ns(), "changed", {"version": 1, "sources": 63})
     with pytest.raises(RailyardError, match=r"^of 64 agents some had no routes"):
-        news.last_ns(1, 64)
+        change_log.last_ns(1, 64)
 
 
 def test_one_in_twenty_is_above_p95() -> None:

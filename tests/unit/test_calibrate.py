@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from railyard.controller.failover.paths import default_path
 from railyard.topologies.build.network import FabricNet
-from railyard.topologies.measure.calibration import LEAST_S, SEGMENTS, samples, seconds_for
+from railyard.topologies.measure.calibration import MIN_DURATION_S, SEGMENTS, samples, seconds_for
 from railyard.topologies.plan import make_plan
 from railyard.topologies.spec import POLICIES, parse_fabric
 
@@ -38,6 +38,6 @@ def test_a_flow_over_each_class_of_link_and_no_two_over_the_same(
 @given(rate=st.floats(1e5, 1e12))
 def test_slow_links_are_measured_for_longer_and_none_too_shortly(rate: float) -> None:
     seconds = seconds_for(rate)
-    assert seconds >= LEAST_S
+    assert seconds >= MIN_DURATION_S
     assert seconds * rate / 8 >= SEGMENTS * 65536
-    assert seconds == LEAST_S or (seconds - 1) * rate / 8 < SEGMENTS * 65536
+    assert seconds == MIN_DURATION_S or (seconds - 1) * rate / 8 < SEGMENTS * 65536

@@ -5,12 +5,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from railyard.topologies.measure.capacity import (
-    LEAST_RAIL_BPS,
-    MOST_RAIL_BPS,
+    MAX_RAIL_BPS,
+    MIN_RAIL_BPS,
     SHARE,
     auto_rail_bps,
     frames_needed,
-    most_rail_bps,
+    max_rail_bps,
 )
 from railyard.topologies.spec import POLICIES, FabricSpec
 
@@ -24,9 +24,9 @@ frames = st.floats(1.0, 1e9)
 @given(specs=st.lists(fabrics, min_size=1, max_size=3), carries=frames)
 def test_an_auto_rate_is_readable_and_within_the_share_of_every_fabric(specs: list[FabricSpec], carries: float) -> None:
     rate = auto_rail_bps(specs, carries)
-    assert LEAST_RAIL_BPS <= rate <= MOST_RAIL_BPS
+    assert MIN_RAIL_BPS <= rate <= MAX_RAIL_BPS
     assert str(rate).rstrip("0") in ("1", "2", "5")
-    if rate > LEAST_RAIL_BPS:
+    if rate > MIN_RAIL_BPS:
         assert all(frames_needed(spec, rate) <= SHARE * carries * (1 + 1e-9) for spec in specs)
 
 
@@ -34,7 +34,7 @@ def test_an_auto_rate_is_readable_and_within_the_share_of_every_fabric(specs: li
 def test_the_next_readable_rate_would_be_too_much(specs: list[FabricSpec], carries: float) -> None:
     rate = auto_rail_bps(specs, carries)
     step = 2.5 if str(rate).startswith("2") else 2
-    if rate < MOST_RAIL_BPS:
+    if rate < MAX_RAIL_BPS:
         assert any(frames_needed(spec, round(rate * step)) > SHARE * carries * (1 - 1e-9) for spec in specs)
 
 
@@ -49,7 +49,7 @@ def test_faster_machines_never_get_less_and_more_fabrics_never_more(
 
 @given(spec=fabrics, carries=frames)
 def test_at_the_highest_rate_the_switches_need_all_that_the_machine_carries(spec: FabricSpec, carries: float) -> None:
-    assert frames_needed(spec, 1) * most_rail_bps(spec, carries) == pytest.approx(carries)
+    assert frames_needed(spec, 1) * max_rail_bps(spec, carries) == pytest.approx(carries)
 
 
 def test_frames_of_16_gpus_at_100_mbit_per_s() -> None:

@@ -19,20 +19,20 @@ from railyard.experiments import cli
 from railyard.experiments.commands import live
 from railyard.experiments.spec import catalogue
 from railyard.experiments.spec.experiment import load, parse
-from railyard.experiments.spec.loading import is_meant, load_any
+from railyard.experiments.spec.loading import load_any, names_multirail
 from railyard.results.published.catalogue import FIGURES
 from railyard.results.runs import store
 from tests.unit.results_sample import sample_run
 
-GRIDS = [name for name in catalogue.names() if not is_meant(name)]
+GRIDS = [name for name in catalogue.names() if not names_multirail(name)]
 ALL = f"{', '.join(sorted([*catalogue.names(), *FIGURES]))}; or a file, such as ./mine.yaml"
 ROOT = Path(__file__).parents[2]
 HERE = detect()
 ABLE = replace(
     HERE,
     root=True,
-    capsule_why="",
-    tun_why="",
+    sandbox_error="",
+    tun_error="",
     programs={name: f"/usr/bin/{name}" for name in ("unshare", "nsenter", "ip", "tc", "mnexec", "ethtool", "iperf3")}
     | {name: name for name in ("ovs-vswitchd", "ovsdb-server", "ovsdb-tool", "ovs-vsctl", "ovs-ofctl", "ovs-appctl")},
     ovs_version="3.1.0",

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from railyard.controller.openflow.app import Heard, RailyardApp
+from railyard.controller.openflow.app import RailyardApp, SwitchEvent
 from railyard.controller.openflow.codec import add_flow, delete_all
 from railyard.controller.openflow.flows import EXACT, UPLINK_GROUP, Flow, tables_of
 from railyard.controller.openflow.ryu_api import ofproto_v1_3 as ofp
@@ -24,7 +24,7 @@ class Fabric:
     def __init__(self, kind: str = "rail-optimized", domains: int = 3, rails: int = 3, **more: Any) -> None:
         spec = parse_fabric({"kind": kind, "domains": domains, "rails": rails, **more})
         self.plan: Plan = make_plan(spec, 10**8)
-        self.heard: list[Heard] = []
+        self.heard: list[SwitchEvent] = []
         self.app = new_app(self.heard)
         self.switches = {dpid: FakeSwitch(dpid, ports) for dpid, ports in ports_of(self.plan).items()}
 
@@ -49,7 +49,7 @@ class Fabric:
                     assert delivered(self.plan, tables, src, dst.mac("rail"), cut) == {dst}
 
 
-def new_app(heard: list[Heard]) -> RailyardApp:
+def new_app(heard: list[SwitchEvent]) -> RailyardApp:
     app = RailyardApp()
     app.listener = heard.append
     return app
@@ -130,7 +130,7 @@ def test_a_new_connection_before_the_old_ones_end_counts_as_down_and_up() -> Non
 
 
 def test_a_switch_outside_the_scheme_is_left_alone() -> None:
-    heard: list[Heard] = []
+    heard: list[SwitchEvent] = []
     stranger = FakeSwitch(0x99, {1: True})
     stranger.connect(new_app(heard))
     assert not stranger.received

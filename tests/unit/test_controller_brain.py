@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from railyard.controller.failover.detours import DETOUR_METRIC, detours
-from railyard.controller.failover.heartbeat_detector import Silence
-from railyard.controller.failover.manager import Brain, ranks_apart
+from railyard.controller.failover.heartbeat_detector import SilentComponents
+from railyard.controller.failover.manager import FailoverManager, find_disconnected_ranks
 from railyard.controller.failover.paths import Broken
-from railyard.controller.openflow.app import Heard
+from railyard.controller.openflow.app import SwitchEvent
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.plan import Plan
 from railyard.topologies.ports import RAIL_DPID, SINGLE_DPID, SPINE_DPID, UPLINK_PORT
@@ -58,7 +58,9 @@ class Lab:
     def __init__(self, fabric: Plan, reroute: bool = True) -> None:
         self.plan, self.router = fabric, FakeRouter()
         self.told: list[tuple[str, dict[str, Any]]] = []
-        self.brain = Brain(fabric, self.router, reroute, lambda what, detail: self.told.append((what, detail)))
+        self.manager = FailoverManager(
+            fabric, self.router, reroute, lambda what, detail: self.told.append((what, detail))
+        )
         self.up = {dpid: set(ports) for dpid, ports in ports_of(fabric).items()}
         self.ports = ports_of(fabric)
         self.connected: set[int] = set()
@@ -68,14 +70,14 @@ class Lab:
             return
         (self.connected.add if up else self.connected.discard)(dpid)
         if up:
-            self.brain.hear(Heard("switch-up", dpid, 0, up_ports=frozenset(self.up[dpid])))
+            self.manager.on_event(SwitchEvent("switch-up", dpid, 0, up_ports=frozenset(self.up[dpid])))
         else:
-            self.brain.hear(Heard("switch-down", dpid, 0))
+            self.manager.on_event(SwitchEvent("switch-down", dpid, 0))
 
     def port(self, dpid: int, port: int, up: bool) -> None:
         (self.up[dpid].add if up else self.up[dpid].discard)(port)
         if dpid in self.connected:
-            self.brain.hear(Heard("port", dpid, 0, port, up))
+            self.manager.on_event(SwitchEvent("port", dpid, 0, port, up))
 
     def connect(self) -> "Lab":
         for dpid in self.up:
@@ -126,7 +128,7 @@ def test_a_dead_link_is_told_decided_and_rerouted_in_this_order() -> None:
     assert lab.told[1][1] == {"switch": "rail1", "port": "d0g1"}
     routes = len(lab.router.table)
     assert lab.told[2:] == [("decided", {"gpus": 9}), ("rerouted", {"routes": routes, "detours": routes})]
-    assert lab.brain.broken == Broken(links=frozenset({Gpu(0, 1)}))
+    assert lab.manager.broken == Broken(links=frozenset({Gpu(0, 1)}))
 
 
 def test_reroute_off_changes_nothing_and_still_tells() -> None:
@@ -140,9 +142,9 @@ def test_reroute_off_changes_nothing_and_still_tells() -> None:
 def test_the_single_switch_is_dead_or_alive() -> None:
     lab = Lab(plan("single-switch", "spine", 2, 2)).connect()
     lab.port(SINGLE_DPID, 1 + 256, up=False)
-    assert lab.brain.broken == Broken(links=frozenset({Gpu(1, 0)}))
+    assert lab.manager.broken == Broken(links=frozenset({Gpu(1, 0)}))
     lab.switch(SINGLE_DPID, up=False)
-    assert lab.brain.broken == Broken(rails=frozenset({0}))
+    assert lab.manager.broken == Broken(rails=frozenset({0}))
 
 
 def test_one_dead_spine_of_two_turns_nobody_and_both_turn_all() -> None:
@@ -150,7 +152,7 @@ def test_one_dead_spine_of_two_turns_nobody_and_both_turn_all() -> None:
     lab.switch(SPINE_DPID, up=False)
     assert not lab.router.calls
     lab.switch(SPINE_DPID + 1, up=False)
-    assert lab.brain.broken == Broken(apart=frozenset({(0, 1), (1, 0)}))
+    assert lab.manager.broken == Broken(disconnected_ranks=frozenset({(0, 1), (1, 0)}))
     assert {gpu for gpu, _ in lab.router.table} == set(lab.plan.gpus)
     lab.switch(SPINE_DPID, up=True)
     assert not lab.router.table
@@ -161,14 +163,14 @@ def test_a_cut_uplink_parts_ranks_only_where_no_other_spine_joins_them(end: str)
     lab = Lab(plan("rail-optimized", "spine", 2, 3, spines=2)).connect()
     for spine in (0, 1):
         dpid, port = (SPINE_DPID + spine, 1) if end == "spine" else (RAIL_DPID, UPLINK_PORT + spine)
-        assert lab.brain.broken.apart == frozenset()
+        assert lab.manager.broken.disconnected_ranks == frozenset()
         lab.port(dpid, port, up=False)
-    assert lab.brain.broken.apart == {(0, 1), (1, 0), (0, 2), (2, 0)}
+    assert lab.manager.broken.disconnected_ranks == {(0, 1), (1, 0), (0, 2), (2, 0)}
 
 
 def test_two_cuts_at_different_spines_part_the_ranks_that_would_need_a_zigzag() -> None:
     fabric = plan("rail-optimized", "spine", 2, 3, spines=2)
-    assert ranks_apart(fabric, {(SPINE_DPID, 1), (SPINE_DPID + 1, 2)}, set()) == {(0, 1), (1, 0)}
+    assert find_disconnected_ranks(fabric, {(SPINE_DPID, 1), (SPINE_DPID + 1, 2)}, set()) == {(0, 1), (1, 0)}
 
 
 def test_a_switch_that_comes_back_without_a_port_is_not_taken_for_whole() -> None:
@@ -176,7 +178,7 @@ def test_a_switch_that_comes_back_without_a_port_is_not_taken_for_whole() -> Non
     lab.switch(RAIL_DPID, up=False)
     lab.up[RAIL_DPID].discard(3)
     lab.switch(RAIL_DPID, up=True)
-    assert lab.brain.broken == Broken(links=frozenset({Gpu(2, 0)}))
+    assert lab.manager.broken == Broken(links=frozenset({Gpu(2, 0)}))
 
 
 def test_a_gpu_that_refuses_stops_no_other() -> None:
@@ -256,15 +258,15 @@ def test_a_gpu_that_returns_while_something_else_is_dead_is_told_its_detours_aga
 
 def test_what_other_switches_say_is_ignored() -> None:
     lab = Lab(rail_only()).connect()
-    lab.brain.hear(Heard("switch-down", 0x1099, 0))
-    lab.brain.hear(Heard("port", RAIL_DPID, 0, 99, False))
+    lab.manager.on_event(SwitchEvent("switch-down", 0x1099, 0))
+    lab.manager.on_event(SwitchEvent("port", RAIL_DPID, 0, 99, False))
     assert lab.whats() == ["ready"]
-    assert not lab.brain.broken
+    assert not lab.manager.broken
 
 
 def flat(lab: Lab) -> dict[tuple[Gpu, str], Route]:
     """The detours that what is dead calls for."""
-    wanted = detours(lab.plan, lab.brain.broken)
+    wanted = detours(lab.plan, lab.manager.broken)
     return {(gpu, prefix): route for gpu, routes in wanted.items() for prefix, route in routes.items()}
 
 
@@ -283,65 +285,67 @@ def test_whatever_happens_the_routes_are_those_that_are_called_for_and_repair_le
     for dpid, port in ports:
         lab.port(dpid, port, up=True)
     lab.connect()
-    assert not lab.brain.broken
+    assert not lab.manager.broken
     assert lab.router.table == {}
 
 
 def test_what_is_silent_is_gone_round_like_what_switches_tell_of_and_named() -> None:
     lab = Lab(rail_only()).connect()
     gpu = Gpu(0, 1)
-    lab.brain.hear_hearts(Silence(links=frozenset({gpu}), gpus=frozenset({gpu}), hb_links=frozenset({gpu})))
+    lab.manager.on_heartbeats(
+        SilentComponents(links=frozenset({gpu}), gpus=frozenset({gpu}), hb_links=frozenset({gpu}))
+    )
     assert lab.told[1:4] == [("silent", {"gpu": "d0g1"}), ("silent", {"hb-link": "d0g1"}), ("silent", {"link": "d0g1"})]
     assert lab.whats()[4:] == ["decided", "rerouted"]
-    assert lab.brain.broken == Broken(links=frozenset({gpu}), hb=frozenset({gpu}))
+    assert lab.manager.broken == Broken(links=frozenset({gpu}), hb=frozenset({gpu}))
     assert lab.router.table == flat(lab)
     lab.port(RAIL_DPID + 1, 1, up=False)
-    lab.brain.hear_hearts(Silence())
+    lab.manager.on_heartbeats(SilentComponents())
     assert lab.whats()[6:] == ["port-down", *["heard"] * 3, "decided", "rerouted"]
-    assert lab.brain.broken == Broken(links=frozenset({gpu}))  # its port is down all the same
+    assert lab.manager.broken == Broken(links=frozenset({gpu}))  # its port is down all the same
     lab.port(RAIL_DPID + 1, 1, up=True)
     assert lab.router.table == {}
 
 
 def test_a_link_is_not_heard_because_its_whole_rail_is_silent() -> None:
     lab = Lab(rail_only()).connect()
-    lab.brain.hear_hearts(Silence(links=frozenset({Gpu(0, 1)})))
-    lab.brain.hear_hearts(Silence(rails=frozenset({1})))
+    lab.manager.on_heartbeats(SilentComponents(links=frozenset({Gpu(0, 1)})))
+    lab.manager.on_heartbeats(SilentComponents(rails=frozenset({1})))
     assert lab.told[-3] == ("silent", {"rail": "rail1"})
     assert "heard" not in lab.whats()
-    assert lab.brain.broken == Broken(rails=frozenset({1}))
-    lab.brain.hear_hearts(Silence())
+    assert lab.manager.broken == Broken(rails=frozenset({1}))
+    lab.manager.on_heartbeats(SilentComponents())
     assert lab.router.table == {}
 
 
 def test_a_gpu_that_is_heard_again_gets_all_its_detours_again() -> None:
     lab = Lab(rail_only()).connect()
     gone, dead = Gpu(0, 1), frozenset({Gpu(1, 0)})
-    lab.brain.hear_hearts(Silence(links=dead))
+    lab.manager.on_heartbeats(SilentComponents(links=dead))
     lab.router.crash(gone)
-    lab.brain.hear_hearts(Silence(links=dead | {gone}, gpus=frozenset({gone})))
+    lab.manager.on_heartbeats(SilentComponents(links=dead | {gone}, gpus=frozenset({gone})))
     lab.router.dead.discard(gone)
-    lab.brain.hear_hearts(Silence(links=dead))
+    lab.manager.on_heartbeats(SilentComponents(links=dead))
     assert any(gpu == gone for gpu, _ in lab.router.table)
     assert lab.router.table == flat(lab)
 
 
 def test_silence_reroutes_nothing_before_the_fabric_was_whole() -> None:
     lab = Lab(rail_only())
-    lab.brain.hear_hearts(Silence(rails=frozenset({1})))
+    lab.manager.on_heartbeats(SilentComponents(rails=frozenset({1})))
     assert lab.whats() == ["silent"]
     assert not lab.router.calls
 
 
 def test_silent_hb_ports_count_and_those_of_a_silent_domain_are_all_of_it() -> None:
     lab = Lab(rail_only()).connect()
-    lab.brain.hear_hearts(Silence(hb_links=frozenset({Gpu(0, 1)}), hb_domains=frozenset({2})))
-    assert lab.brain.broken == Broken(hb=frozenset({Gpu(0, 1), Gpu(2, 0), Gpu(2, 1), Gpu(2, 2)}))
+    lab.manager.on_heartbeats(SilentComponents(hb_links=frozenset({Gpu(0, 1)}), hb_domains=frozenset({2})))
+    assert lab.manager.broken == Broken(hb=frozenset({Gpu(0, 1), Gpu(2, 0), Gpu(2, 1), Gpu(2, 2)}))
     assert lab.router.table == flat(lab)
     to = {(src.name, route.prefix) for (src, _), route in lab.router.table.items()}
     assert ("d0g1", "198.18.0.1/32") in to  # its HB port is dead, so rd to d1g0
     assert ("d0g0", "198.18.2.1/32") in to  # to d1g1, no longer through d0g1
-    lab.brain.hear_hearts(Silence())
+    lab.manager.on_heartbeats(SilentComponents())
     assert lab.router.table == {}
 
 
@@ -349,21 +353,21 @@ def test_a_rail_switch_that_is_back_but_not_yet_heard_carries_nothing() -> None:
     """It gets its flows a moment after its connection, and heartbeats prove that it forwards."""
     lab = Lab(rail_only()).connect()
     lab.switch(RAIL_DPID + 1, up=False)
-    lab.brain.hear_hearts(Silence(rails=frozenset({1})))
+    lab.manager.on_heartbeats(SilentComponents(rails=frozenset({1})))
     turned = dict(lab.router.table)
     lab.switch(RAIL_DPID + 1, up=True)
     assert lab.router.table == turned
-    assert lab.brain.broken == Broken(rails=frozenset({1}))
-    lab.brain.hear_hearts(Silence())
+    assert lab.manager.broken == Broken(rails=frozenset({1}))
+    lab.manager.on_heartbeats(SilentComponents())
     assert lab.router.table == {}
 
 
 def test_a_rail_switch_that_is_heard_but_not_yet_back_carries_nothing_either() -> None:
     lab = Lab(rail_only()).connect()
     lab.switch(RAIL_DPID + 1, up=False)
-    lab.brain.hear_hearts(Silence(rails=frozenset({1})))
+    lab.manager.on_heartbeats(SilentComponents(rails=frozenset({1})))
     turned = dict(lab.router.table)
-    lab.brain.hear_hearts(Silence())
+    lab.manager.on_heartbeats(SilentComponents())
     assert lab.router.table == turned
     lab.switch(RAIL_DPID + 1, up=True)
     assert lab.router.table == {}

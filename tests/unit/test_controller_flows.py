@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from railyard.controller.failover.manager import ranks_apart
+from railyard.controller.failover.manager import find_disconnected_ranks
 from railyard.controller.openflow.flows import RANK_GROUP, UPLINK_GROUP, Flow, Ports, Tables, reconcile, tables_of
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.plan import Plan, make_plan
@@ -79,7 +79,7 @@ def test_no_choice_of_ecmp_meets_a_dead_spine_or_cable(domains: int, rails: int,
     for cut, lost in uplink_faults(fabric):
         ports = {d: {p: (d, p) not in cut for p in known} for d, known in ports_of(fabric).items()}
         switches = tables(fabric, ports, lost)
-        apart = ranks_apart(fabric, cut, lost)
+        apart = find_disconnected_ranks(fabric, cut, lost)
         for src in (Gpu(0, g) for g in range(rails)):
             for dst in (Gpu(1, g) for g in range(rails)):
                 ends = delivered(fabric, switches, src, dst.mac("rail"), cut)

@@ -7,7 +7,7 @@ import pytest
 from railyard.controller.failover import precomputed
 from railyard.controller.failover.detours import detours
 from railyard.controller.failover.paths import Broken
-from railyard.controller.failover.precomputed import Foresight
+from railyard.controller.failover.precomputed import PrecomputedDetours
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.plan import Plan, make_plan
 from railyard.topologies.spec import parse_fabric
@@ -22,10 +22,10 @@ def plan(request: pytest.FixtureRequest) -> Plan:
     return plan_of(request.param)
 
 
-def looked_ahead(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> Foresight:
+def precomputed_for(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> PrecomputedDetours:
     monkeypatch.setattr(precomputed, "PAUSE_S", 0)
-    found = Foresight(plan)
-    found.look_ahead()
+    found = PrecomputedDetours(plan)
+    found.precompute()
     return found
 
 
@@ -35,27 +35,27 @@ def singles(plan: Plan) -> list[Broken]:
 
 
 def test_it_knows_what_the_detours_are(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
-    foreseen = looked_ahead(plan, monkeypatch)
+    known = precomputed_for(plan, monkeypatch)
     for broken in singles(plan):
-        assert foreseen(broken) == detours(plan, broken)
-    assert foreseen(Broken()) == {}
+        assert known(broken) == detours(plan, broken)
+    assert known(Broken()) == {}
 
 
 def test_what_was_foreseen_is_not_worked_out_again(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
-    foreseen = looked_ahead(plan, monkeypatch)
+    known = precomputed_for(plan, monkeypatch)
     monkeypatch.setattr(precomputed, "detours", lambda *_: pytest.fail("worked out"))
     for broken in singles(plan):
-        foreseen(broken)
+        known(broken)
 
 
 def test_two_things_at_once_are_worked_out_when_they_break(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
-    foreseen = looked_ahead(plan, monkeypatch)
+    known = precomputed_for(plan, monkeypatch)
     for pair in combinations((Gpu(0, 0), Gpu(0, 1), Gpu(1, 1)), 2):
         broken = Broken(links=frozenset(pair))
-        assert foreseen(broken) == detours(plan, broken)
+        assert known(broken) == detours(plan, broken)
 
 
 def test_a_large_fabric_is_not_looked_through(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(precomputed, "detours", lambda *_: pytest.fail("worked out"))
-    monkeypatch.setattr(precomputed, "MOST_GPUS", 3)
-    Foresight(plan_of("rail-only")).look_ahead()
+    monkeypatch.setattr(precomputed, "MAX_GPUS", 3)
+    PrecomputedDetours(plan_of("rail-only")).precompute()

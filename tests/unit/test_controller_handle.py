@@ -15,16 +15,16 @@ from tests.unit.broken_fabrics import plan
 SILENCE = {"links": ["d0g1"], "rails": [], "gpus": [], "hb_links": [], "hb_domains": []}
 
 
-class FakeChild:
-    """Answers whatever is awaited; `said` is what it was told, by the words of `do`."""
+class FakeJsonProcess:
+    """Answers whatever is awaited; `sent` is what it was told, by the words of `do`."""
 
     def __init__(self, *_: Any) -> None:
-        self.said: list[dict[str, Any]] = []
+        self.sent: list[dict[str, Any]] = []
         self.stopped = False
         self.why = ""
 
-    def say(self, command: dict[str, Any]) -> None:
-        self.said.append(command)
+    def send(self, command: dict[str, Any]) -> None:
+        self.sent.append(command)
 
     def await_all(self, wanted: set[str]) -> dict[str, dict[str, Any]]:
         return {what: {"address": "unix:/run/railyard/registry.sock", "why": self.why} for what in wanted}
@@ -33,18 +33,18 @@ class FakeChild:
         self.stopped = True
 
     def words(self) -> list[str]:
-        return [command["do"] for command in self.said]
+        return [command["do"] for command in self.sent]
 
 
 class Lab:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.children: list[FakeChild] = []
+        self.children: list[FakeJsonProcess] = []
         self.listened: list[int] = []
         self.called: set[tuple[str, int]] = set()
         self.told: list[str] = []
-        monkeypatch.setattr(clients, "Child", self._child)
+        monkeypatch.setattr(clients, "JsonProcess", self._child)
         monkeypatch.setattr(clients, "listeners", self._listen)
-        monkeypatch.setattr(clients, "call", lambda switch, port: self.called.add((switch, port)))
+        monkeypatch.setattr(clients, "set_controller_port", lambda switch, port: self.called.add((switch, port)))
         self.controller = ControllerProcess(on_event=lambda ns, what, detail: self.told.append(what))
         self.controller.connect(plan("rail-only", "dr", 2, 2))
 
@@ -52,8 +52,8 @@ class Lab:
         self.listened.append(port)
         return []
 
-    def _child(self, *words: Any) -> FakeChild:
-        self.children.append(FakeChild(*words))
+    def _child(self, *words: Any) -> FakeJsonProcess:
+        self.children.append(FakeJsonProcess(*words))
         return self.children[-1]
 
 
@@ -63,9 +63,9 @@ def lab(monkeypatch: pytest.MonkeyPatch) -> Lab:
 
 
 def test_a_crash_kills_the_process_and_is_told(lab: Lab) -> None:
-    assert not lab.controller.is_away
+    assert not lab.controller.is_down
     lab.controller.crash()
-    assert (lab.children[0].stopped, lab.controller.is_away, lab.told) == (True, True, ["controller-crashed"])
+    assert (lab.children[0].stopped, lab.controller.is_down, lab.told) == (True, True, ["controller-crashed"])
     with pytest.raises(ValueError, match=r"can't crash: it is not running$"):
         lab.controller.crash()
 
@@ -81,26 +81,26 @@ def test_a_successor_listens_elsewhere_and_calls_every_switch_there(lab: Lab) ->
     assert lab.listened == [PORTS[0], PORTS[1]]
     assert lab.called == {("rail0", PORTS[1]), ("rail1", PORTS[1])}
     assert lab.children[1].words() == ["connect", "grace"]
-    assert [child.said[0]["resume"] for child in lab.children] == [False, True]
+    assert [child.sent[0]["resume"] for child in lab.children] == [False, True]
     lab.controller.crash()
     lab.controller.restart()
     assert lab.listened[-1] == PORTS[0]
-    assert not lab.controller.is_away
+    assert not lab.controller.is_down
 
 
 def test_what_hearts_told_last_is_told_to_a_successor_before_it_begins(lab: Lab) -> None:
-    lab.controller.hear_hearts(SILENCE | {"rails": [1]})
+    lab.controller.on_heartbeats(SILENCE | {"rails": [1]})
     lab.controller.crash()
-    lab.controller.hear_hearts(SILENCE)  # nobody is there to hear it
+    lab.controller.on_heartbeats(SILENCE)  # nobody is there to hear it
     lab.controller.restart()
     assert lab.children[0].words() == ["connect", "silence"]
     assert lab.children[1].words() == ["connect", "silence", "grace"]
-    assert lab.children[1].said[1]["silence"] == SILENCE
+    assert lab.children[1].sent[1]["silence"] == SILENCE
 
 
 def test_while_it_is_away_asking_says_so_in_a_line(lab: Lab) -> None:
     lab.controller.crash()
-    for ask in (lambda: lab.controller.port_counters(2), lambda: lab.controller.relearn("d0g1")):
+    for ask in (lambda: lab.controller.port_counters(2), lambda: lab.controller.replace_gpu("d0g1")):
         with pytest.raises(RailyardError, match=r"^the controller is away: it has crashed$"):
             ask()
 
@@ -110,7 +110,7 @@ def test_scores_are_made_again_by_a_successor_if_they_were_made(lab: Lab) -> Non
     lab.controller.crash()
     lab.controller.restart()
     assert lab.children[1].words() == ["connect", "grace", "start-health"]
-    assert lab.children[1].said[2] == lab.children[0].said[1]
+    assert lab.children[1].sent[2] == lab.children[0].sent[1]
     lab.controller.crash()
     lab.controller.stop_health()
     lab.controller.restart()
@@ -118,18 +118,18 @@ def test_scores_are_made_again_by_a_successor_if_they_were_made(lab: Lab) -> Non
 
 
 def test_one_that_does_not_come_up_stays_away(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails(self: FakeChild, wanted: set[str]) -> dict[str, dict[str, Any]]:
+    def fails(self: FakeJsonProcess, wanted: set[str]) -> dict[str, dict[str, Any]]:
         raise RailyardError("railyard.controller.processes.controller_main ended: no such thing")
 
     lab.controller.crash()
-    monkeypatch.setattr(FakeChild, "await_all", fails)
+    monkeypatch.setattr(FakeJsonProcess, "await_all", fails)
     with pytest.raises(RailyardError, match="ended: no such thing"):
         lab.controller.restart()
-    assert (lab.children[1].stopped, lab.controller.is_away) == (True, True)
+    assert (lab.children[1].stopped, lab.controller.is_down) == (True, True)
     monkeypatch.undo()
-    monkeypatch.setattr(clients, "Child", lab._child)
+    monkeypatch.setattr(clients, "JsonProcess", lab._child)
     monkeypatch.setattr(clients, "listeners", lab._listen)
-    monkeypatch.setattr(clients, "call", lambda switch, port: lab.called.add((switch, port)))
+    monkeypatch.setattr(clients, "set_controller_port", lambda switch, port: lab.called.add((switch, port)))
     lab.controller.restart()  # where its switches don't listen yet
     assert lab.listened == [PORTS[0], PORTS[1], PORTS[1]]
 
@@ -143,16 +143,16 @@ def test_a_registry_that_does_not_start_is_told_and_the_controller_goes_on(lab: 
 
 
 def test_another_gpu_in_a_place_is_told_by_name(lab: Lab) -> None:
-    lab.controller.relearn("d1g0")
-    assert lab.children[0].said[-1] == {"do": "relearn", "gpu": "d1g0"}
+    lab.controller.replace_gpu("d1g0")
+    assert lab.children[0].sent[-1] == {"do": "replace-gpu", "gpu": "d1g0"}
     lab.children[0].why = "[Errno 2] No such file or directory"
     with pytest.raises(RailyardError, match=r"^no GPU in the place of d9g9: \[Errno 2\] No such file or directory$"):
-        lab.controller.relearn("d9g9")
+        lab.controller.replace_gpu("d9g9")
 
 
 def test_the_end_of_a_fabric_is_the_end_of_one_that_was_away(lab: Lab) -> None:
     lab.controller.crash()
     lab.controller.stop()
-    assert not lab.controller.is_away
+    assert not lab.controller.is_down
     with pytest.raises(RailyardError, match=r"^no controller runs$"):
         lab.controller.port_counters(2)

@@ -9,14 +9,14 @@ from typing import Any, cast
 
 import pytest
 
-from railyard.controller.failover.manager import Brain
+from railyard.controller.failover.manager import FailoverManager
 from railyard.controller.health.settings import HealthSpec
-from railyard.controller.openflow.app import Concerned
+from railyard.controller.openflow.app import AffectedPorts
 from railyard.controller.processes import controller_main
 from railyard.core.errors import RailyardError
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.plan import make_plan
-from railyard.topologies.ports import fibre_port, place_port
+from railyard.topologies.ports import gpu_port, network_port
 from railyard.topologies.spec import parse_fabric
 from tests.unit.broken_fabrics import plan
 
@@ -52,19 +52,21 @@ class Lab:
         monkeypatch.setattr(Registry, "may_start", threading.Event())
         monkeypatch.setattr(Registry, "why", "")
         app = SimpleNamespace(ask_stats=lambda: self.told.append(("asked", {})))
-        monkeypatch.setattr(controller_main, "OpenFlowServer", lambda hear: SimpleNamespace(app=app))
-        monkeypatch.setattr(controller_main, "Tell", lambda: lambda what, detail: self.told.append((what, detail)))
+        monkeypatch.setattr(controller_main, "OpenFlowServer", lambda on_event: SimpleNamespace(app=app))
+        monkeypatch.setattr(
+            controller_main, "EventWriter", lambda: lambda what, detail: self.told.append((what, detail))
+        )
         monkeypatch.setattr(controller_main, "HealthLoop", self.registry)
         self.process = controller_main._Process()
         self.process._plan = plan("rail-only", "dr", 2, 2)
 
-    def obey(self, *words: str) -> None:
+    def execute(self, *words: str) -> None:
         for word in words:
-            self.process.obey(START if word == "start-health" else {"do": word})
+            self.process.execute(START if word == "start-health" else {"do": word})
 
     def words(self) -> list[str]:
         """What was told, once all is done that it was asked for."""
-        self.process._registrar.shutdown()
+        self.process._registry_executor.shutdown()
         return [what for what, _ in self.told]
 
 
@@ -74,7 +76,7 @@ def lab(monkeypatch: pytest.MonkeyPatch) -> Lab:
 
 
 def test_while_a_registry_starts_other_commands_are_obeyed(lab: Lab) -> None:
-    lab.obey("start-health", "crash-registry", "restart-registry", "stats")
+    lab.execute("start-health", "crash-registry", "restart-registry", "stats")
     assert lab.told == [("asked", {})]
     lab.registry.may_start.set()
     assert lab.words() == ["asked", "registry", "registry-crashed", "registry-restarted"]
@@ -84,16 +86,16 @@ def test_while_a_registry_starts_other_commands_are_obeyed(lab: Lab) -> None:
 def test_a_registry_that_does_not_start_is_told_with_the_reason(lab: Lab) -> None:
     lab.registry.may_start.set()
     lab.registry.why = "etcd did not start"
-    lab.obey("start-health", "crash-registry")
+    lab.execute("start-health", "crash-registry")
     assert lab.words() == ["registry-failed", "registry"]
     assert lab.told[1][1] == {"address": "", "why": "etcd did not start"}
 
 
 def test_nor_does_one_that_does_not_come_back_end_the_controller(lab: Lab) -> None:
     lab.registry.may_start.set()
-    lab.obey("start-health")
-    lab.process._registrar.submit(lambda: setattr(lab.registry, "why", "no port is free"))
-    lab.obey("restart-registry", "stats")
+    lab.execute("start-health")
+    lab.process._registry_executor.submit(lambda: setattr(lab.registry, "why", "no port is free"))
+    lab.execute("restart-registry", "stats")
     assert sorted(lab.words()) == ["asked", "registry", "registry-failed"]
 
 
@@ -107,20 +109,24 @@ class Light:
         self.is_over = threading.Event()
         self.switch_on: Callable[[], None] = lambda: None
 
-    def cross(
-        self, moves: Mapping[int, Any], dark_s: float, done: Callable[[], None], begins: Callable[[Concerned], None]
+    def cross_connect(
+        self,
+        moves: Mapping[int, Any],
+        outage_s: float,
+        done: Callable[[], None],
+        on_start: Callable[[AffectedPorts], None],
     ) -> None:
         if self.why:
             raise ValueError(self.why)
         ((dpid, ports),) = moves.items()
-        begins({dpid: {**dict.fromkeys(ports.values(), True), fibre_port(Gpu(0, 1)): False, place_port(GONE): False}})
+        on_start({dpid: {**dict.fromkeys(ports.values(), True), gpu_port(Gpu(0, 1)): False, network_port(GONE): False}})
         self.switch_on = done
 
-    def await_light(self, places: dict[Gpu, bool]) -> int:
+    def expect_reconnect(self, places: dict[Gpu, bool]) -> int:
         self.awaited.append(places)
         return self.NUMBER
 
-    def look_again(self, number: int) -> None:
+    def on_timeout(self, number: int) -> None:
         self.ended.append(number)
         self.is_over.set()
 
@@ -131,9 +137,9 @@ GONE = Gpu(0, 2)
 def crossed(lab: Lab, light: Light, light_off: str) -> None:
     """d0g2's fibre is moved to d0g1's place."""
     spec = {"kind": "rail-only", "domains": 2, "rails": 3, "optical": {"layers": ["rail"], "light_off": light_off}}
-    lab.process._plan, lab.process._brain = make_plan(parse_fabric(spec), 10**8), cast(Brain, light)
+    lab.process._plan, lab.process._manager = make_plan(parse_fabric(spec), 10**8), cast(FailoverManager, light)
     lab.process._server = cast(Any, SimpleNamespace(app=light))
-    lab.process.obey({"do": "cross", "moves": {GONE.name: "d0g1"}, "layers": ["rail"]})
+    lab.process.execute({"do": "cross-connect", "moves": {GONE.name: "d0g1"}, "layers": ["rail"]})
 
 
 def test_what_is_dead_a_while_after_light_is_on_is_dead(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:

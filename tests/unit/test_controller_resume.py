@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from railyard.controller.failover.detours import Detours, changes, detours
-from railyard.controller.failover.heartbeat_detector import Silence
+from railyard.controller.failover.heartbeat_detector import SilentComponents
 from railyard.controller.failover.paths import Broken
-from railyard.controller.openflow.app import Heard
+from railyard.controller.openflow.app import SwitchEvent
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.ports import RAIL_DPID
 from railyard.topologies.routing import Route
@@ -26,21 +26,21 @@ def resumed(found: Broken = NOTHING, reroute: bool = True) -> Lab:
     lab = Lab(rail_only(), reroute)
     left = detours(lab.plan, found)
     lab.router.table = {(gpu, prefix): route for gpu, routes in left.items() for prefix, route in routes.items()}
-    lab.brain.resume(left)
+    lab.manager.resume(left)
     return lab
 
 
 def test_it_waits_for_all_switches_and_changes_nothing_where_nothing_differs() -> None:
     lab = resumed()
-    assert lab.brain.awaited == {"rail0", "rail1", "rail2"}
+    assert lab.manager.pending == {"rail0", "rail1", "rail2"}
     lab.switch(RAIL_DPID, up=True)
     lab.switch(RAIL_DPID + 1, up=True)
     assert lab.told == []
-    assert lab.brain.awaited == {"rail2"}
+    assert lab.manager.pending == {"rail2"}
     lab.switch(RAIL_DPID + 2, up=True)
     assert lab.told == [("resumed", {"switches": 3})]
     assert not lab.router.calls
-    assert lab.brain.awaited == set()
+    assert lab.manager.pending == set()
 
 
 def test_what_broke_and_was_gone_round_before_is_left_alone() -> None:
@@ -71,12 +71,12 @@ def test_a_switch_that_does_not_come_in_time_is_dead_and_may_come_later() -> Non
     lab = resumed()
     lab.switch(RAIL_DPID, up=True)
     lab.switch(RAIL_DPID + 2, up=True)
-    lab.brain.begin()
+    lab.manager.finish_resume()
     assert lab.told[:2] == [("resumed", {"switches": 2}), ("switch-down", {"switch": "rail1"})]
-    assert lab.brain.broken == Broken(rails=frozenset({1}))
+    assert lab.manager.broken == Broken(rails=frozenset({1}))
     assert lab.router.table == flat(lab) != {}
     told = len(lab.told)
-    lab.brain.begin()  # the wait is over: once more is nothing
+    lab.manager.finish_resume()  # the wait is over: once more is nothing
     assert len(lab.told) == told
     lab.switch(RAIL_DPID + 1, up=True)
     assert lab.router.table == {}
@@ -84,7 +84,7 @@ def test_a_switch_that_does_not_come_in_time_is_dead_and_may_come_later() -> Non
 
 def test_the_last_word_of_hearts_counts_from_the_beginning() -> None:
     lab = resumed(Broken(rails=frozenset({1})))
-    lab.brain.hear_hearts(Silence(rails=frozenset({1})))
+    lab.manager.on_heartbeats(SilentComponents(rails=frozenset({1})))
     lab.connect()
     assert lab.whats() == ["silent", "resumed"]
     assert not lab.router.calls
@@ -98,7 +98,7 @@ def test_what_is_heard_while_it_waits_counts() -> None:
     lab.switch(RAIL_DPID + 2, up=True)
     lab.switch(RAIL_DPID + 2, up=False)
     lab.switch(RAIL_DPID + 2, up=True)
-    assert lab.brain.broken == DEAD_LINK
+    assert lab.manager.broken == DEAD_LINK
     assert lab.router.table == flat(lab)
 
 
@@ -114,14 +114,14 @@ def test_another_gpu_in_a_place_gets_its_detours() -> None:
     wanted, newcomer = dict(lab.router.table), Gpu(1, 0)
     lab.router.crash(newcomer)
     lab.router.dead.clear()
-    lab.brain.forget(newcomer)
+    lab.manager.on_gpu_replaced(newcomer)
     assert lab.router.table == wanted
     assert {gpu for gpu, _, _ in lab.router.calls[-1:]} == {newcomer}
 
 
 def test_another_gpu_before_the_fabric_is_whole_changes_nothing() -> None:
     lab = Lab(rail_only())
-    lab.brain.forget(Gpu(1, 0))
+    lab.manager.on_gpu_replaced(Gpu(1, 0))
     assert not lab.router.calls
 
 
@@ -137,8 +137,10 @@ def test_whatever_changed_meanwhile_only_what_differs_is_changed(before: Broken,
     for gpu in now.links:
         lab.up[RAIL_DPID + gpu.rank].discard(gpu.domain + 1)
     for rank in {0, 1, 2} - now.rails:
-        lab.brain.hear(Heard("switch-up", RAIL_DPID + rank, 0, up_ports=frozenset(lab.up[RAIL_DPID + rank])))
-    lab.brain.begin()
+        lab.manager.on_event(
+            SwitchEvent("switch-up", RAIL_DPID + rank, 0, up_ports=frozenset(lab.up[RAIL_DPID + rank]))
+        )
+    lab.manager.finish_resume()
     assert table_of(lab) == wanted
     assert {gpu: (gone, put) for gpu, gone, put in lab.router.calls} == changes(left, wanted)
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from railyard.controller.failover.detours import detours
-from railyard.controller.failover.manager import ranks_apart
+from railyard.controller.failover.manager import find_disconnected_ranks
 from railyard.controller.failover.paths import Broken, choose, default_path, usable
 from railyard.failure.oracle.reachability import Dead, Survivors, cable
 from railyard.topologies.addresses import Gpu
@@ -25,7 +25,7 @@ def as_told(fabric: Plan, dead: Dead) -> Broken:
     return Broken(
         links=frozenset(gpu for gpu in fabric.gpus if is_cut(dead, gpu, fabric.rail_link(gpu).b.node)),
         rails=frozenset(role_of(dpid)[1] for dpid in away if role_of(dpid)[0] != "spine"),
-        apart=ranks_apart(fabric, down, away),
+        disconnected_ranks=find_disconnected_ranks(fabric, down, away),
         hb=frozenset(
             gpu for gpu in fabric.gpus if is_cut(dead, gpu, f"hb{gpu.domain}") or f"hb{gpu.domain}" in dead.nodes
         ),

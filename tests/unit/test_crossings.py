@@ -5,18 +5,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from railyard.controller.openflow.cross_connects import (
-    Light,
+    LinkState,
     after_moves,
-    changes_of_light,
-    crossings,
-    moved_by,
-    touched,
+    changed_ports,
+    cross_connects,
+    find_moved,
+    link_state_changes,
 )
-from railyard.topologies.ports import NETWORK_SIDE
+from railyard.topologies.ports import NETWORK_PORT_OFFSET
 
 FIBRES = (1, 2, 3, 65)
-PORTS = tuple(port for fibre in FIBRES for port in (fibre, fibre + NETWORK_SIDE))
-STRAIGHT = {fibre: fibre + NETWORK_SIDE for fibre in FIBRES}
+PORTS = tuple(port for fibre in FIBRES for port in (fibre, fibre + NETWORK_PORT_OFFSET))
+STRAIGHT = {fibre: fibre + NETWORK_PORT_OFFSET for fibre in FIBRES}
 ROUNDS = 8  # a port's change takes one to reach the other, and one to be answered
 
 moves = st.dictionaries(st.sampled_from(FIBRES), st.sampled_from(sorted(STRAIGHT.values()))).filter(
@@ -25,15 +25,19 @@ moves = st.dictionaries(st.sampled_from(FIBRES), st.sampled_from(sorted(STRAIGHT
 
 
 def test_untouched_all_goes_straight_through() -> None:
-    assert crossings(PORTS, {}) == STRAIGHT
-    assert crossings([1, 2, 2 + NETWORK_SIDE], {}) == {2: 2 + NETWORK_SIDE}
+    assert cross_connects(PORTS, {}) == STRAIGHT
+    assert cross_connects([1, 2, 2 + NETWORK_PORT_OFFSET], {}) == {2: 2 + NETWORK_PORT_OFFSET}
 
 
 def test_a_spares_fibre_takes_the_place_of_the_one_that_failed() -> None:
-    place = 2 + NETWORK_SIDE
-    crossed = crossings(PORTS, {3: place})
-    assert crossed == {1: 1 + NETWORK_SIDE, 3: place, 65: 65 + NETWORK_SIDE}  # fibre 2 and place 3 are dark
-    assert touched(STRAIGHT, crossed) == {2, place, 3, 3 + NETWORK_SIDE}
+    place = 2 + NETWORK_PORT_OFFSET
+    crossed = cross_connects(PORTS, {3: place})
+    assert crossed == {
+        1: 1 + NETWORK_PORT_OFFSET,
+        3: place,
+        65: 65 + NETWORK_PORT_OFFSET,
+    }  # fibre 2 and place 3 are dark
+    assert changed_ports(STRAIGHT, crossed) == {2, place, 3, 3 + NETWORK_PORT_OFFSET}
 
 
 @given(steps=st.lists(moves, max_size=4))
@@ -41,31 +45,31 @@ def test_nobody_shares_a_place_whatever_is_moved_and_the_flows_tell_what_was(ste
     moved: dict[int, int] = {}
     for step in steps:
         moved = after_moves(moved, step)
-        crossed = crossings(PORTS, moved)
+        crossed = cross_connects(PORTS, moved)
         assert len(set(crossed.values())) == len(crossed)
         assert all(crossed[fibre] == place for fibre, place in step.items())
         both_ways = [*crossed.items(), *((place, fibre) for fibre, place in crossed.items())]
-        assert crossings(PORTS, moved_by(both_ways)) == crossed
-    assert crossings(PORTS, after_moves(moved, STRAIGHT)) == STRAIGHT
+        assert cross_connects(PORTS, find_moved(both_ways)) == crossed
+    assert cross_connects(PORTS, after_moves(moved, STRAIGHT)) == STRAIGHT
 
 
 def test_two_fibres_to_one_place_are_refused() -> None:
     with pytest.raises(ValueError, match="one place"):
-        after_moves({}, {1: 2 + NETWORK_SIDE, 3: 2 + NETWORK_SIDE})
+        after_moves({}, {1: 2 + NETWORK_PORT_OFFSET, 3: 2 + NETWORK_PORT_OFFSET})
 
 
-def settle(crossed: dict[int, int], far: dict[int, bool], darkened: set[int]) -> set[int]:
+def settle(crossed: dict[int, int], far: dict[int, bool], disabled: set[int]) -> set[int]:
     """The ports that are dark once nothing changes any more. `far`: whether the far end of each port's cable is on."""
     for _ in range(ROUNDS):
-        todo = changes_of_light(crossed, lights(far, darkened))
+        todo = link_state_changes(crossed, lights(far, disabled))
         if not todo:
-            return darkened
-        darkened = (darkened | {p for p, lit in todo.items() if not lit}) - {p for p, lit in todo.items() if lit}
+            return disabled
+        disabled = (disabled | {p for p, lit in todo.items() if not lit}) - {p for p, lit in todo.items() if lit}
     raise AssertionError(f"still changing: {todo}")
 
 
-def lights(far: dict[int, bool], darkened: set[int]) -> dict[int, Light]:
-    return {port: Light(port in darkened, far[port] and port not in darkened) for port in PORTS}
+def lights(far: dict[int, bool], disabled: set[int]) -> dict[int, LinkState]:
+    return {port: LinkState(port in disabled, far[port] and port not in disabled) for port in PORTS}
 
 
 @given(
@@ -76,29 +80,31 @@ def lights(far: dict[int, bool], darkened: set[int]) -> dict[int, Light]:
 def test_light_goes_through_both_ways_whatever_came_before(
     start: set[int], moved: dict[int, int], events: list[tuple[int, bool]]
 ) -> None:
-    crossed, far, darkened = crossings(PORTS, moved), dict.fromkeys(PORTS, True), start
+    crossed, far, disabled = cross_connects(PORTS, moved), dict.fromkeys(PORTS, True), start
     for port, on in events:
         far[port] = on
-        darkened = settle(crossed, far, darkened)
+        disabled = settle(crossed, far, disabled)
     for port in PORTS:  # all is well again
         far[port] = True
-        darkened = settle(crossed, far, darkened)
-    darkened = settle(crossed, far, darkened)
+        disabled = settle(crossed, far, disabled)
+    disabled = settle(crossed, far, disabled)
     used = {port for pair in crossed.items() for port in pair}
-    assert darkened == set(PORTS) - used
+    assert disabled == set(PORTS) - used
     for pair in crossed.items():
         for port, other in (pair, pair[::-1]):
-            cut = settle(crossed, {**far, port: False}, darkened)
-            assert cut == darkened | {other}  # the other's far end sees no light, and nothing else changes
+            cut = settle(crossed, {**far, port: False}, disabled)
+            assert cut == disabled | {other}  # the other's far end sees no light, and nothing else changes
 
 
 def test_a_carrier_that_has_not_come_yet_is_no_loss() -> None:
-    fibre, place = 1, 1 + NETWORK_SIDE
-    just_lit = {fibre: Light(False, True), place: Light(False, False, settled=False)}
-    assert changes_of_light({fibre: place}, just_lit) == {}
-    assert changes_of_light({fibre: place}, {**just_lit, place: Light(False, False)}) == {fibre: False}
+    fibre, place = 1, 1 + NETWORK_PORT_OFFSET
+    just_lit = {fibre: LinkState(False, True), place: LinkState(False, False, is_stable=False)}
+    assert link_state_changes({fibre: place}, just_lit) == {}
+    assert link_state_changes({fibre: place}, {**just_lit, place: LinkState(False, False)}) == {fibre: False}
 
 
 def test_what_is_still_being_cabled_stays_lit() -> None:
-    assert changes_of_light({}, {1: Light(False, True)}) == {}
-    assert changes_of_light({}, {1: Light(False, True), 1 + NETWORK_SIDE: Light(True, False)}) == {1: False}
+    assert link_state_changes({}, {1: LinkState(False, True)}) == {}
+    assert link_state_changes({}, {1: LinkState(False, True), 1 + NETWORK_PORT_OFFSET: LinkState(True, False)}) == {
+        1: False
+    }

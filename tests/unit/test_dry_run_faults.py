@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from railyard.experiments import cli
-from railyard.experiments.commands.dry_run_faults import least_s
+from railyard.experiments.commands.dry_run_faults import min_duration_s
 from railyard.experiments.spec.experiment import load, nominal_plan, parse
 from railyard.failure.analysis.evaluate import AFTER_S
 from railyard.failure.scenario.kinds import FaultKind
@@ -57,4 +57,4 @@ def test_the_least_time_counts_each_run_from_its_first_traffic_to_its_last() -> 
     data = yaml.safe_load(FILE)
     spec = parse({**data, "reroute": ["on", "off"], "script_repeats": 2})
     once = [(1 + 2, 4), (0.01 + 2, 2), (1 + 2, 2)]
-    assert least_s(spec) == pytest.approx(2 * sum((ends + AFTER_S) * times for ends, times in once))
+    assert min_duration_s(spec) == pytest.approx(2 * sum((ends + AFTER_S) * times for ends, times in once))

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from railyard.core.errors import BadInput, MachineLacks
+from railyard.core.errors import BadInput, MissingRequirement
 from railyard.experiments.run import folder
 
 
@@ -52,7 +52,9 @@ def test_a_full_disk_is_told_before_anything_is_built(tmp_path: Path, monkeypatc
     real = os.statvfs(tmp_path)
     full = os.statvfs_result((*tuple(real)[:4], 1, *tuple(real)[5:10]))
     monkeypatch.setattr("os.statvfs", lambda _: full)
-    with pytest.raises(MachineLacks, match=r"^the disk is full: .* free at .*, 50MB needed; free some, or choose"):
+    with pytest.raises(
+        MissingRequirement, match=r"^the disk is full: .* free at .*, 50MB needed; free some, or choose"
+    ):
         folder.check(tmp_path / "out")
     assert not (tmp_path / "out").exists()
 

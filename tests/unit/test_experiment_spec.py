@@ -9,7 +9,7 @@ from railyard.core.errors import BadInput
 from railyard.experiments.spec import catalogue, loading
 from railyard.experiments.spec.experiment import load, parse, resolved
 from railyard.experiments.spec.labels import distinct_labels
-from railyard.experiments.spec.loading import load_any, revived
+from railyard.experiments.spec.loading import from_resolved, load_any
 from railyard.workloads.build import build
 
 FABRIC = {"kind": "rail-only"}
@@ -125,8 +125,8 @@ def experiment(**changes: Any) -> dict[str, Any]:
         (
             experiment(repeat=2),
             "repeat: 2 is not a known key: did you mean 'repeats'? allowed are background, description, fabrics, "
-            "fault_repeats, faults, grid, heartbeats, name, plugins, repeats, reroute, routing, script_repeats, scripts, seed, "
-            "takeover_repeats, takeovers, title, workloads",
+            "fault_repeats, faults, grid, heartbeats, name, plugins, repeats, reroute, routing, script_repeats, "
+            "scripts, seed, takeover_repeats, takeovers, title, workloads",
         ),
         (
             experiment(grid={"rails": [0], "loads": [0, 0.5]}),
@@ -156,7 +156,7 @@ def test_what_cannot_be_is_told_by_field_value_and_what_is_allowed(data: object,
 def test_a_resolved_experiment_is_the_same_when_read_back(name: str) -> None:
     spec = load_any(name)
     text = yaml.safe_dump(loading.resolved(spec), sort_keys=False)
-    assert revived(yaml.safe_load(text)) == spec
+    assert from_resolved(yaml.safe_load(text)) == spec
     assert spec.name == name
 
 

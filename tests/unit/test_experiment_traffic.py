@@ -13,7 +13,7 @@ from railyard.workloads.build import build
 from railyard.workloads.replay.run import Replay
 from railyard.workloads.schedule import Schedule
 from railyard.workloads.spec import parse_workload
-from tests.unit.stand_ins import FIRST_UPLINK, GPU_PORT, plan_of, run_of, stage_of
+from tests.unit.stand_ins import FIRST_UPLINK, GPU_PORT, plan_of, run_of, session_of
 
 SECOND = 1_000_000_000
 ALL_TO_ALL = {"kind": "collective", "collective": "all-to-all", "algorithm": "in-rail", "bytes": "1MB"}
@@ -46,14 +46,14 @@ def no_fabric(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         return made
 
     monkeypatch.setattr(traffic, "replay", replay)
-    monkeypatch.setattr(traffic, "patient", nullcontext)
+    monkeypatch.setattr(traffic, "relaxed_tcp_timers", nullcontext)
     return given
 
 
 def run_once(plan: Plan, workload: Workload, given: dict[str, Any], **replayed: Any) -> Run:
-    run, (stage, _) = run_of(), stage_of(plan)
+    run, (session, _) = run_of(), session_of(plan)
     given["replay"] = replay_of(workload.schedule, **replayed)
-    run_workload(stage, workload, 3, 7, run, lambda _: None)
+    run_workload(session, workload, 3, 7, run, lambda _: None)
     return run
 
 
@@ -129,7 +129,7 @@ def test_flows_name_gpus_and_phases(no_fabric: dict[str, Any]) -> None:
 def test_port_counters_are_of_this_replay_alone(kind: str, no_fabric: dict[str, Any]) -> None:
     """What GPUs sent into rail switches, and what these sent up to spines: both since the replay began."""
     plan, run = plan_of(kind), run_of()
-    stage, controller = stage_of(plan)
+    session, controller = session_of(plan)
     switch = plan.switches[0].name
     controller.carried(switch, GPU_PORT, rx_bytes=1000, tx_bytes=77)
     if plan.uplinks:
@@ -144,7 +144,7 @@ def test_port_counters_are_of_this_replay_alone(kind: str, no_fabric: dict[str, 
 
     workload = workload_on(plan, ALL_TO_ALL)
     no_fabric.update(meanwhile=meanwhile, replay=replay_of(workload.schedule))
-    run_workload(stage, workload, 0, 1, run, lambda _: None)
+    run_workload(session, workload, 0, 1, run, lambda _: None)
     (check,) = run.bytes
     assert check.rail_port_bytes == 1_499_000
     assert check.rail_expected_bytes == round(4_000_000 * 9014 / 8948)

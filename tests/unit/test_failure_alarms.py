@@ -5,29 +5,29 @@ from typing import Any
 
 import pytest
 
-from railyard.controller.processes.clients import HeartsCost
+from railyard.controller.processes.clients import HeartbeatCost
 from railyard.experiments.run import heartbeats
 from railyard.experiments.spec.heartbeats import HeartbeatsSpec
-from railyard.failure.analysis.detours import Told
-from railyard.failure.analysis.false_alarms import Stood, false_alarms
+from railyard.failure.analysis.detours import ControllerEvent
+from railyard.failure.analysis.false_alarms import FaultInterval, false_alarms
 from railyard.failure.scenario.kinds import Fault, FaultKind
 from tests.unit.recovery_sample import row
-from tests.unit.stand_ins import plan_of, run_of, stage_of
+from tests.unit.stand_ins import plan_of, run_of, session_of
 
 S = 1_000_000_000
 PLAN = plan_of("rail-only", 3, 3)
 
 
-def silent(at_s: float, *names: tuple[str, str]) -> list[Told]:
+def silent(at_s: float, *names: tuple[str, str]) -> list[ControllerEvent]:
     return [(round(at_s * S), "silent", {kind: name}) for kind, name in names]
 
 
-def heard(at_s: float, *names: tuple[str, str]) -> list[Told]:
+def received(at_s: float, *names: tuple[str, str]) -> list[ControllerEvent]:
     return [(round(at_s * S), "heard", {kind: name}) for kind, name in names]
 
 
-def stood(kind: FaultKind, target: str, since_s: float = 2, until_s: float = 4) -> Stood:
-    return Stood(Fault(kind, target), round(since_s * S), round(until_s * S))
+def fault_interval(kind: FaultKind, target: str, since_s: float = 2, until_s: float = 4) -> FaultInterval:
+    return FaultInterval(Fault(kind, target), round(since_s * S), round(until_s * S))
 
 
 LINK, OTHER, RAIL = ("link", "d0g1"), ("link", "d1g1"), ("rail", "rail1")
@@ -48,87 +48,90 @@ LINK, OTHER, RAIL = ("link", "d0g1"), ("link", "d1g1"), ("rail", "rail1")
 def test_what_a_fault_explains_is_no_alarm_from_when_it_strikes_until_a_second_after_its_repair(
     at_s: float, name: tuple[str, str], wanted: int
 ) -> None:
-    assert false_alarms(silent(at_s, name), [stood("link-silent", "d0g1")], PLAN) == wanted
+    assert false_alarms(silent(at_s, name), [fault_interval("link-silent", "d0g1")], PLAN) == wanted
 
 
 def test_each_alarm_counts_and_words_about_something_else_do_not() -> None:
     events = [
         (S, "port-down", {"switch": "rail1", "port": "d0g1"}),
         *silent(1, LINK),
-        *heard(2, LINK),
+        *received(2, LINK),
         *silent(3, LINK),
     ]
     assert false_alarms(events, [], PLAN) == 2
-    assert false_alarms(events, [stood("link-silent", "d0g1", 2.9)], PLAN) == 1
+    assert false_alarms(events, [fault_interval("link-silent", "d0g1", 2.9)], PLAN) == 1
 
 
 def test_a_gpu_counts_by_its_links() -> None:
     assert false_alarms(silent(1, ("gpu", "d0g1"), ("hb-link", "d0g1"), LINK), [], PLAN) == 2
-    assert false_alarms(silent(3, ("gpu", "d0g1"), ("hb-link", "d0g1"), LINK), [stood("gpu-hang", "d0g1")], PLAN) == 0
+    assert (
+        false_alarms(silent(3, ("gpu", "d0g1"), ("hb-link", "d0g1"), LINK), [fault_interval("gpu-hang", "d0g1")], PLAN)
+        == 0
+    )
 
 
 def test_a_link_of_a_rail_that_was_silent_is_no_news_until_the_rail_is_heard() -> None:
     """Of a rail that comes back, some links are heard first, and then the rest is told one by one."""
-    events = [*silent(3, RAIL), *silent(9, OTHER), *heard(9, RAIL), *heard(9.1, OTHER)]
-    assert false_alarms(events, [stood("link-silent", "d0g1")], PLAN) == 0
-    assert false_alarms([*events, *silent(10, OTHER)], [stood("link-silent", "d0g1")], PLAN) == 1
+    events = [*silent(3, RAIL), *silent(9, OTHER), *received(9, RAIL), *received(9.1, OTHER)]
+    assert false_alarms(events, [fault_interval("link-silent", "d0g1")], PLAN) == 0
+    assert false_alarms([*events, *silent(10, OTHER)], [fault_interval("link-silent", "d0g1")], PLAN) == 1
     domain = [*silent(1, ("hb-domain", "hb0")), *silent(2, ("hb-link", "d0g2"), ("hb-link", "d1g2"))]
     assert false_alarms(domain, [], PLAN) == 2, "the domain, and the link of another"
 
 
 def test_what_is_heard_while_the_controller_is_away_is_not_waited_for() -> None:
-    events: list[Told] = [*silent(3, RAIL), (4 * S, "controller-crashed", {}), *silent(20, OTHER)]
-    faults = [stood("rail-switch-hang", "rail1"), stood("controller-crash", "controller", 4, 5)]
+    events: list[ControllerEvent] = [*silent(3, RAIL), (4 * S, "controller-crashed", {}), *silent(20, OTHER)]
+    faults = [fault_interval("rail-switch-hang", "rail1"), fault_interval("controller-crash", "controller", 4, 5)]
     assert false_alarms(events, faults, PLAN) == 1
     assert false_alarms([event for event in events if event[1] == "silent"], faults, PLAN) == 0
 
 
 def test_a_dead_switch_explains_its_links() -> None:
-    faults = [stood("rail-switch-crash", "rail1")]
+    faults = [fault_interval("rail-switch-crash", "rail1")]
     assert false_alarms(silent(2.1, LINK, OTHER, ("link", "d0g2")), faults, PLAN) == 1
 
 
-class Hearts:
+class FakeHeartbeatProcess:
     """They cost something, and end."""
 
     def __init__(self, *_: object) -> None:
         self.stopped = False
 
-    def cost(self) -> HeartsCost:
-        return HeartsCost(sent=1000, heard=900, cpu_s=0.5, seconds=10.0)
+    def cost(self) -> HeartbeatCost:
+        return HeartbeatCost(sent=1000, received=900, cpu_s=0.5, seconds=10.0)
 
     def stop(self) -> None:
         self.stopped = True
 
 
 @pytest.fixture
-def made(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Hearts]]:
-    found: list[Hearts] = []
+def made(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[FakeHeartbeatProcess]]:
+    found: list[FakeHeartbeatProcess] = []
 
-    def make(*arguments: Any) -> Hearts:
-        found.append(Hearts(*arguments))
+    def make(*arguments: Any) -> FakeHeartbeatProcess:
+        found.append(FakeHeartbeatProcess(*arguments))
         return found[-1]
 
-    monkeypatch.setattr(heartbeats, "HeartsProcess", make)
+    monkeypatch.setattr(heartbeats, "HeartbeatProcess", make)
     yield found
     assert all(each.stopped for each in found)
 
 
-def test_alarms_are_measured_beside_the_cost_with_the_faults_of_meanwhile(made: list[Hearts]) -> None:
-    run, (stage, _) = run_of(), stage_of(plan_of())
+def test_alarms_are_measured_beside_the_cost_with_the_faults_of_meanwhile(made: list[FakeHeartbeatProcess]) -> None:
+    run, (session, _) = run_of(), session_of(plan_of())
     run.recoveries.append(row("link-silent", "d1g0", 0, 2 * S, 4 * S, 10.0, ""))  # of another fabric
-    with heartbeats.beating(stage, HeartbeatsSpec(), run):
+    with heartbeats.heartbeats_running(session, HeartbeatsSpec(), run):
         run.recoveries.append(row("link-silent", "d0g1", 0, 2 * S, 4 * S, 10.0, ""))
         for event in [*silent(2.1, LINK), *silent(2.2, ("link", "d1g0"))]:
-            stage.hear(*event)
+            session.on_event(*event)
     figures = {m.metric: (m.fabric, m.workload, m.value, m.unit) for m in run.measurements}
     assert figures["false_alarms"] == ("a fabric", "heartbeats", 1.0, "1")
     assert figures["packets"] == ("a fabric", "heartbeats", 100.0, "1/s")
     assert len(made) == 1
 
 
-def test_where_no_hearts_beat_nothing_is_measured(made: list[Hearts]) -> None:
-    run, (stage, _) = run_of(), stage_of(plan_of())
-    with heartbeats.beating(stage, "off", run):
+def test_where_no_hearts_beat_nothing_is_measured(made: list[FakeHeartbeatProcess]) -> None:
+    run, (session, _) = run_of(), session_of(plan_of())
+    with heartbeats.heartbeats_running(session, "off", run):
         pass
     assert (run.measurements, made) == ([], [])

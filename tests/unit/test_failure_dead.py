@@ -7,14 +7,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from railyard.experiments.spec.experiment import nominal_plan
-from railyard.failure.analysis.signals import tells
-from railyard.failure.connectivity.check import excess, growth, held_against, most_bytes, unattended, watched_nodes
-from railyard.failure.oracle.dead import CONTROL, bounds, dead_of, gpus_of
+from railyard.failure.analysis.signals import is_signal_of
+from railyard.failure.connectivity.check import (
+    changed_without_controller,
+    compare_with_bounds,
+    dead_part_deltas,
+    max_bytes,
+    slow_cable_excess,
+    watched_nodes,
+)
+from railyard.failure.oracle.dead import CONTROL_PLANE_KINDS, bounds, dead_parts, gpus_of
 from railyard.failure.oracle.reachability import Dead, cable
 from railyard.failure.scenario.kinds import Fault, FaultKind
 from railyard.failure.scenario.reach import targets
 from railyard.failure.scenario.script import Script, Timed
-from railyard.failure.scenario.timeline import SETTLE_S, UNKNOWN, Act, Acts
+from railyard.failure.scenario.timeline import NO_DEADLINE_NS, SETTLE_S, Action, ActionLog
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.measure.port_counters import TRAFFIC, PortStats
 from railyard.topologies.plan import Plan
@@ -40,11 +47,11 @@ SPINES = nominal_plan(parse_fabric({"kind": "rail-optimized", "domains": 3, "rai
     ],
 )
 def test_what_each_kind_kills(kind: FaultKind, target: str, dead: Dead) -> None:
-    assert dead_of(Fault(kind, target), PLAN) == dead
+    assert dead_parts(Fault(kind, target), PLAN) == dead
 
 
 def test_a_slow_link_keeps_its_share() -> None:
-    (left_bps,) = dead_of(Fault("link-slow", "d0g1", rate=0.25), PLAN).slowed.values()
+    (left_bps,) = dead_parts(Fault("link-slow", "d0g1", rate=0.25), PLAN).slowed.values()
     assert left_bps == PLAN.rail_bps // 4
 
 
@@ -56,25 +63,25 @@ def test_every_fault_can_be_told_to_the_oracle_and_leaves_less_the_more_there_ar
     drawn = data.draw(st.lists(st.sampled_from(kinds), max_size=4))
     faults = [Fault(kind, data.draw(st.sampled_from(targets(kind, plan)))) for kind in drawn]
     left = bounds(plan, faults)
-    assert left.least.reachable <= left.most.reachable
+    assert left.lower.reachable <= left.upper.reachable
     for n in range(len(faults)):
         fewer = bounds(plan, faults[:n] + faults[n + 1 :])
-        assert left.least.reachable <= fewer.least.reachable
-        assert left.most.connected <= fewer.most.connected
+        assert left.lower.reachable <= fewer.lower.reachable
+        assert left.upper.connected <= fewer.upper.connected
     down = {gpu for fault in faults for gpu in gpus_of(fault, plan)}
-    assert all(down.isdisjoint(pair) for pair in left.most.connected)
+    assert all(down.isdisjoint(pair) for pair in left.upper.connected)
 
 
 def test_what_is_unsteady_need_not_work_and_may() -> None:
     left = bounds(PLAN, [Fault("link-flapping", "d0g1"), Fault("hb-port-down", "d0g1")])
     others = (Gpu(0, 1), Gpu(1, 1))
-    assert others not in left.least.reachable
-    assert others in left.most.reachable
+    assert others not in left.lower.reachable
+    assert others in left.upper.reachable
     for answer in (True, False):
-        assert held_against(left, {others: answer}, {}, {}).holds
+        assert compare_with_bounds(left, {others: answer}, {}, {}).holds
     within = (Gpu(0, 1), Gpu(0, 0))
-    assert held_against(left, {(Gpu(1, 0), Gpu(2, 0)): False}, {}, {}).not_recovered
-    assert within in left.most.connected, "by its rail, if that is up"
+    assert compare_with_bounds(left, {(Gpu(1, 0), Gpu(2, 0)): False}, {}, {}).not_recovered
+    assert within in left.upper.connected, "by its rail, if that is up"
 
 
 @pytest.mark.parametrize(
@@ -108,44 +115,46 @@ def test_what_is_unsteady_need_not_work_and_may() -> None:
 def test_which_words_are_about_a_fault(
     kind: FaultKind, target: str, what: str, detail: dict[str, Any], wanted: bool
 ) -> None:
-    assert tells(Fault(kind, target), PLAN, what, detail) == wanted
+    assert is_signal_of(Fault(kind, target), PLAN, what, detail) == wanted
 
 
 def test_of_a_spine_only_its_end_tells() -> None:
     fault = Fault("spine-crash", "spine0")
-    assert tells(fault, SPINES, "switch-down", {"switch": "spine0"})
-    assert not tells(fault, SPINES, "switch-down", {"switch": "rail0"})
-    assert not tells(fault, SPINES, "silent", {"rail": "rail0"})
+    assert is_signal_of(fault, SPINES, "switch-down", {"switch": "spine0"})
+    assert not is_signal_of(fault, SPINES, "switch-down", {"switch": "rail0"})
+    assert not is_signal_of(fault, SPINES, "silent", {"rail": "rail0"})
 
 
-def counters(**grown: int) -> dict[str, dict[str, PortStats]]:
+def counters(**counter_deltas: int) -> dict[str, dict[str, PortStats]]:
     """Of the ends of d0g1's rail cable: `gpu_rx`, `switch_rx`, and what the GPU sends, `gpu_tx`; in 1000 bytes each."""
 
     def port(rx: int, tx: int = 0) -> PortStats:
         values = {"rx_packets": rx, "tx_packets": tx, "rx_bytes": 1000 * rx, "tx_bytes": 1000 * tx}
         return PortStats(True, tuple(values.get(name, 0) for name in TRAFFIC))
 
-    gpu = port(grown.get("gpu_rx", 0), grown.get("gpu_tx", 0))
-    return {"d0g1": {"rail0": gpu, "hb0": port(0)}, "rail1": {"d0g1": port(grown.get("switch_rx", 0))}}
+    gpu = port(counter_deltas.get("gpu_rx", 0), counter_deltas.get("gpu_tx", 0))
+    return {"d0g1": {"rail0": gpu, "hb0": port(0)}, "rail1": {"d0g1": port(counter_deltas.get("switch_rx", 0))}}
 
 
-def still(**grown: int) -> dict[str, dict[str, PortStats]]:
+def still(**counter_deltas: int) -> dict[str, dict[str, PortStats]]:
     """The same beside d1g1's rail cable, on which nothing goes."""
-    found, nothing = counters(**grown), PortStats(True, (0,) * len(TRAFFIC))
+    found, nothing = counters(**counter_deltas), PortStats(True, (0,) * len(TRAFFIC))
     return {**found, "d1g1": {"rail0": nothing}, "rail1": {**found["rail1"], "d1g1": nothing}}
 
 
 def test_a_dead_cable_has_carried_what_came_out_of_it_at_either_end() -> None:
     left = bounds(PLAN, [Fault("link-silent", "d0g1")])
     assert watched_nodes(PLAN, left) == ["d0g1", "rail1"]
-    assert growth(PLAN, left, counters(), counters(gpu_rx=2, switch_rx=1, gpu_tx=9)) == {cable("d0g1", "rail1"): 3}
+    assert dead_part_deltas(PLAN, left, counters(), counters(gpu_rx=2, switch_rx=1, gpu_tx=9)) == {
+        cable("d0g1", "rail1"): 3
+    }
 
 
 def test_a_dead_gpu_has_carried_what_it_sent() -> None:
     left = bounds(PLAN, [Fault("gpu-hang", "d0g1")])
-    grown = growth(PLAN, left, counters(gpu_tx=1), counters(gpu_rx=2, switch_rx=1, gpu_tx=5))
-    assert grown == {"d0g1": 4}
-    assert held_against(left, {}, grown, {}).carried == (("d0g1", 4),)
+    counter_deltas = dead_part_deltas(PLAN, left, counters(gpu_tx=1), counters(gpu_rx=2, switch_rx=1, gpu_tx=5))
+    assert counter_deltas == {"d0g1": 4}
+    assert compare_with_bounds(left, {}, counter_deltas, {}).carried == (("d0g1", 4),)
 
 
 SLOW = Fault("link-slow", "d0g1", rate=0.1)
@@ -156,18 +165,18 @@ SLOW_CABLE = cable("d0g1", "rail1")
 def test_a_slow_cable_may_carry_what_is_left_of_its_rate_each_way_and_no_more(end: str) -> None:
     left, seconds = bounds(PLAN, [SLOW]), 2.0
     assert watched_nodes(PLAN, left) == ["d0g1", "rail1"]
-    most = most_bytes(PLAN.rail_bps // 10, PLAN.spec.mtu, seconds)
-    packets = most // 1000
+    upper = max_bytes(PLAN.rail_bps // 10, PLAN.spec.mtu, seconds)
+    packets = upper // 1000
     other = "switch_rx" if end == "gpu_rx" else "gpu_rx"
     begin = {"gpu_rx": 10**6, "switch_rx": 10**6}
     before = counters(**begin)
     within = counters(**{end: 10**6 + packets, other: 10**6 + packets, "gpu_tx": 10 * packets})
-    assert excess(PLAN, left, before, within, seconds) == {}
+    assert slow_cable_excess(PLAN, left, before, within, seconds) == {}
     beyond = counters(**begin | {end: 10**6 + packets + 1})
-    over = excess(PLAN, left, before, beyond, seconds)
-    assert over == {SLOW_CABLE: (packets + 1) * 1000 - most}
-    assert excess(PLAN, left, before, beyond, seconds * 1.01) == {}
-    verdict = held_against(left, {}, growth(PLAN, left, before, beyond), over)
+    over = slow_cable_excess(PLAN, left, before, beyond, seconds)
+    assert over == {SLOW_CABLE: (packets + 1) * 1000 - upper}
+    assert slow_cable_excess(PLAN, left, before, beyond, seconds * 1.01) == {}
+    verdict = compare_with_bounds(left, {}, dead_part_deltas(PLAN, left, before, beyond), over)
     assert verdict.carried == ((SLOW_CABLE, over[SLOW_CABLE]),)
     assert verdict.lines() == [
         f"d0g1-rail1: slowed, but it carried more than what is left of its rate, by {over[SLOW_CABLE]} bytes"
@@ -176,20 +185,20 @@ def test_a_slow_cable_may_carry_what_is_left_of_its_rate_each_way_and_no_more(en
 
 def test_a_slow_cable_may_carry_its_rate_a_bit_more_what_its_shaper_has_saved_and_a_frame() -> None:
     mtu, heartbeats = 1500, 125_000
-    assert most_bytes(80_000_000, mtu, 0.0) == 10_000 + 65_550, "a millisecond of the rate, and a frame"
-    assert most_bytes(8_000_000, mtu, 0.0) == 2 * 1514 + 65_550, "two frames at least"
-    assert most_bytes(80_000_000, mtu, 10.0) - most_bytes(80_000_000, mtu, 0.0) == 105_000_000 + 10 * heartbeats
+    assert max_bytes(80_000_000, mtu, 0.0) == 10_000 + 65_550, "a millisecond of the rate, and a frame"
+    assert max_bytes(8_000_000, mtu, 0.0) == 2 * 1514 + 65_550, "two frames at least"
+    assert max_bytes(80_000_000, mtu, 10.0) - max_bytes(80_000_000, mtu, 0.0) == 105_000_000 + 10 * heartbeats
 
 
 def test_a_slow_cable_that_is_cut_as_well_carries_nothing_at_all() -> None:
     left, none, some = bounds(PLAN, [SLOW, CUT]), counters(), counters(gpu_rx=10**9)
-    assert excess(PLAN, left, none, some, 1.0) == {}
-    assert growth(PLAN, left, none, some) == {SLOW_CABLE: 10**9}
+    assert slow_cable_excess(PLAN, left, none, some, 1.0) == {}
+    assert dead_part_deltas(PLAN, left, none, some) == {SLOW_CABLE: 10**9}
 
 
 def test_a_cable_that_is_not_slow_may_carry_anything() -> None:
     left = bounds(PLAN, [Fault("link-gray", "d0g1"), Fault("link-slow", "d1g1")])
-    assert excess(PLAN, left, still(), still(gpu_rx=10**9), 1.0) == {}
+    assert slow_cable_excess(PLAN, left, still(), still(gpu_rx=10**9), 1.0) == {}
 
 
 def test_nothing_is_watched_where_nothing_is_dead_for_certain() -> None:
@@ -203,43 +212,49 @@ CUT = Fault("link-down", "d0g1")
 
 
 @pytest.mark.parametrize(
-    ("broken", "acts", "wanted"),
+    ("broken", "actions", "wanted"),
     [
-        ([CUT], [Act(1 * S, 1 * S, "inject", CUT)], False),
-        ([AWAY], [Act(1 * S, 1 * S, "inject", AWAY)], False),
-        ([CUT, AWAY], [Act(1 * S, 1 * S, "inject", CUT), Act(3 * S, 3 * S, "inject", AWAY)], False),
-        ([CUT, AWAY], [Act(1 * S, 1 * S, "inject", CUT), Act(S + 9, S + 9, "inject", AWAY)], True),
-        ([CUT, AWAY], [Act(1 * S, 1 * S, "inject", AWAY), Act(3 * S, 3 * S, "inject", CUT)], True),
-        ([AWAY], [Act(0, 0, "inject", CUT), Act(2 * S, 2 * S, "inject", AWAY), Act(4 * S, 4 * S, "repair", CUT)], True),
+        ([CUT], [Action(1 * S, 1 * S, "inject", CUT)], False),
+        ([AWAY], [Action(1 * S, 1 * S, "inject", AWAY)], False),
+        ([CUT, AWAY], [Action(1 * S, 1 * S, "inject", CUT), Action(3 * S, 3 * S, "inject", AWAY)], False),
+        ([CUT, AWAY], [Action(1 * S, 1 * S, "inject", CUT), Action(S + 9, S + 9, "inject", AWAY)], True),
+        ([CUT, AWAY], [Action(1 * S, 1 * S, "inject", AWAY), Action(3 * S, 3 * S, "inject", CUT)], True),
+        (
+            [AWAY],
+            [Action(0, 0, "inject", CUT), Action(2 * S, 2 * S, "inject", AWAY), Action(4 * S, 4 * S, "repair", CUT)],
+            True,
+        ),
     ],
 )
 def test_nobody_makes_good_what_changes_while_the_controller_is_away(
-    broken: list[Fault], acts: list[Act], wanted: bool
+    broken: list[Fault], actions: list[Action], wanted: bool
 ) -> None:
-    assert unattended(broken, acts) == wanted
+    assert changed_without_controller(broken, actions) == wanted
 
 
 def test_control_kinds_are_those_with_a_process_as_their_target() -> None:
-    assert {kind for kind in get_args(FaultKind) if targets(kind, PLAN) in (["controller"], ["registry"])} == CONTROL
+    assert {
+        kind for kind in get_args(FaultKind) if targets(kind, PLAN) in (["controller"], ["registry"])
+    } == CONTROL_PLANE_KINDS
 
 
 def test_it_is_quiet_once_the_last_act_is_long_enough_over_and_until_the_next() -> None:
-    acts = Acts(Script("two", (Timed(CUT, 1, 1), Timed(AWAY, 5, 1))))
-    acts.expect(1, "inject", UNKNOWN - 1)
-    assert acts.quiet(UNKNOWN // 2) is None, "nothing has happened"
-    acts.begin(0, "inject")
-    assert acts.quiet(UNKNOWN // 2) is None, "it is under way"
-    acts.end(0, "inject", 77)
-    (done,) = acts.done
+    actions = ActionLog(Script("two", (Timed(CUT, 1, 1), Timed(AWAY, 5, 1))))
+    actions.schedule(1, "inject", NO_DEADLINE_NS - 1)
+    assert actions.quiet_period(NO_DEADLINE_NS // 2) is None, "nothing has happened"
+    actions.begin(0, "inject")
+    assert actions.quiet_period(NO_DEADLINE_NS // 2) is None, "it is under way"
+    actions.end(0, "inject", 77)
+    (done,) = actions.done
     settled_ns = done.done_ns + int(SETTLE_S * 1e9)
-    assert acts.quiet(settled_ns - 1) is None
-    moment = acts.quiet(settled_ns)
+    assert actions.quiet_period(settled_ns - 1) is None
+    moment = actions.quiet_period(settled_ns)
     assert moment is not None
-    assert (moment.last.name, moment.broken, moment.until_ns) == ("inject link-down d0g1", (CUT,), UNKNOWN - 1)
-    acts.expect(0, "repair", settled_ns + 5)
-    assert acts.quiet(settled_ns + 5) is None, "the next is due"
-    acts.begin(0, "repair")
-    acts.end(0, "repair", 99)
-    after = acts.quiet(UNKNOWN // 2)
+    assert (moment.last.name, moment.broken, moment.until_ns) == ("inject link-down d0g1", (CUT,), NO_DEADLINE_NS - 1)
+    actions.schedule(0, "repair", settled_ns + 5)
+    assert actions.quiet_period(settled_ns + 5) is None, "the next is due"
+    actions.begin(0, "repair")
+    actions.end(0, "repair", 99)
+    after = actions.quiet_period(NO_DEADLINE_NS // 2)
     assert after is not None
     assert (after.last.name, after.broken) == ("repair link-down d0g1", ())

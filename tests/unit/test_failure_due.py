@@ -2,46 +2,46 @@
 
 import pytest
 
-from railyard.failure.connectivity.check import CensusRun
-from railyard.failure.connectivity.schedule import missed
+from railyard.failure.connectivity.check import ConnectivityResult
+from railyard.failure.connectivity.schedule import missed_checks
 from railyard.failure.connectivity.verdict import Verdict
 from railyard.failure.scenario.kinds import Fault
-from railyard.failure.scenario.timeline import Act
+from railyard.failure.scenario.timeline import Action
 
 S = 1_000_000_000
 CUT, CRASH, AWAY = Fault("link-down", "d0g1"), Fault("gpu-crash", "d1g1"), Fault("controller-crash", "controller")
 CENSUS_S, AFTER_S = 0.2, 1.2
 
 
-def act(at_s: float, what: str, fault: Fault = CUT, takes_s: float = 0.02) -> Act:
-    return Act(round(at_s * S), round((at_s + takes_s) * S), what, fault)
+def act(at_s: float, operation: str, fault: Fault = CUT, takes_s: float = 0.02) -> Action:
+    return Action(round(at_s * S), round((at_s + takes_s) * S), operation, fault)
 
 
-def census(at_s: float) -> CensusRun:
-    return CensusRun(round(at_s * S), "", (), 12, 12, 12, Verdict())
+def census(at_s: float) -> ConnectivityResult:
+    return ConnectivityResult(round(at_s * S), "", (), 12, 12, 12, Verdict())
 
 
-def missing(acts: list[Act], *taken_s: float) -> list[tuple[str, int]]:
-    found = missed(acts, [census(at_s) for at_s in taken_s], CENSUS_S, AFTER_S)
+def missing(actions: list[Action], *taken_s: float) -> list[tuple[str, int]]:
+    found = missed_checks(actions, [census(at_s) for at_s in taken_s], CENSUS_S, AFTER_S)
     assert not any(one.taken or one.pairs for one in found)
     return [(one.act, len(one.broken)) for one in found]
 
 
 def test_one_is_due_after_each_act_that_is_followed_by_enough_quiet() -> None:
-    acts = [act(1, "inject"), act(3, "repair")]
+    actions = [act(1, "inject"), act(3, "repair")]
     first, last = ("inject link-down d0g1", 1), ("repair link-down d0g1", 0)
-    assert missing(acts) == [first, last]
-    assert missing(acts, 1.6) == [last]
-    assert missing(acts, 1.6, 3.6) == []
+    assert missing(actions) == [first, last]
+    assert missing(actions, 1.6) == [last]
+    assert missing(actions, 1.6, 3.6) == []
     assert missing([act(1, "inject"), act(1.7, "repair")], 2.3) == [], "too short for one"
 
 
 def test_of_acts_that_come_together_one_is_due_after_all() -> None:
-    acts = [act(1, "inject"), act(1.01, "inject", CRASH), act(3, "repair"), act(3.01, "repair", CRASH)]
-    assert missing(acts, 3.6) == [("inject gpu-crash d1g1", 2)]
+    actions = [act(1, "inject"), act(1.01, "inject", CRASH), act(3, "repair"), act(3.01, "repair", CRASH)]
+    assert missing(actions, 3.6) == [("inject gpu-crash d1g1", 2)]
 
 
 @pytest.mark.parametrize(("fault", "is_due"), [(CRASH, True), (AWAY, False)])
 def test_what_takes_long_is_no_excuse_but_for_a_controller_that_starts(fault: Fault, is_due: bool) -> None:
-    acts = [act(1, "inject", fault), act(2, "repair", fault, takes_s=0.5), act(3, "inject"), act(4, "repair")]
-    assert missing(acts, 1.6, 3.6, 4.6) == ([(f"repair {fault.kind} {fault.target}", 0)] if is_due else [])
+    actions = [act(1, "inject", fault), act(2, "repair", fault, takes_s=0.5), act(3, "inject"), act(4, "repair")]
+    assert missing(actions, 1.6, 3.6, 4.6) == ([(f"repair {fault.kind} {fault.target}", 0)] if is_due else [])

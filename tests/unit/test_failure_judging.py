@@ -4,15 +4,15 @@ from typing import Any
 
 import pytest
 
-from railyard.experiments.run.fault_impact import concern_of
+from railyard.experiments.run.fault_impact import impact_of
 from railyard.experiments.spec.experiment import nominal_plan
 from railyard.experiments.spec.faults import FaultSpec
-from railyard.failure.analysis.detours import Told
-from railyard.failure.analysis.evaluate import AFTER_S, FaultRun, Seen, judge_all
+from railyard.failure.analysis.detours import ControllerEvent
+from railyard.failure.analysis.evaluate import AFTER_S, FaultRun, ScriptObservations, evaluate_all
 from railyard.failure.analysis.recovery_times import ProbeLog
 from railyard.failure.probes.traffic import TrafficLog
 from railyard.failure.scenario.kinds import Fault
-from railyard.failure.scenario.pairs import Pair, Talkers, script_talkers
+from railyard.failure.scenario.pairs import Pair, PairSelection, select_script_pairs
 from railyard.failure.scenario.script import Script, Timed
 from railyard.topologies.spec import parse_fabric
 
@@ -35,33 +35,38 @@ def probe_log(lost: list[tuple[int, int]]) -> ProbeLog:
     return ProbeLog(sent, tuple(-1 if ms in gone else at(ms + 0.5) for ms in range(LENGTH_MS)))
 
 
-def talks_of(*faults: Fault) -> tuple[Talkers, ...]:
+def talks_of(*faults: Fault) -> tuple[PairSelection, ...]:
     specs = (FaultSpec.model_validate({"kind": fault.kind, "target": fault.target}) for fault in faults)
-    return script_talkers(PLAN, [concern_of(spec, PLAN) for spec in specs])
+    return select_script_pairs(PLAN, [impact_of(spec, PLAN) for spec in specs])
 
 
 def judged(
-    faults: dict[Fault, tuple[int, int]], lost: Lost, events: list[Told] | None = None, silent: Lost | None = None
+    faults: dict[Fault, tuple[int, int]],
+    lost: Lost,
+    events: list[ControllerEvent] | None = None,
+    silent: Lost | None = None,
 ) -> list[FaultRun]:
     """`faults`: ms from, to. `silent`: streams of which nothing arrived in these stretches."""
-    talks = talks_of(*faults)
-    streams = talks[0].streams
-    probes = tuple(dict.fromkeys(pair for talk in talks for pair in talk.probes))
+    selections = talks_of(*faults)
+    streams = selections[0].streams
+    probes = tuple(dict.fromkeys(pair for selection in selections for pair in selection.probes))
     log = TrafficLog(probes=[probe_log(lost.get(pair, [])) for pair in probes])
     for number, pair in enumerate(streams):
         gone = [(at(a), at(b)) for a, b in (silent or {}).get(pair, [])]
         receipts = [(at(ms + number % 20), 1000) for ms in range(0, LENGTH_MS, 20)]
         log.receipts[number] = [r for r in receipts if not any(a <= r[0] < b for a, b in gone)]
         log.sent[number] = len(log.receipts[number]) * 1000
-    struck, mended = ([at(times[n]) for times in faults.values()] for n in (0, 1))
+    injected, repair_started = ([at(times[n]) for times in faults.values()] for n in (0, 1))
     timed = (Timed(f, a / 1e3, (b - a) / 1e3) for f, (a, b) in faults.items())
-    seen = Seen(PLAN, Script("x", tuple(timed)), streams, probes, log, BEGUN_NS, struck, mended, events or [])
-    runs, whole = judge_all(seen, talks)
-    assert len(whole) == int((max(*mended, *seen.back_ns) + AFTER_S * 1e9 - BEGUN_NS) / (20 * MS))
+    seen = ScriptObservations(
+        PLAN, Script("x", tuple(timed)), streams, probes, log, BEGUN_NS, injected, repair_started, events or []
+    )
+    runs, whole = evaluate_all(seen, selections)
+    assert len(whole) == int((max(*repair_started, *seen.fault_end_ns) + AFTER_S * 1e9 - BEGUN_NS) / (20 * MS))
     return list(runs)
 
 
-def told(ms: float, what: str, **detail: Any) -> Told:
+def told(ms: float, what: str, **detail: Any) -> ControllerEvent:
     return at(ms), what, detail
 
 
@@ -91,9 +96,9 @@ def test_pairs_with_no_way_left_do_not_count() -> None:
     """A GPU at an end has crashed meanwhile: nobody could recover that."""
     victim = next(gpu for pair in talks_of(CUT)[0].probes for gpu in pair if gpu.domain != 0)
     crashed = Fault("gpu-crash", victim.name)
-    talks = talks_of(CUT, crashed)
-    dead = [pair for pair in talks[0].probes if victim in pair]
-    live = [pair for pair in talks[0].probes if victim not in pair]
+    selections = talks_of(CUT, crashed)
+    dead = [pair for pair in selections[0].probes if victim in pair]
+    live = [pair for pair in selections[0].probes if victim not in pair]
     assert dead
     assert live
     lost = {pair: [(1500, 3000)] for pair in dead}
@@ -177,7 +182,7 @@ def test_a_pair_that_is_lost_again_before_the_repair_is_not_recovered() -> None:
     (run,) = judged({CUT: (1000, 3000)}, {pair: [(1000, 1010), (1500, 3000)]})
     assert (run.first_packet_ms, run.recovered) == (None, False)
     (run,) = judged({CUT: (1000, 3000)}, {pair: [(1000, 1010), (2900, 2910)]})
-    assert (run.lost_late, run.recovered) == (10, False)
+    assert (run.late_losses, run.recovered) == (10, False)
     flapping = Fault("link-flapping", "d0g1")
     (pair, *_) = talks_of(flapping)[0].probes
     (run,) = judged({flapping: (1000, 3000)}, {pair: [(n, n + 10) for n in range(1000, 3000, 200)]})
@@ -186,24 +191,26 @@ def test_a_pair_that_is_lost_again_before_the_repair_is_not_recovered() -> None:
 
 
 def test_whom_nobody_probed_is_judged_by_goodput() -> None:
-    talk = Talkers(talks_of(CUT)[0].streams, talks_of(CUT)[0].affected, ())
+    selection = PairSelection(talks_of(CUT)[0].streams, talks_of(CUT)[0].affected, ())
     log = TrafficLog(sent={0: 0})
-    seen = Seen(PLAN, Script("x", (Timed(CUT, 1.0, 1.0),)), talk.streams, (), log, BEGUN_NS, [at(1000)], [at(2000)], [])
-    ((run,), _) = judge_all(seen, [talk])
+    seen = ScriptObservations(
+        PLAN, Script("x", (Timed(CUT, 1.0, 1.0),)), selection.streams, (), log, BEGUN_NS, [at(1000)], [at(2000)], []
+    )
+    ((run,), _) = evaluate_all(seen, [selection])
     assert (run.first_packet_ms, run.source_probed, run.far_probed) == (None, 0, 0)
     assert run.recovered
-    ((run,), _) = judge_all(seen, [Talkers((), frozenset(), ())])
+    ((run,), _) = evaluate_all(seen, [PairSelection((), frozenset(), ())])
     assert (run.goodput_ms, run.back_ms) == (None, None), "nothing streams"
 
 
 def test_a_stream_that_gets_more_than_the_fabric_has_is_told() -> None:
     assert judged({CUT: (1000, 3000)}, {})[0].too_fast == 0
     crashed = Fault("server-crash", "hb1")
-    talk = talks_of(CUT)[0]
-    to_dead = frozenset(pair for pair in talk.streams if pair[1].domain == 1)
-    receipts = {n: [(at(ms), 1000) for ms in range(0, LENGTH_MS, 20)] for n in range(len(talk.streams))}
+    selection = talks_of(CUT)[0]
+    to_dead = frozenset(pair for pair in selection.streams if pair[1].domain == 1)
+    receipts = {n: [(at(ms), 1000) for ms in range(0, LENGTH_MS, 20)] for n in range(len(selection.streams))}
     log = TrafficLog(receipts=receipts)
     script = Script("x", (Timed(crashed, 1.0, 1.0),))
-    seen = Seen(PLAN, script, talk.streams, (), log, BEGUN_NS, [at(1000)], [at(2000)], [])
-    ((run,), _) = judge_all(seen, [Talkers(talk.streams, frozenset(talk.streams), ())])
-    assert run.too_fast == sum(1 in (a.domain, b.domain) for a, b in talk.streams) > len(to_dead) > 0
+    seen = ScriptObservations(PLAN, script, selection.streams, (), log, BEGUN_NS, [at(1000)], [at(2000)], [])
+    ((run,), _) = evaluate_all(seen, [PairSelection(selection.streams, frozenset(selection.streams), ())])
+    assert run.too_fast == sum(1 in (a.domain, b.domain) for a, b in selection.streams) > len(to_dead) > 0

@@ -6,7 +6,7 @@ import struct
 from hypothesis import given
 from hypothesis import strategies as st
 
-from railyard.failure.analysis.leak_check import leftovers, said
+from railyard.failure.analysis.leak_check import state_differences, summarize
 from railyard.failure.analysis.state_snapshot import CLONED, PERMANENT, UNICAST, interface, neighbour, route, rules
 
 HAD = {"d0g0": frozenset({"route a", "route b"}), "rail0": frozenset({"interface d0g0, set up"})}
@@ -16,12 +16,12 @@ fabrics = st.fixed_dictionaries({"d0g0": node_marks, "hb0": node_marks, "rail0":
 
 
 def test_nothing_is_left_where_all_is_as_it_was() -> None:
-    assert leftovers(HAD, dict(reversed(HAD.items()))) == []
+    assert state_differences(HAD, dict(reversed(HAD.items()))) == []
 
 
 def test_what_is_left_and_what_is_gone_are_named_by_node() -> None:
     now = {"rail0": frozenset({"interface d0g0, set down"}), "d0g0": HAD["d0g0"] | {"route detour"}}
-    assert leftovers(HAD, now) == [
+    assert state_differences(HAD, now) == [
         "d0g0 still has route detour",
         "rail0 still has interface d0g0, set down",
         "rail0 still lacks interface d0g0, set up",
@@ -29,14 +29,14 @@ def test_what_is_left_and_what_is_gone_are_named_by_node() -> None:
 
 
 def test_many_are_named_in_part_and_counted() -> None:
-    assert said(["a", "b", "c"]) == "a; b; c"
-    assert said(["a", "b", "c", "d", "e"]) == "a; b; c (and 2 more)"
+    assert summarize(["a", "b", "c"]) == "a; b; c"
+    assert summarize(["a", "b", "c", "d", "e"]) == "a; b; c (and 2 more)"
 
 
 @given(before=fabrics, now=fabrics)
 def test_each_difference_has_one_line(before: dict[str, frozenset[str]], now: dict[str, frozenset[str]]) -> None:
     differ = sum(len(before[node] ^ now[node]) for node in before)
-    assert len(set(leftovers(before, now))) == differ
+    assert len(set(state_differences(before, now))) == differ
 
 
 def attribute(kind: int, data: bytes) -> bytes:

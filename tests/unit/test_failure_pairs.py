@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from railyard.controller.failover.paths import Broken, choose, default_path, usable
-from railyard.experiments.run.fault_impact import broken_by, concern_of, watched_pairs
+from railyard.experiments.run.fault_impact import broken_by, impact_of, monitored_pairs
 from railyard.experiments.spec.experiment import nominal_plan
 from railyard.experiments.spec.faults import FaultSpec
-from railyard.failure.scenario.pairs import PROBES, SHARED_PROBES, Concern, Pair, Talkers, script_talkers
+from railyard.failure.scenario.pairs import PROBES, SHARED_PROBES, FaultImpact, Pair, PairSelection, select_script_pairs
 from railyard.topologies.addresses import Gpu, gpu_of_name
 from railyard.topologies.plan import Plan
 from railyard.topologies.spec import POLICIES, parse_fabric
@@ -36,41 +36,41 @@ def crosses(plan: Plan, pair: Pair, broken: Broken) -> bool:
 @given(situation=situations())
 def test_probes_and_affected_streams_cross_what_breaks_and_no_others_do(situation: tuple[Plan, FaultSpec]) -> None:
     plan, fault = situation
-    broken, talk = broken_by(fault, plan), watched_pairs(fault, plan)
-    assert all(crosses(plan, pair, broken) for pair in talk.probes)
-    assert talk.affected == {pair for pair in talk.streams if crosses(plan, pair, broken)}
-    assert set(talk.probes) <= set(talk.streams)
+    broken, selection = broken_by(fault, plan), monitored_pairs(fault, plan)
+    assert all(crosses(plan, pair, broken) for pair in selection.probes)
+    assert selection.affected == {pair for pair in selection.streams if crosses(plan, pair, broken)}
+    assert set(selection.probes) <= set(selection.streams)
 
 
 @given(situation=situations())
 def test_nobody_talks_to_a_dead_gpu_or_to_themselves_or_twice(situation: tuple[Plan, FaultSpec]) -> None:
     plan, fault = situation
-    talk = watched_pairs(fault, plan)
+    selection = monitored_pairs(fault, plan)
     dead = {gpu_of_name(fault.target)} if fault.kind == "gpu-crash" else set()
-    for src, dst in (*talk.streams, *talk.probes):
+    for src, dst in (*selection.streams, *selection.probes):
         assert not {src, dst} & dead
         assert src.domain != dst.domain
-    assert len(set(talk.streams)) == len(talk.streams)
-    assert len(set(talk.probes)) == len(talk.probes) <= PROBES
+    assert len(set(selection.streams)) == len(selection.streams)
+    assert len(set(selection.probes)) == len(selection.probes) <= PROBES
 
 
 @given(situation=situations())
 def test_every_living_gpu_sends_to_the_next_domain(situation: tuple[Plan, FaultSpec]) -> None:
     plan, fault = situation
-    talk = watched_pairs(fault, plan)
+    selection = monitored_pairs(fault, plan)
     dead = {gpu_of_name(fault.target)} if fault.kind == "gpu-crash" else set()
     d, k = plan.spec.domains, plan.spec.rails
     for gpu in set(plan.gpus) - dead:
         wanted = Gpu((gpu.domain + 1) % d, (gpu.rank + gpu.domain % 2) % k)  # by turns on its rail and off it
-        assert wanted in dead or (gpu, wanted) in talk.streams
+        assert wanted in dead or (gpu, wanted) in selection.streams
 
 
 @given(situation=situations())
 def test_whoever_is_affected_has_a_way_round_unless_the_only_switch_died(situation: tuple[Plan, FaultSpec]) -> None:
     """So that with rerouting on, not to recover is a fault of ours and not of the choice of pairs."""
     plan, fault = situation
-    broken, talk = broken_by(fault, plan), watched_pairs(fault, plan)
-    for src, dst in talk.affected:
+    broken, selection = broken_by(fault, plan), monitored_pairs(fault, plan)
+    for src, dst in selection.affected:
         path = choose(plan.policy, src, dst, broken, plan.spec.rails, plan.spec.kind)
         assert (path is None) == (fault.target == "switch0")
 
@@ -78,37 +78,37 @@ def test_whoever_is_affected_has_a_way_round_unless_the_only_switch_died(situati
 def test_the_same_fault_has_the_same_talkers() -> None:
     plan = nominal_plan(parse_fabric({"kind": "rail-only"}))
     fault = FaultSpec(kind="link-down", target="d0g1")
-    assert watched_pairs(fault, plan) == watched_pairs(fault, plan)
+    assert monitored_pairs(fault, plan) == monitored_pairs(fault, plan)
 
 
-def on_4x4(kind: str, fault: str, target: str, **keys: Any) -> Talkers:
+def on_4x4(kind: str, fault: str, target: str, **keys: Any) -> PairSelection:
     plan = nominal_plan(parse_fabric({"kind": kind, **keys}))
-    return watched_pairs(FaultSpec.model_validate({"kind": fault, "target": target}), plan)
+    return monitored_pairs(FaultSpec.model_validate({"kind": fault, "target": target}), plan)
 
 
 def test_two_probes_are_hit_at_their_source_and_two_on_the_far_side_one_of_each_on_its_rail() -> None:
-    talk = on_4x4("rail-only", "link-down", "d0g1")
-    assert [src.rank == dst.rank for src, dst in talk.probes] == [True, False, True, False]
-    assert [pair in talk.at_source for pair in talk.probes] == [True, True, False, False]
-    assert [src.domain == 0 for src, _ in talk.probes] == [True, True, False, False]
-    assert all(Gpu(0, 1) in pair for pair in talk.probes if pair[0].rank == pair[1].rank)
+    selection = on_4x4("rail-only", "link-down", "d0g1")
+    assert [src.rank == dst.rank for src, dst in selection.probes] == [True, False, True, False]
+    assert [pair in selection.at_source for pair in selection.probes] == [True, True, False, False]
+    assert [src.domain == 0 for src, _ in selection.probes] == [True, True, False, False]
+    assert all(Gpu(0, 1) in pair for pair in selection.probes if pair[0].rank == pair[1].rank)
 
 
 def test_where_there_is_one_side_one_of_three_probes_stays_on_its_rail() -> None:
-    talk = on_4x4("rail-only", "rail-switch-crash", "rail1")
-    assert [src.rank == dst.rank for src, dst in talk.probes] == [True, False, False]
-    assert talk.at_source == frozenset()
+    selection = on_4x4("rail-only", "rail-switch-crash", "rail1")
+    assert [src.rank == dst.rank for src, dst in selection.probes] == [True, False, False]
+    assert selection.at_source == frozenset()
 
 
-def concerns(*faults: tuple[str, str], side: int = 4) -> tuple[Plan, list[Concern]]:
+def impacts(*faults: tuple[str, str], side: int = 4) -> tuple[Plan, list[FaultImpact]]:
     plan = nominal_plan(parse_fabric({"kind": "rail-only", "domains": side, "rails": side}))
     specs = (FaultSpec.model_validate({"kind": kind, "target": target}) for kind, target in faults)
-    return plan, [concern_of(spec, plan) for spec in specs]
+    return plan, [impact_of(spec, plan) for spec in specs]
 
 
 def test_two_faults_have_their_own_probes_and_streams_in_common() -> None:
-    plan, both = concerns(("link-down", "d0g1"), ("gpu-crash", "d2g3"))
-    first, second = script_talkers(plan, both)
+    plan, both = impacts(("link-down", "d0g1"), ("gpu-crash", "d2g3"))
+    first, second = select_script_pairs(plan, both)
     assert first.streams == second.streams
     assert {gpu for pair in first.streams for gpu in pair} == set(plan.gpus), "the dead stream too"
     assert len(first.probes) >= 4
@@ -118,15 +118,17 @@ def test_two_faults_have_their_own_probes_and_streams_in_common() -> None:
 
 def test_many_faults_share_few_probes_and_most_are_hit() -> None:
     everything = [("link-down", f"d{d}g{g}") for d in range(4) for g in range(4)]
-    plan, each = concerns(*everything, *(("rail-switch-crash", f"rail{g}") for g in range(4)))
-    talks = script_talkers(plan, each)
-    assert len({pair for talk in talks for pair in talk.probes}) == SHARED_PROBES
-    assert sum(bool(talk.probes) for talk in talks) == 4 * 2 + 4, "four pairs, two links each, on all rails"
+    plan, each = impacts(*everything, *(("rail-switch-crash", f"rail{g}") for g in range(4)))
+    selections = select_script_pairs(plan, each)
+    assert len({pair for selection in selections for pair in selection.probes}) == SHARED_PROBES
+    assert sum(bool(selection.probes) for selection in selections) == 4 * 2 + 4, (
+        "four pairs, two links each, on all rails"
+    )
 
 
 def test_on_spines_a_crashed_gpu_is_nobody_elses_trouble() -> None:
-    talk = on_4x4("rail-optimized", "gpu-crash", "d1g2")
-    assert (talk.affected, talk.probes) == (frozenset(), ())
+    selection = on_4x4("rail-optimized", "gpu-crash", "d1g2")
+    assert (selection.affected, selection.probes) == (frozenset(), ())
     assert on_4x4("rail-optimized", "gpu-crash", "d1g2", policy="pxn").affected
 
 

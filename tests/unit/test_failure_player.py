@@ -10,7 +10,7 @@ import pytest
 
 from railyard.core.errors import CheckFailed
 from railyard.failure import faults
-from railyard.failure.faults.definition import Breakage
+from railyard.failure.faults.definition import FaultDefinition
 from railyard.failure.scenario.kinds import Fault, FaultKind
 from railyard.failure.scenario.player import Player
 from railyard.failure.scenario.script import Script, Timed
@@ -32,18 +32,18 @@ class World:
         assert fault.target not in self.prepared, "two would be in each other's way"
         self.prepared.add(fault.target)
 
-    def strike(self, net: object, fault: Fault) -> None:
+    def apply(self, net: object, fault: Fault) -> None:
         assert fault.target in self.prepared
-        self.done.append(("strike", fault.target))
+        self.done.append(("apply", fault.target))
         if fault.target not in self.toothless:
             self.broken.add(fault.target)
 
-    def mend(self, net: object, fault: Fault) -> None:
-        self.done.append(("mend", fault.target))
+    def repair(self, net: object, fault: Fault) -> None:
+        self.done.append(("repair", fault.target))
         self.broken.discard(fault.target)
         self.prepared.discard(fault.target)
 
-    def signs(self, net: object, fault: Fault) -> tuple[bool, ...]:
+    def symptoms(self, net: object, fault: Fault) -> tuple[bool, ...]:
         return (fault.target in self.broken,)
 
 
@@ -52,8 +52,8 @@ def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     made = World()
     kinds: tuple[FaultKind, ...] = ("link-down", "gpu-crash")
     for kind in kinds:
-        monkeypatch.setitem(faults.KINDS, kind, Breakage(made.strike, made.mend, made.signs, made.prepare))
-    monkeypatch.setattr(faults, "SIGNS_S", 0.05)
+        monkeypatch.setitem(faults.KINDS, kind, FaultDefinition(made.apply, made.repair, made.symptoms, made.prepare))
+    monkeypatch.setattr(faults, "SYMPTOMS_TIMEOUT_S", 0.05)
     yield made
     assert not made.broken
     assert not made.prepared
@@ -75,13 +75,13 @@ def test_each_strikes_and_is_mended_at_its_time_and_two_of_one_time_together(wor
     player = Player(NET, script)
     begun_ns = time.monotonic_ns()
     play(player)
-    assert world.done[:2] == [("strike", "c"), ("mend", "c")]
-    assert {what for what, _ in world.done[2:4]} == {"strike"}
-    assert world.done[4:] == [("mend", "b"), ("mend", "a")]
-    assert player.struck_ns[0] - begun_ns >= 0.3 * S
-    assert abs(player.struck_ns[0] - player.struck_ns[1]) < 0.2 * S
-    assert player.mended_ns[0] - player.struck_ns[0] >= 0.3 * S
-    assert [act.what for act in player.acts.done].count("repair") == 3
+    assert world.done[:2] == [("apply", "c"), ("repair", "c")]
+    assert {operation for operation, _ in world.done[2:4]} == {"apply"}
+    assert world.done[4:] == [("repair", "b"), ("repair", "a")]
+    assert player.injected_ns[0] - begun_ns >= 0.3 * S
+    assert abs(player.injected_ns[0] - player.injected_ns[1]) < 0.2 * S
+    assert player.repair_start_ns[0] - player.injected_ns[0] >= 0.3 * S
+    assert [act.operation for act in player.actions.done].count("repair") == 3
 
 
 def test_what_does_not_bite_ends_everything_and_everything_is_mended_first(world: World) -> None:
@@ -89,8 +89,8 @@ def test_what_does_not_bite_ends_everything_and_everything_is_mended_first(world
     player = Player(NET, Script("two", (timed("a", 0.1, 60), timed("b", 0.2, 60), timed("c", 60, 1))))
     with pytest.raises(CheckFailed, match="link-down at b did not bite"):
         play(player)
-    assert ("mend", "a") in world.done
-    assert ("strike", "c") not in world.done
+    assert ("repair", "a") in world.done
+    assert ("apply", "c") not in world.done
 
 
 def test_one_that_is_there_already_is_no_fault(world: World) -> None:
@@ -108,7 +108,7 @@ def test_a_script_that_is_ended_mends_what_it_broke_and_forgets_what_it_prepared
         assert time.monotonic() < deadline
         time.sleep(0.005)
     player.end()
-    assert [step for step in world.done if step[0] == "strike"] == [("strike", "a")]
+    assert [step for step in world.done if step[0] == "apply"] == [("apply", "a")]
 
 
 def test_some_come_after_a_phase(world: World) -> None:
@@ -123,14 +123,14 @@ def test_some_come_after_a_phase(world: World) -> None:
     player = Player(NET, script, wait_for)
     player.play(time.monotonic_ns())
     assert not player.is_over(0.3)
-    assert world.done == [("strike", "c"), ("mend", "c")]
+    assert world.done == [("apply", "c"), ("repair", "c")]
     assert {"a", "b"} <= world.prepared, "before they are due"
     over_ns = time.monotonic_ns()
     over.set()
     while not player.is_over(0.01):
         assert time.monotonic_ns() < over_ns + 10 * S
     assert asked == ["moe"], "once for all that wait for it"
-    assert player.struck_ns[0] - over_ns >= 0.1 * S
+    assert player.injected_ns[0] - over_ns >= 0.1 * S
 
 
 def test_two_at_one_place_after_different_phases_are_prepared_one_by_one(world: World) -> None:
@@ -165,7 +165,7 @@ def test_a_script_that_waits_for_what_never_comes_can_be_ended(world: World) -> 
     player.play(time.monotonic_ns())
     assert not player.is_over(0.1)
     player.end()
-    assert ("strike", "a") not in world.done
+    assert ("apply", "a") not in world.done
     never.set()
 
 

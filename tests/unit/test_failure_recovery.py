@@ -11,10 +11,10 @@ from railyard.failure.analysis.recovery_times import (
     SAME_OUTAGE,
     STEADY_BINS,
     ProbeLog,
-    ahead,
     first_packet_ms,
+    forward_mean,
     goodput,
-    lost_late,
+    late_losses,
     restored_ms,
     step_ms,
 )
@@ -125,7 +125,7 @@ def test_streams_that_send_once_a_bin_are_steady_wherever_their_sends_fall(phase
 @given(values=st.lists(st.integers(0, 10**9), min_size=1, max_size=40), width=st.integers(1, 12))
 def test_the_mean_ahead_is_that_of_the_bins_that_are_left(values: list[int], width: int) -> None:
     expected = [np.mean(values[n : n + width]) for n in range(len(values))]
-    assert ahead(np.array(values, dtype=np.float64), width) == pytest.approx(expected, abs=1e-3)
+    assert forward_mean(np.array(values, dtype=np.float64), width) == pytest.approx(expected, abs=1e-3)
 
 
 def restored(*values: float, since: int = 5, until: int = 20, before: float = 100.0) -> float | None:
@@ -192,11 +192,11 @@ def test_of_an_empty_stretch_nothing_is_known() -> None:
 )
 def test_probes_lost_late_are_those_of_the_last_200_ms(lost: tuple[int, ...], again: bool, late: int) -> None:
     log = log_of(*(range(n, n + 1) for n in lost))
-    assert lost_late([log, log_of()], REPAIR * MS, again) == late
+    assert late_losses([log, log_of()], REPAIR * MS, again) == late
 
 
 def test_what_strikes_again_is_late_only_if_nothing_arrives() -> None:
-    assert lost_late([log_of(range(2700, 3000))], REPAIR * MS, strikes_again=True) == 180
+    assert late_losses([log_of(range(2700, 3000))], REPAIR * MS, is_intermittent=True) == 180
     assert first_packet_ms([log_of(range(1000, 1010), range(1200, 1230))], FAULT * MS, REPAIR * MS, None, True) == 11.0
 
 

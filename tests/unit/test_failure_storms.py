@@ -11,8 +11,16 @@ from hypothesis import strategies as st
 from railyard.experiments.spec.experiment import nominal_plan
 from railyard.failure.oracle.dead import gpus_of
 from railyard.failure.scenario.kinds import Fault, FaultKind
-from railyard.failure.scenario.random_faults import EVERYTHING, MEND_S, REBOOT_S, REST_S, Storm, quiet_s, storm
-from railyard.failure.scenario.reach import reach_of, targets
+from railyard.failure.scenario.random_faults import (
+    DEFAULT_MIX,
+    REBOOT_S,
+    REPAIRED_IDLE_S,
+    REQUIRED_IDLE_S,
+    RandomFaults,
+    quiet_gap_s,
+    storm,
+)
+from railyard.failure.scenario.reach import fault_scope, targets
 from railyard.failure.scenario.script import Timed
 from railyard.topologies.plan import Plan
 from railyard.topologies.spec import parse_fabric
@@ -32,9 +40,9 @@ EVERY = st.sampled_from([None, 0.05, 0.4, 3.0])
 
 
 @st.composite
-def storms(draw: st.DrawFn, every: st.SearchStrategy[float | None] = EVERY) -> Storm:
+def storms(draw: st.DrawFn, every: st.SearchStrategy[float | None] = EVERY) -> RandomFaults:
     together = draw(st.sampled_from([0.0, 0.2, 1.0]))
-    return Storm(
+    return RandomFaults(
         count=draw(st.integers(1, 25)),
         together=together,
         down=draw(st.sampled_from([(0.1, 0.2), (0.3, 2.5), (2.0, 6.0)])),
@@ -54,7 +62,7 @@ def overlap(one: Timed, other: Timed) -> bool:
 @settings(max_examples=40)
 @given(plan=plans(), spec=storms(), seed=st.integers(0, 2**32))
 def test_a_storm_has_its_faults_where_they_can_be_and_the_same_seed_gives_the_same(
-    plan: Plan, spec: Storm, seed: int
+    plan: Plan, spec: RandomFaults, seed: int
 ) -> None:
     script = storm(spec, plan, seed)
     assert len(script.faults) == spec.count
@@ -66,30 +74,30 @@ def test_a_storm_has_its_faults_where_they_can_be_and_the_same_seed_gives_the_sa
 
 @settings(max_examples=40)
 @given(plan=plans(), spec=storms(st.none()), seed=st.integers(0, 2**32))
-def test_acts_leave_quiet_for_a_census_or_come_together(plan: Plan, spec: Storm, seed: int) -> None:
+def test_acts_leave_quiet_for_a_census_or_come_together(plan: Plan, spec: RandomFaults, seed: int) -> None:
     faults = storm(spec, plan, seed).faults
     acts = sorted({round(at, 3) for timed in faults for at in (timed.at_s, end_s(timed))})
-    assert all(b - a >= quiet_s(plan) - 2e-3 for a, b in pairwise(acts))
+    assert all(b - a >= quiet_gap_s(plan) - 2e-3 for a, b in pairwise(acts))
 
 
 @settings(max_examples=40)
 @given(plan=plans(), spec=storms(), seed=st.integers(0, 2**32))
-def test_no_fault_hides_another(plan: Plan, spec: Storm, seed: int) -> None:
+def test_no_fault_hides_another(plan: Plan, spec: RandomFaults, seed: int) -> None:
     faults = storm(spec, plan, seed).faults
     for one, other in combinations(faults, 2):
-        first, second = reach_of(one.fault, plan), reach_of(other.fault, plan)
+        first, second = fault_scope(one.fault, plan), fault_scope(other.fault, plan)
         if overlap(one, other):
-            assert not first.clashes(second), f"{one} and {other}"
+            assert not first.conflicts_with(second), f"{one} and {other}"
         apart_s = other.at_s - end_s(one) + MS
-        if first.takes & (second.takes | second.needs) and apart_s > 0:
-            assert apart_s >= REST_S, "the next one there is prepared before it strikes"
-        if first.needs & second.takes and apart_s > 0:
-            assert apart_s >= MEND_S, "the repair takes its time"
+        if first.affected & (second.affected | second.required) and apart_s > 0:
+            assert apart_s >= REPAIRED_IDLE_S, "the next one there is prepared before it strikes"
+        if first.required & second.affected and apart_s > 0:
+            assert apart_s >= REQUIRED_IDLE_S, "the repair takes its time"
 
 
 @settings(max_examples=40)
 @given(plan=plans(), spec=storms(), seed=st.integers(0, 2**32))
-def test_few_are_there_at_once_and_a_share_strikes_together(plan: Plan, spec: Storm, seed: int) -> None:
+def test_few_are_there_at_once_and_a_share_strikes_together(plan: Plan, spec: RandomFaults, seed: int) -> None:
     faults = storm(spec, plan, seed).faults
     for timed in faults:
         there = [other for other in faults if other.at_s - EPS <= timed.at_s < end_s(other) - EPS]
@@ -100,7 +108,7 @@ def test_few_are_there_at_once_and_a_share_strikes_together(plan: Plan, spec: St
 
 def test_on_a_fabric_with_room_the_share_that_strikes_together_is_as_asked_and_in_one_place() -> None:
     plan = nominal_plan(parse_fabric({"kind": "rail-only", "domains": 8, "rails": 8}))
-    faults = storm(Storm(50, together=0.4), plan, 3).faults
+    faults = storm(RandomFaults(50, together=0.4), plan, 3).faults
     groups = [[f.fault for f in faults if f.at_s == at] for at in sorted({f.at_s for f in faults})]
     grouped = [group for group in groups if len(group) > 1]
     assert sum(map(len, grouped)) == 20
@@ -121,13 +129,13 @@ def test_on_a_fabric_with_room_the_share_that_strikes_together_is_as_asked_and_i
 def test_the_storm_of_a_seed_is_the_one_that_it_was(kind: str, domains: int, rails: int, digest: str) -> None:
     """Three seeds of the default storm, byte for byte: results that were published can be had again."""
     plan = nominal_plan(parse_fabric({"kind": kind, "domains": domains, "rails": rails}))
-    drawn = [repr(storm(Storm(50), plan, seed)) for seed in (1, 2, 3)]
+    drawn = [repr(storm(RandomFaults(50), plan, seed)) for seed in (1, 2, 3)]
     assert hashlib.sha256("".join(drawn).encode()).hexdigest()[:16] == digest
 
 
 def test_injections_are_as_far_apart_as_asked_on_the_mean_and_seldom_exactly_so() -> None:
     plan = nominal_plan(parse_fabric({"kind": "rail-only", "domains": 4, "rails": 4}))
-    faults = storm(Storm(300, together=0, down=(0.2, 0.3), every=2.0), plan, 5).faults
+    faults = storm(RandomFaults(300, together=0, down=(0.2, 0.3), every=2.0), plan, 5).faults
     gaps = [b.at_s - a.at_s for a, b in pairwise(faults)]
     assert 1.7 < mean(gaps) < 2.3
     assert 1.4 < stdev(gaps) < 2.6, "of a Poisson process it is the mean"
@@ -135,7 +143,7 @@ def test_injections_are_as_far_apart_as_asked_on_the_mean_and_seldom_exactly_so(
 
 @settings(max_examples=40)
 @given(plan=plans(), spec=storms(st.sampled_from([0.05, 0.4, 3.0])), seed=st.integers(0, 2**32))
-def test_where_injections_are_drawn_faults_last_no_longer_than_asked(plan: Plan, spec: Storm, seed: int) -> None:
+def test_where_injections_are_drawn_faults_last_no_longer_than_asked(plan: Plan, spec: RandomFaults, seed: int) -> None:
     faults = storm(spec, plan, seed).faults
     reboots = {timed.at_s for timed in faults if timed.fault.kind == "rail-switch-reboot"}
     for timed in faults:
@@ -145,30 +153,30 @@ def test_where_injections_are_drawn_faults_last_no_longer_than_asked(plan: Plan,
 
 def test_as_many_are_there_at_once_as_there_may_be() -> None:
     plan = nominal_plan(parse_fabric({"kind": "rail-only", "domains": 8, "rails": 8}))
-    links = Storm(60, {"link-down": 1.0}, together=0, down=(3.0, 5.0), every=0.1, at_once=12)
+    links = RandomFaults(60, {"link-down": 1.0}, together=0, down=(3.0, 5.0), every=0.1, at_once=12)
     faults = storm(links, plan, 1).faults
     assert max(sum(other.at_s <= timed.at_s < end_s(other) for other in faults) for timed in faults) == 12
 
 
 def test_what_comes_back_by_itself_has_the_time_for_it() -> None:
     plan = nominal_plan(parse_fabric({"kind": "rail-only", "domains": 4, "rails": 4}))
-    faults = storm(Storm(20, {"rail-switch-reboot": 1.0}, down=(0.2, 0.2), every=0.05), plan, 1).faults
+    faults = storm(RandomFaults(20, {"rail-switch-reboot": 1.0}, down=(0.2, 0.2), every=0.05), plan, 1).faults
     assert all(timed.repair_s > timed.fault.down for timed in faults)
 
 
 def test_of_two_faults_that_overlap_there_are_many() -> None:
     plan = nominal_plan(parse_fabric({"kind": "rail-only", "domains": 4, "rails": 4}))
-    faults = storm(Storm(50), plan, 1).faults
+    faults = storm(RandomFaults(50), plan, 1).faults
     assert sum(overlap(a, b) for a, b in combinations(faults, 2)) >= 20
-    assert {timed.fault.kind for timed in faults} >= set(EVERYTHING) - {"spine-crash", "rail-switch-reboot"}
+    assert {timed.fault.kind for timed in faults} >= set(DEFAULT_MIX) - {"spine-crash", "rail-switch-reboot"}
 
 
 def test_weights_are_kept_and_what_a_fabric_lacks_is_left_out() -> None:
     plan = nominal_plan(parse_fabric({"kind": "rail-only"}))
-    only = storm(Storm(10, {"gpu-crash": 1.0, "spine-crash": 5.0, "link-down": 0.0}), plan, 1)
+    only = storm(RandomFaults(10, {"gpu-crash": 1.0, "spine-crash": 5.0, "link-down": 0.0}), plan, 1)
     assert {timed.fault.kind for timed in only.faults} == {"gpu-crash"}
     with pytest.raises(ValueError, match="nothing of the mix can break on this fabric: spine-crash"):
-        storm(Storm(10, {"spine-crash": 1.0}), plan, 1)
+        storm(RandomFaults(10, {"spine-crash": 1.0}), plan, 1)
 
 
 @pytest.mark.parametrize(
@@ -186,8 +194,8 @@ def test_weights_are_kept_and_what_a_fabric_lacks_is_left_out() -> None:
     ],
 )
 def test_a_storm_that_cannot_be_is_refused(wrong: dict[str, object]) -> None:
-    with pytest.raises(ValueError, match="Storm"):
-        Storm(**{"count": 5, **wrong})  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="RandomFaults"):
+        RandomFaults(**{"count": 5, **wrong})  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -207,6 +215,6 @@ def test_a_storm_that_cannot_be_is_refused(wrong: dict[str, object]) -> None:
 )
 def test_which_faults_hide_each_other(one: tuple[FaultKind, str], other: tuple[FaultKind, str], clash: bool) -> None:
     plan = nominal_plan(parse_fabric({"kind": "rail-only"}))
-    first, second = (reach_of(Fault(*what), plan) for what in (one, other))
-    assert first.clashes(second) == second.clashes(first) == clash
+    first, second = (fault_scope(Fault(*what), plan) for what in (one, other))
+    assert first.conflicts_with(second) == second.conflicts_with(first) == clash
     assert gpus_of(Fault(*one), plan) <= set(plan.gpus)

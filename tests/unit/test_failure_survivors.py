@@ -125,7 +125,7 @@ def test_the_most_of_a_pair_is_its_narrowest_cut(case: tuple[Plan, Dead], data: 
         for size in range(len(others) + 1)
         for side in combinations(others, size)
     ]
-    assert Survivors(plan, dead).most_bps(src, dst) == min(cuts)
+    assert Survivors(plan, dead).max_bps(src, dst) == min(cuts)
 
 
 def _cut(left: dict[Cable, int], near: set[str], far: set[str], middle: list[str]) -> int:
@@ -160,7 +160,7 @@ def test_another_fault_never_adds_a_way_or_a_rate(case: tuple[Plan, Dead], data:
     assert after.reachable <= before.reachable
     assert after.connected <= before.connected
     src, dst = data.draw(st.sampled_from(list(permutations(plan.gpus, 2))))
-    assert after.most_bps(src, dst) <= before.most_bps(src, dst)
+    assert after.max_bps(src, dst) <= before.max_bps(src, dst)
 
 
 def test_two_faults_at_once_are_both_there() -> None:
@@ -175,8 +175,8 @@ def test_both_directions_are_alike_and_a_way_has_a_rate(case: tuple[Plan, Dead],
     survivors = Survivors(*case)
     assert {(b, a) for a, b in survivors.reachable} == survivors.reachable
     src, dst = data.draw(st.sampled_from(list(permutations(case[0].gpus, 2))))
-    assert survivors.most_bps(src, dst) == survivors.most_bps(dst, src)
-    assert (survivors.most_bps(src, dst) > 0) == ((src, dst) in survivors.connected)
+    assert survivors.max_bps(src, dst) == survivors.max_bps(dst, src)
+    assert (survivors.max_bps(src, dst) > 0) == ((src, dst) in survivors.connected)
 
 
 @pytest.mark.parametrize(("kind", "policy"), broken_fabrics.CHOICES)
@@ -196,9 +196,9 @@ def test_a_whole_fabric_joins_all_and_gives_a_pair_what_its_cables_carry(kind: K
     plan = fabric(kind, 3, 3)
     whole = Survivors(plan, Dead())
     assert whole.reachable == whole.connected == set(permutations(plan.gpus, 2))
-    assert whole.most_bps(Gpu(0, 0), Gpu(0, 1)) == RAIL + HB
+    assert whole.max_bps(Gpu(0, 0), Gpu(0, 1)) == RAIL + HB
     # to another domain it has three rails, of which HB carries two to it
-    assert whole.most_bps(Gpu(0, 0), Gpu(1, 0)) == 3 * RAIL
+    assert whole.max_bps(Gpu(0, 0), Gpu(1, 0)) == 3 * RAIL
 
 
 def test_two_faults_can_leave_only_a_way_over_a_third_domain() -> None:
@@ -208,7 +208,7 @@ def test_two_faults_can_leave_only_a_way_over_a_third_domain() -> None:
     pair = (Gpu(0, 0), Gpu(1, 1))
     assert pair not in survivors.reachable
     assert pair in survivors.connected
-    assert survivors.most_bps(*pair) == RAIL
+    assert survivors.max_bps(*pair) == RAIL
 
 
 def test_a_dead_gpu_is_no_ones_way_and_has_none() -> None:
@@ -216,8 +216,8 @@ def test_a_dead_gpu_is_no_ones_way_and_has_none() -> None:
     survivors = Survivors(plan, Dead(nodes=frozenset({"d0g1"})))
     assert survivors.living == (Gpu(0, 0), Gpu(1, 0), Gpu(1, 1))
     assert survivors.reachable == set(permutations(survivors.living, 2))  # d0g0 to d1g1 by rd only
-    assert survivors.most_bps(Gpu(0, 0), Gpu(0, 1)) == 0
-    assert survivors.most_bps(Gpu(0, 0), Gpu(1, 1)) == RAIL
+    assert survivors.max_bps(Gpu(0, 0), Gpu(0, 1)) == 0
+    assert survivors.max_bps(Gpu(0, 0), Gpu(1, 1)) == RAIL
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -248,7 +248,7 @@ def test_a_flow_is_of_two_gpus_of_the_fabric() -> None:
     survivors = Survivors(fabric("rail-only", 2, 2), Dead())
     for src, dst in ((Gpu(0, 0), Gpu(0, 0)), (Gpu(0, 0), Gpu(2, 0))):
         with pytest.raises(ValueError, match=rf"^{src.name} -> {dst.name}: "):
-            survivors.most_bps(src, dst)
+            survivors.max_bps(src, dst)
 
 
 @given(broken(), st.data())
@@ -259,13 +259,15 @@ def test_the_verdict_sorts_every_outcome(case: tuple[Plan, Dead], data: st.DataO
     every = list(permutations(plan.gpus, 2))
     answered = data.draw(st.dictionaries(st.sampled_from(every), st.booleans(), max_size=30))
     parts: list[str | Cable] = [*nodes(plan), *rates(plan)]
-    grown = data.draw(st.dictionaries(st.sampled_from(parts), st.integers(0, 3), max_size=10))
-    verdict = judge(survivors, answered, grown)
+    counter_deltas = data.draw(st.dictionaries(st.sampled_from(parts), st.integers(0, 3), max_size=10))
+    verdict = judge(survivors, answered, counter_deltas)
     for pair, came in answered.items():
         assert (pair in verdict.not_recovered) == (pair in survivors.reachable and not came)
         assert (pair in verdict.impossible) == (came and pair not in survivors.connected)
     assert dict(verdict.carried) == {
-        part: amount for part, amount in grown.items() if amount and (part in dead.nodes or part in dead.cables)
+        part: amount
+        for part, amount in counter_deltas.items()
+        if amount and (part in dead.nodes or part in dead.cables)
     }
     wrong = len(verdict.not_recovered) + len(verdict.impossible) + len(verdict.carried)
     assert (len(verdict.lines()), verdict.holds) == (wrong, wrong == 0)

@@ -6,7 +6,7 @@ import pytest
 
 from railyard.controller.failover.paths import Broken, default_path
 from railyard.core.errors import BadInput
-from railyard.experiments.run.fault_impact import broken_by, watched_pairs
+from railyard.experiments.run.fault_impact import broken_by, monitored_pairs
 from railyard.experiments.spec.experiment import nominal_plan, parse, resolved
 from railyard.experiments.spec.faults import PARAMETERS, FaultSpec
 from railyard.failure.faults import KINDS, Fault, FaultKind
@@ -131,27 +131,27 @@ def test_whom_a_fault_hits_in_the_words_of_path_choice(kind: str, target: str, b
 
 def test_the_only_spine_leaves_all_rails_apart() -> None:
     plan = plan_of("rail-optimized", rails=2, spines=1)
-    assert broken_by(fault_of("spine-crash", "spine0"), plan).apart == {(0, 1), (1, 0)}
+    assert broken_by(fault_of("spine-crash", "spine0"), plan).disconnected_ranks == {(0, 1), (1, 0)}
 
 
 def test_what_uses_the_same_cable_watches_the_same_pairs() -> None:
-    wanted = watched_pairs(fault_of("link-down", "d0g1"), plan_of())
+    wanted = monitored_pairs(fault_of("link-down", "d0g1"), plan_of())
     assert wanted.probes
     for kind in ("link-silent", "link-gray", "link-slow", "link-flapping"):
-        assert watched_pairs(fault_of(kind, "d0g1"), plan_of()) == wanted
+        assert monitored_pairs(fault_of(kind, "d0g1"), plan_of()) == wanted
 
 
 def test_a_hung_gpu_is_watched_like_a_crashed_one() -> None:
-    hung, crashed = (watched_pairs(fault_of(kind, "d0g1"), plan_of()) for kind in ("gpu-hang", "gpu-crash"))
+    hung, crashed = (monitored_pairs(fault_of(kind, "d0g1"), plan_of()) for kind in ("gpu-hang", "gpu-crash"))
     assert hung == crashed
     assert not any(Gpu(0, 1) in pair for pair in hung.streams)
 
 
 def test_all_that_may_go_by_a_spine_is_watched_and_nothing_else() -> None:
-    talk = watched_pairs(fault_of("spine-crash", "spine0"), plan_of("rail-optimized"))
-    assert len(talk.probes) == 3
-    assert talk.affected == {pair for pair in talk.streams if default_path("spine", *pair).kind == "spine"}
-    assert watched_pairs(fault_of("spine-crash", "spine0"), plan_of("rail-optimized", policy="pxn")).probes == ()
+    selection = monitored_pairs(fault_of("spine-crash", "spine0"), plan_of("rail-optimized"))
+    assert len(selection.probes) == 3
+    assert selection.affected == {pair for pair in selection.streams if default_path("spine", *pair).kind == "spine"}
+    assert monitored_pairs(fault_of("spine-crash", "spine0"), plan_of("rail-optimized", policy="pxn")).probes == ()
 
 
 @pytest.mark.parametrize(
@@ -165,16 +165,16 @@ def test_all_that_may_go_by_a_spine_is_watched_and_nothing_else() -> None:
 )
 def test_an_hb_port_is_crossed_by_those_who_change_rails_at_it(policy: str, through: set[tuple[Gpu, Gpu]]) -> None:
     plan = plan_of(domains=2, rails=2, policy=policy)
-    talk = watched_pairs(fault_of("hb-port-down", "d0g1"), plan)
-    assert set(talk.probes) == through
-    assert talk.affected == through & set(talk.streams)
+    selection = monitored_pairs(fault_of("hb-port-down", "d0g1"), plan)
+    assert set(selection.probes) == through
+    assert selection.affected == through & set(selection.streams)
 
 
 def test_a_crashed_server_is_nobody_elses_trouble() -> None:
-    talk = watched_pairs(fault_of("server-crash", "hb1"), plan_of(domains=3))
-    assert talk.streams
-    assert not any(gpu.domain == 1 for pair in talk.streams for gpu in pair)
-    assert (talk.affected, talk.probes) == (frozenset(), ())
+    selection = monitored_pairs(fault_of("server-crash", "hb1"), plan_of(domains=3))
+    assert selection.streams
+    assert not any(gpu.domain == 1 for pair in selection.streams for gpu in pair)
+    assert (selection.affected, selection.probes) == (frozenset(), ())
 
 
 def test_rules_lose_a_share_or_everything() -> None:

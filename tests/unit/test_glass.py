@@ -5,18 +5,18 @@ from typing import Any
 
 import pytest
 
-from railyard.controller.openflow.app import Heard, RailyardApp
-from railyard.controller.openflow.codec import ask_ports
-from railyard.controller.openflow.cross_connects import crossings
+from railyard.controller.openflow.app import RailyardApp, SwitchEvent
+from railyard.controller.openflow.codec import port_desc_request
+from railyard.controller.openflow.cross_connects import cross_connects
 from railyard.controller.openflow.flows import Tables, tables_of
 from railyard.controller.openflow.ryu_api import ofproto_v1_3 as ofp
 from railyard.controller.openflow.ryu_api import ofproto_v1_3_parser as parser
-from railyard.topologies.ports import NETWORK_SIDE, OPTICAL_DPID
+from railyard.topologies.ports import NETWORK_PORT_OFFSET, OPTICAL_DPID
 from tests.unit.fake_switch import FakeSwitch
 
 DOWN = ofp.OFPPC_PORT_DOWN
 FIBRES = (1, 2, 3)
-PORTS = tuple(port for fibre in FIBRES for port in (fibre, fibre + NETWORK_SIDE))
+PORTS = tuple(port for fibre in FIBRES for port in (fibre, fibre + NETWORK_PORT_OFFSET))
 DARK_S = 0.01
 
 
@@ -58,7 +58,7 @@ class Optical(FakeSwitch):
         """Which fibre leads to which place, by its flows."""
         both = {(flow.in_port or 0): (flow.port or 0) for flow in self.tables.flows}
         assert all(both[out] == into for into, out in both.items())
-        return {into: out for into, out in both.items() if into < NETWORK_SIDE}
+        return {into: out for into, out in both.items() if into < NETWORK_PORT_OFFSET}
 
     def _look(self, port: int) -> tuple[int, int]:
         desc = self._describe_port(port, True)
@@ -80,7 +80,7 @@ class Lab:
         """A new app, which the switch connects to."""
         self.later: list[tuple[float, Callable[[], None]]] = []
         self.app = RailyardApp()
-        self.app._later = lambda seconds, what: self.later.append((seconds, what))  # type: ignore[method-assign]
+        self.app._schedule = lambda seconds, what: self.later.append((seconds, what))  # type: ignore[method-assign]
         self.switch.received.clear()
         self.switch.connect(self.app)
 
@@ -105,7 +105,7 @@ def lab() -> Lab:
 
 
 def place(fibre: int) -> int:
-    return fibre + NETWORK_SIDE
+    return fibre + NETWORK_PORT_OFFSET
 
 
 def test_a_fresh_switch_crosses_straight_through_and_all_is_lit(lab: Lab) -> None:
@@ -135,7 +135,7 @@ def test_a_port_that_others_switched_off_stays_off(lab: Lab) -> None:
 def test_a_spares_fibre_is_moved_in_the_dark(lab: Lab) -> None:
     done: list[str] = []
     lab.let(2, on=False)  # a GPU fails
-    lab.app.cross({OPTICAL_DPID: {3: place(2)}}, DARK_S, lambda: done.append("light"))
+    lab.app.cross_connect({OPTICAL_DPID: {3: place(2)}}, DARK_S, lambda: done.append("light"))
     lab.switch.tell(lab.app)
     assert lab.switch.dark == {2, 3, place(2), place(3)}
     assert lab.crossed() == {1: place(1), 3: place(2)}  # glass: only light is late
@@ -153,7 +153,7 @@ def test_a_spares_fibre_is_moved_in_the_dark(lab: Lab) -> None:
 
 def test_a_spare_without_light_gives_none_once_that_is_sure(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     lab.let(3, on=False)
-    lab.app.cross({OPTICAL_DPID: {3: place(2)}}, DARK_S, lambda: None)
+    lab.app.cross_connect({OPTICAL_DPID: {3: place(2)}}, DARK_S, lambda: None)
     lab.switch.tell(lab.app)
     lab.pass_time()
     assert place(2) not in lab.switch.dark  # its carrier may only be late
@@ -163,7 +163,7 @@ def test_a_spare_without_light_gives_none_once_that_is_sure(lab: Lab, monkeypatc
 
 
 def test_light_that_went_and_came_unnoticed_is_asked_after(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    lab.app.cross({OPTICAL_DPID: {3: place(2)}}, DARK_S, lambda: None)
+    lab.app.cross_connect({OPTICAL_DPID: {3: place(2)}}, DARK_S, lambda: None)
     ((_, light),) = lab.later
     lab.later.clear()
     light()  # before the switch looked at its carriers
@@ -175,17 +175,17 @@ def test_light_that_went_and_came_unnoticed_is_asked_after(lab: Lab, monkeypatch
 
 
 def test_light_that_came_back_unnoticed_is_heard_of_with_the_answer(lab: Lab) -> None:
-    heard: list[Heard] = []
+    heard: list[SwitchEvent] = []
     lab.let(place(2), on=False)
     lab.app.listener = heard.append
     lab.switch.far[place(2)] = True  # and it doesn't say so
-    lab.switch.send_msg(ask_ports(lab.switch))
+    lab.switch.send_msg(port_desc_request(lab.switch))
     lab.switch.talk(lab.app)
     assert [(h.what, h.dpid, h.port, h.up) for h in heard] == [("port", OPTICAL_DPID, place(2), True)]
 
 
 def test_a_new_controller_finds_fibres_where_they_were_moved_and_light_as_it_was(lab: Lab) -> None:
-    lab.app.cross({OPTICAL_DPID: {3: place(2)}}, DARK_S, lambda: None)
+    lab.app.cross_connect({OPTICAL_DPID: {3: place(2)}}, DARK_S, lambda: None)
     lab.pass_time()
     lab.let(1, on=False)
     dark, crossed = lab.switch.dark, lab.crossed()
@@ -197,7 +197,7 @@ def test_a_new_controller_finds_fibres_where_they_were_moved_and_light_as_it_was
 
 
 def test_a_controller_that_starts_while_light_is_off_finds_the_move(lab: Lab) -> None:
-    lab.app.cross({OPTICAL_DPID: {3: place(2)}}, DARK_S, lambda: None)
+    lab.app.cross_connect({OPTICAL_DPID: {3: place(2)}}, DARK_S, lambda: None)
     lab.restart()
     assert lab.crossed() == {1: place(1), 3: place(2)}
     assert lab.switch.dark == {2, place(3)}
@@ -205,7 +205,7 @@ def test_a_controller_that_starts_while_light_is_off_finds_the_move(lab: Lab) ->
 
 def test_a_switch_that_connects_anew_while_light_is_off_is_lit_when_its_time_comes(lab: Lab) -> None:
     done: list[str] = []
-    lab.app.cross({OPTICAL_DPID: {3: place(2)}}, DARK_S, lambda: done.append("light"))
+    lab.app.cross_connect({OPTICAL_DPID: {3: place(2)}}, DARK_S, lambda: done.append("light"))
     lab.switch.tell(lab.app)
     lab.switch.connect(lab.app)
     assert lab.crossed() == {1: place(1), 3: place(2)}
@@ -216,25 +216,27 @@ def test_a_switch_that_connects_anew_while_light_is_off_is_lit_when_its_time_com
 
 
 def test_two_reconfigurations_at_once_each_have_their_time(lab: Lab) -> None:
-    lab.app.cross({OPTICAL_DPID: {3: place(2)}}, DARK_S, lambda: None)
-    lab.app.cross({OPTICAL_DPID: {1: place(2)}}, DARK_S, lambda: None)
+    lab.app.cross_connect({OPTICAL_DPID: {3: place(2)}}, DARK_S, lambda: None)
+    lab.app.cross_connect({OPTICAL_DPID: {1: place(2)}}, DARK_S, lambda: None)
     first, second = (what for _, what in lab.later if _ == DARK_S)
     first()
     lab.switch.tell(lab.app)
     assert {1, place(2)} <= lab.switch.dark
     second()
     lab.switch.tell(lab.app)
-    assert lab.crossed() == crossings(PORTS, {1: place(2)}) == {1: place(2), 3: place(3)}
+    assert lab.crossed() == cross_connects(PORTS, {1: place(2)}) == {1: place(2), 3: place(3)}
     assert lab.switch.dark == {2, place(1)}
 
 
 def test_what_a_move_concerns_is_told_before_it_is_dark_with_places_that_an_earlier_one_had_taken(lab: Lab) -> None:
-    lab.app.cross({OPTICAL_DPID: {3: place(1)}}, DARK_S, lambda: None)
+    lab.app.cross_connect({OPTICAL_DPID: {3: place(1)}}, DARK_S, lambda: None)
     lab.pass_time()
     dark, told = lab.switch.dark, list[Any]()
     assert dark == {1, place(3)}
     move = {OPTICAL_DPID: {3: place(2)}}
-    lab.app.cross(move, DARK_S, lambda: None, lambda concerned: told.append((concerned, lab.switch.dark)))
+    lab.app.cross_connect(
+        move, DARK_S, lambda: None, lambda affected_ports: told.append((affected_ports, lab.switch.dark))
+    )
     back = {1: True, place(1): True}  # nobody takes its place any more
     assert told == [({OPTICAL_DPID: {2: False, 3: True, place(2): True, **back}}, dark)]
 
@@ -242,7 +244,9 @@ def test_what_a_move_concerns_is_told_before_it_is_dark_with_places_that_an_earl
 def test_two_switches_each_make_their_own_moves_dark_together_and_lit_together(lab: Lab) -> None:
     other, done = Optical(OPTICAL_DPID + 1), list[str]()
     other.connect(lab.app)
-    lab.app.cross({OPTICAL_DPID: {3: place(2)}, OPTICAL_DPID + 1: {1: place(3)}}, DARK_S, lambda: done.append("light"))
+    lab.app.cross_connect(
+        {OPTICAL_DPID: {3: place(2)}, OPTICAL_DPID + 1: {1: place(3)}}, DARK_S, lambda: done.append("light")
+    )
     other.tell(lab.app)
     lab.switch.tell(lab.app)
     assert (lab.switch.dark, other.dark) == ({2, 3, place(2), place(3)}, {1, 3, place(1), place(3)})
@@ -259,9 +263,9 @@ def test_what_is_wrong_at_one_switch_moves_nothing_at_another(lab: Lab) -> None:
     other.connect(lab.app)
     wrong = {1: place(2), 3: place(2)}
     with pytest.raises(ValueError, match="one place"):
-        lab.app.cross({OPTICAL_DPID: {3: place(2)}, OPTICAL_DPID + 1: wrong}, DARK_S, lambda: None)
+        lab.app.cross_connect({OPTICAL_DPID: {3: place(2)}, OPTICAL_DPID + 1: wrong}, DARK_S, lambda: None)
     assert (lab.switch.dark, other.dark) == (set(), set())
-    assert lab.crossed() == other.crossed() == crossings(PORTS, {})
+    assert lab.crossed() == other.crossed() == cross_connects(PORTS, {})
 
 
 def test_light_alone_leaves_the_flows_alone_and_ports_that_come_and_go_do_not(
@@ -281,12 +285,12 @@ def test_light_alone_leaves_the_flows_alone_and_ports_that_come_and_go_do_not(
     lab.switch.set_port(lab.app, 4, up=True)
     lab.switch.set_port(lab.app, place(4), up=True)
     assert lab.crossed()[4] == place(4)
-    lab.app.cross({OPTICAL_DPID: {3: place(2)}}, DARK_S, lambda: None)
+    lab.app.cross_connect({OPTICAL_DPID: {3: place(2)}}, DARK_S, lambda: None)
     assert lab.crossed()[3] == place(2)
     assert computed == [OPTICAL_DPID] * 3
 
 
 def test_nothing_moves_at_a_switch_that_is_away(lab: Lab) -> None:
     with pytest.raises(ValueError, match="not connected"):
-        lab.app.cross({OPTICAL_DPID: {3: place(2)}, OPTICAL_DPID + 1: {3: place(2)}}, DARK_S, lambda: None)
+        lab.app.cross_connect({OPTICAL_DPID: {3: place(2)}, OPTICAL_DPID + 1: {3: place(2)}}, DARK_S, lambda: None)
     assert lab.switch.dark == set()

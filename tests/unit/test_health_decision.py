@@ -15,7 +15,7 @@ from railyard.controller.health.decision import (
     first_routable,
     near_path,
     path_score,
-    rail_only_wins,
+    spine_condition,
     spray_paths,
 )
 from railyard.controller.health.oracle import all_paths
@@ -140,9 +140,9 @@ def test_spraying_takes_the_papers_window(delta: int, known: Scores) -> None:
 def test_rail_only_against_rail_optimized(known: Scores) -> None:
     for src, dst in cross(known):
         wins = worth(Path("dr", dst.rank), src, dst, known) > worth(Path("spine", src.rank), src, dst, known)
-        assert wins == (rail_only_wins(src, known) and known.rails[dst.rank] > 0)
+        assert wins == (spine_condition(src, known) and known.rails[dst.rank] > 0)
         if known.spine:
-            assert rail_only_wins(src, known) == (ratio(src, known) < Fraction(100, known.spine))
+            assert spine_condition(src, known) == (ratio(src, known) < Fraction(100, known.spine))
 
 
 @pytest.mark.parametrize(

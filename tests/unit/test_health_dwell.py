@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from railyard.controller.failover.paths import Path
-from railyard.controller.health.hysteresis import Damping, Held, settle
+from railyard.controller.health.hysteresis import ActivePaths, Damping, damp
 from railyard.controller.health.policies import POLICIES, Context, Share, Shares
 from railyard.controller.health.scores import Scores
 from railyard.topologies.addresses import Gpu
@@ -20,9 +20,9 @@ AT_ONCE = Damping(margin=10, dwell_ns=0, noise=0)
 
 
 def held_after(
-    held: Held | None, wanted: Shares, scores: Scores, now_ns: int = 0, damping: Damping = AT_ONCE
+    held: ActivePaths | None, wanted: Shares, scores: Scores, now_ns: int = 0, damping: Damping = AT_ONCE
 ) -> Shares:
-    return settle(held, wanted, SRC, DST, scores, now_ns, damping).shares
+    return damp(held, wanted, SRC, DST, scores, now_ns, damping).shares
 
 
 @pytest.mark.parametrize(
@@ -30,44 +30,44 @@ def held_after(
     [((54, 50, 100), False), ((55, 50, 100), False), ((56, 50, 100), True), ((1, 0, 0), True), ((0, 0, 0), False)],
 )
 def test_a_path_must_be_better_by_more_than_the_margin(rails: tuple[int, ...], taken: bool) -> None:
-    assert held_after(Held(DR, 0), RD, Scores(rails, (100, 100))) == (RD if taken else DR)
+    assert held_after(ActivePaths(DR, 0), RD, Scores(rails, (100, 100))) == (RD if taken else DR)
 
 
 def test_fewer_hops_are_taken_back_as_soon_as_they_are_no_worse() -> None:
-    held = Held(DRD, 0)
+    held = ActivePaths(DRD, 0)
     assert held_after(held, DR, Scores((100, 99, 100), (100, 100))) == DRD
     assert held_after(held, DR, Scores((100, 100, 100), (100, 100))) == DR
-    assert held_after(Held(DR, 0), DRD, Scores((100, 100, 100), (100, 100))) == DR
+    assert held_after(ActivePaths(DR, 0), DRD, Scores((100, 100, 100), (100, 100))) == DR
 
 
 def test_a_spray_is_judged_by_its_best_and_by_its_worst_path() -> None:
     window = (*RD, *DR, *DRD, Share(Path("drd", 3)))
     known = Scores((45, 50, 60, 55), (100, 100))
-    assert held_after(Held(DR, 0), window, known) == window  # 60 is better than 50
+    assert held_after(ActivePaths(DR, 0), window, known) == window  # 60 is better than 50
     fewer = window[1:]
-    assert held_after(Held(window, 0), fewer, known) == fewer  # 50 is better than 45, by 11%
-    assert held_after(Held(window, 0), fewer, Scores((46, 50, 60, 55), (100, 100))) == window
-    assert held_after(Held(window, 0), fewer, Scores((0, 50, 60, 55), (100, 100))) == fewer
+    assert held_after(ActivePaths(window, 0), fewer, known) == fewer  # 50 is better than 45, by 11%
+    assert held_after(ActivePaths(window, 0), fewer, Scores((46, 50, 60, 55), (100, 100))) == window
+    assert held_after(ActivePaths(window, 0), fewer, Scores((0, 50, 60, 55), (100, 100))) == fewer
 
 
 def test_the_first_choice_is_free_and_no_choice_changes_nothing() -> None:
     known, slow = Scores((10, 0, 100), (100, 100)), Damping(dwell_ns=1000)
-    assert settle(None, DR, SRC, DST, known, 7, slow) == Held(DR, 7)
-    assert settle(Held((), 7), DRD, SRC, DST, known, 8, slow) == Held(DRD, 8)
-    assert settle(Held(DR, 7), (), SRC, DST, known, 5000, slow) == Held(DR, 7)
-    assert settle(Held(DR, 7), DR, SRC, DST, known, 5000, slow) == Held(DR, 7)
+    assert damp(None, DR, SRC, DST, known, 7, slow) == ActivePaths(DR, 7)
+    assert damp(ActivePaths((), 7), DRD, SRC, DST, known, 8, slow) == ActivePaths(DRD, 8)
+    assert damp(ActivePaths(DR, 7), (), SRC, DST, known, 5000, slow) == ActivePaths(DR, 7)
+    assert damp(ActivePaths(DR, 7), DR, SRC, DST, known, 5000, slow) == ActivePaths(DR, 7)
 
 
 def test_dwell_ends_to_the_nanosecond_even_for_a_blocked_path() -> None:
     known, slow = Scores((10, 0, 100), (100, 100)), Damping(dwell_ns=1000)
-    assert held_after(Held(DR, 7), DRD, known, 1006, slow) == DR
-    assert held_after(Held(DR, 7), DRD, known, 1007, slow) == DRD
+    assert held_after(ActivePaths(DR, 7), DRD, known, 1006, slow) == DR
+    assert held_after(ActivePaths(DR, 7), DRD, known, 1007, slow) == DRD
 
 
 def test_without_a_margin_what_is_wanted_is_taken_whatever_its_score() -> None:
     known = Scores((10, 100, 100), (100, 100))
-    assert held_after(Held(DR, 0), RD, known, damping=Damping(None, 0)) == RD
-    assert held_after(Held(DR, 0), RD, known, damping=Damping(0, 0)) == DR
+    assert held_after(ActivePaths(DR, 0), RD, known, damping=Damping(None, 0)) == RD
+    assert held_after(ActivePaths(DR, 0), RD, known, damping=Damping(0, 0)) == DR
 
 
 @given(
@@ -85,7 +85,7 @@ def test_changes_stay_under_the_dwell_limit_whatever_scores_do(
         now += rng.randint(0, 100) * MS
         known = Scores(tuple(rng.choice([0, 10, 90, 100]) for _ in range(4)), (rng.randint(0, 100), 100))
         wanted = POLICIES[policy](SRC, DST, known, Context(seed=turn))
-        new = settle(held, wanted, SRC, DST, known, now, damping)
+        new = damp(held, wanted, SRC, DST, known, now, damping)
         if held is not None and held.shares and new.shares != held.shares:
             changes.append(now)
         held = new
@@ -95,17 +95,17 @@ def test_changes_stay_under_the_dwell_limit_whatever_scores_do(
 
 def test_who_runs_after_alternating_load_runs_ever_less_and_a_calm_pair_is_quick_again() -> None:
     damping, known = Damping(0, 100 * MS, 0), {True: Scores((10, 90), (100, 100)), False: Scores((90, 10), (100, 100))}
-    held, changes = settle(None, DR, SRC, DST, known[False], 0, damping), []
+    held, changes = damp(None, DR, SRC, DST, known[False], 0, damping), []
     for now in range(0, 20_000, 10):
         turned = now < 10_000 and now // 150 % 2 == 1
         wanted = POLICIES["health"](SRC, DST, known[turned], Context())
-        new = settle(held, wanted, SRC, DST, known[turned], now * MS, damping)
+        new = damp(held, wanted, SRC, DST, known[turned], now * MS, damping)
         changes += [now] if new is not held else []
         held = new
     waits = [later - earlier for earlier, later in pairwise(changes)]
     assert min(waits[:2]) < 300 <= min(waits[4:])
     assert len(changes) < 15  # of 66 alternations
-    held = settle(held, RD if held.shares == DR else DR, SRC, DST, Scores((50, 50), (100, 100)), 20_000 * MS, damping)
+    held = damp(held, RD if held.shares == DR else DR, SRC, DST, Scores((50, 50), (100, 100)), 20_000 * MS, damping)
     quick = held.changed(DR, 30_000 * MS, damping)
     assert quick.dwell_ns(damping) == damping.dwell_ns
 

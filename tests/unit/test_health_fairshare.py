@@ -123,15 +123,15 @@ def test_every_path_goes_over_links_that_the_plan_has(kind: Kind) -> None:
                 assert set(route_of(path, src, dst, kind)) <= free.keys()
 
 
-@pytest.mark.parametrize(("yields", "rate"), [(False, 1 * MBIT), (True, 5 * MBIT)])
-def test_background_takes_its_rate_or_shares_fairly(yields: bool, rate: float) -> None:
+@pytest.mark.parametrize(("elastic", "rate"), [(False, 1 * MBIT), (True, 5 * MBIT)])
+def test_background_takes_its_rate_or_shares_fairly(elastic: bool, rate: float) -> None:
     src, dst = Gpu(0, 0), Gpu(1, 0)
-    free, forever = under_load(plan_of(), [Background(src, dst, Path("r", 0), 9 * MBIT, yields)])
-    assert max_min([route_of(Path("r", 0), src, dst, "rail-only"), *forever], free)[0] == pytest.approx(rate)
+    free, persistent = under_load(plan_of(), [Background(src, dst, Path("r", 0), 9 * MBIT, elastic)])
+    assert max_min([route_of(Path("r", 0), src, dst, "rail-only"), *persistent], free)[0] == pytest.approx(rate)
 
 
 def test_paced_background_below_its_share_keeps_all_of_its_rate() -> None:
     src, dst = Gpu(0, 0), Gpu(1, 0)
-    free, forever = under_load(plan_of(), [Background(src, dst, Path("r", 0), 2 * MBIT, yields=True)])
-    rates = max_min([route_of(Path("r", 0), src, dst, "rail-only"), *forever], free)
+    free, persistent = under_load(plan_of(), [Background(src, dst, Path("r", 0), 2 * MBIT, elastic=True)])
+    rates = max_min([route_of(Path("r", 0), src, dst, "rail-only"), *persistent], free)
     assert rates == pytest.approx([8 * MBIT, 2 * MBIT])

@@ -11,7 +11,7 @@ from railyard.controller.health.estimators import Links
 from railyard.controller.health.monitor import Healthd
 from railyard.controller.health.scores import Scores
 from railyard.controller.health.settings import HealthSpec, parse_health
-from railyard.controller.openflow.app import Heard
+from railyard.controller.openflow.app import SwitchEvent
 from railyard.topologies.measure.port_counters import PortStats
 from railyard.topologies.plan import Plan
 from railyard.topologies.ports import RAIL_DPID, SINGLE_DPID, SPINE_DPID, UPLINK_PORT
@@ -25,11 +25,11 @@ PLAN = plan("rail-only", "dr", 4, 2, rail_rate="100Mbit", hb_rate="100Mbit")
 AT_ONCE = parse_health({"smoothing": "none"})
 
 
-def stats(dpid: int, at_ms: float, sent: Mapping[int, int], dropped: int = 0, frames: int = 0) -> Heard:
+def stats(dpid: int, at_ms: float, sent: Mapping[int, int], dropped: int = 0, frames: int = 0) -> SwitchEvent:
     """What a switch has sent by port since it started."""
     rest = {"rx_bytes": 0, "rx_packets": 0, "tx_packets": frames, "rx_dropped": 0, "tx_dropped": dropped}
     counters = {port: {"tx_bytes": total} | rest for port, total in sent.items()}
-    return Heard("stats", dpid, round(at_ms * MS), counters=counters)
+    return SwitchEvent("stats", dpid, round(at_ms * MS), counters=counters)
 
 
 def spec(**said: str) -> HealthSpec:
@@ -46,9 +46,9 @@ class Lab:
     def __init__(self, fabric: Plan = PLAN, spec: HealthSpec = AT_ONCE) -> None:
         self.healthd = Healthd(fabric, spec)
 
-    def hear(self, *reports: Heard) -> None:
+    def on_event(self, *reports: SwitchEvent) -> None:
         for report in reports:
-            self.healthd.hear(report)
+            self.healthd.on_event(report)
 
     def at(self, ms: float) -> Scores:
         return self.healthd.scores(round(ms * MS))
@@ -64,7 +64,7 @@ def test_before_any_report_all_is_idle_and_of_version_0() -> None:
 
 def test_a_rail_scores_what_its_ports_leave_free() -> None:
     lab = Lab()
-    lab.hear(stats(RAIL_DPID, 0, all_ports(10**12)), stats(RAIL_DPID, 50, all_ports(10**12 + FULL * 9 // 10)))
+    lab.on_event(stats(RAIL_DPID, 0, all_ports(10**12)), stats(RAIL_DPID, 50, all_ports(10**12 + FULL * 9 // 10)))
     assert lab.at(50) == Scores((10, 100), (100,) * 4, version=1)
 
 
@@ -82,10 +82,10 @@ def test_the_busier_direction_counts() -> None:
 
 def test_a_missing_report_leaves_the_last_and_the_next_covers_its_time() -> None:
     lab = Lab()
-    lab.hear(stats(RAIL_DPID, 0, all_ports(0)), stats(RAIL_DPID, 50, all_ports(FULL // 2)))
+    lab.on_event(stats(RAIL_DPID, 0, all_ports(0)), stats(RAIL_DPID, 50, all_ports(FULL // 2)))
     assert lab.at(50).rails == (50, 100)
     assert lab.at(100).rails == (50, 100)
-    lab.hear(stats(RAIL_DPID, 150, all_ports(FULL // 2 + FULL)))  # in two periods
+    lab.on_event(stats(RAIL_DPID, 150, all_ports(FULL // 2 + FULL)))  # in two periods
     assert lab.at(150).rails == (50, 100)
 
 
@@ -93,40 +93,40 @@ def test_a_missing_report_leaves_the_last_and_the_next_covers_its_time() -> None
 def test_reports_that_repeat_come_late_or_too_close_say_nothing(extra_ms: float) -> None:
     """The reply of 100 ms was held up and reached us at 148 ms: its successor isn't a burst."""
     lab = Lab()
-    lab.hear(stats(RAIL_DPID, 0, all_ports(0)), stats(RAIL_DPID, 50, all_ports(FULL // 2)))
-    lab.hear(stats(RAIL_DPID, extra_ms, all_ports(FULL)))
+    lab.on_event(stats(RAIL_DPID, 0, all_ports(0)), stats(RAIL_DPID, 50, all_ports(FULL // 2)))
+    lab.on_event(stats(RAIL_DPID, extra_ms, all_ports(FULL)))
     assert lab.at(70).rails == (50, 100)
-    lab.hear(stats(RAIL_DPID, 150, all_ports(FULL // 2 + FULL)))
+    lab.on_event(stats(RAIL_DPID, 150, all_ports(FULL // 2 + FULL)))
     assert lab.at(150).rails == (50, 100)
 
 
 def test_counters_that_begin_anew_are_no_load() -> None:
     lab = Lab()
-    lab.hear(stats(RAIL_DPID, 0, all_ports(10**9)), stats(RAIL_DPID, 50, all_ports(10**9 + FULL // 4)))
-    lab.hear(stats(RAIL_DPID, 100, all_ports(1000)))
+    lab.on_event(stats(RAIL_DPID, 0, all_ports(10**9)), stats(RAIL_DPID, 50, all_ports(10**9 + FULL // 4)))
+    lab.on_event(stats(RAIL_DPID, 100, all_ports(1000)))
     assert lab.at(100).rails == (75, 100)  # the last that is known
-    lab.hear(stats(RAIL_DPID, 150, all_ports(1000 + FULL)))
+    lab.on_event(stats(RAIL_DPID, 150, all_ports(1000 + FULL)))
     assert lab.at(150).rails == (1, 100)
 
 
 def test_a_port_that_appears_later_counts_from_its_second_report() -> None:
     lab = Lab()
     for at_ms in (0, 50):
-        lab.hear(stats(RAIL_DPID, at_ms, dict.fromkeys(range(1, 4), 0)))
-    lab.hear(stats(RAIL_DPID, 100, all_ports(10**9) | dict.fromkeys(range(1, 4), 0)))
+        lab.on_event(stats(RAIL_DPID, at_ms, dict.fromkeys(range(1, 4), 0)))
+    lab.on_event(stats(RAIL_DPID, 100, all_ports(10**9) | dict.fromkeys(range(1, 4), 0)))
     assert lab.at(100).rails == (100, 100)
 
 
 def test_what_is_cut_or_gone_shows_at_once_and_comes_back_without_its_past() -> None:
     lab = Lab(spec=spec(smoothing="1s"))
-    lab.hear(stats(RAIL_DPID, 0, all_ports(0)), stats(RAIL_DPID, 50, all_ports(FULL)))
+    lab.on_event(stats(RAIL_DPID, 0, all_ports(0)), stats(RAIL_DPID, 50, all_ports(FULL)))
     lab.at(50)
-    lab.hear(Heard("port", RAIL_DPID + 1, 51 * MS, port=2, up=False))
+    lab.on_event(SwitchEvent("port", RAIL_DPID + 1, 51 * MS, port=2, up=False))
     assert lab.at(51).rails[1] == 75
-    lab.hear(Heard("switch-down", RAIL_DPID, 52 * MS))
+    lab.on_event(SwitchEvent("switch-down", RAIL_DPID, 52 * MS))
     assert lab.at(52).rails == (0, 75)
-    lab.hear(Heard("switch-up", RAIL_DPID, 53 * MS, up_ports=frozenset({1, 2, 3, UPLINK_PORT})))
-    lab.hear(Heard("port", RAIL_DPID + 1, 53 * MS, port=2, up=True))
+    lab.on_event(SwitchEvent("switch-up", RAIL_DPID, 53 * MS, up_ports=frozenset({1, 2, 3, UPLINK_PORT})))
+    lab.on_event(SwitchEvent("port", RAIL_DPID + 1, 53 * MS, port=2, up=True))
     assert lab.at(53).rails == (75, 100)
 
 
@@ -138,20 +138,20 @@ def test_a_domain_without_carrier_is_blocked() -> None:
 
 def test_the_version_grows_with_each_change_of_a_whole_score_and_only_then() -> None:
     lab = Lab()
-    lab.hear(stats(RAIL_DPID, 0, all_ports(0)))
+    lab.on_event(stats(RAIL_DPID, 0, all_ports(0)))
     sent, versions = 0, []
     for look, share in enumerate([0.5, 0.5, 0.501, 0.2, 0.2, 0.0], start=1):
         sent += round(FULL * share)
-        lab.hear(stats(RAIL_DPID, look * 50, all_ports(sent)))
+        lab.on_event(stats(RAIL_DPID, look * 50, all_ports(sent)))
         versions.append(lab.at(look * 50).version)
     assert versions == [1, 1, 1, 2, 2, 3]
 
 
 def test_smoothing_goes_by_the_clock() -> None:
     lab = Lab(spec=spec(smoothing="100ms"))
-    lab.hear(stats(RAIL_DPID, 0, all_ports(0)))
+    lab.on_event(stats(RAIL_DPID, 0, all_ports(0)))
     lab.at(0)
-    lab.hear(stats(RAIL_DPID, 50, all_ports(FULL)))
+    lab.on_event(stats(RAIL_DPID, 50, all_ports(FULL)))
     assert lab.at(50).rails[0] == 61  # exp(-0.5)
     assert lab.at(100).rails[0] == 37  # exp(-1), though nothing was reported in between
 
@@ -161,9 +161,9 @@ def test_the_spine_layer_is_its_uplinks_at_the_spines_and_no_part_of_a_rail() ->
     lab = Lab(fabric)
     uplinks = {UPLINK_PORT: 0, UPLINK_PORT + 1: 0}
     for dpid, ports in ((SPINE_DPID, {1: 0, 2: 0}), (SPINE_DPID + 1, {1: 0, 2: 0}), (RAIL_DPID, uplinks)):
-        lab.hear(stats(dpid, 0, ports), stats(dpid, 50, dict.fromkeys(ports, FULL)))
+        lab.on_event(stats(dpid, 0, ports), stats(dpid, 50, dict.fromkeys(ports, FULL)))
     assert lab.at(50) == Scores((100, 100), (100,) * 4, spine=50, version=1)
-    lab.hear(Heard("switch-down", SPINE_DPID, 60 * MS))
+    lab.on_event(SwitchEvent("switch-down", SPINE_DPID, 60 * MS))
     assert lab.at(60).spine == 25
 
 
@@ -171,7 +171,7 @@ def test_the_single_switch_is_every_rail() -> None:
     fabric = plan("single-switch", "spine", 4, 2, rail_rate="100Mbit")
     lab = Lab(fabric)
     rank_1 = {1 + 256 * d + 1: FULL // 2 for d in range(4)}
-    lab.hear(stats(SINGLE_DPID, 0, dict.fromkeys(rank_1, 0)), stats(SINGLE_DPID, 50, rank_1))
+    lab.on_event(stats(SINGLE_DPID, 0, dict.fromkeys(rank_1, 0)), stats(SINGLE_DPID, 50, rank_1))
     assert lab.at(50).rails == (100, 50)
 
 
@@ -186,7 +186,7 @@ def test_what_waits_at_either_end_of_a_rail_counts_for_the_backlog_and_its_frame
 
 def test_drops_at_a_port_and_in_a_shaper_are_both_losses() -> None:
     lab = Lab(spec=spec(smoothing="none", estimator="loss"))
-    lab.hear(stats(RAIL_DPID, 0, {1: 0}), stats(RAIL_DPID, 50, {1: 0}, dropped=2, frames=995))
+    lab.on_event(stats(RAIL_DPID, 0, {1: 0}), stats(RAIL_DPID, 50, {1: 0}, dropped=2, frames=995))
     for at_ms, dropped in ((0, 70), (50, 73)):
         lab.healthd.read("rail0", {"d0g0": bridge(queue_dropped=dropped)}, at_ms * MS)
     assert lab.at(50).rails == (50, 100)  # 5 of 1000
@@ -194,8 +194,8 @@ def test_drops_at_a_port_and_in_a_shaper_are_both_losses() -> None:
 
 def test_what_is_of_another_fabric_is_passed_over() -> None:
     lab = Lab()
-    lab.hear(stats(RAIL_DPID + 7, 0, {1: 0}), Heard("port", RAIL_DPID, 0, port=99, up=False))
-    lab.hear(Heard("switch-down", SPINE_DPID, 0), stats(RAIL_DPID, 0, {UPLINK_PORT: 5}))
+    lab.on_event(stats(RAIL_DPID + 7, 0, {1: 0}), SwitchEvent("port", RAIL_DPID, 0, port=99, up=False))
+    lab.on_event(SwitchEvent("switch-down", SPINE_DPID, 0), stats(RAIL_DPID, 0, {UPLINK_PORT: 5}))
     lab.healthd.read("hb9", {"d9g0": bridge(up=False)}, 0)
     assert lab.at(0).version == 0
 
@@ -218,15 +218,15 @@ def test_whatever_comes_in_whatever_order_scores_are_scores(
         at = now + min(later, 0)
         match what:
             case "stats":
-                lab.hear(stats(RAIL_DPID + rail, at, all_ports(number)))
+                lab.on_event(stats(RAIL_DPID + rail, at, all_ports(number)))
             case "port":
-                lab.hear(Heard("port", RAIL_DPID + rail, at * MS, port=number, up=later % 2 == 0))
+                lab.on_event(SwitchEvent("port", RAIL_DPID + rail, at * MS, port=number, up=later % 2 == 0))
                 up[rail] = up[rail] - {number} | ({number} & {1, 2, 3, 4} if later % 2 == 0 else set())
             case "switch-up":
-                lab.hear(Heard("switch-up", RAIL_DPID + rail, at * MS, up_ports=frozenset(range(number))))
+                lab.on_event(SwitchEvent("switch-up", RAIL_DPID + rail, at * MS, up_ports=frozenset(range(number))))
                 up[rail] = {1, 2, 3, 4} & set(range(number))
             case "switch-down":
-                lab.hear(Heard("switch-down", RAIL_DPID + rail, at * MS))
+                lab.on_event(SwitchEvent("switch-down", RAIL_DPID + rail, at * MS))
                 up[rail] = set()
             case "look":
                 now += max(later, 0)

@@ -14,7 +14,7 @@ from railyard.controller.health.monitor_loop import HealthLoop
 from railyard.controller.health.registry.client import Registry, View, connect
 from railyard.controller.health.scores import Scores
 from railyard.controller.health.settings import parse_health
-from railyard.controller.openflow.app import Heard
+from railyard.controller.openflow.app import SwitchEvent
 from railyard.topologies.measure.port_counters import PortStats
 from railyard.topologies.plan import Plan
 from tests.unit.stand_ins import plan_of
@@ -61,7 +61,7 @@ class Switches:
         rest = {"rx_bytes": 0, "rx_packets": 0, "tx_packets": 0, "rx_dropped": 0, "tx_dropped": 0}
         if self.loop:
             counters = {port: {"tx_bytes": round(self._sent)} | rest for port in (1, 2)}
-            self.loop.hear(Heard("stats", RAIL_0, now, counters=counters))
+            self.loop.on_event(SwitchEvent("stats", RAIL_0, now, counters=counters))
 
 
 class Rig:
@@ -183,19 +183,19 @@ def test_at_its_end_nothing_is_left(rig: Callable[..., Rig]) -> None:
 # ── loads, as healthd tells them ─────────────────────────────────────────────────────────────────
 
 
-def stats(at_ms: int, sent: dict[int, int]) -> Heard:
+def stats(at_ms: int, sent: dict[int, int]) -> SwitchEvent:
     rest = {"rx_bytes": 0, "rx_packets": 0, "tx_packets": 0, "rx_dropped": 0, "tx_dropped": 0}
     counters = {port: {"tx_bytes": total} | rest for port, total in sent.items()}
-    return Heard("stats", RAIL_0, at_ms * MS, counters=counters)
+    return SwitchEvent("stats", RAIL_0, at_ms * MS, counters=counters)
 
 
 def test_loads_are_of_the_last_period_alone_whatever_scores_are_smoothed_to() -> None:
     healthd, full = Healthd(PLAN, parse_health({"smoothing": "10s"})), PLAN.rail_bps // 8 // 10  # in 100 ms
     assert set(healthd.loads().values()) == {0.0}
-    healthd.hear(stats(0, {1: 0, 2: 0}))
-    healthd.hear(stats(100, {1: 0, 2: 0}))
+    healthd.on_event(stats(0, {1: 0, 2: 0}))
+    healthd.on_event(stats(100, {1: 0, 2: 0}))
     healthd.scores(100 * MS)
-    healthd.hear(stats(200, {1: full, 2: full // 2}))
+    healthd.on_event(stats(200, {1: full, 2: full // 2}))
     assert healthd.scores(200 * MS).rails[0] > 95
     assert healthd.loads()[Element("rail", 0)] == pytest.approx(0.75)
     assert healthd.loads()[Element("rail", 1)] == 0.0
@@ -203,11 +203,11 @@ def test_loads_are_of_the_last_period_alone_whatever_scores_are_smoothed_to() ->
 
 def test_loads_are_of_links_that_are_up() -> None:
     healthd, full = Healthd(PLAN, parse_health({})), PLAN.rail_bps // 8 // 10
-    healthd.hear(stats(0, {1: 0, 2: 0}))
-    healthd.hear(stats(100, {1: full // 2, 2: 0}))
-    healthd.hear(Heard("port", RAIL_0, 110 * MS, port=2, up=False))
+    healthd.on_event(stats(0, {1: 0, 2: 0}))
+    healthd.on_event(stats(100, {1: full // 2, 2: 0}))
+    healthd.on_event(SwitchEvent("port", RAIL_0, 110 * MS, port=2, up=False))
     assert healthd.loads()[Element("rail", 0)] == pytest.approx(0.5)
-    healthd.hear(Heard("switch-down", RAIL_0, 120 * MS))
+    healthd.on_event(SwitchEvent("switch-down", RAIL_0, 120 * MS))
     assert healthd.loads()[Element("rail", 0)] == 0.0
 
 

@@ -20,9 +20,9 @@ SECOND = 1_250_000
 """Bytes that an empty rail link carries in a second."""
 
 
-def rail_load(rail: int, share: float, yields: bool = False) -> Background:
+def rail_load(rail: int, share: float, elastic: bool = False) -> Background:
     """Load on the rail's links from domain 0 to 1, as a share of their rate."""
-    return Background(Gpu(0, rail), Gpu(1, rail), Path("r", rail), share * 10 * MBIT, yields)
+    return Background(Gpu(0, rail), Gpu(1, rail), Path("r", rail), share * 10 * MBIT, elastic)
 
 
 def last(plan: Plan, flows: Sequence[Flow], paths: Sequence[Path], background: Sequence[Background] = ()) -> float:

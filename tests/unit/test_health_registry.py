@@ -19,7 +19,7 @@ from railyard.controller.health.registry.document import Document, decode, encod
 from railyard.controller.health.registry.etcd import EtcdServer
 from railyard.controller.health.registry.unix_socket import SocketServer
 from railyard.controller.health.scores import Scores
-from railyard.core.errors import MachineLacks
+from railyard.core.errors import MissingRequirement
 from tests.emulation.fabrics import eventually
 
 STALE_S = 0.1
@@ -217,7 +217,7 @@ def test_a_socket_server_takes_the_place_of_one_that_was_killed(tmp_path: Path) 
 
 def test_a_machine_without_etcd_is_told_what_gets_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(etcd, "SEARCH_PATH", "/nowhere")
-    with pytest.raises(MachineLacks, match="lacks etcd; sudo script/bootstrap"):
+    with pytest.raises(MissingRequirement, match="lacks etcd; sudo script/bootstrap"):
         EtcdServer(tmp_path).start()
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from railyard.controller.failover.heartbeat_detector import Circle, Silence, Watch
+from railyard.controller.failover.heartbeat_detector import HeartbeatDetector, ProbeGroup, SilentComponents
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.spec import POLICIES, Kind
 from tests.unit.broken_fabrics import plan
@@ -43,7 +43,7 @@ class Star:
 
     def __init__(self, members: int, multiplier: int = MULTIPLIER) -> None:
         self.members = rank(members)
-        self.circle = Circle(self.members, multiplier)
+        self.group = ProbeGroup(self.members, multiplier)
         self.number = 0
 
     def play(self, rounds: int, dead: Dead) -> list[frozenset[Gpu]]:
@@ -51,11 +51,11 @@ class Star:
         seen = []
         for _ in range(rounds):
             self.number += 1
-            for src, dst in self.circle.begin(self.number):
+            for src, dst in self.group.begin_round(self.number):
                 if dead.passes(src, dst):
-                    self.circle.hear(self.number, src, dst)
-            self.circle.judge()
-            seen.append(self.circle.silent)
+                    self.group.receive(self.number, src, dst)
+            self.group.evaluate()
+            seen.append(self.group.silent)
         return seen
 
 
@@ -86,7 +86,7 @@ def test_with_fewer_the_whole_circle_is_silent_and_stays_so(data: st.DataObject,
     star = Star(members)
     star.play(5, Dead())
     assert star.play(2 * MULTIPLIER, dead)[-1] == frozenset(star.members)
-    assert all(star.circle.is_silent for _ in range(20) if star.play(1, dead))
+    assert all(star.group.is_silent for _ in range(20) if star.play(1, dead))
 
 
 @given(data=st.data(), members=sizes)
@@ -122,20 +122,20 @@ def test_beats_of_long_ago_prove_no_life() -> None:
     star = Star(4)
     assert star.play(MULTIPLIER, Dead(gpus=frozenset({Gpu(2, 1)})))[-1] == {Gpu(2, 1)}
     for number in range(10, 10 + 2 * MULTIPLIER):
-        for src, dst in star.circle.begin(number):
-            star.circle.hear(1 if Gpu(2, 1) in (src, dst) else number, src, dst)
-        star.circle.judge()
-    assert star.circle.silent == {Gpu(2, 1)}
+        for src, dst in star.group.begin_round(number):
+            star.group.receive(1 if Gpu(2, 1) in (src, dst) else number, src, dst)
+        star.group.evaluate()
+    assert star.group.silent == {Gpu(2, 1)}
 
 
 def test_late_beats_count_for_their_round() -> None:
     star = Star(4)
     for number in range(1, 20):
-        beats = star.circle.begin(number)
-        star.circle.judge()  # nothing of this round is there yet
-        assert not star.circle.silent
-        for src, dst in beats:
-            star.circle.hear(number, src, dst)
+        heartbeats = star.group.begin_round(number)
+        star.group.evaluate()  # nothing of this round is there yet
+        assert not star.group.silent
+        for src, dst in heartbeats:
+            star.group.receive(number, src, dst)
 
 
 @pytest.mark.parametrize("silent", [0, 1, 3])
@@ -143,7 +143,7 @@ def test_a_link_carries_two_beats_a_round(silent: int) -> None:
     dead = Dead(up=frozenset(rank(8)[:silent]), down=frozenset(rank(8)[:silent]))
     star = Star(8)
     star.play(10, dead)
-    sent = star.circle.begin(star.number + 1)
+    sent = star.group.begin_round(star.number + 1)
     assert len(sent) == 8 + silent  # a silent one is tried from and by a living one, beside the living ones' own
     for gpu in star.members:
         assert {a == gpu for a, _ in sent} == {b == gpu for _, b in sent} == {True, False}
@@ -152,7 +152,7 @@ def test_a_link_carries_two_beats_a_round(silent: int) -> None:
 @pytest.mark.parametrize(("members", "multiplier"), [(1, 3), (4, 1)])
 def test_too_few_members_or_rounds_are_refused(members: int, multiplier: int) -> None:
     with pytest.raises(ValueError, match="at least"):
-        Circle(rank(members), multiplier)
+        ProbeGroup(rank(members), multiplier)
 
 
 def watched(
@@ -162,49 +162,49 @@ def watched(
     gpus: Iterable[Gpu] = (),
     links: Iterable[Gpu] = (),
     hb_links: Iterable[Gpu] = (),
-) -> Silence:
+) -> SilentComponents:
     """What a fabric's watch finds when these are dead, both ways."""
-    watch = Watch(plan(kind, POLICIES[kind][0], domains, rails), MULTIPLIER)
+    detector = HeartbeatDetector(plan(kind, POLICIES[kind][0], domains, rails), MULTIPLIER)
     lost, hb_lost = {*gpus, *links}, {*gpus, *hb_links}
     for _ in range(2 * MULTIPLIER):
-        number, rail_beats, hb_beats = watch.begin()
-        for src, dst in rail_beats:
+        number, rail_heartbeats, hb_heartbeats = detector.begin_round()
+        for src, dst in rail_heartbeats:
             if not {src, dst} & lost:
-                watch.hear_rail(number, src, dst)
-        for src, dst in hb_beats:
+                detector.receive_rail(number, src, dst)
+        for src, dst in hb_heartbeats:
             if not {src, dst} & hb_lost:
-                watch.hear_hb(number, src, dst)
-        found = watch.judge()
+                detector.receive_hb(number, src, dst)
+        found = detector.evaluate()
     return found
 
 
 def test_a_gpu_is_silent_if_both_its_links_are() -> None:
     gone = Gpu(1, 2)
-    assert watched("rail-only", 4, 4, gpus=[gone]) == Silence(
+    assert watched("rail-only", 4, 4, gpus=[gone]) == SilentComponents(
         links=frozenset({gone}), gpus=frozenset({gone}), hb_links=frozenset({gone})
     )
-    assert watched("rail-only", 4, 4, links=[gone]) == Silence(links=frozenset({gone}))
-    assert watched("rail-only", 4, 4, hb_links=[gone]) == Silence(hb_links=frozenset({gone}))
+    assert watched("rail-only", 4, 4, links=[gone]) == SilentComponents(links=frozenset({gone}))
+    assert watched("rail-only", 4, 4, hb_links=[gone]) == SilentComponents(hb_links=frozenset({gone}))
 
 
 def test_with_two_domains_the_rail_is_silent_and_the_gpu_known_all_the_same() -> None:
     gone = Gpu(1, 2)
     found = watched("rail-only", 2, 4, gpus=[gone])
-    assert found == Silence(rails=frozenset({2}), gpus=frozenset({gone}), hb_links=frozenset({gone}))
-    assert watched("rail-only", 2, 4, links=[gone]) == Silence(rails=frozenset({2}))
+    assert found == SilentComponents(rails=frozenset({2}), gpus=frozenset({gone}), hb_links=frozenset({gone}))
+    assert watched("rail-only", 2, 4, links=[gone]) == SilentComponents(rails=frozenset({2}))
 
 
 def test_a_server_that_crashes_is_its_gpus() -> None:
     server = frozenset(Gpu(1, rank) for rank in range(4))
     found = watched("rail-only", 4, 4, gpus=server)
-    assert found == Silence(links=server, gpus=server, hb_domains=frozenset({1}))
+    assert found == SilentComponents(links=server, gpus=server, hb_domains=frozenset({1}))
 
 
 def test_on_a_single_switch_all_gpus_are_one_circle() -> None:
     gone = Gpu(1, 1)
-    assert watched("single-switch", 2, 2, links=[gone]) == Silence(links=frozenset({gone}))
+    assert watched("single-switch", 2, 2, links=[gone]) == SilentComponents(links=frozenset({gone}))
     everyone = [Gpu(domain, rank) for domain in range(2) for rank in range(2)]
-    assert watched("single-switch", 2, 2, links=everyone) == Silence(rails=frozenset({0}))
+    assert watched("single-switch", 2, 2, links=everyone) == SilentComponents(rails=frozenset({0}))
 
 
 @given(data=st.data(), domains=st.integers(3, 4), rails=st.integers(3, 4))
@@ -217,5 +217,5 @@ def test_any_gpus_links_and_hb_links_are_told_apart(data: st.DataObject, domains
     assume(not crowded)
     assume(not any(sum(gpu.domain == d for gpu in hb_lost) > rails - 2 for d in range(domains)))
     found = watched("rail-only", domains, rails, gpus, links, hb_links)
-    assert found == Silence(links=lost, gpus=lost & hb_lost, hb_links=hb_lost)
-    assert Silence.from_dict(found.as_dict()) == found
+    assert found == SilentComponents(links=lost, gpus=lost & hb_lost, hb_links=hb_lost)
+    assert SilentComponents.from_dict(found.as_dict()) == found

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from railyard.core.errors import BadInput
-from railyard.results.theory.iteration.arrays import Strategy, laid_out
+from railyard.results.theory.iteration.arrays import Strategy, place_strategy
 from railyard.results.theory.iteration.constants import A100, taken_from_a100
 from railyard.results.theory.iteration.job import Job, Recipe, make_cluster
 from railyard.results.theory.iteration.search import Rules, best_strategy, candidates, divisors
@@ -135,8 +135,8 @@ def test_a_published_job_lies_as_megatron_places_its_ranks() -> None:
     def parallelism(t: int, p: int, d: int) -> Parallelism:
         return Parallelism(tensor=t, pipeline=p, data=d, micro_batch=1, global_batch=d)
 
-    assert str(laid_out(parallelism(8, 64, 6), 8)) == "t=8x1 p=1x64 d=1x6 b=1 v=1"
-    assert str(laid_out(parallelism(2, 1, 32), 8)) == "t=2x1 p=1x1 d=4x8 b=1 v=1"
-    assert str(laid_out(parallelism(2, 4, 2), 8)) == "t=2x1 p=2x2 d=2x1 b=1 v=1"
+    assert str(place_strategy(parallelism(8, 64, 6), 8)) == "t=8x1 p=1x64 d=1x6 b=1 v=1"
+    assert str(place_strategy(parallelism(2, 1, 32), 8)) == "t=2x1 p=1x1 d=4x8 b=1 v=1"
+    assert str(place_strategy(parallelism(2, 4, 2), 8)) == "t=2x1 p=2x2 d=2x1 b=1 v=1"
     with pytest.raises(ValueError, match="data of 3 doesn't lie evenly"):
-        laid_out(parallelism(2, 4, 3), 8)
+        place_strategy(parallelism(2, 4, 3), 8)

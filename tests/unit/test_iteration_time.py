@@ -8,7 +8,7 @@ import pytest
 from railyard.results.theory.iteration import flops
 from railyard.results.theory.iteration.arrays import Strategies, Strategy
 from railyard.results.theory.iteration.constants import A100
-from railyard.results.theory.iteration.fit import fitted_constants, left_out_s, main
+from railyard.results.theory.iteration.fit import fitted_constants, leave_model_out_s, main
 from railyard.results.theory.iteration.iteration_time import iteration_time
 from railyard.results.theory.iteration.job import Job, Recipe, make_cluster
 from railyard.results.theory.iteration.measured import as_job, hfu_pct, measured, predicted_s
@@ -117,7 +117,7 @@ def test_published_times_are_met(table: str, rows: int, mean: float, worst: floa
 
 def test_models_left_out_altogether_are_still_near() -> None:
     """No row predicted by constants that saw its model's shape; GPT-1T is then an extrapolation."""
-    errors = [abs(100 * (left_out_s(row) / row.seconds - 1)) for row in measured()]
+    errors = [abs(100 * (leave_model_out_s(row) / row.seconds - 1)) for row in measured()]
     assert fmean(errors) <= 4.0
     assert max(errors) <= 9.0
 

@@ -5,9 +5,9 @@ import sys
 
 SCRIPT = """
 import os, resource
-from railyard.core.process_limits import allow_open_files
+from railyard.core.process_limits import raise_open_file_limit
 resource.setrlimit(resource.RLIMIT_NOFILE, (64, min(2000, resource.getrlimit(resource.RLIMIT_NOFILE)[1])))
-allow_open_files()
+raise_open_file_limit()
 print(len([os.dup(0) for _ in range(900)]))
 """
 

@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from railyard.core import doctor
-from railyard.core.errors import MachineLacks
+from railyard.core.errors import MissingRequirement
 from railyard.core.host import (
     CONGESTION_CONTROLS,
     OTHER_PROGRAMS,
@@ -24,10 +24,10 @@ from railyard.core.host import (
 # A machine with everything; each test takes something away.
 FULL = Machine(
     root=True,
-    capsule_why="",
+    sandbox_error="",
     user_namespaces=True,
     apparmor_restricts=False,
-    tun_why="",
+    tun_error="",
     tun_for_all=True,
     programs={name: f"/usr/bin/{name}" for name in OVS_PROGRAMS + OTHER_PROGRAMS},
     ovs_version="3.1.0",
@@ -55,16 +55,16 @@ def without(*names: str) -> Machine:
     ("machine", "message"),
     [
         (
-            replace(FULL, capsule_why="unshare failed: Operation not permitted"),
+            replace(FULL, sandbox_error="unshare failed: Operation not permitted"),
             "this machine lacks namespaces (unshare failed: Operation not permitted); "
             "in a container: docker run --privileged ...",
         ),
         (
-            replace(FULL, root=False, capsule_why="refused"),
+            replace(FULL, root=False, sandbox_error="refused"),
             "this machine lacks namespaces (refused); use sudo, or: sudo sysctl user.max_user_namespaces=10000",
         ),
         (
-            replace(FULL, root=False, capsule_why="refused", apparmor_restricts=True),
+            replace(FULL, root=False, sandbox_error="refused", apparmor_restricts=True),
             "this machine lacks namespaces (refused); "
             "use sudo, or: sudo sysctl kernel.apparmor_restrict_unprivileged_userns=0",
         ),
@@ -73,11 +73,11 @@ def without(*names: str) -> Machine:
             "this machine lacks Open vSwitch (no ovs-vswitchd, ovs-vsctl); sudo script/bootstrap",
         ),
         (
-            replace(FULL, root=False, tun_why="Permission denied"),
+            replace(FULL, root=False, tun_error="Permission denied"),
             "this machine lacks /dev/net/tun (Permission denied); use sudo, or: sudo chmod 666 /dev/net/tun",
         ),
         (
-            replace(FULL, kernel_datapath=False, tun_why="No such file or directory"),
+            replace(FULL, kernel_datapath=False, tun_error="No such file or directory"),
             "this machine lacks /dev/net/tun (No such file or directory); "
             "sudo modprobe tun; in a container: docker run --device /dev/net/tun ...",
         ),
@@ -93,7 +93,7 @@ def without(*names: str) -> Machine:
     ],
 )
 def test_what_is_indispensable_is_asked_for_in_one_line(machine: Machine, message: str) -> None:
-    with pytest.raises(MachineLacks) as caught:
+    with pytest.raises(MissingRequirement) as caught:
         require(machine)
     assert str(caught.value) == message
     assert caught.value.exit_status == 3
@@ -104,7 +104,7 @@ def test_what_is_indispensable_is_asked_for_in_one_line(machine: Machine, messag
     [
         FULL,
         replace(FULL, root=False),
-        replace(FULL, tun_why="Permission denied"),  # the kernel datapath needs no tap
+        replace(FULL, tun_error="Permission denied"),  # the kernel datapath needs no tap
         replace(FULL, user_namespaces=False),  # root needs none
         replace(FULL, qdiscs=frozenset({"htb"}), numgen=False, mptcp=False, congestion_controls=frozenset()),
         without("etcd", "nft", "mpirun"),

@@ -7,16 +7,16 @@ import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from railyard.workloads.allreduce.balancing.balancer import GAIN, Balancer, size_class
+from railyard.workloads.allreduce.balancing.balancer import MIN_GAIN, Balancer, size_class
 from railyard.workloads.allreduce.balancing.predict import (
     Cost,
-    cold_rail,
-    hot_seconds,
+    equal_finish_s,
+    fastest_rail,
     ideal_shares,
-    level,
-    worth_splitting,
+    rails_to_split,
+    split_seconds,
 )
-from railyard.workloads.allreduce.balancing.share_update import descend, initial_shares, spread
+from railyard.workloads.allreduce.balancing.share_update import initial_shares, spread, update_shares
 
 TRUE = st.builds(Cost, st.floats(0, 3e-3), st.floats(1e-10, 1e-7))
 WRONG = st.floats(0.3, 3)
@@ -64,20 +64,22 @@ def test_within_100_operations_the_rails_end_within_the_papers_9_3_percent(
     assert spread(used_times(balancer, truth, size)) <= 0.093
     if len(set(truth)) == len(truth) and balancer.state(size) == "settled":
         tried = [cost for cost, share in zip(truth, shares, strict=True) if share > 0]  # of others it knows the name
-        assert hot_seconds(truth, shares, size) <= 1.1 * min(cost.seconds(size) for cost in tried)
+        assert split_seconds(truth, shares, size) <= 1.1 * min(cost.seconds(size) for cost in tried)
 
 
 @given(truth=st.lists(TRUE, min_size=2, max_size=4), size=st.integers(1, 2**28))
 def test_with_the_right_rates_it_ends_near_the_best_split_or_on_the_best_rail(truth: list[Cost], size: int) -> None:
     balancer = Balancer(truth)
     play(balancer, truth, size, 100, [1.0])
-    near = worth_splitting(truth, size)
+    near = rails_to_split(truth, size)
     if near:
         chosen = [truth[rail] for rail in near]
-        best = hot_seconds(chosen, ideal_shares(chosen, size), size)
-        assert max(used_times(balancer, truth, size)) <= (1 + GAIN) * best * (1 + 1e-3)  # learnt lines are a little off
+        best = split_seconds(chosen, ideal_shares(chosen, size), size)
+        assert max(used_times(balancer, truth, size)) <= (1 + MIN_GAIN) * best * (
+            1 + 1e-3
+        )  # learnt lines are a little off
     else:
-        assert balancer.shares(size)[cold_rail(truth, size)] == 1
+        assert balancer.shares(size)[fastest_rail(truth, size)] == 1
 
 
 def test_small_sizes_stay_cold_and_large_ones_are_split() -> None:
@@ -358,7 +360,7 @@ def test_equation_8_sums_to_one_and_gives_the_slower_less(seconds: list[float]) 
 def test_one_step_of_descent_with_the_true_slopes_is_enough(truth: list[Cost], size: int) -> None:
     even = [1 / len(truth)] * len(truth)
     times = [cost.seconds(size / len(truth)) for cost in truth]
-    shares = descend(even, times, [cost.s_per_byte * size for cost in truth])
+    shares = update_shares(even, times, [cost.s_per_byte * size for cost in truth])
     assume(all(share > 0 for share in shares))
     assert spread(c.seconds(a * size) for c, a in zip(truth, shares, strict=True)) < 1e-6
 
@@ -405,13 +407,13 @@ def test_shares_that_are_held_are_left_when_a_rail_slows_down() -> None:
 
 def test_rails_that_slow_down_faster_than_their_bytes_tell_keep_no_share_swinging() -> None:
     """Of times that rise twice as steeply as T/alpha, whole steps go from 40% to a half and back for ever."""
-    balancer, size, level = Balancer([Cost(0, 1e-9), Cost(0, 1e-9)]), 2**24, (0.45, 0.55)
+    balancer, size, equal_finish_s = Balancer([Cost(0, 1e-9), Cost(0, 1e-9)]), 2**24, (0.45, 0.55)
     for _ in range(20):
         shares = balancer.shares(size)
-        split = [max(1e-4, 10e-3 + 40e-3 * (a - b)) for a, b in zip(shares, level, strict=True)]
+        split = [max(1e-4, 10e-3 + 40e-3 * (a - b)) for a, b in zip(shares, equal_finish_s, strict=True)]
         balancer.learn(size, split if min(shares) > 0 else [17e-3 if share else 0.0 for share in shares])
     assert balancer.state(size) == "settled"
-    assert balancer.shares(size) == pytest.approx(level, abs=0.01)
+    assert balancer.shares(size) == pytest.approx(equal_finish_s, abs=0.01)
 
 
 @given(
@@ -425,9 +427,11 @@ def test_what_a_machine_did_while_a_class_was_learnt_keeps_it_from_no_better_spl
     balancer = Balancer(truth)
     play(balancer, truth, size, 150, noise)
     play(balancer, truth, size, 4000, [1.0])
-    near = worth_splitting(truth, size, 2 * GAIN)
-    best = level([truth[rail] for rail in near], size) if near else truth[cold_rail(truth, size)].seconds(size)
-    assert max(used_times(balancer, truth, size)) <= (1 + 2 * GAIN) * best
+    near = rails_to_split(truth, size, 2 * MIN_GAIN)
+    best = (
+        equal_finish_s([truth[rail] for rail in near], size) if near else truth[fastest_rail(truth, size)].seconds(size)
+    )
+    assert max(used_times(balancer, truth, size)) <= (1 + 2 * MIN_GAIN) * best
 
 
 @given(

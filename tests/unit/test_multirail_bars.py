@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 
 from railyard.results.multirail import tables, targets
-from railyard.results.multirail.checks import claims
-from railyard.results.multirail.compare import Measured, by_fabric, size_name
+from railyard.results.multirail.checks import requirements
+from railyard.results.multirail.compare import FabricMeasurements, by_fabric, size_name
 from railyard.results.multirail.records import Multirail, Skipped
-from railyard.results.multirail.targets import Bar, Outcome, outcomes
+from railyard.results.multirail.targets import Outcome, PerformanceTarget, outcomes
 from railyard.results.views.format import NOTHING
 from tests.unit.multirail_sample import (
     KIB,
@@ -25,8 +25,8 @@ from tests.unit.multirail_sample import (
 )
 
 
-def of(found: Multirail, bar: Bar) -> list[Outcome]:
-    return [outcome for outcome in outcomes(found) if outcome.bar == bar]
+def of(found: Multirail, target: PerformanceTarget) -> list[Outcome]:
+    return [outcome for outcome in outcomes(found) if outcome.target == target]
 
 
 def with_seconds(fabric: str, policy: str, small: float, large: float) -> Multirail:
@@ -36,29 +36,35 @@ def with_seconds(fabric: str, policy: str, small: float, large: float) -> Multir
 
 def test_all_that_was_measured_is_met_and_the_rest_says_that_it_was_not() -> None:
     found = outcomes(sample())
-    assert [o.bar.what for o in found if o.measured and not o.met] == []
-    assert [o.bar for o in found if not o.measured] == [targets.PAIR[8]]
-    assert all(passed for _, passed, _ in claims(sample()))
+    assert [o.target.what for o in found if o.measured and not o.met] == []
+    assert [o.target for o in found if not o.measured] == [targets.PAIR[8]]
+    assert all(passed for _, passed, _ in requirements(sample()))
 
 
 @pytest.mark.parametrize(
     ("fabric", "policy", "small", "large", "missed"),
     [
-        (PAIR.label, "nezha", 0.001, 0.17, {targets.PAIR[4], targets.BESIDE["mrib"]}),
-        (PAIR.label, "nezha", 0.00104, 0.157, {targets.COLD}),
-        (PAIR.label, "mrib", 0.00105, 0.158, {targets.COLD_BESIDE["mrib"]}),
-        (PAIR.label, "mptcp", 0.00105, 0.150, {targets.COLD_BESIDE["mptcp"], targets.BESIDE["mptcp"]}),
-        (PAIR.label, "slicing", 0.001, 0.150, {targets.BESIDE["slicing"]}),
+        (PAIR.label, "nezha", 0.001, 0.17, {targets.PAIR[4], targets.OVER_BASELINE["mrib"]}),
+        (PAIR.label, "nezha", 0.00104, 0.157, {targets.SMALL_LATENCY}),
+        (PAIR.label, "mrib", 0.00105, 0.158, {targets.SMALL_LATENCY_OVER_BASELINE["mrib"]}),
+        (
+            PAIR.label,
+            "mptcp",
+            0.00105,
+            0.150,
+            {targets.SMALL_LATENCY_OVER_BASELINE["mptcp"], targets.OVER_BASELINE["mptcp"]},
+        ),
+        (PAIR.label, "slicing", 0.001, 0.150, {targets.OVER_BASELINE["slicing"]}),
         (PAIR.label, "gloo", 0.0005, 0.28, {targets.GLOO, targets.GLOO_PAIR}),
-        (UNLIKE.label, "nezha", 0.0001, 0.12, {targets.IDEAL}),
-        (UNLIKE.label, "nezha", 0.0001, 0.13, {targets.IDEAL, targets.UNLIKE}),
+        (UNLIKE.label, "nezha", 0.0001, 0.12, {targets.SUM_OF_RAILS}),
+        (UNLIKE.label, "nezha", 0.0001, 0.13, {targets.SUM_OF_RAILS, targets.UNLIKE}),
     ],
 )
 def test_a_time_that_is_too_long_misses_its_own_bars_alone(
-    fabric: str, policy: str, small: float, large: float, missed: set[Bar]
+    fabric: str, policy: str, small: float, large: float, missed: set[PerformanceTarget]
 ) -> None:
     found = outcomes(with_seconds(fabric, policy, small, large))
-    assert {o.bar for o in found if o.measured and not o.met} == missed
+    assert {o.target for o in found if o.measured and not o.met} == missed
     assert {o.fabric for o in found if o.measured and not o.met} == {fabric}
 
 
@@ -71,7 +77,7 @@ def test_a_single_rail_below_its_bound_is_told_by_its_name() -> None:
         slow = [
             replace(p, mean_s=1.04 * p.mean_s) if (p.fabric, p.policy) == (unlike, policy) else p for p in found.points
         ]
-        judged = of(replace(found, points=slow), targets.BOUND)
+        judged = of(replace(found, points=slow), targets.LINK_BOUND)
         assert [o.fabric for o in judged] == [pair, unlike]
         assert judged[1].where == "single:tcp0"
         return [o.met for o in judged]
@@ -82,13 +88,13 @@ def test_a_single_rail_below_its_bound_is_told_by_its_name() -> None:
 
 def test_the_bound_is_of_the_links_whatever_was_predicted() -> None:
     """2(N-1)/N of the 1,342,176 B that are sent at 5.5e7 bit/s; a rail that a processor holds up has no such bound."""
-    (pair, _) = of(sample(), targets.BOUND)
+    (pair, _) = of(sample(), targets.LINK_BOUND)
     assert pair.value == pytest.approx(1.5 * 8 * 1342176 / 5.5e7 / 0.3)
     guessed = [replace(p, predicted_s=None) for p in sample().points]
-    assert of(replace(sample(), points=guessed), targets.BOUND) == of(sample(), targets.BOUND)
+    assert of(replace(sample(), points=guessed), targets.LINK_BOUND) == of(sample(), targets.LINK_BOUND)
     busy = replace(PAIR, cpu_s_per_byte=(1.2 * 8 / 5.5e7,) * 2)
     idle = replace(UNLIKE, cpu_s_per_byte=(0.9 * 8 / 5.5e7,) * 2)
-    assert [o.fabric for o in of(replace(sample(), fabrics=[busy, idle]), targets.BOUND)] == [UNLIKE.label]
+    assert [o.fabric for o in of(replace(sample(), fabrics=[busy, idle]), targets.LINK_BOUND)] == [UNLIKE.label]
 
 
 def test_the_worst_of_small_sizes_is_judged_by_what_operations_usually_take() -> None:
@@ -96,9 +102,9 @@ def test_the_worst_of_small_sizes_is_judged_by_what_operations_usually_take() ->
     small = [p for p in points() if p.size == SIZES[0] and p.fabric == PAIR.label]
     both = [*small, *(replace(p, size=4 * KIB) for p in small)]
     held_up = [replace(p, mean_s=1.5 * p.mean_s) if p.policy == "nezha" else p for p in both]
-    assert [o.met for o in of(Multirail([PAIR], held_up), targets.COLD)] == [True]
+    assert [o.met for o in of(Multirail([PAIR], held_up), targets.SMALL_LATENCY)] == [True]
     slow = [replace(p, typical_s=1.1 * p.typical_s) if (p.policy, p.size) == ("nezha", 4 * KIB) else p for p in both]
-    (outcome,) = of(Multirail([PAIR], slow), targets.COLD)
+    (outcome,) = of(Multirail([PAIR], slow), targets.SMALL_LATENCY)
     assert (outcome.met, outcome.where) == (False, "at 4KiB; median of 2 sizes 1.05x")
     assert outcome.value == pytest.approx(1.1)
 
@@ -106,7 +112,7 @@ def test_the_worst_of_small_sizes_is_judged_by_what_operations_usually_take() ->
 def test_an_operation_of_a_rival_that_was_held_up_is_not_to_nezhas_credit() -> None:
     small = [p for p in points() if p.size == SIZES[0] and p.fabric == PAIR.label]
     held_up = [replace(p, mean_s=2 * p.mean_s, typical_s=0.00105) if p.policy == "mrib" else p for p in small]
-    (outcome,) = of(Multirail([PAIR], held_up), targets.COLD_BESIDE["mrib"])
+    (outcome,) = of(Multirail([PAIR], held_up), targets.SMALL_LATENCY_OVER_BASELINE["mrib"])
     assert outcome.value == pytest.approx(1 - 1 / 1.05)
     assert not outcome.met
 
@@ -115,123 +121,127 @@ def test_policies_that_took_turns_are_compared_start_by_start() -> None:
     """What a start did to both of them is in neither's favour, however unlike starts are."""
     mine, rail = (point_of(PAIR.label, policy, KIB, 1.0) for policy in ("nezha", "single:tcp0"))
     found = [*started(mine, 1.0, 3.0, 1.5), *started(rail, 1.0, 3.3, 1.5 / 1.1)]
-    (outcome,) = of(Multirail([PAIR], found), targets.COLD)
+    (outcome,) = of(Multirail([PAIR], found), targets.SMALL_LATENCY)
     assert outcome.value == pytest.approx(1.0)
     alone = [p for p in found if (p.policy, p.repeat) != ("single:tcp0", 1)]
-    assert Measured(PAIR, tuple(alone)).ratios("nezha", "single:tcp0", KIB) == pytest.approx([1.0, 1.1])
+    assert FabricMeasurements(PAIR, tuple(alone)).ratios("nezha", "single:tcp0", KIB) == pytest.approx([1.0, 1.1])
 
 
 def test_a_bar_of_a_few_percent_says_how_far_starts_were_apart() -> None:
     """Of what it compares alone: nobody asks how steady mptcp is where nezha is held against one rail, or mrib."""
     times = {"nezha": (0.98, 1.0, 1.02), "single:tcp0": (1.0, 1.0, 1.0), "mrib": (1.4, 1.5, 1.7), "mptcp": (1, 2, 3)}
     found = [p for policy, all_s in times.items() for p in started(point_of(PAIR.label, policy, KIB, 1.0), *all_s)]
-    told = {o.bar: o.where for o in outcomes(Multirail([PAIR], found)) if o.measured}
-    assert told[targets.COLD] == "at 1KiB; median of 1 sizes 1.00x; 0.98x to 1.02x in 3 starts"
-    assert told[targets.COLD_BESIDE["mrib"]] == "median of 1 sizes; 30.0% to 40.0% in 3 starts"
+    told = {o.target: o.where for o in outcomes(Multirail([PAIR], found)) if o.measured}
+    assert told[targets.SMALL_LATENCY] == "at 1KiB; median of 1 sizes 1.00x; 0.98x to 1.02x in 3 starts"
+    assert told[targets.SMALL_LATENCY_OVER_BASELINE["mrib"]] == "median of 1 sizes; 30.0% to 40.0% in 3 starts"
     once = Multirail([PAIR], [p for p in found if p.repeat == 0])
-    assert [o.where for o in of(once, targets.COLD)] == ["at 1KiB; median of 1 sizes 0.98x"]
+    assert [o.where for o in of(once, targets.SMALL_LATENCY)] == ["at 1KiB; median of 1 sizes 0.98x"]
 
 
 def test_the_balancer_is_judged_where_it_split_and_never_settling_is_a_miss() -> None:
     found = sample()
     restless = [replace(p, settled_after=None) if p.split else p for p in found.points]
-    assert [o.value for o in of(found, targets.LEARNT)] == [25, 25]
-    assert [o.met for o in of(replace(found, points=restless), targets.LEARNT)] == [False, False]
-    apart = [replace(p, rail_s=(1.0, 0.8)) if p.split else p for p in found.points]
-    assert [o.value for o in of(replace(found, points=apart), targets.LEVEL)] == [pytest.approx(0.2)] * 2
+    assert [o.value for o in of(found, targets.CONVERGENCE)] == [25, 25]
+    assert [o.met for o in of(replace(found, points=restless), targets.CONVERGENCE)] == [False, False]
+    relative_spread = [replace(p, rail_s=(1.0, 0.8)) if p.split else p for p in found.points]
+    assert [o.value for o in of(replace(found, points=relative_spread), targets.RAIL_TIME_SPREAD)] == [
+        pytest.approx(0.2)
+    ] * 2
 
 
 def test_a_size_counts_once_however_often_its_processes_were_started() -> None:
     small, large = (point_of(PAIR.label, "nezha", size, 0.1, shares=(0.5, 0.5)) for size in (512 * KIB, 64 * MIB))
     found = [*started(small, *[0.1] * 3, rail_s=(1.0, 0.9)), replace(large, rail_s=(1.0, 0.7))]
-    (level,) = of(Multirail([PAIR], found), targets.LEVEL)
+    (level,) = of(Multirail([PAIR], found), targets.RAIL_TIME_SPREAD)
     assert level.value == pytest.approx(0.2)
     assert level.where == "mean of 2 sizes"
 
 
 def test_a_few_operations_that_were_split_to_look_whether_it_pays_make_no_split() -> None:
     looked = point_of(PAIR.label, "nezha", 512 * KIB, 0.1, shares=(0.997, 0.003), rail_s=(1.0, 0.001))
-    assert [o.measured for o in of(Multirail([PAIR], [looked]), targets.LEVEL)] == [False]
+    assert [o.measured for o in of(Multirail([PAIR], [looked]), targets.RAIL_TIME_SPREAD)] == [False]
     little = replace(looked, shares=(0.98, 0.02))
-    assert [o.value for o in of(Multirail([PAIR], [little]), targets.LEVEL)] == [pytest.approx(0.999)]
+    assert [o.value for o in of(Multirail([PAIR], [little]), targets.RAIL_TIME_SPREAD)] == [pytest.approx(0.999)]
 
 
 def test_a_single_start_that_did_not_converge_is_a_miss() -> None:
     split = point_of(PAIR.label, "nezha", 64 * MIB, 0.1)
     found = [split, replace(split, repeat=1, settled_after=101), replace(split, repeat=2)]
-    assert [(o.value, o.met) for o in of(Multirail([PAIR], found), targets.LEARNT)] == [(101, False)]
+    assert [(o.value, o.met) for o in of(Multirail([PAIR], found), targets.CONVERGENCE)] == [(101, False)]
 
 
 def test_a_ring_is_held_against_its_bound_by_the_median_of_its_starts() -> None:
     others = [p for p in points() if (p.fabric, p.policy) != (PAIR.label, "single:tcp0")]
     ring = point_of(PAIR.label, "single:tcp0", 64 * MIB, 0.3)
-    found = of(replace(sample(), points=[*others, *started(ring, 0.3, 0.6, 0.301)]), targets.BOUND)
+    found = of(replace(sample(), points=[*others, *started(ring, 0.3, 0.6, 0.301)]), targets.LINK_BOUND)
     assert found[0].value == pytest.approx(1.5 * 8 * 1342176 / 5.5e7 / 0.301)
 
 
 def test_one_wrong_element_fails_the_run_and_says_where() -> None:
     found = sample()
     found.points[3] = replace(found.points[3], wrong=1)
-    failed = {name: detail for name, passed, detail in claims(found) if not passed}
-    assert list(failed) == [f"{targets.EXACT.what}: none"]
-    assert f"{found.points[3].policy} on {PAIR.label}" in failed[f"{targets.EXACT.what}: none"]
+    failed = {name: detail for name, passed, detail in requirements(found) if not passed}
+    assert list(failed) == [f"{targets.CORRECT_SUMS.what}: none"]
+    assert f"{found.points[3].policy} on {PAIR.label}" in failed[f"{targets.CORRECT_SUMS.what}: none"]
 
 
 @pytest.mark.parametrize(
     ("changed", "missed"),
     [
-        ({"wrong": 2}, {targets.CUT_EXACT}),
-        ({"home_ms": None}, {targets.HOME}),
+        ({"wrong": 2}, {targets.CORRECT_DURING_CUT}),
+        ({"home_ms": None}, {targets.RAIL_REUSED}),
         ({"home_ms": None, "carried": False}, set()),
-        ({"error": "rank 1 is gone"}, {targets.ENDED}),
-        ({"migrate_ms": 201.0}, {targets.MOVED_WORST}),
-        ({"migrate_ms": None}, {targets.MOVED_WORST}),
+        ({"error": "rank 1 is gone"}, {targets.ABORTED_BY_CUT}),
+        ({"migrate_ms": 201.0}, {targets.MIGRATION_WORST}),
+        ({"migrate_ms": None}, {targets.MIGRATION_WORST}),
         ({"migrate_ms": None, "inside": False}, set()),
     ],
 )
-def test_one_cut_of_twenty_can_miss_what_all_must_meet(changed: dict[str, object], missed: set[Bar]) -> None:
+def test_one_cut_of_twenty_can_miss_what_all_must_meet(
+    changed: dict[str, object], missed: set[PerformanceTarget]
+) -> None:
     found = replace(sample(), cuts=[*(cut_of(n) for n in range(19)), cut_of(19, **changed)])
-    assert {o.bar for o in outcomes(found) if o.measured and not o.met} == missed
-    assert all(passed for _, passed, _ in claims(found)) == (not {bar for bar in missed if bar.checked})
+    assert {o.target for o in outcomes(found) if o.measured and not o.met} == missed
+    assert all(passed for _, passed, _ in requirements(found)) == (not {target for target in missed if target.checked})
 
 
 def test_cuts_of_a_rail_that_carried_nothing_are_not_judged_by_its_return() -> None:
     idle = replace(sample(), cuts=[cut_of(home_ms=None, carried=False)])
-    assert [o.measured for o in of(idle, targets.HOME)] == [False]
+    assert [o.measured for o in of(idle, targets.RAIL_REUSED)] == [False]
     (row,) = tables.cuts_table(idle.cuts).rows
     assert row[6] == NOTHING
-    assert all(passed for _, passed, _ in claims(idle))
+    assert all(passed for _, passed, _ in requirements(idle))
 
 
 def test_the_median_of_cuts_is_a_bar_of_its_own() -> None:
     slow = replace(sample(), cuts=[cut_of(n, migrate_ms=60.0) for n in range(20)])
-    assert [o.value for o in of(slow, targets.MOVED)] == [60.0]
-    assert {o.bar for o in outcomes(slow) if o.measured and not o.met} == {targets.MOVED}
+    assert [o.value for o in of(slow, targets.MIGRATION)] == [60.0]
+    assert {o.target for o in outcomes(slow) if o.measured and not o.met} == {targets.MIGRATION}
 
 
 def test_a_policy_that_broke_down_fails_the_run_one_that_is_not_installed_does_not() -> None:
     found = sample()
     found.skipped.append(Skipped(PAIR.label, "gloo", "PyTorch isn't installed", failed=False))
-    assert all(passed for _, passed, _ in claims(found))
+    assert all(passed for _, passed, _ in requirements(found))
     found.skipped.append(Skipped(PAIR.label, "equal", "rank 2 never came", failed=True))
-    assert [detail for _, passed, detail in claims(found) if not passed] == [
+    assert [detail for _, passed, detail in requirements(found) if not passed] == [
         f"equal on {PAIR.label}: rank 2 never came"
     ]
 
 
 def test_a_loss_that_differs_from_gloos_fails_the_run_a_slow_step_does_not() -> None:
     found = sample()
-    apart = replace(found, lessons=[replace(found.lessons[0], losses_apart=2e-3)])
-    assert [(name, detail) for name, passed, detail in claims(apart) if not passed] == [
-        (targets.DDP_EQUAL.what, f"0.200% 3 steps ({PAIR.label})")
+    relative_spread = replace(found, lessons=[replace(found.lessons[0], losses_apart=2e-3)])
+    assert [(name, detail) for name, passed, detail in requirements(relative_spread) if not passed] == [
+        (targets.DDP_LOSS_DIFFERENCE.what, f"0.200% 3 steps ({PAIR.label})")
     ]
     slow = replace(found, lessons=[replace(found.lessons[0], step_s=0.3)])
-    assert {o.bar for o in outcomes(slow) if o.measured and not o.met} == {targets.DDP_FASTER}
-    assert all(passed for _, passed, _ in claims(slow))
+    assert {o.target for o in outcomes(slow) if o.measured and not o.met} == {targets.DDP_SPEEDUP}
+    assert all(passed for _, passed, _ in requirements(slow))
 
 
 def test_nothing_measured_claims_nothing() -> None:
-    assert list(claims(Multirail())) == []
+    assert list(requirements(Multirail())) == []
     assert not any(o.measured for o in outcomes(Multirail()))
 
 
@@ -247,11 +257,11 @@ def test_shares_are_those_of_the_start_of_median_time() -> None:
     """And no mean of starts that split and such that didn't."""
     point = point_of(PAIR.label, "nezha", 64 * MIB, 0.1)
     slow, fast, middle = started(point, 0.3, 0.1, 0.2, shares=(1.0, 0.0))
-    three = Measured(PAIR, (slow, replace(fast, shares=(0.5, 0.5)), middle))
+    three = FabricMeasurements(PAIR, (slow, replace(fast, shares=(0.5, 0.5)), middle))
     assert three.shares("nezha", 64 * MIB) == (1.0, 0.0)
-    assert Measured(PAIR, three.points[:2]).shares("nezha", 64 * MIB) == (0.5, 0.5), "the faster one of two"
+    assert FabricMeasurements(PAIR, three.points[:2]).shares("nezha", 64 * MIB) == (0.5, 0.5), "the faster one of two"
     alike = started(point, 0.1, 0.1, 0.2)
-    assert Measured(PAIR, (replace(alike[0], shares=()), *alike[1:])).shares("nezha", 64 * MIB) == (0.4, 0.6)
+    assert FabricMeasurements(PAIR, (replace(alike[0], shares=()), *alike[1:])).shares("nezha", 64 * MIB) == (0.4, 0.6)
     assert three.shares("mrib", 64 * MIB) is None
 
 
@@ -263,8 +273,8 @@ def test_a_size_is_split_if_most_of_its_starts_split(splits: tuple[bool, ...], l
     point = point_of(PAIR.label, "nezha", KIB, 0.001)
     starts = [replace(point, repeat=n, shares=(0.5, 0.5) if split else (1.0, 0.0)) for n, split in enumerate(splits)]
     large = point_of(PAIR.label, "nezha", 64 * MIB, 0.1, shares=(0.5, 0.5))
-    assert Measured(PAIR, (*starts, large)).threshold() == last
-    assert Measured(PAIR, tuple(starts[:1])).threshold() is None, "split from the first, or never"
+    assert FabricMeasurements(PAIR, (*starts, large)).threshold() == last
+    assert FabricMeasurements(PAIR, tuple(starts[:1])).threshold() is None, "split from the first, or never"
 
 
 @pytest.mark.parametrize(

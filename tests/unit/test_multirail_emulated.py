@@ -8,10 +8,10 @@ from railyard.topologies.multirail.plan import make_multirail_plan
 from railyard.topologies.multirail.spec import parse_multirail
 from railyard.workloads.allreduce.balancing.policies import make_policy
 from railyard.workloads.allreduce.balancing.rails import paper_rails
-from railyard.workloads.allreduce.engine.emulated import PORT, layout, place, rails_of
+from railyard.workloads.allreduce.engine.emulated import PORT, layout, placement, rails_of
 from railyard.workloads.allreduce.engine.group import Group
 from railyard.workloads.allreduce.engine.jobs import Operations, RankReport, latencies_s
-from railyard.workloads.allreduce.engine.worker import do
+from railyard.workloads.allreduce.engine.worker import run_operations
 from tests.unit.multirail_net import on_all
 
 RAILS = [{"kind": "tcp", "rate": "100Mbit"}, {"kind": "sharp", "rate": "50Mbit", "setup": "5us", "cpu": 0}]
@@ -52,8 +52,8 @@ def test_everybody_is_at_its_nics() -> None:
     where = layout(PLAN)
     assert where.nodes[1] == tuple((f"198.18.1.{node + 1}", PORT) for node in range(3))
     assert where.aggregators == (None, ("198.18.1.254", PORT))
-    assert (place(PLAN, 2).namespace, place(PLAN, 2).devices) == ("n2", ("rail0", "rail1"))
-    assert place(PLAN, None, 1).namespace == "agg1"
+    assert (placement(PLAN, 2).namespace, placement(PLAN, 2).devices) == ("n2", ("rail0", "rail1"))
+    assert placement(PLAN, None, 1).namespace == "agg1"
 
 
 @pytest.mark.parametrize("collective", ["allreduce", "reduce_scatter", "all_gather", "broadcast"])
@@ -62,7 +62,7 @@ def test_a_report_has_a_row_an_operation_and_counts_what_is_wrong(collective: st
 
     def body(group: Group) -> tuple[RankReport, RankReport]:
         other = Operations(collective, "int32", 12_000, count=1, seed=5 + group.rank, check=True)
-        return do(group, asked), do(group, other)
+        return run_operations(group, asked), run_operations(group, other)
 
     out = on_all("tcp tcp", 2, body)
     reports = [first for first, _ in out]

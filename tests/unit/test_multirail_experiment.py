@@ -14,8 +14,8 @@ from railyard.experiments import cli
 from railyard.experiments.multirail.parts import TrainingSpec, peer_rail, singles
 from railyard.experiments.multirail.predictions import (
     ITEM,
-    TURN,
-    WARM_AGAIN,
+    LATER_WARMUP_OPERATIONS,
+    TURN_OPERATIONS,
     counted,
     learning,
     nominal_plan,
@@ -25,13 +25,13 @@ from railyard.experiments.multirail.predictions import (
     step_of,
     turns,
 )
-from railyard.experiments.multirail.spec import LEAST_OPERATIONS, MultirailExperiment, parse, resolved
+from railyard.experiments.multirail.spec import MIN_OPERATIONS, MultirailExperiment, parse, resolved
 from railyard.experiments.spec import catalogue
-from railyard.experiments.spec.loading import hosts, is_meant, load_any
+from railyard.experiments.spec.loading import hosts, load_any, names_multirail
 from railyard.workloads.allreduce.balancing.rails import Rail
 from railyard.workloads.allreduce.engine.emulated import rails_of
 
-MULTIRAIL = [name for name in catalogue.names() if is_meant(name)]
+MULTIRAIL = [name for name in catalogue.names() if names_multirail(name)]
 TCP = {"kind": "tcp", "rate": "50Mbit"}
 SHARP = {"kind": "sharp", "rate": "60Mbit"}
 PAIR = {"kind": "multi-rail", "nodes": 4, "rails": [TCP, TCP]}
@@ -152,8 +152,8 @@ def test_small_sizes_are_dilated_most_and_what_is_above_all_not_at_all() -> None
 def test_processes_of_small_sizes_are_started_more_often_than_those_of_large_ones() -> None:
     spec = spec_of(fabrics=[PAIR], policies=["nezha", "mrib"], sizes=["2KiB", "64MiB"], repeats=2, starts={"1MiB": 3})
     assert [spec.repeats_of(size) for size in spec.sizes] == [6, 2]
-    assert [spec.sizes_due(0, 1.0, repeat) for repeat in (1, 5, 6)] == [[2048, 2**26], [2048], []]
-    assert spec.sizes_due(0, 2.0, 0) == [], "nothing is measured in such slow motion"
+    assert [spec.sizes_to_measure(0, 1.0, repeat) for repeat in (1, 5, 6)] == [[2048, 2**26], [2048], []]
+    assert spec.sizes_to_measure(0, 2.0, 0) == [], "nothing is measured in such slow motion"
     assert spec.points == 2 * (6 + 2)
     assert parse(resolved(spec)) == spec
 
@@ -256,7 +256,7 @@ def test_the_bound_of_one_rail_is_the_rings() -> None:
 
 def test_as_many_operations_count_as_fit_into_the_time_of_a_point() -> None:
     spec = spec_of(point="2s", operations=500)
-    assert [counted(spec, s) for s in (1e-3, 0.01, 1.0)] == [500, 200, LEAST_OPERATIONS]
+    assert [counted(spec, s) for s in (1e-3, 0.01, 1.0)] == [500, 200, MIN_OPERATIONS]
     assert learning("nezha", 60) == learning("slicing", 60) == 60
     assert learning("mrib", 60) < 10
 
@@ -290,7 +290,7 @@ def test_turns_have_all_operations_that_count_in_fives(first: int, count: int) -
     parts = turns(first, count)
     sizes = [size for _, size in parts]
     assert sum(sizes) == count
-    assert min(sizes) >= min(count, TURN)
-    assert max(sizes) < 2 * TURN
+    assert min(sizes) >= min(count, TURN_OPERATIONS)
+    assert max(sizes) < 2 * TURN_OPERATIONS
     assert parts[0][0] == first
-    assert {warm for warm, _ in parts[1:]} <= {WARM_AGAIN}
+    assert {warm for warm, _ in parts[1:]} <= {LATER_WARMUP_OPERATIONS}

@@ -17,21 +17,21 @@ import pytest
 from railyard.workloads.allreduce.engine.group import Group
 from railyard.workloads.allreduce.engine.jobs import Operations
 from railyard.workloads.allreduce.engine.node import GroupBroken
-from railyard.workloads.allreduce.engine.worker import do
-from railyard.workloads.allreduce.recovery.liveness import Patience
+from railyard.workloads.allreduce.engine.worker import run_operations
+from railyard.workloads.allreduce.recovery.liveness import Timeouts
 from railyard.workloads.allreduce.transport.connections import (
     AGGREGATOR,
     Hello,
-    Joiner,
-    callers,
-    heard_hello,
-    listening,
+    RailConnections,
+    accept_pending,
+    listening_socket,
     plain_socket,
-    welcome,
+    read_hello,
+    send_ack,
 )
 from tests.unit.multirail_net import Net, free_port, on_all
 
-SHARP_EYED = Patience(beat_s=0.01, silent_beats=6, stall_s=0.4, join_s=10, operation_s=20)
+SHARP_EYED = Timeouts(heartbeat_s=0.01, missed_heartbeats=6, stall_s=0.4, join_s=10, operation_s=20)
 
 
 def all_collectives(group: Group, number: int, length: int) -> None:
@@ -46,9 +46,9 @@ def all_collectives(group: Group, number: int, length: int) -> None:
     np.testing.assert_array_equal(gathered, np.repeat(np.arange(group.size) + number, part))
     mine = group.reduce_scatter(np.arange(part * group.size))
     np.testing.assert_array_equal(mine, np.arange(part * group.rank, part * (group.rank + 1)) * group.size)
-    told = np.full(part, group.rank)
-    group.broadcast(told, number % group.size)
-    assert (told == number % group.size).all()
+    reported_migrations = np.full(part, group.rank)
+    group.broadcast(reported_migrations, number % group.size)
+    assert (reported_migrations == number % group.size).all()
 
 
 @pytest.mark.parametrize("seed", range(14))
@@ -81,7 +81,7 @@ def test_every_result_is_right_whenever_a_rail_dies(seed: int) -> None:
     thread = threading.Thread(target=trouble)
     thread.start()
     policy = rng.choice(["nezha", "mrib", "slicing", "equal"])
-    assert on_all(kinds, nodes, body, policy=policy, patience=SHARP_EYED, net=net) == ["right"] * nodes
+    assert on_all(kinds, nodes, body, policy=policy, timeouts=SHARP_EYED, net=net) == ["right"] * nodes
     thread.join()
 
 
@@ -102,11 +102,11 @@ def test_a_nic_that_is_cut_or_gone_is_found_its_work_moves_and_the_rail_returns(
     steps = threading.Barrier(3, timeout=30)
 
     def body(group: Group) -> tuple[int, list[int], list[int]]:
-        def rounds(enough: Callable[[], object]) -> None:
+        def rounds(is_done: Callable[[], object]) -> None:
             """The same number on every rank: rank 0 says when it's enough."""
             while True:
                 all_collectives(group, 1, 800)
-                verdict = np.array([group.rank == 0 and bool(enough())]).astype(np.int32)
+                verdict = np.array([group.rank == 0 and bool(is_done())]).astype(np.int32)
                 group.broadcast(verdict, 0)
                 if verdict[0]:
                     return
@@ -128,7 +128,7 @@ def test_a_nic_that_is_cut_or_gone_is_found_its_work_moves_and_the_rail_returns(
         used = sorted({part.rail for part in group.policy.plan(1000, 8)})
         return len(group.migrations), without, used
 
-    assert on_all(kinds, 3, body, patience=SHARP_EYED, net=net) == [(1, [1], [0, 1])] * 3
+    assert on_all(kinds, 3, body, timeouts=SHARP_EYED, net=net) == [(1, [1], [0, 1])] * 3
 
 
 def test_a_policy_that_is_new_to_the_group_leaves_out_what_is_dead_and_takes_it_up_again() -> None:
@@ -136,15 +136,15 @@ def test_a_policy_that_is_new_to_the_group_leaves_out_what_is_dead_and_takes_it_
     steps = threading.Barrier(3, timeout=30)
 
     def body(group: Group) -> list[list[int]]:
-        def until(enough: Callable[[], object]) -> None:
+        def until(is_done: Callable[[], object]) -> None:
             verdict = np.zeros(1, np.int32)
             while not verdict[0]:
                 all_collectives(group, 1, 800)
-                verdict[0] = group.rank == 0 and bool(enough())
+                verdict[0] = group.rank == 0 and bool(is_done())
                 group.broadcast(verdict, 0)
 
         def used(policy: str) -> list[int]:
-            group.plan_by(policy)
+            group.set_policy(policy)
             all_collectives(group, 1, 800)
             return sorted({part.rail for part in group.policy.plan(1000, 8)})
 
@@ -159,7 +159,7 @@ def test_a_policy_that_is_new_to_the_group_leaves_out_what_is_dead_and_takes_it_
         until(lambda: 0 in group.live_rails)
         return [*while_dead, used("equal"), used("mrib"), used("single:tcp0")]
 
-    assert on_all("tcp tcp", 3, body, patience=SHARP_EYED, net=net) == [[[1], [1], [0, 1], [0, 1], [0]]] * 3
+    assert on_all("tcp tcp", 3, body, timeouts=SHARP_EYED, net=net) == [[[1], [1], [0, 1], [0, 1], [0]]] * 3
 
 
 def test_a_report_tells_which_rails_died_since_the_last_one_and_which_are_away() -> None:
@@ -169,59 +169,59 @@ def test_a_report_tells_which_rails_died_since_the_last_one_and_which_are_away()
         verdict = np.zeros(1, np.int8)
         asked = Operations("allreduce", "int32", 4, count=1, seed=1)
 
-        def until(enough: Callable[[], Any]) -> None:
+        def until(is_done: Callable[[], Any]) -> None:
             verdict[0] = 0
             while not verdict[0]:
                 all_collectives(group, 1, 800)
-                verdict[0] = group.rank == 0 and bool(enough())
+                verdict[0] = group.rank == 0 and bool(is_done())
                 group.broadcast(verdict, 0)
 
-        whole = do(group, asked)
+        whole = run_operations(group, asked)
         if steps.wait() == 0:
             net.cut.add((0, 1))
         steps.wait()
         until(lambda: group.migrations)
-        without = do(group, asked)
+        without = run_operations(group, asked)
         if steps.wait() == 0:
             net.cut.clear()
         steps.wait()
         until(lambda: 0 in group.live_rails)
-        back = do(group, asked, told=len(without.migrations))
+        back = run_operations(group, asked, reported_migrations=len(without.migrations))
         return [([m.rails for m in report.migrations], report.dead_rails) for report in (whole, without, back)]
 
-    told: list[Any] = [([], ()), ([(0,)], (0,)), ([], ())]
-    assert on_all("tcp tcp", 3, body, patience=SHARP_EYED, net=net) == [told] * 3
+    reported_migrations: list[Any] = [([], ()), ([(0,)], (0,)), ([], ())]
+    assert on_all("tcp tcp", 3, body, timeouts=SHARP_EYED, net=net) == [reported_migrations] * 3
 
 
 def test_whoever_has_joined_calls_again_when_the_other_end_hangs_up() -> None:
     """An aggregator does, of which one caller was gone: nobody else may wait with a connection that ended."""
     address = ("127.0.0.1", free_port())
-    listener = listening(plain_socket, 0, address)
-    joiner = Joiner(
+    listener = listening_socket(plain_socket, 0, address)
+    connections = RailConnections(
         lambda purpose: Hello(7, 0, 1, purpose, 0), {("data", AGGREGATOR): address}, [], plain_socket, "127.0.0.1"
     )
     poller = select.poll()
     poller.register(listener, select.POLLIN)
 
     def join() -> socket.socket:
-        joiner.step()  # calls
+        connections.step()  # calls
         assert poller.poll(5000), "it calls"
-        (caller,) = callers(listener)
+        (caller,) = accept_pending(listener)
         deadline = time.monotonic() + 5
-        while joiner.missing and time.monotonic() < deadline:
-            joiner.step()
-            if heard_hello(caller) is not None:
-                welcome(caller)
-        assert joiner.missing == []
+        while connections.missing and time.monotonic() < deadline:
+            connections.step()
+            if read_hello(caller) is not None:
+                send_ack(caller)
+        assert connections.missing == []
         return caller
 
     first = join()
-    joiner.step()
-    assert joiner.missing == [], "a connection that only is silent stays"
+    connections.step()
+    assert connections.missing == [], "a connection that only is silent stays"
     first.close()
     time.sleep(0.05)
     join().close()
-    joiner.close()
+    connections.close()
     listener.close()
 
 
@@ -231,11 +231,11 @@ def test_a_rail_that_is_lost_between_its_joining_and_its_use_joins_once_more() -
     lost: list[int] = []
 
     def body(group: Group) -> list[int]:
-        def until(enough: Callable[[], object]) -> None:
+        def until(is_done: Callable[[], object]) -> None:
             verdict = np.zeros(1, np.int32)
             while not verdict[0]:
                 all_collectives(group, 1, 800)
-                verdict[0] = group.rank == 0 and bool(enough())
+                verdict[0] = group.rank == 0 and bool(is_done())
                 group.broadcast(verdict, 0)
 
         node = group._node
@@ -243,7 +243,7 @@ def test_a_rail_that_is_lost_between_its_joining_and_its_use_joins_once_more() -
         decided = node._decided
 
         def lose_it_first(message: dict[str, Any]) -> None:
-            if message["raised"] and not lost:
+            if message["restored"] and not lost:
                 lost.append(group.rank)
                 node._transport._rendezvous.begin(0, node._transport.incarnations[0])
             decided(message)
@@ -257,7 +257,7 @@ def test_a_rail_that_is_lost_between_its_joining_and_its_use_joins_once_more() -
         until(lambda: True)
         return sorted({part.rail for part in group.policy.plan(1000, 8)})
 
-    assert on_all("tcp tcp", 3, body, patience=SHARP_EYED, net=net) == [[0, 1]] * 3
+    assert on_all("tcp tcp", 3, body, timeouts=SHARP_EYED, net=net) == [[0, 1]] * 3
     assert lost == [1]
 
 
@@ -271,7 +271,7 @@ def test_the_last_rail_that_dies_is_a_clear_error_on_every_rank() -> None:
         for number in range(10_000):
             all_collectives(group, number, 100)
 
-    problems = on_all("tcp", 3, body, patience=SHARP_EYED, net=net)
+    problems = on_all("tcp", 3, body, timeouts=SHARP_EYED, net=net)
     assert [type(problem) for problem in problems] == [GroupBroken] * 3
     for problem in problems:
         assert "no rail" in str(problem) or "is gone" in str(problem)
@@ -287,13 +287,13 @@ def test_both_rails_cut_one_after_the_other_ends_in_an_error_and_nobody_hangs() 
         for number in range(10_000):
             all_collectives(group, number, 1000)
 
-    impatient = Patience(beat_s=0.01, silent_beats=6, stall_s=0.3, join_s=10, operation_s=0.5)
-    problems = on_all("tcp tcp", 3, body, patience=impatient, net=net)
+    impatient = Timeouts(heartbeat_s=0.01, missed_heartbeats=6, stall_s=0.3, join_s=10, operation_s=0.5)
+    problems = on_all("tcp tcp", 3, body, timeouts=impatient, net=net)
     assert [type(problem) for problem in problems] == [GroupBroken] * 3
 
 
 def test_short_operations_have_a_tenth_of_the_beats_and_a_rail_that_is_cut_idle_is_found_all_the_same() -> None:
-    patience = Patience(beat_s=0.05, silent_beats=4, join_s=10, operation_s=20)
+    timeouts = Timeouts(heartbeat_s=0.05, missed_heartbeats=4, join_s=10, operation_s=20)
     net = Net()
 
     def body(group: Group) -> tuple[float, int, list[int]]:
@@ -305,14 +305,14 @@ def test_short_operations_have_a_tenth_of_the_beats_and_a_rail_that_is_cut_idle_
             array[:] = time.monotonic() - began > 2.0
             group.allreduce(array)
             operations += 1
-        lasted, beats = time.monotonic() - began, len(group.take_samples()) - operations
+        lasted, heartbeats = time.monotonic() - began, len(group.take_samples()) - operations
         net.cut.add((1, 0))
         array[:] = 0
         while array[0] < group.size:
             array[:] = len(group.live_rails) < 2
             group.allreduce(array)
-        return lasted, beats, group.live_rails
+        return lasted, heartbeats, group.live_rails
 
-    for lasted, beats, left in on_all("tcp tcp", 2, body, policy="single:tcp0", patience=patience, net=net):
-        assert beats <= lasted / patience.beat_s / 2, "some operations may have been held up, but not most"
+    for lasted, heartbeats, left in on_all("tcp tcp", 2, body, policy="single:tcp0", timeouts=timeouts, net=net):
+        assert heartbeats <= lasted / timeouts.heartbeat_s / 2, "some operations may have been held up, but not most"
         assert left == [0]

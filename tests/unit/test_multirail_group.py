@@ -18,7 +18,7 @@ from railyard.workloads.allreduce.engine.buffers import DTYPES
 from railyard.workloads.allreduce.engine.group import Group
 from railyard.workloads.allreduce.engine.node import GroupBroken
 from railyard.workloads.allreduce.engine.tasks import PIECE_BYTES
-from railyard.workloads.allreduce.recovery.liveness import Patience
+from railyard.workloads.allreduce.recovery.liveness import Timeouts
 from railyard.workloads.allreduce.transport.layout import Layout, loopback
 from tests.unit.multirail_net import Net, free_port, on_all, rails_of
 
@@ -128,7 +128,7 @@ def test_the_balancers_of_all_nodes_learn_the_same() -> None:
 def test_policies_take_turns_in_one_group_and_none_forgets_what_it_learnt() -> None:
     def body(group: Group) -> Any:
         def turn(policy: str) -> Any:
-            group.plan_by(policy)
+            group.set_policy(policy)
             for _ in range(12):
                 array = np.full(20_000, group.rank + 1, np.int64)
                 group.allreduce(array)
@@ -138,7 +138,7 @@ def test_policies_take_turns_in_one_group_and_none_forgets_what_it_learnt() -> N
         fixed, nezha = turn("single:tcp1"), turn("nezha")
         learnt = nezha.balancer.costs
         assert turn("equal") not in (fixed, nezha)
-        group.plan_by("nezha")
+        group.set_policy("nezha")
         assert (group.policy, nezha.balancer.costs) == (nezha, learnt)
         used = {part.rail for part in fixed.plan(20_000, 8)}
         return used, learnt, turn("nezha").plan(20_000, 8)
@@ -153,7 +153,7 @@ def test_policies_take_turns_in_one_group_and_none_forgets_what_it_learnt() -> N
 def test_a_policy_that_isnt_known_is_refused_and_the_one_before_goes_on() -> None:
     def body(group: Group) -> str:
         with pytest.raises(BadInput) as caught:
-            group.plan_by("nehza")
+            group.set_policy("nehza")
         group.allreduce(np.ones(10))
         return str(caught.value)
 
@@ -200,7 +200,7 @@ def test_unlike_calls_are_one_clear_error_on_every_rank(kinds: str, body: Call, 
     assert any(word in str(problems[0]) for word in words)  # two that differ are enough to stop
 
 
-IMPATIENT = Patience(beat_s=0.02, silent_beats=10, join_s=0.5, operation_s=0.5)
+IMPATIENT = Timeouts(heartbeat_s=0.02, missed_heartbeats=10, join_s=0.5, operation_s=0.5)
 
 
 @pytest.mark.parametrize(("late", "kinds"), [(0, "tcp tcp"), (2, "sharp")])
@@ -211,7 +211,7 @@ def test_a_rank_that_never_comes_is_named_on_the_others(late: int, kinds: str) -
             time.sleep(2.0)
         group.allreduce(np.ones(11))
 
-    problems = on_all(kinds, 3, body, patience=IMPATIENT)
+    problems = on_all(kinds, 3, body, timeouts=IMPATIENT)
     assert [type(problem) for problem in problems] == [GroupBroken] * 3
     for rank, problem in enumerate(problems):
         if rank != late:
@@ -219,7 +219,7 @@ def test_a_rank_that_never_comes_is_named_on_the_others(late: int, kinds: str) -
 
 
 def test_a_rank_that_never_joins_is_named() -> None:
-    problems = on_all("tcp tcp", 4, lambda group: group.allreduce(np.ones(3)), patience=IMPATIENT, absent=(3,))
+    problems = on_all("tcp tcp", 4, lambda group: group.allreduce(np.ones(3)), timeouts=IMPATIENT, absent=(3,))
     assert all(isinstance(problem, GroupBroken) for problem in problems[:3])
     assert all("rank 3 never came to rail tcp0; rank 3 never came to rail tcp1" in str(p) for p in problems[:3])
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from railyard.core.errors import BadInput
-from railyard.workloads.allreduce.engine.inputs import checked, drawn, elements, expected, moved_on, outcome, wrong
+from railyard.workloads.allreduce.engine.inputs import checked, draw_input, elements, expected, outcome, rotated, wrong
 from railyard.workloads.allreduce.engine.jobs import Operations, RankReport, latencies_s
 
 NODES = 4
@@ -18,33 +18,33 @@ def asked(collective: str = "allreduce", dtype: str = "float32", size: int = 400
 @pytest.mark.parametrize("index", [0, 5])
 def test_a_sum_in_any_order_is_right_and_one_of_another_operation_is_not(dtype: str, index: int) -> None:
     operations = asked(dtype=dtype)
-    parts = [moved_on(drawn(operations, NODES, rank), index) for rank in range(NODES)]
+    parts = [rotated(draw_input(operations, NODES, rank), index) for rank in range(NODES)]
     backwards = parts[3] + parts[2] + parts[1] + parts[0]
-    due = outcome(operations, NODES, 0, expected(operations, NODES, 0), index)
-    assert wrong(backwards, due, NODES) == 0
+    reference = outcome(operations, NODES, 0, expected(operations, NODES, 0), index)
+    assert wrong(backwards, reference, NODES) == 0
     stale = outcome(operations, NODES, 0, expected(operations, NODES, 0), index + 1)
-    assert wrong(backwards, stale, NODES) > len(due) // 2
+    assert wrong(backwards, stale, NODES) > len(reference) // 2
     backwards[3:4] += backwards[3]
-    assert wrong(backwards, due, NODES) == 1
+    assert wrong(backwards, reference, NODES) == 1
 
 
 def test_every_collective_gives_each_rank_its_own() -> None:
-    parts = [moved_on(drawn(asked("all_gather"), NODES, rank), 2) for rank in range(NODES)]
+    parts = [rotated(draw_input(asked("all_gather"), NODES, rank), 2) for rank in range(NODES)]
     gathered = expected(asked("all_gather"), NODES, 1)
     assert np.array_equal(outcome(asked("all_gather"), NODES, 1, gathered, 2), np.concatenate(parts))
     told = expected(asked("broadcast"), NODES, 3)
     assert np.array_equal(outcome(asked("broadcast"), NODES, 3, told, 2), parts[0])
     scattered = asked("reduce_scatter", "int64", 8 * 13)
     assert elements(scattered, NODES) == 12
-    whole = sum(moved_on(drawn(scattered, NODES, rank), 2) for rank in range(NODES))
+    whole = sum(rotated(draw_input(scattered, NODES, rank), 2) for rank in range(NODES))
     mine = outcome(scattered, NODES, 2, expected(scattered, NODES, 2), 2)
     assert isinstance(whole, np.ndarray)
     assert np.array_equal(mine, whole[6:9])
 
 
 def test_a_result_of_another_size_is_all_wrong() -> None:
-    due = expected(asked(), NODES, 0)
-    assert wrong(due[1:], due, NODES) == 100
+    reference = expected(asked(), NODES, 0)
+    assert wrong(reference[1:], reference, NODES) == 100
 
 
 @pytest.mark.parametrize(

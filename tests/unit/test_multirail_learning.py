@@ -26,9 +26,9 @@ def after_a_window() -> tuple[Learning, Any, list[dict[str, Any]]]:
 def test_a_table_is_learnt_once_it_is_here_and_others_are_nobodys() -> None:
     learning, policy, (window,) = after_a_window()
     before = policy.balancer.costs
-    learning.heard({"op": 3, "size": SIZE, "seconds": [9.0, 0.0, 0.0]})
+    learning.received({"op": 3, "size": SIZE, "seconds": [9.0, 0.0, 0.0]})
     assert not learning.up_to_date()
-    learning.heard({"op": window["op"], "size": SIZE, "seconds": [0.1, 0.0, 0.0]})
+    learning.received({"op": window["op"], "size": SIZE, "seconds": [0.1, 0.0, 0.0]})
     assert learning.up_to_date()
     assert policy.balancer.costs != before
 
@@ -39,11 +39,11 @@ def test_what_was_measured_before_the_rails_changed_is_not_learnt_after_it(came:
     learning, policy, (window,) = after_a_window()
     table = {"op": window["op"], "size": SIZE, "seconds": [0.1, 0.0, 0.0]}
     if came:
-        learning.heard(table)
+        learning.received(table)
     policy.down(0)
     before = policy.balancer.costs
     learning.rails_changed()
     if not came:
-        learning.heard(table)
+        learning.received(table)
     assert learning.up_to_date()
     assert policy.balancer.costs == before

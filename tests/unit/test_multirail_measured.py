@@ -10,22 +10,24 @@ from railyard.core.errors import CheckFailed
 from railyard.experiments.multirail.ddp_runs import compared
 from railyard.experiments.multirail.measured import (
     BIN_NS,
-    Place,
-    Struck,
-    check_whole,
+    InjectedFault,
+    PointKey,
+    check_complete,
     cut,
-    in_one,
     mean_rail_s,
+    merge_turns,
     nic_rates,
     point,
     settled_after,
 )
 from railyard.workloads.allreduce.engine.jobs import Migration, RankReport
-from railyard.workloads.allreduce.peers.ddp_run import Trained
+from railyard.workloads.allreduce.peers.ddp_run import TrainingResult
 
 MS: Final = 1_000_000
-PLACE = Place("tcp+tcp, 4 nodes", "nezha", 64 * 2**20, 4000, 0)
-STRUCK = Struck("tcp+tcp, 4 nodes", "nezha", 2, "link-down tcp0 of n1", 1, 0, "tcp0", 2**24, 4000, 215 * MS, 600 * MS)
+PLACE = PointKey("tcp+tcp, 4 nodes", "nezha", 64 * 2**20, 4000, 0)
+STRUCK = InjectedFault(
+    "tcp+tcp, 4 nodes", "nezha", 2, "link-down tcp0 of n1", 1, 0, "tcp0", 2**24, 4000, 215 * MS, 600 * MS
+)
 
 
 def rank(number: int, rows: Sequence[tuple[float, ...]], late_ms: int = 0) -> RankReport:
@@ -52,7 +54,7 @@ def test_a_point_is_of_what_came_after_learning() -> None:
     assert found.settled_after == 3 + 4, "it learnt from those that were checked, too"
     assert (found.wrong, found.checked) == (1, 2 * 3 * 1000)
     assert found.copied == pytest.approx(1.0)
-    assert found.apart == 0.0
+    assert found.relative_spread == 0.0
 
 
 def test_a_rails_time_is_from_the_last_start_to_its_last_end() -> None:
@@ -69,7 +71,7 @@ def test_a_rail_that_carried_nothing_took_no_time() -> None:
 def test_several_turns_are_one_point_of_the_operations_that_count() -> None:
     first = [rank(0, [(4000.0, 0.0)] * 3), rank(1, [(4000.0, 0.0)] * 3)]
     second = [rank(0, [(2000.0, 2000.0)] * 2), rank(1, [(2000.0, 2000.0)] * 2, late_ms=5)]
-    timed = in_one([first, second])
+    timed = merge_turns([first, second])
     assert [len(report.ends_ns) for report in timed] == [5, 5]
     found = point(PLACE, timed, first, [(2, 1), (1, 1)], predicted_s=None)
     assert (found.operations, found.measured) == (5, 2)
@@ -98,9 +100,9 @@ def test_shares_have_settled_when_they_no_longer_move(rows: list[tuple[float, ..
 
 
 def test_operations_that_ended_early_are_told_with_their_rank() -> None:
-    check_whole([rank(0, [(1.0,)])])
+    check_complete([rank(0, [(1.0,)])])
     with pytest.raises(CheckFailed, match="rank 1: rank 2 is gone"):
-        check_whole([rank(0, [(1.0,)]), RankReport(1, errors=["rank 2 is gone"])])
+        check_complete([rank(0, [(1.0,)]), RankReport(1, errors=["rank 2 is gone"])])
 
 
 BEFORE: Final[tuple[float, ...]] = (2000.0, 2000.0)
@@ -158,8 +160,8 @@ def test_the_rates_of_nics_are_of_their_own_bytes_in_bins_around_the_fault() -> 
 
 
 def test_two_trainings_are_compared_rank_by_rank_and_step_by_step() -> None:
-    gloo = [Trained([1.0, 0.5], [9.0, 0.2], 400, []), Trained([0.8, 0.004], [9.0, 0.3], 400, [])]
-    ours = [Trained([1.0, 0.5], [9.0, 0.1], 400, []), Trained([0.8, 0.003], [9.0, 0.1], 400, [])]
+    gloo = [TrainingResult([1.0, 0.5], [9.0, 0.2], 400, []), TrainingResult([0.8, 0.004], [9.0, 0.3], 400, [])]
+    ours = [TrainingResult([1.0, 0.5], [9.0, 0.1], 400, []), TrainingResult([0.8, 0.003], [9.0, 0.1], 400, [])]
     found = compared("tcp+tcp, 4 nodes", "nezha", 0, gloo, ours)
     assert found.losses_apart == pytest.approx(0.1), "of what is below 0.01, over 0.01"
     assert found.gloo_losses == pytest.approx((0.9, 0.252))

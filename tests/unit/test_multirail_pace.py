@@ -8,39 +8,39 @@ from collections.abc import Iterator
 
 import pytest
 
-from railyard.workloads.allreduce.engine.pace import CREDIT_S, LEAD_S, Pacer
+from railyard.workloads.allreduce.engine.pace import CATCH_UP_S, LEAD_S, Pacer
 from railyard.workloads.allreduce.transport.frames import DATA, Framed, Header
 from railyard.workloads.allreduce.transport.links import Links
 
 
 def test_a_message_waits_for_what_is_ahead_and_for_its_set_up() -> None:
     pacer = Pacer(setup_s=0.1, cpu_s_per_byte=1e-3)
-    pacer.opened(ready_at=5.0)
+    pacer.start_message(ready_at=5.0)
     assert pacer.free_at == pytest.approx(5.1)
-    pacer.spent(200, now=5.1)
-    pacer.opened(ready_at=5.2)  # the one before is through at 5.3 only
+    pacer.note_sent(200, now=5.1)
+    pacer.start_message(ready_at=5.2)  # the one before is through at 5.3 only
     assert pacer.free_at == pytest.approx(5.4)
 
 
 def test_a_sender_that_runs_late_catches_up_a_little_and_one_that_rested_does_not() -> None:
     late = Pacer(cpu_s_per_byte=1e-3)
-    late.spent(10, now=1.0)
-    assert late.free_at == pytest.approx(1.0 - CREDIT_S + 0.01)
-    rested = Pacer(cpu_s_per_byte=1e-3)
-    rested.rested(now=1.0)
-    rested.spent(10, now=1.0)
-    assert rested.free_at == pytest.approx(1.01)
+    late.note_sent(10, now=1.0)
+    assert late.free_at == pytest.approx(1.0 - CATCH_UP_S + 0.01)
+    note_idle = Pacer(cpu_s_per_byte=1e-3)
+    note_idle.note_idle(now=1.0)
+    note_idle.note_sent(10, now=1.0)
+    assert note_idle.free_at == pytest.approx(1.01)
 
 
 def test_a_link_that_binds_is_given_its_bytes_early_but_never_a_message_before_its_set_up() -> None:
     pacer = Pacer(setup_s=0.1, cpu_s_per_byte=1e-3, link_s_per_byte=1e-3)
-    pacer.opened(ready_at=5.0)
-    assert pacer.due == pytest.approx(5.1)
-    pacer.spent(200, now=5.1)
+    pacer.start_message(ready_at=5.0)
+    assert pacer.next_send_at == pytest.approx(5.1)
+    pacer.note_sent(200, now=5.1)
     assert pacer.free_at == pytest.approx(5.3)
-    assert pacer.due == pytest.approx(5.3 - LEAD_S)
-    pacer.opened(ready_at=5.2)
-    assert pacer.due == pytest.approx(5.4)
+    assert pacer.next_send_at == pytest.approx(5.3 - LEAD_S)
+    pacer.start_message(ready_at=5.2)
+    assert pacer.next_send_at == pytest.approx(5.4)
 
 
 def sent_through(pacer: Pacer, messages: int, size: int) -> tuple[bytes, float]:
@@ -57,7 +57,7 @@ def sent_through(pacer: Pacer, messages: int, size: int) -> tuple[bytes, float]:
     links.add(into)
     began = time.monotonic()
     for number in range(messages):
-        links.put(out, Header(DATA, seq=number, length=size), bytes([number]) * size, opens=True)
+        links.put(out, Header(DATA, seq=number, length=size), bytes([number]) * size, starts_message=True)
     while len(came) < messages * size and time.monotonic() < began + 10:
         links.poll(0.01)
     took = time.monotonic() - began
@@ -92,10 +92,10 @@ def test_a_process_with_many_files_open_is_served_too() -> None:
 
 
 def test_set_up_and_cost_are_really_waited_for() -> None:
-    due = b"".join(bytes([number]) * 100_000 for number in range(4))
+    next_send_at = b"".join(bytes([number]) * 100_000 for number in range(4))
     came, took = sent_through(Pacer(setup_s=0.02, cpu_s_per_byte=2e-7), 4, 100_000)
-    assert came == due
+    assert came == next_send_at
     assert took >= 4 * 0.02 + 3 * 0.02  # the last message's last turn goes when its turn comes, not when it's through
     came, unpaced = sent_through(Pacer(), 4, 100_000)
-    assert came == due
+    assert came == next_send_at
     assert unpaced < took

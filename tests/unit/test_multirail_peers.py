@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from railyard.core.errors import BadInput, MachineLacks, RailyardError
+from railyard.core.errors import BadInput, MissingRequirement, RailyardError
 from railyard.topologies.multirail import mptcp as kernel
 from railyard.topologies.multirail.plan import MultirailPlan, make_multirail_plan
 from railyard.topologies.multirail.spec import parse_multirail
@@ -19,10 +19,10 @@ from railyard.workloads.allreduce.peers import play as playing
 from railyard.workloads.allreduce.peers.gloo import GlooRanks
 from railyard.workloads.allreduce.peers.mpi import MpiRanks
 from railyard.workloads.allreduce.peers.mptcp import AnyAddress, MptcpRanks, one_rail
-from railyard.workloads.allreduce.peers.play import counted, parts_of, play
-from railyard.workloads.allreduce.peers.rank_config import Seat
+from railyard.workloads.allreduce.peers.play import count_bytes, parts_of, play
+from railyard.workloads.allreduce.peers.rank_config import RankConfig
 from railyard.workloads.allreduce.peers.ranks import PeerRanks
-from railyard.workloads.allreduce.transport.placement import Place
+from railyard.workloads.allreduce.transport.placement import ProcessPlacement
 
 NET_DEV = """Inter-|   Receive                                        |  Transmit
  face |bytes packets errs drop fifo frame compressed multicast|bytes packets errs drop fifo colls carrier compressed
@@ -30,10 +30,10 @@ NET_DEV = """Inter-|   Receive                                        |  Transmi
     lo:       9    1    0    0    0     0          0         0        9    1    0    0    0     0       0          0
  rail0: 4000000   11    0    0    0     0          0         0 60000001    8    0    0    0     0       0          0
 """
-KNOCK = """import sys
+CONNECT = """import sys
 from multiprocessing.connection import Client
-with Client(sys.argv[1] + "/door", "AF_UNIX") as door:
-    door.send(0), door.recv()
+with Client(sys.argv[1] + "/ranks.sock", "AF_UNIX") as connection:
+    connection.send(0), connection.recv()
     {then}
 """
 
@@ -57,7 +57,7 @@ class Knocking(PeerRanks):
     then = ""
 
     def command(self) -> list[str]:
-        return [sys.executable, "-c", KNOCK.format(then=self.then), self._folder]
+        return [sys.executable, "-c", CONNECT.format(then=self.then), self._folder]
 
 
 @pytest.mark.parametrize(
@@ -71,11 +71,11 @@ class Knocking(PeerRanks):
 def test_what_isnt_here_is_named_with_what_gets_it(engine: Any, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     monkeypatch.setattr(shutil, "which", lambda name: None)
-    monkeypatch.setattr(kernel, "is_there", lambda: False)
-    with pytest.raises(MachineLacks) as lack, engine(net()):
+    monkeypatch.setattr(kernel, "is_available", lambda: False)
+    with pytest.raises(MissingRequirement) as missing_requirement, engine(net()):
         pass
-    assert str(lack.value) == said
-    assert lack.value.exit_status == 3
+    assert str(missing_requirement.value) == said
+    assert missing_requirement.value.exit_status == 3
 
 
 def test_a_rail_that_isnt_there_is_refused() -> None:
@@ -86,7 +86,7 @@ def test_a_rail_that_isnt_there_is_refused() -> None:
 def test_in_slow_motion_ranks_wait_for_each_other_as_many_times_longer() -> None:
     class Seated(PeerRanks):
         def waits_s(self) -> float:
-            return self._seat(0).timeout_s
+            return self._rank_config(0).timeout_s
 
     usual = net()
     slow: Any = Net(usual.plan.dilated(10))
@@ -110,7 +110,7 @@ def test_a_program_that_doesnt_start_is_told_with_its_last_words() -> None:
     [
         ("sys.exit('out of memory')", r"knocking: rank 0 died / out of memory"),
         (
-            "from railyard.core.errors import RailyardError; door.send(RailyardError('no way to rank 1'))",
+            "from railyard.core.errors import RailyardError; connection.send(RailyardError('no way to rank 1'))",
             "no way to rank 1",
         ),
     ],
@@ -124,7 +124,7 @@ def test_a_rank_that_cant_join_is_told(then: str, said: str) -> None:
 
 
 def test_nics_count_for_their_rails() -> None:
-    assert counted(NET_DEV, 2) == (64_000_001, 1500)
+    assert count_bytes(NET_DEV, 2) == (64_000_001, 1500)
 
 
 def test_a_buffer_is_shared_out_as_the_nics_moved_it() -> None:
@@ -143,9 +143,9 @@ def test_an_engine_that_fails_ends_its_operations_and_is_told(monkeypatch: pytes
             if self.calls > 3:
                 raise OverflowError("too much")
 
-    monkeypatch.setattr(playing, "counted", lambda text, rails: (0,) * rails)
-    seat = Seat(0, layout(net().plan), Place(), (0,), "")
-    report = play(Failing(), seat, Operations("allreduce", "int32", 64, count=9, seed=1))  # type: ignore[arg-type]
+    monkeypatch.setattr(playing, "count_bytes", lambda text, rails: (0,) * rails)
+    config = RankConfig(0, layout(net().plan), ProcessPlacement(), (0,), "")
+    report = play(Failing(), config, Operations("allreduce", "int32", 64, count=9, seed=1))  # type: ignore[arg-type]
     assert report.errors == ["OverflowError: too much"]
     assert len(report.starts_ns) == len(report.ends_ns) == 2
 

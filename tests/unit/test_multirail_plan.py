@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from railyard.topologies.multirail import faults
 from railyard.topologies.multirail.addresses import MAX_NODES, MAX_RAILS, SWITCH_DPID, Nic, route_table, subnet
 from railyard.topologies.multirail.commands import (
-    LEAST_WINDOW_FRAMES,
+    MIN_WINDOW_FRAMES,
     link_command,
     node_commands,
     node_sysctls,
@@ -20,7 +20,7 @@ from railyard.topologies.multirail.commands import (
 from railyard.topologies.multirail.mptcp import commands
 from railyard.topologies.multirail.net import MultirailNet
 from railyard.topologies.multirail.plan import MultirailPlan, make_multirail_plan
-from railyard.topologies.multirail.shapers import CONTROL_TOS, credit_bytes, segments_at_once, shaper_commands
+from railyard.topologies.multirail.shapers import CONTROL_TOS, data_burst_bytes, max_gso_segments, shaper_commands
 from railyard.topologies.multirail.spec import RAIL_KINDS, MultirailSpec, RailSpec, parse_multirail
 from railyard.topologies.multirail.switch import static_flows
 from railyard.topologies.optical import OPTICAL_DOMAINS
@@ -124,7 +124,7 @@ def test_a_node_knows_its_peers_rail_by_rail_and_has_a_table_for_each_nic(plan: 
 def test_a_window_is_30_ms_of_its_own_rail_and_buffers_hold_two_of_any(plan: MultirailPlan) -> None:
     windows = [window_bytes(plan, rail) for rail in range(len(plan.rails))]
     for rate, window in zip(plan.rates_bps, windows, strict=True):
-        assert window == pytest.approx(max(rate * 0.03 / 8, LEAST_WINDOW_FRAMES * plan.spec.mtu), abs=1)
+        assert window == pytest.approx(max(rate * 0.03 / 8, MIN_WINDOW_FRAMES * plan.spec.mtu), abs=1)
     for key in ("net/ipv4/tcp_rmem", "net/ipv4/tcp_wmem"):
         assert int(node_sysctls(plan)[key].split()[-1]) == 2 * max(windows)
 
@@ -147,7 +147,7 @@ def test_data_have_the_whole_rate_and_control_a_lane_beside(rate: int, mtu: int)
     }
     assert own == {"1:10": rate, "1:20": rate // 5}
     assert all(f"ceil {own[f'1:{n}']}bit burst" in line for n, line in zip((10, 20), lines[1:3], strict=True))
-    assert f"cburst {credit_bytes(rate)}b" in lines[1]
+    assert f"cburst {data_burst_bytes(rate)}b" in lines[1]
     assert "default 10" in lines[0]
     assert f"ip tos {CONTROL_TOS:#x}" in lines[-1]
     assert lines[-1].endswith("flowid 1:20")
@@ -156,8 +156,8 @@ def test_data_have_the_whole_rate_and_control_a_lane_beside(rate: int, mtu: int)
 @given(rate=rates, mtu=st.integers(1280, 9000))
 def test_what_an_idle_link_lets_pass_at_once_is_some_milliseconds_of_its_rate(rate: int, mtu: int) -> None:
     millisecond = rate / 8000
-    assert credit_bytes(rate) == pytest.approx(max(1500, millisecond), abs=1)
-    at_once = segments_at_once(rate, mtu)
+    assert data_burst_bytes(rate) == pytest.approx(max(1500, millisecond), abs=1)
+    at_once = max_gso_segments(rate, mtu)
     assert at_once >= 1
     assert at_once * mtu <= max(mtu, min(65_535, 4 * millisecond + 1))
 

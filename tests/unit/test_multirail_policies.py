@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from railyard.core.errors import BadInput
 from railyard.core.units import parse_size
 from railyard.workloads.allreduce.balancing.balancer import LEARNING_WINDOW, LONG_WINDOW
-from railyard.workloads.allreduce.balancing.policies import LONGEST_SLICE_BYTES, Policy, make_policy, slice_count
+from railyard.workloads.allreduce.balancing.policies import MAX_SLICE_BYTES, Policy, make_policy, slice_count
 from railyard.workloads.allreduce.balancing.rails import Rail
-from railyard.workloads.allreduce.engine.segments import common, cut, merged, missing, partition, pieces
+from railyard.workloads.allreduce.engine.segments import common, merged, missing, partition, pieces, split_by_share
 
 NAMES = ("nezha", "mrib", "slicing", "single", "equal", "single:r0")
 RAILS = st.lists(
@@ -55,7 +55,7 @@ def test_a_plan_covers_the_buffer_once_on_live_rails(
 
 @given(length=st.integers(0, 2**60), shares=st.lists(st.floats(0, 1), min_size=1, max_size=6).filter(any))
 def test_whole_elements_come_as_near_to_the_shares_as_they_can(length: int, shares: list[float]) -> None:
-    counts = cut(length, shares)
+    counts = split_by_share(length, shares)
     assert sum(counts) == length
     assert min(counts) >= 0
     for number, share in zip(counts, shares, strict=True):
@@ -75,7 +75,7 @@ def test_fixed_weights() -> None:
     assert [part.rail for part in make_policy("single:b", rails, 4).plan(100, 4)] == [1]
 
 
-def takers(policy: Policy, size: int, itemsize: int = 1) -> list[int]:
+def slice_rails(policy: Policy, size: int, itemsize: int = 1) -> list[int]:
     """The rail of each slice."""
     return [part.rail for part in policy.plan(size // itemsize, itemsize)]
 
@@ -87,26 +87,26 @@ def test_a_slice_is_a_quarter_of_the_buffer_as_long_as_thats_a_fair_length(paper
     size = parse_size(paper) // 50 // 4 * 4
     lengths = [4 * part.length for part in make_policy("slicing", UNLIKE, 4).plan(size // 4, 4)]
     assert len(lengths) == slice_count(size) == count
-    assert count == 1 or 8 * 1024 <= min(lengths) <= max(lengths) <= LONGEST_SLICE_BYTES
+    assert count == 1 or 8 * 1024 <= min(lengths) <= max(lengths) <= MAX_SLICE_BYTES
 
 
 def test_a_slice_goes_to_the_rail_that_is_free_first_by_what_slices_as_long_have_taken() -> None:
-    policy, size = make_policy("slicing", UNLIKE, 4), 4 * LONGEST_SLICE_BYTES
-    assert takers(policy, size).count(0) == 3
+    policy, size = make_policy("slicing", UNLIKE, 4), 4 * MAX_SLICE_BYTES
+    assert slice_rails(policy, size).count(0) == 3
     policy.learn(size, [0.3, 0.3])  # three slices in the time of one: as the rates have it
-    assert takers(policy, size).count(0) == 3
+    assert slice_rails(policy, size).count(0) == 3
     assert policy.best(size, {0, 1}) == 0
     for _ in range(3):
         policy.learn(size, [30.0, 0.01])  # the first is fast by its rate only
-    assert takers(policy, size).count(1) >= 3
+    assert slice_rails(policy, size).count(1) >= 3
     assert policy.best(size, {0, 1}) == 1
-    assert takers(policy, size // 8).count(0) == 3  # of shorter ones that says nothing
+    assert slice_rails(policy, size // 8).count(0) == 3  # of shorter ones that says nothing
     policy.down(1)
-    assert takers(policy, size) == [0] * 4
+    assert slice_rails(policy, size) == [0] * 4
 
 
 def test_windows_of_slices_are_short_until_every_live_rail_was_measured_at_such() -> None:
-    policy, size = make_policy("slicing", [*UNLIKE, Rail("c", "tcp", 1e3)], 4), 4 * LONGEST_SLICE_BYTES
+    policy, size = make_policy("slicing", [*UNLIKE, Rail("c", "tcp", 1e3)], 4), 4 * MAX_SLICE_BYTES
     assert [policy.window(small) for small in (0, 1, 16 * 1024 - 1)] == [0] * 3  # a single slice shares nothing out
     assert policy.window(16 * 1024) == LEARNING_WINDOW
     policy.learn(size, [0.3, 0.3, 0.0])
@@ -129,7 +129,7 @@ def test_slices_are_given_alike_on_every_node_and_whatever_an_element_is(
         for policy in (one, other):
             policy.learn(size, seconds[: len(rails)])
     assert one.plan(length, 8) == other.plan(length, 8)
-    assert takers(one, 8 * length) == takers(other, 8 * length, 8)
+    assert slice_rails(one, 8 * length) == slice_rails(other, 8 * length, 8)
 
 
 @pytest.mark.parametrize(
@@ -172,4 +172,4 @@ def test_pieces_cover_a_range_in_order(start: int, length: int, longest: int) ->
 def test_an_empty_buffer_has_one_empty_part() -> None:
     assert [(part.rail, part.length) for part in partition(0, [0.2, 0.8])] == [(1, 0)]
     with pytest.raises(ValueError, match="one above 0"):
-        cut(5, [0.0, 0.0])
+        split_by_share(5, [0.0, 0.0])

@@ -10,14 +10,14 @@ from railyard.core.errors import BadInput
 from railyard.workloads.allreduce.balancing.predict import (
     Cost,
     allreduce_cost,
-    cold_rail,
     efficiency_ratio,
-    hot_seconds,
+    equal_finish_s,
+    fastest_rail,
     ideal_shares,
-    level,
     network_efficiency,
+    rails_to_split,
+    split_seconds,
     threshold,
-    worth_splitting,
 )
 from railyard.workloads.allreduce.balancing.rails import Rail, paper_rails, scaled
 
@@ -78,12 +78,12 @@ def test_ideal_shares_sum_to_one_and_no_other_split_is_faster(costs: list[Cost],
     shares = ideal_shares(costs, size)
     assert sum(shares) == pytest.approx(1)
     assert min(shares) >= 0
-    best = hot_seconds(costs, shares, size)
-    cold = costs[cold_rail(costs, size)].seconds(size)
+    best = split_seconds(costs, shares, size)
+    cold = costs[fastest_rail(costs, size)].seconds(size)
     assert best <= cold * (1 + 1e-9)
     if size:
-        assert best == pytest.approx(level(costs, size), rel=1e-6)
-        even = hot_seconds(costs, [1 / len(costs)] * len(costs), size)
+        assert best == pytest.approx(equal_finish_s(costs, size), rel=1e-6)
+        even = split_seconds(costs, [1 / len(costs)] * len(costs), size)
         assert best <= even * (1 + 1e-9)
 
 
@@ -91,8 +91,8 @@ def test_ideal_shares_sum_to_one_and_no_other_split_is_faster(costs: list[Cost],
 def test_at_the_threshold_a_split_gains_just_so_much(costs: list[Cost], gain: float) -> None:
     size = threshold(costs, gain)
     if size is not None and size > 1:
-        cold = costs[cold_rail(costs, size)].seconds(size)
-        assert level(costs, size) * (1 + gain) == pytest.approx(cold, rel=1e-5)
+        cold = costs[fastest_rail(costs, size)].seconds(size)
+        assert equal_finish_s(costs, size) * (1 + gain) == pytest.approx(cold, rel=1e-5)
 
 
 def test_like_rails_split_at_once_unless_that_has_to_gain_and_rails_too_unlike_never() -> None:
@@ -108,11 +108,11 @@ def test_like_rails_split_at_once_unless_that_has_to_gain_and_rails_too_unlike_n
 def test_rails_too_unlike_are_not_shared() -> None:
     tcp, sharp = (allreduce_cost(paper_rails()[kind], 4) for kind in ("tcp", "sharp"))
     assert efficiency_ratio([sharp, tcp], 1024)[1] > 100
-    assert worth_splitting([sharp, tcp], 32 * 1024) == ()
-    assert worth_splitting([sharp, tcp], 8 * 2**20) == (0, 1)
+    assert rails_to_split([sharp, tcp], 32 * 1024) == ()
+    assert rails_to_split([sharp, tcp], 8 * 2**20) == (0, 1)
     slow = Cost(0, sharp.s_per_byte * 6)
-    assert worth_splitting([sharp, slow, tcp], 64 * 2**20) == (0, 2)
-    assert worth_splitting([sharp], 2**30) == worth_splitting([sharp, sharp], 0) == ()
+    assert rails_to_split([sharp, slow, tcp], 64 * 2**20) == (0, 2)
+    assert rails_to_split([sharp], 2**30) == rails_to_split([sharp, sharp], 0) == ()
 
 
 @pytest.mark.parametrize(

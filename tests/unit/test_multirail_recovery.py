@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from railyard.workloads.allreduce.engine.segments import merged
-from railyard.workloads.allreduce.recovery.plan import Job, JobState, What, replacements
+from railyard.workloads.allreduce.recovery.plan import Action, Job, JobState, replacements
 
 LENGTH = 20
 SPANS = st.lists(st.tuples(st.integers(0, LENGTH), st.integers(0, LENGTH)).map(lambda p: (min(p), max(p))), max_size=4)
@@ -29,13 +29,13 @@ def test_what_isnt_final_everywhere_is_added_up_again_or_sent_by_one_that_has_it
     job = Job(3, 0, "reduce", 1, 0, LENGTH)
     states = {rank: [state(job, final)] for rank, final in enumerate(finals)}
     again = replacements(states, dict.fromkeys(states, 3), lambda _: 0, count(100))
-    having = [rank for rank, (one,) in states.items() if one.done]
+    complete_ranks = [rank for rank, (one,) in states.items() if one.done]
     todo = [i for new in again for i in range(new.start, new.start + new.length)]
     assert len(todo) == len(set(todo))  # nothing twice
     for rank, (one,) in states.items():
         assert elements(one.final) | set(todo) == set(range(LENGTH)), f"rank {rank} is left without"
-    assert {new.what for new in again} <= ({"relay"} if having else {"reduce"})
-    assert all(new.root in having for new in again if new.what == "relay")
+    assert {new.action for new in again} <= ({"relay"} if complete_ranks else {"reduce"})
+    assert all(new.root in complete_ranks for new in again if new.action == "relay")
     assert [new.number for new in again] == list(range(100, 100 + len(again)))
     assert {(new.op, new.rail) for new in again} <= {(3, 0)}
 
@@ -47,7 +47,7 @@ def test_a_node_that_hasnt_begun_has_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("what", "done", "again"),
+    ("action", "done", "again"),
     [
         ("reduce", (False, False), 1),  # of an empty buffer: it still tells that all have begun
         ("reduce", (True, False), 0),
@@ -57,8 +57,10 @@ def test_a_node_that_hasnt_begun_has_nothing() -> None:
         ("scatter", (True, True), 0),
     ],
 )
-def test_empty_jobs_barriers_and_collectives_that_end_with_one(what: What, done: tuple[bool, bool], again: int) -> None:
-    job = Job(1, 0, what, 0, 0, 0)
+def test_empty_jobs_barriers_and_collectives_that_end_with_one(
+    action: Action, done: tuple[bool, bool], again: int
+) -> None:
+    job = Job(1, 0, action, 0, 0, 0)
     states = {rank: [state(job, [], done=each)] for rank, each in enumerate(done)}
     assert len(replacements(states, dict.fromkeys(states, 3), lambda _: 1, count())) == again
 

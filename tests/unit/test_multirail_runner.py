@@ -8,20 +8,20 @@ from typing import Any, Self
 
 import pytest
 
-from railyard.core.errors import BadInput, MachineLacks
+from railyard.core.errors import BadInput, MissingRequirement
 from railyard.experiments.multirail import ddp_runs, faults, rail_check, runner, session
 from railyard.experiments.multirail import size_sweep as points
 from railyard.experiments.multirail.runner import run_multirail, step_count
-from railyard.experiments.multirail.session import Site
+from railyard.experiments.multirail.session import MultirailSession
 from railyard.experiments.multirail.spec import MultirailExperiment, parse
 from railyard.experiments.run.progress import Steps
-from railyard.results.multirail.records import Lost
+from railyard.results.multirail.records import LostRails
 from railyard.results.runs.fidelity import judge
 from railyard.results.runs.records import Run
 from railyard.topologies.measure.counters import Counters
 from railyard.topologies.multirail.plan import MultirailPlan
 from railyard.workloads.allreduce.engine.jobs import Migration, Operations, RankReport
-from railyard.workloads.allreduce.peers.ddp_run import Trained
+from railyard.workloads.allreduce.peers.ddp_run import TrainingResult
 from tests.unit.test_machine import FULL
 
 MS = 1_000_000
@@ -58,7 +58,7 @@ class Ranks:
 
     def __enter__(self) -> Self:
         if self.policy in self.runs.lacking:
-            raise MachineLacks("PyTorch isn't installed", "type: install it")
+            raise MissingRequirement("PyTorch isn't installed", "type: install it")
         self.runs.did.append(f"start {self.policy}")
         return self
 
@@ -96,9 +96,9 @@ class Ranks:
     def finish(self) -> Sequence[RankReport]:
         return self.run(self.begun)
 
-    def train(self, backend: str, training: object, policy: str = "") -> Sequence[Trained]:
+    def train(self, backend: str, training: object, policy: str = "") -> Sequence[TrainingResult]:
         self.runs.did.append(f"train {backend} {policy}".rstrip())
-        return [Trained([1.0, 0.5], [0.2, 0.1], 400, [])] * 2
+        return [TrainingResult([1.0, 0.5], [0.2, 0.1], 400, [])] * 2
 
 
 class Runs:
@@ -120,8 +120,8 @@ class Runs:
         monkeypatch.setattr(session, "engine", lambda _, policy: Ranks(policy, self))
         monkeypatch.setattr(session, "count_in", lambda _: Counters(0, 0, 0))
         monkeypatch.setattr(faults, "Ranks", lambda _, policy: Ranks(policy, self))
-        monkeypatch.setattr(faults, "strike", self.strike)
-        monkeypatch.setattr(faults, "mend", lambda _, kind, node, rail: self.did.append(f"mend {rail}"))
+        monkeypatch.setattr(faults, "inject", self.inject)
+        monkeypatch.setattr(faults, "repair", lambda _, kind, node, rail: self.did.append(f"repair {rail}"))
         monkeypatch.setattr(ddp_runs, "DdpRanks", lambda *_: Ranks("ddp", self))
         monkeypatch.setattr("railyard.results.runs.store.save", lambda run, _: self.saved.append(run))
         step = Steps.step
@@ -134,15 +134,15 @@ class Runs:
 
         monkeypatch.setattr(Steps, "step", noted)
 
-    def strike(self, _: object, kind: str, node: int, rail: int) -> int:
+    def inject(self, _: object, kind: str, node: int, rail: int) -> int:
         self.did.append(f"{kind} {rail}")
         return 2 * MS
 
     @contextmanager
-    def built(self, label: str, plan: MultirailPlan, _: object, run: Run, steps: Steps) -> Iterator[Site]:
+    def built(self, label: str, plan: MultirailPlan, _: object, run: Run, steps: Steps) -> Iterator[MultirailSession]:
         with steps.step(f"{label}: building"):
             self.did.append(f"build {plan.dilation:g} times slower" if plan.dilation > 1 else "build")
-        yield Site(label, Net(plan), run)  # type: ignore[arg-type]
+        yield MultirailSession(label, Net(plan), run)  # type: ignore[arg-type]
         self.did.append("take down")
 
 
@@ -160,7 +160,7 @@ def test_sizes_first_then_faults_then_trainings(runs: Runs) -> None:
     assert [did for did in runs.did if not did.startswith(("pause", "resume"))] == [
         "build",
         *("start nezha", "start gloo", "stop nezha", "stop gloo"),
-        *("start nezha", "rail-switch-crash 1", "mend 1", "rail-switch-crash 1", "mend 1", "stop nezha"),
+        *("start nezha", "rail-switch-crash 1", "repair 1", "rail-switch-crash 1", "repair 1", "stop nezha"),
         *("start nezha", "stop nezha", "start gloo", "stop gloo"),
         *("start ddp", "train gloo", "train railyard nezha", "stop ddp"),
         "take down",
@@ -273,7 +273,7 @@ def test_a_turn_in_which_a_rail_was_lost_is_in_no_point(runs: Runs, turn: int) -
     taken = max(1, turn - 1)
     assert counts_of(runs, "nezha") == [*[25, 6, 6, 6][:taken], 25, 6, 6, 6], "it learns once more"
     assert counts_of(runs, "gloo") == [9, 6, 6, 6], "it has processes of its own"
-    assert run.multirail.lost == [Lost(LABEL, "nezha", 2048, 0, ("tcp1",), kept=False)]
+    assert run.multirail.lost == [LostRails(LABEL, "nezha", 2048, 0, ("tcp1",), kept=False)]
     said = f"degraded: {LABEL}, nezha, 2KiB, repeat 0: tcp1 lost while nothing was cut, measured anew"
     assert said in judge(run).reasons
 
@@ -303,14 +303,14 @@ def test_what_was_wrong_in_a_void_check_is_wrong_all_the_same(runs: Runs) -> Non
 def test_what_loses_a_rail_again_and_again_is_kept_and_named_and_invalid(
     runs: Runs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(points, "MOST_ANEW", 2)
+    monkeypatch.setattr(points, "MAX_RESTARTS", 2)
     runs.tell = lambda policy, at, reports: without_rail_1(reports) if policy == "mrib" else reports
     run_multirail(spec_of(policies=["nezha", "mrib", "slicing", "gloo"], **ALONE), Path("nowhere"), None)
     (run,) = runs.saved
     assert counts_of(runs, "mrib") == [9, 9, 9, 6, 6, 6]
     assert {p.policy for p in run.multirail.points} == {"nezha", "mrib", "slicing", "gloo"}
     anew, mrib, nezha = (
-        Lost(LABEL, policy, 2048, 0, ("tcp1",), kept)
+        LostRails(LABEL, policy, 2048, 0, ("tcp1",), kept)
         for policy, kept in (("mrib", False), ("mrib", True), ("nezha", True))
     )
     assert sorted(run.multirail.lost, key=str) == sorted([anew, anew, mrib, nezha], key=str), (
@@ -320,12 +320,12 @@ def test_what_loses_a_rail_again_and_again_is_kept_and_named_and_invalid(
     assert judgement.verdict == "invalid"
     said = f"{LABEL}, nezha, 2KiB, repeat 0: tcp1 lost while nothing was cut, in operations that count"
     assert f"invalid: {said} (and 1 more like it)" in judgement.reasons
-    marked = {what for (_, what, _), verdict in judgement.stretches.items() if verdict == "invalid"}
+    marked = {what for (_, what, _), verdict in judgement.intervals.items() if verdict == "invalid"}
     assert {"mrib, 2KiB", "nezha, 2KiB"} <= marked
 
 
 def test_each_size_may_begin_anew(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(points, "MOST_ANEW", 2)
+    monkeypatch.setattr(points, "MAX_RESTARTS", 2)
     runs.tell = lambda policy, at, reports: (
         without_rail_1(reports) if policy == "mrib" and at in (2, 4, 10, 12) else reports
     )
@@ -351,8 +351,8 @@ def test_no_turn_begins_before_all_rails_are_back(runs: Runs, monkeypatch: pytes
 
 def test_a_rail_that_never_comes_back_is_waited_for_once(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rail_check, "PAUSE_S", 0.01)
-    monkeypatch.setattr(points, "HOME_S", 0.1)
-    monkeypatch.setattr(points, "MOST_ANEW", 2)
+    monkeypatch.setattr(points, "RAIL_WAIT_S", 0.1)
+    monkeypatch.setattr(points, "MAX_RESTARTS", 2)
     runs.tell = lambda policy, at, reports: [replace(report, dead_rails=(1,)) for report in reports]
     run_multirail(spec_of(policies=["mrib"], **ALONE), Path("nowhere"), None)
     (run,) = runs.saved
@@ -383,9 +383,9 @@ def test_points_that_are_whole_are_kept_whatever_ends_the_run(runs: Runs, monkey
     def interrupted(*_: object) -> bool:
         raise KeyboardInterrupt
 
-    take = points._take
+    take = points._run_turn
     calls = iter([take] * 17 + [interrupted])
-    monkeypatch.setattr(points, "_take", lambda *given: next(calls)(*given))
+    monkeypatch.setattr(points, "_run_turn", lambda *given: next(calls)(*given))
     with pytest.raises(KeyboardInterrupt):
         run_multirail(spec_of(repeats=1, sizes=["2KiB", "8MiB"]), Path("nowhere"), None)
     (run,) = runs.saved
@@ -425,7 +425,7 @@ def test_whatever_ends_it_early_what_was_measured_is_kept(runs: Runs, monkeypatc
     def interrupted(*_: object) -> int:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(faults, "strike", interrupted)
+    monkeypatch.setattr(faults, "inject", interrupted)
     with pytest.raises(KeyboardInterrupt):
         run_multirail(spec_of(repeats=1), Path("nowhere"), None)
     (run,) = runs.saved
@@ -440,7 +440,7 @@ def test_in_slow_motion_a_fabric_is_built_anew_and_times_are_its_own(runs: Runs)
     spec = spec_of(repeats=1, policies=["nezha"], fabrics=[fabric], trainings=[training])
     run_multirail(spec, Path("nowhere"), None)
     one = ["start nezha", "stop nezha"]
-    assert [did for did in runs.did if not did.startswith(("rail-switch", "mend", "train"))] == [
+    assert [did for did in runs.did if not did.startswith(("rail-switch", "repair", "train"))] == [
         *("build", *one, *one, "start ddp", "stop ddp", "take down"),  # the large size, faults and DDP
         *("build 4 times slower", *one, "take down"),
         *("build 5 times slower", *one, "take down"),

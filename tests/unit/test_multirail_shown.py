@@ -11,7 +11,7 @@ from rich.console import Console
 
 from railyard.results.multirail import plots, published, tables
 from railyard.results.multirail.compare import by_fabric
-from railyard.results.multirail.records import Lost
+from railyard.results.multirail.records import LostRails
 from railyard.results.multirail.stored import cells, from_json, to_json
 from railyard.results.multirail.targets import outcomes
 from railyard.results.runs import store
@@ -37,7 +37,7 @@ def test_the_records_are_the_same_when_read_back(run: Run, tmp_path: Path) -> No
 
 
 def test_rails_that_were_lost_are_read_back_and_older_runs_have_none(run: Run) -> None:
-    lost = [Lost(PAIR.label, "nezha", 64 * MIB, 0, ("tcp0", "tcp1"), kept=True)]
+    lost = [LostRails(PAIR.label, "nezha", 64 * MIB, 0, ("tcp0", "tcp1"), kept=True)]
     assert from_json(to_json(replace(run.multirail, lost=lost))).lost == lost
     older = json.loads(to_json(run.multirail))
     del older["lost"]
@@ -48,7 +48,7 @@ def test_rails_that_were_lost_are_read_back_and_older_runs_have_none(run: Run) -
 
 
 def test_a_point_that_lost_a_rail_is_marked_and_the_page_says_why(run: Run) -> None:
-    lost = [Lost(PAIR.label, "nezha", 64 * MIB, 0, ("tcp0",), kept=kept) for kept in (False, True)]
+    lost = [LostRails(PAIR.label, "nezha", 64 * MIB, 0, ("tcp0",), kept=kept) for kept in (False, True)]
     page = report.render(replace(run, multirail=replace(run.multirail, lost=lost)))
     assert "157.0\u00a0ms ?" in page
     assert "tcp0 lost while nothing was cut, in operations that count" in page
@@ -188,7 +188,7 @@ def test_the_papers_figures_stand_beside_ours(run: Run) -> None:
     thresholds = tables.thresholds_table(run.multirail)
     assert thresholds.rows == ((PAIR.label, "2KiB", "48.22KB", "256KiB"), (UNLIKE.label, "2KiB", "–", "–"))
     assert "One rail up to" in report.render(run)
-    wanted = {row[1]: (row[3], row[6]) for row in tables.bars_table(outcomes(run.multirail)).rows}
+    wanted = {row[1]: (row[3], row[6]) for row in tables.targets_table(outcomes(run.multirail)).rows}
     assert wanted["two like rails, 4 nodes, large: of one"] == ("≥ 1.84x, goal 1.95x", "Nezha 5.2.1")
     assert wanted["nezha, large: throughput of mrib's"][1] == "Nezha 5.2.2, unlike rails: up to 1.41x"
     gains = tables.gains_table(run.multirail)

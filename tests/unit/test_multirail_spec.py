@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from railyard.core.errors import BadInput
 from railyard.topologies.multirail.plan import make_multirail_plan
-from railyard.topologies.multirail.scale import MOST_RATE_BPS, PAPER_BPS, SHARE, frames_needed, round_up
+from railyard.topologies.multirail.scale import MAX_RATE_BPS, PAPER_BPS, SHARE, frames_needed, round_up
 from railyard.topologies.multirail.spec import RAIL_KINDS, MultirailSpec, RailKind, parse_multirail
 from railyard.workloads.allreduce.balancing.rails import paper_rails
 
@@ -87,7 +87,7 @@ def test_a_mistake_is_named(data: object, message: str) -> None:
 
 @pytest.mark.parametrize("kind", RAIL_KINDS)
 def test_what_is_scaled_is_what_the_papers_rails_move(kind: RailKind) -> None:
-    assert pytest.approx(8 / paper_rails()[kind].pace, rel=1e-3) == PAPER_BPS[kind]
+    assert pytest.approx(8 / paper_rails()[kind].s_per_byte, rel=1e-3) == PAPER_BPS[kind]
 
 
 @given(chosen=st.lists(kinds, min_size=1, max_size=8), nodes=st.integers(2, 64), carries=frames)
@@ -102,7 +102,7 @@ def test_auto_keeps_the_papers_proportions_within_the_machines_means(
     assert str(plan.scale).rstrip("0").rstrip(".").rstrip("0") in ("1", "2", "5")
     for kind, rate in zip(chosen, plan.rates_bps, strict=True):
         assert rate == pytest.approx(PAPER_BPS[kind] / plan.scale, abs=1)
-        assert rate <= MOST_RATE_BPS
+        assert rate <= MAX_RATE_BPS
     assert frames_needed(spec, plan.rates_bps) <= SHARE * carries * 1.001
 
 

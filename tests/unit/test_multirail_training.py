@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from railyard.core.errors import BadInput
 from railyard.workloads.allreduce.engine.training import (
-    GPT_LARGEST,
+    GPT_MAX_MESSAGE,
     SPEEDS,
     SPEEDS_NODES,
     Step,
@@ -66,7 +66,7 @@ def test_splitting_loses_nothing(sizes: tuple[int, ...], largest: int) -> None:
 def test_gpt_gradients_above_a_gigabyte_are_sent_in_parts_as_the_paper_had_to() -> None:
     small, large = (gpt_step(name, load_gpt(name), 4) for name in ("gpt3-2.7b", "gpt3-30b"))
     assert small.sizes == (337_500_000,)
-    assert large.sizes[:13] == (GPT_LARGEST,) * 13
+    assert large.sizes[:13] == (GPT_MAX_MESSAGE,) * 13
     assert sum(large.sizes) == 2 * 30_000_000_000 // 16
     assert gpt_step("gpt3-30b", load_gpt("gpt3-30b"), 8).compute_s < large.compute_s
     with pytest.raises(BadInput, match="which 3 nodes can't share"):
@@ -77,7 +77,7 @@ def test_a_part_of_a_step_keeps_its_proportions() -> None:
     step = Step("mine", 32.0, (1000, 1000, 400), 0.3)
     part = in_proportion(step, 0.5)
     assert (part.sizes, part.samples, part.compute_s) == ((500, 500, 200), 16.0, 0.15)
-    assert in_proportion(step, 0.5, pace=3.0).compute_s == pytest.approx(0.05)
+    assert in_proportion(step, 0.5, speedup=3.0).compute_s == pytest.approx(0.05)
     first = first_part(step, 0.6)
     assert first.sizes == (1000, 1000)
     assert first.samples == pytest.approx(32 * 2000 / 2400)

@@ -3,92 +3,94 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from railyard.workloads.allreduce.recovery.liveness import BARRIER, DATA, IDLE, Beat, Patience, Watch
+from railyard.workloads.allreduce.recovery.liveness import BARRIER, DATA, IDLE, Heartbeat, LivenessMonitor, Timeouts
 
-PATIENCE = Patience(beat_s=0.1, silent_beats=4, stall_s=0.2)
+TIMEOUTS = Timeouts(heartbeat_s=0.1, missed_heartbeats=4, stall_s=0.2)
 
 
-def beat(number: int, op: int = 1, moved: tuple[int, int] = (0, 0), busy: tuple[int, int] = (DATA, DATA)) -> Beat:
-    return Beat(number, op, "", moved, busy)
+def heartbeat(
+    number: int, op: int = 1, moved: tuple[int, int] = (0, 0), busy: tuple[int, int] = (DATA, DATA)
+) -> Heartbeat:
+    return Heartbeat(number, op, "", moved, busy)
 
 
 def test_a_rail_without_the_beats_that_another_brings_is_silent() -> None:
-    watch = Watch(2, PATIENCE)
+    watch = LivenessMonitor(2, TIMEOUTS)
     for number in range(1, 4):
-        watch.heard(1, 0, beat(number), 0.0)
+        watch.received(1, 0, heartbeat(number), 0.0)
         assert watch.silent([1], {0, 1}) == {}
-    watch.heard(1, 0, beat(4), 0.0)
+    watch.received(1, 0, heartbeat(4), 0.0)
     assert watch.silent([1], {0, 1}) == {1: "rank 1 isn't heard"}
     assert watch.silent([1], {0}) == {}
 
 
 def test_a_node_that_sleeps_is_silent_on_all_rails_and_nothing_is_dead() -> None:
-    watch = Watch(2, PATIENCE)
+    watch = LivenessMonitor(2, TIMEOUTS)
     for rail in (0, 1):
-        watch.heard(1, rail, beat(1), 0.0)
-    watch.heard(1, 0, beat(2), 100.0)  # awake again: the copy on rail 1 is still on its way
+        watch.received(1, rail, heartbeat(1), 0.0)
+    watch.received(1, 0, heartbeat(2), 100.0)  # awake again: the copy on rail 1 is still on its way
     assert watch.silent([1], {0, 1}) == {}
 
 
 def test_a_rail_that_is_back_has_missed_nothing() -> None:
-    watch = Watch(2, PATIENCE)
+    watch = LivenessMonitor(2, TIMEOUTS)
     for number in range(1, 50):
-        watch.heard(1, 0, beat(number), 0.0)
-    watch.raised(1, 0.0)
+        watch.received(1, 0, heartbeat(number), 0.0)
+    watch.restored(1, 0.0)
     assert watch.silent([1], {0, 1}) == {}
 
 
-def fed(*beats: tuple[int, Beat, float]) -> Watch:
-    watch = Watch(2, PATIENCE)
-    for rank, what, now in beats:
-        watch.heard(rank, 0, what, now)
+def fed(*heartbeats: tuple[int, Heartbeat, float]) -> LivenessMonitor:
+    watch = LivenessMonitor(2, TIMEOUTS)
+    for rank, what, now in heartbeats:
+        watch.received(rank, 0, what, now)
     return watch
 
 
 def test_a_rail_that_moves_nothing_anywhere_while_all_are_there_is_stalled() -> None:
-    start = [(rank, beat(1), 0.0) for rank in (0, 1)]
-    moved = [(rank, beat(4, moved=(5, 0)), 0.25) for rank in (0, 1)]
+    start = [(rank, heartbeat(1), 0.0) for rank in (0, 1)]
+    moved = [(rank, heartbeat(4, moved=(5, 0)), 0.25) for rank in (0, 1)]
     assert fed(*start, *moved).stalled([0, 1], {0, 1}, 0.26) == {1: "nothing moved for 200 ms"}
-    assert fed(*start, moved[0], (1, beat(4, moved=(0, 1)), 0.25)).stalled([0, 1], {0, 1}, 0.26) == {}
+    assert fed(*start, moved[0], (1, heartbeat(4, moved=(0, 1)), 0.25)).stalled([0, 1], {0, 1}, 0.26) == {}
 
 
 def test_waiting_for_a_node_that_hasnt_come_is_no_stall() -> None:
-    late = [(0, beat(1, op=2), 0.0), (1, beat(1, op=1, busy=(IDLE, IDLE)), 0.0), (0, beat(4, op=2), 0.3)]
+    late = [(0, heartbeat(1, op=2), 0.0), (1, heartbeat(1, op=1, busy=(IDLE, IDLE)), 0.0), (0, heartbeat(4, op=2), 0.3)]
     assert fed(*late).stalled([0, 1], {0, 1}, 0.31) == {}
-    assert fed((0, beat(1), 0.0), (0, beat(4), 0.3)).stalled([0, 1], {0, 1}, 0.31) == {}
+    assert fed((0, heartbeat(1), 0.0), (0, heartbeat(4), 0.3)).stalled([0, 1], {0, 1}, 0.31) == {}
 
 
 def test_a_node_not_run_by_the_machine_is_no_stall() -> None:
     """Both wake after five seconds and say so before anything else: that's a beat of each, not fifty."""
-    woken = [(rank, beat(number), now) for number, now in ((1, 0.0), (2, 5.0)) for rank in (0, 1)]
+    woken = [(rank, heartbeat(number), now) for number, now in ((1, 0.0), (2, 5.0)) for rank in (0, 1)]
     assert fed(*woken).stalled([0, 1], {0, 1}, 5.0) == {}
 
 
 def test_a_barrier_waits_for_the_other_rails() -> None:
-    start = [(0, beat(1, busy=(BARRIER, IDLE)), 0.0), (1, beat(1, busy=(IDLE, DATA)), 0.0)]
-    busy = [(0, beat(4, busy=(BARRIER, IDLE)), 0.3), (1, beat(4, moved=(0, 9), busy=(IDLE, DATA)), 0.3)]
-    still = [(0, beat(4, busy=(BARRIER, IDLE)), 0.3), (1, beat(4, busy=(BARRIER, IDLE)), 0.3)]
+    start = [(0, heartbeat(1, busy=(BARRIER, IDLE)), 0.0), (1, heartbeat(1, busy=(IDLE, DATA)), 0.0)]
+    busy = [(0, heartbeat(4, busy=(BARRIER, IDLE)), 0.3), (1, heartbeat(4, moved=(0, 9), busy=(IDLE, DATA)), 0.3)]
+    still = [(0, heartbeat(4, busy=(BARRIER, IDLE)), 0.3), (1, heartbeat(4, busy=(BARRIER, IDLE)), 0.3)]
     assert fed(*start, *busy).stalled([0, 1], {0, 1}, 0.31) == {}
     assert fed(*start, *still).stalled([0, 1], {0, 1}, 0.31) == {0: "nothing moved for 200 ms"}
 
 
 def test_unlike_calls_of_one_operation_are_told_by_rank() -> None:
-    watch = Watch(1, PATIENCE)
+    watch = LivenessMonitor(1, TIMEOUTS)
     for rank, call in enumerate(["allreduce of 3 int64", "allreduce of 4 int64", "allreduce of 3 int64"]):
-        watch.heard(rank, 0, Beat(1, 5, call, (0,), (DATA,)), 0.0)
+        watch.received(rank, 0, Heartbeat(1, 5, call, (0,), (DATA,)), 0.0)
     said = "operation 5 isn't the same on all ranks: rank 0, 2: allreduce of 3 int64; rank 1: allreduce of 4 int64"
     assert watch.mismatch() == said
 
 
 def test_who_is_absent() -> None:
-    watch = fed((1, beat(1, op=4), 0.0), (2, beat(1, op=3), 0.0), (3, beat(1, op=4), -2.0))
+    watch = fed((1, heartbeat(1, op=4), 0.0), (2, heartbeat(1, op=3), 0.0), (3, heartbeat(1, op=4), -2.0))
     assert watch.absent([1, 2, 3, 4], 4, 0.5) == [2, 3, 4]
 
 
 def test_where_beats_are_seldom_nobody_is_absent_before_some_are_missing() -> None:
-    assert PATIENCE.dilated(10).beat_s == 1.0
-    watch = Watch(2, PATIENCE.dilated(10))
-    watch.heard(1, 0, beat(1), 0.0)
+    assert TIMEOUTS.dilated(10).heartbeat_s == 1.0
+    watch = LivenessMonitor(2, TIMEOUTS.dilated(10))
+    watch.received(1, 0, heartbeat(1), 0.0)
     assert watch.absent([1], 1, 4.9) == []
     assert watch.absent([1], 1, 5.1) == [1]
 
@@ -98,12 +100,12 @@ def told_at(lasting: list[float]) -> list[float]:
     found: list[float] = []
     now = due = latest = 0.0
     for seconds in lasting:
-        due = PATIENCE.next_beat(now, due, latest)
+        due = TIMEOUTS.next_heartbeat(now, due, latest)
         now += seconds
         while due <= now:
             latest = due
             found.append(due)
-            due += PATIENCE.beat_s
+            due += TIMEOUTS.heartbeat_s
     return found
 
 
@@ -112,12 +114,12 @@ SHORT = st.lists(st.floats(0.001, 0.09), min_size=1, max_size=200)
 
 @given(SHORT)
 def test_short_operations_have_a_tenth_of_the_beats(lasting: list[float]) -> None:
-    assert abs(len(told_at(lasting)) - sum(lasting) / (10 * PATIENCE.beat_s)) <= 1
+    assert abs(len(told_at(lasting)) - sum(lasting) / (10 * TIMEOUTS.heartbeat_s)) <= 1
 
 
 @given(SHORT, st.floats(0.5, 3.0))
 def test_one_that_lasts_has_a_beat_every_time_after_any_before_it(lasting: list[float], long: float) -> None:
     begins = sum(lasting)
     mine = [at for at in told_at([*lasting, long]) if at > begins + 1e-9]
-    assert mine[0] <= begins + PATIENCE.beat_s + 1e-9
-    assert len(mine) >= int(long / PATIENCE.beat_s) - 1
+    assert mine[0] <= begins + TIMEOUTS.heartbeat_s + 1e-9
+    assert len(mine) >= int(long / TIMEOUTS.heartbeat_s) - 1

@@ -4,15 +4,15 @@ from typing import Any
 
 import pytest
 
-from railyard.controller.failover.manager import Brain
+from railyard.controller.failover.manager import FailoverManager
 from railyard.controller.failover.paths import Broken
-from railyard.controller.openflow.app import Heard
-from railyard.failure.analysis.signals import tells
+from railyard.controller.openflow.app import SwitchEvent
+from railyard.failure.analysis.signals import is_signal_of
 from railyard.failure.scenario.kinds import Fault, FaultKind
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.optical import LAYERS, Layer
 from railyard.topologies.plan import Plan, make_plan
-from railyard.topologies.ports import OPTICAL_DPID, RAIL_DPID, fibre_port, place_port, rail_port
+from railyard.topologies.ports import OPTICAL_DPID, RAIL_DPID, gpu_port, network_port, rail_port
 from railyard.topologies.routing import Route
 from railyard.topologies.spec import parse_fabric
 from tests.unit.fake_switch import ports_of
@@ -42,47 +42,47 @@ def plan() -> Plan:
     return plan_with(LAYERS)
 
 
-def whole(plan: Plan) -> tuple[Brain, Told]:
+def whole(plan: Plan) -> tuple[FailoverManager, Told]:
     told: Told = []
-    brain = Brain(plan, Router(), True, lambda what, detail: told.append((what, detail)))
+    manager = FailoverManager(plan, Router(), True, lambda what, detail: told.append((what, detail)))
     for dpid, ports in ports_of(plan).items():
-        brain.hear(Heard("switch-up", dpid, 0, up_ports=frozenset(ports)))
+        manager.on_event(SwitchEvent("switch-up", dpid, 0, up_ports=frozenset(ports)))
     assert [what for what, _ in told] == ["ready"]
     told.clear()
-    return brain, told
+    return manager, told
 
 
-def port(dpid: int, number: int, up: bool) -> Heard:
-    return Heard("port", dpid, 0, number, up)
+def port(dpid: int, number: int, up: bool) -> SwitchEvent:
+    return SwitchEvent("port", dpid, 0, number, up)
 
 
 def test_a_dark_place_at_a_bridge_is_a_dead_hb_port_and_lit_again_is_none(plan: Plan) -> None:
-    brain, told = whole(plan)
-    brain.hear(port(OCS1, fibre_port(GPU), up=False))
+    manager, told = whole(plan)
+    manager.on_event(port(OCS1, gpu_port(GPU), up=False))
     assert told == [("port-down", {"switch": "ocs1", "port": "d0g1"})]
-    brain.hear(port(OCS1, place_port(GPU), up=False))
-    assert brain.broken == Broken(hb=frozenset({GPU}))
+    manager.on_event(port(OCS1, network_port(GPU), up=False))
+    assert manager.broken == Broken(hb=frozenset({GPU}))
     assert [what for what, _ in told] == ["port-down", "decided", "rerouted"]
-    brain.hear(port(OCS1, place_port(GPU), up=True))  # another's fibre leads there now; the first stays dark
-    assert not brain.broken
+    manager.on_event(port(OCS1, network_port(GPU), up=True))  # another's fibre leads there now; the first stays dark
+    assert not manager.broken
 
 
 def test_a_rail_is_up_again_when_its_own_switch_says_so(plan: Plan) -> None:
-    brain, _ = whole(plan)
-    for dpid, number in ((OCS0, fibre_port(GPU)), (OCS0, place_port(GPU))):
-        brain.hear(port(dpid, number, up=False))
-    assert not brain.broken
-    brain.hear(port(RAIL_DPID + 1, rail_port(GPU), up=False))
-    assert brain.broken == Broken(links=frozenset({GPU}))
-    brain.hear(port(RAIL_DPID + 1, rail_port(GPU), up=True))
-    assert not brain.broken
+    manager, _ = whole(plan)
+    for dpid, number in ((OCS0, gpu_port(GPU)), (OCS0, network_port(GPU))):
+        manager.on_event(port(dpid, number, up=False))
+    assert not manager.broken
+    manager.on_event(port(RAIL_DPID + 1, rail_port(GPU), up=False))
+    assert manager.broken == Broken(links=frozenset({GPU}))
+    manager.on_event(port(RAIL_DPID + 1, rail_port(GPU), up=True))
+    assert not manager.broken
 
 
 @pytest.mark.parametrize("dpid", [OCS0, OCS1])
 def test_glass_stays_as_it_is_without_its_controller(plan: Plan, dpid: int) -> None:
-    brain, _ = whole(plan)
-    brain.hear(Heard("switch-down", dpid, 0))
-    assert not brain.broken
+    manager, _ = whole(plan)
+    manager.on_event(SwitchEvent("switch-down", dpid, 0))
+    assert not manager.broken
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ def test_glass_stays_as_it_is_without_its_controller(plan: Plan, dpid: int) -> N
 )
 def test_a_lost_fibre_is_told_of_its_own_layers_faults(plan: Plan, kind: FaultKind, by: set[str]) -> None:
     fault, switches = Fault(kind, GPU.name), ("ocs0", "ocs1", "rail1")
-    assert {s for s in switches if tells(fault, plan, "port-down", {"switch": s, "port": GPU.name})} == by
+    assert {s for s in switches if is_signal_of(fault, plan, "port-down", {"switch": s, "port": GPU.name})} == by
 
 
 class TestAnOpticalSwitchForEachDomain:
@@ -100,12 +100,12 @@ class TestAnOpticalSwitchForEachDomain:
     OF_DOMAIN_1 = Gpu(1, 1)
 
     def test_a_dark_place_of_its_is_no_dead_hb_port(self) -> None:
-        brain, told = whole(plan_with(("rail",)))
-        brain.hear(port(OCS1, place_port(self.OF_DOMAIN_1), up=False))
-        assert (told, brain.broken) == ([], Broken())
-        brain.hear(port(OCS1, fibre_port(self.OF_DOMAIN_1), up=False))
+        manager, told = whole(plan_with(("rail",)))
+        manager.on_event(port(OCS1, network_port(self.OF_DOMAIN_1), up=False))
+        assert (told, manager.broken) == ([], Broken())
+        manager.on_event(port(OCS1, gpu_port(self.OF_DOMAIN_1), up=False))
         assert told == [("port-down", {"switch": "ocs1", "port": "d1g1"})]
-        assert not brain.broken
+        assert not manager.broken
 
     @pytest.mark.parametrize(
         ("kind", "by"), [("link-down", {"ocs1", "rail1"}), ("hb-port-down", set()), ("gpu-crash", {"ocs1", "rail1"})]
@@ -113,7 +113,7 @@ class TestAnOpticalSwitchForEachDomain:
     def test_a_lost_fibre_of_its_is_a_rails(self, kind: FaultKind, by: set[str]) -> None:
         fault, detail = Fault(kind, self.OF_DOMAIN_1.name), {"port": self.OF_DOMAIN_1.name}
         plan = plan_with(("rail",))
-        assert {s for s in ("ocs1", "rail1") if tells(fault, plan, "port-down", {"switch": s, **detail})} == by
+        assert {s for s in ("ocs1", "rail1") if is_signal_of(fault, plan, "port-down", {"switch": s, **detail})} == by
 
 
 class TestLightIsAwaited:
@@ -122,87 +122,87 @@ class TestLightIsAwaited:
     SPARE = Gpu(0, 2)
 
     def test_nothing_is_rerouted_for_light_that_is_soon_back(self, plan: Plan) -> None:
-        brain, told = whole(plan)
-        number = brain.await_light({GPU: True, self.SPARE: False})
+        manager, told = whole(plan)
+        number = manager.expect_reconnect({GPU: True, self.SPARE: False})
         for gpu in (GPU, self.SPARE):
-            brain.hear(port(RAIL_DPID + gpu.rank, rail_port(gpu), up=False))
-        brain.hear(port(RAIL_DPID + GPU.rank, rail_port(GPU), up=True))
+            manager.on_event(port(RAIL_DPID + gpu.rank, rail_port(gpu), up=False))
+        manager.on_event(port(RAIL_DPID + GPU.rank, rail_port(GPU), up=True))
         assert [what for what, _ in told] == ["port-down", "port-down", "port-up"]
-        brain.look_again(number)
+        manager.on_timeout(number)
         assert [what for what, _ in told[3:]] == ["decided", "rerouted"]  # the place that was left is dark
         assert told[-1][1]["detours"] > 0
-        assert brain.broken == Broken(links=frozenset({self.SPARE}))
+        assert manager.broken == Broken(links=frozenset({self.SPARE}))
 
     def test_what_stays_dark_counts_when_the_time_is_over(self, plan: Plan) -> None:
-        brain, told = whole(plan)
-        number = brain.await_light({GPU: True, self.SPARE: False})
+        manager, told = whole(plan)
+        number = manager.expect_reconnect({GPU: True, self.SPARE: False})
         for gpu in (GPU, self.SPARE):
-            brain.hear(port(RAIL_DPID + gpu.rank, rail_port(gpu), up=False))
+            manager.on_event(port(RAIL_DPID + gpu.rank, rail_port(gpu), up=False))
         told.clear()
-        brain.look_again(number)
+        manager.on_timeout(number)
         assert [what for what, _ in told] == ["decided", "rerouted"]
 
     def test_who_is_back_counts_again_at_once(self, plan: Plan) -> None:
-        brain, told = whole(plan)
-        brain.await_light({GPU: True})
+        manager, told = whole(plan)
+        manager.expect_reconnect({GPU: True})
         for up in (False, True):
-            brain.hear(port(RAIL_DPID + GPU.rank, rail_port(GPU), up=up))
+            manager.on_event(port(RAIL_DPID + GPU.rank, rail_port(GPU), up=up))
         told.clear()
-        brain.hear(port(RAIL_DPID + GPU.rank, rail_port(GPU), up=False))
+        manager.on_event(port(RAIL_DPID + GPU.rank, rail_port(GPU), up=False))
         assert [what for what, _ in told] == ["port-down", "decided", "rerouted"]
 
     def test_what_was_dead_before_stays_gone_round_until_it_is_back(self, plan: Plan) -> None:
-        brain, told = whole(plan)
-        brain.hear(port(RAIL_DPID + GPU.rank, rail_port(GPU), up=False))
+        manager, told = whole(plan)
+        manager.on_event(port(RAIL_DPID + GPU.rank, rail_port(GPU), up=False))
         told.clear()
-        brain.await_light({GPU: True})
-        brain.hear(port(RAIL_DPID, rail_port(Gpu(1, 0)), up=False))  # another's fault is acted on meanwhile
+        manager.expect_reconnect({GPU: True})
+        manager.on_event(port(RAIL_DPID, rail_port(Gpu(1, 0)), up=False))  # another's fault is acted on meanwhile
         assert [what for what, _ in told] == ["port-down", "decided", "rerouted"]
-        brain.hear(port(RAIL_DPID, rail_port(Gpu(1, 0)), up=True))
+        manager.on_event(port(RAIL_DPID, rail_port(Gpu(1, 0)), up=True))
         told.clear()
-        brain.hear(port(RAIL_DPID + GPU.rank, rail_port(GPU), up=True))
+        manager.on_event(port(RAIL_DPID + GPU.rank, rail_port(GPU), up=True))
         assert [what for what, _ in told] == ["port-up", "decided", "rerouted"]
         assert told[-1][1]["detours"] == 0
 
     def test_an_hb_port_too(self, plan: Plan) -> None:
-        brain, told = whole(plan)
-        number = brain.await_light({GPU: True})
-        brain.hear(port(OCS1, place_port(GPU), up=False))
+        manager, told = whole(plan)
+        number = manager.expect_reconnect({GPU: True})
+        manager.on_event(port(OCS1, network_port(GPU), up=False))
         assert [what for what, _ in told] == []
-        brain.look_again(number)
+        manager.on_timeout(number)
         assert [what for what, _ in told] == ["decided", "rerouted"]
 
     @pytest.mark.parametrize("hb_first", [False, True])
     def test_a_place_is_awaited_until_its_light_is_back_in_both_layers(self, plan: Plan, hb_first: bool) -> None:
-        brain, told = whole(plan)
-        ports = [(RAIL_DPID + GPU.rank, rail_port(GPU)), (OCS1, place_port(GPU))]
-        brain.await_light({GPU: True})
+        manager, told = whole(plan)
+        ports = [(RAIL_DPID + GPU.rank, rail_port(GPU)), (OCS1, network_port(GPU))]
+        manager.expect_reconnect({GPU: True})
         for each in ports:
-            brain.hear(port(*each, up=False))
+            manager.on_event(port(*each, up=False))
         first, second = ports[::-1] if hb_first else ports
-        brain.hear(port(*first, up=True))
-        brain.hear(port(*first, up=False))  # still awaited
-        brain.hear(port(*first, up=True))
-        brain.hear(port(*second, up=True))
+        manager.on_event(port(*first, up=True))
+        manager.on_event(port(*first, up=False))  # still awaited
+        manager.on_event(port(*first, up=True))
+        manager.on_event(port(*second, up=True))
         assert "decided" not in [what for what, _ in told]
-        brain.hear(port(*first, up=False))  # a fault of its own
+        manager.on_event(port(*first, up=False))  # a fault of its own
         assert [what for what, _ in told if what in ("decided", "rerouted")] == ["decided", "rerouted"]
 
     def test_a_move_of_hb_cables_alone_ends_when_they_are_lit(self, plan: Plan) -> None:
-        brain, told = whole(plan)
-        brain.await_light({GPU: True})
+        manager, told = whole(plan)
+        manager.expect_reconnect({GPU: True})
         for up in (False, True):
-            brain.hear(port(OCS1, place_port(GPU), up=up))
+            manager.on_event(port(OCS1, network_port(GPU), up=up))
         assert told == []
-        brain.hear(port(OCS1, place_port(GPU), up=False))  # a fault of its own
+        manager.on_event(port(OCS1, network_port(GPU), up=False))  # a fault of its own
         assert [what for what, _ in told] == ["decided", "rerouted"]
 
     def test_the_time_of_an_older_move_does_not_end_the_wait_for_a_newer(self, plan: Plan) -> None:
-        brain, told = whole(plan)
-        older = brain.await_light({GPU: True, self.SPARE: False})
-        newer = brain.await_light({GPU: True})
-        brain.hear(port(RAIL_DPID + GPU.rank, rail_port(GPU), up=False))
-        brain.look_again(older)
+        manager, told = whole(plan)
+        older = manager.expect_reconnect({GPU: True, self.SPARE: False})
+        newer = manager.expect_reconnect({GPU: True})
+        manager.on_event(port(RAIL_DPID + GPU.rank, rail_port(GPU), up=False))
+        manager.on_timeout(older)
         assert [what for what, _ in told] == ["port-down"]
-        brain.look_again(newer)
+        manager.on_timeout(newer)
         assert [what for what, _ in told] == ["port-down", "decided", "rerouted"]

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from railyard.controller.openflow.cross_connect_moves import moves_by_switch, places_in
+from railyard.controller.openflow.cross_connect_moves import moves_by_switch, network_sides_in
 from railyard.controller.processes.clients import ControllerProcess
 from railyard.core.errors import BadInput
 from railyard.failure.oracle.reachability import Dead, Survivors, cable
@@ -15,7 +15,15 @@ from railyard.topologies.build import heartbeat_lanes
 from railyard.topologies.measure.capacity import frames_needed
 from railyard.topologies.optical import LAYERS, Layer
 from railyard.topologies.plan import Plan, make_plan
-from railyard.topologies.ports import NETWORK_SIDE, OPTICAL_DPID, fibre_port, gpu_at, optical_gpu, place_port, role_of
+from railyard.topologies.ports import (
+    NETWORK_PORT_OFFSET,
+    OPTICAL_DPID,
+    gpu_at,
+    gpu_of_optical_port,
+    gpu_port,
+    network_port,
+    role_of,
+)
 from railyard.topologies.spec import FabricSpec, parse_fabric
 from railyard.workloads.background.flows import BackgroundFlow, flows_of
 from railyard.workloads.background.reserve import reserved_bps
@@ -99,7 +107,7 @@ def test_from_each_gpu_a_fibre_and_a_trunk_lead_to_the_place_that_it_has_without
             assert len(rest) == (layer in asked)
             for trunk in rest:
                 assert own.b.node == trunk.a.node == optical_of(asked, layer, gpu)
-                assert (own.b.port, trunk.a.port) == (fibre_port(gpu), place_port(gpu))
+                assert (own.b.port, trunk.a.port) == (gpu_port(gpu), network_port(gpu))
                 assert trunk.rate_bps == own.rate_bps == direct.rate_bps
     used = sorted({optical_of(asked, layer, gpu) for layer in asked for gpu in fabric.gpus})
     optics = [s for s in fabric.switches if s.role == "optical"]
@@ -123,10 +131,10 @@ def test_no_end_of_a_cable_is_used_twice(fabric: Plan) -> None:
 @given(domain=st.integers(0, 253), rank=st.integers(0, 63))
 def test_a_port_says_whose_it_is_and_never_who_is_there(domain: int, rank: int) -> None:
     gpu = Gpu(domain, rank)
-    assert optical_gpu(fibre_port(gpu)) == optical_gpu(place_port(gpu)) == gpu
-    assert 1 <= fibre_port(gpu) < NETWORK_SIDE < place_port(gpu) <= LAST_PORT
-    assert gpu_at(0x4001, fibre_port(gpu)) is None
-    assert gpu_at(0x4000, place_port(gpu)) is None
+    assert gpu_of_optical_port(gpu_port(gpu)) == gpu_of_optical_port(network_port(gpu)) == gpu
+    assert 1 <= gpu_port(gpu) < NETWORK_PORT_OFFSET < network_port(gpu) <= LAST_PORT
+    assert gpu_at(0x4001, gpu_port(gpu)) is None
+    assert gpu_at(0x4000, network_port(gpu)) is None
     assert (role_of(0x4000), role_of(0x4001)) == (("optical", 0), ("optical", 1))
 
 
@@ -148,20 +156,20 @@ def test_a_move_is_for_the_switch_that_has_both_its_fibre_and_its_place(fabric: 
 
 
 def test_a_place_that_is_lit_in_one_layer_and_left_in_the_other_is_lit() -> None:
-    left, lit = NETWORK_SIDE + 2, NETWORK_SIDE + 3
-    concerned = {OPTICAL_DPID: {2: False, left: False, lit: True}, OPTICAL_DPID + 1: {left: False, lit: False}}
-    assert places_in(concerned) == {Gpu(0, 1): False, Gpu(0, 2): True}
+    left, lit = NETWORK_PORT_OFFSET + 2, NETWORK_PORT_OFFSET + 3
+    affected_ports = {OPTICAL_DPID: {2: False, left: False, lit: True}, OPTICAL_DPID + 1: {left: False, lit: False}}
+    assert network_sides_in(affected_ports) == {Gpu(0, 1): False, Gpu(0, 2): True}
 
 
 def test_moves_go_to_their_domains_switches_or_to_each_layers() -> None:
     moves = {"d0g2": "d0g1", "d2g0": "d2g2"}
-    by_domain = {OPTICAL_DPID: {3: NETWORK_SIDE + 2}, OPTICAL_DPID + 2: {129: NETWORK_SIDE + 131}}
+    by_domain = {OPTICAL_DPID: {3: NETWORK_PORT_OFFSET + 2}, OPTICAL_DPID + 2: {129: NETWORK_PORT_OFFSET + 131}}
     assert moves_by_switch(plan(), moves, ["rail"]) == by_domain
-    every = {3: NETWORK_SIDE + 2, 129: NETWORK_SIDE + 131}
+    every = {3: NETWORK_PORT_OFFSET + 2, 129: NETWORK_PORT_OFFSET + 131}
     both = plan(layers=LAYERS)
     assert moves_by_switch(both, moves, LAYERS) == {OPTICAL_DPID: every, OPTICAL_DPID + 1: every}
     assert moves_by_switch(both, moves, ["hb"]) == {OPTICAL_DPID + 1: every}
-    assert moves_by_switch(both, {"d2g1": "d0g1"}, ["rail"]) == {OPTICAL_DPID: {130: NETWORK_SIDE + 2}}
+    assert moves_by_switch(both, {"d2g1": "d0g1"}, ["rail"]) == {OPTICAL_DPID: {130: NETWORK_PORT_OFFSET + 2}}
 
 
 @pytest.mark.parametrize(
@@ -182,12 +190,12 @@ def test_moves_that_no_switch_can_make_are_refused(moves: dict[str, str], layers
 def test_whoever_asks_for_a_move_is_told_at_once_that_it_cant_be() -> None:
     controller = ControllerProcess()
     with pytest.raises(ValueError, match="optical layers are \\(\\)"):
-        controller.cross({"d0g2": "d0g1"})
+        controller.cross_connect({"d0g2": "d0g1"})
     controller._plan = plan()
     with pytest.raises(ValueError, match="d1g1's fibre is at ocs1"):
-        controller.cross({"d1g1": "d0g1"})
+        controller.cross_connect({"d1g1": "d0g1"})
     with pytest.raises(ValueError, match="optical layers are \\('rail',\\)"):
-        controller.cross({"d0g2": "d0g1"}, ["hb"])
+        controller.cross_connect({"d0g2": "d0g1"}, ["hb"])
 
 
 def test_frames_pass_an_optical_switch_at_either_end() -> None:
@@ -207,7 +215,7 @@ def test_an_optical_switch_joins_nobody_but_whom_it_crosses(layers: tuple[Layer,
     with_optics, without = Survivors(fabric, dead), Survivors(fabric.electrical, dead)
     assert with_optics.reachable == without.reachable
     assert (Gpu(0, 2), Gpu(1, 2)) in without.connected  # by other rails
-    assert with_optics.most_bps(Gpu(0, 1), Gpu(1, 1)) == without.most_bps(Gpu(0, 1), Gpu(1, 1))
+    assert with_optics.max_bps(Gpu(0, 1), Gpu(1, 1)) == without.max_bps(Gpu(0, 1), Gpu(1, 1))
 
 
 @pytest.mark.parametrize("layers", BOTH)

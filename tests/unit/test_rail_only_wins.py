@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from railyard.controller.health import scores as health
-from railyard.controller.health.decision import rail_only_wins
+from railyard.controller.health.decision import spine_condition
 from railyard.experiments.predict.steered_times import Pattern, expected_scores
 from railyard.experiments.spec.experiment import load
 from railyard.results.runs.records import Run
-from railyard.results.theory.spine_condition import Cell, Rates, Scores, cells, one_scene
+from railyard.results.theory.spine_condition import Cell, Rates, Scores, cells, first_scene_only
 from railyard.results.views import report
-from railyard.results.views.spine_condition_tables import finding, report_table, why
+from railyard.results.views.spine_condition_tables import finding, reason_text, report_table
 from railyard.results.views.summary import print_summary, summarise
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.plan import make_plan
@@ -80,7 +80,7 @@ def test_where_they_differ_a_rule_says_why(
     assert (cell.predicted, cell.by_slowest_link, cell.reason) == (predicted, slowest, reason)
     assert cell.measured == measured.replace("spine-or-not", "rail-only")
     assert cell.agrees is (not reason)
-    assert bool(why(cell)) is bool(reason)
+    assert bool(reason_text(cell)) is bool(reason)
 
 
 percents = st.integers(1, 100)
@@ -91,7 +91,7 @@ def test_the_condition_is_the_controllers_but_for_what_a_point_would_turn(
     domain: int, rail: int, spine: int, far: int
 ) -> None:
     cell = replace(SAMPLE, scores=Scores(domain / 100, rail / 100, spine / 100, far / 100))
-    said = rail_only_wins(Gpu(0, 0), health.Scores((rail, far), (domain, 100), spine))
+    said = spine_condition(Gpu(0, 0), health.Scores((rail, far), (domain, 100), spine))
     if cell.predicted != "even":
         assert said is (cell.predicted == "rail-only")
     else:
@@ -160,11 +160,11 @@ def test_the_report_has_every_cell_once_and_what_was_sent_once() -> None:
     assert "HB links have 2 times a rail&#39;s rate" in page
     assert page.count("d0 50% g0 0% S 0%</") >= 1
     assert len(report_table(cells(run)).rows) == 27
-    sent = one_scene(run)
+    sent = first_scene_only(run)
     assert {f.workload for f in sent.flows} == {"transfers"}
     assert len(sent.flows) * 27 == len(run.flows)
     other = steered_run()
-    assert one_scene(other) is other
+    assert first_scene_only(other) is other
 
 
 def test_a_grid_of_one_element_is_drawn_too() -> None:

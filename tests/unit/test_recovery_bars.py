@@ -8,25 +8,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from railyard.results.analysis.recovery_rows import SIDES, recovery_rows, side_values, verdict
-from railyard.results.analysis.recovery_stats import LEAST_FOR_P95
+from railyard.results.analysis.recovery_stats import MIN_REPEATS_FOR_P95
 from railyard.results.runs.fidelity import judge
 from railyard.results.runs.records import Recovery, Run
 from railyard.results.runs.recovery_targets import (
-    CONTROLLER,
-    OTHERS,
-    Bar,
+    NO_LOSS_WITHOUT_CONTROLLER,
+    PUBLISHED_SYSTEMS,
     Outcome,
-    first_packet_bar,
+    RecoveryTarget,
+    first_packet_target,
     outcomes,
-    times_ours,
+    times_slower,
 )
-from railyard.results.views.recovery_text import both_ms, lines_of, measured, median_and_p95, wanted
+from railyard.results.views.recovery_text import lines_of, measured_text, median_and_p95, median_p95_ms, target_text
 from tests.unit.recovery_sample import add_away, recovery_run, row
 from tests.unit.results_sample import SECOND, sample_run
 
 
 def of(run: Run, what: str) -> list[Outcome]:
-    found = [o for o in outcomes(run) if o.bar.what.startswith(what)]
+    found = [o for o in outcomes(run) if o.recovery_target.what.startswith(what)]
     assert found, what
     return found
 
@@ -50,7 +50,7 @@ def test_a_bar_is_met_by_its_median_and_its_95th_percentile() -> None:
         assert of(run, "link down, far")[0].met is True
 
 
-@given(st.integers(0, LEAST_FOR_P95 - 2), st.floats(1, 1e6))
+@given(st.integers(0, MIN_REPEATS_FOR_P95 - 2), st.floats(1, 1e6))
 def test_of_few_repeats_the_median_alone_is_held_against_a_bar(others: int, slow: float) -> None:
     run = empty()
     run.recoveries = [fault("link-down", slow, 2.0)] + [fault("link-down", 10.0, 2.0, n + 1) for n in range(others)]
@@ -60,8 +60,8 @@ def test_of_few_repeats_the_median_alone_is_held_against_a_bar(others: int, slow
     cells = "{} (n={})".format(f"{middle:,.1f}", others + 1)
     (cable,) = recovery_rows(run)
     _, line = lines_of(cable, both_sides=False)
-    assert (both_ms(line.first), line.met) == (cells, "met" if far.met else "not met")
-    assert measured(far) == f"{middle:,.1f}\u00a0ms"
+    assert (median_p95_ms(line.first), line.met) == (cells, "met" if far.met else "not met")
+    assert measured_text(far) == f"{middle:,.1f}\u00a0ms"
     assert median_and_p95(line.first)[1] == "–"
 
 
@@ -86,10 +86,10 @@ def test_two_targets_are_held_against_a_bar_each_by_themselves() -> None:
     ],
 )  # fmt: skip
 def test_each_time_is_made_of_what_finds_that_fault(kind: str, what: str) -> None:
-    bar = first_packet_bar(kind, None)
-    assert bar is not None
-    assert what in bar.why
-    assert ("heartbeats" in bar.why) == (what == "heartbeats")
+    recovery_target = first_packet_target(kind, None)
+    assert recovery_target is not None
+    assert what in recovery_target.why
+    assert ("heartbeats" in recovery_target.why) == (what == "heartbeats")
 
 
 def test_what_no_repeat_shows_is_not_measured_rather_than_met() -> None:
@@ -122,7 +122,7 @@ def test_a_total_failure_is_not_met_and_reads_never() -> None:
     run = empty()
     run.recoveries = [replace(fault("link-down", None, 2.0, n), source_ms=None) for n in range(5)]
     found = [*of(run, "link down, source"), *of(run, "link down, far")]
-    assert [(o.met, measured(o)) for o in found] == [(False, "never"), (False, "never")]
+    assert [(o.met, measured_text(o)) for o in found] == [(False, "never"), (False, "never")]
     (cable,) = recovery_rows(run)
     assert [(line.side, line.met) for line in lines_of(cable, both_sides=False)] == [
         ("source", "not met"), ("far", "not met"),
@@ -140,10 +140,14 @@ def test_what_nobody_probed_is_not_measured() -> None:
 def test_a_controller_crash_may_lose_no_packet() -> None:
     run = empty()
     run.recoveries = [row("controller-crash", "controller", n, 0, SECOND, 0.0, "") for n in range(3)]
-    assert of(run, CONTROLLER.what)[0].met is True
+    assert of(run, NO_LOSS_WITHOUT_CONTROLLER.what)[0].met is True
     run.recoveries[1] = replace(run.recoveries[1], probes_lost=1)
-    (outcome,) = of(run, CONTROLLER.what)
-    assert (outcome.met, measured(outcome), wanted(outcome.bar)) == (False, "1\u00a0probes", "0\u00a0probes")
+    (outcome,) = of(run, NO_LOSS_WITHOUT_CONTROLLER.what)
+    assert (outcome.met, measured_text(outcome), target_text(outcome.recovery_target)) == (
+        False,
+        "1\u00a0probes",
+        "0\u00a0probes",
+    )
 
 
 @pytest.mark.parametrize(("far_ms", "after"), [(700.0, 200.0), (1100.0, 600.0), (300.0, 0.0), (None, None)])
@@ -237,15 +241,15 @@ def test_a_cable_has_a_line_a_side_and_other_faults_one_unless_both_are_asked_fo
 
 def test_every_kind_with_a_bar_has_it_on_both_sides() -> None:
     kinds = ("link-down", "link-silent", "rail-switch-crash", "rail-switch-hang", "gpu-crash")
-    assert all(isinstance(first_packet_bar(kind, side), Bar) for kind, side in product(kinds, SIDES))
-    assert first_packet_bar("link-gray", "far") is None
+    assert all(isinstance(first_packet_target(kind, side), RecoveryTarget) for kind, side in product(kinds, SIDES))
+    assert first_packet_target("link-gray", "far") is None
 
 
 def test_others_are_set_beside_it_as_multiples() -> None:
-    nezha, nccl = OTHERS
+    nezha, nccl = PUBLISHED_SYSTEMS
     assert (nezha.ms, nccl.ms) == (200, 500)
-    assert (times_ours(nezha, 50.0), times_ours(nccl, 50.0)) == (4.0, 10.0)
-    assert times_ours(nezha, None) is times_ours(nezha, 0.0) is None
+    assert (times_slower(nezha, 50.0), times_slower(nccl, 50.0)) == (4.0, 10.0)
+    assert times_slower(nezha, None) is times_slower(nezha, 0.0) is None
 
 
 def test_a_rows_verdict_is_that_of_its_own_stretches() -> None:

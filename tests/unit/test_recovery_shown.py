@@ -15,7 +15,7 @@ from railyard.results.runs.fidelity import judge
 from railyard.results.runs.records import Run
 from railyard.results.views import recovery_tables, report, report_failures
 from railyard.results.views.summary import summarise
-from tests.unit.recovery_sample import census, recovery_run, screen
+from tests.unit.recovery_sample import connectivity_check, recovery_run, screen
 from tests.unit.results_sample import sample_run
 
 
@@ -32,32 +32,37 @@ def check(run: Run, name: str) -> dict[str, Any]:
 def test_a_census_that_does_not_hold_fails_and_the_worst_is_named() -> None:
     run = recovery_run()
     assert check(run, "census")["passed"] is True
-    at = run.censuses[-1].monotonic_ns
-    run.censuses += [census(at + n, f"inject link-down d0g{n}", 0, not_recovered=n) for n in (1, 3, 2)]
+    at = run.connectivity_checks[-1].monotonic_ns
+    run.connectivity_checks += [
+        connectivity_check(at + n, f"inject link-down d0g{n}", 0, not_recovered=n) for n in (1, 3, 2)
+    ]
     found = check(run, "census")
     assert found["passed"] is False
     assert (
         "35 of 35 taken, 32 hold; worst: rail-only storm repeat 0 after inject link-down d0g3: 3 pairs not"
         in found["detail"]
     )
-    for wrong in (replace(census(at, "x", 0), impossible=1), replace(census(at, "x", 0), carried=2)):
-        run.censuses = [wrong]
+    for wrong in (
+        replace(connectivity_check(at, "x", 0), impossible=1),
+        replace(connectivity_check(at, "x", 0), carried=2),
+    ):
+        run.connectivity_checks = [wrong]
         assert check(run, "census")["passed"] is False
-    run.censuses = [replace(c, reroute="off") for c in run.censuses]
+    run.connectivity_checks = [replace(c, reroute="off") for c in run.connectivity_checks]
     assert check(run, "census")["passed"] is False  # nobody was to recover, but nothing dead may carry anything either
 
 
 def test_a_census_that_was_not_taken_holds_nothing_and_half_of_them_must_be() -> None:
     run = recovery_run()
-    due = run.censuses
+    due = run.connectivity_checks
     for missed, passed in ((16, True), (17, False), (32, False)):
-        run.censuses = [replace(c, answered=0, taken=n >= missed) for n, c in enumerate(due)]
+        run.connectivity_checks = [replace(c, answered=0, taken=n >= missed) for n, c in enumerate(due)]
         found = check(run, "census")
-        said = f"{32 - missed} of 32 taken" + (", all hold" if missed < 32 else "")
+        alt_text = f"{32 - missed} of 32 taken" + (", all hold" if missed < 32 else "")
         assert found == {
             **found,
             "passed": passed,
-            "detail": said + ("" if passed else "; too few to tell on rail-only"),
+            "detail": alt_text + ("" if passed else "; too few to tell on rail-only"),
         }
     held = [s["censuses_held"] for s in summarise(run)["headline"]["scripts"]]
     assert held == [0, 0, 0]
@@ -78,8 +83,8 @@ def test_more_than_the_oracle_allows_fails_with_rerouting_or_without() -> None:
 def test_a_probe_lost_on_the_way_back_fails_the_run() -> None:
     run = recovery_run()
     assert check(run, "while traffic returns")["passed"] is True
-    storm = [n for n, r in enumerate(run.recoveries) if r.script == "storm" and r.repeat == 0]
-    last = max(storm, key=lambda n: run.recoveries[n].t_repair)
+    script_timeline = [n for n, r in enumerate(run.recoveries) if r.script == "storm" and r.repeat == 0]
+    last = max(script_timeline, key=lambda n: run.recoveries[n].t_repair)
     held = run.recoveries[last]
     run.recoveries[last] = replace(held, return_lost=3)  # whole again after it
     found = check(run, "while traffic returns")
@@ -87,7 +92,7 @@ def test_a_probe_lost_on_the_way_back_fails_the_run() -> None:
     assert "3 probes lost over " in found["detail"]
     assert f"most: rail-only storm {held.fault} {held.target}, repeat 0" in found["detail"]
     run.recoveries[last] = held
-    first = min(storm, key=lambda n: run.recoveries[n].t_repair)
+    first = min(script_timeline, key=lambda n: run.recoveries[n].t_repair)
     early = run.recoveries[first]
     run.recoveries[first] = replace(early, return_lost=3)
     other = replace(run.recoveries[last], t_fault=early.t_repair - 10**6)
@@ -173,16 +178,16 @@ def test_a_script_beside_a_workload_recovers_by_its_first_packets() -> None:
     assert check(run, "recovers")["detail"] == "7 of 7 faults"
     run.recoveries[-1] = replace(one, first_packet_ms=None)
     assert check(run, "recovers")["detail"] == "6 of 7 faults; not: rail-only cut link-down d0g1 repeat 0"
-    run.censuses = [replace(census(one.t_fault, "x", 0), script="cut", policy=one.policy)]
+    run.connectivity_checks = [replace(connectivity_check(one.t_fault, "x", 0), script="cut", policy=one.policy)]
     assert check(run, "recovers")["detail"] == "6 of 6 faults"  # its censuses say what had to recover
 
 
 def test_connections_may_be_lost_where_a_gpu_died_and_nowhere_else() -> None:
     run = recovery_run()
-    storm, away = (
+    script_timeline, away = (
         next(i for i, r in enumerate(run.recoveries) if r.script == name) for name in ("storm", "controller-away")
     )
-    run.recoveries[storm] = replace(run.recoveries[storm], connections_lost=2)
+    run.recoveries[script_timeline] = replace(run.recoveries[script_timeline], connections_lost=2)
     assert check(run, "TCP connections")["passed"] is True  # a GPU crashed in the same script
     run.recoveries[away] = replace(run.recoveries[away], connections_lost=2)
     assert check(run, "TCP connections")["passed"] is False
@@ -274,30 +279,30 @@ def test_the_report_has_every_table_and_draws_every_fault_and_storm(run: Run) ->
 
 def drawn(run: Run) -> list[tuple[str, str, int, int]]:
     """Script, rerouting, repeat, and of how many."""
-    worst = report_failures.worst_repeats(script_runs(run))
+    worst = report_failures.worst_script_repeats(script_runs(run))
     return [(script.script, script.reroute, script.repeat, count) for script, count in worst]
 
 
 def test_of_each_script_the_worst_repeat_is_drawn() -> None:
     run = recovery_run()
-    storms = {n: [r for r in run.recoveries if r.script == "storm" and r.repeat == n] for n in (0, 1)}
-    slowest = max((0, 1), key=lambda n: max(r.first_packet_ms or 0.0 for r in storms[n]))
+    script_faults = {n: [r for r in run.recoveries if r.script == "storm" and r.repeat == n] for n in (0, 1)}
+    slowest = max((0, 1), key=lambda n: max(r.first_packet_ms or 0.0 for r in script_faults[n]))
     away = ("controller-away", "on", 0, 1)
     assert drawn(run) == [("storm", "on", slowest, 2), away]
     other = 1 - slowest
-    late = storms[other][0]
+    late = script_faults[other][0]
     run.recoveries = [replace(r, first_packet_ms=None) if r is late else r for r in run.recoveries]
     assert drawn(run)[0][2] == other  # never is slower than any
-    at = run.censuses[0].monotonic_ns
-    run.censuses.append(replace(census(at, "x", slowest), reachable=9, answered=9))
+    at = run.connectivity_checks[0].monotonic_ns
+    run.connectivity_checks.append(replace(connectivity_check(at, "x", slowest), reachable=9, answered=9))
     assert drawn(run)[0][2] == slowest  # a census comes before first packets
-    run.censuses.append(census(at, "x", other, not_recovered=1))
+    run.connectivity_checks.append(connectivity_check(at, "x", other, not_recovered=1))
     assert drawn(run)[0][2] == other  # and one that doesn't hold before one that few answered
-    run.censuses.append(replace(census(at, "x", slowest, not_recovered=9), taken=False))
+    run.connectivity_checks.append(replace(connectivity_check(at, "x", slowest, not_recovered=9), taken=False))
     assert drawn(run)[0][2] == other  # of one that wasn't taken nothing is known
-    run.censuses.append(replace(census(at, "x", slowest), impossible=2))
+    run.connectivity_checks.append(replace(connectivity_check(at, "x", slowest), impossible=2))
     assert drawn(run)[0][2] == slowest
-    run.recoveries += [replace(r, reroute="off") for r in storms[0]]
+    run.recoveries += [replace(r, reroute="off") for r in script_faults[0]]
     assert drawn(run)[1:] == [away, ("storm", "off", 0, 1)]
 
 
@@ -323,7 +328,7 @@ def test_a_step_that_never_came_is_drawn_as_such_and_no_line_leads_there() -> No
     assert plot.svg.count(">never<") >= 4
     on = next(r for r in rows if r.reroute == "on")
     unseen = [replace(r, first_packet_ms=None, source_probed=0, far_probed=0) for r in on.repeats]
-    assert "first packet" not in recovery_steps.said(replace(on, repeats=tuple(unseen)))
+    assert "first packet" not in recovery_steps.alt_text(replace(on, repeats=tuple(unseen)))
     assert recovery_steps.median_repeat(on).first_packet_ms == on.steps["first_packet_ms"].median
 
 
@@ -338,15 +343,24 @@ def test_many_repeats_are_a_band_and_not_a_thicket() -> None:
 
 
 def test_a_storm_without_streams_or_censuses_is_drawn_too(run: Run) -> None:
-    storm = script_runs(run)[0]
-    assert "census holds" in fault_script.storm(storm).svg
-    bare = fault_script.storm(replace(storm, censuses=(), goodput=()))
+    script_timeline = script_runs(run)[0]
+    assert "census holds" in fault_script.script_timeline(script_timeline).svg
+    bare = fault_script.script_timeline(replace(script_timeline, connectivity_checks=(), goodput=()))
     ElementTree.fromstring(bare.svg)
     assert "goodput" not in bare.svg
-    wrong = replace(storm, censuses=(census(storm.faults[0].t_fault, "x", 0, not_recovered=2),))
-    assert "censuses: 1 of 1 taken, 0 hold" in fault_script.storm(wrong).alt
-    missed = replace(storm, censuses=(replace(wrong.censuses[0], not_recovered=0, taken=False), *storm.censuses))
-    drawn = fault_script.storm(missed)
+    wrong = replace(
+        script_timeline,
+        connectivity_checks=(connectivity_check(script_timeline.faults[0].t_fault, "x", 0, not_recovered=2),),
+    )
+    assert "censuses: 1 of 1 taken, 0 hold" in fault_script.script_timeline(wrong).alt
+    missed = replace(
+        script_timeline,
+        connectivity_checks=(
+            replace(wrong.connectivity_checks[0], not_recovered=0, taken=False),
+            *script_timeline.connectivity_checks,
+        ),
+    )
+    drawn = fault_script.script_timeline(missed)
     assert "censuses: 16 of 17 taken, all hold" in drawn.alt
     assert ">not taken<" in drawn.svg
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from railyard.results.analysis.recovery_stats import LEAST_FOR_MEDIAN, LEAST_FOR_P95, figure
+from railyard.results.analysis.recovery_stats import MIN_REPEATS_FOR_MEDIAN, MIN_REPEATS_FOR_P95, figure
 
 times = st.one_of(st.none(), st.floats(0, 1e6))
 
@@ -37,8 +37,8 @@ def test_figures_hold_whatever_came_or_not(values: list[float | None], dice: Ran
     assert found.p95 in values
     assert sum(late(v) <= late(found.p95) for v in values) >= 0.95 * len(values)
     assert sum(late(v) < late(found.p95) for v in values) < 0.95 * len(values)
-    assert (found.median_interval is not None) == (len(values) >= LEAST_FOR_MEDIAN)
-    assert (found.p95_interval is not None) == (len(values) >= LEAST_FOR_P95)
+    assert (found.median_interval is not None) == (len(values) >= MIN_REPEATS_FOR_MEDIAN)
+    assert (found.p95_interval is not None) == (len(values) >= MIN_REPEATS_FOR_P95)
     for middle, interval in ((found.median, found.median_interval), (found.p95, found.p95_interval)):
         assert interval is None or late(interval.low) <= late(middle) <= late(interval.high)
     turned = list(values)

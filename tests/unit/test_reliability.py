@@ -26,7 +26,7 @@ from railyard.results.theory.reliability.availability import (
     lost_share,
     simulate,
 )
-from railyard.results.theory.reliability.components import HOURS_A_YEAR, SHIPPED, Components, read_components
+from railyard.results.theory.reliability.components import DEFAULT_COMPONENTS, HOURS_A_YEAR, Components, read_components
 from railyard.results.theory.reliability.wiring import Wiring, both
 
 Keys = dict[str, Any]
@@ -34,7 +34,7 @@ Keys = dict[str, Any]
 
 def changed(*path: str, to: float) -> Components:
     """The shipped components with one value changed; a rate replaces what was seen."""
-    data: Keys = yaml.safe_load(SHIPPED.read_text())
+    data: Keys = yaml.safe_load(DEFAULT_COMPONENTS.read_text())
     inner = data
     for key in path[:-1]:
         inner = inner[key]
@@ -148,7 +148,9 @@ COUNTS = {"switch": "switch_failures", "transceiver": "transceiver_failures"}
 @pytest.mark.parametrize("part", ["switch", "transceiver", "nic"])
 def test_a_higher_rate_fails_more_and_takes_more(part: str) -> None:
     low, high = (numbers(changed(part, "per_year", to=rate)) for rate in (0.01, 0.02))
-    moved = {"network_failures", "cutting_off", "lost", "lost_rerouted"} | ({COUNTS[part]} if part in COUNTS else set())
+    moved = {"network_failures", "access_failures", "lost", "lost_rerouted"} | (
+        {COUNTS[part]} if part in COUNTS else set()
+    )
     assert {name for name in low if high[name] > low[name]} == moved
     assert {name for name in low if high[name] == low[name]} == low.keys() - moved
     if part in COUNTS:
@@ -177,7 +179,7 @@ def test_gpus_and_their_memory_are_not_of_the_network() -> None:
 def test_more_gpus_fail_more_and_larger_domains_lose_less_when_rerouted() -> None:
     components = read_components()
     small, large = numbers(components, (4096, 64, 64)), numbers(components, (8192, 64, 64))
-    assert all(small[name] < large[name] for name in ("switch_failures", "network_failures", "cutting_off"))
+    assert all(small[name] < large[name] for name in ("switch_failures", "network_failures", "access_failures"))
     assert large["lost"] == pytest.approx(small["lost"])
     narrow, wide = numbers(components, (4096, 8, 64)), numbers(components, (4096, 64, 64))
     assert wide["lost_rerouted"] < narrow["lost_rerouted"]
@@ -232,7 +234,7 @@ def test_rates_are_those_of_the_paper() -> None:
     ],
 )
 def test_a_wrong_file_names_its_field(tmp_path: Path, path: tuple[str, ...], value: object, message: str) -> None:
-    data: Keys = yaml.safe_load(SHIPPED.read_text())
+    data: Keys = yaml.safe_load(DEFAULT_COMPONENTS.read_text())
     inner = data
     for key in path[:-1]:
         inner = inner[key]

@@ -23,7 +23,7 @@ from railyard.workloads.replay.job import (
     jobs,
     owner,
 )
-from railyard.workloads.replay.phases import PhaseOver, Phases, first_runs
+from railyard.workloads.replay.phases import PhaseEnd, PhaseTracker, first_phases
 from railyard.workloads.replay.run import Replay
 from railyard.workloads.schedule import Compute, Schedule, Task, Transfer
 from tests.unit.schedules import PHASE, schedules
@@ -39,12 +39,12 @@ def of_tasks(*tasks: Task, gpus: int = 4) -> Schedule:
     return schedule
 
 
-def job_of(schedule: Schedule, *mine: int) -> Job:
+def job_of(schedule: Schedule, *local_gpus: int) -> Job:
     whole = jobs(schedule, 1, 7000, SEED, Windows(1, 1, 1))[0]
-    return Job(whole.gpus, frozenset(mine), whole.tasks, whole.port, whole.seed, whole.windows)
+    return Job(whole.gpus, frozenset(local_gpus), whole.tasks, whole.port, whole.seed, whole.windows)
 
 
-Reports = list[list[int | PhaseOver]]
+Reports = list[list[int | PhaseEnd]]
 
 
 def play(schedule: Schedule, workers: int, watched: Iterable[int] = ()) -> tuple[Outcome, Reports]:
@@ -57,8 +57,8 @@ def play(schedule: Schedule, workers: int, watched: Iterable[int] = ()) -> tuple
         engines = [
             Engine(
                 job,
-                {channel: ends[0] for channel, ends in channels.items() if channel.src in job.mine},
-                {channel: ends[1] for channel, ends in channels.items() if channel.dst in job.mine},
+                {channel: ends[0] for channel, ends in channels.items() if channel.src in job.local_gpus},
+                {channel: ends[1] for channel, ends in channels.items() if channel.dst in job.local_gpus},
             )
             for job in shares
         ]
@@ -124,8 +124,8 @@ def test_a_schedule_is_played_as_it_is_written(schedule: Schedule, workers: int)
         if isinstance(task, Compute):
             assert seen.ended_ns[number] - begun >= task.seconds * 1e9 - 2 * FROM_FLOAT_NS
     for channel in connections(schedule.tasks):
-        mine = [n for n, t in schedule.transfers if (t.src, t.dst, t.stripe) == channel]
-        assert sorted(mine, key=seen.started_ns.__getitem__) == sorted(mine, key=seen.ended_ns.__getitem__)
+        local_gpus = [n for n, t in schedule.transfers if (t.src, t.dst, t.stripe) == channel]
+        assert sorted(local_gpus, key=seen.started_ns.__getitem__) == sorted(local_gpus, key=seen.ended_ns.__getitem__)
 
 
 def freed_ns(schedule: Schedule, number: int, here: int, seen: Outcome) -> int:
@@ -283,19 +283,19 @@ def of_phases(*names: str) -> Schedule:
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_watched_phase_is_over_when_the_last_of_all_workers_has_its_part(workers: int) -> None:
     schedule = of_phases("a2a", "a2a", "reduce")
-    assert first_runs(schedule) == {"a2a": 0, "reduce": 2}
+    assert first_phases(schedule) == {"a2a": 0, "reduce": 2}
     over: dict[int, list[int]] = {0: [], 2: []}
     seen, reports = play(schedule, workers, over)
-    phases = Phases(schedule, {number: ended.append for number, ended in over.items()})
-    for said in (said for told in reports for said in told if isinstance(said, PhaseOver)):
-        phases.hear(said)
+    phases = PhaseTracker(schedule, {number: ended.append for number, ended in over.items()})
+    for said in (said for told in reports for said in told if isinstance(said, PhaseEnd)):
+        phases.receive(said)
     assert over == {number: [max(seen.ended_ns[4 * number + n] for n in range(4))] for number in over}
 
 
 def test_a_phase_of_which_a_part_is_missing_is_not_over() -> None:
     over: list[int] = []
-    phases = Phases(of_phases("a2a"), {0: over.append})
-    phases.hear(PhaseOver(0, 3, 7))
+    phases = PhaseTracker(of_phases("a2a"), {0: over.append})
+    phases.receive(PhaseEnd(0, 3, 7))
     assert over == []
-    phases.hear(PhaseOver(0, 1, 5))
+    phases.receive(PhaseEnd(0, 1, 5))
     assert over == [7]

@@ -8,17 +8,17 @@ from hypothesis import strategies as st
 
 from railyard.topologies.addresses import Gpu
 from railyard.workloads.replay.job import (
-    LEAST_FRAMES,
-    MOST_BYTES,
+    MAX_WINDOW_BYTES,
+    MIN_FRAMES,
     Channel,
     Windows,
     connections,
-    fitting,
+    dependents,
     jobs,
     owner,
     split,
-    unlocks,
     window_bytes,
+    windows_for_links,
 )
 from railyard.workloads.schedule import Schedule, Transfer
 from tests.unit.schedules import SIDE, schedules
@@ -39,7 +39,7 @@ def test_every_gpu_has_one_worker_and_every_domain_too(domains: int, rails: int,
 def test_all_workers_know_all_tasks_and_the_gpus_by_name() -> None:
     schedule = Schedule("s", 4, 2, (), (Transfer(3, 0, 1, 0),))
     first, second = jobs(schedule, 2, port=7000, seed=5, windows=WINDOWS)
-    assert [sorted(first.mine), sorted(second.mine)] == [[0, 1], [2, 3]]
+    assert [sorted(first.local_gpus), sorted(second.local_gpus)] == [[0, 1], [2, 3]]
     assert first.tasks == second.tasks == schedule.tasks
     assert first.gpus[3] == Gpu(1, 1)
 
@@ -64,7 +64,7 @@ def test_each_task_is_freed_when_all_that_it_waits_for_has_ended_and_not_before(
     schedule: Schedule, workers: int
 ) -> None:
     """Played without sockets: a transfer is sent, and then received, one event at a time."""
-    shares = [unlocks(job) for job in jobs(schedule, workers, 7000, 1, WINDOWS)]
+    shares = [dependents(job) for job in jobs(schedule, workers, 7000, 1, WINDOWS)]
     waits = {number: left for of_mine, _, _ in shares for number, left in of_mine.items()}
     assert sorted(waits) == list(range(len(schedule.tasks)))
     ready = deque(number for number, left in waits.items() if left == 0)
@@ -93,7 +93,7 @@ def test_each_task_is_freed_when_all_that_it_waits_for_has_ended_and_not_before(
 @given(rate=st.integers(1, 10**12), more=st.integers(0, 10**12), mtu=st.integers(1280, 9000))
 def test_a_window_grows_with_its_link_between_a_few_frames_and_a_receive_buffer(rate: int, more: int, mtu: int) -> None:
     window = window_bytes(rate, mtu)
-    assert LEAST_FRAMES * mtu <= window <= MOST_BYTES
+    assert MIN_FRAMES * mtu <= window <= MAX_WINDOW_BYTES
     assert window <= window_bytes(rate + more, mtu)
 
 
@@ -104,10 +104,10 @@ def test_a_window_is_15_ms_of_a_link_of_medium_rate(rate: int, window: int) -> N
 
 @given(hb=st.integers(1, 10**12), rail=st.integers(1, 10**12), mtu=st.integers(1280, 9000), stripes=st.integers(1, 64))
 def test_stripes_share_a_window_of_which_each_has_a_few_frames(hb: int, rail: int, mtu: int, stripes: int) -> None:
-    windows = fitting(hb, rail, mtu)
+    windows = windows_for_links(hb, rail, mtu)
     for in_domain, whole in ((True, window_bytes(hb, mtu)), (False, window_bytes(rail, mtu))):
-        assert windows.of_one(in_domain, 1) == whole
-        one = windows.of_one(in_domain, stripes)
-        assert one >= LEAST_FRAMES * mtu
-        assert stripes * one <= max(whole, stripes * LEAST_FRAMES * mtu)
+        assert windows.per_connection(in_domain, 1) == whole
+        one = windows.per_connection(in_domain, stripes)
+        assert one >= MIN_FRAMES * mtu
+        assert stripes * one <= max(whole, stripes * MIN_FRAMES * mtu)
         assert stripes * (one + 1) > whole

@@ -6,11 +6,11 @@ from contextlib import suppress
 
 import pytest
 
-from railyard.workloads.replay.sockets import _tuned
+from railyard.workloads.replay.sockets import _configured
 
 
 def test_what_a_connection_has_yet_to_send_goes_with_it() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener, _tuned(socket.socket()) as sender:
+    with socket.create_server(("127.0.0.1", 0)) as listener, _configured(socket.socket()) as sender:
         linger = sender.getsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.calcsize("ii"))
         assert struct.unpack("ii", linger) == (1, 0)
         sender.connect_ex(listener.getsockname())

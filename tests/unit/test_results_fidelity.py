@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from railyard.results.multirail.records import Lost, Multirail
+from railyard.results.multirail.records import LostRails, Multirail
 from railyard.results.runs.fidelity import Judgement, judge
 from railyard.results.runs.records import ByteCheck, LinkCheck, Load, Run, Verdict
 from tests.unit.results_sample import sample_run
@@ -23,7 +23,7 @@ def judged(load: Load = CALM, check: ByteCheck = EXACT, link: LinkCheck = TRUE_L
 def test_a_calm_and_exact_run_is_ok_without_reasons() -> None:
     judgement = judged()
     assert (judgement.verdict, judgement.reasons) == ("ok", ())
-    assert judgement.stretches == {("rail-only", "gpt", 0): "ok"}
+    assert judgement.intervals == {("rail-only", "gpt", 0): "ok"}
 
 
 @pytest.mark.parametrize(
@@ -89,21 +89,21 @@ def test_bytes_lost_to_an_intended_fault_are_no_fault_of_the_emulation() -> None
 
 def test_a_rail_that_was_lost_degrades_and_one_that_a_point_is_without_is_invalid() -> None:
     loads = [replace(CALM, workload=f"{policy}, 2KiB") for policy in ("nezha", "mrib")]
-    anew, again = (Lost("rail-only", "nezha", 2048, 0, rails, kept=False) for rails in (("a",), ("a", "b")))
+    anew, again = (LostRails("rail-only", "nezha", 2048, 0, rails, kept=False) for rails in (("a",), ("a", "b")))
     judgement = judge(Run("r", {}, {}, "now", loads=loads, multirail=Multirail(lost=[anew, again])))
     said = (
         "degraded: rail-only, nezha, 2KiB, repeat 0: a lost while nothing was cut, measured anew (and 1 more like it)"
     )
     assert judgement.reasons == (said,)
     assert judgement.verdict == "degraded"
-    assert set(judgement.stretches.values()) == {"ok", "degraded"}
+    assert set(judgement.intervals.values()) == {"ok", "degraded"}
     kept = replace(again, policy="mrib", kept=True)
     judgement = judge(Run("r", {}, {}, "now", loads=loads, multirail=Multirail(lost=[anew, kept])))
     assert judgement.verdict == "invalid"
     assert judgement.reasons[0] == (
         "invalid: rail-only, mrib, 2KiB, repeat 0: a, b lost while nothing was cut, in operations that count"
     )
-    assert judgement.stretches["rail-only", "mrib, 2KiB", 0] == "invalid"
+    assert judgement.intervals["rail-only", "mrib, 2KiB", 0] == "invalid"
 
 
 def test_a_run_without_evidence_is_invalid() -> None:
@@ -131,10 +131,10 @@ def test_a_stretch_has_its_own_verdict_and_its_fabrics_links() -> None:
     at = next(i for i, x in enumerate(run.loads) if (x.fabric, x.workload, x.repeat) == ("rail-only", "moe", 1))
     run.loads[at] = replace(run.loads[at], cpu_busy=0.99)
     run.links.append(LinkCheck("rail-optimized", "uplink", "rail0:spine0", 1e8, 0.95e8))
-    stretches = judge(run).stretches
-    bad = {key: verdict for key, verdict in stretches.items() if key[0] == "rail-only" and verdict != "ok"}
+    intervals = judge(run).intervals
+    bad = {key: verdict for key, verdict in intervals.items() if key[0] == "rail-only" and verdict != "ok"}
     assert bad == {("rail-only", "moe", 1): "invalid"}
-    assert {verdict for key, verdict in stretches.items() if key[0] == "rail-optimized"} == {"degraded"}
+    assert {verdict for key, verdict in intervals.items() if key[0] == "rail-optimized"} == {"degraded"}
 
 
 def test_a_build_in_slow_motion_answers_for_its_own_stretches_alone() -> None:
@@ -142,7 +142,7 @@ def test_a_build_in_slow_motion_answers_for_its_own_stretches_alone() -> None:
     checks = {1.0: 1e8, 4.0: 0.8e8, 6.0: 0.95e8}
     links = [replace(TRUE_LINK, measured_bps=bps, dilation=times) for times, bps in checks.items()]
     judgement = judge(Run("r", {}, {}, "now", loads=loads, links=links))
-    told = {workload: verdict for (_, workload, _), verdict in judgement.stretches.items()}
+    told = {workload: verdict for (_, workload, _), verdict in judgement.intervals.items()}
     assert told == {"1x": "ok", "4x": "invalid", "6x": "degraded"}
     assert judgement.verdict == "invalid"
 

@@ -18,7 +18,7 @@ from railyard.results.plots.traffic import Grid
 from railyard.results.runs.fidelity import judge
 from railyard.results.runs.records import FabricRun, Flow, Measurement, Run
 from railyard.results.views import recovery_tables, report, report_tables, scale_tables
-from railyard.results.views.recovery_text import NO_ONE_AFFECTED
+from railyard.results.views.recovery_text import NOT_AFFECTED
 from tests.unit.results_sample import sample_run
 from tests.unit.steered_sample import steered_run
 
@@ -229,14 +229,14 @@ def test_a_crash_that_cuts_nobody_off_has_no_time_of_recovery() -> None:
     run = Run("r", {}, {}, "now")
     run.recoveries = [alone]
     (first,) = recovery_tables.first_packets_table(recovery_rows(run), judge(run)).rows
-    assert first[6:] == (NO_ONE_AFFECTED, "–", "–", "")
+    assert first[6:] == (NOT_AFFECTED, "–", "–", "")
     (steps,) = recovery_tables.steps_table(recovery_rows(run)).rows
     assert steps[7:9] == ("–", "–")
     run.recoveries = [alone, replace(one, repeat=1)]
     (mixed,) = recovery_tables.first_packets_table(recovery_rows(run), judge(run)).rows
     assert mixed[6].endswith("ms")
     first, second = recovery_tables.repeats_table(recovery_rows(run)).rows
-    assert first[7] == NO_ONE_AFFECTED
+    assert first[7] == NOT_AFFECTED
     assert second[7].endswith("ms")
 
 

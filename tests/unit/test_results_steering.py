@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from railyard.results.analysis.aggregate import pairs
-from railyard.results.analysis.intervals import Stretch, stretches
-from railyard.results.analysis.paths_chosen import chosen_over_time, paths_of
-from railyard.results.analysis.steering import PolicyRow, most_crowded, policy_rows
+from railyard.results.analysis.intervals import MeasurementInterval, intervals
+from railyard.results.analysis.paths_chosen import path_shares_over_time, paths_of
+from railyard.results.analysis.steering import PolicyRow, most_changed_pair, policy_rows
 from railyard.results.runs.fidelity import judge
 from railyard.results.runs.records import Choice, Event, Measurement, Run
 from railyard.results.views.summary import print_summary, summarise
@@ -64,15 +64,17 @@ def test_a_policy_without_its_like_has_no_ratio() -> None:
 def test_route_changes_count_while_the_foreground_runs_and_reactions_always() -> None:
     run = small(2)
     row = rows(run)["health-drd"]
-    told = [s for s in stretches(run) if s.policy == "health-drd"]
-    assert row.changes_per_s == pytest.approx(12 / sum(s.foreground_s for s in told))  # 6 in each, of 12 in the stretch
+    events = [s for s in intervals(run) if s.policy == "health-drd"]
+    assert row.changes_per_s == pytest.approx(
+        12 / sum(s.foreground_s for s in events)
+    )  # 6 in each, of 12 in the stretch
     assert (row.reaction_ms, row.worst_reaction_ms) == (median([7.5, 8.5, 12.5, 12.5]), 12.5)
     assert rows(run)["dr"].changes_per_s == 0
     assert rows(run)["dr"].reaction_ms is None
 
 
 def test_a_first_choice_that_is_the_fabrics_own_path_is_no_change() -> None:
-    found = {s.policy: s for s in stretches(small())}
+    found = {s.policy: s for s in intervals(small())}
     assert set(found["dr"].changes().values()) == {0}
     assert found["health-drd"].changes() == {
         ("d0g0", "d1g1"): 3, ("d0g3", "d1g0"): 3, ("d0g0", "d1g0"): 3, ("d0g1", "d1g2"): 0, ("d0g2", "d1g3"): 0,
@@ -86,20 +88,20 @@ def test_a_first_choice_that_is_the_fabrics_own_path_is_no_change() -> None:
 def test_until_its_first_choice_a_pair_goes_as_its_fabric_has_it(fabric: dict[str, str], first: str) -> None:
     run = small()
     run.spec["fabrics"] = [{"kind": "rail-only", **fabric}]
-    (stretch, *_) = stretches(run)
-    assert stretch.resting["d0g0", "d1g1"] == first
-    assert stretch.resting["d0g0", "d1g0"] == "r by rail 0"
+    (interval, *_) = intervals(run)
+    assert interval.default_paths["d0g0", "d1g1"] == first
+    assert interval.default_paths["d0g0", "d1g0"] == "r by rail 0"
 
 
 def test_every_stretch_has_its_own_events_wherever_the_fabric_ran_before() -> None:
-    for stretch in stretches(small(2)):
-        (on,) = (e for e in stretch.told if e.source == "background")  # its "off" comes after the last record
+    for interval in intervals(small(2)):
+        (on,) = (e for e in interval.events if e.source == "background")  # its "off" comes after the last record
         assert on.what == "on"
-        assert stretch.begin_ns <= on.monotonic_ns <= stretch.started_ns - SETTLE + PERIOD
-        assert stretch.finished_ns >= stretch.health[-1].monotonic_ns
+        assert interval.begin_ns <= on.monotonic_ns <= interval.started_ns - SETTLE + PERIOD
+        assert interval.finished_ns >= interval.health[-1].monotonic_ns
 
 
-def flapping(gap_s: float, count: int) -> Stretch:
+def flapping(gap_s: float, count: int) -> MeasurementInterval:
     """One pair that changes every `gap_s`."""
     run = small(policies=("health-drd",))
     where = ("rail-only health-drd", "health-drd", "transfers", 0)
@@ -108,17 +110,17 @@ def flapping(gap_s: float, count: int) -> Stretch:
         Choice(*where, begun + round(n * gap_s * SECOND), "d0g0", "d1g1", f"drd by rail {2 + n % 2}")
         for n in range(count)
     ]
-    (stretch,) = stretches(run)
-    return stretch
+    (interval,) = intervals(run)
+    return interval
 
 
 @given(gap=st.floats(0.01, 0.5), count=st.integers(1, 9), dwell=st.floats(0.05, 0.4))
 def test_the_limit_is_one_and_one_more_a_dwell_time(gap: float, count: int, dwell: float) -> None:
-    stretch = flapping(gap, count)
-    worst = most_crowded([stretch], dwell)
+    interval = flapping(gap, count)
+    worst = most_changed_pair([interval], dwell)
     assert worst is not None
     assert (worst.pair, worst.changes) == (("d0g0", "d1g1"), count)
-    assert worst.allowed == 1 + int((stretch.end_ns - stretch.begin_ns) / 1e9 / dwell)
+    assert worst.allowed == 1 + int((interval.end_ns - interval.begin_ns) / 1e9 / dwell)
     if gap >= dwell:
         assert worst.changes <= worst.allowed
 
@@ -145,7 +147,7 @@ def test_without_a_dwell_time_there_is_no_limit(change: dict[str, str]) -> None:
     run = small()
     run.spec["routing"] |= change
     assert LIMIT not in checked(run)
-    assert rows(run)["health-drd"].most is None
+    assert rows(run)["health-drd"].most_changed is None
 
 
 def test_a_policy_that_is_slower_than_dr_is_a_finding_and_no_failure() -> None:
@@ -166,7 +168,7 @@ def test_rail_ports_are_held_against_nothing_where_it_is_not_known_what_they_sho
 def test_links_that_are_calibrated_once_vouch_for_every_policy() -> None:
     run = small()
     run.links = [replace(link, measured_bps=link.expected_bps * 0.95) for link in run.links]
-    assert set(judge(run).stretches.values()) == {"degraded"}
+    assert set(judge(run).intervals.values()) == {"degraded"}
     run.links = []
     assert judge(run).reasons == ("rail-only: its links were not calibrated",)
 
@@ -227,8 +229,8 @@ def test_partial_runs_have_a_screen() -> None:
 
 
 def test_shares_of_paths_add_up_and_follow_the_choices() -> None:
-    stretch = next(s for s in stretches(small(policies=("health-spray",))))
-    chosen = chosen_over_time(stretch, 50)
+    interval = next(s for s in intervals(small(policies=("health-spray",))))
+    chosen = path_shares_over_time(interval, 50)
     assert len(chosen.times_ns) <= 52
     for at in range(len(chosen.times_ns)):
         assert sum(shares[at] for shares in chosen.shares.values()) == pytest.approx(1)

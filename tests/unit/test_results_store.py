@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 import yaml
 
-from railyard.core.errors import BadInput, MachineLacks
+from railyard.core.errors import BadInput, MissingRequirement
 from railyard.results.runs import store
 from railyard.results.runs.records import Event, Run
 from railyard.results.views import report
@@ -143,7 +143,7 @@ def test_a_full_disk_is_one_line_and_keeps_what_was_there(tmp_path: Path, monkey
 
     monkeypatch.setattr(Path, "write_bytes", full)
     with pytest.raises(
-        MachineLacks, match=r"the disk is full: .*flows\.parquet could not be written; free some space"
+        MissingRequirement, match=r"the disk is full: .*flows\.parquet could not be written; free some space"
     ) as told:
         store.save(run, tmp_path)
     assert "\n" not in str(told.value)

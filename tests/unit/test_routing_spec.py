@@ -10,7 +10,7 @@ from railyard.controller.health.hysteresis import Damping
 from railyard.controller.health.policies import POLICIES
 from railyard.core.errors import BadInput
 from railyard.experiments.spec.experiment import parse, resolved
-from railyard.experiments.spec.routing import MOST_AUTO_MARGIN, RoutingSpec, own_margin
+from railyard.experiments.spec.routing import MAX_AUTO_MARGIN, RoutingSpec, own_margin
 from railyard.topologies.spec import FabricSpec
 
 FABRIC: dict[str, Any] = {"kind": "rail-only", "domains": 4, "rails": 4}
@@ -113,7 +113,7 @@ def test_auto_is_the_fabrics_own_margin() -> None:
     assert RoutingSpec().damping(fabric) == Damping(own_margin(4), 200_000_000)
 
 
-@pytest.mark.parametrize(("domains", "margin"), [(2, MOST_AUTO_MARGIN), (3, 230), (4, 120), (8, 47), (1024, 10)])
+@pytest.mark.parametrize(("domains", "margin"), [(2, MAX_AUTO_MARGIN), (3, 230), (4, 120), (8, 47), (1024, 10)])
 def test_the_margin_of_a_fabric(domains: int, margin: int) -> None:
     assert own_margin(domains) == margin
 

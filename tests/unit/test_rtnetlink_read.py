@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from pyroute2.netlink.rtnl.rtmsg import rtmsg
 
 from railyard.controller.agent.rtnetlink import put_message
-from railyard.controller.agent.rtnetlink_read import DONE, DUMP, ERROR, RTM_GETROUTE, answer_in, ask_message
+from railyard.controller.agent.rtnetlink_read import DONE, DUMP, ERROR, RTM_GETROUTE, answer_in, dump_request
 from railyard.topologies.addresses import Gpu, rank_prefixes
 from railyard.topologies.routing import MAIN, Device, Hop, Route, SpreadRoute, host_prefix
 
@@ -57,9 +57,9 @@ def test_a_refusal_is_an_error() -> None:
 
 
 def test_the_question_is_one_for_our_routes_of_the_main_table() -> None:
-    said = rtmsg(ask_message(5))
+    said = rtmsg(dump_request(5))
     said.decode()
     header = said["header"]
     assert (header["type"], header["flags"], header["sequence_number"]) == (RTM_GETROUTE, 1 | DUMP, 5)
-    assert header["length"] == len(ask_message(5))
+    assert header["length"] == len(dump_request(5))
     assert (said["table"], said["proto"], said["dst_len"], said["scope"]) == (MAIN, 99, 0, 0)

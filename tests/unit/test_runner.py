@@ -20,11 +20,11 @@ from railyard.experiments.spec.experiment import ExperimentSpec, parse
 from railyard.experiments.spec.faults import FaultSpec
 from railyard.experiments.spec.heartbeats import HeartbeatsSpec
 from railyard.experiments.spec.scripts import ScriptSpec
-from railyard.failure.analysis.leak_check import Marks
+from railyard.failure.analysis.leak_check import StateSnapshot
 from railyard.results.runs.records import FabricRun, Run
 from railyard.results.views.summary import summarise
 from railyard.topologies.plan import Plan
-from tests.unit.stand_ins import stage_of
+from tests.unit.stand_ins import session_of
 from tests.unit.test_machine import FULL
 
 COLLECTIVE = {"kind": "collective", "collective": "all-gather", "bytes": "1MB"}
@@ -37,7 +37,7 @@ class Runs:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, frames_per_s: float = 90_000.0) -> None:
         self.did: list[str] = []
-        self.left: list[tuple[str, Marks]] = []
+        self.left: list[tuple[str, StateSnapshot]] = []
         self.steps: list[str] = []
         self.saved: list[Run] = []
         self.fail_at: dict[str, BaseException] = {}
@@ -45,12 +45,12 @@ class Runs:
         monkeypatch.setattr("railyard.topologies.measure.capacity.measure", lambda *_: frames_per_s)
         monkeypatch.setattr(runner, "provenance", lambda *_: {"seed": 1})
         monkeypatch.setattr(runner, "built", self._built)
-        monkeypatch.setattr(runner, "check_links", lambda stage, run: self._do("calibrate"))
+        monkeypatch.setattr(runner, "check_links", lambda session, run: self._do("calibrate"))
         monkeypatch.setattr(runner, "run_workload", self._workload)
-        monkeypatch.setattr(breaks, "CensusTaker", lambda net: nullcontext())
-        monkeypatch.setattr(breaks, "beating", self._beating)
-        monkeypatch.setattr(breaks, "Breaker", self._breaker)
-        monkeypatch.setattr(breaks, "marks", lambda nodes: dict.fromkeys(nodes, frozenset()))
+        monkeypatch.setattr(breaks, "ConnectivityChecker", lambda net: nullcontext())
+        monkeypatch.setattr(breaks, "heartbeats_running", self._beating)
+        monkeypatch.setattr(breaks, "FaultInjector", self._breaker)
+        monkeypatch.setattr(breaks, "snapshot_state", lambda nodes: dict.fromkeys(nodes, frozenset()))
         monkeypatch.setattr("railyard.results.runs.store.save", lambda run, folder: self.saved.append(run))
         monkeypatch.setattr(runner, "Steps", self._steps)
 
@@ -63,20 +63,20 @@ class Runs:
     def _built(self, label: str, plan: Plan, datapath: object, reroute: bool, run: Run) -> Iterator[Any]:
         self._do(f"build {label} {plan.rail_bps} reroute {'on' if reroute else 'off'}")
         try:
-            yield stage_of(plan, label)[0]
+            yield session_of(plan, label)[0]
         finally:
             self.did.append(f"stop {label}")
             run.fabrics.append(FabricRun(label, "dr", "rail-only", 2, 2, 1, 1, 9000, "a100", 0, 0, (), "system", 1, 1))
 
     def _workload(
-        self, stage: Any, workload: Any, repeat: int, seed: int, run: Run, progress: Callable[[int], None]
+        self, session: Any, workload: Any, repeat: int, seed: int, run: Run, progress: Callable[[int], None]
     ) -> None:
         self._do(f"{workload.label} {repeat} seed {seed}")
 
-    def _breaker(self, stage: Any, reroute: str, census: object, run: Run) -> Any:
+    def _breaker(self, session: Any, reroute: str, census: object, run: Run) -> Any:
         do, did, left = self._do, self.did, self.left
 
-        class Breaker:
+        class FaultInjector:
             def fault(self, fault: FaultSpec, repeat: int, progress: object) -> None:
                 do(f"{fault.kind} {fault.target} {reroute} {repeat}")
 
@@ -84,13 +84,13 @@ class Runs:
                 beside = f" beside {workload.label}" if workload else ""
                 do(f"{script.name} {reroute} {repeat} seed {seed}{beside}")
 
-            def leave(self, before: Marks) -> None:
+            def check_restored(self, before: StateSnapshot) -> None:
                 left.append((did[-1], before))
 
-        return Breaker()
+        return FaultInjector()
 
     @contextmanager
-    def _beating(self, stage: Any, heartbeats: HeartbeatsSpec | str, run: Run) -> Iterator[None]:
+    def _beating(self, session: Any, heartbeats: HeartbeatsSpec | str, run: Run) -> Iterator[None]:
         if isinstance(heartbeats, HeartbeatsSpec):
             self._do(f"hearts beat every {heartbeats.period} s")
         yield
@@ -153,7 +153,7 @@ def test_each_fabric_is_calibrated_loaded_and_broken_and_workloads_run_once_for_
 def test_a_fabric_is_left_as_it_was_found_after_the_last_that_breaks(runs: Runs, tmp_path: Path) -> None:
     scripts = [{"name": "two", "faults": [FAULT]}]
     run_experiment(spec_of(faults=[FAULT], scripts=scripts, seed=7), tmp_path, None)
-    as_found: Marks = {name: frozenset() for name in ("d0g0", "d0g1", "d1g0", "d1g1")}
+    as_found: StateSnapshot = {name: frozenset() for name in ("d0g0", "d0g1", "d1g0", "d1g1")}
     assert runs.left == [("two on 0 seed 7", as_found), ("two off 0 seed 7", as_found)]
 
 

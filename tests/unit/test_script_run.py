@@ -8,11 +8,11 @@ import pytest
 
 from railyard.core.errors import CheckFailed, RailyardError
 from railyard.experiments.run import fault_script, traffic
-from railyard.experiments.run.fault_script import Breaker
+from railyard.experiments.run.fault_script import FaultInjector
 from railyard.experiments.spec.faults import FaultSpec
-from railyard.experiments.spec.scripts import ScriptSpec, plain
+from railyard.experiments.spec.scripts import ScriptSpec, fault_dict
 from railyard.failure.analysis.evaluate import FaultRun
-from railyard.failure.connectivity.check import CensusRun
+from railyard.failure.connectivity.check import ConnectivityResult
 from railyard.failure.connectivity.verdict import Verdict
 from railyard.failure.scenario.kinds import Fault
 from railyard.failure.scenario.run import ScriptRun
@@ -23,7 +23,7 @@ from railyard.workloads.build import build
 from railyard.workloads.replay.run import Aborted, Replay
 from railyard.workloads.schedule import Schedule
 from railyard.workloads.spec import parse_workload
-from tests.unit.stand_ins import plan_of, run_of, stage_of
+from tests.unit.stand_ins import plan_of, run_of, session_of
 
 SECOND = 1_000_000_000
 CUT = Fault("link-down", "d0g1")
@@ -34,14 +34,14 @@ def fault_run(fault: Fault = CUT, fault_ns: int = 2 * SECOND, **changes: Any) ->
     values: dict[str, Any] = {
         "detect_ms": 1.0, "decided_ms": 1.5, "reroute_ms": 2.0, "first_packet_ms": 3.0, "source_ms": 0.5,
         "far_ms": 3.0, "goodput_ms": 20.0, "back_ms": 0.0, "home_ms": 5.0, "source_probed": 2,
-        "far_probed": 1, "streamed": True, "lost_late": 0, "too_fast": 0, "lost_bytes": 9, "probes_lost": 4,
+        "far_probed": 1, "streamed": True, "late_losses": 0, "too_fast": 0, "lost_bytes": 9, "probes_lost": 4,
         "return_lost": 1, "broken": ("it broke",), "t_ms": (-20.0, 0.0), "bps": (2.0, 1.0), "affected_bps": (1.0, 0.0),
     }  # fmt: skip
     return FaultRun(fault, fault_ns, fault_ns + 2 * SECOND, **{**values, **changes})
 
 
-def script_of(seen: tuple[FaultRun, ...], censuses: tuple[CensusRun, ...] = ()) -> ScriptRun:
-    return ScriptRun(SECOND, seen, censuses, (5.0, 6.0, 7.0), 0, ())
+def script_of(seen: tuple[FaultRun, ...], connectivity_checks: tuple[ConnectivityResult, ...] = ()) -> ScriptRun:
+    return ScriptRun(SECOND, seen, connectivity_checks, (5.0, 6.0, 7.0), 0, ())
 
 
 class Scene:
@@ -57,9 +57,9 @@ class Scene:
             return seen
 
         monkeypatch.setattr(fault_script, "run_script", run_script)
-        self.run, (self.stage, controller) = run_of(), stage_of(plan_of())
+        self.run, (self.session, controller) = run_of(), session_of(plan_of())
         self.controller: Any = controller
-        self.breaker = Breaker(self.stage, reroute, "census", self.run)  # type: ignore[arg-type]
+        self.injector = FaultInjector(self.session, reroute, "census", self.run)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ class Scene:
         ({}, True),
         ({"first_packet_ms": None}, False),
         ({"goodput_ms": None}, False),
-        ({"lost_late": 1}, False),
+        ({"late_losses": 1}, False),
         ({"goodput_ms": None, "streamed": False}, True),
         ({"first_packet_ms": None, "goodput_ms": None, "streamed": False}, False),
         ({"first_packet_ms": None, "source_probed": 0, "far_probed": 0}, True),
@@ -81,11 +81,11 @@ def test_a_fault_is_recovered_from_when_packets_and_goodput_are_back(changes: di
 
 def test_a_fault_leaves_a_row_a_trace_and_two_events(monkeypatch: pytest.MonkeyPatch) -> None:
     scene = Scene(monkeypatch, script_of((fault_run(),)), "off")
-    scene.breaker.fault(FaultSpec(kind="link-down", target="d0g1"), 4, lambda _: None)
-    (_, script, talks, _, census, _) = scene.asked[0]
+    scene.injector.fault(FaultSpec(kind="link-down", target="d0g1"), 4, lambda _: None)
+    (_, script, selections, _, census, _) = scene.asked[0]
     assert script == Script("", (Timed(CUT, 1.0, 2.0),))
-    assert (len(talks), census) == (1, "census")
-    assert talks[0].probes
+    assert (len(selections), census) == (1, "census")
+    assert selections[0].probes
     (row,) = scene.run.recoveries
     assert (row.fault, row.target, row.reroute, row.repeat, row.policy, row.script) == (
         "link-down", "d0g1", "off", 4, "dr", "",
@@ -109,7 +109,7 @@ def test_a_script_leaves_a_row_for_each_fault_one_trace_and_what_it_was(monkeypa
     scene = Scene(monkeypatch, script_of((fault_run(), fault_run(hang, 3 * SECOND))))
     faults = [{"kind": "link-down", "target": "d0g1"}, {"kind": "rail-switch-hang", "target": "rail1", "at": "2s"}]
     spec = ScriptSpec.model_validate({"name": "two", "faults": faults})
-    scene.breaker.script(spec, 2, 7, None, lambda _: None)
+    scene.injector.script(spec, 2, 7, None, lambda _: None)
     assert [(row.fault, row.script, row.repeat) for row in scene.run.recoveries] == [
         ("link-down", "two", 2),
         ("rail-switch-hang", "two", 2),
@@ -132,54 +132,54 @@ def test_a_script_leaves_a_row_for_each_fault_one_trace_and_what_it_was(monkeypa
 def test_a_census_is_held_against_rerouting_only_where_somebody_reroutes(
     monkeypatch: pytest.MonkeyPatch, reroute: str, not_recovered: int, wrong: str
 ) -> None:
-    taken = CensusRun(5, "inject link-down d0g1", (CUT,), 12, 10, 9, WRONG)
+    taken = ConnectivityResult(5, "inject link-down d0g1", (CUT,), 12, 10, 9, WRONG)
     scene = Scene(monkeypatch, script_of((fault_run(),), (taken,)), reroute)
-    scene.breaker.fault(FaultSpec(kind="link-down", target="d0g1"), 0, lambda _: None)
-    (row,) = scene.run.censuses
+    scene.injector.fault(FaultSpec(kind="link-down", target="d0g1"), 0, lambda _: None)
+    (row,) = scene.run.connectivity_checks
     assert (row.act, row.broken, row.pairs, row.reachable, row.answered) == ("inject link-down d0g1", 1, 12, 10, 9)
     assert (row.not_recovered, row.carried, row.wrong) == (not_recovered, 1, wrong)
 
 
 def test_a_census_that_was_due_and_not_taken_has_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
-    missing = CensusRun(5, "inject link-down d0g1", (CUT,), 0, 0, 0, Verdict(), taken=False)
+    missing = ConnectivityResult(5, "inject link-down d0g1", (CUT,), 0, 0, 0, Verdict(), taken=False)
     scene = Scene(monkeypatch, script_of((fault_run(),), (missing,)))
-    scene.breaker.fault(FaultSpec(kind="link-down", target="d0g1"), 0, lambda _: None)
-    (row,) = scene.run.censuses
+    scene.injector.fault(FaultSpec(kind="link-down", target="d0g1"), 0, lambda _: None)
+    (row,) = scene.run.connectivity_checks
     assert (row.taken, row.pairs, row.broken, row.wrong) == (False, 0, 1, "")
 
 
 def test_nothing_breaks_while_detours_of_an_earlier_fault_stand(monkeypatch: pytest.MonkeyPatch) -> None:
     scene = Scene(monkeypatch, script_of((fault_run(),)))
-    monkeypatch.setattr(fault_script, "HOME_S", 0.1)
-    scene.stage.hear(1, "rerouted", {"routes": 3, "detours": 3})
+    monkeypatch.setattr(fault_script, "RESTORE_S", 0.1)
+    scene.session.on_event(1, "rerouted", {"routes": 3, "detours": 3})
     fault = FaultSpec(kind="link-down", target="d0g1")
     with pytest.raises(CheckFailed, match="a fabric: 3 detours of an earlier fault are still there"):
-        scene.breaker.fault(fault, 0, lambda _: None)
+        scene.injector.fault(fault, 0, lambda _: None)
     assert scene.asked == []
-    withdrawn = threading.Timer(0.02, scene.stage.hear, [2, "rerouted", {"routes": 3, "detours": 0}])
-    monkeypatch.setattr(fault_script, "HOME_S", 10.0)
+    withdrawn = threading.Timer(0.02, scene.session.on_event, [2, "rerouted", {"routes": 3, "detours": 0}])
+    monkeypatch.setattr(fault_script, "RESTORE_S", 10.0)
     withdrawn.start()
-    scene.breaker.fault(fault, 0, lambda _: None)
+    scene.injector.fault(fault, 0, lambda _: None)
     assert len(scene.asked) == 1
 
 
 def test_a_fabric_is_left_with_its_detours_gone_and_its_kernels_as_they_were(monkeypatch: pytest.MonkeyPatch) -> None:
     scene, before = Scene(monkeypatch, script_of((fault_run(),))), {"d0g0": frozenset({"route 1", "route 2"})}
     now = {"d0g0": before["d0g0"] | {"interface hole-rail0, set down"}}
-    monkeypatch.setattr(fault_script, "HOME_S", 0.1)
-    monkeypatch.setattr(fault_script, "marks", lambda nodes: dict(now))
+    monkeypatch.setattr(fault_script, "RESTORE_S", 0.1)
+    monkeypatch.setattr(fault_script, "snapshot_state", lambda nodes: dict(now))
     with pytest.raises(CheckFailed, match=r"left something behind: d0g0 still has interface hole-rail0, set down$"):
-        scene.breaker.leave(before)
-    monkeypatch.setattr(fault_script, "HOME_S", 10.0)
+        scene.injector.check_restored(before)
+    monkeypatch.setattr(fault_script, "RESTORE_S", 10.0)
     mended = threading.Timer(0.02, now.update, [before])
     mended.start()
-    scene.breaker.leave(before)
+    scene.injector.check_restored(before)
     mended.join()
     assert now == before
-    monkeypatch.setattr(fault_script, "HOME_S", 0.1)
-    scene.stage.hear(1, "rerouted", {"routes": 3, "detours": 3})
+    monkeypatch.setattr(fault_script, "RESTORE_S", 0.1)
+    scene.session.on_event(1, "rerouted", {"routes": 3, "detours": 3})
     with pytest.raises(CheckFailed, match="a fabric: 3 detours of an earlier fault are still there"):
-        scene.breaker.leave(before)
+        scene.injector.check_restored(before)
 
 
 def test_what_breaks_the_registry_finds_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -189,7 +189,7 @@ def test_what_breaks_the_registry_finds_one(monkeypatch: pytest.MonkeyPatch) -> 
     scene.controller.stop_health = lambda: did.append("stopped")
     scene.meanwhile = lambda _: did.append("broken")
     spec = FaultSpec.model_validate({"kind": "registry-crash", "target": "registry", "registry": "etcd"})
-    scene.breaker.fault(spec, 0, lambda _: None)
+    scene.injector.fault(spec, 0, lambda _: None)
     assert did == ["etcd", "broken", "stopped"]
 
 
@@ -202,7 +202,7 @@ def test_what_breaks_the_registry_finds_one(monkeypatch: pytest.MonkeyPatch) -> 
     ],
 )
 def test_a_fault_of_a_storm_can_be_put_into_a_script_of_its_own(timed: Timed) -> None:
-    spec = ScriptSpec.model_validate({"name": "again", "faults": [plain(timed)], "during": "moe"})
+    spec = ScriptSpec.model_validate({"name": "again", "faults": [fault_dict(timed)], "during": "moe"})
     assert spec.script(plan_of(), 1).faults == (timed,)
 
 
@@ -214,7 +214,7 @@ class Beside(Scene):
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, seen: ScriptRun) -> None:
         super().__init__(monkeypatch, seen)
-        plan = self.stage.plan
+        plan = self.session.plan
         schedule, scale = build(parse_workload(MOE), plan.spec, plan.rail_bps, plan.hb_bps)
         self.workload = traffic.Workload("moe", schedule, scale, True)
         self.error: Exception | None = None
@@ -245,7 +245,7 @@ class Beside(Scene):
     def play(self) -> Run:
         faults = [{"kind": "link-down", "target": "d0g1", "at": "100ms", "after": "moe-a2a"}]
         spec = ScriptSpec.model_validate({"name": "cut", "faults": faults, "during": "moe"})
-        self.breaker.script(spec, 0, 1, self.workload, lambda _: None)
+        self.injector.script(spec, 0, 1, self.workload, lambda _: None)
         return self.run
 
 
@@ -254,9 +254,9 @@ def test_a_script_during_a_workload_hears_of_its_phases_and_measures_it(monkeypa
     scene.meanwhile = lambda wait_for: ended.append(wait_for("moe-a2a"))
     run = scene.play()
     assert ended == [2 * SECOND]
-    (_, script, talks, _, census, *_) = scene.asked[0]
-    assert (talks[0].streams, talks[0].affected, census) == ((), frozenset(), None)
-    assert talks[0].probes
+    (_, script, selections, _, census, *_) = scene.asked[0]
+    assert (selections[0].streams, selections[0].affected, census) == ((), frozenset(), None)
+    assert selections[0].probes
     assert script.faults[0].after == "moe-a2a"
     whole = [m for m in run.measurements if m.metric == "iteration_time"]
     assert [(m.workload, m.value, m.predicted) for m in whole] == [("moe with cut", 4.0, None)]

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from railyard.core.errors import BadInput
 from railyard.experiments.spec.experiment import ExperimentSpec, nominal_plan, parse, resolved
-from railyard.experiments.spec.scripts import plain
+from railyard.experiments.spec.scripts import fault_dict
 from railyard.failure.scenario.kinds import Fault
 from railyard.failure.scenario.script import Script, Timed
 
@@ -228,7 +228,7 @@ def test_what_a_storm_breaks_can_be_played_as_a_list_of_faults(seed: int, every:
     short = {"count": 30, "down": ["200ms", "200ms"], "every": every, "at_once": 8}
     spec = parse({**data, "scripts": [{"name": "a", "storm": short}]})
     drawn = spec.scripts[0].script(nominal_plan(spec.fabrics[0]), seed)
-    listed = parse({**data, "scripts": [{"name": "a", "faults": [plain(timed) for timed in drawn.faults]}]})
+    listed = parse({**data, "scripts": [{"name": "a", "faults": [fault_dict(timed) for timed in drawn.faults]}]})
     played = listed.scripts[0].script(nominal_plan(spec.fabrics[0]), seed)
     assert [timed.fault for timed in played.faults] == [timed.fault for timed in drawn.faults]
     assert [timed.repair_s for timed in played.faults] == [timed.repair_s for timed in drawn.faults]

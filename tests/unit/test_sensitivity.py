@@ -22,7 +22,7 @@ from railyard.topologies.plan import make_plan
 from railyard.topologies.platforms import PLATFORMS, Platform
 from railyard.topologies.spec import FabricSpec, parse_fabric
 from railyard.workloads.build import build
-from railyard.workloads.matrix.pace import pace
+from railyard.workloads.matrix.pace import line_rate_duration_s
 from railyard.workloads.models.catalogue import CATALOGUE, GptModel, MoeModel
 from railyard.workloads.models.volumes import gpt_volumes, moe_volumes
 from railyard.workloads.placement.parallelism import Parallelism
@@ -70,7 +70,7 @@ def predicted_s(workload: Plain, fabric: Plain = RAIL_ONLY) -> float:
     """Eq. 6 of an iteration, the equation of a collective; a trace, which has none, at the pace of its tasks."""
     schedule, scale, spec = on_fabric(workload, fabric)
     if workload["kind"] == "trace":
-        return pace(schedule, scale.emulated_rates, spec.chosen_policy)
+        return line_rate_duration_s(schedule, scale.emulated_rates, spec.chosen_policy)
     times = predict_schedule(schedule, scale.emulated_rates, spec)
     return times[WHOLE] if schedule.iteration else sum(times.values())
 

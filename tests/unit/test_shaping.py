@@ -8,8 +8,8 @@ from railyard.topologies.build.shaping import (
     BURST_S,
     burst_bytes,
     htb_commands,
-    no_beats_lane_commands,
     payload_fraction,
+    remove_heartbeat_lane_commands,
     shaper_commands,
     shared_htb_commands,
 )
@@ -50,18 +50,18 @@ def test_the_commands_read_as_follows() -> None:
 
 def test_heartbeats_have_a_class_beside_all_others() -> None:
     plain, shared = htb_commands("hb0", 10**8, 9000), shared_htb_commands("hb0", 10**8, 4 * 10**7, 9, 9000)
-    assert shaper_commands("hb0", 10**8, 9000, None, beats=False) == plain
-    assert shaper_commands("hb0", 10**8, 9000, (4 * 10**7, 9), beats=False) == shared
+    assert shaper_commands("hb0", 10**8, 9000, None, heartbeats=False) == plain
+    assert shaper_commands("hb0", 10**8, 9000, (4 * 10**7, 9), heartbeats=False) == shared
     for others in (plain, shared):
         reserved = (4 * 10**7, 9) if others is shared else None
-        lines = shaper_commands("hb0", 10**8, 9000, reserved, beats=True)
+        lines = shaper_commands("hb0", 10**8, 9000, reserved, heartbeats=True)
         assert lines.removeprefix(others).splitlines() == [
             "class add dev hb0 parent 1: classid 1:30 htb rate 1000000bit ceil 1000000bit"
             " burst 18028b cburst 18028b quantum 20000",
             "filter add dev hb0 parent 1: protocol ip prio 1 u32 match ip protocol 17 0xff"
             " match ip dport 65433 0xffff flowid 1:30",
         ]
-    assert no_beats_lane_commands("hb0").splitlines() == [
+    assert remove_heartbeat_lane_commands("hb0").splitlines() == [
         "filter del dev hb0 parent 1: protocol ip prio 1",
         "class del dev hb0 classid 1:30",
     ]

@@ -13,14 +13,14 @@ from railyard.core.errors import BadInput
 from railyard.core.host_load import MachineLoad
 from railyard.experiments.run import session
 from railyard.experiments.run.progress import Steps
-from railyard.experiments.run.session import Stage, built
+from railyard.experiments.run.session import FabricSession, built
 from railyard.experiments.spec.experiment import parse
-from railyard.experiments.spec.faults import LEAST_AT_S
+from railyard.experiments.spec.faults import MIN_AT_S
 from railyard.failure.analysis.evaluate import WARM_UP_S
 from railyard.results.runs.records import Event, Load
 from railyard.topologies.measure.counters import Counters
 from railyard.topologies.plan import Plan
-from tests.unit.stand_ins import plan_of, run_of, stage_of
+from tests.unit.stand_ins import plan_of, run_of, session_of
 from tests.unit.test_machine import FULL
 
 
@@ -84,7 +84,7 @@ def test_a_fabric_without_spines_has_no_uplinks() -> None:
 def test_a_fabric_is_taken_down_and_its_events_kept_when_something_fails() -> None:
     run, nets = run_of(), list[Any]()
 
-    def fail(on: Stage) -> None:
+    def fail(on: FabricSession) -> None:
         nets.append(on.net)
         raise RuntimeError
 
@@ -108,8 +108,8 @@ def test_a_watched_stretch_has_its_own_losses_and_its_load(monkeypatch: pytest.M
             pass
 
     monkeypatch.setattr(session, "LoadMeter", Meter)
-    run, (quiet, _) = run_of(), stage_of(plan_of())
-    on = Stage(quiet.label, quiet.net, quiet.controller)
+    run, (quiet, _) = run_of(), session_of(plan_of())
+    on = FabricSession(quiet.label, quiet.net, quiet.controller)
     with on.watched(run, "moe", 2, faulted=True):
         pass
     assert run.loads == [Load("a fabric", "moe", 2, 0.5, 0.1, 2.0, 3, 1000, 2, transfers_faulted=True)]
@@ -120,7 +120,7 @@ def test_a_fault_before_anything_flows_is_refused() -> None:
     fault = {"kind": "link-down", "target": "d0g1", "at": "499ms"}
     with pytest.raises(BadInput, match=r"faults\.0\.at: '499ms' must be 500ms or more"):
         parse({**data, "faults": [fault]})
-    assert parse({**data, "faults": [{**fault, "at": "500ms"}]}).faults[0].at == LEAST_AT_S > WARM_UP_S
+    assert parse({**data, "faults": [{**fault, "at": "500ms"}]}).faults[0].at == MIN_AT_S > WARM_UP_S
 
 
 def test_provenance_says_what_it_ran_on() -> None:

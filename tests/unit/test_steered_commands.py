@@ -9,22 +9,22 @@ import pytest
 import yaml
 from rich.console import Console
 
-from railyard.controller.agent.path_trace import way_of
+from railyard.controller.agent.path_trace import assemble_path
 from railyard.controller.failover.paths import Path as Way
 from railyard.controller.health.policies import POLICIES, Share
 from railyard.experiments import cli
 from railyard.experiments.commands import trace
-from railyard.experiments.commands.dry_run_steered import brief, told
+from railyard.experiments.commands.dry_run_steered import describe_background, format_shares
 from railyard.experiments.predict.steered_predictions import EQUATIONS, SHARES, WHY_NOT, predictions, to_csv
-from railyard.experiments.run.initial_state import beginnings
+from railyard.experiments.run.initial_state import initial_states
 from railyard.experiments.spec import catalogue
 from railyard.experiments.spec.experiment import ExperimentSpec, load, parse
-from railyard.experiments.spec.loading import is_meant
+from railyard.experiments.spec.loading import names_multirail
 from railyard.topologies.addresses import Gpu
 from railyard.workloads.background.spec import BackgroundSpec
 from tests.unit.stand_ins import plan_of
 
-STEERED = [name for name in catalogue.names() if not is_meant(name) and load(name).routing]
+STEERED = [name for name in catalogue.names() if not names_multirail(name) and load(name).routing]
 HOT = {"rails": [0, 1], "load": 0.8}
 
 
@@ -110,16 +110,16 @@ def test_every_steered_experiment_is_predicted_with_each_policy(
 def test_dry_run_tells_the_background_and_the_first_paths(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["dry-run", name]) == 0
     said = capsys.readouterr().out
-    *_, (_, _, begin) = beginnings(load(name), seeds=1)
+    *_, (_, _, begin) = initial_states(load(name), seeds=1)
     for item in begin.background:
-        assert f"background: {told(item)}\n" in said
+        assert f"background: {describe_background(item)}\n" in said
     for policy in begin.routing.policies:
         assert f"\n{policy} " in said
     assert "scores as it begins: rails 0" in said
 
 
 def test_the_first_paths_are_those_that_the_scores_give() -> None:
-    (_, _, begin), *_ = beginnings(spec_of(), seeds=1)
+    (_, _, begin), *_ = initial_states(spec_of(), seeds=1)
     assert begin.scores.rails == (20, 20, 100, 100)
     pair, back = begin.chosen("dr")
     assert begin.chosen("health-drd")[pair] == begin.chosen("health-drd")[back] == (Share(Way("drd", 2)),)
@@ -127,12 +127,14 @@ def test_the_first_paths_are_those_that_the_scores_give() -> None:
 
 
 def test_paths_and_background_in_short() -> None:
-    assert brief((Share(Way("drd", 4)), Share(Way("drd", 5)))) == "drd 4, 5"
-    assert brief((Share(Way("dr", 1)), Share(Way("rd", 0)))) == "dr 1, rd 0"
-    assert brief(()) == "–"
-    assert told(BackgroundSpec(rails=(0, 2), domains=(1,), load=0.5)) == "rails 0, 2 and domains 1 at 50%"
+    assert format_shares((Share(Way("drd", 4)), Share(Way("drd", 5)))) == "drd 4, 5"
+    assert format_shares((Share(Way("dr", 1)), Share(Way("rd", 0)))) == "dr 1, rd 0"
+    assert format_shares(()) == "–"
+    assert (
+        describe_background(BackgroundSpec(rails=(0, 2), domains=(1,), load=0.5)) == "rails 0, 2 and domains 1 at 50%"
+    )
     wave = BackgroundSpec.model_validate({"spine": True, "load": 0.9, "first": "4s", "lasts": "2s", "every": "8s"})
-    assert told(wave) == "spines at 90%, from 4s on, for 2s, every 8s"
+    assert describe_background(wave) == "spines at 90%, from 4s on, for 2s, every 8s"
 
 
 @pytest.mark.parametrize("name", STEERED)
@@ -196,8 +198,8 @@ def test_what_is_wrong_is_one_line(
 ) -> None:  # fmt: skip
     monkeypatch.chdir(tmp_path)
     assert cli.main([command, "hot-rail", "-o", change]) == 2
-    told = capsys.readouterr()
-    assert (told.err, told.out) == (f"error: {message}\n", "")
+    describe_background = capsys.readouterr()
+    assert (describe_background.err, describe_background.out) == (f"error: {message}\n", "")
     assert not list(tmp_path.iterdir())
 
 
@@ -214,9 +216,11 @@ def test_trace_takes_what_was_chosen_before_its_probes_and_after(
 ) -> None:
     answers = iter([before, after])
     monkeypatch.setattr(trace, "ask", lambda src, dst: next(answers))
-    monkeypatch.setattr(trace, "trace", lambda *_: ([], [way_of(Gpu(0, 0), Gpu(1, 1), [])]))
+    monkeypatch.setattr(trace, "trace", lambda *_: ([], [assemble_path(Gpu(0, 0), Gpu(1, 1), [])]))
     monkeypatch.setattr(trace, "print_ways", lambda *_: None)
-    told = io.StringIO()
-    status = trace.show(plan_of(domains=2, rails=4), Gpu(0, 0), Gpu(1, 1), 1, Console(file=told, width=200))
-    assert said in told.getvalue().splitlines()[0]
+    describe_background = io.StringIO()
+    status = trace.show(
+        plan_of(domains=2, rails=4), Gpu(0, 0), Gpu(1, 1), 1, Console(file=describe_background, width=200)
+    )
+    assert said in describe_background.getvalue().splitlines()[0]
     assert status == 1, "a probe that nobody saw is lost"

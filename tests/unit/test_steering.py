@@ -65,8 +65,8 @@ def test_what_dwell_forbids_is_asked_again_when_it_may_be() -> None:
     hot = Scores((100, 100, 10, 100), (100,) * 3, version=1)
     early = agent.decide(hot, 400)
     assert not early
-    assert early.again_ns == 1000
-    assert agent.decide(hot, early.again_ns).put
+    assert early.recheck_ns == 1000
+    assert agent.decide(hot, early.recheck_ns).put
 
 
 def test_a_restless_pair_is_asked_again_when_its_longer_dwell_is_over() -> None:
@@ -75,8 +75,8 @@ def test_a_restless_pair_is_asked_again_when_its_longer_dwell_is_over() -> None:
     for version, now in enumerate((100, 300, 700), 1):
         assert agent.decide(Scores(news[(version - 1) % 2], (100,) * 3, version=version), now).chosen
     late = agent.decide(Scores(news[1], (100,) * 3, version=4), 900)
-    assert late.again_ns == 700 + 4 * 100
-    assert agent.decide(Scores(news[1], (100,) * 3, version=4), late.again_ns).chosen
+    assert late.recheck_ns == 700 + 4 * 100
+    assert agent.decide(Scores(news[1], (100,) * 3, version=4), late.recheck_ns).chosen
 
 
 def test_what_is_released_is_all_that_stands() -> None:

@@ -11,12 +11,12 @@ from rich.console import Console
 
 from railyard.core.errors import BadInput, CheckFailed
 from railyard.experiments.commands.dry_run import show
-from railyard.experiments.run.replacement_job import TakeoverJob, lost, takeover_job
-from railyard.experiments.run.replacement_runs import named, planned
-from railyard.experiments.run.replacement_timeline import Course
-from railyard.experiments.run.session import Stage
+from railyard.experiments.run.replacement_job import ReplacementJob, iterations_to_redo, replacement_job
+from railyard.experiments.run.replacement_runs import planned, replacement_label
+from railyard.experiments.run.replacement_timeline import ReplacementTimeline
+from railyard.experiments.run.session import FabricSession
 from railyard.experiments.spec.experiment import ExperimentSpec, parse, resolved
-from railyard.experiments.spec.replacements import WAYS, Case, TakeoverSpec, moves, with_spares
+from railyard.experiments.spec.replacements import WAYS, Case, ReplacementSpec, replacement_map, with_spares
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.plan import make_plan
 from railyard.topologies.spec import FabricSpec, parse_fabric
@@ -34,13 +34,13 @@ def spec_of(*takeovers: dict[str, Any], **more: Any) -> ExperimentSpec:
     return parse({"name": "mine", "fabrics": [{"kind": "rail-only"}], "takeovers": list(takeovers), **more})
 
 
-def takeover(case: str, **more: Any) -> TakeoverSpec:
+def takeover(case: str, **more: Any) -> ReplacementSpec:
     fabrics = [{"kind": "rail-optimized" if more.get("way") in ("direct", "any-gpu") else "rail-only"}]
     return spec_of({"case": case, "failed": FAILED[case], "workload": SHORT, **more}, fabrics=fabrics).takeovers[0]
 
 
-def job(chosen: TakeoverSpec, on: FabricSpec) -> TakeoverJob:
-    return takeover_job(chosen, on, make_plan(with_spares(chosen, on), RAIL_BPS), 1, "takeovers.0")
+def job(chosen: ReplacementSpec, on: FabricSpec) -> ReplacementJob:
+    return replacement_job(chosen, on, make_plan(with_spares(chosen, on), RAIL_BPS), 1, "takeovers.0")
 
 
 @pytest.mark.parametrize(
@@ -62,13 +62,13 @@ def test_each_case_has_its_spares_and_who_they_stand_in_for(
     assert spared.optical is None or spared.optical.light_off == 0.025
     usual = with_spares(takeover(case), fabric()).optical
     assert usual is None or usual.light_off == 0.01
-    assert moves(chosen, fabric()).to == replaced
+    assert replacement_map(chosen, fabric()).to == replaced
 
 
 def test_a_small_set_is_the_failed_one_and_the_ranks_after_it() -> None:
     chosen = takeover("large-domain", gpus=3)
-    assert set(moves(chosen, fabric()).to) == {Gpu(1, 2), Gpu(1, 3), Gpu(1, 0)}
-    assert moves(chosen, fabric()).dead == {Gpu(1, 2)}
+    assert set(replacement_map(chosen, fabric()).to) == {Gpu(1, 2), Gpu(1, 3), Gpu(1, 0)}
+    assert replacement_map(chosen, fabric()).dead == {Gpu(1, 2)}
 
 
 @pytest.mark.parametrize(("case", "kind"), sorted(WAYS))
@@ -79,21 +79,21 @@ def test_a_job_keeps_its_bytes_on_every_way(case: Case, kind: str) -> None:
         before, after = found.before.matrix, found.after.matrix
         assert sorted(before.values()) == sorted(after.values())
         number = {gpu: n for n, gpu in enumerate(found.plan.gpus)}
-        to = {} if way == "optical" else {number[old]: number[new] for old, new in found.moves.to.items()}
+        to = {} if way == "optical" else {number[old]: number[new] for old, new in found.replacement_map.to.items()}
         assert after == {(to.get(a, a), to.get(b, b)): size for (a, b), size in before.items()}
-        gone = {number[gpu] for gpu in found.moves.to} if way != "optical" else set()
+        gone = {number[gpu] for gpu in found.replacement_map.to} if way != "optical" else set()
         assert not gone & {gpu for pair in after for gpu in pair}
-        assert not {number[gpu] for gpu in found.moves.dead} & {src for src, _ in found.state.matrix}
-        assert len(found.state.matrix) == len(found.moves.to)
-        assert found.asked
+        assert not {number[gpu] for gpu in found.replacement_map.dead} & {src for src, _ in found.state.matrix}
+        assert len(found.state.matrix) == len(found.replacement_map.to)
+        assert found.probed
 
 
 def test_where_light_is_moved_peers_ask_for_the_failed_ones_address_and_the_spare_answers() -> None:
-    for asked in job(takeover("idle-gpu"), fabric()).asked:
-        assert (asked.answerer, asked.address) == ("d1g4", Gpu(1, 2).ip)
-    for asked in job(takeover("small-domain"), fabric()).asked:
-        assert asked.answerer[:2] == "d4"
-        assert asked.address == Gpu(4, int(asked.answerer[3:])).ip
+    for probed in job(takeover("idle-gpu"), fabric()).probed:
+        assert (probed.responder, probed.address) == ("d1g4", Gpu(1, 2).ip)
+    for probed in job(takeover("small-domain"), fabric()).probed:
+        assert probed.responder[:2] == "d4"
+        assert probed.address == Gpu(4, int(probed.responder[3:])).ip
 
 
 def test_a_substitute_in_another_domain_makes_it_as_slow_as_nics() -> None:
@@ -121,7 +121,7 @@ def test_nothing_is_foreseen_where_thin_spines_decide(way: str, thin: float, kno
 @given(st.integers(1, 50), st.integers(1, 50))
 def test_what_no_checkpoint_holds_is_done_again(done: int, every: int) -> None:
     kept = max(n for n in range(done + 1) if n % every == 0)
-    assert lost(done, every) == done - kept
+    assert iterations_to_redo(done, every) == done - kept
 
 
 def test_a_resolved_experiment_is_the_same_when_read_back() -> None:
@@ -174,7 +174,7 @@ def test_where_several_differ_in_what_fails_alone_their_names_say_it() -> None:
     fabrics = [{"kind": "rail-only"}, {"kind": "rail-optimized"}]
     spec = spec_of(one, {**one, "failed": "d0g1", "on": [0]}, {**one, "case": "large-domain"}, fabrics=fabrics)
     found = planned(spec, 1e6)
-    assert [named(each, found, spec.fabrics[each.fabric]) for each in found] == [
+    assert [replacement_label(each, found, spec.fabrics[each.fabric]) for each in found] == [
         "idle-gpu by optical, d1g2",
         "idle-gpu by optical, d0g1",
         "large-domain by optical",
@@ -196,24 +196,24 @@ def test_two_that_could_not_be_told_apart_are_refused() -> None:
 
 
 def test_fibres_that_were_not_moved_end_the_wait_with_the_reason() -> None:
-    stage = SimpleNamespace(told=[(5, "not-crossed", {"why": "an optical switch is not connected"})])
-    course = Course(cast(Stage, stage), job(takeover("idle-gpu"), fabric()), 1)
+    session = SimpleNamespace(received=[(5, "not-crossed", {"why": "an optical switch is not connected"})])
+    timeline = ReplacementTimeline(cast(FabricSession, session), job(takeover("idle-gpu"), fabric()), 1)
     with pytest.raises(CheckFailed, match=r"^no fibre was moved: an optical switch is not connected$"):
-        course._lit("light-off", 0)
-    stage.told.append((7, "light-off", {}))
-    assert course._lit("light-off", 6) == 7
+        timeline._await_optical_switch("light-off", 0)
+    session.received.append((7, "light-off", {}))
+    assert timeline._await_optical_switch("light-off", 6) == 7
 
 
 def test_what_is_told_after_the_first_look_is_heard(monkeypatch: pytest.MonkeyPatch) -> None:
-    stage = SimpleNamespace(told=[(5, "light-off", {}), (6, "port-down", {"port": "d0g0"})])
+    session = SimpleNamespace(received=[(5, "light-off", {}), (6, "port-down", {"port": "d0g0"})])
     news = iter([(7, "port-up", {"port": "d1g2"}), (8, "port-down", {"port": "d1g2"}), (9, "light-off", {})])
     monkeypatch.setattr(
-        "railyard.experiments.run.replacement_timeline.time.sleep", lambda s: stage.told.append(next(news))
+        "railyard.experiments.run.replacement_timeline.time.sleep", lambda s: session.received.append(next(news))
     )
-    course = Course(cast(Stage, stage), job(takeover("idle-gpu"), fabric()), 1)
+    timeline = ReplacementTimeline(cast(FabricSession, session), job(takeover("idle-gpu"), fabric()), 1)
     wanted, names = frozenset({"port-down"}), frozenset({"d1g2"})
-    assert course._hear(6, wanted, names, "of it") == (8, {"port": "d1g2", "what": "port-down"})
-    assert course._lit("light-off", 6) == 9
+    assert timeline._await_event(6, wanted, names, "of it") == (8, {"port": "d1g2", "what": "port-down"})
+    assert timeline._await_optical_switch("light-off", 6) == 9
 
 
 def test_a_fabric_without_rails_to_speak_of_has_no_such_cases() -> None:

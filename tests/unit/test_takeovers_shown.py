@@ -32,16 +32,16 @@ def test_takeovers_are_drawn_step_by_step_a_column_a_way_and_fabric(run: Run) ->
 
 
 def test_takeovers_are_medians_beside_their_predictions(run: Run) -> None:
-    optical, direct = takeovers.takeover_rows(run, judge(run))
+    optical, direct = takeovers.replacement_rows(run, judge(run))
     assert (optical.n, optical.medians["taken_over_ms"], optical.verdict) == (3, 42.0, "ok")
-    assert direct.slower == pytest.approx(1.12)
-    assert direct.slower_predicted == pytest.approx(1.0)
+    assert direct.slowdown == pytest.approx(1.12)
+    assert direct.predicted_slowdown == pytest.approx(1.0)
     slow = Load("rail-only, idle-gpu by optical", "idle-gpu by optical: after", 1, 0.4, 0.0, 9.0, 0, 1, 0)
     unknown = [replace(t, after_predicted_s=None, state_predicted_ms=None) for t in run.takeovers]
     run = replace(run, takeovers=unknown, loads=[*run.loads, slow])
-    rows = takeovers.takeover_rows(run, judge(run))
+    rows = takeovers.replacement_rows(run, judge(run))
     assert [row.verdict for row in rows] == ["degraded", "ok"]
-    assert rows[0].slower_predicted is None
+    assert rows[0].predicted_slowdown is None
     steps, iterations = takeovers.steps_table(rows), takeovers.iterations_table(rows)
     assert all(len(line) == len(table.columns) for table in (steps, iterations) for line in table.rows)
     assert (iterations.rows[0][5], iterations.rows[0][-1]) == ("–", "–")
@@ -51,7 +51,7 @@ def test_takeovers_have_a_spread_and_the_takeover_itself_a_verdict(run: Run) -> 
     many = [replace(t, repeat=n, taken_over_ms=40.0 + n) for t in run.takeovers[:1] for n in range(20)]
     slow = Load("rail-only, idle-gpu by optical", "idle-gpu by optical: takeover", 7, 0.4, 0.0, 9.0, 0, 1, 0)
     run = replace(run, takeovers=many, loads=[*run.loads, slow])
-    (row,) = takeovers.takeover_rows(run, judge(run))
+    (row,) = takeovers.replacement_rows(run, judge(run))
     assert row.verdict == "degraded"
     found = row.figures["taken_over_ms"]
     assert (found.n, found.median, found.p95) == (20, 49.5, 58.0)
@@ -67,7 +67,7 @@ def test_takeovers_have_a_spread_and_the_takeover_itself_a_verdict(run: Run) -> 
 
 def test_two_takeovers_of_one_case_are_two_rows(run: Run) -> None:
     one = run.takeovers[0]
-    rows = takeovers.takeover_rows(replace(run, takeovers=[one, replace(one, failed="d2g2")]), judge(run))
+    rows = takeovers.replacement_rows(replace(run, takeovers=[one, replace(one, failed="d2g2")]), judge(run))
     assert [(row.failed, row.n) for row in rows] == [("d0g1", 1), ("d2g2", 1)]
     assert [row[3] for row in takeovers.iterations_table(rows).rows] == ["d0g1", "d2g2"]
 
@@ -78,7 +78,7 @@ def test_of_two_takeovers_of_one_case_each_has_its_own_verdict_and_its_failed_gp
     names = {f"idle-gpu by optical, {failed}": lag for failed, lag in (("d0g1", 1.0), ("d2g2", 9.0))}
     loads = [Load(f"rail-only, {name}", f"{name}: after", 0, 0.4, 0.0, lag, 0, 1, 0) for name, lag in names.items()]
     several = replace(run, takeovers=both, loads=[*run.loads, *loads])
-    rows = takeovers.takeover_rows(several, judge(several))
+    rows = takeovers.replacement_rows(several, judge(several))
     assert [(row.failed, row.verdict) for row in rows] == [("d0g1", "ok"), ("d2g2", "degraded")]
     shown = [line for line in screen(several, 120) if line.startswith("idle-gpu")]
     assert [re.findall(r"d\dg\d", line) for line in shown] == [["d0g1"], ["d2g2"]]

@@ -6,12 +6,12 @@ from itertools import pairwise, permutations
 
 import pytest
 
-from railyard.controller.agent.path_trace import Way, as_said, path_said, verdict, way_of
+from railyard.controller.agent.path_trace import TracedPath, assemble_path, follows_policy, policy_path, verdict
 from railyard.controller.failover.paths import Path, PathKind
 from railyard.core.errors import BadInput
 from railyard.experiments.commands import trace
 from railyard.topologies.addresses import Gpu
-from railyard.topologies.measure.capture import Sighting
+from railyard.topologies.measure.capture import Observation
 
 A, NEAR, FAR, B = Gpu(0, 1), Gpu(0, 2), Gpu(1, 1), Gpu(1, 2)
 BESIDE, ACROSS = Gpu(0, 0), Gpu(1, 0)
@@ -41,16 +41,16 @@ def legs(*gpus: Gpu) -> Iterator[tuple[str, str, bool]]:
         yield from over_hb(here, there) if here.domain == there.domain else over_rail(here, there)
 
 
-def seen(*gpus: Gpu, lost_after: int | None = None) -> list[Sighting]:
+def seen(*gpus: Gpu, lost_after: int | None = None) -> list[Observation]:
     """What is seen of a packet by way of these GPUs, in any order; `lost_after` that many times it is lost."""
     places = list(legs(*gpus))[:lost_after]
-    found = [Sighting(*place, 1000 + n) for n, place in enumerate(places)]
+    found = [Observation(*place, 1000 + n) for n, place in enumerate(places)]
     random.Random(len(places)).shuffle(found)
     return found
 
 
-def went(*gpus: Gpu, lost_after: int | None = None) -> Way:
-    return way_of(gpus[0], gpus[-1], seen(*gpus, lost_after=lost_after))
+def went(*gpus: Gpu, lost_after: int | None = None) -> TracedPath:
+    return assemble_path(gpus[0], gpus[-1], seen(*gpus, lost_after=lost_after))
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ def test_a_way_of_no_kind_is_no_path(gpus: list[Gpu], name: str) -> None:
     assert way.delivered
     assert way.path is None
     assert way.name == name
-    assert verdict([way], [path_said("dr", gpus[0], gpus[-1])]) == "a detour: the policy says r by rail 1"
+    assert verdict([way], [policy_path("dr", gpus[0], gpus[-1])]) == "a detour: the policy says r by rail 1"
 
 
 @pytest.mark.parametrize(
@@ -110,23 +110,23 @@ def test_a_loss_is_told_by_the_last_that_saw_it(lost_after: int, where: str) -> 
 
 
 def test_a_packet_that_only_passes_its_destination_has_not_arrived() -> None:
-    sightings = [*seen(A, NEAR, B), Sighting(B.name, "hb0", True, 9999)]
-    assert way_of(A, B, sightings).name == "lost after d1g2"
+    observations = [*seen(A, NEAR, B), Observation(B.name, "hb0", True, 9999)]
+    assert assemble_path(A, B, observations).name == "lost after d1g2"
 
 
 def test_hops_keep_their_times() -> None:
     first, bridge, second, *_ = went(A, NEAR, B).hops
     assert (first.in_ns, first.out_ns) == (None, 1000)
     assert (bridge.node, bridge.in_ns, bridge.out_ns) == ("hb0", 1001, 1002)
-    assert (second.came_in, second.in_ns, second.went_out, second.out_ns) == ("hb0", 1003, "rail0", 1004)
+    assert (second.in_interface, second.in_ns, second.out_interface, second.out_ns) == ("hb0", 1003, "rail0", 1004)
 
 
 def test_several_packets_get_one_verdict() -> None:
     good, round_about, lost = went(A, NEAR, B), went(A, FAR, B), went(A, NEAR, B, lost_after=6)
     said = [Path("dr", 2)]
-    assert as_said([good, good], said)
+    assert follows_policy([good, good], said)
     assert verdict([good, good], said) == "as the policy says"
-    assert not as_said([good, lost], said)
+    assert not follows_policy([good, lost], said)
     assert verdict([good, lost, round_about, lost], said) == (
         "lost after rail2 (2 of 4), a detour (1 of 4): the policy says dr by rail 2"
     )
@@ -141,10 +141,10 @@ def test_what_a_policy_says_is_what_its_way_is_taken_for() -> None:
     """For all pairs of 3 x 3, the way along the policy's GPUs is that path and no other pair's."""
     gpus = [Gpu(d, g) for d in range(3) for g in range(3)]
     for src, dst in permutations(gpus, 2):
-        assert went(src, dst).path == path_said("spine", src, dst)
+        assert went(src, dst).path == policy_path("spine", src, dst)
         if src.domain != dst.domain and src.rank != dst.rank:
-            assert went(src, Gpu(src.domain, dst.rank), dst).path == path_said("dr", src, dst)
-            assert went(src, Gpu(dst.domain, src.rank), dst).path == path_said("rd", src, dst)
+            assert went(src, Gpu(src.domain, dst.rank), dst).path == policy_path("dr", src, dst)
+            assert went(src, Gpu(dst.domain, src.rank), dst).path == policy_path("rd", src, dst)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from railyard.results.theory.predict import WHOLE, predict_schedule, project_to_
 from railyard.topologies.spec import FabricSpec
 from railyard.workloads.build import build
 from railyard.workloads.jobs.data_parallel import FIRST_BUCKET_BYTES, buckets
-from railyard.workloads.matrix.pace import pace
+from railyard.workloads.matrix.pace import line_rate_duration_s
 from railyard.workloads.matrix.traffic_matrix import bytes_by_kind
 from railyard.workloads.models.catalogue import LayersModel, load_layers
 from railyard.workloads.spec import parse_workload
@@ -51,7 +51,7 @@ def test_a_step_is_as_long_as_wished_and_as_its_equation(model: str) -> None:
         sum(all_reduce_s(p.data_bytes, 4, 4, rates.hb, rates.rail) for p in schedule.phases)
     )
     assert times[WHOLE] == pytest.approx(2, rel=0.01)
-    assert pace(schedule, rates, "dr") == pytest.approx(times[WHOLE], rel=0.01)
+    assert line_rate_duration_s(schedule, rates, "dr") == pytest.approx(times[WHOLE], rel=0.01)
     sent = sum(2 * 15 * phase.data_bytes for phase in schedule.phases)
     assert bytes_by_kind(schedule) == {"DP": sent}
     real = project_to_full_size(scale, schedule, times, ONLY)

@@ -8,12 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from railyard.core.errors import BadInput
-from railyard.results.theory.bottleneck import busiest_port_s
+from railyard.results.theory.bottleneck import bottleneck_port_s
 from railyard.results.theory.predict import predict_phase, predict_schedule
 from railyard.topologies.spec import FabricSpec
 from railyard.workloads.build import build
 from railyard.workloads.jobs.experts import uneven_sizes, zipf_shares
-from railyard.workloads.matrix.pace import pace
+from railyard.workloads.matrix.pace import line_rate_duration_s
 from railyard.workloads.matrix.traffic_matrix import cross_rail_bytes, traffic_matrix
 from railyard.workloads.scale import Rates, payload_rates
 from railyard.workloads.schedule import Collective, Phase
@@ -74,7 +74,7 @@ def test_without_skew_the_busiest_port_needs_what_the_equations_say(
     rates, pair = Rates(hb=hb, rail=1.0), 10**6
     expected = predict_phase(Phase("a", "EP", "all-to-all", x, y, pair), rates, fabric)
     sizes = {(a, b): pair for a in range(x * y) for b in range(x * y) if a != b}
-    assert busiest_port_s(sizes, x, y, rates, fabric) == pytest.approx(expected)
+    assert bottleneck_port_s(sizes, x, y, rates, fabric) == pytest.approx(expected)
     for collective in BOTH:
         assert predict_phase(phase_of(collective, x, y, 0, 1, pair), rates, fabric) == pytest.approx(expected, rel=1e-5)
 
@@ -131,7 +131,7 @@ def test_its_tasks_take_little_more_than_the_bounds_together(fabric: FabricSpec,
         ("moe-combine", 2),
     ]
     assert times[""] == pytest.approx(2 * times["moe-dispatch"] + 2 * times["moe-combine"] + times["dp-all-reduce"])
-    assert 0.99 < pace(schedule, RATES, fabric.chosen_policy) / times[""] < 1.3
+    assert 0.99 < line_rate_duration_s(schedule, RATES, fabric.chosen_policy) / times[""] < 1.3
     assert scale.real is not None
     assert len(scale.real.each_micro_batch[0].shares) == 128
 

@@ -10,8 +10,8 @@ from railyard.results.theory.predict import predict_iteration, predict_phase
 from railyard.topologies.spec import FabricSpec
 from railyard.workloads.jobs.gpt import GptJob, gpt_iteration, gpt_job
 from railyard.workloads.jobs.gpt_tasks import gpt_schedule
-from railyard.workloads.jobs.pipeline import Pass, goes_to, one_forward_one_backward
-from railyard.workloads.matrix.pace import pace
+from railyard.workloads.jobs.pipeline import Pass, next_pass, one_forward_one_backward
+from railyard.workloads.matrix.pace import line_rate_duration_s
 from railyard.workloads.matrix.traffic_matrix import bytes_by_kind, cross_rail_bytes
 from railyard.workloads.models.catalogue import load_gpt
 from railyard.workloads.placement.parallelism import Parallelism, place
@@ -79,7 +79,7 @@ def test_every_gpu_computes_all_its_micro_batches(job: GptJob) -> None:
 def test_computing_alone_takes_equations_7_and_9(p: int, m: int, v: int) -> None:
     parallelism = Parallelism(tensor=2, pipeline=p, data=1, micro_batch=1, global_batch=m, virtual_stages=v)
     job = GptJob("computing", place(parallelism, p, 2), 1, 1, 1, 1, compute_s=3.0)
-    assert pace(gpt_schedule(job), RATES, "dr") == pytest.approx((m + (p - 1) / v) * 3.0, rel=1e-6)
+    assert line_rate_duration_s(gpt_schedule(job), RATES, "dr") == pytest.approx((m + (p - 1) / v) * 3.0, rel=1e-6)
 
 
 @pytest.mark.parametrize(("p", "m", "v"), [(2, 4, 1), (4, 8, 1), (2, 4, 2)])
@@ -89,7 +89,7 @@ def test_without_pipeline_traffic_the_critical_path_is_equation_6_with_the_bubbl
     parallelism = Parallelism(tensor=4, pipeline=p, data=2, micro_batch=1, global_batch=m * 2, virtual_stages=v)
     job = GptJob("tensor", place(parallelism, 2 * p, 4), 1, 1e9, 1, 1e9, compute_s=0.05)
     predicted = predict_iteration(gpt_iteration(job), RATES, FABRIC)
-    assert pace(gpt_schedule(job), RATES, "dr") == pytest.approx(predicted.critical_path_s, rel=1e-6)
+    assert line_rate_duration_s(gpt_schedule(job), RATES, "dr") == pytest.approx(predicted.critical_path_s, rel=1e-6)
     missing = (p - 1) / v * predicted.last_stage_network_s / m
     assert predicted.critical_path_s - predicted.printed_s == pytest.approx(missing, rel=1e-6)
 
@@ -104,7 +104,7 @@ def test_tensor_parallelism_over_two_domains_takes_the_time_of_equation_1_on_its
     assert predict_phase(step, RATES, FABRIC) / step.repeats == pytest.approx(by_hand)
     if p == 1:  # else PP waits on rails that TP keeps busy, which Eq. 6 knows nothing of
         predicted = predict_iteration(gpt_iteration(job), RATES, FABRIC)
-        assert pace(schedule, RATES, "dr") == pytest.approx(predicted.critical_path_s, rel=1e-6)
+        assert line_rate_duration_s(schedule, RATES, "dr") == pytest.approx(predicted.critical_path_s, rel=1e-6)
     assert all(t.src // 4 == t.dst // 4 or t.src % 4 == t.dst % 4 for _, t in schedule.transfers)
 
 
@@ -136,7 +136,7 @@ def test_every_pass_comes_once_and_has_a_place_to_go(p: int, groups: int, v: int
         order = one_forward_one_backward(stage, p, m, v)
         assert len(order) == len(everything)
         assert set(order) == everything
-        handed_on += sum(goes_to(stage, p, v, step) is not None for step in order)
+        handed_on += sum(next_pass(stage, p, v, step) is not None for step in order)
     assert handed_on == (2 * m * (p * v - 1) if p > 1 else 0)
 
 
@@ -149,7 +149,7 @@ def test_merging_keeps_bytes_and_time() -> None:
     one, other = gpt_schedule(whole), gpt_schedule(merged)
     assert bytes_by_kind(one) == bytes_by_kind(other)
     assert len(other.tasks) < len(one.tasks) / 5
-    assert pace(one, RATES, "dr") == pytest.approx(pace(other, RATES, "dr"))
+    assert line_rate_duration_s(one, RATES, "dr") == pytest.approx(line_rate_duration_s(other, RATES, "dr"))
 
 
 def test_the_figures_of_a_layer() -> None:

@@ -6,7 +6,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from railyard.core.errors import BadInput
-from railyard.workloads.placement.layout import DIMENSIONS, Split, grids, hierarchical, in_order, of_ranks, splits
+from railyard.workloads.placement.layout import (
+    DIMENSIONS,
+    Split,
+    grids,
+    hierarchical,
+    layout_from_order,
+    layout_from_ranks,
+    splits,
+)
 from railyard.workloads.placement.parallelism import Parallelism, place
 
 SIZES = st.integers(1, 6)
@@ -51,14 +59,14 @@ def test_gh200_of_the_paper_has_data_parallelism_of_32_by_2() -> None:
 
 
 def test_an_order_numbers_the_gpus_through_from_its_first_dimension() -> None:
-    layout = in_order(parallel(2, 3, 4), 3, 8, ("data", "pipeline", "tensor"))
+    layout = layout_from_order(parallel(2, 3, 4), 3, 8, ("data", "pipeline", "tensor"))
     assert list(layout.gpus[0, :, 0]) == [0, 1, 2, 3]
     assert list(layout.gpus[:, 0, 0]) == [0, 4, 8]
     assert list(layout.gpus[0, 0, :]) == [0, 12]
 
 
 def test_ranks_are_megatrons_tensor_first_then_data() -> None:
-    layout = of_ranks(parallel(2, 2, 2), 2, 4, [7, 6, 5, 4, 3, 2, 1, 0])
+    layout = layout_from_ranks(parallel(2, 2, 2), 2, 4, [7, 6, 5, 4, 3, 2, 1, 0])
     assert layout.tensor_groups.tolist() == [[7, 6], [5, 4], [3, 2], [1, 0]]
     assert layout.data_groups.tolist() == [[7, 5], [6, 4], [3, 1], [2, 0]]
     assert layout.pipelines.tolist() == [[7, 3], [6, 2], [5, 1], [4, 0]]
@@ -100,13 +108,13 @@ def test_grids_of_several_shapes_are_kept_apart() -> None:
 )
 def test_ranks_that_are_no_order_of_the_gpus_are_named(ranks: list[int], message: str) -> None:
     with pytest.raises(BadInput) as caught:
-        of_ranks(parallel(2, 1, 2), 2, 2, ranks)
+        layout_from_ranks(parallel(2, 1, 2), 2, 2, ranks)
     assert str(caught.value) == message
 
 
 def test_an_order_has_each_dimension_once() -> None:
     with pytest.raises(BadInput, match="must name each of tensor, data, pipeline once, innermost first"):
-        in_order(parallel(2, 1, 2), 2, 2, ("tensor", "tensor", "data"))
+        layout_from_order(parallel(2, 1, 2), 2, 2, ("tensor", "tensor", "data"))
 
 
 def test_the_gpus_must_be_as_many_as_the_ranks() -> None:

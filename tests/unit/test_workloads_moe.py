@@ -50,6 +50,6 @@ def test_a_shorter_step_keeps_its_proportions() -> None:
 def test_auto_goes_through_hb_domains_only_where_there_are_no_spines() -> None:
     spec = parse_workload({"kind": "collective", "collective": "all-to-all"})
     assert spec.kind == "collective"
-    assert spec.on(FabricSpec(kind="rail-only")) == "all-to-all-two-phase"
-    assert spec.on(FabricSpec(kind="rail-optimized")) == "all-to-all"
-    assert spec.on(FabricSpec(kind="single-switch")) == "all-to-all"
+    assert spec.resolve_algorithm(FabricSpec(kind="rail-only")) == "all-to-all-two-phase"
+    assert spec.resolve_algorithm(FabricSpec(kind="rail-optimized")) == "all-to-all"
+    assert spec.resolve_algorithm(FabricSpec(kind="single-switch")) == "all-to-all"

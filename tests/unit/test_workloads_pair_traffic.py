@@ -10,11 +10,11 @@ from railyard.workloads.jobs.gpt import gpt_job
 from railyard.workloads.jobs.gpt_tasks import gpt_schedule
 from railyard.workloads.jobs.moe import moe_job, moe_schedule
 from railyard.workloads.matrix.pair_traffic import Traffic, gpt_traffic, moe_traffic
-from railyard.workloads.matrix.pairs import Place, Uniform
+from railyard.workloads.matrix.pairs import Scope, Uniform
 from railyard.workloads.matrix.traffic_matrix import traffic_matrix
 from railyard.workloads.models.catalogue import GptModel, MoeModel, load_gpt, load_moe
 from railyard.workloads.models.volumes import gpt_volumes, moe_volumes
-from railyard.workloads.placement.layout import Layout, data_parallel, hierarchical, of_ranks
+from railyard.workloads.placement.layout import Layout, data_parallel, hierarchical, layout_from_ranks
 from railyard.workloads.placement.parallelism import Parallelism, place
 
 SHAPE = {"hidden": 24, "heads": 12, "sequence": 12, "vocabulary": 50, "parameters": 1, "domain_gpus": 2}
@@ -72,7 +72,7 @@ def test_a_dense_model_sends_what_the_formulas_say_and_nothing_between_rails(
 def test_sums_do_not_depend_on_where_ranks_are(job: tuple[GptModel, Parallelism, int], seed: int) -> None:
     model, p, rails = job
     ranks = [int(n) for n in np.random.default_rng(seed).permutation(p.gpus)]
-    traffic = gpt_traffic(model, of_ranks(p, p.gpus // rails, rails, ranks))
+    traffic = gpt_traffic(model, layout_from_ranks(p, p.gpus // rails, rails, ranks))
     check_pairs(traffic)
     assert traffic.volumes == pytest.approx(gpt_volumes(model, p))
 
@@ -86,7 +86,7 @@ def test_an_even_exchange_is_its_pairs_wherever_its_ranks_are(
     groups = np.random.default_rng(seed).permutation(n * rows).reshape(rows, n).astype(np.int32)
     exchange = Uniform(groups, 2.5)
     wanted = {(a, b) for row in groups.tolist() for a in row for b in row if a != b}
-    places: dict[Place, set[tuple[int, int]]] = {
+    places: dict[Scope, set[tuple[int, int]]] = {
         "HB domain": {(a, b) for a, b in wanted if a // rails == b // rails},
         "rail": {(a, b) for a, b in wanted if a // rails != b // rails and a % rails == b % rails},
         "across rails": {(a, b) for a, b in wanted if a // rails != b // rails and a % rails != b % rails},
@@ -94,10 +94,10 @@ def test_an_even_exchange_is_its_pairs_wherever_its_ranks_are(
     for part, pairs in [(exchange, wanted), *((exchange.at(place_, rails), p) for place_, p in places.items())]:
         assert sorted(zip(part.src.tolist(), part.dst.tolist(), strict=True)) == sorted(pairs)
         assert (part.count, part.total) == (len(pairs), 2.5 * len(pairs))
-        first = part.among(n)
+        first = part.between_first(n)
         few = sorted((a, b) for a, b in pairs if a < n and b < n)
         assert sorted(zip(first.src.tolist(), first.dst.tolist(), strict=True)) == few
-    assert exchange.times(2).total == 2 * exchange.total
+    assert exchange.scaled(2).total == 2 * exchange.total
 
 
 def test_an_expert_on_each_of_16384_gpus_is_counted_and_not_spelled_out() -> None:

@@ -8,7 +8,7 @@ from railyard.core.errors import BadInput
 from railyard.topologies.build.shaping import payload_fraction
 from railyard.topologies.spec import FabricSpec
 from railyard.workloads.build import build
-from railyard.workloads.matrix.pace import pace
+from railyard.workloads.matrix.pace import line_rate_duration_s
 from railyard.workloads.matrix.traffic_matrix import bytes_by_kind
 from railyard.workloads.scale import project
 from railyard.workloads.schedule import Phase
@@ -101,7 +101,7 @@ def test_a_tensor_parallelism_that_leaves_ranks_with_different_heads_is_one_line
 )
 def test_a_wished_for_duration_is_met_at_the_links_rates(data: dict[str, Any]) -> None:
     schedule, scale = build(parse_workload(data), ONLY, RAIL, HB)
-    assert pace(schedule, scale.emulated_rates, "dr") == pytest.approx(4, rel=1e-3)
+    assert line_rate_duration_s(schedule, scale.emulated_rates, "dr") == pytest.approx(4, rel=1e-3)
 
 
 @pytest.mark.parametrize("data", [{"kind": "moe"}, {"kind": "gpt"}, A2A, {"kind": "moe", "bytes": "80KB"}])

@@ -6,8 +6,8 @@ from railyard.core.errors import BadInput
 from railyard.topologies.platforms import PLATFORMS
 from railyard.topologies.spec import parse_fabric
 from railyard.workloads.build import build
-from railyard.workloads.jobs.migration import givers, state_bytes, state_s, state_schedule, twins
-from railyard.workloads.placement.relabel import beside_spares, placed
+from railyard.workloads.jobs.migration import state_bytes, state_peers, state_s, state_schedule, state_senders
+from railyard.workloads.placement.relabel import place_with_spares, relabelled
 from railyard.workloads.scale import Rates
 from railyard.workloads.spec import parse_workload
 
@@ -28,7 +28,7 @@ def test_a_gpu_with_all_parameters_has_all_their_state() -> None:
     schedule, scale = build(spec, FABRIC, RAIL_BPS, HB_BPS)
     gradients = sum(phase.data_bytes for phase in schedule.phases)  # in 32 bits
     assert state_bytes(spec, scale, "w") == pytest.approx(4 * gradients, rel=1e-3)
-    assert twins(schedule)[5] == frozenset(range(16)) - {5}
+    assert state_peers(schedule)[5] == frozenset(range(16)) - {5}
 
 
 @pytest.mark.parametrize("kind", ["moe", "collective"])
@@ -41,16 +41,16 @@ def test_a_rank_without_a_twin_has_nobody_to_ask(kind: str) -> None:
 
 def test_twins_of_a_gpt_are_the_other_replicas_of_its_stage_on_its_rail() -> None:
     schedule, _ = build(GPT, FABRIC, RAIL_BPS, HB_BPS)  # two stages of two replicas, a domain each
-    assert twins(schedule) == {n: frozenset({n ^ 4}) for n in range(16)}
+    assert state_peers(schedule) == {n: frozenset({n ^ 4}) for n in range(16)}
 
 
 def test_a_whole_domain_is_given_its_state_rank_by_rank_each_on_its_rail() -> None:
     schedule, _ = build(GPT, FABRIC, RAIL_BPS, HB_BPS)
-    job = placed(schedule, beside_spares((4, 4), (5, 4)))
+    job = relabelled(schedule, place_with_spares((4, 4), (5, 4)))
     moves = {4 + rank: 16 + rank for rank in range(4)}
-    given_by = givers(job, moves, frozenset(moves), "takeovers.0")
-    assert given_by == {16 + rank: rank for rank in range(4)}
-    state = state_schedule(job, given_by, 1_000_000)
+    state_sources = state_senders(job, moves, frozenset(moves), "takeovers.0")
+    assert state_sources == {16 + rank: rank for rank in range(4)}
+    state = state_schedule(job, state_sources, 1_000_000)
     state.check()
     assert sum(state.matrix.values()) == 4_000_000
     assert state_s(state, Rates(hb=12e6, rail=1e6), FABRIC) == pytest.approx(1.0)
@@ -58,10 +58,10 @@ def test_a_whole_domain_is_given_its_state_rank_by_rank_each_on_its_rail() -> No
 
 def test_by_dr_a_state_that_changes_rails_shares_the_ports_that_it_goes_through() -> None:
     schedule, _ = build(GPT, FABRIC, RAIL_BPS, HB_BPS)
-    job = placed(schedule, beside_spares((4, 4), (4, 5)))
-    given_by = givers(job, {6: 9}, frozenset({6}), "takeovers.0")  # d1g1's rank to d1g4
-    assert given_by == {9: 1}
-    state = state_schedule(job, given_by, 1_000_000)
+    job = relabelled(schedule, place_with_spares((4, 4), (4, 5)))
+    state_sources = state_senders(job, {6: 9}, frozenset({6}), "takeovers.0")  # d1g1's rank to d1g4
+    assert state_sources == {9: 1}
+    state = state_schedule(job, state_sources, 1_000_000)
     assert state_s(state, Rates(hb=0.5e6, rail=1e6), FABRIC) == pytest.approx(2.0)  # d0g1 -hb-> d0g4 -rail-> d1g4
 
 
@@ -69,4 +69,4 @@ def test_without_a_replica_nobody_has_the_state() -> None:
     small = parse_fabric({"kind": "rail-only", "domains": 2, "rails": 2})
     schedule, _ = build(GPT, small, RAIL_BPS, HB_BPS)
     with pytest.raises(BadInput, match=r"takeovers.0.workload: .* data parallelism must be 2 or more"):
-        givers(schedule, {0: 3}, frozenset({0}), "takeovers.0.workload")
+        state_senders(schedule, {0: 3}, frozenset({0}), "takeovers.0.workload")

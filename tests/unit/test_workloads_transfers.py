@@ -14,7 +14,7 @@ from railyard.results.theory.predict import WHOLE, predict_schedule
 from railyard.topologies.spec import FabricSpec
 from railyard.workloads.build import build
 from railyard.workloads.jobs.transfers import RECEIPT, derangement, pairs, transfers_schedule
-from railyard.workloads.matrix.pace import pace
+from railyard.workloads.matrix.pace import line_rate_duration_s
 from railyard.workloads.matrix.traffic_matrix import port_bytes
 from railyard.workloads.scale import payload_rates
 from railyard.workloads.schedule import Schedule, Transfer
@@ -157,14 +157,14 @@ def test_by_dr_no_two_share_a_link_and_each_takes_the_time_that_it_takes_alone()
         size = schedule.phases[0].data_bytes
         assert {size} == {int(n) for side in (ports.rail_in, ports.rail_out, ports.hb_in, ports.hb_out) for n in side}
         assert predict_schedule(schedule, RATES, FABRIC) == {"transfer": pytest.approx(2, rel=1e-6)}
-        assert pace(schedule, RATES, "dr") == pytest.approx(2, rel=1e-6)
+        assert line_rate_duration_s(schedule, RATES, "dr") == pytest.approx(2, rel=1e-6)
 
 
 def test_rounds_take_their_sum() -> None:
     schedule = built(duration="500ms", rounds=4)
     times = predict_schedule(schedule, RATES, FABRIC)
     assert [times["transfer"], times[WHOLE]] == pytest.approx([0.5, 2])
-    assert pace(schedule, RATES, "dr") == pytest.approx(2, rel=1e-3)
+    assert line_rate_duration_s(schedule, RATES, "dr") == pytest.approx(2, rel=1e-3)
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ import torch.distributed as dist
 from torch import nn
 
 from railyard.workloads.allreduce.peers import torch_backend
-from railyard.workloads.allreduce.peers.ddp_run import Trained, Training
+from railyard.workloads.allreduce.peers.ddp_run import Training, TrainingResult
 from railyard.workloads.allreduce.peers.train import train
 from railyard.workloads.allreduce.transport.layout import loopback
 from tests.unit.multirail_net import QUICK, free_port, rails_of
@@ -38,7 +38,7 @@ class Seen:
     """
 
     results: dict[str, dict[str, Any]] = field(default_factory=dict)
-    trained: dict[str, Trained] = field(default_factory=dict)
+    trained: dict[str, TrainingResult] = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
     in_place: bool = False
     aborted: list[str] = field(default_factory=list)

@@ -12,9 +12,9 @@ PLAN_FILE: Final = Path("/run/railyard/plan.json")
 def write(plan: Plan) -> None:
     """Traffic can flow on it from now on. In one step, so that nobody reads half a plan."""
     PLAN_FILE.parent.mkdir(parents=True, exist_ok=True)
-    half = PLAN_FILE.with_suffix(".half")
-    half.write_text(json.dumps(plan.as_dict()))
-    half.rename(PLAN_FILE)
+    temporary = PLAN_FILE.with_suffix(".half")
+    temporary.write_text(json.dumps(plan.as_dict()))
+    temporary.rename(PLAN_FILE)
 
 
 def read() -> Plan | None:

@@ -20,10 +20,10 @@ from railyard.topologies.build.network import FabricNet
 from railyard.topologies.plan import Plan
 from railyard.topologies.routing import FROM_HB, FROM_RAIL, route_commands
 
-FIRST_IN_LINE: Final = -15  # niceness, the controller's
+HIGH_PRIORITY_NICENESS: Final = -15  # niceness, the controller's
 
 
-class Adoption:
+class GpuReplacement:
     """All that can be done beforehand is done when this is made: the programs that will be told run, and wait. To be
     closed, carried out or not.
 
@@ -32,14 +32,14 @@ class Adoption:
 
     def __init__(self, net: FabricNet, spare: Gpu, failed: Gpu) -> None:
         optical = net.plan.spec.optical
-        self._by_light = bool(optical and "hb" in optical.layers)
-        if spare == failed or (spare.domain != failed.domain and not self._by_light):
+        self._hb_is_optical = bool(optical and "hb" in optical.layers)
+        if spare == failed or (spare.domain != failed.domain and not self._hb_is_optical):
             raise ValueError(f"{spare.name} can't take the place of {failed.name}")
         self._net, self._spare, self._failed = net, spare, failed
-        self._batches = [(_waiting(spare.name, "ip"), identity_commands(net.plan, spare, failed, net.backups))]
-        if not self._by_light:  # else the place at the bridge is the failed one's
+        self._batches = [(_start_batch(spare.name, "ip"), identity_commands(net.plan, spare, failed, net.backups))]
+        if not self._hb_is_optical:  # else the place at the bridge is the failed one's
             entry = f"fdb replace {failed.mac('hb')} dev {spare.name} master static\n"
-            self._batches.append((_waiting(f"hb{failed.domain}", "bridge"), entry))
+            self._batches.append((_start_batch(f"hb{failed.domain}", "bridge"), entry))
 
     def __enter__(self) -> Self:
         return self
@@ -52,7 +52,7 @@ class Adoption:
                 if pipe:
                     pipe.close()
 
-    def take_identity(self) -> None:
+    def apply_identity(self) -> None:
         """Give the spare its new addresses and routes, while it is dark or after. RuntimeError with what `ip` said."""
         for process, commands in self._batches:  # they go on side by side
             assert process.stdin
@@ -61,20 +61,20 @@ class Adoption:
                 process.stdin.close()
         for process, _commands in self._batches:
             assert process.stderr
-            said = process.stderr.read().strip()
+            errors = process.stderr.read().strip()
             if process.wait() != 0:
-                raise RuntimeError(f"{self._spare.name} takes the place of {self._failed.name}: {said}")
+                raise RuntimeError(f"{self._spare.name} takes the place of {self._failed.name}: {errors}")
 
-    def take_name(self) -> None:
+    def apply_name(self) -> None:
         """Let the spare's namespace have the failed one's name."""
-        failed, spare, kept = self._failed.name, self._spare.name, f"{self._failed.name}-failed"
+        failed, spare, failed_name = self._failed.name, self._spare.name, f"{self._failed.name}-failed"
         for node in (self._net.nameToNode[failed], self._net.nameToNode[spare]):
             if node.shell:  # in the namespace that had this name
                 node.terminate()
-        namespaces.name_also(failed, kept)
-        namespaces.name_also(spare, failed)
-        namespaces.name_also(kept, spare)
-        self._net.further_names.add(kept)
+        namespaces.add_name(failed, failed_name)
+        namespaces.add_name(spare, failed)
+        namespaces.add_name(failed_name, spare)
+        self._net.extra_names.add(failed_name)
 
 
 def identity_commands(plan: Plan, spare: Gpu, failed: Gpu, backups: bool) -> str:
@@ -93,7 +93,7 @@ def identity_commands(plan: Plan, spare: Gpu, failed: Gpu, backups: bool) -> str
     return "\n".join(lines) + "\n" + route_commands(plan, failed, plan.policy, backups)
 
 
-def _waiting(node: str, program: str) -> subprocess.Popen[str]:
+def _start_batch(node: str, program: str) -> subprocess.Popen[str]:
     """`ip -batch` or `bridge -batch`, started in a namespace. It goes before others: a GPU that takes over has a
     processor of its own. An ordinary user may not.
     """
@@ -102,5 +102,5 @@ def _waiting(node: str, program: str) -> subprocess.Popen[str]:
             [program, "-batch", "-"], stdin=PIPE, stdout=subprocess.DEVNULL, stderr=PIPE, text=True
         )
     with suppress(PermissionError):
-        os.setpriority(os.PRIO_PROCESS, process.pid, FIRST_IN_LINE)
+        os.setpriority(os.PRIO_PROCESS, process.pid, HIGH_PRIORITY_NICENESS)
     return process

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Final
 
 from railyard.topologies.build import namespaces
-from railyard.topologies.build.shaping import beats_lane_commands, no_beats_lane_commands
+from railyard.topologies.build.shaping import heartbeat_lane_commands, remove_heartbeat_lane_commands
 from railyard.topologies.optical import LAYERS
 from railyard.topologies.plan import End, Plan
 
-OPEN_FILE: Final = Path("/run/railyard/beat-lanes")
+ENABLED_FILE: Final = Path("/run/railyard/beat-lanes")
 
 
 def ends(plan: Plan) -> frozenset[End]:
@@ -22,21 +22,21 @@ def ends(plan: Plan) -> frozenset[End]:
     return frozenset(end for link in links for end in (link.a, link.b))
 
 
-def are_open() -> bool:
-    return OPEN_FILE.exists()
+def lanes_enabled() -> bool:
+    return ENABLED_FILE.exists()
 
 
-def open_all(plan: Plan) -> None:
+def enable_lanes(plan: Plan) -> None:
     """Open them on a fabric that stands, whatever it carries."""
-    _run(plan, lambda interface: beats_lane_commands(interface, plan.spec.mtu))
-    OPEN_FILE.parent.mkdir(parents=True, exist_ok=True)
-    OPEN_FILE.touch()
+    _run(plan, lambda interface: heartbeat_lane_commands(interface, plan.spec.mtu))
+    ENABLED_FILE.parent.mkdir(parents=True, exist_ok=True)
+    ENABLED_FILE.touch()
 
 
-def close_all(plan: Plan) -> None:
+def disable_lanes(plan: Plan) -> None:
     """Make the shapers what they were."""
-    OPEN_FILE.unlink()
-    _run(plan, no_beats_lane_commands)
+    ENABLED_FILE.unlink()
+    _run(plan, remove_heartbeat_lane_commands)
 
 
 def _run(plan: Plan, command: Callable[[str], str]) -> None:

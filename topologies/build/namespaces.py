@@ -54,13 +54,13 @@ def enter(name: str) -> None:
 @contextmanager
 def inside(name: str) -> Iterator[None]:
     """Be in a namespace for a while, then back where this thread was."""
-    home = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+    original = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
     try:
         enter(name)
         yield
     finally:
-        _check(_libc.setns(home, CLONE_NEWNET), "leave " + name)
-        os.close(home)
+        _check(_libc.setns(original, CLONE_NEWNET), "leave " + name)
+        os.close(original)
 
 
 def in_threads(work: Callable[[_T], _R], items: Sequence[_T]) -> list[_R]:
@@ -78,7 +78,7 @@ def create(names: Iterable[str]) -> None:
     in_threads(_create_here, list(names))
 
 
-def name_also(name: str, another: str) -> None:
+def add_name(name: str, another: str) -> None:
     """Give a namespace another name; whatever that named before isn't named so any more."""
     if path(another).exists():
         _check(_libc.umount2(bytes(path(another)), MNT_DETACH), f"unmount {another}")

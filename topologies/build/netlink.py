@@ -15,15 +15,15 @@ NLMSG_DONE: Final = 3
 HEADER: Final = struct.Struct("=IHHII")
 
 
-def tell(sock: socket.socket, kind: int, body: bytes) -> None:
+def send_request(sock: socket.socket, kind: int, body: bytes) -> None:
     """Send one message, and return when the kernel has carried it out. OSError if it refuses."""
     sock.send(HEADER.pack(HEADER.size + len(body), kind, REQUEST_ACK, 0, 0) + body)
     _raise_error(sock.recv(65536), 0)
 
 
-def _raise_error(data: bytes, at: int) -> None:
+def _raise_error(data: bytes, offset: int) -> None:
     """If the message there, an answer, tells of one."""
-    code = -struct.unpack_from("=i", data, at + HEADER.size)[0]
+    code = -struct.unpack_from("=i", data, offset + HEADER.size)[0]
     if code:
         raise OSError(code, errno.errorcode.get(code, str(code)))
 
@@ -33,21 +33,21 @@ def dump(sock: socket.socket, kind: int, body: bytes) -> Iterator[bytes]:
     sock.send(HEADER.pack(HEADER.size + len(body), kind, REQUEST_DUMP, 0, 0) + body)
     while True:
         data = sock.recv(65536)
-        at = 0
-        while at < len(data):
-            length, kind, _, _, _ = HEADER.unpack_from(data, at)
+        offset = 0
+        while offset < len(data):
+            length, kind, _, _, _ = HEADER.unpack_from(data, offset)
             if kind == NLMSG_DONE:
                 return
             if kind == NLMSG_ERROR:
-                _raise_error(data, at)
-            yield data[at + HEADER.size : at + length]
-            at += (length + 3) & ~3
+                _raise_error(data, offset)
+            yield data[offset + HEADER.size : offset + length]
+            offset += (length + 3) & ~3
 
 
 def attributes(data: bytes) -> Iterator[tuple[int, bytes]]:
     """(type, value) of each attribute."""
-    at = 0
-    while at + 4 <= len(data):
-        length, kind = struct.unpack_from("=HH", data, at)
-        yield kind & 0x3FFF, data[at + 4 : at + length]
-        at += (length + 3) & ~3
+    offset = 0
+    while offset + 4 <= len(data):
+        length, kind = struct.unpack_from("=HH", data, offset)
+        yield kind & 0x3FFF, data[offset + 4 : offset + length]
+        offset += (length + 3) & ~3

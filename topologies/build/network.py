@@ -17,7 +17,7 @@ from railyard.core.host import Datapath
 from railyard.topologies.build import active_plan, namespaces, ovs
 from railyard.topologies.build.nodes import GpuNode, NamespaceNode, PlannedIntf, PlannedLink, SwitchNode, tcp_throughput
 from railyard.topologies.build.ovs import Port, PrivateSwitch
-from railyard.topologies.build.shaping import HOLE, htb_commands, switch_buffer_rules
+from railyard.topologies.build.shaping import DISCARD_INTERFACE, htb_commands, switch_buffer_rules
 from railyard.topologies.mininet_topos import topo_of
 from railyard.topologies.plan import Link, Plan
 from railyard.topologies.routing import gpu_commands
@@ -62,7 +62,7 @@ class FabricController(Protocol):
         """Start it anew after that; return when it listens and all switches are called."""
 
     @property
-    def is_away(self) -> bool:
+    def is_down(self) -> bool:
         """Whether it has crashed and isn't back."""
         ...
 
@@ -110,12 +110,12 @@ class FabricNet(Mininet):
             for switch in plan.switches
         }
         self.switch_buffers = False
-        self.further_names: set[str] = set()  # of namespaces (adoption.py)
+        self.extra_names: set[str] = set()  # of namespaces (adoption.py)
         self.build_s = self.stop_s = 0.0
 
     def start(self) -> None:
         """Build everything. RuntimeError, with what the kernel's tools said, if it can't be built."""
-        begun = time.monotonic()
+        started = time.monotonic()
         self.progress("namespaces")
         namespaces.create(self.node_names)
         namespaces.in_threads(self._prepare, self.node_names)
@@ -134,11 +134,11 @@ class FabricNet(Mininet):
             self.fabric_controller.wait_ready()
         active_plan.write(self.plan)
         self.built = True
-        self.build_s = time.monotonic() - begun
+        self.build_s = time.monotonic() - started
 
     def stop(self) -> None:
         """Take it all down; namespaces go when the last process in them has."""
-        begun = time.monotonic()
+        started = time.monotonic()
         active_plan.remove()
         if self.fabric_controller:
             self.fabric_controller.stop()
@@ -146,10 +146,10 @@ class FabricNet(Mininet):
             switch.end()
         for node in self.nameToNode.values():
             node.terminate()
-        namespaces.remove([*self.node_names, *self.further_names])
+        namespaces.remove([*self.node_names, *self.extra_names])
         for switch in self.ovs.values():
             switch.stop()
-        self.stop_s = time.monotonic() - begun
+        self.stop_s = time.monotonic() - started
 
     def iperf(self, hosts: Sequence[GpuNode] | None = None, seconds: int = 5, **_: object) -> list[str]:
         """TCP throughput from the first host to the second."""
@@ -191,7 +191,7 @@ class FabricNet(Mininet):
         """Whether this kernel lets nftables copy frames on their way out; without, switches drop where flows meet."""
         switch = next(iter(self.ovs))
         with namespaces.inside(switch):
-            rules = switch_buffer_rules(self._ends[switch]).replace(HOLE, "lo")
+            rules = switch_buffer_rules(self._ends[switch]).replace(DISCARD_INTERFACE, "lo")
             return subprocess.run(["nft", "-c", "-f", "-"], input=rules, text=True, capture_output=True).returncode == 0
 
     def _start_switch(self, switch: PrivateSwitch) -> None:
@@ -220,17 +220,19 @@ class FabricNet(Mininet):
     def _make_bridge(self, node: str) -> None:
         ports = self._ends[node]
         bridge = f"link add {node} mtu {self.plan.spec.mtu} type bridge mcast_snooping 0\nlink set {node} up\n"
-        slaves = "".join(
+        members = "".join(
             f"link set {port} master {node}\nlink set {port} type bridge_slave learning off flood off\n"
             f"link set {port} up\n"
             for port in ports
         )
-        namespaces.run(["ip", "-batch", "-"], bridge + slaves)
-        known = (f"fdb replace {self._gpus[port].mac('hb')} dev {port} master static\n" for port in ports)
-        namespaces.run(["bridge", "-batch", "-"], "".join(known))
+        namespaces.run(["ip", "-batch", "-"], bridge + members)
+        fdb_entries = (f"fdb replace {self._gpus[port].mac('hb')} dev {port} master static\n" for port in ports)
+        namespaces.run(["bridge", "-batch", "-"], "".join(fdb_entries))
 
     def _add_buffers(self, node: str) -> None:
-        namespaces.run(["ip", "link", "add", HOLE, "type", "veth", "peer", "name", f"{HOLE}-end"])
+        namespaces.run(
+            ["ip", "link", "add", DISCARD_INTERFACE, "type", "veth", "peer", "name", f"{DISCARD_INTERFACE}-end"]
+        )
         if self.switch_buffers:
             namespaces.run(["nft", "-f", "-"], switch_buffer_rules(self._ends[node]))
 

@@ -50,10 +50,10 @@ def tcp_throughput(client: NamespaceNode, server: NamespaceNode, seconds: int) -
 
     Mininet's own waits for a report on its telnet probe, which today's iperf no longer gives.
     """
-    listening = server.popen("iperf3 -s -1 --forceflush")
-    listening.stdout.readline()
+    server_process = server.popen("iperf3 -s -1 --forceflush")
+    server_process.stdout.readline()
     report = json.loads(client.cmd(f"iperf3 -J -t {seconds} -c {server.IP()}"))
-    listening.wait()
+    server_process.wait()
     ends = (report["end"]["sum_received"], report["end"]["sum_sent"])
     return [f"{end['bits_per_second'] / 1e6:.1f} Mbits/sec" for end in ends]
 

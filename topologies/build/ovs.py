@@ -48,7 +48,7 @@ def setup_command(name: str, dpid: int, ports: Iterable[Port], datapath: Datapat
     A port without a QoS record would lose its shaper: ovs-vswitchd resets the qdiscs of all interfaces that it takes
     up, but those marked linux-noop.
     """
-    words = [
+    arguments = [
         "--",
         "set",
         "Open_vSwitch",
@@ -57,20 +57,20 @@ def setup_command(name: str, dpid: int, ports: Iterable[Port], datapath: Datapat
         "other_config:n-revalidator-threads=1",
     ]
     if datapath == "netdev-tso":
-        words += ["other_config:userspace-tso-enable=true"]
+        arguments += ["other_config:userspace-tso-enable=true"]
     kind = "system" if datapath == "system" else "netdev"
-    words += ["--", "add-br", name, "--", "set", "bridge", name, f"datapath_type={kind}", "protocols=OpenFlow13"]
-    words += ["fail_mode=secure", f"other_config:datapath-id={dpid:016x}", "other_config:disable-in-band=true"]
-    words += ["--", "set-controller", name, _target(CONTROLLER_PORT), "--", "set", "controller", name]
-    words += ["connection_mode=out-of-band", "inactivity_probe=0", "max_backoff=1000"]
-    words += ["--", "--id=@hands-off", "create", "qos", "type=linux-noop"]
+    arguments += ["--", "add-br", name, "--", "set", "bridge", name, f"datapath_type={kind}", "protocols=OpenFlow13"]
+    arguments += ["fail_mode=secure", f"other_config:datapath-id={dpid:016x}", "other_config:disable-in-band=true"]
+    arguments += ["--", "set-controller", name, _target(CONTROLLER_PORT), "--", "set", "controller", name]
+    arguments += ["connection_mode=out-of-band", "inactivity_probe=0", "max_backoff=1000"]
+    arguments += ["--", "--id=@hands-off", "create", "qos", "type=linux-noop"]
     for port in ports:
-        words += ["--", "add-port", name, port.interface, "--", "set", "interface", port.interface]
-        words += [f"ofport_request={port.number}", "--", "set", "port", port.interface, "qos=@hands-off"]
-    return words[1:]
+        arguments += ["--", "add-port", name, port.interface, "--", "set", "interface", port.interface]
+        arguments += [f"ofport_request={port.number}", "--", "set", "port", port.interface, "qos=@hands-off"]
+    return arguments[1:]
 
 
-def call(switch: str, port: int) -> None:
+def set_controller_port(switch: str, port: int) -> None:
     """Tell a switch by its database that its controller is at another port of its namespace: it connects at once.
 
     One whose controller was gone tries again only once a second (max_backoff; no less is allowed). It is one
@@ -81,29 +81,29 @@ def call(switch: str, port: int) -> None:
     namespaces.run(["ovs-vsctl", "--no-wait", database, "set", "controller", switch, f'target="{_target(port)}"'])
 
 
-def wake(switch: str) -> None:
+def wake_vswitchd(switch: str) -> None:
     """Make a switch that was called look whether its controller has greeted it. Returns at once, whatever it does.
 
     Open vSwitch 3.1 doesn't wait for that greeting (poll(2) in the state CONNECTING lacks the connection), and an idle
     switch would see it up to 500 ms late, when its next look at old flows is due. Traffic wakes it, and a knock too.
     """
-    with socket.socket(socket.AF_UNIX) as knock:
-        knock.setblocking(False)
-        knock.connect_ex(str(OVS_DIR / switch / f"{switch}.mgmt"))
+    with socket.socket(socket.AF_UNIX) as management_socket:
+        management_socket.setblocking(False)
+        management_socket.connect_ex(str(OVS_DIR / switch / f"{switch}.mgmt"))
 
 
 def _target(port: int) -> str:
     return f"tcp:127.0.0.1:{port}"
 
 
-def listens(path: Path) -> bool:
+def is_listening(path: Path) -> bool:
     with socket.socket(socket.AF_UNIX) as probe:
         return probe.connect_ex(str(path)) == 0
 
 
 # ovs-vswitchd takes buffers of 64 KB for every wake-up and frees them: glibc then shrinks the heap, and the next packet
 # pays for page faults. Measured: half of the CPU time of a switch at 1,000 packets/s. A heap that stays costs 4 MB.
-KEEP_HEAP: Final = {"MALLOC_TRIM_THRESHOLD_": str(64 << 20), "MALLOC_TOP_PAD_": str(4 << 20)}
+MALLOC_ENVIRONMENT: Final = {"MALLOC_TRIM_THRESHOLD_": str(64 << 20), "MALLOC_TOP_PAD_": str(4 << 20)}
 # It would look through all interfaces for its tunnels' routes whenever a port changes, and forward nothing meanwhile:
 # some milliseconds where there are many ports. There are no tunnels here.
 NO_ROUTES: Final = "--disable-system-route"
@@ -134,7 +134,7 @@ class PrivateSwitch:
         shutil.copy(EMPTY_DATABASE, self.folder / "conf.db")
         path = self.folder / "db.sock"
         self._spawn("ovsdb-server", ["conf.db", f"--remote=punix:{path}", f"--unixctl={self.folder}/ovsdb.ctl"])
-        self._await(path)
+        self._wait_for_socket(path)
 
     def start(self) -> None:
         """In the switch's namespace: write the configuration, then start the switch, which takes it all up at once."""
@@ -148,12 +148,12 @@ class PrivateSwitch:
             [f"unix:{self.folder}/db.sock", f"--unixctl={self.folder}/vswitchd.ctl", "--disable-system-route"],
         )
 
-    def vsctl(self, *words: str) -> str:
-        return namespaces.run(["ovs-vsctl", f"--db=unix:{self.folder}/db.sock", *words])
+    def vsctl(self, *arguments: str) -> str:
+        return namespaces.run(["ovs-vsctl", f"--db=unix:{self.folder}/db.sock", *arguments])
 
-    def appctl(self, *words: str) -> str:
+    def appctl(self, *arguments: str) -> str:
         """Ask the running ovs-vswitchd."""
-        return namespaces.run(["ovs-appctl", f"--target={self.folder}/vswitchd.ctl", *words])
+        return namespaces.run(["ovs-appctl", f"--target={self.folder}/vswitchd.ctl", *arguments])
 
     def kill(self) -> None:
         """Crash it, in its namespace: SIGKILL to ovs-vswitchd. The database stays, as a switch's flash does.
@@ -180,7 +180,7 @@ class PrivateSwitch:
 
     def _spawn(self, program: str, arguments: list[str]) -> None:
         environment = {**os.environ, "OVS_RUNDIR": str(self.folder), "OVS_LOGDIR": str(self.folder)}
-        environment |= {"OVS_DBDIR": str(self.folder), **KEEP_HEAP}
+        environment |= {"OVS_DBDIR": str(self.folder), **MALLOC_ENVIRONMENT}
         log = f"--log-file={self.folder}/{program}.log"
         self.processes[program] = subprocess.Popen(
             [
@@ -199,13 +199,13 @@ class PrivateSwitch:
             stderr=subprocess.DEVNULL,
         )
 
-    def _await(self, path: Path) -> None:
+    def _wait_for_socket(self, path: Path) -> None:
         """Until somebody listens there: the path alone is there a moment before."""
         deadline = time.monotonic() + START_S
-        while not listens(path):
-            dead = next((p for p, process in self.processes.items() if process.poll() is not None), None)
-            if dead or time.monotonic() > deadline:
-                log = self.folder / f"{dead or 'ovsdb-server'}.log"
-                said = log.read_text().strip().splitlines()[-1:] if log.exists() else []
-                raise RailyardError(f"switch {self.name}: {dead or 'ovsdb-server'} did not start: {said}")
+        while not is_listening(path):
+            exited = next((p for p, process in self.processes.items() if process.poll() is not None), None)
+            if exited or time.monotonic() > deadline:
+                log = self.folder / f"{exited or 'ovsdb-server'}.log"
+                log_tail = log.read_text().strip().splitlines()[-1:] if log.exists() else []
+                raise RailyardError(f"switch {self.name}: {exited or 'ovsdb-server'} did not start: {log_tail}")
             time.sleep(0.002)

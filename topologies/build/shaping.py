@@ -54,46 +54,47 @@ def shared_htb_commands(interface: str, rate_bps: int, reserved_bps: int, udp_po
     )
 
 
-BEATS_PORT: Final = 65433
+HEARTBEAT_PORT: Final = 65433
 """UDP port of heartbeats (controller/processes/heartbeat_main.py)."""
-BEATS_BPS: Final = 1_000_000  # a bound; 50 heartbeats a second are 25 kbit/s
-_BEATS_CLASS: Final = "1:30"
-_BEATS_PRIORITY: Final = 1  # before the filter of `shared_htb_commands`
+HEARTBEAT_BPS: Final = 1_000_000  # a bound; 50 heartbeats a second are 25 kbit/s
+_HEARTBEAT_CLASS: Final = "1:30"
+_HEARTBEAT_PRIORITY: Final = 1  # before the filter of `shared_htb_commands`
 
 
-def beats_lane_commands(interface: str, mtu: int) -> str:
+def heartbeat_lane_commands(interface: str, mtu: int) -> str:
     """Lines for `tc -batch` that let heartbeats pass whatever waits, on an interface that is shaped either way.
 
     A class beside the others and not below them: nothing of theirs is taken down or changed, and what heartbeats take
     comes on top of the link's rate.
     """
-    burst = burst_bytes(BEATS_BPS, mtu)
+    burst = burst_bytes(HEARTBEAT_BPS, mtu)
     return (
-        f"class add dev {interface} parent 1: classid {_BEATS_CLASS} htb rate {BEATS_BPS}bit ceil {BEATS_BPS}bit"
-        f" burst {burst}b cburst {burst}b quantum {max(mtu + ETHERNET, 20_000)}\n"
-        f"filter add dev {interface} parent 1: protocol ip prio {_BEATS_PRIORITY} u32 match ip protocol 17 0xff"
-        f" match ip dport {BEATS_PORT} 0xffff flowid {_BEATS_CLASS}\n"
+        f"class add dev {interface} parent 1: classid {_HEARTBEAT_CLASS} htb rate {HEARTBEAT_BPS}bit"
+        f" ceil {HEARTBEAT_BPS}bit burst {burst}b cburst {burst}b quantum {max(mtu + ETHERNET, 20_000)}\n"
+        f"filter add dev {interface} parent 1: protocol ip prio {_HEARTBEAT_PRIORITY} u32 match ip protocol 17 0xff"
+        f" match ip dport {HEARTBEAT_PORT} 0xffff flowid {_HEARTBEAT_CLASS}\n"
     )
 
 
-def no_beats_lane_commands(interface: str) -> str:
+def remove_heartbeat_lane_commands(interface: str) -> str:
     """Undo it."""
     return (
-        f"filter del dev {interface} parent 1: protocol ip prio {_BEATS_PRIORITY}\n"
-        f"class del dev {interface} classid {_BEATS_CLASS}\n"
+        f"filter del dev {interface} parent 1: protocol ip prio {_HEARTBEAT_PRIORITY}\n"
+        f"class del dev {interface} classid {_HEARTBEAT_CLASS}\n"
     )
 
 
-def shaper_commands(interface: str, rate_bps: int, mtu: int, reserved: tuple[int, int] | None, beats: bool) -> str:
-    """All classes of an interface. `reserved`: (bit/s, UDP port) of background load; `beats`: with heartbeats' lane."""
+def shaper_commands(interface: str, rate_bps: int, mtu: int, reserved: tuple[int, int] | None, heartbeats: bool) -> str:
+    """All classes of an interface. `reserved`: (bit/s, UDP port) of background load; `heartbeats`: with heartbeats'
+    lane."""
     if reserved:
         lines = shared_htb_commands(interface, rate_bps, *reserved, mtu)
     else:
         lines = htb_commands(interface, rate_bps, mtu)
-    return lines + (beats_lane_commands(interface, mtu) if beats else "")
+    return lines + (heartbeat_lane_commands(interface, mtu) if heartbeats else "")
 
 
-HOLE: Final = "hole"
+DISCARD_INTERFACE: Final = "hole"
 """An interface that is down: what is sent there is gone, without an error for the sender."""
 
 
@@ -110,6 +111,6 @@ def switch_buffer_rules(interfaces: Iterable[str]) -> str:
     return (
         "table netdev railyard {\n chain buffer {\n"
         f"  type filter hook egress devices = {{ {devices} }} priority 0\n"
-        f'  meta mark 0 meta mark set 1 dup to meta oif fwd to "{HOLE}"\n'
+        f'  meta mark 0 meta mark set 1 dup to meta oif fwd to "{DISCARD_INTERFACE}"\n'
         " }\n}\n"
     )

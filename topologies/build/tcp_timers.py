@@ -13,17 +13,17 @@ from typing import Final
 
 from railyard.topologies.build import namespaces
 
-SETTINGS: Final = {
+TCP_SETTINGS: Final = {
     "net/ipv4/tcp_early_retrans": 0,  # no probe of a transfer's end after a pause
     "net/ipv4/tcp_rto_min_us": 1_000_000,  # Linux 6.11 and later; without it, only the first helps
 }
 
 
 @contextmanager
-def patient(gpus: Iterable[str]) -> Iterator[None]:
+def relaxed_tcp_timers(gpus: Iterable[str]) -> Iterator[None]:
     """While entered, the GPUs' namespaces wait longer before they call something lost."""
     nodes = list(gpus)
-    before = namespaces.in_threads(lambda node: _set(node, SETTINGS), nodes)
+    before = namespaces.in_threads(lambda node: _set(node, TCP_SETTINGS), nodes)
     try:
         yield
     finally:

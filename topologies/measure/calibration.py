@@ -12,7 +12,7 @@ from railyard.topologies.build.network import FabricNet
 from railyard.topologies.build.shaping import payload_fraction
 from railyard.topologies.plan import LinkClass
 
-LEAST_S: Final = 2  # long against a shaper's burst of a millisecond
+MIN_DURATION_S: Final = 2  # long against a shaper's burst of a millisecond
 SEGMENTS: Final = 40  # of 64 KB: TCP hands down as much at once, so on a slow link fewer would be a coarse measure
 OMIT_S: Final = 1  # iperf3 counts only after this: slow start is over then
 WINDOW: Final = "208K"  # the most that an ordinary user gets; over three switches less than that leaves a link idle
@@ -47,30 +47,30 @@ def samples(net: FabricNet) -> list[Sample]:
 
 def seconds_for(rate_bps: float) -> int:
     """How long to measure a link of this rate; iperf3 takes whole seconds."""
-    return max(LEAST_S, ceil(SEGMENTS * 65536 * 8 / rate_bps))
+    return max(MIN_DURATION_S, ceil(SEGMENTS * 65536 * 8 / rate_bps))
 
 
 def calibrate(net: FabricNet) -> list[Sample]:
     """Measure all samples at once (3 s, more below 10 Mbit/s)."""
     chosen = samples(net)
-    running = [start_flow(s.src.name, s.dst.name, s.dst.ip, s.expected_bps) for s in chosen]
+    iperf_flows = [start_flow(s.src.name, s.dst.name, s.dst.ip, s.expected_bps) for s in chosen]
     return [
         Sample(s.link_class, s.src, s.dst, s.expected_bps, measured_bps(flow))
-        for s, flow in zip(chosen, running, strict=True)
+        for s, flow in zip(chosen, iperf_flows, strict=True)
     ]
 
 
-Running = tuple["subprocess.Popen[str]", "subprocess.Popen[str]"]
+IperfFlow = tuple["subprocess.Popen[str]", "subprocess.Popen[str]"]
 """iperf3's client and server."""
 
 
-def start_flow(src: str, dst: str, ip: str, expected_bps: float) -> Running:
+def start_flow(src: str, dst: str, ip: str, expected_bps: float) -> IperfFlow:
     """A TCP flow between two namespaces, to an address of the second; 3 s, more below 10 Mbit/s."""
     with namespaces.inside(dst):
         listen = ["iperf3", "-s", "-1", "--forceflush", "-B", ip]
-        listening = subprocess.Popen(listen, stdout=subprocess.PIPE, text=True)
-    assert listening.stdout
-    listening.stdout.readline()
+        server_process = subprocess.Popen(listen, stdout=subprocess.PIPE, text=True)
+    assert server_process.stdout
+    server_process.stdout.readline()
     command = [
         "iperf3",
         "-J",
@@ -86,10 +86,10 @@ def start_flow(src: str, dst: str, ip: str, expected_bps: float) -> Running:
         ip,
     ]
     with namespaces.inside(src):
-        return subprocess.Popen(command, stdout=subprocess.PIPE, text=True), listening
+        return subprocess.Popen(command, stdout=subprocess.PIPE, text=True), server_process
 
 
-def measured_bps(flow: Running) -> float:
+def measured_bps(flow: IperfFlow) -> float:
     """Payload, once it is over; 0 if nothing came."""
     client, server = flow
     report = json.loads(client.communicate()[0])

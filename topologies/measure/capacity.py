@@ -27,8 +27,8 @@ STEPS: Final = (1, 2, 5)  # rates that people like to read
 SHARE: Final = (
     0.3  # of the capacity that `auto` uses; the rest is for acknowledgements, HB domains and the GPUs themselves
 )
-MOST_RAIL_BPS: Final = 1_000_000_000
-LEAST_RAIL_BPS: Final = 1_000_000
+MAX_RAIL_BPS: Final = 1_000_000_000
+MIN_RAIL_BPS: Final = 1_000_000
 
 
 def measure(datapath: Datapath, controller: FabricController) -> float:
@@ -37,10 +37,10 @@ def measure(datapath: Datapath, controller: FabricController) -> float:
     net = FabricNet(Plan(spec, UNSHAPED_BPS, UNSHAPED_BPS), datapath, controller)
     net.start()
     try:
-        before, idle0 = _stamp()
+        before, idle0 = _clock_and_idle_s()
         flows = [_flow(net, rank) for rank in range(spec.rails)]
         frames = sum(_frames(flow, spec.mtu) for flow in flows)
-        after, idle1 = _stamp()
+        after, idle1 = _clock_and_idle_s()
     finally:
         net.stop()
     cores = psutil.cpu_count() or 1
@@ -50,8 +50,8 @@ def measure(datapath: Datapath, controller: FabricController) -> float:
 
 def _flow(net: FabricNet, rank: int) -> "subprocess.Popen[str]":
     server, client = net.get(f"d1g{rank}"), net.get(f"d0g{rank}")
-    listening = server.popen("iperf3 -s -1 --forceflush")
-    listening.stdout.readline()
+    server_process = server.popen("iperf3 -s -1 --forceflush")
+    server_process.stdout.readline()
     with namespaces.inside(client.name):
         namespaces.run(["ethtool", "-K", "rail0", "tso", "off", "gso", "off"])
         command = ["iperf3", "-J", "-t", str(SECONDS), "-w", "128K", "-c", server.IP()]
@@ -65,7 +65,7 @@ def _frames(flow: "subprocess.Popen[str]", mtu: int) -> float:
     return float(report["end"]["sum_received"]["bytes"]) / (mtu - IP_TCP)
 
 
-def _stamp() -> tuple[float, float]:
+def _clock_and_idle_s() -> tuple[float, float]:
     """(wall clock, idle time summed over cores) in s."""
     times = psutil.cpu_times()
     return time.monotonic(), times.idle + times.iowait
@@ -91,14 +91,14 @@ def _hb_ratio(spec: FabricSpec) -> float:
     return PLATFORMS[spec.platform].ratio
 
 
-def most_rail_bps(spec: FabricSpec, frames_per_s: float) -> float:
+def max_rail_bps(spec: FabricSpec, frames_per_s: float) -> float:
     """The rail rate at which the switches would take all of the machine."""
     return frames_per_s / frames_needed(spec, 1)
 
 
 def auto_rail_bps(specs: list[FabricSpec], frames_per_s: float) -> int:
     """One rail rate for fabrics that are to be compared: 1, 2 or 5 times a power of ten, within `SHARE` for each."""
-    limit = min(SHARE * most_rail_bps(spec, frames_per_s) for spec in specs)
+    limit = min(SHARE * max_rail_bps(spec, frames_per_s) for spec in specs)
     rates = [step * 10**power for power in range(6, 10) for step in STEPS]
-    fitting = [rate for rate in rates if LEAST_RAIL_BPS <= rate <= min(limit, MOST_RAIL_BPS)]
-    return max(fitting, default=LEAST_RAIL_BPS)
+    fitting = [rate for rate in rates if MIN_RAIL_BPS <= rate <= min(limit, MAX_RAIL_BPS)]
+    return max(fitting, default=MIN_RAIL_BPS)

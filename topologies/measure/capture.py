@@ -30,13 +30,13 @@ PROBE_PORT: Final = 65_434
 """Above the ports that Linux hands out, so no transfer has it."""
 WAIT_S: Final = 0.9
 """The kernel sends a SYN again after 1 s; by then the probe is given up, so nothing is seen twice."""
-_STAMPS_S: Final = 0.02
+_TIMESTAMPING_DELAY_S: Final = 0.02
 _SO_ATTACH_FILTER: Final = 26  # <asm-generic/socket.h>, which the socket module doesn't name
 _SO_TIMESTAMPNS: Final = 35
 _ETH_P_ALL: Final = 3
 _SNAP_BYTES: Final = 128
 _TIMESPEC: Final = struct.Struct("qq")
-_ONLY_PROBES: Final = (  # struct sock_filter: code, jump if true, jump if false, constant
+_PROBE_FILTER: Final = (  # struct sock_filter: code, jump if true, jump if false, constant
     (0x28, 0, 0, 12), (0x15, 0, 6, 0x0800),  # half word at 12, the EtherType: IPv4
     (0x30, 0, 0, 23), (0x15, 0, 4, 6),  # byte at 23, the protocol: TCP
     (0xB1, 0, 0, 14),  # X = length of the IP header
@@ -46,7 +46,7 @@ _ONLY_PROBES: Final = (  # struct sock_filter: code, jump if true, jump if false
 
 
 @dataclass(frozen=True, slots=True)
-class Sighting:
+class Observation:
     """A probe at an interface of a node, `outgoing` or coming in, at `ns` on the monotonic clock."""
 
     node: str
@@ -60,7 +60,7 @@ class Probe:
     """One that its source began to send at `sent_ns` (monotonic), and where it was seen, in no certain order."""
 
     sent_ns: int
-    sightings: tuple[Sighting, ...]
+    observations: tuple[Observation, ...]
 
 
 class Capture:
@@ -71,14 +71,16 @@ class Capture:
         self._nodes: dict[int, tuple[str, socket.socket]] = {}
         self._poll = select.epoll()
         self._open = ExitStack()
-        self._wall_ns = _wall_clock_ahead_ns()  # once: two that differ would put sightings out of order
+        self._wall_offset_ns = _wall_clock_offset_ns()  # once: two that differ would put sightings out of order
 
     def __enter__(self) -> Self:
         nodes = sorted({node for node, _ in self._cables})
         for node, sock in zip(nodes, namespaces.in_threads(_packet_socket, nodes), strict=True):
             self._nodes[sock.fileno()] = (node, self._open.enter_context(sock))
             self._poll.register(sock.fileno(), select.EPOLLIN)
-        time.sleep(_STAMPS_S)  # the kernel starts stamping frames a moment after the first socket asks for it
+        time.sleep(
+            _TIMESTAMPING_DELAY_S
+        )  # the kernel starts stamping frames a moment after the first socket asks for it
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -88,39 +90,41 @@ class Capture:
     def probe(self, src: Gpu, dst: Gpu, count: int) -> list[Probe]:
         """Send that many at once, each from a port of its own, and wait until all are there, WAIT_S at most."""
         sent: list[tuple[int, int]] = []
-        seen: defaultdict[int, list[Sighting]] = defaultdict(list)
+        seen: defaultdict[int, list[Observation]] = defaultdict(list)
         with ExitStack() as connections:
             with namespaces.inside(src.name):
                 for _ in range(count):
-                    begun = time.monotonic_ns()
-                    sent.append((begun, _open_connection(dst, connections)))
-            awaited = {port for _, port in sent if port}
+                    started_ns = time.monotonic_ns()
+                    sent.append((started_ns, _open_connection(dst, connections)))
+            pending = {port for _, port in sent if port}
             deadline = time.monotonic() + WAIT_S
-            while awaited and (left := deadline - time.monotonic()) > 0:
-                self._look(left, seen)
-                awaited -= _arrived(seen, dst)
-            self._look(0, seen)  # what led to the last arrival was seen before it
-        return [Probe(begun, tuple(seen.get(port, ()))) for begun, port in sent]
+            while pending and (remaining_s := deadline - time.monotonic()) > 0:
+                self._receive(remaining_s, seen)
+                pending -= _arrived(seen, dst)
+            self._receive(0, seen)  # what led to the last arrival was seen before it
+        return [Probe(started_ns, tuple(seen.get(port, ()))) for started_ns, port in sent]
 
-    def _look(self, timeout_s: float, seen: Mapping[int, list[Sighting]]) -> None:
+    def _receive(self, timeout_s: float, seen: Mapping[int, list[Observation]]) -> None:
         """Take in what the sockets hold, by the probe's port."""
         for fd, _ in self._poll.poll(timeout_s):
             node, sock = self._nodes[fd]
             with suppress(BlockingIOError):
                 while True:
-                    frame, extra, _, address = sock.recvmsg(_SNAP_BYTES, socket.CMSG_SPACE(_TIMESPEC.size))
+                    frame, ancillary, _, address = sock.recvmsg(_SNAP_BYTES, socket.CMSG_SPACE(_TIMESPEC.size))
                     port = _port_of_probe(frame)
                     if port and (node, address[0]) in self._cables:
                         outgoing = address[2] == socket.PACKET_OUTGOING
-                        seen[port].append(Sighting(node, address[0], outgoing, _stamp(extra) - self._wall_ns))
+                        seen[port].append(
+                            Observation(node, address[0], outgoing, _timestamp_ns(ancillary) - self._wall_offset_ns)
+                        )
 
 
 def _packet_socket(node: str) -> socket.socket:
     """A socket that gets every probe at every interface of a node, with the time."""
     with namespaces.inside(node):
         sock = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(_ETH_P_ALL))
-    code = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *step) for step in _ONLY_PROBES))
-    sock.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, struct.pack("HP", len(_ONLY_PROBES), ctypes.addressof(code)))
+    code = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *step) for step in _PROBE_FILTER))
+    sock.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, struct.pack("HP", len(_PROBE_FILTER), ctypes.addressof(code)))
     sock.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
     sock.setblocking(False)
     return sock
@@ -146,17 +150,17 @@ def _port_of_probe(frame: bytes) -> int:
     return int(segment.sport) if segment and segment.dport == PROBE_PORT and segment.flags == "S" else 0
 
 
-def _arrived(seen: Mapping[int, Sequence[Sighting]], dst: Gpu) -> set[int]:
-    return {port for port, many in seen.items() if any(s.node == dst.name and not s.outgoing for s in many)}
+def _arrived(seen: Mapping[int, Sequence[Observation]], dst: Gpu) -> set[int]:
+    return {port for port, found in seen.items() if any(s.node == dst.name and not s.outgoing for s in found)}
 
 
-def _wall_clock_ahead_ns() -> int:
+def _wall_clock_offset_ns() -> int:
     """Wall clock less monotonic clock: the most of some, since whatever comes between the two looks makes it less."""
     return max(time.time_ns() - time.monotonic_ns() for _ in range(5))
 
 
-def _stamp(extra: Iterable[tuple[int, int, bytes]]) -> int:
+def _timestamp_ns(ancillary: Iterable[tuple[int, int, bytes]]) -> int:
     """Wall-clock ns."""
-    data = next(data for level, kind, data in extra if (level, kind) == (socket.SOL_SOCKET, _SO_TIMESTAMPNS))
+    data = next(data for level, kind, data in ancillary if (level, kind) == (socket.SOL_SOCKET, _SO_TIMESTAMPNS))
     seconds, ns = _TIMESPEC.unpack(data[: _TIMESPEC.size])
     return int(seconds) * 1_000_000_000 + int(ns)

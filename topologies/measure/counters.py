@@ -10,7 +10,7 @@ from typing import Final
 
 from railyard.topologies.build import namespaces
 from railyard.topologies.build.network import FabricNet
-from railyard.topologies.build.shaping import HOLE
+from railyard.topologies.build.shaping import DISCARD_INTERFACE
 
 _DEV_DROPS: Final = (3, 11)  # rx and tx drop columns of /proc/net/dev, after the interface's name
 
@@ -35,10 +35,10 @@ class Counters:
 
     def since(self, earlier: "Counters") -> "Counters":
         """What came since then. A receiver may report only now that what was sent again before was needless."""
-        return (self - earlier).settled
+        return (self - earlier).non_negative
 
     @property
-    def settled(self) -> "Counters":
+    def non_negative(self) -> "Counters":
         return replace(self, retransmits=max(0, self.retransmits))
 
 
@@ -78,6 +78,6 @@ def interface_drops(dev: str) -> int:
     for line in dev.splitlines()[2:]:
         name, _, numbers = line.partition(":")
         columns = numbers.split()
-        if name.strip() not in ("lo", HOLE):
+        if name.strip() not in ("lo", DISCARD_INTERFACE):
             total += sum(int(columns[i]) for i in _DEV_DROPS)
     return total

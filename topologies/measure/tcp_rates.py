@@ -27,13 +27,13 @@ _MESSAGE_BYTES: Final = 72
 _BYTES_ACKED: Final = struct.Struct("=120xQ")
 WINDOW_S: Final = 0.08
 """Between two looks: 22 frames of 9000 bytes at 20 Mbit/s, and two at a tenth of that."""
-FORGOTTEN_S: Final = 0.5
+MAX_AGE_S: Final = 0.5
 
 Connection = tuple[int, int, bytes]
 
 
 @dataclass(frozen=True)
-class _Look:
+class _Snapshot:
     """Bytes acknowledged so far, of the connections that had something to send, and what was delivered before it."""
 
     at_s: float
@@ -46,7 +46,7 @@ class TcpRates:
 
     def __init__(self, nodes: Iterable[str]) -> None:
         self._sockets: dict[str, socket.socket] = {}
-        self._last: dict[str, _Look] = {}
+        self._snapshots: dict[str, _Snapshot] = {}
         for node in nodes:
             with namespaces.inside(node):
                 self._sockets[node] = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, NETLINK_SOCK_DIAG)
@@ -56,20 +56,20 @@ class TcpRates:
 
         None where that isn't known yet: ask again after WINDOW_S. Within it, the answer is the same.
         """
-        now, last = time.monotonic(), self._last.get(node)
+        now, last = time.monotonic(), self._snapshots.get(node)
         if last and now - last.at_s < WINDOW_S:
             return last.rates
-        acknowledged = self._look(node)
-        before = last if last and now - last.at_s < FORGOTTEN_S else _Look(now, {}, {})
+        acknowledged = self._read_acknowledged(node)
+        before = last if last and now - last.at_s < MAX_AGE_S else _Snapshot(now, {}, {})
         rates = rates_of(before.acknowledged, acknowledged, now - before.at_s)
-        self._last[node] = _Look(now, acknowledged, rates)
+        self._snapshots[node] = _Snapshot(now, acknowledged, rates)
         return rates
 
     def close(self) -> None:
         for sock in self._sockets.values():
             sock.close()
 
-    def _look(self, node: str) -> dict[Connection, int]:
+    def _read_acknowledged(self, node: str) -> dict[Connection, int]:
         found = {}
         for body in netlink.dump(self._sockets[node], SOCK_DIAG_BY_FAMILY, _ESTABLISHED_TCP):
             source_port, port, address, _, waiting = _MESSAGE.unpack_from(body)

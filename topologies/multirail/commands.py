@@ -12,7 +12,7 @@ from typing import Final
 
 from railyard.topologies.multirail.addresses import PREFIX_BITS, Nic, route_table, subnet
 from railyard.topologies.multirail.plan import MultirailPlan
-from railyard.topologies.multirail.shapers import segments_at_once
+from railyard.topologies.multirail.shapers import max_gso_segments
 from railyard.topologies.plan import Link
 
 SYSCTLS: Final = {
@@ -31,29 +31,32 @@ NODE_SYSCTLS: Final = SYSCTLS | {
 }
 QUEUE_FRAMES: Final = 10_000
 WINDOW_S: Final = 0.03
-LEAST_WINDOW_FRAMES: Final = 8
+MIN_WINDOW_FRAMES: Final = 8
 FIRST_INDEX: Final = 1_000_000
 """Of NICs: numbers that no far end reaches (topologies/build/network.py says why)."""
 
 
 def window_bytes(plan: MultirailPlan, rail: int) -> int:
     """What a TCP connection on a rail may have under way: 30 ms of its rate, and some frames at least."""
-    return max(LEAST_WINDOW_FRAMES * plan.spec.mtu, round(plan.rates_bps[rail] / 8 * WINDOW_S))
+    return max(MIN_WINDOW_FRAMES * plan.spec.mtu, round(plan.rates_bps[rail] / 8 * WINDOW_S))
 
 
 def node_sysctls(plan: MultirailPlan) -> dict[str, str]:
     """Of nodes and aggregators. Buffers count each frame with its overhead: they are twice the largest window."""
-    room = 2 * max(window_bytes(plan, rail) for rail in range(len(plan.rails)))
-    return NODE_SYSCTLS | {"net/ipv4/tcp_wmem": f"4096 {room} {room}", "net/ipv4/tcp_rmem": f"4096 {room} {room}"}
+    buffer_bytes = 2 * max(window_bytes(plan, rail) for rail in range(len(plan.rails)))
+    return NODE_SYSCTLS | {
+        "net/ipv4/tcp_wmem": f"4096 {buffer_bytes} {buffer_bytes}",
+        "net/ipv4/tcp_rmem": f"4096 {buffer_bytes} {buffer_bytes}",
+    }
 
 
 def link_command(plan: MultirailPlan, nic: Nic, link: Link) -> str:
     """The cable of a NIC."""
     common = f"mtu {plan.spec.mtu} txqueuelen {QUEUE_FRAMES}"
-    at_once = segments_at_once(link.rate_bps, plan.spec.mtu)
+    gso_segments = max_gso_segments(link.rate_bps, plan.spec.mtu)
     return (
         f"link add {link.a.interface} index {FIRST_INDEX + nic.rail} netns {link.a.node} {common}"
-        f" gso_max_segs {at_once} address {nic.mac}"
+        f" gso_max_segs {gso_segments} address {nic.mac}"
         f" type veth peer name {link.b.interface} netns {link.b.node} {common}\n"
     )
 

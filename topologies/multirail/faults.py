@@ -13,7 +13,7 @@ from typing import Final, Literal
 from pyroute2 import IPRoute
 
 from railyard.topologies.build import namespaces
-from railyard.topologies.build.shaping import HOLE
+from railyard.topologies.build.shaping import DISCARD_INTERFACE
 from railyard.topologies.multirail.addresses import Nic
 from railyard.topologies.multirail.net import MultirailNet
 from railyard.topologies.plan import End
@@ -26,7 +26,7 @@ def cut(net: MultirailNet, node: str, rail: int) -> int:
     return _set(net.plan.link(_nic(net, node, rail)).b, "down")
 
 
-def mend(net: MultirailNet, node: str, rail: int) -> None:
+def repair(net: MultirailNet, node: str, rail: int) -> None:
     """Plug it in again."""
     _set(net.plan.link(_nic(net, node, rail)).b, "up")
 
@@ -38,7 +38,7 @@ def has_carrier(node: str, rail: int) -> bool:
     return bool(link.get("operstate") == "UP")
 
 
-def silence(net: MultirailNet, node: str, rail: int) -> int:
+def blackhole(net: MultirailNet, node: str, rail: int) -> int:
     """From now on nothing arrives, either way, over a NIC that keeps its carrier.
 
     What leaves is handed to an interface that is down: a packet that nftables drops is one that TCP knows never left.
@@ -49,7 +49,7 @@ def silence(net: MultirailNet, node: str, rail: int) -> int:
     rules = (
         f"table netdev {table} {{\n"
         f' chain in {{ type filter hook ingress device "{nic.interface}" priority 0; drop; }}\n'
-        f' chain out {{ type filter hook egress device "{nic.interface}" priority 0; fwd to "{HOLE}"; }}\n'
+        f' chain out {{ type filter hook egress device "{nic.interface}" priority 0; fwd to "{DISCARD_INTERFACE}"; }}\n'
         "}\n"
     )
     with namespaces.inside(node):
@@ -57,7 +57,7 @@ def silence(net: MultirailNet, node: str, rail: int) -> int:
     return time.monotonic_ns()
 
 
-def unsilence(net: MultirailNet, node: str, rail: int) -> None:
+def clear_blackhole(net: MultirailNet, node: str, rail: int) -> None:
     """It carries packets again."""
     table = _TABLE.format(_nic(net, node, rail).interface)
     with namespaces.inside(node):
@@ -81,14 +81,14 @@ def restart_switch(net: MultirailNet, rail: int) -> None:
             switch.start_vswitchd()
 
 
-def hang_switch(net: MultirailNet, rail: int) -> int:
+def pause_switch(net: MultirailNet, rail: int) -> int:
     """SIGSTOP to the rail's switch: it forwards nothing, and nobody is told."""
     at_ns = time.monotonic_ns()
     os.kill(net.ovs[rail].vswitchd_pid, signal.SIGSTOP)
     return at_ns
 
 
-def wake_switch(net: MultirailNet, rail: int) -> None:
+def resume_switch(net: MultirailNet, rail: int) -> None:
     """It goes on."""
     os.kill(net.ovs[rail].vswitchd_pid, signal.SIGCONT)
 

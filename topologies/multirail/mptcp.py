@@ -13,11 +13,11 @@ from typing import Final
 from railyard.topologies.build import namespaces
 from railyard.topologies.multirail.addresses import Nic
 
-MOST_SUBFLOWS: Final = 8
+MAX_SUBFLOWS: Final = 8
 """Of the kernel, beyond the first."""
 
 
-def is_there() -> bool:
+def is_available() -> bool:
     """Whether this kernel has MPTCP, and it is on."""
     try:
         socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_MPTCP).close()
@@ -28,12 +28,12 @@ def is_there() -> bool:
 
 def commands(nics: Sequence[Nic]) -> str:
     """Input for `ip -batch`: endpoints and limits of a node with these NICs."""
-    more = len(nics) - 1
-    most = min(2 * more, MOST_SUBFLOWS)
-    limits = f"mptcp limits set subflow {most} add_addr_accepted {more}\n"
+    other_nics = len(nics) - 1
+    subflow_limit = min(2 * other_nics, MAX_SUBFLOWS)
+    limits = f"mptcp limits set subflow {subflow_limit} add_addr_accepted {other_nics}\n"
     return limits + "".join(f"mptcp endpoint add {nic.ip} dev {nic.interface} signal\n" for nic in nics)
 
 
-def set_up(nics: Sequence[Nic]) -> None:
+def configure(nics: Sequence[Nic]) -> None:
     """In the node's namespace: let stock MPTCP sockets use all these NICs."""
     namespaces.run(["ip", "-batch", "-"], commands(nics))

@@ -14,7 +14,7 @@ from railyard.core.host import Datapath
 from railyard.topologies.build import namespaces, ovs
 from railyard.topologies.build.nodes import NamespaceNode, PlannedIntf, PlannedLink, SwitchNode, tcp_throughput
 from railyard.topologies.build.ovs import Port
-from railyard.topologies.build.shaping import HOLE, switch_buffer_rules
+from railyard.topologies.build.shaping import DISCARD_INTERFACE, switch_buffer_rules
 from railyard.topologies.multirail import mptcp
 from railyard.topologies.multirail.addresses import PREFIX_BITS, Nic
 from railyard.topologies.multirail.commands import SYSCTLS, link_command, node_commands, node_sysctls
@@ -53,12 +53,12 @@ class MultirailNet(Mininet):
         self._switch_names = {switch.name for switch in plan.switches}
         self._ends = {name: self._ends_of(name) for name in plan.namespaces}
         self.switch_buffers = False
-        self.has_mptcp = mptcp.is_there()
+        self.has_mptcp = mptcp.is_available()
         self.build_s = self.stop_s = 0.0
 
     def start(self) -> None:
         """Build everything. RuntimeError, with what the kernel's tools said, if it can't be built."""
-        begun = time.monotonic()
+        started = time.monotonic()
         namespaces.create(self.plan.namespaces)
         namespaces.in_threads(self._prepare, self.plan.namespaces)
         nics = (nic for rail in range(len(self.plan.rails)) for nic in self.plan.nics_on(rail))
@@ -70,11 +70,11 @@ class MultirailNet(Mininet):
         namespaces.in_threads(self._configure, self.plan.namespaces)
         self._register()
         self.built = True
-        self.build_s = time.monotonic() - begun
+        self.build_s = time.monotonic() - started
 
     def stop(self) -> None:
         """Take it all down; namespaces go when the last process in them has."""
-        begun = time.monotonic()
+        started = time.monotonic()
         for switch in self.ovs:
             switch.end()
         for node in self.nameToNode.values():
@@ -82,7 +82,7 @@ class MultirailNet(Mininet):
         namespaces.remove(self.plan.namespaces)
         for switch in self.ovs:
             switch.stop()
-        self.stop_s = time.monotonic() - begun
+        self.stop_s = time.monotonic() - started
 
     def iperf(self, hosts: Sequence[NamespaceNode] | None = None, seconds: int = 5, **_: object) -> list[str]:
         """TCP throughput from the first host to the second, over the first rail."""
@@ -104,7 +104,7 @@ class MultirailNet(Mininet):
         """Whether this kernel lets nftables copy frames on their way out; without, switches drop where flows meet."""
         switch = self.ovs[0].name
         with namespaces.inside(switch):
-            rules = switch_buffer_rules(self._ends[switch]).replace(HOLE, "lo")
+            rules = switch_buffer_rules(self._ends[switch]).replace(DISCARD_INTERFACE, "lo")
             return subprocess.run(["nft", "-c", "-f", "-"], input=rules, text=True, capture_output=True).returncode == 0
 
     def _start_switch(self, switch: RailSwitch) -> None:
@@ -118,7 +118,9 @@ class MultirailNet(Mininet):
     def _configure(self, name: str) -> None:
         """Addresses, routes and shapers of one namespace."""
         with namespaces.inside(name):
-            namespaces.run(["ip", "link", "add", HOLE, "type", "veth", "peer", "name", f"{HOLE}-end"])
+            namespaces.run(
+                ["ip", "link", "add", DISCARD_INTERFACE, "type", "veth", "peer", "name", f"{DISCARD_INTERFACE}-end"]
+            )
             if name not in self._switch_names:
                 namespaces.run(["ip", "-batch", "-"], node_commands(self.plan, name))
             elif self.switch_buffers:
@@ -126,7 +128,7 @@ class MultirailNet(Mininet):
             shapers = (shaper_commands(port, rate, self.plan.spec.mtu) for port, rate in self._ends[name].items())
             namespaces.run(["tc", "-batch", "-"], "".join(shapers))
             if self.has_mptcp and name in self.plan.nodes:
-                mptcp.set_up(self.plan.nics_of(name))
+                mptcp.configure(self.plan.nics_of(name))
 
     def _register(self) -> None:
         """Tell Mininet of the nodes and links, so that `get`, `pingAll`, `iperf` and the CLI know them."""

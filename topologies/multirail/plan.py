@@ -34,24 +34,24 @@ class MultirailPlan:
     scale: float
     dilation: float = 1.0
 
-    def dilated(self, times: float) -> "MultirailPlan":
+    def dilated(self, factor: float) -> "MultirailPlan":
         """The same fabric in slow motion: rates, set-up latencies and processor costs are all so many times slower, so
         what this machine itself costs weighs so many times less. Times measured there, divided by it, are this one's.
 
         Source: time dilation, Gupta et al., "To Infinity and Beyond: Time-Warped Network Emulation" (NSDI 2006).
         """
-        rates = tuple(round(rate * self.dilation / times) for rate in self.rates_bps)
-        return replace(self, rates_bps=rates, dilation=times)
+        rates = tuple(round(rate * self.dilation / factor) for rate in self.rates_bps)
+        return replace(self, rates_bps=rates, dilation=factor)
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data, for another process; `from_dict` makes the same plan of it again."""
-        told = {"rates_bps": self.rates_bps, "scale": self.scale, "dilation": self.dilation}
-        return {"spec": self.spec.model_dump(mode="json"), **told}
+        data = {"rates_bps": self.rates_bps, "scale": self.scale, "dilation": self.dilation}
+        return {"spec": self.spec.model_dump(mode="json"), **data}
 
     @classmethod
-    def from_dict(cls, told: Mapping[str, Any]) -> "MultirailPlan":
-        spec = MultirailSpec.model_validate(told["spec"])
-        return cls(spec, tuple(told["rates_bps"]), told["scale"], told["dilation"])
+    def from_dict(cls, data: Mapping[str, Any]) -> "MultirailPlan":
+        spec = MultirailSpec.model_validate(data["spec"])
+        return cls(spec, tuple(data["rates_bps"]), data["scale"], data["dilation"])
 
     @property
     def rails(self) -> tuple[RailSpec, ...]:

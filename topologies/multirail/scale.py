@@ -17,7 +17,7 @@ PAPER_BPS: Final[dict[RailKind, float]] = {"tcp": 2.664e9, "sharp": 2.997e9, "gl
 """bit/s and direction at large sizes, fitted to Table 1 and section 2.3.1 (workloads/allreduce/balancing/rails.py)."""
 SHARE: Final = 0.3
 """Of the machine's frames that `auto` takes; the rest is for the nodes, who sum, and for acknowledgements."""
-MOST_RATE_BPS: Final = 1_000_000_000
+MAX_RATE_BPS: Final = 1_000_000_000
 _STEPS: Final = (1, 2, 5, 10)
 
 
@@ -39,7 +39,7 @@ def scale_of(spec: MultirailSpec, frames_per_s: float | None) -> float:
     if frames_per_s is None:
         raise ValueError("all rates are auto: what the machine carries must be known")
     paper = tuple(PAPER_BPS[rail.kind] for rail in spec.rails)
-    return round_up(max(frames_needed(spec, paper) / (SHARE * frames_per_s), max(paper) / MOST_RATE_BPS))
+    return round_up(max(frames_needed(spec, paper) / (SHARE * frames_per_s), max(paper) / MAX_RATE_BPS))
 
 
 def round_up(scale: float) -> float:
@@ -55,10 +55,10 @@ def rail_rates(spec: MultirailSpec, scale: float, frames_per_s: float | None) ->
     )
     if frames_per_s is not None and (needed := frames_needed(spec, rates)) > frames_per_s:
         first = max(range(len(rates)), key=lambda rail: rates[rail])
-        most = format_rate(rates[first] * frames_per_s / needed, 2)
+        max_rate = format_rate(rates[first] * frames_per_s / needed, 2)
         raise BadInput(
             f"fabric.rails.{first}.rate",
             format_rate(rates[first]),
-            f"is more than this machine carries: {most}, all rails in this proportion, or auto",
+            f"is more than this machine carries: {max_rate}, all rails in this proportion, or auto",
         )
     return rates

@@ -20,35 +20,35 @@ from railyard.topologies.build.shaping import BURST_S, ETHERNET, burst_bytes
 
 CONTROL_TOS: Final = 0xB8
 _DSCP: Final = 0xFC
-_CONTROL_PART: Final = 5  # of the rate is what control messages can take at most
-_LEAST_QUANTUM: Final = 20_000
-_LEAST_CREDIT: Final = 1500
+_CONTROL_DIVISOR: Final = 5  # of the rate is what control messages can take at most
+_MIN_QUANTUM: Final = 20_000
+_MIN_BURST: Final = 1500
 _LARGEST_PACKET: Final = 65_535
-_AT_ONCE_S: Final = 4e-3
+_GSO_BURST_S: Final = 4e-3
 
 
-def credit_bytes(rate_bps: int) -> int:
+def data_burst_bytes(rate_bps: int) -> int:
     """HTB's idle credit: a millisecond of the rate, and some small frames at least."""
-    return max(_LEAST_CREDIT, round(rate_bps * BURST_S / 8))
+    return max(_MIN_BURST, round(rate_bps * BURST_S / 8))
 
 
-def segments_at_once(rate_bps: int, mtu: int) -> int:
+def max_gso_segments(rate_bps: int, mtu: int) -> int:
     """Full frames that a NIC may hand on as one."""
-    return max(1, min(_LARGEST_PACKET, round(rate_bps * _AT_ONCE_S / 8)) // mtu)
+    return max(1, min(_LARGEST_PACKET, round(rate_bps * _GSO_BURST_S / 8)) // mtu)
 
 
 def shaper_commands(interface: str, rate_bps: int, mtu: int) -> str:
     """Lines for `tc -batch`. `rate_bps`: of data, bit/s."""
-    control_bps = rate_bps // _CONTROL_PART
+    control_bps = rate_bps // _CONTROL_DIVISOR
 
-    def lane(number: int, priority: int, bps: int, credit: int) -> str:
-        rates = f"rate {bps}bit ceil {bps}bit burst {credit}b cburst {credit}b"
-        quantum = max(mtu + ETHERNET, _LEAST_QUANTUM)
+    def lane(number: int, priority: int, bps: int, burst: int) -> str:
+        rates = f"rate {bps}bit ceil {bps}bit burst {burst}b cburst {burst}b"
+        quantum = max(mtu + ETHERNET, _MIN_QUANTUM)
         return f"class add dev {interface} parent 1: classid 1:{number} htb {rates} prio {priority} quantum {quantum}\n"
 
     return (
         f"qdisc add dev {interface} root handle 1: htb default 10\n"
-        f"{lane(10, 1, rate_bps, credit_bytes(rate_bps))}"
+        f"{lane(10, 1, rate_bps, data_burst_bytes(rate_bps))}"
         f"{lane(20, 0, control_bps, burst_bytes(control_bps, mtu))}"
         f"filter add dev {interface} parent 1: protocol ip u32 match ip tos {CONTROL_TOS:#x} {_DSCP:#x} flowid 1:20\n"
     )

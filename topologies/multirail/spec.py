@@ -6,14 +6,14 @@ from typing import Annotated, Final, Literal, TypeVar, get_args
 
 from pydantic import BeforeValidator, Field, PlainSerializer, ValidationError, field_validator
 
-from railyard.core.config import Strict, find_problems, wrong
+from railyard.core.config import ConfigModel, field_error, find_problems
 from railyard.core.errors import BadInput
 from railyard.core.units import Rate, Size, format_time, parse_size, parse_time
 from railyard.topologies.multirail.addresses import MAX_NODES, MAX_RAILS
 
 RailKind = Literal["tcp", "sharp", "glex"]
 RAIL_KINDS: Final[tuple[RailKind, ...]] = get_args(RailKind)
-LEAST_RATE_BPS: Final = 1_000_000
+MIN_RATE_BPS: Final = 1_000_000
 _NAME: Final = re.compile("[a-z][a-z0-9-]{0,30}")
 
 
@@ -27,7 +27,7 @@ Cost = Annotated[
 ]
 
 
-class RailSpec(Strict):
+class RailSpec(ConfigModel):
     """One network that every node has a NIC on. `tcp` and `glex` are used as rings, `sharp` sums in the network.
 
     `rate`: of each NIC's cable and direction, bit/s on the wire; `auto` follows from the fabric's `scale`. `setup`: s
@@ -43,7 +43,7 @@ class RailSpec(Strict):
 
     @field_validator("name")
     @classmethod
-    def _is_a_word(cls, name: str) -> str:
+    def _name_is_valid(cls, name: str) -> str:
         if not _NAME.fullmatch(name):
             raise ValueError("must be small letters, digits and dashes, such as eth0; 31 at most")
         return name
@@ -51,7 +51,7 @@ class RailSpec(Strict):
     @field_validator("rate")
     @classmethod
     def _is_emulated(cls, rate: int | str) -> int | str:
-        if isinstance(rate, int) and rate < LEAST_RATE_BPS:
+        if isinstance(rate, int) and rate < MIN_RATE_BPS:
             raise ValueError("must be 1Mbit or more")
         return rate
 
@@ -70,26 +70,26 @@ def _distinct_sizes(given: object) -> object:
     for name, value in given.items() if isinstance(given, Mapping) else ():
         size = _size_or_none(name)
         if size is not None and size in found:
-            raise wrong(str(name), value, f"is for the size {found[size]}, which is given twice")
+            raise field_error(str(name), value, f"is for the size {found[size]}, which is given twice")
         found[size] = str(name)
     return given
 
 
 _T = TypeVar("_T")
-UpTo = Annotated[dict[Size, _T], BeforeValidator(_distinct_sizes)]
+BySize = Annotated[dict[Size, _T], BeforeValidator(_distinct_sizes)]
 """What is so for collectives of up to a size, as in the paper."""
 
 
-def up_to(values: Mapping[int, _T], size: int, above: _T) -> _T:
-    """Of a collective of so many bytes; `above` the largest size."""
-    return next((value for most, value in sorted(values.items()) if size <= most), above)
+def value_for_size(values: Mapping[int, _T], size: int, default: _T) -> _T:
+    """Of a collective of so many bytes; `default` the largest size."""
+    return next((value for limit, value in sorted(values.items()) if size <= limit), default)
 
 
 Dilation = Annotated[float, Field(ge=1, le=100, strict=False)]
 """How many times slower time passes: see plan.py."""
 
 
-class MultirailSpec(Strict):
+class MultirailSpec(ConfigModel):
     """`nodes` with a NIC on each of `rails`. `scale`: how many times slower than the paper's the rails are.
 
     `dilation`: how many times slower time passes while a collective is measured; 1 above the largest size. What is told
@@ -101,20 +101,20 @@ class MultirailSpec(Strict):
     rails: Annotated[tuple[RailSpec, ...], Field(min_length=1, max_length=MAX_RAILS, strict=False)]
     scale: Annotated[float, Field(ge=1, le=1e6, strict=False)] | None = None
     mtu: Annotated[int, Field(ge=1280, le=9000)] = 9000
-    dilation: UpTo[Dilation] = Field(default_factory=dict)
+    dilation: BySize[Dilation] = Field(default_factory=dict)
 
     def dilation_of(self, size: int) -> float:
         """Of a collective of so many bytes, as in the paper."""
-        return up_to(self.dilation, size, 1.0)
+        return value_for_size(self.dilation, size, 1.0)
 
     @field_validator("rails")
     @classmethod
-    def _names_tell_rails_apart(cls, rails: tuple[RailSpec, ...]) -> tuple[RailSpec, ...]:
+    def _names_are_unique(cls, rails: tuple[RailSpec, ...]) -> tuple[RailSpec, ...]:
         """A rail without a name is called after its kind and number: tcp0, sharp1."""
         names = [rail.name or f"{rail.kind}{number}" for number, rail in enumerate(rails)]
-        twice = next((name for name in names if names.count(name) > 1), None)
-        if twice:
-            raise ValueError(f"must have names of their own: two are called {twice}")
+        duplicate = next((name for name in names if names.count(name) > 1), None)
+        if duplicate:
+            raise ValueError(f"must have names of their own: two are called {duplicate}")
         return tuple(rail.model_copy(update={"name": name}) for rail, name in zip(rails, names, strict=True))
 
 

@@ -11,7 +11,7 @@ from typing import Final
 
 from railyard.core.errors import RailyardError
 from railyard.topologies.build import namespaces
-from railyard.topologies.build.ovs import START_S, PrivateSwitch, listens, setup_command
+from railyard.topologies.build.ovs import START_S, PrivateSwitch, is_listening, setup_command
 from railyard.topologies.multirail.addresses import Nic
 
 _POLL_S: Final = 0.005
@@ -30,8 +30,8 @@ class RailSwitch(PrivateSwitch):
 
     def start(self) -> None:
         """Write the configuration, start the switch, and return when it has its flows."""
-        words = setup_command(self.name, self.dpid, self.ports, self.datapath)
-        self.vsctl("--no-wait", "init", "--", *words, "--", "del-controller", self.name)
+        arguments = setup_command(self.name, self.dpid, self.ports, self.datapath)
+        self.vsctl("--no-wait", "init", "--", *arguments, "--", "del-controller", self.name)
         self.start_vswitchd()
 
     def start_vswitchd(self) -> None:
@@ -39,7 +39,7 @@ class RailSwitch(PrivateSwitch):
         super().start_vswitchd()
         socket_path = self.folder / f"{self.name}.mgmt"
         deadline = time.monotonic() + START_S
-        while not listens(socket_path):
+        while not is_listening(socket_path):
             if self.processes["ovs-vswitchd"].poll() is not None or time.monotonic() > deadline:
                 raise RailyardError(f"switch {self.name}: ovs-vswitchd did not start")
             time.sleep(_POLL_S)

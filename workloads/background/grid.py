@@ -10,14 +10,14 @@ from typing import Annotated, Final
 
 from pydantic import Field, field_validator, model_validator
 
-from railyard.core.config import Strict, wrong
+from railyard.core.config import ConfigModel, field_error
 from railyard.topologies.spec import FabricSpec
 from railyard.workloads.background.spec import MAX_LOAD, BackgroundSpec, Numbers
 
-LEAST_LOAD: Final = 1e-6  # what is left of a load when another is taken off it, and is none but for rounding
+MIN_LOAD: Final = 1e-6  # what is left of a load when another is taken off it, and is none but for rounding
 
 
-class GridSpec(Strict):
+class GridSpec(ConfigModel):
     """Each of `loads` on each of what is named: these HB domains together, these rails together, the spine layer.
 
     A load is a share of the rate of every link of it, in both directions, as in BackgroundSpec; 0 is none.
@@ -32,15 +32,15 @@ class GridSpec(Strict):
 
     @field_validator("domains", "rails", "loads")
     @classmethod
-    def _each_once(cls, numbers: tuple[float, ...]) -> tuple[float, ...]:
+    def _check_unique(cls, numbers: tuple[float, ...]) -> tuple[float, ...]:
         if len(set(numbers)) < len(numbers):
             raise ValueError("must name each only once")
         return numbers
 
     @model_validator(mode="after")
-    def _loads_something(self) -> "GridSpec":
+    def _check_targets(self) -> "GridSpec":
         if not (self.rails or self.domains or self.spine):
-            raise wrong("rails", list(self.rails), "must name a rail, if neither domains nor spine is given")
+            raise field_error("rails", list(self.rails), "must name a rail, if neither domains nor spine is given")
         return self
 
     @property
@@ -85,7 +85,7 @@ class Scene:
             found.append(BackgroundSpec(domains=self.grid.domains, load=self.domain))
         if self.spine:
             found.append(BackgroundSpec(spine=True, load=self.spine))
-        rest = self.rail - self.spine / (fabric.oversubscription or 1.0)
-        if rest > LEAST_LOAD:
-            found.append(BackgroundSpec(rails=self.grid.rails, load=rest))
+        remaining_load = self.rail - self.spine / (fabric.oversubscription or 1.0)
+        if remaining_load > MIN_LOAD:
+            found.append(BackgroundSpec(rails=self.grid.rails, load=remaining_load))
         return tuple(found)

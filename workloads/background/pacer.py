@@ -5,7 +5,7 @@ from typing import Final
 
 from railyard.workloads.background.wave import Wave
 
-LATE_S: Final = 0.05
+MAX_LATENESS_S: Final = 0.05
 """What could not be sent for so long is given up: a link that was blocked gets no flood afterwards."""
 
 
@@ -14,24 +14,24 @@ class Pacer:
 
     def __init__(self, wave: Wave, interval_s: float, phase: float) -> None:
         self._wave, self._interval, self._phase = wave, interval_s, phase
-        self._passed = self.sent = 0
+        self._handled = self.sent = 0
 
-    def due_s(self) -> float:
+    def next_due_s(self) -> float:
         """When the next frame is due; infinite if no more will be."""
-        return self._wave.moment((self._passed + self._phase) * self._interval)
+        return self._wave.time_for_on_s((self._handled + self._phase) * self._interval)
 
-    def asked(self, at_s: float) -> int:
+    def frames_due_by(self, at_s: float) -> int:
         """Frames that were due until then."""
         return math.floor(self._wave.on_s(at_s) / self._interval - self._phase) + 1
 
-    def owed(self, now_s: float) -> int:
-        """Frames to send now: those that are due and not yet given up. To be asked when `due_s` has come."""
-        # the frame that is due by `due_s` may not be so by `asked`, to the last digit
-        asked = max(self.asked(now_s), self._passed + 1)
-        self._passed = max(self._passed, self.asked(now_s - LATE_S))
-        return asked - self._passed
+    def frames_to_send(self, now_s: float) -> int:
+        """Frames to send now: those that are due and not yet given up. To be asked when `next_due_s` has come."""
+        # the frame that is due by `next_due_s` may not be so by `frames_due_by`, to the last digit
+        frames_due_by = max(self.frames_due_by(now_s), self._handled + 1)
+        self._handled = max(self._handled, self.frames_due_by(now_s - MAX_LATENESS_S))
+        return frames_due_by - self._handled
 
-    def took(self, frames: int) -> None:
+    def mark_sent(self, frames: int) -> None:
         """So many have been sent."""
-        self._passed += frames
+        self._handled += frames
         self.sent += frames

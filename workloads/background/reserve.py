@@ -19,19 +19,19 @@ from railyard.workloads.background.flows import PORT, BackgroundFlow
 
 def reserved_bps(plan: Plan, flows: Iterable[BackgroundFlow]) -> dict[End, float]:
     """What the flows take of each port that they leave by, bit/s, if all of them are on."""
-    found: defaultdict[End, float] = defaultdict(float)
+    port_bps: defaultdict[End, float] = defaultdict(float)
     for flow in flows:
         layer: Layer = "hb" if flow.device == "hb0" else "rail"
         for link in plan.cables(flow.src, layer):
-            found[link.a] += flow.bps
+            port_bps[link.a] += flow.bps
         for link in plan.cables(flow.dst, layer):
-            found[link.b] += flow.bps
+            port_bps[link.b] += flow.bps
         if flow.path == "spine":
             for link in plan.uplinks:
                 ranks = {f"rail{flow.src.rank}": link.a, f"rail{flow.dst.rank}": link.b}
                 if link.a.node in ranks:
-                    found[ranks[link.a.node]] += flow.bps / plan.spec.spine_count
-    return dict(found)
+                    port_bps[ranks[link.a.node]] += flow.bps / plan.spec.spine_count
+    return dict(port_bps)
 
 
 @contextmanager
@@ -47,13 +47,13 @@ def reserved(plan: Plan, flows: Iterable[BackgroundFlow]) -> Iterator[None]:
 
 def _shape(plan: Plan, shares: Mapping[End, float]) -> None:
     rates = {end: link.rate_bps for link in plan.links for end in (link.a, link.b)}
-    lanes = heartbeat_lanes.ends(plan) if heartbeat_lanes.are_open() else frozenset[End]()
+    lanes = heartbeat_lanes.ends(plan) if heartbeat_lanes.lanes_enabled() else frozenset[End]()
     commands: defaultdict[str, str] = defaultdict(str)
     for end, bps in shares.items():
         reserved = (round(bps), PORT) if bps else None
-        beats = end in lanes
+        has_heartbeat_lane = end in lanes
         commands[end.node] += f"qdisc del dev {end.interface} root\n"
-        commands[end.node] += shaper_commands(end.interface, rates[end], plan.spec.mtu, reserved, beats)
+        commands[end.node] += shaper_commands(end.interface, rates[end], plan.spec.mtu, reserved, has_heartbeat_lane)
     for node, lines in commands.items():
         with namespaces.inside(node):
             namespaces.run(["tc", "-batch", "-"], lines)

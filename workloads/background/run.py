@@ -11,12 +11,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
-from railyard.core.worker import PickledProcess
+from railyard.core.worker import WorkerProcess
 from railyard.topologies.plan import Plan
 from railyard.workloads.background.flows import BackgroundFlow, flows_of
 from railyard.workloads.background.spec import BackgroundSpec
 
-HEAD_START_NS: Final = 20_000_000  # the process has read the start time by then
+START_DELAY_NS: Final = 20_000_000  # the process has read the start time by then
 
 
 @dataclass(frozen=True)
@@ -28,21 +28,22 @@ class BackgroundJob:
 
 
 @dataclass(frozen=True, slots=True)
-class Sent:
-    """Wire bytes of a flow from the start to the stop: `asked` by its spec, and handed to the kernel."""
+class SentBytes:
+    """Wire bytes of a flow from the start to the stop: `requested` by its spec, and handed to the kernel."""
 
     flow: BackgroundFlow
-    asked: int
+    requested: int
     sent: int
 
     @property
     def share(self) -> float:
         """Of what was asked; 1 if nothing was."""
-        return self.sent / self.asked if self.asked else 1.0
+        return self.sent / self.requested if self.requested else 1.0
 
 
 class Background:
-    """A process that sends. Its sockets are open when this is made; `go` starts its clock. It dies with this process.
+    """A process that sends. Its sockets are open when this is made; `start` starts its clock. It dies with this
+    process.
 
     `start_ns` (monotonic) is what the specs' times count from. RailyardError if sockets can't be opened.
     """
@@ -50,10 +51,10 @@ class Background:
     def __init__(self, plan: Plan, specs: Sequence[BackgroundSpec]) -> None:
         self.flows = tuple(flow for spec in specs for flow in flows_of(spec, plan))
         self.start_ns = 0
-        self._process = PickledProcess("railyard.workloads.background.sender", "the process of the background load")
+        self._process = WorkerProcess("railyard.workloads.background.sender", "the process of the background load")
         try:
-            self._process.tell(BackgroundJob(self.flows, plan.spec.mtu))
-            self._process.hear()
+            self._process.send(BackgroundJob(self.flows, plan.spec.mtu))
+            self._process.receive()
         except BaseException:
             self.end()
             raise
@@ -62,21 +63,23 @@ class Background:
     def pid(self) -> int:
         return self._process.pid
 
-    def go(self, start_ns: int | None = None) -> int:
+    def start(self, start_ns: int | None = None) -> int:
         """Start the clock, at a time to come or in a moment; the start time."""
-        self.start_ns = time.monotonic_ns() + HEAD_START_NS if start_ns is None else start_ns
-        self._process.tell(self.start_ns)
-        self._process.hear()
+        self.start_ns = time.monotonic_ns() + START_DELAY_NS if start_ns is None else start_ns
+        self._process.send(self.start_ns)
+        self._process.receive()
         return self.start_ns
 
-    def stop(self) -> tuple[Sent, ...]:
+    def stop(self) -> tuple[SentBytes, ...]:
         """Stop sending and end the process; what was sent, in the order of `flows`."""
         try:
-            self._process.tell("stop")
-            counts = self._process.hear()
+            self._process.send("stop")
+            counts = self._process.receive()
         finally:
             self.end()
-        return tuple(Sent(flow, asked, sent) for flow, (asked, sent) in zip(self.flows, counts, strict=True))
+        return tuple(
+            SentBytes(flow, requested, sent) for flow, (requested, sent) in zip(self.flows, counts, strict=True)
+        )
 
     def end(self) -> None:
         """End the process, whatever it is doing; nothing if it has ended."""
@@ -88,7 +91,7 @@ def background(plan: Plan, specs: Sequence[BackgroundSpec], start_ns: int | None
     """Background load while entered, or until `stop`."""
     load = Background(plan, specs)
     try:
-        load.go(start_ns)
+        load.start(start_ns)
         yield load
     finally:
         load.end()

@@ -20,7 +20,7 @@ import time
 from heapq import heapify, heapreplace
 from typing import Final
 
-from railyard.core.process_limits import allow_open_files
+from railyard.core.process_limits import raise_open_file_limit
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.build import namespaces
 from railyard.topologies.build.shaping import ETHERNET
@@ -28,17 +28,19 @@ from railyard.workloads.background.flows import PORT, BackgroundFlow
 from railyard.workloads.background.pacer import Pacer
 from railyard.workloads.background.run import BackgroundJob
 
-TURN_S: Final = 0.002
+SEND_INTERVAL_S: Final = 0.002
 JITTER: Final = 0.4  # of a turn, at most: turns must not fall in step with the kernel's tick
-BUFFER: Final = 212_992  # of a socket: all that an ordinary user gets, on most kernels
-SOCKETS: Final = 16  # a flow's, since a buffer holds some 40 frames of 9000 bytes, and the queue of a hot link far more
+SOCKET_BUFFER_BYTES: Final = 212_992  # of a socket: all that an ordinary user gets, on most kernels
+SOCKETS_PER_FLOW: Final = (
+    16  # a flow's, since a buffer holds some 40 frames of 9000 bytes, and the queue of a hot link far more
+)
 IP_UDP: Final = 20 + 8
 MAX_UDP: Final = 65_507
 UDP_SEGMENT: Final = 103  # <linux/udp.h>: the size into which the kernel cuts a long datagram
 UDP_GRO: Final = 104
 IP_PKTINFO: Final = 8  # <linux/in.h>, as the next one
 IP_TRANSPARENT: Final = 19
-GOLDEN: Final = (math.sqrt(5) - 1) / 2
+GOLDEN_RATIO: Final = (math.sqrt(5) - 1) / 2
 _PACKET_INFO: Final = struct.Struct("@i4s4s")  # struct in_pktinfo: interface, source, destination
 
 
@@ -46,30 +48,30 @@ class _Source:
     """A flow and its sockets."""
 
     def __init__(self, number: int, flow: BackgroundFlow, mtu: int) -> None:
-        self.pacer = Pacer(flow.wave, (mtu + ETHERNET) * 8 / flow.bps, (number + 1) * GOLDEN % 1)
-        self._spread = flow.path == "spine"
+        self.pacer = Pacer(flow.wave, (mtu + ETHERNET) * 8 / flow.bps, (number + 1) * GOLDEN_RATIO % 1)
+        self._spread_over_spines = flow.path == "spine"
         self._size = mtu - IP_UDP
         # userspace switches take no datagrams that are yet to be cut
         self._batch = MAX_UDP // self._size if flow.device == "hb0" else 1
         with namespaces.inside(flow.src.name):
-            self._sockets = [socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for _ in range(SOCKETS)]
+            self._sockets = [socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for _ in range(SOCKETS_PER_FLOW)]
         for sock in self._sockets:
-            self._tune(sock, flow)
+            self._configure_socket(sock, flow)
         self._payload = memoryview(bytes(self._size * self._batch))
         self._random = random.Random(number)
 
     def send(self, now_s: float) -> float:
         """Send what is due; when to do it again: a turn later if the kernel takes no more now."""
-        owed = self.pacer.owed(now_s)
-        while owed:
-            frames = min(owed, self._batch)
-            if not self._put(frames):
-                return now_s + TURN_S
-            self.pacer.took(frames)
-            owed -= frames
-        return self.pacer.due_s()
+        frames_to_send = self.pacer.frames_to_send(now_s)
+        while frames_to_send:
+            frames = min(frames_to_send, self._batch)
+            if not self._send_datagram(frames):
+                return now_s + SEND_INTERVAL_S
+            self.pacer.mark_sent(frames)
+            frames_to_send -= frames
+        return self.pacer.next_due_s()
 
-    def _put(self, frames: int) -> bool:
+    def _send_datagram(self, frames: int) -> bool:
         """By the first socket that has room."""
         data = self._payload[: frames * self._size]
         for _ in self._sockets:
@@ -86,16 +88,16 @@ class _Source:
 
         A rail switch's group hashes addresses and not UDP ports, so this is what spreads frames over its uplinks.
         """
-        if not self._spread:
+        if not self._spread_over_spines:
             return []
         address = bytes((10, *self._random.randbytes(3)))
         return [(socket.IPPROTO_IP, IP_PKTINFO, _PACKET_INFO.pack(0, address, bytes(4)))]
 
-    def _tune(self, sock: socket.socket, flow: BackgroundFlow) -> None:
+    def _configure_socket(self, sock: socket.socket, flow: BackgroundFlow) -> None:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, flow.device.encode())
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_DONTROUTE, 1)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, BUFFER)
-        if self._spread:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SOCKET_BUFFER_BYTES)
+        if self._spread_over_spines:
             sock.setsockopt(socket.IPPROTO_IP, IP_TRANSPARENT, 1)
         if self._batch > 1:
             sock.setsockopt(socket.IPPROTO_UDP, UDP_SEGMENT, self._size)
@@ -124,47 +126,50 @@ class _Loop:
 
     def run(self, start_ns: int) -> list[tuple[int, int]]:
         """Send until something comes in on stdin."""
-        due = [(source.pacer.due_s(), n) for n, source in enumerate(self._sources)]
-        heapify(due)
+        due_times = [(source.pacer.next_due_s(), n) for n, source in enumerate(self._sources)]
+        heapify(due_times)
         while True:
             now = (time.monotonic_ns() - start_ns) / 1e9
-            while due and due[0][0] <= now:
-                number = due[0][1]
-                heapreplace(due, (self._sources[number].send(now), number))
-            wake = max(now + TURN_S * random.uniform(1 - JITTER, 1 + JITTER), due[0][0] if due else math.inf)
-            pause = wake - (time.monotonic_ns() - start_ns) / 1e9
-            if select.select([sys.stdin], [], [], max(0.0, pause) if pause < math.inf else None)[0]:
+            while due_times and due_times[0][0] <= now:
+                number = due_times[0][1]
+                heapreplace(due_times, (self._sources[number].send(now), number))
+            wake_at = max(
+                now + SEND_INTERVAL_S * random.uniform(1 - JITTER, 1 + JITTER),
+                due_times[0][0] if due_times else math.inf,
+            )
+            timeout_s = wake_at - (time.monotonic_ns() - start_ns) / 1e9
+            if select.select([sys.stdin], [], [], max(0.0, timeout_s) if timeout_s < math.inf else None)[0]:
                 return self._counts((time.monotonic_ns() - start_ns) / 1e9)
 
     def _counts(self, at_s: float) -> list[tuple[int, int]]:
         pacers = [source.pacer for source in self._sources]
-        return [(pacer.asked(at_s) * self._frame_bytes, pacer.sent * self._frame_bytes) for pacer in pacers]
+        return [(pacer.frames_due_by(at_s) * self._frame_bytes, pacer.sent * self._frame_bytes) for pacer in pacers]
 
 
-def _say(what: object) -> None:
-    pickle.dump(what, sys.stdout.buffer)
+def _send_message(message: object) -> None:
+    pickle.dump(message, sys.stdout.buffer)
     sys.stdout.buffer.flush()
 
 
 def main() -> None:
     """Serve one job. Without a word more on stdin, whoever started this has died."""
     job: BackgroundJob = pickle.load(sys.stdin.buffer)
-    allow_open_files()
+    raise_open_file_limit()
     try:
         loop = _Loop(job)
     except OSError as error:
-        _say(RuntimeError(f"sockets can't be opened: {error}"))
+        _send_message(RuntimeError(f"sockets can't be opened: {error}"))
         return
-    _say("ready")
+    _send_message("ready")
     try:
         start_ns: int = pickle.load(sys.stdin.buffer)
-        _say("started")  # what comes now isn't in the buffer yet, so that select sees it
+        _send_message("started")  # what comes now isn't in the buffer yet, so that select sees it
         gc.disable()
         counts = loop.run(start_ns)
         pickle.load(sys.stdin.buffer)
     except EOFError:
         return
-    _say(counts)
+    _send_message(counts)
 
 
 if __name__ == "__main__":

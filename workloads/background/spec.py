@@ -10,7 +10,7 @@ from typing import Annotated, Final, Literal
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
-from railyard.core.config import Strict, wrong
+from railyard.core.config import ConfigModel, field_error
 from railyard.core.errors import BadInput
 from railyard.core.units import Time, format_time
 from railyard.topologies.spec import FabricSpec
@@ -20,12 +20,12 @@ MAX_LOAD: Final = 0.95
 """What is left of a link must let others through, and a queue must drain again: beside a share L that doesn't yield, a
 window of W bytes makes a queue of W / (1 - L), which grows without end towards 1.
 """
-_PERIODS: Final = 1000  # of each wave, within which loads that meet are found
-AtMostAnHour = Annotated[Time, Field(le=3600)]
+_CHECKED_PERIODS: Final = 1000  # of each wave, within which loads that meet are found
+UpToOneHour = Annotated[Time, Field(le=3600)]
 Numbers = Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(strict=False)]
 
 
-class BackgroundSpec(Strict):
+class BackgroundSpec(ConfigModel):
     """`load` is a share of the rate of every link, in both directions, with headers: of these rails' links to their
     GPUs, of the links of these HB domains, of all uplinks.
 
@@ -36,20 +36,20 @@ class BackgroundSpec(Strict):
     domains: Numbers = ()
     spine: bool = False
     load: Annotated[float, Field(gt=0, le=MAX_LOAD)]
-    first: AtMostAnHour | Literal["0s"] = "0s"
-    lasts: AtMostAnHour | None = None
-    every: AtMostAnHour | None = None
+    first: UpToOneHour | Literal["0s"] = "0s"
+    lasts: UpToOneHour | None = None
+    every: UpToOneHour | None = None
 
     @field_validator("rails", "domains")
     @classmethod
-    def _each_once(cls, numbers: tuple[int, ...]) -> tuple[int, ...]:
+    def _check_unique(cls, numbers: tuple[int, ...]) -> tuple[int, ...]:
         if len(set(numbers)) < len(numbers):
             raise ValueError("must name each only once")
         return numbers
 
     @field_validator("every")
     @classmethod
-    def _is_longer_than_it_lasts(cls, every: float | None, info: ValidationInfo) -> float | None:
+    def _check_period(cls, every: float | None, info: ValidationInfo) -> float | None:
         lasts = info.data.get("lasts")
         if every is not None and "lasts" in info.data:
             if lasts is None:
@@ -59,9 +59,9 @@ class BackgroundSpec(Strict):
         return every
 
     @model_validator(mode="after")
-    def _loads_something(self) -> "BackgroundSpec":
+    def _check_targets(self) -> "BackgroundSpec":
         if not (self.rails or self.domains or self.spine):
-            raise wrong("rails", list(self.rails), "must name a rail, if neither domains nor spine is given")
+            raise field_error("rails", list(self.rails), "must name a rail, if neither domains nor spine is given")
         return self
 
     @property
@@ -84,12 +84,12 @@ def check_background(specs: Sequence[BackgroundSpec], fabric: FabricSpec, field:
     BadInput names the field below `field`, where the specs stand.
     """
     for i, spec in enumerate(specs):
-        check_there(spec.rails, spec.domains, spec.spine, fabric, f"{field}.{i}")
-    for moment in sorted({start for spec in specs for start in _starts(spec.wave)}):
-        _check_sums(specs, fabric, field, moment)
+        check_elements(spec.rails, spec.domains, spec.spine, fabric, f"{field}.{i}")
+    for at_s in sorted({start for spec in specs for start in _start_times(spec.wave)}):
+        _check_total_load(specs, fabric, field, at_s)
 
 
-def check_there(rails: Sequence[int], domains: Sequence[int], spine: bool, fabric: FabricSpec, field: str) -> None:
+def check_elements(rails: Sequence[int], domains: Sequence[int], spine: bool, fabric: FabricSpec, field: str) -> None:
     """Refuse rails, HB domains and spines that the fabric hasn't got. BadInput names the field below `field`."""
     for name, numbers, count in (("rails", rails, fabric.rails), ("domains", domains, fabric.domains)):
         for j, number in enumerate(numbers):
@@ -99,18 +99,18 @@ def check_there(rails: Sequence[int], domains: Sequence[int], spine: bool, fabri
         raise BadInput(f"{field}.spine", spine, f"is not for kind {fabric.kind}, which has no spines")
 
 
-def _starts(wave: Wave) -> Iterator[float]:
+def _start_times(wave: Wave) -> Iterator[float]:
     """When it goes on, and only then can a sum grow."""
-    for n in range(_PERIODS if wave.every else 1):
+    for n in range(_CHECKED_PERIODS if wave.every else 1):
         yield wave.first + n * (wave.every or 0.0)
 
 
-def _check_sums(specs: Sequence[BackgroundSpec], fabric: FabricSpec, field: str, moment: float) -> None:
+def _check_total_load(specs: Sequence[BackgroundSpec], fabric: FabricSpec, field: str, at_s: float) -> None:
     sums: dict[str, float] = {}
     for i, spec in enumerate(specs):
-        if spec.wave.is_on(moment):
+        if spec.wave.is_on(at_s):
             for element, share in spec.shares(fabric).items():
                 sums[element] = sums.get(element, 0.0) + share
                 if sums[element] > MAX_LOAD + 1e-9:
-                    others = f"adds up to {sums[element]:.4g} of {element} with the spine's or what is before it"
-                    raise BadInput(f"{field}.{i}.load", spec.load, f"{others}: {MAX_LOAD} at most")
+                    reason = f"adds up to {sums[element]:.4g} of {element} with the spine's or what is before it"
+                    raise BadInput(f"{field}.{i}.load", spec.load, f"{reason}: {MAX_LOAD} at most")

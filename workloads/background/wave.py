@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 from typing import Final
 
-EDGE_S: Final = 1e-9
+EDGE_TOLERANCE_S: Final = 1e-9
 """Sums of decimal fractions fall short of an edge by less than this; at an edge, what begins there counts."""
 
 
@@ -17,24 +17,24 @@ class Wave:
     every: float | None = None
 
     def is_on(self, at: float) -> bool:
-        since = at - self.first + EDGE_S
-        if since < 0 or self.lasts is None:
-            return since >= 0
-        return (since % self.every if self.every else since) < self.lasts
+        elapsed = at - self.first + EDGE_TOLERANCE_S
+        if elapsed < 0 or self.lasts is None:
+            return elapsed >= 0
+        return (elapsed % self.every if self.every else elapsed) < self.lasts
 
     def on_s(self, at: float) -> float:
         """How long it has been on until `at`."""
-        since = max(0.0, at - self.first)
+        elapsed = max(0.0, at - self.first)
         if self.lasts is None:
-            return since
-        whole, rest = divmod(since, self.every) if self.every else (0.0, since)
-        return whole * self.lasts + min(rest, self.lasts)
+            return elapsed
+        periods, remainder = divmod(elapsed, self.every) if self.every else (0.0, elapsed)
+        return periods * self.lasts + min(remainder, self.lasts)
 
-    def moment(self, on: float) -> float:
-        """When it has been on for `on`: the inverse of `on_s`; infinite if never."""
+    def time_for_on_s(self, on_time: float) -> float:
+        """When it has been on for `on_time`: the inverse of `on_s`; infinite if never."""
         if self.lasts is None:
-            return self.first + on
+            return self.first + on_time
         if self.every is None:
-            return self.first + on if on <= self.lasts else math.inf
-        whole, rest = divmod(on, self.lasts)
-        return self.first + whole * self.every + rest
+            return self.first + on_time if on_time <= self.lasts else math.inf
+        periods, remainder = divmod(on_time, self.lasts)
+        return self.first + periods * self.every + remainder

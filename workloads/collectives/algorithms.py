@@ -33,7 +33,7 @@ def whole_bytes(size: float) -> int:
     return max(1, ceil(round(size, 3)))
 
 
-MOST_SLICES: Final = 32
+MAX_SLICES: Final = 32
 
 Round = list[tuple[int, int]]
 """(source, destination) for every GPU that takes part: each is once a source and once a destination."""
@@ -52,18 +52,20 @@ def grid_shifts(grid: Grid) -> list[Round]:
     by GPU number (i to i + r) mix the sorts, which leaves rails idle: on a 4x4 grid they take a quarter longer.
     """
     y, x = len(grid), len(grid[0])
-    inside = [(0, b) for b in range(1, x)]
-    outside = [(a, b) for b in range(x) for a in range(1, y)]
-    placed = [((i + 0.5) / len(part), shift) for part in (inside, outside) for i, shift in enumerate(part)]
+    intra_domain = [(0, b) for b in range(1, x)]
+    inter_domain = [(a, b) for b in range(x) for a in range(1, y)]
+    ordered_shifts = [
+        ((i + 0.5) / len(part), shift) for part in (intra_domain, inter_domain) for i, shift in enumerate(part)
+    ]
     return [
         [(grid[d][g], grid[(d + a) % y][(g + b) % x]) for d in range(y) for g in range(x)]
-        for _, (a, b) in sorted(placed)
+        for _, (a, b) in sorted(ordered_shifts)
     ]
 
 
 def sliced(size: int) -> list[int]:
     """A pair's bytes in equal parts, as many as are still of a decent size, and not too many."""
-    count = max(1, min(MOST_SLICES, size // SLICE_BYTES))
+    count = max(1, min(MAX_SLICES, size // SLICE_BYTES))
     return [size // count + (part < size % count) for part in range(count)]
 
 
@@ -84,7 +86,7 @@ def exchange(program: Program, rounds: list[Round], size: int, phase: int, in_fl
             sent[src].append(task)
             received[dst].append(task)
     for gpu in sent:
-        program.follow(gpu, sent[gpu][-in_flight:] + received[gpu][-in_flight:])
+        program.wait_for(gpu, sent[gpu][-in_flight:] + received[gpu][-in_flight:])
 
 
 def ring(program: Program, group: Sequence[int], steps: int, chunk: int, phase: int) -> None:
@@ -95,16 +97,16 @@ def ring(program: Program, group: Sequence[int], steps: int, chunk: int, phase: 
     received: dict[tuple[int, int], int] = {}
     last_sent: dict[int, int] = {}
     for step in range(steps):
-        arriving: dict[tuple[int, int], int] = {}
+        received_now: dict[tuple[int, int], int] = {}
         for part, size in enumerate(slices):
             for place, src in enumerate(group):
                 dst = group[(place + 1) % len(group)]
                 ready = program.last(src) if step == 0 else (received[src, part],)
-                own = (last_sent[src],) if src in last_sent else ()
-                last_sent[src] = arriving[dst, part] = program.send(src, dst, size, phase, (*ready, *own))
-        received = arriving
+                own_previous = (last_sent[src],) if src in last_sent else ()
+                last_sent[src] = received_now[dst, part] = program.send(src, dst, size, phase, (*ready, *own_previous))
+        received = received_now
     for gpu in group:
-        program.follow(gpu, (last_sent[gpu], *(received[gpu, part] for part in range(len(slices)))))
+        program.wait_for(gpu, (last_sent[gpu], *(received[gpu, part] for part in range(len(slices)))))
 
 
 def all_gather(program: Program, grid: Grid, chunk: int, phase: int) -> None:

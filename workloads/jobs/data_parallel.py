@@ -20,15 +20,15 @@ FIRST_BUCKET_BYTES: Final = 2**20
 
 def buckets(model: LayersModel, limit: int) -> tuple[int, ...]:
     """Bytes of each bucket, in the order in which they are sent."""
-    found: list[int] = []
-    filled = 0
+    full_buckets: list[int] = []
+    bucket_size = 0
     for layer in reversed(model.layers):
         for parameters in (layer.biases, layer.weights):
-            filled += parameters * model.bytes_per_parameter
-            if filled >= (limit if found else min(limit, FIRST_BUCKET_BYTES)):
-                found.append(filled)
-                filled = 0
-    return (*found, filled) if filled else tuple(found)
+            bucket_size += parameters * model.bytes_per_parameter
+            if bucket_size >= (limit if full_buckets else min(limit, FIRST_BUCKET_BYTES)):
+                full_buckets.append(bucket_size)
+                bucket_size = 0
+    return (*full_buckets, bucket_size) if bucket_size else tuple(full_buckets)
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class DataParallelJob:
         return replace(self, bucket_bytes=tuple(size * factor for size in self.bucket_bytes))
 
 
-def _steps(job: DataParallelJob) -> tuple[Phase, ...]:
+def _bucket_phases(job: DataParallelJob) -> tuple[Phase, ...]:
     """With whole bytes for each GPU."""
     x, y = job.rails, job.domains
     return tuple(
@@ -58,12 +58,12 @@ def _steps(job: DataParallelJob) -> tuple[Phase, ...]:
 
 def data_parallel_iteration(job: DataParallelJob) -> Iteration:
     """The step as Eq. 6-11 see it: nothing but its synchronisation, twice Eq. 1 a bucket (Eq. 11)."""
-    return Iteration(1, 1, 1, 0.0, (), None, _steps(job))
+    return Iteration(1, 1, 1, 0.0, (), None, _bucket_phases(job))
 
 
 def data_parallel_schedule(job: DataParallelJob) -> Schedule:
     """The step as tasks."""
     program = Program(job.domains, job.rails)
-    for step in _steps(job):
+    for step in _bucket_phases(job):
         all_reduce(program, program.grid, int(step.data_bytes) // (step.x * step.y), program.phase(step))
     return program.schedule(job.name, data_parallel_iteration(job))

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from railyard.workloads.collectives.algorithms import whole_bytes
-from railyard.workloads.models.catalogue import HALF, GptModel
+from railyard.workloads.models.catalogue import FP16_BYTES, GptModel
 from railyard.workloads.placement.parallelism import Placement
 from railyard.workloads.schedule import Collective, Iteration, Phase
 
@@ -69,7 +69,7 @@ def gpt_job(
         pairs_per_pass=pairs,
         gather_bytes=model.gathered_bytes(p.micro_batch) * PAIRS_PER_LAYER * layers_per_pass / pairs,
         boundary_bytes=model.gathered_bytes(p.micro_batch) / p.tensor,
-        sync_bytes=HALF * layers_per_stage * model.layer_parameters / p.tensor,
+        sync_bytes=FP16_BYTES * layers_per_stage * model.layer_parameters / p.tensor,
         compute_s=layers_per_stage * model.layer_flops(p.micro_batch) / p.tensor / flops_per_s,
     )
 
@@ -87,19 +87,19 @@ class Steps:
 def steps(job: GptJob) -> Steps:
     """Data of a ring is rounded up to whole bytes a GPU."""
     place, t = job.placement, job.placement.parallelism.tensor
-    gathered = t * whole_bytes(job.gather_bytes / t)
+    gathered_size = t * whole_bytes(job.gather_bytes / t)
     x, y = place.data_hb, place.data_network
     t_h, t_l = place.tensor_hb, place.tensor_network
-    gathering: Collective = "all-gather-ring" if t_l == 1 else "all-gather-hierarchical"
-    scattering: Collective = "reduce-scatter-ring" if t_l == 1 else "reduce-scatter-hierarchical"
-    reduced = x * y * whole_bytes(job.sync_bytes / (x * y))
+    gather_collective: Collective = "all-gather-ring" if t_l == 1 else "all-gather-hierarchical"
+    scatter_collective: Collective = "reduce-scatter-ring" if t_l == 1 else "reduce-scatter-hierarchical"
+    reduced_size = x * y * whole_bytes(job.sync_bytes / (x * y))
     boundary = whole_bytes(job.boundary_bytes)
     return Steps(
-        all_gather=Phase("tp-all-gather", "TP", gathering, t_h, t_l, gathered),
-        reduce_scatter=Phase("tp-reduce-scatter", "TP", scattering, t_h, t_l, gathered),
+        all_gather=Phase("tp-all-gather", "TP", gather_collective, t_h, t_l, gathered_size),
+        reduce_scatter=Phase("tp-reduce-scatter", "TP", scatter_collective, t_h, t_l, gathered_size),
         point_to_point=Phase("pp", "PP", "point-to-point", 1, 2, boundary),
         all_reduce=Phase(
-            "dp-all-reduce", "DP", "all-reduce-ring" if x == 1 else "all-reduce-hierarchical", x, y, reduced
+            "dp-all-reduce", "DP", "all-reduce-ring" if x == 1 else "all-reduce-hierarchical", x, y, reduced_size
         ),
     )
 

@@ -2,7 +2,7 @@
 
 from railyard.workloads.collectives.algorithms import all_gather, all_reduce, reduce_scatter
 from railyard.workloads.jobs.gpt import FORWARD, GptJob, gpt_iteration, steps
-from railyard.workloads.jobs.pipeline import Pass, goes_to, one_forward_one_backward
+from railyard.workloads.jobs.pipeline import Pass, next_pass, one_forward_one_backward
 from railyard.workloads.program import Grid, Program
 from railyard.workloads.schedule import Schedule
 
@@ -24,14 +24,15 @@ def gpt_schedule(job: GptJob) -> Schedule:
 
 
 class _Pipeline:
-    """One replica's passes. `arrived`: for a (stage, pass), the transfers that bring its input, one for each GPU."""
+    """One replica's passes. `input_transfers`: for a (stage, pass), the transfers that bring its input, one for each
+    GPU."""
 
     def __init__(self, job: GptJob, program: Program, replica: int) -> None:
         self.job, self.program, self.p = job, program, job.placement.parallelism
         self.steps = steps(job)
         self.groups = [job.placement.tensor_group(stage, replica) for stage in range(self.p.pipeline)]
         self.grids = [job.placement.tensor_grid(stage, replica) for stage in range(self.p.pipeline)]
-        self.arrived: dict[tuple[int, Pass], list[int]] = {}
+        self.input_transfers: dict[tuple[int, Pass], list[int]] = {}
 
     def emit(self) -> None:
         """Round and round the stages, at each the next pass if its input was sent: so tasks are in order of time."""
@@ -41,27 +42,27 @@ class _Pipeline:
         while any(done[stage] < len(orders[stage]) for stage in range(stages)):
             before = sum(done)
             for stage, order in enumerate(orders):
-                if done[stage] < len(order) and self._has_input(stage, order[done[stage]]):
+                if done[stage] < len(order) and self._is_input_sent(stage, order[done[stage]]):
                     self._pass(stage, order[done[stage]])
                     done[stage] += 1
             if sum(done) == before:
                 raise ValueError(f"1F1B of {stages} stages, {m} micro-batches and {v} chunks stands still after {done}")
 
-    def _has_input(self, stage: int, step: Pass) -> bool:
+    def _is_input_sent(self, stage: int, step: Pass) -> bool:
         first = 0 if step.forward else self.p.pipeline - 1
         end = 0 if step.forward else self.p.virtual_stages - 1
-        return (stage, step.chunk) == (first, end) or (stage, step) in self.arrived
+        return (stage, step.chunk) == (first, end) or (stage, step) in self.input_transfers
 
     def _pass(self, stage: int, step: Pass) -> None:
         group = self.groups[stage]
-        for gpu, brought in zip(group, self.arrived.get((stage, step), []), strict=False):
-            self.program.follow(gpu, (*self.program.last(gpu), brought))
+        for gpu, input_transfer in zip(group, self.input_transfers.get((stage, step), []), strict=False):
+            self.program.wait_for(gpu, (*self.program.last(gpu), input_transfer))
         seconds = self.job.compute_s / self.p.virtual_stages * (FORWARD if step.forward else 1 - FORWARD)
         for _ in range(self.job.pairs_per_pass):
             self._tensor(self.grids[stage], seconds / self.job.pairs_per_pass)
-        target = goes_to(stage, self.p.pipeline, self.p.virtual_stages, step)
+        target = next_pass(stage, self.p.pipeline, self.p.virtual_stages, step)
         if target is not None:
-            self._hand_on(group, *target)
+            self._send_to_next_stage(group, *target)
 
     def _tensor(self, grid: Grid, seconds: float) -> None:
         """AllGather, computing, ReduceScatter; the computing counts to the phase of the ReduceScatter."""
@@ -73,7 +74,7 @@ class _Pipeline:
                 self.program.compute(gpu, seconds, number)
         reduce_scatter(self.program, grid, chunk, number)
 
-    def _hand_on(self, group: tuple[int, ...], stage: int, step: Pass) -> None:
+    def _send_to_next_stage(self, group: tuple[int, ...], stage: int, step: Pass) -> None:
         """Each GPU sends its part to the GPU of its rank in the next stage, and waits until it is sent."""
         number = self.program.phase(self.steps.point_to_point)
         size = int(self.steps.point_to_point.data_bytes)
@@ -82,5 +83,5 @@ class _Pipeline:
             for src, dst in zip(group, self.groups[stage], strict=True)
         ]
         for src, transfer in zip(group, transfers, strict=True):
-            self.program.follow(src, (transfer,))
-        self.arrived[stage, step] = transfers
+            self.program.wait_for(src, (transfer,))
+        self.input_transfers[stage, step] = transfers

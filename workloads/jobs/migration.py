@@ -19,7 +19,7 @@ from railyard.workloads.schedule import Phase, Schedule, Transfer
 from railyard.workloads.spec import DataParallelSpec, GptSpec, Workload
 
 BYTES_PER_PARAMETER: Final = 16
-MOVING: Final = "state"
+STATE_PHASE: Final = "state"
 
 
 def state_bytes(spec: Workload, scale: Scale, field: str) -> int:
@@ -39,7 +39,7 @@ def state_bytes(spec: Workload, scale: Scale, field: str) -> int:
     return whole_bytes(BYTES_PER_PARAMETER * parameters * scale.bytes_factor)
 
 
-def twins(schedule: Schedule) -> dict[int, frozenset[int]]:
+def state_peers(schedule: Schedule) -> dict[int, frozenset[int]]:
     """For each GPU number, those that hold the same parameters: all that it sums gradients with, at however many steps.
 
     Only GPUs that do so are in it.
@@ -50,32 +50,32 @@ def twins(schedule: Schedule) -> dict[int, frozenset[int]]:
             merged = group[transfer.src] | group[transfer.dst] | {transfer.src, transfer.dst}
             for gpu in merged:
                 group[gpu] = merged
-    return {gpu: frozenset(those - {gpu}) for gpu, those in group.items()}
+    return {gpu: frozenset(members - {gpu}) for gpu, members in group.items()}
 
 
-def givers(schedule: Schedule, moves: Mapping[int, int], dead: Set[int], field: str) -> dict[int, int]:
+def state_senders(schedule: Schedule, moves: Mapping[int, int], dead: Set[int], field: str) -> dict[int, int]:
     """Who gives the state of each that moves (old place: new place): {new place: giver}.
 
     A twin that neither moves nor is dead; of the same rank if there is one, so that it stays on a rail. Each gives to
     as few as possible. BadInput if there is none.
     """
     found: dict[int, int] = {}
-    k, same = schedule.rails, twins(schedule)
-    for old, new in sorted(moves.items()):
-        living = same.get(old, frozenset()) - dead - moves.keys()
-        if not living:
-            allowed = f"has nobody left with the state of GPU {old}: data parallelism must be 2 or more"
+    k, peers = schedule.rails, state_peers(schedule)
+    for old_gpu, new_gpu in sorted(moves.items()):
+        candidates = peers.get(old_gpu, frozenset()) - dead - moves.keys()
+        if not candidates:
+            allowed = f"has nobody left with the state of GPU {old_gpu}: data parallelism must be 2 or more"
             raise BadInput(field, schedule.name, allowed)
-        given = list(found.values())
-        found[new] = min(living, key=lambda gpu: (given.count(gpu), gpu % k != old % k, gpu))
+        senders = list(found.values())
+        found[new_gpu] = min(candidates, key=lambda gpu: (senders.count(gpu), gpu % k != old_gpu % k, gpu))
     return found
 
 
-def state_schedule(job: Schedule, given_by: Mapping[int, int], size: int) -> Schedule:
+def state_schedule(job: Schedule, state_sources: Mapping[int, int], size: int) -> Schedule:
     """`size` bytes from each giver to its receiver, {receiver: giver}, all at once, on the job's fabric."""
-    step = Phase(MOVING, "collective", "point-to-point", 1, 2, size)
-    tasks = tuple(Transfer(giver, receiver, size, 0) for receiver, giver in sorted(given_by.items()))
-    return Schedule(MOVING, job.gpus, job.rails, (step,), tasks)
+    step = Phase(STATE_PHASE, "collective", "point-to-point", 1, 2, size)
+    tasks = tuple(Transfer(sender, receiver, size, 0) for receiver, sender in sorted(state_sources.items()))
+    return Schedule(STATE_PHASE, job.gpus, job.rails, (step,), tasks)
 
 
 def state_s(state: Schedule, rates: Rates, fabric: FabricSpec) -> float:

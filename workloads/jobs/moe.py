@@ -19,7 +19,7 @@ from railyard.workloads.collectives.algorithms import (
     whole_bytes,
 )
 from railyard.workloads.jobs.experts import uneven_sizes
-from railyard.workloads.models.catalogue import HALF, MoeModel
+from railyard.workloads.models.catalogue import FP16_BYTES, MoeModel
 from railyard.workloads.program import Program
 from railyard.workloads.schedule import Iteration, Phase, Schedule
 from railyard.workloads.traces.patterns import exchange_sizes
@@ -69,7 +69,7 @@ def moe_job(
         two_phase=two_phase,
         all_to_alls=all_to_alls,
         pair_bytes=model.all_to_all_bytes / (domains * rails),
-        static_bytes=share * HALF * model.static_parameters,
+        static_bytes=share * FP16_BYTES * model.static_parameters,
         compute_s=share * model.gpu_flops / flops_per_s,
     )
 

@@ -18,8 +18,8 @@ class Pass(NamedTuple):
 def one_forward_one_backward(stage: int, stages: int, micro_batches: int, virtual_stages: int = 1) -> list[Pass]:
     """All passes of a stage (from 0), in order: fill the pipeline, forward and backward by turns, drain."""
     total = micro_batches * virtual_stages
-    ahead = stages - stage - 1
-    warm_up = min(total, ahead if virtual_stages == 1 else 2 * ahead + (virtual_stages - 1) * stages)
+    stages_after = stages - stage - 1
+    warm_up = min(total, stages_after if virtual_stages == 1 else 2 * stages_after + (virtual_stages - 1) * stages)
     passes = [_pass(True, k, stages, virtual_stages) for k in range(warm_up)]
     for k in range(total):
         if warm_up + k < total:
@@ -35,7 +35,7 @@ def _pass(forward: bool, k: int, stages: int, virtual_stages: int) -> Pass:
     return Pass(forward, chunk if forward else virtual_stages - 1 - chunk, group * stages + within)
 
 
-def goes_to(stage: int, stages: int, virtual_stages: int, step: Pass) -> tuple[int, Pass] | None:
+def next_pass(stage: int, stages: int, virtual_stages: int, step: Pass) -> tuple[int, Pass] | None:
     """The stage that takes the output of this pass, and its pass; None at the model's own ends (or with one stage)."""
     position = step.chunk * stages + stage + (1 if step.forward else -1)
     if stages == 1 or not 0 <= position < stages * virtual_stages:

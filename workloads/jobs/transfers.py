@@ -27,26 +27,26 @@ def pairs(spec: TransfersSpec, fabric: FabricSpec, seed: int, field: str) -> tup
     The seed draws for `shuffled`, for each domain anew. BadInput for what the fabric doesn't have.
     """
     if spec.pairs is not None:
-        return tuple(_named(pair, fabric, f"{field}.pairs.{n}") for n, pair in enumerate(spec.pairs))
+        return tuple(_pair_of_names(pair, fabric, f"{field}.pairs.{n}") for n, pair in enumerate(spec.pairs))
     domains, ranks = spec.domains or range(fabric.domains), spec.ranks or range(fabric.rails)
-    _check_there(domains, fabric.domains, f"{field}.domains")
-    _check_there(ranks, fabric.rails, f"{field}.ranks")
+    _check_indices(domains, fabric.domains, f"{field}.domains")
+    _check_indices(ranks, fabric.rails, f"{field}.ranks")
     rng, k = random.Random(seed), fabric.rails
     found: list[Pair] = []
     for domain in domains:
         to = derangement(ranks, rng) if spec.to == "shuffled" else (*ranks[1:], ranks[0])
-        nearby = (domain + 1) % fabric.domains
-        found += [(domain * k + a, nearby * k + b) for a, b in zip(ranks, to, strict=True)]
+        next_domain = (domain + 1) % fabric.domains
+        found += [(domain * k + a, next_domain * k + b) for a, b in zip(ranks, to, strict=True)]
     return tuple(found)
 
 
-def _check_there(chosen: Sequence[int], count: int, field: str) -> None:
+def _check_indices(chosen: Sequence[int], count: int, field: str) -> None:
     for n, number in enumerate(chosen):
         if number >= count:
             raise BadInput(f"{field}.{n}", number, f"must be {count - 1} or less on this fabric")
 
 
-def _named(pair: tuple[str, str], fabric: FabricSpec, field: str) -> Pair:
+def _pair_of_names(pair: tuple[str, str], fabric: FabricSpec, field: str) -> Pair:
     """By GPU number. BadInput for GPUs that aren't there, or aren't of two domains."""
     last, found = Gpu(fabric.domains - 1, fabric.rails - 1), []
     for n, name in enumerate(pair):
@@ -84,12 +84,12 @@ def transfers_schedule(
     receipt = replace(step, name=RECEIPT, data_bytes=RECEIPT_BYTES)
     parts = [size // stripes + (n < size % stripes) for n in range(min(stripes, size))]
     sent: dict[Pair, list[int]] = {}
-    for turn in range(rounds):
-        if turn:
+    for round_number in range(rounds):
+        if round_number:
             for (src, dst), tasks in sent.items():
-                program.follow(src, [program.send(dst, src, RECEIPT_BYTES, program.phase(receipt), tasks)])
+                program.wait_for(src, [program.send(dst, src, RECEIPT_BYTES, program.phase(receipt), tasks)])
         for src, dst in pairs:
             number, before = program.phase(step), program.last(src)
             sent[src, dst] = [program.send(src, dst, part, number, before, n) for n, part in enumerate(parts)]
-    whole = Iteration(1, 1, 1, 0.0, (replace(step, repeats=rounds),), None, ()) if rounds > 1 else None
-    return program.schedule("transfers", whole)
+    iteration = Iteration(1, 1, 1, 0.0, (replace(step, repeats=rounds),), None, ()) if rounds > 1 else None
+    return program.schedule("transfers", iteration)

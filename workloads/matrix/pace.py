@@ -34,10 +34,10 @@ def hops(src: int, dst: int, rails: int, policy: Policy) -> tuple[Hop, ...]:
     return ((src, via, "hb"), (via, dst, "rail"))
 
 
-def pace(schedule: Schedule, rates: Rates, policy: Policy) -> float:
+def line_rate_duration_s(schedule: Schedule, rates: Rates, policy: Policy) -> float:
     """Seconds from the first task to the end of the last."""
     rate: dict[Side, float] = {"hb": rates.hb, "rail": rates.rail}
-    free: defaultdict[tuple[int, Side, bool], float] = defaultdict(float)
+    port_free_at: defaultdict[tuple[int, Side, bool], float] = defaultdict(float)
     ends: list[float] = []
     for task in schedule.tasks:
         ready = max((ends[i] for i in task.after), default=0.0)
@@ -47,9 +47,9 @@ def pace(schedule: Schedule, rates: Rates, policy: Policy) -> float:
         end = ready
         for a, b, side in hops(task.src, task.dst, schedule.rails, policy):
             # a forwarder passes packets on as they come, so a later hop may start with the first one
-            start = max(ready, free[a, side, True], free[b, side, False])
+            start = max(ready, port_free_at[a, side, True], port_free_at[b, side, False])
             done = start + task.bytes / rate[side]
-            free[a, side, True] = free[b, side, False] = done
+            port_free_at[a, side, True] = port_free_at[b, side, False] = done
             end = max(end, done)
         ends.append(end)
     return max(ends, default=0.0)

@@ -15,7 +15,7 @@ import numpy as np
 
 from railyard.core.errors import BadInput
 from railyard.workloads.matrix.pairs import Bytes, Pairs, Uniform
-from railyard.workloads.models.catalogue import HALF, GptModel, MoeModel
+from railyard.workloads.models.catalogue import FP16_BYTES, GptModel, MoeModel
 from railyard.workloads.placement.layout import Layout, Numbers, grids
 from railyard.workloads.schedule import Kind
 
@@ -56,8 +56,8 @@ class Traffic:
         """(gpus, gpus), sender by receiver, of the first GPUs, all kinds together."""
         matrix = np.zeros((gpus, gpus))
         for pairs in self.pairs.values():
-            inside = pairs.among(gpus)
-            np.add.at(matrix, (inside.src, inside.dst), inside.bytes)
+            selected = pairs.between_first(gpus)
+            np.add.at(matrix, (selected.src, selected.dst), selected.bytes)
         return matrix
 
 
@@ -69,14 +69,14 @@ def gpt_traffic(model: GptModel, layout: Layout) -> Traffic:
     gathered = (
         COLLECTIVES_PER_LAYER * model.layers // p.pipeline * p.micro_batches * model.gathered_bytes(p.micro_batch)
     )
-    gradients = HALF * model.layers * model.layer_parameters / (p.pipeline * p.tensor)
+    gradients = FP16_BYTES * model.layers * model.layer_parameters / (p.pipeline * p.tensor)
     return Traffic(
         layout.domains,
         layout.rails,
         {
-            "TP": _merged(_gathering(layout.tensor_groups, layout.rails, gathered), layout),
-            "PP": _merged(_handing_on(layout, model.gathered_bytes(p.micro_batch) / p.tensor), layout),
-            "DP": _merged(_gathering(layout.data_groups, layout.rails, 2 * gradients), layout),
+            "TP": _merged(_collective_rings(layout.tensor_groups, layout.rails, gathered), layout),
+            "PP": _merged(_pipeline_transfers(layout, model.gathered_bytes(p.micro_batch) / p.tensor), layout),
+            "DP": _merged(_collective_rings(layout.data_groups, layout.rails, 2 * gradients), layout),
         },
     )
 
@@ -92,9 +92,9 @@ def moe_traffic(model: MoeModel, layout: Layout) -> Traffic:
     if ranks.size % size or model.experts % size:
         raise BadInput("experts", model.experts, f"must divide the {ranks.size} GPUs, or be a multiple of them")
     groups = ranks.reshape(-1, size)
-    static = _gathering(ranks[None, :], layout.rails, 2.0 * HALF * model.static_parameters)
-    own = model.expert_parameters * model.experts / size
-    experts = _gathering(np.ascontiguousarray(groups.T), layout.rails, 2.0 * HALF * own)
+    static = _collective_rings(ranks[None, :], layout.rails, 2.0 * FP16_BYTES * model.static_parameters)
+    gpu_expert_parameters = model.expert_parameters * model.experts / size
+    experts = _collective_rings(np.ascontiguousarray(groups.T), layout.rails, 2.0 * FP16_BYTES * gpu_expert_parameters)
     return Traffic(
         layout.domains,
         layout.rails,
@@ -112,22 +112,22 @@ def _rings(groups: Numbers, size: float) -> list[Pairs]:
     return [Pairs(groups.reshape(-1), np.roll(groups, -1, axis=1).reshape(-1), np.full(groups.size, size))]
 
 
-def _gathering(groups: Numbers, rails: int, data_bytes: float) -> list[Pairs]:
+def _collective_rings(groups: Numbers, rails: int, data_bytes: float) -> list[Pairs]:
     """AllGather, or ReduceScatter, of `data_bytes` in each row: on rails, then in domains (Rail-only Eq. 1).
 
     A group that is no grid has one ring, in the order of its ranks.
     """
-    boxed, rest = grids(groups, rails)
+    grid_arrays, rest = grids(groups, rails)
     n = groups.shape[1]
     found = _rings(rest, (n - 1) * data_bytes / n)
-    for grid in boxed:
+    for grid in grid_arrays:
         _, y, x = grid.shape
         found += _rings(grid.reshape(-1, x), (x - 1) * data_bytes / x)
         found += _rings(grid.transpose(0, 2, 1).reshape(-1, y), (y - 1) * data_bytes / (x * y))
     return found
 
 
-def _handing_on(layout: Layout, boundary_bytes: float) -> list[Pairs]:
+def _pipeline_transfers(layout: Layout, boundary_bytes: float) -> list[Pairs]:
     """Activations to the next stage and gradients back, for each chunk and micro-batch.
 
     With v chunks a micro-batch passes each boundary v times, and goes v - 1 times from the last stage to the first.
@@ -151,7 +151,7 @@ def _merged(parts: Sequence[Pairs], layout: Layout) -> Pairs:
     if not parts:
         return Pairs(np.empty(0, np.int32), np.empty(0, np.int32), np.empty(0))
     keys = np.concatenate([part.src.astype(np.int64) * n + part.dst for part in parts])
-    unique, place = np.unique(keys, return_inverse=True)
-    size = np.bincount(place, weights=np.concatenate([part.bytes for part in parts])).astype(np.float64)
+    unique, pair_index = np.unique(keys, return_inverse=True)
+    size = np.bincount(pair_index, weights=np.concatenate([part.bytes for part in parts])).astype(np.float64)
     src, dst = np.divmod(unique, n)
     return Pairs(src.astype(np.int32), dst.astype(np.int32), size)

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from railyard.workloads.placement.layout import Numbers
 
 Bytes = NDArray[np.float64]
-Place = Literal["HB domain", "rail", "across rails"]
-MOST_PAIRS: Final = 2**24
+Scope = Literal["HB domain", "rail", "across rails"]
+MAX_PAIRS: Final = 2**24
 """Pairs that an all-to-all is spelled out to: all of 4,096 GPUs, which takes 0.3 GB."""
 
 
@@ -38,12 +38,12 @@ class Pairs:
         return float(self.bytes.sum())
 
     @property
-    def least(self) -> float:
+    def min_bytes(self) -> float:
         """Bytes of the pair that has fewest; ValueError if there is none."""
         return float(self.bytes.min())
 
     @property
-    def most(self) -> float:
+    def max_bytes(self) -> float:
         """Bytes of the pair that has most; ValueError if there is none."""
         return float(self.bytes.max())
 
@@ -51,109 +51,114 @@ class Pairs:
         """Those of the mask."""
         return Pairs(self.src[mask], self.dst[mask], self.bytes[mask])
 
-    def times(self, factor: float) -> "Pairs":
+    def scaled(self, factor: float) -> "Pairs":
         """The same pairs with that many times the bytes."""
         return replace(self, bytes=self.bytes * factor)
 
-    def among(self, gpus: int) -> "Pairs":
+    def between_first(self, gpus: int) -> "Pairs":
         """Those between the first GPUs."""
         return self.where((self.src < gpus) & (self.dst < gpus))
 
-    def at(self, place: Place, rails: int) -> "Pairs":
+    def at(self, scope: Scope, rails: int) -> "Pairs":
         """Those in this place, with HB domains of `rails` GPUs."""
-        return self.where(_is_at(place, self.src, self.dst, rails))
+        return self.where(_scope_mask(scope, self.src, self.dst, rails))
 
 
 @dataclass(frozen=True, eq=False)
 class Uniform:
-    """In each row of `groups`, every GPU sends `each` bytes to every other.
+    """In each row of `groups`, every GPU sends `bytes_per_pair` bytes to every other.
 
-    `place` and `rails`: only to those in that place, with HB domains of `rails` GPUs.
+    `scope` and `rails`: only to those in that place, with HB domains of `rails` GPUs.
     """
 
     groups: Numbers
-    each: float
-    place: Place | None = None
+    bytes_per_pair: float
+    scope: Scope | None = None
     rails: int = 1
 
     @cached_property
     def count(self) -> int:
         """Pairs, without spelling them out."""
         rows, n = self.groups.shape
-        whole: int = rows * n * (n - 1)
-        if self.place is None:
-            return whole
-        in_domains, on_rails = _alike(self.groups // self.rails), _alike(self.groups % self.rails)
-        return {"HB domain": in_domains, "rail": on_rails, "across rails": whole - in_domains - on_rails}[self.place]
+        all_pairs: int = rows * n * (n - 1)
+        if self.scope is None:
+            return all_pairs
+        in_domains, on_rails = (
+            _count_equal_pairs(self.groups // self.rails),
+            _count_equal_pairs(self.groups % self.rails),
+        )
+        return {"HB domain": in_domains, "rail": on_rails, "across rails": all_pairs - in_domains - on_rails}[
+            self.scope
+        ]
 
     @property
     def total(self) -> float:
         """Bytes of all pairs."""
-        return self.count * self.each
+        return self.count * self.bytes_per_pair
 
     @property
-    def least(self) -> float:
+    def min_bytes(self) -> float:
         """Bytes of every pair."""
-        return self.each
+        return self.bytes_per_pair
 
     @property
-    def most(self) -> float:
+    def max_bytes(self) -> float:
         """Bytes of every pair."""
-        return self.each
+        return self.bytes_per_pair
 
     @property
     def src(self) -> Numbers:
-        return self.spelled_out.src
+        return self.expanded.src
 
     @property
     def dst(self) -> Numbers:
-        return self.spelled_out.dst
+        return self.expanded.dst
 
     @property
     def bytes(self) -> Bytes:
-        return self.spelled_out.bytes
+        return self.expanded.bytes
 
     @cached_property
-    def spelled_out(self) -> Pairs:
-        """Pair by pair; ValueError above `MOST_PAIRS`."""
+    def expanded(self) -> Pairs:
+        """Pair by pair; ValueError above `MAX_PAIRS`."""
         return self._pairs(list(self.groups))
 
-    def times(self, factor: float) -> "Uniform":
+    def scaled(self, factor: float) -> "Uniform":
         """The same pairs with that many times the bytes."""
-        return replace(self, each=self.each * factor)
+        return replace(self, bytes_per_pair=self.bytes_per_pair * factor)
 
-    def among(self, gpus: int) -> Pairs:
-        """Those between the first GPUs, pair by pair; ValueError above `MOST_PAIRS`."""
+    def between_first(self, gpus: int) -> Pairs:
+        """Those between the first GPUs, pair by pair; ValueError above `MAX_PAIRS`."""
         return self._pairs([row[row < gpus] for row in self.groups])
 
-    def at(self, place: Place, rails: int) -> "Uniform":
+    def at(self, scope: Scope, rails: int) -> "Uniform":
         """Those in this place, with HB domains of `rails` GPUs."""
-        if self.place is not None:
-            raise ValueError(f"these are already only those of one place, {self.place}")
-        return replace(self, place=place, rails=rails)
+        if self.scope is not None:
+            raise ValueError(f"these are already only those of one place, {self.scope}")
+        return replace(self, scope=scope, rails=rails)
 
     def _pairs(self, rows: Sequence[Numbers]) -> Pairs:
-        wanted = sum(row.size * (row.size - 1) for row in rows)
-        if wanted > MOST_PAIRS:
+        pair_count = sum(row.size * (row.size - 1) for row in rows)
+        if pair_count > MAX_PAIRS:
             raise ValueError(
-                f"{wanted:,} pairs of an all-to-all are too many to spell out: count and total say as much, "
-                f"or ask for those among fewer GPUs; the limit is {MOST_PAIRS:,}"
+                f"{pair_count:,} pairs of an all-to-all are too many to spell out: count and total say as much, "
+                f"or ask for those among fewer GPUs; the limit is {MAX_PAIRS:,}"
             )
         src = np.concatenate([np.repeat(row, max(0, row.size - 1)) for row in rows])
         dst = np.concatenate([np.tile(row, (row.size, 1))[~np.eye(row.size, dtype=bool)] for row in rows])
-        found = Pairs(src, dst, np.full(src.size, self.each))
-        return found if self.place is None else found.at(self.place, self.rails)
+        found = Pairs(src, dst, np.full(src.size, self.bytes_per_pair))
+        return found if self.scope is None else found.at(self.scope, self.rails)
 
 
-def _is_at(place: Place, src: Numbers, dst: Numbers, rails: int) -> NDArray[np.bool_]:
-    together = src // rails == dst // rails
-    if place == "HB domain":
-        return np.asarray(together)
-    on_rail = src % rails == dst % rails
-    return np.asarray(~together & (on_rail if place == "rail" else ~on_rail))
+def _scope_mask(scope: Scope, src: Numbers, dst: Numbers, rails: int) -> NDArray[np.bool_]:
+    same_domain = src // rails == dst // rails
+    if scope == "HB domain":
+        return np.asarray(same_domain)
+    same_rail = src % rails == dst % rails
+    return np.asarray(~same_domain & (same_rail if scope == "rail" else ~same_rail))
 
 
-def _alike(labels: Numbers) -> int:
+def _count_equal_pairs(labels: Numbers) -> int:
     """Ordered pairs of different columns that have the same label, in all rows."""
     ordered = np.sort(labels, axis=1)
     starts = np.ones(ordered.shape, dtype=bool)

@@ -5,20 +5,20 @@ from typing import Annotated, Final, Literal, Self, TypeVar
 
 from pydantic import Field, model_validator
 
-from railyard.core.config import Strict, is_path, read_yaml, wrong
-from railyard.core.errors import BadInput, near_miss
+from railyard.core.config import ConfigModel, field_error, is_path, read_yaml
+from railyard.core.errors import BadInput, unknown_name_hint
 from railyard.core.parse import parse_by_kind
 from railyard.workloads.placement.parallelism import Count, Parallelism
 
 CATALOGUE: Final = Path(__file__).parent
-MOST_OFF: Final = 0.3
+MAX_PARAMETER_ERROR: Final = 0.3
 """How far published parameters may be from what the shape counts to: gated MLPs and untied embeddings fit in (Mixtral
 8x7B is 28% above, Llama 3 8B 15%), a digit too few or layers in place of heads don't."""
-HALF: Final = 2
+FP16_BYTES: Final = 2
 """Bytes of a parameter, an activation or a gradient: 16 bits throughout (Rail-only appendix)."""
 
 
-class _Transformer(Strict):
+class _Transformer(ConfigModel):
     """Layers l, hidden size h, sequence length s, as in Rail-only Table III; vocabulary V. `parameters` as published.
 
     `domain_gpus`: GPUs in an HB domain of the cluster that it was trained on.
@@ -55,18 +55,18 @@ class GptModel(_Transformer):
     training: Parallelism
 
     @model_validator(mode="after")
-    def _layers_divide(self) -> Self:
+    def _check_layers_divide(self) -> Self:
         chunks = self.training.pipeline * self.training.virtual_stages
         if self.layers % chunks:
             allowed = f"must be such that pipeline * virtual_stages = {chunks} divides the {self.layers} layers"
-            raise wrong("training.pipeline", self.training.pipeline, allowed)
+            raise field_error("training.pipeline", self.training.pipeline, allowed)
         if self.heads % self.training.tensor:
-            raise wrong("training.tensor", self.training.tensor, f"must divide the {self.heads} heads")
+            raise field_error("training.tensor", self.training.tensor, f"must divide the {self.heads} heads")
         return self
 
     def gathered_bytes(self, micro_batch: int) -> int:
         """D of one tensor-parallel AllGather or ReduceScatter: 2 b h s (Rail-only, appendix B)."""
-        return HALF * micro_batch * self.hidden * self.sequence
+        return FP16_BYTES * micro_batch * self.hidden * self.sequence
 
     def layer_flops(self, micro_batch: int) -> float:
         """FLOPs of one layer, forward and backward, for a micro-batch, with selective recomputation.
@@ -103,7 +103,7 @@ class MoeModel(_Transformer):
     @property
     def all_to_all_bytes(self) -> int:
         """What one GPU has for all GPUs together (itself included) in one all-to-all: its tokens' activations."""
-        return HALF * self.tokens_per_gpu * self.experts_per_token * self.hidden
+        return FP16_BYTES * self.tokens_per_gpu * self.experts_per_token * self.hidden
 
     @property
     def static_parameters(self) -> int:
@@ -122,11 +122,11 @@ class MoeModel(_Transformer):
         A token goes through `experts_per_token` expert MLPs, 16 of the 24 h^2 multiply-adds of a layer.
         """
         dense = 1 + self.sequence / (6 * self.hidden)
-        extra = (self.experts_per_token - 1) * 16 / 24 * self.moe_layers / self.layers
-        return 72.0 * self.tokens_per_gpu * self.layers * self.hidden**2 * (dense + extra)
+        extra_experts = (self.experts_per_token - 1) * 16 / 24 * self.moe_layers / self.layers
+        return 72.0 * self.tokens_per_gpu * self.layers * self.hidden**2 * (dense + extra_experts)
 
 
-class Layer(Strict):
+class Layer(ConfigModel):
     """Trainable parameters of a layer: two tensors, and so two gradients."""
 
     name: str
@@ -138,7 +138,7 @@ class Layer(Strict):
         return self.weights + self.biases
 
 
-class LayersModel(Strict):
+class LayersModel(ConfigModel):
     """A network layer by layer from its input on, trained by data parallelism alone; `parameters` as published."""
 
     kind: Literal["layers"]
@@ -147,10 +147,10 @@ class LayersModel(Strict):
     layers: Annotated[tuple[Layer, ...], Field(min_length=1, strict=False)]
 
     @model_validator(mode="after")
-    def _layers_add_up(self) -> Self:
-        counted = sum(layer.parameters for layer in self.layers)
-        if counted != self.parameters:
-            raise wrong("parameters", self.parameters, f"must be what the layers add up to, {counted}")
+    def _check_parameter_sum(self) -> Self:
+        computed = sum(layer.parameters for layer in self.layers)
+        if computed != self.parameters:
+            raise field_error("parameters", self.parameters, f"must be what the layers add up to, {computed}")
         return self
 
     @property
@@ -161,7 +161,7 @@ class LayersModel(Strict):
 
 Model = GptModel | MoeModel | LayersModel
 KINDS: Final[dict[str, type[Model]]] = {"gpt": GptModel, "moe": MoeModel, "layers": LayersModel}
-_IS: Final = {
+_KIND_NAMES: Final = {
     GptModel: "a dense model",
     MoeModel: "a mixture of experts",
     LayersModel: "a list of layers",
@@ -177,7 +177,7 @@ def model_names() -> list[str]:
 def load_model(name: str, field: str = "model") -> Model:
     """A model of the catalogue by its name, or any by the path of its file (something that ends in .yaml)."""
     if not is_path(name) and name not in model_names():
-        raise BadInput(field, name, f"{near_miss(name, model_names())}, or the path of a .yaml file")
+        raise BadInput(field, name, f"{unknown_name_hint(name, model_names())}, or the path of a .yaml file")
     path = Path(name) if is_path(name) else CATALOGUE / f"{name}.yaml"
     where = f"{field} {path.name}"
     model = parse_by_kind(read_yaml(path, field), KINDS, where)
@@ -190,9 +190,9 @@ def _check_shape(model: GptModel | MoeModel, field: str) -> None:
     """BadInput unless the heads share out `hidden` evenly, and the published parameters may be those of the shape."""
     if model.hidden % model.heads:
         raise BadInput(f"{field}.heads", model.heads, f"must divide hidden = {model.hidden}")
-    counted = model.all_parameters
-    if abs(model.parameters / counted - 1) > MOST_OFF:
-        allowed = f"must be within {MOST_OFF:.0%} of what layers, hidden and the rest count to: {counted}"
+    computed = model.all_parameters
+    if abs(model.parameters / computed - 1) > MAX_PARAMETER_ERROR:
+        allowed = f"must be within {MAX_PARAMETER_ERROR:.0%} of what layers, hidden and the rest count to: {computed}"
         raise BadInput(f"{field}.parameters", model.parameters, allowed)
 
 
@@ -211,10 +211,10 @@ def load_layers(name: str, field: str = "model") -> LayersModel:
     return _load(name, field, LayersModel, "layers")
 
 
-def _load(name: str, field: str, wanted: type[_M], kind: str) -> _M:
+def _load(name: str, field: str, expected_type: type[_M], kind: str) -> _M:
     model = load_model(name, field)
-    if not isinstance(model, wanted):
-        raise BadInput(field, name, f"is {_IS[type(model)]}; kind {kind} takes a model of kind {kind}")
+    if not isinstance(model, expected_type):
+        raise BadInput(field, name, f"is {_KIND_NAMES[type(model)]}; kind {kind} takes a model of kind {kind}")
     return model
 
 

@@ -4,7 +4,7 @@ Units: bytes that all GPUs together hand to their network, in 16 bits. Rings and
 the grid n = x y send, in an AllGather or ReduceScatter of D bytes, (n - 1) D together.
 """
 
-from railyard.workloads.models.catalogue import HALF, GptModel, MoeModel
+from railyard.workloads.models.catalogue import FP16_BYTES, GptModel, MoeModel
 from railyard.workloads.placement.parallelism import Parallelism
 from railyard.workloads.schedule import Kind
 
@@ -22,7 +22,7 @@ def gpt_volumes(model: GptModel, parallelism: Parallelism | None = None) -> dict
     return {
         "TP": 8.0 * model.layers * pipelines * (p.tensor - 1) * gathered,
         "PP": 2.0 * (p.pipeline * p.virtual_stages - 1) * pipelines * gathered,
-        "DP": 2.0 * (p.data - 1) * HALF * model.layers * model.layer_parameters,
+        "DP": 2.0 * (p.data - 1) * FP16_BYTES * model.layers * model.layer_parameters,
     }
 
 
@@ -37,10 +37,10 @@ def moe_volumes(model: MoeModel, gpus: int | None = None) -> dict[Kind, float]:
     n = gpus or model.gpus
     size = min(model.experts, n)
     replicas = n // size
-    experts = 2.0 * (replicas - 1) * HALF * model.expert_parameters * model.experts
+    experts = 2.0 * (replicas - 1) * FP16_BYTES * model.expert_parameters * model.experts
     return {
         "EP": model.all_to_alls * model.all_to_all_bytes * (size - 1.0) * replicas,
-        "DP": 2.0 * (n - 1) * HALF * model.static_parameters + experts,
+        "DP": 2.0 * (n - 1) * FP16_BYTES * model.static_parameters + experts,
     }
 
 

@@ -17,7 +17,7 @@ from railyard.topologies.addresses import Gpu
 from railyard.workloads.placement.layout import Layout, Numbers, grids
 from railyard.workloads.schedule import Kind, Schedule
 
-SHOWN: Final = 4
+MAX_LISTED: Final = 4
 """Pairs and rails that a finding names."""
 
 
@@ -29,17 +29,17 @@ class Finding:
     group: str
     ranks: tuple[int, ...]
     gpus: tuple[str, ...]
-    why: str
+    reason: str
 
 
 def lint(layout: Layout, experts: int = 0) -> tuple[Finding, ...]:
     """All that crosses rails. `experts`: ranks that exchange tokens with one another, side by side; 0 for dense."""
     p = layout.parallelism
-    found = list(_of_groups("TP", layout.tensor_groups, "stage {}, replica {}", p.data, layout))
-    found += _of_groups("DP", layout.data_groups, "stage {}, tensor rank {}", p.tensor, layout)
-    found += _of_boundaries(layout)
+    found = list(_group_findings("TP", layout.tensor_groups, "stage {}, replica {}", p.data, layout))
+    found += _group_findings("DP", layout.data_groups, "stage {}, tensor rank {}", p.tensor, layout)
+    found += _boundary_findings(layout)
     if experts > 1:
-        found += _of_experts(layout, experts)
+        found += _expert_findings(layout, experts)
     return tuple(found)
 
 
@@ -53,9 +53,9 @@ def lint_schedule(schedule: Schedule) -> tuple[Finding, ...]:
     found = []
     for (kind, name), pairs in crossing.items():
         gpus = sorted({gpu for pair in pairs for gpu in pair})
-        why = f"{len(pairs):,} of its pairs change domain and rail: {_pairs_of(sorted(pairs), schedule.rails)}"
+        reason = f"{len(pairs):,} of its pairs change domain and rail: {_format_pairs(sorted(pairs), schedule.rails)}"
         names = tuple(_name(gpu, schedule.rails) for gpu in gpus)
-        found.append(Finding(kind, f"step {name}", tuple(gpus), names, why))
+        found.append(Finding(kind, f"step {name}", tuple(gpus), names, reason))
     return tuple(found)
 
 
@@ -65,22 +65,22 @@ def crosses(src: Numbers | NDArray[np.int64], dst: Numbers | NDArray[np.int64], 
     return crossing
 
 
-def _of_groups(kind: Kind, groups: Numbers, words: str, per_stage: int, layout: Layout) -> Iterator[Finding]:
+def _group_findings(kind: Kind, groups: Numbers, name_format: str, per_stage: int, layout: Layout) -> Iterator[Finding]:
     """A finding for each ring, in the order of ranks, that crosses rails and can't be hierarchical."""
     rails = layout.rails
-    grid_starts = {int(start) for boxed in grids(groups, rails)[0] for start in boxed[:, 0, 0]}
-    following = np.roll(groups, -1, axis=1)
-    crossing = crosses(groups, following, rails)
+    grid_starts = {int(start) for grid_gpus in grids(groups, rails)[0] for start in grid_gpus[:, 0, 0]}
+    next_gpus = np.roll(groups, -1, axis=1)
+    crossing = crosses(groups, next_gpus, rails)
     for row in np.flatnonzero(crossing.any(axis=1)):
         group = groups[row]
         if int(group.min()) in grid_starts:
             continue
-        pairs = [(int(a), int(b)) for a, b in zip(group[crossing[row]], following[row][crossing[row]], strict=True)]
-        why = f"{_no_grid(group, rails)}; its ring changes domain and rail at {_pairs_of(pairs, rails)}"
-        yield _finding(kind, words.format(*divmod(int(row), per_stage)), group, why, layout)
+        pairs = [(int(a), int(b)) for a, b in zip(group[crossing[row]], next_gpus[row][crossing[row]], strict=True)]
+        reason = f"{_grid_mismatch(group, rails)}; its ring changes domain and rail at {_format_pairs(pairs, rails)}"
+        yield _finding(kind, name_format.format(*divmod(int(row), per_stage)), group, reason, layout)
 
 
-def _of_boundaries(layout: Layout) -> Iterator[Finding]:
+def _boundary_findings(layout: Layout) -> Iterator[Finding]:
     """A finding for each stage boundary that some pipeline crosses on different rails, the way back included."""
     p, stages = layout.parallelism, layout.pipelines
     boundaries = [(s, s + 1) for s in range(p.pipeline - 1)]
@@ -92,44 +92,46 @@ def _of_boundaries(layout: Layout) -> Iterator[Finding]:
         if crossing.any():
             pairs = [(int(s), int(d)) for s, d in zip(src[crossing], dst[crossing], strict=True)]
             count = f"{len(pairs)} of {len(stages)} pipelines change domain and rail"
-            back = ", back for the next chunk of layers" if b == 0 and a else ""
+            return_note = ", back for the next chunk of layers" if b == 0 and a else ""
             group = np.concatenate([src[crossing], dst[crossing]])
-            why = f"{count}: {_pairs_of(pairs, layout.rails)}"
-            yield _finding("PP", f"stage {a} to {b}{back}", group, why, layout)
+            reason = f"{count}: {_format_pairs(pairs, layout.rails)}"
+            yield _finding("PP", f"stage {a} to {b}{return_note}", group, reason, layout)
 
 
-def _of_experts(layout: Layout, experts: int) -> Iterator[Finding]:
+def _expert_findings(layout: Layout, experts: int) -> Iterator[Finding]:
     for number, group in enumerate(layout.gpus.reshape(-1, experts)):
         crossing = crosses(group[:, None], group[None, :], layout.rails)
         if crossing.any():
             count = f"{int(crossing.sum()):,} of {experts * (experts - 1):,} pairs of its all-to-all"
-            why = f"{count} change domain and rail; on rail-only these are forwarded in HB domains (two-phase, Eq. 3)"
-            yield _finding("EP", f"experts' group {number}", group, why, layout)
+            reason = (
+                f"{count} change domain and rail; on rail-only these are forwarded in HB domains (two-phase, Eq. 3)"
+            )
+            yield _finding("EP", f"experts' group {number}", group, reason, layout)
 
 
-def _finding(kind: Kind, group: str, gpus: Numbers, why: str, layout: Layout) -> Finding:
+def _finding(kind: Kind, group: str, gpus: Numbers, reason: str, layout: Layout) -> Finding:
     ranks = tuple(int(rank) for rank in layout.rank_of[gpus])
-    return Finding(kind, group, ranks, tuple(_name(int(gpu), layout.rails) for gpu in gpus), why)
+    return Finding(kind, group, ranks, tuple(_name(int(gpu), layout.rails) for gpu in gpus), reason)
 
 
-def _no_grid(group: Numbers, rails: int) -> str:
+def _grid_mismatch(group: Numbers, rails: int) -> str:
     """How a group falls short of a grid: with two of its domains that don't match."""
-    held: defaultdict[int, list[int]] = defaultdict(list)
+    ranks_by_domain: defaultdict[int, list[int]] = defaultdict(list)
     for gpu in sorted(int(n) for n in group):
-        held[gpu // rails].append(gpu % rails)
-    (first, its), *others = held.items()
-    other, theirs = next((d, ranks) for d, ranks in others if ranks != its)
-    return f"on {_listed(its)} in d{first} but on {_listed(theirs)} in d{other}"
+        ranks_by_domain[gpu // rails].append(gpu % rails)
+    (first, first_ranks), *others = ranks_by_domain.items()
+    other, other_ranks = next((d, ranks) for d, ranks in others if ranks != first_ranks)
+    return f"on {_format_rails(first_ranks)} in d{first} but on {_format_rails(other_ranks)} in d{other}"
 
 
-def _listed(ranks: list[int]) -> str:
-    shown = ", ".join(f"rail{rank}" for rank in ranks[:SHOWN])
-    return shown if len(ranks) <= SHOWN else f"{shown} and {len(ranks) - SHOWN} more"
+def _format_rails(ranks: list[int]) -> str:
+    shown = ", ".join(f"rail{rank}" for rank in ranks[:MAX_LISTED])
+    return shown if len(ranks) <= MAX_LISTED else f"{shown} and {len(ranks) - MAX_LISTED} more"
 
 
-def _pairs_of(pairs: list[tuple[int, int]], rails: int) -> str:
-    shown = ", ".join(f"{_name(a, rails)} to {_name(b, rails)}" for a, b in pairs[:SHOWN])
-    return shown if len(pairs) <= SHOWN else f"{shown} and {len(pairs) - SHOWN:,} more"
+def _format_pairs(pairs: list[tuple[int, int]], rails: int) -> str:
+    shown = ", ".join(f"{_name(a, rails)} to {_name(b, rails)}" for a, b in pairs[:MAX_LISTED])
+    return shown if len(pairs) <= MAX_LISTED else f"{shown} and {len(pairs) - MAX_LISTED:,} more"
 
 
 def _name(gpu: int, rails: int) -> str:

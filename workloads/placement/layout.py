@@ -36,13 +36,13 @@ def splits(parallelism: Parallelism, rails: int) -> dict[Dimension, Split]:
 
     Where t p d is a multiple of `rails`, they fill a domain exactly.
     """
-    left, found = rails, {}
+    remaining, result = rails, {}
     for name in DIMENSIONS:
         size = getattr(parallelism, name)
-        hb = gcd(size, left)
-        found[name] = Split(hb, size // hb)
-        left //= hb
-    return found
+        hb = gcd(size, remaining)
+        result[name] = Split(hb, size // hb)
+        remaining //= hb
+    return result
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,7 +98,7 @@ def hierarchical(parallelism: Parallelism, domains: int, rails: int, field: str 
     return Layout(parallelism, domains, rails, (domain * rails + local).astype(np.int32))
 
 
-def in_order(
+def layout_from_order(
     parallelism: Parallelism, domains: int, rails: int, order: Sequence[Dimension], field: str = "placement"
 ) -> Layout:
     """GPUs are numbered through, the first dimension of `order` fastest, whatever the size of an HB domain."""
@@ -110,28 +110,28 @@ def in_order(
     check_batch(parallelism, f"{field}.parallelism")
     outermost_first = list(reversed(order))
     numbers = np.arange(parallelism.gpus, dtype=np.int32)
-    boxed = numbers.reshape([getattr(parallelism, name) for name in outermost_first])
+    reshaped = numbers.reshape([getattr(parallelism, name) for name in outermost_first])
     axes = [outermost_first.index(name) for name in reversed(DIMENSIONS)]
-    return Layout(parallelism, domains, rails, np.ascontiguousarray(boxed.transpose(axes)))
+    return Layout(parallelism, domains, rails, np.ascontiguousarray(reshaped.transpose(axes)))
 
 
-def of_ranks(
+def layout_from_ranks(
     parallelism: Parallelism, domains: int, rails: int, ranks: Sequence[int], field: str = "placement"
 ) -> Layout:
     """Rank i is on GPU number `ranks[i]`."""
     check_size(parallelism, domains, rails, f"{field}.parallelism")
     check_batch(parallelism, f"{field}.parallelism")
-    wrong = _first_wrong(ranks, parallelism.gpus)
-    if wrong is not None:
+    invalid_index = _first_invalid(ranks, parallelism.gpus)
+    if invalid_index is not None:
         allowed = f"must be a GPU number from 0 to {parallelism.gpus - 1}, and each must be there once"
-        raise BadInput(f"{field}.ranks.{wrong}", ranks[wrong], allowed)
+        raise BadInput(f"{field}.ranks.{invalid_index}", ranks[invalid_index], allowed)
     if len(ranks) != parallelism.gpus:
         raise BadInput(f"{field}.ranks", f"{len(ranks)} of them", f"must be {parallelism.gpus}, one for each rank")
     shape = (parallelism.pipeline, parallelism.data, parallelism.tensor)
     return Layout(parallelism, domains, rails, np.asarray(ranks, dtype=np.int32).reshape(shape))
 
 
-def _first_wrong(ranks: Sequence[int], gpus: int) -> int | None:
+def _first_invalid(ranks: Sequence[int], gpus: int) -> int | None:
     seen: set[int] = set()
     for i, gpu in enumerate(ranks):
         if not 0 <= gpu < gpus or gpu in seen:
@@ -154,16 +154,16 @@ def grids(groups: Numbers, rails: int) -> tuple[list[Numbers], Numbers]:
     ordered = np.sort(groups, axis=1)
     domains = ordered // rails
     spans = 1 + (np.diff(domains, axis=1) != 0).sum(axis=1)
-    found, rest = [], np.ones(len(groups), dtype=bool)
+    result, is_irregular = [], np.ones(len(groups), dtype=bool)
     for y in np.unique(spans):
         chosen = np.flatnonzero(spans == y)
         if groups.shape[1] % y:
             continue
-        boxed = ordered[chosen].reshape(len(chosen), y, -1)
-        rows_are_domains = (boxed // rails == boxed[:, :, :1] // rails).all(axis=(1, 2))
-        columns_are_rails = (boxed % rails == boxed[:, :1, :] % rails).all(axis=(1, 2))
-        fits = rows_are_domains & columns_are_rails
-        if fits.any():
-            found.append(boxed[fits])
-            rest[chosen[fits]] = False
-    return found, groups[rest]
+        reshaped = ordered[chosen].reshape(len(chosen), y, -1)
+        rows_are_domains = (reshaped // rails == reshaped[:, :, :1] // rails).all(axis=(1, 2))
+        columns_are_rails = (reshaped % rails == reshaped[:, :1, :] % rails).all(axis=(1, 2))
+        is_grid = rows_are_domains & columns_are_rails
+        if is_grid.any():
+            result.append(reshaped[is_grid])
+            is_irregular[chosen[is_grid]] = False
+    return result, groups[is_irregular]

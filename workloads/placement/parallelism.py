@@ -12,13 +12,13 @@ from typing import Annotated
 from pydantic import Field
 
 from railyard.core.errors import BadInput
-from railyard.topologies.spec import Strict
+from railyard.topologies.spec import ConfigModel
 from railyard.workloads.program import Grid
 
 Count = Annotated[int, Field(ge=1)]
 
 
-class Parallelism(Strict):
+class Parallelism(ConfigModel):
     """Rail-only Table III: t, p, d, b, v, and the global batch in sequences."""
 
     tensor: Count

@@ -15,9 +15,9 @@ PATTERN_BYTES: Final = 1 << 20
 PATTERN_STRIDE: Final = 7919  # transfers start at different places of the pattern, so that mixing two up is seen
 
 
-QUEUE_S: Final = 0.015
-LEAST_FRAMES: Final = 4  # with fewer a link falls idle between a frame and its acknowledgement
-MOST_BYTES: Final = 200_000  # about what a receive buffer of the usual size has room for
+WINDOW_S: Final = 0.015
+MIN_FRAMES: Final = 4  # with fewer a link falls idle between a frame and its acknowledgement
+MAX_WINDOW_BYTES: Final = 200_000  # about what a receive buffer of the usual size has room for
 
 
 class Channel(NamedTuple):
@@ -32,38 +32,38 @@ class Channel(NamedTuple):
 class Windows:
     """Bytes that a pair's connections may have under way: within an HB domain, and over rails.
 
-    More than a link needs only waits in its queue: at emulated rates for so long that TCP takes it for a loss. `least`
-    is what a connection needs, however many it shares with.
+    More than a link needs only waits in its queue: at emulated rates for so long that TCP takes it for a loss.
+    `minimum` is what a connection needs, however many it shares with.
     """
 
     hb: int
     rail: int
-    least: int
+    minimum: int
 
-    def of_one(self, in_domain: bool, stripes: int) -> int:
+    def per_connection(self, in_domain: bool, stripes: int) -> int:
         """Of one of a pair's `stripes` connections: together they have under way what a single one would have."""
-        return max(self.least, (self.hb if in_domain else self.rail) // stripes)
+        return max(self.minimum, (self.hb if in_domain else self.rail) // stripes)
 
 
-def fitting(hb_bps: int, rail_bps: int, mtu: int) -> Windows:
+def windows_for_links(hb_bps: int, rail_bps: int, mtu: int) -> Windows:
     """Windows for links of these rates."""
-    return Windows(window_bytes(hb_bps, mtu), window_bytes(rail_bps, mtu), LEAST_FRAMES * mtu)
+    return Windows(window_bytes(hb_bps, mtu), window_bytes(rail_bps, mtu), MIN_FRAMES * mtu)
 
 
 def window_bytes(rate_bps: int, mtu: int) -> int:
     """15 ms of a link, within what works."""
-    return min(MOST_BYTES, max(LEAST_FRAMES * mtu, round(rate_bps / 8 * QUEUE_S)))
+    return min(MAX_WINDOW_BYTES, max(MIN_FRAMES * mtu, round(rate_bps / 8 * WINDOW_S)))
 
 
 @dataclass(frozen=True)
 class Job:
-    """A worker's share: `mine` are the GPU numbers it plays; `seed` makes the pattern that fills every transfer.
+    """A worker's share: `local_gpus` are the GPU numbers it plays; `seed` makes the pattern that fills every transfer.
 
     `watched`: phases of which it tells when all that comes to its GPUs has come.
     """
 
     gpus: tuple[Gpu, ...]
-    mine: frozenset[int]
+    local_gpus: frozenset[int]
     tasks: tuple[Task, ...]
     port: int
     seed: int
@@ -95,10 +95,10 @@ def connections(tasks: Sequence[Task]) -> list[Channel]:
 def split(schedule: Schedule, workers: int) -> list[frozenset[int]]:
     """Who plays which GPUs: domains dealt to workers in turn; no more workers than domains."""
     domains = schedule.gpus // schedule.rails
-    hands: list[set[int]] = [set() for _ in range(min(workers, domains))]
+    gpu_sets: list[set[int]] = [set() for _ in range(min(workers, domains))]
     for gpu in range(schedule.gpus):
-        hands[gpu // schedule.rails % len(hands)].add(gpu)
-    return [frozenset(hand) for hand in hands]
+        gpu_sets[gpu // schedule.rails % len(gpu_sets)].add(gpu)
+    return [frozenset(gpu_set) for gpu_set in gpu_sets]
 
 
 def jobs(
@@ -107,23 +107,25 @@ def jobs(
     """One job a worker; all know all tasks."""
     gpus = tuple(Gpu(*divmod(n, schedule.rails)) for n in range(schedule.gpus))
     phases = frozenset(watched)
-    return [Job(gpus, mine, schedule.tasks, port, seed, windows, phases) for mine in split(schedule, workers)]
+    return [
+        Job(gpus, local_gpus, schedule.tasks, port, seed, windows, phases) for local_gpus in split(schedule, workers)
+    ]
 
 
-def unlocks(job: Job) -> tuple[dict[int, int], dict[int, list[int]], dict[int, list[int]]]:
+def dependents(job: Job) -> tuple[dict[int, int], dict[int, list[int]], dict[int, list[int]]]:
     """(how many ends each of my tasks waits for, what a sent transfer or done computation frees, what a receipt
     frees).
     """
-    waits: dict[int, int] = {}
+    dependency_counts: dict[int, int] = {}
     on_done: dict[int, list[int]] = {}
     on_receipt: dict[int, list[int]] = {}
     for number, task in enumerate(job.tasks):
-        here = owner(task)
-        if here not in job.mine:
+        owner_gpu = owner(task)
+        if owner_gpu not in job.local_gpus:
             continue
-        waits[number] = len(task.after)
-        for wanted in task.after:
-            other = job.tasks[wanted]
-            received = not isinstance(other, Compute) and other.dst == here
-            (on_receipt if received else on_done).setdefault(wanted, []).append(number)
-    return waits, on_done, on_receipt
+        dependency_counts[number] = len(task.after)
+        for dependency in task.after:
+            other = job.tasks[dependency]
+            received = not isinstance(other, Compute) and other.dst == owner_gpu
+            (on_receipt if received else on_done).setdefault(dependency, []).append(number)
+    return dependency_counts, on_done, on_receipt

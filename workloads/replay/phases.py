@@ -8,7 +8,7 @@ from typing import Final, NamedTuple, Protocol
 from railyard.workloads.schedule import Schedule, Task, Transfer
 
 
-class PhaseOver(NamedTuple):
+class PhaseEnd(NamedTuple):
     """A worker has received all that comes to its GPUs in a phase: so many transfers, the last at `ended_ns`."""
 
     phase: int
@@ -16,16 +16,16 @@ class PhaseOver(NamedTuple):
     ended_ns: int
 
 
-class OnOver(Protocol):
+class PhaseEndCallback(Protocol):
     """Called once, in a thread, with the monotonic ns of a phase's last receipt."""
 
     def __call__(self, ended_ns: int, /) -> None: ...
 
 
-NOBODY: Final[Mapping[int, OnOver]] = {}
+NO_CALLBACKS: Final[Mapping[int, PhaseEndCallback]] = {}
 
 
-def first_runs(schedule: Schedule) -> dict[str, int]:
+def first_phases(schedule: Schedule) -> dict[str, int]:
     """The number of the first phase of each name in which something is sent."""
     found: dict[str, int] = {}
     for phase in sorted({transfer.phase for _, transfer in schedule.transfers}):
@@ -33,24 +33,24 @@ def first_runs(schedule: Schedule) -> dict[str, int]:
     return found
 
 
-def awaited(tasks: Iterable[Task], watched: Collection[int], mine: Collection[int]) -> Counter[int]:
+def transfers_per_phase(tasks: Iterable[Task], watched: Collection[int], local_gpus: Collection[int]) -> Counter[int]:
     """How many transfers of each watched phase come to these GPUs."""
-    return Counter(t.phase for t in tasks if isinstance(t, Transfer) and t.phase in watched and t.dst in mine)
+    return Counter(t.phase for t in tasks if isinstance(t, Transfer) and t.phase in watched and t.dst in local_gpus)
 
 
-class Phases:
+class PhaseTracker:
     """Adds up what workers tell, from their threads, and calls who waits for a phase when all of it has arrived."""
 
-    def __init__(self, schedule: Schedule, watched: Mapping[int, OnOver]) -> None:
-        self._left = awaited(schedule.tasks, watched, range(schedule.gpus))
-        self._watched, self._adding = watched, threading.Lock()
+    def __init__(self, schedule: Schedule, watched: Mapping[int, PhaseEndCallback]) -> None:
+        self._remaining = transfers_per_phase(schedule.tasks, watched, range(schedule.gpus))
+        self._watched, self._lock = watched, threading.Lock()
         self._ended_ns = dict.fromkeys(watched, 0)
 
-    def hear(self, over: PhaseOver) -> None:
+    def receive(self, end: PhaseEnd) -> None:
         """A worker's part is there."""
-        with self._adding:
-            self._left[over.phase] -= over.transfers
-            self._ended_ns[over.phase] = max(self._ended_ns[over.phase], over.ended_ns)
-            done = self._left[over.phase] == 0
+        with self._lock:
+            self._remaining[end.phase] -= end.transfers
+            self._ended_ns[end.phase] = max(self._ended_ns[end.phase], end.ended_ns)
+            done = self._remaining[end.phase] == 0
         if done:
-            self._watched[over.phase](self._ended_ns[over.phase])
+            self._watched[end.phase](self._ended_ns[end.phase])

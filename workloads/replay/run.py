@@ -17,11 +17,11 @@ import psutil
 from railyard.core.errors import RailyardError
 from railyard.core.project import PROJECT
 from railyard.workloads.replay.job import Outcome, Windows, jobs
-from railyard.workloads.replay.phases import NOBODY, OnOver, PhaseOver, Phases
+from railyard.workloads.replay.phases import NO_CALLBACKS, PhaseEnd, PhaseEndCallback, PhaseTracker
 from railyard.workloads.schedule import Schedule
 
-LOOK_S: Final = 0.1
-HEAD_START_NS: Final = 100_000_000  # all workers have read "go" by then
+POLL_INTERVAL_S: Final = 0.1
+START_DELAY_NS: Final = 100_000_000  # all workers have read "go" by then
 PORT: Final = 7000
 
 
@@ -60,7 +60,7 @@ class Replay:
 class _Worker:
     """One worker process and what it last said."""
 
-    def __init__(self, job: object, on_phase: Callable[[PhaseOver], None]) -> None:
+    def __init__(self, job: object, on_phase: Callable[[PhaseEnd], None]) -> None:
         self._on_phase = on_phase
         self._process = subprocess.Popen(
             [sys.executable, "-m", "railyard.workloads.replay.worker"],
@@ -71,46 +71,46 @@ class _Worker:
         self.delivered = 0
         self.outcome: Outcome | None = None
         self.error: Exception | None = None
-        self.follower = threading.Thread(target=self._follow, daemon=True)
-        self.tell(job)
+        self.reader = threading.Thread(target=self._read_messages, daemon=True)
+        self.send(job)
 
-    def tell(self, what: object) -> None:
+    def send(self, message: object) -> None:
         assert self._process.stdin
         try:
-            pickle.dump(what, self._process.stdin)
+            pickle.dump(message, self._process.stdin)
             self._process.stdin.flush()
         except BrokenPipeError:
             raise RailyardError("a replay worker died") from None
 
-    def hear(self) -> Any:
+    def receive(self) -> Any:
         assert self._process.stdout
         try:
-            said = pickle.load(self._process.stdout)
+            message = pickle.load(self._process.stdout)
         except (EOFError, pickle.UnpicklingError):  # the latter if it was in the middle of something
             raise RailyardError("a replay worker died") from None
-        if isinstance(said, RuntimeError):
-            raise RailyardError(f"replay: {said}") from said
-        return said
+        if isinstance(message, RuntimeError):
+            raise RailyardError(f"replay: {message}") from message
+        return message
 
-    def _follow(self) -> None:
+    def _read_messages(self) -> None:
         """In a thread: read progress until the outcome."""
         try:
             while self.outcome is None:
-                said = self.hear()
-                if isinstance(said, Outcome):
-                    self.outcome = said
-                elif isinstance(said, PhaseOver):
-                    self._on_phase(said)
+                message = self.receive()
+                if isinstance(message, Outcome):
+                    self.outcome = message
+                elif isinstance(message, PhaseEnd):
+                    self._on_phase(message)
                 else:
-                    self.delivered = said
+                    self.delivered = message
         except RailyardError as error:
             self.error = error
 
     def end(self) -> None:
         self._process.kill()
         self._process.wait()
-        if self.follower.is_alive():
-            self.follower.join()  # it reads the end of what the process said; closing under it would not do
+        if self.reader.is_alive():
+            self.reader.join()  # it reads the end of what the process said; closing under it would not do
         for pipe in (self._process.stdin, self._process.stdout):
             if pipe:
                 with suppress(BrokenPipeError):  # what it never read
@@ -125,7 +125,7 @@ def replay(
     progress: Callable[[int], None] = lambda delivered: None,
     started: Callable[[int], None] = lambda start_ns: None,
     abort: threading.Event | None = None,
-    watched: Mapping[int, OnOver] = NOBODY,
+    watched: Mapping[int, PhaseEndCallback] = NO_CALLBACKS,
 ) -> Replay:
     """Play a schedule in a built fabric. RailyardError if connections don't come about or a worker dies.
 
@@ -135,47 +135,47 @@ def replay(
     each of `watched` when the phase of that number is over.
     What is not delivered when the deadline passes, or when a connection breaks, is missing from the result.
     """
-    phases = Phases(schedule, watched)
-    shares = jobs(schedule, psutil.cpu_count() or 1, PORT, seed, windows, watched)
-    workers = [_Worker(job, phases.hear) for job in shares]
+    phases = PhaseTracker(schedule, watched)
+    worker_jobs = jobs(schedule, psutil.cpu_count() or 1, PORT, seed, windows, watched)
+    workers = [_Worker(job, phases.receive) for job in worker_jobs]
     try:
         for expected in ("listening", "connected"):
             for worker in workers:
-                if worker.hear() != expected:
+                if worker.receive() != expected:
                     raise RailyardError(f"a replay worker is not {expected}")
             for worker in workers:
                 if expected == "listening":
-                    worker.tell("connect")
-        start_ns = time.monotonic_ns() + HEAD_START_NS
+                    worker.send("connect")
+        start_ns = time.monotonic_ns() + START_DELAY_NS
         for worker in workers:
-            worker.tell(("go", start_ns, start_ns + int(deadline_s * 1e9)))
+            worker.send(("go", start_ns, start_ns + int(deadline_s * 1e9)))
         started(start_ns)
         for worker in workers:
-            worker.follower.start()
+            worker.reader.start()
         abort = abort or threading.Event()
-        while any(worker.follower.is_alive() for worker in workers):
-            if abort.wait(LOOK_S):
+        while any(worker.reader.is_alive() for worker in workers):
+            if abort.wait(POLL_INTERVAL_S):
                 raise Aborted("the replay was ended")
             progress(sum(worker.delivered for worker in workers))
-        return _gather(schedule, start_ns, workers)
+        return _collect_outcomes(schedule, start_ns, workers)
     finally:
         for worker in workers:
             worker.end()
 
 
-def _gather(schedule: Schedule, start_ns: int, workers: list[_Worker]) -> Replay:
+def _collect_outcomes(schedule: Schedule, start_ns: int, workers: list[_Worker]) -> Replay:
     outcomes = []
     for worker in workers:
         if worker.error or worker.outcome is None:
             raise worker.error or RailyardError("a replay worker gave no outcome")
         outcomes.append(worker.outcome)
-    begun = {n: at for o in outcomes for n, at in o.started_ns.items()}
-    ended = {n: at for o in outcomes for n, at in o.ended_ns.items()}
+    start_times = {n: at for o in outcomes for n, at in o.started_ns.items()}
+    end_times = {n: at for o in outcomes for n, at in o.ended_ns.items()}
     return Replay(
         schedule=schedule,
         start_ns=start_ns,
-        end_ns=max(ended.values(), default=start_ns),
-        spans={n: (begun[n], ended[n]) for n in sorted(ended) if n in begun},
+        end_ns=max(end_times.values(), default=start_ns),
+        spans={n: (start_times[n], end_times[n]) for n in sorted(end_times) if n in start_times},
         delivered={n: size for o in outcomes for n, size in o.delivered.items()},
         corrupt=tuple(sorted({n for o in outcomes for n in o.corrupt})),
         broken=tuple(reason for o in outcomes for reason in o.broken),

@@ -10,36 +10,36 @@ import pickle
 import sys
 from typing import Any
 
-from railyard.core.process_limits import allow_open_files
+from railyard.core.process_limits import raise_open_file_limit
 from railyard.workloads.replay.engine import Engine
 from railyard.workloads.replay.job import Job
 from railyard.workloads.replay.sockets import connect, listen
 
 
-def _say(what: Any) -> None:
-    pickle.dump(what, sys.stdout.buffer)
+def _send_message(message: Any) -> None:
+    pickle.dump(message, sys.stdout.buffer)
     sys.stdout.buffer.flush()
 
 
 def main() -> None:
     """Serve one job."""
     job: Job = pickle.load(sys.stdin.buffer)
-    allow_open_files()
+    raise_open_file_limit()
     try:
         listeners = listen(job)
-        _say("listening")
+        _send_message("listening")
         pickle.load(sys.stdin.buffer)
         engine = Engine(job, *connect(job, listeners))
-        _say("connected")
+        _send_message("connected")
         _, start_ns, deadline_ns = pickle.load(sys.stdin.buffer)
         gc.disable()
-        outcome = engine.run(start_ns, _say, deadline_ns)
-        _say(outcome)
+        outcome = engine.run(start_ns, _send_message, deadline_ns)
+        _send_message(outcome)
         if not outcome.broken:
             sys.stdin.buffer.read()  # keep the connections until everyone has finished
         # else let go of them: so the other workers learn of it at once
     except (OSError, TimeoutError) as error:
-        _say(RuntimeError(str(error)))
+        _send_message(RuntimeError(str(error)))
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 from railyard.core.errors import BadInput
 from railyard.topologies.platforms import PLATFORMS
 from railyard.topologies.spec import FabricSpec
-from railyard.workloads.matrix.pace import pace
+from railyard.workloads.matrix.pace import line_rate_duration_s
 from railyard.workloads.scale import Factor, Rates, Scale
 from railyard.workloads.spec import TraceSpec, auto_all_to_all
 from railyard.workloads.traces.common import Trace
@@ -31,10 +31,10 @@ def lowered_trace(
         compute_kept=spec.compute,
     )
     seconds = scale.time_factor * spec.compute
-    done = lower(trace, fabric.domains, fabric.rails, factor, seconds, two_phase=chosen == "two-phase")
-    if not done.schedule.transfers:
+    lowered = lower(trace, fabric.domains, fabric.rails, factor, seconds, two_phase=chosen == "two-phase")
+    if not lowered.schedule.transfers:
         raise BadInput(f"{field}.path", spec.path, "sends nothing, so there is nothing to replay")
-    return done, scale
+    return lowered, scale
 
 
 def read_trace(spec: TraceSpec, fabric: FabricSpec, field: str = "workload") -> Trace:
@@ -49,4 +49,4 @@ def _bytes_factor(trace: Trace, spec: TraceSpec, fabric: FabricSpec, real: Rates
     unscaled = lower(trace, fabric.domains, fabric.rails, 1.0, spec.compute, two_phase=True).schedule
     if not unscaled.transfers:
         raise BadInput(f"{field}.path", spec.path, "sends nothing, so there is nothing to replay")
-    return spec.wanted_s / pace(unscaled, real, "dr") * emulated.rail / real.rail
+    return spec.target_duration_s / line_rate_duration_s(unscaled, real, "dr") * emulated.rail / real.rail

@@ -15,7 +15,7 @@ from typing import Any, Final, Literal
 
 from google.protobuf.json_format import ParseDict, ParseError
 
-from railyard.core.errors import BadInput, near_miss
+from railyard.core.errors import BadInput, unknown_name_hint
 from railyard.workloads.traces import chakra_pb
 from railyard.workloads.traces.common import (
     Action,
@@ -23,14 +23,14 @@ from railyard.workloads.traces.common import (
     Gap,
     Measured,
     Node,
+    NodeId,
     Op,
-    Place,
     Recv,
     Send,
     Trace,
     check_rank,
+    parse_whole,
     ranks_of,
-    whole,
 )
 from railyard.workloads.traces.files import Files, parse_json
 
@@ -51,7 +51,7 @@ OPS: Final[dict[str, Op]] = {
 ALL_RANKS: Final = ("", "0")
 """Names of the group of all ranks, unless the trace defines them (ASTRA-sim takes them so too)."""
 METADATA: Final = chakra_pb.NODE_TYPES.index("METADATA_NODE")
-MICROS: Final = 1e6  # in a second
+MICROSECONDS: Final = 1e6  # in a second
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,9 @@ def _read(name: str, content: bytes) -> _File:
     objects = _objects(content, name)
     if len(objects) == 1 and isinstance(objects[0].get("workload_graph"), list):
         graph = objects[0]["workload_graph"]
-        return _File("graph", objects[0], [_of_graph(item, f"{name}: item {i}") for i, item in enumerate(graph)], graph)
+        return _File(
+            "graph", objects[0], [_node_of_graph(item, f"{name}: item {i}") for i, item in enumerate(graph)], graph
+        )
     nodes = [_message(item, f"{name}: object {i}") for i, item in enumerate(objects) if i]
     return _File("objects", objects[0], nodes, objects)
 
@@ -116,21 +118,21 @@ def _message(item: Any, where: str) -> Any:
         raise BadInput(where, "this", f"is no Chakra node: {' '.join(str(error).split())}") from error
 
 
-def _of_graph(item: Any, where: str) -> Any:
+def _node_of_graph(item: Any, where: str) -> Any:
     """A node of the feeder's flat form."""
     if not isinstance(item, dict):
         raise BadInput(where, item, "is no Chakra node: keys and values are needed")
-    kind = whole(where, "NodeType", item.get("NodeType"))
-    node = chakra_pb.Node(id=whole(where, "Id", item.get("Id")), name=str(item.get("Name", "")), type=kind)
-    node.duration_micros = whole(where, "runtime", item.get("runtime", 0))
+    kind = parse_whole(where, "NodeType", item.get("NodeType"))
+    node = chakra_pb.Node(id=parse_whole(where, "Id", item.get("Id")), name=str(item.get("Name", "")), type=kind)
+    node.duration_micros = parse_whole(where, "runtime", item.get("runtime", 0))
     for key, deps in (("data_deps", node.data_deps), ("ctrl_deps", node.ctrl_deps)):
         listed = item.get(key, [])
         if not isinstance(listed, list):
             raise BadInput(where, listed, f"is no {key}: a list of Ids is needed")
-        deps.extend(whole(where, key, value) for value in listed)
+        deps.extend(parse_whole(where, key, value) for value in listed)
     for key in ("comm_type", "comm_size", "comm_src", "comm_dst", "comm_tag"):
         if key in item:
-            node.attr.append(chakra_pb.Attribute(name=key, int64_val=whole(where, key, item[key])))
+            node.attr.append(chakra_pb.Attribute(name=key, int64_val=parse_whole(where, key, item[key])))
     if "pg_name" in item:
         node.attr.append(chakra_pb.Attribute(name="pg_name", string_val=str(item["pg_name"])))
     return node
@@ -149,16 +151,16 @@ class _Rank:
             if message.id in positions:
                 raise BadInput(self.file, f"node {message.id}", "occurs twice: ids must differ")
             positions[message.id] = position
-            self._define(message)
+            self._define_groups(message)
         return tuple(self._node(message, positions) for message in messages)
 
     def _node(self, message: Any, positions: Mapping[int, int]) -> Node:
         where = f"{self.file}: node {message.id}"
         after = []
-        for wanted in dict.fromkeys((*message.data_deps, *message.ctrl_deps)):
-            if wanted not in positions:
-                raise BadInput(where, f"node {wanted}", "is what it waits for, but isn't in this file")
-            after.append(positions[wanted])
+        for dependency in dict.fromkeys((*message.data_deps, *message.ctrl_deps)):
+            if dependency not in positions:
+                raise BadInput(where, f"node {dependency}", "is what it waits for, but isn't in this file")
+            after.append(positions[dependency])
         return Node(where, self._action(message, where), tuple(after))
 
     def _action(self, message: Any, where: str) -> Action:
@@ -171,18 +173,18 @@ class _Rank:
             return self._call(attributes, where)
         if kind in ("COMM_SEND_NODE", "COMM_RECV_NODE"):
             return self._message(kind == "COMM_SEND_NODE", attributes, where)
-        still = kind in ("INVALID_NODE", "METADATA_NODE")
-        return Gap(0.0 if still else message.duration_micros / MICROS)
+        is_untimed = kind in ("INVALID_NODE", "METADATA_NODE")
+        return Gap(0.0 if is_untimed else message.duration_micros / MICROSECONDS)
 
     def _message(self, sends: bool, attributes: Mapping[str, Any], where: str) -> Action:
-        own, other = ("comm_src", "comm_dst") if sends else ("comm_dst", "comm_src")
-        if attributes.get(own, self.rank) != self.rank:
-            raise BadInput(where, attributes[own], f"must be its own rank, {self.rank}: it is {own}")
-        peer = check_rank(where, whole(where, other, attributes.get(other)), self.ranks)
+        own_key, peer_key = ("comm_src", "comm_dst") if sends else ("comm_dst", "comm_src")
+        if attributes.get(own_key, self.rank) != self.rank:
+            raise BadInput(where, attributes[own_key], f"must be its own rank, {self.rank}: it is {own_key}")
+        peer = check_rank(where, parse_whole(where, peer_key, attributes.get(peer_key)), self.ranks)
         if peer == self.rank:
-            raise BadInput(where, peer, f"must be another rank: it is {other}")
-        size = whole(where, "comm_size", attributes.get("comm_size"))
-        tag = whole(where, "comm_tag", attributes.get("comm_tag", 0))
+            raise BadInput(where, peer, f"must be another rank: it is {peer_key}")
+        size = parse_whole(where, "comm_size", attributes.get("comm_size"))
+        tag = parse_whole(where, "comm_tag", attributes.get("comm_tag", 0))
         return Send(peer, size, tag) if sends else Recv(peer, size, tag)
 
     def _call(self, attributes: Mapping[str, Any], where: str) -> Action:
@@ -197,7 +199,7 @@ class _Rank:
         op = OPS[known[number]]
         name = str(attributes.get("pg_name", attributes.get("comm_group", "")))
         group = self._group(name, where)
-        size = 0 if op == "barrier" else whole(where, "comm_size", attributes.get("comm_size"))
+        size = 0 if op == "barrier" else parse_whole(where, "comm_size", attributes.get("comm_size"))
         data = {"all-gather": size * len(group), "all-to-all": size / len(group), "scatter": size / len(group)}
         root = group[0] if op in ("broadcast", "reduce", "gather", "scatter") else None
         return Call(op, group, data.get(op, size), root, group_name=name)
@@ -209,13 +211,13 @@ class _Rank:
         elif name in ALL_RANKS:
             group = tuple(range(self.ranks))
         else:
-            allowed = near_miss(name, self.groups) if self.groups else "is not known"
+            allowed = unknown_name_hint(name, self.groups) if self.groups else "is not known"
             raise BadInput(where, name, f"{allowed}; groups are defined in a process_group:init node or by `groups`")
         if self.rank not in group:
             raise BadInput(where, list(group), f"is its group {name!r}, and rank {self.rank} isn't in it")
         return group
 
-    def _define(self, message: Any) -> None:
+    def _define_groups(self, message: Any) -> None:
         """PyTorch's process groups, which a metadata node carries as JSON in a list's printed form."""
         if message.type != METADATA or "process_group" not in message.name:
             return
@@ -238,14 +240,14 @@ def read_groups(content: bytes, where: str) -> dict[str, tuple[int, ...]]:
     return {name: ranks_of(f"{where}: group {name}", ranks, 2**31) for name, ranks in data.items()}
 
 
-def _rewrite(names: tuple[str, ...], read: list[_File], measured: Mapping[Place, Measured]) -> dict[str, bytes]:
+def _rewrite(names: tuple[str, ...], read: list[_File], measured: Mapping[NodeId, Measured]) -> dict[str, bytes]:
     """The same files with start and duration, in whole microseconds, of everything that was measured."""
-    return {name: _written(file, rank, measured) for rank, (name, file) in enumerate(zip(names, read, strict=True))}
+    return {name: _rewritten(file, rank, measured) for rank, (name, file) in enumerate(zip(names, read, strict=True))}
 
 
-def _written(file: _File, rank: int, measured: Mapping[Place, Measured]) -> bytes:
+def _rewritten(file: _File, rank: int, measured: Mapping[NodeId, Measured]) -> bytes:
     times = {
-        position: (round(found.start_s * MICROS), round(found.seconds * MICROS))
+        position: (round(found.start_s * MICROSECONDS), round(found.seconds * MICROSECONDS))
         for position in range(len(file.nodes))
         if (found := measured.get((rank, position))) is not None
     }
@@ -257,14 +259,16 @@ def _written(file: _File, rank: int, measured: Mapping[Place, Measured]) -> byte
     if file.form == "graph":
         items = [{**item, "runtime": times[i][1]} if i in times else item for i, item in enumerate(file.objects)]
         return json.dumps({**file.metadata, "workload_graph": items}, indent=2).encode()
-    objects = [file.metadata] + [_timed(item, times.get(i)) for i, item in enumerate(file.objects[1:])]
+    objects = [file.metadata] + [_with_times(item, times.get(i)) for i, item in enumerate(file.objects[1:])]
     return "\n".join(json.dumps(item, indent=2) for item in objects).encode()
 
 
-def _timed(item: dict[str, Any], times: tuple[int, int] | None) -> dict[str, Any]:
+def _with_times(item: dict[str, Any], times: tuple[int, int] | None) -> dict[str, Any]:
     """Under the names that the object has (protobuf's JSON allows both); 64-bit numbers are text there."""
     if times is None:
         return item
-    plain = "duration_micros" in item
-    start, duration = ("start_time_micros", "duration_micros") if plain else ("startTimeMicros", "durationMicros")
+    is_snake_case = "duration_micros" in item
+    start, duration = (
+        ("start_time_micros", "duration_micros") if is_snake_case else ("startTimeMicros", "durationMicros")
+    )
     return {**item, start: str(times[0]), duration: str(times[1])}

@@ -26,7 +26,7 @@ Op = Literal[
     "scatter",
     "barrier",
 ]
-MOST: Final = 2**63 - 1
+MAX_INT: Final = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ class Node:
     after: tuple[int, ...] = ()
 
 
-Place = tuple[int, int]
+NodeId = tuple[int, int]
 """(rank, position in the rank's list)."""
 
 
@@ -107,22 +107,22 @@ class Trace:
     name: str
     format: Format
     ranks: tuple[tuple[Node, ...], ...]
-    rewrite: Callable[[Mapping[Place, Measured]], dict[str, bytes]]
+    rewrite: Callable[[Mapping[NodeId, Measured]], dict[str, bytes]]
     notes: tuple[str, ...] = ()
 
-    def node(self, place: Place) -> Node:
+    def node(self, node_id: NodeId) -> Node:
         """An operation by rank and position."""
-        return self.ranks[place[0]][place[1]]
+        return self.ranks[node_id[0]][node_id[1]]
 
 
-def whole(where: str, key: str, value: object, least: int = 0) -> int:
+def parse_whole(where: str, key: str, value: object, minimum: int = 0) -> int:
     """A whole number from a file, where none but such will do. BadInput says where it isn't one."""
     if isinstance(value, str) and value.isascii() and value.isdigit():
         value = int(value)
     if isinstance(value, float) and value.is_integer():
         value = int(value)
-    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= MOST:
-        raise BadInput(where, value, f"is no {key}: a whole number of {least} or more is needed")
+    if isinstance(value, bool) or not isinstance(value, int) or not minimum <= value <= MAX_INT:
+        raise BadInput(where, value, f"is no {key}: a whole number of {minimum} or more is needed")
     return value
 
 
@@ -130,7 +130,7 @@ def ranks_of(where: str, value: object, ranks: int) -> tuple[int, ...]:
     """The ranks of a group, each once. BadInput for one of which there is no trace."""
     if not isinstance(value, list) or not value:
         raise BadInput(where, value, "is no group: a list of ranks is needed")
-    group = tuple(whole(where, "rank", item) for item in value)
+    group = tuple(parse_whole(where, "rank", item) for item in value)
     if len(set(group)) < len(group):
         raise BadInput(where, list(group), "has a rank twice")
     check_rank(where, max(group), ranks)

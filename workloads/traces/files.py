@@ -27,43 +27,45 @@ def read_files(path: str, field: str) -> Files:
 
     BadInput if there is nothing, more than one trace, or a rank between others that has no file.
     """
-    given = Path(path)
+    given_path = Path(path)
     try:
-        if given.is_file() and not _RANKED.fullmatch(given.name):
-            return Files(given.stem, (given.name,), (given.read_bytes(),), shared=True)
-        return _ranked(given, field)
+        if given_path.is_file() and not _RANKED.fullmatch(given_path.name):
+            return Files(given_path.stem, (given_path.name,), (given_path.read_bytes(),), shared=True)
+        return _read_rank_files(given_path, field)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise BadInput(field, path, f"can't be read: {reason}") from error
 
 
-def begins_files(stem: str) -> bool:
+def is_trace_prefix(stem: str) -> bool:
     """Whether the working folder has a file such as STEM.0.et."""
     matches = (_RANKED.fullmatch(file.name) for file in Path().iterdir())
     return any(match["stem"] == stem for match in matches if match)
 
 
-def _ranked(given: Path, field: str) -> Files:
-    folder = given if given.is_dir() else given.parent
-    match = _RANKED.fullmatch(given.name)
-    wanted = None if given.is_dir() else match["stem"] if match and given.exists() else given.name
-    families: defaultdict[tuple[str | None, str], dict[int, Path]] = defaultdict(dict)
+def _read_rank_files(given_path: Path, field: str) -> Files:
+    folder = given_path if given_path.is_dir() else given_path.parent
+    match = _RANKED.fullmatch(given_path.name)
+    expected_stem = None if given_path.is_dir() else match["stem"] if match and given_path.exists() else given_path.name
+    rank_files: defaultdict[tuple[str | None, str], dict[int, Path]] = defaultdict(dict)
     for file in sorted(folder.iterdir()) if folder.is_dir() else ():
         found = _RANKED.fullmatch(file.name)
-        if found and file.is_file() and (given.is_dir() or found["stem"] == wanted):
-            families[found["stem"], found["suffix"]][int(found["rank"])] = file
-    if match and given.exists():
-        families = defaultdict(dict, {k: v for k, v in families.items() if k[1] == match["suffix"]})
-    if not families:
+        if found and file.is_file() and (given_path.is_dir() or found["stem"] == expected_stem):
+            rank_files[found["stem"], found["suffix"]][int(found["rank"])] = file
+    if match and given_path.exists():
+        rank_files = defaultdict(dict, {k: v for k, v in rank_files.items() if k[1] == match["suffix"]})
+    if not rank_files:
         allowed = "is no trace: give a file, or a folder or the beginning of files such as NAME.0.et, NAME.1.et"
-        raise BadInput(field, str(given), allowed)
-    if len(families) > 1:
-        choices = ", ".join(sorted(f"{stem or ''}.*.{suffix}" for stem, suffix in families))
-        raise BadInput(field, str(given), f"has several traces: give the first file of one of {choices}")
-    (stem, _), by_rank = next(iter(families.items()))
+        raise BadInput(field, str(given_path), allowed)
+    if len(rank_files) > 1:
+        choices = ", ".join(sorted(f"{stem or ''}.*.{suffix}" for stem, suffix in rank_files))
+        raise BadInput(field, str(given_path), f"has several traces: give the first file of one of {choices}")
+    (stem, _), by_rank = next(iter(rank_files.items()))
     for rank in range(max(by_rank) + 1):
         if rank not in by_rank:
-            raise BadInput(field, str(given), f"misses rank {rank}: there are files for ranks up to {max(by_rank)}")
+            raise BadInput(
+                field, str(given_path), f"misses rank {rank}: there are files for ranks up to {max(by_rank)}"
+            )
     paths = [by_rank[rank] for rank in range(len(by_rank))]
     content = tuple(file.read_bytes() for file in paths)
     return Files(stem or folder.resolve().name, tuple(file.name for file in paths), content, shared=False)
@@ -81,7 +83,7 @@ def parse_json(content: bytes, where: str) -> Any:
     try:
         return json.loads(content)
     except json.JSONDecodeError as error:
-        place = f"line {error.lineno}, column {error.colno}"
-        raise BadInput(where, place, f"is cut off or no JSON: {error.msg}") from error
+        location = f"line {error.lineno}, column {error.colno}"
+        raise BadInput(where, location, f"is cut off or no JSON: {error.msg}") from error
     except (ValueError, RecursionError) as error:
         raise BadInput(where, "its content", "is no JSON in UTF-8") from error

@@ -22,9 +22,9 @@ from railyard.workloads.collectives.algorithms import (
 )
 from railyard.workloads.program import Grid, Program
 from railyard.workloads.schedule import Collective, Phase, Schedule
-from railyard.workloads.traces.common import Call, Gap, Place, Recv, Send, Trace
+from railyard.workloads.traces.common import Call, Gap, NodeId, Recv, Send, Trace
 from railyard.workloads.traces.match import Step, steps
-from railyard.workloads.traces.patterns import chain, exchange_sizes, signal
+from railyard.workloads.traces.patterns import chain, exchange_sizes, send_barrier
 
 Sizes = dict[tuple[int, int], int]
 
@@ -35,17 +35,17 @@ class Lowered:
 
     trace: Trace
     schedule: Schedule
-    tasks: Mapping[Place, tuple[int, ...]]
+    tasks: Mapping[NodeId, tuple[int, ...]]
 
 
 def lower(
     trace: Trace, domains: int, rails: int, bytes_factor: float, time_factor: float, two_phase: bool = False
 ) -> Lowered:
     """The trace on a fabric of this shape, with its bytes and seconds times these. BadInput says what can't be."""
-    work = _Lowering(trace, Program(domains, rails), bytes_factor, time_factor, two_phase)
+    lowering = _Lowering(trace, Program(domains, rails), bytes_factor, time_factor, two_phase)
     for step in steps(trace):
-        work.take(step)
-    return work.done()
+        lowering.add_step(step)
+    return lowering.result()
 
 
 def as_grid(group: tuple[int, ...], rails: int) -> Grid | None:
@@ -63,65 +63,67 @@ class _Lowering:
     ) -> None:
         self.trace, self.program = trace, program
         self.bytes_factor, self.time_factor, self.two_phase = bytes_factor, time_factor, two_phase
-        self._ends: dict[Place, tuple[int, ...]] = {}
-        self._gaps: dict[Place, tuple[int, ...]] = {}
-        self._phases: dict[Place, int] = {}
+        self._ends: dict[NodeId, tuple[int, ...]] = {}
+        self._gaps: dict[NodeId, tuple[int, ...]] = {}
+        self._phases: dict[NodeId, int] = {}
         self._names: dict[Phase, str] = {}
         self._count = 0
 
-    def take(self, step: Step) -> None:
+    def add_step(self, step: Step) -> None:
         """Append the tasks of one step: each of its GPUs goes on from what its own operation waits for."""
-        for place, wanted in zip(step.members, step.after, strict=True):
-            self.program.follow(place[0], [task for other in wanted for task in self._ends[other]])
-        place = step.members[0]
-        action = self.trace.node(place).action
+        for node_id, dependencies in zip(step.members, step.after, strict=True):
+            self.program.wait_for(node_id[0], [task for other in dependencies for task in self._ends[other]])
+        node_id = step.members[0]
+        action = self.trace.node(node_id).action
         if isinstance(action, Gap):
-            self._gap(place, action)
+            self._gap(node_id, action)
         elif isinstance(action, Send):
-            self._send(place, action)
+            self._send(node_id, action)
         elif isinstance(action, Recv):
             assert step.sent is not None
-            self._phases[place] = self._phases[step.sent]
-            self.program.follow(place[0], [*self.program.last(place[0]), *self._ends[step.sent]])
+            self._phases[node_id] = self._phases[step.sent]
+            self.program.wait_for(node_id[0], [*self.program.last(node_id[0]), *self._ends[step.sent]])
         elif len(action.group) > 1:
             self._call(step, action)
-        for place in step.members:
-            self._ends[place] = self.program.last(place[0])
+        for node_id in step.members:
+            self._ends[node_id] = self.program.last(node_id[0])
 
-    def done(self) -> Lowered:
+    def result(self) -> Lowered:
         """The schedule, and who did what of it."""
         schedule = self.program.schedule(self.trace.name)
-        of_phase: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
+        tasks_of_phase: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
         for number, transfer in schedule.transfers:
-            of_phase[transfer.phase, transfer.src].append(number)
-            of_phase[transfer.phase, transfer.dst].append(number)
-        calls = {place: tuple(of_phase[phase, place[0]]) for place, phase in self._phases.items()}
+            tasks_of_phase[transfer.phase, transfer.src].append(number)
+            tasks_of_phase[transfer.phase, transfer.dst].append(number)
+        calls = {node_id: tuple(tasks_of_phase[phase, node_id[0]]) for node_id, phase in self._phases.items()}
         return Lowered(self.trace, schedule, {**self._gaps, **calls})
 
-    def _gap(self, place: Place, gap: Gap) -> None:
+    def _gap(self, node_id: NodeId, gap: Gap) -> None:
         """A gap belongs to no step of the network; it counts to the one that was begun last, which times nothing."""
         if gap.seconds * self.time_factor > 0:
-            self.program.compute(place[0], gap.seconds * self.time_factor, max(self._count - 1, 0))
-            self._gaps[place] = self.program.last(place[0])
+            self.program.compute(node_id[0], gap.seconds * self.time_factor, max(self._count - 1, 0))
+            self._gaps[node_id] = self.program.last(node_id[0])
 
-    def _send(self, place: Place, send: Send) -> None:
-        rank = place[0]
-        far = rank // self.program.rails != send.dst // self.program.rails
+    def _send(self, node_id: NodeId, send: Send) -> None:
+        rank = node_id[0]
+        is_inter_domain = rank // self.program.rails != send.dst // self.program.rails
         size = self._scaled(send.bytes)
-        name = "send over rails" if far else "send in HB domain"
-        number = self._phase(Phase(name, "collective", "point-to-point", 1, 2 if far else 1, size), send.bytes)
-        self._phases[place] = number
-        self.program.follow(rank, [self.program.send(rank, send.dst, size, number, self.program.last(rank))])
+        name = "send over rails" if is_inter_domain else "send in HB domain"
+        number = self._phase(
+            Phase(name, "collective", "point-to-point", 1, 2 if is_inter_domain else 1, size), send.bytes
+        )
+        self._phases[node_id] = number
+        self.program.wait_for(rank, [self.program.send(rank, send.dst, size, number, self.program.last(rank))])
 
     def _scaled(self, size: float) -> int:
         return whole_bytes(size * self.bytes_factor)
 
-    def _phase(self, phase: Phase, told_bytes: float) -> int:
+    def _phase(self, phase: Phase, trace_bytes: float) -> int:
         """A phase under a name that all alike have, and no other: what, among how many, and the trace's own bytes."""
         if phase not in self._names:
-            name = f"{phase.name}, {format_size(told_bytes)}" if told_bytes else phase.name
-            taken = sum(1 for other in self._names.values() if other.split(" #")[0] == name)
-            self._names[phase] = f"{name} #{taken + 1}" if taken else name
+            name = f"{phase.name}, {format_size(trace_bytes)}" if trace_bytes else phase.name
+            same_name_count = sum(1 for other in self._names.values() if other.split(" #")[0] == name)
+            self._names[phase] = f"{name} #{same_name_count + 1}" if same_name_count else name
         self._count += 1
         return self.program.phase(replace(phase, name=self._names[phase]))
 
@@ -135,14 +137,14 @@ class _Lowering:
             case "broadcast" | "reduce":
                 number = self._chain(call)
             case "barrier":
-                number = self._phase(self._far(call, 1), 0)
+                number = self._phase(self._port_phase(call, 1), 0)
                 for line in (*grid, *columns(grid)) if grid else (call.group,):
-                    signal(self.program, line, number)
+                    send_barrier(self.program, line, number)
             case _:
                 number = self._exchange(step, call, grid)
         if number is not None:
-            for place in step.members:
-                self._phases[place] = number
+            for node_id in step.members:
+                self._phases[node_id] = number
 
     def _ring(self, call: Call, grid: Grid | None) -> int | None:
         """Rings of a grid, or one ring of all. None if there is nothing to send."""
@@ -174,10 +176,10 @@ class _Lowering:
         (all_to_all_two_phase if two_phase else all_to_all_direct)(self.program, grid, pair, number)
         return number
 
-    def _far(self, call: Call, size: float) -> Phase:
+    def _port_phase(self, call: Call, size: float) -> Phase:
         """A step that is bound by one GPU's port: its bytes over the rail, if the group has more than one domain."""
-        far = len({rank // self.program.rails for rank in call.group}) > 1
-        return Phase(_name(call, len(call.group)), call.kind, "point-to-point", 1, 2 if far else 1, size)
+        is_inter_domain = len({rank // self.program.rails for rank in call.group}) > 1
+        return Phase(_name(call, len(call.group)), call.kind, "point-to-point", 1, 2 if is_inter_domain else 1, size)
 
     def _chain(self, call: Call) -> int | None:
         """From the root round the group, slice by slice; a reduce comes to it the other way."""
@@ -185,17 +187,17 @@ class _Lowering:
             return None
         size, start = self._scaled(call.data_bytes), call.group.index(_root(call))
         order = call.group[start:] + call.group[:start]
-        number = self._phase(self._far(call, size), call.data_bytes)
+        number = self._phase(self._port_phase(call, size), call.data_bytes)
         chain(self.program, order if call.op == "broadcast" else order[::-1], size, number)
         return number
 
     def _exchange(self, step: Step, call: Call, grid: Grid | None) -> int | None:
         """Pair by pair, each with its own bytes: v-collectives, gather and scatter, and groups that are no grid."""
-        told = self._pairs(step, call)
-        sizes = {pair: self._scaled(size) for pair, size in told.items() if size and pair[0] != pair[1]}
+        trace_sizes = self._pairs(step, call)
+        sizes = {pair: self._scaled(size) for pair, size in trace_sizes.items() if size and pair[0] != pair[1]}
         if not sizes:
             return None
-        number = self._phase(self._busiest(call, grid, sizes), sum(told[pair] for pair in sizes))
+        number = self._phase(self._bottleneck_phase(call, grid, sizes), sum(trace_sizes[pair] for pair in sizes))
         exchange_sizes(self.program, grid_shifts(grid) if grid else shifts(call.group), sizes, number)
         return number
 
@@ -207,14 +209,14 @@ class _Lowering:
             pairs = [(_root(call), other) for other in group]
             return {pair if call.op == "scatter" else pair[::-1]: call.data_bytes for pair in pairs}
         found: dict[tuple[int, int], float] = {}
-        for place in step.members:
-            mine = self.trace.node(place).action
-            assert isinstance(mine, Call)
-            for other, size in zip(group, mine.sends or mine.receives, strict=True):
-                found[(place[0], other) if mine.sends else (other, place[0])] = size
+        for node_id in step.members:
+            member_call = self.trace.node(node_id).action
+            assert isinstance(member_call, Call)
+            for other, size in zip(group, member_call.sends or member_call.receives, strict=True):
+                found[(node_id[0], other) if member_call.sends else (other, node_id[0])] = size
         return found
 
-    def _busiest(self, call: Call, grid: Grid | None, sizes: Sizes) -> Phase:
+    def _bottleneck_phase(self, call: Call, grid: Grid | None, sizes: Sizes) -> Phase:
         """As a uniform all-to-all whose rail ports (HB ports within one domain) carry what the busiest of these does.
 
         So Eq. 2 gives the time that this port needs: no exchange of these bytes can be faster.
@@ -227,8 +229,8 @@ class _Lowering:
                 ports[src, True] += size
                 ports[dst, False] += size
         share = x * (y - 1) if y > 1 else x - 1
-        busiest = max(ports.values(), default=0) / share
-        return Phase(_name(call, x, y), call.kind, "all-to-all", x, y, busiest)
+        bottleneck_bytes = max(ports.values(), default=0) / share
+        return Phase(_name(call, x, y), call.kind, "all-to-all", x, y, bottleneck_bytes)
 
 
 def _root(call: Call) -> int:

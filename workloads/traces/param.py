@@ -12,21 +12,21 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
-from railyard.core.errors import BadInput, near_miss
+from railyard.core.errors import BadInput, unknown_name_hint
 from railyard.workloads.traces.common import (
     Action,
     Call,
     Gap,
     Measured,
     Node,
+    NodeId,
     Op,
-    Place,
     Recv,
     Send,
     Trace,
     check_rank,
+    parse_whole,
     ranks_of,
-    whole,
 )
 from railyard.workloads.traces.files import Files, parse_json
 
@@ -45,19 +45,19 @@ OPS: Final[dict[str, Op]] = {
 SENDS: Final = ("send", "isend")
 RECEIVES: Final = ("recv", "irecv")
 ORDERING: Final = ("init", "wait", "batch_isend_irecv")
-KNOWN: Final = (*OPS, *SENDS, *RECEIVES, *ORDERING)
-ROOTED: Final = ("broadcast", "reduce", "gather", "scatter")
+KNOWN_NAMES: Final = (*OPS, *SENDS, *RECEIVES, *ORDERING)
+ROOTED_OPS: Final = ("broadcast", "reduce", "gather", "scatter")
 ELEMENT_BYTES: Final = {
     "byte": 1, "char": 1, "bool": 1, "int8": 1, "uint8": 1, "half": 2, "float16": 2, "bfloat16": 2, "short": 2,
     "int16": 2, "int": 4, "int32": 4, "float": 4, "float32": 4, "long": 8, "int64": 8, "double": 8, "float64": 8,
 }  # fmt: skip
-MICROS: Final = 1e6  # in a second
+MICROSECONDS: Final = 1e6  # in a second
 
 
 def read_param(files: Files, flops_per_s: float) -> Trace:
     """The trace. A gemm without a measured `latency_us` takes its operations at `flops_per_s`. BadInput says where."""
     lists = [_entries(content, name) for name, content in zip(files.names, files.content, strict=True)]
-    count = _world(lists[0], files.names[0]) if files.shared else len(lists)
+    count = _world_size(lists[0], files.names[0]) if files.shared else len(lists)
     by_rank = lists * count if files.shared else lists
     names = files.names * count if files.shared else files.names
     ranks = tuple(
@@ -80,19 +80,19 @@ def _entries(content: bytes, name: str) -> list[dict[str, Any]]:
     return data
 
 
-def _world(entries: Sequence[Mapping[str, Any]], name: str) -> int:
+def _world_size(entries: Sequence[Mapping[str, Any]], name: str) -> int:
     """How many ranks one trace for all is for: as many as it speaks of."""
-    most = 0
+    rank_count = 0
     for i, entry in enumerate(entries):
         where = f"{name}: entry {i}"
-        most = max(most, whole(where, "world_size", entry.get("world_size", 0)))
+        rank_count = max(rank_count, parse_whole(where, "world_size", entry.get("world_size", 0)))
         for key in ("src_rank", "dst_rank"):
-            most = max(most, 1 + whole(where, key, entry[key]) if key in entry else 0)
+            rank_count = max(rank_count, 1 + parse_whole(where, key, entry[key]) if key in entry else 0)
         if entry.get("global_ranks"):
-            most = max(most, 1 + max(ranks_of(where, entry["global_ranks"], 2**31)))
-    if not most:
+            rank_count = max(rank_count, 1 + max(ranks_of(where, entry["global_ranks"], 2**31)))
+    if not rank_count:
         raise BadInput(name, "world_size", "is nowhere given, and one trace for all ranks needs it")
-    return most
+    return rank_count
 
 
 def _latency(entry: Mapping[str, Any]) -> float | None:
@@ -106,7 +106,7 @@ class _Sizes:
 
     taken: int
     given: int
-    element: int
+    element_bytes: int
 
 
 class _Rank:
@@ -118,24 +118,24 @@ class _Rank:
 
     def nodes(self, entries: Sequence[Mapping[str, Any]]) -> tuple[Node, ...]:
         """What each waits for: the last one that was waited for; a wait, what it names as well."""
-        awaited = _awaited(entries)
+        waited_entry = _entry_of_wait(entries)
         found: list[Node] = []
-        blocked: tuple[int, ...] = ()
+        last_blocking: tuple[int, ...] = ()
         batch: list[int] = []
         for i, entry in enumerate(entries):
             where = f"{self.file}: entry {i}"
             name = self._name(entry, where)
-            after = [*blocked]
-            if name == "wait" and i in awaited:
-                after.append(awaited[i])
+            after = [*last_blocking]
+            if name == "wait" and i in waited_entry:
+                after.append(waited_entry[i])
             if name == "batch_isend_irecv":
                 after += batch
                 batch = []
             found.append(Node(where, self._action(name, entry, where), tuple(after)))
             if name in (*SENDS, *RECEIVES) and entry.get("use_batch"):
                 batch.append(i)
-            elif i not in awaited.values():
-                blocked = (i,)
+            elif i not in waited_entry.values():
+                last_blocking = (i,)
         return tuple(found)
 
     def _name(self, entry: Mapping[str, Any], where: str) -> str:
@@ -144,8 +144,10 @@ class _Rank:
             return "compute"
         given = str(entry["comms"]).lower()
         name = ALIASES.get("".join(c for c in given if c.isalpha()), given)
-        if name not in KNOWN:
-            raise BadInput(where, entry["comms"], near_miss(name, KNOWN).replace("known", "a known collective", 1))
+        if name not in KNOWN_NAMES:
+            raise BadInput(
+                where, entry["comms"], unknown_name_hint(name, KNOWN_NAMES).replace("known", "a known collective", 1)
+            )
         return name
 
     def _action(self, name: str, entry: Mapping[str, Any], where: str) -> Action:
@@ -167,40 +169,42 @@ class _Rank:
         if kind not in ("gemm", "emb_lookup"):
             raise BadInput(where, entry["compute"], "is no known compute: allowed are gemm, emb_lookup")
         if measured is not None:
-            return measured / MICROS
+            return measured / MICROSECONDS
         if kind == "emb_lookup":
             return 0.0
         keys = ("mm_dim",) * 3 if "mm_dim" in entry else ("mm0_dim0", "mm0_dim1", "mm1_dim1")
-        m, k, n = (whole(where, key, entry.get(key), 1) for key in keys)
-        return 2.0 * m * k * n * whole(where, "count", entry.get("count", 1)) / self.flops_per_s
+        m, k, n = (parse_whole(where, key, entry.get(key), 1) for key in keys)
+        return 2.0 * m * k * n * parse_whole(where, "count", entry.get("count", 1)) / self.flops_per_s
 
     def _sizes(self, entry: Mapping[str, Any], where: str) -> _Sizes:
         dtype = str(entry.get("dtype", "")).lower().removeprefix("torch.")
         if dtype not in ELEMENT_BYTES:
-            raise BadInput(where, entry.get("dtype"), near_miss(dtype, ELEMENT_BYTES).replace("known", "a dtype", 1))
-        taken, given = (whole(where, key, entry.get(key)) for key in ("in_msg_size", "out_msg_size"))
+            raise BadInput(
+                where, entry.get("dtype"), unknown_name_hint(dtype, ELEMENT_BYTES).replace("known", "a dtype", 1)
+            )
+        taken, given = (parse_whole(where, key, entry.get(key)) for key in ("in_msg_size", "out_msg_size"))
         return _Sizes(taken, given, ELEMENT_BYTES[dtype])
 
     def _message(self, sends: bool, entry: Mapping[str, Any], where: str) -> Action:
         src, dst = (
-            check_rank(where, whole(where, key, entry.get(key)), self.ranks) for key in ("src_rank", "dst_rank")
+            check_rank(where, parse_whole(where, key, entry.get(key)), self.ranks) for key in ("src_rank", "dst_rank")
         )
         if src == dst:
             raise BadInput(where, dst, "must be another rank than src_rank")
         sizes = self._sizes(entry, where)
         if sends:
-            return Send(dst, sizes.taken * sizes.element, 0) if self.rank == src else Gap(0.0)
-        return Recv(src, sizes.given * sizes.element, 0) if self.rank == dst else Gap(0.0)
+            return Send(dst, sizes.taken * sizes.element_bytes, 0) if self.rank == src else Gap(0.0)
+        return Recv(src, sizes.given * sizes.element_bytes, 0) if self.rank == dst else Gap(0.0)
 
     def _group(self, entry: Mapping[str, Any], where: str) -> tuple[int, ...]:
-        everyone = tuple(range(self.ranks))
+        all_ranks = tuple(range(self.ranks))
         if entry.get("global_ranks"):
             return ranks_of(where, entry["global_ranks"], self.ranks)
         key = entry.get("pg_id")
         if key is not None and str(key) not in self._groups:
             raise BadInput(where, key, "is a pg_id that no init entry before it has defined")
-        group = everyone if key is None else self._groups[str(key)]
-        size = whole(where, "world_size", entry.get("world_size", len(group)))
+        group = all_ranks if key is None else self._groups[str(key)]
+        size = parse_whole(where, "world_size", entry.get("world_size", len(group)))
         if size != len(group):
             allowed = f"is its world size, but its group has the {len(group)} ranks {list(group)}: one is missing"
             raise BadInput(where, size, allowed if size > len(group) else allowed.removesuffix(": one is missing"))
@@ -211,39 +215,43 @@ class _Rank:
         if op == "barrier":
             return Call(op, group, group_name=key)
         sizes = self._sizes(entry, where)
-        taken, given = sizes.taken * sizes.element, sizes.given * sizes.element
+        taken, given = sizes.taken * sizes.element_bytes, sizes.given * sizes.element_bytes
         if op == "all-gatherv":
             return Call(op, group, sends=(taken,) * n, group_name=key)
         if op == "reduce-scatterv":
             return Call(op, group, receives=(given,) * n, group_name=key)
         if op == "all-to-allv":
-            sends = self._split(entry, "in_split", sizes.taken, n, where)
-            receives = self._split(entry, "out_split", sizes.given, n, where)
-            by = sizes.element
+            sends = self._split_sizes(entry, "in_split", sizes.taken, n, where)
+            receives = self._split_sizes(entry, "out_split", sizes.given, n, where)
+            element_size = sizes.element_bytes
             return Call(
-                op, group, sends=tuple(s * by for s in sends), receives=tuple(r * by for r in receives), group_name=key
+                op,
+                group,
+                sends=tuple(s * element_size for s in sends),
+                receives=tuple(r * element_size for r in receives),
+                group_name=key,
             )
         root = None
-        if op in ROOTED:
-            root = whole(where, "root", entry.get("root", group[0]))
+        if op in ROOTED_OPS:
+            root = parse_whole(where, "root", entry.get("root", group[0]))
             if root not in group:
                 raise BadInput(where, root, f"is its root, but isn't in its group {list(group)}")
         data = {"all-gather": taken * n, "all-to-all": taken / n, "scatter": given}
         return Call(op, group, data.get(op, taken), root, group_name=key)
 
-    def _split(self, entry: Mapping[str, Any], key: str, total: int, n: int, where: str) -> tuple[int, ...]:
+    def _split_sizes(self, entry: Mapping[str, Any], key: str, total: int, n: int, where: str) -> tuple[int, ...]:
         """Elements for (or from) each of the group; even if none are listed."""
         listed = entry.get(key) or [total // n] * n
         if not isinstance(listed, list) or len(listed) != n:
             raise BadInput(where, listed, f"is no {key}: one number for each of the group's {n} ranks is needed")
-        split = tuple(whole(where, key, item) for item in listed)
+        split = tuple(parse_whole(where, key, item) for item in listed)
         if sum(split) != total:
             size = "in_msg_size" if key == "in_split" else "out_msg_size"
             raise BadInput(where, list(split), f"is its {key}, and must add up to the {total} of {size}")
         return split
 
 
-def _awaited(entries: Sequence[Mapping[str, Any]]) -> dict[int, int]:
+def _entry_of_wait(entries: Sequence[Mapping[str, Any]]) -> dict[int, int]:
     """For each wait, which entry it waits for: the last one before it with the same `req`."""
     found: dict[int, int] = {}
     open_by_req: dict[str, int] = {}
@@ -259,17 +267,19 @@ def _awaited(entries: Sequence[Mapping[str, Any]]) -> dict[int, int]:
 
 
 def _rewrite(
-    names: Sequence[str], by_rank: Sequence[Sequence[Mapping[str, Any]]], measured: Mapping[Place, Measured]
+    names: Sequence[str], by_rank: Sequence[Sequence[Mapping[str, Any]]], measured: Mapping[NodeId, Measured]
 ) -> dict[str, bytes]:
     """As PARAM's replay writes what it measured: every entry, with `latency_us` and `global_latency_us`."""
     return {
-        name: json.dumps([_timed(entry, measured.get((rank, i))) for i, entry in enumerate(entries)], indent=2).encode()
+        name: json.dumps(
+            [_with_latency(entry, measured.get((rank, i))) for i, entry in enumerate(entries)], indent=2
+        ).encode()
         for rank, (name, entries) in enumerate(zip(names, by_rank, strict=True))
     }
 
 
-def _timed(entry: Mapping[str, Any], found: Measured | None) -> dict[str, Any]:
+def _with_latency(entry: Mapping[str, Any], found: Measured | None) -> dict[str, Any]:
     if found is None:
         return dict(entry)
-    latency = round(found.seconds * MICROS, 3)
+    latency = round(found.seconds * MICROSECONDS, 3)
     return {**entry, "latency_us": latency, "global_latency_us": latency}

@@ -7,7 +7,7 @@ from typing import Final
 from railyard.workloads.collectives.algorithms import IN_FLIGHT, Round, sliced
 from railyard.workloads.program import Program
 
-SIGNAL_BYTES: Final = 1
+BARRIER_BYTES: Final = 1
 
 
 def exchange_sizes(program: Program, rounds: Sequence[Round], sizes: Mapping[tuple[int, int], int], phase: int) -> None:
@@ -17,9 +17,9 @@ def exchange_sizes(program: Program, rounds: Sequence[Round], sizes: Mapping[tup
     for `IN_FLIGHT` slots later.
     """
     slices = {pair: sliced(size) for pair, size in sizes.items()}
-    most = max((len(parts) for parts in slices.values()), default=0)
+    max_slices = max((len(parts) for parts in slices.values()), default=0)
     slots: dict[int, list[tuple[int, ...]]] = {gpu: [] for pairs in rounds for pair in pairs for gpu in pair}
-    for part in range(most):
+    for part in range(max_slices):
         for pairs in rounds:
             before = {
                 gpu: done[-IN_FLIGHT] if len(done) >= IN_FLIGHT else program.last(gpu) for gpu, done in slots.items()
@@ -31,10 +31,10 @@ def exchange_sizes(program: Program, rounds: Sequence[Round], sizes: Mapping[tup
                 if part < len(parts):
                     sent[src] = received[dst] = program.send(src, dst, parts[part], phase, before[src])
             for gpu, done in slots.items():
-                here = (received[gpu],) if gpu in received else ()
-                done.append((sent[gpu], *here) if gpu in sent else tuple(dict.fromkeys((*before[gpu], *here))))
+                arrivals = (received[gpu],) if gpu in received else ()
+                done.append((sent[gpu], *arrivals) if gpu in sent else tuple(dict.fromkeys((*before[gpu], *arrivals))))
     for gpu, done in slots.items():
-        program.follow(gpu, [task for slot in done[-IN_FLIGHT:] for task in slot] or program.last(gpu))
+        program.wait_for(gpu, [task for slot in done[-IN_FLIGHT:] for task in slot] or program.last(gpu))
 
 
 def chain(program: Program, order: Sequence[int], size: int, phase: int) -> None:
@@ -44,21 +44,21 @@ def chain(program: Program, order: Sequence[int], size: int, phase: int) -> None
     for part in sliced(size):
         for src, dst in pairwise(order):
             before = (sent[src],) if src in sent else program.last(src)
-            brought = (received[src],) if src in received else ()
-            sent[src] = received[dst] = program.send(src, dst, part, phase, (*before, *brought))
+            inbound = (received[src],) if src in received else ()
+            sent[src] = received[dst] = program.send(src, dst, part, phase, (*before, *inbound))
     for gpu in order:
         ends = [done[gpu] for done in (sent, received) if gpu in done]
-        program.follow(gpu, ends if gpu in sent else [*program.last(gpu), *ends])
+        program.wait_for(gpu, ends if gpu in sent else [*program.last(gpu), *ends])
 
 
-def signal(program: Program, group: Sequence[int], phase: int) -> None:
+def send_barrier(program: Program, group: Sequence[int], phase: int) -> None:
     """A barrier: in round k everyone tells the one 2^k places on, so that all know of all after log2 n rounds."""
     n, step = len(group), 1
     while step < n:
-        told = [
-            program.send(src, group[(place + step) % n], SIGNAL_BYTES, phase, program.last(src))
-            for place, src in enumerate(group)
+        barrier_sends = [
+            program.send(src, group[(index + step) % n], BARRIER_BYTES, phase, program.last(src))
+            for index, src in enumerate(group)
         ]
-        for place, gpu in enumerate(group):
-            program.follow(gpu, (told[place], told[place - step]))
+        for index, gpu in enumerate(group):
+            program.wait_for(gpu, (barrier_sends[index], barrier_sends[index - step]))
         step *= 2

@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final, Literal, get_args
 
-from railyard.core.errors import BadInput, near_miss
+from railyard.core.errors import BadInput, unknown_name_hint
 from railyard.workloads.schedule import Kind
-from railyard.workloads.traces.common import Call, Gap, Measured, Node, Op, Place, Trace, whole
+from railyard.workloads.traces.common import Call, Gap, Measured, Node, NodeId, Op, Trace, parse_whole
 from railyard.workloads.traces.files import Files
 
 Policy = Literal[
@@ -40,8 +40,8 @@ OPS: Final[dict[str, Op]] = {
     "BROADCAST": "broadcast",
 }
 COLUMNS: Final = 12
-NANOS: Final = 1e9  # in a second
-NO_TIME_NS: Final = 1  # what AICB writes where nothing is computed
+NANOSECONDS: Final = 1e9  # in a second
+ZERO_TIME_NS: Final = 1  # what AICB writes where nothing is computed
 
 Part = Literal["fwd", "ig", "wg"]
 Domain = Literal["model", "data", "EP", "DP_EP"]
@@ -67,11 +67,12 @@ class _Layer:
 
 @dataclass(frozen=True)
 class _Header:
-    """How the ranks are divided. `inner`: the model's (or, for HYBRID_MODEL_DATA, the data's) ranks are neighbours."""
+    """How the ranks are divided. `group_size`: the model's (or, for HYBRID_MODEL_DATA, the data's) ranks are
+    neighbours."""
 
     policy: Policy
     ranks: int
-    inner: int
+    group_size: int
     stages: int
     experts: int
     checkpoints: tuple[int, ...]
@@ -79,17 +80,17 @@ class _Header:
 
     def group(self, rank: int, domain: Domain) -> tuple[int, ...]:
         """The ranks with which a rank shares a collective."""
-        neighbours = tuple(range(rank - rank % self.inner, rank - rank % self.inner + self.inner))
-        stride = self.inner * self.stages
+        neighbours = tuple(range(rank - rank % self.group_size, rank - rank % self.group_size + self.group_size))
+        stride = self.group_size * self.stages
         others = tuple(range(rank % stride, self.ranks, stride))
         if domain == "model":
             return others if self.policy == "HYBRID_MODEL_DATA" else neighbours
         if domain == "data":
             return neighbours if self.policy == "HYBRID_MODEL_DATA" else others
-        place = others.index(rank)
+        offset = others.index(rank)
         if domain == "EP":
-            return others[place - place % self.experts :][: self.experts]
-        return others[place % self.experts :: self.experts]
+            return others[offset - offset % self.experts :][: self.experts]
+        return others[offset % self.experts :: self.experts]
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +100,7 @@ class _Item:
     line: int
     layer: str
     part: str
-    what: Gap | _Comm
+    action: Gap | _Comm
     after: tuple[int, ...]
 
 
@@ -113,65 +114,67 @@ def read_simai(files: Files, gpus: int, rails: int) -> Trace:
     header = _header(lines[0].split() if lines else [], f"{name}: line 1", gpus, rails)
     items = _Sequence(header, _layers(lines, name)).items
     ranks = tuple(
-        tuple(Node(f"{name}: line {i.line}, {i.part}", _action(i.what, header, rank), i.after) for i in items)
+        tuple(Node(f"{name}: line {i.line}, {i.part}", _action(i.action, header, rank), i.after) for i in items)
         for rank in range(header.ranks)
     )
-    staged = f"{header.stages} pipeline stages run side by side: the file has no transfers between them"
-    notes = (staged,) if header.stages > 1 else ()
+    stage_note = f"{header.stages} pipeline stages run side by side: the file has no transfers between them"
+    notes = (stage_note,) if header.stages > 1 else ()
     return Trace(files.name, "simai", ranks, partial(_rewrite, files.name, items, header.ranks), notes)
 
 
-def _action(what: Gap | _Comm, header: _Header, rank: int) -> Gap | Call:
-    if isinstance(what, Gap):
-        return what
-    group = header.group(rank, what.domain)
+def _action(action: Gap | _Comm, header: _Header, rank: int) -> Gap | Call:
+    if isinstance(action, Gap):
+        return action
+    group = header.group(rank, action.domain)
     kinds: dict[Domain, Kind] = {"model": "TP", "data": "DP", "EP": "EP", "DP_EP": "DP"}
-    kind = "collective" if header.policy == "MICRO" else kinds[what.domain]
-    data = what.bytes / len(group) if what.op == "all-to-all" else what.bytes
-    root = group[0] if what.op == "broadcast" else None
-    return Call(what.op, group, data, root, group_name=what.domain, kind=kind)
+    kind = "collective" if header.policy == "MICRO" else kinds[action.domain]
+    data = action.bytes / len(group) if action.op == "all-to-all" else action.bytes
+    root = group[0] if action.op == "broadcast" else None
+    return Call(action.op, group, data, root, group_name=action.domain, kind=kind)
 
 
-def _header(words: list[str], where: str, gpus: int, rails: int) -> _Header:
-    policy = next((p for p in POLICIES if words and p == words[0]), None)
+def _header(columns: list[str], where: str, gpus: int, rails: int) -> _Header:
+    policy = next((p for p in POLICIES if columns and p == columns[0]), None)
     if policy is None:
-        raise BadInput(where, words[0] if words else "nothing", near_miss(words[0] if words else "", POLICIES))
+        raise BadInput(
+            where, columns[0] if columns else "nothing", unknown_name_hint(columns[0] if columns else "", POLICIES)
+        )
 
-    def number(key: str, default: int, least: int = 1) -> int:
-        if key not in words:
+    def number(key: str, default: int, minimum: int = 1) -> int:
+        if key not in columns:
             return default
-        return whole(where, key, (words[words.index(key) + 1 :] or ["nothing"])[0], least)
+        return parse_whole(where, key, (columns[columns.index(key) + 1 :] or ["nothing"])[0], minimum)
 
     def numbers(key: str) -> tuple[int, ...]:
         count = number(key, 0, 0)
-        listed = words[words.index(key) + 2 :][:count] if key in words else []
+        listed = columns[columns.index(key) + 2 :][:count] if key in columns else []
         if len(listed) < count:
             raise BadInput(where, f"{key} {count}", f"announces {count} layers, and {len(listed)} follow")
-        return tuple(whole(where, key, word) for word in listed)
+        return tuple(parse_whole(where, key, word) for word in listed)
 
     ranks = number("all_gpus:", gpus)
-    inner = {"MODEL": ranks, "DATA": 1, "MICRO": 1, "HYBRID_DATA_MODEL": rails, "HYBRID_MODEL_DATA": rails}.get(
+    group_size = {"MODEL": ranks, "DATA": 1, "MICRO": 1, "HYBRID_DATA_MODEL": rails, "HYBRID_MODEL_DATA": rails}.get(
         policy, number("model_parallel_NPU_group:", 1)
     )
     header = _Header(
         policy=policy,
         ranks=ranks,
-        inner=inner,
+        group_size=group_size,
         stages=number("pp:", 1),
         experts=number("ep:", 1),
         checkpoints=numbers("checkpoints:"),
         initiates=numbers("checkpoint_initiates:"),
     )
-    if ranks % (inner * header.stages):
-        raise BadInput(where, ranks, f"ranks can't be divided by {inner} in a group and {header.stages} stages")
-    replicas = ranks // (inner * header.stages)
+    if ranks % (group_size * header.stages):
+        raise BadInput(where, ranks, f"ranks can't be divided by {group_size} in a group and {header.stages} stages")
+    replicas = ranks // (group_size * header.stages)
     if replicas % header.experts:
         raise BadInput(where, f"ep: {header.experts}", f"must divide the {replicas} ranks of a data-parallel group")
     return header
 
 
 def _layers(lines: list[str], name: str) -> list[_Layer]:
-    announced = whole(f"{name}: line 2", "number of layers", lines[1].strip() if len(lines) > 1 else "nothing", 1)
+    announced = parse_whole(f"{name}: line 2", "number of layers", lines[1].strip() if len(lines) > 1 else "nothing", 1)
     found = [_layer(line.split(), number, name) for number, line in enumerate(lines[2:], 3) if line.strip()]
     if len(found) != announced:
         allowed = f"layers are announced in line 2, and {len(found)} follow: the file is cut off or damaged"
@@ -179,19 +182,19 @@ def _layers(lines: list[str], name: str) -> list[_Layer]:
     return found
 
 
-def _layer(words: list[str], line: int, name: str) -> _Layer:
+def _layer(columns: list[str], line: int, name: str) -> _Layer:
     where = f"{name}: line {line}"
-    if len(words) != COLUMNS:
-        allowed = f"must have {COLUMNS} columns and has {len(words)}: the file is cut off or damaged"
-        raise BadInput(where, " ".join(words)[:60], allowed)
+    if len(columns) != COLUMNS:
+        allowed = f"must have {COLUMNS} columns and has {len(columns)}: the file is cut off or damaged"
+        raise BadInput(where, " ".join(columns)[:60], allowed)
     times: dict[Part, int] = {}
     comms: dict[Part, _Comm | None] = {}
     parts: tuple[Part, ...] = ("fwd", "ig", "wg")
-    for place, part in enumerate(parts):
-        time, kind, size = words[2 + 3 * place : 5 + 3 * place]
-        times[part] = whole(where, f"time of {part} in ns", time)
-        comms[part] = _comm(kind, whole(where, f"size of {part} in bytes", size), part, where)
-    return _Layer(line, words[0], times, comms, whole(where, "update time in ns", words[11]))
+    for offset, part in enumerate(parts):
+        time, kind, size = columns[2 + 3 * offset : 5 + 3 * offset]
+        times[part] = parse_whole(where, f"time of {part} in ns", time)
+        comms[part] = _comm(kind, parse_whole(where, f"size of {part} in bytes", size), part, where)
+    return _Layer(line, columns[0], times, comms, parse_whole(where, "update time in ns", columns[11]))
 
 
 def _comm(kind: str, size: int, part: Part, where: str) -> _Comm | None:
@@ -199,31 +202,31 @@ def _comm(kind: str, size: int, part: Part, where: str) -> _Comm | None:
         return None
     base, _, group = kind.partition("_")
     if base not in OPS or group not in ("", "EP", "DP_EP"):
-        allowed = f"{near_miss(base, [*OPS, 'NONE'])}, each but the last alone or with _EP or _DP_EP"
+        allowed = f"{unknown_name_hint(base, [*OPS, 'NONE'])}, each but the last alone or with _EP or _DP_EP"
         raise BadInput(where, kind, allowed.replace("known", "a known collective", 1))
     if size == 0:
         return None
-    plain: Domain = "data" if part == "wg" else "model"
-    return _Comm(OPS[base], "EP" if group == "EP" else "DP_EP" if group else plain, size)
+    default_domain: Domain = "data" if part == "wg" else "model"
+    return _Comm(OPS[base], "EP" if group == "EP" else "DP_EP" if group else default_domain, size)
 
 
 class _Sequence:
-    """What every rank does, in order. `_before`: what the next thing waits for."""
+    """What every rank does, in order. `_dependencies`: what the next thing waits for."""
 
     def __init__(self, header: _Header, layers: list[_Layer]) -> None:
         self.items: list[_Item] = []
-        self._before: tuple[int, ...] = ()
+        self._dependencies: tuple[int, ...] = ()
         self._policy, self._layers = header.policy, layers
         if self._policy == "MICRO":
             for layer in layers:
-                self._comm(layer, "wg", waited_for=False)
+                self._comm(layer, "wg", blocking=False)
             return
         for layer in layers:
             self._forward(layer)
-        begun = None
+        last_initiate = None
         for index in reversed(range(len(layers))):
-            if index in header.initiates and begun != index:
-                begun = index
+            if index in header.initiates and last_initiate != index:
+                last_initiate = index
                 first = max((c for c in header.checkpoints if c <= index), default=0)
                 for layer in layers[first:index]:
                     self._forward(layer)
@@ -232,49 +235,51 @@ class _Sequence:
     def _forward(self, layer: _Layer) -> None:
         self._gap(layer, "fwd")
         if self._policy != "DATA":
-            self._comm(layer, "fwd", waited_for=True)
+            self._comm(layer, "fwd", blocking=True)
 
     def _backward(self, index: int) -> None:
         """DATA has the weight gradient first; the plain hybrids compute it beside the input gradient's collective."""
         layer = self._layers[index]
         if self._policy == "DATA":
-            self._weights(layer)
+            self._weight_gradient(layer)
             if index > 0:
                 self._gap(layer, "ig")
             return
         self._gap(layer, "ig")
         transformer = self._policy.startswith("HYBRID_TRANSFORMER")
-        beside = () if index == 0 and not transformer else self._comm(layer, "ig", waited_for=transformer)
-        self._weights(layer)
-        self._before = tuple(dict.fromkeys((*self._before, *beside)))
+        overlapped = () if index == 0 and not transformer else self._comm(layer, "ig", blocking=transformer)
+        self._weight_gradient(layer)
+        self._dependencies = tuple(dict.fromkeys((*self._dependencies, *overlapped)))
 
-    def _weights(self, layer: _Layer) -> None:
+    def _weight_gradient(self, layer: _Layer) -> None:
         self._gap(layer, "wg")
         if self._policy == "MODEL":
             return
-        summed = self._comm(layer, "wg", waited_for=False)
-        if summed and layer.update_ns > NO_TIME_NS:
-            self.items.append(_Item(layer.line, layer.name, "update", Gap(layer.update_ns / NANOS), summed))
+        reduced = self._comm(layer, "wg", blocking=False)
+        if reduced and layer.update_ns > ZERO_TIME_NS:
+            self.items.append(_Item(layer.line, layer.name, "update", Gap(layer.update_ns / NANOSECONDS), reduced))
 
     def _gap(self, layer: _Layer, part: Part) -> None:
-        if layer.times[part] > NO_TIME_NS:
-            self._add(_Item(layer.line, layer.name, part, Gap(layer.times[part] / NANOS), self._before), True)
+        if layer.times[part] > ZERO_TIME_NS:
+            self._add(
+                _Item(layer.line, layer.name, part, Gap(layer.times[part] / NANOSECONDS), self._dependencies), True
+            )
 
-    def _comm(self, layer: _Layer, part: Part, waited_for: bool) -> tuple[int, ...]:
+    def _comm(self, layer: _Layer, part: Part, blocking: bool) -> tuple[int, ...]:
         comm = layer.comms[part]
         if comm is None:
             return ()
-        return self._add(_Item(layer.line, layer.name, part, comm, self._before), waited_for)
+        return self._add(_Item(layer.line, layer.name, part, comm, self._dependencies), blocking)
 
-    def _add(self, item: _Item, waited_for: bool) -> tuple[int, ...]:
+    def _add(self, item: _Item, blocking: bool) -> tuple[int, ...]:
         self.items.append(item)
         added = (len(self.items) - 1,)
-        if waited_for:
-            self._before = added
+        if blocking:
+            self._dependencies = added
         return added
 
 
-def _rewrite(name: str, items: list[_Item], ranks: int, measured: Mapping[Place, Measured]) -> dict[str, bytes]:
+def _rewrite(name: str, items: list[_Item], ranks: int, measured: Mapping[NodeId, Measured]) -> dict[str, bytes]:
     """The text has no column for a collective's time, so there is a table beside it: a row a line and part.
 
     Times are of the rank that took longest, and of the one that took least.
@@ -283,12 +288,12 @@ def _rewrite(name: str, items: list[_Item], ranks: int, measured: Mapping[Place,
     writer = csv.writer(sink, lineterminator="\n")
     writer.writerow(["line", "layer", "part", "operation", "group", "bytes", "longest_ns", "shortest_ns"])
     for position, item in enumerate(items):
-        times = [round(m.seconds * NANOS) for r in range(ranks) if (m := measured.get((r, position))) is not None]
+        times = [round(m.seconds * NANOSECONDS) for r in range(ranks) if (m := measured.get((r, position))) is not None]
         if times:
-            told = ("compute", "", "") if isinstance(item.what, Gap) else _told(item.what)
-            writer.writerow([item.line, item.layer, item.part, *told, max(times), min(times)])
+            comm_columns = ("compute", "", "") if isinstance(item.action, Gap) else _comm_columns(item.action)
+            writer.writerow([item.line, item.layer, item.part, *comm_columns, max(times), min(times)])
     return {f"{name}.measured.csv": sink.getvalue().encode()}
 
 
-def _told(comm: _Comm) -> tuple[str, str, str]:
+def _comm_columns(comm: _Comm) -> tuple[str, str, str]:
     return comm.op, comm.domain, str(comm.bytes)

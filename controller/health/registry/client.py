@@ -26,7 +26,7 @@ from railyard.controller.health.registry.etcd import EtcdLink
 from railyard.controller.health.registry.unix_socket import SocketLink
 from railyard.controller.health.scores import Scores
 
-BEATS: Final = 4
+REFRESHES_PER_TIMEOUT: Final = 4
 """Beats in the time after which a cache is stale: one may come late, and two be lost."""
 FIRST_RETRY_S: Final = 0.01
 LAST_RETRY_S: Final = 0.25
@@ -62,25 +62,25 @@ class Registry:
     def __init__(self, link: Link, stale_s: float = 1.0) -> None:
         self._link, self._stale_s = link, stale_s
         self._writer = time.monotonic_ns()
-        self._news = threading.Condition()
+        self._condition = threading.Condition()
         self._to_send: bytes | None = None
         self._sent: bytes | None = None
         self._closed = False
-        self._order = threading.RLock()  # views reach callbacks one at a time, and none out of order
+        self._callback_lock = threading.RLock()  # views reach callbacks one at a time, and none out of order
         self._callbacks: list[Callable[[View], None]] = []
         self._last: Document | None = None
-        self._heard_s = -float("inf")
-        self._told_stale = True
-        self._threads = [_start(self._keep_following, "registry-follow")]
+        self._received_s = -float("inf")
+        self._reported_stale = True
+        self._threads = [_start(self._follow_loop, "registry-follow")]
 
     def put(self, scores: Scores) -> None:
         """Make these the scores that everybody has. Returns at once."""
-        with self._news:
+        with self._condition:
             first = self._to_send is None
             self._to_send = encode(Document(self._writer, scores))
-            self._news.notify_all()
+            self._condition.notify_all()
         if first:
-            self._threads.append(_start(self._keep_publishing, "registry-publish"))
+            self._threads.append(_start(self._publish_loop, "registry-publish"))
 
     def watch(self, callback: Callable[[View], None]) -> None:
         """Call back with what is known now, if anything is, and then whenever scores or staleness change.
@@ -88,61 +88,61 @@ class Registry:
         It is called from a thread of the registry's, which hears nothing until the call returns: leave what takes long
         to another. One that raises ends the watch; the cache then grows stale.
         """
-        with self._order:
+        with self._callback_lock:
             self._callbacks.append(callback)
             if self._last is not None:
-                callback(View(self._last.scores, self._told_stale))
+                callback(View(self._last.scores, self._reported_stale))
 
     def get(self) -> View:
         """What is known at this moment. Asks nobody and waits for nobody."""
         last = self._last
-        return View(last.scores if last else None, time.monotonic() - self._heard_s > self._stale_s)
+        return View(last.scores if last else None, time.monotonic() - self._received_s > self._stale_s)
 
     def close(self) -> None:
         """End both threads; what was put but not sent is gone. Not to be called from a callback."""
-        with self._news:
+        with self._condition:
             self._closed = True
-            self._news.notify_all()
+            self._condition.notify_all()
         self._link.interrupt()
         for thread in self._threads:
             thread.join()
         self._link.close()
 
-    def _keep_following(self) -> None:
+    def _follow_loop(self) -> None:
         wait_s = FIRST_RETRY_S
         while not self._closed:
             # a generator is closed where it was used: an exception on its way would keep its connection open
-            with closing(_words(self._link, self._stale_s)) as words:
-                for document in words:
-                    self._take(document)
+            with closing(_documents(self._link, self._stale_s)) as documents:
+                for document in documents:
+                    self._on_document(document)
                     wait_s = FIRST_RETRY_S
-            self._grow_stale()
-            wait_s = self._pause(wait_s)
+            self._check_stale()
+            wait_s = self._backoff(wait_s)
 
-    def _take(self, document: Document) -> None:
+    def _on_document(self, document: Document) -> None:
         """A document has arrived."""
-        with self._order:
+        with self._callback_lock:
             if self._last is not None and document.age < self._last.age:
                 return
-            news = self._last is None or document.age > self._last.age or self._told_stale
-            self._last, self._heard_s, self._told_stale = document, time.monotonic(), False
-            if news:
-                self._tell()
+            changed = self._last is None or document.age > self._last.age or self._reported_stale
+            self._last, self._received_s, self._reported_stale = document, time.monotonic(), False
+            if changed:
+                self._notify()
 
-    def _grow_stale(self) -> None:
+    def _check_stale(self) -> None:
         """The link has ended; that alone isn't staleness."""
-        with self._order:
-            if not self._told_stale and self.get().stale:
-                self._told_stale = True
-                self._tell()
+        with self._callback_lock:
+            if not self._reported_stale and self.get().stale:
+                self._reported_stale = True
+                self._notify()
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         if self._last is not None:
-            view = View(self._last.scores, self._told_stale)
+            view = View(self._last.scores, self._reported_stale)
             for callback in self._callbacks:
                 callback(view)
 
-    def _keep_publishing(self) -> None:
+    def _publish_loop(self) -> None:
         wait_s = FIRST_RETRY_S
         while (document := self._next_to_send()) is not None:
             try:
@@ -150,31 +150,33 @@ class Registry:
                 self._sent, wait_s = document, FIRST_RETRY_S
             except OSError:
                 self._sent = None
-                wait_s = self._pause(wait_s)
+                wait_s = self._backoff(wait_s)
 
     def _next_to_send(self) -> bytes | None:
         """The newest document, once it is another than the last or a beat is due. None when closed."""
-        with self._news:
-            self._news.wait_for(lambda: self._closed or self._to_send != self._sent, self._stale_s / BEATS)
+        with self._condition:
+            self._condition.wait_for(
+                lambda: self._closed or self._to_send != self._sent, self._stale_s / REFRESHES_PER_TIMEOUT
+            )
             return None if self._closed else self._to_send
 
-    def _pause(self, wait_s: float) -> float:
+    def _backoff(self, wait_s: float) -> float:
         """Wait before the next try, unless closed; how long to wait before the one after it."""
-        with self._news:
-            self._news.wait_for(lambda: self._closed, wait_s)
+        with self._condition:
+            self._condition.wait_for(lambda: self._closed, wait_s)
         return min(LAST_RETRY_S, 2 * wait_s)
 
 
 def connect(address: str, stale_s: float = 1.0) -> Registry:
     """A client of the server at `unix:PATH` or `etcd:HOST:PORT`, which is what a server has as its `address`."""
-    kind, _, where = address.partition(":")
+    kind, _, location = address.partition(":")
     links: dict[str, Callable[[str], Link]] = {"unix": SocketLink, "etcd": EtcdLink}
     if kind not in links:
         raise ValueError(f"{address!r} is no address of a registry: write unix:PATH or etcd:HOST:PORT")
-    return Registry(links[kind](where), stale_s)
+    return Registry(links[kind](location), stale_s)
 
 
-def _words(link: Link, timeout_s: float) -> Generator[Document, None, None]:
+def _documents(link: Link, timeout_s: float) -> Generator[Document, None, None]:
     """What a link says, until it fails. What makes no sense is a failure, too."""
     try:
         for line in link.follow(timeout_s):

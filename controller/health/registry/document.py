@@ -50,10 +50,10 @@ def encode(document: Document) -> bytes:
 def decode(line: bytes) -> Document:
     """The inverse. ValueError for anything else. All agents of a process hear the same line, and share what it says."""
     try:
-        told = json.loads(line)
-        scores = Scores(tuple(told["rails"]), tuple(told["domains"]), told["spine"], told["version"])
+        data = json.loads(line)
+        scores = Scores(tuple(data["rails"]), tuple(data["domains"]), data["spine"], data["version"])
         # where the cached property keeps it: nobody sorts again
-        vars(scores)["sorted_rails"] = tuple((scores.rails[rail], rail) for rail in told["sorted"])
-        return Document(told["writer"], scores)
+        vars(scores)["sorted_rails"] = tuple((scores.rails[rail], rail) for rail in data["sorted"])
+        return Document(data["writer"], scores)
     except (KeyError, TypeError, IndexError) as error:
         raise ValueError(f"not a document of scores: {line[:80]!r}") from error

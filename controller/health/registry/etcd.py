@@ -20,7 +20,7 @@ from typing import Any, Final
 
 import psutil
 
-from railyard.core.errors import MachineLacks, RailyardError
+from railyard.core.errors import MissingRequirement, RailyardError
 from railyard.core.host import BOOTSTRAP, SEARCH_PATH
 
 KEY: Final = "/railyard/scores"
@@ -46,11 +46,11 @@ class EtcdServer:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._note: Final = folder / "pid"
-        left = _end_left_behind(self._note)
-        self._port: Final = left if left is not None and _comes_free(left) else _free_port()
-        self._where: Final = f"127.0.0.1:{self._port}"
-        self.address = f"etcd:{self._where}"
+        self._pid_file: Final = folder / "pid"
+        previous = _kill_previous(self._pid_file)
+        self._port: Final = previous if previous is not None and _wait_until_free(previous) else _free_port()
+        self._endpoint: Final = f"127.0.0.1:{self._port}"
+        self.address = f"etcd:{self._endpoint}"
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -61,14 +61,15 @@ class EtcdServer:
         return self._process.pid
 
     def start(self) -> None:
-        """Return when it answers. RailyardError, with its last words, if it doesn't; MachineLacks if it isn't there."""
+        """Return when it answers. RailyardError, with its last words, if it doesn't; MissingRequirement if it isn't
+        there."""
         self._folder.mkdir(parents=True, exist_ok=True)
         environment = {name: value for name, value in os.environ.items() if not name.startswith("ETCD_")}
         # 3.4 starts on 64-bit ARM only if told so; elsewhere this says nothing
         environment |= {"PATH": SEARCH_PATH, "ETCD_UNSUPPORTED_ARCH": "arm64"}
         peer = "http://127.0.0.1:1"  # there is no other member to find it
-        argv = ["etcd", "--data-dir", str(self._folder / "data"), "--listen-client-urls", f"http://{self._where}"]
-        argv += ["--advertise-client-urls", f"http://{self._where}", "--listen-peer-urls", "http://127.0.0.1:0"]
+        argv = ["etcd", "--data-dir", str(self._folder / "data"), "--listen-client-urls", f"http://{self._endpoint}"]
+        argv += ["--advertise-client-urls", f"http://{self._endpoint}", "--listen-peer-urls", "http://127.0.0.1:0"]
         argv += ["--initial-advertise-peer-urls", peer, "--initial-cluster", f"default={peer}", *OPTIONS]
         with self._log.open("ab") as log:
             try:
@@ -76,8 +77,8 @@ class EtcdServer:
                     argv, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT
                 )
             except FileNotFoundError:
-                raise MachineLacks("this machine lacks etcd", BOOTSTRAP) from None
-        self._note.write_text(f"{self._process.pid} {self._port}")
+                raise MissingRequirement("this machine lacks etcd", BOOTSTRAP) from None
+        self._pid_file.write_text(f"{self._process.pid} {self._port}")
         self._await()
 
     def stop(self) -> None:
@@ -86,7 +87,7 @@ class EtcdServer:
             self._process.kill()
             self._process.wait()
             self._process = None
-            self._note.unlink(missing_ok=True)
+            self._pid_file.unlink(missing_ok=True)
 
     @property
     def _log(self) -> Path:
@@ -96,30 +97,32 @@ class EtcdServer:
         deadline = time.monotonic() + START_S
         while self._process and self._process.poll() is None and time.monotonic() < deadline:
             with suppress(OSError):
-                _ask(self._where, "maintenance/status", {}, START_S)
+                _request(self._endpoint, "maintenance/status", {}, START_S)
                 return
             time.sleep(0.005)
         self.stop()
-        said = self._log.read_text(errors="replace").strip().splitlines()[-1:]
-        raise RailyardError(f"etcd did not start: {' '.join(said)}")
+        log_tail = self._log.read_text(errors="replace").strip().splitlines()[-1:]
+        raise RailyardError(f"etcd did not start: {' '.join(log_tail)}")
 
 
-def _end_left_behind(note: Path) -> int | None:
+def _kill_previous(pid_file: Path) -> int | None:
     """SIGKILL to the etcd whose process id is noted there; the port that it had, once its data is free."""
     with suppress(FileNotFoundError, psutil.NoSuchProcess):
-        pid, port = map(int, note.read_text().split())
-        left = psutil.Process(pid)
-        if left.name() != "etcd":
+        pid, port = map(int, pid_file.read_text().split())
+        previous = psutil.Process(pid)
+        if previous.name() != "etcd":
             return None
-        left.kill()
+        previous.kill()
         deadline = time.monotonic() + START_S
-        while left.status() != psutil.STATUS_ZOMBIE and time.monotonic() < deadline:  # nobody may be there to reap it
+        while (
+            previous.status() != psutil.STATUS_ZOMBIE and time.monotonic() < deadline
+        ):  # nobody may be there to reap it
             time.sleep(0.005)
         return port
     return None
 
 
-def _comes_free(port: int) -> bool:
+def _wait_until_free(port: int) -> bool:
     """Wait until it is free: the last of a dead process' threads keep its sockets for a moment."""
     deadline = time.monotonic() + START_S
     while not _is_free(port):
@@ -148,17 +151,17 @@ def _free_port() -> int:
 
 
 class EtcdLink:
-    """A `registry.Link` to the etcd at `where` (host:port)."""
+    """A `registry.Link` to the etcd at `endpoint` (host:port)."""
 
-    def __init__(self, where: str) -> None:
-        self._where = where
+    def __init__(self, endpoint: str) -> None:
+        self._endpoint = endpoint
         self._publishing: http.client.HTTPConnection | None = None
         self._watching: http.client.HTTPConnection | None = None
 
     def publish(self, document: bytes, timeout_s: float) -> None:
         """Over one connection, which is made when there is none."""
         if self._publishing is None:
-            self._publishing = _connection(self._where, timeout_s)
+            self._publishing = _connection(self._endpoint, timeout_s)
         try:
             _post(self._publishing, "kv/put", {"key": _b64(KEY.encode()), "value": _b64(document)}).read()
         except OSError:
@@ -168,14 +171,14 @@ class EtcdLink:
     def follow(self, timeout_s: float) -> Iterator[bytes]:
         """The watch comes first and the question after it, so that nothing falls between the two."""
         key = {"key": _b64(KEY.encode())}
-        with closing(_connection(self._where, timeout_s)) as connection:
+        with closing(_connection(self._endpoint, timeout_s)) as connection:
             self._watching = connection
             events = _events(_post(connection, "watch", {"create_request": key}))
             next(events)  # none: it is there
-            found = _ask(self._where, "kv/range", key, timeout_s).get("kvs", [])
+            found = _request(self._endpoint, "kv/range", key, timeout_s).get("kvs", [])
             yield from (base64.b64decode(kv["value"]) for kv in found)
-            for several in events:
-                yield from (base64.b64decode(event["kv"].get("value", "")) for event in several[-1:])
+            for batch in events:
+                yield from (base64.b64decode(event["kv"].get("value", "")) for event in batch[-1:])
 
     def interrupt(self) -> None:
         for connection in (self._publishing, self._watching):
@@ -189,8 +192,8 @@ class EtcdLink:
             self._publishing = None
 
 
-def _connection(where: str, timeout_s: float) -> http.client.HTTPConnection:
-    return http.client.HTTPConnection(where, timeout=timeout_s)
+def _connection(endpoint: str, timeout_s: float) -> http.client.HTTPConnection:
+    return http.client.HTTPConnection(endpoint, timeout=timeout_s)
 
 
 def _post(connection: http.client.HTTPConnection, what: str, body: dict[str, Any]) -> http.client.HTTPResponse:
@@ -205,9 +208,9 @@ def _post(connection: http.client.HTTPConnection, what: str, body: dict[str, Any
     return answer
 
 
-def _ask(where: str, what: str, body: dict[str, Any], timeout_s: float) -> dict[str, Any]:
+def _request(endpoint: str, what: str, body: dict[str, Any], timeout_s: float) -> dict[str, Any]:
     """One question, one answer."""
-    with closing(_connection(where, timeout_s)) as connection:
+    with closing(_connection(endpoint, timeout_s)) as connection:
         found: dict[str, Any] = json.loads(_post(connection, what, body).read())
         return found
 

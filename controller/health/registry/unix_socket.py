@@ -29,7 +29,7 @@ class _Handler(StreamRequestHandler):
             match self.rfile.read(1):
                 case b"p":
                     for line in self.rfile:
-                        self.server.keep(line)
+                        self.server.store(line)
                         self.wfile.write(b"\n")
                 case b"f":
                     number = 0
@@ -46,22 +46,22 @@ class _Server(ThreadingUnixStreamServer):
     request_queue_size = 128
 
     def __init__(self, path: Path) -> None:
-        self._news = threading.Condition()
+        self._condition = threading.Condition()
         self._number = 0
         self._line = b""
         self._stopped = False
         self._connections: set[socket.socket] = set()
         super().__init__(str(path), _Handler)
 
-    def keep(self, line: bytes) -> None:
-        with self._news:
+    def store(self, line: bytes) -> None:
+        with self._condition:
             self._number, self._line = self._number + 1, line
-            self._news.notify_all()
+            self._condition.notify_all()
 
     def newer_than(self, number: int) -> tuple[int, bytes] | None:
         """Wait for a document after this one; None when the server stops."""
-        with self._news:
-            self._news.wait_for(lambda: self._number > number or self._stopped)
+        with self._condition:
+            self._condition.wait_for(lambda: self._number > number or self._stopped)
             return None if self._stopped else (self._number, self._line)
 
     def finish_request(self, request: Any, client_address: Any) -> None:
@@ -74,9 +74,9 @@ class _Server(ThreadingUnixStreamServer):
     def stop(self) -> None:
         self.shutdown()
         self.server_close()
-        with self._news:
+        with self._condition:
             self._stopped = True
-            self._news.notify_all()
+            self._condition.notify_all()
         for connection in list(self._connections):
             with suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)

@@ -22,7 +22,9 @@ SMALL, LARGE = 30_000, 65_536
 
 def figure() -> Figure:
     """Both designs at three radices."""
-    networks = [n for radix in RADICES for n in (*_wide(radix, SCALES), *_narrow(radix, SCALES))]
+    networks = [
+        n for radix in RADICES for n in (*_rail_optimized_networks(radix, SCALES), *_rail_only_networks(radix, SCALES))
+    ]
     return Figure(
         name="fig1",
         title="What a network costs and draws, against scale",
@@ -41,11 +43,11 @@ def figure() -> Figure:
     )
 
 
-def _wide(radix: int, scales: tuple[int, ...]) -> Iterator[Network]:
+def _rail_optimized_networks(radix: int, scales: tuple[int, ...]) -> Iterator[Network]:
     return (rail_optimized(gpus, radix) for gpus in scales)
 
 
-def _narrow(radix: int, scales: tuple[int, ...]) -> Iterator[Network]:
+def _rail_only_networks(radix: int, scales: tuple[int, ...]) -> Iterator[Network]:
     return (rail_only(gpus, DOMAIN, radix) for gpus in scales if gpus % DOMAIN == 0)
 
 
@@ -121,7 +123,10 @@ def _draw(drawn: "matplotlib.figure.Figure") -> None:
     for axes, (label, value), points in zip(drawn.subplots(1, 2), panels, stated, strict=True):
         # where radices cost the same, the thinner line shows on the wider
         for width, colour, radix in zip((4.5, 2.5, 1.2), SERIES, RADICES, strict=False):
-            for style, networks in (("-", _wide(radix, scales)), ("--", _narrow(radix, scales))):
+            for style, networks in (
+                ("-", _rail_optimized_networks(radix, scales)),
+                ("--", _rail_only_networks(radix, scales)),
+            ):
                 curve = [(n.gpus, value(n)) for n in networks]
                 axes.plot(*zip(*curve, strict=True), style, color=colour, linewidth=width, label=f"radix {radix}")
         axes.plot(list(points), list(points.values()), "kx", label="stated")

@@ -37,9 +37,13 @@ def figure() -> Figure:
         draw=lambda drawn: _draw(drawn, times),
         claims=tuple(
             Claim(
-                f"K={k}, batch {batch:,}: of the ideal's speed", said, _relative_pct(times, k, batch), "%", within=3.0
+                f"K={k}, batch {batch:,}: of the ideal's speed",
+                published_pct,
+                _relative_pct(times, k, batch),
+                "%",
+                within=3.0,
             )
-            for (k, batch), said in PUBLISHED.items()
+            for (k, batch), published_pct in PUBLISHED.items()
         ),
         notes=(*NOTES, *notes),
         inches=(10.0, 4.6),

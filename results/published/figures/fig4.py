@@ -13,7 +13,7 @@ from railyard.topologies.platforms import PLATFORMS
 from railyard.workloads.matrix.pair_traffic import Traffic, gpt_traffic
 from railyard.workloads.matrix.pairs import Pairs, Uniform
 from railyard.workloads.models.catalogue import load_gpt
-from railyard.workloads.placement.layout import Layout, hierarchical, of_ranks
+from railyard.workloads.placement.layout import Layout, hierarchical, layout_from_ranks
 from railyard.workloads.placement.parallelism import Parallelism
 from railyard.workloads.schedule import Kind
 
@@ -69,13 +69,13 @@ def layout(tensor: int) -> Layout:
     domain, local = one // rails, one % rails
     first, second = ((2 * domain + side) * rails + local for side in (0, 1))
     ranks = [int(gpu) for stage in range(pipeline) for part in (first, second) for gpu in part[stage].ravel()]
-    return of_ranks(p, DOMAINS, rails, ranks)
+    return layout_from_ranks(p, DOMAINS, rails, ranks)
 
 
 def _traffic(tensor: int, gradient_halves: int) -> Traffic:
     """With gradients of that many times 16 bits."""
     traffic = gpt_traffic(load_gpt(MODEL), layout(tensor))
-    return replace(traffic, pairs={**traffic.pairs, "DP": traffic.pairs["DP"].times(gradient_halves)})
+    return replace(traffic, pairs={**traffic.pairs, "DP": traffic.pairs["DP"].scaled(gradient_halves)})
 
 
 def _dp_on_nics_pct(traffic: Traffic) -> float:

@@ -7,7 +7,7 @@ from railyard.results.plots import style
 from railyard.results.published.figure import Claim, Figure
 from railyard.results.published.pairs import COLUMNS, heatmap, legend, rows, volume_bars
 from railyard.workloads.matrix.pair_traffic import Traffic, moe_traffic
-from railyard.workloads.models.catalogue import HALF, MoeModel, load_moe
+from railyard.workloads.models.catalogue import FP16_BYTES, MoeModel, load_moe
 from railyard.workloads.placement.layout import data_parallel
 from railyard.workloads.schedule import Kind
 
@@ -48,15 +48,15 @@ def _others(model: MoeModel, traffic: Traffic) -> dict[str, dict[Kind, float]]:
     experts = model.expert_parameters
     output = model.vocabulary * model.hidden
 
-    def counted(parameters: float, bytes_each: float = HALF) -> dict[Kind, float]:
+    def counted(parameters: float, bytes_each: float = FP16_BYTES) -> dict[Kind, float]:
         """The volume is proportional to the bytes that are summed."""
-        dp = traffic.volumes["DP"] * parameters * bytes_each / (static * HALF)
+        dp = traffic.volumes["DP"] * parameters * bytes_each / (static * FP16_BYTES)
         return {"EP": traffic.volumes["EP"], "DP": dp}
 
     return {
         "its own output embedding": counted(static + output),
         "with one expert's MLPs": counted(static + experts),
-        "32-bit gradients": counted(static, 2 * HALF),
+        "32-bit gradients": counted(static, 2 * FP16_BYTES),
     }
 
 

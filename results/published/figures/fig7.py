@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Final
 
 from railyard.results.plots.style import BLUE, GREY, quiet
 from railyard.results.published.figure import Claim, Figure
-from railyard.results.theory.iteration.fit import left_out_s
+from railyard.results.theory.iteration.fit import leave_model_out_s
 from railyard.results.theory.iteration.measured import Measured, hfu_pct, measured, predicted_s
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ def figure() -> Figure:
     """The four rows of Korthikanti Table 5 for which HFU is given."""
     rows = [(row, row.hfu_pct) for row in measured() if row.hfu_pct is not None]
     found = {row.model: _off_pct(row, hfu, predicted_s(row)) for row, hfu in rows}
-    left_out = {row.model: _off_pct(row, hfu, left_out_s(row)) for row, hfu in rows}
+    left_out = {row.model: _off_pct(row, hfu, leave_model_out_s(row)) for row, hfu in rows}
     return Figure(
         name="fig7",
         title="HFU, predicted and measured",
@@ -31,9 +31,9 @@ def figure() -> Figure:
         ],
         draw=lambda drawn: _draw(drawn, rows),
         claims=tuple(
-            Claim(f"HFU of {model}, off by", said, abs(found[model]), "%", bound="at most",
+            Claim(f"HFU of {model}, off by", claimed_pct, abs(found[model]), "%", bound="at most",
                   note=f"the constants are fitted on this row among others; fitted without it, {left_out[model]:+.1f}%")
-            for model, said in CLAIMED.items()
+            for model, claimed_pct in CLAIMED.items()
         ),
         notes=(
             "errors are relative to the published HFU",

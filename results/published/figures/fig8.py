@@ -100,13 +100,13 @@ def _claims(ours: dict[str, float]) -> tuple[Claim, ...]:
     return tuple(
         Claim(
             f"{what}{'' if 'ideal' in what else ', less time'}",
-            said,
+            published_value,
             value,
             "%",
             within=3.0,
-            note=at + _times(value / said),
+            note=at + _times(value / published_value),
         )
-        for said, (what, value) in zip(published, ours.items(), strict=False)
+        for published_value, (what, value) in zip(published, ours.items(), strict=False)
     )
 
 

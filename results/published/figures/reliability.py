@@ -68,7 +68,7 @@ def _rows(case: Case) -> Iterator[tuple[Cell, ...]]:
         ("switches", "a year", found.switch_failures, 1),
         ("transceivers", "a year", found.transceiver_failures, 1),
         ("all, with NICs", "a year", found.network_failures, 1),
-        ("cut GPUs off", "a year", found.cutting_off, 1),
+        ("cut GPUs off", "a year", found.access_failures, 1),
         ("GPU-time lost", "ppm", found.lost, 1e6),
         ("lost, rerouted", "ppm", found.lost_rerouted, 1e6),
     )
@@ -135,7 +135,7 @@ def _draw(drawn: "matplotlib.figure.Figure", cases: list[Case]) -> None:
     ):
         left.barh(places, counts, left=base, color=colour, label=name, height=0.8)
         base = [b + count for b, count in zip(base, counts, strict=True)]
-    left.plot([case.found.cutting_off.mean for case in cases], places, "k|", markersize=18, label="cut GPUs off")
+    left.plot([case.found.access_failures.mean for case in cases], places, "k|", markersize=18, label="cut GPUs off")
     left.set_yticks(places, [case.label for case in cases], fontsize=8)
     left.set_xlabel("network failures a year, 65,536 GPUs")
     left.legend(loc="upper center", bbox_to_anchor=(0.5, 1.12), ncols=4, fontsize=8)

@@ -91,9 +91,9 @@ def pair(row: Printed, domain: int = DOMAIN) -> Pair:
 def fitting_domains(row: Printed) -> tuple[int, ...]:
     """The powers of two K that give the row's rail-only switches and transceivers."""
     sizes = (2**i for i in range(row.gpus.bit_length()))
-    wanted = (row.switches_rail_only, row.transceivers_rail_only)
+    printed_counts = (row.switches_rail_only, row.transceivers_rail_only)
     found = ((k, rail_only(row.gpus, k, row.radix)) for k in sizes)
-    return tuple(k for k, network in found if (network.switches, network.transceivers) == wanted)
+    return tuple(k for k, network in found if (network.switches, network.transceivers) == printed_counts)
 
 
 def _rows(row: Printed, both: Pair) -> Iterator[tuple[str | int | float | None, ...]]:

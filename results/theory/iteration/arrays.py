@@ -83,7 +83,7 @@ class Strategies:
         return cls(global_batch, *(np.array([float(getattr(strategy, f.name))]) for f in fields(Strategy)))
 
 
-def laid_out(p: Parallelism, domain_gpus: int) -> Strategy:
+def place_strategy(p: Parallelism, domain_gpus: int) -> Strategy:
     """A published job on HB domains of `domain_gpus`: tensor ranks fill a domain first, then data, then stages.
 
     That is Megatron-LM's order of ranks. ValueError if a dimension would lie across domains unevenly.

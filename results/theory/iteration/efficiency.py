@@ -71,13 +71,23 @@ def _layer_traffic(job: Job, s: Strategies) -> FloatArray:
     """
     model, recipe = job.model, job.recipe
     attention = 5 * model.heads * model.sequence / model.hidden / s.tensor
-    rest = 34 / s.tensor if recipe.sequence_parallel else 10 + 24 / s.tensor
-    again = {"none": np.zeros_like(rest), "selective": attention, "full": rest + attention}[recipe.recompute]
-    return FORWARD_TRAFFIC * s.micro_batch * model.sequence * model.hidden * (3 * (rest + attention) + again)
+    other_activations = 34 / s.tensor if recipe.sequence_parallel else 10 + 24 / s.tensor
+    recomputed = {
+        "none": np.zeros_like(other_activations),
+        "selective": attention,
+        "full": other_activations + attention,
+    }[recipe.recompute]
+    return (
+        FORWARD_TRAFFIC
+        * s.micro_batch
+        * model.sequence
+        * model.hidden
+        * (3 * (other_activations + attention) + recomputed)
+    )
 
 
 def optimizer_parts(job: Job, parameters: FloatArray) -> ComputeParts:
     """Adam over a GPU's `parameters`, once an iteration: no matmul."""
-    moved = parameters * (OPTIMIZER_BYTES + GRADIENT_READS * job.recipe.gradient_bytes)
-    nothing = np.zeros_like(parameters)
-    return ComputeParts(nothing, moved / job.cluster.constants.memory_bytes_per_s, nothing)
+    moved_bytes = parameters * (OPTIMIZER_BYTES + GRADIENT_READS * job.recipe.gradient_bytes)
+    no_matmul = np.zeros_like(parameters)
+    return ComputeParts(no_matmul, moved_bytes / job.cluster.constants.memory_bytes_per_s, no_matmul)

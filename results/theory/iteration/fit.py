@@ -5,7 +5,7 @@ The predicted time is linear in 1/matmul_efficiency, overhead_flops/matmul_effic
 ordinary least squares on relative errors finds them, with no start value and no choice on the way.
 
 Which rows are fitted: both ends of Korthikanti's four (22B, 1T), and every other one of Megatron-LM's ten. So a row
-held out lies between fitted ones. `left_out_s` is stricter: it leaves out a model altogether, the largest too.
+held out lies between fitted ones. `leave_model_out_s` is stricter: it leaves out a model altogether, the largest too.
 """
 
 from collections.abc import Sequence
@@ -37,7 +37,7 @@ def fitted_constants(rows: Sequence[Measured]) -> Constants:
     )
 
 
-def left_out_s(row: Measured) -> float:
+def leave_model_out_s(row: Measured) -> float:
     """Seconds with constants fitted on all published rows but those of this model's shape, in either table."""
     others = [r for r in measured() if _shape(r) != _shape(row)]
     job, strategy = as_job(row)
@@ -57,7 +57,7 @@ def main() -> None:
     print(f"memory_efficiency={found.memory_efficiency:.4f}")
     print(f"overhead_flops={found.overhead_flops:.3e}")
     for row in measured():
-        error, left_out = (100 * (s / row.seconds - 1) for s in (predicted_s(row), left_out_s(row)))
+        error, left_out = (100 * (s / row.seconds - 1) for s in (predicted_s(row), leave_model_out_s(row)))
         use = "fitted" if row.fitted else "held out"
         print(f"{row.table:12}{row.model:12}{row.mode:16}{use:9}{error:+6.1f}%  left out {left_out:+6.1f}%")
 

@@ -9,7 +9,7 @@ from railyard.results.theory.iteration.arrays import FloatArray, Strategies
 from railyard.results.theory.iteration.efficiency import ComputeParts, micro_batch_parts, optimizer_parts
 from railyard.results.theory.iteration.job import Job
 from railyard.results.theory.iteration.memory import stage_parameters
-from railyard.workloads.models.catalogue import HALF
+from railyard.workloads.models.catalogue import FP16_BYTES
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ def iteration_time(job: Job, s: Strategies) -> IterationTime:
     """Rail-only Eq. 6: bubble (7, 8), last stage (9, 10), synchronisation (11)."""
     c, m, p, v = job.cluster.constants, s.micro_batches, s.pipeline, s.virtual_stages
     t_b = micro_batch_parts(job, s).seconds(c)
-    boundary = np.where(p > 1, HALF * s.micro_batch * job.model.hidden * job.model.sequence / s.tensor, 0.0)
+    boundary = np.where(p > 1, FP16_BYTES * s.micro_batch * job.model.hidden * job.model.sequence / s.tensor, 0.0)
     return IterationTime(
         bubble_compute_s=eq.bubble_compute_s(p, v, t_b),
         bubble_network_s=_bubble_network_s(job, s, boundary),
@@ -71,7 +71,7 @@ def _bubble_network_s(job: Job, s: Strategies, boundary: FloatArray) -> FloatArr
 
 def _last_stage_network_s(job: Job, s: Strategies, boundary: FloatArray) -> FloatArray:
     k, m, v = job.cluster, s.micro_batches, s.virtual_stages
-    gathered = HALF * s.micro_batch * job.model.hidden * job.model.sequence
+    gathered = FP16_BYTES * s.micro_batch * job.model.hidden * job.model.sequence
     gather = eq.all_gather_s(gathered, s.tensor_hb, s.tensor_network, k.hb_bytes_per_s, k.rail_bytes_per_s)
     late = eq.all_gather_latency_s(s.tensor_hb, s.tensor_network, k.constants.hb_latency_s, k.constants.rail_latency_s)
     # Eq. 10 has 4 AllGather and 4 ReduceScatter; a forward that is done again has 2 + 2 more

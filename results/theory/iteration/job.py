@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from railyard.core.errors import BadInput, near_miss
+from railyard.core.errors import BadInput, unknown_name_hint
 from railyard.results.theory.iteration.constants import Constants, constants_of
 from railyard.results.theory.iteration.flops import Recompute
 from railyard.topologies.platforms import PLATFORMS
@@ -44,7 +44,7 @@ class Job:
 def make_cluster(platform: str, gpus: int, domain_gpus: int) -> Cluster:
     """GPUs and links of a platform in HB domains of any size; the platform by its name or its file's path."""
     if platform not in PLATFORMS:
-        raise BadInput("platform", platform, f"{near_miss(platform, PLATFORMS)}, or the path of a .yaml file")
+        raise BadInput("platform", platform, f"{unknown_name_hint(platform, PLATFORMS)}, or the path of a .yaml file")
     if gpus < 1 or domain_gpus < 1 or gpus % domain_gpus:
         raise BadInput("domain_gpus", domain_gpus, f"must divide the {gpus} GPUs")
     p = PLATFORMS[platform]

@@ -6,7 +6,7 @@ from functools import cache
 from pathlib import Path
 from typing import Final, cast
 
-from railyard.results.theory.iteration.arrays import Strategies, laid_out
+from railyard.results.theory.iteration.arrays import Strategies, place_strategy
 from railyard.results.theory.iteration.flops import Recompute, hardware_flops
 from railyard.results.theory.iteration.iteration_time import iteration_time
 from railyard.results.theory.iteration.job import Job, Recipe, make_cluster
@@ -50,7 +50,7 @@ def as_job(row: Measured) -> tuple[Job, Strategies]:
     """The row's job, on DGX A100, and the strategy that it was measured with."""
     model = load_gpt(row.model)
     cluster = make_cluster(PLATFORM, model.training.gpus, min(model.domain_gpus, model.training.gpus))
-    strategy = laid_out(model.training, cluster.domain_gpus)
+    strategy = place_strategy(model.training, cluster.domain_gpus)
     return Job(model, row.recipe, cluster), Strategies.one(strategy, row.recipe.global_batch)
 
 

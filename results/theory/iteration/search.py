@@ -80,14 +80,14 @@ def weigh(job: Job, rules: Rules | None = None) -> Weighed:
     rules = rules or Rules()
     found = candidates(job, rules)
     if not len(found):
-        allowed = f"can't train {_asked(job)}: no strategy divides its heads, layers and batch"
+        allowed = f"can't train {_job_text(job)}: no strategy divides its heads, layers and batch"
         raise BadInput("gpus", job.cluster.gpus, allowed)
     sizes = gpu_bytes(job, found)
     if rules.fits_memory:
-        fitting, room = sizes <= job.cluster.memory_bytes, job.cluster.memory_bytes
+        fitting, memory_bytes = sizes <= job.cluster.memory_bytes, job.cluster.memory_bytes
         if not fitting.any():
             allowed = (
-                f"can't train {_asked(job)}: no strategy fits the memory of a GPU, {room / 1e9:,.0f} GB; "
+                f"can't train {_job_text(job)}: no strategy fits the memory of a GPU, {memory_bytes / 1e9:,.0f} GB; "
                 f"the leanest takes {sizes.min() / 1e9:,.1f} GB"
             )
             raise BadInput("gpus", job.cluster.gpus, allowed)
@@ -95,7 +95,7 @@ def weigh(job: Job, rules: Rules | None = None) -> Weighed:
     return Weighed(found, iteration_time(job, found), sizes)
 
 
-def _asked(job: Job) -> str:
+def _job_text(job: Job) -> str:
     return f"this model with a batch of {job.recipe.global_batch:,}"
 
 
@@ -103,15 +103,15 @@ def candidates(job: Job, rules: Rules) -> Strategies:
     """All strategies that divide, whether they fit memory or not; always in the same order."""
     layouts = _layouts(job, rules)
     batch, layers = job.recipe.global_batch, job.model.layers
-    most = rules.max_virtual_stages or layers
-    sizes = np.array(list(product(divisors(batch), (v for v in divisors(layers) if v <= most))), dtype=np.int64)
+    max_virtual = rules.max_virtual_stages or layers
+    sizes = np.array(list(product(divisors(batch), (v for v in divisors(layers) if v <= max_virtual))), dtype=np.int64)
     # every layout with every (b, v), side by side
     th, tl, ph, pl, dh, dl = np.repeat(layouts, len(sizes), axis=0).T
     b, v = np.tile(sizes, (len(layouts), 1)).T
-    p, taken = ph * pl, dh * dl * b
-    divides = (batch % taken == 0) & (layers % (p * v) == 0) & ((v == 1) | (p > 1))
+    p, samples_per_step = ph * pl, dh * dl * b
+    divides = (batch % samples_per_step == 0) & (layers % (p * v) == 0) & ((v == 1) | (p > 1))
     if rules.whole_rounds:
-        divides &= (v == 1) | (batch // taken % p == 0)
+        divides &= (v == 1) | (batch // samples_per_step % p == 0)
     kept = (column[divides].astype(np.float64) for column in (th, tl, ph, pl, dh, dl, b, v))
     return Strategies(batch, *kept)
 

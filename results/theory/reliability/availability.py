@@ -36,7 +36,7 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True)
 class Reliability:
-    """Failures a year, all tiers; `cutting_off`: those that leave a GPU without its rail, a switch counting once.
+    """Failures a year, all tiers; `access_failures`: those that leave a GPU without its rail, a switch counting once.
 
     lost: share of all GPU-time, 0 to 1, as in the paper; lost_rerouted: with rerouting by the HB domain.
     """
@@ -44,7 +44,7 @@ class Reliability:
     switch_failures: Estimate
     transceiver_failures: Estimate
     network_failures: Estimate
-    cutting_off: Estimate
+    access_failures: Estimate
     lost: Estimate
     lost_rerouted: Estimate
 
@@ -63,8 +63,8 @@ def lost_share(out: Ints, domain_gpus: int, rail_time_share: float, rerouted: bo
     if not rerouted:
         return np.asarray(out / domain_gpus)
     left = domain_gpus - out
-    longer = rail_time_share * out / np.maximum(left, 1)
-    return np.where(left > 0, longer / (1 + longer), 1.0)
+    slowdown = rail_time_share * out / np.maximum(left, 1)
+    return np.where(left > 0, slowdown / (1 + slowdown), 1.0)
 
 
 def first_order_lost(wiring: Wiring, components: Components, rerouted: bool) -> float:
@@ -75,8 +75,8 @@ def first_order_lost(wiring: Wiring, components: Components, rerouted: bool) -> 
     by_links = gpus * link * k * float(lost_share(np.array([1]), k, share, rerouted)[0])
     domains = gpus // k
     # how many GPUs of a domain are behind a switch, for each pair of these that has any
-    _, together = np.unique(wiring.switch_of * domains + np.arange(gpus) // k, return_counts=True)
-    by_switches = components.switch.unavailable * k * float(lost_share(together, k, share, rerouted).sum())
+    _, gpus_per_switch = np.unique(wiring.switch_of * domains + np.arange(gpus) // k, return_counts=True)
+    by_switches = components.switch.unavailable * k * float(lost_share(gpus_per_switch, k, share, rerouted).sum())
     return (by_links + by_switches) / gpus
 
 
@@ -96,7 +96,7 @@ def simulate(wiring: Wiring, components: Components, years: int, seed: int) -> R
     upper_switches = rng.poisson(components.switch.failures_per_year * wiring.upper_switches, years)
     upper_optics = rng.poisson(components.transceiver.failures_per_year * wiring.upper_transceivers, years)
 
-    near = [_a_year(outages, years) for outages in (switches, optics, nics)]
+    access_failures_a_year = [_a_year(outages, years) for outages in (switches, optics, nics)]
     # two transceivers a link, one at each end
     changes = _changes([_spread(switches, wiring), _Outages(optics.part // 2, optics.start, optics.end), nics])
     lost = {
@@ -112,10 +112,12 @@ def simulate(wiring: Wiring, components: Components, years: int, seed: int) -> R
     above = rates[0] * wiring.upper_switches + rates[1] * wiring.upper_transceivers
     total = by_switches + by_optics + by_nics
     return Reliability(
-        switch_failures=_estimate(near[0] + upper_switches, by_switches),
-        transceiver_failures=_estimate(near[1] + upper_optics, by_optics),
-        network_failures=_estimate(sum(near) + upper_switches + upper_optics, total),
-        cutting_off=_estimate(near[0] + near[1] + near[2], total - above),
+        switch_failures=_estimate(access_failures_a_year[0] + upper_switches, by_switches),
+        transceiver_failures=_estimate(access_failures_a_year[1] + upper_optics, by_optics),
+        network_failures=_estimate(sum(access_failures_a_year) + upper_switches + upper_optics, total),
+        access_failures=_estimate(
+            access_failures_a_year[0] + access_failures_a_year[1] + access_failures_a_year[2], total - above
+        ),
         lost=lost[False],
         lost_rerouted=lost[True],
     )
@@ -134,11 +136,11 @@ def _a_year(outages: _Outages, years: int) -> Ints:
 
 def _spread(switches: _Outages, wiring: Wiring) -> _Outages:
     """A switch's outage as one of each GPU behind it."""
-    sorted_gpus, first, counts = wiring.behind
-    many = counts[switches.part]
-    begin = np.cumsum(many) - many
-    place = np.arange(many.sum()) + np.repeat(first[switches.part] - begin, many)
-    return _Outages(sorted_gpus[place], np.repeat(switches.start, many), np.repeat(switches.end, many))
+    sorted_gpus, first, counts = wiring.gpus_by_switch
+    gpu_counts = counts[switches.part]
+    begin = np.cumsum(gpu_counts) - gpu_counts
+    place = np.arange(gpu_counts.sum()) + np.repeat(first[switches.part] - begin, gpu_counts)
+    return _Outages(sorted_gpus[place], np.repeat(switches.start, gpu_counts), np.repeat(switches.end, gpu_counts))
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,9 +171,9 @@ def _lost_a_year(changes: _Changes, wiring: Wiring, rail_time_share: float, rero
     order = np.lexsort((changes.time, domain))
     out = np.cumsum(changes.step[order])  # rails out in this domain, until the next change
     # the last of a domain has another's after it, but then none of its rails is out, and nothing lost
-    lasts = np.diff(changes.time[order], append=0.0)
+    durations = np.diff(changes.time[order], append=0.0)
     year = np.minimum(changes.time[order].astype(np.int64), years - 1)
-    lost = lost_share(out, k, rail_time_share, rerouted) * lasts * k
+    lost = lost_share(out, k, rail_time_share, rerouted) * durations * k
     return np.bincount(year, weights=lost, minlength=years) / wiring.network.gpus
 
 

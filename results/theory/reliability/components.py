@@ -5,10 +5,10 @@ from typing import Annotated, Final
 
 from pydantic import Field, ValidationError, ValidationInfo, field_validator
 
-from railyard.core.config import Strict, find_problems, read_yaml
+from railyard.core.config import ConfigModel, find_problems, read_yaml
 from railyard.core.errors import BadInput
 
-SHIPPED: Final = Path(__file__).parent / "components.yaml"
+DEFAULT_COMPONENTS: Final = Path(__file__).parent / "components.yaml"
 HOURS_A_YEAR: Final = 8766.0
 DAYS_A_YEAR: Final = 365.25
 
@@ -16,7 +16,7 @@ _Positive = Annotated[float, Field(gt=0, allow_inf_nan=False, strict=False)]
 _NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False, strict=False)]
 
 
-class Seen(Strict):
+class Observation(ConfigModel):
     """What somebody counted."""
 
     failures: Annotated[int, Field(ge=0)]
@@ -24,10 +24,10 @@ class Seen(Strict):
     days: _Positive
 
 
-class Component(Strict):
+class Component(ConfigModel):
     """One kind: how often one of them fails, by either key, and for how long on average."""
 
-    seen: Seen | None = None
+    seen: Observation | None = None
     per_year: Annotated[_NotNegative | None, Field(validate_default=True)] = None
     repair_h: _Positive
     source: str
@@ -56,7 +56,7 @@ class Component(Strict):
         return self.failures_per_year * self.repair_years
 
 
-class Components(Strict):
+class Components(ConfigModel):
     """Of a cluster. `nic`, one a GPU, and `transceiver` are what a GPU's link consists of; `hbm` is counted a GPU."""
 
     gpu: Component
@@ -67,7 +67,7 @@ class Components(Strict):
     rail_time_share: Annotated[float, Field(ge=0, le=1, strict=False)]
 
 
-def read_components(path: Path = SHIPPED) -> Components:
+def read_components(path: Path = DEFAULT_COMPONENTS) -> Components:
     """BadInput names the file, and the key in it that can't be used."""
     try:
         return Components.model_validate(read_yaml(path, "components"))

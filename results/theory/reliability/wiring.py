@@ -35,7 +35,7 @@ class Wiring:
         return np.asarray(rank // rails_each)
 
     @cached_property
-    def behind(self) -> tuple[Ints, Ints, Ints]:
+    def gpus_by_switch(self) -> tuple[Ints, Ints, Ints]:
         """GPUs sorted by switch, where each switch's begin, and how many it has."""
         counts = np.bincount(self.switch_of, minlength=self.network.layers[0].switches)
         return np.argsort(self.switch_of, kind="stable"), np.cumsum(counts) - counts, counts

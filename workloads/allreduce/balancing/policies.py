@@ -12,16 +12,16 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final, Protocol
 
-from railyard.core.errors import BadInput, near_miss
+from railyard.core.errors import BadInput, unknown_name_hint
 from railyard.workloads.allreduce.balancing.balancer import LEARNING_WINDOW, LONG_WINDOW, Balancer, size_class
-from railyard.workloads.allreduce.balancing.predict import Cost, allreduce_cost, cold_rail
+from railyard.workloads.allreduce.balancing.predict import Cost, allreduce_cost, fastest_rail
 from railyard.workloads.allreduce.balancing.rails import Rail
-from railyard.workloads.allreduce.engine.segments import Segment, evenly, partition
-from railyard.workloads.allreduce.engine.tasks import LEAST_PIECE_BYTES
+from railyard.workloads.allreduce.engine.segments import Segment, partition, split_evenly
+from railyard.workloads.allreduce.engine.tasks import MIN_PIECE_BYTES
 
 QUARTERS: Final = 4
-LONGEST_SLICE_BYTES: Final = 256 * 1024
-"""As sent, as LEAST_PIECE_BYTES is."""
+MAX_SLICE_BYTES: Final = 256 * 1024
+"""As sent, as MIN_PIECE_BYTES is."""
 
 
 class Policy(Protocol):
@@ -76,12 +76,12 @@ class _Weights:
         self._alive.add(rail)
 
     def best(self, size: int, among: Collection[int]) -> int:
-        return cold_rail(self._costs, size, sorted(among))
+        return fastest_rail(self._costs, size, sorted(among))
 
 
 def slice_count(size: int) -> int:
     """Slices of a buffer of `size` bytes: quarters, or more where those are too long, or fewer where too short."""
-    return max(1, min(QUARTERS, size // LEAST_PIECE_BYTES), -(-size // LONGEST_SLICE_BYTES))
+    return max(1, min(QUARTERS, size // MIN_PIECE_BYTES), -(-size // MAX_SLICE_BYTES))
 
 
 class _Slicing(_Weights):
@@ -93,45 +93,45 @@ class _Slicing(_Weights):
 
     def __init__(self, costs: Sequence[Cost]) -> None:
         super().__init__(costs, [1.0] * len(costs))
-        self._paces: dict[tuple[int, int], float] = {}  # (class, rail): seconds per byte
+        self._s_per_byte: dict[tuple[int, int], float] = {}  # (class, rail): seconds per byte
 
     def plan(self, length: int, itemsize: int) -> tuple[Segment, ...]:
-        takers = self._takers(length * itemsize)
-        spans = evenly(0, length, len(takers))
-        return tuple(Segment(rail, start, end - start) for rail, (start, end) in zip(takers, spans, strict=True))
+        slice_rails = self._slice_rails(length * itemsize)
+        spans = split_evenly(0, length, len(slice_rails))
+        return tuple(Segment(rail, start, end - start) for rail, (start, end) in zip(slice_rails, spans, strict=True))
 
     def window(self, size: int) -> int:
         if slice_count(size) == 1:
             return 0  # nothing is shared out
         kind = size_class(_slice_bytes(size))
-        known = all((kind, rail) in self._paces for rail in self._alive)
+        known = all((kind, rail) in self._s_per_byte for rail in self._alive)
         return LONG_WINDOW if known else LEARNING_WINDOW
 
     def learn(self, size: int, seconds: Sequence[float]) -> None:
-        each = _slice_bytes(size)
-        for rail, count in Counter(self._takers(size)).items():
+        slice_bytes = _slice_bytes(size)
+        for rail, count in Counter(self._slice_rails(size)).items():
             if seconds[rail] > 0:
-                key, pace = (size_class(each), rail), seconds[rail] / (count * each)
-                self._paces[key] = (self._paces.get(key, pace) + pace) / 2
+                key, s_per_byte = (size_class(slice_bytes), rail), seconds[rail] / (count * slice_bytes)
+                self._s_per_byte[key] = (self._s_per_byte.get(key, s_per_byte) + s_per_byte) / 2
 
     def best(self, size: int, among: Collection[int]) -> int:
         return min(sorted(among), key=lambda rail: self._seconds(rail, _slice_bytes(size)))
 
-    def _takers(self, size: int) -> list[int]:
+    def _slice_rails(self, size: int) -> list[int]:
         """The rail of each slice. It follows from the bytes alone, so that `learn` finds what `plan` gave to whom."""
         cost = {rail: self._seconds(rail, _slice_bytes(size)) for rail in sorted(self._alive)}
         free_at = dict.fromkeys(cost, 0.0)
-        takers = []
+        slice_rails = []
         for _ in range(slice_count(size)):
             rail = min(cost, key=lambda rail: free_at[rail] + cost[rail])
             free_at[rail] += cost[rail]
-            takers.append(rail)
-        return takers
+            slice_rails.append(rail)
+        return slice_rails
 
     def _seconds(self, rail: int, size: int) -> float:
         """Of a slice of so many bytes."""
-        pace = self._paces.get((size_class(size), rail))
-        return self._costs[rail].seconds(size) if pace is None else size * pace
+        s_per_byte = self._s_per_byte.get((size_class(size), rail))
+        return self._costs[rail].seconds(size) if s_per_byte is None else size * s_per_byte
 
 
 def _slice_bytes(size: int) -> int:
@@ -182,7 +182,7 @@ def _single(rails: Sequence[Rail], costs: Sequence[Cost]) -> Policy:
     return _Weights(costs, [0.0] * len(rails))
 
 
-_MAKERS: Final[Mapping[str, Callable[[Sequence[Rail], Sequence[Cost]], Policy]]] = {
+_FACTORIES: Final[Mapping[str, Callable[[Sequence[Rail], Sequence[Cost]], Policy]]] = {
     "nezha": lambda _, costs: _Nezha(costs),
     "mrib": lambda rails, costs: _Weights(costs, [rail.nominal or rail.rate for rail in rails]),
     "slicing": lambda _, costs: _Slicing(costs),
@@ -206,14 +206,14 @@ def make_policy(name: str, rails: Sequence[Rail], nodes: int) -> Policy:
     if not rails:
         raise BadInput("rails", [], "must have one rail or more")
     costs = [allreduce_cost(rail, max(2, nodes)) for rail in rails]
-    kind, _, wanted = name.partition(":")
-    if kind == "single" and wanted:
+    kind, _, rail_name = name.partition(":")
+    if kind == "single" and rail_name:
         names = [rail.name for rail in rails]
-        if wanted not in names:
-            raise BadInput("policy", name, near_miss(wanted, names))
-        return _Weights(costs, [float(rail == wanted) for rail in names])
+        if rail_name not in names:
+            raise BadInput("policy", name, unknown_name_hint(rail_name, names))
+        return _Weights(costs, [float(rail == rail_name) for rail in names])
     if kind == "weights":
         return _Weights(costs, weights_of(name, len(rails)))
-    if name not in _MAKERS:
-        raise BadInput("policy", name, near_miss(name, [*_MAKERS, "single:RAIL", "weights:99:1"]))
-    return _MAKERS[name](rails, costs)
+    if name not in _FACTORIES:
+        raise BadInput("policy", name, unknown_name_hint(name, [*_FACTORIES, "single:RAIL", "weights:99:1"]))
+    return _FACTORIES[name](rails, costs)

@@ -39,8 +39,8 @@ def allreduce_cost(rail: Rail, nodes: int) -> Cost:
     if nodes < 2:
         raise ValueError(f"nodes: {nodes} must be 2 or more; one node has nothing to send")
     if rail.kind == "sharp":
-        return Cost(2 * rail.setup_s, rail.pace)
-    return Cost(2 * (nodes - 1) * rail.setup_s, 2 * (nodes - 1) / nodes * rail.pace)
+        return Cost(2 * rail.setup_s, rail.s_per_byte)
+    return Cost(2 * (nodes - 1) * rail.setup_s, 2 * (nodes - 1) / nodes * rail.s_per_byte)
 
 
 def network_efficiency(cost: Cost, size: float) -> float:
@@ -48,39 +48,39 @@ def network_efficiency(cost: Cost, size: float) -> float:
     return size * cost.s_per_byte / cost.seconds(size) if size else 0.0
 
 
-def cold_rail(costs: Sequence[Cost], size: float, alive: Iterable[int] | None = None) -> int:
+def fastest_rail(costs: Sequence[Cost], size: float, alive: Iterable[int] | None = None) -> int:
     """Eq. 4: the rail that takes the whole buffer in the least time; a tie goes to the first."""
     return min(range(len(costs)) if alive is None else alive, key=lambda rail: costs[rail].seconds(size))
 
 
-def hot_seconds(costs: Sequence[Cost], shares: Sequence[float], size: float) -> float:
+def split_seconds(costs: Sequence[Cost], shares: Sequence[float], size: float) -> float:
     """Eq. 5: the slowest of the rails that have a share."""
     return max(cost.seconds(share * size) for cost, share in zip(costs, shares, strict=True) if share > 0)
 
 
-def level(costs: Sequence[Cost], size: float) -> float:
+def equal_finish_s(costs: Sequence[Cost], size: float) -> float:
     """The least that Eq. 5 can be: the time at which all rails that take part end together.
 
     A rail takes part if its set-up alone is less than that. (Water that finds its level in vessels of unlike depth.)
     """
     ordered = sorted(costs, key=lambda cost: cost.setup_s)
-    speed = flow = 0.0
+    speed = setup_bytes = 0.0
     best = math.inf
     for cost in ordered:
         if cost.setup_s >= best:
             break
         speed += 1 / cost.s_per_byte
-        flow += cost.setup_s / cost.s_per_byte
-        best = (size + flow) / speed
+        setup_bytes += cost.setup_s / cost.s_per_byte
+        best = (size + setup_bytes) / speed
     return best
 
 
 def ideal_shares(costs: Sequence[Cost], size: float) -> tuple[float, ...]:
-    """The shares that reach `level`; they sum to one."""
+    """The shares that reach `equal_finish_s`; they sum to one."""
     if size <= 0:
-        first = cold_rail(costs, 0)
+        first = fastest_rail(costs, 0)
         return tuple(float(rail == first) for rail in range(len(costs)))
-    end = level(costs, size)
+    end = equal_finish_s(costs, size)
     bytes_of = [max(0.0, (end - cost.setup_s) / cost.s_per_byte) for cost in costs]
     return tuple(part / sum(bytes_of) for part in bytes_of)
 
@@ -94,18 +94,18 @@ def threshold(costs: Sequence[Cost], gain: float = 0.0) -> float | None:
     if len(costs) < 2:
         return None
     low, high = 0.0, 1.0
-    while not _pays(costs, high, gain):
+    while not _split_pays(costs, high, gain):
         low, high = high, high * 2
         if high > _LARGEST:
             return None
     for _ in range(60):
         middle = (low + high) / 2
-        low, high = (low, middle) if _pays(costs, middle, gain) else (middle, high)
+        low, high = (low, middle) if _split_pays(costs, middle, gain) else (middle, high)
     return low
 
 
-def _pays(costs: Sequence[Cost], size: float, gain: float) -> bool:
-    return costs[cold_rail(costs, size)].seconds(size) > level(costs, size) * (1 + gain + 1e-12)
+def _split_pays(costs: Sequence[Cost], size: float, gain: float) -> bool:
+    return costs[fastest_rail(costs, size)].seconds(size) > equal_finish_s(costs, size) * (1 + gain + 1e-12)
 
 
 def efficiency_ratio(costs: Sequence[Cost], size: float) -> tuple[float, ...]:
@@ -114,16 +114,16 @@ def efficiency_ratio(costs: Sequence[Cost], size: float) -> tuple[float, ...]:
     The paper's `S_i * delta_i / T_i` is bytes by the time they really take, since delta is the ideal by the real one.
     """
     seconds = [cost.seconds(size / len(costs)) for cost in costs]
-    least = min(seconds)
-    return tuple(1.0 if time == least else time / least if least else math.inf for time in seconds)
+    fastest_s = min(seconds)
+    return tuple(1.0 if time == fastest_s else time / fastest_s if fastest_s else math.inf for time in seconds)
 
 
-def worth_splitting(costs: Sequence[Cost], size: float, gain: float = 0.0) -> tuple[int, ...]:
+def rails_to_split(costs: Sequence[Cost], size: float, gain: float = 0.0) -> tuple[int, ...]:
     """The rails to share `size` bytes: those within `TAU` of the fastest, if the best split takes less time than one
     alone, by the part `gain` of the split's time; else none."""
     if len(costs) < 2 or size <= 0:
         return ()
-    near = tuple(rail for rail, ratio in enumerate(efficiency_ratio(costs, size)) if ratio <= TAU)
-    if len(near) < 2 or not _pays([costs[rail] for rail in near], size, gain):
+    candidates = tuple(rail for rail, ratio in enumerate(efficiency_ratio(costs, size)) if ratio <= TAU)
+    if len(candidates) < 2 or not _split_pays([costs[rail] for rail in candidates], size, gain):
         return ()
-    return near
+    return candidates

@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Literal, get_args
 
-from railyard.core.errors import BadInput, near_miss
+from railyard.core.errors import BadInput, unknown_name_hint
 
 Kind = Literal["tcp", "sharp", "glex"]
 KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
@@ -46,7 +46,7 @@ class Rail:
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
-            raise BadInput(f"rails.{self.name}.kind", self.kind, near_miss(self.kind, KINDS))
+            raise BadInput(f"rails.{self.name}.kind", self.kind, unknown_name_hint(self.kind, KINDS))
         if not 0 < self.rate < math.inf:
             raise BadInput(
                 f"rails.{self.name}.rate", self.rate, "must be above 0: a rail without a rate carries nothing"
@@ -57,7 +57,7 @@ class Rail:
                 raise BadInput(f"rails.{self.name}.{field}", value, "must be 0 or more")
 
     @property
-    def pace(self) -> float:
+    def s_per_byte(self) -> float:
         """Seconds per byte on the wire: chunks are pipelined, so the slower of link and CPU sets it (Fig. 13)."""
         return max(1 / self.rate, self.cpu_s_per_byte)
 
@@ -70,7 +70,7 @@ def scaled(rail: Rail, factor: float) -> Rail:
     return replace(rail, rate=rail.rate / factor, cpu_s_per_byte=rail.cpu_s_per_byte * factor)
 
 
-def as_one(rails: Sequence[Rail]) -> Rail:
+def combined_rail(rails: Sequence[Rail]) -> Rail:
     """What MPTCP makes of them: as fast as all together, with what a message costs on the first."""
     cpus = [rail.cpu_s_per_byte for rail in rails]
     cpu = 1 / sum(1 / cost for cost in cpus) if all(cpus) else 0.0

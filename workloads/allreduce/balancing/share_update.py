@@ -10,7 +10,7 @@ A slip in the paper: Eq. 8 divides by the nodes less one, which adds up to one o
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-STILL: Final = 0.01
+MIN_SHARE_CHANGE: Final = 0.01
 """A step that moves no share by more than this part of the buffer is none, and a share that is less is none."""
 
 
@@ -29,13 +29,13 @@ def initial_shares(seconds: Sequence[float]) -> tuple[float, ...]:
     return tuple((total - time) / (total * (len(seconds) - 1)) for time in seconds)
 
 
-def descend(shares: Sequence[float], seconds: Sequence[float], slopes: Sequence[float]) -> tuple[float, ...]:
+def update_shares(shares: Sequence[float], seconds: Sequence[float], slopes: Sequence[float]) -> tuple[float, ...]:
     """Eq. 7, one step: towards the level at which all rails end together. A rail whose share runs out gets none."""
     weights = [1 / slope for slope in slopes]
-    level = sum(w * t for w, t in zip(weights, seconds, strict=True)) / sum(weights)
-    stepped = [a - (t - level) * w for a, t, w in zip(shares, seconds, weights, strict=True)]
-    kept = [share if share >= STILL else 0.0 for share in stepped]
-    return tuple(share / sum(kept) for share in kept)
+    target_s = sum(w * t for w, t in zip(weights, seconds, strict=True)) / sum(weights)
+    stepped = [a - (t - target_s) * w for a, t, w in zip(shares, seconds, weights, strict=True)]
+    shares_kept = [share if share >= MIN_SHARE_CHANGE else 0.0 for share in stepped]
+    return tuple(share / sum(shares_kept) for share in shares_kept)
 
 
 def slope(share: float, seconds: float, expected: float) -> float:
@@ -45,12 +45,12 @@ def slope(share: float, seconds: float, expected: float) -> float:
     return min(secant, max(secant / 5, expected))
 
 
-def without(shares: Sequence[float], place: int) -> tuple[float, ...]:
+def without_rail(shares: Sequence[float], index: int) -> tuple[float, ...]:
     """One gets nothing, and the others its share in proportion to theirs."""
-    rest = sum(shares) - shares[place]
-    return tuple(0.0 if other == place else share / rest for other, share in enumerate(shares))
+    rest = sum(shares) - shares[index]
+    return tuple(0.0 if other == index else share / rest for other, share in enumerate(shares))
 
 
-def moved(shares: Sequence[float], target: Sequence[float]) -> float:
+def max_share_change(shares: Sequence[float], target: Sequence[float]) -> float:
     """The largest of the changes."""
     return max(abs(a - b) for a, b in zip(shares, target, strict=True))

@@ -15,15 +15,15 @@ from typing import Final
 
 from railyard.workloads.allreduce.balancing.balancer import size_class
 
-_TOLD: Final = 10  # operations of a window: messages of a hundred would fill a slow rail's control lane
+_MAX_REPORTED: Final = 10  # operations of a window: messages of a hundred would fill a slow rail's control lane
 
 Times = tuple[float, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Of some of its operations, `_TOLD` at most: their median bytes, when this node began each, and when each rail was
-    through."""
+    """Of some of its operations, `_MAX_REPORTED` at most: their median bytes, when this node began each, and when each
+    rail was through."""
 
     size: int
     starts: Times
@@ -31,7 +31,7 @@ class Window:
 
 
 @dataclass
-class _Class:
+class _SizeClass:
     sizes: list[int] = field(default_factory=list)
     starts: list[float] = field(default_factory=list)
     ends: list[Times] = field(default_factory=list)
@@ -41,23 +41,25 @@ class Timer:
     """`add` every operation; it returns a window when one is full."""
 
     def __init__(self) -> None:
-        self._classes: dict[int, _Class] = {}
+        self._classes: dict[int, _SizeClass] = {}
 
     def add(self, size: int, start: float, ends: Sequence[float], window: Callable[[int], int]) -> Window | None:
         """`ends`: a rail that had nothing to do ended at `start`. `window(size)`: over how many operations; 0 never."""
-        wanted = window(size)
-        if not wanted:
+        window_length = window(size)
+        if not window_length:
             return None
-        seen = self._classes.setdefault(size_class(size), _Class())
-        seen.sizes.append(size)
-        seen.starts.append(start)
-        seen.ends.append(tuple(ends))
-        if len(seen.sizes) < wanted:
+        samples = self._classes.setdefault(size_class(size), _SizeClass())
+        samples.sizes.append(size)
+        samples.starts.append(start)
+        samples.ends.append(tuple(ends))
+        if len(samples.sizes) < window_length:
             return None
         del self._classes[size_class(size)]
-        told = slice(None, None, -(-len(seen.sizes) // _TOLD) | 1)  # odd: programs repeat themselves in twos and tens
-        sizes = seen.sizes[told]
-        return Window(int(median(sizes)), tuple(seen.starts[told]), tuple(seen.ends[told]))
+        reported = slice(
+            None, None, -(-len(samples.sizes) // _MAX_REPORTED) | 1
+        )  # odd: programs repeat themselves in twos and tens
+        sizes = samples.sizes[reported]
+        return Window(int(median(sizes)), tuple(samples.starts[reported]), tuple(samples.ends[reported]))
 
     def clear(self) -> None:
         """The rails aren't what they were."""

@@ -15,16 +15,16 @@ from types import TracebackType
 from typing import Final, Protocol
 
 from railyard.core.errors import RailyardError
-from railyard.core.worker import PickledProcess
+from railyard.core.worker import WorkerProcess
 from railyard.topologies.multirail.addresses import Nic
 from railyard.topologies.multirail.plan import MultirailPlan
 from railyard.workloads.allreduce.balancing.rails import Rail, paper_rails, scaled
 from railyard.workloads.allreduce.engine.inputs import checked
 from railyard.workloads.allreduce.engine.jobs import Operations, RankReport
 from railyard.workloads.allreduce.engine.node import GroupBroken
-from railyard.workloads.allreduce.recovery.liveness import Patience
+from railyard.workloads.allreduce.recovery.liveness import Timeouts
 from railyard.workloads.allreduce.transport.layout import Layout
-from railyard.workloads.allreduce.transport.placement import AggregatorTask, NodeTask, Place
+from railyard.workloads.allreduce.transport.placement import AggregatorTask, NodeTask, ProcessPlacement
 
 PORT: Final = 21000
 _VIRTUAL_PORT: Final = PORT + 16  # beside other engines' on the same NICs
@@ -32,7 +32,7 @@ _MODULE: Final = "railyard.workloads.allreduce.engine.worker"
 _SLACK_S: Final = 60.0  # for a machine that runs a rank late
 
 
-class Planned(Protocol):
+class PlannedFabric(Protocol):
     """A MultirailNet, as far as this needs one."""
 
     plan: MultirailPlan
@@ -42,15 +42,15 @@ def rails_of(plan: MultirailPlan) -> tuple[Rail, ...]:
     """The fabric's rails as the engine knows them: rates are what is left for data once headers have their part, and
     what the user didn't give of set-up and processor cost is the paper's, to the fabric's scale. All are as dilated as
     the fabric is. Where no rate was given, they are called what the paper's NICs are called, whatever they move."""
-    kinds, slower = paper_rails(), plan.dilation
+    rails_by_kind, dilation = paper_rails(), plan.dilation
     all_auto = all(spec.rate == "auto" for spec in plan.rails)
     rails = []
     for number, spec in enumerate(plan.rails):
-        usual = scaled(kinds[spec.kind], plan.scale)
-        setup_s = usual.setup_s if spec.setup is None else spec.setup
-        cpu = usual.cpu_s_per_byte if spec.cpu is None else spec.cpu
-        rate, nominal = plan.payload_bps(number) / 8, kinds[spec.kind].rate if all_auto else 0.0
-        rails.append(Rail(spec.name, spec.kind, rate, setup_s * slower, cpu * slower, nominal))
+        paper_rail = scaled(rails_by_kind[spec.kind], plan.scale)
+        setup_s = paper_rail.setup_s if spec.setup is None else spec.setup
+        cpu = paper_rail.cpu_s_per_byte if spec.cpu is None else spec.cpu
+        rate, nominal = plan.payload_bps(number) / 8, rails_by_kind[spec.kind].rate if all_auto else 0.0
+        rails.append(Rail(spec.name, spec.kind, rate, setup_s * dilation, cpu * dilation, nominal))
     return tuple(rails)
 
 
@@ -78,10 +78,10 @@ def _virtual(plan: MultirailPlan, channels: Sequence[int]) -> Layout:
     )
 
 
-def place(plan: MultirailPlan, node: int | None, rail: int = 0, channels: Sequence[int] = ()) -> Place:
+def placement(plan: MultirailPlan, node: int | None, rail: int = 0, channels: Sequence[int] = ()) -> ProcessPlacement:
     """A node's place, or for None that of a rail's aggregator."""
     nics = channels or range(len(plan.rails))
-    return Place(Nic(rail, node).namespace, tuple(Nic(each, node).interface for each in nics))
+    return ProcessPlacement(Nic(rail, node).namespace, tuple(Nic(each, node).interface for each in nics))
 
 
 class Ranks:
@@ -92,37 +92,41 @@ class Ranks:
     """
 
     def __init__(
-        self, net: Planned, policy: str, patience: Patience | None = None, channels: Sequence[int] = ()
+        self, net: PlannedFabric, policy: str, timeouts: Timeouts | None = None, channels: Sequence[int] = ()
     ) -> None:
         self.layout = layout(net.plan, channels)
-        waits = patience or Patience().dilated(net.plan.dilation)
-        self._rest_s = waits.operation_s + _SLACK_S
+        group_timeouts = timeouts or Timeouts().dilated(net.plan.dilation)
+        self._answer_timeout_s = group_timeouts.operation_s + _SLACK_S
         self._tasks = [
-            NodeTask(node, self.layout, policy, waits, place(net.plan, node, channels=channels))
+            NodeTask(node, self.layout, policy, group_timeouts, placement(net.plan, node, channels=channels))
             for node in range(net.plan.spec.nodes)
         ]
-        self._trees = [
-            AggregatorTask(nic.rail, self.layout, place(net.plan, None, nic.rail))
+        self._aggregator_tasks = [
+            AggregatorTask(nic.rail, self.layout, placement(net.plan, None, nic.rail))
             for nic in net.plan.aggregators
             if nic is not None and not channels
         ]
-        self._processes: list[PickledProcess] = []
-        self._aggregators: list[PickledProcess] = []
+        self._processes: list[WorkerProcess] = []
+        self._aggregators: list[WorkerProcess] = []
 
     def start(self) -> None:
         """Begin all processes, and return when they have joined. GroupBroken says why they can't."""
-        self._aggregators = [PickledProcess(_MODULE, f"the aggregator of rail {task.rail}") for task in self._trees]
-        self._processes = [PickledProcess(_MODULE, f"rank {task.rank}") for task in self._tasks]
+        self._aggregators = [
+            WorkerProcess(_MODULE, f"the aggregator of rail {task.rail}") for task in self._aggregator_tasks
+        ]
+        self._processes = [WorkerProcess(_MODULE, f"rank {task.rank}") for task in self._tasks]
         try:
-            for process, task in zip(self._aggregators, self._trees, strict=True):
-                process.tell(task)
+            for process, task in zip(self._aggregators, self._aggregator_tasks, strict=True):
+                process.send(task)
             for process, node in zip(self._processes, self._tasks, strict=True):
-                process.tell(node)
-            said = [(task.rank, process.hear()) for task, process in zip(self._tasks, self._processes, strict=True)]
+                process.send(node)
+            answers = [
+                (task.rank, process.receive()) for task, process in zip(self._tasks, self._processes, strict=True)
+            ]
         except BaseException:
             self.stop()
             raise
-        if problems := [f"rank {rank}: {problem}" for rank, problem in said if problem is not None]:
+        if problems := [f"rank {rank}: {problem}" for rank, problem in answers if problem is not None]:
             self.stop()
             raise GroupBroken("; ".join(problems))
 
@@ -133,10 +137,10 @@ class Ranks:
 
     def begin(self, operations: Sequence[Operations]) -> None:
         """Let each rank begin its own; `finish` waits for all. In between there's time for a fault."""
-        for asked in operations:
-            checked(asked)
-        for process, asked in zip(self._processes, operations, strict=True):
-            process.tell(asked)
+        for request in operations:
+            checked(request)
+        for process, request in zip(self._processes, operations, strict=True):
+            process.send(request)
 
     def finish(self) -> list[RankReport]:
         """What each rank tells, when all have. One that died has told nothing but that.
@@ -144,16 +148,16 @@ class Ranks:
         Once one has told, the others end what they do within an operation's time. One that still doesn't (it is
         stopped) is told of too; then `stop` is all that is left to do.
         """
-        silent = {process.fileno(): rank for rank, process in enumerate(self._processes)}
+        pending = {process.fileno(): rank for rank, process in enumerate(self._processes)}
         reports: dict[int, RankReport] = {}
         deadline = math.inf
-        while silent and (ready := wait(silent, None if math.isinf(deadline) else deadline - time.monotonic())):
-            deadline = min(deadline, time.monotonic() + self._rest_s)
-            for pipe in silent.keys() & set(ready):
-                rank = silent.pop(pipe)
+        while pending and (ready := wait(pending, None if math.isinf(deadline) else deadline - time.monotonic())):
+            deadline = min(deadline, time.monotonic() + self._answer_timeout_s)
+            for pipe in pending.keys() & set(ready):
+                rank = pending.pop(pipe)
                 reports[rank] = self._report(rank)
-        for rank in silent.values():
-            reports[rank] = RankReport(rank, errors=[f"rank {rank} didn't answer in {self._rest_s:g} s"])
+        for rank in pending.values():
+            reports[rank] = RankReport(rank, errors=[f"rank {rank} didn't answer in {self._answer_timeout_s:g} s"])
         return [reports[rank] for rank in sorted(reports)]
 
     def pids(self) -> list[int]:
@@ -185,7 +189,7 @@ class Ranks:
 
     def _report(self, rank: int) -> RankReport:
         try:
-            report: RankReport = self._processes[rank].hear(self._rest_s)
+            report: RankReport = self._processes[rank].receive(self._answer_timeout_s)
         except RailyardError as problem:
             return RankReport(rank, errors=[str(problem)])
         return report

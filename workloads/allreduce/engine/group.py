@@ -19,7 +19,7 @@ from railyard.workloads.allreduce.engine.jobs import Migration
 from railyard.workloads.allreduce.engine.node import GroupBroken, Node
 from railyard.workloads.allreduce.engine.operation import Call, Record
 from railyard.workloads.allreduce.engine.tasks import PIECE_BYTES
-from railyard.workloads.allreduce.recovery.liveness import Patience
+from railyard.workloads.allreduce.recovery.liveness import Timeouts
 from railyard.workloads.allreduce.transport.connections import SocketMaker, plain_socket
 from railyard.workloads.allreduce.transport.layout import Layout
 
@@ -34,7 +34,7 @@ class Group:
         rank: int,
         layout: Layout,
         policy: str = "nezha",
-        patience: Patience | None = None,
+        timeouts: Timeouts | None = None,
         make_socket: SocketMaker = plain_socket,
         piece_bytes: int = PIECE_BYTES,
     ) -> None:
@@ -49,7 +49,7 @@ class Group:
         self._calls = 0
         self._node: Node | None = None
         if self.size > 1:
-            self._node = Node(rank, layout, self.policy, patience or Patience(), make_socket, piece_bytes)
+            self._node = Node(rank, layout, self.policy, timeouts or Timeouts(), make_socket, piece_bytes)
             self._copies = self._node.copies
             try:
                 self._node.join()
@@ -97,12 +97,12 @@ class Group:
         """The others: lost, and not yet back."""
         return [rail for rail in range(len(self._rails)) if rail not in self.live_rails] if self._node else []
 
-    def plan_by(self, policy: str) -> None:
+    def set_policy(self, policy: str) -> None:
         """Plan by another policy from the next operation on: on all ranks, between the same two operations. One that
         was used before goes on with what it has learnt. BadInput for what isn't known."""
         self.policy = self._policy(policy)
         if self._node is not None:
-            self._node.plan_by(self.policy)
+            self._node.set_policy(self.policy)
 
     def allreduce(self, array: Array) -> None:
         """The sum over all ranks, in place."""
@@ -118,13 +118,13 @@ class Group:
         if len(data) % self.size:
             raise BadInput("array", len(data), f"must be a multiple of {self.size} elements long")
         length = len(data) // self.size
-        mine = slice(self.rank * length, (self.rank + 1) * length)
+        own_slice = slice(self.rank * length, (self.rank + 1) * length)
         out = np.empty(length, data.dtype)
         result = data
         if self._node is not None:
             result = self._take(len(data), data)
             self._node.run(Call("reduce_scatter", length, str(data.dtype)), data, result)
-        self._deliver(result[mine], out)
+        self._deliver(result[own_slice], out)
         return out
 
     def all_gather(self, array: Array) -> Array:
@@ -165,10 +165,10 @@ class Group:
         if node is None:
             return
         if not leave_at_once:
-            node.patience = replace(node.patience, operation_s=min(_GOODBYE_S, node.patience.operation_s))
-            nothing = np.empty(0, np.uint8)
+            node.timeouts = replace(node.timeouts, operation_s=min(_GOODBYE_S, node.timeouts.operation_s))
+            empty = np.empty(0, np.uint8)
             with suppress(GroupBroken):  # whoever is gone first was through
-                node.run(Call("allreduce", 0, "goodbye"), nothing, nothing)
+                node.run(Call("allreduce", 0, "goodbye"), empty, empty)
         node.close()
 
     def _policy(self, name: str) -> Policy:

@@ -16,11 +16,11 @@ from railyard.workloads.allreduce.balancing.policies import Policy
 from railyard.workloads.allreduce.engine.buffers import Array, Copies
 from railyard.workloads.allreduce.engine.jobs import Migration
 from railyard.workloads.allreduce.engine.operation import Call, Operation, Record, jobs_of
-from railyard.workloads.allreduce.engine.piece_router import Mover
+from railyard.workloads.allreduce.engine.piece_router import PieceRouter
 from railyard.workloads.allreduce.engine.progress import Progress
 from railyard.workloads.allreduce.engine.tasks import PIECE_BYTES
 from railyard.workloads.allreduce.recovery.coordinator import Coordinator
-from railyard.workloads.allreduce.recovery.liveness import BARRIER, DATA, IDLE, Beat, Patience, Watch
+from railyard.workloads.allreduce.recovery.liveness import BARRIER, DATA, IDLE, Heartbeat, LivenessMonitor, Timeouts
 from railyard.workloads.allreduce.recovery.plan import Job
 from railyard.workloads.allreduce.transport.connections import SocketMaker
 from railyard.workloads.allreduce.transport.frames import Header
@@ -29,7 +29,7 @@ from railyard.workloads.allreduce.transport.reliable_channel import Message
 from railyard.workloads.allreduce.transport.transport import Transport
 
 _GRACE_S: Final = 1.0  # rank 0's timeout comes first: it knows who is missing
-_KEPT: Final = 50_000  # samples: most programs never ask for them
+_MAX_SAMPLES: Final = 50_000  # samples: most programs never ask for them
 
 
 class GroupBroken(CheckFailed):
@@ -48,31 +48,31 @@ class Node:
         rank: int,
         layout: Layout,
         policy: Policy,
-        patience: Patience,
+        timeouts: Timeouts,
         make: SocketMaker,
         piece_bytes: int = PIECE_BYTES,
     ) -> None:
-        self.rank, self.layout, self.policy, self.patience = rank, layout, policy, patience
+        self.rank, self.layout, self.policy, self.timeouts = rank, layout, policy, timeouts
         self.migrations: list[Migration] = []
-        self.samples: deque[tuple[int, tuple[int, ...]]] = deque(maxlen=_KEPT)
+        self.samples: deque[tuple[int, tuple[int, ...]]] = deque(maxlen=_MAX_SAMPLES)
         self.last = Record(0.0, (0.0,) * len(layout.rails), (0.0,) * len(layout.rails))
         self._piece_bytes = piece_bytes
         self._op = 0
-        self._beats, self._beat_at, self._next_beat = 0, 0.0, 0.0
+        self._heartbeat_number, self._heartbeat_at, self._next_heartbeat = 0, 0.0, 0.0
         self._frozen: int | None = None  # the epoch
         self._frozen_at = 0.0
-        self._void: dict[int, int] = {}  # by rail: up to which operation its planned jobs are replaced
+        self._replaced_up_to: dict[int, int] = {}  # by rail: up to which operation its planned jobs are replaced
         self._changes: list[Message] = []
         self._moved_jobs: list[Job] = []
-        self._told_ready: set[tuple[int, int]] = set()
+        self._announced_ready: set[tuple[int, int]] = set()
         self._failed: str | None = None
         self._peers = range(1, layout.size) if rank == 0 else range(1)
-        self._watch = Watch(len(layout.rails), patience)
+        self._liveness = LivenessMonitor(len(layout.rails), timeouts)
         names = [rail.name for rail in layout.rails]
-        self._coordinator = Coordinator(layout.size, names, self._tell_all, self._best) if rank == 0 else None
+        self._coordinator = Coordinator(layout.size, names, self._send_to_all, self._best) if rank == 0 else None
         self._copies = Copies()
         self._transport = Transport(rank, layout, make, self, self._copies)
-        self._mover = Mover(layout.size, self._transport.send, self._give_up, self._copies)
+        self._router = PieceRouter(layout.size, self._transport.send, self._give_up, self._copies)
         self._learned: list[tuple[Policy, Learning]] = []
         self._down: set[int] = set()  # rails that no policy plans with
         self._learning = self._learning_of(policy)
@@ -88,16 +88,16 @@ class Node:
 
     def join(self) -> None:
         """Rendezvous on every rail. GroupBroken names the ranks that never came."""
-        deadline = time.monotonic() + self.patience.join_s
+        deadline = time.monotonic() + self.timeouts.join_s
         rails = range(len(self.layout.rails))
-        while waiting := [rail for rail in rails if not self._transport.joined(rail)]:
+        while unjoined := [rail for rail in rails if not self._transport.joined(rail)]:
             if time.monotonic() > deadline:
-                said = "; ".join(
+                on_message = "; ".join(
                     f"{', '.join(self._transport.missing(rail))} never came to rail {self.layout.rails[rail].name}"
-                    for rail in waiting
+                    for rail in unjoined
                 )
-                self._transport.abandon(f"{said} in {self.patience.join_s:g} s")
-                raise GroupBroken(f"{said} in {self.patience.join_s:g} s")
+                self._transport.abandon(f"{on_message} in {self.timeouts.join_s:g} s")
+                raise GroupBroken(f"{on_message} in {self.timeouts.join_s:g} s")
             self._transport.poll(0.005)
         for rail in rails:
             self._transport.install(rail)
@@ -106,13 +106,13 @@ class Node:
     def run(self, call: Call, source: Array, result: Array) -> None:
         """Do it: `result` is right when this returns. GroupBroken if that can't be."""
         assert self._progress is not None  # it has joined
-        with self._progress.held():
+        with self._progress.exclusive():
             self._run(call, source, result)
 
-    def plan_by(self, policy: Policy) -> None:
+    def set_policy(self, policy: Policy) -> None:
         """From the next operation on, on all nodes alike."""
         assert self._progress is not None  # it has joined
-        with self._progress.held():
+        with self._progress.exclusive():
             self.policy, self._learning = policy, self._learning_of(policy)
 
     def abandon(self, why: str) -> None:
@@ -126,133 +126,141 @@ class Node:
         self._transport.close()
 
     def _run(self, call: Call, source: Array, result: Array) -> None:
-        self._next_beat = self.patience.next_beat(time.monotonic(), self._next_beat, self._beat_at)
+        self._next_heartbeat = self.timeouts.next_heartbeat(time.monotonic(), self._next_heartbeat, self._heartbeat_at)
         self._serve_until(lambda: self._frozen is None and self._learning.up_to_date(), call)
         self._op += 1
         self._apply_changes()
         operation = Operation(
             self._op, call, self.rank, self.layout.size, source, result, self.layout.trees, self._piece_bytes
         )
-        self._mover.enter(operation)
+        self._router.enter(operation)
         planned = jobs_of(call, self._op, self.policy.plan(call.length, source.itemsize))
         for job in planned:
-            if self._void.get(job.rail, 0) < self._op:
-                self._mover.begin(job)
+            if self._replaced_up_to.get(job.rail, 0) < self._op:
+                self._router.begin(job)
         for job in self._moved_jobs:
             if job.op == self._op:
-                self._mover.begin(job)
-        self._serve_until(lambda: self._frozen is None and self._mover.done and self._transport.flushed(), call)
+                self._router.begin(job)
+        self._serve_until(lambda: self._frozen is None and self._router.done and self._transport.flushed(), call)
         self.last = operation.record(planned, len(self.layout.rails))
         self._learning.ended(self._op, call.length * source.itemsize, self.last.began, self.last.ends)
         self.samples.append((time.monotonic_ns(), self._transport.moved()))
 
     # by the clock
 
-    def _serve_until(self, enough: Callable[[], bool], call: Call) -> None:
+    def _serve_until(self, is_done: Callable[[], bool], call: Call) -> None:
         began = time.monotonic()
         self._tick(began)
-        self._transport.hear_self()
-        while self._failed is None and not enough():
+        self._transport.deliver_own()
+        while self._failed is None and not is_done():
             now = time.monotonic()
             if self._tick(now):
-                self._late(now - began, call)
-            self._transport.poll(max(0.0, self._next_beat - now))
+                self._check_timeout(now - began, call)
+            self._transport.poll(max(0.0, self._next_heartbeat - now))
         if self._failed is not None:
             raise GroupBroken(self._failed)
 
-    def _serve_idly(self, pause: float) -> None:
+    def _serve_idly(self, timeout_s: float) -> None:
         """While the program computes. What goes wrong is told when it comes back."""
         if self._failed is None:
             self._tick(time.monotonic())
-        self._transport.poll(pause)
+        self._transport.poll(timeout_s)
 
     def _tick(self, now: float) -> bool:
         """If a beat is due, say how it goes, and look at how the others do. Whether it was."""
-        if now < self._next_beat:
+        if now < self._next_heartbeat:
             return False
-        self._beat_at, self._next_beat = now, now + self.patience.beat_s
-        self._beats += 1
-        current = self._mover.operations.get(self._op)
+        self._heartbeat_at, self._next_heartbeat = now, now + self.timeouts.heartbeat_s
+        self._heartbeat_number += 1
+        current = self._router.operations.get(self._op)
         call = str(current.call) if current else ""
         moved = self._transport.moved()
         self.samples.append((time.monotonic_ns(), moved))
-        beat = Beat(self._beats, self._op, call, moved, self._work())
-        self._transport.beat({"is": "beat", **asdict(beat)})
-        self._watch.heard(self.rank, 0, beat, now)
+        heartbeat = Heartbeat(self._heartbeat_number, self._op, call, moved, self._work())
+        self._transport.heartbeat({"type": "heartbeat", **asdict(heartbeat)})
+        self._liveness.received(self.rank, 0, heartbeat, now)
         if self._frozen is None:
-            dead = self._watch.silent(self._peers, self._transport.live)
+            dead = self._liveness.silent(self._peers, self._transport.live)
             if self._coordinator is not None:
-                dead |= self._watch.stalled(range(self.layout.size), self._transport.live, now)
+                dead |= self._liveness.stalled(range(self.layout.size), self._transport.live, now)
             for rail, why in dead.items():
-                self._suspect(rail, why, sure=False)
-        if self._coordinator is not None and (unlike := self._watch.mismatch()):
-            self._coordinator.abort(unlike)
-        self._say_ready()
+                self._suspect(rail, why, certain=False)
+        if self._coordinator is not None and (mismatch_reason := self._liveness.mismatch()):
+            self._coordinator.abort(mismatch_reason)
+        self._announce_ready()
         return True
 
     def _work(self) -> tuple[int, ...]:
         work = [IDLE] * len(self.layout.rails)
-        for operation in self._mover.operations.values():
+        for operation in self._router.operations.values():
             for job in operation.unfinished():
-                work[job.rail] = max(work[job.rail], BARRIER if job.what == "barrier" else DATA)
+                work[job.rail] = max(work[job.rail], BARRIER if job.action == "barrier" else DATA)
         return tuple(work)
 
-    def _say_ready(self) -> None:
-        for rail, life in self._transport.incarnations.items():
-            if self._transport.joined(rail) and (rail, life) not in self._told_ready:
-                self._told_ready.add((rail, life))
-                self._transport.tell(0, {"is": "ready", "rank": self.rank, "rail": rail, "life": life})
+    def _announce_ready(self) -> None:
+        for rail, incarnation in self._transport.incarnations.items():
+            if self._transport.joined(rail) and (rail, incarnation) not in self._announced_ready:
+                self._announced_ready.add((rail, incarnation))
+                self._transport.send_control(
+                    0, {"type": "ready", "rank": self.rank, "rail": rail, "incarnation": incarnation}
+                )
 
-    def _late(self, waited: float, call: Call) -> None:
-        limit = self.patience.operation_s
+    def _check_timeout(self, waited: float, call: Call) -> None:
+        limit = self.timeouts.operation_s
         if waited <= limit + (0 if self._coordinator is not None else _GRACE_S):
             return
-        absent = self._watch.absent(self._peers, self._op, time.monotonic())
-        who = ", ".join(f"rank {rank}" for rank in absent)
-        what = f"operation {self._op} ({call})"
-        self._give_up(f"{who} never came to {what} in {limit:g} s" if who else f"{what} didn't end in {limit:g} s")
+        absent = self._liveness.absent(self._peers, self._op, time.monotonic())
+        missing_ranks = ", ".join(f"rank {rank}" for rank in absent)
+        action = f"operation {self._op} ({call})"
+        self._give_up(
+            f"{missing_ranks} never came to {action} in {limit:g} s"
+            if missing_ranks
+            else f"{action} didn't end in {limit:g} s"
+        )
 
     # what comes in
 
-    def place(self, rail: int, header: Header) -> memoryview:
-        return self._mover.place(rail, header)
+    def buffer_for(self, rail: int, header: Header) -> memoryview:
+        return self._router.buffer_for(rail, header)
 
-    def took(self, rail: int, header: Header, view: memoryview) -> None:
-        self._mover.took(rail, header, view)
+    def on_received(self, rail: int, header: Header, view: memoryview) -> None:
+        self._router.on_received(rail, header, view)
 
-    def broke(self, rail: int, why: str) -> None:
+    def on_disconnect(self, rail: int, why: str) -> None:
         """A connection of a live rail is gone."""
-        self._suspect(rail, why, sure=True)
-        gone = self._transport.cut_off()
+        self._suspect(rail, why, certain=True)
+        gone = self._transport.unreachable_peers()
         if gone and self._coordinator is not None:
             self._coordinator.abort(f"rank {gone[0]} is gone: {why}")
         elif gone and self._failed is None:
             self._failed = f"no rail leads to rank 0 any more: {self.layout.rails[rail].name}: {why}"
 
-    def said(self, peer: int, rail: int, message: Message) -> None:
+    def on_message(self, peer: int, rail: int, message: Message) -> None:
         """A message, by what it is."""
-        match message["is"]:
-            case "beat":
+        match message["type"]:
+            case "heartbeat":
                 moved, busy = tuple(message["moved"]), tuple(message["busy"])
-                beat = Beat(message["number"], message["op"], message["call"], moved, busy)
-                self._watch.heard(peer, rail, beat, time.monotonic())
+                heartbeat = Heartbeat(message["number"], message["op"], message["call"], moved, busy)
+                self._liveness.received(peer, rail, heartbeat, time.monotonic())
             case "freeze":
                 self._freeze(message)
             case "decision":
                 self._decided(message)
             case "table":
                 for _, learning in self._learned:
-                    learning.heard(message)
+                    learning.received(message)
             case "abort":
                 self._failed = self._failed or message["why"]
             case _ if self._coordinator is not None:
-                self._coordinator.heard(message)
+                self._coordinator.received(message)
 
     # what goes out
 
-    def _suspect(self, rail: int, why: str, sure: bool) -> None:
-        life, why = self._transport.incarnations[rail], f"rank {self.rank}: {why}"
-        self._transport.tell(0, {"is": "suspect", "rail": rail, "life": life, "why": why, "sure": sure})
+    def _suspect(self, rail: int, why: str, certain: bool) -> None:
+        incarnation, why = self._transport.incarnations[rail], f"rank {self.rank}: {why}"
+        self._transport.send_control(
+            0, {"type": "suspect", "rail": rail, "incarnation": incarnation, "why": why, "certain": certain}
+        )
 
     def _give_up(self, why: str) -> None:
         """End it for the whole group: at once here, and by rank 0's word at the others."""
@@ -260,11 +268,11 @@ class Node:
             self._coordinator.abort(why)
         else:
             self._failed = self._failed or why
-            self._transport.tell(0, {"is": "give up", "why": why})
+            self._transport.send_control(0, {"type": "give up", "why": why})
 
-    def _tell_all(self, message: Message) -> None:
+    def _send_to_all(self, message: Message) -> None:
         for rank in (*self._peers, 0):
-            self._transport.tell(rank, message)
+            self._transport.send_control(rank, message)
 
     # rails die and come back: recovery.py
 
@@ -276,24 +284,24 @@ class Node:
             self._frozen_at = time.monotonic()
         self._frozen = message["epoch"]
         jobs = []
-        for rail, life in message["dead"]:
-            if self._transport.incarnations[rail] != life:
-                self._transport.close_rail(rail, life)
-            jobs += [state.as_json() for state in self._mover.states(rail)]
-        answer = {"is": "state", "epoch": self._frozen, "rank": self.rank, "op": self._op, "jobs": jobs}
-        self._transport.tell(0, answer)
+        for rail, incarnation in message["dead"]:
+            if self._transport.incarnations[rail] != incarnation:
+                self._transport.close_rail(rail, incarnation)
+            jobs += [state.as_json() for state in self._router.states(rail)]
+        answer = {"type": "state", "epoch": self._frozen, "rank": self.rank, "op": self._op, "jobs": jobs}
+        self._transport.send_control(0, answer)
 
     def _decided(self, message: Message) -> None:
         latest, dead, now = message["latest"], message["dead"], time.monotonic()
         for rail in dead:
-            self._void[rail] = latest
-            self._mover.drop(rail)
-        for rail in message["raised"]:
+            self._replaced_up_to[rail] = latest
+            self._router.drop(rail)
+        for rail in message["restored"]:
             if self._transport.joined(rail):
                 self._transport.install(rail)
-                self._watch.raised(rail, now)
+                self._liveness.restored(rail, now)
             else:
-                self._suspect(rail, "it was lost again before it was used", sure=True)
+                self._suspect(rail, "it was lost again before it was used", certain=True)
         self._frozen = None
         self._changes.append(message)
         jobs = [Job(**job) for job in message["jobs"]]
@@ -301,19 +309,19 @@ class Node:
         if dead:
             self.migrations.append(Migration(tuple(dead), self._frozen_at, now))
         for job in jobs:
-            if job.op in self._mover.operations:
-                self._mover.begin(job)
-        for operation in self._mover.operations.values():
-            self._mover.begin_barriers(operation)
+            if job.op in self._router.operations:
+                self._router.begin(job)
+        for operation in self._router.operations.values():
+            self._router.begin_barriers(operation)
 
     def _apply_changes(self) -> None:
         """From this operation on plan as was decided."""
-        due = [change for change in self._changes if change["latest"] < self._op]
-        self._changes = self._changes[len(due) :]
-        for change in due:
-            self._down = (self._down - set(change["raised"])) | set(change["dead"])
+        pending_changes = [change for change in self._changes if change["latest"] < self._op]
+        self._changes = self._changes[len(pending_changes) :]
+        for change in pending_changes:
+            self._down = (self._down - set(change["restored"])) | set(change["dead"])
             for policy, learning in self._learned:
-                for rail in change["raised"]:
+                for rail in change["restored"]:
                     policy.up(rail)
                 for rail in change["dead"]:
                     policy.down(rail)
@@ -325,6 +333,6 @@ class Node:
         if found is None:
             for rail in self._down:
                 policy.down(rail)
-            found = Learning(policy, lambda message: self._transport.tell(0, message))
+            found = Learning(policy, lambda message: self._transport.send_control(0, message))
             self._learned.append((policy, found))
         return found

@@ -11,10 +11,10 @@ import numpy as np
 from railyard.workloads.allreduce.engine.buffers import Array, dtype_code
 from railyard.workloads.allreduce.engine.segments import Segment, Span
 from railyard.workloads.allreduce.engine.tasks import ALL, PIECE_BYTES, Relay, Ring, Task, Tree, chunks_of
-from railyard.workloads.allreduce.recovery.plan import Job, JobState, What
+from railyard.workloads.allreduce.recovery.plan import Action, Job, JobState
 
 Collective = Literal["allreduce", "reduce_scatter", "all_gather", "broadcast"]
-_WHAT: dict[Collective, What] = {
+_ACTIONS: dict[Collective, Action] = {
     "allreduce": "reduce",
     "reduce_scatter": "scatter",
     "all_gather": "gather",
@@ -40,7 +40,7 @@ def jobs_of(call: Call, op: int, plan: Iterable[Segment]) -> list[Job]:
     """A job a segment, numbered alike on every node; all but an allreduce end with a barrier, on the first's rail."""
     segments = list(plan)
     jobs = [
-        Job(op, number, _WHAT[call.collective], part.rail, part.start, part.length, call.root)
+        Job(op, number, _ACTIONS[call.collective], part.rail, part.start, part.length, call.root)
         for number, part in enumerate(segments)
     ]
     if call.collective != "allreduce":
@@ -84,7 +84,7 @@ class Operation:
     def add(self, job: Job) -> Task | None:
         """The task to begin now; None for a barrier that has to wait."""
         self.jobs[job.number] = job
-        return None if job.what == "barrier" else self._start(job)
+        return None if job.action == "barrier" else self._start(job)
 
     def barriers(self) -> Iterator[tuple[Job, Task]]:
         """Barriers whose time has come: all else here is done."""
@@ -123,14 +123,14 @@ class Operation:
         return len(self.tasks) == len(self.jobs) and all(task.done for task in self.tasks.values())
 
     def _data(self) -> list[int]:
-        return [number for number, job in self.jobs.items() if job.what != "barrier"]
+        return [number for number, job in self.jobs.items() if job.action != "barrier"]
 
     def _state(self, job: Job) -> JobState:
         task = self.tasks.get(job.number)
         end = job.start + job.length
-        if job.what == "relay" and job.root == self.rank:
+        if job.action == "relay" and job.root == self.rank:
             return JobState(job, True, ((job.start, end),), self.result.itemsize)
-        final = tuple(task.final()) if task and job.what in ("reduce", "relay") else ()
+        final = tuple(task.final()) if task and job.action in ("reduce", "relay") else ()
         return JobState(job, task is not None and task.done, final, self.result.itemsize)
 
     def _start(self, job: Job) -> Task:
@@ -139,18 +139,18 @@ class Operation:
 
     def _task(self, job: Job) -> Task:
         span = (job.start, job.start + job.length)
-        if job.what == "relay":
+        if job.action == "relay":
             if job.rail in self.trees:
                 return Tree(self.rank, [(span, job.root)], self.result, self.result, self.piece_bytes)
             return Relay(self.rank, self.nodes, job.root, span, self.result, self.piece_bytes)
-        if job.what == "barrier":
-            nothing = np.empty(0, np.uint8)
+        if job.action == "barrier":
+            empty = np.empty(0, np.uint8)
             if job.rail in self.trees:
-                return Tree(self.rank, [((0, 0), ALL)], nothing, nothing)
-            return Ring(self.rank, chunks_of(0, 0, self.nodes), nothing, nothing)
-        gathers = job.what == "gather"
+                return Tree(self.rank, [((0, 0), ALL)], empty, empty)
+            return Ring(self.rank, chunks_of(0, 0, self.nodes), empty, empty)
+        gathers = job.action == "gather"
         source = self.result if gathers else self.source
-        if job.what == "reduce":
+        if job.action == "reduce":
             parts: list[tuple[Span, int]] = [(span, ALL)]
             chunks = chunks_of(job.start, job.length, self.nodes)
         else:
@@ -158,4 +158,4 @@ class Operation:
             parts = [(chunk, n if gathers else ALL) for n, chunk in enumerate(chunks)]
         if job.rail in self.trees:
             return Tree(self.rank, parts, source, self.result, self.piece_bytes)
-        return Ring(self.rank, chunks, source, self.result, not gathers, job.what != "scatter", self.piece_bytes)
+        return Ring(self.rank, chunks, source, self.result, not gathers, job.action != "scatter", self.piece_bytes)

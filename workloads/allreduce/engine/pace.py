@@ -9,7 +9,7 @@ the link is the slower one it keeps the pace itself, and gets them earlier, lest
 from dataclasses import dataclass
 from typing import Final
 
-CREDIT_S: Final = 0.005
+CATCH_UP_S: Final = 0.005
 """How far a sender that the machine ran late may catch up: a processor of the rail's own would not have been late."""
 LEAD_S: Final = 0.03
 """How far ahead of a link that binds: what its TCP window holds (topologies/multirail/commands.py)."""
@@ -19,29 +19,29 @@ LEAD_S: Final = 0.03
 class Pacer:
     """Of one connection's sending end. `cpu_s_per_byte` of the processor, `link_s_per_byte` of the link.
 
-    `due`: when the next bytes may be handed on.
+    `next_send_at`: when the next bytes may be handed on.
     """
 
     setup_s: float = 0.0
     cpu_s_per_byte: float = 0.0
     link_s_per_byte: float = 0.0
     free_at: float = 0.0
-    _opens_at: float = 0.0
+    _setup_ends_at: float = 0.0
 
     @property
-    def due(self) -> float:
+    def next_send_at(self) -> float:
         lead_s = LEAD_S if self.link_s_per_byte >= self.cpu_s_per_byte else 0.0
-        return max(self._opens_at, self.free_at - lead_s)
+        return max(self._setup_ends_at, self.free_at - lead_s)
 
-    def rested(self, now: float) -> None:
+    def note_idle(self, now: float) -> None:
         """Nothing waited until now."""
         self.free_at = max(self.free_at, now)
 
-    def opened(self, ready_at: float) -> None:
+    def start_message(self, ready_at: float) -> None:
         """A message's turn has come, that could be sent from `ready_at` on: not before what is ahead of it is through,
         and its set-up has passed."""
-        self._opens_at = self.free_at = max(self.free_at, ready_at) + self.setup_s
+        self._setup_ends_at = self.free_at = max(self.free_at, ready_at) + self.setup_s
 
-    def spent(self, size: int, now: float) -> None:
+    def note_sent(self, size: int, now: float) -> None:
         """Bytes were handed on."""
-        self.free_at = max(self.free_at, now - CREDIT_S) + size * max(self.cpu_s_per_byte, self.link_s_per_byte)
+        self.free_at = max(self.free_at, now - CATCH_UP_S) + size * max(self.cpu_s_per_byte, self.link_s_per_byte)

@@ -17,7 +17,7 @@ from railyard.workloads.allreduce.transport.frames import DATA, Header
 _OCTET = dtype_code(np.dtype(np.uint8))
 
 
-class Mover:
+class PieceRouter:
     """`send(rail, header, view, opens)` is the transport's; `fail(why)` is told of a frame that can't be."""
 
     def __init__(
@@ -27,11 +27,11 @@ class Mover:
         fail: Callable[[str], None],
         copies: Copies,
     ) -> None:
-        self._nodes, self._out, self._fail, self._copies = nodes, send, fail, copies
+        self._nodes, self._send_frame, self._fail, self._copies = nodes, send, fail, copies
         self.latest = 0
         self.operations: dict[int, Operation] = {}
         self._early: dict[tuple[int, int], list[tuple[int, Header, memoryview]]] = {}
-        self._landing: dict[int, Task | None] = {}
+        self._receiving: dict[int, Task | None] = {}
 
     @property
     def done(self) -> bool:
@@ -65,13 +65,13 @@ class Mover:
         for operation in self.operations.values():
             operation.drop(rail)
 
-    def place(self, rail: int, header: Header) -> memoryview:
+    def buffer_for(self, rail: int, header: Header) -> memoryview:
         """Where a frame goes: into its task's buffer, or aside if it comes early or nobody wants it."""
-        task = self._landing[rail] = self._task_of(header)
+        task = self._receiving[rail] = self._task_of(header)
         if task is None:
             return scratch(header.length)
         try:
-            view = task.place(header.seq)
+            view = task.buffer_for(header.seq)
             if view.nbytes != header.length:
                 raise ValueError(f"{view.nbytes} bytes were due")
         except ValueError as problem:
@@ -79,44 +79,44 @@ class Mover:
             return scratch(header.length)
         return view
 
-    def took(self, rail: int, header: Header, view: memoryview) -> None:
-        """A frame is complete, where `place` said."""
+    def on_received(self, rail: int, header: Header, view: memoryview) -> None:
+        """A frame is complete, where `buffer_for` said."""
         task = self._task_of(header)
-        if self._landing.pop(rail) is None:
+        if self._receiving.pop(rail) is None:
             if header.op >= self.latest - 1 and (header.op not in self.operations or self._fits(header)):
                 self._early.setdefault((header.op, header.task), []).append((rail, header, view))
                 if task is not None:  # it began while the frame was on its way
                     operation = self.operations[header.op]
-                    self._take_early(operation, operation.jobs[header.task], task)
+                    self._deliver_early(operation, operation.jobs[header.task], task)
         elif task is not None:
             operation = self.operations[header.op]
-            self._taken(operation, operation.jobs[header.task], task, header.seq)
+            self._piece_done(operation, operation.jobs[header.task], task, header.seq)
 
     def _start(self, operation: Operation, job: Job, task: Task) -> None:
         self._send(operation, job, task.begin())
-        self._take_early(operation, job, task)
+        self._deliver_early(operation, job, task)
 
-    def _take_early(self, operation: Operation, job: Job, task: Task) -> None:
+    def _deliver_early(self, operation: Operation, job: Job, task: Task) -> None:
         for rail, header, view in self._early.pop((job.op, job.number), []):
             if rail == job.rail and self._fits(header):
-                task.place(header.seq)[:] = view
+                task.buffer_for(header.seq)[:] = view
                 self._copies.early += header.length
-                self._taken(operation, job, task, header.seq)
+                self._piece_done(operation, job, task, header.seq)
 
-    def _taken(self, operation: Operation, job: Job, task: Task, seq: int) -> None:
-        self._send(operation, job, task.took(seq))
+    def _piece_done(self, operation: Operation, job: Job, task: Task, seq: int) -> None:
+        self._send(operation, job, task.on_received(seq))
         if task.done:
-            if job.what != "barrier":  # which begins when all rails are through
+            if job.action != "barrier":  # which begins when all rails are through
                 operation.note_end(job.rail)
             self.begin_barriers(operation)
 
     def _send(self, operation: Operation, job: Job, pieces: Iterable[Piece]) -> None:
-        code = _OCTET if job.what == "barrier" else operation.dtype_code
+        code = _OCTET if job.action == "barrier" else operation.dtype_code
         digest = operation.digest
         for piece in pieces:
             parts = self._nodes if piece.summed else 1
             header = Header(DATA, code, parts, job.op, job.number, piece.seq, digest, piece.view.nbytes)
-            self._out(job.rail, header, piece.view, piece.opens)
+            self._send_frame(job.rail, header, piece.view, piece.starts_message)
 
     def _fits(self, header: Header) -> bool:
         """It's of the operation that was called here, not of an unlike one."""

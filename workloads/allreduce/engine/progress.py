@@ -19,34 +19,34 @@ class Progress:
     def __init__(self, serve: Callable[[float], None], wake: Callable[[], None]) -> None:
         self._serve, self._wake = serve, wake
         self._lock = threading.Lock()
-        self._wanted, self._left_at = False, time.monotonic()
+        self._in_use, self._released_at = False, time.monotonic()
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._run, name="multirail progress", daemon=True)
         self._thread.start()
 
     @contextmanager
-    def held(self) -> Iterator[None]:
+    def exclusive(self) -> Iterator[None]:
         """The node is the caller's own."""
-        self._wanted = True
+        self._in_use = True
         if not self._lock.acquire(blocking=False):
             self._wake()
             self._lock.acquire()
         try:
             yield
         finally:
-            self._wanted, self._left_at = False, time.monotonic()
+            self._in_use, self._released_at = False, time.monotonic()
             self._lock.release()
 
     def close(self) -> None:
         """End the thread."""
         self._closed.set()
-        with self.held():
+        with self.exclusive():
             pass
         self._thread.join()
 
     def _run(self) -> None:
         while not self._closed.wait(IDLE_S):
-            if not self._wanted and time.monotonic() - self._left_at >= IDLE_S:
+            if not self._in_use and time.monotonic() - self._released_at >= IDLE_S:
                 with self._lock:
-                    while not self._wanted and not self._closed.is_set():
+                    while not self._in_use and not self._closed.is_set():
                         self._serve(IDLE_S)

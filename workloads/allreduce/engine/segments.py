@@ -21,7 +21,7 @@ class Segment:
     length: int
 
 
-def cut(length: int, shares: Sequence[float]) -> tuple[int, ...]:
+def split_by_share(length: int, shares: Sequence[float]) -> tuple[int, ...]:
     """Whole elements by share, `length` in all: rounded down, and what is left to the largest remainders."""
     total = sum(shares)
     if length < 0 or total <= 0 or min(shares) < 0:
@@ -31,12 +31,12 @@ def cut(length: int, shares: Sequence[float]) -> tuple[int, ...]:
     exact = [length * share / total for share in shares]
     counts = [floor(part) for part in exact]
     order = sorted((i for i in range(len(shares)) if shares[i] > 0), key=lambda i: counts[i] - exact[i])
-    place = 0
+    index = 0
     while (left := length - sum(counts)) != 0:  # float rounding of huge lengths may be off by more than one
         step = 1 if left > 0 else -1
-        if counts[order[place]] + step >= 0:
-            counts[order[place]] += step
-        place = (place + 1) % len(order)
+        if counts[order[index]] + step >= 0:
+            counts[order[index]] += step
+        index = (index + 1) % len(order)
     return tuple(counts)
 
 
@@ -45,14 +45,14 @@ def partition(length: int, shares: Sequence[float]) -> tuple[Segment, ...]:
     if length == 0:
         return (Segment(max(range(len(shares)), key=lambda rail: shares[rail]), 0, 0),)
     segments, start = [], 0
-    for rail, count in enumerate(cut(length, shares)):
+    for rail, count in enumerate(split_by_share(length, shares)):
         if count:
             segments.append(Segment(rail, start, count))
         start += count
     return tuple(segments)
 
 
-def evenly(start: int, length: int, count: int) -> list[Span]:
+def split_evenly(start: int, length: int, count: int) -> list[Span]:
     """A range in `count` spans of nearly the same length; some are empty where it is short."""
     edges = [start + length * i // count for i in range(count + 1)]
     return list(pairwise(edges))
@@ -60,7 +60,7 @@ def evenly(start: int, length: int, count: int) -> list[Span]:
 
 def pieces(start: int, length: int, longest: int) -> list[Span]:
     """A range in spans of nearly the same length, none above `longest`; of an empty range one empty span."""
-    return evenly(start, length, max(1, -(-length // longest)))
+    return split_evenly(start, length, max(1, -(-length // longest)))
 
 
 def merged(spans: Iterable[Span]) -> list[Span]:

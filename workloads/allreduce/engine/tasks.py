@@ -1,12 +1,12 @@
 """What one rail does for one operation: which piece comes when, what becomes of it, and what may go out then.
 
-A task knows no socket: `begin` and `took` return the pieces that may be sent now, `place` names where a piece that
-comes belongs. Pieces come in order, on one connection, so nothing is added twice or left out.
+A task knows no socket: `begin` and `on_received` return the pieces that may be sent now, `buffer_for` names where a
+piece that comes belongs. Pieces come in order, on one connection, so nothing is added twice or left out.
 
 - Ring (Nezha Eq. 1; Gloo's ring and ring-chunked): N chunks, and in step t a node sends what it received in step t - 1.
   First N - 1 steps add up (ReduceScatter), then N - 1 pass on (AllGather). A chunk goes in pieces, so that one is added
   up while the next is on its way; with pieces as long as a chunk it is the plain ring. What a step sends is a message:
-  its first piece `opens` it, and waits for its set-up.
+  its first piece `starts_message` it, and waits for its set-up.
 - Tree: pieces go to the aggregator of the rail and come back added up, no more than `WINDOW` ahead of what came back.
 - Relay: one node's pieces go round the ring, each node keeping them.
 """
@@ -18,10 +18,10 @@ from typing import Final, NamedTuple, Protocol
 import numpy as np
 
 from railyard.workloads.allreduce.engine.buffers import Array, octets
-from railyard.workloads.allreduce.engine.segments import Span, evenly, merged, pieces
+from railyard.workloads.allreduce.engine.segments import Span, merged, pieces, split_evenly
 
 PIECE_BYTES: Final = 128 * 1024
-LEAST_PIECE_BYTES: Final = 8 * 1024
+MIN_PIECE_BYTES: Final = 8 * 1024
 """Below that a piece costs more than it lets overlap."""
 OVERLAP: Final = 4
 """Pieces in a ring's message, where that makes none too short or too long: one is added up while others travel."""
@@ -38,7 +38,7 @@ class Piece(NamedTuple):
 
     seq: int
     view: memoryview
-    opens: bool
+    starts_message: bool
     summed: bool = True
 
 
@@ -47,11 +47,11 @@ class Task(Protocol):
 
     def begin(self) -> Iterator[Piece]: ...
 
-    def place(self, seq: int) -> memoryview:
+    def buffer_for(self, seq: int) -> memoryview:
         """Where piece `seq` is to be received. ValueError if no such piece can come now."""
         ...
 
-    def took(self, seq: int) -> Iterator[Piece]: ...
+    def on_received(self, seq: int) -> Iterator[Piece]: ...
 
     @property
     def done(self) -> bool: ...
@@ -61,13 +61,13 @@ class Task(Protocol):
 
 def chunks_of(start: int, length: int, nodes: int) -> list[Span]:
     """A segment in as many chunks as nodes, of nearly the same length; empty ones where it is short."""
-    return evenly(start, length, nodes)
+    return split_evenly(start, length, nodes)
 
 
 def piece_length(length: int, itemsize: int, longest_bytes: int, overlap: int = OVERLAP) -> int:
     """Elements in a piece of a message of `length`."""
-    wanted = min(longest_bytes, max(LEAST_PIECE_BYTES, length * itemsize // overlap))
-    return max(1, wanted // itemsize)
+    target_bytes = min(longest_bytes, max(MIN_PIECE_BYTES, length * itemsize // overlap))
+    return max(1, target_bytes // itemsize)
 
 
 @dataclass
@@ -82,8 +82,8 @@ class Ring:
     chunks: Sequence[Span]
     source: Array
     result: Array
-    adds: bool = True
-    passes_on: bool = True
+    reduces: bool = True
+    gathers: bool = True
     piece_bytes: int = PIECE_BYTES
     _next: int = 0
     _final: list[Span] = field(default_factory=list)
@@ -92,30 +92,30 @@ class Ring:
         nodes = len(self.chunks)
         longest = max(end - start for start, end in self.chunks)
         self._pieces = max(1, -(-longest // piece_length(longest, self.source.itemsize, self.piece_bytes)))
-        self._first = 0 if self.adds else nodes - 1
-        self._last = (2 * (nodes - 1) if self.passes_on else nodes - 1) - 1
+        self._first = 0 if self.reduces else nodes - 1
+        self._last = (2 * (nodes - 1) if self.gathers else nodes - 1) - 1
         self._next = self._first * self._pieces
-        self._scratch = np.empty(-(-longest // self._pieces) if self.adds else 0, self.source.dtype)
+        self._scratch = np.empty(-(-longest // self._pieces) if self.reduces else 0, self.source.dtype)
 
     def begin(self) -> Iterator[Piece]:
         """All of this node's own chunk, from the input."""
-        own = self.source if self.adds else self.result
+        own = self.source if self.reduces else self.result
         for number in range(self._pieces):
             start, end = self._span(self._first - 1, number)
             yield Piece(self._first * self._pieces + number, octets(own, start, end), number == 0)
 
-    def place(self, seq: int) -> memoryview:
+    def buffer_for(self, seq: int) -> memoryview:
         step, number = self._step(seq)
         start, end = self._span(step, number)
-        return octets(self._scratch, 0, end - start) if self._adds_in(step) else octets(self.result, start, end)
+        return octets(self._scratch, 0, end - start) if self._is_reduce_step(step) else octets(self.result, start, end)
 
-    def took(self, seq: int) -> Iterator[Piece]:
+    def on_received(self, seq: int) -> Iterator[Piece]:
         step, number = self._step(seq)
         start, end = self._span(step, number)
         nodes = len(self.chunks)
-        if self._adds_in(step):
+        if self._is_reduce_step(step):
             np.add(self._scratch[: end - start], self.source[start:end], out=self.result[start:end])
-        if (step >= nodes - 2 and self.adds) or step >= nodes - 1:
+        if (step >= nodes - 2 and self.reduces) or step >= nodes - 1:
             self._final.append((start, end))
         self._next += 1
         if step < self._last:
@@ -128,7 +128,7 @@ class Ring:
     def final(self) -> list[Span]:
         return merged(self._final)
 
-    def _adds_in(self, step: int) -> bool:
+    def _is_reduce_step(self, step: int) -> bool:
         return step < len(self.chunks) - 1
 
     def _step(self, seq: int) -> tuple[int, int]:
@@ -153,7 +153,7 @@ class Tree:
     source: Array
     result: Array
     piece_bytes: int = PIECE_BYTES
-    _came: int = 0
+    _received_count: int = 0
     _sent: int = 0
 
     def __post_init__(self) -> None:
@@ -164,29 +164,29 @@ class Tree:
         ]
 
     def begin(self) -> Iterator[Piece]:
-        yield from self._more()
+        yield from self._next_pieces()
 
-    def place(self, seq: int) -> memoryview:
-        if seq != self._came or self.done:
-            raise ValueError(f"piece {seq} came, {self._came} was due")
+    def buffer_for(self, seq: int) -> memoryview:
+        if seq != self._received_count or self.done:
+            raise ValueError(f"piece {seq} came, {self._received_count} was due")
         start, end = self._pieces[seq][0]
         return octets(self.result, start, end)
 
-    def took(self, seq: int) -> Iterator[Piece]:
-        self._came += 1
-        yield from self._more()
+    def on_received(self, seq: int) -> Iterator[Piece]:
+        self._received_count += 1
+        yield from self._next_pieces()
 
     @property
     def done(self) -> bool:
-        return self._came == len(self._pieces)
+        return self._received_count == len(self._pieces)
 
     def final(self) -> list[Span]:
-        return merged(span for span, _ in self._pieces[: self._came])
+        return merged(span for span, _ in self._pieces[: self._received_count])
 
-    def _more(self) -> Iterator[Piece]:
-        while self._sent < min(len(self._pieces), self._came + WINDOW):
+    def _next_pieces(self) -> Iterator[Piece]:
+        while self._sent < min(len(self._pieces), self._received_count + WINDOW):
             (start, end), owner = self._pieces[self._sent]
-            if owner == self.rank and self._sent > self._came and self._pieces[self._sent - 1][1] != owner:
+            if owner == self.rank and self._sent > self._received_count and self._pieces[self._sent - 1][1] != owner:
                 return  # what others send before must be back, or this would overtake it
             if owner in (ALL, self.rank):
                 yield Piece(self._sent, octets(self.source, start, end), self._sent == 0, owner == ALL)
@@ -203,7 +203,7 @@ class Relay:
     span: Span
     result: Array
     piece_bytes: int = PIECE_BYTES
-    _came: int = 0
+    _received_count: int = 0
 
     def __post_init__(self) -> None:
         start, end = self.span
@@ -214,19 +214,19 @@ class Relay:
             for seq, (start, end) in enumerate(self._pieces):
                 yield Piece(seq, octets(self.result, start, end), seq == 0)
 
-    def place(self, seq: int) -> memoryview:
-        if seq != self._came or self.done:
-            raise ValueError(f"piece {seq} came, {self._came} was due")
+    def buffer_for(self, seq: int) -> memoryview:
+        if seq != self._received_count or self.done:
+            raise ValueError(f"piece {seq} came, {self._received_count} was due")
         return octets(self.result, *self._pieces[seq])
 
-    def took(self, seq: int) -> Iterator[Piece]:
-        self._came += 1
+    def on_received(self, seq: int) -> Iterator[Piece]:
+        self._received_count += 1
         if (self.rank + 1) % self.nodes != self.root:
             yield Piece(seq, octets(self.result, *self._pieces[seq]), seq == 0)
 
     @property
     def done(self) -> bool:
-        return self.rank == self.root or self._came == len(self._pieces)
+        return self.rank == self.root or self._received_count == len(self._pieces)
 
     def final(self) -> list[Span]:
-        return [self.span] if self.rank == self.root else merged(self._pieces[: self._came])
+        return [self.span] if self.rank == self.root else merged(self._pieces[: self._received_count])

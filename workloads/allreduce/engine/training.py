@@ -13,14 +13,14 @@ from railyard.core.errors import BadInput
 from railyard.workloads.jobs.data_parallel import buckets
 from railyard.workloads.models.catalogue import GptModel, LayersModel
 
-HALF: Final = 2
-GPT_LARGEST: Final = 256 * 2**20
+FP16_BYTES: Final = 2
+GPT_MAX_MESSAGE: Final = 256 * 2**20
 """Nezha 5.3.4: packets above 1 GB crashed Gloo, and were split into several of 256 MB."""
-GPT_WHOLE: Final = 2**30
+GPT_SPLIT_ABOVE: Final = 2**30
 V100_FLOPS: Final = 125e12 * 0.4
 """Of a V100 in half precision, by its data sheet; the share of it that Megatron-LM's GPTs reach is about 40%
 (Narayanan et al. 2021, Table 1: 44 to 52% on the A100, whose memory is faster). Nezha gives no times of its own."""
-GPT_LINK: Final = 1e9 / 8
+GPT_LINK_RATE: Final = 1e9 / 8
 """Nezha 5.3.4: all NICs were held to 1 Gbit/s for GPT-3. Bytes per second."""
 
 SPEEDS: Final[dict[tuple[str, int], tuple[float, float, float]]] = {
@@ -105,21 +105,21 @@ def gpt_step(name: str, model: GptModel, nodes: int) -> Step:
     shape = model.training
     if shape.global_batch % nodes:
         raise BadInput("trainings.model", name, f"has a batch of {shape.global_batch}, which {nodes} nodes can't share")
-    gradient = HALF * model.parameters // (shape.tensor * shape.pipeline)
-    sizes = split((gradient,), GPT_LARGEST) if gradient > GPT_WHOLE else (gradient,)
+    gradient = FP16_BYTES * model.parameters // (shape.tensor * shape.pipeline)
+    sizes = split((gradient,), GPT_MAX_MESSAGE) if gradient > GPT_SPLIT_ABOVE else (gradient,)
     micro_batches = shape.global_batch // nodes // shape.micro_batch
     stage_flops = model.layer_flops(shape.micro_batch) * model.layers / (shape.tensor * shape.pipeline)
     compute_s = (micro_batches + shape.pipeline - 1) * stage_flops / V100_FLOPS
     return Step(name, shape.global_batch / nodes, sizes, compute_s)
 
 
-def in_proportion(step: Step, volume: float, pace: float = 1.0) -> Step:
-    """Less of each allreduce: `volume` of its bytes, of samples and of computing; `pace` times as fast a network.
+def in_proportion(step: Step, volume: float, speedup: float = 1.0) -> Step:
+    """Less of each allreduce: `volume` of its bytes, of samples and of computing; `speedup` times as fast a network.
 
-    With `pace` the computing shrinks further, so that it stays to the communication as it was on the slower network.
+    With `speedup` the computing shrinks further, so that it stays to the communication as it was on the slower network.
     """
     sizes = tuple(max(1, round(size * volume)) for size in step.sizes)
-    return replace(step, sizes=sizes, samples=step.samples * volume, compute_s=step.compute_s * volume / pace)
+    return replace(step, sizes=sizes, samples=step.samples * volume, compute_s=step.compute_s * volume / speedup)
 
 
 def first_part(step: Step, volume: float) -> Step:

@@ -20,11 +20,11 @@ import numpy as np
 from railyard.core.errors import BadInput
 from railyard.workloads.allreduce.engine.buffers import Array
 from railyard.workloads.allreduce.engine.group import Group
-from railyard.workloads.allreduce.engine.inputs import ROOT, drawn, expected, moved_on, outcome, wrong
+from railyard.workloads.allreduce.engine.inputs import ROOT, draw_input, expected, outcome, rotated, wrong
 from railyard.workloads.allreduce.engine.jobs import Operations, RankReport
 from railyard.workloads.allreduce.engine.node import GroupBroken
 from railyard.workloads.allreduce.transport.aggregator import Aggregator
-from railyard.workloads.allreduce.transport.placement import AggregatorTask, NodeTask, keep_to_core
+from railyard.workloads.allreduce.transport.placement import AggregatorTask, NodeTask, pin_to_core
 
 _PR_SET_TIMERSLACK: Final = 29
 
@@ -58,16 +58,16 @@ class _Run:
     report: RankReport
     wrong: int = 0
 
-    def go(self) -> None:
-        asked, group, report = self.operations, self.group, self.report
-        first = drawn(asked, group.size, group.rank)
-        due = expected(asked, group.size, group.rank) if asked.check else None
-        call, array = call_of(group, asked), first.copy()
-        for index in range(asked.count):
-            if asked.check:
-                array[:] = moved_on(first, index)
-            if asked.gap_s:
-                time.sleep(asked.gap_s)
+    def execute(self) -> None:
+        request, group, report = self.operations, self.group, self.report
+        first = draw_input(request, group.size, group.rank)
+        reference = expected(request, group.size, group.rank) if request.check else None
+        call, array = call_of(group, request), first.copy()
+        for index in range(request.count):
+            if request.check:
+                array[:] = rotated(first, index)
+            if request.gap_s:
+                time.sleep(request.gap_s)
             start = time.monotonic_ns()
             result = call(array)
             report.ends_ns.append(time.monotonic_ns())
@@ -75,67 +75,68 @@ class _Run:
             last = group.last
             report.shares.append(last.shares)
             report.rail_seconds.append(tuple(end - start / 1e9 if end > last.began else 0.0 for end in last.ends))
-            if due is not None:
-                self.wrong += wrong(result, outcome(asked, group.size, group.rank, due, index), group.size)
+            if reference is not None:
+                self.wrong += wrong(result, outcome(request, group.size, group.rank, reference, index), group.size)
 
 
-def do(group: Group, operations: Operations, told: int = 0) -> RankReport:
+def run_operations(group: Group, operations: Operations, reported_migrations: int = 0) -> RankReport:
     """All of them, or as many as go well. Without `check` a result is the next operation's input.
 
-    `told`: how many migrations were told of already. One may also fall between operations, while nobody asks.
+    `reported_migrations`: how many migrations were told of already. One may also fall between operations, while nobody
+    asks.
     """
     run = _Run(group, operations, RankReport(group.rank))
     copies = asdict(group.copies)
     group.take_samples()
     try:
         if operations.policy:
-            group.plan_by(operations.policy)
-        run.go()
+            group.set_policy(operations.policy)
+        run.execute()
     except (GroupBroken, BadInput) as problem:
         run.report.errors.append(str(problem))
     return replace(
         run.report,
         wrong=run.wrong,
-        migrations=group.migrations[told:],
+        migrations=group.migrations[reported_migrations:],
         dead_rails=tuple(group.dead_rails),
         copies={why: count - copies[why] for why, count in asdict(group.copies).items()},
         rail_bytes_over_time=group.take_samples(),
     )
 
 
-def _answer(said: object) -> None:
-    pickle.dump(said, sys.stdout.buffer)
+def _send_reply(reply: object) -> None:
+    pickle.dump(reply, sys.stdout.buffer)
     sys.stdout.buffer.flush()
 
 
 def _node(task: NodeTask) -> None:
     try:
-        group = Group(task.rank, task.layout, task.policy, task.patience, task.place.socket_maker())
+        group = Group(task.rank, task.layout, task.policy, task.timeouts, task.placement.socket_maker())
     except (GroupBroken, BadInput) as problem:
-        _answer(str(problem))
+        _send_reply(str(problem))
         return
-    _answer(None)
+    _send_reply(None)
     gc.collect()
     gc.freeze()  # what is there stays: no need to look at it again and again
-    told = 0
+    reported_migrations = 0
     while True:
         try:
-            asked: Operations = pickle.load(sys.stdin.buffer)
+            request: Operations = pickle.load(sys.stdin.buffer)
         except EOFError:
             group.close(leave_at_once=True)
             return
-        report = do(group, asked, told)
-        told += len(report.migrations)
-        _answer(report)
+        report = run_operations(group, request, reported_migrations)
+        reported_migrations += len(report.migrations)
+        _send_reply(report)
 
 
 def _aggregator(task: AggregatorTask) -> None:
     layout, rail = task.layout, task.rail
     address = layout.aggregators[rail]
     assert address is not None  # an aggregator is made for a rail that has one
-    make, setup_s = task.place.socket_maker(), layout.rails[rail].setup_s
+    make, setup_s = task.placement.socket_maker(), layout.rails[rail].setup_s
     aggregator = Aggregator(rail, layout.size, address, layout.group, make, setup_s)
-    _answer(None)
+    _send_reply(None)
     aggregator.run(lambda: bool(select.select([sys.stdin], [], [], 0)[0]))
 
 
@@ -143,12 +144,12 @@ def main() -> None:
     np.seterr(over="ignore", invalid="ignore")  # sums of sums of sums grow without bound where nobody checks them
     ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, 1)  # ns; 50,000 by default, which is much of a set-up
     task = pickle.load(sys.stdin.buffer)
-    task.place.enter()
+    task.placement.enter()
     if isinstance(task, NodeTask):
-        keep_to_core(task.rank)
+        pin_to_core(task.rank)
         _node(task)
     else:
-        keep_to_core(task.layout.size + task.rail)
+        pin_to_core(task.layout.size + task.rail)
         _aggregator(task)
 
 

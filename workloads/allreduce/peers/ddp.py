@@ -10,13 +10,13 @@ from dataclasses import dataclass, replace
 from itertools import count
 from typing import Any, Final, Literal
 
-from railyard.core.errors import BadInput, MachineLacks, RailyardError, near_miss
-from railyard.core.worker import PickledProcess
-from railyard.workloads.allreduce.engine.emulated import PORT, Planned, place
+from railyard.core.errors import BadInput, MissingRequirement, RailyardError, unknown_name_hint
+from railyard.core.worker import WorkerProcess
+from railyard.workloads.allreduce.engine.emulated import PORT, PlannedFabric, placement
 from railyard.workloads.allreduce.peers import gloo
-from railyard.workloads.allreduce.peers.ddp_run import Trained, Training
+from railyard.workloads.allreduce.peers.ddp_run import Training, TrainingResult
 from railyard.workloads.allreduce.peers.rank import Program
-from railyard.workloads.allreduce.peers.rank_config import Seat
+from railyard.workloads.allreduce.peers.rank_config import RankConfig
 from railyard.workloads.allreduce.peers.ranks import PeerRanks
 from railyard.workloads.allreduce.transport.placement import AggregatorTask
 
@@ -27,7 +27,7 @@ _PORT: Final = PORT + 2
 
 
 @dataclass(frozen=True, slots=True)
-class Lesson:
+class DdpRun:
     """`number` keeps the places where ranks meet apart."""
 
     number: int
@@ -41,37 +41,37 @@ class DdpRanks(PeerRanks):
 
     program = "ddp"
 
-    def __init__(self, net: Planned, rail: int = 0) -> None:
+    def __init__(self, net: PlannedFabric, rail: int = 0) -> None:
         super().__init__(net, [rail])
         hosts = tuple(tuple((host, _PORT) for host, _ in row) for row in self.layout.nodes)
         trees = tuple(address and (address[0], _PORT) for address in self.layout.aggregators)
         self.layout = replace(self.layout, nodes=hosts, aggregators=trees)
-        self._lessons = count()
-        self._trees: list[PickledProcess] = []
+        self._run_numbers = count()
+        self._aggregators: list[WorkerProcess] = []
 
     @classmethod
-    def lack(cls) -> MachineLacks | None:
-        return gloo.lacks_torch()
+    def missing_requirement(cls) -> MissingRequirement | None:
+        return gloo.torch_missing()
 
     def start(self) -> None:
         super().start()
         for rail in self.layout.trees:
-            tree = PickledProcess("railyard.workloads.allreduce.engine.worker", f"the aggregator of rail {rail}")
-            self._trees.append(tree)
-            tree.tell(AggregatorTask(rail, self.layout, place(self._plan, None, rail)))
-            tree.hear()
+            aggregator = WorkerProcess("railyard.workloads.allreduce.engine.worker", f"the aggregator of rail {rail}")
+            self._aggregators.append(aggregator)
+            aggregator.send(AggregatorTask(rail, self.layout, placement(self._plan, None, rail)))
+            aggregator.receive()
 
     def stop(self) -> None:
         super().stop()
-        while self._trees:
-            self._trees.pop().end()
+        while self._aggregators:
+            self._aggregators.pop().end()
 
-    def train(self, backend: Backend, training: Training, policy: str = "nezha") -> list[Trained]:
+    def train(self, backend: Backend, training: Training, policy: str = "nezha") -> list[TrainingResult]:
         """From the same weights and pictures each time, whatever the backend. `policy`: Railyard's."""
         if backend not in BACKENDS:
-            raise BadInput("backend", backend, near_miss(backend, BACKENDS))
-        trained: list[Trained] = self.ask(Lesson(next(self._lessons), backend, policy, training), TRAINING_S)
-        return trained
+            raise BadInput("backend", backend, unknown_name_hint(backend, BACKENDS))
+        results: list[TrainingResult] = self.ask(DdpRun(next(self._run_numbers), backend, policy, training), TRAINING_S)
+        return results
 
 
 def load() -> None:
@@ -81,24 +81,24 @@ def load() -> None:
     importlib.import_module("railyard.workloads.allreduce.peers.train")
 
 
-def _train(kept: list[Any], seat: Seat, lesson: Lesson) -> Trained:
-    """A lesson. Its group goes into `kept`: one of Gloo's that is destroyed right after its last operation may wait for
-    a thread of its own that waits for Python's lock (seen once in 15 times with PyTorch 2.13)."""
+def _train(used_groups: list[Any], config: RankConfig, run: DdpRun) -> TrainingResult:
+    """A lesson. Its group goes into `used_groups`: one of Gloo's that is destroyed right after its last operation may
+    wait for a thread of its own that waits for Python's lock (seen once in 15 times with PyTorch 2.13)."""
     import torch.distributed as dist
 
     from railyard.workloads.allreduce.peers import torch_backend
     from railyard.workloads.allreduce.peers.train import train
 
-    os.environ["GLOO_SOCKET_IFNAME"] = seat.interfaces[0]
-    torch_backend.register(seat.layout, lesson.policy, make_socket=seat.place.socket_maker())
-    meet = f"file://{seat.folder}/lesson{lesson.number}"
+    os.environ["GLOO_SOCKET_IFNAME"] = config.interfaces[0]
+    torch_backend.register(config.layout, run.policy, make_socket=config.placement.socket_maker())
+    init_method = f"file://{config.folder}/lesson{run.number}"
     try:
-        return train(lesson.backend, seat.rank, seat.nodes, meet, lesson.training)
+        return train(run.backend, config.rank, config.nodes, init_method, run.training)
     except RuntimeError as problem:  # PyTorch's, and what came to it from a backend
-        raise RailyardError(f"{lesson.backend}: {problem}") from problem
+        raise RailyardError(f"{run.backend}: {problem}") from problem
     finally:
         if dist.is_initialized():
-            kept.append(dist.group.WORLD)
+            used_groups.append(dist.group.WORLD)
             dist.destroy_process_group()
 
 

@@ -19,7 +19,7 @@ class Training:
 
 
 @dataclass(frozen=True, slots=True)
-class Trained:
+class TrainingResult:
     """By step, on one rank: its loss, and seconds from the forward pass to the new weights; then all weights."""
 
     losses: list[float]

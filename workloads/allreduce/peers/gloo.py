@@ -7,20 +7,20 @@ from typing import Any
 
 import numpy as np
 
-from railyard.core.errors import MachineLacks
+from railyard.core.errors import MissingRequirement
 from railyard.workloads.allreduce.engine.buffers import Array
-from railyard.workloads.allreduce.engine.emulated import Planned
+from railyard.workloads.allreduce.engine.emulated import PlannedFabric
 from railyard.workloads.allreduce.peers.play import play
 from railyard.workloads.allreduce.peers.rank import Program
-from railyard.workloads.allreduce.peers.rank_config import Seat
+from railyard.workloads.allreduce.peers.rank_config import RankConfig
 from railyard.workloads.allreduce.peers.ranks import PeerRanks
 
 
-def lacks_torch() -> MachineLacks | None:
+def torch_missing() -> MissingRequirement | None:
     """None where PyTorch is installed."""
     if importlib.util.find_spec("torch"):
         return None
-    return MachineLacks("this machine lacks PyTorch, for Gloo and for training", "sudo script/bootstrap gloo")
+    return MissingRequirement("this machine lacks PyTorch, for Gloo and for training", "sudo script/bootstrap gloo")
 
 
 class GlooRanks(PeerRanks):
@@ -28,33 +28,33 @@ class GlooRanks(PeerRanks):
 
     program = "gloo"
 
-    def __init__(self, net: Planned, rail: int = 0) -> None:
+    def __init__(self, net: PlannedFabric, rail: int = 0) -> None:
         super().__init__(net, [rail])
 
     @classmethod
-    def lack(cls) -> MachineLacks | None:
-        return lacks_torch()
+    def missing_requirement(cls) -> MissingRequirement | None:
+        return torch_missing()
 
 
 class Gloo:
     """A rank's process group, through torch.distributed as a program would have it. It works in numpy's memory."""
 
-    def __init__(self, seat: Seat) -> None:
+    def __init__(self, config: RankConfig) -> None:
         import torch.distributed as dist
 
-        os.environ["GLOO_SOCKET_IFNAME"] = seat.interfaces[0]
-        store = dist.FileStore(f"{seat.folder}/gloo", seat.nodes)
-        limit = timedelta(seconds=seat.timeout_s)
-        dist.init_process_group("gloo", store=store, rank=seat.rank, world_size=seat.nodes, timeout=limit)
-        self._dist, self._rank, self._nodes = dist, seat.rank, seat.nodes
+        os.environ["GLOO_SOCKET_IFNAME"] = config.interfaces[0]
+        store = dist.FileStore(f"{config.folder}/gloo", config.nodes)
+        limit = timedelta(seconds=config.timeout_s)
+        dist.init_process_group("gloo", store=store, rank=config.rank, world_size=config.nodes, timeout=limit)
+        self._dist, self._rank, self._nodes = dist, config.rank, config.nodes
 
     def allreduce(self, array: Array) -> None:
         self._dist.all_reduce(_tensor(array))
 
     def reduce_scatter(self, array: Array) -> Array:
-        mine = np.empty(array.size // self._nodes, array.dtype)
-        self._dist.reduce_scatter_single(_tensor(mine), _tensor(array))
-        return mine
+        own_part = np.empty(array.size // self._nodes, array.dtype)
+        self._dist.reduce_scatter_single(_tensor(own_part), _tensor(array))
+        return own_part
 
     def all_gather(self, array: Array) -> Array:
         whole = np.empty(array.size * self._nodes, array.dtype)

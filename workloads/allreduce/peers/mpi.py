@@ -14,14 +14,14 @@ from typing import Any, Final
 
 import numpy as np
 
-from railyard.core.errors import MachineLacks
+from railyard.core.errors import MissingRequirement
 from railyard.topologies.build import namespaces
 from railyard.topologies.multirail.addresses import Nic
 from railyard.workloads.allreduce.engine.buffers import Array
-from railyard.workloads.allreduce.engine.emulated import Planned
+from railyard.workloads.allreduce.engine.emulated import PlannedFabric
 from railyard.workloads.allreduce.peers.play import play
 from railyard.workloads.allreduce.peers.rank import Program
-from railyard.workloads.allreduce.peers.rank_config import Seat
+from railyard.workloads.allreduce.peers.rank_config import RankConfig
 from railyard.workloads.allreduce.peers.ranks import PeerRanks
 
 ENTER: Final = Path(__file__).with_name("enter")
@@ -32,7 +32,7 @@ class MpiRanks(PeerRanks):
 
     program = "mpi"
 
-    def __init__(self, net: Planned, rails: Sequence[int] = (0,)) -> None:
+    def __init__(self, net: PlannedFabric, rails: Sequence[int] = (0,)) -> None:
         super().__init__(net, rails)
 
     def pause(self) -> None:
@@ -42,10 +42,10 @@ class MpiRanks(PeerRanks):
         """Nothing: see `pause`."""
 
     @classmethod
-    def lack(cls) -> MachineLacks | None:
+    def missing_requirement(cls) -> MissingRequirement | None:
         if shutil.which("mpirun") and importlib.util.find_spec("mpi4py"):
             return None
-        return MachineLacks("this machine lacks Open MPI or mpi4py", "sudo script/bootstrap mpi")
+        return MissingRequirement("this machine lacks Open MPI or mpi4py", "sudo script/bootstrap mpi")
 
     def command(self) -> list[str]:
         nodes = [Nic(0, rank).namespace for rank in range(self.layout.size)]
@@ -65,7 +65,7 @@ class MpiRanks(PeerRanks):
             *("nsenter", f"--net={namespaces.path(nodes[0])}", "unshare", "--uts"),
             *("sh", "-c", 'hostname "$0" && exec "$@"', nodes[0]),
             *("mpirun", "--allow-run-as-root", "--leave-session-attached"),
-            *(word for name, value in settings.items() for word in ("--mca", name, value)),
+            *(argument for name, value in settings.items() for argument in ("--mca", name, value)),
             *("--host", ",".join(nodes), "-np", str(len(nodes))),
             *(sys.executable, "-m", "railyard.workloads.allreduce.peers.rank", self.program, self._folder),
         ]
@@ -74,17 +74,17 @@ class MpiRanks(PeerRanks):
 class Mpi:
     """A rank, through mpi4py. It works in numpy's memory."""
 
-    def __init__(self, seat: Seat) -> None:
+    def __init__(self, config: RankConfig) -> None:
         self._mpi = _world()
-        self._nodes = seat.nodes
+        self._nodes = config.nodes
 
     def allreduce(self, array: Array) -> None:
         self._mpi.COMM_WORLD.Allreduce(self._mpi.IN_PLACE, array)
 
     def reduce_scatter(self, array: Array) -> Array:
-        mine = np.empty(array.size // self._nodes, array.dtype)
-        self._mpi.COMM_WORLD.Reduce_scatter_block(array, mine)
-        return mine
+        own_part = np.empty(array.size // self._nodes, array.dtype)
+        self._mpi.COMM_WORLD.Reduce_scatter_block(array, own_part)
+        return own_part
 
     def all_gather(self, array: Array) -> Array:
         whole = np.empty(array.size * self._nodes, array.dtype)

@@ -7,20 +7,20 @@ mptcp.py). To the engine it's one rail, as fast as all of them together, and wit
 import socket
 from typing import Any
 
-from railyard.core.errors import MachineLacks
+from railyard.core.errors import MissingRequirement
 from railyard.topologies.multirail import mptcp
-from railyard.workloads.allreduce.balancing.rails import as_one
-from railyard.workloads.allreduce.engine.emulated import PORT, Planned
+from railyard.workloads.allreduce.balancing.rails import combined_rail
+from railyard.workloads.allreduce.engine.emulated import PORT, PlannedFabric
 from railyard.workloads.allreduce.engine.group import Group
 from railyard.workloads.allreduce.peers.play import play
 from railyard.workloads.allreduce.peers.rank import Program
-from railyard.workloads.allreduce.peers.rank_config import Seat
+from railyard.workloads.allreduce.peers.rank_config import RankConfig
 from railyard.workloads.allreduce.peers.ranks import PeerRanks
-from railyard.workloads.allreduce.recovery.liveness import Patience
+from railyard.workloads.allreduce.recovery.liveness import Timeouts
 from railyard.workloads.allreduce.transport.layout import Layout
 
 _PORT = PORT + 1
-_BEAT_S = 0.1  # with one rail beats only tell who is missing
+_HEARTBEAT_S = 0.1  # with one rail beats only tell who is missing
 
 
 class MptcpRanks(PeerRanks):
@@ -28,14 +28,14 @@ class MptcpRanks(PeerRanks):
 
     program = "mptcp"
 
-    def __init__(self, net: Planned) -> None:
+    def __init__(self, net: PlannedFabric) -> None:
         super().__init__(net, range(len(net.plan.rails)))
 
     @classmethod
-    def lack(cls) -> MachineLacks | None:
-        if mptcp.is_there():
+    def missing_requirement(cls) -> MissingRequirement | None:
+        if mptcp.is_available():
             return None
-        return MachineLacks("this machine lacks MPTCP", "sudo sysctl net.mptcp.enabled=1")
+        return MissingRequirement("this machine lacks MPTCP", "sudo sysctl net.mptcp.enabled=1")
 
 
 class AnyAddress(socket.socket):
@@ -53,13 +53,13 @@ def make_socket(_rail: int) -> socket.socket:
 def one_rail(layout: Layout) -> Layout:
     """All rails as one, called by the addresses of the first."""
     addresses = tuple((host, _PORT) for host, _ in layout.nodes[0])
-    return Layout((as_one(layout.rails),), (addresses,), (None,), layout.group)
+    return Layout((combined_rail(layout.rails),), (addresses,), (None,), layout.group)
 
 
-def joined(seat: Seat) -> Group:
+def join_group(config: RankConfig) -> Group:
     """A rank's group."""
-    waits = Patience(beat_s=_BEAT_S, operation_s=seat.timeout_s)
-    return Group(seat.rank, one_rail(seat.layout), "single", waits, make_socket)
+    group_timeouts = Timeouts(heartbeat_s=_HEARTBEAT_S, operation_s=config.timeout_s)
+    return Group(config.rank, one_rail(config.layout), "single", group_timeouts, make_socket)
 
 
-PROGRAM = Program(lambda: None, joined, play, Group.close)
+PROGRAM = Program(lambda: None, join_group, play, Group.close)

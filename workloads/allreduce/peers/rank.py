@@ -2,8 +2,8 @@
 the number.
 
 It loads what its program needs once, then there is a process a rank. Each knocks at the door in FOLDER (a UNIX socket,
-which is no network's), is told its `Seat`, enters its node's namespace, makes its engine, answers what it is told until
-that is None, and ends then, or when nobody is there any more.
+which is no network's), is told its `RankConfig`, enters its node's namespace, makes its engine, answers what it is
+told until that is None, and ends then, or when nobody is there any more.
 """
 
 import ctypes
@@ -20,10 +20,10 @@ from typing import Any, Final
 import numpy as np
 
 from railyard.core.errors import RailyardError
-from railyard.workloads.allreduce.peers.rank_config import Seat
-from railyard.workloads.allreduce.transport.placement import keep_to_core
+from railyard.workloads.allreduce.peers.rank_config import RankConfig
+from railyard.workloads.allreduce.transport.placement import pin_to_core
 
-DOOR: Final = "door"
+SOCKET_NAME: Final = "ranks.sock"
 _PR_SET_TIMERSLACK: Final = 29
 
 
@@ -35,33 +35,33 @@ class Program:
     """
 
     load: Callable[[], object]
-    make: Callable[[Seat], Any]
-    do: Callable[[Any, Seat, Any], object]
+    make: Callable[[RankConfig], Any]
+    do: Callable[[Any, RankConfig, Any], object]
     end: Callable[[Any], object]
 
 
-def serve(door: Connection, program: Program) -> None:
+def serve(sock: Connection, program: Program) -> None:
     """A rank's life. RailyardErrors are answers too; what else goes wrong while joining is told as one."""
-    seat: Seat = door.recv()
-    seat.place.enter()
-    keep_to_core(seat.rank)
+    config: RankConfig = sock.recv()
+    config.placement.enter()
+    pin_to_core(config.rank)
     try:
-        engine = program.make(seat)
+        engine = program.make(config)
     except Exception as problem:  # another library's
-        door.send(RailyardError(f"{type(problem).__name__}: {problem}"))
+        sock.send(RailyardError(f"{type(problem).__name__}: {problem}"))
         return
-    door.send(None)
+    sock.send(None)
     gc.collect()
     gc.freeze()  # what is there stays: no need to look at it again and again
-    while (told := door.recv()) is not None:
+    while (request := sock.recv()) is not None:
         try:
-            door.send(program.do(engine, seat, told))
+            sock.send(program.do(engine, config, request))
         except RailyardError as problem:  # of whatever kind: not all can be pickled
-            door.send(RailyardError(str(problem)))
+            sock.send(RailyardError(str(problem)))
     program.end(engine)
 
 
-def forked(ranks: Sequence[int]) -> tuple[int, list[int]]:
+def fork_ranks(ranks: Sequence[int]) -> tuple[int, list[int]]:
     """A process for each: which one this is, and of the first, who the others are."""
     others = []
     for rank in ranks[1:]:
@@ -77,10 +77,13 @@ def main() -> None:
     ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, 1)  # ns
     program: Program = importlib.import_module(f"railyard.workloads.allreduce.peers.{name}").PROGRAM
     program.load()
-    rank, others = forked([int(each) for each in ranks or [os.environ["OMPI_COMM_WORLD_RANK"]]])
-    with Client(f"{folder}/{DOOR}", "AF_UNIX") as door, suppress(EOFError, ConnectionError):  # nobody is there any more
-        door.send(rank)
-        serve(door, program)
+    rank, others = fork_ranks([int(each) for each in ranks or [os.environ["OMPI_COMM_WORLD_RANK"]]])
+    with (
+        Client(f"{folder}/{SOCKET_NAME}", "AF_UNIX") as sock,
+        suppress(EOFError, ConnectionError),
+    ):  # nobody is there any more
+        sock.send(rank)
+        serve(sock, program)
     for other in others:
         os.waitpid(other, 0)
 

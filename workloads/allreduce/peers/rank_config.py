@@ -5,20 +5,20 @@ from typing import Protocol
 
 from railyard.workloads.allreduce.engine.buffers import Array
 from railyard.workloads.allreduce.transport.layout import Layout
-from railyard.workloads.allreduce.transport.placement import Place
+from railyard.workloads.allreduce.transport.placement import ProcessPlacement
 
 
 @dataclass(frozen=True, slots=True)
-class Seat:
-    """One rank's. `layout` has all of the fabric's rails; `carried` are those that the engine is to use.
+class RankConfig:
+    """One rank's. `layout` has all of the fabric's rails; `rails` are those that the engine is to use.
 
     Ranks may meet in `folder`. `timeout_s`: how long they wait for each other, by this machine's clock.
     """
 
     rank: int
     layout: Layout
-    place: Place
-    carried: tuple[int, ...]
+    placement: ProcessPlacement
+    rails: tuple[int, ...]
     folder: str
     timeout_s: float = 60.0
 
@@ -29,8 +29,8 @@ class Seat:
     @property
     def interfaces(self) -> tuple[str, ...]:
         """The NICs that the engine is to use."""
-        assert self.place.devices is not None  # ranks sit on a fabric's nodes
-        return tuple(self.place.devices[rail] for rail in self.carried)
+        assert self.placement.devices is not None  # ranks sit on a fabric's nodes
+        return tuple(self.placement.devices[rail] for rail in self.rails)
 
 
 class Engine(Protocol):

@@ -18,13 +18,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, ClassVar, Final, Self
 
-from railyard.core.errors import BadInput, MachineLacks, RailyardError
+from railyard.core.errors import BadInput, MissingRequirement, RailyardError
 from railyard.core.project import PROJECT
-from railyard.workloads.allreduce.engine.emulated import Planned, layout, place
+from railyard.workloads.allreduce.engine.emulated import PlannedFabric, layout, placement
 from railyard.workloads.allreduce.engine.inputs import checked
 from railyard.workloads.allreduce.engine.jobs import Operations, RankReport
-from railyard.workloads.allreduce.peers.rank import DOOR
-from railyard.workloads.allreduce.peers.rank_config import Seat
+from railyard.workloads.allreduce.peers.rank import SOCKET_NAME
+from railyard.workloads.allreduce.peers.rank_config import RankConfig
 
 JOIN_S: Final = 60.0
 END_S: Final = 5.0
@@ -32,7 +32,7 @@ _SLACK_S: Final = 60.0  # to draw numbers, and to check them
 _SHARED: Final = "/dev/shm"  # the capsule's own: nothing stays behind, however a run ends
 _LOG: Final = "log"
 _LAST_LINES: Final = 3
-_DYING_S: Final = 1.0
+_EXIT_WAIT_S: Final = 1.0
 
 
 class PeerRanks:
@@ -41,18 +41,18 @@ class PeerRanks:
 
     program: ClassVar[str]
 
-    def __init__(self, net: Planned, rails: Sequence[int], timeout_s: float = 60.0) -> None:
+    def __init__(self, net: PlannedFabric, rails: Sequence[int], timeout_s: float = 60.0) -> None:
         self._plan, self.layout = net.plan, layout(net.plan)
         for rail in rails:
             if not 0 <= rail < len(self.layout.rails):
                 raise BadInput("rails", rail, f"must be from 0 to {len(self.layout.rails) - 1}")
         self._rails, self._timeout_s = tuple(rails), timeout_s * net.plan.dilation
-        self._doors: dict[int, Connection] = {}
+        self._connections: dict[int, Connection] = {}
         self._process: subprocess.Popen[bytes] | None = None
         self._folder = ""
 
     @classmethod
-    def lack(cls) -> MachineLacks | None:
+    def missing_requirement(cls) -> MissingRequirement | None:
         """What this machine hasn't got for it, None if it can be used."""
         return None
 
@@ -64,12 +64,13 @@ class PeerRanks:
         self.stop()
 
     def start(self) -> None:
-        """Return when all ranks have met. MachineLacks if their library isn't here; RailyardError if they can't."""
-        if lack := self.lack():
-            raise lack
+        """Return when all ranks have met. MissingRequirement if their library isn't here; RailyardError if they
+        can't."""
+        if missing_requirement := self.missing_requirement():
+            raise missing_requirement
         self._folder = tempfile.mkdtemp(prefix="peers-", dir=_SHARED)
         try:
-            with Listener(f"{self._folder}/{DOOR}", "AF_UNIX", backlog=self.layout.size) as door:
+            with Listener(f"{self._folder}/{SOCKET_NAME}", "AF_UNIX", backlog=self.layout.size) as sock:
                 with Path(self._folder, _LOG).open("wb") as log:
                     self._process = subprocess.Popen(
                         self.command(),
@@ -80,9 +81,9 @@ class PeerRanks:
                         stderr=log,
                         process_group=0,
                     )
-                self._let_in(door)
-            self._tell({rank: self._seat(rank) for rank in self._doors})
-            self._hear(JOIN_S)
+                self._accept_ranks(sock)
+            self._send({rank: self._rank_config(rank) for rank in self._connections})
+            self._receive(JOIN_S)
         except BaseException:
             self.stop()
             raise
@@ -94,13 +95,13 @@ class PeerRanks:
         reports: list[RankReport] = self.ask(operations, _SLACK_S + operations.count * self._timeout_s)
         return reports
 
-    def ask(self, what: object, within_s: float) -> list[Any]:
+    def ask(self, request: object, within_s: float) -> list[Any]:
         """Every rank's answer to the same. RailyardError if one says so, has died, or takes longer."""
         try:
-            self._tell(dict.fromkeys(self._doors, what))
+            self._send(dict.fromkeys(self._connections, request))
         except OSError:
-            raise RailyardError(f"{self.program}: a rank died{self._last_words()}") from None
-        return self._hear(within_s)
+            raise RailyardError(f"{self.program}: a rank died{self._log_tail()}") from None
+        return self._receive(within_s)
 
     def pause(self) -> None:
         """Stop all ranks between operations: they take nothing of the machine."""
@@ -113,7 +114,7 @@ class PeerRanks:
         """End them: kindly first. Doing it twice is no harm."""
         self.resume()
         with suppress(OSError):
-            self._tell(dict.fromkeys(self._doors))
+            self._send(dict.fromkeys(self._connections))
         process, self._process = self._process, None
         if process is not None:
             with suppress(subprocess.TimeoutExpired):
@@ -121,9 +122,9 @@ class PeerRanks:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)  # whoever of them is left
             process.wait()
-        for door in self._doors.values():
-            door.close()
-        self._doors.clear()
+        for sock in self._connections.values():
+            sock.close()
+        self._connections.clear()
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def _signal(self, number: signal.Signals) -> None:
@@ -136,42 +137,42 @@ class PeerRanks:
         ranks = [str(rank) for rank in range(self.layout.size)]
         return [sys.executable, "-m", "railyard.workloads.allreduce.peers.rank", self.program, self._folder, *ranks]
 
-    def _seat(self, rank: int) -> Seat:
-        return Seat(rank, self.layout, place(self._plan, rank), self._rails, self._folder, self._timeout_s)
+    def _rank_config(self, rank: int) -> RankConfig:
+        return RankConfig(rank, self.layout, placement(self._plan, rank), self._rails, self._folder, self._timeout_s)
 
-    def _let_in(self, door: Listener) -> None:
+    def _accept_ranks(self, sock: Listener) -> None:
         """Until every rank has knocked and said who it is."""
         assert self._process is not None
         deadline = time.monotonic() + JOIN_S
-        while len(self._doors) < self.layout.size:
-            if not wait([door._listener._socket], 0.1):  # type: ignore[attr-defined]  # a Listener can't be waited for
+        while len(self._connections) < self.layout.size:
+            if not wait([sock._listener._socket], 0.1):  # type: ignore[attr-defined]  # a Listener can't be waited for
                 if self._process.poll() is not None or time.monotonic() > deadline:
-                    raise RailyardError(f"{self.program}: its ranks didn't start{self._last_words()}")
+                    raise RailyardError(f"{self.program}: its ranks didn't start{self._log_tail()}")
                 continue
-            knock = door.accept()
-            self._doors[knock.recv()] = knock
+            connection = sock.accept()
+            self._connections[connection.recv()] = connection
 
-    def _last_words(self) -> str:
+    def _log_tail(self) -> str:
         """What the programs wrote last. Who hangs up first may write after that."""
         if self._process is not None:
             with suppress(subprocess.TimeoutExpired):
-                self._process.wait(_DYING_S)
+                self._process.wait(_EXIT_WAIT_S)
         lines = Path(self._folder, _LOG).read_text(errors="replace").split("\n")
-        said = [line.strip() for line in lines if line.strip()]
-        return "".join(f" / {line}" for line in said[-_LAST_LINES:])
+        lines_written = [line.strip() for line in lines if line.strip()]
+        return "".join(f" / {line}" for line in lines_written[-_LAST_LINES:])
 
-    def _tell(self, what: dict[int, Any]) -> None:
-        for rank, each in what.items():
-            self._doors[rank].send(each)
+    def _send(self, request: dict[int, Any]) -> None:
+        for rank, each in request.items():
+            self._connections[rank].send(each)
 
-    def _hear(self, within_s: float) -> list[Any]:
+    def _receive(self, within_s: float) -> list[Any]:
         deadline = time.monotonic() + within_s
         answers = []
-        for rank, door in sorted(self._doors.items()):
+        for rank, sock in sorted(self._connections.items()):
             try:
-                answer = door.recv() if door.poll(max(0.0, deadline - time.monotonic())) else TimeoutError()
+                answer = sock.recv() if sock.poll(max(0.0, deadline - time.monotonic())) else TimeoutError()
             except (EOFError, ConnectionError):
-                raise RailyardError(f"{self.program}: rank {rank} died{self._last_words()}") from None
+                raise RailyardError(f"{self.program}: rank {rank} died{self._log_tail()}") from None
             if isinstance(answer, TimeoutError):
                 raise RailyardError(f"{self.program}: rank {rank} didn't answer in {within_s:g} s")
             if isinstance(answer, RailyardError):

@@ -24,7 +24,7 @@ import torch.distributed as dist
 from railyard.core.errors import BadInput
 from railyard.workloads.allreduce.engine.buffers import DTYPES, Array
 from railyard.workloads.allreduce.engine.group import Group
-from railyard.workloads.allreduce.recovery.liveness import Patience
+from railyard.workloads.allreduce.recovery.liveness import Timeouts
 from railyard.workloads.allreduce.transport.connections import SocketMaker, plain_socket
 from railyard.workloads.allreduce.transport.layout import Layout
 
@@ -32,11 +32,11 @@ NAME: Final = "railyard"
 
 
 def register(
-    layout: Layout, policy: str = "nezha", patience: Patience | None = None, make_socket: SocketMaker = plain_socket
+    layout: Layout, policy: str = "nezha", timeouts: Timeouts | None = None, make_socket: SocketMaker = plain_socket
 ) -> None:
     """Let this process say `init_process_group("railyard", ...)`: a group over all of `layout`, one at a time.
 
-    Without `patience` the group waits as long as `init_process_group`'s `timeout` has it.
+    Without `timeouts` the group waits as long as `init_process_group`'s `timeout` has it.
     """
     latest: list[RailyardProcessGroup] = []
 
@@ -46,8 +46,8 @@ def register(
         if latest and latest[-1].is_open:
             raise BadInput("group", "a second one", "can't be: a process has one railyard group at a time")
         limit = timeout.total_seconds()
-        waits = patience or Patience(join_s=limit, operation_s=limit)
-        latest[:] = [RailyardProcessGroup(Group(rank, layout, policy, waits, make_socket))]
+        group_timeouts = timeouts or Timeouts(join_s=limit, operation_s=limit)
+        latest[:] = [RailyardProcessGroup(Group(rank, layout, policy, group_timeouts, make_socket))]
         return latest[-1]
 
     dist.Backend.register_backend(NAME, create, devices=["cpu"])
@@ -154,10 +154,10 @@ class RailyardProcessGroup(dist.ProcessGroup):
             array_of(tensor, summed=False)
         return self._begin([part for parts in outputs for part in parts], gather)
 
-    def all_gather_single(self, output: Any, mine: Any, opts: Any = None) -> Pending:
-        array_of(output, summed=False), array_of(mine, summed=False)
-        _same_length("output", output.numel(), mine.numel() * self.group.size)
-        return self._begin([output], partial(self._gather, output, mine))
+    def all_gather_single(self, output: Any, own_part: Any, opts: Any = None) -> Pending:
+        array_of(output, summed=False), array_of(own_part, summed=False)
+        _same_length("output", output.numel(), own_part.numel() * self.group.size)
+        return self._begin([output], partial(self._gather, output, own_part))
 
     def reduce_scatter(self, outputs: Sequence[Any], inputs: Sequence[Sequence[Any]], opts: Any = None) -> Pending:
         _only_sums(opts)
@@ -201,8 +201,8 @@ class RailyardProcessGroup(dist.ProcessGroup):
         self._thread.submit(do)
         return pending
 
-    def _gather(self, output: Any, mine: Any) -> None:
-        array_of(output, summed=False)[:] = self.group.all_gather(array_of(mine, summed=False))
+    def _gather(self, output: Any, own_part: Any) -> None:
+        array_of(output, summed=False)[:] = self.group.all_gather(array_of(own_part, summed=False))
 
     def _scatter(self, output: Any, whole: Any) -> None:
         array_of(output, summed=True)[:] = self.group.reduce_scatter(array_of(whole, summed=True))
@@ -217,6 +217,6 @@ def _only_sums(opts: Any) -> None:
         raise BadInput("op", opts.reduceOp.op.name, "must be SUM")
 
 
-def _same_length(field: str, length: int, due: int) -> None:
-    if length != due:
-        raise BadInput(field, length, f"must be {due} elements long")
+def _same_length(field: str, length: int, expected: int) -> None:
+    if length != expected:
+        raise BadInput(field, length, f"must be {expected} elements long")

@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from railyard.workloads.allreduce.peers.ddp_run import Trained, Training
+from railyard.workloads.allreduce.peers.ddp_run import Training, TrainingResult
 
 SIDE: Final = 16
 KINDS: Final = 4
@@ -43,16 +43,18 @@ def network(width: int) -> Any:
     )
 
 
-def train(backend: str, rank: int, nodes: int, meet: str, what: Training) -> Trained:
-    """One rank's part. `meet`: `init_process_group`'s `init_method`. To end the group is left to the caller."""
-    dist.init_process_group(backend, init_method=meet, rank=rank, world_size=nodes, timeout=timedelta(seconds=60))
-    torch.manual_seed(what.seed + rank)  # DDP gives all ranks rank 0's weights
-    model = DistributedDataParallel(network(what.width), bucket_cap_mb=what.bucket_mb)
-    optimizer = torch.optim.SGD(model.parameters(), lr=what.learning_rate, momentum=0.9)
-    random = torch.Generator().manual_seed(1_000_003 * what.seed + rank)
+def train(backend: str, rank: int, nodes: int, init_method: str, training: Training) -> TrainingResult:
+    """One rank's part. `init_method`: `init_process_group`'s `init_method`. To end the group is left to the caller."""
+    dist.init_process_group(
+        backend, init_method=init_method, rank=rank, world_size=nodes, timeout=timedelta(seconds=60)
+    )
+    torch.manual_seed(training.seed + rank)  # DDP gives all ranks rank 0's weights
+    model = DistributedDataParallel(network(training.width), bucket_cap_mb=training.bucket_mb)
+    optimizer = torch.optim.SGD(model.parameters(), lr=training.learning_rate, momentum=0.9)
+    random = torch.Generator().manual_seed(1_000_003 * training.seed + rank)
     losses, seconds = [], []
-    for _ in range(what.steps):
-        images, kinds = pictures(what.batch, random)
+    for _ in range(training.steps):
+        images, kinds = pictures(training.batch, random)
         began = time.monotonic()
         optimizer.zero_grad()
         loss = nn.functional.cross_entropy(model(images), kinds)
@@ -63,4 +65,4 @@ def train(backend: str, rank: int, nodes: int, meet: str, what: Training) -> Tra
     dist.barrier()
     parameters = list(model.parameters())
     weights = torch.cat([each.detach().reshape(-1) for each in parameters]).tolist()
-    return Trained(losses, seconds, sum(4 * each.numel() for each in parameters), weights)
+    return TrainingResult(losses, seconds, sum(4 * each.numel() for each in parameters), weights)

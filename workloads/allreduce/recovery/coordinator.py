@@ -1,4 +1,5 @@
-"""Rank 0's part of recovery.py: who is to freeze, who has answered, and what is decided. It sends through `tell_all`.
+"""Rank 0's part of recovery.py: who is to freeze, who has answered, and what is decided. It sends through
+`send_to_all`.
 
 Everything comes in as messages, from rank 0 itself too, so there is one way for all.
 """
@@ -20,7 +21,7 @@ class _Round:
 
     epoch: int
     dead: dict[int, str] = field(default_factory=dict)
-    raised: set[int] = field(default_factory=set)
+    restored: set[int] = field(default_factory=set)
     answers: dict[int, Message] = field(default_factory=dict)
 
 
@@ -31,114 +32,124 @@ class Coordinator:
         self,
         nodes: int,
         rails: Sequence[str],
-        tell_all: Callable[[Message], None],
+        send_to_all: Callable[[Message], None],
         best: Callable[[int, Collection[int]], int],
     ) -> None:
         self._nodes, self._rails = nodes, list(rails)
-        self._tell_all, self._best = tell_all, best
+        self._send_to_all, self._best = send_to_all, best
         self.alive = set(range(len(rails)))
-        self._lives = dict.fromkeys(self.alive, 0)
-        self._why: dict[int, str] = {}
+        self._incarnations = dict.fromkeys(self.alive, 0)
+        self._reasons: dict[int, str] = {}
         self._ready: dict[int, set[int]] = {}
         self._round: _Round | None = None
         self._epochs = count(1)
         self._numbers = count(_FIRST_NUMBER)
         self._times: dict[int, list[Message]] = {}
-        self._over = False
+        self._aborted = False
 
-    def heard(self, message: Message) -> None:
+    def received(self, message: Message) -> None:
         """A message to rank 0, by what it is."""
-        match message["is"]:
+        match message["type"]:
             case "suspect":
-                self.suspect(message["rail"], message["life"], message["why"], message["sure"])
+                self.suspect(message["rail"], message["incarnation"], message["why"], message["certain"])
             case "state":
-                self.answered(message["rank"], message)
+                self.on_state(message["rank"], message)
             case "ready":
-                self.ready(message["rank"], message["rail"], message["life"])
+                self.ready(message["rank"], message["rail"], message["incarnation"])
             case "times":
-                self.times(message)
+                self.on_times(message)
             case "give up":
                 self.abort(message["why"])
 
-    def suspect(self, rail: int, life: int, why: str, sure: bool) -> None:
-        """Somebody found a rail dead, in that life of it. The last rail stays unless that's `sure`: it may recover."""
-        if self._over or rail not in self.alive or life != self._lives[rail]:
+    def suspect(self, rail: int, incarnation: int, why: str, certain: bool) -> None:
+        """Somebody found a rail dead, in that life of it. The last rail stays unless that's `certain`: it may
+        recover."""
+        if self._aborted or rail not in self.alive or incarnation != self._incarnations[rail]:
             return
         last = self.alive <= {rail} | (set(self._round.dead) if self._round else set())
-        if last and not sure:
+        if last and not certain:
             return
-        self._why[rail] = why
+        self._reasons[rail] = why
         if last:
-            self.abort("no rail is left: " + "; ".join(f"{self._rails[r]}: {w}" for r, w in sorted(self._why.items())))
+            self.abort(
+                "no rail is left: " + "; ".join(f"{self._rails[r]}: {w}" for r, w in sorted(self._reasons.items()))
+            )
         elif self._round is None:
             self._freeze({rail: why}, set())
         elif rail not in self._round.dead:
-            self._freeze({**self._round.dead, rail: why}, self._round.raised)
+            self._freeze({**self._round.dead, rail: why}, self._round.restored)
 
-    def ready(self, rank: int, rail: int, life: int) -> None:
+    def ready(self, rank: int, rail: int, incarnation: int) -> None:
         """A node has all its connections on a rail that was dead."""
-        if rail in self.alive or life != self._lives[rail]:
+        if rail in self.alive or incarnation != self._incarnations[rail]:
             return
         self._ready.setdefault(rail, set()).add(rank)
-        self._raise_who_is_ready()
+        self._restore_ready_rails()
 
-    def answered(self, rank: int, said: Message) -> None:
+    def on_state(self, rank: int, message: Message) -> None:
         """A node's STATE."""
-        if self._round is None or said["epoch"] != self._round.epoch:
+        if self._round is None or message["epoch"] != self._round.epoch:
             return
-        self._round.answers[rank] = said
+        self._round.answers[rank] = message
         if len(self._round.answers) == self._nodes:
             self._decide(self._round)
-            self._raise_who_is_ready()
+            self._restore_ready_rails()
 
-    def times(self, said: Message) -> None:
+    def on_times(self, message: Message) -> None:
         """What a node saw of a window."""
-        table = self._times.setdefault(said["op"], [])
-        table.append(said)
+        table = self._times.setdefault(message["op"], [])
+        table.append(message)
         if len(table) == self._nodes:
             seconds = median_rail_seconds([Window(each["size"], each["starts"], each["ends"]) for each in table])
-            del self._times[said["op"]]
-            self._tell_all({"is": "table", "op": said["op"], "size": said["size"], "seconds": seconds})
+            del self._times[message["op"]]
+            self._send_to_all({"type": "table", "op": message["op"], "size": message["size"], "seconds": seconds})
 
     def abort(self, why: str) -> None:
         """End it, for everybody."""
-        if not self._over:
-            self._over = True
-            self._tell_all({"is": "abort", "why": why})
+        if not self._aborted:
+            self._aborted = True
+            self._send_to_all({"type": "abort", "why": why})
 
-    def _raise_who_is_ready(self) -> None:
-        raised = {rail for rail, ranks in self._ready.items() if len(ranks) == self._nodes}
-        if raised and self._round is None and not self._over:
-            self._freeze({}, raised)
+    def _restore_ready_rails(self) -> None:
+        restored = {rail for rail, ranks in self._ready.items() if len(ranks) == self._nodes}
+        if restored and self._round is None and not self._aborted:
+            self._freeze({}, restored)
 
-    def _freeze(self, dead: Mapping[int, str], raised: set[int]) -> None:
-        known = self._round.dead if self._round else {}
-        for rail in dead.keys() - known.keys():
-            self._lives[rail] += 1
+    def _freeze(self, dead: Mapping[int, str], restored: set[int]) -> None:
+        earlier = self._round.dead if self._round else {}
+        for rail in dead.keys() - earlier.keys():
+            self._incarnations[rail] += 1
             self._ready.pop(rail, None)
-        self._round = _Round(next(self._epochs), dict(dead), set(raised))
-        self._tell_all(
-            {"is": "freeze", "epoch": self._round.epoch, "dead": [[rail, self._lives[rail]] for rail in sorted(dead)]}
+        self._round = _Round(next(self._epochs), dict(dead), set(restored))
+        self._send_to_all(
+            {
+                "type": "freeze",
+                "epoch": self._round.epoch,
+                "dead": [[rail, self._incarnations[rail]] for rail in sorted(dead)],
+            }
         )
 
-    def _decide(self, now: _Round) -> None:
-        self.alive = (self.alive - now.dead.keys()) | now.raised
-        for rail in now.raised:
+    def _decide(self, current_round: _Round) -> None:
+        self.alive = (self.alive - current_round.dead.keys()) | current_round.restored
+        for rail in current_round.restored:
             self._ready.pop(rail)
-        begun = {rank: said["op"] for rank, said in now.answers.items()}
-        latest = max(begun.values())
-        states = {rank: [JobState.from_json(job) for job in said["jobs"]] for rank, said in now.answers.items()}
+        latest_op_by_rank = {rank: message["op"] for rank, message in current_round.answers.items()}
+        latest = max(latest_op_by_rank.values())
+        states = {
+            rank: [JobState.from_json(job) for job in message["jobs"]]
+            for rank, message in current_round.answers.items()
+        }
         # a rail that has only just been raised isn't in any plan up to `latest`; work moves to one that is
-        carrying = self.alive - now.raised
-        jobs = replacements(states, begun, lambda size: self._best(size, carrying), self._numbers)
+        usable = self.alive - current_round.restored
+        jobs = replacements(states, latest_op_by_rank, lambda size: self._best(size, usable), self._numbers)
         self._round = None
-        self._tell_all(
+        self._send_to_all(
             {
-                "is": "decision",
-                "epoch": now.epoch,
+                "type": "decision",
+                "epoch": current_round.epoch,
                 "latest": latest,
-                "dead": sorted(now.dead),
-                "raised": sorted(now.raised),
+                "dead": sorted(current_round.dead),
+                "restored": sorted(current_round.restored),
                 "jobs": [asdict(job) for job in jobs],
             }
         )

@@ -35,7 +35,7 @@ from typing import Any, Literal
 
 from railyard.workloads.allreduce.engine.segments import Span, common, merged, missing
 
-What = Literal["reduce", "scatter", "gather", "relay", "barrier"]
+Action = Literal["reduce", "scatter", "gather", "relay", "barrier"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class Job:
 
     op: int
     number: int
-    what: What
+    action: Action
     rail: int
     start: int
     length: int
@@ -64,9 +64,9 @@ class JobState:
         return asdict(self)
 
     @classmethod
-    def from_json(cls, said: Mapping[str, Any]) -> "JobState":
-        final = tuple((start, end) for start, end in said["final"])
-        return cls(Job(**said["job"]), said["done"], final, said["itemsize"])
+    def from_json(cls, data: Mapping[str, Any]) -> "JobState":
+        final = tuple((start, end) for start, end in data["final"])
+        return cls(Job(**data["job"]), data["done"], final, data["itemsize"])
 
 
 def replacements(
@@ -81,37 +81,40 @@ def replacements(
     for rank, reported in states.items():
         for state in reported:
             by_job.setdefault((state.job.op, state.job.number), {})[rank] = state
-    fresh = iter(numbers)
+    new_numbers = iter(numbers)
     jobs = []
-    for _, seen in sorted(by_job.items()):
-        op = next(iter(seen.values())).job.op
-        waiting = any(begun[rank] < op for rank in states.keys() - seen.keys())
-        for job, itemsize in _again(seen, len(states), waiting):
-            jobs.append(replace(job, rail=best(job.length * itemsize), number=next(fresh)))
+    for _, states_by_rank in sorted(by_job.items()):
+        op = next(iter(states_by_rank.values())).job.op
+        some_not_begun = any(begun[rank] < op for rank in states.keys() - states_by_rank.keys())
+        for job, itemsize in _redo(states_by_rank, len(states), some_not_begun):
+            jobs.append(replace(job, rail=best(job.length * itemsize), number=next(new_numbers)))
     return jobs
 
 
-def _again(seen: Mapping[int, JobState], nodes: int, waiting: bool) -> list[tuple[Job, int]]:
-    """What is to be done again of one job; `rail` and `number` aren't set yet. `waiting`: some haven't begun it."""
-    some = next(iter(seen.values()))
-    job, itemsize = some.job, some.itemsize
-    having = [rank for rank, state in seen.items() if state.done]
-    if job.what == "barrier":
-        return [] if having else [(job, itemsize)]
-    if job.what in ("scatter", "gather"):
-        return [] if len(having) == len(seen) else [(job, itemsize)]  # who doesn't know it has long left it
+def _redo(states_by_rank: Mapping[int, JobState], nodes: int, some_not_begun: bool) -> list[tuple[Job, int]]:
+    """What is to be done again of one job; `rail` and `number` aren't set yet. `some_not_begun`: some haven't begun
+    it."""
+    first_state = next(iter(states_by_rank.values()))
+    job, itemsize = first_state.job, first_state.itemsize
+    complete_ranks = [rank for rank, state in states_by_rank.items() if state.done]
+    if job.action == "barrier":
+        return [] if complete_ranks else [(job, itemsize)]
+    if job.action in ("scatter", "gather"):
+        return (
+            [] if len(complete_ranks) == len(states_by_rank) else [(job, itemsize)]
+        )  # who doesn't know it has long left it
     end = job.start + job.length
-    if having:
-        lacking = merged(
-            span for state in seen.values() if not state.done for span in missing(job.start, end, state.final)
+    if complete_ranks:
+        missing_spans = merged(
+            span for state in states_by_rank.values() if not state.done for span in missing(job.start, end, state.final)
         )
-        if waiting:  # a broadcast's root has all of it before the others come
-            lacking = merged([(job.start, end)])
-        root = min(having)
-        return [(replace(job, what="relay", root=root, start=a, length=b - a), itemsize) for a, b in lacking]
+        if some_not_begun:  # a broadcast's root has all of it before the others come
+            missing_spans = merged([(job.start, end)])
+        root = min(complete_ranks)
+        return [(replace(job, action="relay", root=root, start=a, length=b - a), itemsize) for a, b in missing_spans]
     if job.length == 0:
         return [(job, itemsize)]
-    everywhere: list[Span] = [(job.start, end)] if len(seen) == nodes else []
-    for state in seen.values():
-        everywhere = common(everywhere, state.final)
-    return [(replace(job, start=a, length=b - a), itemsize) for a, b in missing(job.start, end, everywhere)]
+    final_everywhere: list[Span] = [(job.start, end)] if len(states_by_rank) == nodes else []
+    for state in states_by_rank.values():
+        final_everywhere = common(final_everywhere, state.final)
+    return [(replace(job, start=a, length=b - a), itemsize) for a, b in missing(job.start, end, final_everywhere)]

@@ -18,11 +18,11 @@ from railyard.workloads.allreduce.transport.connections import (
     Address,
     Hello,
     SocketMaker,
-    callers,
-    heard_hello,
-    listening,
+    accept_pending,
+    listening_socket,
     plain_socket,
-    welcome,
+    read_hello,
+    send_ack,
 )
 from railyard.workloads.allreduce.transport.frames import DATA, Framed, Header
 from railyard.workloads.allreduce.transport.links import Links
@@ -52,10 +52,10 @@ class Aggregator:
         setup_s: float = 0.0,
     ) -> None:
         self.rail, self.nodes, self.group, self._setup_s = rail, nodes, group, setup_s
-        self._served = Links(self._broke)
-        self._listener = listening(make, rail, address)
-        self._served.listen(self._listener)
-        self._nameless: list[socket.socket] = []
+        self._poller = Links(self._on_disconnect)
+        self._listener = listening_socket(make, rail, address)
+        self._poller.listen(self._listener)
+        self._unidentified: list[socket.socket] = []
         self._links: dict[int, Framed] = {}
         self._incarnation = 0
         self._complete = False  # all nodes are here, and were told so
@@ -66,91 +66,91 @@ class Aggregator:
             self.step(0.05)
         self.close()
 
-    def step(self, pause: float) -> None:
-        """Serve what comes within `pause` seconds."""
-        if self._served.poll(0.001 if self._nameless else pause):
+    def step(self, timeout_s: float) -> None:
+        """Serve what comes within `timeout_s` seconds."""
+        if self._poller.poll(0.001 if self._unidentified else timeout_s):
             self._accept()
-        self._greet()
+        self._read_hellos()
 
     def close(self) -> None:
         self._drop_all()
-        for sock in self._nameless:
+        for sock in self._unidentified:
             sock.close()
         self._listener.close()
-        self._served.close()
+        self._poller.close()
 
     def _accept(self) -> None:
-        self._nameless += callers(self._listener)
+        self._unidentified += accept_pending(self._listener)
 
-    def _greet(self) -> None:
-        for sock in list(self._nameless):
+    def _read_hellos(self) -> None:
+        for sock in list(self._unidentified):
             try:
-                said = heard_hello(sock)
-                if said is None:
+                hello = read_hello(sock)
+                if hello is None:
                     continue
-                self._nameless.remove(sock)
-                if self._known(said):
-                    self._add(said.rank, sock)
+                self._unidentified.remove(sock)
+                if self._accepts_hello(hello):
+                    self._add(hello.rank, sock)
                 else:
                     sock.close()
             except OSError:
-                if sock in self._nameless:
-                    self._nameless.remove(sock)
+                if sock in self._unidentified:
+                    self._unidentified.remove(sock)
                 sock.close()
 
-    def _known(self, said: Hello) -> bool:
+    def _accepts_hello(self, hello: Hello) -> bool:
         """A node of ours, of this life of the rail or a later one, which ends this one."""
-        if (said.group, said.rail, said.purpose) != (self.group, self.rail, "data") or said.rank >= self.nodes:
+        if (hello.group, hello.rail, hello.purpose) != (self.group, self.rail, "data") or hello.rank >= self.nodes:
             return False
-        if said.incarnation < self._incarnation:
+        if hello.incarnation < self._incarnation:
             return False
-        if said.incarnation > self._incarnation:
+        if hello.incarnation > self._incarnation:
             self._drop_all()
-            self._incarnation = said.incarnation
+            self._incarnation = hello.incarnation
         return True
 
     def _add(self, rank: int, sock: socket.socket) -> None:
         if rank in self._links:
             self._lost(rank)  # it called again: its first call got no answer there
-        link = Framed(sock, lambda header: scratch(header.length), self._took, Pacer(self._setup_s))
+        link = Framed(sock, lambda header: scratch(header.length), self._on_received, Pacer(self._setup_s))
         self._links[rank] = link
-        self._served.add(link)
+        self._poller.add(link)
         if len(self._links) == self.nodes:
             self._complete = True
             for link in self._links.values():  # not before: what is passed on to all must find all
-                welcome(link.sock)
+                send_ack(link.sock)
 
-    def _took(self, header: Header, view: memoryview) -> None:
+    def _on_received(self, header: Header, view: memoryview) -> None:
         """A node's piece. One that doesn't fit its sum is left out, so that sum never goes back: rank 0 sees why."""
         array = np.frombuffer(view, DTYPES[header.dtype])
         if header.parts == 1:
             self._send(header, array)
             return
         key = (header.op, header.task, header.seq)
-        so_far = self._sums.get(key)
-        if so_far is None:
-            so_far = self._sums[key] = _Sum(header, array)
-        elif header == so_far.header:
-            np.add(so_far.array, array, out=so_far.array)
+        partial_sum = self._sums.get(key)
+        if partial_sum is None:
+            partial_sum = self._sums[key] = _Sum(header, array)
+        elif header == partial_sum.header:
+            np.add(partial_sum.array, array, out=partial_sum.array)
         else:
             return
-        so_far.count += 1
-        if so_far.count == self.nodes:
+        partial_sum.count += 1
+        if partial_sum.count == self.nodes:
             del self._sums[key]
-            self._send(header, so_far.array)
+            self._send(header, partial_sum.array)
 
     def _send(self, header: Header, array: Array) -> None:
         data = array.view(np.uint8).data
-        back = header._replace(kind=DATA)
+        reply = header._replace(kind=DATA)
         for link in list(self._links.values()):
-            self._served.put(link, back, data, opens=header.seq == 0)
+            self._poller.put(link, reply, data, starts_message=header.seq == 0)
 
-    def _broke(self, link: Framed, _why: str) -> None:
+    def _on_disconnect(self, link: Framed, _why: str) -> None:
         self._lost(next((rank for rank, other in self._links.items() if other is link), None))
 
     def _forget(self, rank: int) -> None:
         link = self._links.pop(rank)
-        self._served.remove(link)
+        self._poller.remove(link)
         link.sock.close()
 
     def _lost(self, rank: int | None) -> None:

@@ -29,9 +29,9 @@ SocketMaker = Callable[[int], socket.socket]
 AGGREGATOR: Final = 0xFFFF
 _HELLO: Final = struct.Struct("!4sIHHHI")
 _MAGIC: Final = b"RYMR"
-_WELCOME: Final = b"+"
-_TRY_S: Final = 0.25
-_AGAIN_S: Final = 0.02
+_ACK: Final = b"+"
+_ATTEMPT_TIMEOUT_S: Final = 0.25
+_RETRY_S: Final = 0.02
 
 
 def plain_socket(_rail: int) -> socket.socket:
@@ -54,15 +54,15 @@ class Hello:
         return _HELLO.pack(_MAGIC, self.group, self.rail, self.rank, code, self.incarnation)
 
 
-def heard_hello(sock: socket.socket) -> Hello | None:
+def read_hello(sock: socket.socket) -> Hello | None:
     """What a caller said, None if it hasn't yet. ConnectionError if it's gone, or no node of ours."""
     try:
-        said = sock.recv(_HELLO.size, socket.MSG_PEEK)
+        hello = sock.recv(_HELLO.size, socket.MSG_PEEK)
     except BlockingIOError:
         return None
-    if not said or not _MAGIC.startswith(said[: len(_MAGIC)]):
+    if not hello or not _MAGIC.startswith(hello[: len(_MAGIC)]):
         raise ConnectionError("no hello")
-    if len(said) < _HELLO.size:
+    if len(hello) < _HELLO.size:
         return None
     _, group, rail, rank, code, incarnation = _HELLO.unpack(sock.recv(_HELLO.size))
     if code > 1:
@@ -70,33 +70,33 @@ def heard_hello(sock: socket.socket) -> Hello | None:
     return Hello(group, rail, rank, "control" if code else "data", incarnation)
 
 
-def welcome(sock: socket.socket) -> None:
+def send_ack(sock: socket.socket) -> None:
     """Tell a caller that it is known."""
-    sock.send(_WELCOME)
+    sock.send(_ACK)
 
 
-def tuned(sock: socket.socket) -> socket.socket:
+def configure_socket(sock: socket.socket) -> socket.socket:
     sock.setblocking(False)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_BYTES)
     return sock
 
 
-def lane(sock: socket.socket, purpose: Purpose) -> socket.socket:
+def set_tos(sock: socket.socket, purpose: Purpose) -> socket.socket:
     """Where the network has a lane for control messages, they take it: a beat mustn't wait behind data."""
     if purpose == "control":
         sock.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, CONTROL_TOS)
     return sock
 
 
-def callers(listener: socket.socket) -> Iterator[socket.socket]:
+def accept_pending(listener: socket.socket) -> Iterator[socket.socket]:
     """Whoever calls now. Where accepting fails (the NIC is gone, say) nobody does: a caller tries again."""
     with suppress(OSError):
         while True:
-            yield tuned(listener.accept()[0])
+            yield configure_socket(listener.accept()[0])
 
 
-def listening(make: SocketMaker, rail: int, address: Address) -> socket.socket:
+def listening_socket(make: SocketMaker, rail: int, address: Address) -> socket.socket:
     """A listening socket of a node, or of an aggregator. BadInput for an address that isn't this one's, or is taken."""
     try:
         with ExitStack() as opened:
@@ -113,15 +113,15 @@ def listening(make: SocketMaker, rail: int, address: Address) -> socket.socket:
 
 
 @dataclass
-class _Call:
+class _Attempt:
     """A connection on its way."""
 
     sock: socket.socket
     since: float
-    said: bool = False
+    hello: bool = False
 
 
-class Joiner:
+class RailConnections:
     """One rail's connections until all stand. `dials` and `expects`: purpose and rank; `step` is called often."""
 
     def __init__(
@@ -134,16 +134,16 @@ class Joiner:
     ) -> None:
         self._hello, self._dials, self._expects = hello, dict(dials), list(expects)
         self._make, self._own_ip = make, own_ip
-        self._calls: dict[tuple[Purpose, int], _Call] = {}
-        self._again_at: dict[tuple[Purpose, int], float] = {}
+        self._attempts: dict[tuple[Purpose, int], _Attempt] = {}
+        self._retry_at: dict[tuple[Purpose, int], float] = {}
         self.dialled: dict[tuple[Purpose, int], socket.socket] = {}
         self.accepted: dict[tuple[Purpose, int], socket.socket] = {}
-        self._came: set[int] = set()
+        self._answered_peers: set[int] = set()
 
     @property
-    def never_came(self) -> list[int]:
+    def never_answered(self) -> list[int]:
         """Of those that are missing, the ones that never answered: who did and is gone again has given up on them."""
-        return [peer for peer in self.missing if peer not in self._came] or self.missing
+        return [peer for peer in self.missing if peer not in self._answered_peers] or self.missing
 
     @property
     def missing(self) -> list[int]:
@@ -153,13 +153,13 @@ class Joiner:
             | {peer for _, peer in set(self._expects) - self.accepted.keys()}
         )
 
-    def came(self, said: Hello, sock: socket.socket) -> bool:
+    def accept_connection(self, hello: Hello, sock: socket.socket) -> bool:
         """A caller: kept if it's one that we wait for, in this life of the rail."""
-        key = (said.purpose, said.rank)
-        if said != Hello(*_fields(self._hello(said.purpose), said.rank)) or key not in self._expects:
+        key = (hello.purpose, hello.rank)
+        if hello != Hello(*_fields(self._hello(hello.purpose), hello.rank)) or key not in self._expects:
             return False
         try:
-            welcome(lane(tuned(sock), said.purpose))
+            send_ack(set_tos(configure_socket(sock), hello.purpose))
         except OSError:
             return False
         if key in self.accepted:
@@ -170,25 +170,25 @@ class Joiner:
     def step(self) -> None:
         """Go on with every call; begin those that are due."""
         now = time.monotonic()
-        for key in [key for key, sock in self.dialled.items() if _hung_up(sock)]:
+        for key in [key for key, sock in self.dialled.items() if _is_closed(sock)]:
             self.dialled.pop(key).close()
         for key in self._dials.keys() - self.dialled.keys():
-            call = self._calls.get(key)
-            if call is None:
-                if now >= self._again_at.get(key, 0.0):
+            attempt = self._attempts.get(key)
+            if attempt is None:
+                if now >= self._retry_at.get(key, 0.0):
                     self._dial(key, now)
-            elif self._answered(key, call):
-                self.dialled[key] = self._calls.pop(key).sock
-                self._came.add(key[1])
-            elif key in self._calls and now - call.since > _TRY_S:
+            elif self._answered(key, attempt):
+                self.dialled[key] = self._attempts.pop(key).sock
+                self._answered_peers.add(key[1])
+            elif key in self._attempts and now - attempt.since > _ATTEMPT_TIMEOUT_S:
                 self._give_up(key)
 
     def close(self) -> None:
-        for call in self._calls.values():
-            call.sock.close()
+        for attempt in self._attempts.values():
+            attempt.sock.close()
         for sock in (*self.dialled.values(), *self.accepted.values()):
             sock.close()
-        self._calls.clear()
+        self._attempts.clear()
         self.dialled.clear()
         self.accepted.clear()
 
@@ -197,29 +197,29 @@ class Joiner:
         try:
             sock = self._make(hello.rail)
         except OSError:  # the NIC is gone; it may come back, and the other rails go on meanwhile
-            self._again_at[key] = now + _AGAIN_S
+            self._retry_at[key] = now + _RETRY_S
             return
         try:
-            lane(tuned(sock), hello.purpose)
+            set_tos(configure_socket(sock), hello.purpose)
             sock.bind((self._own_ip, 0))
             problem = sock.connect_ex(self._dials[key])
         except OSError as error:
             problem = error.errno or errno.EIO
-        self._calls[key] = _Call(sock, now)
+        self._attempts[key] = _Attempt(sock, now)
         if problem not in (0, errno.EINPROGRESS):
             self._give_up(key)
 
-    def _answered(self, key: tuple[Purpose, int], call: _Call) -> bool:
+    def _answered(self, key: tuple[Purpose, int], attempt: _Attempt) -> bool:
         poller = select.poll()
-        poller.register(call.sock, select.POLLIN if call.said else select.POLLOUT)
+        poller.register(attempt.sock, select.POLLIN if attempt.hello else select.POLLOUT)
         if not poller.poll(0):
             return False
         try:
-            if not call.said:
-                call.sock.send(self._hello(key[0]).pack())
-                call.said = True
+            if not attempt.hello:
+                attempt.sock.send(self._hello(key[0]).pack())
+                attempt.hello = True
                 return False
-            if call.sock.recv(1) == _WELCOME:
+            if attempt.sock.recv(1) == _ACK:
                 return True
         except BlockingIOError:
             return False
@@ -229,11 +229,11 @@ class Joiner:
         return False
 
     def _give_up(self, key: tuple[Purpose, int]) -> None:
-        self._calls.pop(key).sock.close()
-        self._again_at[key] = time.monotonic() + _AGAIN_S
+        self._attempts.pop(key).sock.close()
+        self._retry_at[key] = time.monotonic() + _RETRY_S
 
 
-def _hung_up(sock: socket.socket) -> bool:
+def _is_closed(sock: socket.socket) -> bool:
     """Whether the other end has; what it may have sent stays to be read."""
     try:
         return not sock.recv(1, socket.MSG_PEEK)

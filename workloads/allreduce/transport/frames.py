@@ -21,11 +21,13 @@ CONTROL: Final = 2
 UNSENT_BYTES: Final = 64 * 1024
 """What the kernel holds of a connection before it goes out (TCP_NOTSENT_LOWAT): more would only wait there, unseen."""
 _HEADER: Final = struct.Struct("!BBHIIIII")
-_AT_ONCE: Final = 16  # views for one system call
-_TURN_BYTES: Final = UNSENT_BYTES // 2  # then the kernel says when it wants more
-_STAGE_BYTES: Final = 2048
-_WORTH_WAKING: Final = 32 * 1024  # of a frame that long, the kernel tells when so much more has come (SO_RCVLOWAT)
-_FAIR_BYTES: Final = 1 << 18  # then it's another connection's turn
+_MAX_VIEWS: Final = 16  # views for one system call
+_MAX_SEND_BYTES: Final = UNSENT_BYTES // 2  # then the kernel says when it wants more
+_STAGING_BYTES: Final = 2048
+_MAX_LOW_WATER_BYTES: Final = (
+    32 * 1024
+)  # of a frame that long, the kernel tells when so much more has come (SO_RCVLOWAT)
+_MAX_READ_BYTES: Final = 1 << 18  # then it's another connection's turn
 
 
 class Broken(Exception):
@@ -54,47 +56,51 @@ class Header(NamedTuple):
 class Framed:
     """A connected, non-blocking socket.
 
-    `place` is told a header and names the view to receive into (exactly `length` bytes); `took` is told when it's full.
-    `due`: when there is something to send, the time from which on `flush` may send it.
+    `buffer_for` is told a header and names the view to receive into (exactly `length` bytes); `on_received` is told
+    when it's full.
+    `next_send_at`: when there is something to send, the time from which on `flush` may send it.
     """
 
     def __init__(
         self,
         sock: socket.socket,
-        place: Callable[[Header], memoryview],
-        took: Callable[[Header, memoryview], None],
+        buffer_for: Callable[[Header], memoryview],
+        on_received: Callable[[Header, memoryview], None],
         pacer: Pacer | None = None,
         copies: Copies | None = None,
     ) -> None:
         self.sock = sock
-        self.due = 0.0
+        self.next_send_at = 0.0
         self.received_bytes = self.sent_bytes = 0
         self._copies = copies or Copies()
-        self._place, self._took = place, took
+        self._buffer_for, self._on_received = buffer_for, on_received
         self._pacer = pacer
         self._queue: deque[memoryview] = deque()
         self._queued_bytes = 0  # so far, what was sent included
-        self._openings: deque[tuple[int, float]] = deque()  # at which byte a message begins, since when it could go
-        self._stage, self._staged = memoryview(bytearray(_STAGE_BYTES)), 0
+        self._message_starts: deque[tuple[int, float]] = (
+            deque()
+        )  # at which byte a message begins, since when it could go
+        self._staging, self._staged_bytes = memoryview(bytearray(_STAGING_BYTES)), 0
         self._header: Header | None = (
-            None  # of the frame that is on its way into `_into`, of which `_at` bytes are there
+            None  # of the frame that is on its way into `_target`, of which `_filled_bytes` bytes are there
         )
-        self._into, self._at = self._stage, 0
-        self._told_from = 1
+        self._target, self._filled_bytes = self._staging, 0
+        self._low_water = 1
 
     @property
     def idle(self) -> bool:
         """Nothing waits to be sent."""
         return not self._queue
 
-    def put(self, header: Header, payload: memoryview | bytes, opens: bool = False) -> None:
-        """Queue a frame. `payload` must stay as it is until sent. `opens`: it begins a message, which is set up."""
+    def put(self, header: Header, payload: memoryview | bytes, starts_message: bool = False) -> None:
+        """Queue a frame. `payload` must stay as it is until sent. `starts_message`: it begins a message, which is set
+        up."""
         if self._pacer is not None:
             now = time.monotonic()
             if not self._queue:
-                self._pacer.rested(now)
-            if opens:
-                self._openings.append((self._queued_bytes, now))
+                self._pacer.note_idle(now)
+            if starts_message:
+                self._message_starts.append((self._queued_bytes, now))
         self._queue.append(memoryview(header.pack()))
         self._queued_bytes += _HEADER.size + header.length
         if header.length:
@@ -102,7 +108,7 @@ class Framed:
 
     def flush(self) -> None:
         """Send a turn's bytes, or what the kernel takes, or what may go by now. Broken if the other end is gone."""
-        left = _TURN_BYTES if self._pacer is None else self._allowed()
+        left = _MAX_SEND_BYTES if self._pacer is None else self._allowed()
         if not left or not self._queue:
             return
         try:
@@ -113,8 +119,8 @@ class Framed:
             raise Broken(problem.strerror or str(problem)) from problem
         self.sent_bytes += sent
         if self._pacer is not None:
-            self._pacer.spent(sent, time.monotonic())
-            self._open_next()
+            self._pacer.note_sent(sent, time.monotonic())
+            self._start_next_message()
         while self._queue and sent >= len(self._queue[0]):
             sent -= len(self._queue.popleft())
         if sent:
@@ -122,17 +128,21 @@ class Framed:
 
     def _allowed(self) -> int:
         """Bytes that may go now."""
-        self._open_next()
-        if self.due > time.monotonic():
+        self._start_next_message()
+        if self.next_send_at > time.monotonic():
             return 0
-        return min(_TURN_BYTES, self._openings[0][0] - self.sent_bytes) if self._openings else _TURN_BYTES
+        return (
+            min(_MAX_SEND_BYTES, self._message_starts[0][0] - self.sent_bytes)
+            if self._message_starts
+            else _MAX_SEND_BYTES
+        )
 
-    def _open_next(self) -> None:
+    def _start_next_message(self) -> None:
         """Begin the set-up of the message whose turn has come."""
         assert self._pacer is not None
-        if self._openings and self._openings[0][0] == self.sent_bytes:
-            self._pacer.opened(self._openings.popleft()[1])
-        self.due = self._pacer.due
+        if self._message_starts and self._message_starts[0][0] == self.sent_bytes:
+            self._pacer.start_message(self._message_starts.popleft()[1])
+        self.next_send_at = self._pacer.next_send_at
 
     def _first(self, size: int) -> list[memoryview]:
         """Views of the first `size` bytes of the queue, or somewhat less."""
@@ -140,21 +150,21 @@ class Framed:
         for view in self._queue:
             views.append(view[:size])
             size -= len(view)
-            if size <= 0 or len(views) == _AT_ONCE:
+            if size <= 0 or len(views) == _MAX_VIEWS:
                 break
         return views
 
     def read(self) -> None:
         """Receive what there is. Broken at its end."""
         self._receive()
-        self._tell_from(0 if self._header is None else self._header.length - self._at)
+        self._set_low_water(0 if self._header is None else self._header.length - self._filled_bytes)
 
     def _receive(self) -> None:
-        budget = _FAIR_BYTES
+        budget = _MAX_READ_BYTES
         while budget > 0:
-            into = self._stage[self._staged :] if self._header is None else self._into[self._at :]
+            target = self._staging[self._staged_bytes :] if self._header is None else self._target[self._filled_bytes :]
             try:
-                count = self.sock.recv_into(into)
+                count = self.sock.recv_into(target)
             except BlockingIOError:
                 return
             except OSError as problem:
@@ -164,40 +174,40 @@ class Framed:
             self.received_bytes += count
             budget -= count
             if self._header is None:
-                self._staged += count
+                self._staged_bytes += count
                 self._unpack()
             else:
-                self._at += count
-                self._look_if_full()
-            if count < len(into):
+                self._filled_bytes += count
+                self._finish_if_full()
+            if count < len(target):
                 return  # that was all: the poller tells of more
 
-    def _tell_from(self, missing: int) -> None:
+    def _set_low_water(self, missing: int) -> None:
         """Let the kernel wake us for a good part of what is missing, not for every packet."""
-        wanted = min(missing, _WORTH_WAKING) if missing >= _WORTH_WAKING // 2 else 1
-        if wanted != self._told_from:
+        low_water = min(missing, _MAX_LOW_WATER_BYTES) if missing >= _MAX_LOW_WATER_BYTES // 2 else 1
+        if low_water != self._low_water:
             with suppress(OSError):  # sockets that can't (MPTCP of an older kernel) wake us more often
-                self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, wanted)
-            self._told_from = wanted
+                self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, low_water)
+            self._low_water = low_water
 
     def _unpack(self) -> None:
         """Take frames, and the beginning of one, out of the stage; no more once the connection was closed over one."""
         at = 0
-        while self._staged - at >= _HEADER.size and self._header is None and self.sock.fileno() >= 0:
-            self._header = header = Header._make(_HEADER.unpack_from(self._stage, at))
+        while self._staged_bytes - at >= _HEADER.size and self._header is None and self.sock.fileno() >= 0:
+            self._header = header = Header._make(_HEADER.unpack_from(self._staging, at))
             at += _HEADER.size
-            self._into, self._at = self._place(header), min(header.length, self._staged - at)
-            self._into[: self._at] = self._stage[at : at + self._at]
-            self._copies.staged += self._at
-            at += self._at
-            self._look_if_full()
-        left = self._staged - at
+            self._target, self._filled_bytes = self._buffer_for(header), min(header.length, self._staged_bytes - at)
+            self._target[: self._filled_bytes] = self._staging[at : at + self._filled_bytes]
+            self._copies.staged += self._filled_bytes
+            at += self._filled_bytes
+            self._finish_if_full()
+        left = self._staged_bytes - at
         if left:
-            self._stage[:left] = bytes(self._stage[at : self._staged])
-        self._staged = left
+            self._staging[:left] = bytes(self._staging[at : self._staged_bytes])
+        self._staged_bytes = left
 
-    def _look_if_full(self) -> None:
-        if self._header is not None and self._at == self._header.length:
-            header, view = self._header, self._into
+    def _finish_if_full(self) -> None:
+        if self._header is not None and self._filled_bytes == self._header.length:
+            header, view = self._header, self._target
             self._header = None
-            self._took(header, view)
+            self._on_received(header, view)

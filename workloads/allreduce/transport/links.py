@@ -9,21 +9,21 @@ from typing import Final
 
 from railyard.workloads.allreduce.transport.frames import Broken, Framed, Header
 
-_SELECTS_UP_TO: Final = 1024
+_SELECT_MAX_FDS: Final = 1024
 """FD_SETSIZE: select refuses file numbers from here on."""
 
 
 class Links:
     """`broke(link, why)` is told of a connection that is gone, when it is no longer served."""
 
-    def __init__(self, broke: Callable[[Framed, str], None]) -> None:
-        self._broke = broke
+    def __init__(self, on_disconnect: Callable[[Framed, str], None]) -> None:
+        self._on_disconnect = on_disconnect
         self._epoll = select.epoll()
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._epoll.register(self._wake, select.EPOLLIN)
         self._links: dict[int, Framed] = {}  # by file number
         self._writing: set[int] = set()
-        self._held: dict[int, Framed] = {}  # have something to send that may not go yet
+        self._delayed: dict[int, Framed] = {}  # have something to send that may not go yet
 
     def listen(self, sock: socket.socket) -> None:
         """`poll` returns True when somebody calls."""
@@ -40,22 +40,22 @@ class Links:
             return False
         del self._links[fd]
         self._writing.discard(fd)
-        self._held.pop(fd, None)
+        self._delayed.pop(fd, None)
         self._epoll.unregister(link.sock)
         return True
 
-    def put(self, link: Framed, header: Header, view: memoryview | bytes, opens: bool = False) -> None:
+    def put(self, link: Framed, header: Header, view: memoryview | bytes, starts_message: bool = False) -> None:
         """Queue a frame, and send what may go at once; nothing of a connection that is gone."""
         if self._links.get(link.sock.fileno()) is link:
             was_idle = link.idle
-            link.put(header, view, opens)
+            link.put(header, view, starts_message)
             if was_idle:
                 self._flush(link)
 
-    def poll(self, pause: float) -> bool:
-        """Serve what comes within `pause` seconds. Whether somebody called a listener."""
+    def poll(self, timeout_s: float) -> bool:
+        """Serve what comes within `timeout_s` seconds. Whether somebody called a listener."""
         called = False
-        for fd, what in self._events(pause):
+        for fd, events in self._events(timeout_s):
             link = self._links.get(fd)
             if link is None:
                 if fd == self._wake:
@@ -63,16 +63,16 @@ class Links:
                 else:
                     called = True
                 continue
-            if what & ~select.EPOLLOUT:
+            if events & ~select.EPOLLOUT:
                 try:
                     link.read()
                 except Broken as problem:
-                    self._gone(link, str(problem))
-            if what & select.EPOLLOUT and fd in self._writing:
+                    self._drop(link, str(problem))
+            if events & select.EPOLLOUT and fd in self._writing:
                 self._flush(link)
-        if self._held:
+        if self._delayed:
             now = time.monotonic()
-            for link in [link for link in self._held.values() if link.due <= now]:
+            for link in [link for link in self._delayed.values() if link.next_send_at <= now]:
                 self._flush(link)
         return called
 
@@ -84,13 +84,15 @@ class Links:
         self._epoll.close()
         os.close(self._wake)
 
-    def _events(self, pause: float) -> list[tuple[int, int]]:
-        if not self._held:
-            return self._epoll.poll(pause)
-        pause = min(pause, min(link.due for link in self._held.values()) - time.monotonic())
-        if self._epoll.fileno() >= _SELECTS_UP_TO:  # of a process with many files open: what is held waits a bit longer
-            return self._epoll.poll(max(0.0, pause))
-        if pause > 0 and not select.select([self._epoll], [], [], pause)[0]:
+    def _events(self, timeout_s: float) -> list[tuple[int, int]]:
+        if not self._delayed:
+            return self._epoll.poll(timeout_s)
+        timeout_s = min(timeout_s, min(link.next_send_at for link in self._delayed.values()) - time.monotonic())
+        if (
+            self._epoll.fileno() >= _SELECT_MAX_FDS
+        ):  # of a process with many files open: what is held waits a bit longer
+            return self._epoll.poll(max(0.0, timeout_s))
+        if timeout_s > 0 and not select.select([self._epoll], [], [], timeout_s)[0]:
             return []  # epoll counts in whole milliseconds, select in microseconds
         return self._epoll.poll(0)
 
@@ -98,19 +100,19 @@ class Links:
         try:
             link.flush()
         except Broken as problem:
-            self._gone(link, str(problem))
+            self._drop(link, str(problem))
             return
         fd = link.sock.fileno()
-        held = not link.idle and link.due > time.monotonic()
-        if held:
-            self._held[fd] = link
+        delayed = not link.idle and link.next_send_at > time.monotonic()
+        if delayed:
+            self._delayed[fd] = link
         else:
-            self._held.pop(fd, None)
-        writes = not link.idle and not held
+            self._delayed.pop(fd, None)
+        writes = not link.idle and not delayed
         if writes != (fd in self._writing):
             (self._writing.add if writes else self._writing.discard)(fd)
             self._epoll.modify(fd, select.EPOLLIN | (select.EPOLLOUT if writes else 0))
 
-    def _gone(self, link: Framed, why: str) -> None:
+    def _drop(self, link: Framed, why: str) -> None:
         if self.remove(link):
-            self._broke(link, why)
+            self._on_disconnect(link, why)

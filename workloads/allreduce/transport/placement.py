@@ -5,13 +5,13 @@ import socket
 from dataclasses import dataclass
 
 from railyard.topologies.build import namespaces
-from railyard.workloads.allreduce.recovery.liveness import Patience
+from railyard.workloads.allreduce.recovery.liveness import Timeouts
 from railyard.workloads.allreduce.transport.connections import SocketMaker, plain_socket
 from railyard.workloads.allreduce.transport.layout import Layout
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ProcessPlacement:
     """Where a process works: a namespace, and its interface on each rail; both None for loopback."""
 
     namespace: str | None = None
@@ -27,7 +27,7 @@ class Place:
         if devices is None:
             return plain_socket
 
-        def bound(rail: int) -> socket.socket:
+        def bound_socket(rail: int) -> socket.socket:
             sock = plain_socket(rail)
             try:
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, devices[rail].encode())
@@ -36,10 +36,10 @@ class Place:
                 raise
             return sock
 
-        return bound
+        return bound_socket
 
 
-def keep_to_core(number: int) -> None:
+def pin_to_core(number: int) -> None:
     """Let a node keep to one of the processors, in turn, as each has its own in a cluster. Else it's chance, who shares
     one with whom: by that alone an operation of 1 ms took half as long again in one run as in the next.
     """
@@ -52,12 +52,12 @@ class NodeTask:
     rank: int
     layout: Layout
     policy: str
-    patience: Patience
-    place: Place = Place()
+    timeouts: Timeouts
+    placement: ProcessPlacement = ProcessPlacement()
 
 
 @dataclass(frozen=True, slots=True)
 class AggregatorTask:
     rail: int
     layout: Layout
-    place: Place = Place()
+    placement: ProcessPlacement = ProcessPlacement()

@@ -7,43 +7,43 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 Message = dict[str, Any]
-_KEPT: Final = 64
+_MAX_UNACKNOWLEDGED: Final = 64
 
 
 @dataclass
-class Mailbox:
+class ReliableChannel:
     """One peer's. Number 0 is a beat's: it counts at once, and isn't kept."""
 
     _sent: int = 0
-    _kept: deque[tuple[int, bytes]] = field(default_factory=lambda: deque(maxlen=_KEPT))
-    _heard: int = 0
-    _early: dict[int, Message] = field(default_factory=dict)
+    _unacknowledged: deque[tuple[int, bytes]] = field(default_factory=lambda: deque(maxlen=_MAX_UNACKNOWLEDGED))
+    _last_received: int = 0
+    _out_of_order: dict[int, Message] = field(default_factory=dict)
 
     def write(self, message: Message) -> tuple[int, bytes]:
         """Its number and text, which are kept for rails that join later."""
         self._sent += 1
-        self._kept.append((self._sent, json.dumps(message).encode()))
-        return self._kept[-1]
+        self._unacknowledged.append((self._sent, json.dumps(message).encode()))
+        return self._unacknowledged[-1]
 
     @property
-    def latest_heard(self) -> int:
+    def last_received(self) -> int:
         """The number up to which all of the peer's messages came."""
-        return self._heard
+        return self._last_received
 
-    def forget_up_to(self, number: int) -> None:
+    def acknowledge(self, number: int) -> None:
         """The peer has these: no rail needs them any more."""
-        while self._kept and self._kept[0][0] <= number:
-            self._kept.popleft()
+        while self._unacknowledged and self._unacknowledged[0][0] <= number:
+            self._unacknowledged.popleft()
 
-    def kept(self) -> tuple[tuple[int, bytes], ...]:
-        return tuple(self._kept)
+    def unacknowledged(self) -> tuple[tuple[int, bytes], ...]:
+        return tuple(self._unacknowledged)
 
-    def heard(self, number: int, text: bytes) -> Iterator[Message]:
+    def received(self, number: int, text: bytes) -> Iterator[Message]:
         """What can be listened to now: nothing for a copy of what was, or while an earlier one is missing."""
         if number == 0:
             yield json.loads(text)
-        elif number > self._heard:
-            self._early[number] = json.loads(text)
-            while self._heard + 1 in self._early:
-                self._heard += 1
-                yield self._early.pop(self._heard)
+        elif number > self._last_received:
+            self._out_of_order[number] = json.loads(text)
+            while self._last_received + 1 in self._out_of_order:
+                self._last_received += 1
+                yield self._out_of_order.pop(self._last_received)

@@ -7,17 +7,17 @@ from railyard.workloads.allreduce.transport.connections import (
     AGGREGATOR,
     Address,
     Hello,
-    Joiner,
     Purpose,
+    RailConnections,
     SocketMaker,
-    callers,
-    heard_hello,
-    listening,
+    accept_pending,
+    listening_socket,
+    read_hello,
 )
 from railyard.workloads.allreduce.transport.frames import Header
 from railyard.workloads.allreduce.transport.layout import Layout
 
-_LOST = "its aggregator, or a rank that this waits for,"
+_MISSING_AGGREGATOR = "its aggregator, or a rank that this waits for,"
 
 
 class Rendezvous:
@@ -28,89 +28,94 @@ class Rendezvous:
         rails = range(len(layout.rails))
         self.incarnations = dict.fromkeys(rails, 0)
         with ExitStack() as opened:
-            self.listeners = [opened.enter_context(listening(make, rail, layout.nodes[rail][rank])) for rail in rails]
+            self.listeners = [
+                opened.enter_context(listening_socket(make, rail, layout.nodes[rail][rank])) for rail in rails
+            ]
             opened.pop_all()
-        self._nameless: list[socket.socket] = []
-        self._joiners = {rail: self._joiner(rail) for rail in rails}
+        self._unidentified: list[socket.socket] = []
+        self._connections = {rail: self._new_connections(rail) for rail in rails}
 
     @property
     def busy(self) -> bool:
-        return bool(self._nameless or self._joiners)
+        return bool(self._unidentified or self._connections)
 
     def joined(self, rail: int) -> bool:
         """All connections of a rail that was begun and not taken stand."""
-        return rail in self._joiners and not self._joiners[rail].missing
+        return rail in self._connections and not self._connections[rail].missing
 
     def missing(self, rail: int) -> list[str]:
         """Whom a rail still lacks."""
-        return [_LOST if peer == AGGREGATOR else f"rank {peer}" for peer in self._joiners[rail].never_came]
+        return [
+            _MISSING_AGGREGATOR if peer == AGGREGATOR else f"rank {peer}"
+            for peer in self._connections[rail].never_answered
+        ]
 
     def begin(self, rail: int, incarnation: int) -> None:
         """Join a rail's next life."""
-        if rail in self._joiners:
-            self._joiners.pop(rail).close()
+        if rail in self._connections:
+            self._connections.pop(rail).close()
         self.incarnations[rail] = incarnation
-        self._joiners[rail] = self._joiner(rail)
+        self._connections[rail] = self._new_connections(rail)
 
-    def take(self, rail: int) -> Joiner:
+    def take(self, rail: int) -> RailConnections:
         """A rail that has joined: its connections are the caller's now."""
-        return self._joiners.pop(rail)
+        return self._connections.pop(rail)
 
     def accept(self) -> None:
         """Whoever calls."""
         for listener in self.listeners:
-            self._nameless += callers(listener)
+            self._unidentified += accept_pending(listener)
 
     def step(self) -> None:
         """Go on with callers and calls."""
-        for sock in list(self._nameless):
-            self._greet(sock)
-        for joiner in self._joiners.values():
-            joiner.step()
+        for sock in list(self._unidentified):
+            self._read_hello(sock)
+        for connections in self._connections.values():
+            connections.step()
 
-    def tell(self, header: Header, text: bytes) -> None:
+    def send_control(self, header: Header, text: bytes) -> None:
         """Before all have joined: tell those whose control connection stands."""
-        for joiner in self._joiners.values():
-            for (purpose, _), sock in joiner.accepted.items():
+        for connections in self._connections.values():
+            for (purpose, _), sock in connections.accepted.items():
                 if purpose == "control":
                     with suppress(OSError):
                         sock.sendmsg([header.pack(), text])
 
     def close(self) -> None:
-        for joiner in self._joiners.values():
-            joiner.close()
-        for sock in (*self._nameless, *self.listeners):
+        for connections in self._connections.values():
+            connections.close()
+        for sock in (*self._unidentified, *self.listeners):
             sock.close()
 
-    def _greet(self, sock: socket.socket) -> None:
+    def _read_hello(self, sock: socket.socket) -> None:
         try:
-            said = heard_hello(sock)
+            hello = read_hello(sock)
         except OSError:
             known = False
         else:
-            if said is None:
+            if hello is None:
                 return
-            known = said.rail in self._joiners and self._joiners[said.rail].came(said, sock)
-        self._nameless.remove(sock)
+            known = hello.rail in self._connections and self._connections[hello.rail].accept_connection(hello, sock)
+        self._unidentified.remove(sock)
         if not known:
             sock.close()
 
-    def _joiner(self, rail: int) -> Joiner:
-        me, size, tree = self._rank, self._layout.size, self._layout.aggregators[rail]
+    def _new_connections(self, rail: int) -> RailConnections:
+        own_rank, size, aggregator = self._rank, self._layout.size, self._layout.aggregators[rail]
         addresses = self._layout.nodes[rail]
         dials: dict[tuple[Purpose, int], Address] = {}
         expects: list[tuple[Purpose, int]] = []
-        if tree is not None:
-            dials["data", AGGREGATOR] = tree
+        if aggregator is not None:
+            dials["data", AGGREGATOR] = aggregator
         else:
-            dials["data", (me + 1) % size] = addresses[(me + 1) % size]
-            expects.append(("data", (me - 1) % size))
-        if me == 0:
+            dials["data", (own_rank + 1) % size] = addresses[(own_rank + 1) % size]
+            expects.append(("data", (own_rank - 1) % size))
+        if own_rank == 0:
             expects += [("control", peer) for peer in range(1, size)]
         else:
             dials["control", 0] = addresses[0]
 
         def hello(purpose: Purpose) -> Hello:
-            return Hello(self._layout.group, rail, me, purpose, self.incarnations[rail])
+            return Hello(self._layout.group, rail, own_rank, purpose, self.incarnations[rail])
 
-        return Joiner(hello, dials, expects, self._make, addresses[me][0])
+        return RailConnections(hello, dials, expects, self._make, addresses[own_rank][0])
