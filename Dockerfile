@@ -6,7 +6,8 @@
 # All tests and quickstart: the same with --entrypoint .ci/run.
 FROM debian:12-slim
 WORKDIR /railyard
-COPY pyproject.toml ./
+COPY pyproject.toml README.md LICENSE ./
+COPY railyard railyard
 COPY script/bootstrap script/
 RUN script/bootstrap && apt-get clean && rm -rf /var/lib/apt/lists/* /root/.cache
 COPY . .
