@@ -17,7 +17,6 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -25,7 +24,7 @@ from functools import partial
 from pathlib import Path
 from select import select
 from types import FrameType
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
 import psutil
 
@@ -63,7 +62,7 @@ def enter(argv: Sequence[str], task: Mapping[str, Any], run: str = "", interacti
     parent_socket, child_socket = socket.socketpair()
     environment = {**os.environ, "PATH": SEARCH_PATH, SANDBOX_VARIABLE: "1", RUN_NAME_VARIABLE: run}
     environment |= {HOST_NAMESPACES_VARIABLE: current_namespaces(), SOCKET_FD_VARIABLE: str(child_socket.fileno())}
-    signals = _Signals(drop=(signal.SIGINT,) if interactive else ())
+    signals = Signals(drop=(signal.SIGINT,) if interactive else ())
     with parent_socket, signals:
         process = subprocess.Popen(
             ["unshare", *user_options, *UNSHARE_OPTIONS, "--", *argv],
@@ -131,7 +130,7 @@ def stop_signals() -> list[signal.Signals]:
     return [n for n in STOP_SIGNALS if n != signal.SIGHUP or signal.getsignal(n) != signal.SIG_IGN]
 
 
-class _Signals:
+class Signals:
     """While entered: signals that would stop us become bytes in a pipe, to be waited for together with a child's end.
 
     Ctrl-Z is ignored: it would stop `unshare`, but not a process 1, and nobody would come to wait any more.
@@ -165,23 +164,3 @@ class _Signals:
 
 def _noop_handler(number: int, frame: FrameType | None) -> None:
     """Nothing: that there is a handler makes Python write to the wake-up pipe."""
-
-
-def main() -> NoReturn:
-    """`python -m railyard.core.sandbox.launcher COMMAND...`: any command in a capsule, for tests and for looking
-    around."""
-    from railyard.core.sandbox import init as inner
-
-    if not inner.inside():
-        sys.exit(enter([sys.executable, "-m", "railyard.core.sandbox.launcher"], {"command": sys.argv[1:] or ["bash"]}))
-    command: list[str] = inner.prepare()["command"]
-    signals = _Signals(drop=(signal.SIGINT,))
-    with signals:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
-        process = subprocess.Popen(command)
-        status = signals.wait(process, process.send_signal)
-    sys.exit(status)
-
-
-if __name__ == "__main__":
-    main()

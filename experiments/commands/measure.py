@@ -14,7 +14,7 @@ def frames_per_s() -> float | None:
     argv = [
         sys.executable,
         "-m",
-        "railyard.core.sandbox.launcher",
+        "railyard.core.sandbox",
         sys.executable,
         "-m",
         "railyard.experiments.commands.measure",

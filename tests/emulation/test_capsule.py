@@ -154,6 +154,6 @@ def test_a_variable_alone_makes_no_capsule(tmp_path: Path) -> None:
 
 
 def test_any_command_can_be_put_in_a_capsule() -> None:
-    argv = [ENCAPSULATED[0], "-m", "railyard.core.sandbox.launcher", "sh", "-c", "echo $TMPDIR; ls /run; exit 7"]
+    argv = [ENCAPSULATED[0], "-m", "railyard.core.sandbox", "sh", "-c", "echo $TMPDIR; ls /run; exit 7"]
     done = subprocess.run(argv, capture_output=True, text=True, cwd=ROOT, check=False)
     assert (done.returncode, done.stdout) == (7, "/run/railyard/tmp\nrailyard\n")
