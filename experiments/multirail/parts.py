@@ -8,6 +8,7 @@ from pydantic import Field
 from railyard.core.errors import BadInput, unknown_name_hint
 from railyard.core.units import Size, Time
 from railyard.experiments.spec.faults import Numbers
+from railyard.topologies.multirail.rail_kind import RAIL_KINDS
 from railyard.topologies.multirail.spec import Dilation, MultirailSpec
 from railyard.topologies.spec import ConfigModel
 from railyard.workloads.allreduce.balancing.policies import weights_of
@@ -97,7 +98,7 @@ def singles(fabric: MultirailSpec) -> list[str]:
 
 def peer_rail(fabric: MultirailSpec) -> int:
     """The rail on which Gloo and MPI run: the first tcp one, else the first."""
-    return next((number for number, rail in enumerate(fabric.rails) if rail.kind == "tcp"), 0)
+    return next((number for number, rail in enumerate(fabric.rails) if RAIL_KINDS[rail.kind].is_tcp), 0)
 
 
 def check_policy(policy: str, field: str, fabrics: Iterable[MultirailSpec]) -> None:
@@ -109,7 +110,7 @@ def check_policy(policy: str, field: str, fabrics: Iterable[MultirailSpec]) -> N
         names = [rail.name for rail in fabric.rails]
         if kind == "single" and rest and rest not in names:
             raise BadInput(field, policy, unknown_name_hint(rest, names))
-        if policy == VIRTUAL and fabric.rails[peer_rail(fabric)].kind == "sharp":
+        if policy == VIRTUAL and RAIL_KINDS[fabric.rails[peer_rail(fabric)].kind].sums_in_network:
             raise BadInput(field, policy, "needs a rail that isn't sharp")
         if kind == "weights":
             try:

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from railyard.workloads.allreduce.balancing.rails import Kind, Rail
+from railyard.workloads.allreduce.balancing.rails import Rail
 from railyard.workloads.allreduce.engine.group import Group
 from railyard.workloads.allreduce.recovery.liveness import Timeouts
 from railyard.workloads.allreduce.transport.aggregator import Aggregator
@@ -34,8 +34,7 @@ def free_port() -> int:
 
 def rails_of(kinds: str) -> list[Rail]:
     """`tcp sharp` -> two rails of these kinds."""
-    known: dict[str, Kind] = {"tcp": "tcp", "sharp": "sharp", "glex": "glex"}
-    return [Rail(f"{kind}{i}", known[kind], 1e9, 1e-4) for i, kind in enumerate(kinds.split())]
+    return [Rail(f"{kind}{i}", kind, 1e9, 1e-4) for i, kind in enumerate(kinds.split())]
 
 
 @dataclass

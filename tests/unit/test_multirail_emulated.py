@@ -7,7 +7,7 @@ from railyard.topologies.build.shaping import payload_fraction
 from railyard.topologies.multirail.plan import make_multirail_plan
 from railyard.topologies.multirail.spec import parse_multirail
 from railyard.workloads.allreduce.balancing.policies import make_policy
-from railyard.workloads.allreduce.balancing.rails import paper_rails
+from railyard.workloads.allreduce.balancing.rails import paper_rail
 from railyard.workloads.allreduce.engine.emulated import PORT, layout, placement, rails_of
 from railyard.workloads.allreduce.engine.group import Group
 from railyard.workloads.allreduce.engine.jobs import Operations, RankReport, latencies_s
@@ -21,8 +21,8 @@ PLAN = make_multirail_plan(parse_multirail({"kind": "multi-rail", "nodes": 3, "r
 def test_headers_take_their_part_of_a_rate_and_what_isnt_said_is_the_papers() -> None:
     tcp, sharp = rails_of(PLAN)
     assert tcp.rate == pytest.approx(100e6 / 8 * payload_fraction(PLAN.spec.mtu))
-    assert tcp.setup_s == paper_rails()["tcp"].setup_s
-    assert tcp.cpu_s_per_byte == pytest.approx(20 * paper_rails()["tcp"].cpu_s_per_byte)
+    assert tcp.setup_s == paper_rail("tcp").setup_s
+    assert tcp.cpu_s_per_byte == pytest.approx(20 * paper_rail("tcp").cpu_s_per_byte)
     assert (sharp.name, sharp.cpu_s_per_byte) == ("sharp1", 0.0)
     assert sharp.setup_s == pytest.approx(5e-6)
 

@@ -271,7 +271,7 @@ def test_a_layout_needs_rails_nodes_and_an_aggregator_where_one_is_due() -> None
         Layout((), (), ())
     with pytest.raises(BadInput, match="same number"):
         Layout((rail, rail), ((("127.0.0.1", 1),), ()), (None, None))
-    with pytest.raises(BadInput, match="if, and only if, it is sharp"):
+    with pytest.raises(BadInput, match="if and only if it sums in the network"):
         Layout((rail,), ((("127.0.0.1", 1),),), (("127.0.0.1", 2),))
 
 

@@ -20,8 +20,9 @@ from railyard.topologies.multirail.commands import (
 from railyard.topologies.multirail.mptcp import commands
 from railyard.topologies.multirail.net import MultirailNet
 from railyard.topologies.multirail.plan import MultirailPlan, make_multirail_plan
+from railyard.topologies.multirail.rail_kind import RAIL_KINDS
 from railyard.topologies.multirail.shapers import CONTROL_TOS, data_burst_bytes, max_gso_segments, shaper_commands
-from railyard.topologies.multirail.spec import RAIL_KINDS, MultirailSpec, RailSpec, parse_multirail
+from railyard.topologies.multirail.spec import MultirailSpec, RailSpec, parse_multirail
 from railyard.topologies.multirail.switch import static_flows
 from railyard.topologies.optical import OPTICAL_DOMAINS
 from railyard.topologies.ports import OPTICAL_DPID
@@ -29,7 +30,7 @@ from railyard.workloads.allreduce.engine.emulated import rails_of
 
 rates = st.integers(1_000_000, 10_000_000_000)
 rail_lists = st.lists(
-    st.builds(RailSpec, kind=st.sampled_from(RAIL_KINDS), rate=st.just("5Mbit")), min_size=1, max_size=8
+    st.builds(RailSpec, kind=st.sampled_from(RAIL_KINDS.names()), rate=st.just("5Mbit")), min_size=1, max_size=8
 )
 specs = st.builds(
     MultirailSpec,

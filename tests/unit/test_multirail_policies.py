@@ -18,7 +18,7 @@ RAILS = st.lists(
     st.tuples(st.sampled_from(["tcp", "sharp", "glex"]), st.floats(1e6, 1e10), st.floats(0, 1e-3)),
     min_size=1,
     max_size=4,
-).map(lambda rows: [Rail(f"r{i}", *row) for i, row in enumerate(rows)])  # type: ignore[arg-type]
+).map(lambda rows: [Rail(f"r{i}", *row) for i, row in enumerate(rows)])
 SPANS = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 40)).map(lambda p: (min(p), max(p))), max_size=6)
 
 

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from railyard.core.errors import BadInput
+from railyard.topologies.multirail.rail_kind import RAIL_KINDS
 from railyard.workloads.allreduce.balancing.predict import (
     Cost,
     allreduce_cost,
@@ -19,7 +20,7 @@ from railyard.workloads.allreduce.balancing.predict import (
     split_seconds,
     threshold,
 )
-from railyard.workloads.allreduce.balancing.rails import Rail, paper_rails, scaled
+from railyard.workloads.allreduce.balancing.rails import Rail, paper_rail, scaled
 
 COSTS = st.builds(Cost, st.floats(0, 0.01), st.floats(1e-11, 1e-6))
 SIZES = st.integers(1, 2**34)
@@ -37,12 +38,12 @@ SIZES = st.integers(1, 2**34)
     ],
 )
 def test_the_papers_rails_take_the_times_of_table_1(kind: str, size: int, stated_us: float, tolerance: float) -> None:
-    rail = next(rail for name, rail in paper_rails().items() if name == kind)
+    rail = paper_rail(kind)
     assert allreduce_cost(rail, 4).seconds(size) * 1e6 == pytest.approx(stated_us, rel=tolerance)
 
 
 def test_the_papers_rails_have_the_shape_of_figure_2() -> None:
-    tcp, sharp, glex = (allreduce_cost(paper_rails()[kind], 4) for kind in ("tcp", "sharp", "glex"))
+    tcp, sharp, glex = (allreduce_cost(paper_rail(kind), 4) for kind in ("tcp", "sharp", "glex"))
     assert tcp.seconds(32 * 1024) / sharp.seconds(32 * 1024) == pytest.approx(0.73 / 0.06, rel=0.05)
     assert sharp.seconds(64 * 1024) < glex.seconds(64 * 1024)
     assert glex.seconds(256 * 1024) < sharp.seconds(256 * 1024)
@@ -61,7 +62,7 @@ def test_a_ring_moves_twice_n_less_one_by_n_and_a_tree_once() -> None:
 
 @given(size=st.integers(0, 2**30), factor=st.floats(0.01, 1000))
 def test_scaled_rails_with_scaled_sizes_take_the_same_time(size: int, factor: float) -> None:
-    for rail in paper_rails().values():
+    for rail in map(paper_rail, RAIL_KINDS):
         slow = allreduce_cost(scaled(rail, factor), 4).seconds(size / factor)
         assert slow == pytest.approx(allreduce_cost(rail, 4).seconds(size), rel=1e-9)
 
@@ -96,7 +97,7 @@ def test_at_the_threshold_a_split_gains_just_so_much(costs: list[Cost], gain: fl
 
 
 def test_like_rails_split_at_once_unless_that_has_to_gain_and_rails_too_unlike_never() -> None:
-    tcp = allreduce_cost(paper_rails()["tcp"], 4)
+    tcp = allreduce_cost(paper_rail("tcp"), 4)
     by_itself, gaining = threshold([tcp, tcp]), threshold([tcp, tcp], 0.1)
     assert by_itself is not None
     assert by_itself < 1
@@ -106,7 +107,7 @@ def test_like_rails_split_at_once_unless_that_has_to_gain_and_rails_too_unlike_n
 
 
 def test_rails_too_unlike_are_not_shared() -> None:
-    tcp, sharp = (allreduce_cost(paper_rails()[kind], 4) for kind in ("tcp", "sharp"))
+    tcp, sharp = (allreduce_cost(paper_rail(kind), 4) for kind in ("tcp", "sharp"))
     assert efficiency_ratio([sharp, tcp], 1024)[1] > 100
     assert rails_to_split([sharp, tcp], 32 * 1024) == ()
     assert rails_to_split([sharp, tcp], 8 * 2**20) == (0, 1)

@@ -8,11 +8,12 @@ from hypothesis import strategies as st
 
 from railyard.core.errors import BadInput
 from railyard.topologies.multirail.plan import make_multirail_plan
-from railyard.topologies.multirail.scale import MAX_RATE_BPS, PAPER_BPS, SHARE, frames_needed, round_up
-from railyard.topologies.multirail.spec import RAIL_KINDS, MultirailSpec, RailKind, parse_multirail
-from railyard.workloads.allreduce.balancing.rails import paper_rails
+from railyard.topologies.multirail.rail_kind import RAIL_KINDS
+from railyard.topologies.multirail.scale import MAX_RATE_BPS, SHARE, frames_needed, round_up
+from railyard.topologies.multirail.spec import MultirailSpec, parse_multirail
+from railyard.workloads.allreduce.balancing.rails import paper_rail
 
-kinds = st.sampled_from(RAIL_KINDS)
+kinds = st.sampled_from(RAIL_KINDS.names())
 frames = st.floats(1e3, 1e7)
 
 
@@ -86,13 +87,13 @@ def test_a_mistake_is_named(data: object, message: str) -> None:
 
 
 @pytest.mark.parametrize("kind", RAIL_KINDS)
-def test_what_is_scaled_is_what_the_papers_rails_move(kind: RailKind) -> None:
-    assert pytest.approx(8 / paper_rails()[kind].s_per_byte, rel=1e-3) == PAPER_BPS[kind]
+def test_effective_rate_follows_from_the_cost_model(kind: str) -> None:
+    assert pytest.approx(8 / paper_rail(kind).s_per_byte, rel=1e-3) == RAIL_KINDS[kind].effective_bps
 
 
 @given(chosen=st.lists(kinds, min_size=1, max_size=8), nodes=st.integers(2, 64), carries=frames)
 def test_auto_keeps_the_papers_proportions_within_the_machines_means(
-    chosen: list[RailKind], nodes: int, carries: float
+    chosen: list[str], nodes: int, carries: float
 ) -> None:
     spec = parse_multirail(fabric(*(rail(kind, "auto") for kind in chosen), nodes=nodes))
     try:
@@ -101,7 +102,7 @@ def test_auto_keeps_the_papers_proportions_within_the_machines_means(
         raise AssertionError("auto was refused") from None
     assert str(plan.scale).rstrip("0").rstrip(".").rstrip("0") in ("1", "2", "5")
     for kind, rate in zip(chosen, plan.rates_bps, strict=True):
-        assert rate == pytest.approx(PAPER_BPS[kind] / plan.scale, abs=1)
+        assert rate == pytest.approx(RAIL_KINDS[kind].effective_bps / plan.scale, abs=1)
         assert rate <= MAX_RATE_BPS
     assert frames_needed(spec, plan.rates_bps) <= SHARE * carries * 1.001
 

@@ -1,7 +1,7 @@
 """Everything that a multi-rail fabric consists of, worked out before the kernel is touched.
 
     n0    n1    n2    n3      every node has a NIC rail<r> on every rail r, and every rail a switch of its own;
-    ||    ||    ||    ||      a sharp rail's switch has an aggregator at it, which sums what the nodes send
+    ||    ||    ||    ||      a rail that sums in the network has an aggregator at its switch
     |+----|+----|+----|+---- rail1 ---- agg1
     +-----+-----+-----+----- rail0
 
@@ -17,6 +17,7 @@ from typing import Any
 
 from railyard.topologies.build.shaping import payload_fraction
 from railyard.topologies.multirail.addresses import SWITCH_DPID, Nic, switch_name
+from railyard.topologies.multirail.rail_kind import RAIL_KINDS
 from railyard.topologies.multirail.scale import rail_rates, scale_of
 from railyard.topologies.multirail.spec import MultirailSpec, RailSpec
 from railyard.topologies.plan import End, Link, Switch
@@ -63,8 +64,10 @@ class MultirailPlan:
 
     @cached_property
     def aggregators(self) -> tuple[Nic | None, ...]:
-        """By rail: that of a sharp one, None where there is none."""
-        return tuple(Nic(rail, None) if spec.kind == "sharp" else None for rail, spec in enumerate(self.rails))
+        """By rail: the NIC of its aggregator, None where the rail doesn't sum in the network."""
+        return tuple(
+            Nic(rail, None) if RAIL_KINDS[spec.kind].sums_in_network else None for rail, spec in enumerate(self.rails)
+        )
 
     def nics_on(self, rail: int) -> tuple[Nic, ...]:
         """All NICs on a rail, an aggregator's last."""

@@ -1,8 +1,8 @@
 """How many times slower than the paper's the emulated rails are, and which rates this machine carries.
 
-Source: Nezha Table 1 and 2. In the paper no rail comes near its NIC's 100 or 128 Gbit/s, since processors bind it; what
-a rail moves in effect (`PAPER_BPS`) is what is scaled here. A fabric's frames pass one switch on a ring. To sum in the
-network takes two passages, one to the aggregator and one back.
+Source: Nezha Table 1 and 2. In the paper the CPU limits every rail far below its NIC's 100 or 128 Gbit/s; what is
+scaled here is what a rail moves, `RailKind.effective_bps`. A frame of a ring passes one switch. A sum in the network
+takes two passages, one to the aggregator and one back.
 """
 
 from math import ceil, log10
@@ -11,10 +11,9 @@ from typing import Final
 from railyard.core.errors import BadInput
 from railyard.core.units import format_rate
 from railyard.topologies.build.shaping import ETHERNET
-from railyard.topologies.multirail.spec import MultirailSpec, RailKind
+from railyard.topologies.multirail.rail_kind import RAIL_KINDS
+from railyard.topologies.multirail.spec import MultirailSpec
 
-PAPER_BPS: Final[dict[RailKind, float]] = {"tcp": 2.664e9, "sharp": 2.997e9, "glex": 5.029e9}
-"""bit/s and direction at large sizes, fitted to Table 1 and section 2.3.1 (workloads/allreduce/balancing/rails.py)."""
 SHARE: Final = 0.3
 """Of the machine's frames that `auto` takes; the rest is for the nodes, who sum, and for acknowledgements."""
 MAX_RATE_BPS: Final = 1_000_000_000
@@ -23,7 +22,10 @@ _STEPS: Final = (1, 2, 5, 10)
 
 def frames_needed(spec: MultirailSpec, rates_bps: tuple[float, ...]) -> float:
     """Frames a second through switches when every rail is full."""
-    passages = sum(rate * (2 if rail.kind == "sharp" else 1) for rail, rate in zip(spec.rails, rates_bps, strict=True))
+    passages = sum(
+        rate * (2 if RAIL_KINDS[rail.kind].sums_in_network else 1)
+        for rail, rate in zip(spec.rails, rates_bps, strict=True)
+    )
     return spec.nodes * passages / 8 / (spec.mtu + ETHERNET)
 
 
@@ -33,12 +35,12 @@ def scale_of(spec: MultirailSpec, frames_per_s: float | None) -> float:
     """
     if spec.scale is not None:
         return spec.scale
-    given = [(PAPER_BPS[rail.kind], rail.rate) for rail in spec.rails if isinstance(rail.rate, int)]
+    given = [(RAIL_KINDS[rail.kind].effective_bps, rail.rate) for rail in spec.rails if isinstance(rail.rate, int)]
     if given:
         return sum(paper for paper, _ in given) / sum(rate for _, rate in given)
     if frames_per_s is None:
         raise ValueError("all rates are auto: what the machine carries must be known")
-    paper = tuple(PAPER_BPS[rail.kind] for rail in spec.rails)
+    paper = tuple(RAIL_KINDS[rail.kind].effective_bps for rail in spec.rails)
     return round_up(max(frames_needed(spec, paper) / (SHARE * frames_per_s), max(paper) / MAX_RATE_BPS))
 
 
@@ -51,7 +53,8 @@ def round_up(scale: float) -> float:
 def rail_rates(spec: MultirailSpec, scale: float, frames_per_s: float | None) -> tuple[int, ...]:
     """bit/s of every rail; `auto` is what the paper's rail of that kind moves, to scale. BadInput if it's too much."""
     rates = tuple(
-        rail.rate if isinstance(rail.rate, int) else round(PAPER_BPS[rail.kind] / scale) for rail in spec.rails
+        rail.rate if isinstance(rail.rate, int) else round(RAIL_KINDS[rail.kind].effective_bps / scale)
+        for rail in spec.rails
     )
     if frames_per_s is not None and (needed := frames_needed(spec, rates)) > frames_per_s:
         first = max(range(len(rates)), key=lambda rail: rates[rail])

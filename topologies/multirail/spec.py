@@ -2,17 +2,16 @@
 
 import re
 from collections.abc import Mapping
-from typing import Annotated, Final, Literal, TypeVar, get_args
+from typing import Annotated, Final, Literal, TypeVar
 
-from pydantic import BeforeValidator, Field, PlainSerializer, ValidationError, field_validator
+from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, ValidationError, field_validator
 
 from railyard.core.config import ConfigModel, field_error, find_problems
 from railyard.core.errors import BadInput
 from railyard.core.units import Rate, Size, format_time, parse_size, parse_time
 from railyard.topologies.multirail.addresses import MAX_NODES, MAX_RAILS
+from railyard.topologies.multirail.rail_kind import RAIL_KINDS
 
-RailKind = Literal["tcp", "sharp", "glex"]
-RAIL_KINDS: Final[tuple[RailKind, ...]] = get_args(RailKind)
 MIN_RATE_BPS: Final = 1_000_000
 _NAME: Final = re.compile("[a-z][a-z0-9-]{0,30}")
 
@@ -28,15 +27,15 @@ Cost = Annotated[
 
 
 class RailSpec(ConfigModel):
-    """One network that every node has a NIC on. `tcp` and `glex` are used as rings, `sharp` sums in the network.
+    """One network that every node has a NIC on. `kind`: a rail kind (rail_kind.py).
 
-    `rate`: of each NIC's cable and direction, bit/s on the wire; `auto` follows from the fabric's `scale`. `setup`: s
-    that each message waits; `cpu`: s of processor for each byte that a node sends. Where they aren't given, the kind's
-    own are taken, from the paper and to scale.
+    `rate`: of each NIC's link and direction, bit/s on the wire; `auto` follows from the fabric's `scale`. `setup`:
+    seconds of latency of each message; `cpu`: seconds of CPU time for each byte that a node sends. Both default to the
+    kind's own, to scale.
     """
 
     name: str = ""
-    kind: RailKind
+    kind: Annotated[str, AfterValidator(RAIL_KINDS.checked)]
     rate: Rate | Literal["auto"]
     setup: Cost | None = None
     cpu: Cost | None = None

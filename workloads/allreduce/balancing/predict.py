@@ -38,7 +38,7 @@ def allreduce_cost(rail: Rail, nodes: int) -> Cost:
     """
     if nodes < 2:
         raise ValueError(f"nodes: {nodes} must be 2 or more; one node has nothing to send")
-    if rail.kind == "sharp":
+    if rail.sums_in_network:
         return Cost(2 * rail.setup_s, rail.s_per_byte)
     return Cost(2 * (nodes - 1) * rail.setup_s, 2 * (nodes - 1) / nodes * rail.s_per_byte)
 

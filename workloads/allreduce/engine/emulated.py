@@ -18,7 +18,7 @@ from railyard.core.errors import RailyardError
 from railyard.core.worker import WorkerProcess
 from railyard.topologies.multirail.addresses import Nic
 from railyard.topologies.multirail.plan import MultirailPlan
-from railyard.workloads.allreduce.balancing.rails import Rail, paper_rails, scaled
+from railyard.workloads.allreduce.balancing.rails import Rail, paper_rail, scaled
 from railyard.workloads.allreduce.engine.inputs import checked
 from railyard.workloads.allreduce.engine.jobs import Operations, RankReport
 from railyard.workloads.allreduce.engine.node import GroupBroken
@@ -42,14 +42,15 @@ def rails_of(plan: MultirailPlan) -> tuple[Rail, ...]:
     """The fabric's rails as the engine knows them: rates are what is left for data once headers have their part, and
     what the user didn't give of set-up and processor cost is the paper's, to the fabric's scale. All are as dilated as
     the fabric is. Where no rate was given, they are called what the paper's NICs are called, whatever they move."""
-    rails_by_kind, dilation = paper_rails(), plan.dilation
+    dilation = plan.dilation
     all_auto = all(spec.rate == "auto" for spec in plan.rails)
     rails = []
     for number, spec in enumerate(plan.rails):
-        paper_rail = scaled(rails_by_kind[spec.kind], plan.scale)
-        setup_s = paper_rail.setup_s if spec.setup is None else spec.setup
-        cpu = paper_rail.cpu_s_per_byte if spec.cpu is None else spec.cpu
-        rate, nominal = plan.payload_bps(number) / 8, rails_by_kind[spec.kind].rate if all_auto else 0.0
+        full_rate = paper_rail(spec.kind)
+        slowed = scaled(full_rate, plan.scale)
+        setup_s = slowed.setup_s if spec.setup is None else spec.setup
+        cpu = slowed.cpu_s_per_byte if spec.cpu is None else spec.cpu
+        rate, nominal = plan.payload_bps(number) / 8, full_rate.rate if all_auto else 0.0
         rails.append(Rail(spec.name, spec.kind, rate, setup_s * dilation, cpu * dilation, nominal))
     return tuple(rails)
 

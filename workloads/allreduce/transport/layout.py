@@ -25,8 +25,10 @@ class Layout:
                 "nodes", [len(row) for row in self.nodes], "must be the same number, 1 or more, on each rail"
             )
         for rail, address in zip(self.rails, self.aggregators, strict=True):
-            if (rail.kind == "sharp") != (address is not None):
-                raise BadInput(f"rails.{rail.name}", address, "needs an aggregator if, and only if, it is sharp")
+            if rail.sums_in_network != (address is not None):
+                raise BadInput(
+                    f"rails.{rail.name}", address, "needs an aggregator if and only if it sums in the network"
+                )
 
     @property
     def size(self) -> int:
@@ -45,6 +47,6 @@ def loopback(rails: Sequence[Rail], nodes: int, first_port: int, group: int = 0)
     return Layout(
         tuple(rails),
         tuple(tuple((f"127.{64 + r}.{n}.1", first_port) for n in range(nodes)) for r in range(len(rails))),
-        tuple((f"127.{64 + r}.255.1", first_port) if rail.kind == "sharp" else None for r, rail in enumerate(rails)),
+        tuple((f"127.{64 + r}.255.1", first_port) if rail.sums_in_network else None for r, rail in enumerate(rails)),
         group,
     )

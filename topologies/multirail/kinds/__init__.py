@@ -1,0 +1,1 @@
+"""Kinds of rails: one module each."""
