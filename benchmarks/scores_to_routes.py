@@ -27,13 +27,13 @@ from benchmarks.route_changes import RAIL_BPS, check
 from railyard.controller.agent.route_agent import RouteAgent
 from railyard.controller.agent.steering import Source, Steering
 from railyard.controller.health.hysteresis import Damping
-from railyard.controller.health.policies import Context, policy_named
+from railyard.controller.health.policy import HEALTH_POLICIES, Context
 from railyard.controller.health.registry.client import Registry, connect
 from railyard.controller.health.registry.etcd import EtcdServer
 from railyard.controller.health.registry.unix_socket import SocketServer
 from railyard.controller.health.scores import BEST, Scores
 from railyard.controller.processes.clients import AgentsProcess
-from railyard.core.errors import BadInput, RailyardError
+from railyard.core.errors import BadInput, RailyardError, unknown_name_hint
 from railyard.core.host import datapath_choice, detect, require
 from railyard.core.sandbox import init, launcher
 from railyard.topologies.addresses import Gpu
@@ -253,7 +253,9 @@ def _fabric(domains: int, rails: int) -> dict[str, Any]:
 
 def _check_policy(name: str, plan: Plan) -> None:
     """BadInput unless routes change under it when a rail goes hot."""
-    choose, gpus, context = policy_named(name, "--policy"), plan.gpus, Context(plan.spec.kind)
+    if name not in HEALTH_POLICIES:
+        raise BadInput("--policy", name, unknown_name_hint(name, HEALTH_POLICIES))
+    choose, gpus, context = HEALTH_POLICIES[name].choose, plan.gpus, Context(plan.spec.kind)
     idle, one_hot = hot(plan, None, 0), hot(plan, 1, 0)
     if all(choose(gpus[0], dst, idle, context) == choose(gpus[0], dst, one_hot, context) for dst in gpus[1:]):
         raise BadInput("--policy", name, "must be one that goes by scores: under it nothing changes")

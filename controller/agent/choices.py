@@ -9,7 +9,7 @@ from socketserver import StreamRequestHandler, ThreadingUnixStreamServer
 from typing import Any, Final
 
 from railyard.controller.failover.paths import Path
-from railyard.controller.health.policies import Shares
+from railyard.controller.health.policy import Shares
 from railyard.topologies.addresses import Gpu, gpu_of_name
 
 SOCKET: Final = File("/run/railyard/choices.sock")

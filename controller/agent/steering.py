@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from railyard.controller.failover.paths import Path, PathKind, default_path, next_hop
 from railyard.controller.health.hysteresis import ActivePaths, Damping, damp
-from railyard.controller.health.policies import RATE_AWARE_POLICIES, Context, Share, Shares, policy_named
+from railyard.controller.health.policy import HEALTH_POLICIES, Context, Share, Shares
 from railyard.controller.health.scores import Scores
 from railyard.topologies.addresses import Gpu, gpu_of_name
 from railyard.topologies.plan import Plan
@@ -82,7 +82,7 @@ class Source:
     def __init__(self, plan: Plan, gpu: Gpu, steering: Steering) -> None:
         self.steering = steering
         self._gpu, self._rail_bps = gpu, plan.rail_bps
-        self._policy = policy_named(steering.policy)
+        self._policy = HEALTH_POLICIES[steering.policy]
         self._base_shares = {
             dst: (Share(default_path(plan.policy, gpu, dst)),) for dst in plan.gpus if dst.domain != gpu.domain
         }
@@ -93,15 +93,14 @@ class Source:
         """Take in scores; what follows from them. `read_rates` is asked at most once, and only if it matters."""
         put, remove, chosen, rechecks_ns = [], [], {}, []
         rates: Rates | None = None
-        policy, context, damping = self._policy, self.steering.context, self.steering.damping
-        checks_rates = self.steering.policy in RATE_AWARE_POLICIES
+        choose, context, damping = self._policy.choose, self.steering.context, self.steering.damping
         for dst, base in self._base_shares.items():
-            target = policy(self._gpu, dst, scores, context)
+            target = choose(self._gpu, dst, scores, context)
             before = self._active.get(dst)
             if before is not None and before.shares == target:  # nearly always, and agents do nothing more often
                 continue
             after = damp(before, target, self._gpu, dst, scores, now_ns, damping)
-            if before and after is not before and checks_rates:
+            if before and after is not before and self._policy.is_rate_aware:
                 rates = read_rates() if rates is None else rates
                 if is_satisfied(rates, dst, self._rail_bps):
                     after = before

@@ -9,7 +9,7 @@ from typing import Final
 
 from railyard.controller.failover.paths import PathKind
 from railyard.controller.health.decision import path_score
-from railyard.controller.health.policies import Shares
+from railyard.controller.health.policy import Shares
 from railyard.controller.health.scores import BEST, BLOCKED, Scores
 from railyard.topologies.addresses import Gpu
 

@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal, NamedTuple
 
-from railyard.controller.health.estimators import ESTIMATORS, Health, Load, health, pooled
+from railyard.controller.health.estimator import ESTIMATORS, Health, Load, health, pooled
 from railyard.controller.health.scores import BEST, Scores, idle
 from railyard.controller.health.settings import HealthSpec
 from railyard.controller.openflow.app import SwitchEvent

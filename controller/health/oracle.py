@@ -20,7 +20,7 @@ from typing import Final
 from railyard.controller.failover.paths import Path
 from railyard.controller.health.decision import path_of
 from railyard.controller.health.max_min import Background, Link, Route, completion_s, route_of, under_load
-from railyard.controller.health.policies import Share, Shares
+from railyard.controller.health.policy import Share, Shares
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.plan import Plan
 from railyard.topologies.spec import Kind

@@ -2,11 +2,11 @@
 
 from typing import Annotated, Literal
 
-from pydantic import Field, ValidationError, field_validator
+from pydantic import AfterValidator, Field, ValidationError
 
-from railyard.controller.health.estimators import ESTIMATORS, Links
+from railyard.controller.health.estimator import ESTIMATORS, Links
 from railyard.core.config import ConfigModel, find_problems
-from railyard.core.errors import BadInput, unknown_name_hint
+from railyard.core.errors import BadInput
 from railyard.core.units import Time
 
 RegistryKind = Literal["embedded", "etcd"]
@@ -16,25 +16,18 @@ AtMostAMinute = Annotated[Time, Field(le=60)]
 class HealthSpec(ConfigModel):
     """How scores are made, and kept.
 
-    `estimator`: a name in ESTIMATORS. `links`: see estimators.health. `period` between two looks, `smoothing` the time
+    `estimator`: a name in ESTIMATORS. `links`: see estimator.health. `period` between two looks, `smoothing` the time
     constant of the mean over them. A queue that takes `full_queue` to drain at its link's rate counts as full.
-    `registry`: see registry.py; `stale`: how long a cache goes without word before it says so.
+    `registry`: see registry/; `stale`: after how long without a message a cache is stale.
     """
 
-    estimator: str = "utilisation"
+    estimator: Annotated[str, AfterValidator(ESTIMATORS.checked)] = "utilisation"
     links: Links = "mean"
     period: AtMostAMinute = 0.05
     smoothing: AtMostAMinute | Literal["none"] = 0.1
     full_queue: AtMostAMinute = 0.05
     registry: RegistryKind = "embedded"
     stale: AtMostAMinute = 1.0
-
-    @field_validator("estimator")
-    @classmethod
-    def _estimator_is_known(cls, name: str) -> str:
-        if name not in ESTIMATORS:
-            raise ValueError(unknown_name_hint(name, ESTIMATORS))
-        return name
 
     @property
     def smoothing_s(self) -> float:

@@ -25,7 +25,7 @@ from railyard.controller.agent.choices import ChoiceServer
 from railyard.controller.agent.route_agent import RouteAgent
 from railyard.controller.agent.steering import Assigned, Change, Source, Steering, read_assigned
 from railyard.controller.failover.paths import name_of
-from railyard.controller.health.policies import Shares
+from railyard.controller.health.policy import Shares
 from railyard.controller.health.registry.client import Registry, View, connect
 from railyard.controller.health.scores import Scores
 from railyard.core.events import EventWriter

@@ -7,7 +7,7 @@ from typing import Final
 from rich.console import Console
 from rich.table import Table
 
-from railyard.controller.health.policies import Shares
+from railyard.controller.health.policy import Shares
 from railyard.core.units import format_time
 from railyard.experiments.run.initial_state import InitialState, initial_states
 from railyard.experiments.spec.experiment import ExperimentSpec

@@ -14,7 +14,7 @@ from railyard.controller.failover.paths import Path
 from railyard.controller.health.hysteresis import ActivePaths, damp
 from railyard.controller.health.max_min import Background
 from railyard.controller.health.oracle import Flow, assign, by_pair, finish_s
-from railyard.controller.health.policies import Shares, policy_named
+from railyard.controller.health.policy import HEALTH_POLICIES, Shares
 from railyard.controller.health.scores import BEST, Scores, idle
 from railyard.core.errors import RailyardError
 from railyard.topologies.addresses import Gpu
@@ -111,7 +111,7 @@ def settled_paths(steering: Steering, src: Gpu, dst: Gpu, scores: Scores) -> Sha
 
     RailyardError if the policy, which may be somebody's own, raises.
     """
-    choose, context = policy_named(steering.policy), steering.context
+    choose, context = HEALTH_POLICIES[steering.policy].choose, steering.context
     try:
         first = ActivePaths(choose(src, dst, idle(len(scores.domains), len(scores.rails)), context), 0)
         preferred = choose(src, dst, scores, context)

@@ -9,11 +9,11 @@ from functools import cached_property
 
 from railyard.controller.agent.steering import Steering
 from railyard.controller.health.oracle import Flow
-from railyard.controller.health.policies import Shares
+from railyard.controller.health.policy import HEALTH_POLICIES, Shares
 from railyard.controller.health.scores import Scores
 from railyard.experiments.predict import steered_times
 from railyard.experiments.spec.experiment import ExperimentSpec, nominal_plan
-from railyard.experiments.spec.routing import ORACLE, RoutingSpec
+from railyard.experiments.spec.routing import RoutingSpec
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.plan import Plan
 from railyard.topologies.spec import FabricSpec
@@ -68,7 +68,9 @@ class InitialState:
 
     def _steering(self, policy: str) -> Steering:
         background = self.pattern.flows(self.pattern.at(0.0))
-        assigned = steered_times.oracle_paths(self.plan, self.flows, background) if policy == ORACLE else {}
+        assigned = (
+            steered_times.oracle_paths(self.plan, self.flows, background) if HEALTH_POLICIES[policy].knows_load else {}
+        )
         context = self.routing.context(self.plan.spec, self.seed, assigned)
         return self.routing.steering(policy, self.plan.spec, context)
 

@@ -7,13 +7,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
 
+from railyard.controller.health.policy import HEALTH_POLICIES
 from railyard.controller.processes.clients import AgentsProcess
 from railyard.experiments.predict import steered_times
 from railyard.experiments.run.progress import Steps
 from railyard.experiments.run.session import ControllerEvent, FabricSession, check_links, record_fabric
 from railyard.experiments.run.traffic import Workload, run_workload
 from railyard.experiments.spec.experiment import ExperimentSpec
-from railyard.experiments.spec.routing import ORACLE, RoutingSpec
+from railyard.experiments.spec.routing import RoutingSpec
 from railyard.results.runs.records import Choice, Event, HealthSample, Run
 from railyard.topologies.spec import FabricSpec
 from railyard.workloads.background.reserve import reserved
@@ -86,9 +87,8 @@ class SteeredRun:
         plan, policy, begun_ns = self.session.plan, self.session.steered_by, time.monotonic_ns()
         flows = steered_times.flows_in(self.workload.schedule, plan.gpus)
         pattern = steered_times.Pattern(plan, self.background)
-        assign = cache(
-            lambda on: steered_times.oracle_paths(plan, flows, pattern.flows(on)) if policy == ORACLE else {}
-        )
+        knows_load = HEALTH_POLICIES[policy].knows_load
+        assign = cache(lambda on: steered_times.oracle_paths(plan, flows, pattern.flows(on)) if knows_load else {})
         context = self.routing.context(plan.spec, self.seed, assign(pattern.at(0.0)))
         steering, stale = self.routing.steering(policy, plan.spec, context), self.routing.health.stale
         known = steered_times.completion_s(pattern, flows, steering) if self.workload.independent else None
@@ -101,7 +101,7 @@ class SteeredRun:
             background(plan, self.background) as traffic,
             self._recording_background(pattern, traffic.start_ns, run) as listeners,
         ):
-            if policy == ORACLE:
+            if knows_load:
                 listeners.append(lambda on: agents.assign(assign(on)))
             time.sleep(self.routing.settle)
             run_workload(self.session, self.workload, self.repeat, self.seed, run, progress, known)

@@ -2,30 +2,31 @@
 
 from typing import Annotated, Final, Literal
 
-from pydantic import Field, field_validator
+from pydantic import AfterValidator, Field, field_validator
 
 from railyard.controller.agent.steering import Assigned, Steering
 from railyard.controller.health.hysteresis import Damping
-from railyard.controller.health.policies import DELTA, POLICIES, Context
+from railyard.controller.health.policy import DELTA, HEALTH_POLICIES, Context, default_policies
 from railyard.controller.health.settings import HealthSpec
-from railyard.core.errors import unknown_name_hint
 from railyard.core.units import Time
 from railyard.topologies.spec import ConfigModel, FabricSpec
 
 MAX_SETTLE_S: Final = 60
-ORACLE: Final = "oracle"
 MAX_AUTO_MARGIN: Final = 300
+PolicyName = Annotated[str, AfterValidator(HEALTH_POLICIES.checked)]
 
 
 class RoutingSpec(ConfigModel):
     """Every workload runs once for each policy and seed, in the order of `policies`, on one built fabric.
 
     A policy steers from before the background begins; the workload starts `settle` after that, and nothing is sent for
-    as long before. `margin` (percent; auto: see `own_margin`), `noise`, `dwell`: see health.dwell.Damping. `delta`: see
-    health.policies.Context. `health`: how scores are made and kept.
+    as long before. `margin` (percent; auto: see `own_margin`), `noise`, `dwell`: see health.hysteresis.Damping.
+    `delta`: see health.policy.Context. `health`: how scores are made and kept.
     """
 
-    policies: Annotated[tuple[str, ...], Field(min_length=1, strict=False)] = tuple(POLICIES)
+    policies: Annotated[tuple[PolicyName, ...], Field(min_length=1, strict=False)] = Field(
+        default_factory=default_policies
+    )
     margin: Annotated[int, Field(ge=0, le=1000)] | Literal["auto"] = "auto"
     dwell: Time | Literal["none"] = Damping().dwell_ns / 1e9
     noise: Annotated[int, Field(ge=0, le=100)] = Damping().noise
@@ -35,10 +36,7 @@ class RoutingSpec(ConfigModel):
 
     @field_validator("policies")
     @classmethod
-    def _policies_are_known(cls, names: tuple[str, ...]) -> tuple[str, ...]:
-        for name in names:
-            if name not in POLICIES:
-                raise ValueError(unknown_name_hint(name, POLICIES))
+    def _policies_differ(cls, names: tuple[str, ...]) -> tuple[str, ...]:
         if len(set(names)) < len(names):
             raise ValueError("must name each policy once")
         return names
@@ -53,8 +51,9 @@ class RoutingSpec(ConfigModel):
         return Context(fabric.kind, seed, self.delta, assigned)
 
     def steering(self, policy: str, fabric: FabricSpec, context: Context) -> Steering:
-        """What agents are told. The oracle goes by no scores, and is to be the best: nothing damps it."""
-        return Steering(policy, context, Damping(None, 0, 0) if policy == ORACLE else self.damping(fabric))
+        """Return what agents need to apply a policy."""
+        is_damped = HEALTH_POLICIES[policy].is_damped
+        return Steering(policy, context, self.damping(fabric) if is_damped else Damping(None, 0, 0))
 
 
 def own_margin(domains: int) -> int:

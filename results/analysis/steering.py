@@ -21,8 +21,6 @@ from railyard.results.runs.records import Event, Measurement, Run
 
 BASELINE_POLICY: Final = "dr"
 ORACLE_POLICY: Final = "oracle"
-SCORELESS_POLICIES: Final = frozenset({"dr", "rd", "ecmp", "random", "oracle"})
-"""Policies that don't go by scores; all others, a user's among them, may."""
 FabricWorkload = tuple[str, str]
 """A fabric, without policy, and a workload."""
 

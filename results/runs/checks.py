@@ -4,6 +4,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
+from railyard.controller.health.policy import HEALTH_POLICIES
 from railyard.results.analysis.aggregate import kinds_of
 from railyard.results.analysis.intervals import dwell_s, intervals
 from railyard.results.analysis.recovery_rows import (
@@ -14,7 +15,7 @@ from railyard.results.analysis.recovery_rows import (
     is_probed,
     matches_oracle,
 )
-from railyard.results.analysis.steering import ORACLE_POLICY, most_changed_pair
+from railyard.results.analysis.steering import most_changed_pair
 from railyard.results.multirail.checks import requirements
 from railyard.results.runs.fidelity import Judgement
 from railyard.results.runs.records import ConnectivityCheck, Recovery, Run
@@ -216,12 +217,14 @@ def _worst_text(r: Recovery) -> str:
     return f"; most: {r.fabric} {r.script or f'{r.fault} {r.target}'} repeat {r.repeat}"
 
 
-def _dwell(run: Run) -> Iterator[Check]:
-    """Damping's promise: in any time t a pair changes its paths at most 1 + t / dwell times.
+def _is_damped(policy: str) -> bool:
+    """Whether damping applies: True for a policy of a plugin that isn't loaded now."""
+    return policy not in HEALTH_POLICIES or HEALTH_POLICIES[policy].is_damped
 
-    Nothing damps the oracle.
-    """
-    dwell, damped_intervals = dwell_s(run), [s for s in intervals(run) if s.policy != ORACLE_POLICY]
+
+def _dwell(run: Run) -> Iterator[Check]:
+    """Check the law of damping: in any time t a pair changes its paths at most 1 + t / dwell times."""
+    dwell, damped_intervals = dwell_s(run), [s for s in intervals(run) if _is_damped(s.policy)]
     worst = most_changed_pair(damped_intervals, dwell) if dwell else None
     if worst:
         where = f"{worst.interval.label}, {worst.interval.workload}, repeat {worst.interval.repeat}"

@@ -4,9 +4,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from railyard.controller.health.policy import HEALTH_POLICIES
 from railyard.results.analysis.aggregate import Row
 from railyard.results.analysis.intervals import MeasurementInterval, base_labels, intervals, is_steered
-from railyard.results.analysis.steering import SCORELESS_POLICIES, policy_rows
+from railyard.results.analysis.steering import policy_rows
 from railyard.results.plots import policies as plot_policies
 from railyard.results.plots import spine_condition, steering
 from railyard.results.plots.style import Plot
@@ -77,7 +78,7 @@ def _drawn(all_intervals: Sequence[MeasurementInterval]) -> tuple[list[Measureme
     """The first repeat of each policy that goes by scores: on the first fabric and workload, and all others."""
     first_intervals: dict[tuple[str, str, str], MeasurementInterval] = {}
     for interval in all_intervals:
-        if interval.policy not in SCORELESS_POLICIES and interval.health:
+        if _uses_scores(interval.policy) and interval.health:
             first_intervals.setdefault((interval.fabric, interval.workload, interval.policy), interval)
     scored_intervals = list(first_intervals.values())
     drawn = [
@@ -86,6 +87,11 @@ def _drawn(all_intervals: Sequence[MeasurementInterval]) -> tuple[list[Measureme
         if (s.fabric, s.workload) == (scored_intervals[0].fabric, scored_intervals[0].workload)
     ][:_MAX_DRAWN]
     return drawn, [s for s in scored_intervals if s not in drawn]
+
+
+def _uses_scores(policy: str) -> bool:
+    """Whether to plot scores: True for a policy of a plugin that isn't loaded now."""
+    return policy not in HEALTH_POLICIES or HEALTH_POLICIES[policy].uses_scores
 
 
 def _undrawn_text(undrawn: Sequence[MeasurementInterval]) -> str:

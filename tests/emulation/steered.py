@@ -15,7 +15,7 @@ from railyard.controller.agent.path_trace import TracedPath, assemble_path, foll
 from railyard.controller.agent.steering import Steering
 from railyard.controller.failover.paths import Path
 from railyard.controller.health.hysteresis import Damping
-from railyard.controller.health.policies import Context
+from railyard.controller.health.policy import Context
 from railyard.controller.health.registry.client import connect
 from railyard.controller.health.registry.etcd import EtcdServer
 from railyard.controller.health.registry.unix_socket import SocketServer

@@ -18,7 +18,7 @@ from railyard.controller.agent.choices import ask
 from railyard.controller.failover.paths import Path
 from railyard.controller.health.decision import over_rail
 from railyard.controller.health.hysteresis import Damping
-from railyard.controller.health.policies import POLICIES, Share, Shares
+from railyard.controller.health.policy import Share, Shares, default_policies
 from railyard.controller.health.settings import HealthSpec, RegistryKind
 from railyard.core.errors import RailyardError
 from railyard.topologies.addresses import Gpu
@@ -78,12 +78,12 @@ def assert_each_policy_is_followed(fabric: Fabric, policies: list[str], kind: Re
 
 
 def test_packets_go_as_every_policy_chose_and_release_leaves_the_base_routes() -> None:
-    kinds = assert_each_policy_is_followed(build("rail-only", 3, 4), list(POLICIES), "embedded", **UNEVEN)
+    kinds = assert_each_policy_is_followed(build("rail-only", 3, 4), list(default_policies()), "embedded", **UNEVEN)
     assert kinds == {"d", "r", "dr", "rd", "drd"}
 
 
 def test_packets_go_as_chosen_with_etcd_too() -> None:
-    assert_each_policy_is_followed(build("rail-only", 3, 4), list(POLICIES), "etcd", **UNEVEN)
+    assert_each_policy_is_followed(build("rail-only", 3, 4), list(default_policies()), "etcd", **UNEVEN)
 
 
 @pytest.mark.parametrize("base", ["spine", "pxn"])

@@ -5,11 +5,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
-import pytest
-
 from railyard.controller.agent.route_agent import Outcome
 from railyard.controller.agent.steering import Steering
-from railyard.controller.health.policies import POLICIES, Context, Shares, dr
+from railyard.controller.health.policy import HEALTH_POLICIES, Context, HealthPolicy, Shares
 from railyard.controller.health.registry.client import connect
 from railyard.controller.health.registry.unix_socket import SocketServer
 from railyard.controller.health.scores import Scores, idle
@@ -38,14 +36,18 @@ class Quiet:
         return {}
 
 
-def fails_when_hot(src: Gpu, dst: Gpu, scores: Scores, context: Context) -> Shares:
-    if min(scores.rails) <= 50:
-        raise LookupError("no such rail")
-    return dr(src, dst, scores, context)
+class FailsWhenHot(HealthPolicy):
+    """dr, until a rail is hot."""
+
+    @staticmethod
+    def choose(src: Gpu, dst: Gpu, scores: Scores, context: Context) -> Shares:
+        if min(scores.rails) <= 50:
+            raise LookupError("no such rail")
+        return HEALTH_POLICIES["dr"].choose(src, dst, scores, context)
 
 
-def test_a_policy_that_raises_is_told_and_steers_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(POLICIES, "mine", fails_when_hot)
+def test_a_policy_that_raises_is_told_and_steers_no_more(tmp_path: Path) -> None:
+    HEALTH_POLICIES.add("mine", FailsWhenHot)
     server, told = SocketServer(tmp_path / "s"), list[tuple[str, dict[str, Any]]]()
     server.start()
     healthd = connect(server.address)
@@ -59,6 +61,7 @@ def test_a_policy_that_raises_is_told_and_steers_no_more(tmp_path: Path, monkeyp
         failed = await_told(told, "failed")
         assert failed == {"policy": "mine", "why": "LookupError: no such rail"}
     finally:
+        HEALTH_POLICIES.remove("mine")
         agents.stop()
         healthd.close()
         server.stop()

@@ -9,7 +9,7 @@ import pytest
 from railyard.controller.agent import choices
 from railyard.controller.agent.choices import ChoiceServer, ask
 from railyard.controller.failover.paths import Path
-from railyard.controller.health.policies import Share, Shares
+from railyard.controller.health.policy import Share, Shares
 from railyard.topologies.addresses import Gpu
 
 SRC, DST = Gpu(0, 1), Gpu(3, 2)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from railyard.controller.agent.steering import Steering
 from railyard.controller.health.hysteresis import Damping
 from railyard.controller.health.oracle import Flow
-from railyard.controller.health.policies import POLICIES, Context, Shares
+from railyard.controller.health.policy import HEALTH_POLICIES, Context, Shares
 from railyard.core.errors import RailyardError
 from railyard.experiments.predict.steered_times import Pattern, completion_s, expected_scores, flows_in, oracle_paths
 from railyard.topologies.addresses import Gpu
@@ -159,10 +159,10 @@ def test_what_damping_keeps_in_place_is_foreseen() -> None:
     assert never == pytest.approx(2 * at_once, rel=0.01)
 
 
-def test_a_policy_that_raises_is_told_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_policy_that_raises_is_reported_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     def wrong(*_: object) -> Shares:
         raise LookupError("no such rail")
 
-    monkeypatch.setitem(POLICIES, "mine", wrong)
-    with pytest.raises(RailyardError, match=r"^policy mine failed: LookupError: no such rail$"):
-        completion_s(HALF_HOT, FOUR, Steering("mine"))
+    monkeypatch.setattr(HEALTH_POLICIES["dr"], "choose", wrong)
+    with pytest.raises(RailyardError, match=r"^policy dr failed: LookupError: no such rail$"):
+        completion_s(HALF_HOT, FOUR, Steering("dr"))

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from railyard.controller.failover.paths import Path
 from railyard.controller.health.hysteresis import ActivePaths, Damping, damp
-from railyard.controller.health.policies import POLICIES, Context, Share, Shares
+from railyard.controller.health.policy import HEALTH_POLICIES, Context, Share, Shares
 from railyard.controller.health.scores import Scores
 from railyard.topologies.addresses import Gpu
 
@@ -84,7 +84,7 @@ def test_changes_stay_under_the_dwell_limit_whatever_scores_do(
     for turn in range(60):
         now += rng.randint(0, 100) * MS
         known = Scores(tuple(rng.choice([0, 10, 90, 100]) for _ in range(4)), (rng.randint(0, 100), 100))
-        wanted = POLICIES[policy](SRC, DST, known, Context(seed=turn))
+        wanted = HEALTH_POLICIES[policy].choose(SRC, DST, known, Context(seed=turn))
         new = damp(held, wanted, SRC, DST, known, now, damping)
         if held is not None and held.shares and new.shares != held.shares:
             changes.append(now)
@@ -98,7 +98,7 @@ def test_who_runs_after_alternating_load_runs_ever_less_and_a_calm_pair_is_quick
     held, changes = damp(None, DR, SRC, DST, known[False], 0, damping), []
     for now in range(0, 20_000, 10):
         turned = now < 10_000 and now // 150 % 2 == 1
-        wanted = POLICIES["health"](SRC, DST, known[turned], Context())
+        wanted = HEALTH_POLICIES["health"].choose(SRC, DST, known[turned], Context())
         new = damp(held, wanted, SRC, DST, known[turned], now * MS, damping)
         changes += [now] if new is not held else []
         held = new

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from railyard.controller.health.estimators import ESTIMATORS, LOSS_LIMIT, Estimator, Health, Links, Load, health, pooled
+from railyard.controller.health.estimator import ESTIMATORS, Estimator, Health, Links, Load, health, pooled
+from railyard.controller.health.estimators.loss import LOSS_LIMIT
 from railyard.controller.health.settings import HealthSpec, parse_health
 from railyard.core.errors import BadInput
 
@@ -26,7 +27,9 @@ loads = st.builds(
     backlog_limit_bytes=st.integers(0, 10**7),
     up_ports=st.integers(0, 1),
 )
-every_estimator = pytest.mark.parametrize("estimate", ESTIMATORS.values(), ids=ESTIMATORS)
+every_estimator = pytest.mark.parametrize(
+    "estimate", [estimate for _, estimate in ESTIMATORS.items()], ids=ESTIMATORS.names()
+)
 
 
 @pytest.mark.parametrize(
@@ -132,13 +135,13 @@ def test_without_smoothing_the_last_look_is_all_that_counts() -> None:
     assert Health(100.0).after(20.0, 1.0, 0.05, 0.0).score == 20
 
 
-def test_a_users_estimator_is_one_function_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(ESTIMATORS, "cubed", lambda load: 200 * (1 - load.used**3) - 50)
-    spec = HealthSpec(estimator="cubed")
-    scores = [
-        health([replace(LINK, sent_bytes=sent)], ESTIMATORS[spec.estimator], spec.links)
-        for sent in (0, 250_000, 500_000)
-    ]
+def cubed(load: Load) -> float:
+    """The free share of the cubed load."""
+    return 200 * (1 - load.used**3) - 50
+
+
+def test_health_is_kept_within_0_to_100() -> None:
+    scores = [health([replace(LINK, sent_bytes=sent)], cubed, "mean") for sent in (0, 250_000, 500_000)]
     assert scores == [100, 100, 0]  # 150, 125 and -50, kept within bounds
 
 
@@ -163,3 +166,25 @@ def test_settings_are_read_as_they_are_written() -> None:
     spec = parse_health({"period": "20ms", "smoothing": "none", "full_queue": "5ms", "registry": "etcd"})
     assert (spec.period, spec.smoothing_s, spec.full_queue, spec.registry) == (0.02, 0.0, 0.005, "etcd")
     assert parse_health(spec.model_dump(mode="json")) == spec
+
+
+def test_a_registered_estimator_may_be_named_in_a_spec() -> None:
+    ESTIMATORS.add("cubed", cubed)
+    try:
+        assert HealthSpec(estimator="cubed").estimator == "cubed"
+    finally:
+        ESTIMATORS.remove("cubed")
+
+
+@pytest.mark.parametrize(
+    ("estimator", "message"),
+    [
+        (lambda load: 1.0, "has no docstring, whose first line describes it"),
+        (max, "fails on an idle link: TypeError: "),
+        (repr, "must return a number, 0 \\(blocked\\) to 100 \\(idle\\), not "),
+    ],
+)
+def test_registering_an_incomplete_estimator_names_what_is_missing(estimator: Estimator, message: str) -> None:
+    where = r"test_health_estimators\.py:\d+: 'mine' is not a whole score estimator: "
+    with pytest.raises(BadInput, match=where + f".*{message}"):
+        ESTIMATORS.add("mine", estimator)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from railyard.controller.health.estimators import Links
+from railyard.controller.health.estimator import Links
 from railyard.controller.health.monitor import Healthd
 from railyard.controller.health.scores import Scores
 from railyard.controller.health.settings import HealthSpec, parse_health

@@ -9,7 +9,7 @@ from railyard.controller.failover.paths import Path
 from railyard.controller.health import oracle
 from railyard.controller.health.max_min import Background
 from railyard.controller.health.oracle import Flow, all_paths, assign, by_pair, finish_s
-from railyard.controller.health.policies import POLICIES, Context, Share
+from railyard.controller.health.policy import HEALTH_POLICIES, Context, Share
 from railyard.controller.health.scores import Scores, idle
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.plan import Plan
@@ -90,7 +90,7 @@ def test_no_policy_with_one_path_a_pair_beats_it(flows: int) -> None:
         known = idle(3, 3)
         for name in ("dr", "rd", "random"):
             context = Context(plan.spec.kind, seed)
-            paths = [POLICIES[name](flow.src, flow.dst, known, context)[0].path for flow in wanted]
+            paths = [HEALTH_POLICIES[name].choose(flow.src, flow.dst, known, context)[0].path for flow in wanted]
             assert best <= last(plan, wanted, paths, loads) * 1.02, name
 
 
@@ -123,7 +123,7 @@ def test_four_flows_beside_four_hot_rails_by_every_policy() -> None:
     context = Context(assigned=by_pair(flows, assign(plan, flows, loads)))
     taken = {}
     for name in ("dr", "rd", "health", "health-drd", "health-best", "oracle"):
-        paths = [POLICIES[name](flow.src, flow.dst, known, context)[0].path for flow in flows]
+        paths = [HEALTH_POLICIES[name].choose(flow.src, flow.dst, known, context)[0].path for flow in flows]
         taken[name] = last(plan, flows, paths, loads)
     near = {"dr": 10.0, "rd": 10.0, "health": 10.0}
     assert taken == pytest.approx({**near, "health-drd": 4.0, "health-best": 1.0, "oracle": 1.0})

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from railyard.controller.failover.paths import Broken, Path, PathKind, next_hop, usable
 from railyard.controller.health.improved import best_path, best_paths
-from railyard.controller.health.policies import POLICIES, Context, Share, policy_named
+from railyard.controller.health.policy import HEALTH_POLICIES, Context, HealthPolicy, Share, Shares
 from railyard.controller.health.scores import Scores, idle
 from railyard.core.errors import BadInput
 from railyard.topologies.addresses import Gpu
@@ -17,19 +17,19 @@ from railyard.topologies.spec import Kind
 from tests.unit.health_scan import open_paths, pairs, scores, worth
 
 SRC, DST = Gpu(0, 0), Gpu(1, 1)
-BY_SCORES = sorted(name for name in POLICIES if name.startswith("health"))
+BY_SCORES = sorted(name for name in HEALTH_POLICIES if name.startswith("health"))
 HOT = Scores((10, 10, 100, 90), (100, 100))  # both ends' rails are
 
 
 def said(name: str, known: Scores, context: Context | None = None) -> list[tuple[PathKind, int]]:
-    shares = POLICIES[name](SRC, DST, known, context or Context())
+    shares = HEALTH_POLICIES[name].choose(SRC, DST, known, context or Context())
     assert {share.weight for share in shares} == {1}
     return [(share.path.kind, share.path.rail) for share in shares]
 
 
 def test_what_each_says_of_an_idle_fabric_and_of_two_hot_rails() -> None:
     known = idle(2, 4)
-    assert {name: said(name, known) for name in POLICIES if name != "random"} == {
+    assert {name: said(name, known) for name in HEALTH_POLICIES if name != "random"} == {
         "dr": [("dr", 1)],
         "rd": [("rd", 0)],
         "ecmp": [("dr", 1), ("rd", 0)],
@@ -50,8 +50,8 @@ def test_what_each_says_of_an_idle_fabric_and_of_two_hot_rails() -> None:
 def test_every_policy_gives_paths_that_a_route_can_say(known: Scores, kind: Kind) -> None:
     context = Context(kind, seed=3)
     for src, dst in pairs(known):
-        for name, policy in POLICIES.items():
-            shares = policy(src, dst, known, context)
+        for name, policy in HEALTH_POLICIES.items():
+            shares = policy.choose(src, dst, known, context)
             kinds = {share.path.kind for share in shares}
             assert len({next_hop(share.path, src, dst) for share in shares}) == len(shares)
             assert all(share.weight > 0 for share in shares)
@@ -104,7 +104,9 @@ def test_pairs_that_meet_spread_evenly_over_equal_rails() -> None:
 def test_the_papers_best_fit_sends_all_of_them_by_one_rail() -> None:
     known = Scores((10,) * 4 + (100,) * 5, (100,) * 2)
     flows = [(Gpu(0, g), Gpu(1, (g + 1) % 4)) for g in range(4)]
-    assert {POLICIES["health-drd"](src, dst, known, Context())[0].path for src, dst in flows} == {Path("drd", 4)}
+    assert {HEALTH_POLICIES["health-drd"].choose(src, dst, known, Context())[0].path for src, dst in flows} == {
+        Path("drd", 4)
+    }
 
 
 def test_noise_sends_nobody_round() -> None:
@@ -117,7 +119,10 @@ def test_noise_sends_nobody_round() -> None:
 def test_random_draws_every_rail_alike_and_the_same_again() -> None:
     def draws() -> list[Path]:
         ends = product(range(80), range(4), range(4))
-        return [POLICIES["random"](Gpu(0, g), Gpu(1, h), idle(2, 4), Context(seed=n))[0].path for n, g, h in ends]
+        return [
+            HEALTH_POLICIES["random"].choose(Gpu(0, g), Gpu(1, h), idle(2, 4), Context(seed=n))[0].path
+            for n, g, h in ends
+        ]
 
     assert draws() == draws()
     drawn = Counter(path.rail for path in draws())
@@ -143,13 +148,54 @@ def test_within_a_domain_the_way_is_hb0_and_no_dead_rail_is_on_it() -> None:
 def test_the_oracle_says_what_was_assigned() -> None:
     shares = (Share(Path("drd", 2), 3), Share(Path("rd", 0)))
     context = Context(assigned={(SRC, DST): shares})
-    assert POLICIES["oracle"](SRC, DST, idle(2, 4), context) == shares
-    assert POLICIES["oracle"](DST, SRC, idle(2, 4), context) == (Share(Path("dr", 0)),)
+    assert HEALTH_POLICIES["oracle"].choose(SRC, DST, idle(2, 4), context) == shares
+    assert HEALTH_POLICIES["oracle"].choose(DST, SRC, idle(2, 4), context) == (Share(Path("dr", 0)),)
 
 
-def test_a_name_that_is_not_known_is_bad_input_and_a_delta_beyond_scores_a_slip() -> None:
-    assert policy_named("health-drd") is POLICIES["health-drd"]
-    with pytest.raises(BadInput, match=r"policies\.0: 'health-dr' is not known: did you mean 'health-drd'\?"):
-        policy_named("health-dr", "policies.0")
+def test_delta_above_100_is_refused() -> None:
     with pytest.raises(ValueError, match="delta is 0 to 100, not 101"):
         Context(delta=101)
+
+
+class NoDecision(HealthPolicy):
+    """A policy that is named but not implemented."""
+
+
+class WrongResult(HealthPolicy):
+    """A policy that returns a path instead of shares."""
+
+    @staticmethod
+    def choose(src: Gpu, dst: Gpu, scores: Scores, context: Context) -> Shares:
+        return Path("dr", 0)  # type: ignore[return-value]
+
+
+class Raises(HealthPolicy):
+    """A policy with a defect."""
+
+    @staticmethod
+    def choose(src: Gpu, dst: Gpu, scores: Scores, context: Context) -> Shares:
+        raise LookupError("no rail")
+
+
+class OneArgument(HealthPolicy):
+    """A policy whose signature is wrong."""
+
+    @staticmethod
+    def choose(src: Gpu) -> Shares:  # type: ignore[override]
+        return ()
+
+
+@pytest.mark.parametrize(
+    ("policy", "message"),
+    [
+        (NoDecision, r"has no method choose\(src, dst, scores, context\)"),
+        (WrongResult, r"choose must return a tuple of Share\(Path\), not Path\("),
+        (Raises, r"choose fails on an idle 2x2 fabric: LookupError: no rail"),
+        (OneArgument, r"choose fails on an idle 2x2 fabric: TypeError: "),
+        (lambda *_: (), r"must be a class derived from HealthPolicy"),
+    ],
+)
+def test_registering_an_incomplete_policy_names_what_is_missing(policy: type[HealthPolicy], message: str) -> None:
+    with pytest.raises(BadInput, match=rf"test_health_policies\.py:\d+: 'mine' is not a whole [^:]*: {message}"):
+        HEALTH_POLICIES.add("mine", policy)
+    assert "mine" not in HEALTH_POLICIES

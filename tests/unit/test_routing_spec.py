@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from railyard.controller.health.hysteresis import Damping
-from railyard.controller.health.policies import POLICIES
+from railyard.controller.health.policy import default_policies
 from railyard.core.errors import BadInput
 from railyard.experiments.spec.experiment import parse, resolved
 from railyard.experiments.spec.routing import MAX_AUTO_MARGIN, RoutingSpec, own_margin
@@ -33,7 +33,7 @@ def routing(**keys: Any) -> dict[str, Any]:
         (routing(policies=[]), "routing.policies: [] must have 1 or more"),
         (
             routing(policies=["dr", "helth"]),
-            "routing.policies: ['dr', 'helth'] is not known: did you mean 'health'? allowed are ",
+            "routing.policies.1: 'helth' is not known: did you mean 'health'? allowed are ",
         ),
         (routing(policies=["dr", "rd", "dr"]), "routing.policies: ['dr', 'rd', 'dr'] must name each policy once"),
         (routing(policies="dr"), "routing.policies: 'dr' must be a list"),
@@ -89,7 +89,7 @@ def test_a_background_must_fit_every_fabric() -> None:
 
 def test_what_is_resolved_says_everything_and_reads_back() -> None:
     spec = parse(experiment(background=[{**HOT, "lasts": "300ms", "every": "600ms"}]))
-    assert resolved(spec)["routing"]["policies"] == list(POLICIES)
+    assert resolved(spec)["routing"]["policies"] == list(default_policies())
     assert parse(resolved(spec)) == spec
 
 

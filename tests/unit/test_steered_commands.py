@@ -11,7 +11,7 @@ from rich.console import Console
 
 from railyard.controller.agent.path_trace import assemble_path
 from railyard.controller.failover.paths import Path as Way
-from railyard.controller.health.policies import POLICIES, Share
+from railyard.controller.health.policy import HEALTH_POLICIES, Share
 from railyard.experiments import cli
 from railyard.experiments.commands import trace
 from railyard.experiments.commands.dry_run_steered import describe_background, format_shares
@@ -152,7 +152,7 @@ def test_what_is_described_is_the_experiment(name: str, capsys: pytest.CaptureFi
 def test_list_counts_a_replay_for_each_policy_and_seed(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["list"]) == 0
     (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("hot-rail ")]
-    assert line.split()[-2:] == [str(3 * len(POLICIES)), "0"]
+    assert line.split()[-2:] == [str(3 * len(HEALTH_POLICIES)), "0"]
 
 
 @pytest.mark.parametrize("command", ["predict", "dry-run"])
@@ -168,8 +168,8 @@ def test_what_can_be_changed(
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ("routing.policies=[health-bst]", "routing.policies: ['health-bst'] is not known: did you mean 'health-best'? "
-            f"allowed are {', '.join(sorted(POLICIES))}"),
+        ("routing.policies=[health-bst]", "routing.policies.0: 'health-bst' is not known: did you mean 'health-best'? "
+            f"allowed are {', '.join(sorted(HEALTH_POLICIES))}"),
         ("routing.policies=dr", "routing.policies: 'dr' must be a list"),
         ("routing.policies=[dr,dr]", "routing.policies: ['dr', 'dr'] must name each policy once"),
         ("routing.margin=some", "routing.margin: 'some' must be a whole number; or auto"),

@@ -13,7 +13,7 @@ from railyard.controller.agent.steering import (
 )
 from railyard.controller.failover.paths import Path
 from railyard.controller.health.hysteresis import Damping
-from railyard.controller.health.policies import POLICIES, Context, Share
+from railyard.controller.health.policy import HEALTH_POLICIES, Context, Share
 from railyard.controller.health.scores import Scores, idle
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.plan import make_plan
@@ -123,7 +123,7 @@ scores = st.builds(Scores, rails=st.tuples(*[st.integers(0, 100)] * 4), domains=
 
 
 @settings(max_examples=200)
-@given(st.sampled_from(sorted(POLICIES)), st.lists(scores, min_size=1, max_size=6))
+@given(st.sampled_from(sorted(HEALTH_POLICIES)), st.lists(scores, min_size=1, max_size=6))
 def test_routes_that_stand_are_those_of_the_choices_held(policy: str, news: list[Scores]) -> None:
     """Put and remove, applied in order, always leave the routes of what the agent says that it chose."""
     agent, table = source(policy), dict[str, object]()

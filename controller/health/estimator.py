@@ -1,24 +1,22 @@
-"""From what a rail, an HB domain or the spine layer carried over a period to how healthy it is: 0 blocked, 100 idle.
+"""Score estimators: from what a rail, an HB domain or the spine layer carried in a period to its health, 0 to 100.
 
 The papers leave the rule open on purpose ("independent of any specific health score calculation mechanism", health
-routing, part 1), so it is a function of a `Load`, known by name. A user's own is one more:
+routing, part 1), so it is a function of a `Load`, one file of estimators/ each. One of your own, in a plugin file:
+docs/examples/cubed_estimator.py.
 
-    ESTIMATORS["cubed"] = lambda load: 100 * (1 - load.used**3)
-
-What holds for all of them is in `Health`: links that are down take their share away, and 0 is kept for what is really
-blocked, no link up at all. A rail that is merely full has 1 at least, for on a 0 the decision has no path at all.
+`Health` has what holds for all of them: links that are down take their share away, and 0 means blocked (no link up).
+A rail that is merely full has at least 1, since the decision has no path at all over a 0.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from math import exp
 from typing import Final, Literal
 
 from railyard.controller.health.scores import BEST, BLOCKED
+from railyard.core.registry import Registry
 
 Links = Literal["mean", "worst"]
-LOSS_LIMIT: Final = 0.01
-"""Frames lost per frame sent at which `loss` has nothing left: at 1% TCP is far below half of a rail's rate."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,34 +57,26 @@ class Load:
 
 
 Estimator = Callable[[Load], float]
+"""From what links carried to their health, 0 to 100. The first line of its docstring is its description."""
 
 
-def utilisation(load: Load) -> float:
-    """The capacity that is free: the papers' "traffic load", turned round. A full link has 0, whatever waits for it."""
-    return BEST * (1 - load.used)
+def _missing_parts(_name: str, estimator: object) -> Iterator[str]:
+    """What an estimator lacks, found by asking it for the score of an idle link."""
+    if not callable(estimator):
+        yield "must be a function of a Load"
+        return
+    if not estimator.__doc__:
+        yield "has no docstring, whose first line describes it"
+    try:
+        score = estimator(Load(capacity_bps=1e9, period_s=0.1, sent_bytes=0, backlog_limit_bytes=1e6))
+    except Exception as error:
+        yield f"fails on an idle link: {type(error).__name__}: {error}"
+        return
+    if isinstance(score, bool) or not isinstance(score, (int, float)):
+        yield f"must return a number, 0 (blocked) to 100 (idle), not {score!r}"
 
 
-def backlog(load: Load) -> float:
-    """The queue space that is free: tells a link that is just full from one that many wait for."""
-    return BEST * (1 - load.filled)
-
-
-def loss(load: Load) -> float:
-    """100 without drops, 0 from LOSS_LIMIT on: for faults that show in no load, such as a gray cable."""
-    return BEST * max(0.0, 1 - load.lost / LOSS_LIMIT)
-
-
-def blended(load: Load) -> float:
-    """Utilisation and backlog are two views of one thing: their mean. Loss is damage on top of it: a factor."""
-    return (utilisation(load) + backlog(load)) / 2 * loss(load) / BEST
-
-
-ESTIMATORS: dict[str, Estimator] = {
-    "utilisation": utilisation,
-    "backlog": backlog,
-    "loss": loss,
-    "blended": blended,
-}
+ESTIMATORS: Final = Registry[Estimator]("score estimator", "railyard.controller.health.estimators", _missing_parts)
 
 
 def pooled(links: Iterable[Load]) -> Load:

@@ -1,0 +1,1 @@
+"""Score estimators, one module each."""

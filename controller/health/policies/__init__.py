@@ -1,0 +1,1 @@
+"""Health-routing policies, one module each."""

@@ -1,0 +1,17 @@
+"""Always dr: the own HB domain first, then the destination's rail (Rail-only IV-B)."""
+
+from railyard.controller.health.decision import path_of
+from railyard.controller.health.policy import HEALTH_POLICIES, Context, HealthPolicy, Shares, direct_path, single
+from railyard.controller.health.scores import Scores
+from railyard.topologies.addresses import Gpu
+
+
+@HEALTH_POLICIES.register("dr")
+class DirectRoute(HealthPolicy):
+    """Always dr: the own HB domain first, then the destination's rail (Rail-only IV-B)."""
+
+    order, uses_scores = 0, False
+
+    @staticmethod
+    def choose(src: Gpu, dst: Gpu, scores: Scores, context: Context) -> Shares:
+        return single(direct_path(src, dst) or path_of("dr", dst.rank))

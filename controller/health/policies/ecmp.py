@@ -1,0 +1,20 @@
+"""All paths with the fewest hops, flows hashed over them: dr and rd, or the spine where one joins rails."""
+
+from railyard.controller.health.decision import path_of
+from railyard.controller.health.policy import HEALTH_POLICIES, Context, HealthPolicy, Share, Shares, direct_path, single
+from railyard.controller.health.scores import Scores
+from railyard.topologies.addresses import Gpu
+
+
+@HEALTH_POLICIES.register("ecmp")
+class EqualCost(HealthPolicy):
+    """All paths with the fewest hops, flows hashed over them: dr and rd, or the spine where one joins rails."""
+
+    order, uses_scores = 2, False
+
+    @staticmethod
+    def choose(src: Gpu, dst: Gpu, scores: Scores, context: Context) -> Shares:
+        direct = direct_path(src, dst)
+        if direct or context.spine:
+            return single(direct or path_of("spine", src.rank))  # spine switches hash by themselves
+        return Share(path_of("dr", dst.rank)), Share(path_of("rd", src.rank))

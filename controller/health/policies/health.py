@@ -1,0 +1,17 @@
+"""dr or rd, by h-ratio (health routing, part 1)."""
+
+from railyard.controller.health.decision import near_path
+from railyard.controller.health.policy import HEALTH_POLICIES, Context, HealthPolicy, Shares, single
+from railyard.controller.health.scores import Scores
+from railyard.topologies.addresses import Gpu
+
+
+@HEALTH_POLICIES.register("health")
+class HealthRatio(HealthPolicy):
+    """dr or rd, by h-ratio (health routing, part 1)."""
+
+    order = 4
+
+    @staticmethod
+    def choose(src: Gpu, dst: Gpu, scores: Scores, context: Context) -> Shares:
+        return single(near_path(src, dst, scores))

@@ -1,0 +1,17 @@
+"""The path of the best score; pairs spread over rails that are as good (not in the papers)."""
+
+from railyard.controller.health.improved import best_path
+from railyard.controller.health.policy import HEALTH_POLICIES, Context, HealthPolicy, Shares, single
+from railyard.controller.health.scores import Scores
+from railyard.topologies.addresses import Gpu
+
+
+@HEALTH_POLICIES.register("health-best")
+class HealthBest(HealthPolicy):
+    """The path of the best score; pairs spread over rails that are as good (not in the papers)."""
+
+    order, is_rate_aware = 7, True
+
+    @staticmethod
+    def choose(src: Gpu, dst: Gpu, scores: Scores, context: Context) -> Shares:
+        return single(best_path(src, dst, scores, context.delta, context.spine))

@@ -1,0 +1,17 @@
+"""As health-drd, but evenly over all rails within delta of m (health routing, part 2)."""
+
+from railyard.controller.health.decision import spray_paths
+from railyard.controller.health.policy import HEALTH_POLICIES, Context, HealthPolicy, Share, Shares
+from railyard.controller.health.scores import Scores
+from railyard.topologies.addresses import Gpu
+
+
+@HEALTH_POLICIES.register("health-spray")
+class HealthSpray(HealthPolicy):
+    """As health-drd, but evenly over all rails within delta of m (health routing, part 2)."""
+
+    order = 6
+
+    @staticmethod
+    def choose(src: Gpu, dst: Gpu, scores: Scores, context: Context) -> Shares:
+        return tuple(map(Share, spray_paths(src, dst, scores, context.delta)))

@@ -1,0 +1,17 @@
+"""Always rd: the own rail first, then the destination's HB domain."""
+
+from railyard.controller.health.decision import path_of
+from railyard.controller.health.policy import HEALTH_POLICIES, Context, HealthPolicy, Shares, direct_path, single
+from railyard.controller.health.scores import Scores
+from railyard.topologies.addresses import Gpu
+
+
+@HEALTH_POLICIES.register("rd")
+class RailFirst(HealthPolicy):
+    """Always rd: the own rail first, then the destination's HB domain."""
+
+    order, uses_scores = 1, False
+
+    @staticmethod
+    def choose(src: Gpu, dst: Gpu, scores: Scores, context: Context) -> Shares:
+        return single(direct_path(src, dst) or path_of("rd", src.rank))

@@ -1,0 +1,119 @@
+"""Health-routing policies: pure functions from two GPUs and the health scores to weighted paths between them.
+
+One file of policies/ each. A policy of one's own, in a plugin file: docs/examples/widest_policy.py.
+"""
+
+import inspect
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar, Final, NamedTuple
+
+from railyard.controller.failover.paths import Path
+from railyard.controller.health.decision import path_of
+from railyard.controller.health.scores import BEST, Scores, idle
+from railyard.core.registry import Registry
+from railyard.topologies.addresses import Gpu
+from railyard.topologies.spec import Kind
+
+DELTA: Final = 10
+
+
+class Share(NamedTuple):
+    """A path and its part of a pair's traffic: `weight` out of the sum of all weights."""
+
+    path: Path
+    weight: int = 1
+
+
+Shares = tuple[Share, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What a policy may know besides the scores.
+
+    `delta`: points of h-score for `health-spray`, percent of the best score for `health-best...`. `assigned`: the
+    oracle's answer (`oracle.by_pair`). ValueError for a delta outside 0 to 100.
+    """
+
+    kind: Kind = "rail-only"
+    seed: int = 0
+    delta: int = DELTA
+    assigned: Mapping[tuple[Gpu, Gpu], Shares] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.delta <= BEST:
+            raise ValueError(f"delta is 0 to {BEST}, not {self.delta}")
+
+    @property
+    def spine(self) -> bool:
+        """Whether the NIC network joins rails."""
+        return self.kind != "rail-only"
+
+
+class HealthPolicy:
+    """A health-routing policy. The first line of its docstring is its description; `choose` makes the decision."""
+
+    order: ClassVar[int] = 100
+    """Position in the default list of an experiment's policies, lowest first."""
+    uses_scores: ClassVar[bool] = True
+    """Whether paths depend on scores: reports plot the scores of its intervals."""
+    is_rate_aware: ClassVar[bool] = False
+    """Whether a pair that gets its fair share keeps its path, whatever the scores are (not in the papers).
+
+    A pair's own traffic lowers the scores of its path, so by scores alone it would leave a path because of
+    itself, mostly where links are full and nothing is wrong. Agents read what connections deliver: is_satisfied.
+    """
+    is_damped: ClassVar[bool] = True
+    """Whether margin, noise and dwell time limit how often a pair changes its path (hysteresis.py)."""
+    knows_load: ClassVar[bool] = False
+    """Whether `context.assigned` has the best paths for the load of the whole interval (oracle.py)."""
+
+    @staticmethod
+    def choose(src: Gpu, dst: Gpu, scores: Scores, context: Context) -> Shares:
+        """Return the paths from `src` to `dst`, with weights; () where there is none. Must be deterministic."""
+        raise NotImplementedError
+
+
+def _missing_parts(_name: str, policy: object) -> Iterator[str]:
+    """What a policy lacks, found by its signature and by asking it for the paths of an idle 2x2 fabric."""
+    if not (isinstance(policy, type) and issubclass(policy, HealthPolicy)):
+        yield "must be a class derived from HealthPolicy"
+        return
+    if not policy.__doc__:
+        yield "has no docstring, whose first line describes it"
+    if policy.choose is HealthPolicy.choose:
+        yield "has no method choose(src, dst, scores, context)"
+        return
+    if not isinstance(inspect.getattr_static(policy, "choose"), staticmethod):
+        yield "choose must be a @staticmethod"
+        return
+    try:
+        shares = policy.choose(Gpu(0, 0), Gpu(1, 1), idle(2, 2), Context())
+    except Exception as error:
+        yield f"choose fails on an idle 2x2 fabric: {type(error).__name__}: {error}"
+        return
+    if not (isinstance(shares, tuple) and all(isinstance(s, Share) and isinstance(s.path, Path) for s in shares)):
+        yield f"choose must return a tuple of Share(Path), not {shares!r}"
+
+
+HEALTH_POLICIES: Final = Registry[type[HealthPolicy]](
+    "health-routing policy", "railyard.controller.health.policies", _missing_parts
+)
+
+
+def default_policies() -> tuple[str, ...]:
+    """Return the names of all policies in their default order."""
+    return tuple(sorted(HEALTH_POLICIES, key=lambda name: HEALTH_POLICIES[name].order))
+
+
+def direct_path(src: Gpu, dst: Gpu) -> Path | None:
+    """Return the path of one hop between GPUs of one domain or one rail (part 1, cases 1 and 2); None for others."""
+    if src.domain == dst.domain:
+        return path_of("d", src.rank)
+    return path_of("r", src.rank) if src.rank == dst.rank else None
+
+
+def single(path: Path | None) -> Shares:
+    """Return all traffic on one path; () for None."""
+    return () if path is None else (Share(path),)
