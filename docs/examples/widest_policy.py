@@ -1,0 +1,33 @@
+"""A health-routing policy: the path whose most loaded component is least loaded.
+
+The papers' policies compare the product of the scores along a path. This one compares the lowest score, as widest-path
+routing does. Of equally wide paths it takes those with the fewest HB domains, and spreads pairs over them.
+
+    script/run run hot-both --plugin docs/examples/widest_policy.py -o routing.policies=[dr,widest,oracle]
+"""
+
+from railyard.controller.health.decision import over_rail
+from railyard.controller.health.improved import spread
+from railyard.controller.health.policy import HEALTH_POLICIES, Context, HealthPolicy, Share, Shares, direct_path, single
+from railyard.controller.health.scores import Scores
+from railyard.topologies.addresses import Gpu
+
+
+@HEALTH_POLICIES.register("widest")
+class Widest(HealthPolicy):
+    """The path whose lowest score is highest; of equals the shortest, pairs spread over what is left."""
+
+    is_rate_aware = True  # a pair that gets its fair share of a rail keeps its path
+
+    @staticmethod
+    def choose(src: Gpu, dst: Gpu, scores: Scores, context: Context) -> Shares:
+        if src.domain == dst.domain:
+            return single(direct_path(src, dst))
+        near, far = scores.domains[src.domain], scores.domains[dst.domain]
+        domains = {"r": (), "dr": (near,), "rd": (far,), "drd": (near, far)}
+        paths = [over_rail(rail, src, dst) for rail in range(len(scores.rails))]
+        width = {path: min(scores.rails[path.rail], *domains[path.kind], 100) for path in paths}
+        widest = [path for path in paths if width[path] == max(width.values())]
+        shortest = min(len(domains[path.kind]) for path in widest)
+        best = [path for path in widest if len(domains[path.kind]) == shortest]
+        return (Share(best[spread(src, dst) % len(best)]),)
