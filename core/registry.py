@@ -140,7 +140,9 @@ def _source() -> Source:
     for frame in inspect.stack()[2:]:
         if frame.filename != __file__:
             break
-    return Source(origin.get(), _short(frame.filename), frame.lineno)
+    # a plugin may be the first to import a built-in definition
+    is_built_in = str(frame.frame.f_globals.get("__name__", "")).startswith("railyard.")
+    return Source("built-in" if is_built_in else origin.get(), _short(frame.filename), frame.lineno)
 
 
 def _short(file: str) -> str:

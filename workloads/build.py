@@ -7,18 +7,17 @@ from typing import Final
 from railyard.core.errors import BadInput
 from railyard.topologies.platforms import PLATFORMS
 from railyard.topologies.spec import FabricSpec
-from railyard.workloads.collectives.algorithms import whole_bytes
-from railyard.workloads.jobs.collective import collective_schedule
+from railyard.workloads.collectives.algorithm import collective_schedule
+from railyard.workloads.collectives.stages import whole_bytes
 from railyard.workloads.jobs.data_parallel import (
     DataParallelJob,
     buckets,
     data_parallel_iteration,
     data_parallel_schedule,
 )
-from railyard.workloads.jobs.experts import zipf_shares
 from railyard.workloads.jobs.gpt import GptJob, gpt_iteration, gpt_job
 from railyard.workloads.jobs.gpt_tasks import gpt_schedule
-from railyard.workloads.jobs.moe import MoeJob, moe_iteration, moe_job, moe_schedule
+from railyard.workloads.jobs.moe import MoeJob, moe_iteration, moe_job, moe_schedule, zipf_shares
 from railyard.workloads.jobs.transfers import pairs, transfers_schedule
 from railyard.workloads.matrix.pace import line_rate_duration_s
 from railyard.workloads.models.catalogue import GptModel, MoeModel, check_heads, load_gpt, load_layers, load_moe

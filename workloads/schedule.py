@@ -9,23 +9,6 @@ Phases group tasks under one name, for measuring and predicting; they don't orde
 from collections import defaultdict
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
-
-Kind = Literal["TP", "PP", "DP", "EP", "collective"]
-Collective = Literal[
-    "all-to-all",  # every pair directly; Eq. 2
-    "all-to-all-in-rail",  # every pair of a rail; the second term of Eq. 3
-    "all-to-all-two-phase",  # HB domain first, then rails; Eq. 3
-    "all-gather-ring",
-    "all-gather-hierarchical",  # Eq. 1
-    "reduce-scatter-ring",
-    "reduce-scatter-hierarchical",
-    "all-reduce-ring",  # on one rail
-    "all-reduce-hierarchical",  # Eq. 11: twice Eq. 1
-    "all-to-all-dispatch",  # every pair directly, to each GPU its share; by the busiest port
-    "all-to-all-combine",  # the same back
-    "point-to-point",
-]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +43,10 @@ Task = Transfer | Compute
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """A named step, and what the papers' equations need to know of it.
+    """A named step, and what a prediction needs to know of it.
 
+    `kind`: the kind of traffic (TP, PP, DP, EP, collective, or any other name), by which views group and colour it.
+    `collective`: the name of the algorithm that it runs; empty for transfers of its own, which no algorithm describes.
     `x` GPUs of each HB domain and `y` domains take part (a group; all groups run alike). `data_bytes` is the equation's
     D: for AllGather and ReduceScatter the whole gathered data of a group, for AllReduce the buffer that every GPU ends
     with, for all-to-all and point to point the bytes a pair (of an uneven one the mean, if each GPU's own part counts).
@@ -73,8 +58,8 @@ class Phase:
     """
 
     name: str
-    kind: Kind
-    collective: Collective
+    kind: str
+    collective: str
     x: int
     y: int
     data_bytes: float

@@ -16,12 +16,13 @@ from typing import Annotated, Final, Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
+from railyard.core.errors import unknown_name_hint
 from railyard.core.parse import parse_by_kind
 from railyard.core.units import Size, Time
 from railyard.topologies.spec import ConfigModel, FabricSpec
-from railyard.workloads.collectives.algorithms import IN_FLIGHT
+from railyard.workloads.collectives.algorithm import algorithms_of, collectives, default_algorithm
+from railyard.workloads.collectives.stages import IN_FLIGHT
 from railyard.workloads.placement.parallelism import Count, Parallelism
-from railyard.workloads.schedule import Collective
 
 Share = Annotated[float, Field(ge=0, le=1)]
 Efficiency = Annotated[float, Field(gt=0, le=1)]
@@ -33,16 +34,6 @@ AllToAll = Literal["auto", "direct", "in-rail", "two-phase"]
 DEFAULT_DURATION_S: Final = 5.0
 MAX_DURATION_S: Final = 3600
 MAX_STRIPES: Final = 64
-ALGORITHMS: Final[dict[str, dict[str, Collective]]] = {
-    "all-to-all": {
-        "direct": "all-to-all",
-        "in-rail": "all-to-all-in-rail",
-        "two-phase": "all-to-all-two-phase",
-    },
-    "all-gather": {"ring": "all-gather-ring", "hierarchical": "all-gather-hierarchical"},
-    "reduce-scatter": {"ring": "reduce-scatter-ring", "hierarchical": "reduce-scatter-hierarchical"},
-    "all-reduce": {"ring": "all-reduce-ring", "hierarchical": "all-reduce-hierarchical"},
-}
 
 
 def _check_duration(duration: float | None, info: ValidationInfo, other: str) -> float | None:
@@ -139,24 +130,30 @@ class CollectiveSpec(_Sized):
     """One plain collective. auto: all-to-all two-phase on rail-only and direct elsewhere, the others hierarchical."""
 
     kind: Literal["collective"]
-    collective: Literal["all-to-all", "all-gather", "reduce-scatter", "all-reduce"]
-    algorithm: Literal["auto", "direct", "in-rail", "two-phase", "ring", "hierarchical"] = "auto"
+    collective: str
+    algorithm: str = "auto"
     in_flight: Count = IN_FLIGHT
+
+    @field_validator("collective")
+    @classmethod
+    def _check_collective(cls, collective: str) -> str:
+        if collective not in collectives():
+            raise ValueError(unknown_name_hint(collective, collectives()))
+        return collective
 
     @field_validator("algorithm")
     @classmethod
     def _check_algorithm(cls, algorithm: str, info: ValidationInfo) -> str:
-        known = ALGORITHMS.get(info.data.get("collective", ""), {})
+        known = algorithms_of(info.data.get("collective", ""))
         if algorithm != "auto" and known and algorithm not in known:
             raise ValueError(f"is not for {info.data['collective']}: allowed are auto, {', '.join(known)}")
         return algorithm
 
-    def resolve_algorithm(self, fabric: FabricSpec) -> Collective:
-        """The algorithm chosen, in full."""
-        known = ALGORITHMS[self.collective]
+    def resolve_algorithm(self, fabric: FabricSpec) -> str:
+        """Return the full name of the algorithm chosen."""
         if self.algorithm != "auto":
-            return known[self.algorithm]
-        return known[auto_all_to_all(fabric) if self.collective == "all-to-all" else "hierarchical"]
+            return algorithms_of(self.collective)[self.algorithm]
+        return default_algorithm(self.collective, fabric)
 
 
 class TransfersSpec(_Sized):
@@ -243,7 +240,7 @@ def is_iteration(workload: Workload) -> bool:
 
 def auto_all_to_all(fabric: FabricSpec) -> Literal["direct", "two-phase"]:
     """Two-phase where there are no spines to go straight over."""
-    return "two-phase" if fabric.kind == "rail-only" else "direct"
+    return "two-phase" if default_algorithm("all-to-all", fabric) == "all-to-all-two-phase" else "direct"
 
 
 def parse_workload(data: object, field: str = "workload") -> Workload:

@@ -18,7 +18,7 @@ from railyard.experiments.spec.overrides import apply
 from railyard.topologies.addresses import Gpu
 from railyard.workloads.build import build
 from railyard.workloads.matrix.traffic_matrix import bytes_by_kind, cross_rail_bytes
-from railyard.workloads.schedule import Compute, Kind, Schedule
+from railyard.workloads.schedule import Compute, Schedule
 from railyard.workloads.spec import TraceSpec
 from railyard.workloads.traces.build import read_trace
 from railyard.workloads.traces.files import is_trace_prefix
@@ -33,7 +33,7 @@ class Step:
     """All runs of one step. `groups`: the sets of GPUs that took part in a run, each once, in order."""
 
     name: str
-    kind: Kind
+    kind: str
     runs: int
     transfers: int
     bytes: int
@@ -65,14 +65,14 @@ def steps(schedule: Schedule) -> list[Step]:
     sent: defaultdict[int, list[tuple[int, int, int]]] = defaultdict(list)
     for _, t in schedule.transfers:
         sent[t.phase].append((t.src, t.dst, t.bytes))
-    runs: dict[tuple[str, Kind], list[list[tuple[int, int, int]]]] = {}
+    runs: dict[tuple[str, str], list[list[tuple[int, int, int]]]] = {}
     for number in sorted(sent):
         phase = schedule.phases[number]
         runs.setdefault((phase.name, phase.kind), []).append(sent[number])
     return [_step(name, kind, found, schedule.rails) for (name, kind), found in runs.items()]
 
 
-def _step(name: str, kind: Kind, runs: Sequence[Sequence[tuple[int, int, int]]], rails: int) -> Step:
+def _step(name: str, kind: str, runs: Sequence[Sequence[tuple[int, int, int]]], rails: int) -> Step:
     everything = [transfer for run in runs for transfer in run]
     groups = dict.fromkeys(tuple(sorted({gpu for src, dst, _ in run for gpu in (src, dst)})) for run in runs)
     return Step(

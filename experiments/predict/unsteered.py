@@ -18,31 +18,15 @@ from railyard.experiments.run.folder import reporting_path_errors
 from railyard.experiments.spec.experiment import ExperimentSpec, nominal_plan, resolved
 from railyard.results.analysis.aggregate import Spread
 from railyard.results.plots import style, sweep
-from railyard.results.theory.predict import WHOLE, predict_schedule
+from railyard.results.theory.predict import WHOLE, equation, predict_schedule
 from railyard.results.views import format as fmt
 from railyard.topologies.spec import FabricSpec
 from railyard.workloads.build import build
 from railyard.workloads.scale import payload_rates
-from railyard.workloads.schedule import Collective, Phase
 from railyard.workloads.spec import WorkloadSpec, is_iteration
 
 PNG_METADATA: Final = {"Software": "Railyard"}
 """By this a drawing is known again as one that may be overwritten."""
-
-EQUATIONS: Final[dict[Collective, str]] = {
-    "all-to-all": "Eq. 2",
-    "all-to-all-in-rail": "Eq. 3, second term",
-    "all-to-all-two-phase": "Eq. 3",
-    "all-gather-ring": "Eq. 1, one row or column",
-    "all-gather-hierarchical": "Eq. 1",
-    "reduce-scatter-ring": "Eq. 1, one row or column",
-    "reduce-scatter-hierarchical": "Eq. 1",
-    "all-reduce-ring": "twice Eq. 1, one row or column",
-    "all-reduce-hierarchical": "twice Eq. 1",
-    "all-to-all-dispatch": "busiest port",
-    "all-to-all-combine": "busiest port",
-    "point-to-point": "bytes over rate",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,22 +67,15 @@ def predictions(spec: ExperimentSpec) -> tuple[Prediction, ...]:
 def _of(label: str, fabric: FabricSpec, name: str, workload: WorkloadSpec, seed: int) -> Iterable[Prediction]:
     plan = nominal_plan(fabric)
     schedule, _ = build(workload, fabric, plan.rail_bps, plan.hb_bps, seed=seed)
-    times = predict_schedule(schedule, payload_rates(plan.hb_bps, plan.rail_bps, fabric.mtu), fabric)
+    rates = payload_rates(plan.hb_bps, plan.rail_bps, fabric.mtu)
+    times = predict_schedule(schedule, rates, fabric)
     by_name = {phase.name: phase for phase in schedule.phases}
     what = (label, plan.policy, name)
     if WHOLE in times:
         named = ("iteration_time", "Eq. 6") if is_iteration(workload) else ("completion_time", "all rounds")
         yield Prediction(*what, WHOLE, named[0], times[WHOLE], "s", named[1])
     for phase, run in by_name.items():
-        yield Prediction(*what, phase, "completion_time", times[phase], "s", _equation(run, fabric))
-
-
-def _equation(phase: Phase, fabric: FabricSpec) -> str:
-    """Which formula it is; where packets are forwarded, or spines thin, a bound of our own takes Eq. 2's place."""
-    bound = fabric.chosen_policy != "spine" or (fabric.oversubscription or 1) > 1
-    if phase.collective == "all-to-all" and bound:
-        return "Eq. 2 with forwarding or thin spines"
-    return EQUATIONS[phase.collective]
+        yield Prediction(*what, phase, "completion_time", times[phase], "s", equation(run, rates, fabric))
 
 
 def write(rows: Sequence[Prediction], spec: ExperimentSpec, folder: Path) -> tuple[Path, Path]:

@@ -21,6 +21,7 @@ from railyard.topologies.addresses import Gpu
 from railyard.topologies.plan import Plan, make_plan
 from railyard.topologies.spec import FabricSpec
 from railyard.workloads.build import build
+from railyard.workloads.collectives.algorithm import ALGORITHMS
 from railyard.workloads.jobs.migration import state_bytes, state_s, state_schedule, state_senders
 from railyard.workloads.matrix.pace import line_rate_duration_s
 from railyard.workloads.placement.relabel import place_with_spares, relabelled
@@ -140,7 +141,7 @@ def _after_s(way: Way, schedule: Schedule, rates: Rates, fabric: FabricSpec) -> 
         return None
     if way != "any-gpu":
         return predict_iteration(iteration, rates, fabric).printed_s
-    rings = all(part.y == 1 and part.collective.endswith("-ring") for part in iteration.each_micro_batch)
+    rings = all(part.y == 1 and ALGORITHMS[part.collective].algorithm == "ring" for part in iteration.each_micro_batch)
     if not rings or not iteration.each_micro_batch or any(part.x > 1 for part in iteration.sync):
         return None
     by_nic = tuple(replace(part, x=1, y=part.x) for part in iteration.each_micro_batch)

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Final
 
 from railyard.topologies.spec import FabricSpec
-from railyard.workloads.spec import ALGORITHMS, CollectiveSpec, GptSpec, MoeSpec, TraceSpec, TransfersSpec, WorkloadSpec
+from railyard.workloads.collectives.algorithm import algorithms_of
+from railyard.workloads.spec import CollectiveSpec, GptSpec, MoeSpec, TraceSpec, TransfersSpec, WorkloadSpec
 from railyard.workloads.traces.files import trace_name
 
 _NAME: Final = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
@@ -57,7 +58,7 @@ def workload_name(workload: WorkloadSpec) -> str:
         return Path(workload.model).stem if workload.model.endswith(".yaml") else workload.model
     if workload.algorithm == "auto":
         return workload.collective
-    return ALGORITHMS[workload.collective][workload.algorithm]
+    return algorithms_of(workload.collective)[workload.algorithm]
 
 
 def sizes(workload: WorkloadSpec) -> dict[str, str]:

@@ -11,7 +11,6 @@ from railyard.results.published.figure import Cell
 from railyard.results.views.format import percent, size
 from railyard.workloads.matrix.pair_traffic import Traffic
 from railyard.workloads.matrix.pairs import Pairs, Uniform
-from railyard.workloads.schedule import Kind
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -45,7 +44,7 @@ def rows(count: str, traffic: Traffic) -> list[tuple[Cell, ...]]:
     ]
 
 
-def places(traffic: Traffic, kind: Kind) -> dict[str, Pairs | Uniform]:
+def places(traffic: Traffic, kind: str) -> dict[str, Pairs | Uniform]:
     """One kind's pairs, by where they are."""
     return dict(zip(WHERE, (traffic.in_domains(kind), traffic.on_rails(kind), traffic.across_rails(kind)), strict=True))
 

@@ -1,32 +1,52 @@
-"""How long an exchange takes at least: by what its busiest port has to carry. For what no equation is about."""
+"""A lower bound on completion time, from what the links have to carry: the prediction of every collective."""
 
-from collections import Counter
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
 
 from railyard.topologies.spec import FabricSpec
-from railyard.workloads.matrix.traffic_matrix import port_bytes_of
+from railyard.workloads.matrix.pace import Side, hops
 from railyard.workloads.scale import Rates
 
+Sizes = Mapping[tuple[int, int], float]
+"""Bytes by (source, destination), as GPU numbers of y HB domains with x GPUs."""
 
-def bottleneck_port_s(sizes: Mapping[tuple[int, int], int], x: int, y: int, rates: Rates, fabric: FabricSpec) -> float:
-    """Our own lower bound, in s: the longest that any port is busy, if all work at the same time, at their rates.
 
-    `sizes`: bytes of each pair (source, destination) of y domains with x GPUs, all under way at once, each on the path
-    of the fabric's policy, so forwarded bytes count where they pass. Of a uniform all-to-all it is what
-    `all_to_all_forwarded_s` says, and over spines Eq. 2 with `all_to_all_thinned_s`: a rail switch's uplinks count
-    as one port, by their even share.
+def bottleneck_s(stages: Iterable[Sizes], x: int, y: int, rates: Rates, fabric: FabricSpec) -> float:
+    """Return our own lower bound, in s, for stages that each GPU runs one after the other, on y domains of x GPUs.
+
+    Two things take time for certain, and the longest of them is the bound:
+
+    - a port carries its bytes of all stages, forwarded ones included, at its rate; so do all uplinks of a rail switch
+      together (their even share is assumed, which hashing doesn't promise);
+    - a GPU sends and receives its own bytes stage by stage, each stage at the rate of its busiest port.
+
+    With uniform stages it equals Rail-only Eq. 1, 2 and 3 (tests/unit/test_bottleneck.py). Every pair takes the path
+    of the fabric's forwarding policy from its first byte to its last.
     """
-    ports = port_bytes_of(sizes, x * y, x, fabric.chosen_policy)
-    busy_s = [
-        max(ports.rail_in.max(), ports.rail_out.max()) / rates.rail,
-        max(ports.hb_in.max(), ports.hb_out.max()) / rates.hb,
-    ]
-    if fabric.chosen_policy == "spine":
-        uplinks_bytes_per_s = y * rates.rail / (fabric.oversubscription or 1)
-        up, down = Counter[int](), Counter[int]()
+    rate: dict[Side, float] = {"hb": rates.hb, "rail": rates.rail}
+    policy, uplinks_rate = fabric.chosen_policy, y * rates.rail / (fabric.oversubscription or 1)
+    port_s: defaultdict[tuple[object, ...], float] = defaultdict(float)
+    gpu_s: defaultdict[int, float] = defaultdict(float)
+    for sizes in stages:
+        own_s: defaultdict[tuple[int, Side, str], float] = defaultdict(float)
         for (src, dst), size in sizes.items():
-            if src // x != dst // x and src % x != dst % x:
-                up[src % x] += size
-                down[dst % x] += size
-        busy_s += [size / uplinks_bytes_per_s for size in (*up.values(), *down.values())]
-    return float(max(busy_s))
+            path = hops(src, dst, x, policy)
+            for a, b, side in path:
+                port_s[a, side, "out"] += size / rate[side]
+                port_s[b, side, "in"] += size / rate[side]
+            own_s[src, path[0][2], "out"] += size / rate[path[0][2]]
+            own_s[dst, path[-1][2], "in"] += size / rate[path[-1][2]]
+            if policy == "spine" and src // x != dst // x and src % x != dst % x:
+                port_s["uplinks", src % x, "up"] += size / uplinks_rate
+                port_s["uplinks", dst % x, "down"] += size / uplinks_rate
+        for gpu, busy_s in _busiest(own_s):
+            gpu_s[gpu] += busy_s
+    return max((*port_s.values(), *gpu_s.values()), default=0.0)
+
+
+def _busiest(own_s: Mapping[tuple[int, Side, str], float]) -> Iterator[tuple[int, float]]:
+    """Yield the time of each GPU's busiest port in one stage."""
+    longest: defaultdict[int, float] = defaultdict(float)
+    for (gpu, _, _), seconds in own_s.items():
+        longest[gpu] = max(longest[gpu], seconds)
+    yield from longest.items()

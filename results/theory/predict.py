@@ -1,48 +1,60 @@
-"""How long a schedule should take by the papers' equations, to be set beside what was measured. Never tuned to it.
+"""Predicted times of a schedule, for comparison with measured ones. No prediction is ever tuned to a measurement.
 
 Rates are of payload, in bytes a second: `payload_rates` makes them of a fabric's link rates and MTU.
 """
 
 from collections import defaultdict
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from math import isclose
+from typing import Final
 
 from railyard.results.theory import equations
-from railyard.results.theory.bottleneck import bottleneck_port_s
+from railyard.results.theory.bottleneck import bottleneck_s
 from railyard.topologies.spec import FabricSpec
-from railyard.workloads.jobs.experts import uneven_sizes
+from railyard.workloads.collectives.algorithm import ALGORITHMS
+from railyard.workloads.collectives.all_to_all_two_phase import forwarding_share
+from railyard.workloads.collectives.stages import Transport
+from railyard.workloads.program import Program
 from railyard.workloads.scale import Rates, Scale
 from railyard.workloads.schedule import Iteration, Phase, Schedule
 
 WHOLE = ""
 """The phase name under which a whole iteration is reported."""
+BOTTLENECK: Final = "bottleneck link"
 
 
 def predict_phase(phase: Phase, rates: Rates, fabric: FabricSpec) -> float:
-    """Seconds for `phase.repeats` runs. The fabric matters only to a direct all-to-all, which alone crosses rails.
+    """Return the seconds of `phase.repeats` runs: the bottleneck-link bound of its algorithm's stages."""
+    return phase.repeats * _run_s(replace(phase, name="", kind="", repeats=1), rates, fabric)
 
-    Where packets are forwarded for it, or where spines are thinned out, a bound of our own takes the place of Eq. 2.
+
+@lru_cache(maxsize=1024)
+def _run_s(phase: Phase, rates: Rates, fabric: FabricSpec) -> float:
+    """Return the seconds of one run on a grid of its own, of `phase.y` domains with `phase.x` GPUs."""
+    grid = Program(phase.y, phase.x).grid
+    stages = (_merged(stage) for stage in ALGORITHMS[phase.collective].stages(phase, grid))
+    return bottleneck_s(stages, phase.x, phase.y, rates, fabric)
+
+
+def _merged(stage: Sequence[Transport]) -> dict[tuple[int, int], float]:
+    """Return the bytes of all pairs of a stage; its transports have no GPU in common."""
+    return {pair: size for transport in stage for pair, size in transport.sizes().items()}
+
+
+def equation(phase: Phase, rates: Rates, fabric: FabricSpec) -> str:
+    """Name the equation that the prediction of a phase equals; `bottleneck link` where none of the papers' does.
+
+    Forwarding and thin spines are in no equation, so a direct all-to-all may take longer than Eq. 2.
     """
-    d, x, y, hb, rail = phase.data_bytes, phase.x, phase.y, rates.hb, rates.rail
-    match phase.collective:
-        case "all-to-all" if fabric.chosen_policy == "spine":
-            thin = equations.all_to_all_thinned_s(d, x, y, y * rail / (fabric.oversubscription or 1))
-            once = max(equations.all_to_all_direct_s(d, x, y, hb, rail), thin)
-        case "all-to-all":
-            once = equations.all_to_all_forwarded_s(d, x, y, hb, rail)
-        case "all-to-all-in-rail":
-            once = equations.all_to_all_in_rail_s(d, y, rail)
-        case "all-to-all-two-phase":
-            once = equations.all_to_all_two_phase_s(d, x, y, hb, rail)
-        case "all-gather-ring" | "all-gather-hierarchical" | "reduce-scatter-ring" | "reduce-scatter-hierarchical":
-            once = equations.all_gather_s(d, x, y, hb, rail)
-        case "all-reduce-ring" | "all-reduce-hierarchical":
-            once = equations.all_reduce_s(d, x, y, hb, rail)
-        case "all-to-all-dispatch" | "all-to-all-combine":
-            once = bottleneck_port_s(uneven_sizes(phase), x, y, rates, fabric)
-        case "point-to-point":
-            once = d / (rail if y > 1 else hb)
-    return phase.repeats * once
+    algorithm = ALGORITHMS[phase.collective] if phase.collective else None
+    closed = algorithm.closed_form_s(phase, rates.hb, rates.rail) if algorithm else None
+    if algorithm is None or closed is None:
+        return BOTTLENECK
+    if isclose(phase.repeats * closed, predict_phase(phase, rates, fabric), rel_tol=1e-9):
+        return algorithm.equation
+    return f"{BOTTLENECK}, not {algorithm.equation}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +85,19 @@ class IterationTime:
         return self.printed_s + self.bubble_collectives_s
 
 
-def predict_iteration(iteration: Iteration, rates: Rates, fabric: FabricSpec) -> IterationTime:
-    """Rail-only Eq. 6-11 of an iteration whose stages are in HB domains of their own (p_l = p, p_h = 1)."""
-    collectives_s = sum(predict_phase(p, rates, fabric) for p in iteration.each_micro_batch)
+def predict_iteration(
+    iteration: Iteration, rates: Rates, fabric: FabricSpec, own_s: Mapping[str, float] | None = None
+) -> IterationTime:
+    """Rail-only Eq. 6-11 of an iteration whose stages are in HB domains of their own (p_l = p, p_h = 1).
+
+    `own_s`: seconds of one run of each phase that has no algorithm, by name.
+    """
+
+    def phases_s(phases: Sequence[Phase]) -> float:
+        known = own_s or {}
+        return sum(p.repeats * known[p.name] if p.name in known else predict_phase(p, rates, fabric) for p in phases)
+
+    collectives_s = phases_s(iteration.each_micro_batch)
     boundary = iteration.boundary.data_bytes if iteration.boundary else 0.0
     m, p, v = iteration.micro_batches, iteration.stages, iteration.virtual_stages
     return IterationTime(
@@ -83,17 +105,38 @@ def predict_iteration(iteration: Iteration, rates: Rates, fabric: FabricSpec) ->
         bubble_network_s=equations.bubble_network_s(boundary, p, 1, rates.hb, rates.rail),
         last_stage_compute_s=equations.last_stage_compute_s(m, iteration.compute_s),
         last_stage_network_s=equations.last_stage_network_s(m, collectives_s, v, boundary, rates.rail),
-        sync_s=sum(predict_phase(phase, rates, fabric) for phase in iteration.sync),
+        sync_s=phases_s(iteration.sync),
         bubble_collectives_s=(p - 1) / v * collectives_s,
     )
 
 
 def predict_schedule(schedule: Schedule, rates: Rates, fabric: FabricSpec) -> dict[str, float]:
-    """Seconds for one run of each phase, by name, and for the whole iteration under `WHOLE` (Eq. 6 as printed)."""
-    times = {phase.name: predict_phase(phase, rates, fabric) for phase in dict.fromkeys(schedule.phases)}
+    """Return the seconds of a run of each phase, by name, and of the whole iteration under `WHOLE` (Eq. 6 as printed).
+
+    A phase without an algorithm is bounded by the bytes of its own transfers, on the whole fabric.
+    """
+    own_s = {
+        schedule.phases[number].name: bottleneck_s([sizes], schedule.rails, fabric.domains, rates, fabric)
+        for number, sizes in _own_sizes(schedule).items()
+    }
+    phases = dict.fromkeys(schedule.phases)
+    times = {p.name: own_s[p.name] if p.name in own_s else predict_phase(p, rates, fabric) for p in phases}
     if schedule.iteration is not None:
-        times[WHOLE] = predict_iteration(schedule.iteration, rates, fabric).printed_s
+        times[WHOLE] = predict_iteration(schedule.iteration, rates, fabric, own_s).printed_s
     return times
+
+
+def _own_sizes(schedule: Schedule) -> dict[int, dict[tuple[int, int], int]]:
+    """Return the bytes of each pair in the first run of every phase that has no algorithm, by phase number."""
+    first: dict[str, int] = {}
+    for number, phase in enumerate(schedule.phases):
+        if not phase.collective:
+            first.setdefault(phase.name, number)
+    sizes: dict[int, dict[tuple[int, int], int]] = {number: {} for number in first.values()}
+    for _, t in schedule.transfers if first else ():
+        if t.phase in sizes:
+            sizes[t.phase][t.src, t.dst] = sizes[t.phase].get((t.src, t.dst), 0) + t.bytes
+    return sizes
 
 
 def phase_times(schedule: Schedule, spans: Mapping[int, tuple[float, float]]) -> dict[str, list[float]]:
@@ -148,5 +191,5 @@ def moe_slowdown(rail_only_s: float, rail_optimized_s: float, x: int, y: int, ra
     return Slowdown(
         measured=rail_only_s / rail_optimized_s,
         nominal=1 + rates.rail / rates.hb,
-        exact=1 + equations.forwarding_share(x, y, rates.hb, rates.rail),
+        exact=1 + forwarding_share(x, y, rates.hb, rates.rail),
     )

@@ -9,10 +9,9 @@ from railyard.experiments.run.traffic import Workload, run_workload
 from railyard.results.runs.records import ByteCheck, Run
 from railyard.topologies.spec import POLICIES
 from railyard.workloads.build import build as schedule_of
-from railyard.workloads.jobs.collective import ALL_TO_ALLS, CHUNKED
+from railyard.workloads.collectives.algorithm import ALGORITHMS, algorithms_of, collectives
 from railyard.workloads.matrix.traffic_matrix import cross_rail_bytes
-from railyard.workloads.schedule import Collective
-from railyard.workloads.spec import ALGORITHMS, parse_workload
+from railyard.workloads.spec import parse_workload
 from tests.emulation.fabrics import Fabric, build
 
 pytestmark = pytest.mark.capsule
@@ -20,8 +19,8 @@ pytestmark = pytest.mark.capsule
 HEADERS = 0.03  # acknowledgements, handshakes and the last frame of a transfer, of all bytes
 SPECS = [
     {"kind": "collective", "collective": name, "algorithm": algorithm}
-    for name, algorithms in ALGORITHMS.items()
-    for algorithm in algorithms
+    for name in collectives()
+    for algorithm in algorithms_of(name)
 ]
 SIZES = {"all-to-all": "150KB", "all-gather": "1500KB", "reduce-scatter": "1500KB", "all-reduce": "1500KB"}
 
@@ -49,8 +48,8 @@ def assert_arrived(check: ByteCheck, workload: Workload, run: Run) -> None:
 
 
 def test_all_algorithms_are_tried() -> None:
-    tried = [ALGORITHMS[data["collective"]][data["algorithm"]] for data in SPECS]
-    known: list[Collective] = [*ALL_TO_ALLS, *CHUNKED]
+    tried = [algorithms_of(data["collective"])[data["algorithm"]] for data in SPECS]
+    known = [name for name, algorithm in ALGORITHMS.items() if algorithm.collective]
     assert sorted(tried) == sorted(known)
 
 

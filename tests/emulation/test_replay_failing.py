@@ -11,7 +11,7 @@ import pytest
 
 from railyard.core.errors import RailyardError
 from railyard.topologies.addresses import Gpu
-from railyard.workloads.jobs.collective import collective_schedule
+from railyard.workloads.collectives.algorithm import collective_schedule
 from railyard.workloads.replay.job import Windows
 from railyard.workloads.replay.run import Replay, replay
 from tests.emulation.fabrics import build, eventually

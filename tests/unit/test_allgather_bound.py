@@ -8,7 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from railyard.results.theory import allgather_bound as bound
-from railyard.results.theory.equations import all_gather_s
+from railyard.workloads.collectives.all_gather import all_gather_s
 
 Matrix = tuple[tuple[bool, ...], ...]
 sizes = st.integers(1, 300)

@@ -5,6 +5,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from railyard.results.theory import equations as eq
+from railyard.workloads.collectives.all_gather import all_gather_s
+from railyard.workloads.collectives.all_reduce import all_reduce_s
+from railyard.workloads.collectives.all_to_all_direct import all_to_all_direct_s
+from railyard.workloads.collectives.all_to_all_in_rail import all_to_all_in_rail_s
+from railyard.workloads.collectives.all_to_all_two_phase import all_to_all_two_phase_s, forwarding_share
 
 A100 = {"hb_bytes_per_s": 300e9, "rail_bytes_per_s": 25e9}
 H100 = {"hb_bytes_per_s": 450e9, "rail_bytes_per_s": 50e9}
@@ -16,50 +21,41 @@ RATE = st.floats(1e6, 1e12)
 def test_forwarding_costs_what_the_paper_says(rates: dict[str, float], nominal: float, exact: float) -> None:
     """Rail-only section IV-B: C_S/C_F, which is Eq. 3 over Eq. 2 on a square grid, and 16 DGX exactly."""
     assert rates["rail_bytes_per_s"] / rates["hb_bytes_per_s"] == pytest.approx(nominal, abs=5e-5)
-    assert eq.forwarding_share(8, 8, **rates) == pytest.approx(nominal, abs=5e-5)
-    assert eq.forwarding_share(8, 16, **rates) == pytest.approx(exact, abs=5e-5)
+    assert forwarding_share(8, 8, **rates) == pytest.approx(nominal, abs=5e-5)
+    assert forwarding_share(8, 16, **rates) == pytest.approx(exact, abs=5e-5)
 
 
 @given(d=st.floats(1, 1e9), x=SIDE, y=SIDE, hb=RATE, rail=RATE)
 def test_equation_3_exceeds_equation_2_by_the_forwarding_term(d: float, x: int, y: int, hb: float, rail: float) -> None:
     """Where rails decide Eq. 2, as they do unless C_F is far below C_S."""
-    direct, two_phase = eq.all_to_all_direct_s(d, x, y, hb, rail), eq.all_to_all_two_phase_s(d, x, y, hb, rail)
-    forwarded = eq.all_to_all_forwarded_s(d, x, y, hb, rail)
-    assert max(direct, forwarded) <= two_phase <= 2 * forwarded * (1 + 1e-12)
+    direct, two_phase = all_to_all_direct_s(d, x, y, hb, rail), all_to_all_two_phase_s(d, x, y, hb, rail)
+    assert direct <= two_phase
     if x * (y - 1) / rail >= (x - 1) / hb:
         assert two_phase - direct == pytest.approx(y * (x - 1) * d / hb, rel=1e-6, abs=1e-9 * two_phase)
-        share = eq.forwarding_share(x, y, hb, rail)
+        share = forwarding_share(x, y, hb, rail)
         assert share == pytest.approx(y * (x - 1) * rail / (x * (y - 1) * hb), rel=1e-6, abs=1e-9)
 
 
 def test_one_moe_all_to_all_on_128_a100s() -> None:
     """262,144 bytes a pair, 16 x 8: 1.258 ms direct and 1.356 ms in two phases, by hand."""
-    assert eq.all_to_all_direct_s(262_144, 8, 16, **A100) == pytest.approx(8 * 15 * 262_144 / 25e9)
-    assert eq.all_to_all_two_phase_s(262_144, 8, 16, **A100) == pytest.approx(1.3562e-3, rel=1e-4)
-    assert eq.all_to_all_in_rail_s(8 * 262_144, 16, 25e9) == eq.all_to_all_direct_s(262_144, 8, 16, **A100)
+    assert all_to_all_direct_s(262_144, 8, 16, **A100) == pytest.approx(8 * 15 * 262_144 / 25e9)
+    assert all_to_all_two_phase_s(262_144, 8, 16, **A100) == pytest.approx(1.3562e-3, rel=1e-4)
+    assert all_to_all_in_rail_s(8 * 262_144, 16, 25e9) == all_to_all_direct_s(262_144, 8, 16, **A100)
 
 
 @given(d=st.floats(1, 1e9), n=SIDE, hb=RATE, rail=RATE)
 def test_equation_1_of_one_row_or_column_is_a_ring(d: float, n: int, hb: float, rail: float) -> None:
-    assert eq.all_gather_s(d, 1, n, hb, rail) == pytest.approx((n - 1) / n * d / rail)
-    assert eq.all_gather_s(d, n, 1, hb, rail) == pytest.approx((n - 1) / n * d / hb)
-    assert eq.all_gather_s(d, 1, 1, hb, rail) == 0
-    assert eq.all_reduce_s(d, n, n, hb, rail) == 2 * eq.all_gather_s(d, n, n, hb, rail)
+    assert all_gather_s(d, 1, n, hb, rail) == pytest.approx((n - 1) / n * d / rail)
+    assert all_gather_s(d, n, 1, hb, rail) == pytest.approx((n - 1) / n * d / hb)
+    assert all_gather_s(d, 1, 1, hb, rail) == 0
+    assert all_reduce_s(d, n, n, hb, rail) == 2 * all_gather_s(d, n, n, hb, rail)
 
 
 def test_530b_with_data_parallelism_takes_what_equation_11_says() -> None:
     """530B (h 20480, 105 layers, t 8, p 35) 8-way on rails of 25 GB/s: 0.27 s in fp16, 0.53 s with fp32 gradients."""
     parameters = 3 * (12 * 20480**2 + 13 * 20480) / 8
-    assert eq.all_reduce_s(2 * parameters, 1, 8, **A100) == pytest.approx(0.265, abs=0.005)
-    assert eq.all_reduce_s(4 * parameters, 1, 8, **A100) == pytest.approx(0.53, abs=0.005)
-
-
-def test_thin_spines_bound_what_crosses_rails() -> None:
-    """4 x 4, D = 1: 36 a rail crosses; at full bisection less than Eq. 2 and at four to one more."""
-    full = 4 * 25e9
-    assert eq.all_to_all_thinned_s(1, 4, 4, full) == pytest.approx(36 / full)
-    assert eq.all_to_all_thinned_s(1, 4, 4, full) < eq.all_to_all_direct_s(1, 4, 4, **A100)
-    assert eq.all_to_all_thinned_s(1, 4, 4, full / 4) > eq.all_to_all_direct_s(1, 4, 4, **A100)
+    assert all_reduce_s(2 * parameters, 1, 8, **A100) == pytest.approx(0.265, abs=0.005)
+    assert all_reduce_s(4 * parameters, 1, 8, **A100) == pytest.approx(0.53, abs=0.005)
 
 
 def test_the_bubble_in_stages() -> None:

@@ -6,14 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from railyard.workloads.collectives.algorithms import SLICE_BYTES, grid_shifts, ring, shifts, whole_bytes
-from railyard.workloads.jobs.collective import ALL_TO_ALLS, CHUNKED, collective_schedule
+from railyard.workloads.collectives.algorithm import ALGORITHMS, collective_schedule
+from railyard.workloads.collectives.stages import SLICE_BYTES, Ring, grid_shifts, shifts, whole_bytes
 from railyard.workloads.program import Program
-from railyard.workloads.schedule import Collective, Phase, Schedule, Transfer
+from railyard.workloads.schedule import Phase, Schedule, Transfer
 
 SIDE = st.integers(2, 5)
 SIZE = st.integers(1, 300_000)
-ALL: list[Collective] = [*ALL_TO_ALLS, *CHUNKED]
+ALL = [name for name, algorithm in ALGORITHMS.items() if algorithm.collective]
 
 
 def known(schedule: Schedule) -> list[set[int]]:
@@ -74,7 +74,7 @@ def test_hierarchical_all_gather_moves_the_terms_of_equation_1(domains: int, rai
 def test_all_reduce_is_reduce_scatter_and_all_gather(domains: int, rails: int, data: int) -> None:
     for suffix in ("ring", "hierarchical"):
         whole, *parts = (
-            collective_schedule(f"{name}-{suffix}", domains, rails, data).matrix  # type: ignore[arg-type]
+            collective_schedule(f"{name}-{suffix}", domains, rails, data).matrix
             for name in ("all-reduce", "reduce-scatter", "all-gather")
         )
         assert whole == {pair: parts[0].get(pair, 0) + parts[1].get(pair, 0) for pair in parts[0] | parts[1]}
@@ -84,7 +84,8 @@ def test_all_reduce_is_reduce_scatter_and_all_gather(domains: int, rails: int, d
 def test_a_ring_hands_on_only_what_it_has_received(chunk: int) -> None:
     """0 -> 1 -> 2 -> 3 -> 0, five steps; a chunk of two slices is handed on slice by slice."""
     program = Program(1, 4)
-    ring(program, (0, 1, 2, 3), 5, chunk, program.phase(Phase("r", "TP", "all-gather-ring", 4, 1, 4 * chunk)))
+    phase = program.phase(Phase("r", "TP", "all-gather-ring", 4, 1, 4 * chunk))
+    Ring((0, 1, 2, 3), 5, chunk).emit(program, phase)
     schedule = program.schedule("ring")
     slices = 1 if chunk < 2 * SLICE_BYTES else 2
     sends: defaultdict[int, list[tuple[int, Transfer]]] = defaultdict(list)
@@ -129,7 +130,7 @@ def test_rounds_of_a_group_shift_by_one_more_each() -> None:
 
 
 @pytest.mark.parametrize("collective", ALL)
-def test_only_direct_all_to_all_crosses_rails(collective: Collective) -> None:
+def test_only_direct_all_to_all_crosses_rails(collective: str) -> None:
     schedule = collective_schedule(collective, 3, 4, 10_000)
     crossing = [(s, d) for s, d in schedule.matrix if s // 4 != d // 4 and s % 4 != d % 4]
     assert bool(crossing) == (collective == "all-to-all")

@@ -5,10 +5,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from railyard.core.errors import BadInput
-from railyard.results.theory.equations import all_reduce_s
 from railyard.results.theory.predict import WHOLE, predict_schedule, project_to_full_size
 from railyard.topologies.spec import FabricSpec
 from railyard.workloads.build import build
+from railyard.workloads.collectives.all_reduce import all_reduce_s
 from railyard.workloads.jobs.data_parallel import FIRST_BUCKET_BYTES, buckets
 from railyard.workloads.matrix.pace import line_rate_duration_s
 from railyard.workloads.matrix.traffic_matrix import bytes_by_kind

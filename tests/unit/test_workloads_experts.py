@@ -8,15 +8,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from railyard.core.errors import BadInput
-from railyard.results.theory.bottleneck import bottleneck_port_s
+from railyard.results.theory.bottleneck import bottleneck_s
 from railyard.results.theory.predict import predict_phase, predict_schedule
 from railyard.topologies.spec import FabricSpec
 from railyard.workloads.build import build
-from railyard.workloads.jobs.experts import uneven_sizes, zipf_shares
+from railyard.workloads.collectives.all_to_all_uneven import Combine, Dispatch
+from railyard.workloads.jobs.moe import zipf_shares
 from railyard.workloads.matrix.pace import line_rate_duration_s
 from railyard.workloads.matrix.traffic_matrix import cross_rail_bytes, traffic_matrix
+from railyard.workloads.program import Program
 from railyard.workloads.scale import Rates, payload_rates
-from railyard.workloads.schedule import Collective, Phase
+from railyard.workloads.schedule import Phase
 from railyard.workloads.spec import parse_workload
 from tests.unit.schedules import SIDE
 
@@ -32,12 +34,12 @@ FABRICS = [
     FabricSpec(kind="rail-optimized", oversubscription=4.0),
     FabricSpec(kind="single-switch"),
 ]
-BOTH: list[Collective] = ["all-to-all-dispatch", "all-to-all-combine"]
+BOTH: list[str] = ["all-to-all-dispatch", "all-to-all-combine"]
 SKEW = st.floats(0, 2)
 SEED = st.integers(0, 2**32 - 1)
 
 
-def phase_of(collective: Collective, x: int, y: int, skew: float, seed: int, pair_bytes: float = 1e6) -> Phase:
+def phase_of(collective: str, x: int, y: int, skew: float, seed: int, pair_bytes: float = 1e6) -> Phase:
     return Phase("a", "EP", collective, x, y, pair_bytes, shares=zipf_shares(x * y, skew, seed))
 
 
@@ -58,7 +60,11 @@ def test_the_seed_says_who_is_popular() -> None:
 
 @given(x=SIDE, y=SIDE, skew=SKEW, seed=SEED)
 def test_every_gpu_sends_each_expert_its_share_and_gets_as_much_back(x: int, y: int, skew: float, seed: int) -> None:
-    out, back = (uneven_sizes(phase_of(collective, x, y, skew, seed)) for collective in BOTH)
+    grid = Program(y, x).grid
+    out, back = (
+        algorithm.pair_sizes(phase_of(name, x, y, skew, seed), grid)
+        for name, algorithm in zip(BOTH, (Dispatch(), Combine()), strict=True)
+    )
     shares, n = zipf_shares(x * y, skew, seed), x * y
     assert back == {(b, a): size for (a, b), size in out.items()}
     assert len(out) == n * (n - 1)
@@ -74,7 +80,7 @@ def test_without_skew_the_busiest_port_needs_what_the_equations_say(
     rates, pair = Rates(hb=hb, rail=1.0), 10**6
     expected = predict_phase(Phase("a", "EP", "all-to-all", x, y, pair), rates, fabric)
     sizes = {(a, b): pair for a in range(x * y) for b in range(x * y) if a != b}
-    assert bottleneck_port_s(sizes, x, y, rates, fabric) == pytest.approx(expected)
+    assert bottleneck_s([sizes], x, y, rates, fabric) == pytest.approx(expected)
     for collective in BOTH:
         assert predict_phase(phase_of(collective, x, y, 0, 1, pair), rates, fabric) == pytest.approx(expected, rel=1e-5)
 
@@ -85,7 +91,7 @@ def test_without_skew_the_busiest_port_needs_what_the_equations_say(
 )
 @given(x=SIDE, y=SIDE, skews=st.lists(SKEW, min_size=2, max_size=4), seed=SEED)
 def test_more_skew_never_takes_less(
-    fabric: FabricSpec, collective: Collective, x: int, y: int, skews: list[float], seed: int
+    fabric: FabricSpec, collective: str, x: int, y: int, skews: list[float], seed: int
 ) -> None:
     """Where the rail of the most popular expert decides. The way back by dr is spread over its domain's rails."""
     times = [predict_phase(phase_of(collective, x, y, skew, seed), RATES, fabric) for skew in sorted(skews)]

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from railyard.topologies.spec import Policy
-from railyard.workloads.jobs.collective import collective_schedule
+from railyard.workloads.collectives.algorithm import collective_schedule
 from railyard.workloads.matrix.pace import hops
 from railyard.workloads.matrix.traffic_matrix import bytes_by_kind, cross_rail_bytes, port_bytes, traffic_matrix
 from railyard.workloads.schedule import Phase, Schedule, Transfer

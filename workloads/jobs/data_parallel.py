@@ -9,7 +9,8 @@ given by layers don't say how long theirs takes.
 from dataclasses import dataclass, replace
 from typing import Final
 
-from railyard.workloads.collectives.algorithms import all_reduce, whole_bytes
+from railyard.workloads.collectives.algorithm import ALGORITHMS
+from railyard.workloads.collectives.stages import whole_bytes
 from railyard.workloads.models.catalogue import LayersModel
 from railyard.workloads.program import Program
 from railyard.workloads.schedule import Iteration, Phase, Schedule
@@ -65,5 +66,5 @@ def data_parallel_schedule(job: DataParallelJob) -> Schedule:
     """The step as tasks."""
     program = Program(job.domains, job.rails)
     for step in _bucket_phases(job):
-        all_reduce(program, program.grid, int(step.data_bytes) // (step.x * step.y), program.phase(step))
+        ALGORITHMS[step.collective].emit(program, step, program.phase(step), program.grid)
     return program.schedule(job.name, data_parallel_iteration(job))

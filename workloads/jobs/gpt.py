@@ -13,10 +13,10 @@ ReduceScatter, which carry what all the layers' 2 + 2 a pass would have carried.
 from dataclasses import dataclass, replace
 from typing import Final
 
-from railyard.workloads.collectives.algorithms import whole_bytes
+from railyard.workloads.collectives.stages import whole_bytes
 from railyard.workloads.models.catalogue import FP16_BYTES, GptModel
 from railyard.workloads.placement.parallelism import Placement
-from railyard.workloads.schedule import Collective, Iteration, Phase
+from railyard.workloads.schedule import Iteration, Phase
 
 FORWARD: Final = 1 / 3
 """Share of the forward pass in t(b): a backward pass takes two times as long (Narayanan et al., section 2.2)."""
@@ -90,8 +90,8 @@ def steps(job: GptJob) -> Steps:
     gathered_size = t * whole_bytes(job.gather_bytes / t)
     x, y = place.data_hb, place.data_network
     t_h, t_l = place.tensor_hb, place.tensor_network
-    gather_collective: Collective = "all-gather-ring" if t_l == 1 else "all-gather-hierarchical"
-    scatter_collective: Collective = "reduce-scatter-ring" if t_l == 1 else "reduce-scatter-hierarchical"
+    gather_collective = "all-gather-ring" if t_l == 1 else "all-gather-hierarchical"
+    scatter_collective = "reduce-scatter-ring" if t_l == 1 else "reduce-scatter-hierarchical"
     reduced_size = x * y * whole_bytes(job.sync_bytes / (x * y))
     boundary = whole_bytes(job.boundary_bytes)
     return Steps(

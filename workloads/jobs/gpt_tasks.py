@@ -1,6 +1,6 @@
 """The tasks of a GPT's training iteration: 1F1B on every pipeline, then the gradients' AllReduce."""
 
-from railyard.workloads.collectives.algorithms import all_gather, all_reduce, reduce_scatter
+from railyard.workloads.collectives.algorithm import ALGORITHMS
 from railyard.workloads.jobs.gpt import FORWARD, GptJob, gpt_iteration, steps
 from railyard.workloads.jobs.pipeline import Pass, next_pass, one_forward_one_backward
 from railyard.workloads.program import Grid, Program
@@ -19,7 +19,7 @@ def gpt_schedule(job: GptJob) -> Schedule:
             number = program.phase(all_reduced)
             for rank in range(p.tensor):
                 grid = place.data_grid(stage, rank)
-                all_reduce(program, grid, int(all_reduced.data_bytes) // p.data, number)
+                ALGORITHMS[all_reduced.collective].emit(program, all_reduced, number, grid)
     return program.schedule(job.name, gpt_iteration(job))
 
 
@@ -66,13 +66,13 @@ class _Pipeline:
 
     def _tensor(self, grid: Grid, seconds: float) -> None:
         """AllGather, computing, ReduceScatter; the computing counts to the phase of the ReduceScatter."""
-        chunk = int(self.steps.all_gather.data_bytes) // self.p.tensor
-        all_gather(self.program, grid, chunk, self.program.phase(self.steps.all_gather))
-        number = self.program.phase(self.steps.reduce_scatter)
+        gather, scatter = self.steps.all_gather, self.steps.reduce_scatter
+        ALGORITHMS[gather.collective].emit(self.program, gather, self.program.phase(gather), grid)
+        number = self.program.phase(scatter)
         for row in grid:
             for gpu in row:
                 self.program.compute(gpu, seconds, number)
-        reduce_scatter(self.program, grid, chunk, number)
+        ALGORITHMS[scatter.collective].emit(self.program, scatter, number, grid)
 
     def _send_to_next_stage(self, group: tuple[int, ...], stage: int, step: Pass) -> None:
         """Each GPU sends its part to the GPU of its rank in the next stage, and waits until it is sent."""

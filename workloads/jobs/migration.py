@@ -11,7 +11,7 @@ from typing import Final
 
 from railyard.core.errors import BadInput
 from railyard.topologies.spec import FabricSpec, Policy
-from railyard.workloads.collectives.algorithms import whole_bytes
+from railyard.workloads.collectives.stages import whole_bytes
 from railyard.workloads.matrix.traffic_matrix import port_bytes
 from railyard.workloads.models.catalogue import load_gpt, load_layers
 from railyard.workloads.scale import Rates, Scale

@@ -1,28 +1,22 @@
 """One training step of a mixture of experts: all-to-alls between the experts' GPUs, AllReduce of the static part.
 
 Source: Rail-only section III-C, DeepSpeed-MoE (Rajbhandari et al. 2022). One expert a GPU, tokens spread uniformly
-unless the job has `shares` (`railyard.workloads.jobs.experts`). Each MoE layer has two all-to-alls forward and two
+unless the job has `shares`. Each MoE layer has two all-to-alls forward and two
 backward: one to the experts, dispatch, and one back, combine; only where the spread is uneven is there a difference.
 What isn't an expert is replicated on every GPU, and its gradients are summed at the end, hierarchically. A GPU's
 computing is spread evenly before the all-to-alls, whatever its expert's share.
 """
 
+import random
 from collections import Counter
 from dataclasses import dataclass, replace
 from itertools import cycle, islice
 
-from railyard.workloads.collectives.algorithms import (
-    all_reduce,
-    all_to_all_direct,
-    all_to_all_two_phase,
-    grid_shifts,
-    whole_bytes,
-)
-from railyard.workloads.jobs.experts import uneven_sizes
+from railyard.workloads.collectives.algorithm import ALGORITHMS
+from railyard.workloads.collectives.stages import whole_bytes
 from railyard.workloads.models.catalogue import FP16_BYTES, MoeModel
 from railyard.workloads.program import Program
 from railyard.workloads.schedule import Iteration, Phase, Schedule
-from railyard.workloads.traces.patterns import exchange_sizes
 
 
 @dataclass(frozen=True)
@@ -107,16 +101,21 @@ def moe_schedule(job: MoeJob) -> Schedule:
         number = program.phase(exchange)
         for gpu in range(job.domains * job.rails):
             program.compute(gpu, job.compute_s / job.all_to_alls, number)
-        _exchange(program, exchange, number)
+        ALGORITHMS[exchange.collective].emit(program, exchange, number, program.grid)
     reduction = _reduction(job)
     number = program.phase(reduction)
-    all_reduce(program, program.grid, int(reduction.data_bytes) // (job.domains * job.rails), number)
+    ALGORITHMS[reduction.collective].emit(program, reduction, number, program.grid)
     return program.schedule(job.name, moe_iteration(job))
 
 
-def _exchange(program: Program, exchange: Phase, number: int) -> None:
-    if exchange.shares:
-        exchange_sizes(program, grid_shifts(program.grid), uneven_sizes(exchange), number)
-        return
-    all_to_all = all_to_all_two_phase if exchange.collective == "all-to-all-two-phase" else all_to_all_direct
-    all_to_all(program, program.grid, int(exchange.data_bytes), number)
+def zipf_shares(experts: int, skew: float, seed: int) -> tuple[float, ...]:
+    """Return the share of all tokens that each expert gets; the shares add up to 1.
+
+    Popularity follows a Zipf law, a choice of ours: the n-th most popular expert gets tokens in proportion to 1/n^skew,
+    and the seed decides which GPU's expert that is. Skew 0 is even. Routers with a capacity factor drop or pass on what
+    exceeds an expert's share; nothing is capped here.
+    """
+    weights = [1 / n**skew for n in range(1, experts + 1)]
+    random.Random(seed).shuffle(weights)
+    total = sum(weights)
+    return tuple(weight / total for weight in weights)

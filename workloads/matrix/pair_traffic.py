@@ -17,7 +17,6 @@ from railyard.core.errors import BadInput
 from railyard.workloads.matrix.pairs import Bytes, Pairs, Uniform
 from railyard.workloads.models.catalogue import FP16_BYTES, GptModel, MoeModel
 from railyard.workloads.placement.layout import Layout, Numbers, grids
-from railyard.workloads.schedule import Kind
 
 COLLECTIVES_PER_LAYER: Final = 8
 """4 AllGather and 4 ReduceScatter for each layer and micro-batch (Rail-only, appendix B)."""
@@ -29,26 +28,26 @@ class Traffic:
 
     domains: int
     rails: int
-    pairs: Mapping[Kind, Pairs | Uniform]
+    pairs: Mapping[str, Pairs | Uniform]
 
     @property
     def gpus(self) -> int:
         return self.domains * self.rails
 
     @property
-    def volumes(self) -> dict[Kind, float]:
+    def volumes(self) -> dict[str, float]:
         """Bytes of all GPUs together."""
         return {kind: pairs.total for kind, pairs in self.pairs.items()}
 
-    def in_domains(self, kind: Kind) -> Pairs | Uniform:
+    def in_domains(self, kind: str) -> Pairs | Uniform:
         """What stays in an HB domain."""
         return self.pairs[kind].at("HB domain", self.rails)
 
-    def on_rails(self, kind: Kind) -> Pairs | Uniform:
+    def on_rails(self, kind: str) -> Pairs | Uniform:
         """What goes to another domain on one rail."""
         return self.pairs[kind].at("rail", self.rails)
 
-    def across_rails(self, kind: Kind) -> Pairs | Uniform:
+    def across_rails(self, kind: str) -> Pairs | Uniform:
         """What goes to another domain and another rail: only spines, or forwarding, can carry it."""
         return self.pairs[kind].at("across rails", self.rails)
 

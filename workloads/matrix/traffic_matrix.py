@@ -8,12 +8,12 @@ import numpy.typing as npt
 
 from railyard.topologies.spec import Policy
 from railyard.workloads.matrix.pace import hops
-from railyard.workloads.schedule import Kind, Schedule
+from railyard.workloads.schedule import Schedule
 
 Matrix = npt.NDArray[np.int64]
 
 
-def traffic_matrix(schedule: Schedule, kind: Kind | None = None) -> Matrix:
+def traffic_matrix(schedule: Schedule, kind: str | None = None) -> Matrix:
     """Payload bytes from row to column, by GPU number; of one kind, or of all."""
     matrix = np.zeros((schedule.gpus, schedule.gpus), dtype=np.int64)
     for _, t in schedule.transfers:
@@ -22,9 +22,9 @@ def traffic_matrix(schedule: Schedule, kind: Kind | None = None) -> Matrix:
     return matrix
 
 
-def bytes_by_kind(schedule: Schedule) -> dict[Kind, int]:
+def bytes_by_kind(schedule: Schedule) -> dict[str, int]:
     """Payload bytes that all GPUs together send, of each kind that occurs."""
-    total: dict[Kind, int] = {}
+    total: dict[str, int] = {}
     for _, t in schedule.transfers:
         kind = schedule.phases[t.phase].kind
         total[kind] = total.get(kind, 0) + t.bytes

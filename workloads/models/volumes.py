@@ -6,10 +6,9 @@ the grid n = x y send, in an AllGather or ReduceScatter of D bytes, (n - 1) D to
 
 from railyard.workloads.models.catalogue import FP16_BYTES, GptModel, MoeModel
 from railyard.workloads.placement.parallelism import Parallelism
-from railyard.workloads.schedule import Kind
 
 
-def gpt_volumes(model: GptModel, parallelism: Parallelism | None = None) -> dict[Kind, float]:
+def gpt_volumes(model: GptModel, parallelism: Parallelism | None = None) -> dict[str, float]:
     """Rail-only Fig. 2a: TP has over 75% in the GPTs of 145.6B to 1T. This count gives 95% to 97%.
 
     TP: 4 AllGather and 4 ReduceScatter of 2 b h s bytes for each layer and micro-batch. PP: b h s / t elements a GPU
@@ -26,7 +25,7 @@ def gpt_volumes(model: GptModel, parallelism: Parallelism | None = None) -> dict
     }
 
 
-def moe_volumes(model: MoeModel, gpus: int | None = None) -> dict[Kind, float]:
+def moe_volumes(model: MoeModel, gpus: int | None = None) -> dict[str, float]:
     """Rail-only Fig. 5a: all-to-all has 27%. This count gives MoE-1.3B 30.6%.
 
     All-to-all: all but each GPU's own share of its tokens. DP: AllReduce of the static part, embeddings included, in 16
@@ -44,7 +43,7 @@ def moe_volumes(model: MoeModel, gpus: int | None = None) -> dict[Kind, float]:
     }
 
 
-def shares(volumes: dict[Kind, float]) -> dict[Kind, float]:
+def shares(volumes: dict[str, float]) -> dict[str, float]:
     """Each kind's part of the whole."""
     whole = sum(volumes.values())
     return {kind: size / whole for kind, size in volumes.items()}

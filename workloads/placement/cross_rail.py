@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from railyard.topologies.addresses import Gpu
 from railyard.workloads.placement.layout import Layout, Numbers, grids
-from railyard.workloads.schedule import Kind, Schedule
+from railyard.workloads.schedule import Schedule
 
 MAX_LISTED: Final = 4
 """Pairs and rails that a finding names."""
@@ -25,7 +25,7 @@ MAX_LISTED: Final = 4
 class Finding:
     """A group that needs traffic between rails: who is in it, and why in plain words. `ranks[i]` is on `gpus[i]`."""
 
-    kind: Kind
+    kind: str
     group: str
     ranks: tuple[int, ...]
     gpus: tuple[str, ...]
@@ -45,7 +45,7 @@ def lint(layout: Layout, experts: int = 0) -> tuple[Finding, ...]:
 
 def lint_schedule(schedule: Schedule) -> tuple[Finding, ...]:
     """Steps of a schedule whose transfers cross rails, each once; `ranks` are GPU numbers."""
-    crossing: defaultdict[tuple[Kind, str], set[tuple[int, int]]] = defaultdict(set)
+    crossing: defaultdict[tuple[str, str], set[tuple[int, int]]] = defaultdict(set)
     for _, t in schedule.transfers:
         phase = schedule.phases[t.phase]
         if crosses(np.array([t.src]), np.array([t.dst]), schedule.rails)[0]:
@@ -65,7 +65,7 @@ def crosses(src: Numbers | NDArray[np.int64], dst: Numbers | NDArray[np.int64], 
     return crossing
 
 
-def _group_findings(kind: Kind, groups: Numbers, name_format: str, per_stage: int, layout: Layout) -> Iterator[Finding]:
+def _group_findings(kind: str, groups: Numbers, name_format: str, per_stage: int, layout: Layout) -> Iterator[Finding]:
     """A finding for each ring, in the order of ranks, that crosses rails and can't be hierarchical."""
     rails = layout.rails
     grid_starts = {int(start) for grid_gpus in grids(groups, rails)[0] for start in grid_gpus[:, 0, 0]}
@@ -109,7 +109,7 @@ def _expert_findings(layout: Layout, experts: int) -> Iterator[Finding]:
             yield _finding("EP", f"experts' group {number}", group, reason, layout)
 
 
-def _finding(kind: Kind, group: str, gpus: Numbers, reason: str, layout: Layout) -> Finding:
+def _finding(kind: str, group: str, gpus: Numbers, reason: str, layout: Layout) -> Finding:
     ranks = tuple(int(rank) for rank in layout.rank_of[gpus])
     return Finding(kind, group, ranks, tuple(_name(int(gpu), layout.rails) for gpu in gpus), reason)
 

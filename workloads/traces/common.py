@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple
 
 from railyard.core.errors import BadInput
-from railyard.workloads.schedule import Kind
 
 Format = Literal["chakra", "param", "simai"]
 Op = Literal[
@@ -71,7 +70,7 @@ class Call:
     sends: tuple[int, ...] = ()
     receives: tuple[int, ...] = ()
     group_name: str = ""
-    kind: Kind = "collective"
+    kind: str = "collective"
 
 
 Action = Gap | Send | Recv | Call

@@ -9,22 +9,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from railyard.core.units import format_size
-from railyard.workloads.collectives.algorithms import (
-    all_gather,
-    all_reduce,
-    all_to_all_direct,
-    all_to_all_two_phase,
-    columns,
-    grid_shifts,
-    reduce_scatter,
-    shifts,
-    whole_bytes,
-)
+from railyard.workloads.collectives.algorithm import ALGORITHMS
+from railyard.workloads.collectives.stages import UnevenExchange, columns, grid_shifts, shifts, whole_bytes
 from railyard.workloads.program import Grid, Program
-from railyard.workloads.schedule import Collective, Phase, Schedule
+from railyard.workloads.schedule import Phase, Schedule
 from railyard.workloads.traces.common import Call, Gap, NodeId, Recv, Send, Trace
 from railyard.workloads.traces.match import Step, steps
-from railyard.workloads.traces.patterns import chain, exchange_sizes, send_barrier
+from railyard.workloads.traces.patterns import chain, send_barrier
 
 Sizes = dict[tuple[int, int], int]
 
@@ -110,7 +101,7 @@ class _Lowering:
         size = self._scaled(send.bytes)
         name = "send over rails" if is_inter_domain else "send in HB domain"
         number = self._phase(
-            Phase(name, "collective", "point-to-point", 1, 2 if is_inter_domain else 1, size), send.bytes
+            Phase(name, "collective", "point-to-point", *_port_shape(is_inter_domain), size), send.bytes
         )
         self._phases[node_id] = number
         self.program.wait_for(rank, [self.program.send(rank, send.dst, size, number, self.program.last(rank))])
@@ -154,15 +145,10 @@ class _Lowering:
         y, x = (len(grid), len(grid[0])) if grid else (n, 1)
         chunk = self._scaled(call.data_bytes / n)
         hierarchical = grid is not None and x > 1 and y > 1
-        names: dict[str, tuple[Collective, Collective]] = {
-            "all-reduce": ("all-reduce-ring", "all-reduce-hierarchical"),
-            "all-gather": ("all-gather-ring", "all-gather-hierarchical"),
-            "reduce-scatter": ("reduce-scatter-ring", "reduce-scatter-hierarchical"),
-        }
-        phase = Phase(_name(call, x, y), call.kind, names[call.op][hierarchical], x, y, chunk * n)
+        algorithm = f"{call.op}-{'hierarchical' if hierarchical else 'ring'}"
+        phase = Phase(_name(call, x, y), call.kind, algorithm, x, y, chunk * n)
         number = self._phase(phase, call.data_bytes)
-        run = {"all-reduce": all_reduce, "all-gather": all_gather, "reduce-scatter": reduce_scatter}[call.op]
-        run(self.program, grid or tuple((gpu,) for gpu in call.group), chunk, number)
+        ALGORITHMS[algorithm].emit(self.program, phase, number, grid or tuple((gpu,) for gpu in call.group))
         return number
 
     def _all_to_all(self, call: Call, grid: Grid) -> int | None:
@@ -170,16 +156,16 @@ class _Lowering:
             return None
         y, x = len(grid), len(grid[0])
         pair = self._scaled(call.data_bytes)
-        two_phase = self.two_phase and x > 1 and y > 1
-        algorithm: Collective = "all-to-all-two-phase" if two_phase else "all-to-all"
-        number = self._phase(Phase(_name(call, x, y), call.kind, algorithm, x, y, pair), call.data_bytes)
-        (all_to_all_two_phase if two_phase else all_to_all_direct)(self.program, grid, pair, number)
+        algorithm = "all-to-all-two-phase" if self.two_phase and x > 1 and y > 1 else "all-to-all"
+        phase = Phase(_name(call, x, y), call.kind, algorithm, x, y, pair)
+        number = self._phase(phase, call.data_bytes)
+        ALGORITHMS[algorithm].emit(self.program, phase, number, grid)
         return number
 
     def _port_phase(self, call: Call, size: float) -> Phase:
         """A step that is bound by one GPU's port: its bytes over the rail, if the group has more than one domain."""
         is_inter_domain = len({rank // self.program.rails for rank in call.group}) > 1
-        return Phase(_name(call, len(call.group)), call.kind, "point-to-point", 1, 2 if is_inter_domain else 1, size)
+        return Phase(_name(call, len(call.group)), call.kind, "point-to-point", *_port_shape(is_inter_domain), size)
 
     def _chain(self, call: Call) -> int | None:
         """From the root round the group, slice by slice; a reduce comes to it the other way."""
@@ -198,7 +184,7 @@ class _Lowering:
         if not sizes:
             return None
         number = self._phase(self._bottleneck_phase(call, grid, sizes), sum(trace_sizes[pair] for pair in sizes))
-        exchange_sizes(self.program, grid_shifts(grid) if grid else shifts(call.group), sizes, number)
+        UnevenExchange(grid_shifts(grid) if grid else shifts(call.group), sizes).emit(self.program, number)
         return number
 
     def _pairs(self, step: Step, call: Call) -> dict[tuple[int, int], float]:
@@ -231,6 +217,11 @@ class _Lowering:
         share = x * (y - 1) if y > 1 else x - 1
         bottleneck_bytes = max(ports.values(), default=0) / share
         return Phase(_name(call, x, y), call.kind, "all-to-all", x, y, bottleneck_bytes)
+
+
+def _port_shape(is_inter_domain: bool) -> tuple[int, int]:
+    """x and y of two GPUs: of one rail, or of one HB domain."""
+    return (1, 2) if is_inter_domain else (2, 1)
 
 
 def _root(call: Call) -> int:

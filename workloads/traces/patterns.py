@@ -1,40 +1,13 @@
-"""Ways to send that only traces need: uneven exchanges, chains, and barriers."""
+"""Chains and barriers: patterns that only traces need."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Final
 
-from railyard.workloads.collectives.algorithms import IN_FLIGHT, Round, sliced
+from railyard.workloads.collectives.stages import sliced
 from railyard.workloads.program import Program
 
 BARRIER_BYTES: Final = 1
-
-
-def exchange_sizes(program: Program, rounds: Sequence[Round], sizes: Mapping[tuple[int, int], int], phase: int) -> None:
-    """As `collectives.exchange`, with bytes of its own for each pair; a pair that has none sends nothing.
-
-    A slot is a round with one slice. What a GPU did in a slot, or waited for if it sent nothing then, is what it waits
-    for `IN_FLIGHT` slots later.
-    """
-    slices = {pair: sliced(size) for pair, size in sizes.items()}
-    max_slices = max((len(parts) for parts in slices.values()), default=0)
-    slots: dict[int, list[tuple[int, ...]]] = {gpu: [] for pairs in rounds for pair in pairs for gpu in pair}
-    for part in range(max_slices):
-        for pairs in rounds:
-            before = {
-                gpu: done[-IN_FLIGHT] if len(done) >= IN_FLIGHT else program.last(gpu) for gpu, done in slots.items()
-            }
-            sent: dict[int, int] = {}
-            received: dict[int, int] = {}
-            for src, dst in pairs:
-                parts = slices.get((src, dst), [])
-                if part < len(parts):
-                    sent[src] = received[dst] = program.send(src, dst, parts[part], phase, before[src])
-            for gpu, done in slots.items():
-                arrivals = (received[gpu],) if gpu in received else ()
-                done.append((sent[gpu], *arrivals) if gpu in sent else tuple(dict.fromkeys((*before[gpu], *arrivals))))
-    for gpu, done in slots.items():
-        program.wait_for(gpu, [task for slot in done[-IN_FLIGHT:] for task in slot] or program.last(gpu))
 
 
 def chain(program: Program, order: Sequence[int], size: int, phase: int) -> None:

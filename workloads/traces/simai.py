@@ -18,7 +18,6 @@ from functools import partial
 from typing import Final, Literal, get_args
 
 from railyard.core.errors import BadInput, unknown_name_hint
-from railyard.workloads.schedule import Kind
 from railyard.workloads.traces.common import Call, Gap, Measured, Node, NodeId, Op, Trace, parse_whole
 from railyard.workloads.traces.files import Files
 
@@ -126,7 +125,7 @@ def _action(action: Gap | _Comm, header: _Header, rank: int) -> Gap | Call:
     if isinstance(action, Gap):
         return action
     group = header.group(rank, action.domain)
-    kinds: dict[Domain, Kind] = {"model": "TP", "data": "DP", "EP": "EP", "DP_EP": "DP"}
+    kinds: dict[Domain, str] = {"model": "TP", "data": "DP", "EP": "EP", "DP_EP": "DP"}
     kind = "collective" if header.policy == "MICRO" else kinds[action.domain]
     data = action.bytes / len(group) if action.op == "all-to-all" else action.bytes
     root = group[0] if action.op == "broadcast" else None

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Final
 from railyard.results.plots.style import PAPER, SERIES, quiet
 from railyard.results.published.figure import Claim, Figure
 from railyard.results.theory import allgather_bound as bound
-from railyard.results.theory.equations import all_gather_s
 from railyard.topologies.platforms import PLATFORMS
+from railyard.workloads.collectives.all_gather import all_gather_s
 
 if TYPE_CHECKING:
     import matplotlib.figure

@@ -4,8 +4,8 @@ from typing import TYPE_CHECKING, Final
 
 from railyard.results.plots.style import BLUE, GREY, quiet
 from railyard.results.published.figure import Claim, Figure
-from railyard.results.theory import equations as eq
 from railyard.topologies.platforms import PLATFORMS
+from railyard.workloads.collectives.all_reduce import all_reduce_s
 from railyard.workloads.models.catalogue import load_gpt
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def _sync_s(gradient_bytes: int) -> float:
     """Rail-only Eq. 11 with d_h = 1: D is a stage's layers over t."""
     model, a100 = load_gpt(MODEL), PLATFORMS["a100"]
     size = gradient_bytes * model.layers * model.layer_parameters / (model.training.pipeline * model.training.tensor)
-    return eq.all_reduce_s(size, 1, DATA, a100.hb_bps / 8, a100.rail_bps / 8)
+    return all_reduce_s(size, 1, DATA, a100.hb_bps / 8, a100.rail_bps / 8)
 
 
 def _draw(drawn: "matplotlib.figure.Figure", bars: list[tuple[str, float]]) -> None:

@@ -12,13 +12,12 @@ from railyard.workloads.matrix.pair_traffic import Traffic, gpt_traffic
 from railyard.workloads.models.catalogue import load_gpt
 from railyard.workloads.models.volumes import shares
 from railyard.workloads.placement.layout import hierarchical
-from railyard.workloads.schedule import Kind
 
 if TYPE_CHECKING:
     import matplotlib.figure
 
 MODELS: Final = ("gpt-145.6b", "gpt-310.1b", "gpt-529.6b", "gpt-1008b")
-KINDS: Final[dict[Kind, str]] = {"TP": style.KINDS["TP"], "PP": style.KINDS["PP"], "DP": style.KINDS["DP"]}
+KINDS: Final[dict[str, str]] = {"TP": style.KINDS["TP"], "PP": style.KINDS["PP"], "DP": style.KINDS["DP"]}
 CLUSTER: Final = 3072
 """GPUs of the paper's largest job, and cluster."""
 TP_PAIRS_PCT: Final = 0.04

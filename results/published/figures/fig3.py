@@ -8,13 +8,12 @@ from railyard.results.published.pairs import COLUMNS, heatmap, legend, rows
 from railyard.workloads.matrix.pair_traffic import Traffic, gpt_traffic
 from railyard.workloads.models.catalogue import load_gpt
 from railyard.workloads.placement.layout import hierarchical
-from railyard.workloads.schedule import Kind
 
 if TYPE_CHECKING:
     import matplotlib.figure
 
 MODEL: Final = "gpt-1008b"
-DENSE: Final[tuple[Kind, ...]] = ("TP", "PP", "DP")
+DENSE: Final[tuple[str, ...]] = ("TP", "PP", "DP")
 STAGES: Final = 4
 
 

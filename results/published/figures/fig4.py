@@ -15,7 +15,6 @@ from railyard.workloads.matrix.pairs import Pairs, Uniform
 from railyard.workloads.models.catalogue import load_gpt
 from railyard.workloads.placement.layout import Layout, hierarchical, layout_from_ranks
 from railyard.workloads.placement.parallelism import Parallelism
-from railyard.workloads.schedule import Kind
 
 if TYPE_CHECKING:
     import matplotlib.axes
@@ -110,7 +109,7 @@ def _draw(drawn: "matplotlib.figure.Figure", traffic: Traffic, counts: dict[str,
     above, left, right = (parts[name] for name in "abc")
     volume_bars(above, {count: _shares(t) for count, t in counts.items()}, COLOURS)
     above.set_title("(a) volume", pad=26)
-    dp: dict[Kind, Pairs | Uniform] = {"DP": traffic.pairs["DP"]}
+    dp: dict[str, Pairs | Uniform] = {"DP": traffic.pairs["DP"]}
     _group(left, replace(traffic, pairs=dp))
     _close_up(right, traffic)
     legend(drawn)

@@ -9,13 +9,12 @@ from railyard.results.published.pairs import COLUMNS, heatmap, legend, rows, vol
 from railyard.workloads.matrix.pair_traffic import Traffic, moe_traffic
 from railyard.workloads.models.catalogue import FP16_BYTES, MoeModel, load_moe
 from railyard.workloads.placement.layout import data_parallel
-from railyard.workloads.schedule import Kind
 
 if TYPE_CHECKING:
     import matplotlib.figure
 
 MODEL: Final = "moe-1.3b-128"
-COLOURS: Final[dict[Kind, str]] = {"EP": style.KINDS["EP"], "DP": style.KINDS["DP"]}
+COLOURS: Final[dict[str, str]] = {"EP": style.KINDS["EP"], "DP": style.KINDS["DP"]}
 OURS: Final = "as counted here"
 
 
@@ -42,13 +41,13 @@ def figure() -> Figure:
     )
 
 
-def _others(model: MoeModel, traffic: Traffic) -> dict[str, dict[Kind, float]]:
+def _others(model: MoeModel, traffic: Traffic) -> dict[str, dict[str, float]]:
     """Volumes if the AllReduce carried something else."""
     static = model.static_parameters
     experts = model.expert_parameters
     output = model.vocabulary * model.hidden
 
-    def counted(parameters: float, bytes_each: float = FP16_BYTES) -> dict[Kind, float]:
+    def counted(parameters: float, bytes_each: float = FP16_BYTES) -> dict[str, float]:
         """The volume is proportional to the bytes that are summed."""
         dp = traffic.volumes["DP"] * parameters * bytes_each / (static * FP16_BYTES)
         return {"EP": traffic.volumes["EP"], "DP": dp}
@@ -60,23 +59,23 @@ def _others(model: MoeModel, traffic: Traffic) -> dict[str, dict[Kind, float]]:
     }
 
 
-def _rows(count: str, volumes: dict[Kind, float]) -> list[tuple[str | float | None, ...]]:
+def _rows(count: str, volumes: dict[str, float]) -> list[tuple[str | float | None, ...]]:
     """Without pairs: only the volumes differ."""
     whole = sum(volumes.values())
     return [(count, kind, "all", None, v, None, None, 100 * v / whole) for kind, v in volumes.items()]
 
 
-def _share_pct(volumes: dict[Kind, float]) -> float:
+def _share_pct(volumes: dict[str, float]) -> float:
     return 100 * volumes["EP"] / sum(volumes.values())
 
 
-def _claim(counts: dict[str, dict[Kind, float]]) -> Claim:
+def _claim(counts: dict[str, dict[str, float]]) -> Claim:
     others = "; ".join(f"{name}: {_share_pct(volumes):.1f}%" for name, volumes in list(counts.items())[1:])
     note = f"the paper doesn't give its count of the AllReduce; {others}"
     return Claim("all-to-all, of the total", 27, _share_pct(counts[OURS]), "%", within=0.5, note=note)
 
 
-def _draw(drawn: "matplotlib.figure.Figure", traffic: Traffic, counts: dict[str, dict[Kind, float]]) -> None:
+def _draw(drawn: "matplotlib.figure.Figure", traffic: Traffic, counts: dict[str, dict[str, float]]) -> None:
     left, right = drawn.subplots(1, 2)
     volume_bars(left, counts, COLOURS)
     left.set_title("(a) volume", pad=26)

@@ -4,8 +4,8 @@ from typing import TYPE_CHECKING, Final
 
 from railyard.results.plots import style
 from railyard.results.published.figure import Cell, Claim, Figure
-from railyard.results.theory.equations import forwarding_share
 from railyard.topologies.platforms import PLATFORMS, Platform
+from railyard.workloads.collectives.all_to_all_two_phase import forwarding_share
 
 if TYPE_CHECKING:
     import matplotlib.figure

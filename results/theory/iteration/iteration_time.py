@@ -9,6 +9,8 @@ from railyard.results.theory.iteration.arrays import FloatArray, Strategies
 from railyard.results.theory.iteration.efficiency import ComputeParts, micro_batch_parts, optimizer_parts
 from railyard.results.theory.iteration.job import Job
 from railyard.results.theory.iteration.memory import stage_parameters
+from railyard.workloads.collectives.all_gather import all_gather_s
+from railyard.workloads.collectives.all_reduce import all_reduce_s
 from railyard.workloads.models.catalogue import FP16_BYTES
 
 
@@ -72,7 +74,7 @@ def _bubble_network_s(job: Job, s: Strategies, boundary: FloatArray) -> FloatArr
 def _last_stage_network_s(job: Job, s: Strategies, boundary: FloatArray) -> FloatArray:
     k, m, v = job.cluster, s.micro_batches, s.virtual_stages
     gathered = FP16_BYTES * s.micro_batch * job.model.hidden * job.model.sequence
-    gather = eq.all_gather_s(gathered, s.tensor_hb, s.tensor_network, k.hb_bytes_per_s, k.rail_bytes_per_s)
+    gather = all_gather_s(gathered, s.tensor_hb, s.tensor_network, k.hb_bytes_per_s, k.rail_bytes_per_s)
     late = eq.all_gather_latency_s(s.tensor_hb, s.tensor_network, k.constants.hb_latency_s, k.constants.rail_latency_s)
     # Eq. 10 has 4 AllGather and 4 ReduceScatter; a forward that is done again has 2 + 2 more
     gathers = 12 if job.recipe.recompute == "full" else 8
@@ -88,6 +90,6 @@ def _sync_s(job: Job, s: Strategies) -> FloatArray:
     """Eq. 11, with the first stage's embedding among its parameters."""
     k = job.cluster
     size = job.recipe.gradient_bytes * stage_parameters(job, s)
-    sent = eq.all_reduce_s(size, s.data_hb, s.data_network, k.hb_bytes_per_s, k.rail_bytes_per_s)
+    sent = all_reduce_s(size, s.data_hb, s.data_network, k.hb_bytes_per_s, k.rail_bytes_per_s)
     late = eq.all_gather_latency_s(s.data_hb, s.data_network, k.constants.hb_latency_s, k.constants.rail_latency_s)
     return sent + 2 * late

@@ -1,0 +1,83 @@
+"""The bottleneck-link bound equals the papers' equations wherever these apply, and our own closed forms elsewhere."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from railyard.results.theory.bottleneck import bottleneck_s
+from railyard.results.theory.predict import BOTTLENECK, equation, predict_phase, predict_schedule
+from railyard.topologies.spec import FabricSpec
+from railyard.workloads.collectives.algorithm import ALGORITHMS
+from railyard.workloads.collectives.all_to_all_direct import all_to_all_direct_s
+from railyard.workloads.program import Program
+from railyard.workloads.scale import Rates
+from railyard.workloads.schedule import Iteration, Phase
+
+ONLY = FabricSpec(kind="rail-only")
+OPTIMIZED = FabricSpec(kind="rail-optimized")
+FABRICS = [ONLY, FabricSpec(kind="rail-only", policy="rd"), OPTIMIZED, FabricSpec(kind="single-switch")]
+SIDE = st.integers(1, 7)
+RATE = st.floats(1e3, 1e12)
+SIZE = st.floats(1, 1e12)
+WITH_EQUATION = [name for name, algorithm in ALGORITHMS.items() if algorithm.equation and algorithm.collective]
+
+
+def phase_of(name: str, x: int, y: int, data_bytes: float) -> Phase:
+    return Phase("a", "collective", name, 1 if ALGORITHMS[name].per_rail else x, y, data_bytes)
+
+
+@pytest.mark.parametrize("name", WITH_EQUATION)
+@given(x=SIDE, y=SIDE, d=SIZE, hb=RATE, rail=RATE)
+def test_bound_equals_closed_form_of_every_algorithm(
+    name: str, x: int, y: int, d: float, hb: float, rail: float
+) -> None:
+    """Eq. 1, 2, 3 and 11; spines at full bisection, which no algorithm but the direct all-to-all needs."""
+    phase, rates = phase_of(name, x, y, d), Rates(hb=hb, rail=rail)
+    closed = ALGORITHMS[name].closed_form_s(phase, hb, rail)
+    for fabric in [OPTIMIZED] if name == "all-to-all" else FABRICS:
+        assert predict_phase(phase, rates, fabric) == pytest.approx(closed, rel=1e-9)
+        assert equation(phase, rates, fabric) == ALGORITHMS[name].equation
+
+
+@given(x=SIDE, y=SIDE, d=SIZE, hb=RATE, rail=RATE)
+def test_forwarded_all_to_all_is_bound_by_hb_or_rail_port(x: int, y: int, d: float, hb: float, rail: float) -> None:
+    """A GPU's HB port carries (x-1) D to its own domain and (x-1)(y-1) D to be forwarded, its rail port x (y-1) D."""
+    forwarded = max(y * (x - 1) * d / hb, x * (y - 1) * d / rail)
+    for fabric in FABRICS[:2]:
+        bound = predict_phase(phase_of("all-to-all", x, y, d), Rates(hb=hb, rail=rail), fabric)
+        assert bound == pytest.approx(forwarded, rel=1e-9)
+
+
+@given(x=SIDE, y=SIDE, d=SIZE, hb=RATE, rail=RATE, thin=st.floats(1, 16))
+def test_thin_spines_bound_what_crosses_rails(x: int, y: int, d: float, hb: float, rail: float, thin: float) -> None:
+    """Each of a rail's y GPUs sends (x-1)(y-1) D through its uplinks; Eq. 2 where those are fast enough."""
+    uplinks = y * (x - 1) * (y - 1) * d / (y * rail / thin)
+    fabric = FabricSpec(kind="rail-optimized", oversubscription=thin)
+    bound = predict_phase(phase_of("all-to-all", x, y, d), Rates(hb=hb, rail=rail), fabric)
+    assert bound == pytest.approx(max(all_to_all_direct_s(d, x, y, hb, rail), uplinks), rel=1e-9)
+
+
+def test_label_names_the_bottleneck_where_eq_2_is_exceeded() -> None:
+    phase = Phase("a", "EP", "all-to-all", 4, 4, 1.0)
+    assert equation(phase, Rates(hb=12.0, rail=1.0), ONLY) == "Eq. 2", "forwarding costs nothing: rails decide"
+    assert equation(phase, Rates(hb=0.5, rail=1.0), ONLY) == f"{BOTTLENECK}, not Eq. 2"
+
+
+def test_bound_of_stages_is_at_least_that_of_their_sum() -> None:
+    sizes = {(0, 1): 6.0}, {(0, 2): 3.0}
+    rates = Rates(hb=2.0, rail=1.0)
+    assert bottleneck_s(sizes, 2, 2, rates, ONLY) == 3 + 3
+    assert bottleneck_s([sizes[0] | sizes[1]], 2, 2, rates, ONLY) == 3
+
+
+def test_phase_without_an_algorithm_is_bound_by_its_own_transfers() -> None:
+    """d0g0 sends 8 bytes to each of d1g0 and d1g1; both leave by rails that carry 8 bytes, twice in the iteration."""
+    program = Program(2, 2)
+    step = Phase("own", "new kind", "", 2, 2, 8.0)
+    for _ in range(2):
+        number = program.phase(step)
+        for dst in (2, 3):
+            program.send(0, dst, 8, number, ())
+    schedule = program.schedule("s", Iteration(1, 1, 1, 1.0, (), None, (Phase("own", "new kind", "", 2, 2, 8.0, 2),)))
+    assert predict_schedule(schedule, Rates(hb=4.0, rail=1.0), ONLY) == {"own": 8, "": 2 * 8 + 1}
+    assert predict_schedule(schedule, Rates(hb=4.0, rail=1.0), OPTIMIZED) == {"own": 16, "": 2 * 16 + 1}

@@ -1,0 +1,106 @@
+"""The registry of collective algorithms, and what a definition of one has.
+
+An algorithm is one file: the collective that it implements, its stages, from which both its tasks and its predicted
+time follow, and its closed form in the papers. Sources: Rail-only section III-B and Eq. 1 (AllGather: rails first, then
+HB domains; ReduceScatter the other way round), section IV-B and Eq. 2-3 (all-to-all).
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from typing import ClassVar, Final
+
+from railyard.core.registry import Registry
+from railyard.topologies.spec import FabricSpec
+from railyard.workloads.collectives.stages import IN_FLIGHT, Stages, columns, whole_bytes
+from railyard.workloads.program import Grid, Program
+from railyard.workloads.schedule import Phase, Schedule
+
+
+class Algorithm(ABC):
+    """A way to run a collective on a grid of y HB domains by x ranks."""
+
+    collective: ClassVar[str] = ""
+    """The collective that it implements, such as all-gather; empty if it can't stand by itself as a workload."""
+    algorithm: ClassVar[str] = ""
+    """Its name among the algorithms of its collective, such as ring."""
+    equation: ClassVar[str] = ""
+    """The closed form, as tables name it: "Eq. 3"; empty if there is none."""
+    per_rail: ClassVar[bool] = False
+    """Whether, as a workload of its own, it runs on each rail by itself, all rails at once."""
+    is_divided: ClassVar[bool] = False
+    """Whether D (`Phase.data_bytes`) is divided evenly over the GPUs of a group; else it is the bytes of each pair."""
+
+    @abstractmethod
+    def stages(self, phase: Phase, grid: Grid) -> Stages:
+        """Yield what runs one after the other on a grid of `phase.y` by `phase.x` GPUs."""
+
+    def closed_form_s(self, phase: Phase, hb_bytes_per_s: float, rail_bytes_per_s: float) -> float | None:
+        """Return the time of one run by the papers' equation, in s; None if there is none.
+
+        Predictions come from the bottleneck link of the stages; this names the equation that it equals.
+        """
+        return None
+
+    def is_default(self, fabric: FabricSpec) -> bool:
+        """Whether `algorithm: auto` means this algorithm on a fabric."""
+        return False
+
+    def whole(self, data_bytes: float, x: int, y: int) -> int:
+        """Return D rounded up to whole bytes: of each pair, or of each of the x * y GPUs of a group."""
+        return x * y * whole_bytes(data_bytes / (x * y)) if self.is_divided else whole_bytes(data_bytes)
+
+    def emit(self, program: Program, phase: Phase, number: int, grid: Grid, in_flight: int = IN_FLIGHT) -> None:
+        """Append the tasks of one run on a grid, of phase number `number`."""
+        for stage in self.stages(phase, grid):
+            for transport in stage:
+                transport.emit(program, number, in_flight)
+
+
+def _missing(name: str, definition: Algorithm) -> Iterator[str]:
+    """Yield what a definition lacks."""
+    given: object = definition
+    if not isinstance(given, Algorithm):
+        yield "must be an instance of Algorithm"
+        return
+    if bool(definition.collective) != bool(definition.algorithm):
+        yield "collective and algorithm must be given together"
+    if definition.equation and type(definition).closed_form_s is Algorithm.closed_form_s:
+        yield f"names {definition.equation}, but closed_form_s is missing"
+
+
+ALGORITHMS: Final = Registry[Algorithm]("collective algorithm", "railyard.workloads.collectives", check=_missing)
+"""Every algorithm by its full name, such as all-gather-ring: `Phase.collective`."""
+
+
+def collectives() -> tuple[str, ...]:
+    """Return the collectives that can stand by themselves as a workload."""
+    return tuple(sorted({a.collective for _, a in ALGORITHMS.items() if a.collective}))
+
+
+def algorithms_of(collective: str) -> dict[str, str]:
+    """Return the full name of each algorithm of a collective by its short name."""
+    return {a.algorithm: name for name, a in sorted(ALGORITHMS.items()) if collective and a.collective == collective}
+
+
+def default_algorithm(collective: str, fabric: FabricSpec) -> str:
+    """Return the full name of the algorithm that `auto` means; the first one if none of them is a default."""
+    names = list(algorithms_of(collective).values())
+    return next((name for name in names if ALGORITHMS[name].is_default(fabric)), names[0])
+
+
+def collective_schedule(name: str, domains: int, rails: int, data_bytes: float, in_flight: int = IN_FLIGHT) -> Schedule:
+    """Build the schedule of one collective among all GPUs, by the full name of its algorithm.
+
+    `data_bytes` is the D of `Phase`; what doesn't divide evenly is rounded up, and the phase has the rounded value.
+    ValueError for an algorithm that can't stand by itself.
+    """
+    algorithm, program = ALGORITHMS[name], Program(domains, rails)
+    if not algorithm.collective:
+        raise ValueError(f"{name} is not a collective that stands by itself")
+    grids = [tuple((gpu,) for gpu in rail) for rail in columns(program.grid)] if algorithm.per_rail else [program.grid]
+    x = len(grids[0][0])
+    phase = Phase(name, "collective", name, x, domains, algorithm.whole(data_bytes, x, domains))
+    number = program.phase(phase)
+    for grid in grids:
+        algorithm.emit(program, phase, number, grid, in_flight)
+    return program.schedule(name)

@@ -1,0 +1,43 @@
+"""AllReduce: ReduceScatter, then AllGather; Rail-only Eq. 11."""
+
+from railyard.topologies.spec import FabricSpec
+from railyard.workloads.collectives.algorithm import ALGORITHMS, Algorithm
+from railyard.workloads.collectives.all_gather import N, all_gather_s
+from railyard.workloads.collectives.stages import Ring, Stages, columns
+from railyard.workloads.program import Grid
+from railyard.workloads.schedule import Phase
+
+
+def all_reduce_s(data_bytes: N, x: N, y: N, hb_bytes_per_s: float, rail_bytes_per_s: float) -> N:
+    """Rail-only Eq. 11: AllReduce as ReduceScatter and AllGather, twice Eq. 1."""
+    return 2 * all_gather_s(data_bytes, x, y, hb_bytes_per_s, rail_bytes_per_s)
+
+
+class AllReduce(Algorithm):
+    """Every GPU has D bytes, and ends with the sum of all D."""
+
+    collective, algorithm, equation, is_divided = "all-reduce", "hierarchical", "twice Eq. 1", True
+
+    def stages(self, phase: Phase, grid: Grid) -> Stages:
+        """The rings of both halves on the rails meet, so they run as one ring of 2 (y - 1) steps."""
+        chunk = phase.data_bytes / (phase.x * phase.y)
+        in_domains = [Ring(domain, len(domain) - 1, chunk * len(grid)) for domain in grid]
+        yield in_domains
+        yield [Ring(rail, 2 * (len(rail) - 1), chunk) for rail in columns(grid)]
+        yield in_domains
+
+    def closed_form_s(self, phase: Phase, hb_bytes_per_s: float, rail_bytes_per_s: float) -> float:
+        return all_reduce_s(phase.data_bytes, phase.x, phase.y, hb_bytes_per_s, rail_bytes_per_s)
+
+    def is_default(self, fabric: FabricSpec) -> bool:
+        return not self.per_rail
+
+
+class RingAllReduce(AllReduce):
+    """The same in one ring: a grid of one column, or of one row."""
+
+    algorithm, equation, per_rail = "ring", "twice Eq. 1, one row or column", True
+
+
+ALGORITHMS.add("all-reduce-ring", RingAllReduce())
+ALGORITHMS.add("all-reduce-hierarchical", AllReduce())

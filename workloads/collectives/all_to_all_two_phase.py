@@ -1,0 +1,52 @@
+"""Two-phase all-to-all: HB domains first, then rails; Rail-only section IV-B, Eq. 3."""
+
+from railyard.topologies.spec import FabricSpec
+from railyard.workloads.collectives.algorithm import ALGORITHMS, Algorithm
+from railyard.workloads.collectives.all_to_all_direct import all_to_all_direct_s
+from railyard.workloads.collectives.stages import Exchange, Stages, columns, shifts
+from railyard.workloads.program import Grid
+from railyard.workloads.schedule import Phase
+
+
+def all_to_all_two_phase_s(pair_bytes: float, x: int, y: int, hb_bytes_per_s: float, rail_bytes_per_s: float) -> float:
+    """Rail-only Eq. 3, as printed: uniform all-to-all on rail-only, HB domains first, then rails.
+
+    Over Eq. 2 (where rails decide that) it costs exactly the share y (x-1) C_S / (x (y-1) C_F), which
+    `forwarding_share` gives; the paper's C_S/C_F is the limit for x = y.
+    """
+    forwarding = y * (x - 1) * pair_bytes / hb_bytes_per_s
+    on_rails = x * (y - 1) * pair_bytes / rail_bytes_per_s
+    return forwarding + on_rails
+
+
+def forwarding_share(x: int, y: int, hb_bytes_per_s: float, rail_bytes_per_s: float) -> float:
+    """Rail-only section IV-B: what Eq. 3 adds to Eq. 2, as a share of Eq. 2.
+
+    The text says 8.2% and 11.2% for A100 and H100; at x = 8, y = 16 it is 7.78% and 10.37%, and C_S/C_F 8.33% and
+    11.11%.
+    """
+    direct = all_to_all_direct_s(1.0, x, y, hb_bytes_per_s, rail_bytes_per_s)
+    return all_to_all_two_phase_s(1.0, x, y, hb_bytes_per_s, rail_bytes_per_s) / direct - 1
+
+
+class TwoPhaseAllToAll(Algorithm):
+    """D bytes for every pair of the grid, by way of the GPU of the sender's domain that has the receiver's rank."""
+
+    collective, algorithm, equation = "all-to-all", "two-phase", "Eq. 3"
+
+    def stages(self, phase: Phase, grid: Grid) -> Stages:
+        """First G(d, g) sends G(d, h) the data for rank h of all y domains. Then G(d, h) sends G(e, h) the data that
+        the x GPUs of its domain have for that GPU.
+        """
+        yield [Exchange(shifts(domain), phase.data_bytes * len(grid)) for domain in grid]
+        yield [Exchange(shifts(rail), phase.data_bytes * len(grid[0])) for rail in columns(grid)]
+
+    def closed_form_s(self, phase: Phase, hb_bytes_per_s: float, rail_bytes_per_s: float) -> float:
+        return all_to_all_two_phase_s(phase.data_bytes, phase.x, phase.y, hb_bytes_per_s, rail_bytes_per_s)
+
+    def is_default(self, fabric: FabricSpec) -> bool:
+        """Whether a fabric joins its rails by HB domains only."""
+        return fabric.kind == "rail-only"
+
+
+ALGORITHMS.add("all-to-all-two-phase", TwoPhaseAllToAll())

@@ -1,0 +1,38 @@
+"""The two uneven all-to-alls of a mixture of experts: dispatch of tokens to the experts, and combine of their results.
+
+Every GPU has as many tokens, and D times the number of GPUs of their bytes. Dispatch sends each expert its share
+(`Phase.shares`); combine returns as many bytes. No equation of the papers applies, so the bottleneck link decides.
+"""
+
+from railyard.workloads.collectives.algorithm import ALGORITHMS, Algorithm
+from railyard.workloads.collectives.stages import Stages, UnevenExchange, grid_shifts, whole_bytes
+from railyard.workloads.program import Grid
+from railyard.workloads.schedule import Phase
+
+
+class Dispatch(Algorithm):
+    """Every pair directly, with the destination's share of the bytes."""
+
+    experts_receive = True
+
+    def pair_sizes(self, phase: Phase, grid: Grid) -> dict[tuple[int, int], int]:
+        """Return the whole bytes of each pair (source, destination), in the order of GPU numbers."""
+        gpus = [gpu for domain in grid for gpu in domain]
+        part = dict(
+            zip(gpus, [whole_bytes(len(gpus) * phase.data_bytes * share) for share in phase.shares], strict=True)
+        )
+        return {(a, b): part[b if self.experts_receive else a] for a in gpus for b in gpus if a != b}
+
+    def stages(self, phase: Phase, grid: Grid) -> Stages:
+        """Exchange in the rounds of a direct all-to-all."""
+        yield [UnevenExchange(grid_shifts(grid), self.pair_sizes(phase, grid))]
+
+
+class Combine(Dispatch):
+    """The same bytes back: every pair directly, with the source's share of the bytes."""
+
+    experts_receive = False
+
+
+ALGORITHMS.add("all-to-all-dispatch", Dispatch())
+ALGORITHMS.add("all-to-all-combine", Combine())

@@ -1,0 +1,23 @@
+"""A transfer between two GPUs: of one rail (x = 1, y = 2), or of one HB domain (x = 2, y = 1)."""
+
+from railyard.workloads.collectives.algorithm import ALGORITHMS, Algorithm
+from railyard.workloads.collectives.stages import Exchange, Stages
+from railyard.workloads.program import Grid
+from railyard.workloads.schedule import Phase
+
+
+class PointToPoint(Algorithm):
+    """D bytes from the first GPU of the grid to the second."""
+
+    equation = "bytes over rate"
+
+    def stages(self, phase: Phase, grid: Grid) -> Stages:
+        """Send."""
+        src, dst = (gpu for domain in grid for gpu in domain)
+        yield [Exchange([[(src, dst)]], phase.data_bytes)]
+
+    def closed_form_s(self, phase: Phase, hb_bytes_per_s: float, rail_bytes_per_s: float) -> float:
+        return phase.data_bytes / (rail_bytes_per_s if phase.y > 1 else hb_bytes_per_s)
+
+
+ALGORITHMS.add("point-to-point", PointToPoint())
