@@ -6,6 +6,7 @@ RailyardError
 └── MissingRequirement  3  the machine lacks something: what, and the command that gets it
 """
 
+import sys
 from collections.abc import Iterable
 from difflib import get_close_matches
 
@@ -49,3 +50,9 @@ def unknown_name_hint(word: str, known: Iterable[str]) -> str:
     close = get_close_matches(word.lower(), lower, n=1)
     hint = f"did you mean {lower[close[0]]!r}? " if close else ""
     return f"is not known: {hint}allowed are {', '.join(names)}"
+
+
+def print_error(message: str, status: int) -> int:
+    """Print one line to stderr; return the exit status."""
+    print("error:", " ".join(message.split()), file=sys.stderr)
+    return status

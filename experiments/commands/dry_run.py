@@ -4,16 +4,21 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
+import typer
 from rich.console import Console
 from rich.table import Table
 
 from railyard.core.errors import BadInput
 from railyard.core.units import format_size, format_time
-from railyard.experiments.commands import dry_run_faults, dry_run_replacements, dry_run_steered
+from railyard.experiments.commands import dry_run_faults, dry_run_replacements, dry_run_steered, options
+from railyard.experiments.commands.options import Overrides, PluginFiles
+from railyard.experiments.multirail import predict as multirail
+from railyard.experiments.multirail.spec import MultirailExperiment
 from railyard.experiments.spec import catalogue
 from railyard.experiments.spec.experiment import SECTIONS, ExperimentSpec, load, nominal_plan, parse
+from railyard.experiments.spec.loading import load_any, names_multirail
 from railyard.experiments.spec.overrides import apply
 from railyard.topologies.addresses import Gpu
 from railyard.workloads.build import build
@@ -26,6 +31,24 @@ from railyard.workloads.traces.files import is_trace_prefix
 LARGEST: Final = 8
 GROUPS_SHOWN: Final = 2
 _EXPERIMENT: Final = (".yaml", ".yml")
+
+
+def command(
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="NAME|FILE|TRACE",
+            help="An experiment; or a trace of Chakra, PARAM or SimAI: a file, or a folder with a file per rank.",
+        ),
+    ],
+    overrides: Overrides,
+    plugin_files: PluginFiles,
+) -> int:
+    """Print what would be sent, by which GPUs and over which links, without sending it. Needs no root."""
+    spec = load_any(name, overrides) if names_multirail(name) else None
+    if isinstance(spec, MultirailExperiment):
+        return multirail.dry_run(spec, options.console())
+    return show(experiment(name, overrides), options.console())
 
 
 @dataclass(frozen=True, slots=True)

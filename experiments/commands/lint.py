@@ -17,11 +17,13 @@ from itertools import groupby
 from pathlib import Path
 from typing import Annotated, Final
 
+import typer
 from pydantic import Field, ValidationError, ValidationInfo, field_validator
 from rich.console import Console
 
 from railyard.core.config import ConfigModel, find_problems, is_path, read_yaml
 from railyard.core.errors import BadInput, unknown_name_hint
+from railyard.experiments.commands import options
 from railyard.experiments.spec import catalogue
 from railyard.experiments.spec.experiment import ExperimentSpec, load, nominal_plan
 from railyard.results.views.format import percent, size
@@ -92,6 +94,15 @@ class Checked:
     findings: tuple[Finding, ...]
     traffic: Traffic | None = None
     best: tuple[Finding, ...] | None = None
+
+
+def command(
+    name: Annotated[
+        str, typer.Argument(metavar="FILE|NAME", help="A placement file, an experiment, or a published model.")
+    ],
+) -> int:
+    """Check whether a job needs cross-rail traffic; list the process groups that do, and exit 1."""
+    return show(name, options.console())
 
 
 def show(name: str, console: Console) -> int:

@@ -1,11 +1,14 @@
 """`search`: the fastest strategies for a model on a cluster, by Eq. 6 to 11, and where their time goes."""
 
 from collections.abc import Iterator
+from typing import Annotated, Final
 
+import typer
 from rich.console import Console
 from rich.table import Table
 
 from railyard.core.errors import BadInput, unknown_name_hint
+from railyard.experiments.commands import options
 from railyard.results.theory.iteration.arrays import Strategy
 from railyard.results.theory.iteration.constants import taken_from_a100
 from railyard.results.theory.iteration.job import Job, Recipe, make_cluster
@@ -14,10 +17,28 @@ from railyard.results.views.format import digits
 from railyard.topologies.platforms import PLATFORMS, Platform
 from railyard.workloads.models.catalogue import load_gpt
 
+MAX_COUNT: Final = 2**20
+"""The most GPUs, or sequences of a batch: beyond any cluster, and still computed in seconds."""
 COLUMNS = (
     "", "p", "t", "d", "v", "b", "t_h x t_l", "p_h x p_l", "d_h x d_l", "GB", "iteration s",
     "stage", "TP+PP", "bubble", "DP", "Adam",
 )  # fmt: skip
+
+
+def command(
+    model: Annotated[str, typer.Argument(metavar="MODEL|FILE", help="A GPT of the catalogue, or your own YAML file.")],
+    gpus: Annotated[int, typer.Option(min=1, max=MAX_COUNT, show_default=False, help="GPUs of the cluster.")],
+    batch: Annotated[
+        int, typer.Option(min=1, max=MAX_COUNT, show_default=False, help="The global batch, in sequences.")
+    ],
+    platform: Annotated[str, typer.Option(help="The platform of GPUs and links; or your own YAML file.")] = "h100",
+    domain_gpus: Annotated[
+        int | None, typer.Option(min=1, max=MAX_COUNT, show_default="the platform's", help="GPUs in an HB domain.")
+    ] = None,
+    top: Annotated[int, typer.Option(min=1, help="How many strategies to print.")] = 10,
+) -> int:
+    """Find the fastest parallelization strategies for a model on a real cluster, by the formulas. Needs no root."""
+    return show(model, platform, gpus, domain_gpus, batch, top, options.console())
 
 
 def show(model: str, platform: str, gpus: int, domain_gpus: int | None, batch: int, top: int, console: Console) -> int:

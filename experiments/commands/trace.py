@@ -4,8 +4,9 @@ import os
 import sys
 from collections.abc import Collection, Sequence
 from statistics import median
-from typing import NoReturn
+from typing import Annotated, Final, NoReturn
 
+import typer
 from rich.console import Console
 from rich.table import Table
 
@@ -17,10 +18,24 @@ from railyard.core.process_limits import raise_open_file_limit
 from railyard.core.project import PROJECT
 from railyard.core.units import format_time
 from railyard.experiments.commands import live
+from railyard.experiments.commands.options import LiveRunName
 from railyard.topologies.addresses import Gpu, gpu_of_name
 from railyard.topologies.build import active_plan
 from railyard.topologies.measure.capture import Capture, Probe
 from railyard.topologies.plan import Plan
+
+MAX_PROBES: Final = 64
+"""A packet socket's buffer holds this many, captured twice each, with some room left."""
+
+
+def command(
+    run: LiveRunName,
+    src: Annotated[str, typer.Argument(metavar="SRC", help="The GPU that sends: d0g1.")],
+    dst: Annotated[str, typer.Argument(metavar="DST", help="The GPU to reach.")],
+    probes: Annotated[int, typer.Option(min=1, max=MAX_PROBES, help="How many flows to probe; spines share them.")] = 8,
+) -> None:
+    """Show the path that packets take in a live run. Exit status 1 if it isn't the policy's, or packets are lost."""
+    enter(run, src, dst, probes)
 
 
 def enter(selector: str, src: str, dst: str, probes: int) -> NoReturn:

@@ -33,17 +33,6 @@ def names_multirail(name_or_file: str) -> bool:
     return known and rails.is_multirail(read(name_or_file))
 
 
-def listed(spec: AnyExperiment) -> tuple[str, str, str]:
-    """For `list`: GPUs or nodes; replays or points; faults."""
-    if isinstance(spec, MultirailExperiment):
-        nodes = ", ".join(dict.fromkeys(str(fabric.nodes) for fabric in spec.fabrics))
-        return nodes, str(spec.points + spec.replays), str(spec.injections)
-    sizes = ", ".join(dict.fromkeys(str(fabric.gpus) for fabric in spec.fabrics))
-    policies = len(spec.routing.policies) if spec.routing else 1
-    runs = len(spec.fabrics) * len(spec.workloads) * policies * spec.repeats
-    return sizes, str(runs), str(spec.injections + spec.replacement_runs)
-
-
 def resolved(spec: AnyExperiment) -> dict[str, Any]:
     """Plain data with every default filled in."""
     return rails.resolved(spec) if isinstance(spec, MultirailExperiment) else grids.resolved(spec)

@@ -17,6 +17,8 @@ from railyard.core.host import Machine, detect
 from railyard.core.sandbox import launcher
 from railyard.experiments import cli
 from railyard.experiments.commands import live
+from railyard.experiments.commands.list import counts, definitions
+from railyard.experiments.run import machine_check
 from railyard.experiments.spec import catalogue
 from railyard.experiments.spec.experiment import load, parse
 from railyard.experiments.spec.loading import load_any, names_multirail
@@ -65,7 +67,7 @@ def entered(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Entered:
     """A machine that can do everything, somewhere to write, and no capsule."""
     stand_in = Entered()
     monkeypatch.setattr(launcher, "enter", stand_in)
-    monkeypatch.setattr(cli, "detect", lambda: ABLE)
+    monkeypatch.setattr(machine_check, "detect", lambda: ABLE)
     monkeypatch.chdir(tmp_path)
     return stand_in
 
@@ -162,7 +164,7 @@ def test_a_lack_of_the_machine_is_status_3_with_what_to_type(
     def poor() -> Machine:
         return replace(ABLE, programs={k: v for k, v in ABLE.programs.items() if not k.startswith("ovs")})
 
-    monkeypatch.setattr(cli, "detect", poor)
+    monkeypatch.setattr(machine_check, "detect", poor)
     assert cli.main(["run", "quickstart"]) == 3
     error = capsys.readouterr().err
     assert error.startswith("error: this machine lacks Open vSwitch (no ovs-vswitchd")
@@ -178,7 +180,9 @@ def test_an_etcd_that_is_asked_for_must_be_there(
     assert cli.main(line) == 3
     told = "error: this machine lacks etcd, for the registry; sudo script/bootstrap\n"
     assert (capsys.readouterr().err, entered.task, list(tmp_path.iterdir())) == (told, None, [])
-    monkeypatch.setattr(cli, "detect", lambda: replace(ABLE, programs={**ABLE.programs, "etcd": "/usr/bin/etcd"}))
+    monkeypatch.setattr(
+        machine_check, "detect", lambda: replace(ABLE, programs={**ABLE.programs, "etcd": "/usr/bin/etcd"})
+    )
     assert cli.main(line) == 0
 
 
@@ -231,6 +235,44 @@ def test_list_and_describe_tell_of_every_experiment(capsys: pytest.CaptureFixtur
         assert spec.title in told
         assert " ".join(spec.description.split()) in " ".join(told.split())
         assert len(spec.description) > 200, "a description teaches"
+
+
+@pytest.mark.parametrize("name", GRIDS)
+def test_list_counts_what_the_whole_spec_has(name: str) -> None:
+    spec = load(name)
+    policies = len(spec.routing.policies) if spec.routing else 1
+    replays = len(spec.fabrics) * len(spec.workloads) * policies * spec.repeats
+    gpus = ", ".join(dict.fromkeys(str(fabric.gpus) for fabric in spec.fabrics))
+    faults = spec.injections + spec.replacement_runs
+    kinds = ", ".join(dict.fromkeys(fabric.kind for fabric in spec.fabrics))
+    assert counts(catalogue.read(name)) == (kinds, gpus, str(replays or "-"), str(faults or "-"))
+
+
+def test_list_of_kinds_names_each_definition_and_its_source(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["list", "--kinds"]) == 0
+    shown = capsys.readouterr().out
+    assert list(definitions())
+    for _, name, description, source in definitions():
+        assert description, f"{name} has no docstring"
+        assert name in shown
+        assert source.startswith("built-in ")
+
+
+@pytest.mark.parametrize("line", [["--help"], ["list"]])
+def test_quick_commands_import_no_heavy_library(line: list[str], tmp_path: Path) -> None:
+    command = [sys.executable, "-X", "importtime", str(ROOT / "run_experiment.py"), *line]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=True)
+    imported = {row.rpartition("|")[2].strip() for row in done.stderr.splitlines()}
+    assert "typer" in imported
+    assert imported & {"numpy", "pandas", "networkx", "matplotlib", "pyroute2", "scapy", "os_ken", "mininet"} == set()
+
+
+def test_each_command_is_one_file_with_help() -> None:
+    names = cli.commands()
+    assert {"run", "list", "describe", "predict", "dry-run", "exec", "trace"} <= set(names)
+    for name, text in names.items():
+        assert text.endswith("."), name
+        assert cli.load_command(name).name == name
 
 
 @pytest.mark.parametrize("name", [n for n in GRIDS if load(n).workloads and not load(n).routing])

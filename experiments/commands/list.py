@@ -1,0 +1,128 @@
+"""`list`: the named experiments, the papers' figures, and with --kinds every registered definition.
+
+Experiments are counted from their files as they are: a whole specification would build every schedule to check it.
+"""
+
+import inspect
+from collections.abc import Iterator
+from importlib import import_module
+from typing import Annotated, Any
+
+import typer
+import yaml
+from rich.console import Console
+from rich.table import Table
+
+from railyard.controller.health.policy import HEALTH_POLICIES
+from railyard.core.project import PROJECT
+from railyard.experiments.commands.options import PluginFiles, console
+from railyard.experiments.spec import catalogue
+from railyard.results.published.catalogue import FIGURES
+
+GRID = 4
+"""Domains and rails of a fabric whose file names none (topologies/spec.py)."""
+_Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as fast where PyYAML has its C part
+
+
+def command(
+    kinds: Annotated[
+        bool, typer.Option("--kinds", help="List every definition instead: faults, policies, workloads, ...")
+    ] = False,
+    *,
+    plugin_files: PluginFiles,
+) -> None:
+    """List the named experiments, and the figures and tables that `predict` computes."""
+    out = console()
+    if kinds:
+        print_kinds(out)
+        return
+    table = _table("RUN", "SHOWS", "FABRICS", "GPUS", "REPLAYS", "FAULTS")
+    for name in catalogue.names():
+        data = yaml.load(catalogue.path_of(name).read_text(encoding="utf-8"), _Loader)  # our own files
+        table.add_row(name, str(data.get("title", "")), *counts(data))
+    figures = _table("PREDICT", "SHOWS, WITH THE VALUES THAT THE PAPERS STATE")
+    for name, shows in FIGURES.items():
+        figures.add_row(name, shows)
+    out.print(table, "", figures)
+
+
+def counts(data: dict[str, Any]) -> tuple[str, str, str, str]:
+    """Return the kinds of fabrics, their GPUs (or nodes), how many workload runs, and how many faults there are."""
+    fabrics = data["fabrics"]
+    gpus = [f["nodes"] if "nodes" in f else f.get("domains", GRID) * f.get("rails", GRID) for f in fabrics]
+    policies = len(data["routing"].get("policies") or HEALTH_POLICIES) if "routing" in data else 1
+    replays = len(fabrics) * len(data.get("workloads", [])) * policies * data.get("repeats", 1)
+    faults = sum(_faults(data, fabric) for fabric in range(len(fabrics)))
+    return (
+        ", ".join(dict.fromkeys(f["kind"] for f in fabrics)),
+        ", ".join(dict.fromkeys(map(str, gpus))),
+        str(replays or "-"),
+        str(faults or "-"),
+    )
+
+
+def _faults(data: dict[str, Any], fabric: int) -> int:
+    """Return how many faults are injected on a fabric, counting repeats and runs with and without rerouting."""
+    if "nodes" in data["fabrics"][fabric]:
+        return sum(fault.get("repeats", 1) for fault in data.get("faults", []))
+    reroutes = len(data.get("reroute", ["on", "off"]))
+    total = 0
+    for key in ("fault", "script", "replacement", "takeover"):
+        limit = data.get(f"{key}_repeats", 1)
+        for item in data.get(f"{key}s", []):
+            # YAML 1.1 reads a bare `on` as true
+            if fabric in item.get("on", item.get(True, [fabric])):
+                script = item.get("random_faults") or item.get("storm") or {}
+                size = script.get("count", len(item.get("faults", [0])))
+                total += min(item.get("repeats", limit), limit) * size * (reroutes if key in ("fault", "script") else 1)
+    return total
+
+
+def print_kinds(out: Console) -> None:
+    """Print a table of every definition: its registry, name, description, and where it was registered."""
+    table = _table("SORT", "NAME", "WHAT IT IS", "SOURCE")
+    for sort, name, description, source in definitions():
+        table.add_row(sort, name, description, source)
+    out.print(table)
+
+
+def definitions() -> Iterator[tuple[str, str, str, str]]:
+    """Yield (sort, name, first line of its description, origin and file:line) of every definition."""
+    from railyard.core.registry import REGISTRIES
+
+    for module in _modules_with_registries():
+        import_module(module)
+    for sort, registry in sorted(REGISTRIES.items()):
+        for name, definition in registry.items():
+            source = registry.source(name)
+            yield sort, name, _description(definition), f"{source.origin} {source.file}:{source.line}"
+
+
+def _modules_with_registries() -> Iterator[str]:
+    """Yield the name of every module that makes a registry, in the package folders."""
+    for link in sorted((PROJECT / "railyard").iterdir()):
+        for path in sorted(link.glob("**/*.py")) if link.is_dir() else ():
+            if "= Registry" in path.read_text(encoding="utf-8"):
+                yield ".".join(("railyard", *path.relative_to(PROJECT / "railyard").with_suffix("").parts))
+
+
+def _description(definition: object) -> str:
+    """Return the first sentence of a definition's own `description`, docstring, or its module's docstring."""
+    own = getattr(definition, "description", None)
+    if isinstance(own, str) and own:
+        return _first_line(own)
+    if inspect.isclass(definition) or inspect.isroutine(definition):
+        return _first_line(inspect.getdoc(definition) or "")
+    module = inspect.getmodule(type(definition))
+    return _first_line(inspect.getdoc(type(definition)) or (module.__doc__ if module else "") or "")
+
+
+def _first_line(text: str) -> str:
+    return " ".join(text.split("\n\n")[0].split()).rstrip(".")
+
+
+def _table(*columns: str) -> Table:
+    table = Table(box=None, pad_edge=False)
+    for column in columns:
+        table.add_column(column, justify="right" if column in ("GPUS", "REPLAYS", "FAULTS") else "left")
+    return table

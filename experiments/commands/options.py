@@ -1,0 +1,53 @@
+"""Options and arguments that several commands share, and their console. Light to import: `list` needs it."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from railyard.core import plugins
+
+
+def load_plugins(files: list[Path]) -> list[Path]:
+    """Load plugin files while the command line is read, before any name in it is looked up."""
+    for file in files:
+        from railyard.core.sandbox import launcher
+
+        plugins.load(file)
+        launcher.check_visible("--plugin", file)
+    return files
+
+
+Name = Annotated[str, typer.Argument(metavar="NAME|FILE", help="An experiment of `list`, or your own YAML file.")]
+Overrides = Annotated[
+    list[str],
+    typer.Option(
+        "-o",
+        metavar="KEY=VALUE",
+        default_factory=list,
+        show_default=False,
+        help="Change the experiment: domains=8, workloads.0.duration=2s.",
+    ),
+]
+PluginFiles = Annotated[
+    list[Path],
+    typer.Option(
+        "--plugin",
+        metavar="FILE",
+        default_factory=list,
+        show_default=False,
+        is_eager=True,
+        callback=load_plugins,
+        help="Load your own definitions: faults, policies, workloads, ... (docs/extending.md).",
+    ),
+]
+LiveRunName = Annotated[
+    str, typer.Argument(metavar="RUN", help="A run that `ps` lists: its name, its experiment, or its pid.")
+]
+
+
+def console() -> Console:
+    """Return a console as wide as the terminal, or 120 columns where there is none."""
+    return Console(width=None if sys.stdout.isatty() else 120)

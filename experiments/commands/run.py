@@ -1,0 +1,52 @@
+"""`run`: run an experiment in a sandbox and write its folder."""
+
+import signal
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from railyard.core.errors import MissingRequirement, print_error
+from railyard.core.host import BOOTSTRAP
+from railyard.core.sandbox import launcher
+from railyard.experiments.commands.options import Name, Overrides, PluginFiles
+from railyard.experiments.run import folder, sandboxed
+from railyard.experiments.run.machine_check import check_machine, own_command
+from railyard.experiments.spec.experiment import ExperimentSpec
+from railyard.experiments.spec.loading import load_any
+
+
+def command(
+    name: Name,
+    overrides: Overrides,
+    out: Annotated[Path | None, typer.Option(help="The folder to write (default: runs/<utc time>-NAME).")] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of all random choices; kept in spec.yaml.")] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", help="No progress, no summary.")] = False,
+    *,
+    plugin_files: PluginFiles,
+) -> int:
+    """Run an experiment and write its folder: tables, figures, report.html."""
+    return run(name, overrides, out, seed, quiet)
+
+
+def run(
+    name: str, overrides: Sequence[str] = (), out: Path | None = None, seed: int | None = None, quiet: bool = False
+) -> int:
+    """Check whatever can be checked before the sandbox is made, then run the experiment in one."""
+    spec = load_any(name, overrides, seed)
+    out = out or folder.default(spec.name)
+    folder.check(out)
+    machine = check_machine(spec)
+    if isinstance(spec, ExperimentSpec) and spec.needs_etcd and not machine.programs.get("etcd"):
+        raise MissingRequirement("this machine lacks etcd, for the registry", BOOTSTRAP)
+    with folder.made(out) as where:
+        status = launcher.enter(own_command(), sandboxed.task_of_run(spec, where, quiet), run=f"{spec.name} {where}")
+    if status == 128 + signal.SIGKILL:
+        return print_error(
+            "the run was killed, by a signal or for lack of memory; only its folder is left of it", status
+        )
+    report = out / "report.html"
+    if not quiet and report.exists():
+        print(f"{report}")
+    return status
