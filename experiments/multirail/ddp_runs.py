@@ -4,11 +4,12 @@ from collections.abc import Sequence
 from statistics import fmean, median
 from typing import Final
 
-from railyard.experiments.multirail.parts import DdpSpec, peer_rail
+from railyard.experiments.multirail.parts import DdpSpec
 from railyard.experiments.multirail.session import MultirailSession
 from railyard.experiments.multirail.spec import MultirailExperiment
 from railyard.experiments.run.progress import Steps
 from railyard.results.multirail.records import DdpRun
+from railyard.workloads.allreduce.engine_kind import peer_rail
 from railyard.workloads.allreduce.peers.ddp import DdpRanks
 from railyard.workloads.allreduce.peers.ddp_run import Training, TrainingResult
 

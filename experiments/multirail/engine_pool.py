@@ -7,9 +7,9 @@ has to be measured within the same second. All policies of Railyard's engine sha
 from contextlib import ExitStack
 from typing import Final, Self
 
-from railyard.experiments.multirail.parts import is_ours
 from railyard.experiments.multirail.rail_check import MonitoredEngine
 from railyard.experiments.multirail.session import MultirailSession
+from railyard.workloads.allreduce.engine_kind import is_own
 
 _SHARED_ENGINE: Final = "nezha"
 """What the shared processes plan by until they are told."""
@@ -66,4 +66,4 @@ class EnginePool:
 
 
 def _engine_name(policy: str) -> str:
-    return _SHARED_ENGINE if is_ours(policy) else policy
+    return _SHARED_ENGINE if is_own(policy) else policy

@@ -7,7 +7,7 @@ from math import ceil
 from railyard.core.errors import MissingRequirement
 from railyard.experiments.multirail.measured import InjectedFault, cut, nic_rates
 from railyard.experiments.multirail.parts import FaultKind, FaultSpec
-from railyard.experiments.multirail.predictions import learning, seconds, sent_bytes
+from railyard.experiments.multirail.predictions import learning, sent_bytes
 from railyard.experiments.multirail.session import MultirailSession
 from railyard.experiments.multirail.spec import MultirailExperiment
 from railyard.experiments.run.progress import Steps
@@ -15,6 +15,7 @@ from railyard.topologies.multirail import faults
 from railyard.topologies.multirail.net import MultirailNet
 from railyard.workloads.allreduce.engine.emulated import Ranks
 from railyard.workloads.allreduce.engine.jobs import Operations, RankReport
+from railyard.workloads.allreduce.engine_kind import predicted_s
 
 
 def run_fault(spec: MultirailExperiment, session: MultirailSession, fault: FaultSpec, steps: Steps) -> None:
@@ -44,8 +45,8 @@ def _inject_and_repair(
     sent: int,
     repeat: int,
 ) -> tuple[InjectedFault, Sequence[RankReport]]:
-    predicted = seconds(fault.policy, session.rails, session.nodes, sent)
-    count = ceil((fault.at + fault.repair + fault.after) / predicted)
+    operation_s = predicted_s(fault.policy, session.rails, session.nodes, sent)
+    count = ceil((fault.at + fault.repair + fault.after) / operation_s)
     op = Operations("allreduce", "int32", sent, count, spec.seed + repeat, check=True)
     ranks.begin([op] * session.nodes)
     time.sleep(fault.at)

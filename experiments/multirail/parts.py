@@ -1,26 +1,17 @@
 """The parts of a multi-rail experiment: policies by their names, a fault, a training, a lesson."""
 
-from collections.abc import Iterable, Sequence
-from typing import Annotated, Final, Literal, get_args
+from collections.abc import Sequence
+from typing import Annotated, Literal
 
 from pydantic import Field
 
-from railyard.core.errors import BadInput, unknown_name_hint
+from railyard.core.errors import BadInput
 from railyard.core.units import Size, Time
 from railyard.experiments.spec.faults import Numbers
-from railyard.topologies.multirail.rail_kind import RAIL_KINDS
 from railyard.topologies.multirail.spec import Dilation, MultirailSpec
 from railyard.topologies.spec import ConfigModel
-from railyard.workloads.allreduce.balancing.policies import weights_of
 from railyard.workloads.allreduce.engine.training import published_compute_s
 
-Peer = Literal["gloo", "mpi", "mptcp"]
-PEERS: Final[tuple[Peer, ...]] = get_args(Peer)
-"""Run by others' code on the same rails: Gloo and MPI on one of them, MPTCP (the kernel's) on all."""
-OURS: Final = ("nezha", "mrib", "slicing", "equal", "single", "weights")
-VIRTUAL: Final = "virtual"
-"""Two channels on the NIC of one rail, and none on the others' (Nezha 4.1)."""
-_POLICIES: Final = (*OURS[:-1], *PEERS, VIRTUAL)
 FaultKind = Literal["link-down", "link-silent", "rail-switch-crash", "rail-switch-hang"]
 
 
@@ -96,42 +87,8 @@ def singles(fabric: MultirailSpec) -> list[str]:
     return [f"single:{rail.name}" for rail in fabric.rails if rail.name in first.values()]
 
 
-def peer_rail(fabric: MultirailSpec) -> int:
-    """The rail on which Gloo and MPI run: the first tcp one, else the first."""
-    return next((number for number, rail in enumerate(fabric.rails) if RAIL_KINDS[rail.kind].is_tcp), 0)
-
-
-def check_policy(policy: str, field: str, fabrics: Iterable[MultirailSpec]) -> None:
-    """BadInput unless each of these fabrics can have it."""
-    kind, _, rest = policy.partition(":")
-    if policy not in _POLICIES and not (kind == "weights" or (kind == "single" and rest)):
-        raise BadInput(field, policy, unknown_name_hint(policy, [*_POLICIES, "single:RAIL", "weights:99:1"]))
-    for fabric in fabrics:
-        names = [rail.name for rail in fabric.rails]
-        if kind == "single" and rest and rest not in names:
-            raise BadInput(field, policy, unknown_name_hint(rest, names))
-        if policy == VIRTUAL and RAIL_KINDS[fabric.rails[peer_rail(fabric)].kind].sums_in_network:
-            raise BadInput(field, policy, "needs a rail that isn't sharp")
-        if kind == "weights":
-            try:
-                weights_of(policy, len(names))
-            except BadInput as error:
-                raise BadInput(field, policy, error.allowed) from error
-
-
-def is_ours(policy: str) -> bool:
-    """Whether it is one of Railyard's own engine, which can plan by another from one operation to the next."""
-    return policy.partition(":")[0] in OURS
-
-
-def check_ours(policy: str, field: str, fabrics: Iterable[MultirailSpec]) -> None:
-    """The same of what only Railyard's own engine can do."""
-    if not is_ours(policy):
-        raise BadInput(field, policy, unknown_name_hint(policy, OURS))
-    check_policy(policy, field, fabrics)
-
-
 def check_given_once(policies: Sequence[str], field: str) -> None:
+    """Raise BadInput for a policy that is listed twice."""
     for number, policy in enumerate(policies):
         if policy in policies[:number]:
             raise BadInput(f"{field}.{number}", policy, "is given twice")

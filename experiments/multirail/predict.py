@@ -8,16 +8,14 @@ from rich.console import Console
 from rich.table import Table
 
 from railyard.core.units import format_rate, format_size
-from railyard.experiments.multirail.parts import mix_of, peer_rail
+from railyard.experiments.multirail.parts import mix_of
 from railyard.experiments.multirail.predictions import (
-    EQUATIONS,
     LATER_WARMUP_OPERATIONS,
     TURN_OPERATIONS,
     counted,
     learning,
     nominal_plan,
     predicted_step_s,
-    seconds,
     sent_bytes,
     step_of,
 )
@@ -29,6 +27,7 @@ from railyard.results.multirail.tables import SLOW_MOTION
 from railyard.results.plots import style
 from railyard.results.views import format as fmt
 from railyard.workloads.allreduce.engine.emulated import rails_of
+from railyard.workloads.allreduce.engine_kind import definition_of, peer_rail, predicted_s
 
 
 def predictions(spec: MultirailExperiment) -> Iterator[Prediction]:
@@ -39,19 +38,15 @@ def predictions(spec: MultirailExperiment) -> Iterator[Prediction]:
         where = f"{nodes} nodes, {mix_of(plan.spec)}"
         for policy in spec.policies_on(number):
             for size in spec.sizes:
-                time = seconds(policy, rails, nodes, sent_bytes(size, plan.scale), peer)
+                time = predicted_s(policy, rails, nodes, sent_bytes(size, plan.scale), peer)
                 what = f"allreduce {size_name(size)}, {where}"
-                yield Prediction(label, policy, what, "", "completion_time", time, "s", _equation(policy))
+                yield Prediction(label, policy, what, "", "completion_time", time, "s", definition_of(policy).equation)
         for training in spec.trainings_on(number):
             step = step_of(training, nodes, plan.scale, rails[peer].rate)
             for policy in spec.policies_on(number, training.policies):
                 time = predicted_step_s(step, rails, nodes, policy, peer)
                 what = f"{training.model}, {where}"
-                yield Prediction(label, policy, what, "", "iteration_time", time, "s", _equation(policy))
-
-
-def _equation(policy: str) -> str:
-    return EQUATIONS[policy.partition(":")[0]]
+                yield Prediction(label, policy, what, "", "iteration_time", time, "s", definition_of(policy).equation)
 
 
 def predict(spec: MultirailExperiment, out: Path, console: Console) -> int:
@@ -147,7 +142,7 @@ def _operations(spec: MultirailExperiment, number: int) -> Table:
         cells = [f"{times:g}x" if times > 1 else ""] if slow else []
         cells += [f"{spec.repeats_of(size)} x"] if often else []
         for policy in spec.policies_on(number):
-            dilated_s = seconds(policy, rails, plan.spec.nodes, sent, peer) * times
+            dilated_s = predicted_s(policy, rails, plan.spec.nodes, sent, peer) * times
             count = counted(spec, dilated_s)
             cells.append(f"{learning(policy, spec.learning)} + {count}")
         table.add_row(size_name(size), format_size(sent), *cells)

@@ -5,17 +5,14 @@ emulated: their rates are what is left for payload. Nothing here is fitted to wh
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 from math import ceil
 from typing import Final
 
-from railyard.experiments.multirail.parts import PEERS, VIRTUAL, TrainingSpec, compute_s
+from railyard.experiments.multirail.parts import TrainingSpec, compute_s
 from railyard.experiments.multirail.spec import MIN_OPERATIONS, MultirailExperiment
 from railyard.topologies.multirail.plan import MultirailPlan, make_multirail_plan
 from railyard.topologies.multirail.spec import MultirailSpec
-from railyard.workloads.allreduce.balancing.policies import make_policy
-from railyard.workloads.allreduce.balancing.predict import allreduce_cost, equal_finish_s, fastest_rail
-from railyard.workloads.allreduce.balancing.rails import Rail, combined_rail
+from railyard.workloads.allreduce.balancing.rails import Rail
 from railyard.workloads.allreduce.engine.training import (
     GPT_LINK_RATE,
     Step,
@@ -25,6 +22,7 @@ from railyard.workloads.allreduce.engine.training import (
     layers_step,
     step_s,
 )
+from railyard.workloads.allreduce.engine_kind import definition_of, predicted_s
 from railyard.workloads.models.catalogue import GptModel, LayersModel, load_model
 
 ITEM: Final = 4
@@ -38,20 +36,6 @@ LATER_WARMUP_OPERATIONS: Final = 1
 TURN_OPERATIONS: Final = 5
 """Operations of a turn that count. Small ones of the same turn are slow or fast together, so many short turns say more
 than few long ones: of as many operations, turns of 10 left half as much again to chance."""
-_LEARNING_POLICIES: Final = frozenset({"nezha", "slicing"})
-
-EQUATIONS: Final = {
-    "nezha": "Eq. 4 or 5, the lesser",
-    "mrib": "Eq. 5, shares by nominal rate",
-    "equal": "Eq. 5, even shares",
-    "weights": "Eq. 5, fixed shares",
-    "slicing": "Eq. 5, slices in turn",
-    "single": "Eq. 1 and 2",
-    "gloo": "Eq. 1 without set-up",
-    "mpi": "Eq. 1 without set-up",
-    "virtual": "Eq. 1 and 2, half the processor's cost",
-    "mptcp": "Eq. 1 and 2, all rails as one",
-}
 
 
 def nominal_plan(fabric: MultirailSpec) -> MultirailPlan:
@@ -67,31 +51,14 @@ def sent_bytes(size: int, scale: float) -> int:
     return max(1, round(size / scale / ITEM)) * ITEM
 
 
-def seconds(policy: str, rails: Sequence[Rail], nodes: int, sent: int, peer: int = 0) -> float:
-    """Of one allreduce. Gloo and MPI pay no set-up: for them, this is what the wire alone takes, on rail `peer`."""
-    costs = [allreduce_cost(rail, nodes) for rail in rails]
-    if policy == "nezha":
-        return min(costs[fastest_rail(costs, sent)].seconds(sent), equal_finish_s(costs, sent))
-    if policy == "mptcp":
-        return allreduce_cost(combined_rail(rails), nodes).seconds(sent)
-    if policy == VIRTUAL:
-        return allreduce_cost(replace(rails[peer], cpu_s_per_byte=rails[peer].cpu_s_per_byte / 2), nodes).seconds(sent)
-    if policy in PEERS:
-        return 2 * (nodes - 1) / nodes * sent / rails[peer].rate
-    times = [0.0] * len(rails)
-    for part in make_policy(policy, rails, nodes).plan(sent // ITEM, ITEM):
-        times[part.rail] += costs[part.rail].seconds(part.length * ITEM)
-    return max(times)
-
-
 def learning(policy: str, operations: int) -> int:
-    """How many operations of a size a policy is given to learn in."""
-    return operations if policy in _LEARNING_POLICIES else WARMUP_OPERATIONS
+    """Return how many operations of a size come before those that count."""
+    return operations if definition_of(policy).learns else WARMUP_OPERATIONS
 
 
-def counted(spec: MultirailExperiment, predicted_s: float) -> int:
-    """How many operations count at a point. `predicted_s`: as long as one takes here, dilated or not."""
-    return max(MIN_OPERATIONS, min(spec.operations, ceil(spec.point / max(predicted_s, 1e-6))))
+def counted(spec: MultirailExperiment, operation_s: float) -> int:
+    """How many operations count at a point. `operation_s`: of one operation here, dilated or not."""
+    return max(MIN_OPERATIONS, min(spec.operations, ceil(spec.point / max(operation_s, 1e-6))))
 
 
 def turns(first: int, count: int) -> list[tuple[int, int]]:
@@ -121,4 +88,4 @@ def step_of(training: TrainingSpec, nodes: int, scale: float, rail_rate: float) 
 
 def predicted_step_s(step: Step, rails: Sequence[Rail], nodes: int, policy: str, peer: int) -> float:
     """By the equations, an allreduce after the other."""
-    return step_s(step, [seconds(policy, rails, nodes, size, peer) for size in step.sizes])
+    return step_s(step, [predicted_s(policy, rails, nodes, size, peer) for size in step.sizes])

@@ -6,9 +6,9 @@ import time
 from collections.abc import Sequence
 from typing import Final
 
-from railyard.experiments.multirail.engines import Engine
 from railyard.experiments.multirail.measured import check_complete
 from railyard.workloads.allreduce.engine.jobs import Operations, RankReport
+from railyard.workloads.allreduce.engine_kind import Group
 
 PAUSE_S: Final = 0.05
 
@@ -19,7 +19,7 @@ class MonitoredEngine:
     Of an engine that has no rails to tell of that is none.
     """
 
-    def __init__(self, ranks: Engine) -> None:
+    def __init__(self, ranks: Group) -> None:
         self.lost: frozenset[int] = frozenset()
         self._ranks = ranks
         self._abandoned: frozenset[int] = frozenset()

@@ -5,9 +5,8 @@ from dataclasses import replace
 from math import ceil
 from statistics import median
 
-from railyard.experiments.multirail.engines import Engine
 from railyard.experiments.multirail.measured import check_complete
-from railyard.experiments.multirail.parts import TrainingSpec, peer_rail
+from railyard.experiments.multirail.parts import TrainingSpec
 from railyard.experiments.multirail.predictions import learning, predicted_step_s, step_of
 from railyard.experiments.multirail.session import MultirailSession
 from railyard.experiments.multirail.spec import MultirailExperiment
@@ -15,6 +14,7 @@ from railyard.experiments.run.progress import Steps
 from railyard.results.multirail.records import Training, name_of
 from railyard.workloads.allreduce.engine.jobs import Operations, RankReport
 from railyard.workloads.allreduce.engine.training import Step
+from railyard.workloads.allreduce.engine_kind import Group, peer_rail
 from railyard.workloads.models.catalogue import GptModel, load_model
 
 
@@ -46,7 +46,7 @@ def run_training(
         )  # fmt: skip
 
 
-def _one_step(ranks: Engine, step: Step, seed: int) -> float:
+def _one_step(ranks: Group, step: Step, seed: int) -> float:
     """Seconds: of each run of like allreduces its computing, and from the first start to the last end."""
     total = 0.0
     for size, count in step.groups:

@@ -8,7 +8,6 @@ from functools import cached_property
 from railyard.core.errors import MissingRequirement, RailyardError
 from railyard.core.host import Datapath
 from railyard.core.host_load import LoadMeter
-from railyard.experiments.multirail.engines import Engine, engine
 from railyard.experiments.run.progress import Steps
 from railyard.results.multirail.records import Skipped
 from railyard.results.runs.records import LinkCheck, Load, Run
@@ -18,8 +17,9 @@ from railyard.topologies.multirail.addresses import Nic
 from railyard.topologies.multirail.net import MultirailNet
 from railyard.topologies.multirail.plan import MultirailPlan
 from railyard.workloads.allreduce.balancing.rails import Rail
-from railyard.workloads.allreduce.engine.emulated import rails_of
+from railyard.workloads.allreduce.engine.emulated import Ranks, rails_of
 from railyard.workloads.allreduce.engine.node import GroupBroken
+from railyard.workloads.allreduce.engine_kind import ALLREDUCE_ENGINES, Group, is_own
 
 
 @dataclass(frozen=True)
@@ -53,9 +53,10 @@ class MultirailSession:
         except (RailyardError, GroupBroken) as error:
             self._skip(policy, str(error), failed=True)
 
-    def engine(self, policy: str) -> AbstractContextManager[Engine]:
+    def engine(self, policy: str) -> AbstractContextManager[Group]:
         """Ranks of a policy, not yet started; what they raise is for `recording_skips`."""
-        return engine(self.net, policy)
+        own = is_own(policy)
+        return Ranks(self.net, policy) if own else ALLREDUCE_ENGINES[policy].start(self.net)
 
     def _skip(self, policy: str, why: str, failed: bool) -> None:
         """Once, however many dilations, repeats and trainings it is missing from."""

@@ -8,10 +8,8 @@ from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
 from railyard.experiments.multirail.engine_pool import EnginePool
-from railyard.experiments.multirail.engines import Engine
 from railyard.experiments.multirail.measured import PointKey, check_complete, merge_turns, point, undilated
-from railyard.experiments.multirail.parts import is_ours, peer_rail
-from railyard.experiments.multirail.predictions import ITEM, counted, learning, seconds, sent_bytes, turns
+from railyard.experiments.multirail.predictions import ITEM, counted, learning, sent_bytes, turns
 from railyard.experiments.multirail.rail_check import MonitoredEngine
 from railyard.experiments.multirail.session import MultirailSession, Watch
 from railyard.experiments.multirail.spec import MultirailExperiment
@@ -19,13 +17,12 @@ from railyard.experiments.run.progress import Steps
 from railyard.results.multirail.compare import interval_name, size_name
 from railyard.results.multirail.records import LostRails, Point
 from railyard.workloads.allreduce.engine.jobs import Operations, RankReport
+from railyard.workloads.allreduce.engine_kind import Group, definition_of, is_own, peer_rail, predicted_s
 
 CHECKED: Final = 3
 """Operations whose every element is compared: results are the same code, whatever is timed."""
 MAX_RESTARTS: Final = 5
 """Void turns of a size: on a machine that loses rails again and again it has to end."""
-RELEARNS: Final = "nezha"
-"""To its balancer a rail that is back is a cold restart: a size that it had learnt it learns once more."""
 RAIL_WAIT_S: Final = 10.0
 """How long a rail that was lost is waited for before a turn, in the fabric's own time."""
 
@@ -54,7 +51,7 @@ class _PolicyRun:
     def name(self) -> str:
         return interval_name(self.point_key.policy, self.point_key.size)
 
-    def turn(self, ranks: Engine) -> None:
+    def turn(self, ranks: Group) -> None:
         """The next one; before the first, the check."""
         if not self.timed:
             self.checked = self._run(ranks, "int32", CHECKED, check=True)
@@ -91,9 +88,9 @@ class _PolicyRun:
         """The same of those that were taken."""
         return sum(map(sum, self.turns[: len(self.timed)])) * self.predicted_s
 
-    def _run(self, ranks: Engine, dtype: str, count: int, check: bool = False) -> Sequence[RankReport]:
+    def _run(self, ranks: Group, dtype: str, count: int, check: bool = False) -> Sequence[RankReport]:
         point_key = self.point_key
-        policy = point_key.policy if is_ours(point_key.policy) else ""
+        policy = point_key.policy if is_own(point_key.policy) else ""
         reports = ranks.run(Operations("allreduce", dtype, point_key.sent, count, self.seed, check, policy=policy))
         check_complete(reports)
         return reports
@@ -154,7 +151,7 @@ def _sharing_engine(engine_pool: EnginePool, policy_run: _PolicyRun, among: Sequ
 def _after_loss(session: MultirailSession, policy_run: _PolicyRun, sharing: Sequence[_PolicyRun]) -> None:
     """Its turn is void, and who forgets begins the size anew, since it learns once more when the rail comes back. After
     `MAX_RESTARTS` times the turn is kept, and who forgets learns in operations that count."""
-    relearning = [each for each in (policy_run, *sharing) if each.point_key.policy == RELEARNS]
+    relearning = [each for each in (policy_run, *sharing) if definition_of(each.point_key.policy).relearns]
     if policy_run.restarts == MAX_RESTARTS:
         for each in (policy_run, *(each for each in relearning if each.timed)):
             each.kept |= policy_run.lost
@@ -171,7 +168,7 @@ def _after_loss(session: MultirailSession, policy_run: _PolicyRun, sharing: Sequ
 def _lost_record(session: MultirailSession, policy_run: _PolicyRun, lost: frozenset[int], kept: bool) -> LostRails:
     """`virtual` has channels in place of rails."""
     point_key = policy_run.point_key
-    names = tuple(session.rails[n].name if is_ours(point_key.policy) else f"channel {n}" for n in sorted(lost))
+    names = tuple(session.rails[n].name if is_own(point_key.policy) else f"channel {n}" for n in sorted(lost))
     return LostRails(point_key.fabric, point_key.policy, point_key.size, point_key.repeat, names, kept)
 
 
@@ -179,9 +176,9 @@ def _policy_run(
     spec: MultirailExperiment, session: MultirailSession, policy: str, size: int, repeat: int
 ) -> _PolicyRun:
     sent = sent_bytes(size, session.plan.scale)
-    predicted_s = seconds(policy, session.rails, session.nodes, sent, peer_rail(session.plan.spec))
-    parts = turns(learning(policy, spec.learning), counted(spec, predicted_s))
-    return _PolicyRun(PointKey(session.label, policy, size, sent, repeat), spec.seed, predicted_s, parts)
+    operation_s = predicted_s(policy, session.rails, session.nodes, sent, peer_rail(session.plan.spec))
+    parts = turns(learning(policy, spec.learning), counted(spec, operation_s))
+    return _PolicyRun(PointKey(session.label, policy, size, sent, repeat), spec.seed, operation_s, parts)
 
 
 def _run_turn(session: MultirailSession, engine_pool: EnginePool, watch: Watch, policy_run: _PolicyRun) -> bool:
@@ -198,7 +195,7 @@ def _run_turn(session: MultirailSession, engine_pool: EnginePool, watch: Watch, 
 
 def _minimal_operation(policy_run: _PolicyRun) -> Operations:
     """An operation of one element, planned by fixed weights: nobody learns from it."""
-    policy = "equal" if is_ours(policy_run.point_key.policy) else ""
+    policy = "equal" if is_own(policy_run.point_key.policy) else ""
     return Operations("allreduce", "float32", ITEM, 1, policy_run.seed, policy=policy)
 
 

@@ -19,8 +19,6 @@ from railyard.experiments.multirail.parts import (
     FaultSpec,
     TrainingSpec,
     check_given_once,
-    check_ours,
-    check_policy,
     compute_s,
     mix_of,
     singles,
@@ -31,6 +29,7 @@ from railyard.experiments.spec.overrides import Sections
 from railyard.topologies.multirail.spec import BySize, MultirailSpec, value_for_size
 from railyard.topologies.spec import ConfigModel, find_problems
 from railyard.workloads.allreduce.engine.training import SPEEDS
+from railyard.workloads.allreduce.engine_kind import check_own, check_policy
 from railyard.workloads.models.catalogue import GptModel, LayersModel, load_model
 
 KIND: Final = "multi-rail"
@@ -179,7 +178,7 @@ def parse(data: object) -> MultirailExperiment:
     _trainings_are_distinct(spec)
     for number, ddp_run in enumerate(spec.ddp):
         check_on(ddp_run.on, len(spec.fabrics), f"ddp.{number}")
-        check_ours(ddp_run.policy, f"ddp.{number}.policy", spec.fabrics)
+        check_own(ddp_run.policy, f"ddp.{number}.policy", spec.fabrics)
     return spec
 
 
@@ -224,7 +223,7 @@ def _check_fault(fault: FaultSpec, field: str, spec: MultirailExperiment) -> Non
             raise BadInput(f"{field}.node", fault.node, f"must be 0 to {fabric.nodes - 1}")
         if len(names) < 2:
             raise BadInput(f"{field}.rail", fault.rail, f"is the only rail of fabrics.{number}: nothing can take over")
-        check_ours(fault.policy, f"{field}.policy", [fabric])
+        check_own(fault.policy, f"{field}.policy", [fabric])
 
 
 def _trainings_are_distinct(spec: MultirailExperiment) -> None:

@@ -12,19 +12,25 @@ from railyard.results.multirail.compare import FabricMeasurements, by_fabric, is
 from railyard.results.multirail.records import Multirail, NicRate, name_of
 from railyard.results.plots import style as plots
 from railyard.results.views.format import rate, seconds, short
+from railyard.workloads.allreduce.balancing.policy import ALLREDUCE_POLICIES
+from railyard.workloads.allreduce.engine_kind import ALLREDUCE_ENGINES, definition_of
 
-_COLOUR: Final = {
-    "nezha": plots.VERMILION, "mrib": plots.BLUE, "mptcp": plots.GREEN, "slicing": plots.ORANGE, "equal": plots.PINK,
-    "gloo": plots.GREY, "mpi": plots.YELLOW,
-}  # fmt: skip
 _SINGLE: Final = plots.SKY
 _STYLES: Final = ("-", "--", ":", "-.")
 _PANEL: Final = 3.1
 """Inches."""
 
 
+def _own_colour(policy: str) -> str | None:
+    """The colour that its definition names; None for one without, or one that is not registered here."""
+    known = policy in ALLREDUCE_POLICIES or policy in ALLREDUCE_ENGINES
+    colour: str | None = getattr(plots, definition_of(policy).colour.upper(), None) if known else None
+    return colour
+
+
 def colour_of(policy: str) -> str:
-    return _COLOUR.get(policy, _SINGLE)
+    """Return the colour of a policy's lines and bars."""
+    return _own_colour(policy) or _SINGLE
 
 
 def latency(m: FabricMeasurements) -> plots.Plot:
@@ -35,7 +41,7 @@ def latency(m: FabricMeasurements) -> plots.Plot:
         for number, policy in enumerate(m.policies):
             by_size = m.seconds[policy]
             sizes = sorted(by_size)
-            style = _STYLES[number % len(_STYLES)] if policy not in _COLOUR else "-"
+            style = _STYLES[number % len(_STYLES)] if _own_colour(policy) is None else "-"
             line_style = {"color": colour_of(policy), "ls": style, "marker": "o", "ms": 3, "lw": 1.4, "label": policy}
             left.plot(sizes, [by_size[size] for size in sizes], **line_style)
             right.plot(sizes, [8 * size / by_size[size] for size in sizes], **line_style)

@@ -14,11 +14,11 @@ from railyard.topologies.multirail.net import MultirailNet
 from railyard.topologies.multirail.plan import make_multirail_plan
 from railyard.topologies.multirail.spec import parse_multirail
 from railyard.workloads.allreduce.engine.jobs import Operations, RankReport, latencies_s
+from railyard.workloads.allreduce.engines.gloo import GlooRanks
+from railyard.workloads.allreduce.engines.mpi import MpiRanks
+from railyard.workloads.allreduce.engines.mptcp import MptcpRanks
 from railyard.workloads.allreduce.peers.ddp import DdpRanks
 from railyard.workloads.allreduce.peers.ddp_run import Training, TrainingResult
-from railyard.workloads.allreduce.peers.gloo import GlooRanks
-from railyard.workloads.allreduce.peers.mpi import MpiRanks
-from railyard.workloads.allreduce.peers.mptcp import MptcpRanks
 from railyard.workloads.allreduce.peers.ranks import PeerRanks
 from tests.emulation.fabrics import datapath
 

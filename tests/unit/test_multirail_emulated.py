@@ -2,16 +2,16 @@
 
 import pytest
 
-from railyard.experiments.multirail.predictions import seconds
 from railyard.topologies.build.shaping import payload_fraction
 from railyard.topologies.multirail.plan import make_multirail_plan
 from railyard.topologies.multirail.spec import parse_multirail
-from railyard.workloads.allreduce.balancing.policies import make_policy
+from railyard.workloads.allreduce.balancing.policy import make_planner
 from railyard.workloads.allreduce.balancing.rails import paper_rail
 from railyard.workloads.allreduce.engine.emulated import PORT, layout, placement, rails_of
 from railyard.workloads.allreduce.engine.group import Group
 from railyard.workloads.allreduce.engine.jobs import Operations, RankReport, latencies_s
 from railyard.workloads.allreduce.engine.worker import run_operations
+from railyard.workloads.allreduce.engine_kind import predicted_s
 from tests.unit.multirail_net import on_all
 
 RAILS = [{"kind": "tcp", "rate": "100Mbit"}, {"kind": "sharp", "rate": "50Mbit", "setup": "5us", "cpu": 0}]
@@ -42,10 +42,10 @@ def test_mrib_goes_by_what_nics_are_called(rates: dict[str, str], weights: tuple
     scale = {} if any(rate.endswith("bit") for rate in rates.values()) else {"scale": 50}
     spec = parse_multirail({"kind": "multi-rail", "nodes": 4, "rails": described, **scale})
     rails, sent = rails_of(make_multirail_plan(spec).dilated(dilation)), 2**22
-    parts = [part.length / sent for part in make_policy("mrib", rails, 4).plan(sent, 1)]
+    parts = [part.length / sent for part in make_planner("mrib", rails, 4).plan(sent, 1)]
     assert parts == pytest.approx([weight / sum(weights) for weight in weights], rel=1e-3)
     by_hand = "weights:" + ":".join(str(round(1000 * weight)) for weight in weights)
-    assert seconds("mrib", rails, 4, sent) == pytest.approx(seconds(by_hand, rails, 4, sent), rel=1e-3)
+    assert predicted_s("mrib", rails, 4, sent) == pytest.approx(predicted_s(by_hand, rails, 4, sent), rel=1e-3)
 
 
 def test_everybody_is_at_its_nics() -> None:

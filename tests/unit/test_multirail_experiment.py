@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from railyard.core.errors import BadInput
 from railyard.experiments import cli
-from railyard.experiments.multirail.parts import TrainingSpec, peer_rail, singles
+from railyard.experiments.multirail.parts import TrainingSpec, singles
 from railyard.experiments.multirail.predictions import (
     ITEM,
     LATER_WARMUP_OPERATIONS,
@@ -20,7 +20,6 @@ from railyard.experiments.multirail.predictions import (
     learning,
     nominal_plan,
     predicted_step_s,
-    seconds,
     sent_bytes,
     step_of,
     turns,
@@ -30,6 +29,7 @@ from railyard.experiments.spec import catalogue
 from railyard.experiments.spec.loading import hosts, load_any, names_multirail
 from railyard.workloads.allreduce.balancing.rails import Rail
 from railyard.workloads.allreduce.engine.emulated import rails_of
+from railyard.workloads.allreduce.engine_kind import peer_rail, predicted_s
 
 MULTIRAIL = [name for name in catalogue.names() if names_multirail(name)]
 TCP = {"kind": "tcp", "rate": "50Mbit"}
@@ -62,7 +62,7 @@ def spec_of(**keys: Any) -> MultirailExperiment:
         ({"policies": ["weights:1:2:3"]},
             "policies.0: 'weights:1:2:3' must have a whole number a rail, not all 0: weights:99:1"),
         ({"fabrics": [{**PAIR, "rails": [SHARP, SHARP]}], "policies": ["virtual"]},
-            "policies.0: 'virtual' needs a rail that isn't sharp"),
+            "policies.0: 'virtual' needs a rail that doesn't sum in the network"),
         ({"starts": {"1MiB": 0}}, "starts.1MiB: 0 must be 1 or more"),
         ({"starts": {"1MiB": 3, "1024KiB": 2}}, "starts.1024KiB: 2 is for the size 1MiB, which is given twice"),
         ({"policies": ["mrib", "mrib"]}, "policies.1: 'mrib' is given twice"),
@@ -80,7 +80,8 @@ def spec_of(**keys: Any) -> MultirailExperiment:
         ({"faults": [{**CUT, "on": [1]}]},
             "faults.0.on: 1 is no fabric: the experiment has 1, counted from 0"),
         ({"faults": [{**CUT, "policy": "gloo"}]},
-            "faults.0.policy: 'gloo' is not known: allowed are equal, mrib, nezha, single, slicing, weights"),
+            "faults.0.policy: 'gloo' is not known: allowed are equal, mrib, nezha, single, single:RAIL, slicing, "
+            "weights:99:1"),
         ({"faults": [{**CUT, "kind": "link-donw"}]}, "faults.0.kind: 'link-donw' is not known: did you mean "
             "'link-down'? allowed are link-down, link-silent, rail-switch-crash, rail-switch-hang"),
         ({"fabrics": [{**PAIR, "rails": [TCP]}], "faults": [CUT]},
@@ -242,16 +243,16 @@ def test_what_is_sent_is_whole_elements_of_the_size_to_scale(size: int, scale: f
 
 @given(sent=st.integers(1, 10**6).map(lambda n: 4 * n), nodes=st.integers(2, 16))
 def test_no_policy_is_predicted_faster_than_nezha(sent: int, nodes: int) -> None:
-    least = seconds("nezha", RAILS, nodes, sent)
+    least = predicted_s("nezha", RAILS, nodes, sent)
     for policy in ("mrib", "equal", "slicing", "single:tcp0", "single:sharp1", "single"):
-        assert seconds(policy, RAILS, nodes, sent) >= least * (1 - 1e-6), policy
+        assert predicted_s(policy, RAILS, nodes, sent) >= least * (1 - 1e-6), policy
 
 
 def test_the_bound_of_one_rail_is_the_rings() -> None:
     """2(N-1)/N S/B, with the set-up of 2(N-1) messages."""
-    assert seconds("single:tcp0", RAILS, 4, 6_000_000) == pytest.approx(1.5 + 6e-4)
-    assert seconds("gloo", RAILS, 4, 6_000_000, peer=0) == pytest.approx(1.5)
-    assert seconds("mptcp", RAILS, 4, 6_000_000) == pytest.approx(1.5 * 6 / 13 + 6e-4)
+    assert predicted_s("single:tcp0", RAILS, 4, 6_000_000) == pytest.approx(1.5 + 6e-4)
+    assert predicted_s("gloo", RAILS, 4, 6_000_000, rail=0) == pytest.approx(1.5)
+    assert predicted_s("mptcp", RAILS, 4, 6_000_000) == pytest.approx(1.5 * 6 / 13 + 6e-4)
 
 
 def test_as_many_operations_count_as_fit_into_the_time_of_a_point() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from railyard.workloads.allreduce.balancing.balancer import LEARNING_WINDOW
 from railyard.workloads.allreduce.balancing.learning import Learning
-from railyard.workloads.allreduce.balancing.policies import make_policy
+from railyard.workloads.allreduce.balancing.policy import make_planner
 from tests.unit.multirail_net import rails_of
 
 SIZE = 16 * 2**20
@@ -14,7 +14,7 @@ SIZE = 16 * 2**20
 
 def after_a_window() -> tuple[Learning, Any, list[dict[str, Any]]]:
     """Nezha's, that awaits the table of its first window."""
-    policy = make_policy("nezha", rails_of("tcp tcp tcp"), 4)
+    policy = make_planner("nezha", rails_of("tcp tcp tcp"), 4)
     told: list[dict[str, Any]] = []
     learning = Learning(policy, told.append)
     for op in range(1, LEARNING_WINDOW + 1):

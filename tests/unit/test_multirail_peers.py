@@ -15,10 +15,10 @@ from railyard.topologies.multirail.plan import MultirailPlan, make_multirail_pla
 from railyard.topologies.multirail.spec import parse_multirail
 from railyard.workloads.allreduce.engine.emulated import layout
 from railyard.workloads.allreduce.engine.jobs import Operations
+from railyard.workloads.allreduce.engines.gloo import GlooRanks
+from railyard.workloads.allreduce.engines.mpi import MpiRanks
+from railyard.workloads.allreduce.engines.mptcp import AnyAddress, MptcpRanks, one_rail
 from railyard.workloads.allreduce.peers import play as playing
-from railyard.workloads.allreduce.peers.gloo import GlooRanks
-from railyard.workloads.allreduce.peers.mpi import MpiRanks
-from railyard.workloads.allreduce.peers.mptcp import AnyAddress, MptcpRanks, one_rail
 from railyard.workloads.allreduce.peers.play import count_bytes, parts_of, play
 from railyard.workloads.allreduce.peers.rank_config import RankConfig
 from railyard.workloads.allreduce.peers.ranks import PeerRanks

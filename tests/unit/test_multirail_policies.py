@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from railyard.core.errors import BadInput
 from railyard.core.units import parse_size
 from railyard.workloads.allreduce.balancing.balancer import LEARNING_WINDOW, LONG_WINDOW
-from railyard.workloads.allreduce.balancing.policies import MAX_SLICE_BYTES, Policy, make_policy, slice_count
+from railyard.workloads.allreduce.balancing.policies.slicing import MAX_SLICE_BYTES, slice_count
+from railyard.workloads.allreduce.balancing.policy import Planner, make_planner
 from railyard.workloads.allreduce.balancing.rails import Rail
 from railyard.workloads.allreduce.engine.segments import common, merged, missing, partition, pieces, split_by_share
 
@@ -33,7 +34,7 @@ SPANS = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 40)).map(lambda p:
 def test_a_plan_covers_the_buffer_once_on_live_rails(
     name: str, rails: list[Rail], nodes: int, length: int, itemsize: int, dead: set[int]
 ) -> None:
-    policy = make_policy(name, rails, nodes)
+    policy = make_planner(name, rails, nodes)
     gone = sorted(dead & set(range(len(rails))))[: len(rails) - 1]
     for rail in gone:
         policy.down(rail)
@@ -68,14 +69,14 @@ UNLIKE = [Rail("a", "tcp", 3e6), Rail("b", "tcp", 1e6)]
 
 def test_fixed_weights() -> None:
     rails = UNLIKE
-    assert [part.length for part in make_policy("mrib", rails, 4).plan(100, 4)] == [75, 25]
-    assert [part.length for part in make_policy("equal", rails, 4).plan(101, 4)] == [51, 50]
-    assert [part.length for part in make_policy("weights:99:1", rails, 4).plan(100, 4)] == [99, 1]
-    assert [part.rail for part in make_policy("single", rails, 4).plan(100, 4)] == [0]
-    assert [part.rail for part in make_policy("single:b", rails, 4).plan(100, 4)] == [1]
+    assert [part.length for part in make_planner("mrib", rails, 4).plan(100, 4)] == [75, 25]
+    assert [part.length for part in make_planner("equal", rails, 4).plan(101, 4)] == [51, 50]
+    assert [part.length for part in make_planner("weights:99:1", rails, 4).plan(100, 4)] == [99, 1]
+    assert [part.rail for part in make_planner("single", rails, 4).plan(100, 4)] == [0]
+    assert [part.rail for part in make_planner("single:b", rails, 4).plan(100, 4)] == [1]
 
 
-def slice_rails(policy: Policy, size: int, itemsize: int = 1) -> list[int]:
+def slice_rails(policy: Planner, size: int, itemsize: int = 1) -> list[int]:
     """The rail of each slice."""
     return [part.rail for part in policy.plan(size // itemsize, itemsize)]
 
@@ -85,13 +86,13 @@ def slice_rails(policy: Policy, size: int, itemsize: int = 1) -> list[int]:
 )
 def test_a_slice_is_a_quarter_of_the_buffer_as_long_as_thats_a_fair_length(paper: str, count: int) -> None:
     size = parse_size(paper) // 50 // 4 * 4
-    lengths = [4 * part.length for part in make_policy("slicing", UNLIKE, 4).plan(size // 4, 4)]
+    lengths = [4 * part.length for part in make_planner("slicing", UNLIKE, 4).plan(size // 4, 4)]
     assert len(lengths) == slice_count(size) == count
     assert count == 1 or 8 * 1024 <= min(lengths) <= max(lengths) <= MAX_SLICE_BYTES
 
 
 def test_a_slice_goes_to_the_rail_that_is_free_first_by_what_slices_as_long_have_taken() -> None:
-    policy, size = make_policy("slicing", UNLIKE, 4), 4 * MAX_SLICE_BYTES
+    policy, size = make_planner("slicing", UNLIKE, 4), 4 * MAX_SLICE_BYTES
     assert slice_rails(policy, size).count(0) == 3
     policy.learn(size, [0.3, 0.3])  # three slices in the time of one: as the rates have it
     assert slice_rails(policy, size).count(0) == 3
@@ -106,7 +107,7 @@ def test_a_slice_goes_to_the_rail_that_is_free_first_by_what_slices_as_long_have
 
 
 def test_windows_of_slices_are_short_until_every_live_rail_was_measured_at_such() -> None:
-    policy, size = make_policy("slicing", [*UNLIKE, Rail("c", "tcp", 1e3)], 4), 4 * MAX_SLICE_BYTES
+    policy, size = make_planner("slicing", [*UNLIKE, Rail("c", "tcp", 1e3)], 4), 4 * MAX_SLICE_BYTES
     assert [policy.window(small) for small in (0, 1, 16 * 1024 - 1)] == [0] * 3  # a single slice shares nothing out
     assert policy.window(16 * 1024) == LEARNING_WINDOW
     policy.learn(size, [0.3, 0.3, 0.0])
@@ -124,7 +125,7 @@ def test_windows_of_slices_are_short_until_every_live_rail_was_measured_at_such(
 def test_slices_are_given_alike_on_every_node_and_whatever_an_element_is(
     rails: list[Rail], windows: list[tuple[int, list[float]]], length: int
 ) -> None:
-    one, other = make_policy("slicing", rails, 4), make_policy("slicing", rails, 4)
+    one, other = make_planner("slicing", rails, 4), make_planner("slicing", rails, 4)
     for size, seconds in windows:
         for policy in (one, other):
             policy.learn(size, seconds[: len(rails)])
@@ -143,10 +144,10 @@ def test_slices_are_given_alike_on_every_node_and_whatever_an_element_is(
 )
 def test_an_unknown_policy_is_told_in_one_line(name: str, message: str) -> None:
     with pytest.raises(BadInput) as error:
-        make_policy(name, [Rail("a", "tcp", 1e6)], 4)
+        make_planner(name, [Rail("a", "tcp", 1e6)], 4)
     assert str(error.value).startswith(message)
     with pytest.raises(BadInput, match="one rail or more"):
-        make_policy("equal", [], 4)
+        make_planner("equal", [], 4)
 
 
 @given(first=SPANS, second=SPANS)

@@ -117,7 +117,7 @@ class Runs:
         monkeypatch.setattr("railyard.topologies.measure.capacity.measure", lambda *_: 90_000.0)
         monkeypatch.setattr(runner, "provenance", lambda *_: {"seed": 1})
         monkeypatch.setattr(runner, "built", self.built)
-        monkeypatch.setattr(session, "engine", lambda _, policy: Ranks(policy, self))
+        monkeypatch.setattr(MultirailSession, "engine", lambda _, policy: Ranks(policy, self))
         monkeypatch.setattr(session, "count_in", lambda _: Counters(0, 0, 0))
         monkeypatch.setattr(faults, "Ranks", lambda _, policy: Ranks(policy, self))
         monkeypatch.setattr(faults, "inject", self.inject)

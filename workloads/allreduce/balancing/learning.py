@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 
-from railyard.workloads.allreduce.balancing.policies import Policy
+from railyard.workloads.allreduce.balancing.policy import Planner
 from railyard.workloads.allreduce.balancing.timer import Timer, Window
 from railyard.workloads.allreduce.transport.reliable_channel import Message
 
@@ -17,7 +17,7 @@ def _rounded_to_us(window: Window) -> Window:
 class Learning:
     """`send_control` sends to rank 0. While not `up_to_date`, no operation may be planned: others know more."""
 
-    def __init__(self, policy: Policy, send_control: Callable[[Message], None]) -> None:
+    def __init__(self, policy: Planner, send_control: Callable[[Message], None]) -> None:
         self._policy, self._send_control = policy, send_control
         self._timer = Timer()
         self._table: Message | None = None

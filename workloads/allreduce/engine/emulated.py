@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from multiprocessing.connection import wait
 from types import TracebackType
-from typing import Final, Protocol
+from typing import Final
 
 from railyard.core.errors import RailyardError
 from railyard.core.worker import WorkerProcess
@@ -22,6 +22,7 @@ from railyard.workloads.allreduce.balancing.rails import Rail, paper_rail, scale
 from railyard.workloads.allreduce.engine.inputs import checked
 from railyard.workloads.allreduce.engine.jobs import Operations, RankReport
 from railyard.workloads.allreduce.engine.node import GroupBroken
+from railyard.workloads.allreduce.engine_kind import PlannedFabric
 from railyard.workloads.allreduce.recovery.liveness import Timeouts
 from railyard.workloads.allreduce.transport.layout import Layout
 from railyard.workloads.allreduce.transport.placement import AggregatorTask, NodeTask, ProcessPlacement
@@ -30,12 +31,6 @@ PORT: Final = 21000
 _VIRTUAL_PORT: Final = PORT + 16  # beside other engines' on the same NICs
 _MODULE: Final = "railyard.workloads.allreduce.engine.worker"
 _SLACK_S: Final = 60.0  # for a machine that runs a rank late
-
-
-class PlannedFabric(Protocol):
-    """A MultirailNet, as far as this needs one."""
-
-    plan: MultirailPlan
 
 
 def rails_of(plan: MultirailPlan) -> tuple[Rail, ...]:

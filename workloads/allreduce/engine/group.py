@@ -13,7 +13,7 @@ from types import TracebackType
 import numpy as np
 
 from railyard.core.errors import BadInput
-from railyard.workloads.allreduce.balancing.policies import Policy, make_policy
+from railyard.workloads.allreduce.balancing.policy import Planner, make_planner
 from railyard.workloads.allreduce.engine.buffers import Array, Copies, Results, flat
 from railyard.workloads.allreduce.engine.jobs import Migration
 from railyard.workloads.allreduce.engine.node import GroupBroken, Node
@@ -42,7 +42,7 @@ class Group:
             raise BadInput("rank", rank, f"must be from 0 to {layout.size - 1}")
         self.rank, self.size = rank, layout.size
         self._rails = layout.rails
-        self._policies: dict[str, Policy] = {}
+        self._policies: dict[str, Planner] = {}
         self.policy = self._policy(policy)
         self._results = Results()
         self._copies = Copies()
@@ -171,9 +171,9 @@ class Group:
                 node.run(Call("allreduce", 0, "goodbye"), empty, empty)
         node.close()
 
-    def _policy(self, name: str) -> Policy:
+    def _policy(self, name: str) -> Planner:
         if name not in self._policies:
-            self._policies[name] = make_policy(name, self._rails, self.size)
+            self._policies[name] = make_planner(name, self._rails, self.size)
         return self._policies[name]
 
     def _take(self, length: int, like: Array) -> Array:

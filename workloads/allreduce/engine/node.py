@@ -12,7 +12,7 @@ from typing import Final
 
 from railyard.core.errors import CheckFailed
 from railyard.workloads.allreduce.balancing.learning import Learning
-from railyard.workloads.allreduce.balancing.policies import Policy
+from railyard.workloads.allreduce.balancing.policy import Planner
 from railyard.workloads.allreduce.engine.buffers import Array, Copies
 from railyard.workloads.allreduce.engine.jobs import Migration
 from railyard.workloads.allreduce.engine.operation import Call, Operation, Record, jobs_of
@@ -47,7 +47,7 @@ class Node:
         self,
         rank: int,
         layout: Layout,
-        policy: Policy,
+        policy: Planner,
         timeouts: Timeouts,
         make: SocketMaker,
         piece_bytes: int = PIECE_BYTES,
@@ -73,7 +73,7 @@ class Node:
         self._copies = Copies()
         self._transport = Transport(rank, layout, make, self, self._copies)
         self._router = PieceRouter(layout.size, self._transport.send, self._give_up, self._copies)
-        self._learned: list[tuple[Policy, Learning]] = []
+        self._learned: list[tuple[Planner, Learning]] = []
         self._down: set[int] = set()  # rails that no policy plans with
         self._learning = self._learning_of(policy)
         self._progress: Progress | None = None
@@ -109,7 +109,7 @@ class Node:
         with self._progress.exclusive():
             self._run(call, source, result)
 
-    def set_policy(self, policy: Policy) -> None:
+    def set_policy(self, policy: Planner) -> None:
         """From the next operation on, on all nodes alike."""
         assert self._progress is not None  # it has joined
         with self._progress.exclusive():
@@ -327,7 +327,7 @@ class Node:
                     policy.down(rail)
                 learning.rails_changed()
 
-    def _learning_of(self, policy: Policy) -> Learning:
+    def _learning_of(self, policy: Planner) -> Learning:
         """What it has learnt: nothing yet, if it never planned anything here."""
         found = next((learning for other, learning in self._learned if other is policy), None)
         if found is None:

@@ -12,8 +12,9 @@ from typing import Any, Final, Literal
 
 from railyard.core.errors import BadInput, MissingRequirement, RailyardError, unknown_name_hint
 from railyard.core.worker import WorkerProcess
-from railyard.workloads.allreduce.engine.emulated import PORT, PlannedFabric, placement
-from railyard.workloads.allreduce.peers import gloo
+from railyard.workloads.allreduce.engine.emulated import PORT, placement
+from railyard.workloads.allreduce.engine_kind import PlannedFabric
+from railyard.workloads.allreduce.engines import gloo
 from railyard.workloads.allreduce.peers.ddp_run import Training, TrainingResult
 from railyard.workloads.allreduce.peers.rank import Program
 from railyard.workloads.allreduce.peers.rank_config import RankConfig
@@ -39,7 +40,7 @@ class DdpRun:
 class DdpRanks(PeerRanks):
     """`rail`: Gloo's."""
 
-    program = "ddp"
+    program = __name__
 
     def __init__(self, net: PlannedFabric, rail: int = 0) -> None:
         super().__init__(net, [rail])

@@ -1,4 +1,4 @@
-"""The process of a rank: `python -m railyard.workloads.allreduce.peers.rank PROGRAM FOLDER [RANK...]`; mpirun gives
+"""The process of a rank: `python -m railyard.workloads.allreduce.peers.rank MODULE FOLDER [RANK...]`; mpirun gives
 the number.
 
 It loads what its program needs once, then there is a process a rank. Each knocks at the door in FOLDER (a UNIX socket,
@@ -20,6 +20,7 @@ from typing import Any, Final
 import numpy as np
 
 from railyard.core.errors import RailyardError
+from railyard.core.plugins import load_inherited
 from railyard.workloads.allreduce.peers.rank_config import RankConfig
 from railyard.workloads.allreduce.transport.placement import pin_to_core
 
@@ -29,7 +30,7 @@ _PR_SET_TIMERSLACK: Final = 29
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """What a module of this folder gives as `PROGRAM`: each needs other libraries.
+    """What an engine's module gives as `PROGRAM`: each loads other libraries.
 
     `load` is called once, before there is a process a rank; `make` in each, and `do` and `end` with what it gave.
     """
@@ -75,7 +76,8 @@ def main() -> None:
     name, folder, *ranks = sys.argv[1:]
     np.seterr(over="ignore", invalid="ignore")  # as for worker.py's
     ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, 1)  # ns
-    program: Program = importlib.import_module(f"railyard.workloads.allreduce.peers.{name}").PROGRAM
+    load_inherited()  # a plugin's module is imported by now
+    program: Program = importlib.import_module(name).PROGRAM
     program.load()
     rank, others = fork_ranks([int(each) for each in ranks or [os.environ["OMPI_COMM_WORLD_RANK"]]])
     with (

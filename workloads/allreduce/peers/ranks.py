@@ -20,9 +20,10 @@ from typing import Any, ClassVar, Final, Self
 
 from railyard.core.errors import BadInput, MissingRequirement, RailyardError
 from railyard.core.project import PROJECT
-from railyard.workloads.allreduce.engine.emulated import PlannedFabric, layout, placement
+from railyard.workloads.allreduce.engine.emulated import layout, placement
 from railyard.workloads.allreduce.engine.inputs import checked
 from railyard.workloads.allreduce.engine.jobs import Operations, RankReport
+from railyard.workloads.allreduce.engine_kind import PlannedFabric
 from railyard.workloads.allreduce.peers.rank import SOCKET_NAME
 from railyard.workloads.allreduce.peers.rank_config import RankConfig
 
@@ -36,8 +37,11 @@ _EXIT_WAIT_S: Final = 1.0
 
 
 class PeerRanks:
-    """`rails`: those that the engine is to use. `program`: of rank.py. `timeout_s`: of one operation, in the fabric's
-    own time: where it's dilated, ranks wait for each other as many times longer."""
+    """Ranks of an engine, one in each node's namespace.
+
+    `rails`: those that the engine uses. `program`: the module that has its `PROGRAM` (rank.py). `timeout_s`: of one
+    operation, in the fabric's own time: in a dilated fabric ranks wait for each other as many times longer.
+    """
 
     program: ClassVar[str]
 
@@ -50,6 +54,11 @@ class PeerRanks:
         self._connections: dict[int, Connection] = {}
         self._process: subprocess.Popen[bytes] | None = None
         self._folder = ""
+
+    @property
+    def name(self) -> str:
+        """Of the engine, in messages."""
+        return self.program.rpartition(".")[2]
 
     @classmethod
     def missing_requirement(cls) -> MissingRequirement | None:
@@ -100,7 +109,7 @@ class PeerRanks:
         try:
             self._send(dict.fromkeys(self._connections, request))
         except OSError:
-            raise RailyardError(f"{self.program}: a rank died{self._log_tail()}") from None
+            raise RailyardError(f"{self.name}: a rank died{self._log_tail()}") from None
         return self._receive(within_s)
 
     def pause(self) -> None:
@@ -147,7 +156,7 @@ class PeerRanks:
         while len(self._connections) < self.layout.size:
             if not wait([sock._listener._socket], 0.1):  # type: ignore[attr-defined]  # a Listener can't be waited for
                 if self._process.poll() is not None or time.monotonic() > deadline:
-                    raise RailyardError(f"{self.program}: its ranks didn't start{self._log_tail()}")
+                    raise RailyardError(f"{self.name}: its ranks didn't start{self._log_tail()}")
                 continue
             connection = sock.accept()
             self._connections[connection.recv()] = connection
@@ -172,9 +181,9 @@ class PeerRanks:
             try:
                 answer = sock.recv() if sock.poll(max(0.0, deadline - time.monotonic())) else TimeoutError()
             except (EOFError, ConnectionError):
-                raise RailyardError(f"{self.program}: rank {rank} died{self._log_tail()}") from None
+                raise RailyardError(f"{self.name}: rank {rank} died{self._log_tail()}") from None
             if isinstance(answer, TimeoutError):
-                raise RailyardError(f"{self.program}: rank {rank} didn't answer in {within_s:g} s")
+                raise RailyardError(f"{self.name}: rank {rank} didn't answer in {within_s:g} s")
             if isinstance(answer, RailyardError):
                 raise answer
             answers.append(answer)

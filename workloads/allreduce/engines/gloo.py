@@ -1,7 +1,8 @@
-"""PyTorch's Gloo between the nodes, on one rail. Needs PyTorch: `script/bootstrap gloo`."""
+"""PyTorch's Gloo between the nodes, on one rail. Requires PyTorch: `script/bootstrap gloo`."""
 
 import importlib.util
 import os
+from contextlib import AbstractContextManager
 from datetime import timedelta
 from typing import Any
 
@@ -9,7 +10,7 @@ import numpy as np
 
 from railyard.core.errors import MissingRequirement
 from railyard.workloads.allreduce.engine.buffers import Array
-from railyard.workloads.allreduce.engine.emulated import PlannedFabric
+from railyard.workloads.allreduce.engine_kind import ALLREDUCE_ENGINES, AllreduceEngine, Group, PlannedFabric, peer_rail
 from railyard.workloads.allreduce.peers.play import play
 from railyard.workloads.allreduce.peers.rank import Program
 from railyard.workloads.allreduce.peers.rank_config import RankConfig
@@ -17,16 +18,16 @@ from railyard.workloads.allreduce.peers.ranks import PeerRanks
 
 
 def torch_missing() -> MissingRequirement | None:
-    """None where PyTorch is installed."""
+    """Return the requirement of PyTorch, None where it is installed."""
     if importlib.util.find_spec("torch"):
         return None
     return MissingRequirement("this machine lacks PyTorch, for Gloo and for training", "sudo script/bootstrap gloo")
 
 
 class GlooRanks(PeerRanks):
-    """Gloo knows one NIC a rank: `rail`'s."""
+    """Ranks with one NIC each: that of `rail`."""
 
-    program = "gloo"
+    program = __name__
 
     def __init__(self, net: PlannedFabric, rail: int = 0) -> None:
         super().__init__(net, [rail])
@@ -37,7 +38,7 @@ class GlooRanks(PeerRanks):
 
 
 class Gloo:
-    """A rank's process group, through torch.distributed as a program would have it. It works in numpy's memory."""
+    """Process group of a rank, through torch.distributed. It works in numpy's memory."""
 
     def __init__(self, config: RankConfig) -> None:
         import torch.distributed as dist
@@ -69,14 +70,14 @@ class Gloo:
 
 
 def _tensor(array: Array) -> Any:
-    """A tensor of the same memory."""
+    """Return a tensor of the same memory."""
     import torch
 
     return torch.from_numpy(array)
 
 
 def load() -> None:
-    """PyTorch, without threads of its own: nodes share the machine's cores."""
+    """Load PyTorch without threads of its own: nodes share the machine's cores."""
     import torch
     import torch.distributed
 
@@ -84,3 +85,19 @@ def load() -> None:
 
 
 PROGRAM = Program(load, Gloo, play, Gloo.close)
+
+
+class GlooEngine(AllreduceEngine):
+    """Gloo's ring on the first ordinary TCP rail."""
+
+    equation = "Eq. 1 without set-up"
+    colour = "grey"
+
+    def missing_requirement(self) -> MissingRequirement | None:
+        return torch_missing()
+
+    def start(self, net: PlannedFabric) -> AbstractContextManager[Group]:
+        return GlooRanks(net, peer_rail(net.plan.spec))
+
+
+ALLREDUCE_ENGINES.add("gloo", GlooEngine())

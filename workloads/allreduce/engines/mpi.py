@@ -1,14 +1,15 @@
-"""Open MPI between the nodes, over TCP on the rails given. Needs openmpi-bin and mpi4py: `script/bootstrap mpi`.
+"""Open MPI between the nodes, over TCP on the given rails. Requires openmpi-bin and mpi4py: `script/bootstrap mpi`.
 
-mpirun runs in node 0's namespace and reaches the others as it would reach other machines, by a command: not ssh, but
-`enter`, which moves into a node's namespace and gives it a host name of its own. What mpirun and its daemons say to
-each other goes by the first rail. Ranks look for work all the time (Open MPI has no other way), and yield at each look.
+mpirun runs in node 0's namespace and starts its daemons as on other machines, by a command: not ssh, but `enter`, which
+moves into a node's namespace and sets a host name there. mpirun and its daemons communicate over the first rail. Ranks
+poll for messages (Open MPI has no other mode) and yield at each poll.
 """
 
 import importlib.util
 import shutil
 import sys
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,34 +19,39 @@ from railyard.core.errors import MissingRequirement
 from railyard.topologies.build import namespaces
 from railyard.topologies.multirail.addresses import Nic
 from railyard.workloads.allreduce.engine.buffers import Array
-from railyard.workloads.allreduce.engine.emulated import PlannedFabric
+from railyard.workloads.allreduce.engine_kind import ALLREDUCE_ENGINES, AllreduceEngine, Group, PlannedFabric, peer_rail
 from railyard.workloads.allreduce.peers.play import play
 from railyard.workloads.allreduce.peers.rank import Program
 from railyard.workloads.allreduce.peers.rank_config import RankConfig
 from railyard.workloads.allreduce.peers.ranks import PeerRanks
 
-ENTER: Final = Path(__file__).with_name("enter")
+ENTER: Final = Path(__file__).parent.with_name("peers") / "enter"
+
+
+def mpi_missing() -> MissingRequirement | None:
+    """Return the requirement of Open MPI and mpi4py, None where both are installed."""
+    if shutil.which("mpirun") and importlib.util.find_spec("mpi4py"):
+        return None
+    return MissingRequirement("this machine lacks Open MPI or mpi4py", "sudo script/bootstrap mpi")
 
 
 class MpiRanks(PeerRanks):
     """Open MPI stripes large messages over all of `rails`."""
 
-    program = "mpi"
+    program = __name__
 
     def __init__(self, net: PlannedFabric, rails: Sequence[int] = (0,)) -> None:
         super().__init__(net, rails)
 
     def pause(self) -> None:
-        """Nothing: its ranks wait to be told, and mpirun would forward the signal to all of them, over the rails."""
+        """Do nothing: idle ranks wait for a request, and mpirun would send the signal to all of them over the rails."""
 
     def resume(self) -> None:
-        """Nothing: see `pause`."""
+        """Do nothing: see `pause`."""
 
     @classmethod
     def missing_requirement(cls) -> MissingRequirement | None:
-        if shutil.which("mpirun") and importlib.util.find_spec("mpi4py"):
-            return None
-        return MissingRequirement("this machine lacks Open MPI or mpi4py", "sudo script/bootstrap mpi")
+        return mpi_missing()
 
     def command(self) -> list[str]:
         nodes = [Nic(0, rank).namespace for rank in range(self.layout.size)]
@@ -72,7 +78,7 @@ class MpiRanks(PeerRanks):
 
 
 class Mpi:
-    """A rank, through mpi4py. It works in numpy's memory."""
+    """Communicator of a rank, through mpi4py. It works in numpy's memory."""
 
     def __init__(self, config: RankConfig) -> None:
         self._mpi = _world()
@@ -99,10 +105,26 @@ class Mpi:
 
 
 def _world() -> Any:
-    """MPI, begun; a rank's number is known from here on."""
+    """Initialize MPI, from which point a rank knows its number."""
     from mpi4py import MPI
 
     return MPI
 
 
 PROGRAM = Program(_world, Mpi, play, Mpi.close)
+
+
+class MpiEngine(AllreduceEngine):
+    """Open MPI on the first ordinary TCP rail."""
+
+    equation = "Eq. 1 without set-up"
+    colour = "yellow"
+
+    def missing_requirement(self) -> MissingRequirement | None:
+        return mpi_missing()
+
+    def start(self, net: PlannedFabric) -> AbstractContextManager[Group]:
+        return MpiRanks(net, (peer_rail(net.plan.spec),))
+
+
+ALLREDUCE_ENGINES.add("mpi", MpiEngine())

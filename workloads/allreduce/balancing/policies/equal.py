@@ -1,0 +1,20 @@
+"""Equal parts on all rails."""
+
+from collections.abc import Sequence
+
+from railyard.workloads.allreduce.balancing.policy import ALLREDUCE_POLICIES, AllreducePolicy, FixedWeights, Planner
+from railyard.workloads.allreduce.balancing.predict import Cost
+from railyard.workloads.allreduce.balancing.rails import Rail
+
+
+class Equal(AllreducePolicy):
+    """The same share for each rail."""
+
+    equation = "Eq. 5, even shares"
+    colour = "pink"
+
+    def planner(self, rails: Sequence[Rail], costs: Sequence[Cost], argument: str) -> Planner:
+        return FixedWeights(costs, [1.0] * len(rails))
+
+
+ALLREDUCE_POLICIES.add("equal", Equal())

@@ -1,0 +1,20 @@
+"""MRIB: weights by the rates that data sheets state, not by what rails move. Source: Nezha section 2.2.1."""
+
+from collections.abc import Sequence
+
+from railyard.workloads.allreduce.balancing.policy import ALLREDUCE_POLICIES, AllreducePolicy, FixedWeights, Planner
+from railyard.workloads.allreduce.balancing.predict import Cost
+from railyard.workloads.allreduce.balancing.rails import Rail
+
+
+class Mrib(AllreducePolicy):
+    """Shares in proportion to nominal rates."""
+
+    equation = "Eq. 5, shares by nominal rate"
+    colour = "blue"
+
+    def planner(self, rails: Sequence[Rail], costs: Sequence[Cost], argument: str) -> Planner:
+        return FixedWeights(costs, [rail.nominal or rail.rate for rail in rails])
+
+
+ALLREDUCE_POLICIES.add("mrib", Mrib())

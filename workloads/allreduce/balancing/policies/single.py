@@ -1,0 +1,24 @@
+"""One rail alone: `single:RAIL`, or `single` for the one of least predicted time. Source: Nezha Eq. 1, 2 and 4."""
+
+from collections.abc import Sequence
+
+from railyard.core.errors import unknown_name_hint
+from railyard.workloads.allreduce.balancing.policy import ALLREDUCE_POLICIES, AllreducePolicy, FixedWeights, Planner
+from railyard.workloads.allreduce.balancing.predict import Cost
+from railyard.workloads.allreduce.balancing.rails import Rail
+
+
+class Single(AllreducePolicy):
+    """The whole buffer on one rail."""
+
+    equation = "Eq. 1 and 2"
+    usages = ("", ":RAIL")
+
+    def planner(self, rails: Sequence[Rail], costs: Sequence[Cost], argument: str) -> Planner:
+        return FixedWeights(costs, [float(rail.name == argument) for rail in rails])
+
+    def problem(self, argument: str, rails: Sequence[str]) -> str | None:
+        return None if argument in rails else unknown_name_hint(argument, rails)
+
+
+ALLREDUCE_POLICIES.add("single", Single())

@@ -1,0 +1,93 @@
+"""Slices, each an operation of its own, on the rail that is free first: MPTCP's method in the application.
+
+Source: Nezha sections 2.2.1 and 5.2. All nodes have to choose alike, so a rail is free when the measured mean times of
+its slices have passed.
+"""
+
+from collections import Counter
+from collections.abc import Collection, Sequence
+from typing import Final
+
+from railyard.workloads.allreduce.balancing.balancer import LEARNING_WINDOW, LONG_WINDOW, size_class
+from railyard.workloads.allreduce.balancing.policy import ALLREDUCE_POLICIES, AllreducePolicy, FixedWeights, Planner
+from railyard.workloads.allreduce.balancing.predict import Cost
+from railyard.workloads.allreduce.balancing.rails import Rail
+from railyard.workloads.allreduce.engine.segments import Segment, split_evenly
+from railyard.workloads.allreduce.engine.tasks import MIN_PIECE_BYTES
+
+QUARTERS: Final = 4
+MAX_SLICE_BYTES: Final = 256 * 1024
+"""As sent, as MIN_PIECE_BYTES is."""
+
+
+def slice_count(size: int) -> int:
+    """Slices of a buffer of `size` bytes: 4, more where they would be too long, fewer where too short."""
+    return max(1, min(QUARTERS, size // MIN_PIECE_BYTES), -(-size // MAX_SLICE_BYTES))
+
+
+def _slice_bytes(size: int) -> int:
+    return -(-size // slice_count(size))
+
+
+class SlicePlanner(FixedWeights):
+    """Planner of slices.
+
+    The time of a slice on a rail is nominal until measured, and measured by the slice's size class: a small slice's
+    time is mostly set-up, which says nothing about a large one.
+    """
+
+    def __init__(self, costs: Sequence[Cost]) -> None:
+        super().__init__(costs, [1.0] * len(costs))
+        self._s_per_byte: dict[tuple[int, int], float] = {}  # (class, rail): seconds per byte
+
+    def plan(self, length: int, itemsize: int) -> tuple[Segment, ...]:
+        slice_rails = self._slice_rails(length * itemsize)
+        spans = split_evenly(0, length, len(slice_rails))
+        return tuple(Segment(rail, start, end - start) for rail, (start, end) in zip(slice_rails, spans, strict=True))
+
+    def window(self, size: int) -> int:
+        if slice_count(size) == 1:
+            return 0  # one slice: no choice depends on times
+        kind = size_class(_slice_bytes(size))
+        known = all((kind, rail) in self._s_per_byte for rail in self._alive)
+        return LONG_WINDOW if known else LEARNING_WINDOW
+
+    def learn(self, size: int, seconds: Sequence[float]) -> None:
+        slice_bytes = _slice_bytes(size)
+        for rail, count in Counter(self._slice_rails(size)).items():
+            if seconds[rail] > 0:
+                key, s_per_byte = (size_class(slice_bytes), rail), seconds[rail] / (count * slice_bytes)
+                self._s_per_byte[key] = (self._s_per_byte.get(key, s_per_byte) + s_per_byte) / 2
+
+    def best(self, size: int, among: Collection[int]) -> int:
+        return min(sorted(among), key=lambda rail: self._seconds(rail, _slice_bytes(size)))
+
+    def _slice_rails(self, size: int) -> list[int]:
+        """The rail of each slice. It depends on the bytes alone, so that `learn` finds the rails that `plan` chose."""
+        cost = {rail: self._seconds(rail, _slice_bytes(size)) for rail in sorted(self._alive)}
+        free_at = dict.fromkeys(cost, 0.0)
+        slice_rails = []
+        for _ in range(slice_count(size)):
+            rail = min(cost, key=lambda rail: free_at[rail] + cost[rail])
+            free_at[rail] += cost[rail]
+            slice_rails.append(rail)
+        return slice_rails
+
+    def _seconds(self, rail: int, size: int) -> float:
+        """Of a slice of so many bytes."""
+        s_per_byte = self._s_per_byte.get((size_class(size), rail))
+        return self._costs[rail].seconds(size) if s_per_byte is None else size * s_per_byte
+
+
+class Slicing(AllreducePolicy):
+    """Slices in turn on the rails."""
+
+    equation = "Eq. 5, slices in turn"
+    learns = True
+    colour = "orange"
+
+    def planner(self, rails: Sequence[Rail], costs: Sequence[Cost], argument: str) -> Planner:
+        return SlicePlanner(costs)
+
+
+ALLREDUCE_POLICIES.add("slicing", Slicing())

@@ -1,0 +1,93 @@
+"""The kernel's MPTCP between the nodes: Railyard's ring over connections that the kernel spreads over all rails.
+
+A connection begins on the first rail, and the kernel adds a subflow on each of the others (topologies/multirail/
+mptcp.py). The engine sees one rail with the sum of all rates and the set-up latency of the first.
+"""
+
+import socket
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+from railyard.core.errors import MissingRequirement
+from railyard.topologies.multirail import mptcp
+from railyard.workloads.allreduce.balancing.predict import allreduce_cost
+from railyard.workloads.allreduce.balancing.rails import Rail, combined_rail
+from railyard.workloads.allreduce.engine import group
+from railyard.workloads.allreduce.engine.emulated import PORT
+from railyard.workloads.allreduce.engine_kind import ALLREDUCE_ENGINES, AllreduceEngine, Group, PlannedFabric
+from railyard.workloads.allreduce.peers.play import play
+from railyard.workloads.allreduce.peers.rank import Program
+from railyard.workloads.allreduce.peers.rank_config import RankConfig
+from railyard.workloads.allreduce.peers.ranks import PeerRanks
+from railyard.workloads.allreduce.recovery.liveness import Timeouts
+from railyard.workloads.allreduce.transport.layout import Layout
+
+_PORT = PORT + 1
+_HEARTBEAT_S = 0.1  # with one rail, heartbeats only find missing ranks
+
+
+def mptcp_missing() -> MissingRequirement | None:
+    """Return the requirement of MPTCP, None where the kernel has it enabled."""
+    if mptcp.is_available():
+        return None
+    return MissingRequirement("this machine lacks MPTCP", "sudo sysctl net.mptcp.enabled=1")
+
+
+class MptcpRanks(PeerRanks):
+    """Ranks that use all rails."""
+
+    program = __name__
+
+    def __init__(self, net: PlannedFabric) -> None:
+        super().__init__(net, range(len(net.plan.rails)))
+
+    @classmethod
+    def missing_requirement(cls) -> MissingRequirement | None:
+        return mptcp_missing()
+
+
+class AnyAddress(socket.socket):
+    """Socket that listens on all addresses: a subflow connects to another address than the first connection."""
+
+    def bind(self, address: Any) -> None:
+        host, port = address
+        super().bind(("0.0.0.0" if port else host, port))
+
+
+def make_socket(_rail: int) -> socket.socket:
+    return AnyAddress(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_MPTCP)
+
+
+def one_rail(layout: Layout) -> Layout:
+    """Return a layout with one rail that combines all, at the addresses of the first."""
+    addresses = tuple((host, _PORT) for host, _ in layout.nodes[0])
+    return Layout((combined_rail(layout.rails),), (addresses,), (None,), layout.group)
+
+
+def join_group(config: RankConfig) -> group.Group:
+    """Join a rank's group."""
+    group_timeouts = Timeouts(heartbeat_s=_HEARTBEAT_S, operation_s=config.timeout_s)
+    return group.Group(config.rank, one_rail(config.layout), "single", group_timeouts, make_socket)
+
+
+PROGRAM = Program(lambda: None, join_group, play, group.Group.close)
+
+
+class MptcpEngine(AllreduceEngine):
+    """MPTCP over all rails."""
+
+    equation = "Eq. 1 and 2, all rails as one"
+    colour = "green"
+
+    def missing_requirement(self) -> MissingRequirement | None:
+        return mptcp_missing()
+
+    def start(self, net: PlannedFabric) -> AbstractContextManager[Group]:
+        return MptcpRanks(net)
+
+    def seconds(self, rails: Sequence[Rail], nodes: int, size: int, rail: int) -> float:
+        return allreduce_cost(combined_rail(rails), nodes).seconds(size)
+
+
+ALLREDUCE_ENGINES.add("mptcp", MptcpEngine())

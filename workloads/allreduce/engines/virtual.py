@@ -1,0 +1,33 @@
+"""Two channels on the NIC of one rail, in equal parts, and none on the others. Source: Nezha section 4.1, Fig. 13."""
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from dataclasses import replace
+
+from railyard.topologies.multirail.rail_kind import RAIL_KINDS
+from railyard.topologies.multirail.spec import MultirailSpec
+from railyard.workloads.allreduce.balancing.predict import allreduce_cost
+from railyard.workloads.allreduce.balancing.rails import Rail
+from railyard.workloads.allreduce.engine.emulated import Ranks
+from railyard.workloads.allreduce.engine_kind import ALLREDUCE_ENGINES, AllreduceEngine, Group, PlannedFabric, peer_rail
+
+
+class Virtual(AllreduceEngine):
+    """Railyard's engine with two virtual rails on one NIC, each with a CPU core of its own."""
+
+    equation = "Eq. 1 and 2, half the processor's cost"
+
+    def problem(self, fabric: MultirailSpec) -> str | None:
+        kind = RAIL_KINDS[fabric.rails[peer_rail(fabric)].kind]
+        return "needs a rail that doesn't sum in the network" if kind.sums_in_network else None
+
+    def start(self, net: PlannedFabric) -> AbstractContextManager[Group]:
+        rail = peer_rail(net.plan.spec)
+        return Ranks(net, "equal", channels=(rail, rail))
+
+    def seconds(self, rails: Sequence[Rail], nodes: int, size: int, rail: int) -> float:
+        used = replace(rails[rail], cpu_s_per_byte=rails[rail].cpu_s_per_byte / 2)
+        return allreduce_cost(used, nodes).seconds(size)
+
+
+ALLREDUCE_ENGINES.add("virtual", Virtual())
