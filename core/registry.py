@@ -61,9 +61,12 @@ class Registry(Generic[T]):
 
         return decorate
 
-    def add(self, name: str, definition: T) -> T:
-        """Register a definition. BadDefinition if the name is taken or something is missing."""
-        source = _source()
+    def add(self, name: str, definition: T, source: Source | None = None) -> T:
+        """Register a definition. BadDefinition if the name is taken or something is missing.
+
+        `source`: where it is, if that is not where `add` is called.
+        """
+        source = source or _source()
         if source.origin != "built-in":
             self._load()  # so that a plugin can't take the name of a built-in definition
         if name in self._entries:
@@ -84,7 +87,7 @@ class Registry(Generic[T]):
             token = origin.set("built-in")
             try:
                 package = import_module(self._package)
-                for module in iter_modules(package.__path__):
+                for module in iter_modules(getattr(package, "__path__", ())):  # a plain module registers by itself
                     import_module(f"{self._package}.{module.name}")
             finally:
                 origin.reset(token)

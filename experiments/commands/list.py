@@ -17,7 +17,7 @@ from railyard.controller.health.policy import HEALTH_POLICIES
 from railyard.core.project import PROJECT
 from railyard.experiments.commands.options import PluginFiles, console
 from railyard.experiments.spec import catalogue
-from railyard.results.published.catalogue import FIGURES
+from railyard.results.published.catalogue import FIGURES, describe
 
 GRID = 4
 """Domains and rails of a fabric whose file names none (topologies/spec.py)."""
@@ -41,8 +41,8 @@ def command(
         data = yaml.load(catalogue.path_of(name).read_text(encoding="utf-8"), _Loader)  # our own files
         table.add_row(name, str(data.get("title", "")), *counts(data))
     figures = _table("PREDICT", "SHOWS, WITH THE VALUES THAT THE PAPERS STATE")
-    for name, shows in FIGURES.items():
-        figures.add_row(name, shows)
+    for name in FIGURES:
+        figures.add_row(name, describe(name))
     out.print(table, "", figures)
 
 

@@ -12,7 +12,7 @@ from rich.table import Table
 from railyard.core.errors import BadInput
 from railyard.experiments.predict.unsteered import PNG_METADATA, save
 from railyard.results.plots import style
-from railyard.results.published.catalogue import compute
+from railyard.results.published.catalogue import FIGURES
 from railyard.results.published.figure import Cell, Claim, Figure
 from railyard.results.views.format import digits
 
@@ -24,7 +24,7 @@ def show(name: str, overrides: Sequence[str], folder: Path, console: Console) ->
     if overrides:
         raise BadInput("-o", overrides[0], f"{name} is as the paper has it: nothing of it can be changed")
     with console.status(f"computing {name}"):
-        figure = compute(name)
+        figure = FIGURES[name]()
         files = save(name, to_csv(figure), to_png(figure), folder)
     print_figure(figure, console)
     print(*files, sep="\n")

@@ -1,35 +1,63 @@
-"""Which figures and tables can be recomputed, by name. Modules are loaded when they are asked for."""
+"""Figures and tables of papers that `predict` computes anew: one module of figures/ each, loaded when it is computed.
 
+The first line of the module's docstring describes it; its function `figure()` computes it. A plugin registers such a
+function, with a docstring: `@FIGURES.register("my-figure")`.
+"""
+
+import re
+from collections.abc import Callable, Iterator
 from importlib import import_module
+from pathlib import Path
 from typing import Final
 
+from railyard.core.plugins import BadDefinition, Source
+from railyard.core.registry import Registry
 from railyard.results.published.figure import Figure
 
-FIGURES: Final[dict[str, str]] = {
-    "fig1": "what a Clos costs and draws, against scale (Rail-only Eq. 4, 5; Spine-free Fig. 1)",
-    "fig2": "traffic volume by kind, and how many pairs it is on (Rail-only Fig. 2)",
-    "fig3": "traffic heatmaps of GPT-1T on DGX A100 (Rail-only Fig. 3)",
-    "fig4": "traffic of GPT-1T on 16 DGX GH200 (Rail-only Fig. 4)",
-    "fig5": "traffic of MoE-1.3B with 128 experts (Rail-only Fig. 5)",
-    "fig6": "switches by layer of both designs (Rail-only Fig. 1 and 6)",
-    "fig7": "HFU, predicted and measured (Rail-only Fig. 7, Korthikanti Table 5)",
-    "fig8": "iteration time against the size of the HB domain (Rail-only Fig. 8)",
-    "fig9": "iteration time against HB and NIC bandwidth (Rail-only Fig. 9)",
-    "fig10": "iteration time against batch size (Rail-only Fig. 10)",
-    "table2": "switches, transceivers and savings (Rail-only Table II)",
-    "korthikanti": "iteration time of Korthikanti Table 5, row by row",
-    "megatron": "iteration time of Megatron-LM Table 1, row by row",
-    "dp530b": "what data parallelism costs the 530B model, measured and by Eq. 11",
-    "allgather": "the AllGather bounds, Eq. 12 and 13, and the conjecture that they are equal",
-    "slowdown": "MoE all-to-all, Eq. 3 over Eq. 2, for each platform (Rail-only section IV-B)",
-    "reliability": "how often both networks fail, and what of the GPUs' time it takes (Rail-only section IV-C)",
-}
-"""Name -> what it shows. The module is railyard.results.published.figures.NAME, its function `figure()`."""
+FOLDER: Final = Path(__file__).parent / "figures"
+Compute = Callable[[], Figure]
 
 
-def compute(name: str) -> Figure:
-    """Compute one of FIGURES. KeyError if there is no such name."""
-    if name not in FIGURES:
-        raise KeyError(name)
-    made: Figure = import_module(f"railyard.results.published.figures.{name}").figure()
-    return made
+class _Module:
+    """A module of figures/ that isn't imported yet: matplotlib and the models of training take a second to load."""
+
+    def __init__(self, name: str, description: str) -> None:
+        self._name, self.__doc__ = name, description
+
+    def __call__(self) -> Figure:
+        made: Figure = import_module(f"railyard.results.published.figures.{self._name}").figure()
+        return made
+
+
+def _missing_parts(_name: str, compute: object) -> Iterator[str]:
+    if not callable(compute):
+        yield "must be a function that returns a Figure"
+    if not compute.__doc__:
+        yield "has no docstring, whose first line describes it"
+
+
+FIGURES: Final = Registry[Compute]("figure", __name__, _missing_parts)
+"""Functions by the name of the figure or table."""
+
+
+def describe(name: str) -> str:
+    """Return what a figure shows, in one line."""
+    return (FIGURES[name].__doc__ or "").strip().splitlines()[0].rstrip(".")
+
+
+def _register_modules() -> None:
+    """Register every module of figures/, in natural order: fig2 before fig10."""
+
+    def natural(path: Path) -> list[str]:
+        return [part.zfill(4) if part.isdigit() else part for part in re.split(r"(\d+)", path.stem)]
+
+    for path in sorted(FOLDER.glob("[!_]*.py"), key=natural):
+        text = path.read_text()
+        found = re.match(r'"""([^"\n]+)', text)
+        source = Source("built-in", str(path), 1)
+        if "\ndef figure() -> Figure:" not in text:
+            raise BadDefinition(source, path.stem, "has no function figure() -> Figure")
+        FIGURES.add(path.stem, _Module(path.stem, found[1] if found else ""), source)
+
+
+_register_modules()

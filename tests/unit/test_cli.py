@@ -209,7 +209,7 @@ def test_the_exit_status_of_the_run_is_that_of_the_command(status: int, entered:
     assert cli.main(["run", "quickstart"]) == status
 
 
-@pytest.mark.parametrize("name", FIGURES)
+@pytest.mark.parametrize("name", FIGURES.names())
 def test_every_figure_of_the_papers_is_computed(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["predict", name, "--out", str(tmp_path)]) == 0
     rows = rows_of(tmp_path / f"{name}.csv")

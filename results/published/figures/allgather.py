@@ -1,4 +1,4 @@
-"""Rail-only appendix I: the AllGather bounds of Eq. 12 and 13, and the paper's conjecture that both are (y-1)/C_S."""
+"""The AllGather bounds, Eq. 12 and 13, and the conjecture that they are equal."""
 
 from collections.abc import Callable, Mapping
 from fractions import Fraction

@@ -1,4 +1,4 @@
-"""What data parallelism costs the 530B model: measured by Korthikanti et al. 2022, and by Rail-only Eq. 11."""
+"""What data parallelism costs the 530B model, measured and by Eq. 11."""
 
 from typing import TYPE_CHECKING, Final
 

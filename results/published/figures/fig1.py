@@ -1,4 +1,4 @@
-"""Spine-free Fig. 1: what a network of full bisection costs and draws, against scale; rail-only beside it."""
+"""What a Clos costs and draws, against scale (Rail-only Eq. 4, 5; Spine-free Fig. 1)."""
 
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final

@@ -1,4 +1,4 @@
-"""Rail-only Fig. 10: iteration time of GPT-1T on 32,768 GPUs against the global batch, and relative to the ideal."""
+"""Iteration time against batch size (Rail-only Fig. 10)."""
 
 from itertools import product
 from typing import TYPE_CHECKING, Final

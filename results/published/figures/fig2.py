@@ -1,4 +1,4 @@
-"""Rail-only Fig. 2: how much traffic there is of each kind, and how few pairs of GPUs it is between."""
+"""Traffic volume by kind, and how many pairs it is on (Rail-only Fig. 2)."""
 
 from functools import partial
 from typing import TYPE_CHECKING, Final

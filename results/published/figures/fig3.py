@@ -1,4 +1,4 @@
-"""Rail-only Fig. 3: who sends how much to whom in GPT-1T on DGX A100, in one pipeline stage and in four."""
+"""Traffic heatmaps of GPT-1T on DGX A100 (Rail-only Fig. 3)."""
 
 from functools import partial
 from typing import TYPE_CHECKING, Final

@@ -1,4 +1,4 @@
-"""Rail-only Fig. 4: GPT-1T on 16 DGX GH200, where data parallelism spans HB domains, 32 GPUs in each of two."""
+"""Traffic of GPT-1T on 16 DGX GH200 (Rail-only Fig. 4)."""
 
 from dataclasses import replace
 from functools import partial

@@ -1,4 +1,4 @@
-"""Rail-only Fig. 5: MoE-1.3B with 128 experts on 16 DGX A100, tokens spread evenly."""
+"""Traffic of MoE-1.3B with 128 experts (Rail-only Fig. 5)."""
 
 from functools import partial
 from typing import TYPE_CHECKING, Final

@@ -1,4 +1,4 @@
-"""Rail-only Fig. 1 and 6: the layers of both designs, with their switches counted for the clusters of Table II."""
+"""Switches by layer of both designs (Rail-only Fig. 1 and 6)."""
 
 from typing import TYPE_CHECKING, Final
 

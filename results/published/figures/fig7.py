@@ -1,4 +1,4 @@
-"""Rail-only Fig. 7: hardware FLOPs utilisation (HFU) by formula and as Korthikanti et al. measured it."""
+"""HFU, predicted and measured (Rail-only Fig. 7, Korthikanti Table 5)."""
 
 from typing import TYPE_CHECKING, Final
 

@@ -1,4 +1,4 @@
-"""Rail-only Fig. 8: iteration time against the size of the HB domain, K from 1 to all GPUs."""
+"""Iteration time against the size of the HB domain (Rail-only Fig. 8)."""
 
 from typing import TYPE_CHECKING, Final
 

@@ -1,4 +1,4 @@
-"""Rail-only Fig. 9: iteration time of GPT-1T against network bandwidth, for three bandwidths of the HB domain."""
+"""Iteration time against HB and NIC bandwidth (Rail-only Fig. 9)."""
 
 from itertools import product
 from statistics import fmean

@@ -1,4 +1,4 @@
-"""Korthikanti et al. 2022, Table 5: iteration times of four models with two kinds of recomputation."""
+"""Iteration time of Korthikanti Table 5, row by row."""
 
 from railyard.results.published.figure import Figure
 from railyard.results.published.measured_rows import Bar, table_figure

@@ -1,4 +1,4 @@
-"""Narayanan et al. 2021 (Megatron-LM), Table 1: iteration times of ten models."""
+"""Iteration time of Megatron-LM Table 1, row by row."""
 
 from railyard.results.published.figure import Figure
 from railyard.results.published.measured_rows import Bar, table_figure

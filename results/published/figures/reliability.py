@@ -1,4 +1,4 @@
-"""Rail-only IV-C in numbers: how often both designs' networks fail, and what share of the GPUs' time that takes."""
+"""How often both networks fail, and what of the GPUs' time it takes (Rail-only section IV-C)."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

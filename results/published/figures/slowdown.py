@@ -1,4 +1,4 @@
-"""Rail-only section IV-B: what forwarding costs an all-to-all, Eq. 3 over Eq. 2, on every platform."""
+"""MoE all-to-all, Eq. 3 over Eq. 2, for each platform (Rail-only section IV-B)."""
 
 from typing import TYPE_CHECKING, Final
 

@@ -1,4 +1,4 @@
-"""Rail-only Table II (Spine-free Table 1): switches, transceivers and savings of both designs."""
+"""Switches, transceivers and savings (Rail-only Table II)."""
 
 import csv
 from collections.abc import Iterable, Iterator
