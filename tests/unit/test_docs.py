@@ -1,0 +1,94 @@
+"""The documentation: links resolve, every page is reachable, and every command line in it parses."""
+
+import re
+import shlex
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from railyard.experiments import cli
+from railyard.experiments.spec import catalogue
+from railyard.results.published.catalogue import FIGURES
+
+ROOT = Path(__file__).parents[2]
+PAGES = [*sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "labs").glob("*.md")), ROOT / "README.md"]
+PAGES.append(ROOT / "CONTRIBUTING.md")
+LINK = re.compile(r"\]\(([^)#\s]*)(?:#([^)\s]*))?\)")
+MAX_README_LINES = 130
+
+
+def name_of(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+@cache
+def text_of(path: Path) -> str:
+    return path.read_text(encoding="utf-8")
+
+
+def links(page: Path) -> Iterator[tuple[Path, str]]:
+    """(file, anchor) of each link that is no URL."""
+    for target, anchor in LINK.findall(text_of(page)):
+        if not target.startswith(("http:", "https:")):
+            yield (page.parent / target).resolve() if target else page, anchor
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors that GitHub makes of a page's headings."""
+    headings = re.findall(r"^#+ (.*)$", text_of(page), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
+
+
+def command_lines(page: Path) -> Iterator[list[str]]:
+    """The arguments of every command line in code blocks and inline code, without comments."""
+    code = re.findall(r"```(?:sh)?\n(.*?)```|`([^`\n]+)`", text_of(page), re.DOTALL)
+    text = "\n".join(block or inline for block, inline in code)
+    for line in text.replace("\\\n", " ").splitlines():
+        line = line.replace("\\|", "|").partition("  #")[0].partition(" > ")[0]
+        for command in re.findall(r"(?:^|\s)(?:sudo )?\S*(?:script/run|run_experiment\.py)(?=\s|$)(.*)", line):
+            yield shlex.split(re.split(r"[;&|] ", command)[0], comments=True)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_relative_links_resolve(page: Path) -> None:
+    for target, anchor in links(page):
+        assert target.exists(), f"{target} of {name_of(page)}"
+        assert not anchor or anchor in anchors(target), f"{target}#{anchor} of {name_of(page)}"
+
+
+def test_every_page_is_reachable_from_the_index() -> None:
+    seen: set[Path] = set()
+    pages = [ROOT / "docs" / "index.md"]
+    while pages:
+        page = pages.pop()
+        if page not in seen:
+            seen.add(page)
+            pages += [target for target, _ in links(page) if target.suffix == ".md"]
+    assert {name_of(page) for page in PAGES} - {name_of(page) for page in seen} <= {"README.md"}
+    assert ROOT / "docs" / "index.md" in {target for target, _ in links(ROOT / "README.md")}
+
+
+def test_readme_is_a_front_page() -> None:
+    assert len(text_of(ROOT / "README.md").splitlines()) <= MAX_README_LINES
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_command_lines_parse(page: Path) -> None:
+    for arguments in command_lines(page):
+        if not arguments or arguments[0].isupper() or arguments[0].startswith(("-", "[", "...", "DIR")):
+            continue
+        name, *rest = arguments
+        assert name in cli.commands(), f"{name_of(page)}: {arguments}"
+        if any(word.endswith("...") or word.startswith("[") for word in rest) or not rest:
+            continue
+        cli.load_command(name).make_context(name, list(rest), resilient_parsing=name == "search")
+        known = {*catalogue.names(), *FIGURES}
+        if name in ("run", "predict", "describe", "shell") and rest[0].islower() and "/" not in rest[0]:
+            assert rest[0] in known or "." in rest[0], f"{name_of(page)}: {arguments}"
+
+
+@pytest.mark.parametrize("name", sorted(cli.commands()))
+def test_cli_page_has_every_command(name: str) -> None:
+    assert re.search(rf"^\| `{name}\b", text_of(ROOT / "docs" / "cli.md"), re.MULTILINE)
