@@ -1,0 +1,46 @@
+"""The example plugin docs/examples/carried_policy.py on packets: two nodes with rails of 60 and 20 Mbit/s.
+
+  n0    n1
+ |  \\  /  |
+ |   \\/   |
+ |   /\\   |
+rail0   rail1
+"""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+
+from railyard.results.runs import store
+from tests.emulation.programs import ROOT, RUN_EXPERIMENT
+
+PLUGIN = ROOT / "docs/examples/carried_policy.py"
+SPEC = {
+    "name": "carried",
+    "fabrics": [
+        {
+            "kind": "multi-rail",
+            "nodes": 2,
+            "rails": [{"kind": "tcp", "rate": rate, "cpu": 0} for rate in ("60Mbit", "20Mbit")],
+        }
+    ],
+    "policies": ["carried"],
+    "sizes": ["8MiB"],
+    "operations": 10,
+    "point": "50ms",
+}
+
+
+def test_plugin_policy_splits_a_buffer_by_rate(tmp_path: Path, slow: float) -> None:
+    (tmp_path / "carried.yaml").write_text(yaml.safe_dump(SPEC))
+    out = tmp_path / "out"
+    argv = [*RUN_EXPERIMENT, "run", str(tmp_path / "carried.yaml"), "--plugin", str(PLUGIN), "--out", str(out)]
+    done = subprocess.run(argv, capture_output=True, text=True, cwd=ROOT, check=False, timeout=240 * slow)
+    assert (out / "summary.json").exists(), done.stdout + done.stderr
+    (point,) = store.load(out).multirail.points
+    assert point.policy == "carried"
+    assert (point.wrong, point.checked > 0) == (0, True)
+    assert [share / sum(point.shares) for share in point.shares] == pytest.approx([0.75, 0.25], abs=0.001)
+    assert (out / "plugins/carried_policy.py").read_bytes() == PLUGIN.read_bytes()
