@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from railyard.core.errors import CheckFailed, RailyardError
+from railyard.core.wait import wait_until
 from railyard.experiments.run.replacement_job import ReplacementJob
 from railyard.experiments.run.session import FabricSession
 from railyard.failure.faults import Fault, inject
@@ -95,11 +96,8 @@ class ReplacementTimeline:
             with suppress(Aborted, CheckFailed):  # the latter if a connection broke before we ended it
                 iteration.result()
                 raise RailyardError("an iteration was over before something failed in its middle")
-        deadline = time.monotonic() + EVENT_TIMEOUT_S
-        while not prober.reaches_all(since_ns):
-            if time.monotonic() > deadline:
-                raise CheckFailed(f"no replacement is reached {EVENT_TIMEOUT_S:g} s after it was to take over")
-            time.sleep(PROBE_POLL_S)
+        what = "replacements to answer at the addresses that they take over"
+        wait_until(lambda: prober.reaches_all(since_ns), what, EVENT_TIMEOUT_S, PROBE_POLL_S, CheckFailed)
         if optical:  # not before: peers needn't wait until the controller has sockets at the replacements
             by_name = self.job.by_name
             for name in (*by_name, *by_name.values()):  # a spare's name is the failed one's now: nothing is lost there
@@ -141,16 +139,26 @@ class ReplacementTimeline:
     def _await_event(
         self, since_ns: int, event_kinds: frozenset[str], names: frozenset[str], description: str
     ) -> tuple[int, dict[str, Any]]:
-        """When it was told, and the detail, with `what` it is. If there are names, one of them must be in it."""
-        deadline, position = time.monotonic() + EVENT_TIMEOUT_S, max(0, len(self.session.received) - RECENT_EVENTS)
-        while time.monotonic() < deadline:
+        """Return when (ns) an event of one of these kinds was, and its detail, with its kind as `what`.
+
+        If there are names, one of them must be in it. CheckFailed if there is none in time.
+        """
+        position = max(0, len(self.session.received) - RECENT_EVENTS)
+
+        def find() -> tuple[int, dict[str, Any]] | None:
+            nonlocal position
             new_events = self.session.received[position:]
             position += len(new_events)
             for at, what, detail in new_events:
                 if at >= since_ns and what in event_kinds and (not names or names & set(map(str, detail.values()))):
                     return at, {**detail, "what": what}
-            time.sleep(EVENT_POLL_S)
-        raise CheckFailed(f"the controller told nothing in {EVENT_TIMEOUT_S:g} s {description}")
+            return None
+
+        found = wait_until(
+            find, f"an event of the controller {description}", EVENT_TIMEOUT_S, EVENT_POLL_S, CheckFailed
+        )
+        assert found is not None
+        return found
 
 
 def _inject(net: FabricNet, fault: Fault) -> int:

@@ -10,7 +10,6 @@ import shutil
 import signal
 import socket
 import subprocess
-import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +17,7 @@ from typing import Final
 
 from railyard.core.errors import RailyardError
 from railyard.core.host import Datapath
+from railyard.core.wait import poll
 from railyard.topologies.build import namespaces
 
 OVS_DIR: Final = Path("/run/railyard-ovs")
@@ -200,12 +200,14 @@ class PrivateSwitch:
         )
 
     def _wait_for_socket(self, path: Path) -> None:
-        """Until somebody listens there: the path alone is there a moment before."""
-        deadline = time.monotonic() + START_S
-        while not is_listening(path):
-            exited = next((p for p, process in self.processes.items() if process.poll() is not None), None)
-            if exited or time.monotonic() > deadline:
-                log = self.folder / f"{exited or 'ovsdb-server'}.log"
-                log_tail = log.read_text().strip().splitlines()[-1:] if log.exists() else []
-                raise RailyardError(f"switch {self.name}: {exited or 'ovsdb-server'} did not start: {log_tail}")
-            time.sleep(0.002)
+        """Return when a process listens on a socket: its path exists a moment before that."""
+
+        def exited() -> str | None:
+            return next((name for name, process in self.processes.items() if process.poll() is not None), None)
+
+        poll(lambda: is_listening(path) or exited(), START_S, 0.002)
+        if (program := exited()) or not is_listening(path):
+            program = program or "ovsdb-server"
+            log = self.folder / f"{program}.log"
+            log_tail = log.read_text().strip().splitlines()[-1:] if log.exists() else []
+            raise RailyardError(f"switch {self.name}: {program} did not start: {log_tail}")

@@ -4,12 +4,12 @@ A frame goes to the port of the NIC whose MAC it bears; what is for nobody is dr
 ovs-vswitchd, so they are sent anew each time it starts, over OpenFlow.
 """
 
-import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
 from railyard.core.errors import RailyardError
+from railyard.core.wait import poll
 from railyard.topologies.build import namespaces
 from railyard.topologies.build.ovs import START_S, PrivateSwitch, is_listening, setup_command
 from railyard.topologies.multirail.addresses import Nic
@@ -38,10 +38,9 @@ class RailSwitch(PrivateSwitch):
         """Start it (again), and return when it has its flows. RailyardError if it doesn't take them."""
         super().start_vswitchd()
         socket_path = self.folder / f"{self.name}.mgmt"
-        deadline = time.monotonic() + START_S
-        while not is_listening(socket_path):
-            if self.processes["ovs-vswitchd"].poll() is not None or time.monotonic() > deadline:
-                raise RailyardError(f"switch {self.name}: ovs-vswitchd did not start")
-            time.sleep(_POLL_S)
+        vswitchd = self.processes["ovs-vswitchd"]
+        poll(lambda: is_listening(socket_path) or vswitchd.poll() is not None, START_S, _POLL_S)
+        if not is_listening(socket_path):
+            raise RailyardError(f"switch {self.name}: ovs-vswitchd did not start")
         target = f"unix:{socket_path}"
         namespaces.run(["ovs-ofctl", "-O", "OpenFlow13", "--bundle", "add-flows", target, "-"], self.flows)

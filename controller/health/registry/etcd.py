@@ -11,10 +11,9 @@ import json
 import os
 import socket
 import subprocess
-import time
 from collections.abc import Iterator
 from contextlib import closing, suppress
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,6 +21,7 @@ import psutil
 
 from railyard.core.errors import MissingRequirement, RailyardError
 from railyard.core.host import BOOTSTRAP, SEARCH_PATH
+from railyard.core.wait import poll
 
 KEY: Final = "/railyard/scores"
 PORTS: Final = range(2379, 2479)
@@ -48,7 +48,9 @@ class EtcdServer:
         self._folder = folder
         self._pid_file: Final = folder / "pid"
         previous = _kill_previous(self._pid_file)
-        self._port: Final = previous if previous is not None and _wait_until_free(previous) else _free_port()
+        self._port: Final = (
+            previous if previous is not None and poll(partial(_is_free, previous), START_S) else _free_port()
+        )
         self._endpoint: Final = f"127.0.0.1:{self._port}"
         self.address = f"etcd:{self._endpoint}"
         self._process: subprocess.Popen[bytes] | None = None
@@ -94,15 +96,19 @@ class EtcdServer:
         return self._folder / "etcd.log"
 
     def _await(self) -> None:
-        deadline = time.monotonic() + START_S
-        while self._process and self._process.poll() is None and time.monotonic() < deadline:
-            with suppress(OSError):
-                _request(self._endpoint, "maintenance/status", {}, START_S)
-                return
-            time.sleep(0.005)
+        process = self._process
+        assert process is not None
+        if poll(lambda: self._answers() or process.poll() is not None, START_S) and process.poll() is None:
+            return
         self.stop()
         log_tail = self._log.read_text(errors="replace").strip().splitlines()[-1:]
         raise RailyardError(f"etcd did not start: {' '.join(log_tail)}")
+
+    def _answers(self) -> bool:
+        with suppress(OSError):
+            _request(self._endpoint, "maintenance/status", {}, START_S)
+            return True
+        return False
 
 
 def _kill_previous(pid_file: Path) -> int | None:
@@ -113,26 +119,13 @@ def _kill_previous(pid_file: Path) -> int | None:
         if previous.name() != "etcd":
             return None
         previous.kill()
-        deadline = time.monotonic() + START_S
-        while (
-            previous.status() != psutil.STATUS_ZOMBIE and time.monotonic() < deadline
-        ):  # nobody may be there to reap it
-            time.sleep(0.005)
+        poll(lambda: previous.status() == psutil.STATUS_ZOMBIE, START_S)  # there may be no parent that reaps it
         return port
     return None
 
 
-def _wait_until_free(port: int) -> bool:
-    """Wait until it is free: the last of a dead process' threads keep its sockets for a moment."""
-    deadline = time.monotonic() + START_S
-    while not _is_free(port):
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.005)
-    return True
-
-
 def _is_free(port: int) -> bool:
+    """Whether a port can be bound: the last threads of a dead process keep its sockets for a moment."""
     with suppress(OSError), socket.create_server(("127.0.0.1", port)):
         return True
     return False

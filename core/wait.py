@@ -1,0 +1,35 @@
+"""Wait for a condition that only polling can find: a socket that listens, a kernel state, the answer of a probe."""
+
+import time
+from collections.abc import Callable
+from typing import Final, TypeVar
+
+from railyard.core.errors import RailyardError
+
+T = TypeVar("T")
+POLL_S: Final = 0.005
+
+
+def poll(check: Callable[[], T], within_s: float, poll_s: float = POLL_S) -> T:
+    """Call `check` until its result is true or `within_s` are over, at least once; return its last result."""
+    deadline = time.monotonic() + within_s
+    while not (result := check()) and time.monotonic() < deadline:
+        time.sleep(poll_s)
+    return result
+
+
+def wait_until(
+    check: Callable[[], T],
+    what: str | Callable[[], str],
+    within_s: float,
+    poll_s: float = POLL_S,
+    error: type[RailyardError] = RailyardError,
+) -> T:
+    """Call `check` until its result is true, and return that.
+
+    `error` after `within_s`: "waited 5 s for WHAT". `what` is a phrase such as "rail0 to listen", or a function that
+    makes it, for one with the last state.
+    """
+    if result := poll(check, within_s, poll_s):
+        return result
+    raise error(f"waited {within_s:g} s for {what if isinstance(what, str) else what()}")

@@ -1,0 +1,32 @@
+"""Waiting for a condition."""
+
+import pytest
+
+from railyard.core.errors import CheckFailed
+from railyard.core.wait import poll, wait_until
+
+
+def test_wait_until_returns_the_first_true_result() -> None:
+    results = iter([0, None, "", "there", "never read"])
+    assert wait_until(lambda: next(results), "it", within_s=60, poll_s=0) == "there"
+
+
+def test_wait_until_names_what_it_waited_for() -> None:
+    with pytest.raises(CheckFailed, match=r"^waited 0 s for rail0 to listen$"):
+        wait_until(lambda: False, "rail0 to listen", within_s=0, error=CheckFailed)
+
+
+def test_wait_until_makes_its_message_last() -> None:
+    calls: list[int] = []
+    with pytest.raises(CheckFailed, match=r"^waited 0\.01 s for more than [1-9]\d* calls$"):
+        wait_until(lambda: calls.append(1), lambda: f"more than {len(calls)} calls", 0.01, 0.001, CheckFailed)
+
+
+def test_poll_checks_at_least_once_and_returns_the_last_result() -> None:
+    assert poll(lambda: "", within_s=0) == ""
+    assert poll(lambda: "now", within_s=0) == "now"
+
+
+def test_an_error_of_the_check_ends_the_wait() -> None:
+    with pytest.raises(ZeroDivisionError):
+        wait_until(lambda: 1 // 0, "nothing", within_s=60)
