@@ -17,15 +17,13 @@ from railyard.experiments.commands.options import Overrides, PluginFiles
 from railyard.experiments.multirail import predict as multirail
 from railyard.experiments.multirail.spec import MultirailExperiment
 from railyard.experiments.spec import catalogue
-from railyard.experiments.spec.experiment import SECTIONS, ExperimentSpec, load, nominal_plan, parse
+from railyard.experiments.spec.experiment import ExperimentSpec, load, nominal_plan, parse, sections
 from railyard.experiments.spec.loading import load_any, names_multirail
 from railyard.experiments.spec.overrides import apply
 from railyard.topologies.addresses import Gpu
-from railyard.workloads.build import build
+from railyard.workloads.build import build_whole
 from railyard.workloads.matrix.traffic_matrix import bytes_by_kind, cross_rail_bytes
 from railyard.workloads.schedule import Compute, Schedule
-from railyard.workloads.spec import TraceSpec
-from railyard.workloads.traces.build import read_trace
 from railyard.workloads.traces.files import is_trace_prefix
 
 LARGEST: Final = 8
@@ -76,7 +74,7 @@ def experiment(name_or_file: str, overrides: Iterable[str]) -> ExperimentSpec:
         return load(name_or_file, overrides)
     workload = {"kind": "trace", "path": name_or_file}
     data: dict[str, Any] = {"name": "dry-run", "fabrics": [{"kind": "rail-only"}], "workloads": [workload]}
-    data = apply(data, overrides, SECTIONS)
+    data = apply(data, overrides, sections())
     replayed = data["workloads"][0]
     if isinstance(replayed, dict) and not {"duration", "bytes_factor"} & set(replayed):
         replayed["bytes_factor"] = 1.0
@@ -116,13 +114,14 @@ def show(spec: ExperimentSpec, console: Console) -> int:
     for label, fabric in zip(spec.labels, spec.fabrics, strict=True):
         plan = nominal_plan(fabric)
         for i, (name, workload) in enumerate(zip(spec.workload_labels, spec.workloads, strict=True)):
-            schedule, scale = build(workload, fabric, plan.rail_bps, plan.hb_bps, f"workloads.{i}", spec.seed)
+            built = build_whole(workload, fabric, plan.rail_bps, plan.hb_bps, f"workloads.{i}", spec.seed)
             size = f"{fabric.domains} domains x {fabric.rails} rails"
-            console.print(f"[bold]{name}[/] on {label}, {size}: bytes times {scale.bytes_factor:.4g}", highlight=False)
-            _print(schedule, console)
-            if isinstance(workload, TraceSpec):
-                for note in read_trace(workload, fabric, f"workloads.{i}").notes:
-                    console.print(f"note: {note}", highlight=False)
+            console.print(
+                f"[bold]{name}[/] on {label}, {size}: bytes times {built.scale.bytes_factor:.4g}", highlight=False
+            )
+            _print(built.schedule, console)
+            for note in built.notes:
+                console.print(f"note: {note}", highlight=False)
             console.print()
     dry_run_steered.show(spec, console)
     dry_run_faults.show(spec, console)

@@ -23,7 +23,7 @@ from railyard.results.views import format as fmt
 from railyard.topologies.spec import FabricSpec
 from railyard.workloads.build import build
 from railyard.workloads.scale import payload_rates
-from railyard.workloads.spec import WorkloadSpec, is_iteration
+from railyard.workloads.spec import Workload
 
 PNG_METADATA: Final = {"Software": "Railyard"}
 """By this a drawing is known again as one that may be overwritten."""
@@ -64,7 +64,7 @@ def predictions(spec: ExperimentSpec) -> tuple[Prediction, ...]:
     )
 
 
-def _of(label: str, fabric: FabricSpec, name: str, workload: WorkloadSpec, seed: int) -> Iterable[Prediction]:
+def _of(label: str, fabric: FabricSpec, name: str, workload: Workload, seed: int) -> Iterable[Prediction]:
     plan = nominal_plan(fabric)
     schedule, _ = build(workload, fabric, plan.rail_bps, plan.hb_bps, seed=seed)
     rates = payload_rates(plan.hb_bps, plan.rail_bps, fabric.mtu)
@@ -72,7 +72,7 @@ def _of(label: str, fabric: FabricSpec, name: str, workload: WorkloadSpec, seed:
     by_name = {phase.name: phase for phase in schedule.phases}
     what = (label, plan.policy, name)
     if WHOLE in times:
-        named = ("iteration_time", "Eq. 6") if is_iteration(workload) else ("completion_time", "all rounds")
+        named = ("iteration_time", "Eq. 6") if workload.is_iteration else ("completion_time", "all rounds")
         yield Prediction(*what, WHOLE, named[0], times[WHOLE], "s", named[1])
     for phase, run in by_name.items():
         yield Prediction(*what, phase, "completion_time", times[phase], "s", equation(run, rates, fabric))

@@ -70,7 +70,7 @@ class FaultInjector:
                         self.session.net, script, selections, self.session.events, self.connectivity, progress
                     )
             else:
-                broken = replace(workload, label=f"{workload.label} with {script.name}{self._suffix}", trace=None)
+                broken = replace(workload, label=f"{workload.label} with {script.name}{self._suffix}")
                 with self.session.watched(self.run, broken.label, repeat, faulted=True):
                     seen, done = self._during(script, selections, broken, seed, progress)
                 record_broken(self.session, broken, repeat, done, self.run)

@@ -20,7 +20,7 @@ from railyard.topologies.spec import FabricSpec
 from railyard.workloads.background.spec import BackgroundSpec
 from railyard.workloads.build import build
 from railyard.workloads.schedule import Schedule
-from railyard.workloads.spec import TransfersSpec, WorkloadSpec
+from railyard.workloads.spec import Workload
 
 
 @dataclass(frozen=True)
@@ -29,14 +29,14 @@ class InitialState:
 
     plan: Plan
     routing: RoutingSpec
-    workload: WorkloadSpec
+    workload: Workload
     background: tuple[BackgroundSpec, ...]
     seed: int
 
     @property
     def independent(self) -> bool:
         """Does no pair wait for another?"""
-        return isinstance(self.workload, TransfersSpec)
+        return self.workload.is_independent
 
     @cached_property
     def schedule(self) -> Schedule:

@@ -9,7 +9,6 @@ from railyard.experiments.run.replacement import run_replacement
 from railyard.experiments.run.replacement_job import replacement_job
 from railyard.experiments.run.session import built
 from railyard.experiments.spec.experiment import ExperimentSpec
-from railyard.experiments.spec.labels import workload_name
 from railyard.experiments.spec.replacements import ReplacementSpec, with_spares
 from railyard.results.analysis.replacements import replacement_name
 from railyard.results.runs.records import Run
@@ -63,7 +62,7 @@ def run_replacements(
         label, fabric, replacement = spec.labels[one.fabric], spec.fabrics[one.fabric], one.replacement
         job = replacement_job(replacement, fabric, one.plan, spec.seed, f"takeovers.{one.number}")
         what = replacement_label(one, planned_runs, fabric)
-        run.scale[f"{workload_name(replacement.workload)}, {label}, {what}"] = job.scale.as_dict()
+        run.scale[f"{replacement.workload.label()}, {label}, {what}"] = job.scale.as_dict()
         for repeat in range(spec.takeover_repeats):
             shown = f", {repeat + 1} of {spec.takeover_repeats}" if spec.takeover_repeats > 1 else ""
             built_for = f"{label}, {what}"

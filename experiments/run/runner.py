@@ -31,8 +31,7 @@ from railyard.results.runs.records import Run
 from railyard.results.views import summary
 from railyard.topologies.measure import capacity
 from railyard.topologies.plan import Plan, make_plan
-from railyard.workloads.build import build, build_trace
-from railyard.workloads.spec import TraceSpec, TransfersSpec, is_iteration
+from railyard.workloads.build import build_whole
 
 FIRST: Final = 0  # of `reroute`: the workloads run on this one; nothing is broken then, so it makes no difference
 
@@ -151,15 +150,18 @@ def _workloads(spec: ExperimentSpec, plan: Plan, label: str, run: Run, seed: int
     """Schedules for this fabric, drawn from the seed where they are drawn; their scale goes into the run's record."""
     found = []
     for i, (name, workload) in enumerate(zip(spec.workload_labels, spec.workloads, strict=True)):
-        what = (plan.spec, plan.rail_bps, plan.hb_bps, f"workloads.{i}")
-        if isinstance(workload, TraceSpec):
-            trace, scale = build_trace(workload, *what)
-            found.append(Workload(name, trace.schedule, scale, True, trace))
-        else:
-            schedule, scale = build(workload, *what, seed)
-            free = isinstance(workload, TransfersSpec)
-            found.append(Workload(name, schedule, scale, is_iteration(workload), independent=free))
-        run.scale[f"{name}, {label}"] = scale.as_dict()
+        built = build_whole(workload, plan.spec, plan.rail_bps, plan.hb_bps, f"workloads.{i}", seed)
+        found.append(
+            Workload(
+                name,
+                built.schedule,
+                built.scale,
+                workload.is_iteration,
+                built.measured_files,
+                independent=workload.is_independent,
+            )
+        )
+        run.scale[f"{name}, {label}"] = built.scale.as_dict()
     return found
 
 

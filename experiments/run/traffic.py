@@ -20,8 +20,7 @@ from railyard.workloads.replay.phases import PhaseEndCallback
 from railyard.workloads.replay.run import Replay, replay
 from railyard.workloads.scale import Scale, payload_rates, project
 from railyard.workloads.schedule import Schedule
-from railyard.workloads.traces.lower import Lowered
-from railyard.workloads.traces.write_back import durations, write_back
+from railyard.workloads.spec import TaskSpans
 
 _UNSAFE_IN_PATH: Final = re.compile(r"[^A-Za-z0-9._]+")
 TIMEOUT_MARGIN_S: Final = 30.0
@@ -33,15 +32,15 @@ TIMEOUT_FACTOR: Final = 10  # a run that takes so many times its prediction has 
 class Workload:
     """A workload as it runs on one fabric. `iteration`: it is a training iteration, and not plain traffic.
 
-    `trace`: somebody else's, that the schedule was made of, and that gets back what is measured. `independent`: pairs
-    send to each other, and nobody waits for another pair.
+    `measured_files`: see `Built`; a trace's own files with the times that were measured. `independent`: no pair waits
+    for another pair.
     """
 
     label: str
     schedule: Schedule
     scale: Scale
     iteration: bool
-    trace: Lowered | None = None
+    measured_files: Callable[[TaskSpans], dict[str, bytes]] | None = None
     independent: bool = False
 
 
@@ -67,10 +66,9 @@ def run_workload(
     run.bytes.append(_bytes(session, workload, repeat, done, (after[0] - before[0], after[1] - before[1])))
     run.measurements += _measurements(session, workload, repeat, done, predicted)
     run.measurements += _projections(session, workload, repeat, done)
-    if workload.trace is not None:
-        measured = durations(workload.trace, done.spans, workload.scale.time_factor)
+    if workload.measured_files is not None:
         where = "/".join(_UNSAFE_IN_PATH.sub("-", part) for part in (session.label, workload.label, str(repeat)))
-        files = write_back(workload.trace.trace, measured)
+        files = workload.measured_files(done.spans)
         run.files |= {f"traces/{where}/{name}": content for name, content in files.items()}
 
 

@@ -14,7 +14,7 @@ from railyard.experiments.run.replacement_job import check_replacements
 from railyard.experiments.spec.catalogue import load_plugins, read
 from railyard.experiments.spec.faults import FaultSpec, check_faults
 from railyard.experiments.spec.heartbeats import Heartbeats, HeartbeatsSpec
-from railyard.experiments.spec.labels import distinct_labels, plain_name, sizes, traits, workload_name
+from railyard.experiments.spec.labels import distinct_labels, plain_name, traits
 from railyard.experiments.spec.overrides import Sections, apply
 from railyard.experiments.spec.replacements import Replacements, ReplacementSpec
 from railyard.experiments.spec.routing import RoutingSpec
@@ -26,7 +26,7 @@ from railyard.workloads.background.grid import GridSpec
 from railyard.workloads.background.spec import BackgroundSpec, check_background, check_elements
 from railyard.workloads.build import build
 from railyard.workloads.schedule import Schedule
-from railyard.workloads.spec import KINDS, WorkloadSpec, parse_workload
+from railyard.workloads.spec import WORKLOADS, WorkloadSpec, parse_workload
 
 NOMINAL_RAIL_BPS: Final = 100_000_000
 """What an `auto` rail is taken to be where no machine is measured: shapes, ratios and durations don't depend on it."""
@@ -96,7 +96,7 @@ class ExperimentSpec(ConfigModel):
     @cached_property
     def workload_labels(self) -> tuple[str, ...]:
         """A name for each workload, the same on every fabric."""
-        return distinct_labels([workload_name(w) for w in self.workloads], [sizes(w) for w in self.workloads])
+        return distinct_labels([w.label() for w in self.workloads], [w.traits() for w in self.workloads])
 
     def faults_on(self, fabric: int) -> tuple[FaultSpec, ...]:
         """Those for a fabric, by its number."""
@@ -149,15 +149,17 @@ class ExperimentSpec(ConfigModel):
             yield from self.scripts_on(fabric)
 
 
-SECTIONS: Final[Sections] = {key: frozenset[str]() for key in ExperimentSpec.model_fields} | {
-    "fabrics": frozenset(FabricSpec.model_fields),
-    # transfers have domains too, but who writes `domains=8` means the fabric's
-    "workloads": frozenset(key for kind in KINDS.values() for key in kind.model_fields) - {"domains"},
-    "faults": frozenset(FaultSpec.model_fields) - {"repeats"},
-    # a script's faults have the keys of faults, but who writes `at=1s` means those
-    "scripts": frozenset(ScriptSpec.model_fields) - {"on", "repeats"},
-    "takeovers": frozenset(ReplacementSpec.model_fields) - {"on"},
-}
+def sections() -> Sections:
+    """Return which keys `-o` may give without their section; plugins add to them."""
+    return {key: frozenset[str]() for key in ExperimentSpec.model_fields} | {
+        "fabrics": frozenset(FabricSpec.model_fields),
+        # transfers have domains too, but who writes `domains=8` means the fabric's
+        "workloads": frozenset(key for _, kind in WORKLOADS.items() for key in kind.model_fields) - {"domains"},
+        "faults": frozenset(FaultSpec.model_fields) - {"repeats"},
+        # a script's faults have the keys of faults, but who writes `at=1s` means those
+        "scripts": frozenset(ScriptSpec.model_fields) - {"on", "repeats"},
+        "takeovers": frozenset(ReplacementSpec.model_fields) - {"on"},
+    }
 
 
 def parse(data: object) -> ExperimentSpec:
@@ -181,7 +183,8 @@ def load(name_or_file: str, overrides: Iterable[str] = (), seed: int | None = No
     data = read(name_or_file)
     if is_multirail(data):
         raise BadInput("NAME", name_or_file, "has multi-rail fabrics: this command is not for those")
-    data = apply(data, overrides, SECTIONS)
+    load_plugins(data, name_or_file)  # before overrides, which may have keys of their definitions
+    data = apply(data, overrides, sections())
     load_plugins(data, name_or_file)
     if seed is not None:
         data["seed"] = seed

@@ -7,9 +7,6 @@ from pathlib import Path
 from typing import Final
 
 from railyard.topologies.spec import FabricSpec
-from railyard.workloads.collectives.algorithm import algorithms_of
-from railyard.workloads.spec import CollectiveSpec, GptSpec, MoeSpec, TraceSpec, TransfersSpec, WorkloadSpec
-from railyard.workloads.traces.files import trace_name
 
 _NAME: Final = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 
@@ -42,30 +39,8 @@ def distinct_labels(names: Sequence[str], traits: Sequence[Mapping[str, str]]) -
     labels: list[str] = []
     for name, mine in zip(names, traits, strict=True):
         namesakes = [t for n, t in zip(names, traits, strict=True) if n == name]
-        distinguishing = [value for key, value in mine.items() if len({t[key] for t in namesakes}) > 1]
+        distinguishing = [value for key, value in mine.items() if len({t.get(key, "") for t in namesakes}) > 1]
         label = " ".join([name, *(t for t in distinguishing if t)])
         numbered = (label if n == 1 else f"{label} {n}" for n in count(1))
         labels.append(next(choice for choice in numbered if choice not in labels))
     return tuple(labels)
-
-
-def workload_name(workload: WorkloadSpec) -> str:
-    if isinstance(workload, TraceSpec):
-        return trace_name(workload.path)
-    if isinstance(workload, TransfersSpec):
-        return workload.kind
-    if not isinstance(workload, CollectiveSpec):
-        return Path(workload.model).stem if workload.model.endswith(".yaml") else workload.model
-    if workload.algorithm == "auto":
-        return workload.collective
-    return algorithms_of(workload.collective)[workload.algorithm]
-
-
-def sizes(workload: WorkloadSpec) -> dict[str, str]:
-    """What may set a workload apart from others of its name."""
-    if isinstance(workload, TransfersSpec):
-        return {"to": workload.to, "stripes": f"stripes {workload.stripes}", "rounds": f"rounds {workload.rounds}"}
-    if isinstance(workload, MoeSpec):
-        return {"skew": f"skew {workload.skew:g}"}
-    batch = workload.global_batch if isinstance(workload, GptSpec) else None
-    return {"global_batch": f"batch {batch}" if batch else ""}

@@ -25,13 +25,13 @@ from railyard.failure.scenario.kinds import Fault
 from railyard.topologies.addresses import Gpu, gpu_of_name
 from railyard.topologies.plan import make_plan
 from railyard.topologies.spec import ConfigModel, FabricSpec, find_problems
-from railyard.workloads.spec import DataParallelSpec, GptSpec
+from railyard.workloads.jobs.gpt import GptSpec
+from railyard.workloads.jobs.migration import stateful_kinds
+from railyard.workloads.spec import WorkloadSpec
 
 Case = Literal["server", "idle-gpu", "small-domain", "large-domain"]
 Way = Literal["optical", "direct", "migration", "any-gpu"]
-Job = GptSpec | DataParallelSpec
 
-JOBS: Final[dict[str, type[Job]]] = {"gpt": GptSpec, "data-parallel": DataParallelSpec}
 ANY_BPS: Final = 100_000_000  # which GPUs there are doesn't depend on their rates
 LAYERS: Final[Mapping[Case, list[str]]] = {"idle-gpu": ["rail"], "large-domain": ["rail", "hb"]}
 """Where optical switches bring a spare in, these have to reconfigure."""
@@ -60,7 +60,7 @@ class ReplacementSpec(ConfigModel):
     case: Case
     failed: str
     way: Way | None = None
-    workload: Job = DEFAULT_JOB
+    workload: WorkloadSpec = DEFAULT_JOB
     iterations: Annotated[int, Field(ge=1, le=100)] = 3
     checkpoint_every: Annotated[int, Field(ge=1, le=1000)] = 1
     gpus: Annotated[int, Field(ge=1)] = 1
@@ -100,7 +100,7 @@ def _parsed_one(data: object, field: str) -> object:
         return data
     job = data.get("workload")
     try:
-        parsed = {"workload": parse_by_kind(job, JOBS, f"{field}.workload")} if job is not None else {}
+        parsed = {"workload": parse_by_kind(job, stateful_kinds(), f"{field}.workload")} if job is not None else {}
         return ReplacementSpec.model_validate({**data, **parsed})
     except ValidationError as error:
         raise BadInput(*find_problems(error, field)[0]) from error

@@ -6,7 +6,7 @@ import pytest
 
 from railyard.core.errors import BadInput
 from railyard.core.units import parse_rate
-from railyard.experiments.spec.experiment import SECTIONS, load
+from railyard.experiments.spec.experiment import load, sections
 from railyard.experiments.spec.overrides import apply
 
 DATA: dict[str, Any] = {
@@ -18,7 +18,7 @@ DATA: dict[str, Any] = {
 
 
 def changed(*overrides: str) -> dict[str, Any]:
-    return apply(DATA, overrides, SECTIONS)
+    return apply(DATA, overrides, sections())
 
 
 @pytest.mark.parametrize(
@@ -81,5 +81,5 @@ def test_overrides_reach_the_experiment() -> None:
     spec = load("quickstart", ["domains=2", "faults=[]", "rail_rate=20Mbit", "reroute=on", "duration=1s"], seed=9)
     assert {fabric.domains for fabric in spec.fabrics} == {2}
     assert {fabric.rail_rate for fabric in spec.fabrics} == {parse_rate("20Mbit")}
-    assert {workload.duration for workload in spec.workloads} == {1.0}
+    assert {workload.model_dump()["duration"] for workload in spec.workloads} == {"1s"}
     assert (spec.faults, spec.reroute, spec.seed) == ((), ("on",), 9)

@@ -22,27 +22,25 @@ from railyard.topologies.plan import make_plan
 from railyard.topologies.platforms import PLATFORMS, Platform
 from railyard.topologies.spec import FabricSpec, parse_fabric
 from railyard.workloads.build import build
+from railyard.workloads.jobs.collective import CollectiveSpec
+from railyard.workloads.jobs.data_parallel import DataParallelSpec
+from railyard.workloads.jobs.gpt import GptSpec
+from railyard.workloads.jobs.moe import MoeSpec
+from railyard.workloads.jobs.trace import TraceSpec
+from railyard.workloads.jobs.transfers import TransfersSpec
 from railyard.workloads.matrix.pace import line_rate_duration_s
 from railyard.workloads.models.catalogue import CATALOGUE, GptModel, MoeModel
 from railyard.workloads.models.volumes import gpt_volumes, moe_volumes
 from railyard.workloads.placement.parallelism import Parallelism
 from railyard.workloads.scale import Scale
 from railyard.workloads.schedule import Schedule, Transfer
-from railyard.workloads.spec import (
-    KINDS,
-    CollectiveSpec,
-    DataParallelSpec,
-    GptSpec,
-    MoeSpec,
-    TraceSpec,
-    TransfersSpec,
-    parse_workload,
-)
+from railyard.workloads.spec import WORKLOADS, parse_workload
 from railyard.workloads.traces import chakra_pb as pb
 from tests.unit.iteration_jobs import MODEL, job, seconds, size
 from tests.unit.traces import TRACES
 
 Plain = dict[str, Any]
+KINDS: list[type] = [kind for _, kind in WORKLOADS.items()]
 Direction = Literal["more", "less", "differs", "refused"]
 RAIL_BPS: Final = 100_000_000
 RAIL_ONLY: Final[Plain] = {"kind": "rail-only"}
@@ -322,7 +320,7 @@ ROWS: Final = (
     Row(Platform, "rail_latency_s", 1e-5, "more", iteration_s, H100),
 )
 ONLY_LABELS: Final[dict[tuple[type, str], str]] = {
-    **{(of, "kind"): "says which class reads the rest" for of in (*KINDS.values(), GptModel, MoeModel)},
+    **{(of, "kind"): "says which class reads the rest" for of in (*KINDS, GptModel, MoeModel)},
     (GptModel, "parameters"): "as published: at most a check of the layers' sizes, from which every formula counts",
     (MoeModel, "parameters"): "as published: at most a check of the layers' sizes, from which every formula counts",
     (MoeModel, "heads"): "attention's FLOPs don't depend on them, and no tensor parallelism shares them out here",
@@ -336,7 +334,7 @@ def fields_of(of: Any) -> set[str]:
 
 @pytest.mark.parametrize(
     "of",
-    [*KINDS.values(), FabricSpec, GptModel, MoeModel, Parallelism, Platform],
+    [*KINDS, FabricSpec, GptModel, MoeModel, Parallelism, Platform],
     ids=lambda of: of.__name__,
 )
 def test_every_field_has_a_row_or_a_reason_to_be_only_a_label(of: type) -> None:

@@ -11,7 +11,7 @@ from railyard.experiments import cli
 from railyard.experiments.commands import dry_run
 from railyard.experiments.run.traffic import Workload
 from railyard.results.runs import store
-from railyard.workloads.build import build, build_trace
+from railyard.workloads.build import build, build_whole
 from tests.unit.stand_ins import plan_of
 from tests.unit.test_experiment_traffic import no_fabric, run_once  # noqa: F401
 from tests.unit.traces import TRACES, spec_of
@@ -68,8 +68,9 @@ def test_a_replayed_trace_is_in_the_runs_folder_with_its_times(
 ) -> None:
     """Every task takes 2 ms on the fabric; at a time factor of f that is 2/f ms of the real job."""
     plan = plan_of()
-    lowered, scale = build_trace(spec_of(TRACES / "ddp.json", duration="1s"), plan.spec, plan.rail_bps, plan.hb_bps)
-    run = run_once(plan, Workload("my trace", lowered.schedule, scale, True, lowered), no_fabric)
+    spec = spec_of(TRACES / "ddp.json", duration="1s")
+    schedule, scale, files, _ = build_whole(spec, plan.spec, plan.rail_bps, plan.hb_bps)
+    run = run_once(plan, Workload("my trace", schedule, scale, True, files), no_fabric)
     names = {name: json.loads(content) for name, content in run.files.items()}
     (folder,) = {name.rpartition("/")[0] for name in names}
     assert folder.startswith("traces/")
@@ -80,7 +81,7 @@ def test_a_replayed_trace_is_in_the_runs_folder_with_its_times(
     whole = next(m for m in run.measurements if m.metric == "iteration_time")
     assert whole.predicted is None
     steps = {m.phase: m.predicted for m in run.measurements if m.metric == "completion_time"}
-    assert len(steps) == len({p.name for p in lowered.schedule.phases})
+    assert len(steps) == len({p.name for p in schedule.phases})
     assert all(steps.values())
 
 

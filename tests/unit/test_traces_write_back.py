@@ -12,7 +12,7 @@ from railyard.workloads.build import build
 from railyard.workloads.schedule import Compute
 from railyard.workloads.traces import chakra_pb as pb
 from railyard.workloads.traces.common import Gap, Measured
-from railyard.workloads.traces.write_back import durations, write_back
+from railyard.workloads.traces.lower import durations
 from tests.unit.traces import FABRIC, RANKS, TRACES, read, replayable, spec_of
 
 
@@ -49,7 +49,7 @@ def test_what_was_measured_comes_back_in_the_traces_own_form(name: str, tmp_path
     spans = {n: (5_000_000, 5_000_000 + 1000 * (2 * n + 1)) for n in range(len(lowered.schedule.tasks))}
     measured = durations(lowered, spans, time_factor=0.5)
     assert set(measured) == set(lowered.tasks)
-    files = write_back(lowered.trace, measured)
+    files = lowered.trace.rewrite(measured)
     for file, content in files.items():
         (tmp_path / file).write_bytes(content)
     if lowered.trace.format == "simai":
@@ -70,15 +70,13 @@ def test_what_was_measured_comes_back_in_the_traces_own_form(name: str, tmp_path
 
 def test_measured_times_are_where_others_look_for_them() -> None:
     measured = {(0, 1): Measured(0.5, 0.00123), (0, 3): Measured(1.0, 2.0)}
-    (node,) = [
-        n for n in pb.decode(write_back(read(TRACES / "pipeline"), measured)["pipeline.0.et"], "x")[1] if n.id == 3
-    ]
+    (node,) = [n for n in pb.decode(read(TRACES / "pipeline").rewrite(measured)["pipeline.0.et"], "x")[1] if n.id == 3]
     assert (node.start_time_micros, node.duration_micros) == (1_000_000, 2_000_000)
-    graph = json.loads(write_back(read(TRACES / "ring"), measured)["ring.0.json"])["workload_graph"]
+    graph = json.loads(read(TRACES / "ring").rewrite(measured)["ring.0.json"])["workload_graph"]
     assert [item.get("runtime") for item in graph] == [500, 1230, None, 2_000_000, None]
-    entries = json.loads(write_back(read(TRACES / "dlrm"), measured)["dlrm.0.json"])
+    entries = json.loads(read(TRACES / "dlrm").rewrite(measured)["dlrm.0.json"])
     assert (entries[1]["latency_us"], entries[1]["global_latency_us"]) == (1230.0, 1230.0)
-    text = write_back(read(TRACES / "experts"), measured)["experts.0.json"].decode()
+    text = read(TRACES / "experts").rewrite(measured)["experts.0.json"].decode()
     assert '"durationMicros": "1230"' in text
     assert '"startTimeMicros": "500000"' in text
 

@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 
 from railyard.results.theory.predict import predict_iteration, predict_phase
 from railyard.topologies.spec import FabricSpec
-from railyard.workloads.jobs.gpt import GptJob, gpt_iteration, gpt_job
-from railyard.workloads.jobs.gpt_tasks import gpt_schedule
+from railyard.workloads.jobs.gpt import GptJob, gpt_iteration, gpt_job, gpt_schedule
 from railyard.workloads.jobs.pipeline import Pass, next_pass, one_forward_one_backward
 from railyard.workloads.matrix.pace import line_rate_duration_s
 from railyard.workloads.matrix.traffic_matrix import bytes_by_kind, cross_rail_bytes

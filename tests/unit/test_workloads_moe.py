@@ -3,6 +3,7 @@
 import pytest
 
 from railyard.topologies.spec import FabricSpec
+from railyard.workloads.jobs.collective import CollectiveSpec
 from railyard.workloads.jobs.moe import moe_iteration, moe_job, moe_schedule
 from railyard.workloads.matrix.traffic_matrix import bytes_by_kind, cross_rail_bytes, traffic_matrix
 from railyard.workloads.models.catalogue import load_moe
@@ -49,7 +50,7 @@ def test_a_shorter_step_keeps_its_proportions() -> None:
 
 def test_auto_goes_through_hb_domains_only_where_there_are_no_spines() -> None:
     spec = parse_workload({"kind": "collective", "collective": "all-to-all"})
-    assert spec.kind == "collective"
+    assert isinstance(spec, CollectiveSpec)
     assert spec.resolve_algorithm(FabricSpec(kind="rail-only")) == "all-to-all-two-phase"
     assert spec.resolve_algorithm(FabricSpec(kind="rail-optimized")) == "all-to-all"
     assert spec.resolve_algorithm(FabricSpec(kind="single-switch")) == "all-to-all"

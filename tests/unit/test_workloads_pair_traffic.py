@@ -6,8 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from railyard.core.errors import BadInput
-from railyard.workloads.jobs.gpt import gpt_job
-from railyard.workloads.jobs.gpt_tasks import gpt_schedule
+from railyard.workloads.jobs.gpt import gpt_job, gpt_schedule
 from railyard.workloads.jobs.moe import moe_job, moe_schedule
 from railyard.workloads.matrix.pair_traffic import Traffic, gpt_traffic, moe_traffic
 from railyard.workloads.matrix.pairs import Scope, Uniform

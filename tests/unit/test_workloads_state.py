@@ -35,7 +35,7 @@ def test_a_gpu_with_all_parameters_has_all_their_state() -> None:
 def test_a_rank_without_a_twin_has_nobody_to_ask(kind: str) -> None:
     spec = parse_workload({"kind": kind} | ({"collective": "all-gather"} if kind == "collective" else {}))
     _, scale = build(spec, FABRIC, RAIL_BPS, HB_BPS)
-    with pytest.raises(BadInput, match=r"takeovers.0.workload.kind: .* must be gpt or data-parallel"):
+    with pytest.raises(BadInput, match=r"takeovers.0.workload.kind: .* must be data-parallel or gpt"):
         state_bytes(spec, scale, "takeovers.0.workload")
 
 

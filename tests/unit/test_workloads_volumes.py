@@ -4,8 +4,7 @@ import pytest
 
 from railyard.topologies.spec import FabricSpec
 from railyard.workloads.build import build
-from railyard.workloads.jobs.gpt import gpt_job
-from railyard.workloads.jobs.gpt_tasks import gpt_schedule
+from railyard.workloads.jobs.gpt import gpt_job, gpt_schedule
 from railyard.workloads.jobs.moe import moe_job, moe_schedule
 from railyard.workloads.matrix.traffic_matrix import bytes_by_kind
 from railyard.workloads.models.catalogue import GptModel, MoeModel, load_gpt

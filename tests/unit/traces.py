@@ -3,9 +3,11 @@
 from pathlib import Path
 from typing import Any, Final
 
+from railyard.topologies.platforms import PLATFORMS
 from railyard.topologies.spec import FabricSpec
-from railyard.workloads.build import build_trace
-from railyard.workloads.spec import TraceSpec, parse_workload
+from railyard.workloads.jobs.trace import TraceSpec
+from railyard.workloads.scale import payload_rates, real_rates
+from railyard.workloads.spec import Setting, parse_workload
 from railyard.workloads.traces.common import Trace
 from railyard.workloads.traces.load import load
 from railyard.workloads.traces.lower import Lowered
@@ -28,7 +30,9 @@ def spec_of(path: Path | str, **more: Any) -> TraceSpec:
 
 
 def replayable(path: Path | str, fabric: FabricSpec = FABRIC, **more: Any) -> Lowered:
-    return build_trace(spec_of(path, **{"bytes_factor": 1.0, **more}), fabric, 10**8, 12 * 10**8)[0]
+    emulated = payload_rates(12 * 10**8, 10**8, fabric.mtu)
+    setting = Setting(fabric, real_rates(PLATFORMS[fabric.platform], emulated), emulated, "workload", 0)
+    return spec_of(path, **{"bytes_factor": 1.0, **more}).lowered(setting)[0]
 
 
 SIMAI: Final = """HYBRID_TRANSFORMER model_parallel_NPU_group: 2 all_gpus: 4

@@ -9,11 +9,14 @@ given by layers don't say how long theirs takes.
 from dataclasses import dataclass, replace
 from typing import Final
 
+from railyard.core.units import Size
 from railyard.workloads.collectives.algorithm import ALGORITHMS
 from railyard.workloads.collectives.stages import whole_bytes
-from railyard.workloads.models.catalogue import LayersModel
+from railyard.workloads.models.catalogue import LayersModel, load_layers
 from railyard.workloads.program import Program
+from railyard.workloads.scale import Scale
 from railyard.workloads.schedule import Iteration, Phase, Schedule
+from railyard.workloads.spec import WORKLOADS, Built, Modelled, Setting
 
 FIRST_BUCKET_BYTES: Final = 2**20
 """DDP's first bucket is smaller (1 MiB), so that communication starts early."""
@@ -68,3 +71,22 @@ def data_parallel_schedule(job: DataParallelJob) -> Schedule:
     for step in _bucket_phases(job):
         ALGORITHMS[step.collective].emit(program, step, program.phase(step), program.grid)
     return program.schedule(job.name, data_parallel_iteration(job))
+
+
+@WORKLOADS.register("data-parallel")
+class DataParallelSpec(Modelled):
+    """AllReduce of a model's gradients in buckets of real bytes (PyTorch DDP's default). `bytes`: the largest's D."""
+
+    model: str = "vgg-11"
+    bucket: Size = 25 * 2**20
+
+    def state_parameters(self, scale: Scale) -> float:
+        return float(load_layers(self.model).parameters)
+
+    def build(self, setting: Setting) -> Built:
+        """The model says nothing of a cluster: it is projected to the real platform with as many GPUs as here."""
+        model = load_layers(self.model, f"{setting.field}.model")
+        job = DataParallelJob(self.model, setting.fabric.domains, setting.fabric.rails, buckets(model, self.bucket))
+        factor = self.bytes_factor(setting, max(job.bucket_bytes), lambda: data_parallel_schedule(job))
+        scale = replace(setting.scale(self.model, factor), real=data_parallel_iteration(job))
+        return Built(data_parallel_schedule(job.scaled(factor)), scale)

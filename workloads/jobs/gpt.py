@@ -13,11 +13,21 @@ ReduceScatter, which carry what all the layers' 2 + 2 a pass would have carried.
 from dataclasses import dataclass, replace
 from typing import Final
 
-from railyard.workloads.collectives.stages import whole_bytes
-from railyard.workloads.models.catalogue import FP16_BYTES, GptModel
-from railyard.workloads.placement.parallelism import Placement
-from railyard.workloads.schedule import Iteration, Phase
+from pydantic import ValidationInfo, field_validator
 
+from railyard.core.errors import BadInput
+from railyard.topologies.spec import FabricSpec
+from railyard.workloads.collectives.algorithm import ALGORITHMS
+from railyard.workloads.collectives.stages import whole_bytes
+from railyard.workloads.jobs.pipeline import Pass, next_pass, one_forward_one_backward
+from railyard.workloads.models.catalogue import FP16_BYTES, GptModel, check_heads, load_gpt
+from railyard.workloads.placement.parallelism import Parallelism, Placement, place
+from railyard.workloads.program import Grid, Program
+from railyard.workloads.scale import Factor, Scale
+from railyard.workloads.schedule import Iteration, Phase, Schedule
+from railyard.workloads.spec import WORKLOADS, Built, Count, Setting, Training
+
+MICRO_BATCHES: Final = 4
 FORWARD: Final = 1 / 3
 """Share of the forward pass in t(b): a backward pass takes two times as long (Narayanan et al., section 2.2)."""
 PAIRS_PER_LAYER: Final = 2
@@ -117,3 +127,186 @@ def gpt_iteration(job: GptJob) -> Iteration:
         boundary=step.point_to_point if p.pipeline > 1 else None,
         sync=(step.all_reduce,) if p.data > 1 else (),
     )
+
+
+def gpt_schedule(job: GptJob) -> Schedule:
+    """The iteration: every stage of every replica takes its passes in 1F1B order, then the replicas sum gradients."""
+    place, p = job.placement, job.placement.parallelism
+    program = Program(place.domains, place.rails)
+    for replica in range(p.data):
+        _Pipeline(job, program, replica).emit()
+    if p.data > 1:
+        all_reduced = steps(job).all_reduce
+        for stage in range(p.pipeline):
+            number = program.phase(all_reduced)
+            for rank in range(p.tensor):
+                grid = place.data_grid(stage, rank)
+                ALGORITHMS[all_reduced.collective].emit(program, all_reduced, number, grid)
+    return program.schedule(job.name, gpt_iteration(job))
+
+
+class _Pipeline:
+    """One replica's passes. `input_transfers`: for a (stage, pass), the transfers that bring its input, one for each
+    GPU."""
+
+    def __init__(self, job: GptJob, program: Program, replica: int) -> None:
+        self.job, self.program, self.p = job, program, job.placement.parallelism
+        self.steps = steps(job)
+        self.groups = [job.placement.tensor_group(stage, replica) for stage in range(self.p.pipeline)]
+        self.grids = [job.placement.tensor_grid(stage, replica) for stage in range(self.p.pipeline)]
+        self.input_transfers: dict[tuple[int, Pass], list[int]] = {}
+
+    def emit(self) -> None:
+        """Round and round the stages, at each the next pass if its input was sent: so tasks are in order of time."""
+        stages, m, v = self.p.pipeline, self.p.micro_batches, self.p.virtual_stages
+        orders = [one_forward_one_backward(stage, stages, m, v) for stage in range(stages)]
+        done = [0] * stages
+        while any(done[stage] < len(orders[stage]) for stage in range(stages)):
+            before = sum(done)
+            for stage, order in enumerate(orders):
+                if done[stage] < len(order) and self._is_input_sent(stage, order[done[stage]]):
+                    self._pass(stage, order[done[stage]])
+                    done[stage] += 1
+            if sum(done) == before:
+                raise ValueError(f"1F1B of {stages} stages, {m} micro-batches and {v} chunks stands still after {done}")
+
+    def _is_input_sent(self, stage: int, step: Pass) -> bool:
+        first = 0 if step.forward else self.p.pipeline - 1
+        end = 0 if step.forward else self.p.virtual_stages - 1
+        return (stage, step.chunk) == (first, end) or (stage, step) in self.input_transfers
+
+    def _pass(self, stage: int, step: Pass) -> None:
+        group = self.groups[stage]
+        for gpu, input_transfer in zip(group, self.input_transfers.get((stage, step), []), strict=False):
+            self.program.wait_for(gpu, (*self.program.last(gpu), input_transfer))
+        seconds = self.job.compute_s / self.p.virtual_stages * (FORWARD if step.forward else 1 - FORWARD)
+        for _ in range(self.job.pairs_per_pass):
+            self._tensor(self.grids[stage], seconds / self.job.pairs_per_pass)
+        target = next_pass(stage, self.p.pipeline, self.p.virtual_stages, step)
+        if target is not None:
+            self._send_to_next_stage(group, *target)
+
+    def _tensor(self, grid: Grid, seconds: float) -> None:
+        """AllGather, computing, ReduceScatter; the computing counts to the phase of the ReduceScatter."""
+        gather, scatter = self.steps.all_gather, self.steps.reduce_scatter
+        ALGORITHMS[gather.collective].emit(self.program, gather, self.program.phase(gather), grid)
+        number = self.program.phase(scatter)
+        for row in grid:
+            for gpu in row:
+                self.program.compute(gpu, seconds, number)
+        ALGORITHMS[scatter.collective].emit(self.program, scatter, number, grid)
+
+    def _send_to_next_stage(self, group: tuple[int, ...], stage: int, step: Pass) -> None:
+        """Each GPU sends its part to the GPU of its rank in the next stage, and waits until it is sent."""
+        number = self.program.phase(self.steps.point_to_point)
+        size = int(self.steps.point_to_point.data_bytes)
+        transfers = [
+            self.program.send(src, dst, size, number, self.program.last(src))
+            for src, dst in zip(group, self.groups[stage], strict=True)
+        ]
+        for src, transfer in zip(group, transfers, strict=True):
+            self.program.wait_for(src, (transfer,))
+        self.input_transfers[stage, step] = transfers
+
+
+@WORKLOADS.register("gpt")
+class GptSpec(Training):
+    """An iteration of a dense GPT. `bytes` is D of each AllGather and ReduceScatter as merged.
+
+    Left out: t = the GPUs of an HB domain, p = the smallest divisor of the number of domains above 1, d = the rest,
+    four micro-batches of the model's own size (or `global_batch`, in sequences, whatever d); as many layers at a stage
+    as in the published job. A pass (a micro-batch through a stage, one way) has `pairs_per_pass` AllGather and
+    ReduceScatter, which carry the bytes of all its layers.
+    """
+
+    model: str = "gpt-145.6b"
+    parallelism: Parallelism | None = None
+    global_batch: Count | None = None
+    layers_per_stage: Count | None = None
+    pairs_per_pass: Count = 1
+
+    @field_validator("global_batch")
+    @classmethod
+    def _check_global_batch(cls, global_batch: int | None, info: ValidationInfo) -> int | None:
+        if global_batch is not None and info.data.get("parallelism") is not None:
+            raise ValueError("can't be given together with parallelism, which has its own")
+        return global_batch
+
+    def traits(self) -> dict[str, str]:
+        return {"global_batch": f"batch {self.global_batch}" if self.global_batch else ""}
+
+    def state_parameters(self, scale: Scale) -> float:
+        layers, tensor = scale.shape["layers_per_stage"].emulated, scale.shape["tensor"].emulated
+        return layers * load_gpt(self.model).layer_parameters / tensor
+
+    def build(self, setting: Setting) -> Built:
+        model = load_gpt(self.model, f"{setting.field}.model")
+        chosen = self.parallelism or _default_parallelism(model, setting.fabric, self.global_batch)
+        placement_field = f"{setting.field}.parallelism" if self.global_batch is None else setting.field
+        placement = place(chosen, setting.fabric.domains, setting.fabric.rails, placement_field)
+        check_heads(model, chosen.tensor, f"{setting.field}.parallelism")
+        published_layers = model.layers // model.training.pipeline
+        layers = self.layers_per_stage or published_layers
+        if layers % chosen.virtual_stages:
+            allowed = f"must divide the {layers} layers of a stage"
+            raise BadInput(f"{setting.field}.parallelism.virtual_stages", chosen.virtual_stages, allowed)
+        flops = setting.platform.flops * self.efficiency
+        emulated_job = gpt_job(model, self.model, placement, layers, flops, self.pairs_per_pass)
+        emulated_job = replace(emulated_job, compute_s=emulated_job.compute_s * self.compute)
+        published_job = gpt_job(model, self.model, _published(model, f"{setting.field}.model"), published_layers, flops)
+        published_job = replace(published_job, compute_s=published_job.compute_s * self.compute)
+        factor = self.bytes_factor(setting, emulated_job.gather_bytes, lambda: gpt_schedule(emulated_job))
+        scale = Scale(
+            workload=self.model,
+            platform=setting.fabric.platform,
+            real_rates=setting.real,
+            emulated_rates=setting.emulated,
+            bytes_factor=factor,
+            shape=_gpt_shape(published_job, published_layers, emulated_job, layers),
+            compute_kept=self.compute,
+            real=gpt_iteration(published_job),
+        )
+        return Built(gpt_schedule(emulated_job.scaled(factor, scale.time_factor)), scale)
+
+
+def _published(model: GptModel, field: str) -> Placement:
+    """Where the published job put its ranks."""
+    return place(model.training, model.training.gpus // model.domain_gpus, model.domain_gpus, f"{field}: training")
+
+
+def _default_parallelism(model: GptModel, fabric: FabricSpec, global_batch: int | None) -> Parallelism:
+    """See `GptSpec`."""
+    pipeline = next(p for p in range(2, fabric.domains + 1) if fabric.domains % p == 0)
+    data = fabric.domains // pipeline
+    micro_batch = model.training.micro_batch
+    return Parallelism(
+        tensor=fabric.rails,
+        pipeline=pipeline,
+        data=data,
+        micro_batch=micro_batch,
+        global_batch=global_batch or MICRO_BATCHES * data * micro_batch,
+    )
+
+
+def _gpt_shape(
+    published_job: GptJob, published_stage_layers: int, emulated_job: GptJob, layers: int
+) -> dict[str, Factor]:
+    """Step 1 of a scale: what the emulated job has fewer of."""
+
+    def counts(job: GptJob, layers_per_stage: int) -> dict[str, int]:
+        p = job.placement.parallelism
+        return {
+            "gpus": p.gpus,
+            "domain_gpus": job.placement.rails,
+            "tensor": p.tensor,
+            "pipeline": p.pipeline,
+            "data": p.data,
+            "virtual_stages": p.virtual_stages,
+            "layers": layers_per_stage * p.pipeline,
+            "layers_per_stage": layers_per_stage,
+            "micro_batches": p.micro_batches,
+            "collectives_per_stage_and_micro_batch": 4 * p.virtual_stages * job.pairs_per_pass,
+        }
+
+    real, emulated = counts(published_job, published_stage_layers), counts(emulated_job, layers)
+    return {name: Factor(real[name], emulated[name]) for name in real}

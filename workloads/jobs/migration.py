@@ -13,13 +13,17 @@ from railyard.core.errors import BadInput
 from railyard.topologies.spec import FabricSpec, Policy
 from railyard.workloads.collectives.stages import whole_bytes
 from railyard.workloads.matrix.traffic_matrix import port_bytes
-from railyard.workloads.models.catalogue import load_gpt, load_layers
 from railyard.workloads.scale import Rates, Scale
 from railyard.workloads.schedule import Phase, Schedule, Transfer
-from railyard.workloads.spec import DataParallelSpec, GptSpec, Workload
+from railyard.workloads.spec import WORKLOADS, Workload
 
 BYTES_PER_PARAMETER: Final = 16
 STATE_PHASE: Final = "state"
+
+
+def stateful_kinds() -> dict[str, type[Workload]]:
+    """Return the kinds of workload of which each rank has one with the same state, by name."""
+    return {n: kind for n, kind in WORKLOADS.items() if kind.state_parameters is not Workload.state_parameters}
 
 
 def state_bytes(spec: Workload, scale: Scale, field: str) -> int:
@@ -27,15 +31,10 @@ def state_bytes(spec: Workload, scale: Scale, field: str) -> int:
 
     BadInput for workloads that say nothing of parameters, or whose ranks hold some that nobody else has.
     """
-    if isinstance(spec, GptSpec):
-        layers, tensor = scale.shape["layers_per_stage"].emulated, scale.shape["tensor"].emulated
-        parameters = layers * load_gpt(spec.model).layer_parameters / tensor
-    elif isinstance(spec, DataParallelSpec):
-        parameters = float(load_layers(spec.model).parameters)
-    else:
-        raise BadInput(
-            f"{field}.kind", spec.kind, "must be gpt or data-parallel: each rank has one with the same state"
-        )
+    parameters = spec.state_parameters(scale)
+    if parameters is None:
+        kinds = " or ".join(sorted(stateful_kinds()))
+        raise BadInput(f"{field}.kind", spec.kind, f"must be {kinds}: each rank has one with the same state")
     return whole_bytes(BYTES_PER_PARAMETER * parameters * scale.bytes_factor)
 
 

@@ -11,12 +11,18 @@ import random
 from collections import Counter
 from dataclasses import dataclass, replace
 from itertools import cycle, islice
+from typing import Annotated, Literal
 
-from railyard.workloads.collectives.algorithm import ALGORITHMS
+from pydantic import Field, ValidationInfo, field_validator
+
+from railyard.core.errors import BadInput
+from railyard.workloads.collectives.algorithm import ALGORITHMS, default_algorithm
 from railyard.workloads.collectives.stages import whole_bytes
-from railyard.workloads.models.catalogue import FP16_BYTES, MoeModel
+from railyard.workloads.models.catalogue import FP16_BYTES, MoeModel, load_moe
 from railyard.workloads.program import Program
+from railyard.workloads.scale import Factor, Scale
 from railyard.workloads.schedule import Iteration, Phase, Schedule
+from railyard.workloads.spec import WORKLOADS, Built, Count, Setting, Training
 
 
 @dataclass(frozen=True)
@@ -119,3 +125,69 @@ def zipf_shares(experts: int, skew: float, seed: int) -> tuple[float, ...]:
     random.Random(seed).shuffle(weights)
     total = sum(weights)
     return tuple(weight / total for weight in weights)
+
+
+@WORKLOADS.register("moe")
+class MoeSpec(Training):
+    """A step of a mixture of experts, `all_to_alls` of the model's own number long. `bytes` is D of an all-to-all.
+
+    `skew`: the exponent of a Zipf law by which experts get tokens, 0 for as many each; who is popular is drawn from the
+    seed. Uneven ones go straight. They have as many bytes in all as even ones, so they take longer than `duration`.
+    """
+
+    model: str = "moe-1.3b-128"
+    algorithm: Literal["auto", "direct", "two-phase"] = "auto"
+    all_to_alls: Count = 4
+    skew: Annotated[float, Field(ge=0, le=2)] = 0.0
+
+    @field_validator("skew")
+    @classmethod
+    def _check_skew(cls, skew: float, info: ValidationInfo) -> float:
+        if skew > 0 and info.data.get("algorithm") == "two-phase":
+            raise ValueError("is not for two-phase, whose pairs are all alike: leave algorithm out, or write direct")
+        return skew
+
+    def traits(self) -> dict[str, str]:
+        return {"skew": f"skew {self.skew:g}"}
+
+    def build(self, setting: Setting) -> Built:
+        fabric = setting.fabric
+        model = load_moe(self.model, f"{setting.field}.model")
+        if self.all_to_alls > model.all_to_alls:
+            allowed = f"must be {model.all_to_alls} or less: the model has no more in a step"
+            raise BadInput(f"{setting.field}.all_to_alls", self.all_to_alls, allowed)
+        chosen = f"all-to-all-{self.algorithm}"
+        if self.algorithm == "auto":
+            chosen = default_algorithm("all-to-all", fabric)
+        flops = setting.platform.flops * self.efficiency
+        emulated_job = self._job(model, fabric.domains, fabric.rails, self.all_to_alls, flops)
+        published_job = self._job(model, model.gpus // model.domain_gpus, model.domain_gpus, model.all_to_alls, flops)
+        factor = self.bytes_factor(setting, emulated_job.pair_bytes, lambda: moe_schedule(emulated_job))
+
+        def with_algorithm(job: MoeJob) -> MoeJob:
+            if self.skew:
+                shares = zipf_shares(job.domains * job.rails, self.skew, setting.seed)
+                return replace(job, two_phase=False, shares=shares)
+            return replace(job, two_phase=chosen == "all-to-all-two-phase")
+
+        scale = Scale(
+            workload=self.model,
+            platform=fabric.platform,
+            real_rates=setting.real,
+            emulated_rates=setting.emulated,
+            bytes_factor=factor,
+            shape={
+                "gpus": Factor(model.gpus, fabric.gpus),
+                "experts": Factor(model.experts, fabric.gpus),
+                "domain_gpus": Factor(model.domain_gpus, fabric.rails),
+                "all_to_alls": Factor(model.all_to_alls, self.all_to_alls),
+            },
+            compute_kept=self.compute,
+            real=moe_iteration(with_algorithm(published_job)),
+        )
+        return Built(moe_schedule(with_algorithm(emulated_job).scaled(factor, scale.time_factor)), scale)
+
+    def _job(self, model: MoeModel, domains: int, rails: int, all_to_alls: int, flops_per_s: float) -> MoeJob:
+        """Return the step with two-phase all-to-alls, for sizing; the caller sets the algorithm that really runs."""
+        job = moe_job(model, self.model, domains, rails, True, all_to_alls, flops_per_s)
+        return replace(job, compute_s=job.compute_s * self.compute)

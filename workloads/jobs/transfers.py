@@ -6,22 +6,30 @@ Each sender has a destination of its own, so on an empty fabric by dr no two of 
 import random
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Final
+from typing import Annotated, Final, Literal
+
+from pydantic import Field, ValidationInfo, field_validator
 
 from railyard.core.errors import BadInput
 from railyard.topologies.addresses import Gpu, gpu_of_name
 from railyard.topologies.spec import FabricSpec
+from railyard.workloads.collectives.stages import whole_bytes
 from railyard.workloads.program import Program
 from railyard.workloads.schedule import Iteration, Phase, Schedule
-from railyard.workloads.spec import TransfersSpec
+from railyard.workloads.spec import WORKLOADS, Built, Count, Setting, Sized
 
 RECEIPT: Final = "receipt"
 RECEIPT_BYTES: Final = 1
 
+MAX_STRIPES: Final = 64
+
+Number = Annotated[int, Field(ge=0)]
+GpuPair = Annotated[tuple[str, str], Field(strict=False)]
+"""(source, destination), as d0g0 and d1g1."""
 Pair = tuple[int, int]
 
 
-def pairs(spec: TransfersSpec, fabric: FabricSpec, seed: int, field: str) -> tuple[Pair, ...]:
+def pairs(spec: "TransfersSpec", fabric: FabricSpec, seed: int, field: str) -> tuple[Pair, ...]:
     """(source, destination) by GPU number, each GPU at most once on either side.
 
     The seed draws for `shuffled`, for each domain anew. BadInput for what the fabric doesn't have.
@@ -93,3 +101,53 @@ def transfers_schedule(
             sent[src, dst] = [program.send(src, dst, part, number, before, n) for n, part in enumerate(parts)]
     iteration = Iteration(1, 1, 1, 0.0, (replace(step, repeats=rounds),), None, ()) if rounds > 1 else None
     return program.schedule("transfers", iteration)
+
+
+@WORKLOADS.register("transfers")
+class TransfersSpec(Sized):
+    """Each GPU of these domains and ranks (left out: all) sends `bytes` to the next domain, to another of the ranks.
+
+    The next domain is by number, after the last the first. next-rank: the one that follows in the list, after its last
+    the first; shuffled: drawn from the seed. Each is once a destination. Or `pairs` says who sends to whom. `bytes`, or
+    `duration` at the rail's rate, is of one transfer; it goes in `stripes` over as many connections. A source sends
+    `rounds` of them, one after the other, to the same destination.
+    """
+
+    is_iteration = False
+    is_independent = True
+
+    domains: Annotated[tuple[Number, ...], Field(min_length=1, strict=False)] | None = None
+    ranks: Annotated[tuple[Number, ...], Field(min_length=2, strict=False)] | None = None
+    to: Literal["next-rank", "shuffled"] = "next-rank"
+    pairs: Annotated[tuple[GpuPair, ...], Field(min_length=1, strict=False)] | None = None
+    stripes: Annotated[int, Field(ge=1, le=MAX_STRIPES)] = 1
+    rounds: Count = 1
+
+    @field_validator("domains", "ranks")
+    @classmethod
+    def _check_unique(cls, numbers: tuple[int, ...] | None) -> tuple[int, ...] | None:
+        if numbers is not None and len(set(numbers)) < len(numbers):
+            raise ValueError("must name each once")
+        return numbers
+
+    @field_validator("pairs")
+    @classmethod
+    def _check_pairs(
+        cls, pairs: tuple[tuple[str, str], ...] | None, info: ValidationInfo
+    ) -> tuple[tuple[str, str], ...] | None:
+        if pairs is not None and (info.data.get("domains") is not None or info.data.get("ranks") is not None):
+            raise ValueError("can't be given together with domains or ranks: it says all")
+        if pairs is not None and any(len(set(side)) < len(pairs) for side in zip(*pairs, strict=True)):
+            raise ValueError("must name each GPU once as a source, and once as a destination")
+        return pairs
+
+    def traits(self) -> dict[str, str]:
+        return {"to": self.to, "stripes": f"stripes {self.stripes}", "rounds": f"rounds {self.rounds}"}
+
+    def build(self, setting: Setting) -> Built:
+        """As of a collective, the same bytes are projected to the real platform."""
+        fabric = setting.fabric
+        chosen = pairs(self, fabric, setting.seed, setting.field)
+        size = self.bytes or whole_bytes(self.target_duration_s * setting.emulated.rail)
+        schedule = transfers_schedule(fabric.domains, fabric.rails, chosen, size, self.stripes, self.rounds)
+        return Built(schedule, setting.scale(self.kind))

@@ -13,7 +13,7 @@ from railyard.workloads.collectives.algorithm import ALGORITHMS
 from railyard.workloads.collectives.stages import UnevenExchange, columns, grid_shifts, shifts, whole_bytes
 from railyard.workloads.program import Grid, Program
 from railyard.workloads.schedule import Phase, Schedule
-from railyard.workloads.traces.common import Call, Gap, NodeId, Recv, Send, Trace
+from railyard.workloads.traces.common import Call, Gap, Measured, NodeId, Recv, Send, Trace
 from railyard.workloads.traces.match import Step, steps
 from railyard.workloads.traces.patterns import chain, send_barrier
 
@@ -46,6 +46,23 @@ def as_grid(group: tuple[int, ...], rails: int) -> Grid | None:
         rows[gpu // rails].append(gpu)
     columns = {tuple(gpu % rails for gpu in row) for row in rows.values()}
     return tuple(tuple(row) for row in rows.values()) if len(columns) == 1 else None
+
+
+def durations(lowered: Lowered, spans: Mapping[int, tuple[int, int]], time_factor: float) -> dict[NodeId, Measured]:
+    """Return when each operation began on its rank and how long it took, in s of the job on the real platform.
+
+    An operation lasts from the start of the first of its tasks on a rank to the end of the last; a receive begins with
+    its sender's first task. `spans`: start and end of tasks in ns, on one clock. Operations with a task that did not
+    end are left out. Emulated seconds are divided by `time_factor` (`railyard.workloads.scale`).
+    """
+    origin_ns = min((start for start, _ in spans.values()), default=0)
+    found: dict[NodeId, Measured] = {}
+    for node_id, tasks in lowered.tasks.items():
+        if tasks and all(task in spans for task in tasks):
+            start = min(spans[task][0] for task in tasks)
+            end = max(spans[task][1] for task in tasks)
+            found[node_id] = Measured((start - origin_ns) / 1e9 / time_factor, (end - start) / 1e9 / time_factor)
+    return found
 
 
 class _Lowering:

@@ -1,0 +1,102 @@
+"""A workload that was traced elsewhere, replayed from its files."""
+
+from dataclasses import replace
+from typing import Annotated, Literal
+
+from pydantic import Field, ValidationInfo, field_validator
+
+from railyard.core.errors import BadInput
+from railyard.core.units import Time
+from railyard.workloads.collectives.algorithm import default_algorithm
+from railyard.workloads.matrix.pace import line_rate_duration_s
+from railyard.workloads.scale import Factor, Scale
+from railyard.workloads.schedule import Schedule
+from railyard.workloads.spec import (
+    DEFAULT_DURATION_S,
+    WORKLOADS,
+    Built,
+    Efficiency,
+    Setting,
+    Share,
+    TaskSpans,
+    Workload,
+    check_duration,
+)
+from railyard.workloads.traces.common import Trace
+from railyard.workloads.traces.files import trace_name
+from railyard.workloads.traces.load import load
+from railyard.workloads.traces.lower import Lowered, durations, lower
+
+
+@WORKLOADS.register("trace")
+class TraceSpec(Workload):
+    """Somebody else's workload, read from its files: `path` is a file, or the folder or beginning of a file a rank.
+
+    All bytes are scaled by `bytes_factor`, or such that the whole lasts `duration`. `groups`: ASTRA-sim's file of
+    communicator groups, for a Chakra trace that doesn't define its own. `algorithm`: of even all-to-alls; those with
+    splits go from pair to pair as the trace has them. `efficiency` is for a PARAM gemm that has no time of its own.
+    """
+
+    path: str
+    format: Literal["auto", "chakra", "param", "simai"] = "auto"
+    groups: str | None = None
+    algorithm: Literal["auto", "direct", "two-phase"] = "auto"
+    bytes_factor: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    duration: Time | None = None
+    compute: Share = 1.0
+    efficiency: Efficiency = 0.5
+
+    @field_validator("duration")
+    @classmethod
+    def _check_exclusive(cls, duration: float | None, info: ValidationInfo) -> float | None:
+        return check_duration(duration, info, "bytes_factor")
+
+    @property
+    def target_duration_s(self) -> float:
+        """The duration asked for, or the default."""
+        return self.duration or DEFAULT_DURATION_S
+
+    def label(self) -> str:
+        return trace_name(self.path)
+
+    def build(self, setting: Setting) -> Built:
+        lowered, scale = self.lowered(setting)
+
+        def measured_files(spans: TaskSpans) -> dict[str, bytes]:
+            return lowered.trace.rewrite(durations(lowered, spans, scale.time_factor))
+
+        return Built(lowered.schedule, scale, measured_files, tuple(lowered.trace.notes))
+
+    def lowered(self, setting: Setting) -> tuple[Lowered, Scale]:
+        """Return the trace, the tasks that each of its operations became, and the scale.
+
+        Nothing of it is left out or merged: bytes are scaled by one factor, and gaps by the time that goes with it.
+        """
+        fabric, flops = setting.fabric, setting.platform.flops * self.efficiency
+        format_ = None if self.format == "auto" else self.format
+        trace = load(self.path, format_, self.groups, fabric.domains, fabric.rails, flops, setting.field)
+        two_phase = self.algorithm == "two-phase" or (
+            self.algorithm == "auto" and default_algorithm("all-to-all", fabric) == "all-to-all-two-phase"
+        )
+        factor = self.bytes_factor or self._bytes_factor(trace, setting)
+        scale = replace(
+            setting.scale(trace.name, factor),
+            shape={"gpus": Factor(len(trace.ranks), len(trace.ranks))},
+            compute_kept=self.compute,
+        )
+        seconds = scale.time_factor * self.compute
+        lowered = lower(trace, fabric.domains, fabric.rails, factor, seconds, two_phase)
+        self._check_sends(lowered.schedule, setting)
+        return lowered, scale
+
+    def _bytes_factor(self, trace: Trace, setting: Setting) -> float:
+        """Such that the whole takes the duration asked for, on rail-only at the links' rates."""
+        fabric = setting.fabric
+        unscaled = lower(trace, fabric.domains, fabric.rails, 1.0, self.compute, two_phase=True).schedule
+        self._check_sends(unscaled, setting)
+        time_factor = self.target_duration_s / line_rate_duration_s(unscaled, setting.real, "dr")
+        return time_factor * setting.emulated.rail / setting.real.rail
+
+    def _check_sends(self, schedule: Schedule, setting: Setting) -> None:
+        if not schedule.transfers:
+            raise BadInput(f"{setting.field}.path", self.path, "sends nothing, so there is nothing to replay")
