@@ -19,7 +19,7 @@ from railyard.core.host import Datapath
 from railyard.core.project import PROJECT
 from railyard.topologies.build import namespaces, ovs
 from railyard.topologies.build.network import FabricNet
-from railyard.topologies.mininet_topos import HbBridge, topo_of
+from railyard.topologies.mininet_topos import FabricTopo, HbBridge
 from railyard.topologies.plan import Plan
 
 OVS_RUNDIR: Final = Path("/run/openvswitch")
@@ -138,7 +138,7 @@ class Stock:
         shutil.rmtree(OVS_RUNDIR)
 
     def _topo(self) -> Any:
-        return topo_of(self._plan)
+        return FabricTopo(plan=self._plan)
 
     def _start_open_vswitch(self) -> None:
         """At the default paths. `--detach` returns when the daemon is ready."""

@@ -21,11 +21,11 @@ from rich.table import Table
 
 from benchmarks.command import run_benchmark
 from benchmarks.measurements import spread
-from railyard.controller.failover.paths import Path
-from railyard.controller.health.decision import choose_path, near_path, path_of, path_score
+from railyard.controller.health.decision import choose_path, near_path, path_score
 from railyard.controller.health.scores import Scores
 from railyard.core.errors import BadInput
 from railyard.topologies.addresses import Gpu
+from railyard.topologies.paths import Path, path_of
 
 RAILS: Final = (8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
 DOMAINS: Final = 64

@@ -24,15 +24,15 @@ from benchmarks.command import run_benchmark
 from benchmarks.measurements import spread
 from railyard.controller.agent import rtnetlink
 from railyard.controller.agent.route_agent import RouteAgent
-from railyard.controller.failover.paths import Path, next_hop
 from railyard.core.errors import BadInput
 from railyard.core.host import datapath_choice, detect, require
 from railyard.core.sandbox import init, launcher
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.build import namespaces
 from railyard.topologies.build.network import FabricNet
+from railyard.topologies.paths import Path
 from railyard.topologies.plan import Plan, make_plan
-from railyard.topologies.routing import AnyRoute, Device, Hop, Route, SpreadRoute, host_prefix
+from railyard.topologies.routing import AnyRoute, Device, Hop, Route, SpreadRoute, host_prefix, next_hop
 from railyard.topologies.spec import parse_fabric
 
 RAIL_BPS: Final = 100_000_000

@@ -10,6 +10,7 @@ Under plain `mn` the switches are Mininet's own, links are not shaped unless `--
 to be running (docs/controller.md). Railyard's own builder takes the same classes and builds them in batches.
 """
 
+from functools import partial
 from subprocess import PIPE
 from typing import Any
 
@@ -17,9 +18,10 @@ from mininet.node import Host, Switch
 from mininet.topo import Topo
 
 from railyard.topologies.addresses import gpu_of_name
+from railyard.topologies.fabric_kinds import FABRIC_KINDS
 from railyard.topologies.plan import Link, Plan, make_plan
 from railyard.topologies.routing import gpu_commands
-from railyard.topologies.spec import Kind, parse_fabric
+from railyard.topologies.spec import parse_fabric
 
 PLAIN_RAIL_BPS = 100_000_000
 PLAIN_SYSCTLS = ("ip_forward=1", "conf.all.rp_filter=0", "conf.default.rp_filter=0", "conf.all.send_redirects=0")
@@ -37,7 +39,7 @@ class PlainGpu(Host):
         self.cmd("sysctl -qw", *(f"net.ipv4.{setting}" for setting in (*PLAIN_SYSCTLS, *of_device)))
         for device in ("rail0", "hb0"):
             self.cmd(f"ethtool -K {device} tx off")  # a userspace switch would pass unfinished checksums on
-        commands = gpu_commands(plan, gpu, plan.policy, backups=False)
+        commands = gpu_commands(plan, gpu, backups=False)
         commands += f"addr add {gpu.ip}/32 dev hb0\n"  # lo has it already, but Mininet's CLI looks for it here
         _, errors = self.popen(["ip", "-batch", "-"], stdin=PIPE).communicate(commands.encode())
         if errors:
@@ -65,19 +67,23 @@ class HbBridge(Switch):
 
 
 class FabricTopo(Topo):
-    """Base of the three: draws whatever the plan says. `optical`: layers that have optical switches, such as rail+hb.
-    `options`: other keys of a fabric's spec, such as policy=rd.
+    """The topology of any fabric kind: what the plan says. `optical`: layers that have optical switches, such as
+    rail+hb. `options`: other keys of a fabric's spec, such as policy=rd.
     """
 
-    kind: Kind
-
     def build(
-        self, domains: int = 4, rails: int = 4, plan: Plan | None = None, optical: str = "", **options: Any
+        self,
+        domains: int = 4,
+        rails: int = 4,
+        plan: Plan | None = None,
+        kind: str = "rail-only",
+        optical: str = "",
+        **options: Any,
     ) -> None:
         if plan is None:
             if optical:
                 options["optical"] = {"layers": optical.split("+")}
-            spec = parse_fabric({"kind": self.kind, "domains": domains, "rails": rails, **options})
+            spec = parse_fabric({"kind": kind, "domains": domains, "rails": rails, **options})
             plan = make_plan(spec, PLAIN_RAIL_BPS)
         self.plan = plan
         for gpu in self.plan.gpus:
@@ -104,27 +110,5 @@ class FabricTopo(Topo):
         )  # fmt: skip
 
 
-class RailOnly(FabricTopo):
-    """Rail-only: no spine; what is for another rail goes through an HB domain."""
-
-    kind: Kind = "rail-only"
-
-
-class RailOptimized(FabricTopo):
-    """Rail-optimized: spines join the rail switches at full bisection."""
-
-    kind: Kind = "rail-optimized"
-
-
-class SingleSwitch(FabricTopo):
-    """All GPUs on one switch: the ideal to compare with."""
-
-    kind: Kind = "single-switch"
-
-
-topos = {"rail-only": RailOnly, "rail-optimized": RailOptimized, "single-switch": SingleSwitch}
-
-
-def topo_of(plan: Plan) -> FabricTopo:
-    """The Mininet topology of a plan."""
-    return topos[plan.spec.kind](plan=plan)
+topos = {name: partial(FabricTopo, kind=name) for name in FABRIC_KINDS}
+"""Every fabric kind, for `mn --custom`."""

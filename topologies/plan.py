@@ -6,55 +6,16 @@ A plan is frozen and holds concrete rates. Port numbers and datapath ids are tho
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any
 
 from railyard.topologies.addresses import Gpu
+from railyard.topologies.fabric_kinds import End, Link, LinkClass, Switch
 from railyard.topologies.optical import LAYERS, Layer
 from railyard.topologies.platforms import PLATFORMS
-from railyard.topologies.ports import (
-    OPTICAL_DPID,
-    RAIL_DPID,
-    SINGLE_DPID,
-    SPINE_DPID,
-    UPLINK_PORT,
-    SwitchRole,
-    gpu_port,
-    network_port,
-    rail_port,
-    single_port,
-)
-from railyard.topologies.spec import FabricSpec, Policy
+from railyard.topologies.ports import OPTICAL_DPID, gpu_port, network_port
+from railyard.topologies.spec import FabricSpec
 
-LinkClass = Literal["hb", "rail", "uplink"]
-
-
-@dataclass(frozen=True, slots=True)
-class End:
-    """One end of a cable: the node, its interface, and its OpenFlow port where the node is a switch."""
-
-    node: str
-    interface: str
-    port: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Link:
-    """A cable, shaped to `rate_bps` (bit/s) in both directions."""
-
-    a: End
-    b: End
-    kind: LinkClass
-    rate_bps: int
-
-
-@dataclass(frozen=True, slots=True)
-class Switch:
-    """An OpenFlow switch: rail<g>, spine<i>, switch0 of the single-switch fabric, or the optical ocs<i>."""
-
-    name: str
-    role: SwitchRole
-    index: int
-    dpid: int
+__all__ = ["End", "Link", "LinkClass", "Plan", "Switch", "make_plan"]
 
 
 @dataclass(frozen=True)
@@ -74,7 +35,7 @@ class Plan:
         return cls(FabricSpec.model_validate(data["spec"]), data["rail_bps"], data["hb_bps"])
 
     @property
-    def policy(self) -> Policy:
+    def policy(self) -> str:
         return self.spec.chosen_policy
 
     @cached_property
@@ -88,11 +49,9 @@ class Plan:
 
     @cached_property
     def switches(self) -> tuple[Switch, ...]:
-        if self.spec.kind == "single-switch":
-            return (Switch("switch0", "single", 0, SINGLE_DPID),)
-        rails = tuple(Switch(f"rail{g}", "rail", g, RAIL_DPID + g) for g in range(self.spec.rails))
-        spines = tuple(Switch(f"spine{i}", "spine", i, SPINE_DPID + i) for i in range(self.spec.spine_count))
-        return rails + spines + tuple(switch for layer_switches in self.optics.values() for switch in layer_switches)
+        kind = self.spec.definition
+        network = kind.rail_switches(self.spec.rails) + kind.spines(self.spec.spine_count)
+        return network + tuple(switch for layer_switches in self.optics.values() for switch in layer_switches)
 
     @cached_property
     def optics(self) -> dict[Layer, tuple[Switch, ...]]:
@@ -137,10 +96,8 @@ class Plan:
         return End(f"hb{gpu.domain}", gpu.name)
 
     def rail_switch_end(self, gpu: Gpu) -> End:
-        """The GPU's place at its rail switch (the single one, where that is all)."""
-        if self.spec.kind == "single-switch":
-            return End("switch0", gpu.name, single_port(gpu))
-        return End(f"rail{gpu.rank}", gpu.name, rail_port(gpu))
+        """The GPU's place at its rail switch."""
+        return self.spec.definition.rail_end(gpu)
 
     def _far_end(self, gpu: Gpu, layer: Layer, network_end: End) -> End:
         switch = self.optical_switch(layer, gpu)
@@ -166,16 +123,8 @@ class Plan:
 
     @cached_property
     def uplinks(self) -> tuple[Link, ...]:
-        return tuple(
-            Link(
-                End(f"rail{g}", f"spine{i}", UPLINK_PORT + i),
-                End(f"spine{i}", f"rail{g}", g + 1),
-                "uplink",
-                self.uplink_bps,
-            )
-            for i in range(self.spec.spine_count)
-            for g in range(self.spec.rails)
-        )
+        spec = self.spec
+        return spec.definition.uplinks(spec.rails, spec.spine_count, self.uplink_bps)
 
     @cached_property
     def links(self) -> tuple[Link, ...]:

@@ -39,14 +39,9 @@ def role_of(dpid: int) -> tuple[SwitchRole, int]:
     return role, index
 
 
-def rail_port(gpu: Gpu) -> int:
-    """The port of a rail switch that leads to this GPU of its rank."""
-    return gpu.domain + 1
-
-
-def single_port(gpu: Gpu) -> int:
-    """The port of the single switch that leads to this GPU."""
-    return 1 + gpu.domain * MAX_RAILS + gpu.rank
+def port_of(role: SwitchRole, gpu: Gpu) -> int:
+    """Return the port of a rail switch, or of the single switch, that leads to this GPU."""
+    return 1 + gpu.domain * MAX_RAILS + gpu.rank if role == "single" else 1 + gpu.domain
 
 
 def gpu_port(gpu: Gpu) -> int:

@@ -12,12 +12,14 @@ One address per GPU on unnumbered links, so that a path follows from its source'
 Next hop G(d1,g2) over hb0 makes a dr path, G(d2,g1) over rail0 rd, G(d1,x) over hb0 drd by rail x.
 """
 
+from collections import Counter, defaultdict
 from dataclasses import dataclass
 from typing import Final, Literal
 
 from railyard.topologies.addresses import BLOCK_PREFIXES, Gpu, rank_prefixes
+from railyard.topologies.paths import Path, Shares
+from railyard.topologies.paths import hops as path_hops
 from railyard.topologies.plan import Plan
-from railyard.topologies.spec import Policy
 
 Device = Literal["hb0", "rail0"]
 MAIN: Final = 254
@@ -72,32 +74,80 @@ class SpreadRoute:
         if not all(1 <= hop.weight <= MAX_WEIGHT for hop in self.hops):
             raise ValueError(f"{self.prefix}: weights must be 1 to {MAX_WEIGHT}: {self.hops}")
 
+    def command(self, source: Gpu) -> str:
+        """The line for `ip -batch`, without its verb."""
+        hops = " ".join(
+            f"nexthop{f' via {hop.via.ip}' if hop.via else ''} dev {hop.device} weight {hop.weight}"
+            f"{' onlink' if hop.via else ''}"
+            for hop in self.hops
+        )
+        return f"{self.prefix} src {source.ip} table {self.table} metric {self.metric} {hops}"
+
 
 AnyRoute = Route | SpreadRoute
+STRAIGHT: Final = (Hop("rail0"),)
+"""To the destination's own NIC."""
 
 
 def host_prefix(gpu: Gpu) -> str:
     return f"{gpu.ip}/32"
 
 
-def source_routes(plan: Plan, gpu: Gpu, policy: Policy) -> list[Route]:
-    """The main table: own domain over hb0, own rail over rail0, and the rest as the policy says."""
+def source_routes(plan: Plan, gpu: Gpu) -> list[AnyRoute]:
+    """The main table, by the fabric's forwarding policy: own domain over hb0, own rail over rail0, and the rest by the
+    policy's rule.
+
+    One route for a rank, or for all, where the next hop is the same for many destinations: a route for each of 1,024
+    GPUs at each takes 28 s to put in.
+    """
     domains, rails = plan.spec.domains, plan.spec.rails
-    routes = [Route(host_prefix(Gpu(gpu.domain, g)), "hb0") for g in range(rails) if g != gpu.rank]
+    others = [d for d in range(domains) if d != gpu.domain]
+    ranks = [g for g in range(rails) if g != gpu.rank]
+    routes: list[AnyRoute] = [Route(host_prefix(Gpu(gpu.domain, g)), "hb0") for g in ranks]
     routes += [Route(prefix, "rail0") for prefix in rank_prefixes(gpu.rank, domains)]
-    if policy == "spine":
-        routes += [Route(block, "rail0") for block in BLOCK_PREFIXES[: len(rank_prefixes(0, domains))]]
-        return routes
-    for rank in (g for g in range(rails) if g != gpu.rank):
-        if policy == "rd":
-            routes += [
-                Route(host_prefix(Gpu(d, rank)), "rail0", via=Gpu(d, gpu.rank))
-                for d in range(domains)
-                if d != gpu.domain
-            ]
-        else:
-            routes += [Route(prefix, "hb0", via=Gpu(gpu.domain, rank)) for prefix in rank_prefixes(rank, domains)]
+    by_rank = {g: [next_hops(plan.spec.paths(gpu, Gpu(d, g)), gpu, Gpu(d, g)) for d in others] for g in ranks}
+    usual = {g: _aggregate(hops, gpu) for g, hops in by_rank.items()}
+    if all(hops == STRAIGHT for hops in usual.values()) and all(set(hops) == {STRAIGHT} for hops in by_rank.values()):
+        return routes + [Route(block, "rail0") for block in BLOCK_PREFIXES[: len(rank_prefixes(0, domains))]]
+    for g, hops in by_rank.items():
+        if usual[g]:
+            routes += [route_to(prefix, usual[g]) for prefix in rank_prefixes(g, domains)]
+        routes += [route_to(host_prefix(Gpu(d, g)), h) for d, h in zip(others, hops, strict=True) if h != usual[g]]
     return routes
+
+
+def next_hop(path: Path, src: Gpu, dst: Gpu) -> tuple[Device, Gpu | None]:
+    """Return what the source's main table needs for a path: the interface, and the GPU that forwards (None: `dst`)."""
+    first = path_hops(path, src, dst)[0]
+    return ("hb0" if first.side == "hb" else "rail0"), None if first.b == dst else first.b
+
+
+def next_hops(shares: Shares, src: Gpu, dst: Gpu) -> tuple[Hop, ...]:
+    """Return the next hops of several paths, each once, with weights that the kernel knows."""
+    if len(shares) == 1:
+        return (Hop(*next_hop(shares[0].path, src, dst)),)
+    weights: defaultdict[tuple[Device, Gpu | None], int] = defaultdict(int)
+    for path, weight in shares:
+        weights[next_hop(path, src, dst)] += weight
+    if len(weights) == 1:
+        return (Hop(*next(iter(weights))),)
+    scale = min(1.0, MAX_WEIGHT / max(weights.values()))
+    return tuple(Hop(device, via, max(1, round(weight * scale))) for (device, via), weight in weights.items())
+
+
+def route_to(prefix: str, hops: tuple[Hop, ...], metric: int = METRIC, table: int = MAIN) -> AnyRoute:
+    """Return the route by one next hop, or by several."""
+    if len(hops) == 1:
+        return Route(prefix, hops[0].device, hops[0].via, table, metric)
+    return SpreadRoute(prefix, hops, table, metric)
+
+
+def _aggregate(by_domain: list[tuple[Hop, ...]], gpu: Gpu) -> tuple[Hop, ...]:
+    """Return the next hops that most domains of a rank have in common, () if none do. A GPU of another domain
+    forwards for its own domain alone.
+    """
+    alike = Counter(hops for hops in by_domain if all(hop.via is None or hop.via.domain == gpu.domain for hop in hops))
+    return max(alike, key=lambda hops: alike[hops]) if alike else ()
 
 
 def transit_routes(plan: Plan, gpu: Gpu) -> list[Route]:
@@ -132,14 +182,14 @@ def neighbours(plan: Plan, gpu: Gpu) -> list[tuple[Gpu, Device]]:
     """
     domains, rails = plan.spec.domains, plan.spec.rails
     known: list[tuple[Gpu, Device]] = [(Gpu(gpu.domain, g), "hb0") for g in range(rails) if g != gpu.rank]
-    ranks = [gpu.rank] if plan.spec.kind == "rail-only" else range(rails)
+    ranks = range(rails) if plan.spec.definition.joins_rails else [gpu.rank]
     known += [(Gpu(d, g), "rail0") for d in range(domains) if d != gpu.domain for g in ranks]
     return known
 
 
-def route_commands(plan: Plan, gpu: Gpu, policy: Policy, backups: bool) -> str:
+def route_commands(plan: Plan, gpu: Gpu, backups: bool) -> str:
     """Neighbours and routes for `ip -batch` in the GPU's namespace: what it loses with its interfaces."""
-    routes = source_routes(plan, gpu, policy) + transit_routes(plan, gpu)
+    routes: list[AnyRoute] = [*source_routes(plan, gpu), *transit_routes(plan, gpu)]
     if backups:
         routes += backup_routes(plan, gpu)
     lines = [
@@ -150,8 +200,8 @@ def route_commands(plan: Plan, gpu: Gpu, policy: Policy, backups: bool) -> str:
     return "\n".join(lines) + "\n"
 
 
-def gpu_commands(plan: Plan, gpu: Gpu, policy: Policy, backups: bool) -> str:
+def gpu_commands(plan: Plan, gpu: Gpu, backups: bool) -> str:
     """Everything for one `ip -batch` in the GPU's namespace, once its two interfaces are there."""
     lines = ["link set lo up", f"addr add {gpu.ip}/32 dev lo", "link set hb0 up", "link set rail0 up"]
     lines += [f"rule add iif hb0 lookup {FROM_HB} pref 100", f"rule add iif rail0 lookup {FROM_RAIL} pref 101"]
-    return "\n".join(lines) + "\n" + route_commands(plan, gpu, policy, backups)
+    return "\n".join(lines) + "\n" + route_commands(plan, gpu, backups)

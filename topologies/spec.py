@@ -1,51 +1,37 @@
 """What a user says about a fabric, checked before anything is built."""
 
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Final, Literal
+from typing import Annotated, Literal
 
-from pydantic import Field, ValidationError, ValidationInfo, field_validator
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, ValidationInfo, field_validator
 
 from railyard.core.config import MISSING, ConfigModel, Problem, find_problems, is_path, problems
 from railyard.core.errors import BadInput, unknown_name_hint
 from railyard.core.units import Rate, format_rate
-from railyard.topologies.addresses import MAX_DOMAINS, MAX_RAILS
+from railyard.topologies.addresses import MAX_DOMAINS, MAX_RAILS, Gpu
+from railyard.topologies.fabric_kinds import FABRIC_KINDS, FabricKind
+from railyard.topologies.forwarding import FORWARDING_POLICIES, policy_shares
 from railyard.topologies.optical import OPTICAL_DOMAINS, OpticalSpec
+from railyard.topologies.paths import Shares
 from railyard.topologies.platforms import PLATFORMS
 from railyard.topologies.ports import OPTICAL_RAILS
 
 __all__ = [  # what reads other files in the same way is imported from here too
     "MISSING",
-    "POLICIES",
-    "SINGLE_SWITCH_DOMAINS",
     "ConfigModel",
     "FabricSpec",
-    "Kind",
-    "Policy",
     "Problem",
     "find_problems",
     "parse_fabric",
     "problems",
 ]
 
-Kind = Literal["rail-only", "rail-optimized", "single-switch"]
-Policy = Literal["dr", "rd", "spine", "pxn"]
-
-# dr: through the own HB domain to the destination's rank, then its rail (Rail-only IV-B: HB first).
-# rd: own rail first, then the far HB domain. spine: the NIC network alone. pxn: dr on a fabric that has spines.
-POLICIES: dict[Kind, tuple[Policy, ...]] = {
-    "rail-only": ("dr", "rd"),
-    "rail-optimized": ("spine", "pxn", "rd"),
-    "single-switch": ("spine", "pxn", "rd"),
-}
-
-# switch0 numbers its ports 1 + d * 256 + g, and OpenFlow ports of Open vSwitch end below 0xff00 = 65280
-SINGLE_SWITCH_DOMAINS: Final = 254
-
 
 class FabricSpec(ConfigModel):
     """A fabric of `domains` HB domains (M) with `rails` GPUs each (K). Rates are per GPU and direction."""
 
-    kind: Kind
+    kind: Annotated[str, BeforeValidator(lambda name: FABRIC_KINDS.checked(str(name)))]
     domains: Annotated[int, Field(ge=2, le=MAX_DOMAINS)] = 4
     rails: Annotated[int, Field(ge=2, le=MAX_RAILS)] = 4
     platform: str = "a100"
@@ -54,16 +40,16 @@ class FabricSpec(ConfigModel):
     mtu: Annotated[int, Field(ge=1280, le=9000)] = 9000
     spines: Annotated[int, Field(ge=1, le=64)] | None = None
     oversubscription: Annotated[float, Field(ge=1, le=64, strict=False)] | None = None
-    policy: Policy | None = None
+    policy: Annotated[str, AfterValidator(FORWARDING_POLICIES.checked)] | None = None
     optical: OpticalSpec | None = None
 
     @field_validator("domains")
     @classmethod
     def _ports_suffice(cls, domains: int, info: ValidationInfo) -> int:
-        if info.data.get("kind") == "single-switch" and domains > SINGLE_SWITCH_DOMAINS:
-            raise ValueError(
-                f"must be {SINGLE_SWITCH_DOMAINS} or less for kind single-switch: a switch has no more ports"
-            )
+        kind = _kind_in(info)
+        if kind and domains > kind.max_domains:
+            why = f"for kind {info.data['kind']}: {kind.max_domains_reason}"
+            raise ValueError(f"must be {kind.max_domains} or less {why}")
         return domains
 
     @field_validator("platform")
@@ -85,16 +71,17 @@ class FabricSpec(ConfigModel):
     @field_validator("spines", "oversubscription")
     @classmethod
     def _only_with_spines(cls, value: float | None, info: ValidationInfo) -> float | None:
-        if value is not None and info.data.get("kind", "rail-optimized") != "rail-optimized":
-            raise ValueError("is only for kind rail-optimized")
+        kind = _kind_in(info)
+        if value is not None and kind and not kind.default_spines:
+            raise ValueError(f"is only for {_kinds(k for k, v in FABRIC_KINDS.items() if v.default_spines)}")
         return value
 
     @field_validator("policy")
     @classmethod
-    def _policy_fits_the_kind(cls, policy: Policy | None, info: ValidationInfo) -> Policy | None:
-        kind: Kind | None = info.data.get("kind")
-        if kind is not None and policy is not None and policy not in POLICIES[kind]:
-            raise ValueError(f"is not for kind {kind}: allowed are {', '.join(POLICIES[kind])}")
+    def _policy_fits_the_kind(cls, policy: str | None, info: ValidationInfo) -> str | None:
+        kind = _kind_in(info)
+        if kind and policy is not None and policy not in kind.policies:
+            raise ValueError(f"is not for kind {info.data['kind']}: allowed are {', '.join(kind.policies)}")
         return policy
 
     @field_validator("optical")
@@ -102,8 +89,9 @@ class FabricSpec(ConfigModel):
     def _optics_have_ports(cls, optical: OpticalSpec | None, info: ValidationInfo) -> OpticalSpec | None:
         if optical is None:
             return None
-        if info.data.get("kind") == "single-switch":
-            raise ValueError("is only for kinds rail-only and rail-optimized")
+        kind = _kind_in(info)
+        if kind and not kind.takes_optics:
+            raise ValueError(f"is only for {_kinds(k for k, v in FABRIC_KINDS.items() if v.takes_optics)}")
         if info.data.get("rails", 0) > OPTICAL_RAILS or info.data.get("domains", 0) > OPTICAL_DOMAINS:
             raise ValueError(
                 f"is for {OPTICAL_RAILS} rails and {OPTICAL_DOMAINS} domains at most: port numbers go no further"
@@ -116,12 +104,33 @@ class FabricSpec(ConfigModel):
 
     @property
     def spine_count(self) -> int:
-        """Two spines unless said otherwise, so that there is something to balance over; none elsewhere."""
-        return (self.spines or 2) if self.kind == "rail-optimized" else 0
+        """How many spines there are: the kind's default unless the specification says otherwise."""
+        return self.spines or self.definition.default_spines
 
     @property
-    def chosen_policy(self) -> Policy:
-        return self.policy or POLICIES[self.kind][0]
+    def definition(self) -> FabricKind:
+        """The definition of the fabric's kind."""
+        return FABRIC_KINDS[self.kind]
+
+    @property
+    def chosen_policy(self) -> str:
+        """The forwarding policy: the kind's default unless the specification names one."""
+        return self.policy or self.definition.default_policy
+
+    def paths(self, src: Gpu, dst: Gpu) -> Shares:
+        """Return the paths between two different GPUs while nothing is broken, with their weights."""
+        return policy_shares(self.chosen_policy, src, dst, self)
+
+
+def _kind_in(info: ValidationInfo) -> FabricKind | None:
+    """Return the kind of the fabric that is validated; None if that is wrong itself."""
+    return FABRIC_KINDS[info.data["kind"]] if "kind" in info.data else None
+
+
+def _kinds(names: Iterable[str]) -> str:
+    """Return `kind A`, or `kinds A and B`."""
+    named = list(names)
+    return f"kind{'s' if len(named) > 1 else ''} {' and '.join(named)}"
 
 
 def parse_fabric(data: object) -> FabricSpec:

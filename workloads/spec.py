@@ -154,7 +154,7 @@ class Sized(Workload):
         """
         if self.bytes is not None:
             return self.bytes / unscaled_bytes
-        time_factor = self.target_duration_s / line_rate_duration_s(unscaled(), setting.real, "dr")
+        time_factor = self.target_duration_s / line_rate_duration_s(unscaled(), setting.real)
         return time_factor * setting.emulated.rail / setting.real.rail
 
 

@@ -8,9 +8,8 @@ from pathlib import Path as File
 from socketserver import StreamRequestHandler, ThreadingUnixStreamServer
 from typing import Any, Final
 
-from railyard.controller.failover.paths import Path
-from railyard.controller.health.policy import Shares
 from railyard.topologies.addresses import Gpu, gpu_of_name
+from railyard.topologies.paths import Path, Shares
 
 SOCKET: Final = File("/run/railyard/choices.sock")
 ANSWER_S: Final = 5.0

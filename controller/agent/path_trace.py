@@ -6,10 +6,9 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 
-from railyard.controller.failover.paths import Path, default_path, name_of
 from railyard.topologies.addresses import Gpu, gpu_of_name
 from railyard.topologies.measure.capture import Observation
-from railyard.topologies.spec import Policy
+from railyard.topologies.paths import Path, path_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +78,7 @@ class TracedPath:
         """`dr by rail 2`, or where it was lost."""
         if not self.delivered:
             return f"lost {self._end}"
-        return name_of(self.path) if self.path else f"{self.kind}, which no policy takes"
+        return path_name(self.path) if self.path else f"{self.kind}, which no policy takes"
 
     @property
     def _end(self) -> str:
@@ -113,11 +112,6 @@ def assemble_path(src: Gpu, dst: Gpu, observations: Iterable[Observation]) -> Tr
     return TracedPath(src, dst, tuple(hops))
 
 
-def policy_path(policy: Policy, src: Gpu, dst: Gpu) -> Path:
-    """The policy's path between any two GPUs while all is well."""
-    return Path("d", src.rank) if src.domain == dst.domain else default_path(policy, src, dst)
-
-
 def follows_policy(traced: Sequence[TracedPath], expected: Collection[Path]) -> bool:
     """Whether every packet took a path that the policy says."""
     return all(traced_path.path in expected for traced_path in traced)
@@ -133,7 +127,7 @@ def verdict(traced: Sequence[TracedPath], expected: Collection[Path]) -> str:
     parts = [
         what if count == len(traced) else f"{what} ({count} of {len(traced)})" for what, count in deviations.items()
     ]
-    return f"{', '.join(parts)}: the policy says {' or '.join(name_of(path) for path in expected)}"
+    return f"{', '.join(parts)}: the policy says {' or '.join(path_name(path) for path in expected)}"
 
 
 def _deviation(traced_path: TracedPath) -> str:

@@ -62,14 +62,14 @@ class RouteAgent:
         before.close()
         self._index[gpu] = index
 
-    def routes(self, metric: int) -> dict[Gpu, dict[str, Route]]:
+    def routes(self, metric: int) -> dict[Gpu, dict[str, AnyRoute]]:
         """The host routes with that metric that are at GPUs now, by prefix; those with one next hop. OSError names the
         GPU whose kernel doesn't tell.
         """
         found = ((gpu, self.routes_at(gpu, metric)) for gpu in self._sockets)
         return {gpu: routes for gpu, routes in found if routes}
 
-    def routes_at(self, gpu: Gpu, metric: int) -> dict[str, Route]:
+    def routes_at(self, gpu: Gpu, metric: int) -> dict[str, AnyRoute]:
         """The same of one GPU."""
         return {route.prefix: route for route in self._ask(gpu) if route.metric == metric}
 

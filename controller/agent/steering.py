@@ -4,19 +4,18 @@ Pure: scores and time are given, routes are handed out. A pair has a host route 
 from those of the fabric's base routes, so an idle fabric under `dr` has none.
 """
 
-from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cache
 from typing import Any, Final
 
-from railyard.controller.failover.paths import Path, PathKind, default_path, next_hop
 from railyard.controller.health.hysteresis import ActivePaths, Damping, damp
-from railyard.controller.health.policy import HEALTH_POLICIES, Context, Share, Shares
+from railyard.controller.health.policy import HEALTH_POLICIES, Context
 from railyard.controller.health.scores import Scores
 from railyard.topologies.addresses import Gpu, gpu_of_name
+from railyard.topologies.paths import Path, PathKind, Share, Shares
 from railyard.topologies.plan import Plan
-from railyard.topologies.routing import MAIN, MAX_WEIGHT, AnyRoute, Hop, Route, SpreadRoute, host_prefix
+from railyard.topologies.routing import AnyRoute, host_prefix, next_hops, route_to
 
 STEERED_METRIC: Final = 15
 """Wins over the base routes (20); what goes round something dead (10) wins over it."""
@@ -83,9 +82,7 @@ class Source:
         self.steering = steering
         self._gpu, self._rail_bps = gpu, plan.rail_bps
         self._policy = HEALTH_POLICIES[steering.policy]
-        self._base_shares = {
-            dst: (Share(default_path(plan.policy, gpu, dst)),) for dst in plan.gpus if dst.domain != gpu.domain
-        }
+        self._base_shares = {dst: plan.spec.paths(gpu, dst) for dst in plan.gpus if dst.domain != gpu.domain}
         self._active: dict[Gpu, ActivePaths] = {}
         self._routes: dict[Gpu, AnyRoute] = {}
 
@@ -147,15 +144,7 @@ def route_for(shares: Shares, base: Shares, src: Gpu, dst: Gpu) -> AnyRoute | No
     """The host route that these paths need at their source; None where the base routes say the same, or no path is."""
     if shares in ((), base):
         return None
-    weights: defaultdict[Hop, int] = defaultdict(int)
-    for share in shares:
-        weights[Hop(*next_hop(share.path, src, dst))] += share.weight
-    if len(weights) == 1:
-        (hop,) = weights
-        return Route(_prefix(dst), hop.device, hop.via, MAIN, STEERED_METRIC)
-    scale = min(1.0, MAX_WEIGHT / max(weights.values()))
-    hops = tuple(Hop(hop.device, hop.via, max(1, round(weight * scale))) for hop, weight in weights.items())
-    return SpreadRoute(_prefix(dst), hops, MAIN, STEERED_METRIC)
+    return route_to(_prefix(dst), next_hops(shares, src, dst), STEERED_METRIC)
 
 
 Assigned = Mapping[tuple[Gpu, Gpu], Shares]

@@ -1,47 +1,72 @@
 """The routes that differ from the policy's while something is broken: the fewest that keep everyone reachable."""
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from itertools import permutations, product
 
-from railyard.controller.failover.paths import Broken, choose, default_path, next_hop, usable
+from railyard.controller.failover.paths import Broken, choose, usable
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.plan import Plan
-from railyard.topologies.routing import MAIN, Route, host_prefix
+from railyard.topologies.routing import AnyRoute, host_prefix, next_hops, route_to
+from railyard.topologies.spec import FabricSpec
 
 DETOUR_METRIC = 10  # wins over the policy's own route to the same prefix
 
-Detours = dict[Gpu, dict[str, Route]]
+Detours = dict[Gpu, dict[str, AnyRoute]]
 
 
 def detours(plan: Plan, broken: Broken) -> Detours:
-    """For each source, the host routes (by prefix) to destinations whose usual path is dead, where another lives."""
-    found: defaultdict[Gpu, dict[str, Route]] = defaultdict(dict)
-    kind, rails, policy = plan.spec.kind, plan.spec.rails, plan.policy
+    """For each source, the host routes (by prefix) to destinations that a usual path no longer reaches."""
+    found: defaultdict[Gpu, dict[str, AnyRoute]] = defaultdict(dict)
+    spec = plan.spec
     for src, dst in _affected_pairs(plan, broken):
-        if usable(default_path(policy, src, dst), src, dst, broken, kind):
+        if all(usable(share.path, src, dst, broken, spec.kind) for share in spec.paths(src, dst)):
             continue
-        path = choose(policy, src, dst, broken, rails, kind)
-        if path is not None:
-            device, via = next_hop(path, src, dst)
-            found[src][host_prefix(dst)] = Route(host_prefix(dst), device, via, MAIN, DETOUR_METRIC)
+        shares = choose(spec, src, dst, broken)
+        if shares:
+            prefix = host_prefix(dst)
+            found[src][prefix] = route_to(prefix, next_hops(shares, src, dst), DETOUR_METRIC)
     return dict(found)
 
 
 def _affected_pairs(plan: Plan, broken: Broken) -> Iterator[tuple[Gpu, Gpu]]:
-    """The pairs of two domains that could be hit at all: with an end in the domain of a dead link or HB port, or in the
-    rank of a dead rail.
+    """Yield the pairs of two domains whose paths may cross something dead: all paths cross ports of the two domains
+    alone, and of the rails those that the policy's rule gives for the two ranks.
     """
-    domains, ranks = {gpu.domain for gpu in broken.links | broken.hb}, sorted(broken.rails)
-    all_affected = bool(broken.disconnected_ranks) or (plan.spec.kind == "single-switch" and bool(broken.rails))
+    domains = {gpu.domain for gpu in broken.links | broken.hb}
+    dead_switches, switch = broken.rails, plan.spec.definition.rail_switch
+    used = rails_used(plan.spec) if dead_switches else {}
+    affected_ranks = {ranks for ranks, rails in used.items() if any(switch(g).index in dead_switches for g in rails)}
+    all_affected = bool(broken.disconnected_ranks)
     for src in plan.gpus:
-        is_affected = all_affected or src.domain in domains or src.rank in broken.rails
+        is_affected = all_affected or src.domain in domains
+        ranks = [rank for rank in range(plan.spec.rails) if (src.rank, rank) in affected_ranks]
         for domain in range(plan.spec.domains):
             if domain != src.domain:
                 far = range(plan.spec.rails) if is_affected or domain in domains else ranks
                 yield from ((src, Gpu(domain, rank)) for rank in far)
 
 
-def changes(old: Detours, new: Detours) -> dict[Gpu, tuple[list[Route], list[Route]]]:
+@lru_cache(maxsize=8)
+def rails_used(spec: FabricSpec) -> Mapping[tuple[int, int], frozenset[int]]:
+    """Return the rails that paths between two ranks cross, in any domains: for spine both, since it enters by one and
+    leaves by the other.
+    """
+    ranks = range(spec.rails)
+    pairs = list(permutations(range(spec.domains), 2))
+    return {
+        (a, b): frozenset(
+            rail
+            for near, far in pairs
+            for share in spec.paths(Gpu(near, a), Gpu(far, b))
+            for rail in (share.path.rail, *([b] if share.path.kind == "spine" else ()))
+        )
+        for a, b in product(ranks, ranks)
+    }
+
+
+def changes(old: Detours, new: Detours) -> dict[Gpu, tuple[list[AnyRoute], list[AnyRoute]]]:
     """(to remove, to put in) at each GPU where anything changes. A route to a prefix that both have is replaced."""
     result = {}
     for gpu in old.keys() | new.keys():

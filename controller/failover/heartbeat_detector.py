@@ -163,7 +163,7 @@ class HeartbeatDetector:
         rails: dict[int, list[Gpu]] = {}
         domains: dict[int, list[Gpu]] = {}
         for gpu in plan.gpus:
-            rails.setdefault(0 if plan.spec.kind == "single-switch" else gpu.rank, []).append(gpu)
+            rails.setdefault(plan.spec.definition.rail_switch(gpu.rank).index, []).append(gpu)
             domains.setdefault(gpu.domain, []).append(gpu)
         self._rails = {rank: ProbeGroup(gpus, multiplier) for rank, gpus in rails.items() if len(gpus) > 1}
         self._domains = {domain: ProbeGroup(gpus, multiplier) for domain, gpus in domains.items() if len(gpus) > 1}

@@ -15,7 +15,7 @@ from railyard.controller.openflow.app import SwitchEvent
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.plan import Plan
 from railyard.topologies.ports import NETWORK_PORT_OFFSET, gpu_at, gpu_of_optical_port, role_of
-from railyard.topologies.routing import Route
+from railyard.topologies.routing import AnyRoute
 
 EmitEvent = Callable[[str, dict[str, Any]], None]
 
@@ -23,9 +23,9 @@ EmitEvent = Callable[[str, dict[str, Any]], None]
 class Router(Protocol):
     """What changes routes: agent.RouteAgent, or a test's stand-in."""
 
-    def change(self, gpu: Gpu, remove: list[Route], put: list[Route]) -> int: ...
+    def change(self, gpu: Gpu, remove: list[AnyRoute], put: list[AnyRoute]) -> int: ...
 
-    def routes_at(self, gpu: Gpu, metric: int) -> dict[str, Route]: ...
+    def routes_at(self, gpu: Gpu, metric: int) -> dict[str, AnyRoute]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +204,7 @@ class FailoverManager:
 
     def _is_rail_silent(self, gpu: Gpu) -> bool:
         """Whether its rail link isn't told because the whole rail is silent."""
-        return (0 if self._plan.spec.kind == "single-switch" else gpu.rank) in self._silent.rails
+        return self._plan.spec.definition.rail_switch(gpu.rank).index in self._silent.rails
 
     def _report(self, event: SwitchEvent) -> None:
         if event.what == "port":
@@ -240,7 +240,7 @@ class FailoverManager:
             detours = sum(map(len, self._routes.values()))
             self._emit("rerouted", {"routes": sum(count or 0 for count in done.values()), "detours": detours})
 
-    def _change(self, gpu: Gpu, remove: list[Route], put: list[Route]) -> int | None:
+    def _change(self, gpu: Gpu, remove: list[AnyRoute], put: list[AnyRoute]) -> int | None:
         """How many changes are done; None if any was refused."""
         try:
             return self._router.change(gpu, remove, put)
@@ -248,7 +248,7 @@ class FailoverManager:
             self._emit("refused", {"gpu": gpu.name, "why": str(error)})
             return None
 
-    def _remaining_detours(self, gpu: Gpu) -> dict[str, Route]:
+    def _remaining_detours(self, gpu: Gpu) -> dict[str, AnyRoute]:
         """The detours of a GPU that refused some change, which its kernel knows: a crashed one has none left."""
         try:
             return self._router.routes_at(gpu, DETOUR_METRIC)

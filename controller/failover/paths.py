@@ -1,4 +1,4 @@
-"""Which way from one GPU to another in a different domain, given what is dead.
+"""Choice of the path from one GPU to another in a different domain, given what is dead.
 
 Sources: Rail-only IV-B (HB domain first: dr), IV-C (what is unavailable after a failure); Outshift health routing
 part 2 for drd. The papers leave a GPU unavailable when its rail link or switch is dead; here another rail of its domain
@@ -7,21 +7,11 @@ carries it.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
 
 from railyard.topologies.addresses import Gpu
-from railyard.topologies.routing import Device
-from railyard.topologies.spec import Kind, Policy
-
-PathKind = Literal["d", "r", "dr", "rd", "drd", "spine"]
-
-
-@dataclass(frozen=True, slots=True)
-class Path:
-    """How a packet goes: `rail` is the one it crosses (for spine, and for d, which crosses none: the source's)."""
-
-    kind: PathKind
-    rail: int
+from railyard.topologies.fabric_kinds import FABRIC_KINDS
+from railyard.topologies.paths import Path, Share, Shares, hb_ports, path_of
+from railyard.topologies.spec import FabricSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,18 +30,7 @@ class Broken:
         return bool(self.links or self.rails or self.disconnected_ranks or self.hb)
 
 
-def default_path(policy: Policy, src: Gpu, dst: Gpu) -> Path:
-    """The policy's path while all is well. ValueError within one domain, where there is nothing to choose."""
-    if src.domain == dst.domain:
-        raise ValueError(f"{src.name} -> {dst.name}: a path between domains needs two domains")
-    if src.rank == dst.rank:
-        return Path("r", src.rank)
-    if policy == "spine":
-        return Path("spine", src.rank)
-    return Path("rd", src.rank) if policy == "rd" else Path("dr", dst.rank)
-
-
-def usable(path: Path, src: Gpu, dst: Gpu, broken: Broken, kind: Kind) -> bool:
+def usable(path: Path, src: Gpu, dst: Gpu, broken: Broken, kind: str) -> bool:
     """True if every rail link, rail switch and HB port on the path lives."""
     if broken.hb and not broken.hb.isdisjoint(hb_ports(path, src, dst)):
         return False
@@ -61,64 +40,37 @@ def usable(path: Path, src: Gpu, dst: Gpu, broken: Broken, kind: Kind) -> bool:
     ends = (Gpu(src.domain, path.rail), Gpu(dst.domain, far_rail))
     if broken.links and (ends[0] in broken.links or ends[1] in broken.links):
         return False
-    if kind == "single-switch":
-        return not broken.rails
-    if path.rail in broken.rails or far_rail in broken.rails:
-        return False
+    if broken.rails:
+        switch = FABRIC_KINDS[kind].rail_switch
+        if switch(path.rail).index in broken.rails or switch(far_rail).index in broken.rails:
+            return False
     return not (path.kind == "spine" and (path.rail, far_rail) in broken.disconnected_ranks)
 
 
-def hb_ports(path: Path, src: Gpu, dst: Gpu) -> tuple[Gpu, ...]:
-    """The GPUs whose HB ports a path goes through: at each end where it changes GPUs, both."""
-    if path.kind == "d":
-        return (src, dst)
-    if path.kind == "spine":
-        return ()
-    near, far = Gpu(src.domain, path.rail), Gpu(dst.domain, path.rail)
-    return (() if near == src else (src, near)) + (() if far == dst else (far, dst))
-
-
-def alternatives(src: Gpu, dst: Gpu, rails: int, kind: Kind) -> Iterator[Path]:
+def alternatives(src: Gpu, dst: Gpu, rails: int, kind: str) -> Iterator[Path]:
     """Ways round, best first: two hops, then the spine, then three hops, beginning at another rail for another pair.
 
     Each further rail is drawn anew for each pair, so that those whom a second fault turns away part as well.
     """
     if src.rank != dst.rank:
-        yield Path("rd", src.rank)
-        yield Path("dr", dst.rank)
-        if kind != "rail-only":
-            yield Path("spine", src.rank)
+        yield path_of("rd", src.rank)
+        yield path_of("dr", dst.rank)
+        if FABRIC_KINDS[kind].joins_rails:
+            yield path_of("spine", src.rank)
     left = [rail for rail in range(rails) if rail not in (src.rank, dst.rank)]
     for draw in range(len(left)):
         number = (1 + 2 * draw) * src.domain + (1 + draw) * dst.domain + src.rank
-        yield Path("drd", left.pop(number % len(left)))
+        yield path_of("drd", left.pop(number % len(left)))
 
 
-def choose(policy: Policy, src: Gpu, dst: Gpu, broken: Broken, rails: int, kind: Kind) -> Path | None:
-    """The policy's own path if it lives, else the first way round that does; None if there is none.
+def choose(fabric: FabricSpec, src: Gpu, dst: Gpu, broken: Broken) -> Shares:
+    """Return the policy's own paths that live, else the first alternative that does; () if there is none.
 
-    Within a domain there is nothing to choose: a dead HB port has no way round there, since GPUs don't hand packets of
-    their own domain to the rails (topologies/routing.py).
+    Within a domain there is no alternative to a dead HB port, since GPUs don't hand packets of their own domain to the
+    rails (topologies/routing.py).
     """
-    preferred = default_path(policy, src, dst)
-    if usable(preferred, src, dst, broken, kind):
-        return preferred
-    return next((p for p in alternatives(src, dst, rails, kind) if usable(p, src, dst, broken, kind)), None)
-
-
-def next_hop(path: Path, src: Gpu, dst: Gpu) -> tuple[Device, Gpu | None]:
-    """What the source's main table must say: the interface, and the GPU to hand it to (None: straight to `dst`)."""
-    match path.kind:
-        case "d":
-            return "hb0", None
-        case "dr" | "drd":
-            return "hb0", Gpu(src.domain, path.rail)
-        case "rd":
-            return "rail0", Gpu(dst.domain, path.rail)
-        case _:
-            return "rail0", None
-
-
-def name_of(path: Path) -> str:
-    """`dr by rail 2`; where there is no choice of a rail, the kind alone."""
-    return path.kind if path.kind in ("d", "spine") else f"{path.kind} by rail {path.rail}"
+    own = tuple(share for share in fabric.paths(src, dst) if usable(share.path, src, dst, broken, fabric.kind))
+    if own:
+        return own
+    paths = alternatives(src, dst, fabric.rails, fabric.kind)
+    return next(((Share(path),) for path in paths if usable(path, src, dst, broken, fabric.kind)), ())

@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator
 from typing import Final
 
-from railyard.controller.failover.detours import Detours, detours
+from railyard.controller.failover.detours import Detours, detours, rails_used
 from railyard.controller.failover.paths import Broken
 from railyard.topologies.plan import Plan
 
@@ -29,6 +29,7 @@ class PrecomputedDetours:
 
     def precompute(self) -> None:
         """Work out what to do about each GPU's rail link, HB port, the GPU itself, and each rail."""
+        rails_used(self._plan.spec)
         if len(self._plan.gpus) > MAX_GPUS:
             return
         for broken in _single_failures(self._plan):
@@ -39,8 +40,8 @@ class PrecomputedDetours:
 
 
 def _single_failures(plan: Plan) -> Iterator[Broken]:
-    rails = 1 if plan.spec.kind == "single-switch" else plan.spec.rails
-    yield from (Broken(rails=frozenset({rail})) for rail in range(rails))
+    switches = plan.spec.definition.rail_switches(plan.spec.rails)
+    yield from (Broken(rails=frozenset({switch.index})) for switch in switches)
     for gpu in plan.gpus:
         alone = frozenset({gpu})
         yield from (Broken(links=alone), Broken(hb=alone), Broken(links=alone, hb=alone))

@@ -15,17 +15,14 @@ What the papers leave open is settled like this:
 """
 
 from bisect import bisect_left, bisect_right
-from functools import cache
 from typing import Final
 
-from railyard.controller.failover.paths import Path, PathKind
 from railyard.controller.health.scores import BEST, Scores
 from railyard.topologies.addresses import Gpu
+from railyard.topologies.paths import Path, PathKind, path_of
 
 IDLE: Final = BEST**3
 """The score of a path without any load, in millionths."""
-path_of: Final = cache(Path)
-"""The same Path for the same words: there are few, and they are asked for millions of times."""
 
 
 def path_score(path: Path, src: Gpu, dst: Gpu, scores: Scores) -> int:

@@ -7,11 +7,10 @@ change as often as scores do.
 from dataclasses import dataclass
 from typing import Final
 
-from railyard.controller.failover.paths import PathKind
 from railyard.controller.health.decision import path_score
-from railyard.controller.health.policy import Shares
 from railyard.controller.health.scores import BEST, BLOCKED, Scores
 from railyard.topologies.addresses import Gpu
+from railyard.topologies.paths import PathKind, Shares
 
 POINT: Final = BEST * BEST
 """A point of 100, in the whole millionths of a path's score."""

@@ -7,10 +7,10 @@ percent or less is none, the best is what counts, and sources spread over what i
 
 from bisect import bisect_left
 
-from railyard.controller.failover.paths import Path
-from railyard.controller.health.decision import near_path, path_of, path_score
+from railyard.controller.health.decision import near_path, path_score
 from railyard.controller.health.scores import BEST, Scores
 from railyard.topologies.addresses import Gpu
+from railyard.topologies.paths import Path, path_of
 
 
 def best_path(src: Gpu, dst: Gpu, scores: Scores, delta: int, spine: bool) -> Path | None:

@@ -13,10 +13,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from railyard.controller.failover.paths import Path
 from railyard.topologies.addresses import Gpu
+from railyard.topologies.fabric_kinds import FABRIC_KINDS
+from railyard.topologies.paths import Path, hops
 from railyard.topologies.plan import Plan
-from railyard.topologies.spec import Kind
 
 
 class Link(NamedTuple):
@@ -46,19 +46,15 @@ class Background:
     elastic: bool = False
 
 
-def route_of(path: Path, src: Gpu, dst: Gpu, kind: Kind) -> Route:
+def route_of(path: Path, src: Gpu, dst: Gpu, kind: str) -> Route:
     """The links that a path loads, in the order of travel. See topologies/routing.py for who relays."""
-
-    def hop(a: Gpu, b: Gpu, side: Literal["hb", "rail"]) -> Route:
-        return () if a == b else (Link(a, side, True), Link(b, side, False))
-
-    if path.kind == "d":
-        return hop(src, dst, "hb")
-    if path.kind == "spine":
-        up = () if kind == "single-switch" else (Link(src.rank, "uplink", True), Link(dst.rank, "uplink", False))
-        return (Link(src, "rail", True), *up, Link(dst, "rail", False))
-    enter, leave = Gpu(src.domain, path.rail), Gpu(dst.domain, path.rail)
-    return hop(src, enter, "hb") + hop(enter, leave, "rail") + hop(leave, dst, "hb")
+    links: list[Link] = []
+    for a, b, side in hops(path, src, dst):
+        links.append(Link(a, side, True))
+        if a.domain != b.domain and a.rank != b.rank and FABRIC_KINDS[kind].default_spines:
+            links += (Link(a.rank, "uplink", True), Link(b.rank, "uplink", False))
+        links.append(Link(b, side, False))
+    return tuple(links)
 
 
 def capacities(plan: Plan) -> dict[Link, float]:

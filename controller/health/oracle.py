@@ -17,13 +17,11 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Final
 
-from railyard.controller.failover.paths import Path
-from railyard.controller.health.decision import path_of
 from railyard.controller.health.max_min import Background, Link, Route, completion_s, route_of, under_load
-from railyard.controller.health.policy import Share, Shares
 from railyard.topologies.addresses import Gpu
+from railyard.topologies.fabric_kinds import FABRIC_KINDS
+from railyard.topologies.paths import Path, Share, Shares, path_of
 from railyard.topologies.plan import Plan
-from railyard.topologies.spec import Kind
 
 EXACT: Final = 512
 ROUNDS: Final = 20
@@ -39,14 +37,14 @@ class Flow:
     size: int
 
 
-def all_paths(src: Gpu, dst: Gpu, rails: int, kind: Kind) -> tuple[Path, ...]:
+def all_paths(src: Gpu, dst: Gpu, rails: int, kind: str) -> tuple[Path, ...]:
     """Every path that the fabric carries from one GPU to another, fewest hops first, then by rail."""
     if src.domain == dst.domain:
         return (path_of("d", src.rank),)
     third = tuple(path_of("drd", rail) for rail in range(rails) if rail not in (src.rank, dst.rank))
     if src.rank == dst.rank:
         return (path_of("r", src.rank), *third)
-    spine = () if kind == "rail-only" else (path_of("spine", src.rank),)
+    spine = (path_of("spine", src.rank),) if FABRIC_KINDS[kind].joins_rails else ()
     return (path_of("dr", dst.rank), path_of("rd", src.rank), *spine, *third)
 
 

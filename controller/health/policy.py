@@ -6,26 +6,15 @@ One file of policies/ each. A policy of one's own, in a plugin file: docs/exampl
 import inspect
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar, Final, NamedTuple
+from typing import ClassVar, Final
 
-from railyard.controller.failover.paths import Path
-from railyard.controller.health.decision import path_of
 from railyard.controller.health.scores import BEST, Scores, idle
 from railyard.core.registry import Registry
 from railyard.topologies.addresses import Gpu
-from railyard.topologies.spec import Kind
+from railyard.topologies.fabric_kinds import FABRIC_KINDS
+from railyard.topologies.paths import Path, Share, Shares, path_of
 
 DELTA: Final = 10
-
-
-class Share(NamedTuple):
-    """A path and its part of a pair's traffic: `weight` out of the sum of all weights."""
-
-    path: Path
-    weight: int = 1
-
-
-Shares = tuple[Share, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +25,7 @@ class Context:
     oracle's answer (`oracle.by_pair`). ValueError for a delta outside 0 to 100.
     """
 
-    kind: Kind = "rail-only"
+    kind: str = "rail-only"
     seed: int = 0
     delta: int = DELTA
     assigned: Mapping[tuple[Gpu, Gpu], Shares] = field(default_factory=dict)
@@ -48,7 +37,7 @@ class Context:
     @property
     def spine(self) -> bool:
         """Whether the NIC network joins rails."""
-        return self.kind != "rail-only"
+        return FABRIC_KINDS[self.kind].joins_rails
 
 
 class HealthPolicy:

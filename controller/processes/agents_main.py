@@ -24,13 +24,12 @@ from typing import Any, Final
 from railyard.controller.agent.choices import ChoiceServer
 from railyard.controller.agent.route_agent import RouteAgent
 from railyard.controller.agent.steering import Assigned, Change, Source, Steering, read_assigned
-from railyard.controller.failover.paths import name_of
-from railyard.controller.health.policy import Shares
 from railyard.controller.health.registry.client import Registry, View, connect
 from railyard.controller.health.scores import Scores
 from railyard.core.events import EventWriter
 from railyard.topologies.addresses import Gpu, gpu_of_name
 from railyard.topologies.measure.tcp_rates import TcpRates
+from railyard.topologies.paths import Shares, path_names
 from railyard.topologies.plan import Plan
 
 AT_ONCE_NS: Final = 0
@@ -162,11 +161,6 @@ class Agents:
         self._steered |= todo.keys()
         if first and len(self._steered) == len(self._sources):
             self._emit("steering", {})
-
-
-def path_names(shares: Shares) -> str:
-    """`dr by rail 2 + rd by rail 1`; `none` where there is no path."""
-    return " + ".join(name_of(share.path) for share in shares) or "none"
 
 
 class _Process:

@@ -8,9 +8,10 @@ routing does. Of equally wide paths it takes those with the fewest HB domains, a
 
 from railyard.controller.health.decision import over_rail
 from railyard.controller.health.improved import spread
-from railyard.controller.health.policy import HEALTH_POLICIES, Context, HealthPolicy, Share, Shares, direct_path, single
+from railyard.controller.health.policy import HEALTH_POLICIES, Context, HealthPolicy, direct_path, single
 from railyard.controller.health.scores import Scores
 from railyard.topologies.addresses import Gpu
+from railyard.topologies.paths import Share, Shares
 
 
 @HEALTH_POLICIES.register("widest")

@@ -7,11 +7,11 @@ from typing import Final
 from rich.console import Console
 from rich.table import Table
 
-from railyard.controller.health.policy import Shares
 from railyard.core.units import format_time
 from railyard.experiments.run.initial_state import InitialState, initial_states
 from railyard.experiments.spec.experiment import ExperimentSpec
 from railyard.results.views.format import NOTHING
+from railyard.topologies.paths import Shares
 from railyard.workloads.background.spec import BackgroundSpec
 
 PAIRS: Final = 4

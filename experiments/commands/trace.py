@@ -11,8 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from railyard.controller.agent.choices import ask
-from railyard.controller.agent.path_trace import Hop, TracedPath, assemble_path, follows_policy, policy_path, verdict
-from railyard.controller.failover.paths import name_of
+from railyard.controller.agent.path_trace import Hop, TracedPath, assemble_path, follows_policy, verdict
 from railyard.core.errors import BadInput, RailyardError, unknown_name_hint
 from railyard.core.process_limits import raise_open_file_limit
 from railyard.core.project import PROJECT
@@ -22,6 +21,7 @@ from railyard.experiments.commands.options import LiveRunName
 from railyard.topologies.addresses import Gpu, gpu_of_name
 from railyard.topologies.build import active_plan
 from railyard.topologies.measure.capture import Capture, Probe
+from railyard.topologies.paths import path_name
 from railyard.topologies.plan import Plan
 
 MAX_PROBES: Final = 64
@@ -73,12 +73,13 @@ def show(plan: Plan, src: Gpu, dst: Gpu, probes: int, console: Console) -> int:
     before = ask(src, dst)  # of who steers now, if anybody does
     sent, ways = trace(plan, src, dst, probes)
     chosen = [paths for paths in (before, ask(src, dst)) if paths]
-    expected = list(dict.fromkeys(path for paths in chosen for path in paths)) or [policy_path(plan.policy, src, dst)]
+    expected = list(dict.fromkeys(path for paths in chosen for path in paths))
+    expected = expected or [share.path for share in plan.spec.paths(src, dst)]
     by = "its agent chose" if chosen else f"policy {plan.policy}:"
     spec = plan.spec
     console.print(
         f"{src.name} -> {dst.name}  {spec.kind}, {spec.domains} domains x {spec.rails} rails, {by}"
-        f" {' or '.join(map(name_of, expected))}",
+        f" {' or '.join(map(path_name, expected))}",
         highlight=False,
     )
     print_ways(sent, ways, console)

@@ -10,15 +10,15 @@ from dataclasses import dataclass
 from math import floor
 
 from railyard.controller.agent.steering import Steering
-from railyard.controller.failover.paths import Path
 from railyard.controller.health.hysteresis import ActivePaths, damp
 from railyard.controller.health.max_min import Background
 from railyard.controller.health.oracle import Flow, assign, by_pair, finish_s
-from railyard.controller.health.policy import HEALTH_POLICIES, Shares
+from railyard.controller.health.policy import HEALTH_POLICIES
 from railyard.controller.health.scores import BEST, Scores, idle
 from railyard.core.errors import RailyardError
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.build.shaping import payload_fraction
+from railyard.topologies.paths import Path, Shares
 from railyard.topologies.plan import Plan
 from railyard.workloads.background.flows import BackgroundFlow, flows_of
 from railyard.workloads.background.spec import BackgroundSpec

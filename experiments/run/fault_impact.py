@@ -3,7 +3,7 @@
 from itertools import permutations
 from typing import Final
 
-from railyard.controller.failover.paths import Broken, default_path, usable
+from railyard.controller.failover.paths import Broken, usable
 from railyard.experiments.spec.faults import BaseFaultSpec
 from railyard.failure.oracle.dead import CONTROL_PLANE_KINDS
 from railyard.failure.scenario.kinds import Fault, FaultKind
@@ -37,14 +37,14 @@ def impact_of(fault: Fault | BaseFaultSpec, plan: Plan) -> FaultImpact:
     broken = broken_by(fault, plan)
 
     def crosses(src: Gpu, dst: Gpu) -> bool:
-        path = default_path(plan.policy, src, dst)
+        paths = [share.path for share in plan.spec.paths(src, dst)]
         if fault.kind == "spine-crash":  # by which spine a connection goes is a hash of the switch's
-            return path.kind == "spine"
-        return not usable(path, src, dst, broken, plan.spec.kind)
+            return any(path.kind == "spine" for path in paths)
+        return not all(usable(path, src, dst, broken, plan.spec.kind) for path in paths)
 
     def at_own_link(src: Gpu, dst: Gpu) -> bool:
-        near = Gpu(src.domain, default_path(plan.policy, src, dst).rail)
-        return fault.kind.startswith("link-") and near.name == fault.target
+        near = {Gpu(src.domain, share.path.rail).name for share in plan.spec.paths(src, dst)}
+        return fault.kind.startswith("link-") and fault.target in near
 
     return FaultImpact(crosses, at_own_link, frozenset(_gpus_hit(fault, plan) if fault.kind in _GPU_DOWN_KINDS else ()))
 

@@ -9,12 +9,13 @@ from functools import cached_property
 
 from railyard.controller.agent.steering import Steering
 from railyard.controller.health.oracle import Flow
-from railyard.controller.health.policy import HEALTH_POLICIES, Shares
+from railyard.controller.health.policy import HEALTH_POLICIES
 from railyard.controller.health.scores import Scores
 from railyard.experiments.predict import steered_times
 from railyard.experiments.spec.experiment import ExperimentSpec, nominal_plan
 from railyard.experiments.spec.routing import RoutingSpec
 from railyard.topologies.addresses import Gpu
+from railyard.topologies.paths import Shares
 from railyard.topologies.plan import Plan
 from railyard.topologies.spec import FabricSpec
 from railyard.workloads.background.spec import BackgroundSpec

@@ -95,7 +95,7 @@ def replacement_job(
         state_s=state_s(state, rates, plan.spec),
         iteration_s=predict_schedule(schedule, rates, fabric).get(WHOLE),
         after_s=_after_s(way, schedule, rates, fabric),
-        estimated_s=line_rate_duration_s(after, rates, plan.policy),
+        estimated_s=line_rate_duration_s(after, rates, plan.spec),
         probed=_probed(before, gpu_map, plan, way),
     )
 

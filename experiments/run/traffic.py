@@ -101,7 +101,7 @@ def _expected(session: FabricSession, workload: Workload, predicted_s: float | N
     predicted = predict_schedule(schedule, rates, fabric)
     if session.steered_by:
         predicted = {} if predicted_s is None else {WHOLE: predicted_s}
-    whole = predicted.get(WHOLE) or line_rate_duration_s(schedule, rates, fabric.chosen_policy)
+    whole = predicted.get(WHOLE) or line_rate_duration_s(schedule, rates, fabric)
     return predicted, whole * TIMEOUT_FACTOR + TIMEOUT_MARGIN_S
 
 
@@ -159,7 +159,7 @@ def _bytes(
     requested, got = schedule.matrix, done.delivered_matrix
     # who steers, what is in the background, and what is broken, decides what crosses a port
     on_rails = (
-        0 if session.steered_by or counted is None else int(port_bytes(schedule, session.plan.policy).rail_out.sum())
+        0 if session.steered_by or counted is None else int(port_bytes(schedule, session.plan.spec).rail_out.sum())
     )
     gpu_ports, uplinks = counted or (0, 0)
     return ByteCheck(

@@ -26,7 +26,7 @@ def check_lasts(
     for number in range(len(plans)) if script.on is None else script.on:
         plan = plans[number]
         lasts_s = line_rate_duration_s(
-            schedules[number], payload_rates(plan.hb_bps, plan.rail_bps, plan.spec.mtu), plan.policy
+            schedules[number], payload_rates(plan.hb_bps, plan.rail_bps, plan.spec.mtu), plan.spec
         )
         drawn = [timed for seed in seeds for timed in script.script(plan, seed).faults]
         over_s = max(timed.at_s + timed.repair_s for timed in drawn)

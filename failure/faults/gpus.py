@@ -51,7 +51,7 @@ def _boot_gpu(net: FabricNet, gpu: str) -> None:
     if is_cable_up:
         set_links(far.node, {far.interface: "down"})
     with namespaces.inside(gpu):
-        commands = route_commands(net.plan, gpu_of_name(gpu), net.plan.policy, net.backups)
+        commands = route_commands(net.plan, gpu_of_name(gpu), net.backups)
         namespaces.run(["ip", "-batch", "-"], "link set hb0 up\nlink set rail0 up\n" + commands)
     if is_cable_up:
         set_links(far.node, {far.interface: "up"})

@@ -78,8 +78,7 @@ class Survivors:
         near, rail = self._hb | np.diag([gpu.name in self.graph for gpu in self.plan.gpus]), self._rail
         # a factor of `near` is an HB domain crossed, or its diagonal: none. So this is r, rd, dr and drd in one
         joined: Matrix = self._hb | (near @ rail @ near)
-        if self.plan.spec.kind != "rail-only":
-            joined |= self._spine
+        joined |= self._spine
         gpus = self.plan.gpus
         return frozenset((gpus[a], gpus[b]) for a, b in np.argwhere(joined))
 
@@ -125,13 +124,10 @@ class Survivors:
     @cached_property
     def _spine(self) -> Matrix:
         """In two domains and of two ranks, joined by the NIC network alone."""
-        rails = range(self.plan.spec.rails)
-        if self.plan.spec.kind == "single-switch":
-            rank_pairs = np.ones((len(rails), len(rails)), dtype=np.bool_)
-        else:
-            spines = [switch.name for switch in self.plan.switches if switch.role == "spine"]
-            up = np.array([[self.graph.has_edge(f"rail{g}", spine) for spine in spines] for g in rails])
-            rank_pairs = up @ up.T
+        names = [self.plan.spec.definition.rail_switch(g).name for g in range(self.plan.spec.rails)]
+        spines = [switch.name for switch in self.plan.switches if switch.role == "spine"]
+        up = np.array([[self.graph.has_edge(name, spine) for spine in spines] for name in names], dtype=np.bool_)
+        rank_pairs = (up @ up.T) | np.equal.outer(names, names)
         two_domains = self._domain[:, None] != self._domain
         two_ranks = self._rank[:, None] != self._rank
         joined: Matrix = self._outer_and(self._nic_up) & two_domains & two_ranks & rank_pairs[self._rank][:, self._rank]

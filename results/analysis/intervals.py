@@ -5,14 +5,16 @@ label `<fabric> <policy>`. Times are monotonic ns.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from railyard.core.units import parse_time
 from railyard.results.runs.records import Choice, Event, HealthSample, Run
-from railyard.topologies.addresses import Gpu, gpu_of_name
-from railyard.topologies.spec import POLICIES
+from railyard.topologies.addresses import gpu_of_name
+from railyard.topologies.fabric_kinds import FABRIC_KINDS
+from railyard.topologies.forwarding import Shape, policy_shares
+from railyard.topologies.paths import path_names
 
 Pair = tuple[str, str]
 Key = tuple[str, str, str, int]
@@ -112,7 +114,7 @@ def intervals(run: Run) -> tuple[MeasurementInterval, ...]:
             finished_ns=spans.get(_foreground_key(key), {}).get("finished", end_ns),
             health=tuple(health.get(key, ())),
             choices=tuple(choices.get(key, ())),
-            default_paths=_default_paths(policies.get(fabric, "dr"), choices.get(key, ())),
+            default_paths=_default_paths(policies.get(fabric), choices.get(key, ())),
             events=events,
         )
         found.append(interval)
@@ -147,26 +149,25 @@ def _belongs_to(event: Event, label: str, base: str) -> bool:
     return event.source in EVENT_SOURCES and event.detail.get("fabric") in (label, base)
 
 
-def _default_policies(run: Run, bases: Mapping[str, str]) -> dict[str, str]:
-    """By fabric, without policy. Spec and records name fabrics in the same order, as far as it came."""
-    default_policies: dict[str, Sequence[str]] = {str(kind): policies for kind, policies in POLICIES.items()}
+def _default_policies(run: Run, bases: Mapping[str, str]) -> dict[str, tuple[str, Shape]]:
+    """By fabric, without policy: its forwarding policy and its shape. Spec and records name fabrics in the same order,
+    as far as it came.
+    """
     specs = run.spec.get("fabrics") or []
     return {
-        base: spec.get("policy") or default_policies[spec["kind"]][0]
+        base: (
+            spec.get("policy") or FABRIC_KINDS[spec["kind"]].default_policy,
+            Shape(spec["kind"], spec.get("domains", 4), spec.get("rails", 4)),
+        )
         for base, spec in zip(dict.fromkeys(bases.values()), specs, strict=False)
+        if spec["kind"] in FABRIC_KINDS
     }
 
 
-def _default_paths(policy: str, choices: Iterable[Choice]) -> dict[Pair, str]:
-    """The path of the fabric's own routes for each pair, named as in choices."""
+def _default_paths(known: tuple[str, Shape] | None, choices: Iterable[Choice]) -> dict[Pair, str]:
+    """The paths of the fabric's own routes for each pair, named as in choices."""
+    policy, shape = known or ("dr", Shape("rail-only", 2, 2))
     return {
-        pair: _default_path(policy, *map(gpu_of_name, pair)) for pair in dict.fromkeys((c.src, c.dst) for c in choices)
+        pair: path_names(policy_shares(policy, gpu_of_name(pair[0]), gpu_of_name(pair[1]), shape))
+        for pair in dict.fromkeys((c.src, c.dst) for c in choices)
     }
-
-
-def _default_path(policy: str, src: Gpu, dst: Gpu) -> str:
-    if src.rank == dst.rank:
-        return f"r by rail {src.rank}"
-    if policy == "spine":
-        return "spine"
-    return f"rd by rail {src.rank}" if policy == "rd" else f"dr by rail {dst.rank}"

@@ -11,9 +11,8 @@ from typing import Any, Self
 import psutil
 
 from railyard.controller.agent.choices import ask
-from railyard.controller.agent.path_trace import TracedPath, assemble_path, follows_policy, policy_path
+from railyard.controller.agent.path_trace import TracedPath, assemble_path, follows_policy
 from railyard.controller.agent.steering import Steering
-from railyard.controller.failover.paths import Path
 from railyard.controller.health.hysteresis import Damping
 from railyard.controller.health.policy import Context
 from railyard.controller.health.registry.client import connect
@@ -25,8 +24,10 @@ from railyard.controller.processes.clients import AgentsProcess
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.build import namespaces
 from railyard.topologies.measure.capture import Capture
+from railyard.topologies.paths import Path
 from tests.emulation.fabrics import Fabric, eventually
 from tests.emulation.programs import command_line
+from tests.unit.path_choices import own_path
 
 AT_ONCE = Damping(margin=None, dwell_ns=0)
 FIRST_STAYS = Damping(margin=None, dwell_ns=3_600_000_000_000)
@@ -117,7 +118,7 @@ def assert_taken_as_chosen(fabric: Fabric, probes: int = 3) -> set[str]:
     with Capture(fabric.net.plan) as capture:
         for src in fabric.gpus:
             for dst in (gpu for gpu in fabric.gpus if gpu != src):
-                said = ask(src, dst) if src.domain != dst.domain else [policy_path(policy, src, dst)]
+                said = ask(src, dst) if src.domain != dst.domain else [own_path(policy, src, dst)]
                 assert said, f"{src.name} -> {dst.name}: its agent chose nothing"
                 ways = traced(capture, src, dst, probes if len(said) > 1 else 1)
                 assert follows_policy(ways, said), (

@@ -2,12 +2,13 @@
 
 import pytest
 
-from railyard.controller.failover.paths import Broken, choose
+from railyard.controller.failover.paths import Broken
 from railyard.controller.processes.clients import ControllerProcess
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.build import namespaces
 from railyard.topologies.build.ovs import PrivateSwitch
 from tests.emulation.fabrics import Fabric, build, eventually
+from tests.unit.path_choices import chosen_path
 
 pytestmark = pytest.mark.capsule
 
@@ -17,7 +18,7 @@ def assert_all_go_as_chosen(fabric: Fabric, broken: Broken) -> None:
     spec, policy = fabric.net.plan.spec, fabric.net.plan.policy
     for src in fabric.gpus:
         for dst in (gpu for gpu in fabric.gpus if gpu.domain != src.domain):
-            path = choose(policy, src, dst, broken, spec.rails, spec.kind)
+            path = chosen_path(policy, src, dst, broken, spec.rails, spec.kind)
             assert path is not None
             ends = [Gpu(src.domain, path.rail), Gpu(dst.domain, path.rail)]
             between = [] if path.kind == "spine" else [gpu for gpu in ends if gpu not in (src, dst)]

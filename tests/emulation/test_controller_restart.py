@@ -116,7 +116,7 @@ def test_another_gpu_in_a_place_gets_the_detours_that_are_in_force() -> None:
     namespaces.path(place.name).touch()
     namespaces.run(["mount", "-n", "--bind", str(namespaces.path("newcomer")), str(namespaces.path(place.name))])
     with namespaces.inside(place.name):
-        namespaces.run(["ip", "-batch", "-"], gpu_commands(plan, place, plan.policy, backups=True))
+        namespaces.run(["ip", "-batch", "-"], gpu_commands(plan, place, backups=True))
     fabric.await_event("port-up")
     eventually(lambda: fabric.whats()[-1] == "rerouted")
     assert not fabric.in_node(place.name, "ip", "route", "show", "metric", "10")

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from railyard.controller.failover.heartbeat_detector import SilentComponents
-from railyard.controller.failover.paths import Broken, choose
+from railyard.controller.failover.paths import Broken
 from railyard.controller.processes.clients import HeartbeatProcess
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.build import namespaces
@@ -23,6 +23,7 @@ from railyard.workloads.background.flows import flows_of
 from railyard.workloads.background.reserve import reserved
 from railyard.workloads.background.spec import BackgroundSpec
 from tests.emulation.fabrics import Fabric, build, eventually
+from tests.unit.path_choices import chosen_path
 
 pytestmark = pytest.mark.capsule
 PERIOD_S, MULTIPLIER = 0.02, 3
@@ -91,7 +92,7 @@ def assert_all_get_through(fabric: Fabric, broken: Broken, without: frozenset[Gp
     spec, policy = fabric.net.plan.spec, fabric.net.plan.policy
     for src in (gpu for gpu in fabric.gpus if gpu not in without):
         for dst in (gpu for gpu in fabric.gpus if gpu.domain != src.domain and gpu not in without):
-            assert choose(policy, src, dst, broken, spec.rails, spec.kind) is not None
+            assert chosen_path(policy, src, dst, broken, spec.rails, spec.kind) is not None
             eventually(lambda src=src, dst=dst: fabric.arrives(src, dst, 0.3))  # type: ignore[misc]
 
 

@@ -15,15 +15,15 @@ from typing import Any
 import pytest
 
 from railyard.controller.agent.choices import ask
-from railyard.controller.failover.paths import Path
 from railyard.controller.health.decision import over_rail
 from railyard.controller.health.hysteresis import Damping
-from railyard.controller.health.policy import Share, Shares, default_policies
+from railyard.controller.health.policy import default_policies
 from railyard.controller.health.settings import HealthSpec, RegistryKind
 from railyard.core.errors import RailyardError
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.measure.capture import Capture
 from railyard.topologies.measure.port_counters import TRAFFIC, PortReader
+from railyard.topologies.paths import Path, Share, Shares
 from railyard.workloads.background.run import background
 from railyard.workloads.background.spec import BackgroundSpec
 from tests.emulation.fabrics import Fabric, build, eventually

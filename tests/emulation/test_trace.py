@@ -2,17 +2,17 @@
 
 import pytest
 
-from railyard.controller.agent.path_trace import TracedPath, assemble_path, policy_path, verdict
-from railyard.controller.failover.paths import Broken, choose, default_path, name_of
+from railyard.controller.agent.path_trace import TracedPath, assemble_path, verdict
+from railyard.controller.failover.paths import Broken
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.build import active_plan
 from railyard.topologies.measure.capture import Capture
-from railyard.topologies.spec import POLICIES, Kind, Policy
+from railyard.topologies.paths import path_name
 from tests.emulation.fabrics import Fabric, at_best, build
 from tests.emulation.programs import USER, Program, as_root, as_user
 from tests.emulation.test_cli import BUILT_S, PROMPT, SHELL, Wrap, command
+from tests.unit.path_choices import CHOICES, chosen_path, own_path
 
-CHOICES = [(kind, policy) for kind, policies in POLICIES.items() for policy in policies]
 pairs_of_policies = pytest.mark.parametrize(("kind", "policy"), CHOICES)
 
 
@@ -26,31 +26,31 @@ def assert_all_as_chosen(fabric: Fabric, broken: Broken) -> None:
     with Capture(fabric.net.plan) as capture:
         for src in fabric.gpus:
             for dst in (gpu for gpu in fabric.gpus if gpu != src):
-                path = policy_path(policy, src, dst)
+                path = own_path(policy, src, dst)
                 if src.domain != dst.domain:
-                    path = choose(policy, src, dst, broken, spec.rails, spec.kind) or path
+                    path = chosen_path(policy, src, dst, broken, spec.rails, spec.kind) or path
                 (way,) = ways(capture, src, dst)
                 assert way.path == path, f"{src.name} -> {dst.name}: {way.name}, by {way}"
 
 
 @pytest.mark.capsule
 @pairs_of_policies
-def test_every_pair_goes_as_the_policy_says(kind: Kind, policy: Policy) -> None:
+def test_every_pair_goes_as_the_policy_says(kind: str, policy: str) -> None:
     assert_all_as_chosen(build(kind, 3, 3, policy=policy), Broken())
 
 
 @pytest.mark.capsule
 @pairs_of_policies
-def test_after_a_cut_every_pair_takes_the_detour_that_was_chosen(kind: Kind, policy: Policy) -> None:
+def test_after_a_cut_every_pair_takes_the_detour_that_was_chosen(kind: str, policy: str) -> None:
     fabric = build(kind, 2, 3, policy=policy)
     fabric.set_link(Gpu(0, 1), "down")
     fabric.await_event("rerouted")
     assert_all_as_chosen(fabric, Broken(links=frozenset({Gpu(0, 1)})))
     src, dst = Gpu(0, 1), Gpu(1, 1)
     with Capture(fabric.net.plan) as capture:
-        way, own = ways(capture, src, dst)[0], default_path(policy, src, dst)
+        way, own = ways(capture, src, dst)[0], own_path(policy, src, dst)
     assert way.kind == "drd"
-    assert verdict([way], [own]) == f"a detour: the policy says {name_of(own)}"
+    assert verdict([way], [own]) == f"a detour: the policy says {path_name(own)}"
 
 
 @pytest.mark.capsule
@@ -61,7 +61,7 @@ def test_without_rerouting_it_is_told_where_packets_are_lost() -> None:
     with Capture(fabric.net.plan) as capture:
         at_the_switch = ways(capture, Gpu(0, 2), Gpu(1, 1), 2)
     assert str(at_the_switch[0]) == "d0g2 -hb0-> d0g1 -rail0-> rail1"
-    assert verdict(at_the_switch, [policy_path("dr", Gpu(0, 2), Gpu(1, 1))]) == (
+    assert verdict(at_the_switch, [own_path("dr", Gpu(0, 2), Gpu(1, 1))]) == (
         "lost after rail1: the policy says dr by rail 1"
     )
 

@@ -15,6 +15,7 @@ from railyard.topologies.routing import (
     FROM_HB,
     FROM_RAIL,
     MAIN,
+    AnyRoute,
     Device,
     Route,
     backup_routes,
@@ -43,8 +44,9 @@ class FakeKernel:
     crosses: Crossing
     dark: frozenset[Gpu] = frozenset()
     backups: bool = False
-    extra: Mapping[Gpu, Iterable[Route]] = field(default_factory=dict)
-    _tables: dict[Gpu, dict[int, list[tuple[int, int, Route]]]] = field(default_factory=dict)
+    choice: int = 0  # which next hop a flow's hash selects, of a route with several
+    extra: Mapping[Gpu, Iterable[AnyRoute]] = field(default_factory=dict)
+    _tables: dict[Gpu, dict[int, list[tuple[int, int, AnyRoute]]]] = field(default_factory=dict)
     _known: dict[Gpu, set[tuple[Gpu, Device]]] = field(default_factory=dict)
 
     def look_up(self, gpu: Gpu, came_from: Device | None, target: Gpu) -> Route | None:
@@ -52,10 +54,17 @@ class FakeKernel:
         address = int(IPv4Address(target.ip))
         tables = {"hb0": (FROM_HB, MAIN), "rail0": (FROM_RAIL, MAIN), None: (MAIN,)}[came_from]
         for table in tables:
-            for network, mask, route in self._of(gpu).get(table, ()):
+            for network, mask, entry in self._of(gpu).get(table, ()):
+                route = self._picked(entry)
                 if address & mask == network and not (route.device == "rail0" and gpu in self.dark):
                     return route
         return None
+
+    def _picked(self, route: AnyRoute) -> Route:
+        if isinstance(route, Route):
+            return route
+        hop = route.hops[self.choice % len(route.hops)]
+        return Route(route.prefix, hop.device, hop.via, route.table, route.metric)
 
     def walk(self, source: Gpu, target: Gpu) -> list[Hop] | None:
         """The hops from source to target; None if the packet is lost on the way."""
@@ -84,15 +93,15 @@ class FakeKernel:
             self._known[gpu] = set(neighbours(self.plan, gpu))
         return self._known[gpu]
 
-    def _of(self, gpu: Gpu) -> dict[int, list[tuple[int, int, Route]]]:
+    def _of(self, gpu: Gpu) -> dict[int, list[tuple[int, int, AnyRoute]]]:
         """Its tables, each in the order in which the kernel tries routes."""
         if gpu not in self._tables:
-            routes = source_routes(self.plan, gpu, self.plan.policy) + transit_routes(self.plan, gpu)
+            routes = [*source_routes(self.plan, gpu), *transit_routes(self.plan, gpu)]
             routes += backup_routes(self.plan, gpu) if self.backups else []
             routes += self.extra.get(gpu, ())
             keys = [(route.table, route.prefix, route.metric) for route in routes]
             assert len(set(keys)) == len(keys), "the kernel would refuse the second: File exists"
-            tables: dict[int, list[tuple[int, int, Route]]] = {}
+            tables: dict[int, list[tuple[int, int, AnyRoute]]] = {}
             networks = [(IPv4Network(route.prefix), route) for route in routes]
             for network, route in sorted(networks, key=lambda item: (-item[0].prefixlen, item[1].metric)):
                 entry = (int(network.network_address), int(network.netmask), route)

@@ -7,11 +7,10 @@ from math import inf, prod
 
 from hypothesis import strategies as st
 
-from railyard.controller.failover.paths import Path
 from railyard.controller.health.oracle import all_paths
 from railyard.controller.health.scores import Scores
 from railyard.topologies.addresses import Gpu
-from railyard.topologies.spec import Kind
+from railyard.topologies.paths import Path
 
 # ties and zeros are what goes wrong: most scores are out of a few
 SCORE = st.sampled_from([0, 1, 10, 49, 50, 51, 99, 100]) | st.integers(0, 100)
@@ -52,7 +51,7 @@ def worth(path: Path, src: Gpu, dst: Gpu, known: Scores) -> int:
     return prod((*parts(path, src, dst, known), 100, 100)[:3])
 
 
-def open_paths(src: Gpu, dst: Gpu, known: Scores, kind: Kind = "rail-only") -> list[Path]:
+def open_paths(src: Gpu, dst: Gpu, known: Scores, kind: str = "rail-only") -> list[Path]:
     """All paths that cross no blocked domain; fewest hops first, then by rail."""
 
     def crosses(path: Path) -> list[int]:

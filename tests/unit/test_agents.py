@@ -7,13 +7,14 @@ from typing import Any, cast
 
 from railyard.controller.agent.route_agent import Outcome
 from railyard.controller.agent.steering import Steering
-from railyard.controller.health.policy import HEALTH_POLICIES, Context, HealthPolicy, Shares
+from railyard.controller.health.policy import HEALTH_POLICIES, Context, HealthPolicy
 from railyard.controller.health.registry.client import connect
 from railyard.controller.health.registry.unix_socket import SocketServer
 from railyard.controller.health.scores import Scores, idle
 from railyard.controller.processes.agents_main import Agents, Kernels
 from railyard.core.events import EventWriter
 from railyard.topologies.addresses import Gpu
+from railyard.topologies.paths import Shares
 from railyard.topologies.plan import make_plan
 from railyard.topologies.spec import parse_fabric
 

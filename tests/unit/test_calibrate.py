@@ -6,18 +6,18 @@ from typing import cast
 from hypothesis import given
 from hypothesis import strategies as st
 
-from railyard.controller.failover.paths import default_path
 from railyard.topologies.build.network import FabricNet
 from railyard.topologies.measure.calibration import MIN_DURATION_S, SEGMENTS, samples, seconds_for
 from railyard.topologies.plan import make_plan
-from railyard.topologies.spec import POLICIES, parse_fabric
+from railyard.topologies.spec import parse_fabric
+from tests.unit.path_choices import POLICIES, own_path
 
 
 @given(data=st.data(), kind=st.sampled_from(sorted(POLICIES)), side=st.tuples(st.integers(2, 6), st.integers(2, 6)))
 def test_a_flow_over_each_class_of_link_and_no_two_over_the_same(
     data: st.DataObject, kind: str, side: tuple[int, int]
 ) -> None:
-    policy = data.draw(st.sampled_from(POLICIES[kind]))  # type: ignore[index]
+    policy = data.draw(st.sampled_from(POLICIES[kind]))
     keys = {"kind": kind, "policy": policy, "domains": side[0], "rails": side[1], "rail_rate": "100Mbit"}
     plan = make_plan(parse_fabric(keys), 1)
     chosen = samples(cast(FabricNet, SimpleNamespace(plan=plan)))
@@ -30,7 +30,7 @@ def test_a_flow_over_each_class_of_link_and_no_two_over_the_same(
             assert sample.src.domain == sample.dst.domain
         else:
             kinds = {"rail": "r", "uplink": "spine"}
-            assert default_path(plan.policy, sample.src, sample.dst).kind == kinds[sample.link_class]
+            assert own_path(plan.policy, sample.src, sample.dst).kind == kinds[sample.link_class]
         rate = plan.hb_bps if sample.link_class == "hb" else plan.rail_bps
         assert 0.9 * rate < sample.expected_bps < rate
 

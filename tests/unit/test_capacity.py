@@ -12,7 +12,8 @@ from railyard.topologies.measure.capacity import (
     frames_needed,
     max_rail_bps,
 )
-from railyard.topologies.spec import POLICIES, FabricSpec
+from railyard.topologies.spec import FabricSpec
+from tests.unit.path_choices import POLICIES
 
 kinds = st.sampled_from(sorted(POLICIES))
 fabrics = st.builds(

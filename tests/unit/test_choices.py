@@ -8,9 +8,8 @@ import pytest
 
 from railyard.controller.agent import choices
 from railyard.controller.agent.choices import ChoiceServer, ask
-from railyard.controller.failover.paths import Path
-from railyard.controller.health.policy import Share, Shares
 from railyard.topologies.addresses import Gpu
+from railyard.topologies.paths import Path, Share, Shares
 
 SRC, DST = Gpu(0, 1), Gpu(3, 2)
 

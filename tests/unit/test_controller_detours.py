@@ -1,5 +1,6 @@
 """Detours, followed hop by hop through all three tables: who can be reached is, after any fault, by the chosen path."""
 
+from dataclasses import replace
 from itertools import islice
 
 import pytest
@@ -7,20 +8,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from railyard.controller.failover.detours import DETOUR_METRIC, Detours, changes, detours
-from railyard.controller.failover.paths import Broken, Path, choose, default_path, usable
+from railyard.controller.failover.paths import Broken, usable
 from railyard.topologies.addresses import Gpu
+from railyard.topologies.paths import Path
 from railyard.topologies.plan import Plan
-from railyard.topologies.routing import Route, host_prefix
-from railyard.topologies.spec import Kind, Policy
-from tests.unit.broken_fabrics import CHOICES, Fault, Truth, as_told, double_faults, plan, single_faults
+from railyard.topologies.routing import AnyRoute, Route, host_prefix
+from tests.unit.broken_fabrics import Fault, Truth, as_told, double_faults, plan, single_faults
 from tests.unit.fake_kernel import FakeKernel, shape_of
+from tests.unit.path_choices import CHOICES, chosen_path, own_path
 
 
 def kernel_after(fabric: Plan, fault: Fault, found: Detours, backups: bool = True) -> FakeKernel:
     """The fabric's routing with a fault in it and the detours in place."""
     dark = frozenset(gpu for gpu in fabric.gpus if any(gpu.name in cable for cable in fault.cables))
     extra = {gpu: list(routes.values()) for gpu, routes in found.items()}
-    return FakeKernel(fabric, Truth(fabric, fault).carries, dark, backups, extra)
+    return FakeKernel(fabric, Truth(fabric, fault).carries, dark, backups, extra=extra)
 
 
 def check_every_pair(fabric: Plan, fault: Fault, backups: bool) -> None:
@@ -29,7 +31,7 @@ def check_every_pair(fabric: Plan, fault: Fault, backups: bool) -> None:
     for src in fabric.gpus:
         for dst in (gpu for gpu in fabric.gpus if gpu.domain != src.domain):
             hops = kernel.walk(src, dst)
-            chosen = choose(fabric.policy, src, dst, broken, fabric.spec.rails, fabric.spec.kind)
+            chosen = chosen_path(fabric.policy, src, dst, broken, fabric.spec.rails, fabric.spec.kind)
             where = f"{fault}: {src.name} -> {dst.name}"
             if chosen is None:
                 assert not truth.joined(fabric, src, dst), where
@@ -42,7 +44,7 @@ def check_every_pair(fabric: Plan, fault: Fault, backups: bool) -> None:
 @pytest.mark.parametrize(("kind", "policy"), CHOICES)
 @pytest.mark.parametrize(("domains", "rails"), [(d, r) for d in (2, 3, 4) for r in (2, 3, 4)])
 def test_after_any_single_fault_each_pair_is_joined_by_the_chosen_path(
-    kind: Kind, policy: Policy, domains: int, rails: int
+    kind: str, policy: str, domains: int, rails: int
 ) -> None:
     fabric = plan(kind, policy, domains, rails)
     faults = single_faults(fabric)
@@ -51,21 +53,21 @@ def test_after_any_single_fault_each_pair_is_joined_by_the_chosen_path(
 
 
 @pytest.mark.parametrize(("kind", "policy"), CHOICES)
-def test_the_controllers_detours_need_no_kernel_backups(kind: Kind, policy: Policy) -> None:
+def test_the_controllers_detours_need_no_kernel_backups(kind: str, policy: str) -> None:
     fabric = plan(kind, policy, 3, 3)
     for fault in single_faults(fabric):
         check_every_pair(fabric, fault, backups=False)
 
 
 @pytest.mark.parametrize(("kind", "policy"), CHOICES)
-def test_after_two_faults_too(kind: Kind, policy: Policy) -> None:
+def test_after_two_faults_too(kind: str, policy: str) -> None:
     fabric = plan(kind, policy, 3, 3)
     for fault in islice(double_faults(fabric), 0, None, 7):
         check_every_pair(fabric, fault, backups=False)
 
 
 @pytest.mark.parametrize(("kind", "policy"), CHOICES)
-def test_there_is_no_detour_where_the_usual_path_lives(kind: Kind, policy: Policy) -> None:
+def test_there_is_no_detour_where_the_usual_path_lives(kind: str, policy: str) -> None:
     fabric = plan(kind, policy, 3, 4)
     of_prefix = {host_prefix(gpu): gpu for gpu in fabric.gpus}
     for fault in single_faults(fabric):
@@ -77,8 +79,8 @@ def test_there_is_no_detour_where_the_usual_path_lives(kind: Kind, policy: Polic
             for src in fabric.gpus
             for dst in fabric.gpus
             if src.domain != dst.domain
-            and not usable(default_path(policy, src, dst), src, dst, broken, kind)
-            and choose(policy, src, dst, broken, 4, kind)
+            and not usable(own_path(policy, src, dst), src, dst, broken, kind)
+            and chosen_path(policy, src, dst, broken, 4, kind)
         }
         assert turned == dead
         assert all(route.metric == DETOUR_METRIC for routes in found.values() for route in routes.values())
@@ -97,7 +99,10 @@ def test_a_dead_rail_link_of_a_rail_only_fabric_turns_just_these() -> None:
         ("d1g0", "198.18.2.0/32"), ("d1g1", "198.18.2.0/32"), ("d1g2", "198.18.2.0/32"),  # to d0g1 itself
     }  # fmt: skip
     assert to["d0g0", "198.18.2.1/32"] == Route("198.18.2.1/32", "rail0", Gpu(1, 0), metric=DETOUR_METRIC)
-    assert to["d0g1", "198.18.2.1/32"].device == to["d1g1", "198.18.2.0/32"].device == "hb0"
+    devices = {
+        route.device for route in (to["d0g1", "198.18.2.1/32"], to["d1g1", "198.18.2.0/32"]) if isinstance(route, Route)
+    }
+    assert devices == {"hb0"}
 
 
 routes = st.builds(
@@ -123,5 +128,5 @@ def test_the_changes_lead_from_old_to_new_and_touch_nothing_else(old: Detours, n
     assert {gpu: table for gpu, table in state.items() if table} == new
 
 
-def with_prefix(route: Route, prefix: str) -> Route:
-    return Route(prefix, route.device, route.via, route.table, route.metric)
+def with_prefix(route: AnyRoute, prefix: str) -> AnyRoute:
+    return replace(route, prefix=prefix)

@@ -5,11 +5,13 @@ from itertools import chain, combinations, permutations
 
 import pytest
 
-from railyard.controller.failover.paths import Broken, Path, alternatives, choose, default_path, next_hop, usable
+from railyard.controller.failover.paths import Broken, alternatives, usable
 from railyard.topologies.addresses import Gpu
+from railyard.topologies.paths import Path
 from railyard.topologies.plan import Plan
-from railyard.topologies.spec import Kind, Policy
-from tests.unit.broken_fabrics import CHOICES, Truth, as_told, double_faults, plan, single_faults
+from railyard.topologies.routing import next_hop
+from tests.unit.broken_fabrics import Truth, as_told, double_faults, plan, single_faults
+from tests.unit.path_choices import CHOICES, chosen_path, own_path
 
 
 def crosses(truth: Truth, path: Path, src: Gpu, dst: Gpu) -> bool:
@@ -26,19 +28,19 @@ def check_choices(fabric: Plan, srcs: list[Gpu]) -> int:
         truth, broken = Truth(fabric, fault), as_told(fabric, fault)
         for src in srcs:
             for dst in (gpu for gpu in fabric.gpus if gpu.domain != src.domain):
-                path = choose(fabric.policy, src, dst, broken, spec.rails, spec.kind)
+                path = chosen_path(fabric.policy, src, dst, broken, spec.rails, spec.kind)
                 assert (path is not None) == truth.joined(fabric, src, dst), f"{fault}: {src.name} -> {dst.name}"
                 without += path is None
                 if path is not None:
                     assert crosses(truth, path, src, dst)
-                    own = default_path(fabric.policy, src, dst)
+                    own = own_path(fabric.policy, src, dst)
                     assert path == own or not crosses(truth, own, src, dst)
     return without
 
 
 @pytest.mark.parametrize(("kind", "policy"), CHOICES)
 @pytest.mark.parametrize(("domains", "rails"), [(2, 2), (2, 3), (3, 2), (2, 4), (3, 3)])
-def test_a_living_path_is_found_wherever_there_is_one(kind: Kind, policy: Policy, domains: int, rails: int) -> None:
+def test_a_living_path_is_found_wherever_there_is_one(kind: str, policy: str, domains: int, rails: int) -> None:
     fabric = plan(kind, policy, domains, rails)
     without = check_choices(fabric, [gpu for gpu in fabric.gpus if gpu.domain == 0])
     assert without > 0 or rails > 2  # two rails and two faults leave somebody without; so that branch was tried
@@ -46,7 +48,7 @@ def test_a_living_path_is_found_wherever_there_is_one(kind: Kind, policy: Policy
 
 @pytest.mark.parametrize(("kind", "policy"), CHOICES)
 @pytest.mark.parametrize(("domains", "rails"), [(4, 4), (3, 4), (4, 3), (4, 2)])
-def test_the_same_in_larger_fabrics_from_two_corners(kind: Kind, policy: Policy, domains: int, rails: int) -> None:
+def test_the_same_in_larger_fabrics_from_two_corners(kind: str, policy: str, domains: int, rails: int) -> None:
     fabric = plan(kind, policy, domains, rails)
     check_choices(fabric, [fabric.gpus[0], fabric.gpus[-1]])
 
@@ -68,7 +70,9 @@ def test_ways_round_are_few_hops_first_and_each_rail_once() -> None:
 
 def test_those_who_go_round_a_dead_rail_share_the_others() -> None:
     broken = Broken(rails=frozenset({0}))
-    paths = [choose("dr", Gpu(d, 0), Gpu(e, 0), broken, 4, "rail-only") for d in range(6) for e in range(6) if d != e]
+    paths = [
+        chosen_path("dr", Gpu(d, 0), Gpu(e, 0), broken, 4, "rail-only") for d in range(6) for e in range(6) if d != e
+    ]
     rails = [path.rail for path in paths if path]
     assert {rail: rails.count(rail) for rail in set(rails)} == {1: 10, 2: 10, 3: 10}
 
@@ -81,7 +85,7 @@ def test_those_whom_several_dead_rails_turn_away_share_what_is_left(size: tuple[
         loads = Counter[int]()
         for rank in gone:
             for d, e in permutations(range(domains), 2):
-                path = choose("dr", Gpu(d, rank), Gpu(e, rank), Broken(rails=frozenset(gone)), rails, "rail-only")
+                path = chosen_path("dr", Gpu(d, rank), Gpu(e, rank), Broken(rails=frozenset(gone)), rails, "rail-only")
                 assert path is not None
                 loads[path.rail] += 1
         assert len(loads) == rails - dead
@@ -91,7 +95,6 @@ def test_those_whom_several_dead_rails_turn_away_share_what_is_left(size: tuple[
 @pytest.mark.parametrize(
     ("path", "hop"),
     [
-        (Path("r", 0), ("rail0", None)),
         (Path("dr", 1), ("hb0", Gpu(0, 1))),
         (Path("rd", 0), ("rail0", Gpu(1, 0))),
         (Path("drd", 2), ("hb0", Gpu(0, 2))),
@@ -120,14 +123,14 @@ def test_a_path_dies_with_any_hb_port_that_it_goes_through_and_with_no_other(pat
 
 def test_where_an_hb_port_is_dead_the_other_order_of_hops_is_taken() -> None:
     src, dst = Gpu(0, 0), Gpu(1, 1)
-    assert choose("dr", src, dst, Broken(hb=frozenset({src})), 3, "rail-only") == Path("rd", 0)
-    assert choose("rd", src, dst, Broken(hb=frozenset({dst})), 3, "rail-only") == Path("dr", 1)
-    assert choose("dr", src, dst, Broken(hb=frozenset({src, dst})), 3, "rail-only") is None
+    assert chosen_path("dr", src, dst, Broken(hb=frozenset({src})), 3, "rail-only") == Path("rd", 0)
+    assert chosen_path("rd", src, dst, Broken(hb=frozenset({dst})), 3, "rail-only") == Path("dr", 1)
+    assert chosen_path("dr", src, dst, Broken(hb=frozenset({src, dst})), 3, "rail-only") is None
 
 
-def test_within_a_domain_there_is_nothing_to_choose() -> None:
-    with pytest.raises(ValueError, match="d0g0 -> d0g1: a path between domains needs two domains"):
-        default_path("dr", Gpu(0, 0), Gpu(0, 1))
+def test_policies_leave_a_domain_and_a_rail_to_themselves() -> None:
+    assert own_path("rd", Gpu(0, 0), Gpu(0, 1)) == Path("d", 0)
+    assert own_path("dr", Gpu(0, 0), Gpu(1, 0)) == Path("r", 0)
 
 
 def test_a_dead_end_counts_on_either_side_and_a_dead_bystander_does_not() -> None:

@@ -13,7 +13,7 @@ from railyard.controller.failover.paths import Broken
 from railyard.controller.openflow.app import SwitchEvent
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.ports import RAIL_DPID
-from railyard.topologies.routing import Route
+from railyard.topologies.routing import AnyRoute
 from tests.unit.broken_fabrics import plan
 from tests.unit.test_controller_brain import Lab, flat, rail_only
 
@@ -146,7 +146,7 @@ def test_whatever_changed_meanwhile_only_what_differs_is_changed(before: Broken,
 
 
 def table_of(lab: Lab) -> Detours:
-    found: dict[Gpu, dict[str, Route]] = {}
+    found: dict[Gpu, dict[str, AnyRoute]] = {}
     for (gpu, prefix), route in lab.router.table.items():
         found.setdefault(gpu, {})[prefix] = route
     return found

@@ -7,14 +7,15 @@ from hypothesis import strategies as st
 
 from railyard.controller.failover.detours import detours
 from railyard.controller.failover.manager import find_disconnected_ranks
-from railyard.controller.failover.paths import Broken, choose, default_path, usable
+from railyard.controller.failover.paths import Broken, usable
 from railyard.failure.oracle.reachability import Dead, Survivors, cable
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.plan import Plan
 from railyard.topologies.ports import role_of
 from railyard.topologies.routing import host_prefix
-from tests.unit.broken_fabrics import CHOICES, plan
+from tests.unit.broken_fabrics import plan
 from tests.unit.fake_switch import cables
+from tests.unit.path_choices import CHOICES, chosen_path, own_path
 
 
 def as_told(fabric: Plan, dead: Dead) -> Broken:
@@ -57,7 +58,7 @@ def test_a_path_is_chosen_for_exactly_those_whom_the_surviving_fabric_joins(case
     for src in fabric.gpus:
         for dst in (gpu for gpu in fabric.gpus if gpu.domain != src.domain):
             where = f"{src.name} -> {dst.name}"
-            path = choose(fabric.policy, src, dst, broken, spec.rails, spec.kind)
+            path = chosen_path(fabric.policy, src, dst, broken, spec.rails, spec.kind)
             assert (path is not None) == ((src, dst) in reachable), where
-            own = usable(default_path(fabric.policy, src, dst), src, dst, broken, spec.kind)
+            own = usable(own_path(fabric.policy, src, dst), src, dst, broken, spec.kind)
             assert (host_prefix(dst) in found.get(src, {})) == (path is not None and not own), where

@@ -6,14 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from railyard.controller.failover.paths import Broken, choose, default_path, usable
+from railyard.controller.failover.paths import Broken, usable
 from railyard.experiments.run.fault_impact import broken_by, impact_of, monitored_pairs
 from railyard.experiments.spec.experiment import nominal_plan
 from railyard.experiments.spec.faults import FaultSpec
 from railyard.failure.scenario.pairs import PROBES, SHARED_PROBES, FaultImpact, Pair, PairSelection, select_script_pairs
 from railyard.topologies.addresses import Gpu, gpu_of_name
 from railyard.topologies.plan import Plan
-from railyard.topologies.spec import POLICIES, parse_fabric
+from railyard.topologies.spec import parse_fabric
+from tests.unit.path_choices import POLICIES, chosen_path, own_path
 
 
 @st.composite
@@ -30,7 +31,7 @@ def situations(draw: st.DrawFn) -> tuple[Plan, FaultSpec]:
 
 
 def crosses(plan: Plan, pair: Pair, broken: Broken) -> bool:
-    return not usable(default_path(plan.policy, *pair), *pair, broken, plan.spec.kind)
+    return not usable(own_path(plan.policy, *pair), *pair, broken, plan.spec.kind)
 
 
 @given(situation=situations())
@@ -71,7 +72,7 @@ def test_whoever_is_affected_has_a_way_round_unless_the_only_switch_died(situati
     plan, fault = situation
     broken, selection = broken_by(fault, plan), monitored_pairs(fault, plan)
     for src, dst in selection.affected:
-        path = choose(plan.policy, src, dst, broken, plan.spec.rails, plan.spec.kind)
+        path = chosen_path(plan.policy, src, dst, broken, plan.spec.rails, plan.spec.kind)
         assert (path is None) == (fault.target == "switch0")
 
 

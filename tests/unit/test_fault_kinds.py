@@ -4,7 +4,7 @@ from typing import Any, get_args
 
 import pytest
 
-from railyard.controller.failover.paths import Broken, default_path
+from railyard.controller.failover.paths import Broken
 from railyard.core.errors import BadInput
 from railyard.experiments.run.fault_impact import broken_by, monitored_pairs
 from railyard.experiments.spec.experiment import nominal_plan, parse, resolved
@@ -14,6 +14,7 @@ from railyard.failure.faults.loss import loss_rules
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.plan import Plan
 from railyard.topologies.spec import parse_fabric
+from tests.unit.path_choices import own_path
 
 
 def experiment(fault: dict[str, Any], **fabric: Any) -> dict[str, Any]:
@@ -150,7 +151,7 @@ def test_a_hung_gpu_is_watched_like_a_crashed_one() -> None:
 def test_all_that_may_go_by_a_spine_is_watched_and_nothing_else() -> None:
     selection = monitored_pairs(fault_of("spine-crash", "spine0"), plan_of("rail-optimized"))
     assert len(selection.probes) == 3
-    assert selection.affected == {pair for pair in selection.streams if default_path("spine", *pair).kind == "spine"}
+    assert selection.affected == {pair for pair in selection.streams if own_path("spine", *pair).kind == "spine"}
     assert monitored_pairs(fault_of("spine-crash", "spine0"), plan_of("rail-optimized", policy="pxn")).probes == ()
 
 

@@ -10,11 +10,12 @@ from hypothesis import strategies as st
 from railyard.controller.agent.steering import Steering
 from railyard.controller.health.hysteresis import Damping
 from railyard.controller.health.oracle import Flow
-from railyard.controller.health.policy import HEALTH_POLICIES, Context, Shares
+from railyard.controller.health.policy import HEALTH_POLICIES, Context
 from railyard.core.errors import RailyardError
 from railyard.experiments.predict.steered_times import Pattern, completion_s, expected_scores, flows_in, oracle_paths
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.build.shaping import payload_fraction
+from railyard.topologies.paths import Shares
 from railyard.topologies.plan import Plan
 from railyard.workloads.background.spec import BackgroundSpec
 from railyard.workloads.build import build

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 
-from railyard.controller.failover.paths import Path
 from railyard.controller.health.decision import (
     choose_path,
     first_routable,
@@ -21,6 +20,7 @@ from railyard.controller.health.decision import (
 from railyard.controller.health.oracle import all_paths
 from railyard.controller.health.scores import Scores, idle
 from railyard.topologies.addresses import Gpu
+from railyard.topologies.paths import Path
 from tests.unit.health_scan import open_paths, pairs, parts, ratio, scores, worth
 
 # a law is checked for all pairs of each fabric, in all of this file some 250,000

@@ -6,17 +6,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from railyard.controller.failover.paths import Path
 from railyard.controller.health.max_min import Background, Link, capacities, completion_s, max_min, route_of, under_load
 from railyard.controller.health.oracle import all_paths
 from railyard.topologies.addresses import Gpu
+from railyard.topologies.paths import Path
 from railyard.topologies.plan import Plan, make_plan
-from railyard.topologies.spec import Kind, parse_fabric
+from railyard.topologies.spec import parse_fabric
 
 MBIT = 1_000_000.0
 
 
-def plan_of(kind: Kind = "rail-only", domains: int = 2, rails: int = 3) -> Plan:
+def plan_of(kind: str = "rail-only", domains: int = 2, rails: int = 3) -> Plan:
     """Rails of 10 Mbit/s, HB links of 100."""
     rates = {"rail_rate": "10Mbit", "hb_rate": "100Mbit"}
     return make_plan(parse_fabric({"kind": kind, "domains": domains, "rails": rails, **rates}), 0)
@@ -96,7 +96,7 @@ def test_all_bytes_arrive_no_sooner_than_any_link_can_carry_them(
 def test_what_a_path_loads() -> None:
     src, dst = Gpu(0, 0), Gpu(1, 1)
 
-    def words(path: Path, kind: Kind = "rail-only", to: Gpu = dst) -> str:
+    def words(path: Path, kind: str = "rail-only", to: Gpu = dst) -> str:
         def word(at: Link) -> str:
             name = at.node.name if isinstance(at.node, Gpu) else f"rail{at.node}"
             return f"{name}.{at.side}{'>' if at.out else '<'}"
@@ -113,7 +113,7 @@ def test_what_a_path_loads() -> None:
 
 
 @pytest.mark.parametrize("kind", ["rail-only", "rail-optimized", "single-switch"])
-def test_every_path_goes_over_links_that_the_plan_has(kind: Kind) -> None:
+def test_every_path_goes_over_links_that_the_plan_has(kind: str) -> None:
     plan = plan_of(kind)
     free = capacities(plan)
     assert sum(free.values()) == pytest.approx(sum(2 * each.rate_bps for each in plan.links))

@@ -5,13 +5,13 @@ from collections.abc import Sequence
 
 import pytest
 
-from railyard.controller.failover.paths import Path
 from railyard.controller.health import oracle
 from railyard.controller.health.max_min import Background
 from railyard.controller.health.oracle import Flow, all_paths, assign, by_pair, finish_s
-from railyard.controller.health.policy import HEALTH_POLICIES, Context, Share
+from railyard.controller.health.policy import HEALTH_POLICIES, Context
 from railyard.controller.health.scores import Scores, idle
 from railyard.topologies.addresses import Gpu
+from railyard.topologies.paths import Path, Share
 from railyard.topologies.plan import Plan
 from tests.unit.test_health_fairshare import MBIT, plan_of
 

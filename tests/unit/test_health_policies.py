@@ -7,13 +7,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from railyard.controller.failover.paths import Broken, Path, PathKind, next_hop, usable
+from railyard.controller.failover.paths import Broken, usable
 from railyard.controller.health.improved import best_path, best_paths
-from railyard.controller.health.policy import HEALTH_POLICIES, Context, HealthPolicy, Share, Shares
+from railyard.controller.health.policy import HEALTH_POLICIES, Context, HealthPolicy
 from railyard.controller.health.scores import Scores, idle
 from railyard.core.errors import BadInput
 from railyard.topologies.addresses import Gpu
-from railyard.topologies.spec import Kind
+from railyard.topologies.paths import Path, PathKind, Share, Shares
+from railyard.topologies.routing import next_hop
 from tests.unit.health_scan import open_paths, pairs, scores, worth
 
 SRC, DST = Gpu(0, 0), Gpu(1, 1)
@@ -47,7 +48,7 @@ def test_what_each_says_of_an_idle_fabric_and_of_two_hot_rails() -> None:
 
 @settings(max_examples=40, deadline=None)
 @given(scores(), st.sampled_from(["rail-only", "rail-optimized", "single-switch"]))
-def test_every_policy_gives_paths_that_a_route_can_say(known: Scores, kind: Kind) -> None:
+def test_every_policy_gives_paths_that_a_route_can_say(known: Scores, kind: str) -> None:
     context = Context(kind, seed=3)
     for src, dst in pairs(known):
         for name, policy in HEALTH_POLICIES.items():
@@ -69,7 +70,7 @@ def test_every_policy_gives_paths_that_a_route_can_say(known: Scores, kind: Kind
 @settings(max_examples=60, deadline=None)
 @given(known=scores())
 def test_the_improved_ones_score_within_delta_of_the_best_and_detour_for_more_only(
-    kind: Kind, delta: int, known: Scores
+    kind: str, delta: int, known: Scores
 ) -> None:
     spine = kind != "rail-only"
     for src, dst in pairs(known):

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from railyard.controller.failover.heartbeat_detector import HeartbeatDetector, ProbeGroup, SilentComponents
 from railyard.topologies.addresses import Gpu
-from railyard.topologies.spec import POLICIES, Kind
 from tests.unit.broken_fabrics import plan
+from tests.unit.path_choices import POLICIES
 
 MULTIPLIER = 3
 
@@ -156,7 +156,7 @@ def test_too_few_members_or_rounds_are_refused(members: int, multiplier: int) ->
 
 
 def watched(
-    kind: Kind,
+    kind: str,
     domains: int,
     rails: int,
     gpus: Iterable[Gpu] = (),

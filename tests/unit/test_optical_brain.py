@@ -12,8 +12,8 @@ from railyard.failure.scenario.kinds import Fault, FaultKind
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.optical import LAYERS, Layer
 from railyard.topologies.plan import Plan, make_plan
-from railyard.topologies.ports import OPTICAL_DPID, RAIL_DPID, gpu_port, network_port, rail_port
-from railyard.topologies.routing import Route
+from railyard.topologies.ports import OPTICAL_DPID, RAIL_DPID, gpu_port, network_port, port_of
+from railyard.topologies.routing import AnyRoute
 from railyard.topologies.spec import parse_fabric
 from tests.unit.fake_switch import ports_of
 
@@ -25,10 +25,10 @@ Told = list[tuple[str, dict[str, Any]]]
 class Router:
     """Takes every change."""
 
-    def change(self, gpu: Gpu, remove: list[Route], put: list[Route]) -> int:
+    def change(self, gpu: Gpu, remove: list[AnyRoute], put: list[AnyRoute]) -> int:
         return len(remove) + len(put)
 
-    def routes_at(self, gpu: Gpu, metric: int) -> dict[str, Route]:
+    def routes_at(self, gpu: Gpu, metric: int) -> dict[str, AnyRoute]:
         return {}
 
 
@@ -72,9 +72,9 @@ def test_a_rail_is_up_again_when_its_own_switch_says_so(plan: Plan) -> None:
     for dpid, number in ((OCS0, gpu_port(GPU)), (OCS0, network_port(GPU))):
         manager.on_event(port(dpid, number, up=False))
     assert not manager.broken
-    manager.on_event(port(RAIL_DPID + 1, rail_port(GPU), up=False))
+    manager.on_event(port(RAIL_DPID + 1, port_of("rail", GPU), up=False))
     assert manager.broken == Broken(links=frozenset({GPU}))
-    manager.on_event(port(RAIL_DPID + 1, rail_port(GPU), up=True))
+    manager.on_event(port(RAIL_DPID + 1, port_of("rail", GPU), up=True))
     assert not manager.broken
 
 
@@ -125,8 +125,8 @@ class TestLightIsAwaited:
         manager, told = whole(plan)
         number = manager.expect_reconnect({GPU: True, self.SPARE: False})
         for gpu in (GPU, self.SPARE):
-            manager.on_event(port(RAIL_DPID + gpu.rank, rail_port(gpu), up=False))
-        manager.on_event(port(RAIL_DPID + GPU.rank, rail_port(GPU), up=True))
+            manager.on_event(port(RAIL_DPID + gpu.rank, port_of("rail", gpu), up=False))
+        manager.on_event(port(RAIL_DPID + GPU.rank, port_of("rail", GPU), up=True))
         assert [what for what, _ in told] == ["port-down", "port-down", "port-up"]
         manager.on_timeout(number)
         assert [what for what, _ in told[3:]] == ["decided", "rerouted"]  # the place that was left is dark
@@ -137,7 +137,7 @@ class TestLightIsAwaited:
         manager, told = whole(plan)
         number = manager.expect_reconnect({GPU: True, self.SPARE: False})
         for gpu in (GPU, self.SPARE):
-            manager.on_event(port(RAIL_DPID + gpu.rank, rail_port(gpu), up=False))
+            manager.on_event(port(RAIL_DPID + gpu.rank, port_of("rail", gpu), up=False))
         told.clear()
         manager.on_timeout(number)
         assert [what for what, _ in told] == ["decided", "rerouted"]
@@ -146,21 +146,21 @@ class TestLightIsAwaited:
         manager, told = whole(plan)
         manager.expect_reconnect({GPU: True})
         for up in (False, True):
-            manager.on_event(port(RAIL_DPID + GPU.rank, rail_port(GPU), up=up))
+            manager.on_event(port(RAIL_DPID + GPU.rank, port_of("rail", GPU), up=up))
         told.clear()
-        manager.on_event(port(RAIL_DPID + GPU.rank, rail_port(GPU), up=False))
+        manager.on_event(port(RAIL_DPID + GPU.rank, port_of("rail", GPU), up=False))
         assert [what for what, _ in told] == ["port-down", "decided", "rerouted"]
 
     def test_what_was_dead_before_stays_gone_round_until_it_is_back(self, plan: Plan) -> None:
         manager, told = whole(plan)
-        manager.on_event(port(RAIL_DPID + GPU.rank, rail_port(GPU), up=False))
+        manager.on_event(port(RAIL_DPID + GPU.rank, port_of("rail", GPU), up=False))
         told.clear()
         manager.expect_reconnect({GPU: True})
-        manager.on_event(port(RAIL_DPID, rail_port(Gpu(1, 0)), up=False))  # another's fault is acted on meanwhile
+        manager.on_event(port(RAIL_DPID, port_of("rail", Gpu(1, 0)), up=False))  # another's fault is acted on meanwhile
         assert [what for what, _ in told] == ["port-down", "decided", "rerouted"]
-        manager.on_event(port(RAIL_DPID, rail_port(Gpu(1, 0)), up=True))
+        manager.on_event(port(RAIL_DPID, port_of("rail", Gpu(1, 0)), up=True))
         told.clear()
-        manager.on_event(port(RAIL_DPID + GPU.rank, rail_port(GPU), up=True))
+        manager.on_event(port(RAIL_DPID + GPU.rank, port_of("rail", GPU), up=True))
         assert [what for what, _ in told] == ["port-up", "decided", "rerouted"]
         assert told[-1][1]["detours"] == 0
 
@@ -175,7 +175,7 @@ class TestLightIsAwaited:
     @pytest.mark.parametrize("hb_first", [False, True])
     def test_a_place_is_awaited_until_its_light_is_back_in_both_layers(self, plan: Plan, hb_first: bool) -> None:
         manager, told = whole(plan)
-        ports = [(RAIL_DPID + GPU.rank, rail_port(GPU)), (OCS1, network_port(GPU))]
+        ports = [(RAIL_DPID + GPU.rank, port_of("rail", GPU)), (OCS1, network_port(GPU))]
         manager.expect_reconnect({GPU: True})
         for each in ports:
             manager.on_event(port(*each, up=False))
@@ -201,7 +201,7 @@ class TestLightIsAwaited:
         manager, told = whole(plan)
         older = manager.expect_reconnect({GPU: True, self.SPARE: False})
         newer = manager.expect_reconnect({GPU: True})
-        manager.on_event(port(RAIL_DPID + GPU.rank, rail_port(GPU), up=False))
+        manager.on_event(port(RAIL_DPID + GPU.rank, port_of("rail", GPU), up=False))
         manager.on_timeout(older)
         assert [what for what, _ in told] == ["port-down"]
         manager.on_timeout(newer)

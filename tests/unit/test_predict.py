@@ -39,7 +39,7 @@ def test_the_tasks_of_each_collective_take_its_equations_time(collective: str, d
     schedule = collective_schedule(collective, domains, rails, 10**7)
     for fabric in (ONLY, OPTIMIZED):
         expected = predict_phase(schedule.phases[0], RATES, fabric)
-        assert line_rate_duration_s(schedule, RATES, fabric.chosen_policy) == pytest.approx(expected, rel=2e-3)
+        assert line_rate_duration_s(schedule, RATES, fabric) == pytest.approx(expected, rel=2e-3)
 
 
 def test_forwarding_where_hb_is_slow_binds_at_the_hb_port() -> None:
@@ -74,7 +74,7 @@ def test_an_iteration_of_four_terms() -> None:
     assert iteration.printed_s == pytest.approx(by_hand)
     assert steps[WHOLE] == iteration.printed_s
     assert iteration.critical_path_s == pytest.approx(by_hand + tensor)
-    assert line_rate_duration_s(schedule, scale.emulated_rates, "dr") == pytest.approx(iteration.printed_s, rel=0.03)
+    assert line_rate_duration_s(schedule, scale.emulated_rates) == pytest.approx(iteration.printed_s, rel=0.03)
 
 
 def test_a_moe_step_is_its_all_to_alls_all_reduce_and_computing() -> None:
@@ -83,7 +83,7 @@ def test_a_moe_step_is_its_all_to_alls_all_reduce_and_computing() -> None:
     steps = predict_schedule(schedule, RATES, ONLY)
     by_hand = 4 * steps["moe-a2a"] + steps["dp-all-reduce"] + schedule.iteration.compute_s
     assert steps[WHOLE] == pytest.approx(by_hand)
-    assert line_rate_duration_s(schedule, RATES, "dr") == pytest.approx(by_hand, rel=1e-3)
+    assert line_rate_duration_s(schedule, RATES) == pytest.approx(by_hand, rel=1e-3)
 
 
 def test_each_run_of_a_phase_is_timed_by_itself() -> None:

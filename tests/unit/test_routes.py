@@ -7,17 +7,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from railyard.controller.failover.paths import default_path
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.plan import Plan, make_plan
 from railyard.topologies.routing import FROM_HB, FROM_RAIL, MAIN, Route, gpu_commands, transit_routes
-from railyard.topologies.spec import POLICIES, Kind, Policy, parse_fabric
+from railyard.topologies.spec import parse_fabric
 from tests.unit.fake_kernel import FakeKernel, Hop, shape_of
+from tests.unit.path_choices import CHOICES, own_path
 
-CHOICES = [(kind, policy) for kind, policies in POLICIES.items() for policy in policies]
 
-
-def plan(kind: Kind, policy: Policy, domains: int, rails: int) -> Plan:
+def plan(kind: str, policy: str, domains: int, rails: int) -> Plan:
     data: dict[str, Any] = {"kind": kind, "policy": policy, "domains": domains, "rails": rails}
     return make_plan(parse_fabric(data), 10**8)
 
@@ -32,7 +30,7 @@ def whole(fabric: Plan, backups: bool = False) -> FakeKernel:
 @pytest.mark.parametrize("domains", [2, 3, 4])
 @pytest.mark.parametrize("rails", [2, 3, 4])
 def test_every_pair_is_joined_by_the_policys_path(
-    kind: Kind, policy: Policy, domains: int, rails: int, backups: bool
+    kind: str, policy: str, domains: int, rails: int, backups: bool
 ) -> None:
     fabric = plan(kind, policy, domains, rails)
     kernel = whole(fabric, backups)
@@ -43,7 +41,7 @@ def test_every_pair_is_joined_by_the_policys_path(
             if src.domain == dst.domain:
                 assert hops == ([Hop(src, "hb0")] if src != dst else [])
             else:
-                path = default_path(policy, src, dst)
+                path = own_path(policy, src, dst)
                 kind_name = "direct" if path.kind in ("r", "spine") else path.kind
                 assert shape_of(hops) == (kind_name, path.rail)
 
@@ -51,7 +49,7 @@ def test_every_pair_is_joined_by_the_policys_path(
 @settings(max_examples=20)
 @given(choice=st.sampled_from(CHOICES), domains=st.integers(2, 1024), rails=st.integers(2, 256), data=st.data())
 def test_the_largest_fabrics_are_joined_too(
-    choice: tuple[Kind, Policy], domains: int, rails: int, data: st.DataObject
+    choice: tuple[str, str], domains: int, rails: int, data: st.DataObject
 ) -> None:
     kind, policy = choice
     domains = min(domains, 254) if kind == "single-switch" else domains
@@ -66,7 +64,7 @@ def test_the_largest_fabrics_are_joined_too(
 @pytest.mark.parametrize(("kind", "policy"), CHOICES)
 @pytest.mark.parametrize(("domains", "rails"), [(2, 2), (3, 2), (2, 3), (3, 4)])
 def test_with_backups_a_dead_rail_link_stops_nobody_of_its_own_domain(
-    kind: Kind, policy: Policy, domains: int, rails: int
+    kind: str, policy: str, domains: int, rails: int
 ) -> None:
     """The kernel alone, before any controller: own traffic leaves elsewhere, and so does what it carries for others."""
     fabric = plan(kind, policy, domains, rails)
@@ -112,7 +110,7 @@ def test_transit_stays_on_the_carriers_own_rail_and_then_in_its_domain() -> None
 
 
 def test_a_gpus_commands_read_as_follows() -> None:
-    lines = gpu_commands(plan("rail-only", "dr", 2, 2), Gpu(0, 1), "dr", backups=True).splitlines()
+    lines = gpu_commands(plan("rail-only", "dr", 2, 2), Gpu(0, 1), backups=True).splitlines()
     assert [re.sub("^(neigh|route) (add|replace) ", r"\1 ", line) for line in lines] == [
         "link set lo up",
         "addr add 198.18.2.0/32 dev lo",

@@ -68,7 +68,7 @@ def predicted_s(workload: Plain, fabric: Plain = RAIL_ONLY) -> float:
     """Eq. 6 of an iteration, the equation of a collective; a trace, which has none, at the pace of its tasks."""
     schedule, scale, spec = on_fabric(workload, fabric)
     if workload["kind"] == "trace":
-        return line_rate_duration_s(schedule, scale.emulated_rates, spec.chosen_policy)
+        return line_rate_duration_s(schedule, scale.emulated_rates, spec)
     times = predict_schedule(schedule, scale.emulated_rates, spec)
     return times[WHOLE] if schedule.iteration else sum(times.values())
 

@@ -10,8 +10,7 @@ import yaml
 from rich.console import Console
 
 from railyard.controller.agent.path_trace import assemble_path
-from railyard.controller.failover.paths import Path as Way
-from railyard.controller.health.policy import HEALTH_POLICIES, Share
+from railyard.controller.health.policy import HEALTH_POLICIES
 from railyard.experiments import cli
 from railyard.experiments.commands import trace
 from railyard.experiments.commands.dry_run_steered import describe_background, format_shares
@@ -21,6 +20,8 @@ from railyard.experiments.spec import catalogue
 from railyard.experiments.spec.experiment import ExperimentSpec, load, parse
 from railyard.experiments.spec.loading import names_multirail
 from railyard.topologies.addresses import Gpu
+from railyard.topologies.paths import Path as Way
+from railyard.topologies.paths import Share
 from railyard.workloads.background.spec import BackgroundSpec
 from tests.unit.stand_ins import plan_of
 

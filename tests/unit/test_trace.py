@@ -6,12 +6,13 @@ from itertools import pairwise, permutations
 
 import pytest
 
-from railyard.controller.agent.path_trace import TracedPath, assemble_path, follows_policy, policy_path, verdict
-from railyard.controller.failover.paths import Path, PathKind
+from railyard.controller.agent.path_trace import TracedPath, assemble_path, follows_policy, verdict
 from railyard.core.errors import BadInput
 from railyard.experiments.commands import trace
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.measure.capture import Observation
+from railyard.topologies.paths import Path, PathKind
+from tests.unit.path_choices import own_path
 
 A, NEAR, FAR, B = Gpu(0, 1), Gpu(0, 2), Gpu(1, 1), Gpu(1, 2)
 BESIDE, ACROSS = Gpu(0, 0), Gpu(1, 0)
@@ -85,7 +86,7 @@ def test_a_way_of_no_kind_is_no_path(gpus: list[Gpu], name: str) -> None:
     assert way.delivered
     assert way.path is None
     assert way.name == name
-    assert verdict([way], [policy_path("dr", gpus[0], gpus[-1])]) == "a detour: the policy says r by rail 1"
+    assert verdict([way], [own_path("dr", gpus[0], gpus[-1])]) == "a detour: the policy says r by rail 1"
 
 
 @pytest.mark.parametrize(
@@ -141,10 +142,10 @@ def test_what_a_policy_says_is_what_its_way_is_taken_for() -> None:
     """For all pairs of 3 x 3, the way along the policy's GPUs is that path and no other pair's."""
     gpus = [Gpu(d, g) for d in range(3) for g in range(3)]
     for src, dst in permutations(gpus, 2):
-        assert went(src, dst).path == policy_path("spine", src, dst)
+        assert went(src, dst).path == own_path("spine", src, dst)
         if src.domain != dst.domain and src.rank != dst.rank:
-            assert went(src, Gpu(src.domain, dst.rank), dst).path == policy_path("dr", src, dst)
-            assert went(src, Gpu(dst.domain, src.rank), dst).path == policy_path("rd", src, dst)
+            assert went(src, Gpu(src.domain, dst.rank), dst).path == own_path("dr", src, dst)
+            assert went(src, Gpu(dst.domain, src.rank), dst).path == own_path("rd", src, dst)
 
 
 @pytest.mark.parametrize(

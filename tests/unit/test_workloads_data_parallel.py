@@ -51,7 +51,7 @@ def test_a_step_is_as_long_as_wished_and_as_its_equation(model: str) -> None:
         sum(all_reduce_s(p.data_bytes, 4, 4, rates.hb, rates.rail) for p in schedule.phases)
     )
     assert times[WHOLE] == pytest.approx(2, rel=0.01)
-    assert line_rate_duration_s(schedule, rates, "dr") == pytest.approx(times[WHOLE], rel=0.01)
+    assert line_rate_duration_s(schedule, rates) == pytest.approx(times[WHOLE], rel=0.01)
     sent = sum(2 * 15 * phase.data_bytes for phase in schedule.phases)
     assert bytes_by_kind(schedule) == {"DP": sent}
     real = project_to_full_size(scale, schedule, times, ONLY)

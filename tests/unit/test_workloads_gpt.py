@@ -78,7 +78,7 @@ def test_every_gpu_computes_all_its_micro_batches(job: GptJob) -> None:
 def test_computing_alone_takes_equations_7_and_9(p: int, m: int, v: int) -> None:
     parallelism = Parallelism(tensor=2, pipeline=p, data=1, micro_batch=1, global_batch=m, virtual_stages=v)
     job = GptJob("computing", place(parallelism, p, 2), 1, 1, 1, 1, compute_s=3.0)
-    assert line_rate_duration_s(gpt_schedule(job), RATES, "dr") == pytest.approx((m + (p - 1) / v) * 3.0, rel=1e-6)
+    assert line_rate_duration_s(gpt_schedule(job), RATES) == pytest.approx((m + (p - 1) / v) * 3.0, rel=1e-6)
 
 
 @pytest.mark.parametrize(("p", "m", "v"), [(2, 4, 1), (4, 8, 1), (2, 4, 2)])
@@ -88,7 +88,7 @@ def test_without_pipeline_traffic_the_critical_path_is_equation_6_with_the_bubbl
     parallelism = Parallelism(tensor=4, pipeline=p, data=2, micro_batch=1, global_batch=m * 2, virtual_stages=v)
     job = GptJob("tensor", place(parallelism, 2 * p, 4), 1, 1e9, 1, 1e9, compute_s=0.05)
     predicted = predict_iteration(gpt_iteration(job), RATES, FABRIC)
-    assert line_rate_duration_s(gpt_schedule(job), RATES, "dr") == pytest.approx(predicted.critical_path_s, rel=1e-6)
+    assert line_rate_duration_s(gpt_schedule(job), RATES) == pytest.approx(predicted.critical_path_s, rel=1e-6)
     missing = (p - 1) / v * predicted.last_stage_network_s / m
     assert predicted.critical_path_s - predicted.printed_s == pytest.approx(missing, rel=1e-6)
 
@@ -103,7 +103,7 @@ def test_tensor_parallelism_over_two_domains_takes_the_time_of_equation_1_on_its
     assert predict_phase(step, RATES, FABRIC) / step.repeats == pytest.approx(by_hand)
     if p == 1:  # else PP waits on rails that TP keeps busy, which Eq. 6 knows nothing of
         predicted = predict_iteration(gpt_iteration(job), RATES, FABRIC)
-        assert line_rate_duration_s(schedule, RATES, "dr") == pytest.approx(predicted.critical_path_s, rel=1e-6)
+        assert line_rate_duration_s(schedule, RATES) == pytest.approx(predicted.critical_path_s, rel=1e-6)
     assert all(t.src // 4 == t.dst // 4 or t.src % 4 == t.dst % 4 for _, t in schedule.transfers)
 
 
@@ -148,7 +148,7 @@ def test_merging_keeps_bytes_and_time() -> None:
     one, other = gpt_schedule(whole), gpt_schedule(merged)
     assert bytes_by_kind(one) == bytes_by_kind(other)
     assert len(other.tasks) < len(one.tasks) / 5
-    assert line_rate_duration_s(one, RATES, "dr") == pytest.approx(line_rate_duration_s(other, RATES, "dr"))
+    assert line_rate_duration_s(one, RATES) == pytest.approx(line_rate_duration_s(other, RATES))
 
 
 def test_the_figures_of_a_layer() -> None:

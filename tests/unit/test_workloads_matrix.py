@@ -5,13 +5,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from railyard.topologies.spec import Policy
+from railyard.topologies.spec import FabricSpec
 from railyard.workloads.collectives.algorithm import collective_schedule
-from railyard.workloads.matrix.pace import hops
+from railyard.workloads.matrix.pace import gpu_hops
 from railyard.workloads.matrix.traffic_matrix import bytes_by_kind, cross_rail_bytes, port_bytes, traffic_matrix
 from railyard.workloads.schedule import Phase, Schedule, Transfer
 
-POLICIES: list[Policy] = ["dr", "rd", "spine", "pxn"]
+POLICIES: list[str] = ["dr", "rd", "spine", "pxn"]
+
+
+def fabric(policy: str, domains: int, rails: int) -> FabricSpec:
+    kind = "single-switch" if policy in ("spine", "pxn") else "rail-only"
+    return FabricSpec(kind=kind, policy=policy, domains=domains, rails=rails)
 
 
 def one_transfer(src: int, dst: int, size: int = 1000) -> Schedule:
@@ -30,21 +35,21 @@ def one_transfer(src: int, dst: int, size: int = 1000) -> Schedule:
         ("spine", 5, ((0, 5, "rail"),)),
     ],
 )
-def test_ways_of_each_policy(policy: Policy, dst: int, way: tuple[tuple[int, int, str], ...]) -> None:
+def test_ways_of_each_policy(policy: str, dst: int, way: tuple[tuple[int, int, str], ...]) -> None:
     """Two domains of three: d0g0 to d0g2, d1g0, d1g2."""
-    assert hops(0, dst, 3, policy) == way
+    assert gpu_hops(0, dst, 3, fabric(policy, 2, 3)) == ((1.0, way),)
 
 
 def test_a_forwarded_transfer_is_counted_at_the_forwarder() -> None:
-    ports = port_bytes(one_transfer(0, 5), "dr")
+    ports = port_bytes(one_transfer(0, 5), fabric("dr", 2, 3))
     assert ports.hb_out.tolist() == [1000, 0, 0, 0, 0, 0]
     assert ports.hb_in.tolist() == ports.rail_out.tolist() == [0, 0, 1000, 0, 0, 0]
     assert ports.rail_in.tolist() == [0, 0, 0, 0, 0, 1000]
 
 
 @given(domains=st.integers(2, 4), rails=st.integers(2, 4), policy=st.sampled_from(POLICIES))
-def test_uniform_all_to_all_loads_each_port_as_equations_2_and_3_say(domains: int, rails: int, policy: Policy) -> None:
-    ports = port_bytes(collective_schedule("all-to-all", domains, rails, 10), policy)
+def test_uniform_all_to_all_loads_each_port_as_equations_2_and_3_say(domains: int, rails: int, policy: str) -> None:
+    ports = port_bytes(collective_schedule("all-to-all", domains, rails, 10), fabric(policy, domains, rails))
     forwarded = 0 if policy == "spine" else (rails - 1) * (domains - 1)
     for rail, hb in ((ports.rail_in, ports.hb_in), (ports.rail_out, ports.hb_out)):
         assert set(rail.tolist()) == {10 * rails * (domains - 1)}

@@ -101,7 +101,7 @@ def test_a_tensor_parallelism_that_leaves_ranks_with_different_heads_is_one_line
 )
 def test_a_wished_for_duration_is_met_at_the_links_rates(data: dict[str, Any]) -> None:
     schedule, scale = build(parse_workload(data), ONLY, RAIL, HB)
-    assert line_rate_duration_s(schedule, scale.emulated_rates, "dr") == pytest.approx(4, rel=1e-3)
+    assert line_rate_duration_s(schedule, scale.emulated_rates) == pytest.approx(4, rel=1e-3)
 
 
 @pytest.mark.parametrize("data", [{"kind": "moe"}, {"kind": "gpt"}, A2A, {"kind": "moe", "bytes": "80KB"}])

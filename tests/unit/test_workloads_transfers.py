@@ -153,18 +153,18 @@ def test_a_single_round_needs_no_receipts() -> None:
 def test_by_dr_no_two_share_a_link_and_each_takes_the_time_that_it_takes_alone() -> None:
     for to in ("next-rank", "shuffled"):
         schedule = built(3, to=to, duration="2s", stripes=2)
-        ports = port_bytes(schedule, "dr")
+        ports = port_bytes(schedule, FABRIC)
         size = schedule.phases[0].data_bytes
         assert {size} == {int(n) for side in (ports.rail_in, ports.rail_out, ports.hb_in, ports.hb_out) for n in side}
         assert predict_schedule(schedule, RATES, FABRIC) == {"transfer": pytest.approx(2, rel=1e-6)}
-        assert line_rate_duration_s(schedule, RATES, "dr") == pytest.approx(2, rel=1e-6)
+        assert line_rate_duration_s(schedule, RATES) == pytest.approx(2, rel=1e-6)
 
 
 def test_rounds_take_their_sum() -> None:
     schedule = built(duration="500ms", rounds=4)
     times = predict_schedule(schedule, RATES, FABRIC)
     assert [times["transfer"], times[WHOLE]] == pytest.approx([0.5, 2])
-    assert line_rate_duration_s(schedule, RATES, "dr") == pytest.approx(2, rel=1e-3)
+    assert line_rate_duration_s(schedule, RATES) == pytest.approx(2, rel=1e-3)
 
 
 @pytest.mark.parametrize(

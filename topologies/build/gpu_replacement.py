@@ -90,7 +90,7 @@ def identity_commands(plan: Plan, spare: Gpu, failed: Gpu, backups: bool) -> str
         f"route flush table {FROM_HB}",
         f"route flush table {FROM_RAIL}",
     ]
-    return "\n".join(lines) + "\n" + route_commands(plan, failed, plan.policy, backups)
+    return "\n".join(lines) + "\n" + route_commands(plan, failed, backups)
 
 
 def _start_batch(node: str, program: str) -> subprocess.Popen[str]:

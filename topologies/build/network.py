@@ -18,7 +18,7 @@ from railyard.topologies.build import active_plan, namespaces, ovs
 from railyard.topologies.build.nodes import GpuNode, NamespaceNode, PlannedIntf, PlannedLink, SwitchNode, tcp_throughput
 from railyard.topologies.build.ovs import Port, PrivateSwitch
 from railyard.topologies.build.shaping import DISCARD_INTERFACE, htb_commands, switch_buffer_rules
-from railyard.topologies.mininet_topos import topo_of
+from railyard.topologies.mininet_topos import FabricTopo
 from railyard.topologies.plan import Link, Plan
 from railyard.topologies.routing import gpu_commands
 
@@ -96,7 +96,7 @@ class FabricNet(Mininet):
         progress: Callable[[str], None] = lambda _: None,
     ) -> None:
         Mininet.inited = True  # or Mininet would set global sysctls
-        super().__init__(topo=topo_of(plan), controller=None, build=False)
+        super().__init__(topo=FabricTopo(plan=plan), controller=None, build=False)
         self.plan, self.datapath, self.backups = plan, datapath, backups
         self.fabric_controller = controller
         self.progress = progress
@@ -209,7 +209,7 @@ class FabricNet(Mininet):
         gpu = self._gpus.get(node)
         with namespaces.inside(node):
             if gpu:
-                namespaces.run(["ip", "-batch", "-"], gpu_commands(self.plan, gpu, self.plan.policy, self.backups))
+                namespaces.run(["ip", "-batch", "-"], gpu_commands(self.plan, gpu, self.backups))
             elif node in self.plan.hb_bridges:
                 self._make_bridge(node)
             else:

@@ -39,7 +39,7 @@ def samples(net: FabricNet) -> list[Sample]:
     payload = payload_fraction(plan.spec.mtu)
     rail, hb = plan.rail_bps * payload, plan.hb_bps * payload
     chosen = [Sample("hb", Gpu(0, 0), Gpu(0, 1), hb), Sample("rail", Gpu(1, 0), Gpu(0, 0), rail)]
-    if plan.uplinks and plan.policy == "spine":
+    if plan.uplinks and any(share.path.kind == "spine" for share in plan.spec.paths(Gpu(0, 1), Gpu(1, 0))):
         uplink = min(rail, plan.uplink_bps * payload)
         chosen.append(Sample("uplink", Gpu(0, 1), Gpu(1, 0), uplink))
     return chosen

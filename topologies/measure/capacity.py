@@ -78,7 +78,7 @@ def frames_needed(spec: FabricSpec, rail_bps: int) -> float:
     passed twice, at the sender and at the receiver, be it one or two, and in the HB layer by frames that pass no other.
     """
     layers = spec.optical.layers if spec.optical else ()
-    switches = (2.0 if spec.kind == "rail-optimized" else 1.0) + 2 * ("rail" in layers)
+    switches = (2.0 if spec.spine_count else 1.0) + 2 * ("rail" in layers)
     if "hb" in layers:
         switches += 2 * _hb_ratio(spec)
     return spec.gpus * rail_bps / 8 / (spec.mtu + ETHERNET) * switches

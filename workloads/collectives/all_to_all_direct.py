@@ -28,7 +28,7 @@ class DirectAllToAll(Algorithm):
 
     def is_default(self, fabric: FabricSpec) -> bool:
         """Whether a fabric joins its rails by other switches than the HB domains'."""
-        return fabric.kind != "rail-only"
+        return fabric.definition.joins_rails
 
 
 ALGORITHMS.add("all-to-all", DirectAllToAll())

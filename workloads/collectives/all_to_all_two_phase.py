@@ -46,7 +46,7 @@ class TwoPhaseAllToAll(Algorithm):
 
     def is_default(self, fabric: FabricSpec) -> bool:
         """Whether a fabric joins its rails by HB domains only."""
-        return fabric.kind == "rail-only"
+        return not fabric.definition.joins_rails
 
 
 ALGORITHMS.add("all-to-all-two-phase", TwoPhaseAllToAll())

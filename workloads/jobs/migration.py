@@ -10,7 +10,7 @@ from collections.abc import Mapping, Set
 from typing import Final
 
 from railyard.core.errors import BadInput
-from railyard.topologies.spec import FabricSpec, Policy
+from railyard.topologies.spec import FabricSpec
 from railyard.workloads.collectives.stages import whole_bytes
 from railyard.workloads.matrix.traffic_matrix import port_bytes
 from railyard.workloads.scale import Rates, Scale
@@ -79,7 +79,6 @@ def state_schedule(job: Schedule, state_sources: Mapping[int, int], size: int) -
 
 def state_s(state: Schedule, rates: Rates, fabric: FabricSpec) -> float:
     """How long that takes at least, in s: bytes over rate of its busiest port, on the paths of the fabric's policy."""
-    policy: Policy = fabric.chosen_policy
-    ports = port_bytes(state, policy)
+    ports = port_bytes(state, fabric)
     on_rails, in_domains = max(ports.rail_in.max(), ports.rail_out.max()), max(ports.hb_in.max(), ports.hb_out.max())
     return float(max(on_rails / rates.rail, in_domains / rates.hb))

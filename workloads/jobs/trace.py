@@ -94,7 +94,7 @@ class TraceSpec(Workload):
         fabric = setting.fabric
         unscaled = lower(trace, fabric.domains, fabric.rails, 1.0, self.compute, two_phase=True).schedule
         self._check_sends(unscaled, setting)
-        time_factor = self.target_duration_s / line_rate_duration_s(unscaled, setting.real, "dr")
+        time_factor = self.target_duration_s / line_rate_duration_s(unscaled, setting.real)
         return time_factor * setting.emulated.rail / setting.real.rail
 
     def _check_sends(self, schedule: Schedule, setting: Setting) -> None:

@@ -8,7 +8,10 @@ transfer at a time, in the order of the task list, which all workloads here emit
 from collections import defaultdict
 from typing import Literal
 
-from railyard.topologies.spec import Policy
+from railyard.topologies.addresses import Gpu
+from railyard.topologies.forwarding import Shape, policy_shares
+from railyard.topologies.paths import hops
+from railyard.topologies.spec import FabricSpec
 from railyard.workloads.scale import Rates
 from railyard.workloads.schedule import Schedule, Transfer
 
@@ -17,25 +20,36 @@ Hop = tuple[int, int, Side]
 """(from GPU, to GPU, over which of their interfaces)."""
 
 
-def hops(src: int, dst: int, rails: int, policy: Policy) -> tuple[Hop, ...]:
-    """The way from GPU number `src` to `dst`, by the policy's rule alone (no faults).
+def gpu_hops(src: int, dst: int, rails: int, fabric: FabricSpec) -> tuple[tuple[float, tuple[Hop, ...]], ...]:
+    """Return (share of the traffic, hops) of each path from GPU number `src` to `dst`, by the fabric's policy.
 
-    dr and pxn go through the own HB domain to the GPU of the destination's rank, rd rail first; spine goes straight.
+    `rails`: the schedule's GPUs in each domain; it may be of another size than the fabric.
     """
-    (d1, g1), (d2, g2) = divmod(src, rails), divmod(dst, rails)
-    if d1 == d2:
-        return ((src, dst, "hb"),)
-    if g1 == g2 or policy == "spine":
-        return ((src, dst, "rail"),)
-    if policy == "rd":
-        via = d2 * rails + g1
-        return ((src, via, "rail"), (via, dst, "hb"))
-    via = d1 * rails + g2
-    return ((src, via, "hb"), (via, dst, "rail"))
+    a, b = Gpu(*divmod(src, rails)), Gpu(*divmod(dst, rails))
+    shares = policy_shares(fabric.chosen_policy, a, b, Shape(fabric.kind, fabric.domains, rails))
+    total = sum(share.weight for share in shares)
+    return tuple(
+        (
+            share.weight / total,
+            tuple(
+                (x.domain * rails + x.rank, y.domain * rails + y.rank, side) for x, y, side in hops(share.path, a, b)
+            ),
+        )
+        for share in shares
+    )
 
 
-def line_rate_duration_s(schedule: Schedule, rates: Rates, policy: Policy) -> float:
-    """Seconds from the first task to the end of the last."""
+def rail_only(schedule: Schedule) -> FabricSpec:
+    """Return the rail-only fabric of a schedule's GPUs: the one that durations in specifications refer to."""
+    return FabricSpec.model_construct(
+        kind="rail-only", domains=max(1, schedule.gpus // schedule.rails), rails=schedule.rails
+    )
+
+
+def line_rate_duration_s(schedule: Schedule, rates: Rates, fabric: FabricSpec | None = None) -> float:
+    """Return the seconds from the first task to the end of the last; on `rail_only` if no fabric is given."""
+    fabric = fabric or rail_only(schedule)
+    paths: dict[tuple[int, int], tuple[tuple[float, tuple[Hop, ...]], ...]] = {}
     rate: dict[Side, float] = {"hb": rates.hb, "rail": rates.rail}
     port_free_at: defaultdict[tuple[int, Side, bool], float] = defaultdict(float)
     ends: list[float] = []
@@ -45,11 +59,15 @@ def line_rate_duration_s(schedule: Schedule, rates: Rates, policy: Policy) -> fl
             ends.append(ready + task.seconds)
             continue
         end = ready
-        for a, b, side in hops(task.src, task.dst, schedule.rails, policy):
-            # a forwarder passes packets on as they come, so a later hop may start with the first one
-            start = max(ready, port_free_at[a, side, True], port_free_at[b, side, False])
-            done = start + task.bytes / rate[side]
-            port_free_at[a, side, True] = port_free_at[b, side, False] = done
-            end = max(end, done)
+        pair = (task.src, task.dst)
+        if pair not in paths:
+            paths[pair] = gpu_hops(*pair, schedule.rails, fabric)
+        for share, path in paths[pair]:
+            for a, b, side in path:
+                # a forwarder passes packets on as they come, so a later hop may start with the first one
+                start = max(ready, port_free_at[a, side, True], port_free_at[b, side, False])
+                done = start + share * task.bytes / rate[side]
+                port_free_at[a, side, True] = port_free_at[b, side, False] = done
+                end = max(end, done)
         ends.append(end)
     return max(ends, default=0.0)

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from railyard.topologies.spec import Policy
-from railyard.workloads.matrix.pace import hops
+from railyard.topologies.spec import FabricSpec
+from railyard.workloads.matrix.pace import gpu_hops
 from railyard.workloads.schedule import Schedule
 
 Matrix = npt.NDArray[np.int64]
@@ -50,17 +50,19 @@ class PortBytes:
     hb_out: Matrix
 
 
-def port_bytes(schedule: Schedule, policy: Policy) -> PortBytes:
-    """What each port should carry in all, if every pair takes the policy's path from beginning to end."""
-    return port_bytes_of(schedule.matrix, schedule.gpus, schedule.rails, policy)
+def port_bytes(schedule: Schedule, fabric: FabricSpec) -> PortBytes:
+    """What each port should carry in all, if every pair takes the policy's paths from beginning to end."""
+    return port_bytes_of(schedule.matrix, schedule.gpus, schedule.rails, fabric)
 
 
-def port_bytes_of(sizes: Mapping[tuple[int, int], int], gpus: int, rails: int, policy: Policy) -> PortBytes:
-    """The same for `sizes` of pairs (src, dst)."""
+def port_bytes_of(sizes: Mapping[tuple[int, int], int], gpus: int, rails: int, fabric: FabricSpec) -> PortBytes:
+    """The same for `sizes` of pairs (src, dst). Pairs with several paths are split by their weights."""
     ports = PortBytes(*(np.zeros(gpus, dtype=np.int64) for _ in range(4)))
     for (src, dst), size in sizes.items():
-        for a, b, side in hops(src, dst, rails, policy):
-            outs, ins = (ports.hb_out, ports.hb_in) if side == "hb" else (ports.rail_out, ports.rail_in)
-            outs[a] += size
-            ins[b] += size
+        for share, path in gpu_hops(src, dst, rails, fabric):
+            part = round(share * size)
+            for a, b, side in path:
+                outs, ins = (ports.hb_out, ports.hb_in) if side == "hb" else (ports.rail_out, ports.rail_in)
+                outs[a] += part
+                ins[b] += part
     return ports

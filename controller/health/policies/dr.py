@@ -1,9 +1,9 @@
 """Always dr: the own HB domain first, then the destination's rail (Rail-only IV-B)."""
 
-from railyard.controller.health.decision import path_of
-from railyard.controller.health.policy import HEALTH_POLICIES, Context, HealthPolicy, Shares, direct_path, single
+from railyard.controller.health.policy import HEALTH_POLICIES, Context, HealthPolicy, direct_path, single
 from railyard.controller.health.scores import Scores
 from railyard.topologies.addresses import Gpu
+from railyard.topologies.paths import Shares, path_of
 
 
 @HEALTH_POLICIES.register("dr")

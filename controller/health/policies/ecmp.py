@@ -1,9 +1,9 @@
 """All paths with the fewest hops, flows hashed over them: dr and rd, or the spine where one joins rails."""
 
-from railyard.controller.health.decision import path_of
-from railyard.controller.health.policy import HEALTH_POLICIES, Context, HealthPolicy, Share, Shares, direct_path, single
+from railyard.controller.health.policy import HEALTH_POLICIES, Context, HealthPolicy, direct_path, single
 from railyard.controller.health.scores import Scores
 from railyard.topologies.addresses import Gpu
+from railyard.topologies.paths import Share, Shares, path_of
 
 
 @HEALTH_POLICIES.register("ecmp")

@@ -1,9 +1,10 @@
 """dr or rd, by h-ratio (health routing, part 1)."""
 
 from railyard.controller.health.decision import near_path
-from railyard.controller.health.policy import HEALTH_POLICIES, Context, HealthPolicy, Shares, single
+from railyard.controller.health.policy import HEALTH_POLICIES, Context, HealthPolicy, single
 from railyard.controller.health.scores import Scores
 from railyard.topologies.addresses import Gpu
+from railyard.topologies.paths import Shares
 
 
 @HEALTH_POLICIES.register("health")

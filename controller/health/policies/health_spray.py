@@ -1,9 +1,10 @@
 """As health-drd, but evenly over all rails within delta of m (health routing, part 2)."""
 
 from railyard.controller.health.decision import spray_paths
-from railyard.controller.health.policy import HEALTH_POLICIES, Context, HealthPolicy, Share, Shares
+from railyard.controller.health.policy import HEALTH_POLICIES, Context, HealthPolicy
 from railyard.controller.health.scores import Scores
 from railyard.topologies.addresses import Gpu
+from railyard.topologies.paths import Share, Shares
 
 
 @HEALTH_POLICIES.register("health-spray")

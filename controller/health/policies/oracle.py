@@ -1,9 +1,10 @@
 """The paths that oracle.py assigned from full knowledge of the load; dr for a pair without a flow."""
 
 from railyard.controller.health.policies.dr import DirectRoute
-from railyard.controller.health.policy import HEALTH_POLICIES, Context, HealthPolicy, Shares
+from railyard.controller.health.policy import HEALTH_POLICIES, Context, HealthPolicy
 from railyard.controller.health.scores import Scores
 from railyard.topologies.addresses import Gpu
+from railyard.topologies.paths import Shares
 
 
 @HEALTH_POLICIES.register("oracle")

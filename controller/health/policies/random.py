@@ -3,9 +3,10 @@
 from hashlib import blake2b
 
 from railyard.controller.health.decision import over_rail
-from railyard.controller.health.policy import HEALTH_POLICIES, Context, HealthPolicy, Shares, direct_path, single
+from railyard.controller.health.policy import HEALTH_POLICIES, Context, HealthPolicy, direct_path, single
 from railyard.controller.health.scores import Scores
 from railyard.topologies.addresses import Gpu
+from railyard.topologies.paths import Shares
 
 
 @HEALTH_POLICIES.register("random")

@@ -1,0 +1,23 @@
+"""Fabric kinds, their forwarding policies, and the paths that these give, in the form that tests ask for them."""
+
+from railyard.controller.failover.paths import Broken, choose
+from railyard.topologies.addresses import Gpu
+from railyard.topologies.fabric_kinds import FABRIC_KINDS
+from railyard.topologies.forwarding import Shape, policy_shares
+from railyard.topologies.paths import Path
+from railyard.topologies.spec import FabricSpec
+
+POLICIES = {name: kind.policies for name, kind in FABRIC_KINDS.items()}
+CHOICES = [(kind, policy) for kind, policies in POLICIES.items() for policy in policies]
+
+
+def own_path(policy: str, src: Gpu, dst: Gpu) -> Path:
+    """The path of a policy that gives one."""
+    (share,) = policy_shares(policy, src, dst, Shape("rail-only", 8, 8))
+    return share.path
+
+
+def chosen_path(policy: str, src: Gpu, dst: Gpu, broken: Broken, rails: int, kind: str) -> Path | None:
+    """The path with a failure; None if there is none."""
+    shares = choose(FabricSpec.model_construct(kind=kind, domains=8, rails=rails, policy=policy), src, dst, broken)
+    return shares[0].path if shares else None

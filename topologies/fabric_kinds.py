@@ -1,0 +1,116 @@
+"""Fabric kinds: which switches a fabric consists of, and which forwarding policies it can use.
+
+Built-in kinds are the modules of topologies/kinds; plugins register theirs the same way. The base class is a fabric of
+one switch for each rail, with spines above if the kind has any; a kind overrides what differs.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar, Final, Literal
+
+from railyard.core.registry import Registry
+from railyard.topologies.addresses import MAX_DOMAINS, Gpu
+from railyard.topologies.forwarding import FORWARDING_POLICIES
+from railyard.topologies.ports import RAIL_DPID, SPINE_DPID, UPLINK_PORT, SwitchRole, port_of
+
+LinkClass = Literal["hb", "rail", "uplink"]
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """One end of a cable: the node, its interface, and its OpenFlow port where the node is a switch."""
+
+    node: str
+    interface: str
+    port: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """A cable, shaped to `rate_bps` (bit/s) in both directions."""
+
+    a: End
+    b: End
+    kind: LinkClass
+    rate_bps: int
+
+
+@dataclass(frozen=True, slots=True)
+class Switch:
+    """An OpenFlow switch: rail<g>, spine<i>, switch0 of the single-switch fabric, or the optical ocs<i>."""
+
+    name: str
+    role: SwitchRole
+    index: int
+    dpid: int
+
+
+class FabricKind:
+    """Base of all fabric kinds."""
+
+    default_policy: ClassVar[str]
+    """The forwarding policy of a specification that names none."""
+    default_spines: ClassVar[int] = 0
+    """How many spines join the rail switches unless the specification says; 0: this kind has none."""
+    max_domains: ClassVar[int] = MAX_DOMAINS
+    max_domains_reason: ClassVar[str] = "the address plan has no more"
+    takes_optics: ClassVar[bool] = False
+    """Whether optical switches can stand between its GPUs and its rail switches."""
+
+    def rail_switch(self, rank: int) -> Switch:
+        """Return the switch that the rail links of a rank lead to."""
+        return Switch(f"rail{rank}", "rail", rank, RAIL_DPID + rank)
+
+    @property
+    def joins_rails(self) -> bool:
+        """Whether the NIC network carries frames between rails."""
+        return bool(self.default_spines) or self.rail_switch(0) == self.rail_switch(1)
+
+    @property
+    def policies(self) -> tuple[str, ...]:
+        """The forwarding policies that this kind can use, the default first."""
+        fitting = (name for name, policy in FORWARDING_POLICIES.items() if policy.fits(self.joins_rails))
+        return tuple(dict.fromkeys([self.default_policy, *fitting]))
+
+    def rail_switches(self, rails: int) -> tuple[Switch, ...]:
+        """Return the switches of all rails, each once."""
+        return tuple(dict.fromkeys(map(self.rail_switch, range(rails))))
+
+    def rail_end(self, gpu: Gpu) -> End:
+        """Return the end of a GPU's rail link at its switch."""
+        switch = self.rail_switch(gpu.rank)
+        return End(switch.name, gpu.name, port_of(switch.role, gpu))
+
+    def spines(self, count: int) -> tuple[Switch, ...]:
+        """Return the spines."""
+        return tuple(Switch(f"spine{i}", "spine", i, SPINE_DPID + i) for i in range(count))
+
+    def uplinks(self, rails: int, spines: int, rate_bps: int) -> tuple[Link, ...]:
+        """Return the cables between rail switches and spines."""
+        return tuple(
+            Link(
+                End(f"rail{g}", f"spine{i}", UPLINK_PORT + i),
+                End(f"spine{i}", f"rail{g}", g + 1),
+                "uplink",
+                rate_bps,
+            )
+            for i in range(spines)
+            for g in range(rails)
+        )
+
+
+def _problems(name: str, kind: object) -> Iterator[str]:
+    """Yield what is missing or wrong in a kind."""
+    if not isinstance(kind, FabricKind):
+        yield "it must be an instance of a subclass of FabricKind"
+        return
+    policy = getattr(kind, "default_policy", None)
+    if policy is None:
+        yield "it lacks default_policy"
+    elif policy not in FORWARDING_POLICIES:
+        yield f"its default_policy {policy!r} is no forwarding policy: {', '.join(FORWARDING_POLICIES)}"
+    elif not FORWARDING_POLICIES[policy].fits(kind.joins_rails):
+        yield f"its default_policy {policy!r} does not fit it"
+
+
+FABRIC_KINDS: Final = Registry[FabricKind]("fabric kind", "railyard.topologies.kinds", check=_problems)

@@ -1,0 +1,13 @@
+"""Fabric kind `rail-only`: a switch for each rail and no spine. Source: Rail-only, section III."""
+
+from railyard.topologies.fabric_kinds import FABRIC_KINDS, FabricKind
+
+
+class RailOnly(FabricKind):
+    """HB domains forward what is for another rail."""
+
+    default_policy = "dr"
+    takes_optics = True
+
+
+FABRIC_KINDS.add("rail-only", RailOnly())

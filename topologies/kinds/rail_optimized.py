@@ -1,0 +1,14 @@
+"""Fabric kind `rail-optimized`: a switch for each rail, joined by spines at full bisection."""
+
+from railyard.topologies.fabric_kinds import FABRIC_KINDS, FabricKind
+
+
+class RailOptimized(FabricKind):
+    """Two spines unless the specification says otherwise, so that there is something to balance over."""
+
+    default_policy = "spine"
+    default_spines = 2
+    takes_optics = True
+
+
+FABRIC_KINDS.add("rail-optimized", RailOptimized())

@@ -1,0 +1,18 @@
+"""Fabric kind `single-switch`: every GPU on one switch, the ideal network to compare with."""
+
+from railyard.topologies.fabric_kinds import FABRIC_KINDS, FabricKind, Switch
+from railyard.topologies.ports import SINGLE_DPID
+
+
+class SingleSwitch(FabricKind):
+    """One switch carries all rails."""
+
+    default_policy = "spine"
+    max_domains = 254  # ports are 1 + d * 256 + g, and those of Open vSwitch end below 0xff00 = 65280
+    max_domains_reason = "a switch has no more ports"
+
+    def rail_switch(self, rank: int) -> Switch:
+        return Switch("switch0", "single", 0, SINGLE_DPID)
+
+
+FABRIC_KINDS.add("single-switch", SingleSwitch())

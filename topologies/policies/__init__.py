@@ -1,0 +1,1 @@
+"""Built-in forwarding policies, one module each. See topologies/forwarding.py."""

@@ -1,0 +1,18 @@
+"""Forwarding policy `dr`: HB domain first, then the destination's rail. Source: Rail-only IV-B."""
+
+from railyard.topologies.addresses import Gpu
+from railyard.topologies.forwarding import FORWARDING_POLICIES, Fabric, ForwardingPolicy
+from railyard.topologies.paths import Path, path_of
+
+
+class DomainFirst(ForwardingPolicy):
+    """Forward through the source's HB domain to the GPU of the destination's rank. Fits fabrics without spines."""
+
+    def fits(self, joins_rails: bool) -> bool:
+        return not joins_rails
+
+    def path(self, src: Gpu, dst: Gpu, fabric: Fabric) -> Path:
+        return path_of("dr", dst.rank)
+
+
+FORWARDING_POLICIES.add("dr", DomainFirst())

@@ -1,0 +1,15 @@
+"""Forwarding policy `rd`: own rail first, then the destination's HB domain."""
+
+from railyard.topologies.addresses import Gpu
+from railyard.topologies.forwarding import FORWARDING_POLICIES, Fabric, ForwardingPolicy
+from railyard.topologies.paths import Path, path_of
+
+
+class RailFirst(ForwardingPolicy):
+    """Cross the source's own rail to the destination's domain, whose HB domain delivers."""
+
+    def path(self, src: Gpu, dst: Gpu, fabric: Fabric) -> Path:
+        return path_of("rd", src.rank)
+
+
+FORWARDING_POLICIES.add("rd", RailFirst())

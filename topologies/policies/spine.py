@@ -1,0 +1,18 @@
+"""Forwarding policy `spine`: the NIC network alone carries traffic between rails. No GPU forwards."""
+
+from railyard.topologies.addresses import Gpu
+from railyard.topologies.forwarding import FORWARDING_POLICIES, Fabric, ForwardingPolicy
+from railyard.topologies.paths import Path, path_of
+
+
+class Spine(ForwardingPolicy):
+    """Send straight to the destination's NIC. Fits fabrics whose switches join the rails."""
+
+    def fits(self, joins_rails: bool) -> bool:
+        return joins_rails
+
+    def path(self, src: Gpu, dst: Gpu, fabric: Fabric) -> Path:
+        return path_of("spine", src.rank)
+
+
+FORWARDING_POLICIES.add("spine", Spine())
