@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from statistics import fmean, median
 from typing import Final
 
+from railyard.core.records import IntervalId
 from railyard.experiments.multirail.parts import DdpSpec
 from railyard.experiments.multirail.session import MultirailSession
 from railyard.experiments.multirail.spec import MultirailExperiment
@@ -23,7 +24,7 @@ def run_ddp(spec: MultirailExperiment, session: MultirailSession, ddp_run: DdpSp
     what = f"DDP, {ddp_run.policy}"
     with (
         steps.step(f"{session.label}: {what}"),
-        session.watch().record_load(what, repeat),
+        session.watch().record_load(IntervalId(session.label, "DDP", ddp_run.policy, repeat=repeat)),
         session.recording_skips(what),
         DdpRanks(session.net, peer_rail(session.plan.spec)) as ranks,
     ):

@@ -5,12 +5,14 @@ from collections.abc import Sequence
 from math import ceil
 
 from railyard.core.errors import MissingRequirement
+from railyard.core.records import IntervalId
 from railyard.experiments.multirail.measured import InjectedFault, cut, nic_rates
 from railyard.experiments.multirail.parts import FaultKind, FaultSpec
 from railyard.experiments.multirail.predictions import learning, sent_bytes
 from railyard.experiments.multirail.session import MultirailSession
 from railyard.experiments.multirail.spec import MultirailExperiment
 from railyard.experiments.run.progress import Steps
+from railyard.results.multirail.compare import size_name
 from railyard.topologies.multirail import faults
 from railyard.topologies.multirail.net import MultirailNet
 from railyard.workloads.allreduce.engine.emulated import Ranks
@@ -27,7 +29,10 @@ def run_fault(spec: MultirailExperiment, session: MultirailSession, fault: Fault
         for repeat in range(fault.repeats):
             what = f"{fault.name}, {fault.policy}"
             with steps.step(f"{session.label}: {what}, {repeat + 1} of {fault.repeats}"):
-                with session.watch().record_load(what, repeat, faulted=True):
+                interval = IntervalId(
+                    session.label, size_name(fault.size), fault.policy, script=fault.name, repeat=repeat
+                )
+                with session.watch().record_load(interval, faulted=True):
                     injected, reports = _inject_and_repair(spec, session, ranks, fault, rail, sent, repeat)
                 record = session.run.multirail
                 record.cuts.append(cut(injected, reports))

@@ -5,6 +5,7 @@ from dataclasses import replace
 from math import ceil
 from statistics import median
 
+from railyard.core.records import IntervalId
 from railyard.experiments.multirail.measured import check_complete
 from railyard.experiments.multirail.parts import TrainingSpec
 from railyard.experiments.multirail.predictions import learning, predicted_step_s, step_of
@@ -27,10 +28,11 @@ def run_training(
     step = step_of(training, session.nodes, session.plan.scale, session.rails[peer].rate * dilation)
     step = replace(step, compute_s=step.compute_s * dilation)
     predicted = predicted_step_s(step, session.rails, session.nodes, policy, peer)
-    what = f"{name_of(training.model, batch)}, {policy}"
+    name = name_of(training.model, batch)
+    what = f"{name}, {policy}"
     with (
         steps.step(f"{session.label}: {what}"),
-        session.watch().record_load(what, repeat),
+        session.watch().record_load(IntervalId(session.label, name, policy, repeat=repeat)),
         session.recording_skips(policy),
         session.engine(policy) as ranks,
     ):

@@ -8,6 +8,7 @@ from functools import cached_property
 from railyard.core.errors import MissingRequirement, RailyardError
 from railyard.core.host import Datapath
 from railyard.core.host_load import LoadMeter
+from railyard.core.records import IntervalId
 from railyard.experiments.run.progress import Steps
 from railyard.results.multirail.records import Skipped
 from railyard.results.runs.records import LinkCheck, Load, Run
@@ -84,13 +85,13 @@ class Watch:
 
     session: MultirailSession
     counted: Counters
-    _intervals: dict[tuple[str, int], _Interval] = field(default_factory=dict)
+    _intervals: dict[IntervalId, _Interval] = field(default_factory=dict)
 
     @contextmanager
-    def record_load(self, what: str, repeat: int, faulted: bool = False) -> Iterator[None]:
+    def record_load(self, interval_id: IntervalId, faulted: bool = False) -> Iterator[None]:
         """Record how hard the machine worked meanwhile, and what TCP and queues lost. Of one that comes in several
         parts, with others between them, it's one record."""
-        loads, interval = self.session.run.loads, self._intervals.setdefault((what, repeat), _Interval())
+        loads, interval = self.session.run.loads, self._intervals.setdefault(interval_id, _Interval())
         before = self.counted
         try:
             with interval.meter:
@@ -102,7 +103,7 @@ class Watch:
         interval.row = len(loads) if interval.row is None else interval.row
         loads[interval.row : interval.row + 1] = [
             Load(
-                self.session.label, what, repeat, load.busy, load.foreign, load.lag_p99_ms,
+                interval_id, load.busy, load.foreign, load.lag_p99_ms,
                 spent.retransmits, spent.segments, spent.drops,
                 transfers_faulted=faulted, dilation=self.session.plan.dilation,
             )

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
+from railyard.core.records import IntervalId
 from railyard.experiments.multirail.engine_pool import EnginePool
 from railyard.experiments.multirail.measured import PointKey, check_complete, merge_turns, point, undilated
 from railyard.experiments.multirail.predictions import ITEM, counted, learning, sent_bytes, turns
@@ -14,7 +15,7 @@ from railyard.experiments.multirail.rail_check import MonitoredEngine
 from railyard.experiments.multirail.session import MultirailSession, Watch
 from railyard.experiments.multirail.spec import MultirailExperiment
 from railyard.experiments.run.progress import Steps
-from railyard.results.multirail.compare import interval_name, size_name
+from railyard.results.multirail.compare import point_interval, size_name
 from railyard.results.multirail.records import LostRails, Point
 from railyard.workloads.allreduce.engine.jobs import Operations, RankReport
 from railyard.workloads.allreduce.engine_kind import Group, definition_of, is_own, peer_rail, predicted_s
@@ -48,8 +49,9 @@ class _PolicyRun:
     wrong: int = 0
 
     @property
-    def name(self) -> str:
-        return interval_name(self.point_key.policy, self.point_key.size)
+    def interval(self) -> IntervalId:
+        key = self.point_key
+        return point_interval(key.fabric, key.policy, key.size, key.repeat)
 
     def turn(self, ranks: Group) -> None:
         """The next one; before the first, the check."""
@@ -186,7 +188,7 @@ def _run_turn(session: MultirailSession, engine_pool: EnginePool, watch: Watch, 
 
     def turn(ranks: MonitoredEngine) -> None:
         ranks.wait_for_rails(_minimal_operation(policy_run), RAIL_WAIT_S * session.plan.dilation)
-        with watch.record_load(policy_run.name, policy_run.point_key.repeat):
+        with watch.record_load(policy_run.interval):
             policy_run.turn(ranks)
         policy_run.lost = ranks.lost
 

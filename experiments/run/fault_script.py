@@ -10,6 +10,7 @@ from typing import Final
 
 from railyard.controller.health.settings import HealthSpec, RegistryKind
 from railyard.core.errors import CheckFailed, RailyardError
+from railyard.core.records import IntervalId
 from railyard.experiments.run.fault_impact import impact_of, monitored_pairs
 from railyard.experiments.run.session import FabricSession
 from railyard.experiments.run.traffic import Workload, record_broken, replay_broken
@@ -48,33 +49,35 @@ class FaultInjector:
         """One by itself."""
         self._await_detours_withdrawn()
         script = Script("", (Timed(spec.fault, spec.at, spec.repair),))
-        name = f"{spec.kind} {spec.target} (reroute {self.reroute})"
+        interval = replace(self._interval(repeat), part=f"{spec.kind} {spec.target}")
         selections = [monitored_pairs(spec, self.session.plan)]
-        with self.session.watched(self.run, name, repeat, faulted=True), self._registry(spec.registry):
+        with self.session.watched(self.run, interval, faulted=True), self._registry(spec.registry):
             seen = run_script(self.session.net, script, selections, self.session.events, self.connectivity, progress)
-        self._record(script, repeat, seen)
+        self._record(interval, seen)
 
     def script(self, spec: ScriptSpec, repeat: int, seed: int, workload: Workload | None, progress: Progress) -> None:
         """A script, beside streams or else a workload."""
         self._await_detours_withdrawn()
         script = spec.script(self.session.plan, seed)
-        self._record_script(script, repeat, seed)
+        interval = self._interval(repeat, script.name, workload.label if workload else "")
+        self._record_script(script, interval, seed)
         selections = select_script_pairs(
             self.session.plan, [impact_of(timed.fault, self.session.plan) for timed in script.faults]
         )
         with self._registry(spec.registry):
             if workload is None:
-                name = f"{script.name} (reroute {self.reroute})"
-                with self.session.watched(self.run, name, repeat, faulted=True):
+                with self.session.watched(self.run, interval, faulted=True):
                     seen = run_script(
                         self.session.net, script, selections, self.session.events, self.connectivity, progress
                     )
             else:
-                broken = replace(workload, label=f"{workload.label} with {script.name}{self._suffix}")
-                with self.session.watched(self.run, broken.label, repeat, faulted=True):
-                    seen, done = self._during(script, selections, broken, seed, progress)
-                record_broken(self.session, broken, repeat, done, self.run)
-        self._record(script, repeat, seen)
+                with self.session.watched(self.run, interval, faulted=True):
+                    seen, done = self._during(script, selections, workload, seed, progress)
+                record_broken(self.session, workload, interval, done, self.run)
+        self._record(interval, seen)
+
+    def _interval(self, repeat: int, script: str = "", workload: str = "") -> IntervalId:
+        return replace(self.session.interval(workload, repeat, script=script), reroute=self.reroute)
 
     def _await_detours_withdrawn(self) -> None:
         """What goes by a detour of an earlier fault doesn't feel the next one. CheckFailed if one stays."""
@@ -94,10 +97,6 @@ class FaultInjector:
             if time.monotonic() > deadline:
                 raise CheckFailed(f"{self.session.label}: faults left something behind: {summarize(left)}")
             time.sleep(_POLL_S)
-
-    @property
-    def _suffix(self) -> str:
-        return "" if self.reroute == "on" else f" (reroute {self.reroute})"
 
     def _during(
         self, script: Script, selections: tuple[PairSelection, ...], workload: Workload, seed: int, progress: Progress
@@ -140,43 +139,33 @@ class FaultInjector:
         finally:
             self.session.controller.stop_health()
 
-    def _record_script(self, script: Script, repeat: int, seed: int) -> None:
-        """What a storm is, is told nowhere else."""
+    def _record_script(self, script: Script, interval: IntervalId, seed: int) -> None:
+        """Record the script's faults: those of random faults are recorded nowhere else."""
         faults = [fault_dict(timed) for timed in script.faults]
-        what = {"fabric": self.session.label, "reroute": self.reroute, "repeat": repeat, "seed": seed, "faults": faults}
+        what = {**interval.as_dict(), "seed": seed, "faults": faults}
         self.run.events.append(Event(time.monotonic_ns(), "script", script.name, what))
 
-    def _record(self, script: Script, repeat: int, seen: ScriptRun) -> None:
+    def _record(self, interval: IntervalId, seen: ScriptRun) -> None:
         for fault in seen.faults:
-            what = {
-                "fabric": self.session.label,
-                "target": fault.fault.target,
-                "reroute": self.reroute,
-                "repeat": repeat,
-            }
-            what |= {"script": script.name} if script.name else {}
+            what = {**interval.as_dict(), "target": fault.fault.target}
             self.run.events.append(Event(fault.fault_ns, "fault", fault.fault.kind, what))
             self.run.events.append(Event(fault.repair_ns, "fault", "repair", what))
-            self.run.recoveries.append(self._recovery(script, repeat, fault))
+            self.run.recoveries.append(self._recovery(interval, fault))
         first = seen.faults[0]
         trace = (first.t_ms, first.bps, first.affected_bps)
-        if script.name:  # the whole of it, once
+        if interval.script:  # the whole of it, once
             zero_ms = (first.fault_ns - seen.begun_ns) / 1e6
             trace = (tuple(n * BIN_MS - zero_ms for n in range(len(seen.bps))), seen.bps, seen.bps)
         repair_ms = (first.repair_ns - first.fault_ns) / 1e6
-        which = (self.session.label, self.reroute, repeat, first.fault.kind, first.fault.target)
         if any(seen.bps):
-            self.run.goodput.append(GoodputTrace(*which, *trace, repair_ms, script.name))
+            self.run.goodput.append(GoodputTrace(interval, first.fault.kind, first.fault.target, *trace, repair_ms))
         self.run.connectivity_checks += [
-            self._connectivity(script, repeat, connectivity) for connectivity in seen.connectivity_checks
+            self._connectivity(interval, connectivity) for connectivity in seen.connectivity_checks
         ]
 
-    def _recovery(self, script: Script, repeat: int, seen: FaultRun) -> Recovery:
+    def _recovery(self, interval: IntervalId, seen: FaultRun) -> Recovery:
         return Recovery(
-            fabric=self.session.label,
-            policy=self.session.policy,
-            reroute=self.reroute,
-            repeat=repeat,
+            interval=interval,
             fault=seen.fault.kind,
             target=seen.fault.target,
             t_fault=seen.fault_ns,
@@ -198,18 +187,13 @@ class FaultInjector:
             return_lost=seen.return_lost,
             connections_lost=len(seen.broken),
             recovered=seen.recovered,
-            script=script.name,
         )
 
-    def _connectivity(self, script: Script, repeat: int, seen: ConnectivityResult) -> ConnectivityCheck:
+    def _connectivity(self, interval: IntervalId, seen: ConnectivityResult) -> ConnectivityCheck:
         """Where nobody reroutes, nobody is to recover: how many are cut off is all that is said."""
         verdict = seen.verdict if self.reroute == "on" else replace(seen.verdict, not_recovered=())
         return ConnectivityCheck(
-            fabric=self.session.label,
-            policy=self.session.policy,
-            reroute=self.reroute,
-            repeat=repeat,
-            script=script.name,
+            interval=interval,
             monotonic_ns=seen.at_ns,
             act=seen.act,
             broken=len(seen.broken),

@@ -62,4 +62,4 @@ def _fault_interval(row: Recovery) -> FaultInterval:
 
 
 def _of(session: FabricSession, metric: str, value: float, unit: str) -> Measurement:
-    return Measurement(session.label, session.policy, WORKLOAD, WHOLE, metric, value, unit)
+    return Measurement(session.interval(WORKLOAD), WHOLE, metric, value, unit)

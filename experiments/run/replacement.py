@@ -7,14 +7,17 @@ again what no checkpoint holds, and goes on.
 
 from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from statistics import median
 
 from railyard.core.errors import CheckFailed
+from railyard.core.records import IntervalId
 from railyard.experiments.run.replacement_job import ReplacementJob, iterations_to_redo
 from railyard.experiments.run.replacement_timeline import ReplacementTimeline
 from railyard.experiments.run.session import FabricSession
 from railyard.experiments.spec.replacements import ReplacementSpec
 from railyard.failure.probes.replacement import Prober, taken_over_ns
+from railyard.results.analysis.replacements import INTERVAL_PARTS
 from railyard.results.runs.records import Event, Replacement, Run
 from railyard.topologies.build.tcp_timers import relaxed_tcp_timers
 from railyard.workloads.replay.run import Replay
@@ -37,10 +40,12 @@ def run_replacement(
     noticed, or the job can't go on.
     """
     timeline = ReplacementTimeline(session, job, seed)
-    with relaxed_tcp_timers(_names(session, job.before)), session.watched(run, f"{what}: before", repeat):
+    interval = IntervalId(label, policy=session.policy, script=what, repeat=repeat)
+    before_interval, during, after_interval = (replace(interval, part=part) for part in INTERVAL_PARTS)
+    with relaxed_tcp_timers(_names(session, job.before)), session.watched(run, before_interval):
         before = [timeline.play(job.before) for _ in range(replacement.iterations)]
     with ExitStack() as cleanup:
-        with session.watched(run, f"{what}: takeover", repeat, faulted=True) as watch:
+        with session.watched(run, during, faulted=True) as watch:
             with Prober(job.probed) as prober:
                 since_ns = timeline.fail_and_replace(replacement.fault, _median_s(before), prober)
                 first_ns = taken_over_ns(prober.stop(), since_ns)  # probes would take a share of what comes next
@@ -53,19 +58,18 @@ def run_replacement(
             for _ in range(iterations_to_redo(replacement.iterations, replacement.checkpoint_every)):
                 timeline.play(job.after)
         # nothing was sent since that one's end: to count anew would only make the interruption longer
-        with session.watched(run, f"{what}: after", repeat, since=watch.counted):
+        with session.watched(run, after_interval, since=watch.counted):
             after = [timeline.play(job.after) for _ in range(replacement.iterations)]
     timeline.step("job-goes-on", after[0].start_ns)
-    detail = {"fabric": label, "case": replacement.case, "way": job.way, "failed": replacement.failed, "repeat": repeat}
+    detail = {**interval.as_dict(), "case": replacement.case, "way": job.way, "failed": replacement.failed}
     run.events += [Event(at, "takeover", name, detail) for name, at in timeline.at.items()]
-    run.takeovers.append(_row(timeline, replacement, label, repeat, (before, state, after)))
+    run.takeovers.append(_row(timeline, replacement, interval, (before, state, after)))
 
 
 def _row(
     timeline: ReplacementTimeline,
     replacement: ReplacementSpec,
-    label: str,
-    repeat: int,
+    interval: IntervalId,
     played: tuple[Sequence[Replay], Replay, Sequence[Replay]],
 ) -> Replacement:
     """`played`: iterations before, the state, iterations after."""
@@ -73,9 +77,7 @@ def _row(
     ms = {what: (at - timeline.at["fault"]) / 1e6 for what, at in timeline.at.items()}
     optical = session.plan.spec.optical
     return Replacement(
-        fabric=label,
-        policy=session.policy,
-        repeat=repeat,
+        interval=interval,
         case=replacement.case,
         way=job.way,
         failed=replacement.failed,

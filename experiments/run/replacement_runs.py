@@ -62,7 +62,8 @@ def run_replacements(
         label, fabric, replacement = spec.labels[one.fabric], spec.fabrics[one.fabric], one.replacement
         job = replacement_job(replacement, fabric, one.plan, spec.seed, f"takeovers.{one.number}")
         what = replacement_label(one, planned_runs, fabric)
-        run.scale[f"{replacement.workload.label()}, {label}, {what}"] = job.scale.as_dict()
+        where = {"workload": replacement.workload.label(), "fabric": label, "replacement": what}
+        run.scale.append({**where, **job.scale.as_dict()})
         for repeat in range(spec.takeover_repeats):
             shown = f", {repeat + 1} of {spec.takeover_repeats}" if spec.takeover_repeats > 1 else ""
             built_for = f"{label}, {what}"

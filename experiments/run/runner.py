@@ -161,7 +161,7 @@ def _workloads(spec: ExperimentSpec, plan: Plan, label: str, run: Run, seed: int
                 independent=workload.is_independent,
             )
         )
-        run.scale[f"{name}, {label}"] = built.scale.as_dict()
+        run.scale.append({**built.scale.as_dict(), "workload": name, "fabric": label})
     return found
 
 

@@ -9,6 +9,7 @@ from typing import Any, Final
 from railyard.controller.processes.clients import ControllerProcess
 from railyard.core.host import Datapath
 from railyard.core.host_load import LoadMeter
+from railyard.core.records import IntervalId
 from railyard.results.runs.records import Event, FabricRun, LinkCheck, Load, Run
 from railyard.topologies.build.network import FabricNet
 from railyard.topologies.build.tcp_timers import relaxed_tcp_timers
@@ -30,7 +31,7 @@ class Watch:
 
 @dataclass
 class FabricSession:
-    """A built fabric. `label` is its name in every record; `steered_by` the policy that steers its routes, if any.
+    """A built fabric. `label`: its name in every record; `steered_by`: the policy that steers its routes, if any.
 
     `received`: what its controller and agents have said so far.
     """
@@ -49,6 +50,15 @@ class FabricSession:
     def policy(self) -> str:
         return self.steered_by or self.plan.policy
 
+    @property
+    def name(self) -> str:
+        """Its label, with the policy that steers it, for progress messages."""
+        return " ".join(filter(None, (self.label, self.steered_by)))
+
+    def interval(self, workload: str = "", repeat: int = 0, scene: str = "", script: str = "") -> IntervalId:
+        """Return the identity of what is measured on it."""
+        return IntervalId(self.label, workload, self.policy, scene, script, repeat)
+
     def on_event(self, at: int, what: str, detail: dict[str, Any]) -> None:
         """From whatever thread."""
         self.received.append((at, what, detail))
@@ -59,7 +69,7 @@ class FabricSession:
 
     @contextmanager
     def watched(
-        self, run: Run, workload: str, repeat: int, faulted: bool = False, since: Counters | None = None
+        self, run: Run, interval: IntervalId, faulted: bool = False, since: Counters | None = None
     ) -> Iterator[Watch]:
         """Record how hard the machine worked meanwhile, and what TCP and queues lost. `since`: counted just before."""
         watch = Watch(since or count(self.net))
@@ -69,11 +79,7 @@ class FabricSession:
         watch.counted = count(self.net)
         spent, load = watch.counted.since(before), meter.load
         lost = (spent.retransmits, spent.segments, spent.drops)
-        run.loads.append(
-            Load(
-                self.label, workload, repeat, load.busy, load.foreign, load.lag_p99_ms, *lost, transfers_faulted=faulted
-            )
-        )
+        run.loads.append(Load(interval, load.busy, load.foreign, load.lag_p99_ms, *lost, transfers_faulted=faulted))
 
 
 @contextmanager
@@ -92,11 +98,10 @@ def built(label: str, plan: Plan, datapath: Datapath, reroute: bool, run: Run) -
         net.stop()
         events = [event for event in list(received) if event[1] not in _SAMPLES]
         run.events += [Event(at, "controller", what, {"fabric": label, **detail}) for at, what, detail in events]
-    if not any(fabric.label.startswith(label) for fabric in run.fabrics):
-        record_fabric(label, net.plan.policy, net, run)
+        _record_fabric(label, net, run)
 
 
-def record_fabric(label: str, policy: str, net: FabricNet, run: Run) -> None:
+def _record_fabric(label: str, net: FabricNet, run: Run) -> None:
     """Once for each label, however often it was built."""
     if any(fabric.label == label for fabric in run.fabrics):
         return
@@ -104,7 +109,7 @@ def record_fabric(label: str, policy: str, net: FabricNet, run: Run) -> None:
     run.fabrics.append(
         FabricRun(
             label=label,
-            policy=policy,
+            policy=plan.policy,
             kind=plan.spec.kind,
             domains=plan.spec.domains,
             rails=plan.spec.rails,

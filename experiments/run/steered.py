@@ -9,9 +9,10 @@ from functools import cache
 
 from railyard.controller.health.policy import HEALTH_POLICIES
 from railyard.controller.processes.clients import AgentsProcess
+from railyard.core.records import IntervalId
 from railyard.experiments.predict import steered_times
 from railyard.experiments.run.progress import Steps
-from railyard.experiments.run.session import ControllerEvent, FabricSession, check_links, record_fabric
+from railyard.experiments.run.session import ControllerEvent, FabricSession, check_links
 from railyard.experiments.run.traffic import Workload, run_workload
 from railyard.experiments.spec.experiment import ExperimentSpec
 from railyard.experiments.spec.routing import RoutingSpec
@@ -37,11 +38,11 @@ def load_steered(session: FabricSession, make: MakeWorkloads, spec: ExperimentSp
         for repeat in range(spec.repeats):
             for workload, scene_background in _in_scenes(make(spec.seed + repeat), spec, session.plan.spec):
                 for policy in routing.policies:
-                    steered_session = replace(session, label=f"{session.label} {policy}", steered_by=policy)
+                    steered_session = replace(session, steered_by=policy)
                     steered_run = SteeredRun(
                         steered_session, scene_background, routing, workload, repeat, spec.seed + repeat
                     )
-                    what = f"{steered_session.label}: {workload.label}"
+                    what = f"{steered_session.name}: {', '.join(filter(None, (workload.label, workload.scene)))}"
                     what += f", {repeat + 1} of {spec.repeats}" if spec.repeats > 1 else ""
                     with steps.step(what, total=sum(workload.schedule.matrix.values())):
                         steered_run.run(agents, address, run, steps.reached)
@@ -50,13 +51,13 @@ def load_steered(session: FabricSession, make: MakeWorkloads, spec: ExperimentSp
 def _in_scenes(
     workloads: list[Workload], spec: ExperimentSpec, fabric: FabricSpec
 ) -> Iterator[tuple[Workload, tuple[BackgroundSpec, ...]]]:
-    """Each workload in each scene, by the scene's label, with its background."""
+    """Yield each workload in each scene, with the scene's background."""
     for workload in workloads:
         if spec.grid is None:
             yield workload, spec.background
         else:
             for scene in spec.grid.scenes:
-                yield replace(workload, label=scene.label(workload.label)), scene.background(fabric)
+                yield replace(workload, scene=scene.name), scene.background(fabric)
 
 
 @contextmanager
@@ -92,7 +93,6 @@ class SteeredRun:
         context = self.routing.context(plan.spec, self.seed, assign(pattern.at(0.0)))
         steering, stale = self.routing.steering(policy, plan.spec, context), self.routing.health.stale
         known = steered_times.completion_s(pattern, flows, steering) if self.workload.independent else None
-        record_fabric(self.session.label, policy, self.session.net, run)
         time.sleep(self.routing.settle)  # what was before is out of the scores: every policy begins with an idle fabric
         agents.steer(steering, address, stale, [(flow.src, flow.dst) for flow in flows])
         steered_ns = time.monotonic_ns()
@@ -110,6 +110,10 @@ class SteeredRun:
         if any(what == "changed" and steered_ns < at <= ended_ns for at, what, _ in list(self.session.received)):
             run.loads[-1] = replace(run.loads[-1], rerouted=True)
         self._record([event for event in list(self.session.received) if event[0] >= begun_ns], steered_ns, run)
+
+    @property
+    def _interval(self) -> IntervalId:
+        return self.session.interval(self.workload.label, self.repeat, self.workload.scene)
 
     @contextmanager
     def _recording_background(
@@ -142,26 +146,25 @@ class SteeredRun:
         for number in sorted(before ^ on):
             spec = self.background[number]
             where = {"rails": list(spec.rails), "domains": list(spec.domains), "spine": spec.spine, "load": spec.load}
-            what = {"fabric": self.session.label, "repeat": self.repeat, **where}
+            what = {**self._interval.as_dict(), **where}
             yield Event(at_ns, "background", "on" if number in on else "off", what)
 
     def _record(self, received: list[ControllerEvent], steered_ns: int, run: Run) -> None:
         """What controller and agents said meanwhile, as rows. The first routes follow from no change of scores."""
-        which = (self.session.label, self.session.steered_by, self.workload.label, self.repeat)
+        interval = self._interval
         put_ns: dict[int, int] = {}
         for at, what, detail in received:
             if what == "health":
                 put_ns.setdefault(detail["version"], detail["put_ns"])
                 run.health += [
-                    HealthSample(*which, at, element, index, load, score)
+                    HealthSample(interval, at, element, index, load, score)
                     for element in ("rail", "domain", "spine")
                     for index, (load, score) in enumerate(detail[element])
                 ]
             elif what == "choice":
-                run.choices.append(Choice(*which, at, detail["src"], detail["dst"], detail["paths"]))
+                run.choices.append(Choice(interval, at, detail["src"], detail["dst"], detail["paths"]))
         for at, what, detail in received:
             if what == "changed" and put_ns.get(detail["version"], 0) > steered_ns:
                 # routes that had to wait for their pair's dwell time say nothing of how quick they are
                 took = {"ms": (at - put_ns[detail["version"]]) / 1e6 if detail["news"] else None}
-                label = {"fabric": self.session.label, "policy": self.session.steered_by, "repeat": self.repeat}
-                run.events.append(Event(at, "steering", "changed", {**label, **detail, **took}))
+                run.events.append(Event(at, "steering", "changed", {**interval.as_dict(), **detail, **took}))

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Final
 
+from railyard.core.records import IntervalId
 from railyard.experiments.run.session import FabricSession
 from railyard.results.runs.records import ByteCheck, Event, Flow, Measurement, Run
 from railyard.results.theory.predict import WHOLE, phase_times, predict_schedule, project_to_full_size
@@ -42,6 +43,7 @@ class Workload:
     iteration: bool
     measured_files: Callable[[TaskSpans], dict[str, bytes]] | None = None
     independent: bool = False
+    scene: str = ""
 
 
 def run_workload(
@@ -58,16 +60,16 @@ def run_workload(
     On a steered fabric the equations say nothing, and `predicted_s` (s, if anybody knows) is the whole's prediction.
     """
     predicted, within_s = _expected(session, workload, predicted_s)
-    before = _counted(session)
-    with relaxed_tcp_timers(session.net.gpu_names), session.watched(run, workload.label, repeat):
+    interval, before = session.interval(workload.label, repeat, workload.scene), _counted(session)
+    with relaxed_tcp_timers(session.net.gpu_names), session.watched(run, interval):
         done = replay(workload.schedule, _windows(session), seed, within_s, progress)
     after = _counted(session)
-    _record(session, workload, repeat, done, run)
-    run.bytes.append(_bytes(session, workload, repeat, done, (after[0] - before[0], after[1] - before[1])))
-    run.measurements += _measurements(session, workload, repeat, done, predicted)
-    run.measurements += _projections(session, workload, repeat, done)
+    _record(session, workload, interval, done, run)
+    run.bytes.append(_bytes(session, workload, interval, done, (after[0] - before[0], after[1] - before[1])))
+    run.measurements += _measurements(workload, interval, done, predicted)
+    run.measurements += _projections(session, workload, interval, done)
     if workload.measured_files is not None:
-        where = "/".join(_UNSAFE_IN_PATH.sub("-", part) for part in (session.label, workload.label, str(repeat)))
+        where = "/".join(_UNSAFE_IN_PATH.sub("-", part) for part in (session.name, workload.label, str(repeat)))
         files = workload.measured_files(done.spans)
         run.files |= {f"traces/{where}/{name}": content for name, content in files.items()}
 
@@ -87,11 +89,13 @@ def replay_broken(
     return replay(workload.schedule, windows, seed, within_s + extra_s, started=started, abort=abort, watched=watched)
 
 
-def record_broken(session: FabricSession, workload: Workload, repeat: int, done: Replay, run: Run) -> None:
-    """What such a replay took, beside no prediction, and its bytes: ports count detours, too, so nobody asks them."""
-    _record(session, workload, repeat, done, run)
-    run.bytes.append(_bytes(session, workload, repeat, done, None))
-    run.measurements += _measurements(session, workload, repeat, done, {})
+def record_broken(session: FabricSession, workload: Workload, interval: IntervalId, done: Replay, run: Run) -> None:
+    """Record what such a replay took, without a prediction, and its bytes, without port counters: these count detours
+    too.
+    """
+    _record(session, workload, interval, done, run)
+    run.bytes.append(_bytes(session, workload, interval, done, None))
+    run.measurements += _measurements(workload, interval, done, {})
 
 
 def _expected(session: FabricSession, workload: Workload, predicted_s: float | None) -> tuple[dict[str, float], float]:
@@ -109,11 +113,11 @@ def _windows(session: FabricSession) -> Windows:
     return windows_for_links(session.plan.hb_bps, session.plan.rail_bps, session.plan.spec.mtu)
 
 
-def _record(session: FabricSession, workload: Workload, repeat: int, done: Replay, run: Run) -> None:
-    what = {"fabric": session.label, "workload": workload.label, "repeat": repeat}
+def _record(session: FabricSession, workload: Workload, interval: IntervalId, done: Replay, run: Run) -> None:
+    what = interval.as_dict()
     run.events.append(Event(done.start_ns, "workload", "started", what))
     run.events.append(Event(done.end_ns, "workload", "finished", {**what, "broken": list(done.broken)}))
-    run.flows += _flows(session, workload, repeat, done)
+    run.flows += _flows(session, workload, interval, done)
 
 
 def _counted(session: FabricSession) -> tuple[int, int]:
@@ -129,15 +133,12 @@ def _counted(session: FabricSession) -> tuple[int, int]:
     return gpus, uplinks
 
 
-def _flows(session: FabricSession, workload: Workload, repeat: int, done: Replay) -> list[Flow]:
+def _flows(session: FabricSession, workload: Workload, interval: IntervalId, done: Replay) -> list[Flow]:
     names = [gpu.name for gpu in session.plan.gpus]
     corrupt = set(done.corrupt)
     return [
         Flow(
-            fabric=session.label,
-            policy=session.policy,
-            workload=workload.label,
-            repeat=repeat,
+            interval=interval,
             phase=workload.schedule.phases[t.phase].name,
             kind=workload.schedule.phases[t.phase].kind,
             src=names[t.src],
@@ -152,7 +153,7 @@ def _flows(session: FabricSession, workload: Workload, repeat: int, done: Replay
 
 
 def _bytes(
-    session: FabricSession, workload: Workload, repeat: int, done: Replay, counted: tuple[int, int] | None
+    session: FabricSession, workload: Workload, interval: IntervalId, done: Replay, counted: tuple[int, int] | None
 ) -> ByteCheck:
     """Between rails goes what the matrix says, or what the uplinks counted if that is more: for GPT both are none."""
     schedule = workload.schedule
@@ -163,9 +164,7 @@ def _bytes(
     )
     gpu_ports, uplinks = counted or (0, 0)
     return ByteCheck(
-        fabric=session.label,
-        workload=workload.label,
-        repeat=repeat,
+        interval=interval,
         asked_bytes=sum(requested.values()),
         delivered_bytes=sum(got.values()),
         pairs_wrong=sum(1 for pair in requested.keys() | got.keys() if requested.get(pair) != got.get(pair)),
@@ -176,32 +175,32 @@ def _bytes(
 
 
 def _measurements(
-    session: FabricSession, workload: Workload, repeat: int, done: Replay, predicted: dict[str, float]
+    workload: Workload, interval: IntervalId, done: Replay, predicted: dict[str, float]
 ) -> list[Measurement]:
     """The whole, each phase (median of its runs), and throughput."""
     times = _times(workload, done)
     if not times:
         return []
-    row = _row_of(session, workload, repeat)
     only_phase = None if workload.iteration or not predicted else predicted.get(next(iter(predicted)))
-    rows = [row(WHOLE, "throughput", sum(done.delivered.values()) * 8 / done.seconds, "bit/s")]
+    rate = sum(done.delivered.values()) * 8 / done.seconds
+    rows = [Measurement(interval, WHOLE, "throughput", rate, "bit/s")]
     for phase, value in times.items():
         whole = phase == WHOLE
         metric = "iteration_time" if whole and workload.iteration else "completion_time"
         prediction = predicted.get(phase, only_phase if whole else None)
-        rows.append(row(phase, metric, value, "s", prediction if (prediction or 0) > MIN_PREDICTED_S else None))
+        known = prediction if (prediction or 0) > MIN_PREDICTED_S else None
+        rows.append(Measurement(interval, phase, metric, value, "s", known))
     return rows
 
 
-def _projections(session: FabricSession, workload: Workload, repeat: int, done: Replay) -> list[Measurement]:
+def _projections(session: FabricSession, workload: Workload, interval: IntervalId, done: Replay) -> list[Measurement]:
     """What the times mean on the real cluster."""
     times = _times(workload, done)
-    row = _row_of(session, workload, repeat)
     same = project(workload.scale, times)
     full = project_to_full_size(workload.scale, workload.schedule, times, session.plan.spec)
     return [
-        *(row(phase, "projected_same_shape", value, "s") for phase, value in same.items()),
-        *(row(phase, "projected_full_size", value, "s") for phase, value in full.items()),
+        *(Measurement(interval, phase, "projected_same_shape", value, "s") for phase, value in same.items()),
+        *(Measurement(interval, phase, "projected_full_size", value, "s") for phase, value in full.items()),
     ]
 
 
@@ -212,11 +211,3 @@ def _times(workload: Workload, done: Replay) -> dict[str, float]:
     spans = {n: (start / 1e9, end / 1e9) for n, (start, end) in done.spans.items()}
     phases = {name: median(runs) for name, runs in phase_times(workload.schedule, spans).items()}
     return {WHOLE: done.seconds, **(phases if workload.iteration or len(workload.schedule.phases) > 1 else {})}
-
-
-def _row_of(session: FabricSession, workload: Workload, repeat: int) -> Callable[..., Measurement]:
-    def row(phase: str, metric: str, value: float, unit: str, prediction: float | None = None) -> Measurement:
-        name = workload.label
-        return Measurement(session.label, session.policy, name, phase, metric, value, unit, prediction, repeat)
-
-    return row

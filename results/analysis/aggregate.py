@@ -2,12 +2,14 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import isclose
 from statistics import median
 
-from railyard.results.analysis.intervals import is_steered
+from railyard.core.records import IntervalId
+from railyard.results.analysis.intervals import is_steered, policies_of
 from railyard.results.runs.records import FabricRun, Flow, Measurement, Run
+from railyard.results.views.labels import workload_label
 
 TIME_METRICS = ("iteration_time", "completion_time")
 SAME_SHAPE = "projected_same_shape"
@@ -36,12 +38,17 @@ class Spread:
 class Row:
     """One metric of one phase, for every fabric (by label) that measured it. `kinds`: whose traffic it is, TP to EP."""
 
-    workload: str
+    work: IntervalId
     phase: str
     metric: str
     unit: str
     kinds: tuple[str, ...]
     by_fabric: dict[str, Spread]
+
+    @property
+    def workload(self) -> str:
+        """Its label."""
+        return workload_label(self.work)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +58,7 @@ class Slowdown:
     `nominal` is the paper's C_S/C_F (Rail-only IV-B): the share by which all-to-all is slower, once x, y >> 1.
     """
 
-    workload: str
+    interval: IntervalId  # on the rail-only fabric
     phase: str
     metric: str
     kinds: tuple[str, ...]
@@ -62,6 +69,11 @@ class Slowdown:
     nominal: float
 
     @property
+    def workload(self) -> str:
+        """Its label."""
+        return workload_label(self.interval)
+
+    @property
     def is_all_to_all(self) -> bool:
         """Whether `nominal` is about this traffic: all-to-all, and not one that both fabrics carry in the same way."""
         is_all_to_all_by_name = self.kinds == ("EP",) or "all-to-all" in f"{self.workload} {self.phase}"
@@ -70,7 +82,7 @@ class Slowdown:
 
 def labels(run: Run) -> dict[tuple[str, str], str]:
     """(fabric, policy) -> what to call it: the fabric, and the policy too where one fabric ran with several."""
-    rows = [(f.label, f.policy) for f in run.fabrics]
+    rows = [] if is_steered(run) else [(f.label, f.policy) for f in run.fabrics]
     rows += [(m.fabric, m.policy) for m in run.measurements]
     rows += [(r.fabric, r.policy) for r in run.recoveries]
     pairs = dict.fromkeys(rows)
@@ -78,22 +90,24 @@ def labels(run: Run) -> dict[tuple[str, str], str]:
     return {(fabric, policy): fabric if has_one_policy[fabric] else f"{fabric} {policy}" for fabric, policy in pairs}
 
 
-def kinds_of(flows: Iterable[Flow]) -> dict[tuple[str, str], tuple[str, ...]]:
-    """(workload, phase) -> the kinds of its traffic; phase "" is the whole workload."""
-    found: defaultdict[tuple[str, str], dict[str, None]] = defaultdict(dict)
+def kinds_of(flows: Sequence[Flow]) -> dict[tuple[IntervalId, str], tuple[str, ...]]:
+    """(what ran, phase) -> the kinds of its traffic; phase "" is the whole workload."""
+    found: defaultdict[tuple[IntervalId, str], dict[str, None]] = defaultdict(dict)
+    works = {interval: interval.work for interval in dict.fromkeys(flow.interval for flow in flows)}
     for flow in flows:
-        found[flow.workload, flow.phase][flow.kind] = None
-        found[flow.workload, ""][flow.kind] = None
+        work = works[flow.interval]
+        found[work, flow.phase][flow.kind] = None
+        found[work, ""][flow.kind] = None
     return {key: tuple(kinds) for key, kinds in found.items()}
 
 
 def rows_of(run: Run) -> tuple[Row, ...]:
     """Every measurement, repeats together, in the order in which they were first measured."""
     names, kinds = labels(run), kinds_of(run.flows)
-    values: defaultdict[tuple[str, str, str, str], dict[str, list[float]]] = defaultdict(dict)
-    predicted: dict[tuple[str, str, str, str, str], float | None] = {}
+    values: defaultdict[tuple[IntervalId, str, str, str], dict[str, list[float]]] = defaultdict(dict)
+    predicted: dict[tuple[IntervalId, str, str, str, str], float | None] = {}
     for m in run.measurements:
-        key, label = (m.workload, m.phase, m.metric, m.unit), names[m.fabric, m.policy]
+        key, label = (m.interval.work, m.phase, m.metric, m.unit), names[m.fabric, m.policy]
         values[key].setdefault(label, []).append(m.value)
         predicted[*key, label] = m.predicted
     return tuple(
@@ -102,30 +116,24 @@ def rows_of(run: Run) -> tuple[Row, ...]:
     )
 
 
-def _kinds(kinds: dict[tuple[str, str], tuple[str, ...]], workload: str, phase: str) -> tuple[str, ...]:
-    return kinds.get((workload, phase)) or kinds.get((workload, ""), ())
+def _kinds(kinds: dict[tuple[IntervalId, str], tuple[str, ...]], work: IntervalId, phase: str) -> tuple[str, ...]:
+    return kinds.get((work, phase)) or kinds.get((work, ""), ())
 
 
 def times(rows: Sequence[Row]) -> tuple[Row, ...]:
     """The rows that are times, each workload's whole iteration first."""
-    order = {workload: i for i, workload in enumerate(dict.fromkeys(r.workload for r in rows))}
+    order = {work: i for i, work in enumerate(dict.fromkeys(r.work for r in rows))}
     chosen = [r for r in rows if r.metric in TIME_METRICS]
-    return tuple(sorted(chosen, key=lambda r: (order[r.workload], TIME_METRICS.index(r.metric))))
+    return tuple(sorted(chosen, key=lambda r: (order[r.work], TIME_METRICS.index(r.metric))))
 
 
 def pairs(run: Run) -> tuple[tuple[FabricRun, FabricRun], ...]:
-    """(rail-only, rail-optimized) fabrics that are alike in everything else, so that their times may be compared.
-
-    Where policies steer, under the same one: else the two would differ by more than the fabric.
-    """
-    steered = is_steered(run)
+    """Return (rail-only, rail-optimized) fabrics that are alike in everything else, so that times can be compared."""
     return tuple(
         (a, b)
         for a in run.fabrics
         for b in run.fabrics
-        if (a.kind, b.kind) == ("rail-only", "rail-optimized")
-        and _size(a) == _size(b)
-        and (not steered or a.policy == b.policy)
+        if (a.kind, b.kind) == ("rail-only", "rail-optimized") and _size(a) == _size(b)
     )
 
 
@@ -134,16 +142,20 @@ def _size(fabric: FabricRun) -> tuple[object, ...]:
 
 
 def slowdowns(run: Run, rows: Sequence[Row]) -> tuple[Slowdown, ...]:
-    """Rail-only over rail-optimized, for every time that both measured."""
-    names = labels(run)
+    """Rail-only over rail-optimized, for every time that both measured; where policies steer, under the same one."""
+    names, timed = labels(run), times(rows)
     found = []
-    for a, b in pairs(run):
-        one, other = names[a.label, a.policy], names[b.label, b.policy]
-        for row in times(rows):
+    steered = [(policy, policy) for policy in policies_of(run)] if is_steered(run) else None
+    for (a, b), (own, policy) in (
+        (pair, policies) for pair in pairs(run) for policies in steered or [(pair[0].policy, pair[1].policy)]
+    ):
+        one, other = names.get((a.label, own), ""), names.get((b.label, policy), "")
+        for row in timed:
             if one in row.by_fabric and other in row.by_fabric and row.by_fabric[other].median > 0:
                 slow, fast = row.by_fabric[one], row.by_fabric[other]
                 expected = slow.predicted / fast.predicted if slow.predicted and fast.predicted else None
-                what = (row.workload, row.phase, row.metric, row.kinds, one, other)
+                interval = replace(row.work, fabric=a.label, policy=own)
+                what = (interval, row.phase, row.metric, row.kinds, one, other)
                 found.append(Slowdown(*what, slow.median / fast.median, expected, a.rail_bps / a.hb_bps))
     return tuple(found)
 
@@ -165,8 +177,7 @@ def one_repeat(flows: Iterable[Flow]) -> tuple[Flow, ...]:
 
 def slowdown_rows(run: Run) -> list[Measurement]:
     """The same as rows of results.csv: metric `slowdown`, rail-only over rail-optimized, predicted by the formulas."""
-    fabrics = {name: key for key, name in labels(run).items()}
     return [
-        Measurement(*fabrics[s.rail_only], s.workload, s.phase, "slowdown", s.measured, "ratio", s.predicted)
+        Measurement(s.interval, s.phase, "slowdown", s.measured, "ratio", s.predicted)
         for s in slowdowns(run, rows_of(run))
     ]

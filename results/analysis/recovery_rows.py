@@ -21,7 +21,6 @@ KEPT_IN_USE: Final = frozenset({"link-gray", "link-slow"})
 CONTROL_PLANE_FAULTS: Final = frozenset({"controller-crash", "registry-crash"})
 """Nothing that carries packets breaks, so nobody goes round anything."""
 TOGETHER_NS: Final = 50_000_000  # acts so near each other are one
-_WITH_SEPARATOR: Final = " with "  # a workload with a script
 STEP_NAMES: Final = {
     "detect_ms": "detected",
     "decided_ms": "decided",
@@ -224,21 +223,17 @@ def script_runs(run: Run) -> tuple[ScriptRow, ...]:
     """Every repeat of every script, in the order in which they ran."""
     names = labels(run)
     records: list[Recovery | ConnectivityCheck] = [*run.recoveries, *run.connectivity_checks]
-    keys = dict.fromkeys((row.fabric, row.policy, row.script, row.reroute, row.repeat) for row in records if row.script)
     found = []
-    for fabric, policy, script, reroute, repeat in keys:
-        run_key = (fabric, script, reroute, repeat)
-        faults = [r for r in run.recoveries if (r.fabric, r.script, r.reroute, r.repeat) == run_key]
-        connectivity_checks = [
-            c for c in run.connectivity_checks if (c.fabric, c.script, c.reroute, c.repeat) == run_key
-        ]
-        goodput = [t for t in run.goodput if (t.fabric, t.script, t.reroute, t.repeat) == run_key]
+    for key in dict.fromkeys(row.interval for row in records if row.script):
+        faults = [r for r in run.recoveries if r.interval == key]
+        connectivity_checks = [c for c in run.connectivity_checks if c.interval == key]
+        goodput = [t for t in run.goodput if t.interval == key]
         found.append(
             ScriptRow(
-                fabric=names.get((fabric, policy), fabric),
-                script=script,
-                reroute=reroute,
-                repeat=repeat,
+                fabric=names.get((key.fabric, key.policy), key.fabric),
+                script=key.script,
+                reroute=key.reroute,
+                repeat=key.repeat,
                 faults=tuple(sorted(faults, key=lambda r: r.t_fault)),
                 connectivity_checks=tuple(sorted(connectivity_checks, key=lambda c: c.monotonic_ns)),
                 goodput=tuple(goodput),
@@ -248,23 +243,5 @@ def script_runs(run: Run) -> tuple[ScriptRow, ...]:
 
 
 def verdict(recoveries: Iterable[Recovery], judgement: Judgement) -> Verdict:
-    """The worst of the stretches in which these faults came."""
-    places = {(r.fabric, r.repeat, r.reroute, r.script or f"{r.fault} {r.target}") for r in recoveries}
-    names = {(fabric, repeat, name) for fabric, repeat, *what in places for name in _interval_names(*what)}
-    found = (
-        v for (fabric, name, repeat), v in judgement.intervals.items() if (fabric, repeat, _script_part(name)) in names
-    )
-    return max(found, key=ORDER.index, default="ok")
-
-
-def _interval_names(reroute: str, what: str) -> tuple[str, str]:
-    """By itself; and beside a workload, of which `_script_part` takes the name away."""
-    return f"{what} (reroute {reroute})", f"{_WITH_SEPARATOR}{what}" + (
-        "" if reroute == "on" else f" (reroute {reroute})"
-    )
-
-
-def _script_part(interval: str) -> str:
-    """`moe with two-at-once` -> ` with two-at-once`."""
-    at = interval.find(_WITH_SEPARATOR)
-    return interval[at:] if at > 0 else interval
+    """Return the worst verdict of the intervals in which these faults were injected."""
+    return max((judgement.intervals.get(r.interval, "ok") for r in recoveries), key=ORDER.index, default="ok")

@@ -2,7 +2,7 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any, Final
 
@@ -25,7 +25,7 @@ SPREAD_COLUMNS: Final = {
     "after_s": "iteration after",
 }
 """Columns of takeover.csv whose median and 95th percentile are shown, and how sure those are."""
-INTERVAL_PHASES: Final = ("before", "takeover", "after")
+INTERVAL_PARTS: Final = ("before", "replacement", "after")
 _MEDIANS: Final = (
     "detect_ms", "light_off_ms", "taken_over_ms", "state_ms", "state_predicted_ms", "interruption_ms",
     "iterations_lost", "moved_bytes", "before_s", "after_s", "before_predicted_s", "after_predicted_s",
@@ -90,12 +90,9 @@ def replacement_rows(run: Run, judgement: Judgement) -> tuple[ReplacementRow, ..
 
 
 def _verdict(group: Sequence[Replacement], judgement: Judgement) -> Verdict:
-    """Each case has a fabric of its own, with its spares, which is called after both."""
-    names = {(t, replacement_name(t.case, t.way, failed)) for t in group for failed in ("", t.failed)}
-    case_keys = {(t.fabric, name, t.repeat) for t, name in names}
-    intervals = {(f"{f}, {what}", f"{what}: {when}", n) for f, what, n in case_keys for when in INTERVAL_PHASES}
-    found = (verdict for interval, verdict in judgement.intervals.items() if interval in intervals)
-    return max(found, key=ORDER.index, default="ok")
+    """The worst of the replacement, and before and after it."""
+    intervals = (replace(t.interval, part=part) for t in group for part in INTERVAL_PARTS)
+    return max((judgement.intervals.get(i, "ok") for i in intervals), key=ORDER.index, default="ok")
 
 
 def _medians(group: Sequence[Replacement]) -> dict[str, float | None]:

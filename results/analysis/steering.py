@@ -15,14 +15,16 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any, Final
 
+from railyard.core.records import IntervalId
 from railyard.results.analysis.aggregate import TIME_METRICS
-from railyard.results.analysis.intervals import MeasurementInterval, Pair, base_labels, dwell_s, intervals, policies_of
+from railyard.results.analysis.intervals import MeasurementInterval, Pair, dwell_s, intervals, policies_of
 from railyard.results.runs.records import Event, Measurement, Run
+from railyard.results.views.labels import workload_label
 
 BASELINE_POLICY: Final = "dr"
 ORACLE_POLICY: Final = "oracle"
-FabricWorkload = tuple[str, str]
-"""A fabric, without policy, and a workload."""
+FabricWorkload = tuple[str, IntervalId]
+"""A fabric, and what ran on it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,14 +39,14 @@ class MostChangedPair:
 
 @dataclass(frozen=True, slots=True)
 class PolicyRow:
-    """One policy on one fabric (its label without policy) and workload. None where it isn't known.
+    """One policy on one fabric and workload. None where it isn't known.
 
     `times`: s, a repeat each. `predicted` (s) is the median of the repeats', whose traffic may differ; `ratio` the
     median of measured over predicted. `changes_per_s`: routes of all pairs. `most_changed`: None without a dwell time.
     """
 
     fabric: str
-    workload: str
+    work: IntervalId
     policy: str
     times: tuple[float, ...]
     predicted: float | None
@@ -55,6 +57,11 @@ class PolicyRow:
     most_changed: MostChangedPair | None
     reaction_ms: float | None
     worst_reaction_ms: float | None
+
+    @property
+    def workload(self) -> str:
+        """Its label."""
+        return workload_label(self.work)
 
     @property
     def median(self) -> float:
@@ -99,24 +106,23 @@ def policy_rows(run: Run) -> dict[FabricWorkload, tuple[PolicyRow, ...]]:
     }
 
 
-def _completion_times(run: Run) -> dict[tuple[str, str, str], dict[int, Measurement]]:
-    """(fabric, workload, policy) -> the whole workload's time in each repeat."""
-    bases = base_labels(run)
-    found: defaultdict[tuple[str, str, str], dict[int, Measurement]] = defaultdict(dict)
+def _completion_times(run: Run) -> dict[tuple[str, IntervalId, str], dict[int, Measurement]]:
+    """(fabric, what ran, policy) -> the whole workload's time in each repeat."""
+    found: defaultdict[tuple[str, IntervalId, str], dict[int, Measurement]] = defaultdict(dict)
     for m in run.measurements:
         if m.metric in TIME_METRICS and not m.phase:
-            found[bases[m.fabric], m.workload, m.policy][m.repeat] = m
+            found[m.fabric, m.interval.work, m.policy][m.repeat] = m
     return found
 
 
 def _row(
-    key: tuple[str, str, str],
-    completion_times: Mapping[tuple[str, str, str], Mapping[int, Measurement]],
+    key: tuple[str, IntervalId, str],
+    completion_times: Mapping[tuple[str, IntervalId, str], Mapping[int, Measurement]],
     events: Iterable[MeasurementInterval],
     dwell: float | None,
 ) -> PolicyRow:
     fabric, workload, _ = key
-    measurements, own_intervals = completion_times[key], [s for s in events if (s.fabric, s.workload, s.policy) == key]
+    measurements, own_intervals = completion_times[key], [s for s in events if (s.fabric, s.id.work, s.policy) == key]
     known = [m.predicted for m in measurements.values() if m.predicted]
     ratios = [m.ratio for m in measurements.values() if m.ratio is not None]
     reactions_ms = [ms for s in own_intervals for ms in _reactions_ms(s)]

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from statistics import median
 
+from railyard.core.records import IntervalId
 from railyard.core.units import format_size
 from railyard.results.multirail.records import Multirail, Point, Rails
 
@@ -141,6 +142,6 @@ def size_name(size: int) -> str:
     return format_size(size)
 
 
-def interval_name(policy: str, size: int) -> str:
-    """What a point is called where the machine's load is recorded."""
-    return f"{policy}, {size_name(size)}"
+def point_interval(fabric: str, policy: str, size: int, repeat: int = 0) -> IntervalId:
+    """Return the identity of the interval in which a point was measured."""
+    return IntervalId(fabric, size_name(size), policy, repeat=repeat)

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, fields
 from typing import Any, Final, TypeVar
 
+from railyard.core.records import IntervalId
 from railyard.results.multirail.compare import by_fabric, size_name
 from railyard.results.multirail.records import (
     Cut,
@@ -55,7 +56,7 @@ def _rows(kind: type[Row], rows: list[dict[str, Any]]) -> list[Row]:
     return [kind(**{k: tuple(v) if isinstance(v, list) else v for k, v in row.items()}) for row in rows]
 
 
-Cells = tuple[str, str, str, str, str, float, str, float | None, int]
+Cells = tuple[IntervalId, str, str, float, str, float | None]
 """Those of railyard.results.runs.records.Measurement, in its order."""
 
 
@@ -64,28 +65,31 @@ def cells(found: Multirail) -> Iterator[Cells]:
     rails = {one.label: one for one in found.fabrics}
     for p in found.points:
         where = rails[p.fabric]
-        what = (p.fabric, p.policy, f"allreduce {size_name(p.size)}, {where.nodes} nodes, {where.mix}", "")
-        yield (*what, "completion_time", p.mean_s, "s", p.predicted_s, p.repeat)
+        workload = f"allreduce {size_name(p.size)}, {where.nodes} nodes, {where.mix}"
+        what = (IntervalId(p.fabric, workload, p.policy, repeat=p.repeat), "")
+        yield (*what, "completion_time", p.mean_s, "s", p.predicted_s)
         if p.measured >= MIN_SAMPLES_FOR_P99:
-            yield (*what, "completion_time_p99", p.p99_s, "s", None, p.repeat)
-        yield (*what, "throughput", 8 * p.size / p.mean_s, "bit/s", _rate(p), p.repeat)
+            yield (*what, "completion_time_p99", p.p99_s, "s", None)
+        yield (*what, "throughput", 8 * p.size / p.mean_s, "bit/s", _rate(p))
         for name, share in zip(where.names, p.shares, strict=False) if p.policy != "virtual" else ():
-            yield (*what, f"share_{name}", share, "share", None, p.repeat)
+            yield (*what, f"share_{name}", share, "share", None)
     for t in found.trainings:
         where = rails[t.fabric]
-        what = (t.fabric, t.policy, f"{t.name}, {where.nodes} nodes, {where.mix}", "")
-        yield (*what, "iteration_time", t.step_s, "s", t.predicted_s, t.repeat)
-        yield (*what, "samples_per_s", t.samples_per_s, "1/s", None, t.repeat)
+        what = (IntervalId(t.fabric, f"{t.name}, {where.nodes} nodes, {where.mix}", t.policy, repeat=t.repeat), "")
+        yield (*what, "iteration_time", t.step_s, "s", t.predicted_s)
+        yield (*what, "samples_per_s", t.samples_per_s, "1/s", None)
     for ddp_run in found.lessons:
         where = rails[ddp_run.fabric]
         workload = f"DDP with {size_name(ddp_run.bytes)} of gradients, {where.nodes} nodes, {where.mix}"
         for policy, step_s in (("gloo", ddp_run.gloo_step_s), (ddp_run.policy, ddp_run.step_s)):
-            yield (ddp_run.fabric, policy, workload, "", "iteration_time", step_s, "s", None, ddp_run.repeat)
+            interval = IntervalId(ddp_run.fabric, workload, policy, repeat=ddp_run.repeat)
+            yield (interval, "", "iteration_time", step_s, "s", None)
     for c in found.cuts:
-        what = (c.fabric, c.policy, f"{c.fault} in allreduce {size_name(c.size)}", "")
+        workload = f"allreduce {size_name(c.size)}"
+        what = (IntervalId(c.fabric, workload, c.policy, script=c.fault, repeat=c.repeat), "")
         for metric, value in (("detect", c.detect_ms), ("migrate", c.migrate_ms), ("home", c.home_ms)):
             if value is not None:
-                yield (*what, f"{metric}_time", value / 1e3, "s", None, c.repeat)
+                yield (*what, f"{metric}_time", value / 1e3, "s", None)
 
 
 def _rate(point: Point) -> float | None:

@@ -1,13 +1,15 @@
 """Tables of a multi-rail run, for the terminal and for report.html alike: cells are text already. Pure."""
 
 from collections.abc import Iterable, Sequence, Set
+from dataclasses import replace
 from itertools import groupby
 from operator import itemgetter
 from statistics import median
 from typing import Final
 
+from railyard.core.records import IntervalId
 from railyard.results.multirail import published
-from railyard.results.multirail.compare import FabricMeasurements, by_fabric, interval_name, is_single, size_name
+from railyard.results.multirail.compare import FabricMeasurements, by_fabric, is_single, point_interval, size_name
 from railyard.results.multirail.records import Cut, Multirail, Point, Rails, Training
 from railyard.results.multirail.targets import AT_LEAST, Outcome, in_unit, times
 from railyard.results.runs.fidelity import Judgement
@@ -23,13 +25,13 @@ SLOW_MOTION_NOTE: Final = (
 MET_MARK: Final = {True: "✓", False: "✗", None: fmt.NOTHING}
 
 
-InvalidPoints = Set[tuple[str, str]]
-"""Points of which the machine, and not the fabric, was measured: (fabric, stretch)."""
+InvalidPoints = Set[IntervalId]
+"""Points of which the machine, and not the fabric, was measured: of any repeat, which is left out."""
 
 
 def invalid_points(judgement: Judgement) -> InvalidPoints:
-    """Stretches that are invalid."""
-    return frozenset((fabric, what) for (fabric, what, _), found in judgement.intervals.items() if found == "invalid")
+    """Return the intervals that are invalid, without their repeats."""
+    return frozenset(replace(i, repeat=0) for i, found in judgement.intervals.items() if found == "invalid")
 
 
 def benchmark_table(m: FabricMeasurements, invalid: InvalidPoints = frozenset()) -> Table:
@@ -77,7 +79,7 @@ def _dilation_text(rows: Iterable[Point | Training]) -> str:
 
 
 def _time(m: FabricMeasurements, policy: str, size: int, invalid: InvalidPoints) -> str:
-    mark = " ?" if (m.rails.label, interval_name(policy, size)) in invalid else ""
+    mark = " ?" if point_interval(m.rails.label, policy, size) in invalid else ""
     return fmt.seconds(m.at(policy, size)) + mark
 
 

@@ -11,6 +11,7 @@ from matplotlib.ticker import FuncFormatter
 from railyard.results.analysis.steering import BASELINE_POLICY, ORACLE_POLICY, FabricWorkload, PolicyRow
 from railyard.results.plots import style
 from railyard.results.views.format import seconds, short
+from railyard.results.views.labels import workload_label
 
 _COLOUR: Final = {BASELINE_POLICY: style.ORANGE, ORACLE_POLICY: style.GREEN}
 _OTHER: Final = style.SKY
@@ -18,7 +19,7 @@ _OTHER: Final = style.SKY
 
 def policies(rows: Sequence[PolicyRow], fabric_workload: FabricWorkload) -> style.Plot:
     """A bar a policy, its length the median; dots are the repeats, the upright mark is predicted."""
-    name = f"{fabric_workload[1]} on {fabric_workload[0]}"
+    name = f"{workload_label(fabric_workload[1])} on {fabric_workload[0]}"
     with style.styled():
         figure = style.new_figure(style.WIDTH, 1.0 + 0.36 * len(rows))
         axes = figure.subplots()

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from railyard.controller.health.policy import HEALTH_POLICIES
+from railyard.core.records import IntervalId
 from railyard.results.analysis.aggregate import kinds_of
 from railyard.results.analysis.intervals import dwell_s, intervals
 from railyard.results.analysis.recovery_rows import (
@@ -26,6 +27,7 @@ from railyard.results.runs.recovery_targets import (
     outcomes,
 )
 from railyard.results.views.format import size
+from railyard.results.views.labels import interval_label, workload_label
 
 DENSE_KINDS = frozenset({"TP", "PP", "DP"})
 Worst = tuple[int, Recovery]
@@ -75,10 +77,10 @@ def _bytes(run: Run) -> Iterator[Check]:
 def _dense_training(run: Run) -> Iterator[Check]:
     """Rail-only III-B: without expert parallelism nothing crosses from one rail to another."""
     kinds = kinds_of(run.flows)
-    rows = [c for c in run.bytes if kinds.get((c.workload, "")) and DENSE_KINDS.issuperset(kinds[c.workload, ""])]
+    rows = [c for c in run.bytes if DENSE_KINDS.issuperset(kinds.get((c.interval.work, ""), ("unknown",)))]
     if rows:
         crossed = sum(c.cross_rail_bytes for c in rows)
-        names = ", ".join(dict.fromkeys(c.workload for c in rows))
+        names = ", ".join(dict.fromkeys(workload_label(c.interval) for c in rows))
         yield Check("dense training stays within its rails", crossed == 0, f"{size(crossed)} between rails ({names})")
 
 
@@ -87,11 +89,11 @@ def _recovery(run: Run) -> Iterator[Check]:
 
     Of other scripts' faults, the censuses say what had to recover.
     """
-    checked_scripts = {(c.fabric, c.policy, c.script, c.repeat, c.reroute) for c in run.connectivity_checks if c.script}
+    checked_scripts = {c.interval for c in run.connectivity_checks if c.script}
     rows = [
         r
         for r in run.recoveries
-        if r.reroute == "on" and r.fault not in KEPT_IN_USE and _fault_key(r) not in checked_scripts
+        if r.reroute == "on" and r.fault not in KEPT_IN_USE and r.interval not in checked_scripts
     ]
     rows = [r for r in rows if is_probed(r) or (not r.script and has_goodput_evidence(r))]
     if rows:
@@ -182,31 +184,25 @@ def _lost_bytes(run: Run) -> Iterator[Check]:
 def _connections(run: Run) -> Iterator[Check]:
     """A GPU that dies takes its own along."""
     rows = [r for r in run.recoveries if r.reroute == "on"]
-    gpu_fault_places = {_fault_key(r) for r in rows if r.fault in GPU_FAULTS}
-    lost = _by_fault((r for r in rows if _fault_key(r) not in gpu_fault_places), lambda r: r.connections_lost)
+    gpu_fault_places = {r.interval for r in rows if r.fault in GPU_FAULTS}
+    lost = _by_fault((r for r in rows if r.interval not in gpu_fault_places), lambda r: r.connections_lost)
     if lost:
         total, worst = _total_and_worst(lost)
         detail = f"{total} lost over {len(lost)} other faults and scripts" + (_worst_text(worst) if total else "")
         yield Check("TCP connections are lost only where a GPU died", total == 0, detail)
 
 
-def _total_and_worst(found: Mapping[tuple[object, ...], Worst]) -> Worst:
+def _total_and_worst(found: Mapping[IntervalId, Worst]) -> Worst:
     """All of it together, and where most of it was."""
     return sum(n for n, _ in found.values()), max(found.values(), key=lambda one: one[0])[1]
 
 
-def _by_fault(rows: Iterable[Recovery], value: Callable[[Recovery], int]) -> dict[tuple[object, ...], Worst]:
+def _by_fault(rows: Iterable[Recovery], value: Callable[[Recovery], int]) -> dict[IntervalId, Worst]:
     """Each fault of a script has what the whole script lost: that counts once."""
-    found: dict[tuple[object, ...], Worst] = {}
+    found: dict[IntervalId, Worst] = {}
     for r in rows:
-        found[_fault_key(r)] = max(found.get(_fault_key(r), (0, r)), (value(r), r), key=lambda one: one[0])
+        found[r.interval] = max(found.get(r.interval, (0, r)), (value(r), r), key=lambda one: one[0])
     return found
-
-
-def _fault_key(r: Recovery) -> tuple[object, ...]:
-    """A fault that came alone, or the repeat of a script that it was a part of."""
-    what = (r.script,) if r.script else (r.fault, r.target)
-    return (r.fabric, r.policy, *what, r.repeat, r.reroute)
 
 
 def _fault_label(r: Recovery) -> str:
@@ -227,6 +223,6 @@ def _dwell(run: Run) -> Iterator[Check]:
     dwell, damped_intervals = dwell_s(run), [s for s in intervals(run) if _is_damped(s.policy)]
     worst = most_changed_pair(damped_intervals, dwell) if dwell else None
     if worst:
-        where = f"{worst.interval.label}, {worst.interval.workload}, repeat {worst.interval.repeat}"
+        where = interval_label(worst.interval.id, f"{worst.interval.fabric} {worst.interval.policy}")
         detail = f"{worst.changes} of {worst.allowed} by {' to '.join(worst.pair)}, which came nearest to it ({where})"
         yield Check("route changes stay under the dwell limit", worst.changes <= worst.allowed, detail)

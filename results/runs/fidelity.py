@@ -1,33 +1,42 @@
 """Was the emulation faithful enough to be believed? A verdict with its reasons, from what was recorded beside it.
 
 ok: believe the numbers. degraded: believe the direction, not the last percent. invalid: the machine was measured, and
-not the fabric. Each stretch (fabric, workload, repeat) has a verdict, and the run has the worst of them. Pure.
+not the fabric. Each measurement interval has a verdict, and the run has the worst of them.
 """
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final, Literal
 
-from railyard.results.analysis.intervals import base_labels, is_steered
-from railyard.results.multirail.compare import interval_name
+from railyard.core.records import IntervalId
+from railyard.results.analysis.aggregate import labels
+from railyard.results.analysis.intervals import is_steered
+from railyard.results.multirail.compare import point_interval
 from railyard.results.multirail.records import LostRails
 from railyard.results.runs.records import ByteCheck, LinkCheck, Load, Run, Verdict
 from railyard.results.views.format import digits, percent, rate, size
+from railyard.results.views.labels import interval_label
 
 ORDER: Final[tuple[Verdict, ...]] = ("ok", "degraded", "invalid")
+Origin = Literal["machine", "network", "run"]
+"""Of a deviation: the machine's load; links and queues, which a loaded machine slows down too; the run itself."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """Above `degraded` or `invalid` (in `unit`; "share" is 0 to 1) the verdict falls. `why` these figures."""
+    """Limits of a quantity: above `degraded` or `invalid` (in `unit`; "share" is 0 to 1) that is the verdict.
+
+    `why`: the reason for these figures. `origin`: what a deviation says something about.
+    """
 
     quantity: str
     degraded: float
     invalid: float
     unit: str
     why: str
+    origin: Origin
 
     def judge(self, value: float) -> Verdict:
         return "invalid" if value > self.invalid else "degraded" if value > self.degraded else "ok"
@@ -46,6 +55,7 @@ LINK_RATE: Final = Limit(
     0.10,
     "share",
     "times are to be within 3 to 5% of the formulas; a link that is off by more hides what is being measured",
+    "network",
 )
 CPU_BUSY: Final = Limit(
     "CPU busy",
@@ -53,6 +63,7 @@ CPU_BUSY: Final = Limit(
     0.97,
     "share",
     "above 85% packets start to wait for a core instead of their link; at 97% the cores are the bottleneck",
+    "machine",
 )
 CPU_FOREIGN: Final = Limit(
     "CPU used by others",
@@ -60,6 +71,7 @@ CPU_FOREIGN: Final = Limit(
     0.40,
     "share",
     "another program's load comes and goes, so it spoils repeats before it fills the cores",
+    "machine",
 )
 LAG: Final = Limit(
     "scheduling lag p99",
@@ -67,6 +79,7 @@ LAG: Final = Limit(
     50.0,
     "ms",
     "5 ms is a quarter of the 20 ms in which a link-down is to be healed; 50 ms is longer than most phases",
+    "machine",
 )
 RETRANSMITS: Final = Limit(
     "retransmitted segments",
@@ -74,6 +87,7 @@ RETRANSMITS: Final = Limit(
     0.02,
     "share",
     "a GPU fabric is lossless; one segment in a thousand already costs TCP visible time, one in fifty governs it",
+    "network",
 )
 DROPS: Final = Limit(
     "packets dropped",
@@ -81,6 +95,7 @@ DROPS: Final = Limit(
     0.02,
     "share",
     "as for retransmits: a queue of the emulation overflowed that a real, lossless fabric would have paused",
+    "network",
 )
 PORT_BYTES: Final = Limit(
     "rail port counters off",
@@ -88,14 +103,16 @@ PORT_BYTES: Final = Limit(
     0.10,
     "share",
     "headers are in the expected figure; what is beyond 2% was sent twice, or took another way than it should have",
+    "run",
 )
-BYTES: Final = Limit("bytes not as asked for", 0.0, 0.0, "B", "every byte is to arrive, once, where it was sent")
+BYTES: Final = Limit("bytes not as asked for", 0.0, 0.0, "B", "every byte must arrive once, where it was sent", "run")
 RAILS_MISSING: Final = Limit(
     "points with a rail lost",
     0.0,
     0.0,
     "",
     "without a rail that nothing cut, it is another fabric than the point is named for",
+    "run",
 )
 RAILS_REMEASURED: Final = Limit(
     "times measured anew",
@@ -103,6 +120,7 @@ RAILS_REMEASURED: Final = Limit(
     math.inf,
     "",
     "a rail that nothing cut was taken for dead: the machine stood still, which it may have done unseen, too",
+    "run",
 )
 LIMITS: Final = (
     LINK_RATE, CPU_BUSY, CPU_FOREIGN, LAG, RETRANSMITS, DROPS, PORT_BYTES, BYTES, RAILS_MISSING, RAILS_REMEASURED,
@@ -111,14 +129,12 @@ LIMITS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One quantity in one stretch, set against its limit.
+    """One quantity in one interval, set against its limit.
 
-    `workload` is "" where it holds for the whole fabric, as it was built with this `dilation`.
+    The interval has a fabric only where it holds for the whole fabric, as it was built with this `dilation`.
     """
 
-    fabric: str
-    workload: str
-    repeat: int
+    interval: IntervalId
     limit: Limit
     value: float
     text: str
@@ -129,23 +145,42 @@ class Finding:
         return self.limit.judge(self.value)
 
     @property
-    def where(self) -> str:
-        return f"{self.fabric}, {self.workload}, repeat {self.repeat}" if self.workload else self.fabric
+    def is_of_fabric(self) -> bool:
+        """Whether it holds for all intervals of its fabric."""
+        return self.interval == IntervalId(self.interval.fabric)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return it as plain data, with the limit that it exceeds, or else the first one that it could."""
+        return {
+            "interval": self.interval.as_dict(),
+            "quantity": self.limit.quantity,
+            "origin": self.limit.origin,
+            "value": self.value,
+            "limit": self.limit.invalid if self.verdict == "invalid" else self.limit.degraded,
+            "unit": self.limit.unit,
+            "verdict": self.verdict,
+            "text": self.text,
+        }
 
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """The run's verdict, the reasons if it isn't ok, each finding, and the verdict of each stretch."""
+    """The run's verdict, the reasons if it isn't ok, each finding, and the verdict of each interval."""
 
     verdict: Verdict
     reasons: tuple[str, ...]
     evidence: tuple[Finding, ...]
-    intervals: dict[tuple[str, str, int], Verdict]
+    intervals: dict[IntervalId, Verdict]
+
+    @property
+    def deviations(self) -> tuple[Finding, ...]:
+        """The findings that are not ok."""
+        return tuple(finding for finding in self.evidence if finding.verdict != "ok")
 
 
 def judge(run: Run) -> Judgement:
     """The worst of all findings; a run with no evidence at all is invalid, one with gaps in it at best degraded."""
-    faulted = {(x.fabric, x.workload, x.repeat) for x in run.loads if x.transfers_faulted}
+    faulted = {x.interval for x in run.loads if x.transfers_faulted}
     steered = is_steered(run)
     findings = (
         *_links(run.links),
@@ -154,7 +189,7 @@ def judge(run: Run) -> Judgement:
         *(
             f
             for check in run.bytes
-            if (check.fabric, check.workload, check.repeat) not in faulted
+            if check.interval not in faulted
             for f in _bytes(check, check_ports=not steered or check.rail_expected_bytes > 0)
         ),
     )
@@ -163,7 +198,8 @@ def judge(run: Run) -> Judgement:
         return Judgement("invalid", ("nothing was recorded that could vouch for this run", *missing_records), (), {})
     worst_allowed: tuple[Verdict, ...] = ("degraded",) if missing_records else ()
     verdict = _worst((*(f.verdict for f in findings), *worst_allowed))
-    return Judgement(verdict, (*_reasons(findings), *missing_records), findings, _interval_verdicts(run, findings))
+    reasons = (*_reasons(findings, labels(run)), *missing_records)
+    return Judgement(verdict, reasons, findings, _interval_verdicts(run, findings))
 
 
 def _worst(verdicts: Iterable[Verdict]) -> Verdict:
@@ -178,7 +214,7 @@ def _links(links: Iterable[LinkCheck]) -> Iterator[Finding]:
     for (fabric, name, dilation), sample in classes.items():
         worst = max(sample, key=_link_error)
         text = f"{name} link {worst.link} carries {rate(worst.measured_bps)}, expected {rate(worst.expected_bps)}"
-        yield Finding(fabric, "", 0, LINK_RATE, _link_error(worst), text, dilation)
+        yield Finding(IntervalId(fabric), LINK_RATE, _link_error(worst), text, dilation)
 
 
 def _link_error(link: LinkCheck) -> float:
@@ -186,29 +222,28 @@ def _link_error(link: LinkCheck) -> float:
 
 
 def _load(load: Load) -> Iterator[Finding]:
-    where = (load.fabric, load.workload, load.repeat)
-    yield Finding(*where, CPU_BUSY, load.cpu_busy, f"{percent(load.cpu_busy)} of all cores busy")
+    yield Finding(load.interval, CPU_BUSY, load.cpu_busy, f"{percent(load.cpu_busy)} of all cores busy")
     yield Finding(
-        *where, CPU_FOREIGN, load.cpu_foreign, f"{percent(load.cpu_foreign)} of all cores used by other programs"
+        load.interval, CPU_FOREIGN, load.cpu_foreign, f"{percent(load.cpu_foreign)} of all cores used by other programs"
     )
-    yield Finding(*where, LAG, load.lag_p99_ms, f"a 1 ms sleeper woke {load.lag_p99_ms:.1f} ms late (99th percentile)")
+    text = f"a 1 ms sleeper woke {load.lag_p99_ms:.1f} ms late (99th percentile)"
+    yield Finding(load.interval, LAG, load.lag_p99_ms, text)
     if load.transfers_faulted:
         return  # links were cut on purpose: what that loses is the result, and not a fault of the emulation
     segments_sent = max(1, load.segments)
     retransmitted_share, dropped_share = load.retransmits / segments_sent, load.drops / segments_sent
     text = f"{load.retransmits:,} of {load.segments:,} segments retransmitted ({percent(retransmitted_share, 2)})"
     if not load.rerouted:
-        yield Finding(*where, RETRANSMITS, retransmitted_share, text)
+        yield Finding(load.interval, RETRANSMITS, retransmitted_share, text)
     text = f"{load.drops:,} packets dropped for {load.segments:,} segments sent ({percent(dropped_share, 2)})"
-    yield Finding(*where, DROPS, dropped_share, text)
+    yield Finding(load.interval, DROPS, dropped_share, text)
 
 
 def _bytes(check: ByteCheck, check_ports: bool) -> Iterator[Finding]:
     """`check_ports`: whether it is known what the rail ports should have counted."""
-    where = (check.fabric, check.workload, check.repeat)
     wrong = abs(check.delivered_bytes - check.asked_bytes)
     text = f"{size(check.delivered_bytes)} delivered of {size(check.asked_bytes)}, {check.pairs_wrong} GPU pairs differ"
-    yield Finding(*where, BYTES, float(max(wrong, check.pairs_wrong)), text)
+    yield Finding(check.interval, BYTES, float(max(wrong, check.pairs_wrong)), text)
     if not check_ports:
         return
     # a workload that stays in its HB domains expects nothing on the rails: set what is there against what was sent
@@ -218,7 +253,7 @@ def _bytes(check: ByteCheck, check_ports: bool) -> Iterator[Finding]:
         f"rail ports counted {size(check.rail_port_bytes)}, expected {size(check.rail_expected_bytes)} with headers "
         f"({percent(off)} off)"
     )
-    yield Finding(*where, PORT_BYTES, off, text)
+    yield Finding(check.interval, PORT_BYTES, off, text)
 
 
 def _lost(lost: LostRails) -> Finding:
@@ -226,60 +261,61 @@ def _lost(lost: LostRails) -> Finding:
     limit, consequence = (
         (RAILS_MISSING, "in operations that count") if lost.kept else (RAILS_REMEASURED, "measured anew")
     )
-    return Finding(
-        lost.fabric, interval_name(lost.policy, lost.size), lost.repeat, limit, 1.0, f"{rail_names}, {consequence}"
-    )
+    interval = point_interval(lost.fabric, lost.policy, lost.size, lost.repeat)
+    return Finding(interval, limit, 1.0, f"{rail_names}, {consequence}")
 
 
 def _missing_records(run: Run) -> Iterator[str]:
     """What should have been recorded and wasn't: a verdict can't be better than its evidence."""
     if run.interrupted:
         yield "interrupted: only what was measured until then is here"
-    calibrated, bases = {link.fabric for link in run.links}, base_labels(run)
-    missing = [f.label for f in run.fabrics if calibrated.isdisjoint((f.label, bases[f.label]))]
-    for label in dict.fromkeys(bases[label] for label in missing):
-        yield f"{label}: its links were not calibrated"
-    watched = {(x.fabric, x.workload, x.repeat) for x in run.loads}
+    calibrated = {link.fabric for link in run.links}
+    for fabric in run.fabrics:
+        if fabric.label not in calibrated:
+            yield f"{fabric.label}: its links were not calibrated"
+    watched, names = {load.interval for load in run.loads}, labels(run)
     for check in run.bytes:
-        if (check.fabric, check.workload, check.repeat) not in watched:
-            yield f"{check.fabric}, {check.workload}, repeat {check.repeat}: the machine's load was not recorded"
+        if check.interval not in watched:
+            yield f"{_where(check.interval, names)}: the machine's load was not recorded"
 
 
-def _interval_verdicts(run: Run, findings: tuple[Finding, ...]) -> dict[tuple[str, str, int], Verdict]:
-    """Every stretch with load or byte records: its own findings, and those of its fabric's links.
+def _interval_verdicts(run: Run, findings: tuple[Finding, ...]) -> dict[IntervalId, Verdict]:
+    """Return the verdict of every interval with load or byte records: of its own findings and its fabric's links.
 
-    A fabric that policies steer one after the other is calibrated once, under its own name; one that is measured in
-    slow motion as often as it is built.
+    A fabric that is measured in slow motion is calibrated as often as it is built. A GPU replacement has a fabric of
+    its own, which isn't.
     """
-    bases = base_labels(run)
-    dilations = {(x.fabric, x.workload, x.repeat): x.dilation for x in run.loads}
-    keys = dict.fromkeys([(x.fabric, x.workload, x.repeat) for x in run.loads])
-    keys |= dict.fromkeys([(c.fabric, c.workload, c.repeat) for c in run.bytes])
-    own_verdicts: defaultdict[tuple[str, str, int], list[Verdict]] = defaultdict(list)
+    dilations = {load.interval: load.dilation for load in run.loads}
+    own_verdicts: defaultdict[IntervalId, list[Verdict]] = defaultdict(list)
     links: defaultdict[tuple[str, float], list[Verdict]] = defaultdict(list)
     for f in findings:
-        (own_verdicts[f.fabric, f.workload, f.repeat] if f.workload else links[f.fabric, f.dilation]).append(f.verdict)
+        (links[f.interval.fabric, f.dilation] if f.is_of_fabric else own_verdicts[f.interval]).append(f.verdict)
 
-    def verdict(key: tuple[str, str, int]) -> Verdict:
-        dilation, labels = dilations.get(key, 1.0), {key[0], bases.get(key[0], key[0])}
-        return _worst([*own_verdicts[key], *(found for label in labels for found in links[label, dilation])])
+    def verdict(key: IntervalId) -> Verdict:
+        of_links = [] if key.is_replacement else links[key.fabric, dilations.get(key, 1.0)]
+        return _worst([*own_verdicts[key], *of_links])
 
-    return {key: verdict(key) for key in keys}
+    return {key: verdict(key) for key in dict.fromkeys(x.interval for x in (*run.loads, *run.bytes))}
 
 
-def _reasons(findings: tuple[Finding, ...]) -> tuple[str, ...]:
-    """A line for each quantity of a fabric that is off, worst first: its worst stretch, and how many more there are."""
-    groups: defaultdict[tuple[str, str], list[Finding]] = defaultdict(list)
+def _reasons(findings: tuple[Finding, ...], names: Mapping[tuple[str, str], str]) -> tuple[str, ...]:
+    """A line for each quantity of a fabric that is off, worst first: its worst interval, and how many others."""
+    groups: defaultdict[tuple[str, str, str], list[Finding]] = defaultdict(list)
     for finding in findings:
         if finding.verdict != "ok":
-            groups[finding.fabric, finding.limit.quantity].append(finding)
+            groups[finding.interval.fabric, finding.interval.policy, finding.limit.quantity].append(finding)
     worst = [(max(group, key=lambda f: f.value), len(group) - 1) for group in groups.values()]
     worst.sort(key=lambda item: ORDER.index(item[0].verdict), reverse=True)
-    return tuple(_reason(finding, more) for finding, more in worst)
+    return tuple(_reason(finding, more, names) for finding, more in worst)
 
 
-def _reason(finding: Finding, more: int) -> str:
+def _reason(finding: Finding, more: int, names: Mapping[tuple[str, str], str]) -> str:
     limit = finding.limit
     allowed = f", {limit.show(getattr(limit, finding.verdict))} is the limit" if limit.degraded else ""
     others = f" (and {more} more like it)" if more else ""
-    return f"{finding.verdict}: {finding.where}: {finding.text}{allowed}{others}"
+    return f"{finding.verdict}: {_where(finding.interval, names)}: {finding.text}{allowed}{others}"
+
+
+def _where(interval: IntervalId, names: Mapping[tuple[str, str], str]) -> str:
+    place = (interval.fabric, interval.policy)
+    return interval_label(interval, names.get(place, " ".join(filter(None, place))))

@@ -6,6 +6,7 @@ Times are seconds unless the name says otherwise; `*_ns` is CLOCK_MONOTONIC, one
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from railyard.core.records import IntervalId
 from railyard.results.multirail.records import Multirail
 
 Verdict = Literal["ok", "degraded", "invalid"]
@@ -13,18 +14,45 @@ Content = bytes  # within Run, that name is a field's
 
 
 @dataclass(frozen=True, slots=True)
-class Measurement:
+class Record:
+    """Something that belongs to one measurement interval."""
+
+    interval: IntervalId
+
+    @property
+    def fabric(self) -> str:
+        return self.interval.fabric
+
+    @property
+    def workload(self) -> str:
+        return self.interval.workload
+
+    @property
+    def policy(self) -> str:
+        return self.interval.policy
+
+    @property
+    def script(self) -> str:
+        return self.interval.script
+
+    @property
+    def repeat(self) -> int:
+        return self.interval.repeat
+
+    @property
+    def reroute(self) -> str:
+        return self.interval.reroute
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement(Record):
     """A row of results.csv. `predicted` is None where no formula exists; ratio = value / predicted."""
 
-    fabric: str
-    policy: str
-    workload: str
     phase: str
     metric: str
     value: float
     unit: str
     predicted: float | None = None
-    repeat: int = 0
 
     @property
     def ratio(self) -> float | None:
@@ -32,13 +60,9 @@ class Measurement:
 
 
 @dataclass(frozen=True, slots=True)
-class Flow:
+class Flow(Record):
     """A row of flows.parquet: a transfer. GPUs by name; `delivered` bytes were read and verified at `dst`."""
 
-    fabric: str
-    policy: str
-    workload: str
-    repeat: int
     phase: str
     kind: str
     src: str
@@ -50,7 +74,7 @@ class Flow:
 
 
 @dataclass(frozen=True, slots=True)
-class Recovery:
+class Recovery(Record):
     """A row of recovery.csv: a fault, how long each step of getting over it took (ms), and what it cost.
 
     The times are from the injection; None where the step never came before the repair. `first_packet_ms` is that of the
@@ -64,10 +88,6 @@ class Recovery:
     the fault was a part; empty if it was alone.
     """
 
-    fabric: str
-    policy: str
-    reroute: str  # "on" or "off"
-    repeat: int
     fault: str
     target: str
     t_fault: int  # ns
@@ -89,11 +109,10 @@ class Recovery:
     return_lost: int
     connections_lost: int
     recovered: bool
-    script: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class ConnectivityCheck:
+class ConnectivityCheck(Record):
     """A row of census.csv: every ordered pair of GPUs was probed, and the answers held against the oracle.
 
     `act`: what had been done last ("inject link-down d0g1"). `broken`: how many faults were there at that moment.
@@ -103,11 +122,6 @@ class ConnectivityCheck:
     `wrong` names what went wrong, a line each. Not `taken`: a census was due, and the machine had no time for it.
     """
 
-    fabric: str
-    policy: str
-    reroute: str
-    repeat: int
-    script: str
     monotonic_ns: int
     act: str
     broken: int
@@ -122,7 +136,7 @@ class ConnectivityCheck:
 
 
 @dataclass(frozen=True, slots=True)
-class Replacement:
+class Replacement(Record):
     """A row of takeover.csv: a GPU or HB domain that fails for good under a running job, and what took its place.
 
     Rail-only IV-C: `case` is server, idle-gpu, small-domain or large-domain; `way` how the replacement came in
@@ -133,9 +147,6 @@ class Replacement:
     `before_s`, `after_s` are iteration times (medians), `after_predicted_s` by the model where it has one.
     """
 
-    fabric: str
-    policy: str
-    repeat: int
     case: str
     way: str
     failed: str
@@ -156,19 +167,15 @@ class Replacement:
 
 
 @dataclass(frozen=True, slots=True)
-class GoodputTrace:
+class GoodputTrace(Record):
     """Goodput around one fault: `t_ms` bin starts from the fault, `bps` delivered in each bin, and the repair."""
 
-    fabric: str
-    reroute: str
-    repeat: int
     fault: str
     target: str
     t_ms: tuple[float, ...]
     bps: tuple[float, ...]
     affected_bps: tuple[float, ...]  # only the flows whose path crossed the fault
     repair_ms: float
-    script: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,12 +204,9 @@ class LinkCheck:
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class Load(Record):
     """How hard the machine worked in one measured stretch: what the fidelity verdict is judged from."""
 
-    fabric: str
-    workload: str
-    repeat: int
     cpu_busy: float  # mean share of all cores, 0 to 1
     cpu_foreign: float  # share of all cores used by processes that aren't the run's
     lag_p99_ms: float  # how late a 1 ms sleeper woke
@@ -215,16 +219,13 @@ class Load:
 
 
 @dataclass(frozen=True, slots=True)
-class ByteCheck:
+class ByteCheck(Record):
     """Delivered against asked for, per workload run: pairs that differ, and port counters against payload.
 
     Where policies steer, background crosses the same ports and paths change, so `rail_expected_bytes` is 0, which there
     means not known, and the port counters are held against nothing.
     """
 
-    fabric: str
-    workload: str
-    repeat: int
     asked_bytes: int
     delivered_bytes: int
     pairs_wrong: int
@@ -234,16 +235,12 @@ class ByteCheck:
 
 
 @dataclass(frozen=True, slots=True)
-class HealthSample:
+class HealthSample(Record):
     """A row of health.parquet: what the controller thought of a rail, an HB domain or the spine layer at a moment.
 
     `load` is the used share of its links (0 to 1), `score` the h-score (100 idle, 0 blocked) that all sources saw.
     """
 
-    fabric: str
-    policy: str
-    workload: str
-    repeat: int
     monotonic_ns: int
     element: str  # "rail", "domain" or "spine"
     index: int
@@ -252,16 +249,12 @@ class HealthSample:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class Choice(Record):
     """A row of choices.parquet: the paths that a source chose for a pair from this moment on.
 
     `paths`: as `railyard.controller.agent.path_trace.name_of` has them ("drd by rail 4"), several joined by " + ".
     """
 
-    fabric: str
-    policy: str
-    workload: str
-    repeat: int
     monotonic_ns: int
     src: str
     dst: str
@@ -295,8 +288,8 @@ class FabricRun:
 
 @dataclass
 class Run:
-    """Everything of one run. `spec` is the resolved experiment as plain data; `interrupted` if somebody stopped it,
-    `failed` the error, in a line, that ended it before its end.
+    """Everything of one run. `spec`: the resolved experiment as plain data. `scale`: what was scaled down, by workload
+    and fabric. `interrupted`: whether it was stopped; `failed`: the error that ended it, in one line.
 
     `files`: what belongs in the run's folder as it is, by its path there: replayed traces with what was measured.
     """
@@ -305,7 +298,7 @@ class Run:
     spec: dict[str, Any]
     provenance: dict[str, Any]
     started_utc: str
-    scale: dict[str, Any] = field(default_factory=dict)
+    scale: list[dict[str, Any]] = field(default_factory=list)
     fabrics: list[FabricRun] = field(default_factory=list)
     measurements: list[Measurement] = field(default_factory=list)
     flows: list[Flow] = field(default_factory=list)

@@ -1,8 +1,11 @@
-"""Record rows as CSV, Parquet and JSON, and back: the columns and their types are those of the dataclass."""
+"""Records as rows of CSV, Parquet and JSON, and back: the columns and their types are those of the dataclass.
+
+The identity of a record's interval is flattened: its fields are columns as the record's own.
+"""
 
 import csv
 import io
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import fields
 from types import UnionType
 from typing import Any, Final, TypeVar, get_args, get_type_hints
@@ -10,15 +13,45 @@ from typing import Any, Final, TypeVar, get_args, get_type_hints
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from railyard.core.records import INTERVAL_FIELDS, IntervalId
+
 Row = TypeVar("Row")
+Plain = dict[str, Any]
+"""Column -> value."""
 _ARROW: Final = {str: pa.string(), int: pa.int64(), float: pa.float64(), bool: pa.bool_()}
 
 
-def _types(kind: type) -> dict[str, type]:
-    """Field -> its plain type; `float | None` is float."""
+def columns_of(kind: type) -> dict[str, type]:
+    """Return each column with its plain type; `float | None` is float."""
     hints = get_type_hints(kind)
     plain = {f.name: hints[f.name] for f in fields(kind)}
+    if "interval" in plain:
+        del plain["interval"]
+        plain = {**dict.fromkeys(INTERVAL_FIELDS, str), "repeat": int, **plain}
     return {n: get_args(t)[0] if isinstance(t, UnionType) else t for n, t in plain.items()}
+
+
+def to_plain(row: object) -> Plain:
+    """Return a record as one flat row."""
+    return {name: _cell(row, name) for name in columns_of(type(row))}
+
+
+def _cell(row: object, name: str) -> object:
+    return getattr(row.interval if name in INTERVAL_FIELDS and hasattr(row, "interval") else row, name)
+
+
+def from_plain(kind: type[Row], rows: Iterable[Plain]) -> list[Row]:
+    """Return the records of flat rows; lists become tuples, missing columns get the dataclass's defaults."""
+    own = {f.name for f in fields(kind)}  # type: ignore[arg-type]
+    known: dict[IntervalId, IntervalId] = {}  # one object for each interval, however many rows it has
+    found = []
+    for row in rows:
+        values = {k: tuple(v) if isinstance(v, list) else v for k, v in row.items() if k in own}
+        if "interval" in own:
+            interval = IntervalId.of(row)
+            values["interval"] = known.setdefault(interval, interval)
+        found.append(kind(**values))
+    return found
 
 
 def to_csv(columns: Sequence[str], rows: Sequence[object]) -> bytes:
@@ -26,14 +59,16 @@ def to_csv(columns: Sequence[str], rows: Sequence[object]) -> bytes:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(columns)
-    writer.writerows([getattr(row, name) for name in columns] for row in rows)
+    writer.writerows([_cell(row, name) for name in columns] for row in rows)
     return text.getvalue().encode()
 
 
-def from_csv(kind: type[Row], data: str) -> list[Row]:
-    """Rows that `to_csv` wrote, whatever the order of its columns."""
-    types = _types(kind)
-    return [kind(**{n: _value(types[n], raw[n]) for n in types}) for raw in csv.DictReader(io.StringIO(data))]
+def from_csv(kind: type, data: str) -> list[Plain]:
+    """Return rows that `to_csv` wrote, whatever the order of its columns; those that `kind` doesn't have stay text."""
+    types = columns_of(kind)
+    return [
+        {n: _value(types.get(n, str), text) for n, text in raw.items()} for raw in csv.DictReader(io.StringIO(data))
+    ]
 
 
 def _value(kind: type, text: str) -> object:
@@ -44,20 +79,14 @@ def _value(kind: type, text: str) -> object:
 
 def to_parquet(kind: type, rows: Sequence[object], extra: Sequence[str] = ()) -> bytes:
     """`extra`: properties to store beside the fields, as floats."""
-    types = {**_types(kind), **dict.fromkeys(extra, float)}
-    arrays = [pa.array([getattr(row, name) for row in rows], _ARROW[t]) for name, t in types.items()]
+    types = {**columns_of(kind), **dict.fromkeys(extra, float)}
+    arrays = [pa.array([_cell(row, name) for row in rows], _ARROW[t]) for name, t in types.items()]
     sink = io.BytesIO()
     pq.write_table(pa.table(arrays, names=list(types)), sink, compression="zstd")
     return sink.getvalue()
 
 
-def from_parquet(kind: type[Row], data: bytes) -> list[Row]:
-    """Rows that `to_parquet` wrote; extra columns are left aside."""
-    names = list(_types(kind))
-    columns = pq.read_table(io.BytesIO(data), columns=names).to_pydict()
-    return [kind(*values) for values in zip(*(columns[name] for name in names), strict=True)]
-
-
-def from_plain(kind: type[Row], rows: Sequence[dict[str, Any]]) -> list[Row]:
-    """Rows from JSON, whose lists become the tuples that they were."""
-    return [kind(**{k: tuple(v) if isinstance(v, list) else v for k, v in row.items()}) for row in rows]
+def from_parquet(data: bytes) -> list[Plain]:
+    """Return the rows of a file that `to_parquet` wrote."""
+    found: list[Plain] = pq.read_table(io.BytesIO(data)).to_pylist()
+    return found

@@ -23,7 +23,7 @@ import errno
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
@@ -32,7 +32,7 @@ import yaml
 from railyard.core.errors import BadInput, MissingRequirement
 from railyard.results.multirail import stored as multirail
 from railyard.results.multirail.records import Multirail
-from railyard.results.runs import rows, timeline
+from railyard.results.runs import old_format, rows, timeline
 from railyard.results.runs.records import (
     ByteCheck,
     Choice,
@@ -49,24 +49,24 @@ from railyard.results.runs.records import (
     Replacement,
     Run,
 )
-from railyard.results.runs.rows import Row
 from railyard.results.views import report, summary
 
-FORMAT: Final = 1
+FORMAT: Final = 2
 HEALTH: Final = "health.parquet"
 CHOICES: Final = "choices.parquet"
 MULTIRAIL: Final = "multirail.json"
 RESULT_COLUMNS: Final = (
-    "fabric", "policy", "workload", "phase", "metric", "value", "unit", "predicted", "ratio", "repeat",
+    "fabric", "policy", "workload", "scene", "script", "reroute", "phase", "metric", "value", "unit", "predicted",
+    "ratio", "repeat",
 )  # fmt: skip
 RECOVERY_COLUMNS: Final = (
     "fault", "target", "t_fault", "detect_ms", "reroute_ms", "first_packet_ms", "goodput_ms", "lost_bytes", "recovered",
     "fabric", "policy", "reroute", "repeat", "back_ms", "probes_lost", "connections_lost",
     "t_repair", "decided_ms", "source_ms", "far_ms", "return_lost", "script", "home_ms",
-    "source_probed", "far_probed", "too_fast",
+    "source_probed", "far_probed", "too_fast", "workload", "part",
 )  # fmt: skip
-CONNECTIVITY_CHECK_COLUMNS: Final = tuple(f.name for f in fields(ConnectivityCheck))
-REPLACEMENT_COLUMNS: Final = tuple(f.name for f in fields(Replacement))
+CONNECTIVITY_CHECK_COLUMNS: Final = tuple(rows.columns_of(ConnectivityCheck))
+REPLACEMENT_COLUMNS: Final = tuple(rows.columns_of(Replacement))
 _DISK_FULL_ERRORS: Final = (errno.ENOSPC, errno.EDQUOT)
 _PARTS: Final[dict[str, type]] = {
     "fabrics": FabricRun,
@@ -75,6 +75,17 @@ _PARTS: Final[dict[str, type]] = {
     "loads": Load,
     "bytes": ByteCheck,
 }
+_FILES: Final[dict[str, tuple[str, type]]] = {
+    "measurements": ("results.parquet", Measurement),
+    "flows": ("flows.parquet", Flow),
+    "recoveries": ("recovery.csv", Recovery),
+    "health": (HEALTH, HealthSample),
+    "choices": (CHOICES, Choice),
+    "connectivity_checks": ("census.csv", ConnectivityCheck),
+    "takeovers": ("takeover.csv", Replacement),
+}
+_OPTIONAL: Final = frozenset({HEALTH, CHOICES, "census.csv", "takeover.csv"})
+"""Files that only some runs have."""
 
 
 def save(run: Run, folder: Path) -> None:
@@ -125,43 +136,40 @@ def load(folder: Path) -> Run:
 
 def _load(folder: Path) -> Run:
     rest = json.loads((folder / "run.json").read_text())
-    if rest.pop("format") != FORMAT:
-        raise ValueError(f"run.json is not of format {FORMAT}")
-    parts: dict[str, Any] = {name: rows.from_plain(kind, rest.pop(name)) for name, kind in _PARTS.items()}
+    file_format = rest.pop("format")
+    if file_format not in (old_format.FORMAT, FORMAT):
+        raise ValueError(f"run.json is of format {file_format}, not {FORMAT}")
+    spec = yaml.safe_load((folder / "spec.yaml").read_text())
+    events = [json.loads(line) for line in (folder / "events.jsonl").read_text().splitlines()]
+    parts: dict[str, list[rows.Plain]] = {name: rest.pop(name) for name in _PARTS}
+    parts |= {name: _read(folder / file, kind) for name, (file, kind) in _FILES.items()}
+    if file_format == old_format.FORMAT:
+        rest = old_format.upgrade(rest, spec, parts, events)
+    multirail_file = folder / MULTIRAIL
+    records: dict[str, Any] = {
+        name: rows.from_plain(kind, parts[name])
+        for name, kind in {**_PARTS, **{name: kind for name, (_, kind) in _FILES.items()}}.items()
+    }
     return Run(
-        spec=yaml.safe_load((folder / "spec.yaml").read_text()),
+        spec=spec,
         provenance=json.loads((folder / "provenance.json").read_text()),
-        measurements=rows.from_parquet(Measurement, (folder / "results.parquet").read_bytes()),
-        flows=rows.from_parquet(Flow, (folder / "flows.parquet").read_bytes()),
-        health=_optional(HealthSample, folder / HEALTH),
-        choices=_optional(Choice, folder / CHOICES),
-        recoveries=rows.from_csv(Recovery, (folder / "recovery.csv").read_text()),
-        connectivity_checks=_optional_csv(ConnectivityCheck, folder / "census.csv"),
-        takeovers=_optional_csv(Replacement, folder / "takeover.csv"),
-        multirail=multirail.from_json((folder / MULTIRAIL).read_bytes())
-        if (folder / MULTIRAIL).exists()
-        else Multirail(),
-        events=[Event(**json.loads(line)) for line in (folder / "events.jsonl").read_text().splitlines()],
-        **parts,
+        multirail=multirail.from_json(multirail_file.read_bytes()) if multirail_file.exists() else Multirail(),
+        events=[Event(**event) for event in events],
+        **records,
         **rest,
     )
 
 
-def _optional(kind: type[Row], path: Path) -> list[Row]:
-    return rows.from_parquet(kind, path.read_bytes()) if path.exists() else []
-
-
-def _optional_csv(kind: type[Row], path: Path) -> list[Row]:
-    return rows.from_csv(kind, path.read_text()) if path.exists() else []
-
-
-def _multirail(path: Path) -> Multirail:
-    return multirail.from_json(path.read_bytes()) if path.exists() else Multirail()
+def _read(path: Path, kind: type) -> list[rows.Plain]:
+    """Return the rows of a file; none if it is one that not every run has."""
+    if not path.exists() and path.name in _OPTIONAL:
+        return []
+    return rows.from_csv(kind, path.read_text()) if path.suffix == ".csv" else rows.from_parquet(path.read_bytes())
 
 
 def _rest(run: Run) -> dict[str, Any]:
     """What no other file of the folder holds."""
-    parts = {name: [asdict(row) for row in getattr(run, name)] for name in _PARTS}
+    parts = {name: [rows.to_plain(row) for row in getattr(run, name)] for name in _PARTS}
     own_fields = ("name", "started_utc", "scale", "duration_s", "interrupted", "failed")
     return {"format": FORMAT, **{name: getattr(run, name) for name in own_fields}, **parts}
 

@@ -10,10 +10,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from heapq import heappop, heappush
 from typing import Any, Final
 
+from railyard.core.records import IntervalId
 from railyard.results.analysis.aggregate import labels
 from railyard.results.analysis.recovery_rows import FROM_REPAIR, matches_oracle
 from railyard.results.runs.records import ConnectivityCheck, Event, Flow, Recovery, Run
 from railyard.results.views.format import size
+from railyard.results.views.labels import workload_label
 from railyard.topologies.addresses import gpu_of_name
 
 _CONTROL: Final = 1  # the process of faults, recovery and controller events; workload runs follow
@@ -36,9 +38,9 @@ Span = tuple[int, int, str, dict[str, Any]]  # start ns, end ns, name, args
 def trace(run: Run) -> dict[str, Any]:
     """The whole run as one trace object."""
     names = labels(run)
-    groups: defaultdict[tuple[str, str, int], list[Flow]] = defaultdict(list)
+    groups: defaultdict[IntervalId, list[Flow]] = defaultdict(list)
     for flow in run.flows:
-        groups[names.get((flow.fabric, flow.policy), flow.fabric), flow.workload, flow.repeat].append(flow)
+        groups[flow.interval].append(flow)
     starts = (
         *(f.start_ns for f in run.flows),
         *(e.monotonic_ns for e in run.events),
@@ -47,8 +49,10 @@ def trace(run: Run) -> dict[str, Any]:
     )
     zero = min(starts, default=0)
     events = [*_control(run, zero)]
-    for pid, ((fabric, workload, repeat), flows) in enumerate(groups.items(), start=_CONTROL + 1):
-        events += [_name("process_name", pid, 0, f"{fabric} · {workload} · repeat {repeat}")]
+    for pid, (interval, flows) in enumerate(groups.items(), start=_CONTROL + 1):
+        fabric = names.get((interval.fabric, interval.policy), interval.fabric)
+        title = f"{fabric} · {workload_label(interval)} · repeat {interval.repeat}"
+        events += [_name("process_name", pid, 0, title)]
         events += _workload(pid, flows, zero)
     return {
         "displayTimeUnit": "ms",

@@ -17,7 +17,8 @@ from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any, Final, Literal, NamedTuple
 
-from railyard.results.analysis.intervals import MeasurementInterval, base_labels, intervals
+from railyard.core.records import IntervalId
+from railyard.results.analysis.intervals import MeasurementInterval, intervals
 from railyard.results.runs.records import FabricRun, Flow, Run
 from railyard.topologies.addresses import gpu_of_name
 from railyard.workloads.background.grid import GridSpec, Scene
@@ -64,7 +65,7 @@ class Rates:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A scene as one pair of GPUs (by name) found it. `latency`: s, by path. `fabric`: without the policy."""
+    """A scene as one pair of GPUs (by name) found it. `latency`: s, by path."""
 
     fabric: str
     workload: str
@@ -120,60 +121,46 @@ class Cell:
 
 def cells(run: Run) -> tuple[Cell, ...]:
     """In the order of the grid. Empty without a grid, or without both ways on a fabric that has them."""
-    names = scenes_by_workload(run)
-    if not names:
+    grid = run.spec.get("grid")
+    if not grid:
         return ()
-    all_intervals, bases, found = intervals(run), base_labels(run), []
-    fabrics = {bases[f.label]: f for f in run.fabrics if f.kind == "rail-optimized"}
-    for (fabric, workload, src, dst), by_policy in _latencies(run.flows, bases).items():
-        matching_intervals = [
-            s for s in all_intervals if (s.fabric, s.workload) == (fabric, workload) and s.policy in POLICY.values()
-        ]
-        scores = _scores(matching_intervals, src, dst)
-        if fabric in fabrics and workload in names and scores and by_policy.keys() >= set(POLICY.values()):
+    scenes = {scene.name: scene for scene in GridSpec.model_validate(grid).scenes}
+    all_intervals, found = intervals(run), []
+    fabrics = {f.label: f for f in run.fabrics if f.kind == "rail-optimized"}
+    for (place, src, dst), by_policy in _latencies(run.flows).items():
+        own = [s for s in all_intervals if _place(s.id) == place and s.policy in POLICY.values()]
+        scores, fabric = _scores(own, src, dst), fabrics.get(place.fabric)
+        if fabric and place.scene in scenes and scores and by_policy.keys() >= set(POLICY.values()):
             latency = {path: median(by_policy[policy]) for path, policy in POLICY.items()}
-            rates = _rates(fabrics[fabric])
-            found.append(Cell(fabric, *names[workload], src, dst, scores, rates, latency))
+            where = (place.fabric, place.workload, scenes[place.scene], src, dst)
+            found.append(Cell(*where, scores, _rates(fabric), latency))
     return tuple(found)
 
 
-def scenes_by_workload(run: Run) -> dict[str, tuple[str, Scene]]:
-    """A workload's label in a scene -> its label without the scene, and the scene. Empty without a grid."""
-    grid = run.spec.get("grid")
-    scenes = {scene.label(""): scene for scene in GridSpec.model_validate(grid).scenes} if grid else {}
-    labels = dict.fromkeys(flow.workload for flow in run.flows)
-    return {
-        label: (label.removesuffix(end), scene)
-        for label in labels
-        for end, scene in scenes.items()
-        if label.endswith(end)
-    }
-
-
 def first_scene_only(run: Run) -> Run:
-    """The run with the flows of each workload's first scene alone, under its own name: the others sent the same."""
-    names = scenes_by_workload(run)
-    if not names:
+    """Return the run with the flows of each workload's first scene alone: the others sent the same."""
+    if not run.spec.get("grid"):
         return run
     first: dict[str, str] = {}
-    for label, (base, _) in names.items():
-        first.setdefault(base, label)
-    return replace(
-        run, flows=[replace(f, workload=names[f.workload][0]) for f in run.flows if f.workload in first.values()]
-    )
+    for flow in run.flows:
+        first.setdefault(flow.workload, flow.interval.scene)
+    return replace(run, flows=[f for f in run.flows if f.interval.scene == first[f.workload]])
 
 
-def _latencies(
-    flows: Iterable[Flow], bases: Mapping[str, str]
-) -> dict[tuple[str, str, str, str], dict[str, list[float]]]:
-    """(fabric, workload, source, destination) -> policy -> seconds of each transfer that arrived."""
-    found: defaultdict[tuple[str, str, str, str], defaultdict[str, list[float]]] = defaultdict(
+def _place(interval: IntervalId) -> IntervalId:
+    """Without policy and repeat."""
+    return replace(interval, policy="", repeat=0)
+
+
+def _latencies(flows: Iterable[Flow]) -> dict[tuple[IntervalId, str, str], dict[str, list[float]]]:
+    """(place, source, destination) -> policy -> seconds of each transfer that arrived."""
+    found: defaultdict[tuple[IntervalId, str, str], defaultdict[str, list[float]]] = defaultdict(
         lambda: defaultdict(list)
     )
     for flow in flows:
         is_cross_rail = gpu_of_name(flow.src).rank != gpu_of_name(flow.dst).rank
         if flow.phase != RECEIPT and is_cross_rail and flow.delivered == flow.bytes:
-            flow_key = (bases.get(flow.fabric, flow.fabric), flow.workload, flow.src, flow.dst)
+            flow_key = (_place(flow.interval), flow.src, flow.dst)
             found[flow_key][flow.policy].append((flow.end_ns - flow.start_ns) / 1e9)
     return {flow_key: dict(by_policy) for flow_key, by_policy in found.items()}
 

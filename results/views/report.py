@@ -1,13 +1,14 @@
 """report.html: the whole run on one page that needs no other file and no network."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from railyard.core.records import IntervalId
 from railyard.results.analysis.aggregate import (
     Row,
     Slowdown,
@@ -31,6 +32,7 @@ from railyard.results.runs.records import Flow, Run
 from railyard.results.theory.spine_condition import first_scene_only
 from railyard.results.views import format as fmt
 from railyard.results.views import report_failures, report_steering, report_tables, scale_tables
+from railyard.results.views.labels import workload_label
 
 _FOLDERS: Final = (Path(__file__).parent, Path(__file__).parents[1])
 _PAIRS_DRAWN: Final = 1024  # GPUs: beyond, a heatmap's cells are smaller than a screen's
@@ -61,7 +63,7 @@ def render(run: Run) -> str:
 def _context(run: Run) -> dict[str, Any]:
     judgement, rows = judge(run), rows_of(run)
     fabrics, slow, timed = list(labels(run).values()), slowdowns(run, rows), times(rows)
-    built, steered = report_steering.built_fabrics(run), is_steered(run)
+    built, steered = run.fabrics, is_steered(run)
     first_scene_run = first_scene_only(run)
     side_by_side = (
         () if steered or run.multirail else timed
@@ -81,7 +83,7 @@ def _context(run: Run) -> dict[str, Any]:
         "slowdowns": report_tables.slowdowns_table(slow) if len(pairs(run)) > 1 else None,
         "fabrics": [(f.label, plot_fabric.draw(f)) for f in built],
         "small_fabrics": all(plot_fabric.is_small(f) for f in built),
-        "fabrics_table": report_tables.fabrics_table(built),
+        "fabrics_table": report_tables.fabrics_table(run),
         "volumes": _volumes(first_scene_run),
         "workloads": _workloads(first_scene_run, side_by_side, fabrics, slow),
         "sweeps": _sweeps(run, timed),
@@ -122,7 +124,7 @@ def _facts(run: Run) -> list[tuple[str, str]]:
         ("took", fmt.seconds(run.duration_s)),
         ("seed", str(run.spec.get("seed", fmt.NOTHING))),
         ("repeats", str(run.spec.get("repeats", fmt.NOTHING))),
-        ("fabrics", str(len(report_steering.built_fabrics(run)))),
+        ("fabrics", str(len(run.fabrics))),
         *((("policies", str(len(policies_of(run)))),) if is_steered(run) else ()),
         ("workloads", str(len(workloads))),
         ("faults", str(len(faults))),
@@ -138,21 +140,31 @@ def _evidence(run: Run, judgement: Judgement) -> dict[str, Any]:
     }
 
 
-def _by_workload(flows: Iterable[Flow]) -> dict[str, dict[str, list[Flow]]]:
-    """Workload -> fabric -> flows."""
-    found: dict[str, dict[str, list[Flow]]] = {}
+Place = tuple[str, str]
+"""Fabric and policy."""
+
+
+def _by_workload(flows: Iterable[Flow]) -> dict[str, dict[Place, list[Flow]]]:
+    """Workload's label without its scene -> place -> flows."""
+    intervals: dict[IntervalId, list[Flow]] = {}
     for flow in flows:
-        found.setdefault(flow.workload, {}).setdefault(flow.fabric, []).append(flow)
+        intervals.setdefault(flow.interval, []).append(flow)
+    found: dict[str, dict[Place, list[Flow]]] = {}
+    for interval, rows in intervals.items():
+        places = found.setdefault(workload_label(replace(interval, scene="")), {})
+        places.setdefault((interval.fabric, interval.policy), []).extend(rows)
     return found
 
 
 def _volumes(run: Run) -> Plot | None:
     """A bar a workload; one for each fabric too where they delivered different amounts."""
-    bars: dict[str, Sequence[Flow]] = {}
+    bars, names = dict[str, Sequence[Flow]](), labels(run)
     for workload, fabrics in _by_workload(run.flows).items():
         alike = len({tuple(sorted(kind_bytes(one_repeat(f)).items())) for f in fabrics.values()}) == 1
         bars |= (
-            {workload: next(iter(fabrics.values()))} if alike else {f"{workload}, {n}": f for n, f in fabrics.items()}
+            {workload: next(iter(fabrics.values()))}
+            if alike
+            else {f"{workload}, {names.get(n, n[0])}": f for n, f in fabrics.items()}
         )
     return traffic.volumes(bars) if bars else None
 
@@ -170,8 +182,7 @@ def _workloads(run: Run, timed: Sequence[Row], fabrics: Sequence[str], slow: Seq
 
 def _sweeps(run: Run, timed: Sequence[Row]) -> list[Plot]:
     """Curves over what fabrics or workloads vary. Spec and records name them in the same order, as far as it came."""
-    names = labels(run)
-    fabrics = report_steering.swept_fabrics(run, [names[f.label, f.policy] for f in run.fabrics])
+    fabrics = report_steering.swept_fabrics(run)
     workload_names = dict.fromkeys(row.workload for row in timed)
     workloads = list(zip(workload_names, run.spec.get("workloads") or [], strict=False))
     spreads = {(f, row.workload, row.phase): s for row in timed for f, s in row.by_fabric.items()}
@@ -179,17 +190,17 @@ def _sweeps(run: Run, timed: Sequence[Row]) -> list[Plot]:
     return [sweep.plot(curve, f"sweep-{number}") for number, curve in enumerate(found)]
 
 
-def _heatmaps(run: Run, workload: str, by_fabric: dict[str, list[Flow]]) -> list[tuple[str, Plot]]:
+def _heatmaps(run: Run, workload: str, by_place: dict[Place, list[Flow]]) -> list[tuple[str, Plot]]:
     """Fabrics that delivered the same between every pair share one heatmap, which names them all."""
     grids = {f.label: traffic.Grid(f.domains, f.rails) for f in run.fabrics if f.domains * f.rails <= _PAIRS_DRAWN}
-    alike: dict[bytes, list[str]] = {}
-    for fabric, flows in by_fabric.items():
-        if fabric in grids:
-            alike.setdefault(traffic.matrix(flows, grids[fabric]).tobytes(), []).append(fabric)
+    alike: dict[bytes, list[Place]] = {}
+    for place, flows in by_place.items():
+        if place[0] in grids:
+            alike.setdefault(traffic.matrix(flows, grids[place[0]]).tobytes(), []).append(place)
     return [
         (
-            ", ".join(shown := report_steering.short_names(run, names)),
-            traffic.heatmap(by_fabric[names[0]], grids[names[0]], f"{workload} on {' and '.join(shown)}"),
+            ", ".join(shown := report_steering.short_names(run, places)),
+            traffic.heatmap(by_place[places[0]], grids[places[0][0]], f"{workload} on {' and '.join(shown)}"),
         )
-        for names in alike.values()
+        for places in alike.values()
     ]

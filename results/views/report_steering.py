@@ -1,19 +1,20 @@
 """The report's part on policies: their times, and what some of them saw and chose over time."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final
 
 from railyard.controller.health.policy import HEALTH_POLICIES
-from railyard.results.analysis.aggregate import Row
-from railyard.results.analysis.intervals import MeasurementInterval, base_labels, intervals, is_steered
+from railyard.results.analysis.aggregate import Row, labels
+from railyard.results.analysis.intervals import MeasurementInterval, intervals, is_steered
 from railyard.results.analysis.steering import policy_rows
 from railyard.results.plots import policies as plot_policies
 from railyard.results.plots import spine_condition, steering
 from railyard.results.plots.style import Plot
-from railyard.results.runs.records import FabricRun, Run
+from railyard.results.runs.records import Run
 from railyard.results.theory import spine_condition as rail_only_wins
 from railyard.results.views import report_tables, spine_condition_tables, steering_tables
+from railyard.results.views.labels import workload_label
 
 _MAX_DRAWN: Final = 6
 
@@ -63,11 +64,11 @@ def _comparison(run: Run) -> Comparison | None:
 
 
 def _policies(run: Run, timed: Sequence[Row]) -> list[Policies]:
-    found = []
+    found, names = [], labels(run)
     for fabric_workload, rows in policy_rows(run).items():
-        labels = {f"{fabric_workload[0]} {row.policy}": row.policy for row in rows}
-        phases = steering_tables.phases_table(timed, fabric_workload, labels)
-        title = f"{fabric_workload[1]} on {fabric_workload[0]}"
+        shown = {names[fabric_workload[0], row.policy]: row.policy for row in rows}
+        phases = steering_tables.phases_table(timed, fabric_workload, shown)
+        title = f"{workload_label(fabric_workload[1])} on {fabric_workload[0]}"
         found.append(
             Policies(title, steering_tables.policies_table(rows), plot_policies.policies(rows, fabric_workload), phases)
         )
@@ -107,53 +108,31 @@ def _undrawn_text(undrawn: Sequence[MeasurementInterval]) -> str:
     return f"Not drawn: {undrawn_names}. Their scores and choices are in health.parquet and choices.parquet."
 
 
-def built_fabrics(run: Run) -> list[FabricRun]:
-    """Each fabric as it was built, whatever steered it then: one with all its policies in place of one for each."""
-    if not is_steered(run):
-        return run.fabrics
-    bases, groups = base_labels(run), dict[str, list[FabricRun]]()
-    for fabric in run.fabrics:
-        groups.setdefault(bases[fabric.label], []).append(fabric)
-    return [
-        replace(group[0], label=base, policy=_listed([f.policy for f in group if f.label != base] or [group[0].policy]))
-        for base, group in groups.items()
-    ]
+def short_names(run: Run, places: Sequence[tuple[str, str]]) -> list[str]:
+    """Return the labels of (fabric, policy) places: of a fabric all of whose policies are among them, its own name."""
+    names = labels(run)
+    return list(
+        dict.fromkeys(
+            fabric
+            if is_steered(run) and all(place in places for place in names if place[0] == fabric)
+            else names.get((fabric, policy), fabric)
+            for fabric, policy in places
+        )
+    )
 
 
-def _listed(names: Sequence[str]) -> str:
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]} in turn"
-
-
-def short_names(run: Run, labels: Sequence[str]) -> list[str]:
-    """The same fabrics, by their own name where all that policies made of one are among them."""
-    if not is_steered(run):
-        return list(labels)
-    members: dict[str, list[str]] = {}
-    for label, base in base_labels(run).items():
-        if label != base:
-            members.setdefault(base, []).append(label)
-    base_of_label = {
-        label: base
-        for base, members_of_base in members.items()
-        if set(members_of_base) <= set(labels)
-        for label in members_of_base
-    }
-    return list(dict.fromkeys(base_of_label.get(label, label) for label in labels))
-
-
-def swept_fabrics(run: Run, labels: Sequence[str]) -> list[tuple[str, Mapping[str, Any]]]:
-    """Each fabric's label with its part of the spec, which names fabrics in the same order, as far as it came.
+def swept_fabrics(run: Run) -> list[tuple[str, Mapping[str, Any]]]:
+    """Return each fabric's label with its part of the spec, which names fabrics in the same order, as far as it ran.
 
     Under a policy it is of another kind, so that a curve is one policy's.
     """
+    names = labels(run)
     specs: Sequence[Mapping[str, Any]] = run.spec.get("fabrics") or []
+    traits = {fabric.label: part for fabric, part in zip(run.fabrics, specs, strict=False)}
     if not is_steered(run):
-        return list(zip(labels, specs, strict=False))
-    bases = base_labels(run)
-    traits = dict(zip(dict.fromkeys(bases.values()), specs, strict=False))
-    policies = {f.label: f.policy for f in run.fabrics}
+        return [(names[f.label, f.policy], traits[f.label]) for f in run.fabrics if f.label in traits]
     return [
-        (label, {**traits[bases[label]], "kind": f"{traits[bases[label]].get('kind', '')} {policies[label]}"})
-        for label in labels
-        if label in policies and label != bases[label] and bases[label] in traits
+        (label, {**traits[fabric], "kind": f"{traits[fabric].get('kind', '')} {policy}"})
+        for (fabric, policy), label in names.items()
+        if fabric in traits
     ]

@@ -1,6 +1,6 @@
 """The report's tables as text: columns, and rows of cells that are already formatted. Pure."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from statistics import median
@@ -8,12 +8,22 @@ from typing import Any, Final
 
 from markupsafe import Markup
 
-from railyard.results.analysis.aggregate import FULL_SIZE, HEARTBEATS, SAME_SHAPE, TIME_METRICS, Row, Slowdown, Spread
-from railyard.results.analysis.intervals import is_steered
+from railyard.results.analysis.aggregate import (
+    FULL_SIZE,
+    HEARTBEATS,
+    SAME_SHAPE,
+    TIME_METRICS,
+    Row,
+    Slowdown,
+    Spread,
+    labels,
+)
+from railyard.results.analysis.intervals import is_steered, policies_of
 from railyard.results.plots.times import label
 from railyard.results.runs.fidelity import LIMITS, Judgement
-from railyard.results.runs.records import FabricRun, LinkCheck, Run
+from railyard.results.runs.records import LinkCheck, Run
 from railyard.results.views import format as fmt
+from railyard.results.views.labels import workload_label
 
 _HEADLINE_KINDS: Final = frozenset({"EP", "collective"})
 _SLOW_COLUMNS: Final = ("measured", "formula", Markup("C<sub>S</sub>/C<sub>F</sub>"))
@@ -99,23 +109,29 @@ def _plain(spread: Spread, unit: str) -> tuple[str, str, str]:
     return fmt.quantity(spread.median, unit), fmt.quantity(spread.predicted, unit), fmt.ratio(spread.ratio)
 
 
-def fabrics_table(fabrics: Iterable[FabricRun]) -> Table:
+def fabrics_table(run: Run) -> Table:
     """What the drawings and their captions don't say."""
+    steered = list_text(policies_of(run))
     columns = ("fabric", "policy", "datapath", "switches", "HB", "rail", "uplink", "MTU", "built in", "down in")
     body = tuple(
         (
-            *(f.label, f.policy, f.datapath, str(len(f.switches))),
+            *(f.label, f"{steered} in turn" if steered else f.policy, f.datapath, str(len(f.switches))),
             *(fmt.rate(f.hb_bps), fmt.rate(f.rail_bps), fmt.rate(f.uplink_bps) if f.spines else fmt.NOTHING),
             *(str(f.mtu), fmt.seconds(f.build_s), fmt.seconds(f.stop_s)),
         )
-        for f in fabrics
+        for f in run.fabrics
     )
     return Table(columns, body, 3)
 
 
+def list_text(names: Sequence[str]) -> str:
+    """`a`; `a, b and c`."""
+    return " and ".join(filter(None, (", ".join(names[:-1]), *names[-1:])))
+
+
 def bytes_table(run: Run) -> Table:
     """Where policies steer, nobody knows what the rails' ports should have counted."""
-    steered = is_steered(run)
+    steered, names = is_steered(run), labels(run)
     columns = (
         "fabric",
         "workload",
@@ -131,8 +147,8 @@ def bytes_table(run: Run) -> Table:
     body = tuple(
         (
             *(
-                c.fabric,
-                c.workload,
+                names.get((c.fabric, c.policy), c.fabric),
+                workload_label(c.interval),
                 str(c.repeat),
                 fmt.size(c.asked_bytes),
                 fmt.size(c.delivered_bytes),
@@ -169,12 +185,13 @@ def links_table(links: Sequence[LinkCheck]) -> Table:
 
 
 def loads_table(run: Run, judgement: Judgement) -> Table:
+    names = labels(run)
     body = tuple(
         (
             *(
-                x.fabric,
-                x.workload,
-                judgement.intervals.get((x.fabric, x.workload, x.repeat), fmt.NOTHING),
+                names.get((x.fabric, x.policy), x.fabric),
+                workload_label(x.interval),
+                judgement.intervals.get(x.interval, fmt.NOTHING),
                 str(x.repeat),
             ),
             *(fmt.percent(x.cpu_busy), fmt.percent(x.cpu_foreign), f"{x.lag_p99_ms:.1f}{chr(0xA0)}ms"),

@@ -1,6 +1,6 @@
 """What was scaled down, and what the emulated times mean on the real cluster, as tables. Pure."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -38,11 +38,11 @@ class ScalePart:
     table: Table
 
 
-def scale_parts(scale: Mapping[str, Mapping[str, Any]]) -> tuple[ScalePart, ...]:
-    """A table a workload, or several where its fabrics differ. Keys of `scale` are `<workload>, <fabric>`."""
+def scale_parts(scale: Iterable[Mapping[str, Any]]) -> tuple[ScalePart, ...]:
+    """Return a table for each workload, or several where its fabrics differ."""
     alike: list[tuple[str, Mapping[str, Any], list[str]]] = []
-    for key, scaled in scale.items():
-        name, _, fabric = key.rpartition(", ")
+    for scaled in scale:
+        name, fabric = scaled["workload"], ", ".join(filter(None, (scaled["fabric"], scaled.get("replacement"))))
         same = next((fabrics for known, like, fabrics in alike if known == name and _alike(like, scaled)), None)
         if same is None:
             alike.append((name, scaled, [fabric]))

@@ -66,7 +66,7 @@ def policies_table(rows: Sequence[PolicyRow]) -> Table:
 
 def phases_table(timed: Sequence[Row], fabric_workload: FabricWorkload, labels: Mapping[str, str]) -> Table | None:
     """Medians: phases down, policies (by the label that their records carry) across. None without phases."""
-    phases = [r for r in timed if r.workload == fabric_workload[1] and r.phase]
+    phases = [r for r in timed if r.work == fabric_workload[1] and r.phase]
     shown = {name: policy for name, policy in labels.items() if any(name in r.by_fabric for r in phases)}
     body = tuple(
         (label(r), *(fmt.seconds(r.by_fabric[n].median) if n in r.by_fabric else fmt.NOTHING for n in shown))

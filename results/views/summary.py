@@ -1,6 +1,6 @@
 """The run in short: summary.json, and one screen in the terminal."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from rich.console import Console
@@ -21,6 +21,7 @@ from railyard.results.runs.recovery_targets import Outcome, outcomes
 from railyard.results.theory import spine_condition
 from railyard.results.views import format as fmt
 from railyard.results.views import recovery_terminal, spine_condition_tables
+from railyard.results.views.labels import workload_label
 from railyard.results.views.recovery_summary import recovery_dicts
 from railyard.results.views.recovery_text import missed_targets
 from railyard.results.views.steering_tables import terminal_table
@@ -48,10 +49,8 @@ def summarise(run: Run) -> dict[str, Any]:
         "interrupted": run.interrupted,
         "verdict": judgement.verdict,
         "reasons": list(judgement.reasons),
-        "stretches": [
-            {"fabric": f, "workload": w, "repeat": r, "verdict": verdict}
-            for (f, w, r), verdict in judgement.intervals.items()
-        ],
+        "findings": [finding.as_dict() for finding in judgement.deviations],
+        "stretches": [{**interval.as_dict(), "verdict": verdict} for interval, verdict in judgement.intervals.items()],
         "passed": all(c.passed for c in check_results),
         "checks": [{"name": c.name, "passed": c.passed, "detail": c.detail} for c in check_results],
         "wanted_missed": missed_targets(_target_outcomes(run)),
@@ -64,7 +63,7 @@ def summarise(run: Run) -> dict[str, Any]:
             **recovery_dicts(run, judgement),
             "takeovers": [row.as_dict() for row in replacements.replacement_rows(run, judgement)],
             "heartbeats": _heartbeats(rows),
-            "bytes": _bytes(run.bytes),
+            "bytes": _bytes(run.bytes, labels(run)),
             "multirail": headline(run.multirail) if run.multirail else None,
         },
     }
@@ -104,14 +103,15 @@ def _heartbeats(rows: Iterable[Row]) -> dict[str, dict[str, float]]:
     return found
 
 
-def _bytes(rows: Iterable[ByteCheck]) -> dict[str, Any]:
+def _bytes(rows: Iterable[ByteCheck], names: Mapping[tuple[str, str], str]) -> dict[str, Any]:
     all_checks = list(rows)
-    names = ("asked_bytes", "delivered_bytes", "pairs_wrong", "rail_port_bytes", "rail_expected_bytes")
+    columns = ("asked_bytes", "delivered_bytes", "pairs_wrong", "rail_port_bytes", "rail_expected_bytes")
     cross_rail_bytes_by_fabric: dict[str, dict[str, int]] = {}
     for row in all_checks:
-        cross_rail_bytes_by_fabric.setdefault(row.fabric, {})[row.workload] = row.cross_rail_bytes
+        label = names.get((row.fabric, row.policy), row.fabric)
+        cross_rail_bytes_by_fabric.setdefault(label, {})[workload_label(row.interval)] = row.cross_rail_bytes
     return {
-        **{n: sum(getattr(r, n) for r in all_checks) for n in names},
+        **{n: sum(getattr(r, n) for r in all_checks) for n in columns},
         "cross_rail_bytes": cross_rail_bytes_by_fabric,
     }
 
@@ -184,11 +184,11 @@ def _print_policies(run: Run, console: Console) -> None:
         console.print(spine_condition_tables.finding(found), highlight=False)
         return
     rows_left, places = _MAX_POLICY_ROWS, policy_rows(run)
-    for number, ((fabric, workload), rows) in enumerate(places.items()):
+    for number, ((fabric, work), rows) in enumerate(places.items()):
         if rows_left <= 0:
             console.print(f"… {len(places) - number} more such tables in report.html", highlight=False)
             return
-        title = f"{workload} on {fabric}, by policy (m/p: measured over predicted)"
+        title = f"{workload_label(work)} on {fabric}, by policy (m/p: measured over predicted)"
         console.print(terminal_table(console, title, rows[:rows_left], len(rows) - rows_left))
         rows_left -= len(rows)
 

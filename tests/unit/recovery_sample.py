@@ -5,6 +5,7 @@ from io import StringIO
 
 from rich.console import Console
 
+from railyard.core.records import IntervalId
 from railyard.results.runs.records import (
     ConnectivityCheck,
     Event,
@@ -35,7 +36,7 @@ def recovery_run(domains: int = 2, rails: int = 2, repeats: int = 1, faults: int
     add_replacements(run, clock + 10 * SECOND)
     figures = (("packets", 9600.0, "1/s"), ("rail_link_share", 0.0011, "share"), ("false_alarms", 2.0, "1"))
     for metric, value, unit in figures:
-        run.measurements.append(Measurement("rail-only", "dr", "heartbeats", "", metric, value, unit))
+        run.measurements.append(Measurement(IntervalId("rail-only", "heartbeats", "dr"), "", metric, value, unit))
     return run
 
 
@@ -53,10 +54,9 @@ def add_random_faults(run: Run, dice: random.Random, faults: int, repeat: int, c
     count = (acts[-1][0] - begun) // (20 * 10**6)
     bps = tuple(RAIL * dice.uniform(0.9, 1.0) for _ in range(count))
     zero = run.recoveries[-faults]
-    where = ("rail-only", "on", repeat, zero.fault, zero.target)
-    run.goodput.append(GoodputTrace(*where, tuple(20.0 * i for i in range(count)), bps, bps, 500.0, "storm"))
-    interval = ("rail-only", "storm (reroute on)", repeat, 0.4, 0.01, 1.5, 900, 20_000, 700)
-    run.loads.append(Load(*interval, transfers_faulted=True))
+    where = (zero.interval, zero.fault, zero.target)
+    run.goodput.append(GoodputTrace(*where, tuple(20.0 * i for i in range(count)), bps, bps, 500.0))
+    run.loads.append(Load(zero.interval, 0.4, 0.01, 1.5, 900, 20_000, 700, transfers_faulted=True))
     return acts[-1][0]
 
 
@@ -80,18 +80,23 @@ def row(
 ) -> Recovery:
     """A fault on rail-only, after which packets flowed again `ms` later."""
     lost = 0 if ms is None else round(ms)
-    where = ("rail-only", POLICY["rail-only"], "on", repeat, fault, target, at, until)
+    where = (script_interval(script, repeat), fault, target, at, until)
     early = None if ms is None else ms / 2
     good = None if ms is None else ms + 18
-    ends = (0, lost, 0, 0, ms is not None, script)
+    ends = (0, lost, 0, 0, ms is not None)
     return Recovery(
         *where, early, early, early, ms, source, ms, good, 12.0, 5.0, 0 if source is None else 2, 2, 0, *ends
     )
 
 
+def script_interval(script: str, repeat: int) -> IntervalId:
+    """A script on rail-only with rerouting on."""
+    return IntervalId("rail-only", "", POLICY["rail-only"], script=script, repeat=repeat, reroute="on")
+
+
 def connectivity_check(at: int, act: str, repeat: int, not_recovered: int = 0) -> ConnectivityCheck:
     """Of twelve pairs on rail-only."""
-    where = ("rail-only", POLICY["rail-only"], "on", repeat, "storm", at, act, 1)
+    where = (script_interval("storm", repeat), at, act, 1)
     wrong = "\n".join(f"d0g{i} -> d1g1: a path is left, but it did not recover" for i in range(not_recovered))
     return ConnectivityCheck(*where, 12, 12, 12 - not_recovered, not_recovered, 0, 0, wrong)
 
@@ -102,7 +107,8 @@ def add_replacements(run: Run, clock: int) -> None:
         for kind, way, off, after in (("rail-only", "optical", 10.0, 0.100), ("rail-optimized", "direct", 0.0, 0.112)):
             took = (70.0 + repeat, off, off + 31.0 + repeat, 400.0, 390.0, 900.0)
             times = (1, 64_000_000, 0.100, after, 0.098, 0.098)
-            where = (kind, POLICY[kind], repeat, "idle-gpu", way, "d0g1", "d0g4", clock)
+            interval = IntervalId(kind, "", POLICY[kind], script=f"idle-gpu by {way}", repeat=repeat)
+            where = (interval, "idle-gpu", way, "d0g1", "d0g4", clock)
             run.takeovers.append(Replacement(*where, *took, *times))
             told = {"fabric": kind, "case": "idle-gpu", "way": way, "failed": "d0g1", "repeat": repeat}
             light: dict[str, float] = {"light-off": 9, "adopted": 14, "light-on": 20} if off else {}

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from railyard.core.records import IntervalId
 from railyard.results.runs.records import (
     ByteCheck,
     Event,
@@ -60,7 +61,9 @@ def sample_run(domains: int = 4, rails: int = 4, repeats: int = 3, seed: int = 7
             "libraries": {"os-ken": "4.0.0", "mininet": "2.3.0.dev6"}, "git_commit": "f16d53f", "seed": seed,
         },
         started_utc="2026-11-21T01:00:00Z",
-        scale={f"{w}, {kind}": scaled(w, gpus) for kind in POLICY for w, gpus in (("gpt", 1536), ("moe", 128))},
+        scale=[
+            {**scaled(w, gpus), "fabric": kind} for kind in POLICY for w, gpus in (("gpt", 1536), ("moe", 128))
+        ],
         duration_s=94.2,
     )  # fmt: skip
     clock = 5 * SECOND
@@ -124,7 +127,7 @@ def mixture(s: Sample) -> Iterator[tuple[str, str, int, int, int]]:
 
 def add_workload(run: Run, s: Sample, kind: str, workload: str, repeat: int, clock: int) -> int:
     """One repeat of a workload on a fabric; returns when it ended (ns)."""
-    wire = HB if workload == "gpt" else RAIL
+    wire, interval = HB if workload == "gpt" else RAIL, IntervalId(kind, workload, POLICY[kind], repeat=repeat)
     sent = list(dense(s) if workload == "gpt" else mixture(s))
     free: dict[int, int] = {}
     ended: dict[str, int] = {}
@@ -133,33 +136,28 @@ def add_workload(run: Run, s: Sample, kind: str, workload: str, repeat: int, clo
         end = start + round(size * 8 / wire * SECOND * s.dice.uniform(1.0, 1.03)) + 20_000
         free[src] = start + (end - start) // 4  # four transfers in flight
         ended[phase] = max(ended.get(phase, 0), end)
-        where = (kind, POLICY[kind], workload, repeat, phase, label)
-        run.flows.append(Flow(*where, s.name(src), s.name(dst), size, size, start, end))
+        run.flows.append(Flow(interval, phase, label, s.name(src), s.name(dst), size, size, start, end))
     slower = 1.089 if (kind, workload) == ("rail-only", "moe") else 1.0
     for phase, end in ended.items():
         expected = (end - clock) / SECOND * slower
-        row = (phase, "completion_time", expected * s.dice.uniform(0.99, 1.04), "s", expected, repeat)
-        run.measurements.append(Measurement(kind, POLICY[kind], workload, *row))
+        row = (phase, "completion_time", expected * s.dice.uniform(0.99, 1.04), "s", expected)
+        run.measurements.append(Measurement(interval, *row))
     whole = (max(ended.values()) - clock) / SECOND * slower * 1.4
-    row = ("", "iteration_time", whole * s.dice.uniform(0.99, 1.04), "s", whole, repeat)
-    run.measurements.append(Measurement(kind, POLICY[kind], workload, *row))
+    row = ("", "iteration_time", whole * s.dice.uniform(0.99, 1.04), "s", whole)
+    run.measurements.append(Measurement(interval, *row))
     for metric, factor in (("projected_same_shape", 4.735), ("projected_full_size", 1.9)):
         projected = whole / factor
-        run.measurements.append(Measurement(kind, POLICY[kind], workload, "", metric, projected, "s", None, repeat))
+        run.measurements.append(Measurement(interval, "", metric, projected, "s"))
     total = sum(size for *_, size in sent)
     on_rails = sum(size for *_, src, dst, size in sent if src // s.rails != dst // s.rails)
     cross = sum(z for *_, a, b, z in sent if a // s.rails != b // s.rails and a % s.rails != b % s.rails)
     crossed = cross if kind == "rail-optimized" else 0
-    run.measurements.append(
-        Measurement(kind, POLICY[kind], workload, "", "throughput", total * 8 / whole, "bit/s", None, repeat)
-    )
+    run.measurements.append(Measurement(interval, "", "throughput", total * 8 / whole, "bit/s"))
     expected_bytes = round(on_rails * 1.0075)
     counted = round(expected_bytes * s.dice.uniform(1.0, 1.006))
-    run.bytes.append(ByteCheck(kind, workload, repeat, total, total, 0, counted, expected_bytes, crossed))
+    run.bytes.append(ByteCheck(interval, total, total, 0, counted, expected_bytes, crossed))
     busy, lag = s.dice.uniform(0.3, 0.6), s.dice.uniform(0.4, 2.2)
-    run.loads.append(
-        Load(kind, workload, repeat, busy, s.dice.uniform(0, 0.03), lag, total // 10**8, total // 8000 + 1, 0)
-    )
+    run.loads.append(Load(interval, busy, s.dice.uniform(0, 0.03), lag, total // 10**8, total // 8000 + 1, 0))
     return max(ended.values())
 
 
@@ -172,24 +170,22 @@ def add_faults(run: Run, s: Sample, kind: str, repeat: int, clock: int) -> int:
             rerouted, first, good = (ms * 0.7, ms, ms + 18) if healed else (None, None, None)
             lost = 0 if healed else 4_200_000
             broken, probes, back = 0 if healed else 2, round(ms) if healed else 300, s.dice.uniform(9, 14)
-            where = (kind, POLICY[kind], reroute, repeat, fault, target, at, at + SECOND // 2)
+            identity = IntervalId(kind, "", POLICY[kind], repeat=repeat, reroute=reroute, part=f"{fault} {target}")
+            where = (identity, fault, target, at, at + SECOND // 2)
             decided = ms * 0.6 if healed else None
             source = s.dice.uniform(1.0, 3.0) if fault == "link-down" else None
             steps = (ms * 0.5, decided, rerouted, first, source, first, good, back)
             watched = (back / 2, 0 if source is None else 2, 2, 0)  # home_ms, probed pairs, too_fast
             run.recoveries.append(Recovery(*where, *steps, *watched, lost, probes, 0, broken, healed))
-            run.goodput.append(trace(s, kind, reroute, repeat, fault, target, ms + 18 if healed else None))
+            run.goodput.append(trace(s, identity, fault, target, ms + 18 if healed else None))
             run.events.append(Event(at, "fault", f"{fault} {target}", {"repeat": repeat}))
             run.events.append(Event(at + round(ms * 5e5), "controller", f"port down at {target}"))
             clock = at + SECOND * 3 // 4
-            interval = f"{fault} {target} (reroute {reroute})"
-            run.loads.append(Load(kind, interval, repeat, 0.4, 0.01, 1.5, 900, 20_000, 700, transfers_faulted=True))
+            run.loads.append(Load(identity, 0.4, 0.01, 1.5, 900, 20_000, 700, transfers_faulted=True))
     return clock
 
 
-def trace(
-    s: Sample, kind: str, reroute: str, repeat: int, fault: str, target: str, back_ms: float | None
-) -> GoodputTrace:
+def trace(s: Sample, interval: IntervalId, fault: str, target: str, back_ms: float | None) -> GoodputTrace:
     """10 ms bins from 200 ms before the fault to 600 ms after; repair at 300 ms."""
     times = tuple(float(t) for t in range(-200, 600, 10))
     flows, hit = s.domains * s.rails, s.domains
@@ -199,4 +195,4 @@ def trace(
         part = 0.0 if down else hit * RAIL * 0.97 * s.dice.uniform(0.95, 1.0)
         affected.append(part)
         every.append(part + (flows - hit) * RAIL * 0.97 * s.dice.uniform(0.96, 1.0))
-    return GoodputTrace(kind, reroute, repeat, fault, target, times, tuple(every), tuple(affected), 300.0)
+    return GoodputTrace(interval, fault, target, times, tuple(every), tuple(affected), 300.0)

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from railyard.core.records import IntervalId
 from railyard.results.runs.records import (
     ByteCheck,
     Event,
@@ -49,9 +50,7 @@ def scenes_run(found: Mapping[Loads, Found], repeats: int = 1, hb_bps: int = HB,
     )  # fmt: skip
     run.links.append(LinkCheck("rail-optimized", "rail", "d0g0:rail0", RAIL, RAIL))
     size = (4, 4, RAIL, hb_bps, 9000, "a100", 1, RAIL)
-    run.fabrics += [
-        FabricRun(f"rail-optimized {p}", p, "rail-optimized", *size, ("rail0",), "userspace", 0.6, 0.1) for p in WAYS
-    ]
+    run.fabrics.append(FabricRun("rail-optimized", "spine", "rail-optimized", *size, ("rail0",), "userspace", 0.6, 0.1))
     clock = 5 * SECOND
     for repeat in range(repeats):
         for scene in GridSpec.model_validate(spec).scenes:
@@ -63,7 +62,7 @@ def scenes_run(found: Mapping[Loads, Found], repeats: int = 1, hb_bps: int = HB,
 def add_interval(run: Run, scene: Scene, policy: str, repeat: int, begun: int, found: Mapping[Loads, Found]) -> int:
     """Scores rise to what is found before the messages begin, and fall while they run. When it ended."""
     here = found.get((scene.domain, scene.rail, scene.spine), Found())
-    where = (f"rail-optimized {policy}", policy, scene.label("transfers"), repeat)
+    where = IntervalId("rail-optimized", "transfers", policy, scene.name, repeat=repeat)
     started = begun + 600 * MS
     took = round((here.rail_only_ms if WAYS[policy] == "rail-only" else here.spine_ms) * MS)
     ended = started + ROUNDS * 2 * took
@@ -72,16 +71,15 @@ def add_interval(run: Run, scene: Scene, policy: str, repeat: int, begun: int, f
         elements = zip(("domain", "rail", "spine", "rail"), (0, 0, 0, 1), here.scores, strict=True)
         for element, index, score in (*elements, ("domain", 1, 100)):
             seen = 100 if fresh else max(1, score - own)
-            run.health.append(HealthSample(*where, at, element, index, 1 - seen / 100, seen))
-    label, _, workload, _ = where
-    what = {"fabric": label, "workload": workload, "repeat": repeat}
+            run.health.append(HealthSample(where, at, element, index, 1 - seen / 100, seen))
+    what = where.as_dict()
     run.events += [Event(started, "workload", "started", what), Event(ended, "workload", "finished", what)]
     for number in range(ROUNDS):
         at, longer = started + number * 2 * took, took + (number - 1) * MS
-        run.flows.append(Flow(*where, "transfer", "collective", "d0g0", "d1g1", 64_000, 64_000, at, at + longer))
-        run.flows.append(Flow(*where, RECEIPT, "collective", "d1g1", "d0g0", 1, 1, at + took, at + 2 * took))
+        run.flows.append(Flow(where, "transfer", "collective", "d0g0", "d1g1", 64_000, 64_000, at, at + longer))
+        run.flows.append(Flow(where, RECEIPT, "collective", "d1g1", "d0g0", 1, 1, at + took, at + 2 * took))
     time_s = (ended - started) / SECOND
-    run.measurements.append(Measurement(label, policy, workload, "", "completion_time", time_s, "s", None, repeat))
-    run.bytes.append(ByteCheck(label, workload, repeat, 1000, 1000, 0, 2000, 0, 0))
-    run.loads.append(Load(label, workload, repeat, 0.5, 0.01, 1.0, 0, 1000, 0))
+    run.measurements.append(Measurement(where, "", "completion_time", time_s, "s"))
+    run.bytes.append(ByteCheck(where, 1000, 1000, 0, 2000, 0, 0))
+    run.loads.append(Load(where, 0.5, 0.01, 1.0, 0, 1000, 0))
     return ended + 400 * MS

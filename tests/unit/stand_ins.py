@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from railyard.controller.processes.clients import ControllerProcess
+from railyard.core.records import IntervalId
 from railyard.experiments.run.session import FabricSession, Watch
 from railyard.results.runs.records import Run
 from railyard.topologies.build.network import FabricNet
@@ -45,7 +46,7 @@ class QuietSession(FabricSession):
 
     @contextmanager
     def watched(
-        self, run: Run, workload: str, repeat: int, faulted: bool = False, since: counters.Counters | None = None
+        self, run: Run, interval: IntervalId, faulted: bool = False, since: counters.Counters | None = None
     ) -> Iterator[Watch]:
         yield Watch(since or counters.Counters(0, 0, 0))
 

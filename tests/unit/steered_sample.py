@@ -3,6 +3,7 @@
 import random
 from dataclasses import dataclass, field
 
+from railyard.core.records import IntervalId
 from railyard.results.runs.records import (
     ByteCheck,
     Choice,
@@ -66,8 +67,7 @@ def steered_run(
     s = Sample(domains, rails, policies, random.Random(7), run)
     for kind in kinds:
         run.links.append(LinkCheck(kind, "rail", "d0g0:rail0", RAIL, RAIL * 0.999))
-        for policy in policies:
-            run.fabrics.append(fabric(s, kind, policy))
+        run.fabrics.append(fabric(s, kind))
         for repeat in range(repeats):
             for workload in workloads:
                 for policy in policies:
@@ -75,20 +75,20 @@ def steered_run(
     return run
 
 
-def fabric(s: Sample, kind: str, policy: str) -> FabricRun:
+def fabric(s: Sample, kind: str) -> FabricRun:
     spines = 2 if kind == "rail-optimized" else 0
     size = (s.domains, s.rails, RAIL, HB, 9000, "a100", spines, RAIL if spines else 0)
-    return FabricRun(f"{kind} {policy}", policy, kind, *size, ("rail0",), "userspace", 0.6, 0.1)
+    return FabricRun(kind, "spine" if spines else "dr", kind, *size, ("rail0",), "userspace", 0.6, 0.1)
 
 
 def add_interval(s: Sample, kind: str, policy: str, workload: str, repeat: int) -> None:
     """Background, a second later the transfers; those who go by scores leave the busy rails in between."""
-    label, begun = f"{kind} {policy}", s.clock
+    begun = s.clock
     started, predicted = begun + SETTLE, TIMES.get(policy, 2.0) * (1 + 0.1 * repeat)
     took = predicted * s.dice.uniform(1.0, 1.05)
-    ended, where = started + round(took * SECOND), (label, policy, workload, repeat)
-    what = {"fabric": label, "workload": workload, "repeat": repeat}
-    background = {"fabric": label, "rails": list(s.busy), "domains": [], "spine": False, "load": BUSY}
+    ended, where = started + round(took * SECOND), IntervalId(kind, workload, policy, repeat=repeat)
+    what = where.as_dict()
+    background = {**what, "rails": list(s.busy), "domains": [], "spine": False, "load": BUSY}
     s.run.events += [
         Event(begun + 2, "background", "on", background),
         Event(started, "workload", "started", what),
@@ -101,9 +101,7 @@ def add_interval(s: Sample, kind: str, policy: str, workload: str, repeat: int) 
         add_choices(s, where, src, dst, begun)
     if scored:
         detail = {
-            "fabric": label,
-            "policy": policy,
-            "repeat": repeat,
+            **what,
             "routes": 6,
             "sources": 3,
             "ms": 7.5 + repeat,
@@ -116,40 +114,39 @@ def add_interval(s: Sample, kind: str, policy: str, workload: str, repeat: int) 
     s.clock = ended + SECOND // 10
 
 
-def add_scores(s: Sample, where: tuple[str, str, str, int], at: int, begun: int, leaves: bool) -> None:
+def add_scores(s: Sample, where: IntervalId, at: int, begun: int, leaves: bool) -> None:
     for rail in range(s.rails):
         warm = min(1.0, (at - begun) / (6 * PERIOD))
         load = BUSY * warm if rail in s.busy else (0.6 if at > begun + SETTLE and leaves else 0.05)
         load = min(1.0, load * s.dice.uniform(0.97, 1.0))
-        s.run.health.append(HealthSample(*where, at, "rail", rail, load, round(100 * (1 - load))))
+        s.run.health.append(HealthSample(where, at, "rail", rail, load, round(100 * (1 - load))))
     for domain in range(s.domains):
         load = 0.1 * s.dice.random() if at > begun + SETTLE else 0.0
-        s.run.health.append(HealthSample(*where, at, "domain", domain, load, round(100 * (1 - load))))
+        s.run.health.append(HealthSample(where, at, "domain", domain, load, round(100 * (1 - load))))
 
 
-def add_choices(s: Sample, where: tuple[str, str, str, int], src: str, dst: str, begun: int) -> None:
+def add_choices(s: Sample, where: IntervalId, src: str, dst: str, begun: int) -> None:
     """Under any policy first the fabric's own path; then away from the busy rails, and once back and forth."""
     own, to = int(src.partition("g")[2]), int(dst.partition("g")[2])
     path = f"r by rail {own}" if own == to else f"dr by rail {to}"
-    s.run.choices.append(Choice(*where, begun + 1, src, dst, path))
-    if where[1].startswith("health") and to in s.busy:
+    s.run.choices.append(Choice(where, begun + 1, src, dst, path))
+    if where.policy.startswith("health") and to in s.busy:
         other = f"drd by rail {s.rails - 1 - to}"
-        paths = f"{other} + drd by rail 2" if "spray" in where[1] else other
+        paths = f"{other} + drd by rail 2" if "spray" in where.policy else other
         for after, what in ((4, paths), (26, path), (31, paths)):
-            s.run.choices.append(Choice(*where, begun + after * PERIOD + to, src, dst, what))
+            s.run.choices.append(Choice(where, begun + after * PERIOD + to, src, dst, what))
 
 
-def add_measured(s: Sample, where: tuple[str, str, str, int], took: float, predicted: float, started: int) -> None:
+def add_measured(s: Sample, where: IntervalId, took: float, predicted: float, started: int) -> None:
     """The whole and its phases, each with what was sent."""
-    label, policy, workload, repeat = where
     for part, phase in enumerate(("", *PHASES)):
         share = part / len(PHASES) if phase else 1
-        row = ("completion_time", took * share, "s", predicted * share, repeat)
-        s.run.measurements.append(Measurement(label, policy, workload, phase, *row))
+        row = ("completion_time", took * share, "s", predicted * share)
+        s.run.measurements.append(Measurement(where, phase, *row))
     end = started + round(took * SECOND)
     for number, (src, dst) in enumerate(s.pairs()):
         phase = PHASES[number % 2]
-        s.run.flows.append(Flow(*where, phase, "collective", src, dst, 10**6, 10**6, started, end))
+        s.run.flows.append(Flow(where, phase, "collective", src, dst, 10**6, 10**6, started, end))
     total = len(s.pairs()) * 10**6
-    s.run.bytes.append(ByteCheck(label, workload, repeat, total, total, 0, 9 * total, 0, 0))
-    s.run.loads.append(Load(label, workload, repeat, 0.5, 0.01, 1.0, 0, total // 8000, 0))
+    s.run.bytes.append(ByteCheck(where, total, total, 0, 9 * total, 0, 0))
+    s.run.loads.append(Load(where, 0.5, 0.01, 1.0, 0, total // 8000, 0))

@@ -318,10 +318,10 @@ def test_what_loses_a_rail_again_and_again_is_kept_and_named_and_invalid(
     )
     judgement = judge(run)
     assert judgement.verdict == "invalid"
-    said = f"{LABEL}, nezha, 2KiB, repeat 0: tcp1 lost while nothing was cut, in operations that count"
+    said = f"{LABEL} nezha, 2KiB, repeat 0: tcp1 lost while nothing was cut, in operations that count"
     assert f"invalid: {said} (and 1 more like it)" in judgement.reasons
-    marked = {what for (_, what, _), verdict in judgement.intervals.items() if verdict == "invalid"}
-    assert {"mrib, 2KiB", "nezha, 2KiB"} <= marked
+    marked = {(i.policy, i.workload) for i, verdict in judgement.intervals.items() if verdict == "invalid"}
+    assert {("mrib", "2KiB"), ("nezha", "2KiB")} <= marked
 
 
 def test_each_size_may_begin_anew(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from railyard.core.records import IntervalId
 from railyard.results.multirail import plots, published, tables
 from railyard.results.multirail.compare import by_fabric
 from railyard.results.multirail.records import LostRails
@@ -18,6 +19,7 @@ from railyard.results.runs import store
 from railyard.results.runs.records import Load, Measurement, Run
 from railyard.results.views import report, summary
 from tests.unit.multirail_sample import MIB, PAIR, UNLIKE, point_of, sample, started, training_of
+from tests.unit.replaced import replaced
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +27,7 @@ def run() -> Run:
     found = Run("mine", {"title": "Two rails", "seed": 1}, {"kernel": "6.18"}, "2025-01-01T00:00:00+00:00")
     found.multirail = sample()
     found.measurements = [Measurement(*row) for row in cells(found.multirail)]
-    found.loads = [Load(PAIR.label, "nezha, 64MiB", 0, 0.5, 0.01, 0.4, 0, 1000, 0)]
+    found.loads = [Load(IntervalId(PAIR.label, "64MiB", "nezha"), 0.5, 0.01, 0.4, 0, 1000, 0)]
     return found
 
 
@@ -66,13 +68,15 @@ def test_a_row_says_policy_nodes_rails_and_size(run: Run) -> None:
 def test_a_percentile_is_told_only_of_operations_enough_to_have_one() -> None:
     few, many = (point_of(PAIR.label, "nezha", size, 0.001, measured=n) for size, n in ((2048, 99), (4096, 100)))
     found = replace(sample(), points=[few, many])
-    assert [row[2] for row in cells(found) if row[4] == "completion_time_p99"] == ["allreduce 4KiB, 4 nodes, tcp+tcp"]
+    assert [row[0].workload for row in cells(found) if row[2] == "completion_time_p99"] == [
+        "allreduce 4KiB, 4 nodes, tcp+tcp"
+    ]
 
 
 def test_a_model_with_a_batch_of_its_own_is_told_without_one() -> None:
     gpt = replace(training_of("nezha", 1.0), model="gpt3-2.7b", batch=0)
     found = replace(sample(), trainings=[gpt, training_of("nezha", 1.0)])
-    told = dict.fromkeys(row[2] for row in cells(found) if row[4] == "samples_per_s")
+    told = dict.fromkeys(row[0].workload for row in cells(found) if row[2] == "samples_per_s")
     assert list(told) == ["gpt3-2.7b, 4 nodes, tcp+tcp", "vgg-11 batch 64, 4 nodes, tcp+tcp"]
     assert [row[1] for row in tables.trainings_table(found).rows] == ["gpt3-2.7b", "vgg-11 batch 64"]
 
@@ -88,7 +92,9 @@ def test_the_screen_has_every_size_policy_bar_and_cut(run: Run) -> None:
 
 
 def test_a_point_that_measured_the_machine_is_marked(run: Run) -> None:
-    busy = replace(run, loads=[replace(run.loads[0], cpu_busy=0.99), replace(run.loads[0], workload="mrib, 2KiB")])
+    busy = replace(
+        run, loads=[replaced(run.loads[0], cpu_busy=0.99), replaced(run.loads[0], workload="2KiB", policy="mrib")]
+    )
     console = Console(file=io.StringIO(), width=200)
     summary.print_summary(busy, console)
     assert isinstance(console.file, io.StringIO)

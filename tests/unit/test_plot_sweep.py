@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from railyard.core.records import IntervalId
 from railyard.experiments.predict.unsteered import predictions, to_png
 from railyard.experiments.spec.experiment import load, resolved
 from railyard.results.analysis.aggregate import Spread
@@ -116,7 +117,7 @@ def test_the_report_has_the_curve_as_measured() -> None:
     run.spec["workloads"] = [{"kind": "gpt"}]
     run.fabrics = [replace(only, label=f"f{k}", rails=k) for k in (2, 4, 8)]
     run.measurements = [
-        Measurement(f"f{k}", only.policy, "gpt", "", "iteration_time", k / 4, "s", k / 5) for k in (2, 4, 8)
+        Measurement(IntervalId(f"f{k}", "gpt", only.policy), "", "iteration_time", k / 4, "s", k / 5) for k in (2, 4, 8)
     ]
     run.flows, run.recoveries, run.goodput = [], [], []
     page = report.render(run)

@@ -22,6 +22,7 @@ from railyard.results.runs.recovery_targets import (
 )
 from railyard.results.views.recovery_text import lines_of, measured_text, median_and_p95, median_p95_ms, target_text
 from tests.unit.recovery_sample import add_away, recovery_run, row
+from tests.unit.replaced import replaced
 from tests.unit.results_sample import SECOND, sample_run
 
 
@@ -97,7 +98,7 @@ def test_what_no_repeat_shows_is_not_measured_rather_than_met() -> None:
     run = empty()
     run.recoveries = [replace(fault("gpu-crash", 0.0), probes_lost=0)]  # cut nobody off
     assert of(run, "GPU crash")[0].met is None
-    run.recoveries = [replace(fault("link-silent", 500.0), reroute="off")]
+    run.recoveries = [replaced(fault("link-silent", 500.0), reroute="off")]
     assert of(run, "silent link")[0].met is None
 
 
@@ -217,7 +218,7 @@ def test_what_traffic_never_left_it_loses_nothing_in_returning_to() -> None:
     run.recoveries += [replace(fault("link-silent", ms, repeat=n), return_lost=n) for n, ms in enumerate((9.0, None))]
     assert of(run, "probes lost after")[0].values == (0,)
     run.recoveries = [
-        replace(r, script="s", repeat=0, t_repair=r.t_repair + n * SECOND) for n, r in enumerate(run.recoveries)
+        replaced(r, script="s", repeat=0, t_repair=r.t_repair + n * SECOND) for n, r in enumerate(run.recoveries)
     ]
     assert of(run, "probes lost after")[0].met is None  # the last, which outlasts the others, was never got round
 
@@ -257,9 +258,10 @@ def test_a_rows_verdict_is_that_of_its_own_stretches() -> None:
     storm = [r for r in run.recoveries if r.script == "storm"]
     alone = [r for r in run.recoveries if not r.script]
     assert verdict(run.recoveries, judge(run)) == "ok"
-    run.loads = [replace(x, lag_p99_ms=9.0) if x.workload.startswith("storm") else x for x in run.loads]
+    run.loads = [replace(x, lag_p99_ms=9.0) if x.script == "storm" else x for x in run.loads]
     assert (verdict(storm, judge(run)), verdict(alone, judge(run))) == ("degraded", "ok")
-    run.loads = [replace(x, workload=x.workload.replace("storm (reroute on)", "moe with storm")) for x in run.loads]
+    run.loads = [replaced(x, workload="moe") if x.script == "storm" else x for x in run.loads]
+    storm = [replaced(r, workload="moe") for r in storm]
     assert (verdict(storm, judge(run)), verdict(alone, judge(run))) == ("degraded", "ok")
 
 

@@ -16,6 +16,7 @@ from railyard.results.runs.records import Run
 from railyard.results.views import recovery_tables, report, report_failures
 from railyard.results.views.summary import summarise
 from tests.unit.recovery_sample import connectivity_check, recovery_run, screen
+from tests.unit.replaced import replaced
 from tests.unit.results_sample import sample_run
 
 
@@ -48,7 +49,7 @@ def test_a_census_that_does_not_hold_fails_and_the_worst_is_named() -> None:
     ):
         run.connectivity_checks = [wrong]
         assert check(run, "census")["passed"] is False
-    run.connectivity_checks = [replace(c, reroute="off") for c in run.connectivity_checks]
+    run.connectivity_checks = [replaced(c, reroute="off") for c in run.connectivity_checks]
     assert check(run, "census")["passed"] is False  # nobody was to recover, but nothing dead may carry anything either
 
 
@@ -104,7 +105,7 @@ def test_a_controller_that_dies_costs_no_packet() -> None:
     run = sample_run(2, 2, 1)
     assert not any("controller" in c["name"] for c in summarise(run)["checks"])
     crash = replace(run.recoveries[0], fault="controller-crash", target="controller", probes_lost=0)
-    run.recoveries += [replace(crash, source_probed=0, far_probed=3, repeat=n) for n in range(4)]
+    run.recoveries += [replaced(crash, source_probed=0, far_probed=3, repeat=n) for n in range(4)]
     found = check(run, "controller")
     assert (found["passed"], found["detail"]) == (True, "0 probes lost over 4 faults, of 12 probed pairs")
     run.recoveries[-1] = replace(run.recoveries[-1], probes_lost=1)
@@ -118,7 +119,7 @@ def test_traffic_that_never_comes_home_fails_the_run_where_it_had_left() -> None
     name = "comes home"
     assert check(run, name)["detail"] == "6 of 6 faults"  # nobody has to without rerouting
     away = replace(run.recoveries[0], home_ms=None)
-    run.recoveries += [replace(away, script="storm", repeat=9)]  # others may make it unknowable
+    run.recoveries += [replaced(away, script="storm", repeat=9)]  # others may make it unknowable
     beside = (("controller-crash", "controller"), ("registry-crash", "registry"), ("link-gray", "d0g1"))
     run.recoveries += [replace(away, fault=fault, target=target) for fault, target in beside]
     assert check(run, name) == {**check(run, name), "passed": True, "detail": "6 of 6 faults"}
@@ -173,12 +174,12 @@ def test_links_that_nobody_goes_round_and_faults_that_nobody_probed_are_no_recov
 
 def test_a_script_beside_a_workload_recovers_by_its_first_packets() -> None:
     run = sample_run(2, 2, 1)
-    one = replace(run.recoveries[0], script="cut", goodput_ms=None, back_ms=None, home_ms=None, recovered=False)
+    one = replaced(run.recoveries[0], script="cut", goodput_ms=None, back_ms=None, home_ms=None, recovered=False)
     run.recoveries.append(one)
     assert check(run, "recovers")["detail"] == "7 of 7 faults"
     run.recoveries[-1] = replace(one, first_packet_ms=None)
     assert check(run, "recovers")["detail"] == "6 of 7 faults; not: rail-only cut link-down d0g1 repeat 0"
-    run.connectivity_checks = [replace(connectivity_check(one.t_fault, "x", 0), script="cut", policy=one.policy)]
+    run.connectivity_checks = [replaced(connectivity_check(one.t_fault, "x", 0), script="cut", policy=one.policy)]
     assert check(run, "recovers")["detail"] == "6 of 6 faults"  # its censuses say what had to recover
 
 
@@ -209,7 +210,7 @@ def test_a_whole_matrix_of_faults_fits_80_columns_with_nothing_cut() -> None:
     first = [r for r in run.recoveries if r.fault == "rail-switch-crash"]
     run.recoveries += [replace(r, fault=kind) for kind in kinds for r in first]
     names = {"rail-only": "rail-only 4x4", "rail-optimized": "rail-only 8x8"}
-    run.recoveries = [replace(r, fabric=names[r.fabric]) for r in run.recoveries]
+    run.recoveries = [replaced(r, fabric=names[r.fabric]) for r in run.recoveries]
     run.fabrics = [replace(f, label=names[f.label], kind="rail-only") for f in run.fabrics]
     run.measurements, run.flows = [], []
     lines = screen(run, 80)
@@ -223,7 +224,9 @@ def test_a_whole_matrix_of_faults_fits_80_columns_with_nothing_cut() -> None:
 
 def test_a_doubtful_row_says_so(run: Run) -> None:
     assert not any("degraded" in line for line in screen(run, 80))
-    doubtful = replace(run, loads=[replace(x, lag_p99_ms=9.0) if "link-down" in x.workload else x for x in run.loads])
+    doubtful = replace(
+        run, loads=[replace(x, lag_p99_ms=9.0) if "link-down" in x.interval.part else x for x in run.loads]
+    )
     rows = [line for line in screen(doubtful, 80) if line.startswith(("link-down", "rail-switch-crash"))]
     assert ["degraded" in line for line in rows] == [line.startswith("link-down") for line in rows]
 
@@ -302,7 +305,7 @@ def test_of_each_script_the_worst_repeat_is_drawn() -> None:
     assert drawn(run)[0][2] == other  # of one that wasn't taken nothing is known
     run.connectivity_checks.append(replace(connectivity_check(at, "x", slowest), impossible=2))
     assert drawn(run)[0][2] == slowest
-    run.recoveries += [replace(r, reroute="off") for r in script_faults[0]]
+    run.recoveries += [replaced(r, reroute="off") for r in script_faults[0]]
     assert drawn(run)[1:] == [away, ("storm", "off", 0, 1)]
 
 
@@ -390,6 +393,6 @@ def test_the_last_line_says_which_wanted_times_were_not_met() -> None:
     missed = "optical takeover by an idle GPU, beyond its light-off, on rail-only"
     assert re.search(rf"wanted times: \d+ of \d+ met; not: {missed}", screen(run, 200)[-1])
     assert summarise(run)["wanted_missed"] == [missed]
-    run = replace(run, takeovers=[], recoveries=[replace(r, reroute="off") for r in run.recoveries])
+    run = replace(run, takeovers=[], recoveries=[replaced(r, reroute="off") for r in run.recoveries])
     assert not [line for line in screen(run, 100) if line.startswith("wanted times")]
     assert summarise(run)["wanted_missed"] == []

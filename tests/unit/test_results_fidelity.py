@@ -5,13 +5,16 @@ from typing import Any
 
 import pytest
 
+from railyard.core.records import IntervalId
 from railyard.results.multirail.records import LostRails, Multirail
 from railyard.results.runs.fidelity import Judgement, judge
 from railyard.results.runs.records import ByteCheck, LinkCheck, Load, Run, Verdict
+from tests.unit.replaced import replaced
 from tests.unit.results_sample import sample_run
 
-CALM = Load("rail-only", "gpt", 0, 0.4, 0.01, 1.0, retransmits=0, segments=100_000, drops=0)
-EXACT = ByteCheck("rail-only", "gpt", 0, 10**6, 10**6, 0, 500_000, 500_000, 0)
+GPT = IntervalId("rail-only", "gpt", "dr")
+CALM = Load(GPT, 0.4, 0.01, 1.0, retransmits=0, segments=100_000, drops=0)
+EXACT = ByteCheck(GPT, 10**6, 10**6, 0, 500_000, 500_000, 0)
 TRUE_LINK = LinkCheck("rail-only", "rail", "d0g0:rail0", 1e8, 1e8)
 
 
@@ -23,7 +26,7 @@ def judged(load: Load = CALM, check: ByteCheck = EXACT, link: LinkCheck = TRUE_L
 def test_a_calm_and_exact_run_is_ok_without_reasons() -> None:
     judgement = judged()
     assert (judgement.verdict, judgement.reasons) == ("ok", ())
-    assert judgement.intervals == {("rail-only", "gpt", 0): "ok"}
+    assert judgement.intervals == {GPT: "ok"}
 
 
 @pytest.mark.parametrize(
@@ -88,12 +91,10 @@ def test_bytes_lost_to_an_intended_fault_are_no_fault_of_the_emulation() -> None
 
 
 def test_a_rail_that_was_lost_degrades_and_one_that_a_point_is_without_is_invalid() -> None:
-    loads = [replace(CALM, workload=f"{policy}, 2KiB") for policy in ("nezha", "mrib")]
+    loads = [replaced(CALM, workload="2KiB", policy=policy) for policy in ("nezha", "mrib")]
     anew, again = (LostRails("rail-only", "nezha", 2048, 0, rails, kept=False) for rails in (("a",), ("a", "b")))
     judgement = judge(Run("r", {}, {}, "now", loads=loads, multirail=Multirail(lost=[anew, again])))
-    said = (
-        "degraded: rail-only, nezha, 2KiB, repeat 0: a lost while nothing was cut, measured anew (and 1 more like it)"
-    )
+    said = "degraded: rail-only nezha, 2KiB, repeat 0: a lost while nothing was cut, measured anew (and 1 more like it)"
     assert judgement.reasons == (said,)
     assert judgement.verdict == "degraded"
     assert set(judgement.intervals.values()) == {"ok", "degraded"}
@@ -101,9 +102,9 @@ def test_a_rail_that_was_lost_degrades_and_one_that_a_point_is_without_is_invali
     judgement = judge(Run("r", {}, {}, "now", loads=loads, multirail=Multirail(lost=[anew, kept])))
     assert judgement.verdict == "invalid"
     assert judgement.reasons[0] == (
-        "invalid: rail-only, mrib, 2KiB, repeat 0: a, b lost while nothing was cut, in operations that count"
+        "invalid: rail-only mrib, 2KiB, repeat 0: a, b lost while nothing was cut, in operations that count"
     )
-    assert judgement.intervals["rail-only", "mrib, 2KiB", 0] == "invalid"
+    assert judgement.intervals[IntervalId("rail-only", "2KiB", "mrib")] == "invalid"
 
 
 def test_a_run_without_evidence_is_invalid() -> None:
@@ -132,26 +133,26 @@ def test_a_stretch_has_its_own_verdict_and_its_fabrics_links() -> None:
     run.loads[at] = replace(run.loads[at], cpu_busy=0.99)
     run.links.append(LinkCheck("rail-optimized", "uplink", "rail0:spine0", 1e8, 0.95e8))
     intervals = judge(run).intervals
-    bad = {key: verdict for key, verdict in intervals.items() if key[0] == "rail-only" and verdict != "ok"}
-    assert bad == {("rail-only", "moe", 1): "invalid"}
-    assert {verdict for key, verdict in intervals.items() if key[0] == "rail-optimized"} == {"degraded"}
+    bad = {key: verdict for key, verdict in intervals.items() if key.fabric == "rail-only" and verdict != "ok"}
+    assert bad == {IntervalId("rail-only", "moe", "dr", repeat=1): "invalid"}
+    assert {verdict for key, verdict in intervals.items() if key.fabric == "rail-optimized"} == {"degraded"}
 
 
 def test_a_build_in_slow_motion_answers_for_its_own_stretches_alone() -> None:
-    loads = [replace(CALM, workload=f"{times:g}x", dilation=times) for times in (1.0, 4.0, 6.0)]
+    loads = [replaced(CALM, workload=f"{times:g}x", dilation=times) for times in (1.0, 4.0, 6.0)]
     checks = {1.0: 1e8, 4.0: 0.8e8, 6.0: 0.95e8}
     links = [replace(TRUE_LINK, measured_bps=bps, dilation=times) for times, bps in checks.items()]
     judgement = judge(Run("r", {}, {}, "now", loads=loads, links=links))
-    told = {workload: verdict for (_, workload, _), verdict in judgement.intervals.items()}
+    told = {interval.workload: verdict for interval, verdict in judgement.intervals.items()}
     assert told == {"1x": "ok", "4x": "invalid", "6x": "degraded"}
     assert judgement.verdict == "invalid"
 
 
 def test_reasons_are_one_a_quantity_and_fabric_worst_first() -> None:
-    loads = [replace(CALM, repeat=r, cpu_busy=busy) for r, busy in enumerate((0.9, 0.95, 0.88))]
-    loads.append(replace(CALM, repeat=3, lag_p99_ms=70.0))
+    loads = [replaced(CALM, repeat=r, cpu_busy=busy) for r, busy in enumerate((0.9, 0.95, 0.88))]
+    loads.append(replaced(CALM, repeat=3, lag_p99_ms=70.0))
     judgement = judge(Run("r", {}, {}, "now", loads=loads))
     assert len(judgement.reasons) == 2
-    assert judgement.reasons[0].startswith("invalid: rail-only, gpt, repeat 3: a 1 ms sleeper")
-    assert judgement.reasons[1].startswith("degraded: rail-only, gpt, repeat 1: 95.0%")
+    assert judgement.reasons[0].startswith("invalid: rail-only dr, gpt, repeat 3: a 1 ms sleeper")
+    assert judgement.reasons[1].startswith("degraded: rail-only dr, gpt, repeat 1: 95.0%")
     assert judgement.reasons[1].endswith("(and 2 more like it)")

@@ -9,6 +9,7 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
+from railyard.core.records import IntervalId
 from railyard.results.analysis.aggregate import rows_of, times
 from railyard.results.analysis.recovery_rows import recovery_rows
 from railyard.results.plots import fabric as plot_fabric
@@ -19,6 +20,7 @@ from railyard.results.runs.fidelity import judge
 from railyard.results.runs.records import FabricRun, Flow, Measurement, Run
 from railyard.results.views import recovery_tables, report, report_tables, scale_tables
 from railyard.results.views.recovery_text import NOT_AFFECTED
+from tests.unit.replaced import replaced
 from tests.unit.results_sample import sample_run
 from tests.unit.steered_sample import steered_run
 
@@ -78,8 +80,8 @@ def test_what_people_wrote_is_text_and_not_html() -> None:
     run = sample_run(2, 2, 1)
     run.goodput = []
     run.spec["title"] = "<script>alert(1)</script>"
-    run.measurements = [replace(m, workload="a<b>&'\"\\1") for m in run.measurements]
-    run.flows = [replace(f, workload="a<b>&'\"\\1") for f in run.flows]
+    run.measurements = [replaced(m, workload="a<b>&'\"\\1") for m in run.measurements]
+    run.flows = [replaced(f, workload="a<b>&'\"\\1") for f in run.flows]
     html = report.render(run)
     assert "<script>" not in html
     assert "<b>" not in html
@@ -110,7 +112,7 @@ def test_several_pairs_of_fabrics_have_a_table_of_slow_downs_of_their_own() -> N
     run = sample_run(2, 2, 1)
     run.flows, run.goodput = [], []
     run.fabrics += [replace(f, label=f"{f.label}-h100", hb_bps=9 * f.rail_bps) for f in run.fabrics]
-    run.measurements += [replace(m, fabric=f"{m.fabric}-h100") for m in run.measurements]
+    run.measurements += [replaced(m, fabric=f"{m.fabric}-h100") for m in run.measurements]
     html = report.render(run)
     assert "rail-only slower by" not in html
     assert "<td>rail-only-h100</td><td>rail-optimized-h100</td>" in html
@@ -119,7 +121,7 @@ def test_several_pairs_of_fabrics_have_a_table_of_slow_downs_of_their_own() -> N
 
 
 def flow(src: str, dst: str, delivered: int, kind: str = "EP", repeat: int = 0) -> Flow:
-    return Flow("rail-only", "dr", "w", repeat, "p", kind, src, dst, delivered, delivered, 0, 1)
+    return Flow(IntervalId("rail-only", "w", "dr", repeat=repeat), "p", kind, src, dst, delivered, delivered, 0, 1)
 
 
 def test_the_matrix_is_delivered_bytes_of_one_repeat() -> None:
@@ -177,7 +179,7 @@ def test_the_scale_has_a_table_a_workload_for_all_fabrics_that_share_it() -> Non
     assert rows["seconds"] == ("1", "4.735", "× 4.735")
     assert rows["computing time, before it is scaled"] == ("100%", "10%", "÷ 10")
     assert moe.table.rows[0][1] == "128"
-    run.scale["moe, rail-only"] = {**run.scale["moe, rail-only"], "compute_kept": 0.5}
+    run.scale[1] |= {"compute_kept": 0.5}
     assert [p.fabrics for p in scale_tables.scale_parts(run.scale)][1:] == [("rail-only",), ("rail-optimized",)]
 
 
@@ -186,20 +188,20 @@ def test_projections_say_that_computing_was_left_out(page: str) -> None:
     assert said in page
     run = sample_run(2, 2, 1)
     run.goodput, run.flows = [], []
-    run.scale = {key: {**scaled, "compute_kept": 1.0} for key, scaled in run.scale.items()}
+    run.scale = [{**scaled, "compute_kept": 1.0} for scaled in run.scale]
     assert said not in report.render(run)
 
 
 def test_workloads_of_one_kind_have_tables_of_their_own_whatever_their_algorithm() -> None:
-    one = sample_run(2, 2, 1).scale["moe, rail-only"]
-    two = {**one, "workload": "all-to-all-direct"}
-    parts = scale_tables.scale_parts({"all-to-all, a": one, "all-to-all, b": two, "all-to-all 2, a": one})
+    one = sample_run(2, 2, 1).scale[1]
+    where = (("all-to-all", "a"), ("all-to-all", "b"), ("all-to-all 2", "a"))
+    parts = scale_tables.scale_parts([{**one, "workload": workload, "fabric": fabric} for workload, fabric in where])
     assert [(p.workload, p.fabrics) for p in parts] == [("all-to-all", ("a", "b")), ("all-to-all 2", ("a",))]
 
 
 def test_projected_times_stand_beside_the_emulated_and_nowhere_else() -> None:
     def row(phase: str, metric: str, value: float, fabric: str = "rail-only") -> Measurement:
-        return Measurement(fabric, "dr", "w", phase, metric, value, "s")
+        return Measurement(IntervalId(fabric, "w", "dr"), phase, metric, value, "s")
 
     run = Run("r", {}, {}, "now")
     run.measurements = [
@@ -232,7 +234,7 @@ def test_a_crash_that_cuts_nobody_off_has_no_time_of_recovery() -> None:
     assert first[6:] == (NOT_AFFECTED, "–", "–", "")
     (steps,) = recovery_tables.steps_table(recovery_rows(run)).rows
     assert steps[7:9] == ("–", "–")
-    run.recoveries = [alone, replace(one, repeat=1)]
+    run.recoveries = [alone, replaced(one, repeat=1)]
     (mixed,) = recovery_tables.first_packets_table(recovery_rows(run), judge(run)).rows
     assert mixed[6].endswith("ms")
     first, second = recovery_tables.repeats_table(recovery_rows(run)).rows
@@ -332,8 +334,8 @@ def test_fabrics_that_steered_runs_vary_are_a_sweep_a_policy() -> None:
     assert "Over what is varied" not in report.render(run)
     whole = [m for m in run.measurements if not m.phase]
     run.spec["fabrics"] = [{"kind": "rail-only", "domains": 2, "rails": k} for k in (2, 4, 8)]
-    run.fabrics = [replace(f, label=f"f{k} {f.policy}", rails=k) for k in (2, 4, 8) for f in run.fabrics]
-    run.measurements = [replace(m, fabric=f"f{k} {m.policy}", value=float(k)) for k in (2, 4, 8) for m in whole]
+    run.fabrics = [replace(f, label=f"f{k}", rails=k) for k in (2, 4, 8) for f in run.fabrics]
+    run.measurements = [replaced(m, fabric=f"f{k}", value=float(k)) for k in (2, 4, 8) for m in whole]
     run.flows, run.choices, run.health, run.events = [], [], [], []
     said = "predicted \\S+ s, f4 \\S+ 4.000 s".replace(" s", "\xa0s")
     assert re.findall(rf"(rail-only [a-z-]+): f2 \S+ 2\.000\xa0s, {said}", report.render(run)) == [

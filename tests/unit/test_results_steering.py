@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from railyard.results.analysis.aggregate import pairs
+from railyard.core.records import IntervalId
+from railyard.results.analysis.aggregate import pairs, rows_of, slowdowns
 from railyard.results.analysis.intervals import MeasurementInterval, intervals
 from railyard.results.analysis.paths_chosen import path_shares_over_time, paths_of
 from railyard.results.analysis.steering import PolicyRow, most_changed_pair, policy_rows
@@ -34,7 +35,9 @@ def small(repeats: int = 1, policies: tuple[str, ...] = POLICIES, kinds: tuple[s
 def timed(run: Run, times: dict[str, list[float]]) -> Run:
     """The same with these times (s), a repeat each, twice as long as predicted."""
     run.measurements = [
-        Measurement(f"rail-only {policy}", policy, "transfers", "", "completion_time", value, "s", value / 2, repeat)
+        Measurement(
+            IntervalId("rail-only", "transfers", policy, repeat=repeat), "", "completion_time", value, "s", value / 2
+        )
         for policy, values in times.items()
         for repeat, value in enumerate(values)
     ]
@@ -81,13 +84,10 @@ def test_a_first_choice_that_is_the_fabrics_own_path_is_no_change() -> None:
     }  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("fabric", "first"),
-    [({"policy": "rd"}, "rd by rail 0"), ({"kind": "rail-optimized"}, "spine"), ({"policy": "dr"}, "dr by rail 1")],
-)
-def test_until_its_first_choice_a_pair_goes_as_its_fabric_has_it(fabric: dict[str, str], first: str) -> None:
+@pytest.mark.parametrize(("policy", "first"), [("rd", "rd by rail 0"), ("spine", "spine"), ("dr", "dr by rail 1")])
+def test_until_its_first_choice_a_pair_goes_as_its_fabric_has_it(policy: str, first: str) -> None:
     run = small()
-    run.spec["fabrics"] = [{"kind": "rail-only", **fabric}]
+    run.fabrics = [replace(fabric, policy=policy) for fabric in run.fabrics]
     (interval, *_) = intervals(run)
     assert interval.default_paths["d0g0", "d1g1"] == first
     assert interval.default_paths["d0g0", "d1g0"] == "r by rail 0"
@@ -104,10 +104,10 @@ def test_every_stretch_has_its_own_events_wherever_the_fabric_ran_before() -> No
 def flapping(gap_s: float, count: int) -> MeasurementInterval:
     """One pair that changes every `gap_s`."""
     run = small(policies=("health-drd",))
-    where = ("rail-only health-drd", "health-drd", "transfers", 0)
+    where = IntervalId("rail-only", "transfers", "health-drd")
     begun = run.health[0].monotonic_ns
     run.choices = [
-        Choice(*where, begun + round(n * gap_s * SECOND), "d0g0", "d1g1", f"drd by rail {2 + n % 2}")
+        Choice(where, begun + round(n * gap_s * SECOND), "d0g0", "d1g1", f"drd by rail {2 + n % 2}")
         for n in range(count)
     ]
     (interval,) = intervals(run)
@@ -175,7 +175,8 @@ def test_links_that_are_calibrated_once_vouch_for_every_policy() -> None:
 
 def test_fabrics_are_compared_under_the_same_policy() -> None:
     run = small(kinds=("rail-only", "rail-optimized"))
-    assert {(a.policy, b.policy) for a, b in pairs(run)} == {(p, p) for p in POLICIES}
+    assert [(a.label, b.label) for a, b in pairs(run)] == [("rail-only", "rail-optimized")]
+    assert {s.interval.policy for s in slowdowns(run, rows_of(run))} == set(POLICIES)
     assert len(summarise(run)["headline"]["slowdown"]) == len(POLICIES) * 3  # the whole, and two phases
 
 

@@ -83,8 +83,10 @@ def test_results_are_tidy_and_in_the_contracts_order(tmp_path: Path) -> None:
     store.save(run, tmp_path)
     with (tmp_path / "results.csv").open() as lines:
         rows = list(csv.DictReader(lines))
-    wanted = ["fabric", "policy", "workload", "phase", "metric", "value", "unit", "predicted", "ratio", "repeat"]
-    assert list(rows[0]) == wanted
+    assert list(rows[0]) == [
+        "fabric", "policy", "workload", "scene", "script", "reroute", "phase", "metric", "value", "unit", "predicted",
+        "ratio", "repeat",
+    ]  # fmt: skip
     assert len(rows) == len(run.measurements)
     first = run.measurements[0]
     assert float(rows[0]["value"]) == first.value
@@ -92,7 +94,7 @@ def test_results_are_tidy_and_in_the_contracts_order(tmp_path: Path) -> None:
     throughput = next(r for r in rows if r["metric"] == "throughput")
     assert (throughput["predicted"], throughput["ratio"]) == ("", "")
     table = pd.read_parquet(tmp_path / "results.parquet")
-    assert set(table.columns) == set(wanted)
+    assert set(table.columns) == {*rows[0], "part"}
     assert table["value"].tolist() == [m.value for m in run.measurements]
 
 
@@ -178,5 +180,5 @@ def test_a_later_format_is_refused(tmp_path: Path) -> None:
     store.save(sample_run(2, 2, 1), tmp_path)
     rest = json.loads((tmp_path / "run.json").read_text())
     (tmp_path / "run.json").write_text(json.dumps({**rest, "format": 99}))
-    with pytest.raises(BadInput, match=r"run\.json is not of format 1"):
+    with pytest.raises(BadInput, match=r"run\.json is of format 99, not 2"):
         store.load(tmp_path)

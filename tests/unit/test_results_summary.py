@@ -8,10 +8,12 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from railyard.core.records import IntervalId
 from railyard.results.runs.fidelity import judge
 from railyard.results.runs.records import FabricRun, Flow, Measurement, Run
 from railyard.results.views import format as fmt
 from railyard.results.views.summary import print_summary, summarise
+from tests.unit.replaced import replaced
 from tests.unit.results_sample import FAULTS, sample_run
 
 
@@ -25,9 +27,9 @@ def two_fabrics() -> Run:
         size = (4, 4, 100, 1200, 9000, "a100", 0, 0)
         run.fabrics.append(FabricRun(kind, policy, kind, *size, (), "kernel", 1.0, 1.0))
         for repeat, value in enumerate(values):
-            row = (kind, policy, "moe", "a2a", "completion_time", value, "s", predicted, repeat)
-            run.measurements.append(Measurement(*row))
-        run.flows.append(Flow(kind, policy, "moe", 0, "a2a", "EP", "d0g0", "d1g1", 8, 8, 0, 9))
+            interval = IntervalId(kind, "moe", policy, repeat=repeat)
+            run.measurements.append(Measurement(interval, "a2a", "completion_time", value, "s", predicted))
+        run.flows.append(Flow(IntervalId(kind, "moe", policy), "a2a", "EP", "d0g0", "d1g1", 8, 8, 0, 9))
     return run
 
 
@@ -53,7 +55,9 @@ def test_fabrics_of_different_rates_are_not_compared() -> None:
 
 def test_one_fabric_with_two_policies_is_two_columns() -> None:
     run = two_fabrics()
-    run.measurements.append(Measurement("rail-optimized", "pxn", "moe", "a2a", "completion_time", 1.3, "s", 1.2))
+    run.measurements.append(
+        Measurement(IntervalId("rail-optimized", "moe", "pxn"), "a2a", "completion_time", 1.3, "s", 1.2)
+    )
     (row,) = summarise(run)["headline"]["times"]
     assert list(row["fabrics"]) == ["rail-only", "rail-optimized spine", "rail-optimized pxn"]
 
@@ -136,8 +140,8 @@ def test_four_fabrics_fit_the_screen_too() -> None:
     run = sample_run(2, 2, 1)
     for old, new in (("rail-only", "rail-only-h100"), ("rail-optimized", "rail-optimized-h100")):
         run.fabrics += [replace(f, label=new, hb_bps=9) for f in run.fabrics if f.label == old]
-        run.measurements += [replace(m, fabric=new) for m in run.measurements if m.fabric == old]
-        run.recoveries += [replace(r, fabric=new) for r in run.recoveries if r.fabric == old]
+        run.measurements += [replaced(m, fabric=new) for m in run.measurements if m.fabric == old]
+        run.recoveries += [replaced(r, fabric=new) for r in run.recoveries if r.fabric == old]
     lines = screen(run)
     faults = [line for line in lines if line.startswith(tuple(kind for kind, _, _ in FAULTS))]
     assert len(faults) == 4 * (len(FAULTS) + 1)  # all of them, a cable's two sides apart
@@ -153,7 +157,7 @@ def test_four_fabrics_fit_the_screen_too() -> None:
 @pytest.mark.parametrize(("width", "columns"), [(120, "all"), (100, "all"), (80, "fewer")])
 def test_no_cell_of_a_table_is_cut(width: int, columns: str) -> None:
     run = sample_run(2, 2, 1)
-    run.measurements = [replace(m, workload=f"{m.workload}-145.6b") for m in run.measurements]
+    run.measurements = [replaced(m, workload=f"{m.workload}-145.6b") for m in run.measurements]
     run.flows = []
     lines = screen(run, width)
     assert max(map(len, lines)) <= width

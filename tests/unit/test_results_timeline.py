@@ -8,6 +8,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
+from railyard.core.records import IntervalId
 from railyard.results.runs.records import Event, Flow, Run
 from railyard.results.runs.timeline import trace
 from tests.unit.results_sample import sample_run
@@ -28,7 +29,7 @@ def test_a_process_for_each_workload_run_and_a_thread_for_each_gpu() -> None:
 
 
 def test_every_transfer_is_a_complete_event_in_microseconds() -> None:
-    one = Flow("f", "dr", "w", 0, "p", "TP", "d0g1", "d0g2", 1_200_000, 1_200_000, 5_000_000, 7_500_000)
+    one = Flow(IntervalId("f", "w", "dr"), "p", "TP", "d0g1", "d0g2", 1_200_000, 1_200_000, 5_000_000, 7_500_000)
     run = Run("r", {}, {}, "now", flows=[one], events=[Event(4_000_000, "fault", "link-down d0g1", {})])
     events = trace(run)["traceEvents"]
     (sent,) = [e for e in events if e["ph"] == "X" and e["name"].startswith("TP")]
@@ -45,7 +46,7 @@ spans = st.tuples(st.integers(0, 1000), st.integers(0, 300), st.integers(0, 2))
 @given(st.lists(spans, min_size=1, max_size=60))
 def test_slices_of_a_thread_never_overlap_and_none_is_lost(made: list[tuple[int, int, int]]) -> None:
     flows = [
-        Flow("f", "dr", "w", 0, f"p{i % 3}", "TP", f"d0g{src}", "d1g0", 8, 8, start, start + length)
+        Flow(IntervalId("f", "w", "dr"), f"p{i % 3}", "TP", f"d0g{src}", "d1g0", 8, 8, start, start + length)
         for i, (start, length, src) in enumerate(made)
     ]
     events = trace(Run("r", {}, {}, "now", flows=flows))["traceEvents"]

@@ -259,14 +259,14 @@ def test_a_script_during_a_workload_hears_of_its_phases_and_measures_it(monkeypa
     assert selections[0].probes
     assert script.faults[0].after == "moe-a2a"
     whole = [m for m in run.measurements if m.metric == "iteration_time"]
-    assert [(m.workload, m.value, m.predicted) for m in whole] == [("moe with cut", 4.0, None)]
-    assert [(b.workload, b.pairs_wrong, b.rail_expected_bytes) for b in run.bytes] == [("moe with cut", 0, 0)]
-    assert {f.workload for f in run.flows} == {"moe with cut"}
+    assert [(m.workload, m.script, m.value, m.predicted) for m in whole] == [("moe", "cut", 4.0, None)]
+    assert [(b.workload, b.script, b.pairs_wrong, b.rail_expected_bytes) for b in run.bytes] == [("moe", "cut", 0, 0)]
+    assert {(f.workload, f.script) for f in run.flows} == {("moe", "cut")}
 
 
 def test_a_fault_after_the_workload_has_ended_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     scene = Beside(monkeypatch, script_of((fault_run(fault_ns=6 * SECOND),)))
-    with pytest.raises(CheckFailed, match=r"link-down at d0g1 came after the end of moe with cut, which took 4.0 s"):
+    with pytest.raises(CheckFailed, match=r"link-down at d0g1 came after the end of moe, which took 4.0 s"):
         scene.play()
 
 
@@ -286,7 +286,7 @@ def test_a_workload_that_does_not_begin_is_told_in_a_line(monkeypatch: pytest.Mo
         raise Aborted("replay: aborted")
 
     monkeypatch.setattr(traffic, "replay", never)
-    with pytest.raises(RailyardError, match="moe with cut did not begin within"):
+    with pytest.raises(RailyardError, match="moe did not begin within"):
         scene.play()
 
 

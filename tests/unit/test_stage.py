@@ -11,6 +11,7 @@ from rich.console import Console
 from railyard.core import provenance
 from railyard.core.errors import BadInput
 from railyard.core.host_load import MachineLoad
+from railyard.core.records import IntervalId
 from railyard.experiments.run import session
 from railyard.experiments.run.progress import Steps
 from railyard.experiments.run.session import FabricSession, built
@@ -110,9 +111,11 @@ def test_a_watched_stretch_has_its_own_losses_and_its_load(monkeypatch: pytest.M
     monkeypatch.setattr(session, "LoadMeter", Meter)
     run, (quiet, _) = run_of(), session_of(plan_of())
     on = FabricSession(quiet.label, quiet.net, quiet.controller)
-    with on.watched(run, "moe", 2, faulted=True):
+    with on.watched(run, IntervalId("a fabric", "moe", repeat=2), faulted=True):
         pass
-    assert run.loads == [Load("a fabric", "moe", 2, 0.5, 0.1, 2.0, 3, 1000, 2, transfers_faulted=True)]
+    assert run.loads == [
+        Load(IntervalId("a fabric", "moe", repeat=2), 0.5, 0.1, 2.0, 3, 1000, 2, transfers_faulted=True)
+    ]
 
 
 def test_a_fault_before_anything_flows_is_refused() -> None:

@@ -6,11 +6,13 @@ from xml.etree import ElementTree
 
 import pytest
 
+from railyard.core.records import IntervalId
 from railyard.results.analysis import replacements as takeovers
 from railyard.results.plots import replacements
 from railyard.results.runs.fidelity import judge
 from railyard.results.runs.records import Load, Run
 from tests.unit.recovery_sample import recovery_run, screen
+from tests.unit.replaced import replaced
 
 
 @pytest.fixture(scope="module")
@@ -31,12 +33,17 @@ def test_takeovers_are_drawn_step_by_step_a_column_a_way_and_fabric(run: Run) ->
     assert replacements.takeovers([e for e in run.events if e.source != "takeover"]) == []
 
 
+def load(part: str, repeat: int, lag_ms: float = 9.0, failed: str = "") -> Load:
+    interval = IntervalId("rail-only", "", "dr", script=f"idle-gpu by optical{failed}", part=part, repeat=repeat)
+    return Load(interval, 0.4, 0.0, lag_ms, 0, 1, 0)
+
+
 def test_takeovers_are_medians_beside_their_predictions(run: Run) -> None:
     optical, direct = takeovers.replacement_rows(run, judge(run))
     assert (optical.n, optical.medians["taken_over_ms"], optical.verdict) == (3, 42.0, "ok")
     assert direct.slowdown == pytest.approx(1.12)
     assert direct.predicted_slowdown == pytest.approx(1.0)
-    slow = Load("rail-only, idle-gpu by optical", "idle-gpu by optical: after", 1, 0.4, 0.0, 9.0, 0, 1, 0)
+    slow = load("after", 1)
     unknown = [replace(t, after_predicted_s=None, state_predicted_ms=None) for t in run.takeovers]
     run = replace(run, takeovers=unknown, loads=[*run.loads, slow])
     rows = takeovers.replacement_rows(run, judge(run))
@@ -48,8 +55,8 @@ def test_takeovers_are_medians_beside_their_predictions(run: Run) -> None:
 
 
 def test_takeovers_have_a_spread_and_the_takeover_itself_a_verdict(run: Run) -> None:
-    many = [replace(t, repeat=n, taken_over_ms=40.0 + n) for t in run.takeovers[:1] for n in range(20)]
-    slow = Load("rail-only, idle-gpu by optical", "idle-gpu by optical: takeover", 7, 0.4, 0.0, 9.0, 0, 1, 0)
+    many = [replaced(t, repeat=n, taken_over_ms=40.0 + n) for t in run.takeovers[:1] for n in range(20)]
+    slow = load("replacement", 7)
     run = replace(run, takeovers=many, loads=[*run.loads, slow])
     (row,) = takeovers.replacement_rows(run, judge(run))
     assert row.verdict == "degraded"
@@ -74,9 +81,8 @@ def test_two_takeovers_of_one_case_are_two_rows(run: Run) -> None:
 
 def test_of_two_takeovers_of_one_case_each_has_its_own_verdict_and_its_failed_gpu_on_the_screen(run: Run) -> None:
     one = run.takeovers[0]
-    both = [one, replace(one, failed="d2g2")]
-    names = {f"idle-gpu by optical, {failed}": lag for failed, lag in (("d0g1", 1.0), ("d2g2", 9.0))}
-    loads = [Load(f"rail-only, {name}", f"{name}: after", 0, 0.4, 0.0, lag, 0, 1, 0) for name, lag in names.items()]
+    both = [replaced(one, failed=name, script=f"idle-gpu by optical, {name}") for name in ("d0g1", "d2g2")]
+    loads = [load("after", 0, lag, f", {name}") for name, lag in (("d0g1", 1.0), ("d2g2", 9.0))]
     several = replace(run, takeovers=both, loads=[*run.loads, *loads])
     rows = takeovers.replacement_rows(several, judge(several))
     assert [(row.failed, row.verdict) for row in rows] == [("d0g1", "ok"), ("d2g2", "degraded")]

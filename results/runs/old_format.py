@@ -1,0 +1,140 @@
+"""Runs of format 1, whose records were joined by labels: gives each record the identity of its interval.
+
+Format 1 wrote a steered fabric as "FABRIC POLICY", a workload in a scene as "WORKLOAD, SCENE", beside a failure script
+as "WORKLOAD with SCRIPT", and an interval of faults as "FAULT TARGET (reroute on)". What these can be is known from the
+run's other records, so nothing has to be guessed.
+"""
+
+from collections.abc import Iterator, Mapping
+from itertools import product
+from typing import Any, Final
+
+from railyard.core.records import INTERVAL_FIELDS, IntervalId
+from railyard.results.views.labels import workload_label
+from railyard.topologies.fabric_kinds import FABRIC_KINDS
+from railyard.workloads.background.grid import GridSpec
+
+FORMAT: Final = 1
+Rows = list[dict[str, Any]]
+STEERED_SOURCES: Final = ("workload", "steering", "background")
+_PHASES: Final = {"before": "before", "takeover": "replacement", "after": "after"}
+
+
+def upgrade(rest: dict[str, Any], spec: Mapping[str, Any], parts: dict[str, Rows], events: Rows) -> dict[str, Any]:
+    """Give the rows in `parts` and `events` their identity, in place; return what else run.json holds."""
+    fabrics = _fabrics(spec, parts["fabrics"])
+    built = {row["label"]: row["policy"] for row in parts["fabrics"]}
+    parts["fabrics"] = _distinct(spec, parts["fabrics"], fabrics)
+    known = dict(_known_workloads(spec, parts, fabrics))
+    for name in ("measurements", "flows", "health", "choices", "loads", "bytes"):
+        for row in parts[name]:
+            label, fabric = row["fabric"], fabrics.get(row["fabric"], row["fabric"])
+            place = {"fabric": fabric, "policy": row.get("policy") or built.get(label, ""), "repeat": row["repeat"]}
+            row |= known.get((label, row["workload"]), {"workload": row["workload"]}) | place
+    if not fabrics:
+        _upgrade_multirail(parts["loads"], parts["measurements"])
+    _upgrade_faults(parts, built)
+    for event in events:
+        detail = event["detail"]
+        if "fabric" in detail:
+            label = detail["fabric"]
+            where = known.get((label, detail["workload"]), {}) if "workload" in detail else {}
+            policy = {"policy": built[label]} if event["source"] in STEERED_SOURCES and label in built else {}
+            event["detail"] = {**detail, **where, **policy, "fabric": fabrics.get(label, label)}
+    scale = [_scaled(key, value, fabrics) for key, value in rest["scale"].items()]
+    return {**rest, "scale": scale}
+
+
+def _fabrics(spec: Mapping[str, Any], rows: Rows) -> dict[str, str]:
+    """Label -> the fabric's own name, without the policy that steered it."""
+    steered = bool(spec.get("routing"))
+    return {row["label"]: row["label"].removesuffix(f" {row['policy']}") if steered else row["label"] for row in rows}
+
+
+def _distinct(spec: Mapping[str, Any], rows: Rows, fabrics: Mapping[str, str]) -> Rows:
+    """Return one row for each fabric, with its own policy where policies steered it in turn."""
+    specs = iter(spec.get("fabrics") or [])
+    found: dict[str, dict[str, Any]] = {}
+    for row in rows:
+        name = fabrics[row["label"]]
+        if name not in found:
+            own: Mapping[str, Any] = next(specs, {}) if spec.get("routing") else {}
+            policy = own.get("policy") or (FABRIC_KINDS[own["kind"]].default_policy if own else row["policy"])
+            found[name] = {**row, "label": name, "policy": policy}
+    return list(found.values())
+
+
+def _known_workloads(
+    spec: Mapping[str, Any], parts: Mapping[str, Rows], fabrics: Mapping[str, str]
+) -> Iterator[tuple[tuple[str, str], dict[str, Any]]]:
+    """(fabric's label, workload's label) -> the identity of what ran, without repeat."""
+    grid = spec.get("grid")
+    scenes = [scene.name for scene in GridSpec.model_validate(grid).scenes] if grid else []
+    scripts = {(row["script"], row["reroute"]) for row in parts["recoveries"] if row["script"]}
+    alone = {(row["fault"], row["target"], row["reroute"]) for row in parts["recoveries"] if not row["script"]}
+    identities = [IntervalId(script=s, reroute=r) for s, r in scripts]
+    identities += [IntervalId(part=f"{fault} {target}", reroute=r) for fault, target, r in alone]
+    for row in parts["loads"]:
+        label = row["workload"]
+        ways = [IntervalId(workload=label.removesuffix(f", {s}"), scene=s) for s in scenes]
+        ways += [
+            IntervalId(workload=label[: label.find(f" with {s}")], script=s, reroute=r)
+            for s, r in scripts
+            if f" with {s}" in label
+        ]
+        found = next((i for i in (*identities, *ways) if workload_label(i) == label), None)
+        if found:
+            yield (row["fabric"], label), {name: getattr(found, name) for name in INTERVAL_FIELDS}
+    for row, (phase, part) in product(parts["takeovers"], _PHASES.items()):
+        for failed in ("", f", {row['failed']}"):
+            what = f"{row['case']} by {row['way']}{failed}"
+            identity = IntervalId(script=what, part=part)
+            values = {name: getattr(identity, name) for name in INTERVAL_FIELDS}
+            yield (f"{row['fabric']}, {what}", f"{what}: {phase}"), values
+
+
+def _upgrade_multirail(loads: Rows, measurements: Rows) -> None:
+    """A load of a multi-rail run is called "POLICY, SIZE", "MODEL, POLICY" or "FAULT, POLICY"."""
+    policies = dict.fromkeys(row["policy"] for row in measurements)
+    for row in loads:
+        first, _, last = row["workload"].partition(", ")
+        policy = first if first in policies else row["workload"].rpartition(", ")[2]
+        what = last if first in policies else row["workload"].rpartition(", ")[0]
+        row |= {"workload": what, "policy": policy}
+
+
+def _upgrade_faults(parts: dict[str, Rows], built: Mapping[str, str]) -> None:
+    """Give faults, goodput and connectivity checks the identity of the load that was recorded beside them."""
+
+    def key(row: Mapping[str, Any]) -> tuple[object, ...]:
+        return row["fabric"], row["repeat"], row.get("reroute", ""), row["script"], row.get("part", "")
+
+    watched = {key(row): row for row in parts["loads"] if row.get("part") or row.get("script")}
+    for name in ("recoveries", "goodput", "connectivity_checks"):
+        for row in parts[name]:
+            row["part"] = "" if row["script"] else _fault_alone(row, parts["recoveries"])
+            row["policy"] = row.get("policy") or built.get(row["fabric"], "")
+            row["workload"] = watched.get(key(row), row).get("workload", "")
+    for row in parts["takeovers"]:
+        names = [f"{row['case']} by {row['way']}", f"{row['case']} by {row['way']}, {row['failed']}"]
+        scripts = {load["script"] for load in parts["loads"] if load.get("part")}
+        row["script"] = next((name for name in reversed(names) if name in scripts), names[0])
+
+
+def _fault_alone(row: Mapping[str, Any], recoveries: Rows) -> str:
+    """Fault and target of a row; those of a connectivity check are of the last fault before it."""
+    if "fault" not in row:
+        where = (row["fabric"], row["reroute"], row["repeat"])
+        earlier = (r for r in recoveries if (r["fabric"], r["reroute"], r["repeat"]) == where)
+        row = max((r for r in earlier if r["t_fault"] <= row["monotonic_ns"]), key=lambda r: int(r["t_fault"]))
+    return f"{row['fault']} {row['target']}"
+
+
+def _scaled(key: str, value: dict[str, Any], fabrics: Mapping[str, str]) -> dict[str, Any]:
+    """A key is "WORKLOAD, FABRIC" or "WORKLOAD, FABRIC, REPLACEMENT"."""
+    for fabric in sorted(set(fabrics.values()), key=len, reverse=True):
+        workload, found, replacement = key.partition(f", {fabric}")
+        if found:
+            where = {"workload": workload, "fabric": fabric}
+            return {**value, **where, **({"replacement": replacement.removeprefix(", ")} if replacement else {})}
+    return {**value, "workload": key, "fabric": ""}

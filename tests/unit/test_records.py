@@ -1,0 +1,58 @@
+"""Identity of measurement intervals: what format 1 of run folders joined by labels, and two defects that came of it."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from railyard.core.records import IntervalId
+from railyard.experiments.run import session
+from railyard.experiments.run.session import built
+from railyard.results.analysis.recovery_rows import verdict
+from railyard.results.runs import rows, store
+from railyard.results.runs.fidelity import judge
+from railyard.results.runs.records import Load
+from tests.unit.recovery_sample import recovery_run
+from tests.unit.replaced import replaced
+from tests.unit.stand_ins import plan_of, run_of
+from tests.unit.test_stage import Controller, Net
+
+TEXT = st.text(max_size=12)
+IDENTITIES = st.builds(IntervalId, TEXT, TEXT, TEXT, TEXT, TEXT, st.integers(0, 99), TEXT, TEXT)
+
+
+def test_invalid_interval_of_label_with_with_is_shown() -> None:
+    """A workload called `gpt with experts` beside a script: its invalid verdict was lost, and shown as `ok`."""
+    run = recovery_run()
+    faults = [replaced(r, workload="gpt with experts") for r in run.recoveries if r.script == "storm"]
+    run.loads = [Load(r.interval, 0.99, 0.0, 1.0, 0, 1, 0, transfers_faulted=True) for r in faults]
+    assert verdict(faults, judge(run)) == "invalid"
+
+
+def test_fabric_is_recorded_whose_label_begins_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`rail-only`, built after `rail-only 2x4`, was not recorded."""
+    monkeypatch.setattr(session, "FabricNet", Net)
+    monkeypatch.setattr(session, "ControllerProcess", Controller)
+    run, plan = run_of(), plan_of("rail-only")
+    for label in ("rail-only 2x4", "rail-only"):
+        with built(label, plan, "netdev", True, run):
+            pass
+    assert [fabric.label for fabric in run.fabrics] == ["rail-only 2x4", "rail-only"]
+
+
+@given(IDENTITIES)
+def test_identity_survives_events_and_rows(interval: IntervalId) -> None:
+    load = Load(interval, 0.5, 0.0, 1.0, 0, 1, 0)
+    assert IntervalId.of(interval.as_dict()) == interval
+    assert rows.from_plain(Load, [rows.to_plain(load)]) == [load]
+
+
+def test_identity_survives_the_run_folder(tmp_path: Path) -> None:
+    run = recovery_run()
+    run.recoveries = [replaced(r, workload="gpt, with a comma") for r in run.recoveries]
+    store.save(replace(run, files={}), tmp_path)
+    found = store.load(tmp_path)
+    for name in ("measurements", "recoveries", "connectivity_checks", "takeovers", "goodput", "loads", "bytes"):
+        assert getattr(found, name) == getattr(run, name), name
