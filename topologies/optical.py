@@ -22,10 +22,10 @@ MAX_SWITCHING_TIME_S: Final = 10.0
 
 
 class OpticalSpec(ConfigModel):
-    """`light_off`: how long ports that take part in a reconfiguration are dark, s."""
+    """`switching_time`: how long ports that take part in a reconfiguration are dark, s."""
 
     layers: Annotated[tuple[Layer, ...], Field(min_length=1, max_length=len(LAYERS), strict=False)] = ("rail",)
-    light_off: Time = 0.01
+    switching_time: Time = 0.01
 
     @field_validator("layers")
     @classmethod
@@ -34,12 +34,12 @@ class OpticalSpec(ConfigModel):
             raise ValueError("must name a layer once")
         return layers
 
-    @field_validator("light_off")
+    @field_validator("switching_time")
     @classmethod
-    def _switching_time_in_range(cls, light_off: float) -> float:
-        if not MIN_SWITCHING_TIME_S <= light_off <= MAX_SWITCHING_TIME_S:
+    def _switching_time_in_range(cls, switching_time: float) -> float:
+        if not MIN_SWITCHING_TIME_S <= switching_time <= MAX_SWITCHING_TIME_S:
             raise ValueError(f"must be {format_time(MIN_SWITCHING_TIME_S)} to {format_time(MAX_SWITCHING_TIME_S)}")
-        return light_off
+        return switching_time
 
     @property
     def is_per_domain(self) -> bool:

@@ -173,7 +173,7 @@ class ControllerProcess:
         """Move fibres of the optical switches: with {"d0g4": "d0g1"}, d0g4's lead to the places that the plan has for
         d0g1. Whose place is taken is left dark, and so is a place that is left; `layers`: all that the fabric has.
 
-        Returns at once. The ports concerned go dark, and "light-off" is told; after the fabric's `light_off`,
+        Returns at once. The ports concerned go dark, and "light-off" is told; after the fabric's `switching_time`,
         "light-on". ValueError for what the fabric doesn't have, and for a fibre and a place that aren't at one optical
         switch: with layer `rail` alone each domain has its own.
         """

@@ -129,7 +129,7 @@ class _Process:
         self.emit("relearned", {"gpu": gpu.name, "why": ""})
 
     def _cross_connect(self, plan: Plan, manager: FailoverManager, moves: dict[str, str], layers: list[Layer]) -> None:
-        outage_s = plan.spec.optical.light_off if plan.spec.optical else 0.0
+        outage_s = plan.spec.optical.switching_time if plan.spec.optical else 0.0
         detail = {"moves": moves, "layers": layers}
         pending_numbers = list[int]()
 

@@ -109,7 +109,7 @@ def _step(name: str, kind: str, runs: Sequence[Sequence[tuple[int, int, int]]], 
 
 def show(spec: ExperimentSpec, console: Console) -> int:
     """Print each workload on each fabric, and what breaks there. BadInput if neither is there."""
-    if not spec.workloads and not spec.fault_runs and not spec.takeovers:
+    if not spec.workloads and not spec.fault_runs and not spec.replacements:
         raise BadInput("NAME", spec.name, "has no workloads and no faults: what it does depends on time")
     for label, fabric in zip(spec.labels, spec.fabrics, strict=True):
         plan = nominal_plan(fabric)

@@ -72,7 +72,7 @@ def _table(spec: ExperimentSpec, faults: Sequence[FaultSpec], scripts: Sequence[
 
 def _title(script: ScriptSpec, spec: ExperimentSpec) -> str:
     during = f" during {script.during}" if script.during else ""
-    return f"{script.name}{during}" + (f" (seed {spec.seed})" if script.storm else "")
+    return f"{script.name}{during}" + (f" (seed {spec.seed})" if script.random_faults else "")
 
 
 def _rows(script: ScriptSpec, plan: Plan, seed: int) -> Iterator[tuple[str, ...]]:

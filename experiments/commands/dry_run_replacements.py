@@ -1,4 +1,4 @@
-"""Who would take whose place, and what would be sent for it: the takeovers of an experiment. Nothing fails."""
+"""Who would take whose place, and what would be sent for it: the replacements of an experiment. Nothing fails."""
 
 from rich.console import Console
 from rich.table import Table
@@ -20,19 +20,21 @@ def show(spec: ExperimentSpec, console: Console) -> None:
         for column in ("case", "way", "fails", "is replaced by", "on", "state of each", "from", "times"):
             table.add_column(column, justify="right" if column in ("state of each", "times") else "left")
         for replacement in chosen:
-            field = f"takeovers.{spec.takeovers.index(replacement)}"
+            field = f"replacements.{spec.replacements.index(replacement)}"
             plan = nominal_plan(with_spares(replacement, fabric))
             job = replacement_job(replacement, fabric, plan, spec.seed, field)
             cells = (replacement.case, job.way, replacement.failed, job.replaced_by, _size(plan.spec))
-            table.add_row(*cells, *_state(job), str(spec.takeover_repeats))
+            table.add_row(*cells, *_state(job), str(spec.replacement_repeats))
         size = f"{fabric.domains} domains x {fabric.rails} rails"
-        console.print(f"[bold]takeovers[/] on {label}, a job on {size}", highlight=False)
+        console.print(f"[bold]replacements[/] on {label}, a job on {size}", highlight=False)
         console.print(table, "")
 
 
 def _size(fabric: FabricSpec) -> str:
     optical = fabric.optical
-    optical_note = f", light off {format_time(optical.light_off)} in {' and '.join(optical.layers)}" if optical else ""
+    optical_note = (
+        f", switching takes {format_time(optical.switching_time)} in {' and '.join(optical.layers)}" if optical else ""
+    )
     return f"{fabric.domains} x {fabric.rails}{optical_note}"
 
 

@@ -67,12 +67,12 @@ def _faults(data: dict[str, Any], fabric: int) -> int:
         return sum(fault.get("repeats", 1) for fault in data.get("faults", []))
     reroutes = len(data.get("reroute", ["on", "off"]))
     total = 0
-    for key in ("fault", "script", "replacement", "takeover"):
+    for key in ("fault", "script", "replacement"):
         limit = data.get(f"{key}_repeats", 1)
         for item in data.get(f"{key}s", []):
             # YAML 1.1 reads a bare `on` as true
             if fabric in item.get("on", item.get(True, [fabric])):
-                script = item.get("random_faults") or item.get("storm") or {}
+                script = item.get("random_faults") or {}
                 size = script.get("count", len(item.get("faults", [0])))
                 total += min(item.get("repeats", limit), limit) * size * (reroutes if key in ("fault", "script") else 1)
     return total

@@ -84,7 +84,7 @@ def _row(
         replaced_by=job.replaced_by,
         t_fault=timeline.at["fault"],
         detect_ms=ms["detected"],
-        light_off_ms=optical.light_off * 1e3 if optical else 0.0,
+        light_off_ms=optical.switching_time * 1e3 if optical else 0.0,
         taken_over_ms=ms["taken-over"],
         state_ms=state.seconds * 1e3,
         state_predicted_ms=job.state_s * 1e3,

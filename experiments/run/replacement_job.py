@@ -100,21 +100,21 @@ def replacement_job(
     )
 
 
-def check_replacements(takeovers: Sequence[ReplacementSpec], fabrics: Sequence[FabricSpec], rail_bps: int) -> None:
+def check_replacements(replacements: Sequence[ReplacementSpec], fabrics: Sequence[FabricSpec], rail_bps: int) -> None:
     """BadInput for what can't be on one of its fabrics. `rail_bps`: what an auto rail is taken to be."""
-    for n, replacement in enumerate(takeovers):
-        field = f"takeovers.{n}"
+    for n, replacement in enumerate(replacements):
+        field = f"replacements.{n}"
         check_on(replacement.on, len(fabrics), field)
         ways = list[Way]()
         for number, fabric in enumerate(fabrics):
             if replacement.on is None or number in replacement.on:
                 check_replacement(replacement, fabric, field)
                 replacement_job(replacement, fabric, make_plan(with_spares(replacement, fabric), rail_bps), 0, field)
-                _check_distinct(replacement, takeovers[:n], number, fabric, field)
+                _check_distinct(replacement, replacements[:n], number, fabric, field)
                 ways.append(replacement.way_on(fabric))
-        if replacement.light_off is not None and "optical" not in ways:
+        if replacement.switching_time is not None and "optical" not in ways:
             allowed = f"is for way optical: {replacement.case} goes by {' and '.join(dict.fromkeys(ways))} here"
-            raise BadInput(f"{field}.light_off", format_time(replacement.light_off), allowed)
+            raise BadInput(f"{field}.switching_time", format_time(replacement.switching_time), allowed)
 
 
 def _check_distinct(
@@ -125,7 +125,7 @@ def _check_distinct(
     for n, other in enumerate(earlier):
         there = other.on is None or number in other.on
         if there and (other.case, other.way_on(fabric), other.failed) == name:
-            allowed = f"is takeovers.{n}'s too, with the same case and way on fabric {number}: let another one fail"
+            allowed = f"is replacements.{n}'s too, with the same case and way on fabric {number}: let another one fail"
             raise BadInput(f"{field}.failed", replacement.failed, allowed)
 
 

@@ -1,4 +1,4 @@
-"""All takeovers of an experiment: each on a fabric of its own with spares, built for it and taken down after it."""
+"""All replacements of an experiment: each on a fabric of its own with spares, built for it and taken down after it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -30,10 +30,10 @@ class Planned:
 def planned(spec: ExperimentSpec, frames_per_s: float) -> list[Planned]:
     """Fabric by fabric. A takeover has one auto rate on all its fabrics, so that they can be compared.
 
-    Not one for all takeovers: where optical switches carry HB domains, rates are far lower than they need be elsewhere.
+    Not one for all: where optical switches carry HB domains, rates are far lower than necessary elsewhere.
     """
     found = []
-    for number, replacement in enumerate(spec.takeovers):
+    for number, replacement in enumerate(spec.replacements):
         on = [n for n in range(len(spec.fabrics)) if replacement.on is None or n in replacement.on]
         fabrics = [with_spares(replacement, spec.fabrics[n]) for n in on]
         auto = auto_rail_bps(fabrics, frames_per_s)
@@ -57,15 +57,15 @@ def replacement_label(one: Planned, planned_runs: Sequence[Planned], fabric: Fab
 def run_replacements(
     spec: ExperimentSpec, planned_runs: Sequence[Planned], datapath: Datapath, run: Run, steps: Steps
 ) -> None:
-    """Each `takeover_repeats` times. What is gone is gone: so none is like new for the next."""
+    """Each `replacement_repeats` times. What is gone is gone: so none is like new for the next."""
     for one in planned_runs:
         label, fabric, replacement = spec.labels[one.fabric], spec.fabrics[one.fabric], one.replacement
-        job = replacement_job(replacement, fabric, one.plan, spec.seed, f"takeovers.{one.number}")
+        job = replacement_job(replacement, fabric, one.plan, spec.seed, f"replacements.{one.number}")
         what = replacement_label(one, planned_runs, fabric)
         where = {"workload": replacement.workload.label(), "fabric": label, "replacement": what}
         run.scale.append({**where, **job.scale.as_dict()})
-        for repeat in range(spec.takeover_repeats):
-            shown = f", {repeat + 1} of {spec.takeover_repeats}" if spec.takeover_repeats > 1 else ""
+        for repeat in range(spec.replacement_repeats):
+            shown = f", {repeat + 1} of {spec.replacement_repeats}" if spec.replacement_repeats > 1 else ""
             built_for = f"{label}, {what}"
             with steps.step(f"{built_for}{shown}"), built(built_for, one.plan, datapath, True, run) as session:
                 run_replacement(session, replacement, job, label, what, repeat, spec.seed, run)

@@ -7,6 +7,7 @@ from typing import Any, Final
 from railyard.core import plugins
 from railyard.core.config import is_path, read_yaml
 from railyard.core.errors import BadInput, unknown_name_hint
+from railyard.experiments.spec import old_names
 from railyard.results.published.catalogue import FIGURES
 
 FOLDER: Final = Path(__file__).parents[1] / "catalog"
@@ -23,6 +24,7 @@ def path_of(name_or_file: str) -> Path:
     if _is_file(name_or_file):
         return Path(name_or_file)
     check_no_figure(name_or_file)
+    name_or_file = old_names.experiment_name(name_or_file)
     if name_or_file not in names():
         raise _unknown(name_or_file, "experiment", names())
     return FOLDER / f"{name_or_file}.yaml"
@@ -37,7 +39,7 @@ def check_no_figure(name: str) -> None:
 
 def is_figure(name_or_file: str) -> bool:
     """Whether `predict` takes it as a figure, not an experiment. BadInput, with a near miss among both, if neither."""
-    if name_or_file not in (*FIGURES, *names()) and not _is_file(name_or_file):
+    if name_or_file not in (*FIGURES, *names(), *old_names.EXPERIMENTS) and not _is_file(name_or_file):
         raise _unknown(name_or_file, "experiment or figure", [*names(), *FIGURES])
     return name_or_file in FIGURES
 
@@ -56,7 +58,7 @@ def read(name_or_file: str) -> dict[str, Any]:
     data = read_yaml(path_of(name_or_file), "FILE", name_or_file)
     if not isinstance(data, dict):
         raise BadInput("FILE", name_or_file, "must hold keys and values: name, fabrics, workloads or faults, ...")
-    return data
+    return old_names.rename_keys(data)
 
 
 def load_plugins(data: Mapping[str, Any], name_or_file: str) -> None:

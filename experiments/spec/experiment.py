@@ -15,6 +15,7 @@ from railyard.experiments.spec.catalogue import load_plugins, read
 from railyard.experiments.spec.faults import FaultSpec, check_faults
 from railyard.experiments.spec.heartbeats import Heartbeats, HeartbeatsSpec
 from railyard.experiments.spec.labels import distinct_labels, plain_name, traits
+from railyard.experiments.spec.old_names import rename_keys
 from railyard.experiments.spec.overrides import Sections, apply
 from railyard.experiments.spec.replacements import Replacements, ReplacementSpec
 from railyard.experiments.spec.routing import RoutingSpec
@@ -48,7 +49,7 @@ class ExperimentSpec(ConfigModel):
     `script_repeats` times, for each `reroute`.
 
     `reroute` off leaves routes as they are, as the papers have it; on lets the controller find detours, and GPUs send
-    `heartbeats` while things break. A storm of repeat n is drawn from seed + n. With `routing`,
+    `heartbeats` while things break. The random faults of repeat n are drawn from seed + n. With `routing`,
     workloads run for each of its policies, beside the `background` (or in each scene of `grid`), and repeat n has
     seed + n.
     """
@@ -63,7 +64,7 @@ class ExperimentSpec(ConfigModel):
     grid: GridSpec | None = None
     faults: Annotated[tuple[FaultSpec, ...], Field(strict=False)] = ()
     scripts: Annotated[tuple[ScriptSpec, ...], Field(strict=False)] = ()
-    takeovers: Replacements = ()
+    replacements: Replacements = ()
     heartbeats: Heartbeats = HeartbeatsSpec()
     reroute: Annotated[
         tuple[Literal["on", "off"], ...], BeforeValidator(_switches), Field(min_length=1, max_length=2, strict=False)
@@ -71,7 +72,7 @@ class ExperimentSpec(ConfigModel):
     repeats: Annotated[int, Field(ge=1, le=1000)] = 1
     fault_repeats: Annotated[int, Field(ge=1, le=1000)] = 1
     script_repeats: Annotated[int, Field(ge=1, le=1000)] = 1
-    takeover_repeats: Annotated[int, Field(ge=1, le=1000)] = 1
+    replacement_repeats: Annotated[int, Field(ge=1, le=1000)] = 1
     seed: Annotated[int, Field(ge=0, lt=2**32)] = 1
     plugins: Annotated[tuple[str, ...], Field(strict=False)] = ()
 
@@ -107,7 +108,7 @@ class ExperimentSpec(ConfigModel):
 
     def replacements_on(self, fabric: int) -> tuple[ReplacementSpec, ...]:
         return tuple(
-            replacement for replacement in self.takeovers if replacement.on is None or fabric in replacement.on
+            replacement for replacement in self.replacements if replacement.on is None or fabric in replacement.on
         )
 
     def reroutes_on(self, fabric: int) -> tuple[Literal["on", "off"], ...]:
@@ -133,8 +134,8 @@ class ExperimentSpec(ConfigModel):
 
     @property
     def replacement_runs(self) -> int:
-        """How many takeovers there are in all."""
-        return sum(len(self.replacements_on(n)) for n in range(len(self.fabrics))) * self.takeover_repeats
+        """How many replacements there are in all."""
+        return sum(len(self.replacements_on(n)) for n in range(len(self.fabrics))) * self.replacement_repeats
 
     @property
     def injections(self) -> int:
@@ -158,7 +159,7 @@ def sections() -> Sections:
         "faults": frozenset(FaultSpec.model_fields) - {"repeats"},
         # a script's faults have the keys of faults, but who writes `at=1s` means those
         "scripts": frozenset(ScriptSpec.model_fields) - {"on", "repeats"},
-        "takeovers": frozenset(ReplacementSpec.model_fields) - {"on"},
+        "replacements": frozenset(ReplacementSpec.model_fields) - {"on"},
     }
 
 
@@ -167,7 +168,7 @@ def parse(data: object) -> ExperimentSpec:
     if not isinstance(data, Mapping):
         raise BadInput("experiment", data, "must be keys and values: name, fabrics, workloads or faults, ...")
     try:
-        spec = ExperimentSpec.model_validate(data)
+        spec = ExperimentSpec.model_validate(rename_keys(data))
     except ValidationError as error:
         raise BadInput(*find_problems(error)[0]) from error
     for check in _CHECKS:
@@ -203,7 +204,7 @@ def nominal_plan(fabric: FabricSpec) -> Plan:
 
 
 def _has_something_to_do(spec: ExperimentSpec) -> None:
-    if not spec.workloads and not spec.faults and not spec.scripts and not spec.takeovers:
+    if not spec.workloads and not spec.faults and not spec.scripts and not spec.replacements:
         raise BadInput("workloads", [], "must have 1 or more, unless there are faults")
 
 
@@ -238,7 +239,7 @@ def _scripts_fit(spec: ExperimentSpec) -> None:
         if script.during in phases and any(fault.after for fault in script.faults):
             phases[script.during] = phases[script.during] or dict(enumerate(map(phases_of, _schedules(spec, script))))
         check_script(script, f"scripts.{i}", plans, phases)
-        if script.during and script.storm:
+        if script.during and script.random_faults:
             check_lasts(script, f"scripts.{i}", plans, list(_schedules(spec, script)), _seeds(spec, script))
 
 
@@ -267,7 +268,7 @@ def _workloads_fit(spec: ExperimentSpec) -> None:
 
 
 def _replacements_fit(spec: ExperimentSpec) -> None:
-    check_replacements(spec.takeovers, spec.fabrics, NOMINAL_RAIL_BPS)
+    check_replacements(spec.replacements, spec.fabrics, NOMINAL_RAIL_BPS)
 
 
 def _background_fits(spec: ExperimentSpec) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 
 from railyard.core.config import MISSING, YAML_ERRORS, parse_yaml, yaml_error_message
 from railyard.core.errors import BadInput, unknown_name_hint
+from railyard.experiments.spec.old_names import rename_path
 
 Sections = Mapping[str, frozenset[str]]
 """Every key of an experiment, and the keys of its items where it is a list of things."""
@@ -37,7 +38,7 @@ def apply(data: Mapping[str, Any], overrides: Iterable[str], sections: Sections)
 
 def _full_path(key: str, sections: Sections) -> list[str]:
     """The path that is meant: a first word that only one section's items have stands for all of them."""
-    path = key.split(".")
+    path = rename_path(key.split("."))
     if path[0] in sections:
         return path
     owners = [section for section, keys in sections.items() if path[0] in keys]

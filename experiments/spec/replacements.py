@@ -54,7 +54,7 @@ class ReplacementSpec(ConfigModel):
 
     `iterations` of the job are measured before and after. Every `checkpoint_every` of them each rank keeps its state;
     the job goes on from there. `gpus`: of case large-domain, how many are replaced, the failed one and the ranks after
-    it. `light_off`: how long optical switches take, where they bring a spare in; None: a fabric's usual.
+    it. `switching_time`: how long optical switches take, where they bring a spare in; None: a fabric's usual.
     """
 
     case: Case
@@ -64,7 +64,7 @@ class ReplacementSpec(ConfigModel):
     iterations: Annotated[int, Field(ge=1, le=100)] = 3
     checkpoint_every: Annotated[int, Field(ge=1, le=1000)] = 1
     gpus: Annotated[int, Field(ge=1)] = 1
-    light_off: Time | None = None
+    switching_time: Time | None = None
     on: Numbers | None = None
 
     @model_validator(mode="before")
@@ -92,7 +92,7 @@ def _parsed(data: object) -> object:
     """Item by item, so that a message gives the field's own path."""
     if not isinstance(data, list):
         return data
-    return [_parsed_one(item, f"takeovers.{n}") for n, item in enumerate(data)]
+    return [_parsed_one(item, f"replacements.{n}") for n, item in enumerate(data)]
 
 
 def _parsed_one(data: object, field: str) -> object:
@@ -139,14 +139,14 @@ def _to_spare_domain(leaving: frozenset[Gpu], job: FabricSpec) -> dict[Gpu, Gpu]
     return {gpu: Gpu(job.domains, gpu.rank) for gpu in sorted(leaving)}
 
 
-def with_spares(replacement: ReplacementSpec, job: FabricSpec, field: str = "takeovers") -> FabricSpec:
+def with_spares(replacement: ReplacementSpec, job: FabricSpec, field: str = "replacements") -> FabricSpec:
     """The fabric to build: the job's own, its spares beside it, and optical switches where the way needs them."""
     data: dict[str, Any] = job.model_dump(mode="json", exclude_none=True)
     data["rails" if replacement.case == "idle-gpu" else "domains"] += 1
     if replacement.way_on(job) == "optical":
         data["optical"] = {"layers": LAYERS[replacement.case]}
-        if replacement.light_off is not None:
-            data["optical"]["light_off"] = replacement.model_dump(mode="json")["light_off"]
+        if replacement.switching_time is not None:
+            data["optical"]["switching_time"] = replacement.model_dump(mode="json")["switching_time"]
     try:
         return FabricSpec.model_validate(data)
     except ValidationError as error:

@@ -64,24 +64,28 @@ class RandomFaultsSpec(ConfigModel):
     """Faults by chance: `count` of them, of the kinds in `mix` by weight (if it is left out: all that the fabric has,
     without the crashes of controller and registry).
 
-    `together`: the share that comes in groups, at one rail, server or pair of cables. `down`: from and to how long a
-    fault stays. `every`: the mean time from one injection or repair to the next injection, drawn; if it is left out
-    each time is what a census needs, and repairs wait for it. `at_once`: the most faults at the same time.
+    `group_share`: the share of faults that come in groups, at one rail, server or pair of cables. `duration`: the
+    shortest and the longest time until a fault's repair. `mean_interval`: the mean of the drawn times from one
+    injection or repair to the next injection; by default, a connectivity check fits in each, and repairs wait for it.
+    `max_concurrent`: the most faults at the same time.
     """
 
     count: Annotated[int, Field(ge=1, le=MAX_FAULTS)] = 50
     mix: dict[str, float] | None = None
-    together: Annotated[float, Field(ge=0, le=1, strict=False)] = 0.2
-    down: Annotated[tuple[Time, Time], Field(strict=False)] = (0.3, 1.5)
-    every: Time | None = None
-    at_once: Annotated[int, Field(ge=1, le=MAX_AT_ONCE)] = MAX_CONCURRENT
+    group_share: Annotated[float, Field(ge=0, le=1, strict=False)] = 0.2
+    duration: Annotated[tuple[Time, Time], Field(strict=False)] = (0.3, 1.5)
+    mean_interval: Time | None = None
+    max_concurrent: Annotated[int, Field(ge=1, le=MAX_AT_ONCE)] = MAX_CONCURRENT
 
     def script(self, name: str, plan: Plan, seed: int) -> Script:
         """One such storm on this fabric, whatever the order of the kinds in the file."""
         chosen = cast(Mapping[FaultKind, float], self.mix or DEFAULT_MIX)
         mix = {kind: chosen[kind] for kind in get_args(FaultKind) if kind in chosen}
         return storm(
-            RandomFaults(self.count, mix, self.together, self.down, self.every, self.at_once), plan, seed, name
+            RandomFaults(self.count, mix, self.group_share, self.duration, self.mean_interval, self.max_concurrent),
+            plan,
+            seed,
+            name,
         )
 
     @field_validator("mix")
@@ -96,7 +100,7 @@ class RandomFaultsSpec(ConfigModel):
             raise ValueError("must have 1 kind or more, or be left out")
         return mix
 
-    @field_validator("down")
+    @field_validator("duration")
     @classmethod
     def _check_down(cls, down: tuple[float, float]) -> tuple[float, float]:
         if not MIN_DOWN_S <= down[0] <= down[1] <= MAX_DOWN_S:
@@ -104,27 +108,27 @@ class RandomFaultsSpec(ConfigModel):
             raise ValueError(f"must be two times of {allowed}")
         return down
 
-    @field_validator("every")
+    @field_validator("mean_interval")
     @classmethod
     def _check_every(cls, every: float | None) -> float | None:
         if every is not None and not MIN_EVERY_S <= every <= MAX_EVERY_S:
             raise ValueError(f"must be {format_time(MIN_EVERY_S)} to {format_time(MAX_EVERY_S)}")
         return every
 
-    @field_validator("at_once")
+    @field_validator("max_concurrent")
     @classmethod
     def _check_at_once(cls, at_once: int, info: ValidationInfo) -> int:
-        if at_once == 1 and info.data.get("together"):
-            raise ValueError("must be 2 or more, or together 0: a group strikes as one")
+        if at_once == 1 and info.data.get("group_share"):
+            raise ValueError("must be 2 or more, or group_share 0: a group is injected at once")
         return at_once
 
 
 class ScriptSpec(ConfigModel):
-    """`faults` or a `storm`, `repeats` times at most; beside streams, or the experiment's workload `during`."""
+    """`faults` or `random_faults`, `repeats` times at most; beside streams, or the experiment's workload `during`."""
 
     name: str
     faults: Annotated[tuple[ScriptFaultSpec, ...], Field(max_length=MAX_FAULTS, strict=False)] = ()
-    storm: RandomFaultsSpec | None = None
+    random_faults: RandomFaultsSpec | None = None
     during: str | None = None
     on: Numbers | None = None
     repeats: Repeats | None = None
@@ -142,17 +146,19 @@ class ScriptSpec(ConfigModel):
             raise ValueError("must be lower-case letters, digits and single hyphens between them")
         return name
 
-    @field_validator("storm")
+    @field_validator("random_faults")
     @classmethod
-    def _check_faults_or_random(cls, storm: RandomFaultsSpec | None, info: ValidationInfo) -> RandomFaultsSpec | None:
-        if storm is not None and info.data.get("faults"):
+    def _check_faults_or_random(
+        cls, random_faults: RandomFaultsSpec | None, info: ValidationInfo
+    ) -> RandomFaultsSpec | None:
+        if random_faults is not None and info.data.get("faults"):
             raise ValueError("can't be given together with faults: a script has one of them")
-        return storm
+        return random_faults
 
     @model_validator(mode="after")
     def _is_complete(self) -> "ScriptSpec":
-        if not self.faults and self.storm is None:
-            raise field_error("faults", MISSING, "given, and no storm: a script has one of them")
+        if not self.faults and self.random_faults is None:
+            raise field_error("faults", MISSING, "given, and no random_faults: a script has one of them")
         for i, fault in enumerate(self.faults):
             if fault.after is not None and self.during is None:
                 raise field_error(
@@ -165,19 +171,19 @@ class ScriptSpec(ConfigModel):
     @property
     def size(self) -> int:
         """How many faults it has."""
-        return self.storm.count if self.storm else len(self.faults)
+        return self.random_faults.count if self.random_faults else len(self.faults)
 
     @property
     def registry(self) -> RegistryKind | None:
         """The registry that is there meanwhile; None where none breaks."""
-        if self.storm and "registry-crash" in (self.storm.mix or ()):
+        if self.random_faults and "registry-crash" in (self.random_faults.mix or ()):
             return "embedded"
         return next((fault.registry for fault in self.faults if fault.registry), None)
 
     def script(self, plan: Plan, seed: int) -> Script:
         """What happens on this fabric; of a storm, with this seed."""
-        if self.storm:
-            return self.storm.script(self.name, plan, seed)
+        if self.random_faults:
+            return self.random_faults.script(self.name, plan, seed)
         return Script(self.name, tuple(Timed(f.fault, f.at, f.repair, f.after or "") for f in self.faults))
 
 
@@ -204,8 +210,8 @@ def check_script(
         allowed = unknown_name_hint(script.during, phases) if phases else "is no workload: the experiment has none"
         raise BadInput(f"{field}.during", script.during, allowed)
     for number in range(len(plans)) if script.on is None else script.on:
-        if script.storm:
-            _check_mix(script.storm, f"{field}.storm", plans[number])
+        if script.random_faults:
+            _check_mix(script.random_faults, f"{field}.random_faults", plans[number])
         for i, fault in enumerate(script.faults):
             problem = wrong_target(fault, plans[number])
             if problem:

@@ -18,9 +18,9 @@ def phases_of(schedule: Schedule) -> frozenset[str]:
 def check_lasts(
     script: ScriptSpec, field: str, plans: Sequence[Plan], schedules: Sequence[Schedule], seeds: Iterable[int]
 ) -> None:
-    """BadInput for a storm that isn't over before the workload beside it should be, on a fabric where nothing breaks.
+    """BadInput for random faults that last longer than the workload would on an intact fabric.
 
-    `plans` and `schedules` of all fabrics; `seeds` of the storm's repeats. Faults in a list aren't checked: those that
+    `plans` and `schedules` of all fabrics; `seeds` of the script's repeats. Faults in a list aren't checked: those that
     come too late fail the run, and a workload that they slow down may be long enough for the last of them.
     """
     for number in range(len(plans)) if script.on is None else script.on:
@@ -31,6 +31,6 @@ def check_lasts(
         drawn = [timed for seed in seeds for timed in script.script(plan, seed).faults]
         over_s = max(timed.at_s + timed.repair_s for timed in drawn)
         if over_s > lasts_s:
-            label = f"on fabric {number} takes {lasts_s:.1f} s, and the storm {over_s:.1f} s"
-            allowed = f"{label}: make it longer, or {field}.storm.count less"
+            label = f"on fabric {number} takes {lasts_s:.1f} s, and the random faults {over_s:.1f} s"
+            allowed = f"{label}: make it longer, or {field}.random_faults.count less"
             raise BadInput(f"{field}.during", script.during, allowed)

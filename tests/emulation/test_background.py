@@ -175,7 +175,7 @@ def test_no_route_moves_it(kind: str, policy: str, loads: dict[str, Any]) -> Non
 def test_a_square_wave_is_off_when_it_is_off() -> None:
     fabric = build("rail-only", 2, 2, **RATES)
     port = fabric.net.plan.rail_link(Gpu(1, 0)).a
-    wave = spec(rails=[0], load=0.9, first="200ms", lasts="300ms", every="600ms")
+    wave = spec(rails=[0], load=0.9, start="200ms", duration="300ms", period="600ms")
     with background(fabric.net.plan, [wave]) as load, closing(PortReader([port.node])) as reader:
 
         def now_s() -> float:

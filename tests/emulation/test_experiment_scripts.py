@@ -27,7 +27,7 @@ SPEC: dict[str, Any] = {
             "during": "moe-1.3b-128",
             "faults": [{"kind": "link-down", "target": "d0g1", "after": "moe-a2a", "at": "20ms", "repair": "500ms"}],
         },
-        {"name": "wild", "storm": {"count": 3, "mix": {"link-silent": 1, "gpu-hang": 1, "link-down": 1}}},
+        {"name": "wild", "random_faults": {"count": 3, "mix": {"link-silent": 1, "gpu-hang": 1, "link-down": 1}}},
     ],
     "reroute": ["on"],
     "seed": 3,

@@ -75,7 +75,7 @@ def test_light_goes_through_and_what_is_cut_is_gone_round() -> None:
 def test_a_spare_takes_over_in_the_dark_and_is_reached_as_the_one_that_failed(
     layers: tuple[Layer, ...], spare: Gpu
 ) -> None:
-    fabric = build("rail-only", 3, 3, optical={"layers": list(layers), "light_off": f"{LIGHT_OFF * 1e3:g}ms"})
+    fabric = build("rail-only", 3, 3, optical={"layers": list(layers), "switching_time": f"{LIGHT_OFF * 1e3:g}ms"})
     before = identity(fabric, FAILED)
     fabric.net.get(FAILED.name).cmd("true")  # a shell, which stays where it is
     fail(fabric)

@@ -209,7 +209,7 @@ def test_under_a_load_that_alternates_no_pair_changes_more_often_than_dwell_allo
         told = [detail for _, what, detail in agents.told[first:] if what == "choice"]
         return Counter((detail["src"], detail["dst"]) for detail in told)
 
-    with background(fabric.net.plan, [hot(1, lasts="150ms", every="300ms")]):
+    with background(fabric.net.plan, [hot(1, duration="150ms", period="300ms")]):
         time.sleep(watched_s)
         eventually(lambda: changes()[SRC.name, DST.name] >= 3)  # it does go to and fro
         most = max(changes().values())

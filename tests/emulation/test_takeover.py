@@ -33,10 +33,10 @@ def taken_over(kind: str, domains: int = 2, **more: Any) -> tuple[Replacement, d
     replicas = {**REPLICAS, "data": domains, "global_batch": 2 * domains}
     takeovers = [{"failed": "d0g1", "workload": {**JOB, "parallelism": replicas}, "iterations": 1, **more}]
     fabrics = [{"kind": kind, "domains": domains, "rails": 2}]
-    spec = parse({"name": "mine", "fabrics": fabrics, "takeovers": takeovers})
-    chosen, fabric, run = spec.takeovers[0], spec.fabrics[0], Run("test", {}, {}, "")
+    spec = parse({"name": "mine", "fabrics": fabrics, "replacements": takeovers})
+    chosen, fabric, run = spec.replacements[0], spec.fabrics[0], Run("test", {}, {}, "")
     plan = make_plan(with_spares(chosen, fabric), RAIL_BPS)
-    job = replacement_job(chosen, fabric, plan, spec.seed, "takeovers.0")
+    job = replacement_job(chosen, fabric, plan, spec.seed, "replacements.0")
     with built("fabric", plan, datapath(), True, run) as session:
         run_replacement(session, chosen, job, "fabric", "takeover", 0, spec.seed, run)
     (row,) = run.takeovers
@@ -45,7 +45,7 @@ def taken_over(kind: str, domains: int = 2, **more: Any) -> tuple[Replacement, d
 
 
 def test_an_idle_gpu_comes_in_by_light_and_the_job_goes_on_from_its_checkpoint() -> None:
-    row, at = taken_over("rail-only", case="idle-gpu", checkpoint_every=2, light_off="30ms")
+    row, at = taken_over("rail-only", case="idle-gpu", checkpoint_every=2, switching_time="30ms")
     in_turn = ("fault", "detected", "decided", "light-off", "light-on", "taken-over", "state-moved", "job-goes-on")
     assert [at[what] for what in in_turn] == sorted(at[what] for what in in_turn)
     assert at["decided"] < at["adopted"] < at["taken-over"]

@@ -34,9 +34,9 @@ def waves(draw: st.DrawFn) -> Wave:
 
 
 def test_it_is_read_as_people_write_it_and_written_back() -> None:
-    told = spec(**parse_yaml("{rails: [0, 1], load: 0.9, first: 500ms, lasts: 2s, every: 8s}"))  # type: ignore[arg-type]
+    told = spec(**parse_yaml("{rails: [0, 1], load: 0.9, start: 500ms, duration: 2s, period: 8s}"))  # type: ignore[arg-type]
     assert (told.rails, told.load, told.wave) == ((0, 1), 0.9, Wave(0.5, 2, 8))
-    assert spec(spine=True, load=0.5, first="0s").wave == Wave(0, None, None)
+    assert spec(spine=True, load=0.5, start="0s").wave == Wave(0, None, None)
     assert BackgroundSpec.model_validate(told.model_dump(mode="json")) == told
 
 
@@ -49,8 +49,8 @@ def test_it_is_read_as_people_write_it_and_written_back() -> None:
         ({"rails": [0]}, "load: nothing given, but this key is needed"),
         ({"rails": [1, 1], "load": 0.5}, "rails: [1, 1] must name each only once"),
         ({"rails": [-1], "load": 0.5}, "rails.0: -1 must be 0 or more"),
-        ({"rails": [0], "load": 0.5, "every": "2s"}, "every: '2s' is only for what ends: give lasts too"),
-        ({"rails": [0], "load": 0.5, "lasts": "2s", "every": "2s"}, "every: '2s' must be above lasts, 2s"),
+        ({"rails": [0], "load": 0.5, "period": "2s"}, "period: '2s' is only for what ends: give duration too"),
+        ({"rails": [0], "load": 0.5, "duration": "2s", "period": "2s"}, "period: '2s' must be above duration, 2s"),
     ],
 )
 def test_what_is_wrong_in_itself_is_told(keys: dict[str, Any], line: str) -> None:
@@ -73,15 +73,15 @@ def test_what_the_fabric_has_not_got_is_told(kind: Any, specs: list[dict[str, An
     assert str(caught.value) == line
 
 
-ON_2_OF_8 = {"lasts": "2s", "every": "8s"}
+ON_2_OF_8 = {"duration": "2s", "period": "8s"}
 
 
 @pytest.mark.parametrize(
     ("second", "sum_of"),
     [
-        ({"rails": [0], "first": "1s", **ON_2_OF_8}, "rail 0"),
-        ({"rails": [0], "first": "2s", **ON_2_OF_8}, None),
-        ({"rails": [0], "first": "2s", "lasts": "1s", "every": "9s"}, "rail 0"),  # they meet in the seventh period
+        ({"rails": [0], "start": "1s", **ON_2_OF_8}, "rail 0"),
+        ({"rails": [0], "start": "2s", **ON_2_OF_8}, None),
+        ({"rails": [0], "start": "2s", "duration": "1s", "period": "9s"}, "rail 0"),  # they meet in the seventh period
         ({"rails": [1]}, None),
         ({"domains": [0]}, None),
         ({"spine": True}, "rail 0"),  # what crosses spines comes over the rails' links

@@ -136,7 +136,7 @@ GONE = Gpu(0, 2)
 
 def crossed(lab: Lab, light: Light, light_off: str) -> None:
     """d0g2's fibre is moved to d0g1's place."""
-    spec = {"kind": "rail-only", "domains": 2, "rails": 3, "optical": {"layers": ["rail"], "light_off": light_off}}
+    spec = {"kind": "rail-only", "domains": 2, "rails": 3, "optical": {"layers": ["rail"], "switching_time": light_off}}
     lab.process._plan, lab.process._manager = make_plan(parse_fabric(spec), 10**8), cast(FailoverManager, light)
     lab.process._server = cast(Any, SimpleNamespace(app=light))
     lab.process.execute({"do": "cross-connect", "moves": {GONE.name: "d0g1"}, "layers": ["rail"]})

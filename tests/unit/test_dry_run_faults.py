@@ -43,10 +43,10 @@ def test_every_fault_has_its_time_its_own_key_and_its_fabric(
 
 
 def test_a_storm_is_told_fault_by_fault_with_its_seed(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["dry-run", "storm", "-o", "seed=7"]) == 0
+    assert cli.main(["dry-run", "random-faults", "-o", "seed=7"]) == 0
     told = capsys.readouterr().out
-    assert "storm (seed 7)" in told
-    spec = load("storm", ["seed=7"])
+    assert "random-faults (seed 7)" in told
+    spec = load("random-faults", ["seed=7"])
     drawn = spec.scripts[0].script(nominal_plan(spec.fabrics[0]), 7).faults
     rows = [line.split() for line in told.splitlines()]
     shown = [(row[i], row[i + 1]) for row in rows for i in range(len(row) - 1) if row[i] in KINDS]

@@ -53,11 +53,11 @@ plans = st.builds(
             {"optical": {"layers": ["hb", "hb"]}},
             "fabric.optical.layers: ['hb', 'hb'] must name a layer once",
         ),
-        ({"optical": {"light_off": "0.9ms"}}, "fabric.optical.light_off: '0.9ms' must be 1ms to 10s"),
-        ({"optical": {"light_off": "11s"}}, "fabric.optical.light_off: '11s' must be 1ms to 10s"),
+        ({"optical": {"switching_time": "0.9ms"}}, "fabric.optical.switching_time: '0.9ms' must be 1ms to 10s"),
+        ({"optical": {"switching_time": "11s"}}, "fabric.optical.switching_time: '11s' must be 1ms to 10s"),
         (
             {"optical": {"light": "1s"}},
-            "fabric.optical.light: '1s' is not a known key: did you mean 'light_off'? allowed are layers, light_off",
+            "fabric.optical.light: '1s' is not a known key: allowed are layers, switching_time",
         ),
         (
             {"kind": "single-switch", "optical": {}},
@@ -82,7 +82,7 @@ def test_bad_input_is_answered_in_one_line(changes: dict[str, Any], message: str
 def test_what_is_left_out_gets_a_value_and_a_stored_plan_reads_back_as_the_same() -> None:
     optical = parse_fabric({"kind": "rail-only", "optical": {}}).optical
     assert optical is not None
-    assert (optical.layers, optical.light_off) == (("rail",), 0.01)
+    assert (optical.layers, optical.switching_time) == (("rail",), 0.01)
     both = plan(layers=LAYERS)
     assert Plan.from_dict(both.as_dict()) == both
 

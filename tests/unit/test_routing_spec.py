@@ -54,7 +54,10 @@ def routing(**keys: Any) -> dict[str, Any]:
         ),
         (experiment(background=[{**HOT, "load": 0.96}]), "background.0.load: 0.96 must be 0.95 or less"),
         (experiment(background=[HOT, HOT]), "background.1.load: 0.9 adds up to 1.8 of rail 0 with the spine's or what"),
-        (experiment(background=[{**HOT, "every": "2s"}]), "background.0.every: '2s' is only for what ends: give lasts"),
+        (
+            experiment(background=[{**HOT, "period": "2s"}]),
+            "background.0.period: '2s' is only for what ends: give duration",
+        ),
         (experiment(background=[{"load": 0.5}]), "background.0.rails: [] must name a rail, if neither domains nor"),
         (
             experiment(background=[{"spine": True, "load": 0.5}]),
@@ -88,7 +91,7 @@ def test_a_background_must_fit_every_fabric() -> None:
 
 
 def test_what_is_resolved_says_everything_and_reads_back() -> None:
-    spec = parse(experiment(background=[{**HOT, "lasts": "300ms", "every": "600ms"}]))
+    spec = parse(experiment(background=[{**HOT, "duration": "300ms", "period": "600ms"}]))
     assert resolved(spec)["routing"]["policies"] == list(default_policies())
     assert parse(resolved(spec)) == spec
 

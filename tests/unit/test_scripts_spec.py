@@ -32,32 +32,32 @@ def scripts_of(text: str) -> ExperimentSpec:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("scripts: [{name: a}]", "scripts.0.faults: nothing given, and no storm: a script has one of them"),
+        ("scripts: [{name: a}]", "scripts.0.faults: nothing given, and no random_faults: a script has one of them"),
         (
-            "scripts: [{name: a, faults: [{kind: link-down, target: d0g1}], storm: {}}]",
-            "scripts.0.storm: {} can't be given together with faults: a script has one of them",
+            "scripts: [{name: a, faults: [{kind: link-down, target: d0g1}], random_faults: {}}]",
+            "scripts.0.random_faults: {} can't be given together with faults: a script has one of them",
         ),
         (
-            "scripts: [{name: A b, storm: {}}]",
+            "scripts: [{name: A b, random_faults: {}}]",
             "scripts.0.name: 'A b' must be lower-case letters, digits and single hyphens between them",
         ),
         (
-            "scripts: [{name: a, storm: {}}, {name: a, storm: {}}]",
+            "scripts: [{name: a, random_faults: {}}, {name: a, random_faults: {}}]",
             "scripts.1.name: 'a' is the name of another one too",
         ),
         (
-            "scripts: [{name: a, storm: {}, on: [2]}]",
+            "scripts: [{name: a, random_faults: {}, on: [2]}]",
             "scripts.0.on: 2 is no fabric: the experiment has 2, counted from 0",
         ),
         (
-            "scripts: [{name: a, storm: {count: 5}, during: moe-1.3b-128, on: [1]}]",
-            "scripts.0.during: 'moe-1.3b-128' on fabric 1 takes 1.6 s, and the storm 7.6 s: "
-            "make it longer, or scripts.0.storm.count less",
+            "scripts: [{name: a, random_faults: {count: 5}, during: moe-1.3b-128, on: [1]}]",
+            "scripts.0.during: 'moe-1.3b-128' on fabric 1 takes 1.6 s, and the random faults 7.6 s: "
+            "make it longer, or scripts.0.random_faults.count less",
         ),
-        ("scripts: [{name: a, storm: {}, on: [0, 0]}]", "scripts.0.on: [0, 0] must name each fabric once"),
-        ("scripts: [{name: a, storm: {}, on: []}]", "scripts.0.on: [] must have 1 or more"),
+        ("scripts: [{name: a, random_faults: {}, on: [0, 0]}]", "scripts.0.on: [0, 0] must name each fabric once"),
+        ("scripts: [{name: a, random_faults: {}, on: []}]", "scripts.0.on: [] must have 1 or more"),
         (
-            "scripts: [{name: a, storm: {}, during: moo}]",
+            "scripts: [{name: a, random_faults: {}, during: moo}]",
             "scripts.0.during: 'moo' is not known: allowed are moe-1.3b-128",
         ),
         (
@@ -89,29 +89,35 @@ def scripts_of(text: str) -> ExperimentSpec:
             "scripts.0.faults.1.registry: 'etcd' must be embedded: a script has one",
         ),
         (
-            "scripts: [{name: a, storm: {every: 49ms}}]",
-            "scripts.0.storm.every: '49ms' must be 50ms to 60s",
+            "scripts: [{name: a, random_faults: {mean_interval: 49ms}}]",
+            "scripts.0.random_faults.mean_interval: '49ms' must be 50ms to 60s",
         ),
-        ("scripts: [{name: a, storm: {at_once: 17}}]", "scripts.0.storm.at_once: 17 must be 16 or less"),
+        ("scripts: [{name: a, random_faults: {max_concurrent: 17}}]",
+         "scripts.0.random_faults.max_concurrent: 17 must be 16 or less"),
         (
-            "scripts: [{name: a, storm: {at_once: 1}}]",
-            "scripts.0.storm.at_once: 1 must be 2 or more, or together 0: a group strikes as one",
+            "scripts: [{name: a, random_faults: {max_concurrent: 1}}]",
+            "scripts.0.random_faults.max_concurrent: 1 must be 2 or more, or group_share 0: a group is injected "
+            "at once",
         ),
-        ("scripts: [{name: a, storm: {count: 0}}]", "scripts.0.storm.count: 0 must be 1 or more"),
-        ("scripts: [{name: a, storm: {count: 501}}]", "scripts.0.storm.count: 501 must be 500 or less"),
-        ("scripts: [{name: a, storm: {together: 1.5}}]", "scripts.0.storm.together: 1.5 must be 1.0 or less"),
+        ("scripts: [{name: a, random_faults: {count: 0}}]", "scripts.0.random_faults.count: 0 must be 1 or more"),
+        ("scripts: [{name: a, random_faults: {count: 501}}]",
+         "scripts.0.random_faults.count: 501 must be 500 or less"),
+        ("scripts: [{name: a, random_faults: {group_share: 1.5}}]",
+         "scripts.0.random_faults.group_share: 1.5 must be 1.0 or less"),
         (
-            "scripts: [{name: a, storm: {down: [2s, 1s]}}]",
-            "scripts.0.storm.down: ['2s', '1s'] must be two times of 200ms to 60s, the shorter one first",
+            "scripts: [{name: a, random_faults: {duration: [2s, 1s]}}]",
+            "scripts.0.random_faults.duration: ['2s', '1s'] must be two times of 200ms to 60s, the shorter one first",
         ),
-        ("scripts: [{name: a, storm: {mix: {}}}]", "scripts.0.storm.mix: {} must have 1 kind or more, or be left out"),
+        ("scripts: [{name: a, random_faults: {mix: {}}}]",
+         "scripts.0.random_faults.mix: {} must have 1 kind or more, or be left out"),
         (
-            "scripts: [{name: a, storm: {mix: {link-down: 0}}}]",
-            "scripts.0.storm.mix.link-down: 0.0 must be above 0: the weight of this kind among all",
+            "scripts: [{name: a, random_faults: {mix: {link-down: 0}}}]",
+            "scripts.0.random_faults.mix.link-down: 0.0 must be above 0: the weight of this kind among all",
         ),
         (
-            "scripts: [{name: a, storm: {mix: {spine-crash: 1}}}]",
-            "scripts.0.storm.mix: ['spine-crash'] can't break: the rail-only fabric of 4 domains x 4 rails has nothing "
+            "scripts: [{name: a, random_faults: {mix: {spine-crash: 1}}}]",
+            "scripts.0.random_faults.mix: ['spine-crash'] can't break: the rail-only fabric of 4 domains x 4 rails has "
+            "nothing "
             "of these kinds",
         ),
         ("heartbeats: 5", "heartbeats: 5 must be off, or keys and values: period, multiplier"),
@@ -122,7 +128,7 @@ def scripts_of(text: str) -> ExperimentSpec:
          "multiplier, period"),
         ("script_repeats: 0", "script_repeats: 0 must be 1 or more"),
         (
-            "scripts: [{name: a, storm: {}}]\nrouting: {policies: [dr]}",
+            "scripts: [{name: a, random_faults: {}}]\nrouting: {policies: [dr]}",
             "scripts: 1 can't be given together with routing: make two experiments of it",
         ),
     ],
@@ -168,7 +174,7 @@ scripts:
   - name: away
     faults: [{kind: controller-crash, target: controller}, {kind: registry-crash, target: registry, at: 5s}]
   - name: wild
-    storm:
+    random_faults:
       {count: 7, mix: {link-down: 2, gpu-crash: 1}, together: 0, down: [300ms, 1s], every: 250ms, at_once: 1}
 heartbeats: {period: 50ms}
 script_repeats: 2
@@ -195,7 +201,11 @@ def test_scripts_are_counted_by_fabric_and_by_fault() -> None:
 
 def test_some_are_run_fewer_times_than_others() -> None:
     faults = [{"kind": "link-down", "target": "d0g1"}, {"kind": "gpu-crash", "target": "d0g1", "repeats": 5}]
-    keys = {"faults": faults, "scripts": [{"name": "a", "storm": {"count": 3}, "repeats": 2}], "reroute": ["on"]}
+    keys = {
+        "faults": faults,
+        "scripts": [{"name": "a", "random_faults": {"count": 3}, "repeats": 2}],
+        "reroute": ["on"],
+    }
     data = {"name": "mine", "fabrics": [{"kind": "rail-only"}], **keys}
     assert (parse(data).fault_runs, parse(data).injections) == (3, 5)
     many = parse({**data, "fault_repeats": 20, "script_repeats": 20})
@@ -226,7 +236,7 @@ def test_a_storm_is_drawn_from_its_seed_and_its_mix() -> None:
 def test_what_a_storm_breaks_can_be_played_as_a_list_of_faults(seed: int, every: str) -> None:
     data: dict[str, Any] = {"name": "mine", "fabrics": [{"kind": "rail-only"}]}
     short = {"count": 30, "down": ["200ms", "200ms"], "every": every, "at_once": 8}
-    spec = parse({**data, "scripts": [{"name": "a", "storm": short}]})
+    spec = parse({**data, "scripts": [{"name": "a", "random_faults": short}]})
     drawn = spec.scripts[0].script(nominal_plan(spec.fabrics[0]), seed)
     listed = parse({**data, "scripts": [{"name": "a", "faults": [fault_dict(timed) for timed in drawn.faults]}]})
     played = listed.scripts[0].script(nominal_plan(spec.fabrics[0]), seed)
@@ -237,14 +247,14 @@ def test_what_a_storm_breaks_can_be_played_as_a_list_of_faults(seed: int, every:
 def test_a_storm_is_the_same_however_its_kinds_are_ordered() -> None:
     plan = nominal_plan(spec_of("").fabrics[0])
     one, other = (
-        scripts_of("{name: a, storm: {mix: " + mix + "}}").scripts[0].script(plan, 3)
+        scripts_of("{name: a, random_faults: {mix: " + mix + "}}").scripts[0].script(plan, 3)
         for mix in ("{link-silent: 1, gpu-hang: 1}", "{gpu-hang: 1, link-silent: 1}")
     )
     assert one == other
 
 
 def test_a_storm_whose_mix_breaks_a_registry_has_one() -> None:
-    spec = scripts_of("{name: a, storm: {mix: {registry-crash: 1}}}")
+    spec = scripts_of("{name: a, random_faults: {mix: {registry-crash: 1}}}")
     assert spec.scripts[0].registry == "embedded"
 
 

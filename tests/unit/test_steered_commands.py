@@ -60,7 +60,7 @@ def test_there_is_a_row_for_each_policy_and_seed_in_their_order() -> None:
 def test_what_is_not_known_says_why() -> None:
     several = {row.policy: row for row in predictions(spec_of())}["ecmp"]
     assert (several.predicted, several.equation, several.why) == (None, "", WHY_NOT["several"])
-    wave = HOT | {"lasts": "1s", "every": "2s"}
+    wave = HOT | {"duration": "1s", "period": "2s"}
     assert {(row.predicted, row.why) for row in predictions(spec_of(background=[wave]))} == {(None, WHY_NOT["moving"])}
 
 
@@ -134,7 +134,7 @@ def test_paths_and_background_in_short() -> None:
     assert (
         describe_background(BackgroundSpec(rails=(0, 2), domains=(1,), load=0.5)) == "rails 0, 2 and domains 1 at 50%"
     )
-    wave = BackgroundSpec.model_validate({"spine": True, "load": 0.9, "first": "4s", "lasts": "2s", "every": "8s"})
+    wave = BackgroundSpec.model_validate({"spine": True, "load": 0.9, "start": "4s", "duration": "2s", "period": "8s"})
     assert describe_background(wave) == "spines at 90%, from 4s on, for 2s, every 8s"
 
 
@@ -146,7 +146,7 @@ def test_what_is_described_is_the_experiment(name: str, capsys: pytest.CaptureFi
     data = yaml.safe_load(said[said.index("\nname: ") : said.index("\nrun it: ")])
     spec = load(name)
     assert parse(data | {"title": spec.title, "description": spec.description}) == spec
-    assert "first: 0s" not in said
+    assert "start: 0s" not in said
     assert "reroute" not in data
 
 
@@ -185,8 +185,8 @@ def test_what_can_be_changed(
         ("background.0.load=1", "background.0.load: 1 must be 0.95 or less"),
         ("background.0.rails=[0,9]", "background.0.rails.1: 9 must be below 8: the fabric has no more"),
         ("background.0.spine=true", "background.0.spine: True is not for kind rail-only, which has no spines"),
-        ("background.0.first=61min", "background.0.first: '61min' must be 3600s or less; or 0s"),
-        ("background.0.every=1s", "background.0.every: '1s' is only for what ends: give lasts too"),
+        ("background.0.start=61min", "background.0.start: '61min' must be 3600s or less; or 0s"),
+        ("background.0.period=1s", "background.0.period: '1s' is only for what ends: give duration too"),
         ("routing=null", "background: 1 is for experiments with routing: add {policies: [dr]}"),
         ("faults=[{kind: gpu-crash, target: d0g0}]",
             "faults: 1 can't be given together with routing: make two experiments of it"),

@@ -31,16 +31,16 @@ def fabric(kind: str = "rail-only", **more: Any) -> FabricSpec:
 
 
 def spec_of(*takeovers: dict[str, Any], **more: Any) -> ExperimentSpec:
-    return parse({"name": "mine", "fabrics": [{"kind": "rail-only"}], "takeovers": list(takeovers), **more})
+    return parse({"name": "mine", "fabrics": [{"kind": "rail-only"}], "replacements": list(takeovers), **more})
 
 
 def takeover(case: str, **more: Any) -> ReplacementSpec:
     fabrics = [{"kind": "rail-optimized" if more.get("way") in ("direct", "any-gpu") else "rail-only"}]
-    return spec_of({"case": case, "failed": FAILED[case], "workload": SHORT, **more}, fabrics=fabrics).takeovers[0]
+    return spec_of({"case": case, "failed": FAILED[case], "workload": SHORT, **more}, fabrics=fabrics).replacements[0]
 
 
 def job(chosen: ReplacementSpec, on: FabricSpec) -> ReplacementJob:
-    return replacement_job(chosen, on, make_plan(with_spares(chosen, on), RAIL_BPS), 1, "takeovers.0")
+    return replacement_job(chosen, on, make_plan(with_spares(chosen, on), RAIL_BPS), 1, "replacements.0")
 
 
 @pytest.mark.parametrize(
@@ -55,13 +55,13 @@ def job(chosen: ReplacementSpec, on: FabricSpec) -> ReplacementJob:
 def test_each_case_has_its_spares_and_who_they_stand_in_for(
     case: str, size: tuple[int, int], optical: tuple[str, ...] | None, replaced: dict[Gpu, Gpu]
 ) -> None:
-    chosen = takeover(case, **({"light_off": "25ms"} if optical else {}))
+    chosen = takeover(case, **({"switching_time": "25ms"} if optical else {}))
     spared = with_spares(chosen, fabric())
     assert (spared.domains, spared.rails) == size
     assert (spared.optical and spared.optical.layers) == optical
-    assert spared.optical is None or spared.optical.light_off == 0.025
+    assert spared.optical is None or spared.optical.switching_time == 0.025
     usual = with_spares(takeover(case), fabric()).optical
-    assert usual is None or usual.light_off == 0.01
+    assert usual is None or usual.switching_time == 0.01
     assert replacement_map(chosen, fabric()).to == replaced
 
 
@@ -125,7 +125,7 @@ def test_what_no_checkpoint_holds_is_done_again(done: int, every: int) -> None:
 
 
 def test_a_resolved_experiment_is_the_same_when_read_back() -> None:
-    given: dict[Any, Any] = {"case": "large-domain", "failed": "d1g2", "gpus": 2, "light_off": "20ms", True: [0]}
+    given: dict[Any, Any] = {"case": "large-domain", "failed": "d1g2", "gpus": 2, "switching_time": "20ms", True: [0]}
     spec = spec_of(given)
     assert parse(resolved(spec)) == spec
 
@@ -133,22 +133,23 @@ def test_a_resolved_experiment_is_the_same_when_read_back() -> None:
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"case": "idle"}, "takeovers.0.case: 'idle' is not known: did you mean 'idle-gpu'? allowed are idle-gpu, "
+        ({"case": "idle"}, "replacements.0.case: 'idle' is not known: did you mean 'idle-gpu'? allowed are idle-gpu, "
          "large-domain, server, small-domain"),
-        ({"failed": "hb1"}, "takeovers.0.failed: 'hb1' is no GPU of the rail-only fabric of 4 domains x 4 rails: "
+        ({"failed": "hb1"}, "replacements.0.failed: 'hb1' is no GPU of the rail-only fabric of 4 domains x 4 rails: "
          "allowed are d0g0 to d3g3"),
-        ({"case": "server"}, "takeovers.0.failed: 'd1g2' is no HB domain of the rail-only fabric of 4 domains x 4 "
+        ({"case": "server"}, "replacements.0.failed: 'd1g2' is no HB domain of the rail-only fabric of 4 domains x 4 "
          "rails: allowed are hb0 to hb3"),
-        ({"way": "direct"}, "takeovers.0.way: 'direct' is not for idle-gpu on rail-only: optical is"),
-        ({"gpus": 2}, "takeovers.0.gpus: 2 is for case large-domain alone"),
-        ({"case": "large-domain", "gpus": 5}, "takeovers.0.gpus: 5 must be 4 or less: a domain has no more"),
-        ({"workload": {"kind": "moe"}}, "takeovers.0.workload.kind: 'moe' is not known: allowed are data-parallel, "
+        ({"way": "direct"}, "replacements.0.way: 'direct' is not for idle-gpu on rail-only: optical is"),
+        ({"gpus": 2}, "replacements.0.gpus: 2 is for case large-domain alone"),
+        ({"case": "large-domain", "gpus": 5}, "replacements.0.gpus: 5 must be 4 or less: a domain has no more"),
+        ({"workload": {"kind": "moe"}}, "replacements.0.workload.kind: 'moe' is not known: allowed are data-parallel, "
          "gpt"),
-        ({"workload": {"kind": "gpt", "model": "gpt-3"}}, "takeovers.0.workload.model: 'gpt-3' is not known"),
-        ({"light_off": "20s"}, "takeovers.0, with its spares: optical.light_off: '20s' must be 1ms to 10s"),
-        ({"case": "server", "failed": "hb1", "light_off": "50ms"},
-         "takeovers.0.light_off: '50ms' is for way optical: server goes by migration here"),
-        ({"on": [1]}, "takeovers.0.on: 1 is no fabric: the experiment has 1, counted from 0"),
+        ({"workload": {"kind": "gpt", "model": "gpt-3"}}, "replacements.0.workload.model: 'gpt-3' is not known"),
+        ({"switching_time": "20s"},
+         "replacements.0, with its spares: optical.switching_time: '20s' must be 1ms to 10s"),
+        ({"case": "server", "failed": "hb1", "switching_time": "50ms"},
+         "replacements.0.switching_time: '50ms' is for way optical: server goes by migration here"),
+        ({"on": [1]}, "replacements.0.on: 1 is no fabric: the experiment has 1, counted from 0"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_is_one_line(wrong: dict[str, Any], message: str) -> None:
@@ -158,13 +159,13 @@ def test_what_cannot_be_is_one_line(wrong: dict[str, Any], message: str) -> None
 
 
 def test_light_is_off_for_so_long_where_one_of_the_ways_is_by_light() -> None:
-    one = {"case": "idle-gpu", "failed": "d1g2", "workload": SHORT, "light_off": "50ms"}
+    one = {"case": "idle-gpu", "failed": "d1g2", "workload": SHORT, "switching_time": "50ms"}
     fabrics = [{"kind": "rail-optimized"}, {"kind": "rail-only"}]
-    (both,) = spec_of(one, fabrics=fabrics).takeovers
+    (both,) = spec_of(one, fabrics=fabrics).replacements
     assert with_spares(both, fabric("rail-optimized")).optical is None
     optical = with_spares(both, fabric("rail-only")).optical
     assert optical
-    assert optical.light_off == 0.05
+    assert optical.switching_time == 0.05
     with pytest.raises(BadInput, match=r"'50ms' is for way optical: idle-gpu goes by direct here"):
         spec_of({**one, "on": [0]}, fabrics=fabrics)
 
@@ -186,13 +187,14 @@ def test_where_several_differ_in_what_fails_alone_their_names_say_it() -> None:
 def test_two_that_could_not_be_told_apart_are_refused() -> None:
     one = {"case": "idle-gpu", "failed": "d1g2", "workload": SHORT}
     with pytest.raises(BadInput) as caught:
-        spec_of(one, {**one, "way": "optical", "light_off": "20ms"})
+        spec_of(one, {**one, "way": "optical", "switching_time": "20ms"})
     assert str(caught.value) == (
-        "takeovers.1.failed: 'd1g2' is takeovers.0's too, with the same case and way on fabric 0: let another one fail"
+        "replacements.1.failed: 'd1g2' is replacements.0's too, with the same case and way on fabric 0: let another "
+        "one fail"
     )
     fabrics = [{"kind": "rail-only"}, {"kind": "rail-optimized"}]
-    assert len(spec_of(one, {**one, "failed": "d1g1"}).takeovers) == 2
-    assert len(spec_of({**one, "on": [0]}, {**one, "on": [1], "way": "optical"}, fabrics=fabrics).takeovers) == 2
+    assert len(spec_of(one, {**one, "failed": "d1g1"}).replacements) == 2
+    assert len(spec_of({**one, "on": [0]}, {**one, "on": [1], "way": "optical"}, fabrics=fabrics).replacements) == 2
 
 
 def test_fibres_that_were_not_moved_end_the_wait_with_the_reason() -> None:
@@ -217,7 +219,7 @@ def test_what_is_told_after_the_first_look_is_heard(monkeypatch: pytest.MonkeyPa
 
 
 def test_a_fabric_without_rails_to_speak_of_has_no_such_cases() -> None:
-    with pytest.raises(BadInput, match=r"takeovers.0.case: 'server' is for rail-only and rail-optimized fabrics"):
+    with pytest.raises(BadInput, match=r"replacements.0.case: 'server' is for rail-only and rail-optimized fabrics"):
         spec_of({"case": "server", "failed": "hb1"}, fabrics=[{"kind": "single-switch"}])
 
 
@@ -230,7 +232,7 @@ def test_a_job_whose_state_nobody_else_has_is_refused() -> None:
 def test_a_dry_run_says_who_replaces_whom_and_who_gives_the_state() -> None:
     console = Console(width=140, record=True, file=io.StringIO())
     cases = [{"case": case, "failed": FAILED[case], "workload": SHORT} for case in FAILED]
-    assert show(spec_of(*cases, takeover_repeats=2), console) == 0
+    assert show(spec_of(*cases, replacement_repeats=2), console) == 0
     lines = [line.split() for line in console.export_text().splitlines()]
     rows = {line[0]: line for line in lines if line and line[0] in FAILED}
     assert {case: row[1:3] for case, row in rows.items()} == {

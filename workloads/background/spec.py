@@ -1,7 +1,7 @@
 """Background load as an experiment's YAML has it, and whether a fabric can bear it.
 
 {rails: [0, 1], load: 0.9}
-{domains: [2], load: 0.5, first: 1s, lasts: 2s, every: 8s}
+{domains: [2], load: 0.5, start: 1s, duration: 2s, period: 8s}
 {spine: true, load: 0.7}
 """
 
@@ -29,16 +29,16 @@ class BackgroundSpec(ConfigModel):
     """`load` is a share of the rate of every link, in both directions, with headers: of these rails' links to their
     GPUs, of the links of these HB domains, of all uplinks.
 
-    It is on for `lasts` from `first` on (after the background's start), and again `every` so often.
+    It is on for `duration` from `start` on (after the background begins), and again every `period`.
     """
 
     rails: Numbers = ()
     domains: Numbers = ()
     spine: bool = False
     load: Annotated[float, Field(gt=0, le=MAX_LOAD)]
-    first: UpToOneHour | Literal["0s"] = "0s"
-    lasts: UpToOneHour | None = None
-    every: UpToOneHour | None = None
+    start: UpToOneHour | Literal["0s"] = "0s"
+    duration: UpToOneHour | None = None
+    period: UpToOneHour | None = None
 
     @field_validator("rails", "domains")
     @classmethod
@@ -47,16 +47,16 @@ class BackgroundSpec(ConfigModel):
             raise ValueError("must name each only once")
         return numbers
 
-    @field_validator("every")
+    @field_validator("period")
     @classmethod
-    def _check_period(cls, every: float | None, info: ValidationInfo) -> float | None:
-        lasts = info.data.get("lasts")
-        if every is not None and "lasts" in info.data:
-            if lasts is None:
-                raise ValueError("is only for what ends: give lasts too")
-            if every <= lasts:
-                raise ValueError(f"must be above lasts, {format_time(lasts)}")
-        return every
+    def _check_period(cls, period: float | None, info: ValidationInfo) -> float | None:
+        duration = info.data.get("duration")
+        if period is not None and "duration" in info.data:
+            if duration is None:
+                raise ValueError("is only for what ends: give duration too")
+            if period <= duration:
+                raise ValueError(f"must be above duration, {format_time(duration)}")
+        return period
 
     @model_validator(mode="after")
     def _check_targets(self) -> "BackgroundSpec":
@@ -66,7 +66,7 @@ class BackgroundSpec(ConfigModel):
 
     @property
     def wave(self) -> Wave:
-        return Wave(0.0 if self.first == "0s" else self.first, self.lasts, self.every)
+        return Wave(0.0 if self.start == "0s" else self.start, self.duration, self.period)
 
     def shares(self, fabric: FabricSpec) -> dict[str, float]:
         """What it takes, while on, of each element's links. What crosses uplinks comes over rails' links too."""
