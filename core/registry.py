@@ -61,12 +61,13 @@ class Registry(Generic[T]):
 
         return decorate
 
-    def add(self, name: str, definition: T, source: Source | None = None) -> T:
+    def add(self, name: str, definition: T, source: Source | None = None, stacklevel: int = 1) -> T:
         """Register a definition. BadDefinition if the name is taken or something is missing.
 
-        `source`: where it is, if that is not where `add` is called.
+        `source`: where it is, if that is not where `add` is called. `stacklevel`: 2 if it is where a decorator that
+        calls `add` is used.
         """
-        source = source or _source()
+        source = source or _source(stacklevel)
         if source.origin != "built-in":
             self._load()  # so that a plugin can't take the name of a built-in definition
         if name in self._entries:
@@ -138,11 +139,9 @@ class Registry(Generic[T]):
         del self._entries[name]
 
 
-def _source() -> Source:
-    """The line of the first caller outside this module: where the definition is registered."""
-    for frame in inspect.stack()[2:]:
-        if frame.filename != __file__:
-            break
+def _source(stacklevel: int) -> Source:
+    """The line of the first caller outside this module, or of one further up: where the definition is registered."""
+    frame = [frame for frame in inspect.stack()[2:] if frame.filename != __file__][stacklevel - 1]
     # a plugin may be the first to import a built-in definition
     is_built_in = str(frame.frame.f_globals.get("__name__", "")).startswith("railyard.")
     return Source("built-in" if is_built_in else origin.get(), _short(frame.filename), frame.lineno)

@@ -1,7 +1,6 @@
-"""What would break, when, and for how long: the faults and scripts of an experiment. Nothing is broken."""
+"""Dry run of the faults and scripts of an experiment: what would break, when, and for how long."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -13,8 +12,6 @@ from railyard.experiments.spec.scripts import ScriptSpec, fault_dict
 from railyard.failure.analysis.evaluate import AFTER_S
 from railyard.failure.scenario.script import Timed
 from railyard.topologies.plan import Plan
-
-_PARAMETER_KEYS = ("loss", "rate", "period", "down", "registry")
 
 
 def show(spec: ExperimentSpec, console: Console) -> None:
@@ -62,7 +59,7 @@ def _table(spec: ExperimentSpec, faults: Sequence[FaultSpec], scripts: Sequence[
         table.add_column(column, justify="right" if column in ("at", "for", "times") else "left")
     for fault in faults:
         timed = Timed(fault.fault, fault.at, fault.repair)
-        table.add_row("", *_cells(timed, fault.registry), str(spec.times(fault)))
+        table.add_row("", *_cells(timed), str(spec.times(fault)))
     for script in scripts:
         table.add_section()
         for row, cells in enumerate(_rows(script, plan, spec.seed)):
@@ -76,12 +73,11 @@ def _title(script: ScriptSpec, spec: ExperimentSpec) -> str:
 
 
 def _rows(script: ScriptSpec, plan: Plan, seed: int) -> Iterator[tuple[str, ...]]:
-    for timed in script.script(plan, seed).faults:
-        yield _cells(timed, script.registry if timed.fault.kind == "registry-crash" else None)
+    return map(_cells, script.script(plan, seed).faults)
 
 
-def _cells(timed: Timed, registry: str | None) -> tuple[str, ...]:
-    data: dict[str, Any] = fault_dict(timed) | ({"registry": registry} if registry else {})
+def _cells(timed: Timed) -> tuple[str, ...]:
+    data = fault_dict(timed)
     at = f"{timed.after} + {data['at']}" if timed.after else data["at"]
-    parameters = ", ".join(f"{key} {data[key]}" for key in _PARAMETER_KEYS if key in data)
+    parameters = ", ".join(f"{key} {data[key]}" for key in type(timed.fault.parameters).model_fields)
     return at, timed.fault.kind, timed.fault.target, data["repair"], parameters

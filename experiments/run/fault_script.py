@@ -11,7 +11,6 @@ from typing import Final
 from railyard.controller.health.settings import HealthSpec, RegistryKind
 from railyard.core.errors import CheckFailed, RailyardError
 from railyard.core.records import IntervalId
-from railyard.experiments.run.fault_impact import impact_of, monitored_pairs
 from railyard.experiments.run.session import FabricSession
 from railyard.experiments.run.traffic import Workload, record_broken, replay_broken
 from railyard.experiments.spec.faults import FaultSpec
@@ -22,7 +21,7 @@ from railyard.failure.analysis.leak_check import StateSnapshot, state_difference
 from railyard.failure.analysis.recovery_times import BIN_MS
 from railyard.failure.analysis.state_snapshot import snapshot_state
 from railyard.failure.connectivity.check import ConnectivityChecker, ConnectivityResult
-from railyard.failure.scenario.pairs import PairSelection, select_script_pairs
+from railyard.failure.scenario.pairs import PairSelection, affected_pairs, monitored_pairs, select_script_pairs
 from railyard.failure.scenario.run import ScriptRun, run_script
 from railyard.failure.scenario.script import Script, Timed
 from railyard.results.runs.records import ConnectivityCheck, Event, GoodputTrace, Recovery, Run
@@ -50,7 +49,7 @@ class FaultInjector:
         self._await_detours_withdrawn()
         script = Script("", (Timed(spec.fault, spec.at, spec.repair),))
         interval = replace(self._interval(repeat), part=f"{spec.kind} {spec.target}")
-        selections = [monitored_pairs(spec, self.session.plan)]
+        selections = [monitored_pairs(spec.fault, self.session.plan)]
         with self.session.watched(self.run, interval, faulted=True), self._registry(spec.registry):
             seen = run_script(self.session.net, script, selections, self.session.events, self.connectivity, progress)
         self._record(interval, seen)
@@ -62,7 +61,7 @@ class FaultInjector:
         interval = self._interval(repeat, script.name, workload.label if workload else "")
         self._record_script(script, interval, seed)
         selections = select_script_pairs(
-            self.session.plan, [impact_of(timed.fault, self.session.plan) for timed in script.faults]
+            self.session.plan, [affected_pairs(timed.fault, self.session.plan) for timed in script.faults]
         )
         with self._registry(spec.registry):
             if workload is None:

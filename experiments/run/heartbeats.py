@@ -2,13 +2,13 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Final, Literal, cast
+from typing import Any, Final, Literal
 
 from railyard.controller.processes.clients import HeartbeatCost, HeartbeatProcess
 from railyard.experiments.run.session import FabricSession
 from railyard.experiments.spec.heartbeats import HeartbeatsSpec
 from railyard.failure.analysis.false_alarms import FaultInterval, false_alarms
-from railyard.failure.scenario.kinds import Fault, FaultKind
+from railyard.failure.faults import Fault
 from railyard.results.runs.records import Measurement, Recovery, Run
 from railyard.results.theory.predict import WHOLE
 
@@ -58,7 +58,7 @@ def _cost(session: FabricSession, cost: HeartbeatCost) -> list[Measurement]:
 
 
 def _fault_interval(row: Recovery) -> FaultInterval:
-    return FaultInterval(Fault(cast(FaultKind, row.fault), row.target), row.t_fault, row.t_repair)
+    return FaultInterval(Fault(row.fault, row.target), row.t_fault, row.t_repair)
 
 
 def _of(session: FabricSession, metric: str, value: float, unit: str) -> Measurement:

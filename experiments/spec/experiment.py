@@ -12,7 +12,7 @@ from railyard.core.units import format_rate
 from railyard.experiments.multirail.spec import is_multirail
 from railyard.experiments.run.replacement_job import check_replacements
 from railyard.experiments.spec.catalogue import load_plugins, read
-from railyard.experiments.spec.faults import FaultSpec, check_faults
+from railyard.experiments.spec.faults import FaultSpec, check_faults, parameter_names
 from railyard.experiments.spec.heartbeats import Heartbeats, HeartbeatsSpec
 from railyard.experiments.spec.labels import distinct_labels, plain_name, traits
 from railyard.experiments.spec.old_names import rename_keys
@@ -156,7 +156,7 @@ def sections() -> Sections:
         "fabrics": frozenset(FabricSpec.model_fields),
         # transfers have domains too, but who writes `domains=8` means the fabric's
         "workloads": frozenset(key for _, kind in WORKLOADS.items() for key in kind.model_fields) - {"domains"},
-        "faults": frozenset(FaultSpec.model_fields) - {"repeats"},
+        "faults": (frozenset(FaultSpec.model_fields) | parameter_names()) - {"repeats", "parameters"},
         # a script's faults have the keys of faults, but who writes `at=1s` means those
         "scripts": frozenset(ScriptSpec.model_fields) - {"on", "repeats"},
         "replacements": frozenset(ReplacementSpec.model_fields) - {"on"},

@@ -20,8 +20,8 @@ from pydantic import BeforeValidator, Field, ValidationError, ValidationInfo, fi
 from railyard.core.errors import BadInput
 from railyard.core.parse import parse_by_kind
 from railyard.core.units import Time
-from railyard.experiments.spec.faults import BaseFaultSpec, Numbers, restore_on_key, wrong_target
-from railyard.failure.scenario.kinds import Fault
+from railyard.experiments.spec.faults import Numbers, restore_on_key
+from railyard.failure.faults import Fault
 from railyard.topologies.addresses import Gpu, gpu_of_name
 from railyard.topologies.plan import make_plan
 from railyard.topologies.spec import ConfigModel, FabricSpec, find_problems
@@ -166,7 +166,7 @@ def check_replacement(replacement: ReplacementSpec, job: FabricSpec, field: str)
             f"{field}.way", replacement.way, f"is not for {replacement.case} on {job.kind}: {', '.join(allowed)} is"
         )
     fault = replacement.fault
-    problem = wrong_target(BaseFaultSpec(kind=fault.kind, target=fault.target), make_plan(job, ANY_BPS))
+    problem = fault.definition.target_problem(make_plan(job, ANY_BPS), fault.target)
     if problem:
         raise BadInput(f"{field}.failed", replacement.failed, problem)
     if replacement.gpus > job.rails:

@@ -1,9 +1,9 @@
-"""Faults at once or in turn, as an experiment's file has them: a list, or a storm that is drawn from the seed."""
+"""Failure scripts in an experiment's file: a list of faults, or random faults that are drawn from the seed."""
 
 import re
 from collections.abc import Mapping, Sequence
 from itertools import combinations
-from typing import Annotated, Any, Final, cast, get_args
+from typing import Annotated, Any, Final
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
@@ -12,25 +12,23 @@ from railyard.core.config import MISSING, field_error
 from railyard.core.errors import BadInput, unknown_name_hint
 from railyard.core.units import Time, format_time
 from railyard.experiments.spec.faults import (
-    PARAMETERS,
     BaseFaultSpec,
     Numbers,
     Repeats,
     check_on,
     check_start_time,
     restore_on_key,
-    wrong_target,
 )
-from railyard.failure.scenario.kinds import FaultKind
+from railyard.failure.faults import FAULTS, fault_kinds
+from railyard.failure.faults.definition import size_of
 from railyard.failure.scenario.random_faults import (
-    DEFAULT_MIX,
     MAX_CONCURRENT,
     REPAIRED_IDLE_S,
     RandomFaults,
+    default_mix,
     idle_s,
-    storm,
+    random_script,
 )
-from railyard.failure.scenario.reach import fault_scope, targets
 from railyard.failure.scenario.script import Script, Timed
 from railyard.topologies.plan import Plan
 from railyard.topologies.spec import ConfigModel
@@ -42,7 +40,7 @@ MAX_DOWN_S: Final = 60.0
 MIN_EVERY_S: Final = 0.05
 MAX_EVERY_S: Final = 60.0
 MAX_AT_ONCE: Final = 16
-_ROUNDING_S: Final = 0.001  # a storm's times are, and it may be played again as a list
+_ROUNDING_S: Final = 0.001  # random faults have rounded times, and may be repeated as a list
 
 
 class ScriptFaultSpec(BaseFaultSpec):
@@ -61,8 +59,8 @@ class ScriptFaultSpec(BaseFaultSpec):
 
 
 class RandomFaultsSpec(ConfigModel):
-    """Faults by chance: `count` of them, of the kinds in `mix` by weight (if it is left out: all that the fabric has,
-    without the crashes of controller and registry).
+    """Random faults: `count` of them, of the kinds in `mix` by weight (default: all kinds that have a weight of their
+    own and a target on the fabric).
 
     `group_share`: the share of faults that come in groups, at one rail, server or pair of cables. `duration`: the
     shortest and the longest time until a fault's repair. `mean_interval`: the mean of the drawn times from one
@@ -78,22 +76,18 @@ class RandomFaultsSpec(ConfigModel):
     max_concurrent: Annotated[int, Field(ge=1, le=MAX_AT_ONCE)] = MAX_CONCURRENT
 
     def script(self, name: str, plan: Plan, seed: int) -> Script:
-        """One such storm on this fabric, whatever the order of the kinds in the file."""
-        chosen = cast(Mapping[FaultKind, float], self.mix or DEFAULT_MIX)
-        mix = {kind: chosen[kind] for kind in get_args(FaultKind) if kind in chosen}
-        return storm(
-            RandomFaults(self.count, mix, self.group_share, self.duration, self.mean_interval, self.max_concurrent),
-            plan,
-            seed,
-            name,
-        )
+        """Draw a script on a fabric. The order of the kinds in the file doesn't matter."""
+        chosen = self.mix or default_mix()
+        mix = {kind: chosen[kind] for kind in fault_kinds() if kind in chosen}
+        faults = RandomFaults(self.count, mix, self.group_share, self.duration, self.mean_interval, self.max_concurrent)
+        return random_script(faults, plan, seed, name)
 
     @field_validator("mix")
     @classmethod
     def _kinds_are_known(cls, mix: dict[str, float] | None) -> dict[str, float] | None:
         for kind, weight in (mix or {}).items():
-            if kind not in get_args(FaultKind):
-                raise field_error(kind, weight, unknown_name_hint(kind, get_args(FaultKind)))
+            if kind not in FAULTS:
+                raise field_error(kind, weight, unknown_name_hint(kind, FAULTS.names()))
             if weight <= 0:
                 raise field_error(kind, weight, "must be above 0: the weight of this kind among all")
         if mix == {}:
@@ -176,9 +170,9 @@ class ScriptSpec(ConfigModel):
     @property
     def registry(self) -> RegistryKind | None:
         """The registry that is there meanwhile; None where none breaks."""
-        if self.random_faults and "registry-crash" in (self.random_faults.mix or ()):
-            return "embedded"
-        return next((fault.registry for fault in self.faults if fault.registry), None)
+        mix = (self.random_faults and self.random_faults.mix) or ()
+        drawn = (FAULTS[kind].registry(FAULTS[kind].random_parameters()) for kind in mix)
+        return next(filter(None, (*drawn, *(fault.registry for fault in self.faults))), None)
 
     def script(self, plan: Plan, seed: int) -> Script:
         """What happens on this fabric; of a storm, with this seed."""
@@ -190,10 +184,9 @@ class ScriptSpec(ConfigModel):
 def fault_dict(timed: Timed) -> dict[str, Any]:
     """A fault as an experiment's file has it."""
     times = {"at": format_time(timed.at_s, 15), "repair": format_time(timed.repair_s, 15), "after": timed.after or None}
-    name, _ = PARAMETERS.get(timed.fault.kind, ("", 0.0))
-    own = {name: getattr(timed.fault, name)} if name else {}
-    own |= {key: format_time(own[key], 15) for key in ("period", "down") if key in own}
-    spec = ScriptFaultSpec.model_validate({"kind": timed.fault.kind, "target": timed.fault.target, **times, **own})
+    spec = ScriptFaultSpec.model_validate(
+        {"kind": timed.fault.kind, "target": timed.fault.target, **times, "parameters": timed.fault.parameters}
+    )
     data: dict[str, Any] = spec.model_dump(mode="json", exclude_none=True)
     return data
 
@@ -213,7 +206,7 @@ def check_script(
         if script.random_faults:
             _check_mix(script.random_faults, f"{field}.random_faults", plans[number])
         for i, fault in enumerate(script.faults):
-            problem = wrong_target(fault, plans[number])
+            problem = FAULTS[fault.kind].target_problem(plans[number], fault.target)
             if problem:
                 raise BadInput(f"{field}.faults.{i}.target", fault.target, problem)
             if fault.after is not None and script.during is not None:
@@ -225,10 +218,9 @@ def check_script(
 
 
 def _check_mix(random_spec: RandomFaultsSpec, field: str, plan: Plan) -> None:
-    kinds = cast(Sequence[FaultKind], list(random_spec.mix or DEFAULT_MIX))
-    if not any(targets(kind, plan) for kind in kinds):
-        size = f"the {plan.spec.kind} fabric of {plan.spec.domains} domains x {plan.spec.rails} rails"
-        raise BadInput(f"{field}.mix", kinds, f"can't break: {size} has nothing of these kinds")
+    kinds = list(random_spec.mix or default_mix())
+    if not any(FAULTS[kind].targets(plan) for kind in kinds):
+        raise BadInput(f"{field}.mix", kinds, f"can't break: {size_of(plan)} has nothing of these kinds")
 
 
 def _check_not_hidden(script: ScriptSpec, field: str, plan: Plan) -> None:
@@ -239,7 +231,7 @@ def _check_not_hidden(script: ScriptSpec, field: str, plan: Plan) -> None:
         apart_s = second.at - first.at - first.repair + _ROUNDING_S
         if apart_s >= REPAIRED_IDLE_S:
             continue
-        min_gap_s = idle_s(fault_scope(first.fault, plan), fault_scope(second.fault, plan))
+        min_gap_s = idle_s(first.fault.scope(plan), second.fault.scope(plan))
         if min_gap_s > max(apart_s, 0.0):
             allowed = (
                 f"is hidden by {one.kind} at {one.target} (fault {i}), or hides it: "

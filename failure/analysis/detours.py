@@ -1,10 +1,10 @@
 """How many detours are in force, by the controller's own word, and when the last of a fault's was withdrawn. Pure."""
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
-ControllerEvent = tuple[int, str, dict[str, Any]]
-"""What a controller told: (monotonic ns, what, detail)."""
+from railyard.failure.faults.definition import ControllerEvent
+
 SIMULTANEOUS_NS: Final = 50_000_000
 """Acts closer than this were done as one."""
 

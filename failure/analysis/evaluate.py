@@ -10,7 +10,6 @@ import numpy as np
 
 from railyard.failure.analysis.detours import (
     SIMULTANEOUS_NS,
-    ControllerEvent,
     active_detours,
     home_ms,
     same_other_faults,
@@ -27,11 +26,11 @@ from railyard.failure.analysis.recovery_times import (
     restored_ms,
     step_ms,
 )
-from railyard.failure.analysis.signals import is_signal_of
-from railyard.failure.oracle.dead import CONTROL_PLANE_KINDS, Bounds, bounds
+from railyard.failure.faults import Fault
+from railyard.failure.faults.definition import ControllerEvent
+from railyard.failure.oracle.dead import Bounds, bounds
 from railyard.failure.oracle.max_flow import too_fast
 from railyard.failure.probes.traffic import TrafficLog
-from railyard.failure.scenario.kinds import Fault, FaultKind
 from railyard.failure.scenario.pairs import Pair, PairSelection
 from railyard.failure.scenario.script import Script
 from railyard.failure.scenario.timeline import SETTLE_S
@@ -40,8 +39,6 @@ from railyard.topologies.plan import Plan
 WARM_UP_S: Final = 0.2  # of the time before the first fault: streams settle, and it doesn't count as "before"
 BEFORE_S: Final = 1.5  # of goodput before a fault is in its record
 AFTER_S: Final = 1.2  # after the last repair, at least; and of goodput after each
-INTERMITTENT_LOSS_KINDS: Final[frozenset[FaultKind]] = frozenset({"link-flapping", "link-gray"})
-"""While they last, packets are lost again and again, whatever anybody does."""
 
 
 @dataclass(frozen=True)
@@ -155,7 +152,7 @@ class ScriptObservations:
         """Whether this fault, or one that is there meanwhile, makes packets be lost again and again."""
         begin, end = self.injected_ns[number], self.repair_start_ns[number]
         active = (n for n, at in enumerate(self.injected_ns) if at < end and self.repair_start_ns[n] > begin)
-        return any(self.script.faults[n].fault.kind in INTERMITTENT_LOSS_KINDS for n in active)
+        return any(self.script.faults[n].fault.definition.loses_packets_throughout for n in active)
 
     def too_fast(self, pairs: frozenset[Pair], since_ns: int, until_ns: int) -> int:
         """How many of these streams got more than was left to them; after each act they have `LATE_NS` to settle."""
@@ -243,25 +240,10 @@ def fault_end_ns(
 ) -> Sequence[int]:
     """When each fault of a script was over, which struck and began to be mended then."""
     times = zip(script.faults, injected_ns, repair_start_ns, strict=True)
-    return [_fault_end_ns(timed.fault, injected, repair_started, events) for timed, injected, repair_started in times]
-
-
-def _fault_end_ns(fault: Fault, injected_ns: int, repair_start_ns: int, events: Sequence[ControllerEvent]) -> int:
-    """When its repair began; of a controller or registry, when it was there again; of a reboot, when the controller
-    had its switch again.
-    """
-    if fault.kind == "rail-switch-reboot":
-        returned = (
-            at
-            for at, event_kind, detail in events
-            if event_kind == "switch-up" and detail.get("switch") == fault.target
-        )
-        return min((at for at in returned if injected_ns <= at < repair_start_ns), default=repair_start_ns)
-    restart_event = f"{fault.target}-restarted" if fault.kind in CONTROL_PLANE_KINDS else ""
-    return min(
-        (at for at, event_kind, _ in events if event_kind == restart_event and at >= repair_start_ns),
-        default=repair_start_ns,
-    )
+    return [
+        timed.fault.definition.end_ns(timed.fault.target, injected, repair_started, events)
+        for timed, injected, repair_started in times
+    ]
 
 
 def _restrict(selection: PairSelection, pairs: frozenset[Pair]) -> PairSelection:
@@ -320,7 +302,7 @@ def _steps_ms(
     fault: Fault, plan: Plan, events: Sequence[ControllerEvent], fault_ns: int, repair_ns: int
 ) -> tuple[float | None, float | None, float | None]:
     """Until the controller told of this fault, next decided on something, and had next changed routes."""
-    signals = [(at, event_kind) for at, event_kind, detail in events if is_signal_of(fault, plan, event_kind, detail)]
+    signals = [(at, event_kind) for at, event_kind, detail in events if fault.is_signal(plan, event_kind, detail)]
     detect_ms = step_ms(signals, {event_kind for _, event_kind in signals}, fault_ns, repair_ns)
     if detect_ms is None:
         return None, None, None

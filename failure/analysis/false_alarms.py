@@ -4,9 +4,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from railyard.failure.analysis.detours import ControllerEvent
-from railyard.failure.analysis.signals import SILENCE_KEYS, is_signal_of, rail_of
-from railyard.failure.scenario.kinds import Fault
+from railyard.failure.faults import Fault
+from railyard.failure.faults.definition import ControllerEvent
+from railyard.failure.faults.support.signals import SILENCE_KEYS, dead_rails, rail_of
 from railyard.topologies.addresses import gpu_of_name
 from railyard.topologies.plan import Plan
 
@@ -50,9 +50,9 @@ def false_alarms(events: Iterable[ControllerEvent], faults: Sequence[FaultInterv
 
 
 def _explains(fault: Fault, plan: Plan, name: _Name) -> bool:
-    """A dead rail switch may be told by some of its links before it is told as a whole."""
-    kind, label = _probe_group_of(plan, name) if fault.kind.startswith("rail-switch") else name
-    return is_signal_of(fault, plan, "silent", {kind: label})
+    """Whether a fault explains a silent name; some links of a dead rail switch may be reported before the switch."""
+    key, label = _probe_group_of(plan, name) if dead_rails(fault.impact(plan), plan) else name
+    return fault.is_signal(plan, "silent", {key: label})
 
 
 def _probe_group_of(plan: Plan, name: _Name) -> _Name:

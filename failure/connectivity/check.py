@@ -15,9 +15,8 @@ from railyard.core.errors import RailyardError
 from railyard.core.worker import WorkerProcess
 from railyard.failure.connectivity.verdict import Verdict, judge, name_of
 from railyard.failure.connectivity.worker import PAIRS_PER_S
-from railyard.failure.oracle.dead import CONTROL_PLANE_KINDS, Bounds, bounds
-from railyard.failure.oracle.reachability import Cable, cable
-from railyard.failure.scenario.kinds import Fault
+from railyard.failure.faults import Cable, Fault, cable
+from railyard.failure.oracle.dead import Bounds, bounds
 from railyard.failure.scenario.pairs import Pair
 from railyard.failure.scenario.timeline import SETTLE_S, Action, QuietPeriod
 from railyard.topologies.build.network import FabricNet
@@ -122,17 +121,17 @@ class ConnectivityChecker:
         )
 
     def _keeps_forwarding(self, fault: Fault) -> bool:
-        """The kernel's datapath goes on under a switch that hangs."""
-        return fault.kind == "rail-switch-hang" and self._net.datapath == "system"
+        """Whether what the fault kills keeps forwarding by this fabric's datapath."""
+        return fault.definition.keeps_forwarding(self._net.datapath)
 
 
 def changed_without_controller(broken: Collection[Fault], actions: Sequence[Action]) -> bool:
-    """Whether something changed while the controller was away, or just before, so that nobody made it good."""
-    if all(fault.kind != "controller-crash" for fault in broken):
+    """Whether the data plane changed while the controller was down, or just before, so that it did not react."""
+    if not any(fault.definition.stops_controller for fault in broken):
         return False
-    crash = next(act for act in reversed(actions) if (act.operation, act.fault.kind) == ("inject", "controller-crash"))
-    since_ns = crash.at_ns - SETTLE_S * 1e9
-    return any(act.done_ns >= since_ns and act.fault.kind not in CONTROL_PLANE_KINDS for act in actions)
+    crashes = (act for act in reversed(actions) if act.operation == "inject" and act.fault.definition.stops_controller)
+    since_ns = next(crashes).at_ns - SETTLE_S * 1e9
+    return any(act.done_ns >= since_ns and not act.fault.definition.is_control_plane for act in actions)
 
 
 def compare_with_bounds(

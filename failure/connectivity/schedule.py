@@ -5,8 +5,7 @@ from typing import Final
 
 from railyard.failure.connectivity.check import ConnectivityResult
 from railyard.failure.connectivity.verdict import Verdict
-from railyard.failure.oracle.dead import CONTROL_PLANE_KINDS
-from railyard.failure.scenario.kinds import Fault
+from railyard.failure.faults import Fault
 from railyard.failure.scenario.timeline import SETTLE_S, Action
 
 MAX_ACTION_S: Final = 0.15
@@ -29,7 +28,7 @@ def missed_checks(
             broken.append(action.fault)
         else:
             broken.remove(action.fault)
-        counts_from_done = action is ordered[-1] or action.fault.kind in CONTROL_PLANE_KINDS
+        counts_from_done = action is ordered[-1] or action.fault.definition.is_control_plane
         begin_ns = action.done_ns if counts_from_done else action.at_ns + int(MAX_ACTION_S * 1e9)
         is_due = end_ns - begin_ns > (SETTLE_S + check_s) * 1e9
         if is_due and not any(action.at_ns <= check.at_ns < end_ns for check in taken):

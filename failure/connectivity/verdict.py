@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from railyard.failure.oracle.reachability import Cable, Survivors
+from railyard.failure.faults import Cable
+from railyard.failure.oracle.reachability import Survivors
 from railyard.failure.scenario.pairs import Pair
 
 

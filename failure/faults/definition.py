@@ -1,27 +1,248 @@
-"""What a kind of fault is made of."""
+"""Fault kinds: what a definition states, the registry of all definitions, and a fault as data.
 
-from collections.abc import Callable, Sequence
+A fault kind is one file of this folder, or a plugin:
+
+    @fault("rail-brownout")
+    class RailBrownout(FaultKind):
+        \"\"\"Every port of a rail switch drops to a share of its rate.\"\"\"
+        ...
+
+Everything that Railyard does with faults asks the definition: specs, dry runs, random faults, the oracle, path choice,
+recovery times and targets. Reading definitions is free of side effects; only `prepare`, `inject`, `repair` and
+`symptoms` touch the kernel.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, ClassVar, Final, Literal, TypeVar
 
-from railyard.failure.scenario.kinds import Fault
+from railyard.controller.health.settings import RegistryKind
+from railyard.core.config import ConfigModel
+from railyard.core.registry import Registry
+from railyard.failure.faults.support.impact import FaultScope, Impact, scope_of
+from railyard.failure.faults.support.signals import is_signal_of
 from railyard.topologies.build.network import FabricNet
+from railyard.topologies.optical import Layer
+from railyard.topologies.plan import Plan
 
-FaultHook = Callable[[FabricNet, Fault], None]
+ControllerEvent = tuple[int, str, dict[str, Any]]
+"""An event of a controller: (monotonic ns, kind, detail)."""
+SPEC_KEYS: Final = frozenset({"kind", "target", "at", "repair", "after", "on", "repeats", "parameters"})
+"""Keys of a fault in a spec; a parameter can't have one of these names."""
 
 
-def no_op(net: FabricNet, fault: Fault) -> None:
-    """Most kinds need no preparation."""
+class NoParameters(ConfigModel):
+    """Of a fault kind that has no parameters."""
 
 
 @dataclass(frozen=True, slots=True)
-class FaultDefinition:
-    """How to break it (`apply`, at once), how to mend it, and what shows that it is broken.
-
-    `symptoms`: a truth for each part of it, at least one; all true while it is broken, all false when it is whole.
-    `prepare`: what takes programs, and changes nothing yet.
+class FirstPacketTarget:
+    """How soon after the injection packets must flow again, ms. `side`: of pairs whose own end is hit ("source"), of
+    the others ("far"), or of the slowest pair (None). `why`: what the time is made of.
     """
 
-    apply: FaultHook
-    repair: FaultHook
-    symptoms: Callable[[FabricNet, Fault], Sequence[bool]]
-    prepare: FaultHook = no_op
+    what: str
+    why: str
+    median_ms: float
+    p95_ms: float
+    side: Literal["source", "far"] | None = None
+
+
+class FaultKind:
+    """Definition of a fault kind. `target` is a name that `targets` allows, `p` an instance of `Parameters`.
+
+    To be given: `targets`, `impact`, `inject`, `repair`, `symptoms`. The rest has defaults.
+    """
+
+    Parameters: ClassVar[type[ConfigModel]] = NoParameters
+    """The kind's own keys in a spec, with defaults and bounds."""
+    target_sort: ClassVar[str] = "target"
+    """What a target is, in the singular, as error messages say it: "GPU", "rail switch"."""
+    layer: ClassVar[Layer | None] = None
+    """The layer of the GPU cable that breaks; None if it isn't a single cable. Random faults group by it."""
+    order: ClassVar[int] = 1000
+    """Position in lists and in random draws; kinds with the same position are ordered by name."""
+    weight: ClassVar[float] = 0.0
+    """Weight in the default mix of random faults; 0: only if a spec's mix names the kind."""
+    min_random_s: ClassVar[float] = 0.0
+    """Minimum duration of a random fault, s."""
+    is_control_plane: ClassVar[bool] = False
+    """Only a control process fails: packets keep flowing."""
+    stops_controller: ClassVar[bool] = False
+    """There is no controller while the fault lasts."""
+    stops_gpus: ClassVar[bool] = False
+    """Processes on GPUs are killed or stopped, so connections may break."""
+    is_intermittent: ClassVar[bool] = False
+    """Parts fail and recover by themselves while the fault lasts."""
+    loses_packets_throughout: ClassVar[bool] = False
+    """Packets are lost until the repair, whatever the controller does."""
+    is_rerouted: ClassVar[bool] = True
+    """The controller moves traffic away from what breaks."""
+    first_packet_targets: ClassVar[tuple[FirstPacketTarget, ...]] = ()
+    """Recovery targets (results/runs/recovery_targets.py)."""
+
+    def targets(self, plan: Plan) -> Sequence[str]:
+        """Return the names of all possible targets on a fabric."""
+        raise NotImplementedError
+
+    def impact(self, plan: Plan, target: str, p: Any) -> Impact:
+        """Return what is dead or degraded while the fault lasts, at its worst."""
+        raise NotImplementedError
+
+    def prepare(self, net: FabricNet, target: str, p: Any) -> None:
+        """Do what takes long and changes nothing yet, before the clock is read; `repair` undoes it."""
+
+    def inject(self, net: FabricNet, target: str, p: Any) -> None:
+        """Break the target, as fast as possible: recovery times count from just before."""
+        raise NotImplementedError
+
+    def repair(self, net: FabricNet, target: str, p: Any) -> None:
+        """Repair the target."""
+        raise NotImplementedError
+
+    def symptoms(self, net: FabricNet, target: str, p: Any) -> Sequence[bool]:
+        """Return for each affected part, one or more, whether it is faulty, observed at the part itself.
+
+        All are true while the fault is active, and all are false after its repair.
+        """
+        raise NotImplementedError
+
+    def target_problem(self, plan: Plan, target: str) -> str:
+        """Return what is wrong with a target on a fabric, with what is allowed; empty if it can be used."""
+        names = self.targets(plan)
+        allowed = f"allowed are {_span(names)}" if names else "it has none"
+        return "" if target in names else f"is no {self.target_sort} of {size_of(plan)}: {allowed}"
+
+    def parameter_problems(self, p: Any, repair_s: float) -> Iterator[tuple[str, str]]:
+        """Yield (parameter, what is allowed) for values that don't fit a fault of this duration."""
+        yield from ()
+
+    def random_parameters(self) -> ConfigModel:
+        """Return the parameters of random faults."""
+        return self.Parameters()
+
+    def scope(self, plan: Plan, target: str, p: Any) -> FaultScope:
+        """Return what the fault affects and what its detection requires: concurrent faults must not interfere."""
+        return scope_of(self.impact(plan, target, p), plan)
+
+    def is_signal(self, plan: Plan, target: str, p: Any, event_kind: str, detail: Mapping[str, Any]) -> bool:
+        """Whether an event of the controller announces this fault."""
+        return is_signal_of(self.impact(plan, target, p), plan, event_kind, detail)
+
+    def end_ns(self, target: str, injected_ns: int, repair_start_ns: int, events: Sequence[ControllerEvent]) -> int:
+        """Return when the fault was over (monotonic ns), if that isn't when its repair began."""
+        return repair_start_ns
+
+    def keeps_forwarding(self, datapath: str) -> bool:
+        """Whether a dead switch keeps forwarding by this datapath ("system": the kernel's, or "netdev")."""
+        return False
+
+    def registry(self, p: Any) -> RegistryKind | None:
+        """Return the registry of health scores that must run meanwhile."""
+        return None
+
+
+def size_of(plan: Plan) -> str:
+    """A fabric in words, for messages."""
+    return f"the {plan.spec.kind} fabric of {plan.spec.domains} domains x {plan.spec.rails} rails"
+
+
+def _span(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{names[0]} to {names[-1]}"
+
+
+_REQUIRED: Final = {
+    "targets": "targets(plan)",
+    "impact": "impact(plan, target, p)",
+    "inject": "inject(net, target, p)",
+    "repair": "repair(net, target, p)",
+    "symptoms": "symptoms(net, target, p)",
+}
+
+
+def _missing_parts(name: str, definition: object) -> Iterator[str]:
+    """Yield what a definition lacks."""
+    if not isinstance(definition, FaultKind):
+        yield "it must be a subclass of FaultKind"
+        return
+    for part, signature in _REQUIRED.items():
+        if getattr(type(definition), part) is getattr(FaultKind, part):
+            yield f"the method {signature} is missing"
+    if not type(definition).__doc__:
+        yield "the docstring is missing"
+    model: object = definition.Parameters
+    if not (isinstance(model, type) and issubclass(model, ConfigModel)):
+        yield "Parameters must be a subclass of ConfigModel"
+        return
+    for key, info in model.model_fields.items():
+        if key in SPEC_KEYS:
+            yield f"Parameters must not have a field {key}: every fault has that key"
+        elif info.is_required():
+            yield f"Parameters.{key} needs a default"
+
+
+FAULTS: Final = Registry[FaultKind]("fault kind", "railyard.failure.faults", check=_missing_parts)
+Definition = TypeVar("Definition", bound=type)
+
+
+def fault(name: str) -> Callable[[Definition], Definition]:
+    """Return a decorator that registers a subclass of FaultKind under a name."""
+
+    def register(definition: Definition) -> Definition:
+        FAULTS.add(name, definition(), stacklevel=2)
+        return definition
+
+    return register
+
+
+def fault_kinds() -> tuple[str, ...]:
+    """Return the names of all fault kinds, in the order of lists and random draws."""
+    return tuple(sorted(FAULTS, key=lambda name: (FAULTS[name].order, name)))
+
+
+def definition_of(kind: str) -> FaultKind:
+    """Return a definition; for a kind that isn't registered, as in the records of an old run, one with the defaults."""
+    return FAULTS[kind] if kind in FAULTS else FaultKind()
+
+
+_DEFAULTS: Final = NoParameters()
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """What to break: a kind, a target of that kind, and the kind's parameters (default: `Parameters()`)."""
+
+    kind: str
+    target: str
+    parameters: ConfigModel = _DEFAULTS
+
+    def __post_init__(self) -> None:
+        if self.parameters is _DEFAULTS:
+            object.__setattr__(self, "parameters", definition_of(self.kind).Parameters())
+
+    @classmethod
+    def of(cls, kind: str, target: str, **parameters: Any) -> "Fault":
+        """Make a fault with some parameters given, the rest at their defaults."""
+        return cls(kind, target, FAULTS[kind].Parameters(**parameters))
+
+    @property
+    def name(self) -> str:
+        """Kind and target."""
+        return f"{self.kind} {self.target}"
+
+    @property
+    def definition(self) -> FaultKind:
+        """The definition of its kind."""
+        return definition_of(self.kind)
+
+    def impact(self, plan: Plan) -> Impact:
+        """Return what is dead or degraded while it lasts."""
+        return self.definition.impact(plan, self.target, self.parameters)
+
+    def scope(self, plan: Plan) -> FaultScope:
+        """Return what it affects and requires."""
+        return self.definition.scope(plan, self.target, self.parameters)
+
+    def is_signal(self, plan: Plan, event_kind: str, detail: Mapping[str, Any]) -> bool:
+        """Whether an event of the controller announces it."""
+        return self.definition.is_signal(plan, self.target, self.parameters, event_kind, detail)

@@ -10,7 +10,6 @@ Rail-only IV-B, Outshift health routing part 2.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from functools import cached_property
 
 import networkx as nx
@@ -18,44 +17,19 @@ import numpy as np
 import numpy.typing as npt
 from networkx.algorithms.flow import shortest_augmenting_path
 
+from railyard.failure.faults import Cable, Impact, cable
 from railyard.failure.scenario.pairs import Pair
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.plan import Plan
 
-Cable = frozenset[str]
-"""The names of the nodes at its two ends: d0g1 and rail1, d0g1 and hb0, rail1 and spine0, d0g1 and switch0."""
 Matrix = npt.NDArray[np.bool_]
 """Of all GPUs by all GPUs, in the plan's order: from the row's to the column's."""
-
-
-def cable(one: str, other: str) -> Cable:
-    return frozenset({one, other})
-
-
-@dataclass(frozen=True)
-class Dead:
-    """What doesn't work, by name as in the plan.
-
-    nodes: GPUs, rail switches, spines, switch0, HB bridges. cables: cut or silent. slowed: what is left of a cable's
-    rate in each direction, bit/s.
-    """
-
-    nodes: frozenset[str] = frozenset()
-    cables: frozenset[Cable] = frozenset()
-    slowed: Mapping[Cable, int] = field(default_factory=dict)
-
-    def __or__(self, other: "Dead") -> "Dead":
-        """Both at once; a cable that is slowed twice has the lower rate."""
-        slowed = {
-            c: min(d.slowed[c] for d in (self, other) if c in d.slowed) for c in self.slowed.keys() | other.slowed
-        }
-        return Dead(self.nodes | other.nodes, self.cables | other.cables, slowed)
 
 
 class Survivors:
     """A plan's fabric without what is dead. ValueError if `dead` names something that the plan doesn't have."""
 
-    def __init__(self, plan: Plan, dead: Dead) -> None:
+    def __init__(self, plan: Plan, dead: Impact) -> None:
         self.plan, self.dead = plan.electrical, dead  # an optical switch joins what it crosses, and nothing else
         rates = {cable(link.a.node, link.b.node): link.rate_bps for link in self.plan.links}
         _check(self.plan, dead, rates)
@@ -162,7 +136,7 @@ def _names(plan: Plan) -> frozenset[str]:
     return frozenset([*(gpu.name for gpu in plan.gpus), *plan.hb_bridges, *switches])
 
 
-def _check(plan: Plan, dead: Dead, rates: Mapping[Cable, int]) -> None:
+def _check(plan: Plan, dead: Impact, rates: Mapping[Cable, int]) -> None:
     unknown = dead.nodes - _names(plan)
     if unknown:
         raise ValueError(f"no such nodes in the fabric: {', '.join(sorted(unknown))}")

@@ -1,51 +1,94 @@
-"""Who talks while something breaks: pure choices, made before the fault, the same for every run of a spec."""
+"""Which pairs of GPUs stream and are probed during a fault: pure choices, the same for every run of a spec."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import compress
+from itertools import compress, permutations
 from operator import not_
 from typing import Final
 
 import numpy as np
 
+from railyard.controller.failover.paths import Broken, usable
+from railyard.failure.faults import Fault, Impact
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.plan import Plan
 
 Pair = tuple[Gpu, Gpu]
-Crosses = Callable[[Gpu, Gpu], bool]
-"""Something of the usual path between two GPUs of different domains."""
+PairFilter = Callable[[Gpu, Gpu], bool]
+"""A property of the default path between two GPUs of different domains."""
 
 PROBES: Final = 4
-ONE_SIDE_PROBES: Final = 3  # where the fault has no other
+ONE_SIDE_PROBES: Final = 3  # if the fault affects only sources or only far ends
 MAX_PROBES: Final = 8
-"""All together: at a thousand a second each, more would be a load of their own."""
+"""In total: at 1000 packets/s each, more would be a load of their own."""
 SHARED_PROBES: Final = 4
-"""Of a long script: what it is for is the census, and all that runs for minutes should leave cores idle."""
-_FAULT_WEIGHT: Final = 100  # more than all sides of all faults that one pair can be on
+"""In a long script, whose purpose is connectivity checks: what runs for minutes should leave cores idle."""
+_FAULT_WEIGHT: Final = 100  # more than the number of sides of faults that one pair can be on
 
 
 @dataclass(frozen=True, slots=True)
-class FaultImpact:
-    """Whom a fault concerns.
+class AffectedPairs:
+    """Which pairs a fault affects.
 
-    `crosses`: whether a pair's usual path goes by what breaks; `own`: whether that is the cable by which it leaves its
-    own domain, so that the kernel there can help itself. `dead`: GPUs that don't live while it lasts.
+    `crosses`: whether a pair's default path crosses what breaks. `own`: whether that is the cable by which the path
+    leaves its own domain, so that the kernel there can switch to its backup route. `dead`: GPUs that are down.
     """
 
-    crosses: Crosses
-    own: Crosses
+    crosses: PairFilter
+    own: PairFilter
     dead: frozenset[Gpu] = frozenset()
 
     def pairs(self, gpus: Iterable[Gpu]) -> list[Pair]:
-        """The pairs of others that it may cut off."""
+        """Return the pairs of live GPUs that the fault may cut off."""
         alive = [gpu for gpu in gpus if gpu not in self.dead]
         return [(a, b) for a in alive for b in alive if a.domain != b.domain and self.crosses(a, b)]
 
 
+def broken_by(impact: Impact, plan: Plan) -> Broken:
+    """Return what an impact disables for path choice. A dead GPU takes its rail link along.
+
+    The loss of one of several spines disables nothing: switches spread their connections over the others.
+    """
+    dead = [switch for switch in plan.switches if switch.name in impact.nodes]
+    dead_spines = sum(switch.role == "spine" for switch in dead)
+    no_spine = 0 < dead_spines == plan.spec.spine_count
+    return Broken(
+        links=impact.gpus_impaired_at("rail") | impact.dead_gpus,
+        rails=frozenset(switch.index for switch in dead if switch.role in ("rail", "single")),
+        disconnected_ranks=frozenset(permutations(range(plan.spec.rails), 2)) if no_spine else frozenset(),
+        hb=impact.gpus_impaired_at("hb"),
+    )
+
+
+def affected_pairs(fault: Fault, plan: Plan) -> AffectedPairs:
+    """Return the pairs that a fault affects. A fault of the control plane concerns all pairs: none may notice it."""
+    if fault.definition.is_control_plane:
+        return AffectedPairs(lambda src, dst: True, lambda src, dst: False)
+    impact = fault.impact(plan)
+    broken, sources = broken_by(impact, plan), impact.gpus_impaired_at("rail")
+    hits_spine = any(switch.role == "spine" and switch.name in impact.nodes for switch in plan.switches)
+
+    def crosses(src: Gpu, dst: Gpu) -> bool:
+        paths = [share.path for share in plan.spec.paths(src, dst)]
+        if hits_spine and any(path.kind == "spine" for path in paths):  # a switch's hash chooses the spine
+            return True
+        return not all(usable(path, src, dst, broken, plan.spec.kind) for path in paths)
+
+    def at_source(src: Gpu, dst: Gpu) -> bool:
+        return any(Gpu(src.domain, share.path.rail) in sources for share in plan.spec.paths(src, dst))
+
+    return AffectedPairs(crosses, at_source, impact.dead_gpus)
+
+
+def monitored_pairs(fault: Fault, plan: Plan) -> "PairSelection":
+    """Return which pairs stream and which are probed during a fault."""
+    return select_pairs(plan, affected_pairs(fault, plan))
+
+
 @dataclass(frozen=True, slots=True)
 class PairSelection:
-    """`streams` carry traffic; `affected` are those whose usual path crosses what breaks; `probes` are probed at 1
-    kHz, `at_source` are those of them whose own end is hit, so that their kernel can help itself.
+    """`streams` carry traffic, and the default path of the `affected` ones crosses what breaks. `probes` are probed at
+    1 kHz; those `at_source` have their own end hit, so that their kernel can use its backup route.
     """
 
     streams: tuple[Pair, ...]
@@ -54,23 +97,23 @@ class PairSelection:
     at_source: frozenset[Pair] = frozenset()
 
 
-def select_pairs(plan: Plan, impact: FaultImpact) -> PairSelection:
-    """Each GPU streams to the next domain, by turns on its rail and to the next rank; some that are hit are probed.
+def select_pairs(plan: Plan, impact: AffectedPairs) -> PairSelection:
+    """Select pairs for one fault: each GPU streams to the next domain, alternately to its own and to the next rank.
 
-    Dead GPUs neither stream nor are probed: what counts is what their absence does to the others. Of the probes two
-    are hit at their source and two on their far side, or three where there is one side alone; one of each side stays
-    on its rail, the rest change rails. The probed pairs stream too, so that goodput is of more than one.
+    Dead GPUs neither stream nor are probed: what counts is the effect of their absence on others. Two of the probes
+    are hit at their source and two on their far side, or three where there is only one side; one of each side stays
+    on its rail, the rest change rails. The probed pairs stream too, so that goodput is the sum of several streams.
     """
     probed = _probed(plan, impact)
     streams = tuple(dict.fromkeys([*_next_domain_pairs(plan, impact.dead), *probed]))
     return _select_for(impact, streams, probed)
 
 
-def select_script_pairs(plan: Plan, impacts: Sequence[FaultImpact]) -> tuple[PairSelection, ...]:
-    """The same for several faults, in their order: all with the same streams, each with those probes that it hits.
+def select_script_pairs(plan: Plan, impacts: Sequence[AffectedPairs]) -> tuple[PairSelection, ...]:
+    """Select pairs for several faults, in their order: all have the same streams, each has the probes that it hits.
 
-    All GPUs stream, those that die as well: their connections stall and go on. Where the faults are too many for
-    probes of their own, the pairs are taken that most of them hit.
+    All GPUs stream, also those that fail: their connections stall and continue. If there are too many faults for
+    probes of their own, the pairs are probed that most of them hit.
     """
     own = list(dict.fromkeys(pair for impact in impacts for pair in _probed(plan, impact)))
     probed = own if len(own) <= MAX_PROBES else _max_coverage(plan, impacts)
@@ -78,7 +121,7 @@ def select_script_pairs(plan: Plan, impacts: Sequence[FaultImpact]) -> tuple[Pai
     return tuple(_select_for(impact, streams, probed) for impact in impacts)
 
 
-def _select_for(impact: FaultImpact, streams: tuple[Pair, ...], probed: Sequence[Pair]) -> PairSelection:
+def _select_for(impact: AffectedPairs, streams: tuple[Pair, ...], probed: Sequence[Pair]) -> PairSelection:
     affected = frozenset(pair for pair in streams if impact.dead.isdisjoint(pair) and impact.crosses(*pair))
     probes = tuple(pair for pair in probed if pair in affected)
     return PairSelection(streams, affected, probes, frozenset(pair for pair in probes if impact.own(*pair)))
@@ -90,14 +133,14 @@ def _next_domain_pairs(plan: Plan, dead: frozenset[Gpu]) -> list[Pair]:
     return [pair for pair in pairs if dead.isdisjoint(pair)]
 
 
-def _sides(plan: Plan, impact: FaultImpact) -> list[list[Pair]]:
-    """The pairs that it hits at their source, and those that it hits elsewhere; the sides that there are."""
+def _sides(plan: Plan, impact: AffectedPairs) -> list[list[Pair]]:
+    """The pairs that a fault hits at their source, and those that it hits elsewhere, without empty lists."""
     pairs = impact.pairs(plan.gpus)
     own = [impact.own(*pair) for pair in pairs]
     return [side for side in (list(compress(pairs, own)), list(compress(pairs, map(not_, own)))) if side]
 
 
-def _probed(plan: Plan, impact: FaultImpact) -> list[Pair]:
+def _probed(plan: Plan, impact: AffectedPairs) -> list[Pair]:
     sides = _sides(plan, impact)
     return [pair for side in sides for pair in _choose(side, PROBES // 2 if len(sides) > 1 else ONE_SIDE_PROBES)]
 
@@ -108,14 +151,14 @@ def _choose(pairs: list[Pair], count: int) -> list[Pair]:
 
 
 def _evenly_spaced(pairs: list[Pair], count: int) -> list[Pair]:
-    """So many of them, evenly over the list, its last one included."""
+    """`count` of the pairs, evenly spaced over the list, including its last one."""
     if len(pairs) <= count:
         return pairs
     return [pairs[(i + 1) * len(pairs) // count - 1] for i in range(count)]
 
 
-def _max_coverage(plan: Plan, impacts: Sequence[FaultImpact]) -> list[Pair]:
-    """So many pairs that as many faults as possible hit one, and then as many of their sides; taken one by one."""
+def _max_coverage(plan: Plan, impacts: Sequence[AffectedPairs]) -> list[Pair]:
+    """Choose `SHARED_PROBES` pairs greedily, each hit by as many uncovered faults, then sides, as possible."""
     all_pairs = [(a, b) for a in plan.gpus for b in plan.gpus if a.domain != b.domain]
     numbers = {pair: number for number, pair in enumerate(all_pairs)}
     sides = [_sides(plan, impact) for impact in impacts]
@@ -127,7 +170,7 @@ def _max_coverage(plan: Plan, impacts: Sequence[FaultImpact]) -> list[Pair]:
     chosen: list[Pair] = []
     uncovered = np.ones(len(rows), dtype=np.bool_)
     while len(chosen) < SHARED_PROBES:
-        if not hits[uncovered].any():  # all have one: a second time
+        if not hits[uncovered].any():  # all are covered: start again
             uncovered[:] = True
         best = int(np.argmax((weights[:, None] * hits)[uncovered].sum(axis=0)))
         chosen.append(all_pairs[best])

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from typing import Final
 
-from railyard.failure.faults import apply, confirm, prepare, repair, unprepare
+from railyard.failure.scenario.injection import apply, confirm, prepare, repair, unprepare
 from railyard.failure.scenario.script import Script, Timed
 from railyard.failure.scenario.timeline import ActionLog
 from railyard.topologies.build.network import FabricNet

@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from railyard.failure.analysis.detours import ControllerEvent
 from railyard.failure.analysis.evaluate import (
     AFTER_S,
     WARM_UP_S,
@@ -16,6 +15,7 @@ from railyard.failure.analysis.evaluate import (
 )
 from railyard.failure.connectivity.check import ConnectivityChecker, ConnectivityResult, duration_s
 from railyard.failure.connectivity.schedule import missed_checks
+from railyard.failure.faults.definition import ControllerEvent
 from railyard.failure.probes.traffic import Traffic, TrafficJob
 from railyard.failure.scenario.pairs import PairSelection
 from railyard.failure.scenario.player import Player, WaitFor

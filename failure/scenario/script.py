@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from railyard.failure.scenario.kinds import Fault
+from railyard.failure.faults import Fault
 
 
 @dataclass(frozen=True, slots=True)

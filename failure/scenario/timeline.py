@@ -5,7 +5,7 @@ import time
 from dataclasses import dataclass
 from typing import Final
 
-from railyard.failure.scenario.kinds import Fault
+from railyard.failure.faults import Fault
 from railyard.failure.scenario.script import Script, Timed
 
 SETTLE_S: Final = 0.5

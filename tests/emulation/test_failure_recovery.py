@@ -1,20 +1,18 @@
 """Faults while traffic and probes run: what is seen of them, in which order, and that nothing is lost for good."""
 
 import time
-from dataclasses import replace
 from statistics import median
 
 import psutil
 import pytest
 
 from railyard.core.errors import CheckFailed
-from railyard.experiments.run.fault_impact import monitored_pairs
 from railyard.experiments.run.session import built
-from railyard.experiments.spec.faults import FaultSpec
-from railyard.failure import faults
 from railyard.failure.analysis.evaluate import FaultRun
-from railyard.failure.faults import KINDS, Fault, FaultKind, inject, is_in_effect, repair
-from railyard.failure.faults.definition import no_op
+from railyard.failure.faults import FAULTS, Fault
+from railyard.failure.scenario import injection
+from railyard.failure.scenario.injection import inject, is_active, repair
+from railyard.failure.scenario.pairs import monitored_pairs
 from railyard.failure.scenario.run import run_script
 from railyard.failure.scenario.script import Script, Timed
 from railyard.results.runs.records import Run
@@ -26,19 +24,19 @@ from tests.emulation.fabrics import RAIL_BPS, Fabric, build, datapath, eventuall
 pytestmark = pytest.mark.capsule
 
 AT_S, REPAIR_S = 0.6, 1.2
-FAULTS: tuple[tuple[FaultKind, str], ...] = (
+EACH: tuple[tuple[str, str], ...] = (
     ("link-down", "d0g1"),
     ("rail-switch-crash", "rail1"),
     ("gpu-crash", "d1g1"),
 )
 
-SILENT: tuple[tuple[FaultKind, str], ...] = (
+SILENT: tuple[tuple[str, str], ...] = (
     ("link-silent", "d0g1"),
     ("rail-switch-hang", "rail1"),
     ("gpu-hang", "d0g1"),
     ("hb-port-down", "d0g1"),
 )
-IMPAIRED: tuple[tuple[FaultKind, float], ...] = (("link-gray", 0.3), ("link-slow", 1.0), ("link-flapping", 1.0))
+IMPAIRED: tuple[tuple[str, float], ...] = (("link-gray", 0.3), ("link-slow", 1.0), ("link-flapping", 1.0))
 """And the most of the probes sent meanwhile that are lost; a gray link loses 5% on average."""
 
 
@@ -66,9 +64,9 @@ class Broken:
         self.routes = self.fabric.routes()
         self.flows = {switch.name: self.fabric.flows(switch.name) for switch in plan.switches}
 
-    def by(self, kind: FaultKind, target: str, repair_s: float = REPAIR_S) -> FaultRun:
+    def by(self, kind: str, target: str, repair_s: float = REPAIR_S) -> FaultRun:
         net = self.fabric.net
-        selection = monitored_pairs(FaultSpec(kind=kind, target=target), net.plan)
+        selection = monitored_pairs(Fault(kind, target), net.plan)
         script = Script("", (Timed(Fault(kind, target), AT_S, repair_s),))
         for _ in range(TRIES):
             seen = run_script(net, script, [selection], self.session.events).faults[0]
@@ -89,7 +87,7 @@ class Broken:
 @pytest.mark.parametrize(("kind", "side"), [("rail-only", 3), ("rail-optimized", 3)])
 def test_with_rerouting_each_fault_is_recovered_from_before_its_repair(kind: str, side: int) -> None:
     broken = Broken(kind, side, side, reroute=True)
-    for fault, target in FAULTS:
+    for fault, target in EACH:
         seen = broken.by(fault, target)
         assert seen.detect_ms is not None
         if kind == "rail-only" or fault != "gpu-crash":  # on spines nobody else's traffic goes through a GPU
@@ -108,7 +106,7 @@ def test_with_rerouting_each_fault_is_recovered_from_before_its_repair(kind: str
 def test_without_rerouting_traffic_stays_cut_off_until_the_repair_and_none_of_it_is_lost(kind: str) -> None:
     """As the papers have it. TCP keeps what it has, and brings it when the way is back."""
     broken = Broken(kind, 2, 2, reroute=False)
-    for fault, target in FAULTS:
+    for fault, target in EACH:
         if kind == "rail-optimized" and fault == "gpu-crash":
             continue  # nobody is cut off
         seen = broken.by(fault, target, repair_s=0.6)
@@ -152,7 +150,7 @@ def test_a_reboot_is_gone_round_and_is_over_by_itself() -> None:
 
 def test_spines_and_servers_that_die_under_load_cut_nobody_else_off() -> None:
     broken = Broken("rail-optimized", 3, 2, reroute=True)
-    crashes: tuple[tuple[FaultKind, str], ...] = (("spine-crash", "spine0"), ("server-crash", "hb1"))
+    crashes: tuple[tuple[str, str], ...] = (("spine-crash", "spine0"), ("server-crash", "hb1"))
     for kind, target in crashes:
         seen = broken.by(kind, target)
         probed = seen.source_probed + seen.far_probed
@@ -175,30 +173,30 @@ def test_goodput_is_seen_to_fall_and_to_come_back() -> None:
 
 def test_a_fault_that_changes_nothing_is_no_fault() -> None:
     net = build("rail-only", 2, 2).net
-    for fault in (Fault(kind, target) for kind, target in FAULTS):
-        assert not is_in_effect(net, fault)
+    for fault in (Fault(kind, target) for kind, target in EACH):
+        assert not is_active(net, fault)
         before = time.monotonic_ns()
         assert before < inject(net, fault) < time.monotonic_ns()
-        assert is_in_effect(net, fault)
+        assert is_active(net, fault)
         with pytest.raises(
-            CheckFailed, match=f"{fault.kind} at {fault.target} can't be injected: it is broken already"
+            CheckFailed, match=f"{fault.kind} at {fault.target} can't be injected: it is active already"
         ):
             inject(net, fault)
         repair(net, fault)
-        assert not is_in_effect(net, fault)
+        assert not is_active(net, fault)
 
 
 def test_a_fault_that_does_not_bite_fails_loudly(monkeypatch: pytest.MonkeyPatch) -> None:
     net = build("rail-only", 2, 2).net
-    monkeypatch.setattr(faults, "SYMPTOMS_TIMEOUT_S", 0.3)
+    monkeypatch.setattr(injection, "SYMPTOMS_TIMEOUT_S", 0.3)
     fault = Fault("link-down", "d0g1")
-    monkeypatch.setitem(KINDS, "link-down", replace(KINDS["link-down"], apply=no_op))
-    with pytest.raises(CheckFailed, match="link-down at d0g1 did not bite"):
+    monkeypatch.setattr(type(FAULTS["link-down"]), "inject", lambda *_: None)
+    with pytest.raises(CheckFailed, match="link-down at d0g1 had no effect"):
         inject(net, fault)
     monkeypatch.undo()
     inject(net, fault)
-    monkeypatch.setitem(KINDS, "link-down", replace(KINDS["link-down"], repair=no_op))
-    with pytest.raises(CheckFailed, match="link-down at d0g1 is still there after its repair"):
+    monkeypatch.setattr(type(FAULTS["link-down"]), "repair", lambda *_: None)
+    with pytest.raises(CheckFailed, match="link-down at d0g1 is still active after its repair"):
         repair(net, fault)
 
 

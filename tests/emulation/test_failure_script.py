@@ -8,13 +8,10 @@ import pytest
 
 from railyard.controller.processes.clients import HeartbeatProcess
 from railyard.core.errors import CheckFailed
-from railyard.experiments.run.fault_impact import impact_of
 from railyard.experiments.run.session import FabricSession, built
 from railyard.failure.connectivity.check import ConnectivityChecker
-from railyard.failure.faults import KINDS
-from railyard.failure.faults.definition import FaultDefinition, no_op
-from railyard.failure.scenario.kinds import Fault
-from railyard.failure.scenario.pairs import select_script_pairs
+from railyard.failure.faults import FAULTS, Fault
+from railyard.failure.scenario.pairs import affected_pairs, select_script_pairs
 from railyard.failure.scenario.run import ScriptRun, run_script
 from railyard.failure.scenario.script import Script, Timed
 from railyard.results.runs.records import Run
@@ -50,7 +47,9 @@ def beating(session: FabricSession) -> Iterator[None]:
 
 
 def play(session: FabricSession) -> ScriptRun:
-    selections = select_script_pairs(session.plan, [impact_of(timed.fault, session.plan) for timed in SCRIPT.faults])
+    selections = select_script_pairs(
+        session.plan, [affected_pairs(timed.fault, session.plan) for timed in SCRIPT.faults]
+    )
     with ConnectivityChecker(session.net) as census:
         return run_script(session.net, SCRIPT, selections, session.events, census)
 
@@ -78,8 +77,10 @@ def test_faults_that_overlap_are_each_gone_round_and_no_byte_is_lost(monkeypatch
         assert silent.far_ms is not None
         eventually(lambda: fabric.routes() == routes)
 
-        monkeypatch.setitem(KINDS, "gpu-crash", FaultDefinition(no_op, no_op, lambda net, fault: (False,)))
-        with pytest.raises(CheckFailed, match="gpu-crash at d2g0 did not bite"):
+        definition = type(FAULTS["gpu-crash"])
+        monkeypatch.setattr(definition, "inject", lambda *_: None)
+        monkeypatch.setattr(definition, "symptoms", lambda *_: (False,))
+        with pytest.raises(CheckFailed, match="gpu-crash at d2g0 had no effect"):
             play(session)
         monkeypatch.undo()
         eventually(lambda: fabric.routes() == routes)

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from railyard.failure.faults.links import set_links
+from railyard.failure.faults.support.links import set_links
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.build import namespaces
 from railyard.topologies.build.gpu_replacement import GpuReplacement

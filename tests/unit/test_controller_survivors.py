@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from railyard.controller.failover.detours import detours
 from railyard.controller.failover.manager import find_disconnected_ranks
 from railyard.controller.failover.paths import Broken, usable
-from railyard.failure.oracle.reachability import Dead, Survivors, cable
+from railyard.failure.faults import Impact, cable
+from railyard.failure.oracle.reachability import Survivors
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.plan import Plan
 from railyard.topologies.ports import role_of
@@ -18,7 +19,7 @@ from tests.unit.fake_switch import cables
 from tests.unit.path_choices import CHOICES, chosen_path, own_path
 
 
-def as_told(fabric: Plan, dead: Dead) -> Broken:
+def as_told(fabric: Plan, dead: Impact) -> Broken:
     """What the controller knows once switches and heartbeats have told all."""
     names = {switch.dpid: switch.name for switch in fabric.switches}
     away = {dpid for dpid, name in names.items() if name in dead.nodes}
@@ -33,25 +34,25 @@ def as_told(fabric: Plan, dead: Dead) -> Broken:
     )
 
 
-def is_cut(dead: Dead, gpu: Gpu, far: str) -> bool:
+def is_cut(dead: Impact, gpu: Gpu, far: str) -> bool:
     return gpu.name in dead.nodes or cable(gpu.name, far) in dead.cables
 
 
 @st.composite
-def broken_fabrics(draw: st.DrawFn) -> tuple[Plan, Dead]:
+def broken_fabrics(draw: st.DrawFn) -> tuple[Plan, Impact]:
     kind, policy = draw(st.sampled_from(CHOICES))
     more: dict[str, Any] = {"spines": draw(st.integers(1, 3))} if kind == "rail-optimized" else {}
     fabric = plan(kind, policy, draw(st.integers(2, 4)), draw(st.integers(2, 4)), **more)
     nodes = [*(gpu.name for gpu in fabric.gpus), *fabric.hb_bridges, *(switch.name for switch in fabric.switches)]
     links = [cable(link.a.node, link.b.node) for link in fabric.links]
-    dead = Dead(
+    dead = Impact(
         draw(st.frozensets(st.sampled_from(nodes), max_size=3)), draw(st.frozensets(st.sampled_from(links), max_size=6))
     )
     return fabric, dead
 
 
 @given(case=broken_fabrics())
-def test_a_path_is_chosen_for_exactly_those_whom_the_surviving_fabric_joins(case: tuple[Plan, Dead]) -> None:
+def test_a_path_is_chosen_for_exactly_those_whom_the_surviving_fabric_joins(case: tuple[Plan, Impact]) -> None:
     fabric, dead = case
     spec, broken, reachable = fabric.spec, as_told(fabric, dead), Survivors(fabric, dead).reachable
     found = detours(fabric, broken)

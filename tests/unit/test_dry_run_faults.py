@@ -1,7 +1,7 @@
 """What dry-run tells of faults and scripts: each with its time, and how long all takes at least."""
 
 from pathlib import Path
-from typing import Final, get_args
+from typing import Final
 
 import pytest
 import yaml
@@ -10,9 +10,9 @@ from railyard.experiments import cli
 from railyard.experiments.commands.dry_run_faults import min_duration_s
 from railyard.experiments.spec.experiment import load, nominal_plan, parse
 from railyard.failure.analysis.evaluate import AFTER_S
-from railyard.failure.scenario.kinds import FaultKind
+from railyard.failure.faults import fault_kinds
 
-KINDS: Final = get_args(FaultKind)
+KINDS: Final = fault_kinds()
 FILE = """
 name: mine
 fabrics: [{kind: rail-only}, {kind: rail-optimized, domains: 3}]

@@ -8,9 +8,9 @@ import pytest
 from railyard.controller.processes.clients import HeartbeatCost
 from railyard.experiments.run import heartbeats
 from railyard.experiments.spec.heartbeats import HeartbeatsSpec
-from railyard.failure.analysis.detours import ControllerEvent
 from railyard.failure.analysis.false_alarms import FaultInterval, false_alarms
-from railyard.failure.scenario.kinds import Fault, FaultKind
+from railyard.failure.faults import Fault
+from railyard.failure.faults.definition import ControllerEvent
 from tests.unit.recovery_sample import row
 from tests.unit.stand_ins import plan_of, run_of, session_of
 
@@ -26,7 +26,7 @@ def received(at_s: float, *names: tuple[str, str]) -> list[ControllerEvent]:
     return [(round(at_s * S), "heard", {kind: name}) for kind, name in names]
 
 
-def fault_interval(kind: FaultKind, target: str, since_s: float = 2, until_s: float = 4) -> FaultInterval:
+def fault_interval(kind: str, target: str, since_s: float = 2, until_s: float = 4) -> FaultInterval:
     return FaultInterval(Fault(kind, target), round(since_s * S), round(until_s * S))
 
 

@@ -1,13 +1,12 @@
 """What faults leave of a fabric, which words are about them, and what a census makes of counters and answers."""
 
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from railyard.experiments.spec.experiment import nominal_plan
-from railyard.failure.analysis.signals import is_signal_of
 from railyard.failure.connectivity.check import (
     changed_without_controller,
     compare_with_bounds,
@@ -16,10 +15,8 @@ from railyard.failure.connectivity.check import (
     slow_cable_excess,
     watched_nodes,
 )
-from railyard.failure.oracle.dead import CONTROL_PLANE_KINDS, bounds, dead_parts, gpus_of
-from railyard.failure.oracle.reachability import Dead, cable
-from railyard.failure.scenario.kinds import Fault, FaultKind
-from railyard.failure.scenario.reach import targets
+from railyard.failure.faults import FAULTS, Fault, Impact, cable, fault_kinds
+from railyard.failure.oracle.dead import bounds
 from railyard.failure.scenario.script import Script, Timed
 from railyard.failure.scenario.timeline import NO_DEADLINE_NS, SETTLE_S, Action, ActionLog
 from railyard.topologies.addresses import Gpu
@@ -34,24 +31,24 @@ SPINES = nominal_plan(parse_fabric({"kind": "rail-optimized", "domains": 3, "rai
 @pytest.mark.parametrize(
     ("kind", "target", "dead"),
     [
-        ("link-down", "d0g1", Dead(cables=frozenset({cable("d0g1", "rail1")}))),
-        ("link-silent", "d0g1", Dead(cables=frozenset({cable("d0g1", "rail1")}))),
-        ("link-flapping", "d0g1", Dead(cables=frozenset({cable("d0g1", "rail1")}))),
-        ("link-gray", "d0g1", Dead()),
-        ("hb-port-down", "d0g1", Dead(cables=frozenset({cable("d0g1", "hb0")}))),
-        ("rail-switch-hang", "rail2", Dead(nodes=frozenset({"rail2"}))),
-        ("gpu-hang", "d1g1", Dead(nodes=frozenset({"d1g1"}))),
-        ("server-crash", "hb1", Dead(nodes=frozenset({"hb1", "d1g0", "d1g1", "d1g2"}))),
-        ("controller-crash", "controller", Dead()),
-        ("registry-crash", "registry", Dead()),
+        ("link-down", "d0g1", Impact(cables=frozenset({cable("d0g1", "rail1")}))),
+        ("link-silent", "d0g1", Impact(cables=frozenset({cable("d0g1", "rail1")}))),
+        ("link-flapping", "d0g1", Impact(cables=frozenset({cable("d0g1", "rail1")}))),
+        ("link-gray", "d0g1", Impact(lossy=frozenset({cable("d0g1", "rail1")}))),
+        ("hb-port-down", "d0g1", Impact(cables=frozenset({cable("d0g1", "hb0")}))),
+        ("rail-switch-hang", "rail2", Impact(nodes=frozenset({"rail2"}))),
+        ("gpu-hang", "d1g1", Impact(nodes=frozenset({"d1g1"}))),
+        ("server-crash", "hb1", Impact(nodes=frozenset({"hb1", "d1g0", "d1g1", "d1g2"}))),
+        ("controller-crash", "controller", Impact()),
+        ("registry-crash", "registry", Impact()),
     ],
 )
-def test_what_each_kind_kills(kind: FaultKind, target: str, dead: Dead) -> None:
-    assert dead_parts(Fault(kind, target), PLAN) == dead
+def test_what_each_kind_kills(kind: str, target: str, dead: Impact) -> None:
+    assert Fault(kind, target).impact(PLAN) == dead
 
 
 def test_a_slow_link_keeps_its_share() -> None:
-    (left_bps,) = dead_parts(Fault("link-slow", "d0g1", rate=0.25), PLAN).slowed.values()
+    (left_bps,) = Fault.of("link-slow", "d0g1", rate=0.25).impact(PLAN).slowed.values()
     assert left_bps == PLAN.rail_bps // 4
 
 
@@ -59,16 +56,16 @@ def test_a_slow_link_keeps_its_share() -> None:
 def test_every_fault_can_be_told_to_the_oracle_and_leaves_less_the_more_there_are(
     data: st.DataObject, plan: Plan
 ) -> None:
-    kinds = [kind for kind in get_args(FaultKind) if targets(kind, plan)]
+    kinds = [kind for kind in fault_kinds() if FAULTS[kind].targets(plan)]
     drawn = data.draw(st.lists(st.sampled_from(kinds), max_size=4))
-    faults = [Fault(kind, data.draw(st.sampled_from(targets(kind, plan)))) for kind in drawn]
+    faults = [Fault(kind, data.draw(st.sampled_from(FAULTS[kind].targets(plan)))) for kind in drawn]
     left = bounds(plan, faults)
     assert left.lower.reachable <= left.upper.reachable
     for n in range(len(faults)):
         fewer = bounds(plan, faults[:n] + faults[n + 1 :])
         assert left.lower.reachable <= fewer.lower.reachable
         assert left.upper.connected <= fewer.upper.connected
-    down = {gpu for fault in faults for gpu in gpus_of(fault, plan)}
+    down = {gpu for fault in faults for gpu in fault.impact(plan).dead_gpus}
     assert all(down.isdisjoint(pair) for pair in left.upper.connected)
 
 
@@ -112,17 +109,15 @@ def test_what_is_unsteady_need_not_work_and_may() -> None:
         ("registry-crash", "registry", "controller-crashed", {}, False),
     ],
 )
-def test_which_words_are_about_a_fault(
-    kind: FaultKind, target: str, what: str, detail: dict[str, Any], wanted: bool
-) -> None:
-    assert is_signal_of(Fault(kind, target), PLAN, what, detail) == wanted
+def test_which_words_are_about_a_fault(kind: str, target: str, what: str, detail: dict[str, Any], wanted: bool) -> None:
+    assert Fault(kind, target).is_signal(PLAN, what, detail) == wanted
 
 
 def test_of_a_spine_only_its_end_tells() -> None:
     fault = Fault("spine-crash", "spine0")
-    assert is_signal_of(fault, SPINES, "switch-down", {"switch": "spine0"})
-    assert not is_signal_of(fault, SPINES, "switch-down", {"switch": "rail0"})
-    assert not is_signal_of(fault, SPINES, "silent", {"rail": "rail0"})
+    assert fault.is_signal(SPINES, "switch-down", {"switch": "spine0"})
+    assert not fault.is_signal(SPINES, "switch-down", {"switch": "rail0"})
+    assert not fault.is_signal(SPINES, "silent", {"rail": "rail0"})
 
 
 def counters(**counter_deltas: int) -> dict[str, dict[str, PortStats]]:
@@ -157,7 +152,7 @@ def test_a_dead_gpu_has_carried_what_it_sent() -> None:
     assert compare_with_bounds(left, {}, counter_deltas, {}).carried == (("d0g1", 4),)
 
 
-SLOW = Fault("link-slow", "d0g1", rate=0.1)
+SLOW = Fault.of("link-slow", "d0g1", rate=0.1)
 SLOW_CABLE = cable("d0g1", "rail1")
 
 
@@ -233,9 +228,9 @@ def test_nobody_makes_good_what_changes_while_the_controller_is_away(
 
 
 def test_control_kinds_are_those_with_a_process_as_their_target() -> None:
-    assert {
-        kind for kind in get_args(FaultKind) if targets(kind, PLAN) in (["controller"], ["registry"])
-    } == CONTROL_PLANE_KINDS
+    assert {kind for kind in fault_kinds() if FAULTS[kind].targets(PLAN) in (["controller"], ["registry"])} == {
+        kind for kind in fault_kinds() if FAULTS[kind].is_control_plane
+    }
 
 
 def test_it_is_quiet_once_the_last_act_is_long_enough_over_and_until_the_next() -> None:

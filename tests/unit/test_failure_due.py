@@ -5,7 +5,7 @@ import pytest
 from railyard.failure.connectivity.check import ConnectivityResult
 from railyard.failure.connectivity.schedule import missed_checks
 from railyard.failure.connectivity.verdict import Verdict
-from railyard.failure.scenario.kinds import Fault
+from railyard.failure.faults import Fault
 from railyard.failure.scenario.timeline import Action
 
 S = 1_000_000_000

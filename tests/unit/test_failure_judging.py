@@ -4,15 +4,13 @@ from typing import Any
 
 import pytest
 
-from railyard.experiments.run.fault_impact import impact_of
 from railyard.experiments.spec.experiment import nominal_plan
-from railyard.experiments.spec.faults import FaultSpec
-from railyard.failure.analysis.detours import ControllerEvent
 from railyard.failure.analysis.evaluate import AFTER_S, FaultRun, ScriptObservations, evaluate_all
 from railyard.failure.analysis.recovery_times import ProbeLog
+from railyard.failure.faults import Fault
+from railyard.failure.faults.definition import ControllerEvent
 from railyard.failure.probes.traffic import TrafficLog
-from railyard.failure.scenario.kinds import Fault
-from railyard.failure.scenario.pairs import Pair, PairSelection, select_script_pairs
+from railyard.failure.scenario.pairs import Pair, PairSelection, affected_pairs, select_script_pairs
 from railyard.failure.scenario.script import Script, Timed
 from railyard.topologies.spec import parse_fabric
 
@@ -36,8 +34,7 @@ def probe_log(lost: list[tuple[int, int]]) -> ProbeLog:
 
 
 def talks_of(*faults: Fault) -> tuple[PairSelection, ...]:
-    specs = (FaultSpec.model_validate({"kind": fault.kind, "target": fault.target}) for fault in faults)
-    return select_script_pairs(PLAN, [impact_of(spec, PLAN) for spec in specs])
+    return select_script_pairs(PLAN, [affected_pairs(fault, PLAN) for fault in faults])
 
 
 def judged(

@@ -7,10 +7,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from railyard.controller.failover.paths import Broken, usable
-from railyard.experiments.run.fault_impact import broken_by, impact_of, monitored_pairs
 from railyard.experiments.spec.experiment import nominal_plan
-from railyard.experiments.spec.faults import FaultSpec
-from railyard.failure.scenario.pairs import PROBES, SHARED_PROBES, FaultImpact, Pair, PairSelection, select_script_pairs
+from railyard.failure.faults import Fault
+from railyard.failure.scenario.pairs import (
+    PROBES,
+    SHARED_PROBES,
+    AffectedPairs,
+    Pair,
+    PairSelection,
+    affected_pairs,
+    broken_by,
+    monitored_pairs,
+    select_script_pairs,
+)
 from railyard.topologies.addresses import Gpu, gpu_of_name
 from railyard.topologies.plan import Plan
 from railyard.topologies.spec import parse_fabric
@@ -18,7 +27,7 @@ from tests.unit.path_choices import POLICIES, chosen_path, own_path
 
 
 @st.composite
-def situations(draw: st.DrawFn) -> tuple[Plan, FaultSpec]:
+def situations(draw: st.DrawFn) -> tuple[Plan, Fault]:
     """A fabric and a fault that can happen on it."""
     kind = draw(st.sampled_from(sorted(POLICIES)))
     keys: dict[str, Any] = {"domains": draw(st.integers(2, 5)), "rails": draw(st.integers(2, 5))}
@@ -27,7 +36,7 @@ def situations(draw: st.DrawFn) -> tuple[Plan, FaultSpec]:
     switches = [switch.name for switch in plan.switches if switch.role != "spine"]
     gpus = [gpu.name for gpu in plan.gpus]
     target = draw(st.sampled_from(switches if fault == "rail-switch-crash" else gpus))
-    return plan, FaultSpec.model_validate({"kind": fault, "target": target})
+    return plan, Fault(fault, target)
 
 
 def crosses(plan: Plan, pair: Pair, broken: Broken) -> bool:
@@ -35,16 +44,16 @@ def crosses(plan: Plan, pair: Pair, broken: Broken) -> bool:
 
 
 @given(situation=situations())
-def test_probes_and_affected_streams_cross_what_breaks_and_no_others_do(situation: tuple[Plan, FaultSpec]) -> None:
+def test_probes_and_affected_streams_cross_what_breaks_and_no_others_do(situation: tuple[Plan, Fault]) -> None:
     plan, fault = situation
-    broken, selection = broken_by(fault, plan), monitored_pairs(fault, plan)
+    broken, selection = broken_by(fault.impact(plan), plan), monitored_pairs(fault, plan)
     assert all(crosses(plan, pair, broken) for pair in selection.probes)
     assert selection.affected == {pair for pair in selection.streams if crosses(plan, pair, broken)}
     assert set(selection.probes) <= set(selection.streams)
 
 
 @given(situation=situations())
-def test_nobody_talks_to_a_dead_gpu_or_to_themselves_or_twice(situation: tuple[Plan, FaultSpec]) -> None:
+def test_nobody_talks_to_a_dead_gpu_or_to_themselves_or_twice(situation: tuple[Plan, Fault]) -> None:
     plan, fault = situation
     selection = monitored_pairs(fault, plan)
     dead = {gpu_of_name(fault.target)} if fault.kind == "gpu-crash" else set()
@@ -56,7 +65,7 @@ def test_nobody_talks_to_a_dead_gpu_or_to_themselves_or_twice(situation: tuple[P
 
 
 @given(situation=situations())
-def test_every_living_gpu_sends_to_the_next_domain(situation: tuple[Plan, FaultSpec]) -> None:
+def test_every_living_gpu_sends_to_the_next_domain(situation: tuple[Plan, Fault]) -> None:
     plan, fault = situation
     selection = monitored_pairs(fault, plan)
     dead = {gpu_of_name(fault.target)} if fault.kind == "gpu-crash" else set()
@@ -67,10 +76,10 @@ def test_every_living_gpu_sends_to_the_next_domain(situation: tuple[Plan, FaultS
 
 
 @given(situation=situations())
-def test_whoever_is_affected_has_a_way_round_unless_the_only_switch_died(situation: tuple[Plan, FaultSpec]) -> None:
+def test_whoever_is_affected_has_a_way_round_unless_the_only_switch_died(situation: tuple[Plan, Fault]) -> None:
     """So that with rerouting on, not to recover is a fault of ours and not of the choice of pairs."""
     plan, fault = situation
-    broken, selection = broken_by(fault, plan), monitored_pairs(fault, plan)
+    broken, selection = broken_by(fault.impact(plan), plan), monitored_pairs(fault, plan)
     for src, dst in selection.affected:
         path = chosen_path(plan.policy, src, dst, broken, plan.spec.rails, plan.spec.kind)
         assert (path is None) == (fault.target == "switch0")
@@ -78,13 +87,13 @@ def test_whoever_is_affected_has_a_way_round_unless_the_only_switch_died(situati
 
 def test_the_same_fault_has_the_same_talkers() -> None:
     plan = nominal_plan(parse_fabric({"kind": "rail-only"}))
-    fault = FaultSpec(kind="link-down", target="d0g1")
+    fault = Fault("link-down", "d0g1")
     assert monitored_pairs(fault, plan) == monitored_pairs(fault, plan)
 
 
 def on_4x4(kind: str, fault: str, target: str, **keys: Any) -> PairSelection:
     plan = nominal_plan(parse_fabric({"kind": kind, **keys}))
-    return monitored_pairs(FaultSpec.model_validate({"kind": fault, "target": target}), plan)
+    return monitored_pairs(Fault(fault, target), plan)
 
 
 def test_two_probes_are_hit_at_their_source_and_two_on_the_far_side_one_of_each_on_its_rail() -> None:
@@ -101,10 +110,10 @@ def test_where_there_is_one_side_one_of_three_probes_stays_on_its_rail() -> None
     assert selection.at_source == frozenset()
 
 
-def impacts(*faults: tuple[str, str], side: int = 4) -> tuple[Plan, list[FaultImpact]]:
+def impacts(*faults: tuple[str, str], side: int = 4) -> tuple[Plan, list[AffectedPairs]]:
     plan = nominal_plan(parse_fabric({"kind": "rail-only", "domains": side, "rails": side}))
-    specs = (FaultSpec.model_validate({"kind": kind, "target": target}) for kind, target in faults)
-    return plan, [impact_of(spec, plan) for spec in specs]
+    specs = (Fault(kind, target) for kind, target in faults)
+    return plan, [affected_pairs(spec, plan) for spec in specs]
 
 
 def test_two_faults_have_their_own_probes_and_streams_in_common() -> None:
@@ -144,4 +153,4 @@ def test_on_spines_a_crashed_gpu_is_nobody_elses_trouble() -> None:
 )
 def test_a_fault_in_the_words_of_path_choice(kind: str, fault: str, target: str, broken: Broken) -> None:
     plan = nominal_plan(parse_fabric({"kind": kind}))
-    assert broken_by(FaultSpec.model_validate({"kind": fault, "target": target}), plan) == broken
+    assert broken_by(Fault(fault, target).impact(plan), plan) == broken

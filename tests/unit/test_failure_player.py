@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from railyard.core.errors import CheckFailed
-from railyard.failure import faults
-from railyard.failure.faults.definition import FaultDefinition
-from railyard.failure.scenario.kinds import Fault, FaultKind
+from railyard.failure.faults import FAULTS, Fault
+from railyard.failure.scenario import injection
 from railyard.failure.scenario.player import Player
 from railyard.failure.scenario.script import Script, Timed
 
@@ -28,32 +27,36 @@ class World:
     done: list[tuple[str, str]] = field(default_factory=list)
     toothless: set[str] = field(default_factory=set)
 
-    def prepare(self, net: object, fault: Fault) -> None:
-        assert fault.target not in self.prepared, "two would be in each other's way"
-        self.prepared.add(fault.target)
+    def prepare(self, net: object, target: str) -> None:
+        assert target not in self.prepared, "two would be in each other's way"
+        self.prepared.add(target)
 
-    def apply(self, net: object, fault: Fault) -> None:
-        assert fault.target in self.prepared
-        self.done.append(("apply", fault.target))
-        if fault.target not in self.toothless:
-            self.broken.add(fault.target)
+    def inject(self, net: object, target: str) -> None:
+        assert target in self.prepared
+        self.done.append(("inject", target))
+        if target not in self.toothless:
+            self.broken.add(target)
 
-    def repair(self, net: object, fault: Fault) -> None:
-        self.done.append(("repair", fault.target))
-        self.broken.discard(fault.target)
-        self.prepared.discard(fault.target)
+    def repair(self, net: object, target: str) -> None:
+        self.done.append(("repair", target))
+        self.broken.discard(target)
+        self.prepared.discard(target)
 
-    def symptoms(self, net: object, fault: Fault) -> tuple[bool, ...]:
-        return (fault.target in self.broken,)
+    def symptoms(self, net: object, target: str) -> tuple[bool, ...]:
+        return (target in self.broken,)
 
 
 @pytest.fixture
 def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     made = World()
-    kinds: tuple[FaultKind, ...] = ("link-down", "gpu-crash")
+    kinds: tuple[str, ...] = ("link-down", "gpu-crash")
     for kind in kinds:
-        monkeypatch.setitem(faults.KINDS, kind, FaultDefinition(made.apply, made.repair, made.symptoms, made.prepare))
-    monkeypatch.setattr(faults, "SYMPTOMS_TIMEOUT_S", 0.05)
+        definition = type(FAULTS[kind])
+        monkeypatch.setattr(definition, "prepare", lambda _, net, target, p: made.prepare(net, target))
+        monkeypatch.setattr(definition, "inject", lambda _, net, target, p: made.inject(net, target))
+        monkeypatch.setattr(definition, "repair", lambda _, net, target, p: made.repair(net, target))
+        monkeypatch.setattr(definition, "symptoms", lambda _, net, target, p: made.symptoms(net, target))
+    monkeypatch.setattr(injection, "SYMPTOMS_TIMEOUT_S", 0.05)
     yield made
     assert not made.broken
     assert not made.prepared
@@ -75,8 +78,8 @@ def test_each_strikes_and_is_mended_at_its_time_and_two_of_one_time_together(wor
     player = Player(NET, script)
     begun_ns = time.monotonic_ns()
     play(player)
-    assert world.done[:2] == [("apply", "c"), ("repair", "c")]
-    assert {operation for operation, _ in world.done[2:4]} == {"apply"}
+    assert world.done[:2] == [("inject", "c"), ("repair", "c")]
+    assert {operation for operation, _ in world.done[2:4]} == {"inject"}
     assert world.done[4:] == [("repair", "b"), ("repair", "a")]
     assert player.injected_ns[0] - begun_ns >= 0.3 * S
     assert abs(player.injected_ns[0] - player.injected_ns[1]) < 0.2 * S
@@ -87,15 +90,15 @@ def test_each_strikes_and_is_mended_at_its_time_and_two_of_one_time_together(wor
 def test_what_does_not_bite_ends_everything_and_everything_is_mended_first(world: World) -> None:
     world.toothless.add("b")
     player = Player(NET, Script("two", (timed("a", 0.1, 60), timed("b", 0.2, 60), timed("c", 60, 1))))
-    with pytest.raises(CheckFailed, match="link-down at b did not bite"):
+    with pytest.raises(CheckFailed, match="link-down at b had no effect"):
         play(player)
     assert ("repair", "a") in world.done
-    assert ("apply", "c") not in world.done
+    assert ("inject", "c") not in world.done
 
 
 def test_one_that_is_there_already_is_no_fault(world: World) -> None:
     world.broken.add("a")
-    with pytest.raises(CheckFailed, match="link-down at a can't be injected: it is broken already"):
+    with pytest.raises(CheckFailed, match="link-down at a can't be injected: it is active already"):
         play(Player(NET, Script("one", (timed("a", 0.1, 1),))))
     world.broken.clear()
 
@@ -108,7 +111,7 @@ def test_a_script_that_is_ended_mends_what_it_broke_and_forgets_what_it_prepared
         assert time.monotonic() < deadline
         time.sleep(0.005)
     player.end()
-    assert [step for step in world.done if step[0] == "apply"] == [("apply", "a")]
+    assert [step for step in world.done if step[0] == "inject"] == [("inject", "a")]
 
 
 def test_some_come_after_a_phase(world: World) -> None:
@@ -123,7 +126,7 @@ def test_some_come_after_a_phase(world: World) -> None:
     player = Player(NET, script, wait_for)
     player.play(time.monotonic_ns())
     assert not player.is_over(0.3)
-    assert world.done == [("apply", "c"), ("repair", "c")]
+    assert world.done == [("inject", "c"), ("repair", "c")]
     assert {"a", "b"} <= world.prepared, "before they are due"
     over_ns = time.monotonic_ns()
     over.set()
@@ -165,7 +168,7 @@ def test_a_script_that_waits_for_what_never_comes_can_be_ended(world: World) -> 
     player.play(time.monotonic_ns())
     assert not player.is_over(0.1)
     player.end()
-    assert ("apply", "a") not in world.done
+    assert ("inject", "a") not in world.done
     never.set()
 
 

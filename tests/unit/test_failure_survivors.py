@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from railyard.controller.failover.paths import alternatives
 from railyard.failure.connectivity.verdict import judge
-from railyard.failure.oracle.reachability import Cable, Dead, Survivors, cable
+from railyard.failure.faults import Cable, Impact, cable
+from railyard.failure.oracle.reachability import Survivors
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.plan import Plan, make_plan
 from railyard.topologies.spec import parse_fabric
@@ -37,11 +38,11 @@ def rates(plan: Plan) -> dict[Cable, int]:
 
 
 @st.composite
-def faults(draw: st.DrawFn, plan: Plan) -> Dead:
+def faults(draw: st.DrawFn, plan: Plan) -> Impact:
     """A few nodes and cables, and some slow ones."""
     cables = st.sampled_from(sorted(rates(plan), key=sorted))
     slow = draw(st.dictionaries(cables, st.integers(1, 100), max_size=4))
-    return Dead(
+    return Impact(
         nodes=draw(st.frozensets(st.sampled_from(nodes(plan)), max_size=4)),
         cables=draw(st.frozensets(cables, max_size=6)),
         slowed={c: max(1, rates(plan)[c] * percent // 100) for c, percent in slow.items()},
@@ -49,12 +50,12 @@ def faults(draw: st.DrawFn, plan: Plan) -> Dead:
 
 
 @st.composite
-def broken(draw: st.DrawFn) -> tuple[Plan, Dead]:
+def broken(draw: st.DrawFn) -> tuple[Plan, Impact]:
     plan = fabric(draw(st.sampled_from(KINDS)), draw(st.integers(2, 3)), draw(st.integers(2, 3)))
     return plan, draw(faults(plan))
 
 
-def alive(plan: Plan, dead: Dead) -> set[Cable]:
+def alive(plan: Plan, dead: Impact) -> set[Cable]:
     return {c for c in rates(plan) if c not in dead.cables and not c & dead.nodes}
 
 
@@ -87,7 +88,7 @@ def crossing(plan: Plan, a: Gpu, b: Gpu) -> Iterator[list[str]]:
 
 @given(broken())
 @settings(max_examples=150, deadline=None)
-def test_reachable_is_what_one_of_the_paths_of_forwarding_joins(case: tuple[Plan, Dead]) -> None:
+def test_reachable_is_what_one_of_the_paths_of_forwarding_joins(case: tuple[Plan, Impact]) -> None:
     plan, dead = case
     live = alive(plan, dead)
     expected = {
@@ -100,7 +101,7 @@ def test_reachable_is_what_one_of_the_paths_of_forwarding_joins(case: tuple[Plan
 
 @given(broken())
 @settings(max_examples=100, deadline=None)
-def test_connected_is_what_walking_finds(case: tuple[Plan, Dead]) -> None:
+def test_connected_is_what_walking_finds(case: tuple[Plan, Impact]) -> None:
     plan, dead = case
     live = alive(plan, dead)
     survivors = Survivors(plan, dead)
@@ -115,7 +116,7 @@ def test_connected_is_what_walking_finds(case: tuple[Plan, Dead]) -> None:
 
 @given(broken(), st.data())
 @settings(max_examples=100, deadline=None)
-def test_the_most_of_a_pair_is_its_narrowest_cut(case: tuple[Plan, Dead], data: st.DataObject) -> None:
+def test_the_most_of_a_pair_is_its_narrowest_cut(case: tuple[Plan, Impact], data: st.DataObject) -> None:
     """Max-flow is min-cut: over every set of GPUs on the source's side, other nodes on the side that is cheaper."""
     plan, dead = case
     src, dst = data.draw(st.sampled_from(list(permutations(plan.gpus, 2))))
@@ -155,7 +156,7 @@ def _placed(left: dict[Cable, int], here: set[str], there: set[str], node: str) 
 
 @given(broken(), st.data())
 @settings(max_examples=100, deadline=None)
-def test_another_fault_never_adds_a_way_or_a_rate(case: tuple[Plan, Dead], data: st.DataObject) -> None:
+def test_another_fault_never_adds_a_way_or_a_rate(case: tuple[Plan, Impact], data: st.DataObject) -> None:
     plan, dead = case
     before, after = Survivors(plan, dead), Survivors(plan, dead | data.draw(faults(plan)))
     assert after.reachable <= before.reachable
@@ -166,13 +167,13 @@ def test_another_fault_never_adds_a_way_or_a_rate(case: tuple[Plan, Dead], data:
 
 def test_two_faults_at_once_are_both_there() -> None:
     one, other, third = cable("d0g0", "rail0"), cable("d0g1", "rail1"), cable("d1g0", "hb1")
-    both = Dead(frozenset({"d1g1"}), slowed={one: 5, other: 7}) | Dead(cables=frozenset({third}), slowed={one: 3})
-    assert both == Dead(frozenset({"d1g1"}), frozenset({third}), {one: 3, other: 7})
+    both = Impact(frozenset({"d1g1"}), slowed={one: 5, other: 7}) | Impact(cables=frozenset({third}), slowed={one: 3})
+    assert both == Impact(frozenset({"d1g1"}), frozenset({third}), {one: 3, other: 7})
 
 
 @given(broken(), st.data())
 @settings(max_examples=50, deadline=None)
-def test_both_directions_are_alike_and_a_way_has_a_rate(case: tuple[Plan, Dead], data: st.DataObject) -> None:
+def test_both_directions_are_alike_and_a_way_has_a_rate(case: tuple[Plan, Impact], data: st.DataObject) -> None:
     survivors = Survivors(*case)
     assert {(b, a) for a, b in survivors.reachable} == survivors.reachable
     src, dst = data.draw(st.sampled_from(list(permutations(case[0].gpus, 2))))
@@ -185,7 +186,7 @@ def test_it_agrees_with_the_oracle_of_the_controllers_tests(kind: str, policy: s
     """A graph search of the NIC network that was written for detours; every single fault of it."""
     plan = broken_fabrics.plan(kind, policy, 3, 3)
     for fault in broken_fabrics.single_faults(plan):
-        survivors = Survivors(plan, Dead(fault.switches, fault.cables))
+        survivors = Survivors(plan, Impact(fault.switches, fault.cables))
         truth = broken_fabrics.Truth(plan, fault)
         for src, dst in permutations(plan.gpus, 2):
             if src.domain != dst.domain:
@@ -195,7 +196,7 @@ def test_it_agrees_with_the_oracle_of_the_controllers_tests(kind: str, policy: s
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_whole_fabric_joins_all_and_gives_a_pair_what_its_cables_carry(kind: str) -> None:
     plan = fabric(kind, 3, 3)
-    whole = Survivors(plan, Dead())
+    whole = Survivors(plan, Impact())
     assert whole.reachable == whole.connected == set(permutations(plan.gpus, 2))
     assert whole.max_bps(Gpu(0, 0), Gpu(0, 1)) == RAIL + HB
     # to another domain it has three rails, of which HB carries two to it
@@ -205,7 +206,7 @@ def test_a_whole_fabric_joins_all_and_gives_a_pair_what_its_cables_carry(kind: s
 def test_two_faults_can_leave_only_a_way_over_a_third_domain() -> None:
     """d0 lives on rail 0 alone, d1 on rail 1 alone: only d2 has both."""
     plan = fabric("rail-only", 3, 2)
-    survivors = Survivors(plan, Dead(cables=frozenset({cable("d0g1", "rail1"), cable("d1g0", "rail0")})))
+    survivors = Survivors(plan, Impact(cables=frozenset({cable("d0g1", "rail1"), cable("d1g0", "rail0")})))
     pair = (Gpu(0, 0), Gpu(1, 1))
     assert pair not in survivors.reachable
     assert pair in survivors.connected
@@ -214,7 +215,7 @@ def test_two_faults_can_leave_only_a_way_over_a_third_domain() -> None:
 
 def test_a_dead_gpu_is_no_ones_way_and_has_none() -> None:
     plan = fabric("rail-only", 2, 2)
-    survivors = Survivors(plan, Dead(nodes=frozenset({"d0g1"})))
+    survivors = Survivors(plan, Impact(nodes=frozenset({"d0g1"})))
     assert survivors.living == (Gpu(0, 0), Gpu(1, 0), Gpu(1, 1))
     assert survivors.reachable == set(permutations(survivors.living, 2))  # d0g0 to d1g1 by rd only
     assert survivors.max_bps(Gpu(0, 0), Gpu(0, 1)) == 0
@@ -225,7 +226,7 @@ def test_a_dead_gpu_is_no_ones_way_and_has_none() -> None:
 def test_64_gpus_take_well_under_a_second(kind: str) -> None:
     plan = fabric(kind, 8, 8)
     start = time.perf_counter()
-    survivors = Survivors(plan, Dead(nodes=frozenset({"d0g1"}), cables=frozenset({cable("d1g1", "hb1")})))
+    survivors = Survivors(plan, Impact(nodes=frozenset({"d0g1"}), cables=frozenset({cable("d1g1", "hb1")})))
     assert len(survivors.reachable) > 3800
     assert len(survivors.connected) == 63 * 62
     assert time.perf_counter() - start < 1
@@ -234,19 +235,22 @@ def test_64_gpus_take_well_under_a_second(kind: str) -> None:
 @pytest.mark.parametrize(
     ("dead", "message"),
     [
-        (Dead(nodes=frozenset({"rail9"})), "no such nodes in the fabric: rail9"),
-        (Dead(cables=frozenset({cable("d0g0", "rail1")})), "no such cables in the fabric: d0g0-rail1"),
-        (Dead(slowed={cable("d0g0", "rail0"): 0}), f"d0g0-rail0: 0 bit/s must be above 0 and at most {RAIL}"),
-        (Dead(slowed={cable("d0g0", "rail0"): RAIL + 1}), f"d0g0-rail0: {RAIL + 1} bit/s must be above 0 and at most"),
+        (Impact(nodes=frozenset({"rail9"})), "no such nodes in the fabric: rail9"),
+        (Impact(cables=frozenset({cable("d0g0", "rail1")})), "no such cables in the fabric: d0g0-rail1"),
+        (Impact(slowed={cable("d0g0", "rail0"): 0}), f"d0g0-rail0: 0 bit/s must be above 0 and at most {RAIL}"),
+        (
+            Impact(slowed={cable("d0g0", "rail0"): RAIL + 1}),
+            f"d0g0-rail0: {RAIL + 1} bit/s must be above 0 and at most",
+        ),
     ],
 )
-def test_what_the_plan_does_not_have_is_refused(dead: Dead, message: str) -> None:
+def test_what_the_plan_does_not_have_is_refused(dead: Impact, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Survivors(fabric("rail-only", 2, 2), dead)
 
 
 def test_a_flow_is_of_two_gpus_of_the_fabric() -> None:
-    survivors = Survivors(fabric("rail-only", 2, 2), Dead())
+    survivors = Survivors(fabric("rail-only", 2, 2), Impact())
     for src, dst in ((Gpu(0, 0), Gpu(0, 0)), (Gpu(0, 0), Gpu(2, 0))):
         with pytest.raises(ValueError, match=rf"^{src.name} -> {dst.name}: "):
             survivors.max_bps(src, dst)
@@ -254,7 +258,7 @@ def test_a_flow_is_of_two_gpus_of_the_fabric() -> None:
 
 @given(broken(), st.data())
 @settings(max_examples=50, deadline=None)
-def test_the_verdict_sorts_every_outcome(case: tuple[Plan, Dead], data: st.DataObject) -> None:
+def test_the_verdict_sorts_every_outcome(case: tuple[Plan, Impact], data: st.DataObject) -> None:
     plan, dead = case
     survivors = Survivors(plan, dead)
     every = list(permutations(plan.gpus, 2))
@@ -276,7 +280,7 @@ def test_the_verdict_sorts_every_outcome(case: tuple[Plan, Dead], data: st.DataO
 
 def test_a_verdict_names_what_is_wrong() -> None:
     cut = cable("d0g0", "rail0")
-    survivors = Survivors(fabric("rail-only", 2, 2), Dead(nodes=frozenset({"d1g1"}), cables=frozenset({cut})))
+    survivors = Survivors(fabric("rail-only", 2, 2), Impact(nodes=frozenset({"d1g1"}), cables=frozenset({cut})))
     a, b, gone = Gpu(0, 0), Gpu(1, 0), Gpu(1, 1)
     verdict = judge(survivors, {(a, b): False, (b, a): True, (a, gone): False, (b, gone): True}, {cut: 9, "rail1": 5})
     # d0g0's rail is cut and rail 1 has no far end: nothing is left between the domains
@@ -285,12 +289,12 @@ def test_a_verdict_names_what_is_wrong() -> None:
         "d1g0 -> d1g1: answered, though nothing joins them",
         "d0g0-rail0: dead, but it carried 9",
     ]
-    one = Survivors(fabric("rail-only", 2, 2), Dead(cables=frozenset({cut})))
+    one = Survivors(fabric("rail-only", 2, 2), Impact(cables=frozenset({cut})))
     assert judge(one, {(a, b): False}, {}).lines() == ["d0g0 -> d1g0: a path is left, but it did not recover"]
     assert judge(one, {(a, b): True}, {cut: 0, "rail1": 5}).holds
 
 
 def test_a_pair_that_is_not_in_the_fabric_is_refused() -> None:
-    survivors = Survivors(fabric("rail-only", 2, 2), Dead())
+    survivors = Survivors(fabric("rail-only", 2, 2), Impact())
     with pytest.raises(ValueError, match="d0g0 -> d5g0: not both in a fabric of 4 GPUs"):
         judge(survivors, {(Gpu(0, 0), Gpu(5, 0)): True}, {})

@@ -7,8 +7,7 @@ import pytest
 from railyard.controller.failover.manager import FailoverManager
 from railyard.controller.failover.paths import Broken
 from railyard.controller.openflow.app import SwitchEvent
-from railyard.failure.analysis.signals import is_signal_of
-from railyard.failure.scenario.kinds import Fault, FaultKind
+from railyard.failure.faults import Fault
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.optical import LAYERS, Layer
 from railyard.topologies.plan import Plan, make_plan
@@ -89,9 +88,9 @@ def test_glass_stays_as_it_is_without_its_controller(plan: Plan, dpid: int) -> N
     ("kind", "by"),
     [("link-down", {"ocs0", "rail1"}), ("hb-port-down", {"ocs1"}), ("gpu-crash", {"ocs0", "ocs1", "rail1"})],
 )
-def test_a_lost_fibre_is_told_of_its_own_layers_faults(plan: Plan, kind: FaultKind, by: set[str]) -> None:
+def test_a_lost_fibre_is_told_of_its_own_layers_faults(plan: Plan, kind: str, by: set[str]) -> None:
     fault, switches = Fault(kind, GPU.name), ("ocs0", "ocs1", "rail1")
-    assert {s for s in switches if is_signal_of(fault, plan, "port-down", {"switch": s, "port": GPU.name})} == by
+    assert {s for s in switches if fault.is_signal(plan, "port-down", {"switch": s, "port": GPU.name})} == by
 
 
 class TestAnOpticalSwitchForEachDomain:
@@ -110,10 +109,10 @@ class TestAnOpticalSwitchForEachDomain:
     @pytest.mark.parametrize(
         ("kind", "by"), [("link-down", {"ocs1", "rail1"}), ("hb-port-down", set()), ("gpu-crash", {"ocs1", "rail1"})]
     )
-    def test_a_lost_fibre_of_its_is_a_rails(self, kind: FaultKind, by: set[str]) -> None:
+    def test_a_lost_fibre_of_its_is_a_rails(self, kind: str, by: set[str]) -> None:
         fault, detail = Fault(kind, self.OF_DOMAIN_1.name), {"port": self.OF_DOMAIN_1.name}
         plan = plan_with(("rail",))
-        assert {s for s in ("ocs1", "rail1") if is_signal_of(fault, plan, "port-down", {"switch": s, **detail})} == by
+        assert {s for s in ("ocs1", "rail1") if fault.is_signal(plan, "port-down", {"switch": s, **detail})} == by
 
 
 class TestLightIsAwaited:

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from railyard.controller.openflow.cross_connect_moves import moves_by_switch, network_sides_in
 from railyard.controller.processes.clients import ControllerProcess
 from railyard.core.errors import BadInput
-from railyard.failure.oracle.reachability import Dead, Survivors, cable
+from railyard.failure.faults import Impact, cable
+from railyard.failure.oracle.reachability import Survivors
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.build import heartbeat_lanes
 from railyard.topologies.measure.capacity import frames_needed
@@ -211,7 +212,7 @@ def test_frames_pass_an_optical_switch_at_either_end() -> None:
 @pytest.mark.parametrize("layers", BOTH)
 def test_an_optical_switch_joins_nobody_but_whom_it_crosses(layers: tuple[Layer, ...]) -> None:
     fabric = plan(layers=layers)
-    dead = Dead(cables=frozenset({cable("d0g1", "rail1")}), nodes=frozenset({"rail2"}))
+    dead = Impact(cables=frozenset({cable("d0g1", "rail1")}), nodes=frozenset({"rail2"}))
     with_optics, without = Survivors(fabric, dead), Survivors(fabric.electrical, dead)
     assert with_optics.reachable == without.reachable
     assert (Gpu(0, 2), Gpu(1, 2)) in without.connected  # by other rails

@@ -14,7 +14,7 @@ from railyard.experiments.spec.scripts import ScriptSpec, fault_dict
 from railyard.failure.analysis.evaluate import FaultRun
 from railyard.failure.connectivity.check import ConnectivityResult
 from railyard.failure.connectivity.verdict import Verdict
-from railyard.failure.scenario.kinds import Fault
+from railyard.failure.faults import Fault
 from railyard.failure.scenario.run import ScriptRun
 from railyard.failure.scenario.script import Script, Timed
 from railyard.results.runs.records import Run
@@ -196,8 +196,8 @@ def test_what_breaks_the_registry_finds_one(monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.mark.parametrize(
     "timed",
     [
-        Timed(Fault("link-gray", "d0g1", loss=0.15), 0.6, 1.5),
-        Timed(Fault("rail-switch-reboot", "rail0", down=0.25), 1.0, 0.7),
+        Timed(Fault.of("link-gray", "d0g1", loss=0.15), 0.6, 1.5),
+        Timed(Fault.of("rail-switch-reboot", "rail0", down="250ms"), 1.0, 0.7),
         Timed(CUT, 0.1, 1.0, "moe-a2a"),
     ],
 )

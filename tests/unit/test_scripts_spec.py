@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from railyard.core.errors import BadInput
 from railyard.experiments.spec.experiment import ExperimentSpec, nominal_plan, parse, resolved
 from railyard.experiments.spec.scripts import fault_dict
-from railyard.failure.scenario.kinds import Fault
+from railyard.failure.faults import Fault
 from railyard.failure.scenario.script import Script, Timed
 
 BOTH = """
@@ -158,7 +158,7 @@ def test_what_cannot_be_is_told_by_field_value_and_what_is_allowed(text: str, me
         (
             "{kind: link-gray, target: d0g1}, {kind: link-gray, target: d0g2}, "
             "{kind: link-gray, target: d0g1, loss: 0.2}",
-            "faults.2.target: 'd0g1' is faults.0's too, of the same kind on fabric 0: break another one",
+            "faults.2.target: 'd0g1' is faults.0's too, of the same kind on fabric 0: choose another target",
         ),
     ],
 )  # fmt: skip

@@ -1,16 +1,15 @@
-"""Interfaces, asked and told by netlink: to start a program would take longer than some recoveries."""
+"""Interface state by netlink: starting a program would take longer than some recoveries."""
 
 import socket
 import struct
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import Final
-
-from pyroute2 import IPRoute
+from typing import Any, Final
 
 from railyard.topologies.build import namespaces
 from railyard.topologies.build.netlink import send_request
-from railyard.topologies.plan import End
+from railyard.topologies.build.shaping import htb_commands
+from railyard.topologies.plan import End, Link
 
 IFF_UP: Final = 1
 IFLA_GROUP: Final = 27
@@ -28,7 +27,7 @@ def set_links(node: str, states: dict[str, str]) -> None:
 
 
 def set_groups(ends: Iterable[End], group: int) -> None:
-    """Put these interfaces into a group, which nftables can match."""
+    """Put interfaces into a group, which nftables can match."""
     for end in ends:
         with _netlink_socket(end.node) as netlink:
             _set(netlink, end.interface, attributes=_GROUP.pack(_GROUP.size, IFLA_GROUP, group))
@@ -36,7 +35,7 @@ def set_groups(ends: Iterable[End], group: int) -> None:
 
 @contextmanager
 def _netlink_socket(node: str) -> Iterator[socket.socket]:
-    """In a node's namespace, with a socket to its kernel."""
+    """Enter a node's namespace, with a netlink socket."""
     with (
         namespaces.inside(node),
         socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE) as netlink,
@@ -45,27 +44,42 @@ def _netlink_socket(node: str) -> Iterator[socket.socket]:
 
 
 def _set(netlink: socket.socket, interface: str, flags: int = 0, change: int = 0, attributes: bytes = b"") -> None:
-    """Change an interface's flags as far as `change` says, and what attributes say."""
+    """Change the flags of an interface that `change` selects, and its attributes."""
     head = _IFINFO.pack(socket.AF_UNSPEC, 0, socket.if_nametoindex(interface), flags, change)
     send_request(netlink, RTM_NEWLINK, head + attributes)
 
 
-def is_up(node: str, interface: str) -> bool:
-    """Whether it is set up and has a carrier."""
+def _link_state(node: str, interface: str) -> Any:
+    """An interface as pyroute2 has it."""
+    from pyroute2 import IPRoute  # slow to import, and only needed on a fabric
+
     with namespaces.inside(node), IPRoute() as netlink:
-        return bool(netlink.get_links(index=socket.if_nametoindex(interface))[0].get("operstate") == "UP")
+        return netlink.get_links(index=socket.if_nametoindex(interface))[0]
+
+
+def is_up(node: str, interface: str) -> bool:
+    """Whether an interface is set up and has a carrier."""
+    return bool(_link_state(node, interface).get("operstate") == "UP")
 
 
 def is_set_up(end: End) -> bool:
-    """Whether it is set up, with a carrier or without."""
-    with namespaces.inside(end.node), IPRoute() as netlink:
-        flags: int = netlink.get_links(index=socket.if_nametoindex(end.interface))[0]["flags"]
-    return bool(flags & IFF_UP)
+    """Whether an interface is set up, with a carrier or without."""
+    return bool(_link_state(end.node, end.interface)["flags"] & IFF_UP)
 
 
 def shaped_bps(end: End) -> int:
-    """The rate of an interface's shaper, as the kernel has it: whole bytes/s, in bit/s. Heartbeats' lane isn't it."""
+    """Return the rate of an interface's shaper, bit/s, rounded to bytes/s; not that of the heartbeats' class."""
+    from pyroute2 import IPRoute
+
     with namespaces.inside(end.node), IPRoute() as netlink:
         classes = netlink.get_classes(index=socket.if_nametoindex(end.interface))
     shaper = next(each for each in classes if each["handle"] == _SHAPER)
     return int(shaper.get_attr("TCA_OPTIONS").get_attr("TCA_HTB_PARMS")["rate"]) * 8
+
+
+def reshape(link: Link, rate_bps: int, mtu: int) -> None:
+    """Give the shapers at both ends of a cable a rate, and the burst that goes with it."""
+    for end in (link.a, link.b):
+        _, shaper = htb_commands(end.interface, rate_bps, mtu).splitlines()
+        with namespaces.inside(end.node):
+            namespaces.run(["tc", "-batch", "-"], shaper.replace("class add", "class change") + "\n")

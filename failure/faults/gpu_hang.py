@@ -1,0 +1,48 @@
+"""Fault kind gpu-hang."""
+
+import signal
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
+
+import psutil
+
+from railyard.failure.faults.definition import fault
+from railyard.failure.faults.support.cables import hb_link, rail_link
+from railyard.failure.faults.support.gpus import GpuFault, processes_in, signal_all
+from railyard.failure.faults.support.loss import all_lost, disable_loss, enable_loss, prepare_loss
+from railyard.topologies.build.network import FabricNet
+
+
+@fault("gpu-hang")
+class GpuHang(GpuFault):
+    """A GPU neither answers nor forwards, and keeps its carriers.
+
+    A GPU forwards for others (Rail-only IV-B). The emulated GPU's kernel would do so even while its processes are
+    stopped, so its cables lose all packets too.
+    """
+
+    order, weight = 12, 1.0
+
+    def prepare(self, net: FabricNet, target: str, p: Any) -> None:
+        """Install the rules at both cables."""
+        prepare_loss(rail_link(net, target), 1.0)
+        prepare_loss(hb_link(net, target), 1.0)
+
+    def inject(self, net: FabricNet, target: str, p: Any) -> None:
+        """Start the loss, and stop all processes in the GPU's namespace."""
+        enable_loss(rail_link(net, target), hb_link(net, target))
+        signal_all(target, signal.SIGSTOP)
+
+    def repair(self, net: FabricNet, target: str, p: Any) -> None:
+        """Continue the processes, and stop the loss."""
+        signal_all(target, signal.SIGCONT)
+        disable_loss(rail_link(net, target), hb_link(net, target))
+
+    def symptoms(self, net: FabricNet, target: str, p: Any) -> Sequence[bool]:
+        """Return whether each direction of each cable loses all frames, and each process is stopped."""
+        stopped = []
+        for pid in processes_in(target):
+            with suppress(psutil.NoSuchProcess):
+                stopped.append(psutil.Process(pid).status() == psutil.STATUS_STOPPED)
+        return (*all_lost(rail_link(net, target)), *all_lost(hb_link(net, target)), *stopped)

@@ -1,0 +1,51 @@
+"""Fault kind link-slow."""
+
+from collections.abc import Sequence
+from typing import Annotated
+
+from pydantic import Field
+
+from railyard.core.config import ConfigModel
+from railyard.failure.faults.definition import fault
+from railyard.failure.faults.support.cables import CableFault, rail_link
+from railyard.failure.faults.support.impact import Impact
+from railyard.failure.faults.support.links import reshape, shaped_bps
+from railyard.topologies.build.network import FabricNet
+from railyard.topologies.plan import Plan
+
+
+@fault("link-slow")
+class LinkSlow(CableFault):
+    """The rail cable of a GPU drops to a share of its rate, in both directions."""
+
+    class Parameters(ConfigModel):
+        """`rate`: the share of the rate that is left. Below 0.01 a packet takes longer than a fault."""
+
+        rate: Annotated[float, Field(ge=0.01, lt=1)] = 0.1
+
+    order, weight = 4, 1.0
+    is_rerouted = False
+
+    def random_parameters(self) -> Parameters:
+        """Return half the rate: below, a queue holds probes for longer than a connectivity check waits."""
+        return self.Parameters(rate=0.5)
+
+    def impact(self, plan: Plan, target: str, p: Parameters) -> Impact:
+        """Return a slow cable."""
+        return Impact(slowed={self.cable(plan, target): max(1, round(plan.rail_bps * p.rate))})
+
+    def inject(self, net: FabricNet, target: str, p: Parameters) -> None:
+        """Give the shapers at both ends a share of their rate."""
+        link = rail_link(net, target)
+        reshape(link, max(1, round(link.rate_bps * p.rate)), net.plan.spec.mtu)
+
+    def repair(self, net: FabricNet, target: str, p: Parameters) -> None:
+        """Give the shapers their full rate."""
+        link = rail_link(net, target)
+        reshape(link, link.rate_bps, net.plan.spec.mtu)
+
+    def symptoms(self, net: FabricNet, target: str, p: Parameters) -> Sequence[bool]:
+        """Return whether each end is slow. The kernel rounds rates to bytes/s, so the limit is halfway to full rate."""
+        link = rail_link(net, target)
+        limit_bps = link.rate_bps * (1 + p.rate) / 2
+        return shaped_bps(link.a) < limit_bps, shaped_bps(link.b) < limit_bps

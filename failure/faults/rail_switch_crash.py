@@ -1,0 +1,19 @@
+"""Fault kind rail-switch-crash."""
+
+from railyard.failure.faults.definition import FirstPacketTarget, fault
+from railyard.failure.faults.support.switches import SwitchCrash
+
+
+@fault("rail-switch-crash")
+class RailSwitchCrash(SwitchCrash):
+    """The process of a rail switch is killed."""
+
+    order, weight = 7, 1.0
+    first_packet_targets = (
+        FirstPacketTarget(
+            "rail switch killed",
+            "its OpenFlow connections end, a decision, and route changes at every source that used the rail",
+            100,
+            150,
+        ),
+    )

@@ -1,0 +1,58 @@
+"""Fault kind registry-crash."""
+
+import time
+from collections.abc import Sequence
+from typing import Any, Final
+
+from railyard.controller.health.settings import RegistryKind
+from railyard.core.config import ConfigModel
+from railyard.core.errors import CheckFailed
+from railyard.failure.faults.definition import fault
+from railyard.failure.faults.support.control_plane import ControlPlaneFault, controller_of, is_listening
+from railyard.failure.faults.support.impact import FaultScope
+from railyard.topologies.build.network import FabricNet
+from railyard.topologies.plan import Plan
+
+_START_S: Final = 10.0  # etcd takes a second
+
+
+@fault("registry-crash")
+class RegistryCrash(ControlPlaneFault):
+    """The server of the health scores' registry is killed, and started again by the repair."""
+
+    class Parameters(ConfigModel):
+        """`registry`: the kind of registry that runs, and crashes."""
+
+        registry: RegistryKind = "embedded"
+
+    order = 15
+    process = "registry"
+
+    def registry(self, p: Parameters) -> RegistryKind:
+        """Return the kind of registry."""
+        return p.registry
+
+    def scope(self, plan: Plan, target: str, p: Any) -> FaultScope:
+        """Return the registry; the controller is required, which starts its server or uses it."""
+        return FaultScope(frozenset({target}), frozenset({"controller"}))
+
+    def inject(self, net: FabricNet, target: str, p: Any) -> None:
+        """Kill the registry's server."""
+        controller_of(net).crash_registry()
+
+    def repair(self, net: FabricNet, target: str, p: Any) -> None:
+        """Start the registry's server, and wait until it listens."""
+        controller_of(net).restart_registry()
+        deadline = time.monotonic() + _START_S
+        while not is_listening(_address(net)) and time.monotonic() < deadline:
+            time.sleep(0.01)
+
+    def symptoms(self, net: FabricNet, target: str, p: Any) -> Sequence[bool]:
+        """Return whether the registry doesn't listen."""
+        return (not is_listening(_address(net)),)
+
+
+def _address(net: FabricNet) -> str:
+    if not (address := controller_of(net).registry_address):
+        raise CheckFailed("the fabric's controller keeps no registry that could crash")
+    return address

@@ -1,0 +1,13 @@
+"""Fault kind spine-crash."""
+
+from railyard.failure.faults.definition import fault
+from railyard.failure.faults.support.switches import SwitchCrash
+
+
+@fault("spine-crash")
+class SpineCrash(SwitchCrash):
+    """The process of a spine switch is killed."""
+
+    order, weight = 10, 1.0
+    target_sort = "spine"
+    roles = ("spine",)
