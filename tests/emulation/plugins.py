@@ -1,0 +1,35 @@
+"""Runs of a small experiment with one of the example plugins of docs/examples."""
+
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from railyard.results.runs import store
+from railyard.results.runs.records import Run
+from tests.emulation.programs import ROOT, RUN_EXPERIMENT
+
+RUN_S = 240.0
+
+
+def run_with_plugin(plugin: str, spec: dict[str, Any], folder: Path, slow: float) -> Run:
+    """Run an experiment in a program of its own; what it stored. Its verdict depends on the machine's load."""
+    (folder / "spec.yaml").write_text(yaml.safe_dump(spec))
+    argv = [*RUN_EXPERIMENT, "run", str(folder / "spec.yaml"), "--plugin", str(ROOT / "docs/examples" / plugin)]
+    argv += ["--out", str(folder / "out")]
+    done = subprocess.run(argv, capture_output=True, text=True, cwd=ROOT, check=False, timeout=RUN_S * slow)
+    assert (folder / "out/summary.json").exists(), done.stdout + done.stderr
+    assert "Traceback" not in done.stdout + done.stderr
+    assert done.returncode in (0, 1), done.stdout + done.stderr
+    return store.load(folder / "out")
+
+
+def assert_recovered(run: Run, faults: int) -> None:
+    """Every pair that has a path left is answered after each step, and no byte is lost."""
+    assert len(run.recoveries) == faults
+    assert all(fault.lost_bytes == 0 for fault in run.recoveries)
+    checks = [check for check in run.connectivity_checks if check.taken]
+    assert checks
+    assert [check.wrong for check in checks if check.not_recovered or check.impossible] == []
+    assert all(flow.delivered == flow.bytes for flow in run.flows)

@@ -1,0 +1,32 @@
+"""The example plugin docs/examples/split_policy.py on packets: a rail link and a rail switch fail, all pairs recover.
+
+d0g0 d0g1 d0g2    d1g0 d1g1 d1g2    d2g0 d2g1 d2g2      three HB domains, rail<g> joins d0g<g>, d1g<g>, d2g<g>
+"""
+
+from pathlib import Path
+from typing import Any
+
+from tests.emulation.plugins import assert_recovered, run_with_plugin
+
+FABRIC = {"kind": "rail-only", "domains": 3, "rails": 3, "rail_rate": "20Mbit", "policy": "split"}
+SPEC: dict[str, Any] = {
+    "name": "split",
+    "fabrics": [FABRIC],
+    "workloads": [{"kind": "collective", "collective": "all-to-all", "algorithm": "direct", "duration": "1s"}],
+    "scripts": [
+        {
+            "name": "two",
+            "faults": [
+                {"kind": "link-down", "target": "d0g1", "at": "1s", "repair": "2s"},
+                {"kind": "rail-switch-crash", "target": "rail2", "at": "5s", "repair": "2s"},
+            ],
+        }
+    ],
+    "reroute": ["on"],
+}
+
+
+def test_plugin_policy_carries_traffic_and_recovers(tmp_path: Path, slow: float) -> None:
+    run = run_with_plugin("split_policy.py", SPEC, tmp_path, slow)
+    assert {fabric.policy for fabric in run.fabrics} == {"split"}
+    assert_recovered(run, faults=2)
