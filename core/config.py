@@ -1,7 +1,7 @@
 """What users write in YAML: read, checked strictly, and each mistake told as field, value, and what is allowed."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -22,15 +22,19 @@ class ConfigModel(BaseModel):
     @classmethod
     def _keys_are_known(cls, data: object) -> object:
         """Before pydantic's own check, since only here is it known which keys there are."""
-        known = cls.model_fields
-        unknown = {k: v for k, v in data.items() if k not in known} if isinstance(data, Mapping) else {}
-        if unknown:
-            lines = [
-                (str(k), v, unknown_name_hint(str(k), known).replace("known", "a known key", 1))
-                for k, v in unknown.items()
-            ]
-            raise PydanticCustomError("of_fields", "unknown keys", {"lines": lines})
+        refuse_unknown_keys(data, cls.model_fields)
         return data
+
+
+def refuse_unknown_keys(data: object, known: Iterable[str]) -> None:
+    """Raise an error of pydantic's that names every key of a mapping that isn't known."""
+    names = list(known)
+    unknown = {k: v for k, v in data.items() if k not in names} if isinstance(data, Mapping) else {}
+    if unknown:
+        lines = [
+            (str(k), v, unknown_name_hint(str(k), names).replace("known", "a known key", 1)) for k, v in unknown.items()
+        ]
+        raise PydanticCustomError("of_fields", "unknown keys", {"lines": lines})
 
 
 def field_error(field: str, value: object, allowed: str) -> PydanticCustomError:

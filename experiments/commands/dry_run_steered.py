@@ -1,6 +1,6 @@
 """What `dry-run` says more of an experiment that steers: its background, and where each policy would send at first."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import groupby
 from typing import Final
 
@@ -46,17 +46,12 @@ def _state(initial: InitialState, console: Console) -> None:
 
 def describe_background(item: BackgroundSpec) -> str:
     """`rails 0, 1 at 90%, from 4s on, for 2s, every 8s`."""
-    elements = [f"{name} {', '.join(map(str, numbers))}" for name, numbers in _elements(item)] + ["spines"] * item.spine
     wave = item.wave
-    parts = [f"{' and '.join(elements)} at {100 * item.load:.3g}%"]
+    parts = [f"{item.text} at {100 * item.load:.3g}%"]
     parts += [f"from {format_time(wave.first)} on"] if wave.first else []
     parts += [f"for {format_time(wave.lasts)}"] if wave.lasts is not None else []
     parts += [f"every {format_time(wave.every)}"] if wave.every is not None else []
     return ", ".join(parts)
-
-
-def _elements(item: BackgroundSpec) -> Iterator[tuple[str, Sequence[int]]]:
-    yield from ((name, numbers) for name, numbers in (("rails", item.rails), ("domains", item.domains)) if numbers)
 
 
 def _score_ranges(scores: Sequence[int]) -> str:

@@ -145,8 +145,8 @@ class SteeredRun:
     def _background_events(self, before: On, on: On, at_ns: int) -> Iterator[Event]:
         for number in sorted(before ^ on):
             spec = self.background[number]
-            where = {"rails": list(spec.rails), "domains": list(spec.domains), "spine": spec.spine, "load": spec.load}
-            what = {**self._interval.as_dict(), **where}
+            load = {"text": spec.text, **spec.model_dump(mode="json")}
+            what = {**self._interval.as_dict(), **load}
             yield Event(at_ns, "background", "on" if number in on else "off", what)
 
     def _record(self, received: list[ControllerEvent], steered_ns: int, run: Run) -> None:

@@ -24,7 +24,7 @@ from railyard.experiments.spec.scripts_during import check_lasts, phases_of
 from railyard.topologies.plan import Plan, make_plan
 from railyard.topologies.spec import ConfigModel, FabricSpec, find_problems
 from railyard.workloads.background.grid import GridSpec
-from railyard.workloads.background.spec import BackgroundSpec, check_background, check_elements
+from railyard.workloads.background.spec import BackgroundSpec, check_background, check_patterns
 from railyard.workloads.build import build
 from railyard.workloads.schedule import Schedule
 from railyard.workloads.spec import WORKLOADS, WorkloadSpec, parse_workload
@@ -282,7 +282,7 @@ def _background_fits(spec: ExperimentSpec) -> None:
     for fabric in spec.fabrics:
         check_background(spec.background, fabric)
         if spec.grid:
-            check_elements(spec.grid.rails, spec.grid.domains, spec.grid.spine, fabric, "grid")
+            check_patterns(spec.grid.patterns, fabric, "grid")
 
 
 def _routing_without_faults(spec: ExperimentSpec) -> None:

@@ -89,13 +89,14 @@ def background(interval: MeasurementInterval) -> Iterator[Span]:
 
 
 def _background_name(detail: dict[str, Any]) -> str:
-    """`rails 0, 1: 90%`."""
+    """`rails 0, 1: 90%`. Runs of before have no `text`."""
     parts = [
         f"{unit if len(numbers) == 1 else unit + 's'} {', '.join(map(str, numbers))}"
         for unit, numbers in (("rail", detail.get("rails") or ()), ("domain", detail.get("domains") or ()))
         if numbers
     ]
     parts += ["spines"] if detail.get("spine") else []
+    parts = [detail["text"]] if "text" in detail else parts
     return f"{' and '.join(parts)}: {percent(float(detail['load']), 0)}"
 
 

@@ -6,7 +6,7 @@ Colours are Okabe and Ito's, told apart by colour-blind readers. Text and axes a
 
 import io
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from html import escape
@@ -25,6 +25,7 @@ BLUE, ORANGE, GREEN, PINK, SKY, VERMILION, YELLOW, GREY = (
 )  # fmt: skip
 SERIES: Final = (BLUE, ORANGE, GREEN, PINK, SKY, VERMILION, YELLOW, GREY)
 KINDS: Final = {"TP": BLUE, "PP": GREEN, "DP": ORANGE, "EP": PINK, "collective": SKY}
+"""Colours of kinds of traffic (`Phase.kind`); any other kind takes a free one, see kind_colours."""
 WIDTH: Final = 10.0  # inches; the page scales it
 
 _STYLE: Final[dict[Any, Any]] = {
@@ -62,6 +63,16 @@ class Plot:
     svg: str
     alt: str
     caption: str = ""
+
+
+def kind_colours(kinds: Iterable[str]) -> dict[str, str]:
+    """Return a colour for each kind of traffic, in the order in which figures show them: known ones first."""
+    given = list(dict.fromkeys(kinds))
+    unknown = [kind for kind in given if kind not in KINDS]
+    free = [colour for colour in SERIES if colour not in KINDS.values()]
+    return {kind: colour for kind, colour in KINDS.items() if kind in given} | {
+        kind: free[number % len(free)] for number, kind in enumerate(unknown)
+    }
 
 
 @contextmanager

@@ -162,7 +162,7 @@ def volumes(by_workload: Mapping[str, Sequence[Flow]]) -> style.Plot:
         figure = style.new_figure(style.WIDTH, 0.9 + 0.5 * len(by_workload))
         axes = figure.subplots()
         totals = {name: kind_bytes(one_repeat(flows)) for name, flows in by_workload.items()}
-        kinds = [k for k in style.KINDS if any(k in t for t in totals.values())]
+        kinds = style.kind_colours(kind for total in totals.values() for kind in total)
         for row, total in enumerate(totals.values()):
             _bar(axes, row, total, kinds)
         axes.set_yticks(range(len(totals)), [f"{n}\n{size(sum(t.values()))}" for n, t in totals.items()])
@@ -170,19 +170,18 @@ def volumes(by_workload: Mapping[str, Sequence[Flow]]) -> style.Plot:
         axes.set(xlim=(0, 1))
         axes.xaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:.0%}"))
         style.quiet(axes)
-        handles = [Patch(color=style.KINDS[k], label=k) for k in kinds]
+        handles = [Patch(color=colour, label=kind) for kind, colour in kinds.items()]
         figure.legend(handles=handles, loc="outside upper right", ncols=max(1, len(kinds)))
         alt_text = "; ".join(f"{n}: " + ", ".join(f"{k} {size(b)}" for k, b in t.items()) for n, t in totals.items())
         return style.finish(figure, "volumes", f"Traffic by kind. {alt_text}")
 
 
-def _bar(axes: Axes, row: int, total: Mapping[str, int], kinds: Sequence[str]) -> None:
+def _bar(axes: Axes, row: int, total: Mapping[str, int], kinds: Mapping[str, str]) -> None:
     left, total_bytes = 0.0, sum(total.values()) or 1
-    for kind in kinds:
+    for kind, colour in kinds.items():
         share = total.get(kind, 0) / total_bytes
-        axes.barh(row, share, left=left, height=0.6, color=style.KINDS[kind], edgecolor=style.PAPER, linewidth=1)
+        axes.barh(row, share, left=left, height=0.6, color=colour, edgecolor=style.PAPER, linewidth=1)
         if share >= 0.04:
-            axes.text(
-                left + share / 2, row, percent(share), ha="center", va="center", color=_TEXT_COLOURS[kind], fontsize=9
-            )
+            ink = _TEXT_COLOURS.get(kind, "#111111")
+            axes.text(left + share / 2, row, percent(share), ha="center", va="center", color=ink, fontsize=9)
         left += share

@@ -35,7 +35,7 @@ def waves(draw: st.DrawFn) -> Wave:
 
 def test_it_is_read_as_people_write_it_and_written_back() -> None:
     told = spec(**parse_yaml("{rails: [0, 1], load: 0.9, start: 500ms, duration: 2s, period: 8s}"))  # type: ignore[arg-type]
-    assert (told.rails, told.load, told.wave) == ((0, 1), 0.9, Wave(0.5, 2, 8))
+    assert (told.patterns, told.load, told.wave) == ({"rails": (0, 1)}, 0.9, Wave(0.5, 2, 8))
     assert spec(spine=True, load=0.5, start="0s").wave == Wave(0, None, None)
     assert BackgroundSpec.model_validate(told.model_dump(mode="json")) == told
 

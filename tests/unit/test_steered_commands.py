@@ -131,9 +131,7 @@ def test_paths_and_background_in_short() -> None:
     assert format_shares((Share(Way("drd", 4)), Share(Way("drd", 5)))) == "drd 4, 5"
     assert format_shares((Share(Way("dr", 1)), Share(Way("rd", 0)))) == "dr 1, rd 0"
     assert format_shares(()) == "–"
-    assert (
-        describe_background(BackgroundSpec(rails=(0, 2), domains=(1,), load=0.5)) == "rails 0, 2 and domains 1 at 50%"
-    )
+    assert describe_background(BackgroundSpec(rails=(0, 2), domains=(1,), load=0.5)) == "domain 1 and rails 0, 2 at 50%"
     wave = BackgroundSpec.model_validate({"spine": True, "load": 0.9, "start": "4s", "duration": "2s", "period": "8s"})
     assert describe_background(wave) == "spines at 90%, from 4s on, for 2s, every 8s"
 

@@ -12,7 +12,8 @@ from pydantic import Field, field_validator, model_validator
 
 from railyard.core.config import ConfigModel, field_error
 from railyard.topologies.spec import FabricSpec
-from railyard.workloads.background.spec import MAX_LOAD, BackgroundSpec, Numbers
+from railyard.workloads.background.kind import Numbers
+from railyard.workloads.background.spec import MAX_LOAD, BackgroundSpec
 
 MIN_LOAD: Final = 1e-6  # what is left of a load when another is taken off it, and is none but for rounding
 
@@ -42,6 +43,12 @@ class GridSpec(ConfigModel):
         if not (self.rails or self.domains or self.spine):
             raise field_error("rails", list(self.rails), "must name a rail, if neither domains nor spine is given")
         return self
+
+    @property
+    def patterns(self) -> dict[str, object]:
+        """What is named, by its kind of background."""
+        named = {"domains": self.domains, "rails": self.rails, "spine": self.spine}
+        return {kind: value for kind, value in named.items() if value}
 
     @property
     def scenes(self) -> tuple["Scene", ...]:

@@ -5,15 +5,17 @@
 {spine: true, load: 0.7}
 """
 
-from collections.abc import Iterator, Sequence
-from typing import Annotated, Final, Literal
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated, Any, Final, Literal
 
-from pydantic import Field, ValidationInfo, field_validator, model_validator
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, ValidationInfo, field_validator, model_validator
+from pydantic_core import PydanticCustomError
 
-from railyard.core.config import ConfigModel, field_error
+from railyard.core.config import ConfigModel, field_error, find_problems, refuse_unknown_keys
 from railyard.core.errors import BadInput
 from railyard.core.units import Time, format_time
 from railyard.topologies.spec import FabricSpec
+from railyard.workloads.background.kind import BACKGROUNDS
 from railyard.workloads.background.wave import Wave
 
 MAX_LOAD: Final = 0.95
@@ -22,30 +24,36 @@ window of W bytes makes a queue of W / (1 - L), which grows without end towards 
 """
 _CHECKED_PERIODS: Final = 1000  # of each wave, within which loads that meet are found
 UpToOneHour = Annotated[Time, Field(le=3600)]
-Numbers = Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(strict=False)]
 
 
 class BackgroundSpec(ConfigModel):
-    """`load` is a share of the rate of every link, in both directions, with headers: of these rails' links to their
-    GPUs, of the links of these HB domains, of all uplinks.
+    """What is loaded (a key for each kind of background, one or more), how much, and when.
 
-    It is on for `duration` from `start` on (after the background begins), and again every `period`.
+    `load` is a share of the rate of every link of it, in both directions, headers included. It is on for `duration`
+    from `start` on (after the background begins), and again every `period`.
     """
 
-    rails: Numbers = ()
-    domains: Numbers = ()
-    spine: bool = False
+    model_config = ConfigDict(extra="allow")
+
     load: Annotated[float, Field(gt=0, le=MAX_LOAD)]
     start: UpToOneHour | Literal["0s"] = "0s"
     duration: UpToOneHour | None = None
     period: UpToOneHour | None = None
 
-    @field_validator("rails", "domains")
+    @model_validator(mode="before")
     @classmethod
-    def _check_unique(cls, numbers: tuple[int, ...]) -> tuple[int, ...]:
-        if len(set(numbers)) < len(numbers):
-            raise ValueError("must name each only once")
-        return numbers
+    def _keys_are_known(cls, data: object) -> object:
+        """Read the value of each kind's key by the kind."""
+        if not isinstance(data, Mapping):
+            return data
+        refuse_unknown_keys(data, [*BACKGROUNDS, *cls.model_fields])
+        values: dict[str, Any] = {}
+        for key in (key for key in data if key in BACKGROUNDS):
+            try:
+                values[key] = TypeAdapter(BACKGROUNDS[key].value).validate_python(data[key])
+            except ValidationError as error:
+                raise PydanticCustomError("of_fields", "wrong", {"lines": find_problems(error, key)}) from error
+        return {**data, **values}
 
     @field_validator("period")
     @classmethod
@@ -59,22 +67,32 @@ class BackgroundSpec(ConfigModel):
         return period
 
     @model_validator(mode="after")
-    def _check_targets(self) -> "BackgroundSpec":
-        if not (self.rails or self.domains or self.spine):
-            raise field_error("rails", list(self.rails), "must name a rail, if neither domains nor spine is given")
+    def _check_patterns(self) -> "BackgroundSpec":
+        if not self.patterns:
+            raise field_error("rails", [], "must name a rail, if neither domains nor spine is given")
         return self
+
+    @property
+    def patterns(self) -> dict[str, Any]:
+        """The value of each kind of background that is given, by the kind."""
+        given = {key: (self.model_extra or {}).get(key) for key in BACKGROUNDS}
+        return {key: value for key, value in given.items() if value not in (None, False, ())}
+
+    @property
+    def text(self) -> str:
+        """What is loaded, in words."""
+        return " and ".join(BACKGROUNDS[kind].text(value) for kind, value in self.patterns.items())
 
     @property
     def wave(self) -> Wave:
         return Wave(0.0 if self.start == "0s" else self.start, self.duration, self.period)
 
     def shares(self, fabric: FabricSpec) -> dict[str, float]:
-        """What it takes, while on, of each element's links. What crosses uplinks comes over rails' links too."""
-        found = {f"rail {g}": self.load for g in self.rails} | {f"domain {d}": self.load for d in self.domains}
-        if self.spine:
-            found["the spine layer"] = self.load
-            for g in range(fabric.rails):
-                found[f"rail {g}"] = found.get(f"rail {g}", 0.0) + self.load / (fabric.oversubscription or 1.0)
+        """Return what it takes, while on, of each element's links."""
+        found: dict[str, float] = {}
+        for kind, value in self.patterns.items():
+            for element, share in BACKGROUNDS[kind].shares(value, fabric).items():
+                found[element] = found.get(element, 0.0) + self.load * share
         return found
 
 
@@ -84,19 +102,16 @@ def check_background(specs: Sequence[BackgroundSpec], fabric: FabricSpec, field:
     BadInput names the field below `field`, where the specs stand.
     """
     for i, spec in enumerate(specs):
-        check_elements(spec.rails, spec.domains, spec.spine, fabric, f"{field}.{i}")
+        check_patterns(spec.patterns, fabric, f"{field}.{i}")
     for at_s in sorted({start for spec in specs for start in _start_times(spec.wave)}):
         _check_total_load(specs, fabric, field, at_s)
 
 
-def check_elements(rails: Sequence[int], domains: Sequence[int], spine: bool, fabric: FabricSpec, field: str) -> None:
-    """Refuse rails, HB domains and spines that the fabric hasn't got. BadInput names the field below `field`."""
-    for name, numbers, count in (("rails", rails, fabric.rails), ("domains", domains, fabric.domains)):
-        for j, number in enumerate(numbers):
-            if number >= count:
-                raise BadInput(f"{field}.{name}.{j}", number, f"must be below {count}: the fabric has no more")
-    if spine and not fabric.spine_count:
-        raise BadInput(f"{field}.spine", spine, f"is not for kind {fabric.kind}, which has no spines")
+def check_patterns(patterns: Mapping[str, Any], fabric: FabricSpec, field: str) -> None:
+    """Refuse what the fabric hasn't got. BadInput names the field below `field`."""
+    for kind, value in patterns.items():
+        for below, wrong, allowed in BACKGROUNDS[kind].problems(value, fabric):
+            raise BadInput(f"{field}.{kind}.{below}".rstrip("."), wrong, allowed)
 
 
 def _start_times(wave: Wave) -> Iterator[float]:

@@ -1,0 +1,86 @@
+"""The registry of background kinds, and what a definition of one has.
+
+A kind is a key of a background's entry in YAML, such as `rails: [0, 1]`, and the flows that its value means.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from typing import Annotated, Any, ClassVar, Final, Literal, NamedTuple
+
+from pydantic import AfterValidator, Field
+
+from railyard.core.registry import Registry
+from railyard.topologies.addresses import Gpu
+from railyard.topologies.plan import Plan
+from railyard.topologies.routing import Device
+from railyard.topologies.spec import FabricSpec
+
+
+def _check_unique(numbers: tuple[int, ...]) -> tuple[int, ...]:
+    if len(set(numbers)) < len(numbers):
+        raise ValueError("must name each only once")
+    return numbers
+
+
+Numbers = Annotated[
+    tuple[Annotated[int, Field(ge=0, strict=True)], ...], Field(strict=False), AfterValidator(_check_unique)
+]
+FlowPath = Literal["d", "r", "spine"]
+"""The only path that a background flow takes: over hb0, on a rail, or across the spines."""
+
+
+class FullLoad(NamedTuple):
+    """Where a GPU sends at a load of 1: `bps` on the wire, Ethernet header and all, from its `device` to `dst`."""
+
+    dst: Gpu
+    device: Device
+    path: FlowPath
+    bps: float
+
+
+class BackgroundKind(ABC):
+    """A pattern of background load. Every link that it loads gets the same share of its rate in both directions."""
+
+    value: ClassVar[Any]
+    """The type of the key's value in YAML, for pydantic. An empty list and `false` mean that nothing is loaded."""
+
+    @abstractmethod
+    def flows(self, src: Gpu, value: Any, plan: Plan) -> Iterator[FullLoad]:
+        """Yield what a GPU sends at a load of 1."""
+
+    @abstractmethod
+    def shares(self, value: Any, fabric: FabricSpec) -> dict[str, float]:
+        """Return the part of each element's links that a load of 1 takes, by the element's name: `rail 0`."""
+
+    @abstractmethod
+    def text(self, value: Any) -> str:
+        """Return what is loaded, in words: `rails 0, 1`."""
+
+    def problems(self, value: Any, fabric: FabricSpec) -> Iterator[tuple[str, object, str]]:
+        """Yield what a fabric doesn't have: the field below the key (or ""), its value, and what is allowed."""
+        yield from ()
+
+
+def beyond(field: str, numbers: tuple[int, ...], count: int) -> Iterator[tuple[str, object, str]]:
+    """Yield a problem for each number that a fabric with `count` of them doesn't have."""
+    for i, number in enumerate(numbers):
+        if number >= count:
+            yield f"{field}{i}", number, f"must be below {count}: the fabric has no more"
+
+
+def numbered(unit: str, numbers: tuple[int, ...]) -> str:
+    """Return `rail 0`, or `rails 0, 1`."""
+    return f"{unit}{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers))}"
+
+
+def _missing(name: str, definition: BackgroundKind) -> Iterator[str]:
+    """Yield what a definition lacks."""
+    given: object = definition
+    if not isinstance(given, BackgroundKind):
+        yield "must be an instance of BackgroundKind"
+    elif not hasattr(given, "value"):
+        yield "value, the type of the key's value, is missing"
+
+
+BACKGROUNDS: Final = Registry[BackgroundKind]("background kind", "railyard.workloads.background.kinds", check=_missing)
+"""Every kind of background load by its key in YAML."""
