@@ -125,8 +125,8 @@ def experiment(**changes: Any) -> dict[str, Any]:
         (
             experiment(repeat=2),
             "repeat: 2 is not a known key: did you mean 'repeats'? allowed are background, description, fabrics, "
-            "fault_repeats, faults, grid, heartbeats, name, plugins, repeats, reroute, routing, script_repeats, "
-            "scripts, seed, takeover_repeats, takeovers, title, workloads",
+            "fault_repeats, faults, grid, heartbeats, name, plugins, repeats, replacement_repeats, replacements, "
+            "reroute, routing, script_repeats, scripts, seed, title, workloads",
         ),
         (
             experiment(grid={"rails": [0], "loads": [0, 0.5]}),

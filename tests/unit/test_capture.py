@@ -1,0 +1,64 @@
+"""`capture`: names of links, and the summary of a pcap file that scapy made."""
+
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+from scapy.layers.inet import IP, TCP, UDP
+from scapy.layers.l2 import ARP, Ether
+from scapy.utils import wrpcap
+
+from railyard.core.errors import BadInput
+from railyard.experiments.commands.capture import print_summary, read, split_link, summarise
+from railyard.topologies.addresses import Gpu
+
+NODES = ["d0g0", "d0g1", "hb0", "rail1"]
+
+
+def test_link_is_a_node_and_an_interface() -> None:
+    assert split_link("d0g1:rail0", NODES, "run") == ("d0g1", "rail0")
+    assert split_link("rail1:d0g1", NODES, "run") == ("rail1", "d0g1")
+
+
+@pytest.mark.parametrize(
+    ("link", "message"),
+    [
+        ("d0g1", "LINK: 'd0g1' must be NODE:INTERFACE, such as d0g1:rail0, or rail1:d0g1 at the switch"),
+        ("d0g1:../x", "LINK: 'd0g1:../x' must be NODE:INTERFACE, such as d0g1:rail0, or rail1:d0g1 at the switch"),
+        ("d9g1:rail0", "LINK: 'd9g1:rail0' is not a node of run: did you mean 'd0g1'? allowed are d0g0, d0g1, hb0, "
+         "rail1"),
+    ],
+)  # fmt: skip
+def test_bad_link_is_one_line(link: str, message: str) -> None:
+    with pytest.raises(BadInput) as caught:
+        split_link(link, NODES, "run")
+    assert str(caught.value) == message
+
+
+def test_summary_counts_flows_protocols_and_wire_bytes(tmp_path: Path) -> None:
+    src, dst = Gpu(0, 1), Gpu(1, 1)
+    frames = [
+        Ether() / IP(src=src.ip, dst=dst.ip) / TCP(sport=5000, dport=6000) / (b"x" * 946),
+        Ether() / IP(src=src.ip, dst=dst.ip) / TCP(sport=5000, dport=6000) / (b"x" * 946),
+        Ether() / IP(src=dst.ip, dst=src.ip) / UDP(sport=7, dport=8) / (b"x" * 58),
+        Ether() / ARP(),
+    ]
+    for n, frame in enumerate(frames):
+        frame.time = 100.0 + n
+    wrpcap(str(tmp_path / "a.pcap"), frames)
+    summary = summarise(read(tmp_path / "a.pcap"))
+    assert (summary.packets, summary.bytes, summary.seconds) == (4, sum(map(len, frames)), 3.0)
+    assert summary.protocols == {"TCP": 2, "UDP": 1, "ARP": 1}
+    assert summary.flow_bytes["d0g1", "d1g1", "TCP", "5000", "6000"] == 2000
+    console = Console(width=120)
+    with console.capture() as shown:
+        print_summary(summary, "d0g1:rail0", console)
+    assert shown.get().startswith("d0g1:rail0: 4 packets, 2.14KB, 0.00571 Mbit/s, 3 flows; TCP 2, UDP 1, ARP 1\n")
+    assert "5000 > 6000" in shown.get()
+
+
+def test_empty_capture_has_no_table(tmp_path: Path) -> None:
+    console = Console(width=120)
+    with console.capture() as shown:
+        print_summary(summarise([]), "d0g1:rail0", console)
+    assert shown.get() == "d0g1:rail0: 0 packets, 0B, 0 flows\n"
