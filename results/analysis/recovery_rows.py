@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Final, Literal
 
+from railyard.failure.faults import definition_of
 from railyard.results.analysis.aggregate import labels
 from railyard.results.analysis.recovery_stats import Figure, figure
 from railyard.results.runs.fidelity import ORDER, Judgement
@@ -16,10 +17,6 @@ SIDES: Final[tuple[Side, ...]] = ("source", "far")
 STEPS: Final = ("detect_ms", "decided_ms", "reroute_ms", "first_packet_ms", "goodput_ms", "back_ms", "home_ms")
 FROM_REPAIR: Final = ("back_ms", "home_ms")
 """The others count from the fault."""
-KEPT_IN_USE: Final = frozenset({"link-gray", "link-slow"})
-"""A link that still carries something stays in use, by design: what it loses or delays lasts until the repair."""
-CONTROL_PLANE_FAULTS: Final = frozenset({"controller-crash", "registry-crash"})
-"""Nothing that carries packets breaks, so nobody goes round anything."""
 TOGETHER_NS: Final = 50_000_000  # acts so near each other are one
 STEP_NAMES: Final = {
     "detect_ms": "detected",
@@ -202,7 +199,7 @@ def traffic_returns(recovery: Recovery) -> bool:
     """Whether traffic had gone round it, so that it returns. Else what is lost after the repair is the fault's own:
     a repair isn't done in no time.
     """
-    return recovery.first_packet_ms is not None and recovery.fault not in KEPT_IN_USE
+    return recovery.first_packet_ms is not None and definition_of(recovery.fault).is_rerouted
 
 
 def _is_active_at_repair(other: Recovery, recovery: Recovery) -> bool:

@@ -6,11 +6,10 @@ from dataclasses import dataclass
 
 from railyard.controller.health.policy import HEALTH_POLICIES
 from railyard.core.records import IntervalId
+from railyard.failure.faults import FaultKind, definition_of
 from railyard.results.analysis.aggregate import kinds_of
 from railyard.results.analysis.intervals import dwell_s, intervals
 from railyard.results.analysis.recovery_rows import (
-    CONTROL_PLANE_FAULTS,
-    KEPT_IN_USE,
     checks_text,
     has_goodput_evidence,
     is_probed,
@@ -31,7 +30,6 @@ from railyard.results.views.labels import interval_label, workload_label
 
 DENSE_KINDS = frozenset({"TP", "PP", "DP"})
 Worst = tuple[int, Recovery]
-GPU_FAULTS = frozenset({"gpu-crash", "gpu-hang", "server-crash"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +91,7 @@ def _recovery(run: Run) -> Iterator[Check]:
     rows = [
         r
         for r in run.recoveries
-        if r.reroute == "on" and r.fault not in KEPT_IN_USE and r.interval not in checked_scripts
+        if r.reroute == "on" and definition_of(r.fault).is_rerouted and r.interval not in checked_scripts
     ]
     rows = [r for r in rows if is_probed(r) or (not r.script and has_goodput_evidence(r))]
     if rows:
@@ -105,15 +103,16 @@ def _recovery(run: Run) -> Iterator[Check]:
         yield Check("traffic recovers when rerouting is on", not failed, detail)
 
 
+def _has_detours(kind: FaultKind) -> bool:
+    """Whether the controller makes detours for faults of a kind, and withdraws them after the repair."""
+    return kind.is_rerouted and not kind.is_control_plane
+
+
 def _primary_path(run: Run) -> Iterator[Check]:
     """Faults that came alone: of those in scripts, others may make it unknowable. What died beside the data plane, or
     stays in use all the same, has no detours to withdraw.
     """
-    rows = [
-        r
-        for r in run.recoveries
-        if r.reroute == "on" and not r.script and r.fault not in KEPT_IN_USE | CONTROL_PLANE_FAULTS
-    ]
+    rows = [r for r in run.recoveries if r.reroute == "on" and not r.script and _has_detours(definition_of(r.fault))]
     if rows:
         failed = [_fault_label(r) for r in rows if r.home_ms is None]
         detail = f"{len(rows) - len(failed)} of {len(rows)} faults" + (
@@ -184,7 +183,7 @@ def _lost_bytes(run: Run) -> Iterator[Check]:
 def _connections(run: Run) -> Iterator[Check]:
     """A GPU that dies takes its own along."""
     rows = [r for r in run.recoveries if r.reroute == "on"]
-    gpu_fault_places = {r.interval for r in rows if r.fault in GPU_FAULTS}
+    gpu_fault_places = {r.interval for r in rows if definition_of(r.fault).stops_gpus}
     lost = _by_fault((r for r in rows if r.interval not in gpu_fault_places), lambda r: r.connections_lost)
     if lost:
         total, worst = _total_and_worst(lost)

@@ -4,16 +4,16 @@ The times are Railyard's own: no paper gives any. Rail-only IV-C and Spine-free 
 a dead link or switch served unavailable until the repair. Each bar's `why` says what the time is made of.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import groupby
 from math import inf
 from typing import Final, Literal, NamedTuple
 
+from railyard.failure.faults import FAULTS, definition_of, fault_kinds
 from railyard.results.analysis.aggregate import labels
 from railyard.results.analysis.recovery_rows import (
-    CONTROL_PLANE_FAULTS,
     RecoveryRow,
     Side,
     is_probed,
@@ -27,7 +27,6 @@ from railyard.results.analysis.recovery_stats import Figure, figure
 from railyard.results.runs.records import Recovery, Run
 
 Unit = Literal["ms", "probes"]
-CONTROLLER_FAULT: Final = "controller-crash"
 MAX_RETURN_MS: Final = 500
 MAX_RESTORE_MS: Final = 1000
 
@@ -105,26 +104,15 @@ class Outcome:
         return figure(self.values)
 
 
-_SILENT_STEPS: Final = "three heartbeats of 20 ms missing, the next check of them, and route changes"
-_SWITCH_LOST_STEPS: Final = (
-    "its OpenFlow connections end, a decision, and route changes at every source that used the rail"
-)
-_CARRIER_STEPS: Final = (
-    "its carrier goes (PORT_STATUS), a decision, and route changes at all for whom it passed packets on"
-)
-_FIRST_PACKET_TARGETS: Final[dict[tuple[str, Side | None], RecoveryTarget]] = {
-    ("link-down", "source"): RecoveryTarget(
-        "link down, source side", "no carrier, and the kernel's own backup route: no controller", 5, 20
-    ),
-    ("link-down", "far"): RecoveryTarget(
-        "link down, far side", "PORT_STATUS, a decision, and route changes at every source", 15, 40
-    ),
-    ("link-silent", None): RecoveryTarget("silent link", _SILENT_STEPS, 100, 150),
-    ("rail-switch-crash", None): RecoveryTarget("rail switch killed", _SWITCH_LOST_STEPS, 100, 150),
-    ("rail-switch-hang", None): RecoveryTarget("rail switch stopped", _SILENT_STEPS, 100, 150),
-    ("gpu-crash", None): RecoveryTarget("GPU crash, what it carried for others", _CARRIER_STEPS, 100, 150),
-}
-"""To the first packet, by kind of fault and side (None: whichever is slower)."""
+def first_packet_targets() -> dict[tuple[str, Side | None], RecoveryTarget]:
+    """Return the targets to the first packet that fault kinds state, by kind and side (None: whichever is slower)."""
+    return {
+        (kind, target.side): RecoveryTarget(target.what, target.why, target.median_ms, target.p95_ms)
+        for kind in fault_kinds()
+        for target in FAULTS[kind].first_packet_targets
+    }
+
+
 NO_LOSS_WITHOUT_CONTROLLER: Final = RecoveryTarget(
     "controller crash, probes lost", "the data plane goes on without it", most=0, unit="probes"
 )
@@ -155,12 +143,13 @@ OPTICAL_REPLACEMENT: Final = RecoveryTarget(
 
 def is_first_packet_target(recovery_target: RecoveryTarget) -> bool:
     """Whether tables of first packets have it beside them, fault by fault."""
-    return recovery_target in _FIRST_PACKET_TARGETS.values()
+    return recovery_target in first_packet_targets().values()
 
 
 def first_packet_target(fault: str, side: Side | None) -> RecoveryTarget | None:
     """What is wanted of this fault to the first packet; `side` None where the two aren't told apart."""
-    return _FIRST_PACKET_TARGETS.get((fault, side)) or _FIRST_PACKET_TARGETS.get((fault, None))
+    targets = first_packet_targets()
+    return targets.get((fault, side)) or targets.get((fault, None))
 
 
 def outcomes(run: Run) -> tuple[Outcome, ...]:
@@ -169,9 +158,12 @@ def outcomes(run: Run) -> tuple[Outcome, ...]:
     measured = (
         *(
             (recovery_target, _first_packet_samples(rows, *key))
-            for key, recovery_target in _FIRST_PACKET_TARGETS.items()
+            for key, recovery_target in first_packet_targets().items()
         ),
-        (NO_LOSS_WITHOUT_CONTROLLER, _sample_repeats(rows, lambda r: r.probes_lost, CONTROLLER_FAULT)),
+        (
+            NO_LOSS_WITHOUT_CONTROLLER,
+            _sample_repeats([row for row in rows if _stops_controller(row)], lambda r: r.probes_lost),
+        ),
         (RECOVERY_AFTER_CONTROLLER_RESTART, _without_controller(run, "far")),
         (SOURCE_SIDE_WITHOUT_CONTROLLER, _without_controller(run, "source")),
         (TRAFFIC_RESTORED, _sample_repeats(rows, _restored_ms)),
@@ -201,11 +193,15 @@ def _first_ms(recovery: Recovery, side: Side | None) -> float | None:
     return {"source": recovery.source_ms, "far": recovery.far_ms, None: recovery.first_packet_ms}[side]
 
 
+def _stops_controller(row: RecoveryRow | Recovery) -> bool:
+    return definition_of(row.fault).stops_controller
+
+
 def _restored_ms(recovery: Recovery) -> float | None:
     """Goodput alone says nothing: a detour that is never withdrawn may carry all of it. Nor does it say much where no
     traffic had gone away: there it shows how even a few streams are on a busy machine.
     """
-    if recovery.fault in CONTROL_PLANE_FAULTS:
+    if definition_of(recovery.fault).is_control_plane:
         return recovery.home_ms
     if recovery.back_ms is None or recovery.home_ms is None:
         return None
@@ -223,11 +219,9 @@ def _lost_on_return(run: Run, rows: Sequence[RecoveryRow]) -> SamplesByFabric:
     return found
 
 
-def _sample_repeats(
-    rows: Sequence[RecoveryRow], value: Callable[[Recovery], float | None], fault: str = ""
-) -> SamplesByFabric:
-    """Of every repeat of every fault that came alone, or of one kind."""
-    chosen = sorted((row for row in rows if fault in ("", row.fault)), key=lambda row: row.fabric)
+def _sample_repeats(rows: Iterable[RecoveryRow], value: Callable[[Recovery], float | None]) -> SamplesByFabric:
+    """Return a sample for every repeat of every row."""
+    chosen = sorted(rows, key=lambda row: row.fabric)
     return {
         (fabric, ""): [_sample(value(r), r) for row in group for r in row.repeats]
         for fabric, group in groupby(chosen, key=lambda row: row.fabric)
@@ -243,12 +237,12 @@ def _without_controller(run: Run, side: Side) -> SamplesByFabric:
     found: SamplesByFabric = {}
     for script in script_runs(run):
         for controller_fault in script.faults:
-            if controller_fault.fault != CONTROLLER_FAULT or controller_fault.reroute != "on":
+            if not _stops_controller(controller_fault) or controller_fault.reroute != "on":
                 continue
             data_faults = [
                 r
                 for r in script.faults
-                if r.fault != CONTROLLER_FAULT and controller_fault.t_fault <= r.t_fault < controller_fault.t_repair
+                if not _stops_controller(r) and controller_fault.t_fault <= r.t_fault < controller_fault.t_repair
             ]
             for r in data_faults:
                 if _counts_for_side(controller_fault, r, side):
@@ -262,7 +256,8 @@ def _without_controller(run: Run, side: Side) -> SamplesByFabric:
 def _counts_for_side(controller_fault: Recovery, data_faults: Recovery, side: Side) -> bool:
     """Whether this side of the fault is the returned controller's to recover, or the kernel's."""
     if side == "source":
-        return data_faults.fault == "link-down" and probed_on(data_faults, side) > 0
+        targets = definition_of(data_faults.fault).first_packet_targets
+        return any(target.side == "source" for target in targets) and probed_on(data_faults, side) > 0
     return probed_on(data_faults, side) > 0 and data_faults.t_repair > controller_fault.t_repair + MAX_RETURN_MS * 10**6
 
 
