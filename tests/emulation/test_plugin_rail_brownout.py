@@ -1,0 +1,46 @@
+"""The example plugin docs/examples/rail_brownout.py on packets: rail 1 of a fabric of 2 domains x 2 rails slows down."""
+
+import subprocess
+from pathlib import Path
+from statistics import median
+
+import yaml
+
+from railyard.results.runs import store
+from railyard.results.runs.records import GoodputTrace
+from tests.emulation.programs import ROOT, RUN_EXPERIMENT
+
+PLUGIN = ROOT / "docs/examples/rail_brownout.py"
+SPEC = {
+    "name": "brownout",
+    "fabrics": [{"kind": "rail-only", "domains": 2, "rails": 2, "rail_rate": "40Mbit", "hb_rate": "160Mbit"}],
+    "faults": [{"kind": "rail-brownout", "target": "rail1", "rate": 0.02, "repair": "3s"}],
+    "scripts": [
+        {"name": "random", "random_faults": {"count": 2, "mix": {"rail-brownout": 1}, "group_share": 0}},
+    ],
+}
+
+
+def goodput(trace: GoodputTrace, since_ms: float, until_ms: float) -> float:
+    return median(bps for ms, bps in zip(trace.t_ms, trace.affected_bps, strict=True) if since_ms <= ms < until_ms)
+
+
+def test_plugin_slows_a_rail_down_until_its_repair(tmp_path: Path, slow: float) -> None:
+    (tmp_path / "brownout.yaml").write_text(yaml.safe_dump(SPEC))
+    out = tmp_path / "out"
+    argv = [*RUN_EXPERIMENT, "run", str(tmp_path / "brownout.yaml"), "--plugin", str(PLUGIN), "--out", str(out)]
+    done = subprocess.run(argv, capture_output=True, text=True, cwd=ROOT, check=False, timeout=240 * slow)
+    assert (out / "recovery.csv").exists(), done.stdout + done.stderr
+    run = store.load(out)
+    assert [(r.fault, r.script) for r in run.recoveries] == [
+        ("rail-brownout", ""),
+        *[("rail-brownout", "random")] * 2,
+    ]
+    alone = run.recoveries[0]
+    assert (alone.target, alone.lost_bytes, alone.connections_lost) == ("rail1", 0, 0)
+    trace = next(trace for trace in run.goodput if not trace.script)
+    before, during = goodput(trace, -400, 0), goodput(trace, 1000, trace.repair_ms)
+    assert during < before / 2
+    assert goodput(trace, trace.repair_ms + 500, trace.repair_ms + 1200) > during
+    assert not any(check.not_recovered + check.impossible + check.carried for check in run.connectivity_checks)
+    assert (out / "plugins/rail_brownout.py").read_bytes() == PLUGIN.read_bytes()
