@@ -127,9 +127,12 @@ def load_all(files: Iterable[str], field: str, folder: Path | None = None) -> No
 
 
 def load_inherited() -> None:
-    """Load the plugins of installed packages, and the files that the parent process had loaded, once."""
+    """Load the plugins of installed packages, and the files that the parent process had loaded, once.
+
+    Not while a module of Railyard is being imported, which may be one that a plugin needs: then at the next call.
+    """
     global _has_inherited
-    if _has_inherited:
+    if _has_inherited or _is_importing():
         return
     _has_inherited = True
     token = origin.set("package")
@@ -146,6 +149,16 @@ def load_inherited() -> None:
         origin.reset(token)
     for file in filter(None, os.environ.get(ENVIRONMENT, "").split(os.pathsep)):
         load(file, ENVIRONMENT)
+
+
+def _is_importing() -> bool:
+    """Whether this thread is importing a module of Railyard."""
+    frame = sys._getframe()
+    while frame.f_back is not None:
+        frame = frame.f_back
+        if frame.f_code.co_name == "<module>" and str(frame.f_globals.get("__name__", "")).startswith("railyard."):
+            return True
+    return False
 
 
 def _where(error: Exception, path: Path) -> str:

@@ -81,17 +81,18 @@ class Registry(Generic[T]):
 
     def _load(self) -> None:
         """Import every module of the package, then the plugins that the parent process had loaded, once."""
+        if self._package is None:
+            return
         with self._lock:
-            if self._is_loaded or self._package is None:
-                return
-            self._is_loaded = True
-            token = origin.set("built-in")
-            try:
-                package = import_module(self._package)
-                for module in iter_modules(getattr(package, "__path__", ())):  # a plain module registers by itself
-                    import_module(f"{self._package}.{module.name}")
-            finally:
-                origin.reset(token)
+            if not self._is_loaded:
+                self._is_loaded = True
+                token = origin.set("built-in")
+                try:
+                    package = import_module(self._package)
+                    for module in iter_modules(getattr(package, "__path__", ())):  # a plain module registers by itself
+                        import_module(f"{self._package}.{module.name}")
+                finally:
+                    origin.reset(token)
             load_inherited()
 
     def __getitem__(self, name: str) -> T:
