@@ -1,4 +1,4 @@
-"""The example plugin docs/examples/rail_brownout.py on packets: rail 1 of a fabric of 2 domains x 2 rails slows down."""
+"""The example plugin docs/examples/rail_brownout.py on packets: a rail of a fabric of 2 x 2 slows down."""
 
 import subprocess
 from pathlib import Path

@@ -1,0 +1,121 @@
+"""A fault kind of a plugin: what a definition must have, and what consumers derive from it."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from railyard.core import plugins
+from railyard.core.errors import BadInput
+from railyard.experiments import cli
+from railyard.experiments.spec.experiment import nominal_plan, parse, resolved
+from railyard.failure.faults import FAULTS, Fault, cable, fault_kinds
+from railyard.failure.oracle.dead import bounds
+from railyard.failure.scenario.pairs import affected_pairs
+from railyard.failure.scenario.random_faults import RandomFaults, default_mix, random_script
+from railyard.results.runs.recovery_targets import first_packet_target
+from railyard.topologies.addresses import Gpu
+from railyard.topologies.spec import parse_fabric
+from tests.emulation.programs import ROOT
+
+PLUGIN = ROOT / "docs/examples/rail_brownout.py"
+PLAN = nominal_plan(parse_fabric({"kind": "rail-only", "domains": 3, "rails": 3}))
+SPEC = """
+name: mine
+fabrics: [{kind: rail-only}]
+faults: [{kind: rail-brownout, target: rail1, rate: 0.2}]
+"""
+
+
+@pytest.fixture(autouse=True)
+def _plugin(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(plugins, "_loaded", {})
+    monkeypatch.setenv(plugins.ENVIRONMENT, "")
+    plugins.load(PLUGIN)
+    yield
+    for kind in fault_kinds():
+        if FAULTS.source(kind).origin == "plugin":
+            FAULTS.remove(kind)
+
+
+def test_source_of_a_plugin_kind_is_its_file() -> None:
+    assert FAULTS.source("rail-brownout").file == "docs/examples/rail_brownout.py"
+    assert fault_kinds()[-1] == "rail-brownout"
+
+
+def test_spec_has_the_parameters_of_a_plugin_kind(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "mine.yaml").write_text(SPEC)
+    spec = parse(yaml.safe_load(SPEC))
+    assert resolved(spec)["faults"][0]["rate"] == 0.2
+    assert cli.main(["dry-run", str(tmp_path / "mine.yaml"), "-o", "rate=0.3"]) == 0
+    assert "rail-brownout rail1 2s rate 0.3" in " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("rate: 0.2", "rate: 2", "faults.0.rate: 2 must be below 1.0"),
+        ("rate: 0.2", "loss: 0.2", "faults.0.loss: 0.2 is for link-gray alone"),
+        (
+            "rail1",
+            "d0g0",
+            "faults.0.target: 'd0g0' is no rail switch of the rail-only fabric of 4 domains x 4 rails: "
+            "allowed are rail0 to rail3",
+        ),
+    ],
+)
+def test_bad_input_of_a_plugin_kind_gives_one_line(old: str, new: str, message: str) -> None:
+    with pytest.raises(BadInput) as caught:
+        parse(yaml.safe_load(SPEC.replace(old, new)))
+    assert str(caught.value) == message
+
+
+def test_oracle_slows_the_cables_of_a_plugin_kind() -> None:
+    fault = Fault.of("rail-brownout", "rail1", rate=0.2)
+    left = bounds(PLAN, [fault])
+    assert left.lower.dead.slowed == {cable(f"d{d}g1", "rail1"): PLAN.rail_bps // 5 for d in range(3)}
+    assert left.lower.reachable == bounds(PLAN, []).lower.reachable
+    crosses = affected_pairs(fault, PLAN).crosses
+    assert crosses(Gpu(0, 1), Gpu(1, 1))
+    assert not crosses(Gpu(0, 0), Gpu(1, 0))
+    assert first_packet_target("rail-brownout", None) is None
+
+
+def test_random_faults_draw_a_plugin_kind_if_the_mix_names_it() -> None:
+    assert "rail-brownout" not in default_mix()
+    script = random_script(RandomFaults(20, {"rail-brownout": 1.0, "link-down": 1.0}), PLAN, 1, "random")
+    assert {timed.fault.kind for timed in script.faults} == {"rail-brownout", "link-down"}
+
+
+BROKEN = """
+from railyard.failure.faults import FaultKind, fault
+
+@fault("{name}")
+class Broken(FaultKind):
+    \"\"\"Lacks most of it.\"\"\"
+    def targets(self, plan): return []
+    def impact(self, plan, target, p): return None
+    def inject(self, net, target, p): pass
+    {more}
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "more", "message"),
+    [
+        (
+            "mine",
+            "",
+            "'mine' is not a whole fault kind: the method repair(net, target, p) is missing; "
+            "the method symptoms(net, target, p) is missing",
+        ),
+        ("link-down", "", "'link-down' is already registered as fault kind, at failure/faults/link_down.py:12"),
+    ],
+)
+def test_incomplete_definition_is_refused(name: str, more: str, message: str, tmp_path: Path) -> None:
+    file = tmp_path / "broken.py"
+    file.write_text(BROKEN.format(name=name, more=more))
+    with pytest.raises(BadInput) as caught:
+        plugins.load(file)
+    assert str(caught.value) == f"{file}:4: {message}"
