@@ -14,11 +14,10 @@ from railyard.core.errors import BadInput
 from railyard.core.units import format_size, format_time
 from railyard.experiments.commands import dry_run_faults, dry_run_replacements, dry_run_steered, options
 from railyard.experiments.commands.options import Overrides, PluginFiles
-from railyard.experiments.multirail import predict as multirail
-from railyard.experiments.multirail.spec import MultirailExperiment
 from railyard.experiments.spec import catalogue
-from railyard.experiments.spec.experiment import ExperimentSpec, load, nominal_plan, parse, sections
-from railyard.experiments.spec.loading import load_any, names_multirail
+from railyard.experiments.spec.experiment import ExperimentSpec, nominal_plan, parse, sections
+from railyard.experiments.spec.kind import BaseExperiment, kind_of
+from railyard.experiments.spec.loading import load_any
 from railyard.experiments.spec.overrides import apply
 from railyard.topologies.addresses import Gpu
 from railyard.workloads.build import build_whole
@@ -43,10 +42,8 @@ def command(
     plugin_files: PluginFiles,
 ) -> int:
     """Print what would be sent, by which GPUs and over which links, without sending it. Needs no root."""
-    spec = load_any(name, overrides) if names_multirail(name) else None
-    if isinstance(spec, MultirailExperiment):
-        return multirail.dry_run(spec, options.console())
-    return show(experiment(name, overrides), options.console())
+    spec = experiment(name, overrides)
+    return kind_of(spec).dry_run(spec, options.console())
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +59,7 @@ class Step:
     groups: tuple[tuple[int, ...], ...]
 
 
-def experiment(name_or_file: str, overrides: Iterable[str]) -> ExperimentSpec:
+def experiment(name_or_file: str, overrides: Iterable[str]) -> BaseExperiment:
     """An experiment; or, of a trace, one that replays its bytes as they are on the default rail-only fabric.
 
     BadInput as for `run`. Overrides may change the fabric, and scale the trace.
@@ -71,7 +68,7 @@ def experiment(name_or_file: str, overrides: Iterable[str]) -> ExperimentSpec:
     if name_or_file not in catalogue.names() and not trace and is_trace_prefix(name_or_file):
         raise BadInput("NAME", name_or_file, f"begins the names of a trace's files here: write ./{name_or_file}")
     if name_or_file in catalogue.names() or name_or_file.endswith(_EXPERIMENT) or not trace:
-        return load(name_or_file, overrides)
+        return load_any(name_or_file, overrides)
     workload = {"kind": "trace", "path": name_or_file}
     data: dict[str, Any] = {"name": "dry-run", "fabrics": [{"kind": "rail-only"}], "workloads": [workload]}
     data = apply(data, overrides, sections())

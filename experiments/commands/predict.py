@@ -7,10 +7,8 @@ import typer
 
 from railyard.experiments.commands import published
 from railyard.experiments.commands.options import Overrides, PluginFiles, console
-from railyard.experiments.multirail import predict as multirail
-from railyard.experiments.multirail.spec import MultirailExperiment
-from railyard.experiments.predict import steered, unsteered
 from railyard.experiments.spec import catalogue
+from railyard.experiments.spec.kind import kind_of
 from railyard.experiments.spec.loading import load_any
 
 
@@ -32,6 +30,4 @@ def command(
     if catalogue.is_figure(name):
         return published.show(name, overrides, out, console())
     spec = load_any(name, overrides, seed)
-    if isinstance(spec, MultirailExperiment):
-        return multirail.predict(spec, out, console())
-    return (steered.show if spec.routing else unsteered.show)(spec, out, console())
+    return kind_of(spec).predict(spec, out, console())

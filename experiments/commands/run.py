@@ -7,13 +7,11 @@ from typing import Annotated
 
 import typer
 
-from railyard.core.errors import MissingRequirement, print_error
-from railyard.core.host import BOOTSTRAP
+from railyard.core.errors import print_error
 from railyard.core.sandbox import launcher
 from railyard.experiments.commands.options import Name, Overrides, PluginFiles
 from railyard.experiments.run import folder, sandboxed
 from railyard.experiments.run.machine_check import check_machine, own_command
-from railyard.experiments.spec.experiment import ExperimentSpec
 from railyard.experiments.spec.loading import load_any
 
 
@@ -37,9 +35,7 @@ def run(
     spec = load_any(name, overrides, seed)
     out = out or folder.default(spec.name)
     folder.check(out)
-    machine = check_machine(spec)
-    if isinstance(spec, ExperimentSpec) and spec.needs_etcd and not machine.programs.get("etcd"):
-        raise MissingRequirement("this machine lacks etcd, for the registry", BOOTSTRAP)
+    check_machine(spec)
     with folder.made(out) as where:
         status = launcher.enter(own_command(), sandboxed.task_of_run(spec, where, quiet), run=f"{spec.name} {where}")
     if status == 128 + signal.SIGKILL:

@@ -1,18 +1,10 @@
-"""Runs a multi-rail experiment: each fabric is built, each policy measured on it, rails cut, trainings replayed.
-
-Called in a capsule. Whatever ends it early, what was measured by then is saved.
-"""
+"""Measures a multi-rail experiment: builds fabrics, measures policies, injects faults, replays trainings."""
 
 from itertools import count
-from pathlib import Path
 from typing import Final
 
-from rich.console import Console
-
-from railyard.controller.processes.clients import ControllerProcess
 from railyard.core.errors import BadInput
-from railyard.core.host import datapath_choice, detect
-from railyard.core.provenance import provenance
+from railyard.core.host import Datapath
 from railyard.core.units import format_rate
 from railyard.experiments.multirail.ddp_runs import run_ddp
 from railyard.experiments.multirail.faults import run_fault
@@ -20,13 +12,11 @@ from railyard.experiments.multirail.parts import mix_of
 from railyard.experiments.multirail.replays import run_training
 from railyard.experiments.multirail.session import MultirailSession, built
 from railyard.experiments.multirail.size_sweep import run_sizes
-from railyard.experiments.multirail.spec import MultirailExperiment, resolved
+from railyard.experiments.multirail.spec import MultirailExperiment
 from railyard.experiments.run.progress import Steps
-from railyard.experiments.run.runner import begin, carry_out
 from railyard.results.multirail.records import Rails
 from railyard.results.multirail.stored import cells
 from railyard.results.runs.records import Measurement, Run
-from railyard.topologies.measure import capacity
 from railyard.topologies.multirail.plan import MultirailPlan, make_multirail_plan
 from railyard.workloads.allreduce.balancing.balancer import MIN_GAIN
 from railyard.workloads.allreduce.balancing.predict import allreduce_cost, threshold
@@ -36,39 +26,24 @@ MIN_DILATED_BPS: Final = 200_000
 """A frame of 9000 bytes takes 0.36 s of it already; every point would last for minutes."""
 
 
-def run_multirail(spec: MultirailExperiment, folder: Path, console: Console | None) -> int:
-    """Run it all, save it in `folder`, print the tables. 0 if every check of the experiment passed, else 1."""
-    run = begin(spec.name, resolved(spec))
-
-    def work(steps: Steps) -> None:
-        try:
-            _run(spec, run, steps)
-        finally:
-            run.measurements += [Measurement(*row) for row in cells(run.multirail)]
-
-    return carry_out(run, step_count(spec), work, folder, console)
+def measure(spec: MultirailExperiment, datapath: Datapath, frames_per_s: float, run: Run, steps: Steps) -> None:
+    """Measure everything of the specification on every fabric. `frames_per_s`: what the machine carries."""
+    try:
+        plans = [_plan(spec, number, frames_per_s) for number in range(len(spec.fabrics))]
+        for number, (label, plan) in enumerate(zip(spec.labels, plans, strict=True)):
+            for dilation in spec.dilations_on(number):
+                with built(label, plan.dilated(dilation), datapath, run, steps) as session:
+                    if label not in {rails.label for rails in run.multirail.fabrics}:
+                        run.multirail.fabrics.append(_rails(label, plan, session.net.build_s))
+                    _measure(spec, number, session, steps)
+    finally:
+        run.measurements += [Measurement(*row) for row in cells(run.multirail)]
 
 
 def step_count(spec: MultirailExperiment) -> int:
-    """The machine; each fabric, as often as it is built, with its links; each size as often as all policies measure it;
-    each fault and each training."""
+    """Return the steps of `measure`: builds, sizes that all policies measure in turn, faults and trainings."""
     built = sum(len(spec.dilations_on(number)) for number in range(len(spec.fabrics)))
-    return 1 + built + spec.size_runs + spec.injections + spec.replays
-
-
-def _run(spec: MultirailExperiment, run: Run, steps: Steps) -> None:
-    machine = detect()
-    datapath, why = datapath_choice(machine)
-    with steps.step("measuring what this machine carries"):
-        frames = capacity.measure(datapath, ControllerProcess())
-    run.provenance = provenance(machine, datapath, why, frames, spec.seed)
-    plans = [_plan(spec, number, frames) for number in range(len(spec.fabrics))]
-    for number, (label, plan) in enumerate(zip(spec.labels, plans, strict=True)):
-        for dilation in spec.dilations_on(number):
-            with built(label, plan.dilated(dilation), datapath, run, steps) as session:
-                if label not in {rails.label for rails in run.multirail.fabrics}:
-                    run.multirail.fabrics.append(_rails(label, plan, session.net.build_s))
-                _measure(spec, number, session, steps)
+    return built + spec.size_runs + spec.injections + spec.replays
 
 
 def _plan(spec: MultirailExperiment, number: int, frames: float) -> MultirailPlan:

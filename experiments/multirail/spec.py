@@ -11,7 +11,6 @@ from typing import Annotated, Any, Final
 
 from pydantic import BeforeValidator, Field, ValidationError, field_validator
 
-from railyard.core import plugins
 from railyard.core.errors import BadInput, unknown_name_hint
 from railyard.core.units import Size, Time, format_size, format_time
 from railyard.experiments.multirail.parts import (
@@ -24,10 +23,11 @@ from railyard.experiments.multirail.parts import (
     singles,
 )
 from railyard.experiments.spec.faults import Numbers, check_on, restore_on_key
+from railyard.experiments.spec.kind import BaseExperiment
 from railyard.experiments.spec.labels import distinct_labels, plain_name
 from railyard.experiments.spec.overrides import Sections
 from railyard.topologies.multirail.spec import BySize, MultirailSpec, value_for_size
-from railyard.topologies.spec import ConfigModel, find_problems
+from railyard.topologies.spec import find_problems
 from railyard.workloads.allreduce.engine.training import SPEEDS
 from railyard.workloads.allreduce.engine_kind import check_own, check_policy
 from railyard.workloads.models.catalogue import GptModel, LayersModel, load_model
@@ -38,7 +38,7 @@ MIN_OPERATIONS: Final = 10
 """Of a point, that count: fewer have no median worth the name."""
 
 
-class MultirailExperiment(ConfigModel):
+class MultirailExperiment(BaseExperiment):
     """Each policy sums each size on each fabric; then faults; then trainings.
 
     All but faults is done `repeats` times, by processes of its own each time, policies in turn; sizes that `starts`
@@ -49,9 +49,6 @@ class MultirailExperiment(ConfigModel):
     policies that are for some of the fabrics.
     """
 
-    name: str
-    title: str = ""
-    description: str = ""
     fabrics: Annotated[tuple[MultirailSpec, ...], Field(min_length=1, strict=False)]
     policies: Annotated[tuple[str, ...], Field(min_length=1, strict=False)] = ("nezha", "mrib", "single")
     only: dict[str, Numbers] = Field(default_factory=dict)
@@ -180,12 +177,6 @@ def parse(data: object) -> MultirailExperiment:
         check_on(ddp_run.on, len(spec.fabrics), f"ddp.{number}")
         check_own(ddp_run.policy, f"ddp.{number}.policy", spec.fabrics)
     return spec
-
-
-def resolved(spec: MultirailExperiment) -> dict[str, Any]:
-    """Plain data with every default filled in, which `parse` makes the same experiment of again."""
-    data: dict[str, Any] = spec.model_dump(mode="json", exclude_none=True)
-    return data | {"plugins": plugins.saved()}
 
 
 def _traits(fabric: MultirailSpec, among: Sequence[MultirailSpec]) -> dict[str, str]:

@@ -15,7 +15,7 @@ from rich.table import Table
 from railyard.core.errors import BadInput
 from railyard.core.units import format_rate
 from railyard.experiments.run.folder import reporting_path_errors
-from railyard.experiments.spec.experiment import ExperimentSpec, nominal_plan, resolved
+from railyard.experiments.spec.experiment import ExperimentSpec, nominal_plan
 from railyard.results.analysis.aggregate import Spread
 from railyard.results.plots import style, sweep
 from railyard.results.theory.predict import WHOLE, equation, predict_schedule
@@ -125,7 +125,7 @@ def to_csv(rows: Sequence[Prediction]) -> bytes:
 
 def to_png(rows: Sequence[Prediction], spec: ExperimentSpec) -> bytes:
     """Curves if all of it is a sweep, else bars."""
-    data = resolved(spec)
+    data = spec.resolved()
     timed = {(row.fabric, row.workload, row.phase): Spread((), row.predicted) for row in rows}
     fabrics = list(zip(spec.labels, data["fabrics"], strict=True))
     workloads = list(zip(spec.workload_labels, data["workloads"], strict=True))

@@ -4,17 +4,14 @@ import sys
 
 from railyard.core.host import Machine, detect, require
 from railyard.core.project import PROJECT
-from railyard.experiments.run.budget import check_budget
-from railyard.experiments.spec.experiment import ExperimentSpec
-from railyard.experiments.spec.loading import AnyExperiment
+from railyard.experiments.spec.kind import BaseExperiment, kind_of
 
 
-def check_machine(spec: AnyExperiment) -> Machine:
+def check_machine(spec: BaseExperiment) -> Machine:
     """Return what the machine can do. MissingRequirement or BadInput if it can't run the experiment."""
     machine = detect()
     require(machine)
-    if isinstance(spec, ExperimentSpec):
-        check_budget(spec, machine)
+    kind_of(spec).check_machine(spec, machine)
     return machine
 
 

@@ -2,27 +2,26 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Final, Literal
 
 from pydantic import BeforeValidator, Field, ValidationError, field_validator
 
-from railyard.core import plugins
 from railyard.core.errors import BadInput
 from railyard.core.units import format_rate
-from railyard.experiments.multirail.spec import is_multirail
 from railyard.experiments.run.replacement_job import check_replacements
-from railyard.experiments.spec.catalogue import load_plugins, read
 from railyard.experiments.spec.faults import FaultSpec, check_faults, parameter_names
 from railyard.experiments.spec.heartbeats import Heartbeats, HeartbeatsSpec
+from railyard.experiments.spec.kind import BaseExperiment
 from railyard.experiments.spec.labels import distinct_labels, plain_name, traits
+from railyard.experiments.spec.loading import load_any
 from railyard.experiments.spec.old_names import rename_keys
-from railyard.experiments.spec.overrides import Sections, apply
+from railyard.experiments.spec.overrides import Sections
 from railyard.experiments.spec.replacements import Replacements, ReplacementSpec
 from railyard.experiments.spec.routing import RoutingSpec
 from railyard.experiments.spec.scripts import ScriptSpec, check_script
 from railyard.experiments.spec.scripts_during import check_lasts, phases_of
 from railyard.topologies.plan import Plan, make_plan
-from railyard.topologies.spec import ConfigModel, FabricSpec, find_problems
+from railyard.topologies.spec import FabricSpec, find_problems
 from railyard.workloads.background.grid import GridSpec
 from railyard.workloads.background.spec import BackgroundSpec, check_background, check_patterns
 from railyard.workloads.build import build
@@ -44,7 +43,7 @@ def _switches(value: object) -> object:
     return [_SWITCHED[item] if isinstance(item, bool) else item for item in items]
 
 
-class ExperimentSpec(ConfigModel):
+class ExperimentSpec(BaseExperiment):
     """Every workload runs `repeats` times on every fabric, then every fault `fault_repeats` times and every script
     `script_repeats` times, for each `reroute`.
 
@@ -54,9 +53,6 @@ class ExperimentSpec(ConfigModel):
     seed + n.
     """
 
-    name: str
-    title: str = ""
-    description: str = ""
     fabrics: Annotated[tuple[FabricSpec, ...], Field(min_length=1, strict=False)]
     workloads: Annotated[tuple[WorkloadSpec, ...], Field(strict=False)] = ()
     routing: RoutingSpec | None = None
@@ -177,25 +173,11 @@ def parse(data: object) -> ExperimentSpec:
 
 
 def load(name_or_file: str, overrides: Iterable[str] = (), seed: int | None = None) -> ExperimentSpec:
-    """A named experiment or a YAML file, with `key=value` overrides on top. BadInput for whatever can't be used.
-
-    Those on multi-rail fabrics are of a kind of their own: see loading.py.
-    """
-    data = read(name_or_file)
-    if is_multirail(data):
+    """Load an experiment on fabrics of GPUs (loading.py). BadInput for one of another kind."""
+    spec = load_any(name_or_file, overrides, seed)
+    if not isinstance(spec, ExperimentSpec):
         raise BadInput("NAME", name_or_file, "has multi-rail fabrics: this command is not for those")
-    load_plugins(data, name_or_file)  # before overrides, which may have keys of their definitions
-    data = apply(data, overrides, sections())
-    load_plugins(data, name_or_file)
-    if seed is not None:
-        data["seed"] = seed
-    return parse(data)
-
-
-def resolved(spec: ExperimentSpec) -> dict[str, Any]:
-    """Plain data with every default filled in, which `parse` makes the same experiment of again."""
-    data: dict[str, Any] = spec.model_dump(mode="json", exclude_none=True)
-    return data | {"plugins": plugins.saved()}
+    return spec
 
 
 def nominal_plan(fabric: FabricSpec) -> Plan:

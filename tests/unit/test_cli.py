@@ -18,15 +18,16 @@ from railyard.core.sandbox import launcher
 from railyard.experiments import cli
 from railyard.experiments.commands import live
 from railyard.experiments.commands.list import counts, definitions
+from railyard.experiments.multirail.spec import is_multirail
 from railyard.experiments.run import machine_check
 from railyard.experiments.spec import catalogue
 from railyard.experiments.spec.experiment import load, parse
-from railyard.experiments.spec.loading import load_any, names_multirail
+from railyard.experiments.spec.loading import load_any
 from railyard.results.published.catalogue import FIGURES
 from railyard.results.runs import store
 from tests.unit.results_sample import sample_run
 
-GRIDS = [name for name in catalogue.names() if not names_multirail(name)]
+GRIDS = [name for name in catalogue.names() if not is_multirail(catalogue.read(name))]
 ALL = f"{', '.join(sorted([*catalogue.names(), *FIGURES]))}; or a file, such as ./mine.yaml"
 ROOT = Path(__file__).parents[2]
 HERE = detect()

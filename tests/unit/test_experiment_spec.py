@@ -6,8 +6,8 @@ import pytest
 import yaml
 
 from railyard.core.errors import BadInput
-from railyard.experiments.spec import catalogue, loading
-from railyard.experiments.spec.experiment import load, parse, resolved
+from railyard.experiments.spec import catalogue
+from railyard.experiments.spec.experiment import load, parse
 from railyard.experiments.spec.labels import distinct_labels
 from railyard.experiments.spec.loading import from_resolved, load_any
 from railyard.workloads.build import build
@@ -155,13 +155,13 @@ def test_what_cannot_be_is_told_by_field_value_and_what_is_allowed(data: object,
 @pytest.mark.parametrize("name", catalogue.names())
 def test_a_resolved_experiment_is_the_same_when_read_back(name: str) -> None:
     spec = load_any(name)
-    text = yaml.safe_dump(loading.resolved(spec), sort_keys=False)
+    text = yaml.safe_dump(spec.resolved(), sort_keys=False)
     assert from_resolved(yaml.safe_load(text)) == spec
     assert spec.name == name
 
 
 def test_a_resolved_experiment_says_everything() -> None:
-    data = resolved(parse(experiment(faults=[LINK_DOWN])))
+    data = parse(experiment(faults=[LINK_DOWN])).resolved()
     assert data["seed"] == 1
     assert data["fabrics"][0]["rail_rate"] == "auto"
     assert data["faults"] == [{"kind": "link-down", "target": "d0g1", "at": "1s", "repair": "2s"}]

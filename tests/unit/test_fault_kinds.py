@@ -6,7 +6,7 @@ import pytest
 
 from railyard.controller.failover.paths import Broken
 from railyard.core.errors import BadInput
-from railyard.experiments.spec.experiment import nominal_plan, parse, resolved
+from railyard.experiments.spec.experiment import nominal_plan, parse
 from railyard.experiments.spec.faults import FaultSpec
 from railyard.failure.faults import Fault
 from railyard.failure.faults.support.loss import loss_rules
@@ -46,7 +46,7 @@ def fault_of(kind: str, target: str, **keys: Any) -> FaultSpec:
 def test_a_kind_has_its_own_parameter_with_a_default_and_no_other(
     kind: str, target: str, shown: dict[str, Any], parameters: dict[str, float]
 ) -> None:
-    (data,) = resolved(parse(experiment({"kind": kind, "target": target})))["faults"]
+    (data,) = parse(experiment({"kind": kind, "target": target})).resolved()["faults"]
     assert data == {"kind": kind, "target": target, "at": "1s", "repair": "2s", **shown}
     assert parse(experiment(data)).faults == (fault_of(kind, target),)
     assert dict(fault_of(kind, target).parameters) == parameters

@@ -24,14 +24,15 @@ from railyard.experiments.multirail.predictions import (
     step_of,
     turns,
 )
-from railyard.experiments.multirail.spec import MIN_OPERATIONS, MultirailExperiment, parse, resolved
+from railyard.experiments.multirail.spec import MIN_OPERATIONS, MultirailExperiment, is_multirail, parse
 from railyard.experiments.spec import catalogue
-from railyard.experiments.spec.loading import hosts, load_any, names_multirail
+from railyard.experiments.spec.kind import kind_of
+from railyard.experiments.spec.loading import load_any
 from railyard.workloads.allreduce.balancing.rails import Rail
 from railyard.workloads.allreduce.engine.emulated import rails_of
 from railyard.workloads.allreduce.engine_kind import peer_rail, predicted_s
 
-MULTIRAIL = [name for name in catalogue.names() if names_multirail(name)]
+MULTIRAIL = [name for name in catalogue.names() if is_multirail(catalogue.read(name))]
 TCP = {"kind": "tcp", "rate": "50Mbit"}
 SHARP = {"kind": "sharp", "rate": "60Mbit"}
 PAIR = {"kind": "multi-rail", "nodes": 4, "rails": [TCP, TCP]}
@@ -133,7 +134,7 @@ def test_fabrics_have_names_by_their_rails_and_nodes_and_what_sets_them_apart() 
         "tcp+tcp, 8 nodes",
         "tcp+tcp, 4 nodes MTU 1500",
     )
-    assert hosts(spec)["n7"] == "198.18.0.8"
+    assert kind_of(spec).hosts(spec)["n7"] == "198.18.0.8"
     slower = spec_of(fabrics=[PAIR, {**PAIR, "dilation": {"128KiB": 6, "8MiB": 4}}])
     assert slower.labels == ("tcp+tcp, 4 nodes", "tcp+tcp, 4 nodes dilated 6 times")
 
@@ -147,7 +148,7 @@ def test_small_sizes_are_dilated_most_and_what_is_above_all_not_at_all() -> None
     fabric = spec_of(fabrics=[{**PAIR, "dilation": {"8MiB": 4, "128KiB": 6}}], sizes=["2KiB", "64MiB"])
     assert [fabric.fabrics[0].dilation_of(size << 10) for size in (0, 128, 129, 8192, 8193)] == [6, 6, 4, 4, 1]
     assert fabric.dilations_on(0) == (1.0, 6.0)
-    assert parse(resolved(fabric)) == fabric
+    assert parse(fabric.resolved()) == fabric
 
 
 def test_processes_of_small_sizes_are_started_more_often_than_those_of_large_ones() -> None:
@@ -156,7 +157,7 @@ def test_processes_of_small_sizes_are_started_more_often_than_those_of_large_one
     assert [spec.sizes_to_measure(0, 1.0, repeat) for repeat in (1, 5, 6)] == [[2048, 2**26], [2048], []]
     assert spec.sizes_to_measure(0, 2.0, 0) == [], "nothing is measured in such slow motion"
     assert spec.points == 2 * (6 + 2)
-    assert parse(resolved(spec)) == spec
+    assert parse(spec.resolved()) == spec
 
 
 def test_gloo_runs_on_the_first_tcp_rail() -> None:
@@ -168,7 +169,7 @@ def test_gloo_runs_on_the_first_tcp_rail() -> None:
 def test_every_named_one_is_predicted_at_every_size(name: str, tmp_path: Path) -> None:
     spec = load_any(name)
     assert isinstance(spec, MultirailExperiment)
-    assert parse(yaml.safe_load(yaml.safe_dump(resolved(spec)))) == spec
+    assert parse(yaml.safe_load(yaml.safe_dump(spec.resolved()))) == spec
     assert cli.main(["predict", name, "--out", str(tmp_path)]) == 0
     rows = list(csv.DictReader((tmp_path / f"{name}.csv").read_text().splitlines()))
     places = [(number, training) for number in range(len(spec.fabrics)) for training in spec.trainings_on(number)]

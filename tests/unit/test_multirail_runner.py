@@ -11,10 +11,12 @@ import pytest
 from railyard.core.errors import BadInput, MissingRequirement
 from railyard.experiments.multirail import ddp_runs, faults, rail_check, runner, session
 from railyard.experiments.multirail import size_sweep as points
-from railyard.experiments.multirail.runner import run_multirail, step_count
+from railyard.experiments.multirail.runner import step_count
 from railyard.experiments.multirail.session import MultirailSession
 from railyard.experiments.multirail.spec import MultirailExperiment, parse
+from railyard.experiments.run import runner as common_runner
 from railyard.experiments.run.progress import Steps
+from railyard.experiments.run.runner import run_experiment
 from railyard.results.multirail.records import LostRails
 from railyard.results.runs.fidelity import judge
 from railyard.results.runs.records import Run
@@ -113,9 +115,9 @@ class Runs:
         self.goes_well = 0  # so many calls, before it breaks
         self.tell: Tell = lambda policy, turn, reports: reports
         self.saved: list[Run] = []
-        monkeypatch.setattr(runner, "detect", lambda: FULL)
+        monkeypatch.setattr(common_runner, "detect", lambda: FULL)
         monkeypatch.setattr("railyard.topologies.measure.capacity.measure", lambda *_: 90_000.0)
-        monkeypatch.setattr(runner, "provenance", lambda *_: {"seed": 1})
+        monkeypatch.setattr(common_runner, "provenance", lambda *_: {"seed": 1})
         monkeypatch.setattr(runner, "built", self.built)
         monkeypatch.setattr(MultirailSession, "engine", lambda _, policy: Ranks(policy, self))
         monkeypatch.setattr(session, "count_in", lambda _: Counters(0, 0, 0))
@@ -151,12 +153,15 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> Runs:
     return Runs(monkeypatch)
 
 
+NOWHERE = Path("nowhere")
+
+
 def spec_of(**keys: Any) -> MultirailExperiment:
     return parse({**EXPERIMENT, **keys})
 
 
 def test_sizes_first_then_faults_then_trainings(runs: Runs) -> None:
-    run_multirail(spec_of(repeats=1), Path("nowhere"), None)
+    run_experiment(spec_of(repeats=1), NOWHERE, None)
     assert [did for did in runs.did if not did.startswith(("pause", "resume"))] == [
         "build",
         *("start nezha", "start gloo", "stop nezha", "stop gloo"),
@@ -173,12 +178,12 @@ TWO = {"fabrics": EXPERIMENT["fabrics"] * 2, "only": {"nezha": [0], "gloo": [0]}
 @pytest.mark.parametrize("keys", [{}, {"sizes": []}, {"faults": [], "trainings": []}, {"repeats": 1, "ddp": []}, TWO])
 def test_the_bar_reaches_its_end(runs: Runs, keys: dict[str, Any]) -> None:
     spec = spec_of(**keys)
-    run_multirail(spec, Path("nowhere"), None)
-    assert len(runs.steps) == step_count(spec)
+    run_experiment(spec, NOWHERE, None)
+    assert len(runs.steps) == 1 + step_count(spec)
 
 
 def test_every_size_is_checked_then_timed_small_ones_first(runs: Runs) -> None:
-    run_multirail(spec_of(repeats=1, faults=[], trainings=[], ddp=[]), Path("nowhere"), None)
+    run_experiment(spec_of(repeats=1, faults=[], trainings=[], ddp=[]), NOWHERE, None)
     mine = [op for policy, op in runs.asked if policy == "nezha"]
     timed = [op for op in mine if not op.check]
     assert [op.dtype for op in mine if op.check] == ["int32"] * 2
@@ -200,11 +205,11 @@ def test_every_size_is_checked_then_timed_small_ones_first(runs: Runs) -> None:
 
 def test_policies_take_turns_where_processes_are_started_more_than_once(runs: Runs) -> None:
     spec = spec_of(repeats=1, starts={"128KiB": 3}, faults=[], trainings=[], ddp=[])
-    run_multirail(spec, Path("nowhere"), None)
+    run_experiment(spec, NOWHERE, None)
     begun = [did for did in runs.did if not did.startswith(("pause", "resume"))]
     start = ["start nezha", "start gloo", "stop nezha", "stop gloo"]
     assert begun == ["build", *start * 3, "take down"]
-    assert len(runs.steps) == step_count(spec)
+    assert len(runs.steps) == 1 + step_count(spec)
     (run,) = runs.saved
     nezhas = [(p.size, p.repeat) for p in run.multirail.points if p.policy == "nezha"]
     assert nezhas == [(2048, 0), (8 * 2**20, 0), (2048, 1), (2048, 2)]
@@ -212,7 +217,9 @@ def test_policies_take_turns_where_processes_are_started_more_than_once(runs: Ru
 
 def test_policies_take_turns_there_and_back_and_whoever_isnt_at_work_sleeps(runs: Runs) -> None:
     alone: dict[str, Any] = {"repeats": 1, "faults": [], "trainings": [], "ddp": []}
-    run_multirail(spec_of(policies=["nezha", "gloo", "equal"], sizes=["2KiB"], operations=10, **alone), Path("x"), None)
+    run_experiment(
+        spec_of(policies=["nezha", "gloo", "equal"], sizes=["2KiB"], operations=10, **alone), Path("x"), None
+    )
     took = [(policy, op.count) for policy, op in runs.asked if not op.check]
     assert took == [("nezha", 25), ("gloo", 9), ("equal", 9), ("equal", 6), ("gloo", 6), ("nezha", 6)]
     assert runs.did == [
@@ -226,7 +233,7 @@ def test_policies_take_turns_there_and_back_and_whoever_isnt_at_work_sleeps(runs
 def test_when_one_policy_breaks_its_processes_the_others_get_new_ones(runs: Runs) -> None:
     runs.breaking = {"equal"}
     alone: dict[str, Any] = {"repeats": 1, "faults": [], "trainings": [], "ddp": []}
-    assert run_multirail(spec_of(policies=["nezha", "equal", "mrib"], **alone), Path("nowhere"), None) == 1
+    assert run_experiment(spec_of(policies=["nezha", "equal", "mrib"], **alone), NOWHERE, None) == 1
     (run,) = runs.saved
     assert {p.policy for p in run.multirail.points} == {"nezha", "mrib"}
     assert [(s.policy, s.failed) for s in run.multirail.skipped] == [("equal", True)]
@@ -236,7 +243,7 @@ def test_when_one_policy_breaks_its_processes_the_others_get_new_ones(runs: Runs
 def test_when_one_breaks_in_a_later_turn_the_others_begin_anew_and_none_is_of_two_lives(runs: Runs) -> None:
     runs.breaking, runs.goes_well = {"equal"}, 3  # the check and two turns
     alone: dict[str, Any] = {"repeats": 1, "faults": [], "trainings": [], "ddp": [], "sizes": ["2KiB"]}
-    run_multirail(spec_of(policies=["nezha", "equal", "gloo"], **alone), Path("nowhere"), None)
+    run_experiment(spec_of(policies=["nezha", "equal", "gloo"], **alone), NOWHERE, None)
     (run,) = runs.saved
     timed = [(policy, op.count) for policy, op in runs.asked if not op.check]
     assert [count for policy, count in timed if policy == "nezha"] == [25, 6, 6, 25, *[6] * 7], "it learns once more"
@@ -263,7 +270,7 @@ def counts_of(runs: Runs, policy: str) -> list[int]:
 def test_a_turn_in_which_a_rail_was_lost_is_in_no_point(runs: Runs, turn: int) -> None:
     """Be it the check, the turn in which it learns, a later one, or its last."""
     runs.tell = lambda policy, at, reports: without_rail_1(reports) if (policy, at) == ("nezha", turn) else reports
-    run_multirail(spec_of(policies=["nezha", "mrib", "gloo"], **ALONE), Path("nowhere"), None)
+    run_experiment(spec_of(policies=["nezha", "mrib", "gloo"], **ALONE), NOWHERE, None)
     (run,) = runs.saved
     assert {p.policy: (p.operations, p.shares) for p in run.multirail.points} == {
         "nezha": (43, (0.5, 0.5)),
@@ -280,7 +287,7 @@ def test_a_turn_in_which_a_rail_was_lost_is_in_no_point(runs: Runs, turn: int) -
 
 def test_when_a_rail_was_lost_that_turn_is_taken_anew_and_who_forgets_begins_anew(runs: Runs) -> None:
     runs.tell = lambda policy, at, reports: without_rail_1(reports) if (policy, at) == ("mrib", 3) else reports
-    run_multirail(spec_of(policies=["nezha", "mrib"], **ALONE), Path("nowhere"), None)
+    run_experiment(spec_of(policies=["nezha", "mrib"], **ALONE), NOWHERE, None)
     assert counts_of(runs, "mrib") == [9, 6, 6, 6, 6]
     assert counts_of(runs, "nezha") == [25, 25, 6, 6, 6], "what it has learnt is forgotten when the rail comes back"
     waited = [n for n, (_, op) in enumerate(runs.asked) if op.size_bytes == 4]
@@ -294,7 +301,7 @@ def test_what_was_wrong_in_a_void_check_is_wrong_all_the_same(runs: Runs) -> Non
         return [replace(report, wrong=3) for report in without_rail_1(reports)] if at == 1 else reports
 
     runs.tell = tell
-    run_multirail(spec_of(policies=["mrib"], **ALONE), Path("nowhere"), None)
+    run_experiment(spec_of(policies=["mrib"], **ALONE), NOWHERE, None)
     (run,) = runs.saved
     assert [p.wrong for p in run.multirail.points] == [6]
     assert counts_of(runs, "mrib") == [9, 9, 6, 6, 6]
@@ -305,7 +312,7 @@ def test_what_loses_a_rail_again_and_again_is_kept_and_named_and_invalid(
 ) -> None:
     monkeypatch.setattr(points, "MAX_RESTARTS", 2)
     runs.tell = lambda policy, at, reports: without_rail_1(reports) if policy == "mrib" else reports
-    run_multirail(spec_of(policies=["nezha", "mrib", "slicing", "gloo"], **ALONE), Path("nowhere"), None)
+    run_experiment(spec_of(policies=["nezha", "mrib", "slicing", "gloo"], **ALONE), NOWHERE, None)
     (run,) = runs.saved
     assert counts_of(runs, "mrib") == [9, 9, 9, 6, 6, 6]
     assert {p.policy for p in run.multirail.points} == {"nezha", "mrib", "slicing", "gloo"}
@@ -329,7 +336,7 @@ def test_each_size_may_begin_anew(runs: Runs, monkeypatch: pytest.MonkeyPatch) -
     runs.tell = lambda policy, at, reports: (
         without_rail_1(reports) if policy == "mrib" and at in (2, 4, 10, 12) else reports
     )
-    run_multirail(spec_of(policies=["mrib"], **ALONE | {"sizes": ["2KiB", "4KiB"]}), Path("nowhere"), None)
+    run_experiment(spec_of(policies=["mrib"], **ALONE | {"sizes": ["2KiB", "4KiB"]}), NOWHERE, None)
     (run,) = runs.saved
     assert [(lost.size, lost.kept) for lost in run.multirail.lost] == [(s, False) for s in (2048, 2048, 4096, 4096)]
 
@@ -342,7 +349,7 @@ def test_no_turn_begins_before_all_rails_are_back(runs: Runs, monkeypatch: pytes
         return [replace(report, dead_rails=(0,) * away) for report in reports]
 
     runs.tell = tell
-    run_multirail(spec_of(policies=["nezha"], **ALONE), Path("nowhere"), None)
+    run_experiment(spec_of(policies=["nezha"], **ALONE), NOWHERE, None)
     (run,) = runs.saved
     assert [policy for policy, _ in runs.asked] == ["nezha"] * 2 + ["equal"] * 4 + ["nezha"] * 5
     assert [lost.rails for lost in run.multirail.lost] == [("tcp0",)]
@@ -354,7 +361,7 @@ def test_a_rail_that_never_comes_back_is_waited_for_once(runs: Runs, monkeypatch
     monkeypatch.setattr(points, "RAIL_WAIT_S", 0.1)
     monkeypatch.setattr(points, "MAX_RESTARTS", 2)
     runs.tell = lambda policy, at, reports: [replace(report, dead_rails=(1,)) for report in reports]
-    run_multirail(spec_of(policies=["mrib"], **ALONE), Path("nowhere"), None)
+    run_experiment(spec_of(policies=["mrib"], **ALONE), NOWHERE, None)
     (run,) = runs.saved
     asked = "".join(policy[0] for policy, _ in runs.asked).split("mm")
     assert len(asked[1]) > 2, "before the second turn"
@@ -364,7 +371,7 @@ def test_a_rail_that_never_comes_back_is_waited_for_once(runs: Runs, monkeypatch
 
 
 def test_who_has_no_rails_to_tell_of_is_left_alone(runs: Runs) -> None:
-    run_multirail(spec_of(policies=["gloo", "mpi", "mptcp"], **ALONE), Path("nowhere"), None)
+    run_experiment(spec_of(policies=["gloo", "mpi", "mptcp"], **ALONE), NOWHERE, None)
     (run,) = runs.saved
     assert run.multirail.lost == []
     assert all(op.size_bytes > 4 for _, op in runs.asked)
@@ -374,7 +381,7 @@ def test_who_has_no_rails_to_tell_of_is_left_alone(runs: Runs) -> None:
 def test_ranks_that_break_while_a_rail_is_waited_for_are_told(runs: Runs) -> None:
     runs.tell = lambda policy, at, reports: without_rail_1(reports) if (policy, at) == ("nezha", 2) else reports
     runs.breaking = {"equal"}
-    assert run_multirail(spec_of(policies=["nezha"], **ALONE), Path("nowhere"), None) == 1
+    assert run_experiment(spec_of(policies=["nezha"], **ALONE), NOWHERE, None) == 1
     (run,) = runs.saved
     assert [(s.policy, s.why, s.failed) for s in run.multirail.skipped] == [("nezha", "rank 0: rank 1 is gone", True)]
 
@@ -387,7 +394,7 @@ def test_points_that_are_whole_are_kept_whatever_ends_the_run(runs: Runs, monkey
     calls = iter([take] * 17 + [interrupted])
     monkeypatch.setattr(points, "_run_turn", lambda *given: next(calls)(*given))
     with pytest.raises(KeyboardInterrupt):
-        run_multirail(spec_of(repeats=1, sizes=["2KiB", "8MiB"]), Path("nowhere"), None)
+        run_experiment(spec_of(repeats=1, sizes=["2KiB", "8MiB"]), NOWHERE, None)
     (run,) = runs.saved
     assert {(p.policy, p.size) for p in run.multirail.points} == {("nezha", 2048), ("gloo", 2048)}
 
@@ -395,7 +402,7 @@ def test_points_that_are_whole_are_kept_whatever_ends_the_run(runs: Runs, monkey
 def test_what_is_not_installed_is_left_out_by_name_and_the_rest_goes_on(runs: Runs) -> None:
     runs.lacking = {"gloo"}
     fabric = {**EXPERIMENT["fabrics"][0], "dilation": {"128KiB": 5}}
-    run_multirail(spec_of(fabrics=[fabric]), Path("nowhere"), None)
+    run_experiment(spec_of(fabrics=[fabric]), NOWHERE, None)
     (run,) = runs.saved
     assert [(s.policy, s.failed) for s in run.multirail.skipped] == [("gloo", False)], "once"
     assert {p.policy for p in run.multirail.points} == {"nezha"}
@@ -404,14 +411,14 @@ def test_what_is_not_installed_is_left_out_by_name_and_the_rest_goes_on(runs: Ru
 
 def test_a_policy_that_breaks_down_is_named_and_fails_the_run(runs: Runs) -> None:
     runs.breaking = {"gloo"}
-    assert run_multirail(spec_of(repeats=1, faults=[]), Path("nowhere"), None) == 1
+    assert run_experiment(spec_of(repeats=1, faults=[]), NOWHERE, None) == 1
     (run,) = runs.saved
     assert {(s.policy, s.why) for s in run.multirail.skipped} == {("gloo", "rank 0: rank 1 is gone")}
     assert [t.policy for t in run.multirail.trainings] == ["nezha"]
 
 
 def test_a_training_is_replayed_in_its_order_after_learning(runs: Runs) -> None:
-    run_multirail(spec_of(repeats=1, sizes=[], faults=[], ddp=[], policies=["nezha"]), Path("nowhere"), None)
+    run_experiment(spec_of(repeats=1, sizes=[], faults=[], ddp=[], policies=["nezha"]), NOWHERE, None)
     (run,) = runs.saved
     (training,) = run.multirail.trainings
     groups = [(op.size_bytes, op.count) for _, op in runs.asked]
@@ -427,7 +434,7 @@ def test_whatever_ends_it_early_what_was_measured_is_kept(runs: Runs, monkeypatc
 
     monkeypatch.setattr(faults, "inject", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        run_multirail(spec_of(repeats=1), Path("nowhere"), None)
+        run_experiment(spec_of(repeats=1), NOWHERE, None)
     (run,) = runs.saved
     assert run.interrupted
     assert len(run.multirail.points) == 4
@@ -438,14 +445,14 @@ def test_in_slow_motion_a_fabric_is_built_anew_and_times_are_its_own(runs: Runs)
     fabric = {**EXPERIMENT["fabrics"][0], "dilation": {"128KiB": 5}}
     training = {**EXPERIMENT["trainings"][0], "dilation": 4}
     spec = spec_of(repeats=1, policies=["nezha"], fabrics=[fabric], trainings=[training])
-    run_multirail(spec, Path("nowhere"), None)
+    run_experiment(spec, NOWHERE, None)
     one = ["start nezha", "stop nezha"]
     assert [did for did in runs.did if not did.startswith(("rail-switch", "repair", "train"))] == [
         *("build", *one, *one, "start ddp", "stop ddp", "take down"),  # the large size, faults and DDP
         *("build 4 times slower", *one, "take down"),
         *("build 5 times slower", *one, "take down"),
     ]
-    assert len(runs.steps) == step_count(spec)
+    assert len(runs.steps) == 1 + step_count(spec)
     (run,) = runs.saved
     points = {p.size: (p.dilation, p.mean_s, p.p99_s, p.rail_s[0]) for p in run.multirail.points}
     assert points[2048] == pytest.approx((5.0, 0.0002, 0.0002, 0.0002))
@@ -466,18 +473,18 @@ def test_no_rail_is_dilated_to_a_standstill(runs: Runs) -> None:
         fabric = {"kind": "multi-rail", "nodes": 2, "rails": slow, "dilation": dilation}
         spec = spec_of(fabrics=[fabric], trainings=[{"model": "alexnet", "dilation": training}])
         with pytest.raises(BadInput) as caught:
-            run_multirail(spec, Path("nowhere"), None)
+            run_experiment(spec, NOWHERE, None)
         assert str(caught.value) == (
             f"{field}.dilation: 100.0 leaves 10kbit of tcp1, of 200kbit at least: give 5 at most, or tcp1 a higher rate"
         )
     assert runs.did == [], "before anything is built"
     fits = {"kind": "multi-rail", "nodes": 2, "rails": slow, "dilation": {"64MiB": 5}}
-    run_multirail(spec_of(fabrics=[fits], faults=[], trainings=[], ddp=[]), Path("nowhere"), None)
+    run_experiment(spec_of(fabrics=[fits], faults=[], trainings=[], ddp=[]), NOWHERE, None)
 
 
 def test_what_is_predicted_is_the_same_in_slow_motion(runs: Runs) -> None:
     for dilation in ({}, {"64MiB": 10}):
         fabric = {**EXPERIMENT["fabrics"][0], "dilation": dilation}
-        run_multirail(spec_of(repeats=1, fabrics=[fabric], faults=[], trainings=[], ddp=[]), Path("nowhere"), None)
+        run_experiment(spec_of(repeats=1, fabrics=[fabric], faults=[], trainings=[], ddp=[]), NOWHERE, None)
     real, slow = ({(p.policy, p.size): p.predicted_s for p in run.multirail.points} for run in runs.saved)
     assert slow == pytest.approx(real, rel=1e-4)

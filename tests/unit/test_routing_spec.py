@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from railyard.controller.health.hysteresis import Damping
 from railyard.controller.health.policy import default_policies
 from railyard.core.errors import BadInput
-from railyard.experiments.spec.experiment import parse, resolved
+from railyard.experiments.spec.experiment import parse
 from railyard.experiments.spec.routing import MAX_AUTO_MARGIN, RoutingSpec, own_margin
 from railyard.topologies.spec import FabricSpec
 
@@ -92,8 +92,8 @@ def test_a_background_must_fit_every_fabric() -> None:
 
 def test_what_is_resolved_says_everything_and_reads_back() -> None:
     spec = parse(experiment(background=[{**HOT, "duration": "300ms", "period": "600ms"}]))
-    assert resolved(spec)["routing"]["policies"] == list(default_policies())
-    assert parse(resolved(spec)) == spec
+    assert spec.resolved()["routing"]["policies"] == list(default_policies())
+    assert parse(spec.resolved()) == spec
 
 
 def test_agents_are_told_what_was_written() -> None:

@@ -14,7 +14,7 @@ from rich.console import Console
 from railyard.core.errors import BadInput, CheckFailed
 from railyard.core.units import parse_rate
 from railyard.experiments.run import faults as breaks
-from railyard.experiments.run import runner
+from railyard.experiments.run import gpu_fabrics, runner
 from railyard.experiments.run.runner import run_experiment
 from railyard.experiments.spec.experiment import ExperimentSpec, parse
 from railyard.experiments.spec.faults import FaultSpec
@@ -44,9 +44,9 @@ class Runs:
         monkeypatch.setattr(runner, "detect", lambda: FULL)
         monkeypatch.setattr("railyard.topologies.measure.capacity.measure", lambda *_: frames_per_s)
         monkeypatch.setattr(runner, "provenance", lambda *_: {"seed": 1})
-        monkeypatch.setattr(runner, "built", self._built)
-        monkeypatch.setattr(runner, "check_links", lambda session, run: self._do("calibrate"))
-        monkeypatch.setattr(runner, "run_workload", self._workload)
+        monkeypatch.setattr(gpu_fabrics, "built", self._built)
+        monkeypatch.setattr(gpu_fabrics, "check_links", lambda session, run: self._do("calibrate"))
+        monkeypatch.setattr(gpu_fabrics, "run_workload", self._workload)
         monkeypatch.setattr(breaks, "ConnectivityChecker", lambda net: nullcontext())
         monkeypatch.setattr(breaks, "heartbeats_running", self._beating)
         monkeypatch.setattr(breaks, "FaultInjector", self._breaker)

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from railyard.core.errors import BadInput
-from railyard.experiments.spec.experiment import ExperimentSpec, nominal_plan, parse, resolved
+from railyard.experiments.spec.experiment import ExperimentSpec, nominal_plan, parse
 from railyard.experiments.spec.scripts import fault_dict
 from railyard.failure.faults import Fault
 from railyard.failure.scenario.script import Script, Timed
@@ -183,10 +183,10 @@ script_repeats: 2
 
 def test_a_resolved_experiment_is_the_same_when_read_back() -> None:
     spec = spec_of(ALL)
-    written = yaml.safe_dump(resolved(spec))
+    written = yaml.safe_dump(spec.resolved())
     assert parse(yaml.safe_load(written)) == spec
-    assert resolved(spec)["heartbeats"] == {"period": "50ms", "multiplier": 3}
-    assert resolved(spec_of("heartbeats: off"))["heartbeats"] == "off"
+    assert spec.resolved()["heartbeats"] == {"period": "50ms", "multiplier": 3}
+    assert spec_of("heartbeats: off").resolved()["heartbeats"] == "off"
 
 
 def test_scripts_are_counted_by_fabric_and_by_fault() -> None:

@@ -15,7 +15,7 @@ from railyard.experiments.run.replacement_job import ReplacementJob, iterations_
 from railyard.experiments.run.replacement_runs import planned, replacement_label
 from railyard.experiments.run.replacement_timeline import ReplacementTimeline
 from railyard.experiments.run.session import FabricSession
-from railyard.experiments.spec.experiment import ExperimentSpec, parse, resolved
+from railyard.experiments.spec.experiment import ExperimentSpec, parse
 from railyard.experiments.spec.replacements import WAYS, Case, ReplacementSpec, replacement_map, with_spares
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.plan import make_plan
@@ -127,7 +127,7 @@ def test_what_no_checkpoint_holds_is_done_again(done: int, every: int) -> None:
 def test_a_resolved_experiment_is_the_same_when_read_back() -> None:
     given: dict[Any, Any] = {"case": "large-domain", "failed": "d1g2", "gpus": 2, "switching_time": "20ms", True: [0]}
     spec = spec_of(given)
-    assert parse(resolved(spec)) == spec
+    assert parse(spec.resolved()) == spec
 
 
 @pytest.mark.parametrize(

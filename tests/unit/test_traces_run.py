@@ -10,6 +10,7 @@ from railyard.core.errors import BadInput
 from railyard.experiments import cli
 from railyard.experiments.commands import dry_run
 from railyard.experiments.run.traffic import Workload
+from railyard.experiments.spec.experiment import ExperimentSpec
 from railyard.results.runs import store
 from railyard.workloads.build import build, build_whole
 from tests.unit.stand_ins import plan_of
@@ -31,6 +32,7 @@ def test_dry_run_tells_who_sends_what(capsys: pytest.CaptureFixture[str]) -> Non
 
 def test_dry_run_of_an_experiment_counts_every_byte_once() -> None:
     spec = dry_run.experiment("quickstart", ["workloads.0.duration=1s"])
+    assert isinstance(spec, ExperimentSpec)
     for workload in spec.workloads:
         schedule, _ = build(workload, spec.fabrics[0], 10**8, 12 * 10**8)
         steps = dry_run.steps(schedule)
@@ -42,9 +44,13 @@ def test_dry_run_of_an_experiment_counts_every_byte_once() -> None:
 
 def test_dry_run_of_a_trace_can_scale_it() -> None:
     trace = str(TRACES / "ring.0.json")
-    (as_it_is,) = dry_run.experiment(trace, []).workloads
-    (scaled,) = dry_run.experiment(trace, ["duration=2s"]).workloads
-    assert (getattr(as_it_is, "bytes_factor", None), getattr(scaled, "bytes_factor", 1)) == (1.0, None)
+    as_it_is, scaled = (dry_run.experiment(trace, overrides) for overrides in ([], ["duration=2s"]))
+    assert isinstance(as_it_is, ExperimentSpec)
+    assert isinstance(scaled, ExperimentSpec)
+    assert (getattr(as_it_is.workloads[0], "bytes_factor", None), getattr(scaled.workloads[0], "bytes_factor", 1)) == (
+        1.0,
+        None,
+    )
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,71 @@
+"""Experiments on multi-rail fabrics: nodes with a NIC on each of several networks, and allreduces over all of them."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+
+from railyard.core.host import Datapath
+from railyard.experiments.multirail.spec import KIND, SECTIONS, MultirailExperiment, is_multirail, parse
+from railyard.experiments.spec.kind import EXPERIMENT_KINDS, ExperimentKind
+from railyard.experiments.spec.overrides import Sections
+from railyard.topologies.multirail.addresses import Nic
+
+if TYPE_CHECKING:
+    from mininet.net import Mininet
+
+    from railyard.experiments.run.progress import Steps
+    from railyard.results.runs.records import Run
+
+
+class MultiRail(ExperimentKind[MultirailExperiment]):
+    """Experiments on multi-rail fabrics."""
+
+    spec = MultirailExperiment
+
+    def sections(self) -> Sections:
+        return SECTIONS
+
+    def accepts(self, data: Mapping[str, Any]) -> bool:
+        return is_multirail(data)
+
+    def parse(self, data: object) -> MultirailExperiment:
+        return parse(data)
+
+    def hosts(self, spec: MultirailExperiment) -> dict[str, str]:
+        nics = (Nic(0, node) for fabric in spec.fabrics for node in range(fabric.nodes))
+        return {nic.namespace: nic.ip for nic in nics}
+
+    def first_net(self, spec: MultirailExperiment, datapath: Datapath) -> "tuple[Mininet, str, str]":
+        from railyard.experiments.multirail.predictions import nominal_plan
+        from railyard.topologies.multirail.net import MultirailNet
+
+        fabric = spec.fabrics[0]
+        net = MultirailNet(nominal_plan(fabric), datapath)
+        return net, f"{len(fabric.rails)} rails a node", "Nodes are n0 and on. Try: n0 ping -c 3 n1"
+
+    def step_count(self, spec: MultirailExperiment) -> int:
+        from railyard.experiments.multirail.runner import step_count
+
+        return step_count(spec)
+
+    def measure(
+        self, spec: MultirailExperiment, datapath: Datapath, frames_per_s: float, run: "Run", steps: "Steps"
+    ) -> None:
+        from railyard.experiments.multirail.runner import measure
+
+        measure(spec, datapath, frames_per_s, run, steps)
+
+    def predict(self, spec: MultirailExperiment, out: Path, console: Console) -> int:
+        from railyard.experiments.multirail.predict import predict
+
+        return predict(spec, out, console)
+
+    def dry_run(self, spec: MultirailExperiment, console: Console) -> int:
+        from railyard.experiments.multirail.predict import dry_run
+
+        return dry_run(spec, console)
+
+
+EXPERIMENT_KINDS.add(KIND, MultiRail())
