@@ -9,7 +9,7 @@ import yaml
 from railyard.core import plugins
 from railyard.core.errors import BadInput
 from railyard.experiments import cli
-from railyard.experiments.spec.experiment import nominal_plan, parse, resolved
+from railyard.experiments.spec.experiment import nominal_plan, parse
 from railyard.failure.faults import FAULTS, Fault, cable, fault_kinds
 from railyard.failure.oracle.dead import bounds
 from railyard.failure.scenario.pairs import affected_pairs
@@ -47,7 +47,7 @@ def test_source_of_a_plugin_kind_is_its_file() -> None:
 def test_spec_has_the_parameters_of_a_plugin_kind(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "mine.yaml").write_text(SPEC)
     spec = parse(yaml.safe_load(SPEC))
-    assert resolved(spec)["faults"][0]["rate"] == 0.2
+    assert spec.resolved()["faults"][0]["rate"] == 0.2
     assert cli.main(["dry-run", str(tmp_path / "mine.yaml"), "-o", "rate=0.3"]) == 0
     assert "rail-brownout rail1 2s rate 0.3" in " ".join(capsys.readouterr().out.split())
 
