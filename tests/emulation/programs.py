@@ -5,13 +5,14 @@ import select
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Final
 
 import psutil
 import pytest
+import yaml
 
 from railyard.core.host import SEARCH_PATH, USER_NAMESPACE_OPTIONS
 
@@ -134,3 +135,14 @@ def assert_as_before(before: dict[str, set[str]], within_s: float = 10.0) -> Non
     while left := {kind: names - before[kind] for kind, names in machine_state().items() if names - before[kind]}:
         assert time.monotonic() < deadline, f"left behind: {left}"
         time.sleep(0.02)
+
+
+def run_with_plugin(example: str, spec: Mapping[str, object], folder: Path, slow: float) -> Path:
+    """Run a spec with docs/examples/EXAMPLE.py as a plugin; the run's folder, which has a copy of the plugin."""
+    plugin, out = ROOT / "docs" / "examples" / f"{example}.py", folder / "out"
+    (folder / "spec.yaml").write_text(yaml.safe_dump(dict(spec)))
+    argv = [*RUN_EXPERIMENT, "run", str(folder / "spec.yaml"), "--plugin", str(plugin), "--out", str(out)]
+    with Program(argv) as program:
+        assert program.end(120 * slow) in (0, 1), program.said  # 1: the machine was too busy for a valid run
+    assert (out / "plugins" / plugin.name).read_bytes() == plugin.read_bytes()
+    return out
