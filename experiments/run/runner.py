@@ -17,6 +17,7 @@ from railyard.core.host import datapath_choice, detect
 from railyard.core.provenance import provenance
 from railyard.experiments.run.progress import Steps
 from railyard.experiments.spec.kind import BaseExperiment, kind_of
+from railyard.results.analysis.run_analysis import Analysis
 from railyard.results.runs import store
 from railyard.results.runs.records import Run
 from railyard.results.views import summary
@@ -57,15 +58,16 @@ def carry_out(run: Run, total: int, work: Callable[[Steps], None], folder: Path,
         raise
     finally:
         run.duration_s = time.monotonic() - begun
+        analysis = Analysis(run)
         if run.fabrics or run.measurements or run.recoveries or run.takeovers or run.multirail:
-            store.save(run, folder)
+            analysis = store.save(run, folder)
             if run.interrupted and console:
                 console.print("interrupted: what was measured until then is kept", highlight=False)
             if run.failed and console:
-                summary.print_summary(run, console)
+                summary.print_summary(analysis, console)
     if console:
-        summary.print_summary(run, console)
-    return 0 if summary.summarise(run)["passed"] else 1
+        summary.print_summary(analysis, console)
+    return 0 if analysis.passed else 1
 
 
 def _first_line(error: Exception) -> str:

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from railyard.core.records import IntervalId
 from railyard.results.analysis.aggregate import TIME_METRICS
-from railyard.results.analysis.intervals import MeasurementInterval, Pair, dwell_s, intervals, policies_of
+from railyard.results.analysis.intervals import MeasurementInterval, Pair, dwell_s, policies_of
 from railyard.results.runs.records import Event, Measurement, Run
 from railyard.results.views.labels import workload_label
 
@@ -89,16 +89,15 @@ class PolicyRow:
         }
 
 
-def policy_rows(run: Run) -> dict[FabricWorkload, tuple[PolicyRow, ...]]:
+def policy_rows(run: Run, intervals: Sequence[MeasurementInterval]) -> dict[FabricWorkload, tuple[PolicyRow, ...]]:
     """For each fabric and workload a row a policy, in the spec's order. Empty if nobody steered."""
-    events = intervals(run)
-    if not events:
+    if not intervals:
         return {}
     completion_times = _completion_times(run)
     order = list(dict.fromkeys([*policies_of(run), *(policy for _, _, policy in completion_times)]))
     return {
         place: tuple(
-            _row((*place, policy), completion_times, events, dwell_s(run))
+            _row((*place, policy), completion_times, intervals, dwell_s(run))
             for policy in order
             if (*place, policy) in completion_times
         )
@@ -118,11 +117,14 @@ def _completion_times(run: Run) -> dict[tuple[str, IntervalId, str], dict[int, M
 def _row(
     key: tuple[str, IntervalId, str],
     completion_times: Mapping[tuple[str, IntervalId, str], Mapping[int, Measurement]],
-    events: Iterable[MeasurementInterval],
+    intervals: Iterable[MeasurementInterval],
     dwell: float | None,
 ) -> PolicyRow:
     fabric, workload, _ = key
-    measurements, own_intervals = completion_times[key], [s for s in events if (s.fabric, s.id.work, s.policy) == key]
+    measurements, own_intervals = (
+        completion_times[key],
+        [s for s in intervals if (s.fabric, s.id.work, s.policy) == key],
+    )
     known = [m.predicted for m in measurements.values() if m.predicted]
     ratios = [m.ratio for m in measurements.values() if m.ratio is not None]
     reactions_ms = [ms for s in own_intervals for ms in _reactions_ms(s)]

@@ -1,14 +1,15 @@
 """What a run had to show, and whether it did: any check that fails makes the exit status 1. Pure."""
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
 
 from railyard.controller.health.policy import HEALTH_POLICIES
 from railyard.core.records import IntervalId
 from railyard.failure.faults import FaultKind, definition_of
 from railyard.results.analysis.aggregate import kinds_of
-from railyard.results.analysis.intervals import dwell_s, intervals
+from railyard.results.analysis.intervals import MeasurementInterval, dwell_s
 from railyard.results.analysis.recovery_rows import (
     checks_text,
     has_goodput_evidence,
@@ -22,8 +23,8 @@ from railyard.results.runs.records import ConnectivityCheck, Recovery, Run
 from railyard.results.runs.recovery_targets import (
     NO_LOSS_ON_RETURN,
     NO_LOSS_WITHOUT_CONTROLLER,
+    Outcome,
     RecoveryTarget,
-    outcomes,
 )
 from railyard.results.views.format import size
 from railyard.results.views.labels import interval_label, workload_label
@@ -34,19 +35,36 @@ Worst = tuple[int, Recovery]
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """A claim, and the figures that it stands or falls by."""
+    """A claim, and the figures by which it passed or failed.
+
+    `value` of the quantity, at most `limit`, in `unit`; `interval`: where it is worst.
+    """
 
     name: str
     passed: bool
     detail: str
+    quantity: str = ""
+    value: float | None = None
+    limit: float | None = None
+    unit: str = ""
+    interval: IntervalId | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return it as plain data, for summary.json."""
+        plain = {f.name: value for f in fields(self) if (value := getattr(self, f.name)) not in ("", None)}
+        if self.interval:
+            plain["interval"] = self.interval.as_dict()
+        return plain
 
 
-def checks(run: Run, judgement: Judgement) -> tuple[Check, ...]:
+def checks(
+    run: Run, judgement: Judgement, outcomes: Sequence[Outcome], intervals: Sequence[MeasurementInterval]
+) -> tuple[Check, ...]:
     """Those checks for which the run has records."""
     return (
         *(*_completed(run), *_fidelity(judgement), *_bytes(run), *_dense_training(run)),
-        *(*_recovery(run), *_primary_path(run), *_connectivity(run), *_too_fast(run), *_no_probe_lost(run)),
-        *(*_lost_bytes(run), *_connections(run), *_dwell(run)),
+        *(*_recovery(run), *_primary_path(run), *_connectivity(run), *_too_fast(run), *_no_probe_lost(outcomes)),
+        *(*_lost_bytes(run), *_connections(run), *_dwell(run, intervals)),
         *(Check(*claim) for claim in requirements(run.multirail)),
     )
 
@@ -69,7 +87,9 @@ def _bytes(run: Run) -> Iterator[Check]:
         asked, delivered = sum(c.asked_bytes for c in rows), sum(c.delivered_bytes for c in rows)
         same = wrong == 0 and all(c.asked_bytes == c.delivered_bytes for c in rows)
         detail = f"{delivered:,} of {asked:,} bytes over {len(rows)} workload runs, {wrong} GPU pairs differ"
-        yield Check("every byte delivered, for every pair", same, detail)
+        worst = max(rows, key=lambda c: (c.pairs_wrong, abs(c.asked_bytes - c.delivered_bytes)))
+        figures = ("bytes missing", abs(asked - delivered), 0, "B", worst.interval)
+        yield Check("every byte delivered, for every pair", same, detail, *figures)
 
 
 def _dense_training(run: Run) -> Iterator[Check]:
@@ -79,7 +99,10 @@ def _dense_training(run: Run) -> Iterator[Check]:
     if rows:
         crossed = sum(c.cross_rail_bytes for c in rows)
         names = ", ".join(dict.fromkeys(workload_label(c.interval) for c in rows))
-        yield Check("dense training stays within its rails", crossed == 0, f"{size(crossed)} between rails ({names})")
+        worst = max(rows, key=lambda c: c.cross_rail_bytes)
+        figures = ("bytes between rails", crossed, 0, "B", worst.interval)
+        detail = f"{size(crossed)} between rails ({names})"
+        yield Check("dense training stays within its rails", crossed == 0, detail, *figures)
 
 
 def _recovery(run: Run) -> Iterator[Check]:
@@ -96,11 +119,15 @@ def _recovery(run: Run) -> Iterator[Check]:
     rows = [r for r in rows if is_probed(r) or (not r.script and has_goodput_evidence(r))]
     if rows:
         recovered = [r.first_packet_ms is not None if r.script else r.recovered for r in rows]
-        failed = [_fault_label(r) for r, did_recover in zip(rows, recovered, strict=True) if not did_recover]
+        failed = [r for r, did_recover in zip(rows, recovered, strict=True) if not did_recover]
         detail = f"{len(rows) - len(failed)} of {len(rows)} faults" + (
-            f"; not: {', '.join(failed[:3])}" if failed else ""
+            f"; not: {', '.join(map(_fault_label, failed[:3]))}" if failed else ""
         )
-        yield Check("traffic recovers when rerouting is on", not failed, detail)
+        yield Check("traffic recovers when rerouting is on", not failed, detail, *_failed_faults(failed))
+
+
+def _failed_faults(failed: Sequence[Recovery]) -> tuple[str, float, float, str, IntervalId | None]:
+    return "faults that failed", len(failed), 0, "faults", failed[0].interval if failed else None
 
 
 def _has_detours(kind: FaultKind) -> bool:
@@ -114,11 +141,12 @@ def _primary_path(run: Run) -> Iterator[Check]:
     """
     rows = [r for r in run.recoveries if r.reroute == "on" and not r.script and _has_detours(definition_of(r.fault))]
     if rows:
-        failed = [_fault_label(r) for r in rows if r.home_ms is None]
+        failed = [r for r in rows if r.home_ms is None]
         detail = f"{len(rows) - len(failed)} of {len(rows)} faults" + (
-            f"; not: {', '.join(failed[:3])}" if failed else ""
+            f"; not: {', '.join(map(_fault_label, failed[:3]))}" if failed else ""
         )
-        yield Check("traffic comes home after each repair", not failed, detail)
+        claim = "traffic returned to its primary path after each repair"
+        yield Check(claim, not failed, detail, *_failed_faults(failed))
 
 
 def _connectivity(run: Run) -> Iterator[Check]:
@@ -135,7 +163,9 @@ def _connectivity(run: Run) -> Iterator[Check]:
             detail += f"; worst: {where} repeat {worst.repeat} after {worst.act}: "
             detail += f"{worst.not_recovered} pairs not recovered, {worst.impossible} impossible, "
             detail += f"{worst.carried} dead or slow parts carried too much"
-        yield Check("every census is what the oracle says", not failed and not under_checked, detail)
+        figures = ("connectivity checks that differ", len(failed), 0, "checks", failed[0].interval if failed else None)
+        passed = not failed and not under_checked
+        yield Check("every connectivity check matches the oracle", passed, detail, *figures)
 
 
 def _under_checked_fabrics(connectivity_checks: Iterable[ConnectivityCheck]) -> list[str]:
@@ -151,25 +181,26 @@ def _too_fast(run: Run) -> Iterator[Check]:
     if rows := run.recoveries:
         total, worst = sum(r.too_fast for r in rows), max(rows, key=lambda r: r.too_fast)
         detail = f"{total} of them over {len(rows)} faults" + (f"; most: {_fault_label(worst)}" if total else "")
-        yield Check("no stream gets more than the max-flow of what is left", total == 0, detail)
+        figures = ("streams above their max-flow", total, 0, "streams", worst.interval)
+        yield Check("no stream gets more than the max-flow of what is left", total == 0, detail, *figures)
 
 
-def _no_probe_lost(run: Run) -> Iterator[Check]:
+def _no_probe_lost(outcomes: Sequence[Outcome]) -> Iterator[Check]:
     """What a data plane loses while nothing in it is broken."""
     requirements: tuple[tuple[RecoveryTarget, str], ...] = (
-        (NO_LOSS_WITHOUT_CONTROLLER, "a controller that dies costs no packet"),
+        (NO_LOSS_WITHOUT_CONTROLLER, "a controller crash loses no packet"),
         (NO_LOSS_ON_RETURN, "no packet is lost while traffic returns"),
     )
-    measured = outcomes(run)
     for recovery_target, claim in requirements:
-        found = [o for o in measured if o.recovery_target is recovery_target and o.values]
+        found = [o for o in outcomes if o.recovery_target is recovery_target and o.values]
         if found:
             lost = {o: sum(value or 0 for value in o.values) for o in found}
             worst = max(found, key=lambda o: lost[o])
             faults, pairs = sum(len(o.samples) for o in found), sum(o.pairs for o in found)
             detail = f"{sum(lost.values()):,.0f} probes lost over {faults} faults, of {pairs} probed pairs"
             detail += f"; most: {worst.fabric} {worst.worst}" if lost[worst] else ""
-            yield Check(claim, not any(lost.values()), detail)
+            figures = ("probes lost", sum(lost.values()), 0, "probes")
+            yield Check(claim, not any(lost.values()), detail, *figures)
 
 
 def _lost_bytes(run: Run) -> Iterator[Check]:
@@ -177,7 +208,8 @@ def _lost_bytes(run: Run) -> Iterator[Check]:
     if lost:
         total, worst = _total_and_worst(lost)
         detail = f"{total:,} bytes lost over {len(lost)} faults and scripts" + (_worst_text(worst) if total else "")
-        yield Check("no fault loses a byte when rerouting is on", total == 0, detail)
+        figures = ("bytes lost", total, 0, "B", worst.interval)
+        yield Check("no fault loses a byte when rerouting is on", total == 0, detail, *figures)
 
 
 def _connections(run: Run) -> Iterator[Check]:
@@ -188,7 +220,8 @@ def _connections(run: Run) -> Iterator[Check]:
     if lost:
         total, worst = _total_and_worst(lost)
         detail = f"{total} lost over {len(lost)} other faults and scripts" + (_worst_text(worst) if total else "")
-        yield Check("TCP connections are lost only where a GPU died", total == 0, detail)
+        figures = ("connections lost", total, 0, "connections", worst.interval)
+        yield Check("TCP connections are lost only where a GPU failed", total == 0, detail, *figures)
 
 
 def _total_and_worst(found: Mapping[IntervalId, Worst]) -> Worst:
@@ -217,11 +250,12 @@ def _is_damped(policy: str) -> bool:
     return policy not in HEALTH_POLICIES or HEALTH_POLICIES[policy].is_damped
 
 
-def _dwell(run: Run) -> Iterator[Check]:
+def _dwell(run: Run, intervals: Sequence[MeasurementInterval]) -> Iterator[Check]:
     """Check the law of damping: in any time t a pair changes its paths at most 1 + t / dwell times."""
-    dwell, damped_intervals = dwell_s(run), [s for s in intervals(run) if _is_damped(s.policy)]
+    dwell, damped_intervals = dwell_s(run), [s for s in intervals if _is_damped(s.policy)]
     worst = most_changed_pair(damped_intervals, dwell) if dwell else None
     if worst:
         where = interval_label(worst.interval.id, f"{worst.interval.fabric} {worst.interval.policy}")
         detail = f"{worst.changes} of {worst.allowed} by {' to '.join(worst.pair)}, which came nearest to it ({where})"
-        yield Check("route changes stay under the dwell limit", worst.changes <= worst.allowed, detail)
+        figures = ("route changes of a pair", worst.changes, worst.allowed, "changes", worst.interval.id)
+        yield Check("route changes stay under the dwell limit", worst.changes <= worst.allowed, detail, *figures)

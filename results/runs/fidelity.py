@@ -300,10 +300,10 @@ def _interval_verdicts(run: Run, findings: tuple[Finding, ...]) -> dict[Interval
 
 def _reasons(findings: tuple[Finding, ...], names: Mapping[tuple[str, str], str]) -> tuple[str, ...]:
     """A line for each quantity of a fabric that is off, worst first: its worst interval, and how many others."""
-    groups: defaultdict[tuple[str, str, str], list[Finding]] = defaultdict(list)
+    groups: defaultdict[tuple[str, str], list[Finding]] = defaultdict(list)
     for finding in findings:
         if finding.verdict != "ok":
-            groups[finding.interval.fabric, finding.interval.policy, finding.limit.quantity].append(finding)
+            groups[finding.interval.fabric, finding.limit.quantity].append(finding)
     worst = [(max(group, key=lambda f: f.value), len(group) - 1) for group in groups.values()]
     worst.sort(key=lambda item: ORDER.index(item[0].verdict), reverse=True)
     return tuple(_reason(finding, more, names) for finding, more in worst)

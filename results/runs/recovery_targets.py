@@ -15,12 +15,11 @@ from railyard.failure.faults import FAULTS, definition_of, fault_kinds
 from railyard.results.analysis.aggregate import labels
 from railyard.results.analysis.recovery_rows import (
     RecoveryRow,
+    ScriptRow,
     Side,
     is_probed,
     pairs_probed,
     probed_on,
-    recovery_rows,
-    script_runs,
     traffic_returns,
 )
 from railyard.results.analysis.recovery_stats import Figure, figure
@@ -152,9 +151,9 @@ def first_packet_target(fault: str, side: Side | None) -> RecoveryTarget | None:
     return targets.get((fault, side)) or targets.get((fault, None))
 
 
-def outcomes(run: Run) -> tuple[Outcome, ...]:
+def outcomes(run: Run, recovery_rows: Sequence[RecoveryRow], scripts: Sequence[ScriptRow]) -> tuple[Outcome, ...]:
     """Every bar, a row for each fabric on which it was measured (with rerouting on), or one that says it wasn't."""
-    rows = [row for row in recovery_rows(run) if row.reroute == "on"]
+    rows = [row for row in recovery_rows if row.reroute == "on"]
     measured = (
         *(
             (recovery_target, _first_packet_samples(rows, *key))
@@ -164,10 +163,10 @@ def outcomes(run: Run) -> tuple[Outcome, ...]:
             NO_LOSS_WITHOUT_CONTROLLER,
             _sample_repeats([row for row in rows if _stops_controller(row)], lambda r: r.probes_lost),
         ),
-        (RECOVERY_AFTER_CONTROLLER_RESTART, _without_controller(run, "far")),
-        (SOURCE_SIDE_WITHOUT_CONTROLLER, _without_controller(run, "source")),
+        (RECOVERY_AFTER_CONTROLLER_RESTART, _without_controller(scripts, "far")),
+        (SOURCE_SIDE_WITHOUT_CONTROLLER, _without_controller(scripts, "source")),
         (TRAFFIC_RESTORED, _sample_repeats(rows, _restored_ms)),
-        (NO_LOSS_ON_RETURN, _lost_on_return(run, rows)),
+        (NO_LOSS_ON_RETURN, _lost_on_return(rows, scripts)),
         (OPTICAL_REPLACEMENT, _replacements(run)),
     )
     return tuple(outcome for recovery_target, by_place in measured for outcome in _outcomes(recovery_target, by_place))
@@ -208,11 +207,11 @@ def _restored_ms(recovery: Recovery) -> float | None:
     return max(recovery.back_ms, recovery.home_ms)
 
 
-def _lost_on_return(run: Run, rows: Sequence[RecoveryRow]) -> SamplesByFabric:
+def _lost_on_return(rows: Sequence[RecoveryRow], scripts: Sequence[ScriptRow]) -> SamplesByFabric:
     """Of faults that came alone, and of those in scripts after whose repair nothing was broken."""
     controller_fault = [replace(row, repeats=tuple(filter(traffic_returns, row.repeats))) for row in rows]
     found = _sample_repeats(controller_fault, lambda r: r.return_lost)
-    for script in script_runs(run):
+    for script in scripts:
         if script.reroute == "on" and script.repaired_alone:
             samples = [_sample(r.return_lost, r) for r in script.repaired_alone]
             found.setdefault((script.fabric, ""), []).extend(samples)
@@ -228,14 +227,14 @@ def _sample_repeats(rows: Iterable[RecoveryRow], value: Callable[[Recovery], flo
     }
 
 
-def _without_controller(run: Run, side: Side) -> SamplesByFabric:
+def _without_controller(scripts: Sequence[ScriptRow], side: Side) -> SamplesByFabric:
     """Faults that scripts struck while the controller was gone. Far: ms from its return, 0 if before that.
 
     What is mended before it has had its time, is no miss of its. No sample where nobody was probed on that side.
     Source: ms from the fault, and of links that went down alone, since what is only silent no kernel sees.
     """
     found: SamplesByFabric = {}
-    for script in script_runs(run):
+    for script in scripts:
         for controller_fault in script.faults:
             if not _stops_controller(controller_fault) or controller_fault.reroute != "on":
                 continue

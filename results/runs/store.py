@@ -30,6 +30,7 @@ from typing import Any, Final
 import yaml
 
 from railyard.core.errors import BadInput, MissingRequirement
+from railyard.results.analysis.run_analysis import Analysis
 from railyard.results.multirail import stored as multirail
 from railyard.results.multirail.records import Multirail
 from railyard.results.runs import old_format, rows, timeline
@@ -88,9 +89,10 @@ _OPTIONAL: Final = frozenset({HEALTH, CHOICES, "census.csv", "takeover.csv"})
 """Files that only some runs have."""
 
 
-def save(run: Run, folder: Path) -> None:
+def save(run: Run, folder: Path) -> Analysis:
     """Write the whole folder: what was measured first, what is drawn from it last. MissingRequirement if the disk is
-    full."""
+    full. Return the analysis that it was drawn from.
+    """
     with _report_full_disk(folder):
         folder.mkdir(parents=True, exist_ok=True)
     _write(folder / "spec.yaml", yaml.safe_dump(run.spec, sort_keys=False, allow_unicode=True).encode())
@@ -113,14 +115,16 @@ def save(run: Run, folder: Path) -> None:
     for name, content in run.files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         _write(folder / name, content)
-    save_drawn(run, folder)
+    analysis = Analysis(run)
+    save_drawn(analysis, folder)
+    return analysis
 
 
-def save_drawn(run: Run, folder: Path) -> None:
+def save_drawn(analysis: Analysis, folder: Path) -> None:
     """Write what is drawn from the records alone: summary.json, report.html, timeline.json."""
-    _write(folder / "summary.json", _json(summary.summarise(run)))
-    _write(folder / "report.html", report.render(run).encode())
-    _write(folder / "timeline.json", _json(timeline.trace(run), indent=None))
+    _write(folder / "summary.json", _json(summary.summarise(analysis)))
+    _write(folder / "report.html", report.render(analysis).encode())
+    _write(folder / "timeline.json", _json(timeline.trace(analysis.run), indent=None))
 
 
 def load(folder: Path) -> Run:

@@ -18,7 +18,7 @@ from statistics import median
 from typing import Any, Final, Literal, NamedTuple
 
 from railyard.core.records import IntervalId
-from railyard.results.analysis.intervals import MeasurementInterval, intervals
+from railyard.results.analysis.intervals import MeasurementInterval
 from railyard.results.runs.records import FabricRun, Flow, Run
 from railyard.topologies.addresses import gpu_of_name
 from railyard.workloads.background.grid import GridSpec, Scene
@@ -119,16 +119,16 @@ class Cell:
         return "hops" if self.by_slowest_link == "even" else "not known"
 
 
-def cells(run: Run) -> tuple[Cell, ...]:
+def cells(run: Run, intervals: Iterable[MeasurementInterval]) -> tuple[Cell, ...]:
     """In the order of the grid. Empty without a grid, or without both ways on a fabric that has them."""
     grid = run.spec.get("grid")
     if not grid:
         return ()
     scenes = {scene.name: scene for scene in GridSpec.model_validate(grid).scenes}
-    all_intervals, found = intervals(run), []
+    found = []
     fabrics = {f.label: f for f in run.fabrics if f.kind == "rail-optimized"}
     for (place, src, dst), by_policy in _latencies(run.flows).items():
-        own = [s for s in all_intervals if _place(s.id) == place and s.policy in POLICY.values()]
+        own = [s for s in intervals if _place(s.id) == place and s.policy in POLICY.values()]
         scores, fabric = _scores(own, src, dst), fabrics.get(place.fabric)
         if fabric and place.scene in scenes and scores and by_policy.keys() >= set(POLICY.values()):
             latency = {path: median(by_policy[policy]) for path, policy in POLICY.items()}

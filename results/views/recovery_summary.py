@@ -2,18 +2,19 @@
 
 from typing import Any
 
-from railyard.results.analysis.recovery_rows import RecoveryRow, ScriptRow, recovery_rows, script_runs, verdict
+from railyard.results.analysis.recovery_rows import RecoveryRow, ScriptRow, verdict
+from railyard.results.analysis.run_analysis import Analysis
 from railyard.results.runs.fidelity import Judgement
-from railyard.results.runs.records import Run
-from railyard.results.runs.recovery_targets import PUBLISHED_SYSTEMS, Outcome, outcomes, times_slower
+from railyard.results.runs.recovery_targets import PUBLISHED_SYSTEMS, Outcome, times_slower
 
 
-def recovery_dicts(run: Run, judgement: Judgement) -> dict[str, Any]:
+def recovery_dicts(analysis: Analysis) -> dict[str, Any]:
     """By their keys in the headline."""
+    run, judgement = analysis.run, analysis.judgement
     return {
-        "recovery": [_row(row, judgement) for row in recovery_rows(run)],
-        "recovery_wanted": [_outcome(o) for o in outcomes(run)] if run.recoveries or run.takeovers else [],
-        "scripts": [_script(script, judgement) for script in script_runs(run)],
+        "recovery": [_row(row, judgement) for row in analysis.recovery_rows],
+        "recovery_wanted": [_outcome(o) for o in analysis.outcomes] if run.recoveries or run.takeovers else [],
+        "scripts": [_script(script, judgement) for script in analysis.script_rows],
     }
 
 

@@ -16,18 +16,15 @@ from railyard.results.analysis.aggregate import (
     labels,
     one_repeat,
     pairs,
-    rows_of,
-    slowdowns,
-    times,
 )
 from railyard.results.analysis.intervals import is_steered, policies_of
+from railyard.results.analysis.run_analysis import Analysis
 from railyard.results.multirail import section
 from railyard.results.plots import fabric as plot_fabric
 from railyard.results.plots import sweep, traffic
 from railyard.results.plots import times as plot_times
 from railyard.results.plots.style import Plot
-from railyard.results.runs.checks import checks
-from railyard.results.runs.fidelity import Judgement, judge
+from railyard.results.runs.fidelity import Judgement
 from railyard.results.runs.records import Flow, Run
 from railyard.results.theory.spine_condition import first_scene_only
 from railyard.results.views import format as fmt
@@ -48,7 +45,7 @@ class Workload:
     table: report_tables.Table | None
 
 
-def render(run: Run) -> str:
+def render(analysis: Analysis) -> str:
     """The page as HTML."""
     page = Environment(
         loader=FileSystemLoader(_FOLDERS),
@@ -57,12 +54,12 @@ def render(run: Run) -> str:
         lstrip_blocks=True,
         undefined=StrictUndefined,
     )
-    return page.get_template("report.html.j2").render(_context(run))
+    return page.get_template("report.html.j2").render(_context(analysis))
 
 
-def _context(run: Run) -> dict[str, Any]:
-    judgement, rows = judge(run), rows_of(run)
-    fabrics, slow, timed = list(labels(run).values()), slowdowns(run, rows), times(rows)
+def _context(analysis: Analysis) -> dict[str, Any]:
+    run, judgement, rows = analysis.run, analysis.judgement, analysis.rows
+    fabrics, slow, timed = list(analysis.labels.values()), analysis.slowdowns, analysis.times
     built, steered = run.fabrics, is_steered(run)
     first_scene_run = first_scene_only(run)
     side_by_side = (
@@ -74,12 +71,12 @@ def _context(run: Run) -> dict[str, Any]:
         "description": run.spec.get("description") or "",
         "facts": _facts(run),
         "judgement": judgement,
-        "checks": checks(run, judgement),
+        "checks": analysis.checks,
         "headline": report_tables.times_table(report_tables.headline_rows(side_by_side), fabrics, slow)
         if side_by_side
         else None,
         "said": [_slowdown_text(s) for s in slow if s.is_all_to_all and not steered],
-        **report_steering.parts(run, timed),
+        **report_steering.parts(analysis),
         "slowdowns": report_tables.slowdowns_table(slow) if len(pairs(run)) > 1 else None,
         "fabrics": [(f.label, plot_fabric.draw(f)) for f in built],
         "small_fabrics": all(plot_fabric.is_small(f) for f in built),
@@ -90,7 +87,7 @@ def _context(run: Run) -> dict[str, Any]:
         "ratios": plot_times.ratios(side_by_side, fabrics),
         "others": report_tables.others_table(rows),
         "bytes": report_tables.bytes_table(run),
-        **report_failures.parts(run, rows, judgement),
+        **report_failures.parts(analysis),
         "scale": scale_tables.scale_parts(run.scale),
         "projections": scale_tables.projections_table(rows, fabrics),
         **_evidence(run, judgement),

@@ -7,22 +7,19 @@ from math import inf
 from typing import Any
 
 from railyard.results.analysis import replacements as takeovers
-from railyard.results.analysis.aggregate import HEARTBEATS, Row
 from railyard.results.analysis.recovery_rows import (
     RecoveryRow,
     ScriptRow,
     fault_name,
     is_probed,
     mismatch_count,
-    recovery_rows,
-    script_runs,
     with_several_targets,
 )
+from railyard.results.analysis.run_analysis import Analysis
 from railyard.results.plots import fault_script, recovery, replacements
 from railyard.results.plots.style import Plot
-from railyard.results.runs.fidelity import Judgement
 from railyard.results.runs.records import Run
-from railyard.results.runs.recovery_targets import PUBLISHED_SYSTEMS, outcomes
+from railyard.results.runs.recovery_targets import PUBLISHED_SYSTEMS
 from railyard.results.views import recovery_tables
 from railyard.results.views.report_tables import Table
 
@@ -46,12 +43,12 @@ class Script:
     faults: Table
 
 
-def parts(run: Run, rows: Sequence[Row], judgement: Judgement) -> dict[str, Any]:
+def parts(analysis: Analysis) -> dict[str, Any]:
     """What the template asks for."""
-    faults, scripts, gpu_replacements = recovery_rows(run), script_runs(run), takeovers.replacement_rows(run, judgement)
+    run, judgement = analysis.run, analysis.judgement
+    faults, scripts, gpu_replacements = analysis.recovery_rows, analysis.script_rows, analysis.replacement_rows
     mismatches = recovery_tables.censuses_table(run.connectivity_checks)
-    heartbeat_rows = [row for row in rows if row.workload == HEARTBEATS]
-    target_outcomes = outcomes(run) if any(r.reroute == "on" for r in run.recoveries) or gpu_replacements else ()
+    target_outcomes = analysis.target_outcomes
     return {
         "first_packets": recovery_tables.first_packets_table(faults, judgement) if faults else None,
         "steps": recovery_tables.steps_table(faults) if faults else None,
@@ -65,7 +62,7 @@ def parts(run: Run, rows: Sequence[Row], judgement: Judgement) -> dict[str, Any]
         "failed_checks": mismatches if mismatches.rows else None,
         "replacements": _replacement_tables(gpu_replacements) if gpu_replacements else [],
         "replacement_plots": replacements.takeovers(run.events),
-        "heartbeats": recovery_tables.heartbeats_table(heartbeat_rows) if heartbeat_rows else None,
+        "heartbeats": recovery_tables.heartbeats_table(analysis.heartbeat_rows) if analysis.heartbeat_rows else None,
     }
 
 

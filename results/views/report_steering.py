@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from railyard.controller.health.policy import HEALTH_POLICIES
-from railyard.results.analysis.aggregate import Row, labels
-from railyard.results.analysis.intervals import MeasurementInterval, intervals, is_steered
-from railyard.results.analysis.steering import policy_rows
+from railyard.results.analysis.aggregate import labels
+from railyard.results.analysis.intervals import MeasurementInterval, is_steered
+from railyard.results.analysis.run_analysis import Analysis
 from railyard.results.plots import policies as plot_policies
 from railyard.results.plots import spine_condition, steering
 from railyard.results.plots.style import Plot
@@ -39,20 +39,19 @@ class Comparison:
     table: report_tables.Table
 
 
-def parts(run: Run, timed: Sequence[Row]) -> dict[str, Any]:
+def parts(analysis: Analysis) -> dict[str, Any]:
     """What the template needs; nothing in it where nobody steered."""
-    drawn, undrawn = _drawn(intervals(run))
-    comparison = _comparison(run)
+    drawn, undrawn = _drawn(analysis.intervals)
+    comparison = _comparison(analysis.cells)
     return {
         "comparison": comparison,
-        "policies": [] if comparison else _policies(run, timed),
+        "policies": [] if comparison else _policies(analysis),
         "over_time": [(f"{s.policy}: {s.workload} on {s.fabric}", steering.over_time(s)) for s in drawn],
         "not_drawn": _undrawn_text(undrawn),
     }
 
 
-def _comparison(run: Run) -> Comparison | None:
-    found = rail_only_wins.cells(run)
+def _comparison(found: Sequence[rail_only_wins.Cell]) -> Comparison | None:
     if not found:
         return None
     by_pair: dict[str, list[rail_only_wins.Cell]] = {}
@@ -63,11 +62,11 @@ def _comparison(run: Run) -> Comparison | None:
     return Comparison(spine_condition_tables.finding(found), drawn, *tables)
 
 
-def _policies(run: Run, timed: Sequence[Row]) -> list[Policies]:
-    found, names = [], labels(run)
-    for fabric_workload, rows in policy_rows(run).items():
+def _policies(analysis: Analysis) -> list[Policies]:
+    found, names = [], analysis.labels
+    for fabric_workload, rows in analysis.policy_rows.items():
         shown = {names[fabric_workload[0], row.policy]: row.policy for row in rows}
-        phases = steering_tables.phases_table(timed, fabric_workload, shown)
+        phases = steering_tables.phases_table(analysis.times, fabric_workload, shown)
         title = f"{workload_label(fabric_workload[1])} on {fabric_workload[0]}"
         found.append(
             Policies(title, steering_tables.policies_table(rows), plot_policies.policies(rows, fabric_workload), phases)

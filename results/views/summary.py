@@ -8,16 +8,13 @@ from rich.table import Table
 from rich.text import Text
 
 from railyard.results.analysis import replacements
-from railyard.results.analysis.aggregate import HEARTBEATS, Row, Slowdown, Spread, labels, rows_of, slowdowns, times
+from railyard.results.analysis.aggregate import Row, Slowdown, Spread
 from railyard.results.analysis.intervals import is_steered
-from railyard.results.analysis.recovery_rows import recovery_rows, script_runs
-from railyard.results.analysis.steering import policy_rows
+from railyard.results.analysis.run_analysis import Analysis
 from railyard.results.multirail import terminal as multirail
 from railyard.results.multirail.stored import headline
-from railyard.results.runs.checks import Check, checks
-from railyard.results.runs.fidelity import Judgement, judge
-from railyard.results.runs.records import ByteCheck, Run
-from railyard.results.runs.recovery_targets import Outcome, outcomes
+from railyard.results.runs.checks import Check
+from railyard.results.runs.records import ByteCheck
 from railyard.results.theory import spine_condition
 from railyard.results.views import format as fmt
 from railyard.results.views import recovery_terminal, spine_condition_tables
@@ -36,10 +33,9 @@ _MAX_GRID_ROWS: Final = 27
 _MAX_REASONS: Final = 3
 
 
-def summarise(run: Run) -> dict[str, Any]:
+def summarise(analysis: Analysis) -> dict[str, Any]:
     """The content of summary.json: verdict, reasons, checks and headline figures. Times in s, rates in bit/s."""
-    judgement, rows = judge(run), rows_of(run)
-    check_results = checks(run, judgement)
+    run, judgement = analysis.run, analysis.judgement
     return {
         "name": run.name,
         "title": run.spec.get("title", run.name),
@@ -51,19 +47,19 @@ def summarise(run: Run) -> dict[str, Any]:
         "reasons": list(judgement.reasons),
         "findings": [finding.as_dict() for finding in judgement.deviations],
         "stretches": [{**interval.as_dict(), "verdict": verdict} for interval, verdict in judgement.intervals.items()],
-        "passed": all(c.passed for c in check_results),
-        "checks": [{"name": c.name, "passed": c.passed, "detail": c.detail} for c in check_results],
-        "wanted_missed": missed_targets(_target_outcomes(run)),
+        "passed": analysis.passed,
+        "checks": [check.as_dict() for check in analysis.checks],
+        "wanted_missed": missed_targets(analysis.target_outcomes),
         "headline": {
-            "fabrics": list(labels(run).values()),
-            "times": [_time(row) for row in times(rows)],
-            "slowdown": [_slowdown(s) for s in slowdowns(run, rows)],
-            "steering": [row.as_dict() for group in policy_rows(run).values() for row in group],
-            "rail_only_wins": spine_condition.as_dict(found) if (found := spine_condition.cells(run)) else None,
-            **recovery_dicts(run, judgement),
-            "takeovers": [row.as_dict() for row in replacements.replacement_rows(run, judgement)],
-            "heartbeats": _heartbeats(rows),
-            "bytes": _bytes(run.bytes, labels(run)),
+            "fabrics": list(analysis.labels.values()),
+            "times": [_time(row) for row in analysis.times],
+            "slowdown": [_slowdown(s) for s in analysis.slowdowns],
+            "steering": [row.as_dict() for group in analysis.policy_rows.values() for row in group],
+            "rail_only_wins": spine_condition.as_dict(analysis.cells) if analysis.cells else None,
+            **recovery_dicts(analysis),
+            "takeovers": [row.as_dict() for row in analysis.replacement_rows],
+            "heartbeats": _heartbeats(analysis.heartbeat_rows),
+            "bytes": _bytes(run.bytes, analysis.labels),
             "multirail": headline(run.multirail) if run.multirail else None,
         },
     }
@@ -98,7 +94,7 @@ def _heartbeats(rows: Iterable[Row]) -> dict[str, dict[str, float]]:
     """What watching costs: fabric -> figure -> median."""
     found: dict[str, dict[str, float]] = {}
     for row in rows:
-        for fabric, spread in row.by_fabric.items() if row.workload == HEARTBEATS else ():
+        for fabric, spread in row.by_fabric.items():
             found.setdefault(fabric, {})[row.metric] = spread.median
     return found
 
@@ -116,9 +112,9 @@ def _bytes(rows: Iterable[ByteCheck], names: Mapping[tuple[str, str], str]) -> d
     }
 
 
-def print_summary(run: Run, console: Console) -> None:
+def print_summary(analysis: Analysis, console: Console) -> None:
     """The same on one screen of 100 columns by 40 lines; what doesn't fit is in report.html."""
-    judgement, rows = judge(run), rows_of(run)
+    run, judgement = analysis.run, analysis.judgement
     state = " [bold red]interrupted[/]" if run.interrupted else ""
     verdict = f"[bold {_COLOUR[judgement.verdict]}]{judgement.verdict}[/]"
     console.print(f"[bold]{run.name}[/]{state}  fidelity {verdict}  {fmt.seconds(run.duration_s)}", highlight=False)
@@ -129,34 +125,28 @@ def print_summary(run: Run, console: Console) -> None:
     if run.multirail:
         multirail.print_tables(run.multirail, judgement, console)
     elif is_steered(run):
-        _print_policies(run, console)
+        _print_policies(analysis, console)
     else:
-        _print_times(run, rows, console)
-    _print_recovery(run, rows, judgement, console)
-    for check in checks(run, judgement):
+        _print_times(analysis, console)
+    _print_recovery(analysis, console)
+    for check in analysis.checks:
         console.print(_check_line(check), no_wrap=True, overflow="ellipsis", highlight=False)
-    if line := recovery_terminal.missed_targets_line(_target_outcomes(run)):
+    if line := recovery_terminal.missed_targets_line(analysis.target_outcomes):
         console.print(line, no_wrap=True, overflow="ellipsis", highlight=False)
 
 
-def _target_outcomes(run: Run) -> tuple[Outcome, ...]:
-    """None are wanted where nothing broke, or nobody was to go round it."""
-    return outcomes(run) if any(r.reroute == "on" for r in run.recoveries) or run.takeovers else ()
-
-
-def _print_recovery(run: Run, rows: Sequence[Row], judgement: Judgement, console: Console) -> None:
+def _print_recovery(analysis: Analysis, console: Console) -> None:
     """Every fault: the rows are what such a run is for, so none is left to the report."""
-    faults, gpu_replacements = recovery_rows(run), replacements.replacement_rows(run, judgement)
-    if faults:
-        console.print(recovery_terminal.recovery_table(console, faults, judgement))
-    if gpu_replacements:
-        console.print(replacements.terminal_table(console, gpu_replacements))
-    for line in recovery_terminal.outcome_lines(_target_outcomes(run)):
+    if faults := analysis.recovery_rows:
+        console.print(recovery_terminal.recovery_table(console, faults, analysis.judgement))
+    if analysis.replacement_rows:
+        console.print(replacements.terminal_table(console, analysis.replacement_rows))
+    for line in recovery_terminal.outcome_lines(analysis.target_outcomes):
         console.print(line, highlight=False)
-    for line in recovery_terminal.script_lines(script_runs(run)):
+    for line in recovery_terminal.script_lines(analysis.script_rows):
         console.print(line, highlight=False)
-    for fabric, figures in _heartbeats(rows).items():
-        units = {row.metric: row.unit for row in rows if row.workload == HEARTBEATS}
+    for fabric, figures in _heartbeats(analysis.heartbeat_rows).items():
+        units = {row.metric: row.unit for row in analysis.heartbeat_rows}
         figures_text = ", ".join(_non_breaking(f"{k} {fmt.quantity(v, units[k])}") for k, v in figures.items())
         console.print(Text(f"heartbeats on {fabric}: {figures_text}", style="dim"), highlight=False)
 
@@ -166,24 +156,24 @@ def _non_breaking(figure: str) -> str:
     return figure.replace("_", " ").replace(" ", "\u00a0")
 
 
-def _print_times(run: Run, rows: Sequence[Row], console: Console) -> None:
-    slow = slowdowns(run, rows)
-    if measured := times(rows):
-        console.print(_times_table(console, measured, list(labels(run).values()), slow))
+def _print_times(analysis: Analysis, console: Console) -> None:
+    slow = analysis.slowdowns
+    if measured := analysis.times:
+        console.print(_times_table(console, measured, list(analysis.labels.values()), slow))
     for one in [s for s in slow if s.is_all_to_all][:_MAX_SLOWDOWN_LINES]:
         console.print(_slow_line(one), highlight=False)
 
 
-def _print_policies(run: Run, console: Console) -> None:
+def _print_policies(analysis: Analysis, console: Console) -> None:
     """A table for each fabric and workload, as many as there is room for; the formulas know nothing of background.
 
     Where the papers' comparison was made, that in their place.
     """
-    if found := spine_condition.cells(run):
+    if found := analysis.cells:
         console.print(spine_condition_tables.terminal_table(console, found, _MAX_GRID_ROWS))
         console.print(spine_condition_tables.finding(found), highlight=False)
         return
-    rows_left, places = _MAX_POLICY_ROWS, policy_rows(run)
+    rows_left, places = _MAX_POLICY_ROWS, analysis.policy_rows
     for number, ((fabric, work), rows) in enumerate(places.items()):
         if rows_left <= 0:
             console.print(f"… {len(places) - number} more such tables in report.html", highlight=False)

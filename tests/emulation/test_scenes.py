@@ -11,9 +11,9 @@ import pytest
 
 from railyard.results.runs import store
 from railyard.results.runs.records import Run
-from railyard.results.theory.spine_condition import Cell, cells
-from railyard.results.views.summary import summarise
+from railyard.results.theory.spine_condition import Cell
 from tests.emulation.programs import RUN_EXPERIMENT, Program, as_root
+from tests.unit.shown import cells, summarise
 
 SMALL = (
     "-o", "fabrics.0.domains=2", "-o", "fabrics.0.rails=2", "-o", "fabrics.0.oversubscription=2",

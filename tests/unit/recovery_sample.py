@@ -16,8 +16,8 @@ from railyard.results.runs.records import (
     Replacement,
     Run,
 )
-from railyard.results.views.summary import print_summary
 from tests.unit.results_sample import POLICY, RAIL, SECOND, sample_run
+from tests.unit.shown import print_summary
 
 KINDS = (
     ("link-down", "d0g1"), ("link-silent", "d1g0"), ("rail-switch-crash", "rail1"), ("gpu-crash", "d1g1"),

@@ -17,6 +17,7 @@ from railyard.experiments.multirail.spec import MultirailExperiment, parse
 from railyard.experiments.run import runner as common_runner
 from railyard.experiments.run.progress import Steps
 from railyard.experiments.run.runner import run_experiment
+from railyard.results.analysis.run_analysis import Analysis
 from railyard.results.multirail.records import LostRails
 from railyard.results.runs.fidelity import judge
 from railyard.results.runs.records import Run
@@ -125,7 +126,7 @@ class Runs:
         monkeypatch.setattr(faults, "inject", self.inject)
         monkeypatch.setattr(faults, "repair", lambda _, kind, node, rail: self.did.append(f"repair {rail}"))
         monkeypatch.setattr(ddp_runs, "DdpRanks", lambda *_: Ranks("ddp", self))
-        monkeypatch.setattr("railyard.results.runs.store.save", lambda run, _: self.saved.append(run))
+        monkeypatch.setattr("railyard.results.runs.store.save", self._save)
         step = Steps.step
 
         @contextmanager
@@ -135,6 +136,10 @@ class Runs:
                 yield
 
         monkeypatch.setattr(Steps, "step", noted)
+
+    def _save(self, run: Run, _: Path) -> Analysis:
+        self.saved.append(run)
+        return Analysis(run)
 
     def inject(self, _: object, kind: str, node: int, rail: int) -> int:
         self.did.append(f"{kind} {rail}")
@@ -200,7 +205,8 @@ def test_every_size_is_checked_then_timed_small_ones_first(runs: Runs) -> None:
         uncounted = 20 + taken - 1
         assert point.operations - point.measured == uncounted, "learning doesn't count, nor what warms a turn up"
     assert small.mean_s == pytest.approx(0.001)
-    assert {load.workload for load in run.loads} == {f"{p}, {s}" for p in ("nezha", "gloo") for s in ("2KiB", "8MiB")}
+    names = {(load.policy, load.workload) for load in run.loads}
+    assert names == {(p, s) for p in ("nezha", "gloo") for s in ("2KiB", "8MiB")}
 
 
 def test_policies_take_turns_where_processes_are_started_more_than_once(runs: Runs) -> None:
@@ -281,7 +287,7 @@ def test_a_turn_in_which_a_rail_was_lost_is_in_no_point(runs: Runs, turn: int) -
     assert counts_of(runs, "nezha") == [*[25, 6, 6, 6][:taken], 25, 6, 6, 6], "it learns once more"
     assert counts_of(runs, "gloo") == [9, 6, 6, 6], "it has processes of its own"
     assert run.multirail.lost == [LostRails(LABEL, "nezha", 2048, 0, ("tcp1",), kept=False)]
-    said = f"degraded: {LABEL}, nezha, 2KiB, repeat 0: tcp1 lost while nothing was cut, measured anew"
+    said = f"degraded: {LABEL} nezha, 2KiB, repeat 0: tcp1 lost while nothing was cut, measured anew"
     assert said in judge(run).reasons
 
 
@@ -457,8 +463,9 @@ def test_in_slow_motion_a_fabric_is_built_anew_and_times_are_its_own(runs: Runs)
     points = {p.size: (p.dilation, p.mean_s, p.p99_s, p.rail_s[0]) for p in run.multirail.points}
     assert points[2048] == pytest.approx((5.0, 0.0002, 0.0002, 0.0002))
     assert points[8 * 2**20] == pytest.approx((1.0, 0.001, 0.001, 0.001))
-    loads = {load.workload: load.dilation for load in run.loads}
-    assert (loads["nezha, 2KiB"], loads["nezha, 8MiB"], loads["alexnet batch 32, nezha"]) == (5, 1, 4)
+    loads = {(load.policy, load.workload): load.dilation for load in run.loads}
+    times = [loads["nezha", name] for name in ("2KiB", "8MiB", "alexnet batch 32")]
+    assert times == [5, 1, 4]
     (rails,) = run.multirail.fabrics
     (slow,) = run.multirail.trainings
     assert slow.dilation == 4

@@ -17,7 +17,7 @@ from railyard.results.multirail.stored import cells, from_json, to_json
 from railyard.results.multirail.targets import outcomes
 from railyard.results.runs import store
 from railyard.results.runs.records import Load, Measurement, Run
-from railyard.results.views import report, summary
+from tests.unit import shown
 from tests.unit.multirail_sample import MIB, PAIR, UNLIKE, point_of, sample, started, training_of
 from tests.unit.replaced import replaced
 
@@ -51,7 +51,7 @@ def test_rails_that_were_lost_are_read_back_and_older_runs_have_none(run: Run) -
 
 def test_a_point_that_lost_a_rail_is_marked_and_the_page_says_why(run: Run) -> None:
     lost = [LostRails(PAIR.label, "nezha", 64 * MIB, 0, ("tcp0",), kept=kept) for kept in (False, True)]
-    page = report.render(replace(run, multirail=replace(run.multirail, lost=lost)))
+    page = shown.render(replace(run, multirail=replace(run.multirail, lost=lost)))
     assert "157.0\u00a0ms ?" in page
     assert "tcp0 lost while nothing was cut, in operations that count" in page
     assert "tcp0 lost while nothing was cut, measured anew" in page
@@ -83,7 +83,7 @@ def test_a_model_with_a_batch_of_its_own_is_told_without_one() -> None:
 
 def test_the_screen_has_every_size_policy_bar_and_cut(run: Run) -> None:
     console = Console(file=io.StringIO(), width=200)
-    summary.print_summary(run, console)
+    shown.print_summary(run, console)
     assert isinstance(console.file, io.StringIO)
     text = console.file.getvalue()
     for word in ("2KiB", "64MiB", "157.0 ms", "single:sharp1", "1.91x", "40/60", "✓", "of 20", "vgg-11 batch 64"):
@@ -96,12 +96,12 @@ def test_a_point_that_measured_the_machine_is_marked(run: Run) -> None:
         run, loads=[replaced(run.loads[0], cpu_busy=0.99), replaced(run.loads[0], workload="2KiB", policy="mrib")]
     )
     console = Console(file=io.StringIO(), width=200)
-    summary.print_summary(busy, console)
+    shown.print_summary(busy, console)
     assert isinstance(console.file, io.StringIO)
     text = console.file.getvalue()
     assert "157.0\u00a0ms ?" in text
     assert text.count(" ?") == 1
-    assert "157.0\u00a0ms ?" in report.render(busy)
+    assert "157.0\u00a0ms ?" in shown.render(busy)
 
 
 def slowed(run: Run) -> Run:
@@ -120,11 +120,11 @@ def test_what_was_measured_in_slow_motion_is_told_so(run: Run) -> None:
     speeds = tables.trainings_table(slow.multirail)
     assert {row[speeds.columns.index("slow motion")] for row in speeds.rows} == {"3x"}
     console = Console(file=io.StringIO(), width=200)
-    summary.print_summary(slow, console)
+    shown.print_summary(slow, console)
     assert isinstance(console.file, io.StringIO)
-    for text in (console.file.getvalue(), report.render(slow)):
+    for text in (console.file.getvalue(), shown.render(slow)):
         assert "measured while time passed that many times slower" in " ".join(text.split()).replace("&#39;", "'")
-    assert "slow motion" not in report.render(run)
+    assert "slow motion" not in shown.render(run)
     assert from_json(to_json(slow.multirail)) == slow.multirail
 
 
@@ -143,9 +143,9 @@ def test_what_is_a_median_of_starts_is_told_so_with_how_far_these_were_apart(run
     assert pair == "to 2KiB medians of 3 starts, up to 4% apart"
     assert unlike == "to 2KiB medians of 3 starts, up to 12% apart"
     console = Console(file=io.StringIO(), width=200)
-    summary.print_summary(often, console)
+    shown.print_summary(often, console)
     assert isinstance(console.file, io.StringIO)
-    for text in (console.file.getvalue(), report.render(often)):
+    for text in (console.file.getvalue(), shown.render(often)):
         assert [text.count(said) for said in (pair, unlike)] == [1, 1]
     assert [tables.starts_text(m) for m in by_fabric(run.multirail)] == ["", ""]
     everywhere = [again for p in often.multirail.points for again in ([p] if p.size < MIB else started(p, 1.0, 1.0))]
@@ -157,13 +157,13 @@ def test_what_is_a_median_of_starts_is_told_so_with_how_far_these_were_apart(run
 def test_on_a_narrow_screen_no_cell_is_cut(run: Run, width: int) -> None:
     for told in (run, slowed(run), restarted(run)):
         console = Console(file=io.StringIO(), width=width)
-        summary.print_summary(told, console)
+        shown.print_summary(told, console)
         assert isinstance(console.file, io.StringIO)
         assert all(len(line) <= width for line in console.file.getvalue().splitlines())
 
 
 def test_the_page_has_its_sections_and_sound_figures(run: Run) -> None:
-    page = report.render(run)
+    page = shown.render(run)
     for part in ("multirail", "sizes", "cuts", "trainings", "ddp", "rails", "fidelity"):
         assert f'<section id="{part}">' in page
     for part in ("fabrics", "workloads", "reading"):
@@ -193,7 +193,7 @@ def test_the_papers_figures_stand_beside_ours(run: Run) -> None:
     assert theirs[2:7] == ("181.5\u00a0ms", "316.3\u00a0ms", "178.4\u00a0ms", "314.9\u00a0ms", "257.1\u00a0ms")
     thresholds = tables.thresholds_table(run.multirail)
     assert thresholds.rows == ((PAIR.label, "2KiB", "48.22KB", "256KiB"), (UNLIKE.label, "2KiB", "–", "–"))
-    assert "One rail up to" in report.render(run)
+    assert "One rail up to" in shown.render(run)
     wanted = {row[1]: (row[3], row[6]) for row in tables.targets_table(outcomes(run.multirail)).rows}
     assert wanted["two like rails, 4 nodes, large: of one"] == ("≥ 1.84x, goal 1.95x", "Nezha 5.2.1")
     assert wanted["nezha, large: throughput of mrib's"][1] == "Nezha 5.2.2, unlike rails: up to 1.41x"

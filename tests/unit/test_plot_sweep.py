@@ -14,7 +14,7 @@ from railyard.results.analysis.aggregate import Spread
 from railyard.results.plots import style, sweep
 from railyard.results.plots.sweep import Curve, Named, curves
 from railyard.results.runs.records import Measurement
-from railyard.results.views import report
+from tests.unit import shown
 from tests.unit.results_sample import sample_run
 
 JOB: list[Named] = [("job", {"kind": "gpt", "model": "gpt-3"})]
@@ -111,7 +111,7 @@ def test_a_prediction_that_is_no_sweep_has_bars(monkeypatch: pytest.MonkeyPatch)
 
 def test_the_report_has_the_curve_as_measured() -> None:
     run = sample_run(2, 2, 1)
-    assert "Over what is varied" not in report.render(run)
+    assert "Over what is varied" not in shown.render(run)
     only = run.fabrics[0]
     run.spec["fabrics"] = [{"kind": "rail-only", "domains": 2, "rails": k} for k in (2, 4, 8)]
     run.spec["workloads"] = [{"kind": "gpt"}]
@@ -120,7 +120,7 @@ def test_the_report_has_the_curve_as_measured() -> None:
         Measurement(IntervalId(f"f{k}", "gpt", only.policy), "", "iteration_time", k / 4, "s", k / 5) for k in (2, 4, 8)
     ]
     run.flows, run.recoveries, run.goodput = [], [], []
-    page = report.render(run)
+    page = shown.render(run)
     assert "Over what is varied" in page
     said = re.search(r"gpt over GPUs in an HB domain \(domains x rails\)\. ([^;\"]*)", page)
     assert said

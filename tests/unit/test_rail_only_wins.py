@@ -14,13 +14,13 @@ from railyard.controller.health.decision import spine_condition
 from railyard.experiments.predict.steered_times import Pattern, expected_scores
 from railyard.experiments.spec.experiment import load
 from railyard.results.runs.records import Run
-from railyard.results.theory.spine_condition import Cell, Rates, Scores, cells, first_scene_only
-from railyard.results.views import report
+from railyard.results.theory.spine_condition import Cell, Rates, Scores, first_scene_only
 from railyard.results.views.spine_condition_tables import finding, reason_text, report_table
-from railyard.results.views.summary import print_summary, summarise
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.plan import make_plan
+from tests.unit import shown
 from tests.unit.scenes_sample import HB, RAIL, Found, scenes_run
+from tests.unit.shown import cells, print_summary, summarise
 from tests.unit.steered_sample import steered_run
 
 BUSY_SPINE = (0.0, 0.0, 0.9)
@@ -155,7 +155,7 @@ def test_the_summary_counts_and_says_it_in_a_line_and_a_table() -> None:
 
 def test_the_report_has_every_cell_once_and_what_was_sent_once() -> None:
     run = mixed()
-    page = report.render(run)
+    page = shown.render(run)
     assert finding(cells(run)) in page.replace("&lt;", "<").replace("&#39;", "'")
     assert "HB links have 2 times a rail&#39;s rate" in page
     assert page.count("d0 50% g0 0% S 0%</") >= 1
@@ -170,7 +170,7 @@ def test_the_report_has_every_cell_once_and_what_was_sent_once() -> None:
 def test_a_grid_of_one_element_is_drawn_too() -> None:
     run = scenes_run({}, domains=[], spine=False, loads=[0, 0.5])
     assert [c.scene.name for c in cells(run)] == ["g0 0%", "g0 50%"]
-    assert "rail of the source" in report.render(run)
+    assert "rail of the source" in shown.render(run)
 
 
 SAMPLE = one(Found())

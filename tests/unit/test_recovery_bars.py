@@ -17,13 +17,13 @@ from railyard.results.runs.recovery_targets import (
     Outcome,
     RecoveryTarget,
     first_packet_target,
-    outcomes,
     times_slower,
 )
 from railyard.results.views.recovery_text import lines_of, measured_text, median_and_p95, median_p95_ms, target_text
 from tests.unit.recovery_sample import add_away, recovery_run, row
 from tests.unit.replaced import replaced
 from tests.unit.results_sample import SECOND, sample_run
+from tests.unit.shown import outcomes
 
 
 def of(run: Run, what: str) -> list[Outcome]:

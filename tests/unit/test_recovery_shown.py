@@ -9,15 +9,17 @@ import pytest
 
 from railyard.results.analysis.aggregate import rows_of, times
 from railyard.results.analysis.recovery_rows import recovery_rows, script_runs
+from railyard.results.analysis.run_analysis import Analysis
 from railyard.results.plots import fault_script, recovery, recovery_steps
 from railyard.results.runs import timeline
 from railyard.results.runs.fidelity import judge
 from railyard.results.runs.records import Run
-from railyard.results.views import recovery_tables, report, report_failures
-from railyard.results.views.summary import summarise
+from railyard.results.views import recovery_tables, report_failures
+from tests.unit import shown
 from tests.unit.recovery_sample import connectivity_check, recovery_run, screen
 from tests.unit.replaced import replaced
 from tests.unit.results_sample import sample_run
+from tests.unit.shown import summarise
 
 
 @pytest.fixture(scope="module")
@@ -116,7 +118,7 @@ def test_a_controller_that_dies_costs_no_packet() -> None:
 
 def test_traffic_that_never_comes_home_fails_the_run_where_it_had_left() -> None:
     run = sample_run(2, 2, 1)
-    name = "comes home"
+    name = "primary path"
     assert check(run, name)["detail"] == "6 of 6 faults"  # nobody has to without rerouting
     away = replace(run.recoveries[0], home_ms=None)
     run.recoveries += [replaced(away, script="storm", repeat=9)]  # others may make it unknowable
@@ -147,7 +149,7 @@ def test_targets_of_one_kind_are_rows_of_their_own_and_named_where_there_are_sev
         *(f"{kind} {target}, {side}" for target in ("d0g1", "d1g0") for side in ("source", "far")),
         *(f"{kind}, {side}" for side in ("source", "far")),
     ]
-    names = [part.name for part in report_failures.parts(run, rows_of(run), judge(run))["failures"]]
+    names = [part.name for part in report_failures.parts(Analysis(run))["failures"]]
     assert names == [f"{kind} d0g1", f"{kind} d1g0", kind, "rail-switch-crash", "gpu-crash"]
     assert [(r["target"], r["repeats"]) for r in summarise(run)["headline"]["recovery"][:4:2]] == [
         ("d0g1", 2), ("d1g0", 2),
@@ -240,7 +242,7 @@ def test_scripts_takeovers_and_heartbeats_are_on_the_screen(run: Run) -> None:
 
 def test_heartbeats_are_no_workload(run: Run) -> None:
     assert "heartbeats" not in {row.workload for row in times(rows_of(run))}
-    others = re.search("<h3>Other measurements</h3>.*?</table>", report.render(run), flags=re.DOTALL)
+    others = re.search("<h3>Other measurements</h3>.*?</table>", shown.render(run), flags=re.DOTALL)
     assert others
     assert "packets" not in others[0]
     figures = {"packets": 9600.0, "rail_link_share": 0.0011, "false_alarms": 2.0}
@@ -260,7 +262,7 @@ def test_the_summary_has_spread_bars_scripts_and_takeovers(run: Run) -> None:
 
 
 def test_the_report_has_every_table_and_draws_every_fault_and_storm(run: Run) -> None:
-    html = report.render(run)
+    html = shown.render(run)
     for wanted in (
         "What was wanted", "Beside others", "Nezha&#39;s 200 ms is", "p2p_resiliency_recovery.cc", "not measured",
         "Several faults at once", "Failed for good, and replaced", "What heartbeats cost",

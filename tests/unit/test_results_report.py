@@ -18,8 +18,9 @@ from railyard.results.plots import times as plot_times
 from railyard.results.plots.traffic import Grid
 from railyard.results.runs.fidelity import judge
 from railyard.results.runs.records import FabricRun, Flow, Measurement, Run
-from railyard.results.views import recovery_tables, report, report_tables, scale_tables
+from railyard.results.views import recovery_tables, report_tables, scale_tables
 from railyard.results.views.recovery_text import NOT_AFFECTED
+from tests.unit import shown
 from tests.unit.replaced import replaced
 from tests.unit.results_sample import sample_run
 from tests.unit.steered_sample import steered_run
@@ -27,7 +28,7 @@ from tests.unit.steered_sample import steered_run
 
 @pytest.fixture(scope="module")
 def page() -> str:
-    return report.render(sample_run(2, 3, 2))
+    return shown.render(sample_run(2, 3, 2))
 
 
 class Tags(HTMLParser):
@@ -82,7 +83,7 @@ def test_what_people_wrote_is_text_and_not_html() -> None:
     run.spec["title"] = "<script>alert(1)</script>"
     run.measurements = [replaced(m, workload="a<b>&'\"\\1") for m in run.measurements]
     run.flows = [replaced(f, workload="a<b>&'\"\\1") for f in run.flows]
-    html = report.render(run)
+    html = shown.render(run)
     assert "<script>" not in html
     assert "<b>" not in html
     for figure in re.findall(r"<svg .*?</svg>", html, flags=re.DOTALL):
@@ -91,7 +92,7 @@ def test_what_people_wrote_is_text_and_not_html() -> None:
 
 def test_partial_runs_have_a_page() -> None:
     empty = Run("stopped", {}, {}, "now", interrupted=True)
-    html = report.render(empty)
+    html = shown.render(empty)
     assert "Fidelity: invalid, interrupted" in html
     for parts in (
         ("flows", "recoveries", "loads"),
@@ -101,11 +102,11 @@ def test_partial_runs_have_a_page() -> None:
         run = sample_run(2, 2, 1)
         for part in parts:
             setattr(run, part, [])
-        assert "Fidelity:" in report.render(run)
+        assert "Fidelity:" in shown.render(run)
 
 
 def test_the_same_run_gives_the_same_page(page: str) -> None:
-    assert report.render(sample_run(2, 3, 2)) == page
+    assert shown.render(sample_run(2, 3, 2)) == page
 
 
 def test_several_pairs_of_fabrics_have_a_table_of_slow_downs_of_their_own() -> None:
@@ -113,7 +114,7 @@ def test_several_pairs_of_fabrics_have_a_table_of_slow_downs_of_their_own() -> N
     run.flows, run.goodput = [], []
     run.fabrics += [replace(f, label=f"{f.label}-h100", hb_bps=9 * f.rail_bps) for f in run.fabrics]
     run.measurements += [replaced(m, fabric=f"{m.fabric}-h100") for m in run.measurements]
-    html = report.render(run)
+    html = shown.render(run)
     assert "rail-only slower by" not in html
     assert "<td>rail-only-h100</td><td>rail-optimized-h100</td>" in html
     assert ">8.3%</td>" in html
@@ -159,11 +160,11 @@ def test_a_heatmap_of_equal_bytes_or_none_is_drawn() -> None:
 def test_fabrics_that_delivered_alike_share_a_heatmap() -> None:
     run = sample_run(2, 2, 1)
     run.goodput, run.measurements = [], []
-    together = report.render(run)
+    together = shown.render(run)
     assert "Heatmap of moe on rail-only and rail-optimized" in together
     at = next(i for i, f in enumerate(run.flows) if f.workload == "moe" and f.fabric == "rail-only")
     run.flows[at] = replace(run.flows[at], delivered=1)
-    apart = report.render(run)
+    apart = shown.render(run)
     assert "Heatmap of moe on rail-only:" in apart
     assert "Heatmap of moe on rail-optimized:" in apart
 
@@ -189,7 +190,7 @@ def test_projections_say_that_computing_was_left_out(page: str) -> None:
     run = sample_run(2, 2, 1)
     run.goodput, run.flows = [], []
     run.scale = [{**scaled, "compute_kept": 1.0} for scaled in run.scale]
-    assert said not in report.render(run)
+    assert said not in shown.render(run)
 
 
 def test_workloads_of_one_kind_have_tables_of_their_own_whatever_their_algorithm() -> None:
@@ -293,7 +294,7 @@ def test_times_without_a_prediction_have_bars_but_no_ratios() -> None:
 
 @pytest.fixture(scope="module")
 def steered() -> str:
-    return report.render(steered_run(2, 4, 2, kinds=("rail-only", "rail-optimized")))
+    return shown.render(steered_run(2, 4, 2, kinds=("rail-only", "rail-optimized")))
 
 
 def test_a_steered_run_has_a_chart_a_fabric_and_the_first_repeats_over_time(steered: str) -> None:
@@ -318,12 +319,12 @@ def test_a_steered_runs_page_is_sound_and_sets_no_policies_beside_each_other(ste
     assert "Measured over predicted" not in steered
     assert "nominal" not in re.sub(r'<section id="reading">.*', "", steered, flags=re.DOTALL)
     assert "<td>health-drd</td>" in steered
-    assert '<section id="policies">' not in report.render(sample_run(2, 2, 1))
+    assert '<section id="policies">' not in shown.render(sample_run(2, 2, 1))
 
 
 def test_at_most_six_are_drawn_over_time_and_a_users_own_policy_is_among_them() -> None:
     names = ("dr", "mine", *(f"health-{n}" for n in range(7)))
-    html = report.render(steered_run(2, 4, 1, names))
+    html = shown.render(steered_run(2, 4, 1, names))
     assert html.count("Scores, choices and load over time of") == 6
     assert "over time of transfers on rail-only under mine." in html
     assert "Not drawn: transfers on rail-only under health-5, health-6." in html
@@ -331,14 +332,14 @@ def test_at_most_six_are_drawn_over_time_and_a_users_own_policy_is_among_them() 
 
 def test_fabrics_that_steered_runs_vary_are_a_sweep_a_policy() -> None:
     run = steered_run(2, 4, 1, ("dr", "health-drd"))
-    assert "Over what is varied" not in report.render(run)
+    assert "Over what is varied" not in shown.render(run)
     whole = [m for m in run.measurements if not m.phase]
     run.spec["fabrics"] = [{"kind": "rail-only", "domains": 2, "rails": k} for k in (2, 4, 8)]
     run.fabrics = [replace(f, label=f"f{k}", rails=k) for k in (2, 4, 8) for f in run.fabrics]
     run.measurements = [replaced(m, fabric=f"f{k}", value=float(k)) for k in (2, 4, 8) for m in whole]
     run.flows, run.choices, run.health, run.events = [], [], [], []
     said = "predicted \\S+ s, f4 \\S+ 4.000 s".replace(" s", "\xa0s")
-    assert re.findall(rf"(rail-only [a-z-]+): f2 \S+ 2\.000\xa0s, {said}", report.render(run)) == [
+    assert re.findall(rf"(rail-only [a-z-]+): f2 \S+ 2\.000\xa0s, {said}", shown.render(run)) == [
         "rail-only dr", "rail-only health-drd",
     ]  # fmt: skip
 
@@ -348,7 +349,7 @@ def test_partial_steered_runs_have_a_page() -> None:
         run = steered_run(2, 4, 1, ("dr", "health-drd", "oracle"))
         for part in parts:
             setattr(run, part, [])
-        assert "Fidelity:" in report.render(run)
+        assert "Fidelity:" in shown.render(run)
 
 
 @pytest.mark.parametrize(("ratio", "said"), [(0.0, "×\xa00"), (1 / 96, "÷\xa096"), (4.735, "×\xa04.735")])

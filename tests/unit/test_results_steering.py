@@ -17,11 +17,11 @@ from railyard.core.records import IntervalId
 from railyard.results.analysis.aggregate import pairs, rows_of, slowdowns
 from railyard.results.analysis.intervals import MeasurementInterval, intervals
 from railyard.results.analysis.paths_chosen import path_shares_over_time, paths_of
-from railyard.results.analysis.steering import PolicyRow, most_changed_pair, policy_rows
+from railyard.results.analysis.steering import PolicyRow, most_changed_pair
 from railyard.results.runs.fidelity import judge
 from railyard.results.runs.records import Choice, Event, Measurement, Run
-from railyard.results.views.summary import print_summary, summarise
 from tests.unit.results_sample import sample_run
+from tests.unit.shown import policy_rows, print_summary, summarise
 from tests.unit.steered_sample import PERIOD, SECOND, SETTLE, steered_run
 
 POLICIES = ("dr", "health-drd", "oracle")

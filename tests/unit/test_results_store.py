@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from railyard.core.errors import BadInput, MissingRequirement
+from railyard.results.analysis.run_analysis import Analysis
 from railyard.results.runs import store
 from railyard.results.runs.records import Event, Run
 from railyard.results.views import report
@@ -25,7 +26,7 @@ CONTRACT = {
 @pytest.fixture(autouse=True)
 def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
     """Drawing takes a second, and test_results_report does it."""
-    monkeypatch.setattr(report, "render", lambda run: f"<title>{run.name}</title>")
+    monkeypatch.setattr(report, "render", lambda analysis: f"<title>{analysis.run.name}</title>")
 
 
 def test_a_saved_run_reads_back_the_same(tmp_path: Path) -> None:
@@ -43,7 +44,7 @@ def test_a_folder_can_be_drawn_again_from_its_records_alone(tmp_path: Path) -> N
     before = {name: (tmp_path / name).read_bytes() for name in names}
     for name in names:
         (tmp_path / name).unlink()
-    store.save_drawn(store.load(tmp_path), tmp_path)
+    store.save_drawn(Analysis(store.load(tmp_path)), tmp_path)
     assert {name: (tmp_path / name).read_bytes() for name in names} == before
 
 
@@ -60,7 +61,7 @@ def test_a_run_that_failed_says_so_when_it_is_drawn_again(tmp_path: Path) -> Non
     run = sample_run(2, 2, 1)
     run.failed = "link-down at d0g1 did not bite"
     store.save(run, tmp_path)
-    store.save_drawn(store.load(tmp_path), tmp_path)
+    store.save_drawn(Analysis(store.load(tmp_path)), tmp_path)
     summary = json.loads((tmp_path / "summary.json").read_text())
     assert summary["passed"] is False
     assert [c for c in summary["checks"] if not c["passed"]] == [

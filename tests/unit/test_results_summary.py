@@ -12,9 +12,9 @@ from railyard.core.records import IntervalId
 from railyard.results.runs.fidelity import judge
 from railyard.results.runs.records import FabricRun, Flow, Measurement, Run
 from railyard.results.views import format as fmt
-from railyard.results.views.summary import print_summary, summarise
 from tests.unit.replaced import replaced
 from tests.unit.results_sample import FAULTS, sample_run
+from tests.unit.shown import print_summary, summarise
 
 
 def two_fabrics() -> Run:
@@ -86,9 +86,9 @@ def test_each_check_can_fail() -> None:
     on = next(i for i, r in enumerate(run.recoveries) if r.reroute == "on" and r.fault == "link-down")
     run.recoveries[on] = replace(run.recoveries[on], recovered=False)
     assert not check(run, "recovers")
-    assert check(run, "comes home")
+    assert check(run, "primary path")
     run.recoveries[on] = replace(run.recoveries[on], home_ms=None)
-    assert not check(run, "comes home")
+    assert not check(run, "primary path")
     assert check(run, "TCP connections")
     run.recoveries[on] = replace(run.recoveries[on], connections_lost=1)
     assert not check(run, "TCP connections")

@@ -21,9 +21,10 @@ from railyard.experiments.spec.faults import FaultSpec
 from railyard.experiments.spec.heartbeats import HeartbeatsSpec
 from railyard.experiments.spec.scripts import ScriptSpec
 from railyard.failure.analysis.leak_check import StateSnapshot
+from railyard.results.analysis.run_analysis import Analysis
 from railyard.results.runs.records import FabricRun, Run
-from railyard.results.views.summary import summarise
 from railyard.topologies.plan import Plan
+from tests.unit.shown import summarise
 from tests.unit.stand_ins import session_of
 from tests.unit.test_machine import FULL
 
@@ -51,8 +52,12 @@ class Runs:
         monkeypatch.setattr(breaks, "heartbeats_running", self._beating)
         monkeypatch.setattr(breaks, "FaultInjector", self._breaker)
         monkeypatch.setattr(breaks, "snapshot_state", lambda nodes: dict.fromkeys(nodes, frozenset()))
-        monkeypatch.setattr("railyard.results.runs.store.save", lambda run, folder: self.saved.append(run))
+        monkeypatch.setattr("railyard.results.runs.store.save", self._save)
         monkeypatch.setattr(runner, "Steps", self._steps)
+
+    def _save(self, run: Run, _: Path) -> Analysis:
+        self.saved.append(run)
+        return Analysis(run)
 
     def _do(self, what: str) -> None:
         if what in self.fail_at:
@@ -269,7 +274,8 @@ def test_what_was_measured_is_kept_when_something_fails_and_has_not_passed(
     assert caught.value is error
     (run,) = runs.saved
     assert (run.failed, run.interrupted) == (said, False)
-    assert summarise(run)["checks"][0] == {"name": "the run went to its end", "passed": False, "detail": said}
+    check = summarise(run)["checks"][0]
+    assert (check["name"], check["passed"], check["detail"]) == ("the run went to its end", False, said)
     assert f"✗ the run went to its end: {said}" in console.export_text()
 
 

@@ -1,0 +1,117 @@
+"""What views show of a run, each part computed once, and its records as pandas frames."""
+
+from collections.abc import Sequence
+from functools import cached_property
+
+import pandas as pd
+
+from railyard.results.analysis.aggregate import HEARTBEATS, Row, Slowdown, labels, rows_of, slowdowns, times
+from railyard.results.analysis.intervals import MeasurementInterval, intervals
+from railyard.results.analysis.recovery_rows import RecoveryRow, ScriptRow, recovery_rows, script_runs
+from railyard.results.analysis.replacements import ReplacementRow, replacement_rows
+from railyard.results.analysis.steering import FabricWorkload, PolicyRow, policy_rows
+from railyard.results.runs import rows
+from railyard.results.runs.checks import Check, checks
+from railyard.results.runs.fidelity import Judgement, judge
+from railyard.results.runs.records import ConnectivityCheck, Measurement, Record, Recovery, Run
+from railyard.results.runs.recovery_targets import Outcome, outcomes
+from railyard.results.theory.spine_condition import Cell, cells
+
+
+class Analysis:
+    """A run with everything that is derived from its records. The run must not change any more."""
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+
+    @cached_property
+    def labels(self) -> dict[tuple[str, str], str]:
+        """(fabric, policy) -> the label in tables."""
+        return labels(self.run)
+
+    @cached_property
+    def judgement(self) -> Judgement:
+        return judge(self.run)
+
+    @cached_property
+    def checks(self) -> tuple[Check, ...]:
+        return checks(self.run, self.judgement, self.outcomes, self.intervals)
+
+    @cached_property
+    def rows(self) -> tuple[Row, ...]:
+        """Measurements, repeats together."""
+        return rows_of(self.run)
+
+    @cached_property
+    def times(self) -> tuple[Row, ...]:
+        return times(self.rows)
+
+    @cached_property
+    def slowdowns(self) -> tuple[Slowdown, ...]:
+        return slowdowns(self.run, self.rows)
+
+    @cached_property
+    def heartbeat_rows(self) -> tuple[Row, ...]:
+        """The cost of heartbeats."""
+        return tuple(row for row in self.rows if row.work.workload == HEARTBEATS)
+
+    @cached_property
+    def intervals(self) -> tuple[MeasurementInterval, ...]:
+        """Intervals in which a policy steered."""
+        return intervals(self.run)
+
+    @cached_property
+    def policy_rows(self) -> dict[FabricWorkload, tuple[PolicyRow, ...]]:
+        return policy_rows(self.run, self.intervals)
+
+    @cached_property
+    def cells(self) -> tuple[Cell, ...]:
+        """The papers' condition for the spine, scene by scene."""
+        return cells(self.run, self.intervals)
+
+    @cached_property
+    def recovery_rows(self) -> tuple[RecoveryRow, ...]:
+        return recovery_rows(self.run)
+
+    @cached_property
+    def script_rows(self) -> tuple[ScriptRow, ...]:
+        return script_runs(self.run)
+
+    @cached_property
+    def replacement_rows(self) -> tuple[ReplacementRow, ...]:
+        return replacement_rows(self.run, self.judgement)
+
+    @cached_property
+    def outcomes(self) -> tuple[Outcome, ...]:
+        """Every recovery target, measured or not."""
+        return outcomes(self.run, self.recovery_rows, self.script_rows)
+
+    @cached_property
+    def target_outcomes(self) -> tuple[Outcome, ...]:
+        """The recovery targets; none where nothing failed, or rerouting was off."""
+        has_targets = any(r.reroute == "on" for r in self.run.recoveries) or self.run.takeovers
+        return self.outcomes if has_targets else ()
+
+    @cached_property
+    def passed(self) -> bool:
+        """Whether every check passed."""
+        return all(check.passed for check in self.checks)
+
+    @cached_property
+    def measurements(self) -> pd.DataFrame:
+        """The rows of results.csv, with the identity of their intervals."""
+        return _frame(Measurement, self.run.measurements)
+
+    @cached_property
+    def recoveries(self) -> pd.DataFrame:
+        """The rows of recovery.csv."""
+        return _frame(Recovery, self.run.recoveries)
+
+    @cached_property
+    def connectivity_checks(self) -> pd.DataFrame:
+        """The rows of connectivity.csv."""
+        return _frame(ConnectivityCheck, self.run.connectivity_checks)
+
+
+def _frame(kind: type[Record], records: Sequence[Record]) -> pd.DataFrame:
+    return pd.DataFrame([rows.to_plain(record) for record in records], columns=list(rows.columns_of(kind)))

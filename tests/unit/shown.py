@@ -1,0 +1,36 @@
+"""What views make of a run, for tests that have the run alone."""
+
+from typing import Any
+
+from rich.console import Console
+
+from railyard.results.analysis.run_analysis import Analysis
+from railyard.results.analysis.steering import FabricWorkload, PolicyRow
+from railyard.results.runs.records import Run
+from railyard.results.runs.recovery_targets import Outcome
+from railyard.results.theory.spine_condition import Cell
+from railyard.results.views import report, summary
+
+
+def summarise(run: Run) -> dict[str, Any]:
+    return summary.summarise(Analysis(run))
+
+
+def print_summary(run: Run, console: Console) -> None:
+    summary.print_summary(Analysis(run), console)
+
+
+def render(run: Run) -> str:
+    return report.render(Analysis(run))
+
+
+def cells(run: Run) -> tuple[Cell, ...]:
+    return Analysis(run).cells
+
+
+def policy_rows(run: Run) -> dict[FabricWorkload, tuple[PolicyRow, ...]]:
+    return Analysis(run).policy_rows
+
+
+def outcomes(run: Run) -> tuple[Outcome, ...]:
+    return Analysis(run).outcomes
