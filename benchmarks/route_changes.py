@@ -61,6 +61,7 @@ def pyroute2_message(route: AnyRoute, source: Gpu, index: Mapping[Device, int], 
     attributes: list[tuple[str, Any]] = [("RTA_DST", address), ("RTA_PRIORITY", route.metric)]
     attributes.append(("RTA_PREFSRC", source.ip))
     if isinstance(route, SpreadRoute):
+        message["scope"] = rtnetlink.SCOPE_LINK if route.is_on_link else rtnetlink.SCOPE_UNIVERSE
         attributes.append(("RTA_MULTIPATH", [_pyroute2_hop(hop, index) for hop in route.hops]))
     else:
         attributes.append(("RTA_OIF", index[route.device]))

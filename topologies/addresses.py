@@ -43,8 +43,23 @@ class Gpu(NamedTuple):
         block, low = divmod(self.domain, 1 << _DOMAIN_BITS)
         return str(IPv4Address(BLOCKS[block] + (self.rank << _DOMAIN_BITS) + low))
 
-    def mac(self, side: Side) -> str:
-        return f"02:{_SIDE_OCTET[side]:02x}:{self.domain >> 8:02x}:{self.domain & 255:02x}:{self.rank:02x}:00"
+    def mac(self, side: Side, plane: int = 0) -> str:
+        """Return the MAC of its interface into the HB domain, or of the rail link of a plane."""
+        return f"02:{_SIDE_OCTET[side]:02x}:{self.domain >> 8:02x}:{self.domain & 255:02x}:{self.rank:02x}:{plane:02x}"
+
+    def mac_of(self, device: str) -> str:
+        """Return the MAC of `hb0`, `rail0`, `rail1`, ..."""
+        return self.mac("hb") if device == "hb0" else self.mac("rail", plane_of_device(device))
+
+
+def rail_device(plane: int) -> str:
+    """Return the name of a GPU's rail link: rail0, and rail1, ... where a GPU has a link for each plane."""
+    return f"rail{plane}"
+
+
+def plane_of_device(device: str) -> int:
+    """Return the inverse of `rail_device`."""
+    return int(device.removeprefix("rail"))
 
 
 def gpu_of_name(name: str) -> Gpu:

@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from typing import ClassVar, Final, Literal
 
 from railyard.core.registry import Registry
-from railyard.topologies.addresses import MAX_DOMAINS, Gpu
+from railyard.topologies.addresses import MAX_DOMAINS, MAX_RAILS, Gpu
 from railyard.topologies.forwarding import FORWARDING_POLICIES
 from railyard.topologies.ports import RAIL_DPID, SPINE_DPID, UPLINK_PORT, SwitchRole, port_of
 
 LinkClass = Literal["hb", "rail", "uplink"]
+MAX_PLANES: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,10 +57,15 @@ class FabricKind:
     max_domains_reason: ClassVar[str] = "the address plan has no more"
     takes_optics: ClassVar[bool] = False
     """Whether optical switches can stand between its GPUs and its rail switches."""
+    planes: ClassVar[int] = 1
+    """How many rail links a GPU has, each to a switch of its own: rail0, rail1, ... They share the rail's rate, and
+    flows are hashed over them.
+    """
 
-    def rail_switch(self, rank: int) -> Switch:
-        """Return the switch that the rail links of a rank lead to."""
-        return Switch(f"rail{rank}", "rail", rank, RAIL_DPID + rank)
+    def rail_switch(self, rank: int, plane: int = 0) -> Switch:
+        """Return the switch that the rail links of a rank lead to, in one plane."""
+        index = plane * MAX_RAILS + rank
+        return Switch(f"rail{rank}p{plane}" if plane else f"rail{rank}", "rail", index, RAIL_DPID + index)
 
     @property
     def joins_rails(self) -> bool:
@@ -74,11 +80,16 @@ class FabricKind:
 
     def rail_switches(self, rails: int) -> tuple[Switch, ...]:
         """Return the switches of all rails, each once."""
-        return tuple(dict.fromkeys(map(self.rail_switch, range(rails))))
+        return tuple(dict.fromkeys(self.rail_switch(rank, plane) for plane in self.all_planes for rank in range(rails)))
 
-    def rail_end(self, gpu: Gpu) -> End:
+    @property
+    def all_planes(self) -> tuple[int, ...]:
+        """The numbers of all planes."""
+        return tuple(range(self.planes))
+
+    def rail_end(self, gpu: Gpu, plane: int = 0) -> End:
         """Return the end of a GPU's rail link at its switch."""
-        switch = self.rail_switch(gpu.rank)
+        switch = self.rail_switch(gpu.rank, plane)
         return End(switch.name, gpu.name, port_of(switch.role, gpu))
 
     def spines(self, count: int) -> tuple[Switch, ...]:
@@ -111,6 +122,12 @@ def _problems(name: str, kind: object) -> Iterator[str]:
         yield f"its default_policy {policy!r} is no forwarding policy: {', '.join(FORWARDING_POLICIES)}"
     elif not FORWARDING_POLICIES[policy].fits(kind.joins_rails):
         yield f"its default_policy {policy!r} does not fit it"
+    if not 1 <= kind.planes <= MAX_PLANES:
+        yield f"its planes must be 1 to {MAX_PLANES}, not {kind.planes}"
+    elif kind.planes > 1 and (kind.default_spines or kind.takes_optics):
+        yield "with several planes it can have neither spines nor optical switches"
+    elif len({kind.rail_switch(0, plane) for plane in kind.all_planes}) < kind.planes:
+        yield "each plane of a rail needs a switch of its own"
 
 
 FABRIC_KINDS: Final = Registry[FabricKind]("fabric kind", "railyard.topologies.kinds", check=_problems)

@@ -35,9 +35,9 @@ class PlainGpu(Host):
         if plan is None:
             raise ValueError("a GPU needs the plan of its fabric")
         gpu = gpu_of_name(self.name)
-        of_device = (f"conf.{device}.{key}=0" for device in ("hb0", "rail0") for key in ("rp_filter", "send_redirects"))
+        of_device = (f"conf.{device}.{key}=0" for device in plan.devices for key in ("rp_filter", "send_redirects"))
         self.cmd("sysctl -qw", *(f"net.ipv4.{setting}" for setting in (*PLAIN_SYSCTLS, *of_device)))
-        for device in ("rail0", "hb0"):
+        for device in plan.devices:
             self.cmd(f"ethtool -K {device} tx off")  # a userspace switch would pass unfinished checksums on
         commands = gpu_commands(plan, gpu, backups=False)
         commands += f"addr add {gpu.ip}/32 dev hb0\n"  # lo has it already, but Mininet's CLI looks for it here
@@ -103,7 +103,12 @@ class FabricTopo(Topo):
         elif link in self.plan.trunks:
             near, far = f"{b.interface}-{link.kind}-o", f"{b.interface}-{link.kind}-n"
         else:
-            near, far, mac = a.interface, f"{a.node}-{link.kind}", {"addr1": gpu_of_name(a.node).mac(link.kind)}
+            plane = a.interface.removeprefix(link.kind).replace("0", "")
+            near, far, mac = (
+                a.interface,
+                f"{a.node}-{link.kind}{plane}",
+                {"addr1": gpu_of_name(a.node).mac_of(a.interface)},
+            )
         self.addLink(
             a.node, b.node, port1=a.port, port2=b.port, intfName1=near, intfName2=far, **mac,
             bw=link.rate_bps / 1e6, ifconfig=f"mtu {self.plan.spec.mtu}",

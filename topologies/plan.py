@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from railyard.topologies.addresses import Gpu
+from railyard.topologies.addresses import Gpu, rail_device
 from railyard.topologies.fabric_kinds import End, Link, LinkClass, Switch
 from railyard.topologies.optical import LAYERS, Layer
 from railyard.topologies.platforms import PLATFORMS
@@ -85,19 +85,27 @@ class Plan:
         """The GPU's d-interface into its HB domain, or into the optical switch before it."""
         return Link(End(gpu.name, "hb0"), self._far_end(gpu, "hb", self.hb_bridge_end(gpu)), "hb", self.hb_bps)
 
-    def rail_link(self, gpu: Gpu) -> Link:
-        """The GPU's r-interface into its rail switch, or into the optical switch before it."""
-        return Link(
-            End(gpu.name, "rail0"), self._far_end(gpu, "rail", self.rail_switch_end(gpu)), "rail", self.rail_bps
-        )
+    def rail_link(self, gpu: Gpu, plane: int = 0) -> Link:
+        """The GPU's r-interface into its rail switch of a plane, or into the optical switch before it."""
+        far = self._far_end(gpu, "rail", self.rail_switch_end(gpu, plane))
+        return Link(End(gpu.name, rail_device(plane)), far, "rail", self.rail_bps // self.spec.definition.planes)
+
+    def rail_links(self, gpu: Gpu) -> tuple[Link, ...]:
+        """Return all rail links of a GPU, one for each plane."""
+        return tuple(self.rail_link(gpu, plane) for plane in self.spec.definition.all_planes)
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """The interfaces of every GPU: hb0, rail0, and rail1, ... where there are several planes."""
+        return ("hb0", *map(rail_device, self.spec.definition.all_planes))
 
     def hb_bridge_end(self, gpu: Gpu) -> End:
         """The GPU's place at the bridge of its HB domain."""
         return End(f"hb{gpu.domain}", gpu.name)
 
-    def rail_switch_end(self, gpu: Gpu) -> End:
-        """The GPU's place at its rail switch."""
-        return self.spec.definition.rail_end(gpu)
+    def rail_switch_end(self, gpu: Gpu, plane: int = 0) -> End:
+        """The GPU's place at its rail switch of a plane."""
+        return self.spec.definition.rail_end(gpu, plane)
 
     def _far_end(self, gpu: Gpu, layer: Layer, network_end: End) -> End:
         switch = self.optical_switch(layer, gpu)
@@ -105,9 +113,9 @@ class Plan:
 
     def cables(self, gpu: Gpu, layer: Layer) -> tuple[Link, ...]:
         """From the GPU to its place in the network: its own, and with an optical switch the one behind that."""
-        own = self.rail_link(gpu) if layer == "rail" else self.hb_link(gpu)
+        own = self.rail_links(gpu) if layer == "rail" else (self.hb_link(gpu),)
         switch = self.optical_switch(layer, gpu)
-        return (own, self._trunk(switch, gpu, layer)) if switch else (own,)
+        return (*own, self._trunk(switch, gpu, layer)) if switch else own
 
     def _trunk(self, switch: Switch, gpu: Gpu, layer: Layer) -> Link:
         rail = layer == "rail"
@@ -130,7 +138,7 @@ class Plan:
     def links(self) -> tuple[Link, ...]:
         return (
             *(self.hb_link(gpu) for gpu in self.gpus),
-            *(self.rail_link(gpu) for gpu in self.gpus),
+            *(link for gpu in self.gpus for link in self.rail_links(gpu)),
             *self.trunks,
             *self.uplinks,
         )

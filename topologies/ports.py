@@ -3,6 +3,7 @@
 | switch       | datapath id  | port to a GPU of domain d | port to spine i / rail g / the GPU's place in the network |
 |--------------|--------------|---------------------------|-----------------------------------------------------------|
 | rail<g>      | 0x1000 + g   | d + 1                     | 2001 + i                                                  |
+| rail<g>p<p>  | that + 256 p | d + 1                     | -                                                         |
 | spine<i>     | 0x2000 + i   | -                         | g + 1                                                     |
 | switch0      | 0x3000       | 1 + d * 256 + g           | -                                                         |
 | ocs<i>       | 0x4000 + i   | 1 + d * 64 + g            | that + 0x4000                                             |
@@ -39,6 +40,12 @@ def role_of(dpid: int) -> tuple[SwitchRole, int]:
     return role, index
 
 
+def plane_of(dpid: int) -> int:
+    """Return the plane of a rail switch: 0 but where GPUs have several rail links."""
+    role, index = role_of(dpid)
+    return index // MAX_RAILS if role == "rail" else 0
+
+
 def port_of(role: SwitchRole, gpu: Gpu) -> int:
     """Return the port of a rail switch, or of the single switch, that leads to this GPU."""
     return 1 + gpu.domain * MAX_RAILS + gpu.rank if role == "single" else 1 + gpu.domain
@@ -66,4 +73,4 @@ def gpu_at(dpid: int, port: int) -> Gpu | None:
     role, index = role_of(dpid)
     if role == "single":
         return Gpu(*divmod(port - 1, MAX_RAILS))
-    return Gpu(port - 1, index) if role == "rail" and port < UPLINK_PORT else None
+    return Gpu(port - 1, index % MAX_RAILS) if role == "rail" and port < UPLINK_PORT else None

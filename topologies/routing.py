@@ -13,15 +13,17 @@ Next hop G(d1,g2) over hb0 makes a dr path, G(d2,g1) over rail0 rd, G(d1,x) over
 """
 
 from collections import Counter, defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final
 
-from railyard.topologies.addresses import BLOCK_PREFIXES, Gpu, rank_prefixes
+from railyard.topologies.addresses import BLOCK_PREFIXES, Gpu, rail_device, rank_prefixes
 from railyard.topologies.paths import Path, Shares
 from railyard.topologies.paths import hops as path_hops
 from railyard.topologies.plan import Plan
 
-Device = Literal["hb0", "rail0"]
+Device = str
+"""hb0, or rail0, rail1, ...: a rail link for each plane."""
 MAIN: Final = 254
 FROM_HB: Final = 101
 FROM_RAIL: Final = 102
@@ -45,6 +47,11 @@ class Route:
         hop = f" via {self.via.ip}" if self.via else ""
         link = " onlink" if self.via else " scope link"
         return f"{self.prefix}{hop} dev {self.device}{link} src {source.ip} table {self.table} metric {self.metric}"
+
+    @property
+    def key(self) -> str:
+        """Return what tells it from the other routes of a GPU with this metric."""
+        return self.prefix if self.table == MAIN else f"{self.prefix} table {self.table}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +88,18 @@ class SpreadRoute:
             f"{' onlink' if hop.via else ''}"
             for hop in self.hops
         )
-        return f"{self.prefix} src {source.ip} table {self.table} metric {self.metric} {hops}"
+        scope = " scope link" if self.is_on_link else ""
+        return f"{self.prefix}{scope} src {source.ip} table {self.table} metric {self.metric} {hops}"
+
+    @property
+    def is_on_link(self) -> bool:
+        """Whether the destination is on the link itself, whichever next hop is taken."""
+        return all(hop.via is None for hop in self.hops)
+
+    @property
+    def key(self) -> str:
+        """Return what tells it from the other routes of a GPU with this metric."""
+        return self.prefix if self.table == MAIN else f"{self.prefix} table {self.table}"
 
 
 AnyRoute = Route | SpreadRoute
@@ -108,12 +126,33 @@ def source_routes(plan: Plan, gpu: Gpu) -> list[AnyRoute]:
     by_rank = {g: [next_hops(plan.spec.paths(gpu, Gpu(d, g)), gpu, Gpu(d, g)) for d in others] for g in ranks}
     usual = {g: _aggregate(hops, gpu) for g, hops in by_rank.items()}
     if all(hops == STRAIGHT for hops in usual.values()) and all(set(hops) == {STRAIGHT} for hops in by_rank.values()):
-        return routes + [Route(block, "rail0") for block in BLOCK_PREFIXES[: len(rank_prefixes(0, domains))]]
+        routes += [Route(block, "rail0") for block in BLOCK_PREFIXES[: len(rank_prefixes(0, domains))]]
+        return over_planes(routes, plan)
     for g, hops in by_rank.items():
         if usual[g]:
             routes += [route_to(prefix, usual[g]) for prefix in rank_prefixes(g, domains)]
         routes += [route_to(host_prefix(Gpu(d, g)), h) for d, h in zip(others, hops, strict=True) if h != usual[g]]
-    return routes
+    return over_planes(routes, plan)
+
+
+def on_planes(hops: tuple[Hop, ...], planes: tuple[int, ...]) -> tuple[Hop, ...]:
+    """Return the hops with those by rail0 spread over the rail links of these planes."""
+    if planes == (0,):
+        return hops
+    found: list[Hop] = []
+    for hop in hops:
+        devices = ["hb0"] if hop.device == "hb0" else map(rail_device, planes)
+        found += [Hop(device, hop.via, hop.weight) for device in devices]
+    return tuple(found)
+
+
+def over_planes(routes: Sequence[AnyRoute], plan: Plan) -> list[AnyRoute]:
+    """Return the routes with those by rail0 spread over all planes."""
+    planes = plan.spec.definition.all_planes
+    if len(planes) == 1:
+        return list(routes)
+    each = ((r, (Hop(r.device, r.via),) if isinstance(r, Route) else r.hops) for r in routes)
+    return [route_to(r.prefix, on_planes(hops, planes), r.metric, r.table) for r, hops in each]
 
 
 def next_hop(path: Path, src: Gpu, dst: Gpu) -> tuple[Device, Gpu | None]:
@@ -150,11 +189,11 @@ def _aggregate(by_domain: list[tuple[Hop, ...]], gpu: Gpu) -> tuple[Hop, ...]:
     return max(alike, key=lambda hops: alike[hops]) if alike else ()
 
 
-def transit_routes(plan: Plan, gpu: Gpu) -> list[Route]:
+def transit_routes(plan: Plan, gpu: Gpu) -> list[AnyRoute]:
     """Tables 101 and 102: what this GPU does for others."""
     domains, rails = plan.spec.domains, plan.spec.rails
     others = [g for g in range(rails) if g != gpu.rank]
-    routes = [Route(prefix, "rail0", table=FROM_HB) for prefix in rank_prefixes(gpu.rank, domains)]
+    routes: list[AnyRoute] = [Route(prefix, "rail0", table=FROM_HB) for prefix in rank_prefixes(gpu.rank, domains)]
     routes += [
         Route(host_prefix(Gpu(d, g)), "rail0", via=Gpu(d, gpu.rank), table=FROM_HB)
         for d in range(domains)
@@ -162,7 +201,7 @@ def transit_routes(plan: Plan, gpu: Gpu) -> list[Route]:
         for g in others
     ]
     routes += [Route(host_prefix(Gpu(gpu.domain, g)), "hb0", table=FROM_RAIL) for g in others]
-    return routes
+    return over_planes(routes, plan)
 
 
 def backup_routes(plan: Plan, gpu: Gpu) -> list[Route]:
@@ -183,7 +222,8 @@ def neighbours(plan: Plan, gpu: Gpu) -> list[tuple[Gpu, Device]]:
     domains, rails = plan.spec.domains, plan.spec.rails
     known: list[tuple[Gpu, Device]] = [(Gpu(gpu.domain, g), "hb0") for g in range(rails) if g != gpu.rank]
     ranks = range(rails) if plan.spec.definition.joins_rails else [gpu.rank]
-    known += [(Gpu(d, g), "rail0") for d in range(domains) if d != gpu.domain for g in ranks]
+    devices = plan.devices[1:]
+    known += [(Gpu(d, g), device) for d in range(domains) if d != gpu.domain for g in ranks for device in devices]
     return known
 
 
@@ -193,7 +233,7 @@ def route_commands(plan: Plan, gpu: Gpu, backups: bool) -> str:
     if backups:
         routes += backup_routes(plan, gpu)
     lines = [
-        f"neigh replace {other.ip} lladdr {other.mac('hb' if device == 'hb0' else 'rail')} dev {device} nud permanent"
+        f"neigh replace {other.ip} lladdr {other.mac_of(device)} dev {device} nud permanent"
         for other, device in neighbours(plan, gpu)
     ]
     lines += [f"route replace {route.command(gpu)}" for route in routes]
@@ -202,6 +242,8 @@ def route_commands(plan: Plan, gpu: Gpu, backups: bool) -> str:
 
 def gpu_commands(plan: Plan, gpu: Gpu, backups: bool) -> str:
     """Everything for one `ip -batch` in the GPU's namespace, once its two interfaces are there."""
-    lines = ["link set lo up", f"addr add {gpu.ip}/32 dev lo", "link set hb0 up", "link set rail0 up"]
-    lines += [f"rule add iif hb0 lookup {FROM_HB} pref 100", f"rule add iif rail0 lookup {FROM_RAIL} pref 101"]
+    rails = plan.devices[1:]
+    lines = ["link set lo up", f"addr add {gpu.ip}/32 dev lo", *(f"link set {device} up" for device in plan.devices)]
+    lines += [f"rule add iif hb0 lookup {FROM_HB} pref 100"]
+    lines += [f"rule add iif {device} lookup {FROM_RAIL} pref 101" for device in rails]
     return "\n".join(lines) + "\n" + route_commands(plan, gpu, backups)

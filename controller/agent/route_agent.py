@@ -18,9 +18,8 @@ from railyard.controller.agent.rtnetlink import Batch
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.build import namespaces
 from railyard.topologies.plan import Plan
-from railyard.topologies.routing import AnyRoute, Device, Route
+from railyard.topologies.routing import AnyRoute, Device
 
-DEVICES: Final[tuple[Device, ...]] = ("hb0", "rail0")
 SOL_NETLINK: Final = 270
 NETLINK_CAP_ACK: Final = 10  # answers without the message that they answer: 36 bytes each
 NETLINK_GET_STRICT_CHK: Final = 12  # filters in a question count
@@ -42,6 +41,7 @@ class RouteAgent:
     """Changes main-table routes of any GPU of the fabric. Not to be shared by threads."""
 
     def __init__(self, plan: Plan) -> None:
+        self._devices = plan.devices
         self._sockets = {gpu: _open(gpu) for gpu in plan.gpus}
         self._index: dict[Gpu, dict[Device, int]] = {}
         self._sequence = 0
@@ -50,28 +50,28 @@ class RouteAgent:
         """Call once when the links are there. A GPU that lacks one (it has crashed) refuses its routes."""
         for gpu in self._sockets:
             with namespaces.inside(gpu.name):
-                self._index[gpu] = {name: _index_of(name) for name in DEVICES}
+                self._index[gpu] = {name: _index_of(name) for name in self._devices}
 
     def rebind_gpu(self, gpu: Gpu) -> None:
         """One GPU is another one now, in a namespace of its own under the same name. Its routes are what they are
         there. OSError if there is no such namespace; then all is as before.
         """
         with namespaces.inside(gpu.name):
-            index: dict[Device, int] = {name: _index_of(name) for name in DEVICES}
+            index: dict[Device, int] = {name: _index_of(name) for name in self._devices}
         before, self._sockets[gpu] = self._sockets[gpu], _open(gpu)
         before.close()
         self._index[gpu] = index
 
     def routes(self, metric: int) -> dict[Gpu, dict[str, AnyRoute]]:
-        """The host routes with that metric that are at GPUs now, by prefix; those with one next hop. OSError names the
-        GPU whose kernel doesn't tell.
+        """Return the routes with that metric that are at GPUs now, by key. OSError names the GPU whose kernel doesn't
+        answer.
         """
         found = ((gpu, self.routes_at(gpu, metric)) for gpu in self._sockets)
         return {gpu: routes for gpu, routes in found if routes}
 
     def routes_at(self, gpu: Gpu, metric: int) -> dict[str, AnyRoute]:
         """The same of one GPU."""
-        return {route.prefix: route for route in self._ask(gpu) if route.metric == metric}
+        return {route.key: route for route in self._ask(gpu) if route.metric == metric}
 
     def change(self, gpu: Gpu, remove: Iterable[AnyRoute], put: Iterable[AnyRoute]) -> int:
         """Put routes in, each in the place of one to the same prefix and metric, then remove others by prefix and
@@ -100,12 +100,12 @@ class RouteAgent:
         for sock in self._sockets.values():
             sock.close()
 
-    def _ask(self, gpu: Gpu) -> list[Route]:
-        """All our routes of its main table."""
+    def _ask(self, gpu: Gpu) -> list[AnyRoute]:
+        """Return all our routes of its main table and its table of transit traffic."""
         names = {number: name for name, number in self._index[gpu].items()}
         sequence, self._sequence = self._sequence, (self._sequence + 1) % _SEQUENCES
         self._sockets[gpu].send(rtnetlink_read.dump_request(sequence))
-        found, is_last = list[Route](), False
+        found, is_last = list[AnyRoute](), False
         while not is_last:
             try:
                 part, is_last = rtnetlink_read.answer_in(self._sockets[gpu].recv(DUMP_BYTES), sequence, names)

@@ -39,7 +39,7 @@ _REQUEST_HEADER: Final = struct.Struct("=IHHII 8BI HH4s HHI")  # the header, str
 _NUMBER: Final = struct.Struct("=HHI")
 _ADDRESS: Final = struct.Struct("=HH4s")
 _ATTRIBUTE: Final = struct.Struct("=HH")
-_NEXT_HOP: Final = struct.Struct("=HBBi")
+NEXT_HOP: Final = struct.Struct("=HBBi")
 _ANSWER: Final = struct.Struct("=IHHIIi")
 
 
@@ -76,6 +76,7 @@ def put_message(route: AnyRoute, source: Gpu, index: Mapping[Device, int], seque
             flags = ONLINK
             next_hop_attribute += _ADDRESS.pack(_ADDRESS.size, RTA_GATEWAY, _packed(route.via))
     else:
+        scope = SCOPE_LINK if route.is_on_link else SCOPE_UNIVERSE
         hops = b"".join([_next_hop(hop, index) for hop in route.hops])
         next_hop_attribute = _ATTRIBUTE.pack(_ATTRIBUTE.size + len(hops), RTA_MULTIPATH) + hops
     rest = _ADDRESS.pack(_ADDRESS.size, RTA_PREFSRC, _packed(source)) + next_hop_attribute
@@ -121,10 +122,10 @@ def _pack_request(
 def _next_hop(hop: Hop, index: Mapping[Device, int]) -> bytes:
     """struct rtnexthop, which counts a weight from 0."""
     if hop.via is None:
-        return _NEXT_HOP.pack(_NEXT_HOP.size, 0, hop.weight - 1, index[hop.device])
-    size = _NEXT_HOP.size + _ADDRESS.size
+        return NEXT_HOP.pack(NEXT_HOP.size, 0, hop.weight - 1, index[hop.device])
+    size = NEXT_HOP.size + _ADDRESS.size
     gateway = _ADDRESS.pack(_ADDRESS.size, RTA_GATEWAY, _packed(hop.via))
-    return _NEXT_HOP.pack(size, ONLINK, hop.weight - 1, index[hop.device]) + gateway
+    return NEXT_HOP.pack(size, ONLINK, hop.weight - 1, index[hop.device]) + gateway
 
 
 def _batch(messages: Sequence[bytes], first: int, end: int) -> Batch:

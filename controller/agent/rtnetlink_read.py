@@ -9,16 +9,18 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from railyard.controller.agent.rtnetlink import (
+    NEXT_HOP,
     PROTOCOL,
     REQUEST,
     RTA_DST,
     RTA_GATEWAY,
+    RTA_MULTIPATH,
     RTA_OIF,
     RTA_PRIORITY,
     RTM_NEWROUTE,
 )
-from railyard.topologies.addresses import gpu_of_ip
-from railyard.topologies.routing import MAIN, Device, Route
+from railyard.topologies.addresses import Gpu, gpu_of_ip
+from railyard.topologies.routing import FROM_HB, MAIN, AnyRoute, Device, Hop, Route, SpreadRoute
 
 RTM_GETROUTE: Final = 26
 DUMP: Final = 0x300
@@ -34,18 +36,17 @@ _ALIGN: Final = 4
 
 
 def dump_request(sequence: int) -> bytes:
-    """Ask for the main table. A kernel that checks strictly (NETLINK_GET_STRICT_CHK) leaves out others' routes."""
+    """Ask for all tables. A kernel that checks strictly (NETLINK_GET_STRICT_CHK) leaves out others' routes."""
     header = (_DUMP_REQUEST.size, RTM_GETROUTE, REQUEST | DUMP, sequence, 0)
-    return _DUMP_REQUEST.pack(*header, socket.AF_INET, 0, 0, 0, MAIN, PROTOCOL, 0, 0, 0)
+    return _DUMP_REQUEST.pack(*header, socket.AF_INET, 0, 0, 0, 0, PROTOCOL, 0, 0, 0)
 
 
-def answer_in(data: bytes, sequence: int, index: Mapping[int, Device]) -> tuple[list[Route], bool]:
+def answer_in(data: bytes, sequence: int, index: Mapping[int, Device]) -> tuple[list[AnyRoute], bool]:
     """Our routes in one part of the answer to that question, and whether it was the last. OSError if it is a refusal.
 
-    `index`: the name of each interface by its number. Routes with several next hops, or by another interface, are left
-    out.
+    `index`: the name of each interface by its number. Routes by another interface are left out.
     """
-    found, is_last = list[Route](), False
+    found, is_last = list[AnyRoute](), False
     for kind, number, body in _messages(data):
         if number != sequence:  # of a question that was interrupted
             continue
@@ -67,17 +68,33 @@ def _messages(data: bytes) -> Iterator[tuple[int, int, bytes]]:
         at += _aligned(size)
 
 
-def _route_in(body: bytes, index: Mapping[int, Device]) -> Route | None:
+def _route_in(body: bytes, index: Mapping[int, Device]) -> AnyRoute | None:
     _, length, _, _, table, protocol, _, _, _ = _ROUTE.unpack_from(body)
-    if (table, protocol) != (MAIN, PROTOCOL):
-        return None
     attributes = dict(_attributes(body[_ROUTE.size :]))
-    device = index.get(_number(attributes[RTA_OIF])) if RTA_OIF in attributes else None
-    if device is None or RTA_DST not in attributes:
+    if table not in (MAIN, FROM_HB) or protocol != PROTOCOL or RTA_DST not in attributes:
         return None
-    via = gpu_of_ip(socket.inet_ntoa(attributes[RTA_GATEWAY])) if RTA_GATEWAY in attributes else None
     metric = _number(attributes[RTA_PRIORITY]) if RTA_PRIORITY in attributes else 0
-    return Route(f"{socket.inet_ntoa(attributes[RTA_DST])}/{length}", device, via, MAIN, metric)
+    prefix = f"{socket.inet_ntoa(attributes[RTA_DST])}/{length}"
+    if RTA_MULTIPATH in attributes:
+        hops = tuple(_hops(attributes[RTA_MULTIPATH], index))
+        return SpreadRoute(prefix, hops, table, metric) if hops else None
+    device = index.get(_number(attributes[RTA_OIF])) if RTA_OIF in attributes else None
+    return Route(prefix, device, _gateway(attributes), table, metric) if device else None
+
+
+def _hops(data: bytes, index: Mapping[int, Device]) -> Iterator[Hop]:
+    """Yield the next hops of an RTA_MULTIPATH."""
+    at = 0
+    while at < len(data):
+        size, _, weight, number = NEXT_HOP.unpack_from(data, at)
+        if number in index:
+            attributes = dict(_attributes(data[at + NEXT_HOP.size : at + size]))
+            yield Hop(index[number], _gateway(attributes), weight + 1)
+        at += _aligned(size)
+
+
+def _gateway(attributes: Mapping[int, bytes]) -> Gpu | None:
+    return gpu_of_ip(socket.inet_ntoa(attributes[RTA_GATEWAY])) if RTA_GATEWAY in attributes else None
 
 
 def _attributes(data: bytes) -> Iterator[tuple[int, bytes]]:

@@ -15,7 +15,7 @@ from railyard.controller.health.scores import Scores
 from railyard.topologies.addresses import Gpu, gpu_of_name
 from railyard.topologies.paths import Path, PathKind, Share, Shares
 from railyard.topologies.plan import Plan
-from railyard.topologies.routing import AnyRoute, host_prefix, next_hops, route_to
+from railyard.topologies.routing import AnyRoute, host_prefix, next_hops, on_planes, route_to
 
 STEERED_METRIC: Final = 15
 """Wins over the base routes (20); what goes round something dead (10) wins over it."""
@@ -80,7 +80,7 @@ class Source:
 
     def __init__(self, plan: Plan, gpu: Gpu, steering: Steering) -> None:
         self.steering = steering
-        self._gpu, self._rail_bps = gpu, plan.rail_bps
+        self._gpu, self._rail_bps, self._planes = gpu, plan.rail_bps, plan.spec.definition.all_planes
         self._policy = HEALTH_POLICIES[steering.policy]
         self._base_shares = {dst: plan.spec.paths(gpu, dst) for dst in plan.gpus if dst.domain != gpu.domain}
         self._active: dict[Gpu, ActivePaths] = {}
@@ -105,7 +105,7 @@ class Source:
             if after is not before:
                 self._active[dst] = after
                 chosen[dst] = after.shares
-                old, new = self._routes.pop(dst, None), route_for(after.shares, base, self._gpu, dst)
+                old, new = self._routes.pop(dst, None), route_for(after.shares, base, self._gpu, dst, self._planes)
                 if new:
                     self._routes[dst] = new
                     put += [new] if new != old else []
@@ -140,11 +140,11 @@ def is_satisfied(rates: Rates, dst: Gpu, rail_bps: int) -> bool:
 _prefix: Final = cache(host_prefix)
 
 
-def route_for(shares: Shares, base: Shares, src: Gpu, dst: Gpu) -> AnyRoute | None:
+def route_for(shares: Shares, base: Shares, src: Gpu, dst: Gpu, planes: tuple[int, ...] = (0,)) -> AnyRoute | None:
     """The host route that these paths need at their source; None where the base routes say the same, or no path is."""
     if shares in ((), base):
         return None
-    return route_to(_prefix(dst), next_hops(shares, src, dst), STEERED_METRIC)
+    return route_to(_prefix(dst), on_planes(next_hops(shares, src, dst), planes), STEERED_METRIC)
 
 
 Assigned = Mapping[tuple[Gpu, Gpu], Shares]

@@ -5,10 +5,10 @@ from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from itertools import permutations, product
 
-from railyard.controller.failover.paths import Broken, choose, usable
+from railyard.controller.failover.paths import Broken, choose, living_planes, usable
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.plan import Plan
-from railyard.topologies.routing import AnyRoute, host_prefix, next_hops, route_to
+from railyard.topologies.routing import FROM_HB, AnyRoute, Hop, host_prefix, next_hops, on_planes, route_to
 from railyard.topologies.spec import FabricSpec
 
 DETOUR_METRIC = 10  # wins over the policy's own route to the same prefix
@@ -17,7 +17,7 @@ Detours = dict[Gpu, dict[str, AnyRoute]]
 
 
 def detours(plan: Plan, broken: Broken) -> Detours:
-    """For each source, the host routes (by prefix) to destinations that a usual path no longer reaches."""
+    """For each GPU, the routes (by key) to destinations that a usual path no longer reaches, or not over all planes."""
     found: defaultdict[Gpu, dict[str, AnyRoute]] = defaultdict(dict)
     spec = plan.spec
     for src, dst in _affected_pairs(plan, broken):
@@ -25,19 +25,44 @@ def detours(plan: Plan, broken: Broken) -> Detours:
             continue
         shares = choose(spec, src, dst, broken)
         if shares:
-            prefix = host_prefix(dst)
-            found[src][prefix] = route_to(prefix, next_hops(shares, src, dst), DETOUR_METRIC)
+            planes = living_planes(src, Gpu(dst.domain, src.rank), broken, spec.definition)
+            hops = on_planes(next_hops(shares, src, dst), planes or spec.definition.all_planes)
+            found[src][host_prefix(dst)] = route_to(host_prefix(dst), hops, DETOUR_METRIC)
+    for src, route in _narrowed(plan, broken):
+        found[src].setdefault(route.key, route)
     return dict(found)
+
+
+def _narrowed(plan: Plan, broken: Broken) -> Iterator[tuple[Gpu, AnyRoute]]:
+    """Yield the routes, own and transit, that leave out the dead ones of several planes."""
+    spec, kind = plan.spec, plan.spec.definition
+    if kind.planes == 1 or not (broken.planes or broken.rails):
+        return
+    for src in plan.gpus:
+        for far in (Gpu(d, src.rank) for d in range(spec.domains) if d != src.domain):
+            planes = living_planes(src, far, broken, kind)
+            if not planes or planes == kind.all_planes:
+                continue
+            for dst in (Gpu(far.domain, rank) for rank in range(spec.rails)):
+                over_rail = (Hop("rail0", None if dst == far else far),)
+                yield src, route_to(host_prefix(dst), on_planes(over_rail, planes), DETOUR_METRIC, FROM_HB)
+                own = next_hops(spec.paths(src, dst), src, dst)
+                if any(hop.device != "hb0" for hop in own):
+                    yield src, route_to(host_prefix(dst), on_planes(own, planes), DETOUR_METRIC)
 
 
 def _affected_pairs(plan: Plan, broken: Broken) -> Iterator[tuple[Gpu, Gpu]]:
     """Yield the pairs of two domains whose paths may cross something dead: all paths cross ports of the two domains
     alone, and of the rails those that the policy's rule gives for the two ranks.
     """
-    domains = {gpu.domain for gpu in broken.links | broken.hb}
-    dead_switches, switch = broken.rails, plan.spec.definition.rail_switch
+    domains = {gpu.domain for gpu in broken.links | broken.hb} | {gpu.domain for gpu, _ in broken.planes}
+    dead_switches, kind = broken.rails, plan.spec.definition
     used = rails_used(plan.spec) if dead_switches else {}
-    affected_ranks = {ranks for ranks, rails in used.items() if any(switch(g).index in dead_switches for g in rails)}
+    affected_ranks = {
+        ranks
+        for ranks, rails in used.items()
+        if dead_switches.intersection(kind.rail_switch(g, p).index for g in rails for p in kind.all_planes)
+    }
     all_affected = bool(broken.disconnected_ranks)
     for src in plan.gpus:
         is_affected = all_affected or src.domain in domains

@@ -14,7 +14,7 @@ from railyard.controller.failover.precomputed import PrecomputedDetours
 from railyard.controller.openflow.app import SwitchEvent
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.plan import Plan
-from railyard.topologies.ports import NETWORK_PORT_OFFSET, gpu_at, gpu_of_optical_port, role_of
+from railyard.topologies.ports import NETWORK_PORT_OFFSET, gpu_at, gpu_of_optical_port, plane_of, role_of
 from railyard.topologies.routing import AnyRoute
 
 EmitEvent = Callable[[str, dict[str, Any]], None]
@@ -125,9 +125,16 @@ class FailoverManager:
         disconnected = self._roles.keys() - self._connected
         rails = (role_of(dpid)[1] for dpid in disconnected if self._roles[dpid][1] in ("rail", "single"))
         cut_off = (gpu for gpu in self._plan.gpus if gpu.domain in silent.hb_domains)
+        links, planes = self._down_links() | silent.links | silent.gpus, frozenset[tuple[Gpu, int]]()
+        count = self._plan.spec.definition.planes
+        if count > 1:  # heartbeats test plane 0 alone
+            planes = self._down_planes().union((gpu, 0) for gpu in silent.links)
+            planes |= {(gpu, plane) for gpu in silent.gpus for plane in range(count)}
+            links = frozenset(gpu for gpu, _ in planes if all((gpu, plane) in planes for plane in range(count)))
         return Broken(
-            links=self._down_links() | silent.links | silent.gpus,
+            links=links,
             rails=frozenset(rails) | silent.rails,
+            planes=planes,
             disconnected_ranks=find_disconnected_ranks(self._plan, self._down, disconnected),
             hb=silent.hb_links.union(silent.gpus, cut_off, self._disabled_hb_ports()),
         )
@@ -145,6 +152,10 @@ class FailoverManager:
     def _down_links(self) -> frozenset[Gpu]:
         gpus = (gpu_at(dpid, port) for dpid, port in self._down)
         return frozenset(gpu for gpu in gpus if gpu)
+
+    def _down_planes(self) -> frozenset[tuple[Gpu, int]]:
+        links = ((gpu_at(dpid, port), plane_of(dpid)) for dpid, port in self._down)
+        return frozenset((gpu, plane) for gpu, plane in links if gpu)
 
     def _disabled_hb_ports(self) -> frozenset[Gpu]:
         """The places at HB bridges where an optical switch gives no light; whose fibre leads there doesn't matter."""

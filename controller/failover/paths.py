@@ -9,25 +9,38 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from railyard.topologies.addresses import Gpu
-from railyard.topologies.fabric_kinds import FABRIC_KINDS
+from railyard.topologies.fabric_kinds import FABRIC_KINDS, FabricKind
 from railyard.topologies.paths import Path, Share, Shares, hb_ports, path_of
 from railyard.topologies.spec import FabricSpec
 
 
 @dataclass(frozen=True, slots=True)
 class Broken:
-    """What is dead: rail links by their GPU, rail switches by rank (the single switch is 0), the pairs of ranks, both
-    ways round, whose rail switches no spine joins any more, and HB ports by their GPU. A crashed GPU is in `links` and
-    in `hb`; a dead HB domain is all its ports.
+    """What is dead: rail links by their GPU, rail switches by index (the rank; the single switch is 0), the pairs of
+    ranks, both ways round, whose rail switches no spine joins any more, and HB ports by their GPU. A crashed GPU is in
+    `links` and in `hb`; a dead HB domain is all its ports. Where GPUs have several rail links, `planes` has those that
+    are dead as (GPU, plane), and `links` the GPUs that have none left.
     """
 
     links: frozenset[Gpu] = frozenset()
     rails: frozenset[int] = frozenset()
     disconnected_ranks: frozenset[tuple[int, int]] = frozenset()
     hb: frozenset[Gpu] = frozenset()
+    planes: frozenset[tuple[Gpu, int]] = frozenset()
 
     def __bool__(self) -> bool:
-        return bool(self.links or self.rails or self.disconnected_ranks or self.hb)
+        return bool(self.links or self.rails or self.disconnected_ranks or self.hb or self.planes)
+
+
+def living_planes(a: Gpu, b: Gpu, broken: Broken, kind: FabricKind) -> tuple[int, ...]:
+    """Return the planes that still join two GPUs of one rank."""
+    return tuple(
+        plane
+        for plane in kind.all_planes
+        if kind.rail_switch(a.rank, plane).index not in broken.rails
+        and (a, plane) not in broken.planes
+        and (b, plane) not in broken.planes
+    )
 
 
 def usable(path: Path, src: Gpu, dst: Gpu, broken: Broken, kind: str) -> bool:
@@ -40,11 +53,23 @@ def usable(path: Path, src: Gpu, dst: Gpu, broken: Broken, kind: str) -> bool:
     ends = (Gpu(src.domain, path.rail), Gpu(dst.domain, far_rail))
     if broken.links and (ends[0] in broken.links or ends[1] in broken.links):
         return False
+    definition = FABRIC_KINDS[kind]
+    if definition.planes > 1:
+        return bool(living_planes(*ends, broken, definition))
     if broken.rails:
-        switch = FABRIC_KINDS[kind].rail_switch
+        switch = definition.rail_switch
         if switch(path.rail).index in broken.rails or switch(far_rail).index in broken.rails:
             return False
     return not (path.kind == "spine" and (path.rail, far_rail) in broken.disconnected_ranks)
+
+
+def is_intact(path: Path, src: Gpu, dst: Gpu, broken: Broken, kind: str) -> bool:
+    """Return whether a path is usable over all planes, so that no flow on it is interrupted."""
+    definition = FABRIC_KINDS[kind]
+    if not usable(path, src, dst, broken, kind) or definition.planes == 1 or path.kind == "d":
+        return usable(path, src, dst, broken, kind)
+    ends = (Gpu(src.domain, path.rail), Gpu(dst.domain, path.rail))
+    return living_planes(*ends, broken, definition) == definition.all_planes
 
 
 def alternatives(src: Gpu, dst: Gpu, rails: int, kind: str) -> Iterator[Path]:

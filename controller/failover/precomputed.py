@@ -6,6 +6,7 @@ To work them out takes some milliseconds on a fabric of 64 GPUs, which is a fift
 import gc
 import time
 from collections.abc import Iterator
+from itertools import product
 from typing import Final
 
 from railyard.controller.failover.detours import Detours, detours, rails_used
@@ -42,6 +43,8 @@ class PrecomputedDetours:
 def _single_failures(plan: Plan) -> Iterator[Broken]:
     switches = plan.spec.definition.rail_switches(plan.spec.rails)
     yield from (Broken(rails=frozenset({switch.index})) for switch in switches)
+    for link in product(plan.gpus, plan.spec.definition.all_planes if plan.spec.definition.planes > 1 else ()):
+        yield Broken(planes=frozenset({link}))
     for gpu in plan.gpus:
         alone = frozenset({gpu})
         yield from (Broken(links=alone), Broken(hb=alone), Broken(links=alone, hb=alone))

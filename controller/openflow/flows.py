@@ -21,7 +21,7 @@ from typing import Final
 
 from railyard.controller.openflow.cross_connects import cross_connects
 from railyard.topologies.addresses import rank_mac
-from railyard.topologies.ports import UPLINK_PORT, gpu_at, role_of
+from railyard.topologies.ports import UPLINK_PORT, gpu_at, plane_of, role_of
 
 ANY_GPU: Final = ("02:52:00:00:00:00", "ff:ff:00:00:00:00")
 ANYTHING: Final = ("00:00:00:00:00:00", "00:00:00:00:00:00")
@@ -90,7 +90,7 @@ def tables_of(
     if role == "spine":
         return Tables(frozenset(Flow(*rank_mac(port - 1), GPU_PRIORITY, port) for port in here))
     gpus = {port: gpu for port in here if (gpu := gpu_at(dpid, port))}
-    flows = {Flow(gpu.mac("rail"), EXACT, GPU_PRIORITY, port) for port, gpu in gpus.items()}
+    flows = {Flow(gpu.mac("rail", plane_of(dpid)), EXACT, GPU_PRIORITY, port) for port, gpu in gpus.items()}
     uplinks = [port for port in here if port not in gpus]
     if not uplinks:
         return Tables(frozenset(flows))

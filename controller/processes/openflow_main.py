@@ -11,13 +11,15 @@ import socket
 from railyard.controller.openflow.app import SwitchEvent
 from railyard.controller.openflow.listeners import ADDRESS
 from railyard.controller.openflow.server import OpenFlowServer
-from railyard.topologies.ports import NETWORK_PORT_OFFSET, gpu_at, gpu_of_optical_port, role_of
+from railyard.topologies.addresses import MAX_RAILS
+from railyard.topologies.ports import NETWORK_PORT_OFFSET, gpu_at, gpu_of_optical_port, plane_of, role_of
 
 
 def describe(event: SwitchEvent) -> str:
     """One line for a person: `rail1: d0g1 down`, `spine0: connected, 4 ports up`."""
     role, index = role_of(event.dpid)
-    name = {"single": "switch0", "optical": f"ocs{index}"}.get(role, f"{role}{index}")
+    name = {"single": "switch0", "optical": f"ocs{index}"}.get(role, f"{role}{index % MAX_RAILS}")
+    name += f"p{plane_of(event.dpid)}" if plane_of(event.dpid) else ""
     if event.what == "switch-up":
         return f"{name}: connected, {len(event.up_ports)} ports up"
     if event.what == "switch-down":

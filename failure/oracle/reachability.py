@@ -92,25 +92,32 @@ class Survivors:
     @cached_property
     def _rail(self) -> Matrix:
         """Of one rank in two domains, joined by their rail switch (or the single one)."""
-        joined: Matrix = self._outer_and(self._nic_up) & (self._rank[:, None] == self._rank) & self._off_diagonal
+        up = np.logical_or.reduce([self._outer_and(self._nic_up(plane)) for plane in self._planes])
+        joined: Matrix = up & (self._rank[:, None] == self._rank) & self._off_diagonal
         return joined
 
     @cached_property
     def _spine(self) -> Matrix:
         """In two domains and of two ranks, joined by the NIC network alone."""
-        names = [self.plan.spec.definition.rail_switch(g).name for g in range(self.plan.spec.rails)]
+        kind = self.plan.spec.definition
+        names = [kind.rail_switch(g).name for g in range(self.plan.spec.rails)]  # with several planes: no spines
         spines = [switch.name for switch in self.plan.switches if switch.role == "spine"]
         up = np.array([[self.graph.has_edge(name, spine) for spine in spines] for name in names], dtype=np.bool_)
         rank_pairs = (up @ up.T) | np.equal.outer(names, names)
         two_domains = self._domain[:, None] != self._domain
         two_ranks = self._rank[:, None] != self._rank
-        joined: Matrix = self._outer_and(self._nic_up) & two_domains & two_ranks & rank_pairs[self._rank][:, self._rank]
+        joined: Matrix = (
+            self._outer_and(self._nic_up(0)) & two_domains & two_ranks & rank_pairs[self._rank][:, self._rank]
+        )
         return joined
 
-    @cached_property
-    def _nic_up(self) -> list[bool]:
-        """Whether each GPU's rail cable and the switch at its far end live."""
-        return [self._has_cable(gpu, self.plan.rail_link(gpu).b.node) for gpu in self.plan.gpus]
+    @property
+    def _planes(self) -> tuple[int, ...]:
+        return self.plan.spec.definition.all_planes
+
+    def _nic_up(self, plane: int) -> list[bool]:
+        """Whether each GPU's rail cable of a plane and the switch at its far end live."""
+        return [self._has_cable(gpu, self.plan.rail_link(gpu, plane).b.node) for gpu in self.plan.gpus]
 
     def _has_cable(self, gpu: Gpu, far: str) -> bool:
         return bool(self.graph.has_edge(gpu.name, far))

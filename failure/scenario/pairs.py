@@ -8,7 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from railyard.controller.failover.paths import Broken, usable
+from railyard.controller.failover.paths import Broken, is_intact
 from railyard.failure.faults import Fault, Impact
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.plan import Plan
@@ -72,7 +72,7 @@ def affected_pairs(fault: Fault, plan: Plan) -> AffectedPairs:
         paths = [share.path for share in plan.spec.paths(src, dst)]
         if hits_spine and any(path.kind == "spine" for path in paths):  # a switch's hash chooses the spine
             return True
-        return not all(usable(path, src, dst, broken, plan.spec.kind) for path in paths)
+        return not all(is_intact(path, src, dst, broken, plan.spec.kind) for path in paths)
 
     def at_source(src: Gpu, dst: Gpu) -> bool:
         return any(Gpu(src.domain, share.path.rail) in sources for share in plan.spec.paths(src, dst))

@@ -52,7 +52,7 @@ class FakeKernel:
     def look_up(self, gpu: Gpu, came_from: Device | None, target: Gpu) -> Route | None:
         """The route that a packet for `target` takes at `gpu`."""
         address = int(IPv4Address(target.ip))
-        tables = {"hb0": (FROM_HB, MAIN), "rail0": (FROM_RAIL, MAIN), None: (MAIN,)}[came_from]
+        tables = {"hb0": (FROM_HB, MAIN), None: (MAIN,)}.get(came_from, (FROM_RAIL, MAIN))
         for table in tables:
             for network, mask, entry in self._of(gpu).get(table, ()):
                 route = self._picked(entry)

@@ -7,7 +7,8 @@ from railyard.topologies.forwarding import Shape, policy_shares
 from railyard.topologies.paths import Path
 from railyard.topologies.spec import FabricSpec
 
-POLICIES = {name: kind.policies for name, kind in FABRIC_KINDS.items()}
+POLICIES = {name: kind.policies for name, kind in FABRIC_KINDS.items() if kind.planes == 1}
+"""Of the kinds whose GPUs have one rail link."""
 CHOICES = [(kind, policy) for kind, policies in POLICIES.items() for policy in policies]
 
 

@@ -12,7 +12,7 @@ from railyard.topologies.spec import FabricSpec, parse_fabric, problems
 from tests.unit.path_choices import POLICIES
 
 KEYS = "domains, hb_rate, kind, mtu, optical, oversubscription, platform, policy, rail_rate, rails, spines"
-KINDS = "rail-only, rail-optimized, single-switch"
+KINDS = "dual-plane, rail-only, rail-optimized, single-switch"
 NO_RATE = "is not a rate: write a number and one of bit, kbit, Kbit, Mbit, Gbit, Tbit, such as 100Mbit; or auto"
 
 

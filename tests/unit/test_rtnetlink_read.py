@@ -11,7 +11,7 @@ from pyroute2.netlink.rtnl.rtmsg import rtmsg
 from railyard.controller.agent.rtnetlink import put_message
 from railyard.controller.agent.rtnetlink_read import DONE, DUMP, ERROR, RTM_GETROUTE, answer_in, dump_request
 from railyard.topologies.addresses import Gpu, rank_prefixes
-from railyard.topologies.routing import MAIN, Device, Hop, Route, SpreadRoute, host_prefix
+from railyard.topologies.routing import FROM_HB, FROM_RAIL, MAIN, AnyRoute, Device, Hop, Route, SpreadRoute, host_prefix
 
 INDEX: dict[Device, int] = {"hb0": 7, "rail0": 1_000_001}
 NAMES = {number: name for name, number in INDEX.items()}
@@ -20,8 +20,15 @@ HEADER = struct.Struct("=IHHII")
 
 gpus = st.builds(Gpu, st.integers(0, 1023), st.integers(0, 255))
 prefixes = st.one_of(gpus.map(host_prefix), st.integers(0, 255).map(lambda rank: rank_prefixes(rank, 2)[0]))
-routes = st.builds(
-    Route, prefixes, st.sampled_from(("hb0", "rail0")), st.none() | gpus, st.just(MAIN), st.integers(1, 2**32 - 1)
+devices, tables, metrics = (
+    st.sampled_from(("hb0", "rail0")),
+    st.sampled_from((MAIN, FROM_HB)),
+    st.integers(1, 2**32 - 1),
+)
+hops = st.lists(st.builds(Hop, devices, st.none() | gpus, st.integers(1, 256)), min_size=1, max_size=9).map(tuple)
+routes: st.SearchStrategy[AnyRoute] = st.one_of(
+    st.builds(Route, prefixes, devices, st.none() | gpus, tables, metrics),
+    st.builds(SpreadRoute, prefixes, hops, tables, metrics),
 )
 
 
@@ -30,18 +37,17 @@ def message(kind: int, sequence: int, body: bytes = b"\0\0\0\0") -> bytes:
 
 
 @given(told=st.lists(routes, max_size=5), is_last=st.booleans())
-def test_what_was_put_is_read(told: list[Route], is_last: bool) -> None:
+def test_what_was_put_is_read(told: list[AnyRoute], is_last: bool) -> None:
     data = b"".join(put_message(route, SOURCE, INDEX, 5) for route in told) + (message(DONE, 5) if is_last else b"")
     assert answer_in(data, 5, NAMES) == (told, is_last)
 
 
-def test_others_routes_and_other_tables_and_other_interfaces_and_spread_ones_are_left_out() -> None:
+def test_foreign_routes_tables_and_interfaces_are_left_out() -> None:
     prefix = host_prefix(Gpu(1, 0))
     ours = Route(prefix, "rail0", metric=10)
     left_out = [
-        put_message(Route(prefix, "rail0", metric=10, table=101), SOURCE, INDEX, 5),
+        put_message(Route(prefix, "rail0", metric=10, table=FROM_RAIL), SOURCE, INDEX, 5),
         put_message(Route(prefix, "rail0", metric=11), SOURCE, {"rail0": 99}, 5),
-        put_message(SpreadRoute(prefix, (Hop("hb0", Gpu(0, 1)), Hop("rail0"))), SOURCE, INDEX, 5),
         put_message(Route(prefix, "rail0", metric=12), SOURCE, INDEX, 4),  # an answer to an older question
     ]
     foreign = bytearray(put_message(Route(prefix, "rail0", metric=13), SOURCE, INDEX, 5))
@@ -56,10 +62,10 @@ def test_a_refusal_is_an_error() -> None:
     assert caught.value.errno == errno.EPERM
 
 
-def test_the_question_is_one_for_our_routes_of_the_main_table() -> None:
+def test_request_asks_for_own_routes_of_all_tables() -> None:
     said = rtmsg(dump_request(5))
     said.decode()
     header = said["header"]
     assert (header["type"], header["flags"], header["sequence_number"]) == (RTM_GETROUTE, 1 | DUMP, 5)
     assert header["length"] == len(dump_request(5))
-    assert (said["table"], said["proto"], said["dst_len"], said["scope"]) == (MAIN, 99, 0, 0)
+    assert (said["table"], said["proto"], said["dst_len"], said["scope"]) == (0, 99, 0, 0)

@@ -14,6 +14,7 @@ from typing import Final, Protocol
 from mininet.net import Mininet
 
 from railyard.core.host import Datapath
+from railyard.topologies.addresses import plane_of_device
 from railyard.topologies.build import active_plan, namespaces, ovs
 from railyard.topologies.build.nodes import GpuNode, NamespaceNode, PlannedIntf, PlannedLink, SwitchNode, tcp_throughput
 from railyard.topologies.build.ovs import Port, PrivateSwitch
@@ -178,9 +179,10 @@ class FabricNet(Mininet):
                 namespaces.run(["ip", "link", "set", "lo", "up"])  # its controller listens there
 
     def _link_command(self, link: Link) -> str:
-        index = FIRST_INDEX + (link.a.port or 0) + (link.kind == "rail")
         gpu = self._gpus.get(link.a.node)
-        mac = f" address {gpu.mac('hb' if link.kind == 'hb' else 'rail')}" if gpu else ""
+        index = FIRST_INDEX + (link.a.port or 0) + (link.kind == "rail")
+        index += plane_of_device(link.a.interface) if gpu and link.kind == "rail" else 0
+        mac = f" address {gpu.mac_of(link.a.interface)}" if gpu else ""
         return (
             f"link add {link.a.interface} index {index} netns {link.a.node}"
             f" mtu {self.plan.spec.mtu}{mac} type veth"
@@ -246,7 +248,7 @@ class FabricNet(Mininet):
         self.nameToNode = {node.name: node for node in nodes}
         for link in self.plan.links:
             owner = self._gpus.get(link.a.node)
-            mac = owner.mac("hb" if link.kind == "hb" else "rail") if owner else None
+            mac = owner.mac_of(link.a.interface) if owner else None
             first = PlannedIntf(link.a.interface, self.nameToNode[link.a.node], link.a.port, mac)
             second = PlannedIntf(link.b.interface, self.nameToNode[link.b.node], link.b.port, None)
             self.links.append(PlannedLink(first, second))

@@ -11,7 +11,7 @@ class SingleSwitch(FabricKind):
     max_domains = 254  # ports are 1 + d * 256 + g, and those of Open vSwitch end below 0xff00 = 65280
     max_domains_reason = "a switch has no more ports"
 
-    def rail_switch(self, rank: int) -> Switch:
+    def rail_switch(self, rank: int, plane: int = 0) -> Switch:
         return Switch("switch0", "single", 0, SINGLE_DPID)
 
 

@@ -1,0 +1,72 @@
+"""A dual-plane fabric on packets: flows use both planes, and the other one when a switch or a link of one is dead.
+
+  d0g0        d1g0
+  |  \\      /  |        rail0 and rail0p1 are the two switches of rail 0,
+  |    \\  /    |        rail1 and rail1p1 those of rail 1
+rail0   rail0p1
+"""
+
+import json
+
+import pytest
+
+from railyard.topologies.addresses import Gpu
+from railyard.topologies.build import namespaces
+from tests.emulation.fabrics import Fabric, build, eventually
+
+pytestmark = pytest.mark.capsule
+FLOWS = 24
+
+
+def by_plane(fabric: Fabric, gpu: Gpu) -> list[int]:
+    """Packets that a GPU has received from each plane."""
+    links = fabric.net.plan.rail_links(gpu)
+    shown = [fabric.in_node(gpu.name, "ip", "-j", "-s", "link", "show", link.a.interface) for link in links]
+    return [json.loads(text)[0]["stats64"]["rx"]["packets"] for text in shown]
+
+
+def received(fabric: Fabric, src: Gpu, dst: Gpu) -> list[int]:
+    """Packets that arrive by each plane of one rail while many flows are set up: SYN and ACK of each."""
+    before = by_plane(fabric, Gpu(dst.domain, dst.rank))
+    for sock in fabric.connect(src, dst, FLOWS):
+        sock.close()
+    return [after - old for after, old in zip(by_plane(fabric, dst), before, strict=True)]
+
+
+def assert_all_reach_all(fabric: Fabric) -> None:
+    for src in fabric.gpus:
+        for dst in fabric.gpus:
+            assert src == dst or fabric.arrives(src, dst), f"{src.name} -> {dst.name}"
+
+
+def test_flows_use_both_planes_and_move_off_a_dead_one() -> None:
+    fabric = build("dual-plane", 3, 2)
+    before = fabric.routes()
+    assert fabric.net.pingAll(timeout="5") == 0
+    for src in (Gpu(0, 0), Gpu(0, 1)):  # along the rail, and forwarded by d0g0
+        assert min(received(fabric, src, Gpu(1, 0))) > FLOWS / 4
+    fabric.net.ovs["rail0p1"].kill()
+    fabric.await_event("rerouted")
+    assert_all_reach_all(fabric)
+    for src in (Gpu(0, 0), Gpu(0, 1)):
+        first, second = received(fabric, src, Gpu(1, 0))
+        assert (first >= 2 * FLOWS, second) == (True, 0)
+    assert min(received(fabric, Gpu(0, 1), Gpu(1, 1))) > FLOWS / 4  # rail 1 keeps both
+    restart(fabric, "rail0p1")
+    eventually(lambda: fabric.routes() == before)
+    assert min(received(fabric, Gpu(0, 0), Gpu(1, 0))) > FLOWS / 4
+
+
+def test_a_dead_link_of_one_plane_costs_no_pair() -> None:
+    fabric = build("dual-plane", 2, 2)
+    link = fabric.net.plan.rail_link(Gpu(1, 0), plane=1)
+    fabric.in_node(link.b.node, "ip", "link", "set", link.b.interface, "down")
+    fabric.await_event("rerouted")
+    assert_all_reach_all(fabric)
+    first, second = received(fabric, Gpu(0, 0), Gpu(1, 0))
+    assert (first >= 2 * FLOWS, second) == (True, 0)
+
+
+def restart(fabric: Fabric, switch: str) -> None:
+    with namespaces.inside(switch):
+        fabric.net.ovs[switch].start_vswitchd()
