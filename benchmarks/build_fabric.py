@@ -26,7 +26,9 @@ from benchmarks.measurements import Ratios, Turn, of_builder, ratios, spread
 from benchmarks.teardown_check import visible, wait_until_gone
 from railyard.core.errors import BadInput
 from railyard.core.host import datapath_choice, detect, require
+from railyard.core.safe_files import write_file
 from railyard.core.sandbox import init, launcher
+from railyard.core.sandbox.hidden import check_visible
 from railyard.topologies.plan import make_plan
 from railyard.topologies.spec import parse_fabric
 
@@ -127,7 +129,8 @@ def run_in_sandbox() -> int:
         title = f"{plan.spec.gpus} GPUs, {plan.spec.domains} domains x {plan.spec.rails} rails; {datapath}: {why}"
         print_result(turns, builders, title, console)
         if task["json"]:
-            Path(task["json"]).write_text(json.dumps(result_of(turns, builders, task), indent=2) + "\n")
+            text = json.dumps(result_of(turns, builders, task), indent=2) + "\n"
+            write_file(Path(task["json"]), text.encode())
     except init.StoppedBySignal as stopped:
         return stopped.exit_status
     return 0
@@ -153,12 +156,15 @@ def build_fabric(
     require(detect())
     file = str(json_file.resolve()) if json_file else ""
     task = {"domains": domains, "rails": rails, "repeats": repeats, "json": file}
-    raise typer.Exit(launcher.enter([sys.executable, "-m", "benchmarks.build_fabric", *sys.argv[1:]], task))
+    visible = [json_file.resolve().parent] if json_file else []
+    again = [sys.executable, "-m", "benchmarks.build_fabric", *sys.argv[1:]]
+    raise typer.Exit(launcher.enter(again, task, visible=visible))
 
 
 def _check_new(file: Path) -> None:
     """BadInput if the file can't be written there."""
-    launcher.check_visible("--json", file)
+    for path in (file, file.resolve().parent):
+        check_visible("--json", path)
     if file.exists():
         raise BadInput("--json", str(file), "is there already: name a new file")
     if not file.resolve().parent.is_dir():

@@ -21,6 +21,7 @@ from rich.table import Table
 from benchmarks.command import run_benchmark
 from benchmarks.measurements import spread
 from railyard.core.errors import BadInput
+from railyard.core.safe_files import write_file
 from railyard.workloads.matrix.pair_traffic import Traffic, gpt_traffic, moe_traffic
 from railyard.workloads.models.catalogue import load_gpt, load_moe
 from railyard.workloads.placement.layout import data_parallel, hierarchical
@@ -108,7 +109,8 @@ def pair_traffic(
     results = [timed(model, gpus, repeats) for model in MODELS for gpus in SIZES]
     Console(width=None if sys.stdout.isatty() else 120).print(table_of(results))
     if json_file:
-        json_file.write_text(json.dumps([asdict(result) for result in results], indent=2) + "\n")
+        text = json.dumps([asdict(result) for result in results], indent=2) + "\n"
+        write_file(json_file, text.encode())
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

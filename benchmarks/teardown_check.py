@@ -13,6 +13,7 @@ from typing import Final
 
 import psutil
 
+from railyard.core.host import NETNS_DIR
 from railyard.topologies.build import namespaces
 
 TIMEOUT_S: Final = 60.0
@@ -22,7 +23,7 @@ FENCE: Final = "fence"
 def visible() -> frozenset[str]:
     """Every process but this one and the dead, every interface here, and every name that `ip netns list` would show."""
     found = {f"interface {name}" for _, name in socket.if_nameindex()}
-    found |= {f"namespace {path.name}" for path in namespaces.NETNS_DIR.glob("*")}
+    found |= {f"namespace {path.name}" for path in NETNS_DIR.glob("*")}
     for process in psutil.process_iter(["name", "status"]):
         if process.pid != os.getpid() and process.info["status"] != psutil.STATUS_ZOMBIE:
             found.add(f"process {process.pid} ({process.info['name']})")

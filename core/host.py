@@ -24,11 +24,14 @@ from railyard.core.errors import MissingRequirement
 Datapath = Literal["system", "netdev-tso", "netdev"]
 """How an Open vSwitch forwards: in the kernel, in userspace with TSO, in userspace without."""
 
+NETNS_DIR: Final = Path("/run/netns")
+"""Where network namespaces have names, as `ip netns` has them."""
+CLONE_NEWNET: Final = 0x40000000
 # an ordinary user's PATH doesn't lead to where most of these live
 SEARCH_PATH: Final = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/local/sbin", "/usr/sbin", "/sbin"])
 OVS_PROGRAMS: Final = ("ovs-vswitchd", "ovsdb-server", "ovsdb-tool", "ovs-vsctl", "ovs-ofctl", "ovs-appctl")
 OTHER_PROGRAMS: Final = ("mnexec", "iperf3", "ip", "tc", "unshare", "nsenter", "ethtool", "nft", "etcd", "mpirun")
-UNSHARE_OPTIONS: Final = ("--mount", "--net", "--pid", "--fork", "--kill-child", "--mount-proc")
+UNSHARE_OPTIONS: Final = ("--mount", "--net", "--uts", "--ipc", "--pid", "--fork", "--kill-child", "--mount-proc")
 USER_NAMESPACE_OPTIONS: Final = ("--user", "--map-root-user")
 # since OVS 2.14 without DPDK; the kernel's AF_PACKET loses segments before 4.19 (OVS, topics/userspace-tso)
 TSO_OVS: Final = (2, 14)

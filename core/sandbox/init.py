@@ -1,7 +1,6 @@
 """Inside a capsule: what the inner does before anything else, and how signals reach it. (The outside is capsule.py.)"""
 
 import atexit
-import ctypes
 import json
 import os
 import signal
@@ -15,25 +14,21 @@ from select import POLLHUP, poll
 from types import FrameType
 from typing import Any, Final, NoReturn
 
-from railyard.core.errors import MissingRequirement
+from railyard.core.sandbox import hidden
 from railyard.core.sandbox.launcher import (
     FINISHED,
     HOST_NAMESPACES_VARIABLE,
-    PRIVATE_MOUNTS,
     SANDBOX_VARIABLE,
     SOCKET_FD_VARIABLE,
     STARTED,
     STOP_SIGNALS,
     current_namespaces,
-    libc,
     stop_signals,
 )
 
 _SCRATCH: Final = Path("/run/railyard")
 _DEBOUNCE_S: Final = 1.0
 _SIGNALS_TO_FORCE_EXIT: Final = 3
-_MS_NOSUID_NODEV: Final = 2 | 4
-_MS_BIND: Final = 4096
 
 
 class StoppedBySignal(KeyboardInterrupt):
@@ -57,19 +52,18 @@ def inside() -> bool:
 
 
 def prepare() -> dict[str, Any]:
-    """The inner's first step: private /run, /dev/shm, scratch folders and lo. Returns the task given to `enter`."""
+    """The first step: private folders (/run, /tmp), scratch folders and lo. Returns the task given to `enter`."""
     if not inside():
         raise ValueError("prepare is for the first process of a capsule")
     task = _read_task()
-    for mount_point in PRIVATE_MOUNTS:
-        if Path(mount_point).is_dir() and not Path(mount_point).is_symlink():
-            _mount_tmpfs(mount_point)
+    hidden.hide(task["put_back"], task["sockets"])
     for variable, folder in (("TMPDIR", "tmp"), ("MPLCONFIGDIR", "matplotlib"), ("XDG_CACHE_HOME", "cache")):
         (_SCRATCH / folder).mkdir(parents=True)
         os.environ[variable] = str(_SCRATCH / folder)
     tempfile.tempdir = None
     subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
-    return task
+    given: dict[str, Any] = task["task"]
+    return given
 
 
 def _read_task() -> dict[str, Any]:
@@ -97,17 +91,7 @@ def add_hosts(addresses: Mapping[str, str]) -> None:
     hosts_file, private_file = Path("/etc/hosts"), _SCRATCH / "hosts"
     if hosts_file.exists():
         private_file.write_text(hosts_file.read_text() + "".join(f"{ip} {name}\n" for name, ip in addresses.items()))
-        _mount(str(private_file), str(hosts_file), "", _MS_BIND)
-
-
-def _mount_tmpfs(mount_point: str) -> None:
-    _mount("tmpfs", mount_point, "tmpfs", _MS_NOSUID_NODEV, "mode=755")
-
-
-def _mount(source: str, target: str, kind: str, flags: int, options: str = "") -> None:
-    if libc.mount(source.encode(), target.encode(), kind.encode(), flags, options.encode()) != 0:
-        reason = os.strerror(ctypes.get_errno())
-        raise MissingRequirement(f"this machine refuses a private {target} ({reason})", "use sudo")
+        hidden.bind(private_file, hosts_file)
 
 
 class _StopHandler:

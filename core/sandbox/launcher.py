@@ -1,4 +1,4 @@
-"""The capsule: a run's own mount, network and PID namespaces, which the kernel ends with all that is in them, always.
+"""The capsule: a run's own mount, network, PID, UTS and IPC namespaces, which the kernel ends with all in them, always.
 
     caller (shell, sudo) ── outer: our Python ── unshare ── inner: our Python again, process 1 of the capsule
 
@@ -18,7 +18,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -28,15 +28,14 @@ from typing import Any, Final
 
 import psutil
 
-from railyard.core.errors import BadInput, MissingRequirement
+from railyard.core.errors import MissingRequirement
 from railyard.core.host import SEARCH_PATH, UNSHARE_OPTIONS, USER_NAMESPACE_OPTIONS
+from railyard.core.sandbox import hidden
+from railyard.core.sandbox.run_socket import RunSocket
 
 SANDBOX_VARIABLE: Final = "RAILYARD_CAPSULE"
-RUN_NAME_VARIABLE: Final = "RAILYARD_RUN"
 HOST_NAMESPACES_VARIABLE: Final = "RAILYARD_OUTSIDE"
 SOCKET_FD_VARIABLE: Final = "RAILYARD_LIFELINE"
-PRIVATE_MOUNTS: Final = ("/run", "/dev/shm")
-"""Where the capsule has an empty tmpfs of its own."""
 STOP_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _PR_SET_PDEATHSIG: Final = 1
 STARTED: Final = b"+"
@@ -44,26 +43,26 @@ FINISHED: Final = b"."
 libc: Final = ctypes.CDLL(None, use_errno=True)
 
 
-def check_visible(field: str, path: Path) -> None:
-    """BadInput for a path that a run could not see, since the capsule covers it."""
-    for mount_point in PRIVATE_MOUNTS:
-        if path.resolve().is_relative_to(Path(mount_point).resolve()):
-            raise BadInput(field, str(path), f"must not be under {mount_point}: a run has one of its own there")
-
-
-def enter(argv: Sequence[str], task: Mapping[str, Any], run: str = "", interactive: bool = False) -> int:
+def enter(
+    argv: Sequence[str],
+    task: Mapping[str, Any],
+    run: str = "",
+    interactive: bool = False,
+    visible: Iterable[Path] = (),
+) -> int:
     """Run a program of ours (it has to call `prepare` first) in a capsule, and return its exit status.
 
-    `task`: what `prepare` returns there, plain data. `run`: the name by which experiments/commands/live.py finds it.
-    `interactive`: Ctrl-C is left to the terminal, which sends it to the inner too.
+    `task`: what `prepare` returns there, plain data. `run`: experiment and folder, by which others find it.
+    `interactive`: Ctrl-C is left to the terminal, which sends it to the inner too. `visible`: folders that the program
+    needs, also those in /tmp.
     """
     _die_with_sudo()
     user_options = () if os.geteuid() == 0 else USER_NAMESPACE_OPTIONS
     parent_socket, child_socket = socket.socketpair()
-    environment = {**os.environ, "PATH": SEARCH_PATH, SANDBOX_VARIABLE: "1", RUN_NAME_VARIABLE: run}
+    environment = {**os.environ, "PATH": SEARCH_PATH, SANDBOX_VARIABLE: "1"}
     environment |= {HOST_NAMESPACES_VARIABLE: current_namespaces(), SOCKET_FD_VARIABLE: str(child_socket.fileno())}
     signals = Signals(drop=(signal.SIGINT,) if interactive else ())
-    with parent_socket, signals:
+    with parent_socket, signals, RunSocket(run) as found_by:
         process = subprocess.Popen(
             ["unshare", *user_options, *UNSHARE_OPTIONS, "--", *argv],
             env=environment,
@@ -72,8 +71,8 @@ def enter(argv: Sequence[str], task: Mapping[str, Any], run: str = "", interacti
         )
         child_socket.close()
         with suppress(BrokenPipeError):
-            parent_socket.sendall(json.dumps(task).encode() + b"\n")
-        status = signals.wait(process, lambda number: _forward_signal(process, number))
+            parent_socket.sendall(json.dumps(hidden.envelope(task, visible)).encode() + b"\n")
+        status = signals.wait(process, lambda number: _forward_signal(process, number), found_by)
         return _exit_status(status, parent_socket)
 
 
@@ -152,11 +151,16 @@ class Signals:
         os.close(self._read_fd)
         os.close(self._write_fd)
 
-    def wait(self, process: "subprocess.Popen[bytes]", forward: Callable[[int], None]) -> int:
+    def wait(
+        self, process: "subprocess.Popen[bytes]", forward: Callable[[int], None], found_by: RunSocket | None = None
+    ) -> int:
         """The exit status as a shell has it (128 + n for a signal), once the child has ended."""
+        watched: list[int | socket.socket] = [self._read_fd, *(found_by.waiting if found_by else [])]
         while process.poll() is None:
-            select([self._read_fd], [], [])
-            for number in os.read(self._read_fd, 64):
+            ready = select(watched, [], [])[0]
+            if found_by and len(ready) > (self._read_fd in ready):
+                found_by.answer()
+            for number in os.read(self._read_fd, 64) if self._read_fd in ready else b"":
                 if number in STOP_SIGNALS and number not in self._drop:
                     forward(number)
         return process.returncode if process.returncode >= 0 else 128 - process.returncode

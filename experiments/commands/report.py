@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from railyard.core.errors import BadInput
+from railyard.core.safe_files import become_owner_of
 from railyard.experiments.commands.options import console
 from railyard.experiments.run import folder
 from railyard.results.analysis.run_analysis import Analysis
@@ -14,8 +16,12 @@ from railyard.results.views import summary
 
 def command(run: Annotated[Path, typer.Argument(metavar="DIR", help="A run's folder.")]) -> None:
     """Draw a run's report, summary and timeline again from its records; print the summary."""
-    analysis = Analysis(store.load(run))
     with folder.reporting_path_errors("DIR", run):
+        try:
+            become_owner_of(run)  # for reading too: root could follow links to more than their owner can read
+        except (FileNotFoundError, NotADirectoryError):
+            raise BadInput("DIR", str(run), store.NO_RUN) from None
+        analysis = Analysis(store.load(run))
         store.save_drawn(analysis, run)
     summary.print_summary(analysis, console())
     print(run / "report.html")

@@ -9,6 +9,7 @@ import typer
 
 from railyard.core.errors import print_error
 from railyard.core.sandbox import launcher
+from railyard.core.sandbox.hidden import files_meant
 from railyard.experiments.commands.options import Name, Overrides, PluginFiles
 from railyard.experiments.run import folder, sandboxed
 from railyard.experiments.run.machine_check import check_machine, own_command
@@ -37,7 +38,8 @@ def run(
     folder.check(out)
     check_machine(spec)
     with folder.made(out) as where:
-        status = launcher.enter(own_command(), sandboxed.task_of_run(spec, where, quiet), run=f"{spec.name} {where}")
+        task, label = sandboxed.task_of_run(spec, where, quiet), f"{spec.name} {where.real_path}"
+        status = launcher.enter(own_command(), task, run=label, visible=[where.real_path, *files_meant(task["spec"])])
     if status == 128 + signal.SIGKILL:
         return print_error(
             "the run was killed, by a signal or for lack of memory; only its folder is left of it", status

@@ -1,6 +1,7 @@
 """`shell`: Mininet's command line on a built fabric."""
 
 from railyard.core.sandbox import launcher
+from railyard.core.sandbox.hidden import files_meant
 from railyard.experiments.commands.options import Name, Overrides, PluginFiles
 from railyard.experiments.run import sandboxed
 from railyard.experiments.run.machine_check import check_machine, own_command
@@ -11,5 +12,5 @@ def command(name: Name, overrides: Overrides, plugin_files: PluginFiles) -> int:
     """Build an experiment's first fabric, with its controller, and open Mininet's command line on it."""
     spec = load_any(name, overrides)
     check_machine(spec)
-    run = f"{spec.name} shell-{spec.name}"
-    return launcher.enter(own_command(), sandboxed.task_of_shell(spec), run=run, interactive=True)
+    task, run = sandboxed.task_of_shell(spec), f"{spec.name} shell-{spec.name}"
+    return launcher.enter(own_command(), task, run=run, interactive=True, visible=files_meant(task["spec"]))

@@ -1,6 +1,5 @@
 """`trace RUN SRC DST`: which way packets go in a live run. A process in its capsule sends probes and watches them."""
 
-import os
 import sys
 from collections.abc import Collection, Sequence
 from statistics import median
@@ -39,13 +38,11 @@ def command(
 
 
 def enter(selector: str, src: str, dst: str, probes: int) -> NoReturn:
-    """Become the process that does it, in a live run's capsule. BadInput for what isn't there."""
+    """Do it in a live run's capsule, by a process of its owner's, then exit. BadInput for what isn't there."""
     run = live.choose(selector, live.find())
     check_names(src, dst, live.nodes_up(run), run.name)
-    os.environ["PYTHONPATH"] = str(PROJECT)
-    live.exec_in_run(
-        run, [sys.executable, "-m", "railyard.experiments.commands.trace", run.name, src, dst, str(probes)]
-    )
+    command = [sys.executable, "-m", "railyard.experiments.commands.trace", run.name, src, dst, str(probes)]
+    live.exec_in_run(run, command, {"PYTHONPATH": str(PROJECT)})
 
 
 def check_names(src: str, dst: str, nodes: Collection[str], run: str) -> None:

@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from railyard.core.errors import BadInput
+from railyard.core.safe_files import Folder
 from railyard.core.units import format_rate
 from railyard.experiments.run.folder import reporting_path_errors
 from railyard.experiments.spec.experiment import ExperimentSpec, nominal_plan
@@ -87,28 +88,30 @@ def save(name: str, table: bytes, picture: bytes, folder: Path) -> tuple[Path, P
     """Write NAME.csv and NAME.png, over older ones of their kind. BadInput if a file of that name is something else."""
     header, newline, _ = table.partition(b"\n")
     files = {
-        folder / f"{name}.csv": (header + newline, table),
-        folder / f"{name}.png": (f"tEXtSoftware\0{PNG_METADATA['Software']}".encode(), picture),
+        f"{name}.csv": (header + newline, table),
+        f"{name}.png": (f"tEXtSoftware\0{PNG_METADATA['Software']}".encode(), picture),
     }
-    for path, (mark, _) in files.items():
-        _check_replaceable(path, mark)
     with reporting_path_errors("--out", folder):
-        folder.mkdir(parents=True, exist_ok=True)
-    for path, (_, content) in files.items():
-        with reporting_path_errors("--out", path):
-            path.write_bytes(content)
+        opened = Folder(folder, make=True)
+    with opened:
+        for file, (mark, _) in files.items():
+            _check_replaceable(opened, file, mark)
+        for file, (_, content) in files.items():
+            with reporting_path_errors("--out", folder / file):
+                opened.write(file, content)
     first, second = files
-    return first, second
+    return folder / first, folder / second
 
 
-def _check_replaceable(path: Path, mark: bytes) -> None:
+def _check_replaceable(folder: Folder, file: str, mark: bytes) -> None:
     """BadInput unless nothing is lost: no file, an empty one, or one with the mark of what is made anew at will."""
+    path = folder.path / file
     with reporting_path_errors("--out", path):
-        if not path.exists():
-            return
-        old = path.read_bytes() if path.is_file() else None  # to read a pipe would wait for its writer
-    if old is None:
-        raise BadInput("--out", str(path), "is there already and no file: move it away, or choose another --out")
+        try:
+            old = folder.read(file)
+        except IsADirectoryError:
+            allowed = "is there already and no file: move it away, or choose another --out"
+            raise BadInput("--out", str(path), allowed) from None
     if old and mark not in old:
         allowed = "is there already and no prediction like this one, so it is left as it is: choose another --out"
         raise BadInput("--out", str(path), allowed)

@@ -1,15 +1,16 @@
-"""The folder that a run writes: checked before anything is built, made at the last moment, then handed over."""
+"""The folder that a run writes: checked before anything is built, and made at the last moment."""
 
 import errno
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
 from railyard.core.errors import BadInput, MissingRequirement
-from railyard.core.sandbox.launcher import check_visible
+from railyard.core.safe_files import Folder
+from railyard.core.sandbox.hidden import check_visible
 from railyard.core.units import format_size
 
 MIN_FREE_BYTES: Final = 50_000_000
@@ -53,19 +54,17 @@ _NEED: Final = format_size(MIN_FREE_BYTES, 2)
 
 
 @contextmanager
-def made(out: Path) -> Iterator[Path]:
-    """The folder, made with its parents. What was made and is still empty afterwards goes; the rest is handed over."""
-    missing = [path for path in (out, *out.absolute().parents) if not path.exists()]
+def made(out: Path) -> Iterator[Folder]:
+    """The folder, made with its parents, and open. What was made and is still empty afterwards goes."""
     with reporting_path_errors("--out", out):
-        out.mkdir(parents=True, exist_ok=True)
-    try:
-        yield out.resolve()
-    finally:
-        for path in missing:
-            with suppress(OSError):
-                path.rmdir()
-        if missing and missing[-1].exists():
-            _hand_over(missing[-1])
+        opened = Folder(out, make=True)
+    with opened:
+        try:
+            with reporting_path_errors("--out", out):
+                opened.check_writable()
+            yield opened
+        finally:
+            opened.remove_if_empty()
 
 
 @contextmanager
@@ -81,14 +80,3 @@ def reporting_path_errors(field: str, out: Path) -> Iterator[None]:
         raise BadInput(field, str(out), f"can't be used: {(error.strerror or str(error)).lower()}") from error
     except ValueError as error:
         raise BadInput(field, str(out), f"is no path: {error}") from error
-
-
-def _hand_over(top: Path) -> None:
-    """As root in somebody's folder: what was written is theirs. From the leaves up: nobody can swap what is ours."""
-    owner = top.parent.stat()
-    if os.geteuid() != 0 or owner.st_uid == 0:
-        return
-    for _, folders, files, fd in os.fwalk(top, topdown=False):
-        for name in (*files, *folders):
-            os.chown(name, owner.st_uid, owner.st_gid, dir_fd=fd, follow_symlinks=False)
-    os.chown(top, owner.st_uid, owner.st_gid, follow_symlinks=False)

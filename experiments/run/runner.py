@@ -15,6 +15,7 @@ from railyard.core import plugins
 from railyard.core.errors import RailyardError
 from railyard.core.host import datapath_choice, detect
 from railyard.core.provenance import provenance
+from railyard.core.safe_files import Folder
 from railyard.experiments.run.progress import Steps
 from railyard.experiments.spec.kind import BaseExperiment, kind_of
 from railyard.results.analysis.run_analysis import Analysis
@@ -24,7 +25,7 @@ from railyard.results.views import summary
 from railyard.topologies.measure import capacity
 
 
-def run_experiment(spec: BaseExperiment, folder: Path, console: Console | None) -> int:
+def run_experiment(spec: BaseExperiment, folder: Path | Folder, console: Console | None) -> int:
     """Run it all, save it in `folder`, print the summary. Return 0 if every check of the experiment passed, else 1.
 
     An exception is raised again after saving and printing what there is: the folder records why the run failed.
@@ -44,7 +45,9 @@ def run_experiment(spec: BaseExperiment, folder: Path, console: Console | None) 
     return carry_out(run, 1 + kind.step_count(spec), work, folder, console)
 
 
-def carry_out(run: Run, total: int, work: Callable[[Steps], None], folder: Path, console: Console | None) -> int:
+def carry_out(
+    run: Run, total: int, work: Callable[[Steps], None], folder: Path | Folder, console: Console | None
+) -> int:
     """Do the work of `total` steps, which fills in `run`; save it and print the summary. Return 0 if it passed."""
     begun = time.monotonic()
     try:

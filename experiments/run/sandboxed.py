@@ -8,14 +8,17 @@ from typing import Any, Final
 from rich.console import Console
 
 from railyard.core.host import datapath_choice, detect
+from railyard.core.safe_files import Folder
 from railyard.core.sandbox import init
+from railyard.experiments.run.folder import reporting_path_errors
 from railyard.experiments.spec.kind import BaseExperiment, kind_of
 from railyard.experiments.spec.loading import from_resolved
 
 
-def task_of_run(spec: BaseExperiment, folder: Path, quiet: bool) -> dict[str, Any]:
+def task_of_run(spec: BaseExperiment, folder: Folder, quiet: bool) -> dict[str, Any]:
     """What to hand to `capsule.enter` for a run."""
-    return {"do": "run", "spec": spec.resolved(), "folder": str(folder), "quiet": quiet}
+    where = {"folder": str(folder.real_path), "identity": folder.identity}
+    return {"do": "run", "spec": spec.resolved(), **where, "quiet": quiet}
 
 
 def task_of_shell(spec: BaseExperiment) -> dict[str, Any]:
@@ -42,10 +45,13 @@ def _console() -> Console:
 
 
 def _run(spec: BaseExperiment, task: Mapping[str, Any]) -> int:
-    folder, console = Path(task["folder"]), None if task["quiet"] else _console()
     from railyard.experiments.run.runner import run_experiment  # takes a second to load
 
-    return run_experiment(spec, folder, console)
+    path, (device, inode) = Path(task["folder"]), task["identity"]
+    with reporting_path_errors("--out", path):
+        opened = Folder(path, identity=(device, inode))
+    with opened as folder:
+        return run_experiment(spec, folder, None if task["quiet"] else _console())
 
 
 def _shell(spec: BaseExperiment, task: Mapping[str, Any]) -> int:

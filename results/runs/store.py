@@ -22,7 +22,7 @@
 import errno
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
@@ -30,6 +30,7 @@ from typing import Any, Final
 import yaml
 
 from railyard.core.errors import BadInput, MissingRequirement
+from railyard.core.safe_files import Folder
 from railyard.results.analysis.run_analysis import Analysis
 from railyard.results.multirail import stored as multirail
 from railyard.results.multirail.records import Multirail
@@ -55,6 +56,7 @@ from railyard.results.views import report, summary
 FORMAT: Final = 2
 HEALTH: Final = "health.parquet"
 CHOICES: Final = "choices.parquet"
+NO_RUN: Final = "is not a run's folder: it has no run.json"
 MULTIRAIL: Final = "multirail.json"
 RESULT_COLUMNS: Final = (
     "fabric", "policy", "workload", "scene", "script", "reroute", "phase", "metric", "value", "unit", "predicted",
@@ -89,48 +91,54 @@ _OPTIONAL: Final = frozenset({HEALTH, CHOICES, "census.csv", "takeover.csv"})
 """Files that only some runs have."""
 
 
-def save(run: Run, folder: Path) -> Analysis:
+def save(run: Run, folder: Path | Folder) -> Analysis:
     """Write the whole folder: what was measured first, what is drawn from it last. MissingRequirement if the disk is
     full. Return the analysis that it was drawn from.
     """
-    with _report_full_disk(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-    _write(folder / "spec.yaml", yaml.safe_dump(run.spec, sort_keys=False, allow_unicode=True).encode())
-    _write(folder / "provenance.json", _json(run.provenance))
-    _write(folder / "results.csv", rows.to_csv(RESULT_COLUMNS, run.measurements))
-    _write(folder / "results.parquet", rows.to_parquet(Measurement, run.measurements, extra=("ratio",)))
-    _write(folder / "recovery.csv", rows.to_csv(RECOVERY_COLUMNS, run.recoveries))
+    if isinstance(folder, Path):
+        with _report_full_disk(folder):
+            opened = Folder(folder, make=True)
+        with opened:
+            return save(run, opened)
+    _write(folder, "spec.yaml", yaml.safe_dump(run.spec, sort_keys=False, allow_unicode=True).encode())
+    _write(folder, "provenance.json", _json(run.provenance))
+    _write(folder, "results.csv", rows.to_csv(RESULT_COLUMNS, run.measurements))
+    _write(folder, "results.parquet", rows.to_parquet(Measurement, run.measurements, extra=("ratio",)))
+    _write(folder, "recovery.csv", rows.to_csv(RECOVERY_COLUMNS, run.recoveries))
     if run.connectivity_checks:
-        _write(folder / "census.csv", rows.to_csv(CONNECTIVITY_CHECK_COLUMNS, run.connectivity_checks))
+        _write(folder, "census.csv", rows.to_csv(CONNECTIVITY_CHECK_COLUMNS, run.connectivity_checks))
     if run.takeovers:
-        _write(folder / "takeover.csv", rows.to_csv(REPLACEMENT_COLUMNS, run.takeovers))
+        _write(folder, "takeover.csv", rows.to_csv(REPLACEMENT_COLUMNS, run.takeovers))
     if run.multirail:
-        _write(folder / MULTIRAIL, multirail.to_json(run.multirail))
-    _write(folder / "events.jsonl", b"".join(_json(asdict(e), indent=None) for e in run.events))
-    _write(folder / "flows.parquet", rows.to_parquet(Flow, run.flows))
+        _write(folder, MULTIRAIL, multirail.to_json(run.multirail))
+    _write(folder, "events.jsonl", b"".join(_json(asdict(e), indent=None) for e in run.events))
+    _write(folder, "flows.parquet", rows.to_parquet(Flow, run.flows))
     for name, kind, records in ((HEALTH, HealthSample, run.health), (CHOICES, Choice, run.choices)):
         if records:
-            _write(folder / name, rows.to_parquet(kind, records))
-    _write(folder / "run.json", _json(_rest(run), indent=None))
+            _write(folder, name, rows.to_parquet(kind, records))
+    _write(folder, "run.json", _json(_rest(run), indent=None))
     for name, content in run.files.items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        _write(folder / name, content)
+        _write(folder, name, content)
     analysis = Analysis(run)
     save_drawn(analysis, folder)
     return analysis
 
 
-def save_drawn(analysis: Analysis, folder: Path) -> None:
+def save_drawn(analysis: Analysis, folder: Path | Folder) -> None:
     """Write what is drawn from the records alone: summary.json, report.html, timeline.json."""
-    _write(folder / "summary.json", _json(summary.summarise(analysis)))
-    _write(folder / "report.html", report.render(analysis).encode())
-    _write(folder / "timeline.json", _json(timeline.trace(analysis.run), indent=None))
+    if isinstance(folder, Path):
+        with Folder(folder) as opened:
+            save_drawn(analysis, opened)
+        return
+    _write(folder, "summary.json", _json(summary.summarise(analysis)))
+    _write(folder, "report.html", report.render(analysis).encode())
+    _write(folder, "timeline.json", _json(timeline.trace(analysis.run), indent=None))
 
 
 def load(folder: Path) -> Run:
     """Read a run's folder back. BadInput if it isn't one, or isn't whole."""
     if not (folder / "run.json").is_file():
-        raise BadInput("DIR", str(folder), "is not a run's folder: it has no run.json")
+        raise BadInput("DIR", str(folder), NO_RUN)
     try:
         return _load(folder)
     except (OSError, ValueError, KeyError, TypeError, yaml.YAMLError) as error:
@@ -184,17 +192,9 @@ def _json(data: object, indent: int | None = 2) -> bytes:
     return (json.dumps(data, indent=indent, separators=compact, ensure_ascii=False, default=str) + "\n").encode()
 
 
-def _write(path: Path, data: bytes) -> None:
-    """Write beside the file, then rename: a reader, or a run that is killed here, never sees half a file."""
-    temporary = path.with_name(f".{path.name}.part")
-    with _report_full_disk(path):
-        try:
-            temporary.write_bytes(data)
-            temporary.replace(path)
-        except OSError:
-            with suppress(OSError):
-                temporary.unlink(missing_ok=True)
-            raise
+def _write(folder: Folder, name: str, data: bytes) -> None:
+    with _report_full_disk(folder.path / name):
+        folder.write(name, data)
 
 
 @contextmanager

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from railyard.core.sandbox import init, launcher
 from railyard.topologies.addresses import Gpu
+from railyard.topologies.build import namespaces
 
 
 def look() -> int:
@@ -46,6 +47,12 @@ def wait() -> int:
     return init.signal_exit_status() or 0
 
 
+def stand() -> int:
+    """Wait, with the namespace of one GPU."""
+    namespaces.create(["d0g1"])
+    return wait()
+
+
 def main() -> int:
     if not init.inside():
         again = [sys.executable, "-m", "tests.emulation.encapsulated"]
@@ -54,7 +61,7 @@ def main() -> int:
     init.add_hosts({"d1g2": Gpu(1, 2).ip})
     try:
         init.install_signal_handlers()
-        return {"look": look, "wait": wait}[task["do"]]()
+        return {"look": look, "stand": stand, "wait": wait}[task["do"]]()
     except init.StoppedBySignal as stopped:
         return stopped.exit_status
 

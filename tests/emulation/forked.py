@@ -16,10 +16,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final, NoReturn
 
+from railyard.core.host import CLONE_NEWNET
 from railyard.topologies.build import namespaces
 
 PRIVATE: Final = ("/run", "/dev/shm")
-_NEWNS, _NEWPID, _NEWNET = 0x20000, 0x20000000, namespaces.CLONE_NEWNET
+_NEWNS, _NEWPID, _NEWNET = 0x20000, 0x20000000, CLONE_NEWNET
 _REC_PRIVATE: Final = 0x4000 | 0x40000
 _PR_SET_PDEATHSIG: Final = 1
 _libc: Final = ctypes.CDLL(None, use_errno=True)

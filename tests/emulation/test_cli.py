@@ -138,6 +138,16 @@ def test_a_run_by_name_writes_its_folder(who: Wrap, everybodys: Path) -> None:
     assert sums["delivered_bytes"] == sums["asked_bytes"] > 0
 
 
+def test_roots_run_in_a_users_folder_is_the_users(everybodys: Path) -> None:
+    uid, out = 65534, everybodys / "out"
+    out.mkdir()
+    os.chown(out, uid, uid)
+    command("run", "collectives", *SMALL, "-o", "duration=300ms", "-o", "repeats=1", "--out", str(out / "a" / "b"))
+    files = list((out / "a").rglob("*"))
+    assert {path.name for path in files} >= FILES
+    assert {path.stat().st_uid for path in (out / "a", *files)} == {uid}
+
+
 def test_a_run_that_is_stopped_keeps_what_it_has(everybodys: Path, slow: float) -> None:
     out = everybodys / "out"
     line = ["run", "collectives", "-o", "domains=2", "-o", "rails=3", "-o", "repeats=100", "--out", str(out)]

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from railyard.core.host import NETNS_DIR
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.build import namespaces
 from railyard.topologies.build.ovs import PrivateSwitch
@@ -58,9 +59,9 @@ def test_it_is_a_mininet_network() -> None:
 def test_stopped_it_leaves_no_process_and_no_namespace() -> None:
     fabric = build("rail-optimized", 2, 2)
     fabric.net.get("d0g0").cmd("true")
-    assert len(list(namespaces.NETNS_DIR.iterdir())) == 4 + 2 + 4
+    assert len(list(NETNS_DIR.iterdir())) == 4 + 2 + 4
     fabric.net.stop()
-    assert list(namespaces.NETNS_DIR.iterdir()) == []
+    assert list(NETNS_DIR.iterdir()) == []
     assert [path.name for path in Path("/proc").iterdir() if path.name.isdigit()] == ["1"]
 
 

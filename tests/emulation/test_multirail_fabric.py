@@ -15,6 +15,7 @@ from itertools import permutations
 import psutil
 import pytest
 
+from railyard.core.host import NETNS_DIR
 from railyard.topologies.build import namespaces
 from railyard.topologies.build.ovs import OVS_DIR
 from railyard.topologies.measure.port_counters import PortReader
@@ -226,7 +227,7 @@ def test_nothing_is_left_of_a_fabric_that_was_stopped() -> None:
     assert psutil.Process().children()
     net.stop()
     assert not psutil.Process().children()
-    assert not [path for path in namespaces.NETNS_DIR.iterdir() if path.name in net.plan.namespaces]
+    assert not [path for path in NETNS_DIR.iterdir() if path.name in net.plan.namespaces]
     assert not [path for path in OVS_DIR.iterdir() if path.name in net.plan.namespaces]
 
 

@@ -9,11 +9,11 @@ import time
 
 import pytest
 
+from railyard.core.host import NETNS_DIR
 from railyard.failure.faults.support.links import set_links
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.build import namespaces
 from railyard.topologies.build.gpu_replacement import GpuReplacement
-from railyard.topologies.build.namespaces import NETNS_DIR
 from railyard.topologies.build.shaping import payload_fraction
 from railyard.topologies.optical import Layer
 from tests.emulation.fabrics import RAIL_BPS, Fabric, at_best, build, eventually

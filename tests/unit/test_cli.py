@@ -14,6 +14,7 @@ import pytest
 import yaml
 
 from railyard.core.host import Machine, detect
+from railyard.core.safe_files import Folder
 from railyard.core.sandbox import launcher
 from railyard.experiments import cli
 from railyard.experiments.commands import live
@@ -54,7 +55,7 @@ class Entered:
         self.status = status
         self.task: Mapping[str, Any] | None = None
 
-    def __call__(self, argv: Sequence[str], task: Mapping[str, Any], run: str = "", interactive: bool = False) -> int:
+    def __call__(self, argv: Sequence[str], task: Mapping[str, Any], run: str = "", **_: object) -> int:
         self.task = task
         return self.status
 
@@ -343,7 +344,7 @@ def in_the_way(kind: str, path: Path) -> None:
     [
         ("folder", "is there already and no file: move it away, or choose another --out"),
         ("pipe", "is there already and no file: move it away, or choose another --out"),
-        ("loop", "can't be used: too many levels of symbolic links"),
+        ("link", "is there already and no file: move it away, or choose another --out"),
     ],
 )
 @pytest.mark.parametrize("suffix", ["csv", "png"])
@@ -356,15 +357,15 @@ def test_what_is_in_a_predictions_way_is_one_line(
     assert capsys.readouterr().err == f"error: --out: {str(path)!r} {said}\n"
 
 
-@pytest.mark.parametrize("method", ["read_bytes", "write_bytes"])
+@pytest.mark.parametrize("method", ["read", "write"])
 def test_a_file_that_is_not_yours_is_one_line(
     method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def denied(path: Path, *_: object) -> bytes:
-        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+    def denied(folder: Folder, name: str, *_: object) -> bytes:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), name)
 
     (tmp_path / "table2.csv").touch()
-    monkeypatch.setattr(Path, method, denied)
+    monkeypatch.setattr(Folder, method, denied)
     assert cli.main(["predict", "table2", "--out", str(tmp_path)]) == 2
     file = tmp_path / "table2.csv"
     assert capsys.readouterr().err == f"error: --out: {str(file)!r} can't be used: permission denied\n"

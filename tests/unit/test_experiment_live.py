@@ -1,9 +1,12 @@
 """Which run somebody means."""
 
+import io
+
 import pytest
+from rich.console import Console
 
 from railyard.core.errors import BadInput
-from railyard.experiments.commands.live import LiveRun, choose, find
+from railyard.experiments.commands.live import LiveRun, choose, find, print_table, printable
 
 RUNS = [
     LiveRun("quickstart", "one", "/tmp/one", 11, "root", 1.0),
@@ -33,6 +36,35 @@ def test_what_is_not_one_run_is_told(wanted: str, message: str) -> None:
 def test_nothing_alive_is_told() -> None:
     with pytest.raises(BadInput, match="RUN: 'one' is not alive: no run of yours is"):
         choose("one", [])
+
+
+def test_own_runs_win_and_what_is_refused_is_said() -> None:
+    theirs = LiveRun("quickstart", "one", "/tmp/theirs/one", 44, "me", 0.0, own=False)
+    fake = LiveRun("recovery", "fake", "/tmp/fake", 55, "me", 0.0, own=False, refused="is refused: it is fake")
+    assert choose("one", [theirs, *RUNS]) == choose("quickstart", [theirs, *RUNS]) == RUNS[0]
+    assert choose("one", [theirs]) == theirs
+    with pytest.raises(BadInput) as caught:
+        choose("fake", [fake, *RUNS])
+    assert str(caught.value) == "RUN: 'fake' is refused: it is fake (process 55 of me)"
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ("quickstart-2", "quickstart-2"),
+        ("Zürich 1", "Zürich 1"),
+        ("a\x1b[2J\r\n", "a\\x1b[2J\\r\\n"),
+        ("\u202e", "\\u202e"),
+    ],
+)
+def test_control_characters_of_a_name_are_escaped(name: str, shown: str) -> None:
+    assert printable(name) == shown
+
+
+def test_a_name_that_looks_like_markup_is_shown_as_it_is() -> None:
+    console = Console(file=io.StringIO(), width=120)
+    print_table([LiveRun("[/bold]", "[red]", "/tmp/[/x]", 1, "me", 1.0)], console)
+    assert "[red]  [/bold]" in console.file.getvalue()  # type: ignore[attr-defined]
 
 
 def test_processes_outside_a_capsule_are_no_runs(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 import yaml
 
+from railyard.core import safe_files
 from railyard.core.errors import BadInput, MissingRequirement
 from railyard.results.analysis.run_analysis import Analysis
 from railyard.results.runs import store
@@ -136,15 +137,15 @@ def test_a_full_disk_is_one_line_and_keeps_what_was_there(tmp_path: Path, monkey
     run = sample_run(2, 2, 1)
     store.save(run, tmp_path)
     before = (tmp_path / "flows.parquet").read_bytes()
-    write = Path.write_bytes
+    write = safe_files._write_all
 
-    def full(path: Path, data: bytes) -> int:
-        if path.name == ".flows.parquet.part":
-            write(path, data[:100])
+    def full(fd: int, data: bytes) -> None:
+        if Path(f"/proc/self/fd/{fd}").readlink().name.startswith(".flows.parquet."):
+            write(fd, data[:100])
             raise OSError(errno.ENOSPC, "No space left on device")
-        return write(path, data)
+        write(fd, data)
 
-    monkeypatch.setattr(Path, "write_bytes", full)
+    monkeypatch.setattr(safe_files, "_write_all", full)
     with pytest.raises(
         MissingRequirement, match=r"the disk is full: .*flows\.parquet could not be written; free some space"
     ) as told:
@@ -155,10 +156,10 @@ def test_a_full_disk_is_one_line_and_keeps_what_was_there(tmp_path: Path, monkey
 
 
 def test_other_write_errors_are_not_called_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(path: Path, data: bytes) -> int:
+    def broken(fd: int, data: bytes) -> None:
         raise OSError(errno.EIO, "Input/output error")
 
-    monkeypatch.setattr(Path, "write_bytes", broken)
+    monkeypatch.setattr(safe_files, "_write_all", broken)
     with pytest.raises(OSError, match="Input/output error"):
         store.save(sample_run(2, 2, 1), tmp_path)
 

@@ -16,8 +16,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, TypeVar
 
-NETNS_DIR: Final = Path("/run/netns")
-CLONE_NEWNET: Final = 0x40000000
+from railyard.core.host import CLONE_NEWNET, NETNS_DIR
+
 MS_BIND: Final = 0x1000
 MNT_DETACH: Final = 2
 _libc: Final = ctypes.CDLL(None, use_errno=True)

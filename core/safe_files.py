@@ -1,0 +1,258 @@
+"""Folders to write into, as root too, where an ordinary user may change the path at any moment.
+
+A path is walked once, part by part, and the folder stays open: what is swapped later has no effect. From the first part
+on that an ordinary user owns (a folder, or a symbolic link), root acts with that user's credentials. So a changed path
+leads root to nothing that its user could not write alone, and the files are owned by that user.
+
+A file is written under a name that cannot be guessed, and renamed: it is whole or not there at all.
+"""
+
+import errno
+import os
+import secrets
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Final
+
+from railyard.core.credentials import Account, account_of, drop_to, is_mapped
+
+_WALK: Final = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
+_NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_MOST_LINKS: Final = 40
+
+
+@dataclass(frozen=True, slots=True)
+class _Made:
+    """A folder that was made by the walk: its name in the open folder `parent`."""
+
+    parent: int
+    name: str
+
+
+class Folder:
+    """An open folder. `path` is as it was given, for messages."""
+
+    def __init__(self, path: Path, make: bool = False, identity: tuple[int, int] | None = None) -> None:
+        """Open it; with `make`, make it and its parents. OSError if it can't be, or is another one than `identity`."""
+        self.path = path
+        self._made: list[_Made] = []
+        self._account: Account | None = None
+        self._gid = -1
+        self._fd = self._walk(path, make)
+        if identity is not None and identity != self.identity:
+            self.close()
+            raise OSError(errno.ESTALE, "another folder was put in its place")
+
+    @property
+    def real_path(self) -> Path:
+        """Where it is now, for another process to open it again, with `identity`."""
+        return Path(f"/proc/self/fd/{self._fd}").readlink()
+
+    @property
+    def identity(self) -> tuple[int, int]:
+        """What tells it from every other folder, whatever its name is."""
+        found = os.fstat(self._fd)
+        return found.st_dev, found.st_ino
+
+    @property
+    def owner(self) -> Account | None:
+        """The user whose credentials are used in it; None if they are this process's own."""
+        return self._account
+
+    def __enter__(self) -> "Folder":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        for fd in (self._fd, *(made.parent for made in self._made)):
+            os.close(fd)
+        self._made = []
+
+    def check_writable(self) -> None:
+        """PermissionError unless files can be made in it."""
+        with _acting_as(self._account):
+            if not os.access(".", os.W_OK | os.X_OK, dir_fd=self._fd, effective_ids=True):
+                who = f"by {self._account.name}, whose folder the path goes through" if self._account else "by you"
+                raise PermissionError(errno.EACCES, f"is not writable {who}")
+
+    def read(self, name: str) -> bytes | None:
+        """A file's content; None if there is nothing of that name. IsADirectoryError if it is no regular file."""
+        with _acting_as(self._account):
+            try:
+                fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=self._fd)
+            except FileNotFoundError:
+                return None
+            except OSError as error:
+                if error.errno in (errno.ELOOP, errno.ENXIO):  # a symbolic link; a socket
+                    raise IsADirectoryError(errno.EISDIR, "is no file") from error
+                raise
+        with os.fdopen(fd, "rb") as file:
+            if not stat.S_ISREG(os.fstat(fd).st_mode):
+                raise IsADirectoryError(errno.EISDIR, "is no file")
+            return file.read()
+
+    def write(self, name: str, data: bytes) -> None:
+        """Write a file, also in a folder below (`traces/0.json`). An older one is replaced, or left if that fails."""
+        *folders, last = PurePosixPath(name).parts
+        part = f".{last}.{secrets.token_hex(8)}.part"
+        with self._below(folders) as parent, _acting_as(self._account):
+            fd = os.open(part, _NEW, 0o666, dir_fd=parent)
+            try:
+                try:
+                    _write_all(fd, data)
+                    self._hand_over(fd)
+                finally:
+                    os.close(fd)
+                os.rename(part, last, src_dir_fd=parent, dst_dir_fd=parent)
+            except OSError:
+                with suppress(OSError):
+                    os.unlink(part, dir_fd=parent)
+                raise
+
+    def remove_if_empty(self) -> None:
+        """Remove what was made for it and has nothing in it."""
+        with _acting_as(self._account):
+            for made in reversed(self._made):
+                with suppress(OSError):
+                    os.rmdir(made.name, dir_fd=made.parent)
+
+    def _walk(self, path: Path, make: bool) -> int:
+        fd = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        parts, links = list(reversed(path.absolute().parts[1:])), 0
+        try:
+            while parts:
+                found = self._step(fd, parts.pop(), make)
+                kind = os.fstat(found)
+                if self._account is None:
+                    self._account, self._gid = _account_to_use(kind), kind.st_gid
+                if not stat.S_ISLNK(kind.st_mode):
+                    os.close(fd)
+                    fd = found
+                    continue
+                with _acting_as(self._account):
+                    target = os.readlink("", dir_fd=found)
+                os.close(found)
+                links += 1
+                if links > _MOST_LINKS:
+                    raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+                if target.startswith("/"):
+                    os.close(fd)
+                    fd = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+                parts += [part for part in reversed(target.split("/")) if part]
+            if not stat.S_ISDIR(os.fstat(fd).st_mode):
+                raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+        except BaseException:
+            self._fd = fd
+            self.close()
+            raise
+        return fd
+
+    def _step(self, parent: int, name: str, make: bool) -> int:
+        """Open what has this name, without following it; or make a folder."""
+        with _acting_as(self._account):
+            try:
+                return os.open(name, _WALK, dir_fd=parent)
+            except FileNotFoundError:
+                if not make:
+                    raise
+            with suppress(FileExistsError):
+                os.mkdir(name, dir_fd=parent)
+                self._made.append(_Made(os.dup(parent), name))
+            return self._made_folder(parent, name)
+
+    def _made_folder(self, parent: int, name: str) -> int:
+        """Open a folder that was just made."""
+        if self._account and not self._account.known:
+            with suppress(OSError):  # a link in its place is for `_walk` to see
+                fd = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
+                self._hand_over(fd)
+                os.close(fd)
+        return os.open(name, _WALK, dir_fd=parent)
+
+    @contextmanager
+    def _below(self, folders: list[str]) -> Iterator[int]:
+        """A folder below, made where it isn't there; no link is followed."""
+        fd = os.dup(self._fd)
+        try:
+            for name in folders:
+                if name in ("/", ".", ".."):
+                    raise ValueError(f"{name!r} is no folder's name")
+                with _acting_as(self._account):
+                    with suppress(FileExistsError):
+                        os.mkdir(name, dir_fd=fd)
+                    found = self._made_folder(fd, name)
+                os.close(fd)
+                fd = found
+            yield fd
+        finally:
+            os.close(fd)
+
+    def _hand_over(self, fd: int) -> None:
+        """Give a new file the group of its user's folder, where the machine knows no group of that user's."""
+        if self._account and not self._account.known and os.fstat(fd).st_uid == self._account.uid:
+            with _acting_as_ourselves():
+                os.fchown(fd, -1, self._gid)
+
+
+def write_file(path: Path, data: bytes) -> None:
+    """Write one file in a folder that is there."""
+    with Folder(path.parent) as folder:
+        folder.write(path.name, data)
+
+
+def become_owner_of(path: Path) -> Account | None:
+    """As root: become, for good, the user whose credentials `Folder` would use there. None if it would use none."""
+    with Folder(path) as folder:
+        account = folder.owner
+    if account is None:
+        return None
+    drop_to(account)
+    os.environ["HOME"] = account.home
+    return account
+
+
+def _account_to_use(found: os.stat_result) -> Account | None:
+    """The ordinary user who owns it, if this process is root and could become that user."""
+    if os.geteuid() != 0 or found.st_uid == 0 or not is_mapped(found.st_uid):
+        return None
+    return account_of(found.st_uid)
+
+
+@contextmanager
+def _acting_as(account: Account | None) -> Iterator[None]:
+    """With the user's credentials, which decide what the kernel allows; root stays the real user."""
+    if account is None or account.is_ours:
+        yield
+        return
+    groups, gid = os.getgroups(), os.getegid()
+    try:
+        os.setgroups(account.groups)
+        os.setegid(account.gid)
+        os.seteuid(account.uid)
+        yield
+    finally:
+        os.seteuid(0)
+        os.setegid(gid)
+        os.setgroups(groups)
+
+
+@contextmanager
+def _acting_as_ourselves() -> Iterator[None]:
+    """As root for a moment, within `_acting_as`."""
+    uid = os.geteuid()
+    os.seteuid(0)
+    try:
+        yield
+    finally:
+        os.seteuid(uid)
+
+
+def _write_all(fd: int, data: bytes) -> None:
+    left = memoryview(data)
+    while left:
+        left = left[os.write(fd, left) :]

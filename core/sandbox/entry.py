@@ -1,0 +1,337 @@
+"""The way into a live run: its namespaces are opened, then checked, and only what was checked is entered.
+
+A process that looks like a run proves nothing, since any user can make one that does. So
+
+- root enters a run directly only if root's own process started it, in this user namespace and with all capabilities of
+  this process, and if every namespace belongs to this user namespace: no ordinary user can make such a run;
+- any other run is entered through its user namespace, which must be its owner's, and with its owner's credentials: a
+  command in there can do no more than its owner could do without root.
+
+The namespaces are open files, so none can be swapped between check and entry. A pidfd says after each reading of /proc
+that the process was still the same one.
+"""
+
+import ctypes
+import fcntl
+import json
+import os
+import re
+import select
+import signal
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import Any, Final, NoReturn
+
+import psutil
+
+from railyard.core.credentials import Account, account_of, clean_environment, drop_to
+from railyard.core.errors import RailyardError
+from railyard.core.host import CLONE_NEWNET, NETNS_DIR, SEARCH_PATH
+from railyard.core.sandbox.run_socket import Announcement
+
+_CLONE: Final = {
+    "user": 0x10000000,
+    "pid": 0x20000000,
+    "uts": 0x04000000,
+    "ipc": 0x08000000,
+    "net": CLONE_NEWNET,
+    "mnt": 0x00020000,
+}
+"""By name, in the order of entry: the user namespace gives the right to the rest, and after `mnt` /proc is another."""
+_OF_A_RUN: Final = ("pid", "net", "mnt")
+"""What no run shares with the machine."""
+_NS_GET_USERNS: Final = 0xB701
+_NS_GET_PARENT: Final = 0xB702
+_NS_GET_OWNER_UID: Final = 0xB704
+_NODE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
+_LOOK_S: Final = 2.0
+_LONGEST_LIST: Final = 2**20
+_PASSED_ON: Final = (signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGHUP)
+_libc: Final = ctypes.CDLL(None, use_errno=True)
+
+
+class Refused(RailyardError):
+    """What says that it is a run is none that may be entered. The message begins with a verb."""
+
+    exit_status = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A run that was checked. `pid`: process 1 of its capsule, seen from here. `namespaces`: open, those to enter."""
+
+    pid: int
+    pidfd: int
+    account: Account
+    namespaces: Mapping[str, int] = field(repr=False)
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether process 1 is still there; while it is, no other process has its number."""
+        return not select.select([self.pidfd], [], [], 0)[0]
+
+    def close(self) -> None:
+        for fd in (self.pidfd, *self.namespaces.values()):
+            os.close(fd)
+
+
+def entry_of(found: Announcement) -> Entry | None:
+    """The entry to the run that a process announces; None if it has not begun yet, or has ended. Refused else."""
+    pid = _first_process(found)
+    if pid is None:
+        return None
+    opened: dict[str, int] = {}
+    pidfd = -1
+    try:
+        pidfd = os.pidfd_open(pid)
+        opened = {kind: os.open(f"/proc/{pid}/ns/{kind}", os.O_RDONLY | os.O_CLOEXEC) for kind in _CLONE}
+        _check_process(found, pid)
+        kept = _check_duration(opened, found.uid)
+        entry = Entry(pid, pidfd, account_of(found.uid, found.gid), {kind: opened[kind] for kind in kept})
+        if not (entry.is_alive and _is_alive(found.pidfd)):
+            raise ProcessLookupError
+    except BaseException as error:
+        for fd in (pidfd, *opened.values()):
+            if fd >= 0:
+                os.close(fd)
+        if isinstance(error, (ProcessLookupError, FileNotFoundError)):
+            return None
+        if isinstance(error, OSError):
+            raise Refused(f"can't be entered: {error.strerror or error}") from error
+        raise
+    for kind in opened.keys() - kept:
+        os.close(opened[kind])
+    return entry
+
+
+def _first_process(found: Announcement) -> int | None:
+    """Process 1 of a PID namespace below ours: a child of `unshare`, which is the listening process's child."""
+    with suppress(psutil.Error, OSError):
+        for process in psutil.Process(found.pid).children(recursive=True):
+            numbers = _status(process.pid).get("NSpid", [])
+            if len(numbers) > 1 and numbers[-1] == "1" and _parent(_parent(process.pid)) == found.pid:
+                return process.pid
+    return None
+
+
+def _check_process(found: Announcement, pid: int) -> None:
+    """Refused unless both processes have its user's credentials, and for root's own run all capabilities of ours."""
+    if _parent(_parent(pid)) != found.pid:
+        raise ProcessLookupError
+    ours = int(_status(os.getpid())["CapPrm"][0], 16)
+    for number in (found.pid, pid):
+        status = _status(number)
+        if {int(uid) for uid in status["Uid"]} != {found.uid}:
+            raise Refused(f"is refused: process {number} is another user's")
+        if found.uid == os.geteuid() == 0 and ours & ~int(status["CapPrm"][0], 16):
+            raise Refused(f"is refused: process {number} has fewer privileges than this one")
+
+
+def _check_duration(opened: Mapping[str, int], uid: int) -> list[str]:
+    """Which of the opened namespaces to enter. Refused if one isn't a run's, or isn't its user's."""
+    here = {kind: os.open(f"/proc/self/ns/{kind}", os.O_RDONLY | os.O_CLOEXEC) for kind in _CLONE}
+    try:
+        for kind in _OF_A_RUN:
+            if _same(opened[kind], here[kind]):
+                raise Refused(f"is refused: its {kind} namespace is the machine's")
+        direct = uid == os.geteuid() == 0
+        if direct and not _same(opened["user"], here["user"]):
+            raise Refused("is refused: it is in another user namespace")
+        if not direct:
+            _check_user_namespace(opened["user"], here["user"], uid)
+        kept = [k for k in _CLONE if not _same(opened[k], here[k])]
+        for kind in kept:
+            if kind != "user" and not _is_owned(opened[kind], opened["user"]):
+                raise Refused(f"is refused: its {kind} namespace is of another user namespace")
+        return kept
+    finally:
+        for fd in here.values():
+            os.close(fd)
+
+
+def _check_user_namespace(fd: int, ours: int, uid: int) -> None:
+    """Refused unless its user made it, and in our user namespace."""
+    owner = bytearray(4)
+    fcntl.ioctl(fd, _NS_GET_OWNER_UID, owner)
+    if _same(fd, ours):
+        raise Refused("is refused: it has no user namespace of its own")
+    if not _is_owned(fd, ours, _NS_GET_PARENT) or int.from_bytes(owner, sys.byteorder) != uid:
+        raise Refused("is refused: its user namespace is another user's")
+
+
+def _is_owned(fd: int, user_namespace: int, question: int = _NS_GET_USERNS) -> bool:
+    try:
+        owner = fcntl.ioctl(fd, question)
+    except PermissionError:  # it is out of sight from here
+        return False
+    try:
+        return _same(owner, user_namespace)
+    finally:
+        os.close(owner)
+
+
+def _same(fd: int, another: int) -> bool:
+    first, second = os.fstat(fd), os.fstat(another)
+    return (first.st_dev, first.st_ino) == (second.st_dev, second.st_ino)
+
+
+def _status(pid: int) -> dict[str, list[str]]:
+    lines = (line.partition(":") for line in Path(f"/proc/{pid}/status").read_text(errors="replace").splitlines())
+    return {key: value.split() for key, _, value in lines}
+
+
+def _parent(pid: int) -> int:
+    return int(_status(pid)["PPid"][0])
+
+
+def _is_alive(pidfd: int) -> bool:
+    return not select.select([pidfd], [], [], 0)[0]
+
+
+def _enter(entry: Entry, node: str | None) -> None:
+    """Put this process, a fresh child with one thread, into the run, with its user's credentials if they aren't ours.
+
+    Its next child will be in the PID namespace.
+    """
+    if not entry.account.is_ours:
+        drop_to(entry.account)
+    for kind, fd in entry.namespaces.items():
+        _setns(fd, kind)
+    if node is not None:
+        fd = os.open(NETNS_DIR / node, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        _setns(fd, "net")
+    if not entry.is_alive:
+        raise Refused("has ended")
+
+
+def _setns(fd: int, kind: str) -> None:
+    if _libc.setns(fd, _CLONE[kind]) != 0:
+        number = ctypes.get_errno()
+        raise Refused(f"is refused: its {kind} namespace can't be entered ({os.strerror(number).lower()})")
+
+
+def nodes(entry: Entry) -> list[str]:
+    """The names of the namespaces of the fabric that is up. Looked for from inside, and not for longer than 2 s."""
+    reading, writing = os.pipe2(os.O_CLOEXEC)
+    child = os.fork()
+    if child == 0:
+        _in_child(lambda: _report(entry, writing))
+    os.close(writing)
+    said, deadline = b"", time.monotonic() + _LOOK_S
+    try:
+        while len(said) < _LONGEST_LIST and select.select([reading], [], [], max(0.0, deadline - time.monotonic()))[0]:
+            part = os.read(reading, 65536)
+            if not part:
+                break
+            said += part
+    finally:
+        os.close(reading)
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+    try:
+        return sorted(name for name in json.loads(said) if isinstance(name, str) and _NODE.fullmatch(name))
+    except (ValueError, TypeError):
+        return []
+
+
+def _report(entry: Entry, writing: int) -> int:
+    with suppress(OSError, RailyardError):
+        _enter(entry, None)
+        names = os.listdir(NETNS_DIR)  # noqa: PTH208 (a name that is no path)
+        os.write(writing, json.dumps(names).encode())
+    return 0
+
+
+def run(entry: Entry, name: str, command: Sequence[str], node: str | None, variables: Mapping[str, str]) -> int:
+    """Run a command in the network of a node, or (None) of process 1, and return its exit status.
+
+    If the run can't be entered, one line with its name says so, and the status is 2.
+
+    As another user's, it gets a clean environment and no terminal of ours that it could type into: signals are passed
+    on to it. `variables` come on top.
+    """
+    own = entry.account.is_ours
+    environment = {**os.environ, "PATH": SEARCH_PATH} if own else clean_environment(entry.account)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    old = {number: signal.signal(number, _ignored) for number in (_PASSED_ON[:2] if own else _PASSED_ON)}
+    keeper = os.fork()
+    if keeper == 0:
+        defaults: dict[int, Any] = {
+            n: signal.SIG_IGN if h == signal.SIG_IGN else signal.SIG_DFL for n, h in old.items()
+        }
+        _in_child(lambda: _keep(entry, command, node, {**environment, **variables}, defaults), f"RUN: {name!r}")
+    if not own:
+        for number in _PASSED_ON:
+            signal.signal(number, _passing_on(keeper))
+    try:
+        status = os.waitstatus_to_exitcode(os.waitpid(keeper, 0)[1])
+    finally:
+        for number, handler in old.items():
+            signal.signal(number, handler)
+    return status if status >= 0 else 128 - status
+
+
+def _ignored(number: int, frame: FrameType | None) -> None:
+    """Nothing: the command has the same signal, from the terminal or passed on."""
+
+
+def _passing_on(keeper: int) -> Callable[[int, FrameType | None], None]:
+    def pass_on(number: int, frame: FrameType | None) -> None:
+        with suppress(ProcessLookupError):
+            os.killpg(keeper, number)
+
+    return pass_on
+
+
+def _keep(
+    entry: Entry,
+    command: Sequence[str],
+    node: str | None,
+    environment: Mapping[str, str],
+    defaults: Mapping[int, Any],
+) -> int:
+    """Enter, start the command as a child, since only children are in the PID namespace, and wait for it."""
+    own = entry.account.is_ours
+    if not own:
+        os.setsid()  # or the command could push characters into the terminal's input (TIOCSTI)
+    _enter(entry, node)
+    child = os.fork()
+    if child == 0:
+        for number, action in defaults.items():
+            signal.signal(number, action)
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+        if not own:
+            os.closerange(3, os.sysconf("SC_OPEN_MAX"))
+        _in_child(lambda: _become(command, environment))
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    return status if status >= 0 else 128 - status
+
+
+def _become(command: Sequence[str], environment: Mapping[str, str]) -> NoReturn:
+    try:
+        os.execvpe(command[0], list(command), dict(environment))
+    except OSError as error:
+        print(f"error: {command[0]}: {(error.strerror or str(error)).lower()}", file=sys.stderr, flush=True)
+        os._exit(127 if isinstance(error, FileNotFoundError) else 126)
+
+
+def _in_child(work: Callable[[], int], what: str = "") -> NoReturn:
+    """Do it, and end this process, whatever happens: it must never go on as the command line that forked it."""
+    status = 1
+    try:
+        status = work()
+    except RailyardError as error:
+        print(f"error: {what} {error}", file=sys.stderr)
+        status = error.exit_status
+    except OSError as error:
+        print(f"error: {what} can't be entered: {(error.strerror or str(error)).lower()}", file=sys.stderr)
+        status = 2
+    finally:
+        sys.stderr.flush()
+        os._exit(status)

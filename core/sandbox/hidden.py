@@ -1,0 +1,144 @@
+"""What a run does not see of the machine's files: folders that hold sockets of services, and sockets elsewhere.
+
+A Unix socket with a path is reached by its path alone: the network namespace keeps no process from it, but the mount
+namespace can. /run and its like are empty in a capsule. So are /tmp and /var/tmp, where sockets lie between files: what
+the run needs of them is put back, folder by folder. Each socket that is left is covered with an empty file, wherever it
+is; one that a service makes later, outside those folders, is not.
+"""
+
+import ctypes
+import errno
+import os
+import stat
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
+
+from railyard.core import plugins
+from railyard.core.errors import BadInput, MissingRequirement
+from railyard.core.project import PROJECT
+
+EMPTY: Final = ("/run", "/var/run", "/dev/shm", "/dev/mqueue")
+"""Where the capsule has an empty tmpfs of its own."""
+PRIVATE: Final = ("/tmp", "/var/tmp")
+"""The same, with some of the machine's folders put back."""
+_MS_NOSUID_NODEV: Final = 2 | 4
+_MS_BIND: Final = 4096
+_MS_REC: Final = 16384
+_MOST_SOCKETS: Final = 4096
+_libc: Final = ctypes.CDLL(None, use_errno=True)
+
+
+def check_visible(field: str, path: Path) -> None:
+    """BadInput for a path that a run could not see, since the capsule covers it."""
+    for covered in EMPTY:
+        if path.resolve().is_relative_to(Path(covered).resolve()):
+            raise BadInput(field, str(path), f"must not be under {covered}: a run has one of its own there")
+    for private in PRIVATE:
+        if path.resolve() == Path(private).resolve():
+            raise BadInput(field, str(path), f"must be a folder below {private}: a run has one of its own there")
+
+
+def needed(more: Iterable[Path]) -> list[str]:
+    """What has to be put back into /tmp and /var/tmp: Railyard, its Python, the working folder, and these."""
+    always = (
+        Path.cwd(),
+        PROJECT,
+        Path(sys.prefix),
+        Path(sys.base_prefix),
+        Path(sys.executable).parent,
+        *(plugin.path for plugin in plugins.loaded()),
+    )
+    found = {path.resolve() for path in (*always, *map(Path, sys.path), *more) if path.exists()}
+    below = {path for path in found if any(Path(place).resolve() in path.parents for place in PRIVATE)}
+    return sorted(str(path) for path in below if not below & set(path.parents))
+
+
+def files_meant(data: object) -> Iterator[Path]:
+    """Files and folders in /tmp or /var/tmp that a text of an experiment may mean: by their path, or its beginning.
+
+    A file brings its folder with it, since a trace has a file for each rank; in /tmp itself, those of its name.
+    """
+    if isinstance(data, Mapping):
+        data = list(data.values())
+    if isinstance(data, list | tuple):
+        for item in data:
+            yield from files_meant(item)
+    if isinstance(data, str) and data:
+        with suppress(OSError, ValueError):
+            yield from _meant(Path(data).absolute())
+
+
+def _meant(path: Path) -> Iterator[Path]:
+    folder = path.parent.resolve()
+    for place in (Path(place).resolve() for place in PRIVATE):
+        if place in folder.parents or (place == folder and path.is_dir()):
+            yield path if path.is_dir() else folder
+        elif place == folder:
+            stem = path.name.partition(".")[0]
+            yield from (file for file in folder.glob(f"{stem}*") if file.is_file())
+
+
+def sockets() -> list[str]:
+    """The paths of the machine's Unix sockets, as far as the kernel lists them for this network namespace."""
+    lines = Path("/proc/net/unix").read_text(errors="surrogateescape").splitlines()
+    paths = {line.split(maxsplit=7)[7] for line in lines if line.count("/")}
+    return sorted(path for path in paths if path.startswith("/"))[:_MOST_SOCKETS]
+
+
+def hide(put_back: Sequence[str], covered: Sequence[str]) -> None:
+    """Do it, in a mount namespace of our own: `needed` and `sockets` were called outside."""
+    here = str(Path.cwd())
+    opened = {path: os.open(path, os.O_PATH | os.O_CLOEXEC) for path in put_back}
+    for places, mode in ((EMPTY, "755"), (PRIVATE, "1777")):
+        for place in dict.fromkeys(str(Path(place).resolve()) for place in places if Path(place).is_dir()):
+            mount("tmpfs", place, "tmpfs", _MS_NOSUID_NODEV, f"mode={mode}")
+    for path, fd in opened.items():
+        _put_back(path, fd)
+        os.close(fd)
+    with suppress(OSError):  # the working folder was the one beneath
+        os.chdir(here)
+    _cover(covered)
+
+
+def _put_back(path: str, fd: int) -> None:
+    if stat.S_ISDIR(os.fstat(fd).st_mode):
+        Path(path).mkdir(parents=True, exist_ok=True)
+    else:
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        Path(path).touch()
+    mount(f"/proc/self/fd/{fd}", path, "", _MS_BIND | _MS_REC)
+
+
+def _cover(paths: Sequence[str]) -> None:
+    """Put an empty file over each socket. One that can't be opened from here, or is no socket any more, is left."""
+    nothing = Path("/run/railyard/nothing")
+    nothing.parent.mkdir(parents=True, exist_ok=True)
+    nothing.touch(mode=0o000)
+    for path in paths:
+        with suppress(OSError, MissingRequirement):
+            fd = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+            try:
+                if stat.S_ISSOCK(os.fstat(fd).st_mode):
+                    mount(str(nothing), f"/proc/self/fd/{fd}", "", _MS_BIND)
+            finally:
+                os.close(fd)
+
+
+def mount(source: str, target: str, kind: str, flags: int, options: str = "") -> None:
+    """The system call. MissingRequirement if it fails."""
+    if _libc.mount(source.encode(), target.encode(), kind.encode(), flags, options.encode()) != 0:
+        why = os.strerror(ctypes.get_errno() or errno.EINVAL)
+        raise MissingRequirement(f"this machine refuses a private {target} ({why})", "use sudo")
+
+
+def bind(source: Path, target: Path) -> None:
+    """Put a file over another one."""
+    mount(str(source), str(target), "", _MS_BIND)
+
+
+def envelope(task: Mapping[str, Any], visible: Iterable[Path]) -> dict[str, Any]:
+    """A task, with what `hide` has to know."""
+    return {"task": dict(task), "put_back": needed(visible), "sockets": sockets()}

@@ -1,0 +1,147 @@
+"""How later commands find a live run: its outer process listens on an abstract Unix socket.
+
+Such a socket has no file, and the kernel closes it with its process: nothing goes stale, and `kill -9` leaves nothing.
+Any user may listen under such a name, so a name proves nothing; what counts is the user who listens, which the kernel
+reports (SO_PEERCRED). Only the same user and root get an answer.
+"""
+
+import os
+import re
+import secrets
+import select
+import socket
+import struct
+import time
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+_NAME: Final = re.compile(rb"@(railyard/(\d{1,10})/[0-9a-f]{16})$")
+_CREDENTIALS: Final = struct.Struct("iII")
+_SO_PEERPIDFD: Final = 77
+"""Since Linux 6.5."""
+_LONGEST: Final = 8192
+_MOST_OF_OTHERS: Final = 256
+_OWN_S: Final = 5.0
+_OTHERS_S: Final = 1.0
+"""How long an answer may take: another user's process could hold up root's commands."""
+
+
+class RunSocket:
+    """While entered: other commands can find the run. `text` is what they get to know, nothing if it is empty."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text.encode(errors="surrogateescape")[:_LONGEST]
+        self._listener: socket.socket | None = None
+
+    def __enter__(self) -> "RunSocket":
+        if self._text:
+            self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+            self._listener.bind(f"\0railyard/{os.geteuid()}/{secrets.token_hex(8)}")
+            self._listener.listen(128)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._listener:
+            self._listener.close()
+
+    @property
+    def waiting(self) -> list[socket.socket]:
+        """What to wait for with `select`; then call `answer`."""
+        return [self._listener] if self._listener else []
+
+    def answer(self) -> None:
+        """Answer one process. It never blocks: the text fits into the socket's buffer."""
+        if not self._listener:
+            return
+        with suppress(OSError):
+            connection, _ = self._listener.accept()
+            with connection:
+                if _peer(connection)[1] in (0, os.geteuid()):
+                    connection.send(self._text, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+
+
+@dataclass(frozen=True, slots=True)
+class Announcement:
+    """A process that listens. `pid`, `pidfd`, `uid` and `gid` are from the kernel, `text` is from the process."""
+
+    pid: int
+    pidfd: int
+    uid: int
+    gid: int
+    text: str
+
+
+def announcements() -> list[Announcement]:
+    """Of this user's runs, and for root of all users' runs. The caller closes the pidfds."""
+    mine: list[bytes] = []
+    others: list[bytes] = []
+    for name, claimed in _names():
+        (mine if claimed == os.geteuid() else others).append(name)
+    if os.geteuid() != 0:
+        others.clear()
+    return _ask(mine, _OWN_S) + _ask(others[:_MOST_OF_OTHERS], _OTHERS_S)
+
+
+def _names() -> list[tuple[bytes, int]]:
+    """The names of sockets in this network namespace, with the user whom each claims to be of."""
+    found = {}
+    for line in Path("/proc/net/unix").read_bytes().splitlines():
+        if match := _NAME.search(line):
+            found[b"\0" + match[1]] = int(match[2])
+    return sorted(found.items())
+
+
+def _ask(names: list[bytes], within_s: float) -> list[Announcement]:
+    """Ask all at once. A process is left out whose user is another than its name claims, or which doesn't answer."""
+    open_now: dict[socket.socket, Announcement] = {}
+    texts: dict[socket.socket, bytes] = {}
+    for name in names:
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+        try:
+            sock.connect(name)
+            pid, uid, gid = _peer(sock)
+            if pid <= 0 or name.split(b"/")[1] != str(uid).encode():
+                raise PermissionError(name)
+            open_now[sock] = Announcement(pid, _peer_pidfd(sock, pid), uid, gid, "")
+            texts[sock] = b""
+        except OSError:
+            sock.close()
+    found = []
+    deadline = time.monotonic() + within_s
+    while open_now and (left_s := deadline - time.monotonic()) > 0:
+        for sock in select.select(list(open_now), [], [], left_s)[0]:
+            part = _received(sock)
+            texts[sock] += part
+            if part and len(texts[sock]) <= _LONGEST:
+                continue
+            who = open_now.pop(sock)
+            sock.close()
+            if texts[sock] and not part:
+                found.append(replace(who, text=texts[sock].decode(errors="surrogateescape")))
+            else:
+                os.close(who.pidfd)
+    for sock, who in open_now.items():
+        sock.close()
+        os.close(who.pidfd)
+    return found
+
+
+def _received(sock: socket.socket) -> bytes:
+    try:
+        return sock.recv(_LONGEST + 1)
+    except OSError:
+        return b""
+
+
+def _peer(sock: socket.socket) -> tuple[int, int, int]:
+    """PID, user and group of the process at the other end."""
+    pid, uid, gid = _CREDENTIALS.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
+    return pid, uid, gid
+
+
+def _peer_pidfd(sock: socket.socket, pid: int) -> int:
+    with suppress(OSError):
+        return sock.getsockopt(socket.SOL_SOCKET, _SO_PEERPIDFD)
+    return os.pidfd_open(pid)

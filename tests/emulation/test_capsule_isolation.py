@@ -1,0 +1,194 @@
+"""What a GPU's process can't reach of the machine: its name, its IPC objects, and the Unix sockets of its services."""
+
+import ctypes
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.emulation.programs import (
+    ENCAPSULATED,
+    ROOT,
+    USER,
+    Program,
+    as_root,
+    as_user,
+    assert_as_before,
+    machine_state,
+)
+from tests.emulation.test_cli import Wrap, command
+
+WITHIN_S = 30.0
+WHO: dict[str, Wrap] = {"root": as_root, "user": as_user}
+CONNECT = "import socket, sys; socket.socket(socket.AF_UNIX).connect(sys.argv[1].replace('@', chr(0)))"
+Gpu = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture(autouse=True)
+def as_before() -> Iterator[None]:
+    before = machine_state()
+    yield
+    assert_as_before(before)
+
+
+@pytest.fixture(params=WHO)
+def who(request: pytest.FixtureRequest) -> Wrap:
+    return WHO[request.param]
+
+
+@contextmanager
+def gpu_of(who: Wrap) -> Iterator[Gpu]:
+    """Runs a command in a GPU of a run of theirs."""
+    with Program(who([*ENCAPSULATED, "stand"])) as program:
+        program.await_text("waiting", WITHIN_S)
+        name = f"stand-{program.process.pid}"
+        yield lambda *words: command("exec", name, "d0g1", *words)
+
+
+@contextmanager
+def listening(path: str) -> Iterator[None]:
+    """A service of the machine's, which all users may reach."""
+    with socket.socket(socket.AF_UNIX) as service:
+        service.bind(path.replace("@", "\0"))
+        service.listen()
+        try:
+            if not path.startswith("@"):
+                Path(path).chmod(0o777)
+            yield
+        finally:
+            if not path.startswith("@"):
+                Path(path).unlink()
+
+
+def reaches(run: Callable[..., "subprocess.CompletedProcess[str]"], path: str) -> bool:
+    done = run(sys.executable, "-c", CONNECT, path)
+    assert done.returncode == 0 or "FileNotFoundError" in done.stderr or "ConnectionRefusedError" in done.stderr, done
+    return done.returncode == 0
+
+
+def outside(*words: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run([*USER, *words], capture_output=True, text=True, check=False)
+
+
+def test_a_hostname_that_a_gpu_sets_is_the_runs_alone(who: Wrap) -> None:
+    before = socket.gethostname()
+    with gpu_of(who) as gpu:
+        try:
+            assert gpu("sh", "-c", "hostname railyard-test && hostname").stdout == "railyard-test\n"
+            assert socket.gethostname() == before
+            assert gpu("hostname").stdout == "railyard-test\n"
+        finally:
+            socket.sethostname(before)
+
+
+def test_system_v_ipc_of_the_machine_is_out_of_reach(who: Wrap) -> None:
+    made = subprocess.run(["ipcmk", "-Q", "-p", "0666"], capture_output=True, text=True, check=True).stdout.split()[-1]
+    try:
+        with gpu_of(who) as gpu:
+            assert gpu("ipcs", "-q", "-i", made).stdout.strip() == ""
+            assert gpu("ipcrm", "-q", made).returncode != 0
+            assert gpu("ipcmk", "-Q").returncode == 0
+            listed = subprocess.run(["ipcs", "-q"], capture_output=True, text=True, check=True).stdout
+        assert [line.split()[1] for line in listed.splitlines() if line.startswith("0x")] == [made]
+    finally:
+        subprocess.run(["ipcrm", "-q", made], check=True)
+
+
+def test_posix_queues_of_the_machine_are_out_of_reach(who: Wrap) -> None:
+    """Opened by name, which needs no mount of them."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    name = f"/railyard-test-{os.getpid()}"
+    old = os.umask(0)
+    queue = libc.mq_open(name.encode(), os.O_CREAT | os.O_RDWR, 0o666, None)
+    os.umask(old)
+    assert queue >= 0
+    code = f"import ctypes; raise SystemExit(ctypes.CDLL(None).mq_open({name!r}.encode(), 0) < 0)"
+    try:
+        assert outside(sys.executable, "-c", code).returncode == 0
+        with gpu_of(who) as gpu:
+            assert gpu(sys.executable, "-c", code).returncode == 1
+    finally:
+        libc.mq_unlink(name.encode())
+        libc.mq_close(queue)
+
+
+@pytest.mark.parametrize("folder", ["/run", "/var/run", "/tmp", "/var/tmp", "/dev/shm"])
+@pytest.mark.parametrize("when", ["before", "during"])
+def test_sockets_in_usual_places_are_out_of_reach(folder: str, when: str, who: Wrap) -> None:
+    """Also one that a service makes while the run is going on."""
+    path = f"{folder}/railyard-test-{os.getpid()}.sock"
+    if when == "before":
+        with listening(path), gpu_of(who) as gpu:
+            assert reaches(outside, path)
+            assert not reaches(gpu, path)
+    else:
+        with gpu_of(who) as gpu, listening(path):
+            assert reaches(outside, path)
+            assert not reaches(gpu, path)
+
+
+def test_a_socket_elsewhere_is_covered_if_it_was_there(who: Wrap) -> None:
+    """In the working folder and in a folder that is no usual place; files beside it stay visible."""
+    with tempfile.TemporaryDirectory(dir="/opt") as other:
+        Path(other).chmod(0o755)
+        Path(other, "file").write_text("seen")
+        for path in (f"{ROOT}/railyard-test.sock", f"{other}/service.sock"):
+            with listening(path), gpu_of(who) as gpu:
+                assert reaches(outside, path)
+                assert not reaches(gpu, path)
+                assert gpu("cat", f"{other}/file").stdout == "seen"
+
+
+def test_abstract_sockets_of_the_machine_are_out_of_reach(who: Wrap) -> None:
+    path = f"@railyard-test-{os.getpid()}"
+    with listening(path), gpu_of(who) as gpu:
+        assert reaches(outside, path)
+        assert not reaches(gpu, path)
+
+
+def test_what_a_run_writes_in_tmp_goes_with_it(who: Wrap) -> None:
+    """While it goes on, every GPU of it sees the same /tmp."""
+    with gpu_of(who) as gpu:
+        assert gpu("sh", "-c", "echo mine >/tmp/railyard-test-file").returncode == 0
+        assert gpu("cat", "/tmp/railyard-test-file").stdout == "mine\n"
+        assert not Path("/tmp/railyard-test-file").exists()
+
+
+def test_the_working_folder_is_not_the_hidden_one() -> None:
+    """From /tmp, a relative path would else lead past what covers it."""
+    path = f"/tmp/railyard-test-{os.getpid()}.sock"
+    line = [ENCAPSULATED[0], "-m", "railyard.core.sandbox.launcher", "sh", "-c", f"pwd; ls {Path(path).name}"]
+    with listening(path):
+        done = subprocess.run(
+            line, cwd="/tmp", env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False
+        )
+    assert done.stdout == "/tmp\n"
+    assert "No such file" in done.stderr
+
+
+def test_a_folder_in_tmp_that_is_needed_is_there(who: Wrap) -> None:
+    """The working folder with all that is below it, and none beside it."""
+    with tempfile.TemporaryDirectory() as needed, tempfile.TemporaryDirectory() as beside:
+        for name in (needed, beside):
+            Path(name).chmod(0o777)
+        Path(needed, "deep").mkdir()
+        Path(needed, "deep", "file").write_text("seen")
+        line = [
+            ENCAPSULATED[0],
+            "-m",
+            "railyard.core.sandbox.launcher",
+            "sh",
+            "-c",
+            f"cat deep/file; touch new; ls -d {beside}",
+        ]
+        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        done = subprocess.run(who(line), cwd=needed, env=environment, capture_output=True, text=True, check=False)
+        assert done.stdout == "seen"
+        assert "No such file" in done.stderr
+        assert Path(needed, "new").exists()

@@ -1,0 +1,192 @@
+"""Other users' processes that pass for runs: root's commands give them no rights, and refuse each in one line."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from railyard.core.host import NETNS_DIR
+from railyard.core.sandbox import entry
+from railyard.experiments.commands import live
+from tests.emulation.programs import ENCAPSULATED, USER, Program, as_root, as_user, assert_as_before, machine_state
+from tests.emulation.test_cli import Wrap, command
+
+UID = 65534
+ANOTHER = ("setpriv", "--reuid=65533", "--regid=65533", "--clear-groups")
+IMPOSTOR = (sys.executable, "-m", "tests.emulation.impostor")
+WITHIN_S = 30.0
+SECRET = "RAILYARD_TEST_SECRET"
+
+
+@pytest.fixture(autouse=True)
+def as_before() -> Iterator[None]:
+    before = machine_state()
+    yield
+    assert_as_before(before)
+
+
+@contextmanager
+def impostor(way: str, text: str = "quickstart /tmp/quickstart") -> Iterator[Program]:
+    """A process of an ordinary user that passes for a run, while entered."""
+    as_user([])  # skips where users may make no namespaces
+    with Program([*USER, *IMPOSTOR, way, text]) as program:
+        program.await_text("ready", WITHIN_S)
+        yield program
+
+
+@contextmanager
+def own_run(who: Wrap = as_root) -> Iterator[str]:
+    """A run with a GPU d0g1; its name."""
+    with Program(who([*ENCAPSULATED, "stand"])) as program:
+        program.await_text("waiting", WITHIN_S)
+        yield f"stand-{program.process.pid}"
+
+
+def refusal(*words: str) -> str:
+    """What `exec` says in its one line, when it starts nothing."""
+    done = command("exec", *words)
+    assert (done.returncode, done.stdout) == (2, ""), done
+    assert done.stderr.startswith("error: ")
+    assert done.stderr.count("\n") == 1
+    return done.stderr.removeprefix("error: ").rstrip()
+
+
+@pytest.mark.parametrize("way", ["variables", "claims-root"])
+def test_a_process_that_claims_to_be_roots_is_no_run(way: str) -> None:
+    with impostor(way) as program:
+        assert refusal("quickstart", "d0g1", "ss", "-ti") == "RUN: 'quickstart' is not alive: no run of yours is"
+        inner = live_child(program.process.pid)
+        assert refusal(str(inner), "d0g1", "true").endswith("no run of yours is")
+        assert command("ps").stdout == "no run is alive\n"
+
+
+def live_child(pid: int) -> int:
+    """The last of a line of processes: process 1 of the impostor's namespaces."""
+    while children := Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+        if "1" in Path(f"/proc/{pid}/status").read_text().partition("NSpid:")[2].partition("\n")[0].split()[1:]:
+            break
+        pid = int(children[0])
+    return pid
+
+
+@pytest.mark.parametrize(
+    ("way", "why"),
+    [
+        ("nested", "is refused: its user namespace is another user's"),
+        ("no-network", "is refused: its net namespace is the machine's"),
+    ],
+)
+def test_namespaces_of_the_wrong_owner_are_refused(way: str, why: str) -> None:
+    with impostor(way):
+        said = refusal("quickstart", "d0g1", "ss", "-ti")
+        assert said.startswith(f"RUN: 'quickstart' {why} (process ")
+        assert said.endswith(" of nobody)")
+        listed = command("ps")
+        assert listed.stdout == "no run is alive\n"
+        assert why in listed.stderr
+
+
+@pytest.mark.parametrize("who", [as_root, as_user])
+def test_a_users_program_gets_no_more_than_its_users_rights(who: Wrap, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is in the place of `ss` has the user's credentials, no open file of root's, and none of its variables."""
+    monkeypatch.setenv(SECRET, "1")
+    with impostor("listens"):
+        kept = os.open("/etc/shadow", os.O_RDONLY)
+        os.set_inheritable(kept, True)
+        argv = [sys.executable, "run_experiment.py", "exec", "quickstart", "d0g1", "ss", "-ti"]
+        if who is as_user:
+            argv = [*USER, *argv]
+        done = subprocess.run(argv, capture_output=True, text=True, check=True, pass_fds=[kept])
+        os.close(kept)
+    lines = done.stdout.splitlines()
+    assert lines[0] == "0"
+    assert lines[1].split() == ["0", str(UID), "1"], "it is in root's own user namespace"
+    if who is as_root:
+        assert f"/proc/self/fd/{kept}" not in lines
+        assert not any(SECRET in line for line in lines)
+
+
+def test_roots_own_run_wins_over_anothers_of_its_name() -> None:
+    with own_run() as name, impostor("listens", f"test /somewhere/{name}"):
+        for wanted in (name, "test"):
+            looked = command("exec", wanted, "d0g1", "cat", "/proc/self/uid_map")
+            assert looked.stdout.split() == Path("/proc/self/uid_map").read_text().split(), looked.stderr
+
+
+@pytest.mark.parametrize("way", ["host-network", "symlink", "pipe"])
+def test_a_swapped_network_namespace_is_refused(way: str) -> None:
+    with impostor(way):
+        assert refusal("quickstart", "d0g1", "ip", "link").startswith("RUN: 'quickstart' ")
+
+
+def test_a_users_link_shows_root_nothing_of_its_own_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The folder of the namespaces is looked at with the user's rights. Here it leads to one that is root's alone."""
+    (tmp_path / "d7g7").touch()
+    tmp_path.chmod(0o700)
+    monkeypatch.setenv("PLACE", str(tmp_path))
+    with impostor("outside"):
+        assert refusal("quickstart", "d0g1", "true") == f"RUN: 'quickstart' {live.NO_FABRIC}"
+
+
+def test_names_of_others_neither_end_ps_nor_reach_the_terminal() -> None:
+    with impostor("strange-names", "[/bold] /tmp/[/red]\x1b]0;title\x07\u202e\n"):
+        done = command("ps")
+        assert done.returncode == 0
+        assert not any(bad in done.stdout + done.stderr for bad in "\x1b\x07\u202e")
+        assert "[/red]\\x1b]0;title\\x07" in done.stdout
+        assert "1 GPUs" in done.stdout
+
+
+def test_a_user_sees_and_enters_own_runs_only() -> None:
+    def another(argv: Sequence[str]) -> Sequence[str]:
+        return [*ANOTHER, *argv]
+
+    with own_run(), own_run(as_user) as theirs:
+        assert command("ps", who=another).stdout == "no run is alive\n"
+        done = command("exec", theirs, "d0g1", "true", who=another)
+        assert done.stderr == f"error: RUN: {theirs!r} is not alive: no run of yours is\n"
+        listed = command("ps", who=lambda argv: [*USER, *argv]).stdout
+        assert theirs in listed
+        assert "root" not in listed
+
+
+def test_what_was_checked_is_what_is_entered(capfd: pytest.CaptureFixture[str]) -> None:
+    """Once the run has ended, its entry leads nowhere, whatever has its number then."""
+    with impostor("listens"):
+        (run,) = live.find()
+        assert run.entry is not None
+        assert entry.run(run.entry, run.name, ["true"], "d0g1", {}) == 0
+    assert entry.run(run.entry, run.name, ["true"], "d0g1", {}) == 2
+    assert entry.nodes(run.entry) == []
+    said = capfd.readouterr().err
+    assert said.startswith("error: RUN: 'quickstart' ")
+    assert said.count("\n") == 1
+    run.entry.close()
+
+
+def test_a_run_is_found_and_left_without_a_trace() -> None:
+    """`exec` ends as its command does; after kill -9 no command finds anything, and no file was ever written."""
+    with Program([*ENCAPSULATED, "stand"]) as program:
+        program.await_text("waiting", WITHIN_S)
+        name = f"stand-{program.process.pid}"
+        assert command("exec", name, "d0g1", "sh", "-c", "exit 7").returncode == 7
+        assert command("exec", name, "d0g1", "sh", "-c", "kill -9 $$").returncode == 137
+        assert command("exec", name, "d0g1", "no-such-program").returncode == 127
+        network = command("exec", name, "d0g1", "readlink", "/proc/self/ns/net").stdout.strip()
+        assert network not in ("", str(Path("/proc/self/ns/net").readlink()))
+        assert NETNS_DIR.name in command("exec", name, "d0g1", "ls", "/run").stdout
+        program.process.kill()
+        program.process.wait()
+        assert name not in command("ps").stdout
+
+
+def test_trace_takes_the_same_way_in() -> None:
+    """So that a run which is refused to `exec` is refused to it as well."""
+    with impostor("nested"):
+        done = command("trace", "quickstart", "d0g1", "d1g1")
+        assert done.returncode == 2
+        assert done.stderr.startswith("error: RUN: 'quickstart' is refused: its user namespace is another user's (")

@@ -1,0 +1,73 @@
+"""What is put back into a run's /tmp, and which paths it can't have."""
+
+import os
+import socket
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from railyard.core.errors import BadInput
+from railyard.core.sandbox.hidden import check_visible, files_meant, needed, sockets
+
+
+@pytest.fixture
+def below_tmp() -> Iterator[Path]:
+    """A folder in /tmp itself, wherever pytest's own are."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as name:
+        yield Path(name)
+
+
+def test_only_what_is_below_tmp_is_put_back(below_tmp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir("/")
+    monkeypatch.setattr(sys, "path", ["", str(below_tmp / "none")])
+    (below_tmp / "in" / "deep").mkdir(parents=True)
+    more = [below_tmp / "in", below_tmp / "in" / "deep", Path("/etc"), Path("/tmp")]
+    assert [path for path in needed(more) if path.startswith(str(below_tmp))] == [str(below_tmp / "in")]
+    assert "/etc" not in needed(more)
+    assert "/tmp" not in needed(more)
+
+
+def test_the_working_folder_and_python_are_put_back(below_tmp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("here", "python", "library"):
+        (below_tmp / name).mkdir()
+    monkeypatch.chdir(below_tmp / "here")
+    monkeypatch.setattr(sys, "prefix", str(below_tmp / "python"))
+    monkeypatch.setattr(sys, "path", [str(below_tmp / "library")])
+    assert {str(below_tmp / name) for name in ("here", "python", "library")} <= set(needed([]))
+
+
+def test_files_of_an_experiment_are_found(below_tmp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir("/")
+    (below_tmp / "traces").mkdir()
+    (below_tmp / "gpt.yaml").touch()
+    data = {"workloads": [{"model": f"{below_tmp}/gpt.yaml"}, {"path": f"{below_tmp}/traces"}, {"kind": "moe"}], "n": 1}
+    assert set(files_meant(data)) == {below_tmp, below_tmp / "traces"}
+    assert list(files_meant(["/etc/passwd", "x\0y", "x" * 5000, "/tmp", ""])) == []
+
+
+def test_a_trace_in_tmp_itself_brings_its_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    stem = f"railyard-test-{os.getpid()}"
+    files = [Path("/tmp", f"{stem}.{rank}.et") for rank in range(2)]
+    try:
+        for file in files:
+            file.touch()
+        assert set(files_meant(f"/tmp/{stem}")) == set(files_meant(f"/tmp/{stem}.0.et")) == set(files)
+    finally:
+        for file in files:
+            file.unlink()
+
+
+def test_sockets_of_the_machine_are_listed(below_tmp: Path) -> None:
+    path = str(below_tmp / "with space.sock")
+    with socket.socket(socket.AF_UNIX) as service:
+        service.bind(path)
+        assert path in sockets()
+
+
+@pytest.mark.parametrize("path", ["/tmp", "/var/tmp", "/tmp/../tmp"])
+def test_a_run_cannot_have_the_whole_of_tmp(path: str) -> None:
+    with pytest.raises(BadInput, match=r"must be a folder below /(var/)?tmp: a run has one of its own there"):
+        check_visible("--out", Path(path))

@@ -1,0 +1,81 @@
+"""How a live run is found: by the user who listens, not by the socket's name."""
+
+import os
+import select
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from railyard.core.sandbox import run_socket
+from railyard.core.sandbox.run_socket import RunSocket, announcements
+
+
+@contextmanager
+def answering(found: RunSocket) -> Iterator[None]:
+    """Answer in a thread, as the outer process does between signals."""
+    stop, stopped = os.pipe()
+
+    def answer() -> None:
+        watched: list[int | socket.socket] = [stop, *found.waiting]
+        while stop not in select.select(watched, [], [])[0]:
+            found.answer()
+
+    thread = threading.Thread(target=answer)
+    with found:
+        thread.start()
+        try:
+            yield
+        finally:
+            os.close(stopped)
+            thread.join()
+    os.close(stop)
+
+
+def texts() -> list[str]:
+    """What the sockets of this process say, and nothing of runs that are alive meanwhile."""
+    found = announcements()
+    for item in found:
+        os.close(item.pidfd)
+    return sorted(item.text for item in found if (item.pid, item.uid) == (os.getpid(), os.geteuid()))
+
+
+def test_a_run_is_found_while_its_socket_is_open() -> None:
+    with answering(RunSocket("one /tmp/one")), answering(RunSocket("two /tmp/b\udcffad")):
+        assert texts() == ["one /tmp/one", "two /tmp/b\udcffad"]
+    assert texts() == []
+
+
+def test_a_run_without_a_name_is_not_found() -> None:
+    with answering(RunSocket("")):
+        assert texts() == []
+
+
+def test_silence_delays_only_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_socket, "_OWN_S", 0.2)
+    with RunSocket("silent /tmp/silent"), answering(RunSocket("one /tmp/one")):
+        assert texts() == ["one /tmp/one"]
+
+
+class Claim(RunSocket):
+    """A socket with the name of one of another user's."""
+
+    def __enter__(self) -> "Claim":
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+        self._listener.bind(f"\0railyard/{os.geteuid() + 1}/0123456789abcdef")
+        self._listener.listen()
+        return self
+
+
+def test_a_name_that_claims_another_user_is_left_out() -> None:
+    with answering(Claim("claim /tmp/claim")), answering(RunSocket("one /tmp/one")):
+        assert texts() == ["one /tmp/one"]
+
+
+def test_more_than_a_name_can_be_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = RunSocket("x" * 100)
+    monkeypatch.setattr(run_socket, "_LONGEST", 99)
+    with answering(found):
+        assert texts() == []
