@@ -1,7 +1,7 @@
 """`capture RUN LINK`: record the packets of a live link in a pcap file, and summarise them.
 
-A child process enters the run and captures with scapy; it writes the pcap to a file that is opened out here, so the
-file may be anywhere, and the run never has access to its folder.
+A child process enters the run and captures with scapy into an unnamed file; the file that the user asked for is written
+out here, with the credentials of its folder's owner, so the run never has access to that folder.
 """
 
 import os
@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Annotated, Any, Final
 
 import typer
@@ -20,6 +21,7 @@ from rich.table import Table
 
 from railyard.core.errors import BadInput, RailyardError, unknown_name_hint
 from railyard.core.project import PROJECT
+from railyard.core.safe_files import write_file
 from railyard.core.units import format_size
 from railyard.experiments.commands import live
 from railyard.experiments.commands.options import LiveRunName, console
@@ -43,11 +45,14 @@ def command(
     chosen = live.choose(run, live.find())
     node, interface = split_link(link, live.nodes_up(chosen), chosen.name)
     path = out or Path(f"{chosen.name}-{node}-{interface}.pcap")
-    with folder.reporting_path_errors("--out", path), path.open("wb") as sink:
+    with TemporaryFile() as sink:
         status = _capture_in_run(chosen, node, [interface, f"{seconds:g}", link], sink.fileno())
+        sink.seek(0)
+        pcap = sink.read()
     if status:
-        path.unlink()
         return status
+    with folder.reporting_path_errors("--out", path):
+        write_file(path, pcap)
     print_summary(summarise(read(path)), link, console())
     print(path)
     return 0
@@ -69,8 +74,10 @@ def _capture_in_run(run: live.LiveRun, node: str, arguments: Sequence[str], out_
     if child == 0:
         try:
             os.dup2(out_fd, 1)
-            os.environ["PYTHONPATH"] = str(PROJECT)
-            live.exec_in_run(run, [sys.executable, "-m", "railyard.experiments.commands.capture", *arguments], node)
+            argv = [sys.executable, "-m", "railyard.experiments.commands.capture", *arguments]
+            live.exec_in_run(run, argv, {"PYTHONPATH": str(PROJECT)}, node)
+        except SystemExit as end:
+            os._exit(end.code if isinstance(end.code, int) else 0)
         except RailyardError as error:
             print("error:", error, file=sys.stderr)
             os._exit(error.exit_status)
