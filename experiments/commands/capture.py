@@ -93,6 +93,7 @@ def _capture_in_run(run: live.LiveRun, node: str, arguments: Sequence[str], out_
 def main(arguments: Sequence[str]) -> int:
     """Capture on an interface of this namespace: INTERFACE SECONDS LINK. The pcap goes to stdout."""
     from scapy.arch.linux import L2ListenSocket
+    from scapy.layers import inet  # noqa: F401 (makes Ethernet and IP known to scapy)
     from scapy.sendrecv import sniff
     from scapy.utils import PcapWriter
 
@@ -121,6 +122,7 @@ class Summary:
 
 def read(path: Path) -> list[Any]:
     """Return the packets of a pcap file."""
+    from scapy.layers import inet  # noqa: F401 (makes Ethernet and IP known to scapy)
     from scapy.utils import PcapReader
 
     with PcapReader(str(path)) as packets:

@@ -3,6 +3,7 @@
 Experiments are counted from their files as they are: a whole specification would build every schedule to check it.
 """
 
+import ast
 import inspect
 from collections.abc import Iterator
 from importlib import import_module
@@ -95,7 +96,7 @@ def definitions() -> Iterator[tuple[str, str, str, str]]:
     for sort, registry in sorted(REGISTRIES.items()):
         for name, definition in registry.items():
             source = registry.source(name)
-            yield sort, name, _description(definition), f"{source.origin} {source.file}:{source.line}"
+            yield sort, name, _description(definition, source.file), f"{source.origin} {source.file}:{source.line}"
 
 
 def _modules_with_registries() -> Iterator[str]:
@@ -106,15 +107,13 @@ def _modules_with_registries() -> Iterator[str]:
                 yield ".".join(("railyard", *path.relative_to(PROJECT / "railyard").with_suffix("").parts))
 
 
-def _description(definition: object) -> str:
-    """Return the first sentence of a definition's own `description`, docstring, or its module's docstring."""
-    own = getattr(definition, "description", None)
-    if isinstance(own, str) and own:
-        return _first_line(own)
+def _description(definition: object, file: str) -> str:
+    """Return the first paragraph of a class's or function's docstring, or of an object's file."""
     if inspect.isclass(definition) or inspect.isroutine(definition):
         return _first_line(inspect.getdoc(definition) or "")
-    module = inspect.getmodule(type(definition))
-    return _first_line(inspect.getdoc(type(definition)) or (module.__doc__ if module else "") or "")
+    path = PROJECT / file
+    text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
+    return _first_line(text or inspect.getdoc(type(definition)) or "")
 
 
 def _first_line(text: str) -> str:
@@ -124,5 +123,7 @@ def _first_line(text: str) -> str:
 def _table(*columns: str) -> Table:
     table = Table(box=None, pad_edge=False)
     for column in columns:
-        table.add_column(column, justify="right" if column in ("GPUS", "REPLAYS", "FAULTS") else "left")
+        table.add_column(
+            column, justify="right" if column in ("GPUS", "REPLAYS", "FAULTS") else "left", overflow="fold"
+        )
     return table

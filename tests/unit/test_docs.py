@@ -11,6 +11,7 @@ import pytest
 from railyard.experiments import cli
 from railyard.experiments.spec import catalogue
 from railyard.results.published.catalogue import FIGURES
+from tests.unit import docs_examples
 
 ROOT = Path(__file__).parents[2]
 PAGES = [*sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "labs").glob("*.md")), ROOT / "README.md"]
@@ -92,3 +93,22 @@ def test_command_lines_parse(page: Path) -> None:
 @pytest.mark.parametrize("name", sorted(cli.commands()))
 def test_cli_page_has_every_command(name: str) -> None:
     assert re.search(rf"^\| `{name}\b", text_of(ROOT / "docs" / "cli.md"), re.MULTILINE)
+
+
+def test_extending_includes_every_example_as_it_is() -> None:
+    """If it fails after an example has changed: `.venv/bin/python -m tests.unit.docs_examples`."""
+    text = text_of(docs_examples.PAGE)
+    assert docs_examples.with_examples(text) == text
+    blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    for path in docs_examples.examples():
+        assert path.read_text(encoding="utf-8") in blocks, path.name
+
+
+def test_examples_are_short_and_tested() -> None:
+    tests = "".join(
+        path.read_text(encoding="utf-8") for path in (ROOT / "tests" / "emulation").glob("test_plugin_*.py")
+    )
+    for path, registry in docs_examples.examples().items():
+        lines = path.read_text(encoding="utf-8").splitlines()
+        assert len(lines) <= (120 if registry == "FABRIC_KINDS" else 60), path.name
+        assert path.name in tests, f"no test runs {path.name}"
