@@ -15,6 +15,7 @@ SPEC = {
     "name": "brownout",
     "fabrics": [{"kind": "rail-only", "domains": 2, "rails": 2, "rail_rate": "40Mbit", "hb_rate": "160Mbit"}],
     "faults": [{"kind": "rail-brownout", "target": "rail1", "rate": 0.02, "repair": "3s"}],
+    "reroute": ["on"],
     "scripts": [
         {"name": "random", "random_faults": {"count": 2, "mix": {"rail-brownout": 1}, "group_share": 0}},
     ],
