@@ -45,3 +45,68 @@ class IntervalId:
 
 
 INTERVAL_FIELDS = tuple(f.name for f in fields(IntervalId))
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """Something that belongs to one measurement interval."""
+
+    interval: IntervalId
+
+    @property
+    def fabric(self) -> str:
+        return self.interval.fabric
+
+    @property
+    def workload(self) -> str:
+        return self.interval.workload
+
+    @property
+    def policy(self) -> str:
+        return self.interval.policy
+
+    @property
+    def script(self) -> str:
+        return self.interval.script
+
+    @property
+    def repeat(self) -> int:
+        return self.interval.repeat
+
+    @property
+    def reroute(self) -> str:
+        return self.interval.reroute
+
+
+@dataclass(frozen=True, slots=True)
+class Recovery(Record):
+    """A row of recovery.csv: a fault, the time of each step of the recovery (ms), and the losses.
+
+    Times count from the injection, `back_ms` and `home_ms` from the repair; None if the step never came. `source_ms` is
+    the first packet of pairs whose own end was hit, `far_ms` that of the others; `source_probed` and `far_probed` are
+    the numbers of probed pairs. `too_fast`: streams that got more than the max-flow of the remaining fabric.
+    `lost_bytes` and `connections_lost` are of the whole script. `probes_lost` counts 1 kHz probes without an answer,
+    `return_lost` those that were sent after the repair. `recovered`: see failure/analysis/evaluate.py.
+    """
+
+    fault: str
+    target: str
+    t_fault: int  # ns
+    t_repair: int  # ns
+    detect_ms: float | None
+    decided_ms: float | None
+    reroute_ms: float | None
+    first_packet_ms: float | None
+    source_ms: float | None
+    far_ms: float | None
+    goodput_ms: float | None
+    back_ms: float | None  # from the repair to 95% of the goodput before the fault
+    home_ms: float | None  # from the repair until its last detour is withdrawn; 0 if there was none to withdraw
+    source_probed: int
+    far_probed: int
+    too_fast: int
+    lost_bytes: int
+    probes_lost: int
+    return_lost: int
+    connections_lost: int
+    recovered: bool

@@ -16,7 +16,6 @@ from railyard.experiments.run.traffic import Workload, record_broken, replay_bro
 from railyard.experiments.spec.faults import FaultSpec
 from railyard.experiments.spec.scripts import ScriptSpec, fault_dict
 from railyard.failure.analysis.detours import active_detours
-from railyard.failure.analysis.evaluate import FaultRun
 from railyard.failure.analysis.leak_check import StateSnapshot, state_differences, summarize
 from railyard.failure.analysis.recovery_times import BIN_MS
 from railyard.failure.analysis.state_snapshot import snapshot_state
@@ -24,7 +23,7 @@ from railyard.failure.connectivity.check import ConnectivityChecker, Connectivit
 from railyard.failure.scenario.pairs import PairSelection, affected_pairs, monitored_pairs, select_script_pairs
 from railyard.failure.scenario.run import ScriptRun, run_script
 from railyard.failure.scenario.script import Script, Timed
-from railyard.results.runs.records import ConnectivityCheck, Event, GoodputTrace, Recovery, Run
+from railyard.results.runs.records import ConnectivityCheck, Event, GoodputTrace, Run
 from railyard.workloads.replay.phases import first_phases
 from railyard.workloads.replay.run import Aborted, Replay
 
@@ -118,7 +117,7 @@ class FaultInjector:
                     raise error from None  # it is why the script could not go on
                 raise
             done = replaying.result()
-        late = [run.fault for run in seen.faults if run.fault_ns > done.end_ns]
+        late = [run.fault for run in seen.faults if run.recovery.t_fault > done.end_ns]
         if late:
             raise CheckFailed(
                 f"{late[0].kind} at {late[0].target} came after the end of {workload.label}, which took "
@@ -146,47 +145,22 @@ class FaultInjector:
 
     def _record(self, interval: IntervalId, seen: ScriptRun) -> None:
         for fault in seen.faults:
-            what = {**interval.as_dict(), "target": fault.fault.target}
-            self.run.events.append(Event(fault.fault_ns, "fault", fault.fault.kind, what))
-            self.run.events.append(Event(fault.repair_ns, "fault", "repair", what))
-            self.run.recoveries.append(self._recovery(interval, fault))
-        first = seen.faults[0]
+            row = replace(fault.recovery, interval=interval)
+            what = {**interval.as_dict(), "target": row.target}
+            self.run.events.append(Event(row.t_fault, "fault", row.fault, what))
+            self.run.events.append(Event(row.t_repair, "fault", "repair", what))
+            self.run.recoveries.append(row)
+        first, row = seen.faults[0], seen.faults[0].recovery
         trace = (first.t_ms, first.bps, first.affected_bps)
         if interval.script:  # the whole of it, once
-            zero_ms = (first.fault_ns - seen.begun_ns) / 1e6
+            zero_ms = (row.t_fault - seen.begun_ns) / 1e6
             trace = (tuple(n * BIN_MS - zero_ms for n in range(len(seen.bps))), seen.bps, seen.bps)
-        repair_ms = (first.repair_ns - first.fault_ns) / 1e6
+        repair_ms = (row.t_repair - row.t_fault) / 1e6
         if any(seen.bps):
-            self.run.goodput.append(GoodputTrace(interval, first.fault.kind, first.fault.target, *trace, repair_ms))
+            self.run.goodput.append(GoodputTrace(interval, row.fault, row.target, *trace, repair_ms))
         self.run.connectivity_checks += [
             self._connectivity(interval, connectivity) for connectivity in seen.connectivity_checks
         ]
-
-    def _recovery(self, interval: IntervalId, seen: FaultRun) -> Recovery:
-        return Recovery(
-            interval=interval,
-            fault=seen.fault.kind,
-            target=seen.fault.target,
-            t_fault=seen.fault_ns,
-            t_repair=seen.repair_ns,
-            detect_ms=seen.detect_ms,
-            decided_ms=seen.decided_ms,
-            reroute_ms=seen.reroute_ms,
-            first_packet_ms=seen.first_packet_ms,
-            source_ms=seen.source_ms,
-            far_ms=seen.far_ms,
-            goodput_ms=seen.goodput_ms,
-            back_ms=seen.back_ms,
-            home_ms=seen.home_ms,
-            source_probed=seen.source_probed,
-            far_probed=seen.far_probed,
-            too_fast=seen.too_fast,
-            lost_bytes=seen.lost_bytes,
-            probes_lost=seen.probes_lost,
-            return_lost=seen.return_lost,
-            connections_lost=len(seen.broken),
-            recovered=seen.recovered,
-        )
 
     def _connectivity(self, interval: IntervalId, seen: ConnectivityResult) -> ConnectivityCheck:
         """Where nobody reroutes, nobody is to recover: how many are cut off is all that is said."""

@@ -5,11 +5,12 @@ from contextlib import contextmanager
 from typing import Any, Final, Literal
 
 from railyard.controller.processes.clients import HeartbeatCost, HeartbeatProcess
+from railyard.core.records import Recovery
 from railyard.experiments.run.session import FabricSession
 from railyard.experiments.spec.heartbeats import HeartbeatsSpec
 from railyard.failure.analysis.false_alarms import FaultInterval, false_alarms
 from railyard.failure.faults import Fault
-from railyard.results.runs.records import Measurement, Recovery, Run
+from railyard.results.runs.records import Measurement, Run
 from railyard.results.theory.predict import WHOLE
 
 WORKLOAD: Final = "heartbeats"

@@ -6,11 +6,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Final, Literal
 
+from railyard.core.records import Recovery
 from railyard.failure.faults import definition_of
 from railyard.results.analysis.aggregate import labels
 from railyard.results.analysis.recovery_stats import Figure, figure
 from railyard.results.runs.fidelity import ORDER, Judgement
-from railyard.results.runs.records import ConnectivityCheck, GoodputTrace, Recovery, Run, Verdict
+from railyard.results.runs.records import ConnectivityCheck, GoodputTrace, Run, Verdict
 
 Side = Literal["source", "far"]
 SIDES: Final[tuple[Side, ...]] = ("source", "far")

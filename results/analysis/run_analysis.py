@@ -5,6 +5,7 @@ from functools import cached_property
 
 import pandas as pd
 
+from railyard.core.records import Record, Recovery
 from railyard.results.analysis.aggregate import HEARTBEATS, Row, Slowdown, labels, rows_of, slowdowns, times
 from railyard.results.analysis.intervals import MeasurementInterval, intervals
 from railyard.results.analysis.recovery_rows import RecoveryRow, ScriptRow, recovery_rows, script_runs
@@ -13,7 +14,7 @@ from railyard.results.analysis.steering import FabricWorkload, PolicyRow, policy
 from railyard.results.runs import rows
 from railyard.results.runs.checks import Check, checks
 from railyard.results.runs.fidelity import Judgement, judge
-from railyard.results.runs.records import ConnectivityCheck, Measurement, Record, Recovery, Run
+from railyard.results.runs.records import ConnectivityCheck, Measurement, Run
 from railyard.results.runs.recovery_targets import Outcome, outcomes
 from railyard.results.theory.spine_condition import Cell, cells
 

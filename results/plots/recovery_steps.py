@@ -7,9 +7,9 @@ from typing import Any, Final
 from matplotlib.axes import Axes
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
+from railyard.core.records import Recovery
 from railyard.results.analysis.recovery_rows import FROM_REPAIR, STEP_NAMES, RecoveryRow, is_probed, side_values
 from railyard.results.plots import style
-from railyard.results.runs.records import Recovery
 from railyard.results.views.format import milliseconds
 
 COLOUR: Final = {"on": style.BLUE, "off": style.ORANGE}

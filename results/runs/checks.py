@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from railyard.controller.health.policy import HEALTH_POLICIES
-from railyard.core.records import IntervalId
+from railyard.core.records import IntervalId, Recovery
 from railyard.failure.faults import FaultKind, definition_of
 from railyard.results.analysis.aggregate import kinds_of
 from railyard.results.analysis.intervals import MeasurementInterval, dwell_s
@@ -19,7 +19,7 @@ from railyard.results.analysis.recovery_rows import (
 from railyard.results.analysis.steering import most_changed_pair
 from railyard.results.multirail.checks import requirements
 from railyard.results.runs.fidelity import Judgement
-from railyard.results.runs.records import ConnectivityCheck, Recovery, Run
+from railyard.results.runs.records import ConnectivityCheck, Run
 from railyard.results.runs.recovery_targets import (
     NO_LOSS_ON_RETURN,
     NO_LOSS_WITHOUT_CONTROLLER,

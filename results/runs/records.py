@@ -6,42 +6,11 @@ Times are seconds unless the name says otherwise; `*_ns` is CLOCK_MONOTONIC, one
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from railyard.core.records import IntervalId
+from railyard.core.records import Record, Recovery
 from railyard.results.multirail.records import Multirail
 
 Verdict = Literal["ok", "degraded", "invalid"]
 Content = bytes  # within Run, that name is a field's
-
-
-@dataclass(frozen=True, slots=True)
-class Record:
-    """Something that belongs to one measurement interval."""
-
-    interval: IntervalId
-
-    @property
-    def fabric(self) -> str:
-        return self.interval.fabric
-
-    @property
-    def workload(self) -> str:
-        return self.interval.workload
-
-    @property
-    def policy(self) -> str:
-        return self.interval.policy
-
-    @property
-    def script(self) -> str:
-        return self.interval.script
-
-    @property
-    def repeat(self) -> int:
-        return self.interval.repeat
-
-    @property
-    def reroute(self) -> str:
-        return self.interval.reroute
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,44 +40,6 @@ class Flow(Record):
     delivered: int
     start_ns: int
     end_ns: int
-
-
-@dataclass(frozen=True, slots=True)
-class Recovery(Record):
-    """A row of recovery.csv: a fault, how long each step of getting over it took (ms), and what it cost.
-
-    The times are from the injection; None where the step never came before the repair. `first_packet_ms` is that of the
-    slowest probed pair; `source_ms` that of pairs whose own end was hit, `far_ms` of the rest (None: never, or no such
-    pair was probed: `source_probed` and `far_probed` have how many were). `too_fast` are streams that got more than the
-    max-flow of what was left of the fabric. `lost_bytes` are bytes that the application sent and never saw arrive;
-    `probes_lost` counts 1 kHz probes without an answer, `return_lost` those of them that were sent after the repair;
-    `connections_lost` TCP connections that broke. `recovered`: packets flowed again and goodput was back at 95% before
-    the repair, and no probe was lost in the last 200 ms before it (of a gray or flapping link: some arrived); where
-    nobody was probed goodput alone decides, where nothing streamed packets do. `script`: the failure script of which
-    the fault was a part; empty if it was alone.
-    """
-
-    fault: str
-    target: str
-    t_fault: int  # ns
-    t_repair: int  # ns
-    detect_ms: float | None
-    decided_ms: float | None
-    reroute_ms: float | None
-    first_packet_ms: float | None
-    source_ms: float | None
-    far_ms: float | None
-    goodput_ms: float | None
-    back_ms: float | None  # from the repair to 95% of the goodput before the fault
-    home_ms: float | None  # from the repair until its last detour is withdrawn; 0 if there was none to withdraw
-    source_probed: int
-    far_probed: int
-    too_fast: int
-    lost_bytes: int
-    probes_lost: int
-    return_lost: int
-    connections_lost: int
-    recovered: bool
 
 
 @dataclass(frozen=True, slots=True)

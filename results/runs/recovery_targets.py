@@ -11,6 +11,7 @@ from itertools import groupby
 from math import inf
 from typing import Final, Literal, NamedTuple
 
+from railyard.core.records import Recovery
 from railyard.failure.faults import FAULTS, definition_of, fault_kinds
 from railyard.results.analysis.aggregate import labels
 from railyard.results.analysis.recovery_rows import (
@@ -23,7 +24,7 @@ from railyard.results.analysis.recovery_rows import (
     traffic_returns,
 )
 from railyard.results.analysis.recovery_stats import Figure, figure
-from railyard.results.runs.records import Recovery, Run
+from railyard.results.runs.records import Run
 
 Unit = Literal["ms", "probes"]
 MAX_RETURN_MS: Final = 500

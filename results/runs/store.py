@@ -30,6 +30,7 @@ from typing import Any, Final
 import yaml
 
 from railyard.core.errors import BadInput, MissingRequirement
+from railyard.core.records import Recovery
 from railyard.core.safe_files import Folder
 from railyard.results.analysis.run_analysis import Analysis
 from railyard.results.multirail import stored as multirail
@@ -47,7 +48,6 @@ from railyard.results.runs.records import (
     LinkCheck,
     Load,
     Measurement,
-    Recovery,
     Replacement,
     Run,
 )

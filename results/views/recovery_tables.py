@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import Final
 
+from railyard.core.records import Recovery
 from railyard.results.analysis.aggregate import Row
 from railyard.results.analysis.recovery_rows import (
     SIDES,
@@ -16,7 +17,7 @@ from railyard.results.analysis.recovery_rows import (
     verdict,
 )
 from railyard.results.runs.fidelity import Judgement
-from railyard.results.runs.records import ConnectivityCheck, Recovery
+from railyard.results.runs.records import ConnectivityCheck
 from railyard.results.runs.recovery_targets import PUBLISHED_SYSTEMS, Outcome, times_slower
 from railyard.results.views import format as fmt
 from railyard.results.views.recovery_text import (

@@ -89,16 +89,16 @@ def test_with_rerouting_each_fault_is_recovered_from_before_its_repair(kind: str
     broken = Broken(kind, side, side, reroute=True)
     for fault, target in EACH:
         seen = broken.by(fault, target)
-        assert seen.detect_ms is not None
+        assert seen.recovery.detect_ms is not None
         if kind == "rail-only" or fault != "gpu-crash":  # on spines nobody else's traffic goes through a GPU
             # TCP's timers may take longer on a busy machine
-            assert seen.first_packet_ms is not None, f"{fault}: {seen}"
-            assert seen.home_ms != 0, "there were detours to withdraw"
-            assert seen.reroute_ms is not None
-            assert seen.detect_ms < seen.reroute_ms
+            assert seen.recovery.first_packet_ms is not None, f"{fault}: {seen}"
+            assert seen.recovery.home_ms != 0, "there were detours to withdraw"
+            assert seen.recovery.reroute_ms is not None
+            assert seen.recovery.detect_ms < seen.recovery.reroute_ms
         else:
-            assert (seen.source_probed, seen.far_probed) == (0, 0)
-        assert (seen.lost_bytes, seen.broken) == (0, ()), fault
+            assert (seen.recovery.source_probed, seen.recovery.far_probed) == (0, 0)
+        assert (seen.recovery.lost_bytes, seen.recovery.connections_lost) == (0, 0), fault
         broken.assert_whole()
 
 
@@ -110,10 +110,10 @@ def test_without_rerouting_traffic_stays_cut_off_until_the_repair_and_none_of_it
         if kind == "rail-optimized" and fault == "gpu-crash":
             continue  # nobody is cut off
         seen = broken.by(fault, target, repair_s=0.6)
-        assert not seen.recovered
-        assert seen.first_packet_ms is None
-        assert (seen.detect_ms is not None, seen.reroute_ms) == (True, None)
-        assert (seen.lost_bytes, seen.broken) == (0, ()), fault
+        assert not seen.recovery.recovered
+        assert seen.recovery.first_packet_ms is None
+        assert (seen.recovery.detect_ms is not None, seen.recovery.reroute_ms) == (True, None)
+        assert (seen.recovery.lost_bytes, seen.recovery.connections_lost) == (0, 0), fault
         broken.assert_whole()
 
 
@@ -121,9 +121,9 @@ def test_what_is_cut_without_a_word_stays_cut_and_loses_nothing_either() -> None
     broken = Broken("rail-only", 2, 2, reroute=False)
     for kind, target in SILENT:
         seen = broken.by(kind, target, repair_s=0.6)
-        assert seen.first_packet_ms is None, kind
-        assert seen.probes_lost > 0, kind
-        assert (seen.lost_bytes, seen.broken) == (0, ()), kind
+        assert seen.recovery.first_packet_ms is None, kind
+        assert seen.recovery.probes_lost > 0, kind
+        assert (seen.recovery.lost_bytes, seen.recovery.connections_lost) == (0, 0), kind
         broken.assert_whole()
 
 
@@ -131,20 +131,20 @@ def test_what_is_impaired_carries_some_and_loses_nothing() -> None:
     broken = Broken("rail-only", 2, 2, reroute=False)
     for kind, most in IMPAIRED:
         seen = broken.by(kind, "d0g1", repair_s=REPAIR_S)
-        assert seen.probes_lost <= most * 3 * REPAIR_S * 1000, kind
-        assert seen.probes_lost > 0 or kind == "link-slow"  # whose queue may hold them all
+        assert seen.recovery.probes_lost <= most * 3 * REPAIR_S * 1000, kind
+        assert seen.recovery.probes_lost > 0 or kind == "link-slow"  # whose queue may hold them all
         meanwhile = (bps for ms, bps in zip(seen.t_ms, seen.affected_bps, strict=True) if 0 < ms < REPAIR_S * 1000)
         assert sum(meanwhile) > 0, kind
-        assert (seen.lost_bytes, seen.broken) == (0, ()), kind
+        assert (seen.recovery.lost_bytes, seen.recovery.connections_lost) == (0, 0), kind
         broken.assert_whole()
 
 
 def test_a_reboot_is_gone_round_and_is_over_by_itself() -> None:
     broken = Broken("rail-only", 3, 3, reroute=True)
     seen = broken.by("rail-switch-reboot", "rail1")
-    assert seen.first_packet_ms is not None
+    assert seen.recovery.first_packet_ms is not None
     assert [what for _, what, _ in broken.session.events()].count("switch-up") == 1
-    assert (seen.lost_bytes, seen.broken) == (0, ())
+    assert (seen.recovery.lost_bytes, seen.recovery.connections_lost) == (0, 0)
     broken.assert_whole()
 
 
@@ -153,9 +153,9 @@ def test_spines_and_servers_that_die_under_load_cut_nobody_else_off() -> None:
     crashes: tuple[tuple[str, str], ...] = (("spine-crash", "spine0"), ("server-crash", "hb1"))
     for kind, target in crashes:
         seen = broken.by(kind, target)
-        probed = seen.source_probed + seen.far_probed
-        assert (seen.first_packet_ms is not None) == (probed > 0) == (kind == "spine-crash"), f"{kind}: {seen}"
-        assert (seen.lost_bytes, seen.broken) == (0, ()), kind
+        probed = seen.recovery.source_probed + seen.recovery.far_probed
+        assert (seen.recovery.first_packet_ms is not None) == (probed > 0) == (kind == "spine-crash"), f"{kind}: {seen}"
+        assert (seen.recovery.lost_bytes, seen.recovery.connections_lost) == (0, 0), kind
         broken.assert_whole()
 
 

@@ -68,13 +68,15 @@ def test_faults_that_overlap_are_each_gone_round_and_no_byte_is_lost(monkeypatch
         assert seen.connectivity_checks[-1].answered == seen.connectivity_checks[-1].pairs
         silent, switch, gpu = seen.faults
         assert (seen.lost_bytes, seen.broken) == (0, ())
-        assert abs(switch.fault_ns - gpu.fault_ns) < 1e9  # before the first repair
+        assert abs(switch.recovery.t_fault - gpu.recovery.t_fault) < 1e9  # before the first repair
         for run in seen.faults:
-            assert run.detect_ms is not None
-            probed = run.source_probed + run.far_probed
-            assert (run.first_packet_ms is None) == (probed == 0), "whom all three left without a way isn't counted"
-        assert silent.source_ms is not None
-        assert silent.far_ms is not None
+            assert run.recovery.detect_ms is not None
+            probed = run.recovery.source_probed + run.recovery.far_probed
+            assert (run.recovery.first_packet_ms is None) == (probed == 0), (
+                "whom all three left without a way isn't counted"
+            )
+        assert silent.recovery.source_ms is not None
+        assert silent.recovery.far_ms is not None
         eventually(lambda: fabric.routes() == routes)
 
         definition = type(FAULTS["gpu-crash"])

@@ -3,8 +3,7 @@
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from railyard.core.records import INTERVAL_FIELDS
-from railyard.results.runs.records import Record
+from railyard.core.records import INTERVAL_FIELDS, Record
 
 R = TypeVar("R", bound=Record)
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from railyard.core.records import IntervalId
+from railyard.core.records import IntervalId, Recovery
 from railyard.results.runs.records import (
     ByteCheck,
     Event,
@@ -18,7 +18,6 @@ from railyard.results.runs.records import (
     LinkCheck,
     Load,
     Measurement,
-    Recovery,
     Run,
 )
 

@@ -7,11 +7,12 @@ from typing import Any
 import pytest
 
 from railyard.core.errors import CheckFailed, RailyardError
+from railyard.core.records import IntervalId, Recovery
 from railyard.experiments.run import fault_script, traffic
 from railyard.experiments.run.fault_script import FaultInjector
 from railyard.experiments.spec.faults import FaultSpec
 from railyard.experiments.spec.scripts import ScriptSpec, fault_dict
-from railyard.failure.analysis.evaluate import FaultRun
+from railyard.failure.analysis.evaluate import FaultRun, is_recovered
 from railyard.failure.connectivity.check import ConnectivityResult
 from railyard.failure.connectivity.verdict import Verdict
 from railyard.failure.faults import Fault
@@ -30,14 +31,14 @@ CUT = Fault("link-down", "d0g1")
 WRONG = Verdict(((Gpu(0, 0), Gpu(1, 1)),), (), (("rail1", 3),))
 
 
-def fault_run(fault: Fault = CUT, fault_ns: int = 2 * SECOND, **changes: Any) -> FaultRun:
-    values: dict[str, Any] = {
-        "detect_ms": 1.0, "decided_ms": 1.5, "reroute_ms": 2.0, "first_packet_ms": 3.0, "source_ms": 0.5,
-        "far_ms": 3.0, "goodput_ms": 20.0, "back_ms": 0.0, "home_ms": 5.0, "source_probed": 2,
-        "far_probed": 1, "streamed": True, "late_losses": 0, "too_fast": 0, "lost_bytes": 9, "probes_lost": 4,
-        "return_lost": 1, "broken": ("it broke",), "t_ms": (-20.0, 0.0), "bps": (2.0, 1.0), "affected_bps": (1.0, 0.0),
-    }  # fmt: skip
-    return FaultRun(fault, fault_ns, fault_ns + 2 * SECOND, **{**values, **changes})
+def fault_run(fault: Fault = CUT, fault_ns: int = 2 * SECOND) -> FaultRun:
+    row = Recovery(
+        IntervalId(), fault.kind, fault.target, fault_ns, fault_ns + 2 * SECOND,
+        detect_ms=1.0, decided_ms=1.5, reroute_ms=2.0, first_packet_ms=3.0, source_ms=0.5, far_ms=3.0, goodput_ms=20.0,
+        back_ms=0.0, home_ms=5.0, source_probed=2, far_probed=1, too_fast=0, lost_bytes=9, probes_lost=4,
+        return_lost=1, connections_lost=1, recovered=True,
+    )  # fmt: skip
+    return FaultRun(fault, row, (-20.0, 0.0), (2.0, 1.0), (1.0, 0.0))
 
 
 def script_of(seen: tuple[FaultRun, ...], connectivity_checks: tuple[ConnectivityResult, ...] = ()) -> ScriptRun:
@@ -63,20 +64,22 @@ class Scene:
 
 
 @pytest.mark.parametrize(
-    ("changes", "recovered"),
+    ("first_packet_ms", "late", "probed", "goodput_ms", "streams", "recovered"),
     [
-        ({}, True),
-        ({"first_packet_ms": None}, False),
-        ({"goodput_ms": None}, False),
-        ({"late_losses": 1}, False),
-        ({"goodput_ms": None, "streamed": False}, True),
-        ({"first_packet_ms": None, "goodput_ms": None, "streamed": False}, False),
-        ({"first_packet_ms": None, "source_probed": 0, "far_probed": 0}, True),
-        ({"goodput_ms": None, "source_probed": 0, "far_probed": 0}, False),
+        (3.0, 0, 3, 20.0, 9, True),
+        (None, 0, 3, 20.0, 9, False),
+        (3.0, 0, 3, None, 9, False),
+        (3.0, 1, 3, 20.0, 9, False),
+        (3.0, 0, 3, None, 0, True),
+        (None, 0, 3, None, 0, False),
+        (None, 0, 0, 20.0, 9, True),
+        (3.0, 0, 0, None, 9, False),
     ],
 )
-def test_a_fault_is_recovered_from_when_packets_and_goodput_are_back(changes: dict[str, Any], recovered: bool) -> None:
-    assert fault_run(**changes).recovered == recovered
+def test_recovery_needs_packets_and_goodput(
+    first_packet_ms: float | None, late: int, probed: int, goodput_ms: float | None, streams: int, recovered: bool
+) -> None:
+    assert is_recovered(first_packet_ms, late, probed, goodput_ms, streams) == recovered
 
 
 def test_a_fault_leaves_a_row_a_trace_and_two_events(monkeypatch: pytest.MonkeyPatch) -> None:
