@@ -97,6 +97,8 @@ class Registry(Generic[T]):
 
     def __getitem__(self, name: str) -> T:
         """Return a definition. KeyError, with what is registered, for any other name."""
+        if name in self._entries:  # a name can't be registered again, so nothing that is yet to be loaded matters
+            return self._entries[name].definition
         self._load()
         if name not in self._entries:
             raise KeyError(f"{name!r} is no {self.sort}: {', '.join(self._entries)}")

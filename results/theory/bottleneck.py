@@ -1,14 +1,16 @@
 """A lower bound on completion time, from what the links have to carry: the prediction of every collective."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 
 from railyard.topologies.spec import FabricSpec
-from railyard.workloads.matrix.pace import Side, gpu_hops
+from railyard.workloads.matrix.pace import gpu_hops
 from railyard.workloads.scale import Rates
 
 Sizes = Mapping[tuple[int, int], float]
 """Bytes by (source, destination), as GPU numbers of y HB domains with x GPUs."""
+Port = tuple[int, str, str]
+"""(GPU number, or rank of the rail switch; hb, rail or uplinks; out or in)."""
 
 
 def bottleneck_s(stages: Iterable[Sizes], x: int, y: int, rates: Rates, fabric: FabricSpec) -> float:
@@ -23,31 +25,26 @@ def bottleneck_s(stages: Iterable[Sizes], x: int, y: int, rates: Rates, fabric: 
     With uniform stages it equals Rail-only Eq. 1, 2 and 3 (tests/unit/test_bottleneck.py). Every pair takes the paths
     of the fabric's forwarding policy from its first byte to its last.
     """
-    rate: dict[Side, float] = {"hb": rates.hb, "rail": rates.rail}
-    uplinks_rate = y * rates.rail / (fabric.oversubscription or 1)
-    port_s: defaultdict[tuple[object, ...], float] = defaultdict(float)
+    rate = {"hb": rates.hb, "rail": rates.rail, "uplinks": y * rates.rail / (fabric.oversubscription or 1)}
+    port_bytes: defaultdict[Port, float] = defaultdict(float)
     gpu_s: defaultdict[int, float] = defaultdict(float)
     for sizes in stages:
-        own_s: defaultdict[tuple[int, Side, str], float] = defaultdict(float)
+        own_bytes: defaultdict[Port, float] = defaultdict(float)
         for (src, dst), size in sizes.items():
             for share, path in gpu_hops(src, dst, x, fabric):
                 part = share * size
                 for a, b, side in path:
-                    port_s[a, side, "out"] += part / rate[side]
-                    port_s[b, side, "in"] += part / rate[side]
+                    port_bytes[a, side, "out"] += part
+                    port_bytes[b, side, "in"] += part
                     if side == "rail" and a % x != b % x:
-                        port_s["uplinks", a % x, "up"] += part / uplinks_rate
-                        port_s["uplinks", b % x, "down"] += part / uplinks_rate
-                own_s[src, path[0][2], "out"] += part / rate[path[0][2]]
-                own_s[dst, path[-1][2], "in"] += part / rate[path[-1][2]]
-        for gpu, busy_s in _busiest(own_s):
-            gpu_s[gpu] += busy_s
-    return max((*port_s.values(), *gpu_s.values()), default=0.0)
-
-
-def _busiest(own_s: Mapping[tuple[int, Side, str], float]) -> Iterator[tuple[int, float]]:
-    """Yield the time of each GPU's busiest port in one stage."""
-    longest: defaultdict[int, float] = defaultdict(float)
-    for (gpu, _, _), seconds in own_s.items():
-        longest[gpu] = max(longest[gpu], seconds)
-    yield from longest.items()
+                        port_bytes[a % x, "uplinks", "out"] += part
+                        port_bytes[b % x, "uplinks", "in"] += part
+                own_bytes[src, path[0][2], "out"] += part
+                own_bytes[dst, path[-1][2], "in"] += part
+        busiest_s: defaultdict[int, float] = defaultdict(float)
+        for (gpu, link, _), size in own_bytes.items():
+            busiest_s[gpu] = max(busiest_s[gpu], size / rate[link])
+        for gpu, seconds in busiest_s.items():
+            gpu_s[gpu] += seconds
+    port_s = (size / rate[link] for (_, link, _), size in port_bytes.items())
+    return max((*port_s, *gpu_s.values()), default=0.0)

@@ -6,6 +6,7 @@ transfer at a time, in the order of the task list, which all workloads here emit
 """
 
 from collections import defaultdict
+from functools import lru_cache
 from typing import Literal
 
 from railyard.topologies.addresses import Gpu
@@ -18,25 +19,30 @@ from railyard.workloads.schedule import Schedule, Transfer
 Side = Literal["hb", "rail"]
 Hop = tuple[int, int, Side]
 """(from GPU, to GPU, over which of their interfaces)."""
+Paths = tuple[tuple[float, tuple[Hop, ...]], ...]
+"""(share of the traffic, hops) of each path of a pair."""
 
 
-def gpu_hops(src: int, dst: int, rails: int, fabric: FabricSpec) -> tuple[tuple[float, tuple[Hop, ...]], ...]:
+def gpu_hops(src: int, dst: int, rails: int, fabric: FabricSpec) -> Paths:
     """Return (share of the traffic, hops) of each path from GPU number `src` to `dst`, by the fabric's policy.
 
     `rails`: the schedule's GPUs in each domain; it may be of another size than the fabric.
     """
+    return _paths(src, dst, fabric.chosen_policy, Shape(fabric.kind, fabric.domains, rails))
+
+
+@lru_cache(maxsize=2**18)
+def _paths(src: int, dst: int, policy: str, shape: Shape) -> Paths:
+    """Return the paths of a pair; kept, since schedules, sizes and predictions ask for the same pairs."""
+    rails = shape.rails
     a, b = Gpu(*divmod(src, rails)), Gpu(*divmod(dst, rails))
-    shares = policy_shares(fabric.chosen_policy, a, b, Shape(fabric.kind, fabric.domains, rails))
+    shares = policy_shares(policy, a, b, shape)
     total = sum(share.weight for share in shares)
-    return tuple(
-        (
-            share.weight / total,
-            tuple(
-                (x.domain * rails + x.rank, y.domain * rails + y.rank, side) for x, y, side in hops(share.path, a, b)
-            ),
-        )
-        for share in shares
-    )
+    found = []
+    for share in shares:
+        steps = [(x.domain * rails + x.rank, y.domain * rails + y.rank, side) for x, y, side in hops(share.path, a, b)]
+        found.append((share.weight / total, tuple(steps)))
+    return tuple(found)
 
 
 def rail_only(schedule: Schedule) -> FabricSpec:
