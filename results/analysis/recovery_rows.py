@@ -145,9 +145,9 @@ def recovery_rows(run: Run) -> tuple[RecoveryRow, ...]:
 
 @dataclass(frozen=True)
 class ScriptRow:
-    """One repeat of a failure script on a fabric: its faults in the order of time, the censuses between, the goodput.
+    """One repeat of a failure script on a fabric: faults in the order of time, connectivity checks, goodput.
 
-    A storm has another seed, and so other faults, in every repeat.
+    Random faults have another seed, and so other faults, in every repeat.
     """
 
     fabric: str
@@ -160,7 +160,7 @@ class ScriptRow:
 
     @property
     def taken(self) -> int:
-        """How many of the censuses that were due the machine had time for."""
+        """The number of due connectivity checks that the machine had time for."""
         return sum(c.taken for c in self.connectivity_checks)
 
     @property
@@ -210,11 +210,11 @@ def _is_active_at_repair(other: Recovery, recovery: Recovery) -> bool:
 
 
 def checks_text(connectivity_checks: Sequence[ConnectivityCheck]) -> str:
-    """`73 of 86 taken, all hold`; `73 of 86 taken, 71 hold`."""
+    """`73 of 86 done, all match`; `73 of 86 done, 71 match`."""
     taken = [c for c in connectivity_checks if c.taken]
     matched = sum(map(matches_oracle, taken))
-    result_text = "all hold" if matched == len(taken) else f"{matched} hold"
-    return f"{len(taken)} of {len(connectivity_checks)} taken" + (f", {result_text}" if taken else "")
+    result_text = "all match" if matched == len(taken) else f"{matched} match"
+    return f"{len(taken)} of {len(connectivity_checks)} done" + (f", {result_text}" if taken else "")
 
 
 def script_runs(run: Run) -> tuple[ScriptRow, ...]:

@@ -13,18 +13,19 @@ from railyard.results.analysis.aggregate import labels
 from railyard.results.analysis.recovery_stats import Figure, figure
 from railyard.results.runs.fidelity import ORDER, Judgement
 from railyard.results.runs.records import Replacement, Run, Verdict
+from railyard.results.runs.rows import COLUMN_NAMES
 from railyard.results.views import format as fmt
 from railyard.results.views.recovery_text import median_and_p95, median_p95_ms
 from railyard.results.views.report_tables import Table
 from railyard.results.views.terminal import Column, fit_to_width
 
 SPREAD_COLUMNS: Final = {
-    "taken_over_ms": "taken over",
-    "state_ms": "state moved in",
-    "interruption_ms": "job stood",
+    "taken_over_ms": "replaced",
+    "state_ms": "state transfer",
+    "interruption_ms": "interruption",
     "after_s": "iteration after",
 }
-"""Columns of takeover.csv whose median and 95th percentile are shown, and how sure those are."""
+"""Fields whose median and 95th percentile are shown, and how sure those are."""
 INTERVAL_PARTS: Final = ("before", "replacement", "after")
 _MEDIANS: Final = (
     "detect_ms", "light_off_ms", "taken_over_ms", "state_ms", "state_predicted_ms", "interruption_ms",
@@ -34,7 +35,7 @@ _MEDIANS: Final = (
 
 @dataclass(frozen=True)
 class ReplacementRow:
-    """The repeats of a case; `medians` by the column of takeover.csv, None where no repeat has a value."""
+    """The repeats of a case; `medians` by field, None where no repeat has a value."""
 
     case: str
     way: str
@@ -57,20 +58,24 @@ class ReplacementRow:
 
     def as_dict(self) -> dict[str, Any]:
         """For summary.json."""
-        head = {name: getattr(self, name) for name in ("case", "way", "fabric", "failed", "replaced_by", "verdict")}
+        head = {
+            COLUMN_NAMES.get(name, name): getattr(self, name)
+            for name in ("case", "way", "fabric", "failed", "replaced_by", "verdict")
+        }
         ratios = {"after_over_before": self.slowdown, "after_over_before_predicted": self.predicted_slowdown}
-        spread = {f"{name.rpartition('_')[0]}_ms": found.as_dict() for name, found in self.figures.items()}
-        medians = {f"{name}_median": value for name, value in self.medians.items()}
+        columns = {name: COLUMN_NAMES.get(name, name) for name in _MEDIANS}
+        spread = {f"{columns[name].rpartition('_')[0]}_ms": found.as_dict() for name, found in self.figures.items()}
+        medians = {f"{columns[name]}_median": value for name, value in self.medians.items()}
         return {**head, "repeats": self.n, **medians, **spread, **ratios}
 
 
 def replacement_name(case: str, way: str, failed: str = "") -> str:
-    """In the names of its fabric and stretches. `failed`: where a fabric has several of that case and way."""
+    """Return the name of its script. `failed`: where a fabric has several of that case and way."""
     return f"{case} by {way}" + (f", {failed}" if failed else "")
 
 
 def replacement_rows(run: Run, judgement: Judgement) -> tuple[ReplacementRow, ...]:
-    """In the order in which they were first run. The verdict is the worst of the takeover, and before and after it."""
+    """In the order in which they were first run. The verdict is the worst of before, during and after it."""
     names = labels(run)
     groups: defaultdict[tuple[str, str, str, str], list[Replacement]] = defaultdict(list)
     for t in run.takeovers:
@@ -112,8 +117,8 @@ def _ratio(one: float | None, other: float | None) -> float | None:
 
 
 def steps_table(rows: Sequence[ReplacementRow]) -> Table:
-    """What took whose place, and when, from the fault on; then what it cost."""
-    columns = ("case", "way", "fabric", "failed", "replaced by", "fidelity", "n", "detected", "light off", "taken over")
+    """The replacement of each failure, its steps from the fault on, and its cost."""
+    columns = ("case", "way", "fabric", "failed", "replaced by", "fidelity", "n", "detected", "links off", "replaced")
     body = tuple(
         (
             *(row.case, row.way, row.fabric, row.failed, row.replaced_by, row.verdict, str(row.n)),
@@ -122,13 +127,13 @@ def steps_table(rows: Sequence[ReplacementRow]) -> Table:
         )
         for row in rows
     )
-    return Table((*columns, "job stood", "iterations lost", "moved"), body, 6)
+    return Table((*columns, "interruption", "iterations lost", "moved"), body, 6)
 
 
 def iterations_table(rows: Sequence[ReplacementRow]) -> Table:
-    """How long moving the state and an iteration took, beside the model."""
+    """Times of the state transfer and of an iteration, beside the model."""
     columns = ("measured", "predicted", "before", "predicted", "after", "predicted", "after / before", "predicted")
-    groups = (("", 4), ("state moved in", 2), ("iteration time", 6))
+    groups = (("", 4), ("state transfer", 2), ("iteration time", 6))
     names = ("before_s", "before_predicted_s", "after_s", "after_predicted_s")
     body = tuple(
         (
@@ -143,7 +148,7 @@ def iterations_table(rows: Sequence[ReplacementRow]) -> Table:
 
 
 def spread_table(rows: Sequence[ReplacementRow]) -> Table:
-    """How sure these are: a row a figure, median and 95th percentile with their 95% confidence intervals."""
+    """A row for each figure: median and 95th percentile with their 95% confidence intervals."""
     body = tuple(
         (*(row.case, row.way, row.fabric, row.failed, SPREAD_COLUMNS[name]), str(found.n), *median_and_p95(found))
         for row in rows
@@ -153,7 +158,7 @@ def spread_table(rows: Sequence[ReplacementRow]) -> Table:
 
 
 def terminal_table(console: Console, rows: Sequence[ReplacementRow]) -> TerminalTable:
-    """What fits of it: medians. What failed is said where rows differ in that alone."""
+    """Medians, in as many columns as fit; the failed part where rows differ in that alone."""
     alike = Counter((row.case, row.way, row.fabric) for row in rows)
 
     def column(name: str, cell: Callable[[ReplacementRow], str], drop: int = 0, text: bool = False) -> Column:
@@ -164,8 +169,8 @@ def terminal_table(console: Console, rows: Sequence[ReplacementRow]) -> Terminal
         column("way", lambda r: r.way, text=True),
         column("fabric", lambda r: r.fabric, text=True),
         column("failed", lambda r: r.failed if alike[r.case, r.way, r.fabric] > 1 else "", text=True),
-        column("taken\nover ms", lambda r: median_p95_ms(r.figures["taken_over_ms"]), 3),
-        column("job\nstood ms", lambda r: median_p95_ms(r.figures["interruption_ms"])),
+        column("replaced\nms", lambda r: median_p95_ms(r.figures["taken_over_ms"]), 3),
+        column("interruption\nms", lambda r: median_p95_ms(r.figures["interruption_ms"])),
         column("iter.\nlost", lambda r: f"{r.medians['iterations_lost']:g}"),
         column("moved", lambda r: fmt.size(r.medians["moved_bytes"]), 1),
         column("iteration\nbefore", lambda r: fmt.seconds(r.medians["before_s"]), 2),
@@ -175,7 +180,7 @@ def terminal_table(console: Console, rows: Sequence[ReplacementRow]) -> Terminal
         column("fidelity", lambda r: "" if r.verdict == "ok" else r.verdict),
     )
     shown = [c for c in columns if any(cell not in ("", fmt.NOTHING) for cell in c.cells)]
-    return fit_to_width(console, "Failed for good, and replaced (median / p95; else medians)", shown, 0)
+    return fit_to_width(console, "GPU and domain replacements (median / p95; else medians)", shown, 0)
 
 
 def _ms(ms: float | None) -> str:

@@ -1,4 +1,4 @@
-"""A failure script over time: each fault a bar from injection to repair, then the censuses, then goodput."""
+"""A failure script over time: each fault a bar from injection to repair, then the connectivity checks, then goodput."""
 
 from collections.abc import Sequence
 from typing import Any, Final
@@ -28,15 +28,15 @@ _PREFIX: Final = {
     "server": "server", "controller": "controller", "registry": "controller",
 }  # fmt: skip
 _CHECK_STYLES: Final = {
-    "census holds": (style.GREEN, "|", 9),
-    "does not": (style.VERMILION, "x", 7),
-    "not taken": (style.MUTED, ".", 4),
+    "check matches": (style.GREEN, "|", 9),
+    "check differs": (style.VERMILION, "x", 7),
+    "not done": (style.MUTED, ".", 4),
 }
 _LINE: Final = 0.17  # inches a fault
 _CAPTION: Final = (
     "A bar is a fault, from its injection to its repair; the dark part is until packets flowed again between the "
-    "probed pairs that it had cut off. A census probes every pair of GPUs: it holds if all that the oracle calls "
-    "reachable answered, and nothing else did."
+    "probed pairs that it had cut off. A connectivity check probes every pair of GPUs: it matches if all that the "
+    "oracle calls reachable answered, and nothing else did."
 )
 
 
@@ -94,7 +94,7 @@ def _connectivity_checks(axes: Axes, connectivity_checks: Sequence[ConnectivityC
         axes.plot(at, [0] * len(at), ls="none", marker=marker, ms=size, mew=1.6, color=colour)
     axes.set(ylim=(-1, 1))
     axes.set_yticks([])
-    axes.set_ylabel("censuses", rotation=0, ha="right", va="center")
+    axes.set_ylabel("connectivity", rotation=0, ha="right", va="center")
     style.quiet(axes, grid="x")
 
 
@@ -133,11 +133,11 @@ def _keys(script: ScriptRow) -> list[Patch | Line2D]:
 
 def _outcome(connectivity_check: ConnectivityCheck) -> str:
     return (
-        "not taken"
+        "not done"
         if not connectivity_check.taken
-        else "census holds"
+        else "check matches"
         if matches_oracle(connectivity_check)
-        else "does not"
+        else "check differs"
     )
 
 
@@ -147,5 +147,5 @@ def _alt(script: ScriptRow) -> str:
     )
     return (
         f"{script.script} on {script.fabric} over time: {len(script.faults)} faults in {duration_ns / 1e9:.1f} s, "
-        f"censuses: {checks_text(script.connectivity_checks)}"
+        f"connectivity checks: {checks_text(script.connectivity_checks)}"
     )

@@ -1,4 +1,4 @@
-"""What a run had to show, and whether it did: any check that fails makes the exit status 1. Pure."""
+"""Checks of a run: one that fails makes the exit status 1."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -106,9 +106,10 @@ def _dense_training(run: Run) -> Iterator[Check]:
 
 
 def _recovery(run: Run) -> Iterator[Check]:
-    """Faults that came alone, and by their first packets those of scripts beside workloads, where no census is due.
+    """Faults that were injected alone, and by their first packets those of scripts beside workloads, which have no
+    connectivity checks.
 
-    Of other scripts' faults, the censuses say what had to recover.
+    For other scripts, connectivity checks show what had to recover.
     """
     checked_scripts = {c.interval for c in run.connectivity_checks if c.script}
     rows = [
@@ -150,26 +151,26 @@ def _primary_path(run: Run) -> Iterator[Check]:
 
 
 def _connectivity(run: Run) -> Iterator[Check]:
-    """Without rerouting too: nobody need recover there, but nothing dead may carry anything."""
+    """Without rerouting too: nothing has to recover then, but failed parts must not forward anything."""
     rows = run.connectivity_checks
     if rows:
         failed, under_checked = [c for c in rows if c.taken and not matches_oracle(c)], _under_checked_fabrics(rows)
         detail = checks_text(rows)
         if under_checked:
-            detail += f"; too few to tell on {', '.join(under_checked)}"
+            detail += f"; too few on {', '.join(under_checked)}"
         if failed:
             worst = max(failed, key=lambda c: c.not_recovered + c.impossible + c.carried)
             where = " ".join(filter(None, (worst.fabric, worst.script)))
             detail += f"; worst: {where} repeat {worst.repeat} after {worst.act}: "
-            detail += f"{worst.not_recovered} pairs not recovered, {worst.impossible} impossible, "
-            detail += f"{worst.carried} dead or slow parts carried too much"
+            detail += f"{worst.not_recovered} pairs not recovered, {worst.impossible} unexpected answers, "
+            detail += f"{worst.carried} failed or slow parts forwarded too much"
         figures = ("connectivity checks that differ", len(failed), 0, "checks", failed[0].interval if failed else None)
         passed = not failed and not under_checked
         yield Check("every connectivity check matches the oracle", passed, detail, *figures)
 
 
 def _under_checked_fabrics(connectivity_checks: Iterable[ConnectivityCheck]) -> list[str]:
-    """The fabrics on which fewer than half of the censuses that were due could be taken."""
+    """The fabrics on which fewer than half of the due connectivity checks could be done."""
     taken: defaultdict[str, list[bool]] = defaultdict(list)
     for connectivity_check in connectivity_checks:
         taken[connectivity_check.fabric].append(connectivity_check.taken)
@@ -213,7 +214,7 @@ def _lost_bytes(run: Run) -> Iterator[Check]:
 
 
 def _connections(run: Run) -> Iterator[Check]:
-    """A GPU that dies takes its own along."""
+    """A failed GPU loses its own connections."""
     rows = [r for r in run.recoveries if r.reroute == "on"]
     gpu_fault_places = {r.interval for r in rows if definition_of(r.fault).stops_gpus}
     lost = _by_fault((r for r in rows if r.interval not in gpu_fault_places), lambda r: r.connections_lost)

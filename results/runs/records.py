@@ -44,13 +44,13 @@ class Flow(Record):
 
 @dataclass(frozen=True, slots=True)
 class ConnectivityCheck(Record):
-    """A row of census.csv: every ordered pair of GPUs was probed, and the answers held against the oracle.
+    """A row of connectivity.csv: every ordered pair of GPUs was probed, and the answers compared with the oracle.
 
     `act`: what had been done last ("inject link-down d0g1"). `broken`: how many faults were there at that moment.
-    `reachable` pairs have a path left by the oracle's word, `answered` ones had a probe arrive; `not_recovered` are
-    reachable and weren't answered, `impossible` the other way round. `carried`: dead parts that passed packets on, and
-    slow cables that passed more than what is left of their rate.
-    `wrong` names what went wrong, a line each. Not `taken`: a census was due, and the machine had no time for it.
+    `reachable` pairs have a path left by the oracle's model, `answered` ones had a probe arrive; `not_recovered` are
+    reachable and weren't answered, `impossible` were answered and aren't reachable. `carried`: failed parts that
+    forwarded packets, and slow cables that forwarded more than what is left of their rate.
+    `wrong` names what went wrong, a line each. Not `taken`: the check was due, and the machine had no time for it.
     """
 
     monotonic_ns: int
@@ -68,7 +68,7 @@ class ConnectivityCheck(Record):
 
 @dataclass(frozen=True, slots=True)
 class Replacement(Record):
-    """A row of takeover.csv: a GPU or HB domain that fails for good under a running job, and what took its place.
+    """A row of replacement.csv: a GPU or HB domain that fails for good under a running job, and what took its place.
 
     Rail-only IV-C: `case` is server, idle-gpu, small-domain or large-domain; `way` how the replacement came in
     ("optical", "direct", "migration", "any-gpu"). Times in ms from the fault unless said: `detect_ms`; `light_off_ms`

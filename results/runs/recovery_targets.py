@@ -1,7 +1,7 @@
-"""How fast recovery has to be, in one place, and whether a run was: a bar is met, missed, or was not measured. Pure.
+"""Recovery targets, in one place, and whether a run met them: each is met, missed, or was not measured.
 
 The times are Railyard's own: no paper gives any. Rail-only IV-C and Spine-free Networks, "Fault Tolerance", leave what
-a dead link or switch served unavailable until the repair. Each bar's `why` says what the time is made of.
+a dead link or switch served unavailable until the repair. Each target's `why` says what the time consists of.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -68,8 +68,9 @@ class RecoveryTarget:
 
 @dataclass(frozen=True)
 class Outcome:
-    """A bar on a fabric, with what was measured there; `met` is None, `fabric` empty, where nothing was. `target`: of
-    what broke, where that fabric had several of the kind.
+    """A target on a fabric, with what was measured there; `met` is None, `fabric` empty, where nothing was.
+
+    `target`: of the fault, where that fabric had several of the kind.
     """
 
     recovery_target: RecoveryTarget
@@ -96,7 +97,7 @@ class Outcome:
 
     @property
     def worst(self) -> str:
-        """What was furthest from the bar; empty where nothing was measured."""
+        """What was furthest from the target; empty where nothing was measured."""
         return max(self.samples, key=lambda sample: _or_infinite(sample.value), default=Sample(None, "")).what
 
     @cached_property
@@ -135,7 +136,7 @@ NO_LOSS_ON_RETURN: Final = RecoveryTarget(
 REQUIRED_TARGETS: Final = (NO_LOSS_WITHOUT_CONTROLLER, NO_LOSS_ON_RETURN)
 """A run that misses one of these has failed: the rest are times, which a slower machine may miss."""
 OPTICAL_REPLACEMENT: Final = RecoveryTarget(
-    "optical takeover by an idle GPU, beyond its light-off",
+    "optical replacement by an idle GPU, beyond the time its links are down",
     "a lost carrier, a decision, ports that a switch darkens and lights one by one, the spare's addresses and routes",
     most=50,
 )
@@ -153,7 +154,7 @@ def first_packet_target(fault: str, side: Side | None) -> RecoveryTarget | None:
 
 
 def outcomes(run: Run, recovery_rows: Sequence[RecoveryRow], scripts: Sequence[ScriptRow]) -> tuple[Outcome, ...]:
-    """Every bar, a row for each fabric on which it was measured (with rerouting on), or one that says it wasn't."""
+    """Return every target, for each fabric on which it was measured with rerouting on; else once, without figures."""
     rows = [row for row in recovery_rows if row.reroute == "on"]
     measured = (
         *(

@@ -18,6 +18,28 @@ from railyard.core.records import INTERVAL_FIELDS, IntervalId
 Row = TypeVar("Row")
 Plain = dict[str, Any]
 """Column -> value."""
+COLUMN_NAMES: Final = {
+    "source_ms": "source_side_ms",
+    "far_ms": "far_side_ms",
+    "far_probed": "far_side_probed",
+    "source_probed": "source_side_probed",
+    "back_ms": "goodput_after_repair_ms",
+    "home_ms": "primary_path_ms",
+    "return_lost": "probes_lost_after_repair",
+    "too_fast": "above_max_flow",
+    "act": "last_event",
+    "carried": "forwarding_failed_parts",
+    "wrong": "mismatches",
+    "impossible": "unexpected_answers",
+    "taken": "done",
+    "way": "method",
+    "light_off_ms": "optical_links_down_ms",
+    "taken_over_ms": "replaced_ms",
+    "state_ms": "state_transfer_ms",
+    "state_predicted_ms": "state_transfer_predicted_ms",
+}
+"""A record's field -> its column in CSV files and key in summary.json. Readers accept the field's name too."""
+_FIELDS: Final = {column: field for field, column in COLUMN_NAMES.items()}
 _ARROW: Final = {str: pa.string(), int: pa.int64(), float: pa.float64(), bool: pa.bool_()}
 
 
@@ -55,20 +77,21 @@ def from_plain(kind: type[Row], rows: Iterable[Plain]) -> list[Row]:
 
 
 def to_csv(columns: Sequence[str], rows: Sequence[object]) -> bytes:
-    """None is an empty field; floats have every digit."""
+    """Return the columns of these fields. None is an empty cell; floats have every digit."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(columns)
+    writer.writerow([COLUMN_NAMES.get(name, name) for name in columns])
     writer.writerows([_cell(row, name) for name in columns] for row in rows)
     return text.getvalue().encode()
 
 
 def from_csv(kind: type, data: str) -> list[Plain]:
     """Return rows that `to_csv` wrote, whatever the order of its columns; those that `kind` doesn't have stay text."""
-    types = columns_of(kind)
-    return [
-        {n: _value(types.get(n, str), text) for n, text in raw.items()} for raw in csv.DictReader(io.StringIO(data))
-    ]
+    types, found = columns_of(kind), []
+    for raw in csv.DictReader(io.StringIO(data)):
+        named = {_FIELDS.get(column, column): text for column, text in raw.items()}
+        found.append({name: _value(types.get(name, str), text) for name, text in named.items()})
+    return found
 
 
 def _value(kind: type, text: str) -> object:

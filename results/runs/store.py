@@ -6,8 +6,8 @@
 | results.csv, results.parquet  | a row a measurement                                                        |
 | flows.parquet                 | a row a transfer                                                           |
 | recovery.csv                  | a row a fault and repeat                                                   |
-| census.csv                    | a row for each time that all pairs were probed (where failure scripts run) |
-| takeover.csv                  | a row a failed GPU or domain that was replaced (where jobs go on elsewhere) |
+| connectivity.csv              | a row for each time that all pairs were probed (where failure scripts run) |
+| replacement.csv               | a row for each failed GPU or domain that was replaced                      |
 | health.parquet                | a row an element and moment: its load and h-score (where routes are steered) |
 | choices.parquet               | a row a change of a pair's paths (where routes are steered)                |
 | multirail.json                | points, cuts, rates of NICs, trainings (of fabrics with several rails a node) |
@@ -57,6 +57,10 @@ FORMAT: Final = 2
 HEALTH: Final = "health.parquet"
 CHOICES: Final = "choices.parquet"
 NO_RUN: Final = "is not a run's folder: it has no run.json"
+CONNECTIVITY: Final = "connectivity.csv"
+REPLACEMENTS: Final = "replacement.csv"
+_OLD_NAMES: Final = {CONNECTIVITY: "census.csv", REPLACEMENTS: "takeover.csv"}
+"""Names of files in older runs."""
 MULTIRAIL: Final = "multirail.json"
 RESULT_COLUMNS: Final = (
     "fabric", "policy", "workload", "scene", "script", "reroute", "phase", "metric", "value", "unit", "predicted",
@@ -84,10 +88,10 @@ _FILES: Final[dict[str, tuple[str, type]]] = {
     "recoveries": ("recovery.csv", Recovery),
     "health": (HEALTH, HealthSample),
     "choices": (CHOICES, Choice),
-    "connectivity_checks": ("census.csv", ConnectivityCheck),
-    "takeovers": ("takeover.csv", Replacement),
+    "connectivity_checks": (CONNECTIVITY, ConnectivityCheck),
+    "takeovers": (REPLACEMENTS, Replacement),
 }
-_OPTIONAL: Final = frozenset({HEALTH, CHOICES, "census.csv", "takeover.csv"})
+_OPTIONAL: Final = frozenset({HEALTH, CHOICES, CONNECTIVITY, REPLACEMENTS})
 """Files that only some runs have."""
 
 
@@ -106,9 +110,9 @@ def save(run: Run, folder: Path | Folder) -> Analysis:
     _write(folder, "results.parquet", rows.to_parquet(Measurement, run.measurements, extra=("ratio",)))
     _write(folder, "recovery.csv", rows.to_csv(RECOVERY_COLUMNS, run.recoveries))
     if run.connectivity_checks:
-        _write(folder, "census.csv", rows.to_csv(CONNECTIVITY_CHECK_COLUMNS, run.connectivity_checks))
+        _write(folder, CONNECTIVITY, rows.to_csv(CONNECTIVITY_CHECK_COLUMNS, run.connectivity_checks))
     if run.takeovers:
-        _write(folder, "takeover.csv", rows.to_csv(REPLACEMENT_COLUMNS, run.takeovers))
+        _write(folder, REPLACEMENTS, rows.to_csv(REPLACEMENT_COLUMNS, run.takeovers))
     if run.multirail:
         _write(folder, MULTIRAIL, multirail.to_json(run.multirail))
     _write(folder, "events.jsonl", b"".join(_json(asdict(e), indent=None) for e in run.events))
@@ -174,7 +178,9 @@ def _load(folder: Path) -> Run:
 
 def _read(path: Path, kind: type) -> list[rows.Plain]:
     """Return the rows of a file; none if it is one that not every run has."""
-    if not path.exists() and path.name in _OPTIONAL:
+    if not path.exists() and path.name in _OLD_NAMES:
+        path = path.with_name(_OLD_NAMES[path.name])
+    if not path.exists() and path.name in {*_OPTIONAL, *_OLD_NAMES.values()}:
         return []
     return rows.from_csv(kind, path.read_text()) if path.suffix == ".csv" else rows.from_parquet(path.read_bytes())
 
@@ -199,7 +205,7 @@ def _write(folder: Folder, name: str, data: bytes) -> None:
 
 @contextmanager
 def _report_full_disk(path: Path) -> Iterator[None]:
-    """A full disk (or quota) is the machine's lack, told in one line; any other error is passed on."""
+    """A full disk (or quota) is a missing requirement, in one line; any other error is passed on."""
     try:
         yield
     except OSError as error:

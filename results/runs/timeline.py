@@ -27,8 +27,8 @@ _STEPS: Final = {
     "far_ms": "first packet, far side",
     "first_packet_ms": "first_packet",
     "goodput_ms": "goodput",
-    "back_ms": "back",
-    "home_ms": "home",
+    "back_ms": "goodput after repair",
+    "home_ms": "primary path",
 }
 _LANES: Final = 1000  # thread numbers that each GPU has to itself
 
@@ -112,7 +112,7 @@ def _threads(pid: int, tid: int, name: str, spans: Iterable[Span], zero: int) ->
 
 
 def _control(run: Run, zero: int) -> list[dict[str, Any]]:
-    """Faults, what the controller did, and censuses as instants; faults and the steps of each recovery as slices."""
+    """Events and connectivity checks as instants; faults and the steps of each recovery as slices."""
     rows = [_name("process_name", _CONTROL, 0, "faults and controller")]
     connectivity_checks = [_as_event(connectivity_check) for connectivity_check in run.connectivity_checks]
     events = [*run.events, *connectivity_checks]
@@ -145,17 +145,17 @@ def _steps(r: Recovery, name: str) -> Iterator[Span]:
 
 def _as_event(connectivity_check: ConnectivityCheck) -> Event:
     found = (
-        "not taken"
+        "not done"
         if not connectivity_check.taken
-        else "holds"
+        else "matches the oracle"
         if matches_oracle(connectivity_check)
-        else "does not hold"
+        else "differs from the oracle"
     )
     text = f"{found} after {connectivity_check.act}"
     count_fields = ("broken", "pairs", "reachable", "answered", "not_recovered", "impossible", "carried", "wrong")
     return Event(
         connectivity_check.monotonic_ns,
-        "census",
+        "connectivity check",
         text,
         {name: getattr(connectivity_check, name) for name in count_fields},
     )

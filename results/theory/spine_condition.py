@@ -214,10 +214,10 @@ def as_dict(found: Iterable[Cell]) -> dict[str, Any]:
     every = tuple(found)
     return {
         "cells": len(every),
-        "agree": sum(c.agrees for c in every),
+        "condition_agrees": sum(c.agrees for c in every),
         "slowest_link_agrees": sum(c.by_slowest_link == c.measured for c in every),
         "tie": TIE,
-        "each": [_cell_dict(c) for c in every],
+        "cells_detail": [_cell_dict(c) for c in every],
     }
 
 

@@ -1,4 +1,4 @@
-"""Recovery in summary.json: headline figures, what was wanted, scripts. Plain data; times in ms, None for "never"."""
+"""Recovery in summary.json: headline figures, recovery targets, scripts. Plain data; times in ms, None for "never"."""
 
 from typing import Any
 
@@ -6,6 +6,7 @@ from railyard.results.analysis.recovery_rows import RecoveryRow, ScriptRow, verd
 from railyard.results.analysis.run_analysis import Analysis
 from railyard.results.runs.fidelity import Judgement
 from railyard.results.runs.recovery_targets import PUBLISHED_SYSTEMS, Outcome, times_slower
+from railyard.results.runs.rows import COLUMN_NAMES
 
 
 def recovery_dicts(analysis: Analysis) -> dict[str, Any]:
@@ -13,7 +14,7 @@ def recovery_dicts(analysis: Analysis) -> dict[str, Any]:
     run, judgement = analysis.run, analysis.judgement
     return {
         "recovery": [_row(row, judgement) for row in analysis.recovery_rows],
-        "recovery_wanted": [_outcome(o) for o in analysis.outcomes] if run.recoveries or run.takeovers else [],
+        "recovery_targets": [_outcome(o) for o in analysis.outcomes] if run.recoveries or run.takeovers else [],
         "scripts": [_script(script, judgement) for script in analysis.script_rows],
     }
 
@@ -28,16 +29,16 @@ def _row(row: RecoveryRow, judgement: Judgement) -> dict[str, Any]:
         "verdict": verdict(row.repeats, judgement),
         "repeats": len(row.repeats),
         "recovered": row.recovered,
-        "no_one_affected": row.unaffected,
-        "no_one_probed": row.unprobed,
-        **{step: found.as_dict() for step, found in row.steps.items()},
-        **{f"{side}_ms": found.as_dict() for side, found in row.sides.items()},
+        "unaffected": row.unaffected,
+        "unprobed": row.unprobed,
+        **{COLUMN_NAMES.get(step, step): found.as_dict() for step, found in row.steps.items()},
+        **{COLUMN_NAMES[f"{side}_ms"]: found.as_dict() for side, found in row.sides.items()},
         "lost_bytes": row.total("lost_bytes"),
         "probes_lost": row.total("probes_lost"),
-        "return_lost": row.total("return_lost"),
-        "too_fast": row.total("too_fast"),
+        "probes_lost_after_repair": row.total("return_lost"),
+        "above_max_flow": row.total("too_fast"),
         "connections_lost": row.connections_lost,
-        "others_take_times_as_long": {system.name: times_slower(system, first) for system in PUBLISHED_SYSTEMS},
+        "published_times_slower": {system.name: times_slower(system, first) for system in PUBLISHED_SYSTEMS},
     }
 
 
@@ -50,7 +51,7 @@ def _outcome(o: Outcome) -> dict[str, Any]:
         "fabric": o.fabric or None,
         "target": o.target or None,
         "unit": o.recovery_target.unit,
-        "wanted": recovery_target,
+        "limits": recovery_target,
         "measured": {**o.figure.as_dict(), "most": o.figure.most} if o.figure else None,
         "worst": o.worst or None,
         "met": o.met,
@@ -62,10 +63,10 @@ def _script(script: ScriptRow, judgement: Judgement) -> dict[str, Any]:
         **{name: getattr(script, name) for name in ("script", "fabric", "reroute", "repeat")},
         "verdict": verdict(script.faults, judgement),
         "faults": len(script.faults),
-        "censuses": len(script.connectivity_checks),
-        "censuses_taken": script.taken,
-        "censuses_held": script.matched,
-        "return_lost": sum(r.return_lost for r in script.repaired_alone),
+        "connectivity_checks": len(script.connectivity_checks),
+        "connectivity_checks_done": script.taken,
+        "connectivity_checks_passed": script.matched,
+        "probes_lost_after_repair": sum(r.return_lost for r in script.repaired_alone),
         "lost_bytes": script.lost_bytes,
         "connections_lost": script.connections_lost,
     }

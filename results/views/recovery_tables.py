@@ -1,4 +1,4 @@
-"""The report's tables of faults, of what was wanted, of scripts: cells that are already formatted. Pure."""
+"""The report's tables of faults, recovery targets and scripts: cells that are already formatted."""
 
 from collections.abc import Iterable, Sequence
 from typing import Final
@@ -36,7 +36,7 @@ from railyard.results.views.recovery_text import (
 )
 from railyard.results.views.report_tables import Table
 
-_COST_COLUMNS: Final = ("probes lost", "returning", "bytes lost", "conns lost")
+_COST_COLUMNS: Final = ("probes lost", "after repair", "bytes lost", "conns lost")
 _STEP_COLUMNS: Final = (
     "detected",
     "decided",
@@ -46,12 +46,12 @@ _STEP_COLUMNS: Final = (
     "far side",
     "goodput",
     "after repair",
-    "detours gone",
+    "detours withdrawn",
 )
 
 
 def first_packets_table(rows: Sequence[RecoveryRow], judgement: Judgement) -> Table:
-    """A row a fault, fabric, rerouting and side: when packets flowed again, beside what is wanted."""
+    """A row a fault, fabric, rerouting and side: when packets flowed again, beside the target."""
     body = tuple(
         (
             *(line.row.name, line.row.fabric, line.row.reroute, line.side or "", verdict(line.row.repeats, judgement)),
@@ -60,23 +60,23 @@ def first_packets_table(rows: Sequence[RecoveryRow], judgement: Judgement) -> Ta
         for row in rows
         for line in lines_of(row, both_sides=True)
     )
-    return Table(("fault", "fabric", "reroute", "side", "fidelity", "n", "median", "p95", "wanted", "is"), body, 5)
+    return Table(("fault", "fabric", "reroute", "side", "fidelity", "n", "median", "p95", "target", "is"), body, 5)
 
 
 def steps_table(rows: Sequence[RecoveryRow]) -> Table:
-    """A row a fault, fabric and rerouting: the controller's steps, goodput, the way back, and what it cost in all."""
+    """A row for each fault, fabric and rerouting: the controller's steps, goodput, the return, the cost."""
     columns = ("fault", "fabric", "reroute", "recovered", "detected", "decided", "installed", "back to 95%")
     groups = (
         *(("", 4), ("medians", 3), ("goodput in ms, median / p95", 2)),
         *(("after repair, ms", 1), ("in all repeats", len(_COST_COLUMNS))),
     )
     return Table(
-        (*columns, "after repair", "detours gone", *_COST_COLUMNS), tuple(_steps(row) for row in rows), 3, groups
+        (*columns, "after repair", "detours withdrawn", *_COST_COLUMNS), tuple(_steps(row) for row in rows), 3, groups
     )
 
 
 def _steps(row: RecoveryRow) -> tuple[str, ...]:
-    """Where nobody was cut off, nothing had to be done, and no goodput came back either."""
+    """One row; dashes where no other GPU was affected, so that there was nothing to recover."""
     is_unaffected_row = bool(missing_reason(row)) and row.steps["goodput_ms"].median == 0
     medians = [row.steps[step].median for step in ("detect_ms", "decided_ms", "reroute_ms")]
     return (
@@ -120,7 +120,7 @@ def _repeat(fabric: str, r: Recovery) -> tuple[str, ...]:
 
 
 def targets_table(outcomes: Iterable[Outcome]) -> Table:
-    """What is wanted, what came of it, and which repeat is furthest from a bar that is missed."""
+    """Each recovery target, what was measured, and the repeat that is furthest from a target that is missed."""
     body = tuple(
         (
             *(
@@ -135,17 +135,17 @@ def targets_table(outcomes: Iterable[Outcome]) -> Table:
         )
         for o in outcomes
     )
-    return Table(("what", "fabric", "is", "n", "wanted", "measured", "furthest off"), body, 3)
+    return Table(("target", "fabric", "is", "n", "limit", "measured", "furthest off"), body, 3)
 
 
 def reasons_table(outcomes: Iterable[Outcome]) -> Table:
-    """What each of these times is made of."""
+    """What each of these times consists of."""
     body = tuple(dict.fromkeys((o.recovery_target.what, o.recovery_target.why) for o in outcomes))
-    return Table(("what", "made of"), body, 2)
+    return Table(("target", "consists of"), body, 2)
 
 
 def others_table(rows: Iterable[RecoveryRow]) -> Table | None:
-    """Beside what others say of theirs. Faults that cut somebody off, with rerouting on; None if there was none."""
+    """Compare faults that affected other GPUs, with rerouting on, with published systems; None if there was none."""
     body = []
     for row in rows:
         first, goodput = row.steps["first_packet_ms"], row.steps["goodput_ms"]
@@ -189,7 +189,7 @@ def scripts_table(scripts: Iterable[ScriptRow], judgement: Judgement) -> Table:
         "until their repair",
         "slowest first packet",
     )
-    return Table((*columns, "censuses", "lost returning", "bytes lost", "conns lost"), tuple(body), 4)
+    return Table((*columns, "connectivity checks", "lost after repair", "bytes lost", "conns lost"), tuple(body), 4)
 
 
 def _first_packet(recovery: Recovery) -> float:
@@ -215,8 +215,8 @@ def script_faults_table(script: ScriptRow) -> Table:
     )
 
 
-def censuses_table(connectivity_checks: Iterable[ConnectivityCheck]) -> Table:
-    """Those of which something has to be said: what didn't hold."""
+def failed_checks_table(connectivity_checks: Iterable[ConnectivityCheck]) -> Table:
+    """The connectivity checks that don't match the oracle."""
     body = tuple(
         (
             *(c.script, c.fabric, c.act, "; ".join(c.wrong.splitlines())),
@@ -227,11 +227,11 @@ def censuses_table(connectivity_checks: Iterable[ConnectivityCheck]) -> Table:
         if c.taken and not matches_oracle(c)
     )
     columns = ("script", "fabric", "after", "what", "repeat", "broken", "pairs", "reachable", "answered")
-    return Table((*columns, "not recovered", "impossible", "wrongly carried"), body, 4)
+    return Table((*columns, "not recovered", "unexpected answers", "failed parts forwarding"), body, 4)
 
 
 def heartbeats_table(rows: Iterable[Row]) -> Table:
-    """What watching costs: a row a figure and fabric."""
+    """The cost of heartbeats: a row for each figure and fabric."""
     body = tuple(
         (r.metric.replace("_", " "), fabric, fmt.quantity(s.median, r.unit), str(len(s.values)))
         for r in rows

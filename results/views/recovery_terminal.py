@@ -1,4 +1,4 @@
-"""Recovery on the terminal: a line a fault and fabric, a line for whatever else is wanted, a line a script."""
+"""Recovery on the terminal: a line for each fault and fabric, each other recovery target, and each script."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ from railyard.results.views.recovery_text import (
 )
 from railyard.results.views.terminal import Column, fit_to_width
 
-_UNAFFECTED_NOTE: Final = "– no one was cut off by it"
+_UNAFFECTED_NOTE: Final = "– no other GPU was affected"
 _FIRST_PACKET_COLUMN: Final = "1st packet ms"
 _MET_MARK: Final = {"met": "✓", "not met": "✗", "not measured": fmt.NOTHING, "": ""}
 
@@ -52,7 +52,7 @@ class _FaultLine:
 
 
 def recovery_table(console: Console, rows: Sequence[RecoveryRow], judgement: Judgement) -> Table:
-    """With rerouting: the first packet beside what is wanted, and the steps. Without: goodput alone."""
+    """Return the table: with rerouting the first packet beside its target, and the steps; without it goodput alone."""
 
     def column(name: str, cell: Callable[[_FaultLine], str], drop: int = 0, text: bool = False) -> Column:
         return Column(name, tuple(cell(fault_line) for fault_line in fault_lines), drop, text)
@@ -69,7 +69,7 @@ def recovery_table(console: Console, rows: Sequence[RecoveryRow], judgement: Jud
         column("detected", lambda p: _step(p.with_reroute, "detect_ms"), 4),
         column("installed", lambda p: _step(p.with_reroute, "reroute_ms"), 3),
         column(_FIRST_PACKET_COLUMN, lambda p: _first_packet(p.with_reroute)),
-        column("wanted ms", lambda p: limits_text(p.with_reroute.recovery_target) if p.with_reroute else fmt.NOTHING),
+        column("target ms", lambda p: limits_text(p.with_reroute.recovery_target) if p.with_reroute else fmt.NOTHING),
         column("", lambda p: _MET_MARK[p.with_reroute.met] if p.with_reroute else ""),
         column("goodput", lambda p: _step(p.with_reroute, "goodput_ms"), 2),
         column("conns\nlost", _connections, 5),
@@ -100,14 +100,14 @@ def _first_packet(line: Line | None) -> str:
 
 
 def _step(line: Line | None, step: str) -> str:
-    """Where nobody was cut off, nothing had to be done, and nothing came back either. Said once for both sides."""
+    """Return a step's median, once for both sides; a dash where no other GPU was affected."""
     if line is None or (missing_reason(line.row) and not line.row.steps[step].median):
         return fmt.NOTHING
     return fmt.milliseconds(line.row.steps[step].median) if line.is_first_line else ""
 
 
 def _connections(fault_line: _FaultLine) -> str:
-    """Said once for both sides."""
+    """Return the connections lost, once for both sides."""
     return (
         fmt.NOTHING
         if fault_line.with_reroute is None
@@ -130,7 +130,7 @@ def _verdict_text(repeats: Sequence[Recovery], judgement: Judgement) -> str:
 
 
 def outcome_lines(outcomes: Iterable[Outcome]) -> Iterator[Text]:
-    """What else is wanted than first packets in time: a line each, with every fabric on which it was measured.
+    """Yield a line for each recovery target other than first packets, with every fabric on which it was measured.
 
     Checks have lines of their own.
     """
@@ -150,12 +150,12 @@ def outcome_lines(outcomes: Iterable[Outcome]) -> Iterator[Text]:
 
 
 def missed_targets_line(outcomes: Iterable[Outcome]) -> Text | None:
-    """How many of the times that are wanted were met, and which weren't; None where none was measured."""
+    """Return how many recovery targets were met, and which were not; None where none was measured."""
     found = [o for o in outcomes if o.met is not None and o.recovery_target not in REQUIRED_TARGETS]
     if not found:
         return None
     names = missed_targets(found)
-    line = Text(f"wanted times: {len(found) - len(names)} of {len(found)} met")
+    line = Text(f"recovery targets met: {len(found) - len(names)} of {len(found)}")
     return line.append(f"; not: {'; '.join(names)}", "bold red") if names else line
 
 
@@ -166,8 +166,8 @@ def script_lines(scripts: Iterable[ScriptRow]) -> Iterator[Text]:
         runs = list(group)
         faults, lost = sum(len(s.faults) for s in runs), sum(s.lost_bytes for s in runs)
         connectivity_checks = [connectivity_check for s in runs for connectivity_check in s.connectivity_checks]
-        checks_summary = f"censuses: {checks_text(connectivity_checks)}; " if connectivity_checks else ""
+        checks_summary = f"connectivity checks: {checks_text(connectivity_checks)}; " if connectivity_checks else ""
         returning = sum(r.return_lost for s in runs for r in s.repaired_alone)
-        return_text = f", {returning} probes lost in returning" if returning else ""
+        return_text = f", {returning} probes lost after repairs" if returning else ""
         text_parts = f"{faults} faults (n={len(runs)}), {checks_summary}{fmt.size(lost)} lost{return_text}"
         yield Text.assemble(f"{name} on {fabric}, reroute {reroute}: ", (text_parts, "bold"))

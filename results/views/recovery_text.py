@@ -10,8 +10,8 @@ from railyard.results.analysis.recovery_stats import Figure, Interval
 from railyard.results.runs.recovery_targets import REQUIRED_TARGETS, Outcome, RecoveryTarget, first_packet_target
 from railyard.results.views import format as fmt
 
-NOT_AFFECTED: Final = "– (no one affected)"
-NOT_PROBED: Final = "– (no one probed)"
+NOT_AFFECTED: Final = "– (no other GPU affected)"
+NOT_PROBED: Final = "– (no pair probed)"
 _MS: Final = "\u00a0ms"
 NOT_MEASURED: Final = "not measured"
 _MET_TEXT: Final = {True: "met", False: "not met", None: NOT_MEASURED}
@@ -19,7 +19,7 @@ _MET_TEXT: Final = {True: "met", False: "not met", None: NOT_MEASURED}
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A line of a table: a fault's first packets on a side (None: either), and what is wanted of them."""
+    """A line of a table: a fault's first packets on a side (None: either), and their target."""
 
     row: RecoveryRow
     side: Side | None
@@ -30,12 +30,12 @@ class Line:
 
     @property
     def met(self) -> str:
-        """Empty where nothing is wanted."""
+        """Empty where there is no target."""
         return "" if self.recovery_target is None else _MET_TEXT[self.is_met]
 
 
 def lines_of(row: RecoveryRow, both_sides: bool) -> list[Line]:
-    """A line a side, if asked for `both_sides` or something else is wanted of each; else a line for the slower."""
+    """A line a side, if asked for `both_sides` or each has a target of its own; else a line for the slower."""
     has_target_by_side = (
         first_packet_target(row.fault, None) is None and first_packet_target(row.fault, "far") is not None
     )
@@ -120,7 +120,7 @@ def limits_text(recovery_target: RecoveryTarget | None) -> str:
 
 
 def measured_text(outcome: Outcome) -> str:
-    """In the bar's own terms: median and 95th percentile (of few repeats the former alone), or the worst."""
+    """In the target's own terms: median and 95th percentile (of few repeats the former alone), or the worst."""
     found = outcome.figure
     if found is None:
         return fmt.NOTHING
@@ -139,7 +139,7 @@ def met(outcome: Outcome) -> str:
 
 
 def missed_targets(outcomes: Iterable[Outcome]) -> list[str]:
-    """The times that are wanted and were not met, by name and fabric; checks fail by themselves."""
+    """Return the recovery targets that were missed, by name and fabric; those that are checks aren't among them."""
     return [
         f"{o.name}, on {o.fabric}" for o in outcomes if o.met is False and o.recovery_target not in REQUIRED_TARGETS
     ]

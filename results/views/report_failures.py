@@ -1,4 +1,4 @@
-"""The report's section on failures: recovery in one table, what was wanted, timelines, scripts, takeovers."""
+"""The report's section on failures: recovery, recovery targets, timelines, scripts, replacements."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
@@ -44,17 +44,17 @@ class Script:
 
 
 def parts(analysis: Analysis) -> dict[str, Any]:
-    """What the template asks for."""
+    """Return the values of the template."""
     run, judgement = analysis.run, analysis.judgement
     faults, scripts, gpu_replacements = analysis.recovery_rows, analysis.script_rows, analysis.replacement_rows
-    mismatches = recovery_tables.censuses_table(run.connectivity_checks)
+    mismatches = recovery_tables.failed_checks_table(run.connectivity_checks)
     target_outcomes = analysis.target_outcomes
     return {
         "first_packets": recovery_tables.first_packets_table(faults, judgement) if faults else None,
         "steps": recovery_tables.steps_table(faults) if faults else None,
-        "wanted": recovery_tables.targets_table(target_outcomes) if target_outcomes else None,
+        "targets": recovery_tables.targets_table(target_outcomes) if target_outcomes else None,
         "reasons": recovery_tables.reasons_table(target_outcomes),
-        "beside": recovery_tables.others_table(faults),
+        "published": recovery_tables.others_table(faults),
         "published_sources": [other.source for other in PUBLISHED_SYSTEMS],
         "failures": _failures(run, faults),
         "scripts_table": recovery_tables.scripts_table(scripts, judgement) if scripts else None,
@@ -101,7 +101,7 @@ def _script(script: ScriptRow, repeats: int) -> Script:
 
 
 def _severity(script: ScriptRow) -> tuple[float, float, float]:
-    """By its worst census, which is one that doesn't hold, then one that few pairs answered; then by first packets."""
+    """By its worst connectivity check (mismatches, then fewest answers), then by first packets."""
     connectivity_checks = [
         (float(mismatch_count(c)), -float(c.answered)) for c in script.connectivity_checks if c.taken
     ]

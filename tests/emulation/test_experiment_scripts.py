@@ -60,9 +60,11 @@ def test_the_storm_of_the_seed_came_and_every_pair_that_could_recovered(out: Pat
     wild = rows[rows["script"] == "wild"]
     assert list(zip(wild["fault"], wild["target"], strict=True)) == [(t.fault.kind, t.fault.target) for t in drawn]
     assert wild["detect_ms"].notna().all(), "heartbeats find what is silent"
-    census = pd.read_csv(out / "census.csv")
+    census = pd.read_csv(out / "connectivity.csv")
     assert set(census["script"]) == {"wild"}
-    assert (census[["not_recovered", "impossible", "carried"]] == 0).all(axis=None), census["wrong"].tolist()
+    assert (census[["not_recovered", "unexpected_answers", "forwarding_failed_parts"]] == 0).all(axis=None), census[
+        "mismatches"
+    ].tolist()
     assert (rows["lost_bytes"] == 0).all()
 
 

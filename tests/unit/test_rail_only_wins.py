@@ -139,9 +139,9 @@ def mixed() -> Run:
 
 def test_the_summary_counts_and_says_it_in_a_line_and_a_table() -> None:
     run = mixed()
-    headline = json.loads(json.dumps(summarise(run)["headline"]))["rail_only_wins"]
-    assert (headline["cells"], headline["agree"], headline["slowest_link_agrees"]) == (27, 26, 27)
-    (odd,) = (c for c in headline["each"] if not c["agrees"])
+    headline = json.loads(json.dumps(summarise(run)["headline"]))["spine_condition"]
+    assert (headline["cells"], headline["condition_agrees"], headline["slowest_link_agrees"]) == (27, 26, 27)
+    (odd,) = (c for c in headline["cells_detail"] if not c["agrees"])
     assert (odd["predicted"], odd["measured"], odd["reason"]) == ("spine", "even", "HB rate")
     assert odd["loads"] == {"domain": 0.5, "rail": 0.0, "spine": 0.0}
     out = StringIO()

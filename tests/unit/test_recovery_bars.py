@@ -226,10 +226,10 @@ def test_what_traffic_never_left_it_loses_nothing_in_returning_to() -> None:
 
 def test_only_optical_takeovers_count_beyond_the_light_off() -> None:
     run = recovery_run()
-    (outcome,) = of(run, "optical takeover")
+    (outcome,) = of(run, "optical replacement")
     assert (outcome.fabric, outcome.values, outcome.met) == ("rail-only", (31.0, 32.0, 33.0), True)
     run.takeovers = [replace(t, taken_over_ms=t.taken_over_ms + 18) for t in run.takeovers]
-    assert of(run, "optical takeover")[0].met is False
+    assert of(run, "optical replacement")[0].met is False
 
 
 def test_a_cable_has_a_line_a_side_and_other_faults_one_unless_both_are_asked_for() -> None:

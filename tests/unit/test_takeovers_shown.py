@@ -67,7 +67,7 @@ def test_takeovers_have_a_spread_and_the_takeover_itself_a_verdict(run: Run) -> 
     assert re.fullmatch(r"49\.5\u00a0ms \[\d+\.\d, \d+\.\d\]", first[6])
     assert re.fullmatch(r"58\.0\u00a0ms \[\d+\.\d, 59\.0\]", first[7])
     assert last[4] == "iteration after"
-    low, high = row.as_dict()["taken_over_ms"]["median_95"]
+    low, high = row.as_dict()["replaced_ms"]["median_95"]
     assert low < 49.5 < high
     assert row.as_dict()["after_ms"]["p95"] == 100.0
 
