@@ -1,0 +1,140 @@
+"""The project's language: standard terms in identifiers and prose, and docstrings that name what a thing is or does.
+
+ALLOWED holds how often each word that should go is still used in code. It may only shrink.
+"""
+
+import ast
+import io
+import re
+import tokenize
+from collections import Counter
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from railyard.experiments import cli
+
+ROOT = Path(__file__).parents[2]
+PACKAGES = ("core", "topologies", "controller", "workloads", "failure", "results", "experiments")
+INSTEAD = {
+    "capsule": "sandbox",
+    "brain": "failover manager",
+    "hearts": "heartbeats",
+    "glass": "optical switch",
+    "foresight": "precomputed detours",
+    "told": "event, message, sent",
+    "heard": "received",
+    "strikes": "injects",
+    "mended": "repaired",
+    "mend": "repair",
+    "bite": "take effect",
+    "census": "connectivity check",
+    "censuses": "connectivity checks",
+    "storm": "random faults",
+    "storms": "random faults",
+    "crews": "engine pool",
+    "doors": "sockets",
+    "knock": "handshake",
+    "leftovers": "state snapshot, leak check",
+    "takeover": "replacement",
+    "takeovers": "replacements",
+    "whoever": "the component's name",
+    "somebody": "the component's name",
+    "nobody": "no component",
+    "light_off": "switching_time",
+}
+"""Word -> what to write instead."""
+ALLOWED_FILE = Path(__file__).with_name("vocabulary_allowed.txt")
+WORD = re.compile(r"[a-z]+(?:_off)?")
+BAD_STARTS = re.compile(
+    "what|which|who|whom|whose|how|whether|when|where|why|of|as|if|that|so|it|they|is|are|was|were|does|did|can|has|have|"
+    "had|this|these|those|but|and|or|not|then|since|because|while|until|unless|than|there|here|by|in|on|to|for|with|from"
+)
+MIN_SHARE = 0.78
+"""Of docstrings that begin with a verb in the imperative or a noun phrase. The aim is 0.9; it may only grow."""
+
+
+@cache
+def modules() -> dict[Path, str]:
+    """Every product module with its source."""
+    files = (path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
+    return {path: path.read_text(encoding="utf-8") for path in files if path.name != "old_names.py"}
+
+
+def words(text: str) -> Iterator[str]:
+    """The words of prose or of identifiers, in lower case: `TakeoverSpec.light_off` has takeover, spec, light_off."""
+    parted = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", " ", text).lower()
+    yield from WORD.findall(
+        parted.replace("light_off", "light_off ").replace("_", " ").replace("light off", "light_off")
+    )
+
+
+def found_in_code() -> Counter[str]:
+    """How often each word of INSTEAD is in identifiers, docstrings, messages and comments."""
+    found: Counter[str] = Counter()
+    for source in modules().values():
+        for token in tokenize.generate_tokens(io.StringIO(source).readline):
+            if token.type in (tokenize.NAME, tokenize.STRING, tokenize.COMMENT):
+                found.update(word for word in words(token.string) if word in INSTEAD)
+    return found
+
+
+def documented(tree: ast.Module) -> Iterator[tuple[ast.AST, str | None]]:
+    """Every public function, method and class, with its docstring."""
+    public: list[ast.Module | ast.ClassDef] = [tree]
+    public += [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef) and node.name[0] != "_"]
+    for parent in public:
+        for node in parent.body:
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) and node.name[0] != "_":
+                yield node, ast.get_docstring(node)
+
+
+def begins_well(docstring: str) -> bool:
+    """Whether the first word can begin an imperative or a noun phrase: no question word, pronoun or preposition."""
+    first = docstring.split()[0].strip("`*,.:;()").lower()
+    return not BAD_STARTS.fullmatch(first)
+
+
+def allowed() -> dict[str, int]:
+    """How often each word may still be used."""
+    lines = ALLOWED_FILE.read_text(encoding="utf-8").splitlines()
+    return {word: int(count) for word, count in (line.split() for line in lines if line and line[0] != "#")}
+
+
+def test_code_uses_standard_terms() -> None:
+    found, limits = found_in_code(), allowed()
+    worse = {word: f"{n} times, write: {INSTEAD[word]}" for word, n in found.items() if n > limits.get(word, 0)}
+    assert worse == {}
+
+
+PAGES = [*(ROOT / "docs").glob("*.md"), *(ROOT / "labs").glob("*.md"), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
+EXPERIMENTS = list((ROOT / "experiments" / "catalog").glob("*.yaml"))
+
+
+@pytest.mark.parametrize("path", [*PAGES, *EXPERIMENTS], ids=lambda path: path.name)
+def test_docs_and_experiments_use_standard_terms(path: Path) -> None:
+    text = re.sub(
+        r"`(?:[^`\n]*\.(?:csv|py)[^`\n]*|heard|light_off_ms)`", "", path.read_text(encoding="utf-8")
+    )  # files, columns
+    text = re.sub(r"```python.*?```|^#+ \w+\.csv$", "", text, flags=re.DOTALL | re.MULTILINE)
+    assert {word: INSTEAD[word] for word in words(text) if word in INSTEAD} == {}
+
+
+@pytest.mark.parametrize("name", sorted(cli.commands()))
+def test_help_uses_standard_terms(name: str) -> None:
+    command = cli.load_command(name)
+    text = " ".join([command.help or "", *(getattr(option, "help", None) or "" for option in command.params)])
+    assert [word for word in words(text) if word in INSTEAD] == []
+
+
+def test_docstrings_begin_with_a_verb_or_a_noun() -> None:
+    texts = [text for source in modules().values() for _, text in documented(ast.parse(source)) if text]
+    share = sum(map(begins_well, texts)) / len(texts)
+    assert share >= MIN_SHARE, f"{share:.3f} of {len(texts)}"
+
+
+if __name__ == "__main__":
+    lines = [f"{word} {count}" for word, count in sorted(found_in_code().items())]
+    ALLOWED_FILE.write_text("\n".join(["# word, uses in code; may only shrink", *lines, ""]), encoding="utf-8")
