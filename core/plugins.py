@@ -89,6 +89,7 @@ def load(file: str | Path, field: str = "--plugin", folder: Path | None = None) 
 
     A file that is loaded already is not loaded again.
     """
+    load_inherited()  # or the first registration in this file would load it a second time, if the parent has it too
     path = Path(folder or Path.cwd(), file).resolve()
     if path in _loaded:
         return _loaded[path]

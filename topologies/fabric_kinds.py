@@ -58,9 +58,7 @@ class FabricKind:
     takes_optics: ClassVar[bool] = False
     """Whether optical switches can stand between its GPUs and its rail switches."""
     planes: ClassVar[int] = 1
-    """How many rail links a GPU has, each to a switch of its own: rail0, rail1, ... They share the rail's rate, and
-    flows are hashed over them.
-    """
+    """How many rail links a GPU has, each to a switch of its own: rail0, rail1, ..."""
 
     def rail_switch(self, rank: int, plane: int = 0) -> Switch:
         """Return the switch that the rail links of a rank lead to, in one plane."""
@@ -86,6 +84,12 @@ class FabricKind:
     def all_planes(self) -> tuple[int, ...]:
         """The numbers of all planes."""
         return tuple(range(self.planes))
+
+    def carrying(self, living: tuple[int, ...]) -> tuple[int, ...]:
+        """Return which of the living planes carry a rail's traffic. They share its rate, and flows are hashed over
+        them: all planes here; a kind with standby links returns fewer.
+        """
+        return living
 
     def rail_end(self, gpu: Gpu, plane: int = 0) -> End:
         """Return the end of a GPU's rail link at its switch."""

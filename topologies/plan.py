@@ -87,8 +87,10 @@ class Plan:
 
     def rail_link(self, gpu: Gpu, plane: int = 0) -> Link:
         """The GPU's r-interface into its rail switch of a plane, or into the optical switch before it."""
-        far = self._far_end(gpu, "rail", self.rail_switch_end(gpu, plane))
-        return Link(End(gpu.name, rail_device(plane)), far, "rail", self.rail_bps // self.spec.definition.planes)
+        kind, far = self.spec.definition, self._far_end(gpu, "rail", self.rail_switch_end(gpu, plane))
+        return Link(
+            End(gpu.name, rail_device(plane)), far, "rail", self.rail_bps // len(kind.carrying(kind.all_planes))
+        )
 
     def rail_links(self, gpu: Gpu) -> tuple[Link, ...]:
         """Return all rail links of a GPU, one for each plane."""

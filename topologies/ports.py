@@ -3,9 +3,9 @@
 | switch       | datapath id  | port to a GPU of domain d | port to spine i / rail g / the GPU's place in the network |
 |--------------|--------------|---------------------------|-----------------------------------------------------------|
 | rail<g>      | 0x1000 + g   | d + 1                     | 2001 + i                                                  |
-| rail<g>p<p>  | that + 256 p | d + 1                     | -                                                         |
 | spine<i>     | 0x2000 + i   | -                         | g + 1                                                     |
 | switch0      | 0x3000       | 1 + d * 256 + g           | -                                                         |
+| any, plane p | that + 256 p | as above                  | -                                                         |
 | ocs<i>       | 0x4000 + i   | 1 + d * 64 + g            | that + 0x4000                                             |
 
 Nothing but the standard library is imported here: the OpenFlow app reads this under Ryu, in whatever venv that has.
@@ -35,15 +35,15 @@ _ROLES: Final[dict[int, SwitchRole]] = {
 def role_of(dpid: int) -> tuple[SwitchRole, int]:
     """(role, index) of a datapath id. ValueError for one that isn't in the scheme."""
     role, index = _ROLES.get(dpid & ~0xFFF), dpid & 0xFFF
-    if role is None or (role == "single" and index):
+    if role is None or (role == "single" and index % MAX_RAILS):
         raise ValueError(f"datapath id {dpid:#x} is none of a rail, spine, single or optical switch")
     return role, index
 
 
 def plane_of(dpid: int) -> int:
-    """Return the plane of a rail switch: 0 but where GPUs have several rail links."""
+    """Return the plane of a switch that GPUs' rail links lead to: 0 unless GPUs have several."""
     role, index = role_of(dpid)
-    return index // MAX_RAILS if role == "rail" else 0
+    return index // MAX_RAILS if role in ("rail", "single") else 0
 
 
 def port_of(role: SwitchRole, gpu: Gpu) -> int:

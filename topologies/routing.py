@@ -147,9 +147,9 @@ def on_planes(hops: tuple[Hop, ...], planes: tuple[int, ...]) -> tuple[Hop, ...]
 
 
 def over_planes(routes: Sequence[AnyRoute], plan: Plan) -> list[AnyRoute]:
-    """Return the routes with those by rail0 spread over all planes."""
-    planes = plan.spec.definition.all_planes
-    if len(planes) == 1:
+    """Return the routes with those by rail0 spread over the planes that carry traffic."""
+    planes = plan.spec.definition.carrying(plan.spec.definition.all_planes)
+    if planes == (0,):
         return list(routes)
     each = ((r, (Hop(r.device, r.via),) if isinstance(r, Route) else r.hops) for r in routes)
     return [route_to(r.prefix, on_planes(hops, planes), r.metric, r.table) for r, hops in each]

@@ -80,7 +80,8 @@ class Source:
 
     def __init__(self, plan: Plan, gpu: Gpu, steering: Steering) -> None:
         self.steering = steering
-        self._gpu, self._rail_bps, self._planes = gpu, plan.rail_bps, plan.spec.definition.all_planes
+        self._gpu, self._rail_bps, kind = gpu, plan.rail_bps, plan.spec.definition
+        self._planes = kind.carrying(kind.all_planes)
         self._policy = HEALTH_POLICIES[steering.policy]
         self._base_shares = {dst: plan.spec.paths(gpu, dst) for dst in plan.gpus if dst.domain != gpu.domain}
         self._active: dict[Gpu, ActivePaths] = {}

@@ -26,7 +26,7 @@ def detours(plan: Plan, broken: Broken) -> Detours:
         shares = choose(spec, src, dst, broken)
         if shares:
             planes = living_planes(src, Gpu(dst.domain, src.rank), broken, spec.definition)
-            hops = on_planes(next_hops(shares, src, dst), planes or spec.definition.all_planes)
+            hops = on_planes(next_hops(shares, src, dst), planes or (0,))
             found[src][host_prefix(dst)] = route_to(host_prefix(dst), hops, DETOUR_METRIC)
     for src, route in _narrowed(plan, broken):
         found[src].setdefault(route.key, route)
@@ -34,14 +34,15 @@ def detours(plan: Plan, broken: Broken) -> Detours:
 
 
 def _narrowed(plan: Plan, broken: Broken) -> Iterator[tuple[Gpu, AnyRoute]]:
-    """Yield the routes, own and transit, that leave out the dead ones of several planes."""
+    """Yield the routes, own and transit, that use other planes than usual because some are dead."""
     spec, kind = plan.spec, plan.spec.definition
+    usual = kind.carrying(kind.all_planes)
     if kind.planes == 1 or not (broken.planes or broken.rails):
         return
     for src in plan.gpus:
         for far in (Gpu(d, src.rank) for d in range(spec.domains) if d != src.domain):
             planes = living_planes(src, far, broken, kind)
-            if not planes or planes == kind.all_planes:
+            if not planes or planes == usual:
                 continue
             for dst in (Gpu(far.domain, rank) for rank in range(spec.rails)):
                 over_rail = (Hop("rail0", None if dst == far else far),)

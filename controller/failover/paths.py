@@ -33,14 +33,15 @@ class Broken:
 
 
 def living_planes(a: Gpu, b: Gpu, broken: Broken, kind: FabricKind) -> tuple[int, ...]:
-    """Return the planes that still join two GPUs of one rank."""
-    return tuple(
+    """Return the planes that carry what is left of the traffic between two GPUs of one rank; () if none joins them."""
+    living = tuple(
         plane
         for plane in kind.all_planes
         if kind.rail_switch(a.rank, plane).index not in broken.rails
         and (a, plane) not in broken.planes
         and (b, plane) not in broken.planes
     )
+    return kind.carrying(living) if living else ()
 
 
 def usable(path: Path, src: Gpu, dst: Gpu, broken: Broken, kind: str) -> bool:
@@ -69,7 +70,7 @@ def is_intact(path: Path, src: Gpu, dst: Gpu, broken: Broken, kind: str) -> bool
     if not usable(path, src, dst, broken, kind) or definition.planes == 1 or path.kind == "d":
         return usable(path, src, dst, broken, kind)
     ends = (Gpu(src.domain, path.rail), Gpu(dst.domain, path.rail))
-    return living_planes(*ends, broken, definition) == definition.all_planes
+    return living_planes(*ends, broken, definition) == definition.carrying(definition.all_planes)
 
 
 def alternatives(src: Gpu, dst: Gpu, rails: int, kind: str) -> Iterator[Path]:
