@@ -23,6 +23,7 @@ from railyard.core.units import Time
 from railyard.experiments.spec.faults import Numbers, restore_on_key
 from railyard.failure.faults import Fault
 from railyard.topologies.addresses import Gpu, gpu_of_name
+from railyard.topologies.fabric_kinds import FABRIC_KINDS
 from railyard.topologies.plan import make_plan
 from railyard.topologies.spec import ConfigModel, FabricSpec, find_problems
 from railyard.workloads.jobs.gpt import GptSpec
@@ -35,17 +36,17 @@ Way = Literal["optical", "direct", "migration", "any-gpu"]
 ANY_BPS: Final = 100_000_000  # which GPUs there are doesn't depend on their rates
 LAYERS: Final[Mapping[Case, list[str]]] = {"idle-gpu": ["rail"], "large-domain": ["rail", "hb"]}
 """Where optical switches bring a spare in, these have to reconfigure."""
-WAYS: Final[Mapping[tuple[Case, str], tuple[Way, ...]]] = {
-    ("server", "rail-only"): ("migration",),
-    ("server", "rail-optimized"): ("migration",),
-    ("idle-gpu", "rail-only"): ("optical",),
-    ("idle-gpu", "rail-optimized"): ("direct", "optical"),
-    ("small-domain", "rail-only"): ("migration",),
-    ("small-domain", "rail-optimized"): ("migration",),
-    ("large-domain", "rail-only"): ("optical",),
-    ("large-domain", "rail-optimized"): ("optical", "any-gpu"),
+WAYS: Final[Mapping[tuple[Case, bool], tuple[Way, ...]]] = {
+    ("server", False): ("migration",),
+    ("server", True): ("migration",),
+    ("idle-gpu", False): ("optical",),
+    ("idle-gpu", True): ("direct", "optical"),
+    ("small-domain", False): ("migration",),
+    ("small-domain", True): ("migration",),
+    ("large-domain", False): ("optical",),
+    ("large-domain", True): ("optical", "any-gpu"),
 }
-"""What is possible; the first is the paper's."""
+"""By case, and whether the NIC network joins rails: what is possible; the first is the paper's."""
 DEFAULT_JOB: Final = GptSpec.model_validate({"kind": "gpt", "duration": "1s"})
 
 
@@ -81,7 +82,7 @@ class ReplacementSpec(ConfigModel):
 
     def way_on(self, fabric: FabricSpec) -> Way:
         """As given, or the paper's for this kind of fabric."""
-        return self.way or WAYS[self.case, fabric.kind][0]
+        return self.way or WAYS[self.case, fabric.definition.joins_rails][0]
 
     @property
     def fault(self) -> Fault:
@@ -156,11 +157,10 @@ def with_spares(replacement: ReplacementSpec, job: FabricSpec, field: str = "rep
 
 def check_replacement(replacement: ReplacementSpec, job: FabricSpec, field: str) -> None:
     """BadInput for what this fabric doesn't have, or has no room for."""
-    allowed = WAYS.get((replacement.case, job.kind))
-    if allowed is None:
-        raise BadInput(
-            f"{field}.case", replacement.case, f"is for rail-only and rail-optimized fabrics, not {job.kind}"
-        )
+    if not job.definition.takes_optics:
+        kinds = " and ".join(name for name, kind in FABRIC_KINDS.items() if kind.takes_optics)
+        raise BadInput(f"{field}.case", replacement.case, f"is for {kinds} fabrics, not {job.kind}")
+    allowed = WAYS[replacement.case, job.definition.joins_rails]
     if replacement.way_on(job) not in allowed:
         raise BadInput(
             f"{field}.way", replacement.way, f"is not for {replacement.case} on {job.kind}: {', '.join(allowed)} is"

@@ -32,8 +32,8 @@ def draw(fabric: FabricRun) -> style.Plot:
         axes.set(xlim=(-2, width + 2), ylim=(-5, top), aspect="equal")
         axes.set_axis_off()
         gpus = _domains(axes, domains, rails, width)
-        if fabric.kind == "single-switch":
-            _single(axes, gpus, width)
+        if len(fabric.switches) == 1:
+            _single(axes, gpus, width, fabric.switches[0])
         else:
             ends = _domain_optical_switches(axes, gpus, domains, width) if _is_per_domain(fabric) else gpus
             _rails(axes, fabric, rails, ends, width)
@@ -128,11 +128,11 @@ def _optics(axes: Axes, fabric: FabricRun, width: float) -> None:
         axes.text(width + 0.5, y + 0.6, name, ha="left", va="center", fontsize=6)
 
 
-def _single(axes: Axes, gpus: dict[tuple[int, int], Point], width: float) -> None:
+def _single(axes: Axes, gpus: dict[tuple[int, int], Point], width: float, name: str) -> None:
     centre = (width / 2, _Y["rail"])
     for (_, rank), top in gpus.items():
         _cables(axes, [top], centre, _colour(rank), 0.9)
-    _switch(axes, centre, 24, "switch0", style.MUTED)
+    _switch(axes, centre, 24, name, style.MUTED)
 
 
 def _cables(axes: Axes, ends: list[Point], centre: Point, colour: str, width: float) -> None:

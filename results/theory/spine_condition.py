@@ -126,7 +126,7 @@ def cells(run: Run, intervals: Iterable[MeasurementInterval]) -> tuple[Cell, ...
         return ()
     scenes = {scene.name: scene for scene in GridSpec.model_validate(grid).scenes}
     found = []
-    fabrics = {f.label: f for f in run.fabrics if f.kind == "rail-optimized"}
+    fabrics = {f.label: f for f in run.fabrics if f.spines}
     for (place, src, dst), by_policy in _latencies(run.flows).items():
         own = [s for s in intervals if _place(s.id) == place and s.policy in POLICY.values()]
         scores, fabric = _scores(own, src, dst), fabrics.get(place.fabric)
