@@ -31,12 +31,12 @@ CONNECT_S: Final = 60.0
 RESTORE_S: Final = 2.0
 _POLL_S: Final = 0.01
 Progress = Callable[[int], None]
-"""Hears how many injections and repairs are done."""
+"""Called with the number of finished injections and repairs."""
 
 
 @dataclass(frozen=True)
 class FaultInjector:
-    """What breaks things on one fabric, and writes down what came of it."""
+    """Injects faults and scripts on one fabric, and records the results."""
 
     session: FabricSession
     reroute: str
@@ -44,7 +44,7 @@ class FaultInjector:
     run: Run
 
     def fault(self, spec: FaultSpec, repeat: int, progress: Progress) -> None:
-        """One by itself."""
+        """Run one fault by itself."""
         self._await_detours_withdrawn()
         script = Script("", (Timed(spec.fault, spec.at, spec.repair),))
         interval = replace(self._interval(repeat), part=f"{spec.kind} {spec.target}")
@@ -54,7 +54,7 @@ class FaultInjector:
         self._record(interval, seen)
 
     def script(self, spec: ScriptSpec, repeat: int, seed: int, workload: Workload | None, progress: Progress) -> None:
-        """A script, beside streams or else a workload."""
+        """Run a script, beside streams or a workload."""
         self._await_detours_withdrawn()
         script = spec.script(self.session.plan, seed)
         interval = self._interval(repeat, script.name, workload.label if workload else "")
@@ -78,7 +78,7 @@ class FaultInjector:
         return replace(self.session.interval(workload, repeat, script=script), reroute=self.reroute)
 
     def _await_detours_withdrawn(self) -> None:
-        """What goes by a detour of an earlier fault doesn't feel the next one. CheckFailed if one stays."""
+        """Wait until no detour is left: the next fault would not affect its traffic. CheckFailed if one stays."""
         deadline = time.monotonic() + RESTORE_S
         while left := active_detours(self.session.events()):
             if time.monotonic() > deadline:
@@ -86,20 +86,20 @@ class FaultInjector:
             time.sleep(_POLL_S)
 
     def check_restored(self, before: StateSnapshot) -> None:
-        """After the last: all detours went home, and kernels have what they had before the first. CheckFailed names
-        what differs still after a while.
+        """Check after the last fault that all detours are withdrawn and kernels are as before the first. CheckFailed
+        names differences that stay.
         """
         self._await_detours_withdrawn()
         deadline = time.monotonic() + RESTORE_S
         while left := state_differences(before, snapshot_state(self.session.net.node_names)):
             if time.monotonic() > deadline:
-                raise CheckFailed(f"{self.session.label}: faults left something behind: {summarize(left)}")
+                raise CheckFailed(f"{self.session.label}: faults left a difference: {summarize(left)}")
             time.sleep(_POLL_S)
 
     def _during(
         self, script: Script, selections: tuple[PairSelection, ...], workload: Workload, seed: int, progress: Progress
     ) -> tuple[ScriptRun, Replay]:
-        """The workload instead of streams; probes go on. No census: its probes would wait in the workload's queues."""
+        """Run a workload instead of streams, with probes, but no connectivity checks: its queues would delay them."""
         probes_only = [replace(selection, streams=(), affected=frozenset()) for selection in selections]
         down_s = sum(timed.repair_s for timed in script.faults)
         with ThreadPoolExecutor(1, "workload") as pool:
@@ -120,14 +120,14 @@ class FaultInjector:
         late = [run.fault for run in seen.faults if run.recovery.t_fault > done.end_ns]
         if late:
             raise CheckFailed(
-                f"{late[0].kind} at {late[0].target} came after the end of {workload.label}, which took "
+                f"{late[0].kind} at {late[0].target} was injected after the end of {workload.label}, which took "
                 f"{done.seconds:.1f} s: it needs an earlier `at`, or the workload a longer `duration`"
             )
         return seen, done
 
     @contextmanager
     def _registry(self, kind: RegistryKind | None) -> Iterator[None]:
-        """While entered, scores are made and kept, for what breaks their registry."""
+        """Run health scores with a registry while entered, for faults of the registry."""
         if kind is None:
             yield
             return
@@ -163,7 +163,7 @@ class FaultInjector:
         ]
 
     def _connectivity(self, interval: IntervalId, seen: ConnectivityResult) -> ConnectivityCheck:
-        """Where nobody reroutes, nobody is to recover: how many are cut off is all that is said."""
+        """Return a row. Without rerouting no pair has to recover: the row says only how many are cut off."""
         verdict = seen.verdict if self.reroute == "on" else replace(seen.verdict, not_recovered=())
         return ConnectivityCheck(
             interval=interval,
@@ -182,7 +182,7 @@ class FaultInjector:
 
 
 class _ConcurrentWorkload:
-    """A workload that runs while a script does, and tells it of phases."""
+    """A workload that runs beside a script, and reports the end of its phases."""
 
     def __init__(self, workload: Workload, script: Script) -> None:
         self._workload = workload
@@ -190,7 +190,7 @@ class _ConcurrentWorkload:
         self._ended = {timed.after: Future[int]() for timed in script.faults if timed.after}
 
     def replay(self, session: FabricSession, seed: int, extra_s: float) -> Replay:
-        """In a thread of its own. Whoever waits for something that never came, is told when it ends."""
+        """Replay in a thread of its own. At the end, waits for phases that never came fail."""
         numbers = first_phases(self._workload.schedule)
         watched = {numbers[phase]: ended.set_result for phase, ended in self._ended.items()}
         try:
@@ -201,12 +201,12 @@ class _ConcurrentWorkload:
                     future.set_exception(CheckFailed(f"{self._workload.label} ended before {what} was over"))
 
     def await_start(self) -> None:
-        """Until its connections stand and it begins. RailyardError if that takes too long."""
+        """Wait until it is connected and starts. RailyardError if that takes too long."""
         try:
             self.started.result(CONNECT_S)
         except TimeoutError:
             raise RailyardError(f"{self._workload.label} did not begin within {CONNECT_S:.0f} s") from None
 
     def wait_for(self, phase: str) -> int:
-        """Until the first run of a phase has ended; when (monotonic ns)."""
+        """Wait until the first run of a phase has ended; return when (monotonic ns)."""
         return self._ended[phase].result()

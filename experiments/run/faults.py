@@ -1,4 +1,4 @@
-"""Everything that is to break on one fabric of an experiment, one after the other, with hearts beating meanwhile."""
+"""Run all faults and scripts of one fabric of an experiment in turn, with heartbeats."""
 
 from collections.abc import Callable
 
@@ -23,9 +23,9 @@ def inject_faults(
     run: Run,
     steps: Steps,
 ) -> None:
-    """On the fabric of this number: its faults, then its scripts. `make` gives its workloads, from a seed.
+    """Run the faults of a fabric, then its scripts. `make` returns its workloads, from a seed.
 
-    CheckFailed too if the fabric isn't as it was before, at the end.
+    CheckFailed also if the fabric isn't as before at the end.
     """
     if not (spec.faults_on(number) or spec.scripts_on(number)):
         return
@@ -47,7 +47,7 @@ def inject_faults(
 
 
 def _workload(script: ScriptSpec, make: Callable[[int], list[Workload]], seed: int) -> Workload | None:
-    """What runs while a script does."""
+    """Return the workload that runs beside a script."""
     return None if script.during is None else next(w for w in make(seed) if w.label == script.during)
 
 

@@ -175,7 +175,7 @@ class ScriptSpec(ConfigModel):
         return next(filter(None, (*drawn, *(fault.registry for fault in self.faults))), None)
 
     def script(self, plan: Plan, seed: int) -> Script:
-        """What happens on this fabric; of a storm, with this seed."""
+        """Return the script for a fabric; random faults are drawn with this seed."""
         if self.random_faults:
             return self.random_faults.script(self.name, plan, seed)
         return Script(self.name, tuple(Timed(f.fault, f.at, f.repair, f.after or "") for f in self.faults))

@@ -1,4 +1,4 @@
-"""How many detours are in force, by the controller's own word, and when the last of a fault's was withdrawn. Pure."""
+"""Count active detours from the controller's events, and find when the last of a fault was withdrawn. Pure."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -6,17 +6,17 @@ from typing import Final
 from railyard.failure.faults.definition import ControllerEvent
 
 SIMULTANEOUS_NS: Final = 50_000_000
-"""Acts closer than this were done as one."""
+"""Actions closer than this are simultaneous."""
 
 
 def active_detours(events: Sequence[ControllerEvent], at_ns: int | None = None) -> int:
-    """How many detours there were at a moment, or are now; 0 before anything was rerouted."""
+    """Return the number of detours at a moment, or now; 0 before the first reroute."""
     counts = [count for event_ns, count in _counts(events) if at_ns is None or event_ns <= at_ns]
     return counts[-1] if counts else 0
 
 
 def home_ms(events: Sequence[ControllerEvent], repair_ns: int, until_ns: int | None, max_detours: int) -> float | None:
-    """From a repair until no more than so many detours are left, for good; None if that didn't come before `until`.
+    """Return the ms from a repair until at most `max_detours` are left, for good; None if not before `until_ns`.
 
     0 if there were no more at the repair, and none came after it.
     """
@@ -35,10 +35,10 @@ def _counts(events: Sequence[ControllerEvent]) -> list[tuple[int, int]]:
 
 
 def same_other_faults(number: int, injected: Sequence[int], repair_started: Sequence[int], min_gap_ns: int) -> bool:
-    """Whether what else was broken just before a fault was there, and nothing else, right after its repair too.
+    """Whether the same other faults were active just before a fault and right after its repair.
 
-    `injected`, `repair_started`: when each fault was, ns, by number. Not so either if something was done within
-    `min_gap_ns` before one of the two: its detours may have come or gone since.
+    `injected`, `repair_started`: times of each fault, ns, by number. False also if another action came within
+    `min_gap_ns` before one of the two: its detours may have changed since.
     """
     begin, end = injected[number], repair_started[number]
     times = {n: times for n, times in enumerate(zip(injected, repair_started, strict=True)) if n != number}

@@ -1,4 +1,4 @@
-"""Heartbeats' false alarms: what was told as silent, and gone round, though no fault explains it. Pure."""
+"""Count false alarms of heartbeats: parts reported as silent, and rerouted, that no fault explains. Pure."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -11,13 +11,13 @@ from railyard.topologies.addresses import gpu_of_name
 from railyard.topologies.plan import Plan
 
 REPAIR_GRACE_NS: Final = 1_000_000_000
-"""So long after its repair a fault explains silence still: a switch starts, and some are heard sooner than others."""
+"""Time after its repair in which a fault still explains silence: a switch takes time to start."""
 _Name = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True)
 class FaultInterval:
-    """A fault, from when it struck until its repair began (monotonic ns)."""
+    """A fault, from its injection until its repair began (monotonic ns)."""
 
     fault: Fault
     since_ns: int
@@ -25,16 +25,16 @@ class FaultInterval:
 
 
 def false_alarms(events: Iterable[ControllerEvent], faults: Sequence[FaultInterval], plan: Plan) -> int:
-    """How many links, rails and HB domains were told as silent that no fault explains: none that stood then, or had
-    been mended a second before at most.
+    """Count the links, rails and HB domains that were reported as silent without a fault that is active, or was
+    repaired less than a second before.
 
-    A silent GPU isn't counted besides its links. Nor is a link of what was silent as a whole until then: it is told
-    because others of it are heard again.
+    A silent GPU isn't counted besides its links. Neither is a link of a rail or domain that was silent as a whole: it
+    is reported because others of it have recovered.
     """
     found, silent_groups = 0, set[_Name]()
     for at_ns, event_kind, detail in sorted(events, key=lambda event: event[0]):
         if event_kind == "controller-crashed":
-            silent_groups.clear()  # what is heard until its return, nobody tells
+            silent_groups.clear()  # until its return, no recovery is reported
         if event_kind not in ("silent", "heard"):
             continue
         name = next((key, str(detail[key])) for key in SILENCE_KEYS if key in detail)
@@ -56,7 +56,7 @@ def _explains(fault: Fault, plan: Plan, name: _Name) -> bool:
 
 
 def _probe_group_of(plan: Plan, name: _Name) -> _Name:
-    """The rail or HB domain of a link; of anything else, itself."""
+    """Return the rail or HB domain of a link; for anything else, itself."""
     kind, label = name
     if kind == "link":
         return "rail", rail_of(plan, gpu_of_name(label))

@@ -1,16 +1,16 @@
-"""What faults left behind: what a fabric's kernels have after the last repair, held against what they had. Pure."""
+"""Compare the kernel state of a fabric after the last repair with the state before the first fault. Pure."""
 
 from collections.abc import Iterator, Mapping
 from typing import Final
 
 StateSnapshot = Mapping[str, frozenset[str]]
-"""What each node's kernel has, by the node's name: a line for each route, neighbour, interface and table of rules."""
+"""Kernel state by node: a line for each route, neighbour, interface and table of rules."""
 MAX_LISTED: Final = 3
-"""So many are told by name."""
+"""The number of differences that a message lists."""
 
 
 def state_differences(before: StateSnapshot, now: StateSnapshot) -> list[str]:
-    """A line for each thing that is there and wasn't, or isn't and was. The order in which kernels tell is nothing."""
+    """Return a line for each difference. The order of entries doesn't matter."""
     return [line for node in sorted(before) for line in _differences(node, before[node], now[node])]
 
 
@@ -20,6 +20,6 @@ def _differences(node: str, before: frozenset[str], now: frozenset[str]) -> Iter
 
 
 def summarize(differences: list[str]) -> str:
-    """All of it in a line, as far as there is room."""
+    """Return the first differences in one line."""
     more = f" (and {len(differences) - MAX_LISTED} more)" if len(differences) > MAX_LISTED else ""
     return "; ".join(differences[:MAX_LISTED]) + more

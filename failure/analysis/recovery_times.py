@@ -1,4 +1,4 @@
-"""How long each step of a recovery took: pure functions on what probes, streams and the controller saw.
+"""Durations of the steps of a recovery: pure functions on probes, streams and controller events.
 
 All times are monotonic ns going in and ms after the fault coming out.
 """
@@ -34,13 +34,13 @@ class ProbeLog:
     arrived_ns: tuple[int, ...]
 
     def lost(self, start_ns: int, end_ns: int) -> list[int]:
-        """Numbers of the probes sent in this stretch that never arrived."""
+        """Return the numbers of the probes sent in this interval that never arrived."""
         return [i for i, at in enumerate(self.sent_ns) if start_ns <= at < end_ns and self.arrived_ns[i] < 0]
 
     def delayed(self, start_ns: int, until_ns: int) -> list[int]:
-        """Numbers of those sent from `start_ns` on that came only after `until_ns`, without being sent just before.
+        """Return the numbers of probes sent from `start_ns` on that arrived after `until_ns`, unless sent just before.
 
-        What hangs keeps packets, and hands them on when it goes on.
+        A stopped process keeps packets, and forwards them when it continues.
         """
         sent = enumerate(self.sent_ns)
         return [i for i, at in sent if start_ns <= at < until_ns - IN_FLIGHT_NS and self.arrived_ns[i] >= until_ns]
@@ -53,7 +53,7 @@ def first_packet_ms(
     latest_start_ns: int | None = None,
     is_intermittent: bool = False,
 ) -> float | None:
-    """When packets flowed again between the last of the pairs, for good; None if one stayed cut off until the repair.
+    """Return when packets flowed again between the slowest pair, for good; None if one stayed cut off until the repair.
 
     For each pair that is the first arrival after its last run of lost probes; what begins after `latest_start_ns` is
     another fault's outage. Of what `is_intermittent` and again (it flaps, or loses at random) it is the first run. A
@@ -93,7 +93,7 @@ def _outage_end(
 
 
 def late_losses(logs: Iterable[ProbeLog], repair_ns: int, is_intermittent: bool = False) -> int:
-    """How many probes were lost in the last `LATE_NS` before a repair: a recovery has none.
+    """Count the probes lost in the last `LATE_NS` before a repair: a recovery has none.
 
     Of what `is_intermittent` and again only those of pairs count of which nothing arrived in that time.
     """
@@ -107,7 +107,7 @@ def late_losses(logs: Iterable[ProbeLog], repair_ns: int, is_intermittent: bool 
 
 
 def goodput(arrivals: Sequence[tuple[int, int]], start_ns: int, end_ns: int) -> Trace:
-    """Bit/s in bins of `BIN_MS` from (time in ns, bytes) of each receipt.
+    """Return bit/s in bins of `BIN_MS` from (time in ns, bytes) of each receipt.
 
     A stream sends once in a bin's time what has come together since (`failure/probes/traffic_worker.py`). So a receipt
     counts for the
@@ -129,7 +129,7 @@ def goodput(arrivals: Sequence[tuple[int, int]], start_ns: int, end_ns: int) -> 
 
 
 def forward_mean(trace: Trace, width: int) -> Trace:
-    """Mean of each bin and the `width - 1` after it; at the end, of as many as are left."""
+    """Return the mean of each bin and the `width - 1` after it; at the end, of as many as are left."""
     sums = np.concatenate([[0.0], np.cumsum(trace)])
     begins = np.arange(len(trace))
     ends = np.minimum(begins + width, len(trace))
@@ -138,7 +138,7 @@ def forward_mean(trace: Trace, width: int) -> Trace:
 
 
 def restored_ms(trace: Trace, start_ns: int, since_ns: int, until_ns: int, before_bps: float) -> float | None:
-    """From `since` until goodput is first back at `RESTORED` of what it was before, after it fell below.
+    """Return the ms from `since` until goodput is back at `RESTORED` of what it was before, after it fell below.
 
     0 if it never fell below that; None if it fell and was not back by `until`, or if there is nothing to look at.
 
@@ -168,6 +168,6 @@ def restored_ms(trace: Trace, start_ns: int, since_ns: int, until_ns: int, befor
 
 
 def step_ms(events: Iterable[tuple[int, str]], names: Collection[str], fault_ns: int, until_ns: int) -> float | None:
-    """ms from the fault to the first event of one of these names before `until`; None if there was none."""
+    """Return the ms from the fault to the first event of these names before `until`; None if there was none."""
     times = [at for at, name in events if name in names and fault_ns <= at < until_ns]
     return (min(times) - fault_ns) / 1e6 if times else None

@@ -1,4 +1,4 @@
-"""What the kernels of a fabric's nodes have that a fault may leave behind, or take away and not bring back.
+"""Snapshot of the kernel state of a fabric's nodes that a fault may change for good.
 
 Netlink by hand: to start `ip` and `nft` in each of 80 namespaces would take a second. 64 namespaces with 90 routes and
 14 neighbours each, as GPUs of 8x8 have them, take 0.06 s on two busy cores.
@@ -18,7 +18,7 @@ RTM_GETROUTE: Final = 26
 RTM_GETNEIGH: Final = 30
 NFT_MSG_GETTABLE: Final = 10 << 8 | 1  # NFNL_SUBSYS_NFTABLES, and its number there
 NETLINK_NETFILTER: Final = 12
-NO_NFTABLES: Final = frozenset({errno.EINVAL, errno.EPROTONOSUPPORT})  # what a kernel without them says
+NO_NFTABLES: Final = frozenset({errno.EINVAL, errno.EPROTONOSUPPORT})  # the error of a kernel without them
 IFLA_IFNAME, IFLA_GROUP = 3, 27
 RTA_DST, RTA_OIF, RTA_GATEWAY, RTA_PRIORITY, RTA_TABLE = 1, 4, 5, 6, 15
 NDA_DST, NDA_LLADDR = 1, 2
@@ -38,7 +38,7 @@ Names = Mapping[int, str]
 
 
 def snapshot_state(nodes: Iterable[str]) -> StateSnapshot:
-    """Of these nodes, now. OSError if a kernel refuses, which it has no reason to."""
+    """Return the state of these nodes now. OSError if a kernel refuses."""
     node_list = list(nodes)
     return dict(zip(node_list, namespaces.in_threads(_node_state, node_list), strict=True))
 

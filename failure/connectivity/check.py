@@ -1,6 +1,6 @@
-"""A census: every ordered pair of GPUs is probed, and the answers are held against the oracle.
+"""Connectivity check: probe every ordered pair of GPUs, and compare the answers with the oracle.
 
-`ConnectivityChecker` is the handle on the process that probes (census_worker.py).
+`ConnectivityChecker` is the handle on the process that probes (worker.py).
 """
 
 import time
@@ -25,24 +25,24 @@ from railyard.topologies.measure.port_counters import TRAFFIC, PortReader, PortS
 from railyard.topologies.optical import LAYERS
 from railyard.topologies.plan import End, Plan
 
-RETRY_BUDGET_S: Final = 0.15  # a census has so long after its first pass, at least
+RETRY_BUDGET_S: Final = 0.15  # the minimum time after the first pass
 MAX_S: Final = 2.0
 PROBE_TIMEOUT_S: Final = 0.06
 SLOW_PROBE_TIMEOUT_S: Final = 0.35
-"""Where a link is slow: its queue holds the windows of all streams that cross it, at a share of the rate."""
+"""For slow links: the queue holds the windows of all streams that cross it, at a share of the rate."""
 _MARGIN_S: Final = 0.01
 _RX: Final = TRAFFIC.index("rx_packets")
 _TX: Final = TRAFFIC.index("tx_packets")
 _RX_BYTES: Final = TRAFFIC.index("rx_bytes")
 SLACK: Final = 1.05
-FRAME_BYTES: Final = 65_536 + 14  # the largest: with TSO a shaper is handed, and passes, so much as one
+FRAME_BYTES: Final = 65_536 + 14  # the largest: with TSO a shaper gets, and passes, so much as one packet
 
 Counters = Mapping[str, Mapping[str, PortStats]]
 
 
 @dataclass(frozen=True, slots=True)
 class ConnectivityResult:
-    """One census: taken at `at_ns` after the act `act`, with these faults there. Not `taken`: it was due until then."""
+    """One check, at `at_ns` after the action `act`, with these active faults. Not `taken`: it was due until then."""
 
     at_ns: int
     act: str
@@ -55,19 +55,19 @@ class ConnectivityResult:
 
 
 def duration_s(plan: Plan) -> float:
-    """How long a census must have, to be taken at all."""
+    """Return the minimum duration of a check, s."""
     return len(plan.gpus) * (len(plan.gpus) - 1) / PAIRS_PER_S + RETRY_BUDGET_S
 
 
 class ConnectivityChecker:
-    """The process that probes all pairs, with its sockets open. To be closed before the fabric is stopped."""
+    """Handle on the process that probes all pairs, with open sockets. Close it before the fabric is stopped."""
 
     def __init__(self, net: FabricNet) -> None:
         self._net = net
-        self._process = WorkerProcess("railyard.failure.connectivity.worker", "the census process")
+        self._process = WorkerProcess("railyard.failure.connectivity.worker", "the connectivity process")
         self._process.send(net.plan.gpus)
         if self._process.receive() != "ready":
-            raise RailyardError("the census could not open its sockets")
+            raise RailyardError("the connectivity process could not open its sockets")
 
     def __enter__(self) -> Self:
         return self
@@ -82,16 +82,16 @@ class ConnectivityChecker:
     def probe(
         self, expected: Collection[Pair], end_s: float, timeout_s: float = PROBE_TIMEOUT_S
     ) -> dict[Pair, bool] | None:
-        """Probe all pairs until `end_s` (monotonic) at most; whether each answered, or None if the time didn't do.
+        """Probe all pairs until `end_s` (monotonic) at most; return whether each answered, None if time was too short.
 
-        Those that are expected to answer, and don't in `timeout_s`, are asked again.
+        Pairs that are expected to answer, and don't within `timeout_s`, are probed again.
         """
         self._process.send((frozenset(expected), timeout_s, end_s))
         answered: dict[Pair, bool] | None = self._process.receive()
         return answered
 
     def check(self, quiet_time: QuietPeriod, actions: Sequence[Action]) -> ConnectivityResult | None:
-        """Take one now; None if it could not be done before the next act. `actions`: all that was done so far."""
+        """Take a check now; return None if it did not finish before the next action. `actions`: all so far."""
         at_ns, plan = time.monotonic_ns(), self._net.plan
         remaining = bounds(plan, [fault for fault in quiet_time.broken if not self._keeps_forwarding(fault)])
         expected = remaining.lower.reachable
@@ -140,8 +140,9 @@ def compare_with_bounds(
     counter_deltas: Mapping[str | Cable, int],
     overrun_bytes: Mapping[Cable, int],
 ) -> Verdict:
-    """What must work did, what can't didn't, nothing dead carried anything, and nothing slow too much. What is unsteady
-    may do either.
+    """Compare answers and counters with the oracle: what must work, what can't, what dead and slow parts carried.
+
+    Intermittent parts may work or not.
     """
     lower, upper = judge(remaining.lower, answered, {}), judge(remaining.upper, answered, counter_deltas)
     overruns = tuple((ends, overrun_bytes[ends]) for ends in sorted(overrun_bytes, key=name_of))
@@ -149,7 +150,7 @@ def compare_with_bounds(
 
 
 def watched_nodes(plan: Plan, remaining: Bounds) -> list[str]:
-    """Where the counters are that must not grow, or not too much."""
+    """Return the nodes whose counters must not grow, or not too much."""
     slow = {
         end.node for ends, *cable_ends in _gpu_cables(plan) if ends in remaining.upper.dead.slowed for end in cable_ends
     }
@@ -157,7 +158,7 @@ def watched_nodes(plan: Plan, remaining: Bounds) -> list[str]:
 
 
 def dead_part_deltas(plan: Plan, remaining: Bounds, before: Counters, after: Counters) -> dict[str | Cable, int]:
-    """Packets that each dead part has passed on: what a dead node sent, and what came out of a dead cable."""
+    """Return the packets that each dead part forwarded: sent by a dead node, or received from a dead cable."""
     found: dict[str | Cable, int] = {}
     for part, ends in _watched(plan, remaining).items():
         found[part] = sum(_counter_delta(before, after, *end) for end in ends)
@@ -167,7 +168,7 @@ def dead_part_deltas(plan: Plan, remaining: Bounds, before: Counters, after: Cou
 def slow_cable_excess(
     plan: Plan, remaining: Bounds, before: Counters, after: Counters, seconds: float
 ) -> dict[Cable, int]:
-    """Bytes by which slow cables, in either direction, carried more than they can in that time; those that did."""
+    """Return the bytes by which slow cables, in either direction, exceeded their rate; only those that did."""
     found: dict[Cable, int] = {}
     for ends, *cable_ends in _gpu_cables(plan):
         if ends in remaining.upper.dead.slowed and ends not in remaining.upper.dead.cables:
@@ -178,8 +179,8 @@ def slow_cable_excess(
 
 
 def max_bytes(rate_bps: int, mtu: int, seconds: float) -> int:
-    """What a shaper may let through in that time: its rate and 5%; what it has saved up, a millisecond of the rate or
-    two frames; the frame that comes last; and heartbeats, whose lane is beside it.
+    """Return what a shaper may pass in that time: its rate and 5%; its burst, a millisecond of the rate or two frames;
+    the last frame; and heartbeats, which have a class of their own.
     """
     return round((rate_bps * SLACK + HEARTBEAT_BPS) * seconds / 8) + burst_bytes(rate_bps, mtu) + FRAME_BYTES
 
@@ -190,7 +191,7 @@ def _counter_delta(before: Counters, after: Counters, end: End, counter: int) ->
 
 
 def _watched(plan: Plan, remaining: Bounds) -> Mapping[str | Cable, list[tuple[End, int]]]:
-    """For each part that is dead for certain, the counters that stand for it."""
+    """Return the counters of each part that is certainly dead."""
     dead = remaining.upper.dead
     found: defaultdict[str | Cable, list[tuple[End, int]]] = defaultdict(list)
     for ends, near, far in _gpu_cables(plan):
@@ -203,7 +204,7 @@ def _watched(plan: Plan, remaining: Bounds) -> Mapping[str | Cable, list[tuple[E
 
 
 def _gpu_cables(plan: Plan) -> Iterator[tuple[Cable, End, End]]:
-    """Each GPU's, with its two ends: the GPU's own and the switch's."""
+    """Yield each GPU cable with its two ends: the GPU's and the switch's."""
     for gpu, layer in product(plan.gpus, LAYERS):
         links = plan.cables(gpu, layer)  # two where an optical switch is in between
         near, far = links[0].a, links[-1].b

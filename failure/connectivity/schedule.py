@@ -1,4 +1,4 @@
-"""Which censuses of a script were due, by the times of what was done, and weren't taken. Pure."""
+"""Find connectivity checks of a script that were due, by the times of its actions, and weren't taken. Pure."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -9,16 +9,16 @@ from railyard.failure.faults import Fault
 from railyard.failure.scenario.timeline import SETTLE_S, Action
 
 MAX_ACTION_S: Final = 0.15
-"""So long an act may take: of what takes longer, the census after it is still due."""
+"""The expected duration of an action, s: after a longer one, the check is still due."""
 
 
 def missed_checks(
     actions: Sequence[Action], taken: Sequence[ConnectivityResult], check_s: float, after_s: float
 ) -> list[ConnectivityResult]:
-    """A row for each that is missing. One is due after each act that nothing follows for long enough.
+    """Return a result for each missing check. One is due after each action that is followed by enough idle time.
 
-    `check_s`: what a census needs, `after_s` what there is after the last act was done. A controller that starts takes
-    its time by right: there it counts from when it had. ValueError if nothing was done.
+    `check_s`: the duration of a check. `after_s`: the time after the last action. A controller may take its time to
+    start: there, idle time counts from when the action was done. ValueError without actions.
     """
     ordered = sorted(actions, key=lambda action: action.at_ns)
     ends = [*(action.at_ns for action in ordered[1:]), max(action.done_ns for action in actions) + int(after_s * 1e9)]

@@ -1,4 +1,4 @@
-"""What probes and counters say after a fault, held against the oracle. Pure: pairs and numbers in, a verdict out."""
+"""Compare probes and counters after a fault with the oracle. Pure."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,11 +1,11 @@
-"""The process of a census: probes every ordered pair of GPUs with numbered datagrams, in one loop.
+"""Process of a connectivity check: probe every ordered pair of GPUs with numbered datagrams, in one loop.
 
 `python -m railyard.failure.connectivity.worker`: the GPUs come in, "ready" goes out. Then, as often as wanted: the
 pairs that are expected to answer, how long to wait before they are asked again, and until when there is time
 (monotonic s), come in; whether each pair answered goes out, or None.
-One socket for each GPU sends and hears everything.
+Each GPU has one socket, for sending and receiving.
 
-In the k-th turn each GPU probes the k-th after it, so that no GPU hears many at once.
+In the k-th turn each GPU probes the k-th after it, so that no GPU receives many probes at once.
 """
 
 import pickle
@@ -24,9 +24,9 @@ from railyard.topologies.build import namespaces
 PAIRS_PER_S: Final = 8000.0
 TRIES: Final = 5  # a gray link of 5% loses as many of one pair once in three million times
 MIN_TRIES: Final = 2
-FINAL_WAIT_S: Final = 0.02  # for answers that nobody expects
+FINAL_WAIT_S: Final = 0.02  # for unexpected answers
 PORT: Final = 7800
-PROBE: Final = struct.Struct("!IHH")  # number of the census; sender and receiver by their place among the GPUs
+PROBE: Final = struct.Struct("!IHH")  # number of the check; sender and receiver by their position among the GPUs
 BATCH_S: Final = 0.001
 
 Pair = tuple[Gpu, Gpu]
@@ -48,8 +48,8 @@ class _Prober:
         self._answered: set[tuple[int, int]] = set()
 
     def probe_all(self, expected: Collection[Pair], timeout_s: float, end_s: float) -> dict[Pair, bool] | None:
-        """One census. None if until `end_s` there was no time to ask everybody `MIN_TRIES` times who didn't answer:
-        the machine was too busy, and what stayed away says nothing.
+        """Take one check. Return None if there was no time until `end_s` to probe every pair without an answer
+        `MIN_TRIES` times: the machine was too busy, so a missing answer means nothing.
         """
         self._number, self._end_s, self._answered = (self._number + 1) % 2**32, end_s, set()
         index_of = {gpu: index for index, gpu in enumerate(self._gpus)}
@@ -65,7 +65,7 @@ class _Prober:
         return {(self._gpus[a], self._gpus[b]): (a, b) in self._answered for a, b in self._pairs}
 
     def _send(self, pairs: Sequence[tuple[int, int]]) -> bool:
-        """A few each millisecond, and hear meanwhile; whether all could be sent before the end."""
+        """Send a few each millisecond, and receive meanwhile; return whether all were sent before the end."""
         batch = round(PAIRS_PER_S * BATCH_S)
         next_s = time.monotonic()
         for first in range(0, len(pairs), batch):
@@ -81,16 +81,16 @@ class _Prober:
             try:
                 self._sockets[a].sendto(PROBE.pack(self._number, a, b), (self._gpus[b].ip, PORT))
             except OSError:
-                continue  # no way there: it stays without an answer
+                continue  # no route: it stays without an answer
 
     def _await_answers(self, seconds: float, awaited: Collection[tuple[int, int]]) -> None:
-        """Until all wanted have answered, or the time is over."""
+        """Wait until all awaited pairs have answered, or the time is over."""
         deadline = time.monotonic() + seconds
         while not self._answered.issuperset(awaited) and (left := deadline - time.monotonic()) > 0:
             self._serve(min(left, BATCH_S * 5))
 
     def _serve(self, seconds: float) -> None:
-        """Take in what comes within so long."""
+        """Receive for this long."""
         end_s = time.monotonic() + seconds
         while True:
             for fd, _ in self._epoll.poll(0):

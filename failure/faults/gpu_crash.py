@@ -17,7 +17,7 @@ class GpuCrash(GpuFault):
     first_packet_targets = (
         FirstPacketTarget(
             "GPU crash, what it carried for others",
-            "its carrier goes (PORT_STATUS), a decision, and route changes at all for whom it passed packets on",
+            "its carrier is lost (PORT_STATUS), a decision, and route changes at all sources that it forwarded for",
             100,
             150,
         ),

@@ -1,4 +1,4 @@
-"""Streams that got more than what was left of the fabric can carry: then the fault wasn't there, or the oracle errs."""
+"""Find streams that exceeded the max-flow of the remaining fabric: the fault had no effect, or the oracle is wrong."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -13,10 +13,10 @@ SLACK: Final = 1.05
 
 
 def too_fast(remaining: Survivors, traces: Mapping[Pair, Trace]) -> frozenset[Pair]:
-    """The pairs whose goodput (bit/s in bins), meant over `STEADY_BINS`, was above their max-flow.
+    """Return the pairs whose goodput (bit/s in bins), averaged over `STEADY_BINS`, was above their max-flow.
 
-    A shorter trace says nothing. Max-flow is worked out only for a pair that got more than the slowest living cable
-    carries, which any two that are joined have at least.
+    Shorter traces are ignored. Max-flow is computed only for a pair that got more than the slowest live cable carries,
+    which is a lower bound for any connected pair.
     """
     slowest = min((edge["capacity"] for _, _, edge in remaining.graph.edges(data=True)), default=0)
     found = set()

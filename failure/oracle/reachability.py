@@ -1,11 +1,11 @@
-"""What a fabric with dead parts can still do: who reaches whom, and at what rate at most.
+"""The oracle: which GPUs of a fabric with dead parts can reach each other, and at what maximum rate.
 
-The oracle of recovery. It knows the plan's cables and what is dead, nothing of controllers, agents or route tables, so
-that it can be held against what these make of a fault.
+It knows only the plan's cables and what is dead, nothing of controllers, agents or route tables, so that their reaction
+to a fault can be compared with it.
 
 Forwarding can do five things (topologies/routing.py): d over the HB domain within it; between domains r, rd, dr and
 drd, which cross one rail once, with an HB domain at either end or none; and spine, through the NIC network alone. A
-longer way may live where none of these does (over a third domain): `connected` has those too. Source of the paths:
+longer path may be left where none of these is (over a third domain): `connected` has those too. Source of the paths:
 Rail-only IV-B, Outshift health routing part 2.
 """
 
@@ -27,7 +27,7 @@ Matrix = npt.NDArray[np.bool_]
 
 
 class Survivors:
-    """A plan's fabric without what is dead. ValueError if `dead` names something that the plan doesn't have."""
+    """A plan's fabric without its dead parts. ValueError if `dead` names a part that the plan doesn't have."""
 
     def __init__(self, plan: Plan, dead: Impact) -> None:
         self.plan, self.dead = plan.electrical, dead  # an optical switch joins what it crosses, and nothing else
@@ -48,7 +48,7 @@ class Survivors:
 
     @cached_property
     def reachable(self) -> frozenset[Pair]:
-        """The ordered pairs of living GPUs that one of the fabric's own paths still joins."""
+        """The ordered pairs of live GPUs that a path of the fabric's own kinds still connects."""
         near, rail = self._hb | np.diag([gpu.name in self.graph for gpu in self.plan.gpus]), self._rail
         # a factor of `near` is an HB domain crossed, or its diagonal: none. So this is r, rd, dr and drd in one
         joined: Matrix = self._hb | (near @ rail @ near)
@@ -58,16 +58,16 @@ class Survivors:
 
     @cached_property
     def connected(self) -> frozenset[Pair]:
-        """The ordered pairs of living GPUs that any path at all joins, however long."""
+        """The ordered pairs of live GPUs that any path connects, however long."""
         name_to_gpu = {gpu.name: gpu for gpu in self.living}
         parts = nx.weakly_connected_components(self.graph)  # cables work both ways, so weakly is strongly
         groups = [[name_to_gpu[name] for name in part if name in name_to_gpu] for part in parts]
         return frozenset((a, b) for group in groups for a in group for b in group if a != b)
 
     def max_bps(self, src: Gpu, dst: Gpu) -> int:
-        """The most that `src` could send to `dst` over all paths at once, other GPUs forwarding: max-flow, bit/s.
+        """Return the max-flow from `src` to `dst` over all paths at once, with other GPUs forwarding, bit/s.
 
-        No protocol need reach it: a connection takes one path. 0 if nothing joins them or one is dead.
+        An upper bound: a connection takes one path. 0 if no path is left or one of them is dead.
         """
         if src == dst:
             raise ValueError(f"{src.name} -> {dst.name}: a flow needs two GPUs")
@@ -79,7 +79,7 @@ class Survivors:
         return round(nx.maximum_flow_value(self.graph, src.name, dst.name, flow_func=shortest_augmenting_path))
 
     def is_dead(self, part: str | Cable) -> bool:
-        """Whether a node or a cable is named as dead. A cable that lives at a dead node isn't: frames may enter it."""
+        """Whether a node or a cable is named as dead. A live cable at a dead node isn't: frames may enter it."""
         return part in (self.dead.nodes if isinstance(part, str) else self.dead.cables)
 
     @cached_property

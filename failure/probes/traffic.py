@@ -1,4 +1,4 @@
-"""The traffic that runs while something breaks: what its process is told, what it answers, and the handle on it."""
+"""Traffic during faults: the job and the log of the traffic process, and a handle on the process."""
 
 from dataclasses import dataclass, field
 
@@ -20,7 +20,7 @@ class TrafficJob:
 
 @dataclass
 class TrafficLog:
-    """What the process saw. By stream number: bytes sent, receipts as (ns, bytes), and why it broke if it did."""
+    """Log of the traffic process. By stream number: bytes sent, receipts as (ns, bytes), and why a stream broke."""
 
     sent: dict[int, int] = field(default_factory=dict)
     receipts: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
@@ -32,8 +32,8 @@ class TrafficLog:
 
     @property
     def lost_bytes(self) -> int:
-        """Sent and never seen at the other end. CheckFailed if more came out of a stream than went in: a surplus of one
-        would hide what another has lost.
+        """Bytes sent and never received. CheckFailed if a stream received more than was sent: the surplus would hide
+        what another stream has lost.
         """
         lost = 0
         for stream, sent in self.sent.items():
@@ -45,7 +45,7 @@ class TrafficLog:
 
 
 class Traffic:
-    """A traffic process. Connected when made; `start` starts the clock, `stop` ends the sending and gives the log."""
+    """A traffic process, connected when made; `start` starts the clock, `stop` ends the sending and returns the log."""
 
     def __init__(self, job: TrafficJob) -> None:
         self._process = WorkerProcess("railyard.failure.probes.traffic_worker", "the traffic process")
@@ -58,7 +58,7 @@ class Traffic:
         self._process.send("start")
 
     def stop(self, drain_s: float) -> TrafficLog:
-        """Stop sending, let what is on its way arrive for at most `drain_s`, and end the process."""
+        """Stop sending, wait at most `drain_s` for bytes in flight, and end the process."""
         try:
             self._process.send(("stop", drain_s))
             log = self._process.receive()
@@ -69,5 +69,5 @@ class Traffic:
             self.end()
 
     def end(self) -> None:
-        """End the process, whatever it is doing."""
+        """End the process."""
         self._process.end()

@@ -1,4 +1,4 @@
-"""Plays a script on a fabric: each fault has a thread of its own, so that two of one time strike together."""
+"""Play a script on a fabric: each fault has a thread of its own, so that simultaneous faults are injected together."""
 
 import threading
 import time
@@ -12,7 +12,7 @@ from railyard.failure.scenario.timeline import ActionLog
 from railyard.topologies.build.network import FabricNet
 
 PREPARE_S: Final = 0.6
-"""Before a fault: to look whether it is there already, and to start the programs that it needs."""
+"""Time before an injection to check that the fault isn't active, and to prepare it."""
 _POLL_S: Final = 0.001
 
 WaitFor = Callable[[str], int]
@@ -24,15 +24,15 @@ class ScriptEnded(Exception):
 
 
 class Player:
-    """Its threads begin with `play`. When each fault struck and its repair began is in `injected_ns` and
-    `repair_start_ns`, by its number in the script; `actions` has what is going on.
+    """Plays one script; its threads start with `play`.
 
-    ValueError for faults that wait for phases if nothing tells of them.
+    `injected_ns` and `repair_start_ns`: when each injection and repair began, by the fault's number in the script.
+    `actions`: the log of actions. ValueError for faults that wait for a phase if there is no `wait_for`.
     """
 
     def __init__(self, net: FabricNet, script: Script, wait_for: WaitFor | None = None) -> None:
         if any(timed.after for timed in script.faults) and wait_for is None:
-            raise ValueError(f"script {script.name}: faults wait for phases, but nothing tells of them")
+            raise ValueError(f"script {script.name}: faults wait for phases, but no workload runs")
         self._net, self._script, self._wait_for = net, script, wait_for
         self._stopped = threading.Event()
         self._begun_ns = 0
@@ -43,7 +43,7 @@ class Player:
         self.repair_start_ns: dict[int, int] = {}
 
     def play(self, begun_ns: int) -> None:
-        """Begin; times of the script count from `begun_ns` (monotonic)."""
+        """Start; times of the script count from `begun_ns` (monotonic)."""
         self._begun_ns = begun_ns
         for number, timed in enumerate(self._script.faults):
             if timed.after:
@@ -55,14 +55,14 @@ class Player:
         pool.shutdown(wait=False)
 
     def is_over(self, within_s: float) -> bool:
-        """Whether all is mended; waits so long at most. What went wrong is raised, and the others end as well."""
+        """Wait at most `within_s`; return whether all faults are repaired. An error in one thread ends all."""
         done, rest = wait(self._fault_futures, within_s, FIRST_EXCEPTION)
         if any(play.exception() for play in done):
             self.end()
         return not rest
 
     def end(self) -> None:
-        """Strike no more, mend what is broken, and return when that is done. What went wrong is raised."""
+        """Inject no more faults, repair the active ones, and return when that is done. Errors are raised."""
         self._stopped.set()
         wait(self._fault_futures)
         for play in self._fault_futures:
@@ -101,7 +101,7 @@ class Player:
             if prepared:
                 unprepare(self._net, timed.fault)
             raise
-        self.injected_ns[number] = time.monotonic_ns()  # before, so that half a strike is mended too
+        self.injected_ns[number] = time.monotonic_ns()  # before, so that half an injection is repaired too
         self.injected_ns[number] = apply(self._net, timed.fault)
         self.actions.end(number, "inject", self.injected_ns[number])
 
@@ -112,11 +112,11 @@ class Player:
         self.actions.end(number, "repair", self.repair_start_ns[number])
 
     def _shares_target(self, timed: Timed) -> bool:
-        """Whether another fault has the same target: what both prepare would be in each other's way."""
+        """Whether another fault has the same target: their preparations would conflict."""
         return sum(other.fault.target == timed.fault.target for other in self._script.faults) > 1
 
     def _inject_at_ns(self, timed: Timed) -> int:
-        """When it is to strike; waits for its phase."""
+        """Wait for the fault's phase, if it has one; return when the injection is due."""
         from_ns = self._await_phase(self._phases[timed.after]) if timed.after else self._begun_ns
         return from_ns + int(timed.at_s * 1e9)
 
@@ -124,7 +124,7 @@ class Player:
         return self.injected_ns[number] + int(self._script.faults[number].repair_s * 1e9)
 
     def _watch_phase(self, phase: str) -> None:
-        """Let a thread wait for the phase: it may wait for ever, and the script must be able to end."""
+        """Wait for a phase in a thread, since it may never end and the script must be able to."""
         if phase in self._phases or self._wait_for is None:
             return
         phase_end, wait_for = Future[int](), self._wait_for

@@ -58,7 +58,7 @@ class RandomFaults:
         if self.count < 1 or not 0 <= self.together <= 1 or not 0 < self.down[0] <= self.down[1]:
             raise ValueError(f"{self}: count 1 or more, together 0 to 1, down two times above 0, the lesser first")
         if (self.every is not None and self.every <= 0) or self.at_once < (2 if self.together else 1):
-            raise ValueError(f"{self}: every above 0, at_once 1 or more, 2 where some strike together")
+            raise ValueError(f"{self}: every above 0, at_once 1 or more, 2 where some are injected together")
         if any(weight < 0 for weight in self.mix.values()) or not any(self.mix.values()):
             raise ValueError(f"{self}: weights must be 0 or more, one above 0")
 

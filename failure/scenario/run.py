@@ -1,4 +1,4 @@
-"""A failure script, from first packet to last: traffic on, break and mend, and what was seen, in one record."""
+"""Run a failure script on a fabric, with traffic and connectivity checks, and evaluate it."""
 
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -24,15 +24,15 @@ from railyard.topologies.build.network import FabricNet
 
 DRAIN_S: Final = 20.0
 DRAIN: Final = 1.2
-"""At least so long, or so many times the longest outage, what is under way may arrive: a connection that was cut off
-tries again after twice the time each time, so at the latest as long after its repair as it was cut off.
+"""Bytes in flight have DRAIN_S, or DRAIN times the longest outage: TCP doubles its retransmission timeout each time, so
+a connection retries at the latest as long after the repair as it was cut off.
 """
 STREAM_SHARE: Final = 0.08  # of a rail for each stream: two or three from each GPU, and room for detours
-TAIL_S: Final = 0.1  # more than is judged: a last receipt counts for the time before it
+TAIL_S: Final = 0.1  # more than is evaluated: a last receipt counts for the time before it
 _POLL_S: Final = 0.01
 
 Events = Callable[[], Sequence[ControllerEvent]]
-"""What the controller has told so far: (monotonic ns, what, detail)."""
+"""Return the events of the controller so far."""
 
 
 @dataclass(frozen=True)
@@ -59,16 +59,16 @@ def run_script(
     progress: Callable[[int], None] = lambda done: None,
     wait_for: WaitFor | None = None,
 ) -> ScriptRun:
-    """Run traffic, break and mend as the script says, and measure. CheckFailed if a fault did not bite.
+    """Run traffic, inject and repair the faults of a script, and measure. CheckFailed if a fault had no effect.
 
-    `selections`: for each fault whom it concerns; all their streams and probes run from the start to the end.
-    `checker` is taken at each quiet moment. `progress` hears how many injections and repairs are done. `wait_for`
-    returns when a phase has ended, for faults that come after one. However it ends, everything is mended. ValueError
-    for a script that breaks something within `WARM_UP_S` of the start, when there is nothing to compare with.
+    `selections`: the affected pairs of each fault; all their streams and probes run from start to end. `checker` runs
+    in each idle period. `progress` is called with the number of finished injections and repairs. `wait_for` returns
+    when a phase has ended, for faults with `after`. All faults are repaired in any case. ValueError for a script with a
+    fault within `WARM_UP_S` of the start, when there is no goodput to compare with.
     """
     if len(selections) != len(script.faults) or not selections:
         raise ValueError(
-            f"script {script.name}: {len(script.faults)} faults and {len(selections)} talkers: one for each"
+            f"script {script.name}: {len(script.faults)} faults need a selection of pairs each: {len(selections)}"
         )
     if any(timed.at_s <= WARM_UP_S for timed in script.faults if not timed.after):
         raise ValueError(f"script {script.name}: at_s must be above {WARM_UP_S}")
@@ -108,7 +108,7 @@ def run_script(
 
 
 def outage_s(injected_ns: Iterable[int], fault_end_ns: Iterable[int]) -> float:
-    """The longest that something was broken without a break: nobody was cut off for longer."""
+    """Return the longest time with a fault active without interruption: no pair was cut off for longer."""
     longest = since = until = 0
     for injected, fault_end in sorted(zip(injected_ns, fault_end_ns, strict=True)):
         since = since if injected <= until else injected
@@ -118,14 +118,14 @@ def outage_s(injected_ns: Iterable[int], fault_end_ns: Iterable[int]) -> float:
 
 
 def _wait_after(last_ns: int) -> None:
-    """What took a while to be there again, as a controller does, has its time after that too."""
+    """Wait for traffic after the last fault is over, which may be later than its repair."""
     time.sleep(max(0.0, last_ns / 1e9 + AFTER_S + TAIL_S - time.monotonic()))
 
 
 def _run_checks(
     player: Player, checker: ConnectivityChecker | None, check_s: float, progress: Callable[[int], None]
 ) -> list[ConnectivityResult]:
-    """Until all is mended and its time after that is over: tell how far it is, and take censuses."""
+    """Report progress and take connectivity checks until `AFTER_S` after the last repair."""
     found: list[ConnectivityResult] = []
     checked = reported = 0  # acts
     while True:

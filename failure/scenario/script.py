@@ -1,4 +1,4 @@
-"""A failure script: what breaks, when, and when it is mended; several things at once too. Plain data, replayable."""
+"""Failure scripts as plain data: faults, possibly concurrent, with the times of their injection and repair."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""What a script has done so far and does next: which faults are there, and when nothing has happened for a while."""
+"""Actions of a running script: which are done, which faults are active, and when the script is idle."""
 
 import threading
 import time
@@ -9,7 +9,7 @@ from railyard.failure.faults import Fault
 from railyard.failure.scenario.script import Script, Timed
 
 SETTLE_S: Final = 0.5
-"""After an act, whatever reacts to it has had its time."""
+"""Time for all reactions to an action, s."""
 NO_DEADLINE_NS: Final = 1 << 62
 
 
@@ -29,8 +29,9 @@ class Action:
 
 @dataclass(frozen=True, slots=True)
 class QuietPeriod:
-    """A look at a script: `last` act done, what is `broken`, and until when nothing is due (NO_DEADLINE_NS: nothing
-    is)."""
+    """An idle script: the `last` action, the active faults (`broken`), and when the next action is due
+    (NO_DEADLINE_NS: never).
+    """
 
     last: Action
     broken: tuple[Fault, ...]
@@ -38,7 +39,7 @@ class QuietPeriod:
 
 
 class ActionLog:
-    """Kept by all threads of a script."""
+    """Log of actions, written by all threads of a script."""
 
     def __init__(self, script: Script) -> None:
         self._lock = threading.Lock()
@@ -49,7 +50,7 @@ class ActionLog:
         self._script = script
 
     def schedule(self, number: int, operation: str, scheduled_ns: int) -> None:
-        """An act of the fault of this number comes then."""
+        """Set when an action of a fault is due."""
         with self._lock:
             self._scheduled[number, operation] = scheduled_ns
 
@@ -70,12 +71,12 @@ class ActionLog:
 
     @property
     def done(self) -> tuple[Action, ...]:
-        """So far, as they ended."""
+        """The actions so far, in the order in which they ended."""
         with self._lock:
             return tuple(self._done)
 
     def quiet_period(self, now_ns: int) -> QuietPeriod | None:
-        """The moment, if the last act has been over for `SETTLE_S` and none is under way or due already."""
+        """Return the idle period, if the last action ended `SETTLE_S` ago and none is running or due."""
         with self._lock:
             if self._in_progress or not self._done:
                 return None

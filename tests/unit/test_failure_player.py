@@ -173,7 +173,7 @@ def test_a_script_that_waits_for_what_never_comes_can_be_ended(world: World) -> 
 
 
 def test_a_phase_that_nobody_can_tell_of(world: World) -> None:
-    with pytest.raises(ValueError, match="script x: faults wait for phases, but nothing tells of them"):
+    with pytest.raises(ValueError, match="script x: faults wait for phases, but no workload runs"):
         Player(NET, Script("x", (timed("a", 0, 1, "moe"),)))
 
     def wait_for(phase: str) -> int:

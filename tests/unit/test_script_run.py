@@ -171,7 +171,7 @@ def test_a_fabric_is_left_with_its_detours_gone_and_its_kernels_as_they_were(mon
     now = {"d0g0": before["d0g0"] | {"interface hole-rail0, set down"}}
     monkeypatch.setattr(fault_script, "RESTORE_S", 0.1)
     monkeypatch.setattr(fault_script, "snapshot_state", lambda nodes: dict(now))
-    with pytest.raises(CheckFailed, match=r"left something behind: d0g0 still has interface hole-rail0, set down$"):
+    with pytest.raises(CheckFailed, match=r"left a difference: d0g0 still has interface hole-rail0, set down$"):
         scene.injector.check_restored(before)
     monkeypatch.setattr(fault_script, "RESTORE_S", 10.0)
     mended = threading.Timer(0.02, now.update, [before])
@@ -269,7 +269,7 @@ def test_a_script_during_a_workload_hears_of_its_phases_and_measures_it(monkeypa
 
 def test_a_fault_after_the_workload_has_ended_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     scene = Beside(monkeypatch, script_of((fault_run(fault_ns=6 * SECOND),)))
-    with pytest.raises(CheckFailed, match=r"link-down at d0g1 came after the end of moe, which took 4.0 s"):
+    with pytest.raises(CheckFailed, match=r"link-down at d0g1 was injected after the end of moe, which took 4.0 s"):
         scene.play()
 
 

@@ -1,7 +1,7 @@
-"""Frames from one end of a cable to the other, to see whether they arrive.
+"""Test frames from one end of a cable to the other, to observe whether they arrive.
 
-They are of an EtherType for experiments (IEEE 802, 0x88B5), to a MAC address that nobody has: switch, bridge and GPU
-drop them. A packet socket sees them at the far end as they come out of the cable, before anything else does.
+They have an EtherType for experiments (IEEE 802, 0x88B5) and a MAC address that no node has, so switch, bridge and GPU
+drop them. A packet socket at the far end receives them as they leave the cable, before any other receiver.
 """
 
 import ctypes
@@ -75,7 +75,7 @@ def open_frames(link: Link) -> Iterator[FramePath]:
 
 def _packet_socket(end: End) -> socket.socket:
     with namespaces.inside(end.node):
-        sock = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)  # hears nothing until it is bound
+        sock = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)  # receives nothing until it is bound
         code = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *step) for step in _ETHERTYPE_FILTER))
         attached = struct.pack("HP", len(_ETHERTYPE_FILTER), ctypes.addressof(code))
         sock.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, attached)
