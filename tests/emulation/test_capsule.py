@@ -140,7 +140,7 @@ def test_under_nohup_a_closed_terminal_stops_nothing(who: Wrap) -> None:
 
 def test_a_variable_alone_makes_no_capsule(tmp_path: Path) -> None:
     """Or `prepare` would cover the machine's own /run."""
-    code = "from topologies import inner; print(inner.inside())"
+    code = "from railyard.core.sandbox import init; print(init.inside())"
     variables = {"RAILYARD_CAPSULE": "1", "RAILYARD_OUTSIDE": "mnt:[1] net:[1]", "RAILYARD_LIFELINE": "0"}
     done = subprocess.run(
         [ENCAPSULATED[0], "-c", code],
