@@ -90,7 +90,7 @@ def dwell_s(run: Run) -> float | None:
 
 
 def intervals(run: Run) -> tuple[MeasurementInterval, ...]:
-    """In the order in which they were run. Empty if nobody steered."""
+    """Return them in the order in which they were run. Empty unless policies steered."""
     if not is_steered(run):
         return ()
     health, choices, spans = _grouped(run.health), _grouped(run.choices), _foregrounds(run.events)

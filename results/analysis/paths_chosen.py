@@ -21,7 +21,7 @@ class Chosen:
 
 
 def path_shares_over_time(interval: MeasurementInterval, max_times: int) -> Chosen:
-    """At `max_times` + 1 times or fewer: evenly over the stretch. A pair with several paths counts as a part of each.
+    """At `max_times` + 1 times or fewer: evenly over the interval. A pair with several paths counts as a part of each.
 
     Before its first choice a pair goes as it rests. Paths are in the order of their kind, then rail.
     """

@@ -5,7 +5,7 @@
 | over dr     | dr's time over this policy's: how many times faster. Median over the repeats that both have  |
 | over oracle | this policy's time over the oracle's, in the same way: 1 is the best that can be             |
 | changes     | routes put in or removed while the foreground ran, a second, over all repeats                |
-| most        | how often the paths of one pair changed in a stretch, of the pair nearest to the dwell limit |
+| most        | how often the paths of one pair changed in one interval, of the pair nearest to the limit   |
 | reaction    | from scores to the last route that follows from them, acknowledged                           |
 """
 
@@ -90,7 +90,7 @@ class PolicyRow:
 
 
 def policy_rows(run: Run, intervals: Sequence[MeasurementInterval]) -> dict[FabricWorkload, tuple[PolicyRow, ...]]:
-    """For each fabric and workload a row a policy, in the spec's order. Empty if nobody steered."""
+    """Return a row for each fabric, workload and policy, in the spec's order. Empty unless policies steered."""
     if not intervals:
         return {}
     completion_times = _completion_times(run)
@@ -179,7 +179,7 @@ def _changes_per_s(own_intervals: Sequence[MeasurementInterval]) -> float | None
 
 
 def most_changed_pair(own_intervals: Iterable[MeasurementInterval], dwell: float) -> MostChangedPair | None:
-    """Of all pairs, the one with most changes for what its stretch allows: 1 + t / dwell (s). None without a pair."""
+    """Of all pairs, the one with most changes for what its interval allows: 1 + t / dwell (s). None without a pair."""
     found = []
     for interval in own_intervals:
         allowed = 1 + int((interval.end_ns - interval.begin_ns) / 1e9 / dwell)

@@ -13,7 +13,7 @@ from railyard.results.runs.records import Event
 from railyard.results.views.format import milliseconds
 
 Timeline = Mapping[str, float]
-"""When each step of one takeover was, in ms after its fault."""
+"""Time of each step of one replacement, in ms after its fault."""
 STEPS: Final = ("detected", "decided", "light-off", "adopted", "light-on", "taken-over", "state-moved", "job-goes-on")
 """As events.jsonl has them."""
 _LAST_STEP: Final = STEPS[-1]
@@ -27,7 +27,7 @@ _TICKS: Final = (1, 10, 100, 1000, 10_000, 100_000)
 
 
 def takeovers(events: Iterable[Event]) -> list[style.Plot]:
-    """In the order in which the cases were first run. None where no events tell of a takeover."""
+    """In the order in which the cases were first run. Empty without events of a replacement."""
     timelines = _timelines(events)
     cases = dict.fromkeys(case for case, _ in timelines)
     return [
@@ -37,7 +37,7 @@ def takeovers(events: Iterable[Event]) -> list[style.Plot]:
 
 
 def _timelines(events: Iterable[Event]) -> dict[tuple[str, str], list[Timeline]]:
-    """By case, and by fabric, way and what failed, which are told in one."""
+    """Group by case, and by fabric, method and failed part, which share a column."""
     at: defaultdict[tuple[str, str, int], dict[str, int]] = defaultdict(dict)
     for event in events:
         if event.source == "takeover":

@@ -74,7 +74,7 @@ def over_time(interval: MeasurementInterval) -> plots.Plot:
 
 
 def background(interval: MeasurementInterval) -> Iterator[Span]:
-    """From each "on" to its "off", or to the end of the stretch."""
+    """From each "on" to its "off", or to the end of the interval."""
     active_since: dict[str, int] = {}
     for event in sorted(interval.events, key=lambda e: e.monotonic_ns):
         if event.source == "background":
@@ -105,7 +105,7 @@ def _seconds(interval: MeasurementInterval, at_ns: int) -> float:
 
 
 def _time_limits(interval: MeasurementInterval) -> tuple[float, float]:
-    """A little wider than the stretch, so that a mark at its end is whole."""
+    """A little wider than the interval, so that a mark at its end is whole."""
     duration_s = max(1, interval.end_ns - interval.begin_ns) / 1e9
     return _seconds(interval, interval.begin_ns), _seconds(interval, interval.end_ns) + duration_s / 100
 

@@ -1,7 +1,8 @@
 """How every figure looks, and how it becomes an SVG inside the report.
 
-Colours are Okabe and Ito's, told apart by colour-blind readers. Text and axes are drawn in a colour that is replaced by
-`currentColor`, and gaps between shapes in one replaced by `var(--card)`: so a figure follows the page into the dark.
+Colours are Okabe and Ito's, which colour-blind readers can distinguish. Text and axes are drawn in a colour that is
+replaced by `currentColor`, and gaps between shapes in one replaced by `var(--card)`: so a figure follows the page
+into the dark.
 """
 
 import io
@@ -83,7 +84,7 @@ def styled() -> Iterator[None]:
 
 
 def new_figure(width: float, height: float) -> Figure:
-    """A figure in inches, which belongs to nobody but the caller: no global state, no window."""
+    """Return a figure, in inches, without global state or a window."""
     return Figure(figsize=(width, height), layout="constrained")
 
 

@@ -134,7 +134,7 @@ def evidence(findings: Sequence[Finding]) -> style.Plot | None:
         worst = "; ".join(
             f"{x.quantity} at worst {x.show(max(f.value for f in findings if f.limit is x))}" for x in limits
         )
-        return style.finish(figure, "evidence", f"Fidelity evidence, all stretches: {worst}")
+        return style.finish(figure, "evidence", f"Fidelity evidence, all intervals: {worst}")
 
 
 def _place(limit: Limit, value: float) -> float:

@@ -136,7 +136,7 @@ class LinkCheck:
 
 @dataclass(frozen=True, slots=True)
 class Load(Record):
-    """How hard the machine worked in one measured stretch: what the fidelity verdict is judged from."""
+    """Load of the machine in one measurement interval: the evidence of the fidelity verdict."""
 
     cpu_busy: float  # mean share of all cores, 0 to 1
     cpu_foreign: float  # share of all cores used by processes that aren't the run's

@@ -148,7 +148,7 @@ def is_first_packet_target(recovery_target: RecoveryTarget) -> bool:
 
 
 def first_packet_target(fault: str, side: Side | None) -> RecoveryTarget | None:
-    """What is wanted of this fault to the first packet; `side` None where the two aren't told apart."""
+    """Return a fault's target for the first packet; `side` None where it is the same for both."""
     targets = first_packet_targets()
     return targets.get((fault, side)) or targets.get((fault, None))
 
@@ -180,7 +180,7 @@ def _outcomes(recovery_target: RecoveryTarget, by_place: SamplesByFabric) -> Ite
 
 
 def _first_packet_samples(rows: Sequence[RecoveryRow], fault: str, side: Side | None) -> SamplesByFabric:
-    """Where nobody was cut off nothing came back either: that is no recovery in no time."""
+    """Faults that affected no other GPU have no samples: there was nothing to recover."""
     found: SamplesByFabric = {}
     for row in rows:
         if row.fault == fault and not row.unaffected:
@@ -232,7 +232,7 @@ def _sample_repeats(rows: Iterable[RecoveryRow], value: Callable[[Recovery], flo
 def _without_controller(scripts: Sequence[ScriptRow], side: Side) -> SamplesByFabric:
     """Faults that scripts struck while the controller was gone. Far: ms from its return, 0 if before that.
 
-    What is mended before it has had its time, is no miss of its. No sample where nobody was probed on that side.
+    Faults that are repaired before the controller had its time are left out, and sides without a probed pair.
     Source: ms from the fault, and of links that went down alone, since what is only silent no kernel sees.
     """
     found: SamplesByFabric = {}

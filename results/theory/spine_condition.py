@@ -7,7 +7,7 @@ of that: a cell.
 
 Latency is the time of a round's transfer (of one stripe of it), from its start at the sender until its last byte was
 read; the median of all rounds. Scores are those of the last moments before the foreground begins, since the condition
-is about what a message finds: the foreground's own load would count as somebody else's. Beside the product stands what
+is about what a message finds: the foreground's own load would count as background. Beside the product stands what
 a message of many frames should go by, the slowest link on the way in bit/s: its capacity x what its score leaves.
 """
 
@@ -166,7 +166,7 @@ def _latencies(flows: Iterable[Flow]) -> dict[tuple[IntervalId, str, str], dict[
 
 
 def _scores(matching_intervals: Iterable[MeasurementInterval], src: str, dst: str) -> Scores | None:
-    """Medians over the policies' stretches, which all had the same background; None if somebody's are missing."""
+    """Return medians over the policies' intervals, which all had the same background; None if any are missing."""
     scores_by_element: defaultdict[tuple[str, int], list[int]] = defaultdict(list)
     for interval in matching_intervals:
         samples: defaultdict[tuple[str, int], list[int]] = defaultdict(list)

@@ -40,7 +40,7 @@ class Comparison:
 
 
 def parts(analysis: Analysis) -> dict[str, Any]:
-    """What the template needs; nothing in it where nobody steered."""
+    """Return the values of the template; empty unless policies steered."""
     drawn, undrawn = _drawn(analysis.intervals)
     comparison = _comparison(analysis.cells)
     return {

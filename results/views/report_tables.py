@@ -130,7 +130,7 @@ def list_text(names: Sequence[str]) -> str:
 
 
 def bytes_table(run: Run) -> Table:
-    """Where policies steer, nobody knows what the rails' ports should have counted."""
+    """Where policies steer, the bytes expected at the rails' ports are not known."""
     steered, names = is_steered(run), labels(run)
     columns = (
         "fabric",
