@@ -1,4 +1,4 @@
-"""Which GPU sends background load to which, and how much: the flows that a spec's kinds mean on a fabric."""
+"""The flows of background load on a fabric, from the kinds of a specification."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

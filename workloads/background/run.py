@@ -1,4 +1,4 @@
-"""The handle on background load: one process sends all of it.
+"""Control of background load: one process sends all of it.
 
 with background(plan, specs) as load:
     ...
@@ -21,7 +21,7 @@ START_DELAY_NS: Final = 20_000_000  # the process has read the start time by the
 
 @dataclass(frozen=True)
 class BackgroundJob:
-    """What the process is told: the flows, and the fabric's MTU (bytes), which every datagram fills."""
+    """The job of the process: the flows, and the fabric's MTU (bytes), which every datagram fills."""
 
     flows: tuple[BackgroundFlow, ...]
     mtu: int
@@ -37,7 +37,7 @@ class SentBytes:
 
     @property
     def share(self) -> float:
-        """Of what was asked; 1 if nothing was."""
+        """The sent share of the requested bytes; 1 if none were requested."""
         return self.sent / self.requested if self.requested else 1.0
 
 
@@ -64,14 +64,14 @@ class Background:
         return self._process.pid
 
     def start(self, start_ns: int | None = None) -> int:
-        """Start the clock, at a time to come or in a moment; the start time."""
+        """Start the clock, at a future time or at once, and return the start time (monotonic ns)."""
         self.start_ns = time.monotonic_ns() + START_DELAY_NS if start_ns is None else start_ns
         self._process.send(self.start_ns)
         self._process.receive()
         return self.start_ns
 
     def stop(self) -> tuple[SentBytes, ...]:
-        """Stop sending and end the process; what was sent, in the order of `flows`."""
+        """Stop sending, end the process, and return what was sent, in the order of `flows`."""
         try:
             self._process.send("stop")
             counts = self._process.receive()
@@ -82,13 +82,13 @@ class Background:
         )
 
     def end(self) -> None:
-        """End the process, whatever it is doing; nothing if it has ended."""
+        """End the process at once; nothing if it has ended."""
         self._process.end()
 
 
 @contextmanager
 def background(plan: Plan, specs: Sequence[BackgroundSpec], start_ns: int | None = None) -> Iterator[Background]:
-    """Background load while entered, or until `stop`."""
+    """Send background load while entered, or until `stop`."""
     load = Background(plan, specs)
     try:
         load.start(start_ns)

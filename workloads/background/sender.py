@@ -61,7 +61,7 @@ class _Source:
         self._random = random.Random(number)
 
     def send(self, now_s: float) -> float:
-        """Send what is due; when to do it again: a turn later if the kernel takes no more now."""
+        """Send what is due, and return when to send again: a turn later if the kernel takes no more now."""
         frames_to_send = self.pacer.frames_to_send(now_s)
         while frames_to_send:
             frames = min(frames_to_send, self._batch)
@@ -72,7 +72,7 @@ class _Source:
         return self.pacer.next_due_s()
 
     def _send_datagram(self, frames: int) -> bool:
-        """By the first socket that has room."""
+        """Send by the first socket that has room; return whether one had."""
         data = self._payload[: frames * self._size]
         for _ in self._sockets:
             try:
@@ -84,7 +84,7 @@ class _Source:
         return False
 
     def _source(self) -> list[tuple[int, int, bytes]]:
-        """Across spines another source (in 10.0.0.0/8, which nobody has) for each frame.
+        """Return the control message that gives a frame across spines a source of its own (in 10.0.0.0/8, unused).
 
         A rail switch's group hashes addresses and not UDP ports, so this is what spreads frames over its uplinks.
         """
@@ -107,7 +107,7 @@ class _Source:
 
 
 def open_sink(gpu: Gpu) -> socket.socket:
-    """Where load ends: a socket that nobody reads, so that no ICMP error goes back and no interface counts a drop."""
+    """Open the destination of load: a socket that is never read, so that there are no ICMP errors and no drops."""
     with namespaces.inside(gpu.name):
         sink = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     sink.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 0)
@@ -117,7 +117,7 @@ def open_sink(gpu: Gpu) -> socket.socket:
 
 
 class _Loop:
-    """Turns of two milliseconds while something is on, and sleep while nothing is."""
+    """The sending loop: turns of two milliseconds while any flow is on, else it sleeps."""
 
     def __init__(self, job: BackgroundJob) -> None:
         self._frame_bytes = job.mtu + ETHERNET
@@ -152,7 +152,7 @@ def _send_message(message: object) -> None:
 
 
 def main() -> None:
-    """Serve one job. Without a word more on stdin, whoever started this has died."""
+    """Serve one job. The end of stdin means that the parent process has died."""
     job: BackgroundJob = pickle.load(sys.stdin.buffer)
     raise_open_file_limit()
     try:

@@ -58,7 +58,7 @@ class Replay:
 
 
 class _Worker:
-    """One worker process and what it last said."""
+    """One worker process and its last message."""
 
     def __init__(self, job: object, on_phase: Callable[[PhaseEnd], None]) -> None:
         self._on_phase = on_phase

@@ -36,7 +36,7 @@ def main() -> None:
         outcome = engine.run(start_ns, _send_message, deadline_ns)
         _send_message(outcome)
         if not outcome.broken:
-            sys.stdin.buffer.read()  # keep the connections until everyone has finished
+            sys.stdin.buffer.read()  # keep the connections until all workers have finished
         # else let go of them: so the other workers learn of it at once
     except (OSError, TimeoutError) as error:
         _send_message(RuntimeError(str(error)))

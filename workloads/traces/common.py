@@ -115,7 +115,7 @@ class Trace:
 
 
 def parse_whole(where: str, key: str, value: object, minimum: int = 0) -> int:
-    """A whole number from a file, where none but such will do. BadInput says where it isn't one."""
+    """Return a whole number from a file. BadInput names the place of any other value."""
     if isinstance(value, str) and value.isascii() and value.isdigit():
         value = int(value)
     if isinstance(value, float) and value.is_integer():
