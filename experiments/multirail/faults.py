@@ -7,14 +7,14 @@ from math import ceil
 from railyard.core.errors import MissingRequirement
 from railyard.core.records import IntervalId
 from railyard.experiments.multirail.measured import InjectedFault, cut, nic_rates
-from railyard.experiments.multirail.parts import FaultKind, FaultSpec
+from railyard.experiments.multirail.parts import FaultSpec
 from railyard.experiments.multirail.predictions import learning, sent_bytes
 from railyard.experiments.multirail.session import MultirailSession
 from railyard.experiments.multirail.spec import MultirailExperiment
 from railyard.experiments.run.progress import Steps
 from railyard.results.multirail.compare import size_name
-from railyard.topologies.multirail import faults
 from railyard.topologies.multirail.net import MultirailNet
+from railyard.topologies.multirail.rail_fault import RAIL_FAULTS
 from railyard.workloads.allreduce.engine.emulated import Ranks
 from railyard.workloads.allreduce.engine.jobs import Operations, RankReport
 from railyard.workloads.allreduce.engine_kind import predicted_s
@@ -55,38 +55,24 @@ def _inject_and_repair(
     op = Operations("allreduce", "int32", sent, count, spec.seed + repeat, check=True)
     ranks.begin([op] * session.nodes)
     time.sleep(fault.at)
-    t_fault = inject(session.net, fault.kind, fault.node, rail)
+    t_fault = inject(session.net, fault, rail)
     time.sleep(fault.repair)
-    repair(session.net, fault.kind, fault.node, rail)
+    repair(session.net, fault, rail)
     t_repair = time.monotonic_ns()
     reports = ranks.finish()
     names = (session.label, fault.policy, repeat, fault.name)
     return InjectedFault(*names, fault.node, rail, fault.rail, fault.size, sent, t_fault, t_repair), reports
 
 
-def inject(net: MultirailNet, kind: FaultKind, node: int, rail: int) -> int:
-    """Break it; when that was, ns. MissingRequirement where a link can't be made silent."""
-    if kind == "link-down":
-        return faults.cut(net, f"n{node}", rail)
-    if kind == "link-silent":
-        try:
-            return faults.blackhole(net, f"n{node}", rail)
-        except RuntimeError as error:
-            raise MissingRequirement(
-                "nftables can't catch what leaves an interface, for link-silent", "use Linux 5.16"
-            ) from error
-    if kind == "rail-switch-crash":
-        return faults.kill_switch(net, rail)
-    return faults.pause_switch(net, rail)
+def inject(net: MultirailNet, fault: FaultSpec, rail: int) -> int:
+    """Inject a fault; return when, ns. MissingRequirement where the kernel lacks what it needs."""
+    try:
+        return RAIL_FAULTS[fault.kind].inject(net, f"n{fault.node}", rail)
+    except RuntimeError as error:
+        what = f"this kernel can't do {fault.kind}: nftables can't catch what leaves an interface"
+        raise MissingRequirement(what, "use Linux 5.16") from error
 
 
-def repair(net: MultirailNet, kind: FaultKind, node: int, rail: int) -> None:
-    """Make it whole again."""
-    if kind == "link-down":
-        faults.repair(net, f"n{node}", rail)
-    elif kind == "link-silent":
-        faults.clear_blackhole(net, f"n{node}", rail)
-    elif kind == "rail-switch-crash":
-        faults.restart_switch(net, rail)
-    else:
-        faults.resume_switch(net, rail)
+def repair(net: MultirailNet, fault: FaultSpec, rail: int) -> None:
+    """Repair a fault."""
+    RAIL_FAULTS[fault.kind].repair(net, f"n{fault.node}", rail)

@@ -1,28 +1,27 @@
 """The parts of a multi-rail experiment: policies by their names, a fault, a training, a lesson."""
 
 from collections.abc import Sequence
-from typing import Annotated, Literal
+from typing import Annotated
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from railyard.core.errors import BadInput
 from railyard.core.units import Size, Time
 from railyard.experiments.spec.faults import Numbers
+from railyard.topologies.multirail.rail_fault import RAIL_FAULTS
 from railyard.topologies.multirail.spec import Dilation, MultirailSpec
 from railyard.topologies.spec import ConfigModel
 from railyard.workloads.allreduce.engine.training import published_compute_s
 
-FaultKind = Literal["link-down", "link-silent", "rail-switch-crash", "rail-switch-hang"]
-
 
 class FaultSpec(ConfigModel):
-    """A rail that goes while allreduces of `size` run, at one `node` or, of a switch, at all: `at` seconds after
-    they began, back `repair` later, and they go on for `after`.
+    """A fault of a rail (rail_fault.py) while allreduces of `size` run.
 
-    `link-down`: its NIC's cable is cut at the switch. `link-silent`: nothing passes it any more, and nothing says so.
+    It is injected `at` seconds after they began and repaired `repair` later; they continue for `after`. `node`: whose
+    link it is; unused for faults of switches.
     """
 
-    kind: FaultKind
+    kind: Annotated[str, AfterValidator(RAIL_FAULTS.checked)]
     rail: str
     node: Annotated[int, Field(ge=0)] = 1
     size: Size = 16 * 2**20
@@ -36,7 +35,7 @@ class FaultSpec(ConfigModel):
     @property
     def name(self) -> str:
         """Its row in tables."""
-        return f"{self.kind} {self.rail}" + (f" of n{self.node}" if self.kind.startswith("link") else "")
+        return f"{self.kind} {self.rail}" + (f" of n{self.node}" if RAIL_FAULTS[self.kind].is_link else "")
 
 
 class TrainingSpec(ConfigModel):

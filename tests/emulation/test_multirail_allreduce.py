@@ -10,14 +10,15 @@ import signal
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
 from railyard.topologies.build import namespaces
-from railyard.topologies.multirail import faults
 from railyard.topologies.multirail.addresses import Nic
 from railyard.topologies.multirail.net import MultirailNet
 from railyard.topologies.multirail.plan import make_multirail_plan
+from railyard.topologies.multirail.rail_fault import RAIL_FAULTS
 from railyard.topologies.multirail.spec import parse_multirail
 from railyard.workloads.allreduce.engine.emulated import Ranks
 from railyard.workloads.allreduce.engine.jobs import Operations, RankReport, latencies_s
@@ -69,11 +70,11 @@ def test_every_collective_gives_numpys_result_on_every_rank_by_every_policy_in_t
 
 def test_what_dies_in_mid_operation_costs_no_element_and_comes_back() -> None:
     net = built()
-    breaks: list[tuple[int, str, Callable[[], object], Callable[[], object]]] = [
-        (0, "int32", lambda: faults.cut(net, "n1", 0), lambda: faults.repair(net, "n1", 0)),
-        (1, "float32", lambda: faults.blackhole(net, "n2", 1), lambda: faults.clear_blackhole(net, "n2", 1)),
-        (1, "int32", lambda: faults.cut(net, "agg1", 1), lambda: faults.repair(net, "agg1", 1)),
-        (0, "float32", lambda: faults.kill_switch(net, 0), lambda: faults.restart_switch(net, 0)),
+    breaks = [
+        (0, "int32", "link-down", "n1"),
+        (1, "float32", "link-silent", "n2"),
+        (1, "int32", "link-down", "agg1"),
+        (0, "float32", "rail-switch-crash", ""),
     ]
     with Ranks(net, "equal") as ranks:
 
@@ -93,15 +94,18 @@ def test_what_dies_in_mid_operation_costs_no_element_and_comes_back() -> None:
             assert_right(reports, lasting)
             return broken_ns < min(report.starts_ns[-3] for report in reports), reports
 
-        for rail, dtype, breaks_it, mends_it in breaks:
+        for rail, dtype, kind, node in breaks:
+            inject, repair = (
+                partial(do, net, node, rail) for do in (RAIL_FAULTS[kind].inject, RAIL_FAULTS[kind].repair)
+            )
             tries = 1
-            while not (found := broken_in_time(replace(LASTING, dtype=dtype), breaks_it))[0]:
-                mends_it()
+            while not (found := broken_in_time(replace(LASTING, dtype=dtype), inject))[0]:
+                repair()
                 assert (tries := tries + 1) <= 5
             reports = found[1]
             assert all((rail,) in [moved.rails for moved in report.migrations] for report in reports)
             assert reports[0].shares[-1][rail] == 0
-            mends_it()
+            repair()
         assert eventually(both_carry)
 
 
@@ -140,7 +144,7 @@ def test_three_rails_share_an_operation_and_when_one_dies_the_other_two_do() -> 
         assert all(reports[0].shares[-1])
         ranks.begin([asked] * 4)
         time.sleep(0.3)
-        faults.cut(net, "n3", 2)
+        RAIL_FAULTS["link-down"].inject(net, "n3", 2)
         reports = ranks.finish()
         assert_right(reports, asked)
         assert all((2,) in [moved.rails for moved in report.migrations] for report in reports)

@@ -14,15 +14,16 @@ from itertools import permutations
 
 import psutil
 import pytest
+from pyroute2 import IPRoute
 
 from railyard.core.host import NETNS_DIR
 from railyard.topologies.build import namespaces
 from railyard.topologies.build.ovs import OVS_DIR
 from railyard.topologies.measure.port_counters import PortReader
-from railyard.topologies.multirail import faults
 from railyard.topologies.multirail.addresses import Nic
 from railyard.topologies.multirail.net import MultirailNet
 from railyard.topologies.multirail.plan import make_multirail_plan
+from railyard.topologies.multirail.rail_fault import RAIL_FAULTS
 from railyard.topologies.multirail.shapers import CONTROL_TOS
 from railyard.topologies.multirail.spec import parse_multirail
 from tests.emulation.fabrics import WAIT_S as LONG_S
@@ -33,6 +34,13 @@ WAIT_S = 0.2
 SOL_MPTCP, MPTCP_INFO = 284, 1  # <linux/mptcp.h>
 SO_TIMESTAMPNS = 35  # <asm-generic/socket.h>
 RAILS = (0, 1)
+
+
+def has_carrier(node: str, rail: int) -> bool:
+    """Whether a node's NIC has a carrier."""
+    with namespaces.inside(node), IPRoute() as netlink:
+        link = netlink.get_links(index=socket.if_nametoindex(f"rail{rail}"))[0]
+    return bool(link.get("operstate") == "UP")
 
 
 def built() -> MultirailNet:
@@ -123,45 +131,45 @@ def received_at_once() -> list[float]:
 
 def test_a_cut_nic_loses_its_carrier_and_its_rail_until_it_is_mended() -> None:
     net = built()
-    faults.cut(net, "n1", 0)
-    eventually(lambda: not faults.has_carrier("n1", 0))
-    assert faults.has_carrier("n0", 0)
-    assert faults.has_carrier("n1", 1)
+    RAIL_FAULTS["link-down"].inject(net, "n1", 0)
+    eventually(lambda: not has_carrier("n1", 0))
+    assert has_carrier("n0", 0)
+    assert has_carrier("n1", 1)
     eventually(lambda: deaf(net, 0) == cut_off(net, "n1", 0))
     eventually(lambda: all_hear(net, 1))
-    faults.repair(net, "n1", 0)
-    eventually(lambda: faults.has_carrier("n1", 0))
+    RAIL_FAULTS["link-down"].repair(net, "n1", 0)
+    eventually(lambda: has_carrier("n1", 0))
     eventually(lambda: all_hear(net, 0))
 
 
 def test_a_silent_nic_keeps_its_carrier_and_carries_nothing_either_way() -> None:
     net = built()
-    faults.blackhole(net, "n2", 1)
-    assert faults.has_carrier("n2", 1)
+    RAIL_FAULTS["link-silent"].inject(net, "n2", 1)
+    assert has_carrier("n2", 1)
     eventually(lambda: deaf(net, 1) == cut_off(net, "n2", 1))
     eventually(lambda: all_hear(net, 0))
-    faults.blackhole(net, "n2", 1)
-    faults.clear_blackhole(net, "n2", 1)
-    faults.clear_blackhole(net, "n2", 1)
+    RAIL_FAULTS["link-silent"].inject(net, "n2", 1)
+    RAIL_FAULTS["link-silent"].repair(net, "n2", 1)
+    RAIL_FAULTS["link-silent"].repair(net, "n2", 1)
     eventually(lambda: all_hear(net, 1))
 
 
 def test_a_killed_switch_takes_its_rail_and_comes_back_with_its_flows() -> None:
     net = built()
-    faults.kill_switch(net, 0)
-    assert faults.has_carrier("n0", 0)
+    RAIL_FAULTS["rail-switch-crash"].inject(net, "", 0)
+    assert has_carrier("n0", 0)
     assert not arrives(Nic(0, 0), Nic(0, 1))
     eventually(lambda: all_hear(net, 1))
-    faults.restart_switch(net, 0)
+    RAIL_FAULTS["rail-switch-crash"].repair(net, "", 0)
     eventually(lambda: all_hear(net, 0))
 
 
 def test_a_hung_switch_forwards_nothing_until_it_wakes() -> None:
     net = built()
-    faults.pause_switch(net, 1)
+    RAIL_FAULTS["rail-switch-hang"].inject(net, "", 1)
     assert not arrives(Nic(1, 0), Nic(1, 1))
     eventually(lambda: all_hear(net, 0))
-    faults.resume_switch(net, 1)
+    RAIL_FAULTS["rail-switch-hang"].repair(net, "", 1)
     eventually(lambda: all_hear(net, 1))
 
 

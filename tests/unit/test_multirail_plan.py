@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from railyard.topologies.multirail import faults
 from railyard.topologies.multirail.addresses import MAX_NODES, MAX_RAILS, SWITCH_DPID, Nic, route_table, subnet
 from railyard.topologies.multirail.commands import (
     MIN_WINDOW_FRAMES,
@@ -20,6 +19,7 @@ from railyard.topologies.multirail.commands import (
 from railyard.topologies.multirail.mptcp import commands
 from railyard.topologies.multirail.net import MultirailNet
 from railyard.topologies.multirail.plan import MultirailPlan, make_multirail_plan
+from railyard.topologies.multirail.rail_fault import RAIL_FAULTS
 from railyard.topologies.multirail.rail_kind import RAIL_KINDS
 from railyard.topologies.multirail.shapers import CONTROL_TOS, data_burst_bytes, max_gso_segments, shaper_commands
 from railyard.topologies.multirail.spec import MultirailSpec, RailSpec, parse_multirail
@@ -195,7 +195,7 @@ def test_a_fault_at_a_nic_that_isnt_there_is_refused() -> None:
     net = MultirailNet(make_multirail_plan(spec), "netdev")
     for node, rail in (("agg0", 0), ("n4", 0), ("n0", 1)):
         with pytest.raises(ValueError, match=f"{node} has no NIC on rail {rail}"):
-            faults.cut(net, node, rail)
+            RAIL_FAULTS["link-down"].inject(net, node, rail)
 
 
 @given(plan=plans(), times=st.floats(1, 100))

@@ -11,6 +11,7 @@ import pytest
 from railyard.core.errors import BadInput, MissingRequirement
 from railyard.experiments.multirail import ddp_runs, faults, rail_check, runner, session
 from railyard.experiments.multirail import size_sweep as points
+from railyard.experiments.multirail.parts import FaultSpec
 from railyard.experiments.multirail.runner import step_count
 from railyard.experiments.multirail.session import MultirailSession
 from railyard.experiments.multirail.spec import MultirailExperiment, parse
@@ -124,7 +125,7 @@ class Runs:
         monkeypatch.setattr(session, "count_in", lambda _: Counters(0, 0, 0))
         monkeypatch.setattr(faults, "Ranks", lambda _, policy: Ranks(policy, self))
         monkeypatch.setattr(faults, "inject", self.inject)
-        monkeypatch.setattr(faults, "repair", lambda _, kind, node, rail: self.did.append(f"repair {rail}"))
+        monkeypatch.setattr(faults, "repair", lambda _, fault, rail: self.did.append(f"repair {rail}"))
         monkeypatch.setattr(ddp_runs, "DdpRanks", lambda *_: Ranks("ddp", self))
         monkeypatch.setattr("railyard.results.runs.store.save", self._save)
         step = Steps.step
@@ -141,8 +142,8 @@ class Runs:
         self.saved.append(run)
         return Analysis(run)
 
-    def inject(self, _: object, kind: str, node: int, rail: int) -> int:
-        self.did.append(f"{kind} {rail}")
+    def inject(self, _: object, fault: FaultSpec, rail: int) -> int:
+        self.did.append(f"{fault.kind} {rail}")
         return 2 * MS
 
     @contextmanager
