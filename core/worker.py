@@ -1,91 +1,357 @@
-"""A process of the project's own that is told things and answers, in pickles over its pipes: the end that starts it."""
+"""Child processes of the project: start one, exchange typed messages with it, and end it.
+
+A message is a frozen pydantic model with a literal `kind`; what either side accepts is a union over that field. The
+process that starts a child holds a `Worker`, the child a `Parent`, with a socket pair between them:
+
+    class Double(Message):                            worker = Worker("railyard.mine", "the doubler", Doubled)
+        kind: Literal["double"] = "double"            worker.ask(Double(number=2), Doubled, timeout_s=5).number
+        number: int
+                                                      parent = Parent(Double)          # in railyard/mine.py
+                                                      for command in parent:
+                                                          parent.send(Doubled(number=2 * command.number))
+
+Errors of a Worker are RailyardErrors that start with its name; that of a dead process has the last line of its output.
+A child ends when the process that started it does, whatever it is doing.
+
+On the socket: the length in bytes, then an event as JSON, since it is plain data and most messages are events, or any
+other message as a pickle. (multiprocessing.connection reads twice a message and never ahead: an event took twice as
+long as a line of JSON.)
+"""
 
 import os
 import pickle
+import queue
+import select
+import socket
+import struct
 import subprocess
 import sys
+import tempfile
+import threading
 import time
-from multiprocessing.connection import wait
-from typing import Any, Final
+from collections.abc import Callable, Collection, Iterator
+from contextlib import suppress
+from functools import reduce
+from operator import or_
+from types import TracebackType
+from typing import Annotated, Any, Final, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from railyard.core.errors import RailyardError
 from railyard.core.project import PROJECT
 
-_PIPE_BYTES: Final = 1 << 16  # what a pipe holds: there's no more to read at once
+ANSWER_S: Final = 30.0
+"""Default deadline of an answer."""
+READER_NICENESS: Final = -15
+"""Of the thread that receives events, so that they don't wait behind the emulated traffic."""
+_TAIL_BYTES: Final = 4096
+_LENGTH: Final = struct.Struct("!Q")
+_READ_AHEAD_BYTES: Final = 1 << 16
+
+OnEvent = Callable[[int, str, dict[str, Any]], None]
+"""on_event(monotonic ns, what, detail), called from a thread."""
 
 
-class _PipeReader:
-    """A pipe as pickle reads it: no byte further than asked, so that whoever waits for the pipe hears of each answer.
+class Message(BaseModel):
+    """What processes exchange. A subclass has `kind: Literal["its-name"] = "its-name"`."""
 
-    TimeoutError after `deadline` (of time.monotonic), EOFError at the end.
+    model_config = ConfigDict(extra="forbid", frozen=True, arbitrary_types_allowed=True)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle the fields alone: the other end validates them, and pydantic's own state takes twice as long."""
+        return _restored, (type(self), self.__dict__)
+
+
+def _restored(kind: type[Message], fields: dict[str, Any]) -> Message:
+    return kind.__pydantic_validator__.validate_python(fields)  # type: ignore[no-any-return]
+
+
+class Event(Message):
+    """Something that happened in a child, for the event log."""
+
+    kind: Literal["event"] = "event"
+    what: str
+    detail: dict[str, Any]
+    ns: int = Field(default_factory=time.monotonic_ns)
+
+
+class Failed(Message):
+    """A command that could not be carried out, in place of its answer."""
+
+    kind: Literal["failed"] = "failed"
+    why: str
+
+
+class Ready(Message):
+    """The child has done what it was started or asked for, and takes the next command."""
+
+    kind: Literal["ready"] = "ready"
+
+
+class _Ended(Message):
+    """In the queue of answers: there will be no more."""
+
+    kind: Literal["ended"] = "ended"
+
+
+R = TypeVar("R", bound=Message)
+
+
+def _union(kinds: Collection[type[Message]]) -> TypeAdapter[Any]:
+    """The discriminated union of message classes."""
+    if len(kinds) == 1:
+        return TypeAdapter(*kinds)
+    union: Any = Annotated[reduce(or_, kinds), Field(discriminator="kind")]
+    return TypeAdapter(union)
+
+
+class _Pipe:
+    """Messages over a stream socket. With `reads_ahead`, a message may have been read while none can be seen at the
+    socket: not for a process that waits for several sockets at once.
     """
 
-    def __init__(self, pipe: int) -> None:
-        self._pipe = pipe
-        self.deadline: float | None = None
+    def __init__(self, sock: socket.socket, accepted: Collection[type[Message]], reads_ahead: bool) -> None:
+        self.socket = sock
+        self._accepted, self._reads_ahead = _union(accepted), reads_ahead
+        self._lock, self._data = threading.Lock(), bytearray()
 
-    def read(self, count: int) -> bytes:
-        data = bytearray()
-        while len(data) < count:
-            if self.deadline is not None and not wait([self._pipe], max(0.0, self.deadline - time.monotonic())):
-                raise TimeoutError
-            chunk = os.read(self._pipe, min(_PIPE_BYTES, count - len(data)))
-            if not chunk:
-                raise EOFError
-            data += chunk
-        return bytes(data)
+    def send(self, message: Message) -> None:
+        """Send, from any thread. OSError if the other end is closed."""
+        if isinstance(message, Event):
+            data = message.__pydantic_serializer__.to_json(message)
+        else:
+            data = pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
+        with self._lock:
+            self.socket.sendall(_LENGTH.pack(len(data)) + data)
 
-    def readline(self) -> bytes:
-        raise NotImplementedError("pickles have lines in protocol 0 only")
+    def receive(self, deadline: float | None = None) -> Any:
+        """Return the next message. TimeoutError at the deadline, EOFError at the end, ValidationError for another."""
+        data, end = self._data, _LENGTH.size
+        has_length = False
+        while len(data) < end or not has_length:
+            if len(data) < end:
+                self._read(end - len(data), deadline)
+            else:
+                has_length, end = True, end + _LENGTH.unpack_from(data)[0]
+        message = bytes(data[_LENGTH.size : end])
+        del data[:end]
+        if message.startswith(b"{"):
+            return self._accepted.validate_json(message)
+        return self._accepted.validate_python(pickle.loads(message))
+
+    def _read(self, count: int, deadline: float | None) -> None:
+        """Read some of the next `count` bytes, or more."""
+        if deadline is not None and not self._is_readable(max(0.0, deadline - time.monotonic())):
+            raise TimeoutError
+        try:
+            chunk = self.socket.recv(max(count, _READ_AHEAD_BYTES) if self._reads_ahead else count)
+        except ConnectionResetError:
+            chunk = b""
+        if not chunk:
+            raise EOFError
+        self._data += chunk
+
+    def _is_readable(self, seconds: float) -> bool:
+        poller = select.poll()
+        poller.register(self.socket, select.POLLIN)
+        return bool(poller.poll(seconds * 1000))
 
 
-class WorkerProcess:
-    """`python -m module`, called `name` in messages."""
+class Worker:
+    """A child process `python -m module`, called `name` in messages. `replies`: the messages that it may send.
 
-    def __init__(self, module: str, name: str) -> None:
-        self._name = name
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", module], cwd=PROJECT, stdin=subprocess.PIPE, stdout=subprocess.PIPE
-        )
-        self._reader = _PipeReader(self.fileno())
+    With `on_event`, a thread receives: events go to it, and replies wait to be read, as do events in `awaited`, which
+    are also given to `on_event`. Without it, events are dropped.
+    """
+
+    def __init__(
+        self,
+        module: str,
+        name: str,
+        *replies: type[Message],
+        on_event: OnEvent | None = None,
+        awaited: Collection[str] = (),
+        pass_fds: Collection[int] = (),
+    ) -> None:
+        self.name, self._on_event, self._awaited = name, on_event, frozenset(awaited)
+        ours, theirs = socket.socketpair()
+        self._pipe = _Pipe(ours, [*replies, Event, Failed], reads_ahead=on_event is not None)
+        self._output = tempfile.TemporaryFile()  # noqa: SIM115
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", module, str(theirs.fileno())],
+                cwd=PROJECT,
+                stdin=subprocess.DEVNULL,
+                stdout=self._output,
+                stderr=subprocess.STDOUT,
+                pass_fds=(theirs.fileno(), *pass_fds),
+            )
+        self._answers: queue.Queue[Message] = queue.Queue()
+        self._reader = threading.Thread(target=self._read, name=f"reads {name}", daemon=True) if on_event else None
+        if self._reader:
+            self._reader.start()
 
     @property
     def pid(self) -> int:
         return self._process.pid
 
     def fileno(self) -> int:
-        """Where its answers come from, for who waits for several processes at once."""
-        assert self._process.stdout
-        return self._process.stdout.fileno()
+        """The file descriptor that is readable when a message has come, to wait for several processes at once."""
+        return self._pipe.socket.fileno()
 
-    def send(self, message: object) -> None:
-        """RailyardError if it has died."""
-        assert self._process.stdin
+    def send(self, message: Message) -> None:
+        """Send a message, from any thread. RailyardError if the process has died."""
         try:
-            pickle.dump(message, self._process.stdin)
-            self._process.stdin.flush()
-        except BrokenPipeError:
-            raise RailyardError(f"{self._name} died") from None
+            self._pipe.send(message)
+        except OSError:  # also of a connection that `end` has closed
+            raise self._error("died") from None
 
-    def receive(self, timeout_s: float | None = None) -> Any:
-        """Wait for its answer, the whole of it. RailyardError if it has died, answers with a RuntimeError, or takes
-        longer than `timeout_s`: then it is of no more use, since what it answers later isn't to what it's asked
-        then."""
-        self._reader.deadline = None if timeout_s is None else time.monotonic() + timeout_s
+    def ask(self, message: Message, reply: type[R], timeout_s: float | None = ANSWER_S) -> R:
+        """Send a message and return the answer. RailyardError as `send` and `receive`."""
+        self.send(message)
+        return self.receive(reply, timeout_s)
+
+    def receive(self, reply: type[R], timeout_s: float | None = ANSWER_S) -> R:
+        """Return the next message, which must be a `reply`. `timeout_s` None: wait for ever.
+
+        RailyardError if the process has died, sends Failed or another message, or nothing in time: then what it sends
+        later is no answer to a later question, and it is of no more use.
+        """
+        message = self.receive_any(timeout_s)
+        if not isinstance(message, reply):
+            raise RailyardError(f"{self.name} sent {message!r:.200}, and not {reply.__name__}")
+        return message
+
+    def receive_any(self, timeout_s: float | None = ANSWER_S) -> Message:
+        """Return the next reply or awaited event; RailyardError as `receive`."""
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
         try:
-            reply = pickle.load(self._reader)
-        except EOFError:
-            raise RailyardError(f"{self._name} died") from None
-        except TimeoutError:
-            raise RailyardError(f"{self._name} didn't answer in {timeout_s:g} s") from None
-        if isinstance(reply, RuntimeError):
-            raise RailyardError(f"{self._name}: {reply}") from reply
-        return reply
+            message = self._next_answer(deadline) if self._reader else self._next_reply(deadline)
+        except (queue.Empty, TimeoutError):
+            raise self._error(f"didn't answer in {timeout_s:g} s") from None
+        if isinstance(message, _Ended):
+            raise self._error("died")
+        if isinstance(message, Failed):
+            raise RailyardError(f"{self.name}: {message.why}")
+        return message
 
-    def end(self) -> None:
-        """End it, whatever it is doing; nothing if it has ended."""
+    def await_events(self, expected: Collection[str], timeout_s: float = ANSWER_S) -> dict[str, dict[str, Any]]:
+        """Return the details of these awaited events once all have come; RailyardError as `receive`."""
+        deadline, found = time.monotonic() + timeout_s, dict[str, dict[str, Any]]()
+        while not found.keys() >= set(expected):
+            message = self.receive_any(max(0.0, deadline - time.monotonic()))
+            if isinstance(message, Event):
+                found[message.what] = message.detail
+        return found
+
+    def kill(self) -> None:
+        """Kill the process. What it has sent can still be received."""
         self._process.kill()
         self._process.wait()
-        for pipe in (self._process.stdin, self._process.stdout):
-            if pipe:
-                pipe.close()
+
+    def end(self) -> None:
+        """End the process, whatever it is doing: it holds nothing that needs to be saved."""
+        self.kill()
+        if self._reader:
+            self._reader.join()  # it ends with the process
+        self._pipe.socket.close()
+        self._output.close()
+
+    def _next_answer(self, deadline: float | None) -> Message:
+        message = self._answers.get(timeout=None if deadline is None else max(0.0, deadline - time.monotonic()))
+        if isinstance(message, _Ended):
+            self._answers.put(message)  # for later calls
+        return message
+
+    def _next_reply(self, deadline: float | None) -> Message:
+        while isinstance(message := self._receive(deadline), Event):
+            pass
+        return message
+
+    def _receive(self, deadline: float | None) -> Message:
+        """Return the next message of any kind. TimeoutError if there is no whole one until the deadline."""
+        try:
+            return self._pipe.receive(deadline)  # type: ignore[no-any-return]
+        except EOFError:
+            return _Ended()
+        except ValidationError as error:
+            raise RailyardError(f"{self.name} sent an unknown message: {error.errors()[0]['msg']}") from error
+
+    def _read(self) -> None:
+        """In a thread: pass events on, and queue answers."""
+        with suppress(PermissionError):  # an ordinary user may not
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), READER_NICENESS)
+        while not isinstance(message := self._receive(None), _Ended):
+            if not isinstance(message, Event) or message.what in self._awaited:
+                self._answers.put(message)
+            if isinstance(message, Event) and self._on_event:
+                self._on_event(message.ns, message.what, message.detail)
+        self._answers.put(message)
+
+    def _error(self, what: str) -> RailyardError:
+        """An error of this process, with the last line of its output."""
+        with suppress(OSError, ValueError):
+            size = os.fstat(self._output.fileno()).st_size
+            # pread, since the child shares the position in the file
+            tail = os.pread(self._output.fileno(), _TAIL_BYTES, max(0, size - _TAIL_BYTES)).decode(errors="replace")
+            if lines := tail.strip().splitlines():
+                return RailyardError(f"{self.name} {what}: {lines[-1]}")
+        return RailyardError(f"{self.name} {what}")
+
+
+class Parent:
+    """A child's end of the connection, whose file descriptor is the first argument of its program.
+
+    `commands`: the messages that it accepts. Iterate over it to receive them until the parent ends.
+    """
+
+    def __init__(self, *commands: type[Message]) -> None:
+        if len(sys.argv) < 2:
+            raise SystemExit(f"{sys.argv[0]}: started by other processes of Railyard, not by hand")
+        fd = int(sys.argv[1])
+        os.set_inheritable(fd, False)
+        self._pipe = _Pipe(socket.socket(fileno=fd), commands, reads_ahead=False)
+        sys.excepthook = _end_with_traceback
+        threading.Thread(target=self._end_with_parent, name="ends with its parent", daemon=True).start()
+
+    def fileno(self) -> int:
+        """The file descriptor that is readable when a command has come."""
+        return self._pipe.socket.fileno()
+
+    def has_command(self) -> bool:
+        """Whether a command waits to be received."""
+        return bool(select.select([self], [], [], 0)[0])
+
+    def receive(self) -> Any:
+        """Return the next command. SystemExit if the parent has ended."""
+        try:
+            return self._pipe.receive()
+        except EOFError:
+            raise SystemExit(0) from None
+
+    def __iter__(self) -> Iterator[Any]:
+        while True:
+            yield self.receive()
+
+    def send(self, message: Message) -> None:
+        """Send a message, from any thread."""
+        self._pipe.send(message)
+
+    def emit(self, what: str, detail: dict[str, Any]) -> None:
+        """Send an event of now, from any thread."""
+        self.send(Event(what=what, detail=detail))
+
+    def _end_with_parent(self) -> None:
+        """Block until the other end of the connection is closed."""
+        poller = select.poll()
+        poller.register(self.fileno(), 0)  # nothing but errors and hang-up
+        poller.poll()
+        os._exit(0)
+
+
+def _end_with_traceback(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
+    """End the process at an uncaught exception, although threads that aren't daemons may still run."""
+    sys.__excepthook__(kind, error, traceback)
+    sys.stderr.flush()
+    os._exit(1)

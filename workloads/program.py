@@ -1,4 +1,4 @@
-"""The builder of schedules: each call appends to the programs of some GPUs, so collectives compose like calls.
+"""Putting a schedule together: each GPU's program grows at its end, so that collectives compose like calls.
 
 A step of a GPU waits for what that GPU did last. Nothing else orders the GPUs: what a step sends, the receiver's next
 step waits for, as with blocking collectives in a real job.
@@ -13,7 +13,7 @@ Grid = tuple[tuple[int, ...], ...]
 
 
 class Program:
-    """The tasks appended so far, of `domains` HB domains with `rails` GPUs each."""
+    """The tasks so far of `domains` HB domains with `rails` GPUs each."""
 
     def __init__(self, domains: int, rails: int) -> None:
         self.domains, self.rails = domains, rails
@@ -23,16 +23,16 @@ class Program:
 
     @property
     def grid(self) -> Grid:
-        """All GPUs."""
+        """Every GPU."""
         return tuple(tuple(range(d * self.rails, (d + 1) * self.rails)) for d in range(self.domains))
 
     def phase(self, phase: Phase) -> int:
-        """Start one run of a collective (or of any other named step), and return the phase's number."""
+        """Start one run of a collective (or of any other named step); returns the phase's number."""
         self._phases.append(phase)
         return len(self._phases) - 1
 
     def last(self, gpu: int) -> tuple[int, ...]:
-        """Return the tasks that the GPU's next step waits for."""
+        """The tasks that the GPU's next step waits for."""
         return self._last.get(gpu, ())
 
     def wait_for(self, gpu: int, tasks: Iterable[int]) -> None:
@@ -40,18 +40,18 @@ class Program:
         self._last[gpu] = tuple(dict.fromkeys(tasks))
 
     def send(self, src: int, dst: int, size: int, phase: int, after: Iterable[int], stripe: int = 0) -> int:
-        """Append a transfer of `size` bytes and return its task number; see `wait_for` for what follows it."""
+        """Append a transfer of `size` bytes; returns its task number. The caller says what follows it."""
         self._tasks.append(Transfer(src, dst, size, phase, tuple(dict.fromkeys(after)), stripe))
         return len(self._tasks) - 1
 
     def compute(self, gpu: int, seconds: float, phase: int) -> None:
-        """Append computing, for which the GPU's next step waits; nothing if it takes no time."""
+        """The GPU computes, and its next step waits for that. No time, no task."""
         if seconds > 0:
             self._tasks.append(Compute(gpu, seconds, phase, self.last(gpu)))
             self.wait_for(gpu, [len(self._tasks) - 1])
 
     def schedule(self, name: str, iteration: Iteration | None = None) -> Schedule:
-        """Return the finished schedule, checked."""
+        """The finished schedule, checked."""
         done = Schedule(name, self.domains * self.rails, self.rails, tuple(self._phases), tuple(self._tasks), iteration)
         done.check()
         return done

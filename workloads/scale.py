@@ -1,4 +1,4 @@
-"""Scaling of a workload: what is smaller than in the published job, by how much, and how to project times back.
+"""What was scaled down, by how much, and what an emulated time means on the real cluster.
 
 Two steps lead from the published job to the emulated one, and both are recorded:
 
@@ -11,7 +11,7 @@ Two steps lead from the published job to the emulated one, and both are recorded
    whatever is bound by bandwidth.
 
 The HB rate has the same factor as the rail rate. Where the emulated C_F/C_S isn't the platform's, it is the real
-cluster projected to that has another HB rate (`hb_bytes_per_s`).
+cluster projected to that has another HB rate (`hb_bytes_per_s` says which).
 """
 
 from collections.abc import Mapping
@@ -38,14 +38,14 @@ class Factor:
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """Payload rates of both kinds of link, in bytes a second, per GPU and direction."""
+    """Bytes of payload a second, per GPU and direction, of both kinds of link."""
 
     hb: float
     rail: float
 
 
 def payload_rates(hb_bps: int, rail_bps: int, mtu: int) -> Rates:
-    """Return the payload rates of links with these rates in bit/s. `mtu` in bytes."""
+    """Of links with these rates in bit/s."""
     fraction = payload_fraction(mtu) / 8
     return Rates(hb=hb_bps * fraction, rail=rail_bps * fraction)
 
@@ -73,7 +73,7 @@ class Scale:
         return self.bytes_factor / self.rate_factor
 
     def as_dict(self) -> dict[str, Any]:
-        """Return plain data for the run's record."""
+        """Plain data, for the run's record."""
         factors = {
             **self.shape,
             "rail_bytes_per_s": Factor(self.real_rates.rail, self.emulated_rates.rail),
@@ -90,11 +90,11 @@ class Scale:
 
 
 def real_rates(platform: Platform, emulated: Rates) -> Rates:
-    """Return the platform's rail rate, and the HB rate that has the same ratio to it as in the emulation."""
+    """The platform's rail rate, and the HB rate that stands to it as in the emulation."""
     rail = platform.rail_bps / 8
     return Rates(hb=rail * emulated.hb / emulated.rail, rail=rail)
 
 
 def project(scale: Scale, seconds: Mapping[str, float]) -> dict[str, float]:
-    """Convert emulated seconds by phase to seconds of the real job of the same shape on the real platform."""
+    """Emulated seconds by phase, as seconds of the real job of the same shape on the real platform."""
     return {name: value / scale.time_factor for name, value in seconds.items()}

@@ -1,4 +1,4 @@
-"""Schedules: the tasks of every GPU with their dependencies. Every workload becomes one, and the replay runs it.
+"""What is sent, by whom, and after what: the one type that every workload becomes and the replay runs.
 
 A schedule is a program for each GPU, as a rank of a real job has one. A task is a `Transfer` (done by its sender) or a
 `Compute`; what it waits for must end at the GPU that does it: a transfer that arrived there or was sent from there, or
@@ -98,19 +98,19 @@ class Schedule:
 
     @cached_property
     def transfers(self) -> tuple[tuple[int, Transfer], ...]:
-        """All transfers as (task number, transfer), in order."""
+        """(task number, transfer), in order."""
         return tuple((i, t) for i, t in enumerate(self.tasks) if isinstance(t, Transfer))
 
     @cached_property
     def matrix(self) -> dict[tuple[int, int], int]:
-        """The bytes of each pair (src, dst) that sends any."""
+        """Bytes for each pair (src, dst) that sends any."""
         total: defaultdict[tuple[int, int], int] = defaultdict(int)
         for _, t in self.transfers:
             total[t.src, t.dst] += t.bytes
         return dict(total)
 
     def check(self) -> None:
-        """Raise ValueError unless every task waits only for earlier tasks that end where it runs."""
+        """ValueError unless every task waits only for earlier tasks that end where it runs."""
         for number, task in enumerate(self.tasks):
             own_gpu = task.src if isinstance(task, Transfer) else task.gpu
             if isinstance(task, Transfer) and (task.src == task.dst or task.bytes <= 0):

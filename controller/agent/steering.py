@@ -5,15 +5,15 @@ from those of the fabric's base routes, so an idle fabric under `dr` has none.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import cache
-from typing import Any, Final
+from typing import Final
 
 from railyard.controller.health.hysteresis import ActivePaths, Damping, damp
 from railyard.controller.health.policy import HEALTH_POLICIES, Context
 from railyard.controller.health.scores import Scores
-from railyard.topologies.addresses import Gpu, gpu_of_name
-from railyard.topologies.paths import Path, PathKind, Share, Shares
+from railyard.topologies.addresses import Gpu
+from railyard.topologies.paths import Shares
 from railyard.topologies.plan import Plan
 from railyard.topologies.routing import AnyRoute, host_prefix, next_hops, on_planes, route_to
 
@@ -36,27 +36,6 @@ class Steering:
     policy: str
     context: Context = field(default_factory=Context)
     damping: Damping = field(default_factory=Damping)
-
-    def as_dict(self) -> dict[str, Any]:
-        """Plain data, for another process; `from_dict` makes the same of it again."""
-        context, damping = self.context, self.damping
-        return {
-            "policy": self.policy,
-            "context": {"kind": context.kind, "seed": context.seed, "delta": context.delta}
-            | {"assigned": plain_assigned(context.assigned)},
-            "damping": asdict(damping),
-        }
-
-    @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> "Steering":
-        assigned = {
-            (gpu_of_name(src), gpu_of_name(dst)): tuple(
-                Share(Path(kind, rail), weight) for kind, rail, weight in shares
-            )
-            for src, dst, shares in data["context"]["assigned"]
-        }
-        context = Context(**(data["context"] | {"assigned": assigned}))
-        return cls(data["policy"], context, Damping(**data["damping"]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,19 +128,3 @@ def route_for(shares: Shares, base: Shares, src: Gpu, dst: Gpu, planes: tuple[in
 
 
 Assigned = Mapping[tuple[Gpu, Gpu], Shares]
-PlainAssigned = list[tuple[str, str, list[tuple[PathKind, int, int]]]]
-
-
-def plain_assigned(assigned: Assigned) -> PlainAssigned:
-    """What the oracle assigned, as plain data; `read_assigned` makes the same of it again."""
-    return [
-        (src.name, dst.name, [(share.path.kind, share.path.rail, share.weight) for share in shares])
-        for (src, dst), shares in assigned.items()
-    ]
-
-
-def read_assigned(data: PlainAssigned) -> dict[tuple[Gpu, Gpu], Shares]:
-    return {
-        (gpu_of_name(src), gpu_of_name(dst)): tuple(Share(Path(kind, rail), weight) for kind, rail, weight in shares)
-        for src, dst, shares in data
-    }

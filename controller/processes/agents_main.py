@@ -1,21 +1,18 @@
-"""The agents of all GPUs, a process: `python -m railyard.controller.processes.agents_main`, a line of JSON in for a
-command, one out for an event.
+"""The agents of all GPUs, a process: `python -m railyard.controller.processes.agents_main`.
 
 Each GPU has an agent with a cache of the registry's scores, which decides for it alone as a source (steering.py). One
 thread takes all agents that have news and writes their routes together.
 
-In: {"do": "connect", "plan": {...}}, {"do": "steer", "steering": {...}, "address": "unix:...", "stale": s,
-"watched": [[src, dst], ...]}, {"do": "assign", "assigned": [...]} for the oracle, {"do": "release"}.
-Out: "connected"; "steering" once all have their first routes; "choice" when a watched pair changes; "changed" for each
-batch of routes, with the version of the scores that they follow from, and whether these were news or a pair had waited;
-"stale" and "fresh"; "failed" if the policy raises, and then nothing is steered any more; "released".
+Its messages are those of messages.py: ConnectAgents, Steer, Assign, Release. Its events: "connected"; "steering" once
+all have their first routes; "choice" when a watched pair changes; "changed" for each batch of routes, with the version
+of the scores that they follow from, and whether these were new or a pair had waited; "stale" and "fresh"; "failed" if
+the policy raises, and then nothing is steered any more; "released".
 """
 
-import json
 import os
-import sys
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -23,15 +20,17 @@ from typing import Any, Final
 
 from railyard.controller.agent.choices import ChoiceServer
 from railyard.controller.agent.route_agent import RouteAgent
-from railyard.controller.agent.steering import Assigned, Change, Source, Steering, read_assigned
+from railyard.controller.agent.steering import Assigned, Change, Source, Steering
 from railyard.controller.health.registry.client import Registry, View, connect
 from railyard.controller.health.scores import Scores
-from railyard.core.events import EventWriter
-from railyard.topologies.addresses import Gpu, gpu_of_name
+from railyard.controller.processes import messages
+from railyard.core.worker import Message, Parent
+from railyard.topologies.addresses import Gpu
 from railyard.topologies.measure.tcp_rates import TcpRates
 from railyard.topologies.paths import Shares, path_names
 from railyard.topologies.plan import Plan
 
+Emit = Callable[[str, dict[str, Any]], None]
 AT_ONCE_NS: Final = 0
 """Of when to decide again: at once, since something is new."""
 
@@ -49,7 +48,7 @@ class Agents:
     """All agents, while they steer by one policy."""
 
     def __init__(
-        self, plan: Plan, kernels: Kernels, steering: Steering, address: str, stale_s: float, emit: EventWriter
+        self, plan: Plan, kernels: Kernels, steering: Steering, address: str, stale_s: float, emit: Emit
     ) -> None:
         self._routes, self._rates, self._emit = kernels.routes, kernels.rates, emit
         self._sources = {gpu: Source(plan, gpu, steering) for gpu in plan.gpus}
@@ -166,31 +165,29 @@ class Agents:
 class _Process:
     """Commands in, events out."""
 
-    def __init__(self) -> None:
-        self._emit = EventWriter()
+    def __init__(self, emit: Emit) -> None:
+        self._emit = emit
         self._plan: Plan | None = None
         self._kernels: Kernels | None = None
         self._agents: Agents | None = None
         self._server = ChoiceServer(self._chosen)
 
-    def execute(self, command: dict[str, Any]) -> None:
-        match command["do"]:
-            case "connect":
-                self._plan = Plan.from_dict(command["plan"])
+    def execute(self, command: Message) -> None:
+        match command:
+            case messages.ConnectAgents():
+                self._plan = command.plan
                 self._kernels = Kernels(self._plan)
                 self._server.start()
                 self._emit("connected", {})
-            case "steer" if self._plan and self._kernels:
+            case messages.Steer() if self._plan and self._kernels:
                 self._release()
-                steering = Steering.from_dict(command["steering"])
-                watched = frozenset((gpu_of_name(src), gpu_of_name(dst)) for src, dst in command["watched"])
                 self._agents = Agents(
-                    self._plan, self._kernels, steering, command["address"], command["stale"], self._emit
+                    self._plan, self._kernels, command.steering, command.address, command.stale_s, self._emit
                 )
-                self._agents.start(watched)
-            case "assign" if self._agents:
-                self._agents.assign(read_assigned(command["assigned"]))
-            case "release":
+                self._agents.start(command.watched)
+            case messages.Assign() if self._agents:
+                self._agents.assign(command.assigned)
+            case messages.Release():
                 self._release()
                 self._emit("released", {})
 
@@ -206,9 +203,10 @@ class _Process:
 def main() -> None:
     with suppress(PermissionError):  # an ordinary user may not
         os.nice(-15)  # real agents have a processor each, and don't queue behind the traffic
-    process = _Process()
-    for line in sys.stdin:
-        process.execute(json.loads(line))
+    parent = Parent(messages.ConnectAgents, messages.Steer, messages.Assign, messages.Release)
+    process = _Process(parent.emit)
+    for command in parent:
+        process.execute(command)
 
 
 if __name__ == "__main__":

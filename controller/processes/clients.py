@@ -5,31 +5,33 @@ its events.
 import threading
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
-from railyard.controller.agent.steering import Assigned, Steering, plain_assigned
+from railyard.controller.agent.steering import Assigned, Steering
 from railyard.controller.health.settings import HealthSpec
 from railyard.controller.openflow.cross_connect_moves import moves_by_switch
 from railyard.controller.openflow.listeners import PORTS, listeners
+from railyard.controller.processes import messages
+from railyard.controller.processes.messages import HeartbeatCost
 from railyard.core.errors import RailyardError
-from railyard.core.json_process import ANSWER_S, JsonProcess, OnEvent
+from railyard.core.worker import ANSWER_S, Event, Message, OnEvent, Worker
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.build import heartbeat_lanes, namespaces
 from railyard.topologies.build.ovs import set_controller_port
 from railyard.topologies.optical import Layer
 from railyard.topologies.plan import Plan
 
-_REPLIES: Final = ("ready", "learned", "stats", "registry", "relearned", "controller-restarted")
-_UNREPORTED: Final = ("stats",)
+_AWAITED: Final = ("ready", "learned", "registry", "relearned", "controller-restarted")
 GRACE_S: Final = 0.2
 """How long a controller that returns waits for switches it has called before it takes them for dead. Living ones
 have all connected, and their tables been compared, within 30 ms at 4x4 and 90 at 8x8, on two cores; of the 500 ms in
 which it has to repair what broke in its absence, this leaves more than half to a busy machine.
 """
-_AGENT_REPLIES: Final = ("connected", "steering", "released", "failed")
-_HEARTBEAT_REPLIES: Final = ("started", "cost")
-_HEARTBEAT_UNREPORTED: Final = ("cost",)
+_AGENT_AWAITED: Final = ("connected", "steering", "released", "failed")
+
+
+def _ignore(ns: int, what: str, detail: dict[str, Any]) -> None:
+    """Receive an event for which there is no callback."""
 
 
 class ControllerProcess:
@@ -39,7 +41,7 @@ class ControllerProcess:
     def __init__(self, reroute: bool = True, on_event: OnEvent | None = None) -> None:
         self._reroute = reroute
         self._on_event = on_event
-        self._process: JsonProcess | None = None
+        self._process: Worker | None = None
         self._plan: Plan | None = None
         self._send_lock = threading.Lock()  # hearts are relayed from a thread of theirs
         self._silence: dict[str, Any] | None = None
@@ -64,7 +66,7 @@ class ControllerProcess:
             if self._process is None:
                 raise ValueError("the controller can't crash: it is not running")
             process, self._process, self.is_down = self._process, None, True
-        process.stop()
+        process.end()
         if self._on_event:
             self._on_event(at_ns, "controller-crashed", {})
 
@@ -80,47 +82,53 @@ class ControllerProcess:
         port = PORTS[1 - PORTS.index(self._port)]
         process = self._start(self._plan, port, resume=True)
         try:
-            process.await_all({"controller-restarted"})
+            process.await_events({"controller-restarted"})
             with self._send_lock:
                 self._process, self.is_down = process, False
                 if self._silence:
-                    process.send({"do": "silence", "silence": self._silence})
+                    process.send(messages.SetSilence(silence=self._silence))
             namespaces.in_threads(lambda switch: set_controller_port(switch.name, port), self._plan.switches)
-            self._send({"do": "grace", "seconds": GRACE_S})
+            self._send(messages.AwaitSwitches(seconds=GRACE_S))
         except BaseException:
-            process.stop()
+            process.end()
             self._process, self.is_down = None, True
             raise
         self._port = port
         if self._health:
             self.start_health(self._health)
 
-    def _start(self, plan: Plan, port: int, resume: bool) -> JsonProcess:
+    def _start(self, plan: Plan, port: int, resume: bool) -> Worker:
         sockets = listeners((switch.name for switch in plan.switches), port)
         numbers = [s.fileno() for s in sockets]
-        process = JsonProcess(
-            "railyard.controller.processes.controller_main", _REPLIES, self._on_event, _UNREPORTED, numbers
+        process = Worker(
+            "railyard.controller.processes.controller_main",
+            "the controller",
+            messages.Counters,
+            on_event=self._on_event or _ignore,
+            awaited=_AWAITED,
+            pass_fds=numbers,
         )
-        message = {"plan": plan.as_dict(), "reroute": self._reroute, "sockets": numbers, "resume": resume}
-        process.send({"do": "connect", **message})
+        process.send(
+            messages.ConnectController(plan=plan, reroute=self._reroute, sockets=tuple(numbers), resume=resume)
+        )
         for sock in sockets:
             sock.close()
         return process
 
     def wait_ready(self) -> None:
         """Return when every switch has its flows. RailyardError, with its last words, if that doesn't come."""
-        self._send({"do": "learn"})
-        self._running.await_all({"ready", "learned"})
+        self._send(messages.LearnInterfaces())
+        self._running.await_events({"ready", "learned"})
 
     def port_counters(self, switches: int) -> dict[str, dict[int, dict[str, int]]]:
         """Counters by switch and port, as OpenFlow gives them now (`rx` is what came in from the cable)."""
-        self._send({"do": "stats"})
+        self._send(messages.ReadCounters())
         found: dict[str, dict[int, dict[str, int]]] = {}
         deadline = time.monotonic() + ANSWER_S
         while len(found) < switches:
-            what, detail = self._running.next_reply(deadline)
-            if what == "stats":
-                found[detail["switch"]] = {int(port): values for port, values in detail["ports"].items()}
+            reply = self._running.receive_any(max(0.0, deadline - time.monotonic()))
+            if isinstance(reply, messages.Counters):
+                found[reply.switch] = reply.ports
         return found
 
     def start_health(self, spec: HealthSpec) -> str:
@@ -128,9 +136,9 @@ class ControllerProcess:
 
         RailyardError if the registry doesn't start; "registry-failed" is told.
         """
-        self._send({"do": "start-health", "spec": spec.model_dump(mode="json")})
+        self._send(messages.StartHealth(spec=spec))
         self._health = spec
-        message = self._running.await_all({"registry"})["registry"]
+        message = self._running.await_events({"registry"})["registry"]
         if message["why"]:
             raise RailyardError(f"no registry: {message['why']}")
         self.registry_address = str(message["address"])
@@ -140,15 +148,15 @@ class ControllerProcess:
         """End both; while the controller is away, for good."""
         self._health, self.registry_address = None, ""
         if not self.is_down:
-            self._send({"do": "stop-health"})
+            self._send(messages.StopHealth())
 
     def crash_registry(self) -> None:
         """Kill the registry's server (etcd: SIGKILL to its process). "registry-crashed" is told."""
-        self._send({"do": "crash-registry"})
+        self._send(messages.CrashRegistry())
 
     def restart_registry(self) -> None:
         """Start it again at its address. "registry-restarted" is told, or "registry-failed" with the reason."""
-        self._send({"do": "restart-registry"})
+        self._send(messages.RestartRegistry())
 
     def on_heartbeats(self, silence: dict[str, Any]) -> None:
         """Take in what hearts tell as "silence", from any thread. "silent" and "heard" are told of what is new in it.
@@ -158,14 +166,14 @@ class ControllerProcess:
         with self._send_lock:
             self._silence = silence
             if not self.is_down:
-                self._running.send({"do": "silence", "silence": silence})
+                self._running.send(messages.SetSilence(silence=silence))
 
     def replace_gpu(self, gpu_name: str) -> None:
         """Another GPU, in a namespace of its own, is in the place of that name: return when its routes can change, and
         it has the detours that are in force. RailyardError if there is no such namespace; then all is as before.
         """
-        self._send({"do": "replace-gpu", "gpu": gpu_name})
-        message = self._running.await_all({"relearned"})["relearned"]
+        self._send(messages.ReplaceGpu(gpu=gpu_name))
+        message = self._running.await_events({"relearned"})["relearned"]
         if message["why"]:
             raise RailyardError(f"no GPU in the place of {gpu_name}: {message['why']}")
 
@@ -184,21 +192,21 @@ class ControllerProcess:
                 f"can't cross {dict(moves)} in layers {requested}: the fabric's optical layers are {available}"
             )
         moves_by_switch(self._plan, moves, requested)
-        self._send({"do": "cross-connect", "moves": dict(moves), "layers": list(requested)})
+        self._send(messages.CrossConnect(moves=dict(moves), layers=requested))
 
     def stop(self) -> None:
         """End the process."""
         self.is_down = False
         if self._process:
-            self._process.stop()
+            self._process.end()
             self._process = None
 
-    def _send(self, command: dict[str, Any]) -> None:
+    def _send(self, command: Message) -> None:
         with self._send_lock:
             self._running.send(command)
 
     @property
-    def _running(self) -> JsonProcess:
+    def _running(self) -> Worker:
         if self._process is None:
             raise RailyardError("the controller is away: it has crashed" if self.is_down else "no controller runs")
         return self._process
@@ -208,9 +216,14 @@ class AgentsProcess:
     """One agent a GPU of a fabric that stands. `on_event(ns, what, detail)` is called from a thread for each event."""
 
     def __init__(self, plan: Plan, on_event: OnEvent | None = None) -> None:
-        self._process = JsonProcess("railyard.controller.processes.agents_main", _AGENT_REPLIES, on_event)
-        self._process.send({"do": "connect", "plan": plan.as_dict()})
-        self._process.await_all({"connected"})
+        self._worker = Worker(
+            "railyard.controller.processes.agents_main",
+            "the agents",
+            on_event=on_event or _ignore,
+            awaited=_AGENT_AWAITED,
+        )
+        self._worker.send(messages.ConnectAgents(plan=plan))
+        self._worker.await_events({"connected"})
 
     def steer(
         self, steering: Steering, address: str, stale_s: float = 1.0, watched: Iterable[tuple[Gpu, Gpu]] = ()
@@ -219,40 +232,30 @@ class AgentsProcess:
 
         RailyardError if the policy fails on them.
         """
-        pairs = [[src.name, dst.name] for src, dst in watched]
-        message = {"steering": steering.as_dict(), "address": address, "stale": stale_s, "watched": pairs}
-        self._process.send({"do": "steer", **message})
+        pairs = frozenset(watched)
+        self._worker.send(messages.Steer(steering=steering, address=address, stale_s=stale_s, watched=pairs))
         self._await("steering")
 
     def assign(self, assigned: Assigned) -> None:
         """Give the policy oracle other paths, while it steers."""
-        self._process.send({"do": "assign", "assigned": plain_assigned(assigned)})
+        self._worker.send(messages.Assign(assigned=dict(assigned)))
 
     def release(self) -> None:
         """Steer no more: return when all GPUs have their base routes alone. RailyardError if the policy has failed."""
-        self._process.send({"do": "release"})
+        self._worker.send(messages.Release())
         self._await("released")
 
     def _await(self, requested: str) -> None:
         deadline, what = time.monotonic() + ANSWER_S, ""
         while what != requested:
-            what, detail = self._process.next_reply(deadline)
+            event = self._worker.receive(Event, max(0.0, deadline - time.monotonic()))
+            what = event.what
             if what == "failed":
-                raise RailyardError(f"policy {detail['policy']} failed: {detail['why']}")
+                raise RailyardError(f"policy {event.detail['policy']} failed: {event.detail['why']}")
 
     def stop(self) -> None:
-        """End the process. Its routes stay until the fabric goes: `release` first if it is to go on."""
-        self._process.stop()
-
-
-@dataclass(frozen=True, slots=True)
-class HeartbeatCost:
-    """Heartbeats since the start: each one that arrives crosses two links. `cpu_s`: of the process that sends them."""
-
-    sent: int
-    received: int
-    cpu_s: float
-    seconds: float
+        """End the process. Its routes stay until the fabric is stopped: call `release` first to use it further."""
+        self._worker.end()
 
 
 class HeartbeatProcess:
@@ -270,30 +273,33 @@ class HeartbeatProcess:
             raise ValueError(f"period {period_s} s must be above 0, multiplier {multiplier} 2 at least")
         self._plan = plan
         heartbeat_lanes.enable_lanes(plan)
-        self._process = JsonProcess(
-            "railyard.controller.processes.heartbeat_main", _HEARTBEAT_REPLIES, on_event, _HEARTBEAT_UNREPORTED
+        self._worker = Worker(
+            "railyard.controller.processes.heartbeat_main",
+            "the heartbeat sender",
+            HeartbeatCost,
+            on_event=on_event or _ignore,
+            awaited=("started",),
         )
-        self._process.send({"do": "start", "plan": plan.as_dict(), "period": period_s, "multiplier": multiplier})
         try:
-            self._process.await_all({"started"})
+            self._worker.send(messages.StartHeartbeats(plan=plan, period_s=period_s, multiplier=multiplier))
+            self._worker.await_events({"started"})
         except BaseException:
             self.stop()
             raise
 
     def hang(self, gpu: Gpu) -> None:
         """Let a GPU's agent neither send nor hear from now on, as one whose system hangs."""
-        self._process.send({"do": "hang", "gpu": gpu.name})
+        self._worker.send(messages.Hang(gpu=gpu.name))
 
     def wake(self, gpu: Gpu) -> None:
         """Undo it."""
-        self._process.send({"do": "wake", "gpu": gpu.name})
+        self._worker.send(messages.Wake(gpu=gpu.name))
 
     def cost(self) -> HeartbeatCost:
         """What they cost so far."""
-        self._process.send({"do": "cost"})
-        return HeartbeatCost(**self._process.await_all({"cost"})["cost"])
+        return self._worker.ask(messages.ReadCost(), HeartbeatCost)
 
     def stop(self) -> None:
         """End the process, and close the lanes."""
-        self._process.stop()
+        self._worker.end()
         heartbeat_lanes.disable_lanes(self._plan)

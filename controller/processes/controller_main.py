@@ -1,16 +1,5 @@
-"""The controller as a process of its own: `python -m railyard.controller.processes.controller_main`, a line of JSON in
-for a command, one out for an event.
+"""The controller as a process of its own: `python -m railyard.controller.processes.controller_main`, by messages.py."""
 
-In: {"do": "connect", "plan": {...}, "reroute": true, "sockets": [3, ...]}, {"do": "learn"}, {"do": "stats"};
-{"do": "connect", ..., "resume": true} after a crash, on a fabric that stands, and {"do": "grace", "seconds": s} once
-its switches are called; {"do": "relearn", "gpu": name} when another GPU is in its place;
-{"do": "silence", "silence": {...}} with all that is silent by heartbeats;
-{"do": "cross", "moves": {fibre: place}, "layers": [...]}, by names of GPUs;
-{"do": "start-health", "spec": {...}}, and stop-health, crash-registry, restart-registry.
-Out: {"ns": monotonic, "what": ..., "detail": {...}}. It ends when its input does.
-"""
-
-import json
 import os
 import socket
 import sys
@@ -19,7 +8,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from typing import Any, Final
+from typing import Final
 
 from railyard.controller.agent.route_agent import RouteAgent
 from railyard.controller.failover.detours import DETOUR_METRIC
@@ -31,8 +20,9 @@ from railyard.controller.openflow.app import AffectedPorts, SwitchEvent
 from railyard.controller.openflow.cross_connect_moves import moves_by_switch, network_sides_in
 from railyard.controller.openflow.optical_switch import SETTLE_S
 from railyard.controller.openflow.server import OpenFlowServer
+from railyard.controller.processes import messages
 from railyard.core.errors import RailyardError
-from railyard.core.events import EventWriter
+from railyard.core.worker import Message, Parent
 from railyard.topologies.addresses import Gpu, gpu_of_name
 from railyard.topologies.build import ovs
 from railyard.topologies.optical import Layer
@@ -50,8 +40,8 @@ the processors that the optical switch needs just then.
 class _Process:
     """Commands in, events out."""
 
-    def __init__(self) -> None:
-        self.emit = EventWriter()
+    def __init__(self, parent: Parent) -> None:
+        self._parent, self.emit = parent, parent.emit
         self._manager: FailoverManager | None = None
         self._manager_lock = threading.Lock()  # switches are heard in other threads than hearts
         self._agent: RouteAgent | None = None
@@ -65,47 +55,45 @@ class _Process:
             1, "registry"
         )  # an etcd takes a second to start: others needn't wait
 
-    def execute(self, command: dict[str, Any]) -> None:
-        match command["do"]:
-            case "connect":
+    def execute(self, command: Message) -> None:
+        match command:
+            case messages.ConnectController():
                 self._connect(command)
-            case "learn" if self._agent:
+            case messages.LearnInterfaces() if self._agent:
                 self._agent.learn_interfaces()
                 self.emit("learned", {})
-            case "stats":
+            case messages.ReadCounters():
                 self._stats_requested = set(self._names.values())
                 self._server.app.ask_stats()
-            case "grace" if self._manager:
-                args = (self._manager, command["seconds"])
+            case messages.AwaitSwitches() if self._manager:
+                args = (self._manager, command.seconds)
                 threading.Thread(target=self._await_switches, args=args, name="grace", daemon=True).start()
-            case "replace-gpu" if self._agent and self._manager:
-                self._replace_gpu(self._agent, self._manager, gpu_of_name(command["gpu"]))
-            case "silence" if self._manager:
+            case messages.ReplaceGpu() if self._agent and self._manager:
+                self._replace_gpu(self._agent, self._manager, gpu_of_name(command.gpu))
+            case messages.SetSilence() if self._manager:
                 with self._manager_lock:
-                    self._manager.on_heartbeats(SilentComponents.from_dict(command["silence"]))
-            case "cross-connect" if self._plan and self._manager:
-                self._cross_connect(self._plan, self._manager, command["moves"], command["layers"])
-            case "start-health" if self._plan:
-                self._registry_executor.submit(
-                    self._start_health, self._plan, HealthSpec.model_validate(command["spec"])
-                )
-            case "stop-health":
+                    self._manager.on_heartbeats(SilentComponents.from_dict(command.silence))
+            case messages.CrossConnect() if self._plan and self._manager:
+                self._cross_connect(self._plan, self._manager, command.moves, list(command.layers))
+            case messages.StartHealth() if self._plan:
+                self._registry_executor.submit(self._start_health, self._plan, command.spec)
+            case messages.StopHealth():
                 self._registry_executor.submit(self._stop_health)
-            case "crash-registry":
+            case messages.CrashRegistry():
                 self._registry_executor.submit(self._with_health, HealthLoop.crash_registry, "registry-crashed")
-            case "restart-registry":
+            case messages.RestartRegistry():
                 self._registry_executor.submit(self._with_health, HealthLoop.restart_registry, "registry-restarted")
 
-    def _connect(self, command: dict[str, Any]) -> None:
-        self._plan = plan = Plan.from_dict(command["plan"])
+    def _connect(self, command: messages.ConnectController) -> None:
+        self._plan = plan = command.plan
         self._names = {switch.dpid: switch.name for switch in plan.switches}
         self._agent = RouteAgent(plan)
-        self._manager = FailoverManager(plan, self._agent, command["reroute"], self.emit)
-        if command["resume"]:
+        self._manager = FailoverManager(plan, self._agent, command.reroute, self.emit)
+        if command.resume:
             self._agent.learn_interfaces()
             self._manager.resume(self._agent.routes(DETOUR_METRIC))
-        self._server.serve(socket.socket(fileno=fd) for fd in command["sockets"])
-        if command["resume"]:
+        self._server.serve(socket.socket(fileno=fd) for fd in command.sockets)
+        if command.resume:
             self.emit("controller-restarted", {})
 
     def _await_switches(self, manager: FailoverManager, grace_s: float) -> None:
@@ -188,7 +176,7 @@ class _Process:
             name = self._names[event.dpid]
             if name in self._stats_requested:
                 self._stats_requested.discard(name)
-                self.emit("stats", {"switch": name, "ports": event.counters})
+                self._parent.send(messages.Counters(switch=name, ports=event.counters))
         elif self._manager:
             with self._manager_lock:
                 self._manager.on_event(event)
@@ -201,9 +189,22 @@ def main() -> None:
     with suppress(PermissionError):  # an ordinary user may not
         os.nice(-15)  # a real control plane has processors of its own, and doesn't queue behind the traffic
     sys.setswitchinterval(SWITCH_INTERVAL_S)
-    process = _Process()
-    for line in sys.stdin:
-        process.execute(json.loads(line))
+    parent = Parent(
+        messages.ConnectController,
+        messages.LearnInterfaces,
+        messages.ReadCounters,
+        messages.AwaitSwitches,
+        messages.ReplaceGpu,
+        messages.SetSilence,
+        messages.CrossConnect,
+        messages.StartHealth,
+        messages.StopHealth,
+        messages.CrashRegistry,
+        messages.RestartRegistry,
+    )
+    process = _Process(parent)
+    for command in parent:
+        process.execute(command)
 
 
 if __name__ == "__main__":

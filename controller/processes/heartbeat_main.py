@@ -1,29 +1,24 @@
-"""Heartbeats of all GPUs, a process: `python -m railyard.controller.processes.heartbeat_main`, a line of JSON in for a
-command, one out for an event. What is silent is decided in heartbeats.py.
+"""Heartbeats of all GPUs, a process: `python -m railyard.controller.processes.heartbeat_main`, by messages.py.
 
-Half a period after each round was sent, all that has arrived is read, and judged. A socket is bound to its device and
-has SO_DONTROUTE, so that no detour moves a beat (workloads/background/sender.py has why).
-
-In: {"do": "beat", "plan": {...}, "period": s, "multiplier": n}; {"do": "hang", "gpu": name} and "wake", for a GPU whose
-agent is to say and hear nothing; {"do": "cost"}.
-Out: "beating" after the first round; "silence" with all that is silent whenever that changes; "cost".
+Half a period after each round was sent, all that has arrived is read, and heartbeat_detector.py decides what is silent.
+A socket is bound to its device and has SO_DONTROUTE, so that no detour carries a heartbeat
+(workloads/background/sender.py has the reason).
 """
 
-import json
 import os
 import select
 import socket
 import struct
-import sys
 import threading
 import time
 from collections.abc import Iterable
 from contextlib import suppress
-from typing import Any, Final
+from typing import Final
 
 from railyard.controller.failover.heartbeat_detector import Heartbeat, HeartbeatDetector, SilentComponents
-from railyard.core.events import EventWriter
+from railyard.controller.processes import messages
 from railyard.core.process_limits import raise_open_file_limit
+from railyard.core.worker import Message, Parent
 from railyard.topologies.addresses import Gpu, gpu_of_name
 from railyard.topologies.build import namespaces
 from railyard.topologies.build.shaping import HEARTBEAT_PORT
@@ -36,9 +31,9 @@ HEARTBEAT: Final = struct.Struct("!I")  # the number of the round; who sends it 
 class HeartbeatSender:
     """Two sockets a GPU, and the thread that beats."""
 
-    def __init__(self, plan: Plan, period_s: float, multiplier: int, emit: EventWriter) -> None:
+    def __init__(self, plan: Plan, period_s: float, multiplier: int, parent: Parent) -> None:
         self._detector = HeartbeatDetector(plan, multiplier)
-        self._period_s, self._emit = period_s, emit
+        self._period_s, self._parent = period_s, parent
         self._addresses = {gpu: (gpu.ip, HEARTBEAT_PORT) for gpu in plan.gpus}
         self._gpus = {gpu.ip: gpu for gpu in plan.gpus}
         self._sockets: dict[tuple[Gpu, Device], socket.socket] = {}
@@ -65,15 +60,16 @@ class HeartbeatSender:
             self._read()
             silence = self._detector.evaluate()
             if silence != reported:
-                self._emit("silence", silence.as_dict())
+                self._parent.emit("silence", silence.as_dict())
                 reported = silence
             due_s = max(due_s + self._period_s, time.monotonic())  # what was missed is not made up for
             _sleep_until(due_s)
 
-    def emit_cost(self) -> None:
-        """What was sent and heard, and what this process spent."""
-        spent = {"sent": self._sent, "received": self._received, "cpu_s": time.process_time()}
-        self._emit("cost", spent | {"seconds": time.monotonic() - self._began_s})
+    def send_cost(self) -> None:
+        """Send how many heartbeats were sent and received, and the CPU time of this process."""
+        seconds, cpu_s = time.monotonic() - self._began_s, time.process_time()
+        cost = messages.HeartbeatCost(sent=self._sent, received=self._received, cpu_s=cpu_s, seconds=seconds)
+        self._parent.send(cost)
 
     def _send(self) -> None:
         self._hung_this_round = self.hung_gpus
@@ -82,7 +78,7 @@ class HeartbeatSender:
         self._send_from("rail0", rail_heartbeats, data)
         self._send_from("hb0", hb_heartbeats, data)
         if number == 1:
-            self._emit("started", {})
+            self._parent.emit("started", {})
 
     def _send_from(self, device: Device, heartbeats: Iterable[Heartbeat], data: bytes) -> None:
         for src, dst in heartbeats:
@@ -124,31 +120,31 @@ def _sleep_until(at_s: float) -> None:
 class _Process:
     """Commands in, events out."""
 
-    def __init__(self) -> None:
-        self._emit = EventWriter()
+    def __init__(self, parent: Parent) -> None:
+        self._parent = parent
         self._sender: HeartbeatSender | None = None
 
-    def execute(self, command: dict[str, Any]) -> None:
-        match command["do"]:
-            case "start":
-                plan = Plan.from_dict(command["plan"])
-                self._sender = HeartbeatSender(plan, command["period"], command["multiplier"], self._emit)
+    def execute(self, command: Message) -> None:
+        match command:
+            case messages.StartHeartbeats():
+                self._sender = HeartbeatSender(command.plan, command.period_s, command.multiplier, self._parent)
                 threading.Thread(target=self._sender.run, name="heartbeats", daemon=True).start()
-            case "hang" if self._sender:
-                self._sender.hung_gpus |= {gpu_of_name(command["gpu"])}
-            case "wake" if self._sender:
-                self._sender.hung_gpus -= {gpu_of_name(command["gpu"])}
-            case "cost" if self._sender:
-                self._sender.emit_cost()
+            case messages.Hang() if self._sender:
+                self._sender.hung_gpus |= {gpu_of_name(command.gpu)}
+            case messages.Wake() if self._sender:
+                self._sender.hung_gpus -= {gpu_of_name(command.gpu)}
+            case messages.ReadCost() if self._sender:
+                self._sender.send_cost()
 
 
 def main() -> None:
     with suppress(PermissionError):  # an ordinary user may not
         os.nice(-15)  # real GPUs' agents have processors of their own, and don't queue behind the traffic
     raise_open_file_limit()
-    process = _Process()
-    for line in sys.stdin:
-        process.execute(json.loads(line))
+    parent = Parent(messages.StartHeartbeats, messages.Hang, messages.Wake, messages.ReadCost)
+    process = _Process(parent)
+    for command in parent:
+        process.execute(command)
 
 
 if __name__ == "__main__":

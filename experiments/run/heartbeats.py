@@ -4,7 +4,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final, Literal
 
-from railyard.controller.processes.clients import HeartbeatCost, HeartbeatProcess
+from railyard.controller.processes.clients import HeartbeatProcess
+from railyard.controller.processes.messages import HeartbeatCost
 from railyard.core.records import Recovery
 from railyard.experiments.run.session import FabricSession
 from railyard.experiments.spec.heartbeats import HeartbeatsSpec

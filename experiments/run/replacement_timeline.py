@@ -1,7 +1,7 @@
-"""A permanent failure under a running job: detection, decision and replacement, each step on one clock.
+"""Something fails for good under a running job: noticed, decided, taken over, each step on one clock.
 
-The job and the injection run in threads of their own, so that events of the controller are acted on at once. No
-heartbeats are sent: a permanent failure takes its carrier along, and the switch reports that to the controller.
+The job runs in a thread, and what strikes comes from another, so that the controller's word is acted on at once. No
+heartbeats are sent here: what dies for good takes its carrier along, and the switch tells the controller of that.
 """
 
 import os
@@ -29,17 +29,17 @@ from railyard.workloads.schedule import Schedule
 DETECTION_EVENTS: Final = frozenset({"port-down"})
 CROSS_CONNECT_REFUSED: Final = "not-crossed"
 EVENT_POLL_S: Final = 0.0005
-PROBE_POLL_S: Final = 0.005  # the prober's log has the exact times: frequent requests would only keep it busy
+PROBE_POLL_S: Final = 0.005  # when they are reached is in the prober's log: to ask it often would only keep it busy
 EVENT_TIMEOUT_S: Final = 5.0
-RECENT_EVENTS: Final = 200  # of the controller, which include the awaited one
-FAULT_POSITION: Final = 0.5  # of an iteration: when the failure is injected
-TIMEOUT_FACTOR: Final = 10  # an iteration that takes this many times its estimate has failed
+RECENT_EVENTS: Final = 200  # of the controller's words, among which the one that is waited for must be
+FAULT_POSITION: Final = 0.5  # of an iteration: where something fails
+TIMEOUT_FACTOR: Final = 10  # an iteration that takes so many times what it should has failed
 TIMEOUT_MARGIN_S: Final = 30.0
 
 
 @dataclass
 class ReplacementTimeline:
-    """A replacement on a running fabric. `at`: the time of each step by its name, monotonic ns."""
+    """A takeover on a fabric that stands. `at`: when each step was, in monotonic ns, by its name."""
 
     session: FabricSession
     job: ReplacementJob
@@ -47,7 +47,7 @@ class ReplacementTimeline:
     at: dict[str, int] = field(default_factory=dict)
 
     def step(self, what: str, at_ns: int | None = None) -> int:
-        """Record a step, now or at a given time; return when."""
+        """It happened now, or at that time; when."""
         self.at[what] = time.monotonic_ns() if at_ns is None else at_ns
         return self.at[what]
 
@@ -57,7 +57,7 @@ class ReplacementTimeline:
         started: Callable[[int], None] = lambda start_ns: None,
         abort: threading.Event | None = None,
     ) -> Replay:
-        """Replay a schedule. CheckFailed if a transfer didn't arrive."""
+        """Replay it. CheckFailed if some of it didn't arrive."""
         plan = self.job.plan
         windows = windows_for_links(plan.hb_bps, plan.rail_bps, plan.spec.mtu)
         deadline_s = (self.job.estimated_s + self.job.state_s) * TIMEOUT_FACTOR + TIMEOUT_MARGIN_S
@@ -68,9 +68,8 @@ class ReplacementTimeline:
         return done
 
     def fail_and_replace(self, fault: Fault, iteration_s: float, prober: Prober) -> int:
-        """Inject the fault in the middle of an iteration, connect the replacements, and wait until they answer.
-
-        Return from when on their answers count (ns). CheckFailed if the fault has no effect, or a step doesn't come.
+        """Let it fail in the middle of an iteration, act on it, and return when replacements answer: from which moment
+        on their answers count (ns). CheckFailed if the fault doesn't bite, or one of the steps doesn't come.
         """
         abort, begun, net = threading.Event(), Future[int](), self.session.net
         optical = self.job.way == "optical"
@@ -97,22 +96,22 @@ class ReplacementTimeline:
             self.step("fault", injection.result())
             with suppress(Aborted, CheckFailed):  # the latter if a connection broke before we ended it
                 iteration.result()
-                raise RailyardError("an iteration ended before the failure in its middle")
+                raise RailyardError("an iteration was over before something failed in its middle")
         what = "replacements to answer at the addresses that they take over"
         wait_until(lambda: prober.reaches_all(since_ns), what, EVENT_TIMEOUT_S, PROBE_POLL_S, CheckFailed)
         if optical:  # not before: peers needn't wait until the controller has sockets at the replacements
             by_name = self.job.by_name
-            for name in (*by_name, *by_name.values()):  # a spare has the failed GPU's name now: nothing is lost there
+            for name in (*by_name, *by_name.values()):  # a spare's name is the failed one's now: nothing is lost there
                 self.session.controller.replace_gpu(name)
         return since_ns
 
     def _connect_spares(self, gpu_replacements: Sequence[GpuReplacement], injection: Future[int]) -> int:
-        """Cross-connect the spares; meanwhile give them names and addresses. Return when both are done (ns)."""
+        """Let light lead to the spares, and while it is off, give them names and addresses; when both are done (ns)."""
         controller, decided_ns = self.session.controller, self.at["decided"]
         controller.cross_connect({new: old for old, new in self.job.by_name.items()})
         for gpu_replacement in gpu_replacements:
             gpu_replacement.apply_identity()
-        injection.result()  # the injection and its check use the GPU's name
+        injection.result()  # who breaks a GPU, and looks whether it is broken, goes by its name
         for gpu_replacement in gpu_replacements:
             gpu_replacement.apply_name()
         replaced_ns = self.step("adopted")
@@ -121,21 +120,21 @@ class ReplacementTimeline:
         return max(replaced_ns, enabled_ns)
 
     def _await_detection(self, since_ns: int, injection: Future[int]) -> int:
-        """Wait until the controller reports the failure; return when it did."""
+        """Wait until the controller tells of what has failed; when it did."""
         names = self.job.detection_names
         try:
             return self._await_event(
                 since_ns, DETECTION_EVENTS, names, f"of {', '.join(sorted(names))}, which has failed"
             )[0]
         except CheckFailed:
-            injection.result()  # raises if the fault had no effect
+            injection.result()  # if it didn't bite, this says so
             raise
 
     def _await_optical_switch(self, what: str, since_ns: int) -> int:
-        """Wait for an event of the optical switches; return when it came."""
+        """Wait until the controller tells this of the optical switches; when it did."""
         at, received = self._await_event(since_ns, frozenset({what, CROSS_CONNECT_REFUSED}), frozenset(), f"of {what}")
         if received["what"] == CROSS_CONNECT_REFUSED:
-            raise CheckFailed(f"no cross-connect was made: {received['why']}")
+            raise CheckFailed(f"no fibre was moved: {received['why']}")
         return at
 
     def _await_event(
@@ -164,15 +163,15 @@ class ReplacementTimeline:
 
 
 def _inject(net: FabricNet, fault: Fault) -> int:
-    """Inject a fault; return when (ns)."""
-    with _raised_priority():  # names can't move before its effect is confirmed
+    """Inject it; when it was (ns)."""
+    with _raised_priority():  # names can't move before it is known to bite
         return inject(net, fault)
 
 
 @contextmanager
 def _raised_priority() -> Iterator[None]:
-    """Raise the priority of this thread, and of processes that it starts, like the controller's: real ones don't share
-    a processor with all GPUs. No effect for an ordinary user.
+    """This thread, and what it starts meanwhile, go before others, like the controller: real ones don't share a
+    processor with all GPUs. An ordinary user may not.
     """
     thread_id = threading.get_native_id()
     usual_priority = os.getpriority(os.PRIO_PROCESS, thread_id)

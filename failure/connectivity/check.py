@@ -11,10 +11,9 @@ from dataclasses import dataclass, replace
 from itertools import product
 from typing import Final, Self
 
-from railyard.core.errors import RailyardError
-from railyard.core.worker import WorkerProcess
+from railyard.core.worker import Ready, Worker
+from railyard.failure.connectivity.messages import PAIRS_PER_S, Answered, Open, Probe
 from railyard.failure.connectivity.verdict import Verdict, judge, name_of
-from railyard.failure.connectivity.worker import PAIRS_PER_S
 from railyard.failure.faults import Cable, Fault, cable
 from railyard.failure.oracle.dead import Bounds, bounds
 from railyard.failure.scenario.pairs import Pair
@@ -64,10 +63,12 @@ class ConnectivityChecker:
 
     def __init__(self, net: FabricNet) -> None:
         self._net = net
-        self._process = WorkerProcess("railyard.failure.connectivity.worker", "the connectivity process")
-        self._process.send(net.plan.gpus)
-        if self._process.receive() != "ready":
-            raise RailyardError("the connectivity process could not open its sockets")
+        self._worker = Worker("railyard.failure.connectivity.worker", "the connectivity worker", Ready, Answered)
+        try:
+            self._worker.ask(Open(gpus=net.plan.gpus), Ready)
+        except BaseException:
+            self.close()
+            raise
 
     def __enter__(self) -> Self:
         return self
@@ -77,7 +78,7 @@ class ConnectivityChecker:
 
     def close(self) -> None:
         """End the process."""
-        self._process.end()
+        self._worker.end()
 
     def probe(
         self, expected: Collection[Pair], end_s: float, timeout_s: float = PROBE_TIMEOUT_S
@@ -86,9 +87,8 @@ class ConnectivityChecker:
 
         Pairs that are expected to answer, and don't within `timeout_s`, are probed again.
         """
-        self._process.send((frozenset(expected), timeout_s, end_s))
-        answered: dict[Pair, bool] | None = self._process.receive()
-        return answered
+        request = Probe(expected=frozenset(expected), timeout_s=timeout_s, end_s=end_s)
+        return self._worker.ask(request, Answered, timeout_s=None).pairs
 
     def check(self, quiet_time: QuietPeriod, actions: Sequence[Action]) -> ConnectivityResult | None:
         """Take a check now; return None if it did not finish before the next action. `actions`: all so far."""

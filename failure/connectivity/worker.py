@@ -1,35 +1,28 @@
-"""Process of a connectivity check: probe every ordered pair of GPUs with numbered datagrams, in one loop.
+"""The process of a connectivity check: probes every ordered pair of GPUs with numbered datagrams, in one loop.
 
-`python -m railyard.failure.connectivity.worker`: the GPUs come in, "ready" goes out. Then, as often as wanted: the
-pairs that are expected to answer, how long to wait before they are asked again, and until when there is time
-(monotonic s), come in; whether each pair answered goes out, or None.
-Each GPU has one socket, for sending and receiving.
-
-In the k-th turn each GPU probes the k-th after it, so that no GPU receives many probes at once.
+Its messages are those of messages.py: Open, then Probe as often as needed. One socket for each GPU sends and receives
+everything. In the k-th round each GPU probes the k-th after it, so that no GPU receives many probes at once.
 """
 
-import pickle
 import select
 import socket
 import struct
-import sys
 import time
 from collections.abc import Collection, Iterable, Sequence
 from typing import Final
 
 from railyard.core.process_limits import raise_open_file_limit
+from railyard.core.worker import Parent, Ready
+from railyard.failure.connectivity.messages import PAIRS_PER_S, Answered, Open, Pair, Probe
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.build import namespaces
 
-PAIRS_PER_S: Final = 8000.0
 TRIES: Final = 5  # a gray link of 5% loses as many of one pair once in three million times
 MIN_TRIES: Final = 2
 FINAL_WAIT_S: Final = 0.02  # for unexpected answers
 PORT: Final = 7800
 PROBE: Final = struct.Struct("!IHH")  # number of the check; sender and receiver by their position among the GPUs
 BATCH_S: Final = 0.001
-
-Pair = tuple[Gpu, Gpu]
 
 
 class _Prober:
@@ -119,22 +112,13 @@ def _open(gpu: Gpu) -> socket.socket:
 
 
 def main() -> None:
-    """Serve until the input ends."""
-    gpus = pickle.load(sys.stdin.buffer)
+    """Serve until the parent ends."""
+    parent = Parent(Open, Probe)
     raise_open_file_limit()
-    prober = _Prober(gpus)
-    _write_message("ready")
-    while True:
-        try:
-            expected, timeout_s, end_s = pickle.load(sys.stdin.buffer)
-        except EOFError:
-            return
-        _write_message(prober.probe_all(expected, timeout_s, end_s))
-
-
-def _write_message(message: object) -> None:
-    pickle.dump(message, sys.stdout.buffer)
-    sys.stdout.buffer.flush()
+    prober = _Prober(parent.receive().gpus)
+    parent.send(Ready())
+    for probe in parent:
+        parent.send(Answered(pairs=prober.probe_all(probe.expected, probe.timeout_s, probe.end_s)))
 
 
 if __name__ == "__main__":

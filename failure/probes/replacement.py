@@ -4,15 +4,13 @@ The replacement may get its address, or its light, only in the course of it. So 
 it, and answers from there: an answer has gone both ways, to who bears the failed one's name from then on.
 """
 
-import pickle
-import subprocess
-import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Self
+from typing import Literal, Self
 
-from railyard.core.errors import RailyardError
-from railyard.core.project import PROJECT
+from pydantic import InstanceOf
+
+from railyard.core.worker import Message, Ready, Worker
 from railyard.failure.analysis.recovery_times import ProbeLog
 
 
@@ -25,21 +23,53 @@ class ProbePair:
     address: str
 
 
+class StartProbing(Message):
+    """Probe each pair every two milliseconds from now on: Ready."""
+
+    kind: Literal["start"] = "start"
+    pairs: tuple[InstanceOf[ProbePair], ...]
+
+
+class HaveAnswered(Message):
+    """Whether each pair has an answer to a probe sent since `since_ns`: Answered."""
+
+    kind: Literal["have-answered"] = "have-answered"
+    since_ns: int
+
+
+class Answered(Message):
+    """The reply to HaveAnswered."""
+
+    kind: Literal["answered"] = "answered"
+    by_all: bool
+
+
+class StopProbing(Message):
+    """Stop, without waiting for more answers: Logs."""
+
+    kind: Literal["stop"] = "stop"
+
+
+class Logs(Message):
+    """A log for each pair."""
+
+    kind: Literal["logs"] = "logs"
+    logs: list[InstanceOf[ProbeLog]]
+
+
 class Prober:
-    """A process that asks each pair every two milliseconds from its making on; `stop` gives a log for each pair. As a
-    context manager it ends at the latest then.
+    """A process that probes each pair every two milliseconds from its start; `stop` returns a log for each pair.
+
+    As a context manager it ends at the latest when the context does.
     """
 
     def __init__(self, pairs: Iterable[ProbePair]) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "railyard.failure.probes.replacement_worker"],
-            cwd=PROJECT,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-        )
-        if self._request(pickle.dumps(tuple(pairs))) != "probing":
+        self._worker = Worker("railyard.failure.probes.replacement_worker", "the prober", Ready, Answered, Logs)
+        try:
+            self._worker.ask(StartProbing(pairs=tuple(pairs)), Ready)
+        except BaseException:
             self.end()
-            raise RailyardError("the prober did not start")
+            raise
 
     def __enter__(self) -> Self:
         return self
@@ -48,40 +78,19 @@ class Prober:
         self.end()
 
     def reaches_all(self, since_ns: int) -> bool:
-        """Whether each pair has had an answer to something that it asked since then."""
-        return self._request(f"{since_ns}\n".encode()) == "yes"
+        """Return whether each pair has had an answer to a probe sent since then. RailyardError if the prober died."""
+        return self._worker.ask(HaveAnswered(since_ns=since_ns), Answered).by_all
 
     def stop(self) -> list[ProbeLog]:
-        """Ask no more, wait for no more answers, and end the process: what comes next has the fabric for itself."""
-        assert self._process.stdin
-        assert self._process.stdout
+        """Stop probing, without waiting for more answers, and end the process."""
         try:
-            self._process.stdin.close()
-            logs: list[ProbeLog] = pickle.load(self._process.stdout)
-            return logs
-        except EOFError:
-            raise RailyardError("the prober died") from None
+            return self._worker.ask(StopProbing(), Logs).logs
         finally:
             self.end()
 
-    def _request(self, message: bytes) -> str:
-        """Its line in answer; empty if it died."""
-        assert self._process.stdin
-        assert self._process.stdout
-        try:
-            self._process.stdin.write(message)
-            self._process.stdin.flush()
-        except BrokenPipeError:
-            return ""
-        return self._process.stdout.readline().decode().strip()
-
     def end(self) -> None:
         """End the process, whatever it is doing."""
-        self._process.kill()
-        self._process.wait()
-        for pipe in (self._process.stdin, self._process.stdout):
-            if pipe:
-                pipe.close()
+        self._worker.end()
 
 
 def taken_over_ns(logs: Iterable[ProbeLog], decided_ns: int) -> int | None:

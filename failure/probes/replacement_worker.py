@@ -1,23 +1,20 @@
-"""The process that asks whether a replacement is there: numbered datagrams, two milliseconds apart, and their echoes.
+"""The process that probes a replacement: numbered datagrams, two milliseconds apart, and their echoes.
 
-`python -m railyard.failure.probes.replacement_worker`: a tuple of `railyard.failure.probes.replacement.ProbePair` comes
-in; a line goes out once it asks. A line with a time in ns is answered by yes or no: whether each pair had an answer to
-what it asked since. When the input ends, a list of `ProbeLog` goes out, whose arrivals are those of the answers.
+Its messages are those of replacement.py: StartProbing, HaveAnswered as often as needed, StopProbing.
 """
 
 import gc
 import os
-import pickle
 import select
 import socket
 import struct
-import sys
 import time
 from contextlib import suppress
 from typing import Final
 
+from railyard.core.worker import Parent, Ready
 from railyard.failure.analysis.recovery_times import ProbeLog
-from railyard.failure.probes.replacement import ProbePair
+from railyard.failure.probes.replacement import Answered, HaveAnswered, Logs, ProbePair, StartProbing, StopProbing
 from railyard.topologies.build import namespaces
 
 PORT: Final = 7900
@@ -71,23 +68,19 @@ def _socket_in(node: str) -> socket.socket:
     return sock
 
 
-def _write_line(text: str) -> None:
-    sys.stdout.buffer.write(f"{text}\n".encode())
-    sys.stdout.buffer.flush()
-
-
 def main() -> None:
-    """Ask until the input ends."""
+    """Probe until the parent says stop."""
     with suppress(PermissionError):  # an ordinary user may not
         os.nice(-15)  # what it measures is when packets come, not when it gets a processor
-    pairs = [_Pair(probe_pair, PORT + n) for n, probe_pair in enumerate(pickle.load(sys.stdin.buffer))]
+    parent = Parent(StartProbing, HaveAnswered, StopProbing)
+    pairs = [_Pair(probe_pair, PORT + n) for n, probe_pair in enumerate(parent.receive().pairs)]
     handlers = {pair.responder.fileno(): pair.echo for pair in pairs} | {
         pair.requester.fileno(): pair.receive_echoes for pair in pairs
     }
     epoll = select.epoll()
-    for fd in (*handlers, sys.stdin.fileno()):
+    for fd in (*handlers, parent.fileno()):
         epoll.register(fd, select.EPOLLIN)
-    _write_line("probing")
+    parent.send(Ready())
     gc.disable()
     next_ns, running = time.monotonic_ns(), True
     while running:
@@ -98,11 +91,11 @@ def main() -> None:
         for fd, _ in epoll.poll(0.001):
             if fd in handlers:
                 handlers[fd]()
-            elif line := sys.stdin.buffer.readline():
-                _write_line("yes" if all(pair.has_echo_since(int(line)) for pair in pairs) else "no")
+            elif isinstance(command := parent.receive(), HaveAnswered):
+                parent.send(Answered(by_all=all(pair.has_echo_since(command.since_ns) for pair in pairs)))
             else:
                 running = False
-    pickle.dump([pair.log() for pair in pairs], sys.stdout.buffer)
+    parent.send(Logs(logs=[pair.log() for pair in pairs]))
 
 
 if __name__ == "__main__":

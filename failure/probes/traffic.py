@@ -1,9 +1,12 @@
 """Traffic during faults: the job and the log of the traffic process, and a handle on the process."""
 
 from dataclasses import dataclass, field
+from typing import Literal
 
-from railyard.core.errors import CheckFailed, RailyardError
-from railyard.core.worker import WorkerProcess
+from pydantic import InstanceOf
+
+from railyard.core.errors import CheckFailed
+from railyard.core.worker import Message, Ready, Worker
 from railyard.failure.analysis.recovery_times import ProbeLog
 from railyard.failure.scenario.pairs import Pair
 
@@ -44,30 +47,55 @@ class TrafficLog:
         return lost
 
 
+class Connect(Message):
+    """Connect the streams and open the probes' sockets: Ready, or Failed."""
+
+    kind: Literal["connect"] = "connect"
+    job: InstanceOf[TrafficJob]
+
+
+class Start(Message):
+    """Start sending. There is no answer."""
+
+    kind: Literal["start"] = "start"
+
+
+class Stop(Message):
+    """Stop sending, and wait `drain_s` for what is on its way: Finished."""
+
+    kind: Literal["stop"] = "stop"
+    drain_s: float
+
+
+class Finished(Message):
+    """The log of everything."""
+
+    kind: Literal["finished"] = "finished"
+    log: InstanceOf[TrafficLog]
+
+
 class Traffic:
     """A traffic process, connected when made; `start` starts the clock, `stop` ends the sending and returns the log."""
 
     def __init__(self, job: TrafficJob) -> None:
-        self._process = WorkerProcess("railyard.failure.probes.traffic_worker", "the traffic process")
-        self._process.send(job)
-        if self._process.receive() != "connected":
-            raise RailyardError("the traffic process did not connect its streams")
+        self._worker = Worker("railyard.failure.probes.traffic_worker", "the traffic process", Ready, Finished)
+        try:
+            self._worker.ask(Connect(job=job), Ready, timeout_s=None)
+        except BaseException:
+            self.end()
+            raise
 
     def start(self) -> None:
         """Start sending."""
-        self._process.send("start")
+        self._worker.send(Start())
 
     def stop(self, drain_s: float) -> TrafficLog:
         """Stop sending, wait at most `drain_s` for bytes in flight, and end the process."""
         try:
-            self._process.send(("stop", drain_s))
-            log = self._process.receive()
-            if not isinstance(log, TrafficLog):
-                raise RailyardError(f"the traffic process answered {log!r}")
-            return log
+            return self._worker.ask(Stop(drain_s=drain_s), Finished, timeout_s=None).log
         finally:
             self.end()
 
     def end(self) -> None:
-        """End the process."""
-        self._process.end()
+        """End the process, whatever it is doing."""
+        self._worker.end()

@@ -1,24 +1,21 @@
 """The process that makes the traffic of a fault: paced TCP streams and 1 kHz UDP probes, in one loop of a millisecond
 a turn, on average: turns come a little early or late at random, so as not to fall in step with the kernel's tick.
 
-`python -m railyard.failure.probes.traffic_worker`: a TrafficJob comes in, then "go", then ("stop", drain_s);
-"connected" goes out, then a TrafficLog.
+Its messages are those of traffic.py: Connect, Start, Stop.
 """
 
 import gc
-import pickle
 import random
 import select
 import socket
 import struct
-import sys
 import time
-from contextlib import suppress
 from typing import Any, Final
 
 from railyard.core.process_limits import raise_open_file_limit
+from railyard.core.worker import Failed, Parent, Ready
 from railyard.failure.analysis.recovery_times import ProbeLog
-from railyard.failure.probes.traffic import TrafficJob, TrafficLog
+from railyard.failure.probes.traffic import Connect, Finished, Start, Stop, TrafficJob, TrafficLog
 from railyard.failure.scenario.pairs import Pair
 from railyard.topologies.build import namespaces
 
@@ -172,15 +169,15 @@ class _Probes:
 class _Loop:
     """Turns of a millisecond until told to stop."""
 
-    def __init__(self, job: TrafficJob) -> None:
-        self.log = TrafficLog()
+    def __init__(self, job: TrafficJob, parent: Parent) -> None:
+        self.log, self._parent = TrafficLog(), parent
         self._epoll = select.epoll()
         self._streams = _Streams(job, self._epoll, self.log)
         self._probes = _Probes(job, self._epoll)
-        self._stop_fd = sys.stdin.fileno()
+        self._stop_fd = parent.fileno()
 
     def run(self) -> float:
-        """Send until something comes in on stdin; the drain time that it says."""
+        """Send until a command comes on its connection; return the drain time that it says."""
         self._epoll.register(self._stop_fd, select.EPOLLIN)
         tick, next_ns = 0, time.monotonic_ns()
         while True:
@@ -191,8 +188,7 @@ class _Loop:
                 tick, next_ns = tick + 1, next_ns + int(TICK_NS * random.uniform(1 - JITTER, 1 + JITTER))
             if self._serve((next_ns - time.monotonic_ns()) / 1e9):
                 self._epoll.unregister(self._stop_fd)
-                _, drain_s = pickle.load(sys.stdin.buffer)
-                return float(drain_s)
+                return float(self._parent.receive().drain_s)
 
     def drain(self, seconds: float) -> None:
         """Take in what is still on its way."""
@@ -205,7 +201,7 @@ class _Loop:
         self.log.probes = self._probes.logs()
 
     def _serve(self, pause_s: float) -> bool:
-        """True if there is something on stdin."""
+        """Serve sockets for so long; True if there is a command."""
         has_input = False
         # epoll rounds up to a millisecond: a turn would always be late
         for fd, _ in self._epoll.poll(pause_s if pause_s > 0.001 else 0):
@@ -222,23 +218,19 @@ class _Loop:
 
 def main() -> None:
     """Serve one job."""
-    job: TrafficJob = pickle.load(sys.stdin.buffer)
+    parent = Parent(Connect, Start, Stop)
     raise_open_file_limit()
     try:
-        loop = _Loop(job)
+        loop = _Loop(parent.receive().job, parent)
     except OSError as error:
-        pickle.dump(RuntimeError(f"streams can't be connected: {error}"), sys.stdout.buffer)
-        sys.stdout.buffer.flush()
+        parent.send(Failed(why=f"streams can't be connected: {error}"))
         return
-    pickle.dump("connected", sys.stdout.buffer)
-    sys.stdout.buffer.flush()
-    pickle.load(sys.stdin.buffer)
+    parent.send(Ready())
+    parent.receive()
     gc.disable()
     loop.drain(loop.run())
-    pickle.dump(loop.log, sys.stdout.buffer)
-    sys.stdout.buffer.flush()
+    parent.send(Finished(log=loop.log))
 
 
 if __name__ == "__main__":
-    with suppress(EOFError):  # whoever gave the orders was killed
-        main()
+    main()

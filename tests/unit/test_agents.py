@@ -11,8 +11,7 @@ from railyard.controller.health.policy import HEALTH_POLICIES, Context, HealthPo
 from railyard.controller.health.registry.client import connect
 from railyard.controller.health.registry.unix_socket import SocketServer
 from railyard.controller.health.scores import Scores, idle
-from railyard.controller.processes.agents_main import Agents, Kernels
-from railyard.core.events import EventWriter
+from railyard.controller.processes.agents_main import Agents, Emit, Kernels
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.paths import Shares
 from railyard.topologies.plan import make_plan
@@ -53,7 +52,7 @@ def test_a_policy_that_raises_is_told_and_steers_no_more(tmp_path: Path) -> None
     server.start()
     healthd = connect(server.address)
     healthd.put(idle(2, 2))
-    kernels, emit = cast(Kernels, Quiet()), cast(EventWriter, lambda what, detail: told.append((what, detail)))
+    kernels, emit = cast(Kernels, Quiet()), cast(Emit, lambda what, detail: told.append((what, detail)))
     agents = Agents(PLAN, kernels, Steering("mine"), server.address, 1.0, emit)
     agents.start(frozenset())
     try:

@@ -7,42 +7,43 @@ import pytest
 
 from railyard.controller.health.settings import HealthSpec
 from railyard.controller.openflow.listeners import PORTS
-from railyard.controller.processes import clients
+from railyard.controller.processes import clients, messages
 from railyard.controller.processes.clients import ControllerProcess
 from railyard.core.errors import RailyardError
+from railyard.core.worker import Message
 from tests.unit.broken_fabrics import plan
 
 SILENCE = {"links": ["d0g1"], "rails": [], "gpus": [], "hb_links": [], "hb_domains": []}
 
 
-class FakeJsonProcess:
-    """Answers whatever is awaited; `sent` is what it was told, by the words of `do`."""
+class FakeWorker:
+    """Answers whatever is awaited; `sent` is what it was told, by kind."""
 
-    def __init__(self, *_: Any) -> None:
-        self.sent: list[dict[str, Any]] = []
+    def __init__(self, *_: Any, **__: Any) -> None:
+        self.sent: list[Any] = []
         self.stopped = False
         self.why = ""
 
-    def send(self, command: dict[str, Any]) -> None:
+    def send(self, command: Message) -> None:
         self.sent.append(command)
 
-    def await_all(self, wanted: set[str]) -> dict[str, dict[str, Any]]:
+    def await_events(self, wanted: set[str]) -> dict[str, dict[str, Any]]:
         return {what: {"address": "unix:/run/railyard/registry.sock", "why": self.why} for what in wanted}
 
-    def stop(self) -> None:
+    def end(self) -> None:
         self.stopped = True
 
     def words(self) -> list[str]:
-        return [command["do"] for command in self.sent]
+        return [command.kind for command in self.sent]
 
 
 class Lab:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.children: list[FakeJsonProcess] = []
+        self.children: list[FakeWorker] = []
         self.listened: list[int] = []
         self.called: set[tuple[str, int]] = set()
         self.told: list[str] = []
-        monkeypatch.setattr(clients, "JsonProcess", self._child)
+        monkeypatch.setattr(clients, "Worker", self._child)
         monkeypatch.setattr(clients, "listeners", self._listen)
         monkeypatch.setattr(clients, "set_controller_port", lambda switch, port: self.called.add((switch, port)))
         self.controller = ControllerProcess(on_event=lambda ns, what, detail: self.told.append(what))
@@ -52,8 +53,8 @@ class Lab:
         self.listened.append(port)
         return []
 
-    def _child(self, *words: Any) -> FakeJsonProcess:
-        self.children.append(FakeJsonProcess(*words))
+    def _child(self, *words: Any, **options: Any) -> FakeWorker:
+        self.children.append(FakeWorker(*words, **options))
         return self.children[-1]
 
 
@@ -80,8 +81,8 @@ def test_a_successor_listens_elsewhere_and_calls_every_switch_there(lab: Lab) ->
     lab.controller.restart()
     assert lab.listened == [PORTS[0], PORTS[1]]
     assert lab.called == {("rail0", PORTS[1]), ("rail1", PORTS[1])}
-    assert lab.children[1].words() == ["connect", "grace"]
-    assert [child.sent[0]["resume"] for child in lab.children] == [False, True]
+    assert lab.children[1].words() == ["connect-controller", "await-switches"]
+    assert [child.sent[0].resume for child in lab.children] == [False, True]
     lab.controller.crash()
     lab.controller.restart()
     assert lab.listened[-1] == PORTS[0]
@@ -93,9 +94,9 @@ def test_what_hearts_told_last_is_told_to_a_successor_before_it_begins(lab: Lab)
     lab.controller.crash()
     lab.controller.on_heartbeats(SILENCE)  # nobody is there to hear it
     lab.controller.restart()
-    assert lab.children[0].words() == ["connect", "silence"]
-    assert lab.children[1].words() == ["connect", "silence", "grace"]
-    assert lab.children[1].sent[1]["silence"] == SILENCE
+    assert lab.children[0].words() == ["connect-controller", "silence"]
+    assert lab.children[1].words() == ["connect-controller", "silence", "await-switches"]
+    assert lab.children[1].sent[1].silence == SILENCE
 
 
 def test_while_it_is_away_asking_says_so_in_a_line(lab: Lab) -> None:
@@ -109,25 +110,25 @@ def test_scores_are_made_again_by_a_successor_if_they_were_made(lab: Lab) -> Non
     lab.controller.start_health(HealthSpec())
     lab.controller.crash()
     lab.controller.restart()
-    assert lab.children[1].words() == ["connect", "grace", "start-health"]
+    assert lab.children[1].words() == ["connect-controller", "await-switches", "start-health"]
     assert lab.children[1].sent[2] == lab.children[0].sent[1]
     lab.controller.crash()
     lab.controller.stop_health()
     lab.controller.restart()
-    assert lab.children[2].words() == ["connect", "grace"]
+    assert lab.children[2].words() == ["connect-controller", "await-switches"]
 
 
 def test_one_that_does_not_come_up_stays_away(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails(self: FakeJsonProcess, wanted: set[str]) -> dict[str, dict[str, Any]]:
+    def fails(self: FakeWorker, wanted: set[str]) -> dict[str, dict[str, Any]]:
         raise RailyardError("railyard.controller.processes.controller_main ended: no such thing")
 
     lab.controller.crash()
-    monkeypatch.setattr(FakeJsonProcess, "await_all", fails)
+    monkeypatch.setattr(FakeWorker, "await_events", fails)
     with pytest.raises(RailyardError, match="ended: no such thing"):
         lab.controller.restart()
     assert (lab.children[1].stopped, lab.controller.is_down) == (True, True)
     monkeypatch.undo()
-    monkeypatch.setattr(clients, "JsonProcess", lab._child)
+    monkeypatch.setattr(clients, "Worker", lab._child)
     monkeypatch.setattr(clients, "listeners", lab._listen)
     monkeypatch.setattr(clients, "set_controller_port", lambda switch, port: lab.called.add((switch, port)))
     lab.controller.restart()  # where its switches don't listen yet
@@ -144,7 +145,7 @@ def test_a_registry_that_does_not_start_is_told_and_the_controller_goes_on(lab: 
 
 def test_another_gpu_in_a_place_is_told_by_name(lab: Lab) -> None:
     lab.controller.replace_gpu("d1g0")
-    assert lab.children[0].sent[-1] == {"do": "replace-gpu", "gpu": "d1g0"}
+    assert lab.children[0].sent[-1] == messages.ReplaceGpu(gpu="d1g0")
     lab.children[0].why = "[Errno 2] No such file or directory"
     with pytest.raises(RailyardError, match=r"^no GPU in the place of d9g9: \[Errno 2\] No such file or directory$"):
         lab.controller.replace_gpu("d9g9")

@@ -12,15 +12,21 @@ import pytest
 from railyard.controller.failover.manager import FailoverManager
 from railyard.controller.health.settings import HealthSpec
 from railyard.controller.openflow.app import AffectedPorts
-from railyard.controller.processes import controller_main
+from railyard.controller.processes import controller_main, messages
 from railyard.core.errors import RailyardError
+from railyard.core.worker import Message, Parent
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.plan import make_plan
 from railyard.topologies.ports import gpu_port, network_port
 from railyard.topologies.spec import parse_fabric
 from tests.unit.broken_fabrics import plan
 
-START = {"do": "start-health", "spec": HealthSpec().model_dump(mode="json")}
+COMMANDS: Mapping[str, Message] = {
+    "start-health": messages.StartHealth(spec=HealthSpec()),
+    "crash-registry": messages.CrashRegistry(),
+    "restart-registry": messages.RestartRegistry(),
+    "stats": messages.ReadCounters(),
+}
 
 
 class Registry:
@@ -53,16 +59,14 @@ class Lab:
         monkeypatch.setattr(Registry, "why", "")
         app = SimpleNamespace(ask_stats=lambda: self.told.append(("asked", {})))
         monkeypatch.setattr(controller_main, "OpenFlowServer", lambda on_event: SimpleNamespace(app=app))
-        monkeypatch.setattr(
-            controller_main, "EventWriter", lambda: lambda what, detail: self.told.append((what, detail))
-        )
         monkeypatch.setattr(controller_main, "HealthLoop", self.registry)
-        self.process = controller_main._Process()
+        parent = SimpleNamespace(emit=lambda what, detail: self.told.append((what, detail)))
+        self.process = controller_main._Process(cast(Parent, parent))
         self.process._plan = plan("rail-only", "dr", 2, 2)
 
     def execute(self, *words: str) -> None:
         for word in words:
-            self.process.execute(START if word == "start-health" else {"do": word})
+            self.process.execute(COMMANDS[word])
 
     def words(self) -> list[str]:
         """What was told, once all is done that it was asked for."""
@@ -139,7 +143,7 @@ def crossed(lab: Lab, light: Light, light_off: str) -> None:
     spec = {"kind": "rail-only", "domains": 2, "rails": 3, "optical": {"layers": ["rail"], "switching_time": light_off}}
     lab.process._plan, lab.process._manager = make_plan(parse_fabric(spec), 10**8), cast(FailoverManager, light)
     lab.process._server = cast(Any, SimpleNamespace(app=light))
-    lab.process.execute({"do": "cross-connect", "moves": {GONE.name: "d0g1"}, "layers": ["rail"]})
+    lab.process.execute(messages.CrossConnect(moves={GONE.name: "d0g1"}, layers=("rail",)))
 
 
 def test_what_is_dead_a_while_after_light_is_on_is_dead(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:

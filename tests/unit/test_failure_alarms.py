@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from railyard.controller.processes.clients import HeartbeatCost
+from railyard.controller.processes.messages import HeartbeatCost
 from railyard.experiments.run import heartbeats
 from railyard.experiments.spec.heartbeats import HeartbeatsSpec
 from railyard.failure.analysis.false_alarms import FaultInterval, false_alarms

@@ -7,8 +7,6 @@ from railyard.controller.agent.steering import (
     STEERED_METRIC,
     Source,
     Steering,
-    plain_assigned,
-    read_assigned,
     route_for,
 )
 from railyard.controller.health.hysteresis import Damping
@@ -140,10 +138,3 @@ def test_routes_that_stand_are_those_of_the_choices_held(policy: str, news: list
         if expected:
             wanted[host_prefix(dst)] = expected
     assert table == wanted
-
-
-def test_steering_survives_being_told_to_another_process() -> None:
-    assigned = {(SRC, DST): (Share(DRD, 2), Share(RD))}
-    steering = Steering("oracle", Context("rail-optimized", 7, 20, assigned), Damping(None, 5))
-    assert Steering.from_dict(steering.as_dict()) == steering
-    assert read_assigned(plain_assigned(assigned)) == assigned

@@ -201,7 +201,7 @@ def test_two_that_could_not_be_told_apart_are_refused() -> None:
 def test_fibres_that_were_not_moved_end_the_wait_with_the_reason() -> None:
     session = SimpleNamespace(received=[(5, "not-crossed", {"why": "an optical switch is not connected"})])
     timeline = ReplacementTimeline(cast(FabricSession, session), job(takeover("idle-gpu"), fabric()), 1)
-    with pytest.raises(CheckFailed, match=r"^no cross-connect was made: an optical switch is not connected$"):
+    with pytest.raises(CheckFailed, match=r"^no fibre was moved: an optical switch is not connected$"):
         timeline._await_optical_switch("light-off", 0)
     session.received.append((7, "light-off", {}))
     assert timeline._await_optical_switch("light-off", 6) == 7

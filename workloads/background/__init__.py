@@ -1,1 +1,1 @@
-"""Background load: traffic that fills part of rails, HB domains or the spine layer, and that no policy reroutes."""
+"""Load that is somebody else's: it fills part of rails, HB domains or the spine layer, and no policy moves it."""

@@ -1,4 +1,4 @@
-"""The flows of background load on a fabric, from the kinds of a specification."""
+"""Which GPU sends background load to which, and how much: the flows that a spec's kinds mean on a fabric."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -52,7 +52,7 @@ class GridSpec(ConfigModel):
 
     @property
     def scenes(self) -> tuple["Scene", ...]:
-        """All combinations; the spines' load changes last."""
+        """All combinations, the spines' load changing last."""
         spines, domains, rails = (self.loads if named else (0.0,) for named in (self.spine, self.domains, self.rails))
         return tuple(Scene(self, *loads) for loads in product(spines, domains, rails))
 
@@ -79,11 +79,11 @@ class Scene:
             yield f"S {100 * self.spine:.3g}%"
 
     def label(self, workload: str) -> str:
-        """Return the label of a workload in this scene."""
+        """What a workload is called in it."""
         return f"{workload}, {self.name}"
 
     def background(self, fabric: FabricSpec) -> tuple[BackgroundSpec, ...]:
-        """Return the background of this scene. Spine load crosses rails too, so a rail gets only the rest of its load.
+        """What makes it. What goes to spines comes over rails too, so a rail gets only what is then left of its load.
 
         At an oversubscription of o the spines bring every rail a load of spine / o, which may be more than is asked.
         """

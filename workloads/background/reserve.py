@@ -1,4 +1,4 @@
-"""Reservation of link capacity for background load: other traffic on its links gets the rest and no more.
+"""A share of each link on the background's way is its own, so that whoever meets it gets the rest and no more.
 
 In a plain queue, who has more waiting gets more: a TCP window of 36 KB beside 90% of UDP has half of the link at first,
 and comes down to a tenth over seconds. Here each port on the way has a second HTB class for the background, with its
@@ -18,7 +18,7 @@ from railyard.workloads.background.flows import PORT, BackgroundFlow
 
 
 def reserved_bps(plan: Plan, flows: Iterable[BackgroundFlow]) -> dict[End, float]:
-    """Return the rate that the flows take of each port that they leave by, bit/s, if all of them are on."""
+    """What the flows take of each port that they leave by, bit/s, if all of them are on."""
     port_bps: defaultdict[End, float] = defaultdict(float)
     for flow in flows:
         layer: Layer = "hb" if flow.device == "hb0" else "rail"

@@ -1,4 +1,4 @@
-"""Control of background load: one process sends all of it.
+"""The handle on background load: one process sends all of it.
 
 with background(plan, specs) as load:
     ...
@@ -9,9 +9,11 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal
 
-from railyard.core.worker import WorkerProcess
+from pydantic import InstanceOf
+
+from railyard.core.worker import Message, Ready, Worker
 from railyard.topologies.plan import Plan
 from railyard.workloads.background.flows import BackgroundFlow, flows_of
 from railyard.workloads.background.spec import BackgroundSpec
@@ -19,12 +21,32 @@ from railyard.workloads.background.spec import BackgroundSpec
 START_DELAY_NS: Final = 20_000_000  # the process has read the start time by then
 
 
-@dataclass(frozen=True)
-class BackgroundJob:
-    """The job of the process: the flows, and the fabric's MTU (bytes), which every datagram fills."""
+class BackgroundJob(Message):
+    """Open the sockets of these flows: Ready. Every datagram fills the fabric's MTU (bytes)."""
 
-    flows: tuple[BackgroundFlow, ...]
+    kind: Literal["job"] = "job"
+    flows: tuple[InstanceOf[BackgroundFlow], ...]
     mtu: int
+
+
+class StartAt(Message):
+    """Send from that time on (ns, monotonic): Ready."""
+
+    kind: Literal["start"] = "start"
+    start_ns: int
+
+
+class Stop(Message):
+    """Stop sending: Sent."""
+
+    kind: Literal["stop"] = "stop"
+
+
+class Sent(Message):
+    """Wire bytes of each flow: (requested, sent)."""
+
+    kind: Literal["sent"] = "sent"
+    counts: list[tuple[int, int]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +59,7 @@ class SentBytes:
 
     @property
     def share(self) -> float:
-        """The sent share of the requested bytes; 1 if none were requested."""
+        """Of what was asked; 1 if nothing was."""
         return self.sent / self.requested if self.requested else 1.0
 
 
@@ -51,30 +73,27 @@ class Background:
     def __init__(self, plan: Plan, specs: Sequence[BackgroundSpec]) -> None:
         self.flows = tuple(flow for spec in specs for flow in flows_of(spec, plan))
         self.start_ns = 0
-        self._process = WorkerProcess("railyard.workloads.background.sender", "the process of the background load")
+        self._worker = Worker("railyard.workloads.background.sender", "the background sender", Ready, Sent)
         try:
-            self._process.send(BackgroundJob(self.flows, plan.spec.mtu))
-            self._process.receive()
+            self._worker.ask(BackgroundJob(flows=self.flows, mtu=plan.spec.mtu), Ready)
         except BaseException:
             self.end()
             raise
 
     @property
     def pid(self) -> int:
-        return self._process.pid
+        return self._worker.pid
 
     def start(self, start_ns: int | None = None) -> int:
-        """Start the clock, at a future time or at once, and return the start time (monotonic ns)."""
+        """Start the clock, at a time to come or in a moment; the start time."""
         self.start_ns = time.monotonic_ns() + START_DELAY_NS if start_ns is None else start_ns
-        self._process.send(self.start_ns)
-        self._process.receive()
+        self._worker.ask(StartAt(start_ns=self.start_ns), Ready)
         return self.start_ns
 
     def stop(self) -> tuple[SentBytes, ...]:
-        """Stop sending, end the process, and return what was sent, in the order of `flows`."""
+        """Stop sending and end the process; what was sent, in the order of `flows`."""
         try:
-            self._process.send("stop")
-            counts = self._process.receive()
+            counts = self._worker.ask(Stop(), Sent).counts
         finally:
             self.end()
         return tuple(
@@ -82,13 +101,13 @@ class Background:
         )
 
     def end(self) -> None:
-        """End the process at once; nothing if it has ended."""
-        self._process.end()
+        """End the process, whatever it is doing; nothing if it has ended."""
+        self._worker.end()
 
 
 @contextmanager
 def background(plan: Plan, specs: Sequence[BackgroundSpec], start_ns: int | None = None) -> Iterator[Background]:
-    """Send background load while entered, or until `stop`."""
+    """Background load while entered, or until `stop`."""
     load = Background(plan, specs)
     try:
         load.start(start_ns)

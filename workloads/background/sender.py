@@ -10,23 +10,22 @@ Where the base policy has no such route, the kernel takes the destination to be 
 
 import gc
 import math
-import pickle
 import random
 import select
 import socket
 import struct
-import sys
 import time
 from heapq import heapify, heapreplace
 from typing import Final
 
 from railyard.core.process_limits import raise_open_file_limit
+from railyard.core.worker import Failed, Parent, Ready
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.build import namespaces
 from railyard.topologies.build.shaping import ETHERNET
 from railyard.workloads.background.flows import PORT, BackgroundFlow
 from railyard.workloads.background.pacer import Pacer
-from railyard.workloads.background.run import BackgroundJob
+from railyard.workloads.background.run import BackgroundJob, Sent, StartAt, Stop
 
 SEND_INTERVAL_S: Final = 0.002
 JITTER: Final = 0.4  # of a turn, at most: turns must not fall in step with the kernel's tick
@@ -61,7 +60,7 @@ class _Source:
         self._random = random.Random(number)
 
     def send(self, now_s: float) -> float:
-        """Send what is due, and return when to send again: a turn later if the kernel takes no more now."""
+        """Send what is due; when to do it again: a turn later if the kernel takes no more now."""
         frames_to_send = self.pacer.frames_to_send(now_s)
         while frames_to_send:
             frames = min(frames_to_send, self._batch)
@@ -72,7 +71,7 @@ class _Source:
         return self.pacer.next_due_s()
 
     def _send_datagram(self, frames: int) -> bool:
-        """Send by the first socket that has room; return whether one had."""
+        """By the first socket that has room."""
         data = self._payload[: frames * self._size]
         for _ in self._sockets:
             try:
@@ -84,7 +83,7 @@ class _Source:
         return False
 
     def _source(self) -> list[tuple[int, int, bytes]]:
-        """Return the control message that gives a frame across spines a source of its own (in 10.0.0.0/8, unused).
+        """Across spines another source (in 10.0.0.0/8, which nobody has) for each frame.
 
         A rail switch's group hashes addresses and not UDP ports, so this is what spreads frames over its uplinks.
         """
@@ -107,7 +106,7 @@ class _Source:
 
 
 def open_sink(gpu: Gpu) -> socket.socket:
-    """Open the destination of load: a socket that is never read, so that there are no ICMP errors and no drops."""
+    """Where load ends: a socket that nobody reads, so that no ICMP error goes back and no interface counts a drop."""
     with namespaces.inside(gpu.name):
         sink = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     sink.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 0)
@@ -117,15 +116,16 @@ def open_sink(gpu: Gpu) -> socket.socket:
 
 
 class _Loop:
-    """The sending loop: turns of two milliseconds while any flow is on, else it sleeps."""
+    """Turns of two milliseconds while something is on, and sleep while nothing is."""
 
-    def __init__(self, job: BackgroundJob) -> None:
+    def __init__(self, job: BackgroundJob, parent: Parent) -> None:
+        self._parent = parent
         self._frame_bytes = job.mtu + ETHERNET
         self._sinks = [open_sink(gpu) for gpu in sorted({flow.dst for flow in job.flows})]
         self._sources = [_Source(n, flow, job.mtu) for n, flow in enumerate(job.flows)]
 
     def run(self, start_ns: int) -> list[tuple[int, int]]:
-        """Send until something comes in on stdin."""
+        """Send until a command comes."""
         due_times = [(source.pacer.next_due_s(), n) for n, source in enumerate(self._sources)]
         heapify(due_times)
         while True:
@@ -138,7 +138,7 @@ class _Loop:
                 due_times[0][0] if due_times else math.inf,
             )
             timeout_s = wake_at - (time.monotonic_ns() - start_ns) / 1e9
-            if select.select([sys.stdin], [], [], max(0.0, timeout_s) if timeout_s < math.inf else None)[0]:
+            if select.select([self._parent], [], [], max(0.0, timeout_s) if timeout_s < math.inf else None)[0]:
                 return self._counts((time.monotonic_ns() - start_ns) / 1e9)
 
     def _counts(self, at_s: float) -> list[tuple[int, int]]:
@@ -146,30 +146,20 @@ class _Loop:
         return [(pacer.frames_due_by(at_s) * self._frame_bytes, pacer.sent * self._frame_bytes) for pacer in pacers]
 
 
-def _send_message(message: object) -> None:
-    pickle.dump(message, sys.stdout.buffer)
-    sys.stdout.buffer.flush()
-
-
 def main() -> None:
-    """Serve one job. The end of stdin means that the parent process has died."""
-    job: BackgroundJob = pickle.load(sys.stdin.buffer)
+    """Serve one job."""
+    parent = Parent(BackgroundJob, StartAt, Stop)
     raise_open_file_limit()
     try:
-        loop = _Loop(job)
+        loop = _Loop(parent.receive(), parent)
     except OSError as error:
-        _send_message(RuntimeError(f"sockets can't be opened: {error}"))
+        parent.send(Failed(why=f"sockets can't be opened: {error}"))
         return
-    _send_message("ready")
-    try:
-        start_ns: int = pickle.load(sys.stdin.buffer)
-        _send_message("started")  # what comes now isn't in the buffer yet, so that select sees it
-        gc.disable()
-        counts = loop.run(start_ns)
-        pickle.load(sys.stdin.buffer)
-    except EOFError:
-        return
-    _send_message(counts)
+    parent.send(Ready())
+    start_ns = parent.receive().start_ns
+    parent.send(Ready())
+    gc.disable()
+    parent.send(Sent(counts=loop.run(start_ns)))
 
 
 if __name__ == "__main__":

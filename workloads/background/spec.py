@@ -1,4 +1,4 @@
-"""Background load as an experiment's YAML has it, and the check that a fabric can carry it.
+"""Background load as an experiment's YAML has it, and whether a fabric can bear it.
 
 {rails: [0, 1], load: 0.9}
 {domains: [2], load: 0.5, start: 1s, duration: 2s, period: 8s}
@@ -115,7 +115,7 @@ def check_patterns(patterns: Mapping[str, Any], fabric: FabricSpec, field: str) 
 
 
 def _start_times(wave: Wave) -> Iterator[float]:
-    """Yield when it goes on: only then can a sum grow."""
+    """When it goes on, and only then can a sum grow."""
     for n in range(_CHECKED_PERIODS if wave.every else 1):
         yield wave.first + n * (wave.every or 0.0)
 

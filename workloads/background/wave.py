@@ -1,4 +1,4 @@
-"""Square waves: when a load is on, and for how long it has been on. All in seconds."""
+"""When something is on: a square wave, and where a clock that runs only while it is on stands. All in seconds."""
 
 import math
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ class Wave:
         return (elapsed % self.every if self.every else elapsed) < self.lasts
 
     def on_s(self, at: float) -> float:
-        """Return for how long it has been on until `at`."""
+        """How long it has been on until `at`."""
         elapsed = max(0.0, at - self.first)
         if self.lasts is None:
             return elapsed
@@ -31,7 +31,7 @@ class Wave:
         return periods * self.lasts + min(remainder, self.lasts)
 
     def time_for_on_s(self, on_time: float) -> float:
-        """Return when it has been on for `on_time`: the inverse of `on_s`; infinite if never."""
+        """When it has been on for `on_time`: the inverse of `on_s`; infinite if never."""
         if self.lasts is None:
             return self.first + on_time
         if self.every is None:

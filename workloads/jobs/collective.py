@@ -53,7 +53,7 @@ class CollectiveSpec(Sized):
         return self.collective if self.algorithm == "auto" else algorithms_of(self.collective)[self.algorithm]
 
     def build(self, setting: Setting) -> Built:
-        """Build the collective. It has no published size: the same bytes are projected to the real platform."""
+        """A collective has no size of its own: the same bytes are projected to the real platform."""
         chosen, m, k = self.resolve_algorithm(setting.fabric), setting.fabric.domains, setting.fabric.rails
         sizing = "all-to-all-two-phase" if chosen == "all-to-all" else chosen
         factor = self.bytes_factor(

@@ -23,7 +23,7 @@ FIRST_BUCKET_BYTES: Final = 2**20
 
 
 def buckets(model: LayersModel, limit: int) -> tuple[int, ...]:
-    """Return the bytes of each bucket, in the order in which they are sent."""
+    """Bytes of each bucket, in the order in which they are sent."""
     full_buckets: list[int] = []
     bucket_size = 0
     for layer in reversed(model.layers):
@@ -45,12 +45,12 @@ class DataParallelJob:
     bucket_bytes: tuple[float, ...]
 
     def scaled(self, factor: float) -> "DataParallelJob":
-        """Return the same step with `factor` times the bytes."""
+        """The same step with that many times the bytes."""
         return replace(self, bucket_bytes=tuple(size * factor for size in self.bucket_bytes))
 
 
 def _bucket_phases(job: DataParallelJob) -> tuple[Phase, ...]:
-    """Return the AllReduce of each bucket, with whole bytes for each GPU."""
+    """With whole bytes for each GPU."""
     x, y = job.rails, job.domains
     return tuple(
         Phase(
@@ -61,12 +61,12 @@ def _bucket_phases(job: DataParallelJob) -> tuple[Phase, ...]:
 
 
 def data_parallel_iteration(job: DataParallelJob) -> Iteration:
-    """Return the step for Eq. 6-11: only its synchronisation, twice Eq. 1 for each bucket (Eq. 11)."""
+    """The step as Eq. 6-11 see it: nothing but its synchronisation, twice Eq. 1 a bucket (Eq. 11)."""
     return Iteration(1, 1, 1, 0.0, (), None, _bucket_phases(job))
 
 
 def data_parallel_schedule(job: DataParallelJob) -> Schedule:
-    """Return the step as tasks."""
+    """The step as tasks."""
     program = Program(job.domains, job.rails)
     for step in _bucket_phases(job):
         ALGORITHMS[step.collective].emit(program, step, program.phase(step), program.grid)
@@ -84,7 +84,7 @@ class DataParallelSpec(Modelled):
         return float(load_layers(self.model).parameters)
 
     def build(self, setting: Setting) -> Built:
-        """Build the step. The model has no cluster of its own: the real platform has as many GPUs as the fabric."""
+        """The model says nothing of a cluster: it is projected to the real platform with as many GPUs as here."""
         model = load_layers(self.model, f"{setting.field}.model")
         job = DataParallelJob(self.model, setting.fabric.domains, setting.fabric.rails, buckets(model, self.bucket))
         factor = self.bytes_factor(setting, max(job.bucket_bytes), lambda: data_parallel_schedule(job))

@@ -51,7 +51,7 @@ class GptJob:
     compute_s: float
 
     def scaled(self, bytes_factor: float, time_factor: float) -> "GptJob":
-        """Return the same job with scaled bytes and computing times."""
+        """The same job with fewer bytes and other gaps."""
         return replace(
             self,
             gather_bytes=self.gather_bytes * bytes_factor,
@@ -69,7 +69,7 @@ def gpt_job(
     flops_per_s: float,
     pairs_per_pass: int | None = None,
 ) -> GptJob:
-    """Return the job in real bytes and seconds, on GPUs that achieve `flops_per_s`; merged by `pairs_per_pass`."""
+    """The job in real bytes and seconds, on GPUs that achieve `flops_per_s`. No `pairs_per_pass`: nothing is merged."""
     p = placement.parallelism
     layers_per_pass = layers_per_stage / p.virtual_stages
     pairs = round(PAIRS_PER_LAYER * layers_per_pass) if pairs_per_pass is None else pairs_per_pass
@@ -95,7 +95,7 @@ class Steps:
 
 
 def steps(job: GptJob) -> Steps:
-    """Return the steps of a job; the data of a ring is rounded up to whole bytes for each GPU."""
+    """Data of a ring is rounded up to whole bytes a GPU."""
     place, t = job.placement, job.placement.parallelism.tensor
     gathered_size = t * whole_bytes(job.gather_bytes / t)
     x, y = place.data_hb, place.data_network
@@ -115,7 +115,7 @@ def steps(job: GptJob) -> Steps:
 
 
 def gpt_iteration(job: GptJob) -> Iteration:
-    """Return the job for Eq. 6-11."""
+    """What Eq. 6-11 need of it."""
     p, step = job.placement.parallelism, steps(job)
     runs = 2 * p.virtual_stages * job.pairs_per_pass
     return Iteration(
@@ -130,7 +130,7 @@ def gpt_iteration(job: GptJob) -> Iteration:
 
 
 def gpt_schedule(job: GptJob) -> Schedule:
-    """Return the iteration: every stage of every replica runs its passes in 1F1B order, then replicas sum gradients."""
+    """The iteration: every stage of every replica takes its passes in 1F1B order, then the replicas sum gradients."""
     place, p = job.placement, job.placement.parallelism
     program = Program(place.domains, place.rails)
     for replica in range(p.data):
@@ -157,7 +157,7 @@ class _Pipeline:
         self.input_transfers: dict[tuple[int, Pass], list[int]] = {}
 
     def emit(self) -> None:
-        """Visit the stages in turn and append the next pass of each whose input was sent; tasks are in time order."""
+        """Round and round the stages, at each the next pass if its input was sent: so tasks are in order of time."""
         stages, m, v = self.p.pipeline, self.p.micro_batches, self.p.virtual_stages
         orders = [one_forward_one_backward(stage, stages, m, v) for stage in range(stages)]
         done = [0] * stages
@@ -187,7 +187,7 @@ class _Pipeline:
             self._send_to_next_stage(group, *target)
 
     def _tensor(self, grid: Grid, seconds: float) -> None:
-        """Append AllGather, computing, ReduceScatter; the computing belongs to the phase of the ReduceScatter."""
+        """AllGather, computing, ReduceScatter; the computing counts to the phase of the ReduceScatter."""
         gather, scatter = self.steps.all_gather, self.steps.reduce_scatter
         ALGORITHMS[gather.collective].emit(self.program, gather, self.program.phase(gather), grid)
         number = self.program.phase(scatter)
@@ -197,7 +197,7 @@ class _Pipeline:
         ALGORITHMS[scatter.collective].emit(self.program, scatter, number, grid)
 
     def _send_to_next_stage(self, group: tuple[int, ...], stage: int, step: Pass) -> None:
-        """Let each GPU send its part to the GPU of its rank in the next stage, and wait until it is sent."""
+        """Each GPU sends its part to the GPU of its rank in the next stage, and waits until it is sent."""
         number = self.program.phase(self.steps.point_to_point)
         size = int(self.steps.point_to_point.data_bytes)
         transfers = [
@@ -270,12 +270,12 @@ class GptSpec(Training):
 
 
 def _published(model: GptModel, field: str) -> Placement:
-    """Return the placement of the published job."""
+    """Where the published job put its ranks."""
     return place(model.training, model.training.gpus // model.domain_gpus, model.domain_gpus, f"{field}: training")
 
 
 def _default_parallelism(model: GptModel, fabric: FabricSpec, global_batch: int | None) -> Parallelism:
-    """Return the parallelism of a specification that gives none; see `GptSpec`."""
+    """See `GptSpec`."""
     pipeline = next(p for p in range(2, fabric.domains + 1) if fabric.domains % p == 0)
     data = fabric.domains // pipeline
     micro_batch = model.training.micro_batch
@@ -291,7 +291,7 @@ def _default_parallelism(model: GptModel, fabric: FabricSpec, global_batch: int 
 def _gpt_shape(
     published_job: GptJob, published_stage_layers: int, emulated_job: GptJob, layers: int
 ) -> dict[str, Factor]:
-    """Return step 1 of a scale: the counts of the published and of the emulated job."""
+    """Step 1 of a scale: what the emulated job has fewer of."""
 
     def counts(job: GptJob, layers_per_stage: int) -> dict[str, int]:
         p = job.placement.parallelism

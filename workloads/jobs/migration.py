@@ -1,4 +1,4 @@
-"""State transfer to replacement GPUs: each needs the state of its rank, from a GPU that holds the same parameters.
+"""What a GPU that takes over must be given before it can go on: the state of its rank, from whoever has the same.
 
 Mixed-precision training with Adam keeps 16 bytes for each parameter: 2 + 2 for parameter and gradient in 16 bits, 12
 for a 32-bit copy, momentum and variance (ZeRO, Rajbhandari et al. 2020, section 3.1). Ranks that sum their gradients
@@ -27,9 +27,9 @@ def stateful_kinds() -> dict[str, type[Workload]]:
 
 
 def state_bytes(spec: Workload, scale: Scale, field: str) -> int:
-    """Return the emulated bytes of one rank's state: its share of its layers, without embeddings as in its gradients.
+    """Emulated bytes of one rank's state: of its layers and its share of them, embeddings left out as in its gradients.
 
-    BadInput for workloads that have no known parameters, or whose ranks hold some that no other rank has.
+    BadInput for workloads that say nothing of parameters, or whose ranks hold some that nobody else has.
     """
     parameters = spec.state_parameters(scale)
     if parameters is None:
@@ -39,7 +39,7 @@ def state_bytes(spec: Workload, scale: Scale, field: str) -> int:
 
 
 def state_peers(schedule: Schedule) -> dict[int, frozenset[int]]:
-    """Return, for each GPU number, the GPUs with the same parameters: all that it sums gradients with, at any step.
+    """For each GPU number, those that hold the same parameters: all that it sums gradients with, at however many steps.
 
     Only GPUs that do so are in it.
     """
@@ -53,7 +53,7 @@ def state_peers(schedule: Schedule) -> dict[int, frozenset[int]]:
 
 
 def state_senders(schedule: Schedule, moves: Mapping[int, int], dead: Set[int], field: str) -> dict[int, int]:
-    """Return the GPU that sends the state of each rank that moves (old GPU: new GPU), as {new GPU: sender}.
+    """Who gives the state of each that moves (old place: new place): {new place: giver}.
 
     A twin that neither moves nor is dead; of the same rank if there is one, so that it stays on a rail. Each gives to
     as few as possible. BadInput if there is none.
@@ -71,14 +71,14 @@ def state_senders(schedule: Schedule, moves: Mapping[int, int], dead: Set[int], 
 
 
 def state_schedule(job: Schedule, state_sources: Mapping[int, int], size: int) -> Schedule:
-    """Return the schedule of `size` bytes from each sender, {receiver: sender}, all at once, on the job's fabric."""
+    """`size` bytes from each giver to its receiver, {receiver: giver}, all at once, on the job's fabric."""
     step = Phase(STATE_PHASE, "collective", "point-to-point", 1, 2, size)
     tasks = tuple(Transfer(sender, receiver, size, 0) for receiver, sender in sorted(state_sources.items()))
     return Schedule(STATE_PHASE, job.gpus, job.rails, (step,), tasks)
 
 
 def state_s(state: Schedule, rates: Rates, fabric: FabricSpec) -> float:
-    """Return a lower bound in s: the bytes over the rate of the busiest port, on the paths of the fabric's policy."""
+    """How long that takes at least, in s: bytes over rate of its busiest port, on the paths of the fabric's policy."""
     ports = port_bytes(state, fabric)
     on_rails, in_domains = max(ports.rail_in.max(), ports.rail_out.max()), max(ports.hb_in.max(), ports.hb_out.max())
     return float(max(on_rails / rates.rail, in_domains / rates.hb))

@@ -44,7 +44,7 @@ class MoeJob:
     shares: tuple[float, ...] = ()
 
     def scaled(self, bytes_factor: float, time_factor: float) -> "MoeJob":
-        """Return the same step with scaled bytes and computing times."""
+        """The same step with fewer bytes and other gaps."""
         return replace(
             self,
             pair_bytes=self.pair_bytes * bytes_factor,
@@ -56,7 +56,7 @@ class MoeJob:
 def moe_job(
     model: MoeModel, name: str, domains: int, rails: int, two_phase: bool, all_to_alls: int, flops_per_s: float
 ) -> MoeJob:
-    """Return the step in real bytes and seconds, with as many experts as GPUs and the model's own tokens for each GPU.
+    """The step in real bytes and seconds, with as many experts as GPUs and the model's own tokens for each GPU.
 
     With fewer all-to-alls than the model's the whole step is shorter by the same share, as if it had fewer layers: so
     the AllReduce and the computing keep their proportion to an all-to-all.
@@ -75,7 +75,7 @@ def moe_job(
 
 
 def _exchanges(job: MoeJob) -> tuple[Phase, ...]:
-    """Return the all-to-alls that alternate, with whole bytes."""
+    """The all-to-alls that take turns, with whole bytes."""
     x, y, pair = job.rails, job.domains, whole_bytes(job.pair_bytes)
     if job.shares:
         return (
@@ -86,14 +86,14 @@ def _exchanges(job: MoeJob) -> tuple[Phase, ...]:
 
 
 def _reduction(job: MoeJob) -> Phase:
-    """Return the AllReduce, with whole bytes."""
+    """The AllReduce, with whole bytes."""
     x, y = job.rails, job.domains
     reduced = x * y * whole_bytes(job.static_bytes / (x * y))
     return Phase("dp-all-reduce", "DP", "all-reduce-hierarchical", x, y, reduced)
 
 
 def moe_iteration(job: MoeJob) -> Iteration:
-    """Return the step for Eq. 6-11: one stage, one micro-batch."""
+    """The step as Eq. 6-11 see it: one stage, one micro-batch."""
     runs = Counter(islice(cycle(_exchanges(job)), job.all_to_alls))
     return Iteration(
         1, 1, 1, job.compute_s, tuple(replace(e, repeats=n) for e, n in runs.items()), None, (_reduction(job),)
@@ -101,7 +101,7 @@ def moe_iteration(job: MoeJob) -> Iteration:
 
 
 def moe_schedule(job: MoeJob) -> Schedule:
-    """Return the step as tasks."""
+    """The step as tasks."""
     program = Program(job.domains, job.rails)
     for exchange in islice(cycle(_exchanges(job)), job.all_to_alls):
         number = program.phase(exchange)

@@ -30,7 +30,7 @@ from railyard.workloads.traces.lower import Lowered, durations, lower
 
 @WORKLOADS.register("trace")
 class TraceSpec(Workload):
-    """A traced workload: `path` is a file, or the folder or the common beginning of one file for each rank.
+    """Somebody else's workload, read from its files: `path` is a file, or the folder or beginning of a file a rank.
 
     All bytes are scaled by `bytes_factor`, or such that the whole lasts `duration`. `groups`: ASTRA-sim's file of
     communicator groups, for a Chakra trace that doesn't define its own. `algorithm`: of even all-to-alls; those with
@@ -90,7 +90,7 @@ class TraceSpec(Workload):
         return lowered, scale
 
     def _bytes_factor(self, trace: Trace, setting: Setting) -> float:
-        """Return the factor by which the whole takes the duration asked for, on rail-only at the links' rates."""
+        """Such that the whole takes the duration asked for, on rail-only at the links' rates."""
         fabric = setting.fabric
         unscaled = lower(trace, fabric.domains, fabric.rails, 1.0, self.compute, two_phase=True).schedule
         self._check_sends(unscaled, setting)

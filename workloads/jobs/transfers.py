@@ -1,4 +1,4 @@
-"""Independent transfers to another rank of the next domain, or between named pairs: traffic that needs a path choice.
+"""Independent transfers to another rank of the next domain, or as named: traffic for which a path has to be chosen.
 
 Each sender has a destination of its own, so on an empty fabric by dr no two of them share a link.
 """
@@ -30,7 +30,7 @@ Pair = tuple[int, int]
 
 
 def pairs(spec: "TransfersSpec", fabric: FabricSpec, seed: int, field: str) -> tuple[Pair, ...]:
-    """Return (source, destination) by GPU number, each GPU at most once on either side.
+    """(source, destination) by GPU number, each GPU at most once on either side.
 
     The seed draws for `shuffled`, for each domain anew. BadInput for what the fabric doesn't have.
     """
@@ -55,7 +55,7 @@ def _check_indices(chosen: Sequence[int], count: int, field: str) -> None:
 
 
 def _pair_of_names(pair: tuple[str, str], fabric: FabricSpec, field: str) -> Pair:
-    """Return a pair of names by GPU number. BadInput for unknown GPUs, and for two of one domain."""
+    """By GPU number. BadInput for GPUs that aren't there, or aren't of two domains."""
     last, found = Gpu(fabric.domains - 1, fabric.rails - 1), []
     for n, name in enumerate(pair):
         try:
@@ -72,7 +72,7 @@ def _pair_of_names(pair: tuple[str, str], fabric: FabricSpec, field: str) -> Pai
 
 
 def derangement(items: Sequence[int], rng: random.Random) -> tuple[int, ...]:
-    """Return two or more items in an order in which none keeps its place; all such orders are equally likely."""
+    """The items in an order in which none is at its place; all such orders are equally likely. It needs two or more."""
     order = list(items)
     while any(a == b for a, b in zip(items, order, strict=True)):
         rng.shuffle(order)  # about one order in e will do
@@ -82,7 +82,7 @@ def derangement(items: Sequence[int], rng: random.Random) -> tuple[int, ...]:
 def transfers_schedule(
     domains: int, rails: int, pairs: Sequence[Pair], size: int, stripes: int = 1, rounds: int = 1
 ) -> Schedule:
-    """Return the schedule of `size` bytes for each pair in even stripes, `rounds` times; each transfer is a phase run.
+    """`size` bytes for each pair in even stripes, `rounds` times; every transfer is a run of its own.
 
     A source begins its next transfer when the last one's destination has sent a receipt: before that, much of it may
     still wait in the source's own buffers.
@@ -108,7 +108,7 @@ class TransfersSpec(Sized):
     """Each GPU of these domains and ranks (left out: all) sends `bytes` to the next domain, to another of the ranks.
 
     The next domain is by number, after the last the first. next-rank: the one that follows in the list, after its last
-    the first; shuffled: drawn from the seed. Each is once a destination. Or `pairs` gives all pairs. `bytes`, or
+    the first; shuffled: drawn from the seed. Each is once a destination. Or `pairs` says who sends to whom. `bytes`, or
     `duration` at the rail's rate, is of one transfer; it goes in `stripes` over as many connections. A source sends
     `rounds` of them, one after the other, to the same destination.
     """
@@ -145,7 +145,7 @@ class TransfersSpec(Sized):
         return {"to": self.to, "stripes": f"stripes {self.stripes}", "rounds": f"rounds {self.rounds}"}
 
     def build(self, setting: Setting) -> Built:
-        """Build the transfers; as for a collective, the same bytes are projected to the real platform."""
+        """As of a collective, the same bytes are projected to the real platform."""
         fabric = setting.fabric
         chosen = pairs(self, fabric, setting.seed, setting.field)
         size = self.bytes or whole_bytes(self.target_duration_s * setting.emulated.rail)

@@ -1,6 +1,6 @@
-"""Duration of a schedule if every port sends at its rate without delays: a list scheduling of its tasks.
+"""How long a schedule takes if every port sends at its rate and nothing is ever late: a list scheduling of its tasks.
 
-It serves to choose byte sizes for a duration asked for, and to check a schedule's shape against the equations; it is
+It serves to choose byte sizes for a wished-for duration, and to check a schedule's shape against the equations; it is
 no prediction (those are in `railyard.results.theory.predict`, and know nothing of tasks). Each port carries one
 transfer at a time, in the order of the task list, which all workloads here emit in the order of time.
 """

@@ -1,4 +1,4 @@
-"""Traffic matrices of a schedule, by kind of traffic, and the bytes that each port carries."""
+"""Traffic matrices of a schedule: who sends how much to whom, of which kind, and through which ports it goes."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ Matrix = npt.NDArray[np.int64]
 
 
 def traffic_matrix(schedule: Schedule, kind: str | None = None) -> Matrix:
-    """Return payload bytes from row to column, by GPU number, shape (gpus, gpus); of one kind of traffic, or of all."""
+    """Payload bytes from row to column, by GPU number; of one kind, or of all."""
     matrix = np.zeros((schedule.gpus, schedule.gpus), dtype=np.int64)
     for _, t in schedule.transfers:
         if kind is None or schedule.phases[t.phase].kind == kind:
@@ -23,7 +23,7 @@ def traffic_matrix(schedule: Schedule, kind: str | None = None) -> Matrix:
 
 
 def bytes_by_kind(schedule: Schedule) -> dict[str, int]:
-    """Return the payload bytes that all GPUs together send, by kind of traffic."""
+    """Payload bytes that all GPUs together send, of each kind that occurs."""
     total: dict[str, int] = {}
     for _, t in schedule.transfers:
         kind = schedule.phases[t.phase].kind
@@ -32,7 +32,7 @@ def bytes_by_kind(schedule: Schedule) -> dict[str, int]:
 
 
 def cross_rail_bytes(schedule: Schedule) -> int:
-    """Return the payload bytes between GPUs that differ in rank and in domain: only spines or forwarding carry them.
+    """Payload between GPUs that differ in rank and in domain: what only spines, or forwarding, can carry.
 
     Rail-only section III-B: none for dense LLMs.
     """
@@ -51,12 +51,12 @@ class PortBytes:
 
 
 def port_bytes(schedule: Schedule, fabric: FabricSpec) -> PortBytes:
-    """Return the bytes that each port should carry if every pair always takes the policy's paths."""
+    """What each port should carry in all, if every pair takes the policy's paths from beginning to end."""
     return port_bytes_of(schedule.matrix, schedule.gpus, schedule.rails, fabric)
 
 
 def port_bytes_of(sizes: Mapping[tuple[int, int], int], gpus: int, rails: int, fabric: FabricSpec) -> PortBytes:
-    """Return the same for `sizes` of pairs (src, dst). Pairs with several paths are split by their weights."""
+    """The same for `sizes` of pairs (src, dst). Pairs with several paths are split by their weights."""
     ports = PortBytes(*(np.zeros(gpus, dtype=np.int64) for _ in range(4)))
     for (src, dst), size in sizes.items():
         for share, path in gpu_hops(src, dst, rails, fabric):

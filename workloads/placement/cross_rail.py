@@ -1,4 +1,4 @@
-"""The check for process groups that need traffic between rails, for any layout.
+"""Which process groups need traffic between rails, for a layout as good or bad as it may be. Decides nothing else.
 
 Two GPUs in different HB domains and on different rails have no way to each other in a rail-only network but forwarding
 (Rail-only section IV-B). A group in one domain, on one rail, or that is a grid, needs none: its collectives are
@@ -23,7 +23,7 @@ MAX_LISTED: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A group that needs traffic between rails: its members, and the reason. `ranks[i]` is on `gpus[i]`."""
+    """A group that needs traffic between rails: who is in it, and why in plain words. `ranks[i]` is on `gpus[i]`."""
 
     kind: str
     group: str
@@ -33,7 +33,7 @@ class Finding:
 
 
 def lint(layout: Layout, experts: int = 0) -> tuple[Finding, ...]:
-    """Return all groups that cross rails. `experts`: adjacent ranks that exchange tokens; 0 for dense."""
+    """All that crosses rails. `experts`: ranks that exchange tokens with one another, side by side; 0 for dense."""
     p = layout.parallelism
     found = list(_group_findings("TP", layout.tensor_groups, "stage {}, replica {}", p.data, layout))
     found += _group_findings("DP", layout.data_groups, "stage {}, tensor rank {}", p.tensor, layout)
@@ -44,7 +44,7 @@ def lint(layout: Layout, experts: int = 0) -> tuple[Finding, ...]:
 
 
 def lint_schedule(schedule: Schedule) -> tuple[Finding, ...]:
-    """Return the steps of a schedule whose transfers cross rails, each once; `ranks` are GPU numbers."""
+    """Steps of a schedule whose transfers cross rails, each once; `ranks` are GPU numbers."""
     crossing: defaultdict[tuple[str, str], set[tuple[int, int]]] = defaultdict(set)
     for _, t in schedule.transfers:
         phase = schedule.phases[t.phase]
@@ -60,7 +60,7 @@ def lint_schedule(schedule: Schedule) -> tuple[Finding, ...]:
 
 
 def crosses(src: Numbers | NDArray[np.int64], dst: Numbers | NDArray[np.int64], rails: int) -> NDArray[np.bool_]:
-    """Return whether each pair differs in domain and in rail."""
+    """Whether a pair differs in domain and in rail."""
     crossing: NDArray[np.bool_] = (src // rails != dst // rails) & (src % rails != dst % rails)
     return crossing
 
@@ -115,7 +115,7 @@ def _finding(kind: str, group: str, gpus: Numbers, reason: str, layout: Layout) 
 
 
 def _grid_mismatch(group: Numbers, rails: int) -> str:
-    """Return why a group is no grid: two of its domains that don't match."""
+    """How a group falls short of a grid: with two of its domains that don't match."""
     ranks_by_domain: defaultdict[int, list[int]] = defaultdict(list)
     for gpu in sorted(int(n) for n in group):
         ranks_by_domain[gpu // rails].append(gpu % rails)

@@ -25,7 +25,7 @@ class GpuPlacement:
             raise ValueError(f"places must be 0 to {self.gpus - 1}: {self.at}")
 
     def with_moves(self, moves: Mapping[int, int]) -> "GpuPlacement":
-        """Return the placement with ranks moved from keys to values. ValueError for unused keys and used values."""
+        """With those at the keys now at the values, which must be free. ValueError too for a key where nobody is."""
         if not moves.keys() <= set(self.at):
             raise ValueError(f"none of the job is at {sorted(moves.keys() - set(self.at))}")
         return replace(self, at=tuple(moves.get(gpu, gpu) for gpu in self.at))

@@ -38,7 +38,7 @@ class _SendConnection:
     task: int = -1
     remaining: int = 0
     pattern_offset: int = 0
-    wants_write: bool = False  # epoll reports when there is room
+    wants_write: bool = False  # epoll tells when there is room
 
 
 @dataclass
@@ -141,7 +141,7 @@ class Engine:
             self.outcome.broken.append(f"{src} -> {dst}: {error}")
 
     def _raise_error(self, connection: _SendConnection) -> None:
-        """Raise the error of a connection for which epoll reports one."""
+        """Raise what is wrong with a connection of which epoll says that something is."""
         connection.sock.send(b"")
         raise ConnectionResetError("the receiver hung up")
 
@@ -216,7 +216,7 @@ class Engine:
             self._epoll.modify(connection.sock.fileno(), select.EPOLLOUT if enabled else 0)
 
     def _receive(self, connection: _ReceiveConnection) -> None:
-        """Read once; epoll reports again if there is more."""
+        """Read once; epoll tells again if there is more."""
         if connection.task < 0:
             data = connection.sock.recv(HEADER.size - len(connection.header))
             if not data:
@@ -239,7 +239,7 @@ class Engine:
             self._received(connection)
 
     def _parse_header(self, connection: _ReceiveConnection) -> tuple[int, int]:
-        """Return a header's (task number, bytes). ConnectionError if no such transfer uses this connection."""
+        """What a header says: (task number, bytes). ConnectionError if no such transfer goes over this connection."""
         number, size = HEADER.unpack(connection.header)
         task = self.job.tasks[number] if number < len(self.job.tasks) else None
         expected = (task.src, task.dst, task.stripe, task.bytes) if isinstance(task, Transfer) else None

@@ -1,4 +1,4 @@
-"""Messages between the replay and its worker processes: plain data, pickled over their pipes.
+"""The part of a schedule that one worker process plays, and its outcome.
 
 A GPU belongs to one worker, which sends its transfers and receives what is sent to it. Whole domains go to one worker,
 so that most of the busy HB traffic needs no second process.
@@ -59,7 +59,7 @@ def window_bytes(rate_bps: int, mtu: int) -> int:
 class Job:
     """A worker's share: `local_gpus` are the GPU numbers it plays; `seed` makes the pattern that fills every transfer.
 
-    `watched`: phases of which it reports when all bytes for its GPUs have arrived.
+    `watched`: phases of which it tells when all that comes to its GPUs has come.
     """
 
     gpus: tuple[Gpu, ...]

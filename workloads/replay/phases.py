@@ -1,4 +1,4 @@
-"""The end of a replay's phases: when the last transfer of a phase has arrived, over all workers."""
+"""When a phase of a replay is over: its last transfer has arrived, whichever workers received its parts."""
 
 import threading
 from collections import Counter
@@ -39,7 +39,7 @@ def transfers_per_phase(tasks: Iterable[Task], watched: Collection[int], local_g
 
 
 class PhaseTracker:
-    """Sums the workers' counts, from their threads, and calls back when all of a phase has arrived."""
+    """Adds up what workers tell, from their threads, and calls who waits for a phase when all of it has arrived."""
 
     def __init__(self, schedule: Schedule, watched: Mapping[int, PhaseEndCallback]) -> None:
         self._remaining = transfers_per_phase(schedule.tasks, watched, range(schedule.gpus))

@@ -2,21 +2,18 @@
 arrived.
 """
 
-import pickle
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import psutil
 
 from railyard.core.errors import RailyardError
-from railyard.core.project import PROJECT
-from railyard.workloads.replay.job import Outcome, Windows, jobs
+from railyard.core.worker import Ready, Worker
+from railyard.workloads.replay.job import Job, Outcome, Windows, jobs
+from railyard.workloads.replay.messages import Connect, Delivered, Finished, Go, Listen, PhaseOver
 from railyard.workloads.replay.phases import NO_CALLBACKS, PhaseEnd, PhaseEndCallback, PhaseTracker
 from railyard.workloads.schedule import Schedule
 
@@ -57,64 +54,38 @@ class Replay:
         return found
 
 
-class _Worker:
-    """One worker process and its last message."""
+class _ReplayWorker:
+    """One worker process and what it last reported."""
 
-    def __init__(self, job: object, on_phase: Callable[[PhaseEnd], None]) -> None:
+    def __init__(self, job: Job, on_phase: Callable[[PhaseEnd], None]) -> None:
         self._on_phase = on_phase
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "railyard.workloads.replay.worker"],
-            cwd=PROJECT,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
+        self.process = Worker(
+            "railyard.workloads.replay.worker", "a replay worker", Ready, Delivered, PhaseOver, Finished
         )
         self.delivered = 0
         self.outcome: Outcome | None = None
-        self.error: Exception | None = None
+        self.error: RailyardError | None = None
         self.reader = threading.Thread(target=self._read_messages, daemon=True)
-        self.send(job)
-
-    def send(self, message: object) -> None:
-        assert self._process.stdin
-        try:
-            pickle.dump(message, self._process.stdin)
-            self._process.stdin.flush()
-        except BrokenPipeError:
-            raise RailyardError("a replay worker died") from None
-
-    def receive(self) -> Any:
-        assert self._process.stdout
-        try:
-            message = pickle.load(self._process.stdout)
-        except (EOFError, pickle.UnpicklingError):  # the latter if it was in the middle of something
-            raise RailyardError("a replay worker died") from None
-        if isinstance(message, RuntimeError):
-            raise RailyardError(f"replay: {message}") from message
-        return message
 
     def _read_messages(self) -> None:
         """In a thread: read progress until the outcome."""
         try:
             while self.outcome is None:
-                message = self.receive()
-                if isinstance(message, Outcome):
-                    self.outcome = message
-                elif isinstance(message, PhaseEnd):
-                    self._on_phase(message)
-                else:
-                    self.delivered = message
+                match self.process.receive_any(timeout_s=None):
+                    case Finished() as finished:
+                        self.outcome = finished.outcome
+                    case PhaseOver() as phase:
+                        self._on_phase(phase.end)
+                    case Delivered() as delivered:
+                        self.delivered = delivered.size
         except RailyardError as error:
             self.error = error
 
     def end(self) -> None:
-        self._process.kill()
-        self._process.wait()
+        self.process.kill()
         if self.reader.is_alive():
-            self.reader.join()  # it reads the end of what the process said; closing under it would not do
-        for pipe in (self._process.stdin, self._process.stdout):
-            if pipe:
-                with suppress(BrokenPipeError):  # what it never read
-                    pipe.close()
+            self.reader.join()  # it reads the end of what the process sent
+        self.process.end()
 
 
 def replay(
@@ -137,18 +108,20 @@ def replay(
     """
     phases = PhaseTracker(schedule, watched)
     worker_jobs = jobs(schedule, psutil.cpu_count() or 1, PORT, seed, windows, watched)
-    workers = [_Worker(job, phases.receive) for job in worker_jobs]
+    workers: list[_ReplayWorker] = []
     try:
-        for expected in ("listening", "connected"):
-            for worker in workers:
-                if worker.receive() != expected:
-                    raise RailyardError(f"a replay worker is not {expected}")
-            for worker in workers:
-                if expected == "listening":
-                    worker.send("connect")
+        for job in worker_jobs:
+            workers.append(_ReplayWorker(job, phases.receive))
+            workers[-1].process.send(Listen(job=job))
+        for worker in workers:
+            worker.process.receive(Ready, timeout_s=None)
+        for worker in workers:
+            worker.process.send(Connect())
+        for worker in workers:
+            worker.process.receive(Ready, timeout_s=None)
         start_ns = time.monotonic_ns() + START_DELAY_NS
         for worker in workers:
-            worker.send(("go", start_ns, start_ns + int(deadline_s * 1e9)))
+            worker.process.send(Go(start_ns=start_ns, deadline_ns=start_ns + int(deadline_s * 1e9)))
         started(start_ns)
         for worker in workers:
             worker.reader.start()
@@ -163,7 +136,7 @@ def replay(
             worker.end()
 
 
-def _collect_outcomes(schedule: Schedule, start_ns: int, workers: list[_Worker]) -> Replay:
+def _collect_outcomes(schedule: Schedule, start_ns: int, workers: list[_ReplayWorker]) -> Replay:
     outcomes = []
     for worker in workers:
         if worker.error or worker.outcome is None:

@@ -118,7 +118,7 @@ def _accept_all(listener: socket.socket) -> list[socket.socket]:
 
 
 def _read_hello(sock: socket.socket) -> tuple[int, int] | None:
-    """Return the GPU number and the stripe that a caller sent; None if it hasn't yet."""
+    """What a caller said: its GPU number and the stripe; None if it hasn't yet."""
     try:
         hello = sock.recv(HELLO.size, socket.MSG_PEEK)
     except BlockingIOError:

@@ -65,7 +65,7 @@ class _File:
 
 
 def read_chakra(files: Files, groups: Groups) -> Trace:
-    """Return the trace. `groups`: ranks of process groups that it doesn't define. BadInput names the place."""
+    """The trace. `groups`: ranks of process groups that the trace names but doesn't define. BadInput says where."""
     if files.shared:
         allowed = "must be NAME.<rank>.et or NAME.<rank>.json: a Chakra trace has a file for each rank"
         raise BadInput(files.names[0], files.name, allowed)

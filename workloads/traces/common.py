@@ -115,7 +115,7 @@ class Trace:
 
 
 def parse_whole(where: str, key: str, value: object, minimum: int = 0) -> int:
-    """Return a whole number from a file. BadInput names the place of any other value."""
+    """A whole number from a file, where none but such will do. BadInput says where it isn't one."""
     if isinstance(value, str) and value.isascii() and value.isdigit():
         value = int(value)
     if isinstance(value, float) and value.is_integer():

@@ -79,7 +79,7 @@ def trace_name(path: str) -> str:
 
 
 def parse_json(content: bytes, where: str) -> Any:
-    """Return the plain data of a JSON file. BadInput names the place of a syntax error."""
+    """Plain data of a JSON file. BadInput says where it breaks off."""
     try:
         return json.loads(content)
     except json.JSONDecodeError as error:

@@ -32,7 +32,7 @@ class Lowered:
 def lower(
     trace: Trace, domains: int, rails: int, bytes_factor: float, time_factor: float, two_phase: bool = False
 ) -> Lowered:
-    """Return the trace on a fabric of this shape, with scaled bytes and seconds. BadInput if it can't run."""
+    """The trace on a fabric of this shape, with its bytes and seconds times these. BadInput says what can't be."""
     lowering = _Lowering(trace, Program(domains, rails), bytes_factor, time_factor, two_phase)
     for step in steps(trace):
         lowering.add_step(step)

@@ -55,7 +55,7 @@ MICROSECONDS: Final = 1e6  # in a second
 
 
 def read_param(files: Files, flops_per_s: float) -> Trace:
-    """Return the trace. A gemm without a measured `latency_us` takes its operations at `flops_per_s`."""
+    """The trace. A gemm without a measured `latency_us` takes its operations at `flops_per_s`. BadInput says where."""
     lists = [_entries(content, name) for name, content in zip(files.names, files.content, strict=True)]
     count = _world_size(lists[0], files.names[0]) if files.shared else len(lists)
     by_rank = lists * count if files.shared else lists

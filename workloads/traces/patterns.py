@@ -25,7 +25,7 @@ def chain(program: Program, order: Sequence[int], size: int, phase: int) -> None
 
 
 def send_barrier(program: Program, group: Sequence[int], phase: int) -> None:
-    """Append a barrier: in round k each GPU sends a byte to the one 2^k places on, in log2 n rounds in all."""
+    """A barrier: in round k everyone tells the one 2^k places on, so that all know of all after log2 n rounds."""
     n, step = len(group), 1
     while step < n:
         barrier_sends = [

@@ -104,7 +104,7 @@ class _Item:
 
 
 def read_simai(files: Files, gpus: int, rails: int) -> Trace:
-    """Return the workload on as many ranks as its first line gives (`all_gpus:`), or on all `gpus`."""
+    """The workload on as many ranks as its first line says (`all_gpus:`), or on all `gpus`. BadInput says where."""
     name = files.names[0]
     try:
         lines = files.content[0].decode().splitlines()

@@ -15,12 +15,12 @@ from types import TracebackType
 from typing import Final
 
 from railyard.core.errors import RailyardError
-from railyard.core.worker import WorkerProcess
+from railyard.core.worker import Ready, Worker
 from railyard.topologies.multirail.addresses import Nic
 from railyard.topologies.multirail.plan import MultirailPlan
 from railyard.workloads.allreduce.balancing.rails import Rail, paper_rail, scaled
 from railyard.workloads.allreduce.engine.inputs import checked
-from railyard.workloads.allreduce.engine.jobs import Operations, RankReport
+from railyard.workloads.allreduce.engine.jobs import Join, Operations, RankReport, Report, Run
 from railyard.workloads.allreduce.engine.node import GroupBroken
 from railyard.workloads.allreduce.engine_kind import PlannedFabric
 from railyard.workloads.allreduce.recovery.liveness import Timeouts
@@ -102,27 +102,25 @@ class Ranks:
             for nic in net.plan.aggregators
             if nic is not None and not channels
         ]
-        self._processes: list[WorkerProcess] = []
-        self._aggregators: list[WorkerProcess] = []
+        self._processes: list[Worker] = []
+        self._aggregators: list[Worker] = []
 
     def start(self) -> None:
         """Begin all processes, and return when they have joined. GroupBroken says why they can't."""
         self._aggregators = [
-            WorkerProcess(_MODULE, f"the aggregator of rail {task.rail}") for task in self._aggregator_tasks
+            Worker(_MODULE, f"the aggregator of rail {task.rail}", Ready) for task in self._aggregator_tasks
         ]
-        self._processes = [WorkerProcess(_MODULE, f"rank {task.rank}") for task in self._tasks]
+        self._processes = [Worker(_MODULE, f"rank {task.rank}", Ready, Report) for task in self._tasks]
         try:
             for process, task in zip(self._aggregators, self._aggregator_tasks, strict=True):
-                process.send(task)
+                process.send(Join(task=task))
             for process, node in zip(self._processes, self._tasks, strict=True):
-                process.send(node)
-            answers = [
-                (task.rank, process.receive()) for task, process in zip(self._tasks, self._processes, strict=True)
-            ]
+                process.send(Join(task=node))
+            problems = [problem for process in self._processes if (problem := _joining_problem(process))]
         except BaseException:
             self.stop()
             raise
-        if problems := [f"rank {rank}: {problem}" for rank, problem in answers if problem is not None]:
+        if problems:
             self.stop()
             raise GroupBroken("; ".join(problems))
 
@@ -136,7 +134,7 @@ class Ranks:
         for request in operations:
             checked(request)
         for process, request in zip(self._processes, operations, strict=True):
-            process.send(request)
+            process.send(Run(operations=request))
 
     def finish(self) -> list[RankReport]:
         """What each rank tells, when all have. One that died has told nothing but that.
@@ -185,7 +183,15 @@ class Ranks:
 
     def _report(self, rank: int) -> RankReport:
         try:
-            report: RankReport = self._processes[rank].receive(self._answer_timeout_s)
+            return self._processes[rank].receive(Report, self._answer_timeout_s).report
         except RailyardError as problem:
             return RankReport(rank, errors=[str(problem)])
-        return report
+
+
+def _joining_problem(process: Worker) -> str:
+    """Return why a rank did not join its group; empty if it did. Joining has deadlines of its own."""
+    try:
+        process.receive(Ready, timeout_s=None)
+    except RailyardError as problem:
+        return str(problem)
+    return ""

@@ -5,6 +5,12 @@ Units: bytes, seconds; times in nanoseconds of CLOCK_MONOTONIC, which all proces
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Literal
+
+from pydantic import InstanceOf
+
+from railyard.core.worker import Message
+from railyard.workloads.allreduce.transport.placement import AggregatorTask, NodeTask
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,3 +72,24 @@ def latencies_s(reports: Sequence[RankReport]) -> list[float]:
     starts = zip(*(report.starts_ns for report in reports), strict=False)
     ends = zip(*(report.ends_ns for report in reports), strict=False)
     return [(max(end) - min(start)) / 1e9 for start, end in zip(starts, ends, strict=False)]
+
+
+class Join(Message):
+    """Join the group as a node, or listen as an aggregator: Ready, or Failed."""
+
+    kind: Literal["join"] = "join"
+    task: InstanceOf[NodeTask] | InstanceOf[AggregatorTask]
+
+
+class Run(Message):
+    """Do operations: Report."""
+
+    kind: Literal["run"] = "run"
+    operations: InstanceOf[Operations]
+
+
+class Report(Message):
+    """What a node reports of operations."""
+
+    kind: Literal["report"] = "report"
+    report: InstanceOf[RankReport]

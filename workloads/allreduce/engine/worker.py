@@ -1,15 +1,11 @@
 """The process of one node, or of one aggregator: it enters its namespace, joins, and does what it is asked.
 
-`python -m railyard.workloads.allreduce.engine.worker`: a NodeTask or AggregatorTask comes in. A node answers with None
-when it has joined, or with what went wrong; then each Operations that comes in is answered with a RankReport. An
-aggregator answers None when it listens, and serves until it is ended. Either ends with its standard input.
+Its messages are those of jobs.py: Join, and then, for a node, Run as often as needed. An aggregator serves until it is
+ended.
 """
 
 import ctypes
 import gc
-import pickle
-import select
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
@@ -18,10 +14,11 @@ from typing import Final
 import numpy as np
 
 from railyard.core.errors import BadInput
+from railyard.core.worker import Failed, Parent, Ready
 from railyard.workloads.allreduce.engine.buffers import Array
 from railyard.workloads.allreduce.engine.group import Group
 from railyard.workloads.allreduce.engine.inputs import ROOT, draw_input, expected, outcome, rotated, wrong
-from railyard.workloads.allreduce.engine.jobs import Operations, RankReport
+from railyard.workloads.allreduce.engine.jobs import Join, Operations, RankReport, Report, Run
 from railyard.workloads.allreduce.engine.node import GroupBroken
 from railyard.workloads.allreduce.transport.aggregator import Aggregator
 from railyard.workloads.allreduce.transport.placement import AggregatorTask, NodeTask, pin_to_core
@@ -104,53 +101,44 @@ def run_operations(group: Group, operations: Operations, reported_migrations: in
     )
 
 
-def _send_reply(reply: object) -> None:
-    pickle.dump(reply, sys.stdout.buffer)
-    sys.stdout.buffer.flush()
-
-
-def _node(task: NodeTask) -> None:
+def _node(parent: Parent, task: NodeTask) -> None:
     try:
         group = Group(task.rank, task.layout, task.policy, task.timeouts, task.placement.socket_maker())
     except (GroupBroken, BadInput) as problem:
-        _send_reply(str(problem))
+        parent.send(Failed(why=str(problem)))
         return
-    _send_reply(None)
+    parent.send(Ready())
     gc.collect()
-    gc.freeze()  # what is there stays: no need to look at it again and again
+    gc.freeze()  # objects that exist now stay: collections needn't visit them again
     reported_migrations = 0
-    while True:
-        try:
-            request: Operations = pickle.load(sys.stdin.buffer)
-        except EOFError:
-            group.close(leave_at_once=True)
-            return
-        report = run_operations(group, request, reported_migrations)
+    for command in parent:
+        report = run_operations(group, command.operations, reported_migrations)
         reported_migrations += len(report.migrations)
-        _send_reply(report)
+        parent.send(Report(report=report))
 
 
-def _aggregator(task: AggregatorTask) -> None:
+def _aggregator(parent: Parent, task: AggregatorTask) -> None:
     layout, rail = task.layout, task.rail
     address = layout.aggregators[rail]
     assert address is not None  # an aggregator is made for a rail that has one
     make, setup_s = task.placement.socket_maker(), layout.rails[rail].setup_s
     aggregator = Aggregator(rail, layout.size, address, layout.group, make, setup_s)
-    _send_reply(None)
-    aggregator.run(lambda: bool(select.select([sys.stdin], [], [], 0)[0]))
+    parent.send(Ready())
+    aggregator.run(lambda: False)
 
 
 def main() -> None:
     np.seterr(over="ignore", invalid="ignore")  # sums of sums of sums grow without bound where nobody checks them
     ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, 1)  # ns; 50,000 by default, which is much of a set-up
-    task = pickle.load(sys.stdin.buffer)
+    parent = Parent(Join, Run)
+    task = parent.receive().task
     task.placement.enter()
     if isinstance(task, NodeTask):
         pin_to_core(task.rank)
-        _node(task)
+        _node(parent, task)
     else:
         pin_to_core(task.layout.size + task.rail)
-        _aggregator(task)
+        _aggregator(parent, task)
 
 
 if __name__ == "__main__":

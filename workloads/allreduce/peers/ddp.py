@@ -11,8 +11,9 @@ from itertools import count
 from typing import Any, Final, Literal
 
 from railyard.core.errors import BadInput, MissingRequirement, RailyardError, unknown_name_hint
-from railyard.core.worker import WorkerProcess
+from railyard.core.worker import Ready, Worker
 from railyard.workloads.allreduce.engine.emulated import PORT, placement
+from railyard.workloads.allreduce.engine.jobs import Join
 from railyard.workloads.allreduce.engine_kind import PlannedFabric
 from railyard.workloads.allreduce.engines import gloo
 from railyard.workloads.allreduce.peers.ddp_run import Training, TrainingResult
@@ -48,7 +49,7 @@ class DdpRanks(PeerRanks):
         trees = tuple(address and (address[0], _PORT) for address in self.layout.aggregators)
         self.layout = replace(self.layout, nodes=hosts, aggregators=trees)
         self._run_numbers = count()
-        self._aggregators: list[WorkerProcess] = []
+        self._aggregators: list[Worker] = []
 
     @classmethod
     def missing_requirement(cls) -> MissingRequirement | None:
@@ -57,10 +58,10 @@ class DdpRanks(PeerRanks):
     def start(self) -> None:
         super().start()
         for rail in self.layout.trees:
-            aggregator = WorkerProcess("railyard.workloads.allreduce.engine.worker", f"the aggregator of rail {rail}")
+            aggregator = Worker("railyard.workloads.allreduce.engine.worker", f"the aggregator of rail {rail}", Ready)
             self._aggregators.append(aggregator)
-            aggregator.send(AggregatorTask(rail, self.layout, placement(self._plan, None, rail)))
-            aggregator.receive()
+            task = AggregatorTask(rail, self.layout, placement(self._plan, None, rail))
+            aggregator.ask(Join(task=task), Ready)
 
     def stop(self) -> None:
         super().stop()

@@ -1,0 +1,82 @@
+"""Each worker process of the project serves a job without GPUs, which needs no namespaces."""
+
+import pytest
+
+from railyard.controller.processes import messages
+from railyard.core.errors import RailyardError
+from railyard.core.worker import Message, Ready, Worker
+from railyard.failure.connectivity.messages import Answered, Open, Probe
+from railyard.failure.probes.replacement import Prober
+from railyard.failure.probes.traffic import Traffic, TrafficJob
+from railyard.workloads.background.run import BackgroundJob, Sent, StartAt, Stop
+from railyard.workloads.replay.job import Job, windows_for_links
+from railyard.workloads.replay.messages import Connect, Delivered, Finished, Go, Listen
+from tests.unit.broken_fabrics import plan
+
+PLAN = plan("rail-only", "dr", 2, 2)
+
+
+def test_traffic_of_no_pairs_has_an_empty_log() -> None:
+    traffic = Traffic(TrafficJob((), (), 1.0))
+    traffic.start()
+    log = traffic.stop(drain_s=0.0)
+    assert (log.sent, log.broken, log.probes) == ({}, {}, [])
+
+
+def test_background_of_no_flows_sends_nothing() -> None:
+    sender = Worker("railyard.workloads.background.sender", "the background sender", Ready, Sent)
+    try:
+        sender.ask(BackgroundJob(flows=(), mtu=9000), Ready)
+        sender.ask(StartAt(start_ns=0), Ready)
+        assert sender.ask(Stop(), Sent).counts == []
+    finally:
+        sender.end()
+
+
+def test_a_connectivity_check_of_no_gpus_has_no_pairs() -> None:
+    worker = Worker("railyard.failure.connectivity.worker", "the connectivity worker", Ready, Answered)
+    try:
+        worker.ask(Open(gpus=()), Ready)
+        for _ in range(2):
+            answered = worker.ask(Probe(expected=frozenset(), timeout_s=0.01, end_s=0.0), Answered)
+            assert answered.pairs in (None, {})
+    finally:
+        worker.end()
+
+
+def test_a_prober_of_no_pairs_reaches_all() -> None:
+    with Prober([]) as prober:
+        assert prober.reaches_all(since_ns=0)
+        assert prober.stop() == []
+
+
+def test_a_replay_worker_plays_an_empty_job() -> None:
+    job = Job((), frozenset(), (), 7000, 1, windows_for_links(10**9, 10**8, 9000), frozenset())
+    worker = Worker("railyard.workloads.replay.worker", "a replay worker", Ready, Delivered, Finished)
+    try:
+        worker.ask(Listen(job=job), Ready)
+        worker.ask(Connect(), Ready)
+        worker.send(Go(start_ns=0, deadline_ns=2**62))
+        while not isinstance(message := worker.receive_any(), Finished):
+            pass
+        assert message.outcome.ended_ns == {}
+    finally:
+        worker.end()
+
+
+@pytest.mark.parametrize(
+    ("module", "command"),
+    [
+        ("heartbeat_main", messages.StartHeartbeats(plan=PLAN, period_s=1.0, multiplier=3)),
+        ("controller_main", messages.ConnectController(plan=PLAN, reroute=True, sockets=(), resume=False)),
+        ("agents_main", messages.ConnectAgents(plan=PLAN)),
+    ],
+)
+def test_a_process_without_its_fabric_dies_with_the_reason(module: str, command: Message) -> None:
+    process = Worker(f"railyard.controller.processes.{module}", "it", on_event=lambda *_: None, awaited=("connected",))
+    try:
+        process.send(command)
+        with pytest.raises(RailyardError, match=r"^it died: .*d0g0"):
+            process.await_events({"connected"})
+    finally:
+        process.end()
