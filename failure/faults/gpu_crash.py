@@ -25,7 +25,7 @@ class GpuCrash(GpuFault):
 
     def inject(self, net: FabricNet, target: str, p: Any) -> None:
         """Set both interfaces down, and kill all processes in the GPU's namespace."""
-        disconnect(target)
+        disconnect(net, target)
         signal_all(target, signal.SIGKILL)
 
     def repair(self, net: FabricNet, target: str, p: Any) -> None:
@@ -34,4 +34,4 @@ class GpuCrash(GpuFault):
 
     def symptoms(self, net: FabricNet, target: str, p: Any) -> Sequence[bool]:
         """Return whether each link is down."""
-        return links_down(target)
+        return links_down(net, target)

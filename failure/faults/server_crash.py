@@ -49,7 +49,7 @@ class ServerCrash(FaultKind):
         """Set all interfaces and the bridge down, and kill all processes of the GPUs."""
         gpus = _gpus(net.plan, target)
         for gpu in gpus:
-            disconnect(gpu)
+            disconnect(net, gpu)
         set_links(target, {target: "down"})
         for gpu in gpus:
             signal_all(gpu, signal.SIGKILL)
@@ -62,5 +62,5 @@ class ServerCrash(FaultKind):
 
     def symptoms(self, net: FabricNet, target: str, p: Any) -> Sequence[bool]:
         """Return whether the bridge and each link of each GPU are down."""
-        links = [is_down for gpu in _gpus(net.plan, target) for is_down in links_down(gpu)]
+        links = [is_down for gpu in _gpus(net.plan, target) for is_down in links_down(net, gpu)]
         return [not is_up(target, target), *links]

@@ -37,7 +37,7 @@ def samples(net: FabricNet) -> list[Sample]:
     """One flow a class, no two over the same link. A flow over a spine is bound by its rail, the slower of the two."""
     plan = net.plan
     payload = payload_fraction(plan.spec.mtu)
-    rail, hb = plan.rail_bps * payload, plan.hb_bps * payload
+    rail, hb = plan.rail_link(Gpu(0, 0)).rate_bps * payload, plan.hb_bps * payload  # a flow uses one plane
     chosen = [Sample("hb", Gpu(0, 0), Gpu(0, 1), hb), Sample("rail", Gpu(1, 0), Gpu(0, 0), rail)]
     if plan.uplinks and any(share.path.kind == "spine" for share in plan.spec.paths(Gpu(0, 1), Gpu(1, 0))):
         uplink = min(rail, plan.uplink_bps * payload)

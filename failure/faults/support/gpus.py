@@ -38,30 +38,31 @@ def signal_all(gpu: str, number: signal.Signals) -> None:
             os.kill(pid, number)
 
 
-def disconnect(gpu: str) -> None:
-    """Set both interfaces of a GPU down."""
-    set_links(gpu, {"rail0": "down", "hb0": "down"})
+def disconnect(net: FabricNet, gpu: str) -> None:
+    """Set all interfaces of a GPU down."""
+    set_links(gpu, dict.fromkeys(reversed(net.plan.devices), "down"))
 
 
 def boot(net: FabricNet, gpu: str) -> None:
     """Set a GPU's interfaces up and restore its routes.
 
-    The rail cable gets its carrier after the routes: packets that arrive earlier would be lost on their way through.
+    The rail cables get their carriers after the routes: packets that arrive earlier would be lost on their way through.
     """
-    far = net.plan.rail_link(gpu_of_name(gpu)).b
-    is_cable_up = is_set_up(far)  # False if another fault has cut the cable and isn't repaired yet
-    if is_cable_up:
+    ends = [link.b for link in net.plan.rail_links(gpu_of_name(gpu))]
+    cables_up = [far for far in ends if is_set_up(far)]  # not those that another fault has cut
+    for far in cables_up:
         set_links(far.node, {far.interface: "down"})
     with namespaces.inside(gpu):
         commands = route_commands(net.plan, gpu_of_name(gpu), net.backups)
-        namespaces.run(["ip", "-batch", "-"], "link set hb0 up\nlink set rail0 up\n" + commands)
-    if is_cable_up:
+        up = "".join(f"link set {device} up\n" for device in net.plan.devices)
+        namespaces.run(["ip", "-batch", "-"], up + commands)
+    for far in cables_up:
         set_links(far.node, {far.interface: "up"})
 
 
-def links_down(gpu: str) -> tuple[bool, bool]:
-    """Return whether the rail link and the HB link of a GPU are down."""
-    return not is_up(gpu, "rail0"), not is_up(gpu, "hb0")
+def links_down(net: FabricNet, gpu: str) -> tuple[bool, ...]:
+    """Return whether each rail link, and the HB link, of a GPU is down."""
+    return tuple(not is_up(gpu, device) for device in (*net.plan.devices[1:], "hb0"))
 
 
 class GpuFault(FaultKind):
