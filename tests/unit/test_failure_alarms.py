@@ -45,9 +45,7 @@ LINK, OTHER, RAIL = ("link", "d0g1"), ("link", "d1g1"), ("rail", "rail1")
         (5.1, LINK, 1),
     ],
 )
-def test_what_a_fault_explains_is_no_alarm_from_when_it_strikes_until_a_second_after_its_repair(
-    at_s: float, name: tuple[str, str], wanted: int
-) -> None:
+def test_fault_explains_alarms_until_a_second_after_repair(at_s: float, name: tuple[str, str], wanted: int) -> None:
     assert false_alarms(silent(at_s, name), [fault_interval("link-silent", "d0g1")], PLAN) == wanted
 
 
@@ -70,7 +68,7 @@ def test_a_gpu_counts_by_its_links() -> None:
     )
 
 
-def test_a_link_of_a_rail_that_was_silent_is_no_news_until_the_rail_is_heard() -> None:
+def test_link_of_a_silent_rail_is_no_alarm() -> None:
     """Of a rail that comes back, some links are heard first, and then the rest is told one by one."""
     events = [*silent(3, RAIL), *silent(9, OTHER), *received(9, RAIL), *received(9.1, OTHER)]
     assert false_alarms(events, [fault_interval("link-silent", "d0g1")], PLAN) == 0
@@ -130,7 +128,7 @@ def test_alarms_are_measured_beside_the_cost_with_the_faults_of_meanwhile(made: 
     assert len(made) == 1
 
 
-def test_where_no_hearts_beat_nothing_is_measured(made: list[FakeHeartbeatProcess]) -> None:
+def test_nothing_is_measured_without_heartbeats(made: list[FakeHeartbeatProcess]) -> None:
     run, (session, _) = run_of(), session_of(plan_of())
     with heartbeats.heartbeats_running(session, "off", run):
         pass

@@ -53,9 +53,7 @@ def test_a_slow_link_keeps_its_share() -> None:
 
 
 @given(data=st.data(), plan=st.sampled_from([PLAN, SPINES]))
-def test_every_fault_can_be_told_to_the_oracle_and_leaves_less_the_more_there_are(
-    data: st.DataObject, plan: Plan
-) -> None:
+def test_more_faults_leave_less_of_the_fabric(data: st.DataObject, plan: Plan) -> None:
     kinds = [kind for kind in fault_kinds() if FAULTS[kind].targets(plan)]
     drawn = data.draw(st.lists(st.sampled_from(kinds), max_size=4))
     faults = [Fault(kind, data.draw(st.sampled_from(FAULTS[kind].targets(plan)))) for kind in drawn]
@@ -113,7 +111,7 @@ def test_which_words_are_about_a_fault(kind: str, target: str, what: str, detail
     assert Fault(kind, target).is_signal(PLAN, what, detail) == wanted
 
 
-def test_of_a_spine_only_its_end_tells() -> None:
+def test_only_switch_down_announces_a_spine_crash() -> None:
     fault = Fault("spine-crash", "spine0")
     assert fault.is_signal(SPINES, "switch-down", {"switch": "spine0"})
     assert not fault.is_signal(SPINES, "switch-down", {"switch": "rail0"})
@@ -137,7 +135,7 @@ def still(**counter_deltas: int) -> dict[str, dict[str, PortStats]]:
     return {**found, "d1g1": {"rail0": nothing}, "rail1": {**found["rail1"], "d1g1": nothing}}
 
 
-def test_a_dead_cable_has_carried_what_came_out_of_it_at_either_end() -> None:
+def test_dead_cable_counts_packets_at_both_ends() -> None:
     left = bounds(PLAN, [Fault("link-silent", "d0g1")])
     assert watched_nodes(PLAN, left) == ["d0g1", "rail1"]
     assert dead_part_deltas(PLAN, left, counters(), counters(gpu_rx=2, switch_rx=1, gpu_tx=9)) == {
@@ -157,7 +155,7 @@ SLOW_CABLE = cable("d0g1", "rail1")
 
 
 @pytest.mark.parametrize("end", ["gpu_rx", "switch_rx"])
-def test_a_slow_cable_may_carry_what_is_left_of_its_rate_each_way_and_no_more(end: str) -> None:
+def test_slow_cable_carries_at_most_its_remaining_rate(end: str) -> None:
     left, seconds = bounds(PLAN, [SLOW]), 2.0
     assert watched_nodes(PLAN, left) == ["d0g1", "rail1"]
     upper = max_bytes(PLAN.rail_bps // 10, PLAN.spec.mtu, seconds)
@@ -178,7 +176,7 @@ def test_a_slow_cable_may_carry_what_is_left_of_its_rate_each_way_and_no_more(en
     ]
 
 
-def test_a_slow_cable_may_carry_its_rate_a_bit_more_what_its_shaper_has_saved_and_a_frame() -> None:
+def test_slow_cable_may_add_slack_burst_and_a_frame() -> None:
     mtu, heartbeats = 1500, 125_000
     assert max_bytes(80_000_000, mtu, 0.0) == 10_000 + 65_550, "a millisecond of the rate, and a frame"
     assert max_bytes(8_000_000, mtu, 0.0) == 2 * 1514 + 65_550, "two frames at least"
@@ -221,9 +219,7 @@ CUT = Fault("link-down", "d0g1")
         ),
     ],
 )
-def test_nobody_makes_good_what_changes_while_the_controller_is_away(
-    broken: list[Fault], actions: list[Action], wanted: bool
-) -> None:
+def test_changes_without_controller_are_not_recovered(broken: list[Fault], actions: list[Action], wanted: bool) -> None:
     assert changed_without_controller(broken, actions) == wanted
 
 
@@ -233,7 +229,7 @@ def test_control_kinds_are_those_with_a_process_as_their_target() -> None:
     }
 
 
-def test_it_is_quiet_once_the_last_act_is_long_enough_over_and_until_the_next() -> None:
+def test_script_is_idle_between_settling_and_the_next_action() -> None:
     actions = ActionLog(Script("two", (Timed(CUT, 1, 1), Timed(AWAY, 5, 1))))
     actions.schedule(1, "inject", NO_DEADLINE_NS - 1)
     assert actions.quiet_period(NO_DEADLINE_NS // 2) is None, "nothing has happened"

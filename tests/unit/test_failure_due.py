@@ -27,7 +27,7 @@ def missing(actions: list[Action], *taken_s: float) -> list[tuple[str, int]]:
     return [(one.act, len(one.broken)) for one in found]
 
 
-def test_one_is_due_after_each_act_that_is_followed_by_enough_quiet() -> None:
+def test_check_is_due_after_an_action_with_enough_idle_time() -> None:
     actions = [act(1, "inject"), act(3, "repair")]
     first, last = ("inject link-down d0g1", 1), ("repair link-down d0g1", 0)
     assert missing(actions) == [first, last]
@@ -42,6 +42,6 @@ def test_of_acts_that_come_together_one_is_due_after_all() -> None:
 
 
 @pytest.mark.parametrize(("fault", "is_due"), [(CRASH, True), (AWAY, False)])
-def test_what_takes_long_is_no_excuse_but_for_a_controller_that_starts(fault: Fault, is_due: bool) -> None:
+def test_long_action_is_excused_for_a_starting_controller(fault: Fault, is_due: bool) -> None:
     actions = [act(1, "inject", fault), act(2, "repair", fault, takes_s=0.5), act(3, "inject"), act(4, "repair")]
     assert missing(actions, 1.6, 3.6, 4.6) == ([(f"repair {fault.kind} {fault.target}", 0)] if is_due else [])

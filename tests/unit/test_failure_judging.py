@@ -161,7 +161,7 @@ def test_alone_traffic_is_home_when_the_last_detour_is_withdrawn() -> None:
     assert home((1010, 4), (3025, 1)) is None
 
 
-def test_among_others_traffic_is_home_when_no_more_detours_are_left_than_before() -> None:
+def test_concurrent_faults_count_only_their_own_detours() -> None:
     standing = {CRASH: (400, 5000)}
     assert home((430, 3), (1010, 7), (3020, 3), others=standing) == 20.0
     assert home((430, 3), (1010, 7), (3020, 4), others=standing) is None
@@ -185,7 +185,7 @@ def test_a_reboot_is_over_when_its_switch_is_there_again() -> None:
     assert run.recovered
 
 
-def test_a_pair_that_is_lost_again_before_the_repair_is_not_recovered() -> None:
+def test_late_losses_prevent_recovery() -> None:
     (pair, *_) = talks_of(CUT)[0].probes
     (run,) = judged({CUT: (1000, 3000)}, {pair: [(1000, 1010), (1500, 3000)]})
     assert (run.first_packet_ms, run.recovered) == (None, False)
@@ -198,7 +198,7 @@ def test_a_pair_that_is_lost_again_before_the_repair_is_not_recovered() -> None:
     assert run.recovered, "it is cut again and again"
 
 
-def test_whom_nobody_probed_is_judged_by_goodput() -> None:
+def test_recovery_without_probes_is_judged_by_goodput() -> None:
     selection = PairSelection(talks_of(CUT)[0].streams, talks_of(CUT)[0].affected, ())
     log = TrafficLog(sent={0: 0})
     seen = ScriptObservations(
@@ -211,7 +211,7 @@ def test_whom_nobody_probed_is_judged_by_goodput() -> None:
     assert (run.goodput_ms, run.back_ms) == (None, None), "nothing streams"
 
 
-def test_a_stream_that_gets_more_than_the_fabric_has_is_told() -> None:
+def test_stream_above_its_max_flow_is_reported() -> None:
     assert judged({CUT: (1000, 3000)}, {})[0].too_fast == 0
     crashed = Fault("server-crash", "hb1")
     selection = talks_of(CUT)[0]

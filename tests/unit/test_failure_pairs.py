@@ -44,7 +44,7 @@ def crosses(plan: Plan, pair: Pair, broken: Broken) -> bool:
 
 
 @given(situation=situations())
-def test_probes_and_affected_streams_cross_what_breaks_and_no_others_do(situation: tuple[Plan, Fault]) -> None:
+def test_only_probes_and_affected_streams_cross_the_fault(situation: tuple[Plan, Fault]) -> None:
     plan, fault = situation
     broken, selection = broken_by(fault.impact(plan), plan), monitored_pairs(fault, plan)
     assert all(crosses(plan, pair, broken) for pair in selection.probes)
@@ -53,7 +53,7 @@ def test_probes_and_affected_streams_cross_what_breaks_and_no_others_do(situatio
 
 
 @given(situation=situations())
-def test_nobody_talks_to_a_dead_gpu_or_to_themselves_or_twice(situation: tuple[Plan, Fault]) -> None:
+def test_dead_gpus_and_duplicates_are_never_selected(situation: tuple[Plan, Fault]) -> None:
     plan, fault = situation
     selection = monitored_pairs(fault, plan)
     dead = {gpu_of_name(fault.target)} if fault.kind == "gpu-crash" else set()
@@ -76,7 +76,7 @@ def test_every_living_gpu_sends_to_the_next_domain(situation: tuple[Plan, Fault]
 
 
 @given(situation=situations())
-def test_whoever_is_affected_has_a_way_round_unless_the_only_switch_died(situation: tuple[Plan, Fault]) -> None:
+def test_affected_pairs_have_an_alternative_path(situation: tuple[Plan, Fault]) -> None:
     """So that with rerouting on, not to recover is a fault of ours and not of the choice of pairs."""
     plan, fault = situation
     broken, selection = broken_by(fault.impact(plan), plan), monitored_pairs(fault, plan)
@@ -85,7 +85,7 @@ def test_whoever_is_affected_has_a_way_round_unless_the_only_switch_died(situati
         assert (path is None) == (fault.target == "switch0")
 
 
-def test_the_same_fault_has_the_same_talkers() -> None:
+def test_same_fault_selects_the_same_pairs() -> None:
     plan = nominal_plan(parse_fabric({"kind": "rail-only"}))
     fault = Fault("link-down", "d0g1")
     assert monitored_pairs(fault, plan) == monitored_pairs(fault, plan)
@@ -96,7 +96,7 @@ def on_4x4(kind: str, fault: str, target: str, **keys: Any) -> PairSelection:
     return monitored_pairs(Fault(fault, target), plan)
 
 
-def test_two_probes_are_hit_at_their_source_and_two_on_the_far_side_one_of_each_on_its_rail() -> None:
+def test_two_probes_are_at_the_source_and_two_at_the_far_side() -> None:
     selection = on_4x4("rail-only", "link-down", "d0g1")
     assert [src.rank == dst.rank for src, dst in selection.probes] == [True, False, True, False]
     assert [pair in selection.at_source for pair in selection.probes] == [True, True, False, False]
@@ -104,7 +104,7 @@ def test_two_probes_are_hit_at_their_source_and_two_on_the_far_side_one_of_each_
     assert all(Gpu(0, 1) in pair for pair in selection.probes if pair[0].rank == pair[1].rank)
 
 
-def test_where_there_is_one_side_one_of_three_probes_stays_on_its_rail() -> None:
+def test_one_of_three_probes_of_one_side_stays_on_its_rail() -> None:
     selection = on_4x4("rail-only", "rail-switch-crash", "rail1")
     assert [src.rank == dst.rank for src, dst in selection.probes] == [True, False, False]
     assert selection.at_source == frozenset()
@@ -136,7 +136,7 @@ def test_many_faults_share_few_probes_and_most_are_hit() -> None:
     )
 
 
-def test_on_spines_a_crashed_gpu_is_nobody_elses_trouble() -> None:
+def test_crashed_gpu_affects_no_other_pair_on_spines() -> None:
     selection = on_4x4("rail-optimized", "gpu-crash", "d1g2")
     assert (selection.affected, selection.probes) == (frozenset(), ())
     assert on_4x4("rail-optimized", "gpu-crash", "d1g2", policy="pxn").affected

@@ -73,7 +73,7 @@ def play(player: Player) -> None:
         assert time.monotonic() < deadline
 
 
-def test_each_strikes_and_is_mended_at_its_time_and_two_of_one_time_together(world: World) -> None:
+def test_faults_are_injected_and_repaired_at_their_times(world: World) -> None:
     script = Script("three", (timed("a", 0.3, 0.3), timed("b", 0.3, 0.1), timed("c", 0.1, 0.1)))
     player = Player(NET, script)
     begun_ns = time.monotonic_ns()
@@ -87,7 +87,7 @@ def test_each_strikes_and_is_mended_at_its_time_and_two_of_one_time_together(wor
     assert [act.operation for act in player.actions.done].count("repair") == 3
 
 
-def test_what_does_not_bite_ends_everything_and_everything_is_mended_first(world: World) -> None:
+def test_fault_without_effect_ends_the_script_after_repairs(world: World) -> None:
     world.toothless.add("b")
     player = Player(NET, Script("two", (timed("a", 0.1, 60), timed("b", 0.2, 60), timed("c", 60, 1))))
     with pytest.raises(CheckFailed, match="link-down at b had no effect"):
@@ -103,7 +103,7 @@ def test_one_that_is_there_already_is_no_fault(world: World) -> None:
     world.broken.clear()
 
 
-def test_a_script_that_is_ended_mends_what_it_broke_and_forgets_what_it_prepared(world: World) -> None:
+def test_ended_script_repairs_and_unprepares_its_faults(world: World) -> None:
     player = Player(NET, Script("two", (timed("a", 0.0, 60), timed("b", 0.5, 60))))
     player.play(time.monotonic_ns())
     deadline = time.monotonic() + 5
@@ -136,7 +136,7 @@ def test_some_come_after_a_phase(world: World) -> None:
     assert player.injected_ns[0] - over_ns >= 0.1 * S
 
 
-def test_two_at_one_place_after_different_phases_are_prepared_one_by_one(world: World) -> None:
+def test_faults_of_one_target_are_prepared_one_by_one(world: World) -> None:
     ends = {"first": threading.Event(), "second": threading.Event()}
 
     def wait_for(phase: str) -> int:
@@ -172,7 +172,7 @@ def test_a_script_that_waits_for_what_never_comes_can_be_ended(world: World) -> 
     never.set()
 
 
-def test_a_phase_that_nobody_can_tell_of(world: World) -> None:
+def test_phase_without_a_workload_is_refused(world: World) -> None:
     with pytest.raises(ValueError, match="script x: faults wait for phases, but no workload runs"):
         Player(NET, Script("x", (timed("a", 0, 1, "moe"),)))
 

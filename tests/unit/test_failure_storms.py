@@ -58,9 +58,7 @@ def overlap(one: Timed, other: Timed) -> bool:
 
 @settings(max_examples=40)
 @given(plan=plans(), spec=storms(), seed=st.integers(0, 2**32))
-def test_a_storm_has_its_faults_where_they_can_be_and_the_same_seed_gives_the_same(
-    plan: Plan, spec: RandomFaults, seed: int
-) -> None:
+def test_random_faults_have_valid_targets_and_repeat_by_seed(plan: Plan, spec: RandomFaults, seed: int) -> None:
     script = random_script(spec, plan, seed, "random")
     assert len(script.faults) == spec.count
     assert repr(script) == repr(random_script(spec, plan, seed, "random"))
@@ -94,7 +92,7 @@ def test_no_fault_hides_another(plan: Plan, spec: RandomFaults, seed: int) -> No
 
 @settings(max_examples=40)
 @given(plan=plans(), spec=storms(), seed=st.integers(0, 2**32))
-def test_few_are_there_at_once_and_a_share_strikes_together(plan: Plan, spec: RandomFaults, seed: int) -> None:
+def test_random_faults_respect_the_maximum_of_concurrent_ones(plan: Plan, spec: RandomFaults, seed: int) -> None:
     faults = random_script(spec, plan, seed, "random").faults
     for timed in faults:
         there = [other for other in faults if other.at_s - EPS <= timed.at_s < end_s(other) - EPS]
@@ -103,7 +101,7 @@ def test_few_are_there_at_once_and_a_share_strikes_together(plan: Plan, spec: Ra
         assert len({timed.at_s for timed in faults}) == spec.count
 
 
-def test_on_a_fabric_with_room_the_share_that_strikes_together_is_as_asked_and_in_one_place() -> None:
+def test_groups_have_the_share_asked_for_and_one_place() -> None:
     plan = nominal_plan(parse_fabric({"kind": "rail-only", "domains": 8, "rails": 8}))
     faults = random_script(RandomFaults(50, together=0.4), plan, 3, "random").faults
     groups = [[f.fault for f in faults if f.at_s == at] for at in sorted({f.at_s for f in faults})]
@@ -139,14 +137,14 @@ def as_text(script: Script) -> str:
         ("rail-optimized", 4, 4, "5771588fbb3fda01"),
     ],
 )
-def test_the_storm_of_a_seed_is_the_one_that_it_was(kind: str, domains: int, rails: int, digest: str) -> None:
+def test_random_faults_of_a_seed_never_change(kind: str, domains: int, rails: int, digest: str) -> None:
     """Three seeds of the default storm, byte for byte: results that were published can be had again."""
     plan = nominal_plan(parse_fabric({"kind": kind, "domains": domains, "rails": rails}))
     drawn = [as_text(random_script(RandomFaults(50), plan, seed, "storm")) for seed in (1, 2, 3)]
     assert hashlib.sha256("".join(drawn).encode()).hexdigest()[:16] == digest
 
 
-def test_injections_are_as_far_apart_as_asked_on_the_mean_and_seldom_exactly_so() -> None:
+def test_mean_interval_of_injections_is_as_asked() -> None:
     plan = nominal_plan(parse_fabric({"kind": "rail-only", "domains": 4, "rails": 4}))
     faults = random_script(RandomFaults(300, together=0, down=(0.2, 0.3), every=2.0), plan, 5, "random").faults
     gaps = [b.at_s - a.at_s for a, b in pairwise(faults)]
@@ -156,7 +154,7 @@ def test_injections_are_as_far_apart_as_asked_on_the_mean_and_seldom_exactly_so(
 
 @settings(max_examples=40)
 @given(plan=plans(), spec=storms(st.sampled_from([0.05, 0.4, 3.0])), seed=st.integers(0, 2**32))
-def test_where_injections_are_drawn_faults_last_no_longer_than_asked(plan: Plan, spec: RandomFaults, seed: int) -> None:
+def test_drawn_faults_last_no_longer_than_asked(plan: Plan, spec: RandomFaults, seed: int) -> None:
     faults = random_script(spec, plan, seed, "random").faults
     reboots = {timed.at_s for timed in faults if timed.fault.kind == "rail-switch-reboot"}
     for timed in faults:
@@ -208,7 +206,7 @@ def test_weights_are_kept_and_what_a_fabric_lacks_is_left_out() -> None:
         *({"every": 0.0}, {"at_once": 0, "together": 0.0}, {"at_once": 1}),
     ],
 )
-def test_a_storm_that_cannot_be_is_refused(wrong: dict[str, object]) -> None:
+def test_impossible_random_faults_are_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(ValueError, match="RandomFaults"):
         RandomFaults(**{"count": 5, **wrong})  # type: ignore[arg-type]
 

@@ -43,7 +43,7 @@ def fault_of(kind: str, target: str, **keys: Any) -> FaultSpec:
         ("link-silent", "d0g1", {}, {}),
     ],
 )
-def test_a_kind_has_its_own_parameter_with_a_default_and_no_other(
+def test_kind_has_only_its_own_parameter_with_a_default(
     kind: str, target: str, shown: dict[str, Any], parameters: dict[str, float]
 ) -> None:
     (data,) = parse(experiment({"kind": kind, "target": target})).resolved()["faults"]
@@ -99,13 +99,13 @@ def test_what_is_given_is_taken() -> None:
         ),
     ],
 )
-def test_what_a_kind_can_not_be_is_told(fault: dict[str, Any], message: str) -> None:
+def test_bad_fault_gives_one_line(fault: dict[str, Any], message: str) -> None:
     with pytest.raises(BadInput) as caught:
         parse(experiment(fault))
     assert str(caught.value) == message
 
 
-def test_a_server_crashes_only_where_two_are_left_to_talk() -> None:
+def test_server_crash_needs_three_domains() -> None:
     with pytest.raises(BadInput, match="'hb1' can't crash on the rail-only fabric of 2 domains x 4 rails: 3 or more"):
         parse(experiment({"kind": "server-crash", "target": "hb1"}, domains=2))
     assert parse(experiment({"kind": "server-crash", "target": "hb1"}, domains=3)).faults
@@ -126,7 +126,7 @@ RAIL = Broken(rails=frozenset({1}))
         ("server-crash", "hb2", Broken(links=frozenset(Gpu(2, g) for g in range(4)))),
     ],
 )
-def test_whom_a_fault_hits_in_the_words_of_path_choice(kind: str, target: str, broken: Broken) -> None:
+def test_impact_disables_parts_for_path_choice(kind: str, target: str, broken: Broken) -> None:
     assert broken_of(kind, target, plan_of("rail-optimized")) == broken
 
 
@@ -171,7 +171,7 @@ def test_an_hb_port_is_crossed_by_those_who_change_rails_at_it(policy: str, thro
     assert selection.affected == through & set(selection.streams)
 
 
-def test_a_crashed_server_is_nobody_elses_trouble() -> None:
+def test_crashed_server_affects_no_other_pair() -> None:
     selection = monitored_pairs(Fault("server-crash", "hb1"), plan_of(domains=3))
     assert selection.streams
     assert not any(gpu.domain == 1 for pair in selection.streams for gpu in pair)

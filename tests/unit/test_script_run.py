@@ -107,7 +107,7 @@ def test_a_fault_leaves_a_row_a_trace_and_two_events(monkeypatch: pytest.MonkeyP
     ]
 
 
-def test_a_script_leaves_a_row_for_each_fault_one_trace_and_what_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_script_records_a_row_per_fault_and_one_trace(monkeypatch: pytest.MonkeyPatch) -> None:
     hang = Fault("rail-switch-hang", "rail1")
     scene = Scene(monkeypatch, script_of((fault_run(), fault_run(hang, 3 * SECOND))))
     faults = [{"kind": "link-down", "target": "d0g1"}, {"kind": "rail-switch-hang", "target": "rail1", "at": "2s"}]
@@ -132,7 +132,7 @@ def test_a_script_leaves_a_row_for_each_fault_one_trace_and_what_it_was(monkeypa
         ("off", 0, "rail1: dead, but it carried 3"),
     ],
 )
-def test_a_census_is_held_against_rerouting_only_where_somebody_reroutes(
+def test_connectivity_is_judged_only_with_rerouting(
     monkeypatch: pytest.MonkeyPatch, reroute: str, not_recovered: int, wrong: str
 ) -> None:
     taken = ConnectivityResult(5, "inject link-down d0g1", (CUT,), 12, 10, 9, WRONG)
@@ -166,7 +166,7 @@ def test_nothing_breaks_while_detours_of_an_earlier_fault_stand(monkeypatch: pyt
     assert len(scene.asked) == 1
 
 
-def test_a_fabric_is_left_with_its_detours_gone_and_its_kernels_as_they_were(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fabric_is_restored_after_the_last_fault(monkeypatch: pytest.MonkeyPatch) -> None:
     scene, before = Scene(monkeypatch, script_of((fault_run(),))), {"d0g0": frozenset({"route 1", "route 2"})}
     now = {"d0g0": before["d0g0"] | {"interface hole-rail0, set down"}}
     monkeypatch.setattr(fault_script, "RESTORE_S", 0.1)
@@ -204,7 +204,7 @@ def test_what_breaks_the_registry_finds_one(monkeypatch: pytest.MonkeyPatch) -> 
         Timed(CUT, 0.1, 1.0, "moe-a2a"),
     ],
 )
-def test_a_fault_of_a_storm_can_be_put_into_a_script_of_its_own(timed: Timed) -> None:
+def test_random_fault_can_be_repeated_as_a_script(timed: Timed) -> None:
     spec = ScriptSpec.model_validate({"name": "again", "faults": [fault_dict(timed)], "during": "moe"})
     assert spec.script(plan_of(), 1).faults == (timed,)
 
@@ -252,7 +252,7 @@ class Beside(Scene):
         return self.run
 
 
-def test_a_script_during_a_workload_hears_of_its_phases_and_measures_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_script_waits_for_phases_of_its_workload(monkeypatch: pytest.MonkeyPatch) -> None:
     scene, ended = Beside(monkeypatch, script_of((fault_run(),))), list[int]()
     scene.meanwhile = lambda wait_for: ended.append(wait_for("moe-a2a"))
     run = scene.play()
@@ -273,14 +273,14 @@ def test_a_fault_after_the_workload_has_ended_says_what_to_do(monkeypatch: pytes
         scene.play()
 
 
-def test_a_workload_that_cannot_begin_is_what_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workload_that_cannot_start_is_the_error(monkeypatch: pytest.MonkeyPatch) -> None:
     scene = Beside(monkeypatch, script_of((fault_run(),)))
     scene.error = RailyardError("replay: no route")
     with pytest.raises(RailyardError, match="replay: no route"):
         scene.play()
 
 
-def test_a_workload_that_does_not_begin_is_told_in_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workload_that_does_not_start_gives_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     scene = Beside(monkeypatch, script_of((fault_run(),)))
     monkeypatch.setattr(fault_script, "CONNECT_S", 0.05)
 
