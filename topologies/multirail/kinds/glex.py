@@ -5,6 +5,7 @@ from railyard.topologies.multirail.rail_kind import RAIL_KINDS, RailKind
 RAIL_KINDS.add(
     "glex",
     RailKind(
+        description="GLEX of the TH Express network, as a ring",
         rate_bps=128e9,
         effective_bps=5.029e9,
         setup_s=43.4e-6 / 6,

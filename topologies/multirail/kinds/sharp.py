@@ -5,6 +5,7 @@ from railyard.topologies.multirail.rail_kind import RAIL_KINDS, RailKind
 RAIL_KINDS.add(
     "sharp",
     RailKind(
+        description="SHARP over InfiniBand: the switch sums",
         rate_bps=100e9,
         effective_bps=2.997e9,
         setup_s=6.3e-6 / 2,

@@ -5,6 +5,7 @@ from railyard.topologies.multirail.rail_kind import RAIL_KINDS, RailKind
 RAIL_KINDS.add(
     "tcp",
     RailKind(
+        description="TCP over Ethernet, as a ring",
         rate_bps=100e9,
         effective_bps=2.664e9,
         setup_s=977.4e-6 / 6,
