@@ -15,8 +15,8 @@ from railyard.core.sandbox.hidden import check_visible, files_meant, needed, soc
 
 @pytest.fixture
 def below_tmp() -> Iterator[Path]:
-    """A folder in /tmp itself, wherever pytest's own are."""
-    with tempfile.TemporaryDirectory(dir="/tmp") as name:
+    """A folder in /var/tmp itself, wherever pytest's own are; tests on packets watch what comes in /tmp."""
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as name:
         yield Path(name)
 
 
@@ -48,13 +48,13 @@ def test_files_of_an_experiment_are_found(below_tmp: Path, monkeypatch: pytest.M
     assert list(files_meant(["/etc/passwd", "x\0y", "x" * 5000, "/tmp", ""])) == []
 
 
-def test_a_trace_in_tmp_itself_brings_its_files(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_trace_in_var_tmp_itself_brings_its_files(monkeypatch: pytest.MonkeyPatch) -> None:
     stem = f"railyard-test-{os.getpid()}"
-    files = [Path("/tmp", f"{stem}.{rank}.et") for rank in range(2)]
+    files = [Path("/var/tmp", f"{stem}.{rank}.et") for rank in range(2)]
     try:
         for file in files:
             file.touch()
-        assert set(files_meant(f"/tmp/{stem}")) == set(files_meant(f"/tmp/{stem}.0.et")) == set(files)
+        assert set(files_meant(f"/var/tmp/{stem}")) == set(files_meant(f"/var/tmp/{stem}.0.et")) == set(files)
     finally:
         for file in files:
             file.unlink()
