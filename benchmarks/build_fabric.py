@@ -2,7 +2,7 @@
 
     sudo .venv/bin/python -m benchmarks.build_fabric [--domains 16] [--rails 8] [--repeats 3] [--json FILE]
 
-All builders take their turn in every repeat, one after the other in one capsule, so that whatever else the machine does
+All builders take their turn in every repeat, one after the other in one sandbox, so that whatever else the machine does
 falls on all of them. See docs/benchmarks.md.
 """
 

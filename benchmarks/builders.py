@@ -23,7 +23,7 @@ from railyard.topologies.mininet_topos import FabricTopo, HbBridge
 from railyard.topologies.plan import Plan
 
 OVS_RUNDIR: Final = Path("/run/openvswitch")
-"""Open vSwitch's default, where stock Mininet looks for it. Here it is the capsule's own."""
+"""Open vSwitch's default, where stock Mininet looks for it. Here it is the sandbox's own."""
 CONTROLLER_LOG: Final = Path("/run/controller.serve.log")
 WAIT_S: Final = 60.0
 

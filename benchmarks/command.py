@@ -1,4 +1,4 @@
-"""How a benchmark starts: its command line, and in a capsule what it measures."""
+"""How a benchmark starts: its command line, and in a sandbox what it measures."""
 
 import sys
 from collections.abc import Callable, Sequence
@@ -12,7 +12,7 @@ from railyard.core.sandbox import init
 def run_benchmark(app: typer.Typer, arguments: Sequence[str] | None, inside: Callable[[], int] | None = None) -> int:
     """The exit status. What a user gets wrong, or the machine lacks, becomes one line; SystemExit as typer ends.
 
-    `inside`: what to do when this process is already in a capsule, for benchmarks that build fabrics.
+    `inside`: what to do when this process is already in a sandbox, for benchmarks that build fabrics.
     """
     try:
         if inside and init.inside():

@@ -2,7 +2,7 @@
 
     sudo .venv/bin/python -m benchmarks.route_changes [--domains 8] [--rails 8] [--repeats 11]
 
-All take their turn in every repeat, on one rail-only fabric in a capsule, and have to leave the kernel with the routes
+All take their turn in every repeat, on one rail-only fabric in a sandbox, and have to leave the kernel with the routes
 that were asked for. See docs/benchmarks.md.
 """
 

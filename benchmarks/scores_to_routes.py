@@ -2,7 +2,7 @@
 
     sudo .venv/bin/python -m benchmarks.scores_to_routes [--domains 8] [--rails 8] [--rounds 4] [--policy health-drd]
 
-One rail goes hot on a rail-only fabric, in a capsule: the clock starts when its scores are put into a registry, and
+One rail goes hot on a rail-only fabric, in a sandbox: the clock starts when its scores are put into a registry, and
 stops when the kernel of the last GPU has acknowledged its routes. Both registries take turns with their peer, one
 central process that decides for all and changes all, with no registry between. See docs/benchmarks.md.
 """

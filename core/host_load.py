@@ -36,7 +36,7 @@ class LoadMeter:
     """`with LoadMeter() as meter: ...`, then `meter.load`. Costs well under 1% of a core. Entered several times, one
     after the other, it's of all that it was entered for.
 
-    Inside a capsule only the run's own processes are visible: what keeps the cores busy beyond them is foreign.
+    Inside a sandbox only the run's own processes are visible: what keeps the cores busy beyond them is foreign.
     Busy is what isn't idle: the kernel times idleness by a clock, but samples what a busy core does at its tick, 100
     to 1,000 times a second. Work in step with the tick is then seen always or never (17% was shown as 0.2% or 49%).
     """

@@ -9,7 +9,7 @@
 
 The rank comes first in the address, so that "everything on rail g" is one prefix: a GPU needs a route a rank, not a
 route a destination. 198.18.0.0/15 (set aside for benchmarking, RFC 2544) has 17 bits: 256 ranks times 512 domains.
-Domains 512 to 1023 take the like-shaped half of 100.64.0.0/10 (RFC 6598). Neither ever leaves a run's capsule.
+Domains 512 to 1023 take the like-shaped half of 100.64.0.0/10 (RFC 6598). Neither ever leaves a run's sandbox.
 48 and 52 are ASCII H and R: a packet capture says at a glance which interface it is looking at.
 """
 

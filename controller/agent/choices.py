@@ -1,4 +1,4 @@
-"""What agents choose at the moment, asked by anybody in the run's capsule over a unix socket: a line each way."""
+"""What agents choose at the moment, asked by anybody in the run's sandbox over a unix socket: a line each way."""
 
 import json
 import socket

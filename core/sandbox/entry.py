@@ -63,7 +63,7 @@ class Refused(RailyardError):
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A run that was checked. `pid`: process 1 of its capsule, seen from here. `namespaces`: open, those to enter."""
+    """A run that was checked. `pid`: process 1 of its sandbox, seen from here. `namespaces`: open, those to enter."""
 
     pid: int
     pidfd: int

@@ -1,7 +1,7 @@
 """What a run does not see of the machine's files: folders that hold sockets of services, and sockets elsewhere.
 
 A Unix socket with a path is reached by its path alone: the network namespace keeps no process from it, but the mount
-namespace can. /run and its like are empty in a capsule. So are /tmp and /var/tmp, where sockets lie between files: what
+namespace can. /run and its like are empty in a sandbox. So are /tmp and /var/tmp, where sockets lie between files: what
 the run needs of them is put back, folder by folder. Each socket that is left is covered with an empty file, wherever it
 is; one that a service makes later, outside those folders, is not.
 """
@@ -21,7 +21,7 @@ from railyard.core.errors import BadInput, MissingRequirement
 from railyard.core.project import PROJECT
 
 EMPTY: Final = ("/run", "/var/run", "/dev/shm", "/dev/mqueue")
-"""Where the capsule has an empty tmpfs of its own."""
+"""Where the sandbox has an empty tmpfs of its own."""
 PRIVATE: Final = ("/tmp", "/var/tmp")
 """The same, with some of the machine's folders put back."""
 _MS_NOSUID_NODEV: Final = 2 | 4
@@ -32,7 +32,7 @@ _libc: Final = ctypes.CDLL(None, use_errno=True)
 
 
 def check_visible(field: str, path: Path) -> None:
-    """BadInput for a path that a run could not see, since the capsule covers it."""
+    """BadInput for a path that a run could not see, since the sandbox covers it."""
     for covered in EMPTY:
         if path.resolve().is_relative_to(Path(covered).resolve()):
             raise BadInput(field, str(path), f"must not be under {covered}: a run has one of its own there")

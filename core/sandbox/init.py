@@ -1,4 +1,4 @@
-"""Inside a capsule: what the inner does before anything else, and how signals reach it. (The outside is capsule.py.)"""
+"""Sandbox init: the first steps of process 1 of a sandbox, and its signals. (launcher.py is the outside.)"""
 
 import atexit
 import json
@@ -32,7 +32,7 @@ _SIGNALS_TO_FORCE_EXIT: Final = 3
 
 
 class StoppedBySignal(KeyboardInterrupt):
-    """Somebody wants the run to end. Raised once, in the main thread of the inner, wherever it is."""
+    """A signal asks the run to end. Raised once, in the main thread of the sandbox init."""
 
     def __init__(self, number: int) -> None:
         super().__init__(signal.Signals(number).name)
@@ -40,7 +40,7 @@ class StoppedBySignal(KeyboardInterrupt):
 
 
 def inside() -> bool:
-    """Whether this process is the inner of a capsule; a variable that somebody has set doesn't make it one."""
+    """Return whether this process is a sandbox init. Environment variables alone don't make it one."""
     host_namespaces = os.environ.get(HOST_NAMESPACES_VARIABLE, "").split()
     own_namespaces = current_namespaces().split()
     return (
@@ -52,9 +52,9 @@ def inside() -> bool:
 
 
 def prepare() -> dict[str, Any]:
-    """The first step: private folders (/run, /tmp), scratch folders and lo. Returns the task given to `enter`."""
+    """Mount private folders (/run, /tmp), make scratch folders, set lo up; return the task given to `enter`."""
     if not inside():
-        raise ValueError("prepare is for the first process of a capsule")
+        raise ValueError("prepare is for the first process of a sandbox")
     task = _read_task()
     hidden.hide(task["put_back"], task["sockets"])
     for variable, folder in (("TMPDIR", "tmp"), ("MPLCONFIGDIR", "matplotlib"), ("XDG_CACHE_HOME", "cache")):
@@ -67,7 +67,7 @@ def prepare() -> dict[str, Any]:
 
 
 def _read_task() -> dict[str, Any]:
-    """From the socket, which must be open still: had the outer died before all was tied to it, nobody would end us."""
+    """Read the task. The socket must still be open: if the launcher died early, nothing would end this process."""
     fd = int(os.environ[SOCKET_FD_VARIABLE])
     os.set_inheritable(fd, False)
     line = b""
@@ -87,7 +87,7 @@ def _read_task() -> dict[str, Any]:
 
 
 def add_hosts(addresses: Mapping[str, str]) -> None:
-    """Let programs in the capsule know these names (name: address), by an /etc/hosts of its own."""
+    """Add names (name: address) to an /etc/hosts of the sandbox's own."""
     hosts_file, private_file = Path("/etc/hosts"), _SCRATCH / "hosts"
     if hosts_file.exists():
         private_file.write_text(hosts_file.read_text() + "".join(f"{ip} {name}\n" for name, ip in addresses.items()))
@@ -95,7 +95,7 @@ def add_hosts(addresses: Mapping[str, str]) -> None:
 
 
 class _StopHandler:
-    """Raises `StoppedBySignal` at the first signal.
+    """Signal handler that raises `StoppedBySignal` at the first signal.
 
     More of them within a second are the same Ctrl-C, which a terminal sends to all and the outer passes on too; later
     ones are counted, and the third ends the run without more words.
@@ -123,7 +123,7 @@ _stop_handler: Final = _StopHandler()
 
 
 def install_signal_handlers(interactive: bool = False) -> None:
-    """From now on a signal raises `StoppedBySignal`, here and now if one came since the start.
+    """Make signals raise `StoppedBySignal` from now on; at once if one came since the start.
 
     `interactive`: Ctrl-C raises KeyboardInterrupt, each time, and the others SystemExit.
     """
@@ -139,5 +139,5 @@ def _exit_on_signal(number: int, frame: FrameType | None) -> NoReturn:
 
 
 def signal_exit_status() -> int | None:
-    """The exit status that the signal asks for which stopped this run, None if none did."""
+    """Return the exit status for the signal that stopped this run, None if none did."""
     return 128 + _stop_handler.number if _stop_handler.number else None

@@ -1,14 +1,14 @@
-"""The capsule: a run's own mount, network, PID, UTS and IPC namespaces, which the kernel ends with all in them, always.
+"""Start a sandbox: mount, network, PID, UTS and IPC namespaces of a run's own, which the kernel removes with the run.
 
-    caller (shell, sudo) ── outer: our Python ── unshare ── inner: our Python again, process 1 of the capsule
+    caller (shell, sudo) ── launcher: this process ── unshare ── sandbox init: Python again, process 1 of the sandbox
 
-The outer stays to pass signals on and to wait. Each of the three dies with the one to its left (PR_SET_PDEATHSIG), and
-with the inner the kernel ends all processes in its PID namespace; so nothing has to be cleaned up, and `kill -9` of any
-of them leaves nothing. SIGINT, SIGTERM and SIGHUP are blocked from before `unshare` until the inner has its handlers:
-a process 1 is never sent a signal that it has no handler for, but one that is blocked waits.
+The launcher forwards signals and waits. Each of the three dies with the one to its left (PR_SET_PDEATHSIG). When the
+sandbox init dies, the kernel ends every process in its PID namespace, so nothing needs to be cleaned up, and `kill -9`
+of any of the three leaves nothing. SIGINT, SIGTERM and SIGHUP are blocked from before `unshare` until the sandbox init
+has its handlers: the kernel drops a signal for a process 1 without a handler, but keeps one that is blocked.
 
-A socket joins outer and inner. It carries what the inner is to do; by its end the inner knows that the outer is gone,
-and by what was said on it the outer knows whether the inner came to an orderly end.
+A socket joins the launcher and the sandbox init. It carries the task. When it closes, the sandbox init knows that the
+launcher is gone; the bytes on it tell the launcher whether the sandbox init started and ended in order.
 """
 
 import ctypes
@@ -50,10 +50,10 @@ def enter(
     interactive: bool = False,
     visible: Iterable[Path] = (),
 ) -> int:
-    """Run a program of ours (it has to call `prepare` first) in a capsule, and return its exit status.
+    """Run one of our programs, which must call `init.prepare` first, in a sandbox; return its exit status.
 
     `task`: what `prepare` returns there, plain data. `run`: experiment and folder, by which others find it.
-    `interactive`: Ctrl-C is left to the terminal, which sends it to the inner too. `visible`: folders that the program
+    `interactive`: the terminal sends Ctrl-C to the sandbox itself. `visible`: folders that the program
     needs, also those in /tmp.
     """
     _die_with_sudo()
@@ -77,7 +77,7 @@ def enter(
 
 
 def _exit_status(status: int, control_socket: socket.socket) -> int:
-    """The status, unless it is `unshare`'s own 1, with which it also ends if the inner is killed."""
+    """Return the status, unless it is `unshare`'s own 1, which also stands for a sandbox init that was killed."""
     try:
         received = control_socket.recv(16, socket.MSG_DONTWAIT)
     except OSError:
@@ -87,17 +87,17 @@ def _exit_status(status: int, control_socket: socket.socket) -> int:
     if received.startswith(STARTED):
         return 128 + signal.SIGKILL
     raise MissingRequirement(
-        "the capsule did not start", "the line above says why; run_experiment.py doctor may say more"
+        "the sandbox did not start", "the line above says why; run_experiment.py doctor may say more"
     )
 
 
 def current_namespaces() -> str:
-    """Which mount and network namespaces this process is in."""
+    """Return the mount and network namespaces of this process, as /proc names them."""
     return " ".join(str(Path("/proc/self/ns", kind).readlink()) for kind in ("mnt", "net"))
 
 
 def _die_with_sudo() -> None:
-    """Where sudo is what somebody kills, be killed with it."""
+    """Die with sudo, if sudo started this process: a user may kill sudo and not us."""
     parent = os.getppid()
     with suppress(psutil.Error):
         if psutil.Process(parent).name() == "sudo":
@@ -107,7 +107,7 @@ def _die_with_sudo() -> None:
 
 
 def _die_with_parent(parent: int) -> None:
-    """Between fork and exec: die with the parent, and hold back signals until the inner can take them."""
+    """Between fork and exec: die with the parent, and block signals until the sandbox init can handle them."""
     signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
     libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
@@ -115,7 +115,7 @@ def _die_with_parent(parent: int) -> None:
 
 
 def _forward_signal(unshare: "subprocess.Popen[bytes]", number: int) -> None:
-    """Pass a signal on; `unshare` itself sits it out. The inner may not be born yet."""
+    """Forward a signal to the sandbox init, which may not exist yet; `unshare` itself ignores signals."""
     while unshare.poll() is None:
         with suppress(psutil.NoSuchProcess):
             for inner in psutil.Process(unshare.pid).children():
@@ -125,12 +125,12 @@ def _forward_signal(unshare: "subprocess.Popen[bytes]", number: int) -> None:
 
 
 def stop_signals() -> list[signal.Signals]:
-    """The signals that stop a run: not SIGHUP under nohup, which ignores it for us."""
+    """Return the signals that stop a run: without SIGHUP under nohup, which ignores it for us."""
     return [n for n in STOP_SIGNALS if n != signal.SIGHUP or signal.getsignal(n) != signal.SIG_IGN]
 
 
 class Signals:
-    """While entered: signals that would stop us become bytes in a pipe, to be waited for together with a child's end.
+    """Context in which signals that would stop us become bytes in a pipe, to wait for them and for a child's end.
 
     Ctrl-Z is ignored: it would stop `unshare`, but not a process 1, and nobody would come to wait any more.
     """
@@ -154,7 +154,7 @@ class Signals:
     def wait(
         self, process: "subprocess.Popen[bytes]", forward: Callable[[int], None], found_by: RunSocket | None = None
     ) -> int:
-        """The exit status as a shell has it (128 + n for a signal), once the child has ended."""
+        """Wait for the child; return its exit status as a shell has it (128 + n for a signal)."""
         watched: list[int | socket.socket] = [self._read_fd, *(found_by.waiting if found_by else [])]
         while process.poll() is None:
             ready = select(watched, [], [])[0]
@@ -167,4 +167,4 @@ class Signals:
 
 
 def _noop_handler(number: int, frame: FrameType | None) -> None:
-    """Nothing: that there is a handler makes Python write to the wake-up pipe."""
+    """Do nothing: a handler must exist for Python to write to the wake-up pipe."""

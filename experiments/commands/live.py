@@ -31,7 +31,7 @@ _LONGEST_NAME: Final = 255
 
 @dataclass(frozen=True, slots=True)
 class LiveRun:
-    """`name`: the last part of its folder `where`, or `shell-NAME`. `pid`: process 1 of its capsule, seen from here.
+    """`name`: the last part of its folder `where`, or `shell-NAME`. `pid`: process 1 of its sandbox, seen from here.
 
     `entry` is missing, and `refused` says why, if it may not be entered; `pid` is then the process that announces it.
     """
@@ -139,7 +139,7 @@ def execute(wanted: str, node: str, command: Sequence[str]) -> NoReturn:
 def exec_in_run(
     run: LiveRun, command: Sequence[str], variables: Mapping[str, str], node: str | None = None
 ) -> NoReturn:
-    """Run a command in a live run's capsule, in the network of a node, or (None) of its process 1; then exit as it did.
+    """Run a command in a live run's sandbox, in the network of a node, or (None) of its process 1; then exit as it did.
 
     In another user's run it has that user's credentials.
     """

@@ -1,4 +1,4 @@
-"""`trace RUN SRC DST`: which way packets go in a live run. A process in its capsule sends probes and watches them."""
+"""`trace RUN SRC DST`: which way packets go in a live run. A process in its sandbox sends probes and watches them."""
 
 import sys
 from collections.abc import Collection, Sequence
@@ -38,7 +38,7 @@ def command(
 
 
 def enter(selector: str, src: str, dst: str, probes: int) -> NoReturn:
-    """Do it in a live run's capsule, by a process of its owner's, then exit. BadInput for what isn't there."""
+    """Do it in a live run's sandbox, by a process of its owner's, then exit. BadInput for what isn't there."""
     run = live.choose(selector, live.find())
     check_names(src, dst, live.nodes_up(run), run.name)
     command = [sys.executable, "-m", "railyard.experiments.commands.trace", run.name, src, dst, str(probes)]
@@ -122,7 +122,7 @@ def _median(ns: Sequence[int]) -> str:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """In the capsule: RUN SRC DST PROBES, which were checked outside."""
+    """In the sandbox: RUN SRC DST PROBES, which were checked outside."""
     run, src, dst, probes = arguments
     plan = active_plan.read()
     if plan is None:

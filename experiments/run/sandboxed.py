@@ -1,4 +1,4 @@
-"""What a run does once it is in its capsule: the inner half of `run` and `shell`."""
+"""What a run does once it is in its sandbox: the part of `run` and `shell` inside it."""
 
 import sys
 from collections.abc import Callable, Mapping
@@ -16,7 +16,7 @@ from railyard.experiments.spec.loading import from_resolved
 
 
 def task_of_run(spec: BaseExperiment, folder: Folder, quiet: bool) -> dict[str, Any]:
-    """What to hand to `capsule.enter` for a run."""
+    """What to hand to `launcher.enter` for a run."""
     where = {"folder": str(folder.real_path), "identity": folder.identity}
     return {"do": "run", "spec": spec.resolved(), **where, "quiet": quiet}
 

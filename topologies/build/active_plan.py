@@ -1,4 +1,4 @@
-"""The plan of the fabric that stands, kept in the capsule's own /run: for whoever enters a live run from outside."""
+"""The plan of the fabric that stands, kept in the sandbox's own /run: for whoever enters a live run from outside."""
 
 import json
 from pathlib import Path

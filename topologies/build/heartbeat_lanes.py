@@ -1,6 +1,6 @@
 """A lane for heartbeats on every link of a GPU: a class of its own in the shapers, while heartbeats are sent.
 
-Whether the lanes are open stands in the capsule's own /run, for whoever makes a shaper anew meanwhile.
+Whether the lanes are open stands in the sandbox's own /run, for whoever makes a shaper anew meanwhile.
 """
 
 from collections import defaultdict

@@ -2,7 +2,7 @@
 times that).
 
 A namespace is kept alive by a bind mount under /run/netns, as `ip netns` does it, so that `ip netns exec d0g1 ...`
-works too. /run is the capsule's own, so the names are private to the run. A thread, not the process, is in a
+works too. /run is the sandbox's own, so the names are private to the run. A thread, not the process, is in a
 namespace: work in another namespace is done in a short-lived thread, and sockets opened there stay there.
 """
 

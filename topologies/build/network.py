@@ -1,7 +1,7 @@
 """A fabric that runs: `FabricNet`, a Mininet whose nodes, links, addresses, shapers and switches are made in batches.
 
-Everything here touches the kernel; what to make is decided in plan.py, routes.py and shaping.py. Needs a capsule
-(capsule.py).
+Everything here touches the kernel; what to make is decided in plan.py, routes.py and shaping.py. Needs a sandbox
+(core/sandbox).
 """
 
 import subprocess

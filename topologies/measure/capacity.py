@@ -32,7 +32,7 @@ MIN_RAIL_BPS: Final = 1_000_000
 
 
 def measure(datapath: Datapath, controller: FabricController) -> float:
-    """Full frames a second that cross a switch if all cores do nothing else. Takes about 3 s, in a capsule."""
+    """Full frames a second that cross a switch if all cores do nothing else. Takes about 3 s, in a sandbox."""
     spec = FabricSpec.model_validate({"kind": "rail-only", "domains": 2, "rails": 2})
     net = FabricNet(Plan(spec, UNSHAPED_BPS, UNSHAPED_BPS), datapath, controller)
     net.start()

@@ -64,7 +64,7 @@ class Probe:
 
 
 class Capture:
-    """While entered: sees the probes at every interface of a fabric's plan. Needs the fabric's capsule, around it."""
+    """While entered: sees the probes at every interface of a fabric's plan. Needs the fabric's sandbox, around it."""
 
     def __init__(self, plan: Plan) -> None:
         self._cables = {(end.node, end.interface) for link in plan.links for end in (link.a, link.b)}

@@ -1,4 +1,4 @@
-"""A multi-rail fabric that runs: `MultirailNet`, a Mininet made in batches. Needs a capsule (capsule.py).
+"""A multi-rail fabric that runs: `MultirailNet`, a Mininet made in batches. Needs a sandbox (core/sandbox).
 
 What to make is decided in plan.py and commands.py.
 """

@@ -40,7 +40,7 @@ class EtcdServer:
     One that a controller left running when it crashed is ended first: it holds the data, and the address that agents
     have. So its successor has both.
     `stop` kills it, as a crash would; `start` after that has the same address and data. It isn't tied to the thread
-    that starts it, as PR_SET_PDEATHSIG would tie it, so a fault's thread may restart it: the capsule ends it with the
+    that starts it, as PR_SET_PDEATHSIG would tie it, so a fault's thread may restart it: the sandbox ends it with the
     run, whatever happens.
     """
 

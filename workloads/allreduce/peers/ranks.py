@@ -30,7 +30,7 @@ from railyard.workloads.allreduce.peers.rank_config import RankConfig
 JOIN_S: Final = 60.0
 END_S: Final = 5.0
 _SLACK_S: Final = 60.0  # to draw numbers, and to check them
-_SHARED: Final = "/dev/shm"  # the capsule's own: nothing stays behind, however a run ends
+_SHARED: Final = "/dev/shm"  # the sandbox's own: nothing stays behind, however a run ends
 _LOG: Final = "log"
 _LAST_LINES: Final = 3
 _EXIT_WAIT_S: Final = 1.0
