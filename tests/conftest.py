@@ -1,10 +1,14 @@
 """What all tests share: `--slow`, root for emulation, and how hypothesis reports."""
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
+
+from railyard.core import plugins
+from railyard.core.registry import REGISTRIES
 
 ROOT = Path(__file__).parents[1]
 EMULATION = ROOT / "tests" / "emulation"
@@ -40,3 +44,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def slow(pytestconfig: pytest.Config) -> float:
     """What to multiply a deadline by: `--slow FACTOR`."""
     return float(pytestconfig.getoption("--slow"))
+
+
+@pytest.fixture(autouse=True)
+def _forget_plugins() -> Iterator[None]:
+    """Undo what a test's plugins registered: the next test of this process expects the built-in definitions alone."""
+    before, inherited = dict(plugins._loaded), os.environ.get(plugins.ENVIRONMENT)
+    yield
+    for path in set(plugins._loaded) - set(before):
+        del plugins._loaded[path]
+        for registry in REGISTRIES.values():
+            for name in [name for name, entry in registry._entries.items() if (ROOT / entry.source.file) == path]:
+                registry.remove(name)
+    if inherited is None:
+        os.environ.pop(plugins.ENVIRONMENT, None)
+    else:
+        os.environ[plugins.ENVIRONMENT] = inherited

@@ -78,8 +78,9 @@ def test_what_the_user_asked_for_is_what_the_capsule_gets(monkeypatch: pytest.Mo
     given: list[dict[str, object]] = []
     monkeypatch.setattr(build_fabric, "require", lambda machine: None)
 
-    def enter(argv: list[str], task: dict[str, object]) -> int:
+    def enter(argv: list[str], task: dict[str, object], visible: list[Path]) -> int:
         given.append(task)
+        assert visible == [tmp_path]
         return 7
 
     monkeypatch.setattr(launcher, "enter", enter)

@@ -84,11 +84,11 @@ def entries(draw: st.DrawFn) -> BackgroundSpec:
     """On from a tick on, for ever, once, or again and again."""
     first, lasts = draw(st.integers(0, 40)), draw(st.none() | st.integers(1, 30))
     every = draw(st.none() | st.integers(1, 30)) if lasts else None
-    keys: dict[str, Any] = {"first": "0s" if not first else f"{first * SIXTY_FOURTH_MS}ms"}
+    keys: dict[str, Any] = {"start": "0s" if not first else f"{first * SIXTY_FOURTH_MS}ms"}
     if lasts:
-        keys["lasts"] = f"{lasts * SIXTY_FOURTH_MS}ms"
+        keys["duration"] = f"{lasts * SIXTY_FOURTH_MS}ms"
         if every:
-            keys["every"] = f"{(lasts + every) * SIXTY_FOURTH_MS}ms"
+            keys["period"] = f"{(lasts + every) * SIXTY_FOURTH_MS}ms"
     return spec(rails=[0], load=0.1, **keys)
 
 
@@ -110,7 +110,7 @@ def test_changes_are_where_the_waves_begin_and_end(specs: list[BackgroundSpec]) 
 @given(st.integers(0, 3000), st.integers(1, 500), st.integers(1, 500))
 def test_at_a_change_what_is_on_is_what_stays_on_for_the_next_moment(first: int, lasts: int, rest: int) -> None:
     """Milliseconds, as people write them, which no binary fraction is."""
-    keys = {"first": f"{first}ms" if first else "0s", "lasts": f"{lasts}ms", "every": f"{lasts + rest}ms"}
+    keys = {"start": f"{first}ms" if first else "0s", "duration": f"{lasts}ms", "period": f"{lasts + rest}ms"}
     found, at = pattern(plan_of(), {"rails": [0], "load": 0.5, **keys}), 0.0
     for _ in range(20):
         at = found.next_change(at) or 0.0
@@ -119,7 +119,7 @@ def test_at_a_change_what_is_on_is_what_stays_on_for_the_next_moment(first: int,
 
 def test_what_never_changes_is_steady() -> None:
     plan = plan_of()
-    steady, late = pattern(plan, {"rails": [0], "load": 0.5}), pattern(plan, {"rails": [0], "load": 0.5, "first": "1s"})
+    steady, late = pattern(plan, {"rails": [0], "load": 0.5}), pattern(plan, {"rails": [0], "load": 0.5, "start": "1s"})
     assert (steady.steady, late.steady) == (True, False)
     assert (late.next_change(0.0), late.next_change(1.0)) == (1.0, None)
 
@@ -146,7 +146,7 @@ def test_the_docs_table(policy: str, seconds: float) -> None:
 def test_nothing_is_foreseen_for_several_paths_or_a_background_that_comes_and_goes() -> None:
     assert completion_s(HALF_HOT, FOUR, Steering("ecmp")) is None
     assert completion_s(HALF_HOT, FOUR, Steering("health-best-spray")) is None
-    wave = pattern(PLAN, {"rails": [0], "load": 0.9, "lasts": "1s"})
+    wave = pattern(PLAN, {"rails": [0], "load": 0.9, "duration": "1s"})
     assert completion_s(wave, FOUR, Steering("dr")) is None
     assert completion_s(HALF_HOT, [], Steering("dr")) is None
 
