@@ -63,8 +63,8 @@ _OLD_NAMES: Final = {CONNECTIVITY: "census.csv", REPLACEMENTS: "takeover.csv"}
 """Names of files in older runs."""
 MULTIRAIL: Final = "multirail.json"
 RESULT_COLUMNS: Final = (
-    "fabric", "policy", "workload", "scene", "script", "reroute", "phase", "metric", "value", "unit", "predicted",
-    "ratio", "repeat",
+    "fabric", "policy", "workload", "phase", "metric", "value", "unit", "predicted", "ratio", "repeat",
+    "scene", "script", "reroute",
 )  # fmt: skip
 RECOVERY_COLUMNS: Final = (
     "fault", "target", "t_fault", "detect_ms", "reroute_ms", "first_packet_ms", "goodput_ms", "lost_bytes", "recovered",

@@ -163,7 +163,7 @@ def test_what_a_run_writes_in_tmp_goes_with_it(who: Wrap) -> None:
 def test_the_working_folder_is_not_the_hidden_one() -> None:
     """From /tmp, a relative path would else lead past what covers it."""
     path = f"/tmp/railyard-test-{os.getpid()}.sock"
-    line = [ENCAPSULATED[0], "-m", "railyard.core.sandbox.launcher", "sh", "-c", f"pwd; ls {Path(path).name}"]
+    line = [ENCAPSULATED[0], "-m", "railyard.core.sandbox", "sh", "-c", f"pwd; ls {Path(path).name}"]
     with listening(path):
         done = subprocess.run(
             line, cwd="/tmp", env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False
@@ -182,7 +182,7 @@ def test_a_folder_in_tmp_that_is_needed_is_there(who: Wrap) -> None:
         line = [
             ENCAPSULATED[0],
             "-m",
-            "railyard.core.sandbox.launcher",
+            "railyard.core.sandbox",
             "sh",
             "-c",
             f"cat deep/file; touch new; ls -d {beside}",

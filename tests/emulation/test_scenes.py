@@ -19,7 +19,7 @@ SMALL = (
     "-o", "fabrics.0.domains=2", "-o", "fabrics.0.rails=2", "-o", "fabrics.0.oversubscription=2",
     "-o", "grid={spine: true, loads: [0.9, 0]}", "-o", "workloads.0.rounds=3", "-o", "routing.settle=300ms",
 )  # fmt: skip
-FULL, IDLE = "transfers, S 90%", "transfers, S 0%"
+FULL, IDLE = "S 90%", "S 0%"
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +37,7 @@ def by_load(run: Run) -> Mapping[float, Cell]:
 
 
 def test_each_policy_runs_once_in_each_scene_and_every_byte_arrives(run: Run) -> None:
-    whole = [(m.workload, m.policy) for m in run.measurements if m.metric == "completion_time" and not m.phase]
+    whole = [(m.interval.scene, m.policy) for m in run.measurements if m.metric == "completion_time" and not m.phase]
     assert whole == [(FULL, "dr"), (FULL, "ecmp"), (IDLE, "dr"), (IDLE, "ecmp")]
     assert summarise(run)["headline"]["bytes"]["pairs_wrong"] == 0
     assert sum(f.delivered for f in run.flows if f.phase == "transfer") == 4 * 3 * 64_000
@@ -55,7 +55,7 @@ def test_background_is_its_scenes_alone(run: Run, by_load: Mapping[float, Cell])
     assert by_load[0].scores.rail > 0.9  # of the scene before, nothing is left
     seen = defaultdict(set)
     for sample in run.health:
-        seen[sample.workload].add(sample.policy)
+        seen[sample.interval.scene].add(sample.policy)
     assert dict(seen) == {FULL: {"dr", "ecmp"}, IDLE: {"dr", "ecmp"}}
 
 
