@@ -27,6 +27,5 @@ def test_plugin_workload_reaches_every_gpu_as_predicted(tmp_path: Path, slow: fl
     assert predicted["over the rail"] == pytest.approx(2 * 8 / (50 * PAYLOAD), rel=1e-4), "two copies leave the root"
     assert predicted["in HB domains"] == pytest.approx(8 / (200 * PAYLOAD), rel=1e-4)
     assert {flow.kind for flow in run.flows} == {"broadcast"}
-    assert "broadcast 5.000 MB" in (out / "report.html").read_text().replace("\xa0", " "), (
-        "the figure of traffic by kind shows the new kind"
-    )
+    report = (out / "report.html").read_text().replace("\xa0", " ")
+    assert "broadcast 5.000 MB" in report, "the figure of traffic by kind shows the new kind"

@@ -190,7 +190,7 @@ def test_without_its_agents_a_fabric_keeps_its_routes_and_its_controller() -> No
         with Capture(fabric.net.plan) as capture:
             for (src, dst), said in held.items():
                 assert said == [traced(capture, src, dst)[0].path]
-        with pytest.raises(RailyardError, match="^the agents died"):
+        with pytest.raises(RailyardError, match=r"^the agents died"):
             agents.process.release()
         fabric.set_link(Gpu(2, 3), "down")
         fabric.await_event("rerouted")
