@@ -86,8 +86,8 @@ def test_results_are_tidy_and_in_the_contracts_order(tmp_path: Path) -> None:
     with (tmp_path / "results.csv").open() as lines:
         rows = list(csv.DictReader(lines))
     assert list(rows[0]) == [
-        "fabric", "policy", "workload", "scene", "script", "reroute", "phase", "metric", "value", "unit", "predicted",
-        "ratio", "repeat",
+        "fabric", "policy", "workload", "phase", "metric", "value", "unit", "predicted", "ratio", "repeat",
+        "scene", "script", "reroute",
     ]  # fmt: skip
     assert len(rows) == len(run.measurements)
     first = run.measurements[0]
