@@ -12,7 +12,7 @@ from railyard.experiments.multirail.predictions import learning, sent_bytes
 from railyard.experiments.multirail.session import MultirailSession
 from railyard.experiments.multirail.spec import MultirailExperiment
 from railyard.experiments.run.progress import Steps
-from railyard.results.multirail.compare import size_name
+from railyard.results.analysis.allreduce import size_name
 from railyard.topologies.multirail.net import MultirailNet
 from railyard.topologies.multirail.rail_fault import RAIL_FAULTS
 from railyard.workloads.allreduce.engine.emulated import Ranks

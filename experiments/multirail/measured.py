@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 
 from railyard.core.errors import CheckFailed
-from railyard.results.multirail.records import Cut, NicRate, Point
+from railyard.results.runs.allreduce import Cut, NicRate, Point
 from railyard.workloads.allreduce.balancing.states import LONG_WINDOW
 from railyard.workloads.allreduce.balancing.timer import rail_seconds
 from railyard.workloads.allreduce.engine.jobs import Migration, RankReport, latencies_s

@@ -21,11 +21,11 @@ from railyard.experiments.multirail.predictions import (
 )
 from railyard.experiments.multirail.spec import MultirailExperiment
 from railyard.experiments.predict.unsteered import PNG_METADATA, Prediction, save, to_csv
-from railyard.results.multirail.compare import size_name
-from railyard.results.multirail.plots import predicted
-from railyard.results.multirail.tables import SLOW_MOTION
+from railyard.results.analysis.allreduce import size_name
 from railyard.results.plots import style
+from railyard.results.plots.allreduce import predicted
 from railyard.results.views import format as fmt
+from railyard.results.views.allreduce import SLOW_MOTION
 from railyard.workloads.allreduce.engine.emulated import rails_of
 from railyard.workloads.allreduce.engine_kind import definition_of, peer_rail, predicted_s
 

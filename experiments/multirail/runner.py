@@ -6,16 +6,15 @@ from typing import Final
 from railyard.core.errors import BadInput
 from railyard.core.host import Datapath
 from railyard.core.units import format_rate
-from railyard.experiments.multirail.ddp_runs import run_ddp
 from railyard.experiments.multirail.faults import run_fault
 from railyard.experiments.multirail.parts import mix_of
-from railyard.experiments.multirail.replays import run_training
 from railyard.experiments.multirail.session import MultirailSession, built
 from railyard.experiments.multirail.size_sweep import run_sizes
 from railyard.experiments.multirail.spec import MultirailExperiment
+from railyard.experiments.multirail.trainings import run_ddp, run_training
 from railyard.experiments.run.progress import Steps
-from railyard.results.multirail.records import Rails
 from railyard.results.multirail.stored import cells
+from railyard.results.runs.allreduce import Rails
 from railyard.results.runs.records import Measurement, Run
 from railyard.topologies.multirail.plan import MultirailPlan, make_multirail_plan
 from railyard.workloads.allreduce.balancing.predict import allreduce_cost, threshold

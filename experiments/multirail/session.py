@@ -10,7 +10,7 @@ from railyard.core.host import Datapath
 from railyard.core.host_load import LoadMeter
 from railyard.core.records import IntervalId
 from railyard.experiments.run.progress import Steps
-from railyard.results.multirail.records import Skipped
+from railyard.results.runs.allreduce import Skipped
 from railyard.results.runs.records import LinkCheck, Load, Run
 from railyard.topologies.measure.calibration import measured_bps, start_flow
 from railyard.topologies.measure.counters import Counters, count_in

@@ -15,8 +15,8 @@ from railyard.experiments.multirail.rail_check import MonitoredEngine
 from railyard.experiments.multirail.session import MultirailSession, Watch
 from railyard.experiments.multirail.spec import MultirailExperiment
 from railyard.experiments.run.progress import Steps
-from railyard.results.multirail.compare import point_interval, size_name
-from railyard.results.multirail.records import LostRails, Point
+from railyard.results.analysis.allreduce import point_interval, size_name
+from railyard.results.runs.allreduce import LostRails, Point
 from railyard.workloads.allreduce.engine.jobs import Operations, RankReport
 from railyard.workloads.allreduce.engine_kind import Group, definition_of, is_own, peer_rail, predicted_s
 

@@ -6,8 +6,8 @@ from dataclasses import asdict, fields
 from typing import Any, Final, TypeVar
 
 from railyard.core.records import IntervalId
-from railyard.results.multirail.compare import by_fabric, size_name
-from railyard.results.multirail.records import (
+from railyard.results.analysis.allreduce import by_fabric, outcomes, size_name
+from railyard.results.runs.allreduce import (
     Cut,
     DdpRun,
     LostRails,
@@ -18,7 +18,6 @@ from railyard.results.multirail.records import (
     Skipped,
     Training,
 )
-from railyard.results.multirail.targets import outcomes
 
 MIN_SAMPLES_FOR_P99: Final = 100
 """Operations: of fewer, one in a hundred is less than one."""

@@ -9,6 +9,7 @@ from railyard.controller.health.policy import HEALTH_POLICIES
 from railyard.core.records import IntervalId, Recovery
 from railyard.failure.faults import FaultKind, definition_of
 from railyard.results.analysis.aggregate import kinds_of
+from railyard.results.analysis.allreduce import requirements
 from railyard.results.analysis.intervals import MeasurementInterval, dwell_s
 from railyard.results.analysis.recovery_rows import (
     checks_text,
@@ -17,7 +18,6 @@ from railyard.results.analysis.recovery_rows import (
     matches_oracle,
 )
 from railyard.results.analysis.steering import most_changed_pair
-from railyard.results.multirail.checks import requirements
 from railyard.results.runs.fidelity import Judgement
 from railyard.results.runs.records import ConnectivityCheck, Run
 from railyard.results.runs.recovery_targets import (

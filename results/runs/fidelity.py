@@ -12,9 +12,9 @@ from typing import Any, Final, Literal
 
 from railyard.core.records import IntervalId
 from railyard.results.analysis.aggregate import labels
+from railyard.results.analysis.allreduce import point_interval
 from railyard.results.analysis.intervals import is_steered
-from railyard.results.multirail.compare import point_interval
-from railyard.results.multirail.records import LostRails
+from railyard.results.runs.allreduce import LostRails
 from railyard.results.runs.records import ByteCheck, LinkCheck, Load, Run, Verdict
 from railyard.results.views.format import digits, percent, rate, size
 from railyard.results.views.labels import interval_label

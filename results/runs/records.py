@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from railyard.core.records import Record, Recovery
-from railyard.results.multirail.records import Multirail
+from railyard.results.runs.allreduce import Multirail
 
 Verdict = Literal["ok", "degraded", "invalid"]
 Content = bytes  # within Run, that name is a field's

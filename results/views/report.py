@@ -19,7 +19,6 @@ from railyard.results.analysis.aggregate import (
 )
 from railyard.results.analysis.intervals import is_steered, policies_of
 from railyard.results.analysis.run_analysis import Analysis
-from railyard.results.multirail import section
 from railyard.results.plots import fabric as plot_fabric
 from railyard.results.plots import sweep, traffic
 from railyard.results.plots import times as plot_times
@@ -27,8 +26,8 @@ from railyard.results.plots.style import Plot
 from railyard.results.runs.fidelity import Judgement
 from railyard.results.runs.records import Flow, Run
 from railyard.results.theory.spine_condition import first_scene_only
+from railyard.results.views import allreduce, report_failures, report_steering, report_tables, scale_tables
 from railyard.results.views import format as fmt
-from railyard.results.views import report_failures, report_steering, report_tables, scale_tables
 from railyard.results.views.labels import workload_label
 
 _FOLDERS: Final = (Path(__file__).parent, Path(__file__).parents[1])
@@ -92,7 +91,7 @@ def _context(analysis: Analysis) -> dict[str, Any]:
         "projections": scale_tables.projections_table(rows, fabrics),
         **_evidence(run, judgement),
         "provenance": report_tables.provenance_table(run.provenance),
-        "multirail": section.parts(run.multirail, judgement),
+        "multirail": allreduce.parts(run.multirail, judgement),
     }
 
 

@@ -11,11 +11,11 @@ from railyard.results.analysis import replacements
 from railyard.results.analysis.aggregate import Row, Slowdown, Spread
 from railyard.results.analysis.intervals import is_steered
 from railyard.results.analysis.run_analysis import Analysis
-from railyard.results.multirail import terminal as multirail
 from railyard.results.multirail.stored import headline
 from railyard.results.runs.checks import Check
 from railyard.results.runs.records import ByteCheck
 from railyard.results.theory import spine_condition
+from railyard.results.views import allreduce as multirail
 from railyard.results.views import format as fmt
 from railyard.results.views import recovery_terminal, spine_condition_tables
 from railyard.results.views.labels import workload_label

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
-from railyard.results.multirail.records import Cut, DdpRun, Multirail, NicRate, Point, Rails, Training
+from railyard.results.runs.allreduce import Cut, DdpRun, Multirail, NicRate, Point, Rails, Training
 
 KIB, MIB = 2**10, 2**20
 SCALE = 50.0

@@ -7,7 +7,6 @@ from typing import Final
 import pytest
 
 from railyard.core.errors import CheckFailed
-from railyard.experiments.multirail.ddp_runs import compared
 from railyard.experiments.multirail.measured import (
     BIN_NS,
     InjectedFault,
@@ -20,6 +19,7 @@ from railyard.experiments.multirail.measured import (
     point,
     settled_after,
 )
+from railyard.experiments.multirail.trainings import compared
 from railyard.workloads.allreduce.engine.jobs import Migration, RankReport
 from railyard.workloads.allreduce.peers.ddp_run import TrainingResult
 

@@ -9,7 +9,7 @@ from typing import Any, Self
 import pytest
 
 from railyard.core.errors import BadInput, MissingRequirement
-from railyard.experiments.multirail import ddp_runs, faults, rail_check, runner, session
+from railyard.experiments.multirail import faults, rail_check, runner, session, trainings
 from railyard.experiments.multirail import size_sweep as points
 from railyard.experiments.multirail.parts import FaultSpec
 from railyard.experiments.multirail.runner import step_count
@@ -19,7 +19,7 @@ from railyard.experiments.run import runner as common_runner
 from railyard.experiments.run.progress import Steps
 from railyard.experiments.run.runner import run_experiment
 from railyard.results.analysis.run_analysis import Analysis
-from railyard.results.multirail.records import LostRails
+from railyard.results.runs.allreduce import LostRails
 from railyard.results.runs.fidelity import judge
 from railyard.results.runs.records import Run
 from railyard.topologies.measure.counters import Counters
@@ -126,7 +126,7 @@ class Runs:
         monkeypatch.setattr(faults, "Ranks", lambda _, policy: Ranks(policy, self))
         monkeypatch.setattr(faults, "inject", self.inject)
         monkeypatch.setattr(faults, "repair", lambda _, fault, rail: self.did.append(f"repair {rail}"))
-        monkeypatch.setattr(ddp_runs, "DdpRanks", lambda *_: Ranks("ddp", self))
+        monkeypatch.setattr(trainings, "DdpRanks", lambda *_: Ranks("ddp", self))
         monkeypatch.setattr("railyard.results.runs.store.save", self._save)
         step = Steps.step
 

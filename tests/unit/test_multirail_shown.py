@@ -10,13 +10,14 @@ import pytest
 from rich.console import Console
 
 from railyard.core.records import IntervalId
-from railyard.results.multirail import plots, published, tables
-from railyard.results.multirail.compare import by_fabric
-from railyard.results.multirail.records import LostRails
+from railyard.results.analysis.allreduce import by_fabric, outcomes
 from railyard.results.multirail.stored import cells, from_json, to_json
-from railyard.results.multirail.targets import outcomes
+from railyard.results.plots import allreduce
+from railyard.results.published import nezha
 from railyard.results.runs import store
+from railyard.results.runs.allreduce import LostRails
 from railyard.results.runs.records import Load, Measurement, Run
+from railyard.results.views import allreduce as tables
 from tests.unit import shown
 from tests.unit.multirail_sample import MIB, PAIR, UNLIKE, point_of, sample, started, training_of
 from tests.unit.replaced import replaced
@@ -205,17 +206,17 @@ def test_the_papers_figures_stand_beside_ours(run: Run) -> None:
 
 def test_only_what_was_measured_is_drawn() -> None:
     found = sample()
-    assert plots.channels(found) is None, "no virtual rails"
-    assert plots.shares(replace(found, points=[p for p in found.points if p.policy != "nezha"])) is None
-    assert plots.nic_rates(found, UNLIKE.label, "link-down tcp0 of n1") is None
+    assert allreduce.channels(found) is None, "no virtual rails"
+    assert allreduce.shares(replace(found, points=[p for p in found.points if p.policy != "nezha"])) is None
+    assert allreduce.nic_rates(found, UNLIKE.label, "link-down tcp0 of n1") is None
     pair = by_fabric(found)[0]
-    assert "at 64MiB: nezha 157.0\u00a0ms" in plots.latency(pair).alt
+    assert "at 64MiB: nezha 157.0\u00a0ms" in allreduce.latency(pair).alt
     assert tables.table_1(replace(found, fabrics=[PAIR])) is None
 
 
 def test_what_is_published_is_stated_in_the_text() -> None:
-    assert published.GAINS["tcp+sharp", 8, "nezha"] == 1.63
-    assert published.TABLE_1[8 * MIB]["single:tcp"] == pytest.approx(37.137e-3)
-    gain = published.training_gain("vgg-11", 64, "tcp+tcp", 8, "gloo")
+    assert nezha.GAINS["tcp+sharp", 8, "nezha"] == 1.63
+    assert nezha.TABLE_1[8 * MIB]["single:tcp"] == pytest.approx(37.137e-3)
+    gain = nezha.training_gain("vgg-11", 64, "tcp+tcp", 8, "gloo")
     assert gain is not None
     assert gain.gain == 1.504

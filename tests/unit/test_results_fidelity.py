@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from railyard.core.records import IntervalId
-from railyard.results.multirail.records import LostRails, Multirail
+from railyard.results.runs.allreduce import LostRails, Multirail
 from railyard.results.runs.fidelity import Judgement, judge
 from railyard.results.runs.records import ByteCheck, LinkCheck, Load, Run, Verdict
 from tests.unit.replaced import replaced

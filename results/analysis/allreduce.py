@@ -1,18 +1,154 @@
-"""How good it has to be, in one place, and whether a run was: a bar is met, missed, or was not measured. Pure.
+"""Allreduces on several rails: medians by policy and size, gains over a single rail, performance targets."""
 
-Where Nezha's text states a figure, it is what the bar asks for; the rest is asked of an implementation that is right.
-"""
-
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from statistics import fmean, geometric_mean, median
 from typing import Final, Literal
 
-from railyard.results.multirail import published
-from railyard.results.multirail.compare import SINGLE, FabricMeasurements, between, by_fabric, largest, size_name
-from railyard.results.multirail.records import Cut, Multirail, Point, Rails
+from railyard.core.records import IntervalId
+from railyard.core.units import format_size
+from railyard.results.published import nezha
+from railyard.results.runs.allreduce import Cut, Multirail, Point, Rails
 from railyard.results.views import format as fmt
+
+SINGLE = "single"
+"""A policy `single:NAME` is one rail; `single` alone chooses the best by its nominal cost."""
+
+
+def is_single(policy: str) -> bool:
+    return policy.partition(":")[0] == SINGLE
+
+
+@dataclass(frozen=True)
+class FabricMeasurements:
+    """The points of one fabric, of a policy and size one for each start of its processes: medians over these, seconds.
+
+    Small sizes may have more starts than large ones, so whatever speaks of several sizes goes by size first.
+    """
+
+    rails: Rails
+    points: tuple[Point, ...]
+
+    @cached_property
+    def seconds(self) -> dict[str, dict[int, float]]:
+        """Policy -> size -> seconds of an operation (the mean of a start, the median over starts)."""
+        found: dict[str, dict[int, list[float]]] = {}
+        for point in self.points:
+            found.setdefault(point.policy, {}).setdefault(point.size, []).append(point.mean_s)
+        return {policy: {size: median(times) for size, times in by.items()} for policy, by in found.items()}
+
+    @property
+    def policies(self) -> tuple[str, ...]:
+        return tuple(self.seconds)
+
+    @cached_property
+    def sizes(self) -> tuple[int, ...]:
+        return tuple(sorted({point.size for point in self.points}))
+
+    def starts(self, policy: str, size: int) -> tuple[Point, ...]:
+        """As many as were measured, in their order."""
+        return tuple(p for p in self.points if (p.policy, p.size) == (policy, size))
+
+    def max_starts(self, size: int) -> int:
+        """Of any policy: one that broke down has fewer."""
+        return max(len(self.starts(policy, size)) for policy in self.policies)
+
+    def relative_spread(self, size: int, policies: Iterable[str]) -> float:
+        """From the fastest start to the slowest, over the median, of the policy where that is most; 0 of one start."""
+        times = [[p.mean_s for p in self.starts(policy, size)] for policy in policies]
+        return max(((max(each) - min(each)) / median(each) for each in times if each), default=0.0)
+
+    def at(self, policy: str, size: int) -> float | None:
+        """Seconds of an operation; None where it wasn't measured."""
+        return self.seconds.get(policy, {}).get(size)
+
+    def ratios(self, policy: str, other: str, size: int) -> list[float]:
+        """What an operation usually takes over the other's, of each start: what they share, as they took turns in it,
+        is in none of these."""
+        own, others = ({p.repeat: p.typical_s for p in self.starts(each, size)} for each in (policy, other))
+        return [own[repeat] / others[repeat] for repeat in sorted(own.keys() & others.keys())]
+
+    def singles(self, size: int) -> dict[str, float]:
+        """Every single rail's seconds, by policy. `single` itself only where no rail is given by its name."""
+        found = {policy: by[size] for policy, by in self.seconds.items() if is_single(policy) and size in by}
+        named = {policy: time for policy, time in found.items() if policy != SINGLE}
+        return named or found
+
+    def best_single(self, size: int) -> float | None:
+        """Seconds of the better rail alone."""
+        every = [by[size] for policy, by in self.seconds.items() if is_single(policy) and size in by]
+        return min(every, default=None)
+
+    def gain(self, policy: str, size: int) -> float | None:
+        """How many times the throughput of the better rail alone."""
+        own, best = self.at(policy, size), self.best_single(size)
+        return best / own if own and best else None
+
+    def over(self, policy: str, other: str, size: int) -> float | None:
+        """How many times the other's throughput; as well, its time over ours."""
+        own, others = self.at(policy, size), self.at(other, size)
+        return others / own if own and others else None
+
+    def of_ideal(self, policy: str, size: int) -> float | None:
+        """Throughput over the sum of all rails' own, measured alone; None unless each was."""
+        own, alone = self.at(policy, size), self.singles(size)
+        if not own or len(alone) < len(self.rails.names):
+            return None
+        return 1 / own / sum(1 / time for time in alone.values())
+
+    def shares(self, policy: str, size: int) -> tuple[float, ...] | None:
+        """Share of each rail in the start of median time, of two in the middle the faster one.
+
+        Not the mean over starts: of some that split and some that didn't it is a split that never was.
+        """
+        split_starts = sorted((p for p in self.starts(policy, size) if p.shares), key=lambda p: p.mean_s)
+        return split_starts[(len(split_starts) - 1) // 2].shares if split_starts else None
+
+    def predicted(self, policy: str, size: int) -> float | None:
+        """Seconds by the equations."""
+        rows = [p.predicted_s for p in self.starts(policy, size)]
+        return next((value for value in rows if value is not None), None)
+
+    def threshold(self, policy: str = "nezha") -> int | None:
+        """The largest size up to which one rail carried all; None if it split from the first, or never."""
+        measured = [size for size in self.sizes if self.starts(policy, size)]
+        first = min((size for size in measured if self.splits(policy, size)), default=None)
+        return max((size for size in measured if first is not None and size < first), default=None)
+
+    def splits(self, policy: str, size: int) -> bool:
+        """Whether more than one rail carried some of it in most of its starts."""
+        starts = self.starts(policy, size)
+        return 2 * sum(p.split for p in starts) > len(starts)
+
+
+def by_fabric(found: Multirail) -> tuple[FabricMeasurements, ...]:
+    """A `FabricMeasurements` a fabric that has points, in the order in which they were built."""
+    rows = ((rails, tuple(p for p in found.points if p.fabric == rails.label)) for rails in found.fabrics)
+    return tuple(FabricMeasurements(rails, points) for rails, points in rows if points)
+
+
+def largest(sizes: Iterable[int], minimum: int) -> int | None:
+    """The largest size, if it is one of the large ones."""
+    return max((size for size in sizes if size >= minimum), default=None)
+
+
+def between(sizes: Sequence[int], minimum: int, maximum: int) -> tuple[int, ...]:
+    return tuple(size for size in sizes if minimum <= size <= maximum)
+
+
+def size_name(size: int) -> str:
+    """2^26 -> `64MiB`; what is no whole number of those, in decimal units."""
+    for name, factor in (("MiB", 2**20), ("KiB", 2**10)):
+        if size >= factor and size % factor == 0:
+            return f"{size // factor}{name}"
+    return format_size(size)
+
+
+def point_interval(fabric: str, policy: str, size: int, repeat: int = 0) -> IntervalId:
+    """Return the identity of the interval in which a point was measured."""
+    return IntervalId(fabric, size_name(size), policy, repeat=repeat)
+
 
 Unit = Literal["times", "share", "ms", "operations", "elements", "cuts"]
 AT_LEAST: Final = "at least"
@@ -97,10 +233,10 @@ SMALL_LATENCY_OVER_BASELINE: Final[dict[str, PerformanceTarget]] = {
     for baseline in ("mrib", "mptcp")
 }
 CONVERGENCE: Final = PerformanceTarget(
-    "balancer converges in", AT_MOST, published.CONVERGENCE_OPERATIONS, "operations", source="Nezha 4.3"
+    "balancer converges in", AT_MOST, nezha.CONVERGENCE_OPERATIONS, "operations", source="Nezha 4.3"
 )
 RAIL_TIME_SPREAD: Final = PerformanceTarget(
-    "time between rails after that", AT_MOST, published.MEAN_RAIL_TIME_SPREAD, "share", source="Nezha 5.3.2"
+    "time between rails after that", AT_MOST, nezha.MEAN_RAIL_TIME_SPREAD, "share", source="Nezha 5.3.2"
 )
 MIGRATION: Final = PerformanceTarget(
     "NIC cut until migrated, median", AT_MOST, 50, "ms", source="Nezha 4.4: below 200, from detection on"
@@ -172,7 +308,7 @@ def _correct_sums(points: Sequence[Point]) -> list[Outcome]:
 
 
 def _large(m: FabricMeasurements) -> int | None:
-    return largest(m.sizes, published.LARGE)
+    return largest(m.sizes, nezha.LARGE)
 
 
 def _link_bound(m: FabricMeasurements) -> Outcome | None:
@@ -226,7 +362,7 @@ def _sum_of_rails(m: FabricMeasurements) -> Outcome | None:
 
 def _over_baseline(baseline: str, target: PerformanceTarget, m: FabricMeasurements) -> Outcome | None:
     """The size of the large ones where it was worst."""
-    sizes = between(m.sizes, published.LARGE, published.LARGEST)
+    sizes = between(m.sizes, nezha.LARGE, nezha.LARGEST)
     found = [(geometric_mean(ratios), size) for size in sizes if (ratios := m.ratios(baseline, "nezha", size))]
     if not found:
         return None
@@ -268,7 +404,7 @@ def _starts(values: Sequence[float], unit: Unit) -> str:
 
 
 def _small_sizes(m: FabricMeasurements) -> tuple[int, ...]:
-    return between(m.sizes, 0, published.SMALL)
+    return between(m.sizes, 0, nezha.SMALL)
 
 
 def _convergence(m: FabricMeasurements) -> Outcome | None:
@@ -371,3 +507,25 @@ def in_unit(value: float | None, unit: Unit) -> str:
 def times(value: float | None) -> str:
     """1.8432 -> `1.84x`."""
     return fmt.NOTHING if value is None else f"{value:.2f}x"
+
+
+Claim = tuple[str, bool, str]
+"""Name, whether it holds, and by which figures: those of railyard.results.runs.checks.Check."""
+
+
+def requirements(found: Multirail) -> Iterator[Claim]:
+    """Those for which there are records."""
+    checked = [o for o in outcomes(found) if o.target.checked and o.measured]
+    for target in dict.fromkeys(o.target for o in checked):
+        target_outcomes = [o for o in checked if o.target == target]
+        name = f"{target.what}: none" if not target.limit else target.what
+        yield name, all(o.met for o in target_outcomes), "; ".join(map(_outcome_text, target_outcomes))
+    failed = [s for s in found.skipped if s.failed]
+    if found:
+        detail = f"{failed[0].policy} on {failed[0].fabric}: {failed[0].why}" if failed else "no policy broke down"
+        yield "every policy went through", not failed, detail
+
+
+def _outcome_text(outcome: Outcome) -> str:
+    value = in_unit(outcome.value, outcome.target.unit)
+    return f"{value} {outcome.where} ({outcome.fabric})"

@@ -1,20 +1,35 @@
-"""Tables of a multi-rail run, for the terminal and for report.html alike: cells are text already. Pure."""
+"""Tables of allreduces on several rails: for the terminal and for report.html."""
 
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import replace
 from itertools import groupby
 from operator import itemgetter
 from statistics import median
-from typing import Final
+from typing import Any, Final
+
+from rich.console import Console
+from rich.text import Text
 
 from railyard.core.records import IntervalId
-from railyard.results.multirail import published
-from railyard.results.multirail.compare import FabricMeasurements, by_fabric, is_single, point_interval, size_name
-from railyard.results.multirail.records import Cut, Multirail, Point, Rails, Training
-from railyard.results.multirail.targets import AT_LEAST, Outcome, in_unit, times
+from railyard.results.analysis.allreduce import (
+    AT_LEAST,
+    FabricMeasurements,
+    Outcome,
+    by_fabric,
+    in_unit,
+    is_single,
+    outcomes,
+    point_interval,
+    size_name,
+    times,
+)
+from railyard.results.plots import allreduce as plots
+from railyard.results.published import nezha
+from railyard.results.runs.allreduce import Cut, Multirail, Point, Rails, Training
 from railyard.results.runs.fidelity import Judgement
 from railyard.results.views import format as fmt
 from railyard.results.views.report_tables import Table
+from railyard.results.views.terminal import Column, fit_to_width
 
 _TABLE_1: Final = ("single:sharp", "single:tcp", "equal", "99/1", "1/99", "slicing", "mrib", "mptcp", "nezha")
 SLOW_MOTION: Final = "slow motion"
@@ -86,7 +101,7 @@ def _time(m: FabricMeasurements, policy: str, size: int, invalid: InvalidPoints)
 def _paper_gains(rails: Rails) -> dict[str, float]:
     """Times the better single rail, by policy."""
     required = (rails.mix, rails.nodes)
-    return {policy: gain for (mix, nodes, policy), gain in published.GAINS.items() if (mix, nodes) == required}
+    return {policy: gain for (mix, nodes, policy), gain in nezha.GAINS.items() if (mix, nodes) == required}
 
 
 def _over_predicted(m: FabricMeasurements, size: int) -> str:
@@ -107,7 +122,7 @@ def gains_table(found: Multirail) -> Table:
         paper = _paper_gains(m.rails)
         for policy in m.policies:
             if not is_single(policy):
-                gains = [(g, s) for s in m.sizes if s >= published.LARGE and (g := m.gain(policy, s)) is not None]
+                gains = [(g, s) for s in m.sizes if s >= nezha.LARGE and (g := m.gain(policy, s)) is not None]
                 best, where = max(gains, default=(None, None))
                 cells = (times(m.gain(policy, size)), times(best), size_name(where) if where else fmt.NOTHING)
                 stated = times(paper[policy]) if policy in paper else fmt.NOTHING
@@ -120,7 +135,7 @@ def thresholds_table(found: Multirail) -> Table:
     rows = []
     for m in by_fabric(found):
         if "nezha" in m.policies and len(m.rails.names) > 1:
-            stated = published.THRESHOLDS.get((m.rails.mix, m.rails.nodes))
+            stated = nezha.THRESHOLDS.get((m.rails.mix, m.rails.nodes))
             thresholds = (m.threshold(), m.rails.threshold, stated)
             rows.append((m.rails.label, *(size_name(round(s)) if s else fmt.NOTHING for s in thresholds)))
     return Table(("fabric", "one rail up to", "Eq. 6 + 10%", "Nezha's"), tuple(rows), 1)
@@ -138,7 +153,7 @@ def table_1(found: Multirail) -> Table | None:
     shown = [name for name in _TABLE_1 if name in known]
     rows: list[tuple[str, ...]] = []
     for size in m.sizes:
-        stated = published.TABLE_1.get(size, {})
+        stated = nezha.TABLE_1.get(size, {})
         rows.append((size_name(size), "measured", *(fmt.seconds(m.at(known[name], size)) for name in shown)))
         if stated:
             rows.append(("", "Nezha", *(fmt.seconds(stated.get(name)) for name in shown)))
@@ -246,7 +261,7 @@ def _over_baseline(speed: float, selected: Sequence[Training], policy: str, rail
     if not others or is_single(policy):
         return fmt.NOTHING
     best = max(median(t.samples_per_s for t in others if t.policy == p) for p in {t.policy for t in others})
-    stated = published.training_gain(selected[0].model, selected[0].batch, rails.mix, rails.nodes, over)
+    stated = nezha.training_gain(selected[0].model, selected[0].batch, rails.mix, rails.nodes, over)
     text = f" (Nezha {'≤ ' if stated.at_most else ''}{times(stated.gain)})" if stated and policy == "nezha" else ""
     return times(speed / best) + text
 
@@ -275,3 +290,81 @@ def fabrics_table(found: Multirail) -> Table:
             rows.append((*whole, name, rails.kinds[n], fmt.rate(rails.bps[n]), fmt.seconds(rails.setup_s[n])))
     columns = ("fabric", "nodes", "times slower", "built in", "rail", "kind", "payload a NIC", "set-up a message")
     return Table(columns, tuple(rows), 1)
+
+
+def parts(found: Multirail, judgement: Judgement) -> dict[str, Any] | None:
+    """What its template asks for; None where there is nothing of the kind."""
+    invalid = invalid_points(judgement)
+    if not found:
+        return None
+    places = dict.fromkeys((rates.fabric, rates.fault) for rates in found.rates)
+    drawn = [(f"{fabric}: {fault}", plots.nic_rates(found, fabric, fault)) for fabric, fault in places]
+    return {
+        "targets": targets_table(outcomes(found)),
+        "latencies": [
+            (m.rails.label, plots.latency(m), benchmark_table(m, invalid), starts_text(m)) for m in by_fabric(found)
+        ],
+        "thresholds": thresholds_table(found),
+        "shares": plots.shares(found),
+        "channels": plots.channels(found),
+        "gains": gains_table(found),
+        "table_1": table_1(found),
+        "cuts": cuts_table(found.cuts),
+        "rates": [(name, plot) for name, plot in drawn if plot],
+        "speeds": plots.trainings(found),
+        "trainings": trainings_table(found),
+        "ddp_runs": ddp_runs_table(found),
+        "losses": plots.losses(found),
+        "slow_motion_note": SLOW_MOTION_NOTE if slow_motion((*found.points, *found.trainings)) else "",
+        "fabrics": fabrics_table(found),
+        "skipped": found.skipped,
+    }
+
+
+_TITLE = "time of an allreduce (gain: nezha over the better single rail; m/p: measured over predicted)"
+
+
+def print_tables(found: Multirail, judgement: Judgement, console: Console) -> None:
+    """All of it: the table is what such a run is for."""
+    invalid = invalid_points(judgement)
+    for title, table, fixed_columns, note in _tables(found, invalid):
+        if table.rows:
+            console.print(fit_to_width(console, title, _columns(table, fixed_columns), 0, note))
+            console.print()
+    if slow_motion((*found.points, *found.trainings)):
+        console.print(Text(f"{SLOW_MOTION}: {SLOW_MOTION_NOTE}", style="dim"), highlight=False)
+    if invalid:
+        console.print(Text("?: the machine was measured there, and not the fabric", style="dim"), highlight=False)
+    missing = [o.target.what for o in outcomes(found) if not o.measured]
+    if missing:
+        console.print(Text(f"not measured: {'; '.join(missing)}", style="dim"), highlight=False)
+    for skipped in found.skipped:
+        console.print(
+            Text(f"not run: {skipped.policy} on {skipped.fabric}: {skipped.why}", style="dim"), highlight=False
+        )
+
+
+def _tables(found: Multirail, invalid: InvalidPoints) -> Iterator[tuple[str, Table, int, str]]:
+    """(title, table, how many of its columns are always there, a line below it)."""
+    for m in by_fabric(found):
+        fixed_columns = 5 if slow_motion(m.points) else 4
+        yield f"{m.rails.label}: {_TITLE}", benchmark_table(m, invalid), fixed_columns, starts_text(m)
+    paper = table_1(found)
+    if paper is not None:
+        yield "Nezha's Table 1, and the same here", paper, 4, ""
+    yield "nezha leaves to one rail", thresholds_table(found), 4, ""
+    yield "Throughput over the better single rail", gains_table(found), 6, ""
+    yield "Rails that went away and came back", cuts_table(found.cuts), 6, ""
+    yield "Trainings", trainings_table(found), 6, ""
+    yield "DDP over Gloo and over Railyard's backend", ddp_runs_table(found), 5, ""
+    yield "What it has to show", targets_table([o for o in outcomes(found) if o.measured]), 5, ""
+
+
+def _columns(table: Table, fixed_columns: int) -> list[Column]:
+    """On a narrow screen the last columns go first."""
+    cells = zip(*table.rows, strict=True)
+    named = zip(table.columns, cells, strict=True)
+    return [
+        Column(name, column, drop=max(0, n - fixed_columns + 1), text=n < table.numbers)
+        for n, (name, column) in enumerate(named)
+    ]

@@ -8,9 +8,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
-from railyard.results.multirail.compare import FabricMeasurements, by_fabric, is_single, size_name
-from railyard.results.multirail.records import Multirail, NicRate, name_of
+from railyard.results.analysis.allreduce import FabricMeasurements, by_fabric, is_single, size_name
 from railyard.results.plots import style as plots
+from railyard.results.runs.allreduce import Multirail, NicRate, name_of
 from railyard.results.views.format import rate, seconds, short
 from railyard.workloads.allreduce.balancing.policy import ALLREDUCE_POLICIES
 from railyard.workloads.allreduce.engine_kind import ALLREDUCE_ENGINES, definition_of
