@@ -7,7 +7,6 @@ from math import isclose
 from statistics import median
 
 from railyard.core.records import IntervalId
-from railyard.results.analysis.intervals import is_steered, policies_of
 from railyard.results.runs.records import FabricRun, Flow, Measurement, Run
 from railyard.results.views.labels import workload_label
 
@@ -82,7 +81,7 @@ class Slowdown:
 
 def labels(run: Run) -> dict[tuple[str, str], str]:
     """(fabric, policy) -> what to call it: the fabric, and the policy too where one fabric ran with several."""
-    rows = [] if is_steered(run) else [(f.label, f.policy) for f in run.fabrics]
+    rows = [] if run.is_steered else [(f.label, f.policy) for f in run.fabrics]
     rows += [(m.fabric, m.policy) for m in run.measurements]
     rows += [(r.fabric, r.policy) for r in run.recoveries]
     pairs = dict.fromkeys(rows)
@@ -145,7 +144,7 @@ def slowdowns(run: Run, rows: Sequence[Row]) -> tuple[Slowdown, ...]:
     """Rail-only over rail-optimized, for every time that both measured; where policies steer, under the same one."""
     names, timed = labels(run), times(rows)
     found = []
-    steered = [(policy, policy) for policy in policies_of(run)] if is_steered(run) else None
+    steered = [(policy, policy) for policy in run.policies] if run.is_steered else None
     for (a, b), (own, policy) in (
         (pair, policies) for pair in pairs(run) for policies in steered or [(pair[0].policy, pair[1].policy)]
     ):

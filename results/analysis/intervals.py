@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from railyard.core.records import IntervalId
-from railyard.core.units import parse_time
 from railyard.results.runs.records import Choice, Event, FabricRun, HealthSample, Run
 from railyard.results.views.labels import workload_label
 from railyard.topologies.addresses import gpu_of_name
@@ -70,28 +69,9 @@ class MeasurementInterval:
         return count
 
 
-def is_steered(run: Run) -> bool:
-    """Whether policies steered its routes."""
-    return bool(run.spec.get("routing"))
-
-
-def policies_of(run: Run) -> tuple[str, ...]:
-    """In the spec's order."""
-    return tuple((run.spec.get("routing") or {}).get("policies") or ())
-
-
-def dwell_s(run: Run) -> float | None:
-    """The least time between two changes of a pair; None without one."""
-    dwell = (run.spec.get("routing") or {}).get("dwell")
-    try:
-        return parse_time(dwell)
-    except ValueError:  # none, or zero, which is no time
-        return None
-
-
 def intervals(run: Run) -> tuple[MeasurementInterval, ...]:
     """Return them in the order in which they were run. Empty unless policies steered."""
-    if not is_steered(run):
+    if not run.is_steered:
         return ()
     health, choices, spans = _grouped(run.health), _grouped(run.choices), _foregrounds(run.events)
     times: dict[IntervalId, list[int]] = {}

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from railyard.core.records import IntervalId
 from railyard.results.analysis.aggregate import TIME_METRICS
-from railyard.results.analysis.intervals import MeasurementInterval, Pair, dwell_s, policies_of
+from railyard.results.analysis.intervals import MeasurementInterval, Pair
 from railyard.results.runs.records import Event, Measurement, Run
 from railyard.results.views.labels import workload_label
 
@@ -94,10 +94,10 @@ def policy_rows(run: Run, intervals: Sequence[MeasurementInterval]) -> dict[Fabr
     if not intervals:
         return {}
     completion_times = _completion_times(run)
-    order = list(dict.fromkeys([*policies_of(run), *(policy for _, _, policy in completion_times)]))
+    order = list(dict.fromkeys([*run.policies, *(policy for _, _, policy in completion_times)]))
     return {
         place: tuple(
-            _row((*place, policy), completion_times, intervals, dwell_s(run))
+            _row((*place, policy), completion_times, intervals, run.dwell_s)
             for policy in order
             if (*place, policy) in completion_times
         )

@@ -10,7 +10,7 @@ from railyard.core.records import IntervalId, Recovery
 from railyard.failure.faults import FaultKind, definition_of
 from railyard.results.analysis.aggregate import kinds_of
 from railyard.results.analysis.allreduce import requirements
-from railyard.results.analysis.intervals import MeasurementInterval, dwell_s
+from railyard.results.analysis.intervals import MeasurementInterval
 from railyard.results.analysis.recovery_rows import (
     checks_text,
     has_goodput_evidence,
@@ -253,7 +253,7 @@ def _is_damped(policy: str) -> bool:
 
 def _dwell(run: Run, intervals: Sequence[MeasurementInterval]) -> Iterator[Check]:
     """Check the law of damping: in any time t a pair changes its paths at most 1 + t / dwell times."""
-    dwell, damped_intervals = dwell_s(run), [s for s in intervals if _is_damped(s.policy)]
+    dwell, damped_intervals = run.dwell_s, [s for s in intervals if _is_damped(s.policy)]
     worst = most_changed_pair(damped_intervals, dwell) if dwell else None
     if worst:
         where = interval_label(worst.interval.id, f"{worst.interval.fabric} {worst.interval.policy}")

@@ -13,7 +13,6 @@ from typing import Any, Final, Literal
 from railyard.core.records import IntervalId
 from railyard.results.analysis.aggregate import labels
 from railyard.results.analysis.allreduce import point_interval
-from railyard.results.analysis.intervals import is_steered
 from railyard.results.runs.allreduce import LostRails
 from railyard.results.runs.records import ByteCheck, LinkCheck, Load, Run, Verdict
 from railyard.results.views.format import digits, percent, rate, size
@@ -181,7 +180,7 @@ class Judgement:
 def judge(run: Run) -> Judgement:
     """The worst of all findings; a run with no evidence at all is invalid, one with gaps in it at best degraded."""
     faulted = {x.interval for x in run.loads if x.transfers_faulted}
-    steered = is_steered(run)
+    steered = run.is_steered
     findings = (
         *_links(run.links),
         *(f for load in run.loads for f in _load(load)),

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from railyard.core.records import Record, Recovery
+from railyard.core.units import parse_time
 from railyard.results.runs.allreduce import Multirail
 
 Verdict = Literal["ok", "degraded", "invalid"]
@@ -248,3 +249,21 @@ class Run:
     duration_s: float = 0.0
     interrupted: bool = False
     failed: str = ""
+
+    @property
+    def is_steered(self) -> bool:
+        """Whether health-routing policies steered its routes: each fabric ran under each policy in turn."""
+        return bool(self.spec.get("routing"))
+
+    @property
+    def policies(self) -> tuple[str, ...]:
+        """Health-routing policies in the spec's order."""
+        return tuple((self.spec.get("routing") or {}).get("policies") or ())
+
+    @property
+    def dwell_s(self) -> float | None:
+        """The least time between two changes of a pair's path; None without one."""
+        try:
+            return parse_time((self.spec.get("routing") or {}).get("dwell"))
+        except ValueError:  # none, or zero, which is no time
+            return None

@@ -17,7 +17,6 @@ from railyard.results.analysis.aggregate import (
     one_repeat,
     pairs,
 )
-from railyard.results.analysis.intervals import is_steered, policies_of
 from railyard.results.analysis.run_analysis import Analysis
 from railyard.results.plots import fabric as plot_fabric
 from railyard.results.plots import sweep, traffic
@@ -59,7 +58,7 @@ def render(analysis: Analysis) -> str:
 def _context(analysis: Analysis) -> dict[str, Any]:
     run, judgement, rows = analysis.run, analysis.judgement, analysis.rows
     fabrics, slow, timed = list(analysis.labels.values()), analysis.slowdowns, analysis.times
-    built, steered = run.fabrics, is_steered(run)
+    built, steered = run.fabrics, run.is_steered
     first_scene_run = first_scene_only(run)
     side_by_side = (
         () if steered or run.multirail else timed
@@ -121,7 +120,7 @@ def _facts(run: Run) -> list[tuple[str, str]]:
         ("seed", str(run.spec.get("seed", fmt.NOTHING))),
         ("repeats", str(run.spec.get("repeats", fmt.NOTHING))),
         ("fabrics", str(len(run.fabrics))),
-        *((("policies", str(len(policies_of(run)))),) if is_steered(run) else ()),
+        *((("policies", str(len(run.policies))),) if run.is_steered else ()),
         ("workloads", str(len(workloads))),
         ("faults", str(len(faults))),
     ]

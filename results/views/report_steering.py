@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from railyard.controller.health.policy import HEALTH_POLICIES
 from railyard.results.analysis.aggregate import labels
-from railyard.results.analysis.intervals import MeasurementInterval, is_steered
+from railyard.results.analysis.intervals import MeasurementInterval
 from railyard.results.analysis.run_analysis import Analysis
 from railyard.results.plots import policies as plot_policies
 from railyard.results.plots import spine_condition, steering
@@ -113,7 +113,7 @@ def short_names(run: Run, places: Sequence[tuple[str, str]]) -> list[str]:
     return list(
         dict.fromkeys(
             fabric
-            if is_steered(run) and all(place in places for place in names if place[0] == fabric)
+            if run.is_steered and all(place in places for place in names if place[0] == fabric)
             else names.get((fabric, policy), fabric)
             for fabric, policy in places
         )
@@ -128,7 +128,7 @@ def swept_fabrics(run: Run) -> list[tuple[str, Mapping[str, Any]]]:
     names = labels(run)
     specs: Sequence[Mapping[str, Any]] = run.spec.get("fabrics") or []
     traits = {fabric.label: part for fabric, part in zip(run.fabrics, specs, strict=False)}
-    if not is_steered(run):
+    if not run.is_steered:
         return [(names[f.label, f.policy], traits[f.label]) for f in run.fabrics if f.label in traits]
     return [
         (label, {**traits[fabric], "kind": f"{traits[fabric].get('kind', '')} {policy}"})

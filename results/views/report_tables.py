@@ -18,7 +18,6 @@ from railyard.results.analysis.aggregate import (
     Spread,
     labels,
 )
-from railyard.results.analysis.intervals import is_steered, policies_of
 from railyard.results.plots.times import label
 from railyard.results.runs.fidelity import LIMITS, Judgement
 from railyard.results.runs.records import LinkCheck, Run
@@ -111,7 +110,7 @@ def _plain(spread: Spread, unit: str) -> tuple[str, str, str]:
 
 def fabrics_table(run: Run) -> Table:
     """What the drawings and their captions don't say."""
-    steered = list_text(policies_of(run))
+    steered = list_text(run.policies)
     columns = ("fabric", "policy", "datapath", "switches", "HB", "rail", "uplink", "MTU", "built in", "down in")
     body = tuple(
         (
@@ -131,7 +130,7 @@ def list_text(names: Sequence[str]) -> str:
 
 def bytes_table(run: Run) -> Table:
     """Where policies steer, the bytes expected at the rails' ports are not known."""
-    steered, names = is_steered(run), labels(run)
+    steered, names = run.is_steered, labels(run)
     columns = (
         "fabric",
         "workload",

@@ -9,7 +9,6 @@ from rich.text import Text
 
 from railyard.results.analysis import replacements
 from railyard.results.analysis.aggregate import Row, Slowdown, Spread
-from railyard.results.analysis.intervals import is_steered
 from railyard.results.analysis.run_analysis import Analysis
 from railyard.results.multirail.stored import headline
 from railyard.results.runs.checks import Check
@@ -124,7 +123,7 @@ def print_summary(analysis: Analysis, console: Console) -> None:
         console.print(f"  … and {len(judgement.reasons) - _MAX_REASONS} more", highlight=False)
     if run.multirail:
         multirail.print_tables(run.multirail, judgement, console)
-    elif is_steered(run):
+    elif run.is_steered:
         _print_policies(analysis, console)
     else:
         _print_times(analysis, console)
