@@ -8,7 +8,7 @@ from statistics import median
 
 from railyard.core.records import IntervalId
 from railyard.results.runs.records import FabricRun, Flow, Measurement, Run
-from railyard.results.views.labels import workload_label
+from railyard.results.views.format import workload_label
 
 TIME_METRICS = ("iteration_time", "completion_time")
 SAME_SHAPE = "projected_same_shape"

@@ -10,10 +10,9 @@ from rich.console import Console
 from rich.table import Table as TerminalTable
 
 from railyard.results.analysis.aggregate import labels
-from railyard.results.analysis.recovery_stats import Figure, figure
+from railyard.results.analysis.recovery import Figure, figure
 from railyard.results.runs.fidelity import ORDER, Judgement
-from railyard.results.runs.records import Replacement, Run, Verdict
-from railyard.results.runs.rows import COLUMN_NAMES
+from railyard.results.runs.records import COLUMN_NAMES, Replacement, Run, Verdict
 from railyard.results.views import format as fmt
 from railyard.results.views.recovery_text import median_and_p95, median_p95_ms
 from railyard.results.views.report_tables import Table

@@ -7,11 +7,10 @@ import pandas as pd
 
 from railyard.core.records import Record, Recovery
 from railyard.results.analysis.aggregate import HEARTBEATS, Row, Slowdown, labels, rows_of, slowdowns, times
-from railyard.results.analysis.intervals import MeasurementInterval, intervals
-from railyard.results.analysis.recovery_rows import RecoveryRow, ScriptRow, recovery_rows, script_runs
+from railyard.results.analysis.recovery import RecoveryRow, ScriptRow, recovery_rows, script_runs
 from railyard.results.analysis.replacements import ReplacementRow, replacement_rows
-from railyard.results.analysis.steering import FabricWorkload, PolicyRow, policy_rows
-from railyard.results.runs import rows
+from railyard.results.analysis.steering import FabricWorkload, MeasurementInterval, PolicyRow, intervals, policy_rows
+from railyard.results.runs import records as rows
 from railyard.results.runs.checks import Check, checks
 from railyard.results.runs.fidelity import Judgement, judge
 from railyard.results.runs.records import ConnectivityCheck, Measurement, Run

@@ -9,7 +9,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter
 
 from railyard.core.records import Recovery
-from railyard.results.analysis.recovery_rows import ScriptRow, checks_text, is_probed, matches_oracle
+from railyard.results.analysis.recovery import ScriptRow, checks_text, is_probed, matches_oracle
 from railyard.results.plots import style
 from railyard.results.runs.records import ConnectivityCheck, GoodputTrace
 from railyard.results.views.format import rate, short

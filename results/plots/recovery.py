@@ -1,18 +1,134 @@
-"""A fault over time: the steps of getting over it, then goodput of all flows and of those whose path was hit."""
+"""Recovery from a fault over time: its steps, goodput of all flows and of those whose path was hit; replacements."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from math import inf
 from statistics import median
-from typing import Final
+from typing import Any, Final
 
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FuncFormatter, MaxNLocator
+from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 
-from railyard.results.analysis.recovery_rows import RecoveryRow
-from railyard.results.plots import recovery_steps, style
-from railyard.results.plots.recovery_steps import COLOUR
-from railyard.results.runs.records import GoodputTrace
-from railyard.results.views.format import rate, short
+from railyard.core.records import Recovery
+from railyard.results.analysis.recovery import FROM_REPAIR, STEP_NAMES, RecoveryRow, is_probed, side_values
+from railyard.results.plots import style
+from railyard.results.runs.records import Event, GoodputTrace
+from railyard.results.views.format import milliseconds, rate, short
+
+COLOUR: Final = {"on": style.BLUE, "off": style.ORANGE}
+_LINE: Final = 0.25  # inches a step
+_DOUBLE_LINE: Final = 0.34  # with rerouting on and off
+_SPAN: Final = (0.1, 3000.0)  # ms: what is sooner stands at the left edge, what never came beyond the right one
+_NEVER: Final = 5500.0
+_TICKS: Final = (0.1, 1, 10, 100, 1000)
+_SHIFTS: Final = {"on": -0.2, "off": 0.2}
+
+
+def steps_shown(rows: Sequence[RecoveryRow]) -> tuple[str, ...]:
+    """Columns of recovery.csv, top to bottom. The source side, if it was probed too, first: it needs no controller."""
+    sides = [all(side_values(row.repeats, side) for row in rows) for side in ("source", "far")]
+    first = ("source_ms", "far_ms") if rows and all(sides) else ("first_packet_ms",)
+    return (*first[:-1], "detect_ms", "decided_ms", "reroute_ms", first[-1], "goodput_ms", *FROM_REPAIR)
+
+
+def height(rows: Sequence[RecoveryRow]) -> float:
+    """Inches that the panel needs for its lines."""
+    line = _LINE if len({row.reroute for row in rows}) < 2 else _DOUBLE_LINE
+    return line * (len(steps_shown(rows)) + 1)
+
+
+def median_repeat(row: RecoveryRow) -> Recovery:
+    """The one in the middle by its first packet, then by its goodput."""
+    ordered = sorted(row.repeats, key=lambda r: (_never_last(r.first_packet_ms), _never_last(r.goodput_ms), r.repeat))
+    return ordered[(len(ordered) - 1) // 2]
+
+
+def draw(axes: Axes, rows: Sequence[RecoveryRow], names: bool) -> None:
+    """All repeats as thin marks, the median repeat as dots that a line joins, its times at the right."""
+    steps = steps_shown(rows)
+    both = len({row.reroute for row in rows}) > 1
+    for row in rows:
+        shift = _SHIFTS[row.reroute] if both else 0.0
+        _repeats(axes, row, steps, shift)
+        _median_repeat(axes, row, steps, shift)
+    axes.axhline(len(steps) - len(FROM_REPAIR) - 0.5, color=style.GREEN, lw=1.0, ls="--")  # the repair
+    axes.axvline(_SPAN[1], color=style.GRID, lw=0.7)
+    axes.set_xscale("log")
+    axes.set(xlim=(_SPAN[0] * 0.85, _NEVER * 1.5), ylim=(len(steps) - 0.5, -0.5))
+    axes.set_yticks(range(len(steps)), [STEP_NAMES[s] for s in steps] if names else [""] * len(steps))
+    axes.xaxis.set_major_locator(FixedLocator([*_TICKS, _NEVER]))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda ms, _: _tick(ms)))
+    axes.set_xlabel("ms after the fault; below the dashed line: after the repair")
+    style.quiet(axes, grid="x")
+
+
+def _repeats(axes: Axes, row: RecoveryRow, steps: Sequence[str], shift: float) -> None:
+    for y, step in enumerate(steps):
+        at = [_place(getattr(r, step)) for r in row.repeats if _is_known(r, step)]
+        axes.plot(
+            at, [y + shift] * len(at), ls="none", marker="|", ms=9, mew=0.8, color=COLOUR[row.reroute], alpha=0.45
+        )
+
+
+def _median_repeat(axes: Axes, row: RecoveryRow, steps: Sequence[str], shift: float) -> None:
+    median_row = median_repeat(row)
+    values = [getattr(median_row, step) for step in steps]
+    colour, at = COLOUR[row.reroute], [_place(ms) for ms in values]
+    steps_from_fault = len(steps) - len(FROM_REPAIR)  # the last count from the repair: no line leads there
+    reached = [
+        (x, y + shift)
+        for y, (x, ms) in enumerate(zip(at, values, strict=True))
+        if ms is not None and y < steps_from_fault
+    ]
+    axes.plot([x for x, _ in reached], [y for _, y in reached], color=colour, lw=1.1, alpha=0.8)
+    for y, (x, ms) in enumerate(zip(at, values, strict=True)):
+        if not _is_known(median_row, steps[y]):
+            continue
+        marker = "o" if ms is not None else "x"
+        axes.plot([x], [y + shift], ls="none", marker=marker, ms=5, mew=1.4, color=colour)
+        annotate_time(axes, y + shift, ms, colour)
+
+
+def annotate_time(axes: Axes, y: float, ms: float | None, colour: str) -> None:
+    """A time in figures, right of the axes."""
+    text_style: dict[str, Any] = {
+        "xytext": (4, 0),
+        "textcoords": "offset points",
+        "va": "center",
+        "fontsize": 8,
+        "color": colour,
+    }
+    placement: dict[str, Any] = {"xycoords": ("axes fraction", "data"), "annotation_clip": False}
+    axes.annotate(milliseconds(ms), (1, y), **placement, **text_style)
+
+
+def steps_text(row: RecoveryRow) -> str:
+    """The same in words."""
+    median_row = median_repeat(row)
+    known = (s for s in steps_shown([row]) if _is_known(median_row, s))
+    steps = ", ".join(f"{STEP_NAMES[s]} {milliseconds(getattr(median_row, s))}" for s in known)
+    return f"median repeat on {row.fabric}, reroute {row.reroute}: {steps}"
+
+
+def _is_known(recovery: Recovery, step: str) -> bool:
+    """Without first packets where no pair was probed."""
+    return step != "first_packet_ms" or is_probed(recovery)
+
+
+def _tick(ms: float) -> str:
+    """What is sooner than the first, 0 included, stands there too."""
+    return {_SPAN[0]: f"≤ {_SPAN[0]:g}", _NEVER: "never"}.get(ms, f"{ms:g}")
+
+
+def _place(ms: float | None) -> float:
+    return _NEVER if ms is None else min(max(ms, _SPAN[0]), _SPAN[1])
+
+
+def _never_last(ms: float | None) -> float:
+    return inf if ms is None else ms
+
 
 _CAPTION: Final = (
     "Above, all repeats are thin marks; dots joined by a line are the repeat with the median first packet, whose times "
@@ -27,7 +143,7 @@ _GOODPUT: Final = 1.6  # inches each
 def recovery(rows: Sequence[RecoveryRow], traces: Sequence[GoodputTrace], fault: str) -> style.Plot:
     """A column a fabric; `rows` and `traces` of this fault, rerouting on and off. Either may be empty, not both."""
     fabrics = list(dict.fromkeys([*(row.repeats[0].fabric for row in rows), *(t.fabric for t in traces)]))
-    heights = [recovery_steps.height(rows)] * bool(rows) + [_GOODPUT, _GOODPUT] * bool(traces)
+    heights = [height(rows)] * bool(rows) + [_GOODPUT, _GOODPUT] * bool(traces)
     with style.styled():
         figure = style.new_figure(style.WIDTH, sum(heights) + 1.1)
         grid = figure.subplots(len(heights), len(fabrics), squeeze=False, height_ratios=heights)
@@ -35,9 +151,7 @@ def recovery(rows: Sequence[RecoveryRow], traces: Sequence[GoodputTrace], fault:
             panels = [grid[line][column] for line in range(len(heights))]
             panels[0].set_title(fabric)
             if rows:
-                recovery_steps.draw(
-                    panels.pop(0), [r for r in rows if r.repeats[0].fabric == fabric], names=column == 0
-                )
+                draw(panels.pop(0), [r for r in rows if r.repeats[0].fabric == fabric], names=column == 0)
             if traces:
                 _goodput(panels, [t for t in traces if t.fabric == fabric])
         if traces:
@@ -109,7 +223,7 @@ def _by_bin(
 
 
 def _alt(rows: Sequence[RecoveryRow], traces: Sequence[GoodputTrace], fabrics: Sequence[str], fault: str) -> str:
-    alt_text = [recovery_steps.alt_text(row) for row in rows]
+    alt_text = [steps_text(row) for row in rows]
     for fabric in fabrics:
         for reroute in COLOUR:
             matching = [t for t in traces if (t.fabric, t.reroute) == (fabric, reroute)]
@@ -120,3 +234,91 @@ def _alt(rows: Sequence[RecoveryRow], traces: Sequence[GoodputTrace], fabrics: S
             if low:
                 alt_text.append(f"{fabric}, reroute {reroute}: goodput falls to {rate(median(low))} before the repair")
     return f"Steps of recovery, and goodput around {fault}. {'; '.join(alt_text)}"
+
+
+Timeline = Mapping[str, float]
+"""Time of each step of one replacement, in ms after its fault."""
+STEPS: Final = ("detected", "decided", "light-off", "adopted", "light-on", "taken-over", "state-moved", "job-goes-on")
+"""As events.jsonl has them."""
+_LAST_STEP: Final = STEPS[-1]
+_REPLACEMENT_CAPTION: Final = (
+    "All repeats are thin marks; dots joined by a line are the repeat with the median interruption, whose times stand "
+    "at the right."
+)
+_MIN_MS: Final = 1.0  # ms: what is sooner stands there
+_REPLACEMENT_TICKS: Final = (1, 10, 100, 1000, 10_000, 100_000)
+
+
+def takeovers(events: Iterable[Event]) -> list[style.Plot]:
+    """In the order in which the cases were first run. Empty without events of a replacement."""
+    timelines = _timelines(events)
+    cases = dict.fromkeys(case for case, _ in timelines)
+    return [
+        _case(case, {column: found for (event_case, column), found in timelines.items() if event_case == case})
+        for case in cases
+    ]
+
+
+def _timelines(events: Iterable[Event]) -> dict[tuple[str, str], list[Timeline]]:
+    """Group by case, and by fabric, method and failed part, which share a column."""
+    at: defaultdict[tuple[str, str, int], dict[str, int]] = defaultdict(dict)
+    for event in events:
+        if event.source == "takeover":
+            detail = event.detail
+            column = f"{detail['fabric']}, {detail['way']}, {detail['failed']}"
+            at[detail["case"], column, detail["repeat"]][event.what] = event.monotonic_ns
+    found: defaultdict[tuple[str, str], list[Timeline]] = defaultdict(list)
+    for (case, column, _), times in at.items():
+        found[case, column].append({step: (times[step] - times["fault"]) / 1e6 for step in STEPS if step in times})
+    return found
+
+
+def _case(case: str, columns: Mapping[str, Sequence[Timeline]]) -> style.Plot:
+    known = [timeline for timelines in columns.values() for timeline in timelines]
+    steps = [step for step in STEPS if any(step in timeline for timeline in known)]
+    with style.styled():
+        figure = style.new_figure(style.WIDTH, _LINE * (len(steps) + 1) + 0.9)
+        grid = figure.subplots(1, len(columns), squeeze=False)
+        for number, (column, timelines) in enumerate(columns.items()):
+            axes = grid[0][number]
+            axes.set_title(column)
+            _draw(axes, timelines, steps, names=number == 0)
+            axes.set_xlim(_MIN_MS * 0.85, max(timeline[_LAST_STEP] for timeline in known) * 1.5)
+        alt_text = "; ".join(
+            f"median repeat of {column}: {_alt_text(_median_timeline(timelines))}"
+            for column, timelines in columns.items()
+        )
+        return style.finish(figure, f"takeover-{case}", f"Steps of takeovers, {case}. {alt_text}", _REPLACEMENT_CAPTION)
+
+
+def _draw(axes: Axes, timelines: Sequence[Timeline], steps: Sequence[str], names: bool) -> None:
+    median_timeline = _median_timeline(timelines)
+    for y, step in enumerate(steps):
+        at = [_after_start(timeline[step]) for timeline in timelines if step in timeline]
+        axes.plot(at, [y] * len(at), ls="none", marker="|", ms=9, mew=0.8, color=style.BLUE, alpha=0.45)
+    reached = [(y, median_timeline[step]) for y, step in enumerate(steps) if step in median_timeline]
+    at, lines = [_after_start(ms) for _, ms in reached], [y for y, _ in reached]
+    axes.plot(at, lines, color=style.BLUE, lw=1.1, marker="o", ms=5, alpha=0.8)
+    for y, ms in reached:
+        annotate_time(axes, y, ms, style.BLUE)
+    axes.set_xscale("log")
+    axes.set_ylim(len(steps) - 0.5, -0.5)
+    axes.set_yticks(range(len(steps)), steps if names else [""] * len(steps))
+    axes.xaxis.set_major_locator(FixedLocator(_REPLACEMENT_TICKS))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda ms, _: f"≤ {ms:g}" if ms == _MIN_MS else f"{ms:,.0f}"))
+    axes.set_xlabel("ms after the fault")
+    style.quiet(axes, grid="x")
+
+
+def _median_timeline(timelines: Sequence[Timeline]) -> Timeline:
+    """The repeat in the middle by how long the job stood."""
+    return sorted(timelines, key=lambda timeline: timeline[_LAST_STEP])[(len(timelines) - 1) // 2]
+
+
+def _alt_text(timeline: Timeline) -> str:
+    return ", ".join(f"{step} {milliseconds(ms)}" for step, ms in timeline.items())
+
+
+def _after_start(ms: float) -> float:
+    return max(ms, _MIN_MS)

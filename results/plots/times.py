@@ -1,17 +1,22 @@
-"""Times of the fabrics side by side with what the formulas say, and how near the measured came to the predicted."""
+"""Times: of fabrics beside the formulas, by policy, of rail-only's path beside the spine's; fidelity evidence."""
 
 from collections.abc import Sequence
-from typing import Final
+from math import log2
+from typing import Any, Final
 
 from matplotlib.axes import Axes
+from matplotlib.colors import LinearSegmentedColormap, Normalize
 from matplotlib.lines import Line2D
-from matplotlib.patches import Patch
+from matplotlib.patches import Patch, Rectangle
 from matplotlib.ticker import FuncFormatter
 
 from railyard.results.analysis.aggregate import Row
+from railyard.results.analysis.steering import BASELINE_POLICY, ORACLE_POLICY, FabricWorkload, PolicyRow
 from railyard.results.plots import style
 from railyard.results.runs.fidelity import LIMITS, Finding, Limit
-from railyard.results.views.format import ratio, seconds, short
+from railyard.results.theory.spine_condition import Cell
+from railyard.results.views.format import percent, ratio, seconds, short, workload_label
+from railyard.workloads.background.grid import GridSpec
 
 MAX_BARS: Final = 14  # phases drawn of one workload, longest first; the table has all
 FAITHFUL_RATIO: Final = (0.97, 1.05)  # measured over predicted: what a faithful run reaches
@@ -141,3 +146,123 @@ def _place(limit: Limit, value: float) -> float:
     if value <= limit.degraded:
         return value / limit.degraded
     return min(2.9, 1 + (value - limit.degraded) / (limit.invalid - limit.degraded))
+
+
+_COLOUR: Final = {BASELINE_POLICY: style.ORANGE, ORACLE_POLICY: style.GREEN}
+_OTHER: Final = style.SKY
+
+
+def policies(rows: Sequence[PolicyRow], fabric_workload: FabricWorkload) -> style.Plot:
+    """A bar a policy, its length the median; dots are the repeats, the upright mark is predicted."""
+    name = f"{workload_label(fabric_workload[1])} on {fabric_workload[0]}"
+    with style.styled():
+        figure = style.new_figure(style.WIDTH, 1.0 + 0.36 * len(rows))
+        axes = figure.subplots()
+        for y, row in enumerate(rows):
+            _policy_bar(axes, y, row)
+        for row in rows:
+            if row.policy in _COLOUR:
+                axes.axvline(row.median, color=_COLOUR[row.policy], lw=1.2, ls=(0, (4, 3)), zorder=0.5)
+        axes.set_yticks(range(len(rows)), [row.policy for row in rows])
+        for tick, row in zip(axes.get_yticklabels(), rows, strict=True):
+            tick.set_fontweight("bold" if row.policy in _COLOUR else "normal")
+        axes.set(ylim=(len(rows) - 0.4, -0.6))
+        axes.set_xlim(0, axes.get_xlim()[1] * 1.16)
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: short(seconds(value)) if value else "0"))
+        style.quiet(axes, grid="x")
+        handles = _keys(rows)
+        figure.legend(handles=handles, loc="outside upper right", ncols=len(handles))
+        alt_text = "; ".join(_policy_alt_text(row) for row in rows)
+        return style.finish(figure, f"policies-{name}", f"Times of {name} by policy. {alt_text}")
+
+
+def _policy_bar(axes: Axes, y: int, row: PolicyRow) -> None:
+    axes.barh(y, row.median, height=0.62, color=_COLOUR.get(row.policy, _OTHER), alpha=0.85)
+    if len(row.times) > 1:
+        axes.plot(row.times, [y] * len(row.times), "o", ms=3.6, mfc=style.PAPER, mec=style.INK, mew=0.7)
+    if row.predicted:
+        axes.plot([row.predicted] * 2, [y - 0.31, y + 0.31], color=style.INK, lw=2, solid_capstyle="butt")
+    end = max(*row.times, row.predicted or 0.0)
+    faster = (
+        "" if row.over_dr is None or row.policy == BASELINE_POLICY else f" · {BASELINE_POLICY} / this {row.over_dr:.2f}"
+    )
+    background = {"facecolor": style.PAPER, "edgecolor": "none", "pad": 1.5}  # of the lines behind it
+    annotation: dict[str, Any] = {"xytext": (9, 0), "textcoords": "offset points", "va": "center"}
+    axes.annotate(seconds(row.median) + faster, (end, y), **annotation, fontsize=9, bbox=background)
+
+
+def _keys(rows: Sequence[PolicyRow]) -> list[Patch | Line2D]:
+    highlighted = [row.policy for row in rows if row.policy in _COLOUR]
+    keys: list[Patch | Line2D] = [Patch(color=_COLOUR[n], label=n) for n in highlighted]
+    if any(len(row.times) > 1 for row in rows):
+        keys.append(Line2D([], [], ls="none", marker="o", ms=4, mfc=style.PAPER, mec=style.INK, label="a repeat"))
+    if any(row.predicted for row in rows):
+        keys.append(Line2D([], [], ls="none", marker="|", ms=12, mew=2, color=style.INK, label="predicted"))
+    return keys
+
+
+def _policy_alt_text(row: PolicyRow) -> str:
+    expected = f", predicted {seconds(row.predicted)}" if row.predicted else ""
+    faster = (
+        f", {BASELINE_POLICY} takes {row.over_dr:.2f} times as long"
+        if row.over_dr and row.policy != BASELINE_POLICY
+        else ""
+    )
+    return f"{row.policy} {seconds(row.median)}{expected}{faster}"
+
+
+_NEUTRAL_COLOUR: Final = "#f2f3f4"  # light in the dark too: even is neither
+_RAMP: Final = LinearSegmentedColormap.from_list("ways", (style.VERMILION, _NEUTRAL_COLOUR, style.GREEN))
+_TEXT_COLOUR: Final = "#111111"
+_MAX_LOG2_RATIO: Final = 3.0  # factors of two at which the colour is full
+
+
+def draw(cells: Sequence[Cell], name: str) -> style.Plot:
+    """One pair's cells. Green: rail-only's way is sooner there; red: the spine's. A cross: the papers say otherwise."""
+    grid = cells[0].scene.grid
+    spines = grid.loads if grid.spine else (0.0,)
+    with style.styled():
+        figure = style.new_figure(style.WIDTH, 0.9 + style.WIDTH / max(3, len(spines)))
+        panels = figure.subplots(1, max(3, len(spines)), squeeze=False, sharey=True)[0]
+        for axes in panels[len(spines) :]:
+            axes.set_visible(False)
+        for axes, spine in zip(panels, spines, strict=False):
+            _panel(axes, [c for c in cells if c.scene.spine == spine], grid)
+            axes.set_title(f"spines {percent(spine, 0)}" if grid.spine else "")
+        panels[0].set_ylabel("HB domain of the source")
+        handles = [
+            Patch(color=style.GREEN, label="rail-only's way is sooner"),
+            Patch(color=style.VERMILION, label="the spine's is"),
+            Line2D(
+                [], [], ls="none", marker="x", ms=8, mew=2, color=style.INK, label="the papers' condition disagrees"
+            ),
+        ]
+        figure.legend(handles=handles, loc="outside upper right", ncols=3)
+        caption = "In each cell: the slower way's latency over the other's."
+        return style.finish(figure, f"rail-only-{name}", _alt(cells, name), caption)
+
+
+def _panel(axes: Axes, cells: Sequence[Cell], grid: GridSpec) -> None:
+    rails, domains = (grid.loads if is_varied else (0.0,) for is_varied in (grid.rails, grid.domains))
+    norm = Normalize(-_MAX_LOG2_RATIO, _MAX_LOG2_RATIO, clip=True)
+    for cell in cells:
+        x, y = rails.index(cell.scene.rail), domains.index(cell.scene.domain)
+        factor = cell.latency["spine"] / cell.latency["rail-only"]
+        axes.add_patch(Rectangle((x - 0.48, y - 0.48), 0.96, 0.96, color=_RAMP(norm(log2(factor))), lw=0))
+        axes.text(x, y, f"× {max(factor, 1 / factor):.2f}", ha="center", va="center", color=_TEXT_COLOUR, fontsize=10)
+        if not cell.agrees:
+            axes.plot(x + 0.34, y - 0.34, "x", ms=8, mew=2, color=_TEXT_COLOUR)
+    axes.set(xlim=(-0.5, len(rails) - 0.5), ylim=(len(domains) - 0.5, -0.5), aspect="equal")
+    axes.set_xticks(range(len(rails)), [percent(load, 0) for load in rails])
+    axes.set_yticks(range(len(domains)), [percent(load, 0) for load in domains])
+    axes.set_xlabel("rail of the source")
+    for side in ("left", "bottom"):
+        axes.spines[side].set_visible(False)
+    style.quiet(axes)
+
+
+def _alt(cells: Sequence[Cell], name: str) -> str:
+    alt_text = "; ".join(
+        f"{c.scene.name}: {c.measured}{'' if c.agrees else f', but the papers say {c.predicted}'}" for c in cells
+    )
+    return f"Which way has the lower latency, {name}. {alt_text}"

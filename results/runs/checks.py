@@ -10,14 +10,13 @@ from railyard.core.records import IntervalId, Recovery
 from railyard.failure.faults import FaultKind, definition_of
 from railyard.results.analysis.aggregate import kinds_of
 from railyard.results.analysis.allreduce import requirements
-from railyard.results.analysis.intervals import MeasurementInterval
-from railyard.results.analysis.recovery_rows import (
+from railyard.results.analysis.recovery import (
     checks_text,
     has_goodput_evidence,
     is_probed,
     matches_oracle,
 )
-from railyard.results.analysis.steering import most_changed_pair
+from railyard.results.analysis.steering import MeasurementInterval, most_changed_pair
 from railyard.results.runs.fidelity import Judgement
 from railyard.results.runs.records import ConnectivityCheck, Run
 from railyard.results.runs.recovery_targets import (
@@ -26,8 +25,7 @@ from railyard.results.runs.recovery_targets import (
     Outcome,
     RecoveryTarget,
 )
-from railyard.results.views.format import size
-from railyard.results.views.labels import interval_label, workload_label
+from railyard.results.views.format import interval_label, size, workload_label
 
 DENSE_KINDS = frozenset({"TP", "PP", "DP"})
 Worst = tuple[int, Recovery]

@@ -15,8 +15,7 @@ from railyard.results.analysis.aggregate import labels
 from railyard.results.analysis.allreduce import point_interval
 from railyard.results.runs.allreduce import LostRails
 from railyard.results.runs.records import ByteCheck, LinkCheck, Load, Run, Verdict
-from railyard.results.views.format import digits, percent, rate, size
-from railyard.results.views.labels import interval_label
+from railyard.results.views.format import digits, interval_label, percent, rate, size
 
 ORDER: Final[tuple[Verdict, ...]] = ("ok", "degraded", "invalid")
 Origin = Literal["machine", "network", "run"]

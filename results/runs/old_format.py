@@ -10,7 +10,7 @@ from itertools import product
 from typing import Any, Final
 
 from railyard.core.records import INTERVAL_FIELDS, IntervalId
-from railyard.results.views.labels import workload_label
+from railyard.results.views.format import workload_label
 from railyard.topologies.fabric_kinds import FABRIC_KINDS
 from railyard.workloads.background.grid import GridSpec
 

@@ -14,16 +14,17 @@ from typing import Final, Literal, NamedTuple
 from railyard.core.records import Recovery
 from railyard.failure.faults import FAULTS, definition_of, fault_kinds
 from railyard.results.analysis.aggregate import labels
-from railyard.results.analysis.recovery_rows import (
+from railyard.results.analysis.recovery import (
+    Figure,
     RecoveryRow,
     ScriptRow,
     Side,
+    figure,
     is_probed,
     pairs_probed,
     probed_on,
     traffic_returns,
 )
-from railyard.results.analysis.recovery_stats import Figure, figure
 from railyard.results.runs.records import Run
 
 Unit = Literal["ms", "probes"]

@@ -34,7 +34,8 @@ from railyard.core.records import Recovery
 from railyard.core.safe_files import Folder
 from railyard.results.analysis.run_analysis import Analysis
 from railyard.results.multirail import stored as multirail
-from railyard.results.runs import old_format, rows, timeline
+from railyard.results.runs import old_format, timeline
+from railyard.results.runs import records as rows
 from railyard.results.runs.allreduce import Multirail
 from railyard.results.runs.records import (
     ByteCheck,

@@ -12,10 +12,9 @@ from typing import Any, Final
 
 from railyard.core.records import IntervalId, Recovery
 from railyard.results.analysis.aggregate import labels
-from railyard.results.analysis.recovery_rows import FROM_REPAIR, matches_oracle
+from railyard.results.analysis.recovery import FROM_REPAIR, matches_oracle
 from railyard.results.runs.records import ConnectivityCheck, Event, Flow, Run
-from railyard.results.views.format import size
-from railyard.results.views.labels import workload_label
+from railyard.results.views.format import size, workload_label
 from railyard.topologies.addresses import gpu_of_name
 
 _CONTROL: Final = 1  # the process of faults, recovery and controller events; workload runs follow

@@ -18,7 +18,7 @@ from statistics import median
 from typing import Any, Final, Literal, NamedTuple
 
 from railyard.core.records import IntervalId
-from railyard.results.analysis.intervals import MeasurementInterval
+from railyard.results.analysis.steering import MeasurementInterval
 from railyard.results.runs.records import FabricRun, Flow, Run
 from railyard.topologies.addresses import gpu_of_name
 from railyard.workloads.background.grid import GridSpec, Scene

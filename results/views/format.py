@@ -4,6 +4,8 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
+from railyard.core.records import IntervalId
+
 NOTHING: Final = "–"
 _SPACE: Final = "\u00a0"
 _SECONDS: Final = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
@@ -99,3 +101,22 @@ def short(text: str) -> str:
 def change(value: float | None) -> str:
     """A ratio as what it adds: 1.083 -> `+8.3%`, 0.98 -> `-2.0%`."""
     return NOTHING if value is None else f"{value - 1:+.1%}"
+
+
+def workload_label(interval: IntervalId) -> str:
+    """Return what ran: `gpt`, `transfers, d0 90%`, `moe with two-at-once`, `link-down d0g1 (reroute on)`."""
+    text = ", ".join(filter(None, (interval.workload, interval.scene)))
+    if text and interval.script:
+        suffix = " (reroute off)" if interval.reroute == "off" else ""
+        return f"{text} with {interval.script}{suffix}"
+    if text:
+        return text
+    faults = ": ".join(filter(None, (interval.script, interval.part)))
+    return f"{faults} (reroute {interval.reroute})" if interval.reroute else faults
+
+
+def interval_label(interval: IntervalId, fabric: str = "") -> str:
+    """Return fabric, what ran and the repeat; the fabric alone if nothing ran. `fabric`: its label beside others."""
+    where = fabric or interval.fabric
+    what = workload_label(interval)
+    return f"{where}, {what}, repeat {interval.repeat}" if what else where

@@ -2,11 +2,11 @@
 
 from typing import Any
 
-from railyard.results.analysis.recovery_rows import RecoveryRow, ScriptRow, verdict
+from railyard.results.analysis.recovery import RecoveryRow, ScriptRow, verdict
 from railyard.results.analysis.run_analysis import Analysis
 from railyard.results.runs.fidelity import Judgement
+from railyard.results.runs.records import COLUMN_NAMES
 from railyard.results.runs.recovery_targets import PUBLISHED_SYSTEMS, Outcome, times_slower
-from railyard.results.runs.rows import COLUMN_NAMES
 
 
 def recovery_dicts(analysis: Analysis) -> dict[str, Any]:

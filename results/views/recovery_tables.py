@@ -5,7 +5,7 @@ from typing import Final
 
 from railyard.core.records import Recovery
 from railyard.results.analysis.aggregate import Row
-from railyard.results.analysis.recovery_rows import (
+from railyard.results.analysis.recovery import (
     SIDES,
     RecoveryRow,
     ScriptRow,

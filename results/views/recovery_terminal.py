@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from railyard.core.records import Recovery
-from railyard.results.analysis.recovery_rows import RecoveryRow, ScriptRow, checks_text, verdict
+from railyard.results.analysis.recovery import RecoveryRow, ScriptRow, checks_text, verdict
 from railyard.results.runs.fidelity import Judgement
 from railyard.results.runs.recovery_targets import REQUIRED_TARGETS, Outcome, is_first_packet_target
 from railyard.results.views import format as fmt

@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import Final
 
-from railyard.results.analysis.recovery_rows import SIDES, RecoveryRow, Side, has_goodput_evidence
-from railyard.results.analysis.recovery_stats import Figure, Interval
+from railyard.results.analysis.recovery import SIDES, Figure, Interval, RecoveryRow, Side, has_goodput_evidence
 from railyard.results.runs.recovery_targets import REQUIRED_TARGETS, Outcome, RecoveryTarget, first_packet_target
 from railyard.results.views import format as fmt
 

@@ -27,7 +27,7 @@ from railyard.results.runs.records import Flow, Run
 from railyard.results.theory.spine_condition import first_scene_only
 from railyard.results.views import allreduce, report_failures, report_steering, report_tables, scale_tables
 from railyard.results.views import format as fmt
-from railyard.results.views.labels import workload_label
+from railyard.results.views.format import workload_label
 
 _FOLDERS: Final = (Path(__file__).parent, Path(__file__).parents[1])
 _PAIRS_DRAWN: Final = 1024  # GPUs: beyond, a heatmap's cells are smaller than a screen's

@@ -7,7 +7,7 @@ from math import inf
 from typing import Any
 
 from railyard.results.analysis import replacements as takeovers
-from railyard.results.analysis.recovery_rows import (
+from railyard.results.analysis.recovery import (
     RecoveryRow,
     ScriptRow,
     fault_name,
@@ -16,7 +16,8 @@ from railyard.results.analysis.recovery_rows import (
     with_several_targets,
 )
 from railyard.results.analysis.run_analysis import Analysis
-from railyard.results.plots import fault_script, recovery, replacements
+from railyard.results.plots import fault_script, recovery
+from railyard.results.plots import recovery as replacements
 from railyard.results.plots.style import Plot
 from railyard.results.runs.records import Run
 from railyard.results.runs.recovery_targets import PUBLISHED_SYSTEMS

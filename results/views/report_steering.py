@@ -6,15 +6,15 @@ from typing import Any, Final
 
 from railyard.controller.health.policy import HEALTH_POLICIES
 from railyard.results.analysis.aggregate import labels
-from railyard.results.analysis.intervals import MeasurementInterval
 from railyard.results.analysis.run_analysis import Analysis
-from railyard.results.plots import policies as plot_policies
-from railyard.results.plots import spine_condition, steering
+from railyard.results.analysis.steering import MeasurementInterval
+from railyard.results.plots import steering, times
+from railyard.results.plots import times as plot_policies
 from railyard.results.plots.style import Plot
 from railyard.results.runs.records import Run
 from railyard.results.theory import spine_condition as rail_only_wins
 from railyard.results.views import report_tables, spine_condition_tables, steering_tables
-from railyard.results.views.labels import workload_label
+from railyard.results.views.format import workload_label
 
 _MAX_DRAWN: Final = 6
 
@@ -57,7 +57,7 @@ def _comparison(found: Sequence[rail_only_wins.Cell]) -> Comparison | None:
     by_pair: dict[str, list[rail_only_wins.Cell]] = {}
     for cell in found:
         by_pair.setdefault(f"{cell.src} to {cell.dst}, {cell.workload} on {cell.fabric}", []).append(cell)
-    drawn = tuple((name, spine_condition.draw(pair_cells, name)) for name, pair_cells in by_pair.items())
+    drawn = tuple((name, times.draw(pair_cells, name)) for name, pair_cells in by_pair.items())
     tables = spine_condition_tables.differences(found), spine_condition_tables.report_table(found)
     return Comparison(spine_condition_tables.finding(found), drawn, *tables)
 

@@ -22,7 +22,7 @@ from railyard.results.plots.times import label
 from railyard.results.runs.fidelity import LIMITS, Judgement
 from railyard.results.runs.records import LinkCheck, Run
 from railyard.results.views import format as fmt
-from railyard.results.views.labels import workload_label
+from railyard.results.views.format import workload_label
 
 _HEADLINE_KINDS: Final = frozenset({"EP", "collective"})
 _SLOW_COLUMNS: Final = ("measured", "formula", Markup("C<sub>S</sub>/C<sub>F</sub>"))

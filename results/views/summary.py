@@ -17,7 +17,7 @@ from railyard.results.theory import spine_condition
 from railyard.results.views import allreduce as multirail
 from railyard.results.views import format as fmt
 from railyard.results.views import recovery_terminal, spine_condition_tables
-from railyard.results.views.labels import workload_label
+from railyard.results.views.format import workload_label
 from railyard.results.views.recovery_summary import recovery_dicts
 from railyard.results.views.recovery_text import missed_targets
 from railyard.results.views.steering_tables import terminal_table

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from railyard.core.records import IntervalId
 from railyard.experiments.run import session
 from railyard.experiments.run.session import built
-from railyard.results.analysis.recovery_rows import verdict
-from railyard.results.runs import rows, store
+from railyard.results.analysis.recovery import verdict
+from railyard.results.runs import records, store
 from railyard.results.runs.fidelity import judge
 from railyard.results.runs.records import Load
 from tests.unit.recovery_sample import recovery_run
@@ -46,7 +46,7 @@ def test_fabric_is_recorded_whose_label_begins_another(monkeypatch: pytest.Monke
 def test_identity_survives_events_and_rows(interval: IntervalId) -> None:
     load = Load(interval, 0.5, 0.0, 1.0, 0, 1, 0)
     assert IntervalId.of(interval.as_dict()) == interval
-    assert rows.from_plain(Load, [rows.to_plain(load)]) == [load]
+    assert records.from_plain(Load, [records.to_plain(load)]) == [load]
 
 
 def test_identity_survives_the_run_folder(tmp_path: Path) -> None:

@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from railyard.core.records import Recovery
-from railyard.results.analysis.recovery_rows import SIDES, recovery_rows, side_values, verdict
-from railyard.results.analysis.recovery_stats import MIN_REPEATS_FOR_P95
+from railyard.results.analysis.recovery import MIN_REPEATS_FOR_P95, SIDES, recovery_rows, side_values, verdict
 from railyard.results.runs.fidelity import judge
 from railyard.results.runs.records import Run
 from railyard.results.runs.recovery_targets import (

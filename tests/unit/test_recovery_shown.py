@@ -8,9 +8,10 @@ from xml.etree import ElementTree
 import pytest
 
 from railyard.results.analysis.aggregate import rows_of, times
-from railyard.results.analysis.recovery_rows import recovery_rows, script_runs
+from railyard.results.analysis.recovery import recovery_rows, script_runs
 from railyard.results.analysis.run_analysis import Analysis
-from railyard.results.plots import fault_script, recovery, recovery_steps
+from railyard.results.plots import fault_script, recovery
+from railyard.results.plots import recovery as recovery_steps
 from railyard.results.runs import timeline
 from railyard.results.runs.fidelity import judge
 from railyard.results.runs.records import Run
@@ -344,7 +345,7 @@ def test_a_step_that_never_came_is_drawn_as_such_and_no_line_leads_there() -> No
     assert plot.svg.count(">never<") >= 4
     on = next(r for r in rows if r.reroute == "on")
     unseen = [replace(r, first_packet_ms=None, source_probed=0, far_probed=0) for r in on.repeats]
-    assert "first packet" not in recovery_steps.alt_text(replace(on, repeats=tuple(unseen)))
+    assert "first packet" not in recovery_steps.steps_text(replace(on, repeats=tuple(unseen)))
     assert recovery_steps.median_repeat(on).first_packet_ms == on.steps["first_packet_ms"].median
 
 

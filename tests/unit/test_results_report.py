@@ -11,7 +11,7 @@ import pytest
 
 from railyard.core.records import IntervalId
 from railyard.results.analysis.aggregate import rows_of, times
-from railyard.results.analysis.recovery_rows import recovery_rows
+from railyard.results.analysis.recovery import recovery_rows
 from railyard.results.plots import fabric as plot_fabric
 from railyard.results.plots import recovery, traffic
 from railyard.results.plots import times as plot_times

@@ -15,9 +15,8 @@ from rich.console import Console
 
 from railyard.core.records import IntervalId
 from railyard.results.analysis.aggregate import pairs, rows_of, slowdowns
-from railyard.results.analysis.intervals import MeasurementInterval, intervals
-from railyard.results.analysis.paths_chosen import path_shares_over_time, paths_of
-from railyard.results.analysis.steering import PolicyRow, most_changed_pair
+from railyard.results.analysis.steering import MeasurementInterval, PolicyRow, intervals, most_changed_pair
+from railyard.results.plots.steering import path_shares_over_time, paths_of
 from railyard.results.runs.fidelity import judge
 from railyard.results.runs.records import Choice, Event, Measurement, Run
 from tests.unit.results_sample import sample_run

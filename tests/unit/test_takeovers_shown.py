@@ -8,7 +8,7 @@ import pytest
 
 from railyard.core.records import IntervalId
 from railyard.results.analysis import replacements as takeovers
-from railyard.results.plots import replacements
+from railyard.results.plots import recovery
 from railyard.results.runs.fidelity import judge
 from railyard.results.runs.records import Load, Run
 from tests.unit.recovery_sample import recovery_run, screen
@@ -21,7 +21,7 @@ def run() -> Run:
 
 
 def test_takeovers_are_drawn_step_by_step_a_column_a_way_and_fabric(run: Run) -> None:
-    (plot,) = replacements.takeovers(run.events)
+    (plot,) = recovery.takeovers(run.events)
     ElementTree.fromstring(plot.svg)
     optical, direct = plot.alt.replace("\u00a0", " ").split("; ")
     light = ", light-off 9.0 ms, adopted 14.0 ms, light-on 20.0 ms"
@@ -30,7 +30,7 @@ def test_takeovers_are_drawn_step_by_step_a_column_a_way_and_fabric(run: Run) ->
         steps = f"detected 7.0 ms, decided 8.0 ms{light_off}, taken-over {over}.0 ms, state-moved 440.0 ms"
         assert said.endswith(f"median repeat of {way}, d0g1: {steps}, job-goes-on 899.0 ms")
     assert plot.svg.count(">light-off<") == 1
-    assert replacements.takeovers([e for e in run.events if e.source != "takeover"]) == []
+    assert recovery.takeovers([e for e in run.events if e.source != "takeover"]) == []
 
 
 def load(part: str, repeat: int, lag_ms: float = 9.0, failed: str = "") -> Load:
