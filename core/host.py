@@ -17,8 +17,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final, Literal
 
-import psutil
-
 from railyard.core.errors import MissingRequirement
 
 Datapath = Literal["system", "netdev-tso", "netdev"]
@@ -173,6 +171,8 @@ def _cpu_model() -> str:
 
 def detect(folder: Path | None = None) -> Machine:
     """Look at this machine; `folder` (default: here) is where runs would be written."""
+    import psutil  # here, since it takes a tenth of a child process's imports, and those don't call this
+
     root = os.geteuid() == 0
     user_options = () if root else USER_NAMESPACE_OPTIONS
     probed = frozenset(_run("unshare", *user_options, "--net", "sh", text=_PROBE_SCRIPT).stdout.split())

@@ -46,7 +46,7 @@ class HeartbeatSender:
                 self._by_number[sock.fileno()] = (gpu, device, sock)
                 self._epoll.register(sock, select.EPOLLIN)
         self._sent = self._received = 0
-        self._began_s = time.monotonic()
+        self._began_s, self._began_cpu_s = time.monotonic(), time.process_time()
         self.hung_gpus: frozenset[Gpu] = frozenset()  # from the next round on
         self._hung_this_round = self.hung_gpus
 
@@ -66,8 +66,8 @@ class HeartbeatSender:
             _sleep_until(due_s)
 
     def send_cost(self) -> None:
-        """Send how many heartbeats were sent and received, and the CPU time of this process."""
-        seconds, cpu_s = time.monotonic() - self._began_s, time.process_time()
+        """Send how many heartbeats were sent and received, and the CPU time of this process, since the first."""
+        seconds, cpu_s = time.monotonic() - self._began_s, time.process_time() - self._began_cpu_s
         cost = messages.HeartbeatCost(sent=self._sent, received=self._received, cpu_s=cpu_s, seconds=seconds)
         self._parent.send(cost)
 
