@@ -9,9 +9,8 @@ a ring). Set-up latency is left out, so small buffers are split too.
 
 from collections.abc import Sequence
 
+from railyard.workloads.allreduce.balancing.costs import Cost, Rail
 from railyard.workloads.allreduce.balancing.policy import ALLREDUCE_POLICIES, AllreducePolicy, FixedWeights, Planner
-from railyard.workloads.allreduce.balancing.predict import Cost
-from railyard.workloads.allreduce.balancing.rails import Rail
 
 
 class Carried(AllreducePolicy):

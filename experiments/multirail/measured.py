@@ -10,8 +10,8 @@ import numpy as np
 
 from railyard.core.errors import CheckFailed
 from railyard.results.runs.allreduce import Cut, NicRate, Point
-from railyard.workloads.allreduce.balancing.states import LONG_WINDOW
-from railyard.workloads.allreduce.balancing.timer import rail_seconds
+from railyard.workloads.allreduce.balancing.balancer import LONG_WINDOW
+from railyard.workloads.allreduce.balancing.policy import rail_seconds
 from railyard.workloads.allreduce.engine.jobs import Migration, RankReport, latencies_s
 
 STEADY: Final = 0.02

@@ -11,7 +11,7 @@ from railyard.experiments.spec.faults import Numbers
 from railyard.topologies.multirail.rail_fault import RAIL_FAULTS
 from railyard.topologies.multirail.spec import Dilation, MultirailSpec
 from railyard.topologies.spec import ConfigModel
-from railyard.workloads.allreduce.engine.training import published_compute_s
+from railyard.workloads.allreduce.peers.training import published_compute_s
 
 
 class FaultSpec(ConfigModel):

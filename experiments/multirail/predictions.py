@@ -1,6 +1,6 @@
 """What an allreduce should take, by the equations, and so how many of them fit into a point's time. Pure.
 
-Source: Nezha Eq. 1 to 6 (workloads/allreduce/balancing/predict.py). Sizes in bytes as they are sent, rails as they are
+Source: Nezha Eq. 1 to 6 (workloads/allreduce/balancing/costs.py). Sizes in bytes as they are sent, rails as they are
 emulated: their rates are what is left for payload. Nothing here is fitted to what was measured.
 """
 
@@ -12,8 +12,9 @@ from railyard.experiments.multirail.parts import TrainingSpec, compute_s
 from railyard.experiments.multirail.spec import MIN_OPERATIONS, MultirailExperiment
 from railyard.topologies.multirail.plan import MultirailPlan, make_multirail_plan
 from railyard.topologies.multirail.spec import MultirailSpec
-from railyard.workloads.allreduce.balancing.rails import Rail
-from railyard.workloads.allreduce.engine.training import (
+from railyard.workloads.allreduce.balancing.costs import Rail
+from railyard.workloads.allreduce.engine_kind import definition_of, predicted_s
+from railyard.workloads.allreduce.peers.training import (
     GPT_LINK_RATE,
     Step,
     first_part,
@@ -22,7 +23,6 @@ from railyard.workloads.allreduce.engine.training import (
     layers_step,
     step_s,
 )
-from railyard.workloads.allreduce.engine_kind import definition_of, predicted_s
 from railyard.workloads.models.catalogue import GptModel, LayersModel, load_model
 
 ITEM: Final = 4

@@ -17,8 +17,8 @@ from railyard.results.multirail.stored import cells
 from railyard.results.runs.allreduce import Rails
 from railyard.results.runs.records import Measurement, Run
 from railyard.topologies.multirail.plan import MultirailPlan, make_multirail_plan
-from railyard.workloads.allreduce.balancing.predict import allreduce_cost, threshold
-from railyard.workloads.allreduce.balancing.states import MIN_GAIN
+from railyard.workloads.allreduce.balancing.balancer import MIN_GAIN
+from railyard.workloads.allreduce.balancing.costs import allreduce_cost, threshold
 from railyard.workloads.allreduce.engine.emulated import rails_of
 
 MIN_DILATED_BPS: Final = 200_000

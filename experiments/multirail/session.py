@@ -17,9 +17,9 @@ from railyard.topologies.measure.counters import Counters, count_in
 from railyard.topologies.multirail.addresses import Nic
 from railyard.topologies.multirail.net import MultirailNet
 from railyard.topologies.multirail.plan import MultirailPlan
-from railyard.workloads.allreduce.balancing.rails import Rail
+from railyard.workloads.allreduce.balancing.costs import Rail
 from railyard.workloads.allreduce.engine.emulated import Ranks, rails_of
-from railyard.workloads.allreduce.engine.node import GroupBroken
+from railyard.workloads.allreduce.engine.jobs import GroupBroken
 from railyard.workloads.allreduce.engine_kind import ALLREDUCE_ENGINES, Group, is_own
 
 

@@ -28,8 +28,8 @@ from railyard.experiments.spec.labels import distinct_labels, plain_name
 from railyard.experiments.spec.overrides import Sections
 from railyard.topologies.multirail.spec import BySize, MultirailSpec, value_for_size
 from railyard.topologies.spec import find_problems
-from railyard.workloads.allreduce.engine.training import SPEEDS
 from railyard.workloads.allreduce.engine_kind import check_own, check_policy
+from railyard.workloads.allreduce.peers.training import SPEEDS
 from railyard.workloads.models.catalogue import GptModel, LayersModel, load_model
 
 KIND: Final = "multi-rail"

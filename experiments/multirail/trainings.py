@@ -15,11 +15,10 @@ from railyard.experiments.multirail.spec import MultirailExperiment
 from railyard.experiments.run.progress import Steps
 from railyard.results.runs.allreduce import DdpRun, Training, name_of
 from railyard.workloads.allreduce.engine.jobs import Operations, RankReport
-from railyard.workloads.allreduce.engine.training import Step
 from railyard.workloads.allreduce.engine_kind import Group, peer_rail
 from railyard.workloads.allreduce.peers.ddp import DdpRanks
-from railyard.workloads.allreduce.peers.ddp_run import Training as DdpTraining
-from railyard.workloads.allreduce.peers.ddp_run import TrainingResult
+from railyard.workloads.allreduce.peers.training import Step, TrainingResult
+from railyard.workloads.allreduce.peers.training import Training as DdpTraining
 from railyard.workloads.models.catalogue import GptModel, load_model
 
 

@@ -18,8 +18,8 @@ from railyard.workloads.allreduce.engines.gloo import GlooRanks
 from railyard.workloads.allreduce.engines.mpi import MpiRanks
 from railyard.workloads.allreduce.engines.mptcp import MptcpRanks
 from railyard.workloads.allreduce.peers.ddp import DdpRanks
-from railyard.workloads.allreduce.peers.ddp_run import Training, TrainingResult
 from railyard.workloads.allreduce.peers.ranks import PeerRanks
+from railyard.workloads.allreduce.peers.training import Training, TrainingResult
 from tests.emulation.fabrics import datapath
 
 pytestmark = pytest.mark.capsule

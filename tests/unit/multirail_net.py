@@ -15,12 +15,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from railyard.workloads.allreduce.balancing.rails import Rail
+from railyard.workloads.allreduce.balancing.costs import Rail
 from railyard.workloads.allreduce.engine.group import Group
-from railyard.workloads.allreduce.recovery.liveness import Timeouts
+from railyard.workloads.allreduce.engine.jobs import Layout, SocketMaker, Timeouts, loopback
 from railyard.workloads.allreduce.transport.aggregator import Aggregator
-from railyard.workloads.allreduce.transport.connections import SocketMaker
-from railyard.workloads.allreduce.transport.layout import Layout, loopback
 
 QUICK = Timeouts(heartbeat_s=0.02, missed_heartbeats=10, stall_s=0.6, join_s=10, operation_s=20)
 NODE_S = 60.0

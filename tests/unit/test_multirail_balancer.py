@@ -7,17 +7,19 @@ import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from railyard.workloads.allreduce.balancing.balancer import Balancer, size_class
-from railyard.workloads.allreduce.balancing.predict import (
+from railyard.workloads.allreduce.balancing.balancer import MIN_GAIN, Balancer
+from railyard.workloads.allreduce.balancing.costs import (
     Cost,
     equal_finish_s,
     fastest_rail,
     ideal_shares,
+    initial_shares,
     rails_to_split,
+    size_class,
     split_seconds,
+    spread,
+    update_shares,
 )
-from railyard.workloads.allreduce.balancing.share_update import initial_shares, spread, update_shares
-from railyard.workloads.allreduce.balancing.states import MIN_GAIN
 
 TRUE = st.builds(Cost, st.floats(0, 3e-3), st.floats(1e-10, 1e-7))
 WRONG = st.floats(0.3, 3)

@@ -5,8 +5,8 @@ import pytest
 from railyard.topologies.build.shaping import payload_fraction
 from railyard.topologies.multirail.plan import make_multirail_plan
 from railyard.topologies.multirail.spec import parse_multirail
+from railyard.workloads.allreduce.balancing.costs import paper_rail
 from railyard.workloads.allreduce.balancing.policy import make_planner
-from railyard.workloads.allreduce.balancing.rails import paper_rail
 from railyard.workloads.allreduce.engine.emulated import PORT, layout, placement, rails_of
 from railyard.workloads.allreduce.engine.group import Group
 from railyard.workloads.allreduce.engine.jobs import Operations, RankReport, latencies_s

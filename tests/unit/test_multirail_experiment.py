@@ -28,7 +28,7 @@ from railyard.experiments.multirail.spec import MIN_OPERATIONS, MultirailExperim
 from railyard.experiments.spec import catalogue
 from railyard.experiments.spec.kind import kind_of
 from railyard.experiments.spec.loading import load_any
-from railyard.workloads.allreduce.balancing.rails import Rail
+from railyard.workloads.allreduce.balancing.costs import Rail
 from railyard.workloads.allreduce.engine.emulated import rails_of
 from railyard.workloads.allreduce.engine_kind import peer_rail, predicted_s
 

@@ -15,17 +15,14 @@ import numpy as np
 import pytest
 
 from railyard.workloads.allreduce.engine.group import Group
-from railyard.workloads.allreduce.engine.jobs import Operations
-from railyard.workloads.allreduce.engine.node import GroupBroken
+from railyard.workloads.allreduce.engine.jobs import GroupBroken, Operations, Timeouts, plain_socket
 from railyard.workloads.allreduce.engine.worker import run_operations
-from railyard.workloads.allreduce.recovery.liveness import Timeouts
-from railyard.workloads.allreduce.transport.connections import (
+from railyard.workloads.allreduce.transport.rendezvous import (
     AGGREGATOR,
     Hello,
     RailConnections,
     accept_pending,
     listening_socket,
-    plain_socket,
     read_hello,
     send_ack,
 )

@@ -12,14 +12,10 @@ import numpy as np
 import pytest
 
 from railyard.core.errors import BadInput
-from railyard.workloads.allreduce.balancing.predict import allreduce_cost
-from railyard.workloads.allreduce.balancing.rails import Rail
-from railyard.workloads.allreduce.engine.buffers import DTYPES
+from railyard.workloads.allreduce.balancing.costs import Rail, allreduce_cost
 from railyard.workloads.allreduce.engine.group import Group
-from railyard.workloads.allreduce.engine.node import GroupBroken
-from railyard.workloads.allreduce.engine.tasks import PIECE_BYTES
-from railyard.workloads.allreduce.recovery.liveness import Timeouts
-from railyard.workloads.allreduce.transport.layout import Layout, loopback
+from railyard.workloads.allreduce.engine.jobs import GroupBroken, Layout, Timeouts, loopback
+from railyard.workloads.allreduce.engine.tasks import DTYPES, PIECE_BYTES
 from tests.unit.multirail_net import Net, free_port, on_all, rails_of
 
 KINDS = ("tcp", "tcp tcp", "sharp", "tcp sharp", "glex sharp tcp")
@@ -279,8 +275,8 @@ PROGRAM = """
 import sys
 import numpy as np
 from railyard.workloads.allreduce.engine.group import Group
-from railyard.workloads.allreduce.transport.layout import loopback
-from railyard.workloads.allreduce.balancing.rails import Rail
+from railyard.workloads.allreduce.engine.jobs import loopback
+from railyard.workloads.allreduce.balancing.costs import Rail
 rank, port = int(sys.argv[1]), int(sys.argv[2])
 with Group(rank, loopback([Rail("a", "tcp", 1e9), Rail("b", "glex", 1e9)], 3, port)) as group:
     array = np.arange(200_000) * (rank + 1)

@@ -4,9 +4,8 @@ from typing import Any
 
 import pytest
 
-from railyard.workloads.allreduce.balancing.learning import Learning
-from railyard.workloads.allreduce.balancing.policy import make_planner
-from railyard.workloads.allreduce.balancing.states import LEARNING_WINDOW
+from railyard.workloads.allreduce.balancing.balancer import LEARNING_WINDOW
+from railyard.workloads.allreduce.balancing.policy import Learning, make_planner
 from tests.unit.multirail_net import rails_of
 
 SIZE = 16 * 2**20

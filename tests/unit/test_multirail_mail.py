@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from railyard.workloads.allreduce.transport.reliable_channel import ReliableChannel
+from railyard.workloads.allreduce.transport.transport import ReliableChannel
 
 
 @given(order=st.permutations(list(range(1, 7))), twice=st.lists(st.integers(1, 6), max_size=6))

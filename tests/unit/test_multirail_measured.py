@@ -21,7 +21,7 @@ from railyard.experiments.multirail.measured import (
 )
 from railyard.experiments.multirail.trainings import compared
 from railyard.workloads.allreduce.engine.jobs import Migration, RankReport
-from railyard.workloads.allreduce.peers.ddp_run import TrainingResult
+from railyard.workloads.allreduce.peers.training import TrainingResult
 
 MS: Final = 1_000_000
 PLACE = PointKey("tcp+tcp, 4 nodes", "nezha", 64 * 2**20, 4000, 0)

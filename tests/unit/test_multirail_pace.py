@@ -8,9 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from railyard.workloads.allreduce.engine.pace import CATCH_UP_S, LEAD_S, Pacer
-from railyard.workloads.allreduce.transport.frames import DATA, Framed, Header
-from railyard.workloads.allreduce.transport.links import Links
+from railyard.workloads.allreduce.transport.links import CATCH_UP_S, DATA, LEAD_S, Framed, Header, Links, Pacer
 
 
 def test_a_message_waits_for_what_is_ahead_and_for_its_set_up() -> None:

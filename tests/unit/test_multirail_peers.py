@@ -13,16 +13,15 @@ from railyard.core.errors import BadInput, MissingRequirement, RailyardError
 from railyard.topologies.multirail import mptcp as kernel
 from railyard.topologies.multirail.plan import MultirailPlan, make_multirail_plan
 from railyard.topologies.multirail.spec import parse_multirail
+from railyard.workloads.allreduce.engine import worker as playing
 from railyard.workloads.allreduce.engine.emulated import layout
-from railyard.workloads.allreduce.engine.jobs import Operations
+from railyard.workloads.allreduce.engine.jobs import Operations, ProcessPlacement
+from railyard.workloads.allreduce.engine.worker import count_bytes, parts_of, play
 from railyard.workloads.allreduce.engines.gloo import GlooRanks
 from railyard.workloads.allreduce.engines.mpi import MpiRanks
 from railyard.workloads.allreduce.engines.mptcp import AnyAddress, MptcpRanks, one_rail
-from railyard.workloads.allreduce.peers import play as playing
-from railyard.workloads.allreduce.peers.play import count_bytes, parts_of, play
 from railyard.workloads.allreduce.peers.rank_config import RankConfig
 from railyard.workloads.allreduce.peers.ranks import PeerRanks
-from railyard.workloads.allreduce.transport.placement import ProcessPlacement
 
 NET_DEV = """Inter-|   Receive                                        |  Transmit
  face |bytes packets errs drop fifo frame compressed multicast|bytes packets errs drop fifo colls carrier compressed

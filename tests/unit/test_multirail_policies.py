@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 
 from railyard.core.errors import BadInput
 from railyard.core.units import parse_size
+from railyard.workloads.allreduce.balancing.balancer import LEARNING_WINDOW, LONG_WINDOW
+from railyard.workloads.allreduce.balancing.costs import Rail
 from railyard.workloads.allreduce.balancing.policies.slicing import MAX_SLICE_BYTES, slice_count
 from railyard.workloads.allreduce.balancing.policy import Planner, make_planner
-from railyard.workloads.allreduce.balancing.rails import Rail
-from railyard.workloads.allreduce.balancing.states import LEARNING_WINDOW, LONG_WINDOW
-from railyard.workloads.allreduce.engine.segments import common, merged, missing, partition, pieces, split_by_share
+from railyard.workloads.allreduce.engine.tasks import common, merged, missing, partition, pieces, split_by_share
 
 NAMES = ("nezha", "mrib", "slicing", "single", "equal", "single:r0")
 RAILS = st.lists(

@@ -8,19 +8,21 @@ from hypothesis import strategies as st
 
 from railyard.core.errors import BadInput
 from railyard.topologies.multirail.rail_kind import RAIL_KINDS
-from railyard.workloads.allreduce.balancing.predict import (
+from railyard.workloads.allreduce.balancing.costs import (
     Cost,
+    Rail,
     allreduce_cost,
     efficiency_ratio,
     equal_finish_s,
     fastest_rail,
     ideal_shares,
     network_efficiency,
+    paper_rail,
     rails_to_split,
+    scaled,
     split_seconds,
     threshold,
 )
-from railyard.workloads.allreduce.balancing.rails import Rail, paper_rail, scaled
 
 COSTS = st.builds(Cost, st.floats(0, 0.01), st.floats(1e-11, 1e-6))
 SIZES = st.integers(1, 2**34)

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from railyard.workloads.allreduce.engine.segments import merged
-from railyard.workloads.allreduce.recovery.plan import Action, Job, JobState, replacements
+from railyard.workloads.allreduce.engine.recovery import Action, Job, JobState, replacements
+from railyard.workloads.allreduce.engine.tasks import merged
 
 LENGTH = 20
 SPANS = st.lists(st.tuples(st.integers(0, LENGTH), st.integers(0, LENGTH)).map(lambda p: (min(p), max(p))), max_size=4)

@@ -25,7 +25,7 @@ from railyard.results.runs.records import Run
 from railyard.topologies.measure.counters import Counters
 from railyard.topologies.multirail.plan import MultirailPlan
 from railyard.workloads.allreduce.engine.jobs import Migration, Operations, RankReport
-from railyard.workloads.allreduce.peers.ddp_run import TrainingResult
+from railyard.workloads.allreduce.peers.training import TrainingResult
 from tests.unit.test_machine import FULL
 
 MS = 1_000_000

@@ -11,7 +11,7 @@ from railyard.topologies.multirail.plan import make_multirail_plan
 from railyard.topologies.multirail.rail_kind import RAIL_KINDS
 from railyard.topologies.multirail.scale import MAX_RATE_BPS, SHARE, frames_needed, round_up
 from railyard.topologies.multirail.spec import MultirailSpec, parse_multirail
-from railyard.workloads.allreduce.balancing.rails import paper_rail
+from railyard.workloads.allreduce.balancing.costs import paper_rail
 
 kinds = st.sampled_from(RAIL_KINDS.names())
 frames = st.floats(1e3, 1e7)

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from railyard.workloads.allreduce.balancing.timer import Timer, Window, median_rail_seconds, rail_seconds
+from railyard.workloads.allreduce.balancing.policy import Timer, Window, median_rail_seconds, rail_seconds
 
 TIMES = st.floats(0, 1e3)
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from railyard.core.errors import BadInput
-from railyard.workloads.allreduce.engine.training import (
+from railyard.workloads.allreduce.peers.training import (
     GPT_MAX_MESSAGE,
     SPEEDS,
     SPEEDS_NODES,

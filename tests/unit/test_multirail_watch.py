@@ -3,7 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from railyard.workloads.allreduce.recovery.liveness import BARRIER, DATA, IDLE, Heartbeat, LivenessMonitor, Timeouts
+from railyard.workloads.allreduce.engine.jobs import Timeouts
+from railyard.workloads.allreduce.engine.recovery import BARRIER, DATA, IDLE, Heartbeat, LivenessMonitor
 
 TIMEOUTS = Timeouts(heartbeat_s=0.1, missed_heartbeats=4, stall_s=0.2)
 

@@ -17,8 +17,7 @@ from railyard.topologies.multirail.plan import make_multirail_plan
 from railyard.topologies.multirail.spec import parse_multirail
 from railyard.workloads.allreduce.engine import emulated
 from railyard.workloads.allreduce.engine.emulated import Ranks
-from railyard.workloads.allreduce.engine.jobs import RankReport, Report
-from railyard.workloads.allreduce.recovery.liveness import Timeouts
+from railyard.workloads.allreduce.engine.jobs import RankReport, Report, Timeouts
 
 ECHO = """
 import os, sys, time

@@ -20,10 +20,10 @@ import torch._dynamo  # optimizers load it at their first step: once here, not o
 import torch.distributed as dist
 from torch import nn
 
+from railyard.workloads.allreduce.engine.jobs import loopback
 from railyard.workloads.allreduce.peers import torch_backend
-from railyard.workloads.allreduce.peers.ddp_run import Training, TrainingResult
 from railyard.workloads.allreduce.peers.train import train
-from railyard.workloads.allreduce.transport.layout import loopback
+from railyard.workloads.allreduce.peers.training import Training, TrainingResult
 from tests.unit.multirail_net import QUICK, free_port, rails_of
 
 RANKS = 3

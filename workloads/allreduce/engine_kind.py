@@ -13,14 +13,13 @@ from railyard.core.registry import Registry
 from railyard.topologies.multirail.plan import MultirailPlan
 from railyard.topologies.multirail.rail_kind import RAIL_KINDS
 from railyard.topologies.multirail.spec import MultirailSpec
+from railyard.workloads.allreduce.balancing.costs import Rail, allreduce_cost
 from railyard.workloads.allreduce.balancing.policy import (
     ALLREDUCE_POLICIES,
     AllreducePolicy,
     find_policy,
     policy_usages,
 )
-from railyard.workloads.allreduce.balancing.predict import allreduce_cost
-from railyard.workloads.allreduce.balancing.rails import Rail
 from railyard.workloads.allreduce.engine.jobs import Operations, RankReport
 
 

@@ -3,16 +3,378 @@
 Source: Nezha section 4.3. How a class moves from state to state: states.py.
 """
 
-from collections.abc import Collection, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar, Final, Literal
 
-from railyard.workloads.allreduce.balancing.cost_estimator import CostEstimators
-from railyard.workloads.allreduce.balancing.predict import Cost
-from railyard.workloads.allreduce.balancing.states import Measurement, Memory, Rails, SingleRail, State, StateName
+from railyard.workloads.allreduce.balancing.costs import (
+    MIN_SHARE_CHANGE,
+    Cost,
+    CostEstimators,
+    equal_finish_s,
+    fastest_rail,
+    ideal_shares,
+    initial_shares,
+    max_share_change,
+    rails_to_split,
+    size_class,
+    slope,
+    spread,
+    update_shares,
+    without_rail,
+)
+
+LEARNING_WINDOW: Final = 5
+"""Operations: the paper's windows of 100 can't converge "within the first 100 iterations"."""
+LONG_WINDOW: Final = 100
+SETTLED_SPREAD: Final = 0.05
+DISTURBED_SPREAD: Final = 0.093
+"""Section 5.3.2: the average scheduling error stays within 9.3%; a settled class beyond it is adjusted again."""
+AGREEING_WINDOWS: Final = 2
+"""A class at rest moves only if so many windows in a row say the same: on a busy machine times scatter, and of many
+windows one shows a gain where there is none."""
+MIN_GAIN: Final = 0.1
+MIN_GAIN_AT_REST: Final = 0.2
+MAX_TRIES: Final = 3
+MAX_STEPS: Final = 14
+"""Windows of a split: with those before it fewer than 100 operations."""
+RECHECK_WINDOWS: Final = 5
+
+StateName = Literal["cold", "even", "adjusting", "settled"]
+Shares = tuple[float, ...]
 
 
-def size_class(size: int) -> int:
-    """Return 0 for empty; k + 1 for sizes from 2^(k-1) + 1 to 2^k bytes."""
-    return 0 if size <= 0 else (size - 1).bit_length() + 1
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """A window: seconds until its last rail was through, bytes of an operation, shares by rail."""
+
+    seconds: float
+    size: int
+    shares: Shares
+
+
+@dataclass
+class Rails:
+    """The live rails of a group, and the estimates of what each costs."""
+
+    estimators: CostEstimators
+    alive: set[int]
+
+    def evenly(self, rails: Collection[int]) -> Shares:
+        """Return equal shares on these rails."""
+        return tuple(float(rail in rails) / len(rails) for rail in range(len(self.estimators.known)))
+
+    def worth_splitting(self, size: int, gain: float, untrusted: Iterable[int] = ()) -> list[int]:
+        """Return the rails to split `size` bytes over, if that gains at least `gain`; else none.
+
+        What was measured of `untrusted` rails is ignored.
+        """
+        alive, costs = sorted(self.alive), self.estimators.at(size, untrusted=set(untrusted))
+        return [alive[index] for index in rails_to_split([costs[rail] for rail in alive], size, gain)]
+
+    def scaled_s(self, measured: Measurement, size: int) -> float:
+        """Return a measured time for `size` bytes: a class has sizes from one power of two to the next."""
+        if measured.size == size:
+            return measured.seconds
+        share = max(measured.shares)
+        cost = self.estimators.at(size)[measured.shares.index(share)]
+        return measured.seconds * cost.seconds(share * size) / cost.seconds(share * measured.size)
+
+
+@dataclass
+class Memory:
+    """What a size class keeps from state to state. `single_rail`: by rail, the latest window in which it had all."""
+
+    rails: Rails
+    single_rail: dict[int, Measurement] = field(default_factory=dict)
+    split_failed: bool = False
+    recheck_windows: int = RECHECK_WINDOWS
+
+    def single_rail_s(self, size: int, is_old: bool = False) -> dict[int, float]:
+        """Return by live rail the seconds that it takes for all: as measured, or else as its estimate says.
+
+        A rail beside others says nothing about the rail alone where the CPU is the bottleneck, so only windows of one
+        rail count. `is_old`: they are from before the class settled, so the longer of both counts.
+        """
+        costs = self.rails.estimators.at(size)
+        times = {rail: costs[rail].seconds(size) for rail in sorted(self.rails.alive)}
+        for rail, measured in self.single_rail.items():
+            scaled_s = self.rails.scaled_s(measured, size)
+            times[rail] = max(times[rail], scaled_s) if is_old else scaled_s
+        return times
+
+
+@dataclass
+class State(ABC):
+    """State of a size class. `shares` by rail, 0 for those without a part; `window`: operations until the next."""
+
+    memory: Memory
+    shares: Shares
+    name: ClassVar[StateName]
+    window: ClassVar[int] = LEARNING_WINDOW
+
+    @abstractmethod
+    def on_window(self, measured: Measurement, times: Mapping[int, float]) -> "State":
+        """Return the state after a window. `times`: median seconds of each rail that had a share."""
+
+    def on_rail_down(self, rail: int) -> "State | None":
+        """Return the state without a rail that died; None to start anew, where at most one rail is left."""
+        used = [other for other, share in enumerate(self.shares) if share > 0]
+        if len([other for other in used if other != rail]) < min(2, len(used)):
+            return None
+        self.memory.single_rail.pop(rail, None)
+        return AdjustedSplit(self.memory, without_rail(self.shares, rail)) if self._depends_on(rail) else self
+
+    def _depends_on(self, rail: int) -> bool:
+        return self.shares[rail] > 0
+
+
+@dataclass
+class _Resting(State):
+    """State at rest: it is left only when windows in a row agree, or when a recheck finds better rails.
+
+    What kept a class from a rail or from better shares may have been a busy machine. So a class that leaves out a live
+    rail, or holds shares, rechecks after `RECHECK_WINDOWS` long windows, then after twice as many, and so on.
+    `proposed`: the rails that the last window would move to, in `agreeing` windows in a row.
+    """
+
+    rested: int = 0
+    proposed: tuple[int, ...] = ()
+    agreeing: int = 0
+    can_go_single: ClassVar[bool] = False
+
+    def _confirmed(self, proposed: Sequence[int], windows: int) -> bool:
+        """Whether so many windows in a row, this one included, propose the same rails."""
+        self.agreeing = self.agreeing + 1 if tuple(proposed) == self.proposed else 1
+        self.proposed = tuple(proposed)
+        return bool(proposed) and self.agreeing >= windows
+
+    def _recheck(self, measured: Measurement, is_held: bool, size: int) -> "State | None":
+        """Return a state on better rails, if it is time to look for some and there are any."""
+        memory, rails = self.memory, self.memory.rails
+        used = {rail for rail in rails.alive if self.shares[rail] > 0}
+        idle = rails.alive - used
+        if not (idle or is_held):
+            return None
+        self.rested += 1
+        if self.rested < memory.recheck_windows:
+            return None
+        self.rested = 0
+        better = self._better_rails(size, used)
+        added = idle & set(better)
+        if not (added or is_held):
+            return None
+        memory.recheck_windows *= 2
+        for rail in added:
+            memory.single_rail.pop(rail, None)
+            rails.estimators.forget(rail)
+        if len(better) == 1:
+            return SingleRail(memory, rails.evenly(better), rested=self.rested)
+        return self._split_on(rails.evenly(better) if added else None, measured)
+
+    def _better_rails(self, size: int, used: set[int]) -> list[int]:
+        """Return the rails to be on instead, if those that are left out are as their nominal costs say."""
+        rails = self.memory.rails
+        costs = rails.estimators.at(size, untrusted=rails.alive - used)
+        candidates = rails.worth_splitting(size, MIN_GAIN, untrusted=rails.alive - used)
+        current_s = equal_finish_s([costs[rail] for rail in used], size)
+        if candidates and equal_finish_s([costs[rail] for rail in candidates], size) * (1 + MIN_GAIN) < current_s:
+            return candidates
+        best = fastest_rail(costs, size, sorted(rails.alive))
+        is_faster = costs[best].seconds(size) * (1 + MIN_GAIN) < current_s
+        return [best] if self.can_go_single and is_faster else []
+
+    @abstractmethod
+    def _split_on(self, even: Shares | None, measured: Measurement) -> State:
+        """Return the split that a recheck begins: with `even` shares on added rails, or from the present ones."""
+
+
+@dataclass
+class SingleRail(_Resting):
+    """All on one rail, at first the one of least latency (Eq. 4).
+
+    Another rail, or a split, is tried only where it should gain `MIN_GAIN`, or `MIN_GAIN_AT_REST` once a window of this
+    rail was measured.
+    """
+
+    name = "cold"
+    can_go_single = True
+
+    @property
+    def rail(self) -> int:
+        """The rail that has all."""
+        return self.shares.index(1.0)
+
+    @property
+    def window(self) -> int:  # type: ignore[override]  # long once a window was measured
+        return LONG_WINDOW if self.rail in self.memory.single_rail else LEARNING_WINDOW
+
+    def on_window(self, measured: Measurement, times: Mapping[int, float]) -> State:
+        memory, size = self.memory, measured.size
+        is_at_rest = self.rail in memory.single_rail
+        gain, windows = (MIN_GAIN_AT_REST, AGREEING_WINDOWS) if is_at_rest else (MIN_GAIN, 1)
+        memory.single_rail[self.rail] = measured
+        if is_at_rest and (better := self._recheck(measured, False, size)):
+            return better
+        candidates = memory.rails.worth_splitting(size, gain)
+        alone_s = memory.single_rail_s(size)
+        best = min(alone_s, key=alone_s.__getitem__)
+        if candidates and not memory.split_failed:
+            if self._confirmed(candidates, windows):
+                return EvenSplit(memory, memory.rails.evenly(candidates))
+            return self
+        margin = gain if is_at_rest or best not in memory.single_rail else 0
+        is_better = alone_s[best] * (1 + margin) < measured.seconds
+        if self._confirmed([best] if is_better else [], windows):
+            return SingleRail(memory, memory.rails.evenly([best]), rested=self.rested)
+        return self
+
+    def _split_on(self, even: Shares | None, measured: Measurement) -> State:
+        assert even is not None  # a class on one rail holds no shares
+        return EvenSplit(self.memory, even)
+
+
+@dataclass
+class AdjustedSplit(State):
+    """A split whose shares move until rails end together (Eq. 7, share_update.py).
+
+    From the third step on steps get shorter, `2 / steps` of the whole, so that neither a slope that is too small nor
+    times that scatter keep shares moving. A rail that ends last, and whose set-up alone takes longer than the others
+    need, gets nothing. `best`: the fastest window. `is_old`: it began from a settled class; `is_recheck`: to look for
+    better rails. Counts: `windows` in all; `steps` of shares; in a row, `balanced` ones in which rails ended together
+    and `slower` ones than the best; `no_gain` ones that were no faster than one rail.
+    """
+
+    name: ClassVar[StateName] = "adjusting"
+    best: Measurement | None = None
+    is_old: bool = False
+    is_recheck: bool = False
+    windows: int = 0
+    steps: int = 0
+    balanced: int = 0
+    slower: int = 0
+    no_gain: int = 0
+
+    def on_window(self, measured: Measurement, times: Mapping[int, float]) -> State:
+        self.windows += 1
+        ends_together = spread(list(times.values())) <= SETTLED_SPREAD or self._is_negligible(measured.size, times)
+        self.balanced = self.balanced + 1 if ends_together else 0
+        self._compare_with_best(measured)
+        is_scattered = self.windows >= MAX_STEPS and self.balanced < 2
+        recheck_failed = self.is_recheck and self.balanced >= 2 and self.slower > 0
+        if self.slower >= MAX_TRIES or is_scattered or recheck_failed:
+            return self._hold_best(measured.size)
+        if self._has_no_gain(measured):
+            return self._give_up(measured.size)
+        if self.balanced >= 2:
+            return Settled(self.memory, self.shares)
+        return self.step(measured.size, times)
+
+    def step(self, size: int, times: Mapping[int, float]) -> State:
+        """Move shares towards rails that end together."""
+        if spread(list(times.values())) <= SETTLED_SPREAD:
+            return self
+        self.shares = self._next_shares(size, times)
+        self.steps += 1
+        return self if sum(share > 0 for share in self.shares) > 1 else self._hold_best(size)
+
+    def _next_shares(self, size: int, times: Mapping[int, float]) -> Shares:
+        used, ends = list(times), list(times.values())
+        shares, known = [self.shares[rail] for rail in used], self.memory.rails.estimators.known
+        costs, gain = [known[rail] for rail in used], min(1.0, 2 / (self.steps + 1))
+        slopes = [slope(a, t, cost.s_per_byte * size) / gain for a, t, cost in zip(shares, ends, costs, strict=True)]
+        target = update_shares(shares, ends, slopes)
+        last = max(range(len(used)), key=ends.__getitem__)
+        if ideal_shares(costs, size)[last] == 0:
+            target = without_rail(target, last)
+        return self._by_rail(used, target)
+
+    def _by_rail(self, used: Sequence[int], shares: Sequence[float]) -> Shares:
+        share_of = dict(zip(used, shares, strict=True))
+        return tuple(share_of.get(rail, 0.0) for rail in range(len(self.shares)))
+
+    def _is_negligible(self, size: int, times: Mapping[int, float]) -> bool:
+        """Whether the next step, as short as steps are by then, would hardly move shares."""
+        return max_share_change(self.shares, self._next_shares(size, times)) <= MIN_SHARE_CHANGE
+
+    def _compare_with_best(self, measured: Measurement) -> None:
+        rails = self.memory.rails
+        if self.best is None or measured.seconds < rails.scaled_s(self.best, measured.size):
+            self.best = measured
+        is_slower = measured.seconds > rails.scaled_s(self.best, measured.size) * (1 + SETTLED_SPREAD)
+        self.slower = self.slower + 1 if is_slower else 0
+
+    def _has_no_gain(self, measured: Measurement) -> bool:
+        """Whether it was no faster than one rail in `MAX_TRIES` windows, or would settle so."""
+        no_faster = measured.seconds >= min(self.memory.single_rail_s(measured.size, self.is_old).values())
+        self.no_gain += no_faster and self.name == "adjusting"
+        return self.no_gain >= MAX_TRIES or (self.balanced >= 2 and no_faster)
+
+    def _hold_best(self, size: int) -> State:
+        """Stay with the best shares that were measured, if they beat one rail.
+
+        Where the CPU is the bottleneck, a smaller share doesn't end sooner, and rails can't end together.
+        """
+        alone_s = min(self.memory.single_rail_s(size, self.is_old).values())
+        if self.best is not None and self.memory.rails.scaled_s(self.best, size) < alone_s / (1 + SETTLED_SPREAD):
+            return Settled(self.memory, self.best.shares, is_held=True)
+        return self._give_up(size)
+
+    def _give_up(self, size: int) -> State:
+        self.memory.split_failed = True
+        alone_s = self.memory.single_rail_s(size, self.is_old)
+        return SingleRail(self.memory, self.memory.rails.evenly([min(alone_s, key=alone_s.__getitem__)]))
+
+    def _depends_on(self, rail: int) -> bool:
+        return super()._depends_on(rail) or (self.best is not None and self.best.shares[rail] > 0)
+
+
+@dataclass
+class EvenSplit(AdjustedSplit):
+    """One window with equal shares, from which Eq. 8 computes the first coefficients."""
+
+    name = "even"
+
+    def step(self, size: int, times: Mapping[int, float]) -> State:
+        shares = self._by_rail(list(times), initial_shares(list(times.values())))
+        return AdjustedSplit(**vars(self) | {"shares": shares})
+
+    def _is_negligible(self, size: int, times: Mapping[int, float]) -> bool:
+        return False
+
+
+@dataclass
+class Settled(_Resting):
+    """Shares with which rails end together, or `is_held` ones, that were the fastest of a split.
+
+    It is adjusted again when rails end more than `DISTURBED_SPREAD` apart; held shares only if they also got slower by
+    as much than in `first`, their first long window (the fastest of many short ones was luck, too).
+    """
+
+    name = "settled"
+    window = LONG_WINDOW
+    is_held: bool = False
+    first: Measurement | None = None
+
+    def on_window(self, measured: Measurement, times: Mapping[int, float]) -> State:
+        rails, size = self.memory.rails, measured.size
+        if better := self._recheck(measured, self.is_held, size):
+            return better
+        if self.is_held:
+            self.first = self.first or measured
+        limit_s = rails.scaled_s(self.first, size) * (1 + DISTURBED_SPREAD) if self.first else 0.0
+        is_disturbed = measured.seconds > limit_s and spread(list(times.values())) > DISTURBED_SPREAD
+        last = next(rail for rail, time in times.items() if time == measured.seconds)
+        if not self._confirmed([last] if is_disturbed else [], AGREEING_WINDOWS):
+            return self
+        for rail, time in times.items():
+            rails.estimators.restart(rail, self.shares[rail] * size, time)
+        return AdjustedSplit(self.memory, self.shares, best=measured, is_old=True).step(size, times)
+
+    def _split_on(self, even: Shares | None, measured: Measurement) -> State:
+        kind = EvenSplit if even else AdjustedSplit
+        return kind(self.memory, even or self.shares, best=measured, is_old=True, is_recheck=True)
 
 
 class Balancer:

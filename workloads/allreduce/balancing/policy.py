@@ -13,14 +13,16 @@ A policy is one module of `policies/`, or a plugin (docs/examples/carried_policy
 An experiment names it, with an argument after a colon where it takes one: `equal`, `single:tcp0`, `weights:99:1`.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from statistics import median
 from typing import ClassVar, Final, Protocol
 
 from railyard.core.errors import BadInput, unknown_name_hint
 from railyard.core.registry import Registry
-from railyard.workloads.allreduce.balancing.predict import Cost, allreduce_cost, fastest_rail
-from railyard.workloads.allreduce.balancing.rails import Rail
-from railyard.workloads.allreduce.engine.segments import Segment, partition
+from railyard.workloads.allreduce.balancing.costs import Cost, Rail, allreduce_cost, fastest_rail, size_class
+from railyard.workloads.allreduce.engine.tasks import Segment, partition
+from railyard.workloads.allreduce.transport.links import Message
 
 ITEM_BYTES: Final = 4
 """Of an element of a predicted allreduce: float32."""
@@ -159,3 +161,111 @@ def make_planner(policy: str, rails: Sequence[Rail], nodes: int) -> Planner:
         raise BadInput("rails", [], "must have one rail or more")
     definition, argument = find_policy(policy, [rail.name for rail in rails])
     return definition.planner(rails, [allreduce_cost(rail, max(2, nodes)) for rail in rails], argument)
+
+
+_MAX_REPORTED: Final = 10  # operations of a window: messages of a hundred would fill a slow rail's control lane
+
+Times = tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Of some of its operations, `_MAX_REPORTED` at most: their median bytes, when this node began each, and when each
+    rail was through."""
+
+    size: int
+    starts: Times
+    ends: tuple[Times, ...]
+
+
+@dataclass
+class _SizeClass:
+    sizes: list[int] = field(default_factory=list)
+    starts: list[float] = field(default_factory=list)
+    ends: list[Times] = field(default_factory=list)
+
+
+class Timer:
+    """`add` every operation; it returns a window when one is full."""
+
+    def __init__(self) -> None:
+        self._classes: dict[int, _SizeClass] = {}
+
+    def add(self, size: int, start: float, ends: Sequence[float], window: Callable[[int], int]) -> Window | None:
+        """`ends`: a rail that had nothing to do ended at `start`. `window(size)`: over how many operations; 0 never."""
+        window_length = window(size)
+        if not window_length:
+            return None
+        samples = self._classes.setdefault(size_class(size), _SizeClass())
+        samples.sizes.append(size)
+        samples.starts.append(start)
+        samples.ends.append(tuple(ends))
+        if len(samples.sizes) < window_length:
+            return None
+        del self._classes[size_class(size)]
+        reported = slice(
+            None, None, -(-len(samples.sizes) // _MAX_REPORTED) | 1
+        )  # odd: programs repeat themselves in twos and tens
+        sizes = samples.sizes[reported]
+        return Window(int(median(sizes)), tuple(samples.starts[reported]), tuple(samples.ends[reported]))
+
+    def clear(self) -> None:
+        """The rails aren't what they were."""
+        self._classes.clear()
+
+
+def rail_seconds(starts: Sequence[float], ends: Sequence[Times]) -> Times:
+    """Of one operation, an entry a node: from the last start to each rail's last end, 0 for one that ended before.
+
+    A rail with nothing to do ended, on each node, when the node began.
+    """
+    begun = max(starts)
+    return tuple(max(0.0, max(rail) - begun) for rail in zip(*ends, strict=True))
+
+
+def median_rail_seconds(windows: Sequence[Window]) -> Times:
+    """Of a window, an entry a node."""
+    starts = zip(*(window.starts for window in windows), strict=True)
+    ends = zip(*(window.ends for window in windows), strict=True)
+    rows = [rail_seconds(*operation) for operation in zip(starts, ends, strict=True)]
+    return tuple(median(column) for column in zip(*rows, strict=True))
+
+
+def _rounded_to_us(window: Window) -> Window:
+    """The same without digits that say nothing: control messages have little room."""
+    ends = tuple(tuple(round(end, 6) for end in row) for row in window.ends)
+    return Window(window.size, tuple(round(start, 6) for start in window.starts), ends)
+
+
+class Learning:
+    """`send_control` sends to rank 0. While not `up_to_date`, no operation may be planned: others know more."""
+
+    def __init__(self, policy: Planner, send_control: Callable[[Message], None]) -> None:
+        self._policy, self._send_control = policy, send_control
+        self._timer = Timer()
+        self._table: Message | None = None
+        self._awaited_op: int | None = None
+
+    def ended(self, op: int, size: int, start: float, ends: Sequence[float]) -> None:
+        """An operation of `size` bytes, when it began here and when each rail was through."""
+        window = self._timer.add(size, start, ends, self._policy.window)
+        if window is not None:
+            self._awaited_op, self._table = op, None
+            self._send_control({"type": "times", "op": op, **asdict(_rounded_to_us(window))})
+
+    def received(self, table: Message) -> None:
+        """A table of medians: of the window that is awaited, or of another policy's."""
+        if table["op"] == self._awaited_op:
+            self._table = table
+
+    def up_to_date(self) -> bool:
+        """What all nodes measured in the last window is known, and learnt; or nothing is awaited."""
+        if self._table is not None:
+            table, self._table, self._awaited_op = self._table, None, None
+            self._policy.learn(table["size"], table["seconds"])
+        return self._awaited_op is None
+
+    def rails_changed(self) -> None:
+        """What was measured until now is of other rails, also what is on its way (to a policy that is out of turn)."""
+        self._timer.clear()
+        self._awaited_op = self._table = None

@@ -18,14 +18,22 @@ from railyard.core.errors import RailyardError
 from railyard.core.worker import Ready, Worker
 from railyard.topologies.multirail.addresses import Nic
 from railyard.topologies.multirail.plan import MultirailPlan
-from railyard.workloads.allreduce.balancing.rails import Rail, paper_rail, scaled
-from railyard.workloads.allreduce.engine.inputs import checked
-from railyard.workloads.allreduce.engine.jobs import Join, Operations, RankReport, Report, Run
-from railyard.workloads.allreduce.engine.node import GroupBroken
+from railyard.workloads.allreduce.balancing.costs import Rail, paper_rail, scaled
+from railyard.workloads.allreduce.engine.jobs import (
+    AggregatorTask,
+    GroupBroken,
+    Join,
+    Layout,
+    NodeTask,
+    Operations,
+    ProcessPlacement,
+    RankReport,
+    Report,
+    Run,
+    Timeouts,
+)
+from railyard.workloads.allreduce.engine.worker import checked
 from railyard.workloads.allreduce.engine_kind import PlannedFabric
-from railyard.workloads.allreduce.recovery.liveness import Timeouts
-from railyard.workloads.allreduce.transport.layout import Layout
-from railyard.workloads.allreduce.transport.placement import AggregatorTask, NodeTask, ProcessPlacement
 
 PORT: Final = 21000
 _VIRTUAL_PORT: Final = PORT + 16  # beside other engines' on the same NICs

@@ -14,14 +14,10 @@ import numpy as np
 
 from railyard.core.errors import BadInput
 from railyard.workloads.allreduce.balancing.policy import Planner, make_planner
-from railyard.workloads.allreduce.engine.buffers import Array, Copies, Results, flat
-from railyard.workloads.allreduce.engine.jobs import Migration
-from railyard.workloads.allreduce.engine.node import GroupBroken, Node
+from railyard.workloads.allreduce.engine.jobs import GroupBroken, Layout, Migration, SocketMaker, Timeouts, plain_socket
+from railyard.workloads.allreduce.engine.node import Node
 from railyard.workloads.allreduce.engine.operation import Call, Record
-from railyard.workloads.allreduce.engine.tasks import PIECE_BYTES
-from railyard.workloads.allreduce.recovery.liveness import Timeouts
-from railyard.workloads.allreduce.transport.connections import SocketMaker, plain_socket
-from railyard.workloads.allreduce.transport.layout import Layout
+from railyard.workloads.allreduce.engine.tasks import PIECE_BYTES, Array, Copies, Results, flat
 
 _GOODBYE_S = 5.0
 

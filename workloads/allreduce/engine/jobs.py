@@ -3,14 +3,154 @@
 Units: bytes, seconds; times in nanoseconds of CLOCK_MONOTONIC, which all processes of a machine share.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+import os
+import socket
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from pydantic import InstanceOf
 
+from railyard.core.errors import BadInput, CheckFailed
 from railyard.core.worker import Message
-from railyard.workloads.allreduce.transport.placement import AggregatorTask, NodeTask
+from railyard.topologies.build import namespaces
+from railyard.workloads.allreduce.balancing.costs import Rail
+
+_IDLE_HEARTBEATS = 10
+Address = tuple[str, int]
+SocketMaker = Callable[[int], socket.socket]
+"""Makes a socket for a rail, by its number: the place to enter a namespace first."""
+
+
+def plain_socket(_rail: int) -> socket.socket:
+    """A socket where this process is."""
+    return socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+
+
+class GroupBroken(CheckFailed):
+    """The group can do no more: why is the same on every rank that could be told."""
+
+
+@dataclass(frozen=True, slots=True)
+class Timeouts:
+    """Seconds, and beats that may be missing. `missed_heartbeats` * `heartbeat_s` is what finding a cut NIC takes in
+    an operation that lasts; ten times that, if operations are short and leave its rail idle."""
+
+    heartbeat_s: float = 0.01
+    missed_heartbeats: int = 3
+    stall_s: float = 0.25
+    join_s: float = 20.0
+    operation_s: float = 60.0
+
+    def next_heartbeat(self, begins: float, scheduled: float, latest: float) -> float:
+        """When to beat next, as an operation begins: `scheduled` is when it would have been, `latest` the last beat."""
+        return min(max(scheduled, begins + self.heartbeat_s), latest + _IDLE_HEARTBEATS * self.heartbeat_s)
+
+    def dilated(self, factor: float) -> "Timeouts":
+        """Where time passes so many times slower: rails too carry so many times fewer beats."""
+        return replace(
+            self,
+            heartbeat_s=self.heartbeat_s * factor,
+            stall_s=self.stall_s * factor,
+            operation_s=self.operation_s * factor,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """`nodes[rail][rank]`; `aggregators[rail]`, None where the rail has none. `group` keeps strangers apart."""
+
+    rails: tuple[Rail, ...]
+    nodes: tuple[tuple[Address, ...], ...]
+    aggregators: tuple[Address | None, ...]
+    group: int = 0
+
+    def __post_init__(self) -> None:
+        if not self.rails:
+            raise BadInput("rails", [], "must have one rail or more")
+        if len({len(row) for row in self.nodes}) != 1 or not self.nodes[0]:
+            raise BadInput(
+                "nodes", [len(row) for row in self.nodes], "must be the same number, 1 or more, on each rail"
+            )
+        for rail, address in zip(self.rails, self.aggregators, strict=True):
+            if rail.sums_in_network != (address is not None):
+                raise BadInput(
+                    f"rails.{rail.name}", address, "needs an aggregator if and only if it sums in the network"
+                )
+
+    @property
+    def size(self) -> int:
+        """Nodes."""
+        return len(self.nodes[0])
+
+    @property
+    def trees(self) -> frozenset[int]:
+        return frozenset(rail for rail, address in enumerate(self.aggregators) if address is not None)
+
+
+def loopback(rails: Sequence[Rail], nodes: int, first_port: int, group: int = 0) -> Layout:
+    """A rail is a row of 127.64.0.0/10: node n of rail r is 127.(64 + r).n.1, its aggregator 127.(64 + r).255.1."""
+    if nodes > 254 or len(rails) > 64:
+        raise BadInput("nodes, rails", (nodes, len(rails)), "can be 254 and 64 at most on loopback addresses")
+    return Layout(
+        tuple(rails),
+        tuple(tuple((f"127.{64 + r}.{n}.1", first_port) for n in range(nodes)) for r in range(len(rails))),
+        tuple((f"127.{64 + r}.255.1", first_port) if rail.sums_in_network else None for r, rail in enumerate(rails)),
+        group,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessPlacement:
+    """Where a process works: a namespace, and its interface on each rail; both None for loopback."""
+
+    namespace: str | None = None
+    devices: tuple[str, ...] | None = None
+
+    def enter(self) -> None:
+        if self.namespace is not None:
+            namespaces.enter(self.namespace)
+
+    def socket_maker(self) -> SocketMaker:
+        """Sockets that use a rail's NIC and no other, also where routes say otherwise."""
+        devices = self.devices
+        if devices is None:
+            return plain_socket
+
+        def bound_socket(rail: int) -> socket.socket:
+            sock = plain_socket(rail)
+            try:
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, devices[rail].encode())
+            except OSError:  # the NIC is gone: that is asked for many times a second
+                sock.close()
+                raise
+            return sock
+
+        return bound_socket
+
+
+def pin_to_core(number: int) -> None:
+    """Let a node keep to one of the processors, in turn, as each has its own in a cluster. Else it's chance, who shares
+    one with whom: by that alone an operation of 1 ms took half as long again in one run as in the next.
+    """
+    cores = sorted(os.sched_getaffinity(0))
+    os.sched_setaffinity(0, {cores[number % len(cores)]})
+
+
+@dataclass(frozen=True, slots=True)
+class NodeTask:
+    rank: int
+    layout: Layout
+    policy: str
+    timeouts: Timeouts
+    placement: ProcessPlacement = ProcessPlacement()
+
+
+@dataclass(frozen=True, slots=True)
+class AggregatorTask:
+    rail: int
+    layout: Layout
+    placement: ProcessPlacement = ProcessPlacement()
 
 
 @dataclass(frozen=True, slots=True)

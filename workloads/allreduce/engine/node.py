@@ -4,36 +4,74 @@ Source: Nezha section 3.5 (NIC selector, timer, load balancer, exception handler
 protocol. One thread serves all rails: sums and system calls are long, and what is between them short.
 """
 
+import threading
 import time
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Final
 
-from railyard.core.errors import CheckFailed
-from railyard.workloads.allreduce.balancing.learning import Learning
-from railyard.workloads.allreduce.balancing.policy import Planner
-from railyard.workloads.allreduce.engine.buffers import Array, Copies
-from railyard.workloads.allreduce.engine.jobs import Migration
-from railyard.workloads.allreduce.engine.operation import Call, Operation, Record, jobs_of
-from railyard.workloads.allreduce.engine.piece_router import PieceRouter
-from railyard.workloads.allreduce.engine.progress import Progress
-from railyard.workloads.allreduce.engine.tasks import PIECE_BYTES
-from railyard.workloads.allreduce.recovery.coordinator import Coordinator
-from railyard.workloads.allreduce.recovery.liveness import BARRIER, DATA, IDLE, Heartbeat, LivenessMonitor, Timeouts
-from railyard.workloads.allreduce.recovery.plan import Job
-from railyard.workloads.allreduce.transport.connections import SocketMaker
-from railyard.workloads.allreduce.transport.frames import Header
-from railyard.workloads.allreduce.transport.layout import Layout
-from railyard.workloads.allreduce.transport.reliable_channel import Message
+from railyard.workloads.allreduce.balancing.policy import Learning, Planner
+from railyard.workloads.allreduce.engine.jobs import GroupBroken, Layout, Migration, SocketMaker, Timeouts
+from railyard.workloads.allreduce.engine.operation import Call, Operation, PieceRouter, Record, jobs_of
+from railyard.workloads.allreduce.engine.recovery import (
+    BARRIER,
+    DATA,
+    IDLE,
+    Coordinator,
+    Heartbeat,
+    Job,
+    LivenessMonitor,
+)
+from railyard.workloads.allreduce.engine.tasks import PIECE_BYTES, Array, Copies
+from railyard.workloads.allreduce.transport.links import Header, Message
 from railyard.workloads.allreduce.transport.transport import Transport
 
 _GRACE_S: Final = 1.0  # rank 0's timeout comes first: it knows who is missing
 _MAX_SAMPLES: Final = 50_000  # samples: most programs never ask for them
 
 
-class GroupBroken(CheckFailed):
-    """The group can do no more: why is the same on every rank that could be told."""
+IDLE_S: Final = 0.01
+
+
+class Progress:
+    """`serve(seconds)` is called again and again by the thread, `wake` makes it return at once."""
+
+    def __init__(self, serve: Callable[[float], None], wake: Callable[[], None]) -> None:
+        self._serve, self._wake = serve, wake
+        self._lock = threading.Lock()
+        self._in_use, self._released_at = False, time.monotonic()
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="multirail progress", daemon=True)
+        self._thread.start()
+
+    @contextmanager
+    def exclusive(self) -> Iterator[None]:
+        """The node is the caller's own."""
+        self._in_use = True
+        if not self._lock.acquire(blocking=False):
+            self._wake()
+            self._lock.acquire()
+        try:
+            yield
+        finally:
+            self._in_use, self._released_at = False, time.monotonic()
+            self._lock.release()
+
+    def close(self) -> None:
+        """End the thread."""
+        self._closed.set()
+        with self.exclusive():
+            pass
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._closed.wait(IDLE_S):
+            if not self._in_use and time.monotonic() - self._released_at >= IDLE_S:
+                with self._lock:
+                    while not self._in_use and not self._closed.is_set():
+                        self._serve(IDLE_S)
 
 
 class Node:

@@ -11,14 +11,163 @@ piece that comes belongs. Pieces come in order, on one connection, so nothing is
 - Relay: one node's pieces go round the ring, each node keeping them.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple, Protocol
+from itertools import pairwise
+from math import floor
+from typing import Any, Final, NamedTuple, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
-from railyard.workloads.allreduce.engine.buffers import Array, octets
-from railyard.workloads.allreduce.engine.segments import Span, merged, pieces, split_evenly
+from railyard.core.errors import BadInput
+
+Array = NDArray[Any]
+
+DTYPES: Final = tuple(
+    np.dtype(name)
+    for name in (
+        *("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
+        *("float16", "float32", "float64", "complex64", "complex128"),
+    )
+)
+
+
+def dtype_code(dtype: np.dtype[Any]) -> int:
+    """The place in `DTYPES`. BadInput for a type that isn't summed here."""
+    try:
+        return DTYPES.index(dtype)
+    except ValueError:
+        raise BadInput("dtype", str(dtype), f"must be one of {', '.join(map(str, DTYPES))}") from None
+
+
+def octets(array: Array, start: int, end: int) -> memoryview:
+    """The bytes of elements `start` to `end`, in place."""
+    view: memoryview = array[start:end].view(np.uint8).data
+    return view
+
+
+def scratch(size: int) -> memoryview:
+    """`size` bytes of memory to receive into, with whatever was there before."""
+    view: memoryview = np.empty(size, np.uint8).data
+    return view
+
+
+def flat(array: Array) -> Array:
+    """One dimension, same memory. BadInput where that needs a copy: it would be the copy that got the result."""
+    if not array.flags.c_contiguous:
+        raise BadInput("array", f"strides {array.strides}", "must be contiguous")
+    if not array.flags.writeable:
+        raise BadInput("array", "read-only", "must be writable: the result goes there")
+    dtype_code(array.dtype)
+    return array.reshape(-1)
+
+
+@dataclass
+class Copies:
+    """Bytes that were moved in memory beside the sums themselves, by why."""
+
+    result: int = 0  # from the group's result to the caller's array
+    own_part: int = 0  # AllGather: a node's part into its own result
+    staged: int = 0  # beginnings of frames, which came together with their headers
+    early: int = 0  # frames of an operation that this node hadn't begun
+
+
+@dataclass
+class Results:
+    """Two buffers in turn, as large as the largest so far."""
+
+    _slots: list[Array] = field(default_factory=lambda: [np.empty(0, np.uint8), np.empty(0, np.uint8)])
+
+    def take(self, op: int, length: int, dtype: np.dtype[Any]) -> Array:
+        """`length` elements for operation `op`; what operation `op` - 2 had is lost."""
+        size = length * dtype.itemsize
+        if len(self._slots[op % 2]) < size:
+            self._slots[op % 2] = np.empty(size, np.uint8)
+        return self._slots[op % 2][:size].view(dtype)
+
+
+Span = tuple[int, int]
+"""(start, end), the end not included."""
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """`length` elements from `start` on, for `rail`."""
+
+    rail: int
+    start: int
+    length: int
+
+
+def split_by_share(length: int, shares: Sequence[float]) -> tuple[int, ...]:
+    """Whole elements by share, `length` in all: rounded down, and what is left to the largest remainders."""
+    total = sum(shares)
+    if length < 0 or total <= 0 or min(shares) < 0:
+        raise ValueError(
+            f"length {length}, shares {tuple(shares)}: need length 0 or more, shares 0 or more, one above 0"
+        )
+    exact = [length * share / total for share in shares]
+    counts = [floor(part) for part in exact]
+    order = sorted((i for i in range(len(shares)) if shares[i] > 0), key=lambda i: counts[i] - exact[i])
+    index = 0
+    while (left := length - sum(counts)) != 0:  # float rounding of huge lengths may be off by more than one
+        step = 1 if left > 0 else -1
+        if counts[order[index]] + step >= 0:
+            counts[order[index]] += step
+        index = (index + 1) % len(order)
+    return tuple(counts)
+
+
+def partition(length: int, shares: Sequence[float]) -> tuple[Segment, ...]:
+    """One segment for each rail that gets an element; of an empty buffer an empty one, for the largest share."""
+    if length == 0:
+        return (Segment(max(range(len(shares)), key=lambda rail: shares[rail]), 0, 0),)
+    segments, start = [], 0
+    for rail, count in enumerate(split_by_share(length, shares)):
+        if count:
+            segments.append(Segment(rail, start, count))
+        start += count
+    return tuple(segments)
+
+
+def split_evenly(start: int, length: int, count: int) -> list[Span]:
+    """A range in `count` spans of nearly the same length; some are empty where it is short."""
+    edges = [start + length * i // count for i in range(count + 1)]
+    return list(pairwise(edges))
+
+
+def pieces(start: int, length: int, longest: int) -> list[Span]:
+    """A range in spans of nearly the same length, none above `longest`; of an empty range one empty span."""
+    return split_evenly(start, length, max(1, -(-length // longest)))
+
+
+def merged(spans: Iterable[Span]) -> list[Span]:
+    """Sorted, joined where they touch or overlap, empty ones left out."""
+    out: list[Span] = []
+    for start, end in sorted(span for span in spans if span[0] < span[1]):
+        if out and start <= out[-1][1]:
+            out[-1] = (out[-1][0], max(end, out[-1][1]))
+        else:
+            out.append((start, end))
+    return out
+
+
+def common(first: Iterable[Span], second: Iterable[Span]) -> list[Span]:
+    """What both have."""
+    others = merged(second)
+    return merged((max(a, c), min(b, d)) for a, b in merged(first) for c, d in others if max(a, c) < min(b, d))
+
+
+def missing(start: int, end: int, done: Iterable[Span]) -> list[Span]:
+    """What of `start` to `end` isn't done."""
+    left, at = [], start
+    for a, b in merged(done):
+        if a > at:
+            left.append((at, min(a, end)))
+        at = max(at, b)
+    return merged([*left, (at, end)])
+
 
 PIECE_BYTES: Final = 128 * 1024
 MIN_PIECE_BYTES: Final = 8 * 1024

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from railyard.core.errors import MissingRequirement
-from railyard.workloads.allreduce.engine.buffers import Array
+from railyard.workloads.allreduce.engine.tasks import Array
+from railyard.workloads.allreduce.engine.worker import play
 from railyard.workloads.allreduce.engine_kind import ALLREDUCE_ENGINES, AllreduceEngine, Group, PlannedFabric, peer_rail
-from railyard.workloads.allreduce.peers.play import play
 from railyard.workloads.allreduce.peers.rank import Program
 from railyard.workloads.allreduce.peers.rank_config import RankConfig
 from railyard.workloads.allreduce.peers.ranks import PeerRanks

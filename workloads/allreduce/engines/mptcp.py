@@ -11,17 +11,15 @@ from typing import Any
 
 from railyard.core.errors import MissingRequirement
 from railyard.topologies.multirail import mptcp
-from railyard.workloads.allreduce.balancing.predict import allreduce_cost
-from railyard.workloads.allreduce.balancing.rails import Rail, combined_rail
+from railyard.workloads.allreduce.balancing.costs import Rail, allreduce_cost, combined_rail
 from railyard.workloads.allreduce.engine import group
 from railyard.workloads.allreduce.engine.emulated import PORT
+from railyard.workloads.allreduce.engine.jobs import Layout, Timeouts
+from railyard.workloads.allreduce.engine.worker import play
 from railyard.workloads.allreduce.engine_kind import ALLREDUCE_ENGINES, AllreduceEngine, Group, PlannedFabric
-from railyard.workloads.allreduce.peers.play import play
 from railyard.workloads.allreduce.peers.rank import Program
 from railyard.workloads.allreduce.peers.rank_config import RankConfig
 from railyard.workloads.allreduce.peers.ranks import PeerRanks
-from railyard.workloads.allreduce.recovery.liveness import Timeouts
-from railyard.workloads.allreduce.transport.layout import Layout
 
 _PORT = PORT + 1
 _HEARTBEAT_S = 0.1  # with one rail, heartbeats only find missing ranks

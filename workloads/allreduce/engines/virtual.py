@@ -6,8 +6,7 @@ from dataclasses import replace
 
 from railyard.topologies.multirail.rail_kind import RAIL_KINDS
 from railyard.topologies.multirail.spec import MultirailSpec
-from railyard.workloads.allreduce.balancing.predict import allreduce_cost
-from railyard.workloads.allreduce.balancing.rails import Rail
+from railyard.workloads.allreduce.balancing.costs import Rail, allreduce_cost
 from railyard.workloads.allreduce.engine.emulated import Ranks
 from railyard.workloads.allreduce.engine_kind import ALLREDUCE_ENGINES, AllreduceEngine, Group, PlannedFabric, peer_rail
 

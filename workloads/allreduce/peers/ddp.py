@@ -13,14 +13,13 @@ from typing import Any, Final, Literal
 from railyard.core.errors import BadInput, MissingRequirement, RailyardError, unknown_name_hint
 from railyard.core.worker import Ready, Worker
 from railyard.workloads.allreduce.engine.emulated import PORT, placement
-from railyard.workloads.allreduce.engine.jobs import Join
+from railyard.workloads.allreduce.engine.jobs import AggregatorTask, Join
 from railyard.workloads.allreduce.engine_kind import PlannedFabric
 from railyard.workloads.allreduce.engines import gloo
-from railyard.workloads.allreduce.peers.ddp_run import Training, TrainingResult
 from railyard.workloads.allreduce.peers.rank import Program
 from railyard.workloads.allreduce.peers.rank_config import RankConfig
 from railyard.workloads.allreduce.peers.ranks import PeerRanks
-from railyard.workloads.allreduce.transport.placement import AggregatorTask
+from railyard.workloads.allreduce.peers.training import Training, TrainingResult
 
 Backend = Literal["gloo", "railyard"]
 BACKENDS: Final = ("gloo", "railyard")

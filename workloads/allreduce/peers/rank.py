@@ -21,8 +21,8 @@ import numpy as np
 
 from railyard.core.errors import RailyardError
 from railyard.core.plugins import load_inherited
+from railyard.workloads.allreduce.engine.jobs import pin_to_core
 from railyard.workloads.allreduce.peers.rank_config import RankConfig
-from railyard.workloads.allreduce.transport.placement import pin_to_core
 
 SOCKET_NAME: Final = "ranks.sock"
 _PR_SET_TIMERSLACK: Final = 29

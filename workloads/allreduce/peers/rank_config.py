@@ -3,9 +3,8 @@
 from dataclasses import dataclass
 from typing import Protocol
 
-from railyard.workloads.allreduce.engine.buffers import Array
-from railyard.workloads.allreduce.transport.layout import Layout
-from railyard.workloads.allreduce.transport.placement import ProcessPlacement
+from railyard.workloads.allreduce.engine.jobs import Layout, ProcessPlacement
+from railyard.workloads.allreduce.engine.tasks import Array
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,8 +21,8 @@ from typing import Any, ClassVar, Final, Self
 from railyard.core.errors import BadInput, MissingRequirement, RailyardError
 from railyard.core.project import PROJECT
 from railyard.workloads.allreduce.engine.emulated import layout, placement
-from railyard.workloads.allreduce.engine.inputs import checked
 from railyard.workloads.allreduce.engine.jobs import Operations, RankReport
+from railyard.workloads.allreduce.engine.worker import checked
 from railyard.workloads.allreduce.engine_kind import PlannedFabric
 from railyard.workloads.allreduce.peers.rank import SOCKET_NAME
 from railyard.workloads.allreduce.peers.rank_config import RankConfig

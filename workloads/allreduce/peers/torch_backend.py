@@ -22,11 +22,9 @@ import torch
 import torch.distributed as dist
 
 from railyard.core.errors import BadInput
-from railyard.workloads.allreduce.engine.buffers import DTYPES, Array
 from railyard.workloads.allreduce.engine.group import Group
-from railyard.workloads.allreduce.recovery.liveness import Timeouts
-from railyard.workloads.allreduce.transport.connections import SocketMaker, plain_socket
-from railyard.workloads.allreduce.transport.layout import Layout
+from railyard.workloads.allreduce.engine.jobs import Layout, SocketMaker, Timeouts, plain_socket
+from railyard.workloads.allreduce.engine.tasks import DTYPES, Array
 
 NAME: Final = "railyard"
 

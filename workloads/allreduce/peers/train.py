@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from railyard.workloads.allreduce.peers.ddp_run import Training, TrainingResult
+from railyard.workloads.allreduce.peers.training import Training, TrainingResult
 
 SIDE: Final = 16
 KINDS: Final = 4

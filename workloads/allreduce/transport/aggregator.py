@@ -12,20 +12,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from railyard.workloads.allreduce.engine.buffers import DTYPES, Array, scratch
-from railyard.workloads.allreduce.engine.pace import Pacer
-from railyard.workloads.allreduce.transport.connections import (
-    Address,
+from railyard.workloads.allreduce.engine.jobs import Address, SocketMaker, plain_socket
+from railyard.workloads.allreduce.engine.tasks import DTYPES, Array, scratch
+from railyard.workloads.allreduce.transport.links import DATA, Framed, Header, Links, Pacer
+from railyard.workloads.allreduce.transport.rendezvous import (
     Hello,
-    SocketMaker,
     accept_pending,
     listening_socket,
-    plain_socket,
     read_hello,
     send_ack,
 )
-from railyard.workloads.allreduce.transport.frames import DATA, Framed, Header
-from railyard.workloads.allreduce.transport.links import Links
 
 _Key = tuple[int, int, int]
 

@@ -3,11 +3,253 @@
 import os
 import select
 import socket
+import struct
 import time
+from collections import deque
 from collections.abc import Callable
-from typing import Final
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
 
-from railyard.workloads.allreduce.transport.frames import Broken, Framed, Header
+from railyard.workloads.allreduce.engine.tasks import Copies
+
+CATCH_UP_S: Final = 0.005
+"""How far a sender that the machine ran late may catch up: a processor of the rail's own would not have been late."""
+LEAD_S: Final = 0.03
+"""How far ahead of a link that binds: what its TCP window holds (topologies/multirail/commands.py)."""
+
+
+Message = dict[str, Any]
+
+
+@dataclass
+class Pacer:
+    """Of one connection's sending end. `cpu_s_per_byte` of the processor, `link_s_per_byte` of the link.
+
+    `next_send_at`: when the next bytes may be handed on.
+    """
+
+    setup_s: float = 0.0
+    cpu_s_per_byte: float = 0.0
+    link_s_per_byte: float = 0.0
+    free_at: float = 0.0
+    _setup_ends_at: float = 0.0
+
+    @property
+    def next_send_at(self) -> float:
+        lead_s = LEAD_S if self.link_s_per_byte >= self.cpu_s_per_byte else 0.0
+        return max(self._setup_ends_at, self.free_at - lead_s)
+
+    def note_idle(self, now: float) -> None:
+        """Nothing waited until now."""
+        self.free_at = max(self.free_at, now)
+
+    def start_message(self, ready_at: float) -> None:
+        """A message's turn has come, that could be sent from `ready_at` on: not before what is ahead of it is through,
+        and its set-up has passed."""
+        self._setup_ends_at = self.free_at = max(self.free_at, ready_at) + self.setup_s
+
+    def note_sent(self, size: int, now: float) -> None:
+        """Bytes were handed on."""
+        self.free_at = max(self.free_at, now - CATCH_UP_S) + size * max(self.cpu_s_per_byte, self.link_s_per_byte)
+
+
+DATA: Final = 1
+CONTROL: Final = 2
+UNSENT_BYTES: Final = 64 * 1024
+"""What the kernel holds of a connection before it goes out (TCP_NOTSENT_LOWAT): more would only wait there, unseen."""
+_HEADER: Final = struct.Struct("!BBHIIIII")
+_MAX_VIEWS: Final = 16  # views for one system call
+_MAX_SEND_BYTES: Final = UNSENT_BYTES // 2  # then the kernel says when it wants more
+_STAGING_BYTES: Final = 2048
+_MAX_LOW_WATER_BYTES: Final = (
+    32 * 1024
+)  # of a frame that long, the kernel tells when so much more has come (SO_RCVLOWAT)
+_MAX_READ_BYTES: Final = 1 << 18  # then it's another connection's turn
+
+
+class Broken(Exception):
+    """The other end is gone, or closed."""
+
+
+class Header(NamedTuple):
+    """`op` and `task` say what the bytes belong to, `seq` which piece; `digest` is that of the operation.
+
+    `dtype` is the code of the elements; `parts`: how many nodes' pieces an aggregator adds up to one.
+    """
+
+    kind: int
+    dtype: int = 0
+    parts: int = 0
+    op: int = 0
+    task: int = 0
+    seq: int = 0
+    digest: int = 0
+    length: int = 0
+
+    def pack(self) -> bytes:
+        return _HEADER.pack(*self)
+
+
+class Framed:
+    """A connected, non-blocking socket.
+
+    `buffer_for` is told a header and names the view to receive into (exactly `length` bytes); `on_received` is told
+    when it's full.
+    `next_send_at`: when there is something to send, the time from which on `flush` may send it.
+    """
+
+    def __init__(
+        self,
+        sock: socket.socket,
+        buffer_for: Callable[[Header], memoryview],
+        on_received: Callable[[Header, memoryview], None],
+        pacer: Pacer | None = None,
+        copies: Copies | None = None,
+    ) -> None:
+        self.sock = sock
+        self.next_send_at = 0.0
+        self.received_bytes = self.sent_bytes = 0
+        self._copies = copies or Copies()
+        self._buffer_for, self._on_received = buffer_for, on_received
+        self._pacer = pacer
+        self._queue: deque[memoryview] = deque()
+        self._queued_bytes = 0  # so far, what was sent included
+        self._message_starts: deque[tuple[int, float]] = (
+            deque()
+        )  # at which byte a message begins, since when it could go
+        self._staging, self._staged_bytes = memoryview(bytearray(_STAGING_BYTES)), 0
+        self._header: Header | None = (
+            None  # of the frame that is on its way into `_target`, of which `_filled_bytes` bytes are there
+        )
+        self._target, self._filled_bytes = self._staging, 0
+        self._low_water = 1
+
+    @property
+    def idle(self) -> bool:
+        """Nothing waits to be sent."""
+        return not self._queue
+
+    def put(self, header: Header, payload: memoryview | bytes, starts_message: bool = False) -> None:
+        """Queue a frame. `payload` must stay as it is until sent. `starts_message`: it begins a message, which is set
+        up."""
+        if self._pacer is not None:
+            now = time.monotonic()
+            if not self._queue:
+                self._pacer.note_idle(now)
+            if starts_message:
+                self._message_starts.append((self._queued_bytes, now))
+        self._queue.append(memoryview(header.pack()))
+        self._queued_bytes += _HEADER.size + header.length
+        if header.length:
+            self._queue.append(memoryview(payload))
+
+    def flush(self) -> None:
+        """Send a turn's bytes, or what the kernel takes, or what may go by now. Broken if the other end is gone."""
+        left = _MAX_SEND_BYTES if self._pacer is None else self._allowed()
+        if not left or not self._queue:
+            return
+        try:
+            sent = self.sock.sendmsg(self._first(left))
+        except BlockingIOError:
+            return
+        except OSError as problem:
+            raise Broken(problem.strerror or str(problem)) from problem
+        self.sent_bytes += sent
+        if self._pacer is not None:
+            self._pacer.note_sent(sent, time.monotonic())
+            self._start_next_message()
+        while self._queue and sent >= len(self._queue[0]):
+            sent -= len(self._queue.popleft())
+        if sent:
+            self._queue[0] = self._queue[0][sent:]
+
+    def _allowed(self) -> int:
+        """Bytes that may go now."""
+        self._start_next_message()
+        if self.next_send_at > time.monotonic():
+            return 0
+        return (
+            min(_MAX_SEND_BYTES, self._message_starts[0][0] - self.sent_bytes)
+            if self._message_starts
+            else _MAX_SEND_BYTES
+        )
+
+    def _start_next_message(self) -> None:
+        """Begin the set-up of the message whose turn has come."""
+        assert self._pacer is not None
+        if self._message_starts and self._message_starts[0][0] == self.sent_bytes:
+            self._pacer.start_message(self._message_starts.popleft()[1])
+        self.next_send_at = self._pacer.next_send_at
+
+    def _first(self, size: int) -> list[memoryview]:
+        """Views of the first `size` bytes of the queue, or somewhat less."""
+        views = []
+        for view in self._queue:
+            views.append(view[:size])
+            size -= len(view)
+            if size <= 0 or len(views) == _MAX_VIEWS:
+                break
+        return views
+
+    def read(self) -> None:
+        """Receive what there is. Broken at its end."""
+        self._receive()
+        self._set_low_water(0 if self._header is None else self._header.length - self._filled_bytes)
+
+    def _receive(self) -> None:
+        budget = _MAX_READ_BYTES
+        while budget > 0:
+            target = self._staging[self._staged_bytes :] if self._header is None else self._target[self._filled_bytes :]
+            try:
+                count = self.sock.recv_into(target)
+            except BlockingIOError:
+                return
+            except OSError as problem:
+                raise Broken(problem.strerror or str(problem)) from problem
+            if count == 0:
+                raise Broken("closed by the other end")
+            self.received_bytes += count
+            budget -= count
+            if self._header is None:
+                self._staged_bytes += count
+                self._unpack()
+            else:
+                self._filled_bytes += count
+                self._finish_if_full()
+            if count < len(target):
+                return  # that was all: the poller tells of more
+
+    def _set_low_water(self, missing: int) -> None:
+        """Let the kernel wake us for a good part of what is missing, not for every packet."""
+        low_water = min(missing, _MAX_LOW_WATER_BYTES) if missing >= _MAX_LOW_WATER_BYTES // 2 else 1
+        if low_water != self._low_water:
+            with suppress(OSError):  # sockets that can't (MPTCP of an older kernel) wake us more often
+                self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, low_water)
+            self._low_water = low_water
+
+    def _unpack(self) -> None:
+        """Take frames, and the beginning of one, out of the stage; no more once the connection was closed over one."""
+        at = 0
+        while self._staged_bytes - at >= _HEADER.size and self._header is None and self.sock.fileno() >= 0:
+            self._header = header = Header._make(_HEADER.unpack_from(self._staging, at))
+            at += _HEADER.size
+            self._target, self._filled_bytes = self._buffer_for(header), min(header.length, self._staged_bytes - at)
+            self._target[: self._filled_bytes] = self._staging[at : at + self._filled_bytes]
+            self._copies.staged += self._filled_bytes
+            at += self._filled_bytes
+            self._finish_if_full()
+        left = self._staged_bytes - at
+        if left:
+            self._staging[:left] = bytes(self._staging[at : self._staged_bytes])
+        self._staged_bytes = left
+
+    def _finish_if_full(self) -> None:
+        if self._header is not None and self._filled_bytes == self._header.length:
+            header, view = self._header, self._target
+            self._header = None
+            self._on_received(header, view)
+
 
 _SELECT_MAX_FDS: Final = 1024
 """FD_SETSIZE: select refuses file numbers from here on."""

@@ -3,10 +3,9 @@
 from collections.abc import Collection, Sequence
 
 from railyard.workloads.allreduce.balancing.balancer import Balancer
+from railyard.workloads.allreduce.balancing.costs import Cost, Rail, equal_finish_s, fastest_rail
 from railyard.workloads.allreduce.balancing.policy import ALLREDUCE_POLICIES, AllreducePolicy, Planner
-from railyard.workloads.allreduce.balancing.predict import Cost, equal_finish_s, fastest_rail
-from railyard.workloads.allreduce.balancing.rails import Rail
-from railyard.workloads.allreduce.engine.segments import Segment, partition
+from railyard.workloads.allreduce.engine.tasks import Segment, partition
 
 
 class BalancedPlanner:

@@ -8,13 +8,10 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 from typing import Final
 
-from railyard.workloads.allreduce.balancing.balancer import size_class
+from railyard.workloads.allreduce.balancing.balancer import LEARNING_WINDOW, LONG_WINDOW
+from railyard.workloads.allreduce.balancing.costs import Cost, Rail, size_class
 from railyard.workloads.allreduce.balancing.policy import ALLREDUCE_POLICIES, AllreducePolicy, FixedWeights, Planner
-from railyard.workloads.allreduce.balancing.predict import Cost
-from railyard.workloads.allreduce.balancing.rails import Rail
-from railyard.workloads.allreduce.balancing.states import LEARNING_WINDOW, LONG_WINDOW
-from railyard.workloads.allreduce.engine.segments import Segment, split_evenly
-from railyard.workloads.allreduce.engine.tasks import MIN_PIECE_BYTES
+from railyard.workloads.allreduce.engine.tasks import MIN_PIECE_BYTES, Segment, split_evenly
 
 QUARTERS: Final = 4
 MAX_SLICE_BYTES: Final = 256 * 1024

@@ -3,9 +3,8 @@
 import re
 from collections.abc import Sequence
 
+from railyard.workloads.allreduce.balancing.costs import Cost, Rail
 from railyard.workloads.allreduce.balancing.policy import ALLREDUCE_POLICIES, AllreducePolicy, FixedWeights, Planner
-from railyard.workloads.allreduce.balancing.predict import Cost
-from railyard.workloads.allreduce.balancing.rails import Rail
 
 
 class Weights(AllreducePolicy):

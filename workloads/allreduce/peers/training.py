@@ -134,3 +134,28 @@ def step_s(step: Step, seconds: list[float] | tuple[float, ...]) -> float:
     if len(seconds) != len(step.sizes):
         raise ValueError(f"{len(seconds)} times for {len(step.sizes)} allreduces")
     return step.compute_s + sum(seconds)
+
+
+@dataclass(frozen=True, slots=True)
+class Training:
+    """`width`: of the hidden layer, which has most parameters: 260 * `width` in all, about, of 4 bytes each.
+
+    `bucket_mb`: DDP's, of gradients that are summed together.
+    """
+
+    steps: int = 60
+    batch: int = 32
+    width: int = 256
+    bucket_mb: float = 1.0
+    seed: int = 0
+    learning_rate: float = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingResult:
+    """By step, on one rank: its loss, and seconds from the forward pass to the new weights; then all weights."""
+
+    losses: list[float]
+    seconds: list[float]
+    gradient_bytes: int
+    weights: list[float]

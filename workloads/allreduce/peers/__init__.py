@@ -1,1 +1,0 @@
-"""Other engines in the same fabric: Gloo, MPI, and the kernel's MPTCP; and training over Gloo and over Railyard."""
