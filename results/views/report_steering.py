@@ -15,6 +15,7 @@ from railyard.results.runs.records import Run
 from railyard.results.theory import spine_condition as rail_only_wins
 from railyard.results.views import report_tables, spine_condition_tables, steering_tables
 from railyard.results.views.format import workload_label
+from railyard.results.views.table import Table
 
 _MAX_DRAWN: Final = 6
 
@@ -24,9 +25,9 @@ class Policies:
     """A fabric and workload's part of the page."""
 
     title: str
-    table: report_tables.Table
+    table: Table
     plot: Plot
-    phases: report_tables.Table | None
+    phases: Table | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,10 +1,7 @@
-"""What each policy made of it, as tables: for the terminal, and for the report. Pure."""
+"""Tables of what each policy made of a workload, for the terminal and the report."""
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Final
-
-from rich.console import Console
-from rich.table import Table as TerminalTable
+from collections.abc import Mapping, Sequence
+from functools import partial
 
 from railyard.results.analysis.aggregate import Row
 from railyard.results.analysis.steering import (
@@ -16,76 +13,51 @@ from railyard.results.analysis.steering import (
 )
 from railyard.results.plots.times import label
 from railyard.results.views import format as fmt
-from railyard.results.views.report_tables import Table
-from railyard.results.views.terminal import Column, fit_to_width
-
-_Cell = Callable[[PolicyRow], str]
-_TIMES: Final[Mapping[str, _Cell]] = {
-    "median": lambda r: fmt.seconds(r.median),
-    "least": lambda r: fmt.seconds(min(r.times)),
-    "most": lambda r: fmt.seconds(max(r.times)),
-}
+from railyard.results.views.table import Column, Table, text
 
 
-def terminal_table(console: Console, title: str, rows: Sequence[PolicyRow], more: int) -> TerminalTable:
-    """A line a policy; `more` lines are in the report."""
-
-    def column(name: str, cell: _Cell, drop: int = 0, style: str = "") -> Column:
-        return Column(name, tuple(cell(r) for r in rows), drop, style=style)
-
-    columns = [Column("policy", tuple(r.policy for r in rows), text=True)]
-    columns += [column(name, cell, 0 if name == "median" else 2) for name, cell in _TIMES.items()]
-    columns += [
-        column("m/p", lambda r: fmt.ratio(r.ratio), 3, "dim"),
-        column(f"{BASELINE_POLICY} /\nthis", lambda r: _times(r.over_dr), style="bold"),
-        column(f"this /\n{ORACLE_POLICY}", lambda r: _times(r.over_oracle)),
-        column("routes\n/ s", lambda r: _rate(r.changes_per_s)),
-        column("most of\na pair", lambda r: _most_changed_text(r.most_changed), 1),
-        column("ms to\nroutes", lambda r: _ms(r.reaction_ms)),
-        column("worst", lambda r: _ms(r.worst_reaction_ms), 2),
-    ]
-    return fit_to_width(console, title, columns, more)
-
-
-def policies_table(rows: Sequence[PolicyRow]) -> Table:
-    """A row a policy, with all that is known of it."""
+def policies_table(rows: Sequence[PolicyRow], title: str = "", more: int = 0) -> Table:
+    """Return a row a policy. On the terminal `more` rows are in the report."""
     columns = (
-        *("policy", *_TIMES, "predicted", "m/p", f"{BASELINE_POLICY} / this", f"this / {ORACLE_POLICY}"),
-        *("route changes a second", "most of a pair", "ms to routes", "worst"),
+        text("policy", lambda r: r.policy),
+        Column("median", lambda r: r.median, unit="s"),
+        Column("least", lambda r: min(r.times), unit="s", drop=2),
+        Column("most", lambda r: max(r.times), unit="s", drop=2),
+        Column("predicted", lambda r: r.predicted, unit="s", drop=None),
+        Column("m/p", lambda r: r.ratio, unit="ratio", drop=3, style="dim"),
+        Column(
+            f"{BASELINE_POLICY} / this", lambda r: r.over_dr, _times, short=f"{BASELINE_POLICY} /\nthis", style="bold"
+        ),
+        Column(f"this / {ORACLE_POLICY}", lambda r: r.over_oracle, _times, short=f"this /\n{ORACLE_POLICY}"),
+        Column("route changes a second", lambda r: r.changes_per_s, _tenths, short="routes\n/ s"),
+        Column("most of a pair", lambda r: r.most_changed, _most_changed_text, short="most of\na pair", drop=1),
+        Column("ms to routes", lambda r: r.reaction_ms, _tenths, short="ms to\nroutes"),
+        Column("worst", lambda r: r.worst_reaction_ms, _tenths, drop=2),
     )
-    body = tuple(
-        (
-            *(r.policy, *(cell(r) for cell in _TIMES.values()), fmt.seconds(r.predicted), fmt.ratio(r.ratio)),
-            *(_times(r.over_dr), _times(r.over_oracle), _rate(r.changes_per_s), _most_changed_text(r.most_changed)),
-            *(_ms(r.reaction_ms), _ms(r.worst_reaction_ms)),
-        )
-        for r in rows
-    )
-    return Table(columns, body, 1)
+    return Table(columns, rows, title, more=more)
 
 
 def phases_table(timed: Sequence[Row], fabric_workload: FabricWorkload, labels: Mapping[str, str]) -> Table | None:
     """Medians: phases down, policies (by the label that their records carry) across. None without phases."""
     phases = [r for r in timed if r.work == fabric_workload[1] and r.phase]
     shown = {name: policy for name, policy in labels.items() if any(name in r.by_fabric for r in phases)}
-    body = tuple(
-        (label(r), *(fmt.seconds(r.by_fabric[n].median) if n in r.by_fabric else fmt.NOTHING for n in shown))
-        for r in phases
-    )
-    return Table(("phase", *shown.values()), body, 1) if body and shown else None
+    if not shown:
+        return None
+    policies = [Column(policy, partial(_median, name), unit="s") for name, policy in shown.items()]
+    return Table([text("phase", label), *policies], phases)
+
+
+def _median(fabric: str, row: Row) -> float | None:
+    return row.by_fabric[fabric].median if fabric in row.by_fabric else None
 
 
 def _times(ratio: float | None) -> str:
     return fmt.NOTHING if ratio is None else f"{ratio:.2f}"
 
 
-def _rate(per_s: float | None) -> str:
-    return fmt.NOTHING if per_s is None else f"{per_s:.1f}"
+def _tenths(value: float | None) -> str:
+    return fmt.NOTHING if value is None else f"{value:.1f}"
 
 
-def _most_changed_text(pair_changes: MostChangedPair | None) -> str:
-    return fmt.NOTHING if pair_changes is None else f"{pair_changes.changes} of {pair_changes.allowed}"
-
-
-def _ms(ms: float | None) -> str:
-    return fmt.NOTHING if ms is None else f"{ms:.1f}"
+def _most_changed_text(found: MostChangedPair | None) -> str:
+    return fmt.NOTHING if found is None else f"{found.changes} of {found.allowed}"

@@ -20,7 +20,7 @@ from railyard.results.views import recovery_terminal, spine_condition_tables
 from railyard.results.views.format import workload_label
 from railyard.results.views.recovery_summary import recovery_dicts
 from railyard.results.views.recovery_text import missed_targets
-from railyard.results.views.steering_tables import terminal_table
+from railyard.results.views.steering_tables import policies_table
 from railyard.results.views.terminal import Column, fit_to_width
 
 _COLOUR: Final = {"ok": "green", "degraded": "yellow", "invalid": "red"}
@@ -178,7 +178,7 @@ def _print_policies(analysis: Analysis, console: Console) -> None:
             console.print(f"… {len(places) - number} more such tables in report.html", highlight=False)
             return
         title = f"{workload_label(work)} on {fabric}, by policy (m/p: measured over predicted)"
-        console.print(terminal_table(console, title, rows[:rows_left], len(rows) - rows_left))
+        console.print(policies_table(rows[:rows_left], title, len(rows) - rows_left).to_terminal(console))
         rows_left -= len(rows)
 
 

@@ -1,0 +1,161 @@
+"""Tables: columns and rows, described once, and rendered to the terminal (rich), HTML and JSON."""
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from itertools import groupby
+from operator import itemgetter
+from typing import Any, Final
+
+from markupsafe import Markup
+from rich import box
+from rich.console import Console
+from rich.measure import Measurement as RichMeasurement
+from rich.table import Table as RichTable
+
+from railyard.results.views.format import NOTHING, quantity
+
+UNLIMITED_WIDTH: Final = 1000  # columns: no table is so wide
+_CLASSES: Final = {"not met": "bad", "degraded": "degraded", "invalid": "invalid"}
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column: its title, and what it shows of a row.
+
+    `show` makes text of the `value` of a row; without it the value is shown in its `unit` (see format.quantity), None
+    as a dash. `is_text`: left-aligned and broken over lines; other cells are right-aligned. `group`: a heading above
+    this column and its neighbours of the same group. On the terminal its title is `short`, if there is one; where the
+    screen is too narrow, columns of the highest `drop` are left out first, 0 never, and None is in the report alone.
+    `key`: its key in JSON; a column without one is left out there.
+    """
+
+    title: str
+    value: Callable[[Any], Any]
+    show: Callable[[Any], str] | None = None
+    unit: str = ""
+    is_text: bool = False
+    group: str = ""
+    short: str = ""
+    drop: int | None = 0
+    style: str = ""
+    key: str = ""
+
+    def cell(self, row: Any) -> str:
+        """Return the text of its cell in a row."""
+        value = self.value(row)
+        if self.show:
+            return self.show(value)
+        return NOTHING if value is None else quantity(value, self.unit) if self.unit else str(value)
+
+
+text = partial(Column, is_text=True)
+"""A left-aligned column."""
+
+
+@dataclass(frozen=True)
+class Table:
+    """Columns and rows, which are any objects. `title`, `note` and how many `more` rows the report has: terminal."""
+
+    columns: Sequence[Column]
+    rows: Sequence[Any]
+    title: str = ""
+    note: str = ""
+    more: int = 0
+
+    @cached_property
+    def cells(self) -> tuple[tuple[str, ...], ...]:
+        """The text of every cell, row by row."""
+        return tuple(tuple(column.cell(row) for column in self.columns) for row in self.rows)
+
+    def without_empty(self, kept: Collection[str] = ()) -> "Table":
+        """Return it without columns in which no row has anything, apart from those whose title is in `kept`."""
+        columns = [
+            column
+            for column, *cells in zip(self.columns, *self.cells, strict=True)
+            if column.title in kept or any(cell not in ("", NOTHING) for cell in cells)
+        ]
+        return replace(self, columns=columns)
+
+    def to_dicts(self) -> list[dict[str, Any]]:
+        """Return a dict a row for JSON: values as they are, by the keys of their columns."""
+        return [{column.key: column.value(row) for column in self.columns if column.key} for row in self.rows]
+
+    def to_html(self, look: str = "") -> Markup:
+        """Return the element for report.html; `look`: its CSS class beside "wide"."""
+        spans = [(name, len(list(columns))) for name, columns in groupby(c.group for c in self.columns)]
+        groups = Markup().join(Markup('<th colspan="{}" scope="colgroup">{}</th>').format(n, name) for name, n in spans)
+        titles = (
+            Markup('<th scope="col"{}>{}</th>').format(Markup("" if c.is_text else ' class="n"'), c.title)
+            for c in self.columns
+        )
+        rows = (
+            Markup().join(_html_cell(column, cell) for column, cell in zip(self.columns, cells, strict=True))
+            for cells in self.cells
+        )
+        return Markup(
+            '<div class="{}"><table>\n<thead>\n{}<tr>{}</tr>\n</thead>\n<tbody>\n{}</tbody></table></div>'
+        ).format(
+            f"wide {look}".strip(),
+            Markup('<tr class="groups">{}</tr>\n').format(groups) if any(name for name, _ in spans) else "",
+            Markup().join(titles),
+            Markup().join(Markup("<tr>{}</tr>\n").format(row) for row in rows),
+        )
+
+    def to_terminal(self, console: Console) -> RichTable:
+        """Return it with as many columns as the screen has room for, so that no cell is cut."""
+        highest = max((column.drop for column in self.columns if column.drop is not None), default=0)
+        while True:
+            table = self._with_columns_up_to(highest)
+            wide = console.options.update(width=UNLIMITED_WIDTH)
+            if highest == 0 or RichMeasurement.get(console, wide, table).maximum <= console.width:
+                return table
+            highest -= 1
+
+    def _with_columns_up_to(self, highest_drop: int) -> RichTable:
+        more = f"… {self.more} more in report.html" if self.more > 0 else ""
+        found = RichTable(
+            title=self.title,
+            caption="\n".join(filter(None, (self.note, more))) or None,
+            box=box.SIMPLE_HEAD,
+            title_justify="left",
+            caption_justify="left",
+            title_style="bold",
+            pad_edge=False,
+            padding=(0, 1),
+            collapse_padding=True,
+            show_edge=False,
+        )
+        shown = [n for n, c in enumerate(self.columns) if c.drop is not None and c.drop <= highest_drop]
+        for column in (self.columns[n] for n in shown):
+            options: dict[str, Any] = {"overflow": "fold"} if column.is_text else {"justify": "right", "no_wrap": True}
+            found.add_column(column.short or column.title, style=column.style, vertical="bottom", **options)
+        for cells in self.cells:
+            found.add_row(*(cells[n] for n in shown))
+        return found
+
+
+def _html_cell(column: Column, cell: str) -> Markup:
+    name = _CLASSES.get(cell, "") if column.is_text else "n bad" if cell in ("never", "not met") else "n"
+    return Markup("<td{}>{}</td>").format(Markup(f' class="{name}"' if name else ""), cell)
+
+
+def text_table(
+    titles: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    numbers: int,
+    groups: Sequence[tuple[str, int]] = (),
+    fixed: int | None = None,
+) -> Table:
+    """Return a table of cells that are text already; from column `numbers` on they are right-aligned.
+
+    `groups`: headings over several columns, and how many. `fixed`: how many columns are always on the terminal; of the
+    others the last go first where it is too narrow.
+    """
+    headings = [name for name, count in groups for _ in range(count)] or [""] * len(titles)
+    always = len(titles) if fixed is None else fixed
+    columns = [
+        Column(title, itemgetter(n), str, is_text=n < numbers, group=headings[n], drop=max(0, n - always + 1))
+        for n, title in enumerate(titles)
+    ]
+    return Table(columns, rows)
