@@ -135,11 +135,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _usage(error: Any, arguments: Sequence[str]) -> str:
     """Return what is wrong with the command line, and where its help is."""
-    from railyard.experiments.spec import catalogue
+    from railyard.experiments.spec import loading
 
     message = " ".join(error.format_message().split()).rstrip(".")
     word = next((a for a in arguments if not a.startswith("-")), "")
-    if word in catalogue.names():
+    if word in loading.names():
         return f"{word} is an experiment, not a command; type: {PROGRAM} run {word}"
     context = getattr(error, "ctx", None)
     return f"{message}; see {context.command_path if context else PROGRAM} --help"

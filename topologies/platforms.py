@@ -25,7 +25,7 @@ class Platform:
     `domain_gpus`: GPUs of an HB domain (K).
 
     What only the model of iteration time asks for may be None: then it is the A100's
-    (`railyard.results.theory.iteration.constants`, which says what each is). `memory_bytes_per_s`: HBM, by the data
+    (`railyard.results.theory.iteration.job`, which says what each is). `memory_bytes_per_s`: HBM, by the data
     sheet; `hb_latency_s`, `rail_latency_s`: of a hop.
     """
 

@@ -23,7 +23,7 @@ from railyard.core.errors import BadInput, RailyardError, unknown_name_hint
 from railyard.core.project import PROJECT
 from railyard.core.safe_files import write_file
 from railyard.core.units import format_size
-from railyard.experiments.commands import live
+from railyard.experiments.commands import ps
 from railyard.experiments.commands.options import LiveRunName, console
 from railyard.experiments.run import folder
 from railyard.topologies.addresses import gpu_of_ip
@@ -42,8 +42,8 @@ def command(
     seconds: Annotated[float, typer.Option(min=0.1, max=3600, help="How long to capture; Ctrl-C ends it earlier.")] = 5,
 ) -> int:
     """Capture the packets of a live link: write a pcap file, and print packets, bytes, flows and protocols."""
-    chosen = live.choose(run, live.find())
-    node, interface = split_link(link, live.nodes_up(chosen), chosen.name)
+    chosen = ps.choose(run, ps.find())
+    node, interface = split_link(link, ps.nodes_up(chosen), chosen.name)
     path = out or Path(f"{chosen.name}-{node}-{interface}.pcap")
     with TemporaryFile() as sink:
         status = _capture_in_run(chosen, node, [interface, f"{seconds:g}", link], sink.fileno())
@@ -68,14 +68,14 @@ def split_link(link: str, nodes: Sequence[str], run: str) -> tuple[str, str]:
     return node, interface
 
 
-def _capture_in_run(run: live.LiveRun, node: str, arguments: Sequence[str], out_fd: int) -> int:
+def _capture_in_run(run: ps.LiveRun, node: str, arguments: Sequence[str], out_fd: int) -> int:
     """Capture in a child process that becomes `main` in the run's namespaces; return its exit status."""
     child = os.fork()
     if child == 0:
         try:
             os.dup2(out_fd, 1)
             argv = [sys.executable, "-m", "railyard.experiments.commands.capture", *arguments]
-            live.exec_in_run(run, argv, {"PYTHONPATH": str(PROJECT)}, node)
+            ps.exec_in_run(run, argv, {"PYTHONPATH": str(PROJECT)}, node)
         except SystemExit as end:
             os._exit(end.code if isinstance(end.code, int) else 0)
         except RailyardError as error:

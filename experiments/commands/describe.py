@@ -3,7 +3,7 @@
 import yaml
 
 from railyard.experiments.commands.options import Name, PluginFiles, console
-from railyard.experiments.spec import catalogue
+from railyard.experiments.spec import loading
 from railyard.experiments.spec.kind import kind_of
 from railyard.experiments.spec.loading import load_any
 
@@ -19,6 +19,6 @@ def command(name: Name, plugin_files: PluginFiles) -> None:
     )
     print(text, end="")
     out.print(f"\nrun it: sudo script/run run {name}", highlight=False)
-    if name in catalogue.names():
-        start = f"cp {catalogue.path_of(name)} mine.yaml; sudo script/run run ./mine.yaml"
+    if name in loading.names():
+        start = f"cp {loading.path_of(name)} mine.yaml; sudo script/run run ./mine.yaml"
         out.print(f"change it: {start}", highlight=False)

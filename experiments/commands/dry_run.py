@@ -1,8 +1,9 @@
-"""What an experiment, or somebody's trace, would send: step by step, by whom, and where it goes. Nothing is sent."""
+"""Print what an experiment or a trace would send, its faults, replacements and first routes: the command `dry-run`."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -12,18 +13,208 @@ from rich.table import Table
 
 from railyard.core.errors import BadInput
 from railyard.core.units import format_size, format_time
-from railyard.experiments.commands import dry_run_faults, dry_run_replacements, dry_run_steered, options
+from railyard.experiments.commands import options
 from railyard.experiments.commands.options import Overrides, PluginFiles
-from railyard.experiments.spec import catalogue
+from railyard.experiments.run.initial_state import InitialState, initial_states
+from railyard.experiments.run.replacement_job import ReplacementJob, replacement_job
+from railyard.experiments.spec import loading
 from railyard.experiments.spec.experiment import ExperimentSpec, nominal_plan, parse, sections
+from railyard.experiments.spec.faults import FaultSpec
 from railyard.experiments.spec.kind import BaseExperiment, kind_of
-from railyard.experiments.spec.loading import load_any
-from railyard.experiments.spec.overrides import apply
+from railyard.experiments.spec.loading import apply, load_any
+from railyard.experiments.spec.replacements import with_spares
+from railyard.experiments.spec.scripts import ScriptSpec, fault_dict
+from railyard.failure.analysis.evaluate import AFTER_S
+from railyard.failure.scenario.script import Timed
+from railyard.results.views.format import NOTHING
 from railyard.topologies.addresses import Gpu
+from railyard.topologies.paths import Shares
+from railyard.topologies.plan import Plan
+from railyard.topologies.spec import FabricSpec
+from railyard.workloads.background.spec import BackgroundSpec
 from railyard.workloads.build import build_whole
 from railyard.workloads.matrix.traffic_matrix import bytes_by_kind, cross_rail_bytes
 from railyard.workloads.schedule import Compute, Schedule
 from railyard.workloads.traces.files import is_trace_prefix
+
+
+def show_faults(spec: ExperimentSpec, console: Console) -> None:
+    """Print a table for each fabric on which something breaks, and how long all of it takes at least."""
+    for number, (label, fabric) in enumerate(zip(spec.labels, spec.fabrics, strict=True)):
+        faults, scripts = spec.faults_on(number), spec.scripts_on(number)
+        if faults or scripts:
+            size = f"{fabric.domains} domains x {fabric.rails} rails"
+            console.print(f"[bold]faults[/] on {label}, {size}", highlight=False)
+            console.print(_fault_table(spec, faults, scripts, nominal_plan(fabric)), "")
+    if spec.fault_runs:
+        reroutes = " and ".join(spec.reroute)
+        console.print(
+            f"{_count(spec.injections, 'injection')} in {_count(spec.fault_runs, 'run')}, reroute {reroutes}: "
+            f"{format_time(round(min_duration_s(spec)))} or more",
+            highlight=False,
+        )
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
+def min_duration_s(spec: ExperimentSpec) -> float:
+    """Seconds from the first traffic to the last of each run, added up; building and connecting come on top."""
+    total = 0.0
+    for number, fabric in enumerate(spec.fabrics):
+        plan = nominal_plan(fabric)
+        for fault in spec.faults_on(number):
+            total += (fault.at + fault.repair + AFTER_S) * spec.times(fault)
+        for script in spec.scripts_on(number):
+            for repeat in range(spec.times(script)):
+                total += _ends_s(script.script(plan, spec.seed + repeat).faults) + AFTER_S
+    return total * len(spec.reroute)
+
+
+def _ends_s(faults: Iterable[Timed]) -> float:
+    """When the last is repaired; of those after a phase, from that phase on."""
+    return max(timed.at_s + timed.repair_s for timed in faults)
+
+
+def _fault_table(spec: ExperimentSpec, faults: Sequence[FaultSpec], scripts: Sequence[ScriptSpec], plan: Plan) -> Table:
+    table = Table(box=None, pad_edge=False)
+    for column in ("script", "at", "fault", "target", "for", "", "times"):
+        table.add_column(column, justify="right" if column in ("at", "for", "times") else "left")
+    for fault in faults:
+        timed = Timed(fault.fault, fault.at, fault.repair)
+        table.add_row("", *_fault_cells(timed), str(spec.times(fault)))
+    for script in scripts:
+        table.add_section()
+        for row, cells in enumerate(_fault_rows(script, plan, spec.seed)):
+            table.add_row(
+                _script_title(script, spec) if row == 0 else "", *cells, str(spec.times(script)) if row == 0 else ""
+            )
+    return table
+
+
+def _script_title(script: ScriptSpec, spec: ExperimentSpec) -> str:
+    during = f" during {script.during}" if script.during else ""
+    return f"{script.name}{during}" + (f" (seed {spec.seed})" if script.random_faults else "")
+
+
+def _fault_rows(script: ScriptSpec, plan: Plan, seed: int) -> Iterator[tuple[str, ...]]:
+    return map(_fault_cells, script.script(plan, seed).faults)
+
+
+def _fault_cells(timed: Timed) -> tuple[str, ...]:
+    data = fault_dict(timed)
+    at = f"{timed.after} + {data['at']}" if timed.after else data["at"]
+    parameters = ", ".join(f"{key} {data[key]}" for key in type(timed.fault.parameters).model_fields)
+    return at, timed.fault.kind, timed.fault.target, data["repair"], parameters
+
+
+def show_replacements(spec: ExperimentSpec, console: Console) -> None:
+    """Print a table for each fabric on which something fails for good."""
+    for number, (label, fabric) in enumerate(zip(spec.labels, spec.fabrics, strict=True)):
+        chosen = spec.replacements_on(number)
+        if not chosen:
+            continue
+        table = Table(box=None, pad_edge=False)
+        for column in ("case", "way", "fails", "is replaced by", "on", "state of each", "from", "times"):
+            table.add_column(column, justify="right" if column in ("state of each", "times") else "left")
+        for replacement in chosen:
+            field = f"replacements.{spec.replacements.index(replacement)}"
+            plan = nominal_plan(with_spares(replacement, fabric))
+            job = replacement_job(replacement, fabric, plan, spec.seed, field)
+            cells = (replacement.case, job.way, replacement.failed, job.replaced_by, _built_size(plan.spec))
+            table.add_row(*cells, *_state_moved(job), str(spec.replacement_repeats))
+        size = f"{fabric.domains} domains x {fabric.rails} rails"
+        console.print(f"[bold]replacements[/] on {label}, a job on {size}", highlight=False)
+        console.print(table, "")
+
+
+def _built_size(fabric: FabricSpec) -> str:
+    optical = fabric.optical
+    optical_note = (
+        f", switching takes {format_time(optical.switching_time)} in {' and '.join(optical.layers)}" if optical else ""
+    )
+    return f"{fabric.domains} x {fabric.rails}{optical_note}"
+
+
+def _state_moved(job: ReplacementJob) -> tuple[str, str]:
+    """Bytes, and who gives them."""
+    names = [gpu.name for gpu in job.plan.gpus]
+    senders = ", ".join(names[src] for src, _ in sorted(job.state.matrix))
+    return format_size(max(job.state.matrix.values())), senders
+
+
+PAIRS: Final = 4
+"""Pairs whose paths are shown."""
+
+
+def show_steering(spec: ExperimentSpec, console: Console) -> None:
+    """Print it for each workload on each fabric, with the first seed; nothing if nobody steers.
+
+    Of the scenes of a grid the last, which has most load.
+    """
+    scenes = len(spec.grid.scenes) if spec.grid else 1
+    for label, name, initial in list(initial_states(spec, seeds=1))[scenes - 1 :: scenes]:
+        runs = f"{len(initial.routing.policies)} policies in turn"
+        runs += f" in each of {scenes} scenes" if spec.grid else ""
+        runs += f", seeds {spec.seed} to {spec.seed + spec.repeats - 1}" if spec.repeats > 1 else ""
+        console.print(f"[bold]{name}[/] on {label}, replayed by {runs}; here with seed {initial.seed}", highlight=False)
+        _print_background(initial, console)
+        _print_paths(initial, console)
+        console.print()
+
+
+def _print_background(initial: InitialState, console: Console) -> None:
+    """The background, and the scores that should follow from it."""
+    for line in [describe_background(item) for item in initial.background] or ["none"]:
+        console.print(f"background: {line}", highlight=False)
+    scores = initial.scores
+    spine = f"; spines {scores.spine}" if initial.plan.uplinks else ""
+    summary = f"rails {_score_ranges(scores.rails)}; domains {_score_ranges(scores.domains)}{spine}"
+    console.print(f"scores as it begins: {summary}", highlight=False)
+
+
+def describe_background(item: BackgroundSpec) -> str:
+    """`rails 0, 1 at 90%, from 4s on, for 2s, every 8s`."""
+    wave = item.wave
+    parts = [f"{item.text} at {100 * item.load:.3g}%"]
+    parts += [f"from {format_time(wave.first)} on"] if wave.first else []
+    parts += [f"for {format_time(wave.lasts)}"] if wave.lasts is not None else []
+    parts += [f"every {format_time(wave.every)}"] if wave.every is not None else []
+    return ", ".join(parts)
+
+
+def _score_ranges(scores: Sequence[int]) -> str:
+    """(10, 10, 100) -> `0 to 1: 10, 2: 100`."""
+    found, at = [], 0
+    for score, group in groupby(scores):
+        end = at + len(list(group)) - 1
+        found.append(f"{at}: {score}" if at == end else f"{at} to {end}: {score}")
+        at = end + 1
+    return ", ".join(found)
+
+
+def _print_paths(initial: InitialState, console: Console) -> None:
+    """A line a policy: the paths that it gives some pairs by these scores."""
+    pairs = [(flow.src, flow.dst) for flow in initial.flows]
+    pairs.sort(key=lambda pair: pair[0].rank == pair[1].rank)  # those with more to choose first
+    table = Table(box=None, pad_edge=False)
+    table.add_column("first paths, by rail")
+    for src, dst in pairs[:PAIRS]:
+        table.add_column(f"{src.name} to {dst.name}")
+    for policy in initial.routing.policies:
+        chosen = initial.chosen(policy)
+        table.add_row(policy, *(format_shares(chosen[pair]) for pair in pairs[:PAIRS]))
+    console.print(table)
+    if len(pairs) > PAIRS:
+        console.print(f"and {len(pairs) - PAIRS:,} pairs more", highlight=False)
+
+
+def format_shares(shares: Shares) -> str:
+    """`drd 4, 5, 6`; `dr 1, rd 0`."""
+    kinds = groupby((share.path for share in shares), key=lambda path: path.kind)
+    return ", ".join(f"{kind} {', '.join(str(path.rail) for path in paths)}" for kind, paths in kinds) or NOTHING
+
 
 LARGEST: Final = 8
 GROUPS_SHOWN: Final = 2
@@ -65,9 +256,9 @@ def experiment(name_or_file: str, overrides: Iterable[str]) -> BaseExperiment:
     BadInput as for `run`. Overrides may change the fabric, and scale the trace.
     """
     trace = "/" in name_or_file or Path(name_or_file).exists() or Path(name_or_file).suffix in (".et", ".json", ".txt")
-    if name_or_file not in catalogue.names() and not trace and is_trace_prefix(name_or_file):
+    if name_or_file not in loading.names() and not trace and is_trace_prefix(name_or_file):
         raise BadInput("NAME", name_or_file, f"begins the names of a trace's files here: write ./{name_or_file}")
-    if name_or_file in catalogue.names() or name_or_file.endswith(_EXPERIMENT) or not trace:
+    if name_or_file in loading.names() or name_or_file.endswith(_EXPERIMENT) or not trace:
         return load_any(name_or_file, overrides)
     workload = {"kind": "trace", "path": name_or_file}
     data: dict[str, Any] = {"name": "dry-run", "fabrics": [{"kind": "rail-only"}], "workloads": [workload]}
@@ -116,17 +307,17 @@ def show(spec: ExperimentSpec, console: Console) -> int:
             console.print(
                 f"[bold]{name}[/] on {label}, {size}: bytes times {built.scale.bytes_factor:.4g}", highlight=False
             )
-            _print(built.schedule, console)
+            _print_steps(built.schedule, console)
             for note in built.notes:
                 console.print(f"note: {note}", highlight=False)
             console.print()
-    dry_run_steered.show(spec, console)
-    dry_run_faults.show(spec, console)
-    dry_run_replacements.show(spec, console)
+    show_steering(spec, console)
+    show_faults(spec, console)
+    show_replacements(spec, console)
     return 0
 
 
-def _print(schedule: Schedule, console: Console) -> None:
+def _print_steps(schedule: Schedule, console: Console) -> None:
     table = Table(box=None, pad_edge=False)
     for column in ("step", "kind", "runs", "by whom", "transfers", "bytes", "over rails"):
         table.add_column(column, justify="left" if column in ("step", "kind", "by whom") else "right")

@@ -4,7 +4,7 @@ from typing import Annotated, Final
 
 import typer
 
-from railyard.experiments.commands import live
+from railyard.experiments.commands import ps
 from railyard.experiments.commands.options import LiveRunName
 
 CONTEXT_SETTINGS: Final = {"allow_interspersed_args": False, "ignore_unknown_options": True}
@@ -16,4 +16,4 @@ def command(
     arguments: Annotated[list[str], typer.Argument(metavar="CMD...", help="The command to run there.")],
 ) -> None:
     """Run a command in a GPU or switch of a live run, from another terminal."""
-    live.execute(run, gpu, arguments)
+    ps.execute(run, gpu, arguments)

@@ -24,7 +24,7 @@ from rich.console import Console
 from railyard.core.config import ConfigModel, find_problems, is_path, read_yaml
 from railyard.core.errors import BadInput, unknown_name_hint
 from railyard.experiments.commands import options
-from railyard.experiments.spec import catalogue
+from railyard.experiments.spec import loading
 from railyard.experiments.spec.experiment import ExperimentSpec, load, nominal_plan
 from railyard.results.views.format import percent, size
 from railyard.topologies.platforms import PLATFORMS
@@ -122,9 +122,9 @@ def check(name: str) -> list[Checked]:
         placement = _placement_of(read_yaml(Path(name), "FILE", name), name)
         if placement:
             return [check_placement(placement)]
-    elif name not in catalogue.names() and "/" not in name:
-        catalogue.check_no_figure(name)
-        problem = unknown_name_hint(name, [*catalogue.names(), *model_names()])
+    elif name not in loading.names() and "/" not in name:
+        loading.check_no_figure(name)
+        problem = unknown_name_hint(name, [*loading.names(), *model_names()])
         raise BadInput("NAME", name, f"{problem.replace('known', 'an experiment or a model', 1)}; or a file")
     return list(_of_experiment(load(name)))
 

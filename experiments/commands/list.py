@@ -17,7 +17,7 @@ from rich.table import Table
 from railyard.controller.health.policy import HEALTH_POLICIES
 from railyard.core.project import PROJECT
 from railyard.experiments.commands.options import PluginFiles, console
-from railyard.experiments.spec import catalogue
+from railyard.experiments.spec import loading
 from railyard.results.published.catalogue import FIGURES, describe
 
 GRID = 4
@@ -38,8 +38,8 @@ def command(
         print_kinds(out)
         return
     table = _table("RUN", "SHOWS", "FABRICS", "GPUS", "REPLAYS", "FAULTS")
-    for name in catalogue.names():
-        data = yaml.load(catalogue.path_of(name).read_text(encoding="utf-8"), _Loader)  # our own files
+    for name in loading.names():
+        data = yaml.load(loading.path_of(name).read_text(encoding="utf-8"), _Loader)  # our own files
         table.add_row(name, str(data.get("title", "")), *counts(data))
     figures = _table("PREDICT", "SHOWS, WITH THE VALUES THAT THE PAPERS STATE")
     for name in FIGURES:

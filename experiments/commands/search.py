@@ -9,9 +9,7 @@ from rich.table import Table
 
 from railyard.core.errors import BadInput, unknown_name_hint
 from railyard.experiments.commands import options
-from railyard.results.theory.iteration.arrays import Strategy
-from railyard.results.theory.iteration.constants import taken_from_a100
-from railyard.results.theory.iteration.job import Job, Recipe, make_cluster
+from railyard.results.theory.iteration.job import Job, Recipe, Strategy, make_cluster, taken_from_a100
 from railyard.results.theory.iteration.search import Weighed, weigh
 from railyard.results.views.format import digits
 from railyard.topologies.platforms import PLATFORMS, Platform

@@ -15,7 +15,7 @@ from railyard.core.errors import BadInput, RailyardError, unknown_name_hint
 from railyard.core.process_limits import raise_open_file_limit
 from railyard.core.project import PROJECT
 from railyard.core.units import format_time
-from railyard.experiments.commands import live
+from railyard.experiments.commands import ps
 from railyard.experiments.commands.options import LiveRunName
 from railyard.topologies.addresses import Gpu, gpu_of_name
 from railyard.topologies.build import active_plan
@@ -39,10 +39,10 @@ def command(
 
 def enter(selector: str, src: str, dst: str, probes: int) -> NoReturn:
     """Do it in a live run's sandbox, by a process of its owner's, then exit. BadInput for what isn't there."""
-    run = live.choose(selector, live.find())
-    check_names(src, dst, live.nodes_up(run), run.name)
+    run = ps.choose(selector, ps.find())
+    check_names(src, dst, ps.nodes_up(run), run.name)
     command = [sys.executable, "-m", "railyard.experiments.commands.trace", run.name, src, dst, str(probes)]
-    live.exec_in_run(run, command, {"PYTHONPATH": str(PROJECT)})
+    ps.exec_in_run(run, command, {"PYTHONPATH": str(PROJECT)})
 
 
 def check_names(src: str, dst: str, nodes: Collection[str], run: str) -> None:
@@ -126,7 +126,7 @@ def main(arguments: Sequence[str]) -> int:
     run, src, dst, probes = arguments
     plan = active_plan.read()
     if plan is None:
-        raise BadInput("RUN", run, live.NO_FABRIC)
+        raise BadInput("RUN", run, ps.NO_FABRIC)
     raise_open_file_limit()
     console = Console(width=None if sys.stdout.isatty() else 120)
     try:

@@ -10,8 +10,7 @@ from railyard.core.errors import MissingRequirement
 from railyard.core.host import BOOTSTRAP, Datapath, Machine
 from railyard.experiments.run.budget import check_budget
 from railyard.experiments.spec.experiment import ExperimentSpec, nominal_plan, parse, sections
-from railyard.experiments.spec.kind import DEFAULT_KIND, EXPERIMENT_KINDS, ExperimentKind
-from railyard.experiments.spec.overrides import Sections
+from railyard.experiments.spec.kind import DEFAULT_KIND, EXPERIMENT_KINDS, ExperimentKind, Sections
 
 if TYPE_CHECKING:
     from mininet.net import Mininet

@@ -8,8 +8,7 @@ from rich.console import Console
 
 from railyard.core.host import Datapath
 from railyard.experiments.multirail.spec import KIND, SECTIONS, MultirailExperiment, is_multirail, parse
-from railyard.experiments.spec.kind import EXPERIMENT_KINDS, ExperimentKind
-from railyard.experiments.spec.overrides import Sections
+from railyard.experiments.spec.kind import EXPERIMENT_KINDS, ExperimentKind, Sections
 from railyard.topologies.multirail.addresses import Nic
 
 if TYPE_CHECKING:

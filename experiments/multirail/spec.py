@@ -22,10 +22,9 @@ from railyard.experiments.multirail.parts import (
     mix_of,
     singles,
 )
+from railyard.experiments.spec.experiment import distinct_labels, plain_name
 from railyard.experiments.spec.faults import Numbers, check_on, restore_on_key
-from railyard.experiments.spec.kind import BaseExperiment
-from railyard.experiments.spec.labels import distinct_labels, plain_name
-from railyard.experiments.spec.overrides import Sections
+from railyard.experiments.spec.kind import BaseExperiment, Sections
 from railyard.topologies.multirail.spec import BySize, MultirailSpec, value_for_size
 from railyard.topologies.spec import find_problems
 from railyard.workloads.allreduce.engine_kind import check_own, check_policy

@@ -1,7 +1,13 @@
-"""`predict` for an experiment that steers: a time for each policy, as a table, NAME.csv and NAME.png."""
+"""`predict` for an experiment with health routing: a time for each policy, as a table, NAME.csv and NAME.png.
 
+Times follow from max-min fair shares, where these decide alone; `WHY_NOT` names the other cases.
+"""
+
+import csv
 import io
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from statistics import median
 from typing import Final
@@ -11,19 +17,94 @@ from matplotlib.figure import Figure
 from rich.console import Console
 from rich.table import Table
 
-from railyard.experiments.predict.steered_predictions import (
-    Policies,
-    SteeredPrediction,
-    by_fabric_and_workload,
-    predictions,
-    times_of,
-    to_csv,
-)
 from railyard.experiments.predict.unsteered import PNG_METADATA, print_rates, save
+from railyard.experiments.run.initial_state import InitialState, initial_states
 from railyard.experiments.spec.experiment import ExperimentSpec
 from railyard.results.analysis.steering import BASELINE_POLICY, ORACLE_POLICY
 from railyard.results.plots import style
+from railyard.results.theory.predict import WHOLE, predict_schedule
 from railyard.results.views import format as fmt
+from railyard.workloads.scale import payload_rates
+
+SHARES: Final = "max-min fair shares"
+EQUATIONS: Final = "the equations: routes stay as they are"
+WHY_NOT: Final = {
+    "moving": "the background comes and goes, and no formula says what follows from when routes change",
+    "dependent": "its steps wait for one another, and no formula says what they gain by another path",
+    "several": "pairs have several paths, and a hash decides which of them a connection takes",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class SteeredPrediction:
+    """A row of NAME.csv. `predicted` (s) is of the whole workload; None where it isn't known: see `why`."""
+
+    fabric: str
+    policy: str
+    workload: str
+    seed: int
+    metric: str
+    predicted: float | None
+    unit: str
+    equation: str
+    why: str
+
+
+def predictions(spec: ExperimentSpec) -> tuple[SteeredPrediction, ...]:
+    """A row for each fabric, workload, policy and seed. None if nobody steers."""
+    rows = [
+        SteeredPrediction(label, policy, name, initial.seed, "completion_time", predicted, "s", equation, why)
+        for label, name, initial in initial_states(spec)
+        for policy in initial.routing.policies
+        for predicted, equation, why in [_of(initial, policy)]
+    ]
+    grouped = [row for policies in by_fabric_and_workload(rows).values() for own in policies.values() for row in own]
+    return tuple(grouped)
+
+
+def _of(initial: InitialState, policy: str) -> tuple[float | None, str, str]:
+    """(seconds, by what, why not)"""
+    if not initial.pattern.steady:
+        return None, "", WHY_NOT["moving"]
+    if initial.independent:
+        known = initial.completion_s(policy)
+        return (known, SHARES, "") if known is not None else (None, "", WHY_NOT["several"])
+    if policy == initial.plan.policy and not initial.background:
+        return _by_equations(initial), EQUATIONS, ""
+    return None, "", WHY_NOT["dependent"]
+
+
+def _by_equations(initial: InitialState) -> float | None:
+    """As on a fabric that nobody steers: this policy is the fabric's own, and nothing else is sent."""
+    rates = payload_rates(initial.plan.hb_bps, initial.plan.rail_bps, initial.plan.spec.mtu)
+    times = predict_schedule(initial.schedule, rates, initial.plan.spec)
+    return times.get(WHOLE, next(iter(times.values())))
+
+
+def to_csv(rows: Sequence[SteeredPrediction]) -> bytes:
+    """The rows with a header."""
+    sink = io.StringIO()
+    writer = csv.DictWriter(sink, [field.name for field in fields(SteeredPrediction)], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(asdict(row) for row in rows)
+    return sink.getvalue().encode()
+
+
+Policies = dict[str, list[SteeredPrediction]]
+
+
+def by_fabric_and_workload(rows: Iterable[SteeredPrediction]) -> dict[tuple[str, str], Policies]:
+    """(fabric, workload) -> policy -> its rows."""
+    found: defaultdict[tuple[str, str], Policies] = defaultdict(dict)
+    for row in rows:
+        found[row.fabric, row.workload].setdefault(row.policy, []).append(row)
+    return dict(found)
+
+
+def times_of(rows: Iterable[SteeredPrediction]) -> list[float]:
+    """Those that are known, s."""
+    return [row.predicted for row in rows if row.predicted is not None]
+
 
 _COLOUR: Final = {BASELINE_POLICY: style.ORANGE, ORACLE_POLICY: style.GREEN}
 

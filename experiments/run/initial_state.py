@@ -64,7 +64,7 @@ class InitialState:
         return {(f.src, f.dst): steered_times.settled_paths(steering, f.src, f.dst, self.scores) for f in self.flows}
 
     def completion_s(self, policy: str) -> float | None:
-        """See `foreseen.completion_s`."""
+        """See `steered_times.completion_s`."""
         return steered_times.completion_s(self.pattern, self.flows, self._steering(policy))
 
     def _steering(self, policy: str) -> Steering:

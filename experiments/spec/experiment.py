@@ -1,7 +1,10 @@
-"""What an experiment is: fabrics, what runs on them, what breaks, how often. Read from YAML and checked as a whole."""
+"""Specification of an experiment on fabrics of GPUs: its keys, its labels, and the checks across sections."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
+from itertools import count
+from pathlib import Path
 from typing import Annotated, Final, Literal
 
 from pydantic import BeforeValidator, Field, ValidationError, field_validator
@@ -10,16 +13,12 @@ from railyard.core.errors import BadInput
 from railyard.core.units import format_rate
 from railyard.experiments.run.replacement_job import check_replacements
 from railyard.experiments.spec.faults import FaultSpec, check_faults, parameter_names
-from railyard.experiments.spec.heartbeats import Heartbeats, HeartbeatsSpec
-from railyard.experiments.spec.kind import BaseExperiment
-from railyard.experiments.spec.labels import distinct_labels, plain_name, traits
+from railyard.experiments.spec.kind import BaseExperiment, Sections
 from railyard.experiments.spec.loading import load_any
 from railyard.experiments.spec.old_names import rename_keys
-from railyard.experiments.spec.overrides import Sections
 from railyard.experiments.spec.replacements import Replacements, ReplacementSpec
-from railyard.experiments.spec.routing import RoutingSpec
-from railyard.experiments.spec.scripts import ScriptSpec, check_script
-from railyard.experiments.spec.scripts_during import check_lasts, phases_of
+from railyard.experiments.spec.routing import Heartbeats, HeartbeatsSpec, RoutingSpec
+from railyard.experiments.spec.scripts import ScriptSpec, check_lasts, check_script, phases_of
 from railyard.topologies.plan import Plan, make_plan
 from railyard.topologies.spec import FabricSpec, find_problems
 from railyard.workloads.background.grid import GridSpec
@@ -27,6 +26,44 @@ from railyard.workloads.background.spec import BackgroundSpec, check_background,
 from railyard.workloads.build import build
 from railyard.workloads.schedule import Schedule
 from railyard.workloads.spec import WORKLOADS, WorkloadSpec, parse_workload
+
+_NAME: Final = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
+
+
+def plain_name(name: str) -> str:
+    """An experiment's name, which becomes part of a folder's. ValueError for what it can't be."""
+    if not _NAME.fullmatch(name):
+        raise ValueError("must be lower-case letters, digits and single hyphens between them")
+    return name
+
+
+def traits(fabric: FabricSpec) -> dict[str, str]:
+    """What may set a fabric apart, in the order in which a label takes it."""
+    rates = fabric.model_dump(mode="json", include={"rail_rate", "hb_rate"})
+    return {
+        "policy": fabric.chosen_policy,
+        "platform": Path(fabric.platform).stem,
+        "size": f"{fabric.domains}x{fabric.rails}",
+        "rail_rate": f"rail {rates['rail_rate']}",
+        "hb_rate": f"HB {rates['hb_rate']}",
+        "mtu": f"MTU {fabric.mtu}",
+        "spines": f"{fabric.spine_count} spines",
+        "oversubscription": f"{fabric.oversubscription or 1:g}:1",
+        "optical": f"optical {' and '.join(fabric.optical.layers)}" if fabric.optical else "",
+    }
+
+
+def distinct_labels(names: Sequence[str], traits: Sequence[Mapping[str, str]]) -> tuple[str, ...]:
+    """Each name with those of its traits that differ among its namesakes, and a number where that doesn't suffice."""
+    labels: list[str] = []
+    for name, mine in zip(names, traits, strict=True):
+        namesakes = [t for n, t in zip(names, traits, strict=True) if n == name]
+        distinguishing = [value for key, value in mine.items() if len({t.get(key, "") for t in namesakes}) > 1]
+        label = " ".join([name, *(t for t in distinguishing if t)])
+        numbered = (label if n == 1 else f"{label} {n}" for n in count(1))
+        labels.append(next(choice for choice in numbered if choice not in labels))
+    return tuple(labels)
+
 
 NOMINAL_RAIL_BPS: Final = 100_000_000
 """What an `auto` rail is taken to be where no machine is measured: shapes, ratios and durations don't depend on it."""

@@ -15,13 +15,14 @@ from railyard.core import plugins
 from railyard.core.config import ConfigModel
 from railyard.core.host import Datapath, Machine
 from railyard.core.registry import Registry
-from railyard.experiments.spec.overrides import Sections
 
 if TYPE_CHECKING:
     from mininet.net import Mininet
 
     from railyard.experiments.run.progress import Steps
     from railyard.results.runs.records import Run
+Sections = Mapping[str, frozenset[str]]
+"""Every key of an experiment, and the keys of its items where it is a list of things."""
 
 
 class BaseExperiment(ConfigModel):
@@ -51,7 +52,7 @@ class ExperimentKind(Generic[S]):
     spec: type[S]
 
     def sections(self) -> Sections:
-        """Return which keys `-o` may give without their section (overrides.py); plugins add to them."""
+        """Return which keys `-o` may give without their section (loading.py); plugins add to them."""
         raise NotImplementedError
 
     def accepts(self, data: Mapping[str, Any]) -> bool:

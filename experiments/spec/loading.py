@@ -1,11 +1,144 @@
-"""Load an experiment of any kind, by its name or file."""
+"""Load an experiment: find its YAML by name or path, apply `-o key=value` overrides, load plugins, and parse it.
+
+    seed=7                      a key of the experiment
+    fabrics.0.domains=8         of one fabric, counted from 0; `fabrics.*.domains=8` of all
+    domains=8                   the same, since only fabrics have such a key
+    workloads.0.parallelism.tensor=2
+
+Values are YAML: 8, 100Mbit, on, [on, off], {kind: moe}. The named experiments are a YAML file each in catalog/.
+"""
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from copy import deepcopy
+from pathlib import Path
+from typing import Any, Final
 
-from railyard.experiments.spec.catalogue import load_plugins, read
-from railyard.experiments.spec.kind import BaseExperiment, kind_for
-from railyard.experiments.spec.overrides import apply
+from railyard.core import plugins
+from railyard.core.config import MISSING, YAML_ERRORS, is_path, parse_yaml, read_yaml, yaml_error_message
+from railyard.core.errors import BadInput, unknown_name_hint
+from railyard.experiments.spec import old_names
+from railyard.experiments.spec.kind import BaseExperiment, Sections, kind_for
+from railyard.experiments.spec.old_names import rename_path
+from railyard.results.published.catalogue import FIGURES
+
+FOLDER: Final = Path(__file__).parents[1] / "catalog"
+
+
+def names() -> list[str]:
+    """Every named experiment, quickstart first."""
+    found = (path.stem for path in FOLDER.glob("*.yaml"))
+    return sorted(found, key=lambda name: (name != "quickstart", name))
+
+
+def path_of(name_or_file: str) -> Path:
+    """Where an experiment's YAML is. A word with a slash or a suffix is a file; any other is a name."""
+    if _is_file(name_or_file):
+        return Path(name_or_file)
+    check_no_figure(name_or_file)
+    name_or_file = old_names.experiment_name(name_or_file)
+    if name_or_file not in names():
+        raise _unknown(name_or_file, "experiment", names())
+    return FOLDER / f"{name_or_file}.yaml"
+
+
+def check_no_figure(name: str) -> None:
+    """BadInput for what only `predict` computes."""
+    if name in FIGURES:
+        kind = "table" if name.startswith("table") else "figure"
+        raise BadInput("NAME", name, f"is a {kind}: type predict {name}")
+
+
+def is_figure(name_or_file: str) -> bool:
+    """Whether `predict` takes it as a figure, not an experiment. BadInput, with a near miss among both, if neither."""
+    if name_or_file not in (*FIGURES, *names(), *old_names.EXPERIMENTS) and not _is_file(name_or_file):
+        raise _unknown(name_or_file, "experiment or figure", [*names(), *FIGURES])
+    return name_or_file in FIGURES
+
+
+def _is_file(name_or_file: str) -> bool:
+    return "/" in name_or_file or is_path(name_or_file)
+
+
+def _unknown(name: str, what: str, known: list[str]) -> BadInput:
+    problem = unknown_name_hint(name, known).replace("known", f"a known {what}", 1)
+    return BadInput("NAME", name, f"{problem}; or a file, such as ./mine.yaml")
+
+
+def read(name_or_file: str) -> dict[str, Any]:
+    """The keys and values of an experiment's file, not yet checked. BadInput if it can't be read."""
+    data = read_yaml(path_of(name_or_file), "FILE", name_or_file)
+    if not isinstance(data, dict):
+        raise BadInput("FILE", name_or_file, "must hold keys and values: name, fabrics, workloads or faults, ...")
+    return old_names.rename_keys(data)
+
+
+def load_plugins(data: Mapping[str, Any], name_or_file: str) -> None:
+    """Load the files that an experiment names under `plugins`; relative paths start at its own folder."""
+    files = data.get("plugins", [])
+    if not isinstance(files, list) or not all(isinstance(file, str) for file in files):
+        raise BadInput("plugins", files, "must be a list of Python files, such as [./mine.py]")
+    plugins.load_all(files, "plugins", path_of(name_or_file).parent)
+
+
+def apply(data: Mapping[str, Any], overrides: Iterable[str], sections: Sections) -> dict[str, Any]:
+    """A copy of the data, changed; later overrides win. BadInput, with a near miss, for what has no place."""
+    changed = deepcopy(dict(data))
+    for override in overrides:
+        key, equals, text = override.partition("=")
+        if not equals or not key.strip():
+            raise BadInput("-o", override, "must be key=value, such as fabrics.0.domains=8")
+        try:
+            value = parse_yaml(text)
+        except YAML_ERRORS as error:
+            raise BadInput(f"-o {key}", text, f"is not YAML: {yaml_error_message(error)}") from error
+        path = _full_path(key.strip(), sections)
+        _put(changed, path, value, f"-o {'.'.join(path)}")
+    return changed
+
+
+def _full_path(key: str, sections: Sections) -> list[str]:
+    """The path that is meant: a first word that only one section's items have stands for all of them."""
+    path = rename_path(key.split("."))
+    if path[0] in sections:
+        return path
+    owners = [section for section, keys in sections.items() if path[0] in keys]
+    if not owners:
+        known = frozenset(sections).union(*sections.values())
+        raise BadInput("-o", key, unknown_name_hint(path[0], known).replace("known", "a known key", 1))
+    if len(owners) > 1:
+        choices = " or ".join(f"{section}.*.{key}" for section in owners)
+        raise BadInput("-o", key, f"may mean several things: write {choices}")
+    return [owners[0], "*", *path]
+
+
+def _put(container: Any, path: list[str], value: object, field: str) -> None:
+    """Set what `path` leads to; missing keys and values on the way are made, missing list items are not."""
+    step, rest = path[0], path[1:]
+    if isinstance(container, list):
+        for index in _indices(step, container, field):
+            if rest:
+                _put(container[index], rest, value, field)
+            else:
+                container[index] = deepcopy(value)
+    elif isinstance(container, dict):
+        if rest:
+            if container.get(step) is None:
+                container[step] = [] if rest[0] == "*" or rest[0].isdigit() else {}
+            _put(container[step], rest, value, field)
+        else:
+            container[step] = deepcopy(value)
+    else:
+        raise BadInput(field, container, f"is a plain value: it has no {step!r} in it")
+
+
+def _indices(step: str, items: list[Any], field: str) -> Iterable[int]:
+    if not items:
+        raise BadInput(field, MISSING, "to change: the list is empty")
+    if step == "*":
+        return range(len(items))
+    if step.isascii() and step.isdigit() and int(step) < len(items):
+        return [int(step)]
+    raise BadInput(field, step, f"must be 0 to {len(items) - 1}, or * for all")
 
 
 def load_any(name_or_file: str, overrides: Iterable[str] = (), seed: int | None = None) -> BaseExperiment:

@@ -1,15 +1,17 @@
-"""What a user may say about routes that policies steer while workloads run: an experiment's section `routing`."""
+"""Sections `routing` (policies that steer while workloads run) and `heartbeats` of an experiment's file."""
 
+from collections.abc import Mapping
 from typing import Annotated, Final, Literal
 
-from pydantic import AfterValidator, Field, field_validator
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, field_validator
 
 from railyard.controller.agent.steering import Assigned, Steering
 from railyard.controller.health.hysteresis import Damping
 from railyard.controller.health.policy import DELTA, HEALTH_POLICIES, Context, default_policies
 from railyard.controller.health.settings import HealthSpec
-from railyard.core.units import Time
-from railyard.topologies.spec import ConfigModel, FabricSpec
+from railyard.core.errors import BadInput
+from railyard.core.units import Time, format_time
+from railyard.topologies.spec import ConfigModel, FabricSpec, find_problems
 
 MAX_SETTLE_S: Final = 60
 MAX_AUTO_MARGIN: Final = 300
@@ -65,3 +67,38 @@ def own_margin(domains: int) -> int:
     """
     left = 1 - 2 / domains
     return min(MAX_AUTO_MARGIN, round(110 / left - 100)) if left > 0 else MAX_AUTO_MARGIN
+
+
+MIN_PERIOD_S: Final = 0.005
+MAX_PERIOD_S: Final = 1.0
+
+
+class HeartbeatsSpec(ConfigModel):
+    """GPUs send each other heartbeats every `period`; what isn't heard for `multiplier` of them is silent."""
+
+    period: Time = 0.02
+    multiplier: Annotated[int, Field(ge=2, le=10)] = 3
+
+    @field_validator("period")
+    @classmethod
+    def _check_period(cls, period: float) -> float:
+        if not MIN_PERIOD_S <= period <= MAX_PERIOD_S:
+            raise ValueError(f"must be {format_time(MIN_PERIOD_S)} to {format_time(MAX_PERIOD_S)}")
+        return period
+
+
+def _heartbeats(value: object) -> object:
+    """YAML 1.1 reads a bare `off` as false. Parsed here, a message gives the field's own path."""
+    if value is False or value == "off":
+        return "off"
+    if isinstance(value, HeartbeatsSpec):
+        return value
+    if not isinstance(value, Mapping):
+        raise ValueError("must be off, or keys and values: period, multiplier")
+    try:
+        return HeartbeatsSpec.model_validate(value)
+    except ValidationError as error:
+        raise BadInput(*find_problems(error, "heartbeats")[0]) from error
+
+
+Heartbeats = Annotated[HeartbeatsSpec | Literal["off"], BeforeValidator(_heartbeats)]

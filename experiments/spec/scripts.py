@@ -1,7 +1,7 @@
-"""Failure scripts in an experiment's file: a list of faults, or random faults that are drawn from the seed."""
+"""Failure scripts in an experiment file: a list of faults, or random faults drawn from the seed, beside a workload."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import combinations
 from typing import Annotated, Any, Final
 
@@ -11,14 +11,7 @@ from railyard.controller.health.settings import RegistryKind
 from railyard.core.config import MISSING, field_error
 from railyard.core.errors import BadInput, unknown_name_hint
 from railyard.core.units import Time, format_time
-from railyard.experiments.spec.faults import (
-    BaseFaultSpec,
-    Numbers,
-    Repeats,
-    check_on,
-    check_start_time,
-    restore_on_key,
-)
+from railyard.experiments.spec.faults import BaseFaultSpec, Numbers, Repeats, check_on, check_start_time, restore_on_key
 from railyard.failure.faults import FAULTS, fault_kinds
 from railyard.failure.faults.definition import size_of
 from railyard.failure.scenario.random_faults import (
@@ -32,6 +25,9 @@ from railyard.failure.scenario.random_faults import (
 from railyard.failure.scenario.script import Script, Timed
 from railyard.topologies.plan import Plan
 from railyard.topologies.spec import ConfigModel
+from railyard.workloads.matrix.pace import line_rate_duration_s
+from railyard.workloads.scale import payload_rates
+from railyard.workloads.schedule import Schedule
 
 _NAME: Final = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 MAX_FAULTS: Final = 500
@@ -238,3 +234,29 @@ def _check_not_hidden(script: ScriptSpec, field: str, plan: Plan) -> None:
                 f"one must begin {format_time(min_gap_s)} after the other's repair"
             )
             raise BadInput(f"{field}.{j}.target", other.target, allowed)
+
+
+def phases_of(schedule: Schedule) -> frozenset[str]:
+    """The names of the phases in which it sends something."""
+    return frozenset(schedule.phases[transfer.phase].name for _, transfer in schedule.transfers)
+
+
+def check_lasts(
+    script: ScriptSpec, field: str, plans: Sequence[Plan], schedules: Sequence[Schedule], seeds: Iterable[int]
+) -> None:
+    """BadInput for random faults that last longer than the workload would on an intact fabric.
+
+    `plans` and `schedules` of all fabrics; `seeds` of the script's repeats. Faults in a list aren't checked: those that
+    come too late fail the run, and a workload that they slow down may be long enough for the last of them.
+    """
+    for number in range(len(plans)) if script.on is None else script.on:
+        plan = plans[number]
+        lasts_s = line_rate_duration_s(
+            schedules[number], payload_rates(plan.hb_bps, plan.rail_bps, plan.spec.mtu), plan.spec
+        )
+        drawn = [timed for seed in seeds for timed in script.script(plan, seed).faults]
+        over_s = max(timed.at_s + timed.repair_s for timed in drawn)
+        if over_s > lasts_s:
+            label = f"on fabric {number} takes {lasts_s:.1f} s, and the random faults {over_s:.1f} s"
+            allowed = f"{label}: make it longer, or {field}.random_faults.count less"
+            raise BadInput(f"{field}.during", script.during, allowed)

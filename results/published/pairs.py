@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from railyard.results.plots import style
-from railyard.results.published.figure import Cell
+from railyard.results.published.catalogue import Cell
 from railyard.results.views.format import percent, size
 from railyard.workloads.matrix.pair_traffic import Traffic
 from railyard.workloads.matrix.pairs import Pairs, Uniform

@@ -11,7 +11,7 @@ import pytest
 
 from railyard.core.host import NETNS_DIR
 from railyard.core.sandbox import entry
-from railyard.experiments.commands import live
+from railyard.experiments.commands import ps
 from tests.emulation.programs import ENCAPSULATED, USER, Program, as_root, as_user, assert_as_before, machine_state
 from tests.emulation.test_cli import Wrap, command
 
@@ -129,7 +129,7 @@ def test_a_users_link_shows_root_nothing_of_its_own_files(tmp_path: Path, monkey
     tmp_path.chmod(0o700)
     monkeypatch.setenv("PLACE", str(tmp_path))
     with impostor("outside"):
-        assert refusal("quickstart", "d0g1", "true") == f"RUN: 'quickstart' {live.NO_FABRIC}"
+        assert refusal("quickstart", "d0g1", "true") == f"RUN: 'quickstart' {ps.NO_FABRIC}"
 
 
 def test_names_of_others_neither_end_ps_nor_reach_the_terminal() -> None:
@@ -157,7 +157,7 @@ def test_a_user_sees_and_enters_own_runs_only() -> None:
 def test_what_was_checked_is_what_is_entered(capfd: pytest.CaptureFixture[str]) -> None:
     """Once the run has ended, its entry leads nowhere, whatever has its number then."""
     with impostor("listens"):
-        (run,) = live.find()
+        (run,) = ps.find()
         assert run.entry is not None
         assert entry.run(run.entry, run.name, ["true"], "d0g1", {}) == 0
     assert entry.run(run.entry, run.name, ["true"], "d0g1", {}) == 2

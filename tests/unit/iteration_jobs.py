@@ -2,10 +2,8 @@
 
 from dataclasses import replace
 
-from railyard.results.theory.iteration.arrays import Strategies, Strategy
-from railyard.results.theory.iteration.iteration_time import iteration_time
-from railyard.results.theory.iteration.job import Job, Recipe, make_cluster
-from railyard.results.theory.iteration.memory import gpu_bytes
+from railyard.results.theory.iteration.iteration_time import gpu_bytes, iteration_time
+from railyard.results.theory.iteration.job import Job, Recipe, Strategies, Strategy, make_cluster
 from railyard.workloads.models.catalogue import GptModel
 from railyard.workloads.placement.parallelism import Parallelism
 

@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from railyard.results.theory.bottleneck import bottleneck_s
-from railyard.results.theory.predict import BOTTLENECK, equation, predict_phase, predict_schedule
+from railyard.results.theory.predict import BOTTLENECK, bottleneck_s, equation, predict_phase, predict_schedule
 from railyard.topologies.spec import FabricSpec
 from railyard.workloads.collectives.algorithm import ALGORITHMS
 from railyard.workloads.collectives.all_to_all_direct import all_to_all_direct_s

@@ -17,19 +17,19 @@ from railyard.core.host import Machine, detect
 from railyard.core.safe_files import Folder
 from railyard.core.sandbox import launcher
 from railyard.experiments import cli
-from railyard.experiments.commands import live
+from railyard.experiments.commands import ps
 from railyard.experiments.commands.list import counts, definitions
 from railyard.experiments.multirail.spec import is_multirail
 from railyard.experiments.run import machine_check
-from railyard.experiments.spec import catalogue
+from railyard.experiments.spec import loading
 from railyard.experiments.spec.experiment import load, parse
 from railyard.experiments.spec.loading import load_any
 from railyard.results.published.catalogue import FIGURES
 from railyard.results.runs import store
 from tests.unit.results_sample import sample_run
 
-GRIDS = [name for name in catalogue.names() if not is_multirail(catalogue.read(name))]
-ALL = f"{', '.join(sorted([*catalogue.names(), *FIGURES]))}; or a file, such as ./mine.yaml"
+GRIDS = [name for name in loading.names() if not is_multirail(loading.read(name))]
+ALL = f"{', '.join(sorted([*loading.names(), *FIGURES]))}; or a file, such as ./mine.yaml"
 ROOT = Path(__file__).parents[2]
 HERE = detect()
 ABLE = replace(
@@ -82,7 +82,7 @@ def entered(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Entered:
         ("run", 2, "Missing argument 'NAME|FILE'; see run_experiment.py run --help"),
         ("run quickstart more", 2, "Got unexpected extra argument(s) (more); see run_experiment.py run --help"),
         ("run recovery-of", 2, "NAME: 'recovery-of' is not a known experiment: did you mean 'recovery-off'? allowed "
-            f"are {', '.join(sorted(catalogue.names()))}; "
+            f"are {', '.join(sorted(loading.names()))}; "
             "or a file, such as ./mine.yaml"),
         ("run ./none.yaml", 2, "FILE: './none.yaml' can't be read: No such file or directory"),
         ("run quickstart -o domains=1", 2, "fabrics.0.domains: 1 must be 2 or more"),
@@ -116,7 +116,7 @@ def entered(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Entered:
         ("run list.yaml", 2,
             "FILE: 'list.yaml' must hold keys and values: name, fabrics, workloads or faults, ..."),
         ("describe nothing-like-it", 2, "NAME: 'nothing-like-it' is not a known experiment: allowed are "
-            f"{', '.join(sorted(catalogue.names()))}; or a file, "
+            f"{', '.join(sorted(loading.names()))}; or a file, "
             "such as ./mine.yaml"),
         ("predict fig11", 2,
             f"NAME: 'fig11' is not a known experiment or figure: did you mean 'fig1'? allowed are {ALL}"),
@@ -150,7 +150,7 @@ def test_bad_input_is_one_line_and_builds_nothing(
     (tmp_path / "twice.yaml").write_text("name: a\nrepeats: 1\nname: b\n")
     (tmp_path / "list.yaml").write_text("- a")
     (tmp_path / "latin.yaml").write_bytes("name: Zürich".encode("latin-1"))
-    monkeypatch.setattr(live, "find", list)
+    monkeypatch.setattr(ps, "find", list)
     before = sorted(path.name for path in tmp_path.rglob("*"))
     assert cli.main(line.split()) == status
     output = capsys.readouterr()
@@ -229,7 +229,7 @@ def test_a_figure_is_as_the_paper_has_it(capsys: pytest.CaptureFixture[str]) -> 
 def test_list_and_describe_tell_of_every_experiment(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["list"]) == 0
     listed = capsys.readouterr().out
-    for name in catalogue.names():
+    for name in loading.names():
         assert name in listed
         assert cli.main(["describe", name]) == 0
         told = capsys.readouterr().out
@@ -247,7 +247,7 @@ def test_list_counts_what_the_whole_spec_has(name: str) -> None:
     gpus = ", ".join(dict.fromkeys(str(fabric.gpus) for fabric in spec.fabrics))
     faults = spec.injections + spec.replacement_runs
     kinds = ", ".join(dict.fromkeys(fabric.kind for fabric in spec.fabrics))
-    assert counts(catalogue.read(name)) == (kinds, gpus, str(replays or "-"), str(faults or "-"))
+    assert counts(loading.read(name)) == (kinds, gpus, str(replays or "-"), str(faults or "-"))
 
 
 def test_list_of_kinds_names_each_definition_and_its_source(capsys: pytest.CaptureFixture[str]) -> None:

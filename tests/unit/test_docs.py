@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from railyard.experiments import cli
-from railyard.experiments.spec import catalogue
+from railyard.experiments.spec import loading
 from railyard.results.published.catalogue import FIGURES
 from tests.unit import docs_examples
 
@@ -85,7 +85,7 @@ def test_command_lines_parse(page: Path) -> None:
         if any(word.endswith("...") or word.startswith("[") for word in rest) or not rest:
             continue
         cli.load_command(name).make_context(name, list(rest), resilient_parsing=name == "search")
-        known = {*catalogue.names(), *FIGURES}
+        known = {*loading.names(), *FIGURES}
         if name in ("run", "predict", "describe", "shell") and rest[0].islower() and "/" not in rest[0]:
             assert rest[0] in known or "." in rest[0], f"{name_of(page)}: {arguments}"
 

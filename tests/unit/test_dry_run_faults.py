@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from railyard.experiments import cli
-from railyard.experiments.commands.dry_run_faults import min_duration_s
+from railyard.experiments.commands.dry_run import min_duration_s
 from railyard.experiments.spec.experiment import load, nominal_plan, parse
 from railyard.failure.analysis.evaluate import AFTER_S
 from railyard.failure.faults import fault_kinds

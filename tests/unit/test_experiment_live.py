@@ -6,7 +6,7 @@ import pytest
 from rich.console import Console
 
 from railyard.core.errors import BadInput
-from railyard.experiments.commands.live import LiveRun, choose, find, print_table, printable
+from railyard.experiments.commands.ps import LiveRun, choose, find, print_table, printable
 
 RUNS = [
     LiveRun("quickstart", "one", "/tmp/one", 11, "root", 1.0),

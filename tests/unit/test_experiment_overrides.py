@@ -7,7 +7,7 @@ import pytest
 from railyard.core.errors import BadInput
 from railyard.core.units import parse_rate
 from railyard.experiments.spec.experiment import load, sections
-from railyard.experiments.spec.overrides import apply
+from railyard.experiments.spec.loading import apply
 
 DATA: dict[str, Any] = {
     "name": "mine",

@@ -6,9 +6,8 @@ import pytest
 import yaml
 
 from railyard.core.errors import BadInput
-from railyard.experiments.spec import catalogue
-from railyard.experiments.spec.experiment import load, parse
-from railyard.experiments.spec.labels import distinct_labels
+from railyard.experiments.spec import loading
+from railyard.experiments.spec.experiment import distinct_labels, load, parse
 from railyard.experiments.spec.loading import from_resolved, load_any
 from railyard.workloads.build import build
 
@@ -152,7 +151,7 @@ def test_what_cannot_be_is_told_by_field_value_and_what_is_allowed(data: object,
     assert str(caught.value) == message
 
 
-@pytest.mark.parametrize("name", catalogue.names())
+@pytest.mark.parametrize("name", loading.names())
 def test_a_resolved_experiment_is_the_same_when_read_back(name: str) -> None:
     spec = load_any(name)
     text = yaml.safe_dump(spec.resolved(), sort_keys=False)

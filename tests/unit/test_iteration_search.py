@@ -10,9 +10,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from railyard.core.errors import BadInput
-from railyard.results.theory.iteration.arrays import Strategy, place_strategy
-from railyard.results.theory.iteration.constants import A100, taken_from_a100
-from railyard.results.theory.iteration.job import Job, Recipe, make_cluster
+from railyard.results.theory.iteration.job import (
+    A100,
+    Job,
+    Recipe,
+    Strategy,
+    make_cluster,
+    place_strategy,
+    taken_from_a100,
+)
 from railyard.results.theory.iteration.search import Rules, best_strategy, candidates, divisors
 from railyard.topologies.platforms import PLATFORMS
 from railyard.workloads.models.catalogue import load_gpt

@@ -5,14 +5,23 @@ from statistics import fmean
 
 import pytest
 
-from railyard.results.theory.iteration import flops
-from railyard.results.theory.iteration.arrays import Strategies, Strategy
-from railyard.results.theory.iteration.constants import A100
-from railyard.results.theory.iteration.fit import fitted_constants, leave_model_out_s, main
-from railyard.results.theory.iteration.iteration_time import iteration_time
-from railyard.results.theory.iteration.job import Job, Recipe, make_cluster
-from railyard.results.theory.iteration.measured import as_job, hfu_pct, measured, predicted_s
-from railyard.results.theory.iteration.memory import activation_bytes, gpu_bytes, stage_parameters
+from railyard.results.theory.iteration import job
+from railyard.results.theory.iteration.fit import (
+    as_job,
+    fitted_constants,
+    hfu_pct,
+    leave_model_out_s,
+    main,
+    measured,
+    predicted_s,
+)
+from railyard.results.theory.iteration.iteration_time import (
+    activation_bytes,
+    gpu_bytes,
+    iteration_time,
+    stage_parameters,
+)
+from railyard.results.theory.iteration.job import A100, Job, Recipe, Strategies, Strategy, make_cluster
 from railyard.workloads.models.catalogue import load_gpt
 from tests.unit.iteration_jobs import with_constants
 
@@ -23,14 +32,13 @@ def test_flops_are_the_published_formulas() -> None:
     """Narayanan Eq. 3 and Korthikanti Eq. 7, term by term; selective adds one forward of attention, 4 s^2 h."""
     s, h, layers, v, batch = 2048, 25_600, 128, 51_200, 3072
     parts = {
-        mode: batch
-        * (layers * (flops.parameter_flops(GPT_1T, mode) + flops.attention_flops(GPT_1T, mode)) + 6 * s * h * v)
+        mode: batch * (layers * (job.parameter_flops(GPT_1T, mode) + job.attention_flops(GPT_1T, mode)) + 6 * s * h * v)
         for mode in ("none", "selective", "full")
     }
     assert parts["full"] == pytest.approx(96 * batch * s * layers * h**2 * (1 + s / (6 * h) + v / (16 * layers * h)))
-    assert parts["full"] == pytest.approx(flops.hardware_flops(GPT_1T, "full", batch))
+    assert parts["full"] == pytest.approx(job.hardware_flops(GPT_1T, "full", batch))
     assert parts["none"] == pytest.approx(72 * batch * s * layers * h**2 * (1 + s / (6 * h) + v / (12 * layers * h)))
-    assert parts["none"] == pytest.approx(flops.hardware_flops(GPT_1T, "none", batch))
+    assert parts["none"] == pytest.approx(job.hardware_flops(GPT_1T, "none", batch))
     assert parts["selective"] - parts["none"] == pytest.approx(batch * layers * 4 * s**2 * h)
 
 
@@ -82,7 +90,7 @@ def test_memory_by_hand() -> None:
 
 
 def test_the_constants_are_those_of_the_fit() -> None:
-    """constants.py holds what `python -m railyard.results.theory.iteration.fit` prints, to its four digits."""
+    """job.py holds what `python -m railyard.results.theory.iteration.fit` prints, to its four digits."""
     found = fitted_constants([row for row in measured() if row.fitted])
     assert found.matmul_efficiency == pytest.approx(A100.matmul_efficiency, rel=5e-4)
     assert found.memory_efficiency == pytest.approx(A100.memory_efficiency, rel=5e-4)

@@ -25,14 +25,14 @@ from railyard.experiments.multirail.predictions import (
     turns,
 )
 from railyard.experiments.multirail.spec import MIN_OPERATIONS, MultirailExperiment, is_multirail, parse
-from railyard.experiments.spec import catalogue
+from railyard.experiments.spec import loading
 from railyard.experiments.spec.kind import kind_of
 from railyard.experiments.spec.loading import load_any
 from railyard.workloads.allreduce.balancing.costs import Rail
 from railyard.workloads.allreduce.engine.emulated import rails_of
 from railyard.workloads.allreduce.engine_kind import peer_rail, predicted_s
 
-MULTIRAIL = [name for name in catalogue.names() if is_multirail(catalogue.read(name))]
+MULTIRAIL = [name for name in loading.names() if is_multirail(loading.read(name))]
 TCP = {"kind": "tcp", "rate": "50Mbit"}
 SHARP = {"kind": "sharp", "rate": "60Mbit"}
 PAIR = {"kind": "multi-rail", "nodes": 4, "rails": [TCP, TCP]}

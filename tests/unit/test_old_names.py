@@ -3,7 +3,7 @@
 import pytest
 
 from railyard.experiments import cli
-from railyard.experiments.spec import catalogue, old_names
+from railyard.experiments.spec import loading, old_names
 from railyard.experiments.spec.experiment import load, parse
 
 GRID = {"name": "a", "fabrics": [{"kind": "rail-only", "optical": {"light_off": "20ms"}}]}
@@ -70,5 +70,5 @@ def test_old_keys_in_overrides_mean_the_new_ones(old: str, new: str) -> None:
 def test_old_experiment_names_still_work(old: str, new: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert load(old) == load(new)
     assert capsys.readouterr().err.startswith(f"note: experiment {old!r} is now {new!r};")
-    assert old not in catalogue.names()
+    assert old not in loading.names()
     assert cli.main(["describe", old]) == 0

@@ -5,7 +5,7 @@ from fractions import Fraction
 import pytest
 from matplotlib.figure import Figure as Drawing
 
-from railyard.results.published.figure import Claim, Figure
+from railyard.results.published.catalogue import Claim, Figure
 from railyard.results.published.figures import allgather, fig1, fig6, table2
 from railyard.results.theory import allgather_bound as bound
 

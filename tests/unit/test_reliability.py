@@ -22,12 +22,13 @@ from railyard.results.theory.clos import Layer, Network, rail_only
 from railyard.results.theory.reliability.availability import (
     Estimate,
     Reliability,
+    Wiring,
+    both,
     first_order_lost,
     lost_share,
     simulate,
 )
 from railyard.results.theory.reliability.components import DEFAULT_COMPONENTS, HOURS_A_YEAR, Components, read_components
-from railyard.results.theory.reliability.wiring import Wiring, both
 
 Keys = dict[str, Any]
 

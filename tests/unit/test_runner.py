@@ -18,7 +18,7 @@ from railyard.experiments.run import gpu_fabrics, runner
 from railyard.experiments.run.runner import run_experiment
 from railyard.experiments.spec.experiment import ExperimentSpec, parse
 from railyard.experiments.spec.faults import FaultSpec
-from railyard.experiments.spec.heartbeats import HeartbeatsSpec
+from railyard.experiments.spec.routing import HeartbeatsSpec
 from railyard.experiments.spec.scripts import ScriptSpec
 from railyard.failure.analysis.leak_check import StateSnapshot
 from railyard.results.analysis.run_analysis import Analysis

@@ -13,11 +13,11 @@ from railyard.controller.agent.path_trace import assemble_path
 from railyard.controller.health.policy import HEALTH_POLICIES
 from railyard.experiments import cli
 from railyard.experiments.commands import trace
-from railyard.experiments.commands.dry_run_steered import describe_background, format_shares
+from railyard.experiments.commands.dry_run import describe_background, format_shares
 from railyard.experiments.multirail.spec import is_multirail
-from railyard.experiments.predict.steered_predictions import EQUATIONS, SHARES, WHY_NOT, predictions, to_csv
+from railyard.experiments.predict.steered import EQUATIONS, SHARES, WHY_NOT, predictions, to_csv
 from railyard.experiments.run.initial_state import initial_states
-from railyard.experiments.spec import catalogue
+from railyard.experiments.spec import loading
 from railyard.experiments.spec.experiment import ExperimentSpec, load, parse
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.paths import Path as Way
@@ -25,7 +25,7 @@ from railyard.topologies.paths import Share
 from railyard.workloads.background.spec import BackgroundSpec
 from tests.unit.stand_ins import plan_of
 
-STEERED = [name for name in catalogue.names() if not is_multirail(catalogue.read(name)) and load(name).routing]
+STEERED = [name for name in loading.names() if not is_multirail(loading.read(name)) and load(name).routing]
 HOT = {"rails": [0, 1], "load": 0.8}
 
 

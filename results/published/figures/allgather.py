@@ -5,7 +5,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Final
 
 from railyard.results.plots.style import PAPER, SERIES, quiet
-from railyard.results.published.figure import Claim, Figure
+from railyard.results.published.catalogue import Claim, Figure
 from railyard.results.theory import allgather_bound as bound
 from railyard.topologies.platforms import PLATFORMS
 from railyard.workloads.collectives.all_gather import all_gather_s

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, Final
 
 from railyard.results.plots.style import BLUE, GREY, quiet
-from railyard.results.published.figure import Claim, Figure
+from railyard.results.published.catalogue import Claim, Figure
 from railyard.topologies.platforms import PLATFORMS
 from railyard.workloads.collectives.all_reduce import all_reduce_s
 from railyard.workloads.models.catalogue import load_gpt

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final
 
 from railyard.results.plots.style import SERIES, quiet
-from railyard.results.published.figure import Claim, Figure
+from railyard.results.published.catalogue import Claim, Figure
 from railyard.results.published.figures import table2
 from railyard.results.theory.clos import AT_400G, Network, rail_only, rail_optimized
 

@@ -4,8 +4,8 @@ from itertools import product
 from typing import TYPE_CHECKING, Final
 
 from railyard.results.plots.style import SERIES, quiet
-from railyard.results.published.figure import Claim, Figure
-from railyard.results.published.readings import AS_PRINTED, GPT_1T, NOTES, OTHERS, Reading, best, listed
+from railyard.results.published.catalogue import Claim, Figure
+from railyard.results.published.iteration_figures import AS_PRINTED, GPT_1T, NOTES, OTHERS, Reading, best, listed
 
 if TYPE_CHECKING:
     import matplotlib.figure

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from railyard.results.plots import style
-from railyard.results.published.figure import Cell, Claim, Figure
+from railyard.results.published.catalogue import Cell, Claim, Figure
 from railyard.results.published.pairs import volume_bars
 from railyard.workloads.matrix.pair_traffic import Traffic, gpt_traffic
 from railyard.workloads.models.catalogue import load_gpt

@@ -3,7 +3,7 @@
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from railyard.results.published.figure import Claim, Figure
+from railyard.results.published.catalogue import Claim, Figure
 from railyard.results.published.pairs import COLUMNS, heatmap, legend, rows
 from railyard.workloads.matrix.pair_traffic import Traffic, gpt_traffic
 from railyard.workloads.models.catalogue import load_gpt

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from railyard.results.plots import style
-from railyard.results.published.figure import Claim, Figure
+from railyard.results.published.catalogue import Claim, Figure
 from railyard.results.published.pairs import COLUMNS, heatmap, legend, rows, volume_bars
 from railyard.topologies.platforms import PLATFORMS
 from railyard.workloads.matrix.pair_traffic import Traffic, gpt_traffic

@@ -4,7 +4,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from railyard.results.plots import style
-from railyard.results.published.figure import Claim, Figure
+from railyard.results.published.catalogue import Claim, Figure
 from railyard.results.published.pairs import COLUMNS, heatmap, legend, rows, volume_bars
 from railyard.workloads.matrix.pair_traffic import Traffic, moe_traffic
 from railyard.workloads.models.catalogue import FP16_BYTES, MoeModel, load_moe

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, Final
 
 from railyard.results.plots.style import PAPER, SERIES, quiet
-from railyard.results.published.figure import Claim, Figure
+from railyard.results.published.catalogue import Claim, Figure
 from railyard.results.published.figures import table2
 from railyard.results.theory.clos import Network
 

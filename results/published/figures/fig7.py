@@ -3,9 +3,8 @@
 from typing import TYPE_CHECKING, Final
 
 from railyard.results.plots.style import BLUE, GREY, quiet
-from railyard.results.published.figure import Claim, Figure
-from railyard.results.theory.iteration.fit import leave_model_out_s
-from railyard.results.theory.iteration.measured import Measured, hfu_pct, measured, predicted_s
+from railyard.results.published.catalogue import Claim, Figure
+from railyard.results.theory.iteration.fit import Measured, hfu_pct, leave_model_out_s, measured, predicted_s
 
 if TYPE_CHECKING:
     import matplotlib.figure

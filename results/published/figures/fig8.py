@@ -3,8 +3,8 @@
 from typing import TYPE_CHECKING, Final
 
 from railyard.results.plots.style import SERIES, quiet
-from railyard.results.published.figure import Claim, Figure
-from railyard.results.published.readings import (
+from railyard.results.published.catalogue import Claim, Figure
+from railyard.results.published.iteration_figures import (
     AS_PRINTED,
     GPT_1T,
     GPT_146B,

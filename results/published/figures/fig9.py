@@ -5,8 +5,17 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Final
 
 from railyard.results.plots.style import SERIES, quiet
-from railyard.results.published.figure import Claim, Figure
-from railyard.results.published.readings import AS_PRINTED, GPT_1T, NOTES, OTHERS, Reading, best, less_pct, listed
+from railyard.results.published.catalogue import Claim, Figure
+from railyard.results.published.iteration_figures import (
+    AS_PRINTED,
+    GPT_1T,
+    NOTES,
+    OTHERS,
+    Reading,
+    best,
+    less_pct,
+    listed,
+)
 
 if TYPE_CHECKING:
     import matplotlib.figure

@@ -1,7 +1,7 @@
 """Iteration time of Korthikanti Table 5, row by row."""
 
-from railyard.results.published.figure import Figure
-from railyard.results.published.measured_rows import Bar, table_figure
+from railyard.results.published.catalogue import Figure
+from railyard.results.published.iteration_figures import Bar, table_figure
 
 
 def figure() -> Figure:

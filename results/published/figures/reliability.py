@@ -5,10 +5,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from railyard.results.plots.style import BLUE, GREEN, GREY, INK, ORANGE, VERMILION, quiet
-from railyard.results.published.figure import Cell, Claim, Figure
-from railyard.results.theory.reliability.availability import Estimate, Reliability, simulate
+from railyard.results.published.catalogue import Cell, Claim, Figure
+from railyard.results.theory.reliability.availability import Estimate, Reliability, Wiring, both, simulate
 from railyard.results.theory.reliability.components import DAYS_A_YEAR, Components, read_components
-from railyard.results.theory.reliability.wiring import Wiring, both
 
 if TYPE_CHECKING:
     import matplotlib.figure

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, Final
 
 from railyard.results.plots import style
-from railyard.results.published.figure import Cell, Claim, Figure
+from railyard.results.published.catalogue import Cell, Claim, Figure
 from railyard.topologies.platforms import PLATFORMS, Platform
 from railyard.workloads.collectives.all_to_all_two_phase import forwarding_share
 

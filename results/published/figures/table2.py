@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from railyard.results.plots.style import BLUE, ORANGE, quiet
-from railyard.results.published.figure import Claim, Figure
+from railyard.results.published.catalogue import Claim, Figure
 from railyard.results.theory.clos import Network, rail_only, rail_optimized
 
 if TYPE_CHECKING:

@@ -1,22 +1,88 @@
-"""The A100's constants from published iteration times: `python -m railyard.results.theory.iteration.fit` prints them,
-for constants.py.
+"""Published iteration times, the model's prediction of each, and the A100's constants fitted on part of them.
 
-The predicted time is linear in 1/matmul_efficiency, overhead_flops/matmul_efficiency and 1/memory_efficiency, so that
-ordinary least squares on relative errors finds them, with no start value and no choice on the way.
+`python -m railyard.results.theory.iteration.fit` prints the constants for job.py. The predicted time is linear in
+1/matmul_efficiency, overhead_flops/matmul_efficiency and 1/memory_efficiency, so ordinary least squares on relative
+errors finds them, without a start value.
 
-Which rows are fitted: both ends of Korthikanti's four (22B, 1T), and every other one of Megatron-LM's ten. So a row
-held out lies between fitted ones. `leave_model_out_s` is stricter: it leaves out a model altogether, the largest too.
+Rows that are fitted: both ends of Korthikanti's four (22B, 1T), and every other one of Megatron-LM's ten, so that a row
+held out lies between fitted ones. `leave_model_out_s` is stricter: it leaves a model out of both tables.
 """
 
+import csv
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Final, cast
 
 import numpy as np
 
-from railyard.results.theory.iteration.constants import A100, Constants
 from railyard.results.theory.iteration.iteration_time import compute_parts, iteration_time
-from railyard.results.theory.iteration.measured import Measured, as_job, measured, predicted_s
+from railyard.results.theory.iteration.job import (
+    A100,
+    Constants,
+    Job,
+    Recipe,
+    Recompute,
+    Strategies,
+    hardware_flops,
+    make_cluster,
+    place_strategy,
+)
 from railyard.workloads.models.catalogue import load_gpt
+
+ROWS: Final = Path(__file__).parent / "measured.csv"
+PLATFORM: Final = "a100"
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """A published row, of the table `korthikanti` or `megatron`. `fitted`: one of those that the constants are from."""
+
+    table: str
+    model: str
+    recipe: Recipe
+    seconds: float
+    hfu_pct: float | None
+    fitted: bool
+
+    @property
+    def mode(self) -> str:
+        return "selective + SP" if self.recipe.sequence_parallel else self.recipe.recompute
+
+
+@cache
+def measured() -> tuple[Measured, ...]:
+    """Every row of measured.csv, in its order."""
+    lines = ROWS.read_text().splitlines()[1:]  # the first is the source
+    return tuple(_read(row) for row in csv.DictReader(lines))
+
+
+def _read(row: dict[str, str]) -> Measured:
+    batch = load_gpt(row["model"]).training.global_batch
+    recipe = Recipe(batch, cast(Recompute, row["recompute"]), row["sequence_parallel"] == "yes")
+    hfu = float(row["hfu_pct"]) if row["hfu_pct"] else None
+    return Measured(row["table"], row["model"], recipe, float(row["seconds"]), hfu, row["use"] == "fit")
+
+
+def as_job(row: Measured) -> tuple[Job, Strategies]:
+    """The row's job, on DGX A100, and the strategy that it was measured with."""
+    model = load_gpt(row.model)
+    cluster = make_cluster(PLATFORM, model.training.gpus, min(model.domain_gpus, model.training.gpus))
+    strategy = place_strategy(model.training, cluster.domain_gpus)
+    return Job(model, row.recipe, cluster), Strategies.one(strategy, row.recipe.global_batch)
+
+
+def predicted_s(row: Measured) -> float:
+    """Seconds by Eq. 6 and the fitted constants."""
+    return float(iteration_time(*as_job(row)).total_s[0])
+
+
+def hfu_pct(row: Measured, seconds: float) -> float:
+    """Hardware FLOPs utilisation, percent: FLOPs as Korthikanti Eq. 8 counts them over what the GPUs could do."""
+    job, _ = as_job(row)
+    done = hardware_flops(job.model, row.recipe.recompute, row.recipe.global_batch)
+    return 100 * done / (seconds * job.cluster.gpus * job.cluster.flops)
 
 
 def fitted_constants(rows: Sequence[Measured]) -> Constants:
@@ -51,7 +117,7 @@ def _shape(row: Measured) -> tuple[int, int]:
 
 
 def main() -> None:
-    """Print the constants of the rows to be fitted, and every row's error with those of constants.py."""
+    """Print the constants of the rows to be fitted, and every row's error with those of job.py."""
     found = fitted_constants([row for row in measured() if row.fitted])
     print(f"matmul_efficiency={found.matmul_efficiency:.4f}")
     print(f"memory_efficiency={found.memory_efficiency:.4f}")

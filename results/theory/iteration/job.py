@@ -1,12 +1,98 @@
-"""What an iteration time is asked for: a model, a recipe of training it, and a cluster to train it on."""
+"""Model, recipe, cluster and strategies of a training iteration, and the FLOPs and GPU constants that its time needs.
 
-from dataclasses import dataclass
+FLOPs: Narayanan et al. 2021 Eq. 3 (full recomputation), Korthikanti et al. 2022 Eq. 7 and 8 (none, selective). All are
+sums of the same parts: for a layer and a sequence, 24 s h^2 forward in matmuls with parameters and 4 s^2 h in attention
+(scores, and scores times values); backward takes twice that.
+
+Constants: the A100's efficiencies and overhead are fitted (fit.py) on the rows of measured.csv marked `fit`. No
+measured iteration of another GPU was at hand, so other platforms use the A100's values with their own peaks, unless the
+platform's file gives them. Latencies are per hop and assumed: 1 us in an HB domain and 2 us over a rail, as in
+calculon's A100 and H100 systems (Isaev et al. 2023); Rail-only counts latency without saying how much.
+"""
+
+from dataclasses import dataclass, fields, replace
+from typing import Final, Literal, Self
+
+import numpy as np
+from numpy.typing import NDArray
 
 from railyard.core.errors import BadInput, unknown_name_hint
-from railyard.results.theory.iteration.constants import Constants, constants_of
-from railyard.results.theory.iteration.flops import Recompute
-from railyard.topologies.platforms import PLATFORMS
+from railyard.topologies.platforms import PLATFORMS, Platform
 from railyard.workloads.models.catalogue import GptModel
+from railyard.workloads.placement.parallelism import Parallelism
+
+
+@dataclass(frozen=True, slots=True)
+class Constants:
+    """Of one GPU. `memory_bytes_per_s` is the data sheet's; efficiencies are shares of the peak.
+
+    `overhead_flops`: what a layer's pass takes beside its size (launches, ramps and tails of kernels), as FLOPs on top
+    of its own. So matmuls reach `matmul_efficiency` x F/(F + overhead_flops) of the peak in a pass of F FLOPs.
+    """
+
+    matmul_efficiency: float
+    memory_efficiency: float
+    overhead_flops: float
+    memory_bytes_per_s: float
+    hb_latency_s: float = 1e-6
+    rail_latency_s: float = 2e-6
+
+
+A100: Final = Constants(
+    matmul_efficiency=0.7013,
+    memory_efficiency=0.8701,
+    overhead_flops=1.151e11,
+    memory_bytes_per_s=2039e9,  # A100 80 GB data sheet
+)
+
+
+def constants_of(platform: Platform) -> Constants:
+    """What its file gives, and the A100's for the rest."""
+    return replace(A100, **{name: value for name in _NAMES if (value := getattr(platform, name)) is not None})
+
+
+def taken_from_a100(platform: Platform) -> tuple[str, ...]:
+    """The constants that the platform's file leaves open."""
+    return tuple(name for name in _NAMES if getattr(platform, name) is None)
+
+
+_NAMES: Final = tuple(field.name for field in fields(Constants))
+
+
+Recompute = Literal["none", "selective", "full"]
+"""What is computed a second time in the backward pass: nothing, attention's inner part, or all of a layer's forward."""
+
+
+def parameter_flops(model: GptModel, recompute: Recompute) -> float:
+    """FLOPs of a layer's matmuls with parameters, forward and backward, for one sequence."""
+    passes = 4 if recompute == "full" else 3
+    return passes * 24.0 * model.sequence * model.hidden**2
+
+
+def attention_flops(model: GptModel, recompute: Recompute) -> float:
+    """FLOPs of a layer's attention matmuls, forward and backward, for one sequence.
+
+    Selective recomputation repeats the forward, 4 s^2 h more, 16 s^2 h together. Korthikanti Eq. 8 has s/(3h), which is
+    24 s^2 h; that form is kept for reporting HFU (`hardware_flops`), since the published HFU use it.
+    """
+    passes = 3 if recompute == "none" else 4
+    return passes * 4.0 * model.sequence**2 * model.hidden
+
+
+def output_flops(model: GptModel) -> float:
+    """FLOPs of the output layer (logits), forward and backward, for one sequence: 6 s h V, never recomputed."""
+    return 6.0 * model.sequence * model.hidden * model.vocabulary
+
+
+def hardware_flops(model: GptModel, recompute: Recompute, global_batch: int) -> float:
+    """FLOPs of an iteration as HFU is published.
+
+    none: 72 B l s h^2 (1 + s/(6h) + V/(12 h l)). selective: s/(3h) in place of s/(6h). full: 96 B l s h^2 (1 + s/(6h)
+    + V/(16 l h)).
+    """
+    s, h = model.sequence, model.hidden
+    base, attention = {"none": (72, s / (6 * h)), "selective": (72, s / (3 * h)), "full": (96, s / (6 * h))}[recompute]
+    return global_batch * (model.layers * base * s * h**2 * (1 + attention) + output_flops(model))
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,3 +135,94 @@ def make_cluster(platform: str, gpus: int, domain_gpus: int) -> Cluster:
         raise BadInput("domain_gpus", domain_gpus, f"must divide the {gpus} GPUs")
     p = PLATFORMS[platform]
     return Cluster(gpus, domain_gpus, p.flops, p.hb_bps / 8, p.rail_bps / 8, float(p.memory_bytes), constants_of(p))
+
+
+FloatArray = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Strategy:
+    """One of `Strategies`, in whole numbers."""
+
+    tensor_hb: int
+    tensor_network: int
+    pipeline_hb: int
+    pipeline_network: int
+    data_hb: int
+    data_network: int
+    micro_batch: int
+    virtual_stages: int
+
+    def __str__(self) -> str:
+        """`t=8x1 p=1x64 d=1x6 b=1 v=1`, HB x network."""
+        t = f"t={self.tensor_hb}x{self.tensor_network}"
+        p = f"p={self.pipeline_hb}x{self.pipeline_network}"
+        d = f"d={self.data_hb}x{self.data_network}"
+        return f"{t} {p} {d} b={self.micro_batch} v={self.virtual_stages}"
+
+
+@dataclass(frozen=True)
+class Strategies:
+    """t = t_h t_l, p = p_h p_l, d = d_h d_l (in an HB domain, over the network), b and v; arrays of one length.
+
+    Whole numbers, kept as floats: so that products can't overflow and every formula works on them unchanged.
+    """
+
+    global_batch: int
+    tensor_hb: FloatArray
+    tensor_network: FloatArray
+    pipeline_hb: FloatArray
+    pipeline_network: FloatArray
+    data_hb: FloatArray
+    data_network: FloatArray
+    micro_batch: FloatArray
+    virtual_stages: FloatArray
+
+    @property
+    def tensor(self) -> FloatArray:
+        return self.tensor_hb * self.tensor_network
+
+    @property
+    def pipeline(self) -> FloatArray:
+        return self.pipeline_hb * self.pipeline_network
+
+    @property
+    def data(self) -> FloatArray:
+        return self.data_hb * self.data_network
+
+    @property
+    def micro_batches(self) -> FloatArray:
+        """m, of one pipeline."""
+        return self.global_batch / (self.data * self.micro_batch)
+
+    def __len__(self) -> int:
+        return len(self.tensor_hb)
+
+    def __getitem__(self, index: int) -> Strategy:
+        return Strategy(*(int(getattr(self, f.name)[index]) for f in fields(Strategy)))
+
+    def where(self, chosen: NDArray[np.bool_]) -> Self:
+        """Those for which `chosen` is true."""
+        kept = (getattr(self, f.name)[chosen] for f in fields(Strategy))
+        return type(self)(self.global_batch, *kept)
+
+    @classmethod
+    def one(cls, strategy: Strategy, global_batch: int) -> Self:
+        """A single strategy, in arrays of length 1."""
+        return cls(global_batch, *(np.array([float(getattr(strategy, f.name))]) for f in fields(Strategy)))
+
+
+def place_strategy(p: Parallelism, domain_gpus: int) -> Strategy:
+    """A published job on HB domains of `domain_gpus`: tensor ranks fill a domain first, then data, then stages.
+
+    That is Megatron-LM's order of ranks. ValueError if a dimension would lie across domains unevenly.
+    """
+    room, inside = domain_gpus, []
+    for name, size in (("tensor", p.tensor), ("data", p.data), ("pipeline", p.pipeline)):
+        part = min(size, room)
+        if size % part or room % part:
+            raise ValueError(f"{name} of {size} doesn't lie evenly in HB domains with {room} GPUs left")
+        inside.append(part)
+        room //= part
+    t, d, s = inside
+    return Strategy(t, p.tensor // t, s, p.pipeline // s, d, p.data // d, p.micro_batch, p.virtual_stages)

@@ -13,10 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from railyard.core.errors import BadInput
-from railyard.results.theory.iteration.arrays import FloatArray, Strategies, Strategy
-from railyard.results.theory.iteration.iteration_time import IterationTime, iteration_time
-from railyard.results.theory.iteration.job import Job
-from railyard.results.theory.iteration.memory import gpu_bytes
+from railyard.results.theory.iteration.iteration_time import IterationTime, gpu_bytes, iteration_time
+from railyard.results.theory.iteration.job import FloatArray, Job, Strategies, Strategy
 
 IntArray = NDArray[np.int64]
 

@@ -1,0 +1,181 @@
+"""Shared parts of the figures of iteration times: readings of Fig. 8 to 10, and tables of published times.
+
+Rail-only gives equations, models, batches and GPUs; its constraints on strategies and its model of computing are in an
+appendix that isn't printed. `AS_PRINTED` adds nothing to Eq. 6-11 that the paper doesn't say. Each of `OTHERS` changes
+one assumption, so that its effect can be seen.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from statistics import fmean
+from typing import TYPE_CHECKING, Any, Final
+
+from railyard.results.plots.style import BLUE, ORANGE, quiet
+from railyard.results.published.catalogue import Claim, Figure
+from railyard.results.theory.iteration.fit import Measured, leave_model_out_s, measured, predicted_s
+from railyard.results.theory.iteration.job import A100, Cluster, Job, Recipe, make_cluster
+from railyard.results.theory.iteration.search import Best, Rules, best_strategy
+from railyard.topologies.platforms import PLATFORMS
+from railyard.workloads.models.catalogue import load_gpt
+
+if TYPE_CHECKING:
+    import matplotlib.figure
+
+
+GPT_1T: Final = "gpt-1008b"
+GPT_146B: Final = "gpt-145.6b"
+PLATFORM: Final = "gh200"
+UNROUNDED: Final = Rules(whole_rounds=False)
+
+
+@dataclass(frozen=True)
+class Reading:
+    """One set of assumptions. `recipe` and `constants`: the fields of Recipe and Constants that differ."""
+
+    name: str
+    rules: Rules = UNROUNDED
+    recipe: Mapping[str, Any] = field(default_factory=dict)
+    constants: Mapping[str, float] = field(default_factory=dict)
+
+
+AS_PRINTED: Final = Reading("as printed")
+OTHERS: Final = (
+    Reading("m a multiple of p if interleaved", Rules(whole_rounds=True)),
+    Reading("no interleaving", Rules(whole_rounds=False, max_virtual_stages=1)),
+    Reading("t at most 8", Rules(whole_rounds=False, max_tensor=8)),
+    Reading("no memory limit", Rules(whole_rounds=False, fits_memory=False)),
+    Reading("full recomputation", recipe={"recompute": "full"}),
+    Reading("32-bit gradients", recipe={"gradient_bytes": 4}),
+    Reading("no latency", constants={"hb_latency_s": 0.0, "rail_latency_s": 0.0}),
+    Reading("matmuls at the peak, all else free", constants={
+        "matmul_efficiency": 1.0, "memory_efficiency": float("inf"), "overhead_flops": 0.0,
+    }),
+    Reading("overhead of a pass as long as on the A100", constants={
+        "overhead_flops": A100.overhead_flops * PLATFORMS[PLATFORM].flops / PLATFORMS["a100"].flops,
+    }),
+)  # fmt: skip
+
+NOTES: Final = (
+    "Eq. 6-11 on DGX GH200. Sequence parallelism and 16 bits throughout, as the paper has it; what it doesn't state: "
+    "selective recomputation, 1 us and 2 us of latency, efficiency as fitted on A100s with the H100's own peaks",
+    "t divides the heads, p v the layers, d b the batch. As printed, Eq. 7 lets any v divide the bubble. Megatron-LM "
+    "needs m as a multiple of p for that, and with m < p no schedule is as fast: a single micro-batch takes p t(b). "
+    "That matters for three numbers alone: Fig. 8's K=8 to 256 for GPT-146B, and Fig. 10's K=8 and K=256 at batch 256. "
+    "For the first two it is this reading that comes near the paper's; the third is within 3 points under both",
+    "A strategy must fit memory, at 16 bytes a parameter and activations; not stated either. The paper's own GPT-1T on "
+    "4,096 GPUs (III-B, d = 64) would take 252 GB a GPU without activations",
+)
+
+
+def best(
+    reading: Reading, model: str, batch: int, gpus: int, domain_gpus: int, hb_bps: float = 0.0, rail_bps: float = 0.0
+) -> Best:
+    """The fastest strategy under a reading. Rates in bit/s; 0 is the platform's."""
+    cluster = make_cluster(PLATFORM, gpus, domain_gpus)
+    cluster = _with_rates(cluster, hb_bps, rail_bps)
+    cluster = replace(cluster, constants=replace(cluster.constants, **reading.constants))
+    return best_strategy(Job(load_gpt(model), Recipe(batch, **reading.recipe), cluster), reading.rules)
+
+
+def _with_rates(cluster: Cluster, hb_bps: float, rail_bps: float) -> Cluster:
+    hb, rail = hb_bps / 8 or cluster.hb_bytes_per_s, rail_bps / 8 or cluster.rail_bytes_per_s
+    return replace(cluster, hb_bytes_per_s=hb, rail_bytes_per_s=rail)
+
+
+def less_pct(slow_s: float, fast_s: float) -> float:
+    """How much less time the second takes, percent."""
+    return 100 * (1 - fast_s / slow_s)
+
+
+def listed(name: str, values: Iterable[float]) -> str:
+    """A note: `reading: 2.8%, 5.5%`, in the order of the claims."""
+    return f"{name}: " + ", ".join(f"{value:.1f}%" for value in values)
+
+
+COLUMNS: Final = ("model", "mode", "published_s", "predicted_s", "error_pct", "rows_use", "left_out_error_pct")
+TABLE_NOTES: Final = (
+    "one set of three constants for the A100, fitted on the rows so marked in korthikanti and megatron together: "
+    f"matmuls at {A100.matmul_efficiency:.1%} of the peak, HBM at {A100.memory_efficiency:.1%}, "
+    f"{A100.overhead_flops / 1e9:.0f} GFLOP on top of each layer's pass",
+    "left_out_error_pct, and the claims with every shape left out: with the constants fitted on all rows of both "
+    "tables but those of this model's shape",
+    "held out is weaker: the shapes of 530B and 1T are in both tables, held out in one and fitted in the other",
+    "the 530B and 1T of both tables are the same job but for data parallelism, yet Megatron-LM's took 9 to 10% longer: "
+    "no single set of constants can be near both",
+)
+
+
+LEFT_OUT: Final = (
+    "constants fitted without the row's shape, in both tables: in Korthikanti's, 175B and 1T then come out too long, "
+    "and 1T, the largest, is an extrapolation"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """The largest mean and worst error that meet it, percent; and whose it is."""
+
+    stated_by: str
+    mean: float
+    worst: float | None = None
+
+
+def error_pct(row: Measured) -> float:
+    """Predicted over published, percent above."""
+    return 100 * (predicted_s(row) / row.seconds - 1)
+
+
+def left_out_pct(row: Measured) -> float:
+    """The same, with constants that saw no row of this model's shape."""
+    return 100 * (leave_model_out_s(row) / row.seconds - 1)
+
+
+def table_figure(table: str, title: str, source: str, bars: Sequence[Bar]) -> Figure:
+    """The rows of one table of measured.csv, beside each of `bars`."""
+    rows = [row for row in measured() if row.table == table]
+    held_out = fmean(abs(error_pct(row)) for row in rows if not row.fitted)
+    return Figure(
+        name=table,
+        title=title,
+        source=source,
+        columns=COLUMNS,
+        rows=[_cells(row) for row in rows],
+        draw=lambda drawn: _draw(drawn, rows),
+        claims=(
+            *_claims("", [error_pct(row) for row in rows], bars),
+            *_claims(", every shape left out of its own fit", [left_out_pct(row) for row in rows], bars, LEFT_OUT),
+        ),
+        notes=(f"mean error of the rows held out: {held_out:.1f}%", *TABLE_NOTES),
+    )
+
+
+def _claims(which: str, errors: Sequence[float], bars: Sequence[Bar], reason: str = "") -> Iterator[Claim]:
+    """`reason` stands where a bar is missed."""
+    sizes = [abs(error) for error in errors]
+    for bar in bars:
+        for what, most, ours in (("mean", bar.mean, fmean(sizes)), ("worst", bar.worst, max(sizes))):
+            if most is not None:
+                note = reason if ours > most else ""
+                yield Claim(f"{what} error{which}", most, ours, "%", bound="at most", note=note, stated=bar.stated_by)
+
+
+def _use(row: Measured) -> str:
+    return "fitted" if row.fitted else "held out"
+
+
+def _cells(row: Measured) -> tuple[str | float, ...]:
+    return row.model, row.mode, row.seconds, predicted_s(row), error_pct(row), _use(row), left_out_pct(row)
+
+
+def _draw(drawn: "matplotlib.figure.Figure", rows: list[Measured]) -> None:
+    axes = drawn.subplots()
+    labels = [f"{row.model}, {row.mode}" for row in rows]
+    for use, colour in (("fitted", BLUE), ("held out", ORANGE)):
+        at = [i for i, row in enumerate(rows) if _use(row) == use]
+        axes.barh(at, [error_pct(rows[i]) for i in at], color=colour, label=use, height=0.6)
+    axes.axvline(0, color="grey", linewidth=0.8)
+    axes.set_yticks(range(len(rows)), labels)
+    axes.invert_yaxis()
+    axes.set_xlabel("predicted over published iteration time, % above")
+    drawn.legend(loc="outside right upper")
+    quiet(axes, "x")
