@@ -25,7 +25,7 @@ from railyard.controller.health.decision import choose_path, near_path, path_sco
 from railyard.controller.health.scores import Scores
 from railyard.core.errors import BadInput
 from railyard.topologies.addresses import Gpu
-from railyard.topologies.paths import Path, path_of
+from railyard.topologies.forwarding import Path, path_of
 
 RAILS: Final = (8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
 DOMAINS: Final = 64

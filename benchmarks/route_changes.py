@@ -30,7 +30,7 @@ from railyard.core.sandbox import init, launcher
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.build import namespaces
 from railyard.topologies.build.network import FabricNet
-from railyard.topologies.paths import Path
+from railyard.topologies.forwarding import Path
 from railyard.topologies.plan import Plan, make_plan
 from railyard.topologies.routing import AnyRoute, Device, Hop, Route, SpreadRoute, host_prefix, next_hop
 from railyard.topologies.spec import parse_fabric

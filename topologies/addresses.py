@@ -1,16 +1,8 @@
-"""Who is who: a GPU's name, address and MACs all follow from its domain d and rank g.
+"""Names, addresses, MACs, datapath ids and ports: all follow by rules from a GPU's domain d and rank g, and a switch's
+role and index, so a controller needs no plan. Tables: docs/topologies.md, "Names, addresses, ports".
 
-| name    | IP           | hb0 MAC           | rail0 MAC         |
-|---------|--------------|-------------------|-------------------|
-| d0g0    | 198.18.0.0   | 02:48:00:00:00:00 | 02:52:00:00:00:00 |
-| d3g5    | 198.18.10.3  | 02:48:00:03:05:00 | 02:52:00:03:05:00 |
-| d300g1  | 198.18.3.44  | 02:48:01:2c:01:00 | 02:52:01:2c:01:00 |
-| d512g0  | 100.64.0.0   | 02:48:02:00:00:00 | 02:52:02:00:00:00 |
-
-The rank comes first in the address, so that "everything on rail g" is one prefix: a GPU needs a route a rank, not a
-route a destination. 198.18.0.0/15 (set aside for benchmarking, RFC 2544) has 17 bits: 256 ranks times 512 domains.
-Domains 512 to 1023 take the like-shaped half of 100.64.0.0/10 (RFC 6598). Neither ever leaves a run's sandbox.
-48 and 52 are ASCII H and R: a packet capture says at a glance which interface it is looking at.
+The rank comes first in an address, so that everything on rail g is one prefix: a GPU needs a route a rank, not a route
+a destination. Nothing but the standard library is imported here: the OpenFlow app reads this under Ryu.
 """
 
 import re
@@ -29,7 +21,15 @@ _SIDE_OCTET: Final[dict[Side, int]] = {"hb": 0x48, "rail": 0x52}
 
 
 class Gpu(NamedTuple):
-    """G(d, g): the GPU of rank g in HB domain d."""
+    """G(d, g): the GPU of rank g in HB domain d.
+
+    | name    | IP           | hb0 MAC           | rail0 MAC         |
+    |---------|--------------|-------------------|-------------------|
+    | d0g0    | 198.18.0.0   | 02:48:00:00:00:00 | 02:52:00:00:00:00 |
+    | d3g5    | 198.18.10.3  | 02:48:00:03:05:00 | 02:52:00:03:05:00 |
+    | d300g1  | 198.18.3.44  | 02:48:01:2c:01:00 | 02:52:01:2c:01:00 |
+    | d512g0  | 100.64.0.0   | 02:48:02:00:00:00 | 02:52:02:00:00:00 |
+    """
 
     domain: int
     rank: int
@@ -89,3 +89,64 @@ def rank_prefixes(rank: int, domains: int) -> tuple[str, ...]:
 def rank_mac(rank: int) -> tuple[str, str]:
     """(value, mask) of an eth_dst match for the rail interface of every GPU of a rank."""
     return f"02:{_SIDE_OCTET['rail']:02x}:00:00:{rank:02x}:00", "ff:ff:00:00:ff:ff"
+
+
+RAIL_DPID: Final = 0x1000
+SPINE_DPID: Final = 0x2000
+SINGLE_DPID: Final = 0x3000
+OPTICAL_DPID: Final = 0x4000
+UPLINK_PORT: Final = 2001
+OPTICAL_RAILS: Final = 64
+NETWORK_PORT_OFFSET: Final = 0x4000
+
+SwitchRole = Literal["rail", "spine", "single", "optical"]
+_ROLES: Final[dict[int, SwitchRole]] = {
+    RAIL_DPID: "rail",
+    SPINE_DPID: "spine",
+    SINGLE_DPID: "single",
+    OPTICAL_DPID: "optical",
+}
+
+
+def role_of(dpid: int) -> tuple[SwitchRole, int]:
+    """(role, index) of a datapath id. ValueError for one that isn't in the scheme."""
+    role, index = _ROLES.get(dpid & ~0xFFF), dpid & 0xFFF
+    if role is None or (role == "single" and index % MAX_RAILS):
+        raise ValueError(f"datapath id {dpid:#x} is none of a rail, spine, single or optical switch")
+    return role, index
+
+
+def plane_of(dpid: int) -> int:
+    """Return the plane of a switch that GPUs' rail links lead to: 0 unless GPUs have several."""
+    role, index = role_of(dpid)
+    return index // MAX_RAILS if role in ("rail", "single") else 0
+
+
+def port_of(role: SwitchRole, gpu: Gpu) -> int:
+    """Return the port of a rail switch, or of the single switch, that leads to this GPU."""
+    return 1 + gpu.domain * MAX_RAILS + gpu.rank if role == "single" else 1 + gpu.domain
+
+
+def gpu_port(gpu: Gpu) -> int:
+    """The port of an optical switch that this GPU's own cable goes into."""
+    return 1 + gpu.domain * OPTICAL_RAILS + gpu.rank
+
+
+def network_port(gpu: Gpu) -> int:
+    """The port of an optical switch whose cable leads to this GPU's place in the network."""
+    return gpu_port(gpu) + NETWORK_PORT_OFFSET
+
+
+def gpu_of_optical_port(port: int) -> Gpu:
+    """Whose fibre, or whose place in the network, is at a port of an optical switch."""
+    return Gpu(*divmod(port - 1 - (NETWORK_PORT_OFFSET if port > NETWORK_PORT_OFFSET else 0), OPTICAL_RAILS))
+
+
+def gpu_at(dpid: int, port: int) -> Gpu | None:
+    """The GPU on a switch's port; None if the port leads to another switch, or is an optical switch's: who is at which
+    of those changes, and an address says nothing there.
+    """
+    role, index = role_of(dpid)
+    if role == "single":
+        return Gpu(*divmod(port - 1, MAX_RAILS))
+    return Gpu(port - 1, index % MAX_RAILS) if role == "rail" and port < UPLINK_PORT else None

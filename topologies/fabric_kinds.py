@@ -9,9 +9,17 @@ from dataclasses import dataclass
 from typing import ClassVar, Final, Literal
 
 from railyard.core.registry import Registry
-from railyard.topologies.addresses import MAX_DOMAINS, MAX_RAILS, Gpu
+from railyard.topologies.addresses import (
+    MAX_DOMAINS,
+    MAX_RAILS,
+    RAIL_DPID,
+    SPINE_DPID,
+    UPLINK_PORT,
+    Gpu,
+    SwitchRole,
+    port_of,
+)
 from railyard.topologies.forwarding import FORWARDING_POLICIES
-from railyard.topologies.ports import RAIL_DPID, SPINE_DPID, UPLINK_PORT, SwitchRole, port_of
 
 LinkClass = Literal["hb", "rail", "uplink"]
 MAX_PLANES: Final = 8

@@ -1,19 +1,20 @@
-"""Everything that a fabric consists of, worked out before the kernel is touched.
+"""Plan of a fabric: everything that it consists of, worked out before the kernel is touched.
 
-A plan is frozen and holds concrete rates. Port numbers and datapath ids are those of ports.py.
+A plan is frozen and holds concrete rates. The plan of the running fabric is kept in the sandbox's own /run, for
+programs that enter a live run from outside.
 """
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from pathlib import Path
+from typing import Any, Final
 
-from railyard.topologies.addresses import Gpu, rail_device
+from railyard.topologies.addresses import OPTICAL_DPID, Gpu, gpu_port, network_port, rail_device
 from railyard.topologies.fabric_kinds import End, Link, LinkClass, Switch
-from railyard.topologies.optical import LAYERS, Layer
 from railyard.topologies.platforms import PLATFORMS
-from railyard.topologies.ports import OPTICAL_DPID, gpu_port, network_port
-from railyard.topologies.spec import FabricSpec
+from railyard.topologies.spec import LAYERS, FabricSpec, Layer
 
 __all__ = ["End", "Link", "LinkClass", "Plan", "Switch", "make_plan"]
 
@@ -155,3 +156,27 @@ def make_plan(spec: FabricSpec, auto_rail_bps: int) -> Plan:
     rail = auto_rail_bps if spec.rail_rate == "auto" else spec.rail_rate
     hb = round(rail * PLATFORMS[spec.platform].ratio) if spec.hb_rate == "auto" else spec.hb_rate
     return Plan(spec, rail, hb)
+
+
+PLAN_FILE: Final = Path("/run/railyard/plan.json")
+
+
+def write_active_plan(plan: Plan) -> None:
+    """Traffic can flow on it from now on. In one step, so that nobody reads half a plan."""
+    PLAN_FILE.parent.mkdir(parents=True, exist_ok=True)
+    temporary = PLAN_FILE.with_suffix(".half")
+    temporary.write_text(json.dumps(plan.as_dict()))
+    temporary.rename(PLAN_FILE)
+
+
+def read_active_plan() -> Plan | None:
+    """None while no fabric stands."""
+    try:
+        return Plan.from_dict(json.loads(PLAN_FILE.read_text()))
+    except FileNotFoundError:
+        return None
+
+
+def remove_active_plan() -> None:
+    """It is being taken down."""
+    PLAN_FILE.unlink(missing_ok=True)

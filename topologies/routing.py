@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from railyard.topologies.addresses import BLOCK_PREFIXES, Gpu, rail_device, rank_prefixes
-from railyard.topologies.paths import Path, Shares
-from railyard.topologies.paths import hops as path_hops
+from railyard.topologies.forwarding import Path, Shares
+from railyard.topologies.forwarding import hops as path_hops
 from railyard.topologies.plan import Plan
 
 Device = str

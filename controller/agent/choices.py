@@ -9,7 +9,7 @@ from socketserver import StreamRequestHandler, ThreadingUnixStreamServer
 from typing import Any, Final
 
 from railyard.topologies.addresses import Gpu, gpu_of_name
-from railyard.topologies.paths import Path, Shares
+from railyard.topologies.forwarding import Path, Shares
 
 SOCKET: Final = File("/run/railyard/choices.sock")
 ANSWER_S: Final = 5.0

@@ -7,8 +7,8 @@ from functools import cached_property
 from itertools import pairwise
 
 from railyard.topologies.addresses import Gpu, gpu_of_name
+from railyard.topologies.forwarding import Path, path_name
 from railyard.topologies.measure.capture import Observation
-from railyard.topologies.paths import Path, path_name
 
 
 @dataclass(frozen=True, slots=True)

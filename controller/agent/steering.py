@@ -13,7 +13,7 @@ from railyard.controller.health.hysteresis import ActivePaths, Damping, damp
 from railyard.controller.health.policy import HEALTH_POLICIES, Context
 from railyard.controller.health.scores import Scores
 from railyard.topologies.addresses import Gpu
-from railyard.topologies.paths import Shares
+from railyard.topologies.forwarding import Shares
 from railyard.topologies.plan import Plan
 from railyard.topologies.routing import AnyRoute, host_prefix, next_hops, on_planes, route_to
 

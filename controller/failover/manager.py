@@ -12,9 +12,8 @@ from railyard.controller.failover.heartbeat_detector import SilentComponents
 from railyard.controller.failover.paths import Broken
 from railyard.controller.failover.precomputed import PrecomputedDetours
 from railyard.controller.openflow.app import SwitchEvent
-from railyard.topologies.addresses import Gpu
+from railyard.topologies.addresses import NETWORK_PORT_OFFSET, Gpu, gpu_at, gpu_of_optical_port, plane_of, role_of
 from railyard.topologies.plan import Plan
-from railyard.topologies.ports import NETWORK_PORT_OFFSET, gpu_at, gpu_of_optical_port, plane_of, role_of
 from railyard.topologies.routing import AnyRoute
 
 EmitEvent = Callable[[str, dict[str, Any]], None]

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.fabric_kinds import FABRIC_KINDS, FabricKind
-from railyard.topologies.paths import Path, Share, Shares, hb_ports, path_of
+from railyard.topologies.forwarding import Path, Share, Shares, hb_ports, path_of
 from railyard.topologies.spec import FabricSpec
 
 

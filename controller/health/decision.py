@@ -19,7 +19,7 @@ from typing import Final
 
 from railyard.controller.health.scores import BEST, Scores
 from railyard.topologies.addresses import Gpu
-from railyard.topologies.paths import Path, PathKind, path_of
+from railyard.topologies.forwarding import Path, PathKind, path_of
 
 IDLE: Final = BEST**3
 """The score of a path without any load, in millionths."""

@@ -10,7 +10,7 @@ from typing import Final
 from railyard.controller.health.decision import path_score
 from railyard.controller.health.scores import BEST, BLOCKED, Scores
 from railyard.topologies.addresses import Gpu
-from railyard.topologies.paths import PathKind, Shares
+from railyard.topologies.forwarding import PathKind, Shares
 
 POINT: Final = BEST * BEST
 """A point of 100, in the whole millionths of a path's score."""

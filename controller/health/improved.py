@@ -10,7 +10,7 @@ from bisect import bisect_left
 from railyard.controller.health.decision import near_path, path_score
 from railyard.controller.health.scores import BEST, Scores
 from railyard.topologies.addresses import Gpu
-from railyard.topologies.paths import Path, path_of
+from railyard.topologies.forwarding import Path, path_of
 
 
 def best_path(src: Gpu, dst: Gpu, scores: Scores, delta: int, spine: bool) -> Path | None:

@@ -15,7 +15,7 @@ from typing import Literal, NamedTuple
 
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.fabric_kinds import FABRIC_KINDS
-from railyard.topologies.paths import Path, hops
+from railyard.topologies.forwarding import Path, hops
 from railyard.topologies.plan import Plan
 
 

@@ -22,7 +22,7 @@ from railyard.controller.health.estimator import ESTIMATORS, Health, Load, healt
 from railyard.controller.health.scores import BEST, Scores, idle
 from railyard.controller.health.settings import HealthSpec
 from railyard.controller.openflow.app import SwitchEvent
-from railyard.topologies.measure.port_counters import TRAFFIC, PortStats
+from railyard.topologies.measure.counters import TRAFFIC, PortStats
 from railyard.topologies.plan import End, Link, Plan
 
 NS: Final = 1_000_000_000

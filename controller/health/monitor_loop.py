@@ -16,7 +16,7 @@ from railyard.controller.health.registry.unix_socket import SocketServer
 from railyard.controller.health.scores import Scores
 from railyard.controller.health.settings import HealthSpec
 from railyard.controller.openflow.app import SwitchEvent
-from railyard.topologies.measure.port_counters import PortReader
+from railyard.topologies.measure.counters import PortReader
 from railyard.topologies.plan import Plan
 
 FOLDER: Final = Path("/run/railyard")

@@ -20,7 +20,7 @@ from typing import Final
 from railyard.controller.health.max_min import Background, Link, Route, completion_s, route_of, under_load
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.fabric_kinds import FABRIC_KINDS
-from railyard.topologies.paths import Path, Share, Shares, path_of
+from railyard.topologies.forwarding import Path, Share, Shares, path_of
 from railyard.topologies.plan import Plan
 
 EXACT: Final = 512

@@ -12,7 +12,7 @@ from railyard.controller.health.scores import BEST, Scores, idle
 from railyard.core.registry import Registry
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.fabric_kinds import FABRIC_KINDS
-from railyard.topologies.paths import Path, Share, Shares, path_of
+from railyard.topologies.forwarding import Path, Share, Shares, path_of
 
 DELTA: Final = 10
 

@@ -25,7 +25,7 @@ from railyard.controller.openflow.ryu_api import (
     set_ev_cls,
 )
 from railyard.controller.openflow.ryu_api import ofproto_v1_3_parser as parser
-from railyard.topologies.ports import role_of
+from railyard.topologies.addresses import role_of
 
 What = Literal["switch-up", "switch-down", "port", "stats"]
 AffectedPorts = Mapping[int, Mapping[int, bool]]

@@ -4,10 +4,16 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from itertools import product
 
-from railyard.topologies.addresses import Gpu, gpu_of_name
-from railyard.topologies.optical import Layer
+from railyard.topologies.addresses import (
+    NETWORK_PORT_OFFSET,
+    Gpu,
+    gpu_of_name,
+    gpu_of_optical_port,
+    gpu_port,
+    network_port,
+)
 from railyard.topologies.plan import Plan
-from railyard.topologies.ports import NETWORK_PORT_OFFSET, gpu_of_optical_port, gpu_port, network_port
+from railyard.topologies.spec import Layer
 
 
 def moves_by_switch(plan: Plan, moves: Mapping[str, str], layers: Iterable[Layer]) -> dict[int, dict[int, int]]:

@@ -5,14 +5,14 @@ stops coming in at one port, none goes out at the other. An Open vSwitch doesn't
 switches off the port that is crossed with one that lost its light, and marks it, so as not to take its own darkness
 for somebody else's.
 
-Fibres and places bear the names of the GPUs that the plan has there. Ports follow topologies/ports.py, and nothing but
-the standard library is imported besides: the OpenFlow app reads this under Ryu.
+Fibres and places bear the names of the GPUs that the plan has there. Ports follow topologies/addresses.py, and nothing
+but the standard library is imported besides: the OpenFlow app reads this under Ryu.
 """
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from railyard.topologies.ports import NETWORK_PORT_OFFSET
+from railyard.topologies.addresses import NETWORK_PORT_OFFSET
 
 
 @dataclass(frozen=True, slots=True)

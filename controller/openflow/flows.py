@@ -1,6 +1,6 @@
 """What a switch should forward, as plain data: `tables_of(dpid, ports, spines)`.
 
-Everything follows from the datapath id and the port numbers (topologies/ports.py), so the controller needs no
+Everything follows from the datapath id and the port numbers (topologies/addresses.py), so the controller needs no
 configuration and works for any fabric, Mininet script or port that comes and goes.
 
 - a rail switch sends eth_dst of its own rank's GPUs out of their ports, and all else up: a select group over the
@@ -20,8 +20,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from railyard.controller.openflow.cross_connects import cross_connects
-from railyard.topologies.addresses import rank_mac
-from railyard.topologies.ports import UPLINK_PORT, gpu_at, plane_of, role_of
+from railyard.topologies.addresses import UPLINK_PORT, gpu_at, plane_of, rank_mac, role_of
 
 ANY_GPU: Final = ("02:52:00:00:00:00", "ff:ff:00:00:00:00")
 ANYTHING: Final = ("00:00:00:00:00:00", "00:00:00:00:00:00")

@@ -26,8 +26,8 @@ from railyard.controller.health.scores import Scores
 from railyard.controller.processes import messages
 from railyard.core.worker import Message, Parent
 from railyard.topologies.addresses import Gpu
+from railyard.topologies.forwarding import Shares, path_names
 from railyard.topologies.measure.tcp_rates import TcpRates
-from railyard.topologies.paths import Shares, path_names
 from railyard.topologies.plan import Plan
 
 Emit = Callable[[str, dict[str, Any]], None]

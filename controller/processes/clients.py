@@ -16,10 +16,10 @@ from railyard.controller.processes.messages import HeartbeatCost
 from railyard.core.errors import RailyardError
 from railyard.core.worker import ANSWER_S, Event, Message, OnEvent, Worker
 from railyard.topologies.addresses import Gpu
-from railyard.topologies.build import heartbeat_lanes, namespaces
+from railyard.topologies.build import namespaces, shaping
 from railyard.topologies.build.ovs import set_controller_port
-from railyard.topologies.optical import Layer
 from railyard.topologies.plan import Plan
+from railyard.topologies.spec import Layer
 
 _AWAITED: Final = ("ready", "learned", "registry", "relearned", "controller-restarted")
 GRACE_S: Final = 0.2
@@ -272,7 +272,7 @@ class HeartbeatProcess:
         if period_s <= 0 or multiplier < 2:
             raise ValueError(f"period {period_s} s must be above 0, multiplier {multiplier} 2 at least")
         self._plan = plan
-        heartbeat_lanes.enable_lanes(plan)
+        shaping.enable_lanes(plan)
         self._worker = Worker(
             "railyard.controller.processes.heartbeat_main",
             "the heartbeat sender",
@@ -302,4 +302,4 @@ class HeartbeatProcess:
     def stop(self) -> None:
         """End the process, and close the lanes."""
         self._worker.end()
-        heartbeat_lanes.disable_lanes(self._plan)
+        shaping.disable_lanes(self._plan)

@@ -25,8 +25,8 @@ from railyard.core.errors import RailyardError
 from railyard.core.worker import Message, Parent
 from railyard.topologies.addresses import Gpu, gpu_of_name
 from railyard.topologies.build import ovs
-from railyard.topologies.optical import Layer
 from railyard.topologies.plan import Plan
+from railyard.topologies.spec import Layer
 
 RECONNECT_POLL_S: Final = 0.02
 SWITCH_INTERVAL_S: Final = 0.0005

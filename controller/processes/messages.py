@@ -11,8 +11,8 @@ from railyard.controller.agent.steering import Steering
 from railyard.controller.health.settings import HealthSpec
 from railyard.core.worker import Message
 from railyard.topologies.addresses import Gpu
-from railyard.topologies.optical import Layer
 from railyard.topologies.plan import Plan
+from railyard.topologies.spec import Layer
 
 
 class ConnectController(Message):

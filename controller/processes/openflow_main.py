@@ -2,7 +2,8 @@
 railyard.controller.processes.openflow_main`.
 
 It listens on 127.0.0.1:6653, gives every switch its flows and keeps them right, and says what it hears, a line each.
-Routes at the GPUs are left alone: it knows of switches only. Datapath ids and ports have to follow topologies/ports.py.
+Routes at the GPUs are left alone: it knows of switches only. Datapath ids and ports have to follow
+topologies/addresses.py.
 """
 
 import signal
@@ -11,8 +12,7 @@ import socket
 from railyard.controller.openflow.app import SwitchEvent
 from railyard.controller.openflow.listeners import ADDRESS
 from railyard.controller.openflow.server import OpenFlowServer
-from railyard.topologies.addresses import MAX_RAILS
-from railyard.topologies.ports import NETWORK_PORT_OFFSET, gpu_at, gpu_of_optical_port, plane_of, role_of
+from railyard.topologies.addresses import MAX_RAILS, NETWORK_PORT_OFFSET, gpu_at, gpu_of_optical_port, plane_of, role_of
 
 
 def describe(event: SwitchEvent) -> str:

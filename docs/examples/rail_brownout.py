@@ -16,7 +16,7 @@ from pydantic import Field
 from railyard.core.config import ConfigModel
 from railyard.failure.faults import Impact, cable, fault
 from railyard.failure.faults.support.links import reshape, shaped_bps
-from railyard.failure.faults.support.switches import SwitchFault
+from railyard.failure.faults.support.processes import SwitchFault
 from railyard.topologies.build.network import FabricNet
 from railyard.topologies.plan import Link, Plan
 

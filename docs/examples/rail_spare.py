@@ -10,9 +10,8 @@ A GPU pair whose rail is dead uses the spare switch instead of a detour through 
     script/run run recovery --plugin docs/examples/rail_spare.py -o fabrics.0.kind=rail-spare
 """
 
-from railyard.topologies.addresses import MAX_RAILS
+from railyard.topologies.addresses import MAX_RAILS, SINGLE_DPID
 from railyard.topologies.fabric_kinds import FABRIC_KINDS, FabricKind, Switch
-from railyard.topologies.ports import SINGLE_DPID
 
 
 class RailSpare(FabricKind):

@@ -7,8 +7,7 @@ failover, expected traffic and predictions follow from `path` alone.
 """
 
 from railyard.topologies.addresses import Gpu
-from railyard.topologies.forwarding import FORWARDING_POLICIES, Fabric, ForwardingPolicy
-from railyard.topologies.paths import Path, path_of
+from railyard.topologies.forwarding import FORWARDING_POLICIES, Fabric, ForwardingPolicy, Path, path_of
 
 
 class Split(ForwardingPolicy):

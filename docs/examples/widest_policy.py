@@ -11,7 +11,7 @@ from railyard.controller.health.improved import spread
 from railyard.controller.health.policy import HEALTH_POLICIES, Context, HealthPolicy, direct_path, single
 from railyard.controller.health.scores import Scores
 from railyard.topologies.addresses import Gpu
-from railyard.topologies.paths import Share, Shares
+from railyard.topologies.forwarding import Share, Shares
 
 
 @HEALTH_POLICIES.register("widest")

@@ -54,10 +54,10 @@ def frames_per_s() -> float | None:
 def main() -> None:
     """Print the figure, in the sandbox."""
     from railyard.controller.processes.clients import ControllerProcess
-    from railyard.topologies.measure import capacity
+    from railyard.topologies.measure import rates
 
     datapath, _ = datapath_choice(detect())
-    print(capacity.measure(datapath, ControllerProcess()))
+    print(rates.measure(datapath, ControllerProcess()))
 
 
 if __name__ == "__main__":

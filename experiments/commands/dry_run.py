@@ -28,7 +28,7 @@ from railyard.failure.analysis.evaluate import AFTER_S
 from railyard.failure.scenario.script import Timed
 from railyard.results.views.format import NOTHING
 from railyard.topologies.addresses import Gpu
-from railyard.topologies.paths import Shares
+from railyard.topologies.forwarding import Shares
 from railyard.topologies.plan import Plan
 from railyard.topologies.spec import FabricSpec
 from railyard.workloads.background.spec import BackgroundSpec

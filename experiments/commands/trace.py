@@ -18,10 +18,9 @@ from railyard.core.units import format_time
 from railyard.experiments.commands import ps
 from railyard.experiments.commands.options import LiveRunName
 from railyard.topologies.addresses import Gpu, gpu_of_name
-from railyard.topologies.build import active_plan
+from railyard.topologies.forwarding import path_name
 from railyard.topologies.measure.capture import Capture, Probe
-from railyard.topologies.paths import path_name
-from railyard.topologies.plan import Plan
+from railyard.topologies.plan import Plan, read_active_plan
 
 MAX_PROBES: Final = 64
 """A packet socket's buffer holds this many, captured twice each, with some room left."""
@@ -124,7 +123,7 @@ def _median(ns: Sequence[int]) -> str:
 def main(arguments: Sequence[str]) -> int:
     """In the sandbox: RUN SRC DST PROBES, which were checked outside."""
     run, src, dst, probes = arguments
-    plan = active_plan.read()
+    plan = read_active_plan()
     if plan is None:
         raise BadInput("RUN", run, ps.NO_FABRIC)
     raise_open_file_limit()

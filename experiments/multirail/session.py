@@ -12,8 +12,8 @@ from railyard.core.records import IntervalId
 from railyard.experiments.run.progress import Steps
 from railyard.results.runs.allreduce import Skipped
 from railyard.results.runs.records import LinkCheck, Load, Run
-from railyard.topologies.measure.calibration import measured_bps, start_flow
 from railyard.topologies.measure.counters import Counters, count_in
+from railyard.topologies.measure.rates import measured_bps, start_flow
 from railyard.topologies.multirail.addresses import Nic
 from railyard.topologies.multirail.net import MultirailNet
 from railyard.topologies.multirail.plan import MultirailPlan

@@ -18,7 +18,7 @@ from railyard.controller.health.scores import BEST, Scores, idle
 from railyard.core.errors import RailyardError
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.build.shaping import payload_fraction
-from railyard.topologies.paths import Path, Shares
+from railyard.topologies.forwarding import Path, Shares
 from railyard.topologies.plan import Plan
 from railyard.workloads.background.flows import BackgroundFlow, flows_of
 from railyard.workloads.background.spec import BackgroundSpec

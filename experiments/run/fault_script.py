@@ -15,10 +15,9 @@ from railyard.experiments.run.session import FabricSession
 from railyard.experiments.run.traffic import Workload, record_broken, replay_broken
 from railyard.experiments.spec.faults import FaultSpec
 from railyard.experiments.spec.scripts import ScriptSpec, fault_dict
-from railyard.failure.analysis.detours import active_detours
-from railyard.failure.analysis.leak_check import StateSnapshot, state_differences, summarize
+from railyard.failure.analysis.controller_events import active_detours
 from railyard.failure.analysis.recovery_times import BIN_MS
-from railyard.failure.analysis.state_snapshot import snapshot_state
+from railyard.failure.analysis.state_snapshot import StateSnapshot, snapshot_state, state_differences, summarize
 from railyard.failure.connectivity.check import ConnectivityChecker, ConnectivityResult
 from railyard.failure.scenario.pairs import PairSelection, affected_pairs, monitored_pairs, select_script_pairs
 from railyard.failure.scenario.run import ScriptRun, run_script

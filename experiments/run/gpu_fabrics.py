@@ -16,7 +16,7 @@ from railyard.experiments.run.traffic import Workload, run_workload
 from railyard.experiments.spec.experiment import ExperimentSpec
 from railyard.results.analysis.aggregate import slowdown_rows
 from railyard.results.runs.records import Run
-from railyard.topologies.measure import capacity
+from railyard.topologies.measure import rates
 from railyard.topologies.plan import Plan, make_plan
 from railyard.workloads.build import build_whole
 
@@ -28,7 +28,7 @@ FIRST: Final = 0  # of `reroute`: the workloads run on this one; nothing is brok
 def measure(spec: ExperimentSpec, datapath: Datapath, frames_per_s: float, run: Run, steps: Steps) -> None:
     """Measure everything of the specification on every fabric. `frames_per_s`: what the machine carries."""
     sys.setswitchinterval(SWITCH_INTERVAL_S)
-    auto = capacity.auto_rail_bps(list(spec.fabrics), frames_per_s)
+    auto = rates.auto_rail_bps(list(spec.fabrics), frames_per_s)
     plans = [make_plan(fabric, auto) for fabric in spec.fabrics]
     takeovers = planned(spec, frames_per_s)
     for i, plan in [*enumerate(plans), *((one.fabric, one.plan) for one in takeovers)]:
@@ -75,7 +75,7 @@ def _load_and_break(spec: ExperimentSpec, plans: list[Plan], datapath: Datapath,
 
 
 def _check_rate(plan: Plan, frames_per_s: float, field: str) -> None:
-    max_bps = capacity.max_rail_bps(plan.spec, frames_per_s)
+    max_bps = rates.max_rail_bps(plan.spec, frames_per_s)
     if plan.rail_bps > max_bps:
         allowed = (
             f"is more than this machine carries: {format_rate(max_bps, 2)} or less for {plan.spec.gpus} GPUs, or auto"

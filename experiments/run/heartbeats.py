@@ -9,7 +9,7 @@ from railyard.controller.processes.messages import HeartbeatCost
 from railyard.core.records import Recovery
 from railyard.experiments.run.session import FabricSession
 from railyard.experiments.spec.routing import HeartbeatsSpec
-from railyard.failure.analysis.false_alarms import FaultInterval, false_alarms
+from railyard.failure.analysis.controller_events import FaultInterval, false_alarms
 from railyard.failure.faults import Fault
 from railyard.results.runs.records import Measurement, Run
 from railyard.results.theory.predict import WHOLE

@@ -15,7 +15,7 @@ from railyard.experiments.predict import steered_times
 from railyard.experiments.spec.experiment import ExperimentSpec, nominal_plan
 from railyard.experiments.spec.routing import RoutingSpec
 from railyard.topologies.addresses import Gpu
-from railyard.topologies.paths import Shares
+from railyard.topologies.forwarding import Shares
 from railyard.topologies.plan import Plan
 from railyard.topologies.spec import FabricSpec
 from railyard.workloads.background.spec import BackgroundSpec

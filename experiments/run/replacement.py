@@ -19,7 +19,7 @@ from railyard.experiments.spec.replacements import ReplacementSpec
 from railyard.failure.probes.replacement import Prober, taken_over_ns
 from railyard.results.analysis.replacements import INTERVAL_PARTS
 from railyard.results.runs.records import Event, Replacement, Run
-from railyard.topologies.build.tcp_timers import relaxed_tcp_timers
+from railyard.topologies.build.namespaces import relaxed_tcp_timers
 from railyard.workloads.replay.run import Replay
 from railyard.workloads.schedule import Schedule
 

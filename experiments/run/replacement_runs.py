@@ -12,7 +12,7 @@ from railyard.experiments.spec.experiment import ExperimentSpec
 from railyard.experiments.spec.replacements import ReplacementSpec, with_spares
 from railyard.results.analysis.replacements import replacement_name
 from railyard.results.runs.records import Run
-from railyard.topologies.measure.capacity import auto_rail_bps
+from railyard.topologies.measure.rates import auto_rail_bps
 from railyard.topologies.plan import Plan, make_plan
 from railyard.topologies.spec import FabricSpec
 

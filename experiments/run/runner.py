@@ -22,7 +22,7 @@ from railyard.results.analysis.run_analysis import Analysis
 from railyard.results.runs import store
 from railyard.results.runs.records import Run
 from railyard.results.views import summary
-from railyard.topologies.measure import capacity
+from railyard.topologies.measure import rates
 
 
 def run_experiment(spec: BaseExperiment, folder: Path | Folder, console: Console | None) -> int:
@@ -38,7 +38,7 @@ def run_experiment(spec: BaseExperiment, folder: Path | Folder, console: Console
         machine = detect()
         datapath, why = datapath_choice(machine)
         with steps.step("measuring what this machine carries"):
-            frames = capacity.measure(datapath, ControllerProcess())
+            frames = rates.measure(datapath, ControllerProcess())
         run.provenance = provenance(machine, datapath, why, frames, resolved["seed"])
         kind.measure(spec, datapath, frames, run, steps)
 

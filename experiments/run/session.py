@@ -11,10 +11,10 @@ from railyard.core.host import Datapath
 from railyard.core.host_load import LoadMeter
 from railyard.core.records import IntervalId
 from railyard.results.runs.records import Event, FabricRun, LinkCheck, Load, Run
+from railyard.topologies.build.namespaces import relaxed_tcp_timers
 from railyard.topologies.build.network import FabricNet
-from railyard.topologies.build.tcp_timers import relaxed_tcp_timers
-from railyard.topologies.measure.calibration import calibrate
 from railyard.topologies.measure.counters import Counters, count
+from railyard.topologies.measure.rates import calibrate
 from railyard.topologies.plan import Plan
 
 ControllerEvent = tuple[int, str, dict[str, Any]]

@@ -11,9 +11,9 @@ from railyard.core.records import IntervalId
 from railyard.experiments.run.session import FabricSession
 from railyard.results.runs.records import ByteCheck, Event, Flow, Measurement, Run
 from railyard.results.theory.predict import WHOLE, phase_times, predict_schedule, project_to_full_size
+from railyard.topologies.addresses import UPLINK_PORT
+from railyard.topologies.build.namespaces import relaxed_tcp_timers
 from railyard.topologies.build.shaping import payload_fraction
-from railyard.topologies.build.tcp_timers import relaxed_tcp_timers
-from railyard.topologies.ports import UPLINK_PORT
 from railyard.workloads.matrix.pace import line_rate_duration_s
 from railyard.workloads.matrix.traffic_matrix import cross_rail_bytes, port_bytes
 from railyard.workloads.replay.job import Windows, windows_for_links

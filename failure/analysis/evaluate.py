@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 
 from railyard.core.records import IntervalId, Recovery
-from railyard.failure.analysis.detours import (
+from railyard.failure.analysis.controller_events import (
     SIMULTANEOUS_NS,
     active_detours,
     home_ms,
@@ -29,12 +29,10 @@ from railyard.failure.analysis.recovery_times import (
 )
 from railyard.failure.faults import Fault
 from railyard.failure.faults.definition import ControllerEvent
-from railyard.failure.oracle.dead import Bounds, bounds
-from railyard.failure.oracle.max_flow import too_fast
+from railyard.failure.oracle.reachability import Bounds, bounds, too_fast
 from railyard.failure.probes.traffic import TrafficLog
 from railyard.failure.scenario.pairs import Pair, PairSelection
-from railyard.failure.scenario.script import Script
-from railyard.failure.scenario.timeline import SETTLE_S
+from railyard.failure.scenario.script import SETTLE_S, Script
 from railyard.topologies.plan import Plan
 
 WARM_UP_S: Final = 0.2  # at the start: streams settle, and it doesn't count as "before"

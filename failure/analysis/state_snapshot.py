@@ -1,4 +1,4 @@
-"""Snapshot of the kernel state of a fabric's nodes that a fault may change for good.
+"""Kernel state of a fabric's nodes that a fault may change for good: snapshots before and after, and their differences.
 
 Netlink by hand: to start `ip` and `nft` in each of 80 namespaces would take a second. 64 namespaces with 90 routes and
 14 neighbours each, as GPUs of 8x8 have them, take 0.06 s on two busy cores.
@@ -10,8 +10,29 @@ import struct
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
-from railyard.failure.analysis.leak_check import StateSnapshot
 from railyard.topologies.build import namespaces, netlink
+
+StateSnapshot = Mapping[str, frozenset[str]]
+"""Kernel state by node: a line for each route, neighbour, interface and table of rules."""
+MAX_LISTED: Final = 3
+"""The number of differences that a message lists."""
+
+
+def state_differences(before: StateSnapshot, now: StateSnapshot) -> list[str]:
+    """Return a line for each difference. The order of entries doesn't matter."""
+    return [line for node in sorted(before) for line in _differences(node, before[node], now[node])]
+
+
+def _differences(node: str, before: frozenset[str], now: frozenset[str]) -> Iterator[str]:
+    yield from (f"{node} still has {entry}" for entry in sorted(now - before))
+    yield from (f"{node} still lacks {entry}" for entry in sorted(before - now))
+
+
+def summarize(differences: list[str]) -> str:
+    """Return the first differences in one line."""
+    more = f" (and {len(differences) - MAX_LISTED} more)" if len(differences) > MAX_LISTED else ""
+    return "; ".join(differences[:MAX_LISTED]) + more
+
 
 RTM_GETLINK: Final = 18
 RTM_GETROUTE: Final = 26

@@ -1,6 +1,6 @@
-"""Connectivity check: probe every ordered pair of GPUs, and compare the answers with the oracle.
+"""Connectivity check: probe every ordered pair of GPUs, and compare answers and counters with the oracle.
 
-`ConnectivityChecker` is the handle on the process that probes (worker.py).
+`ConnectivityChecker` is the handle on the process that probes (worker.py); `missed_checks` finds those that were due.
 """
 
 import time
@@ -13,16 +13,78 @@ from typing import Final, Self
 
 from railyard.core.worker import Ready, Worker
 from railyard.failure.connectivity.messages import PAIRS_PER_S, Answered, Open, Probe
-from railyard.failure.connectivity.verdict import Verdict, judge, name_of
 from railyard.failure.faults import Cable, Fault, cable
-from railyard.failure.oracle.dead import Bounds, bounds
+from railyard.failure.oracle.reachability import Bounds, Survivors, bounds
 from railyard.failure.scenario.pairs import Pair
-from railyard.failure.scenario.timeline import SETTLE_S, Action, QuietPeriod
+from railyard.failure.scenario.script import SETTLE_S, Action, QuietPeriod
 from railyard.topologies.build.network import FabricNet
 from railyard.topologies.build.shaping import HEARTBEAT_BPS, burst_bytes
-from railyard.topologies.measure.port_counters import TRAFFIC, PortReader, PortStats
-from railyard.topologies.optical import LAYERS
+from railyard.topologies.measure.counters import TRAFFIC, PortReader, PortStats
 from railyard.topologies.plan import End, Plan
+from railyard.topologies.spec import LAYERS
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What went wrong; all empty if nothing did.
+
+    not_recovered: the fabric's own paths join them, and their probes weren't answered. impossible: answered, though
+    nothing at all joins them, so the fault isn't there or the oracle errs. carried: dead nodes and cables that passed
+    something on, with how much; and those in `slowed`, living cables, with how many bytes more than what is left of
+    their rate.
+    """
+
+    not_recovered: tuple[Pair, ...] = ()
+    impossible: tuple[Pair, ...] = ()
+    carried: tuple[tuple[str | Cable, int], ...] = ()
+    slowed: frozenset[Cable] = frozenset()
+
+    @property
+    def holds(self) -> bool:
+        """True if all is as it must be."""
+        return not (self.not_recovered or self.impossible or self.carried)
+
+    def lines(self) -> list[str]:
+        """A line for each thing that is wrong, by name."""
+        return [
+            *(f"{a.name} -> {b.name}: a path is left, but it did not recover" for a, b in self.not_recovered),
+            *(f"{a.name} -> {b.name}: answered, though nothing joins them" for a, b in self.impossible),
+            *(self._carried_line(part, amount) for part, amount in self.carried),
+        ]
+
+    def _carried_line(self, part: str | Cable, amount: int) -> str:
+        if part in self.slowed:
+            return f"{name_of(part)}: slowed, but it carried more than what is left of its rate, by {amount} bytes"
+        return f"{name_of(part)}: dead, but it carried {amount}"
+
+
+def name_of(part: str | Cable) -> str:
+    """A node as it is called; a cable by its ends."""
+    return part if isinstance(part, str) else "-".join(sorted(part))
+
+
+def judge(survivors: Survivors, answered: Mapping[Pair, bool], counter_deltas: Mapping[str | Cable, int]) -> Verdict:
+    """Hold outcomes of the time after recovery should have been done against what the broken fabric can do.
+
+    answered: for each ordered pair that was probed, whether a probe arrived. grown: by how much the counter of what a
+    node or cable passed on (bytes, packets: what the caller counts) grew from when it was dead; of living ones any
+    growth is right. ValueError for a pair of GPUs that the fabric doesn't have.
+    """
+    known = set(survivors.plan.gpus)
+    for src, dst in answered:
+        if not {src, dst} <= known:
+            raise ValueError(f"{src.name} -> {dst.name}: not both in a fabric of {len(known)} GPUs")
+    pairs = sorted(answered, key=lambda pair: [(gpu.domain, gpu.rank) for gpu in pair])
+    return Verdict(
+        tuple(pair for pair in pairs if not answered[pair] and pair in survivors.reachable),
+        tuple(pair for pair in pairs if answered[pair] and pair not in survivors.connected),
+        tuple(
+            (part, counter_deltas[part])
+            for part in sorted(counter_deltas, key=name_of)
+            if counter_deltas[part] and survivors.is_dead(part)
+        ),
+    )
+
 
 RETRY_BUDGET_S: Final = 0.15  # the minimum time after the first pass
 MAX_S: Final = 2.0
@@ -209,3 +271,31 @@ def _gpu_cables(plan: Plan) -> Iterator[tuple[Cable, End, End]]:
         links = plan.cables(gpu, layer)  # two where an optical switch is in between
         near, far = links[0].a, links[-1].b
         yield cable(near.node, far.node), near, far
+
+
+MAX_ACTION_S: Final = 0.15
+"""The expected duration of an action, s: after a longer one, the check is still due."""
+
+
+def missed_checks(
+    actions: Sequence[Action], taken: Sequence[ConnectivityResult], check_s: float, after_s: float
+) -> list[ConnectivityResult]:
+    """Return a result for each missing check. One is due after each action that is followed by enough idle time.
+
+    `check_s`: the duration of a check. `after_s`: the time after the last action. A controller may take its time to
+    start: there, idle time counts from when the action was done. ValueError without actions.
+    """
+    ordered = sorted(actions, key=lambda action: action.at_ns)
+    ends = [*(action.at_ns for action in ordered[1:]), max(action.done_ns for action in actions) + int(after_s * 1e9)]
+    found, broken = list[ConnectivityResult](), list[Fault]()
+    for action, end_ns in zip(ordered, ends, strict=True):
+        if action.operation == "inject":
+            broken.append(action.fault)
+        else:
+            broken.remove(action.fault)
+        counts_from_done = action is ordered[-1] or action.fault.definition.is_control_plane
+        begin_ns = action.done_ns if counts_from_done else action.at_ns + int(MAX_ACTION_S * 1e9)
+        is_due = end_ns - begin_ns > (SETTLE_S + check_s) * 1e9
+        if is_due and not any(action.at_ns <= check.at_ns < end_ns for check in taken):
+            found.append(ConnectivityResult(end_ns, action.name, tuple(broken), 0, 0, 0, Verdict(), taken=False))
+    return found

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from railyard.failure.faults.definition import fault
-from railyard.failure.faults.support.control_plane import ControlPlaneFault, controller_of, has_listener
+from railyard.failure.faults.support.processes import ControlPlaneFault, controller_of, has_listener
 from railyard.topologies.build.network import FabricNet
 
 

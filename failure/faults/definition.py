@@ -19,11 +19,10 @@ from typing import Any, ClassVar, Final, Literal, TypeVar
 from railyard.controller.health.settings import RegistryKind
 from railyard.core.config import ConfigModel
 from railyard.core.registry import Registry
-from railyard.failure.faults.support.impact import FaultScope, Impact, scope_of
-from railyard.failure.faults.support.signals import is_signal_of
+from railyard.failure.faults.support.impact import FaultScope, Impact, is_signal_of, scope_of
 from railyard.topologies.build.network import FabricNet
-from railyard.topologies.optical import Layer
 from railyard.topologies.plan import Plan
+from railyard.topologies.spec import Layer
 
 ControllerEvent = tuple[int, str, dict[str, Any]]
 """An event of a controller: (monotonic ns, kind, detail)."""

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from railyard.failure.faults.definition import FirstPacketTarget, fault
-from railyard.failure.faults.support.gpus import GpuFault, boot, disconnect, links_down, signal_all
+from railyard.failure.faults.support.processes import GpuFault, boot, disconnect, links_down, signal_all
 from railyard.topologies.build.network import FabricNet
 
 

@@ -8,9 +8,9 @@ from typing import Any
 import psutil
 
 from railyard.failure.faults.definition import fault
-from railyard.failure.faults.support.cables import hb_link, rail_link
-from railyard.failure.faults.support.gpus import GpuFault, processes_in, signal_all
+from railyard.failure.faults.support.links import hb_link, rail_link
 from railyard.failure.faults.support.loss import all_lost, disable_loss, enable_loss, prepare_loss
+from railyard.failure.faults.support.processes import GpuFault, processes_in, signal_all
 from railyard.topologies.build.network import FabricNet
 
 

@@ -4,10 +4,9 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from railyard.failure.faults.definition import fault
-from railyard.failure.faults.support.cables import CableFault, cut, hb_link, reconnect
-from railyard.failure.faults.support.links import is_up
+from railyard.failure.faults.support.links import CableFault, cut, hb_link, is_up, reconnect
 from railyard.topologies.build.network import FabricNet
-from railyard.topologies.optical import Layer
+from railyard.topologies.spec import Layer
 
 
 @fault("hb-port-down")

@@ -4,8 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from railyard.failure.faults.definition import FirstPacketTarget, fault
-from railyard.failure.faults.support.cables import CableFault, cut, rail_link, reconnect
-from railyard.failure.faults.support.links import is_up
+from railyard.failure.faults.support.links import CableFault, cut, is_up, rail_link, reconnect
 from railyard.topologies.build.network import FabricNet
 
 

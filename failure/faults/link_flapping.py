@@ -11,7 +11,7 @@ from pydantic import field_validator
 from railyard.core.config import ConfigModel
 from railyard.core.units import Time, format_time
 from railyard.failure.faults.definition import fault
-from railyard.failure.faults.support.cables import CableFault, cut, rail_link
+from railyard.failure.faults.support.links import CableFault, cut, rail_link
 from railyard.topologies.build import namespaces
 from railyard.topologies.build.network import FabricNet
 from railyard.topologies.plan import End

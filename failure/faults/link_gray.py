@@ -7,8 +7,8 @@ from pydantic import Field
 
 from railyard.core.config import ConfigModel
 from railyard.failure.faults.definition import fault
-from railyard.failure.faults.support.cables import CableFault, rail_link
 from railyard.failure.faults.support.impact import Impact
+from railyard.failure.faults.support.links import CableFault, rail_link
 from railyard.failure.faults.support.loss import disable_loss, enable_loss, prepare_loss, some_lost
 from railyard.topologies.build.network import FabricNet
 from railyard.topologies.plan import Plan

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from railyard.failure.faults.definition import FirstPacketTarget, fault
-from railyard.failure.faults.support.cables import CableFault, rail_link
+from railyard.failure.faults.support.links import CableFault, rail_link
 from railyard.failure.faults.support.loss import all_lost, disable_loss, enable_loss, prepare_loss
 from railyard.topologies.build.network import FabricNet
 

@@ -1,7 +1,7 @@
 """Fault kind rail-switch-crash."""
 
 from railyard.failure.faults.definition import FirstPacketTarget, fault
-from railyard.failure.faults.support.switches import SwitchCrash
+from railyard.failure.faults.support.processes import SwitchCrash
 
 
 @fault("rail-switch-crash")

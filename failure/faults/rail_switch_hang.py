@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from railyard.failure.faults.definition import FirstPacketTarget, fault
-from railyard.failure.faults.support.switches import SwitchFault, is_stopped, send_signal
+from railyard.failure.faults.support.processes import SwitchFault, is_stopped, send_signal
 from railyard.topologies.build.network import FabricNet
 
 

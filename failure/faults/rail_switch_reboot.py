@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from railyard.core.config import ConfigModel
 from railyard.core.units import Time, format_time
 from railyard.failure.faults.definition import ControllerEvent, fault
-from railyard.failure.faults.support.switches import SwitchFault, is_dead, kill, start
+from railyard.failure.faults.support.processes import SwitchFault, is_dead, kill, start
 from railyard.topologies.build import namespaces
 from railyard.topologies.build.network import FabricNet
 

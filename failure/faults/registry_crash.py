@@ -8,8 +8,8 @@ from railyard.controller.health.settings import RegistryKind
 from railyard.core.config import ConfigModel
 from railyard.core.errors import CheckFailed
 from railyard.failure.faults.definition import fault
-from railyard.failure.faults.support.control_plane import ControlPlaneFault, controller_of, is_listening
 from railyard.failure.faults.support.impact import FaultScope
+from railyard.failure.faults.support.processes import ControlPlaneFault, controller_of, is_listening
 from railyard.topologies.build.network import FabricNet
 from railyard.topologies.plan import Plan
 

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from railyard.failure.faults.definition import FaultKind, fault, size_of
-from railyard.failure.faults.support.gpus import boot, disconnect, links_down, signal_all
 from railyard.failure.faults.support.impact import FaultScope, Impact
 from railyard.failure.faults.support.links import is_up, set_links
+from railyard.failure.faults.support.processes import boot, disconnect, links_down, signal_all
 from railyard.topologies.build.network import FabricNet
 from railyard.topologies.plan import Plan
 

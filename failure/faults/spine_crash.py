@@ -1,7 +1,7 @@
 """Fault kind spine-crash."""
 
 from railyard.failure.faults.definition import fault
-from railyard.failure.faults.support.switches import SwitchCrash
+from railyard.failure.faults.support.processes import SwitchCrash
 
 
 @fault("spine-crash")

@@ -9,15 +9,19 @@ longer path may be left where none of these is (over a third domain): `connected
 Rail-only IV-B, Outshift health routing part 2.
 """
 
-from collections.abc import Mapping
-from functools import cached_property
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property, reduce
+from operator import or_
+from typing import Final
 
 import networkx as nx
 import numpy as np
 import numpy.typing as npt
 from networkx.algorithms.flow import shortest_augmenting_path
 
-from railyard.failure.faults import Cable, Impact, cable
+from railyard.failure.analysis.recovery_times import STEADY_BINS, Trace
+from railyard.failure.faults import Cable, Fault, Impact, cable
 from railyard.failure.scenario.pairs import Pair
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.plan import Plan
@@ -157,3 +161,43 @@ def _check(plan: Plan, dead: Impact, rates: Mapping[Cable, int]) -> None:
             raise ValueError(
                 f"{'-'.join(sorted(slow))}: {remaining_bps} bit/s must be above 0 and at most {rates[slow]}"
             )
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """What must work, with all intermittent parts dead (`lower`), and what may work, with those alive (`upper`)."""
+
+    lower: Survivors
+    upper: Survivors
+
+
+def bounds(plan: Plan, faults: Collection[Fault]) -> Bounds:
+    """Return what concurrent faults leave of the fabric."""
+    lower = Survivors(plan, _union(plan, faults))
+    steady = [fault for fault in faults if not fault.definition.is_intermittent]
+    return Bounds(lower, lower if len(steady) == len(faults) else Survivors(plan, _union(plan, steady)))
+
+
+def _union(plan: Plan, faults: Iterable[Fault]) -> Impact:
+    return reduce(or_, (fault.impact(plan) for fault in faults), Impact())
+
+
+SLACK: Final = 1.05
+
+
+def too_fast(remaining: Survivors, traces: Mapping[Pair, Trace]) -> frozenset[Pair]:
+    """Return the pairs whose goodput (bit/s in bins), averaged over `STEADY_BINS`, was above their max-flow.
+
+    Shorter traces are ignored. Max-flow is computed only for a pair that got more than the slowest live cable carries,
+    which is a lower bound for any connected pair.
+    """
+    slowest = min((edge["capacity"] for _, _, edge in remaining.graph.edges(data=True)), default=0)
+    found = set()
+    for pair, trace in traces.items():
+        if len(trace) < STEADY_BINS:
+            continue
+        peak_bps = float(np.convolve(trace, np.ones(STEADY_BINS) / STEADY_BINS, mode="valid").max())
+        min_bps = slowest if pair in remaining.connected else 0
+        if peak_bps > min_bps * SLACK and peak_bps > remaining.max_bps(*pair) * SLACK:
+            found.add(pair)
+    return frozenset(found)

@@ -13,8 +13,7 @@ from railyard.failure.analysis.evaluate import (
     evaluate_all,
     fault_end_ns,
 )
-from railyard.failure.connectivity.check import ConnectivityChecker, ConnectivityResult, duration_s
-from railyard.failure.connectivity.schedule import missed_checks
+from railyard.failure.connectivity.check import ConnectivityChecker, ConnectivityResult, duration_s, missed_checks
 from railyard.failure.faults.definition import ControllerEvent
 from railyard.failure.probes.traffic import Traffic, TrafficJob
 from railyard.failure.scenario.pairs import PairSelection

@@ -22,8 +22,7 @@ from railyard.results.analysis.aggregate import TIME_METRICS
 from railyard.results.runs.records import Choice, Event, FabricRun, HealthSample, Measurement, Run
 from railyard.results.views.format import workload_label
 from railyard.topologies.addresses import gpu_of_name
-from railyard.topologies.forwarding import Shape, policy_shares
-from railyard.topologies.paths import path_names
+from railyard.topologies.forwarding import Shape, path_names, policy_shares
 
 Pair = tuple[str, str]
 Recorded = TypeVar("Recorded", HealthSample, Choice)

@@ -11,12 +11,11 @@ from typing import Any, TypeVar
 
 from railyard.controller.processes.clients import ControllerProcess
 from railyard.core.host import Datapath, datapath_choice, detect
-from railyard.topologies.addresses import Gpu, gpu_of_ip
+from railyard.topologies.addresses import UPLINK_PORT, Gpu, gpu_of_ip
 from railyard.topologies.build import namespaces
 from railyard.topologies.build.network import FabricNet
 from railyard.topologies.build.ovs import OVS_DIR
 from railyard.topologies.plan import make_plan
-from railyard.topologies.ports import UPLINK_PORT
 from railyard.topologies.spec import parse_fabric
 
 RAIL_BPS = 100_000_000

@@ -23,8 +23,8 @@ from railyard.controller.health.settings import RegistryKind
 from railyard.controller.processes.clients import AgentsProcess
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.build import namespaces
+from railyard.topologies.forwarding import Path
 from railyard.topologies.measure.capture import Capture
-from railyard.topologies.paths import Path
 from tests.emulation.fabrics import Fabric, eventually
 from tests.emulation.programs import command_line
 from tests.unit.path_choices import own_path

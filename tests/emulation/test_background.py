@@ -21,10 +21,9 @@ import pytest
 
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.build import namespaces
+from railyard.topologies.build.namespaces import relaxed_tcp_timers
 from railyard.topologies.build.shaping import payload_fraction
-from railyard.topologies.build.tcp_timers import relaxed_tcp_timers
-from railyard.topologies.measure.counters import count
-from railyard.topologies.measure.port_counters import PortReader
+from railyard.topologies.measure.counters import PortReader, count
 from railyard.topologies.plan import End, Link
 from railyard.workloads.background.flows import BackgroundFlow
 from railyard.workloads.background.run import Background, background

@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 
 from railyard.controller.openflow.flows import tables_of
-from railyard.topologies.addresses import Gpu
-from railyard.topologies.ports import RAIL_DPID, UPLINK_PORT
+from railyard.topologies.addresses import RAIL_DPID, UPLINK_PORT, Gpu
 from tests.emulation.plain_mininet import mn, start_controller, start_open_vswitch
 from tests.emulation.ryu_venv import CannotMake, ryu_manager
 

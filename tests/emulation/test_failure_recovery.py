@@ -10,9 +10,9 @@ from railyard.core.errors import CheckFailed
 from railyard.experiments.run.session import built
 from railyard.failure.analysis.evaluate import FaultRun
 from railyard.failure.faults import FAULTS, Fault
-from railyard.failure.scenario import injection
-from railyard.failure.scenario.injection import inject, is_active, repair
+from railyard.failure.scenario import player
 from railyard.failure.scenario.pairs import monitored_pairs
+from railyard.failure.scenario.player import inject, is_active, repair
 from railyard.failure.scenario.run import run_script
 from railyard.failure.scenario.script import Script, Timed
 from railyard.results.runs.records import Run
@@ -188,7 +188,7 @@ def test_a_fault_that_changes_nothing_is_no_fault() -> None:
 
 def test_a_fault_that_does_not_bite_fails_loudly(monkeypatch: pytest.MonkeyPatch) -> None:
     net = build("rail-only", 2, 2).net
-    monkeypatch.setattr(injection, "SYMPTOMS_TIMEOUT_S", 0.3)
+    monkeypatch.setattr(player, "SYMPTOMS_TIMEOUT_S", 0.3)
     fault = Fault("link-down", "d0g1")
     monkeypatch.setattr(type(FAULTS["link-down"]), "inject", lambda *_: None)
     with pytest.raises(CheckFailed, match="link-down at d0g1 had no effect"):

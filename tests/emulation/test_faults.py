@@ -9,10 +9,10 @@ import pytest
 
 from railyard.core.errors import CheckFailed
 from railyard.failure.faults import FAULTS, Fault
-from railyard.failure.faults.support.frames import open_frames
 from railyard.failure.faults.support.links import is_up
-from railyard.failure.scenario import injection
-from railyard.failure.scenario.injection import inject, is_active, repair
+from railyard.failure.faults.support.loss import open_frames
+from railyard.failure.scenario import player
+from railyard.failure.scenario.player import inject, is_active, repair
 from railyard.topologies.addresses import Gpu
 from tests.emulation.fabrics import WAIT_S as LONG_S
 from tests.emulation.fabrics import Fabric, at_best, build, eventually
@@ -277,7 +277,7 @@ def test_a_crashed_server_takes_its_whole_domain_and_no_other() -> None:
 
 
 def test_each_kind_fails_loudly_if_it_does_not_bite(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(injection, "SYMPTOMS_TIMEOUT_S", 0.3)
+    monkeypatch.setattr(player, "SYMPTOMS_TIMEOUT_S", 0.3)
     net = bare("rail-optimized").net
     for kind, target in FAULT_TARGETS.items():
         monkeypatch.setattr(type(FAULTS[kind]), "inject", lambda *_: None)

@@ -18,7 +18,7 @@ from railyard.controller.failover.paths import Broken
 from railyard.controller.processes.clients import HeartbeatProcess
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.build import namespaces
-from railyard.topologies.build.heartbeat_lanes import disable_lanes, ends, lanes_enabled
+from railyard.topologies.build.shaping import disable_lanes, ends, lanes_enabled
 from railyard.workloads.background.flows import flows_of
 from railyard.workloads.background.reserve import reserved
 from railyard.workloads.background.spec import BackgroundSpec

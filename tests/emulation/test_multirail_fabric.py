@@ -19,7 +19,7 @@ from pyroute2 import IPRoute
 from railyard.core.host import NETNS_DIR
 from railyard.topologies.build import namespaces
 from railyard.topologies.build.ovs import OVS_DIR
-from railyard.topologies.measure.port_counters import PortReader
+from railyard.topologies.measure.counters import PortReader
 from railyard.topologies.multirail.addresses import Nic
 from railyard.topologies.multirail.net import MultirailNet
 from railyard.topologies.multirail.plan import make_multirail_plan

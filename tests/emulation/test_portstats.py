@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from railyard.topologies.build import namespaces
-from railyard.topologies.measure.port_counters import TRAFFIC, PortReader, PortStats
+from railyard.topologies.measure.counters import TRAFFIC, PortReader, PortStats
 from tests.emulation.fabrics import eventually
 
 pytestmark = pytest.mark.capsule

@@ -6,7 +6,7 @@ import pytest
 
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.build import namespaces
-from railyard.topologies.build.tcp_timers import TCP_SETTINGS, relaxed_tcp_timers
+from railyard.topologies.build.namespaces import TCP_SETTINGS, relaxed_tcp_timers
 from railyard.topologies.measure.counters import count
 from tests.emulation.fabrics import Fabric, build, eventually
 

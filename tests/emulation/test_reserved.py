@@ -8,8 +8,8 @@ import pytest
 
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.build import namespaces
+from railyard.topologies.build.namespaces import relaxed_tcp_timers
 from railyard.topologies.build.shaping import payload_fraction
-from railyard.topologies.build.tcp_timers import relaxed_tcp_timers
 from railyard.workloads.background.flows import flows_of
 from railyard.workloads.background.reserve import reserved
 from railyard.workloads.background.run import background

@@ -14,7 +14,7 @@ import pytest
 from railyard.controller.agent.route_agent import RouteAgent
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.build import namespaces
-from railyard.topologies.measure.port_counters import TRAFFIC, PortReader
+from railyard.topologies.measure.counters import TRAFFIC, PortReader
 from railyard.topologies.plan import make_plan
 from railyard.topologies.routing import AnyRoute, Hop, Route, SpreadRoute, host_prefix
 from railyard.topologies.spec import parse_fabric

@@ -21,9 +21,9 @@ from railyard.controller.health.policy import default_policies
 from railyard.controller.health.settings import HealthSpec, RegistryKind
 from railyard.core.errors import RailyardError
 from railyard.topologies.addresses import Gpu
+from railyard.topologies.forwarding import Path, Share, Shares
 from railyard.topologies.measure.capture import Capture
-from railyard.topologies.measure.port_counters import TRAFFIC, PortReader
-from railyard.topologies.paths import Path, Share, Shares
+from railyard.topologies.measure.counters import TRAFFIC, PortReader
 from railyard.workloads.background.run import background
 from railyard.workloads.background.spec import BackgroundSpec
 from tests.emulation.fabrics import Fabric, build, eventually

@@ -5,9 +5,9 @@ import pytest
 from railyard.controller.agent.path_trace import TracedPath, assemble_path, verdict
 from railyard.controller.failover.paths import Broken
 from railyard.topologies.addresses import Gpu
-from railyard.topologies.build import active_plan
+from railyard.topologies.forwarding import path_name
 from railyard.topologies.measure.capture import Capture
-from railyard.topologies.paths import path_name
+from railyard.topologies.plan import read_active_plan
 from tests.emulation.fabrics import Fabric, at_best, build
 from tests.emulation.programs import USER, Program, as_root, as_user
 from tests.emulation.test_cli import BUILT_S, PROMPT, SHELL, Wrap, command
@@ -82,9 +82,9 @@ def test_flows_share_the_spines_and_time_runs_forward() -> None:
 @pytest.mark.capsule
 def test_the_plan_is_there_while_the_fabric_stands() -> None:
     fabric = build("rail-optimized", 2, 2, policy="pxn")
-    assert active_plan.read() == fabric.net.plan
+    assert read_active_plan() == fabric.net.plan
     fabric.net.stop()
-    assert active_plan.read() is None
+    assert read_active_plan() is None
 
 
 @pytest.mark.parametrize("who", [as_root, as_user])

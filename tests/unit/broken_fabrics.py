@@ -9,9 +9,8 @@ import networkx as nx
 
 from railyard.controller.failover.manager import find_disconnected_ranks
 from railyard.controller.failover.paths import Broken
-from railyard.topologies.addresses import Gpu
+from railyard.topologies.addresses import Gpu, role_of
 from railyard.topologies.plan import Plan, make_plan
-from railyard.topologies.ports import role_of
 from railyard.topologies.spec import parse_fabric
 from tests.unit.fake_switch import cables
 

@@ -8,9 +8,8 @@ from railyard.controller.openflow.flows import ANYTHING, EXACT, Flow, Tables
 from railyard.controller.openflow.ryu_api import DEAD_DISPATCHER, MAIN_DISPATCHER, ofp_event
 from railyard.controller.openflow.ryu_api import ofproto_v1_3 as ofp
 from railyard.controller.openflow.ryu_api import ofproto_v1_3_parser as parser
-from railyard.topologies.addresses import Gpu
+from railyard.topologies.addresses import Gpu, gpu_at
 from railyard.topologies.plan import Plan
-from railyard.topologies.ports import gpu_at
 
 PARTS = 2  # entries in each part of an answer; a real switch puts some 600 flows into one
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from railyard.controller.health.oracle import all_paths
 from railyard.controller.health.scores import Scores
 from railyard.topologies.addresses import Gpu
-from railyard.topologies.paths import Path
+from railyard.topologies.forwarding import Path
 
 # ties and zeros are what goes wrong: most scores are out of a few
 SCORE = st.sampled_from([0, 1, 10, 49, 50, 51, 99, 100]) | st.integers(0, 100)

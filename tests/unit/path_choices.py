@@ -3,8 +3,7 @@
 from railyard.controller.failover.paths import Broken, choose
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.fabric_kinds import FABRIC_KINDS
-from railyard.topologies.forwarding import Shape, policy_shares
-from railyard.topologies.paths import Path
+from railyard.topologies.forwarding import Path, Shape, policy_shares
 from railyard.topologies.spec import FabricSpec
 
 POLICIES = {name: kind.policies for name, kind in FABRIC_KINDS.items() if kind.planes == 1}

@@ -9,10 +9,10 @@ from railyard.controller.processes.clients import ControllerProcess
 from railyard.core.records import IntervalId
 from railyard.experiments.run.session import FabricSession, Watch
 from railyard.results.runs.records import Run
+from railyard.topologies.addresses import UPLINK_PORT
 from railyard.topologies.build.network import FabricNet
 from railyard.topologies.measure import counters
 from railyard.topologies.plan import Plan, make_plan
-from railyard.topologies.ports import UPLINK_PORT
 from railyard.topologies.spec import parse_fabric
 
 Counters = dict[str, dict[int, dict[str, int]]]

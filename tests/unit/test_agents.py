@@ -13,7 +13,7 @@ from railyard.controller.health.registry.unix_socket import SocketServer
 from railyard.controller.health.scores import Scores, idle
 from railyard.controller.processes.agents_main import Agents, Emit, Kernels
 from railyard.topologies.addresses import Gpu
-from railyard.topologies.paths import Shares
+from railyard.topologies.forwarding import Shares
 from railyard.topologies.plan import make_plan
 from railyard.topologies.spec import parse_fabric
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from railyard.topologies.build.network import FabricNet
-from railyard.topologies.measure.calibration import MIN_DURATION_S, SEGMENTS, samples, seconds_for
+from railyard.topologies.measure.rates import MIN_DURATION_S, SEGMENTS, samples, seconds_for
 from railyard.topologies.plan import make_plan
 from railyard.topologies.spec import parse_fabric
 from tests.unit.path_choices import POLICIES, own_path

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from railyard.topologies.measure.capacity import (
+from railyard.topologies.measure.rates import (
     MAX_RAIL_BPS,
     MIN_RAIL_BPS,
     SHARE,

@@ -9,7 +9,7 @@ import pytest
 from railyard.controller.agent import choices
 from railyard.controller.agent.choices import ChoiceServer, ask
 from railyard.topologies.addresses import Gpu
-from railyard.topologies.paths import Path, Share, Shares
+from railyard.topologies.forwarding import Path, Share, Shares
 
 SRC, DST = Gpu(0, 1), Gpu(3, 2)
 

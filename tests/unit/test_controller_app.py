@@ -9,9 +9,8 @@ from railyard.controller.openflow.codec import add_flow, delete_all
 from railyard.controller.openflow.flows import EXACT, UPLINK_GROUP, Flow, tables_of
 from railyard.controller.openflow.ryu_api import ofproto_v1_3 as ofp
 from railyard.controller.openflow.ryu_api import ofproto_v1_3_parser as parser
-from railyard.topologies.addresses import Gpu
+from railyard.topologies.addresses import RAIL_DPID, SPINE_DPID, Gpu
 from railyard.topologies.plan import Plan, make_plan
-from railyard.topologies.ports import RAIL_DPID, SPINE_DPID
 from railyard.topologies.spec import parse_fabric
 from tests.unit.fake_switch import FakeSwitch, delivered, ports_of, state_change
 

@@ -11,9 +11,8 @@ from railyard.controller.failover.heartbeat_detector import SilentComponents
 from railyard.controller.failover.manager import FailoverManager, find_disconnected_ranks
 from railyard.controller.failover.paths import Broken
 from railyard.controller.openflow.app import SwitchEvent
-from railyard.topologies.addresses import Gpu
+from railyard.topologies.addresses import RAIL_DPID, SINGLE_DPID, SPINE_DPID, UPLINK_PORT, Gpu
 from railyard.topologies.plan import Plan
-from railyard.topologies.ports import RAIL_DPID, SINGLE_DPID, SPINE_DPID, UPLINK_PORT
 from railyard.topologies.routing import AnyRoute, Route
 from tests.unit.broken_fabrics import plan
 from tests.unit.fake_switch import ports_of

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from railyard.controller.failover.detours import DETOUR_METRIC, Detours, changes, detours
 from railyard.controller.failover.paths import Broken, usable
 from railyard.topologies.addresses import Gpu
-from railyard.topologies.paths import Path
+from railyard.topologies.forwarding import Path
 from railyard.topologies.plan import Plan
 from railyard.topologies.routing import AnyRoute, Route, host_prefix
 from tests.unit.broken_fabrics import Fault, Truth, as_told, double_faults, plan, single_faults

@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 
 from railyard.controller.failover.manager import find_disconnected_ranks
 from railyard.controller.openflow.flows import RANK_GROUP, UPLINK_GROUP, Flow, Ports, Tables, reconcile, tables_of
-from railyard.topologies.addresses import Gpu
+from railyard.topologies.addresses import RAIL_DPID, SINGLE_DPID, SPINE_DPID, UPLINK_PORT, Gpu, gpu_at, role_of
 from railyard.topologies.plan import Plan, make_plan
-from railyard.topologies.ports import RAIL_DPID, SINGLE_DPID, SPINE_DPID, UPLINK_PORT, gpu_at, role_of
 from railyard.topologies.spec import parse_fabric
 from tests.unit.fake_switch import cables, delivered, out_ports, ports_of
 

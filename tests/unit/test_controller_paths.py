@@ -7,7 +7,7 @@ import pytest
 
 from railyard.controller.failover.paths import Broken, alternatives, usable
 from railyard.topologies.addresses import Gpu
-from railyard.topologies.paths import Path
+from railyard.topologies.forwarding import Path
 from railyard.topologies.plan import Plan
 from railyard.topologies.routing import next_hop
 from tests.unit.broken_fabrics import Truth, as_told, double_faults, plan, single_faults

@@ -15,9 +15,8 @@ from railyard.controller.openflow.app import AffectedPorts
 from railyard.controller.processes import controller_main, messages
 from railyard.core.errors import RailyardError
 from railyard.core.worker import Message, Parent
-from railyard.topologies.addresses import Gpu
+from railyard.topologies.addresses import Gpu, gpu_port, network_port
 from railyard.topologies.plan import make_plan
-from railyard.topologies.ports import gpu_port, network_port
 from railyard.topologies.spec import parse_fabric
 from tests.unit.broken_fabrics import plan
 

@@ -11,8 +11,7 @@ from railyard.controller.failover.detours import Detours, changes, detours
 from railyard.controller.failover.heartbeat_detector import SilentComponents
 from railyard.controller.failover.paths import Broken
 from railyard.controller.openflow.app import SwitchEvent
-from railyard.topologies.addresses import Gpu
-from railyard.topologies.ports import RAIL_DPID
+from railyard.topologies.addresses import RAIL_DPID, Gpu
 from railyard.topologies.routing import AnyRoute
 from tests.unit.broken_fabrics import plan
 from tests.unit.test_controller_brain import Lab, flat, rail_only

@@ -10,9 +10,8 @@ from railyard.controller.failover.manager import find_disconnected_ranks
 from railyard.controller.failover.paths import Broken, usable
 from railyard.failure.faults import Impact, cable
 from railyard.failure.oracle.reachability import Survivors
-from railyard.topologies.addresses import Gpu
+from railyard.topologies.addresses import Gpu, role_of
 from railyard.topologies.plan import Plan
-from railyard.topologies.ports import role_of
 from railyard.topologies.routing import host_prefix
 from tests.unit.broken_fabrics import plan
 from tests.unit.fake_switch import cables

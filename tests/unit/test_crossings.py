@@ -12,7 +12,7 @@ from railyard.controller.openflow.cross_connects import (
     find_moved,
     link_state_changes,
 )
-from railyard.topologies.ports import NETWORK_PORT_OFFSET
+from railyard.topologies.addresses import NETWORK_PORT_OFFSET
 
 FIBRES = (1, 2, 3, 65)
 PORTS = tuple(port for fibre in FIBRES for port in (fibre, fibre + NETWORK_PORT_OFFSET))

@@ -16,11 +16,10 @@ from railyard.failure.connectivity.check import (
     watched_nodes,
 )
 from railyard.failure.faults import FAULTS, Fault, Impact, cable, fault_kinds
-from railyard.failure.oracle.dead import bounds
-from railyard.failure.scenario.script import Script, Timed
-from railyard.failure.scenario.timeline import NO_DEADLINE_NS, SETTLE_S, Action, ActionLog
+from railyard.failure.oracle.reachability import bounds
+from railyard.failure.scenario.script import NO_DEADLINE_NS, SETTLE_S, Action, ActionLog, Script, Timed
 from railyard.topologies.addresses import Gpu
-from railyard.topologies.measure.port_counters import TRAFFIC, PortStats
+from railyard.topologies.measure.counters import TRAFFIC, PortStats
 from railyard.topologies.plan import Plan
 from railyard.topologies.spec import parse_fabric
 

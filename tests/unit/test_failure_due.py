@@ -2,11 +2,9 @@
 
 import pytest
 
-from railyard.failure.connectivity.check import ConnectivityResult
-from railyard.failure.connectivity.schedule import missed_checks
-from railyard.failure.connectivity.verdict import Verdict
+from railyard.failure.connectivity.check import ConnectivityResult, Verdict, missed_checks
 from railyard.failure.faults import Fault
-from railyard.failure.scenario.timeline import Action
+from railyard.failure.scenario.script import Action
 
 S = 1_000_000_000
 CUT, CRASH, AWAY = Fault("link-down", "d0g1"), Fault("gpu-crash", "d1g1"), Fault("controller-crash", "controller")

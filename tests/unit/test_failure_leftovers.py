@@ -6,8 +6,17 @@ import struct
 from hypothesis import given
 from hypothesis import strategies as st
 
-from railyard.failure.analysis.leak_check import state_differences, summarize
-from railyard.failure.analysis.state_snapshot import CLONED, PERMANENT, UNICAST, interface, neighbour, route, rules
+from railyard.failure.analysis.state_snapshot import (
+    CLONED,
+    PERMANENT,
+    UNICAST,
+    interface,
+    neighbour,
+    route,
+    rules,
+    state_differences,
+    summarize,
+)
 
 HAD = {"d0g0": frozenset({"route a", "route b"}), "rail0": frozenset({"interface d0g0, set up"})}
 NAMES = {7: "rail0"}

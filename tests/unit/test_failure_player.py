@@ -10,7 +10,7 @@ import pytest
 
 from railyard.core.errors import CheckFailed
 from railyard.failure.faults import FAULTS, Fault
-from railyard.failure.scenario import injection
+from railyard.failure.scenario import player as injection
 from railyard.failure.scenario.player import Player
 from railyard.failure.scenario.script import Script, Timed
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from railyard.controller.failover.paths import alternatives
-from railyard.failure.connectivity.verdict import judge
+from railyard.failure.connectivity.check import judge
 from railyard.failure.faults import Cable, Impact, cable
 from railyard.failure.oracle.reachability import Survivors
 from railyard.topologies.addresses import Gpu

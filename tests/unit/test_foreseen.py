@@ -15,7 +15,7 @@ from railyard.core.errors import RailyardError
 from railyard.experiments.predict.steered_times import Pattern, completion_s, expected_scores, flows_in, oracle_paths
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.build.shaping import payload_fraction
-from railyard.topologies.paths import Shares
+from railyard.topologies.forwarding import Shares
 from railyard.topologies.plan import Plan
 from railyard.workloads.background.spec import BackgroundSpec
 from railyard.workloads.build import build

@@ -14,8 +14,16 @@ from railyard.core import plugins
 from railyard.core.plugins import BadDefinition
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.fabric_kinds import FABRIC_KINDS, FabricKind
-from railyard.topologies.forwarding import FORWARDING_POLICIES, Fabric, ForwardingPolicy
-from railyard.topologies.paths import Path, Share, Shares, hops, path_of
+from railyard.topologies.forwarding import (
+    FORWARDING_POLICIES,
+    Fabric,
+    ForwardingPolicy,
+    Path,
+    Share,
+    Shares,
+    hops,
+    path_of,
+)
 from railyard.topologies.plan import Plan, make_plan
 from railyard.topologies.spec import parse_fabric
 from railyard.workloads.matrix.pace import gpu_hops

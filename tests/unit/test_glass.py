@@ -11,7 +11,7 @@ from railyard.controller.openflow.cross_connects import cross_connects
 from railyard.controller.openflow.flows import Tables, tables_of
 from railyard.controller.openflow.ryu_api import ofproto_v1_3 as ofp
 from railyard.controller.openflow.ryu_api import ofproto_v1_3_parser as parser
-from railyard.topologies.ports import NETWORK_PORT_OFFSET, OPTICAL_DPID
+from railyard.topologies.addresses import NETWORK_PORT_OFFSET, OPTICAL_DPID
 from tests.unit.fake_switch import FakeSwitch
 
 DOWN = ofp.OFPPC_PORT_DOWN

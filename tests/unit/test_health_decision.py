@@ -20,7 +20,7 @@ from railyard.controller.health.decision import (
 from railyard.controller.health.oracle import all_paths
 from railyard.controller.health.scores import Scores, idle
 from railyard.topologies.addresses import Gpu
-from railyard.topologies.paths import Path
+from railyard.topologies.forwarding import Path
 from tests.unit.health_scan import open_paths, pairs, parts, ratio, scores, worth
 
 # a law is checked for all pairs of each fabric, in all of this file some 250,000

@@ -11,7 +11,7 @@ from railyard.controller.health.hysteresis import ActivePaths, Damping, damp
 from railyard.controller.health.policy import HEALTH_POLICIES, Context
 from railyard.controller.health.scores import Scores
 from railyard.topologies.addresses import Gpu
-from railyard.topologies.paths import Path, Share, Shares
+from railyard.topologies.forwarding import Path, Share, Shares
 
 SRC, DST = Gpu(0, 0), Gpu(1, 1)
 DR, RD, DRD = (Share(Path("dr", 1)),), (Share(Path("rd", 0)),), (Share(Path("drd", 2)),)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from railyard.controller.health.max_min import Background, Link, capacities, completion_s, max_min, route_of, under_load
 from railyard.controller.health.oracle import all_paths
 from railyard.topologies.addresses import Gpu
-from railyard.topologies.paths import Path
+from railyard.topologies.forwarding import Path
 from railyard.topologies.plan import Plan, make_plan
 from railyard.topologies.spec import parse_fabric
 

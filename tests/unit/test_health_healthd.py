@@ -12,9 +12,9 @@ from railyard.controller.health.monitor import Healthd
 from railyard.controller.health.scores import Scores
 from railyard.controller.health.settings import HealthSpec, parse_health
 from railyard.controller.openflow.app import SwitchEvent
-from railyard.topologies.measure.port_counters import PortStats
+from railyard.topologies.addresses import RAIL_DPID, SINGLE_DPID, SPINE_DPID, UPLINK_PORT
+from railyard.topologies.measure.counters import PortStats
 from railyard.topologies.plan import Plan
-from railyard.topologies.ports import RAIL_DPID, SINGLE_DPID, SPINE_DPID, UPLINK_PORT
 from tests.unit.broken_fabrics import plan
 
 MS = 1_000_000

@@ -15,7 +15,7 @@ from railyard.controller.health.registry.client import Registry, View, connect
 from railyard.controller.health.scores import Scores
 from railyard.controller.health.settings import parse_health
 from railyard.controller.openflow.app import SwitchEvent
-from railyard.topologies.measure.port_counters import PortStats
+from railyard.topologies.measure.counters import PortStats
 from railyard.topologies.plan import Plan
 from tests.unit.stand_ins import plan_of
 

@@ -11,7 +11,7 @@ from railyard.controller.health.oracle import Flow, all_paths, assign, by_pair, 
 from railyard.controller.health.policy import HEALTH_POLICIES, Context
 from railyard.controller.health.scores import Scores, idle
 from railyard.topologies.addresses import Gpu
-from railyard.topologies.paths import Path, Share
+from railyard.topologies.forwarding import Path, Share
 from railyard.topologies.plan import Plan
 from tests.unit.test_health_fairshare import MBIT, plan_of
 

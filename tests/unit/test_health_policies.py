@@ -13,7 +13,7 @@ from railyard.controller.health.policy import HEALTH_POLICIES, Context, HealthPo
 from railyard.controller.health.scores import Scores, idle
 from railyard.core.errors import BadInput
 from railyard.topologies.addresses import Gpu
-from railyard.topologies.paths import Path, PathKind, Share, Shares
+from railyard.topologies.forwarding import Path, PathKind, Share, Shares
 from railyard.topologies.routing import next_hop
 from tests.unit.health_scan import open_paths, pairs, scores, worth
 

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from railyard.topologies.addresses import OPTICAL_DPID
 from railyard.topologies.multirail.addresses import MAX_NODES, MAX_RAILS, SWITCH_DPID, Nic, route_table, subnet
 from railyard.topologies.multirail.commands import (
     MIN_WINDOW_FRAMES,
@@ -24,8 +25,7 @@ from railyard.topologies.multirail.rail_kind import RAIL_KINDS
 from railyard.topologies.multirail.shapers import CONTROL_TOS, data_burst_bytes, max_gso_segments, shaper_commands
 from railyard.topologies.multirail.spec import MultirailSpec, RailSpec, parse_multirail
 from railyard.topologies.multirail.switch import static_flows
-from railyard.topologies.optical import OPTICAL_DOMAINS
-from railyard.topologies.ports import OPTICAL_DPID
+from railyard.topologies.spec import OPTICAL_DOMAINS
 from railyard.workloads.allreduce.engine.emulated import rails_of
 
 rates = st.integers(1_000_000, 10_000_000_000)

@@ -118,7 +118,7 @@ class Runs:
         self.tell: Tell = lambda policy, turn, reports: reports
         self.saved: list[Run] = []
         monkeypatch.setattr(common_runner, "detect", lambda: FULL)
-        monkeypatch.setattr("railyard.topologies.measure.capacity.measure", lambda *_: 90_000.0)
+        monkeypatch.setattr("railyard.topologies.measure.rates.measure", lambda *_: 90_000.0)
         monkeypatch.setattr(common_runner, "provenance", lambda *_: {"seed": 1})
         monkeypatch.setattr(runner, "built", self.built)
         monkeypatch.setattr(MultirailSession, "engine", lambda _, policy: Ranks(policy, self))

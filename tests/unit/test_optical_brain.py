@@ -8,12 +8,10 @@ from railyard.controller.failover.manager import FailoverManager
 from railyard.controller.failover.paths import Broken
 from railyard.controller.openflow.app import SwitchEvent
 from railyard.failure.faults import Fault
-from railyard.topologies.addresses import Gpu
-from railyard.topologies.optical import LAYERS, Layer
+from railyard.topologies.addresses import OPTICAL_DPID, RAIL_DPID, Gpu, gpu_port, network_port, port_of
 from railyard.topologies.plan import Plan, make_plan
-from railyard.topologies.ports import OPTICAL_DPID, RAIL_DPID, gpu_port, network_port, port_of
 from railyard.topologies.routing import AnyRoute
-from railyard.topologies.spec import parse_fabric
+from railyard.topologies.spec import LAYERS, Layer, parse_fabric
 from tests.unit.fake_switch import ports_of
 
 GPU = Gpu(0, 1)

@@ -11,21 +11,20 @@ from railyard.controller.processes.clients import ControllerProcess
 from railyard.core.errors import BadInput
 from railyard.failure.faults import Impact, cable
 from railyard.failure.oracle.reachability import Survivors
-from railyard.topologies.addresses import Gpu
-from railyard.topologies.build import heartbeat_lanes
-from railyard.topologies.measure.capacity import frames_needed
-from railyard.topologies.optical import LAYERS, Layer
-from railyard.topologies.plan import Plan, make_plan
-from railyard.topologies.ports import (
+from railyard.topologies.addresses import (
     NETWORK_PORT_OFFSET,
     OPTICAL_DPID,
+    Gpu,
     gpu_at,
     gpu_of_optical_port,
     gpu_port,
     network_port,
     role_of,
 )
-from railyard.topologies.spec import FabricSpec, parse_fabric
+from railyard.topologies.build import shaping
+from railyard.topologies.measure.rates import frames_needed
+from railyard.topologies.plan import Plan, make_plan
+from railyard.topologies.spec import LAYERS, FabricSpec, Layer, parse_fabric
 from railyard.workloads.background.flows import BackgroundFlow, flows_of
 from railyard.workloads.background.reserve import reserved_bps
 from railyard.workloads.background.spec import BackgroundSpec
@@ -223,7 +222,7 @@ def test_an_optical_switch_joins_nobody_but_whom_it_crosses(layers: tuple[Layer,
 def test_heartbeats_and_background_have_their_share_of_every_cable_on_the_way(layers: tuple[Layer, ...]) -> None:
     fabric = plan(domains=2, rails=2, layers=layers)
     every = {end for link in fabric.links for end in (link.a, link.b)}
-    assert heartbeat_lanes.ends(fabric) == every
+    assert shaping.ends(fabric) == every
     spec = BackgroundSpec.model_validate({"rails": [1], "load": 0.5})
     flows: list[BackgroundFlow] = list(flows_of(spec, fabric))
     cables = [link for gpu in fabric.gpus if gpu.rank == 1 for link in fabric.cables(gpu, "rail")]

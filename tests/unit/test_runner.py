@@ -20,7 +20,7 @@ from railyard.experiments.spec.experiment import ExperimentSpec, parse
 from railyard.experiments.spec.faults import FaultSpec
 from railyard.experiments.spec.routing import HeartbeatsSpec
 from railyard.experiments.spec.scripts import ScriptSpec
-from railyard.failure.analysis.leak_check import StateSnapshot
+from railyard.failure.analysis.state_snapshot import StateSnapshot
 from railyard.results.analysis.run_analysis import Analysis
 from railyard.results.runs.records import FabricRun, Run
 from railyard.topologies.plan import Plan
@@ -43,7 +43,7 @@ class Runs:
         self.saved: list[Run] = []
         self.fail_at: dict[str, BaseException] = {}
         monkeypatch.setattr(runner, "detect", lambda: FULL)
-        monkeypatch.setattr("railyard.topologies.measure.capacity.measure", lambda *_: frames_per_s)
+        monkeypatch.setattr("railyard.topologies.measure.rates.measure", lambda *_: frames_per_s)
         monkeypatch.setattr(runner, "provenance", lambda *_: {"seed": 1})
         monkeypatch.setattr(gpu_fabrics, "built", self._built)
         monkeypatch.setattr(gpu_fabrics, "check_links", lambda session, run: self._do("calibrate"))

@@ -13,8 +13,7 @@ from railyard.experiments.run.fault_script import FaultInjector
 from railyard.experiments.spec.faults import FaultSpec
 from railyard.experiments.spec.scripts import ScriptSpec, fault_dict
 from railyard.failure.analysis.evaluate import FaultRun, is_recovered
-from railyard.failure.connectivity.check import ConnectivityResult
-from railyard.failure.connectivity.verdict import Verdict
+from railyard.failure.connectivity.check import ConnectivityResult, Verdict
 from railyard.failure.faults import Fault
 from railyard.failure.scenario.run import ScriptRun
 from railyard.failure.scenario.script import Script, Timed

@@ -20,8 +20,8 @@ from railyard.experiments.run.initial_state import initial_states
 from railyard.experiments.spec import loading
 from railyard.experiments.spec.experiment import ExperimentSpec, load, parse
 from railyard.topologies.addresses import Gpu
-from railyard.topologies.paths import Path as Way
-from railyard.topologies.paths import Share
+from railyard.topologies.forwarding import Path as Way
+from railyard.topologies.forwarding import Share
 from railyard.workloads.background.spec import BackgroundSpec
 from tests.unit.stand_ins import plan_of
 

@@ -13,7 +13,7 @@ from railyard.controller.health.hysteresis import Damping
 from railyard.controller.health.policy import HEALTH_POLICIES, Context
 from railyard.controller.health.scores import Scores, idle
 from railyard.topologies.addresses import Gpu
-from railyard.topologies.paths import Path, Share
+from railyard.topologies.forwarding import Path, Share
 from railyard.topologies.plan import make_plan
 from railyard.topologies.routing import MAIN, MAX_WEIGHT, Hop, Route, SpreadRoute, host_prefix
 from railyard.topologies.spec import parse_fabric

@@ -10,8 +10,8 @@ from railyard.controller.agent.path_trace import TracedPath, assemble_path, foll
 from railyard.core.errors import BadInput
 from railyard.experiments.commands import trace
 from railyard.topologies.addresses import Gpu
+from railyard.topologies.forwarding import Path, PathKind
 from railyard.topologies.measure.capture import Observation
-from railyard.topologies.paths import Path, PathKind
 from tests.unit.path_choices import own_path
 
 A, NEAR, FAR, B = Gpu(0, 1), Gpu(0, 2), Gpu(1, 1), Gpu(1, 2)

@@ -15,12 +15,12 @@ from mininet.net import Mininet
 
 from railyard.core.host import Datapath
 from railyard.topologies.addresses import plane_of_device
-from railyard.topologies.build import active_plan, namespaces, ovs
+from railyard.topologies.build import namespaces, ovs
 from railyard.topologies.build.nodes import GpuNode, NamespaceNode, PlannedIntf, PlannedLink, SwitchNode, tcp_throughput
 from railyard.topologies.build.ovs import Port, PrivateSwitch
 from railyard.topologies.build.shaping import DISCARD_INTERFACE, htb_commands, switch_buffer_rules
 from railyard.topologies.mininet_topos import FabricTopo
-from railyard.topologies.plan import Link, Plan
+from railyard.topologies.plan import Link, Plan, remove_active_plan, write_active_plan
 from railyard.topologies.routing import gpu_commands
 
 GPU_SYSCTLS: Final = {
@@ -133,14 +133,14 @@ class FabricNet(Mininet):
         self.progress("flows")
         if self.fabric_controller:
             self.fabric_controller.wait_ready()
-        active_plan.write(self.plan)
+        write_active_plan(self.plan)
         self.built = True
         self.build_s = time.monotonic() - started
 
     def stop(self) -> None:
         """Take it all down; namespaces go when the last process in them has."""
         started = time.monotonic()
-        active_plan.remove()
+        remove_active_plan()
         if self.fabric_controller:
             self.fabric_controller.stop()
         for switch in self.ovs.values():

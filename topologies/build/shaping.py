@@ -1,12 +1,18 @@
-"""HTB on every interface, and what a link then carries.
+"""HTB on every interface, what a link then carries, and the class of its own that heartbeats get while they are sent.
 
 The kernel's HTB charges a frame its Ethernet header and all above it, so a rate is a wire rate: TCP payload gets
 `payload_fraction(mtu)` of it. Idle credit is kept to a millisecond (at least two frames): enough that a timer that
 fires late costs no rate, too little to be seen in a measurement.
 """
 
-from collections.abc import Iterable
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Final
+
+from railyard.topologies.build import namespaces
+from railyard.topologies.plan import End, Plan
+from railyard.topologies.spec import LAYERS
 
 ETHERNET: Final = 14
 IP_TCP: Final = 20 + 20 + 12  # IPv4, TCP, and the timestamp option that Linux always sends
@@ -114,3 +120,41 @@ def switch_buffer_rules(interfaces: Iterable[str]) -> str:
         f'  meta mark 0 meta mark set 1 dup to meta oif fwd to "{DISCARD_INTERFACE}"\n'
         " }\n}\n"
     )
+
+
+ENABLED_FILE: Final = Path("/run/railyard/beat-lanes")
+
+
+def ends(plan: Plan) -> frozenset[End]:
+    """Where heartbeats leave: both ends of each GPU's two links, up to its place. Over spines go none."""
+    links = [link for gpu in plan.gpus for layer in LAYERS for link in plan.cables(gpu, layer)]
+    return frozenset(end for link in links for end in (link.a, link.b))
+
+
+def lanes_enabled() -> bool:
+    return ENABLED_FILE.exists()
+
+
+def enable_lanes(plan: Plan) -> None:
+    """Open them on a fabric that stands, whatever it carries."""
+    _run(plan, lambda interface: heartbeat_lane_commands(interface, plan.spec.mtu))
+    ENABLED_FILE.parent.mkdir(parents=True, exist_ok=True)
+    ENABLED_FILE.touch()
+
+
+def disable_lanes(plan: Plan) -> None:
+    """Make the shapers what they were."""
+    ENABLED_FILE.unlink()
+    _run(plan, remove_heartbeat_lane_commands)
+
+
+def _run(plan: Plan, command: Callable[[str], str]) -> None:
+    lines: defaultdict[str, str] = defaultdict(str)
+    for end in sorted(ends(plan), key=lambda end: (end.node, end.interface)):
+        lines[end.node] += command(end.interface)
+
+    def work(node: str) -> None:
+        with namespaces.inside(node):
+            namespaces.run(["tc", "-batch", "-"], lines[node])
+
+    namespaces.in_threads(work, list(lines))

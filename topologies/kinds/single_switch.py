@@ -1,7 +1,7 @@
 """Fabric kind `single-switch`: every GPU on one switch, the ideal network to compare with."""
 
+from railyard.topologies.addresses import SINGLE_DPID
 from railyard.topologies.fabric_kinds import FABRIC_KINDS, FabricKind, Switch
-from railyard.topologies.ports import SINGLE_DPID
 
 
 class SingleSwitch(FabricKind):

@@ -1,8 +1,7 @@
 """Forwarding policy `pxn`: `dr` on a fabric that has spines, which stay unused. Named after NCCL's PXN."""
 
 from railyard.topologies.addresses import Gpu
-from railyard.topologies.forwarding import FORWARDING_POLICIES, Fabric, ForwardingPolicy
-from railyard.topologies.paths import Path, path_of
+from railyard.topologies.forwarding import FORWARDING_POLICIES, Fabric, ForwardingPolicy, Path, path_of
 
 
 class Pxn(ForwardingPolicy):

@@ -1,8 +1,7 @@
 """Forwarding policy `rd`: own rail first, then the destination's HB domain."""
 
 from railyard.topologies.addresses import Gpu
-from railyard.topologies.forwarding import FORWARDING_POLICIES, Fabric, ForwardingPolicy
-from railyard.topologies.paths import Path, path_of
+from railyard.topologies.forwarding import FORWARDING_POLICIES, Fabric, ForwardingPolicy, Path, path_of
 
 
 class RailFirst(ForwardingPolicy):

@@ -10,10 +10,10 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
-from railyard.topologies.build import heartbeat_lanes, namespaces
+from railyard.topologies.build import namespaces, shaping
 from railyard.topologies.build.shaping import shaper_commands
-from railyard.topologies.optical import Layer
 from railyard.topologies.plan import End, Plan
+from railyard.topologies.spec import Layer
 from railyard.workloads.background.flows import PORT, BackgroundFlow
 
 
@@ -47,7 +47,7 @@ def reserved(plan: Plan, flows: Iterable[BackgroundFlow]) -> Iterator[None]:
 
 def _shape(plan: Plan, shares: Mapping[End, float]) -> None:
     rates = {end: link.rate_bps for link in plan.links for end in (link.a, link.b)}
-    lanes = heartbeat_lanes.ends(plan) if heartbeat_lanes.lanes_enabled() else frozenset[End]()
+    lanes = shaping.ends(plan) if shaping.lanes_enabled() else frozenset[End]()
     commands: defaultdict[str, str] = defaultdict(str)
     for end, bps in shares.items():
         reserved = (round(bps), PORT) if bps else None

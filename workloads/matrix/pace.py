@@ -10,8 +10,7 @@ from functools import lru_cache
 from typing import Literal
 
 from railyard.topologies.addresses import Gpu
-from railyard.topologies.forwarding import Shape, policy_shares
-from railyard.topologies.paths import hops
+from railyard.topologies.forwarding import Shape, hops, policy_shares
 from railyard.topologies.spec import FabricSpec
 from railyard.workloads.scale import Rates
 from railyard.workloads.schedule import Schedule, Transfer

@@ -4,7 +4,7 @@ from railyard.controller.health.decision import choose_path
 from railyard.controller.health.policy import HEALTH_POLICIES, Context, HealthPolicy, single
 from railyard.controller.health.scores import Scores
 from railyard.topologies.addresses import Gpu
-from railyard.topologies.paths import Shares
+from railyard.topologies.forwarding import Shares
 
 
 @HEALTH_POLICIES.register("health-drd")

@@ -4,7 +4,7 @@ from railyard.controller.health.decision import spray_paths
 from railyard.controller.health.policy import HEALTH_POLICIES, Context, HealthPolicy
 from railyard.controller.health.scores import Scores
 from railyard.topologies.addresses import Gpu
-from railyard.topologies.paths import Share, Shares
+from railyard.topologies.forwarding import Share, Shares
 
 
 @HEALTH_POLICIES.register("health-spray")

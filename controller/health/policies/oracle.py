@@ -4,7 +4,7 @@ from railyard.controller.health.policies.dr import DirectRoute
 from railyard.controller.health.policy import HEALTH_POLICIES, Context, HealthPolicy
 from railyard.controller.health.scores import Scores
 from railyard.topologies.addresses import Gpu
-from railyard.topologies.paths import Shares
+from railyard.topologies.forwarding import Shares
 
 
 @HEALTH_POLICIES.register("oracle")

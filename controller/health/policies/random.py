@@ -6,7 +6,7 @@ from railyard.controller.health.decision import over_rail
 from railyard.controller.health.policy import HEALTH_POLICIES, Context, HealthPolicy, direct_path, single
 from railyard.controller.health.scores import Scores
 from railyard.topologies.addresses import Gpu
-from railyard.topologies.paths import Shares
+from railyard.topologies.forwarding import Shares
 
 
 @HEALTH_POLICIES.register("random")

@@ -3,7 +3,7 @@
 from railyard.controller.health.policy import HEALTH_POLICIES, Context, HealthPolicy, direct_path, single
 from railyard.controller.health.scores import Scores
 from railyard.topologies.addresses import Gpu
-from railyard.topologies.paths import Shares, path_of
+from railyard.topologies.forwarding import Shares, path_of
 
 
 @HEALTH_POLICIES.register("rd")

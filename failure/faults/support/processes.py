@@ -1,0 +1,200 @@
+"""Faults of processes: base classes for GPUs, electrical switches, and the controller with its registry.
+
+A dead switch's cables keep their carrier. Faults of the control plane are observed at sockets: a controller listens in
+each switch's namespace, where nothing else does, and a registry answers at its address.
+"""
+
+import os
+import signal
+import socket
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, ClassVar, Final
+
+import psutil
+
+from railyard.core.errors import CheckFailed
+from railyard.failure.faults.definition import ControllerEvent, FaultKind
+from railyard.failure.faults.support.impact import FaultScope, Impact
+from railyard.failure.faults.support.links import is_set_up, is_up, set_links
+from railyard.topologies.addresses import gpu_of_name
+from railyard.topologies.build import namespaces
+from railyard.topologies.build.network import FabricController, FabricNet
+from railyard.topologies.plan import Plan
+from railyard.topologies.routing import route_commands
+
+
+def processes_in(gpu: str) -> list[int]:
+    """Return the processes whose network namespace is this GPU's."""
+    namespace_inode = namespaces.path(gpu).stat().st_ino
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                if (entry / "ns/net").stat().st_ino == namespace_inode:
+                    found.append(int(entry.name))
+            except OSError:  # the process ended meanwhile
+                continue
+    return found
+
+
+def signal_all(gpu: str, number: signal.Signals) -> None:
+    """Send a signal to all processes of a GPU."""
+    for pid in processes_in(gpu):
+        with suppress(ProcessLookupError):  # it has just ended by itself
+            os.kill(pid, number)
+
+
+def disconnect(net: FabricNet, gpu: str) -> None:
+    """Set all interfaces of a GPU down."""
+    set_links(gpu, dict.fromkeys(reversed(net.plan.devices), "down"))
+
+
+def boot(net: FabricNet, gpu: str) -> None:
+    """Set a GPU's interfaces up and restore its routes.
+
+    The rail cables get their carriers after the routes: packets that arrive earlier would be lost on their way through.
+    """
+    ends = [link.b for link in net.plan.rail_links(gpu_of_name(gpu))]
+    cables_up = [far for far in ends if is_set_up(far)]  # not those that another fault has cut
+    for far in cables_up:
+        set_links(far.node, {far.interface: "down"})
+    with namespaces.inside(gpu):
+        commands = route_commands(net.plan, gpu_of_name(gpu), net.backups)
+        up = "".join(f"link set {device} up\n" for device in net.plan.devices)
+        namespaces.run(["ip", "-batch", "-"], up + commands)
+    for far in cables_up:
+        set_links(far.node, {far.interface: "up"})
+
+
+def links_down(net: FabricNet, gpu: str) -> tuple[bool, ...]:
+    """Return whether each rail link, and the HB link, of a GPU is down."""
+    return tuple(not is_up(gpu, device) for device in (*net.plan.devices[1:], "hb0"))
+
+
+class GpuFault(FaultKind):
+    """A fault of one GPU, which is the target."""
+
+    target_sort = "GPU"
+    stops_gpus = True
+
+    def targets(self, plan: Plan) -> Sequence[str]:
+        """Return all GPUs."""
+        return [gpu.name for gpu in plan.gpus]
+
+    def impact(self, plan: Plan, target: str, p: Any) -> Impact:
+        """Return a dead GPU."""
+        return Impact(nodes=frozenset({target}))
+
+
+def kill(net: FabricNet, switch: str) -> None:
+    """Kill a switch's ovs-vswitchd."""
+    with namespaces.inside(switch):
+        net.ovs[switch].kill()
+
+
+def start(net: FabricNet, switch: str) -> None:
+    """Start a switch's ovs-vswitchd on its database."""
+    with namespaces.inside(switch):
+        net.ovs[switch].start_vswitchd()
+
+
+def is_dead(net: FabricNet, switch: str) -> bool:
+    """Whether a switch's ovs-vswitchd has ended."""
+    return net.ovs[switch].processes["ovs-vswitchd"].poll() is not None
+
+
+def send_signal(net: FabricNet, switch: str, number: signal.Signals) -> None:
+    """Send a signal to a switch's ovs-vswitchd."""
+    os.kill(net.ovs[switch].vswitchd_pid, number)
+
+
+def is_stopped(net: FabricNet, switch: str) -> bool:
+    """Whether a switch's ovs-vswitchd is stopped by a signal."""
+    return psutil.Process(net.ovs[switch].vswitchd_pid).status() == psutil.STATUS_STOPPED
+
+
+class SwitchFault(FaultKind):
+    """A fault of a rail switch, or of the single switch; the target is the switch."""
+
+    target_sort = "rail switch"
+    roles: ClassVar[tuple[str, ...]] = ("rail", "single")
+
+    def targets(self, plan: Plan) -> Sequence[str]:
+        """Return all switches of these roles."""
+        return [switch.name for switch in plan.switches if switch.role in self.roles]
+
+    def impact(self, plan: Plan, target: str, p: Any) -> Impact:
+        """Return a dead switch."""
+        return Impact(nodes=frozenset({target}))
+
+
+class SwitchCrash(SwitchFault):
+    """A switch whose process is killed, and started again by the repair."""
+
+    def inject(self, net: FabricNet, target: str, p: Any) -> None:
+        """Kill the switch's process."""
+        kill(net, target)
+
+    def repair(self, net: FabricNet, target: str, p: Any) -> None:
+        """Start the switch's process."""
+        start(net, target)
+
+    def symptoms(self, net: FabricNet, target: str, p: Any) -> Sequence[bool]:
+        """Return whether the process has ended."""
+        return (is_dead(net, target),)
+
+
+_LISTEN: Final = "0A"  # /proc/net/tcp, column st
+
+
+def controller_of(net: FabricNet) -> FabricController:
+    """Return the fabric's controller. CheckFailed if it has none."""
+    if net.fabric_controller is None:
+        raise CheckFailed("the fabric has no controller that could crash")
+    return net.fabric_controller
+
+
+def has_listener(switch: str) -> bool:
+    """Whether any TCP socket listens in the switch's namespace."""
+    with namespaces.inside(switch):
+        lines = Path("/proc/thread-self/net/tcp").read_text().splitlines()[1:]
+    return any(line.split()[3] == _LISTEN for line in lines)
+
+
+def is_listening(address: str) -> bool:
+    """Whether a server listens at `unix:PATH` or `etcd:HOST:PORT`."""
+    kind, _, location = address.partition(":")
+    host, _, port = location.rpartition(":")
+    family, at = (socket.AF_UNIX, location) if kind == "unix" else (socket.AF_INET, (host, int(port)))
+    with socket.socket(family) as probe:
+        return probe.connect_ex(at) == 0
+
+
+class ControlPlaneFault(FaultKind):
+    """A fault of a control process, whose name is the only target. It is over when the process has restarted."""
+
+    is_control_plane = True
+    process: str
+
+    def targets(self, plan: Plan) -> Sequence[str]:
+        """Return the process."""
+        return [self.process]
+
+    def target_problem(self, plan: Plan, target: str) -> str:
+        """Return what the target must be; empty if it is."""
+        return "" if target == self.process else f"must be {self.process} for {self.process}-crash"
+
+    def impact(self, plan: Plan, target: str, p: Any) -> Impact:
+        """Return nothing: no part of the data plane fails."""
+        return Impact()
+
+    def scope(self, plan: Plan, target: str, p: Any) -> FaultScope:
+        """Return the process."""
+        return FaultScope(frozenset({target}))
+
+    def end_ns(self, target: str, injected_ns: int, repair_start_ns: int, events: Sequence[ControllerEvent]) -> int:
+        """Return when the process had restarted."""
+        restarts = (at for at, kind, _ in events if kind == f"{target}-restarted" and at >= repair_start_ns)
+        return min(restarts, default=repair_start_ns)

@@ -1,1 +1,0 @@
-"""Built-in forwarding policies, one module each. See topologies/forwarding.py."""
