@@ -26,8 +26,8 @@ from railyard.core.registry import Registry
 from railyard.core.units import Size, Time
 from railyard.topologies.platforms import PLATFORMS, Platform
 from railyard.topologies.spec import FabricSpec
-from railyard.workloads.matrix.pace import line_rate_duration_s
-from railyard.workloads.scale import Rates, Scale
+from railyard.workloads.matrix.traffic_matrix import line_rate_duration_s
+from railyard.workloads.scale import Rates, Scale, payload_rates, real_rates
 from railyard.workloads.schedule import Schedule
 
 Share = Annotated[float, Field(ge=0, le=1)]
@@ -181,3 +181,23 @@ class Training(Modelled):
 def parse_workload(data: object, field: str = "workload") -> Workload:
     """Read a workload from plain data (as YAML gives it). BadInput names the first field that is wrong."""
     return parse_by_kind(data, dict(WORKLOADS.items()), field)
+
+
+def build_whole(
+    spec: Workload, fabric: FabricSpec, rail_bps: int, hb_bps: int, field: str = "workload", seed: int = 0
+) -> Built:
+    """Build a workload on a fabric with these link rates (bit/s). BadInput names fields below `field`.
+
+    The seed decides what a kind draws at random, such as the pairs of shuffled `transfers` and the popular experts of
+    a `moe`, and nothing else.
+    """
+    emulated = payload_rates(hb_bps, rail_bps, fabric.mtu)
+    return spec.build(Setting(fabric, real_rates(PLATFORMS[fabric.platform], emulated), emulated, field, seed))
+
+
+def build(
+    spec: Workload, fabric: FabricSpec, rail_bps: int, hb_bps: int, field: str = "workload", seed: int = 0
+) -> tuple[Schedule, Scale]:
+    """Return the schedule of `build_whole`, and its scale."""
+    built = build_whole(spec, fabric, rail_bps, hb_bps, field, seed)
+    return built.schedule, built.scale

@@ -12,8 +12,7 @@ by the busiest link of its own transfers.
 from railyard.core.errors import BadInput
 from railyard.core.units import Size
 from railyard.topologies.addresses import gpu_of_name
-from railyard.workloads.program import Program
-from railyard.workloads.schedule import Phase
+from railyard.workloads.schedule import Phase, Program
 from railyard.workloads.spec import WORKLOADS, Built, Setting, Workload
 
 

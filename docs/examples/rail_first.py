@@ -11,8 +11,7 @@ HB domains first, so the closed form is the same; the order matters where one of
 from railyard.workloads.collectives.algorithm import ALGORITHMS, Algorithm
 from railyard.workloads.collectives.all_to_all_two_phase import all_to_all_two_phase_s
 from railyard.workloads.collectives.stages import Exchange, Stages, columns, shifts
-from railyard.workloads.program import Grid
-from railyard.workloads.schedule import Phase
+from railyard.workloads.schedule import Grid, Phase
 
 
 class RailFirstAllToAll(Algorithm):

@@ -32,10 +32,10 @@ from railyard.topologies.forwarding import Shares
 from railyard.topologies.plan import Plan
 from railyard.topologies.spec import FabricSpec
 from railyard.workloads.background.spec import BackgroundSpec
-from railyard.workloads.build import build_whole
 from railyard.workloads.matrix.traffic_matrix import bytes_by_kind, cross_rail_bytes
 from railyard.workloads.schedule import Compute, Schedule
-from railyard.workloads.traces.files import is_trace_prefix
+from railyard.workloads.spec import build_whole
+from railyard.workloads.traces.common import is_trace_prefix
 
 
 def show_faults(spec: ExperimentSpec, console: Console) -> None:

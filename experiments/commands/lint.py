@@ -28,7 +28,6 @@ from railyard.experiments.spec import loading
 from railyard.experiments.spec.experiment import ExperimentSpec, load, nominal_plan
 from railyard.results.views.format import percent, size
 from railyard.topologies.platforms import PLATFORMS
-from railyard.workloads.build import build
 from railyard.workloads.matrix.pair_traffic import Traffic, gpt_traffic, moe_traffic
 from railyard.workloads.models.catalogue import (
     GptModel,
@@ -51,6 +50,7 @@ from railyard.workloads.placement.layout import (
     splits,
 )
 from railyard.workloads.placement.parallelism import Count, Parallelism
+from railyard.workloads.spec import build
 
 MAX_GPUS: Final = 65_536
 """A second or two to look at, groups of ranks that all cross rails included; a million GPUs take half a minute."""

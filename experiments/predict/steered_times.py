@@ -21,8 +21,7 @@ from railyard.topologies.build.shaping import payload_fraction
 from railyard.topologies.forwarding import Path, Shares
 from railyard.topologies.plan import Plan
 from railyard.workloads.background.flows import BackgroundFlow, flows_of
-from railyard.workloads.background.spec import BackgroundSpec
-from railyard.workloads.background.wave import Wave
+from railyard.workloads.background.spec import BackgroundSpec, Wave
 from railyard.workloads.jobs.transfers import RECEIPT
 from railyard.workloads.schedule import Schedule
 

@@ -22,9 +22,8 @@ from railyard.results.plots import style, sweep
 from railyard.results.theory.predict import WHOLE, equation, predict_schedule
 from railyard.results.views import format as fmt
 from railyard.topologies.spec import FabricSpec
-from railyard.workloads.build import build
 from railyard.workloads.scale import payload_rates
-from railyard.workloads.spec import Workload
+from railyard.workloads.spec import Workload, build
 
 PNG_METADATA: Final = {"Software": "Railyard"}
 """By this a drawing is known again as one that may be overwritten."""

@@ -23,7 +23,7 @@ from railyard.failure.scenario.pairs import PairSelection, affected_pairs, monit
 from railyard.failure.scenario.run import ScriptRun, run_script
 from railyard.failure.scenario.script import Script, Timed
 from railyard.results.runs.records import ConnectivityCheck, Event, GoodputTrace, Run
-from railyard.workloads.replay.phases import first_phases
+from railyard.workloads.replay.job import first_phases
 from railyard.workloads.replay.run import Aborted, Replay
 
 CONNECT_S: Final = 60.0

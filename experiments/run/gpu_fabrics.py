@@ -18,7 +18,7 @@ from railyard.results.analysis.aggregate import slowdown_rows
 from railyard.results.runs.records import Run
 from railyard.topologies.measure import rates
 from railyard.topologies.plan import Plan, make_plan
-from railyard.workloads.build import build_whole
+from railyard.workloads.spec import build_whole
 
 SWITCH_INTERVAL_S: Final = 0.0005
 """A thread that computes yields after so long, not after 5 ms: other threads react to events of the controller."""

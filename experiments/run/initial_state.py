@@ -19,9 +19,8 @@ from railyard.topologies.forwarding import Shares
 from railyard.topologies.plan import Plan
 from railyard.topologies.spec import FabricSpec
 from railyard.workloads.background.spec import BackgroundSpec
-from railyard.workloads.build import build
 from railyard.workloads.schedule import Schedule
-from railyard.workloads.spec import Workload
+from railyard.workloads.spec import Workload, build
 
 
 @dataclass(frozen=True)

@@ -20,13 +20,13 @@ from railyard.results.theory.predict import WHOLE, predict_iteration, predict_sc
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.plan import Plan, make_plan
 from railyard.topologies.spec import FabricSpec
-from railyard.workloads.build import build
 from railyard.workloads.collectives.algorithm import ALGORITHMS
 from railyard.workloads.jobs.migration import state_bytes, state_s, state_schedule, state_senders
-from railyard.workloads.matrix.pace import line_rate_duration_s
-from railyard.workloads.placement.relabel import place_with_spares, relabelled
+from railyard.workloads.matrix.traffic_matrix import line_rate_duration_s
+from railyard.workloads.placement.parallelism import place_with_spares, relabelled
 from railyard.workloads.scale import Rates, Scale, payload_rates
 from railyard.workloads.schedule import Schedule
+from railyard.workloads.spec import build
 
 PROBED: Final = 3
 

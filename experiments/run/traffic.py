@@ -14,10 +14,8 @@ from railyard.results.theory.predict import WHOLE, phase_times, predict_schedule
 from railyard.topologies.addresses import UPLINK_PORT
 from railyard.topologies.build.namespaces import relaxed_tcp_timers
 from railyard.topologies.build.shaping import payload_fraction
-from railyard.workloads.matrix.pace import line_rate_duration_s
-from railyard.workloads.matrix.traffic_matrix import cross_rail_bytes, port_bytes
-from railyard.workloads.replay.job import Windows, windows_for_links
-from railyard.workloads.replay.phases import PhaseEndCallback
+from railyard.workloads.matrix.traffic_matrix import cross_rail_bytes, line_rate_duration_s, port_bytes
+from railyard.workloads.replay.job import PhaseEndCallback, Windows, windows_for_links
 from railyard.workloads.replay.run import Replay, replay
 from railyard.workloads.scale import Scale, payload_rates, project
 from railyard.workloads.schedule import Schedule

@@ -21,11 +21,9 @@ from railyard.experiments.spec.routing import Heartbeats, HeartbeatsSpec, Routin
 from railyard.experiments.spec.scripts import ScriptSpec, check_lasts, check_script, phases_of
 from railyard.topologies.plan import Plan, make_plan
 from railyard.topologies.spec import FabricSpec, find_problems
-from railyard.workloads.background.grid import GridSpec
-from railyard.workloads.background.spec import BackgroundSpec, check_background, check_patterns
-from railyard.workloads.build import build
+from railyard.workloads.background.spec import BackgroundSpec, GridSpec, check_background, check_patterns
 from railyard.workloads.schedule import Schedule
-from railyard.workloads.spec import WORKLOADS, WorkloadSpec, parse_workload
+from railyard.workloads.spec import WORKLOADS, WorkloadSpec, build, parse_workload
 
 _NAME: Final = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 

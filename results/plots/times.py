@@ -16,7 +16,7 @@ from railyard.results.plots import style
 from railyard.results.runs.fidelity import LIMITS, Finding, Limit
 from railyard.results.theory.spine_condition import Cell
 from railyard.results.views.format import percent, ratio, seconds, short, workload_label
-from railyard.workloads.background.grid import GridSpec
+from railyard.workloads.background.spec import GridSpec
 
 MAX_BARS: Final = 14  # phases drawn of one workload, longest first; the table has all
 FAITHFUL_RATIO: Final = (0.97, 1.05)  # measured over predicted: what a faithful run reaches

@@ -9,8 +9,7 @@ from numpy.typing import NDArray
 from railyard.results.plots import style
 from railyard.results.published.catalogue import Cell
 from railyard.results.views.format import percent, size
-from railyard.workloads.matrix.pair_traffic import Traffic
-from railyard.workloads.matrix.pairs import Pairs, Uniform
+from railyard.workloads.matrix.pair_traffic import Pairs, Traffic, Uniform
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -12,7 +12,7 @@ from typing import Any, Final
 from railyard.core.records import INTERVAL_FIELDS, IntervalId
 from railyard.results.views.format import workload_label
 from railyard.topologies.fabric_kinds import FABRIC_KINDS
-from railyard.workloads.background.grid import GridSpec
+from railyard.workloads.background.spec import GridSpec
 
 FORMAT: Final = 1
 Rows = list[dict[str, Any]]

@@ -16,10 +16,9 @@ from railyard.topologies.spec import FabricSpec
 from railyard.workloads.collectives.algorithm import ALGORITHMS
 from railyard.workloads.collectives.all_to_all_two_phase import forwarding_share
 from railyard.workloads.collectives.stages import Transport
-from railyard.workloads.matrix.pace import gpu_hops
-from railyard.workloads.program import Program
+from railyard.workloads.matrix.traffic_matrix import gpu_hops
 from railyard.workloads.scale import Rates, Scale
-from railyard.workloads.schedule import Iteration, Phase, Schedule
+from railyard.workloads.schedule import Iteration, Phase, Program, Schedule
 
 Sizes = Mapping[tuple[int, int], float]
 """Bytes by (source, destination), as GPU numbers of y HB domains with x GPUs."""

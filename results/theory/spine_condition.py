@@ -21,7 +21,7 @@ from railyard.core.records import IntervalId
 from railyard.results.analysis.steering import MeasurementInterval
 from railyard.results.runs.records import FabricRun, Flow, Run
 from railyard.topologies.addresses import gpu_of_name
-from railyard.workloads.background.grid import GridSpec, Scene
+from railyard.workloads.background.spec import GridSpec, Scene
 from railyard.workloads.jobs.transfers import RECEIPT
 
 Winner = Literal["rail-only", "spine", "even"]

@@ -19,8 +19,7 @@ from railyard.controller.processes.clients import HeartbeatProcess
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.build import namespaces
 from railyard.topologies.build.shaping import disable_lanes, ends, lanes_enabled
-from railyard.workloads.background.flows import flows_of
-from railyard.workloads.background.reserve import reserved
+from railyard.workloads.background.flows import flows_of, reserved
 from railyard.workloads.background.spec import BackgroundSpec
 from tests.emulation.fabrics import Fabric, build, eventually
 from tests.unit.path_choices import chosen_path

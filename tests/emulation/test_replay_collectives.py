@@ -7,9 +7,9 @@ import pytest
 from railyard.experiments.run.session import FabricSession
 from railyard.experiments.run.traffic import Workload, run_workload
 from railyard.results.runs.records import ByteCheck, Run
-from railyard.workloads.build import build as schedule_of
 from railyard.workloads.collectives.algorithm import ALGORITHMS, algorithms_of, collectives
 from railyard.workloads.matrix.traffic_matrix import cross_rail_bytes
+from railyard.workloads.spec import build as schedule_of
 from railyard.workloads.spec import parse_workload
 from tests.emulation.fabrics import Fabric, build
 from tests.unit.path_choices import POLICIES

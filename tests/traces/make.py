@@ -18,7 +18,7 @@ from typing import Any
 
 from google.protobuf.json_format import MessageToJson
 
-from railyard.workloads.traces import chakra_pb as pb
+from railyard.workloads.traces import chakra as pb
 
 FOLDER = Path(__file__).parent
 Message = Any
@@ -31,7 +31,7 @@ class Rank:
         self.nodes: list[Message] = []
 
     def add(self, name: str, kind: str, deps: Iterable[int] = (), micros: int = 0, **attributes: Any) -> int:
-        node = pb.Node(id=len(self.nodes), name=name, type=kind, data_deps=list(deps), duration_micros=micros)
+        node = pb.NodeMessage(id=len(self.nodes), name=name, type=kind, data_deps=list(deps), duration_micros=micros)
         node.attr.append(pb.Attribute(name="is_cpu_op", bool_val=False))
         for key, value in attributes.items():
             kinds = {"comm_size": "int64_val", "comm_type": "int64_val", "pg_name": "string_val"}

@@ -16,7 +16,7 @@ from railyard.results.runs.records import (
     Measurement,
     Run,
 )
-from railyard.workloads.background.grid import GridSpec, Scene
+from railyard.workloads.background.spec import GridSpec, Scene
 from railyard.workloads.jobs.transfers import RECEIPT
 
 RAIL, HB = 20_000_000, 40_000_000

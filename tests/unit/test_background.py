@@ -13,9 +13,8 @@ from railyard.core.errors import BadInput
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.spec import FabricSpec
 from railyard.workloads.background.flows import flows_of
-from railyard.workloads.background.pacer import MAX_LATENESS_S, Pacer
-from railyard.workloads.background.spec import BackgroundSpec, check_background
-from railyard.workloads.background.wave import Wave
+from railyard.workloads.background.sender import MAX_LATENESS_S, Pacer
+from railyard.workloads.background.spec import BackgroundSpec, Wave, check_background
 from tests.unit.stand_ins import plan_of
 
 TICK = 1 / 64  # exact in binary, so that edges are where they are meant to be

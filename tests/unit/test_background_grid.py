@@ -11,8 +11,7 @@ from pydantic import ValidationError
 from railyard.core.config import problems
 from railyard.topologies.spec import FabricSpec
 from railyard.workloads.background.flows import flows_of
-from railyard.workloads.background.grid import GridSpec
-from railyard.workloads.background.spec import check_background
+from railyard.workloads.background.spec import GridSpec, check_background
 from tests.unit.stand_ins import plan_of
 
 ALL: dict[str, Any] = {"domains": [0], "rails": [1], "spine": True}

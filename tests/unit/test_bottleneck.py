@@ -8,9 +8,8 @@ from railyard.results.theory.predict import BOTTLENECK, bottleneck_s, equation, 
 from railyard.topologies.spec import FabricSpec
 from railyard.workloads.collectives.algorithm import ALGORITHMS
 from railyard.workloads.collectives.all_to_all_direct import all_to_all_direct_s
-from railyard.workloads.program import Program
 from railyard.workloads.scale import Rates
-from railyard.workloads.schedule import Iteration, Phase
+from railyard.workloads.schedule import Iteration, Phase, Program
 
 ONLY = FabricSpec(kind="rail-only")
 OPTIMIZED = FabricSpec(kind="rail-optimized")

@@ -9,7 +9,7 @@ from railyard.core.errors import BadInput
 from railyard.experiments.spec import loading
 from railyard.experiments.spec.experiment import distinct_labels, load, parse
 from railyard.experiments.spec.loading import from_resolved, load_any
-from railyard.workloads.build import build
+from railyard.workloads.spec import build
 
 FABRIC = {"kind": "rail-only"}
 MOE = {"kind": "moe", "duration": "2s"}

@@ -9,10 +9,9 @@ from railyard.experiments.run import traffic
 from railyard.experiments.run.traffic import Workload, run_workload
 from railyard.results.runs.records import Run
 from railyard.topologies.plan import Plan
-from railyard.workloads.build import build
 from railyard.workloads.replay.run import Replay
 from railyard.workloads.schedule import Schedule
-from railyard.workloads.spec import parse_workload
+from railyard.workloads.spec import build, parse_workload
 from tests.unit.stand_ins import FIRST_UPLINK, GPU_PORT, plan_of, run_of, session_of
 
 SECOND = 1_000_000_000

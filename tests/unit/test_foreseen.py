@@ -18,8 +18,7 @@ from railyard.topologies.build.shaping import payload_fraction
 from railyard.topologies.forwarding import Shares
 from railyard.topologies.plan import Plan
 from railyard.workloads.background.spec import BackgroundSpec
-from railyard.workloads.build import build
-from railyard.workloads.spec import parse_workload
+from railyard.workloads.spec import build, parse_workload
 from tests.unit.stand_ins import plan_of
 
 TICK = 1 / 64  # exact in binary, so that edges are where they are meant to be

@@ -26,7 +26,7 @@ from railyard.topologies.forwarding import (
 )
 from railyard.topologies.plan import Plan, make_plan
 from railyard.topologies.spec import parse_fabric
-from railyard.workloads.matrix.pace import gpu_hops
+from railyard.workloads.matrix.traffic_matrix import gpu_hops
 from tests.unit.broken_fabrics import Truth, as_told, single_faults
 from tests.unit.fake_kernel import FakeKernel
 from tests.unit.path_choices import CHOICES

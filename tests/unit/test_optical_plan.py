@@ -25,8 +25,7 @@ from railyard.topologies.build import shaping
 from railyard.topologies.measure.rates import frames_needed
 from railyard.topologies.plan import Plan, make_plan
 from railyard.topologies.spec import LAYERS, FabricSpec, Layer, parse_fabric
-from railyard.workloads.background.flows import BackgroundFlow, flows_of
-from railyard.workloads.background.reserve import reserved_bps
+from railyard.workloads.background.flows import BackgroundFlow, flows_of, reserved_bps
 from railyard.workloads.background.spec import BackgroundSpec
 
 MBIT = 10**6

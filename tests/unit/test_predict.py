@@ -13,12 +13,11 @@ from railyard.results.theory.predict import (
 )
 from railyard.topologies.build.shaping import payload_fraction
 from railyard.topologies.spec import FabricSpec
-from railyard.workloads.build import build
 from railyard.workloads.collectives.algorithm import ALGORITHMS, collective_schedule
-from railyard.workloads.matrix.pace import line_rate_duration_s
+from railyard.workloads.matrix.traffic_matrix import line_rate_duration_s
 from railyard.workloads.scale import Rates, payload_rates, project
 from railyard.workloads.schedule import Compute, Phase, Schedule, Transfer
-from railyard.workloads.spec import parse_workload
+from railyard.workloads.spec import build, parse_workload
 
 RAIL, HB = 100_000_000, 1_200_000_000
 RATES = payload_rates(HB, RAIL, 9000)

@@ -18,12 +18,14 @@ from railyard.workloads.replay.job import (
     Channel,
     Job,
     Outcome,
+    PhaseEnd,
+    PhaseTracker,
     Windows,
     connections,
+    first_phases,
     jobs,
     owner,
 )
-from railyard.workloads.replay.phases import PhaseEnd, PhaseTracker, first_phases
 from railyard.workloads.replay.run import Replay
 from railyard.workloads.schedule import Compute, Schedule, Task, Transfer
 from tests.unit.schedules import PHASE, schedules

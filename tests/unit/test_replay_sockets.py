@@ -6,7 +6,7 @@ from contextlib import suppress
 
 import pytest
 
-from railyard.workloads.replay.sockets import _configured
+from railyard.workloads.replay.worker import _configured
 
 
 def test_what_a_connection_has_yet_to_send_goes_with_it() -> None:

@@ -13,8 +13,7 @@ from railyard.topologies.addresses import Gpu
 from railyard.topologies.build import namespaces
 from railyard.topologies.build.shaping import htb_commands, shared_htb_commands
 from railyard.topologies.plan import End, Plan
-from railyard.workloads.background.flows import PORT, BackgroundFlow, flows_of
-from railyard.workloads.background.reserve import reserved, reserved_bps
+from railyard.workloads.background.flows import PORT, BackgroundFlow, flows_of, reserved, reserved_bps
 from railyard.workloads.background.spec import BackgroundSpec
 from tests.unit.stand_ins import plan_of
 

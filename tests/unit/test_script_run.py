@@ -19,10 +19,9 @@ from railyard.failure.scenario.run import ScriptRun
 from railyard.failure.scenario.script import Script, Timed
 from railyard.results.runs.records import Run
 from railyard.topologies.addresses import Gpu
-from railyard.workloads.build import build
 from railyard.workloads.replay.run import Aborted, Replay
 from railyard.workloads.schedule import Schedule
-from railyard.workloads.spec import parse_workload
+from railyard.workloads.spec import build, parse_workload
 from tests.unit.stand_ins import plan_of, run_of, session_of
 
 SECOND = 1_000_000_000

@@ -21,21 +21,19 @@ from railyard.results.theory.predict import WHOLE, predict_iteration, predict_sc
 from railyard.topologies.plan import make_plan
 from railyard.topologies.platforms import PLATFORMS, Platform
 from railyard.topologies.spec import FabricSpec, parse_fabric
-from railyard.workloads.build import build
 from railyard.workloads.jobs.collective import CollectiveSpec
 from railyard.workloads.jobs.data_parallel import DataParallelSpec
 from railyard.workloads.jobs.gpt import GptSpec
 from railyard.workloads.jobs.moe import MoeSpec
 from railyard.workloads.jobs.trace import TraceSpec
 from railyard.workloads.jobs.transfers import TransfersSpec
-from railyard.workloads.matrix.pace import line_rate_duration_s
-from railyard.workloads.models.catalogue import CATALOGUE, GptModel, MoeModel
-from railyard.workloads.models.volumes import gpt_volumes, moe_volumes
+from railyard.workloads.matrix.traffic_matrix import line_rate_duration_s
+from railyard.workloads.models.catalogue import CATALOGUE, GptModel, MoeModel, gpt_volumes, moe_volumes
 from railyard.workloads.placement.parallelism import Parallelism
 from railyard.workloads.scale import Scale
 from railyard.workloads.schedule import Schedule, Transfer
-from railyard.workloads.spec import WORKLOADS, parse_workload
-from railyard.workloads.traces import chakra_pb as pb
+from railyard.workloads.spec import WORKLOADS, build, parse_workload
+from railyard.workloads.traces import chakra as pb
 from tests.unit.iteration_jobs import MODEL, job, seconds, size
 from tests.unit.traces import TRACES
 
@@ -119,7 +117,7 @@ def mixture_s(spec: Plain) -> float:
 def grouped(spec: Plain) -> int:
     """Tasks of an AllReduce in two groups that a trace leaves to a file: `groups` is the file's content."""
     for rank in range(4):
-        node = pb.Node(id=0, type="COMM_COLL_NODE")
+        node = pb.NodeMessage(id=0, type="COMM_COLL_NODE")
         node.attr.append(pb.Attribute(name="comm_type", int64_val=0))
         node.attr.append(pb.Attribute(name="comm_size", int64_val=4096))
         node.attr.append(pb.Attribute(name="pg_name", string_val=str(rank % 2)))

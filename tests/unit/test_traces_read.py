@@ -6,9 +6,8 @@ from typing import Any
 import pytest
 
 from railyard.core.errors import BadInput
-from railyard.workloads.traces import chakra_pb as pb
-from railyard.workloads.traces.common import Call, Gap, Recv, Send
-from railyard.workloads.traces.files import trace_name
+from railyard.workloads.traces import chakra as pb
+from railyard.workloads.traces.common import Call, Gap, Recv, Send, trace_name
 from tests.traces import make
 from tests.unit.traces import FORMATS, RANKS, TRACES, read, replayable, spec_of
 
@@ -106,7 +105,7 @@ def test_simai_groups_are_simais() -> None:
 
 def test_groups_may_come_from_a_file_of_their_own(tmp_path: Path) -> None:
     for rank in range(4):
-        node = pb.Node(id=0, type="COMM_COLL_NODE")
+        node = pb.NodeMessage(id=0, type="COMM_COLL_NODE")
         node.attr.append(pb.Attribute(name="comm_type", int64_val=0))
         node.attr.append(pb.Attribute(name="comm_size", int64_val=4096))
         node.attr.append(pb.Attribute(name="pg_name", string_val=str(1 + rank % 2)))

@@ -12,7 +12,7 @@ from railyard.experiments.commands import dry_run
 from railyard.experiments.run.traffic import Workload
 from railyard.experiments.spec.experiment import ExperimentSpec
 from railyard.results.runs import store
-from railyard.workloads.build import build, build_whole
+from railyard.workloads.spec import build, build_whole
 from tests.unit.stand_ins import plan_of
 from tests.unit.test_experiment_traffic import no_fabric, run_once  # noqa: F401
 from tests.unit.traces import TRACES, spec_of

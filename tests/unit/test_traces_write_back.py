@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from railyard.core.errors import BadInput
-from railyard.workloads.build import build
 from railyard.workloads.schedule import Compute
-from railyard.workloads.traces import chakra_pb as pb
+from railyard.workloads.spec import build
+from railyard.workloads.traces import chakra as pb
 from railyard.workloads.traces.common import Gap, Measured
 from railyard.workloads.traces.lower import durations
 from tests.unit.traces import FABRIC, RANKS, TRACES, read, replayable, spec_of
@@ -18,14 +18,14 @@ from tests.unit.traces import FABRIC, RANKS, TRACES, read, replayable, spec_of
 
 @given(st.lists(st.tuples(st.integers(0, 2**40), st.text(max_size=5), st.binary(max_size=9)), max_size=6))
 def test_protobuf_goes_there_and_back(nodes: list[tuple[int, str, bytes]]) -> None:
-    made = [pb.Node(id=i, duration_micros=n, name=text) for i, (n, text, _) in enumerate(nodes)]
+    made = [pb.NodeMessage(id=i, duration_micros=n, name=text) for i, (n, text, _) in enumerate(nodes)]
     for node, (*_, value) in zip(made, nodes, strict=True):
         node.attr.append(pb.Attribute(name="kept", bytes_val=value))
     metadata = pb.GlobalMetadata(version="0.0.4")
     content = pb.encode(metadata, made)
     again = pb.decode(content, "x")
     assert again == (metadata, made)
-    assert [pb.attributes(node)["kept"] for node in again[1]] == [value for *_, value in nodes]
+    assert [pb.attribute_values(node)["kept"] for node in again[1]] == [value for *_, value in nodes]
     for cut in range(1, min(len(content), 40)):
         try:
             shorter = pb.decode(content[:-cut], "x")
@@ -37,7 +37,7 @@ def test_protobuf_goes_there_and_back(nodes: list[tuple[int, str, bytes]]) -> No
 
 def test_unknown_fields_of_a_node_survive() -> None:
     storage = b"\x5a\x02\x08\x01"  # field 11, which the table leaves out
-    node = pb.Node.FromString(pb.Node(id=3).SerializeToString() + storage)
+    node = pb.NodeMessage.FromString(pb.NodeMessage(id=3).SerializeToString() + storage)
     _, (again,) = pb.decode(pb.encode(pb.GlobalMetadata(), [node]), "x")
     assert again.SerializeToString().endswith(storage)
 

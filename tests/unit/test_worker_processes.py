@@ -9,8 +9,7 @@ from railyard.failure.connectivity.messages import Answered, Open, Probe
 from railyard.failure.probes.replacement import Prober
 from railyard.failure.probes.traffic import Traffic, TrafficJob
 from railyard.workloads.background.run import BackgroundJob, Sent, StartAt, Stop
-from railyard.workloads.replay.job import Job, windows_for_links
-from railyard.workloads.replay.messages import Connect, Delivered, Finished, Go, Listen
+from railyard.workloads.replay.job import Connect, Delivered, Finished, Go, Job, Listen, windows_for_links
 from tests.unit.broken_fabrics import plan
 
 PLAN = plan("rail-only", "dr", 2, 2)

@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 
 from railyard.workloads.collectives.algorithm import ALGORITHMS, collective_schedule
 from railyard.workloads.collectives.stages import SLICE_BYTES, Ring, grid_shifts, shifts, whole_bytes
-from railyard.workloads.program import Program
-from railyard.workloads.schedule import Phase, Schedule, Transfer
+from railyard.workloads.schedule import Phase, Program, Schedule, Transfer
 
 SIDE = st.integers(2, 5)
 SIZE = st.integers(1, 300_000)

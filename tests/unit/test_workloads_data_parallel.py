@@ -7,13 +7,11 @@ from hypothesis import strategies as st
 from railyard.core.errors import BadInput
 from railyard.results.theory.predict import WHOLE, predict_schedule, project_to_full_size
 from railyard.topologies.spec import FabricSpec
-from railyard.workloads.build import build
 from railyard.workloads.collectives.all_reduce import all_reduce_s
 from railyard.workloads.jobs.data_parallel import FIRST_BUCKET_BYTES, buckets
-from railyard.workloads.matrix.pace import line_rate_duration_s
-from railyard.workloads.matrix.traffic_matrix import bytes_by_kind
+from railyard.workloads.matrix.traffic_matrix import bytes_by_kind, line_rate_duration_s
 from railyard.workloads.models.catalogue import LayersModel, load_layers
-from railyard.workloads.spec import parse_workload
+from railyard.workloads.spec import build, parse_workload
 
 RAIL, HB = 100_000_000, 1_200_000_000
 ONLY = FabricSpec(kind="rail-only")

@@ -10,15 +10,12 @@ from hypothesis import strategies as st
 from railyard.core.errors import BadInput
 from railyard.results.theory.predict import bottleneck_s, predict_phase, predict_schedule
 from railyard.topologies.spec import FabricSpec
-from railyard.workloads.build import build
 from railyard.workloads.collectives.all_to_all_uneven import Combine, Dispatch
 from railyard.workloads.jobs.moe import zipf_shares
-from railyard.workloads.matrix.pace import line_rate_duration_s
-from railyard.workloads.matrix.traffic_matrix import cross_rail_bytes, traffic_matrix
-from railyard.workloads.program import Program
+from railyard.workloads.matrix.traffic_matrix import cross_rail_bytes, line_rate_duration_s, traffic_matrix
 from railyard.workloads.scale import Rates, payload_rates
-from railyard.workloads.schedule import Phase
-from railyard.workloads.spec import parse_workload
+from railyard.workloads.schedule import Phase, Program
+from railyard.workloads.spec import build, parse_workload
 from tests.unit.schedules import SIDE
 
 RAIL, HB = 100_000_000, 1_200_000_000

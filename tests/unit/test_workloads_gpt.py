@@ -8,10 +8,16 @@ from hypothesis import strategies as st
 
 from railyard.results.theory.predict import predict_iteration, predict_phase
 from railyard.topologies.spec import FabricSpec
-from railyard.workloads.jobs.gpt import GptJob, gpt_iteration, gpt_job, gpt_schedule
-from railyard.workloads.jobs.pipeline import Pass, next_pass, one_forward_one_backward
-from railyard.workloads.matrix.pace import line_rate_duration_s
-from railyard.workloads.matrix.traffic_matrix import bytes_by_kind, cross_rail_bytes
+from railyard.workloads.jobs.gpt import (
+    GptJob,
+    Pass,
+    gpt_iteration,
+    gpt_job,
+    gpt_schedule,
+    next_pass,
+    one_forward_one_backward,
+)
+from railyard.workloads.matrix.traffic_matrix import bytes_by_kind, cross_rail_bytes, line_rate_duration_s
 from railyard.workloads.models.catalogue import load_gpt
 from railyard.workloads.placement.parallelism import Parallelism, place
 from railyard.workloads.scale import Rates

@@ -4,12 +4,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from railyard.topologies.spec import FabricSpec
-from railyard.workloads.build import build
 from railyard.workloads.matrix.pair_traffic import gpt_traffic
 from railyard.workloads.models.catalogue import GptModel
 from railyard.workloads.placement.cross_rail import Finding, lint, lint_schedule
 from railyard.workloads.placement.layout import data_parallel, hierarchical, layout_from_order, layout_from_ranks
-from railyard.workloads.spec import parse_workload
+from railyard.workloads.spec import build, parse_workload
 from tests.unit.test_workloads_layout import parallel
 
 

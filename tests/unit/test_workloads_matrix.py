@@ -7,8 +7,13 @@ from hypothesis import strategies as st
 
 from railyard.topologies.spec import FabricSpec
 from railyard.workloads.collectives.algorithm import collective_schedule
-from railyard.workloads.matrix.pace import gpu_hops
-from railyard.workloads.matrix.traffic_matrix import bytes_by_kind, cross_rail_bytes, port_bytes, traffic_matrix
+from railyard.workloads.matrix.traffic_matrix import (
+    bytes_by_kind,
+    cross_rail_bytes,
+    gpu_hops,
+    port_bytes,
+    traffic_matrix,
+)
 from railyard.workloads.schedule import Phase, Schedule, Transfer
 
 POLICIES: list[str] = ["dr", "rd", "spine", "pxn"]

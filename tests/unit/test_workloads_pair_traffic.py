@@ -8,11 +8,9 @@ from hypothesis import strategies as st
 from railyard.core.errors import BadInput
 from railyard.workloads.jobs.gpt import gpt_job, gpt_schedule
 from railyard.workloads.jobs.moe import moe_job, moe_schedule
-from railyard.workloads.matrix.pair_traffic import Traffic, gpt_traffic, moe_traffic
-from railyard.workloads.matrix.pairs import Scope, Uniform
+from railyard.workloads.matrix.pair_traffic import Scope, Traffic, Uniform, gpt_traffic, moe_traffic
 from railyard.workloads.matrix.traffic_matrix import traffic_matrix
-from railyard.workloads.models.catalogue import GptModel, MoeModel, load_gpt, load_moe
-from railyard.workloads.models.volumes import gpt_volumes, moe_volumes
+from railyard.workloads.models.catalogue import GptModel, MoeModel, gpt_volumes, load_gpt, load_moe, moe_volumes
 from railyard.workloads.placement.layout import Layout, data_parallel, hierarchical, layout_from_ranks
 from railyard.workloads.placement.parallelism import Parallelism, place
 

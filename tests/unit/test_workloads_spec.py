@@ -7,12 +7,10 @@ import pytest
 from railyard.core.errors import BadInput
 from railyard.topologies.build.shaping import payload_fraction
 from railyard.topologies.spec import FabricSpec
-from railyard.workloads.build import build
-from railyard.workloads.matrix.pace import line_rate_duration_s
-from railyard.workloads.matrix.traffic_matrix import bytes_by_kind
+from railyard.workloads.matrix.traffic_matrix import bytes_by_kind, line_rate_duration_s
 from railyard.workloads.scale import project
 from railyard.workloads.schedule import Phase
-from railyard.workloads.spec import parse_workload
+from railyard.workloads.spec import build, parse_workload
 
 RAIL, HB = 100_000_000, 1_200_000_000
 ONLY = FabricSpec(kind="rail-only")

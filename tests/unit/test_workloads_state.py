@@ -5,11 +5,10 @@ import pytest
 from railyard.core.errors import BadInput
 from railyard.topologies.platforms import PLATFORMS
 from railyard.topologies.spec import parse_fabric
-from railyard.workloads.build import build
 from railyard.workloads.jobs.migration import state_bytes, state_peers, state_s, state_schedule, state_senders
-from railyard.workloads.placement.relabel import place_with_spares, relabelled
+from railyard.workloads.placement.parallelism import place_with_spares, relabelled
 from railyard.workloads.scale import Rates
-from railyard.workloads.spec import parse_workload
+from railyard.workloads.spec import build, parse_workload
 
 FABRIC = parse_fabric({"kind": "rail-only", "domains": 4, "rails": 4})
 RAIL_BPS = 100_000_000

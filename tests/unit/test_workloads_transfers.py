@@ -12,13 +12,11 @@ from hypothesis import strategies as st
 from railyard.core.errors import BadInput
 from railyard.results.theory.predict import WHOLE, predict_schedule
 from railyard.topologies.spec import FabricSpec
-from railyard.workloads.build import build
 from railyard.workloads.jobs.transfers import RECEIPT, TransfersSpec, derangement, pairs, transfers_schedule
-from railyard.workloads.matrix.pace import line_rate_duration_s
-from railyard.workloads.matrix.traffic_matrix import port_bytes
+from railyard.workloads.matrix.traffic_matrix import line_rate_duration_s, port_bytes
 from railyard.workloads.scale import payload_rates
 from railyard.workloads.schedule import Schedule, Transfer
-from railyard.workloads.spec import parse_workload
+from railyard.workloads.spec import build, parse_workload
 
 RAIL, HB = 100_000_000, 1_200_000_000
 FABRIC = FabricSpec(kind="rail-only", domains=3, rails=4)

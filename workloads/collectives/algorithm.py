@@ -12,8 +12,7 @@ from typing import ClassVar, Final
 from railyard.core.registry import Registry
 from railyard.topologies.spec import FabricSpec
 from railyard.workloads.collectives.stages import IN_FLIGHT, Stages, columns, whole_bytes
-from railyard.workloads.program import Grid, Program
-from railyard.workloads.schedule import Phase, Schedule
+from railyard.workloads.schedule import Grid, Phase, Program, Schedule
 
 
 class Algorithm(ABC):

@@ -8,8 +8,7 @@ from numpy.typing import NDArray
 from railyard.topologies.spec import FabricSpec
 from railyard.workloads.collectives.algorithm import ALGORITHMS, Algorithm
 from railyard.workloads.collectives.stages import Ring, Stages, columns
-from railyard.workloads.program import Grid
-from railyard.workloads.schedule import Phase
+from railyard.workloads.schedule import Grid, Phase
 
 N = TypeVar("N", float, NDArray[np.float64])
 """A number, or an array of them; all arguments of a call alike."""

@@ -2,8 +2,7 @@
 
 from railyard.workloads.collectives.algorithm import ALGORITHMS, Algorithm
 from railyard.workloads.collectives.stages import Exchange, Stages, columns, shifts
-from railyard.workloads.program import Grid
-from railyard.workloads.schedule import Phase
+from railyard.workloads.schedule import Grid, Phase
 
 
 def all_to_all_in_rail_s(pair_bytes: float, y: int, rail_bytes_per_s: float) -> float:

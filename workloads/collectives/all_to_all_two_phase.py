@@ -4,8 +4,7 @@ from railyard.topologies.spec import FabricSpec
 from railyard.workloads.collectives.algorithm import ALGORITHMS, Algorithm
 from railyard.workloads.collectives.all_to_all_direct import all_to_all_direct_s
 from railyard.workloads.collectives.stages import Exchange, Stages, columns, shifts
-from railyard.workloads.program import Grid
-from railyard.workloads.schedule import Phase
+from railyard.workloads.schedule import Grid, Phase
 
 
 def all_to_all_two_phase_s(pair_bytes: float, x: int, y: int, hb_bytes_per_s: float, rail_bytes_per_s: float) -> float:

@@ -6,8 +6,7 @@ Every GPU has as many tokens, and D times the number of GPUs of their bytes. Dis
 
 from railyard.workloads.collectives.algorithm import ALGORITHMS, Algorithm
 from railyard.workloads.collectives.stages import Stages, UnevenExchange, grid_shifts, whole_bytes
-from railyard.workloads.program import Grid
-from railyard.workloads.schedule import Phase
+from railyard.workloads.schedule import Grid, Phase
 
 
 class Dispatch(Algorithm):

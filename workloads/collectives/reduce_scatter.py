@@ -4,8 +4,7 @@ from railyard.topologies.spec import FabricSpec
 from railyard.workloads.collectives.algorithm import ALGORITHMS, Algorithm
 from railyard.workloads.collectives.all_gather import all_gather_s
 from railyard.workloads.collectives.stages import Ring, Stages, columns
-from railyard.workloads.program import Grid
-from railyard.workloads.schedule import Phase
+from railyard.workloads.schedule import Grid, Phase
 
 
 class ReduceScatter(Algorithm):

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from math import ceil
 from typing import Final, Protocol
 
-from railyard.workloads.program import Grid, Program
+from railyard.workloads.schedule import Grid, Program
 
 IN_FLIGHT: Final = 8
 """Rounds of an exchange that a GPU has under way at the same time, unless the workload gives another number."""

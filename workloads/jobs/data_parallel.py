@@ -13,9 +13,8 @@ from railyard.core.units import Size
 from railyard.workloads.collectives.algorithm import ALGORITHMS
 from railyard.workloads.collectives.stages import whole_bytes
 from railyard.workloads.models.catalogue import LayersModel, load_layers
-from railyard.workloads.program import Program
 from railyard.workloads.scale import Scale
-from railyard.workloads.schedule import Iteration, Phase, Schedule
+from railyard.workloads.schedule import Iteration, Phase, Program, Schedule
 from railyard.workloads.spec import WORKLOADS, Built, Modelled, Setting
 
 FIRST_BUCKET_BYTES: Final = 2**20

@@ -19,9 +19,8 @@ from railyard.core.errors import BadInput
 from railyard.workloads.collectives.algorithm import ALGORITHMS, default_algorithm
 from railyard.workloads.collectives.stages import whole_bytes
 from railyard.workloads.models.catalogue import FP16_BYTES, MoeModel, load_moe
-from railyard.workloads.program import Program
 from railyard.workloads.scale import Factor, Scale
-from railyard.workloads.schedule import Iteration, Phase, Schedule
+from railyard.workloads.schedule import Iteration, Phase, Program, Schedule
 from railyard.workloads.spec import WORKLOADS, Built, Count, Setting, Training
 
 

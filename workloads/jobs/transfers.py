@@ -14,8 +14,7 @@ from railyard.core.errors import BadInput
 from railyard.topologies.addresses import Gpu, gpu_of_name
 from railyard.topologies.spec import FabricSpec
 from railyard.workloads.collectives.stages import whole_bytes
-from railyard.workloads.program import Program
-from railyard.workloads.schedule import Iteration, Phase, Schedule
+from railyard.workloads.schedule import Iteration, Phase, Program, Schedule
 from railyard.workloads.spec import WORKLOADS, Built, Count, Setting, Sized
 
 RECEIPT: Final = "receipt"

@@ -1,14 +1,87 @@
-"""Traffic matrices of a schedule: who sends how much to whom, of which kind, and through which ports it goes."""
+"""Traffic of a schedule on a fabric: bytes by pair and by port, and how long it takes at line rate.
 
+Line rate means that every port sends at its rate and nothing is ever late: a list scheduling of the tasks. It serves to
+choose byte sizes for a wished-for duration, and to check a schedule's shape against the equations; it is no prediction
+(those are in `railyard.results.theory.predict`, and know nothing of tasks).
+"""
+
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
+from railyard.topologies.addresses import Gpu
+from railyard.topologies.forwarding import Shape, hops, policy_shares
 from railyard.topologies.spec import FabricSpec
-from railyard.workloads.matrix.pace import gpu_hops
-from railyard.workloads.schedule import Schedule
+from railyard.workloads.scale import Rates
+from railyard.workloads.schedule import Schedule, Transfer
+
+Side = Literal["hb", "rail"]
+Hop = tuple[int, int, Side]
+"""(from GPU, to GPU, over which of their interfaces)."""
+Paths = tuple[tuple[float, tuple[Hop, ...]], ...]
+"""(share of the traffic, hops) of each path of a pair."""
+
+
+def gpu_hops(src: int, dst: int, rails: int, fabric: FabricSpec) -> Paths:
+    """Return (share of the traffic, hops) of each path from GPU number `src` to `dst`, by the fabric's policy.
+
+    `rails`: the schedule's GPUs in each domain; it may be of another size than the fabric.
+    """
+    return _paths(src, dst, fabric.chosen_policy, Shape(fabric.kind, fabric.domains, rails))
+
+
+@lru_cache(maxsize=2**18)
+def _paths(src: int, dst: int, policy: str, shape: Shape) -> Paths:
+    """Return the paths of a pair; kept, since schedules, sizes and predictions ask for the same pairs."""
+    rails = shape.rails
+    a, b = Gpu(*divmod(src, rails)), Gpu(*divmod(dst, rails))
+    shares = policy_shares(policy, a, b, shape)
+    total = sum(share.weight for share in shares)
+    found = []
+    for share in shares:
+        steps = [(x.domain * rails + x.rank, y.domain * rails + y.rank, side) for x, y, side in hops(share.path, a, b)]
+        found.append((share.weight / total, tuple(steps)))
+    return tuple(found)
+
+
+def rail_only(schedule: Schedule) -> FabricSpec:
+    """Return the rail-only fabric of a schedule's GPUs: the one that durations in specifications refer to."""
+    return FabricSpec.model_construct(
+        kind="rail-only", domains=max(1, schedule.gpus // schedule.rails), rails=schedule.rails
+    )
+
+
+def line_rate_duration_s(schedule: Schedule, rates: Rates, fabric: FabricSpec | None = None) -> float:
+    """Return the seconds from the first task to the end of the last; on `rail_only` if no fabric is given."""
+    fabric = fabric or rail_only(schedule)
+    paths: dict[tuple[int, int], tuple[tuple[float, tuple[Hop, ...]], ...]] = {}
+    rate: dict[Side, float] = {"hb": rates.hb, "rail": rates.rail}
+    port_free_at: defaultdict[tuple[int, Side, bool], float] = defaultdict(float)
+    ends: list[float] = []
+    for task in schedule.tasks:
+        ready = max((ends[i] for i in task.after), default=0.0)
+        if not isinstance(task, Transfer):
+            ends.append(ready + task.seconds)
+            continue
+        end = ready
+        pair = (task.src, task.dst)
+        if pair not in paths:
+            paths[pair] = gpu_hops(*pair, schedule.rails, fabric)
+        for share, path in paths[pair]:
+            for a, b, side in path:
+                # a forwarder passes packets on as they come, so a later hop may start with the first one
+                start = max(ready, port_free_at[a, side, True], port_free_at[b, side, False])
+                done = start + share * task.bytes / rate[side]
+                port_free_at[a, side, True] = port_free_at[b, side, False] = done
+                end = max(end, done)
+        ends.append(end)
+    return max(ends, default=0.0)
+
 
 Matrix = npt.NDArray[np.int64]
 

@@ -1,19 +1,23 @@
-"""How a training job is spread over GPUs (tensor t, pipeline p, data d), and where each rank goes on a fabric.
+"""Parallelism of a training job (tensor t, pipeline p, data d), and where each rank goes on a fabric.
 
 A tensor-parallel group sits in one HB domain; pipeline and data-parallel peers have the same rank in other domains, so
 that they talk on one rail (Rail-only section III). Where an HB domain holds several tensor-parallel groups, these are
 data-parallel to one another, and DP becomes hierarchical with d = d_h x d_l (Eq. 11). A group that is larger than a
 domain fills several: t = t_h x t_l, with t_h all of a domain's GPUs, and its AllGather is hierarchical (Eq. 1).
+
+A job of M domains x K GPUs may run on a fabric that has spares beside it, whole domains or GPUs of each. Schedules are
+made for the job's own grid, and relabelled to the places of its GPUs on the fabric (`GpuPlacement`).
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Annotated
 
 from pydantic import Field
 
 from railyard.core.errors import BadInput
 from railyard.topologies.spec import ConfigModel
-from railyard.workloads.program import Grid
+from railyard.workloads.schedule import Grid, Schedule, Task, Transfer
 
 Count = Annotated[int, Field(ge=1)]
 
@@ -119,3 +123,46 @@ def check_batch(p: Parallelism, field: str = "parallelism") -> None:
     if p.virtual_stages > 1 and p.micro_batches % p.pipeline:
         allowed = f"needs a number of micro-batches ({p.micro_batches}) that is a multiple of pipeline ({p.pipeline})"
         raise BadInput(f"{field}.virtual_stages", p.virtual_stages, allowed)
+
+
+@dataclass(frozen=True, slots=True)
+class GpuPlacement:
+    """`at[n]` is the number, on a fabric with `rails` GPUs to a domain and `gpus` in all, of the job's GPU n."""
+
+    gpus: int
+    rails: int
+    at: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        if len(set(self.at)) < len(self.at):
+            raise ValueError(f"two of the job's GPUs are at one place: {self.at}")
+        if not all(0 <= gpu < self.gpus for gpu in self.at):
+            raise ValueError(f"places must be 0 to {self.gpus - 1}: {self.at}")
+
+    def with_moves(self, moves: Mapping[int, int]) -> "GpuPlacement":
+        """With those at the keys now at the values, which must be free. ValueError too for a key where nobody is."""
+        if not moves.keys() <= set(self.at):
+            raise ValueError(f"none of the job is at {sorted(moves.keys() - set(self.at))}")
+        return replace(self, at=tuple(moves.get(gpu, gpu) for gpu in self.at))
+
+
+def place_with_spares(job: tuple[int, int], fabric: tuple[int, int]) -> GpuPlacement:
+    """A job's (domains, rails) in the first domains and ranks of a fabric's. ValueError if it doesn't fit."""
+    (m, k), (domains, rails) = job, fabric
+    if m > domains or k > rails:
+        raise ValueError(f"a job of {m} x {k} doesn't fit on {domains} x {rails}")
+    return GpuPlacement(domains * rails, rails, tuple(d * rails + g for d in range(m) for g in range(k)))
+
+
+def relabelled(schedule: Schedule, gpu_placement: GpuPlacement) -> Schedule:
+    """The same tasks at those places. ValueError unless there is a place for each of the schedule's GPUs."""
+    if len(gpu_placement.at) != schedule.gpus:
+        raise ValueError(f"{len(gpu_placement.at)} places for {schedule.gpus} GPUs")
+
+    def relabel_task(task: Task) -> Task:
+        if isinstance(task, Transfer):
+            return replace(task, src=gpu_placement.at[task.src], dst=gpu_placement.at[task.dst])
+        return replace(task, gpu=gpu_placement.at[task.gpu])
+
+    tasks = tuple(relabel_task(task) for task in schedule.tasks)
+    return replace(schedule, gpus=gpu_placement.gpus, rails=gpu_placement.rails, tasks=tasks)

@@ -15,8 +15,16 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
-from railyard.workloads.replay.job import PATTERN_BYTES, PATTERN_STRIDE, Channel, Job, Outcome, dependents
-from railyard.workloads.replay.phases import PhaseEnd, transfers_per_phase
+from railyard.workloads.replay.job import (
+    PATTERN_BYTES,
+    PATTERN_STRIDE,
+    Channel,
+    Job,
+    Outcome,
+    PhaseEnd,
+    dependents,
+    transfers_per_phase,
+)
 from railyard.workloads.schedule import Compute, Transfer
 
 HEADER: Final = struct.Struct("!IQ")

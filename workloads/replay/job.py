@@ -1,13 +1,19 @@
-"""The part of a schedule that one worker process plays, and its outcome.
+"""Jobs of a replay: the part of a schedule that one worker process plays, its outcome, and the messages about both.
 
 A GPU belongs to one worker, which sends its transfers and receives what is sent to it. Whole domains go to one worker,
-so that most of the busy HB traffic needs no second process.
+so that most of the busy HB traffic needs no second process. A phase of a replay is over when its last transfer has
+arrived, whichever workers received its parts.
 """
 
-from collections.abc import Iterable, Sequence
+import threading
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple, Protocol
 
+from pydantic import InstanceOf
+
+from railyard.core.worker import Message
 from railyard.topologies.addresses import Gpu
 from railyard.workloads.schedule import Compute, Schedule, Task, Transfer
 
@@ -129,3 +135,93 @@ def dependents(job: Job) -> tuple[dict[int, int], dict[int, list[int]], dict[int
             received = not isinstance(other, Compute) and other.dst == owner_gpu
             (on_receipt if received else on_done).setdefault(dependency, []).append(number)
     return dependency_counts, on_done, on_receipt
+
+
+class PhaseEnd(NamedTuple):
+    """A worker has received all that comes to its GPUs in a phase: so many transfers, the last at `ended_ns`."""
+
+    phase: int
+    transfers: int
+    ended_ns: int
+
+
+class PhaseEndCallback(Protocol):
+    """Called once, in a thread, with the monotonic ns of a phase's last receipt."""
+
+    def __call__(self, ended_ns: int, /) -> None: ...
+
+
+NO_CALLBACKS: Final[Mapping[int, PhaseEndCallback]] = {}
+
+
+def first_phases(schedule: Schedule) -> dict[str, int]:
+    """The number of the first phase of each name in which something is sent."""
+    found: dict[str, int] = {}
+    for phase in sorted({transfer.phase for _, transfer in schedule.transfers}):
+        found.setdefault(schedule.phases[phase].name, phase)
+    return found
+
+
+def transfers_per_phase(tasks: Iterable[Task], watched: Collection[int], local_gpus: Collection[int]) -> Counter[int]:
+    """How many transfers of each watched phase come to these GPUs."""
+    return Counter(t.phase for t in tasks if isinstance(t, Transfer) and t.phase in watched and t.dst in local_gpus)
+
+
+class PhaseTracker:
+    """Adds up what workers tell, from their threads, and calls who waits for a phase when all of it has arrived."""
+
+    def __init__(self, schedule: Schedule, watched: Mapping[int, PhaseEndCallback]) -> None:
+        self._remaining = transfers_per_phase(schedule.tasks, watched, range(schedule.gpus))
+        self._watched, self._lock = watched, threading.Lock()
+        self._ended_ns = dict.fromkeys(watched, 0)
+
+    def receive(self, end: PhaseEnd) -> None:
+        """A worker's part is there."""
+        with self._lock:
+            self._remaining[end.phase] -= end.transfers
+            self._ended_ns[end.phase] = max(self._ended_ns[end.phase], end.ended_ns)
+            done = self._remaining[end.phase] == 0
+        if done:
+            self._watched[end.phase](self._ended_ns[end.phase])
+
+
+class Listen(Message):
+    """Open the listening sockets of a job: Ready, or Failed."""
+
+    kind: Literal["listen"] = "listen"
+    job: InstanceOf[Job]
+
+
+class Connect(Message):
+    """Connect to the other workers, which all listen: Ready, or Failed."""
+
+    kind: Literal["connect"] = "connect"
+
+
+class Go(Message):
+    """Play the job from `start_ns` to `deadline_ns` (monotonic) at the latest: Delivered, PhaseOver, and Finished."""
+
+    kind: Literal["go"] = "go"
+    start_ns: int
+    deadline_ns: int
+
+
+class Delivered(Message):
+    """Verified bytes so far."""
+
+    kind: Literal["delivered"] = "delivered"
+    size: int
+
+
+class PhaseOver(Message):
+    """The end of a watched phase in this worker."""
+
+    kind: Literal["phase-over"] = "phase-over"
+    end: InstanceOf[PhaseEnd]
+
+
+class Finished(Message):
+    """The outcome of the job."""
+
+    kind: Literal["finished"] = "finished"
+    outcome: InstanceOf[Outcome]

@@ -12,9 +12,22 @@ import psutil
 
 from railyard.core.errors import RailyardError
 from railyard.core.worker import Ready, Worker
-from railyard.workloads.replay.job import Job, Outcome, Windows, jobs
-from railyard.workloads.replay.messages import Connect, Delivered, Finished, Go, Listen, PhaseOver
-from railyard.workloads.replay.phases import NO_CALLBACKS, PhaseEnd, PhaseEndCallback, PhaseTracker
+from railyard.workloads.replay.job import (
+    NO_CALLBACKS,
+    Connect,
+    Delivered,
+    Finished,
+    Go,
+    Job,
+    Listen,
+    Outcome,
+    PhaseEnd,
+    PhaseEndCallback,
+    PhaseOver,
+    PhaseTracker,
+    Windows,
+    jobs,
+)
 from railyard.workloads.schedule import Schedule
 
 POLL_INTERVAL_S: Final = 0.1

@@ -1,16 +1,147 @@
-"""A replay's worker process: `python -m railyard.workloads.replay.worker`, by messages.py.
+"""A replay's worker process: `python -m railyard.workloads.replay.worker`; gets Listen, Connect and Go, in this order.
 
-Listen, Connect and Go come in, in this order.
+Its connections are made inside the GPUs' namespaces, before the clock starts. A receiver offers a window that fits the
+link (job.py), and has far more room than that: one that drops for want of room looks like a bad link. Congestion
+control is cubic, which every kernel has; links without loss leave it nothing to decide.
 """
 
+import errno
 import gc
+import select
+import socket
+import struct
+import time
+from collections import Counter
+from typing import Final
 
 from railyard.core.process_limits import raise_open_file_limit
 from railyard.core.worker import Failed, Parent, Ready
+from railyard.topologies.build import namespaces
 from railyard.workloads.replay.engine import Engine
-from railyard.workloads.replay.messages import Connect, Delivered, Finished, Go, Listen, PhaseOver
-from railyard.workloads.replay.phases import PhaseEnd
-from railyard.workloads.replay.sockets import connect, listen
+from railyard.workloads.replay.job import (
+    Channel,
+    Connect,
+    Delivered,
+    Finished,
+    Go,
+    Job,
+    Listen,
+    PhaseEnd,
+    PhaseOver,
+    connections,
+)
+
+SOCKET_BUFFER_BYTES: Final = 212_992  # all that an ordinary user gets; the kernel doubles it for its own bookkeeping
+CONNECT_S: Final = 20.0
+_LINGER_RESET: Final = struct.pack(
+    "ii", 1, 0
+)  # struct linger: a closed connection is gone, with nothing more but a reset
+HELLO: Final = struct.Struct("!II")  # the caller's GPU number, and the stripe
+
+Connections = dict[Channel, socket.socket]
+
+
+def _configured(sock: socket.socket) -> socket.socket:
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SOCKET_BUFFER_BYTES)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SOCKET_BUFFER_BYTES)
+    sock.setsockopt(
+        socket.SOL_SOCKET, socket.SO_LINGER, _LINGER_RESET
+    )  # what an ended job has yet to send is for nobody
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"cubic")
+    sock.setblocking(False)
+    return sock
+
+
+def listen(job: Job) -> dict[int, socket.socket]:
+    """A listening socket at each of my GPUs that anybody sends to."""
+    listeners = {}
+    for dst in sorted({channel.dst for channel in connections(job.tasks)} & job.local_gpus):
+        with namespaces.inside(job.gpus[dst].name):
+            sock = _configured(socket.socket())
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind((job.gpus[dst].ip, job.port))
+        sock.listen(1024)
+        listeners[dst] = sock
+    return listeners
+
+
+def connect(job: Job, listeners: dict[int, socket.socket]) -> tuple[Connections, Connections]:
+    """(sending, receiving), all established. TimeoutError names a pair of which one did not come about."""
+    channels = connections(job.tasks)
+    stripes = Counter((channel.src, channel.dst) for channel in channels)
+    sending = {channel: _open_connection(job, channel) for channel in channels if channel.src in job.local_gpus}
+    missing = {channel for channel in channels if channel.dst in job.local_gpus}
+    receiving: Connections = {}
+    deadline = time.monotonic() + CONNECT_S
+    hello_pending, unidentified = dict(sending), list[tuple[int, socket.socket]]()
+    while missing or hello_pending:
+        if time.monotonic() > deadline:
+            src, dst, _ = min(missing or hello_pending)
+            raise TimeoutError(f"no connection {job.gpus[src].name} -> {job.gpus[dst].name} in {CONNECT_S:.0f} s")
+        _send_hellos(hello_pending)
+        for dst, listener in listeners.items():
+            unidentified += [(dst, sock) for sock in _accept_all(listener)]
+        for dst, sock in list(unidentified):
+            hello = _read_hello(sock)
+            if hello is not None:
+                unidentified.remove((dst, sock))
+                src, stripe = hello
+                in_domain = job.gpus[src].domain == job.gpus[dst].domain
+                window = job.windows.per_connection(in_domain, stripes[src, dst])
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_WINDOW_CLAMP, window)
+                receiving[Channel(src, dst, stripe)] = sock
+                missing.discard(Channel(src, dst, stripe))
+        time.sleep(0.001)
+    return sending, receiving
+
+
+def _open_connection(job: Job, channel: Channel) -> socket.socket:
+    src, dst = job.gpus[channel.src], job.gpus[channel.dst]
+    with namespaces.inside(src.name):
+        sock = _configured(socket.socket())
+    error_code = sock.connect_ex((dst.ip, job.port))
+    if error_code not in (0, errno.EINPROGRESS):
+        raise OSError(error_code, f"{src.name} -> {dst.name} can't connect")
+    return sock
+
+
+def _send_hellos(hello_pending: Connections) -> None:
+    """Say on each connection that has come up who is calling, and with which stripe."""
+    poller = select.poll()
+    by_fd = {sock.fileno(): channel for channel, sock in hello_pending.items()}
+    for fd in by_fd:
+        poller.register(fd, select.POLLOUT)
+    for fd, _ in poller.poll(0):
+        channel = by_fd[fd]
+        error_code = hello_pending[channel].getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        if error_code:
+            raise OSError(error_code, f"{channel} failed")
+        hello_pending.pop(channel).send(HELLO.pack(channel.src, channel.stripe))
+
+
+def _accept_all(listener: socket.socket) -> list[socket.socket]:
+    """Everyone who has called."""
+    found: list[socket.socket] = []
+    while True:
+        try:
+            sock, _ = listener.accept()
+        except BlockingIOError:
+            return found
+        sock.setblocking(False)
+        found.append(sock)
+
+
+def _read_hello(sock: socket.socket) -> tuple[int, int] | None:
+    """What a caller said: its GPU number and the stripe; None if it hasn't yet."""
+    try:
+        hello = sock.recv(HELLO.size, socket.MSG_PEEK)
+    except BlockingIOError:
+        return None
+    if len(hello) < HELLO.size:
+        return None
+    src, stripe = HELLO.unpack(sock.recv(HELLO.size))
+    return src, stripe
 
 
 def main() -> None:

@@ -7,19 +7,23 @@ whole buffer; all-to-all and scatter a buffer with a part for each rank.
 """
 
 import ast
+import io
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Literal
 
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.json_format import ParseDict, ParseError
+from google.protobuf.message import DecodeError
+from google.protobuf.proto import parse_length_prefixed, serialize_length_prefixed
 
 from railyard.core.errors import BadInput, unknown_name_hint
-from railyard.workloads.traces import chakra_pb
 from railyard.workloads.traces.common import (
     Action,
     Call,
+    Files,
     Gap,
     Measured,
     Node,
@@ -29,10 +33,131 @@ from railyard.workloads.traces.common import (
     Send,
     Trace,
     check_rank,
+    parse_json,
     parse_whole,
     ranks_of,
 )
-from railyard.workloads.traces.files import Files, parse_json
+
+NODE_TYPES: Final = (
+    "INVALID_NODE", "METADATA_NODE", "MEM_LOAD_NODE", "MEM_STORE_NODE", "COMP_NODE", "COMM_SEND_NODE",
+    "COMM_RECV_NODE", "COMM_COLL_NODE", "STORAGE_NODE", "BATCH_NODE", "CHECKPOINT_NODE",
+)  # fmt: skip
+COLLECTIVES: Final = (
+    "ALL_REDUCE", "REDUCE", "ALL_GATHER", "GATHER", "SCATTER", "BROADCAST", "ALL_TO_ALL", "REDUCE_SCATTER",
+    "REDUCE_SCATTER_BLOCK", "BARRIER",
+)  # fmt: skip
+_SCALARS: Final = (
+    "double", "float", "int32", "int64", "uint32", "uint64", "sint32", "sint64", "fixed32", "fixed64", "sfixed32",
+    "sfixed64", "bool", "string", "bytes",
+)  # fmt: skip
+_PACKAGE: Final = "ChakraProtoMsg"
+_FieldTable = Iterable[tuple[str, int, str]]
+_MESSAGES: Final[dict[str, tuple[tuple[str, int, str], ...]]] = {
+    "GlobalMetadata": (("version", 1, "string"), ("attr", 2, "*AttributeProto")),
+    "IOInfo": (("values", 1, "string"), ("shapes", 2, "string"), ("types", 3, "string")),
+    "Node": (
+        ("id", 1, "uint64"),
+        ("name", 2, "string"),
+        ("type", 3, "NodeType"),
+        ("ctrl_deps", 4, "*uint64"),
+        ("data_deps", 5, "*uint64"),
+        ("start_time_micros", 6, "uint64"),
+        ("duration_micros", 7, "uint64"),
+        ("inputs", 8, "IOInfo"),
+        ("outputs", 9, "IOInfo"),
+        ("attr", 10, "*AttributeProto"),
+    ),
+}
+
+
+def _field(name: str, number: int, kind: str) -> descriptor_pb2.FieldDescriptorProto:
+    """`kind`: a scalar, a message or NodeType; with a star, a list of them."""
+    field = descriptor_pb2.FieldDescriptorProto(name=name, number=number)
+    field.label = field.LABEL_REPEATED if kind.startswith("*") else field.LABEL_OPTIONAL
+    kind = kind.removeprefix("*")
+    if kind in _SCALARS:
+        field.type = field.Type.Value(f"TYPE_{kind.upper()}")
+    else:
+        field.type = field.TYPE_ENUM if kind == "NodeType" else field.TYPE_MESSAGE
+        field.type_name = f".{_PACKAGE}.{kind}"
+    return field
+
+
+def _attribute() -> descriptor_pb2.DescriptorProto:
+    """A name and one value: any scalar, or a list of such; numbered in the order of `_SCALARS`, from 3."""
+    attribute = descriptor_pb2.DescriptorProto(name="AttributeProto")
+    attribute.field.extend([_field("name", 1, "string"), _field("doc_string", 2, "string")])
+    attribute.oneof_decl.add(name="value")
+    for i, scalar in enumerate(_SCALARS):
+        for field in (
+            _field(f"{scalar}_val", 3 + 2 * i, scalar),
+            _field(f"{scalar}_list", 4 + 2 * i, f"{scalar.capitalize()}List"),
+        ):
+            field.oneof_index = 0
+            attribute.field.append(field)
+    return attribute
+
+
+def _file() -> descriptor_pb2.FileDescriptorProto:
+    file = descriptor_pb2.FileDescriptorProto(name="et_def.proto", package=_PACKAGE, syntax="proto3")
+    types = file.enum_type.add(name="NodeType")
+    for number, name in enumerate(NODE_TYPES):
+        types.value.add(name=name, number=number)
+    for scalar in _SCALARS:
+        values = file.message_type.add(name=f"{scalar.capitalize()}List")
+        values.field.append(_field("values", 1, f"*{scalar}"))
+    file.message_type.append(_attribute())
+    for name, fields in _MESSAGES.items():
+        file.message_type.add(name=name).field.extend([_field(*field) for field in fields])
+    return file
+
+
+_POOL: Final = descriptor_pool.DescriptorPool()
+_POOL.Add(_file())
+
+
+def _class(name: str) -> Any:
+    return message_factory.GetMessageClass(_POOL.FindMessageTypeByName(f"{_PACKAGE}.{name}"))
+
+
+GlobalMetadata: Final = _class("GlobalMetadata")
+NodeMessage: Final = _class("Node")
+Attribute: Final = _class("AttributeProto")
+
+
+def decode(content: bytes, where: str) -> tuple[Any, list[Any]]:
+    """(GlobalMetadata, its Nodes) of an .et file: messages one after the other, each with its length in front."""
+    stream = io.BytesIO(content)
+    read: list[Any] = []
+    try:
+        while (message := parse_length_prefixed(NodeMessage if read else GlobalMetadata, stream)) is not None:
+            read.append(message)
+    except (DecodeError, EOFError, ValueError) as error:
+        what = f"message {len(read)}"
+        raise BadInput(where, what, "is cut off or damaged: the file can't be read to its end") from error
+    if not read:
+        raise BadInput(where, "nothing", "is in this file: a Chakra trace begins with its GlobalMetadata")
+    return read[0], read[1:]
+
+
+def encode(metadata: Any, nodes: Iterable[Any]) -> bytes:
+    """An .et file."""
+    stream = io.BytesIO()
+    for message in (metadata, *nodes):
+        serialize_length_prefixed(message, stream)
+    return stream.getvalue()
+
+
+def attribute_values(message: Any) -> dict[str, Any]:
+    """An attribute's value by its name; lists as lists."""
+    found: dict[str, Any] = {}
+    for attribute in message.attr:
+        kind = attribute.WhichOneof("value")
+        if kind is not None:
+            value = getattr(attribute, kind)
+            found[attribute.name] = list(value.values) if kind.endswith("_list") else value
+    return found
+
 
 Form = Literal["et", "objects", "graph"]
 Groups = Mapping[str, tuple[int, ...]]
@@ -50,7 +175,7 @@ OPS: Final[dict[str, Op]] = {
 }
 ALL_RANKS: Final = ("", "0")
 """Names of the group of all ranks, unless the trace defines them (ASTRA-sim takes them so too)."""
-METADATA: Final = chakra_pb.NODE_TYPES.index("METADATA_NODE")
+METADATA: Final = NODE_TYPES.index("METADATA_NODE")
 MICROSECONDS: Final = 1e6  # in a second
 
 
@@ -79,7 +204,7 @@ def read_chakra(files: Files, groups: Groups) -> Trace:
 
 def _read(name: str, content: bytes) -> _File:
     if name.endswith(".et"):
-        metadata, nodes = chakra_pb.decode(content, name)
+        metadata, nodes = decode(content, name)
         return _File("et", metadata, nodes, [])
     objects = _objects(content, name)
     if len(objects) == 1 and isinstance(objects[0].get("workload_graph"), list):
@@ -113,7 +238,7 @@ def _objects(content: bytes, name: str) -> list[dict[str, Any]]:
 
 def _message(item: Any, where: str) -> Any:
     try:
-        return ParseDict(item, chakra_pb.Node(), ignore_unknown_fields=True)
+        return ParseDict(item, NodeMessage(), ignore_unknown_fields=True)
     except ParseError as error:
         raise BadInput(where, "this", f"is no Chakra node: {' '.join(str(error).split())}") from error
 
@@ -123,7 +248,7 @@ def _node_of_graph(item: Any, where: str) -> Any:
     if not isinstance(item, dict):
         raise BadInput(where, item, "is no Chakra node: keys and values are needed")
     kind = parse_whole(where, "NodeType", item.get("NodeType"))
-    node = chakra_pb.Node(id=parse_whole(where, "Id", item.get("Id")), name=str(item.get("Name", "")), type=kind)
+    node = NodeMessage(id=parse_whole(where, "Id", item.get("Id")), name=str(item.get("Name", "")), type=kind)
     node.duration_micros = parse_whole(where, "runtime", item.get("runtime", 0))
     for key, deps in (("data_deps", node.data_deps), ("ctrl_deps", node.ctrl_deps)):
         listed = item.get(key, [])
@@ -132,9 +257,9 @@ def _node_of_graph(item: Any, where: str) -> Any:
         deps.extend(parse_whole(where, key, value) for value in listed)
     for key in ("comm_type", "comm_size", "comm_src", "comm_dst", "comm_tag"):
         if key in item:
-            node.attr.append(chakra_pb.Attribute(name=key, int64_val=parse_whole(where, key, item[key])))
+            node.attr.append(Attribute(name=key, int64_val=parse_whole(where, key, item[key])))
     if "pg_name" in item:
-        node.attr.append(chakra_pb.Attribute(name="pg_name", string_val=str(item["pg_name"])))
+        node.attr.append(Attribute(name="pg_name", string_val=str(item["pg_name"])))
     return node
 
 
@@ -164,10 +289,10 @@ class _Rank:
         return Node(where, self._action(message, where), tuple(after))
 
     def _action(self, message: Any, where: str) -> Action:
-        kind = chakra_pb.NODE_TYPES[message.type] if message.type < len(chakra_pb.NODE_TYPES) else None
-        attributes = chakra_pb.attributes(message)
+        kind = NODE_TYPES[message.type] if message.type < len(NODE_TYPES) else None
+        attributes = attribute_values(message)
         if kind is None:
-            known = ", ".join(f"{i} {name}" for i, name in enumerate(chakra_pb.NODE_TYPES))
+            known = ", ".join(f"{i} {name}" for i, name in enumerate(NODE_TYPES))
             raise BadInput(where, message.type, f"is no node type: allowed are {known}")
         if kind == "COMM_COLL_NODE":
             return self._call(attributes, where)
@@ -189,7 +314,7 @@ class _Rank:
 
     def _call(self, attributes: Mapping[str, Any], where: str) -> Action:
         number = attributes.get("comm_type")
-        known = chakra_pb.COLLECTIVES
+        known = COLLECTIVES
         if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number < len(known):
             allowed = ", ".join(f"{i} {name}" for i, name in enumerate(known))
             raise BadInput(where, number, f"is no known collective: allowed as comm_type are {allowed}")
@@ -252,10 +377,10 @@ def _rewritten(file: _File, rank: int, measured: Mapping[NodeId, Measured]) -> b
         if (found := measured.get((rank, position))) is not None
     }
     if file.form == "et":
-        nodes = [chakra_pb.Node.FromString(node.SerializeToString()) for node in file.nodes]
+        nodes = [NodeMessage.FromString(node.SerializeToString()) for node in file.nodes]
         for position, (start, duration) in times.items():
             nodes[position].start_time_micros, nodes[position].duration_micros = start, duration
-        return chakra_pb.encode(file.metadata, nodes)
+        return encode(file.metadata, nodes)
     if file.form == "graph":
         items = [{**item, "runtime": times[i][1]} if i in times else item for i, item in enumerate(file.objects)]
         return json.dumps({**file.metadata, "workload_graph": items}, indent=2).encode()

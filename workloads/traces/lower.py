@@ -1,21 +1,52 @@
 """From a trace to a schedule: its collectives become the algorithms that all workloads here use, on any group of ranks.
 
 Rank n is GPU number n. A group that is a grid (the same ranks of each of its HB domains) takes the hierarchical
-algorithms; any other is one ring in the group's order, or pairs. Sends are eager: a receive doesn't hold its sender up.
+algorithms; any other is one ring in the group's order, or pairs. Chains and barriers are patterns that only traces
+need. Sends are eager: a receive doesn't hold its sender up.
 """
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Final
 
 from railyard.core.units import format_size
 from railyard.workloads.collectives.algorithm import ALGORITHMS
-from railyard.workloads.collectives.stages import UnevenExchange, columns, grid_shifts, shifts, whole_bytes
-from railyard.workloads.program import Grid, Program
-from railyard.workloads.schedule import Phase, Schedule
+from railyard.workloads.collectives.stages import UnevenExchange, columns, grid_shifts, shifts, sliced, whole_bytes
+from railyard.workloads.schedule import Grid, Phase, Program, Schedule
 from railyard.workloads.traces.common import Call, Gap, Measured, NodeId, Recv, Send, Trace
 from railyard.workloads.traces.match import Step, steps
-from railyard.workloads.traces.patterns import chain, send_barrier
+
+BARRIER_BYTES: Final = 1
+
+
+def chain(program: Program, order: Sequence[int], size: int, phase: int) -> None:
+    """`size` bytes from the first of `order` to the last by way of all between, each slice passed on as it comes."""
+    sent: dict[int, int] = {}
+    received: dict[int, int] = {}
+    for part in sliced(size):
+        for src, dst in pairwise(order):
+            before = (sent[src],) if src in sent else program.last(src)
+            inbound = (received[src],) if src in received else ()
+            sent[src] = received[dst] = program.send(src, dst, part, phase, (*before, *inbound))
+    for gpu in order:
+        ends = [done[gpu] for done in (sent, received) if gpu in done]
+        program.wait_for(gpu, ends if gpu in sent else [*program.last(gpu), *ends])
+
+
+def send_barrier(program: Program, group: Sequence[int], phase: int) -> None:
+    """A barrier: in round k everyone tells the one 2^k places on, so that all know of all after log2 n rounds."""
+    n, step = len(group), 1
+    while step < n:
+        barrier_sends = [
+            program.send(src, group[(index + step) % n], BARRIER_BYTES, phase, program.last(src))
+            for index, src in enumerate(group)
+        ]
+        for index, gpu in enumerate(group):
+            program.wait_for(gpu, (barrier_sends[index], barrier_sends[index - step]))
+        step *= 2
+
 
 Sizes = dict[tuple[int, int], int]
 

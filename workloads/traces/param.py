@@ -16,6 +16,7 @@ from railyard.core.errors import BadInput, unknown_name_hint
 from railyard.workloads.traces.common import (
     Action,
     Call,
+    Files,
     Gap,
     Measured,
     Node,
@@ -25,10 +26,10 @@ from railyard.workloads.traces.common import (
     Send,
     Trace,
     check_rank,
+    parse_json,
     parse_whole,
     ranks_of,
 )
-from railyard.workloads.traces.files import Files, parse_json
 
 ALIASES: Final = {
     "alltoall": "all_to_all", "alltoallv": "all_to_allv", "alltoallbase": "all_to_allv", "allreduce": "all_reduce",

@@ -18,8 +18,7 @@ from functools import partial
 from typing import Final, Literal, get_args
 
 from railyard.core.errors import BadInput, unknown_name_hint
-from railyard.workloads.traces.common import Call, Gap, Measured, Node, NodeId, Op, Trace, parse_whole
-from railyard.workloads.traces.files import Files
+from railyard.workloads.traces.common import Call, Files, Gap, Measured, Node, NodeId, Op, Trace, parse_whole
 
 Policy = Literal[
     "HYBRID_TRANSFORMER_FWD_IN_BCKWD",

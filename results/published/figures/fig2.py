@@ -9,8 +9,7 @@ from railyard.results.plots import style
 from railyard.results.published.catalogue import Cell, Claim, Figure
 from railyard.results.published.pairs import volume_bars
 from railyard.workloads.matrix.pair_traffic import Traffic, gpt_traffic
-from railyard.workloads.models.catalogue import load_gpt
-from railyard.workloads.models.volumes import shares
+from railyard.workloads.models.catalogue import load_gpt, shares
 from railyard.workloads.placement.layout import hierarchical
 
 if TYPE_CHECKING:

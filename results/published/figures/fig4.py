@@ -10,8 +10,7 @@ from railyard.results.plots import style
 from railyard.results.published.catalogue import Claim, Figure
 from railyard.results.published.pairs import COLUMNS, heatmap, legend, rows, volume_bars
 from railyard.topologies.platforms import PLATFORMS
-from railyard.workloads.matrix.pair_traffic import Traffic, gpt_traffic
-from railyard.workloads.matrix.pairs import Pairs, Uniform
+from railyard.workloads.matrix.pair_traffic import Pairs, Traffic, Uniform, gpt_traffic
 from railyard.workloads.models.catalogue import load_gpt
 from railyard.workloads.placement.layout import Layout, hierarchical, layout_from_ranks
 from railyard.workloads.placement.parallelism import Parallelism

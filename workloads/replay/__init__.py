@@ -1,1 +1,0 @@
-"""Replays a schedule on a fabric: real TCP, few processes, every byte verified."""

@@ -1,1 +1,0 @@
-"""Workloads of others: Chakra execution traces, PARAM comms traces, SimAI and ASTRA-sim workload text."""
