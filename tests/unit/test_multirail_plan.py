@@ -21,7 +21,7 @@ from railyard.topologies.multirail.mptcp import commands
 from railyard.topologies.multirail.net import MultirailNet
 from railyard.topologies.multirail.plan import MultirailPlan, make_multirail_plan
 from railyard.topologies.multirail.rail_fault import RAIL_FAULTS
-from railyard.topologies.multirail.rail_kind import RAIL_KINDS
+from railyard.topologies.rail_kind import RAIL_KINDS
 from railyard.topologies.multirail.shapers import CONTROL_TOS, data_burst_bytes, max_gso_segments, shaper_commands
 from railyard.topologies.multirail.spec import MultirailSpec, RailSpec, parse_multirail
 from railyard.topologies.multirail.switch import static_flows

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from railyard.core.errors import BadInput
 from railyard.topologies.multirail.plan import make_multirail_plan
-from railyard.topologies.multirail.rail_kind import RAIL_KINDS
+from railyard.topologies.rail_kind import RAIL_KINDS
 from railyard.topologies.multirail.scale import MAX_RATE_BPS, SHARE, frames_needed, round_up
 from railyard.topologies.multirail.spec import MultirailSpec, parse_multirail
 from railyard.workloads.allreduce.balancing.costs import paper_rail

@@ -17,7 +17,7 @@ MAX_SUBFLOWS: Final = 8
 """Of the kernel, beyond the first."""
 
 
-def is_available() -> bool:
+def has_mptcp() -> bool:
     """Whether this kernel has MPTCP, and it is on."""
     try:
         socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_MPTCP).close()
@@ -26,7 +26,7 @@ def is_available() -> bool:
     return True
 
 
-def commands(nics: Sequence[Nic]) -> str:
+def mptcp_commands(nics: Sequence[Nic]) -> str:
     """Input for `ip -batch`: endpoints and limits of a node with these NICs."""
     other_nics = len(nics) - 1
     subflow_limit = min(2 * other_nics, MAX_SUBFLOWS)
@@ -34,6 +34,6 @@ def commands(nics: Sequence[Nic]) -> str:
     return limits + "".join(f"mptcp endpoint add {nic.ip} dev {nic.interface} signal\n" for nic in nics)
 
 
-def configure(nics: Sequence[Nic]) -> None:
+def configure_mptcp(nics: Sequence[Nic]) -> None:
     """In the node's namespace: let stock MPTCP sockets use all these NICs."""
-    namespaces.run(["ip", "-batch", "-"], commands(nics))
+    namespaces.run(["ip", "-batch", "-"], mptcp_commands(nics))

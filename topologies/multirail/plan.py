@@ -17,7 +17,7 @@ from typing import Any
 
 from railyard.topologies.build.shaping import payload_fraction
 from railyard.topologies.multirail.addresses import SWITCH_DPID, Nic, switch_name
-from railyard.topologies.multirail.rail_kind import RAIL_KINDS
+from railyard.topologies.rail_kind import RAIL_KINDS
 from railyard.topologies.multirail.scale import rail_rates, scale_of
 from railyard.topologies.multirail.spec import MultirailSpec, RailSpec
 from railyard.topologies.plan import End, Link, Switch

@@ -11,7 +11,7 @@ from typing import Final
 from railyard.core.errors import BadInput
 from railyard.core.units import format_rate
 from railyard.topologies.build.shaping import ETHERNET
-from railyard.topologies.multirail.rail_kind import RAIL_KINDS
+from railyard.topologies.rail_kind import RAIL_KINDS
 from railyard.topologies.multirail.spec import MultirailSpec
 
 SHARE: Final = 0.3

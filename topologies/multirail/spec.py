@@ -10,7 +10,7 @@ from railyard.core.config import ConfigModel, field_error, find_problems
 from railyard.core.errors import BadInput
 from railyard.core.units import Rate, Size, format_time, parse_size, parse_time
 from railyard.topologies.multirail.addresses import MAX_NODES, MAX_RAILS
-from railyard.topologies.multirail.rail_kind import RAIL_KINDS
+from railyard.topologies.rail_kind import RAIL_KINDS
 
 MIN_RATE_BPS: Final = 1_000_000
 _NAME: Final = re.compile("[a-z][a-z0-9-]{0,30}")

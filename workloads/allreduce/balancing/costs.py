@@ -1,7 +1,7 @@
 """A rail as the engine and the balancer see it: rate, set-up latency, CPU cost, kind.
 
 Source: Nezha section 2.3, Eq. 2 (`T_setup` is paid for each message). Units: bytes, seconds, bytes per second. The
-paper's rails: topologies/multirail/rail_kind.py.
+paper's rails: topologies/rail_kind.py.
 """
 
 import math
@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from railyard.core.errors import BadInput, unknown_name_hint
-from railyard.topologies.multirail.rail_kind import RAIL_KINDS
+from railyard.topologies.rail_kind import RAIL_KINDS
 
 
 def size_class(size: int) -> int:

@@ -1,6 +1,6 @@
 """GLEX of the TH Express network, as a ring. Source: Nezha section 2.3.1 and Table 2."""
 
-from railyard.topologies.multirail.rail_kind import RAIL_KINDS, RailKind
+from railyard.topologies.rail_kind import RAIL_KINDS, RailKind
 
 RAIL_KINDS.add(
     "glex",

@@ -1,6 +1,6 @@
 """TCP over Ethernet, as a ring. Source: Nezha Table 1 and 2; on 4 nodes a ring has 6 messages and moves 3/2 buffers."""
 
-from railyard.topologies.multirail.rail_kind import RAIL_KINDS, RailKind
+from railyard.topologies.rail_kind import RAIL_KINDS, RailKind
 
 RAIL_KINDS.add(
     "tcp",

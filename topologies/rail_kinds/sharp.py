@@ -1,6 +1,6 @@
 """SHARP over InfiniBand: the switch sums, a tree of 2 messages that moves one buffer. Source: Nezha Table 1 and 2."""
 
-from railyard.topologies.multirail.rail_kind import RAIL_KINDS, RailKind
+from railyard.topologies.rail_kind import RAIL_KINDS, RailKind
 
 RAIL_KINDS.add(
     "sharp",

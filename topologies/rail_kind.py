@@ -1,8 +1,8 @@
 """Kinds of rails: what a network that every node has a NIC on costs, and where its sums are made.
 
-A kind is one module of `kinds/`, or a plugin:
+A kind is one module of `rail_kinds/`, or a plugin:
 
-    from railyard.topologies.multirail.rail_kind import RAIL_KINDS, RailKind
+    from railyard.topologies.rail_kind import RAIL_KINDS, RailKind
 
     RAIL_KINDS.add("roce", RailKind(rate_bps=200e9, effective_bps=6e9, setup_s=5e-6, cpu_s_per_byte=1.3e-9))
 
@@ -61,4 +61,4 @@ def _problems(name: str, kind: object) -> Iterator[str]:
             yield f"{field} must be 0 or more"
 
 
-RAIL_KINDS: Final = Registry[RailKind]("rail kind", "railyard.topologies.multirail.kinds", check=_problems)
+RAIL_KINDS: Final = Registry[RailKind]("rail kind", "railyard.topologies.rail_kinds", check=_problems)
