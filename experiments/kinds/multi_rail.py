@@ -9,7 +9,7 @@ from rich.console import Console
 from railyard.core.host import Datapath
 from railyard.experiments.multirail.spec import KIND, SECTIONS, MultirailExperiment, is_multirail, parse
 from railyard.experiments.spec.kind import EXPERIMENT_KINDS, ExperimentKind, Sections
-from railyard.topologies.multirail.addresses import Nic
+from railyard.topologies.multirail.spec import Nic
 
 if TYPE_CHECKING:
     from mininet.net import Mininet

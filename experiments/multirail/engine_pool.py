@@ -1,15 +1,66 @@
-"""The processes of several engines on one fabric, of which one at a time is at work: policies are measured in turn.
+"""Processes of several allreduce engines on one fabric, of which one at a time works: policies are measured in turn.
 
-What a machine does in one second it may not do in the next (its host has other guests, too), so what is to be compared
-has to be measured within the same second. All policies of Railyard's engine share its processes and connections.
+What a machine does in one second it may not do in the next (its host has other guests), so policies that are compared
+are measured within the same second. All policies of Railyard's own engine share its processes and connections. When
+the machine stands still for a while, an engine may declare a rail dead that no fault broke; `MonitoredEngine` waits
+until it is back, since what is measured meanwhile is of another fabric.
 """
 
+import time
+from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import Final, Self
 
-from railyard.experiments.multirail.rail_check import MonitoredEngine
+from railyard.experiments.multirail.measured import check_complete
 from railyard.experiments.multirail.session import MultirailSession
-from railyard.workloads.allreduce.engine_kind import is_own
+from railyard.workloads.allreduce.engine.jobs import Operations, RankReport
+from railyard.workloads.allreduce.engine_kind import Group, is_own
+
+PAUSE_S: Final = 0.05
+
+
+class MonitoredEngine:
+    """An engine, and the rails that it lost: those that died since it was last home, or don't stand.
+
+    Of an engine that has no rails to tell of that is none.
+    """
+
+    def __init__(self, ranks: Group) -> None:
+        self.lost: frozenset[int] = frozenset()
+        self._ranks = ranks
+        self._abandoned: frozenset[int] = frozenset()
+
+    def run(self, operations: Operations) -> Sequence[RankReport]:
+        reports = self._ranks.run(operations)
+        self.lost |= _lost(reports)
+        return reports
+
+    def pause(self) -> None:
+        self._ranks.pause()
+
+    def resume(self) -> None:
+        self._ranks.resume()
+
+    def wait_for_rails(self, operations: Operations, within_s: float) -> None:
+        """If rails were lost: do `operations`, which should be next to nothing, until all stand again, and forget it.
+        What isn't back after so many seconds stays lost, and isn't waited for again. CheckFailed if the ranks can do no
+        more."""
+        deadline = time.monotonic() + (0 if self.lost <= self._abandoned else within_s)
+        while self.lost:
+            reports = self._ranks.run(operations)
+            check_complete(reports)
+            self.lost = _lost(reports)
+            if time.monotonic() >= deadline:
+                break
+            if self.lost:
+                time.sleep(PAUSE_S)
+        self._abandoned = self.lost
+
+
+def _lost(reports: Sequence[RankReport]) -> frozenset[int]:
+    died = {rail for report in reports for migration in report.migrations for rail in migration.rails}
+    return frozenset(died.union(*(report.dead_rails for report in reports)))
+
 
 _SHARED_ENGINE: Final = "nezha"
 """What the shared processes plan by until they are told."""

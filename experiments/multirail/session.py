@@ -14,9 +14,9 @@ from railyard.results.runs.allreduce import Skipped
 from railyard.results.runs.records import LinkCheck, Load, Run
 from railyard.topologies.measure.counters import Counters, count_in
 from railyard.topologies.measure.rates import measured_bps, start_flow
-from railyard.topologies.multirail.addresses import Nic
 from railyard.topologies.multirail.net import MultirailNet
 from railyard.topologies.multirail.plan import MultirailPlan
+from railyard.topologies.multirail.spec import Nic
 from railyard.workloads.allreduce.balancing.costs import Rail
 from railyard.workloads.allreduce.engine.emulated import Ranks, rails_of
 from railyard.workloads.allreduce.engine.jobs import GroupBroken

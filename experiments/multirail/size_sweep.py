@@ -8,10 +8,9 @@ from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
 from railyard.core.records import IntervalId
-from railyard.experiments.multirail.engine_pool import EnginePool
+from railyard.experiments.multirail.engine_pool import EnginePool, MonitoredEngine
 from railyard.experiments.multirail.measured import PointKey, check_complete, merge_turns, point, undilated
 from railyard.experiments.multirail.predictions import ITEM, counted, learning, sent_bytes, turns
-from railyard.experiments.multirail.rail_check import MonitoredEngine
 from railyard.experiments.multirail.session import MultirailSession, Watch
 from railyard.experiments.multirail.spec import MultirailExperiment
 from railyard.experiments.run.progress import Steps

@@ -1,4 +1,4 @@
-"""Faults and scripts of faults on a built fabric, and their rows in the records."""
+"""Faults and scripts of faults on one built fabric, with heartbeats, and their rows in the records."""
 
 import threading
 import time
@@ -6,23 +6,30 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final, Literal
 
 from railyard.controller.health.settings import HealthSpec, RegistryKind
+from railyard.controller.processes.clients import HeartbeatProcess
+from railyard.controller.processes.messages import HeartbeatCost
 from railyard.core.errors import CheckFailed, RailyardError
-from railyard.core.records import IntervalId
+from railyard.core.records import IntervalId, Recovery
+from railyard.experiments.run.progress import Steps
 from railyard.experiments.run.session import FabricSession
 from railyard.experiments.run.traffic import Workload, record_broken, replay_broken
+from railyard.experiments.spec.experiment import ExperimentSpec
 from railyard.experiments.spec.faults import FaultSpec
+from railyard.experiments.spec.routing import HeartbeatsSpec
 from railyard.experiments.spec.scripts import ScriptSpec, fault_dict
-from railyard.failure.analysis.controller_events import active_detours
+from railyard.failure.analysis.controller_events import FaultInterval, active_detours, false_alarms
 from railyard.failure.analysis.recovery_times import BIN_MS
 from railyard.failure.analysis.state_snapshot import StateSnapshot, snapshot_state, state_differences, summarize
 from railyard.failure.connectivity.check import ConnectivityChecker, ConnectivityResult
+from railyard.failure.faults import Fault
 from railyard.failure.scenario.pairs import PairSelection, affected_pairs, monitored_pairs, select_script_pairs
 from railyard.failure.scenario.run import ScriptRun, run_script
 from railyard.failure.scenario.script import Script, Timed
-from railyard.results.runs.records import ConnectivityCheck, Event, GoodputTrace, Run
+from railyard.results.runs.records import ConnectivityCheck, Event, GoodputTrace, Measurement, Run
+from railyard.results.theory.predict import WHOLE
 from railyard.workloads.replay.job import first_phases
 from railyard.workloads.replay.run import Aborted, Replay
 
@@ -209,3 +216,97 @@ class _ConcurrentWorkload:
     def wait_for(self, phase: str) -> int:
         """Wait until the first run of a phase has ended; return when (monotonic ns)."""
         return self._ended[phase].result()
+
+
+WORKLOAD: Final = "heartbeats"
+"""What records call them."""
+HEARTBEAT_BYTES: Final = 46
+"""On a link, with headers: Ethernet 14, IP 20, UDP 8, the round's number 4."""
+
+
+@contextmanager
+def heartbeats_running(session: FabricSession, heartbeats: HeartbeatsSpec | Literal["off"], run: Run) -> Iterator[None]:
+    """While entered, GPUs hear whether the others live, and the controller is told of what is silent. What that cost,
+    and how often it was wrong, is measured over all of it.
+    """
+    if heartbeats == "off":
+        yield
+        return
+
+    def relay(_: int, what: str, detail: dict[str, Any]) -> None:
+        if what == "silence":
+            session.controller.on_heartbeats(detail)
+
+    earlier = len(run.recoveries)
+    heartbeat_process = HeartbeatProcess(session.plan, heartbeats.period, heartbeats.multiplier, relay)
+    try:
+        yield
+        run.measurements += _cost(session, heartbeat_process.cost())
+        alarms = false_alarms(session.events(), list(map(_fault_interval, run.recoveries[earlier:])), session.plan)
+        run.measurements.append(_of(session, "false_alarms", alarms, "1"))
+    finally:
+        heartbeat_process.stop()
+
+
+def _cost(session: FabricSession, cost: HeartbeatCost) -> list[Measurement]:
+    """Packets a second of all GPUs, a rail link's share of them in each direction, a core's share of making them.
+
+    Half of them cross rails, and each crosses its sender's link and its hearer's.
+    """
+    packets = cost.sent / cost.seconds
+    link_packets = packets / 2 / len(session.plan.gpus)
+    values = (
+        ("packets", packets, "1/s"),
+        ("rail_link_share", link_packets * HEARTBEAT_BYTES * 8 / session.plan.rail_bps, "share"),
+        ("core_share", cost.cpu_s / cost.seconds, "share"),
+    )
+    return [_of(session, *value) for value in values]
+
+
+def _fault_interval(row: Recovery) -> FaultInterval:
+    return FaultInterval(Fault(row.fault, row.target), row.t_fault, row.t_repair)
+
+
+def _of(session: FabricSession, metric: str, value: float, unit: str) -> Measurement:
+    return Measurement(session.interval(WORKLOAD), WHOLE, metric, value, unit)
+
+
+def inject_faults(
+    session: FabricSession,
+    number: int,
+    reroute: str,
+    make: Callable[[int], list[Workload]],
+    spec: ExperimentSpec,
+    run: Run,
+    steps: Steps,
+) -> None:
+    """Run the faults of a fabric, then its scripts. `make` returns its workloads, from a seed.
+
+    CheckFailed also if the fabric isn't as before at the end.
+    """
+    if not (spec.faults_on(number) or spec.scripts_on(number)):
+        return
+    heartbeats = spec.heartbeats if reroute == "on" else "off"
+    with ConnectivityChecker(session.net) as connectivity, heartbeats_running(session, heartbeats, run):
+        injector, before = FaultInjector(session, reroute, connectivity, run), snapshot_state(session.net.node_names)
+        for fault in spec.faults_on(number):
+            for repeat in range(spec.times(fault)):
+                what = f"{session.label}: {fault.kind} {fault.target}, reroute {reroute}"
+                with steps.step(what + _repeat_suffix(repeat, spec.times(fault)), total=2):
+                    injector.fault(fault, repeat, steps.reached)
+        for script in spec.scripts_on(number):
+            for repeat in range(spec.times(script)):
+                seed = spec.seed + repeat
+                what = f"{session.label}: {script.name}, reroute {reroute}"
+                with steps.step(what + _repeat_suffix(repeat, spec.times(script)), total=2 * script.size):
+                    injector.script(script, repeat, seed, _workload(script, make, seed), steps.reached)
+        injector.check_restored(before)
+
+
+def _workload(script: ScriptSpec, make: Callable[[int], list[Workload]], seed: int) -> Workload | None:
+    """Return the workload that runs beside a script."""
+    return None if script.during is None else next(w for w in make(seed) if w.label == script.during)
+
+
+def _repeat_suffix(repeat: int, repeats: int) -> str:
+    return f", {repeat + 1} of {repeats}" if repeats > 1 else ""

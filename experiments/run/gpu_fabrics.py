@@ -7,9 +7,9 @@ from typing import Final
 from railyard.core.errors import BadInput
 from railyard.core.host import Datapath
 from railyard.core.units import format_rate
-from railyard.experiments.run.faults import inject_faults
+from railyard.experiments.run.fault_script import inject_faults
 from railyard.experiments.run.progress import Steps
-from railyard.experiments.run.replacement_runs import planned, run_replacements
+from railyard.experiments.run.replacement import planned, run_replacements
 from railyard.experiments.run.session import FabricSession, built, check_links
 from railyard.experiments.run.steered import load_steered
 from railyard.experiments.run.traffic import Workload, run_workload

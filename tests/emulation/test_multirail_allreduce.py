@@ -15,11 +15,10 @@ from functools import partial
 import pytest
 
 from railyard.topologies.build import namespaces
-from railyard.topologies.multirail.addresses import Nic
 from railyard.topologies.multirail.net import MultirailNet
 from railyard.topologies.multirail.plan import make_multirail_plan
 from railyard.topologies.multirail.rail_fault import RAIL_FAULTS
-from railyard.topologies.multirail.spec import parse_multirail
+from railyard.topologies.multirail.spec import Nic, parse_multirail
 from railyard.workloads.allreduce.engine.emulated import Ranks
 from railyard.workloads.allreduce.engine.jobs import Operations, RankReport, Timeouts, latencies_s
 from tests.emulation.fabrics import datapath, eventually

@@ -20,12 +20,11 @@ from railyard.core.host import NETNS_DIR
 from railyard.topologies.build import namespaces
 from railyard.topologies.build.ovs import OVS_DIR
 from railyard.topologies.measure.counters import PortReader
-from railyard.topologies.multirail.addresses import Nic
+from railyard.topologies.multirail.commands import CONTROL_TOS
 from railyard.topologies.multirail.net import MultirailNet
 from railyard.topologies.multirail.plan import make_multirail_plan
 from railyard.topologies.multirail.rail_fault import RAIL_FAULTS
-from railyard.topologies.multirail.shapers import CONTROL_TOS
-from railyard.topologies.multirail.spec import parse_multirail
+from railyard.topologies.multirail.spec import Nic, parse_multirail
 from tests.emulation.fabrics import WAIT_S as LONG_S
 from tests.emulation.fabrics import at_best, datapath, eventually
 

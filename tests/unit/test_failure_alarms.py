@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from railyard.controller.processes.messages import HeartbeatCost
-from railyard.experiments.run import heartbeats
+from railyard.experiments.run import fault_script
 from railyard.experiments.spec.routing import HeartbeatsSpec
 from railyard.failure.analysis.controller_events import FaultInterval, false_alarms
 from railyard.failure.faults import Fault
@@ -110,7 +110,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[FakeHeartbeatProcess]
         found.append(FakeHeartbeatProcess(*arguments))
         return found[-1]
 
-    monkeypatch.setattr(heartbeats, "HeartbeatProcess", make)
+    monkeypatch.setattr(fault_script, "HeartbeatProcess", make)
     yield found
     assert all(each.stopped for each in found)
 
@@ -118,7 +118,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[FakeHeartbeatProcess]
 def test_alarms_are_measured_beside_the_cost_with_the_faults_of_meanwhile(made: list[FakeHeartbeatProcess]) -> None:
     run, (session, _) = run_of(), session_of(plan_of())
     run.recoveries.append(row("link-silent", "d1g0", 0, 2 * S, 4 * S, 10.0, ""))  # of another fabric
-    with heartbeats.heartbeats_running(session, HeartbeatsSpec(), run):
+    with fault_script.heartbeats_running(session, HeartbeatsSpec(), run):
         run.recoveries.append(row("link-silent", "d0g1", 0, 2 * S, 4 * S, 10.0, ""))
         for event in [*silent(2.1, LINK), *silent(2.2, ("link", "d1g0"))]:
             session.on_event(*event)
@@ -130,6 +130,6 @@ def test_alarms_are_measured_beside_the_cost_with_the_faults_of_meanwhile(made: 
 
 def test_nothing_is_measured_without_heartbeats(made: list[FakeHeartbeatProcess]) -> None:
     run, (session, _) = run_of(), session_of(plan_of())
-    with heartbeats.heartbeats_running(session, "off", run):
+    with fault_script.heartbeats_running(session, "off", run):
         pass
     assert (run.measurements, made) == ([], [])

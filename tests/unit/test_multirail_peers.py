@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from railyard.core.errors import BadInput, MissingRequirement, RailyardError
-from railyard.topologies.multirail import mptcp as kernel
+from railyard.topologies.multirail import commands as kernel
 from railyard.topologies.multirail.plan import MultirailPlan, make_multirail_plan
 from railyard.topologies.multirail.spec import parse_multirail
 from railyard.workloads.allreduce.engine import worker as playing
@@ -70,7 +70,7 @@ class Knocking(PeerRanks):
 def test_what_isnt_here_is_named_with_what_gets_it(engine: Any, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     monkeypatch.setattr(shutil, "which", lambda name: None)
-    monkeypatch.setattr(kernel, "is_available", lambda: False)
+    monkeypatch.setattr(kernel, "has_mptcp", lambda: False)
     with pytest.raises(MissingRequirement) as missing_requirement, engine(net()):
         pass
     assert str(missing_requirement.value) == said

@@ -9,22 +9,33 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from railyard.topologies.addresses import OPTICAL_DPID
-from railyard.topologies.multirail.addresses import MAX_NODES, MAX_RAILS, SWITCH_DPID, Nic, route_table, subnet
 from railyard.topologies.multirail.commands import (
+    CONTROL_TOS,
     MIN_WINDOW_FRAMES,
+    data_burst_bytes,
     link_command,
+    max_gso_segments,
+    mptcp_commands,
     node_commands,
     node_sysctls,
+    shaper_commands,
     window_bytes,
 )
-from railyard.topologies.multirail.mptcp import commands
-from railyard.topologies.multirail.net import MultirailNet
+from railyard.topologies.multirail.net import MultirailNet, static_flows
 from railyard.topologies.multirail.plan import MultirailPlan, make_multirail_plan
 from railyard.topologies.multirail.rail_fault import RAIL_FAULTS
+from railyard.topologies.multirail.spec import (
+    MAX_NODES,
+    MAX_RAILS,
+    SWITCH_DPID,
+    MultirailSpec,
+    Nic,
+    RailSpec,
+    parse_multirail,
+    route_table,
+    subnet,
+)
 from railyard.topologies.rail_kind import RAIL_KINDS
-from railyard.topologies.multirail.shapers import CONTROL_TOS, data_burst_bytes, max_gso_segments, shaper_commands
-from railyard.topologies.multirail.spec import MultirailSpec, RailSpec, parse_multirail
-from railyard.topologies.multirail.switch import static_flows
 from railyard.topologies.spec import OPTICAL_DOMAINS
 from railyard.workloads.allreduce.engine.emulated import rails_of
 
@@ -165,7 +176,7 @@ def test_what_an_idle_link_lets_pass_at_once_is_some_milliseconds_of_its_rate(ra
 
 @given(plan=plans())
 def test_mptcp_announces_every_nic_and_accepts_a_subflow_for_each_but_the_first(plan: MultirailPlan) -> None:
-    limits, *endpoints = commands(plan.nics_of("n1")).splitlines()
+    limits, *endpoints = mptcp_commands(plan.nics_of("n1")).splitlines()
     more = len(plan.rails) - 1
     assert limits == f"mptcp limits set subflow {min(2 * more, 8)} add_addr_accepted {more}"
     assert endpoints == [f"mptcp endpoint add 198.18.{r}.2 dev rail{r} signal" for r in range(more + 1)]

@@ -9,7 +9,7 @@ from typing import Any, Self
 import pytest
 
 from railyard.core.errors import BadInput, MissingRequirement
-from railyard.experiments.multirail import faults, rail_check, runner, session, trainings
+from railyard.experiments.multirail import engine_pool, faults, runner, session, trainings
 from railyard.experiments.multirail import size_sweep as points
 from railyard.experiments.multirail.parts import FaultSpec
 from railyard.experiments.multirail.runner import step_count
@@ -349,7 +349,7 @@ def test_each_size_may_begin_anew(runs: Runs, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_no_turn_begins_before_all_rails_are_back(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rail_check, "PAUSE_S", 0.0)
+    monkeypatch.setattr(engine_pool, "PAUSE_S", 0.0)
 
     def tell(policy: str, at: int, reports: Sequence[RankReport]) -> Sequence[RankReport]:
         away = (policy, at) == ("nezha", 2) or (policy == "equal" and at < 4)
@@ -364,7 +364,7 @@ def test_no_turn_begins_before_all_rails_are_back(runs: Runs, monkeypatch: pytes
 
 
 def test_a_rail_that_never_comes_back_is_waited_for_once(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rail_check, "PAUSE_S", 0.01)
+    monkeypatch.setattr(engine_pool, "PAUSE_S", 0.01)
     monkeypatch.setattr(points, "RAIL_WAIT_S", 0.1)
     monkeypatch.setattr(points, "MAX_RESTARTS", 2)
     runs.tell = lambda policy, at, reports: [replace(report, dead_rails=(1,)) for report in reports]

@@ -7,10 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from railyard.core.errors import BadInput
-from railyard.topologies.multirail.plan import make_multirail_plan
-from railyard.topologies.rail_kind import RAIL_KINDS
-from railyard.topologies.multirail.scale import MAX_RATE_BPS, SHARE, frames_needed, round_up
+from railyard.topologies.multirail.plan import MAX_RATE_BPS, SHARE, frames_needed, make_multirail_plan, round_up
 from railyard.topologies.multirail.spec import MultirailSpec, parse_multirail
+from railyard.topologies.rail_kind import RAIL_KINDS
 from railyard.workloads.allreduce.balancing.costs import paper_rail
 
 kinds = st.sampled_from(RAIL_KINDS.names())

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from railyard.core.errors import BadInput, CheckFailed
 from railyard.core.units import parse_rate
-from railyard.experiments.run import faults as breaks
+from railyard.experiments.run import fault_script as breaks
 from railyard.experiments.run import gpu_fabrics, runner
 from railyard.experiments.run.runner import run_experiment
 from railyard.experiments.spec.experiment import ExperimentSpec, parse

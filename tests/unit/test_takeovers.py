@@ -11,8 +11,8 @@ from rich.console import Console
 
 from railyard.core.errors import BadInput, CheckFailed
 from railyard.experiments.commands.dry_run import show
+from railyard.experiments.run.replacement import planned, replacement_label
 from railyard.experiments.run.replacement_job import ReplacementJob, iterations_to_redo, replacement_job
-from railyard.experiments.run.replacement_runs import planned, replacement_label
 from railyard.experiments.run.replacement_timeline import ReplacementTimeline
 from railyard.experiments.run.session import FabricSession
 from railyard.experiments.spec.experiment import ExperimentSpec, parse

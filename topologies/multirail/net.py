@@ -1,26 +1,60 @@
-"""A multi-rail fabric that runs: `MultirailNet`, a Mininet made in batches. Needs a sandbox (core/sandbox).
+"""Running multi-rail fabric: `MultirailNet`, a Mininet built in batches. Needs a sandbox (core/sandbox).
 
-What to make is decided in plan.py and commands.py.
+plan.py and commands.py decide what to build. Switches have static flows and no controller: a frame goes to the port of
+the NIC with its destination MAC, any other frame is dropped.
 """
 
 import subprocess
 import time
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from mininet.net import Mininet
 
+from railyard.core.errors import RailyardError
 from railyard.core.host import Datapath
+from railyard.core.wait import poll
 from railyard.topologies.build import namespaces, ovs
 from railyard.topologies.build.nodes import NamespaceNode, PlannedIntf, PlannedLink, SwitchNode, tcp_throughput
-from railyard.topologies.build.ovs import Port
+from railyard.topologies.build.ovs import START_S, Port, PrivateSwitch, is_listening, setup_command
 from railyard.topologies.build.shaping import DISCARD_INTERFACE, switch_buffer_rules
-from railyard.topologies.multirail import mptcp
-from railyard.topologies.multirail.addresses import PREFIX_BITS, Nic
-from railyard.topologies.multirail.commands import SYSCTLS, link_command, node_commands, node_sysctls
+from railyard.topologies.multirail import commands
+from railyard.topologies.multirail.commands import SYSCTLS, link_command, node_commands, node_sysctls, shaper_commands
 from railyard.topologies.multirail.plan import MultirailPlan
-from railyard.topologies.multirail.shapers import shaper_commands
-from railyard.topologies.multirail.switch import RailSwitch, static_flows
+from railyard.topologies.multirail.spec import PREFIX_BITS, Nic
+
+_POLL_S: Final = 0.005
+
+
+def static_flows(nics: Iterable[Nic]) -> str:
+    """Input for `ovs-ofctl add-flows`: a line for each NIC."""
+    return "".join(f"priority=1,dl_dst={nic.mac},actions=output:{nic.port}\n" for nic in nics)
+
+
+@dataclass
+class RailSwitch(PrivateSwitch):
+    """`flows`: as `static_flows` gives them. All methods as those of PrivateSwitch, in the switch's namespace."""
+
+    flows: str = ""
+
+    def start(self) -> None:
+        """Write the configuration, start the switch, and return when it has its flows."""
+        arguments = setup_command(self.name, self.dpid, self.ports, self.datapath)
+        self.vsctl("--no-wait", "init", "--", *arguments, "--", "del-controller", self.name)
+        self.start_vswitchd()
+
+    def start_vswitchd(self) -> None:
+        """Start it (again), and return when it has its flows. RailyardError if it doesn't take them."""
+        super().start_vswitchd()
+        socket_path = self.folder / f"{self.name}.mgmt"
+        vswitchd = self.processes["ovs-vswitchd"]
+        poll(lambda: is_listening(socket_path) or vswitchd.poll() is not None, START_S, _POLL_S)
+        if not is_listening(socket_path):
+            raise RailyardError(f"switch {self.name}: ovs-vswitchd did not start")
+        target = f"unix:{socket_path}"
+        namespaces.run(["ovs-ofctl", "-O", "OpenFlow13", "--bundle", "add-flows", target, "-"], self.flows)
 
 
 class RailIntf(PlannedIntf):
@@ -53,7 +87,7 @@ class MultirailNet(Mininet):
         self._switch_names = {switch.name for switch in plan.switches}
         self._ends = {name: self._ends_of(name) for name in plan.namespaces}
         self.switch_buffers = False
-        self.has_mptcp = mptcp.is_available()
+        self.has_mptcp = commands.has_mptcp()
         self.build_s = self.stop_s = 0.0
 
     def start(self) -> None:
@@ -128,7 +162,7 @@ class MultirailNet(Mininet):
             shapers = (shaper_commands(port, rate, self.plan.spec.mtu) for port, rate in self._ends[name].items())
             namespaces.run(["tc", "-batch", "-"], "".join(shapers))
             if self.has_mptcp and name in self.plan.nodes:
-                mptcp.configure(self.plan.nics_of(name))
+                commands.configure_mptcp(self.plan.nics_of(name))
 
     def _register(self) -> None:
         """Tell Mininet of the nodes and links, so that `get`, `pingAll`, `iperf` and the CLI know them."""

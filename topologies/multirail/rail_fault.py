@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from railyard.core.registry import Registry
-from railyard.topologies.multirail.addresses import Nic
+from railyard.topologies.multirail.spec import Nic
 
 if TYPE_CHECKING:
     from railyard.topologies.multirail.net import MultirailNet

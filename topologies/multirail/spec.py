@@ -1,16 +1,76 @@
-"""What a user says about a multi-rail fabric, checked before anything is built."""
+"""Specification of a multi-rail fabric, checked before anything is built, and the addresses of its NICs.
+
+| NIC                 | namespace, interface | IP           | MAC               | port of switch `rail<r>` |
+|---------------------|----------------------|--------------|-------------------|--------------------------|
+| node 0, rail 0      | n0, rail0            | 198.18.0.1   | 02:4d:00:00:00:00 | 1                        |
+| node 5, rail 2      | n5, rail2            | 198.18.2.6   | 02:4d:00:00:02:05 | 6                        |
+| rail 2's aggregator | agg2, rail2          | 198.18.2.254 | 02:4d:00:00:02:ff | 255                      |
+
+A rail is a subnet of its own, 198.18.<r>.0/24, so the source address of a packet decides on its rail.
+4d is ASCII M, to recognise these MACs in a packet capture.
+"""
 
 import re
 from collections.abc import Mapping
-from typing import Annotated, Final, Literal, TypeVar
+from typing import Annotated, Final, Literal, NamedTuple, TypeVar
 
 from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, ValidationError, field_validator
 
 from railyard.core.config import ConfigModel, field_error, find_problems
 from railyard.core.errors import BadInput
 from railyard.core.units import Rate, Size, format_time, parse_size, parse_time
-from railyard.topologies.multirail.addresses import MAX_NODES, MAX_RAILS
 from railyard.topologies.rail_kind import RAIL_KINDS
+
+MAX_NODES: Final = 64
+MAX_RAILS: Final = 8
+PREFIX_BITS: Final = 24
+SWITCH_DPID: Final = 0x5000
+"""Plus the rail; other fabrics' switches end below (ports.py)."""
+AGGREGATOR_NUMBER: Final = 0xFF
+_AGGREGATOR_HOST: Final = 254
+_TABLE: Final = 100
+
+
+class Nic(NamedTuple):
+    """What a node has on a rail; `node` is None for the rail's aggregator."""
+
+    rail: int
+    node: int | None
+
+    @property
+    def namespace(self) -> str:
+        return f"agg{self.rail}" if self.node is None else f"n{self.node}"
+
+    @property
+    def interface(self) -> str:
+        return f"rail{self.rail}"
+
+    @property
+    def ip(self) -> str:
+        return f"198.18.{self.rail}.{_AGGREGATOR_HOST if self.node is None else self.node + 1}"
+
+    @property
+    def mac(self) -> str:
+        return f"02:4d:00:00:{self.rail:02x}:{AGGREGATOR_NUMBER if self.node is None else self.node:02x}"
+
+    @property
+    def port(self) -> int:
+        """OpenFlow port of the rail's switch that its cable goes to."""
+        return AGGREGATOR_NUMBER if self.node is None else self.node + 1
+
+
+def switch_name(rail: int) -> str:
+    return f"rail{rail}"
+
+
+def subnet(rail: int) -> str:
+    return f"198.18.{rail}.0/{PREFIX_BITS}"
+
+
+def route_table(rail: int) -> int:
+    """The table that a packet with this rail's address as its source looks into."""
+    return _TABLE + rail
+
 
 MIN_RATE_BPS: Final = 1_000_000
 _NAME: Final = re.compile("[a-z][a-z0-9-]{0,30}")

@@ -11,8 +11,8 @@ from typing import ClassVar, Final, Protocol
 from railyard.core.errors import BadInput, MissingRequirement, unknown_name_hint
 from railyard.core.registry import Registry
 from railyard.topologies.multirail.plan import MultirailPlan
-from railyard.topologies.rail_kind import RAIL_KINDS
 from railyard.topologies.multirail.spec import MultirailSpec
+from railyard.topologies.rail_kind import RAIL_KINDS
 from railyard.workloads.allreduce.balancing.costs import Rail, allreduce_cost
 from railyard.workloads.allreduce.balancing.policy import (
     ALLREDUCE_POLICIES,

@@ -16,8 +16,8 @@ from typing import Final
 
 from railyard.core.errors import RailyardError
 from railyard.core.worker import Ready, Worker
-from railyard.topologies.multirail.addresses import Nic
 from railyard.topologies.multirail.plan import MultirailPlan
+from railyard.topologies.multirail.spec import Nic
 from railyard.workloads.allreduce.balancing.costs import Rail, paper_rail, scaled
 from railyard.workloads.allreduce.engine.jobs import (
     AggregatorTask,

@@ -18,7 +18,7 @@ import numpy as np
 
 from railyard.core.errors import BadInput, unknown_name_hint
 from railyard.core.worker import Failed, Parent, Ready
-from railyard.topologies.multirail.addresses import Nic
+from railyard.topologies.multirail.spec import Nic
 from railyard.workloads.allreduce.engine.group import Group
 from railyard.workloads.allreduce.engine.jobs import (
     AggregatorTask,

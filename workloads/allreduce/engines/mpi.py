@@ -17,7 +17,7 @@ import numpy as np
 
 from railyard.core.errors import MissingRequirement
 from railyard.topologies.build import namespaces
-from railyard.topologies.multirail.addresses import Nic
+from railyard.topologies.multirail.spec import Nic
 from railyard.workloads.allreduce.engine.tasks import Array
 from railyard.workloads.allreduce.engine.worker import play
 from railyard.workloads.allreduce.engine_kind import ALLREDUCE_ENGINES, AllreduceEngine, Group, PlannedFabric, peer_rail

@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from railyard.core.errors import MissingRequirement
-from railyard.topologies.multirail import mptcp
+from railyard.topologies.multirail import commands
 from railyard.workloads.allreduce.balancing.costs import Rail, allreduce_cost, combined_rail
 from railyard.workloads.allreduce.engine import group
 from railyard.workloads.allreduce.engine.emulated import PORT
@@ -27,7 +27,7 @@ _HEARTBEAT_S = 0.1  # with one rail, heartbeats only find missing ranks
 
 def mptcp_missing() -> MissingRequirement | None:
     """Return the requirement of MPTCP, None where the kernel has it enabled."""
-    if mptcp.is_available():
+    if commands.has_mptcp():
         return None
     return MissingRequirement("this machine lacks MPTCP", "sudo sysctl net.mptcp.enabled=1")
 

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 
-from railyard.topologies.rail_kind import RAIL_KINDS
 from railyard.topologies.multirail.spec import MultirailSpec
+from railyard.topologies.rail_kind import RAIL_KINDS
 from railyard.workloads.allreduce.balancing.costs import Rail, allreduce_cost
 from railyard.workloads.allreduce.engine.emulated import Ranks
 from railyard.workloads.allreduce.engine_kind import ALLREDUCE_ENGINES, AllreduceEngine, Group, PlannedFabric, peer_rail

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from railyard.core.errors import BadInput
-from railyard.topologies.multirail.shapers import CONTROL_TOS
+from railyard.topologies.multirail.commands import CONTROL_TOS
 from railyard.workloads.allreduce.engine.jobs import Address, Layout, SocketMaker
 from railyard.workloads.allreduce.transport.links import UNSENT_BYTES, Header
 

@@ -1,1 +1,0 @@
-"""Experiments on fabrics of kind multi-rail: allreduce over several rails, by policy, whole and with a NIC cut."""

@@ -1,1 +1,0 @@
-"""Fabric kind `multi-rail`: nodes with a NIC on each of several unlike rails."""
