@@ -82,11 +82,12 @@ class Record:
 class Recovery(Record):
     """A row of recovery.csv: a fault, the time of each step of the recovery (ms), and the losses.
 
-    Times count from the injection, `back_ms` and `home_ms` from the repair; None if the step never came. `source_ms` is
-    the first packet of pairs whose own end was hit, `far_ms` that of the others; `source_probed` and `far_probed` are
-    the numbers of probed pairs. `too_fast`: streams that got more than the max-flow of the remaining fabric.
-    `lost_bytes` and `connections_lost` are of the whole script. `probes_lost` counts 1 kHz probes without an answer,
-    `return_lost` those that were sent after the repair. `recovered`: see failure/analysis/evaluate.py.
+    Times count from the injection, `goodput_after_repair_ms` and `primary_path_ms` from the repair; None if the step
+    never came. `source_side_ms` is the first packet of pairs whose own end was hit, `far_side_ms` that of the others;
+    `source_side_probed` and `far_side_probed` are the numbers of probed pairs. `above_max_flow`: streams that got more
+    than the max-flow of the remaining fabric. `lost_bytes` and `connections_lost` are of the whole script.
+    `probes_lost` counts 1 kHz probes without an answer, `probes_lost_after_repair` those that were sent after the
+    repair. `recovered`: see failure/analysis/evaluate.py.
     """
 
     fault: str
@@ -97,16 +98,16 @@ class Recovery(Record):
     decided_ms: float | None
     reroute_ms: float | None
     first_packet_ms: float | None
-    source_ms: float | None
-    far_ms: float | None
+    source_side_ms: float | None
+    far_side_ms: float | None
     goodput_ms: float | None
-    back_ms: float | None  # from the repair to 95% of the goodput before the fault
-    home_ms: float | None  # from the repair until its last detour is withdrawn; 0 if there was none to withdraw
-    source_probed: int
-    far_probed: int
-    too_fast: int
+    goodput_after_repair_ms: float | None  # from the repair to 95% of the goodput before the fault
+    primary_path_ms: float | None  # from the repair until its last detour is withdrawn; 0 if there was none to withdraw
+    source_side_probed: int
+    far_side_probed: int
+    above_max_flow: int
     lost_bytes: int
     probes_lost: int
-    return_lost: int
+    probes_lost_after_repair: int
     connections_lost: int
     recovered: bool

@@ -174,16 +174,16 @@ class FaultInjector:
         return ConnectivityCheck(
             interval=interval,
             monotonic_ns=seen.at_ns,
-            act=seen.act,
+            last_event=seen.act,
             broken=len(seen.broken),
             pairs=seen.pairs,
             reachable=seen.reachable,
             answered=seen.answered,
             not_recovered=len(verdict.not_recovered),
-            impossible=len(verdict.impossible),
-            carried=len(verdict.carried),
-            wrong="\n".join(verdict.lines()),
-            taken=seen.taken,
+            unexpected_answers=len(verdict.impossible),
+            forwarding_failed_parts=len(verdict.carried),
+            mismatches="\n".join(verdict.lines()),
+            done=seen.taken,
         )
 
 

@@ -69,7 +69,7 @@ def run_replacement(
     timeline.step("job-goes-on", after[0].start_ns)
     detail = {**interval.as_dict(), "case": replacement.case, "way": job.way, "failed": replacement.failed}
     run.events += [Event(at, "takeover", name, detail) for name, at in timeline.at.items()]
-    run.takeovers.append(_row(timeline, replacement, interval, (before, state, after)))
+    run.replacements.append(_row(timeline, replacement, interval, (before, state, after)))
 
 
 def _row(
@@ -85,15 +85,15 @@ def _row(
     return Replacement(
         interval=interval,
         case=replacement.case,
-        way=job.way,
+        method=job.way,
         failed=replacement.failed,
         replaced_by=job.replaced_by,
         t_fault=timeline.at["fault"],
         detect_ms=ms["detected"],
-        light_off_ms=optical.switching_time * 1e3 if optical else 0.0,
-        taken_over_ms=ms["taken-over"],
-        state_ms=state.seconds * 1e3,
-        state_predicted_ms=job.state_s * 1e3,
+        optical_links_down_ms=optical.switching_time * 1e3 if optical else 0.0,
+        replaced_ms=ms["taken-over"],
+        state_transfer_ms=state.seconds * 1e3,
+        state_transfer_predicted_ms=job.state_s * 1e3,
         interruption_ms=ms["job-goes-on"],
         iterations_lost=1 + iterations_to_redo(replacement.iterations, replacement.checkpoint_every),
         moved_bytes=sum(state.delivered.values()),

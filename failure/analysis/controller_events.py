@@ -20,7 +20,9 @@ def active_detours(events: Sequence[ControllerEvent], at_ns: int | None = None) 
     return counts[-1] if counts else 0
 
 
-def home_ms(events: Sequence[ControllerEvent], repair_ns: int, until_ns: int | None, max_detours: int) -> float | None:
+def primary_path_ms(
+    events: Sequence[ControllerEvent], repair_ns: int, until_ns: int | None, max_detours: int
+) -> float | None:
     """Return the ms from a repair until at most `max_detours` are left, for good; None if not before `until_ns`.
 
     0 if there were no more at the repair, and none came after it.

@@ -12,7 +12,7 @@ from railyard.core.records import IntervalId, Recovery
 from railyard.failure.analysis.controller_events import (
     SIMULTANEOUS_NS,
     active_detours,
-    home_ms,
+    primary_path_ms,
     same_other_faults,
 )
 from railyard.failure.analysis.recovery_times import (
@@ -29,7 +29,7 @@ from railyard.failure.analysis.recovery_times import (
 )
 from railyard.failure.faults import Fault
 from railyard.failure.faults.definition import ControllerEvent
-from railyard.failure.oracle.reachability import Bounds, bounds, too_fast
+from railyard.failure.oracle.reachability import Bounds, above_max_flow, bounds
 from railyard.failure.probes.traffic import TrafficLog
 from railyard.failure.scenario.pairs import Pair, PairSelection
 from railyard.failure.scenario.script import SETTLE_S, Script
@@ -46,7 +46,7 @@ class FaultRun:
     all streams, and of the affected ones.
 
     With several faults at once, only pairs that were reachable throughout the fault count. Probes are lost from the
-    injection until `AFTER_S` after the repair, and `return_lost` from the repair until the next action.
+    injection until `AFTER_S` after the repair, and `probes_lost_after_repair` from the repair until the next action.
     """
 
     fault: Fault
@@ -131,7 +131,7 @@ class ScriptObservations:
         active = (n for n, at in enumerate(self.injected_ns) if at < end and self.repair_start_ns[n] > begin)
         return any(self.script.faults[n].fault.definition.loses_packets_throughout for n in active)
 
-    def too_fast(self, pairs: frozenset[Pair], since_ns: int, until_ns: int) -> int:
+    def above_max_flow(self, pairs: frozenset[Pair], since_ns: int, until_ns: int) -> int:
         """Return how many of these streams exceeded their max-flow; after each action they have `LATE_NS` to settle."""
         actions = sorted(at for at in (*self.injected_ns, *self.repair_start_ns) if since_ns < at < until_ns)
         found = frozenset[Pair]()
@@ -139,7 +139,7 @@ class ScriptObservations:
             settled_ns = begin if begin == since_ns else begin + LATE_NS
             window = slice(self.bin_of(settled_ns) + 1, self.bin_of(end))
             traces = {pair: trace[window] for pair, trace in self.traces.items() if pair in pairs}
-            found |= too_fast(self.bounds_at(begin).upper, traces)
+            found |= above_max_flow(self.bounds_at(begin).upper, traces)
         return len(found)
 
     def next_action_ns(self, after_ns: int) -> int:
@@ -166,11 +166,11 @@ def _evaluate(observations: ScriptObservations, number: int, selection: PairSele
     probes, at_source = frozenset(selection.probes), selection.at_source
     affected = observations.goodput_of(selection.affected)
     first_ms = _first_packet_ms(observations, number, probes)
-    goodput_ms = back_ms = None
+    goodput_ms = goodput_after_repair_ms = None
     if selection.streams:
         before = _before_bps(observations, affected)
         goodput_ms = restored_ms(affected, observations.begun_ns, fault_ns, repair_ns, before)
-        back_ms = restored_ms(affected, observations.begun_ns, repair_ns, after_ns, before)
+        goodput_after_repair_ms = restored_ms(affected, observations.begun_ns, repair_ns, after_ns, before)
     if first_ms is not None and goodput_ms is not None:
         goodput_ms = max(goodput_ms, first_ms)  # bins are coarse: goodput can't be back before the first packet
     late = _late_losses(observations, number, probes)
@@ -187,17 +187,19 @@ def _evaluate(observations: ScriptObservations, number: int, selection: PairSele
         decided_ms=decided_ms,
         reroute_ms=reroute_ms,
         first_packet_ms=first_ms,
-        source_ms=_first_packet_ms(observations, number, at_source),
-        far_ms=_first_packet_ms(observations, number, probes - at_source),
+        source_side_ms=_first_packet_ms(observations, number, at_source),
+        far_side_ms=_first_packet_ms(observations, number, probes - at_source),
         goodput_ms=goodput_ms,
-        back_ms=back_ms,
-        home_ms=_revert_ms(observations, number),
-        source_probed=len(at_source),
-        far_probed=len(probes - at_source),
-        too_fast=observations.too_fast(selection.affected, resumed_ns, repair_ns) if resumed_ns < repair_ns else 0,
+        goodput_after_repair_ms=goodput_after_repair_ms,
+        primary_path_ms=_revert_ms(observations, number),
+        source_side_probed=len(at_source),
+        far_side_probed=len(probes - at_source),
+        above_max_flow=observations.above_max_flow(selection.affected, resumed_ns, repair_ns)
+        if resumed_ns < repair_ns
+        else 0,
         lost_bytes=log.lost_bytes,
         probes_lost=_lost(observations, probes, fault_ns - IN_FLIGHT_NS, after_ns),
-        return_lost=_lost(observations, probes, repair_ns, return_end_ns),
+        probes_lost_after_repair=_lost(observations, probes, repair_ns, return_end_ns),
         connections_lost=len(log.broken),
         recovered=is_recovered(first_ms, late, len(probes), goodput_ms, len(selection.streams)),
     )
@@ -254,10 +256,10 @@ def _revert_ms(observations: ScriptObservations, number: int) -> float | None:
     """Return the time until the fault's detours are withdrawn: until no more are left than before the fault."""
     fault_ns, repair_ns = observations.injected_ns[number], observations.fault_end_ns[number]
     if len(observations.script.faults) == 1:
-        return home_ms(observations.events, repair_ns, None, 0)
+        return primary_path_ms(observations.events, repair_ns, None, 0)
     if not same_other_faults(number, observations.injected_ns, observations.repair_start_ns, int(SETTLE_S * 1e9)):
         return None
-    return home_ms(
+    return primary_path_ms(
         observations.events,
         repair_ns,
         observations.next_action_ns(repair_ns),

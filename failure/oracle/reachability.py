@@ -185,7 +185,7 @@ def _union(plan: Plan, faults: Iterable[Fault]) -> Impact:
 SLACK: Final = 1.05
 
 
-def too_fast(remaining: Survivors, traces: Mapping[Pair, Trace]) -> frozenset[Pair]:
+def above_max_flow(remaining: Survivors, traces: Mapping[Pair, Trace]) -> frozenset[Pair]:
     """Return the pairs whose goodput (bit/s in bins), averaged over `STEADY_BINS`, was above their max-flow.
 
     Shorter traces are ignored. Max-flow is computed only for a pair that got more than the slowest live cable carries,

@@ -116,8 +116,16 @@ def _none_if_never(value: float) -> float | None:
 
 Side = Literal["source", "far"]
 SIDES: Final[tuple[Side, ...]] = ("source", "far")
-STEPS: Final = ("detect_ms", "decided_ms", "reroute_ms", "first_packet_ms", "goodput_ms", "back_ms", "home_ms")
-FROM_REPAIR: Final = ("back_ms", "home_ms")
+STEPS: Final = (
+    "detect_ms",
+    "decided_ms",
+    "reroute_ms",
+    "first_packet_ms",
+    "goodput_ms",
+    "goodput_after_repair_ms",
+    "primary_path_ms",
+)
+FROM_REPAIR: Final = ("goodput_after_repair_ms", "primary_path_ms")
 """The others count from the fault."""
 TOGETHER_NS: Final = 50_000_000  # acts so near each other are one
 STEP_NAMES: Final = {
@@ -125,11 +133,11 @@ STEP_NAMES: Final = {
     "decided_ms": "decided",
     "reroute_ms": "installed",
     "first_packet_ms": "first packet",
-    "source_ms": "first packet, source side",
-    "far_ms": "first packet, far side",
+    "source_side_ms": "first packet, source side",
+    "far_side_ms": "first packet, far side",
     "goodput_ms": "goodput back",
-    "back_ms": "goodput after repair",
-    "home_ms": "detours withdrawn",
+    "goodput_after_repair_ms": "goodput after repair",
+    "primary_path_ms": "detours withdrawn",
 }
 
 
@@ -179,7 +187,7 @@ class RecoveryRow:
     def connections_lost(self) -> int:
         return sum(r.connections_lost for r in self.repeats)
 
-    def total(self, column: Literal["lost_bytes", "probes_lost", "return_lost", "too_fast"]) -> int:
+    def total(self, column: Literal["lost_bytes", "probes_lost", "probes_lost_after_repair", "above_max_flow"]) -> int:
         return sum(getattr(r, column) for r in self.repeats)
 
 
@@ -196,17 +204,17 @@ def with_several_targets(records: Iterable[Recovery | GoodputTrace]) -> frozense
 
 def side_values(repeats: Sequence[Recovery], side: Side) -> list[float | None]:
     """Of each repeat in which such pairs were probed, until packets flowed on this side (ms, None: never)."""
-    return [getattr(r, f"{side}_ms") for r in repeats if probed_on(r, side)]
+    return [getattr(r, f"{side}_side_ms") for r in repeats if probed_on(r, side)]
 
 
 def probed_on(recovery: Recovery, side: Side) -> int:
     """How many pairs on this side were probed."""
-    return recovery.source_probed if side == "source" else recovery.far_probed
+    return recovery.source_side_probed if side == "source" else recovery.far_side_probed
 
 
 def pairs_probed(recovery: Recovery) -> int:
     """How many on either side."""
-    return recovery.source_probed + recovery.far_probed
+    return recovery.source_side_probed + recovery.far_side_probed
 
 
 def is_probed(recovery: Recovery) -> bool:
@@ -260,13 +268,13 @@ class ScriptRow:
     goodput: tuple[GoodputTrace, ...]
 
     @property
-    def taken(self) -> int:
+    def done(self) -> int:
         """The number of due connectivity checks that the machine had time for."""
-        return sum(c.taken for c in self.connectivity_checks)
+        return sum(c.done for c in self.connectivity_checks)
 
     @property
     def matched(self) -> int:
-        return sum(c.taken and matches_oracle(c) for c in self.connectivity_checks)
+        return sum(c.done and matches_oracle(c) for c in self.connectivity_checks)
 
     @property
     def repaired_alone(self) -> tuple[Recovery, ...]:
@@ -294,7 +302,11 @@ def matches_oracle(connectivity_check: ConnectivityCheck) -> bool:
 
 def mismatch_count(connectivity_check: ConnectivityCheck) -> int:
     """Pairs, and dead parts, of which the fabric and the oracle say different things."""
-    return connectivity_check.not_recovered + connectivity_check.impossible + connectivity_check.carried
+    return (
+        connectivity_check.not_recovered
+        + connectivity_check.unexpected_answers
+        + connectivity_check.forwarding_failed_parts
+    )
 
 
 def traffic_returns(recovery: Recovery) -> bool:
@@ -312,7 +324,7 @@ def _is_active_at_repair(other: Recovery, recovery: Recovery) -> bool:
 
 def checks_text(connectivity_checks: Sequence[ConnectivityCheck]) -> str:
     """`73 of 86 done, all match`; `73 of 86 done, 71 match`."""
-    taken = [c for c in connectivity_checks if c.taken]
+    taken = [c for c in connectivity_checks if c.done]
     matched = sum(map(matches_oracle, taken))
     result_text = "all match" if matched == len(taken) else f"{matched} match"
     return f"{len(taken)} of {len(connectivity_checks)} done" + (f", {result_text}" if taken else "")

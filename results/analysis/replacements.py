@@ -12,23 +12,24 @@ from rich.table import Table as TerminalTable
 from railyard.results.analysis.aggregate import labels
 from railyard.results.analysis.recovery import Figure, figure
 from railyard.results.runs.fidelity import ORDER, Judgement
-from railyard.results.runs.records import COLUMN_NAMES, Replacement, Run, Verdict
+from railyard.results.runs.records import Replacement, Run, Verdict
 from railyard.results.views import format as fmt
 from railyard.results.views.recovery_text import median_and_p95, median_p95_ms
 from railyard.results.views.report_tables import Table
 from railyard.results.views.terminal import Column, fit_to_width
 
 SPREAD_COLUMNS: Final = {
-    "taken_over_ms": "replaced",
-    "state_ms": "state transfer",
+    "replaced_ms": "replaced",
+    "state_transfer_ms": "state transfer",
     "interruption_ms": "interruption",
     "after_s": "iteration after",
 }
 """Fields whose median and 95th percentile are shown, and how sure those are."""
 INTERVAL_PARTS: Final = ("before", "replacement", "after")
 _MEDIANS: Final = (
-    "detect_ms", "light_off_ms", "taken_over_ms", "state_ms", "state_predicted_ms", "interruption_ms",
-    "iterations_lost", "moved_bytes", "before_s", "after_s", "before_predicted_s", "after_predicted_s",
+    "detect_ms", "optical_links_down_ms", "replaced_ms", "state_transfer_ms", "state_transfer_predicted_ms",
+    "interruption_ms", "iterations_lost", "moved_bytes", "before_s", "after_s", "before_predicted_s",
+    "after_predicted_s",
 )  # fmt: skip
 
 
@@ -37,7 +38,7 @@ class ReplacementRow:
     """The repeats of a case; `medians` by field, None where no repeat has a value."""
 
     case: str
-    way: str
+    method: str
     fabric: str
     n: int
     failed: str
@@ -57,14 +58,10 @@ class ReplacementRow:
 
     def as_dict(self) -> dict[str, Any]:
         """For summary.json."""
-        head = {
-            COLUMN_NAMES.get(name, name): getattr(self, name)
-            for name in ("case", "way", "fabric", "failed", "replaced_by", "verdict")
-        }
+        head = {name: getattr(self, name) for name in ("case", "method", "fabric", "failed", "replaced_by", "verdict")}
         ratios = {"after_over_before": self.slowdown, "after_over_before_predicted": self.predicted_slowdown}
-        columns = {name: COLUMN_NAMES.get(name, name) for name in _MEDIANS}
-        spread = {f"{columns[name].rpartition('_')[0]}_ms": found.as_dict() for name, found in self.figures.items()}
-        medians = {f"{columns[name]}_median": value for name, value in self.medians.items()}
+        spread = {f"{name.rpartition('_')[0]}_ms": found.as_dict() for name, found in self.figures.items()}
+        medians = {f"{name}_median": value for name, value in self.medians.items()}
         return {**head, "repeats": self.n, **medians, **spread, **ratios}
 
 
@@ -77,11 +74,11 @@ def replacement_rows(run: Run, judgement: Judgement) -> tuple[ReplacementRow, ..
     """In the order in which they were first run. The verdict is the worst of before, during and after it."""
     names = labels(run)
     groups: defaultdict[tuple[str, str, str, str], list[Replacement]] = defaultdict(list)
-    for t in run.takeovers:
-        groups[t.case, t.way, names.get((t.fabric, t.policy), t.fabric), t.failed].append(t)
+    for t in run.replacements:
+        groups[t.case, t.method, names.get((t.fabric, t.policy), t.fabric), t.failed].append(t)
     return tuple(
         ReplacementRow(
-            *(case, way, fabric),
+            *(case, method, fabric),
             n=len(group),
             failed=failed,
             replaced_by=", ".join(dict.fromkeys(t.replaced_by for t in group)),
@@ -89,7 +86,7 @@ def replacement_rows(run: Run, judgement: Judgement) -> tuple[ReplacementRow, ..
             medians=_medians(group),
             figures=_figures(group),
         )
-        for (case, way, fabric, failed), group in groups.items()
+        for (case, method, fabric, failed), group in groups.items()
     )
 
 
@@ -120,8 +117,11 @@ def steps_table(rows: Sequence[ReplacementRow]) -> Table:
     columns = ("case", "way", "fabric", "failed", "replaced by", "fidelity", "n", "detected", "links off", "replaced")
     body = tuple(
         (
-            *(row.case, row.way, row.fabric, row.failed, row.replaced_by, row.verdict, str(row.n)),
-            *(_ms(row.medians[name]) for name in ("detect_ms", "light_off_ms", "taken_over_ms", "interruption_ms")),
+            *(row.case, row.method, row.fabric, row.failed, row.replaced_by, row.verdict, str(row.n)),
+            *(
+                _ms(row.medians[name])
+                for name in ("detect_ms", "optical_links_down_ms", "replaced_ms", "interruption_ms")
+            ),
             *(f"{row.medians['iterations_lost']:g}", fmt.size(row.medians["moved_bytes"])),
         )
         for row in rows
@@ -136,8 +136,8 @@ def iterations_table(rows: Sequence[ReplacementRow]) -> Table:
     names = ("before_s", "before_predicted_s", "after_s", "after_predicted_s")
     body = tuple(
         (
-            *(row.case, row.way, row.fabric, row.failed),
-            *(_ms(row.medians[name]) for name in ("state_ms", "state_predicted_ms")),
+            *(row.case, row.method, row.fabric, row.failed),
+            *(_ms(row.medians[name]) for name in ("state_transfer_ms", "state_transfer_predicted_ms")),
             *(fmt.seconds(row.medians[name]) for name in names),
             *(fmt.ratio(row.slowdown), fmt.ratio(row.predicted_slowdown)),
         )
@@ -149,7 +149,7 @@ def iterations_table(rows: Sequence[ReplacementRow]) -> Table:
 def spread_table(rows: Sequence[ReplacementRow]) -> Table:
     """A row for each figure: median and 95th percentile with their 95% confidence intervals."""
     body = tuple(
-        (*(row.case, row.way, row.fabric, row.failed, SPREAD_COLUMNS[name]), str(found.n), *median_and_p95(found))
+        (*(row.case, row.method, row.fabric, row.failed, SPREAD_COLUMNS[name]), str(found.n), *median_and_p95(found))
         for row in rows
         for name, found in row.figures.items()
     )
@@ -158,17 +158,17 @@ def spread_table(rows: Sequence[ReplacementRow]) -> Table:
 
 def terminal_table(console: Console, rows: Sequence[ReplacementRow]) -> TerminalTable:
     """Medians, in as many columns as fit; the failed part where rows differ in that alone."""
-    alike = Counter((row.case, row.way, row.fabric) for row in rows)
+    alike = Counter((row.case, row.method, row.fabric) for row in rows)
 
     def column(name: str, cell: Callable[[ReplacementRow], str], drop: int = 0, text: bool = False) -> Column:
         return Column(name, tuple(cell(row) for row in rows), drop, text)
 
     columns = (
         column("case", lambda r: r.case, text=True),
-        column("way", lambda r: r.way, text=True),
+        column("way", lambda r: r.method, text=True),
         column("fabric", lambda r: r.fabric, text=True),
-        column("failed", lambda r: r.failed if alike[r.case, r.way, r.fabric] > 1 else "", text=True),
-        column("replaced\nms", lambda r: median_p95_ms(r.figures["taken_over_ms"]), 3),
+        column("failed", lambda r: r.failed if alike[r.case, r.method, r.fabric] > 1 else "", text=True),
+        column("replaced\nms", lambda r: median_p95_ms(r.figures["replaced_ms"]), 3),
         column("interruption\nms", lambda r: median_p95_ms(r.figures["interruption_ms"])),
         column("iter.\nlost", lambda r: f"{r.medians['iterations_lost']:g}"),
         column("moved", lambda r: fmt.size(r.medians["moved_bytes"]), 1),

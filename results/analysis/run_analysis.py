@@ -89,7 +89,7 @@ class Analysis:
     @cached_property
     def target_outcomes(self) -> tuple[Outcome, ...]:
         """The recovery targets; none where nothing failed, or rerouting was off."""
-        has_targets = any(r.reroute == "on" for r in self.run.recoveries) or self.run.takeovers
+        has_targets = any(r.reroute == "on" for r in self.run.recoveries) or self.run.replacements
         return self.outcomes if has_targets else ()
 
     @cached_property

@@ -134,7 +134,7 @@ def _keys(script: ScriptRow) -> list[Patch | Line2D]:
 def _outcome(connectivity_check: ConnectivityCheck) -> str:
     return (
         "not done"
-        if not connectivity_check.taken
+        if not connectivity_check.done
         else "check matches"
         if matches_oracle(connectivity_check)
         else "check differs"

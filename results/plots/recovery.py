@@ -28,7 +28,7 @@ _SHIFTS: Final = {"on": -0.2, "off": 0.2}
 def steps_shown(rows: Sequence[RecoveryRow]) -> tuple[str, ...]:
     """Columns of recovery.csv, top to bottom. The source side, if it was probed too, first: it needs no controller."""
     sides = [all(side_values(row.repeats, side) for row in rows) for side in ("source", "far")]
-    first = ("source_ms", "far_ms") if rows and all(sides) else ("first_packet_ms",)
+    first = ("source_side_ms", "far_side_ms") if rows and all(sides) else ("first_packet_ms",)
     return (*first[:-1], "detect_ms", "decided_ms", "reroute_ms", first[-1], "goodput_ms", *FROM_REPAIR)
 
 

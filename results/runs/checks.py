@@ -140,7 +140,7 @@ def _primary_path(run: Run) -> Iterator[Check]:
     """
     rows = [r for r in run.recoveries if r.reroute == "on" and not r.script and _has_detours(definition_of(r.fault))]
     if rows:
-        failed = [r for r in rows if r.home_ms is None]
+        failed = [r for r in rows if r.primary_path_ms is None]
         detail = f"{len(rows) - len(failed)} of {len(rows)} faults" + (
             f"; not: {', '.join(map(_fault_label, failed[:3]))}" if failed else ""
         )
@@ -152,16 +152,16 @@ def _connectivity(run: Run) -> Iterator[Check]:
     """Without rerouting too: nothing has to recover then, but failed parts must not forward anything."""
     rows = run.connectivity_checks
     if rows:
-        failed, under_checked = [c for c in rows if c.taken and not matches_oracle(c)], _under_checked_fabrics(rows)
+        failed, under_checked = [c for c in rows if c.done and not matches_oracle(c)], _under_checked_fabrics(rows)
         detail = checks_text(rows)
         if under_checked:
             detail += f"; too few on {', '.join(under_checked)}"
         if failed:
-            worst = max(failed, key=lambda c: c.not_recovered + c.impossible + c.carried)
+            worst = max(failed, key=lambda c: c.not_recovered + c.unexpected_answers + c.forwarding_failed_parts)
             where = " ".join(filter(None, (worst.fabric, worst.script)))
-            detail += f"; worst: {where} repeat {worst.repeat} after {worst.act}: "
-            detail += f"{worst.not_recovered} pairs not recovered, {worst.impossible} unexpected answers, "
-            detail += f"{worst.carried} failed or slow parts forwarded too much"
+            detail += f"; worst: {where} repeat {worst.repeat} after {worst.last_event}: "
+            detail += f"{worst.not_recovered} pairs not recovered, {worst.unexpected_answers} unexpected answers, "
+            detail += f"{worst.forwarding_failed_parts} failed or slow parts forwarded too much"
         figures = ("connectivity checks that differ", len(failed), 0, "checks", failed[0].interval if failed else None)
         passed = not failed and not under_checked
         yield Check("every connectivity check matches the oracle", passed, detail, *figures)
@@ -171,14 +171,14 @@ def _under_checked_fabrics(connectivity_checks: Iterable[ConnectivityCheck]) -> 
     """The fabrics on which fewer than half of the due connectivity checks could be done."""
     taken: defaultdict[str, list[bool]] = defaultdict(list)
     for connectivity_check in connectivity_checks:
-        taken[connectivity_check.fabric].append(connectivity_check.taken)
+        taken[connectivity_check.fabric].append(connectivity_check.done)
     return [fabric for fabric, each in taken.items() if sum(each) < len(each) / 2]
 
 
 def _too_fast(run: Run) -> Iterator[Check]:
     """With rerouting or without: more than the oracle allows went where nothing should."""
     if rows := run.recoveries:
-        total, worst = sum(r.too_fast for r in rows), max(rows, key=lambda r: r.too_fast)
+        total, worst = sum(r.above_max_flow for r in rows), max(rows, key=lambda r: r.above_max_flow)
         detail = f"{total} of them over {len(rows)} faults" + (f"; most: {_fault_label(worst)}" if total else "")
         figures = ("streams above their max-flow", total, 0, "streams", worst.interval)
         yield Check("no stream gets more than the max-flow of what is left", total == 0, detail, *figures)

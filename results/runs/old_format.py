@@ -85,9 +85,9 @@ def _known_workloads(
         found = next((i for i in (*identities, *ways) if workload_label(i) == label), None)
         if found:
             yield (row["fabric"], label), {name: getattr(found, name) for name in INTERVAL_FIELDS}
-    for row, (phase, part) in product(parts["takeovers"], _PHASES.items()):
+    for row, (phase, part) in product(parts["replacements"], _PHASES.items()):
         for failed in ("", f", {row['failed']}"):
-            what = f"{row['case']} by {row['way']}{failed}"
+            what = f"{row['case']} by {row['method']}{failed}"
             identity = IntervalId(script=what, part=part)
             values = {name: getattr(identity, name) for name in INTERVAL_FIELDS}
             yield (f"{row['fabric']}, {what}", f"{what}: {phase}"), values
@@ -115,8 +115,8 @@ def _upgrade_faults(parts: dict[str, Rows], built: Mapping[str, str]) -> None:
             row["part"] = "" if row["script"] else _fault_alone(row, parts["recoveries"])
             row["policy"] = row.get("policy") or built.get(row["fabric"], "")
             row["workload"] = watched.get(key(row), row).get("workload", "")
-    for row in parts["takeovers"]:
-        names = [f"{row['case']} by {row['way']}", f"{row['case']} by {row['way']}, {row['failed']}"]
+    for row in parts["replacements"]:
+        names = [f"{row['case']} by {row['method']}", f"{row['case']} by {row['method']}, {row['failed']}"]
         scripts = {load["script"] for load in parts["loads"] if load.get("part")}
         row["script"] = next((name for name in reversed(names) if name in scripts), names[0])
 

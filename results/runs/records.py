@@ -55,48 +55,50 @@ class Flow(Record):
 class ConnectivityCheck(Record):
     """A row of connectivity.csv: every ordered pair of GPUs was probed, and the answers compared with the oracle.
 
-    `act`: what had been done last ("inject link-down d0g1"). `broken`: how many faults were there at that moment.
+    `last_event`: what was done last ("inject link-down d0g1"). `broken`: how many faults were there at that moment.
     `reachable` pairs have a path left by the oracle's model, `answered` ones had a probe arrive; `not_recovered` are
-    reachable and weren't answered, `impossible` were answered and aren't reachable. `carried`: failed parts that
-    forwarded packets, and slow cables that forwarded more than what is left of their rate.
-    `wrong` names what went wrong, a line each. Not `taken`: the check was due, and the machine had no time for it.
+    reachable and weren't answered, `unexpected_answers` were answered and aren't reachable.
+    `forwarding_failed_parts`: failed parts that forwarded packets, and slow cables that forwarded more than what is
+    left of their rate. `mismatches` describes each, a line each. Not `done`: the check was due, and the machine had no
+    time for it.
     """
 
     monotonic_ns: int
-    act: str
+    last_event: str
     broken: int
     pairs: int
     reachable: int
     answered: int
     not_recovered: int
-    impossible: int
-    carried: int
-    wrong: str = ""  # lines
-    taken: bool = True
+    unexpected_answers: int
+    forwarding_failed_parts: int
+    mismatches: str = ""  # lines
+    done: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class Replacement(Record):
     """A row of replacement.csv: a GPU or HB domain that fails for good under a running job, and what took its place.
 
-    Rail-only IV-C: `case` is server, idle-gpu, small-domain or large-domain; `way` how the replacement came in
-    ("optical", "direct", "migration", "any-gpu"). Times in ms from the fault unless said: `detect_ms`; `light_off_ms`
-    as configured (0 without optical switches); `taken_over_ms` until the first packet between the replacement and its
-    peers; `state_ms` what moving its state took by itself; `interruption_ms` until the job goes on computing new
-    iterations. `iterations_lost` were under way or not yet in a checkpoint; `moved_bytes` crossed the fabric for it;
-    `before_s`, `after_s` are iteration times (medians), `after_predicted_s` by the model where it has one.
+    Rail-only IV-C: `case` is server, idle-gpu, small-domain or large-domain; `method` how the replacement came in
+    ("optical", "direct", "migration", "any-gpu"). Times in ms from the fault unless said: `detect_ms`;
+    `optical_links_down_ms` as configured (0 without optical switches); `replaced_ms` until the first packet between the
+    replacement and its peers; `state_transfer_ms` what moving its state took by itself; `interruption_ms` until the job
+    goes on computing new iterations. `iterations_lost` were under way or not yet in a checkpoint; `moved_bytes` crossed
+    the fabric for it; `before_s`, `after_s` are iteration times (medians), `after_predicted_s` by the model where it
+    has one.
     """
 
     case: str
-    way: str
+    method: str
     failed: str
     replaced_by: str
     t_fault: int  # ns
     detect_ms: float
-    light_off_ms: float
-    taken_over_ms: float
-    state_ms: float
-    state_predicted_ms: float | None
+    optical_links_down_ms: float
+    replaced_ms: float
+    state_transfer_ms: float
+    state_transfer_predicted_ms: float | None
     interruption_ms: float
     iterations_lost: int
     moved_bytes: int
@@ -244,7 +246,7 @@ class Run:
     flows: list[Flow] = field(default_factory=list)
     recoveries: list[Recovery] = field(default_factory=list)
     connectivity_checks: list[ConnectivityCheck] = field(default_factory=list)
-    takeovers: list[Replacement] = field(default_factory=list)
+    replacements: list[Replacement] = field(default_factory=list)
     goodput: list[GoodputTrace] = field(default_factory=list)
     health: list[HealthSample] = field(default_factory=list)
     choices: list[Choice] = field(default_factory=list)
@@ -280,7 +282,7 @@ class Run:
 Row = TypeVar("Row")
 Plain = dict[str, Any]
 """Column -> value."""
-COLUMN_NAMES: Final = {
+OLD_COLUMNS: Final = {
     "source_ms": "source_side_ms",
     "far_ms": "far_side_ms",
     "far_probed": "far_side_probed",
@@ -300,8 +302,7 @@ COLUMN_NAMES: Final = {
     "state_ms": "state_transfer_ms",
     "state_predicted_ms": "state_transfer_predicted_ms",
 }
-"""A record's field -> its column in CSV files and key in summary.json. Readers accept the field's name too."""
-_FIELDS: Final = {column: field for field, column in COLUMN_NAMES.items()}
+"""Columns of CSV files that runs of earlier versions named otherwise: readers accept the old name too."""
 _ARROW: Final = {str: pa.string(), int: pa.int64(), float: pa.float64(), bool: pa.bool_()}
 
 
@@ -342,7 +343,7 @@ def to_csv(columns: Sequence[str], rows: Sequence[object]) -> bytes:
     """Return the columns of these fields. None is an empty cell; floats have every digit."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow([COLUMN_NAMES.get(name, name) for name in columns])
+    writer.writerow(columns)
     writer.writerows([_cell(row, name) for name in columns] for row in rows)
     return text.getvalue().encode()
 
@@ -351,7 +352,7 @@ def from_csv(kind: type, data: str) -> list[Plain]:
     """Return rows that `to_csv` wrote, whatever the order of its columns; those that `kind` doesn't have stay text."""
     types, found = columns_of(kind), []
     for raw in csv.DictReader(io.StringIO(data)):
-        named = {_FIELDS.get(column, column): text for column, text in raw.items()}
+        named = {OLD_COLUMNS.get(column, column): text for column, text in raw.items()}
         found.append({name: _value(types.get(name, str), text) for name, text in named.items()})
     return found
 

@@ -192,7 +192,7 @@ def _first_packet_samples(rows: Sequence[RecoveryRow], fault: str, side: Side | 
 
 
 def _first_ms(recovery: Recovery, side: Side | None) -> float | None:
-    return {"source": recovery.source_ms, "far": recovery.far_ms, None: recovery.first_packet_ms}[side]
+    return {"source": recovery.source_side_ms, "far": recovery.far_side_ms, None: recovery.first_packet_ms}[side]
 
 
 def _stops_controller(row: RecoveryRow | Recovery) -> bool:
@@ -204,19 +204,19 @@ def _restored_ms(recovery: Recovery) -> float | None:
     traffic had gone away: there it shows how even a few streams are on a busy machine.
     """
     if definition_of(recovery.fault).is_control_plane:
-        return recovery.home_ms
-    if recovery.back_ms is None or recovery.home_ms is None:
+        return recovery.primary_path_ms
+    if recovery.goodput_after_repair_ms is None or recovery.primary_path_ms is None:
         return None
-    return max(recovery.back_ms, recovery.home_ms)
+    return max(recovery.goodput_after_repair_ms, recovery.primary_path_ms)
 
 
 def _lost_on_return(rows: Sequence[RecoveryRow], scripts: Sequence[ScriptRow]) -> SamplesByFabric:
     """Of faults that came alone, and of those in scripts after whose repair nothing was broken."""
     controller_fault = [replace(row, repeats=tuple(filter(traffic_returns, row.repeats))) for row in rows]
-    found = _sample_repeats(controller_fault, lambda r: r.return_lost)
+    found = _sample_repeats(controller_fault, lambda r: r.probes_lost_after_repair)
     for script in scripts:
         if script.reroute == "on" and script.repaired_alone:
-            samples = [_sample(r.return_lost, r) for r in script.repaired_alone]
+            samples = [_sample(r.probes_lost_after_repair, r) for r in script.repaired_alone]
             found.setdefault((script.fabric, ""), []).extend(samples)
     return found
 
@@ -267,10 +267,10 @@ def _replacements(run: Run) -> SamplesByFabric:
     """Milliseconds beyond the light-off, wherever an idle GPU came in by optical switches."""
     names = labels(run)
     found: SamplesByFabric = {}
-    for t in run.takeovers:
-        if (t.case, t.way) == ("idle-gpu", "optical"):
+    for t in run.replacements:
+        if (t.case, t.method) == ("idle-gpu", "optical"):
             fabric = names.get((t.fabric, t.policy), t.fabric)
-            sample = Sample(t.taken_over_ms - t.light_off_ms, f"{t.failed}, repeat {t.repeat}")
+            sample = Sample(t.replaced_ms - t.optical_links_down_ms, f"{t.failed}, repeat {t.repeat}")
             found.setdefault((fabric, ""), []).append(sample)
     return found
 

@@ -69,9 +69,9 @@ RESULT_COLUMNS: Final = (
 )  # fmt: skip
 RECOVERY_COLUMNS: Final = (
     "fault", "target", "t_fault", "detect_ms", "reroute_ms", "first_packet_ms", "goodput_ms", "lost_bytes", "recovered",
-    "fabric", "policy", "reroute", "repeat", "back_ms", "probes_lost", "connections_lost",
-    "t_repair", "decided_ms", "source_ms", "far_ms", "return_lost", "script", "home_ms",
-    "source_probed", "far_probed", "too_fast", "workload", "part",
+    "fabric", "policy", "reroute", "repeat", "goodput_after_repair_ms", "probes_lost", "connections_lost",
+    "t_repair", "decided_ms", "source_side_ms", "far_side_ms", "probes_lost_after_repair", "script", "primary_path_ms",
+    "source_side_probed", "far_side_probed", "above_max_flow", "workload", "part",
 )  # fmt: skip
 CONNECTIVITY_CHECK_COLUMNS: Final = tuple(rows.columns_of(ConnectivityCheck))
 REPLACEMENT_COLUMNS: Final = tuple(rows.columns_of(Replacement))
@@ -90,7 +90,7 @@ _FILES: Final[dict[str, tuple[str, type]]] = {
     "health": (HEALTH, HealthSample),
     "choices": (CHOICES, Choice),
     "connectivity_checks": (CONNECTIVITY, ConnectivityCheck),
-    "takeovers": (REPLACEMENTS, Replacement),
+    "replacements": (REPLACEMENTS, Replacement),
 }
 _OPTIONAL: Final = frozenset({HEALTH, CHOICES, CONNECTIVITY, REPLACEMENTS})
 """Files that only some runs have."""
@@ -112,8 +112,8 @@ def save(run: Run, folder: Path | Folder) -> Analysis:
     _write(folder, "recovery.csv", rows.to_csv(RECOVERY_COLUMNS, run.recoveries))
     if run.connectivity_checks:
         _write(folder, CONNECTIVITY, rows.to_csv(CONNECTIVITY_CHECK_COLUMNS, run.connectivity_checks))
-    if run.takeovers:
-        _write(folder, REPLACEMENTS, rows.to_csv(REPLACEMENT_COLUMNS, run.takeovers))
+    if run.replacements:
+        _write(folder, REPLACEMENTS, rows.to_csv(REPLACEMENT_COLUMNS, run.replacements))
     if run.multirail:
         _write(folder, MULTIRAIL, multirail.to_json(run.multirail))
     _write(folder, "events.jsonl", b"".join(_json(asdict(e), indent=None) for e in run.events))

@@ -22,12 +22,12 @@ _STEPS: Final = {
     "detect_ms": "detect",
     "decided_ms": "decided",
     "reroute_ms": "reroute",
-    "source_ms": "first packet, source side",
-    "far_ms": "first packet, far side",
+    "source_side_ms": "first packet, source side",
+    "far_side_ms": "first packet, far side",
     "first_packet_ms": "first_packet",
     "goodput_ms": "goodput",
-    "back_ms": "goodput after repair",
-    "home_ms": "primary path",
+    "goodput_after_repair_ms": "goodput after repair",
+    "primary_path_ms": "primary path",
 }
 _LANES: Final = 1000  # thread numbers that each GPU has to itself
 
@@ -145,13 +145,22 @@ def _steps(r: Recovery, name: str) -> Iterator[Span]:
 def _as_event(connectivity_check: ConnectivityCheck) -> Event:
     found = (
         "not done"
-        if not connectivity_check.taken
+        if not connectivity_check.done
         else "matches the oracle"
         if matches_oracle(connectivity_check)
         else "differs from the oracle"
     )
-    text = f"{found} after {connectivity_check.act}"
-    count_fields = ("broken", "pairs", "reachable", "answered", "not_recovered", "impossible", "carried", "wrong")
+    text = f"{found} after {connectivity_check.last_event}"
+    count_fields = (
+        "broken",
+        "pairs",
+        "reachable",
+        "answered",
+        "not_recovered",
+        "unexpected_answers",
+        "forwarding_failed_parts",
+        "mismatches",
+    )
     return Event(
         connectivity_check.monotonic_ns,
         "connectivity check",

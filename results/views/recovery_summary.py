@@ -5,7 +5,6 @@ from typing import Any
 from railyard.results.analysis.recovery import RecoveryRow, ScriptRow, verdict
 from railyard.results.analysis.run_analysis import Analysis
 from railyard.results.runs.fidelity import Judgement
-from railyard.results.runs.records import COLUMN_NAMES
 from railyard.results.runs.recovery_targets import PUBLISHED_SYSTEMS, Outcome, times_slower
 
 
@@ -14,7 +13,7 @@ def recovery_dicts(analysis: Analysis) -> dict[str, Any]:
     run, judgement = analysis.run, analysis.judgement
     return {
         "recovery": [_row(row, judgement) for row in analysis.recovery_rows],
-        "recovery_targets": [_outcome(o) for o in analysis.outcomes] if run.recoveries or run.takeovers else [],
+        "recovery_targets": [_outcome(o) for o in analysis.outcomes] if run.recoveries or run.replacements else [],
         "scripts": [_script(script, judgement) for script in analysis.script_rows],
     }
 
@@ -31,12 +30,12 @@ def _row(row: RecoveryRow, judgement: Judgement) -> dict[str, Any]:
         "recovered": row.recovered,
         "unaffected": row.unaffected,
         "unprobed": row.unprobed,
-        **{COLUMN_NAMES.get(step, step): found.as_dict() for step, found in row.steps.items()},
-        **{COLUMN_NAMES[f"{side}_ms"]: found.as_dict() for side, found in row.sides.items()},
+        **{step: found.as_dict() for step, found in row.steps.items()},
+        **{f"{side}_side_ms": found.as_dict() for side, found in row.sides.items()},
         "lost_bytes": row.total("lost_bytes"),
         "probes_lost": row.total("probes_lost"),
-        "probes_lost_after_repair": row.total("return_lost"),
-        "above_max_flow": row.total("too_fast"),
+        "probes_lost_after_repair": row.total("probes_lost_after_repair"),
+        "above_max_flow": row.total("above_max_flow"),
         "connections_lost": row.connections_lost,
         "published_times_slower": {system.name: times_slower(system, first) for system in PUBLISHED_SYSTEMS},
     }
@@ -64,9 +63,9 @@ def _script(script: ScriptRow, judgement: Judgement) -> dict[str, Any]:
         "verdict": verdict(script.faults, judgement),
         "faults": len(script.faults),
         "connectivity_checks": len(script.connectivity_checks),
-        "connectivity_checks_done": script.taken,
+        "connectivity_checks_done": script.done,
         "connectivity_checks_passed": script.matched,
-        "probes_lost_after_repair": sum(r.return_lost for r in script.repaired_alone),
+        "probes_lost_after_repair": sum(r.probes_lost_after_repair for r in script.repaired_alone),
         "lost_bytes": script.lost_bytes,
         "connections_lost": script.connections_lost,
     }

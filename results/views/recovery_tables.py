@@ -82,9 +82,16 @@ def _steps(row: RecoveryRow) -> tuple[str, ...]:
     return (
         *(row.name, row.fabric, row.reroute, recovered(row)),
         *(fmt.NOTHING if missing_reason(row) and ms is None else fmt.milliseconds(ms) for ms in medians),
-        *(fmt.NOTHING if is_unaffected_row else median_p95_ms(row.steps[s]) for s in ("goodput_ms", "back_ms")),
-        fmt.NOTHING if row.reroute == "off" else median_p95_ms(row.steps["home_ms"]),
-        *(f"{row.total('probes_lost'):,}", f"{row.total('return_lost'):,}", fmt.size(row.total("lost_bytes"))),
+        *(
+            fmt.NOTHING if is_unaffected_row else median_p95_ms(row.steps[s])
+            for s in ("goodput_ms", "goodput_after_repair_ms")
+        ),
+        fmt.NOTHING if row.reroute == "off" else median_p95_ms(row.steps["primary_path_ms"]),
+        *(
+            f"{row.total('probes_lost'):,}",
+            f"{row.total('probes_lost_after_repair'):,}",
+            fmt.size(row.total("lost_bytes")),
+        ),
         str(row.connections_lost),
     )
 
@@ -104,18 +111,19 @@ def repeats_table(rows: Iterable[RecoveryRow]) -> Table:
 
 def _repeat(fabric: str, r: Recovery) -> tuple[str, ...]:
     is_unaffected_row = is_unaffected(r) or not is_probed(r)
-    times = {"source": r.source_ms, "far": r.far_ms}
+    times = {"source": r.source_side_ms, "far": r.far_side_ms}
     sides = (fmt.milliseconds(times[side]) if probed_on(r, side) else fmt.NOTHING for side in SIDES)
     goodput = (
-        fmt.NOTHING if is_unaffected_row and ms == 0 else fmt.milliseconds(ms) for ms in (r.goodput_ms, r.back_ms)
+        fmt.NOTHING if is_unaffected_row and ms == 0 else fmt.milliseconds(ms)
+        for ms in (r.goodput_ms, r.goodput_after_repair_ms)
     )
     why = NOT_AFFECTED if is_probed(r) else NOT_PROBED
     return (
         *(fabric, r.reroute, r.target, str(r.repeat)),
         *(fmt.milliseconds(ms) for ms in (r.detect_ms, r.decided_ms, r.reroute_ms)),
         *((why, fmt.NOTHING, fmt.NOTHING) if is_unaffected_row else (fmt.milliseconds(r.first_packet_ms), *sides)),
-        *(*goodput, fmt.NOTHING if r.reroute == "off" else fmt.milliseconds(r.home_ms)),
-        *(str(r.probes_lost), str(r.return_lost), fmt.size(r.lost_bytes), str(r.connections_lost)),
+        *(*goodput, fmt.NOTHING if r.reroute == "off" else fmt.milliseconds(r.primary_path_ms)),
+        *(str(r.probes_lost), str(r.probes_lost_after_repair), fmt.size(r.lost_bytes), str(r.connections_lost)),
     )
 
 
@@ -166,7 +174,7 @@ def scripts_table(scripts: Iterable[ScriptRow], judgement: Judgement) -> Table:
             f"{fmt.milliseconds(slowest.first_packet_ms)}: {slowest.fault} {slowest.target}" if slowest else fmt.NOTHING
         )
         not_recovered = sum(r.first_packet_ms is None and is_probed(r) for r in s.faults)
-        return_lost_total = sum(r.return_lost for r in s.repaired_alone)
+        return_lost_total = sum(r.probes_lost_after_repair for r in s.repaired_alone)
         cost_cells = (str(return_lost_total), fmt.size(s.lost_bytes), str(s.connections_lost))
         row_head = (s.script, s.fabric, s.reroute, verdict(s.faults, judgement), str(s.repeat))
         body.append(
@@ -204,7 +212,7 @@ def script_faults_table(script: ScriptRow) -> Table:
             *(r.fault, r.target, fmt.seconds((r.t_fault - zero) / 1e9), fmt.seconds((r.t_repair - r.t_fault) / 1e9)),
             *(fmt.milliseconds(ms) for ms in (r.detect_ms, r.decided_ms, r.reroute_ms)),
             *(fmt.milliseconds(r.first_packet_ms) if is_probed(r) else fmt.NOTHING, str(r.probes_lost)),
-            str(r.return_lost) if r in script.repaired_alone else fmt.NOTHING,
+            str(r.probes_lost_after_repair) if r in script.repaired_alone else fmt.NOTHING,
         )
         for r in script.faults
     )
@@ -219,12 +227,12 @@ def failed_checks_table(connectivity_checks: Iterable[ConnectivityCheck]) -> Tab
     """The connectivity checks that don't match the oracle."""
     body = tuple(
         (
-            *(c.script, c.fabric, c.act, "; ".join(c.wrong.splitlines())),
+            *(c.script, c.fabric, c.last_event, "; ".join(c.mismatches.splitlines())),
             *(str(n) for n in (c.repeat, c.broken, c.pairs, c.reachable, c.answered)),
-            *(str(n) for n in (c.not_recovered, c.impossible, c.carried)),
+            *(str(n) for n in (c.not_recovered, c.unexpected_answers, c.forwarding_failed_parts)),
         )
         for c in connectivity_checks
-        if c.taken and not matches_oracle(c)
+        if c.done and not matches_oracle(c)
     )
     columns = ("script", "fabric", "after", "what", "repeat", "broken", "pairs", "reachable", "answered")
     return Table((*columns, "not recovered", "unexpected answers", "failed parts forwarding"), body, 4)

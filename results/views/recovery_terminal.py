@@ -167,7 +167,7 @@ def script_lines(scripts: Iterable[ScriptRow]) -> Iterator[Text]:
         faults, lost = sum(len(s.faults) for s in runs), sum(s.lost_bytes for s in runs)
         connectivity_checks = [connectivity_check for s in runs for connectivity_check in s.connectivity_checks]
         checks_summary = f"connectivity checks: {checks_text(connectivity_checks)}; " if connectivity_checks else ""
-        returning = sum(r.return_lost for s in runs for r in s.repaired_alone)
+        returning = sum(r.probes_lost_after_repair for s in runs for r in s.repaired_alone)
         return_text = f", {returning} probes lost after repairs" if returning else ""
         text_parts = f"{faults} faults (n={len(runs)}), {checks_summary}{fmt.size(lost)} lost{return_text}"
         yield Text.assemble(f"{name} on {fabric}, reroute {reroute}: ", (text_parts, "bold"))

@@ -103,9 +103,7 @@ def _script(script: ScriptRow, repeats: int) -> Script:
 
 def _severity(script: ScriptRow) -> tuple[float, float, float]:
     """By its worst connectivity check (mismatches, then fewest answers), then by first packets."""
-    connectivity_checks = [
-        (float(mismatch_count(c)), -float(c.answered)) for c in script.connectivity_checks if c.taken
-    ]
+    connectivity_checks = [(float(mismatch_count(c)), -float(c.answered)) for c in script.connectivity_checks if c.done]
     first_packets_ms = [r.first_packet_ms for r in script.faults if is_probed(r)]
     slowest = max((inf if ms is None else ms for ms in first_packets_ms), default=0.0)
     return (*max(connectivity_checks, default=(0.0, -inf)), slowest)

@@ -29,7 +29,7 @@ def assert_recovered(run: Run, faults: int) -> None:
     """Every pair that has a path left is answered after each step, and no byte is lost."""
     assert len(run.recoveries) == faults
     assert all(fault.lost_bytes == 0 for fault in run.recoveries)
-    checks = [check for check in run.connectivity_checks if check.taken]
+    checks = [check for check in run.connectivity_checks if check.done]
     assert checks
-    assert [check.wrong for check in checks if check.not_recovered or check.impossible] == []
+    assert [check.mismatches for check in checks if check.not_recovered or check.unexpected_answers] == []
     assert all(flow.delivered == flow.bytes for flow in run.flows)

@@ -93,11 +93,11 @@ def test_with_rerouting_each_fault_is_recovered_from_before_its_repair(kind: str
         if kind == "rail-only" or fault != "gpu-crash":  # on spines nobody else's traffic goes through a GPU
             # TCP's timers may take longer on a busy machine
             assert seen.recovery.first_packet_ms is not None, f"{fault}: {seen}"
-            assert seen.recovery.home_ms != 0, "there were detours to withdraw"
+            assert seen.recovery.primary_path_ms != 0, "there were detours to withdraw"
             assert seen.recovery.reroute_ms is not None
             assert seen.recovery.detect_ms < seen.recovery.reroute_ms
         else:
-            assert (seen.recovery.source_probed, seen.recovery.far_probed) == (0, 0)
+            assert (seen.recovery.source_side_probed, seen.recovery.far_side_probed) == (0, 0)
         assert (seen.recovery.lost_bytes, seen.recovery.connections_lost) == (0, 0), fault
         broken.assert_whole()
 
@@ -153,7 +153,7 @@ def test_spines_and_servers_that_die_under_load_cut_nobody_else_off() -> None:
     crashes: tuple[tuple[str, str], ...] = (("spine-crash", "spine0"), ("server-crash", "hb1"))
     for kind, target in crashes:
         seen = broken.by(kind, target)
-        probed = seen.recovery.source_probed + seen.recovery.far_probed
+        probed = seen.recovery.source_side_probed + seen.recovery.far_side_probed
         assert (seen.recovery.first_packet_ms is not None) == (probed > 0) == (kind == "spine-crash"), f"{kind}: {seen}"
         assert (seen.recovery.lost_bytes, seen.recovery.connections_lost) == (0, 0), kind
         broken.assert_whole()

@@ -71,12 +71,12 @@ def test_faults_that_overlap_are_each_gone_round_and_no_byte_is_lost(monkeypatch
         assert abs(switch.recovery.t_fault - gpu.recovery.t_fault) < 1e9  # before the first repair
         for run in seen.faults:
             assert run.recovery.detect_ms is not None
-            probed = run.recovery.source_probed + run.recovery.far_probed
+            probed = run.recovery.source_side_probed + run.recovery.far_side_probed
             assert (run.recovery.first_packet_ms is None) == (probed == 0), (
                 "whom all three left without a way isn't counted"
             )
-        assert silent.recovery.source_ms is not None
-        assert silent.recovery.far_ms is not None
+        assert silent.recovery.source_side_ms is not None
+        assert silent.recovery.far_side_ms is not None
         eventually(lambda: fabric.routes() == routes)
 
         definition = type(FAULTS["gpu-crash"])

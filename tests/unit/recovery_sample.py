@@ -23,7 +23,7 @@ def recovery_run(domains: int = 2, rails: int = 2, repeats: int = 1, faults: int
     clock = 900 * SECOND
     for repeat in range(2):
         clock = add_random_faults(run, dice, faults, repeat, clock) + SECOND
-    add_away(run, clock, far_ms=700.0)
+    add_away(run, clock, far_side_ms=700.0)
     add_replacements(run, clock + 10 * SECOND)
     figures = (("packets", 9600.0, "1/s"), ("rail_link_share", 0.0011, "share"), ("false_alarms", 2.0, "1"))
     for metric, value, unit in figures:
@@ -51,11 +51,11 @@ def add_random_faults(run: Run, dice: random.Random, faults: int, repeat: int, c
     return acts[-1][0]
 
 
-def add_away(run: Run, clock: int, far_ms: float | None) -> None:
+def add_away(run: Run, clock: int, far_side_ms: float | None) -> None:
     """A cable that is cut 100 ms after the controller died, which is back 500 ms later."""
     back = clock + 600 * 10**6
     run.recoveries.append(row("controller-crash", "controller", 0, clock, back, 0.0, "controller-away"))
-    cut = row("link-down", "d0g1", 0, clock + SECOND // 10, clock + 2 * SECOND, far_ms, "controller-away", 2.5)
+    cut = row("link-down", "d0g1", 0, clock + SECOND // 10, clock + 2 * SECOND, far_side_ms, "controller-away", 2.5)
     run.recoveries.append(cut)
 
 
@@ -100,7 +100,7 @@ def add_replacements(run: Run, clock: int) -> None:
             times = (1, 64_000_000, 0.100, after, 0.098, 0.098)
             interval = IntervalId(kind, "", POLICY[kind], script=f"idle-gpu by {way}", repeat=repeat)
             where = (interval, "idle-gpu", way, "d0g1", "d0g4", clock)
-            run.takeovers.append(Replacement(*where, *took, *times))
+            run.replacements.append(Replacement(*where, *took, *times))
             told = {"fabric": kind, "case": "idle-gpu", "way": way, "failed": "d0g1", "repeat": repeat}
             light: dict[str, float] = {"light-off": 9, "adopted": 14, "light-on": 20} if off else {}
             steps: dict[str, float] = {"fault": 0, "detected": 7, "decided": 8, **light}

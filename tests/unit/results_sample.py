@@ -174,7 +174,7 @@ def add_faults(run: Run, s: Sample, kind: str, repeat: int, clock: int) -> int:
             decided = ms * 0.6 if healed else None
             source = s.dice.uniform(1.0, 3.0) if fault == "link-down" else None
             steps = (ms * 0.5, decided, rerouted, first, source, first, good, back)
-            watched = (back / 2, 0 if source is None else 2, 2, 0)  # home_ms, probed pairs, too_fast
+            watched = (back / 2, 0 if source is None else 2, 2, 0)  # primary_path_ms, probed pairs, above_max_flow
             run.recoveries.append(Recovery(*where, *steps, *watched, lost, probes, 0, broken, healed))
             run.goodput.append(trace(s, identity, fault, target, ms + 18 if healed else None))
             run.events.append(Event(at, "fault", f"{fault} {target}", {"repeat": repeat}))
@@ -184,13 +184,15 @@ def add_faults(run: Run, s: Sample, kind: str, repeat: int, clock: int) -> int:
     return clock
 
 
-def trace(s: Sample, interval: IntervalId, fault: str, target: str, back_ms: float | None) -> GoodputTrace:
+def trace(
+    s: Sample, interval: IntervalId, fault: str, target: str, goodput_after_repair_ms: float | None
+) -> GoodputTrace:
     """10 ms bins from 200 ms before the fault to 600 ms after; repair at 300 ms."""
     times = tuple(float(t) for t in range(-200, 600, 10))
     flows, hit = s.domains * s.rails, s.domains
     every, affected = [], []
     for t in times:
-        down = 0 <= t < min(back_ms if back_ms is not None else 310.0, 310.0)
+        down = 0 <= t < min(goodput_after_repair_ms if goodput_after_repair_ms is not None else 310.0, 310.0)
         part = 0.0 if down else hit * RAIL * 0.97 * s.dice.uniform(0.95, 1.0)
         affected.append(part)
         every.append(part + (flows - hit) * RAIL * 0.97 * s.dice.uniform(0.96, 1.0))

@@ -121,8 +121,8 @@ def test_pairs_with_no_way_left_do_not_count() -> None:
 def test_losses_while_returning_are_those_until_the_next_act() -> None:
     (pair, *_) = talks_of(CUT)[0].probes
     lost = {pair: [(2000, 2010), (2500, 2600)]}
-    assert judged({CUT: (1000, 2000), AWAY: (2490, 3000)}, lost)[0].return_lost == 10
-    assert judged({CUT: (1000, 2000)}, lost)[0].return_lost == 110
+    assert judged({CUT: (1000, 2000), AWAY: (2490, 3000)}, lost)[0].probes_lost_after_repair == 10
+    assert judged({CUT: (1000, 2000)}, lost)[0].probes_lost_after_repair == 110
 
 
 def test_a_controller_is_back_when_it_says_so() -> None:
@@ -148,7 +148,7 @@ def test_goodput_is_shown_from_a_while_before_to_a_while_after() -> None:
 def home(*counts: tuple[float, int], others: dict[Fault, tuple[int, int]] | None = None) -> float | None:
     """Of a cable that is cut from 1000 to 3000 ms; (ms, detours in force) of each "rerouted"."""
     events = [told(ms, "rerouted", routes=9, detours=detours) for ms, detours in counts]
-    return judged({CUT: (1000, 3000), **(others or {})}, {}, events)[0].home_ms
+    return judged({CUT: (1000, 3000), **(others or {})}, {}, events)[0].primary_path_ms
 
 
 def test_alone_traffic_is_home_when_the_last_detour_is_withdrawn() -> None:
@@ -180,7 +180,7 @@ def test_a_reboot_is_over_when_its_switch_is_there_again() -> None:
         told(1620, "rerouted", routes=9, detours=0),
     ]
     (run,) = judged({reboot: (1000, 2500)}, {pair: [(1000, 1030), (1605, 1608)]}, events)
-    assert (run.t_repair, run.home_ms, run.return_lost) == (at(1600), 20.0, 3)
+    assert (run.t_repair, run.primary_path_ms, run.probes_lost_after_repair) == (at(1600), 20.0, 3)
     assert run.first_packet_ms == pytest.approx(30, abs=1)
     assert run.recovered
 
@@ -205,14 +205,14 @@ def test_recovery_without_probes_is_judged_by_goodput() -> None:
         PLAN, Script("x", (Timed(CUT, 1.0, 1.0),)), selection.streams, (), log, BEGUN_NS, [at(1000)], [at(2000)], []
     )
     run = evaluated(seen, [selection])
-    assert (run.first_packet_ms, run.source_probed, run.far_probed) == (None, 0, 0)
+    assert (run.first_packet_ms, run.source_side_probed, run.far_side_probed) == (None, 0, 0)
     assert run.recovered
     run = evaluated(seen, [PairSelection((), frozenset(), ())])
-    assert (run.goodput_ms, run.back_ms) == (None, None), "nothing streams"
+    assert (run.goodput_ms, run.goodput_after_repair_ms) == (None, None), "nothing streams"
 
 
 def test_stream_above_its_max_flow_is_reported() -> None:
-    assert judged({CUT: (1000, 3000)}, {})[0].too_fast == 0
+    assert judged({CUT: (1000, 3000)}, {})[0].above_max_flow == 0
     crashed = Fault("server-crash", "hb1")
     selection = talks_of(CUT)[0]
     to_dead = frozenset(pair for pair in selection.streams if pair[1].domain == 1)
@@ -221,4 +221,4 @@ def test_stream_above_its_max_flow_is_reported() -> None:
     script = Script("x", (Timed(crashed, 1.0, 1.0),))
     seen = ScriptObservations(PLAN, script, selection.streams, (), log, BEGUN_NS, [at(1000)], [at(2000)], [])
     run = evaluated(seen, [PairSelection(selection.streams, frozenset(selection.streams), ())])
-    assert run.too_fast == sum(1 in (a.domain, b.domain) for a, b in selection.streams) > len(to_dead) > 0
+    assert run.above_max_flow == sum(1 in (a.domain, b.domain) for a, b in selection.streams) > len(to_dead) > 0

@@ -36,7 +36,7 @@ def first(*logs: ProbeLog) -> float | None:
 
 
 @pytest.mark.parametrize(
-    ("lost", "back_ms"),
+    ("lost", "goodput_after_repair_ms"),
     [
         ((), 0.0),  # never cut off
         ((range(1000, 1005),), 6.0),  # 1005 is the first to arrive, a millisecond later
@@ -52,9 +52,9 @@ def first(*logs: ProbeLog) -> float | None:
     ],
 )
 def test_packets_flow_again_with_the_first_arrival_after_the_outage(
-    lost: tuple[range, ...], back_ms: float | None
+    lost: tuple[range, ...], goodput_after_repair_ms: float | None
 ) -> None:
-    assert first(log_of(*lost)) == back_ms
+    assert first(log_of(*lost)) == goodput_after_repair_ms
 
 
 def test_the_last_pair_to_come_back_counts() -> None:

@@ -54,5 +54,5 @@ def test_identity_survives_the_run_folder(tmp_path: Path) -> None:
     run.recoveries = [replaced(r, workload="gpt, with a comma") for r in run.recoveries]
     store.save(replace(run, files={}), tmp_path)
     found = store.load(tmp_path)
-    for name in ("measurements", "recoveries", "connectivity_checks", "takeovers", "goodput", "loads", "bytes"):
+    for name in ("measurements", "recoveries", "connectivity_checks", "replacements", "goodput", "loads", "bytes"):
         assert getattr(found, name) == getattr(run, name), name

@@ -69,7 +69,7 @@ def test_of_few_repeats_the_median_alone_is_held_against_a_bar(others: int, slow
 def test_two_targets_are_held_against_a_bar_each_by_themselves() -> None:
     run = empty()
     run.recoveries = [fault("link-down", ms, 2.0, n) for n, ms in enumerate((9.0, 12.0))]
-    slow = [replace(r, target="d1g2", far_ms=90.0, first_packet_ms=90.0) for r in run.recoveries]
+    slow = [replace(r, target="d1g2", far_side_ms=90.0, first_packet_ms=90.0) for r in run.recoveries]
     (far,) = of(run, "link down, far")
     assert (far.name, far.met) == ("link down, far side", True)
     run.recoveries += slow
@@ -114,14 +114,14 @@ def test_what_no_repeat_shows_is_not_measured_rather_than_met() -> None:
 def test_none_of_a_side_is_never_or_not_probed(
     source: tuple[float | None, int], far: tuple[float | None, int], sides: tuple[list[float | None], ...]
 ) -> None:
-    one = replace(fault("link-down", 9.0), source_ms=source[0], source_probed=source[1])
-    one = replace(one, far_ms=far[0], far_probed=far[1])
+    one = replace(fault("link-down", 9.0), source_side_ms=source[0], source_side_probed=source[1])
+    one = replace(one, far_side_ms=far[0], far_side_probed=far[1])
     assert (side_values([one], "source"), side_values([one], "far")) == sides
 
 
 def test_a_total_failure_is_not_met_and_reads_never() -> None:
     run = empty()
-    run.recoveries = [replace(fault("link-down", None, 2.0, n), source_ms=None) for n in range(5)]
+    run.recoveries = [replace(fault("link-down", None, 2.0, n), source_side_ms=None) for n in range(5)]
     found = [*of(run, "link down, source"), *of(run, "link down, far")]
     assert [(o.met, measured_text(o)) for o in found] == [(False, "never"), (False, "never")]
     (cable,) = recovery_rows(run)
@@ -132,7 +132,7 @@ def test_a_total_failure_is_not_met_and_reads_never() -> None:
 
 def test_what_nobody_probed_is_not_measured() -> None:
     run = empty()
-    run.recoveries = [replace(fault("gpu-crash", None), source_probed=0, far_probed=0)]
+    run.recoveries = [replace(fault("gpu-crash", None), source_side_probed=0, far_side_probed=0)]
     assert of(run, "GPU crash")[0].met is None
     (crash,) = recovery_rows(run)
     assert [line.met for line in lines_of(crash, both_sides=True)] == [""]
@@ -151,12 +151,12 @@ def test_a_controller_crash_may_lose_no_packet() -> None:
     )
 
 
-@pytest.mark.parametrize(("far_ms", "after"), [(700.0, 200.0), (1100.0, 600.0), (300.0, 0.0), (None, None)])
+@pytest.mark.parametrize(("far_side_ms", "after"), [(700.0, 200.0), (1100.0, 600.0), (300.0, 0.0), (None, None)])
 def test_what_breaks_while_the_controller_is_away_counts_from_its_return(
-    far_ms: float | None, after: float | None
+    far_side_ms: float | None, after: float | None
 ) -> None:
     run = empty()
-    add_away(run, 5 * SECOND, far_ms)  # cut 500 ms before it is back
+    add_away(run, 5 * SECOND, far_side_ms)  # cut 500 ms before it is back
     (far,) = of(run, "fault while the controller is away")
     assert far.values == (after,)
     assert far.met == (after is not None and after <= 500)
@@ -183,7 +183,7 @@ def test_traffic_is_to_be_back_within_a_second_and_to_lose_nothing_on_its_way() 
             ("rail-only", True, 6), ("rail-optimized", True, 6),
         ]  # fmt: skip
     on = next(i for i, r in enumerate(run.recoveries) if r.reroute == "on")
-    run.recoveries[on] = replace(run.recoveries[on], back_ms=None, return_lost=3)
+    run.recoveries[on] = replace(run.recoveries[on], goodput_after_repair_ms=None, probes_lost_after_repair=3)
     assert [o.met for name in ("traffic back", "probes lost after") for o in of(run, name)] == [
         False, True, False, True,
     ]  # fmt: skip
@@ -191,14 +191,18 @@ def test_traffic_is_to_be_back_within_a_second_and_to_lose_nothing_on_its_way() 
 
 
 @pytest.mark.parametrize(
-    ("back_ms", "home_ms", "worst"),
+    ("goodput_after_repair_ms", "primary_path_ms", "worst"),
     [(20.0, 300.0, 300.0), (300.0, 0.0, 300.0), (20.0, 1200.0, 1200.0), (20.0, None, None), (None, 20.0, None)],
 )
 def test_traffic_is_back_when_its_detours_are_gone_and_goodput_is_too(
-    back_ms: float | None, home_ms: float | None, worst: float | None
+    goodput_after_repair_ms: float | None, primary_path_ms: float | None, worst: float | None
 ) -> None:
     run = empty()
-    run.recoveries = [replace(fault("link-down", 9.0), back_ms=back_ms, home_ms=home_ms)]
+    run.recoveries = [
+        replace(
+            fault("link-down", 9.0), goodput_after_repair_ms=goodput_after_repair_ms, primary_path_ms=primary_path_ms
+        )
+    ]
     (outcome,) = of(run, "traffic back")
     assert (outcome.values, outcome.met) == ((worst,), worst is not None and worst <= 1000)
 
@@ -208,14 +212,16 @@ def test_returning_in_scripts_counts_where_nothing_else_is_broken() -> None:
     pair = [row("link-down", f"d0g{n}", 0, SECOND, 2 * SECOND + n * 10**7, 9.0, "two") for n in range(2)]
     late = row("link-down", "d1g1", 0, 3 * SECOND, 5 * SECOND, 9.0, "two")
     within = row("link-silent", "d0g1", 0, 4 * SECOND, 4 * SECOND + 10**8, 9.0, "two")
-    run.recoveries = [replace(r, return_lost=n) for n, r in enumerate([*pair, late, within])]
+    run.recoveries = [replace(r, probes_lost_after_repair=n) for n, r in enumerate([*pair, late, within])]
     assert of(run, "probes lost after")[0].values == (0, 1, 2)  # not within
 
 
 def test_what_traffic_never_left_it_loses_nothing_in_returning_to() -> None:
     run = empty()
-    run.recoveries = [replace(fault("link-gray", 9.0), return_lost=3)]
-    run.recoveries += [replace(fault("link-silent", ms, repeat=n), return_lost=n) for n, ms in enumerate((9.0, None))]
+    run.recoveries = [replace(fault("link-gray", 9.0), probes_lost_after_repair=3)]
+    run.recoveries += [
+        replace(fault("link-silent", ms, repeat=n), probes_lost_after_repair=n) for n, ms in enumerate((9.0, None))
+    ]
     assert of(run, "probes lost after")[0].values == (0,)
     run.recoveries = [
         replaced(r, script="s", repeat=0, t_repair=r.t_repair + n * SECOND) for n, r in enumerate(run.recoveries)
@@ -227,7 +233,7 @@ def test_only_optical_takeovers_count_beyond_the_light_off() -> None:
     run = recovery_run()
     (outcome,) = of(run, "optical replacement")
     assert (outcome.fabric, outcome.values, outcome.met) == ("rail-only", (31.0, 32.0, 33.0), True)
-    run.takeovers = [replace(t, taken_over_ms=t.taken_over_ms + 18) for t in run.takeovers]
+    run.replacements = [replace(t, replaced_ms=t.replaced_ms + 18) for t in run.replacements]
     assert of(run, "optical replacement")[0].met is False
 
 
@@ -267,6 +273,6 @@ def test_a_rows_verdict_is_that_of_its_own_stretches() -> None:
 
 def test_where_no_traffic_had_gone_away_only_detours_have_to_come_home() -> None:
     run = empty()
-    run.recoveries = [replace(fault("controller-crash", 0.0), back_ms=None, home_ms=30.0)]
+    run.recoveries = [replace(fault("controller-crash", 0.0), goodput_after_repair_ms=None, primary_path_ms=30.0)]
     (outcome,) = of(run, "traffic back")
     assert (outcome.values, outcome.met) == ((30.0,), True)

@@ -47,8 +47,8 @@ def test_mismatch_with_the_oracle_fails_and_is_named() -> None:
         in found["detail"]
     )
     for wrong in (
-        replace(connectivity_check(at, "x", 0), impossible=1),
-        replace(connectivity_check(at, "x", 0), carried=2),
+        replace(connectivity_check(at, "x", 0), unexpected_answers=1),
+        replace(connectivity_check(at, "x", 0), forwarding_failed_parts=2),
     ):
         run.connectivity_checks = [wrong]
         assert check(run, "connectivity check")["passed"] is False
@@ -62,7 +62,7 @@ def test_half_of_the_connectivity_checks_must_be_done() -> None:
     run = recovery_run()
     due = run.connectivity_checks
     for missed, passed in ((16, True), (17, False), (32, False)):
-        run.connectivity_checks = [replace(c, answered=0, taken=n >= missed) for n, c in enumerate(due)]
+        run.connectivity_checks = [replace(c, answered=0, done=n >= missed) for n, c in enumerate(due)]
         found = check(run, "connectivity check")
         alt_text = f"{32 - missed} of 32 done" + (", all match" if missed < 32 else "")
         assert found == {
@@ -79,7 +79,7 @@ def test_more_than_the_oracle_allows_fails_with_rerouting_or_without() -> None:
     for number in (0, 1):
         run = sample_run(2, 2, 1)
         assert check(run, "max-flow")["passed"] is True
-        run.recoveries[number] = replace(run.recoveries[number], too_fast=2)
+        run.recoveries[number] = replace(run.recoveries[number], above_max_flow=2)
         found = check(run, "max-flow")
         assert (found["passed"], found["detail"]) == (
             False, "2 of them over 12 faults; most: rail-only link-down d0g1 repeat 0",
@@ -92,7 +92,7 @@ def test_a_probe_lost_on_the_way_back_fails_the_run() -> None:
     script_timeline = [n for n, r in enumerate(run.recoveries) if r.script == "storm" and r.repeat == 0]
     last = max(script_timeline, key=lambda n: run.recoveries[n].t_repair)
     held = run.recoveries[last]
-    run.recoveries[last] = replace(held, return_lost=3)  # whole again after it
+    run.recoveries[last] = replace(held, probes_lost_after_repair=3)  # whole again after it
     found = check(run, "while traffic returns")
     assert found["passed"] is False
     assert "3 probes lost over " in found["detail"]
@@ -100,7 +100,7 @@ def test_a_probe_lost_on_the_way_back_fails_the_run() -> None:
     run.recoveries[last] = held
     first = min(script_timeline, key=lambda n: run.recoveries[n].t_repair)
     early = run.recoveries[first]
-    run.recoveries[first] = replace(early, return_lost=3)
+    run.recoveries[first] = replace(early, probes_lost_after_repair=3)
     other = replace(run.recoveries[last], t_fault=early.t_repair - 10**6)
     run.recoveries[last] = other  # something else was broken: what was lost may be its doing
     assert check(run, "while traffic returns")["passed"] is True
@@ -110,7 +110,7 @@ def test_a_controller_that_dies_costs_no_packet() -> None:
     run = sample_run(2, 2, 1)
     assert not any("controller" in c["name"] for c in summarise(run)["checks"])
     crash = replace(run.recoveries[0], fault="controller-crash", target="controller", probes_lost=0)
-    run.recoveries += [replaced(crash, source_probed=0, far_probed=3, repeat=n) for n in range(4)]
+    run.recoveries += [replaced(crash, source_side_probed=0, far_side_probed=3, repeat=n) for n in range(4)]
     found = check(run, "controller")
     assert (found["passed"], found["detail"]) == (True, "0 probes lost over 4 faults, of 12 probed pairs")
     run.recoveries[-1] = replace(run.recoveries[-1], probes_lost=1)
@@ -123,7 +123,7 @@ def test_traffic_that_never_comes_home_fails_the_run_where_it_had_left() -> None
     run = sample_run(2, 2, 1)
     name = "primary path"
     assert check(run, name)["detail"] == "6 of 6 faults"  # nobody has to without rerouting
-    away = replace(run.recoveries[0], home_ms=None)
+    away = replace(run.recoveries[0], primary_path_ms=None)
     run.recoveries += [replaced(away, script="storm", repeat=9)]  # others may make it unknowable
     beside = (("controller-crash", "controller"), ("registry-crash", "registry"), ("link-gray", "d0g1"))
     run.recoveries += [replace(away, fault=fault, target=target) for fault, target in beside]
@@ -162,9 +162,9 @@ def test_targets_of_one_kind_are_rows_of_their_own_and_named_where_there_are_sev
 def test_links_that_nobody_goes_round_and_faults_that_nobody_probed_are_no_recoveries() -> None:
     run = sample_run(2, 2, 1)
     counted = check(run, "recovers")["detail"]
-    one = replace(run.recoveries[0], recovered=False, first_packet_ms=None, far_ms=None, source_ms=None)
+    one = replace(run.recoveries[0], recovered=False, first_packet_ms=None, far_side_ms=None, source_side_ms=None)
     run.recoveries += [replace(one, fault="link-gray"), replace(one, fault="link-slow")]
-    unseen = replace(one, fault="gpu-hang", goodput_ms=0.0, recovered=True, source_probed=0, far_probed=0)
+    unseen = replace(one, fault="gpu-hang", goodput_ms=0.0, recovered=True, source_side_probed=0, far_side_probed=0)
     run.recoveries.append(unseen)
     assert check(run, "recovers")["detail"] == counted == "6 of 6 faults"
     rows = recovery_rows(run)
@@ -179,7 +179,14 @@ def test_links_that_nobody_goes_round_and_faults_that_nobody_probed_are_no_recov
 
 def test_a_script_beside_a_workload_recovers_by_its_first_packets() -> None:
     run = sample_run(2, 2, 1)
-    one = replaced(run.recoveries[0], script="cut", goodput_ms=None, back_ms=None, home_ms=None, recovered=False)
+    one = replaced(
+        run.recoveries[0],
+        script="cut",
+        goodput_ms=None,
+        goodput_after_repair_ms=None,
+        primary_path_ms=None,
+        recovered=False,
+    )
     run.recoveries.append(one)
     assert check(run, "recovers")["detail"] == "7 of 7 faults"
     run.recoveries[-1] = replace(one, first_packet_ms=None)
@@ -315,9 +322,9 @@ def test_of_each_script_the_worst_repeat_is_drawn() -> None:
     assert drawn(run)[0][2] == slowest  # a census comes before first packets
     run.connectivity_checks.append(connectivity_check(at, "x", other, not_recovered=1))
     assert drawn(run)[0][2] == other  # and one that doesn't hold before one that few answered
-    run.connectivity_checks.append(replace(connectivity_check(at, "x", slowest, not_recovered=9), taken=False))
+    run.connectivity_checks.append(replace(connectivity_check(at, "x", slowest, not_recovered=9), done=False))
     assert drawn(run)[0][2] == other  # of one that wasn't taken nothing is known
-    run.connectivity_checks.append(replace(connectivity_check(at, "x", slowest), impossible=2))
+    run.connectivity_checks.append(replace(connectivity_check(at, "x", slowest), unexpected_answers=2))
     assert drawn(run)[0][2] == slowest
     run.recoveries += [replaced(r, reroute="off") for r in script_faults[0]]
     assert drawn(run)[1:] == [away, ("storm", "off", 0, 1)]
@@ -344,7 +351,7 @@ def test_a_step_that_never_came_is_drawn_as_such_and_no_line_leads_there() -> No
     assert "first packet never" in plot.alt
     assert plot.svg.count(">never<") >= 4
     on = next(r for r in rows if r.reroute == "on")
-    unseen = [replace(r, first_packet_ms=None, source_probed=0, far_probed=0) for r in on.repeats]
+    unseen = [replace(r, first_packet_ms=None, source_side_probed=0, far_side_probed=0) for r in on.repeats]
     assert "first packet" not in recovery_steps.steps_text(replace(on, repeats=tuple(unseen)))
     assert recovery_steps.median_repeat(on).first_packet_ms == on.steps["first_packet_ms"].median
 
@@ -373,7 +380,7 @@ def test_a_storm_without_streams_or_censuses_is_drawn_too(run: Run) -> None:
     missed = replace(
         script_timeline,
         connectivity_checks=(
-            replace(wrong.connectivity_checks[0], not_recovered=0, taken=False),
+            replace(wrong.connectivity_checks[0], not_recovered=0, done=False),
             *script_timeline.connectivity_checks,
         ),
     )
@@ -404,11 +411,11 @@ def test_the_last_line_says_which_wanted_times_were_not_met() -> None:
     run = recovery_run()
     assert re.fullmatch(r"recovery targets met: (\d+) of \1", screen(run, 100)[-1])
     assert summarise(run)["targets_missed"] == []
-    late = [replace(t, taken_over_ms=200.0) for t in run.takeovers]
-    run = replace(run, takeovers=late)
+    late = [replace(t, replaced_ms=200.0) for t in run.replacements]
+    run = replace(run, replacements=late)
     missed = "optical replacement by an idle GPU, beyond the time its links are down, on rail-only"
     assert re.search(rf"recovery targets met: \d+ of \d+; not: {missed}", screen(run, 200)[-1])
     assert summarise(run)["targets_missed"] == [missed]
-    run = replace(run, takeovers=[], recoveries=[replaced(r, reroute="off") for r in run.recoveries])
+    run = replace(run, replacements=[], recoveries=[replaced(r, reroute="off") for r in run.recoveries])
     assert not [line for line in screen(run, 100) if line.startswith("recovery targets met")]
     assert summarise(run)["targets_missed"] == []

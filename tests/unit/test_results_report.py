@@ -228,7 +228,7 @@ def test_projected_times_stand_beside_the_emulated_and_nowhere_else() -> None:
 
 def test_a_crash_that_cuts_nobody_off_has_no_time_of_recovery() -> None:
     one = next(r for r in sample_run(2, 2, 1).recoveries if r.fault == "gpu-crash" and r.reroute == "on")
-    alone = replace(one, first_packet_ms=0.0, goodput_ms=0.0, back_ms=0.0, probes_lost=0)
+    alone = replace(one, first_packet_ms=0.0, goodput_ms=0.0, goodput_after_repair_ms=0.0, probes_lost=0)
     run = Run("r", {}, {}, "now")
     run.recoveries = [alone]
     (first,) = recovery_tables.first_packets_table(recovery_rows(run), judge(run)).rows

@@ -12,10 +12,12 @@ import yaml
 
 from railyard.core import safe_files
 from railyard.core.errors import BadInput, MissingRequirement
+from railyard.core.records import Recovery
 from railyard.results.analysis.run_analysis import Analysis
-from railyard.results.runs import store
-from railyard.results.runs.records import Event, Run
+from railyard.results.runs import records, store
+from railyard.results.runs.records import ConnectivityCheck, Event, Replacement, Run
 from railyard.results.views import report
+from tests.unit.recovery_sample import recovery_run
 from tests.unit.results_sample import sample_run
 
 CONTRACT = {
@@ -184,3 +186,15 @@ def test_a_later_format_is_refused(tmp_path: Path) -> None:
     (tmp_path / "run.json").write_text(json.dumps({**rest, "format": 99}))
     with pytest.raises(BadInput, match=r"run\.json is of format 99, not 2"):
         store.load(tmp_path)
+
+
+@pytest.mark.parametrize("kind", [Recovery, ConnectivityCheck, Replacement])
+def test_columns_are_fields_and_old_names_are_read(kind: type) -> None:
+    run = recovery_run()
+    rows = [r for r in (*run.recoveries, *run.connectivity_checks, *run.replacements) if isinstance(r, kind)]
+    written = records.to_csv(list(records.columns_of(kind)), rows).decode()
+    head, _, body = written.partition("\n")
+    names = {new: old for old, new in records.OLD_COLUMNS.items()}
+    old_head = ",".join(names.get(column, column) for column in head.split(","))
+    assert old_head != head
+    assert records.from_plain(kind, records.from_csv(kind, f"{old_head}\n{body}")) == rows

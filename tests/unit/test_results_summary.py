@@ -87,7 +87,7 @@ def test_each_check_can_fail() -> None:
     run.recoveries[on] = replace(run.recoveries[on], recovered=False)
     assert not check(run, "recovers")
     assert check(run, "primary path")
-    run.recoveries[on] = replace(run.recoveries[on], home_ms=None)
+    run.recoveries[on] = replace(run.recoveries[on], primary_path_ms=None)
     assert not check(run, "primary path")
     assert check(run, "TCP connections")
     run.recoveries[on] = replace(run.recoveries[on], connections_lost=1)

@@ -32,9 +32,10 @@ WRONG = Verdict(((Gpu(0, 0), Gpu(1, 1)),), (), (("rail1", 3),))
 def fault_run(fault: Fault = CUT, fault_ns: int = 2 * SECOND) -> FaultRun:
     row = Recovery(
         IntervalId(), fault.kind, fault.target, fault_ns, fault_ns + 2 * SECOND,
-        detect_ms=1.0, decided_ms=1.5, reroute_ms=2.0, first_packet_ms=3.0, source_ms=0.5, far_ms=3.0, goodput_ms=20.0,
-        back_ms=0.0, home_ms=5.0, source_probed=2, far_probed=1, too_fast=0, lost_bytes=9, probes_lost=4,
-        return_lost=1, connections_lost=1, recovered=True,
+        detect_ms=1.0, decided_ms=1.5, reroute_ms=2.0, first_packet_ms=3.0, source_side_ms=0.5, far_side_ms=3.0,
+        goodput_ms=20.0, goodput_after_repair_ms=0.0, primary_path_ms=5.0, source_side_probed=2,
+        far_side_probed=1, above_max_flow=0, lost_bytes=9,
+        probes_lost=4, probes_lost_after_repair=1, connections_lost=1, recovered=True,
     )  # fmt: skip
     return FaultRun(fault, row, (-20.0, 0.0), (2.0, 1.0), (1.0, 0.0))
 
@@ -93,9 +94,9 @@ def test_a_fault_leaves_a_row_a_trace_and_two_events(monkeypatch: pytest.MonkeyP
     )  # fmt: skip
     assert (row.t_fault, row.t_repair) == (2 * SECOND, 4 * SECOND)
     assert (row.detect_ms, row.decided_ms, row.reroute_ms, row.first_packet_ms) == (1.0, 1.5, 2.0, 3.0)
-    assert (row.source_ms, row.far_ms, row.goodput_ms, row.back_ms) == (0.5, 3.0, 20.0, 0.0)
-    assert (row.home_ms, row.source_probed, row.far_probed, row.too_fast) == (5.0, 2, 1, 0)
-    assert (row.lost_bytes, row.probes_lost, row.return_lost, row.connections_lost) == (9, 4, 1, 1)
+    assert (row.source_side_ms, row.far_side_ms, row.goodput_ms, row.goodput_after_repair_ms) == (0.5, 3.0, 20.0, 0.0)
+    assert (row.primary_path_ms, row.source_side_probed, row.far_side_probed, row.above_max_flow) == (5.0, 2, 1, 0)
+    assert (row.lost_bytes, row.probes_lost, row.probes_lost_after_repair, row.connections_lost) == (9, 4, 1, 1)
     (trace,) = scene.run.goodput
     assert (trace.t_ms, trace.bps, trace.affected_bps) == ((-20.0, 0.0), (2.0, 1.0), (1.0, 0.0))
     assert (trace.repair_ms, trace.script) == (2000.0, "")
@@ -137,8 +138,14 @@ def test_connectivity_is_judged_only_with_rerouting(
     scene = Scene(monkeypatch, script_of((fault_run(),), (taken,)), reroute)
     scene.injector.fault(FaultSpec(kind="link-down", target="d0g1"), 0, lambda _: None)
     (row,) = scene.run.connectivity_checks
-    assert (row.act, row.broken, row.pairs, row.reachable, row.answered) == ("inject link-down d0g1", 1, 12, 10, 9)
-    assert (row.not_recovered, row.carried, row.wrong) == (not_recovered, 1, wrong)
+    assert (row.last_event, row.broken, row.pairs, row.reachable, row.answered) == (
+        "inject link-down d0g1",
+        1,
+        12,
+        10,
+        9,
+    )
+    assert (row.not_recovered, row.forwarding_failed_parts, row.mismatches) == (not_recovered, 1, wrong)
 
 
 def test_a_census_that_was_due_and_not_taken_has_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -146,7 +153,7 @@ def test_a_census_that_was_due_and_not_taken_has_a_row(monkeypatch: pytest.Monke
     scene = Scene(monkeypatch, script_of((fault_run(),), (missing,)))
     scene.injector.fault(FaultSpec(kind="link-down", target="d0g1"), 0, lambda _: None)
     (row,) = scene.run.connectivity_checks
-    assert (row.taken, row.pairs, row.broken, row.wrong) == (False, 0, 1, "")
+    assert (row.done, row.pairs, row.broken, row.mismatches) == (False, 0, 1, "")
 
 
 def test_nothing_breaks_while_detours_of_an_earlier_fault_stand(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -40,12 +40,12 @@ def load(part: str, repeat: int, lag_ms: float = 9.0, failed: str = "") -> Load:
 
 def test_takeovers_are_medians_beside_their_predictions(run: Run) -> None:
     optical, direct = takeovers.replacement_rows(run, judge(run))
-    assert (optical.n, optical.medians["taken_over_ms"], optical.verdict) == (3, 42.0, "ok")
+    assert (optical.n, optical.medians["replaced_ms"], optical.verdict) == (3, 42.0, "ok")
     assert direct.slowdown == pytest.approx(1.12)
     assert direct.predicted_slowdown == pytest.approx(1.0)
     slow = load("after", 1)
-    unknown = [replace(t, after_predicted_s=None, state_predicted_ms=None) for t in run.takeovers]
-    run = replace(run, takeovers=unknown, loads=[*run.loads, slow])
+    unknown = [replace(t, after_predicted_s=None, state_transfer_predicted_ms=None) for t in run.replacements]
+    run = replace(run, replacements=unknown, loads=[*run.loads, slow])
     rows = takeovers.replacement_rows(run, judge(run))
     assert [row.verdict for row in rows] == ["degraded", "ok"]
     assert rows[0].predicted_slowdown is None
@@ -55,12 +55,12 @@ def test_takeovers_are_medians_beside_their_predictions(run: Run) -> None:
 
 
 def test_takeovers_have_a_spread_and_the_takeover_itself_a_verdict(run: Run) -> None:
-    many = [replaced(t, repeat=n, taken_over_ms=40.0 + n) for t in run.takeovers[:1] for n in range(20)]
+    many = [replaced(t, repeat=n, replaced_ms=40.0 + n) for t in run.replacements[:1] for n in range(20)]
     slow = load("replacement", 7)
-    run = replace(run, takeovers=many, loads=[*run.loads, slow])
+    run = replace(run, replacements=many, loads=[*run.loads, slow])
     (row,) = takeovers.replacement_rows(run, judge(run))
     assert row.verdict == "degraded"
-    found = row.figures["taken_over_ms"]
+    found = row.figures["replaced_ms"]
     assert (found.n, found.median, found.p95) == (20, 49.5, 58.0)
     assert row.figures["after_s"].median == 100.0  # ms
     first, *_, last = takeovers.spread_table([row]).rows
@@ -73,17 +73,17 @@ def test_takeovers_have_a_spread_and_the_takeover_itself_a_verdict(run: Run) -> 
 
 
 def test_two_takeovers_of_one_case_are_two_rows(run: Run) -> None:
-    one = run.takeovers[0]
-    rows = takeovers.replacement_rows(replace(run, takeovers=[one, replace(one, failed="d2g2")]), judge(run))
+    one = run.replacements[0]
+    rows = takeovers.replacement_rows(replace(run, replacements=[one, replace(one, failed="d2g2")]), judge(run))
     assert [(row.failed, row.n) for row in rows] == [("d0g1", 1), ("d2g2", 1)]
     assert [row[3] for row in takeovers.iterations_table(rows).rows] == ["d0g1", "d2g2"]
 
 
 def test_of_two_takeovers_of_one_case_each_has_its_own_verdict_and_its_failed_gpu_on_the_screen(run: Run) -> None:
-    one = run.takeovers[0]
+    one = run.replacements[0]
     both = [replaced(one, failed=name, script=f"idle-gpu by optical, {name}") for name in ("d0g1", "d2g2")]
     loads = [load("after", 0, lag, f", {name}") for name, lag in (("d0g1", 1.0), ("d2g2", 9.0))]
-    several = replace(run, takeovers=both, loads=[*run.loads, *loads])
+    several = replace(run, replacements=both, loads=[*run.loads, *loads])
     rows = takeovers.replacement_rows(several, judge(several))
     assert [(row.failed, row.verdict) for row in rows] == [("d0g1", "ok"), ("d2g2", "degraded")]
     shown = [line for line in screen(several, 120) if line.startswith("idle-gpu")]

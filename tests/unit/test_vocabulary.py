@@ -93,7 +93,7 @@ EXPERIMENTS = list((ROOT / "experiments" / "catalog").glob("*.yaml"))
 @pytest.mark.parametrize("path", [*PAGES, *EXPERIMENTS], ids=lambda path: path.name)
 def test_docs_and_experiments_use_standard_terms(path: Path) -> None:
     text = re.sub(
-        r"`(?:[^`\n]*\.(?:csv|py)[^`\n]*|heard|light_off_ms)`", "", path.read_text(encoding="utf-8")
+        r"`(?:[^`\n]*\.(?:csv|py)[^`\n]*|heard|optical_links_down_ms)`", "", path.read_text(encoding="utf-8")
     )  # files, columns
     text = re.sub(r"```python.*?```|^#+ \w+\.csv$", "", text, flags=re.DOTALL | re.MULTILINE)
     assert {word: INSTEAD[word] for word in words(text) if word in INSTEAD} == {}
