@@ -13,10 +13,8 @@ from mininet.net import Mininet
 from mininet.node import OVSSwitch, RemoteController
 from mininet.topo import Topo
 
-from railyard.controller.openflow.listeners import ADDRESS
-from railyard.controller.processes.clients import ControllerProcess
-from railyard.core.host import Datapath
-from railyard.core.project import PROJECT
+from railyard.controller.processes.clients import ADDRESS, ControllerProcess
+from railyard.core.host import PROJECT, Datapath
 from railyard.topologies.build import namespaces, ovs
 from railyard.topologies.build.network import FabricNet
 from railyard.topologies.mininet_topos import FabricTopo, HbBridge

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
@@ -170,3 +170,22 @@ def _merge_allowed(first: str, second: str) -> str:
 def problems(error: ValidationError, prefix: str = "") -> list[str]:
     """One line a problem: the field, the value given, and what is allowed."""
     return [str(BadInput(*problem)) for problem in find_problems(error, prefix)]
+
+
+T = TypeVar("T", bound=ConfigModel)
+
+
+def parse_by_kind(data: object, kinds: Mapping[str, type[T]], field: str) -> T:
+    """What the `kind` among the data says. BadInput names the first field that is wrong, below `field`.
+
+    The kind is looked at first, so that all other messages are about the one kind that was meant.
+    """
+    if not isinstance(data, Mapping):
+        raise BadInput(field, data, "must be keys and values")
+    kind = data.get("kind", MISSING)
+    if not isinstance(kind, str) or kind not in kinds:
+        raise BadInput(f"{field}.kind", kind, unknown_name_hint(str(kind), kinds))
+    try:
+        return kinds[kind].model_validate(data)
+    except ValidationError as error:
+        raise BadInput(*find_problems(error, field)[0]) from error

@@ -8,6 +8,7 @@ import errno
 import os
 import platform
 import re
+import resource
 import shutil
 import socket
 import subprocess
@@ -323,3 +324,14 @@ def require(machine: Machine) -> None:
         if not capability.found:
             what = f"{capability.name} ({capability.detail})" if capability.detail else capability.name
             raise MissingRequirement(f"this machine lacks {what}", capability.remedy)
+
+
+PROJECT: Final = Path(__file__).resolve().parent.parent
+
+
+def raise_open_file_limit() -> None:
+    """As many open files as this process may ask for. Its first limit is 1,024 on most machines, for the sake of
+    programs that use select(); 64 GPUs that send to each other need 4,032 sockets in each of two workers.
+    """
+    _, hard_limit = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard_limit, hard_limit))

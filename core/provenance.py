@@ -5,8 +5,7 @@ from importlib import metadata
 from typing import Any, Final
 
 from railyard.core import plugins
-from railyard.core.host import Machine
-from railyard.core.project import PROJECT
+from railyard.core.host import PROJECT, Machine
 
 LIBRARIES: Final = ("mininet", "os-ken", "pyroute2", "numpy", "pandas", "pyarrow", "pydantic", "matplotlib", "psutil")
 

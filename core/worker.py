@@ -39,7 +39,7 @@ from typing import Annotated, Any, Final, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from railyard.core.errors import RailyardError
-from railyard.core.project import PROJECT
+from railyard.core.host import PROJECT
 
 ANSWER_S: Final = 30.0
 """Default deadline of an answer."""

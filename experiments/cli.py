@@ -16,7 +16,7 @@ import typer
 from typer.core import TyperGroup
 
 from railyard.core.errors import RailyardError, print_error
-from railyard.core.project import PROJECT
+from railyard.core.host import PROJECT
 
 PROGRAM: Final = "run_experiment.py"
 SCRIPT: Final = PROJECT / PROGRAM

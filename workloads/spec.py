@@ -20,8 +20,7 @@ from typing import Annotated, ClassVar, Final, NamedTuple
 
 from pydantic import Field, SerializeAsAny, ValidationInfo, field_validator
 
-from railyard.core.config import ConfigModel
-from railyard.core.parse import parse_by_kind
+from railyard.core.config import ConfigModel, parse_by_kind
 from railyard.core.registry import Registry
 from railyard.core.units import Size, Time
 from railyard.topologies.platforms import PLATFORMS, Platform

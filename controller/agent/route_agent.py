@@ -13,7 +13,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
-from railyard.controller.agent import rtnetlink, rtnetlink_read
+from railyard.controller.agent import rtnetlink
+from railyard.controller.agent import rtnetlink as rtnetlink_read
 from railyard.controller.agent.rtnetlink import Batch
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.build import namespaces

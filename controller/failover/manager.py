@@ -7,10 +7,8 @@ from dataclasses import dataclass, replace
 from itertools import count, permutations
 from typing import Any, Protocol
 
-from railyard.controller.failover.detours import DETOUR_METRIC, Detours, changes
+from railyard.controller.failover.detours import DETOUR_METRIC, Broken, Detours, PrecomputedDetours, changes
 from railyard.controller.failover.heartbeat_detector import SilentComponents
-from railyard.controller.failover.paths import Broken
-from railyard.controller.failover.precomputed import PrecomputedDetours
 from railyard.controller.openflow.app import SwitchEvent
 from railyard.topologies.addresses import NETWORK_PORT_OFFSET, Gpu, gpu_at, gpu_of_optical_port, plane_of, role_of
 from railyard.topologies.plan import Plan

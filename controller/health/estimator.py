@@ -11,10 +11,15 @@ A rail that is merely full has at least 1, since the decision has no path at all
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from math import exp
-from typing import Final, Literal
+from typing import Annotated, Final, Literal
+
+from pydantic import AfterValidator, Field, ValidationError
 
 from railyard.controller.health.scores import BEST, BLOCKED
+from railyard.core.config import ConfigModel, find_problems
+from railyard.core.errors import BadInput
 from railyard.core.registry import Registry
+from railyard.core.units import Time
 
 Links = Literal["mean", "worst"]
 
@@ -139,3 +144,36 @@ class Health:
             return BLOCKED
         known = BEST if self.smoothed is None else self.smoothed
         return max(BLOCKED + 1, round(known * self.share_up))
+
+
+RegistryKind = Literal["embedded", "etcd"]
+AtMostAMinute = Annotated[Time, Field(le=60)]
+
+
+class HealthSpec(ConfigModel):
+    """How scores are made, and kept.
+
+    `estimator`: a name in ESTIMATORS. `links`: see estimator.health. `period` between two looks, `smoothing` the time
+    constant of the mean over them. A queue that takes `full_queue` to drain at its link's rate counts as full.
+    `registry`: see registry/; `stale`: after how long without a message a cache is stale.
+    """
+
+    estimator: Annotated[str, AfterValidator(ESTIMATORS.checked)] = "utilisation"
+    links: Links = "mean"
+    period: AtMostAMinute = 0.05
+    smoothing: AtMostAMinute | Literal["none"] = 0.1
+    full_queue: AtMostAMinute = 0.05
+    registry: RegistryKind = "embedded"
+    stale: AtMostAMinute = 1.0
+
+    @property
+    def smoothing_s(self) -> float:
+        return 0.0 if self.smoothing == "none" else self.smoothing
+
+
+def parse_health(data: object) -> HealthSpec:
+    """Read the settings from plain data (as YAML gives it). BadInput names the first field that is wrong."""
+    try:
+        return HealthSpec.model_validate(data)
+    except ValidationError as error:
+        raise BadInput(*find_problems(error, "health")[0]) from error

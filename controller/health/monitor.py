@@ -1,7 +1,9 @@
 """healthd: turns what switches and bridges count into the scores of all rails, HB domains and the spine layer.
 
-Source: health routing, part 1 ("healthd will then consolidate and normalize the data from all rails and domains"). No
-sockets, no clock: whoever reads the counters says when (monotonic ns), and asks for the scores once a period.
+Source: health routing, part 1 ("healthd will then consolidate and normalize the data from all rails and domains").
+
+`Healthd` has no sockets and no clock: `HealthLoop`, in a thread of the controller's process, reads the counters once a
+period and gives the time (monotonic ns).
 
 | score of  | its links                          | frames, drops, up or down | what waits in shapers, drops there |
 |-----------|------------------------------------|---------------------------|------------------------------------|
@@ -14,15 +16,20 @@ its time), late or repeated (left out), closer to the last than half a period (l
 somewhere would show as a burst that never was) and begin anew (a rebooted switch: counting starts with the first).
 """
 
-from collections.abc import Mapping
+import threading
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Final, Literal, NamedTuple
+from pathlib import Path
+from typing import Any, Final, Literal, NamedTuple
 
-from railyard.controller.health.estimator import ESTIMATORS, Health, Load, health, pooled
+from railyard.controller.health.estimator import ESTIMATORS, Health, HealthSpec, Load, health, pooled
+from railyard.controller.health.registry.client import connect
+from railyard.controller.health.registry.etcd import EtcdServer
+from railyard.controller.health.registry.unix_socket import SocketServer
 from railyard.controller.health.scores import BEST, Scores, idle
-from railyard.controller.health.settings import HealthSpec
 from railyard.controller.openflow.app import SwitchEvent
-from railyard.topologies.measure.counters import TRAFFIC, PortStats
+from railyard.topologies.measure.counters import TRAFFIC, PortReader, PortStats
 from railyard.topologies.plan import End, Link, Plan
 
 NS: Final = 1_000_000_000
@@ -184,3 +191,95 @@ class Healthd:
             self._by_end[end.node, end.interface] = cable, end
         if link.b.port is not None:
             self._by_port[dpids[link.b.node]][link.b.port] = cable
+
+
+FOLDER: Final = Path("/run/railyard")
+
+
+class HealthLoop:
+    """`ask_stats()` makes every switch send its counters, which come back by `on_event`. `tell(what, detail)` gets
+    "health" once a period: version, and [load, score] of each rail, domain and the spine layer.
+    """
+
+    def __init__(
+        self, plan: Plan, spec: HealthSpec, ask_stats: Callable[[], None], emit: Callable[[str, dict[str, Any]], None]
+    ) -> None:
+        self._period_s, self._ask_stats, self._emit = spec.period, ask_stats, emit
+        self._healthd = Healthd(plan, spec)
+        # other queues than the bridges' count only for estimators that look at queues
+        queues = (
+            [] if spec.estimator == "utilisation" else [*(s.name for s in plan.switches), *(g.name for g in plan.gpus)]
+        )
+        self._reader = PortReader([*plan.hb_bridges, *queues])
+        self._server = (
+            EtcdServer(FOLDER / "etcd") if spec.registry == "etcd" else SocketServer(FOLDER / "registry.sock")
+        )
+        self._server.start()
+        self._registry = connect(self._server.address, spec.stale)
+        self._lock = threading.Lock()
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="healthd", daemon=True)
+
+    @property
+    def address(self) -> str:
+        """The registry's."""
+        return self._server.address
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def on_event(self, event: SwitchEvent) -> None:
+        """Whatever a switch said."""
+        with self._lock:
+            self._healthd.on_event(event)
+
+    def crash_registry(self) -> None:
+        """Kill its server. Agents keep their last scores."""
+        self._server.stop()
+
+    def restart_registry(self) -> None:
+        """Start its server again, at the same address."""
+        self._server.start()
+
+    def stop(self) -> None:
+        """End the loop and the registry."""
+        self._stopped.set()
+        self._thread.join()
+        self._registry.close()
+        self._server.stop()
+        self._reader.close()
+
+    def _run(self) -> None:
+        next_tick_s = time.monotonic()
+        while not self._stopped.is_set():
+            self._tick()
+            next_tick_s = max(
+                next_tick_s + self._period_s, time.monotonic()
+            )  # after a stall it goes on, and doesn't catch up
+            self._stopped.wait(next_tick_s - time.monotonic())
+
+    def _tick(self) -> None:
+        self._ask_stats()  # answers come a little later, and count from the next turn on
+        read = self._reader.read()
+        now = time.monotonic_ns()
+        with self._lock:
+            for node, stats in read.items():
+                self._healthd.read(node, stats, now)
+            scores, loads = self._healthd.scores(now), self._healthd.loads()
+        put_ns = time.monotonic_ns()
+        self._registry.put(scores)
+        self._emit("health", _record(scores, loads) | {"put_ns": put_ns})
+
+
+def _record(scores: Scores, loads: dict[Element, float]) -> dict[str, Any]:
+    """[load, score] of every element, loads to four digits."""
+
+    def pairs(kind: str, values: tuple[int, ...]) -> list[list[float]]:
+        return [[round(loads.get(Element(kind, n), 0.0), 4), score] for n, score in enumerate(values)]  # type: ignore[arg-type]
+
+    spine = {"spine": pairs("spine", (scores.spine,))} if Element("spine", 0) in loads else {"spine": []}
+    return {
+        "version": scores.version,
+        "rail": pairs("rail", scores.rails),
+        "domain": pairs("domain", scores.domains),
+    } | spine

@@ -12,10 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 from railyard.controller.openflow import codec
-from railyard.controller.openflow.cross_connects import after_moves
-from railyard.controller.openflow.flows import Flow, Ports, Tables, reconcile, tables_of
-from railyard.controller.openflow.optical_switch import OpticalSwitch
-from railyard.controller.openflow.ryu_api import (
+from railyard.controller.openflow.codec import (
     CONFIG_DISPATCHER,
     DEAD_DISPATCHER,
     MAIN_DISPATCHER,
@@ -24,7 +21,10 @@ from railyard.controller.openflow.ryu_api import (
     ofproto_v1_3,
     set_ev_cls,
 )
-from railyard.controller.openflow.ryu_api import ofproto_v1_3_parser as parser
+from railyard.controller.openflow.codec import ofproto_v1_3_parser as parser
+from railyard.controller.openflow.cross_connects import after_moves
+from railyard.controller.openflow.flows import Flow, Ports, Tables, reconcile, tables_of
+from railyard.controller.openflow.optical_switch import OpticalSwitch
 from railyard.topologies.addresses import role_of
 
 What = Literal["switch-up", "switch-down", "port", "stats"]

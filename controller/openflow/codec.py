@@ -1,13 +1,53 @@
-"""From plain flows to OpenFlow 1.3 messages and back. The one place that knows the protocol's words."""
+"""Translate plain flows to OpenFlow 1.3 messages and back. The only module that knows the protocol.
 
+Its API is from Ryu under `ryu-manager`, where Ryu is already loaded, and from os-ken, the maintained fork, elsewhere:
+with native threads, whose type os-ken reads at its first import.
+"""
+
+import os
+import sys
 from collections.abc import Iterable
 from typing import Any, Final
 
 from railyard.controller.openflow.cross_connects import LinkState
 from railyard.controller.openflow.flows import ANYTHING, EXACT, Flow, Steps
-from railyard.controller.openflow.ryu_api import Datapath
-from railyard.controller.openflow.ryu_api import ofproto_v1_3 as ofp
-from railyard.controller.openflow.ryu_api import ofproto_v1_3_parser as parser
+
+if "ryu" in sys.modules:
+    from ryu.base.app_manager import RyuApp
+    from ryu.controller import ofp_event
+    from ryu.controller.controller import Datapath
+    from ryu.controller.handler import (
+        CONFIG_DISPATCHER,
+        DEAD_DISPATCHER,
+        MAIN_DISPATCHER,
+        set_ev_cls,
+    )
+    from ryu.ofproto import ofproto_v1_3, ofproto_v1_3_parser
+else:
+    os.environ.setdefault("OSKEN_HUB_TYPE", "native")
+    from os_ken.base.app_manager import OSKenApp as RyuApp
+    from os_ken.controller import ofp_event
+    from os_ken.controller.controller import Datapath
+    from os_ken.controller.handler import (
+        CONFIG_DISPATCHER,
+        DEAD_DISPATCHER,
+        MAIN_DISPATCHER,
+        set_ev_cls,
+    )
+    from os_ken.ofproto import ofproto_v1_3, ofproto_v1_3_parser
+
+__all__ = [
+    "CONFIG_DISPATCHER",
+    "DEAD_DISPATCHER",
+    "MAIN_DISPATCHER",
+    "Datapath",
+    "RyuApp",
+    "ofp_event",
+    "ofproto_v1_3",
+    "ofproto_v1_3_parser",
+    "set_ev_cls",
+]
+
 
 COOKIE: Final = 0x5261_696C  # "Rail": ours, among flows that others may have put there
 LOCAL_PORTS: Final = 0xFFFFFF00  # reserved numbers begin here
@@ -16,66 +56,77 @@ COUNTERS: Final = ("rx_bytes", "tx_bytes", "rx_packets", "tx_packets", "rx_dropp
 
 def _match(flow: Flow) -> Any:
     if flow.in_port:
-        return parser.OFPMatch(in_port=flow.in_port)
-    return parser.OFPMatch(eth_dst=(flow.eth_dst, flow.mask))
+        return ofproto_v1_3_parser.OFPMatch(in_port=flow.in_port)
+    return ofproto_v1_3_parser.OFPMatch(eth_dst=(flow.eth_dst, flow.mask))
 
 
 def add_flow(datapath: Datapath, flow: Flow) -> Any:
     """The message that puts a flow in."""
-    action = parser.OFPActionGroup(flow.group) if flow.group else parser.OFPActionOutput(flow.port)
-    return parser.OFPFlowMod(
+    action = (
+        ofproto_v1_3_parser.OFPActionGroup(flow.group) if flow.group else ofproto_v1_3_parser.OFPActionOutput(flow.port)
+    )
+    return ofproto_v1_3_parser.OFPFlowMod(
         datapath,
         cookie=COOKIE,
-        command=ofp.OFPFC_ADD,
+        command=ofproto_v1_3.OFPFC_ADD,
         priority=flow.priority,
         match=_match(flow),
-        instructions=[parser.OFPInstructionActions(ofp.OFPIT_APPLY_ACTIONS, [action])],
+        instructions=[ofproto_v1_3_parser.OFPInstructionActions(ofproto_v1_3.OFPIT_APPLY_ACTIONS, [action])],
     )
 
 
 def delete_flow(datapath: Datapath, flow: Flow) -> Any:
     """The message that takes exactly this flow out."""
-    return parser.OFPFlowMod(
+    return ofproto_v1_3_parser.OFPFlowMod(
         datapath,
-        command=ofp.OFPFC_DELETE_STRICT,
+        command=ofproto_v1_3.OFPFC_DELETE_STRICT,
         priority=flow.priority,
         match=_match(flow),
-        out_port=ofp.OFPP_ANY,
-        out_group=ofp.OFPG_ANY,
+        out_port=ofproto_v1_3.OFPP_ANY,
+        out_group=ofproto_v1_3.OFPG_ANY,
     )
 
 
 def delete_all(datapath: Datapath) -> Any:
     """The message that empties the flow table."""
-    return parser.OFPFlowMod(
-        datapath, command=ofp.OFPFC_DELETE, out_port=ofp.OFPP_ANY, out_group=ofp.OFPG_ANY, match=parser.OFPMatch()
+    return ofproto_v1_3_parser.OFPFlowMod(
+        datapath,
+        command=ofproto_v1_3.OFPFC_DELETE,
+        out_port=ofproto_v1_3.OFPP_ANY,
+        out_group=ofproto_v1_3.OFPG_ANY,
+        match=ofproto_v1_3_parser.OFPMatch(),
     )
 
 
 def select_group(datapath: Datapath, number: int, ports: Iterable[int], command: int) -> Any:
     """The message that adds or changes (OFPGC_*) a select group over these ports, equal weights."""
     buckets = [
-        parser.OFPBucket(weight=1, watch_port=port, watch_group=ofp.OFPG_ANY, actions=[parser.OFPActionOutput(port)])
+        ofproto_v1_3_parser.OFPBucket(
+            weight=1,
+            watch_port=port,
+            watch_group=ofproto_v1_3.OFPG_ANY,
+            actions=[ofproto_v1_3_parser.OFPActionOutput(port)],
+        )
         for port in ports
     ]
-    return parser.OFPGroupMod(datapath, command, ofp.OFPGT_SELECT, number, buckets)
+    return ofproto_v1_3_parser.OFPGroupMod(datapath, command, ofproto_v1_3.OFPGT_SELECT, number, buckets)
 
 
 def messages(datapath: Datapath, steps: Steps) -> list[Any]:
     """The messages that take these steps, in their order."""
     return [
-        *(select_group(datapath, number, ports, ofp.OFPGC_MODIFY) for number, ports in steps.change_groups),
-        *(select_group(datapath, number, ports, ofp.OFPGC_ADD) for number, ports in steps.add_groups),
+        *(select_group(datapath, number, ports, ofproto_v1_3.OFPGC_MODIFY) for number, ports in steps.change_groups),
+        *(select_group(datapath, number, ports, ofproto_v1_3.OFPGC_ADD) for number, ports in steps.add_groups),
         *(add_flow(datapath, flow) for flow in steps.add),
         *(delete_flow(datapath, flow) for flow in steps.delete),
-        *(select_group(datapath, number, (), ofp.OFPGC_DELETE) for number in steps.delete_groups),
+        *(select_group(datapath, number, (), ofproto_v1_3.OFPGC_DELETE) for number in steps.delete_groups),
     ]
 
 
 def groups_in(stats: Iterable[Any]) -> dict[int, tuple[int, ...]]:
     """The groups of a group-description reply: number -> ports. Of another type than ours: (0,), which is no port."""
     return {
-        entry.group_id: tuple(b.watch_port for b in entry.buckets) if entry.type == ofp.OFPGT_SELECT else (0,)
+        entry.group_id: tuple(b.watch_port for b in entry.buckets) if entry.type == ofproto_v1_3.OFPGT_SELECT else (0,)
         for entry in stats
     }
 
@@ -110,23 +161,23 @@ def _flow_in(entry: Any) -> Flow | None:
 
 def is_up(port: Any) -> bool:
     """True if the port's cable is live and nobody switched it off."""
-    return not port.state & ofp.OFPPS_LINK_DOWN and not port.config & ofp.OFPPC_PORT_DOWN
+    return not port.state & ofproto_v1_3.OFPPS_LINK_DOWN and not port.config & ofproto_v1_3.OFPPC_PORT_DOWN
 
 
 def link_state_of(port: Any) -> LinkState:
     """An optical switch's port. That we darkened it is its mark, which the switch keeps for us."""
-    return LinkState(disabled=bool(port.config & ofp.OFPPC_NO_FWD), has_carrier=is_up(port))
+    return LinkState(disabled=bool(port.config & ofproto_v1_3.OFPPC_NO_FWD), has_carrier=is_up(port))
 
 
 def port_mod_message(datapath: Datapath, port: Any, enabled: bool) -> Any:
     """The message that lights a port or darkens it, which takes the carrier of whoever is at its cable."""
-    bits = ofp.OFPPC_PORT_DOWN | ofp.OFPPC_NO_FWD
-    return parser.OFPPortMod(datapath, port.port_no, port.hw_addr, 0 if enabled else bits, bits, 0)
+    bits = ofproto_v1_3.OFPPC_PORT_DOWN | ofproto_v1_3.OFPPC_NO_FWD
+    return ofproto_v1_3_parser.OFPPortMod(datapath, port.port_no, port.hw_addr, 0 if enabled else bits, bits, 0)
 
 
 def port_desc_request(datapath: Datapath) -> Any:
     """The message that asks for all ports as they are."""
-    return parser.OFPPortDescStatsRequest(datapath, 0)
+    return ofproto_v1_3_parser.OFPPortDescStatsRequest(datapath, 0)
 
 
 def counters_in(stats: Iterable[Any]) -> dict[int, dict[str, int]]:

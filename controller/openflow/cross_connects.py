@@ -12,7 +12,7 @@ but the standard library is imported besides: the OpenFlow app reads this under 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from railyard.topologies.addresses import NETWORK_PORT_OFFSET
+from railyard.topologies.addresses import NETWORK_PORT_OFFSET, Gpu, gpu_of_optical_port
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,3 +92,13 @@ def link_state_changes(connected: Mapping[int, int], ports: Mapping[int, LinkSta
         if other in ports and not ports[port].disabled:
             todo[port] = False
     return todo
+
+
+def network_sides_in(affected_ports: Mapping[int, Mapping[int, bool]]) -> dict[Gpu, bool]:
+    """Return whether each network side among {datapath id: {port: will be enabled again}} gets any link back."""
+    found: dict[Gpu, bool] = {}
+    for port, is_enabled in (entry for ports in affected_ports.values() for entry in ports.items()):
+        if port > NETWORK_PORT_OFFSET:
+            network_side = gpu_of_optical_port(port)
+            found[network_side] = found.get(network_side, False) or is_enabled
+    return found

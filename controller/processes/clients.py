@@ -2,24 +2,71 @@
 its events.
 """
 
+import socket
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
+from itertools import product
 from typing import Any, Final
 
 from railyard.controller.agent.steering import Assigned, Steering
-from railyard.controller.health.settings import HealthSpec
-from railyard.controller.openflow.cross_connect_moves import moves_by_switch
-from railyard.controller.openflow.listeners import PORTS, listeners
+from railyard.controller.health.estimator import HealthSpec
 from railyard.controller.processes import messages
 from railyard.controller.processes.messages import HeartbeatCost
 from railyard.core.errors import RailyardError
 from railyard.core.worker import ANSWER_S, Event, Message, OnEvent, Worker
-from railyard.topologies.addresses import Gpu
+from railyard.topologies.addresses import (
+    Gpu,
+    gpu_of_name,
+    gpu_port,
+    network_port,
+)
 from railyard.topologies.build import namespaces, shaping
-from railyard.topologies.build.ovs import set_controller_port
+from railyard.topologies.build.ovs import CONTROLLER_PORT, set_controller_port
 from railyard.topologies.plan import Plan
 from railyard.topologies.spec import Layer
+
+HOST: Final = "127.0.0.1"
+ADDRESS: Final = (HOST, CONTROLLER_PORT)
+PORTS: Final = (CONTROLLER_PORT, CONTROLLER_PORT + 1)
+
+
+def listeners(switches: Iterable[str], port: int = CONTROLLER_PORT) -> list[socket.socket]:
+    """A listening socket in each switch's namespace. Whoever starts the controller makes them, and hands them over: a
+    switch that connects while the controller still loads its libraries waits in the queue instead of trying again
+    later.
+    """
+    found = []
+    for name in switches:
+        with namespaces.inside(name):
+            found.append(socket.create_server((HOST, port)))
+    return found
+
+
+def moves_by_switch(plan: Plan, moves: Mapping[str, str], layers: Iterable[Layer]) -> dict[int, dict[int, int]]:
+    """{"d0g4": "d0g1"}, d0g4's fibre to the place that is d0g1's by the plan, as {datapath id: {fibre: place}}.
+
+    ValueError for a name that isn't one of the plan's GPUs, a layer without optical switches, two fibres to one place,
+    and a fibre and a place that aren't at one optical switch: light can't get from the one to the other.
+    """
+    if len(set(moves.values())) < len(moves):
+        raise ValueError(f"two fibres can't lead to one place: {dict(moves)}")
+    pairs = [(gpu_of_name(gpu_side), gpu_of_name(network_side)) for gpu_side, network_side in moves.items()]
+    if unknown := {gpu.name for pair in pairs for gpu in pair} - {gpu.name for gpu in plan.gpus}:
+        raise ValueError(f"the fabric has no {', '.join(sorted(unknown))}")
+    found: defaultdict[int, dict[int, int]] = defaultdict(dict)
+    for layer, (gpu_side, network_side) in product(layers, pairs):
+        near, far = plan.optical_switch(layer, gpu_side), plan.optical_switch(layer, network_side)
+        if near is None or far is None:
+            raise ValueError(f"layer {layer} has no optical switch")
+        if near != far:
+            raise ValueError(
+                f"{gpu_side.name}'s fibre is at {near.name}, and {network_side.name}'s place at {far.name}"
+            )
+        found[near.dpid][gpu_port(gpu_side)] = network_port(network_side)
+    return dict(found)
+
 
 _AWAITED: Final = ("ready", "learned", "registry", "relearned", "controller-restarted")
 GRACE_S: Final = 0.2
@@ -191,8 +238,8 @@ class ControllerProcess:
             raise ValueError(
                 f"can't cross {dict(moves)} in layers {requested}: the fabric's optical layers are {available}"
             )
-        moves_by_switch(self._plan, moves, requested)
-        self._send(messages.CrossConnect(moves=dict(moves), layers=requested))
+        ports = moves_by_switch(self._plan, moves, requested)
+        self._send(messages.CrossConnect(moves=dict(moves), layers=requested, ports=ports))
 
     def stop(self) -> None:
         """End the process."""

@@ -14,10 +14,10 @@ from railyard.controller.agent.route_agent import RouteAgent
 from railyard.controller.failover.detours import DETOUR_METRIC
 from railyard.controller.failover.heartbeat_detector import SilentComponents
 from railyard.controller.failover.manager import FailoverManager
-from railyard.controller.health.monitor_loop import HealthLoop
-from railyard.controller.health.settings import HealthSpec
+from railyard.controller.health.estimator import HealthSpec
+from railyard.controller.health.monitor import HealthLoop
 from railyard.controller.openflow.app import AffectedPorts, SwitchEvent
-from railyard.controller.openflow.cross_connect_moves import moves_by_switch, network_sides_in
+from railyard.controller.openflow.cross_connects import network_sides_in
 from railyard.controller.openflow.optical_switch import SETTLE_S
 from railyard.controller.openflow.server import OpenFlowServer
 from railyard.controller.processes import messages
@@ -26,7 +26,6 @@ from railyard.core.worker import Message, Parent
 from railyard.topologies.addresses import Gpu, gpu_of_name
 from railyard.topologies.build import ovs
 from railyard.topologies.plan import Plan
-from railyard.topologies.spec import Layer
 
 RECONNECT_POLL_S: Final = 0.02
 SWITCH_INTERVAL_S: Final = 0.0005
@@ -74,7 +73,7 @@ class _Process:
                 with self._manager_lock:
                     self._manager.on_heartbeats(SilentComponents.from_dict(command.silence))
             case messages.CrossConnect() if self._plan and self._manager:
-                self._cross_connect(self._plan, self._manager, command.moves, list(command.layers))
+                self._cross_connect(self._plan, self._manager, command)
             case messages.StartHealth() if self._plan:
                 self._registry_executor.submit(self._start_health, self._plan, command.spec)
             case messages.StopHealth():
@@ -116,9 +115,9 @@ class _Process:
             manager.on_gpu_replaced(gpu)
         self.emit("relearned", {"gpu": gpu.name, "why": ""})
 
-    def _cross_connect(self, plan: Plan, manager: FailoverManager, moves: dict[str, str], layers: list[Layer]) -> None:
+    def _cross_connect(self, plan: Plan, manager: FailoverManager, command: messages.CrossConnect) -> None:
         outage_s = plan.spec.optical.switching_time if plan.spec.optical else 0.0
-        detail = {"moves": moves, "layers": layers}
+        detail = {"moves": command.moves, "layers": list(command.layers)}
         pending_numbers = list[int]()
 
         def on_start(affected_ports: AffectedPorts) -> None:
@@ -134,7 +133,7 @@ class _Process:
                 timer.start()
 
         try:
-            self._server.app.cross_connect(moves_by_switch(plan, moves, layers), outage_s, on_done, on_start)
+            self._server.app.cross_connect(command.ports, outage_s, on_done, on_start)
         except ValueError as error:
             self.emit("not-crossed", {**detail, "why": str(error)})
         else:

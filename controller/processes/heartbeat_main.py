@@ -17,7 +17,7 @@ from typing import Final
 
 from railyard.controller.failover.heartbeat_detector import Heartbeat, HeartbeatDetector, SilentComponents
 from railyard.controller.processes import messages
-from railyard.core.process_limits import raise_open_file_limit
+from railyard.core.host import raise_open_file_limit
 from railyard.core.worker import Message, Parent
 from railyard.topologies.addresses import Gpu, gpu_of_name
 from railyard.topologies.build import namespaces

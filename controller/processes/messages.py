@@ -8,7 +8,7 @@ from typing import Any, Literal
 from pydantic import InstanceOf
 
 from railyard.controller.agent.steering import Steering
-from railyard.controller.health.settings import HealthSpec
+from railyard.controller.health.estimator import HealthSpec
 from railyard.core.worker import Message
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.plan import Plan
@@ -67,11 +67,15 @@ class SetSilence(Message):
 
 
 class CrossConnect(Message):
-    """Move fibres of optical switches (`moves`: fibre to place): events "light-off" and "light-on"."""
+    """Move fibres of optical switches: events "light-off" and "light-on", which have `moves` and `layers`.
+
+    `moves`: fibre to place, by GPU; `ports`: the same as {datapath id: {fibre: place}} in port numbers.
+    """
 
     kind: Literal["cross-connect"] = "cross-connect"
     moves: dict[str, str]
     layers: tuple[Layer, ...]
+    ports: dict[int, dict[int, int]]
 
 
 class StartHealth(Message):

@@ -10,8 +10,8 @@ import signal
 import socket
 
 from railyard.controller.openflow.app import SwitchEvent
-from railyard.controller.openflow.listeners import ADDRESS
 from railyard.controller.openflow.server import OpenFlowServer
+from railyard.controller.processes.clients import ADDRESS
 from railyard.topologies.addresses import MAX_RAILS, NETWORK_PORT_OFFSET, gpu_at, gpu_of_optical_port, plane_of, role_of
 
 

@@ -29,9 +29,9 @@ from typing import Any, Final, NoReturn
 
 import psutil
 
-from railyard.core.credentials import Account, account_of, clean_environment, drop_to
 from railyard.core.errors import RailyardError
 from railyard.core.host import CLONE_NEWNET, NETNS_DIR, SEARCH_PATH
+from railyard.core.safe_files import Account, account_of, clean_environment, drop_to
 from railyard.core.sandbox.run_socket import Announcement
 
 _CLONE: Final = {

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from railyard.core import plugins
 from railyard.core.errors import BadInput, MissingRequirement
-from railyard.core.project import PROJECT
+from railyard.core.host import PROJECT
 
 EMPTY: Final = ("/run", "/var/run", "/dev/shm", "/dev/mqueue")
 """Where the sandbox has an empty tmpfs of its own."""

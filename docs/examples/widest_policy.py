@@ -6,8 +6,7 @@ routing does. Of equally wide paths it takes those with the fewest HB domains, a
     script/run run hot-both --plugin docs/examples/widest_policy.py -o routing.policies=[dr,widest,oracle]
 """
 
-from railyard.controller.health.decision import over_rail
-from railyard.controller.health.improved import spread
+from railyard.controller.health.decision import over_rail, spread
 from railyard.controller.health.policy import HEALTH_POLICIES, Context, HealthPolicy, direct_path, single
 from railyard.controller.health.scores import Scores
 from railyard.topologies.addresses import Gpu

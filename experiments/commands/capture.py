@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.table import Table
 
 from railyard.core.errors import BadInput, RailyardError, unknown_name_hint
-from railyard.core.project import PROJECT
+from railyard.core.host import PROJECT
 from railyard.core.safe_files import write_file
 from railyard.core.units import format_size
 from railyard.experiments.commands import ps

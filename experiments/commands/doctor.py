@@ -8,8 +8,7 @@ from rich.console import Console
 
 from railyard.core import doctor as table
 from railyard.core.errors import MissingRequirement
-from railyard.core.host import Machine, datapath_choice, detect, require
-from railyard.core.project import PROJECT
+from railyard.core.host import PROJECT, Machine, datapath_choice, detect, require
 
 TIMEOUT_S: Final = 60.0
 

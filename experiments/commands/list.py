@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from railyard.controller.health.policy import HEALTH_POLICIES
-from railyard.core.project import PROJECT
+from railyard.core.host import PROJECT
 from railyard.experiments.commands.options import PluginFiles, console
 from railyard.experiments.spec import loading
 from railyard.results.published.catalogue import FIGURES, describe

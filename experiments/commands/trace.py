@@ -12,8 +12,7 @@ from rich.table import Table
 from railyard.controller.agent.choices import ask
 from railyard.controller.agent.path_trace import Hop, TracedPath, assemble_path, follows_policy, verdict
 from railyard.core.errors import BadInput, RailyardError, unknown_name_hint
-from railyard.core.process_limits import raise_open_file_limit
-from railyard.core.project import PROJECT
+from railyard.core.host import PROJECT, raise_open_file_limit
 from railyard.core.units import format_time
 from railyard.experiments.commands import ps
 from railyard.experiments.commands.options import LiveRunName

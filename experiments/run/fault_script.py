@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
-from railyard.controller.health.settings import HealthSpec, RegistryKind
+from railyard.controller.health.estimator import HealthSpec, RegistryKind
 from railyard.controller.processes.clients import HeartbeatProcess
 from railyard.controller.processes.messages import HeartbeatCost
 from railyard.core.errors import CheckFailed, RailyardError

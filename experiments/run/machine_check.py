@@ -8,8 +8,7 @@ import sys
 from typing import Final
 
 from railyard.core.errors import BadInput
-from railyard.core.host import Datapath, Machine, datapath_choice, detect, require
-from railyard.core.project import PROJECT
+from railyard.core.host import PROJECT, Datapath, Machine, datapath_choice, detect, require
 from railyard.core.units import format_rate, format_size
 from railyard.experiments.spec.experiment import ExperimentSpec
 from railyard.experiments.spec.kind import BaseExperiment, kind_of

@@ -14,7 +14,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from railyard.controller.health.settings import RegistryKind
+from railyard.controller.health.estimator import RegistryKind
 from railyard.core.config import ConfigModel, field_error, find_problems
 from railyard.core.errors import BadInput, unknown_name_hint
 from railyard.core.units import Time, format_time

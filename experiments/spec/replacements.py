@@ -17,8 +17,8 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import BeforeValidator, Field, ValidationError, ValidationInfo, field_validator, model_validator
 
+from railyard.core.config import parse_by_kind
 from railyard.core.errors import BadInput
-from railyard.core.parse import parse_by_kind
 from railyard.core.units import Time
 from railyard.experiments.spec.faults import Numbers, restore_on_key
 from railyard.failure.faults import Fault

@@ -6,9 +6,9 @@ from typing import Annotated, Final, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, field_validator
 
 from railyard.controller.agent.steering import Assigned, Steering
+from railyard.controller.health.estimator import HealthSpec
 from railyard.controller.health.hysteresis import Damping
 from railyard.controller.health.policy import DELTA, HEALTH_POLICIES, Context, default_policies
-from railyard.controller.health.settings import HealthSpec
 from railyard.core.errors import BadInput
 from railyard.core.units import Time, format_time
 from railyard.topologies.spec import ConfigModel, FabricSpec, find_problems

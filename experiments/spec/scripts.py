@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
-from railyard.controller.health.settings import RegistryKind
+from railyard.controller.health.estimator import RegistryKind
 from railyard.core.config import MISSING, field_error
 from railyard.core.errors import BadInput, unknown_name_hint
 from railyard.core.units import Time, format_time

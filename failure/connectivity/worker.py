@@ -11,7 +11,7 @@ import time
 from collections.abc import Collection, Iterable, Sequence
 from typing import Final
 
-from railyard.core.process_limits import raise_open_file_limit
+from railyard.core.host import raise_open_file_limit
 from railyard.core.worker import Parent, Ready
 from railyard.failure.connectivity.messages import PAIRS_PER_S, Answered, Open, Pair, Probe
 from railyard.topologies.addresses import Gpu

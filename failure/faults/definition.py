@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, Literal, TypeVar
 
-from railyard.controller.health.settings import RegistryKind
+from railyard.controller.health.estimator import RegistryKind
 from railyard.core.config import ConfigModel
 from railyard.core.registry import Registry
 from railyard.failure.faults.support.impact import FaultScope, Impact, is_signal_of, scope_of

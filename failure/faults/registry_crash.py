@@ -4,7 +4,7 @@ import time
 from collections.abc import Sequence
 from typing import Any, Final
 
-from railyard.controller.health.settings import RegistryKind
+from railyard.controller.health.estimator import RegistryKind
 from railyard.core.config import ConfigModel
 from railyard.core.errors import CheckFailed
 from railyard.failure.faults.definition import fault

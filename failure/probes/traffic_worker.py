@@ -12,7 +12,7 @@ import struct
 import time
 from typing import Any, Final
 
-from railyard.core.process_limits import raise_open_file_limit
+from railyard.core.host import raise_open_file_limit
 from railyard.core.worker import Failed, Parent, Ready
 from railyard.failure.analysis.recovery_times import ProbeLog
 from railyard.failure.probes.traffic import Connect, Finished, Start, Stop, TrafficJob, TrafficLog

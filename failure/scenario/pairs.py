@@ -8,7 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from railyard.controller.failover.paths import Broken, is_intact
+from railyard.controller.failover.detours import Broken, is_intact
 from railyard.failure.faults import Fault, Impact
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.plan import Plan

@@ -2,7 +2,7 @@
 
 import pytest
 
-from railyard.controller.failover.paths import Broken
+from railyard.controller.failover.detours import Broken
 from railyard.controller.processes.clients import ControllerProcess
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.build import namespaces

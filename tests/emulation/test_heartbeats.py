@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
+from railyard.controller.failover.detours import Broken
 from railyard.controller.failover.heartbeat_detector import SilentComponents
-from railyard.controller.failover.paths import Broken
 from railyard.controller.processes.clients import HeartbeatProcess
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.build import namespaces

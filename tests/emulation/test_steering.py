@@ -16,9 +16,9 @@ import pytest
 
 from railyard.controller.agent.choices import ask
 from railyard.controller.health.decision import over_rail
+from railyard.controller.health.estimator import HealthSpec, RegistryKind
 from railyard.controller.health.hysteresis import Damping
 from railyard.controller.health.policy import default_policies
-from railyard.controller.health.settings import HealthSpec, RegistryKind
 from railyard.core.errors import RailyardError
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.forwarding import Path, Share, Shares

@@ -3,7 +3,7 @@
 import pytest
 
 from railyard.controller.agent.path_trace import TracedPath, assemble_path, verdict
-from railyard.controller.failover.paths import Broken
+from railyard.controller.failover.detours import Broken
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.forwarding import path_name
 from railyard.topologies.measure.capture import Capture

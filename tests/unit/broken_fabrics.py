@@ -7,8 +7,8 @@ from typing import Any
 
 import networkx as nx
 
+from railyard.controller.failover.detours import Broken
 from railyard.controller.failover.manager import find_disconnected_ranks
-from railyard.controller.failover.paths import Broken
 from railyard.topologies.addresses import Gpu, role_of
 from railyard.topologies.plan import Plan, make_plan
 from railyard.topologies.spec import parse_fabric

@@ -4,10 +4,10 @@ from collections.abc import Mapping, Set
 from typing import Any
 
 from railyard.controller.openflow.app import RailyardApp
+from railyard.controller.openflow.codec import DEAD_DISPATCHER, MAIN_DISPATCHER, ofp_event
+from railyard.controller.openflow.codec import ofproto_v1_3 as ofp
+from railyard.controller.openflow.codec import ofproto_v1_3_parser as parser
 from railyard.controller.openflow.flows import ANYTHING, EXACT, Flow, Tables
-from railyard.controller.openflow.ryu_api import DEAD_DISPATCHER, MAIN_DISPATCHER, ofp_event
-from railyard.controller.openflow.ryu_api import ofproto_v1_3 as ofp
-from railyard.controller.openflow.ryu_api import ofproto_v1_3_parser as parser
 from railyard.topologies.addresses import Gpu, gpu_at
 from railyard.topologies.plan import Plan
 

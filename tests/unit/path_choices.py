@@ -1,6 +1,6 @@
 """Fabric kinds, their forwarding policies, and the paths that these give, in the form that tests ask for them."""
 
-from railyard.controller.failover.paths import Broken, choose
+from railyard.controller.failover.detours import Broken, choose
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.fabric_kinds import FABRIC_KINDS
 from railyard.topologies.forwarding import Path, Shape, policy_shares

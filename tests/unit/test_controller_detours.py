@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from railyard.controller.failover.detours import DETOUR_METRIC, Detours, changes, detours
-from railyard.controller.failover.paths import Broken, usable
+from railyard.controller.failover.detours import DETOUR_METRIC, Broken, Detours, changes, detours, usable
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.forwarding import Path
 from railyard.topologies.plan import Plan

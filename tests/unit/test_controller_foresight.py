@@ -4,10 +4,8 @@ from itertools import combinations
 
 import pytest
 
-from railyard.controller.failover import precomputed
-from railyard.controller.failover.detours import detours
-from railyard.controller.failover.paths import Broken
-from railyard.controller.failover.precomputed import PrecomputedDetours
+from railyard.controller.failover import detours as precomputed
+from railyard.controller.failover.detours import Broken, PrecomputedDetours, detours
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.plan import Plan, make_plan
 from railyard.topologies.spec import parse_fabric

@@ -5,10 +5,9 @@ from typing import Any
 
 import pytest
 
-from railyard.controller.health.settings import HealthSpec
-from railyard.controller.openflow.listeners import PORTS
+from railyard.controller.health.estimator import HealthSpec
 from railyard.controller.processes import clients, messages
-from railyard.controller.processes.clients import ControllerProcess
+from railyard.controller.processes.clients import PORTS, ControllerProcess
 from railyard.core.errors import RailyardError
 from railyard.core.worker import Message
 from tests.unit.broken_fabrics import plan

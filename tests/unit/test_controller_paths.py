@@ -5,7 +5,7 @@ from itertools import chain, combinations, permutations
 
 import pytest
 
-from railyard.controller.failover.paths import Broken, alternatives, usable
+from railyard.controller.failover.detours import Broken, alternatives, usable
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.forwarding import Path
 from railyard.topologies.plan import Plan

@@ -10,12 +10,12 @@ from typing import Any, cast
 import pytest
 
 from railyard.controller.failover.manager import FailoverManager
-from railyard.controller.health.settings import HealthSpec
+from railyard.controller.health.estimator import HealthSpec
 from railyard.controller.openflow.app import AffectedPorts
 from railyard.controller.processes import controller_main, messages
 from railyard.core.errors import RailyardError
 from railyard.core.worker import Message, Parent
-from railyard.topologies.addresses import Gpu, gpu_port, network_port
+from railyard.topologies.addresses import OPTICAL_DPID, Gpu, gpu_port, network_port
 from railyard.topologies.plan import make_plan
 from railyard.topologies.spec import parse_fabric
 from tests.unit.broken_fabrics import plan
@@ -142,7 +142,8 @@ def crossed(lab: Lab, light: Light, light_off: str) -> None:
     spec = {"kind": "rail-only", "domains": 2, "rails": 3, "optical": {"layers": ["rail"], "switching_time": light_off}}
     lab.process._plan, lab.process._manager = make_plan(parse_fabric(spec), 10**8), cast(FailoverManager, light)
     lab.process._server = cast(Any, SimpleNamespace(app=light))
-    lab.process.execute(messages.CrossConnect(moves={GONE.name: "d0g1"}, layers=("rail",)))
+    ports = {OPTICAL_DPID: {gpu_port(GONE): network_port(Gpu(0, 1))}}
+    lab.process.execute(messages.CrossConnect(moves={GONE.name: "d0g1"}, layers=("rail",), ports=ports))
 
 
 def test_what_is_dead_a_while_after_light_is_on_is_dead(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,9 +7,8 @@ from itertools import product
 from hypothesis import given
 from hypothesis import strategies as st
 
-from railyard.controller.failover.detours import Detours, changes, detours
+from railyard.controller.failover.detours import Broken, Detours, changes, detours
 from railyard.controller.failover.heartbeat_detector import SilentComponents
-from railyard.controller.failover.paths import Broken
 from railyard.controller.openflow.app import SwitchEvent
 from railyard.topologies.addresses import RAIL_DPID, Gpu
 from railyard.topologies.routing import AnyRoute

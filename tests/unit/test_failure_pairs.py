@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from railyard.controller.failover.paths import Broken, usable
+from railyard.controller.failover.detours import Broken, usable
 from railyard.experiments.spec.experiment import nominal_plan
 from railyard.failure.faults import Fault
 from railyard.failure.scenario.pairs import (

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from railyard.controller.failover.paths import alternatives
+from railyard.controller.failover.detours import alternatives
 from railyard.failure.connectivity.check import judge
 from railyard.failure.faults import Cable, Impact, cable
 from railyard.failure.oracle.reachability import Survivors

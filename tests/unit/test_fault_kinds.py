@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from railyard.controller.failover.paths import Broken
+from railyard.controller.failover.detours import Broken
 from railyard.core.errors import BadInput
 from railyard.experiments.spec.experiment import nominal_plan, parse
 from railyard.experiments.spec.faults import FaultSpec

@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 
 from railyard.controller.openflow.app import RailyardApp, SwitchEvent
+from railyard.controller.openflow.codec import ofproto_v1_3 as ofp
+from railyard.controller.openflow.codec import ofproto_v1_3_parser as parser
 from railyard.controller.openflow.codec import port_desc_request
 from railyard.controller.openflow.cross_connects import cross_connects
 from railyard.controller.openflow.flows import Tables, tables_of
-from railyard.controller.openflow.ryu_api import ofproto_v1_3 as ofp
-from railyard.controller.openflow.ryu_api import ofproto_v1_3_parser as parser
 from railyard.topologies.addresses import NETWORK_PORT_OFFSET, OPTICAL_DPID
 from tests.unit.fake_switch import FakeSwitch
 

@@ -7,9 +7,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from railyard.controller.health.estimator import ESTIMATORS, Estimator, Health, Links, Load, health, pooled
+from railyard.controller.health.estimator import (
+    ESTIMATORS,
+    Estimator,
+    Health,
+    HealthSpec,
+    Links,
+    Load,
+    health,
+    parse_health,
+    pooled,
+)
 from railyard.controller.health.estimators.loss import LOSS_LIMIT
-from railyard.controller.health.settings import HealthSpec, parse_health
 from railyard.core.errors import BadInput
 
 BPS, PERIOD_S = 80_000_000, 0.05  # 500,000 bytes a period

@@ -7,10 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from railyard.controller.health.estimator import Links
+from railyard.controller.health.estimator import HealthSpec, Links, parse_health
 from railyard.controller.health.monitor import Healthd
 from railyard.controller.health.scores import Scores
-from railyard.controller.health.settings import HealthSpec, parse_health
 from railyard.controller.openflow.app import SwitchEvent
 from railyard.topologies.addresses import RAIL_DPID, SINGLE_DPID, SPINE_DPID, UPLINK_PORT
 from railyard.topologies.measure.counters import PortStats

@@ -8,12 +8,11 @@ from typing import Any
 
 import pytest
 
-from railyard.controller.health import monitor_loop
-from railyard.controller.health.monitor import Element, Healthd
-from railyard.controller.health.monitor_loop import HealthLoop
+from railyard.controller.health import monitor
+from railyard.controller.health.estimator import parse_health
+from railyard.controller.health.monitor import Element, Healthd, HealthLoop
 from railyard.controller.health.registry.client import Registry, View, connect
 from railyard.controller.health.scores import Scores
-from railyard.controller.health.settings import parse_health
 from railyard.controller.openflow.app import SwitchEvent
 from railyard.topologies.measure.counters import PortStats
 from railyard.topologies.plan import Plan
@@ -86,8 +85,8 @@ class Rig:
 
 @pytest.fixture
 def rig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Rig]]:
-    monkeypatch.setattr(monitor_loop, "FOLDER", tmp_path)
-    monkeypatch.setattr(monitor_loop, "PortReader", Kernel)
+    monkeypatch.setattr(monitor, "FOLDER", tmp_path)
+    monkeypatch.setattr(monitor, "PortReader", Kernel)
     kernels.clear()
     made: list[Rig] = []
 

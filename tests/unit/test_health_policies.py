@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from railyard.controller.failover.paths import Broken, usable
-from railyard.controller.health.improved import best_path, best_paths
+from railyard.controller.failover.detours import Broken, usable
+from railyard.controller.health.decision import best_path, best_paths
 from railyard.controller.health.policy import HEALTH_POLICIES, Context, HealthPolicy
 from railyard.controller.health.scores import Scores, idle
 from railyard.core.errors import BadInput

@@ -14,8 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from railyard.controller.health.registry import etcd
-from railyard.controller.health.registry.client import Registry, View, connect
-from railyard.controller.health.registry.document import Document, decode, encode
+from railyard.controller.health.registry.client import Document, Registry, View, connect, decode, encode
 from railyard.controller.health.registry.etcd import EtcdServer
 from railyard.controller.health.registry.unix_socket import SocketServer
 from railyard.controller.health.scores import Scores

@@ -5,7 +5,7 @@ import sys
 
 SCRIPT = """
 import os, resource
-from railyard.core.process_limits import raise_open_file_limit
+from railyard.core.host import raise_open_file_limit
 resource.setrlimit(resource.RLIMIT_NOFILE, (64, min(2000, resource.getrlimit(resource.RLIMIT_NOFILE)[1])))
 raise_open_file_limit()
 print(len([os.dup(0) for _ in range(900)]))

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
+from railyard.controller.failover.detours import Broken
 from railyard.controller.failover.manager import FailoverManager
-from railyard.controller.failover.paths import Broken
 from railyard.controller.openflow.app import SwitchEvent
 from railyard.failure.faults import Fault
 from railyard.topologies.addresses import OPTICAL_DPID, RAIL_DPID, Gpu, gpu_port, network_port, port_of

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from railyard.controller.failover.detours import DETOUR_METRIC, Detours, detours
-from railyard.controller.failover.paths import Broken
+from railyard.controller.failover.detours import DETOUR_METRIC, Broken, Detours, detours
 from railyard.failure.faults import Impact
 from railyard.failure.oracle.reachability import Survivors
 from railyard.topologies.addresses import Gpu, plane_of_device

@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyroute2.netlink.rtnl.rtmsg import rtmsg
 
-from railyard.controller.agent.rtnetlink import put_message
-from railyard.controller.agent.rtnetlink_read import DONE, DUMP, ERROR, RTM_GETROUTE, answer_in, dump_request
+from railyard.controller.agent.rtnetlink import DONE, DUMP, ERROR, RTM_GETROUTE, answer_in, dump_request, put_message
 from railyard.topologies.addresses import Gpu, rank_prefixes
 from railyard.topologies.routing import FROM_HB, FROM_RAIL, MAIN, AnyRoute, Device, Hop, Route, SpreadRoute, host_prefix
 

@@ -18,7 +18,7 @@ import time
 from heapq import heapify, heapreplace
 from typing import Final
 
-from railyard.core.process_limits import raise_open_file_limit
+from railyard.core.host import raise_open_file_limit
 from railyard.core.worker import Failed, Parent, Ready
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.build import namespaces

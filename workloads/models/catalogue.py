@@ -10,9 +10,8 @@ from typing import Annotated, Final, Literal, Self, TypeVar
 
 from pydantic import Field, model_validator
 
-from railyard.core.config import ConfigModel, field_error, is_path, read_yaml
+from railyard.core.config import ConfigModel, field_error, is_path, parse_by_kind, read_yaml
 from railyard.core.errors import BadInput, unknown_name_hint
-from railyard.core.parse import parse_by_kind
 from railyard.workloads.placement.parallelism import Count, Parallelism
 
 CATALOGUE: Final = Path(__file__).parent

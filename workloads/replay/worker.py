@@ -14,7 +14,7 @@ import time
 from collections import Counter
 from typing import Final
 
-from railyard.core.process_limits import raise_open_file_limit
+from railyard.core.host import raise_open_file_limit
 from railyard.core.worker import Failed, Parent, Ready
 from railyard.topologies.build import namespaces
 from railyard.workloads.replay.engine import Engine

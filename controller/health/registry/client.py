@@ -14,17 +14,59 @@ the same for both:
 - A document that isn't newer than the cache's changes nothing.
 """
 
+import json
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
 from dataclasses import dataclass
-from typing import Final, Protocol
+from functools import lru_cache
+from typing import Final, NamedTuple, Protocol
 
-from railyard.controller.health.registry.document import Document, decode, encode
 from railyard.controller.health.registry.etcd import EtcdLink
 from railyard.controller.health.registry.unix_socket import SocketLink
 from railyard.controller.health.scores import Scores
+
+
+class Document(NamedTuple):
+    """One state of all scores; of two, the later (writer, version) counts."""
+
+    writer: int
+    scores: Scores
+
+    @property
+    def age(self) -> tuple[int, int]:
+        """Sorts documents from old to new."""
+        return self.writer, self.scores.version
+
+
+def encode(document: Document) -> bytes:
+    """One line, without its end."""
+    scores = document.scores
+    return json.dumps(
+        {
+            "writer": document.writer,
+            "version": scores.version,
+            "rails": scores.rails,
+            "domains": scores.domains,
+            "spine": scores.spine,
+            "sorted": [rail for _, rail in scores.sorted_rails],
+        }
+    ).encode()
+
+
+@lru_cache(maxsize=4)
+def decode(line: bytes) -> Document:
+    """The inverse. ValueError for anything else. All agents of a process hear the same line, and share what it says."""
+    try:
+        data = json.loads(line)
+        scores = Scores(tuple(data["rails"]), tuple(data["domains"]), data["spine"], data["version"])
+        # where the cached property keeps it: nobody sorts again
+        vars(scores)["sorted_rails"] = tuple((scores.rails[rail], rail) for rail in data["sorted"])
+        return Document(data["writer"], scores)
+    except (KeyError, TypeError, IndexError) as error:
+        raise ValueError(f"not a document of scores: {line[:80]!r}") from error
+
 
 REFRESHES_PER_TIMEOUT: Final = 4
 """Beats in the time after which a cache is stale: one may come late, and two be lost."""

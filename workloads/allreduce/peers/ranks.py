@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import Any, ClassVar, Final, Self
 
 from railyard.core.errors import BadInput, MissingRequirement, RailyardError
-from railyard.core.project import PROJECT
+from railyard.core.host import PROJECT
 from railyard.workloads.allreduce.engine.emulated import layout, placement
 from railyard.workloads.allreduce.engine.jobs import Operations, RankReport
 from railyard.workloads.allreduce.engine.worker import checked

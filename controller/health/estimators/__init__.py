@@ -1,1 +1,0 @@
-"""Score estimators, one module each."""

@@ -1,1 +1,0 @@
-"""Health-routing policies, one module each."""
