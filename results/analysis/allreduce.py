@@ -186,7 +186,7 @@ class Outcome:
 
     @property
     def met(self) -> bool | None:
-        """Whether the target is met; None where nothing was measured."""
+        """Return if it is met; None where nothing was measured."""
         return self.target.allows(self.value) if self.measured else None
 
     def as_dict(self) -> dict[str, Any]:
@@ -514,7 +514,7 @@ Claim = tuple[str, bool, str]
 
 
 def requirements(found: AllreduceResults) -> Iterator[Claim]:
-    """Those for which there are records."""
+    """Yield the requirements for which there are records."""
     checked = [o for o in outcomes(found) if o.target.checked and o.measured]
     for target in dict.fromkeys(o.target for o in checked):
         target_outcomes = [o for o in checked if o.target == target]
