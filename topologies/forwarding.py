@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from itertools import permutations, product
-from typing import Final, Literal, NamedTuple, Protocol
+from typing import ClassVar, Final, Literal, NamedTuple, Protocol
 
 from railyard.core.registry import Registry
 from railyard.topologies.addresses import Gpu, Side
@@ -133,6 +133,9 @@ class Shape:
 class ForwardingPolicy:
     """Base of all forwarding policies. Rules must be deterministic and depend on their arguments alone."""
 
+    by_rank: ClassVar[bool] = False
+    """Whether a path depends on the two ranks alone. The rule is then asked once for two ranks, not for each pair."""
+
     def fits(self, joins_rails: bool) -> bool:
         """Return whether a fabric kind can use this policy. `joins_rails`: its NIC network carries frames between
         rails.
@@ -164,10 +167,14 @@ def _problems(name: str, policy: object) -> Iterator[str]:
         yield "it lacks path(src, dst, fabric)"
         return
     for shape in _TRIED:
+        by_ranks: dict[tuple[int, int], Path | Shares] = {}
         gpus = [Gpu(*place) for place in product(range(shape.domains), range(shape.rails))]
         for src, dst in permutations(gpus, 2):
             if src.domain != dst.domain and src.rank != dst.rank:
                 problem = rule_problem(policy, src, dst, shape)
+                found = None if problem else policy.path(src, dst, shape)
+                if found is not None and policy.by_rank and by_ranks.setdefault((src.rank, dst.rank), found) != found:
+                    problem = f"by_rank is set, but path({src.name}, {dst.name}) differs from that of other domains"
                 if problem:
                     yield problem
                     return

@@ -15,7 +15,7 @@ from typing import Final
 
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.fabric_kinds import FABRIC_KINDS, FabricKind
-from railyard.topologies.forwarding import Path, Share, Shares, hb_ports, path_of
+from railyard.topologies.forwarding import FORWARDING_POLICIES, Path, Share, Shares, hb_ports, path_of
 from railyard.topologies.plan import Plan
 from railyard.topologies.routing import FROM_HB, AnyRoute, Hop, host_prefix, next_hops, on_planes, route_to
 from railyard.topologies.spec import FabricSpec
@@ -178,7 +178,8 @@ def rails_used(spec: FabricSpec) -> Mapping[tuple[int, int], frozenset[int]]:
     leaves by the other.
     """
     ranks = range(spec.rails)
-    pairs = list(permutations(range(spec.domains), 2))
+    by_rank = FORWARDING_POLICIES[spec.chosen_policy].by_rank
+    pairs = list(permutations(range(min(2, spec.domains) if by_rank else spec.domains), 2))
     return {
         (a, b): frozenset(
             rail

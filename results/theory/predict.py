@@ -9,21 +9,23 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import isclose
-from typing import Final
+from statistics import fmean
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
 
 from railyard.results.theory import equations
 from railyard.topologies.spec import FabricSpec
 from railyard.workloads.collectives.algorithm import ALGORITHMS
 from railyard.workloads.collectives.all_to_all_two_phase import forwarding_share
-from railyard.workloads.collectives.stages import Transport
-from railyard.workloads.matrix.traffic_matrix import gpu_hops
+from railyard.workloads.collectives.stages import Sizes
+from railyard.workloads.matrix.traffic_matrix import Way, ways
 from railyard.workloads.scale import Rates, Scale
 from railyard.workloads.schedule import Iteration, Phase, Program, Schedule
 
-Sizes = Mapping[tuple[int, int], float]
-"""Bytes by (source, destination), as GPU numbers of y HB domains with x GPUs."""
-Port = tuple[int, str, str]
-"""(GPU number, or rank of the rail switch; hb, rail or uplinks; out or in)."""
+HASH_DRAWS: Final = 256
+"""How often flows are hashed over the planes of a rail for an expectation: a standard error of 2% or less."""
 
 
 def bottleneck_s(stages: Iterable[Sizes], x: int, y: int, rates: Rates, fabric: FabricSpec) -> float:
@@ -36,31 +38,56 @@ def bottleneck_s(stages: Iterable[Sizes], x: int, y: int, rates: Rates, fabric: 
     - a GPU sends and receives its own bytes stage by stage, each stage at the rate of its busiest port.
 
     With uniform stages it equals Rail-only Eq. 1, 2 and 3 (tests/unit/test_bottleneck.py). Every pair takes the paths
-    of the fabric's forwarding policy from its first byte to its last.
+    of the fabric's forwarding policy from its first byte to its last. Where a rail has several planes, each pair is one
+    flow on one of them, at the plane's rate: the result is then the mean over random hashes, from a fixed seed.
     """
-    rate = {"hb": rates.hb, "rail": rates.rail, "uplinks": y * rates.rail / (fabric.oversubscription or 1)}
-    port_bytes: defaultdict[Port, float] = defaultdict(float)
-    gpu_s: defaultdict[int, float] = defaultdict(float)
-    for sizes in stages:
-        own_bytes: defaultdict[Port, float] = defaultdict(float)
-        for (src, dst), size in sizes.items():
-            for share, path in gpu_hops(src, dst, x, fabric):
-                part = share * size
-                for a, b, side in path:
-                    port_bytes[a, side, "out"] += part
-                    port_bytes[b, side, "in"] += part
-                    if side == "rail" and a % x != b % x:
-                        port_bytes[a % x, "uplinks", "out"] += part
-                        port_bytes[b % x, "uplinks", "in"] += part
-                own_bytes[src, path[0][2], "out"] += part
-                own_bytes[dst, path[-1][2], "in"] += part
-        busiest_s: defaultdict[int, float] = defaultdict(float)
-        for (gpu, link, _), size in own_bytes.items():
-            busiest_s[gpu] = max(busiest_s[gpu], size / rate[link])
-        for gpu, seconds in busiest_s.items():
-            gpu_s[gpu] += seconds
-    port_s = (size / rate[link] for (_, link, _), size in port_bytes.items())
-    return max((*port_s, *gpu_s.values()), default=0.0)
+    planes = len(fabric.definition.carrying(fabric.definition.all_planes))
+    rate = {"hb": rates.hb, "rail": rates.rail / planes, "uplinks": y * rates.rail / (fabric.oversubscription or 1)}
+    routed = [(sizes, ways(sizes.src, sizes.dst, x, fabric)) for sizes in stages]
+    if planes == 1:
+        return _bound_s(routed, x, y, rate, 1, np.zeros((x * y, x * y), dtype=np.int8))
+    rng, draws = np.random.default_rng(0), max(8, min(HASH_DRAWS, 2**22 // (x * y) ** 2))
+    hashes = (rng.integers(planes, size=(x * y, x * y)) for _ in range(draws))
+    return fmean(_bound_s(routed, x, y, rate, planes, plane) for plane in hashes)
+
+
+def _bound_s(
+    stages: Iterable[tuple[Sizes, Sequence[Way]]],
+    x: int,
+    y: int,
+    rate: Mapping[str, float],
+    planes: int,
+    plane: NDArray[np.integer[Any]],
+) -> float:
+    """Return the bound for pairs on these planes, by (source, destination); `rate` in bytes/s by kind of link."""
+    count = {"hb": x * y, "rail": x * y * planes, "uplinks": x}
+    port_bytes = {(link, way): np.zeros(count[link]) for link in count for way in ("out", "in")}
+    gpu_s = np.zeros(x * y)
+    for (src, dst, size), routes in stages:
+        own_bytes = {(link, way): np.zeros(count[link]) for link in ("hb", "rail") for way in ("out", "in")}
+        hashed = plane[src, dst]
+        for share, enter, leave in routes:
+            near, rail, far = src != enter, enter != leave, leave != dst
+            spine = rail & (enter % x != leave % x)
+            rail_out, rail_in, part = enter * planes + hashed, leave * planes + hashed, share * size
+            for sums, link, way, ports, chosen in (
+                (port_bytes, "hb", "out", src, near),
+                (port_bytes, "hb", "in", enter, near),
+                (port_bytes, "rail", "out", rail_out, rail),
+                (port_bytes, "rail", "in", rail_in, rail),
+                (port_bytes, "uplinks", "out", enter % x, spine),
+                (port_bytes, "uplinks", "in", leave % x, spine),
+                (port_bytes, "hb", "out", leave, far),
+                (port_bytes, "hb", "in", dst, far),
+                (own_bytes, "hb", "out", src, near | ~rail),
+                (own_bytes, "rail", "out", rail_out, ~near & rail),
+                (own_bytes, "hb", "in", dst, far | ~rail),
+                (own_bytes, "rail", "in", rail_in, ~far & rail),
+            ):
+                sums[link, way] += np.bincount(ports[chosen], part[chosen], count[link])
+        gpu_s += np.max([(n / rate[link]).reshape(x * y, -1).max(1) for (link, _), n in own_bytes.items()], axis=0)
+    port_s = [float((sums / rate[link]).max(initial=0)) for (link, _), sums in port_bytes.items()]
+    return max(*port_s, float(gpu_s.max(initial=0)))
 
 
 WHOLE = ""
@@ -77,13 +104,10 @@ def predict_phase(phase: Phase, rates: Rates, fabric: FabricSpec) -> float:
 def _run_s(phase: Phase, rates: Rates, fabric: FabricSpec) -> float:
     """Return the seconds of one run on a grid of its own, of `phase.y` domains with `phase.x` GPUs."""
     grid = Program(phase.y, phase.x).grid
-    stages = (_merged(stage) for stage in ALGORITHMS[phase.collective].stages(phase, grid))
-    return bottleneck_s(stages, phase.x, phase.y, rates, fabric)
-
-
-def _merged(stage: Sequence[Transport]) -> dict[tuple[int, int], float]:
-    """Return the bytes of all pairs of a stage; its transports have no GPU in common."""
-    return {pair: size for transport in stage for pair, size in transport.sizes().items()}
+    stages = ALGORITHMS[phase.collective].stages(phase, grid)
+    each = ([transport.sizes() for transport in stage] for stage in stages)
+    merged = (Sizes(*map(np.concatenate, zip(*sizes, strict=True))) for sizes in each if sizes)
+    return bottleneck_s(merged, phase.x, phase.y, rates, fabric)
 
 
 def equation(phase: Phase, rates: Rates, fabric: FabricSpec) -> str:
@@ -159,7 +183,7 @@ def predict_schedule(schedule: Schedule, rates: Rates, fabric: FabricSpec) -> di
     A phase without an algorithm is bounded by the bytes of its own transfers, on the whole fabric.
     """
     own_s = {
-        schedule.phases[number].name: bottleneck_s([sizes], schedule.rails, fabric.domains, rates, fabric)
+        schedule.phases[number].name: bottleneck_s([Sizes.of(sizes)], schedule.rails, fabric.domains, rates, fabric)
         for number, sizes in _own_sizes(schedule).items()
     }
     phases = dict.fromkeys(schedule.phases)

@@ -1,13 +1,21 @@
 """The bottleneck-link bound equals the papers' equations wherever these apply, and our own closed forms elsewhere."""
 
+from collections import defaultdict
+from collections.abc import Mapping
+from itertools import permutations
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from railyard.results.theory.predict import BOTTLENECK, bottleneck_s, equation, predict_phase, predict_schedule
+from railyard.topologies.addresses import Gpu
+from railyard.topologies.forwarding import FORWARDING_POLICIES, Fabric, ForwardingPolicy, Path, Share, Shares, path_of
 from railyard.topologies.spec import FabricSpec
 from railyard.workloads.collectives.algorithm import ALGORITHMS
 from railyard.workloads.collectives.all_to_all_direct import all_to_all_direct_s
+from railyard.workloads.collectives.stages import Sizes
+from railyard.workloads.matrix.traffic_matrix import gpu_hops
 from railyard.workloads.scale import Rates
 from railyard.workloads.schedule import Iteration, Phase, Program
 
@@ -61,11 +69,66 @@ def test_label_names_the_bottleneck_where_eq_2_is_exceeded() -> None:
     assert equation(phase, Rates(hb=0.5, rail=1.0), ONLY) == f"{BOTTLENECK}, not Eq. 2"
 
 
+def walked_s(stages: list[Mapping[tuple[int, int], float]], x: int, y: int, rates: Rates, fabric: FabricSpec) -> float:
+    """The same bound pair by pair and hop by hop."""
+    rate = {"hb": rates.hb, "rail": rates.rail, "uplinks": y * rates.rail / (fabric.oversubscription or 1)}
+    ports: defaultdict[tuple[int, str, str], float] = defaultdict(float)
+    gpu_s: defaultdict[int, float] = defaultdict(float)
+    for sizes in stages:
+        own: defaultdict[tuple[int, str, str], float] = defaultdict(float)
+        for (src, dst), size in sizes.items():
+            for share, path in gpu_hops(src, dst, x, fabric):
+                for a, b, side in path:
+                    ports[a, side, "out"] += share * size
+                    ports[b, side, "in"] += share * size
+                    if side == "rail" and a % x != b % x:
+                        ports[a % x, "uplinks", "out"] += share * size
+                        ports[b % x, "uplinks", "in"] += share * size
+                own[src, path[0][2], "out"] += share * size
+                own[dst, path[-1][2], "in"] += share * size
+        for gpu in range(x * y):
+            gpu_s[gpu] += max((n / rate[link] for (g, link, _), n in own.items() if g == gpu), default=0.0)
+    return max([0.0, *gpu_s.values(), *(n / rate[link] for (_, link, _), n in ports.items())])
+
+
+class ByParity(ForwardingPolicy):
+    """Two paths between GPUs of domains of one parity, a third one between others."""
+
+    def path(self, src: Gpu, dst: Gpu, fabric: Fabric) -> Path | Shares:
+        if (src.domain + dst.domain) % 2:
+            return path_of("rd", src.rank)
+        return (Share(path_of("dr", dst.rank), 2), Share(path_of("rd", src.rank), 1))
+
+
+@given(data=st.data(), x=st.integers(1, 4), y=st.integers(1, 4), rates=st.builds(Rates, hb=RATE, rail=RATE))
+def test_bound_equals_a_walk_over_every_pair(data: st.DataObject, x: int, y: int, rates: Rates) -> None:
+    FORWARDING_POLICIES.add("by-parity", ByParity())
+    try:
+        pairs = list(permutations(range(x * y), 2))
+        sizes = st.dictionaries(st.sampled_from(pairs), SIZE) if pairs else st.just({})
+        stages = data.draw(st.lists(sizes, max_size=3))
+        fabric = data.draw(st.sampled_from([*FABRICS, FabricSpec(kind="rail-only", policy="by-parity")]))
+        expected = walked_s(list(stages), x, y, rates, fabric)
+        assert bottleneck_s(map(Sizes.of, stages), x, y, rates, fabric) == pytest.approx(expected, rel=1e-12)
+    finally:
+        FORWARDING_POLICIES.remove("by-parity")
+
+
+def test_two_planes_take_the_mean_over_hashes_of_the_flows() -> None:
+    """Two flows of 1 byte share a plane in half of all cases: then it carries both, else each plane one."""
+    sizes, planes = Sizes.of({(0, 1): 1.0, (0, 2): 1.0}), FabricSpec(kind="dual-plane")
+    assert bottleneck_s([sizes], 1, 3, Rates(hb=9.0, rail=2.0), planes) == pytest.approx((2 + 1) / 2, rel=0.1)
+    assert bottleneck_s([sizes], 1, 3, Rates(hb=9.0, rail=2.0), ONLY) == 1
+    few, many = (predict_phase(Phase("a", "EP", "all-to-all", 1, y, 1.0), Rates(9.0, 1.0), planes) for y in (3, 65))
+    assert few / 2 > 1.8, "one of few GPUs has both of its flows on one plane"
+    assert 1.2 < many / 64 < 1.6, "many flows spread evenly"
+
+
 def test_bound_of_stages_is_at_least_that_of_their_sum() -> None:
     sizes = {(0, 1): 6.0}, {(0, 2): 3.0}
     rates = Rates(hb=2.0, rail=1.0)
-    assert bottleneck_s(sizes, 2, 2, rates, ONLY) == 3 + 3
-    assert bottleneck_s([sizes[0] | sizes[1]], 2, 2, rates, ONLY) == 3
+    assert bottleneck_s(map(Sizes.of, sizes), 2, 2, rates, ONLY) == 3 + 3
+    assert bottleneck_s([Sizes.of(sizes[0] | sizes[1])], 2, 2, rates, ONLY) == 3
 
 
 def test_phase_without_an_algorithm_is_bound_by_its_own_transfers() -> None:

@@ -11,6 +11,7 @@ from railyard.core.errors import BadInput
 from railyard.results.theory.predict import bottleneck_s, predict_phase, predict_schedule
 from railyard.topologies.spec import FabricSpec
 from railyard.workloads.collectives.all_to_all_uneven import Combine, Dispatch
+from railyard.workloads.collectives.stages import Sizes
 from railyard.workloads.jobs.moe import zipf_shares
 from railyard.workloads.matrix.traffic_matrix import cross_rail_bytes, line_rate_duration_s, traffic_matrix
 from railyard.workloads.scale import Rates, payload_rates
@@ -76,7 +77,7 @@ def test_without_skew_the_busiest_port_needs_what_the_equations_say(
     rates, pair = Rates(hb=hb, rail=1.0), 10**6
     expected = predict_phase(Phase("a", "EP", "all-to-all", x, y, pair), rates, fabric)
     sizes = {(a, b): pair for a in range(x * y) for b in range(x * y) if a != b}
-    assert bottleneck_s([sizes], x, y, rates, fabric) == pytest.approx(expected)
+    assert bottleneck_s([Sizes.of(sizes)], x, y, rates, fabric) == pytest.approx(expected)
     for collective in BOTH:
         assert predict_phase(phase_of(collective, x, y, 0, 1, pair), rates, fabric) == pytest.approx(expected, rel=1e-5)
 

@@ -7,6 +7,8 @@ from railyard.topologies.forwarding import FORWARDING_POLICIES, Fabric, Forwardi
 class DomainFirst(ForwardingPolicy):
     """Forward through the source's HB domain to the GPU of the destination's rank. Fits fabrics without spines."""
 
+    by_rank = True
+
     def fits(self, joins_rails: bool) -> bool:
         return not joins_rails
 

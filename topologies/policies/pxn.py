@@ -7,6 +7,8 @@ from railyard.topologies.forwarding import FORWARDING_POLICIES, Fabric, Forwardi
 class Pxn(ForwardingPolicy):
     """Forward through the source's HB domain to the GPU of the destination's rank, although a spine could be used."""
 
+    by_rank = True
+
     def fits(self, joins_rails: bool) -> bool:
         return joins_rails
 

@@ -7,6 +7,8 @@ from railyard.topologies.forwarding import FORWARDING_POLICIES, Fabric, Forwardi
 class RailFirst(ForwardingPolicy):
     """Cross the source's own rail to the destination's domain, whose HB domain delivers."""
 
+    by_rank = True
+
     def path(self, src: Gpu, dst: Gpu, fabric: Fabric) -> Path:
         return path_of("rd", src.rank)
 

@@ -7,6 +7,8 @@ from railyard.topologies.forwarding import FORWARDING_POLICIES, Fabric, Forwardi
 class Spine(ForwardingPolicy):
     """Send straight to the destination's NIC. Fits fabrics whose switches join the rails."""
 
+    by_rank = True
+
     def fits(self, joins_rails: bool) -> bool:
         return joins_rails
 

@@ -1,5 +1,7 @@
 """A transfer between two GPUs: of one rail (x = 1, y = 2), or of one HB domain (x = 2, y = 1)."""
 
+import numpy as np
+
 from railyard.workloads.collectives.algorithm import ALGORITHMS, Algorithm
 from railyard.workloads.collectives.stages import Exchange, Stages
 from railyard.workloads.schedule import Grid, Phase
@@ -12,8 +14,7 @@ class PointToPoint(Algorithm):
 
     def stages(self, phase: Phase, grid: Grid) -> Stages:
         """Send."""
-        src, dst = (gpu for domain in grid for gpu in domain)
-        yield [Exchange([[(src, dst)]], phase.data_bytes)]
+        yield [Exchange([np.array(grid, dtype=np.int64).reshape(1, 2)], phase.data_bytes)]
 
     def closed_form_s(self, phase: Phase, hb_bytes_per_s: float, rail_bytes_per_s: float) -> float:
         return phase.data_bytes / (rail_bytes_per_s if phase.y > 1 else hb_bytes_per_s)

@@ -12,7 +12,10 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
 
 from railyard.workloads.schedule import Grid, Program
 
@@ -23,10 +26,23 @@ SLICE_BYTES: Final = 64_000
 the second one is still being sent, so the latency of a step (0.2 to 1 ms here) leaves no gap. NCCL does the same."""
 MAX_SLICES: Final = 32
 
-Round = list[tuple[int, int]]
-"""(source, destination) of every GPU that takes part: each is once a source and once a destination."""
-Sizes = Mapping[tuple[int, int], float]
-"""Bytes by (source, destination)."""
+Numbers = NDArray[np.int64]
+Round = Numbers
+"""Source and destination of each transfer, (n, 2): every GPU that takes part is once a source, once a destination."""
+
+
+class Sizes(NamedTuple):
+    """Bytes of pairs of GPU numbers: three arrays of one length."""
+
+    src: Numbers
+    dst: Numbers
+    bytes: NDArray[np.float64]
+
+    @classmethod
+    def of(cls, by_pair: Mapping[tuple[int, int], float]) -> "Sizes":
+        """Return the bytes by (source, destination) as arrays."""
+        pairs = np.array(list(by_pair), dtype=np.int64).reshape(-1, 2)
+        return cls(pairs[:, 0], pairs[:, 1], np.array(list(by_pair.values()), dtype=np.float64))
 
 
 def columns(grid: Grid) -> Grid:
@@ -41,8 +57,8 @@ def whole_bytes(size: float) -> int:
 
 def shifts(group: Sequence[int]) -> list[Round]:
     """Return rounds with every pair of a group: in round r its i-th GPU sends to the (i + r)-th."""
-    n = len(group)
-    return [[(src, group[(i + r) % n]) for i, src in enumerate(group)] for r in range(1, n)]
+    gpus = np.asarray(group, dtype=np.int64)
+    return [np.column_stack((gpus, np.roll(gpus, -r))) for r in range(1, len(gpus))]
 
 
 def grid_shifts(grid: Grid) -> list[Round]:
@@ -57,8 +73,9 @@ def grid_shifts(grid: Grid) -> list[Round]:
     ordered_shifts = [
         ((i + 0.5) / len(part), shift) for part in (intra_domain, inter_domain) for i, shift in enumerate(part)
     ]
+    gpus = np.asarray(grid, dtype=np.int64)
     return [
-        [(grid[d][g], grid[(d + a) % y][(g + b) % x]) for d in range(y) for g in range(x)]
+        np.column_stack((gpus.ravel(), np.roll(gpus, (-a, -b), axis=(0, 1)).ravel()))
         for _, (a, b) in sorted(ordered_shifts)
     ]
 
@@ -95,12 +112,14 @@ class Exchange:
     size: float
 
     def sizes(self) -> Sizes:
-        return {pair: self.size for pairs in self.rounds for pair in pairs}
+        pairs = np.concatenate([np.empty((0, 2), dtype=np.int64), *self.rounds])
+        return Sizes(pairs[:, 0], pairs[:, 1], np.full(len(pairs), self.size, dtype=np.float64))
 
     def emit(self, program: Program, phase: int, in_flight: int) -> None:
         sent: defaultdict[int, list[int]] = defaultdict(list)
         received: defaultdict[int, list[int]] = defaultdict(list)
-        sequence = [(part, pairs) for part in sliced(whole_bytes(self.size)) for pairs in self.rounds]
+        rounds = [pairs.tolist() for pairs in self.rounds]
+        sequence = [(part, pairs) for part in sliced(whole_bytes(self.size)) for pairs in rounds]
         for number, (part, pairs) in enumerate(sequence):
             window = number - in_flight
             for src, dst in pairs:
@@ -124,14 +143,15 @@ class UnevenExchange:
     pair_sizes: Mapping[tuple[int, int], int]
 
     def sizes(self) -> Sizes:
-        return self.pair_sizes
+        return Sizes.of(self.pair_sizes)
 
     def emit(self, program: Program, phase: int, in_flight: int = IN_FLIGHT) -> None:
         slices = {pair: sliced(size) for pair, size in self.pair_sizes.items()}
         max_slices = max((len(parts) for parts in slices.values()), default=0)
-        slots: dict[int, list[tuple[int, ...]]] = {gpu: [] for pairs in self.rounds for pair in pairs for gpu in pair}
+        rounds = [pairs.tolist() for pairs in self.rounds]
+        slots: dict[int, list[tuple[int, ...]]] = {gpu: [] for pairs in rounds for pair in pairs for gpu in pair}
         for part in range(max_slices):
-            for pairs in self.rounds:
+            for pairs in rounds:
                 before = {
                     gpu: done[-in_flight] if len(done) >= in_flight else program.last(gpu)
                     for gpu, done in slots.items()
@@ -162,8 +182,8 @@ class Ring:
     chunk: float
 
     def sizes(self) -> Sizes:
-        n = len(self.group)
-        return {(src, self.group[(i + 1) % n]): self.steps * self.chunk for i, src in enumerate(self.group) if n > 1}
+        gpus = np.asarray(self.group if len(self.group) > 1 else (), dtype=np.int64)
+        return Sizes(gpus, np.roll(gpus, -1), np.full(len(gpus), self.steps * self.chunk, dtype=np.float64))
 
     def emit(self, program: Program, phase: int, in_flight: int = IN_FLIGHT) -> None:
         group, chunk = self.group, whole_bytes(self.chunk)

@@ -6,17 +6,17 @@ choose byte sizes for a wished-for duration, and to check a schedule's shape aga
 """
 
 from collections import defaultdict
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from railyard.topologies.addresses import Gpu
-from railyard.topologies.forwarding import Shape, hops, policy_shares
+from railyard.topologies.forwarding import FORWARDING_POLICIES, Shape, hops, policy_shares
 from railyard.topologies.spec import FabricSpec
+from railyard.workloads.collectives.stages import Numbers, Sizes
 from railyard.workloads.scale import Rates
 from railyard.workloads.schedule import Schedule, Transfer
 
@@ -124,18 +124,60 @@ class PortBytes:
 
 
 def port_bytes(schedule: Schedule, fabric: FabricSpec) -> PortBytes:
-    """What each port should carry in all, if every pair takes the policy's paths from beginning to end."""
-    return port_bytes_of(schedule.matrix, schedule.gpus, schedule.rails, fabric)
+    """Return what each port should carry in all, if every pair takes the policy's paths from beginning to end.
 
-
-def port_bytes_of(sizes: Mapping[tuple[int, int], int], gpus: int, rails: int, fabric: FabricSpec) -> PortBytes:
-    """The same for `sizes` of pairs (src, dst). Pairs with several paths are split by their weights."""
-    ports = PortBytes(*(np.zeros(gpus, dtype=np.int64) for _ in range(4)))
-    for (src, dst), size in sizes.items():
-        for share, path in gpu_hops(src, dst, rails, fabric):
-            part = round(share * size)
-            for a, b, side in path:
-                outs, ins = (ports.hb_out, ports.hb_in) if side == "hb" else (ports.rail_out, ports.rail_in)
-                outs[a] += part
-                ins[b] += part
+    Pairs with several paths are split by their weights, to whole bytes.
+    """
+    ports = PortBytes(*(np.zeros(schedule.gpus, dtype=np.int64) for _ in range(4)))
+    sizes = Sizes.of(schedule.matrix)
+    for share, enter, leave in ways(sizes.src, sizes.dst, schedule.rails, fabric):
+        part = np.rint(share * sizes.bytes).astype(np.int64)
+        for a, b, outs, ins in (
+            (sizes.src, enter, ports.hb_out, ports.hb_in),
+            (enter, leave, ports.rail_out, ports.rail_in),
+            (leave, sizes.dst, ports.hb_out, ports.hb_in),
+        ):
+            moved = a != b
+            np.add.at(outs, a[moved], part[moved])
+            np.add.at(ins, b[moved], part[moved])
     return ports
+
+
+class Way(NamedTuple):
+    """One path of each of many pairs: its share of the pair's traffic, and the GPUs at the ends of its rail hop.
+
+    A pair sends over hb from its source to `enter`, over rails to `leave`, and over hb to its destination; hops from a
+    GPU to itself don't exist.
+    """
+
+    share: npt.NDArray[np.float64]
+    enter: Numbers
+    leave: Numbers
+
+
+def ways(src: Numbers, dst: Numbers, rails: int, fabric: FabricSpec) -> list[Way]:
+    """Return the paths of pairs of GPU numbers by the fabric's policy: `gpu_hops` of all pairs at once.
+
+    As many ways as the pair with most paths has; a pair with fewer has shares of 0 in the others.
+    """
+    policy, shape = fabric.chosen_policy, Shape(fabric.kind, fabric.domains, rails)
+    (d1, g1), (d2, g2) = np.divmod(src, rails), np.divmod(dst, rails)
+    turns = np.flatnonzero((d1 != d2) & (g1 != g2))
+    if FORWARDING_POLICIES[policy].by_rank:
+        _, first, row = np.unique(g1[turns] * rails + g2[turns], return_index=True, return_inverse=True)
+    else:
+        first = row = np.arange(len(turns))
+    asked = [(Gpu(*divmod(int(src[n]), rails)), Gpu(*divmod(int(dst[n]), rails))) for n in turns[first]]
+    found = [policy_shares(policy, a, b, shape) for a, b in asked]
+    result = []
+    for number in range(max(map(len, found), default=1)):
+        share, rail = np.full(len(src), float(number == 0)), g1.copy()
+        given = [shares[number] if number < len(shares) else None for shares in found]
+        weights = [s.weight / sum(w for _, w in shares) if s else 0.0 for s, shares in zip(given, found, strict=True)]
+        share[turns] = np.array(weights, dtype=np.float64)[row]
+        rail[turns] = np.array([s.path.rail if s else 0 for s in given], dtype=np.int64)[row]
+        is_spine = np.zeros(len(src), dtype=bool)
+        is_spine[turns] = np.array([s is not None and s.path.kind == "spine" for s in given], dtype=bool)[row]
+        enter, leave = np.where(is_spine, src, d1 * rails + rail), np.where(is_spine, dst, d2 * rails + rail)
+        result.append(Way(share, enter, leave))
+    return result
