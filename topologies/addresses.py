@@ -70,6 +70,12 @@ def gpu_of_name(name: str) -> Gpu:
     return Gpu(int(match[1]), int(match[2]))
 
 
+def link_of_name(name: str) -> tuple[Gpu, int]:
+    """Return the GPU and the plane of a rail link: `d3g5` is that of plane 0, `d3g5:rail1` that of plane 1."""
+    gpu, _, device = name.partition(":")
+    return gpu_of_name(gpu), plane_of_device(device or "rail0")
+
+
 def gpu_of_ip(ip: str) -> Gpu:
     """The inverse of `Gpu.ip`. ValueError for an address outside the plan."""
     value = int(IPv4Address(ip))

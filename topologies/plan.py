@@ -11,7 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
-from railyard.topologies.addresses import OPTICAL_DPID, Gpu, gpu_port, network_port, rail_device
+from railyard.topologies.addresses import OPTICAL_DPID, Gpu, gpu_port, link_of_name, network_port, rail_device
 from railyard.topologies.fabric_kinds import End, Link, LinkClass, Switch
 from railyard.topologies.platforms import PLATFORMS
 from railyard.topologies.spec import LAYERS, FabricSpec, Layer
@@ -43,6 +43,35 @@ class Plan:
     def gpus(self) -> tuple[Gpu, ...]:
         """Domain by domain, so that GPU number n is G(n // K, n % K)."""
         return tuple(Gpu(d, g) for d in range(self.spec.domains) for g in range(self.spec.rails))
+
+    @property
+    def title(self) -> str:
+        """The fabric in words, for messages."""
+        return f"the {self.spec.kind} fabric of {self.spec.domains} domains x {self.spec.rails} rails"
+
+    @property
+    def control_processes(self) -> tuple[str, ...]:
+        """The processes of the control plane that can fail."""
+        return "controller", "registry"
+
+    def link_names(self, layer: Layer) -> tuple[str, ...]:
+        """Return the names of all GPU links of a layer, as faults have them: the GPU's for its HB link and for its rail
+        link of plane 0 (`d0g1`), with the interface for the other planes (`d0g1:rail1`).
+        """
+        planes = self.spec.definition.all_planes[1:] if layer == "rail" else ()
+        names = tuple(gpu.name for gpu in self.gpus)
+        return names + tuple(f"{name}:{rail_device(plane)}" for plane in planes for name in names)
+
+    def link_of(self, name: str, layer: Layer) -> Link:
+        """Return a GPU link by its name: `a` is the GPU's end."""
+        gpu, plane = link_of_name(name)
+        return self.rail_link(gpu, plane) if layer == "rail" else self.hb_link(gpu)
+
+    def ends_of(self, name: str, layer: Layer) -> tuple[End, End]:
+        """Return the ends of a GPU link by its name: at the GPU, and in its network, behind any optical switch."""
+        gpu, plane = link_of_name(name)
+        near = self.link_of(name, layer).a
+        return near, self.rail_switch_end(gpu, plane) if layer == "rail" else self.hb_bridge_end(gpu)
 
     @cached_property
     def hb_bridges(self) -> tuple[str, ...]:

@@ -13,7 +13,6 @@ from railyard.core.errors import BadInput, unknown_name_hint
 from railyard.core.units import Time, format_time
 from railyard.experiments.spec.faults import BaseFaultSpec, Numbers, Repeats, check_on, check_start_time, restore_on_key
 from railyard.failure.faults import FAULTS, fault_kinds
-from railyard.failure.faults.definition import size_of
 from railyard.failure.scenario.random_faults import (
     MAX_CONCURRENT,
     REPAIRED_IDLE_S,
@@ -216,7 +215,7 @@ def check_script(
 def _check_mix(random_spec: RandomFaultsSpec, field: str, plan: Plan) -> None:
     kinds = list(random_spec.mix or default_mix())
     if not any(FAULTS[kind].targets(plan) for kind in kinds):
-        raise BadInput(f"{field}.mix", kinds, f"can't break: {size_of(plan)} has nothing of these kinds")
+        raise BadInput(f"{field}.mix", kinds, f"can't break: {plan.title} has nothing of these kinds")
 
 
 def _check_not_hidden(script: ScriptSpec, field: str, plan: Plan) -> None:

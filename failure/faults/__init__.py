@@ -28,13 +28,15 @@ from railyard.failure.faults.definition import (
     fault,
     fault_kinds,
 )
-from railyard.failure.faults.support.impact import Cable, FaultScope, Impact, cable, gpu_cable
+from railyard.failure.faults.support.impact import Cable, FaultNet, FaultPlan, FaultScope, Impact, cable, gpu_cable
 
 __all__ = [
     "FAULTS",
     "Cable",
     "Fault",
     "FaultKind",
+    "FaultNet",
+    "FaultPlan",
     "FaultScope",
     "FirstPacketTarget",
     "Impact",

@@ -19,8 +19,7 @@ from typing import Any, ClassVar, Final, Literal, TypeVar
 from railyard.controller.health.estimator import RegistryKind
 from railyard.core.config import ConfigModel
 from railyard.core.registry import Registry
-from railyard.failure.faults.support.impact import FaultScope, Impact, is_signal_of, scope_of
-from railyard.topologies.build.network import FabricNet
+from railyard.failure.faults.support.impact import FaultPlan, FaultScope, Impact, is_signal_of, scope_of
 from railyard.topologies.plan import Plan
 from railyard.topologies.spec import Layer
 
@@ -50,7 +49,9 @@ class FirstPacketTarget:
 class FaultKind:
     """Definition of a fault kind. `target` is a name that `targets` allows, `p` an instance of `Parameters`.
 
-    To be given: `targets`, `impact`, `inject`, `repair`, `symptoms`. The rest has defaults.
+    To be given: `targets`, `impact`, `inject`, `repair`, `symptoms`. The rest has defaults. `plan` and `net` are those
+    of a fabric that has such targets: kinds for all fabrics declare them as `FaultPlan` and `FaultNet`, others as the
+    plan and network that they need.
     """
 
     Parameters: ClassVar[type[ConfigModel]] = NoParameters
@@ -80,37 +81,38 @@ class FaultKind:
     first_packet_targets: ClassVar[tuple[FirstPacketTarget, ...]] = ()
     """Recovery targets (results/runs/recovery_targets.py)."""
 
-    def targets(self, plan: Plan) -> Sequence[str]:
+    def targets(self, plan: Any) -> Sequence[str]:
         """Return the names of all possible targets on a fabric."""
         raise NotImplementedError
 
-    def impact(self, plan: Plan, target: str, p: Any) -> Impact:
+    def impact(self, plan: Any, target: str, p: Any) -> Impact:
         """Return what is dead or degraded while the fault lasts, at its worst."""
         raise NotImplementedError
 
-    def prepare(self, net: FabricNet, target: str, p: Any) -> None:
+    def prepare(self, net: Any, target: str, p: Any) -> None:
         """Do what takes long and changes nothing yet, before the clock is read; `repair` undoes it."""
 
-    def inject(self, net: FabricNet, target: str, p: Any) -> None:
+    def inject(self, net: Any, target: str, p: Any) -> None:
         """Break the target, as fast as possible: recovery times count from just before."""
         raise NotImplementedError
 
-    def repair(self, net: FabricNet, target: str, p: Any) -> None:
+    def repair(self, net: Any, target: str, p: Any) -> None:
         """Repair the target."""
         raise NotImplementedError
 
-    def symptoms(self, net: FabricNet, target: str, p: Any) -> Sequence[bool]:
+    def symptoms(self, net: Any, target: str, p: Any) -> Sequence[bool]:
         """Return for each affected part, one or more, whether it is faulty, observed at the part itself.
 
         All are true while the fault is active, and all are false after its repair.
         """
         raise NotImplementedError
 
-    def target_problem(self, plan: Plan, target: str) -> str:
+    def target_problem(self, plan: FaultPlan, target: str) -> str:
         """Return what is wrong with a target on a fabric, with what is allowed; empty if it can be used."""
         names = self.targets(plan)
-        allowed = f"allowed are {_span(names)}" if names else "it has none"
-        return "" if target in names else f"is no {self.target_sort} of {size_of(plan)}: {allowed}"
+        span = names[0] if len(names) == 1 else f"{names[0]} to {names[-1]}" if names else ""
+        allowed = f"allowed are {span}" if names else "it has none"
+        return "" if target in names else f"is no {self.target_sort} of {plan.title}: {allowed}"
 
     def parameter_problems(self, p: Any, repair_s: float) -> Iterator[tuple[str, str]]:
         """Yield (parameter, what is allowed) for values that don't fit a fault of this duration."""
@@ -120,12 +122,12 @@ class FaultKind:
         """Return the parameters of random faults."""
         return self.Parameters()
 
-    def scope(self, plan: Plan, target: str, p: Any) -> FaultScope:
+    def scope(self, plan: FaultPlan, target: str, p: Any) -> FaultScope:
         """Return what the fault affects and what its detection requires: concurrent faults must not interfere."""
         return scope_of(self.impact(plan, target, p), plan)
 
     def is_signal(self, plan: Plan, target: str, p: Any, event_kind: str, detail: Mapping[str, Any]) -> bool:
-        """Whether an event of the controller announces this fault."""
+        """Return whether an event of the controller announces this fault."""
         return is_signal_of(self.impact(plan, target, p), plan, event_kind, detail)
 
     def end_ns(self, target: str, injected_ns: int, repair_start_ns: int, events: Sequence[ControllerEvent]) -> int:
@@ -133,21 +135,12 @@ class FaultKind:
         return repair_start_ns
 
     def keeps_forwarding(self, datapath: str) -> bool:
-        """Whether a dead switch keeps forwarding by this datapath ("system": the kernel's, or "netdev")."""
+        """Return whether a dead switch keeps forwarding by this datapath ("system": the kernel's, or "netdev")."""
         return False
 
     def registry(self, p: Any) -> RegistryKind | None:
         """Return the registry of health scores that must run meanwhile."""
         return None
-
-
-def size_of(plan: Plan) -> str:
-    """A fabric in words, for messages."""
-    return f"the {plan.spec.kind} fabric of {plan.spec.domains} domains x {plan.spec.rails} rails"
-
-
-def _span(names: Sequence[str]) -> str:
-    return names[0] if len(names) == 1 else f"{names[0]} to {names[-1]}"
 
 
 _REQUIRED: Final = {
@@ -234,14 +227,14 @@ class Fault:
         """The definition of its kind."""
         return definition_of(self.kind)
 
-    def impact(self, plan: Plan) -> Impact:
+    def impact(self, plan: FaultPlan) -> Impact:
         """Return what is dead or degraded while it lasts."""
         return self.definition.impact(plan, self.target, self.parameters)
 
-    def scope(self, plan: Plan) -> FaultScope:
+    def scope(self, plan: FaultPlan) -> FaultScope:
         """Return what it affects and requires."""
         return self.definition.scope(plan, self.target, self.parameters)
 
     def is_signal(self, plan: Plan, event_kind: str, detail: Mapping[str, Any]) -> bool:
-        """Whether an event of the controller announces it."""
+        """Return whether an event of the controller announces it."""
         return self.definition.is_signal(plan, self.target, self.parameters, event_kind, detail)

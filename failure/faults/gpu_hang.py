@@ -8,9 +8,8 @@ from typing import Any
 import psutil
 
 from railyard.failure.faults.definition import fault
-from railyard.failure.faults.support.links import hb_link, rail_link
 from railyard.failure.faults.support.loss import all_lost, disable_loss, enable_loss, prepare_loss
-from railyard.failure.faults.support.processes import GpuFault, processes_in, signal_all
+from railyard.failure.faults.support.processes import GpuFault, gpu_links, processes_in, signal_all
 from railyard.topologies.build.network import FabricNet
 
 
@@ -25,19 +24,19 @@ class GpuHang(GpuFault):
     order, weight = 12, 1.0
 
     def prepare(self, net: FabricNet, target: str, p: Any) -> None:
-        """Install the rules at both cables."""
-        prepare_loss(rail_link(net, target), 1.0)
-        prepare_loss(hb_link(net, target), 1.0)
+        """Install the rules at all cables."""
+        for link in gpu_links(net, target):
+            prepare_loss(link, 1.0)
 
     def inject(self, net: FabricNet, target: str, p: Any) -> None:
         """Start the loss, and stop all processes in the GPU's namespace."""
-        enable_loss(rail_link(net, target), hb_link(net, target))
+        enable_loss(*gpu_links(net, target))
         signal_all(target, signal.SIGSTOP)
 
     def repair(self, net: FabricNet, target: str, p: Any) -> None:
         """Continue the processes, and stop the loss."""
         signal_all(target, signal.SIGCONT)
-        disable_loss(rail_link(net, target), hb_link(net, target))
+        disable_loss(*gpu_links(net, target))
 
     def symptoms(self, net: FabricNet, target: str, p: Any) -> Sequence[bool]:
         """Return whether each direction of each cable loses all frames, and each process is stopped."""
@@ -45,4 +44,4 @@ class GpuHang(GpuFault):
         for pid in processes_in(target):
             with suppress(psutil.NoSuchProcess):
                 stopped.append(psutil.Process(pid).status() == psutil.STATUS_STOPPED)
-        return (*all_lost(rail_link(net, target)), *all_lost(hb_link(net, target)), *stopped)
+        return [*(lost for link in gpu_links(net, target) for lost in all_lost(link)), *stopped]

@@ -2,7 +2,6 @@
 
 import socket
 import threading
-import time
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
@@ -10,10 +9,11 @@ from pydantic import field_validator
 
 from railyard.core.config import ConfigModel
 from railyard.core.units import Time, format_time
+from railyard.core.wait import poll
 from railyard.failure.faults.definition import fault
-from railyard.failure.faults.support.links import CableFault, cut, rail_link
+from railyard.failure.faults.support.impact import FaultNet
+from railyard.failure.faults.support.links import CutLink
 from railyard.topologies.build import namespaces
-from railyard.topologies.build.network import FabricNet
 from railyard.topologies.plan import End
 
 _POLL_S: Final = 0.002
@@ -21,35 +21,25 @@ _MIN_PERIOD_S: Final = 0.02
 _MAX_PERIOD_S: Final = 1.0
 
 
-class _Flapper(threading.Thread):
-    """Set an interface up and down every half period, until `end` or until its namespace is gone; then up."""
+def _flap(end: End, period_s: float, ended: threading.Event) -> None:
+    """Set an interface up and down every half period, until `ended` or until its namespace is gone; then up.
 
-    def __init__(self, end: End, period_s: float) -> None:
-        super().__init__(name=f"flapping {end.interface}", daemon=True)
-        self._end, self._half_s = end, period_s / 2
-        self._end_requested = threading.Event()
+    It begins with up: the interface is down already.
+    """
+    from pyroute2 import IPRoute  # slow to import, and only needed on a fabric
 
-    def run(self) -> None:
-        """Begin with up: the interface is down already."""
-        from pyroute2 import IPRoute  # slow to import, and only needed on a fabric
-
-        namespaces.enter(self._end.node)
-        state = "up"
-        with IPRoute() as netlink:
-            index = socket.if_nametoindex(self._end.interface)
-            while not self._end_requested.wait(self._half_s) and namespaces.path(self._end.node).exists():
-                netlink.link("set", index=index, state=state)
-                state = "down" if state == "up" else "up"
-            netlink.link("set", index=index, state="up")
-
-    def end(self) -> None:
-        """Stop flapping."""
-        self._end_requested.set()
-        self.join()
+    namespaces.enter(end.node)
+    state = "up"
+    with IPRoute() as netlink:
+        index = socket.if_nametoindex(end.interface)
+        while not ended.wait(period_s / 2) and namespaces.path(end.node).exists():
+            netlink.link("set", index=index, state=state)
+            state = "down" if state == "up" else "up"
+        netlink.link("set", index=index, state="up")
 
 
 @fault("link-flapping")
-class LinkFlapping(CableFault):
+class LinkFlapping(CutLink):
     """The rail cable of a GPU loses its carrier and gets it back, again and again."""
 
     class Parameters(ConfigModel):
@@ -69,34 +59,36 @@ class LinkFlapping(CableFault):
     loses_packets_throughout = True
 
     def __init__(self) -> None:
-        self._flappers: dict[str, _Flapper] = {}
+        self._flapping: dict[str, tuple[threading.Thread, threading.Event]] = {}
 
     def parameter_problems(self, p: Parameters, repair_s: float) -> Iterator[tuple[str, str]]:
         """Yield a period that is longer than the fault."""
         if p.period > repair_s:
             yield "period", f"must be repair or less: the fault lasts {format_time(repair_s)}"
 
-    def inject(self, net: FabricNet, target: str, p: Parameters) -> None:
+    def inject(self, net: FaultNet, target: str, p: Parameters) -> None:
         """Set the switch's end down, and start a thread that continues."""
-        end = rail_link(net, target).b
-        cut(end)
-        self._flappers[target] = _Flapper(end, p.period)
-        self._flappers[target].start()
+        super().inject(net, target, p)
+        ended = threading.Event()
+        thread = threading.Thread(target=_flap, args=(self.link(net, target).b, p.period, ended), daemon=True)
+        self._flapping[target] = thread, ended
+        thread.start()
 
-    def repair(self, net: FabricNet, target: str, p: Any) -> None:
+    def repair(self, net: FaultNet, target: str, p: Any) -> None:
         """End the thread, which sets the interface up."""
-        self._flappers.pop(target).end()
+        thread, ended = self._flapping.pop(target)
+        ended.set()
+        thread.join()
 
-    def symptoms(self, net: FabricNet, target: str, p: Parameters) -> Sequence[bool]:
+    def symptoms(self, net: FaultNet, target: str, p: Parameters) -> Sequence[bool]:
         """Return whether the GPU's carrier changes within a period, and whether it changes or is lost."""
         from pyroute2 import IPRoute
 
-        with namespaces.inside(target), IPRoute() as netlink:
-            index = socket.if_nametoindex("rail0")
-            first = link = netlink.get_links(index=index)[0]
-            deadline = time.monotonic() + p.period
-            while link.get("carrier_changes") == first.get("carrier_changes") and time.monotonic() < deadline:
-                time.sleep(_POLL_S)
-                link = netlink.get_links(index=index)[0]
-        changed = link.get("carrier_changes") != first.get("carrier_changes")
-        return changed, changed or link.get("operstate") != "UP"
+        end = self.link(net, target).a
+        with namespaces.inside(end.node), IPRoute() as netlink:
+            index = socket.if_nametoindex(end.interface)
+            before = netlink.get_links(index=index)[0].get("carrier_changes")
+            changed = poll(
+                lambda: netlink.get_links(index=index)[0].get("carrier_changes") != before, p.period, _POLL_S
+            )
+            return changed, changed or netlink.get_links(index=index)[0].get("operstate") != "UP"

@@ -7,14 +7,13 @@ from pydantic import Field
 
 from railyard.core.config import ConfigModel
 from railyard.failure.faults.definition import fault
-from railyard.failure.faults.support.impact import Impact
-from railyard.failure.faults.support.links import CableFault, rail_link, reshape, shaped_bps
+from railyard.failure.faults.support.impact import FaultPlan, Impact
+from railyard.failure.faults.support.links import LinkFault, reshape, shaped_bps
 from railyard.topologies.build.network import FabricNet
-from railyard.topologies.plan import Plan
 
 
 @fault("link-slow")
-class LinkSlow(CableFault):
+class LinkSlow(LinkFault):
     """The rail cable of a GPU drops to a share of its rate, in both directions."""
 
     class Parameters(ConfigModel):
@@ -29,22 +28,23 @@ class LinkSlow(CableFault):
         """Return half the rate: below, a queue holds probes for longer than a connectivity check waits."""
         return self.Parameters(rate=0.5)
 
-    def impact(self, plan: Plan, target: str, p: Parameters) -> Impact:
+    def impact(self, plan: FaultPlan, target: str, p: Parameters) -> Impact:
         """Return a slow cable."""
-        return Impact(slowed={self.cable(plan, target): max(1, round(plan.rail_bps * p.rate))})
+        rate_bps = plan.link_of(target, self.layer).rate_bps
+        return Impact(slowed={self.cable(plan, target): max(1, round(rate_bps * p.rate))})
 
     def inject(self, net: FabricNet, target: str, p: Parameters) -> None:
         """Give the shapers at both ends a share of their rate."""
-        link = rail_link(net, target)
+        link = self.link(net, target)
         reshape(link, max(1, round(link.rate_bps * p.rate)), net.plan.spec.mtu)
 
     def repair(self, net: FabricNet, target: str, p: Parameters) -> None:
         """Give the shapers their full rate."""
-        link = rail_link(net, target)
+        link = self.link(net, target)
         reshape(link, link.rate_bps, net.plan.spec.mtu)
 
     def symptoms(self, net: FabricNet, target: str, p: Parameters) -> Sequence[bool]:
         """Return whether each end is slow. The kernel rounds rates to bytes/s, so the limit is halfway to full rate."""
-        link = rail_link(net, target)
+        link = self.link(net, target)
         limit_bps = link.rate_bps * (1 + p.rate) / 2
         return shaped_bps(link.a) < limit_bps, shaped_bps(link.b) < limit_bps

@@ -1,12 +1,15 @@
 """Fault kind rail-switch-hang."""
 
+import os
 import signal
 from collections.abc import Sequence
 from typing import Any
 
+import psutil
+
 from railyard.failure.faults.definition import FirstPacketTarget, fault
-from railyard.failure.faults.support.processes import SwitchFault, is_stopped, send_signal
-from railyard.topologies.build.network import FabricNet
+from railyard.failure.faults.support.impact import FaultNet
+from railyard.failure.faults.support.processes import SwitchFault
 
 
 @fault("rail-switch-hang")
@@ -23,17 +26,17 @@ class RailSwitchHang(SwitchFault):
         ),
     )
 
-    def inject(self, net: FabricNet, target: str, p: Any) -> None:
+    def inject(self, net: FaultNet, target: str, p: Any) -> None:
         """Stop the switch's process."""
-        send_signal(net, target, signal.SIGSTOP)
+        os.kill(net.ovs[target].vswitchd_pid, signal.SIGSTOP)
 
-    def repair(self, net: FabricNet, target: str, p: Any) -> None:
+    def repair(self, net: FaultNet, target: str, p: Any) -> None:
         """Continue the switch's process."""
-        send_signal(net, target, signal.SIGCONT)
+        os.kill(net.ovs[target].vswitchd_pid, signal.SIGCONT)
 
-    def symptoms(self, net: FabricNet, target: str, p: Any) -> Sequence[bool]:
+    def symptoms(self, net: FaultNet, target: str, p: Any) -> Sequence[bool]:
         """Return whether the process is stopped."""
-        return (is_stopped(net, target),)
+        return (psutil.Process(net.ovs[target].vswitchd_pid).status() == psutil.STATUS_STOPPED,)
 
     def keeps_forwarding(self, datapath: str) -> bool:
         """Return True for the kernel's datapath, which works without the process."""

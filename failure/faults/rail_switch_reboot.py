@@ -1,33 +1,18 @@
 """Fault kind rail-switch-reboot."""
 
 import threading
-import time
 from collections.abc import Iterator, Sequence
 
 from railyard.core.config import ConfigModel
 from railyard.core.units import Time, format_time
 from railyard.failure.faults.definition import ControllerEvent, fault
-from railyard.failure.faults.support.processes import SwitchFault, is_dead, kill, start
+from railyard.failure.faults.support.impact import FaultNet
+from railyard.failure.faults.support.processes import SwitchCrash
 from railyard.topologies.build import namespaces
-from railyard.topologies.build.network import FabricNet
-
-
-class _Reboot(threading.Thread):
-    """Start a dead switch after a while, if its namespace still exists."""
-
-    def __init__(self, net: FabricNet, switch: str, down_s: float) -> None:
-        super().__init__(name=f"reboot of {switch}", daemon=True)
-        self._net, self._switch, self._down_s = net, switch, down_s
-
-    def run(self) -> None:
-        """Wait, then start the switch."""
-        time.sleep(self._down_s)
-        if namespaces.path(self._switch).exists():
-            start(self._net, self._switch)
 
 
 @fault("rail-switch-reboot")
-class RailSwitchReboot(SwitchFault):
+class RailSwitchReboot(SwitchCrash):
     """The process of a rail switch is killed, and starts again by itself."""
 
     class Parameters(ConfigModel):
@@ -40,26 +25,28 @@ class RailSwitchReboot(SwitchFault):
     is_intermittent = True
 
     def __init__(self) -> None:
-        self._reboots: dict[str, _Reboot] = {}
+        self._reboots: dict[str, threading.Timer] = {}
 
     def parameter_problems(self, p: Parameters, repair_s: float) -> Iterator[tuple[str, str]]:
         """Yield a reboot that takes as long as the fault or longer."""
         if p.down >= repair_s:
             yield "down", f"must be less than repair: {format_time(repair_s)} after the fault it is over"
 
-    def inject(self, net: FabricNet, target: str, p: Parameters) -> None:
-        """Kill the switch's process, and start a thread that starts it later."""
-        kill(net, target)
-        self._reboots[target] = _Reboot(net, target, p.down)
+    def inject(self, net: FaultNet, target: str, p: Parameters) -> None:
+        """Kill the switch's process, and start a thread that starts it later, if its namespace still exists."""
+
+        def reboot() -> None:
+            if namespaces.path(target).exists():
+                SwitchCrash.repair(self, net, target, p)
+
+        super().inject(net, target, p)
+        self._reboots[target] = threading.Timer(p.down, reboot)
+        self._reboots[target].daemon = True
         self._reboots[target].start()
 
-    def repair(self, net: FabricNet, target: str, p: Parameters) -> None:
+    def repair(self, net: FaultNet, target: str, p: Parameters) -> None:
         """Wait until the reboot is done."""
         self._reboots.pop(target).join()
-
-    def symptoms(self, net: FabricNet, target: str, p: Parameters) -> Sequence[bool]:
-        """Return whether the process has ended."""
-        return (is_dead(net, target),)
 
     def end_ns(self, target: str, injected_ns: int, repair_start_ns: int, events: Sequence[ControllerEvent]) -> int:
         """Return when the switch was connected to the controller again."""

@@ -1,17 +1,16 @@
 """Fault kind registry-crash."""
 
-import time
 from collections.abc import Sequence
 from typing import Any, Final
 
 from railyard.controller.health.estimator import RegistryKind
 from railyard.core.config import ConfigModel
 from railyard.core.errors import CheckFailed
+from railyard.core.wait import poll
 from railyard.failure.faults.definition import fault
-from railyard.failure.faults.support.impact import FaultScope
+from railyard.failure.faults.support.impact import FaultPlan, FaultScope
 from railyard.failure.faults.support.processes import ControlPlaneFault, controller_of, is_listening
 from railyard.topologies.build.network import FabricNet
-from railyard.topologies.plan import Plan
 
 _START_S: Final = 10.0  # etcd takes a second
 
@@ -32,7 +31,7 @@ class RegistryCrash(ControlPlaneFault):
         """Return the kind of registry."""
         return p.registry
 
-    def scope(self, plan: Plan, target: str, p: Any) -> FaultScope:
+    def scope(self, plan: FaultPlan, target: str, p: Any) -> FaultScope:
         """Return the registry; the controller is required, which starts its server or uses it."""
         return FaultScope(frozenset({target}), frozenset({"controller"}))
 
@@ -43,9 +42,7 @@ class RegistryCrash(ControlPlaneFault):
     def repair(self, net: FabricNet, target: str, p: Any) -> None:
         """Start the registry's server, and wait until it listens."""
         controller_of(net).restart_registry()
-        deadline = time.monotonic() + _START_S
-        while not is_listening(_address(net)) and time.monotonic() < deadline:
-            time.sleep(0.01)
+        poll(lambda: is_listening(_address(net)), _START_S)
 
     def symptoms(self, net: FabricNet, target: str, p: Any) -> Sequence[bool]:
         """Return whether the registry doesn't listen."""

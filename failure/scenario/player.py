@@ -10,15 +10,15 @@ from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from typing import Final
 
 from railyard.core.errors import CheckFailed
-from railyard.failure.faults import Fault, FaultKind
+from railyard.core.wait import poll
+from railyard.failure.faults import Fault, FaultKind, FaultNet
 from railyard.failure.scenario.script import ActionLog, Script, Timed
-from railyard.topologies.build.network import FabricNet
 
 SYMPTOMS_TIMEOUT_S: Final = 5.0
 """A kernel may report a carrier a second late, and a busy machine later: only then it counts as an error."""
 
 
-def inject(net: FabricNet, fault: Fault) -> int:
+def inject(net: FaultNet, fault: Fault) -> int:
     """Prepare a fault, inject it, and return when (monotonic ns, just before).
 
     CheckFailed if the target was faulty before, or isn't after: the recovery time of a fault without effect would be 0.
@@ -29,52 +29,52 @@ def inject(net: FabricNet, fault: Fault) -> int:
     return at_ns
 
 
-def prepare(net: FabricNet, fault: Fault) -> None:
+def prepare(net: FaultNet, fault: Fault) -> None:
     """Do what can be done before the injection. CheckFailed if the target is faulty already."""
     if is_active(net, fault):
         raise CheckFailed(f"{fault.kind} at {fault.target} can't be injected: it is active already")
     fault.definition.prepare(net, fault.target, fault.parameters)
 
 
-def apply(net: FabricNet, fault: Fault) -> int:
+def apply(net: FaultNet, fault: Fault) -> int:
     """Inject a prepared fault; return when (monotonic ns, just before)."""
     at_ns = time.monotonic_ns()
     fault.definition.inject(net, fault.target, fault.parameters)
     return at_ns
 
 
-def confirm(net: FabricNet, fault: Fault) -> None:
+def confirm(net: FaultNet, fault: Fault) -> None:
     """Raise CheckFailed if the fault isn't active."""
     if not _await_symptoms(net, fault, expected=True):
         raise CheckFailed(f"{fault.kind} at {fault.target} had no effect")
 
 
-def unprepare(net: FabricNet, fault: Fault) -> None:
+def unprepare(net: FaultNet, fault: Fault) -> None:
     """Undo the preparation of a fault that was never injected."""
     if type(fault.definition).prepare is not FaultKind.prepare:
         fault.definition.repair(net, fault.target, fault.parameters)
 
 
-def repair(net: FabricNet, fault: Fault) -> None:
+def repair(net: FaultNet, fault: Fault) -> None:
     """Repair a fault. CheckFailed if some part is still faulty afterwards."""
     fault.definition.repair(net, fault.target, fault.parameters)
     if not _await_symptoms(net, fault, expected=False):
         raise CheckFailed(f"{fault.kind} at {fault.target} is still active after its repair")
 
 
-def is_active(net: FabricNet, fault: Fault) -> bool:
+def is_active(net: FaultNet, fault: Fault) -> bool:
     """Whether all affected parts are faulty, observed at the parts themselves."""
     return all(fault.definition.symptoms(net, fault.target, fault.parameters))
 
 
-def _await_symptoms(net: FabricNet, fault: Fault, expected: bool) -> bool:
+def _await_symptoms(net: FaultNet, fault: Fault, expected: bool) -> bool:
     """Wait until all symptoms are as expected: a kernel reports a carrier a moment after it changed."""
-    deadline = time.monotonic() + SYMPTOMS_TIMEOUT_S
-    while any(is_there != expected for is_there in fault.definition.symptoms(net, fault.target, fault.parameters)):
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.005)
-    return True
+
+    def are_expected() -> bool:
+        symptoms = fault.definition.symptoms(net, fault.target, fault.parameters)
+        return all(is_there == expected for is_there in symptoms)
+
+    return poll(are_expected, SYMPTOMS_TIMEOUT_S)
 
 
 PREPARE_S: Final = 0.6
@@ -96,7 +96,7 @@ class Player:
     `actions`: the log of actions. ValueError for faults that wait for a phase if there is no `wait_for`.
     """
 
-    def __init__(self, net: FabricNet, script: Script, wait_for: WaitFor | None = None) -> None:
+    def __init__(self, net: FaultNet, script: Script, wait_for: WaitFor | None = None) -> None:
         if any(timed.after for timed in script.faults) and wait_for is None:
             raise ValueError(f"script {script.name}: faults wait for phases, but no workload runs")
         self._net, self._script, self._wait_for = net, script, wait_for

@@ -14,6 +14,7 @@ from railyard.failure.faults.support.loss import open_frames
 from railyard.failure.scenario import player
 from railyard.failure.scenario.player import inject, is_active, repair
 from railyard.topologies.addresses import Gpu
+from railyard.topologies.plan import End
 from tests.emulation.fabrics import WAIT_S as LONG_S
 from tests.emulation.fabrics import Fabric, at_best, build, eventually
 
@@ -95,8 +96,8 @@ def test_a_silent_link_loses_all_both_ways_and_keeps_its_carrier() -> None:
     fabric, fault = bare(), Fault("link-silent", A.name)
     before = state(fabric)
     inject(fabric.net, fault)
-    assert is_up(A.name, "rail0")
-    assert is_up("rail1", A.name)
+    assert is_up(End(A.name, "rail0"))
+    assert is_up(End("rail1", A.name))
     assert_cut(fabric, *BY_RAIL_1)
     assert "port-down" not in fabric.whats()
     repair(fabric.net, fault)
@@ -165,7 +166,7 @@ def test_a_slowly_flapping_link_is_seen_to_flap_and_ends_at_once() -> None:
     begun = time.monotonic()
     repair(fabric.net, fault)
     assert time.monotonic() - begun < 10
-    assert is_up(A.name, "rail0")
+    assert is_up(End(A.name, "rail0"))
 
 
 def test_a_link_that_is_down_for_good_does_not_pass_for_a_flapping_one() -> None:
@@ -233,8 +234,8 @@ def test_a_hung_gpu_forwards_nothing_answers_nothing_and_keeps_its_carrier() -> 
     ours, others = fabric.net.get("d0g1").popen("sleep 1000"), fabric.net.get("d0g0").popen("sleep 1000")
     eventually(lambda: [psutil.Process(p.pid).name() for p in (ours, others)] == ["sleep", "sleep"])
     inject(fabric.net, fault)
-    assert is_up(A.name, "rail0")
-    assert is_up(A.name, "hb0")
+    assert is_up(End(A.name, "rail0"))
+    assert is_up(End(A.name, "hb0"))
     assert_cut(fabric, *((a, b) for a in fabric.gpus for b in fabric.gpus if A in (a, b)), (Gpu(0, 0), B))
     assert psutil.Process(ours.pid).status() == psutil.STATUS_STOPPED
     assert psutil.Process(others.pid).status() != psutil.STATUS_STOPPED

@@ -5,12 +5,13 @@ that announce the fault (`is_signal_of`), and faults that it can't be combined w
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from railyard.topologies.addresses import Gpu, gpu_of_name
-from railyard.topologies.plan import Plan
+from railyard.topologies.build.ovs import PrivateSwitch
+from railyard.topologies.plan import End, Link, Plan, Switch
 from railyard.topologies.spec import LAYERS, Layer
 
 Cable = frozenset[str]
@@ -18,14 +19,37 @@ Cable = frozenset[str]
 _GPU_NAME: Final = re.compile(r"d\d+g\d+")
 
 
+class FaultPlan(Protocol):
+    """What the plan of every fabric tells fault kinds about targets. Links are named as `Plan.link_names` has it."""
+
+    @property
+    def title(self) -> str: ...
+    @property
+    def switches(self) -> tuple[Switch, ...]: ...
+    @property
+    def control_processes(self) -> Sequence[str]: ...
+    def link_names(self, layer: Layer) -> Sequence[str]: ...
+    def link_of(self, name: str, layer: Layer) -> Link: ...
+    def ends_of(self, name: str, layer: Layer) -> tuple[End, End]: ...
+
+
+class FaultNet(Protocol):
+    """What the network of every fabric offers fault kinds: its plan, and the switches' processes by name."""
+
+    @property
+    def plan(self) -> FaultPlan: ...
+    @property
+    def ovs(self) -> Mapping[str, PrivateSwitch]: ...
+
+
 def cable(one: str, other: str) -> Cable:
     """The cable between two nodes."""
     return frozenset({one, other})
 
 
-def gpu_cable(plan: Plan, gpu: Gpu, layer: Layer) -> Cable:
-    """A GPU's cable to its rail switch or its HB domain; an optical switch in between is not a node of it."""
-    end = plan.rail_switch_end(gpu) if layer == "rail" else plan.hb_bridge_end(gpu)
+def gpu_cable(plan: Plan, gpu: Gpu, layer: Layer, plane: int = 0) -> Cable:
+    """Return a GPU's cable to its HB domain, or to its rail switch of a plane; not the optical switch in between."""
+    end = plan.rail_switch_end(gpu, plane) if layer == "rail" else plan.hb_bridge_end(gpu)
     return cable(gpu.name, end.node)
 
 
@@ -83,9 +107,11 @@ class FaultScope:
         return bool(self.affected & (other.affected | other.required) or other.affected & self.required)
 
 
-def scope_of(impact: Impact, plan: Plan) -> FaultScope:
-    """The scope that follows from an impact: a dead GPU takes its cables along, and a cable needs both its ends."""
-    cables = impact.impaired_cables | {gpu_cable(plan, gpu, layer) for gpu in impact.dead_gpus for layer in LAYERS}
+def scope_of(impact: Impact, plan: FaultPlan) -> FaultScope:
+    """Return the scope of an impact: a dead GPU takes all its cables along, and a cable needs both its ends."""
+    names = ((name, layer) for layer in LAYERS if impact.nodes for name in plan.link_names(layer))
+    lost = (plan.ends_of(name, layer) for name, layer in names if name.partition(":")[0] in impact.nodes)
+    cables = impact.impaired_cables | {cable(near.node, far.node) for near, far in lost}
     ends = frozenset[str]().union(*cables)
     return FaultScope(impact.nodes | cables, ends - impact.nodes)
 

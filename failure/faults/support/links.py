@@ -1,4 +1,4 @@
-"""Faults of one cable of a GPU: the base class, and the state and rate of interfaces.
+"""Faults of one link of a node: base classes, and the state and rate of interfaces.
 
 A cable is cut at the switch's end: a host keeps its routes when its carrier is lost, whereas Linux removes them from an
 interface that is itself set down, as at a crashed GPU. Netlink by hand: starting a program would take longer than some
@@ -12,13 +12,11 @@ from contextlib import contextmanager
 from typing import Any, ClassVar, Final
 
 from railyard.failure.faults.definition import FaultKind
-from railyard.failure.faults.support.impact import Cable, Impact, gpu_cable
-from railyard.topologies.addresses import gpu_of_name
+from railyard.failure.faults.support.impact import Cable, FaultNet, FaultPlan, Impact, cable
 from railyard.topologies.build import namespaces
 from railyard.topologies.build.netlink import send_request
-from railyard.topologies.build.network import FabricNet
 from railyard.topologies.build.shaping import htb_commands
-from railyard.topologies.plan import End, Link, Plan
+from railyard.topologies.plan import End, Link
 from railyard.topologies.spec import Layer
 
 IFF_UP: Final = 1
@@ -59,22 +57,22 @@ def _set(netlink: socket.socket, interface: str, flags: int = 0, change: int = 0
     send_request(netlink, RTM_NEWLINK, head + attributes)
 
 
-def _link_state(node: str, interface: str) -> Any:
-    """An interface as pyroute2 has it."""
+def _link_state(end: End) -> Any:
+    """Return an interface as pyroute2 has it."""
     from pyroute2 import IPRoute  # slow to import, and only needed on a fabric
 
-    with namespaces.inside(node), IPRoute() as netlink:
-        return netlink.get_links(index=socket.if_nametoindex(interface))[0]
+    with namespaces.inside(end.node), IPRoute() as netlink:
+        return netlink.get_links(index=socket.if_nametoindex(end.interface))[0]
 
 
-def is_up(node: str, interface: str) -> bool:
-    """Whether an interface is set up and has a carrier."""
-    return bool(_link_state(node, interface).get("operstate") == "UP")
+def is_up(end: End) -> bool:
+    """Return whether an interface is set up and has a carrier."""
+    return bool(_link_state(end).get("operstate") == "UP")
 
 
 def is_set_up(end: End) -> bool:
-    """Whether an interface is set up, with a carrier or without."""
-    return bool(_link_state(end.node, end.interface)["flags"] & IFF_UP)
+    """Return whether an interface is set up, with a carrier or without."""
+    return bool(_link_state(end)["flags"] & IFF_UP)
 
 
 def shaped_bps(end: End) -> int:
@@ -95,40 +93,43 @@ def reshape(link: Link, rate_bps: int, mtu: int) -> None:
             namespaces.run(["tc", "-batch", "-"], shaper.replace("class add", "class change") + "\n")
 
 
-def rail_link(net: FabricNet, gpu: str) -> Link:
-    """Return a GPU's rail cable."""
-    return net.plan.rail_link(gpu_of_name(gpu))
-
-
-def hb_link(net: FabricNet, gpu: str) -> Link:
-    """Return a GPU's cable to its HB domain."""
-    return net.plan.hb_link(gpu_of_name(gpu))
-
-
-def cut(end: End) -> None:
-    """Set one end of a cable down: the other end loses its carrier."""
-    set_links(end.node, {end.interface: "down"})
-
-
-def reconnect(end: End) -> None:
-    """Set one end of a cable up."""
-    set_links(end.node, {end.interface: "up"})
-
-
-class CableFault(FaultKind):
-    """A fault of the cable of one GPU in a layer; the target is the GPU."""
+class LinkFault(FaultKind):
+    """A fault of one link of a node in a layer; targets are named as `Plan.link_names` has it."""
 
     target_sort = "GPU"
     layer: ClassVar[Layer] = "rail"
 
-    def targets(self, plan: Plan) -> Sequence[str]:
-        """Return all GPUs."""
-        return [gpu.name for gpu in plan.gpus]
+    def targets(self, plan: FaultPlan) -> Sequence[str]:
+        """Return all links of the layer."""
+        return plan.link_names(self.layer)
 
-    def cable(self, plan: Plan, target: str) -> Cable:
-        """Return the GPU's cable."""
-        return gpu_cable(plan, gpu_of_name(target), self.layer)
+    def cable(self, plan: FaultPlan, target: str) -> Cable:
+        """Return the cable of the link."""
+        near, far = plan.ends_of(target, self.layer)
+        return cable(near.node, far.node)
 
-    def impact(self, plan: Plan, target: str, p: Any) -> Impact:
+    def link(self, net: FaultNet, target: str) -> Link:
+        """Return the link: `a` is the node's end."""
+        return net.plan.link_of(target, self.layer)
+
+    def impact(self, plan: FaultPlan, target: str, p: Any) -> Impact:
         """Return a dead cable."""
         return Impact(cables=frozenset({self.cable(plan, target)}))
+
+
+class CutLink(LinkFault):
+    """A link whose far end is set down."""
+
+    def inject(self, net: FaultNet, target: str, p: Any) -> None:
+        """Set the far end of the cable down: the near end loses its carrier."""
+        far = self.link(net, target).b
+        set_links(far.node, {far.interface: "down"})
+
+    def repair(self, net: FaultNet, target: str, p: Any) -> None:
+        """Set the far end up."""
+        far = self.link(net, target).b
+        set_links(far.node, {far.interface: "up"})
+
+    def symptoms(self, net: FaultNet, target: str, p: Any) -> Sequence[bool]:
+        """Return whether the near end has no carrier."""
+        return (not is_up(self.link(net, target).a),)

@@ -16,12 +16,13 @@ import select
 import socket
 import struct
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
-from railyard.failure.faults.support.links import set_groups
+from railyard.failure.faults.support.impact import FaultNet
+from railyard.failure.faults.support.links import LinkFault, set_groups
 from railyard.topologies.build import namespaces
 from railyard.topologies.plan import End, Link
 
@@ -151,3 +152,28 @@ def some_lost(link: Link, loss: float) -> tuple[bool, bool]:
     max_frames = math.ceil(GRAY_FRAMES / loss)
     with open_frames(link) as frames:
         return frames.loses_any(max_frames), frames.reverse.loses_any(max_frames)
+
+
+class LossyLink(LinkFault):
+    """A link that loses packets in both directions and keeps its carrier. Rules are installed before the injection."""
+
+    def loss(self, p: Any) -> float:
+        """Return the share of packets that is lost."""
+        return 1.0
+
+    def prepare(self, net: FaultNet, target: str, p: Any) -> None:
+        """Install the rules."""
+        prepare_loss(self.link(net, target), self.loss(p))
+
+    def inject(self, net: FaultNet, target: str, p: Any) -> None:
+        """Start the loss."""
+        enable_loss(self.link(net, target))
+
+    def repair(self, net: FaultNet, target: str, p: Any) -> None:
+        """Stop the loss."""
+        disable_loss(self.link(net, target))
+
+    def symptoms(self, net: FaultNet, target: str, p: Any) -> Sequence[bool]:
+        """Return for each direction whether all frames are lost, or some where it isn't all."""
+        link, loss = self.link(net, target), self.loss(p)
+        return all_lost(link) if loss == 1 else some_lost(link, loss)

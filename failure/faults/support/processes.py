@@ -12,16 +12,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
-import psutil
-
 from railyard.core.errors import CheckFailed
 from railyard.failure.faults.definition import ControllerEvent, FaultKind
-from railyard.failure.faults.support.impact import FaultScope, Impact
+from railyard.failure.faults.support.impact import FaultNet, FaultPlan, FaultScope, Impact
 from railyard.failure.faults.support.links import is_set_up, is_up, set_links
 from railyard.topologies.addresses import gpu_of_name
 from railyard.topologies.build import namespaces
 from railyard.topologies.build.network import FabricController, FabricNet
-from railyard.topologies.plan import Plan
+from railyard.topologies.plan import Link
 from railyard.topologies.routing import route_commands
 
 
@@ -44,6 +42,12 @@ def signal_all(gpu: str, number: signal.Signals) -> None:
     for pid in processes_in(gpu):
         with suppress(ProcessLookupError):  # it has just ended by itself
             os.kill(pid, number)
+
+
+def gpu_links(net: FabricNet, gpu: str) -> tuple[Link, ...]:
+    """Return all links of a GPU: rail0 and those of other planes, then hb0."""
+    owner = gpu_of_name(gpu)
+    return (*net.plan.rail_links(owner), net.plan.hb_link(owner))
 
 
 def disconnect(net: FabricNet, gpu: str) -> None:
@@ -69,8 +73,8 @@ def boot(net: FabricNet, gpu: str) -> None:
 
 
 def links_down(net: FabricNet, gpu: str) -> tuple[bool, ...]:
-    """Return whether each rail link, and the HB link, of a GPU is down."""
-    return tuple(not is_up(gpu, device) for device in (*net.plan.devices[1:], "hb0"))
+    """Return whether each link of a GPU is down."""
+    return tuple(not is_up(link.a) for link in gpu_links(net, gpu))
 
 
 class GpuFault(FaultKind):
@@ -79,40 +83,13 @@ class GpuFault(FaultKind):
     target_sort = "GPU"
     stops_gpus = True
 
-    def targets(self, plan: Plan) -> Sequence[str]:
-        """Return all GPUs."""
-        return [gpu.name for gpu in plan.gpus]
+    def targets(self, plan: FaultPlan) -> Sequence[str]:
+        """Return all GPUs: the nodes that have a link into an HB domain."""
+        return plan.link_names("hb")
 
-    def impact(self, plan: Plan, target: str, p: Any) -> Impact:
+    def impact(self, plan: FaultPlan, target: str, p: Any) -> Impact:
         """Return a dead GPU."""
         return Impact(nodes=frozenset({target}))
-
-
-def kill(net: FabricNet, switch: str) -> None:
-    """Kill a switch's ovs-vswitchd."""
-    with namespaces.inside(switch):
-        net.ovs[switch].kill()
-
-
-def start(net: FabricNet, switch: str) -> None:
-    """Start a switch's ovs-vswitchd on its database."""
-    with namespaces.inside(switch):
-        net.ovs[switch].start_vswitchd()
-
-
-def is_dead(net: FabricNet, switch: str) -> bool:
-    """Whether a switch's ovs-vswitchd has ended."""
-    return net.ovs[switch].processes["ovs-vswitchd"].poll() is not None
-
-
-def send_signal(net: FabricNet, switch: str, number: signal.Signals) -> None:
-    """Send a signal to a switch's ovs-vswitchd."""
-    os.kill(net.ovs[switch].vswitchd_pid, number)
-
-
-def is_stopped(net: FabricNet, switch: str) -> bool:
-    """Whether a switch's ovs-vswitchd is stopped by a signal."""
-    return psutil.Process(net.ovs[switch].vswitchd_pid).status() == psutil.STATUS_STOPPED
 
 
 class SwitchFault(FaultKind):
@@ -121,29 +98,31 @@ class SwitchFault(FaultKind):
     target_sort = "rail switch"
     roles: ClassVar[tuple[str, ...]] = ("rail", "single")
 
-    def targets(self, plan: Plan) -> Sequence[str]:
+    def targets(self, plan: FaultPlan) -> Sequence[str]:
         """Return all switches of these roles."""
         return [switch.name for switch in plan.switches if switch.role in self.roles]
 
-    def impact(self, plan: Plan, target: str, p: Any) -> Impact:
+    def impact(self, plan: FaultPlan, target: str, p: Any) -> Impact:
         """Return a dead switch."""
         return Impact(nodes=frozenset({target}))
 
 
 class SwitchCrash(SwitchFault):
-    """A switch whose process is killed, and started again by the repair."""
+    """A switch whose ovs-vswitchd is killed, and started again on its database by the repair."""
 
-    def inject(self, net: FabricNet, target: str, p: Any) -> None:
+    def inject(self, net: FaultNet, target: str, p: Any) -> None:
         """Kill the switch's process."""
-        kill(net, target)
+        with namespaces.inside(target):
+            net.ovs[target].kill()
 
-    def repair(self, net: FabricNet, target: str, p: Any) -> None:
+    def repair(self, net: FaultNet, target: str, p: Any) -> None:
         """Start the switch's process."""
-        start(net, target)
+        with namespaces.inside(target):
+            net.ovs[target].start_vswitchd()
 
-    def symptoms(self, net: FabricNet, target: str, p: Any) -> Sequence[bool]:
+    def symptoms(self, net: FaultNet, target: str, p: Any) -> Sequence[bool]:
         """Return whether the process has ended."""
-        return (is_dead(net, target),)
+        return (net.ovs[target].processes["ovs-vswitchd"].poll() is not None,)
 
 
 _LISTEN: Final = "0A"  # /proc/net/tcp, column st
@@ -157,14 +136,14 @@ def controller_of(net: FabricNet) -> FabricController:
 
 
 def has_listener(switch: str) -> bool:
-    """Whether any TCP socket listens in the switch's namespace."""
+    """Return whether any TCP socket listens in the switch's namespace."""
     with namespaces.inside(switch):
         lines = Path("/proc/thread-self/net/tcp").read_text().splitlines()[1:]
     return any(line.split()[3] == _LISTEN for line in lines)
 
 
 def is_listening(address: str) -> bool:
-    """Whether a server listens at `unix:PATH` or `etcd:HOST:PORT`."""
+    """Return whether a server listens at `unix:PATH` or `etcd:HOST:PORT`."""
     kind, _, location = address.partition(":")
     host, _, port = location.rpartition(":")
     family, at = (socket.AF_UNIX, location) if kind == "unix" else (socket.AF_INET, (host, int(port)))
@@ -178,19 +157,21 @@ class ControlPlaneFault(FaultKind):
     is_control_plane = True
     process: str
 
-    def targets(self, plan: Plan) -> Sequence[str]:
-        """Return the process."""
-        return [self.process]
+    def targets(self, plan: FaultPlan) -> Sequence[str]:
+        """Return the process, where the fabric has it."""
+        return [name for name in plan.control_processes if name == self.process]
 
-    def target_problem(self, plan: Plan, target: str) -> str:
+    def target_problem(self, plan: FaultPlan, target: str) -> str:
         """Return what the target must be; empty if it is."""
+        if not self.targets(plan):
+            return f"can't crash on {plan.title}: it has no {self.process}"
         return "" if target == self.process else f"must be {self.process} for {self.process}-crash"
 
-    def impact(self, plan: Plan, target: str, p: Any) -> Impact:
+    def impact(self, plan: FaultPlan, target: str, p: Any) -> Impact:
         """Return nothing: no part of the data plane fails."""
         return Impact()
 
-    def scope(self, plan: Plan, target: str, p: Any) -> FaultScope:
+    def scope(self, plan: FaultPlan, target: str, p: Any) -> FaultScope:
         """Return the process."""
         return FaultScope(frozenset({target}))
 
