@@ -9,7 +9,6 @@ import sys
 from collections.abc import Iterable
 from typing import Any, Final
 
-from railyard.controller.openflow.cross_connects import LinkState
 from railyard.controller.openflow.flows import ANYTHING, EXACT, Flow, Steps
 
 if "ryu" in sys.modules:
@@ -162,11 +161,6 @@ def _flow_in(entry: Any) -> Flow | None:
 def is_up(port: Any) -> bool:
     """True if the port's cable is live and nobody switched it off."""
     return not port.state & ofproto_v1_3.OFPPS_LINK_DOWN and not port.config & ofproto_v1_3.OFPPC_PORT_DOWN
-
-
-def link_state_of(port: Any) -> LinkState:
-    """An optical switch's port. That we darkened it is its mark, which the switch keeps for us."""
-    return LinkState(disabled=bool(port.config & ofproto_v1_3.OFPPC_NO_FWD), has_carrier=is_up(port))
 
 
 def port_mod_message(datapath: Datapath, port: Any, enabled: bool) -> Any:

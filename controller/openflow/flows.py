@@ -1,25 +1,23 @@
-"""What a switch should forward, as plain data: `tables_of(dpid, ports, spines)`.
+"""The tables of a switch as plain data: `tables_of(dpid, ports, spines)`.
 
 Everything follows from the datapath id and the port numbers (topologies/addresses.py), so the controller needs no
-configuration and works for any fabric, Mininet script or port that comes and goes.
+configuration and works for any fabric, Mininet script or port that appears or disappears.
 
 - a rail switch sends eth_dst of its own rank's GPUs out of their ports, and all else up: a select group over the
   spines, which hashes addresses and TCP ports, so that a connection stays on one spine (ECMP; Open vSwitch's own hash
   for this, its symmetric L4, leaves UDP ports out);
 - a spine looks only at the rank in eth_dst;
-- the single switch knows every GPU;
-- an optical switch crosses ports, both ways, and looks at no address (crossings.py).
-What matches nothing is dropped: no learning, no flooding, no packet to the controller.
+- the single switch knows every GPU.
+Frames that match nothing are dropped: no learning, no flooding, no packet to the controller.
 
 A spine that has lost its cable to some rail still serves the others: only the ranks behind dead cables get a flow and
-a group of their own. So a fabric in order has one group a rail switch, however many ranks there are.
+a group of their own. So an intact fabric has one group per rail switch, whatever the number of ranks.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from railyard.controller.openflow.cross_connects import cross_connects
 from railyard.topologies.addresses import UPLINK_PORT, gpu_at, plane_of, rank_mac, role_of
 
 ANY_GPU: Final = ("02:52:00:00:00:00", "ff:ff:00:00:00:00")
@@ -28,7 +26,6 @@ EXACT: Final = "ff:ff:ff:ff:ff:ff"
 GPU_PRIORITY: Final = 200
 RANK_PRIORITY: Final = 150
 UPLINK_PRIORITY: Final = 100
-CROSS_CONNECT_PRIORITY: Final = 100
 UPLINK_GROUP: Final = 1  # for every rank but those with a group of their own
 RANK_GROUP: Final = 2  # plus the rank
 
@@ -39,7 +36,7 @@ Ports = Mapping[int, bool]  # number -> is it up
 class Flow:
     """Frames whose eth_dst matches (value, mask) go out of `port`, or to `group` where that is set.
 
-    `in_port`, where set: those that come in there; an optical switch goes by nothing else.
+    `in_port`, where set: frames that arrive there; the flows of an optical switch match nothing else.
     """
 
     eth_dst: str
@@ -74,18 +71,12 @@ class Steps:
     delete_groups: tuple[int, ...] = ()
 
 
-def tables_of(
-    dpid: int, ports: Ports, spines: Mapping[int, Ports] | None = None, moved: Mapping[int, int] | None = None
-) -> Tables:
-    """The tables of a switch with these ports. `spines`: the ports of each spine known, none for one that is lost;
-    `moved`: the fibres of an optical switch that don't go straight through, {fibre: place}.
-
-    A spine not heard of yet counts as whole, so that switches may connect in any order.
+def tables_of(dpid: int, ports: Ports, spines: Mapping[int, Ports] | None = None) -> Tables:
+    """Return the tables of an electrical switch with these ports. `spines`: the ports of each known spine, none for a
+    lost one. A spine that has not connected yet counts as intact, so that switches may connect in any order.
     """
     role, rank = role_of(dpid)
     here = sorted(ports)
-    if role == "optical":
-        return Tables(cross_connect_flows(cross_connects(here, moved or {})))
     if role == "spine":
         return Tables(frozenset(Flow(*rank_mac(port - 1), GPU_PRIORITY, port) for port in here))
     gpus = {port: gpu for port in here if (gpu := gpu_at(dpid, port))}
@@ -102,15 +93,6 @@ def tables_of(
             flows.add(Flow(*rank_mac(other), RANK_PRIORITY, None, RANK_GROUP + other))
             groups[RANK_GROUP + other] = up
     return Tables(frozenset(flows), groups)
-
-
-def cross_connect_flows(connected: Mapping[int, int]) -> frozenset[Flow]:
-    """The flows of these crossings, both ways."""
-    return frozenset(
-        Flow(*ANYTHING, CROSS_CONNECT_PRIORITY, out, in_port=into)
-        for pair in connected.items()
-        for into, out in (pair, pair[::-1])
-    )
 
 
 def uplinks_to(rank: int, uplinks: tuple[int, ...], spines: Mapping[int, Ports]) -> tuple[int, ...]:

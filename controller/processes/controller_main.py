@@ -16,9 +16,8 @@ from railyard.controller.failover.heartbeat_detector import SilentComponents
 from railyard.controller.failover.manager import FailoverManager
 from railyard.controller.health.estimator import HealthSpec
 from railyard.controller.health.monitor import HealthLoop
-from railyard.controller.openflow.app import AffectedPorts, SwitchEvent
-from railyard.controller.openflow.cross_connects import network_sides_in
-from railyard.controller.openflow.optical_switch import SETTLE_S
+from railyard.controller.openflow.app import SwitchEvent
+from railyard.controller.openflow.optical import SETTLE_S, AffectedPorts, network_sides_in
 from railyard.controller.openflow.server import OpenFlowServer
 from railyard.controller.processes import messages
 from railyard.core.errors import RailyardError
@@ -133,7 +132,7 @@ class _Process:
                 timer.start()
 
         try:
-            self._server.app.cross_connect(command.ports, outage_s, on_done, on_start)
+            self._server.app.optics.cross_connect(command.ports, outage_s, on_done, on_start)
         except ValueError as error:
             self.emit("not-crossed", {**detail, "why": str(error)})
         else:

@@ -34,13 +34,8 @@ class FaultSpec(ConfigModel):
 
     @property
     def name(self) -> str:
-        """Its kind and target."""
-        return f"{self.kind} {self.target}"
-
-    @property
-    def target(self) -> str:
-        """The rail; of a link fault, its NIC."""
-        return self.rail + (f" of n{self.node}" if RAIL_FAULTS[self.kind].is_link else "")
+        """Its row in tables."""
+        return f"{self.kind} {self.rail}" + (f" of n{self.node}" if RAIL_FAULTS[self.kind].is_link else "")
 
 
 class TrainingSpec(ConfigModel):

@@ -21,9 +21,9 @@ from railyard.experiments.multirail.predictions import (
 )
 from railyard.experiments.multirail.spec import MultirailExperiment
 from railyard.experiments.predict.unsteered import PNG_METADATA, Prediction, save, to_csv
+from railyard.results.analysis.allreduce import size_name
 from railyard.results.plots import style
 from railyard.results.plots.allreduce import predicted
-from railyard.results.runs.allreduce import size_name
 from railyard.results.views import format as fmt
 from railyard.results.views.allreduce import SLOW_MOTION
 from railyard.workloads.allreduce.engine.emulated import rails_of

@@ -11,7 +11,7 @@ import pytest
 
 from railyard.controller.failover.manager import FailoverManager
 from railyard.controller.health.estimator import HealthSpec
-from railyard.controller.openflow.app import AffectedPorts
+from railyard.controller.openflow.optical import AffectedPorts
 from railyard.controller.processes import controller_main, messages
 from railyard.core.errors import RailyardError
 from railyard.core.worker import Message, Parent
@@ -141,7 +141,7 @@ def crossed(lab: Lab, light: Light, light_off: str) -> None:
     """d0g2's fibre is moved to d0g1's place."""
     spec = {"kind": "rail-only", "domains": 2, "rails": 3, "optical": {"layers": ["rail"], "switching_time": light_off}}
     lab.process._plan, lab.process._manager = make_plan(parse_fabric(spec), 10**8), cast(FailoverManager, light)
-    lab.process._server = cast(Any, SimpleNamespace(app=light))
+    lab.process._server = cast(Any, SimpleNamespace(app=SimpleNamespace(optics=light)))
     ports = {OPTICAL_DPID: {gpu_port(GONE): network_port(Gpu(0, 1))}}
     lab.process.execute(messages.CrossConnect(moves={GONE.name: "d0g1"}, layers=("rail",), ports=ports))
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from railyard.controller.openflow.cross_connects import (
+from railyard.controller.openflow.optical import (
     LinkState,
     after_moves,
     changed_ports,

@@ -1,16 +1,17 @@
 """An optical switch under the OpenFlow app: light goes through it, fibres move in the dark, and it outlives the app."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
 
+from railyard.controller.openflow import optical
 from railyard.controller.openflow.app import RailyardApp, SwitchEvent
 from railyard.controller.openflow.codec import ofproto_v1_3 as ofp
 from railyard.controller.openflow.codec import ofproto_v1_3_parser as parser
 from railyard.controller.openflow.codec import port_desc_request
-from railyard.controller.openflow.cross_connects import cross_connects
-from railyard.controller.openflow.flows import Tables, tables_of
+from railyard.controller.openflow.flows import Flow, Tables
+from railyard.controller.openflow.optical import cross_connect_flows, cross_connects
 from railyard.topologies.addresses import NETWORK_PORT_OFFSET, OPTICAL_DPID
 from tests.unit.fake_switch import FakeSwitch
 
@@ -80,7 +81,7 @@ class Lab:
         """A new app, which the switch connects to."""
         self.later: list[tuple[float, Callable[[], None]]] = []
         self.app = RailyardApp()
-        self.app._schedule = lambda seconds, what: self.later.append((seconds, what))  # type: ignore[method-assign]
+        self.app.optics.schedule = lambda seconds, action: self.later.append((seconds, action))  # type: ignore[method-assign]
         self.switch.received.clear()
         self.switch.connect(self.app)
 
@@ -110,7 +111,7 @@ def place(fibre: int) -> int:
 
 def test_a_fresh_switch_crosses_straight_through_and_all_is_lit(lab: Lab) -> None:
     assert lab.crossed() == {fibre: place(fibre) for fibre in FIBRES}
-    assert lab.switch.tables == tables_of(OPTICAL_DPID, dict.fromkeys(PORTS, True))
+    assert lab.switch.tables == Tables(cross_connect_flows(cross_connects(PORTS, {})))
     assert lab.switch.dark == set()
 
 
@@ -135,7 +136,7 @@ def test_a_port_that_others_switched_off_stays_off(lab: Lab) -> None:
 def test_a_spares_fibre_is_moved_in_the_dark(lab: Lab) -> None:
     done: list[str] = []
     lab.let(2, on=False)  # a GPU fails
-    lab.app.cross_connect({OPTICAL_DPID: {3: place(2)}}, DARK_S, lambda: done.append("light"))
+    lab.app.optics.cross_connect({OPTICAL_DPID: {3: place(2)}}, DARK_S, lambda: done.append("light"))
     lab.switch.tell(lab.app)
     assert lab.switch.dark == {2, 3, place(2), place(3)}
     assert lab.crossed() == {1: place(1), 3: place(2)}  # glass: only light is late
@@ -153,21 +154,21 @@ def test_a_spares_fibre_is_moved_in_the_dark(lab: Lab) -> None:
 
 def test_a_spare_without_light_gives_none_once_that_is_sure(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     lab.let(3, on=False)
-    lab.app.cross_connect({OPTICAL_DPID: {3: place(2)}}, DARK_S, lambda: None)
+    lab.app.optics.cross_connect({OPTICAL_DPID: {3: place(2)}}, DARK_S, lambda: None)
     lab.switch.tell(lab.app)
     lab.pass_time()
     assert place(2) not in lab.switch.dark  # its carrier may only be late
-    monkeypatch.setattr("railyard.controller.openflow.optical_switch.SETTLE_S", 0.0)
+    monkeypatch.setattr("railyard.controller.openflow.optical.SETTLE_S", 0.0)
     lab.pass_time()
     assert place(2) in lab.switch.dark
 
 
 def test_light_that_went_and_came_unnoticed_is_asked_after(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    lab.app.cross_connect({OPTICAL_DPID: {3: place(2)}}, DARK_S, lambda: None)
+    lab.app.optics.cross_connect({OPTICAL_DPID: {3: place(2)}}, DARK_S, lambda: None)
     ((_, light),) = lab.later
     lab.later.clear()
     light()  # before the switch looked at its carriers
-    monkeypatch.setattr("railyard.controller.openflow.optical_switch.SETTLE_S", 0.0)
+    monkeypatch.setattr("railyard.controller.openflow.optical.SETTLE_S", 0.0)
     lab.pass_time()
     assert lab.switch.dark == {2, place(3)}
     lab.let(3, on=False)
@@ -185,7 +186,7 @@ def test_light_that_came_back_unnoticed_is_heard_of_with_the_answer(lab: Lab) ->
 
 
 def test_a_new_controller_finds_fibres_where_they_were_moved_and_light_as_it_was(lab: Lab) -> None:
-    lab.app.cross_connect({OPTICAL_DPID: {3: place(2)}}, DARK_S, lambda: None)
+    lab.app.optics.cross_connect({OPTICAL_DPID: {3: place(2)}}, DARK_S, lambda: None)
     lab.pass_time()
     lab.let(1, on=False)
     dark, crossed = lab.switch.dark, lab.crossed()
@@ -197,7 +198,7 @@ def test_a_new_controller_finds_fibres_where_they_were_moved_and_light_as_it_was
 
 
 def test_a_controller_that_starts_while_light_is_off_finds_the_move(lab: Lab) -> None:
-    lab.app.cross_connect({OPTICAL_DPID: {3: place(2)}}, DARK_S, lambda: None)
+    lab.app.optics.cross_connect({OPTICAL_DPID: {3: place(2)}}, DARK_S, lambda: None)
     lab.restart()
     assert lab.crossed() == {1: place(1), 3: place(2)}
     assert lab.switch.dark == {2, place(3)}
@@ -205,7 +206,7 @@ def test_a_controller_that_starts_while_light_is_off_finds_the_move(lab: Lab) ->
 
 def test_a_switch_that_connects_anew_while_light_is_off_is_lit_when_its_time_comes(lab: Lab) -> None:
     done: list[str] = []
-    lab.app.cross_connect({OPTICAL_DPID: {3: place(2)}}, DARK_S, lambda: done.append("light"))
+    lab.app.optics.cross_connect({OPTICAL_DPID: {3: place(2)}}, DARK_S, lambda: done.append("light"))
     lab.switch.tell(lab.app)
     lab.switch.connect(lab.app)
     assert lab.crossed() == {1: place(1), 3: place(2)}
@@ -216,8 +217,8 @@ def test_a_switch_that_connects_anew_while_light_is_off_is_lit_when_its_time_com
 
 
 def test_two_reconfigurations_at_once_each_have_their_time(lab: Lab) -> None:
-    lab.app.cross_connect({OPTICAL_DPID: {3: place(2)}}, DARK_S, lambda: None)
-    lab.app.cross_connect({OPTICAL_DPID: {1: place(2)}}, DARK_S, lambda: None)
+    lab.app.optics.cross_connect({OPTICAL_DPID: {3: place(2)}}, DARK_S, lambda: None)
+    lab.app.optics.cross_connect({OPTICAL_DPID: {1: place(2)}}, DARK_S, lambda: None)
     first, second = (what for _, what in lab.later if _ == DARK_S)
     first()
     lab.switch.tell(lab.app)
@@ -229,12 +230,12 @@ def test_two_reconfigurations_at_once_each_have_their_time(lab: Lab) -> None:
 
 
 def test_what_a_move_concerns_is_told_before_it_is_dark_with_places_that_an_earlier_one_had_taken(lab: Lab) -> None:
-    lab.app.cross_connect({OPTICAL_DPID: {3: place(1)}}, DARK_S, lambda: None)
+    lab.app.optics.cross_connect({OPTICAL_DPID: {3: place(1)}}, DARK_S, lambda: None)
     lab.pass_time()
     dark, told = lab.switch.dark, list[Any]()
     assert dark == {1, place(3)}
     move = {OPTICAL_DPID: {3: place(2)}}
-    lab.app.cross_connect(
+    lab.app.optics.cross_connect(
         move, DARK_S, lambda: None, lambda affected_ports: told.append((affected_ports, lab.switch.dark))
     )
     back = {1: True, place(1): True}  # nobody takes its place any more
@@ -244,7 +245,7 @@ def test_what_a_move_concerns_is_told_before_it_is_dark_with_places_that_an_earl
 def test_two_switches_each_make_their_own_moves_dark_together_and_lit_together(lab: Lab) -> None:
     other, done = Optical(OPTICAL_DPID + 1), list[str]()
     other.connect(lab.app)
-    lab.app.cross_connect(
+    lab.app.optics.cross_connect(
         {OPTICAL_DPID: {3: place(2)}, OPTICAL_DPID + 1: {1: place(3)}}, DARK_S, lambda: done.append("light")
     )
     other.tell(lab.app)
@@ -263,21 +264,19 @@ def test_what_is_wrong_at_one_switch_moves_nothing_at_another(lab: Lab) -> None:
     other.connect(lab.app)
     wrong = {1: place(2), 3: place(2)}
     with pytest.raises(ValueError, match="one place"):
-        lab.app.cross_connect({OPTICAL_DPID: {3: place(2)}, OPTICAL_DPID + 1: wrong}, DARK_S, lambda: None)
+        lab.app.optics.cross_connect({OPTICAL_DPID: {3: place(2)}, OPTICAL_DPID + 1: wrong}, DARK_S, lambda: None)
     assert (lab.switch.dark, other.dark) == (set(), set())
     assert lab.crossed() == other.crossed() == cross_connects(PORTS, {})
 
 
-def test_light_alone_leaves_the_flows_alone_and_ports_that_come_and_go_do_not(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    computed: list[int] = []
+def test_only_changes_of_ports_and_fibres_compute_flows(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    computed: list[object] = []
 
-    def counted(dpid: int, *args: Any, **more: Any) -> Tables:
-        computed.append(dpid)
-        return tables_of(dpid, *args, **more)
+    def counted(connected: Mapping[int, int]) -> frozenset[Flow]:
+        computed.append(connected)
+        return cross_connect_flows(connected)
 
-    monkeypatch.setattr("railyard.controller.openflow.app.tables_of", counted)
+    monkeypatch.setattr(optical, "cross_connect_flows", counted)
     lab.let(2, on=False)
     assert (lab.switch.dark, computed) == ({place(2)}, [])
     lab.let(2, on=True)
@@ -285,12 +284,14 @@ def test_light_alone_leaves_the_flows_alone_and_ports_that_come_and_go_do_not(
     lab.switch.set_port(lab.app, 4, up=True)
     lab.switch.set_port(lab.app, place(4), up=True)
     assert lab.crossed()[4] == place(4)
-    lab.app.cross_connect({OPTICAL_DPID: {3: place(2)}}, DARK_S, lambda: None)
+    lab.app.optics.cross_connect({OPTICAL_DPID: {3: place(2)}}, DARK_S, lambda: None)
     assert lab.crossed()[3] == place(2)
-    assert computed == [OPTICAL_DPID] * 3
+    assert len(computed) == 3
 
 
 def test_nothing_moves_at_a_switch_that_is_away(lab: Lab) -> None:
     with pytest.raises(ValueError, match="not connected"):
-        lab.app.cross_connect({OPTICAL_DPID: {3: place(2)}, OPTICAL_DPID + 1: {3: place(2)}}, DARK_S, lambda: None)
+        lab.app.optics.cross_connect(
+            {OPTICAL_DPID: {3: place(2)}, OPTICAL_DPID + 1: {3: place(2)}}, DARK_S, lambda: None
+        )
     assert lab.switch.dark == set()

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from railyard.controller.openflow.cross_connects import network_sides_in
+from railyard.controller.openflow.optical import network_sides_in
 from railyard.controller.processes.clients import ControllerProcess, moves_by_switch
 from railyard.core.errors import BadInput
 from railyard.failure.faults import Impact, cable

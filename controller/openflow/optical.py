@@ -1,0 +1,290 @@
+"""Optical circuit switches: cross-connects, link states, and moves of fibres.
+
+A cross-connect joins the port of a GPU's fibre (GPU side) to a port of the network (network side), in both directions,
+whatever the frames say. An optical switch has no electronics in its path: where one side loses its signal, the other
+side loses it too. An Open vSwitch doesn't do that by itself, so the controller disables the port at the other side of a
+cross-connect, and marks it, to tell its own disabled ports from those that others disabled.
+
+Both sides bear the names of the GPUs that the plan has there; ports follow topologies/addresses.py. The OpenFlow app
+imports this under Ryu, so it imports nothing outside the standard library and what the app needs itself.
+"""
+
+import threading
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from railyard.controller.openflow import codec
+from railyard.controller.openflow.flows import ANYTHING, Flow, Tables
+from railyard.topologies.addresses import NETWORK_PORT_OFFSET, Gpu, gpu_of_optical_port
+
+CROSS_CONNECT_PRIORITY: Final = 100
+SETTLE_S: Final = 0.2
+"""After enabling a port that reports no carrier, the controller polls the switch: it reports neither what it was asked
+to change, nor a carrier that was lost and came back before it looked.
+"""
+AffectedPorts = Mapping[int, Mapping[int, bool]]
+"""Ports that a move of fibres disables, by datapath id, and whether each is enabled again afterwards."""
+Schedule = Callable[[float, Callable[[], None]], None]
+"""schedule(seconds, action): run an action later, under the app's lock."""
+
+
+@dataclass(frozen=True, slots=True)
+class LinkState:
+    """The state of a port: whether we disabled it, and whether it has a carrier.
+
+    `is_stable`: a missing carrier counts. Right after a port is enabled, its carrier takes a moment.
+    """
+
+    disabled: bool
+    has_carrier: bool
+    is_stable: bool = True
+
+
+def cross_connects(ports: Iterable[int], moved: Mapping[int, int]) -> dict[int, int]:
+    """Return {GPU side: network side} of the ports that exist: straight through, except for those in `moved`.
+
+    A fibre whose network side another one has now is unconnected, and so is a network side that its fibre has left.
+    """
+    present = frozenset(ports)
+    taken = frozenset(moved.values())
+    default = {f: f + NETWORK_PORT_OFFSET for f in present if f < NETWORK_PORT_OFFSET and f not in moved}
+    target = {f: network_port for f, network_port in default.items() if network_port not in taken} | dict(moved)
+    return {f: network_port for f, network_port in sorted(target.items()) if f in present and network_port in present}
+
+
+def find_moved(connected: Iterable[tuple[int, int]]) -> dict[int, int]:
+    """Return the fibres that were moved, given the cross-connects of a switch."""
+    return {
+        gpu_port: network_port
+        for gpu_port, network_port in connected
+        if network_port != gpu_port + NETWORK_PORT_OFFSET and gpu_port < NETWORK_PORT_OFFSET
+    }
+
+
+def after_moves(moved: Mapping[int, int], more: Mapping[int, int]) -> dict[int, int]:
+    """Return `moved` after more moves. A fibre that loses a side that wasn't its own returns to its own, if free.
+
+    ValueError if two of `more` lead to one network side.
+    """
+    taken = set(more.values())
+    if len(taken) < len(more):
+        raise ValueError("two fibres can't lead to one place")
+    kept = {gpu_port: network_port for gpu_port, network_port in moved.items() if network_port not in taken}
+    return find_moved((kept | dict(more)).items())
+
+
+def changed_ports(before: Mapping[int, int], after: Mapping[int, int]) -> frozenset[int]:
+    """Return the ports at both sides of every cross-connect that differs."""
+    return frozenset(port for connection in set(before.items()) ^ set(after.items()) for port in connection)
+
+
+def link_state_changes(connected: Mapping[int, int], ports: Mapping[int, LinkState]) -> dict[int, bool]:
+    """Return the ports to enable (True) and to disable, so that both sides of a cross-connect have the same state.
+
+    A port without a cross-connect is disabled, if its own other side exists: otherwise it is still being cabled.
+    """
+    todo: dict[int, bool] = {}
+    for pair in connected.items():
+        if all(ports[port].disabled for port in pair):
+            todo |= dict.fromkeys(pair, True)
+            continue
+        for here, other in (pair, pair[::-1]):
+            state, has_carrier = ports[here], ports[other].has_carrier
+            if state.has_carrier and ports[other].disabled:
+                todo[other] = True
+            elif not (state.has_carrier or state.disabled) and state.is_stable and has_carrier:
+                todo[other] = False
+    used = {port for pair in connected.items() for port in pair}
+    for port in ports.keys() - used:
+        other = port - NETWORK_PORT_OFFSET if port > NETWORK_PORT_OFFSET else port + NETWORK_PORT_OFFSET
+        if other in ports and not ports[port].disabled:
+            todo[port] = False
+    return todo
+
+
+def cross_connect_flows(connected: Mapping[int, int]) -> frozenset[Flow]:
+    """Return the flows of these cross-connects ({GPU side: network side}), in both directions."""
+    return frozenset(
+        Flow(*ANYTHING, CROSS_CONNECT_PRIORITY, out, in_port=into)
+        for pair in connected.items()
+        for into, out in (pair, pair[::-1])
+    )
+
+
+def link_state_of(port: Any) -> LinkState:
+    """Return the link state in a port description. The switch keeps the mark of ports that we disabled."""
+    disabled = bool(port.config & codec.ofproto_v1_3.OFPPC_NO_FWD)
+    return LinkState(disabled=disabled, has_carrier=codec.is_up(port))
+
+
+def network_sides_in(affected_ports: AffectedPorts) -> dict[Gpu, bool]:
+    """Return the network sides among these ports, and whether any of their ports is enabled again."""
+    found: dict[Gpu, bool] = {}
+    for port, is_enabled in (entry for ports in affected_ports.values() for entry in ports.items()):
+        if port > NETWORK_PORT_OFFSET:
+            network_side = gpu_of_optical_port(port)
+            found[network_side] = found.get(network_side, False) or is_enabled
+    return found
+
+
+class OpticalSwitch:
+    """One connected optical switch. Not to be shared by threads: its callers hold the app's lock.
+
+    `reconfigurations`: how many moves each port is part of. It outlives the connection: OpticalSwitches counts it down.
+    """
+
+    def __init__(self, datapath: Any, schedule: Schedule, reconfigurations: Counter[int]) -> None:
+        self._datapath, self._schedule, self._reconfigurations = datapath, schedule, reconfigurations
+        self._ports: dict[int, Any] = {}
+        self._link_states: dict[int, LinkState] = {}
+        self._enabled_s: dict[int, float] = {}  # when we enabled ports that have no carrier yet
+        self._poll_pending = False
+        self._has_changed = True  # ports or fibres, since the last `changed_tables`
+        self.moved: dict[int, int] = {}
+        self.is_loaded = False
+
+    def load_flows(self, flows: Iterable[Flow]) -> None:
+        """Adopt the cross-connects that the switch has from before: they need no controller to stay as they are."""
+        self.moved = find_moved((flow.in_port, flow.port) for flow in flows if flow.in_port and flow.port)
+        self._has_changed = self.is_loaded = True
+
+    def on_port(self, port: Any) -> None:
+        """Take in a port description."""
+        number, state = port.port_no, link_state_of(port)
+        before, now = self._link_states.get(number), time.monotonic()
+        self._ports[number], self._link_states[number] = port, state
+        if before is None:
+            self._enabled_s[number] = now
+            self._has_changed = True
+        timed_out = now - self._enabled_s.get(number, now) >= SETTLE_S
+        if state.has_carrier or timed_out or (before and before.has_carrier):  # seen to come or to go
+            self._enabled_s.pop(number, None)
+
+    def on_port_removed(self, number: int) -> None:
+        """Forget a port that no longer exists."""
+        for known in (self._ports, self._link_states, self._enabled_s):
+            known.pop(number, None)
+        self._has_changed = True
+
+    def affected_ports(self, moved: Mapping[int, int]) -> dict[int, bool]:
+        """Return the ports to disable so that the fibres in `moved`, {GPU side: network side}, and no others are moved.
+
+        True: it has another side afterwards, and is enabled again.
+        """
+        before, after = cross_connects(self._ports, self.moved), cross_connects(self._ports, moved)
+        connected = {*after.keys(), *after.values()}
+        return {port: port in connected for port in changed_ports(before, after)}
+
+    def begin_moves(self, moved: Mapping[int, int]) -> frozenset[int]:
+        """Disable the ports that moving these fibres affects, and return them.
+
+        Those with a new other side go first: a switch changes its ports one by one, some milliseconds each.
+        """
+        affected = self.affected_ports(moved)
+        self.moved, self._has_changed = dict(moved), True
+        self._reconfigurations.update(affected.keys())
+        for port in sorted(affected, key=lambda port: (not affected[port], port)):
+            if not self._link_states[port].disabled:
+                self._set(port, enabled=False)
+        return frozenset(affected)
+
+    def changed_tables(self) -> Tables | None:
+        """Return the tables that its cross-connects need; None if no port or fibre has changed since the last call.
+
+        Most events are about link states, which leave the flows as they are.
+        """
+        if not self._has_changed:
+            return None
+        self._has_changed = False
+        return Tables(cross_connect_flows(cross_connects(self._ports, self.moved)))
+
+    def apply_link_states(self) -> None:
+        """Enable and disable ports as link states require, except unsettled ones and those being moved."""
+        ports = [port for port in self._ports if not self._reconfigurations[port]]
+        states = {port: replace(self._link_states[port], is_stable=port not in self._enabled_s) for port in ports}
+        for port, enabled in sorted(link_state_changes(cross_connects(states, self.moved), states).items()):
+            self._set(port, enabled)
+        if self._enabled_s and not self._poll_pending:
+            self._poll_pending = True
+            self._schedule(max(self._enabled_s.values()) + SETTLE_S - time.monotonic(), self._poll_ports)
+
+    def _poll_ports(self) -> None:
+        self._poll_pending = False
+        self._datapath.send_msg(codec.port_desc_request(self._datapath))
+
+    def _set(self, port: int, enabled: bool) -> None:
+        self._datapath.send_msg(codec.port_mod_message(self._datapath, self._ports[port], enabled))
+        self._link_states[port] = LinkState(disabled=not enabled, has_carrier=False)
+        self._enabled_s.pop(port, None)
+        if enabled:
+            self._enabled_s[port] = time.monotonic()
+
+
+class OpticalSwitches:
+    """All connected optical switches, and the moves of their fibres.
+
+    `sync(datapath id)` makes the app bring a switch's tables and link states up to date.
+    """
+
+    def __init__(self, lock: AbstractContextManager[object], sync: Callable[[int], None]) -> None:
+        self._lock, self._sync = lock, sync
+        self._switches: dict[int, OpticalSwitch] = {}
+        self._reconfigurations: defaultdict[int, Counter[int]] = defaultdict(Counter)  # outlives connections
+
+    def connect(self, datapath: Any) -> OpticalSwitch:
+        """Return the state of a switch that has connected."""
+        counter = self._reconfigurations[datapath.id]
+        switch = self._switches[datapath.id] = OpticalSwitch(datapath, self.schedule, counter)
+        return switch
+
+    def disconnect(self, dpid: int) -> None:
+        """Forget a switch whose connection has ended, if it is an optical one."""
+        self._switches.pop(dpid, None)
+
+    def cross_connect(
+        self,
+        moves: Mapping[int, Mapping[int, int]],
+        outage_s: float,
+        on_done: Callable[[], None],
+        on_start: Callable[[AffectedPorts], None] = lambda affected_ports: None,
+    ) -> None:
+        """Move fibres, {datapath id: {GPU side: network side}} in port numbers, and disable the affected ports for
+        `outage_s`, all at the same time.
+
+        The new cross-connects exist from the start, so that a controller that connects next finds them. `on_start` is
+        called before any port is disabled; `on_done`, from another thread, once they are enabled again; a switch that
+        is not connected by then is enabled when it connects. ValueError, and nothing is moved at any switch, if one is
+        not connected now, or for two fibres to one network side.
+        """
+        with self._lock:
+            switches = {dpid: switch for dpid in moves if (switch := self._switches.get(dpid)) and switch.is_loaded}
+            if len(switches) < len(moves):
+                raise ValueError("an optical switch is not connected")
+            moved = {dpid: after_moves(switch.moved, moves[dpid]) for dpid, switch in switches.items()}
+            on_start({dpid: switch.affected_ports(moved[dpid]) for dpid, switch in switches.items()})
+            affected = {dpid: switch.begin_moves(moved[dpid]) for dpid, switch in switches.items()}
+            for dpid in switches:
+                self._sync(dpid)
+
+        def finish() -> None:
+            for dpid, ports in affected.items():
+                self._reconfigurations[dpid].subtract(ports)
+                self._sync(dpid)
+            on_done()
+
+        self.schedule(outage_s, finish)
+
+    def schedule(self, seconds: float, action: Callable[[], None]) -> None:
+        """Run an action later, in a thread of its own, under the app's lock."""
+
+        def run() -> None:
+            with self._lock:
+                action()
+
+        timer = threading.Timer(seconds, run)
+        timer.daemon = True
+        timer.start()

@@ -1,0 +1,1 @@
+"""What multi-rail experiments measured, beside what Nezha says: tables, bars, figures."""
