@@ -1,11 +1,13 @@
-"""Options and arguments that several commands share, and their console. Light to import: `list` needs it."""
+"""Options and arguments that several commands share, their console and tables. Light to import: `list` needs it."""
 
 import sys
+from collections.abc import Collection
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
+from rich.table import Table
 
 from railyard.core import plugins
 from railyard.core.sandbox.hidden import check_visible
@@ -50,3 +52,11 @@ LiveRunName = Annotated[
 def console() -> Console:
     """Return a console as wide as the terminal, or 120 columns where there is none."""
     return Console(width=None if sys.stdout.isatty() else 120)
+
+
+def plain_table(*columns: str, right: Collection[str] = (), title: str | None = None) -> Table:
+    """Return a table without lines; the columns in `right` are right-aligned."""
+    table = Table(title=title, title_justify="left", box=None, pad_edge=False)
+    for column in columns:
+        table.add_column(column, justify="right" if column in right else "left", overflow="fold")
+    return table

@@ -3,72 +3,69 @@
 import csv
 import io
 from collections.abc import Sequence
+from itertools import compress
 from pathlib import Path
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
 from railyard.core.errors import BadInput
-from railyard.experiments.commands.options import Overrides, PluginFiles, console
-from railyard.experiments.predict.unsteered import PNG_METADATA, save
+from railyard.experiments.commands.options import Overrides, PluginFiles, console, plain_table
+from railyard.experiments.predict.unsteered import png, save
 from railyard.experiments.spec import loading
 from railyard.experiments.spec.kind import kind_of
 from railyard.experiments.spec.loading import load_any
 from railyard.results.plots import style
-from railyard.results.published.catalogue import FIGURES, Cell, Claim, Figure
+from railyard.results.published.catalogue import FIGURES, Cell, Figure
 from railyard.results.views.format import digits
+
+if TYPE_CHECKING:
+    import matplotlib.figure
 
 SHOWN: Final = 40  # rows in the terminal; NAME.csv has all
 
 
 def show(name: str, overrides: Sequence[str], folder: Path, console: Console) -> int:
-    """Compute, write NAME.csv and NAME.png, print. 1 if a claim of the paper is not met and nothing explains it."""
+    """Compute, write NAME.csv and NAME.png, print. Return 1 if a claim is not met and has no note that explains it."""
     if overrides:
         raise BadInput("-o", overrides[0], f"{name} is as the paper has it: nothing of it can be changed")
+
+    def draw() -> "matplotlib.figure.Figure":
+        drawn = style.new_figure(*figure.inches)
+        figure.draw(drawn)
+        return drawn
+
     with console.status(f"computing {name}"):
         figure = FIGURES[name]()
-        files = save(name, to_csv(figure), to_png(figure), folder)
+        text = io.StringIO()
+        csv.writer(text, lineterminator="\n").writerows([figure.columns, *figure.rows])
+        files = save(name, text.getvalue().encode(), png(f"{figure.title} ({figure.source})", draw), folder)
     print_figure(figure, console)
     print(*files, sep="\n")
     return 0 if all(claim.agrees or claim.note for claim in figure.claims) else 1
 
 
-def to_csv(figure: Figure) -> bytes:
-    """The rows with a header."""
-    sink = io.StringIO()
-    writer = csv.writer(sink, lineterminator="\n")
-    writer.writerow(figure.columns)
-    writer.writerows(figure.rows)
-    return sink.getvalue().encode()
-
-
-def to_png(figure: Figure) -> bytes:
-    """Its drawing, under its title."""
-    with style.styled():
-        drawn = style.new_figure(*figure.inches)
-        drawn.set_facecolor("white")
-        figure.draw(drawn)
-        drawn.suptitle(f"{figure.title} ({figure.source})", fontweight="bold", x=0.01, ha="left")
-        sink = io.BytesIO()
-        drawn.savefig(sink, format="png", dpi=120, facecolor="white", metadata=PNG_METADATA)
-    return sink.getvalue()
-
-
 def print_figure(figure: Figure, console: Console) -> None:
-    """The rows, what the paper states beside ours, and the notes."""
-    table = Table(title=f"{figure.title} ({figure.source})", title_justify="left", box=None, pad_edge=False)
-    for number, column in enumerate(figure.columns):
-        numeric = any(isinstance(row[number], int | float) for row in figure.rows)
-        table.add_column(column, justify="right" if numeric else "left")
+    """Print the rows, what the paper states beside our values, and the notes."""
+    numeric = [any(isinstance(row[n], int | float) for row in figure.rows) for n in range(len(figure.columns))]
+    right = list(compress(figure.columns, numeric))
+    table = plain_table(*figure.columns, right=right, title=f"{figure.title} ({figure.source})")
     for row in figure.rows[:SHOWN]:
         table.add_row(*(_cell(value) for value in row))
     console.print(table)
     if len(figure.rows) > SHOWN:
         console.print(f"… {len(figure.rows) - SHOWN} more rows in {figure.name}.csv", style="dim")
     for claim in figure.claims:
-        console.print(_claim(claim), highlight=False, soft_wrap=True)
+        mark, bound = "✓" if claim.agrees else "≠", f"{claim.bound} " if claim.bound else ""
+        unit = claim.unit if claim.unit == "%" else f" {claim.unit}"
+        published, ours = (
+            # counts, and what a paper printed without decimals, as they are
+            f"{value:,.0f}{unit}" if value == int(value) else f"{digits(value, 4)}{unit}"
+            for value in (claim.published, claim.ours)
+        )
+        text = f"{mark} {claim.what}: {claim.stated} {bound}{published}, ours {ours}"
+        console.print(f"{text}; {claim.note}" if claim.note else text, highlight=False, soft_wrap=True)
     for note in figure.notes:
         console.print(f"note: {note}", style="dim", highlight=False)
 
@@ -79,20 +76,6 @@ def _cell(value: Cell) -> str:
     if isinstance(value, float):
         return digits(value, 4)
     return f"{value:,}" if isinstance(value, int) else value
-
-
-def _number(value: float) -> str:
-    """Counts, and what a paper printed without decimals, as they are."""
-    return f"{value:,.0f}" if value == int(value) else digits(value, 4)
-
-
-def _claim(claim: Claim) -> str:
-    mark = "✓" if claim.agrees else "≠"
-    bound = f"{claim.bound} " if claim.bound else ""
-    unit = "" if claim.unit == "%" else " "
-    stated_value = f"{bound}{_number(claim.published)}{unit}{claim.unit}"
-    text = f"{mark} {claim.what}: {claim.stated} {stated_value}, ours {_number(claim.ours)}{unit}{claim.unit}"
-    return f"{text}; {claim.note}" if claim.note else text
 
 
 def command(

@@ -1,6 +1,5 @@
 """What is told of a multi-rail experiment without running it: `predict` and `dry-run`. No root needed."""
 
-import io
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -20,10 +19,11 @@ from railyard.experiments.multirail.predictions import (
     step_of,
 )
 from railyard.experiments.multirail.spec import MultirailExperiment
-from railyard.experiments.predict.unsteered import PNG_METADATA, Prediction, save, to_csv
+from railyard.experiments.predict.unsteered import PREDICTION_COLUMNS, Prediction, png, save
 from railyard.results.analysis.allreduce import size_name
 from railyard.results.plots import style
 from railyard.results.plots.allreduce import predicted
+from railyard.results.runs.records import to_csv
 from railyard.results.views import format as fmt
 from railyard.results.views.allreduce import SLOW_MOTION
 from railyard.workloads.allreduce.engine.emulated import rails_of
@@ -52,7 +52,7 @@ def predictions(spec: MultirailExperiment) -> Iterator[Prediction]:
 def predict(spec: MultirailExperiment, out: Path, console: Console) -> int:
     """Compute, write NAME.csv and NAME.png, print."""
     rows = list(predictions(spec))
-    files = save(spec.name, to_csv(rows), _png(spec, rows), out)
+    files = save(spec.name, to_csv(PREDICTION_COLUMNS, rows), _png(spec, rows), out)
     for label in spec.labels:
         console.print(_table(label, [row for row in rows if row.fabric == label]))
     print(*files, sep="\n")
@@ -86,13 +86,8 @@ def _png(spec: MultirailExperiment, rows: list[Prediction]) -> bytes:
                 )
         if lines:
             panels.append((label, lines))
-    with style.styled():
-        figure = predicted(panels) if panels else style.new_figure(style.WIDTH, 1.0)
-        figure.set_facecolor("white")
-        figure.suptitle(f"{spec.name}: predicted times", fontweight="bold", x=0.01, ha="left")
-        sink = io.BytesIO()
-        figure.savefig(sink, format="png", dpi=120, facecolor="white", metadata=PNG_METADATA)
-    return sink.getvalue()
+    title = f"{spec.name}: predicted times"
+    return png(title, lambda: predicted(panels) if panels else style.new_figure(style.WIDTH, 1.0))
 
 
 def dry_run(spec: MultirailExperiment, console: Console) -> int:

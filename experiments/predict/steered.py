@@ -3,11 +3,9 @@
 Times follow from max-min fair shares, where these decide alone; `WHY_NOT` names the other cases.
 """
 
-import csv
-import io
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from statistics import median
 from typing import Final
@@ -15,13 +13,15 @@ from typing import Final
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from rich.console import Console
-from rich.table import Table
+from rich.table import Table as RichTable
 
-from railyard.experiments.predict.unsteered import PNG_METADATA, print_rates, save
+from railyard.experiments.commands.options import plain_table
+from railyard.experiments.predict.unsteered import png, print_rates, save
 from railyard.experiments.run.initial_state import InitialState, initial_states
 from railyard.experiments.spec.experiment import ExperimentSpec
 from railyard.results.analysis.steering import BASELINE_POLICY, ORACLE_POLICY
 from railyard.results.plots import style
+from railyard.results.runs.records import to_csv
 from railyard.results.theory.predict import WHOLE, predict_schedule
 from railyard.results.views import format as fmt
 from railyard.workloads.scale import payload_rates
@@ -50,51 +50,49 @@ class SteeredPrediction:
     why: str
 
 
+STEERED_COLUMNS: Final = tuple(field.name for field in fields(SteeredPrediction))
+Policies = dict[str, list[SteeredPrediction]]
+_COLOUR: Final = {BASELINE_POLICY: style.ORANGE, ORACLE_POLICY: style.GREEN}
+
+
+def show(spec: ExperimentSpec, out: Path, console: Console) -> int:
+    """Compute, write, print."""
+    rows = predictions(spec)
+    drawing = png(f"{spec.name}: predicted times", lambda: _scenes(rows) if spec.grid else _panels(rows))
+    files = save(spec.name, to_csv(STEERED_COLUMNS, rows), drawing, out)
+    print_table(spec, rows, console)
+    print(*files, sep="\n")
+    return 0
+
+
 def predictions(spec: ExperimentSpec) -> tuple[SteeredPrediction, ...]:
-    """A row for each fabric, workload, policy and seed. None if nobody steers."""
+    """Return a row for each fabric, workload, policy and seed; none without health routing."""
     rows = [
         SteeredPrediction(label, policy, name, initial.seed, "completion_time", predicted, "s", equation, why)
         for label, name, initial in initial_states(spec)
         for policy in initial.routing.policies
-        for predicted, equation, why in [_of(initial, policy)]
+        for predicted, equation, why in [_predict(initial, policy)]
     ]
-    grouped = [row for policies in by_fabric_and_workload(rows).values() for own in policies.values() for row in own]
-    return tuple(grouped)
+    return tuple(row for by in by_fabric_and_workload(rows).values() for own in by.values() for row in own)
 
 
-def _of(initial: InitialState, policy: str) -> tuple[float | None, str, str]:
-    """(seconds, by what, why not)"""
+def _predict(initial: InitialState, policy: str) -> tuple[float | None, str, str]:
+    """Return the seconds, the formula that gives them, and the reason if none does."""
+    plan = initial.plan
     if not initial.pattern.steady:
         return None, "", WHY_NOT["moving"]
     if initial.independent:
         known = initial.completion_s(policy)
         return (known, SHARES, "") if known is not None else (None, "", WHY_NOT["several"])
-    if policy == initial.plan.policy and not initial.background:
-        return _by_equations(initial), EQUATIONS, ""
-    return None, "", WHY_NOT["dependent"]
-
-
-def _by_equations(initial: InitialState) -> float | None:
-    """As on a fabric that nobody steers: this policy is the fabric's own, and nothing else is sent."""
-    rates = payload_rates(initial.plan.hb_bps, initial.plan.rail_bps, initial.plan.spec.mtu)
-    times = predict_schedule(initial.schedule, rates, initial.plan.spec)
-    return times.get(WHOLE, next(iter(times.values())))
-
-
-def to_csv(rows: Sequence[SteeredPrediction]) -> bytes:
-    """The rows with a header."""
-    sink = io.StringIO()
-    writer = csv.DictWriter(sink, [field.name for field in fields(SteeredPrediction)], lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(asdict(row) for row in rows)
-    return sink.getvalue().encode()
-
-
-Policies = dict[str, list[SteeredPrediction]]
+    if policy != plan.policy or initial.background:
+        return None, "", WHY_NOT["dependent"]
+    # the fabric's own policy and no other traffic: as on a fabric without health routing
+    times = predict_schedule(initial.schedule, payload_rates(plan.hb_bps, plan.rail_bps, plan.spec.mtu), plan.spec)
+    return times.get(WHOLE, next(iter(times.values()))), EQUATIONS, ""
 
 
 def by_fabric_and_workload(rows: Iterable[SteeredPrediction]) -> dict[tuple[str, str], Policies]:
-    """(fabric, workload) -> policy -> its rows."""
+    """Return (fabric, workload) -> policy -> its rows."""
     found: defaultdict[tuple[str, str], Policies] = defaultdict(dict)
     for row in rows:
         found[row.fabric, row.workload].setdefault(row.policy, []).append(row)
@@ -102,57 +100,30 @@ def by_fabric_and_workload(rows: Iterable[SteeredPrediction]) -> dict[tuple[str,
 
 
 def times_of(rows: Iterable[SteeredPrediction]) -> list[float]:
-    """Those that are known, s."""
+    """Return the predictions that are known, s."""
     return [row.predicted for row in rows if row.predicted is not None]
 
 
-_COLOUR: Final = {BASELINE_POLICY: style.ORANGE, ORACLE_POLICY: style.GREEN}
-
-
-def show(spec: ExperimentSpec, out: Path, console: Console) -> int:
-    """Compute, write, print."""
-    rows = predictions(spec)
-    files = save(spec.name, to_csv(rows), to_png(rows, spec), out)
-    print_table(spec, rows, console)
-    print(*files, sep="\n")
-    return 0
-
-
-def to_png(rows: Sequence[SteeredPrediction], spec: ExperimentSpec) -> bytes:
-    """A panel for each fabric and workload: a bar a policy. The scenes of a grid are in one: a mark a policy."""
-    with style.styled():
-        figure = _scenes(rows) if spec.grid else _panels(rows)
-        figure.set_facecolor("white")
-        figure.suptitle(f"{spec.name}: predicted times", fontweight="bold", x=0.01, ha="left")
-        sink = io.BytesIO()
-        figure.savefig(sink, format="png", dpi=120, facecolor="white", metadata=PNG_METADATA)
-    return sink.getvalue()
-
-
 def _panels(rows: Sequence[SteeredPrediction]) -> Figure:
+    """Draw for each fabric and workload a bar a policy to the median of the seeds, and a dot for each seed."""
     found = by_fabric_and_workload(rows)
     heights = [len(policies) + 1.5 for policies in found.values()]
     figure = style.new_figure(style.WIDTH, 1.0 + 0.32 * sum(heights))
     panels = figure.subplots(len(found), 1, squeeze=False, gridspec_kw={"height_ratios": heights})
     for axes, (key, policies) in zip(panels[:, 0], found.items(), strict=True):
-        _draw(axes, policies)
+        for y, (policy, own) in enumerate(policies.items()):
+            times = times_of(own)
+            if times:
+                axes.barh(y, median(times), height=0.62, color=_COLOUR.get(policy, style.SKY))
+                axes.plot(times, [y] * len(times), "o", ms=3.6, mfc=style.PAPER, mec=style.INK, mew=0.7)
+            text = fmt.seconds(median(times)) if times else f"{fmt.NOTHING} {own[0].why}"
+            at = (max(times, default=0.0), y)
+            axes.annotate(text, at, xytext=(8, 0), textcoords="offset points", va="center", fontsize=9)
+        axes.set_yticks(range(len(policies)), list(policies))
+        axes.set_xlim(0, 1.15 * max((t for own in policies.values() for t in times_of(own)), default=1.0))
         axes.set_title(f"{key[1]} on {key[0]}")
+        _finish(axes)
     return figure
-
-
-def _draw(axes: Axes, policies: Policies) -> None:
-    """A bar to the median of the seeds, a dot for each."""
-    for y, (policy, rows) in enumerate(policies.items()):
-        times = times_of(rows)
-        if times:
-            axes.barh(y, median(times), height=0.62, color=_COLOUR.get(policy, style.SKY))
-            axes.plot(times, [y] * len(times), "o", ms=3.6, mfc=style.PAPER, mec=style.INK, mew=0.7)
-        bar_text = fmt.seconds(median(times)) if times else f"{fmt.NOTHING} {rows[0].why}"
-        at = (max(times, default=0.0), y)
-        axes.annotate(bar_text, at, xytext=(8, 0), textcoords="offset points", va="center", fontsize=9)
-    axes.set_yticks(range(len(policies)), list(policies))
-    axes.set_xlim(0, 1.15 * max((t for rows in policies.values() for t in times_of(rows)), default=1.0))
-    _finish(axes)
 
 
 def _scenes(rows: Sequence[SteeredPrediction]) -> Figure:
@@ -177,26 +148,28 @@ def _finish(axes: Axes) -> None:
 
 
 def print_table(spec: ExperimentSpec, rows: Sequence[SteeredPrediction], console: Console) -> None:
-    """A table for each fabric and workload; one in all for the scenes of a grid."""
+    """Print a table for each fabric and workload; a single one for the scenes of a grid."""
+    title = f"{spec.name}: predicted times"
     if spec.grid:
-        _print_scenes(spec, rows, console)
+        policies = list(dict.fromkeys(row.policy for row in rows))
+        table = plain_table("fabric", "workload and scene", *policies, right=policies, title=f"{title}, scene by scene")
+        for key, own in by_fabric_and_workload(rows).items():
+            known = map(times_of, own.values())
+            table.add_row(*key, *(fmt.seconds(median(times) if times else None) for times in known))
+        console.print(table)
     else:
-        for key, policies in by_fabric_and_workload(rows).items():
-            _print_policies(spec, key, policies, console)
+        seeds = f"seed {spec.seed}" if spec.repeats == 1 else f"seeds {spec.seed} to {spec.seed + spec.repeats - 1}"
+        for (fabric, workload), own in by_fabric_and_workload(rows).items():
+            console.print(_policies(own, f"{title} of {workload} on {fabric}, {seeds}"))
     for why in dict.fromkeys(row.why for row in rows if row.why):
         console.print(f"{fmt.NOTHING}: {why}", highlight=False)
     print_rates(spec, console)
 
 
-def _print_policies(spec: ExperimentSpec, key: tuple[str, str], policies: Policies, console: Console) -> None:
-    """A line a policy, over its seeds."""
-    fabric, workload = key
-    seeds = f"seed {spec.seed}" if spec.repeats == 1 else f"seeds {spec.seed} to {spec.seed + spec.repeats - 1}"
-    console.print(f"[italic]{spec.name}: predicted times of {workload} on {fabric}, {seeds}[/]", highlight=False)
-    table = Table(box=None, pad_edge=False)
-    table.add_column("policy")
-    for name in ("median", "least", "most", f"{BASELINE_POLICY} / this", f"this / {ORACLE_POLICY}"):
-        table.add_column(name, justify="right")
+def _policies(policies: Policies, title: str) -> RichTable:
+    """Return a table with a row for each policy, over its seeds."""
+    numbers = ("median", "least", "most", f"{BASELINE_POLICY} / this", f"this / {ORACLE_POLICY}")
+    table = plain_table("policy", *numbers, right=numbers, title=title)
     table.add_column("by", style="dim")
     for policy, own in policies.items():
         times = times_of(own)
@@ -204,25 +177,11 @@ def _print_policies(spec: ExperimentSpec, key: tuple[str, str], policies: Polici
         over = (_over(policies.get(BASELINE_POLICY, []), own), _over(own, policies.get(ORACLE_POLICY, [])))
         by = dict.fromkeys(row.equation for row in own if row.equation)
         table.add_row(policy, *figures, *(fmt.NOTHING if r is None else f"{r:.2f}" for r in over), *by)
-    console.print(table)
-
-
-def _print_scenes(spec: ExperimentSpec, rows: Sequence[SteeredPrediction], console: Console) -> None:
-    """A line a scene, with the median time of each policy."""
-    console.print(f"[italic]{spec.name}: predicted times, scene by scene[/]", highlight=False)
-    table = Table(box=None, pad_edge=False)
-    table.add_column("fabric", style="dim")
-    table.add_column("workload and scene")
-    for policy in dict.fromkeys(row.policy for row in rows):
-        table.add_column(policy, justify="right")
-    for key, policies in by_fabric_and_workload(rows).items():
-        known = [times_of(own) for own in policies.values()]
-        table.add_row(*key, *(fmt.seconds(median(times) if times else None) for times in known))
-    console.print(table)
+    return table
 
 
 def _over(these: Iterable[SteeredPrediction], those: Iterable[SteeredPrediction]) -> float | None:
-    """The median ratio over seeds that both have."""
+    """Return the median ratio over the seeds that both have."""
     below = {row.seed: row.predicted for row in those}
     ratios = [row.predicted / known for row in these if row.predicted and (known := below.get(row.seed))]
     return median(ratios) if ratios else None

@@ -15,10 +15,11 @@ from railyard.experiments import cli
 from railyard.experiments.commands import trace
 from railyard.experiments.commands.dry_run import describe_background, format_shares
 from railyard.experiments.multirail.spec import is_multirail
-from railyard.experiments.predict.steered import EQUATIONS, SHARES, WHY_NOT, predictions, to_csv
+from railyard.experiments.predict.steered import EQUATIONS, SHARES, STEERED_COLUMNS, WHY_NOT, predictions
 from railyard.experiments.run.initial_state import initial_states
 from railyard.experiments.spec import loading
 from railyard.experiments.spec.experiment import ExperimentSpec, load, parse
+from railyard.results.runs.records import to_csv
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.forwarding import Path as Way
 from railyard.topologies.forwarding import Share
@@ -83,7 +84,7 @@ def test_each_scene_of_a_grid_is_predicted_with_its_own_background() -> None:
 
 
 def test_the_table_as_csv_has_nothing_where_nothing_is_known() -> None:
-    rows = list(csv.DictReader(to_csv(predictions(spec_of())).decode().splitlines()))
+    rows = list(csv.DictReader(to_csv(STEERED_COLUMNS, predictions(spec_of())).decode().splitlines()))
     known = {row["policy"]: row["predicted"] for row in rows}
     assert known["ecmp"] == ""
     assert float(known["dr"]) == pytest.approx(5.0, rel=1e-3)
