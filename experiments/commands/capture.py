@@ -110,7 +110,7 @@ def main(arguments: Sequence[str]) -> int:
 
 @dataclass
 class Summary:
-    """What a capture holds. A flow is (source, destination, protocol, source port, destination port)."""
+    """Totals of a capture. A flow is (source, destination, protocol, source port, destination port)."""
 
     packets: int = 0
     bytes: int = 0

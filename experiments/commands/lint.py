@@ -1,4 +1,4 @@
-"""`lint`: does a job need traffic between rails? For a placement file, a model as published, or an experiment.
+"""`lint`: check whether a job needs traffic between rails, from a placement file, a published model or an experiment.
 
     model: gpt-1008b
     platform: gh200                              # or ./mine.yaml; gives the rails, if they are left out
@@ -11,8 +11,7 @@ Without order and ranks, ranks go where they need no traffic between rails if th
 (`railyard.workloads.placement.layout`).
 """
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable
 from itertools import groupby
 from pathlib import Path
 from typing import Annotated, Final
@@ -25,10 +24,11 @@ from railyard.core.config import ConfigModel, find_problems, is_path, read_yaml
 from railyard.core.errors import BadInput, unknown_name_hint
 from railyard.experiments.commands import options
 from railyard.experiments.spec import loading
-from railyard.experiments.spec.experiment import ExperimentSpec, load, nominal_plan
+from railyard.experiments.spec.experiment import ExperimentSpec, nominal_plan
+from railyard.experiments.spec.kind import kind_of
 from railyard.results.views.format import percent, size
 from railyard.topologies.platforms import PLATFORMS
-from railyard.workloads.matrix.pair_traffic import Traffic, gpt_traffic, moe_traffic
+from railyard.workloads.matrix.pair_traffic import gpt_traffic, moe_traffic
 from railyard.workloads.models.catalogue import (
     GptModel,
     LayersModel,
@@ -58,10 +58,11 @@ SHOWN: Final = 5
 """Findings of a kind that are shown; the rest are counted."""
 MEMBERS: Final = 8
 """Ranks of a finding that are named."""
+NO_FINDINGS: Final = "  nothing changes rails: no spines are needed"
 
 
 class PlacementSpec(ConfigModel):
-    """A placement file. Left out: the published parallelism; the platform's, else the model's own, GPUs to a domain."""
+    """A placement file. Defaults: the published parallelism; the platform's, else the model's own, GPUs to a domain."""
 
     model: str
     platform: str | None = None
@@ -86,16 +87,6 @@ class PlacementSpec(ConfigModel):
         return ranks
 
 
-@dataclass(frozen=True)
-class Checked:
-    """A job, what was found of it, and, for a placement, its bytes and its hierarchical alternative's findings."""
-
-    title: str
-    findings: tuple[Finding, ...]
-    traffic: Traffic | None = None
-    best: tuple[Finding, ...] | None = None
-
-
 def command(
     name: Annotated[
         str, typer.Argument(metavar="FILE|NAME", help="A placement file, an experiment, or a published model.")
@@ -106,74 +97,73 @@ def command(
 
 
 def show(name: str, console: Console) -> int:
-    """Print what crosses rails. 1 if anything does."""
-    crossing = False
-    for checked in check(name):
-        crossing = crossing or bool(checked.findings)
-        _print(checked, console)
-    return int(crossing)
-
-
-def check(name: str) -> list[Checked]:
-    """Of a placement file, a model's name, or an experiment: its name or file. BadInput if it is none of these."""
+    """Print what crosses rails; return 1 if anything does. BadInput for neither a placement, model nor experiment."""
     if name in model_names():
-        return [check_placement(PlacementSpec(model=name))]
+        return _print_placement(PlacementSpec(model=name), console)
     if is_path(name):
         placement = _placement_of(read_yaml(Path(name), "FILE", name), name)
         if placement:
-            return [check_placement(placement)]
+            return _print_placement(placement, console)
     elif name not in loading.names() and "/" not in name:
         loading.check_no_figure(name)
         problem = unknown_name_hint(name, [*loading.names(), *model_names()])
         raise BadInput("NAME", name, f"{problem.replace('known', 'an experiment or a model', 1)}; or a file")
-    return list(_of_experiment(load(name)))
+    spec = loading.load_any(name)
+    return kind_of(spec).lint(spec, console)
 
 
 def _placement_of(data: object, name: str) -> PlacementSpec | None:
-    """By a file's keys: a placement; a model, as it was published; or nothing, if it is an experiment."""
+    """Return a placement file's specification, by its keys, or a model file's; None for an experiment."""
     keys = frozenset(data) if isinstance(data, dict) else frozenset()
     if keys & (ExperimentSpec.model_fields.keys() - {"name"}):
         return None
     if keys & PlacementSpec.model_fields.keys():
-        return parse_placement(data)
+        try:
+            return PlacementSpec.model_validate(data)
+        except ValidationError as error:
+            raise BadInput(*find_problems(error, "placement")[0]) from error
     if "kind" in keys:
         return PlacementSpec(model=name)
     kinds = "a placement (model, order, ...), a model (kind, layers, ...) or an experiment (name, fabrics, ...)"
     raise BadInput("FILE", name, f"must have the keys and values of {kinds}")
 
 
-def parse_placement(data: object) -> PlacementSpec:
-    """From plain data, as YAML gives it."""
-    try:
-        return PlacementSpec.model_validate(data)
-    except ValidationError as error:
-        raise BadInput(*find_problems(error, "placement")[0]) from error
-
-
-def check_placement(spec: PlacementSpec) -> Checked:
-    """Lay the ranks out as the file says, and look."""
+def _print_placement(spec: PlacementSpec, console: Console) -> int:
+    """Lay the ranks out as the file says, and print the findings; return 1 if there are any."""
     model = load_model(spec.model, "placement.model")
     if isinstance(model, LayersModel):
         raise BadInput(
             "placement.model", spec.model, "is only data-parallel, layer by layer: all its GPUs are one group"
         )
-    layout, best = _layouts(spec, model)
+    layout, best = layouts(spec, model)
     p = layout.parallelism
     experts = min(model.experts, p.gpus) if isinstance(model, MoeModel) else 0
     traffic = moe_traffic(model, layout) if isinstance(model, MoeModel) else gpt_traffic(model, layout)
-    where = f"{p.gpus:,} GPUs, {layout.domains} domains x {layout.rails} rails"
     if layout is best:
+        kind = "in HB domains x across them"
         parts = [f"{name} {s.hb} x {s.network}" for name, s in splits(p, layout.rails).items()]
     else:
-        parts = [f"{name} {getattr(p, name)}" for name in DIMENSIONS]
-    kind = "in HB domains x across them" if layout is best else "as given"
-    title = f"{spec.model} on {where}; ranks {kind}: {', '.join(parts)}"
-    found = lint(layout, experts)
-    return Checked(title, found, traffic, found if layout is best else lint(best, experts))
+        kind, parts = "as given", [f"{name} {getattr(p, name)}" for name in DIMENSIONS]
+    where = f"{p.gpus:,} GPUs, {layout.domains} domains x {layout.rails} rails"
+    findings = lint(layout, experts)
+    _print_findings(f"{spec.model} on {where}; ranks {kind}: {', '.join(parts)}", findings, console)
+    volumes = [
+        f"{name} {size(volume)}, {percent(crossing / volume) if crossing else 'none'} between rails"
+        for name, volume in traffic.volumes.items()
+        if volume
+        for crossing in [traffic.across_rails(name).total]
+    ]
+    console.print(f"  an iteration sends {'; '.join(volumes)}", highlight=False, soft_wrap=True)
+    if not findings:
+        console.print(NO_FINDINGS, highlight=False)
+    elif layout is not best and len(still := lint(best, experts)) < len(findings):
+        left = f"only {len(still):,} of these groups change" if still else "nothing changes"
+        console.print(f"  without order and ranks, {left} rails: HB domains are filled dimension by dimension")
+    return int(bool(findings))
 
 
-def _layouts(spec: PlacementSpec, model: GptModel | MoeModel) -> tuple[Layout, Layout]:
-    """As the file has it, and hierarchical: the same object where the file says nothing."""
+def layouts(spec: PlacementSpec, model: GptModel | MoeModel) -> tuple[Layout, Layout]:
+    """Return the file's layout and the hierarchical one: the same object if the file has no order and no ranks."""
     rails = spec.rails or (PLATFORMS[spec.platform].domain_gpus if spec.platform else model.domain_gpus)
     parallelism = _parallelism(spec, model, rails)
     _check_gpus(spec, parallelism.gpus)
@@ -187,7 +177,7 @@ def _layouts(spec: PlacementSpec, model: GptModel | MoeModel) -> tuple[Layout, L
 
 
 def _check_gpus(spec: PlacementSpec, gpus: int) -> None:
-    """BadInput, before a rank is laid out, for more than can be looked at in seconds."""
+    """Raise BadInput, before a rank is laid out, for more GPUs than can be checked in seconds."""
     if gpus <= MAX_GPUS:
         return
     if spec.parallelism is None:
@@ -214,49 +204,33 @@ def _parallelism(spec: PlacementSpec, model: GptModel | MoeModel, rails: int) ->
     return data_parallel(gpus, gpus * model.global_batch // model.gpus, rails).parallelism
 
 
-def _of_experiment(spec: ExperimentSpec) -> Iterator[Checked]:
+def print_workloads(spec: ExperimentSpec, console: Console) -> int:
+    """Print the findings of each workload on each fabric; return 1 if there are any."""
     if not spec.workloads:
         raise BadInput("NAME", spec.name, "has no workloads, only faults: nothing of it can be checked")
+    crossing = False
     for label, fabric in zip(spec.labels, spec.fabrics, strict=True):
         plan = nominal_plan(fabric)
         for name, workload in zip(spec.workload_labels, spec.workloads, strict=True):
             schedule, _ = build(workload, fabric, plan.rail_bps, plan.hb_bps, seed=spec.seed)
-            yield Checked(f"{name} on {label}, {fabric.domains} x {fabric.rails}", lint_schedule(schedule))
+            findings = lint_schedule(schedule)
+            _print_findings(f"{name} on {label}, {fabric.domains} x {fabric.rails}", findings, console)
+            if not findings:
+                console.print(NO_FINDINGS, highlight=False)
+            crossing = crossing or bool(findings)
+    return int(crossing)
 
 
-def _print(checked: Checked, console: Console) -> None:
-    console.print(f"[bold]{checked.title}[/]", highlight=False, soft_wrap=True)
-    for kind, group in groupby(checked.findings, key=lambda finding: finding.kind):
+def _print_findings(title: str, findings: Iterable[Finding], console: Console) -> None:
+    """Print a title and the first findings of each kind, with the members of each group; count the rest."""
+    console.print(f"[bold]{title}[/]", highlight=False, soft_wrap=True)
+    for kind, group in groupby(findings, key=lambda finding: finding.kind):
         found = list(group)
         for finding in found[:SHOWN]:
-            console.print(_line(finding), highlight=False, soft_wrap=True)
+            pairs = zip(finding.ranks[:MEMBERS], finding.gpus[:MEMBERS], strict=True)
+            members = ", ".join(f"{rank} on {gpu}" for rank, gpu in pairs)
+            members += f" and {len(finding.ranks) - MEMBERS:,} more" if len(finding.ranks) > MEMBERS else ""
+            line = f"  {finding.kind}, {finding.group} (ranks {members}): {finding.reason}"
+            console.print(line, highlight=False, soft_wrap=True)
         if len(found) > SHOWN:
             console.print(f"  {kind}: … {len(found) - SHOWN:,} more like these", highlight=False)
-    if checked.traffic:
-        console.print(f"  {_bytes(checked.traffic)}", highlight=False, soft_wrap=True)
-    if not checked.findings:
-        console.print("  nothing changes rails: no spines are needed", highlight=False)
-    elif checked.best is not None and len(checked.best) < len(checked.findings):
-        left = f"only {len(checked.best):,} of these groups change" if checked.best else "nothing changes"
-        console.print(f"  without order and ranks, {left} rails: HB domains are filled dimension by dimension")
-
-
-def _line(finding: Finding) -> str:
-    pairs = zip(finding.ranks[:MEMBERS], finding.gpus[:MEMBERS], strict=True)
-    members = ", ".join(f"{rank} on {gpu}" for rank, gpu in pairs)
-    more = f" and {len(finding.ranks) - MEMBERS:,} more" if len(finding.ranks) > MEMBERS else ""
-    return f"  {finding.kind}, {finding.group} (ranks {members}{more}): {finding.reason}"
-
-
-def _bytes(traffic: Traffic) -> str:
-    """`TP: 3.1 PB, none between rails; DP: ...`, of an iteration."""
-    parts: Sequence[str] = [
-        f"{kind} {size(volume)}, {_share(traffic.across_rails(kind).total, volume)} between rails"
-        for kind, volume in traffic.volumes.items()
-        if volume
-    ]
-    return "an iteration sends " + "; ".join(parts)
-
-
-def _share(part: float, whole: float) -> str:
-    return percent(part / whole) if part else "none"

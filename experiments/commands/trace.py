@@ -1,4 +1,4 @@
-"""`trace RUN SRC DST`: which way packets go in a live run. A process in its sandbox sends probes and watches them."""
+"""`trace RUN SRC DST`: a process in a live run's sandbox sends probes and reports the path that each takes."""
 
 import sys
 from collections.abc import Collection, Sequence
@@ -36,7 +36,7 @@ def command(
 
 
 def enter(selector: str, src: str, dst: str, probes: int) -> NoReturn:
-    """Do it in a live run's sandbox, by a process of its owner's, then exit. BadInput for what isn't there."""
+    """Trace in a live run's sandbox, as a process of its owner, then exit. BadInput for an unknown run or GPU."""
     run = ps.choose(selector, ps.find())
     check_names(src, dst, ps.nodes_up(run), run.name)
     command = [sys.executable, "-m", "railyard.experiments.commands.trace", run.name, src, dst, str(probes)]
@@ -44,7 +44,7 @@ def enter(selector: str, src: str, dst: str, probes: int) -> NoReturn:
 
 
 def check_names(src: str, dst: str, nodes: Collection[str], run: str) -> None:
-    """BadInput unless both are GPUs among the nodes, and two."""
+    """Raise BadInput unless both are GPUs among the nodes, and different ones."""
     gpus = [node for node in nodes if node.startswith("d")]
     for field, name in (("SRC", src), ("DST", dst)):
         if name not in gpus:
@@ -54,7 +54,7 @@ def check_names(src: str, dst: str, nodes: Collection[str], run: str) -> None:
 
 
 def trace(plan: Plan, src: Gpu, dst: Gpu, probes: int) -> tuple[list[Probe], list[TracedPath]]:
-    """Send probes on the fabric that stands, and say which way each went."""
+    """Send probes on the fabric that is up; return them with the path that each took."""
     with Capture(plan) as capture:
         sent = capture.probe(src, dst, probes)
     return sent, [assemble_path(src, dst, probe.observations) for probe in sent]
@@ -63,9 +63,9 @@ def trace(plan: Plan, src: Gpu, dst: Gpu, probes: int) -> tuple[list[Probe], lis
 def show(plan: Plan, src: Gpu, dst: Gpu, probes: int, console: Console) -> int:
     """Trace, print, and return the exit status: 0 if all went as the policy says, else 1.
 
-    An agent may change its mind while probes wait in queues: what it chose before and what it chose after will both do.
+    An agent may change its paths while probes wait in queues: those before and after the probes both count.
     """
-    before = ask(src, dst)  # of who steers now, if anybody does
+    before = ask(src, dst)  # the paths of the agent, if there is one
     sent, ways = trace(plan, src, dst, probes)
     chosen = [paths for paths in (before, ask(src, dst)) if paths]
     expected = list(dict.fromkeys(path for paths in chosen for path in paths))
@@ -83,7 +83,7 @@ def show(plan: Plan, src: Gpu, dst: Gpu, probes: int, console: Console) -> int:
 
 
 def print_ways(sent: Sequence[Probe], ways: Sequence[TracedPath], console: Console) -> None:
-    """Each way that was taken, by how many, and its hops with the time since the probe was sent."""
+    """Print each path that was taken, by how many probes, and its hops with the time since the probe was sent."""
     groups: dict[object, list[tuple[Probe, TracedPath]]] = {}
     for probe, way in zip(sent, ways, strict=True):
         groups.setdefault(way.signature, []).append((probe, way))
@@ -97,7 +97,7 @@ def print_ways(sent: Sequence[Probe], ways: Sequence[TracedPath], console: Conso
 
 
 def _hops(group: Sequence[tuple[Probe, TracedPath]]) -> Table:
-    """The medians over probes that went the same way."""
+    """Return the medians over probes with the same path."""
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 2))
     for column in ("HOP", "IN BY", "AFTER", "OUT BY", "AFTER"):
         table.add_column(column, justify="right" if column == "AFTER" else "left")
@@ -120,7 +120,7 @@ def _median(ns: Sequence[int]) -> str:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """In the sandbox: RUN SRC DST PROBES, which were checked outside."""
+    """Trace in the sandbox: RUN SRC DST PROBES, which were checked outside."""
     run, src, dst, probes = arguments
     plan = read_active_plan()
     if plan is None:

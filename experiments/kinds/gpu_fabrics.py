@@ -80,5 +80,10 @@ class GpuFabrics(ExperimentKind[ExperimentSpec]):
 
         return show(spec, console)
 
+    def lint(self, spec: ExperimentSpec, console: Console) -> int:
+        from railyard.experiments.commands.lint import print_workloads
+
+        return print_workloads(spec, console)
+
 
 EXPERIMENT_KINDS.add(DEFAULT_KIND, GpuFabrics())

@@ -1,7 +1,7 @@
-"""What a steered stretch should take, by max-min fair shares, and what the oracle is told. Pure.
+"""Expected time of a workload under health routing, by max-min fair shares, and the input of the oracle. Pure.
 
 Only where one path carries all of a pair's traffic and the background doesn't change: a hash decides for several paths,
-and nobody's formula knows what damping does while the background moves.
+and no formula covers damping while the background moves.
 """
 
 from collections import defaultdict
@@ -27,7 +27,7 @@ from railyard.workloads.schedule import Schedule
 
 
 def flows_in(schedule: Schedule, gpus: Sequence[Gpu]) -> tuple[Flow, ...]:
-    """One flow for each pair of GPUs of different domains, with all of its bytes; receipts don't count."""
+    """Return one flow for each pair of GPUs of different domains, with all of its bytes; receipts don't count."""
     total: defaultdict[tuple[Gpu, Gpu], int] = defaultdict(int)
     for _, transfer in schedule.transfers:
         if schedule.phases[transfer.phase].name != RECEIPT:
@@ -37,26 +37,26 @@ def flows_in(schedule: Schedule, gpus: Sequence[Gpu]) -> tuple[Flow, ...]:
 
 @dataclass(frozen=True)
 class Pattern:
-    """Which background is on when, in seconds since it began."""
+    """Background over time, in seconds since it began."""
 
     plan: Plan
     specs: tuple[BackgroundSpec, ...]
 
     @property
     def steady(self) -> bool:
-        """Does it stay as it begins?"""
+        """True if it never changes."""
         return all(spec.wave == Wave() for spec in self.specs)
 
     def at(self, t_s: float) -> frozenset[int]:
-        """The numbers of the entries that are on."""
+        """Return the numbers of the entries that are on."""
         return frozenset(i for i, spec in enumerate(self.specs) if spec.wave.is_on(t_s))
 
     def flows(self, on: Iterable[int]) -> tuple[BackgroundFlow, ...]:
-        """What these entries send."""
+        """Return the flows of these entries."""
         return tuple(flow for i in sorted(on) for flow in flows_of(self.specs[i], self.plan))
 
     def next_change(self, t_s: float) -> float | None:
-        """The next moment after `t_s` at which an entry begins or ends; None if there is none."""
+        """Return the next time after `t_s` at which an entry begins or ends; None if there is none."""
         return min((at for spec in self.specs for at in _edges(spec.wave, t_s) if at > t_s), default=None)
 
 
@@ -68,12 +68,12 @@ def _edges(wave: Wave, t_s: float) -> Iterator[float]:
 
 
 def as_fair_share(flows: Iterable[BackgroundFlow]) -> list[Background]:
-    """The background as the max-min model has it: it takes its rate and never yields, as UDP does."""
+    """Return the background as the max-min model takes it: at a fixed rate, which never yields, as UDP."""
     return [Background(flow.src, flow.dst, Path(flow.path, flow.src.rank), flow.bps) for flow in flows]
 
 
 def expected_scores(plan: Plan, background: Iterable[BackgroundFlow]) -> Scores:
-    """The h-scores that the background alone should give: of mean utilisation, each link by its busier direction."""
+    """Return the h-scores of the background alone: of mean utilisation, each link by its busier direction."""
     out: defaultdict[tuple[Gpu, str], float] = defaultdict(float)
     into: defaultdict[tuple[Gpu, str], float] = defaultdict(float)
     across = 0.0
@@ -101,14 +101,14 @@ def expected_scores(plan: Plan, background: Iterable[BackgroundFlow]) -> Scores:
 def oracle_paths(
     plan: Plan, flows: Sequence[Flow], background: Sequence[BackgroundFlow]
 ) -> dict[tuple[Gpu, Gpu], Shares]:
-    """What the oracle assigns while this background is on."""
+    """Return the paths that the oracle assigns while this background is on."""
     return by_pair(flows, assign(plan, flows, as_fair_share(background)))
 
 
 def settled_paths(steering: Steering, src: Gpu, dst: Gpu, scores: Scores) -> Shares:
-    """What a pair holds once these scores have lasted, after an idle fabric: damping may keep it where it was.
+    """Return the paths of a pair once these scores have lasted, after an idle fabric; damping may keep the old ones.
 
-    RailyardError if the policy, which may be somebody's own, raises.
+    RailyardError if the policy, which may be a plugin's, raises.
     """
     choose, context = HEALTH_POLICIES[steering.policy].choose, steering.context
     try:
@@ -120,8 +120,9 @@ def settled_paths(steering: Steering, src: Gpu, dst: Gpu, scores: Scores) -> Sha
 
 
 def completion_s(pattern: Pattern, flows: Sequence[Flow], steering: Steering) -> float | None:
-    """Seconds until the last flow is done, if all start together and pairs keep what they hold by the scores of the
-    background alone.
+    """Return the seconds until the last flow is done, if all start together.
+
+    Pairs keep the paths that they have by the scores of the background alone.
 
     Max-min fair shares of what the background leaves, headers counted. None where a pair has several paths, or the
     background comes and goes.

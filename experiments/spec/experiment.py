@@ -1,7 +1,7 @@
 """Specification of an experiment on fabrics of GPUs: its keys, its labels, and the checks across sections."""
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import count
 from pathlib import Path
@@ -14,7 +14,6 @@ from railyard.core.units import format_rate
 from railyard.experiments.run.replacement_job import check_replacements
 from railyard.experiments.spec.faults import FaultSpec, check_faults, parameter_names
 from railyard.experiments.spec.kind import BaseExperiment, Sections
-from railyard.experiments.spec.loading import load_any
 from railyard.experiments.spec.old_names import rename_keys
 from railyard.experiments.spec.replacements import Replacements, ReplacementSpec
 from railyard.experiments.spec.routing import Heartbeats, HeartbeatsSpec, RoutingSpec
@@ -29,14 +28,14 @@ _NAME: Final = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 
 
 def plain_name(name: str) -> str:
-    """An experiment's name, which becomes part of a folder's. ValueError for what it can't be."""
+    """Return an experiment's name, which becomes part of a folder's. ValueError for other characters."""
     if not _NAME.fullmatch(name):
         raise ValueError("must be lower-case letters, digits and single hyphens between them")
     return name
 
 
 def traits(fabric: FabricSpec) -> dict[str, str]:
-    """What may set a fabric apart, in the order in which a label takes it."""
+    """Return the traits that may distinguish a fabric, in the order in which a label takes them."""
     rates = fabric.model_dump(mode="json", include={"rail_rate", "hb_rate"})
     return {
         "policy": fabric.chosen_policy,
@@ -52,7 +51,7 @@ def traits(fabric: FabricSpec) -> dict[str, str]:
 
 
 def distinct_labels(names: Sequence[str], traits: Sequence[Mapping[str, str]]) -> tuple[str, ...]:
-    """Each name with those of its traits that differ among its namesakes, and a number where that doesn't suffice."""
+    """Return each name with the traits that differ among its namesakes, and a number where they don't suffice."""
     labels: list[str] = []
     for name, mine in zip(names, traits, strict=True):
         namesakes = [t for n, t in zip(names, traits, strict=True) if n == name]
@@ -73,7 +72,7 @@ _SWITCHED: Final = {True: "on", False: "off"}
 
 
 def _switches(value: object) -> object:
-    """YAML 1.1 reads a bare `on` as true; and one of them needs no brackets."""
+    """Accept a single value, and `on` and `off`, which YAML 1.1 reads as booleans."""
     items = value if isinstance(value, list) else [value]
     return [_SWITCHED[item] if isinstance(item, bool) else item for item in items]
 
@@ -115,7 +114,7 @@ class ExperimentSpec(BaseExperiment):
     @field_validator("workloads", mode="before")
     @classmethod
     def _by_kind(cls, data: object) -> object:
-        """Each by its own kind, so that a message is about the kind that was meant, and gives the field's path."""
+        """Parse each workload by its own kind, so that messages give that kind's values and the field's path."""
         if not isinstance(data, list):
             return data
         return [parse_workload(item, f"workloads.{i}") for i, item in enumerate(data)]
@@ -131,46 +130,46 @@ class ExperimentSpec(BaseExperiment):
         return distinct_labels([w.label() for w in self.workloads], [w.traits() for w in self.workloads])
 
     def faults_on(self, fabric: int) -> tuple[FaultSpec, ...]:
-        """Those for a fabric, by its number."""
+        """Return the faults of a fabric, by its number."""
         return tuple(fault for fault in self.faults if fault.on is None or fabric in fault.on)
 
     def scripts_on(self, fabric: int) -> tuple[ScriptSpec, ...]:
+        """Return the scripts of a fabric, by its number."""
         return tuple(script for script in self.scripts if script.on is None or fabric in script.on)
 
     def replacements_on(self, fabric: int) -> tuple[ReplacementSpec, ...]:
-        return tuple(
-            replacement for replacement in self.replacements if replacement.on is None or fabric in replacement.on
-        )
+        """Return the replacements of a fabric, by its number."""
+        return tuple(item for item in self.replacements if item.on is None or fabric in item.on)
 
     def reroutes_on(self, fabric: int) -> tuple[Literal["on", "off"], ...]:
-        """Each has a fabric built for it; where nothing breaks they make no difference, and one will do."""
+        """Return the modes that need a fabric of their own; without faults they don't differ, and one is enough."""
         return self.reroute if self.faults_on(fabric) or self.scripts_on(fabric) else ("on",)
 
     def times(self, what: FaultSpec | ScriptSpec) -> int:
-        """How often it is run on a fabric."""
+        """Return how often a fault or script is run on a fabric."""
         limit = self.fault_repeats if isinstance(what, FaultSpec) else self.script_repeats
         return min(what.repeats or limit, limit)
 
     @property
     def needs_etcd(self) -> bool:
-        """Whether some registry is one."""
+        """True if any registry of health scores is etcd."""
         steered = self.routing.health.registry if self.routing else None
         broken = [*(fault.registry for fault in self.faults), *(script.registry for script in self.scripts)]
         return "etcd" in (steered, *broken)
 
     @property
     def fault_runs(self) -> int:
-        """How many faults and scripts are run in all."""
+        """Number of runs of faults and scripts in all."""
         return sum(self.times(what) for what in self._fault_specs) * len(self.reroute)
 
     @property
     def replacement_runs(self) -> int:
-        """How many replacements there are in all."""
+        """Number of replacements in all."""
         return sum(len(self.replacements_on(n)) for n in range(len(self.fabrics))) * self.replacement_repeats
 
     @property
     def injections(self) -> int:
-        """How many faults these are."""
+        """Number of faults that are injected in all."""
         sizes = ((what, what.size if isinstance(what, ScriptSpec) else 1) for what in self._fault_specs)
         return sum(self.times(what) * size for what, size in sizes) * len(self.reroute)
 
@@ -195,7 +194,7 @@ def sections() -> Sections:
 
 
 def parse(data: object) -> ExperimentSpec:
-    """An experiment from plain data, as YAML gives it. BadInput names the first field that is wrong."""
+    """Return an experiment from plain data, as YAML gives it. BadInput names the first field that is wrong."""
     if not isinstance(data, Mapping):
         raise BadInput("experiment", data, "must be keys and values: name, fabrics, workloads or faults, ...")
     try:
@@ -207,16 +206,8 @@ def parse(data: object) -> ExperimentSpec:
     return spec
 
 
-def load(name_or_file: str, overrides: Iterable[str] = (), seed: int | None = None) -> ExperimentSpec:
-    """Load an experiment on fabrics of GPUs (loading.py). BadInput for one of another kind."""
-    spec = load_any(name_or_file, overrides, seed)
-    if not isinstance(spec, ExperimentSpec):
-        raise BadInput("NAME", name_or_file, "has multi-rail fabrics: this command is not for those")
-    return spec
-
-
 def nominal_plan(fabric: FabricSpec) -> Plan:
-    """The fabric with `auto` rails at their nominal rate."""
+    """Return the fabric with `auto` rails at their nominal rate."""
     return make_plan(fabric, NOMINAL_RAIL_BPS)
 
 

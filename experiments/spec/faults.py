@@ -37,7 +37,7 @@ def parameter_names() -> frozenset[str]:
 
 
 class BaseFaultSpec(ConfigModel):
-    """What is broken, alone or in a script: `at` seconds after the traffic has started, for `repair` seconds.
+    """A fault, alone or in a script: `at` seconds after the traffic has started, for `repair` seconds.
 
     The kinds, their targets and their parameters: docs/failure.md. In a file the parameters of a kind are keys beside
     the others.

@@ -13,6 +13,7 @@ from rich.console import Console
 
 from railyard.core import plugins
 from railyard.core.config import ConfigModel
+from railyard.core.errors import BadInput
 from railyard.core.host import Datapath, Machine
 from railyard.core.registry import Registry
 
@@ -26,7 +27,7 @@ Sections = Mapping[str, frozenset[str]]
 
 
 class BaseExperiment(ConfigModel):
-    """What every specification has."""
+    """Base of every specification."""
 
     name: str
     title: str = ""
@@ -56,7 +57,7 @@ class ExperimentKind(Generic[S]):
         raise NotImplementedError
 
     def accepts(self, data: Mapping[str, Any]) -> bool:
-        """Whether plain data, as YAML gives it, is of this kind: its fabrics say so."""
+        """Return True for plain data, as YAML gives it, of this kind; its fabrics decide."""
         raise NotImplementedError
 
     def parse(self, data: object) -> S:
@@ -97,6 +98,10 @@ class ExperimentKind(Generic[S]):
     def dry_run(self, spec: S, console: Console) -> int:
         """Print what would be sent; return the exit status."""
         raise NotImplementedError
+
+    def lint(self, spec: S, console: Console) -> int:
+        """Print the cross-rail traffic of each workload; return 1 if there is any. BadInput if none can be checked."""
+        raise BadInput("NAME", spec.name, "has no HB domains: its traffic can't change rails")
 
 
 def _problems(name: str, kind: object) -> Iterator[str]:

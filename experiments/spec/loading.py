@@ -25,13 +25,13 @@ FOLDER: Final = Path(__file__).parents[1] / "catalog"
 
 
 def names() -> list[str]:
-    """Every named experiment, quickstart first."""
+    """Return every named experiment, quickstart first."""
     found = (path.stem for path in FOLDER.glob("*.yaml"))
     return sorted(found, key=lambda name: (name != "quickstart", name))
 
 
 def path_of(name_or_file: str) -> Path:
-    """Where an experiment's YAML is. A word with a slash or a suffix is a file; any other is a name."""
+    """Return the path of an experiment's YAML. A word with a slash or a suffix is a file; any other is a name."""
     if _is_file(name_or_file):
         return Path(name_or_file)
     check_no_figure(name_or_file)
@@ -42,14 +42,14 @@ def path_of(name_or_file: str) -> Path:
 
 
 def check_no_figure(name: str) -> None:
-    """BadInput for what only `predict` computes."""
+    """Raise BadInput for a figure, which only `predict` computes."""
     if name in FIGURES:
         kind = "table" if name.startswith("table") else "figure"
         raise BadInput("NAME", name, f"is a {kind}: type predict {name}")
 
 
 def is_figure(name_or_file: str) -> bool:
-    """Whether `predict` takes it as a figure, not an experiment. BadInput, with a near miss among both, if neither."""
+    """Return True for a figure, False for an experiment or file. BadInput, with a near miss, for neither."""
     if name_or_file not in (*FIGURES, *names(), *old_names.EXPERIMENTS) and not _is_file(name_or_file):
         raise _unknown(name_or_file, "experiment or figure", [*names(), *FIGURES])
     return name_or_file in FIGURES
@@ -65,7 +65,7 @@ def _unknown(name: str, what: str, known: list[str]) -> BadInput:
 
 
 def read(name_or_file: str) -> dict[str, Any]:
-    """The keys and values of an experiment's file, not yet checked. BadInput if it can't be read."""
+    """Return the keys and values of an experiment's file, not yet checked. BadInput if it can't be read."""
     data = read_yaml(path_of(name_or_file), "FILE", name_or_file)
     if not isinstance(data, dict):
         raise BadInput("FILE", name_or_file, "must hold keys and values: name, fabrics, workloads or faults, ...")
@@ -81,7 +81,7 @@ def load_plugins(data: Mapping[str, Any], name_or_file: str) -> None:
 
 
 def apply(data: Mapping[str, Any], overrides: Iterable[str], sections: Sections) -> dict[str, Any]:
-    """A copy of the data, changed; later overrides win. BadInput, with a near miss, for what has no place."""
+    """Return a changed copy of the data; later overrides win. BadInput, with a near miss, for an unknown key."""
     changed = deepcopy(dict(data))
     for override in overrides:
         key, equals, text = override.partition("=")
@@ -97,7 +97,7 @@ def apply(data: Mapping[str, Any], overrides: Iterable[str], sections: Sections)
 
 
 def _full_path(key: str, sections: Sections) -> list[str]:
-    """The path that is meant: a first word that only one section's items have stands for all of them."""
+    """Return the full path of a key: a first word that only one section's items have stands for all of them."""
     path = rename_path(key.split("."))
     if path[0] in sections:
         return path

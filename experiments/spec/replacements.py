@@ -1,6 +1,6 @@
-"""GPUs that fail for good under a running job, as an experiment's file has them, and what takes their place.
+"""Section `replacements` of an experiment's file: GPUs that fail for good under a running job, and their spares.
 
-Rail-only IV-C, "Fault Tolerance Properties". Who writes 4 domains and 4 rails gets the spares beside them:
+Rail-only IV-C, "Fault Tolerance Properties". Spares come on top of the fabric that the file gives:
 
 | case         | what fails   | spares               | rail-only               | rail-optimized                    |
 |--------------|--------------|----------------------|-------------------------|-----------------------------------|
@@ -81,11 +81,12 @@ class ReplacementSpec(ConfigModel):
         return gpus
 
     def way_on(self, fabric: FabricSpec) -> Way:
-        """As given, or the paper's for this kind of fabric."""
+        """Return the way that is given, or the paper's for this kind of fabric."""
         return self.way or WAYS[self.case, fabric.definition.joins_rails][0]
 
     @property
     def fault(self) -> Fault:
+        """Fault that takes the GPU or HB domain out."""
         return Fault("server-crash" if self.case == "server" else "gpu-crash", self.failed)
 
 
@@ -112,18 +113,18 @@ Replacements = Annotated[tuple[ReplacementSpec, ...], BeforeValidator(_parsed), 
 
 @dataclass(frozen=True, slots=True)
 class ReplacementMap:
-    """Who goes where: `to` has the replacement of each GPU that leaves the job, `dead` what fails."""
+    """GPUs of a replacement: `to` has the spare of each GPU that leaves the job, `dead` those that fail."""
 
     to: Mapping[Gpu, Gpu]
     dead: frozenset[Gpu]
 
     def numbers(self, rails: int) -> dict[int, int]:
-        """The same by GPU number on a fabric with so many GPUs to a domain."""
+        """Return `to` by GPU number, on a fabric with `rails` GPUs to a domain."""
         return {old.domain * rails + old.rank: new.domain * rails + new.rank for old, new in self.to.items()}
 
 
 def replacement_map(replacement: ReplacementSpec, job: FabricSpec) -> ReplacementMap:
-    """Who takes whose place. `job`: the fabric without spares; spare domains and ranks come after all others."""
+    """Return which spare replaces which GPU. `job`: the fabric without spares, which come after all others."""
     if replacement.case == "server":
         domain = int(replacement.failed.removeprefix("hb"))
         dead = frozenset(Gpu(domain, rank) for rank in range(job.rails))
@@ -141,7 +142,7 @@ def _to_spare_domain(leaving: frozenset[Gpu], job: FabricSpec) -> dict[Gpu, Gpu]
 
 
 def with_spares(replacement: ReplacementSpec, job: FabricSpec, field: str = "replacements") -> FabricSpec:
-    """The fabric to build: the job's own, its spares beside it, and optical switches where the way needs them."""
+    """Return the fabric to build: the job's own, its spares, and optical switches where the way needs them."""
     data: dict[str, Any] = job.model_dump(mode="json", exclude_none=True)
     data["rails" if replacement.case == "idle-gpu" else "domains"] += 1
     if replacement.way_on(job) == "optical":
@@ -156,7 +157,7 @@ def with_spares(replacement: ReplacementSpec, job: FabricSpec, field: str = "rep
 
 
 def check_replacement(replacement: ReplacementSpec, job: FabricSpec, field: str) -> None:
-    """BadInput for what this fabric doesn't have, or has no room for."""
+    """Raise BadInput for a case, way or target that this fabric doesn't support."""
     if not job.definition.takes_optics:
         kinds = " and ".join(name for name, kind in FABRIC_KINDS.items() if kind.takes_optics)
         raise BadInput(f"{field}.case", replacement.case, f"is for {kinds} fabrics, not {job.kind}")

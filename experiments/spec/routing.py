@@ -44,12 +44,12 @@ class RoutingSpec(ConfigModel):
         return names
 
     def damping(self, fabric: FabricSpec) -> Damping:
-        """Both settings, with auto decided."""
+        """Return margin, dwell and noise, with `auto` replaced by its value."""
         margin = own_margin(fabric.domains) if self.margin == "auto" else self.margin
         return Damping(margin, 0 if self.dwell == "none" else round(self.dwell * 1e9), self.noise)
 
     def context(self, fabric: FabricSpec, seed: int, assigned: Assigned) -> Context:
-        """What policies may know besides scores."""
+        """Return the context that policies see besides scores."""
         return Context(fabric.kind, seed, self.delta, assigned)
 
     def steering(self, policy: str, fabric: FabricSpec, context: Context) -> Steering:
@@ -59,7 +59,7 @@ class RoutingSpec(ConfigModel):
 
 
 def own_margin(domains: int) -> int:
-    """The margin (percent) below which a better path may only be one that lacks the pair's own traffic.
+    """Return the margin (percent) below which a better path may only be one that lacks the pair's own traffic.
 
     A transfer fills two of a rail's links, its source's and its destination's, so it takes 2/M of the rail's score. A
     pair that went by a tenth less would run from itself, from rail to rail. A tenth on top is for noise. At M = 2 a
@@ -74,7 +74,7 @@ MAX_PERIOD_S: Final = 1.0
 
 
 class HeartbeatsSpec(ConfigModel):
-    """GPUs send each other heartbeats every `period`; what isn't heard for `multiplier` of them is silent."""
+    """Heartbeats between GPUs, every `period`; a sender is silent once `multiplier` periods pass without one."""
 
     period: Time = 0.02
     multiplier: Annotated[int, Field(ge=2, le=10)] = 3
@@ -88,7 +88,7 @@ class HeartbeatsSpec(ConfigModel):
 
 
 def _heartbeats(value: object) -> object:
-    """YAML 1.1 reads a bare `off` as false. Parsed here, a message gives the field's own path."""
+    """Parse `off`, which YAML 1.1 reads as false, or the keys; errors give the field's own path."""
     if value is False or value == "off":
         return "off"
     if isinstance(value, HeartbeatsSpec):

@@ -159,12 +159,12 @@ class ScriptSpec(ConfigModel):
 
     @property
     def size(self) -> int:
-        """How many faults it has."""
+        """Number of faults."""
         return self.random_faults.count if self.random_faults else len(self.faults)
 
     @property
     def registry(self) -> RegistryKind | None:
-        """The registry that is there meanwhile; None where none breaks."""
+        """Registry of health scores that runs meanwhile; None without a fault of one."""
         mix = (self.random_faults and self.random_faults.mix) or ()
         drawn = (FAULTS[kind].registry(FAULTS[kind].random_parameters()) for kind in mix)
         return next(filter(None, (*drawn, *(fault.registry for fault in self.faults))), None)
@@ -177,7 +177,7 @@ class ScriptSpec(ConfigModel):
 
 
 def fault_dict(timed: Timed) -> dict[str, Any]:
-    """A fault as an experiment's file has it."""
+    """Return a fault as an experiment's file has it."""
     times = {"at": format_time(timed.at_s, 15), "repair": format_time(timed.repair_s, 15), "after": timed.after or None}
     spec = ScriptFaultSpec.model_validate(
         {"kind": timed.fault.kind, "target": timed.fault.target, **times, "parameters": timed.fault.parameters}
@@ -189,7 +189,7 @@ def fault_dict(timed: Timed) -> dict[str, Any]:
 def check_script(
     script: ScriptSpec, field: str, plans: Sequence[Plan], phases: Mapping[str, Mapping[int, frozenset[str]]]
 ) -> None:
-    """BadInput if something of it isn't there: a fabric, a target, a workload, or a phase of it.
+    """Raise BadInput for an unknown fabric, target, workload or phase.
 
     `plans`: all the experiment's fabrics. `phases`: by workload and number of the fabric.
     """
@@ -219,7 +219,7 @@ def _check_mix(random_spec: RandomFaultsSpec, field: str, plan: Plan) -> None:
 
 
 def _check_not_hidden(script: ScriptSpec, field: str, plan: Plan) -> None:
-    """No two at once of which one would hide the other; what comes after a phase comes whenever that may be."""
+    """Raise BadInput for two faults at once of which one would hide the other; those with `after` aren't checked."""
     timed = [(i, fault) for i, fault in enumerate(script.faults) if fault.after is None]
     for (i, one), (j, other) in combinations(timed, 2):
         first, second = sorted((one, other), key=lambda fault: fault.at)
@@ -236,14 +236,14 @@ def _check_not_hidden(script: ScriptSpec, field: str, plan: Plan) -> None:
 
 
 def phases_of(schedule: Schedule) -> frozenset[str]:
-    """The names of the phases in which it sends something."""
+    """Return the names of the phases in which a schedule sends something."""
     return frozenset(schedule.phases[transfer.phase].name for _, transfer in schedule.transfers)
 
 
 def check_lasts(
     script: ScriptSpec, field: str, plans: Sequence[Plan], schedules: Sequence[Schedule], seeds: Iterable[int]
 ) -> None:
-    """BadInput for random faults that last longer than the workload would on an intact fabric.
+    """Raise BadInput for random faults that last longer than the workload would on an intact fabric.
 
     `plans` and `schedules` of all fabrics; `seeds` of the script's repeats. Faults in a list aren't checked: those that
     come too late fail the run, and a workload that they slow down may be long enough for the last of them.

@@ -22,10 +22,11 @@ from railyard.experiments.commands.list import counts, definitions
 from railyard.experiments.multirail.spec import is_multirail
 from railyard.experiments.run import machine_check
 from railyard.experiments.spec import loading
-from railyard.experiments.spec.experiment import load, parse
+from railyard.experiments.spec.experiment import parse
 from railyard.experiments.spec.loading import load_any
 from railyard.results.published.catalogue import FIGURES
 from railyard.results.runs import store
+from tests.unit.experiments import load
 from tests.unit.results_sample import sample_run
 
 GRIDS = [name for name in loading.names() if not is_multirail(loading.read(name))]

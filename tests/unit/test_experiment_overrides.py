@@ -6,8 +6,9 @@ import pytest
 
 from railyard.core.errors import BadInput
 from railyard.core.units import parse_rate
-from railyard.experiments.spec.experiment import load, sections
+from railyard.experiments.spec.experiment import sections
 from railyard.experiments.spec.loading import apply
+from tests.unit.experiments import load
 
 DATA: dict[str, Any] = {
     "name": "mine",

@@ -7,9 +7,10 @@ import yaml
 
 from railyard.core.errors import BadInput
 from railyard.experiments.spec import loading
-from railyard.experiments.spec.experiment import distinct_labels, load, parse
+from railyard.experiments.spec.experiment import distinct_labels, parse
 from railyard.experiments.spec.loading import from_resolved, load_any
 from railyard.workloads.spec import build
+from tests.unit.experiments import load
 
 FABRIC = {"kind": "rail-only"}
 MOE = {"kind": "moe", "duration": "2s"}

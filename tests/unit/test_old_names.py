@@ -4,7 +4,8 @@ import pytest
 
 from railyard.experiments import cli
 from railyard.experiments.spec import loading, old_names
-from railyard.experiments.spec.experiment import load, parse
+from railyard.experiments.spec.experiment import parse
+from tests.unit.experiments import load
 
 GRID = {"name": "a", "fabrics": [{"kind": "rail-only", "optical": {"light_off": "20ms"}}]}
 OLD_FAULTS = {"storm": {"together": 0.5, "down": ["1s", "2s"], "every": "1s", "at_once": 3}}

@@ -9,12 +9,12 @@ import pytest
 
 from railyard.core.records import IntervalId
 from railyard.experiments.predict.unsteered import predictions, to_png
-from railyard.experiments.spec.experiment import load
 from railyard.results.analysis.aggregate import Spread
 from railyard.results.plots import style, sweep
 from railyard.results.plots.sweep import Curve, Named, curves
 from railyard.results.runs.records import Measurement
 from tests.unit import shown
+from tests.unit.experiments import load
 from tests.unit.results_sample import sample_run
 
 JOB: list[Named] = [("job", {"kind": "gpt", "model": "gpt-3"})]

@@ -12,13 +12,13 @@ from rich.console import Console
 from railyard.controller.health import scores as health
 from railyard.controller.health.decision import spine_condition
 from railyard.experiments.predict.steered_times import Pattern, expected_scores
-from railyard.experiments.spec.experiment import load
 from railyard.results.runs.records import Run
 from railyard.results.theory.spine_condition import Cell, Rates, Scores, first_scene_only
 from railyard.results.views.spine_condition_tables import finding, reason_text, report_table
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.plan import make_plan
 from tests.unit import shown
+from tests.unit.experiments import load
 from tests.unit.scenes_sample import HB, RAIL, Found, scenes_run
 from tests.unit.shown import cells, print_summary, summarise
 from tests.unit.steered_sample import steered_run

@@ -14,7 +14,7 @@ import yaml
 from pydantic import BaseModel
 
 from railyard.core.errors import BadInput
-from railyard.experiments.commands.lint import PlacementSpec, check_placement
+from railyard.experiments.commands.lint import PlacementSpec, layouts
 from railyard.results.theory.iteration.job import Job, Recipe, make_cluster
 from railyard.results.theory.iteration.search import best_strategy
 from railyard.results.theory.predict import WHOLE, predict_iteration, predict_schedule
@@ -27,8 +27,9 @@ from railyard.workloads.jobs.gpt import GptSpec
 from railyard.workloads.jobs.moe import MoeSpec
 from railyard.workloads.jobs.trace import TraceSpec
 from railyard.workloads.jobs.transfers import TransfersSpec
+from railyard.workloads.matrix.pair_traffic import gpt_traffic
 from railyard.workloads.matrix.traffic_matrix import line_rate_duration_s
-from railyard.workloads.models.catalogue import CATALOGUE, GptModel, MoeModel, gpt_volumes, moe_volumes
+from railyard.workloads.models.catalogue import CATALOGUE, GptModel, MoeModel, gpt_volumes, load_gpt, moe_volumes
 from railyard.workloads.placement.parallelism import Parallelism
 from railyard.workloads.scale import Scale
 from railyard.workloads.schedule import Schedule, Transfer
@@ -168,8 +169,8 @@ def platform_file(platform: Plain) -> str:
 
 def bytes_on_rails(platform: Plain) -> float:
     spec = PlacementSpec(model="gpt-145.6b", platform=platform_file(platform))
-    traffic = check_placement(spec).traffic
-    assert traffic is not None
+    model = load_gpt(spec.model)
+    traffic = gpt_traffic(model, layouts(spec, model)[0])
     return float(traffic.on_rails("DP").bytes.sum())
 
 

@@ -18,12 +18,13 @@ from railyard.experiments.multirail.spec import is_multirail
 from railyard.experiments.predict.steered import EQUATIONS, SHARES, STEERED_COLUMNS, WHY_NOT, predictions
 from railyard.experiments.run.initial_state import initial_states
 from railyard.experiments.spec import loading
-from railyard.experiments.spec.experiment import ExperimentSpec, load, parse
+from railyard.experiments.spec.experiment import ExperimentSpec, parse
 from railyard.results.runs.records import to_csv
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.forwarding import Path as Way
 from railyard.topologies.forwarding import Share
 from railyard.workloads.background.spec import BackgroundSpec
+from tests.unit.experiments import load
 from tests.unit.stand_ins import plan_of
 
 STEERED = [name for name in loading.names() if not is_multirail(loading.read(name)) and load(name).routing]
