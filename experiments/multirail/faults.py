@@ -12,7 +12,7 @@ from railyard.experiments.multirail.predictions import learning, sent_bytes
 from railyard.experiments.multirail.session import MultirailSession
 from railyard.experiments.multirail.spec import MultirailExperiment
 from railyard.experiments.run.progress import Steps
-from railyard.results.analysis.allreduce import size_name
+from railyard.results.runs.allreduce import allreduce_interval
 from railyard.topologies.multirail.net import MultirailNet
 from railyard.topologies.multirail.rail_fault import RAIL_FAULTS
 from railyard.workloads.allreduce.engine.emulated import Ranks
@@ -29,14 +29,12 @@ def run_fault(spec: MultirailExperiment, session: MultirailSession, fault: Fault
         for repeat in range(fault.repeats):
             what = f"{fault.name}, {fault.policy}"
             with steps.step(f"{session.label}: {what}, {repeat + 1} of {fault.repeats}"):
-                interval = IntervalId(
-                    session.label, size_name(fault.size), fault.policy, script=fault.name, repeat=repeat
-                )
+                where = (session.label, fault.policy, fault.size, repeat)
+                interval = allreduce_interval(*where, fault.kind, fault.target)
                 with session.watch().record_load(interval, faulted=True):
-                    injected, reports = _inject_and_repair(spec, session, ranks, fault, rail, sent, repeat)
-                record = session.run.multirail
-                record.cuts.append(cut(injected, reports))
-                record.rates += nic_rates(injected, reports[fault.node], [one.name for one in session.rails])
+                    injected, reports = _inject_and_repair(spec, session, ranks, fault, rail, sent, interval)
+                cut(injected, reports).add_to(session.run)
+                session.run.goodput += nic_rates(injected, reports[fault.node], [one.name for one in session.rails])
             if any(report.errors for report in reports):
                 return
 
@@ -48,11 +46,11 @@ def _inject_and_repair(
     fault: FaultSpec,
     rail: int,
     sent: int,
-    repeat: int,
+    interval: IntervalId,
 ) -> tuple[InjectedFault, Sequence[RankReport]]:
     operation_s = predicted_s(fault.policy, session.rails, session.nodes, sent)
     count = ceil((fault.at + fault.repair + fault.after) / operation_s)
-    op = Operations("allreduce", "int32", sent, count, spec.seed + repeat, check=True)
+    op = Operations("allreduce", "int32", sent, count, spec.seed + interval.repeat, check=True)
     ranks.begin([op] * session.nodes)
     time.sleep(fault.at)
     t_fault = inject(session.net, fault, rail)
@@ -60,8 +58,7 @@ def _inject_and_repair(
     repair(session.net, fault, rail)
     t_repair = time.monotonic_ns()
     reports = ranks.finish()
-    names = (session.label, fault.policy, repeat, fault.name)
-    return InjectedFault(*names, fault.node, rail, fault.rail, fault.size, sent, t_fault, t_repair), reports
+    return InjectedFault(interval, fault.kind, fault.target, rail, fault.size, sent, t_fault, t_repair), reports
 
 
 def inject(net: MultirailNet, fault: FaultSpec, rail: int) -> int:

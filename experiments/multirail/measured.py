@@ -9,7 +9,9 @@ from typing import Final
 import numpy as np
 
 from railyard.core.errors import CheckFailed
-from railyard.results.runs.allreduce import Cut, NicRate, Point
+from railyard.core.records import IntervalId
+from railyard.results.runs.allreduce import MIN_SAMPLES_FOR_P99, Cut, Point
+from railyard.results.runs.records import GoodputTrace
 from railyard.workloads.allreduce.balancing.balancer import LONG_WINDOW
 from railyard.workloads.allreduce.balancing.policy import rail_seconds
 from railyard.workloads.allreduce.engine.jobs import Migration, RankReport, latencies_s
@@ -20,17 +22,6 @@ _TAIL: Final = 0.1
 BIN_NS: Final = 20_000_000
 
 Row = tuple[float, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class PointKey:
-    """Which point it is."""
-
-    fabric: str
-    policy: str
-    size: int
-    sent: int
-    repeat: int
 
 
 def check_complete(reports: Sequence[RankReport]) -> None:
@@ -64,7 +55,9 @@ def _concatenated(reports: Sequence[RankReport]) -> RankReport:
 
 
 def point(
-    point_key: PointKey,
+    interval: IntervalId,
+    size: int,
+    sent: int,
     timed: Sequence[RankReport],
     checked: Sequence[RankReport],
     turns: Sequence[tuple[int, int]],
@@ -81,23 +74,21 @@ def point(
     of_turns = [times[start:end] for start, end in pairwise([0, *ends])]
     rows = [normalised(row) for row in timed[0].shares]
     kept = [row for row in compress(rows, counts) if row]
-    copied = [sum(report.copies.values()) / (len(report.ends_ns) * point_key.sent) for report in timed]
+    copied = [sum(report.copies.values()) / (len(report.ends_ns) * sent) for report in timed]
     return Point(
-        fabric=point_key.fabric,
-        policy=point_key.policy,
-        size=point_key.size,
-        sent=point_key.sent,
-        repeat=point_key.repeat,
+        interval,
+        size=size,
+        sent=sent,
         operations=len(counts),
         measured=len(times),
         mean_s=fmean(times),
         typical_s=fmean(median(turn) for turn in of_turns),
-        p99_s=float(np.percentile(times, 99)),
+        p99_s=float(np.percentile(times, 99)) if len(times) >= MIN_SAMPLES_FOR_P99 else None,
         shares=tuple(fmean(column) for column in zip(*kept, strict=True)),
         rail_s=mean_rail_s(timed, counts),
         settled_after=settled_after([normalised(row) for row in checked[0].shares] + rows),
         wrong=sum(report.wrong for report in checked),
-        checked=sum(len(report.ends_ns) * point_key.sent // 4 for report in checked),
+        checked=sum(len(report.ends_ns) * sent // 4 for report in checked),
         copied=fmean(copied),
         predicted_s=predicted_s,
     )
@@ -110,7 +101,7 @@ def undilated(point: Point, times: float) -> Point:
         dilation=times,
         mean_s=point.mean_s / times,
         typical_s=point.typical_s / times,
-        p99_s=point.p99_s / times,
+        p99_s=None if point.p99_s is None else point.p99_s / times,
         rail_s=tuple(seconds / times for seconds in point.rail_s),
         predicted_s=None if point.predicted_s is None else point.predicted_s / times,
     )
@@ -162,15 +153,12 @@ def _distance(one: Row, other: Row) -> float:
 
 @dataclass(frozen=True, slots=True)
 class InjectedFault:
-    """A fault that was injected and repaired: `rail` by its number, `named` as the tables have it; ns."""
+    """A fault that was injected and repaired, ns; `rail` by its number, sizes as in `Cut`."""
 
-    fabric: str
-    policy: str
-    repeat: int
+    interval: IntervalId
     fault: str
-    node: int
+    target: str
     rail: int
-    rail_name: str
     size: int
     sent: int
     t_fault: int
@@ -188,12 +176,9 @@ def cut(injected: InjectedFault, reports: Sequence[RankReport]) -> Cut:
     carried = _carried(injected, reports[0])
     returned_ns = _returned_ns(injected, reports[0]) if carried else None
     return Cut(
-        fabric=injected.fabric,
-        policy=injected.policy,
-        repeat=injected.repeat,
+        injected.interval,
         fault=injected.fault,
-        node=injected.node,
-        rail=injected.rail_name,
+        target=injected.target,
         size=injected.size,
         t_fault=injected.t_fault,
         t_repair=injected.t_repair,
@@ -236,7 +221,7 @@ def _returned_ns(injected: InjectedFault, report: RankReport) -> int | None:
     return next((at for at, row in rows if at > injected.t_repair and row[injected.rail] > 0), None)
 
 
-def nic_rates(injected: InjectedFault, report: RankReport, rails: Sequence[str]) -> list[NicRate]:
+def nic_rates(injected: InjectedFault, report: RankReport, rails: Sequence[str]) -> list[GoodputTrace]:
     """Both ways together, from the node's own counts, in bins of 20 ms around the fault."""
     counts = report.rail_bytes_over_time
     if len(counts) < 2:
@@ -250,9 +235,9 @@ def nic_rates(injected: InjectedFault, report: RankReport, rails: Sequence[str])
         bps = [(b - a) * 8e9 / BIN_NS for a, b in pairwise(total.tolist())]
         t_ms = [(edge - injected.t_fault) / 1e6 for edge in edges.tolist()[:-1]]
         found.append(
-            NicRate(
-                injected.fabric, injected.policy, injected.repeat, injected.fault, name,
-                (injected.t_repair - injected.t_fault) / 1e6, tuple(t_ms), tuple(bps),
+            GoodputTrace(
+                injected.interval, injected.fault, injected.target, tuple(t_ms), tuple(bps), affected_bps=(),
+                repair_ms=(injected.t_repair - injected.t_fault) / 1e6, link=name,
             )
         )  # fmt: skip
     return found

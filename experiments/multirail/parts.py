@@ -34,8 +34,13 @@ class FaultSpec(ConfigModel):
 
     @property
     def name(self) -> str:
-        """Its row in tables."""
-        return f"{self.kind} {self.rail}" + (f" of n{self.node}" if RAIL_FAULTS[self.kind].is_link else "")
+        """Its kind and target."""
+        return f"{self.kind} {self.target}"
+
+    @property
+    def target(self) -> str:
+        """The rail; of a link fault, its NIC."""
+        return self.rail + (f" of n{self.node}" if RAIL_FAULTS[self.kind].is_link else "")
 
 
 class TrainingSpec(ConfigModel):

@@ -20,9 +20,9 @@ from railyard.experiments.multirail.predictions import (
 )
 from railyard.experiments.multirail.spec import MultirailExperiment
 from railyard.experiments.predict.unsteered import PREDICTION_COLUMNS, Prediction, png, save
-from railyard.results.analysis.allreduce import size_name
 from railyard.results.plots import style
 from railyard.results.plots.allreduce import predicted
+from railyard.results.runs.allreduce import size_name
 from railyard.results.runs.records import to_csv
 from railyard.results.views import format as fmt
 from railyard.results.views.allreduce import SLOW_MOTION

@@ -13,9 +13,7 @@ from railyard.experiments.multirail.size_sweep import run_sizes
 from railyard.experiments.multirail.spec import MultirailExperiment
 from railyard.experiments.multirail.trainings import run_ddp, run_training
 from railyard.experiments.run.progress import Steps
-from railyard.results.multirail.stored import cells
-from railyard.results.runs.allreduce import Rails
-from railyard.results.runs.records import Measurement, Run
+from railyard.results.runs.records import Rails, Run
 from railyard.topologies.multirail.plan import MultirailPlan, make_multirail_plan
 from railyard.workloads.allreduce.balancing.balancer import MIN_GAIN
 from railyard.workloads.allreduce.balancing.costs import allreduce_cost, threshold
@@ -27,16 +25,13 @@ MIN_DILATED_BPS: Final = 200_000
 
 def measure(spec: MultirailExperiment, datapath: Datapath, frames_per_s: float, run: Run, steps: Steps) -> None:
     """Measure everything of the specification on every fabric. `frames_per_s`: what the machine carries."""
-    try:
-        plans = [_plan(spec, number, frames_per_s) for number in range(len(spec.fabrics))]
-        for number, (label, plan) in enumerate(zip(spec.labels, plans, strict=True)):
-            for dilation in spec.dilations_on(number):
-                with built(label, plan.dilated(dilation), datapath, run, steps) as session:
-                    if label not in {rails.label for rails in run.multirail.fabrics}:
-                        run.multirail.fabrics.append(_rails(label, plan, session.net.build_s))
-                    _measure(spec, number, session, steps)
-    finally:
-        run.measurements += [Measurement(*row) for row in cells(run.multirail)]
+    plans = [_plan(spec, number, frames_per_s) for number in range(len(spec.fabrics))]
+    for number, (label, plan) in enumerate(zip(spec.labels, plans, strict=True)):
+        for dilation in spec.dilations_on(number):
+            with built(label, plan.dilated(dilation), datapath, run, steps) as session:
+                if label not in {rails.label for rails in run.rails}:
+                    run.rails.append(_rails(label, plan, session.net.build_s))
+                _measure(spec, number, session, steps)
 
 
 def step_count(spec: MultirailExperiment) -> int:

@@ -50,20 +50,14 @@ class MultirailSession:
         try:
             yield
         except MissingRequirement as error:
-            self._skip(policy, error.what, failed=False)
+            Skipped(self.label, policy, error.what, failed=False).add_to(self.run)
         except (RailyardError, GroupBroken) as error:
-            self._skip(policy, str(error), failed=True)
+            Skipped(self.label, policy, str(error), failed=True).add_to(self.run)
 
     def engine(self, policy: str) -> AbstractContextManager[Group]:
         """Ranks of a policy, not yet started; what they raise is for `recording_skips`."""
         own = is_own(policy)
         return Ranks(self.net, policy) if own else ALLREDUCE_ENGINES[policy].start(self.net)
-
-    def _skip(self, policy: str, why: str, failed: bool) -> None:
-        """Once, however many dilations, repeats and trainings it is missing from."""
-        skipped = Skipped(self.label, policy, why, failed)
-        if skipped not in self.run.multirail.skipped:
-            self.run.multirail.skipped.append(skipped)
 
     def watch(self) -> "Watch":
         """Begin to watch: what the kernel counted until now is no stretch's."""

@@ -9,13 +9,12 @@ from typing import Final, Literal
 
 from railyard.core.records import IntervalId
 from railyard.experiments.multirail.engine_pool import EnginePool, MonitoredEngine
-from railyard.experiments.multirail.measured import PointKey, check_complete, merge_turns, point, undilated
+from railyard.experiments.multirail.measured import check_complete, merge_turns, point, undilated
 from railyard.experiments.multirail.predictions import ITEM, counted, learning, sent_bytes, turns
 from railyard.experiments.multirail.session import MultirailSession, Watch
 from railyard.experiments.multirail.spec import MultirailExperiment
 from railyard.experiments.run.progress import Steps
-from railyard.results.analysis.allreduce import point_interval, size_name
-from railyard.results.runs.allreduce import LostRails, Point
+from railyard.results.runs.allreduce import LostRails, Point, allreduce_interval, size_name
 from railyard.workloads.allreduce.engine.jobs import Operations, RankReport
 from railyard.workloads.allreduce.engine_kind import Group, definition_of, is_own, peer_rail, predicted_s
 
@@ -35,7 +34,9 @@ class _PolicyRun:
     how often turns were void for that. `wrong`: elements, in checks that are void.
     """
 
-    point_key: PointKey
+    interval: IntervalId
+    size: int
+    sent: int
     seed: int
     predicted_s: float
     turns: Sequence[tuple[int, int]]
@@ -46,11 +47,6 @@ class _PolicyRun:
     kept: frozenset[int] = frozenset()
     restarts: int = 0
     wrong: int = 0
-
-    @property
-    def interval(self) -> IntervalId:
-        key = self.point_key
-        return point_interval(key.fabric, key.policy, key.size, key.repeat)
 
     def turn(self, ranks: Group) -> None:
         """The next one; before the first, the check."""
@@ -76,7 +72,9 @@ class _PolicyRun:
 
     def point(self) -> Point:
         """When all turns were taken."""
-        found = point(self.point_key, merge_turns(self.timed), self.checked, self.turns, self.predicted_s)
+        found = point(
+            self.interval, self.size, self.sent, merge_turns(self.timed), self.checked, self.turns, self.predicted_s
+        )
         return replace(found, wrong=found.wrong + self.wrong)
 
     @property
@@ -90,9 +88,8 @@ class _PolicyRun:
         return sum(map(sum, self.turns[: len(self.timed)])) * self.predicted_s
 
     def _run(self, ranks: Group, dtype: str, count: int, check: bool = False) -> Sequence[RankReport]:
-        point_key = self.point_key
-        policy = point_key.policy if is_own(point_key.policy) else ""
-        reports = ranks.run(Operations("allreduce", dtype, point_key.sent, count, self.seed, check, policy=policy))
+        policy = self.interval.policy if is_own(self.interval.policy) else ""
+        reports = ranks.run(Operations("allreduce", dtype, self.sent, count, self.seed, check, policy=policy))
         check_complete(reports)
         return reports
 
@@ -113,12 +110,12 @@ def run_sizes(
                     _run_turns(session, engine_pool, watch, policy_runs, steps)
             finally:
                 done = [policy_run.point() for policy_run in policy_runs if policy_run.state == "done"]
-                session.run.multirail.points += [undilated(point, session.plan.dilation) for point in done]
-                kept = [policy_run for policy_run in policy_runs if policy_run.state == "done" and policy_run.kept]
-                session.run.multirail.lost += [
-                    _lost_record(session, policy_run, policy_run.kept, kept=True) for policy_run in kept
-                ]
-            left = [policy_run.point_key.policy for policy_run in policy_runs if policy_run.state == "done"]
+                for each in done:
+                    undilated(each, session.plan.dilation).add_to(session.run)
+                for policy_run in policy_runs:
+                    if policy_run.state == "done" and policy_run.kept:
+                        _record_lost_rails(session, policy_run, policy_run.kept, kept=True)
+            left = [policy_run.interval.policy for policy_run in policy_runs if policy_run.state == "done"]
 
 
 def _run_turns(
@@ -141,23 +138,23 @@ def _run_turns(
 
 def _sharing_engine(engine_pool: EnginePool, policy_run: _PolicyRun, among: Sequence[_PolicyRun]) -> list[_PolicyRun]:
     """The others that are under way, and played by the same crew."""
-    policy = policy_run.point_key.policy
+    policy = policy_run.interval.policy
     return [
         x
         for x in among
-        if x is not policy_run and x.state == "under way" and engine_pool.share_engine(policy, x.point_key.policy)
+        if x is not policy_run and x.state == "under way" and engine_pool.share_engine(policy, x.interval.policy)
     ]
 
 
 def _after_loss(session: MultirailSession, policy_run: _PolicyRun, sharing: Sequence[_PolicyRun]) -> None:
     """Its turn is void, and who forgets begins the size anew, since it learns once more when the rail comes back. After
     `MAX_RESTARTS` times the turn is kept, and who forgets learns in operations that count."""
-    relearning = [each for each in (policy_run, *sharing) if definition_of(each.point_key.policy).relearns]
+    relearning = [each for each in (policy_run, *sharing) if definition_of(each.interval.policy).relearns]
     if policy_run.restarts == MAX_RESTARTS:
         for each in (policy_run, *(each for each in relearning if each.timed)):
             each.kept |= policy_run.lost
         return
-    session.run.multirail.lost.append(_lost_record(session, policy_run, policy_run.lost, kept=False))
+    _record_lost_rails(session, policy_run, policy_run.lost, kept=False)
     if policy_run not in relearning:
         policy_run.discard_last_turn()
     for each in relearning:
@@ -166,11 +163,11 @@ def _after_loss(session: MultirailSession, policy_run: _PolicyRun, sharing: Sequ
         each.restarts += 1
 
 
-def _lost_record(session: MultirailSession, policy_run: _PolicyRun, lost: frozenset[int], kept: bool) -> LostRails:
-    """`virtual` has channels in place of rails."""
-    point_key = policy_run.point_key
-    names = tuple(session.rails[n].name if is_own(point_key.policy) else f"channel {n}" for n in sorted(lost))
-    return LostRails(point_key.fabric, point_key.policy, point_key.size, point_key.repeat, names, kept)
+def _record_lost_rails(session: MultirailSession, policy_run: _PolicyRun, lost: frozenset[int], kept: bool) -> None:
+    """Record rails that were lost; `virtual` has channels in place of rails."""
+    interval = policy_run.interval
+    names = tuple(session.rails[n].name if is_own(interval.policy) else f"channel {n}" for n in sorted(lost))
+    LostRails(interval, names, kept).add_to(session.run)
 
 
 def _policy_run(
@@ -179,7 +176,9 @@ def _policy_run(
     sent = sent_bytes(size, session.plan.scale)
     operation_s = predicted_s(policy, session.rails, session.nodes, sent, peer_rail(session.plan.spec))
     parts = turns(learning(policy, spec.learning), counted(spec, operation_s))
-    return _PolicyRun(PointKey(session.label, policy, size, sent, repeat), spec.seed, operation_s, parts)
+    return _PolicyRun(
+        allreduce_interval(session.label, policy, size, repeat), size, sent, spec.seed, operation_s, parts
+    )
 
 
 def _run_turn(session: MultirailSession, engine_pool: EnginePool, watch: Watch, policy_run: _PolicyRun) -> bool:
@@ -191,12 +190,12 @@ def _run_turn(session: MultirailSession, engine_pool: EnginePool, watch: Watch, 
             policy_run.turn(ranks)
         policy_run.lost = ranks.lost
 
-    return _attempt(session, engine_pool, policy_run.point_key.policy, turn)
+    return _attempt(session, engine_pool, policy_run.interval.policy, turn)
 
 
 def _minimal_operation(policy_run: _PolicyRun) -> Operations:
     """An operation of one element, planned by fixed weights: nobody learns from it."""
-    policy = "equal" if is_own(policy_run.point_key.policy) else ""
+    policy = "equal" if is_own(policy_run.interval.policy) else ""
     return Operations("allreduce", "float32", ITEM, 1, policy_run.seed, policy=policy)
 
 

@@ -13,7 +13,7 @@ from railyard.experiments.multirail.predictions import learning, predicted_step_
 from railyard.experiments.multirail.session import MultirailSession
 from railyard.experiments.multirail.spec import MultirailExperiment
 from railyard.experiments.run.progress import Steps
-from railyard.results.runs.allreduce import DdpRun, Training, name_of
+from railyard.results.runs.allreduce import DdpRun, Training, training_name
 from railyard.workloads.allreduce.engine.jobs import Operations, RankReport
 from railyard.workloads.allreduce.engine_kind import Group, peer_rail
 from railyard.workloads.allreduce.peers.ddp import DdpRanks
@@ -31,11 +31,11 @@ def run_training(
     step = step_of(training, session.nodes, session.plan.scale, session.rails[peer].rate * dilation)
     step = replace(step, compute_s=step.compute_s * dilation)
     predicted = predicted_step_s(step, session.rails, session.nodes, policy, peer)
-    name = name_of(training.model, batch)
-    what = f"{name}, {policy}"
+    name = training_name(training.model, batch)
+    what, interval = f"{name}, {policy}", IntervalId(session.label, name, policy, repeat=repeat)
     with (
         steps.step(f"{session.label}: {what}"),
-        session.watch().record_load(IntervalId(session.label, name, policy, repeat=repeat)),
+        session.watch().record_load(interval),
         session.recording_skips(policy),
         session.engine(policy) as ranks,
     ):
@@ -43,12 +43,10 @@ def run_training(
             _one_step(ranks, replace(step, compute_s=0.0), spec.seed + number)
         times = [_one_step(ranks, step, spec.seed + number) for number in range(training.steps)]
         own_time = (step.compute_s / dilation, median(times) / dilation, predicted / dilation)
-        session.run.multirail.trainings.append(
-            Training(
-                session.label, policy, training.model, batch, repeat, training.steps,
-                step.samples, sum(step.sizes), *own_time, dilation,
-            )
-        )  # fmt: skip
+        compute_s, step_s, predicted_s = own_time
+        Training(
+            interval, training.steps, step.samples / step_s, sum(step.sizes), compute_s, step_s, predicted_s, dilation
+        ).add_to(session.run)
 
 
 def _one_step(ranks: Group, step: Step, seed: int) -> float:
@@ -75,25 +73,22 @@ def run_ddp(spec: MultirailExperiment, session: MultirailSession, ddp_run: DdpSp
         ddp_run.steps, width=ddp_run.width, bucket_mb=ddp_run.bucket / 2**20, seed=spec.seed + repeat
     )
     what = f"DDP, {ddp_run.policy}"
+    interval = IntervalId(session.label, f"DDP, width {ddp_run.width}", ddp_run.policy, repeat=repeat)
     with (
         steps.step(f"{session.label}: {what}"),
-        session.watch().record_load(IntervalId(session.label, "DDP", ddp_run.policy, repeat=repeat)),
+        session.watch().record_load(interval),
         session.recording_skips(what),
         DdpRanks(session.net, peer_rail(session.plan.spec)) as ranks,
     ):
         gloo, ours = ranks.train("gloo", training), ranks.train("railyard", training, policy=ddp_run.policy)
-        session.run.multirail.lessons.append(compared(session.label, ddp_run.policy, repeat, gloo, ours))
+        compared(interval, gloo, ours).add_to(session.run)
 
 
-def compared(
-    fabric: str, policy: str, repeat: int, gloo: Sequence[TrainingResult], ours: Sequence[TrainingResult]
-) -> DdpRun:
+def compared(interval: IntervalId, gloo: Sequence[TrainingResult], ours: Sequence[TrainingResult]) -> DdpRun:
     """From every rank's account of both."""
     pairs = [p for g, o in zip(gloo, ours, strict=True) for p in zip(g.losses, o.losses, strict=True)]
     return DdpRun(
-        fabric=fabric,
-        policy=policy,
-        repeat=repeat,
+        interval,
         bytes=ours[0].gradient_bytes,
         gloo_losses=_mean_losses(gloo),
         losses=_mean_losses(ours),

@@ -62,7 +62,7 @@ def carry_out(
     finally:
         run.duration_s = time.monotonic() - begun
         analysis = Analysis(run)
-        if run.fabrics or run.measurements or run.recoveries or run.replacements or run.multirail:
+        if run.fabrics or run.measurements or run.recoveries or run.replacements or run.rails:
             analysis = store.save(run, folder)
             if run.interrupted and console:
                 console.print("interrupted: what was measured until then is kept", highlight=False)

@@ -4,12 +4,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from statistics import fmean, geometric_mean, median
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
-from railyard.core.records import IntervalId
-from railyard.core.units import format_size
 from railyard.results.published import nezha
-from railyard.results.runs.allreduce import Cut, Multirail, Point, Rails
+from railyard.results.runs.allreduce import AllreduceResults, Cut, Point, size_name
+from railyard.results.runs.records import Rails
 from railyard.results.views import format as fmt
 
 SINGLE = "single"
@@ -122,7 +121,7 @@ class FabricMeasurements:
         return 2 * sum(p.split for p in starts) > len(starts)
 
 
-def by_fabric(found: Multirail) -> tuple[FabricMeasurements, ...]:
+def by_fabric(found: AllreduceResults) -> tuple[FabricMeasurements, ...]:
     """A `FabricMeasurements` a fabric that has points, in the order in which they were built."""
     rows = ((rails, tuple(p for p in found.points if p.fabric == rails.label)) for rails in found.fabrics)
     return tuple(FabricMeasurements(rails, points) for rails, points in rows if points)
@@ -135,19 +134,6 @@ def largest(sizes: Iterable[int], minimum: int) -> int | None:
 
 def between(sizes: Sequence[int], minimum: int, maximum: int) -> tuple[int, ...]:
     return tuple(size for size in sizes if minimum <= size <= maximum)
-
-
-def size_name(size: int) -> str:
-    """2^26 -> `64MiB`; what is no whole number of those, in decimal units."""
-    for name, factor in (("MiB", 2**20), ("KiB", 2**10)):
-        if size >= factor and size % factor == 0:
-            return f"{size // factor}{name}"
-    return format_size(size)
-
-
-def point_interval(fabric: str, policy: str, size: int, repeat: int = 0) -> IntervalId:
-    """Return the identity of the interval in which a point was measured."""
-    return IntervalId(fabric, size_name(size), policy, repeat=repeat)
 
 
 Unit = Literal["times", "share", "ms", "operations", "elements", "cuts"]
@@ -200,7 +186,21 @@ class Outcome:
 
     @property
     def met(self) -> bool | None:
+        """Return if it is met; None where nothing was measured."""
         return self.target.allows(self.value) if self.measured else None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return it as plain data, for summary.json."""
+        t = self.target
+        limit = {"comparison": t.comparison, "limit": t.limit, "unit": t.unit}
+        return {
+            "quantity": t.what,
+            "fabric": self.fabric,
+            "value": self.value,
+            **limit,
+            "of": self.where,
+            "met": self.met,
+        }
 
 
 CORRECT_SUMS: Final = PerformanceTarget("elements other than numpy's sum", AT_MOST, 0, "elements", checked=True)
@@ -258,7 +258,7 @@ DDP_LOSS_DIFFERENCE: Final = PerformanceTarget(
 DDP_SPEEDUP: Final = PerformanceTarget("DDP: steps as fast as Gloo's", AT_LEAST, 1.0, "times")
 
 
-def outcomes(found: Multirail) -> tuple[Outcome, ...]:
+def outcomes(found: AllreduceResults) -> tuple[Outcome, ...]:
     """Every bar, a line for each fabric on which it was measured, or one that says it wasn't."""
     fabrics = by_fabric(found)
     measured: tuple[tuple[PerformanceTarget, list[Outcome]], ...] = (
@@ -283,9 +283,9 @@ def outcomes(found: Multirail) -> tuple[Outcome, ...]:
         (GLOO_PAIR, _for_each_fabric(fabrics, _gloo_pair)),
         (
             DDP_LOSS_DIFFERENCE,
-            [Outcome(DDP_LOSS_DIFFERENCE, x.fabric, x.losses_apart, f"{len(x.losses)} steps") for x in found.lessons],
+            [Outcome(DDP_LOSS_DIFFERENCE, x.fabric, x.losses_apart, f"{len(x.losses)} steps") for x in found.ddp_runs],
         ),
-        (DDP_SPEEDUP, [Outcome(DDP_SPEEDUP, x.fabric, x.gloo_step_s / x.step_s, x.policy) for x in found.lessons]),
+        (DDP_SPEEDUP, [Outcome(DDP_SPEEDUP, x.fabric, x.gloo_step_s / x.step_s, x.policy) for x in found.ddp_runs]),
     )
     return tuple(outcome for target, rows in measured for outcome in rows or [Outcome(target, measured=False)])
 
@@ -426,8 +426,8 @@ def _rail_time_spread(m: FabricMeasurements) -> Outcome | None:
 
 def _cuts(cuts: Sequence[Cut]) -> Iterator[tuple[PerformanceTarget, list[Outcome]]]:
     """By fabric and kind of fault; what fell between two operations isn't in the times."""
-    places = list(dict.fromkeys((c.fabric, c.fault) for c in cuts))
-    groups = [(f"{f}: {fault}", [c for c in cuts if (c.fabric, c.fault) == (f, fault)]) for f, fault in places]
+    places = list(dict.fromkeys((c.fabric, c.name) for c in cuts))
+    groups = [(f"{f}: {fault}", [c for c in cuts if (c.fabric, c.name) == (f, fault)]) for f, fault in places]
     migrations = [(name, times) for name, group_cuts in groups if (times := _migration_times(group_cuts))]
     yield MIGRATION, [Outcome(MIGRATION, name, _median(times), f"n={len(times)}") for name, times in migrations]
     yield (
@@ -513,8 +513,8 @@ Claim = tuple[str, bool, str]
 """Name, whether it holds, and by which figures: those of railyard.results.runs.checks.Check."""
 
 
-def requirements(found: Multirail) -> Iterator[Claim]:
-    """Those for which there are records."""
+def requirements(found: AllreduceResults) -> Iterator[Claim]:
+    """Yield the requirements for which there are records."""
     checked = [o for o in outcomes(found) if o.target.checked and o.measured]
     for target in dict.fromkeys(o.target for o in checked):
         target_outcomes = [o for o in checked if o.target == target]

@@ -232,9 +232,12 @@ def is_unaffected(recovery: Recovery) -> bool:
     return is_probed(recovery) and recovery.probes_lost == 0 and recovery.first_packet_ms == 0
 
 
-def recovery_rows(run: Run) -> tuple[RecoveryRow, ...]:
-    """Faults that came alone, by fabric, repeats together: all of a kind next to each other, reroute on before off."""
-    names, alone = labels(run), [r for r in run.recoveries if not r.script]
+def recovery_rows(run: Run, has_controller: bool = True) -> tuple[RecoveryRow, ...]:
+    """Faults that came alone, by fabric, repeats together: all of a kind next to each other, reroute on before off.
+
+    Without `has_controller`, those of fabrics that no controller reroutes.
+    """
+    names, alone = labels(run), [r for r in run.recoveries if not r.script and bool(r.reroute) == has_controller]
     groups: defaultdict[tuple[str, str, str, str], list[Recovery]] = defaultdict(list)
     for r in alone:
         groups[names[r.fabric, r.policy], r.fault, r.target, r.reroute].append(r)

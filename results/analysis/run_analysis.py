@@ -11,6 +11,7 @@ from railyard.results.analysis.recovery import RecoveryRow, ScriptRow, recovery_
 from railyard.results.analysis.replacements import ReplacementRow, replacement_rows
 from railyard.results.analysis.steering import FabricWorkload, MeasurementInterval, PolicyRow, intervals, policy_rows
 from railyard.results.runs import records as rows
+from railyard.results.runs.allreduce import AllreduceResults
 from railyard.results.runs.checks import Check, checks
 from railyard.results.runs.fidelity import Judgement, judge
 from railyard.results.runs.records import ConnectivityCheck, Measurement, Run
@@ -76,6 +77,16 @@ class Analysis:
     @cached_property
     def script_rows(self) -> tuple[ScriptRow, ...]:
         return script_runs(self.run)
+
+    @cached_property
+    def rail_recovery_rows(self) -> tuple[RecoveryRow, ...]:
+        """Faults of rails, from which allreduces recover without a controller."""
+        return recovery_rows(self.run, has_controller=False)
+
+    @cached_property
+    def allreduce(self) -> AllreduceResults:
+        """Allreduces on several rails."""
+        return AllreduceResults.of(self.run)
 
     @cached_property
     def replacement_rows(self) -> tuple[ReplacementRow, ...]:

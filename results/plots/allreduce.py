@@ -8,9 +8,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
-from railyard.results.analysis.allreduce import FabricMeasurements, by_fabric, is_single, size_name
+from railyard.results.analysis.allreduce import FabricMeasurements, by_fabric, is_single
 from railyard.results.plots import style as plots
-from railyard.results.runs.allreduce import Multirail, NicRate, name_of
+from railyard.results.runs.allreduce import AllreduceResults, size_name
+from railyard.results.runs.records import GoodputTrace
 from railyard.results.views.format import rate, seconds, short
 from railyard.workloads.allreduce.balancing.policy import ALLREDUCE_POLICIES
 from railyard.workloads.allreduce.engine_kind import ALLREDUCE_ENGINES, definition_of
@@ -81,7 +82,7 @@ def _alt_text(m: FabricMeasurements) -> str:
     return f"Time and throughput of an allreduce by its size on {m.rails.label}; at {size_name(size)}: {times}"
 
 
-def shares(found: Multirail) -> plots.Plot | None:
+def shares(found: AllreduceResults) -> plots.Plot | None:
     """Fig. 11: which part of the bytes goes to the rail that isn't tcp, by size and number of nodes."""
     lines = [(m, rail) for m in by_fabric(found) if (rail := _other_rail(m)) is not None]
     if not lines:
@@ -122,9 +123,9 @@ def _other_rail(m: FabricMeasurements) -> int | None:
     return others[0] if len(others) == 1 and len(m.rails.kinds) == 2 and "nezha" in m.policies else None
 
 
-def nic_rates(found: Multirail, fabric: str, fault: str) -> plots.Plot | None:
+def nic_rates(found: AllreduceResults, fabric: str, fault: str) -> plots.Plot | None:
     """Fig. 8: rates of each NIC of the node, over the first cut."""
-    selected = [r for r in found.rates if (r.fabric, r.fault) == (fabric, fault)]
+    selected = [r for r in found.rates if (r.fabric, r.interval.part) == (fabric, fault)]
     first = [r for r in selected if r.repeat == min(x.repeat for x in selected)] if selected else []
     if not first:
         return None
@@ -133,7 +134,7 @@ def nic_rates(found: Multirail, fabric: str, fault: str) -> plots.Plot | None:
         axes = figure.subplots()
         for number, trace in enumerate(first):
             axes.plot(
-                trace.t_ms, trace.bps, color=plots.SERIES[number], lw=1.5, drawstyle="steps-post", label=trace.rail
+                trace.t_ms, trace.bps, color=plots.SERIES[number], lw=1.5, drawstyle="steps-post", label=trace.link
             )
         axes.axvline(0, color=plots.VERMILION, lw=1.4, label="cut")
         axes.axvline(first[0].repair_ms, color=plots.GREEN, lw=1.4, ls="--", label="repair")
@@ -150,16 +151,16 @@ def nic_rates(found: Multirail, fabric: str, fault: str) -> plots.Plot | None:
         return plots.finish(figure, f"multirail-rates-{fabric}-{fault}", alt, caption)
 
 
-def _rate_text(trace: NicRate) -> str:
+def _rate_text(trace: GoodputTrace) -> str:
     def at(low: float, high: float) -> str:
         values = [bps for t, bps in zip(trace.t_ms, trace.bps, strict=True) if low <= t < high]
         return rate(median(values)) if values else "nothing"
 
     after = at(trace.repair_ms + 500, 1e9)
-    return f"{trace.rail} {at(-1e9, 0)} before, {at(100, trace.repair_ms)} while cut, {after} after"
+    return f"{trace.link} {at(-1e9, 0)} before, {at(100, trace.repair_ms)} while cut, {after} after"
 
 
-def channels(found: Multirail) -> plots.Plot | None:
+def channels(found: AllreduceResults) -> plots.Plot | None:
     """Fig. 13: one rail, two channels on its one NIC, and two NICs, where either the NIC or its processor binds."""
     selected = [m for m in by_fabric(found) if "virtual" in m.policies]
     if not selected:
@@ -191,9 +192,9 @@ def _channel_names(m: FabricMeasurements) -> dict[str, str]:
     return {policy: name for policy, name in names.items() if policy in m.policies}
 
 
-def trainings(found: Multirail) -> plots.Plot | None:
+def trainings(found: AllreduceResults) -> plots.Plot | None:
     """Fig. 12: speed of each training by policy, as parts of the fastest."""
-    places = list(dict.fromkeys((t.fabric, t.model, t.batch) for t in found.trainings))
+    places = list(dict.fromkeys((t.fabric, t.workload) for t in found.trainings))
     if not places:
         return None
     with plots.styled():
@@ -201,8 +202,8 @@ def trainings(found: Multirail) -> plots.Plot | None:
         figure = plots.new_figure(plots.WIDTH, 0.9 + 0.24 * sum(len(speeds) + 1 for _, speeds in bars))
         axes = figure.subplots()
         y, ticks, alt_parts = 0, [], []
-        for (fabric, model, batch), speeds in bars:
-            name = f"{name_of(model, batch)}, {fabric}"
+        for (fabric, training), speeds in bars:
+            name = f"{training}, {fabric}"
             fastest = max(speeds.values())
             for policy, speed in speeds.items():
                 axes.barh(y, speed / fastest, color=colour_of(policy), height=0.8)
@@ -219,21 +220,21 @@ def trainings(found: Multirail) -> plots.Plot | None:
         return plots.finish(figure, "multirail-trainings", f"Training speeds. {'; '.join(alt_parts)}", caption)
 
 
-def _speeds(found: Multirail, place: tuple[str, str, int]) -> dict[str, float]:
-    selected = [t for t in found.trainings if (t.fabric, t.model, t.batch) == place]
+def _speeds(found: AllreduceResults, place: tuple[str, str]) -> dict[str, float]:
+    selected = [t for t in found.trainings if (t.fabric, t.workload) == place]
     return {
         p: median(t.samples_per_s for t in selected if t.policy == p) for p in dict.fromkeys(t.policy for t in selected)
     }
 
 
-def losses(found: Multirail) -> plots.Plot | None:
+def losses(found: AllreduceResults) -> plots.Plot | None:
     """Loss by step of each network that was trained for real, over Gloo and over Railyard."""
-    if not found.lessons:
+    if not found.ddp_runs:
         return None
     with plots.styled():
         figure = plots.new_figure(plots.WIDTH, _PANEL)
         alt_parts = []
-        for axes, x in zip(figure.subplots(1, len(found.lessons), squeeze=False)[0], found.lessons, strict=True):
+        for axes, x in zip(figure.subplots(1, len(found.ddp_runs), squeeze=False)[0], found.ddp_runs, strict=True):
             axes.plot(x.gloo_losses, color=colour_of("gloo"), lw=4, alpha=0.6, label="Gloo")
             axes.plot(x.losses, color=colour_of("nezha"), lw=1.2, label=f"Railyard, {x.policy}")
             axes.set(title=x.fabric, xlabel="step", ylabel="loss", ylim=(0, None))

@@ -72,7 +72,7 @@ TRAININGS: Final = (
 )
 
 
-def training_gain(model: str, batch: int, mix: str, nodes: int, over: str) -> TrainingGain | None:
-    """What is stated of this training, if anything."""
-    key = (model, batch, mix, nodes, over)
-    return next((t for t in TRAININGS if (t.model, t.batch, t.mix, t.nodes, t.over) == key), None)
+def training_gain(name: str, mix: str, nodes: int, over: str) -> TrainingGain | None:
+    """Return what is stated of this training (`vgg-11 batch 64`); None if nothing."""
+    key = (name, mix, nodes, over)
+    return next((t for t in TRAININGS if (f"{t.model} batch {t.batch}", t.mix, t.nodes, t.over) == key), None)

@@ -1,62 +1,112 @@
-"""What a multi-rail experiment writes down. Sizes in bytes: `size` as in the paper, `sent` what was really summed.
+"""Allreduces on several rails as records of a run: an experiment adds rows to it, and views read them back.
 
-Times are seconds unless the name says otherwise; `*_ns` is CLOCK_MONOTONIC. Lists by rail are in the fabric's order.
+A row is what one measurement interval found. Its figures are measurements (a metric for each field), a fault is a
+recovery too, and what did not go as planned is an event. Sizes are in bytes: `size` as in the paper, `sent` what was
+really summed. Times are seconds unless the name says otherwise, in the fabric's own time: `dilation` times less than a
+clock showed. Lists by rail are in the fabric's order.
 """
 
-from dataclasses import dataclass, field
-from typing import Final
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Final
+
+from railyard.core.records import IntervalId, Record, Recovery
+from railyard.core.units import format_size
+from railyard.results.runs.records import Event, GoodputTrace, Measurement, Rails, Run
 
 MIN_SHARE: Final = 0.005
-"""Of what was sent: a rail that carried less carried nothing to speak of."""
+"""Of what was sent: a rail that carried less counts as unused."""
+SOURCE: Final = "allreduce"
+LOSS: Final = "loss"
+MIN_SAMPLES_FOR_P99: Final = 100
+"""Operations: of fewer, one in a hundred is less than one."""
+_SKIPPED: Final = "policy skipped"
+_LOST: Final = "rails lost"
+_FAILED: Final = "operations failed"
+_INTEGERS: Final = ("1", "B")
+"""Units of whole numbers."""
+
+Metrics = Mapping[str, tuple[str, str]]
+"""Field of a row -> metric and unit."""
+Found = Mapping[str, Measurement]
+"""Metric -> measurement, of one interval."""
+
+_POINT: Final = {
+    "mean_s": ("completion_time", "s"),
+    "typical_s": ("completion_time_typical", "s"),
+    "p99_s": ("completion_time_p99", "s"),
+    "size": ("buffer_size", "B"),
+    "sent": ("sent_size", "B"),
+    "operations": ("operations", "1"),
+    "measured": ("operations_timed", "1"),
+    "settled_after": ("operations_to_converge", "1"),
+    "wrong": ("elements_wrong", "1"),
+    "checked": ("elements_checked", "1"),
+    "copied": ("bytes_copied_per_byte", "ratio"),
+    "dilation": ("time_dilation", "ratio"),
+}
+_CUT: Final = {
+    "size": ("buffer_size", "B"),
+    "inside": ("fault_within_operation", "1"),
+    "carried": ("rail_used_before_fault", "1"),
+    "median_s": ("operation_time_before_fault", "s"),
+    "worst_s": ("operation_time_longest", "s"),
+    "operations": ("operations", "1"),
+    "wrong": ("elements_wrong", "1"),
+    "checked": ("elements_checked", "1"),
+}
+_TRAINING: Final = {
+    "step_s": ("iteration_time", "s"),
+    "samples_per_s": ("samples_per_s", "1/s"),
+    "compute_s": ("compute_time", "s"),
+    "bytes": ("sent_size", "B"),
+    "steps": ("iterations", "1"),
+    "dilation": ("time_dilation", "ratio"),
+}
+_DDP_RUN: Final = {
+    "step_s": ("iteration_time", "s"),
+    "bytes": ("gradient_size", "B"),
+    "losses_apart": ("loss_difference", "share"),
+}
+
+
+def _measurements(row: Record, metrics: Metrics, predicted_s: float | None = None) -> Iterator[Measurement]:
+    """Return a measurement for each field that has a value; the first has the prediction."""
+    for name, (metric, unit) in metrics.items():
+        value = getattr(row, name)
+        if value is not None:
+            yield Measurement(row.interval, "", metric, float(value), unit, predicted_s)
+        predicted_s = None
+
+
+def _fields(metrics: Metrics, found: Found) -> dict[str, Any]:
+    """Return the fields that `_measurements` wrote; None for those without a measurement."""
+    values = {name: found.get(metric) for name, (metric, _) in metrics.items()}
+    return {name: None if m is None else int(m.value) if m.unit in _INTEGERS else m.value for name, m in values.items()}
 
 
 @dataclass(frozen=True, slots=True)
-class Rails:
-    """A fabric: `kinds`, `names`, `bps` (payload that a NIC carries) by rail; `scale` times slower than the paper's.
+class Point(Record):
+    """Allreduces of one size under one policy.
 
-    `mix` is what its rails are together, `tcp+sharp`; `cpu_s_per_byte` of a node's processor, none where it is empty;
-    `threshold`: bytes before scaling up to which Eq. 6 leaves all to one rail, where a split has to gain what makes
-    Nezha try it; None if that is at no size.
+    `operations` counts all of them, `measured` those that count: others are for learning, or the first of a turn.
+    `mean_s`, `p99_s` (None of fewer than 100): of an operation, from the first rank's start to the last one's end;
+    `typical_s`: the mean of each turn's median, which one slow operation does not change. `shares` of the bytes that
+    each rail carried, `rail_s` how long each took for them, from the last rank's start (0: nothing to do).
+    `settled_after`: operations until the shares first stayed for a hundred (None: never; 0: from the first on).
+    `wrong`: elements other than numpy's sum, of `checked`. `copied`: bytes copied in memory for a byte of the buffer.
+    `predicted_s`: by the equations.
     """
 
-    label: str
-    nodes: int
-    mix: str
-    names: tuple[str, ...]
-    kinds: tuple[str, ...]
-    bps: tuple[float, ...]
-    setup_s: tuple[float, ...]
-    scale: float
-    mtu: int
-    build_s: float = 0.0
-    cpu_s_per_byte: tuple[float, ...] = ()
-    threshold: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Point:
-    """Allreduces of one size under one policy. `measured` of the `operations` count: others are for learning, or the
-    first of a turn.
-
-    `mean_s`, `p99_s` of an operation, from the first rank's start to the last one's end; `typical_s`: the mean of each
-    turn's median, in which one that the machine held up is nothing; `shares` that each
-    rail carried of what counted, `rail_s` how long each took for them, from the last rank's start (0: nothing to do).
-    `settled_after`: operations until the shares first stood for a hundred (None: never; 0: from the first on). `wrong`:
-    elements other than numpy's sum, of `checked`. `copied`: bytes copied in memory for a byte of the buffer.
-    `predicted_s`: what the equations say. All seconds are the fabric's own time, `dilation` times less than a clock
-    showed.
-    """
-
-    fabric: str
-    policy: str
     size: int
     sent: int
-    repeat: int
     operations: int
     measured: int
     mean_s: float
     typical_s: float
-    p99_s: float
+    p99_s: float | None
     shares: tuple[float, ...]
     rail_s: tuple[float, ...]
     settled_after: int | None
@@ -68,8 +118,7 @@ class Point:
 
     @property
     def split(self) -> bool:
-        """Whether more than one rail carried some of it. (A few of many operations, in which it was looked whether to
-        split, make no split.)"""
+        """Whether more than one rail carried some of it: a few operations that tried a split make no split."""
         return sum(share > MIN_SHARE for share in self.shares) > 1
 
     @property
@@ -78,9 +127,31 @@ class Point:
         used = [time for time in self.rail_s if time > 0]
         return (max(used) - min(used)) / max(used) if len(used) > 1 else 0.0
 
+    def add_to(self, run: Run) -> None:
+        """Add its measurements. A policy with channels in place of rails (`virtual`) has no shares by rail."""
+        names = next(rails.names for rails in run.rails if rails.label == self.fabric)
+        bits, predicted = 8 * self.size, self.predicted_s
+        run.measurements += _measurements(self, _POINT, predicted)
+        throughput = (bits / self.mean_s, "bit/s", bits / predicted if predicted else None)
+        run.measurements.append(Measurement(self.interval, "", "throughput", *throughput))
+        for values, metric, unit in ((self.shares, "share", "share"), (self.rail_s, "rail_time", "s")):
+            for name, value in zip(names, values, strict=False) if self.policy != "virtual" else ():
+                run.measurements.append(Measurement(self.interval, "", f"{metric}_{name}", value, unit))
+
+    @classmethod
+    def of(cls, interval: IntervalId, found: Found, rails: Rails) -> "Point":
+        """Read it back."""
+
+        def by_rail(metric: str) -> tuple[float, ...]:
+            return tuple(m.value for name in rails.names if (m := found.get(f"{metric}_{name}")))
+
+        predicted_s = found["completion_time"].predicted
+        by_rails: dict[str, Any] = {"shares": by_rail("share"), "rail_s": by_rail("rail_time")}
+        return cls(interval, **_fields(_POINT, found), **by_rails, predicted_s=predicted_s)
+
 
 @dataclass(frozen=True, slots=True)
-class Cut:
+class Cut(Record):
     """A rail that was taken from a node, or from all, while allreduces ran, and given back. ms are from the fault.
 
     `inside`: whether it fell into an operation, not between two. `detect_ms` until the first node knew, `migrate_ms`
@@ -89,89 +160,84 @@ class Cut:
     doesn't, or never had.
     """
 
-    fabric: str
-    policy: str
-    repeat: int
     fault: str
-    node: int
-    rail: str
-    size: int
+    target: str
     t_fault: int
     t_repair: int
-    inside: bool
     detect_ms: float | None
     migrate_ms: float | None
     home_ms: float | None
+    size: int
+    inside: bool
+    carried: bool
     median_s: float
     worst_s: float
     operations: int
     wrong: int
     checked: int
     error: str = ""
-    carried: bool = True
+
+    @property
+    def name(self) -> str:
+        """Fault and target."""
+        return f"{self.fault} {self.target}"
+
+    def add_to(self, run: Run) -> None:
+        """Add its recovery, its measurements, and the error that ended its operations early."""
+        run.recoveries.append(
+            Recovery(
+                self.interval, self.fault, self.target, self.t_fault, self.t_repair,
+                detect_ms=self.detect_ms, decided_ms=None, reroute_ms=self.migrate_ms, first_packet_ms=None,
+                source_side_ms=None, far_side_ms=None, goodput_ms=None, goodput_after_repair_ms=None,
+                primary_path_ms=self.home_ms if self.carried else 0.0,
+                source_side_probed=0, far_side_probed=0, above_max_flow=0, lost_bytes=0, probes_lost=0,
+                probes_lost_after_repair=0, connections_lost=0, recovered=not self.error,
+            )
+        )  # fmt: skip
+        run.measurements += _measurements(self, _CUT)
+        if self.error:
+            detail = {**self.interval.as_dict(), "error": self.error}
+            run.events.append(Event(self.t_fault, SOURCE, _FAILED, detail))
+
+    @classmethod
+    def of(cls, recovery: Recovery, found: Found, error: str) -> "Cut":
+        """Read it back."""
+        r, values = recovery, _fields(_CUT, found)
+        home_ms = r.primary_path_ms if values["carried"] else None
+        times: dict[str, Any] = {"detect_ms": r.detect_ms, "migrate_ms": r.reroute_ms, "home_ms": home_ms}
+        return cls(r.interval, r.fault, r.target, r.t_fault, r.t_repair, **times, **values, error=error)
 
 
 @dataclass(frozen=True, slots=True)
-class NicRate:
-    """What one NIC of the node that was cut off sent and received, bit/s, in bins that begin at `t_ms`."""
+class Training(Record):
+    """A training that was replayed: medians of `steps`; `bytes` a step and node. Its workload is its name."""
 
-    fabric: str
-    policy: str
-    repeat: int
-    fault: str
-    rail: str
-    repair_ms: float
-    t_ms: tuple[float, ...]
-    bps: tuple[float, ...]
-
-
-def name_of(model: str, batch: int) -> str:
-    """`vgg-11 batch 64`; of a GPT, whose batch is its model's own and told as 0, `gpt3-2.7b`."""
-    return f"{model} batch {batch}" if batch else model
-
-
-@dataclass(frozen=True, slots=True)
-class Training:
-    """A training that was replayed: medians of `steps`. `samples` a step and node, `bytes` a step and node.
-
-    `batch` is 0 where the model has one of its own.
-    All seconds are the fabric's own time, as a point's are.
-    """
-
-    fabric: str
-    policy: str
-    model: str
-    batch: int
-    repeat: int
     steps: int
-    samples: float
+    samples_per_s: float  # of a node
     bytes: int
     compute_s: float
     step_s: float
     predicted_s: float | None
     dilation: float = 1.0
 
-    @property
-    def name(self) -> str:
-        return name_of(self.model, self.batch)
+    def add_to(self, run: Run) -> None:
+        """Add its measurements."""
+        run.measurements += _measurements(self, _TRAINING, self.predicted_s)
 
-    @property
-    def samples_per_s(self) -> float:
-        """Of a node."""
-        return self.samples / self.step_s
+    @classmethod
+    def of(cls, interval: IntervalId, found: Found) -> "Training":
+        """Read it back."""
+        return cls(interval, **_fields(_TRAINING, found), predicted_s=found["iteration_time"].predicted)
 
 
 @dataclass(frozen=True, slots=True)
-class DdpRun:
+class DdpRun(Record):
     """A network that PyTorch's DDP really trained, over Gloo and over Railyard's backend, from the same weights.
 
-    Losses are means over the ranks, a step each; `losses_apart` the largest difference of any rank's and step's, over
-    Gloo's. Times of a step are medians without the first. `bytes`: gradients of a step.
+    Losses are means over the ranks, one for each step; `losses_apart` is the largest difference of any rank's and
+    step's, over Gloo's. Times of a step are medians without the first. `bytes`: gradients of a step.
     """
 
-    fabric: str
-    policy: str
-    repeat: int
     bytes: int
     gloo_losses: tuple[float, ...]
     losses: tuple[float, ...]
@@ -179,45 +245,148 @@ class DdpRun:
     gloo_step_s: float
     step_s: float
 
+    def add_to(self, run: Run) -> None:
+        """Add its measurements, Gloo's in an interval of their own; a loss for each step."""
+        gloo = _beside_gloo(self.interval)
+        run.measurements.append(Measurement(gloo, "", "iteration_time", self.gloo_step_s, "s"))
+        run.measurements += _measurements(self, _DDP_RUN)
+        for interval, losses in ((gloo, self.gloo_losses), (self.interval, self.losses)):
+            steps = enumerate(losses, start=1)
+            run.measurements += [Measurement(interval, f"step {n}", LOSS, loss, "ratio") for n, loss in steps]
+
+
+def _beside_gloo(interval: IntervalId) -> IntervalId:
+    """Return the interval in which Gloo trained the same network."""
+    return replace(interval, policy="gloo", part=interval.policy)
+
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """A policy that didn't run: for want of something on this machine, or (`failed`) since it broke down."""
+    """A policy that didn't run: something is missing on this machine, or (`failed`) it broke down."""
 
     fabric: str
     policy: str
     why: str
     failed: bool
 
+    def add_to(self, run: Run, at_ns: int = 0) -> None:
+        """Add its event, of now or `at_ns`; only once for a fabric, whatever the policy is missing from."""
+        if self not in skipped_policies(run.events):
+            run.events.append(Event(at_ns or time.monotonic_ns(), SOURCE, _SKIPPED, asdict(self)))
+
 
 @dataclass(frozen=True, slots=True)
-class LostRails:
+class LostRails(Record):
     """Rails that a policy's processes lost at a size though no fault was injected.
 
     `kept`: the point has turns without them; else the turn is in no point, and whatever these processes hadn't ended
-    yet was measured anew.
+    yet was measured again.
     """
 
-    fabric: str
-    policy: str
-    size: int
-    repeat: int
     rails: tuple[str, ...]
     kept: bool
 
+    def add_to(self, run: Run, at_ns: int = 0) -> None:
+        """Add its event, of now or `at_ns`."""
+        detail = {**self.interval.as_dict(), "rails": list(self.rails), "kept": self.kept}
+        run.events.append(Event(at_ns or time.monotonic_ns(), SOURCE, _LOST, detail))
+
+
+def skipped_policies(events: Iterable[Event]) -> list[Skipped]:
+    """Return the policies that didn't run."""
+    return [Skipped(**event.detail) for event in _events(events, _SKIPPED)]
+
+
+def lost_rails(events: Iterable[Event]) -> list[LostRails]:
+    """Return the rails that were lost without a fault."""
+    details = [event.detail for event in _events(events, _LOST)]
+    return [LostRails(IntervalId.of(detail), tuple(detail["rails"]), detail["kept"]) for detail in details]
+
+
+def _events(events: Iterable[Event], what: str) -> list[Event]:
+    return [event for event in events if (event.source, event.what) == (SOURCE, what)]
+
 
 @dataclass
-class Multirail:
-    """All of it. Empty in a run of anything else."""
+class AllreduceResults:
+    """Everything that a run recorded of allreduces on several rails; empty in a run of anything else."""
 
     fabrics: list[Rails] = field(default_factory=list)
     points: list[Point] = field(default_factory=list)
     cuts: list[Cut] = field(default_factory=list)
-    rates: list[NicRate] = field(default_factory=list)
+    rates: list[GoodputTrace] = field(default_factory=list)
     trainings: list[Training] = field(default_factory=list)
-    lessons: list[DdpRun] = field(default_factory=list)
+    ddp_runs: list[DdpRun] = field(default_factory=list)
     skipped: list[Skipped] = field(default_factory=list)
     lost: list[LostRails] = field(default_factory=list)
 
     def __bool__(self) -> bool:
         return bool(self.fabrics)
+
+    def add_to(self, run: Run) -> None:
+        """Add all rows to a run's records; events are of the time of the last repair."""
+        run.rails += self.fabrics
+        run.goodput += self.rates
+        rows: list[Point | Training | DdpRun | Cut] = [*self.points, *self.trainings, *self.ddp_runs, *self.cuts]
+        for row in rows:
+            row.add_to(run)
+        at_ns = max((cut.t_repair for cut in self.cuts), default=1)
+        events: list[Skipped | LostRails] = [*self.skipped, *self.lost]
+        for event in events:
+            event.add_to(run, at_ns)
+
+    @classmethod
+    def of(cls, run: Run) -> "AllreduceResults":
+        """Read the rows of a run."""
+        if not run.rails:
+            return cls()
+        found: defaultdict[IntervalId, dict[str, Measurement]] = defaultdict(dict)
+        losses: defaultdict[IntervalId, list[float]] = defaultdict(list)
+        for m in run.measurements:
+            if m.metric == LOSS:
+                losses[m.interval].append(m.value)
+            else:
+                found[m.interval][m.metric] = m
+        rails = {each.label: each for each in run.rails}
+        errors = {IntervalId.of(e.detail): e.detail["error"] for e in _events(run.events, _FAILED)}
+        faults = {r.interval for r in run.recoveries}
+        results = cls(
+            fabrics=run.rails,
+            rates=[trace for trace in run.goodput if trace.link],
+            cuts=[Cut.of(r, found[r.interval], errors.get(r.interval, "")) for r in run.recoveries],
+            skipped=skipped_policies(run.events),
+            lost=lost_rails(run.events),
+        )
+        for interval, values in found.items():
+            if interval in faults:
+                continue
+            if "buffer_size" in values:
+                results.points.append(Point.of(interval, values, rails[interval.fabric]))
+            elif "samples_per_s" in values:
+                results.trainings.append(Training.of(interval, values))
+            elif "loss_difference" in values:
+                gloo = _beside_gloo(interval)
+                both: dict[str, Any] = {"gloo_losses": tuple(losses[gloo]), "losses": tuple(losses[interval])}
+                gloo_step_s = found[gloo]["iteration_time"].value
+                results.ddp_runs.append(DdpRun(interval, **_fields(_DDP_RUN, values), **both, gloo_step_s=gloo_step_s))
+        return results
+
+
+def size_name(size: int) -> str:
+    """2^26 -> `64MiB`; what is no whole number of those, in decimal units."""
+    for name, factor in (("MiB", 2**20), ("KiB", 2**10)):
+        if size >= factor and size % factor == 0:
+            return f"{size // factor}{name}"
+    return format_size(size)
+
+
+def allreduce_interval(
+    fabric: str, policy: str, size: int, repeat: int = 0, fault: str = "", target: str = ""
+) -> IntervalId:
+    """Return the identity of the interval in which a size was measured, or a fault injected meanwhile."""
+    return IntervalId(fabric, f"allreduce {size_name(size)}", policy, repeat=repeat, part=f"{fault} {target}".strip())
+
+
+def training_name(model: str, batch: int) -> str:
+    """`vgg-11 batch 64`; of a GPT, whose batch is its model's own and given as 0, `gpt3-2.7b`."""
+    return f"{model} batch {batch}" if batch else model

@@ -17,6 +17,7 @@ from railyard.results.analysis.recovery import (
     matches_oracle,
 )
 from railyard.results.analysis.steering import MeasurementInterval, most_changed_pair
+from railyard.results.runs.allreduce import AllreduceResults
 from railyard.results.runs.fidelity import Judgement
 from railyard.results.runs.records import ConnectivityCheck, Run
 from railyard.results.runs.recovery_targets import (
@@ -63,7 +64,7 @@ def checks(
         *(*_completed(run), *_fidelity(judgement), *_bytes(run), *_dense_training(run)),
         *(*_recovery(run), *_primary_path(run), *_connectivity(run), *_too_fast(run), *_no_probe_lost(outcomes)),
         *(*_lost_bytes(run), *_connections(run), *_dwell(run, intervals)),
-        *(Check(*claim) for claim in requirements(run.multirail)),
+        *(Check(*claim) for claim in requirements(AllreduceResults.of(run))),
     )
 
 
@@ -177,7 +178,7 @@ def _under_checked_fabrics(connectivity_checks: Iterable[ConnectivityCheck]) -> 
 
 def _too_fast(run: Run) -> Iterator[Check]:
     """With rerouting or without: more than the oracle allows went where nothing should."""
-    if rows := run.recoveries:
+    if rows := [r for r in run.recoveries if r.reroute]:
         total, worst = sum(r.above_max_flow for r in rows), max(rows, key=lambda r: r.above_max_flow)
         detail = f"{total} of them over {len(rows)} faults" + (f"; most: {_fault_label(worst)}" if total else "")
         figures = ("streams above their max-flow", total, 0, "streams", worst.interval)

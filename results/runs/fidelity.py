@@ -12,8 +12,7 @@ from typing import Any, Final, Literal
 
 from railyard.core.records import IntervalId
 from railyard.results.analysis.aggregate import labels
-from railyard.results.analysis.allreduce import point_interval
-from railyard.results.runs.allreduce import LostRails
+from railyard.results.runs.allreduce import LostRails, lost_rails
 from railyard.results.runs.records import ByteCheck, LinkCheck, Load, Run, Verdict
 from railyard.results.views.format import digits, interval_label, percent, rate, size
 
@@ -183,7 +182,7 @@ def judge(run: Run) -> Judgement:
     findings = (
         *_links(run.links),
         *(f for load in run.loads for f in _load(load)),
-        *map(_lost, run.multirail.lost),
+        *map(_lost, lost_rails(run.events)),
         *(
             f
             for check in run.bytes
@@ -259,8 +258,7 @@ def _lost(lost: LostRails) -> Finding:
     limit, consequence = (
         (RAILS_MISSING, "in operations that count") if lost.kept else (RAILS_REMEASURED, "measured anew")
     )
-    interval = point_interval(lost.fabric, lost.policy, lost.size, lost.repeat)
-    return Finding(interval, limit, 1.0, f"{rail_names}, {consequence}")
+    return Finding(lost.interval, limit, 1.0, f"{rail_names}, {consequence}")
 
 
 def _missing_records(run: Run) -> Iterator[str]:

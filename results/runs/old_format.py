@@ -5,11 +5,28 @@ as "WORKLOAD with SCRIPT", and an interval of faults as "FAULT TARGET (reroute o
 run's other records, so nothing has to be guessed.
 """
 
+import json
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from itertools import product
+from pathlib import Path
 from typing import Any, Final
 
 from railyard.core.records import INTERVAL_FIELDS, IntervalId
+from railyard.results.runs.allreduce import (
+    MIN_SAMPLES_FOR_P99,
+    AllreduceResults,
+    Cut,
+    DdpRun,
+    LostRails,
+    Point,
+    Skipped,
+    Training,
+    allreduce_interval,
+    size_name,
+    training_name,
+)
+from railyard.results.runs.records import GoodputTrace, Rails, Run
 from railyard.results.views.format import workload_label
 from railyard.topologies.fabric_kinds import FABRIC_KINDS
 from railyard.workloads.background.spec import GridSpec
@@ -101,6 +118,59 @@ def _upgrade_multirail(loads: Rows, measurements: Rows) -> None:
         policy = first if first in policies else row["workload"].rpartition(", ")[2]
         what = last if first in policies else row["workload"].rpartition(", ")[0]
         row |= {"workload": what, "policy": policy}
+
+
+def read_multirail(run: Run, file: Path) -> None:
+    """Add what older runs have in multirail.json to their records, in place of what was derived from it."""
+    if not file.exists():
+        return
+    plain = {name: [_tuples(row) for row in rows] for name, rows in json.loads(file.read_text()).items()}
+    results = AllreduceResults([Rails(**row) for row in plain["fabrics"]])
+    intervals: dict[IntervalId, IntervalId] = {}
+    for row in plain["points"]:
+        interval = _sized(row, intervals)
+        typical_s = row.pop("typical_s", None) or row.pop("median_s")
+        row["p99_s"] = row["p99_s"] if row["measured"] >= MIN_SAMPLES_FOR_P99 else None
+        results.points.append(Point(interval, **row, typical_s=typical_s))
+    for row in plain["cuts"]:
+        fault, _, target = (name := row.pop("fault")).partition(" ")
+        del row["node"], row["rail"]
+        old = IntervalId(row["fabric"], policy=row["policy"], repeat=row["repeat"])
+        interval = _sized(row, {}, fault=fault, target=target)
+        intervals[replace(old, workload=name)] = interval
+        intervals[replace(old, workload=size_name(row["size"]), script=name)] = interval
+        results.cuts.append(Cut(interval, fault, target, **{"carried": True, **row}))
+    for row in plain["rates"]:
+        size = next(cut.size for cut in results.cuts if cut.name == row["fault"])
+        fault, _, target = row.pop("fault").partition(" ")
+        interval = _sized({**row, "size": size}, {}, fault=fault, target=target)
+        values = {name: row[name] for name in ("t_ms", "bps", "repair_ms")}
+        results.rates.append(GoodputTrace(interval, fault, target, affected_bps=(), link=row["rail"], **values))
+    for row in plain["trainings"]:
+        name, samples = training_name(row.pop("model"), row.pop("batch")), row.pop("samples")
+        interval = IntervalId(row.pop("fabric"), name, row.pop("policy"), repeat=row.pop("repeat"))
+        results.trainings.append(Training(interval, **row, samples_per_s=samples / row["step_s"]))
+    for row in plain["lessons"]:
+        interval = IntervalId(row.pop("fabric"), "DDP", row.pop("policy"), repeat=row.pop("repeat"))
+        results.ddp_runs.append(DdpRun(interval, **row))
+    results.skipped += [Skipped(**row) for row in plain["skipped"]]
+    for row in plain.get("lost", ()):
+        results.lost.append(LostRails(_sized(row, {}), row["rails"], row["kept"]))
+    run.measurements.clear()
+    results.add_to(run)
+    run.loads = [replace(load, interval=intervals.get(load.interval, load.interval)) for load in run.loads]
+
+
+def _sized(row: dict[str, Any], intervals: dict[IntervalId, IntervalId], **fault: str) -> IntervalId:
+    """Return the interval of a size, and take the fields that identify it from the row; older ones lack `allreduce`."""
+    fabric, policy, repeat = (row.pop(name) for name in ("fabric", "policy", "repeat"))
+    interval = allreduce_interval(fabric, policy, row["size"], repeat, **fault)
+    intervals[IntervalId(fabric, size_name(row["size"]), policy, repeat=repeat)] = interval
+    return interval
+
+
+def _tuples(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in row.items()}
 
 
 def _upgrade_faults(parts: dict[str, Rows], built: Mapping[str, str]) -> None:

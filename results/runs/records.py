@@ -16,7 +16,6 @@ import pyarrow.parquet as pq
 
 from railyard.core.records import INTERVAL_FIELDS, IntervalId, Record, Recovery
 from railyard.core.units import parse_time
-from railyard.results.runs.allreduce import Multirail
 
 Verdict = Literal["ok", "degraded", "invalid"]
 Content = bytes  # within Run, that name is a field's
@@ -118,6 +117,30 @@ class GoodputTrace(Record):
     bps: tuple[float, ...]
     affected_bps: tuple[float, ...]  # only the flows whose path crossed the fault
     repair_ms: float
+    link: str = ""  # the NIC of which these are the rates, sent and received; empty: of all flows
+
+
+@dataclass(frozen=True, slots=True)
+class Rails:
+    """The rails of a multi-rail fabric: `kinds`, `names`, `bps` (payload that a NIC carries), one for each rail.
+
+    `mix` is what its rails are together, `tcp+sharp`; `scale`: how many times slower they are than the paper's;
+    `cpu_s_per_byte` of a node's processor, none where it is empty; `threshold`: bytes before scaling up to which Eq. 6
+    of Nezha leaves all to one rail, where a split has to gain what makes it try one; None if that is at no size.
+    """
+
+    label: str
+    nodes: int
+    mix: str
+    names: tuple[str, ...]
+    kinds: tuple[str, ...]
+    bps: tuple[float, ...]
+    setup_s: tuple[float, ...]
+    scale: float
+    mtu: int
+    build_s: float = 0.0
+    cpu_s_per_byte: tuple[float, ...] = ()
+    threshold: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,7 +278,7 @@ class Run:
     loads: list[Load] = field(default_factory=list)
     bytes: list[ByteCheck] = field(default_factory=list)
     files: dict[str, Content] = field(default_factory=dict)
-    multirail: Multirail = field(default_factory=Multirail)
+    rails: list[Rails] = field(default_factory=list)
     duration_s: float = 0.0
     interrupted: bool = False
     failed: str = ""

@@ -10,7 +10,6 @@
 | replacement.csv               | a row for each failed GPU or domain that was replaced                      |
 | health.parquet                | a row an element and moment: its load and h-score (where routes are steered) |
 | choices.parquet               | a row a change of a pair's paths (where routes are steered)                |
-| multirail.json                | points, cuts, rates of NICs, trainings (of fabrics with several rails a node) |
 | events.jsonl                  | monotonic ns, source, what                                                 |
 | summary.json                  | verdict, reasons, headline figures, checks                                 |
 | provenance.json               | what it ran on                                                             |
@@ -33,10 +32,8 @@ from railyard.core.errors import BadInput, MissingRequirement
 from railyard.core.records import Recovery
 from railyard.core.safe_files import Folder
 from railyard.results.analysis.run_analysis import Analysis
-from railyard.results.multirail import stored as multirail
 from railyard.results.runs import old_format, timeline
 from railyard.results.runs import records as rows
-from railyard.results.runs.allreduce import Multirail
 from railyard.results.runs.records import (
     ByteCheck,
     Choice,
@@ -49,6 +46,7 @@ from railyard.results.runs.records import (
     LinkCheck,
     Load,
     Measurement,
+    Rails,
     Replacement,
     Run,
 )
@@ -62,7 +60,6 @@ CONNECTIVITY: Final = "connectivity.csv"
 REPLACEMENTS: Final = "replacement.csv"
 _OLD_NAMES: Final = {CONNECTIVITY: "census.csv", REPLACEMENTS: "takeover.csv"}
 """Names of files in older runs."""
-MULTIRAIL: Final = "multirail.json"
 RESULT_COLUMNS: Final = (
     "fabric", "policy", "workload", "phase", "metric", "value", "unit", "predicted", "ratio", "repeat",
     "scene", "script", "reroute",
@@ -78,6 +75,7 @@ REPLACEMENT_COLUMNS: Final = tuple(rows.columns_of(Replacement))
 _DISK_FULL_ERRORS: Final = (errno.ENOSPC, errno.EDQUOT)
 _PARTS: Final[dict[str, type]] = {
     "fabrics": FabricRun,
+    "rails": Rails,
     "goodput": GoodputTrace,
     "links": LinkCheck,
     "loads": Load,
@@ -114,8 +112,6 @@ def save(run: Run, folder: Path | Folder) -> Analysis:
         _write(folder, CONNECTIVITY, rows.to_csv(CONNECTIVITY_CHECK_COLUMNS, run.connectivity_checks))
     if run.replacements:
         _write(folder, REPLACEMENTS, rows.to_csv(REPLACEMENT_COLUMNS, run.replacements))
-    if run.multirail:
-        _write(folder, MULTIRAIL, multirail.to_json(run.multirail))
     _write(folder, "events.jsonl", b"".join(_json(asdict(e), indent=None) for e in run.events))
     _write(folder, "flows.parquet", rows.to_parquet(Flow, run.flows))
     for name, kind, records in ((HEALTH, HealthSample, run.health), (CHOICES, Choice, run.choices)):
@@ -158,23 +154,23 @@ def _load(folder: Path) -> Run:
         raise ValueError(f"run.json is of format {file_format}, not {FORMAT}")
     spec = yaml.safe_load((folder / "spec.yaml").read_text())
     events = [json.loads(line) for line in (folder / "events.jsonl").read_text().splitlines()]
-    parts: dict[str, list[rows.Plain]] = {name: rest.pop(name) for name in _PARTS}
+    parts: dict[str, list[rows.Plain]] = {name: rest.pop(name, []) for name in _PARTS}
     parts |= {name: _read(folder / file, kind) for name, (file, kind) in _FILES.items()}
     if file_format == old_format.FORMAT:
         rest = old_format.upgrade(rest, spec, parts, events)
-    multirail_file = folder / MULTIRAIL
     records: dict[str, Any] = {
         name: rows.from_plain(kind, parts[name])
         for name, kind in {**_PARTS, **{name: kind for name, (_, kind) in _FILES.items()}}.items()
     }
-    return Run(
+    run = Run(
         spec=spec,
         provenance=json.loads((folder / "provenance.json").read_text()),
-        multirail=multirail.from_json(multirail_file.read_bytes()) if multirail_file.exists() else Multirail(),
         events=[Event(**event) for event in events],
         **records,
         **rest,
     )
+    old_format.read_multirail(run, folder / "multirail.json")
+    return run
 
 
 def _read(path: Path, kind: type) -> list[rows.Plain]:

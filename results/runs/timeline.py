@@ -126,7 +126,7 @@ def _control(run: Run, zero: int) -> list[dict[str, Any]]:
     faults: list[Span] = []
     steps: list[Span] = []
     for r in run.recoveries:
-        name = f"{r.fault} {r.target} ({r.fabric}, reroute {r.reroute})"
+        name = f"{r.fault} {r.target} ({r.fabric}{f', reroute {r.reroute}' if r.reroute else ''})"
         faults.append((r.t_fault, r.t_repair, name, {"script": r.script, "repeat": r.repeat}))
         steps += _steps(r, name)
     faults_tid = (len(threads) + 1) * _LANES

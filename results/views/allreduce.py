@@ -19,14 +19,13 @@ from railyard.results.analysis.allreduce import (
     in_unit,
     is_single,
     outcomes,
-    point_interval,
-    size_name,
     times,
 )
 from railyard.results.plots import allreduce as plots
 from railyard.results.published import nezha
-from railyard.results.runs.allreduce import Cut, Multirail, Point, Rails, Training
+from railyard.results.runs.allreduce import AllreduceResults, Cut, Point, Training, allreduce_interval, size_name
 from railyard.results.runs.fidelity import Judgement
+from railyard.results.runs.records import Rails
 from railyard.results.views import format as fmt
 from railyard.results.views.report_tables import Table
 from railyard.results.views.terminal import Column, fit_to_width
@@ -94,7 +93,7 @@ def _dilation_text(rows: Iterable[Point | Training]) -> str:
 
 
 def _time(m: FabricMeasurements, policy: str, size: int, invalid: InvalidPoints) -> str:
-    mark = " ?" if point_interval(m.rails.label, policy, size) in invalid else ""
+    mark = " ?" if allreduce_interval(m.rails.label, policy, size) in invalid else ""
     return fmt.seconds(m.at(policy, size)) + mark
 
 
@@ -114,7 +113,7 @@ def shares_text(shares: Sequence[float] | None) -> str:
     return "/".join(f"{100 * share:.0f}" for share in shares) if shares else fmt.NOTHING
 
 
-def gains_table(found: Multirail) -> Table:
+def gains_table(found: AllreduceResults) -> Table:
     """At the largest size: every policy over the better single rail, and what the paper states."""
     rows = []
     for m in by_fabric(found):
@@ -130,7 +129,7 @@ def gains_table(found: Multirail) -> Table:
     return Table(("fabric", "policy", "largest size", "best of large sizes", "at", "Nezha's best"), tuple(rows), 2)
 
 
-def thresholds_table(found: Multirail) -> Table:
+def thresholds_table(found: AllreduceResults) -> Table:
     """Up to which size nezha used one rail alone, a line a fabric; a dash where it split all sizes, or none."""
     rows = []
     for m in by_fabric(found):
@@ -141,7 +140,7 @@ def thresholds_table(found: Multirail) -> Table:
     return Table(("fabric", "one rail up to", "Eq. 6 + 10%", "Nezha's"), tuple(rows), 1)
 
 
-def table_1(found: Multirail) -> Table | None:
+def table_1(found: AllreduceResults) -> Table | None:
     """The paper's Table 1, its figures beside what was measured on 4 nodes with tcp and sharp; None without these."""
     m = next((m for m in by_fabric(found) if m.rails.nodes == 4 and sorted(m.rails.kinds) == ["sharp", "tcp"]), None)
     if m is None:
@@ -176,8 +175,8 @@ def cuts_table(cuts: Sequence[Cut]) -> Table:
     of cuts of a rail that carried something.
     """
     rows = []
-    for fabric, policy, fault in dict.fromkeys((c.fabric, c.policy, c.fault) for c in cuts):
-        selected = [c for c in cuts if (c.fabric, c.policy, c.fault) == (fabric, policy, fault)]
+    for fabric, policy, fault in dict.fromkeys((c.fabric, c.policy, c.name) for c in cuts):
+        selected = [c for c in cuts if (c.fabric, c.policy, c.name) == (fabric, policy, fault)]
         inside = [c for c in selected if c.inside]
         rows.append(
             (
@@ -211,13 +210,13 @@ def _spread(values: Sequence[float | None]) -> str:
     return f"{median(reached):,.1f} ({min(reached):,.1f} to {max(reached):,.1f}{missing})"
 
 
-def trainings_table(found: Multirail) -> Table:
+def trainings_table(found: AllreduceResults) -> Table:
     """A line a training and policy: speed, what the equations say, and over one rail and over Gloo."""
     rows = []
     slow = slow_motion(found.trainings)
     by_label = {rails.label: rails for rails in found.fabrics}
-    for fabric, model, batch in dict.fromkeys((t.fabric, t.model, t.batch) for t in found.trainings):
-        selected = [t for t in found.trainings if (t.fabric, t.model, t.batch) == (fabric, model, batch)]
+    for fabric, name in dict.fromkeys((t.fabric, t.workload) for t in found.trainings):
+        selected = [t for t in found.trainings if (t.fabric, t.workload) == (fabric, name)]
         for policy in dict.fromkeys(t.policy for t in selected):
             policy_trainings = [t for t in selected if t.policy == policy]
             first, speed, step = (
@@ -233,7 +232,7 @@ def trainings_table(found: Multirail) -> Table:
                 _ratio(step, first.predicted_s),
             ]
             cells += [_over_baseline(speed, selected, policy, by_label[fabric], over) for over in ("single", "gloo")]
-            rows.append((fabric, first.name, policy, *cells))
+            rows.append((fabric, name, policy, *cells))
     columns = (
         "fabric",
         "training",
@@ -261,15 +260,15 @@ def _over_baseline(speed: float, selected: Sequence[Training], policy: str, rail
     if not others or is_single(policy):
         return fmt.NOTHING
     best = max(median(t.samples_per_s for t in others if t.policy == p) for p in {t.policy for t in others})
-    stated = nezha.training_gain(selected[0].model, selected[0].batch, rails.mix, rails.nodes, over)
+    stated = nezha.training_gain(selected[0].workload, rails.mix, rails.nodes, over)
     text = f" (Nezha {'≤ ' if stated.at_most else ''}{times(stated.gain)})" if stated and policy == "nezha" else ""
     return times(speed / best) + text
 
 
-def ddp_runs_table(found: Multirail) -> Table:
+def ddp_runs_table(found: AllreduceResults) -> Table:
     """A line a network that was trained for real."""
     rows = []
-    for x in found.lessons:
+    for x in found.ddp_runs:
         ends = f"{x.losses[0]:.3f} to {x.losses[-1]:.3f}"
         steps = (fmt.seconds(x.gloo_step_s), fmt.seconds(x.step_s), times(x.gloo_step_s / x.step_s))
         rows.append(
@@ -279,7 +278,7 @@ def ddp_runs_table(found: Multirail) -> Table:
     return Table(columns, tuple(rows), 2)
 
 
-def fabrics_table(found: Multirail) -> Table:
+def fabrics_table(found: AllreduceResults) -> Table:
     """What was built, a line a rail."""
     rows = []
     for rails in found.fabrics:
@@ -292,12 +291,12 @@ def fabrics_table(found: Multirail) -> Table:
     return Table(columns, tuple(rows), 1)
 
 
-def parts(found: Multirail, judgement: Judgement) -> dict[str, Any] | None:
+def parts(found: AllreduceResults, judgement: Judgement) -> dict[str, Any] | None:
     """What its template asks for; None where there is nothing of the kind."""
     invalid = invalid_points(judgement)
     if not found:
         return None
-    places = dict.fromkeys((rates.fabric, rates.fault) for rates in found.rates)
+    places = dict.fromkeys((rates.fabric, rates.interval.part) for rates in found.rates)
     drawn = [(f"{fabric}: {fault}", plots.nic_rates(found, fabric, fault)) for fabric, fault in places]
     return {
         "targets": targets_table(outcomes(found)),
@@ -324,7 +323,7 @@ def parts(found: Multirail, judgement: Judgement) -> dict[str, Any] | None:
 _TITLE = "time of an allreduce (gain: nezha over the better single rail; m/p: measured over predicted)"
 
 
-def print_tables(found: Multirail, judgement: Judgement, console: Console) -> None:
+def print_tables(found: AllreduceResults, judgement: Judgement, console: Console) -> None:
     """All of it: the table is what such a run is for."""
     invalid = invalid_points(judgement)
     for title, table, fixed_columns, note in _tables(found, invalid):
@@ -344,7 +343,7 @@ def print_tables(found: Multirail, judgement: Judgement, console: Console) -> No
         )
 
 
-def _tables(found: Multirail, invalid: InvalidPoints) -> Iterator[tuple[str, Table, int, str]]:
+def _tables(found: AllreduceResults, invalid: InvalidPoints) -> Iterator[tuple[str, Table, int, str]]:
     """(title, table, how many of its columns are always there, a line below it)."""
     for m in by_fabric(found):
         fixed_columns = 5 if slow_motion(m.points) else 4

@@ -110,7 +110,7 @@ def workload_label(interval: IntervalId) -> str:
         suffix = " (reroute off)" if interval.reroute == "off" else ""
         return f"{text} with {interval.script}{suffix}"
     if text:
-        return text
+        return f"{text} with {interval.part}" if interval.part else text
     faults = ": ".join(filter(None, (interval.script, interval.part)))
     return f"{faults} (reroute {interval.reroute})" if interval.reroute else faults
 

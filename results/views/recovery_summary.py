@@ -12,7 +12,7 @@ def recovery_dicts(analysis: Analysis) -> dict[str, Any]:
     """By their keys in the headline."""
     run, judgement = analysis.run, analysis.judgement
     return {
-        "recovery": [_row(row, judgement) for row in analysis.recovery_rows],
+        "recovery": [_row(row, judgement) for row in (*analysis.recovery_rows, *analysis.rail_recovery_rows)],
         "recovery_targets": [_outcome(o) for o in analysis.outcomes] if run.recoveries or run.replacements else [],
         "scripts": [_script(script, judgement) for script in analysis.script_rows],
     }

@@ -61,7 +61,7 @@ def _context(analysis: Analysis) -> dict[str, Any]:
     built, steered = run.fabrics, run.is_steered
     first_scene_run = first_scene_only(run)
     side_by_side = (
-        () if steered or run.multirail else timed
+        () if steered or run.rails else timed
     )  # fabrics side by side: policies are below each other, with figures of their own
     return {
         "run": run,
@@ -90,7 +90,7 @@ def _context(analysis: Analysis) -> dict[str, Any]:
         "projections": scale_tables.projections_table(rows, fabrics),
         **_evidence(run, judgement),
         "provenance": report_tables.provenance_table(run.provenance),
-        "multirail": allreduce.parts(run.multirail, judgement),
+        "multirail": allreduce.parts(analysis.allreduce, judgement),
     }
 
 

@@ -70,7 +70,7 @@ def parts(analysis: Analysis) -> dict[str, Any]:
 def _failures(run: Run, rows: Sequence[RecoveryRow]) -> list[Failure]:
     """A kind with all its fabrics; where one of them had several targets of that kind, each of these by itself."""
     found = []
-    alone = [t for t in run.goodput if not t.script]
+    alone = [t for t in run.goodput if not (t.script or t.link)]
     many = with_several_targets([*(r for row in rows for r in row.repeats), *alone])
     fault_names = [fault_name(t.fault, t.target, (t.fabric, t.fault) in many) for t in alone]
     for name in dict.fromkeys([*(row.name for row in rows), *fault_names]):

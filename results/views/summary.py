@@ -1,6 +1,7 @@
 """The run in short: summary.json, and one screen in the terminal."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any, Final
 
 from rich.console import Console
@@ -9,14 +10,13 @@ from rich.text import Text
 
 from railyard.results.analysis import replacements
 from railyard.results.analysis.aggregate import Row, Slowdown, Spread
+from railyard.results.analysis.allreduce import outcomes
 from railyard.results.analysis.run_analysis import Analysis
-from railyard.results.multirail.stored import headline
 from railyard.results.runs.checks import Check
 from railyard.results.runs.records import ByteCheck
 from railyard.results.theory import spine_condition
-from railyard.results.views import allreduce as multirail
+from railyard.results.views import allreduce, recovery_terminal, spine_condition_tables
 from railyard.results.views import format as fmt
-from railyard.results.views import recovery_terminal, spine_condition_tables
 from railyard.results.views.format import workload_label
 from railyard.results.views.recovery_summary import recovery_dicts
 from railyard.results.views.recovery_text import missed_targets
@@ -59,7 +59,8 @@ def summarise(analysis: Analysis) -> dict[str, Any]:
             "replacements": [row.as_dict() for row in analysis.replacement_rows],
             "heartbeats": _heartbeats(analysis.heartbeat_rows),
             "bytes": _bytes(run.bytes, analysis.labels),
-            "multirail": headline(run.multirail) if run.multirail else None,
+            "targets": [outcome.as_dict() for outcome in outcomes(analysis.allreduce)] if run.rails else [],
+            "skipped": [asdict(policy) for policy in analysis.allreduce.skipped],
         },
     }
 
@@ -121,8 +122,8 @@ def print_summary(analysis: Analysis, console: Console) -> None:
         console.print(Text(f"  {reason}"), no_wrap=True, overflow="ellipsis", highlight=False)
     if len(judgement.reasons) > _MAX_REASONS:
         console.print(f"  … and {len(judgement.reasons) - _MAX_REASONS} more", highlight=False)
-    if run.multirail:
-        multirail.print_tables(run.multirail, judgement, console)
+    if run.rails:
+        allreduce.print_tables(analysis.allreduce, judgement, console)
     elif run.is_steered:
         _print_policies(analysis, console)
     else:

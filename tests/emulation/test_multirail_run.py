@@ -17,6 +17,7 @@ import pytest
 import yaml
 
 from railyard.results.runs import store
+from railyard.results.runs.allreduce import AllreduceResults
 from tests.emulation.programs import ROOT, RUN_EXPERIMENT, assert_as_before, machine_state
 
 TINY = {
@@ -46,19 +47,27 @@ def test_a_run_measures_what_it_was_asked_and_finds_every_sum_right(tmp_path: Pa
     done = subprocess.run(argv, capture_output=True, text=True, cwd=ROOT, check=False, timeout=240 * slow)
     assert "Traceback" not in done.stderr
     assert (out / "summary.json").exists(), done.stdout + done.stderr
-    found, summary = store.load(out).multirail, json.loads((out / "summary.json").read_text())
+    found, summary = AllreduceResults.of(store.load(out)), json.loads((out / "summary.json").read_text())
     measured = {(p.policy, p.size) for p in found.points}
     assert measured == {(policy, size) for policy in ("nezha", "single:tcp0") for size in (2048, 8 * 2**20)}
     assert all(p.wrong == 0 and p.checked > 0 and p.mean_s > 0 for p in found.points)
     (cut,) = found.cuts
     assert (cut.wrong, cut.error) == (0, "")
     assert cut.home_ms is not None, "the rail is used again after its repair"
-    assert {rates.rail for rates in found.rates} == {"tcp0", "tcp1"}
+    assert {rates.link for rates in found.rates} == {"tcp0", "tcp1"}
     (training,) = found.trainings
     assert training.step_s > training.compute_s > 0
     rows = pd.read_csv(out / "results.csv")
-    assert set(rows.metric) >= {"completion_time", "throughput", "iteration_time", "samples_per_s", "migrate_time"}
-    assert "allreduce 8MiB, 2 nodes, tcp+tcp" in set(rows.workload)
+    assert set(rows.metric) >= {
+        "completion_time",
+        "throughput",
+        "iteration_time",
+        "samples_per_s",
+        "operation_time_longest",
+    }
+    assert "allreduce 8MiB" in set(rows.workload)
+    (recovery,) = pd.read_csv(out / "recovery.csv").to_dict("records")
+    assert (recovery["fault"], recovery["target"], recovery["recovered"]) == ("link-down", "tcp1 of n1", True)
     failed = [check["name"] for check in summary["checks"] if not check["passed"]]
     assert done.returncode == (1 if failed else 0)
     assert set(failed) <= {"the emulation is believable"}, "nothing but the machine's speed may fail here"

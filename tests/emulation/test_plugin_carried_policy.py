@@ -14,6 +14,7 @@ import pytest
 import yaml
 
 from railyard.results.runs import store
+from railyard.results.runs.allreduce import AllreduceResults
 from tests.emulation.programs import ROOT, RUN_EXPERIMENT
 
 PLUGIN = ROOT / "docs/examples/carried_policy.py"
@@ -39,7 +40,7 @@ def test_plugin_policy_splits_a_buffer_by_rate(tmp_path: Path, slow: float) -> N
     argv = [*RUN_EXPERIMENT, "run", str(tmp_path / "carried.yaml"), "--plugin", str(PLUGIN), "--out", str(out)]
     done = subprocess.run(argv, capture_output=True, text=True, cwd=ROOT, check=False, timeout=240 * slow)
     assert (out / "summary.json").exists(), done.stdout + done.stderr
-    (point,) = store.load(out).multirail.points
+    (point,) = AllreduceResults.of(store.load(out)).points
     assert point.policy == "carried"
     assert (point.wrong, point.checked > 0) == (0, True)
     assert [share / sum(point.shares) for share in point.shares] == pytest.approx([0.75, 0.25], abs=0.001)

@@ -1,9 +1,18 @@
 """A made-up multi-rail run: two fabrics on which every bar is met, as records would have it."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 
-from railyard.results.runs.allreduce import Cut, DdpRun, Multirail, NicRate, Point, Rails, Training
+from railyard.core.records import IntervalId
+from railyard.results.runs.allreduce import (
+    AllreduceResults,
+    Cut,
+    DdpRun,
+    Point,
+    Training,
+    allreduce_interval,
+)
+from railyard.results.runs.records import GoodputTrace, Rails, Run
+from tests.unit.replaced import replaced
 
 KIB, MIB = 2**10, 2**20
 SCALE = 50.0
@@ -47,8 +56,8 @@ def shares_of(policy: str, size: int) -> tuple[float, float]:
 def point_of(fabric: str, policy: str, size: int, seconds: float, **changed: object) -> Point:
     shares = shares_of(policy, size)
     what = {
-        "fabric": fabric, "policy": policy, "size": size, "sent": int(size / SCALE) // 4 * 4, "repeat": 0,
-        "operations": 50, "measured": 10, "mean_s": seconds, "typical_s": seconds, "p99_s": seconds * 1.2,
+        "interval": allreduce_interval(fabric, policy, size), "size": size, "sent": int(size / SCALE) // 4 * 4,
+        "operations": 50, "measured": 10, "mean_s": seconds, "typical_s": seconds, "p99_s": None,
         "shares": shares, "rail_s": tuple(seconds * 0.97**n for n in range(2)) if all(shares) else (seconds, 0.0),
         "settled_after": 25 if policy == "nezha" else 0, "wrong": 0, "checked": 12, "copied": 1.0,
         "predicted_s": seconds * 0.97,
@@ -68,28 +77,40 @@ def points(seconds: Mapping[str, Mapping[str, tuple[float, float]]] = SECONDS) -
 def started(by: Point, *seconds: float, **changed: object) -> list[Point]:
     """A point of several starts that took so long."""
     times = ({"mean_s": time, "typical_s": time, "repeat": number} for number, time in enumerate(seconds))
-    return [replace(by, **time, **changed) for time in times]  # type: ignore[arg-type]
+    return [replaced(by, **time, **changed) for time in times]
+
+
+def faulted(repeat: int) -> IntervalId:
+    return allreduce_interval(PAIR.label, "nezha", 16 * MIB, repeat, "link-down", "tcp0 of n1")
 
 
 def cut_of(repeat: int = 0, **changed: object) -> Cut:
     what = {
-        "fabric": PAIR.label, "policy": "nezha", "repeat": repeat, "fault": "link-down tcp0 of n1", "node": 1,
-        "rail": "tcp0", "size": 16 * MIB, "t_fault": 10**9, "t_repair": 2 * 10**9, "inside": True,
+        "interval": faulted(repeat), "fault": "link-down", "target": "tcp0 of n1",
+        "size": 16 * MIB, "t_fault": 10**9, "t_repair": 2 * 10**9, "inside": True,
         "detect_ms": 20.0 + repeat, "migrate_ms": 22.0 + repeat, "home_ms": 300.0, "median_s": 0.04, "worst_s": 0.09,
-        "operations": 40, "wrong": 0, "checked": 1000,
+        "operations": 40, "wrong": 0, "checked": 1000, "carried": True,
     }  # fmt: skip
     return Cut(**{**what, **changed})  # type: ignore[arg-type]
 
 
 def training_of(policy: str, step_s: float) -> Training:
-    return Training(PAIR.label, policy, "vgg-11", 64, 0, 3, 64.0, 10_000_000, 0.5, step_s, step_s * 0.98)
+    interval = IntervalId(PAIR.label, "vgg-11 batch 64", policy)
+    return Training(interval, 3, 64.0 / step_s, 10_000_000, 0.5, step_s, step_s * 0.98)
 
 
-def sample() -> Multirail:
+def sample() -> AllreduceResults:
     rates = [
-        NicRate(PAIR.label, "nezha", 0, "link-down tcp0 of n1", name, 700.0, (-40.0, -20.0, 0.0, 20.0), bps)
+        GoodputTrace(faulted(0), "link-down", "tcp0 of n1", (-40.0, -20.0, 0.0, 20.0), bps, (), 700.0, link=name)
         for name, bps in (("tcp0", (4e7, 4e7, 0.0, 0.0)), ("tcp1", (4e7, 4e7, 5e7, 5e7)))
     ]
     trainings = [training_of("nezha", 1.0), training_of("single:tcp0", 1.4), training_of("gloo", 1.5)]
-    ddp_run = DdpRun(PAIR.label, "nezha", 0, 10**6, (1.4, 0.7, 0.2), (1.4, 0.7, 0.2), 1e-6, 0.25, 0.14)
-    return Multirail([PAIR, UNLIKE], points(), [cut_of(n) for n in range(20)], rates, trainings, [ddp_run])
+    ddp_run = DdpRun(IntervalId(PAIR.label, "DDP", "nezha"), 10**6, (1.4, 0.7, 0.2), (1.4, 0.7, 0.2), 1e-6, 0.25, 0.14)
+    return AllreduceResults([PAIR, UNLIKE], points(), [cut_of(n) for n in range(20)], rates, trainings, [ddp_run])
+
+
+def run_of(results: AllreduceResults) -> Run:
+    """A run that recorded them."""
+    run = Run("mine", {"title": "Two rails", "seed": 1}, {"kernel": "6.18"}, "2025-01-01T00:00:00+00:00")
+    results.add_to(run)
+    return run

@@ -12,9 +12,8 @@ from railyard.results.analysis.allreduce import (
     by_fabric,
     outcomes,
     requirements,
-    size_name,
 )
-from railyard.results.runs.allreduce import Multirail, Skipped
+from railyard.results.runs.allreduce import AllreduceResults, Skipped, size_name
 from railyard.results.views import allreduce as tables
 from railyard.results.views.format import NOTHING
 from tests.unit.multirail_sample import (
@@ -30,13 +29,14 @@ from tests.unit.multirail_sample import (
     sample,
     started,
 )
+from tests.unit.replaced import replaced
 
 
-def of(found: Multirail, target: PerformanceTarget) -> list[Outcome]:
+def of(found: AllreduceResults, target: PerformanceTarget) -> list[Outcome]:
     return [outcome for outcome in outcomes(found) if outcome.target == target]
 
 
-def with_seconds(fabric: str, policy: str, small: float, large: float) -> Multirail:
+def with_seconds(fabric: str, policy: str, small: float, large: float) -> AllreduceResults:
     changed = {**SECONDS, fabric: {**SECONDS[fabric], policy: (small, large)}}
     return replace(sample(), points=points(changed))
 
@@ -107,11 +107,11 @@ def test_the_bound_is_of_the_links_whatever_was_predicted() -> None:
 def test_the_worst_of_small_sizes_is_judged_by_what_operations_usually_take() -> None:
     """And not by their mean, in which one operation that the machine held up weighs as much as all others."""
     small = [p for p in points() if p.size == SIZES[0] and p.fabric == PAIR.label]
-    both = [*small, *(replace(p, size=4 * KIB) for p in small)]
+    both = [*small, *(replaced(p, size=4 * KIB, workload="allreduce 4KiB") for p in small)]
     held_up = [replace(p, mean_s=1.5 * p.mean_s) if p.policy == "nezha" else p for p in both]
-    assert [o.met for o in of(Multirail([PAIR], held_up), allreduce.SMALL_LATENCY)] == [True]
+    assert [o.met for o in of(AllreduceResults([PAIR], held_up), allreduce.SMALL_LATENCY)] == [True]
     slow = [replace(p, typical_s=1.1 * p.typical_s) if (p.policy, p.size) == ("nezha", 4 * KIB) else p for p in both]
-    (outcome,) = of(Multirail([PAIR], slow), allreduce.SMALL_LATENCY)
+    (outcome,) = of(AllreduceResults([PAIR], slow), allreduce.SMALL_LATENCY)
     assert (outcome.met, outcome.where) == (False, "at 4KiB; median of 2 sizes 1.05x")
     assert outcome.value == pytest.approx(1.1)
 
@@ -119,7 +119,7 @@ def test_the_worst_of_small_sizes_is_judged_by_what_operations_usually_take() ->
 def test_an_operation_of_a_rival_that_was_held_up_is_not_to_nezhas_credit() -> None:
     small = [p for p in points() if p.size == SIZES[0] and p.fabric == PAIR.label]
     held_up = [replace(p, mean_s=2 * p.mean_s, typical_s=0.00105) if p.policy == "mrib" else p for p in small]
-    (outcome,) = of(Multirail([PAIR], held_up), allreduce.SMALL_LATENCY_OVER_BASELINE["mrib"])
+    (outcome,) = of(AllreduceResults([PAIR], held_up), allreduce.SMALL_LATENCY_OVER_BASELINE["mrib"])
     assert outcome.value == pytest.approx(1 - 1 / 1.05)
     assert not outcome.met
 
@@ -128,7 +128,7 @@ def test_policies_that_took_turns_are_compared_start_by_start() -> None:
     """What a start did to both of them is in neither's favour, however unlike starts are."""
     mine, rail = (point_of(PAIR.label, policy, KIB, 1.0) for policy in ("nezha", "single:tcp0"))
     found = [*started(mine, 1.0, 3.0, 1.5), *started(rail, 1.0, 3.3, 1.5 / 1.1)]
-    (outcome,) = of(Multirail([PAIR], found), allreduce.SMALL_LATENCY)
+    (outcome,) = of(AllreduceResults([PAIR], found), allreduce.SMALL_LATENCY)
     assert outcome.value == pytest.approx(1.0)
     alone = [p for p in found if (p.policy, p.repeat) != ("single:tcp0", 1)]
     assert FabricMeasurements(PAIR, tuple(alone)).ratios("nezha", "single:tcp0", KIB) == pytest.approx([1.0, 1.1])
@@ -138,10 +138,10 @@ def test_a_bar_of_a_few_percent_says_how_far_starts_were_apart() -> None:
     """Of what it compares alone: nobody asks how steady mptcp is where nezha is held against one rail, or mrib."""
     times = {"nezha": (0.98, 1.0, 1.02), "single:tcp0": (1.0, 1.0, 1.0), "mrib": (1.4, 1.5, 1.7), "mptcp": (1, 2, 3)}
     found = [p for policy, all_s in times.items() for p in started(point_of(PAIR.label, policy, KIB, 1.0), *all_s)]
-    told = {o.target: o.where for o in outcomes(Multirail([PAIR], found)) if o.measured}
+    told = {o.target: o.where for o in outcomes(AllreduceResults([PAIR], found)) if o.measured}
     assert told[allreduce.SMALL_LATENCY] == "at 1KiB; median of 1 sizes 1.00x; 0.98x to 1.02x in 3 starts"
     assert told[allreduce.SMALL_LATENCY_OVER_BASELINE["mrib"]] == "median of 1 sizes; 30.0% to 40.0% in 3 starts"
-    once = Multirail([PAIR], [p for p in found if p.repeat == 0])
+    once = AllreduceResults([PAIR], [p for p in found if p.repeat == 0])
     assert [o.where for o in of(once, allreduce.SMALL_LATENCY)] == ["at 1KiB; median of 1 sizes 0.98x"]
 
 
@@ -159,22 +159,24 @@ def test_the_balancer_is_judged_where_it_split_and_never_settling_is_a_miss() ->
 def test_a_size_counts_once_however_often_its_processes_were_started() -> None:
     small, large = (point_of(PAIR.label, "nezha", size, 0.1, shares=(0.5, 0.5)) for size in (512 * KIB, 64 * MIB))
     found = [*started(small, *[0.1] * 3, rail_s=(1.0, 0.9)), replace(large, rail_s=(1.0, 0.7))]
-    (level,) = of(Multirail([PAIR], found), allreduce.RAIL_TIME_SPREAD)
+    (level,) = of(AllreduceResults([PAIR], found), allreduce.RAIL_TIME_SPREAD)
     assert level.value == pytest.approx(0.2)
     assert level.where == "mean of 2 sizes"
 
 
 def test_a_few_operations_that_were_split_to_look_whether_it_pays_make_no_split() -> None:
     looked = point_of(PAIR.label, "nezha", 512 * KIB, 0.1, shares=(0.997, 0.003), rail_s=(1.0, 0.001))
-    assert [o.measured for o in of(Multirail([PAIR], [looked]), allreduce.RAIL_TIME_SPREAD)] == [False]
+    assert [o.measured for o in of(AllreduceResults([PAIR], [looked]), allreduce.RAIL_TIME_SPREAD)] == [False]
     little = replace(looked, shares=(0.98, 0.02))
-    assert [o.value for o in of(Multirail([PAIR], [little]), allreduce.RAIL_TIME_SPREAD)] == [pytest.approx(0.999)]
+    assert [o.value for o in of(AllreduceResults([PAIR], [little]), allreduce.RAIL_TIME_SPREAD)] == [
+        pytest.approx(0.999)
+    ]
 
 
 def test_a_single_start_that_did_not_converge_is_a_miss() -> None:
     split = point_of(PAIR.label, "nezha", 64 * MIB, 0.1)
-    found = [split, replace(split, repeat=1, settled_after=101), replace(split, repeat=2)]
-    assert [(o.value, o.met) for o in of(Multirail([PAIR], found), allreduce.CONVERGENCE)] == [(101, False)]
+    found = [split, replaced(split, repeat=1, settled_after=101), replaced(split, repeat=2)]
+    assert [(o.value, o.met) for o in of(AllreduceResults([PAIR], found), allreduce.CONVERGENCE)] == [(101, False)]
 
 
 def test_a_ring_is_held_against_its_bound_by_the_median_of_its_starts() -> None:
@@ -238,18 +240,18 @@ def test_a_policy_that_broke_down_fails_the_run_one_that_is_not_installed_does_n
 
 def test_a_loss_that_differs_from_gloos_fails_the_run_a_slow_step_does_not() -> None:
     found = sample()
-    relative_spread = replace(found, lessons=[replace(found.lessons[0], losses_apart=2e-3)])
+    relative_spread = replace(found, ddp_runs=[replace(found.ddp_runs[0], losses_apart=2e-3)])
     assert [(name, detail) for name, passed, detail in requirements(relative_spread) if not passed] == [
         (allreduce.DDP_LOSS_DIFFERENCE.what, f"0.200% 3 steps ({PAIR.label})")
     ]
-    slow = replace(found, lessons=[replace(found.lessons[0], step_s=0.3)])
+    slow = replace(found, ddp_runs=[replace(found.ddp_runs[0], step_s=0.3)])
     assert {o.target for o in outcomes(slow) if o.measured and not o.met} == {allreduce.DDP_SPEEDUP}
     assert all(passed for _, passed, _ in requirements(slow))
 
 
 def test_nothing_measured_claims_nothing() -> None:
-    assert list(requirements(Multirail())) == []
-    assert not any(o.measured for o in outcomes(Multirail()))
+    assert list(requirements(AllreduceResults())) == []
+    assert not any(o.measured for o in outcomes(AllreduceResults()))
 
 
 def test_gains_are_over_the_better_rail_and_the_ideal_is_the_sum_of_both() -> None:
@@ -278,7 +280,7 @@ def test_shares_are_those_of_the_start_of_median_time() -> None:
 )
 def test_a_size_is_split_if_most_of_its_starts_split(splits: tuple[bool, ...], last: int | None) -> None:
     point = point_of(PAIR.label, "nezha", KIB, 0.001)
-    starts = [replace(point, repeat=n, shares=(0.5, 0.5) if split else (1.0, 0.0)) for n, split in enumerate(splits)]
+    starts = [replaced(point, repeat=n, shares=(0.5, 0.5) if split else (1.0, 0.0)) for n, split in enumerate(splits)]
     large = point_of(PAIR.label, "nezha", 64 * MIB, 0.1, shares=(0.5, 0.5))
     assert FabricMeasurements(PAIR, (*starts, large)).threshold() == last
     assert FabricMeasurements(PAIR, tuple(starts[:1])).threshold() is None, "split from the first, or never"

@@ -237,16 +237,16 @@ def test_a_rail_that_is_lost_between_its_joining_and_its_use_joins_once_more() -
 
         node = group._node
         assert node is not None
-        decided = node._decided
+        decide = node.changes.decide
 
-        def lose_it_first(message: dict[str, Any]) -> None:
+        def lose_it_first(message: dict[str, Any], now: float) -> tuple[list[int], list[int]]:
             if message["restored"] and not lost:
                 lost.append(group.rank)
-                node._transport._rendezvous.begin(0, node._transport.incarnations[0])
-            decided(message)
+                node.transport._rendezvous.begin(0, node.transport.incarnations[0])
+            return decide(message, now)
 
         if group.rank == 1:
-            node._decided = lose_it_first  # type: ignore[method-assign]
+            node.changes.decide = lose_it_first  # type: ignore[method-assign]
         if steps.wait() == 0:
             net.close((0, 1))
         until(lambda: len(group.migrations) == 2)

@@ -7,10 +7,10 @@ from typing import Final
 import pytest
 
 from railyard.core.errors import CheckFailed
+from railyard.core.records import IntervalId
 from railyard.experiments.multirail.measured import (
     BIN_NS,
     InjectedFault,
-    PointKey,
     check_complete,
     cut,
     mean_rail_s,
@@ -20,13 +20,21 @@ from railyard.experiments.multirail.measured import (
     settled_after,
 )
 from railyard.experiments.multirail.trainings import compared
+from railyard.results.runs.allreduce import allreduce_interval
 from railyard.workloads.allreduce.engine.jobs import Migration, RankReport
 from railyard.workloads.allreduce.peers.training import TrainingResult
 
 MS: Final = 1_000_000
-PLACE = PointKey("tcp+tcp, 4 nodes", "nezha", 64 * 2**20, 4000, 0)
+PLACE = (allreduce_interval("tcp+tcp, 4 nodes", "nezha", 64 * 2**20), 64 * 2**20, 4000)
 STRUCK = InjectedFault(
-    "tcp+tcp, 4 nodes", "nezha", 2, "link-down tcp0 of n1", 1, 0, "tcp0", 2**24, 4000, 215 * MS, 600 * MS
+    allreduce_interval("tcp+tcp, 4 nodes", "nezha", 2**24, 2),
+    "link-down",
+    "tcp0 of n1",
+    0,
+    2**24,
+    4000,
+    215 * MS,
+    600 * MS,
 )
 
 
@@ -47,7 +55,7 @@ def test_a_point_is_of_what_came_after_learning() -> None:
     rows = [(4000.0, 0.0)] * 4 + [(1600.0, 2400.0)] * 16
     timed = [rank(0, rows), rank(1, rows, late_ms=5)]
     checked = [replace(rank(number, rows[:3]), wrong=number) for number in range(2)]
-    found = point(PLACE, timed, checked, [(4, 16)], predicted_s=0.08)
+    found = point(*PLACE, timed, checked, [(4, 16)], predicted_s=0.08)
     assert (found.operations, found.measured) == (20, 16)
     assert found.mean_s == pytest.approx(0.085), "from the first start to the last end"
     assert found.shares == pytest.approx((0.4, 0.6))
@@ -73,7 +81,7 @@ def test_several_turns_are_one_point_of_the_operations_that_count() -> None:
     second = [rank(0, [(2000.0, 2000.0)] * 2), rank(1, [(2000.0, 2000.0)] * 2, late_ms=5)]
     timed = merge_turns([first, second])
     assert [len(report.ends_ns) for report in timed] == [5, 5]
-    found = point(PLACE, timed, first, [(2, 1), (1, 1)], predicted_s=None)
+    found = point(*PLACE, timed, first, [(2, 1), (1, 1)], predicted_s=None)
     assert (found.operations, found.measured) == (5, 2)
     assert found.mean_s == pytest.approx((0.080 + 0.085) / 2)
     assert found.shares == pytest.approx((0.75, 0.25))
@@ -150,7 +158,7 @@ def test_what_never_came_is_none() -> None:
 
 def test_the_rates_of_nics_are_of_their_own_bytes_in_bins_around_the_fault() -> None:
     dead, alive = nic_rates(STRUCK, struck_ranks()[1], ["tcp0", "tcp1"])
-    assert (dead.rail, alive.rail, dead.repair_ms) == ("tcp0", "tcp1", 385.0)
+    assert (dead.link, alive.link, dead.repair_ms) == ("tcp0", "tcp1", 385.0)
     assert 0.0 in dead.t_ms
     assert all(b - a == pytest.approx(BIN_NS / MS) for a, b in zip(dead.t_ms, dead.t_ms[1:], strict=False))
     assert alive.bps == pytest.approx([800_000.0] * len(alive.bps))
@@ -162,7 +170,7 @@ def test_the_rates_of_nics_are_of_their_own_bytes_in_bins_around_the_fault() -> 
 def test_two_trainings_are_compared_rank_by_rank_and_step_by_step() -> None:
     gloo = [TrainingResult([1.0, 0.5], [9.0, 0.2], 400, []), TrainingResult([0.8, 0.004], [9.0, 0.3], 400, [])]
     ours = [TrainingResult([1.0, 0.5], [9.0, 0.1], 400, []), TrainingResult([0.8, 0.003], [9.0, 0.1], 400, [])]
-    found = compared("tcp+tcp, 4 nodes", "nezha", 0, gloo, ours)
+    found = compared(IntervalId("tcp+tcp, 4 nodes", "DDP", "nezha"), gloo, ours)
     assert found.losses_apart == pytest.approx(0.1), "of what is below 0.01, over 0.01"
     assert found.gloo_losses == pytest.approx((0.9, 0.252))
     assert (found.gloo_step_s, found.step_s, found.bytes) == (0.3, 0.1, 400)

@@ -19,7 +19,7 @@ from railyard.experiments.run import runner as common_runner
 from railyard.experiments.run.progress import Steps
 from railyard.experiments.run.runner import run_experiment
 from railyard.results.analysis.run_analysis import Analysis
-from railyard.results.runs.allreduce import LostRails
+from railyard.results.runs.allreduce import AllreduceResults, LostRails, allreduce_interval
 from railyard.results.runs.fidelity import judge
 from railyard.results.runs.records import Run
 from railyard.topologies.measure.counters import Counters
@@ -197,7 +197,7 @@ def test_every_size_is_checked_then_timed_small_ones_first(runs: Runs) -> None:
     assert {op.dtype for op in timed} == {"float32"}
     assert [op.size_bytes for op in timed] == sorted(op.size_bytes for op in timed)
     (run,) = runs.saved
-    small, large = (p for p in run.multirail.points if p.policy == "nezha")
+    small, large = (p for p in AllreduceResults.of(run).points if p.policy == "nezha")
     assert (small.size, large.size) == (2048, 8 * 2**20)
     turns = [sum(op.size_bytes == size for op in timed) for size in sorted({op.size_bytes for op in timed})]
     assert turns[0] == 8
@@ -207,7 +207,7 @@ def test_every_size_is_checked_then_timed_small_ones_first(runs: Runs) -> None:
         assert point.operations - point.measured == uncounted, "learning doesn't count, nor what warms a turn up"
     assert small.mean_s == pytest.approx(0.001)
     names = {(load.policy, load.workload) for load in run.loads}
-    assert names == {(p, s) for p in ("nezha", "gloo") for s in ("2KiB", "8MiB")}
+    assert names == {(p, f"allreduce {s}") for p in ("nezha", "gloo") for s in ("2KiB", "8MiB")}
 
 
 def test_policies_take_turns_where_processes_are_started_more_than_once(runs: Runs) -> None:
@@ -218,7 +218,7 @@ def test_policies_take_turns_where_processes_are_started_more_than_once(runs: Ru
     assert begun == ["build", *start * 3, "take down"]
     assert len(runs.steps) == 1 + step_count(spec)
     (run,) = runs.saved
-    nezhas = [(p.size, p.repeat) for p in run.multirail.points if p.policy == "nezha"]
+    nezhas = [(p.size, p.repeat) for p in AllreduceResults.of(run).points if p.policy == "nezha"]
     assert nezhas == [(2048, 0), (8 * 2**20, 0), (2048, 1), (2048, 2)]
 
 
@@ -242,8 +242,8 @@ def test_when_one_policy_breaks_its_processes_the_others_get_new_ones(runs: Runs
     alone: dict[str, Any] = {"repeats": 1, "faults": [], "trainings": [], "ddp": []}
     assert run_experiment(spec_of(policies=["nezha", "equal", "mrib"], **alone), NOWHERE, None) == 1
     (run,) = runs.saved
-    assert {p.policy for p in run.multirail.points} == {"nezha", "mrib"}
-    assert [(s.policy, s.failed) for s in run.multirail.skipped] == [("equal", True)]
+    assert {p.policy for p in AllreduceResults.of(run).points} == {"nezha", "mrib"}
+    assert [(s.policy, s.failed) for s in AllreduceResults.of(run).skipped] == [("equal", True)]
     assert runs.did == ["build", "start nezha", "stop nezha", "start nezha", "stop nezha", "take down"]
 
 
@@ -255,7 +255,7 @@ def test_when_one_breaks_in_a_later_turn_the_others_begin_anew_and_none_is_of_tw
     timed = [(policy, op.count) for policy, op in runs.asked if not op.check]
     assert [count for policy, count in timed if policy == "nezha"] == [25, 6, 6, 25, *[6] * 7], "it learns once more"
     assert [count for policy, count in timed if policy == "gloo"] == [9, *[6] * 7]
-    assert {p.policy: p.operations for p in run.multirail.points} == {"nezha": 67, "gloo": 51}
+    assert {p.policy: p.operations for p in AllreduceResults.of(run).points} == {"nezha": 67, "gloo": 51}
 
 
 LABEL = "tcp+tcp, 2 nodes"
@@ -279,7 +279,7 @@ def test_a_turn_in_which_a_rail_was_lost_is_in_no_point(runs: Runs, turn: int) -
     runs.tell = lambda policy, at, reports: without_rail_1(reports) if (policy, at) == ("nezha", turn) else reports
     run_experiment(spec_of(policies=["nezha", "mrib", "gloo"], **ALONE), NOWHERE, None)
     (run,) = runs.saved
-    assert {p.policy: (p.operations, p.shares) for p in run.multirail.points} == {
+    assert {p.policy: (p.operations, p.shares) for p in AllreduceResults.of(run).points} == {
         "nezha": (43, (0.5, 0.5)),
         "mrib": (27, (0.5, 0.5)),
         "gloo": (27, (0.5, 0.5)),
@@ -287,8 +287,8 @@ def test_a_turn_in_which_a_rail_was_lost_is_in_no_point(runs: Runs, turn: int) -
     taken = max(1, turn - 1)
     assert counts_of(runs, "nezha") == [*[25, 6, 6, 6][:taken], 25, 6, 6, 6], "it learns once more"
     assert counts_of(runs, "gloo") == [9, 6, 6, 6], "it has processes of its own"
-    assert run.multirail.lost == [LostRails(LABEL, "nezha", 2048, 0, ("tcp1",), kept=False)]
-    said = f"degraded: {LABEL} nezha, 2KiB, repeat 0: tcp1 lost while nothing was cut, measured anew"
+    assert AllreduceResults.of(run).lost == [LostRails(allreduce_interval(LABEL, "nezha", 2048), ("tcp1",), kept=False)]
+    said = f"degraded: {LABEL} nezha, allreduce 2KiB, repeat 0: tcp1 lost while nothing was cut, measured anew"
     assert said in judge(run).reasons
 
 
@@ -310,7 +310,7 @@ def test_what_was_wrong_in_a_void_check_is_wrong_all_the_same(runs: Runs) -> Non
     runs.tell = tell
     run_experiment(spec_of(policies=["mrib"], **ALONE), NOWHERE, None)
     (run,) = runs.saved
-    assert [p.wrong for p in run.multirail.points] == [6]
+    assert [p.wrong for p in AllreduceResults.of(run).points] == [6]
     assert counts_of(runs, "mrib") == [9, 9, 6, 6, 6]
 
 
@@ -322,20 +322,20 @@ def test_what_loses_a_rail_again_and_again_is_kept_and_named_and_invalid(
     run_experiment(spec_of(policies=["nezha", "mrib", "slicing", "gloo"], **ALONE), NOWHERE, None)
     (run,) = runs.saved
     assert counts_of(runs, "mrib") == [9, 9, 9, 6, 6, 6]
-    assert {p.policy for p in run.multirail.points} == {"nezha", "mrib", "slicing", "gloo"}
+    assert {p.policy for p in AllreduceResults.of(run).points} == {"nezha", "mrib", "slicing", "gloo"}
     anew, mrib, nezha = (
-        LostRails(LABEL, policy, 2048, 0, ("tcp1",), kept)
+        LostRails(allreduce_interval(LABEL, policy, 2048), ("tcp1",), kept)
         for policy, kept in (("mrib", False), ("mrib", True), ("nezha", True))
     )
-    assert sorted(run.multirail.lost, key=str) == sorted([anew, anew, mrib, nezha], key=str), (
+    assert sorted(AllreduceResults.of(run).lost, key=str) == sorted([anew, anew, mrib, nezha], key=str), (
         "nezha learns anew in operations that count; slicing forgets nothing"
     )
     judgement = judge(run)
     assert judgement.verdict == "invalid"
-    said = f"{LABEL} nezha, 2KiB, repeat 0: tcp1 lost while nothing was cut, in operations that count"
+    said = f"{LABEL} nezha, allreduce 2KiB, repeat 0: tcp1 lost while nothing was cut, in operations that count"
     assert f"invalid: {said} (and 1 more like it)" in judgement.reasons
     marked = {(i.policy, i.workload) for i, verdict in judgement.intervals.items() if verdict == "invalid"}
-    assert {("mrib", "2KiB"), ("nezha", "2KiB")} <= marked
+    assert {("mrib", "allreduce 2KiB"), ("nezha", "allreduce 2KiB")} <= marked
 
 
 def test_each_size_may_begin_anew(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -345,7 +345,9 @@ def test_each_size_may_begin_anew(runs: Runs, monkeypatch: pytest.MonkeyPatch) -
     )
     run_experiment(spec_of(policies=["mrib"], **ALONE | {"sizes": ["2KiB", "4KiB"]}), NOWHERE, None)
     (run,) = runs.saved
-    assert [(lost.size, lost.kept) for lost in run.multirail.lost] == [(s, False) for s in (2048, 2048, 4096, 4096)]
+    assert [(lost.workload, lost.kept) for lost in AllreduceResults.of(run).lost] == [
+        (f"allreduce {size}", False) for size in ("2KiB", "2KiB", "4KiB", "4KiB")
+    ]
 
 
 def test_no_turn_begins_before_all_rails_are_back(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -359,7 +361,7 @@ def test_no_turn_begins_before_all_rails_are_back(runs: Runs, monkeypatch: pytes
     run_experiment(spec_of(policies=["nezha"], **ALONE), NOWHERE, None)
     (run,) = runs.saved
     assert [policy for policy, _ in runs.asked] == ["nezha"] * 2 + ["equal"] * 4 + ["nezha"] * 5
-    assert [lost.rails for lost in run.multirail.lost] == [("tcp0",)]
+    assert [lost.rails for lost in AllreduceResults.of(run).lost] == [("tcp0",)]
     assert all((op.size_bytes, op.count) == (4, 1) for policy, op in runs.asked if policy == "equal")
 
 
@@ -373,14 +375,14 @@ def test_a_rail_that_never_comes_back_is_waited_for_once(runs: Runs, monkeypatch
     asked = "".join(policy[0] for policy, _ in runs.asked).split("mm")
     assert len(asked[1]) > 2, "before the second turn"
     assert {len(waited) for waited in "m".join(asked[2:]).split("m") if waited} == {1}, "a look, and no more"
-    assert [lost.kept for lost in run.multirail.lost] == [False, False, True]
-    assert {p.policy for p in run.multirail.points} == {"mrib"}
+    assert [lost.kept for lost in AllreduceResults.of(run).lost] == [False, False, True]
+    assert {p.policy for p in AllreduceResults.of(run).points} == {"mrib"}
 
 
 def test_who_has_no_rails_to_tell_of_is_left_alone(runs: Runs) -> None:
     run_experiment(spec_of(policies=["gloo", "mpi", "mptcp"], **ALONE), NOWHERE, None)
     (run,) = runs.saved
-    assert run.multirail.lost == []
+    assert AllreduceResults.of(run).lost == []
     assert all(op.size_bytes > 4 for _, op in runs.asked)
     assert [counts_of(runs, policy) for policy in ("gloo", "mpi", "mptcp")] == [[9, 6, 6, 6]] * 3
 
@@ -390,7 +392,9 @@ def test_ranks_that_break_while_a_rail_is_waited_for_are_told(runs: Runs) -> Non
     runs.breaking = {"equal"}
     assert run_experiment(spec_of(policies=["nezha"], **ALONE), NOWHERE, None) == 1
     (run,) = runs.saved
-    assert [(s.policy, s.why, s.failed) for s in run.multirail.skipped] == [("nezha", "rank 0: rank 1 is gone", True)]
+    assert [(s.policy, s.why, s.failed) for s in AllreduceResults.of(run).skipped] == [
+        ("nezha", "rank 0: rank 1 is gone", True)
+    ]
 
 
 def test_points_that_are_whole_are_kept_whatever_ends_the_run(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -403,7 +407,7 @@ def test_points_that_are_whole_are_kept_whatever_ends_the_run(runs: Runs, monkey
     with pytest.raises(KeyboardInterrupt):
         run_experiment(spec_of(repeats=1, sizes=["2KiB", "8MiB"]), NOWHERE, None)
     (run,) = runs.saved
-    assert {(p.policy, p.size) for p in run.multirail.points} == {("nezha", 2048), ("gloo", 2048)}
+    assert {(p.policy, p.size) for p in AllreduceResults.of(run).points} == {("nezha", 2048), ("gloo", 2048)}
 
 
 def test_what_is_not_installed_is_left_out_by_name_and_the_rest_goes_on(runs: Runs) -> None:
@@ -411,23 +415,23 @@ def test_what_is_not_installed_is_left_out_by_name_and_the_rest_goes_on(runs: Ru
     fabric = {**EXPERIMENT["fabrics"][0], "dilation": {"128KiB": 5}}
     run_experiment(spec_of(fabrics=[fabric]), NOWHERE, None)
     (run,) = runs.saved
-    assert [(s.policy, s.failed) for s in run.multirail.skipped] == [("gloo", False)], "once"
-    assert {p.policy for p in run.multirail.points} == {"nezha"}
-    assert run.multirail.cuts
+    assert [(s.policy, s.failed) for s in AllreduceResults.of(run).skipped] == [("gloo", False)], "once"
+    assert {p.policy for p in AllreduceResults.of(run).points} == {"nezha"}
+    assert AllreduceResults.of(run).cuts
 
 
 def test_a_policy_that_breaks_down_is_named_and_fails_the_run(runs: Runs) -> None:
     runs.breaking = {"gloo"}
     assert run_experiment(spec_of(repeats=1, faults=[]), NOWHERE, None) == 1
     (run,) = runs.saved
-    assert {(s.policy, s.why) for s in run.multirail.skipped} == {("gloo", "rank 0: rank 1 is gone")}
-    assert [t.policy for t in run.multirail.trainings] == ["nezha"]
+    assert {(s.policy, s.why) for s in AllreduceResults.of(run).skipped} == {("gloo", "rank 0: rank 1 is gone")}
+    assert [t.policy for t in AllreduceResults.of(run).trainings] == ["nezha"]
 
 
 def test_a_training_is_replayed_in_its_order_after_learning(runs: Runs) -> None:
     run_experiment(spec_of(repeats=1, sizes=[], faults=[], ddp=[], policies=["nezha"]), NOWHERE, None)
     (run,) = runs.saved
-    (training,) = run.multirail.trainings
+    (training,) = AllreduceResults.of(run).trainings
     groups = [(op.size_bytes, op.count) for _, op in runs.asked]
     learnt = next(n for n, (_, op) in enumerate(runs.asked) if op.gap_s > 0)
     assert sum(count for _, count in groups[:learnt]) >= 20
@@ -444,7 +448,7 @@ def test_whatever_ends_it_early_what_was_measured_is_kept(runs: Runs, monkeypatc
         run_experiment(spec_of(repeats=1), NOWHERE, None)
     (run,) = runs.saved
     assert run.interrupted
-    assert len(run.multirail.points) == 4
+    assert len(AllreduceResults.of(run).points) == 4
     assert {m.metric for m in run.measurements} >= {"completion_time", "throughput"}
 
 
@@ -461,14 +465,14 @@ def test_in_slow_motion_a_fabric_is_built_anew_and_times_are_its_own(runs: Runs)
     ]
     assert len(runs.steps) == 1 + step_count(spec)
     (run,) = runs.saved
-    points = {p.size: (p.dilation, p.mean_s, p.p99_s, p.rail_s[0]) for p in run.multirail.points}
+    points = {p.size: (p.dilation, p.mean_s, p.typical_s, p.rail_s[0]) for p in AllreduceResults.of(run).points}
     assert points[2048] == pytest.approx((5.0, 0.0002, 0.0002, 0.0002))
     assert points[8 * 2**20] == pytest.approx((1.0, 0.001, 0.001, 0.001))
     loads = {(load.policy, load.workload): load.dilation for load in run.loads}
-    times = [loads["nezha", name] for name in ("2KiB", "8MiB", "alexnet batch 32")]
+    times = [loads["nezha", name] for name in ("allreduce 2KiB", "allreduce 8MiB", "alexnet batch 32")]
     assert times == [5, 1, 4]
-    (rails,) = run.multirail.fabrics
-    (slow,) = run.multirail.trainings
+    (rails,) = AllreduceResults.of(run).fabrics
+    (slow,) = AllreduceResults.of(run).trainings
     assert slow.dilation == 4
     assert rails.setup_s[0] == pytest.approx(163e-6, rel=0.01), "the fabric as it is"
     timed = [op for _, op in runs.asked if op.gap_s > 0]
@@ -494,5 +498,5 @@ def test_what_is_predicted_is_the_same_in_slow_motion(runs: Runs) -> None:
     for dilation in ({}, {"64MiB": 10}):
         fabric = {**EXPERIMENT["fabrics"][0], "dilation": dilation}
         run_experiment(spec_of(repeats=1, fabrics=[fabric], faults=[], trainings=[], ddp=[]), NOWHERE, None)
-    real, slow = ({(p.policy, p.size): p.predicted_s for p in run.multirail.points} for run in runs.saved)
+    real, slow = ({(p.policy, p.size): p.predicted_s for p in AllreduceResults.of(run).points} for run in runs.saved)
     assert slow == pytest.approx(real, rel=1e-4)

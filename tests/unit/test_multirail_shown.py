@@ -9,76 +9,70 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from railyard.core.records import IntervalId
 from railyard.results.analysis.allreduce import by_fabric, outcomes
-from railyard.results.multirail.stored import cells, from_json, to_json
 from railyard.results.plots import allreduce
 from railyard.results.published import nezha
 from railyard.results.runs import store
-from railyard.results.runs.allreduce import LostRails
-from railyard.results.runs.records import Load, Measurement, Run
+from railyard.results.runs.allreduce import AllreduceResults, LostRails, Skipped, allreduce_interval, training_name
+from railyard.results.runs.records import Load, Run
 from railyard.results.views import allreduce as tables
 from tests.unit import shown
-from tests.unit.multirail_sample import MIB, PAIR, UNLIKE, point_of, sample, started, training_of
+from tests.unit.multirail_sample import MIB, PAIR, UNLIKE, cut_of, run_of, sample, started, training_of
 from tests.unit.replaced import replaced
 
 
 @pytest.fixture(scope="module")
 def run() -> Run:
-    found = Run("mine", {"title": "Two rails", "seed": 1}, {"kernel": "6.18"}, "2025-01-01T00:00:00+00:00")
-    found.multirail = sample()
-    found.measurements = [Measurement(*row) for row in cells(found.multirail)]
-    found.loads = [Load(IntervalId(PAIR.label, "64MiB", "nezha"), 0.5, 0.01, 0.4, 0, 1000, 0)]
+    found = run_of(sample())
+    found.loads = [Load(allreduce_interval(PAIR.label, "nezha", 64 * MIB), 0.5, 0.01, 0.4, 0, 1000, 0)]
     return found
 
 
-def test_the_records_are_the_same_when_read_back(run: Run, tmp_path: Path) -> None:
-    assert from_json(to_json(run.multirail)) == run.multirail
+def test_records_are_the_same_when_read_back(run: Run, tmp_path: Path) -> None:
+    assert AllreduceResults.of(run) == sample()
     store.save(run, tmp_path)
-    assert store.load(tmp_path).multirail == run.multirail
+    assert AllreduceResults.of(store.load(tmp_path)) == sample()
     assert json.loads((tmp_path / "summary.json").read_text())["passed"]
 
 
-def test_rails_that_were_lost_are_read_back_and_older_runs_have_none(run: Run) -> None:
-    lost = [LostRails(PAIR.label, "nezha", 64 * MIB, 0, ("tcp0", "tcp1"), kept=True)]
-    assert from_json(to_json(replace(run.multirail, lost=lost))).lost == lost
-    older = json.loads(to_json(run.multirail))
-    del older["lost"]
-    assert from_json(json.dumps(older).encode()) == run.multirail
-    del older["points"]
-    with pytest.raises(KeyError):
-        from_json(json.dumps(older).encode())
+def test_skipped_policies_and_lost_rails_are_read_back() -> None:
+    lost = [LostRails(allreduce_interval(PAIR.label, "nezha", 64 * MIB), ("tcp0", "tcp1"), kept=True)]
+    found = replace(sample(), lost=lost, skipped=[Skipped(PAIR.label, "gloo", "PyTorch isn't installed", failed=False)])
+    assert AllreduceResults.of(run_of(found)) == found
 
 
-def test_a_point_that_lost_a_rail_is_marked_and_the_page_says_why(run: Run) -> None:
-    lost = [LostRails(PAIR.label, "nezha", 64 * MIB, 0, ("tcp0",), kept=kept) for kept in (False, True)]
-    page = shown.render(replace(run, multirail=replace(run.multirail, lost=lost)))
+@pytest.mark.parametrize("carried", [True, False])
+def test_error_of_a_fault_is_read_back(carried: bool) -> None:
+    failed = cut_of(home_ms=None, carried=carried, error="rank 1 is gone", migrate_ms=None)
+    run = run_of(replace(sample(), cuts=[failed]))
+    assert AllreduceResults.of(run).cuts == [failed]
+    assert [r.recovered for r in run.recoveries] == [False]
+    assert [r.primary_path_ms for r in run.recoveries] == [None if carried else 0.0]
+
+
+def test_point_that_lost_a_rail_is_marked_with_the_reason(run: Run) -> None:
+    interval = allreduce_interval(PAIR.label, "nezha", 64 * MIB)
+    changed = replace(run, events=[])
+    for kept in (False, True):
+        LostRails(interval, ("tcp0",), kept=kept).add_to(changed)
+    page = shown.render(changed)
     assert "157.0\u00a0ms ?" in page
     assert "tcp0 lost while nothing was cut, in operations that count" in page
     assert "tcp0 lost while nothing was cut, measured anew" in page
 
 
-def test_a_row_says_policy_nodes_rails_and_size(run: Run) -> None:
+def test_throughput_is_of_the_size_of_the_paper(run: Run) -> None:
     row = next(m for m in run.measurements if (m.fabric, m.policy, m.metric) == (UNLIKE.label, "nezha", "throughput"))
-    assert row.workload == "allreduce 2KiB, 4 nodes, tcp+sharp"
-    point = next(p for p in run.multirail.points if (p.fabric, p.policy) == (UNLIKE.label, "nezha"))
+    assert row.workload == "allreduce 2KiB"
+    point = next(p for p in sample().points if (p.fabric, p.policy) == (UNLIKE.label, "nezha"))
     assert row.value == pytest.approx(8 * point.size / point.mean_s), "sizes are the paper's, as times are"
     assert row.ratio == pytest.approx(0.97)
 
 
-def test_a_percentile_is_told_only_of_operations_enough_to_have_one() -> None:
-    few, many = (point_of(PAIR.label, "nezha", size, 0.001, measured=n) for size, n in ((2048, 99), (4096, 100)))
-    found = replace(sample(), points=[few, many])
-    assert [row[0].workload for row in cells(found) if row[2] == "completion_time_p99"] == [
-        "allreduce 4KiB, 4 nodes, tcp+tcp"
-    ]
-
-
-def test_a_model_with_a_batch_of_its_own_is_told_without_one() -> None:
-    gpt = replace(training_of("nezha", 1.0), model="gpt3-2.7b", batch=0)
+def test_model_with_a_batch_of_its_own_is_named_without_one() -> None:
+    assert training_name("gpt3-2.7b", 0) == "gpt3-2.7b"
+    gpt = replaced(training_of("nezha", 1.0), workload="gpt3-2.7b")
     found = replace(sample(), trainings=[gpt, training_of("nezha", 1.0)])
-    told = dict.fromkeys(row[0].workload for row in cells(found) if row[2] == "samples_per_s")
-    assert list(told) == ["gpt3-2.7b, 4 nodes, tcp+tcp", "vgg-11 batch 64, 4 nodes, tcp+tcp"]
     assert [row[1] for row in tables.trainings_table(found).rows] == ["gpt3-2.7b", "vgg-11 batch 64"]
 
 
@@ -94,7 +88,8 @@ def test_the_screen_has_every_size_policy_bar_and_cut(run: Run) -> None:
 
 def test_a_point_that_measured_the_machine_is_marked(run: Run) -> None:
     busy = replace(
-        run, loads=[replaced(run.loads[0], cpu_busy=0.99), replaced(run.loads[0], workload="2KiB", policy="mrib")]
+        run,
+        loads=[replaced(run.loads[0], cpu_busy=0.99), replaced(run.loads[0], workload="allreduce 2KiB", policy="mrib")],
     )
     console = Console(file=io.StringIO(), width=200)
     shown.print_summary(busy, console)
@@ -107,18 +102,19 @@ def test_a_point_that_measured_the_machine_is_marked(run: Run) -> None:
 
 def slowed(run: Run) -> Run:
     """Its small sizes and its trainings in slow motion."""
-    points = [replace(p, dilation=10.0) if p.size < MIB else p for p in run.multirail.points]
-    trainings = [replace(t, dilation=3.0) for t in run.multirail.trainings]
-    return replace(run, multirail=replace(run.multirail, points=points, trainings=trainings))
+    found = AllreduceResults.of(run)
+    points = [replace(p, dilation=10.0) if p.size < MIB else p for p in found.points]
+    trainings = [replace(t, dilation=3.0) for t in found.trainings]
+    return replace(run_of(replace(found, points=points, trainings=trainings)), loads=run.loads)
 
 
 def test_what_was_measured_in_slow_motion_is_told_so(run: Run) -> None:
     slow = slowed(run)
-    table = tables.benchmark_table(by_fabric(slow.multirail)[0])
+    table = tables.benchmark_table(by_fabric(AllreduceResults.of(slow))[0])
     assert table.columns[:2] == ("size", "slow motion")
     assert [row[:2] for row in table.rows] == [("2KiB", "10x"), ("64MiB", ""), ("Nezha states, at most", "")]
     assert {len(row) for row in table.rows} == {len(table.columns)}
-    speeds = tables.trainings_table(slow.multirail)
+    speeds = tables.trainings_table(AllreduceResults.of(slow))
     assert {row[speeds.columns.index("slow motion")] for row in speeds.rows} == {"3x"}
     console = Console(file=io.StringIO(), width=200)
     shown.print_summary(slow, console)
@@ -126,21 +122,21 @@ def test_what_was_measured_in_slow_motion_is_told_so(run: Run) -> None:
     for text in (console.file.getvalue(), shown.render(slow)):
         assert "measured while time passed that many times slower" in " ".join(text.split()).replace("&#39;", "'")
     assert "slow motion" not in shown.render(run)
-    assert from_json(to_json(slow.multirail)) == slow.multirail
 
 
 def restarted(run: Run) -> Run:
     """Its small sizes measured over three starts, nezha's on unlike rails the least steady."""
     points = []
-    for p in run.multirail.points:
+    for p in AllreduceResults.of(run).points:
         slowest = 1.08 if (p.fabric, p.policy) == (UNLIKE.label, "nezha") else 1.0
         points += started(p, 0.96 * p.mean_s, p.mean_s, slowest * p.mean_s) if p.size < MIB else [p]
-    return replace(run, multirail=replace(run.multirail, points=points))
+    return replace(run_of(replace(AllreduceResults.of(run), points=points)), loads=run.loads)
 
 
 def test_what_is_a_median_of_starts_is_told_so_with_how_far_these_were_apart(run: Run) -> None:
     often = restarted(run)
-    pair, unlike = map(tables.starts_text, by_fabric(often.multirail))
+    found = AllreduceResults.of(often)
+    pair, unlike = map(tables.starts_text, by_fabric(found))
     assert pair == "to 2KiB medians of 3 starts, up to 4% apart"
     assert unlike == "to 2KiB medians of 3 starts, up to 12% apart"
     console = Console(file=io.StringIO(), width=200)
@@ -148,9 +144,9 @@ def test_what_is_a_median_of_starts_is_told_so_with_how_far_these_were_apart(run
     assert isinstance(console.file, io.StringIO)
     for text in (console.file.getvalue(), shown.render(often)):
         assert [text.count(said) for said in (pair, unlike)] == [1, 1]
-    assert [tables.starts_text(m) for m in by_fabric(run.multirail)] == ["", ""]
-    everywhere = [again for p in often.multirail.points for again in ([p] if p.size < MIB else started(p, 1.0, 1.0))]
-    (both, _) = by_fabric(replace(often.multirail, points=everywhere))
+    assert [tables.starts_text(m) for m in by_fabric(AllreduceResults.of(run))] == ["", ""]
+    everywhere = [again for p in found.points for again in ([p] if p.size < MIB else started(p, 1.0, 1.0))]
+    (both, _) = by_fabric(replace(found, points=everywhere))
     assert tables.starts_text(both) == f"{pair}; to 64MiB medians of 2 starts, up to 0% apart"
 
 
@@ -176,7 +172,7 @@ def test_the_page_has_its_sections_and_sound_figures(run: Run) -> None:
 
 
 def test_the_papers_figures_stand_beside_ours(run: Run) -> None:
-    paper = tables.table_1(run.multirail)
+    paper = tables.table_1(AllreduceResults.of(run))
     assert paper is not None
     assert paper.columns == (
         "size",
@@ -192,15 +188,15 @@ def test_the_papers_figures_stand_beside_ours(run: Run) -> None:
     )
     theirs = next(row for row in paper.rows if row[1] == "Nezha")
     assert theirs[2:7] == ("181.5\u00a0ms", "316.3\u00a0ms", "178.4\u00a0ms", "314.9\u00a0ms", "257.1\u00a0ms")
-    thresholds = tables.thresholds_table(run.multirail)
+    thresholds = tables.thresholds_table(AllreduceResults.of(run))
     assert thresholds.rows == ((PAIR.label, "2KiB", "48.22KB", "256KiB"), (UNLIKE.label, "2KiB", "–", "–"))
     assert "One rail up to" in shown.render(run)
-    wanted = {row[1]: (row[3], row[6]) for row in tables.targets_table(outcomes(run.multirail)).rows}
+    wanted = {row[1]: (row[3], row[6]) for row in tables.targets_table(outcomes(AllreduceResults.of(run))).rows}
     assert wanted["two like rails, 4 nodes, large: of one"] == ("≥ 1.84x, goal 1.95x", "Nezha 5.2.1")
     assert wanted["nezha, large: throughput of mrib's"][1] == "Nezha 5.2.2, unlike rails: up to 1.41x"
-    gains = tables.gains_table(run.multirail)
+    gains = tables.gains_table(AllreduceResults.of(run))
     assert (PAIR.label, "nezha", "1.91x", "1.91x", "64MiB", "1.84x") in gains.rows
-    speeds = tables.trainings_table(run.multirail)
+    speeds = tables.trainings_table(AllreduceResults.of(run))
     assert any("1.50x (Nezha 1.20x)" in row for row in speeds.rows)
 
 
@@ -217,6 +213,6 @@ def test_only_what_was_measured_is_drawn() -> None:
 def test_what_is_published_is_stated_in_the_text() -> None:
     assert nezha.GAINS["tcp+sharp", 8, "nezha"] == 1.63
     assert nezha.TABLE_1[8 * MIB]["single:tcp"] == pytest.approx(37.137e-3)
-    gain = nezha.training_gain("vgg-11", 64, "tcp+tcp", 8, "gloo")
+    gain = nezha.training_gain("vgg-11 batch 64", "tcp+tcp", 8, "gloo")
     assert gain is not None
     assert gain.gain == 1.504

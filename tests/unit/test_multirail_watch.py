@@ -21,7 +21,7 @@ def test_a_rail_without_the_beats_that_another_brings_is_silent() -> None:
         watch.received(1, 0, heartbeat(number), 0.0)
         assert watch.silent([1], {0, 1}) == {}
     watch.received(1, 0, heartbeat(4), 0.0)
-    assert watch.silent([1], {0, 1}) == {1: "rank 1 isn't heard"}
+    assert watch.silent([1], {0, 1}) == {1: "no heartbeats from rank 1"}
     assert watch.silent([1], {0}) == {}
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from railyard.core.records import IntervalId
-from railyard.results.runs.allreduce import LostRails, Multirail
+from railyard.results.runs.allreduce import LostRails, allreduce_interval
 from railyard.results.runs.fidelity import Judgement, judge
 from railyard.results.runs.records import ByteCheck, LinkCheck, Load, Run, Verdict
 from tests.unit.replaced import replaced
@@ -91,20 +91,22 @@ def test_bytes_lost_to_an_intended_fault_are_no_fault_of_the_emulation() -> None
 
 
 def test_a_rail_that_was_lost_degrades_and_one_that_a_point_is_without_is_invalid() -> None:
-    loads = [replaced(CALM, workload="2KiB", policy=policy) for policy in ("nezha", "mrib")]
-    anew, again = (LostRails("rail-only", "nezha", 2048, 0, rails, kept=False) for rails in (("a",), ("a", "b")))
-    judgement = judge(Run("r", {}, {}, "now", loads=loads, multirail=Multirail(lost=[anew, again])))
-    said = "degraded: rail-only nezha, 2KiB, repeat 0: a lost while nothing was cut, measured anew (and 1 more like it)"
-    assert judgement.reasons == (said,)
+    intervals = {policy: allreduce_interval("rail-only", policy, 2048) for policy in ("nezha", "mrib")}
+    run = Run("r", {}, {}, "now", loads=[replace(CALM, interval=interval) for interval in intervals.values()])
+    for rails in (("a",), ("a", "b")):
+        LostRails(intervals["nezha"], rails, kept=False).add_to(run)
+    judgement = judge(run)
+    said = "rail-only nezha, allreduce 2KiB, repeat 0: a lost while nothing was cut, measured anew (and 1 more like it)"
+    assert judgement.reasons == (f"degraded: {said}",)
     assert judgement.verdict == "degraded"
     assert set(judgement.intervals.values()) == {"ok", "degraded"}
-    kept = replace(again, policy="mrib", kept=True)
-    judgement = judge(Run("r", {}, {}, "now", loads=loads, multirail=Multirail(lost=[anew, kept])))
+    LostRails(intervals["mrib"], ("a", "b"), kept=True).add_to(run)
+    judgement = judge(run)
     assert judgement.verdict == "invalid"
     assert judgement.reasons[0] == (
-        "invalid: rail-only mrib, 2KiB, repeat 0: a, b lost while nothing was cut, in operations that count"
+        "invalid: rail-only mrib, allreduce 2KiB, repeat 0: a, b lost while nothing was cut, in operations that count"
     )
-    assert judgement.intervals[IntervalId("rail-only", "2KiB", "mrib")] == "invalid"
+    assert judgement.intervals[intervals["mrib"]] == "invalid"
 
 
 def test_a_run_without_evidence_is_invalid() -> None:

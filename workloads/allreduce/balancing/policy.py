@@ -14,16 +14,17 @@ An experiment names it, with an argument after a colon where it takes one: `equa
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
 from statistics import median
-from typing import ClassVar, Final, Protocol
+from typing import Any, ClassVar, Final, Protocol
 
 from railyard.core.errors import BadInput, unknown_name_hint
 from railyard.core.registry import Registry
 from railyard.workloads.allreduce.balancing.costs import Cost, Rail, allreduce_cost, fastest_rail, size_class
 from railyard.workloads.allreduce.engine.tasks import Segment, partition
-from railyard.workloads.allreduce.transport.links import Message
 
+_MAX_REPORTED: Final = 10  # operations of a window: a hundred would fill a slow rail's control lane
+Times = tuple[float, ...]
 ITEM_BYTES: Final = 4
 """Of an element of a predicted allreduce: float32."""
 
@@ -163,109 +164,149 @@ def make_planner(policy: str, rails: Sequence[Rail], nodes: int) -> Planner:
     return definition.planner(rails, [allreduce_cost(rail, max(2, nodes)) for rail in rails], argument)
 
 
-_MAX_REPORTED: Final = 10  # operations of a window: messages of a hundred would fill a slow rail's control lane
+def rail_seconds(starts: Sequence[float], ends: Sequence[Times]) -> Times:
+    """Return by rail the seconds of an operation: from the last node's start to the rail's last end, at least 0.
 
-Times = tuple[float, ...]
+    `starts` and `ends` have an entry a node; a rail with nothing to do ended when the node began. A node that begins
+    early only waits, and on a ring the node that begins late is not the one that ends late, so no single node sees how
+    long its rail took. (All nodes share this machine's CLOCK_MONOTONIC; a cluster needs a clock that PTP keeps.)
+    """
+    begun = max(starts)
+    return tuple(max(0.0, max(rail) - begun) for rail in zip(*ends, strict=True))
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Of some of its operations, `_MAX_REPORTED` at most: their median bytes, when this node began each, and when each
-    rail was through."""
+    """Some operations of a size class on one node: their median bytes, its starts, and the ends of each rail."""
 
     size: int
     starts: Times
     ends: tuple[Times, ...]
 
 
-@dataclass
-class _SizeClass:
-    sizes: list[int] = field(default_factory=list)
-    starts: list[float] = field(default_factory=list)
-    ends: list[Times] = field(default_factory=list)
-
-
-class Timer:
-    """`add` every operation; it returns a window when one is full."""
-
-    def __init__(self) -> None:
-        self._classes: dict[int, _SizeClass] = {}
-
-    def add(self, size: int, start: float, ends: Sequence[float], window: Callable[[int], int]) -> Window | None:
-        """`ends`: a rail that had nothing to do ended at `start`. `window(size)`: over how many operations; 0 never."""
-        window_length = window(size)
-        if not window_length:
-            return None
-        samples = self._classes.setdefault(size_class(size), _SizeClass())
-        samples.sizes.append(size)
-        samples.starts.append(start)
-        samples.ends.append(tuple(ends))
-        if len(samples.sizes) < window_length:
-            return None
-        del self._classes[size_class(size)]
-        reported = slice(
-            None, None, -(-len(samples.sizes) // _MAX_REPORTED) | 1
-        )  # odd: programs repeat themselves in twos and tens
-        sizes = samples.sizes[reported]
-        return Window(int(median(sizes)), tuple(samples.starts[reported]), tuple(samples.ends[reported]))
-
-    def clear(self) -> None:
-        """The rails aren't what they were."""
-        self._classes.clear()
-
-
-def rail_seconds(starts: Sequence[float], ends: Sequence[Times]) -> Times:
-    """Of one operation, an entry a node: from the last start to each rail's last end, 0 for one that ended before.
-
-    A rail with nothing to do ended, on each node, when the node began.
-    """
-    begun = max(starts)
-    return tuple(max(0.0, max(rail) - begun) for rail in zip(*ends, strict=True))
-
-
 def median_rail_seconds(windows: Sequence[Window]) -> Times:
-    """Of a window, an entry a node."""
+    """Return by rail the median seconds of a window, which has an entry a node.
+
+    The paper has means (Nezha sections 3.5 and 4.2), but an operation during which the machine stood still says nothing
+    about the rails, and among five it would be most of a mean.
+    """
     starts = zip(*(window.starts for window in windows), strict=True)
     ends = zip(*(window.ends for window in windows), strict=True)
     rows = [rail_seconds(*operation) for operation in zip(starts, ends, strict=True)]
     return tuple(median(column) for column in zip(*rows, strict=True))
 
 
-def _rounded_to_us(window: Window) -> Window:
-    """The same without digits that say nothing: control messages have little room."""
-    ends = tuple(tuple(round(end, 6) for end in row) for row in window.ends)
-    return Window(window.size, tuple(round(start, 6) for start in window.starts), ends)
+class Timer:
+    """Collector of operations by size class; `add` returns a window when one is full."""
+
+    def __init__(self) -> None:
+        self._classes: dict[int, list[tuple[int, float, Times]]] = {}
+
+    def add(self, size: int, start: float, ends: Sequence[float], window: Callable[[int], int]) -> Window | None:
+        """Add an operation. `ends`: by rail, `start` if it had no work; `window(size)`: operations, 0 for never."""
+        length = window(size)
+        if not length:
+            return None
+        samples = self._classes.setdefault(size_class(size), [])
+        samples.append((size, start, tuple(ends)))
+        if len(samples) < length:
+            return None
+        del self._classes[size_class(size)]
+        # an odd step, since programs repeat themselves in twos and tens
+        sizes, starts, all_ends = zip(*samples[:: -(-len(samples) // _MAX_REPORTED) | 1], strict=True)
+        return Window(int(median(sizes)), starts, all_ends)
+
+    def clear(self) -> None:
+        """Forget everything: the rails have changed."""
+        self._classes.clear()
 
 
 class Learning:
-    """`send_control` sends to rank 0. While not `up_to_date`, no operation may be planned: others know more."""
+    """Learning of one planner: a window goes to rank 0 by `send_control`, and its table of medians comes back to all.
 
-    def __init__(self, policy: Planner, send_control: Callable[[Message], None]) -> None:
-        self._policy, self._send_control = policy, send_control
+    No operation may be planned unless it is `up_to_date`: other nodes may have learned more.
+    """
+
+    def __init__(self, planner: Planner, send_control: Callable[[dict[str, Any]], None]) -> None:
+        self.planner, self._send_control = planner, send_control
         self._timer = Timer()
-        self._table: Message | None = None
+        self._table: dict[str, Any] | None = None
         self._awaited_op: int | None = None
 
     def ended(self, op: int, size: int, start: float, ends: Sequence[float]) -> None:
-        """An operation of `size` bytes, when it began here and when each rail was through."""
-        window = self._timer.add(size, start, ends, self._policy.window)
+        """Take an operation of `size` bytes: when it began here, and when each rail ended."""
+        window = self._timer.add(size, start, ends, self.planner.window)
         if window is not None:
             self._awaited_op, self._table = op, None
-            self._send_control({"type": "times", "op": op, **asdict(_rounded_to_us(window))})
+            starts = [round(start, 6) for start in window.starts]  # control messages have little room
+            ends_by_op = [[round(end, 6) for end in row] for row in window.ends]
+            self._send_control({"type": "times", "op": op, "size": window.size, "starts": starts, "ends": ends_by_op})
 
-    def received(self, table: Message) -> None:
-        """A table of medians: of the window that is awaited, or of another policy's."""
+    def received(self, table: dict[str, Any]) -> None:
+        """Take a table of medians, if it is of the window that is awaited."""
         if table["op"] == self._awaited_op:
             self._table = table
 
     def up_to_date(self) -> bool:
-        """What all nodes measured in the last window is known, and learnt; or nothing is awaited."""
+        """Learn from the awaited table if it has come; return whether none is awaited."""
         if self._table is not None:
             table, self._table, self._awaited_op = self._table, None, None
-            self._policy.learn(table["size"], table["seconds"])
+            self.planner.learn(table["size"], table["seconds"])
         return self._awaited_op is None
 
     def rails_changed(self) -> None:
-        """What was measured until now is of other rails, also what is on its way (to a policy that is out of turn)."""
+        """Forget what was measured with other rails, and what is on its way."""
         self._timer.clear()
         self._awaited_op = self._table = None
+
+
+class PlannerSet:
+    """Planners that a group has used, one of which plans now. One that was used before keeps what it has learned."""
+
+    def __init__(self, planner: Planner, send_control: Callable[[dict[str, Any]], None]) -> None:
+        self._send_control = send_control
+        self._dead: set[int] = set()
+        self._used: list[Learning] = []
+        self.use(planner)
+
+    @property
+    def current(self) -> Planner:
+        """Planner of the next operation."""
+        return self._current.planner
+
+    def use(self, planner: Planner) -> None:
+        """Plan with another planner from now on."""
+        found = next((learning for learning in self._used if learning.planner is planner), None)
+        if found is None:
+            for rail in self._dead:
+                planner.down(rail)
+            found = Learning(planner, self._send_control)
+            self._used.append(found)
+        self._current = found
+
+    def best(self, size: int, among: Collection[int]) -> int:
+        """Return the rail that takes over `size` bytes of a dead one."""
+        return self.current.best(size, among)
+
+    def ended(self, op: int, size: int, start: float, ends: Sequence[float]) -> None:
+        """Take an operation's times, as `Learning.ended`."""
+        self._current.ended(op, size, start, ends)
+
+    def up_to_date(self) -> bool:
+        """Return whether the current planner has learned all that the nodes measured."""
+        return self._current.up_to_date()
+
+    def received(self, table: dict[str, Any]) -> None:
+        """Take a table of medians, of whichever planner."""
+        for learning in self._used:
+            learning.received(table)
+
+    def rails_changed(self, dead: Collection[int], restored: Collection[int]) -> None:
+        """Plan without dead rails, and with restored ones again."""
+        self._dead = (self._dead - set(restored)) | set(dead)
+        for learning in self._used:
+            for rail in restored:
+                learning.planner.up(rail)
+            for rail in dead:
+                learning.planner.down(rail)
+            learning.rails_changed()

@@ -1,9 +1,9 @@
-"""The collectives as a program calls them: a `Group` a process, the same calls in the same order on every rank.
+"""The collectives as a program calls them: a `Group` in each process, the same calls in the same order on every rank.
 
     with Group(rank, loopback(rails, nodes=4, first_port=21000), policy="nezha") as group:
         group.allreduce(gradients)  # in place: the sum over all ranks
 
-Arrays are numpy's, contiguous, of the types in buffers.DTYPES; sums are modulo 2^n for integers, as numpy's.
+Arrays are numpy's, contiguous, of the types in tasks.DTYPES; sums of integers are modulo 2^n, as numpy's.
 """
 
 from contextlib import suppress
@@ -23,7 +23,10 @@ _GOODBYE_S = 5.0
 
 
 class Group:
-    """Joins on construction. BadInput for what can't be; GroupBroken for what went wrong, then for all later calls."""
+    """Member of a group of ranks, which joins on construction.
+
+    BadInput for impossible arguments; GroupBroken for what goes wrong, and then for all later calls.
+    """
 
     def __init__(
         self,
@@ -40,13 +43,12 @@ class Group:
         self._rails = layout.rails
         self._policies: dict[str, Planner] = {}
         self.policy = self._policy(policy)
-        self._results = Results()
-        self._copies = Copies()
-        self._calls = 0
+        self._results, self._calls = Results(), 0
         self._node: Node | None = None
+        self.copies = Copies()
         if self.size > 1:
             self._node = Node(rank, layout, self.policy, timeouts or Timeouts(), make_socket, piece_bytes)
-            self._copies = self._node.copies
+            self.copies = self._node.copies
             try:
                 self._node.join()
             except BaseException:
@@ -60,48 +62,47 @@ class Group:
         self.close(leave_at_once=error is not None)
 
     @property
-    def copies(self) -> Copies:
-        """Bytes copied so far, by why."""
-        return self._copies
-
-    @property
     def migrations(self) -> list[Migration]:
         """Each time that rails died and their work moved."""
-        return self._node.migrations if self._node else []
+        return self._node.changes.migrations if self._node else []
 
     @property
     def last(self) -> Record:
-        """The operation that ended last: what each rail was given, and when it was through."""
+        """The operation that ended last: what each rail was given, and when it ended."""
         return self._node.last if self._node else Record(0.0, (), ())
 
     def take_samples(self) -> list[tuple[int, tuple[int, ...]]]:
-        """(CLOCK_MONOTONIC in ns, bytes by rail so far, both ways) at each beat and each operation's end, since this
-        was last asked; the latest 50,000."""
+        """Return (CLOCK_MONOTONIC in ns, bytes by rail so far, both ways) at each heartbeat and operation's end.
+
+        Each sample is returned once; the latest 50,000 are kept.
+        """
         if self._node is None:
             return []
-        samples = list(self._node.samples)
-        self._node.samples.clear()
+        samples = list(self._node.heartbeats.samples)
+        self._node.heartbeats.samples.clear()
         return samples
 
     @property
     def live_rails(self) -> list[int]:
-        """Rails that stand now."""
-        return self._node.live_rails if self._node else []
+        """The rails in use now."""
+        return self._node.transport.live if self._node else []
 
     @property
     def dead_rails(self) -> list[int]:
-        """The others: lost, and not yet back."""
+        """The rails that were lost and have not returned."""
         return [rail for rail in range(len(self._rails)) if rail not in self.live_rails] if self._node else []
 
     def set_policy(self, policy: str) -> None:
-        """Plan by another policy from the next operation on: on all ranks, between the same two operations. One that
-        was used before goes on with what it has learnt. BadInput for what isn't known."""
+        """Plan by another policy from the next operation on: on all ranks, between the same two operations.
+
+        A policy that was used before keeps what it has learned. BadInput for one that is not known.
+        """
         self.policy = self._policy(policy)
         if self._node is not None:
             self._node.set_policy(self.policy)
 
     def allreduce(self, array: Array) -> None:
-        """The sum over all ranks, in place."""
+        """Sum `array` over all ranks, in place."""
         data = flat(array)
         if self._node is not None:
             result = self._take(len(data), data)
@@ -109,35 +110,34 @@ class Group:
             self._deliver(result, data)
 
     def reduce_scatter(self, array: Array) -> Array:
-        """Of `array`, a part a rank, this rank's part of the sum. The parts must be of the same length."""
+        """Return this rank's part of the sum of `array`, which has a part of the same length for each rank."""
         data = flat(array)
         if len(data) % self.size:
             raise BadInput("array", len(data), f"must be a multiple of {self.size} elements long")
         length = len(data) // self.size
-        own_slice = slice(self.rank * length, (self.rank + 1) * length)
         out = np.empty(length, data.dtype)
         result = data
         if self._node is not None:
             result = self._take(len(data), data)
             self._node.run(Call("reduce_scatter", length, str(data.dtype)), data, result)
-        self._deliver(result[own_slice], out)
+        self._deliver(result[self.rank * length : (self.rank + 1) * length], out)
         return out
 
     def all_gather(self, array: Array) -> Array:
-        """Every rank's `array`, one after the other; all of the same length."""
+        """Return every rank's `array`, one after the other; all have the same length."""
         data = flat(array)
         out = np.empty(len(data) * self.size, data.dtype)
         result = data
         if self._node is not None:
             result = self._take(len(out), data)
             result[self.rank * len(data) : (self.rank + 1) * len(data)] = data
-            self._copies.own_part += data.nbytes
+            self.copies.own_part += data.nbytes
             self._node.run(Call("all_gather", len(data), str(data.dtype)), data, result)
         self._deliver(result, out)
         return out
 
     def broadcast(self, array: Array, root: int) -> None:
-        """The root's `array` on every rank, in place."""
+        """Copy the root's `array` to every rank, in place."""
         data = flat(array)
         if not 0 <= root < self.size:
             raise BadInput("root", root, f"must be from 0 to {self.size - 1}")
@@ -145,25 +145,24 @@ class Group:
             result = self._take(len(data), data)
             if self.rank == root:
                 result[:] = data
-                self._copies.own_part += data.nbytes
+                self.copies.own_part += data.nbytes
             self._node.run(Call("broadcast", len(data), str(data.dtype), root), data, result)
             self._deliver(result, data)
 
     def abandon(self, why: str) -> None:
-        """From another thread: let what runs here, and all later calls, end with GroupBroken at once."""
-        node = self._node
-        if node is not None:
+        """From another thread: let the call that runs, and all later ones, end with GroupBroken at once."""
+        if (node := self._node) is not None:
             node.abandon(why)
 
     def close(self, leave_at_once: bool = False) -> None:
-        """Say goodbye, staying until no rank needs this one any more, then close all. Doing it twice is no harm."""
+        """Leave once no rank needs this one any more, and close all connections. A second call does nothing."""
         node, self._node = self._node, None
         if node is None:
             return
         if not leave_at_once:
             node.timeouts = replace(node.timeouts, operation_s=min(_GOODBYE_S, node.timeouts.operation_s))
             empty = np.empty(0, np.uint8)
-            with suppress(GroupBroken):  # whoever is gone first was through
+            with suppress(GroupBroken):  # a rank that left first had no more to do
                 node.run(Call("allreduce", 0, "goodbye"), empty, empty)
         node.close()
 
@@ -178,4 +177,4 @@ class Group:
 
     def _deliver(self, result: Array, to: Array) -> None:
         to[:] = result
-        self._copies.result += to.nbytes
+        self.copies.result += to.nbytes

@@ -1,54 +1,57 @@
-"""One node: begins operations, watches the clock, and does what rank 0 decides.
+"""One node of a group: it runs operations, sends heartbeats, and does what rank 0 decides about rails.
 
 Source: Nezha section 3.5 (NIC selector, timer, load balancer, exception handler), 4.2 and Fig. 7; recovery.py has the
-protocol. One thread serves all rails: sums and system calls are long, and what is between them short.
+protocol. One thread serves all rails: sums and system calls take long, and the code between them little.
+
+`Node` runs operations and dispatches messages. `RailChanges` holds what was frozen and moved, `HeartbeatSchedule` and
+`LivenessMonitor` (recovery.py) what nodes know of each other, `PlannerSet` (policy.py) planners and what they learn.
 """
 
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Final
 
-from railyard.workloads.allreduce.balancing.policy import Learning, Planner
+from railyard.workloads.allreduce.balancing.policy import Planner, PlannerSet
 from railyard.workloads.allreduce.engine.jobs import GroupBroken, Layout, Migration, SocketMaker, Timeouts
 from railyard.workloads.allreduce.engine.operation import Call, Operation, PieceRouter, Record, jobs_of
 from railyard.workloads.allreduce.engine.recovery import (
-    BARRIER,
-    DATA,
-    IDLE,
     Coordinator,
     Heartbeat,
+    HeartbeatSchedule,
     Job,
     LivenessMonitor,
 )
 from railyard.workloads.allreduce.engine.tasks import PIECE_BYTES, Array, Copies
-from railyard.workloads.allreduce.transport.links import Header, Message
+from railyard.workloads.allreduce.transport.links import Message
 from railyard.workloads.allreduce.transport.transport import Transport
 
-_GRACE_S: Final = 1.0  # rank 0's timeout comes first: it knows who is missing
-_MAX_SAMPLES: Final = 50_000  # samples: most programs never ask for them
-
-
 IDLE_S: Final = 0.01
+"""Time out of operations after which the progress thread serves the node's peers."""
+_GRACE_S: Final = 1.0  # rank 0's timeout comes first: it knows which rank is missing
 
 
-class Progress:
-    """`serve(seconds)` is called again and again by the thread, `wake` makes it return at once."""
+class ProgressThread:
+    """Thread that serves a node's peers while its program computes: they may need its answers to go on.
+
+    It does nothing in the first `IDLE_S` after an operation, so operations that follow each other closely do not meet
+    it, and it lets go at once when the program is back. `serve(seconds)` is called repeatedly by the thread; `wake`
+    makes it return at once.
+    """
 
     def __init__(self, serve: Callable[[float], None], wake: Callable[[], None]) -> None:
         self._serve, self._wake = serve, wake
         self._lock = threading.Lock()
         self._in_use, self._released_at = False, time.monotonic()
         self._closed = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="multirail progress", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="allreduce progress", daemon=True)
         self._thread.start()
 
     @contextmanager
     def exclusive(self) -> Iterator[None]:
-        """The node is the caller's own."""
+        """Hold the node: the thread does not touch it meanwhile."""
         self._in_use = True
         if not self._lock.acquire(blocking=False):
             self._wake()
@@ -74,11 +77,72 @@ class Progress:
                         self._serve(IDLE_S)
 
 
-class Node:
-    """`run` does one collective; while it does, the node serves the others too, and so does a thread in between.
+class RailChanges:
+    """Decisions of rank 0 about rails, as one node carries them out (recovery.py).
 
-    `last`: of the operation that ended last. `samples`: (ns, bytes by rail so far, both ways) at each beat and at the
-    end of each operation.
+    `epoch`: of the freeze whose decision is awaited. `migrations`: each time that rails died and their work moved.
+    """
+
+    def __init__(self, transport: Transport, router: PieceRouter) -> None:
+        self._transport, self._router = transport, router
+        self.epoch: int | None = None
+        self.migrations: list[Migration] = []
+        self._frozen_at = 0.0
+        self._replaced_up_to: dict[int, int] = {}  # by rail: up to which operation its planned jobs are replaced
+        self._moved_jobs: list[Job] = []
+        self._pending: list[Message] = []  # decisions that planners do not know yet
+
+    def freeze(self, message: Message, rank: int, op: int) -> Message:
+        """Close the dead rails, and return this node's `state`."""
+        if self.epoch is None:
+            self._frozen_at = time.monotonic()
+        self.epoch = message["epoch"]
+        jobs = []
+        for rail, incarnation in message["dead"]:
+            if self._transport.incarnations[rail] != incarnation:
+                self._transport.close_rail(rail, incarnation)
+            jobs += [state.as_json() for state in self._router.states(rail)]
+        return {"type": "state", "epoch": self.epoch, "rank": rank, "op": op, "jobs": jobs}
+
+    def decide(self, message: Message, now: float) -> tuple[list[int], list[int]]:
+        """Carry out a decision. Return the rails that are restored, and those that were lost again before."""
+        latest, dead = message["latest"], message["dead"]
+        for rail in dead:
+            self._replaced_up_to[rail] = latest
+            self._router.drop(rail)
+        restored = [rail for rail in message["restored"] if self._transport.joined(rail)]
+        for rail in restored:
+            self._transport.install(rail)
+        self.epoch = None
+        self._pending.append(message)
+        jobs = [Job(**job) for job in message["jobs"]]
+        self._moved_jobs = [job for job in self._moved_jobs if job.op >= latest and job.rail not in dead] + jobs
+        if dead:
+            self.migrations.append(Migration(tuple(dead), self._frozen_at, now))
+        for job in jobs:
+            if job.op in self._router.operations:
+                self._router.begin(job)
+        for operation in self._router.operations.values():
+            self._router.begin_barriers(operation)
+        return restored, [rail for rail in message["restored"] if rail not in restored]
+
+    def apply(self, op: int, planners: PlannerSet) -> None:
+        """Let planners know the decisions that count from operation `op` on."""
+        due = [change for change in self._pending if change["latest"] < op]
+        self._pending = self._pending[len(due) :]
+        for change in due:
+            planners.rails_changed(change["dead"], change["restored"])
+
+    def jobs_to_begin(self, op: int, planned: Sequence[Job]) -> list[Job]:
+        """Return the jobs of operation `op`: as planned, but those on dead rails replaced."""
+        kept = [job for job in planned if self._replaced_up_to.get(job.rail, 0) < op]
+        return kept + [job for job in self._moved_jobs if job.op == op]
+
+
+class Node:
+    """Member of a group. `run` does one collective; the node serves its peers meanwhile, and a thread in between.
+
+    `last`: the operation that ended last. `heartbeats.samples` gets an entry at each heartbeat and operation's end.
     """
 
     def __init__(
@@ -90,158 +154,127 @@ class Node:
         make: SocketMaker,
         piece_bytes: int = PIECE_BYTES,
     ) -> None:
-        self.rank, self.layout, self.policy, self.timeouts = rank, layout, policy, timeouts
-        self.migrations: list[Migration] = []
-        self.samples: deque[tuple[int, tuple[int, ...]]] = deque(maxlen=_MAX_SAMPLES)
-        self.last = Record(0.0, (0.0,) * len(layout.rails), (0.0,) * len(layout.rails))
+        self.rank, self.layout, self.timeouts = rank, layout, timeouts
+        rails = len(layout.rails)
+        self.last = Record(0.0, (0.0,) * rails, (0.0,) * rails)
+        self.heartbeats = HeartbeatSchedule(timeouts)
+        self.copies = Copies()
         self._piece_bytes = piece_bytes
         self._op = 0
-        self._heartbeat_number, self._heartbeat_at, self._next_heartbeat = 0, 0.0, 0.0
-        self._frozen: int | None = None  # the epoch
-        self._frozen_at = 0.0
-        self._replaced_up_to: dict[int, int] = {}  # by rail: up to which operation its planned jobs are replaced
-        self._changes: list[Message] = []
-        self._moved_jobs: list[Job] = []
-        self._announced_ready: set[tuple[int, int]] = set()
         self._failed: str | None = None
+        self._announced_ready: set[tuple[int, int]] = set()
         self._peers = range(1, layout.size) if rank == 0 else range(1)
-        self._liveness = LivenessMonitor(len(layout.rails), timeouts)
+        self._liveness = LivenessMonitor(rails, timeouts)
+        self.planners = PlannerSet(policy, self._send_to_coordinator)
         names = [rail.name for rail in layout.rails]
-        self._coordinator = Coordinator(layout.size, names, self._send_to_all, self._best) if rank == 0 else None
-        self._copies = Copies()
-        self._transport = Transport(rank, layout, make, self, self._copies)
-        self._router = PieceRouter(layout.size, self._transport.send, self._give_up, self._copies)
-        self._learned: list[tuple[Planner, Learning]] = []
-        self._down: set[int] = set()  # rails that no policy plans with
-        self._learning = self._learning_of(policy)
-        self._progress: Progress | None = None
-
-    @property
-    def live_rails(self) -> list[int]:
-        return self._transport.live
-
-    @property
-    def copies(self) -> Copies:
-        return self._copies
+        best = self.planners.best
+        self._coordinator = Coordinator(layout.size, names, self._send_to_all, best) if rank == 0 else None
+        self.transport = Transport(rank, layout, make, self, self.copies)
+        self._router = PieceRouter(layout.size, self.transport.send, self._give_up, self.copies)
+        self.buffer_for, self.on_received = self._router.buffer_for, self._router.on_received
+        self.changes = RailChanges(self.transport, self._router)
+        self._progress: ProgressThread | None = None
 
     def join(self) -> None:
-        """Rendezvous on every rail. GroupBroken names the ranks that never came."""
+        """Connect to all peers on every rail. GroupBroken names the ranks that never came."""
         deadline = time.monotonic() + self.timeouts.join_s
         rails = range(len(self.layout.rails))
-        while unjoined := [rail for rail in rails if not self._transport.joined(rail)]:
+        while unjoined := [rail for rail in rails if not self.transport.joined(rail)]:
             if time.monotonic() > deadline:
-                on_message = "; ".join(
-                    f"{', '.join(self._transport.missing(rail))} never came to rail {self.layout.rails[rail].name}"
+                absent = "; ".join(
+                    f"{', '.join(self.transport.missing(rail))} never came to rail {self.layout.rails[rail].name}"
                     for rail in unjoined
                 )
-                self._transport.abandon(f"{on_message} in {self.timeouts.join_s:g} s")
-                raise GroupBroken(f"{on_message} in {self.timeouts.join_s:g} s")
-            self._transport.poll(0.005)
+                why = f"{absent} in {self.timeouts.join_s:g} s"
+                self.transport.abandon(why)
+                raise GroupBroken(why)
+            self.transport.poll(0.005)
         for rail in rails:
-            self._transport.install(rail)
-        self._progress = Progress(self._serve_idly, self._transport.wake)
+            self.transport.install(rail)
+        self._progress = ProgressThread(self._serve_idly, self.transport.wake)
 
     def run(self, call: Call, source: Array, result: Array) -> None:
-        """Do it: `result` is right when this returns. GroupBroken if that can't be."""
+        """Do a collective: `result` is right when this returns. GroupBroken if that is impossible."""
         assert self._progress is not None  # it has joined
         with self._progress.exclusive():
             self._run(call, source, result)
 
-    def set_policy(self, policy: Planner) -> None:
-        """From the next operation on, on all nodes alike."""
+    def set_policy(self, planner: Planner) -> None:
+        """Plan with another planner from the next operation on: on all nodes alike."""
         assert self._progress is not None  # it has joined
         with self._progress.exclusive():
-            self.policy, self._learning = policy, self._learning_of(policy)
+            self.planners.use(planner)
 
     def abandon(self, why: str) -> None:
         """From another thread: let the operation that runs, and each after it, end with GroupBroken at once."""
-        self._failed = self._failed or why
-        self._transport.wake()
+        self._fail(why)
+        self.transport.wake()
 
     def close(self) -> None:
+        """End the progress thread and close all connections."""
         if self._progress is not None:
             self._progress.close()
-        self._transport.close()
+        self.transport.close()
 
     def _run(self, call: Call, source: Array, result: Array) -> None:
-        self._next_heartbeat = self.timeouts.next_heartbeat(time.monotonic(), self._next_heartbeat, self._heartbeat_at)
-        self._serve_until(lambda: self._frozen is None and self._learning.up_to_date(), call)
+        changes, router, planners = self.changes, self._router, self.planners
+        self.heartbeats.operation_begins(time.monotonic())
+        self._serve_until(lambda: changes.epoch is None and planners.up_to_date(), call)
         self._op += 1
-        self._apply_changes()
-        operation = Operation(
-            self._op, call, self.rank, self.layout.size, source, result, self.layout.trees, self._piece_bytes
-        )
-        self._router.enter(operation)
-        planned = jobs_of(call, self._op, self.policy.plan(call.length, source.itemsize))
-        for job in planned:
-            if self._replaced_up_to.get(job.rail, 0) < self._op:
-                self._router.begin(job)
-        for job in self._moved_jobs:
-            if job.op == self._op:
-                self._router.begin(job)
-        self._serve_until(lambda: self._frozen is None and self._router.done and self._transport.flushed(), call)
+        changes.apply(self._op, planners)
+        nodes, trees = self.layout.size, self.layout.trees
+        operation = Operation(self._op, call, self.rank, nodes, source, result, trees, self._piece_bytes)
+        router.enter(operation)
+        planned = jobs_of(call, self._op, planners.current.plan(call.length, source.itemsize))
+        for job in changes.jobs_to_begin(self._op, planned):
+            router.begin(job)
+        self._serve_until(lambda: changes.epoch is None and router.done and self.transport.flushed(), call)
         self.last = operation.record(planned, len(self.layout.rails))
-        self._learning.ended(self._op, call.length * source.itemsize, self.last.began, self.last.ends)
-        self.samples.append((time.monotonic_ns(), self._transport.moved()))
-
-    # by the clock
+        planners.ended(self._op, call.length * source.itemsize, self.last.began, self.last.ends)
+        self.heartbeats.samples.append((time.monotonic_ns(), self.transport.moved()))
 
     def _serve_until(self, is_done: Callable[[], bool], call: Call) -> None:
         began = time.monotonic()
-        self._tick(began)
-        self._transport.deliver_own()
+        self._send_heartbeat(began)
+        self.transport.deliver_own()
         while self._failed is None and not is_done():
             now = time.monotonic()
-            if self._tick(now):
+            if self._send_heartbeat(now):
                 self._check_timeout(now - began, call)
-            self._transport.poll(max(0.0, self._next_heartbeat - now))
+            self.transport.poll(max(0.0, self.heartbeats.next_at - now))
         if self._failed is not None:
             raise GroupBroken(self._failed)
 
     def _serve_idly(self, timeout_s: float) -> None:
-        """While the program computes. What goes wrong is told when it comes back."""
+        """Serve the peers while the program computes. A failure is raised by its next operation."""
         if self._failed is None:
-            self._tick(time.monotonic())
-        self._transport.poll(timeout_s)
+            self._send_heartbeat(time.monotonic())
+        self.transport.poll(timeout_s)
 
-    def _tick(self, now: float) -> bool:
-        """If a beat is due, say how it goes, and look at how the others do. Whether it was."""
-        if now < self._next_heartbeat:
+    def _send_heartbeat(self, now: float) -> bool:
+        """Send a heartbeat if one is due, and look at the others' state. Return whether it was due."""
+        if now < self.heartbeats.next_at:
             return False
-        self._heartbeat_at, self._next_heartbeat = now, now + self.timeouts.heartbeat_s
-        self._heartbeat_number += 1
-        current = self._router.operations.get(self._op)
+        current, moved = self._router.operations.get(self._op), self.transport.moved()
+        self.heartbeats.samples.append((time.monotonic_ns(), moved))
         call = str(current.call) if current else ""
-        moved = self._transport.moved()
-        self.samples.append((time.monotonic_ns(), moved))
-        heartbeat = Heartbeat(self._heartbeat_number, self._op, call, moved, self._work())
-        self._transport.heartbeat({"type": "heartbeat", **asdict(heartbeat)})
+        heartbeat = self.heartbeats.take(now, self._op, call, moved, self._router.busy(len(self.layout.rails)))
+        self.transport.heartbeat({"type": "heartbeat", **asdict(heartbeat)})
         self._liveness.received(self.rank, 0, heartbeat, now)
-        if self._frozen is None:
-            dead = self._liveness.silent(self._peers, self._transport.live)
+        if self.changes.epoch is None:
+            dead = self._liveness.silent(self._peers, self.transport.live)
             if self._coordinator is not None:
-                dead |= self._liveness.stalled(range(self.layout.size), self._transport.live, now)
+                dead |= self._liveness.stalled(range(self.layout.size), self.transport.live, now)
             for rail, why in dead.items():
                 self._suspect(rail, why, certain=False)
-        if self._coordinator is not None and (mismatch_reason := self._liveness.mismatch()):
-            self._coordinator.abort(mismatch_reason)
-        self._announce_ready()
-        return True
-
-    def _work(self) -> tuple[int, ...]:
-        work = [IDLE] * len(self.layout.rails)
-        for operation in self._router.operations.values():
-            for job in operation.unfinished():
-                work[job.rail] = max(work[job.rail], BARRIER if job.action == "barrier" else DATA)
-        return tuple(work)
-
-    def _announce_ready(self) -> None:
-        for rail, incarnation in self._transport.incarnations.items():
-            if self._transport.joined(rail) and (rail, incarnation) not in self._announced_ready:
+        if self._coordinator is not None and (mismatch := self._liveness.mismatch()):
+            self._coordinator.abort(mismatch)
+        for rail, incarnation in self.transport.incarnations.items():
+            if self.transport.joined(rail) and (rail, incarnation) not in self._announced_ready:
                 self._announced_ready.add((rail, incarnation))
-                self._transport.send_control(
-                    0, {"type": "ready", "rank": self.rank, "rail": rail, "incarnation": incarnation}
-                )
+                ready = {"type": "ready", "rank": self.rank, "rail": rail, "incarnation": incarnation}
+                self._send_to_coordinator(ready)
+        return True
 
     def _check_timeout(self, waited: float, call: Call) -> None:
         limit = self.timeouts.operation_s
@@ -250,127 +283,59 @@ class Node:
         absent = self._liveness.absent(self._peers, self._op, time.monotonic())
         missing_ranks = ", ".join(f"rank {rank}" for rank in absent)
         action = f"operation {self._op} ({call})"
-        self._give_up(
-            f"{missing_ranks} never came to {action} in {limit:g} s"
-            if missing_ranks
-            else f"{action} didn't end in {limit:g} s"
-        )
-
-    # what comes in
-
-    def buffer_for(self, rail: int, header: Header) -> memoryview:
-        return self._router.buffer_for(rail, header)
-
-    def on_received(self, rail: int, header: Header, view: memoryview) -> None:
-        self._router.on_received(rail, header, view)
+        came_late = f"{missing_ranks} never came to {action} in {limit:g} s"
+        self._give_up(came_late if missing_ranks else f"{action} didn't end in {limit:g} s")
 
     def on_disconnect(self, rail: int, why: str) -> None:
-        """A connection of a live rail is gone."""
+        """Report a live rail whose connection is gone; fail where no rail leads to a peer any more."""
         self._suspect(rail, why, certain=True)
-        gone = self._transport.unreachable_peers()
+        gone = self.transport.unreachable_peers()
         if gone and self._coordinator is not None:
             self._coordinator.abort(f"rank {gone[0]} is gone: {why}")
-        elif gone and self._failed is None:
-            self._failed = f"no rail leads to rank 0 any more: {self.layout.rails[rail].name}: {why}"
+        elif gone:
+            self._fail(f"no rail leads to rank 0 any more: {self.layout.rails[rail].name}: {why}")
 
     def on_message(self, peer: int, rail: int, message: Message) -> None:
-        """A message, by what it is."""
+        """Handle a control message by its type."""
         match message["type"]:
             case "heartbeat":
                 moved, busy = tuple(message["moved"]), tuple(message["busy"])
                 heartbeat = Heartbeat(message["number"], message["op"], message["call"], moved, busy)
                 self._liveness.received(peer, rail, heartbeat, time.monotonic())
             case "freeze":
-                self._freeze(message)
+                self._send_to_coordinator(self.changes.freeze(message, self.rank, self._op))
             case "decision":
-                self._decided(message)
+                now = time.monotonic()
+                restored, lost = self.changes.decide(message, now)
+                for each in restored:
+                    self._liveness.restored(each, now)
+                for each in lost:
+                    self._suspect(each, "it was lost again before it was used", certain=True)
             case "table":
-                for _, learning in self._learned:
-                    learning.received(message)
+                self.planners.received(message)
             case "abort":
-                self._failed = self._failed or message["why"]
+                self._fail(message["why"])
             case _ if self._coordinator is not None:
                 self._coordinator.received(message)
 
-    # what goes out
-
     def _suspect(self, rail: int, why: str, certain: bool) -> None:
-        incarnation, why = self._transport.incarnations[rail], f"rank {self.rank}: {why}"
-        self._transport.send_control(
-            0, {"type": "suspect", "rail": rail, "incarnation": incarnation, "why": why, "certain": certain}
-        )
+        report = {"type": "suspect", "rail": rail, "incarnation": self.transport.incarnations[rail], "certain": certain}
+        self._send_to_coordinator(report | {"why": f"rank {self.rank}: {why}"})
+
+    def _fail(self, why: str) -> None:
+        self._failed = self._failed or why
 
     def _give_up(self, why: str) -> None:
-        """End it for the whole group: at once here, and by rank 0's word at the others."""
+        """End the whole group: at once here, and through rank 0 on the others."""
         if self._coordinator is not None:
             self._coordinator.abort(why)
         else:
-            self._failed = self._failed or why
-            self._transport.send_control(0, {"type": "give up", "why": why})
+            self._fail(why)
+            self._send_to_coordinator({"type": "give up", "why": why})
+
+    def _send_to_coordinator(self, message: Message) -> None:
+        self.transport.send_control(0, message)
 
     def _send_to_all(self, message: Message) -> None:
         for rank in (*self._peers, 0):
-            self._transport.send_control(rank, message)
-
-    # rails die and come back: recovery.py
-
-    def _best(self, size: int, rails: Collection[int]) -> int:
-        return self.policy.best(size, rails)
-
-    def _freeze(self, message: Message) -> None:
-        if self._frozen is None:
-            self._frozen_at = time.monotonic()
-        self._frozen = message["epoch"]
-        jobs = []
-        for rail, incarnation in message["dead"]:
-            if self._transport.incarnations[rail] != incarnation:
-                self._transport.close_rail(rail, incarnation)
-            jobs += [state.as_json() for state in self._router.states(rail)]
-        answer = {"type": "state", "epoch": self._frozen, "rank": self.rank, "op": self._op, "jobs": jobs}
-        self._transport.send_control(0, answer)
-
-    def _decided(self, message: Message) -> None:
-        latest, dead, now = message["latest"], message["dead"], time.monotonic()
-        for rail in dead:
-            self._replaced_up_to[rail] = latest
-            self._router.drop(rail)
-        for rail in message["restored"]:
-            if self._transport.joined(rail):
-                self._transport.install(rail)
-                self._liveness.restored(rail, now)
-            else:
-                self._suspect(rail, "it was lost again before it was used", certain=True)
-        self._frozen = None
-        self._changes.append(message)
-        jobs = [Job(**job) for job in message["jobs"]]
-        self._moved_jobs = [job for job in self._moved_jobs if job.op >= latest and job.rail not in dead] + jobs
-        if dead:
-            self.migrations.append(Migration(tuple(dead), self._frozen_at, now))
-        for job in jobs:
-            if job.op in self._router.operations:
-                self._router.begin(job)
-        for operation in self._router.operations.values():
-            self._router.begin_barriers(operation)
-
-    def _apply_changes(self) -> None:
-        """From this operation on plan as was decided."""
-        pending_changes = [change for change in self._changes if change["latest"] < self._op]
-        self._changes = self._changes[len(pending_changes) :]
-        for change in pending_changes:
-            self._down = (self._down - set(change["restored"])) | set(change["dead"])
-            for policy, learning in self._learned:
-                for rail in change["restored"]:
-                    policy.up(rail)
-                for rail in change["dead"]:
-                    policy.down(rail)
-                learning.rails_changed()
-
-    def _learning_of(self, policy: Planner) -> Learning:
-        """What it has learnt: nothing yet, if it never planned anything here."""
-        found = next((learning for other, learning in self._learned if other is policy), None)
-        if found is None:
-            for rail in self._down:
-                policy.down(rail)
-            found = Learning(policy, lambda message: self._transport.send_control(0, message))
-            self._learned.append((policy, found))
-        return found
+            self.transport.send_control(rank, message)

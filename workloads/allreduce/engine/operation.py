@@ -1,4 +1,4 @@
-"""One collective on one node: its jobs, the tasks that do them, and when each rail was through."""
+"""One collective on one node: its jobs, the tasks that do them, and the way of pieces between tasks and rails."""
 
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -8,7 +8,7 @@ from zlib import crc32
 
 import numpy as np
 
-from railyard.workloads.allreduce.engine.recovery import Action, Job, JobState
+from railyard.workloads.allreduce.engine.recovery import BARRIER, DATA, IDLE, Action, Job, JobState
 from railyard.workloads.allreduce.engine.tasks import (
     ALL,
     PIECE_BYTES,
@@ -25,7 +25,8 @@ from railyard.workloads.allreduce.engine.tasks import (
     dtype_code,
     scratch,
 )
-from railyard.workloads.allreduce.transport.links import DATA, Header
+from railyard.workloads.allreduce.transport import links
+from railyard.workloads.allreduce.transport.links import Header
 
 Collective = Literal["allreduce", "reduce_scatter", "all_gather", "broadcast"]
 _ACTIONS: dict[Collective, Action] = {
@@ -34,11 +35,12 @@ _ACTIONS: dict[Collective, Action] = {
     "all_gather": "gather",
     "broadcast": "relay",
 }
+_OCTET = dtype_code(np.dtype(np.uint8))
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """What a node was asked to do; all nodes' must be the same. `length`: elements of a node's own part."""
+    """Collective that a node was asked for; all nodes' must be the same. `length`: elements of a node's own part."""
 
     collective: Collective
     length: int
@@ -51,7 +53,10 @@ class Call:
 
 
 def jobs_of(call: Call, op: int, plan: Iterable[Segment]) -> list[Job]:
-    """A job a segment, numbered alike on every node; all but an allreduce end with a barrier, on the first's rail."""
+    """Return a job for each segment, numbered alike on every node.
+
+    All collectives but an allreduce end with a barrier, on the first job's rail.
+    """
     segments = list(plan)
     jobs = [
         Job(op, number, _ACTIONS[call.collective], part.rail, part.start, part.length, call.root)
@@ -64,8 +69,10 @@ def jobs_of(call: Call, op: int, plan: Iterable[Segment]) -> list[Job]:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """When this node began, and by rail: the bytes of the buffer that it was given, and when it was through (where
-    nothing came in on it: when it began). Seconds of CLOCK_MONOTONIC."""
+    """Times of an operation on this node, in seconds of CLOCK_MONOTONIC.
+
+    By rail: the bytes of the buffer that it was given, and when its last job ended (`began` if nothing came in on it).
+    """
 
     began: float
     shares: tuple[float, ...]
@@ -74,7 +81,10 @@ class Record:
 
 @dataclass
 class Operation:
-    """`source` is the caller's input, `result` the group's own. `trees`: the rails with an aggregator."""
+    """Collective that has begun. `source` is the caller's input, `result` the group's own buffer.
+
+    `trees`: the rails with an aggregator. `ended`: by rail, when the last job of data ended.
+    """
 
     op: int
     call: Call
@@ -95,55 +105,45 @@ class Operation:
         self.digest = crc32(str(self.call).encode())
         self.dtype_code = dtype_code(self.result.dtype)
 
+    @property
+    def done(self) -> bool:
+        """Whether all jobs have ended."""
+        return len(self.tasks) == len(self.jobs) and all(task.done for task in self.tasks.values())
+
     def add(self, job: Job) -> Task | None:
-        """The task to begin now; None for a barrier that has to wait."""
+        """Return the task to begin now; None for a barrier, which has to wait."""
         self.jobs[job.number] = job
         return None if job.action == "barrier" else self._start(job)
 
     def barriers(self) -> Iterator[tuple[Job, Task]]:
-        """Barriers whose time has come: all else here is done."""
-        if all(number in self.tasks and self.tasks[number].done for number in self._data()):
+        """Begin the barriers once all other jobs are done."""
+        data = [number for number, job in self.jobs.items() if job.action != "barrier"]
+        if all(number in self.tasks and self.tasks[number].done for number in data):
             for number, job in self.jobs.items():
                 if number not in self.tasks:
                     yield job, self._start(job)
 
     def drop(self, rail: int) -> None:
-        """Forget all that this rail was doing."""
+        """Forget the jobs of a dead rail."""
         for number in [number for number, job in self.jobs.items() if job.rail == rail]:
             del self.jobs[number]
             self.tasks.pop(number, None)
 
     def states(self, rail: int) -> list[JobState]:
-        """How far each job of a rail is."""
+        """Return the progress of each job of a rail."""
         return [self._state(job) for job in self.jobs.values() if job.rail == rail]
 
-    def note_end(self, rail: int) -> None:
-        """Some data of a rail is done: the last time that's said counts."""
-        self.ended[rail] = time.monotonic()
-
     def record(self, planned: Iterable[Job], rails: int) -> Record:
-        """What was planned for each rail, and when it was through."""
+        """Return what was planned for each rail, and when it ended."""
         shares = [0.0] * rails
         for job in planned:
             shares[job.rail] += job.length * self.result.itemsize
         return Record(self.began, tuple(shares), tuple(self.ended.get(rail, self.began) for rail in range(rails)))
 
-    def unfinished(self) -> Iterator[Job]:
-        """Jobs that have begun and aren't done."""
-        return (self.jobs[number] for number, task in self.tasks.items() if not task.done)
-
-    @property
-    def done(self) -> bool:
-        return len(self.tasks) == len(self.jobs) and all(task.done for task in self.tasks.values())
-
-    def _data(self) -> list[int]:
-        return [number for number, job in self.jobs.items() if job.action != "barrier"]
-
     def _state(self, job: Job) -> JobState:
         task = self.tasks.get(job.number)
-        end = job.start + job.length
         if job.action == "relay" and job.root == self.rank:
-            return JobState(job, True, ((job.start, end),), self.result.itemsize)
+            return JobState(job, True, ((job.start, job.start + job.length),), self.result.itemsize)
         final = tuple(task.final()) if task and job.action in ("reduce", "relay") else ()
         return JobState(job, task is not None and task.done, final, self.result.itemsize)
 
@@ -152,14 +152,14 @@ class Operation:
         return task
 
     def _task(self, job: Job) -> Task:
-        span = (job.start, job.start + job.length)
+        span, on_tree = (job.start, job.start + job.length), job.rail in self.trees
         if job.action == "relay":
-            if job.rail in self.trees:
+            if on_tree:
                 return Tree(self.rank, [(span, job.root)], self.result, self.result, self.piece_bytes)
             return Relay(self.rank, self.nodes, job.root, span, self.result, self.piece_bytes)
         if job.action == "barrier":
             empty = np.empty(0, np.uint8)
-            if job.rail in self.trees:
+            if on_tree:
                 return Tree(self.rank, [((0, 0), ALL)], empty, empty)
             return Ring(self.rank, chunks_of(0, 0, self.nodes), empty, empty)
         gathers = job.action == "gather"
@@ -170,16 +170,18 @@ class Operation:
         else:
             chunks = [(n * self.call.length + span[0], n * self.call.length + span[1]) for n in range(self.nodes)]
             parts = [(chunk, n if gathers else ALL) for n, chunk in enumerate(chunks)]
-        if job.rail in self.trees:
+        if on_tree:
             return Tree(self.rank, parts, source, self.result, self.piece_bytes)
         return Ring(self.rank, chunks, source, self.result, not gathers, job.action != "scatter", self.piece_bytes)
 
 
-_OCTET = dtype_code(np.dtype(np.uint8))
-
-
 class PieceRouter:
-    """`send(rail, header, view, opens)` is the transport's; `fail(why)` is told of a frame that can't be."""
+    """Way of pieces between the tasks of a node's operations and its transport.
+
+    It holds two operations: the one that runs, and the one before, whose result others may still need. A frame of a
+    task that has not begun here is put aside, so that it never blocks what comes behind it. `send(rail, header, view,
+    starts_message)` is the transport's; `fail(why)` is called for a frame that is impossible.
+    """
 
     def __init__(
         self,
@@ -189,24 +191,35 @@ class PieceRouter:
         copies: Copies,
     ) -> None:
         self._nodes, self._send_frame, self._fail, self._copies = nodes, send, fail, copies
-        self.latest = 0
+        self._latest = 0
         self.operations: dict[int, Operation] = {}
         self._early: dict[tuple[int, int], list[tuple[int, Header, memoryview]]] = {}
         self._receiving: dict[int, Task | None] = {}
 
     @property
     def done(self) -> bool:
+        """Whether all operations have ended here."""
         return all(operation.done for operation in reversed(self.operations.values()))
 
+    def busy(self, rails: int) -> tuple[int, ...]:
+        """Return by rail what it has to do: IDLE, DATA, or nothing but a BARRIER."""
+        work = [IDLE] * rails
+        for operation in self.operations.values():
+            for number, task in operation.tasks.items():
+                if not task.done:
+                    job = operation.jobs[number]
+                    work[job.rail] = max(work[job.rail], BARRIER if job.action == "barrier" else DATA)
+        return tuple(work)
+
     def enter(self, operation: Operation) -> None:
-        """A new operation; the one before the last is forgotten."""
-        self.latest = operation.op
+        """Take a new operation, and forget the one before the last."""
+        self._latest = operation.op
         self.operations = {op: other for op, other in self.operations.items() if op >= operation.op - 1}
         self._early = {key: frames for key, frames in self._early.items() if key[0] >= operation.op - 1}
         self.operations[operation.op] = operation
 
     def begin(self, job: Job) -> None:
-        """Begin a job of an operation that is at hand; a barrier waits for the rest."""
+        """Begin a job of an operation that is held; a barrier waits for the rest."""
         operation = self.operations[job.op]
         task = operation.add(job)
         if task is not None:
@@ -214,20 +227,21 @@ class PieceRouter:
         self.begin_barriers(operation)
 
     def begin_barriers(self, operation: Operation) -> None:
+        """Begin the barriers of an operation if all else is done."""
         for job, task in list(operation.barriers()):
             self._start(operation, job, task)
 
     def states(self, rail: int) -> list[JobState]:
-        """How far all jobs of a rail are."""
+        """Return the progress of all jobs of a rail."""
         return [state for operation in self.operations.values() for state in operation.states(rail)]
 
     def drop(self, rail: int) -> None:
-        """Forget what a dead rail was doing."""
+        """Forget the jobs of a dead rail."""
         for operation in self.operations.values():
             operation.drop(rail)
 
     def buffer_for(self, rail: int, header: Header) -> memoryview:
-        """Where a frame goes: into its task's buffer, or aside if it comes early or nobody wants it."""
+        """Return where a frame is received: in its task's buffer, or aside if it is early or of no task."""
         task = self._receiving[rail] = self._task_of(header)
         if task is None:
             return scratch(header.length)
@@ -241,10 +255,10 @@ class PieceRouter:
         return view
 
     def on_received(self, rail: int, header: Header, view: memoryview) -> None:
-        """A frame is complete, where `buffer_for` said."""
+        """Handle a frame that is complete in the view that `buffer_for` returned."""
         task = self._task_of(header)
         if self._receiving.pop(rail) is None:
-            if header.op >= self.latest - 1 and (header.op not in self.operations or self._fits(header)):
+            if header.op >= self._latest - 1 and (header.op not in self.operations or self._fits(header)):
                 self._early.setdefault((header.op, header.task), []).append((rail, header, view))
                 if task is not None:  # it began while the frame was on its way
                     operation = self.operations[header.op]
@@ -267,8 +281,8 @@ class PieceRouter:
     def _piece_done(self, operation: Operation, job: Job, task: Task, seq: int) -> None:
         self._send(operation, job, task.on_received(seq))
         if task.done:
-            if job.action != "barrier":  # which begins when all rails are through
-                operation.note_end(job.rail)
+            if job.action != "barrier":  # a barrier begins when all rails have ended
+                operation.ended[job.rail] = time.monotonic()
             self.begin_barriers(operation)
 
     def _send(self, operation: Operation, job: Job, pieces: Iterable[Piece]) -> None:
@@ -276,15 +290,16 @@ class PieceRouter:
         digest = operation.digest
         for piece in pieces:
             parts = self._nodes if piece.summed else 1
-            header = Header(DATA, code, parts, job.op, job.number, piece.seq, digest, piece.view.nbytes)
+            header = Header(links.DATA, code, parts, job.op, job.number, piece.seq, digest, piece.view.nbytes)
             self._send_frame(job.rail, header, piece.view, piece.starts_message)
 
     def _fits(self, header: Header) -> bool:
-        """It's of the operation that was called here, not of an unlike one."""
+        """Whether a frame is of the operation that was called here, and not of an unlike one."""
         return self.operations[header.op].digest == header.digest
 
     def _task_of(self, header: Header) -> Task | None:
-        """The task that has begun here and that a frame is for."""
-        if header.op not in self.operations or not self._fits(header):
+        """Return the task that a frame is for, if it has begun here."""
+        operation = self.operations.get(header.op)
+        if operation is None or operation.digest != header.digest:
             return None
-        return self.operations[header.op].tasks.get(header.task)
+        return operation.tasks.get(header.task)

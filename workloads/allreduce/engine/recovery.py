@@ -1,35 +1,13 @@
-"""What has to be done again when a rail dies, so that every node ends with the right result and none adds twice.
+"""Recovery from dead rails: which rails are dead, what has to be done again, and how all nodes agree on it.
 
-The protocol. Rank 0 coordinates; control messages go over every live rail, numbered, so they survive any one of them.
-
-1. Somebody finds rail r dead (an error on a socket, beats missing on r alone, or no progress on r while all are in the
-   operation: watch.py) and tells rank 0.
-2. Rank 0 sends FREEZE(epoch, r). A node closes all that it has on r, so nothing more happens there, answers with
-   STATE(epoch): its operation's number and, for each job it has on r, which elements are final, and begins no new
-   operation. Its other rails go on.
-3. With all answers rank 0 sends DECISION(epoch): jobs that replace those on r, on the best rail left, and m, the latest
-   operation anybody has begun. Operations up to m were planned with r: who begins one of them later leaves out its jobs
-   on r and takes the replacements. From m + 1 on all plan without r.
-
-A second death before the decision begins again at 2, with a new epoch and both rails. A rail that is back goes the same
-way: all its connections stand, FREEZE, STATE, DECISION, and from m + 1 on all plan with it.
-
-Why the replacements are right. An operation's input is never written before the operation has ended here, and its
-result is kept until the operation after the next begins. An allreduce can't end anywhere before every node has begun
-it, so nodes are at most one operation apart, and whoever is in m has both m and m - 1 in memory. For one job on r:
-
-- Some node has all of it. It may have left the operation, with its input gone; but what it has is the result. What
-  others lack is sent to them from its result: nothing is added up again.
-- No node has all of it. Then none has left the operation, and all inputs are as they were. What isn't final on every
-  node is added up again, from the inputs; partial sums are thrown away with the job. A node that already had an element
-  gets it again, the same for all.
-
-Collectives in which a node could end before all have begun, or whose result differs by node (AllGather, ReduceScatter,
-Broadcast), end with a barrier, so inputs stand until all are through, and a job on r is done again as a whole. A
-barrier that somebody passed is no longer needed: all others' data was there.
+Rank 0 coordinates. A node that finds a rail dead sends it `suspect`; rank 0 sends `freeze` to all; every node closes
+the rail and answers with its `state`; rank 0 sends a `decision`: jobs that replace those on the rail, and the latest
+operation that any node has begun, after which all plan without the rail. A rail that returns goes the same way.
+docs/multirail.md, "Recovery", has the protocol and why its results are right.
 """
 
 import math
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import count
@@ -41,11 +19,18 @@ from railyard.workloads.allreduce.engine.tasks import Span, common, merged, miss
 from railyard.workloads.allreduce.transport.links import Message
 
 Action = Literal["reduce", "scatter", "gather", "relay", "barrier"]
+IDLE: Final = 0
+BARRIER: Final = 1
+DATA: Final = 2
+_FIRST_NUMBER: Final = 1 << 16  # jobs of a plan have lower numbers
+_RECENT_S: Final = 1.0
+_RECENT_HEARTBEATS: Final = 5
+_MAX_SAMPLES: Final = 50_000  # most programs never take them
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A task as all nodes know it: `length` elements from `start`, of operation `op`; `root` of a relay."""
+    """Task as all nodes know it: `length` elements from `start`, of operation `op`; `root` of a relay."""
 
     op: int
     number: int
@@ -58,7 +43,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class JobState:
-    """How far one node is."""
+    """Progress of a job on one node: the elements that are `final`."""
 
     job: Job
     done: bool
@@ -66,10 +51,12 @@ class JobState:
     itemsize: int
 
     def as_json(self) -> dict[str, Any]:
+        """Return plain data for a control message."""
         return asdict(self)
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> "JobState":
+        """Return the state that `as_json` described."""
         final = tuple((start, end) for start, end in data["final"])
         return cls(Job(**data["job"]), data["done"], final, data["itemsize"])
 
@@ -80,16 +67,17 @@ def replacements(
     best: Callable[[int], int],
     numbers: Iterable[int],
 ) -> list[Job]:
-    """The jobs that replace all those reported. `states` by rank, every rank once; `begun`: the latest operation of
-    each; `best(bytes)`: the rail to take."""
+    """Return the jobs that replace all those reported.
+
+    `states` by rank, every rank once; `begun`: the latest operation of each; `best(bytes)`: the rail to take.
+    """
     by_job: dict[tuple[int, int], dict[int, JobState]] = {}
     for rank, reported in states.items():
         for state in reported:
             by_job.setdefault((state.job.op, state.job.number), {})[rank] = state
     new_numbers = iter(numbers)
     jobs = []
-    for _, states_by_rank in sorted(by_job.items()):
-        op = next(iter(states_by_rank.values())).job.op
+    for (op, _), states_by_rank in sorted(by_job.items()):
         some_not_begun = any(begun[rank] < op for rank in states.keys() - states_by_rank.keys())
         for job, itemsize in _redo(states_by_rank, len(states), some_not_begun):
             jobs.append(replace(job, rail=best(job.length * itemsize), number=next(new_numbers)))
@@ -97,26 +85,26 @@ def replacements(
 
 
 def _redo(states_by_rank: Mapping[int, JobState], nodes: int, some_not_begun: bool) -> list[tuple[Job, int]]:
-    """What is to be done again of one job; `rail` and `number` aren't set yet. `some_not_begun`: some haven't begun
-    it."""
+    """Return what is to be done again of one job, with its item size; `rail` and `number` are not set yet.
+
+    `some_not_begun`: some nodes have not begun its operation.
+    """
     first_state = next(iter(states_by_rank.values()))
     job, itemsize = first_state.job, first_state.itemsize
     complete_ranks = [rank for rank, state in states_by_rank.items() if state.done]
-    if job.action == "barrier":
+    if job.action == "barrier":  # once one node has passed it, all data was there
         return [] if complete_ranks else [(job, itemsize)]
-    if job.action in ("scatter", "gather"):
-        return (
-            [] if len(complete_ranks) == len(states_by_rank) else [(job, itemsize)]
-        )  # who doesn't know it has long left it
+    if job.action in ("scatter", "gather"):  # a node that does not report the job has left its operation
+        return [] if len(complete_ranks) == len(states_by_rank) else [(job, itemsize)]
     end = job.start + job.length
     if complete_ranks:
-        missing_spans = merged(
+        lacking = merged(
             span for state in states_by_rank.values() if not state.done for span in missing(job.start, end, state.final)
         )
-        if some_not_begun:  # a broadcast's root has all of it before the others come
-            missing_spans = merged([(job.start, end)])
+        if some_not_begun:  # a broadcast's root has all of it before the others begin
+            lacking = merged([(job.start, end)])
         root = min(complete_ranks)
-        return [(replace(job, action="relay", root=root, start=a, length=b - a), itemsize) for a, b in missing_spans]
+        return [(replace(job, action="relay", root=root, start=a, length=b - a), itemsize) for a, b in lacking]
     if job.length == 0:
         return [(job, itemsize)]
     final_everywhere: list[Span] = [(job.start, end)] if len(states_by_rank) == nodes else []
@@ -125,12 +113,9 @@ def _redo(states_by_rank: Mapping[int, JobState], nodes: int, some_not_begun: bo
     return [(replace(job, start=a, length=b - a), itemsize) for a, b in missing(job.start, end, final_everywhere)]
 
 
-_FIRST_NUMBER = 1 << 16  # jobs of a plan have lower ones
-
-
 @dataclass
 class _Round:
-    """Between FREEZE and DECISION."""
+    """State of rank 0 between a freeze and its decision."""
 
     epoch: int
     dead: dict[int, str] = field(default_factory=dict)
@@ -139,7 +124,10 @@ class _Round:
 
 
 class Coordinator:
-    """`best(bytes, rails)`: the rail among those that is to take work over."""
+    """Rank 0's part of the protocol. Its own node's events come as messages too, so there is one path for all.
+
+    `best(bytes, rails)`: the rail among those that takes work over.
+    """
 
     def __init__(
         self,
@@ -155,28 +143,32 @@ class Coordinator:
         self._reasons: dict[int, str] = {}
         self._ready: dict[int, set[int]] = {}
         self._round: _Round | None = None
-        self._epochs = count(1)
-        self._numbers = count(_FIRST_NUMBER)
+        self._epochs, self._numbers = count(1), count(_FIRST_NUMBER)
         self._times: dict[int, list[Message]] = {}
         self._aborted = False
 
     def received(self, message: Message) -> None:
-        """A message to rank 0, by what it is."""
+        """Handle a message by its type."""
         match message["type"]:
             case "suspect":
-                self.suspect(message["rail"], message["incarnation"], message["why"], message["certain"])
+                self._suspect(message["rail"], message["incarnation"], message["why"], message["certain"])
             case "state":
-                self.on_state(message["rank"], message)
+                self._on_state(message["rank"], message)
             case "ready":
-                self.ready(message["rank"], message["rail"], message["incarnation"])
+                self._on_ready(message["rank"], message["rail"], message["incarnation"])
             case "times":
-                self.on_times(message)
+                self._on_times(message)
             case "give up":
                 self.abort(message["why"])
 
-    def suspect(self, rail: int, incarnation: int, why: str, certain: bool) -> None:
-        """Somebody found a rail dead, in that life of it. The last rail stays unless that's `certain`: it may
-        recover."""
+    def abort(self, why: str) -> None:
+        """End the group on all nodes."""
+        if not self._aborted:
+            self._aborted = True
+            self._send_to_all({"type": "abort", "why": why})
+
+    def _suspect(self, rail: int, incarnation: int, why: str, certain: bool) -> None:
+        """A node found a rail dead, in that incarnation. The last rail stays unless `certain`: it may recover."""
         if self._aborted or rail not in self.alive or incarnation != self._incarnations[rail]:
             return
         last = self.alive <= {rail} | (set(self._round.dead) if self._round else set())
@@ -184,23 +176,20 @@ class Coordinator:
             return
         self._reasons[rail] = why
         if last:
-            self.abort(
-                "no rail is left: " + "; ".join(f"{self._rails[r]}: {w}" for r, w in sorted(self._reasons.items()))
-            )
+            reasons = "; ".join(f"{self._rails[rail]}: {why}" for rail, why in sorted(self._reasons.items()))
+            self.abort(f"no rail is left: {reasons}")
         elif self._round is None:
             self._freeze({rail: why}, set())
         elif rail not in self._round.dead:
             self._freeze({**self._round.dead, rail: why}, self._round.restored)
 
-    def ready(self, rank: int, rail: int, incarnation: int) -> None:
+    def _on_ready(self, rank: int, rail: int, incarnation: int) -> None:
         """A node has all its connections on a rail that was dead."""
-        if rail in self.alive or incarnation != self._incarnations[rail]:
-            return
-        self._ready.setdefault(rail, set()).add(rank)
-        self._restore_ready_rails()
+        if rail not in self.alive and incarnation == self._incarnations[rail]:
+            self._ready.setdefault(rail, set()).add(rank)
+            self._restore_ready_rails()
 
-    def on_state(self, rank: int, message: Message) -> None:
-        """A node's STATE."""
+    def _on_state(self, rank: int, message: Message) -> None:
         if self._round is None or message["epoch"] != self._round.epoch:
             return
         self._round.answers[rank] = message
@@ -208,8 +197,8 @@ class Coordinator:
             self._decide(self._round)
             self._restore_ready_rails()
 
-    def on_times(self, message: Message) -> None:
-        """What a node saw of a window."""
+    def _on_times(self, message: Message) -> None:
+        """Collect the nodes' times of a window; with all of them, send the table of medians."""
         table = self._times.setdefault(message["op"], [])
         table.append(message)
         if len(table) == self._nodes:
@@ -217,67 +206,37 @@ class Coordinator:
             del self._times[message["op"]]
             self._send_to_all({"type": "table", "op": message["op"], "size": message["size"], "seconds": seconds})
 
-    def abort(self, why: str) -> None:
-        """End it, for everybody."""
-        if not self._aborted:
-            self._aborted = True
-            self._send_to_all({"type": "abort", "why": why})
-
     def _restore_ready_rails(self) -> None:
         restored = {rail for rail, ranks in self._ready.items() if len(ranks) == self._nodes}
         if restored and self._round is None and not self._aborted:
             self._freeze({}, restored)
 
     def _freeze(self, dead: Mapping[int, str], restored: set[int]) -> None:
-        earlier = self._round.dead if self._round else {}
-        for rail in dead.keys() - earlier.keys():
+        """Begin a round, or begin it again with one more dead rail."""
+        for rail in dead.keys() - (self._round.dead if self._round else {}).keys():
             self._incarnations[rail] += 1
             self._ready.pop(rail, None)
         self._round = _Round(next(self._epochs), dict(dead), set(restored))
-        self._send_to_all(
-            {
-                "type": "freeze",
-                "epoch": self._round.epoch,
-                "dead": [[rail, self._incarnations[rail]] for rail in sorted(dead)],
-            }
-        )
+        incarnations = [[rail, self._incarnations[rail]] for rail in sorted(dead)]
+        self._send_to_all({"type": "freeze", "epoch": self._round.epoch, "dead": incarnations})
 
     def _decide(self, current_round: _Round) -> None:
-        self.alive = (self.alive - current_round.dead.keys()) | current_round.restored
-        for rail in current_round.restored:
+        dead, restored, answers = current_round.dead, current_round.restored, current_round.answers
+        self.alive = (self.alive - dead.keys()) | restored
+        for rail in restored:
             self._ready.pop(rail)
-        latest_op_by_rank = {rank: message["op"] for rank, message in current_round.answers.items()}
-        latest = max(latest_op_by_rank.values())
-        states = {
-            rank: [JobState.from_json(job) for job in message["jobs"]]
-            for rank, message in current_round.answers.items()
-        }
-        # a rail that has only just been raised isn't in any plan up to `latest`; work moves to one that is
-        usable = self.alive - current_round.restored
-        jobs = replacements(states, latest_op_by_rank, lambda size: self._best(size, usable), self._numbers)
+        begun = {rank: answer["op"] for rank, answer in answers.items()}
+        states = {rank: [JobState.from_json(job) for job in answer["jobs"]] for rank, answer in answers.items()}
+        usable = self.alive - restored  # a restored rail is in no plan up to `latest`
+        jobs = replacements(states, begun, lambda size: self._best(size, usable), self._numbers)
         self._round = None
-        self._send_to_all(
-            {
-                "type": "decision",
-                "epoch": current_round.epoch,
-                "latest": latest,
-                "dead": sorted(current_round.dead),
-                "restored": sorted(current_round.restored),
-                "jobs": [asdict(job) for job in jobs],
-            }
-        )
-
-
-IDLE: Final = 0
-BARRIER: Final = 1
-DATA: Final = 2
-_RECENT_S: Final = 1.0
-_RECENT_HEARTBEATS: Final = 5
+        decision = {"epoch": current_round.epoch, "latest": max(begun.values()), "jobs": [asdict(job) for job in jobs]}
+        self._send_to_all({"type": "decision", "dead": sorted(dead), "restored": sorted(restored), **decision})
 
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """`op`: the operation that the node is in; by rail `moved` bytes, and `busy`: IDLE, DATA, or a BARRIER alone."""
+    """State of a node: the operation that it is in; by rail, bytes `moved` and `busy`: IDLE, DATA or only BARRIER."""
 
     number: int
     op: int
@@ -286,19 +245,49 @@ class Heartbeat:
     busy: tuple[int, ...]
 
 
+class HeartbeatSchedule:
+    """Times at which this node sends heartbeats, and the traffic of its rails at each.
+
+    `samples`: (CLOCK_MONOTONIC in ns, bytes by rail so far, both ways), the latest 50,000.
+    """
+
+    def __init__(self, timeouts: Timeouts) -> None:
+        self._timeouts = timeouts
+        self._number, self._latest_at = 0, 0.0
+        self.next_at = 0.0
+        self.samples: deque[tuple[int, tuple[int, ...]]] = deque(maxlen=_MAX_SAMPLES)
+
+    def operation_begins(self, now: float) -> None:
+        """Put the next heartbeat off: an operation that ends soon is a sign of life too."""
+        self.next_at = self._timeouts.next_heartbeat(now, self.next_at, self._latest_at)
+
+    def take(self, now: float, op: int, call: str, moved: tuple[int, ...], busy: tuple[int, ...]) -> Heartbeat:
+        """Return the heartbeat that is due, and schedule the next."""
+        self._latest_at, self.next_at = now, now + self._timeouts.heartbeat_s
+        self._number += 1
+        return Heartbeat(self._number, op, call, moved, busy)
+
+
 @dataclass
 class LivenessMonitor:
-    """`rails`, and what was heard of each peer."""
+    """Dead rails, from the nodes' heartbeats. Pure: the clock is an argument.
+
+    Every node sends a numbered heartbeat over all its live rails at once. A node that the machine does not run sends
+    none on any rail, which says nothing about a rail; a rail without heartbeats that came on another rail is `silent`.
+    A rail is `stalled` if all nodes are in the same operation or past it, some have work on the rail, and it has moved
+    nothing on any node for a while. With nothing but a barrier to do, a rail may wait for the others: then none of
+    them may have moved anything.
+    """
 
     rails: int
     timeouts: Timeouts
-    _number: dict[tuple[int, int], int] = field(default_factory=dict)  # (peer, rail): last beat heard on it
+    _number: dict[tuple[int, int], int] = field(default_factory=dict)  # (peer, rail): latest heartbeat on it
     _heartbeats: dict[int, Heartbeat] = field(default_factory=dict)
     _received_at: dict[int, float] = field(default_factory=dict)
-    _moved: dict[tuple[int, int], tuple[int, float]] = field(default_factory=dict)  # (beat, time) of the last move
+    _moved: dict[tuple[int, int], tuple[int, float]] = field(default_factory=dict)  # (heartbeat, time) of the last move
 
     def received(self, peer: int, rail: int, heartbeat: Heartbeat, now: float) -> None:
-        """A beat came on a rail. (The peer itself is told as well, with any rail.)"""
+        """Take a heartbeat that came on a rail. (A node's own is taken too, with any rail.)"""
         self._number[peer, rail] = max(heartbeat.number, self._number.get((peer, rail), 0))
         last = self._heartbeats.get(peer)
         if last is not None and last.number >= heartbeat.number:
@@ -309,13 +298,13 @@ class LivenessMonitor:
         self._heartbeats[peer], self._received_at[peer] = heartbeat, now
 
     def restored(self, rail: int, now: float) -> None:
-        """A rail is new, or new again: nothing can be missing on it yet."""
+        """Forget what was missing on a rail: it is new, or new again."""
         for peer, heartbeat in self._heartbeats.items():
             self._number[peer, rail] = heartbeat.number
             self._moved[peer, rail] = heartbeat.number, now
 
     def absent(self, peers: Iterable[int], op: int, now: float) -> list[int]:
-        """Who isn't in operation `op`, as far as was heard lately: where beats are seldom, lately is longer."""
+        """Return the peers that are not in operation `op`, by what they sent lately."""
         recent_s = max(_RECENT_S, _RECENT_HEARTBEATS * self.timeouts.heartbeat_s)
         return [
             peer
@@ -326,47 +315,41 @@ class LivenessMonitor:
         ]
 
     def silent(self, peers: Iterable[int], alive: Iterable[int]) -> dict[int, str]:
-        """Rails on which a peer's beats are missing, and why we say so."""
+        """Return the rails on which a peer's heartbeats are missing, each with the reason."""
         live = sorted(alive)
         found = {}
         for peer in peers:
             numbers = {rail: self._number.get((peer, rail), 0) for rail in live}
             for rail, number in numbers.items():
                 if max(numbers.values()) - number >= self.timeouts.missed_heartbeats:
-                    found[rail] = f"rank {peer} isn't heard"
+                    found[rail] = f"no heartbeats from rank {peer}"
         return found
 
     def stalled(self, ranks: Sequence[int], alive: Collection[int], now: float) -> dict[int, str]:
-        """Rails that have work and move nothing, on all nodes."""
+        """Return the rails that have work and move nothing on all nodes, each with the reason."""
         heartbeats = {rank: heartbeat for rank in ranks if (heartbeat := self._heartbeats.get(rank)) is not None}
         if len(heartbeats) < len(ranks):
             return {}
-        stalled_rails = {
-            (rank, rail)
-            for rank, heartbeat in heartbeats.items()
-            for rail in alive
-            if self._has_stalled(heartbeat, self._moved[rank, rail], bool(heartbeat.busy[rail]), now)
-        }
+        idle = {(rank, rail) for rank in heartbeats for rail in alive if self._has_stalled(rank, rail, now)}
         found = {}
         for rail in alive:
             working = [heartbeat for heartbeat in heartbeats.values() if heartbeat.busy[rail]]
             first = min((heartbeat.op for heartbeat in working), default=math.inf)
             only_barriers = all(heartbeat.busy[rail] == BARRIER for heartbeat in working)
-            checked_rails = alive if only_barriers else (rail,)
-            if all(heartbeat.op >= first for heartbeat in heartbeats.values()) and all(
-                (rank, each) in stalled_rails for rank in heartbeats for each in checked_rails
-            ):
+            required = {(rank, each) for rank in heartbeats for each in (alive if only_barriers else (rail,))}
+            if required <= idle and all(heartbeat.op >= first for heartbeat in heartbeats.values()):
                 found[rail] = f"nothing moved for {self.timeouts.stall_s * 1000:.0f} ms"
         return found
 
-    def _has_stalled(self, heartbeat: Heartbeat, moved: tuple[int, float], busy: bool, now: float) -> bool:
-        """Nothing moved for long enough. A node at work counts by beats: none come while it can't run."""
-        if busy:
-            return (heartbeat.number - moved[0]) * self.timeouts.heartbeat_s >= self.timeouts.stall_s
-        return now - moved[1] >= self.timeouts.stall_s
+    def _has_stalled(self, rank: int, rail: int, now: float) -> bool:
+        """Whether nothing moved for long enough, by a busy node's own heartbeats: it sends none while it can't run."""
+        heartbeat, (number, moved_at) = self._heartbeats[rank], self._moved[rank, rail]
+        if heartbeat.busy[rail]:
+            return (heartbeat.number - number) * self.timeouts.heartbeat_s >= self.timeouts.stall_s
+        return now - moved_at >= self.timeouts.stall_s
 
     def mismatch(self) -> str | None:
-        """Nodes that were called for unlike things in the same operation."""
+        """Return the ranks that were called for unlike things in the same operation, None if there are none."""
         calls: dict[int, dict[str, list[int]]] = {}
         for rank, heartbeat in sorted(self._heartbeats.items()):
             if heartbeat.call:

@@ -1,1 +1,0 @@
-"""What multi-rail experiments measured, beside what Nezha says: tables, bars, figures."""
