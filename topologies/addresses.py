@@ -70,8 +70,13 @@ def gpu_of_name(name: str) -> Gpu:
     return Gpu(int(match[1]), int(match[2]))
 
 
+def link_name(gpu: Gpu, plane: int) -> str:
+    """Return the name of a rail link: the GPU's in plane 0, with the interface in others."""
+    return f"{gpu.name}:{rail_device(plane)}" if plane else gpu.name
+
+
 def link_of_name(name: str) -> tuple[Gpu, int]:
-    """Return the GPU and the plane of a rail link: `d3g5` is that of plane 0, `d3g5:rail1` that of plane 1."""
+    """Return the inverse of `link_name`: `d3g5` is the link of plane 0, `d3g5:rail1` that of plane 1."""
     gpu, _, device = name.partition(":")
     return gpu_of_name(gpu), plane_of_device(device or "rail0")
 
@@ -84,6 +89,12 @@ def gpu_of_ip(ip: str) -> Gpu:
             rank, low = divmod(value - base, 1 << _DOMAIN_BITS)
             return Gpu((block << _DOMAIN_BITS) + low, rank)
     raise ValueError(f"{ip} is outside the address plan")
+
+
+def rail_name(index: int) -> str:
+    """Return the name of a rail in a plane, by the index of its switch: rail1, rail1p1; the single switch is rail0."""
+    plane, rank = divmod(index, MAX_RAILS)
+    return f"rail{rank}p{plane}" if plane else f"rail{rank}"
 
 
 def rank_prefixes(rank: int, domains: int) -> tuple[str, ...]:

@@ -11,7 +11,15 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
-from railyard.topologies.addresses import OPTICAL_DPID, Gpu, gpu_port, link_of_name, network_port, rail_device
+from railyard.topologies.addresses import (
+    OPTICAL_DPID,
+    Gpu,
+    gpu_port,
+    link_name,
+    link_of_name,
+    network_port,
+    rail_device,
+)
 from railyard.topologies.fabric_kinds import End, Link, LinkClass, Switch
 from railyard.topologies.platforms import PLATFORMS
 from railyard.topologies.spec import LAYERS, FabricSpec, Layer
@@ -59,8 +67,7 @@ class Plan:
         link of plane 0 (`d0g1`), with the interface for the other planes (`d0g1:rail1`).
         """
         planes = self.spec.definition.all_planes[1:] if layer == "rail" else ()
-        names = tuple(gpu.name for gpu in self.gpus)
-        return names + tuple(f"{name}:{rail_device(plane)}" for plane in planes for name in names)
+        return tuple(link_name(gpu, plane) for plane in (0, *planes) for gpu in self.gpus)
 
     def link_of(self, name: str, layer: Layer) -> Link:
         """Return a GPU link by its name: `a` is the GPU's end."""

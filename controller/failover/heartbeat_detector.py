@@ -15,14 +15,15 @@ members alone (M = 2) are always that case: their links and their switch can't b
 without the others. A link is heard again after `multiplier` rounds in each of which it carried something both ways.
 """
 
-from collections import deque
-from collections.abc import Iterable, Sequence
+from collections import defaultdict, deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import permutations
 from typing import Any
 
-from railyard.topologies.addresses import Gpu, gpu_of_name
+from railyard.topologies.addresses import Gpu, gpu_of_name, link_name, link_of_name, plane_of_device
 from railyard.topologies.plan import Plan
+from railyard.topologies.routing import Device
 
 Heartbeat = tuple[Gpu, Gpu]
 """From, to."""
@@ -135,8 +136,8 @@ class ProbeGroup:
 class SilentComponents:
     """All that is silent now. Links of a silent rail or HB domain aren't told one by one.
 
-    `gpus`: those of which nothing is heard on either side; their links are there too. `rails` are switches by rank
-    (the single switch is 0).
+    `links`: rail links of plane 0, by GPU; `planes`: those of others, with the plane. `gpus`: those of which nothing
+    arrives by any link; their links are there too. `rails` are switches by index (the single switch is 0).
     """
 
     links: frozenset[Gpu] = frozenset()
@@ -144,69 +145,81 @@ class SilentComponents:
     gpus: frozenset[Gpu] = frozenset()
     hb_links: frozenset[Gpu] = frozenset()
     hb_domains: frozenset[int] = frozenset()
+    planes: frozenset[tuple[Gpu, int]] = frozenset()
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data, for another process; `from_dict` makes the same of it again."""
         names = {key: sorted(gpu.name for gpu in getattr(self, key)) for key in ("links", "gpus", "hb_links")}
+        names["planes"] = sorted(link_name(*link) for link in self.planes)
         return names | {"rails": sorted(self.rails), "hb_domains": sorted(self.hb_domains)}
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> "SilentComponents":
         links, gpus, hb_links = (frozenset(map(gpu_of_name, data[key])) for key in ("links", "gpus", "hb_links"))
-        return cls(links, frozenset(data["rails"]), gpus, hb_links, frozenset(data["hb_domains"]))
+        planes = frozenset(map(link_of_name, data["planes"]))
+        return cls(links, frozenset(data["rails"]), gpus, hb_links, frozenset(data["hb_domains"]), planes)
 
 
 class HeartbeatDetector:
-    """All circles of a fabric. Rounds are common to all; `rail` and `hb` are beats by interface."""
+    """All probe groups of a fabric: the GPUs that one interface, hb0 or a plane's, joins. Rounds are common to all."""
 
     def __init__(self, plan: Plan, multiplier: int) -> None:
-        rails: dict[int, list[Gpu]] = {}
-        domains: dict[int, list[Gpu]] = {}
-        for gpu in plan.gpus:
-            rails.setdefault(plan.spec.definition.rail_switch(gpu.rank).index, []).append(gpu)
-            domains.setdefault(gpu.domain, []).append(gpu)
-        self._rails = {rank: ProbeGroup(gpus, multiplier) for rank, gpus in rails.items() if len(gpus) > 1}
-        self._domains = {domain: ProbeGroup(gpus, multiplier) for domain, gpus in domains.items() if len(gpus) > 1}
-        self._rail_of = {gpu: self._rails[rank] for rank, gpus in rails.items() if rank in self._rails for gpu in gpus}
+        kind = plan.spec.definition
+        self._groups: dict[Device, dict[tuple[int, int], ProbeGroup]] = {}
+        self._group_of: dict[tuple[Device, Gpu], ProbeGroup] = {}
         self._number = 0
+        for device in plan.devices:
+            members: defaultdict[tuple[int, int], list[Gpu]] = defaultdict(list)
+            for gpu in plan.gpus:
+                if device == "hb0":
+                    members[gpu.domain, 0].append(gpu)
+                else:  # where a switch has several rails that it doesn't join, GPUs know those of their own alone
+                    index = kind.rail_switch(gpu.rank, plane_of_device(device)).index
+                    members[index, 0 if kind.joins_rails else gpu.rank].append(gpu)
+            groups = {key: ProbeGroup(gpus, multiplier) for key, gpus in members.items() if len(gpus) > 1}
+            self._groups[device] = groups
+            self._group_of |= {(device, gpu): groups[key] for key in groups for gpu in members[key]}
 
-    def begin_round(self) -> tuple[int, list[Heartbeat], list[Heartbeat]]:
-        """Begin a round: its number, and the beats to send along rails and within HB domains."""
+    def begin_round(self) -> tuple[int, dict[Device, list[Heartbeat]]]:
+        """Begin a round: return its number, and the heartbeats to send by each interface."""
         self._number += 1
-        return (
-            self._number,
-            _heartbeats(self._rails.values(), self._number),
-            _heartbeats(self._domains.values(), self._number),
-        )
+        return self._number, {
+            device: [heartbeat for group in groups.values() for heartbeat in sorted(group.begin_round(self._number))]
+            for device, groups in self._groups.items()
+        }
 
-    def receive_rail(self, number: int, src: Gpu, dst: Gpu) -> None:
-        """A beat arrived by rail0."""
-        if dst in self._rail_of:
-            self._rail_of[dst].receive(number, src, dst)
-
-    def receive_hb(self, number: int, src: Gpu, dst: Gpu) -> None:
-        """A beat arrived by hb0."""
-        if dst.domain in self._domains:
-            self._domains[dst.domain].receive(number, src, dst)
+    def receive(self, device: Device, number: int, src: Gpu, dst: Gpu) -> None:
+        """Take in a heartbeat that arrived by an interface."""
+        if group := self._group_of.get((device, dst)):
+            group.receive(number, src, dst)
 
     def evaluate(self) -> SilentComponents:
-        """What is silent, with all that was heard so far."""
-        for group in (*self._rails.values(), *self._domains.values()):
-            group.evaluate()
-        rail_side = frozenset[Gpu]().union(*(group.silent for group in self._rails.values()))
-        hb_side = frozenset[Gpu]().union(*(group.silent for group in self._domains.values()))
+        """Return what is silent, with all that has arrived so far."""
+        by_switch: defaultdict[int, list[ProbeGroup]] = defaultdict(list)
+        for device, groups in self._groups.items():
+            for (index, _), group in groups.items():
+                group.evaluate()
+                if device != "hb0":
+                    by_switch[index].append(group)
+        rails = frozenset(i for i, groups in by_switch.items() if all(group.is_silent for group in groups))
+        domains = frozenset(domain for (domain, _), group in self._groups["hb0"].items() if group.is_silent)
+        links = {device: self._silent_members(device, domains if device == "hb0" else rails) for device in self._groups}
+        everywhere = [self._silent_members(device, frozenset()) for device in self._groups]
         return SilentComponents(
-            links=_silent_members(self._rails.values()),
-            rails=frozenset(rank for rank, group in self._rails.items() if group.is_silent),
-            gpus=rail_side & hb_side,
-            hb_links=_silent_members(self._domains.values()),
-            hb_domains=frozenset(domain for domain, group in self._domains.items() if group.is_silent),
+            links=links["rail0"],
+            rails=rails,
+            gpus=everywhere[0].intersection(*everywhere[1:]),
+            hb_links=links["hb0"],
+            hb_domains=domains,
+            planes=frozenset(
+                (gpu, plane_of_device(device))
+                for device, gpus in links.items()
+                if device not in ("hb0", "rail0")
+                for gpu in gpus
+            ),
         )
 
-
-def _heartbeats(groups: Iterable[ProbeGroup], number: int) -> list[Heartbeat]:
-    return [heartbeat for group in groups for heartbeat in sorted(group.begin_round(number))]
-
-
-def _silent_members(groups: Iterable[ProbeGroup]) -> frozenset[Gpu]:
-    return frozenset(gpu for group in groups if not group.is_silent for gpu in group.silent)
+    def _silent_members(self, device: Device, without: frozenset[int]) -> frozenset[Gpu]:
+        """Return the silent GPUs of an interface's groups, but for those of some switches or domains."""
+        groups = self._groups[device].items()
+        return frozenset(gpu for (index, _), group in groups if index not in without for gpu in group.silent)

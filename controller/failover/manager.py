@@ -10,7 +10,17 @@ from typing import Any, Protocol
 from railyard.controller.failover.detours import DETOUR_METRIC, Broken, Detours, PrecomputedDetours, changes
 from railyard.controller.failover.heartbeat_detector import SilentComponents
 from railyard.controller.openflow.app import SwitchEvent
-from railyard.topologies.addresses import NETWORK_PORT_OFFSET, Gpu, gpu_at, gpu_of_optical_port, plane_of, role_of
+from railyard.topologies.addresses import (
+    NETWORK_PORT_OFFSET,
+    Gpu,
+    gpu_at,
+    gpu_of_optical_port,
+    link_name,
+    link_of_name,
+    plane_of,
+    rail_name,
+    role_of,
+)
 from railyard.topologies.plan import Plan
 from railyard.topologies.routing import AnyRoute
 
@@ -122,16 +132,13 @@ class FailoverManager:
         disconnected = self._roles.keys() - self._connected
         rails = (role_of(dpid)[1] for dpid in disconnected if self._roles[dpid][1] in ("rail", "single"))
         cut_off = (gpu for gpu in self._plan.gpus if gpu.domain in silent.hb_domains)
-        links, planes = self._down_links() | silent.links | silent.gpus, frozenset[tuple[Gpu, int]]()
         count = self._plan.spec.definition.planes
-        if count > 1:  # heartbeats test plane 0 alone
-            planes = self._down_planes().union((gpu, 0) for gpu in silent.links)
-            planes |= {(gpu, plane) for gpu in silent.gpus for plane in range(count)}
-            links = frozenset(gpu for gpu, _ in planes if all((gpu, plane) in planes for plane in range(count)))
+        dead = self._down_planes() | silent.planes | {(gpu, 0) for gpu in silent.links}
+        dead |= {(gpu, plane) for gpu in silent.gpus for plane in range(count)}
         return Broken(
-            links=links,
+            links=frozenset(gpu for gpu, _ in dead if all((gpu, plane) in dead for plane in range(count))),
             rails=frozenset(rails) | silent.rails,
-            planes=planes,
+            planes=dead if count > 1 else frozenset(),
             disconnected_ranks=find_disconnected_ranks(self._plan, self._down, disconnected),
             hb=silent.hb_links.union(silent.gpus, cut_off, self._disabled_hb_ports()),
         )
@@ -204,15 +211,16 @@ class FailoverManager:
         old, new = silent_names(before), silent_names(silent)
         for kind, name in sorted(new - old):
             self._emit("silent", {kind: name})
-        rail_silent = {("link", gpu.name) for gpu in before.links - silent.links if self._is_rail_silent(gpu)}
-        for kind, name in sorted(old - new - rail_silent):
-            self._emit("heard", {kind: name})
+        for kind, name in sorted(old - new):
+            if not (kind == "link" and self._is_rail_silent(name)):
+                self._emit("heard", {kind: name})
         if self._was_ready:
             self._apply((before.links | before.gpus) - silent.links - silent.gpus)
 
-    def _is_rail_silent(self, gpu: Gpu) -> bool:
-        """Whether its rail link isn't told because the whole rail is silent."""
-        return self._plan.spec.definition.rail_switch(gpu.rank).index in self._silent.rails
+    def _is_rail_silent(self, link: str) -> bool:
+        """Return whether a rail link isn't reported because its whole rail is silent."""
+        gpu, plane = link_of_name(link)
+        return self._plan.spec.definition.rail_switch(gpu.rank, plane).index in self._silent.rails
 
     def _report(self, event: SwitchEvent) -> None:
         if event.what == "port":
@@ -268,7 +276,8 @@ def silent_names(silent: SilentComponents) -> set[tuple[str, str]]:
     """(kind, name) of all that is silent."""
     gpus = {"link": silent.links, "gpu": silent.gpus, "hb-link": silent.hb_links}
     found = {(kind, gpu.name) for kind, members in gpus.items() for gpu in members}
-    found |= {("rail", f"rail{rank}") for rank in silent.rails}
+    found |= {("link", link_name(*link)) for link in silent.planes}
+    found |= {("rail", rail_name(index)) for index in silent.rails}
     return found | {("hb-domain", f"hb{domain}") for domain in silent.hb_domains}
 
 

@@ -29,7 +29,7 @@ HEARTBEAT: Final = struct.Struct("!I")  # the number of the round; who sends it 
 
 
 class HeartbeatSender:
-    """Two sockets a GPU, and the thread that beats."""
+    """A socket for each interface of a GPU, and the thread that sends heartbeats."""
 
     def __init__(self, plan: Plan, period_s: float, multiplier: int, parent: Parent) -> None:
         self._detector = HeartbeatDetector(plan, multiplier)
@@ -40,7 +40,7 @@ class HeartbeatSender:
         self._epoll = select.epoll()
         self._by_number: dict[int, tuple[Gpu, Device, socket.socket]] = {}
         for gpu in plan.gpus:
-            for device in ("rail0", "hb0"):
+            for device in plan.devices:
                 sock = _open(gpu, device)
                 self._sockets[gpu, device] = sock
                 self._by_number[sock.fileno()] = (gpu, device, sock)
@@ -73,10 +73,10 @@ class HeartbeatSender:
 
     def _send(self) -> None:
         self._hung_this_round = self.hung_gpus
-        number, rail_heartbeats, hb_heartbeats = self._detector.begin_round()
+        number, heartbeats = self._detector.begin_round()
         data = HEARTBEAT.pack(number)
-        self._send_from("rail0", rail_heartbeats, data)
-        self._send_from("hb0", hb_heartbeats, data)
+        for device, pairs in heartbeats.items():
+            self._send_from(device, pairs, data)
         if number == 1:
             self._parent.emit("started", {})
 
@@ -98,9 +98,8 @@ class HeartbeatSender:
                 if dst in self._hung_this_round or len(data) < HEARTBEAT.size:
                     continue
                 self._received += 1
-                receive = self._detector.receive_rail if device == "rail0" else self._detector.receive_hb
                 (number,) = HEARTBEAT.unpack(data)
-                receive(number, self._gpus[address], dst)
+                self._detector.receive(device, number, self._gpus[address], dst)
 
 
 def _open(gpu: Gpu, device: Device) -> socket.socket:

@@ -7,7 +7,7 @@ from typing import Final
 from railyard.failure.faults import Fault
 from railyard.failure.faults.definition import ControllerEvent
 from railyard.failure.faults.support.impact import SILENCE_KEYS, dead_rails, rail_of
-from railyard.topologies.addresses import gpu_of_name
+from railyard.topologies.addresses import gpu_of_name, link_of_name
 from railyard.topologies.plan import Plan
 
 SIMULTANEOUS_NS: Final = 50_000_000
@@ -106,5 +106,5 @@ def _probe_group_of(plan: Plan, name: _Name) -> _Name:
     """Return the rail or HB domain of a link; for anything else, itself."""
     kind, label = name
     if kind == "link":
-        return "rail", rail_of(plan, gpu_of_name(label))
+        return "rail", rail_of(plan, *link_of_name(label))
     return ("hb-domain", f"hb{gpu_of_name(label).domain}") if kind == "hb-link" else name

@@ -8,7 +8,6 @@ from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
-from itertools import product
 from typing import Final, Self
 
 from railyard.core.worker import Ready, Worker
@@ -267,10 +266,10 @@ def _watched(plan: Plan, remaining: Bounds) -> Mapping[str | Cable, list[tuple[E
 
 def _gpu_cables(plan: Plan) -> Iterator[tuple[Cable, End, End]]:
     """Yield each GPU cable with its two ends: the GPU's and the switch's."""
-    for gpu, layer in product(plan.gpus, LAYERS):
-        links = plan.cables(gpu, layer)  # two where an optical switch is in between
-        near, far = links[0].a, links[-1].b
-        yield cable(near.node, far.node), near, far
+    for layer in LAYERS:
+        for name in plan.link_names(layer):
+            near, far = plan.ends_of(name, layer)
+            yield cable(near.node, far.node), near, far
 
 
 MAX_ACTION_S: Final = 0.15

@@ -10,6 +10,7 @@ import numpy as np
 
 from railyard.controller.failover.detours import Broken, is_intact
 from railyard.failure.faults import Fault, Impact
+from railyard.failure.faults.support.impact import impaired_links
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.plan import Plan
 
@@ -52,8 +53,10 @@ def broken_by(impact: Impact, plan: Plan) -> Broken:
     dead = [switch for switch in plan.switches if switch.name in impact.nodes]
     dead_spines = sum(switch.role == "spine" for switch in dead)
     no_spine = 0 < dead_spines == plan.spec.spine_count
+    links, planes = impaired_links(impact, plan), plan.spec.definition.all_planes
     return Broken(
-        links=impact.gpus_impaired_at("rail") | impact.dead_gpus,
+        links=frozenset(gpu for gpu, _ in links if all((gpu, plane) in links for plane in planes)),
+        planes=links if len(planes) > 1 else frozenset(),
         rails=frozenset(switch.index for switch in dead if switch.role in ("rail", "single")),
         disconnected_ranks=frozenset(permutations(range(plan.spec.rails), 2)) if no_spine else frozenset(),
         hb=impact.gpus_impaired_at("hb"),

@@ -8,9 +8,9 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from railyard.controller.failover.heartbeat_detector import HeartbeatDetector, ProbeGroup, SilentComponents
-from railyard.topologies.addresses import Gpu
+from railyard.topologies.addresses import MAX_RAILS, Gpu
+from railyard.topologies.fabric_kinds import FABRIC_KINDS
 from tests.unit.broken_fabrics import plan
-from tests.unit.path_choices import POLICIES
 
 MULTIPLIER = 3
 
@@ -162,18 +162,18 @@ def watched(
     gpus: Iterable[Gpu] = (),
     links: Iterable[Gpu] = (),
     hb_links: Iterable[Gpu] = (),
+    plane_1_links: Iterable[Gpu] = (),
 ) -> SilentComponents:
-    """What a fabric's watch finds when these are dead, both ways."""
-    detector = HeartbeatDetector(plan(kind, POLICIES[kind][0], domains, rails), MULTIPLIER)
+    """Return what a fabric's detector finds when these are dead, both ways."""
+    detector = HeartbeatDetector(plan(kind, FABRIC_KINDS[kind].default_policy, domains, rails), MULTIPLIER)
     lost, hb_lost = {*gpus, *links}, {*gpus, *hb_links}
     for _ in range(2 * MULTIPLIER):
-        number, rail_heartbeats, hb_heartbeats = detector.begin_round()
-        for src, dst in rail_heartbeats:
-            if not {src, dst} & lost:
-                detector.receive_rail(number, src, dst)
-        for src, dst in hb_heartbeats:
-            if not {src, dst} & hb_lost:
-                detector.receive_hb(number, src, dst)
+        number, heartbeats = detector.begin_round()
+        for device, pairs in heartbeats.items():
+            dead = {"hb0": hb_lost, "rail0": lost}.get(device, {*gpus, *plane_1_links})
+            for src, dst in pairs:
+                if not {src, dst} & dead:
+                    detector.receive(device, number, src, dst)
         found = detector.evaluate()
     return found
 
@@ -219,3 +219,25 @@ def test_any_gpus_links_and_hb_links_are_told_apart(data: st.DataObject, domains
     found = watched("rail-only", domains, rails, gpus, links, hb_links)
     assert found == SilentComponents(links=lost, gpus=lost & hb_lost, hb_links=hb_lost)
     assert SilentComponents.from_dict(found.as_dict()) == found
+
+
+def test_silent_links_of_each_plane_are_told_apart() -> None:
+    one, other = Gpu(1, 2), Gpu(3, 0)
+    assert watched("dual-plane", 4, 4, plane_1_links=[one]) == SilentComponents(planes=frozenset({(one, 1)}))
+    both = watched("dual-plane", 4, 4, links=[other], plane_1_links=[one])
+    assert both == SilentComponents(links=frozenset({other}), planes=frozenset({(one, 1)}))
+    assert SilentComponents.from_dict(both.as_dict()) == both
+
+
+def test_a_gpu_of_several_planes_is_silent_if_all_links_are() -> None:
+    gone = frozenset({Gpu(1, 2)})
+    planes = frozenset((gpu, 1) for gpu in gone)
+    assert watched("dual-plane", 4, 4, gpus=gone) == SilentComponents(gone, frozenset(), gone, gone, planes=planes)
+    rail_side = watched("dual-plane", 4, 4, links=gone, hb_links=gone)
+    assert rail_side == SilentComponents(links=gone, hb_links=gone)
+
+
+def test_a_silent_plane_of_a_rail_is_its_switch() -> None:
+    rank_2 = [Gpu(domain, 2) for domain in range(4)]
+    found = watched("dual-plane", 4, 4, plane_1_links=rank_2)
+    assert found == SilentComponents(rails=frozenset({MAX_RAILS + 2}))

@@ -7,9 +7,10 @@ that announce the fault (`is_signal_of`), and faults that it can't be combined w
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import product
 from typing import Any, Final, Protocol
 
-from railyard.topologies.addresses import Gpu, gpu_of_name
+from railyard.topologies.addresses import Gpu, gpu_of_name, link_name, rail_name
 from railyard.topologies.build.ovs import PrivateSwitch
 from railyard.topologies.plan import End, Link, Plan, Switch
 from railyard.topologies.spec import LAYERS, Layer
@@ -43,7 +44,7 @@ class FaultNet(Protocol):
 
 
 def cable(one: str, other: str) -> Cable:
-    """The cable between two nodes."""
+    """Return the cable between two nodes."""
     return frozenset({one, other})
 
 
@@ -103,7 +104,7 @@ class FaultScope:
     required: frozenset[str | Cable] = frozenset()
 
     def conflicts_with(self, other: "FaultScope") -> bool:
-        """Whether one of two concurrent faults would hide the other."""
+        """Return whether one of two concurrent faults would hide the other."""
         return bool(self.affected & (other.affected | other.required) or other.affected & self.required)
 
 
@@ -121,7 +122,7 @@ SILENCE_KEYS: Final = ("link", "gpu", "hb-link", "rail", "hb-domain")
 
 
 def is_signal_of(impact: Impact, plan: Plan, event_kind: str, detail: Mapping[str, Any]) -> bool:
-    """Whether an event says that something is down because of this impact, as far as its fields can tell.
+    """Return whether an event says that something is down because of this impact, as far as its fields can tell.
 
     A rail link can be reported as its whole rail, and an HB port as its domain: where too few members are left for
     heartbeats to tell them apart.
@@ -129,32 +130,45 @@ def is_signal_of(impact: Impact, plan: Plan, event_kind: str, detail: Mapping[st
     if event_kind == "switch-down":
         return detail.get("switch") in impact.nodes
     if event_kind == "port-down":
-        hb_optics = {switch.name for switch in plan.optics.get("hb", ())}
-        layer: Layer = "hb" if detail.get("switch") in hb_optics else "rail"
-        gpus = impact.dead_gpus | impact.gpus_impaired_at(layer)
-        return any(detail.get("port") == gpu.name for gpu in gpus)
+        switch, port = detail.get("switch"), detail.get("port")
+        if any(switch == optical.name for optical in plan.optics.get("hb", ())):
+            return any(port == gpu.name for gpu in impact.dead_gpus | impact.gpus_impaired_at("hb"))
+        links = {(plan.rail_switch_end(gpu, plane).node, gpu.name) for gpu, plane in impaired_links(impact, plan)}
+        of_plane = any(switch == each.name and each.role in ("rail", "single") for each in plan.switches)
+        return (switch, port) in links if of_plane else any(port == name for _, name in links)
     if event_kind != "silent":
         return False
     labels = silence_labels(impact, plan)
     return any((key, str(detail[key])) in labels for key in SILENCE_KEYS if key in detail)
 
 
+def impaired_links(impact: Impact, plan: Plan) -> frozenset[tuple[Gpu, int]]:
+    """Return the rail links that are impaired, with their planes; a dead GPU takes all of its along."""
+    links = product(impact.dead_gpus | impact.gpus_impaired_at("rail"), plan.spec.definition.all_planes)
+    return frozenset(
+        (gpu, plane)
+        for gpu, plane in links
+        if gpu in impact.dead_gpus or gpu_cable(plan, gpu, "rail", plane) in impact.impaired_cables
+    )
+
+
 def silence_labels(impact: Impact, plan: Plan) -> set[tuple[str, str]]:
-    """(key, name) of everything that heartbeats may report for an impact."""
-    dead, on_rail, on_hb = impact.dead_gpus, impact.gpus_impaired_at("rail"), impact.gpus_impaired_at("hb")
-    found = {("gpu", gpu.name) for gpu in dead | on_rail | on_hb}
-    found |= {("link", gpu.name) for gpu in dead | on_rail} | {("rail", rail_of(plan, g)) for g in dead | on_rail}
-    found |= {("hb-link", gpu.name) for gpu in dead | on_hb}
-    found |= {("hb-domain", f"hb{gpu.domain}") for gpu in dead | on_hb}
+    """Return (key, name) of everything that heartbeats may report for an impact."""
+    on_hb = impact.dead_gpus | impact.gpus_impaired_at("hb")
+    links = impaired_links(impact, plan)
+    found = {("gpu", gpu.name) for gpu in on_hb.union(gpu for gpu, _ in links)}
+    found |= {("link", link_name(*link)) for link in links} | {("rail", rail_of(plan, *link)) for link in links}
+    found |= {("hb-link", gpu.name) for gpu in on_hb} | {("hb-domain", f"hb{gpu.domain}") for gpu in on_hb}
     return found | {("rail", rail) for rail in dead_rails(impact, plan)}
 
 
 def dead_rails(impact: Impact, plan: Plan) -> frozenset[str]:
-    """The rails whose switch is dead, as heartbeats name them: the single switch is rail0."""
-    return frozenset(f"rail{s.index}" for s in plan.switches if s.name in impact.nodes and s.role in ("rail", "single"))
+    """Return the rails whose switch is dead, as heartbeats name them: the single switch is rail0."""
+    return frozenset(
+        rail_name(s.index) for s in plan.switches if s.name in impact.nodes and s.role in ("rail", "single")
+    )
 
 
-def rail_of(plan: Plan, gpu: Gpu) -> str:
-    """A GPU's rail, as heartbeats name it."""
-    name = plan.rail_switch_end(gpu).node
-    return next(f"rail{switch.index}" for switch in plan.switches if switch.name == name)
+def rail_of(plan: Plan, gpu: Gpu, plane: int = 0) -> str:
+    """Return a GPU's rail in a plane, as heartbeats name it."""
+    return rail_name(plan.spec.definition.rail_switch(gpu.rank, plane).index)
