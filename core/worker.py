@@ -106,12 +106,12 @@ def _union(kinds: Collection[type[Message]]) -> TypeAdapter[Any]:
     return TypeAdapter(union)
 
 
-class _Pipe:
+class Pipe:
     """Messages over a stream socket. With `reads_ahead`, a message may have been read while none can be seen at the
     socket: not for a process that waits for several sockets at once.
     """
 
-    def __init__(self, sock: socket.socket, accepted: Collection[type[Message]], reads_ahead: bool) -> None:
+    def __init__(self, sock: socket.socket, accepted: Collection[type[Message]], reads_ahead: bool = False) -> None:
         self.socket = sock
         self._accepted, self._reads_ahead = _union(accepted), reads_ahead
         self._lock, self._data = threading.Lock(), bytearray()
@@ -176,7 +176,7 @@ class Worker:
     ) -> None:
         self.name, self._on_event, self._awaited = name, on_event, frozenset(awaited)
         ours, theirs = socket.socketpair()
-        self._pipe = _Pipe(ours, [*replies, Event, Failed], reads_ahead=on_event is not None)
+        self._pipe = Pipe(ours, [*replies, Event, Failed], reads_ahead=on_event is not None)
         self._output = tempfile.TemporaryFile()  # noqa: SIM115
         with theirs:
             self._process = subprocess.Popen(
@@ -301,17 +301,19 @@ class Worker:
 
 
 class Parent:
-    """A child's end of the connection, whose file descriptor is the first argument of its program.
+    """A child's end of the connection: `sock`, or the file descriptor that is the first argument of its program.
 
     `commands`: the messages that it accepts. Iterate over it to receive them until the parent ends.
     """
 
-    def __init__(self, *commands: type[Message]) -> None:
-        if len(sys.argv) < 2:
-            raise SystemExit(f"{sys.argv[0]}: started by other processes of Railyard, not by hand")
-        fd = int(sys.argv[1])
-        os.set_inheritable(fd, False)
-        self._pipe = _Pipe(socket.socket(fileno=fd), commands, reads_ahead=False)
+    def __init__(self, *commands: type[Message], sock: socket.socket | None = None) -> None:
+        if sock is None:
+            if len(sys.argv) < 2:
+                raise SystemExit(f"{sys.argv[0]}: started by other processes of Railyard, not by hand")
+            fd = int(sys.argv[1])
+            os.set_inheritable(fd, False)
+            sock = socket.socket(fileno=fd)
+        self._pipe = Pipe(sock, commands)
         sys.excepthook = _end_with_traceback
         threading.Thread(target=self._end_with_parent, name="ends with its parent", daemon=True).start()
 

@@ -15,9 +15,9 @@ from railyard.experiments.run.progress import Steps
 from railyard.results.runs.allreduce import allreduce_interval
 from railyard.topologies.multirail.net import MultirailNet
 from railyard.topologies.multirail.rail_fault import RAIL_FAULTS
-from railyard.workloads.allreduce.engine.emulated import Ranks
 from railyard.workloads.allreduce.engine.jobs import Operations, RankReport
 from railyard.workloads.allreduce.engine_kind import predicted_s
+from railyard.workloads.allreduce.engines.railyard import Ranks
 
 
 def run_fault(spec: MultirailExperiment, session: MultirailSession, fault: FaultSpec, steps: Steps) -> None:

@@ -26,8 +26,7 @@ from railyard.results.runs.allreduce import size_name
 from railyard.results.runs.records import to_csv
 from railyard.results.views import format as fmt
 from railyard.results.views.allreduce import SLOW_MOTION
-from railyard.workloads.allreduce.engine.emulated import rails_of
-from railyard.workloads.allreduce.engine_kind import definition_of, peer_rail, predicted_s
+from railyard.workloads.allreduce.engine_kind import definition_of, peer_rail, predicted_s, rails_of
 
 
 def predictions(spec: MultirailExperiment) -> Iterator[Prediction]:

@@ -17,7 +17,7 @@ from railyard.results.runs.records import Rails, Run
 from railyard.topologies.multirail.plan import MultirailPlan, make_multirail_plan
 from railyard.workloads.allreduce.balancing.balancer import MIN_GAIN
 from railyard.workloads.allreduce.balancing.costs import allreduce_cost, threshold
-from railyard.workloads.allreduce.engine.emulated import rails_of
+from railyard.workloads.allreduce.engine_kind import rails_of
 
 MIN_DILATED_BPS: Final = 200_000
 """A frame of 9000 bytes takes 0.36 s of it already; every point would last for minutes."""

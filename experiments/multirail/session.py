@@ -18,9 +18,8 @@ from railyard.topologies.multirail.net import MultirailNet
 from railyard.topologies.multirail.plan import MultirailPlan
 from railyard.topologies.multirail.spec import Nic
 from railyard.workloads.allreduce.balancing.costs import Rail
-from railyard.workloads.allreduce.engine.emulated import Ranks, rails_of
 from railyard.workloads.allreduce.engine.jobs import GroupBroken
-from railyard.workloads.allreduce.engine_kind import ALLREDUCE_ENGINES, Group, is_own
+from railyard.workloads.allreduce.engine_kind import Group, engine_of, rails_of
 
 
 @dataclass(frozen=True)
@@ -56,8 +55,7 @@ class MultirailSession:
 
     def engine(self, policy: str) -> AbstractContextManager[Group]:
         """Ranks of a policy, not yet started; what they raise is for `recording_skips`."""
-        own = is_own(policy)
-        return Ranks(self.net, policy) if own else ALLREDUCE_ENGINES[policy].start(self.net)
+        return engine_of(policy).start(self.net, policy)
 
     def watch(self) -> "Watch":
         """Begin to watch: what the kernel counted until now is no stretch's."""

@@ -16,8 +16,7 @@ from railyard.experiments.run.progress import Steps
 from railyard.results.runs.allreduce import DdpRun, Training, training_name
 from railyard.workloads.allreduce.engine.jobs import Operations, RankReport
 from railyard.workloads.allreduce.engine_kind import Group, peer_rail
-from railyard.workloads.allreduce.peers.ddp import DdpRanks
-from railyard.workloads.allreduce.peers.training import Step, TrainingResult
+from railyard.workloads.allreduce.peers.training import DdpRanks, Step, TrainingResult
 from railyard.workloads.allreduce.peers.training import Training as DdpTraining
 from railyard.workloads.models.catalogue import GptModel, load_model
 

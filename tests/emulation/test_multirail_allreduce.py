@@ -19,8 +19,8 @@ from railyard.topologies.multirail.net import MultirailNet
 from railyard.topologies.multirail.plan import make_multirail_plan
 from railyard.topologies.multirail.rail_fault import RAIL_FAULTS
 from railyard.topologies.multirail.spec import Nic, parse_multirail
-from railyard.workloads.allreduce.engine.emulated import Ranks
 from railyard.workloads.allreduce.engine.jobs import Operations, RankReport, Timeouts, latencies_s
+from railyard.workloads.allreduce.engines.railyard import Ranks
 from tests.emulation.fabrics import datapath, eventually
 
 pytestmark = pytest.mark.capsule

@@ -14,12 +14,11 @@ from railyard.topologies.multirail.net import MultirailNet
 from railyard.topologies.multirail.plan import make_multirail_plan
 from railyard.topologies.multirail.spec import parse_multirail
 from railyard.workloads.allreduce.engine.jobs import Operations, RankReport, latencies_s
+from railyard.workloads.allreduce.engine_kind import PeerRanks
 from railyard.workloads.allreduce.engines.gloo import GlooRanks
 from railyard.workloads.allreduce.engines.mpi import MpiRanks
 from railyard.workloads.allreduce.engines.mptcp import MptcpRanks
-from railyard.workloads.allreduce.peers.ddp import DdpRanks
-from railyard.workloads.allreduce.peers.ranks import PeerRanks
-from railyard.workloads.allreduce.peers.training import Training, TrainingResult
+from railyard.workloads.allreduce.peers.training import DdpRanks, Training, TrainingResult
 from tests.emulation.fabrics import datapath
 
 pytestmark = pytest.mark.capsule

@@ -7,11 +7,10 @@ from railyard.topologies.multirail.plan import make_multirail_plan
 from railyard.topologies.multirail.spec import parse_multirail
 from railyard.workloads.allreduce.balancing.costs import paper_rail
 from railyard.workloads.allreduce.balancing.policy import make_planner
-from railyard.workloads.allreduce.engine.emulated import PORT, layout, placement, rails_of
 from railyard.workloads.allreduce.engine.group import Group
 from railyard.workloads.allreduce.engine.jobs import Operations, RankReport, latencies_s
 from railyard.workloads.allreduce.engine.worker import run_operations
-from railyard.workloads.allreduce.engine_kind import predicted_s
+from railyard.workloads.allreduce.engine_kind import PORT, layout, placement, predicted_s, rails_of
 from tests.unit.multirail_net import on_all
 
 RAILS = [{"kind": "tcp", "rate": "100Mbit"}, {"kind": "sharp", "rate": "50Mbit", "setup": "5us", "cpu": 0}]

@@ -29,8 +29,7 @@ from railyard.experiments.spec import loading
 from railyard.experiments.spec.kind import kind_of
 from railyard.experiments.spec.loading import load_any
 from railyard.workloads.allreduce.balancing.costs import Rail
-from railyard.workloads.allreduce.engine.emulated import rails_of
-from railyard.workloads.allreduce.engine_kind import peer_rail, predicted_s
+from railyard.workloads.allreduce.engine_kind import peer_rail, predicted_s, rails_of
 
 MULTIRAIL = [name for name in loading.names() if is_multirail(loading.read(name))]
 TCP = {"kind": "tcp", "rate": "50Mbit"}

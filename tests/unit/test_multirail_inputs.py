@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from railyard.core.errors import BadInput
-from railyard.workloads.allreduce.engine.jobs import Operations, RankReport, latencies_s
-from railyard.workloads.allreduce.engine.worker import checked, draw_input, elements, expected, outcome, rotated, wrong
+from railyard.workloads.allreduce.engine.jobs import Operations, RankReport, checked, latencies_s
+from railyard.workloads.allreduce.engine.worker import draw_input, elements, expected, outcome, rotated, wrong
 
 NODES = 4
 

@@ -13,15 +13,13 @@ from railyard.core.errors import BadInput, MissingRequirement, RailyardError
 from railyard.topologies.multirail import commands as kernel
 from railyard.topologies.multirail.plan import MultirailPlan, make_multirail_plan
 from railyard.topologies.multirail.spec import parse_multirail
-from railyard.workloads.allreduce.engine import worker as playing
-from railyard.workloads.allreduce.engine.emulated import layout
-from railyard.workloads.allreduce.engine.jobs import Operations, ProcessPlacement
-from railyard.workloads.allreduce.engine.worker import count_bytes, parts_of, play
+from railyard.workloads.allreduce.engine import worker
+from railyard.workloads.allreduce.engine.jobs import Operations, ProcessPlacement, RankConfig
+from railyard.workloads.allreduce.engine.worker import count_bytes, parts_of, run_on_engine
+from railyard.workloads.allreduce.engine_kind import PeerRanks, layout
 from railyard.workloads.allreduce.engines.gloo import GlooRanks
 from railyard.workloads.allreduce.engines.mpi import MpiRanks
 from railyard.workloads.allreduce.engines.mptcp import AnyAddress, MptcpRanks, one_rail
-from railyard.workloads.allreduce.peers.rank_config import RankConfig
-from railyard.workloads.allreduce.peers.ranks import PeerRanks
 
 NET_DEV = """Inter-|   Receive                                        |  Transmit
  face |bytes packets errs drop fifo frame compressed multicast|bytes packets errs drop fifo colls carrier compressed
@@ -29,10 +27,14 @@ NET_DEV = """Inter-|   Receive                                        |  Transmi
     lo:       9    1    0    0    0     0          0         0        9    1    0    0    0     0       0          0
  rail0: 4000000   11    0    0    0     0          0         0 60000001    8    0    0    0     0       0          0
 """
-CONNECT = """import sys
-from multiprocessing.connection import Client
-with Client(sys.argv[1] + "/ranks.sock", "AF_UNIX") as connection:
-    connection.send(0), connection.recv()
+CONNECT = """import socket, sys
+from railyard.core.worker import Failed, Pipe
+from railyard.workloads.allreduce.engine.jobs import Join, Rank
+with socket.socket(socket.AF_UNIX) as sock:
+    sock.connect(sys.argv[1] + "/ranks.sock")
+    pipe = Pipe(sock, [Join])
+    pipe.send(Rank(number=0))
+    pipe.receive()
     {then}
 """
 
@@ -49,10 +51,10 @@ def net(nodes: int = 2) -> Any:
     return Net(make_multirail_plan(parse_multirail({"kind": "multi-rail", "nodes": nodes, "rails": rails})))
 
 
-class Knocking(PeerRanks):
-    """A single rank that runs `then` once it was told its seat."""
+class OneRank(PeerRanks):
+    """A single rank that runs `then` once it has its settings."""
 
-    program = "knocking"
+    program = "one rank"
     then = ""
 
     def command(self) -> list[str]:
@@ -107,15 +109,15 @@ def test_a_program_that_doesnt_start_is_told_with_its_last_words() -> None:
 @pytest.mark.parametrize(
     ("then", "said"),
     [
-        ("sys.exit('out of memory')", r"knocking: rank 0 died / out of memory"),
+        ("sys.exit('out of memory')", r"one rank: rank 0 died / out of memory"),
         (
-            "from railyard.core.errors import RailyardError; connection.send(RailyardError('no way to rank 1'))",
+            "pipe.send(Failed(why='no way to rank 1'))",
             "no way to rank 1",
         ),
     ],
 )
 def test_a_rank_that_cant_join_is_told(then: str, said: str) -> None:
-    ranks = Knocking(net(), [0])
+    ranks = OneRank(net(), [0])
     ranks.then = then
     ranks.layout = replace(ranks.layout, nodes=tuple(row[:1] for row in ranks.layout.nodes))
     with pytest.raises(RailyardError, match=said):
@@ -142,9 +144,9 @@ def test_an_engine_that_fails_ends_its_operations_and_is_told(monkeypatch: pytes
             if self.calls > 3:
                 raise OverflowError("too much")
 
-    monkeypatch.setattr(playing, "count_bytes", lambda text, rails: (0,) * rails)
+    monkeypatch.setattr(worker, "count_bytes", lambda text, rails: (0,) * rails)
     config = RankConfig(0, layout(net().plan), ProcessPlacement(), (0,), "")
-    report = play(Failing(), config, Operations("allreduce", "int32", 64, count=9, seed=1))  # type: ignore[arg-type]
+    report = run_on_engine(Failing(), config, Operations("allreduce", "int32", 64, count=9, seed=1))  # type: ignore[arg-type]
     assert report.errors == ["OverflowError: too much"]
     assert len(report.starts_ns) == len(report.ends_ns) == 2
 

@@ -37,7 +37,7 @@ from railyard.topologies.multirail.spec import (
 )
 from railyard.topologies.rail_kind import RAIL_KINDS
 from railyard.topologies.spec import OPTICAL_DOMAINS
-from railyard.workloads.allreduce.engine.emulated import rails_of
+from railyard.workloads.allreduce.engine_kind import rails_of
 
 rates = st.integers(1_000_000, 10_000_000_000)
 rail_lists = st.lists(

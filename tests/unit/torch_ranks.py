@@ -22,8 +22,7 @@ from torch import nn
 
 from railyard.workloads.allreduce.engine.jobs import loopback
 from railyard.workloads.allreduce.peers import torch_backend
-from railyard.workloads.allreduce.peers.train import train
-from railyard.workloads.allreduce.peers.training import Training, TrainingResult
+from railyard.workloads.allreduce.peers.training import Training, TrainingResult, train
 from tests.unit.multirail_net import QUICK, free_port, rails_of
 
 RANKS = 3

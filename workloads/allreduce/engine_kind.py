@@ -1,26 +1,61 @@
-"""Allreduce engines: the programs that run the operations of a policy, Railyard's own or others on the same rails.
+"""Allreduce engines: the programs that run collectives on the nodes of a multi-rail fabric, Railyard's own and others.
 
 An engine is one module of `engines/`, or a plugin. Its module is imported wherever names are looked up, so it loads
-other libraries only in functions. An engine of another program derives its ranks from `PeerRanks` (peers/ranks.py).
+other libraries only in functions. An experiment's `policies` name allreduce policies, which Railyard's engine runs, and
+other engines, each of which runs one way of its own. An engine of another program derives its ranks from `PeerRanks`.
 """
 
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager
-from typing import ClassVar, Final, Protocol
+from contextlib import AbstractContextManager, suppress
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any, ClassVar, Final, Protocol, Self, TypeVar
 
-from railyard.core.errors import BadInput, MissingRequirement, unknown_name_hint
+from railyard.core.errors import BadInput, MissingRequirement, RailyardError, unknown_name_hint
+from railyard.core.host import PROJECT
 from railyard.core.registry import Registry
+from railyard.core.wait import poll
+from railyard.core.worker import Failed, Message, Pipe, Ready
 from railyard.topologies.multirail.plan import MultirailPlan
-from railyard.topologies.multirail.spec import MultirailSpec
+from railyard.topologies.multirail.spec import MultirailSpec, Nic
 from railyard.topologies.rail_kind import RAIL_KINDS
-from railyard.workloads.allreduce.balancing.costs import Rail, allreduce_cost
-from railyard.workloads.allreduce.balancing.policy import (
-    ALLREDUCE_POLICIES,
-    AllreducePolicy,
-    find_policy,
-    policy_usages,
+from railyard.workloads.allreduce.balancing.costs import Rail, paper_rail, scaled
+from railyard.workloads.allreduce.balancing.policy import ALLREDUCE_POLICIES, AllreducePolicy, policy_usages
+from railyard.workloads.allreduce.engine.jobs import (
+    Join,
+    Layout,
+    Leave,
+    Operations,
+    ProcessPlacement,
+    Rank,
+    RankConfig,
+    RankReport,
+    Report,
+    Run,
+    checked,
 )
-from railyard.workloads.allreduce.engine.jobs import Operations, RankReport
+
+OWN: Final = "railyard"
+"""Name of the engine that runs allreduce policies."""
+PORT: Final = 21000
+JOIN_S: Final = 60.0
+END_S: Final = 5.0
+SLACK_S: Final = 60.0  # to draw inputs and to check results, on a machine that runs a rank late
+_VIRTUAL_PORT: Final = PORT + 16  # beside other engines' on the same NICs
+_SHARED: Final = "/dev/shm"  # the sandbox's own, so nothing stays behind
+_SOCKET, _LOG = "ranks.sock", "log"
+_LAST_LINES: Final = 3
+_EXIT_WAIT_S: Final = 1.0
+R = TypeVar("R", bound=Message)
 
 
 class PlannedFabric(Protocol):
@@ -40,17 +75,60 @@ class Group(Protocol):
         """Stop all processes between operations: they use no CPU until `resume`."""
         ...
 
-    def resume(self) -> None: ...
+    def resume(self) -> None:
+        """Continue all processes."""
+        ...
+
+
+def rails_of(plan: MultirailPlan) -> tuple[Rail, ...]:
+    """Return the rails of a fabric as the engine knows them, with rates of payload, as dilated as the fabric is.
+
+    A set-up or processor cost that the user did not give is the paper's, to the fabric's scale. If no rate was given,
+    the nominal rates are those of the paper's NICs.
+    """
+    all_auto = all(spec.rate == "auto" for spec in plan.rails)
+    rails = []
+    for number, spec in enumerate(plan.rails):
+        full_rate = paper_rail(spec.kind)
+        slowed = scaled(full_rate, plan.scale)
+        setup_s = slowed.setup_s if spec.setup is None else spec.setup
+        cpu = slowed.cpu_s_per_byte if spec.cpu is None else spec.cpu
+        rate, nominal = plan.payload_bps(number) / 8, full_rate.rate if all_auto else 0.0
+        rails.append(Rail(spec.name, spec.kind, rate, setup_s * plan.dilation, cpu * plan.dilation, nominal))
+    return tuple(rails)
+
+
+def layout(plan: MultirailPlan, channels: Sequence[int] = ()) -> Layout:
+    """Return the addresses of a fabric. `channels`: the rail whose NIC each of several virtual rails uses, if any."""
+    rails, nodes = rails_of(plan), range(plan.spec.nodes)
+    if not channels:
+        rows = tuple(tuple((Nic(rail, node).ip, PORT) for node in nodes) for rail in range(len(rails)))
+        return Layout(rails, rows, tuple((nic.ip, PORT) if nic else None for nic in plan.aggregators))
+    return Layout(
+        tuple(replace(rails[nic], name=f"{rails[nic].name}.{number}") for number, nic in enumerate(channels)),
+        tuple(
+            tuple((Nic(nic, node).ip, _VIRTUAL_PORT + number) for node in nodes) for number, nic in enumerate(channels)
+        ),
+        tuple(None for _ in channels),
+    )
+
+
+def placement(plan: MultirailPlan, node: int | None, rail: int = 0, channels: Sequence[int] = ()) -> ProcessPlacement:
+    """Return the place of a node's process; for node None that of a rail's aggregator."""
+    nics = channels or range(len(plan.rails))
+    return ProcessPlacement(Nic(rail, node).namespace, tuple(Nic(each, node).interface for each in nics))
 
 
 class AllreduceEngine:
-    """Definition of an engine that runs one way of its own, which experiments list among the policies by its name.
+    """Definition of an engine.
 
     `equation`: what its prediction follows. `colour`: of its line in figures, a name of results/plots/style.py.
+    `runs_policies`: it runs the allreduce policies, which an experiment names in its place.
     """
 
     equation: ClassVar[str] = ""
     colour: ClassVar[str] = ""
+    runs_policies: ClassVar[bool] = False
     learns: Final = False
     relearns: Final = False
 
@@ -62,11 +140,20 @@ class AllreduceEngine:
         """Return why it can't run on a fabric, as `allowed` of a BadInput; None if it can."""
         return None
 
-    def start(self, net: PlannedFabric) -> AbstractContextManager[Group]:
+    def check(self, policy: str, field: str, fabric: MultirailSpec) -> None:
+        """Raise BadInput for `field` unless it can run `policy` on a fabric."""
+        if problem := self.problem(fabric):
+            raise BadInput(field, policy, problem)
+
+    def definition(self, policy: str) -> "AllreducePolicy | AllreduceEngine":
+        """Return the definition that has the equation and colour of `policy`."""
+        return self
+
+    def start(self, net: PlannedFabric, policy: str) -> AbstractContextManager[Group]:
         """Return ranks on a built fabric, not yet started. Entering raises MissingRequirement or RailyardError."""
         raise NotImplementedError
 
-    def seconds(self, rails: Sequence[Rail], nodes: int, size: int, rail: int) -> float:
+    def seconds(self, rails: Sequence[Rail], nodes: int, size: int, rail: int, policy: str = "") -> float:
         """Predict the seconds of an allreduce of `size` bytes: by default the wire alone of rail `rail`, Eq. 1 without
         set-up.
         """
@@ -78,7 +165,7 @@ def _problems(name: str, engine: object) -> Iterator[str]:
         yield "must be an instance of a subclass of AllreduceEngine"
         return
     if type(engine).start is AllreduceEngine.start:
-        yield "the method start(net) is missing"
+        yield "the method start(net, policy) is missing"
     if not engine.equation:
         yield "`equation` is missing"
     if name in ALLREDUCE_POLICIES:
@@ -95,37 +182,200 @@ def peer_rail(fabric: MultirailSpec) -> int:
     return next((number for number, rail in enumerate(fabric.rails) if RAIL_KINDS[rail.kind].is_tcp), 0)
 
 
+def engine_of(policy: str) -> AllreduceEngine:
+    """Return the engine of this name, or else Railyard's, which runs policies."""
+    return ALLREDUCE_ENGINES[policy if policy in ALLREDUCE_ENGINES else OWN]
+
+
 def is_own(policy: str) -> bool:
     """Whether Railyard's engine runs it: a group of that can change its policy from one operation to the next."""
-    return policy not in ALLREDUCE_ENGINES
+    return engine_of(policy).runs_policies
 
 
 def check_policy(policy: str, field: str, fabrics: Sequence[MultirailSpec]) -> None:
     """Raise BadInput unless every one of these fabrics can run a policy or engine."""
     for fabric in fabrics:
-        if is_own(policy):
-            find_policy(policy, [rail.name for rail in fabric.rails], field, ALLREDUCE_ENGINES)
-        elif problem := ALLREDUCE_ENGINES[policy].problem(fabric):
-            raise BadInput(field, policy, problem)
+        engine_of(policy).check(policy, field, fabric)
 
 
 def check_own(policy: str, field: str, fabrics: Sequence[MultirailSpec]) -> None:
     """Raise BadInput unless it is a policy of Railyard's engine that every one of these fabrics can run."""
     if not is_own(policy):
         raise BadInput(field, policy, unknown_name_hint(policy, policy_usages()))
-    for fabric in fabrics:
-        find_policy(policy, [rail.name for rail in fabric.rails], field)
+    check_policy(policy, field, fabrics)
 
 
 def definition_of(policy: str) -> AllreducePolicy | AllreduceEngine:
     """Return the definition of a policy or engine. KeyError if its name is not registered."""
-    name = policy.partition(":")[0]
-    return ALLREDUCE_POLICIES[name] if is_own(policy) else ALLREDUCE_ENGINES[name]
+    return engine_of(policy).definition(policy)
 
 
 def predicted_s(policy: str, rails: Sequence[Rail], nodes: int, size: int, rail: int = 0) -> float:
     """Predict the seconds of an allreduce of `size` bytes. `rail`: the one on which engines of one rail run."""
-    if not is_own(policy):
-        return ALLREDUCE_ENGINES[policy].seconds(rails, nodes, size, rail)
-    definition, argument = find_policy(policy, [each.name for each in rails])
-    return definition.seconds(rails, [allreduce_cost(each, nodes) for each in rails], argument, size)
+    return engine_of(policy).seconds(rails, nodes, size, rail, policy)
+
+
+class PeerRanks:
+    """Ranks of another engine, one in each node's namespace. A context manager, or `start` and `stop`.
+
+        with GlooRanks(net, rail=0) as ranks:
+            reports = ranks.run(Operations("allreduce", "float32", 8 << 20, count=20, seed=1))
+
+    `rails`: those that the engine uses. `program`: the module that has its `PROGRAM` (engine/worker.py). `timeout_s`:
+    of one operation, in the fabric's own time: in a dilated fabric ranks wait as many times longer.
+    """
+
+    program: ClassVar[str]
+    replies: ClassVar[tuple[type[Message], ...]] = (Report,)
+
+    def __init__(self, net: PlannedFabric, rails: Sequence[int], timeout_s: float = 60.0) -> None:
+        self._plan, self.layout = net.plan, layout(net.plan)
+        for rail in rails:
+            if not 0 <= rail < len(self.layout.rails):
+                raise BadInput("rails", rail, f"must be from 0 to {len(self.layout.rails) - 1}")
+        self._rails, self._timeout_s = tuple(rails), timeout_s * net.plan.dilation
+        self._pipes: dict[int, Pipe] = {}
+        self._process: subprocess.Popen[bytes] | None = None
+        self._folder = ""
+
+    @property
+    def name(self) -> str:
+        """Name of the engine in messages."""
+        return self.program.rpartition(".")[2]
+
+    @classmethod
+    def missing_requirement(cls) -> MissingRequirement | None:
+        """Return what this machine lacks for it, None if it can run here."""
+        return None
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        """Start the ranks and wait until they have joined. MissingRequirement without their library, RailyardError."""
+        if missing_requirement := self.missing_requirement():
+            raise missing_requirement
+        self._folder = tempfile.mkdtemp(prefix="peers-", dir=_SHARED)
+        try:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+                listener.bind(f"{self._folder}/{_SOCKET}")
+                listener.listen(self.layout.size)
+                listener.setblocking(False)
+                with Path(self._folder, _LOG).open("wb") as log:
+                    self._process = subprocess.Popen(
+                        self.command(),
+                        cwd=PROJECT,
+                        env={**os.environ, "TMPDIR": self._folder},
+                        stdin=subprocess.DEVNULL,
+                        stdout=log,
+                        stderr=log,
+                        process_group=0,
+                    )
+                process = self._process
+                poll(lambda: self._all_connected(listener) or process.poll() is not None, JOIN_S)
+            if len(self._pipes) < self.layout.size:
+                raise RailyardError(f"{self.name}: its ranks didn't start{self._log_tail()}")
+            for rank, pipe in self._pipes.items():
+                pipe.send(Join(task=self._rank_config(rank)))
+            self._receive(Ready, JOIN_S)
+        except BaseException:
+            self.stop()
+            raise
+
+    def run(self, operations: Operations) -> list[RankReport]:
+        """Run operations on all ranks and return the report of each. BadInput, or RailyardError if a rank has died."""
+        checked(operations)
+        replies = self.ask(Run(operations=operations), Report, SLACK_S + operations.count * self._timeout_s)
+        return [reply.report for reply in replies]
+
+    def ask(self, request: Message, reply: type[R], within_s: float) -> list[R]:
+        """Send a message to all ranks and return their answers. RailyardError if one fails, has died, or is late."""
+        try:
+            for pipe in self._pipes.values():
+                pipe.send(request)
+        except OSError:
+            raise RailyardError(f"{self.name}: a rank died{self._log_tail()}") from None
+        return self._receive(reply, within_s)
+
+    def pause(self) -> None:
+        """Stop all ranks between operations: they use no CPU until `resume`."""
+        self._signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Continue all ranks."""
+        self._signal(signal.SIGCONT)
+
+    def stop(self) -> None:
+        """Let the ranks leave, then end what is left of them. A second call does nothing."""
+        self.resume()
+        with suppress(OSError):
+            for pipe in self._pipes.values():
+                pipe.send(Leave())
+        process, self._process = self._process, None
+        if process is not None:
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(END_S)
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        for pipe in self._pipes.values():
+            pipe.socket.close()
+        self._pipes.clear()
+        if self._folder:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    def command(self) -> list[str]:
+        """Return the command that starts all ranks; `_folder` has the socket that they connect to."""
+        return self._worker_command([sys.executable], [str(rank) for rank in range(self.layout.size)])
+
+    def _worker_command(self, python: Sequence[str], ranks: Sequence[str] = ()) -> list[str]:
+        module = "railyard.workloads.allreduce.engine.worker"
+        return [*python, "-m", module, self.program, f"{self._folder}/{_SOCKET}", *ranks]
+
+    def _rank_config(self, rank: int) -> RankConfig:
+        return RankConfig(rank, self.layout, placement(self._plan, rank), self._rails, self._folder, self._timeout_s)
+
+    def _all_connected(self, listener: socket.socket) -> bool:
+        """Accept the ranks that have connected; return whether all have."""
+        with suppress(BlockingIOError):
+            while True:
+                sock = listener.accept()[0]
+                sock.setblocking(True)
+                pipe = Pipe(sock, [Rank, Ready, Failed, *self.replies])
+                self._pipes[pipe.receive(time.monotonic() + JOIN_S).number] = pipe
+        return len(self._pipes) == self.layout.size
+
+    def _signal(self, number: signal.Signals) -> None:
+        if self._process is not None:
+            with suppress(ProcessLookupError):
+                os.killpg(self._process.pid, number)
+
+    def _log_tail(self) -> str:
+        """Return the last lines that the programs wrote, also after they closed their connections."""
+        if self._process is not None:
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(_EXIT_WAIT_S)
+        lines = Path(self._folder, _LOG).read_text(errors="replace").split("\n")
+        written = [line.strip() for line in lines if line.strip()]
+        return "".join(f" / {line}" for line in written[-_LAST_LINES:])
+
+    def _receive(self, reply: type[R], within_s: float) -> list[R]:
+        deadline = time.monotonic() + within_s
+        answers = []
+        for rank, pipe in sorted(self._pipes.items()):
+            try:
+                answer: Any = pipe.receive(deadline)
+            except (EOFError, OSError) as problem:
+                if isinstance(problem, TimeoutError):
+                    raise RailyardError(f"{self.name}: rank {rank} didn't answer in {within_s:g} s") from None
+                raise RailyardError(f"{self.name}: rank {rank} died{self._log_tail()}") from None
+            if isinstance(answer, Failed):
+                raise RailyardError(answer.why)
+            if not isinstance(answer, reply):
+                raise RailyardError(f"{self.name}: rank {rank} sent {answer!r:.200}, and not {reply.__name__}")
+            answers.append(answer)
+        return answers

@@ -1,4 +1,4 @@
-"""What nodes are asked to do, and what each tells of it afterwards: plain data, for Railyard's engine and for others'.
+"""What the processes of an engine are given and what they report: plain data, for Railyard's engine and for others.
 
 Units: bytes, seconds; times in nanoseconds of CLOCK_MONOTONIC, which all processes of a machine share.
 """
@@ -7,34 +7,40 @@ import os
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Any, Final, Literal
 
+import numpy as np
 from pydantic import InstanceOf
 
-from railyard.core.errors import BadInput, CheckFailed
+from railyard.core.errors import BadInput, CheckFailed, unknown_name_hint
 from railyard.core.worker import Message
 from railyard.topologies.build import namespaces
 from railyard.workloads.allreduce.balancing.costs import Rail
+from railyard.workloads.allreduce.engine.tasks import dtype_code
 
-_IDLE_HEARTBEATS = 10
+COLLECTIVES: Final = ("allreduce", "reduce_scatter", "all_gather", "broadcast")
+_IDLE_HEARTBEATS: Final = 10
 Address = tuple[str, int]
 SocketMaker = Callable[[int], socket.socket]
-"""Makes a socket for a rail, by its number: the place to enter a namespace first."""
-
-
-def plain_socket(_rail: int) -> socket.socket:
-    """A socket where this process is."""
-    return socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+"""Function that makes a socket for a rail, by its number."""
 
 
 class GroupBroken(CheckFailed):
-    """The group can do no more: why is the same on every rank that could be told."""
+    """Failure of a group, which can do no more. Every rank that a message can still reach raises the same one."""
+
+
+def plain_socket(_rail: int) -> socket.socket:
+    """Return a TCP socket that is bound to nothing."""
+    return socket.socket(socket.AF_INET, socket.SOCK_STREAM)
 
 
 @dataclass(frozen=True, slots=True)
 class Timeouts:
-    """Seconds, and beats that may be missing. `missed_heartbeats` * `heartbeat_s` is what finding a cut NIC takes in
-    an operation that lasts; ten times that, if operations are short and leave its rail idle."""
+    """Time limits of a group in seconds, and heartbeats that may be missing.
+
+    A cut NIC is found in `missed_heartbeats` * `heartbeat_s` during an operation that lasts, and in ten times that if
+    operations are short and leave its rail idle.
+    """
 
     heartbeat_s: float = 0.01
     missed_heartbeats: int = 3
@@ -43,22 +49,21 @@ class Timeouts:
     operation_s: float = 60.0
 
     def next_heartbeat(self, begins: float, scheduled: float, latest: float) -> float:
-        """When to beat next, as an operation begins: `scheduled` is when it would have been, `latest` the last beat."""
+        """Return when to send the next heartbeat, as an operation begins. `latest`: when the last one was sent."""
         return min(max(scheduled, begins + self.heartbeat_s), latest + _IDLE_HEARTBEATS * self.heartbeat_s)
 
     def dilated(self, factor: float) -> "Timeouts":
-        """Where time passes so many times slower: rails too carry so many times fewer beats."""
-        return replace(
-            self,
-            heartbeat_s=self.heartbeat_s * factor,
-            stall_s=self.stall_s * factor,
-            operation_s=self.operation_s * factor,
-        )
+        """Return the limits for a fabric whose rates are divided by `factor`."""
+        longer = {name: getattr(self, name) * factor for name in ("heartbeat_s", "stall_s", "operation_s")}
+        return replace(self, **longer)
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """`nodes[rail][rank]`; `aggregators[rail]`, None where the rail has none. `group` keeps strangers apart."""
+    """Addresses of a group: `nodes[rail][rank]`, and `aggregators[rail]`, None where the rail has none.
+
+    Connections of another `group` number are refused.
+    """
 
     rails: tuple[Rail, ...]
     nodes: tuple[tuple[Address, ...], ...]
@@ -68,28 +73,27 @@ class Layout:
     def __post_init__(self) -> None:
         if not self.rails:
             raise BadInput("rails", [], "must have one rail or more")
-        if len({len(row) for row in self.nodes}) != 1 or not self.nodes[0]:
-            raise BadInput(
-                "nodes", [len(row) for row in self.nodes], "must be the same number, 1 or more, on each rail"
-            )
+        counts = [len(row) for row in self.nodes]
+        if len(set(counts)) != 1 or not self.nodes[0]:
+            raise BadInput("nodes", counts, "must be the same number, 1 or more, on each rail")
         for rail, address in zip(self.rails, self.aggregators, strict=True):
             if rail.sums_in_network != (address is not None):
-                raise BadInput(
-                    f"rails.{rail.name}", address, "needs an aggregator if and only if it sums in the network"
-                )
+                allowed = "needs an aggregator if and only if it sums in the network"
+                raise BadInput(f"rails.{rail.name}", address, allowed)
 
     @property
     def size(self) -> int:
-        """Nodes."""
+        """Number of nodes."""
         return len(self.nodes[0])
 
     @property
     def trees(self) -> frozenset[int]:
+        """Rails with an aggregator."""
         return frozenset(rail for rail, address in enumerate(self.aggregators) if address is not None)
 
 
 def loopback(rails: Sequence[Rail], nodes: int, first_port: int, group: int = 0) -> Layout:
-    """A rail is a row of 127.64.0.0/10: node n of rail r is 127.(64 + r).n.1, its aggregator 127.(64 + r).255.1."""
+    """Return a layout on loopback: node n of rail r is 127.(64 + r).n.1, the rail's aggregator 127.(64 + r).255.1."""
     if nodes > 254 or len(rails) > 64:
         raise BadInput("nodes, rails", (nodes, len(rails)), "can be 254 and 64 at most on loopback addresses")
     return Layout(
@@ -102,17 +106,24 @@ def loopback(rails: Sequence[Rail], nodes: int, first_port: int, group: int = 0)
 
 @dataclass(frozen=True, slots=True)
 class ProcessPlacement:
-    """Where a process works: a namespace, and its interface on each rail; both None for loopback."""
+    """Place of a process: a namespace, and its interface on each rail; both None for loopback."""
 
     namespace: str | None = None
     devices: tuple[str, ...] | None = None
 
-    def enter(self) -> None:
+    def enter(self, number: int) -> None:
+        """Enter the namespace, and stay on one CPU core, by `number` in turn, as each node of a cluster has its own.
+
+        Otherwise chance decides which processes share a core: by that alone an operation of 1 ms took half as long
+        again in one run as in the next.
+        """
         if self.namespace is not None:
             namespaces.enter(self.namespace)
+        cores = sorted(os.sched_getaffinity(0))
+        os.sched_setaffinity(0, {cores[number % len(cores)]})
 
     def socket_maker(self) -> SocketMaker:
-        """Sockets that use a rail's NIC and no other, also where routes say otherwise."""
+        """Return a maker of sockets that use a rail's NIC and no other, even where routes differ."""
         devices = self.devices
         if devices is None:
             return plain_socket
@@ -121,7 +132,7 @@ class ProcessPlacement:
             sock = plain_socket(rail)
             try:
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, devices[rail].encode())
-            except OSError:  # the NIC is gone: that is asked for many times a second
+            except OSError:  # the NIC is gone, and this is tried many times a second
                 sock.close()
                 raise
             return sock
@@ -129,16 +140,10 @@ class ProcessPlacement:
         return bound_socket
 
 
-def pin_to_core(number: int) -> None:
-    """Let a node keep to one of the processors, in turn, as each has its own in a cluster. Else it's chance, who shares
-    one with whom: by that alone an operation of 1 ms took half as long again in one run as in the next.
-    """
-    cores = sorted(os.sched_getaffinity(0))
-    os.sched_setaffinity(0, {cores[number % len(cores)]})
-
-
 @dataclass(frozen=True, slots=True)
 class NodeTask:
+    """Settings of one rank of Railyard's engine."""
+
     rank: int
     layout: Layout
     policy: str
@@ -148,18 +153,47 @@ class NodeTask:
 
 @dataclass(frozen=True, slots=True)
 class AggregatorTask:
+    """Settings of a rail's aggregator."""
+
     rail: int
     layout: Layout
     placement: ProcessPlacement = ProcessPlacement()
 
 
 @dataclass(frozen=True, slots=True)
+class RankConfig:
+    """Settings of one rank of another engine.
+
+    `layout` has all rails of the fabric; `rails` are those that the engine is to use. Ranks may exchange addresses in
+    `folder`. `timeout_s`: how long they wait for each other, by this machine's clock.
+    """
+
+    rank: int
+    layout: Layout
+    placement: ProcessPlacement
+    rails: tuple[int, ...]
+    folder: str
+    timeout_s: float = 60.0
+
+    @property
+    def nodes(self) -> int:
+        """Number of nodes."""
+        return self.layout.size
+
+    @property
+    def interfaces(self) -> tuple[str, ...]:
+        """Interfaces of the NICs that the engine is to use."""
+        assert self.placement.devices is not None  # ranks are on a fabric's nodes
+        return tuple(self.placement.devices[rail] for rail in self.rails)
+
+
+@dataclass(frozen=True, slots=True)
 class Operations:
     """`count` times the same collective, one after the other, of `size_bytes` of `dtype` on each node.
 
-    Rank r's input of operation i comes from `seed`, r and i (inputs.py). `check`: compare each result with numpy's sum,
-    after its time was taken. `gap_s`: how long a node computes (sleeps) before each operation. `policy`: what
-    Railyard's engine plans by from then on, as before if empty; others' engines have none.
+    Rank r's input of operation i comes from `seed`, r and i (worker.py). `check`: compare each result with numpy's sum,
+    after its time was taken. `gap_s`: how long a node computes (sleeps) before each operation. `policy`: of Railyard's
+    engine from then on, as before if empty; other engines ignore it.
     """
 
     collective: str
@@ -172,26 +206,40 @@ class Operations:
     policy: str = ""
 
 
+def checked(operations: Operations) -> np.dtype[Any]:
+    """Return the type of the elements. BadInput for operations that no engine can run."""
+    if operations.collective not in COLLECTIVES:
+        raise BadInput("collective", operations.collective, unknown_name_hint(operations.collective, COLLECTIVES))
+    for name, value in (("size_bytes", operations.size_bytes), ("count", operations.count)):
+        if value < 0:
+            raise BadInput(name, value, "must be 0 or more")
+    try:
+        dtype = np.dtype(operations.dtype)
+    except TypeError:
+        raise BadInput("dtype", operations.dtype, "must be a type that numpy knows") from None
+    dtype_code(dtype)
+    return dtype
+
+
 @dataclass(frozen=True, slots=True)
 class Migration:
-    """Rails that died and whose work moved, as one node saw it: seconds of CLOCK_MONOTONIC."""
+    """Rails that died and whose work moved, as one node saw it, in seconds of CLOCK_MONOTONIC."""
 
     rails: tuple[int, ...]
     frozen_at: float
     decided_at: float
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class RankReport:
-    """What one node tells of `Operations`: a list has an entry an operation, a row an entry a rail.
+    """Report of one node on `Operations`: each list has an entry for an operation, a row an entry for a rail.
 
-    `wrong`: elements that differ from numpy's sum (of floats: inputs.py says by how much), 0 without `check`. `shares`:
-    the bytes of its buffer that each rail was given; `rail_seconds`: from this node's start until the last of a rail's
-    jobs was done here, 0 if nothing came in on it. `migrations`: those since the report before. `dead_rails`: those
-    that don't stand now; of an engine that has no rails to tell of, none. `copies`: bytes moved in memory beside the
-    sums, by why.
-    `rail_bytes_over_time`: (ns, bytes by rail that this node sent and received so far). `errors`: what ended it early;
-    then the lists are shorter than `count`.
+    `wrong`: elements that differ from numpy's sum (of floats: worker.py), 0 without `check`. `shares`: the bytes of its
+    buffer that each rail was given; `rail_seconds`: from this node's start until the last of a rail's jobs ended here,
+    0 if nothing came in on it. `migrations`: since the report before. `dead_rails`: rails that are lost now (none for
+    an engine that does not know its rails). `copies`: bytes moved in memory beside the sums, by reason.
+    `rail_bytes_over_time`: (ns, bytes by rail that this node sent and received so far). `errors`: what ended the
+    operations early; then the lists are shorter than `count`.
     """
 
     rank: int
@@ -208,17 +256,24 @@ class RankReport:
 
 
 def latencies_s(reports: Sequence[RankReport]) -> list[float]:
-    """Of each operation that all ranks ended: from the first start to the last end."""
+    """Return the seconds of each operation that all ranks ended: from the first start to the last end."""
     starts = zip(*(report.starts_ns for report in reports), strict=False)
     ends = zip(*(report.ends_ns for report in reports), strict=False)
     return [(max(end) - min(start)) / 1e9 for start, end in zip(starts, ends, strict=False)]
 
 
+class Rank(Message):
+    """Number of a rank, which it sends as it connects."""
+
+    kind: Literal["rank"] = "rank"
+    number: int
+
+
 class Join(Message):
-    """Join the group as a node, or listen as an aggregator: Ready, or Failed."""
+    """Join the group as a rank, or listen as an aggregator: Ready, or Failed."""
 
     kind: Literal["join"] = "join"
-    task: InstanceOf[NodeTask] | InstanceOf[AggregatorTask]
+    task: InstanceOf[NodeTask] | InstanceOf[AggregatorTask] | InstanceOf[RankConfig]
 
 
 class Run(Message):
@@ -229,7 +284,13 @@ class Run(Message):
 
 
 class Report(Message):
-    """What a node reports of operations."""
+    """Report of a rank on operations."""
 
     kind: Literal["report"] = "report"
     report: InstanceOf[RankReport]
+
+
+class Leave(Message):
+    """Leave the group and end."""
+
+    kind: Literal["leave"] = "leave"

@@ -1,69 +1,86 @@
-"""The process of one node, or of one aggregator: it enters its namespace, joins, and does what it is asked.
+"""The process of one rank of an engine, or of one aggregator.
 
-Its messages are those of jobs.py: Join, and then, for a node, Run as often as needed. An aggregator serves until it is
-ended.
+`python -m railyard.workloads.allreduce.engine.worker FD` is one of Railyard's engine. `... MODULE SOCKET [RANK...]` are
+ranks of another engine, whose module has a `PROGRAM`: it loads the engine's library once, then forks a process for each
+rank, which connects to the UNIX socket and sends its number (under mpirun there is one rank, with a number from MPI).
+Messages are those of jobs.py: Join, then Run as often as needed. An aggregator serves until it is ended.
+
+A rank's input is drawn once for all of `Operations`; operation i has it moved on by i elements, so a result that was
+left from the operation before is wrong nearly everywhere. Integers fill their type (sums wrap); floats are from 0.5 to
+1, so that a sum of N has a last place to count errors in.
 """
 
 import ctypes
 import gc
+import importlib
 import math
+import os
+import socket
+import sys
 import time
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
 from functools import reduce
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import numpy as np
 
-from railyard.core.errors import BadInput, unknown_name_hint
-from railyard.core.worker import Failed, Parent, Ready
+from railyard.core.errors import RailyardError
+from railyard.core.plugins import load_inherited
+from railyard.core.worker import Failed, Message, Parent, Ready
 from railyard.topologies.multirail.spec import Nic
 from railyard.workloads.allreduce.engine.group import Group
 from railyard.workloads.allreduce.engine.jobs import (
     AggregatorTask,
-    GroupBroken,
     Join,
+    Leave,
     NodeTask,
     Operations,
+    Rank,
+    RankConfig,
     RankReport,
     Report,
     Run,
-    pin_to_core,
+    checked,
 )
-from railyard.workloads.allreduce.engine.tasks import Array, dtype_code
-from railyard.workloads.allreduce.peers.rank_config import Engine, RankConfig
+from railyard.workloads.allreduce.engine.tasks import Array
 from railyard.workloads.allreduce.transport.aggregator import Aggregator
 
-COLLECTIVES: Final = ("allreduce", "reduce_scatter", "all_gather", "broadcast")
 ROOT: Final = 0
-"""Of a broadcast."""
+"""Root of a broadcast."""
+_PR_SET_TIMERSLACK: Final = 29
+_COUNTERS: Final = Path("/proc/thread-self/net/dev")
+_RECEIVED, _SENT = 0, 8  # columns of /proc/net/dev
 _SUM_DTYPES: Final = {"e": np.float64, "f": np.float64, "d": np.longdouble, "F": np.complex128, "D": np.clongdouble}
 
 
-def checked(operations: Operations) -> np.dtype[Any]:
-    """The type of its elements. BadInput for what nobody can run."""
-    if operations.collective not in COLLECTIVES:
-        raise BadInput("collective", operations.collective, unknown_name_hint(operations.collective, COLLECTIVES))
-    for field, value in (("size_bytes", operations.size_bytes), ("count", operations.count)):
-        if value < 0:
-            raise BadInput(field, value, "must be 0 or more")
-    try:
-        dtype = np.dtype(operations.dtype)
-    except TypeError:
-        raise BadInput("dtype", operations.dtype, "must be a type that numpy knows") from None
-    dtype_code(dtype)
-    return dtype
+class Engine(Protocol):
+    """Collectives of an engine, as `Group` has them."""
+
+    def allreduce(self, array: Array) -> None:
+        """Sum over all ranks, in place."""
+
+    def reduce_scatter(self, array: Array) -> Array:
+        """Return this rank's part of the sum."""
+        ...
+
+    def all_gather(self, array: Array) -> Array:
+        """Return every rank's array, one after the other."""
+        ...
+
+    def broadcast(self, array: Array, root: int) -> None:
+        """Copy the root's array to every rank, in place."""
 
 
 def elements(operations: Operations, nodes: int) -> int:
-    """How many a rank puts in: as many as `size_bytes` has room for, of a ReduceScatter the same for each rank."""
+    """Return how many elements a rank puts in; for a ReduceScatter a multiple of the nodes."""
     length = operations.size_bytes // checked(operations).itemsize
     return length - length % nodes if operations.collective == "reduce_scatter" else length
 
 
 def draw_input(operations: Operations, nodes: int, rank: int) -> Array:
-    """A rank's elements, as they are in operation 0."""
+    """Return a rank's elements of operation 0."""
     dtype, length = checked(operations), elements(operations, nodes)
     random = np.random.default_rng((operations.seed, rank))
     if dtype.kind in "iu":
@@ -74,24 +91,23 @@ def draw_input(operations: Operations, nodes: int, rank: int) -> Array:
 
 
 def expected(operations: Operations, nodes: int, rank: int) -> Array:
-    """What operation 0 has to give a rank; operation i gives it moved on by i places, as `rotated` has it."""
+    """Return the result of operation 0 on a rank, from numpy's sum; `outcome` gives that of the others."""
     parts = [draw_input(operations, nodes, each) for each in range(nodes)]
-    match operations.collective:
-        case "all_gather":
-            return np.concatenate(parts)
-        case "broadcast":
-            return parts[ROOT]
+    if operations.collective == "all_gather":
+        return np.concatenate(parts)
+    if operations.collective == "broadcast":
+        return parts[ROOT]
     total: Array = reduce(np.add, (part.astype(_SUM_DTYPES.get(part.dtype.char, part.dtype)) for part in parts))
     return total.astype(parts[0].dtype)
 
 
 def rotated(first: Array, index: int, parts: int = 1) -> Array:
-    """Operation `index`'s elements from operation 0's, each of `parts` equal parts on its own. A copy."""
+    """Return a copy of operation 0's elements as operation `index` has them, each of `parts` equal parts on its own."""
     return np.roll(first.reshape(parts, -1), index, axis=1).reshape(-1)
 
 
 def outcome(operations: Operations, nodes: int, rank: int, first: Array, index: int) -> Array:
-    """What operation `index` has to give a rank, from what `expected` gives it in operation 0."""
+    """Return the result of operation `index` on a rank, from that of operation 0 (`expected`)."""
     whole = rotated(first, index, nodes if operations.collective == "all_gather" else 1)
     if operations.collective == "reduce_scatter":
         part = len(whole) // nodes
@@ -100,8 +116,10 @@ def outcome(operations: Operations, nodes: int, rank: int, first: Array, index: 
 
 
 def wrong(result: Array, reference: Array, nodes: int) -> int:
-    """Elements that aren't as they should be: at all for integers, by over log2 N units in the last place for floats,
-    which N summands of 0.5 to 1 added in any order stay within (up to N = 8 always, above nearly so)."""
+    """Return how many elements are wrong: at all for integers, by over log2 N units in the last place for floats.
+
+    N summands of 0.5 to 1 added in any order stay within that (up to N = 8 always, above nearly so).
+    """
     if result.shape != reference.shape or result.dtype != reference.dtype:
         return max(result.size, reference.size, 1)
     if result.dtype.kind in "iu":
@@ -112,102 +130,174 @@ def wrong(result: Array, reference: Array, nodes: int) -> int:
     return int(np.count_nonzero(mismatches.reshape(len(reference), -1).any(axis=1))) if len(reference) else 0
 
 
-_PR_SET_TIMERSLACK: Final = 29
+def _call(engine: Engine, collective: str, array: Array) -> Array:
+    """Return the result of a collective on an array; of an allreduce or broadcast it is the array."""
+    if collective == "reduce_scatter":
+        return engine.reduce_scatter(array)
+    if collective == "all_gather":
+        return engine.all_gather(array)
+    engine.allreduce(array) if collective == "allreduce" else engine.broadcast(array, ROOT)
+    return array
 
 
-def call_of(group: Group, operations: Operations) -> Callable[[Array], Array]:
-    """One operation on an array, and its result (of an allreduce or broadcast: in place)."""
+def _run(
+    engine: Engine,
+    report: RankReport,
+    nodes: int,
+    operations: Operations,
+    before: Callable[[], None],
+    after: Callable[[int], None],
+) -> None:
+    """Do operations, and note their times and errors in `report`. Without `check` a result is the next one's input.
 
-    def allreduce(array: Array) -> Array:
-        group.allreduce(array)
-        return array
-
-    def broadcast(array: Array) -> Array:
-        group.broadcast(array, ROOT)
-        return array
-
-    calls: dict[str, Callable[[Array], Array]] = {
-        "allreduce": allreduce,
-        "broadcast": broadcast,
-        "all_gather": group.all_gather,
-        "reduce_scatter": group.reduce_scatter,
-    }
-    return calls[operations.collective]
-
-
-@dataclass
-class _Run:
-    """`Operations` on one rank, and what is known of them so far."""
-
-    group: Group
-    operations: Operations
-    report: RankReport
-    wrong: int = 0
-
-    def execute(self) -> None:
-        request, group, report = self.operations, self.group, self.report
-        first = draw_input(request, group.size, group.rank)
-        reference = expected(request, group.size, group.rank) if request.check else None
-        call, array = call_of(group, request), first.copy()
-        for index in range(request.count):
-            if request.check:
-                array[:] = rotated(first, index)
-            if request.gap_s:
-                time.sleep(request.gap_s)
-            start = time.monotonic_ns()
-            result = call(array)
-            report.ends_ns.append(time.monotonic_ns())
-            report.starts_ns.append(start)
-            last = group.last
-            report.shares.append(last.shares)
-            report.rail_seconds.append(tuple(end - start / 1e9 if end > last.began else 0.0 for end in last.ends))
-            if reference is not None:
-                self.wrong += wrong(result, outcome(request, group.size, group.rank, reference, index), group.size)
+    `before` is called when the input is ready, `after(bytes of the input)` after each operation.
+    """
+    rank, is_checked = report.rank, operations.check
+    first = draw_input(operations, nodes, rank)
+    reference = expected(operations, nodes, rank) if is_checked else first
+    array = first.copy()
+    before()
+    for index in range(operations.count):
+        if is_checked:
+            array[:] = rotated(first, index)
+        if operations.gap_s:
+            time.sleep(operations.gap_s)
+        start = time.monotonic_ns()
+        result = _call(engine, operations.collective, array)
+        report.ends_ns.append(time.monotonic_ns())
+        report.starts_ns.append(start)
+        after(first.nbytes)
+        if is_checked:
+            report.wrong += wrong(result, outcome(operations, nodes, rank, reference, index), nodes)
 
 
 def run_operations(group: Group, operations: Operations, reported_migrations: int = 0) -> RankReport:
-    """All of them, or as many as go well. Without `check` a result is the next operation's input.
+    """Do operations on Railyard's engine, or as many as succeed.
 
-    `reported_migrations`: how many migrations were told of already. One may also fall between operations, while nobody
-    asks.
+    `reported_migrations`: how many were reported before. A migration may also fall between operations.
     """
-    run = _Run(group, operations, RankReport(group.rank))
-    copies = asdict(group.copies)
+    report, copies = RankReport(group.rank), asdict(group.copies)
     group.take_samples()
+
+    def after(_: int) -> None:
+        last, start = group.last, report.starts_ns[-1]
+        report.shares.append(last.shares)
+        report.rail_seconds.append(tuple(end - start / 1e9 if end > last.began else 0.0 for end in last.ends))
+
     try:
         if operations.policy:
             group.set_policy(operations.policy)
-        run.execute()
-    except (GroupBroken, BadInput) as problem:
-        run.report.errors.append(str(problem))
-    return replace(
-        run.report,
-        wrong=run.wrong,
-        migrations=group.migrations[reported_migrations:],
-        dead_rails=tuple(group.dead_rails),
-        copies={why: count - copies[why] for why, count in asdict(group.copies).items()},
-        rail_bytes_over_time=group.take_samples(),
-    )
+        _run(group, report, group.size, operations, lambda: None, after)
+    except RailyardError as problem:
+        report.errors.append(str(problem))
+    report.migrations = group.migrations[reported_migrations:]
+    report.dead_rails = tuple(group.dead_rails)
+    report.copies = {why: count - copies[why] for why, count in asdict(group.copies).items()}
+    report.rail_bytes_over_time = group.take_samples()
+    return report
 
 
-def _node(parent: Parent, task: NodeTask) -> None:
+def count_bytes(text: str, rails: int) -> tuple[int, ...]:
+    """Return by rail the bytes that this node's NIC has received and sent, with headers, by a text of /proc/net/dev."""
+    rows = (line.split(":") for line in text.splitlines()[2:])
+    columns = {name.strip(): values.split() for name, values in rows}
+    of_rails = (columns[Nic(rail, None).interface] for rail in range(rails))
+    return tuple(int(column[_RECEIVED]) + int(column[_SENT]) for column in of_rails)
+
+
+def parts_of(size: float, before: tuple[int, ...], after: tuple[int, ...]) -> tuple[float, ...]:
+    """Return `size` divided in proportion to the bytes that each rail moved; all 0 if none moved any."""
+    moved = [new - old for old, new in zip(before, after, strict=True)]
+    return tuple(size * each / max(1, sum(moved)) for each in moved)
+
+
+def run_on_engine(engine: Engine, config: RankConfig, operations: Operations) -> RankReport:
+    """Do operations on another engine, or as many as succeed.
+
+    Bytes are the NICs' own counts, since only they know what another engine sends where. A rail's seconds are the
+    operation's if it carried any of it: the engine does not say when a rail ended.
+    """
+    report, rails = RankReport(config.rank), len(config.layout.rails)
+
+    def sample() -> None:
+        report.rail_bytes_over_time.append((time.monotonic_ns(), count_bytes(_COUNTERS.read_text(), rails)))
+
+    def before() -> None:
+        engine.allreduce(np.zeros(1, np.uint8))  # all ranks are ready after this
+        sample()
+
+    def after(size: int) -> None:
+        sample()
+        (_, old), (_, new) = report.rail_bytes_over_time[-2:]
+        shares = parts_of(size, old, new)
+        elapsed_s = (report.ends_ns[-1] - report.starts_ns[-1]) / 1e9
+        report.shares.append(shares)
+        report.rail_seconds.append(tuple(elapsed_s if share else 0.0 for share in shares))
+
     try:
-        group = Group(task.rank, task.layout, task.policy, task.timeouts, task.placement.socket_maker())
-    except (GroupBroken, BadInput) as problem:
+        _run(engine, report, config.nodes, operations, before, after)
+    except Exception as problem:  # another library's, of any kind
+        report.errors.append(f"{type(problem).__name__}: {problem}")
+    return report
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """Program of a rank, which the module of another engine has as `PROGRAM`.
+
+    `load` is called once, before there is a process for each rank, and imports the engine's library; `make` makes the
+    engine in each; `handle` answers each of `commands` with a message; `end` ends the engine.
+    """
+
+    make: Callable[[Any], Any]
+    end: Callable[[Any], object]
+    load: Callable[[], object] = lambda: None
+    handle: Callable[[Any, Any, Any], Message] = lambda engine, config, command: Report(
+        report=run_on_engine(engine, config, command.operations)
+    )
+    commands: tuple[type[Message], ...] = (Run,)
+
+
+class _GroupRank:
+    """Rank of Railyard's engine."""
+
+    def __init__(self, task: NodeTask) -> None:
+        self.group = Group(task.rank, task.layout, task.policy, task.timeouts, task.placement.socket_maker())
+        self._reported_migrations = 0
+
+    def handle(self, _: NodeTask, command: Run) -> Report:
+        report = run_operations(self.group, command.operations, self._reported_migrations)
+        self._reported_migrations += len(report.migrations)
+        return Report(report=report)
+
+
+def serve(parent: Parent, program: Program, task: NodeTask | RankConfig) -> None:
+    """Join the group, and answer commands until Leave or the parent's end. Errors are sent as Failed."""
+    task.placement.enter(task.rank)
+    try:
+        engine = program.make(task)
+    except RailyardError as problem:
         parent.send(Failed(why=str(problem)))
+        return
+    except Exception as problem:  # another library's
+        parent.send(Failed(why=f"{type(problem).__name__}: {problem}"))
         return
     parent.send(Ready())
     gc.collect()
     gc.freeze()  # objects that exist now stay: collections needn't visit them again
-    reported_migrations = 0
     for command in parent:
-        report = run_operations(group, command.operations, reported_migrations)
-        reported_migrations += len(report.migrations)
-        parent.send(Report(report=report))
+        if isinstance(command, Leave):
+            break
+        try:
+            parent.send(program.handle(engine, task, command))
+        except RailyardError as problem:
+            parent.send(Failed(why=str(problem)))
+    program.end(engine)
 
 
-def _aggregator(parent: Parent, task: AggregatorTask) -> None:
+def _aggregate(parent: Parent, task: AggregatorTask) -> None:
     layout, rail = task.layout, task.rail
+    task.placement.enter(layout.size + rail)
     address = layout.aggregators[rail]
     assert address is not None  # an aggregator is made for a rail that has one
     make, setup_s = task.placement.socket_maker(), layout.rails[rail].setup_s
@@ -216,98 +306,45 @@ def _aggregator(parent: Parent, task: AggregatorTask) -> None:
     aggregator.run(lambda: False)
 
 
+def _fork_ranks(ranks: Sequence[int]) -> tuple[int, list[int]]:
+    """Fork a process for each rank. Return this one's rank, and in the first one the process ids of the others."""
+    others = []
+    for rank in ranks[1:]:
+        others.append(os.fork())
+        if others[-1] == 0:
+            return rank, []
+    return ranks[0], others
+
+
+def _serve_other_engine(module: str, path: str, ranks: Sequence[str]) -> None:
+    """Serve as a rank of another engine, in a process of its own for each of `ranks`."""
+    load_inherited()  # its module may be a plugin's
+    program: Program = importlib.import_module(module).PROGRAM
+    program.load()
+    rank, others = _fork_ranks([int(each) for each in ranks or [os.environ["OMPI_COMM_WORLD_RANK"]]])
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    sock.connect(path)
+    parent = Parent(Join, Leave, *program.commands, sock=sock)
+    parent.send(Rank(number=rank))
+    serve(parent, program, parent.receive().task)
+    for other in others:
+        os.waitpid(other, 0)
+
+
 def main() -> None:
-    np.seterr(over="ignore", invalid="ignore")  # sums of sums of sums grow without bound where nobody checks them
-    ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, 1)  # ns; 50,000 by default, which is much of a set-up
-    parent = Parent(Join, Run)
+    """Serve as the command line says."""
+    np.seterr(over="ignore", invalid="ignore")  # sums of sums grow without bound where results are not checked
+    ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, 1)  # ns; the default of 50,000 is much of a set-up time
+    if len(sys.argv) > 2:
+        _serve_other_engine(sys.argv[1], sys.argv[2], sys.argv[3:])
+        return
+    parent = Parent(Join, Run, Leave)
     task = parent.receive().task
-    task.placement.enter()
-    if isinstance(task, NodeTask):
-        pin_to_core(task.rank)
-        _node(parent, task)
+    if isinstance(task, AggregatorTask):
+        _aggregate(parent, task)
     else:
-        pin_to_core(task.layout.size + task.rail)
-        _aggregator(parent, task)
+        serve(parent, Program(_GroupRank, lambda rank: rank.group.close(), handle=_GroupRank.handle), task)
 
 
 if __name__ == "__main__":
     main()
-
-
-_COUNTERS: Final = Path("/proc/thread-self/net/dev")
-_RECEIVED, _SENT = 0, 8  # columns
-
-
-def count_bytes(text: str, rails: int) -> tuple[int, ...]:
-    """By rail, bytes that this node's NIC has received and sent, headers and all, from what /proc/net/dev says."""
-    rows = (line.split(":") for line in text.splitlines()[2:])
-    columns = {name.strip(): values.split() for name, values in rows}
-    of_rails = (columns[Nic(rail, None).interface] for rail in range(rails))
-    return tuple(int(column[_RECEIVED]) + int(column[_SENT]) for column in of_rails)
-
-
-def parts_of(size: float, before: tuple[int, ...], after: tuple[int, ...]) -> tuple[float, ...]:
-    """`size` shared out as the rails' bytes are; all 0 where none moved any."""
-    moved = [new - old for old, new in zip(before, after, strict=True)]
-    return tuple(size * each / max(1, sum(moved)) for each in moved)
-
-
-def play(engine: Engine, config: RankConfig, operations: Operations) -> RankReport:
-    """Play them as worker.do does; what the engine can't do ends them, and is in the report.
-
-    A rail's seconds are the operation's, where it carried any of it: nobody tells when it was through.
-    """
-    report, wrongs = RankReport(config.rank), 0
-    first = draw_input(operations, config.nodes, config.rank)
-    reference = expected(operations, config.nodes, config.rank) if operations.check else first
-    call, data = _call(engine, operations.collective), first.copy()
-    try:
-        engine.allreduce(np.zeros(1, np.uint8))  # all are here
-        report.rail_bytes_over_time.append(_moved_now(config))
-        for index in range(operations.count):
-            if operations.check:
-                data[:] = rotated(first, index)
-            time.sleep(operations.gap_s)
-            start = time.monotonic_ns()
-            result = call(data)
-            report.ends_ns.append(time.monotonic_ns())
-            report.starts_ns.append(start)
-            _note_rails(report, config, first.nbytes)
-            if operations.check:
-                wrongs += wrong(result, outcome(operations, config.nodes, config.rank, reference, index), config.nodes)
-    except Exception as problem:  # an engine's own, of any kind
-        report.errors.append(f"{type(problem).__name__}: {problem}")
-    return replace(report, wrong=wrongs)
-
-
-def _moved_now(config: RankConfig) -> tuple[int, tuple[int, ...]]:
-    return time.monotonic_ns(), count_bytes(_COUNTERS.read_text(), len(config.layout.rails))
-
-
-def _note_rails(report: RankReport, config: RankConfig, size: int) -> None:
-    before = report.rail_bytes_over_time[-1][1]
-    report.rail_bytes_over_time.append(_moved_now(config))
-    shares = parts_of(size, before, report.rail_bytes_over_time[-1][1])
-    elapsed_s = (report.ends_ns[-1] - report.starts_ns[-1]) / 1e9
-    report.shares.append(shares)
-    report.rail_seconds.append(tuple(elapsed_s if share else 0.0 for share in shares))
-
-
-def _call(engine: Engine, collective: str) -> Callable[[Array], Array]:
-    """What gives a rank's result from its input."""
-
-    def in_place(do: Callable[[Array], None]) -> Callable[[Array], Array]:
-        def call(data: Array) -> Array:
-            do(data)
-            return data
-
-        return call
-
-    match collective:
-        case "allreduce":
-            return in_place(engine.allreduce)
-        case "reduce_scatter":
-            return engine.reduce_scatter
-        case "all_gather":
-            return engine.all_gather
-    return in_place(lambda data: engine.broadcast(data, ROOT))

@@ -9,12 +9,17 @@ from typing import Any
 import numpy as np
 
 from railyard.core.errors import MissingRequirement
+from railyard.workloads.allreduce.engine.jobs import RankConfig
 from railyard.workloads.allreduce.engine.tasks import Array
-from railyard.workloads.allreduce.engine.worker import play
-from railyard.workloads.allreduce.engine_kind import ALLREDUCE_ENGINES, AllreduceEngine, Group, PlannedFabric, peer_rail
-from railyard.workloads.allreduce.peers.rank import Program
-from railyard.workloads.allreduce.peers.rank_config import RankConfig
-from railyard.workloads.allreduce.peers.ranks import PeerRanks
+from railyard.workloads.allreduce.engine.worker import Program
+from railyard.workloads.allreduce.engine_kind import (
+    ALLREDUCE_ENGINES,
+    AllreduceEngine,
+    Group,
+    PeerRanks,
+    PlannedFabric,
+    peer_rail,
+)
 
 
 def torch_missing() -> MissingRequirement | None:
@@ -84,7 +89,7 @@ def load() -> None:
     torch.set_num_threads(1)
 
 
-PROGRAM = Program(load, Gloo, play, Gloo.close)
+PROGRAM = Program(Gloo, Gloo.close, load)
 
 
 class GlooEngine(AllreduceEngine):
@@ -96,7 +101,7 @@ class GlooEngine(AllreduceEngine):
     def missing_requirement(self) -> MissingRequirement | None:
         return torch_missing()
 
-    def start(self, net: PlannedFabric) -> AbstractContextManager[Group]:
+    def start(self, net: PlannedFabric, policy: str) -> AbstractContextManager[Group]:
         return GlooRanks(net, peer_rail(net.plan.spec))
 
 

@@ -18,12 +18,17 @@ import numpy as np
 from railyard.core.errors import MissingRequirement
 from railyard.topologies.build import namespaces
 from railyard.topologies.multirail.spec import Nic
+from railyard.workloads.allreduce.engine.jobs import RankConfig
 from railyard.workloads.allreduce.engine.tasks import Array
-from railyard.workloads.allreduce.engine.worker import play
-from railyard.workloads.allreduce.engine_kind import ALLREDUCE_ENGINES, AllreduceEngine, Group, PlannedFabric, peer_rail
-from railyard.workloads.allreduce.peers.rank import Program
-from railyard.workloads.allreduce.peers.rank_config import RankConfig
-from railyard.workloads.allreduce.peers.ranks import PeerRanks
+from railyard.workloads.allreduce.engine.worker import Program
+from railyard.workloads.allreduce.engine_kind import (
+    ALLREDUCE_ENGINES,
+    AllreduceEngine,
+    Group,
+    PeerRanks,
+    PlannedFabric,
+    peer_rail,
+)
 
 ENTER: Final = Path(__file__).parent.with_name("peers") / "enter"
 
@@ -73,7 +78,7 @@ class MpiRanks(PeerRanks):
             *("mpirun", "--allow-run-as-root", "--leave-session-attached"),
             *(argument for name, value in settings.items() for argument in ("--mca", name, value)),
             *("--host", ",".join(nodes), "-np", str(len(nodes))),
-            *(sys.executable, "-m", "railyard.workloads.allreduce.peers.rank", self.program, self._folder),
+            *self._worker_command([sys.executable]),
         ]
 
 
@@ -111,7 +116,7 @@ def _world() -> Any:
     return MPI
 
 
-PROGRAM = Program(_world, Mpi, play, Mpi.close)
+PROGRAM = Program(Mpi, Mpi.close, _world)
 
 
 class MpiEngine(AllreduceEngine):
@@ -123,7 +128,7 @@ class MpiEngine(AllreduceEngine):
     def missing_requirement(self) -> MissingRequirement | None:
         return mpi_missing()
 
-    def start(self, net: PlannedFabric) -> AbstractContextManager[Group]:
+    def start(self, net: PlannedFabric, policy: str) -> AbstractContextManager[Group]:
         return MpiRanks(net, (peer_rail(net.plan.spec),))
 
 

@@ -13,13 +13,16 @@ from railyard.core.errors import MissingRequirement
 from railyard.topologies.multirail import commands
 from railyard.workloads.allreduce.balancing.costs import Rail, allreduce_cost, combined_rail
 from railyard.workloads.allreduce.engine import group
-from railyard.workloads.allreduce.engine.emulated import PORT
-from railyard.workloads.allreduce.engine.jobs import Layout, Timeouts
-from railyard.workloads.allreduce.engine.worker import play
-from railyard.workloads.allreduce.engine_kind import ALLREDUCE_ENGINES, AllreduceEngine, Group, PlannedFabric
-from railyard.workloads.allreduce.peers.rank import Program
-from railyard.workloads.allreduce.peers.rank_config import RankConfig
-from railyard.workloads.allreduce.peers.ranks import PeerRanks
+from railyard.workloads.allreduce.engine.jobs import Layout, RankConfig, Timeouts
+from railyard.workloads.allreduce.engine.worker import Program
+from railyard.workloads.allreduce.engine_kind import (
+    ALLREDUCE_ENGINES,
+    PORT,
+    AllreduceEngine,
+    Group,
+    PeerRanks,
+    PlannedFabric,
+)
 
 _PORT = PORT + 1
 _HEARTBEAT_S = 0.1  # with one rail, heartbeats only find missing ranks
@@ -69,7 +72,7 @@ def join_group(config: RankConfig) -> group.Group:
     return group.Group(config.rank, one_rail(config.layout), "single", group_timeouts, make_socket)
 
 
-PROGRAM = Program(lambda: None, join_group, play, group.Group.close)
+PROGRAM = Program(join_group, group.Group.close)
 
 
 class MptcpEngine(AllreduceEngine):
@@ -81,10 +84,10 @@ class MptcpEngine(AllreduceEngine):
     def missing_requirement(self) -> MissingRequirement | None:
         return mptcp_missing()
 
-    def start(self, net: PlannedFabric) -> AbstractContextManager[Group]:
+    def start(self, net: PlannedFabric, policy: str) -> AbstractContextManager[Group]:
         return MptcpRanks(net)
 
-    def seconds(self, rails: Sequence[Rail], nodes: int, size: int, rail: int) -> float:
+    def seconds(self, rails: Sequence[Rail], nodes: int, size: int, rail: int, policy: str = "") -> float:
         return allreduce_cost(combined_rail(rails), nodes).seconds(size)
 
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 from railyard.topologies.multirail.spec import MultirailSpec
 from railyard.topologies.rail_kind import RAIL_KINDS
 from railyard.workloads.allreduce.balancing.costs import Rail, allreduce_cost
-from railyard.workloads.allreduce.engine.emulated import Ranks
 from railyard.workloads.allreduce.engine_kind import ALLREDUCE_ENGINES, AllreduceEngine, Group, PlannedFabric, peer_rail
+from railyard.workloads.allreduce.engines.railyard import Ranks
 
 
 class Virtual(AllreduceEngine):
@@ -20,11 +20,11 @@ class Virtual(AllreduceEngine):
         kind = RAIL_KINDS[fabric.rails[peer_rail(fabric)].kind]
         return "needs a rail that doesn't sum in the network" if kind.sums_in_network else None
 
-    def start(self, net: PlannedFabric) -> AbstractContextManager[Group]:
+    def start(self, net: PlannedFabric, policy: str) -> AbstractContextManager[Group]:
         rail = peer_rail(net.plan.spec)
         return Ranks(net, "equal", channels=(rail, rail))
 
-    def seconds(self, rails: Sequence[Rail], nodes: int, size: int, rail: int) -> float:
+    def seconds(self, rails: Sequence[Rail], nodes: int, size: int, rail: int, policy: str = "") -> float:
         used = replace(rails[rail], cpu_s_per_byte=rails[rail].cpu_s_per_byte / 2)
         return allreduce_cost(used, nodes).seconds(size)
 

@@ -1,15 +1,27 @@
-"""What training sends: the allreduces of a step, and how long the nodes compute beside them. Pure.
+"""Training over the rails: the allreduces of a model's step, and DistributedDataParallel on the nodes of a fabric.
 
 Source: Nezha section 5.3, Fig. 12, 15 and 16, Table 3; Li et al. 2020 (PyTorch DDP) 3.2.3 for buckets. Units: bytes of
 the buffer, seconds, samples.
 """
 
+import importlib
+import os
+import time
 from dataclasses import dataclass, replace
-from itertools import groupby
+from datetime import timedelta
+from itertools import count, groupby
 from statistics import linear_regression
-from typing import Final
+from typing import Any, Final, Literal
 
-from railyard.core.errors import BadInput
+from pydantic import InstanceOf
+
+from railyard.core.errors import BadInput, MissingRequirement, RailyardError, unknown_name_hint
+from railyard.core.worker import Message, Ready, Worker
+from railyard.workloads.allreduce.engine.jobs import AggregatorTask, Join, RankConfig
+from railyard.workloads.allreduce.engine.worker import Program
+from railyard.workloads.allreduce.engine_kind import PORT, PeerRanks, PlannedFabric, placement
+from railyard.workloads.allreduce.engines import gloo
+from railyard.workloads.allreduce.engines.railyard import WORKER
 from railyard.workloads.jobs.data_parallel import buckets
 from railyard.workloads.models.catalogue import GptModel, LayersModel
 
@@ -18,11 +30,10 @@ GPT_MAX_MESSAGE: Final = 256 * 2**20
 """Nezha 5.3.4: packets above 1 GB crashed Gloo, and were split into several of 256 MB."""
 GPT_SPLIT_ABOVE: Final = 2**30
 V100_FLOPS: Final = 125e12 * 0.4
-"""Of a V100 in half precision, by its data sheet; the share of it that Megatron-LM's GPTs reach is about 40%
-(Narayanan et al. 2021, Table 1: 44 to 52% on the A100, whose memory is faster). Nezha gives no times of its own."""
+"""A V100 in half precision, by its data sheet; the share of it that Megatron-LM's GPTs reach is about 40% (Narayanan et
+al. 2021, Table 1: 44 to 52% on the A100, whose memory is faster). Nezha gives no times of its own."""
 GPT_LINK_RATE: Final = 1e9 / 8
 """Nezha 5.3.4: all NICs were held to 1 Gbit/s for GPT-3. Bytes per second."""
-
 SPEEDS: Final[dict[tuple[str, int], tuple[float, float, float]]] = {
     ("alexnet", 32): (215.7, 319.0, 376.8),
     ("alexnet", 64): (426.6, 612.5, 753.2),
@@ -34,11 +45,17 @@ SPEEDS: Final[dict[tuple[str, int], tuple[float, float, float]]] = {
 Together, since with 6 nodes they are more by nearly half, where a node's own speed could only fall.
 """
 SPEEDS_NODES: Final = 4
+SIDE: Final = 16
+KINDS: Final = 4
+Backend = Literal["gloo", "railyard"]
+BACKENDS: Final = ("gloo", "railyard")
+TRAINING_S: Final = 600.0
+_PORT: Final = PORT + 2
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A training step as a node sees it: it computes for `compute_s`, spread evenly before its allreduces of `sizes`.
+    """Training step of a node: it computes for `compute_s`, spread evenly before its allreduces of `sizes`.
 
     `samples`: that a node trains on in a step; of GPT, sequences of the whole job over the nodes that are replayed.
     """
@@ -50,7 +67,7 @@ class Step:
 
     @property
     def gap_s(self) -> float:
-        """Computing before each allreduce."""
+        """Seconds of computing before each allreduce."""
         return self.compute_s / len(self.sizes)
 
     @property
@@ -59,13 +76,13 @@ class Step:
         return tuple((size, len(list(same))) for size, same in groupby(self.sizes))
 
     def scaled(self, factor: float, unit: int = 4) -> "Step":
-        """With `factor` times the bytes, in whole elements of `unit` bytes, and the same computing."""
+        """Return a step with `factor` times the bytes, in whole elements of `unit` bytes, and the same computing."""
         sizes = tuple(max(1, round(size * factor / unit)) * unit for size in self.sizes)
         return replace(self, sizes=sizes)
 
 
 def split(sizes: tuple[int, ...], largest: int) -> tuple[int, ...]:
-    """What is larger than `largest` as several of that size and a rest."""
+    """Return the sizes, those above `largest` as several of that size and a rest."""
     found: list[int] = []
     for size in sizes:
         whole, rest = divmod(size, largest)
@@ -74,7 +91,7 @@ def split(sizes: tuple[int, ...], largest: int) -> tuple[int, ...]:
 
 
 def published_compute_s(model: str, batch: int) -> float | None:
-    """How long a step computes, from Fig. 16's speeds with 1, 2 and 3 NICs; None for what isn't in it.
+    """Return the seconds that a step computes, from Fig. 16's speeds with 1, 2 and 3 NICs; None if it is not in it.
 
     Step times there are `compute + communication / NICs` (within 3% but for VGG-11 with batches of 64), so the line
     through them, over 1 / NICs, meets the axis at the computing that no NIC shortens.
@@ -87,15 +104,16 @@ def published_compute_s(model: str, batch: int) -> float | None:
 
 
 def layers_step(name: str, model: LayersModel, batch: int, bucket: int, compute_s: float) -> Step:
-    """Gradients in DDP's buckets, the last layer's first; a bucket that a large layer overfills is split.
+    """Return a step with gradients in DDP's buckets, the last layer's first.
 
-    Nezha's Fig. 15 has no operation above 4 MB of AlexNet, of which one layer has 151 MB: they must have been split.
+    A bucket that a large layer overfills is split: Nezha's Fig. 15 has no operation above 4 MB of AlexNet, of which one
+    layer has 151 MB.
     """
     return Step(name, batch, split(buckets(model, bucket), bucket), compute_s)
 
 
 def gpt_step(name: str, model: GptModel, nodes: int) -> Step:
-    """A step of a data-parallel group of `nodes`: the gradients of one GPU's stage and tensor slice, in 16 bits.
+    """Return a step of a data-parallel group of `nodes`: the gradients of one GPU's stage and tensor slice, in 16 bits.
 
     Table 3: two tensor-parallel GPUs a node and 8 stages stay as they are, so `nodes` is its DP, and the whole job has
     8 times as many; the batch is shared by the replicas. The pipeline's bubble is in the computing; tensor parallelism
@@ -114,23 +132,23 @@ def gpt_step(name: str, model: GptModel, nodes: int) -> Step:
 
 
 def in_proportion(step: Step, volume: float, speedup: float = 1.0) -> Step:
-    """Less of each allreduce: `volume` of its bytes, of samples and of computing; `speedup` times as fast a network.
+    """Return a step with `volume` of the bytes of each allreduce, of samples and of computing.
 
-    With `speedup` the computing shrinks further, so that it stays to the communication as it was on the slower network.
+    On a network that is `speedup` times as fast the computing shrinks further, to keep its ratio to the communication.
     """
     sizes = tuple(max(1, round(size * volume)) for size in step.sizes)
     return replace(step, sizes=sizes, samples=step.samples * volume, compute_s=step.compute_s * volume / speedup)
 
 
 def first_part(step: Step, volume: float) -> Step:
-    """As many of its allreduces, the first ones, as make `volume` of their number; samples and computing by bytes."""
+    """Return a step with the first `volume` of its allreduces; samples and computing in proportion to their bytes."""
     sizes = step.sizes[: max(1, round(volume * len(step.sizes)))]
     share = sum(sizes) / sum(step.sizes)
     return replace(step, sizes=sizes, samples=step.samples * share, compute_s=step.compute_s * share)
 
 
 def step_s(step: Step, seconds: list[float] | tuple[float, ...]) -> float:
-    """Computing, then each allreduce in its time: nothing overlaps, as Fig. 16's step times suggest."""
+    """Return the seconds of a step from those of its allreduces: nothing overlaps, as Fig. 16's step times suggest."""
     if len(seconds) != len(step.sizes):
         raise ValueError(f"{len(seconds)} times for {len(step.sizes)} allreduces")
     return step.compute_s + sum(seconds)
@@ -138,7 +156,7 @@ def step_s(step: Step, seconds: list[float] | tuple[float, ...]) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Training:
-    """`width`: of the hidden layer, which has most parameters: 260 * `width` in all, about, of 4 bytes each.
+    """Training of a small network. `width`: of its hidden layer; 260 * `width` parameters in all, about, of 4 bytes.
 
     `bucket_mb`: DDP's, of gradients that are summed together.
     """
@@ -153,9 +171,158 @@ class Training:
 
 @dataclass(frozen=True, slots=True)
 class TrainingResult:
-    """By step, on one rank: its loss, and seconds from the forward pass to the new weights; then all weights."""
+    """Losses and times of each step on one rank, from the forward pass to the new weights; then all weights."""
 
     losses: list[float]
     seconds: list[float]
     gradient_bytes: int
     weights: list[float]
+
+
+def pictures(count: int, random: Any) -> tuple[Any, Any]:
+    """Return `count` pictures of 16 x 16 pixels and their kinds: with noise, a row, a column, a cross or a frame."""
+    import torch
+
+    kinds = torch.randint(KINDS, (count,), generator=random)
+    images = 0.5 * torch.randn(count, 1, SIDE, SIDE, generator=random)
+    places = torch.randint(2, SIDE - 2, (count, 2), generator=random)
+    for image, kind, (row, column) in zip(images, kinds.tolist(), places.tolist(), strict=True):
+        if kind in (0, 2):
+            image[0, row] += 1
+        if kind in (1, 2):
+            image[0, :, column] += 1
+        if kind == 3:
+            image[0, [0, -1]] += 1
+            image[0, :, [0, -1]] += 1
+    return images, kinds
+
+
+def train(backend: str, rank: int, nodes: int, init_method: str, training: Training) -> TrainingResult:
+    """Train on one rank, as a script that knows no more than a backend's name and its `init_method`.
+
+    Every rank draws other pictures, from the seed and its rank. The caller destroys the process group.
+    """
+    import torch
+    import torch.distributed as dist
+    from torch import nn
+
+    limit = timedelta(seconds=60)
+    dist.init_process_group(backend, init_method=init_method, rank=rank, world_size=nodes, timeout=limit)
+    torch.manual_seed(training.seed + rank)  # DDP gives all ranks rank 0's weights
+    network = nn.Sequential(
+        *(nn.Conv2d(1, 8, 3, stride=2, padding=1), nn.ReLU(), nn.Conv2d(8, 16, 3, stride=2, padding=1), nn.ReLU()),
+        *(nn.Flatten(), nn.Linear(256, training.width), nn.ReLU(), nn.Linear(training.width, KINDS)),
+    )
+    model = nn.parallel.DistributedDataParallel(network, bucket_cap_mb=training.bucket_mb)
+    optimizer = torch.optim.SGD(model.parameters(), lr=training.learning_rate, momentum=0.9)
+    random = torch.Generator().manual_seed(1_000_003 * training.seed + rank)
+    losses, seconds = [], []
+    for _ in range(training.steps):
+        images, kinds = pictures(training.batch, random)
+        began = time.monotonic()
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(model(images), kinds)
+        loss.backward()
+        optimizer.step()
+        seconds.append(time.monotonic() - began)
+        losses.append(loss.item())
+    dist.barrier()
+    parameters = list(model.parameters())
+    weights = torch.cat([each.detach().reshape(-1) for each in parameters]).tolist()
+    return TrainingResult(losses, seconds, sum(4 * each.numel() for each in parameters), weights)
+
+
+class Train(Message):
+    """Train once: Trained. `number` keeps the files through which ranks meet apart."""
+
+    kind: Literal["train"] = "train"
+    number: int
+    backend: Backend
+    policy: str
+    training: InstanceOf[Training]
+
+
+class Trained(Message):
+    """Result of a training on a rank."""
+
+    kind: Literal["trained"] = "trained"
+    result: InstanceOf[TrainingResult]
+
+
+class DdpRanks(PeerRanks):
+    """Ranks that train over Gloo on one rail, and over Railyard on all of them. They need PyTorch.
+
+        with DdpRanks(net, rail=0) as ranks:
+            gloo, ours = ranks.train("gloo", Training()), ranks.train("railyard", Training(), policy="nezha")
+
+    `rail`: Gloo's.
+    """
+
+    program = __name__
+    replies = (Trained,)
+
+    def __init__(self, net: PlannedFabric, rail: int = 0) -> None:
+        super().__init__(net, [rail])
+        hosts = tuple(tuple((host, _PORT) for host, _ in row) for row in self.layout.nodes)
+        trees = tuple(address and (address[0], _PORT) for address in self.layout.aggregators)
+        self.layout = replace(self.layout, nodes=hosts, aggregators=trees)
+        self._run_numbers = count()
+        self._aggregators: list[Worker] = []
+
+    @classmethod
+    def missing_requirement(cls) -> MissingRequirement | None:
+        """Return the requirement of PyTorch, None where it is installed."""
+        return gloo.torch_missing()
+
+    def start(self) -> None:
+        """Start the ranks, and the aggregators of Railyard's rails."""
+        super().start()
+        for rail in self.layout.trees:
+            aggregator = Worker(WORKER, f"the aggregator of rail {rail}", Ready)
+            self._aggregators.append(aggregator)
+            aggregator.ask(Join(task=AggregatorTask(rail, self.layout, placement(self._plan, None, rail))), Ready)
+
+    def stop(self) -> None:
+        """End the ranks and aggregators."""
+        super().stop()
+        while self._aggregators:
+            self._aggregators.pop().end()
+
+    def train(self, backend: Backend, training: Training, policy: str = "nezha") -> list[TrainingResult]:
+        """Train from the same weights and pictures each time, whatever the backend. `policy`: Railyard's."""
+        if backend not in BACKENDS:
+            raise BadInput("backend", backend, unknown_name_hint(backend, BACKENDS))
+        request = Train(number=next(self._run_numbers), backend=backend, policy=policy, training=training)
+        return [reply.result for reply in self.ask(request, Trained, TRAINING_S)]
+
+
+def _load() -> None:
+    """Load PyTorch, and what its optimizers load at their first step: once, instead of once a rank."""
+    gloo.load()
+    importlib.import_module("torch._dynamo")
+
+
+def _train(used_groups: list[Any], config: RankConfig, command: Train) -> Trained:
+    """Train once. The process group is kept in `used_groups`.
+
+    A group of Gloo that is destroyed right after its last operation may wait for a thread of its own that waits for
+    Python's lock (seen once in 15 times with PyTorch 2.13).
+    """
+    import torch.distributed as dist
+
+    from railyard.workloads.allreduce.peers import torch_backend
+
+    os.environ["GLOO_SOCKET_IFNAME"] = config.interfaces[0]
+    torch_backend.register(config.layout, command.policy, make_socket=config.placement.socket_maker())
+    init_method = f"file://{config.folder}/training{command.number}"
+    try:
+        return Trained(result=train(command.backend, config.rank, config.nodes, init_method, command.training))
+    except RuntimeError as problem:  # PyTorch's, and what it got from a backend
+        raise RailyardError(f"{command.backend}: {problem}") from problem
+    finally:
+        if dist.is_initialized():
+            used_groups.append(dist.group.WORLD)
+            dist.destroy_process_group()
+
+
+PROGRAM = Program(lambda _: [], lambda _: None, _load, _train, (Train,))

@@ -1,0 +1,178 @@
+"""Railyard's own engine on a multi-rail fabric: a process for each node, and one for each aggregator."""
+
+import math
+import os
+import signal
+import time
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from multiprocessing.connection import wait
+from types import TracebackType
+from typing import Final
+
+from railyard.core.errors import RailyardError
+from railyard.core.worker import Ready, Worker
+from railyard.topologies.multirail.spec import MultirailSpec
+from railyard.workloads.allreduce.balancing.costs import Rail, allreduce_cost
+from railyard.workloads.allreduce.balancing.policy import ALLREDUCE_POLICIES, AllreducePolicy, find_policy
+from railyard.workloads.allreduce.engine.jobs import (
+    AggregatorTask,
+    GroupBroken,
+    Join,
+    NodeTask,
+    Operations,
+    RankReport,
+    Report,
+    Run,
+    Timeouts,
+    checked,
+)
+from railyard.workloads.allreduce.engine_kind import (
+    ALLREDUCE_ENGINES,
+    OWN,
+    SLACK_S,
+    AllreduceEngine,
+    Group,
+    PlannedFabric,
+    layout,
+    placement,
+)
+
+WORKER: Final = "railyard.workloads.allreduce.engine.worker"
+
+
+class Ranks:
+    """A group over all nodes of a fabric. A context manager, or `start` and `stop`.
+
+        with Ranks(net, "nezha") as ranks:  # net: a MultirailNet that was started
+            reports = ranks.run(Operations("allreduce", "float32", 1 << 20, count=100, seed=1))
+
+    An operation's time is from the first rank's start to the last one's end (jobs.latencies_s). `channels`: the rail
+    whose NIC each of several virtual rails uses, each with a processor of its own (Nezha section 4.1); of rails that
+    do not sum in the network.
+    """
+
+    def __init__(
+        self, net: PlannedFabric, policy: str, timeouts: Timeouts | None = None, channels: Sequence[int] = ()
+    ) -> None:
+        self.layout = layout(net.plan, channels)
+        group_timeouts = timeouts or Timeouts().dilated(net.plan.dilation)
+        self._answer_timeout_s = group_timeouts.operation_s + SLACK_S
+        self._tasks = [
+            NodeTask(node, self.layout, policy, group_timeouts, placement(net.plan, node, channels=channels))
+            for node in range(net.plan.spec.nodes)
+        ]
+        self._aggregator_tasks = [
+            AggregatorTask(nic.rail, self.layout, placement(net.plan, None, nic.rail))
+            for nic in net.plan.aggregators
+            if nic is not None and not channels
+        ]
+        self._processes: list[Worker] = []
+        self._aggregators: list[Worker] = []
+
+    def start(self) -> None:
+        """Start all processes and wait until they have joined. GroupBroken if they can't join."""
+        self._aggregators = [Worker(WORKER, f"the aggregator of rail {t.rail}", Ready) for t in self._aggregator_tasks]
+        self._processes = [Worker(WORKER, f"rank {task.rank}", Ready, Report) for task in self._tasks]
+        problems = []
+        try:
+            for aggregator, aggregator_task in zip(self._aggregators, self._aggregator_tasks, strict=True):
+                aggregator.send(Join(task=aggregator_task))
+            for process, task in zip(self._processes, self._tasks, strict=True):
+                process.send(Join(task=task))
+            for process in self._processes:
+                try:
+                    process.receive(Ready, timeout_s=None)  # joining has deadlines of its own
+                except RailyardError as problem:
+                    problems.append(str(problem))
+        except BaseException:
+            self.stop()
+            raise
+        if problems:
+            self.stop()
+            raise GroupBroken("; ".join(problems))
+
+    def run(self, operations: Operations) -> list[RankReport]:
+        """Run operations on all ranks and return the report of each. BadInput for operations that can't be run."""
+        self.begin([operations] * len(self._tasks))
+        return self.finish()
+
+    def begin(self, operations: Sequence[Operations]) -> None:
+        """Let each rank begin its own operations; `finish` waits for all. A fault may be injected in between."""
+        for request in operations:
+            checked(request)
+        for process, request in zip(self._processes, operations, strict=True):
+            process.send(Run(operations=request))
+
+    def finish(self) -> list[RankReport]:
+        """Return the report of each rank when all have reported; for a rank that died, one with the error.
+
+        Once one rank has reported, the others end their operation within its time limit. A rank that does not (it is
+        stopped) gets a report with that error; then only `stop` is left to do.
+        """
+        pending = {process.fileno(): rank for rank, process in enumerate(self._processes)}
+        reports: dict[int, RankReport] = {}
+        deadline = math.inf
+        while pending and (ready := wait(pending, None if math.isinf(deadline) else deadline - time.monotonic())):
+            deadline = min(deadline, time.monotonic() + self._answer_timeout_s)
+            for pipe in pending.keys() & set(ready):
+                rank = pending.pop(pipe)
+                try:
+                    reports[rank] = self._processes[rank].receive(Report, self._answer_timeout_s).report
+                except RailyardError as problem:
+                    reports[rank] = RankReport(rank, errors=[str(problem)])
+        for rank in pending.values():
+            reports[rank] = RankReport(rank, errors=[f"rank {rank} didn't answer in {self._answer_timeout_s:g} s"])
+        return [reports[rank] for rank in sorted(reports)]
+
+    def pids(self) -> list[int]:
+        """Return the process ids of the ranks."""
+        return [process.pid for process in self._processes]
+
+    def pause(self) -> None:
+        """Stop all processes between operations: they use no CPU until `resume`."""
+        self._signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Continue all processes."""
+        self._signal(signal.SIGCONT)
+
+    def stop(self) -> None:
+        """End all processes, whatever they are doing."""
+        for process in (*self._processes, *self._aggregators):
+            process.end()
+
+    def __enter__(self) -> "Ranks":
+        self.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        self.stop()
+
+    def _signal(self, number: signal.Signals) -> None:
+        for process in (*self._aggregators, *self._processes):
+            os.kill(process.pid, number)
+
+
+class RailyardEngine(AllreduceEngine):
+    """Engine that runs every allreduce policy, and changes it between operations."""
+
+    equation = "the policy's"
+    runs_policies = True
+
+    def check(self, policy: str, field: str, fabric: MultirailSpec) -> None:
+        others = [name for name, engine in ALLREDUCE_ENGINES.items() if not engine.runs_policies]
+        find_policy(policy, [rail.name for rail in fabric.rails], field, others)
+
+    def definition(self, policy: str) -> AllreducePolicy:
+        return ALLREDUCE_POLICIES[policy.partition(":")[0]]
+
+    def start(self, net: PlannedFabric, policy: str) -> AbstractContextManager[Group]:
+        return Ranks(net, policy)
+
+    def seconds(self, rails: Sequence[Rail], nodes: int, size: int, rail: int, policy: str = "") -> float:
+        definition, argument = find_policy(policy, [each.name for each in rails])
+        return definition.seconds(rails, [allreduce_cost(each, nodes) for each in rails], argument, size)
+
+
+ALLREDUCE_ENGINES.add(OWN, RailyardEngine())
