@@ -6,6 +6,7 @@ from functools import cached_property
 import pandas as pd
 
 from railyard.core.records import Record, Recovery
+from railyard.results.analysis import allreduce
 from railyard.results.analysis.aggregate import HEARTBEATS, Row, Slowdown, labels, rows_of, slowdowns, times
 from railyard.results.analysis.recovery import RecoveryRow, ScriptRow, recovery_rows, script_runs
 from railyard.results.analysis.replacements import ReplacementRow, replacement_rows
@@ -16,6 +17,7 @@ from railyard.results.runs.checks import Check, checks
 from railyard.results.runs.fidelity import Judgement, judge
 from railyard.results.runs.records import ConnectivityCheck, Measurement, Run
 from railyard.results.runs.recovery_targets import Outcome, outcomes
+from railyard.results.runs.targets import Outcome as TargetOutcome
 from railyard.results.theory.spine_condition import Cell, cells
 
 
@@ -36,7 +38,7 @@ class Analysis:
 
     @cached_property
     def checks(self) -> tuple[Check, ...]:
-        return checks(self.run, self.judgement, self.outcomes, self.intervals)
+        return checks(self.run, self.judgement, self.outcomes, self.intervals, self.performance, self.allreduce.skipped)
 
     @cached_property
     def rows(self) -> tuple[Row, ...]:
@@ -87,6 +89,11 @@ class Analysis:
     def allreduce(self) -> AllreduceResults:
         """Allreduces on several rails."""
         return AllreduceResults.of(self.run)
+
+    @cached_property
+    def performance(self) -> tuple[TargetOutcome, ...]:
+        """Performance targets, measured or not; none without allreduces on several rails."""
+        return allreduce.outcomes(self.allreduce) if self.allreduce else ()
 
     @cached_property
     def replacement_rows(self) -> tuple[ReplacementRow, ...]:

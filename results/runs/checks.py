@@ -9,7 +9,6 @@ from railyard.controller.health.policy import HEALTH_POLICIES
 from railyard.core.records import IntervalId, Recovery
 from railyard.failure.faults import FaultKind, definition_of
 from railyard.results.analysis.aggregate import kinds_of
-from railyard.results.analysis.allreduce import requirements
 from railyard.results.analysis.recovery import (
     checks_text,
     has_goodput_evidence,
@@ -17,7 +16,7 @@ from railyard.results.analysis.recovery import (
     matches_oracle,
 )
 from railyard.results.analysis.steering import MeasurementInterval, most_changed_pair
-from railyard.results.runs.allreduce import AllreduceResults
+from railyard.results.runs.allreduce import Skipped
 from railyard.results.runs.fidelity import Judgement
 from railyard.results.runs.records import ConnectivityCheck, Run
 from railyard.results.runs.recovery_targets import (
@@ -26,6 +25,7 @@ from railyard.results.runs.recovery_targets import (
     Outcome,
     RecoveryTarget,
 )
+from railyard.results.runs.targets import Outcome as TargetOutcome
 from railyard.results.views.format import interval_label, size, workload_label
 
 DENSE_KINDS = frozenset({"TP", "PP", "DP"})
@@ -57,14 +57,19 @@ class Check:
 
 
 def checks(
-    run: Run, judgement: Judgement, outcomes: Sequence[Outcome], intervals: Sequence[MeasurementInterval]
+    run: Run,
+    judgement: Judgement,
+    outcomes: Sequence[Outcome],
+    intervals: Sequence[MeasurementInterval],
+    performance: Sequence[TargetOutcome],
+    skipped: Sequence[Skipped],
 ) -> tuple[Check, ...]:
     """Those checks for which the run has records."""
     return (
         *(*_completed(run), *_fidelity(judgement), *_bytes(run), *_dense_training(run)),
         *(*_recovery(run), *_primary_path(run), *_connectivity(run), *_too_fast(run), *_no_probe_lost(outcomes)),
         *(*_lost_bytes(run), *_connections(run), *_dwell(run, intervals)),
-        *(Check(*claim) for claim in requirements(AllreduceResults.of(run))),
+        *(*_required_targets(performance), *_policies(run, skipped)),
     )
 
 
@@ -243,6 +248,25 @@ def _fault_label(r: Recovery) -> str:
 
 def _worst_text(r: Recovery) -> str:
     return f"; most: {r.fabric} {r.script or f'{r.fault} {r.target}'} repeat {r.repeat}"
+
+
+def _required_targets(outcomes: Sequence[TargetOutcome]) -> Iterator[Check]:
+    """Performance targets that a run must meet, with the value that is furthest from the limit."""
+    for target in dict.fromkeys(o.target for o in outcomes if o.target.required):
+        found = [o for o in outcomes if o.target == target and o.measured]
+        if found:
+            name = target.quantity if target.limit else f"{target.quantity}: none"
+            detail = "; ".join(f"{target.text(o.value)} {o.of} ({o.fabric})" for o in found)
+            worst = max(found, key=lambda o: o.value or 0.0)
+            figures = (target.quantity, worst.value, target.limit, target.unit, worst.interval)
+            yield Check(name, all(o.met for o in found), detail, *figures)
+
+
+def _policies(run: Run, skipped: Sequence[Skipped]) -> Iterator[Check]:
+    if run.rails:
+        failed = [s for s in skipped if s.failed]
+        detail = f"{failed[0].policy} on {failed[0].fabric}: {failed[0].why}" if failed else "no policy broke down"
+        yield Check("every policy went through", not failed, detail, "policies that failed", len(failed), 0, "policies")
 
 
 def _is_damped(policy: str) -> bool:

@@ -1,9 +1,8 @@
-"""Tables of allreduces on several rails: for the terminal and for report.html."""
+"""Allreduces on several rails: tables for the terminal and for report.html, and the report's sections."""
 
-from collections.abc import Iterable, Iterator, Sequence, Set
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import groupby
-from operator import itemgetter
 from statistics import median
 from typing import Any, Final
 
@@ -11,137 +10,120 @@ from rich.console import Console
 from rich.text import Text
 
 from railyard.core.records import IntervalId
-from railyard.results.analysis.allreduce import (
-    AT_LEAST,
-    FabricMeasurements,
-    Outcome,
-    by_fabric,
-    in_unit,
-    is_single,
-    outcomes,
-    times,
-)
+from railyard.results.analysis.allreduce import FabricMeasurements, by_fabric, grouped, is_single
+from railyard.results.analysis.run_analysis import Analysis
 from railyard.results.plots import allreduce as plots
 from railyard.results.published import nezha
 from railyard.results.runs.allreduce import AllreduceResults, Cut, Point, Training, allreduce_interval, size_name
-from railyard.results.runs.fidelity import Judgement
 from railyard.results.runs.records import Rails
+from railyard.results.runs.targets import AT_LEAST, Outcome
 from railyard.results.views import format as fmt
-from railyard.results.views.report_tables import Table
-from railyard.results.views.terminal import Column, fit_to_width
+from railyard.results.views.table import Column, Table, text, text_table
 
-_TABLE_1: Final = ("single:sharp", "single:tcp", "equal", "99/1", "1/99", "slicing", "mrib", "mptcp", "nezha")
 SLOW_MOTION: Final = "slow motion"
 SLOW_MOTION_NOTE: Final = (
-    "what has a figure under slow motion was measured while time passed that many times slower, and is told in the "
-    "fabric's own time; cuts and DDP aren't slowed down"
+    "figures with a factor under slow motion were measured while time passed that many times slower, and are given in "
+    "the fabric's own time; faults and DDP aren't slowed down"
 )
-MET_MARK: Final = {True: "✓", False: "✗", None: fmt.NOTHING}
+_TABLE_1: Final = ("single:sharp", "single:tcp", "equal", "99/1", "1/99", "slicing", "mrib", "mptcp", "nezha")
+_MARKS: Final = {True: "✓", False: "✗", None: fmt.NOTHING}
+_TITLE: Final = "time of an allreduce (gain: nezha over the better single rail; m/p: measured over predicted)"
 
 
-InvalidPoints = Set[IntervalId]
-"""Points of which the machine, and not the fabric, was measured: of any repeat, which is left out."""
+def benchmark_table(m: FabricMeasurements, invalid: frozenset[IntervalId] = frozenset()) -> Table:
+    """Return a fabric's times: a row for each size, a column for each policy; then nezha's shares and its gain.
 
-
-def invalid_points(judgement: Judgement) -> InvalidPoints:
-    """Return the intervals that are invalid, without their repeats."""
-    return frozenset(replace(i, repeat=0) for i, found in judgement.intervals.items() if found == "invalid")
-
-
-def benchmark_table(m: FabricMeasurements, invalid: InvalidPoints = frozenset()) -> Table:
-    """A fabric: a line a size, a column a policy; then what nezha did, and what that gained. `?`: see Doubts."""
-    paper = _paper_gains(m.rails)
-    slow = slow_motion(m.points)
-    columns = ["size", *([SLOW_MOTION] if slow else []), *m.policies]
-    if "nezha" in m.policies:
-        columns += ["nezha's shares", "gain", "m/p"]
+    `?` marks a point whose interval is `invalid`, of any repeat.
+    """
+    slow, own = is_slowed(m.points), "nezha" in m.policies
+    paper = {policy: gain for (*where, policy), gain in nezha.GAINS.items() if where == [m.rails.mix, m.rails.nodes]}
+    titles = ["size", *[SLOW_MOTION] * slow, *m.policies, *["nezha's shares", "gain", "m/p"] * own]
     rows = []
     for size in m.sizes:
-        cells = [size_name(size), *([_dilation_text(p for p in m.points if p.size == size)] if slow else [])]
-        cells += [_time(m, policy, size, invalid) for policy in m.policies]
-        if "nezha" in m.policies:
-            cells += [shares_text(m.shares("nezha", size)), times(m.gain("nezha", size)), _over_predicted(m, size)]
-        rows.append(tuple(cells))
+        marks = (" ?" if allreduce_interval(m.rails.label, p, size) in invalid else "" for p in m.policies)
+        cells = [fmt.seconds(m.at(policy, size)) + mark for policy, mark in zip(m.policies, marks, strict=True)]
+        if slow:
+            cells.insert(0, _factor(p for p in m.points if p.size == size))
+        if own:
+            cells += [shares_text(m.shares("nezha", size)), fmt.times(m.gain("nezha", size))]
+            cells.append(_over_predicted(m.at("nezha", size), m.predicted("nezha", size)))
+        rows.append([size_name(size), *cells])
     if paper:
-        gains = [times(paper.get(policy)) if policy in paper else "" for policy in m.policies]
-        more = ("", times(paper.get("nezha")), "") if "nezha" in m.policies else ()
-        rows.append(("Nezha states, at most", *([""] if slow else []), *gains, *more))
-    return Table(tuple(columns), tuple(rows), 1)
+        gains = [fmt.times(paper[policy]) if policy in paper else "" for policy in m.policies]
+        rows.append(["Nezha states, at most", *[""] * slow, *gains, *["", fmt.times(paper.get("nezha")), ""] * own])
+    table = text_table(titles, rows, numbers=1, fixed=4 + slow)
+    return replace(table, title=f"{m.rails.label}: {_TITLE}", note=starts_text(m))
 
 
 def starts_text(m: FabricMeasurements) -> str:
-    """`to 512KiB medians of 3 starts, up to 12% apart`; nothing where each size has one."""
-    counts = [(m.max_starts(size), size) for size in m.sizes]
-    text = []
-    for count, group in groupby(counts, key=itemgetter(0)):
-        sizes = [size for _, size in group]
-        relative_spread = fmt.percent(max(m.relative_spread(size, m.policies) for size in sizes), 0)
+    """Return `to 512KiB medians of 3 starts, up to 12% apart`; nothing where each size has one."""
+    parts = []
+    for count, group in groupby(m.sizes, key=m.max_starts):
+        sizes = list(group)
         if count > 1:
-            text.append(f"to {size_name(sizes[-1])} medians of {count} starts, up to {relative_spread} apart")
-    return "; ".join(text)
+            spread = fmt.percent(max(map(m.relative_spread, sizes)), 0)
+            parts.append(f"to {size_name(sizes[-1])} medians of {count} starts, up to {spread} apart")
+    return "; ".join(parts)
 
 
-def slow_motion(rows: Iterable[Point | Training]) -> bool:
-    """Whether any of them was measured where time passed slower."""
+def is_slowed(rows: Iterable[Point | Training]) -> bool:
+    """Return if any of them was measured where time passed slower."""
     return any(row.dilation > 1 for row in rows)
 
 
-def _dilation_text(rows: Iterable[Point | Training]) -> str:
+def _factor(rows: Iterable[Point | Training]) -> str:
     """`10x`; nothing where time passed as it is."""
-    max_dilation = max(row.dilation for row in rows)
-    return f"{max_dilation:g}x" if max_dilation > 1 else ""
+    dilation = max(row.dilation for row in rows)
+    return f"{dilation:g}x" if dilation > 1 else ""
 
 
-def _time(m: FabricMeasurements, policy: str, size: int, invalid: InvalidPoints) -> str:
-    mark = " ?" if allreduce_interval(m.rails.label, policy, size) in invalid else ""
-    return fmt.seconds(m.at(policy, size)) + mark
-
-
-def _paper_gains(rails: Rails) -> dict[str, float]:
-    """Times the better single rail, by policy."""
-    required = (rails.mix, rails.nodes)
-    return {policy: gain for (mix, nodes, policy), gain in nezha.GAINS.items() if (mix, nodes) == required}
-
-
-def _over_predicted(m: FabricMeasurements, size: int) -> str:
-    predicted, measured = m.predicted("nezha", size), m.at("nezha", size)
+def _over_predicted(measured: float | None, predicted: float | None) -> str:
     return fmt.ratio(measured / predicted) if predicted and measured else fmt.NOTHING
 
 
 def shares_text(shares: Sequence[float] | None) -> str:
-    """`37/63`, in percents by rail."""
+    """Return `37/63`: percents by rail."""
     return "/".join(f"{100 * share:.0f}" for share in shares) if shares else fmt.NOTHING
 
 
+def _size(size: float | None) -> str:
+    return size_name(round(size)) if size else fmt.NOTHING
+
+
 def gains_table(found: AllreduceResults) -> Table:
-    """At the largest size: every policy over the better single rail, and what the paper states."""
-    rows = []
-    for m in by_fabric(found):
-        size = m.sizes[-1]
-        paper = _paper_gains(m.rails)
-        for policy in m.policies:
-            if not is_single(policy):
-                gains = [(g, s) for s in m.sizes if s >= nezha.LARGE and (g := m.gain(policy, s)) is not None]
-                best, where = max(gains, default=(None, None))
-                cells = (times(m.gain(policy, size)), times(best), size_name(where) if where else fmt.NOTHING)
-                stated = times(paper[policy]) if policy in paper else fmt.NOTHING
-                rows.append((m.rails.label, policy, *cells, stated))
-    return Table(("fabric", "policy", "largest size", "best of large sizes", "at", "Nezha's best"), tuple(rows), 2)
+    """Return every policy's gain over the better single rail, and what the paper states."""
+
+    def best(row: tuple[FabricMeasurements, str]) -> tuple[float | None, int | None]:
+        m, policy = row
+        gains = [(g, s) for s in m.sizes if s >= nezha.LARGE and (g := m.gain(policy, s)) is not None]
+        return max(gains, default=(None, None))
+
+    columns = (
+        text("fabric", lambda row: row[0].rails.label),
+        text("policy", lambda row: row[1]),
+        Column("largest size", lambda row: row[0].gain(row[1], row[0].sizes[-1]), fmt.times),
+        Column("best of large sizes", lambda row: best(row)[0], fmt.times),
+        Column("at", lambda row: best(row)[1], _size),
+        Column("Nezha's best", lambda r: nezha.GAINS.get((r[0].rails.mix, r[0].rails.nodes, r[1])), fmt.times),
+    )
+    rows = [(m, policy) for m in by_fabric(found) for policy in m.policies if not is_single(policy)]
+    return Table(columns, rows, title="Throughput over the better single rail")
 
 
 def thresholds_table(found: AllreduceResults) -> Table:
-    """Up to which size nezha used one rail alone, a line a fabric; a dash where it split all sizes, or none."""
-    rows = []
-    for m in by_fabric(found):
-        if "nezha" in m.policies and len(m.rails.names) > 1:
-            stated = nezha.THRESHOLDS.get((m.rails.mix, m.rails.nodes))
-            thresholds = (m.threshold(), m.rails.threshold, stated)
-            rows.append((m.rails.label, *(size_name(round(s)) if s else fmt.NOTHING for s in thresholds)))
-    return Table(("fabric", "one rail up to", "Eq. 6 + 10%", "Nezha's"), tuple(rows), 1)
+    """Return up to which size nezha used one rail alone; a dash where it split all sizes, or none."""
+    columns = (
+        text("fabric", lambda m: m.rails.label),
+        Column("one rail up to", lambda m: m.threshold(), _size),
+        Column("Eq. 6 + 10%", lambda m: m.rails.threshold, _size),
+        Column("Nezha's", lambda m: nezha.THRESHOLDS.get((m.rails.mix, m.rails.nodes)), _size),
+    )
+    rows = [m for m in by_fabric(found) if "nezha" in m.policies and len(m.rails.names) > 1]
+    return Table(columns, rows, title="Sizes that nezha leaves to one rail")
 
 
 def table_1(found: AllreduceResults) -> Table | None:
-    """The paper's Table 1, its figures beside what was measured on 4 nodes with tcp and sharp; None without these."""
+    """Return the paper's Table 1 beside what was measured on 4 nodes with tcp and sharp; None without these."""
     m = next((m for m in by_fabric(found) if m.rails.nodes == 4 and sorted(m.rails.kinds) == ["sharp", "tcp"]), None)
     if m is None:
         return None
@@ -150,156 +132,147 @@ def table_1(found: AllreduceResults) -> Table | None:
         by_kind |= {"weights:99:1": "99/1", "weights:1:99": "1/99"}
     known = {by_kind.get(policy, policy): policy for policy in m.policies}
     shown = [name for name in _TABLE_1 if name in known]
-    rows: list[tuple[str, ...]] = []
+    rows: list[list[str]] = []
     for size in m.sizes:
-        stated = nezha.TABLE_1.get(size, {})
-        rows.append((size_name(size), "measured", *(fmt.seconds(m.at(known[name], size)) for name in shown)))
-        if stated:
-            rows.append(("", "Nezha", *(fmt.seconds(stated.get(name)) for name in shown)))
-    return Table(("size", "", *shown), tuple(rows), 2)
+        rows.append([size_name(size), "measured", *(fmt.seconds(m.at(known[name], size)) for name in shown)])
+        if stated := nezha.TABLE_1.get(size):
+            rows.append(["", "Nezha", *(fmt.seconds(stated.get(name)) for name in shown)])
+    table = text_table(("size", "", *shown), rows, numbers=2, fixed=4)
+    return replace(table, title="Nezha's Table 1, and the same here")
 
 
-def targets_table(outcomes: Iterable[Outcome]) -> Table:
-    """What was wanted, and what came."""
-    rows = []
-    for o in outcomes:
-        goal = f", goal {in_unit(o.target.goal, o.target.unit)}" if o.target.goal is not None else ""
-        required = f"{'≥' if o.target.comparison == AT_LEAST else '≤'} {in_unit(o.target.limit, o.target.unit)}{goal}"
-        value = in_unit(o.value, o.target.unit) if o.measured else "not measured"
-        rows.append((MET_MARK[o.met], o.target.what, o.fabric, required, value, o.where, o.target.source))
-    return Table(("", "what", "fabric", "wanted", "measured", "of what", "from"), tuple(rows), 3)
+def targets_table(outcomes: Sequence[Outcome]) -> Table:
+    """Return every target with what was measured."""
+
+    def limit(o: Outcome) -> str:
+        goal = f", goal {o.target.text(o.target.goal)}" if o.target.goal is not None else ""
+        return f"{'≥' if o.target.comparison == AT_LEAST else '≤'} {o.target.text(o.target.limit)}{goal}"
+
+    columns = (
+        text("", lambda o: _MARKS[o.met]),
+        text("quantity", lambda o: o.target.quantity),
+        text("fabric", lambda o: o.fabric),
+        Column("target", limit),
+        Column("measured", lambda o: o.target.text(o.value) if o.measured else "not measured"),
+        Column("of", lambda o: o.of, drop=1),
+        Column("source", lambda o: o.target.source, drop=2),
+    )
+    return Table(columns, outcomes, title="Performance targets")
 
 
 def cuts_table(cuts: Sequence[Cut]) -> Table:
-    """A line a fabric, policy and fault, its repeats together. Times from the fault; `back` from the repair,
-    of cuts of a rail that carried something.
-    """
-    rows = []
-    for fabric, policy, fault in dict.fromkeys((c.fabric, c.policy, c.name) for c in cuts):
-        selected = [c for c in cuts if (c.fabric, c.policy, c.name) == (fabric, policy, fault)]
-        inside = [c for c in selected if c.inside]
-        rows.append(
-            (
-                fabric,
-                fault,
-                policy,
-                f"{len(inside)} of {len(selected)}",
-                _spread([c.detect_ms for c in inside]),
-                _spread([c.migrate_ms for c in inside]),
-                _spread([c.home_ms for c in selected if c.carried]),
-                fmt.seconds(median(c.median_s for c in selected)),
-                fmt.seconds(max(c.worst_s for c in selected)),
-                f"{sum(c.wrong for c in selected):,}",
-            )
-        )
+    """Return a row for each fabric, policy and fault, its repeats together; `back` is of rails that were in use."""
     columns = (
-        "fabric", "fault", "policy", "within one", "detected ms", "migrated ms", "back ms", "operation", "longest",
-        "elements wrong",
-    )  # fmt: skip
-    return Table(columns, tuple(rows), 3)
+        text("fabric", lambda rows: rows[0].fabric),
+        text("fault", lambda rows: rows[0].name),
+        text("policy", lambda rows: rows[0].policy),
+        Column("in an operation", lambda rows: f"{sum(c.inside for c in rows)} of {len(rows)}"),
+        Column("detected ms", lambda rows: _spread([c.detect_ms for c in rows if c.inside])),
+        Column("migrated ms", lambda rows: _spread([c.migrate_ms for c in rows if c.inside])),
+        Column("back ms", lambda rows: _spread([c.home_ms for c in rows if c.carried]), drop=1),
+        Column("operation", lambda rows: median(c.median_s for c in rows), fmt.seconds, drop=2),
+        Column("longest", lambda rows: max(c.worst_s for c in rows), fmt.seconds, drop=3),
+        Column("elements wrong", lambda rows: f"{sum(c.wrong for c in rows):,}", drop=4),
+    )
+    return Table(columns, grouped(cuts, "fabric", "policy", "name"), title="Rail faults")
 
 
 def _spread(values: Sequence[float | None]) -> str:
     """`33.1 (28.0 to 41.2)`: median, least, most."""
-    if not values:
-        return fmt.NOTHING
     reached = [value for value in values if value is not None]
-    missing = f", never {len(values) - len(reached)}" if len(reached) < len(values) else ""
     if not reached:
-        return "never"
+        return "never" if values else fmt.NOTHING
+    missing = f", never {len(values) - len(reached)}" if len(reached) < len(values) else ""
     return f"{median(reached):,.1f} ({min(reached):,.1f} to {max(reached):,.1f}{missing})"
 
 
 def trainings_table(found: AllreduceResults) -> Table:
-    """A line a training and policy: speed, what the equations say, and over one rail and over Gloo."""
-    rows = []
-    slow = slow_motion(found.trainings)
-    by_label = {rails.label: rails for rails in found.fabrics}
-    for fabric, name in dict.fromkeys((t.fabric, t.workload) for t in found.trainings):
-        selected = [t for t in found.trainings if (t.fabric, t.workload) == (fabric, name)]
-        for policy in dict.fromkeys(t.policy for t in selected):
-            policy_trainings = [t for t in selected if t.policy == policy]
-            first, speed, step = (
-                policy_trainings[0],
-                median(t.samples_per_s for t in policy_trainings),
-                median(t.step_s for t in policy_trainings),
-            )
-            cells = [
-                *([_dilation_text(policy_trainings)] if slow else []),
-                fmt.digits(speed),
-                fmt.seconds(step),
-                fmt.seconds(first.compute_s),
-                _ratio(step, first.predicted_s),
-            ]
-            cells += [_over_baseline(speed, selected, policy, by_label[fabric], over) for over in ("single", "gloo")]
-            rows.append((fabric, name, policy, *cells))
-    columns = (
-        "fabric",
-        "training",
-        "policy",
-        *([SLOW_MOTION] if slow else []),
-        "samples/s a node",
-        "step",
-        "of it computing",
-        "m/p",
-        "over one rail",
-        "over Gloo",
-    )
-    return Table(columns, tuple(rows), 3)
+    """Return a row for each training and policy: speed, what the equations say, and over one rail and over Gloo."""
+    rails, slow = {each.label: each for each in found.fabrics}, is_slowed(found.trainings)
+    runs = {(rows[0].fabric, rows[0].workload): rows for rows in grouped(found.trainings, "fabric", "workload")}
 
+    def over(baseline: str, rows: list[Training]) -> str:
+        return _over_baseline(rows, runs[rows[0].fabric, rows[0].workload], rails[rows[0].fabric], baseline)
 
-def _ratio(value: float, predicted: float | None) -> str:
-    return fmt.ratio(value / predicted) if predicted else fmt.NOTHING
+    def step_s(rows: list[Training]) -> float:
+        return median(t.step_s for t in rows)
 
-
-def _over_baseline(speed: float, selected: Sequence[Training], policy: str, rails: Rails, over: str) -> str:
-    """`1.43x (Nezha 1.48x)`: over the best of these policies."""
-    others = [
-        t for t in selected if (is_single(t.policy) if over == "single" else t.policy == over) and t.policy != policy
+    columns = [
+        text("fabric", lambda rows: rows[0].fabric),
+        text("training", lambda rows: rows[0].workload),
+        text("policy", lambda rows: rows[0].policy),
+        *[Column(SLOW_MOTION, _factor)] * slow,
+        Column("samples/s a node", _speed, fmt.digits),
+        Column("step", step_s, fmt.seconds),
+        Column("of it computing", lambda rows: rows[0].compute_s, fmt.seconds, drop=1),
+        Column("m/p", lambda rows: _over_predicted(step_s(rows), rows[0].predicted_s), drop=2),
+        Column("over one rail", lambda rows: over("single", rows), drop=3),
+        Column("over Gloo", lambda rows: over("gloo", rows), drop=4),
     ]
+    by_policy = [rows for training in runs.values() for rows in grouped(training, "policy")]
+    return Table(columns, by_policy, title="Trainings")
+
+
+def _speed(rows: Iterable[Training]) -> float:
+    return median(t.samples_per_s for t in rows)
+
+
+def _over_baseline(rows: list[Training], training: Sequence[Training], rails: Rails, baseline: str) -> str:
+    """`1.43x (Nezha 1.48x)`: over the best of these policies."""
+    policy = rows[0].policy
+    others = [t for t in training if (is_single(t.policy) if baseline == "single" else t.policy == baseline)]
+    others = [t for t in others if t.policy != policy]
     if not others or is_single(policy):
         return fmt.NOTHING
-    best = max(median(t.samples_per_s for t in others if t.policy == p) for p in {t.policy for t in others})
-    stated = nezha.training_gain(selected[0].workload, rails.mix, rails.nodes, over)
-    text = f" (Nezha {'≤ ' if stated.at_most else ''}{times(stated.gain)})" if stated and policy == "nezha" else ""
-    return times(speed / best) + text
+    best = max(map(_speed, grouped(others, "policy")))
+    stated = nezha.training_gain(rows[0].workload, rails.mix, rails.nodes, baseline)
+    note = f" (Nezha {'≤ ' if stated.at_most else ''}{fmt.times(stated.gain)})" if stated and policy == "nezha" else ""
+    return fmt.times(_speed(rows) / best) + note
 
 
 def ddp_runs_table(found: AllreduceResults) -> Table:
-    """A line a network that was trained for real."""
-    rows = []
-    for x in found.ddp_runs:
-        ends = f"{x.losses[0]:.3f} to {x.losses[-1]:.3f}"
-        steps = (fmt.seconds(x.gloo_step_s), fmt.seconds(x.step_s), times(x.gloo_step_s / x.step_s))
-        rows.append(
-            (x.fabric, x.policy, fmt.size(x.bytes), str(len(x.losses)), ends, fmt.digits(x.losses_apart, 2), *steps)
-        )
-    columns = ("fabric", "policy", "gradients", "steps", "loss", "apart", "Gloo's step", "step", "over Gloo")
-    return Table(columns, tuple(rows), 2)
+    """Return a row for each network that was really trained."""
+    columns = (
+        text("fabric", lambda x: x.fabric),
+        text("policy", lambda x: x.policy),
+        Column("gradients", lambda x: x.bytes, fmt.size),
+        Column("steps", lambda x: len(x.losses)),
+        Column("loss", lambda x: f"{x.losses[0]:.3f} to {x.losses[-1]:.3f}"),
+        Column("apart", lambda x: fmt.digits(x.losses_apart, 2), drop=1),
+        Column("Gloo's step", lambda x: x.gloo_step_s, fmt.seconds, drop=2),
+        Column("step", lambda x: x.step_s, fmt.seconds, drop=3),
+        Column("over Gloo", lambda x: x.gloo_step_s / x.step_s, fmt.times, drop=4),
+    )
+    return Table(columns, found.ddp_runs, title="DDP over Gloo and over Railyard's backend")
 
 
 def fabrics_table(found: AllreduceResults) -> Table:
-    """What was built, a line a rail."""
+    """Return what was built: a row for each rail."""
     rows = []
     for rails in found.fabrics:
+        fabric = [rails.label, str(rails.nodes), f"{rails.scale:g}", fmt.seconds(rails.build_s)]
         for n, name in enumerate(rails.names):
-            whole = (
-                (rails.label, str(rails.nodes), f"{rails.scale:g}", fmt.seconds(rails.build_s)) if n == 0 else ("",) * 4
-            )
-            rows.append((*whole, name, rails.kinds[n], fmt.rate(rails.bps[n]), fmt.seconds(rails.setup_s[n])))
-    columns = ("fabric", "nodes", "times slower", "built in", "rail", "kind", "payload a NIC", "set-up a message")
-    return Table(columns, tuple(rows), 1)
+            cells = (name, rails.kinds[n], fmt.rate(rails.bps[n]), fmt.seconds(rails.setup_s[n]))
+            rows.append([*(fabric if n == 0 else [""] * 4), *cells])
+    titles = ("fabric", "nodes", "times slower", "built in", "rail", "kind", "payload a NIC", "set-up a message")
+    return text_table(titles, rows, numbers=1)
 
 
-def parts(found: AllreduceResults, judgement: Judgement) -> dict[str, Any] | None:
-    """What its template asks for; None where there is nothing of the kind."""
-    invalid = invalid_points(judgement)
+def _invalid_points(analysis: Analysis) -> frozenset[IntervalId]:
+    """Return the intervals that are invalid, without their repeats."""
+    verdicts = analysis.judgement.intervals.items()
+    return frozenset(replace(i, repeat=0) for i, verdict in verdicts if verdict == "invalid")
+
+
+def parts(analysis: Analysis) -> dict[str, Any] | None:
+    """Return what the report's template shows; None without allreduces on several rails."""
+    found, invalid = analysis.allreduce, _invalid_points(analysis)
     if not found:
         return None
     places = dict.fromkeys((rates.fabric, rates.interval.part) for rates in found.rates)
     drawn = [(f"{fabric}: {fault}", plots.nic_rates(found, fabric, fault)) for fabric, fault in places]
     return {
-        "targets": targets_table(outcomes(found)),
+        "targets": targets_table(analysis.performance),
         "latencies": [
             (m.rails.label, plots.latency(m), benchmark_table(m, invalid), starts_text(m)) for m in by_fabric(found)
         ],
@@ -314,56 +287,35 @@ def parts(found: AllreduceResults, judgement: Judgement) -> dict[str, Any] | Non
         "trainings": trainings_table(found),
         "ddp_runs": ddp_runs_table(found),
         "losses": plots.losses(found),
-        "slow_motion_note": SLOW_MOTION_NOTE if slow_motion((*found.points, *found.trainings)) else "",
+        "slow_motion_note": SLOW_MOTION_NOTE if is_slowed((*found.points, *found.trainings)) else "",
         "fabrics": fabrics_table(found),
         "skipped": found.skipped,
     }
 
 
-_TITLE = "time of an allreduce (gain: nezha over the better single rail; m/p: measured over predicted)"
-
-
-def print_tables(found: AllreduceResults, judgement: Judgement, console: Console) -> None:
-    """All of it: the table is what such a run is for."""
-    invalid = invalid_points(judgement)
-    for title, table, fixed_columns, note in _tables(found, invalid):
+def print_tables(analysis: Analysis, console: Console) -> None:
+    """Print every table that has rows, and notes on what it shows."""
+    found, invalid = analysis.allreduce, _invalid_points(analysis)
+    for table in _tables(analysis, invalid):
         if table.rows:
-            console.print(fit_to_width(console, title, _columns(table, fixed_columns), 0, note))
+            console.print(table.to_terminal(console))
             console.print()
-    if slow_motion((*found.points, *found.trainings)):
-        console.print(Text(f"{SLOW_MOTION}: {SLOW_MOTION_NOTE}", style="dim"), highlight=False)
-    if invalid:
-        console.print(Text("?: the machine was measured there, and not the fabric", style="dim"), highlight=False)
-    missing = [o.target.what for o in outcomes(found) if not o.measured]
-    if missing:
-        console.print(Text(f"not measured: {'; '.join(missing)}", style="dim"), highlight=False)
-    for skipped in found.skipped:
-        console.print(
-            Text(f"not run: {skipped.policy} on {skipped.fabric}: {skipped.why}", style="dim"), highlight=False
-        )
+    missing = [o.target.quantity for o in analysis.performance if not o.measured]
+    notes = (
+        *[f"{SLOW_MOTION}: {SLOW_MOTION_NOTE}"] * is_slowed((*found.points, *found.trainings)),
+        *["?: the machine was measured there, and not the fabric"] * bool(invalid),
+        *[f"not measured: {'; '.join(missing)}"] * bool(missing),
+        *(f"not run: {skipped.policy} on {skipped.fabric}: {skipped.why}" for skipped in found.skipped),
+    )
+    for note in notes:
+        console.print(Text(note, style="dim"), highlight=False)
 
 
-def _tables(found: AllreduceResults, invalid: InvalidPoints) -> Iterator[tuple[str, Table, int, str]]:
-    """(title, table, how many of its columns are always there, a line below it)."""
-    for m in by_fabric(found):
-        fixed_columns = 5 if slow_motion(m.points) else 4
-        yield f"{m.rails.label}: {_TITLE}", benchmark_table(m, invalid), fixed_columns, starts_text(m)
-    paper = table_1(found)
-    if paper is not None:
-        yield "Nezha's Table 1, and the same here", paper, 4, ""
-    yield "nezha leaves to one rail", thresholds_table(found), 4, ""
-    yield "Throughput over the better single rail", gains_table(found), 6, ""
-    yield "Rails that went away and came back", cuts_table(found.cuts), 6, ""
-    yield "Trainings", trainings_table(found), 6, ""
-    yield "DDP over Gloo and over Railyard's backend", ddp_runs_table(found), 5, ""
-    yield "What it has to show", targets_table([o for o in outcomes(found) if o.measured]), 5, ""
-
-
-def _columns(table: Table, fixed_columns: int) -> list[Column]:
-    """On a narrow screen the last columns go first."""
-    cells = zip(*table.rows, strict=True)
-    named = zip(table.columns, cells, strict=True)
-    return [
-        Column(name, column, drop=max(0, n - fixed_columns + 1), text=n < table.numbers)
-        for n, (name, column) in enumerate(named)
-    ]
+def _tables(analysis: Analysis, invalid: frozenset[IntervalId]) -> Iterator[Table]:
+    """Yield the tables of the terminal in their order."""
+    found = analysis.allreduce
+    yield from (benchmark_table(m, invalid) for m in by_fabric(found))
+    if paper := table_1(found):
+        yield paper
+    yield from (thresholds_table(found), gains_table(found), cuts_table(found.cuts), trainings_table(found))
+    yield from (ddp_runs_table(found), targets_table([o for o in analysis.performance if o.measured]))

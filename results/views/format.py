@@ -70,6 +70,11 @@ def ratio(value: float | None) -> str:
     return NOTHING if value is None else f"{value:.3f}"
 
 
+def times(value: float | None) -> str:
+    """1.8432 -> `1.84x`."""
+    return NOTHING if value is None else f"{value:.2f}x"
+
+
 def milliseconds(value: float | None) -> str:
     """12.34 -> `12.3 ms`; None is a step that never came before the repair."""
     return "never" if value is None else f"{value:,.1f}{_SPACE}ms"

@@ -90,7 +90,7 @@ def _context(analysis: Analysis) -> dict[str, Any]:
         "projections": scale_tables.projections_table(rows, fabrics),
         **_evidence(run, judgement),
         "provenance": report_tables.provenance_table(run.provenance),
-        "multirail": allreduce.parts(analysis.allreduce, judgement),
+        "multirail": allreduce.parts(analysis),
     }
 
 

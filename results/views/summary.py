@@ -10,7 +10,6 @@ from rich.text import Text
 
 from railyard.results.analysis import replacements
 from railyard.results.analysis.aggregate import Row, Slowdown, Spread
-from railyard.results.analysis.allreduce import outcomes
 from railyard.results.analysis.run_analysis import Analysis
 from railyard.results.runs.checks import Check
 from railyard.results.runs.records import ByteCheck
@@ -59,7 +58,7 @@ def summarise(analysis: Analysis) -> dict[str, Any]:
             "replacements": [row.as_dict() for row in analysis.replacement_rows],
             "heartbeats": _heartbeats(analysis.heartbeat_rows),
             "bytes": _bytes(run.bytes, analysis.labels),
-            "targets": [outcome.as_dict() for outcome in outcomes(analysis.allreduce)] if run.rails else [],
+            "targets": [outcome.as_dict() for outcome in analysis.performance],
             "skipped": [asdict(policy) for policy in analysis.allreduce.skipped],
         },
     }
@@ -123,7 +122,7 @@ def print_summary(analysis: Analysis, console: Console) -> None:
     if len(judgement.reasons) > _MAX_REASONS:
         console.print(f"  … and {len(judgement.reasons) - _MAX_REASONS} more", highlight=False)
     if run.rails:
-        allreduce.print_tables(analysis.allreduce, judgement, console)
+        allreduce.print_tables(analysis, console)
     elif run.is_steered:
         _print_policies(analysis, console)
     else:

@@ -16,6 +16,7 @@ from railyard.results.runs import store
 from railyard.results.runs.allreduce import AllreduceResults, LostRails, Skipped, allreduce_interval, training_name
 from railyard.results.runs.records import Load, Run
 from railyard.results.views import allreduce as tables
+from railyard.results.views.table import Table
 from tests.unit import shown
 from tests.unit.multirail_sample import MIB, PAIR, UNLIKE, cut_of, run_of, sample, started, training_of
 from tests.unit.replaced import replaced
@@ -73,7 +74,7 @@ def test_model_with_a_batch_of_its_own_is_named_without_one() -> None:
     assert training_name("gpt3-2.7b", 0) == "gpt3-2.7b"
     gpt = replaced(training_of("nezha", 1.0), workload="gpt3-2.7b")
     found = replace(sample(), trainings=[gpt, training_of("nezha", 1.0)])
-    assert [row[1] for row in tables.trainings_table(found).rows] == ["gpt3-2.7b", "vgg-11 batch 64"]
+    assert [row[1] for row in tables.trainings_table(found).cells] == ["gpt3-2.7b", "vgg-11 batch 64"]
 
 
 def test_the_screen_has_every_size_policy_bar_and_cut(run: Run) -> None:
@@ -100,6 +101,10 @@ def test_a_point_that_measured_the_machine_is_marked(run: Run) -> None:
     assert "157.0\u00a0ms ?" in shown.render(busy)
 
 
+def titles(table: Table) -> tuple[str, ...]:
+    return tuple(column.title for column in table.columns)
+
+
 def slowed(run: Run) -> Run:
     """Its small sizes and its trainings in slow motion."""
     found = AllreduceResults.of(run)
@@ -111,11 +116,11 @@ def slowed(run: Run) -> Run:
 def test_what_was_measured_in_slow_motion_is_told_so(run: Run) -> None:
     slow = slowed(run)
     table = tables.benchmark_table(by_fabric(AllreduceResults.of(slow))[0])
-    assert table.columns[:2] == ("size", "slow motion")
-    assert [row[:2] for row in table.rows] == [("2KiB", "10x"), ("64MiB", ""), ("Nezha states, at most", "")]
-    assert {len(row) for row in table.rows} == {len(table.columns)}
+    assert titles(table)[:2] == ("size", "slow motion")
+    assert [row[:2] for row in table.cells] == [("2KiB", "10x"), ("64MiB", ""), ("Nezha states, at most", "")]
+    assert {len(row) for row in table.cells} == {len(table.columns)}
     speeds = tables.trainings_table(AllreduceResults.of(slow))
-    assert {row[speeds.columns.index("slow motion")] for row in speeds.rows} == {"3x"}
+    assert {row[titles(speeds).index("slow motion")] for row in speeds.cells} == {"3x"}
     console = Console(file=io.StringIO(), width=200)
     shown.print_summary(slow, console)
     assert isinstance(console.file, io.StringIO)
@@ -174,7 +179,7 @@ def test_the_page_has_its_sections_and_sound_figures(run: Run) -> None:
 def test_the_papers_figures_stand_beside_ours(run: Run) -> None:
     paper = tables.table_1(AllreduceResults.of(run))
     assert paper is not None
-    assert paper.columns == (
+    assert titles(paper) == (
         "size",
         "",
         "single:sharp",
@@ -186,18 +191,18 @@ def test_the_papers_figures_stand_beside_ours(run: Run) -> None:
         "mptcp",
         "nezha",
     )
-    theirs = next(row for row in paper.rows if row[1] == "Nezha")
+    theirs = next(row for row in paper.cells if row[1] == "Nezha")
     assert theirs[2:7] == ("181.5\u00a0ms", "316.3\u00a0ms", "178.4\u00a0ms", "314.9\u00a0ms", "257.1\u00a0ms")
     thresholds = tables.thresholds_table(AllreduceResults.of(run))
-    assert thresholds.rows == ((PAIR.label, "2KiB", "48.22KB", "256KiB"), (UNLIKE.label, "2KiB", "–", "–"))
+    assert thresholds.cells == ((PAIR.label, "2KiB", "48.22KB", "256KiB"), (UNLIKE.label, "2KiB", "–", "–"))
     assert "One rail up to" in shown.render(run)
-    wanted = {row[1]: (row[3], row[6]) for row in tables.targets_table(outcomes(AllreduceResults.of(run))).rows}
+    wanted = {row[1]: (row[3], row[6]) for row in tables.targets_table(outcomes(AllreduceResults.of(run))).cells}
     assert wanted["two like rails, 4 nodes, large: of one"] == ("≥ 1.84x, goal 1.95x", "Nezha 5.2.1")
     assert wanted["nezha, large: throughput of mrib's"][1] == "Nezha 5.2.2, unlike rails: up to 1.41x"
     gains = tables.gains_table(AllreduceResults.of(run))
-    assert (PAIR.label, "nezha", "1.91x", "1.91x", "64MiB", "1.84x") in gains.rows
+    assert (PAIR.label, "nezha", "1.91x", "1.91x", "64MiB", "1.84x") in gains.cells
     speeds = tables.trainings_table(AllreduceResults.of(run))
-    assert any("1.50x (Nezha 1.20x)" in row for row in speeds.rows)
+    assert any("1.50x (Nezha 1.20x)" in row for row in speeds.cells)
 
 
 def test_only_what_was_measured_is_drawn() -> None:
