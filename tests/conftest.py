@@ -35,7 +35,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Emulation without root is an error, not a skip; root of an unprivileged capsule will do."""
+    """Emulation without root is an error, not a skip; root of an unprivileged sandbox will do."""
     if os.geteuid() != 0 and any(EMULATION in item.path.parents for item in items):
         raise pytest.UsageError("tests/emulation needs root; type: sudo script/test emulation")
 

@@ -1,4 +1,4 @@
-"""Tests on real packets. One that is marked `capsule` runs in a capsule of its own (forked.py): its body may build what
+"""Tests on real packets. One that is marked `sandbox` runs in a sandbox of its own (forked.py): its body may build what
 it likes, and need not clean up. Only one session emulates at a time, and each test leaves the machine as it was.
 """
 
@@ -14,11 +14,11 @@ from tests.emulation import fabrics, forked, leaks
 from tests.emulation.variants import is_variant
 
 TEST_S = 180.0  # only what hangs comes near it
-END_S = 10.0  # for the kernel to end a capsule whose first process was killed
+END_S = 10.0  # for the kernel to end a sandbox whose first process was killed
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "capsule: run the test's body in a capsule of its own")
+    config.addinivalue_line("markers", "sandbox: run the test's body in a sandbox of its own")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -33,7 +33,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     """In place of pytest's own call of the test function, for those that are marked."""
-    if pyfuncitem.get_closest_marker("capsule") is None:
+    if pyfuncitem.get_closest_marker("sandbox") is None:
         return None
     arguments = {name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}
 

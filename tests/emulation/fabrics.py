@@ -55,7 +55,7 @@ def at_best(measure: Callable[[], _T], good: Callable[[_T], bool], tries: int = 
 
 @dataclass
 class Fabric:
-    """A running fabric. Nothing needs to be stopped: the test's capsule ends with it."""
+    """A running fabric. Nothing needs to be stopped: the test's sandbox ends with it."""
 
     net: FabricNet
     controller: ControllerProcess

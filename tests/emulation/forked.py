@@ -1,4 +1,4 @@
-"""Run a function in a capsule of its own, forked from here: no program is started anew, so it costs a few milliseconds.
+"""Run a function in a sandbox of its own, forked from here: no program is started anew, so it costs a few milliseconds.
 
     this process ── keeper: new mount, network and PID namespaces ── child: process 1 in there, runs the function
 
@@ -35,7 +35,7 @@ class Skipped(Exception):
 
 
 def run(function: Callable[[], None], describe: Callable[[BaseException], str], within_s: float) -> None:
-    """Call `function` in a capsule. `describe` words an exception of the function's, in there, for `Failed`."""
+    """Call `function` in a sandbox. `describe` words an exception of the function's, in there, for `Failed`."""
     reading, writing = os.pipe()
     sys.stdout.flush()
     sys.stderr.flush()

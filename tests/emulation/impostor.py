@@ -52,7 +52,7 @@ class Claim(RunSocket):
 
 def main(way: str, text: str) -> None:
     argv, script = WAYS[way]
-    environment = {**os.environ, "PATH": SEARCH_PATH, "RAILYARD_CAPSULE": "1", "RAILYARD_RUN": text}
+    environment = {**os.environ, "PATH": SEARCH_PATH, "RAILYARD_SANDBOX": "1", "RAILYARD_RUN": text}
     with Claim(text) if way == "claims-root" else RunSocket("" if way == "variables" else text) as found:
         process = subprocess.Popen(["setpriv", "--pdeathsig", "KILL", *argv, "sh", "-c", script], env=environment)
         while process.poll() is None:

@@ -1,4 +1,4 @@
-"""Stock `mn` in a test's capsule, with a machine's usual single Open vSwitch, and a controller on 127.0.0.1:6653."""
+"""Stock `mn` in a test's sandbox, with a machine's usual single Open vSwitch, and a controller on 127.0.0.1:6653."""
 
 import os
 import subprocess
@@ -22,7 +22,7 @@ WAIT_FOR_FLOWS = (
 
 
 def start_open_vswitch() -> None:
-    """As a distribution's service does it, at the default paths, which are the capsule's own."""
+    """As a distribution's service does it, at the default paths, which are the sandbox's own."""
     prepare()
     RUNDIR.mkdir()
     namespaces.run(["ovsdb-server", str(EMPTY_DATABASE), f"--remote=punix:{RUNDIR}/db.sock", "--pidfile", "--detach"])

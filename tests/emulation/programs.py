@@ -18,7 +18,7 @@ from railyard.core.host import SEARCH_PATH, USER_NAMESPACE_OPTIONS
 
 ROOT: Final = Path(__file__).parents[2]
 RUN_EXPERIMENT: Final = (sys.executable, str(ROOT / "run_experiment.py"))
-ENCAPSULATED: Final = (sys.executable, "-m", "tests.emulation.encapsulated")
+SANDBOXED: Final = (sys.executable, "-m", "tests.emulation.sandboxed")
 # a /dev/net/tun that everybody may open, in a mount namespace that ends with the command (-n: else /run/mount stays)
 USER: Final = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups")
 _AS_USER: Final = """mount -n -t tmpfs -o dev tmpfs /dev/net && mknod /dev/net/tun c 10 200 && chmod 666 /dev/net/tun &&
@@ -95,7 +95,7 @@ class Program:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """However the test ended, it goes; that its capsule goes with it is what is tested."""
+        """However the test ended, it goes; that its sandbox goes with it is what is tested."""
         self.process.kill()
         self.process.wait()
         for stream in (self.process.stdin, self.process.stdout):
@@ -114,13 +114,13 @@ def command_line(process: psutil.Process) -> list[str]:
 def machine_state() -> dict[str, set[str]]:
     """What a run must leave as it was and leaks.py doesn't look at: mounts, /tmp, our processes with their namespaces.
 
-    Every process of a capsule has its marker among its variables, which tells it from what others do meanwhile.
+    Every process of a sandbox has its marker among its variables, which tells it from what others do meanwhile.
     """
     ours = set()
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit():
             try:
-                if b"RAILYARD_CAPSULE=1" in (folder / "environ").read_bytes():
+                if b"RAILYARD_SANDBOX=1" in (folder / "environ").read_bytes():
                     network = (folder / "ns" / "net").readlink()
                     ours.add(f"{(folder / 'comm').read_text().strip()} (pid {folder.name}, {network})")
             except OSError:

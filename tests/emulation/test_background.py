@@ -30,7 +30,7 @@ from railyard.workloads.background.run import Background, background
 from railyard.workloads.background.spec import BackgroundSpec
 from tests.emulation.fabrics import Fabric, at_best, build, eventually
 
-pytestmark = pytest.mark.capsule
+pytestmark = pytest.mark.sandbox
 RATES: dict[str, Any] = {"rail_rate": "20Mbit", "hb_rate": "60Mbit"}
 SETTLE_S = 0.3
 LOOK_S = 2.0

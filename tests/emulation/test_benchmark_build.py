@@ -36,7 +36,7 @@ def test_every_builder_takes_its_turn_and_is_compared(tmp_path: Path, slow: floa
     assert all(f"│ {name} " in done.stdout for name in names)
 
 
-@pytest.mark.capsule
+@pytest.mark.sandbox
 def test_what_is_left_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(teardown_check, "TIMEOUT_S", 0.2)
     before = teardown_check.visible()
@@ -50,7 +50,7 @@ def test_what_is_left_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         assert left in str(error.value)
 
 
-@pytest.mark.capsule
+@pytest.mark.sandbox
 def test_the_fence_waits_for_the_kernel_to_free_namespaces_whose_names_are_gone() -> None:
     before = teardown_check.visible()
     names = [f"n{i}" for i in range(20)]

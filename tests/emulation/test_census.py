@@ -19,7 +19,7 @@ from railyard.failure.scenario.script import NO_DEADLINE_NS, Action, QuietPeriod
 from railyard.topologies.addresses import Gpu
 from tests.emulation.fabrics import build, eventually
 
-pytestmark = pytest.mark.capsule
+pytestmark = pytest.mark.sandbox
 
 SILENT = Fault("link-silent", "d0g1")
 

@@ -10,7 +10,7 @@ from railyard.topologies.build.ovs import PrivateSwitch
 from tests.emulation.fabrics import Fabric, build, eventually
 from tests.unit.path_choices import chosen_path
 
-pytestmark = pytest.mark.capsule
+pytestmark = pytest.mark.sandbox
 
 
 def assert_all_go_as_chosen(fabric: Fabric, broken: Broken) -> None:

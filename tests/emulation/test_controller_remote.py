@@ -7,7 +7,7 @@ import pytest
 
 from tests.emulation.plain_mininet import mn, start_controller, start_open_vswitch
 
-pytestmark = pytest.mark.capsule
+pytestmark = pytest.mark.sandbox
 LISTENS = "timeout 20 sh -c 'until ss -Hltn | grep -q :5201; do sleep 0.05; done'"  # a daemon's parent doesn't wait
 
 

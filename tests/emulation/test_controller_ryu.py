@@ -12,14 +12,14 @@ from tests.emulation.ryu_venv import CannotMake, ryu_manager
 
 @pytest.fixture(scope="module")
 def manager() -> Path:
-    """Made outside of the capsule, which has no network."""
+    """Made outside of the sandbox, which has no network."""
     try:
         return ryu_manager()
     except CannotMake as error:
         pytest.skip(str(error))
 
 
-@pytest.mark.capsule
+@pytest.mark.sandbox
 def test_ryu_manager_runs_the_app(manager: Path) -> None:
     start_open_vswitch()
     start_controller([str(manager), "controller/openflow/app.py"])

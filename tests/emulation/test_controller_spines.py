@@ -9,7 +9,7 @@ from railyard.topologies.addresses import Gpu
 from railyard.topologies.build import namespaces
 from tests.emulation.fabrics import Fabric, build, eventually
 
-pytestmark = pytest.mark.capsule
+pytestmark = pytest.mark.sandbox
 SRC, DST = Gpu(0, 0), Gpu(1, 1)
 MANY = 48
 

@@ -14,7 +14,7 @@ from railyard.topologies.addresses import Gpu
 from railyard.topologies.build import namespaces
 from tests.emulation.fabrics import Fabric, build, eventually
 
-pytestmark = pytest.mark.capsule
+pytestmark = pytest.mark.sandbox
 FLOWS = 24
 
 

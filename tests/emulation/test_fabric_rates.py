@@ -8,7 +8,7 @@ from railyard.topologies.addresses import Gpu
 from railyard.topologies.build.shaping import payload_fraction
 from tests.emulation.fabrics import Fabric, at_best, build
 
-pytestmark = pytest.mark.capsule
+pytestmark = pytest.mark.sandbox
 SECONDS = 2
 
 

@@ -12,7 +12,7 @@ from railyard.topologies.build.ovs import PrivateSwitch
 from tests.emulation.fabrics import at_best, build
 from tests.unit.path_choices import CHOICES, own_path
 
-pytestmark = pytest.mark.capsule
+pytestmark = pytest.mark.sandbox
 
 
 def expected_hops(policy: str, src: Gpu, dst: Gpu) -> list[Gpu]:

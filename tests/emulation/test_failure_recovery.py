@@ -21,7 +21,7 @@ from railyard.topologies.plan import make_plan
 from railyard.topologies.spec import parse_fabric
 from tests.emulation.fabrics import RAIL_BPS, Fabric, build, datapath, eventually
 
-pytestmark = pytest.mark.capsule
+pytestmark = pytest.mark.sandbox
 
 AT_S, REPAIR_S = 0.6, 1.2
 EACH: tuple[tuple[str, str], ...] = (
@@ -54,7 +54,7 @@ def machine_halted(seen: FaultRun) -> bool:
 
 
 class Broken:
-    """A fabric as experiments build it, to break while traffic runs. It ends with the test's capsule."""
+    """A fabric as experiments build it, to break while traffic runs. It ends with the test's sandbox."""
 
     def __init__(self, kind: str, domains: int, rails: int, reroute: bool) -> None:
         plan = make_plan(parse_fabric({"kind": kind, "domains": domains, "rails": rails}), RAIL_BPS)

@@ -18,7 +18,7 @@ from railyard.topologies.plan import End
 from tests.emulation.fabrics import WAIT_S as LONG_S
 from tests.emulation.fabrics import Fabric, at_best, build, eventually
 
-pytestmark = pytest.mark.capsule
+pytestmark = pytest.mark.sandbox
 
 PINGS = 2
 WAIT_S = 0.2  # for what is not to come

@@ -1,4 +1,4 @@
-"""The rig itself: what a test's capsule shows, hides and ends."""
+"""The rig itself: what a test's sandbox shows, hides and ends."""
 
 import os
 import signal

@@ -20,7 +20,7 @@ from railyard.controller.health.registry.etcd import EtcdServer
 from railyard.controller.health.scores import Scores
 from tests.emulation.fabrics import eventually
 
-pytestmark = pytest.mark.capsule
+pytestmark = pytest.mark.sandbox
 
 Kind = Literal["embedded", "etcd"]
 ROOT = Path(__file__).parents[2]

@@ -28,7 +28,7 @@ from railyard.topologies.multirail.spec import Nic, parse_multirail
 from tests.emulation.fabrics import WAIT_S as LONG_S
 from tests.emulation.fabrics import at_best, datapath, eventually
 
-pytestmark = pytest.mark.capsule
+pytestmark = pytest.mark.sandbox
 WAIT_S = 0.2
 SOL_MPTCP, MPTCP_INFO = 284, 1  # <linux/mptcp.h>
 SO_TIMESTAMPNS = 35  # <asm-generic/socket.h>

@@ -18,7 +18,7 @@ from railyard.topologies.build.shaping import payload_fraction
 from railyard.topologies.spec import Layer
 from tests.emulation.fabrics import RAIL_BPS, Fabric, at_best, build, eventually
 
-pytestmark = pytest.mark.capsule
+pytestmark = pytest.mark.sandbox
 FAILED = Gpu(0, 1)
 DARK = {"dead", "linkdown"}  # what is said of a route without light
 LIGHT_OFF = 0.02

@@ -44,7 +44,7 @@ def test_plugin_fabric_carries_traffic_and_recovers(tmp_path: Path, slow: float)
     assert_recovered(run, faults=2)
 
 
-@pytest.mark.capsule
+@pytest.mark.sandbox
 @pytest.mark.usefixtures("rail_spare")
 def test_spare_carries_nothing_until_a_rail_switch_dies() -> None:
     fabric = build("rail-spare", 3, 2)

@@ -13,7 +13,7 @@ from railyard.topologies.build import namespaces
 from railyard.topologies.measure.counters import TRAFFIC, PortReader, PortStats
 from tests.emulation.fabrics import eventually
 
-pytestmark = pytest.mark.capsule
+pytestmark = pytest.mark.sandbox
 
 BUILD = """link add near type veth peer name far
 link set near up

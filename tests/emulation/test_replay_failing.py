@@ -17,7 +17,7 @@ from railyard.workloads.replay.run import Replay, replay
 from tests.emulation.fabrics import build, eventually
 from tests.emulation.programs import command_line
 
-pytestmark = pytest.mark.capsule
+pytestmark = pytest.mark.sandbox
 
 WINDOWS = Windows(200_000, 200_000, 36_000)
 SECONDS_OF_BYTES = 30_000_000  # 2.4 s at 100 Mbit/s

@@ -16,7 +16,7 @@ from railyard.workloads.background.spec import BackgroundSpec
 from tests.emulation.fabrics import Fabric, at_best, build
 from tests.emulation.steered import SLOW_RATES
 
-pytestmark = pytest.mark.capsule
+pytestmark = pytest.mark.sandbox
 SETTLE_S = 0.3
 SRC, DST = Gpu(0, 0), Gpu(1, 0)
 

@@ -20,7 +20,7 @@ from railyard.topologies.routing import AnyRoute, Hop, Route, SpreadRoute, host_
 from railyard.topologies.spec import parse_fabric
 from tests.emulation.fabrics import Fabric, build
 
-pytestmark = pytest.mark.capsule
+pytestmark = pytest.mark.sandbox
 
 SRC, DST = Gpu(0, 0), Gpu(1, 1)
 METRIC = 15

@@ -11,7 +11,7 @@ from railyard.topologies.build import namespaces
 from railyard.topologies.measure.tcp_rates import TcpRates
 from tests.emulation.fabrics import at_best, build
 
-pytestmark = pytest.mark.capsule
+pytestmark = pytest.mark.sandbox
 WINDOW = 36_000
 RAIL_BPS = 20e6
 

@@ -33,13 +33,13 @@ def assert_all_as_chosen(fabric: Fabric, broken: Broken) -> None:
                 assert way.path == path, f"{src.name} -> {dst.name}: {way.name}, by {way}"
 
 
-@pytest.mark.capsule
+@pytest.mark.sandbox
 @pairs_of_policies
 def test_every_pair_goes_as_the_policy_says(kind: str, policy: str) -> None:
     assert_all_as_chosen(build(kind, 3, 3, policy=policy), Broken())
 
 
-@pytest.mark.capsule
+@pytest.mark.sandbox
 @pairs_of_policies
 def test_after_a_cut_every_pair_takes_the_detour_that_was_chosen(kind: str, policy: str) -> None:
     fabric = build(kind, 2, 3, policy=policy)
@@ -53,7 +53,7 @@ def test_after_a_cut_every_pair_takes_the_detour_that_was_chosen(kind: str, poli
     assert verdict([way], [own]) == f"a detour: the policy says {path_name(own)}"
 
 
-@pytest.mark.capsule
+@pytest.mark.sandbox
 def test_without_rerouting_it_is_told_where_packets_are_lost() -> None:
     fabric = build("rail-only", 2, 3, reroute=False, backups=False)
     fabric.set_link(Gpu(1, 1), "down")
@@ -66,7 +66,7 @@ def test_without_rerouting_it_is_told_where_packets_are_lost() -> None:
     )
 
 
-@pytest.mark.capsule
+@pytest.mark.sandbox
 def test_flows_share_the_spines_and_time_runs_forward() -> None:
     fabric = build("rail-optimized", 2, 2, spines=2)
     with Capture(fabric.net.plan) as capture:
@@ -79,7 +79,7 @@ def test_flows_share_the_spines_and_time_runs_forward() -> None:
         assert len(stamps) == 8
 
 
-@pytest.mark.capsule
+@pytest.mark.sandbox
 def test_the_plan_is_there_while_the_fabric_stands() -> None:
     fabric = build("rail-optimized", 2, 2, policy="pxn")
     assert read_active_plan() == fabric.net.plan

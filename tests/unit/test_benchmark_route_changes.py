@@ -73,7 +73,7 @@ def test_the_table_compares_with_the_agent_repeat_by_repeat() -> None:
 def test_bad_input_is_one_line_before_anything_is_built(
     arguments: list[str], said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(launcher, "enter", lambda *_: pytest.fail("a capsule was entered"))
+    monkeypatch.setattr(launcher, "enter", lambda *_: pytest.fail("a sandbox was entered"))
     assert route_changes.main(arguments) == 2
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 1

@@ -81,7 +81,7 @@ def test_the_table_sets_each_beside_the_peer() -> None:
 def test_bad_input_is_one_line_before_anything_is_built(
     arguments: list[str], said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(launcher, "enter", lambda *_: pytest.fail("a capsule was entered"))
+    monkeypatch.setattr(launcher, "enter", lambda *_: pytest.fail("a sandbox was entered"))
     assert scores_to_routes.main(arguments) == 2
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 1

@@ -50,7 +50,7 @@ ABLE = replace(
 
 
 class Entered:
-    """Stands for the capsule: notes what it was given."""
+    """Stands for the sandbox: notes what it was given."""
 
     def __init__(self, status: int = 0) -> None:
         self.status = status
@@ -67,7 +67,7 @@ def rows_of(path: Path) -> list[dict[str, str]]:
 
 @pytest.fixture
 def entered(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Entered:
-    """A machine that can do everything, somewhere to write, and no capsule."""
+    """A machine that can do everything, somewhere to write, and no sandbox."""
     stand_in = Entered()
     monkeypatch.setattr(launcher, "enter", stand_in)
     monkeypatch.setattr(machine_check, "detect", lambda: ABLE)

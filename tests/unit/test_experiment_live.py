@@ -67,8 +67,8 @@ def test_a_name_that_looks_like_markup_is_shown_as_it_is() -> None:
     assert "[red]  [/bold]" in console.file.getvalue()  # type: ignore[attr-defined]
 
 
-def test_processes_outside_a_capsule_are_no_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_processes_outside_a_sandbox_are_no_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Looking at every process of this machine finds none that merely has the variables."""
-    monkeypatch.setenv("RAILYARD_CAPSULE", "1")
+    monkeypatch.setenv("RAILYARD_SANDBOX", "1")
     monkeypatch.setenv("RAILYARD_RUN", "quickstart /tmp/test-of-find")
     assert not [run for run in find() if run.where == "/tmp/test-of-find"]

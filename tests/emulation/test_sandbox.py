@@ -1,4 +1,4 @@
-"""The capsule from outside: nothing of the machine is touched, signals arrive, and whatever is killed, nothing is left.
+"""The sandbox from outside: nothing of the machine is touched, signals arrive, and whatever is killed, nothing is left.
 
 outer ── unshare ── inner (process 1) ── sleep
 """
@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.emulation.programs import ENCAPSULATED, ROOT, Program, as_root, as_user, assert_as_before, machine_state
+from tests.emulation.programs import ROOT, SANDBOXED, Program, as_root, as_user, assert_as_before, machine_state
 
 Wrap = Callable[[Sequence[str]], Sequence[str]]
 WHO: dict[str, Wrap] = {"root": as_root, "user": as_user}
@@ -40,14 +40,14 @@ def outer_of(program: Program) -> psutil.Process:
 
 
 def waiting(who: Wrap = as_root) -> Program:
-    program = Program(who([*ENCAPSULATED, "wait"]))
+    program = Program(who([*SANDBOXED, "wait"]))
     program.await_text("waiting", WITHIN_S)
     return program
 
 
 def test_inside_there_is_only_what_is_ones_own_and_the_exit_status_comes_out(who: Wrap) -> None:
     forward = Path("/proc/sys/net/ipv4/ip_forward").read_text()
-    with Program(who([*ENCAPSULATED, "look"])) as program:
+    with Program(who([*SANDBOXED, "look"])) as program:
         assert program.end(WITHIN_S) == 5
     seen = json.loads(program.said)
     assert seen["interfaces"] == ["lo", "veth-peer", "veth-test"]
@@ -87,7 +87,7 @@ def test_ctrl_c_which_a_terminal_sends_to_all_of_them_counts_once(who: Wrap) -> 
 def test_a_signal_is_not_lost_however_early_it_comes(who: Wrap) -> None:
     """While Python starts, the default action of SIGTERM ends it: also 143, as a shell sees it."""
     for delay_ms in range(0, 400, 50):
-        with Program(who([*ENCAPSULATED, "wait"])) as program:
+        with Program(who([*SANDBOXED, "wait"])) as program:
             time.sleep(delay_ms / 1000)
             program.process.send_signal(signal.SIGTERM)
             assert program.end(WITHIN_S) in (143, -signal.SIGTERM), f"after {delay_ms} ms"
@@ -96,7 +96,7 @@ def test_a_signal_is_not_lost_however_early_it_comes(who: Wrap) -> None:
 def test_kill_9_of_the_outer_leaves_nothing_at_any_moment(who: Wrap) -> None:
     before, dice = machine_state(), random.Random(1)
     for delay_s in (dice.uniform(0, 0.4) for _ in range(10)):
-        with Program(who([*ENCAPSULATED, "wait"])) as program:
+        with Program(who([*SANDBOXED, "wait"])) as program:
             time.sleep(delay_s)
             program.process.kill()
             program.process.wait()
@@ -120,7 +120,7 @@ def test_kill_9_of_sudo_ends_all(tmp_path: Path) -> None:
     sudo.write_text('#!/bin/sh\n"$@"\nexit $?\n')
     sudo.chmod(0o755)
     before = machine_state()
-    with Program([str(sudo), *ENCAPSULATED, "wait"]) as program:
+    with Program([str(sudo), *SANDBOXED, "wait"]) as program:
         program.await_text("waiting", WITHIN_S)
         program.process.kill()
         program.process.wait()
@@ -128,7 +128,7 @@ def test_kill_9_of_sudo_ends_all(tmp_path: Path) -> None:
 
 
 def test_under_nohup_a_closed_terminal_stops_nothing(who: Wrap) -> None:
-    with Program(["nohup", *who([*ENCAPSULATED, "wait"])]) as program:
+    with Program(["nohup", *who([*SANDBOXED, "wait"])]) as program:
         program.await_text("waiting", WITHIN_S)
         os.killpg(program.process.pid, signal.SIGHUP)
         time.sleep(0.3)
@@ -138,12 +138,12 @@ def test_under_nohup_a_closed_terminal_stops_nothing(who: Wrap) -> None:
     assert "put away after SIGTERM" in program.said
 
 
-def test_a_variable_alone_makes_no_capsule(tmp_path: Path) -> None:
+def test_a_variable_alone_makes_no_sandbox(tmp_path: Path) -> None:
     """Or `prepare` would cover the machine's own /run."""
     code = "from railyard.core.sandbox import init; print(init.inside())"
-    variables = {"RAILYARD_CAPSULE": "1", "RAILYARD_OUTSIDE": "mnt:[1] net:[1]", "RAILYARD_LIFELINE": "0"}
+    variables = {"RAILYARD_SANDBOX": "1", "RAILYARD_HOST_NAMESPACES": "mnt:[1] net:[1]", "RAILYARD_SANDBOX_SOCKET": "0"}
     done = subprocess.run(
-        [ENCAPSULATED[0], "-c", code],
+        [SANDBOXED[0], "-c", code],
         capture_output=True,
         text=True,
         cwd=ROOT,
@@ -153,7 +153,7 @@ def test_a_variable_alone_makes_no_capsule(tmp_path: Path) -> None:
     assert done.stdout == "False\n"
 
 
-def test_any_command_can_be_put_in_a_capsule() -> None:
-    argv = [ENCAPSULATED[0], "-m", "railyard.core.sandbox", "sh", "-c", "echo $TMPDIR; ls /run; exit 7"]
+def test_any_command_can_be_put_in_a_sandbox() -> None:
+    argv = [SANDBOXED[0], "-m", "railyard.core.sandbox", "sh", "-c", "echo $TMPDIR; ls /run; exit 7"]
     done = subprocess.run(argv, capture_output=True, text=True, cwd=ROOT, check=False)
     assert (done.returncode, done.stdout) == (7, "/run/railyard/tmp\nrailyard\n")

@@ -1,4 +1,4 @@
-"""A program that puts itself into a capsule, for test_capsule.py: `python -m tests.emulation.encapsulated WHAT`."""
+"""A program that puts itself into a sandbox, for test_sandbox.py: `python -m tests.emulation.sandboxed WHAT`."""
 
 import json
 import os
@@ -55,7 +55,7 @@ def stand() -> int:
 
 def main() -> int:
     if not init.inside():
-        again = [sys.executable, "-m", "tests.emulation.encapsulated"]
+        again = [sys.executable, "-m", "tests.emulation.sandboxed"]
         return launcher.enter(again, {"do": sys.argv[1]}, run=f"test {sys.argv[1]}-{os.getpid()}")
     task = init.prepare()
     init.add_hosts({"d1g2": Gpu(1, 2).ip})
