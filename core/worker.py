@@ -13,9 +13,9 @@ process that starts a child holds a `Worker`, the child a `Parent`, with a socke
 Errors of a Worker are RailyardErrors that start with its name; that of a dead process has the last line of its output.
 A child ends when the process that started it does, whatever it is doing.
 
-On the socket: the length in bytes, then an event as JSON, since it is plain data and most messages are events, or any
-other message as a pickle. (multiprocessing.connection reads twice a message and never ahead: an event took twice as
-long as a line of JSON.)
+On the socket: the length in bytes, then an event as JSON, since it is plain data and most messages are events, or the
+fields of any other message as a pickle, of which the receiving end makes a message of the union. Both ends run the
+same code, so the sender's fields are pickled as they are; `python -m benchmarks.worker_messages` has the costs.
 """
 
 import os
@@ -37,6 +37,7 @@ from types import TracebackType
 from typing import Annotated, Any, Final, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic_core import to_json
 
 from railyard.core.errors import RailyardError
 from railyard.core.host import PROJECT
@@ -48,6 +49,8 @@ READER_NICENESS: Final = -15
 _TAIL_BYTES: Final = 4096
 _LENGTH: Final = struct.Struct("!Q")
 _READ_AHEAD_BYTES: Final = 1 << 16
+_BRACE: Final = ord("{")
+"""The first byte of an event; a pickle begins with another."""
 
 OnEvent = Callable[[int, str, dict[str, Any]], None]
 """on_event(monotonic ns, what, detail), called from a thread."""
@@ -58,14 +61,6 @@ class Message(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, arbitrary_types_allowed=True)
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle the fields alone: the other end validates them, and pydantic's own state takes twice as long."""
-        return _restored, (type(self), self.__dict__)
-
-
-def _restored(kind: type[Message], fields: dict[str, Any]) -> Message:
-    return kind.__pydantic_validator__.validate_python(fields)  # type: ignore[no-any-return]
-
 
 class Event(Message):
     """Something that happened in a child, for the event log."""
@@ -73,7 +68,7 @@ class Event(Message):
     kind: Literal["event"] = "event"
     what: str
     detail: dict[str, Any]
-    ns: int = Field(default_factory=time.monotonic_ns)
+    ns: int
 
 
 class Failed(Message):
@@ -115,34 +110,35 @@ class Pipe:
         self.socket = sock
         self._accepted, self._reads_ahead = _union(accepted), reads_ahead
         self._lock, self._data = threading.Lock(), bytearray()
+        self._poller = select.poll()
+        self._poller.register(sock, select.POLLIN)
 
     def send(self, message: Message) -> None:
         """Send, from any thread. OSError if the other end is closed."""
-        if isinstance(message, Event):
-            data = message.__pydantic_serializer__.to_json(message)
-        else:
-            data = pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
+        self._send(pickle.dumps(message.__dict__, pickle.HIGHEST_PROTOCOL))
+
+    def send_event(self, what: str, detail: dict[str, Any]) -> None:
+        """Send an Event of now, as JSON: without a model of it, which takes as long as all the rest."""
+        self._send(to_json({"kind": "event", "what": what, "detail": detail, "ns": time.monotonic_ns()}))
+
+    def _send(self, data: bytes) -> None:
         with self._lock:
             self.socket.sendall(_LENGTH.pack(len(data)) + data)
 
     def receive(self, deadline: float | None = None) -> Any:
         """Return the next message. TimeoutError at the deadline, EOFError at the end, ValidationError for another."""
         data, end = self._data, _LENGTH.size
-        has_length = False
-        while len(data) < end or not has_length:
-            if len(data) < end:
-                self._read(end - len(data), deadline)
-            else:
-                has_length, end = True, end + _LENGTH.unpack_from(data)[0]
-        message = bytes(data[_LENGTH.size : end])
+        while len(data) < _LENGTH.size or len(data) < (end := _LENGTH.size + _LENGTH.unpack_from(data)[0]):
+            self._read(end - len(data), deadline)
+        message = data[_LENGTH.size : end]
         del data[:end]
-        if message.startswith(b"{"):
-            return self._accepted.validate_json(message)
+        if message[0] == _BRACE:
+            return Event.__pydantic_validator__.validate_json(message)
         return self._accepted.validate_python(pickle.loads(message))
 
     def _read(self, count: int, deadline: float | None) -> None:
         """Read some of the next `count` bytes, or more."""
-        if deadline is not None and not self._is_readable(max(0.0, deadline - time.monotonic())):
+        if deadline is not None and not self._poller.poll(max(0.0, deadline - time.monotonic()) * 1000):
             raise TimeoutError
         try:
             chunk = self.socket.recv(max(count, _READ_AHEAD_BYTES) if self._reads_ahead else count)
@@ -151,11 +147,6 @@ class Pipe:
         if not chunk:
             raise EOFError
         self._data += chunk
-
-    def _is_readable(self, seconds: float) -> bool:
-        poller = select.poll()
-        poller.register(self.socket, select.POLLIN)
-        return bool(poller.poll(seconds * 1000))
 
 
 class Worker:
@@ -342,7 +333,7 @@ class Parent:
 
     def emit(self, what: str, detail: dict[str, Any]) -> None:
         """Send an event of now, from any thread."""
-        self.send(Event(what=what, detail=detail))
+        self._pipe.send_event(what, detail)
 
     def _end_with_parent(self) -> None:
         """Block until the other end of the connection is closed."""

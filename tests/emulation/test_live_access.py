@@ -12,7 +12,7 @@ import pytest
 from railyard.core.host import NETNS_DIR
 from railyard.core.sandbox import entry
 from railyard.experiments.commands import ps
-from tests.emulation.programs import ENCAPSULATED, USER, Program, as_root, as_user, assert_as_before, machine_state
+from tests.emulation.programs import SANDBOXED, USER, Program, as_root, as_user, assert_as_before, machine_state
 from tests.emulation.test_cli import Wrap, command
 
 UID = 65534
@@ -41,7 +41,7 @@ def impostor(way: str, text: str = "quickstart /tmp/quickstart") -> Iterator[Pro
 @contextmanager
 def own_run(who: Wrap = as_root) -> Iterator[str]:
     """A run with a GPU d0g1; its name."""
-    with Program(who([*ENCAPSULATED, "stand"])) as program:
+    with Program(who([*SANDBOXED, "stand"])) as program:
         program.await_text("waiting", WITHIN_S)
         yield f"stand-{program.process.pid}"
 
@@ -170,7 +170,7 @@ def test_what_was_checked_is_what_is_entered(capfd: pytest.CaptureFixture[str]) 
 
 def test_a_run_is_found_and_left_without_a_trace() -> None:
     """`exec` ends as its command does; after kill -9 no command finds anything, and no file was ever written."""
-    with Program([*ENCAPSULATED, "stand"]) as program:
+    with Program([*SANDBOXED, "stand"]) as program:
         program.await_text("waiting", WITHIN_S)
         name = f"stand-{program.process.pid}"
         assert command("exec", name, "d0g1", "sh", "-c", "exit 7").returncode == 7

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from tests.emulation.programs import (
-    ENCAPSULATED,
     ROOT,
+    SANDBOXED,
     USER,
     Program,
     as_root,
@@ -45,7 +45,7 @@ def who(request: pytest.FixtureRequest) -> Wrap:
 @contextmanager
 def gpu_of(who: Wrap) -> Iterator[Gpu]:
     """Runs a command in a GPU of a run of theirs."""
-    with Program(who([*ENCAPSULATED, "stand"])) as program:
+    with Program(who([*SANDBOXED, "stand"])) as program:
         program.await_text("waiting", WITHIN_S)
         name = f"stand-{program.process.pid}"
         yield lambda *words: command("exec", name, "d0g1", *words)
@@ -163,7 +163,7 @@ def test_what_a_run_writes_in_tmp_goes_with_it(who: Wrap) -> None:
 def test_the_working_folder_is_not_the_hidden_one() -> None:
     """From /tmp, a relative path would else lead past what covers it."""
     path = f"/tmp/railyard-test-{os.getpid()}.sock"
-    line = [ENCAPSULATED[0], "-m", "railyard.core.sandbox", "sh", "-c", f"pwd; ls {Path(path).name}"]
+    line = [SANDBOXED[0], "-m", "railyard.core.sandbox", "sh", "-c", f"pwd; ls {Path(path).name}"]
     with listening(path):
         done = subprocess.run(
             line, cwd="/tmp", env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False
@@ -180,7 +180,7 @@ def test_a_folder_in_tmp_that_is_needed_is_there(who: Wrap) -> None:
         Path(needed, "deep").mkdir()
         Path(needed, "deep", "file").write_text("seen")
         line = [
-            ENCAPSULATED[0],
+            SANDBOXED[0],
             "-m",
             "railyard.core.sandbox",
             "sh",
