@@ -54,6 +54,35 @@ class Switch:
     dpid: int
 
 
+class FabricPlan:
+    """Base of the plans of all fabrics: what builders and counters ask, whatever the fabric."""
+
+    @property
+    def mtu(self) -> int:
+        """MTU of all links, bytes."""
+        raise NotImplementedError
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """The namespaces where traffic begins and ends."""
+        raise NotImplementedError
+
+    @property
+    def namespaces(self) -> tuple[str, ...]:
+        """All namespaces: hosts, then what is in the network."""
+        raise NotImplementedError
+
+    @property
+    def switches(self) -> tuple[Switch, ...]:
+        """All switches."""
+        raise NotImplementedError
+
+    @property
+    def links(self) -> tuple[Link, ...]:
+        """All cables."""
+        raise NotImplementedError
+
+
 class FabricKind:
     """Base of all fabric kinds."""
 

@@ -20,7 +20,7 @@ from railyard.topologies.addresses import (
     network_port,
     rail_device,
 )
-from railyard.topologies.fabric_kinds import End, Link, LinkClass, Switch
+from railyard.topologies.fabric_kinds import End, FabricPlan, Link, LinkClass, Switch
 from railyard.topologies.platforms import PLATFORMS
 from railyard.topologies.spec import LAYERS, FabricSpec, Layer
 
@@ -28,7 +28,7 @@ __all__ = ["End", "Link", "LinkClass", "Plan", "Switch", "make_plan"]
 
 
 @dataclass(frozen=True)
-class Plan:
+class Plan(FabricPlan):
     """A fabric with every rate decided. `spec` is what the user wrote."""
 
     spec: FabricSpec
@@ -83,6 +83,21 @@ class Plan:
     @cached_property
     def hb_bridges(self) -> tuple[str, ...]:
         return tuple(f"hb{d}" for d in range(self.spec.domains))
+
+    @property
+    def mtu(self) -> int:
+        """As specified."""
+        return self.spec.mtu
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """The GPUs' names."""
+        return tuple(gpu.name for gpu in self.gpus)
+
+    @property
+    def namespaces(self) -> tuple[str, ...]:
+        """GPUs, bridges, switches."""
+        return self.hosts + self.hb_bridges + tuple(switch.name for switch in self.switches)
 
     @cached_property
     def switches(self) -> tuple[Switch, ...]:

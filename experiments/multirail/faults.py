@@ -1,4 +1,4 @@
-"""A rail taken away while allreduces run, and given back: as often as the experiment has it, on the same ranks."""
+"""Faults of rails while allreduces run, each repeated on the same ranks."""
 
 import time
 from collections.abc import Sequence
@@ -12,9 +12,10 @@ from railyard.experiments.multirail.predictions import learning, sent_bytes
 from railyard.experiments.multirail.session import MultirailSession
 from railyard.experiments.multirail.spec import MultirailExperiment
 from railyard.experiments.run.progress import Steps
+from railyard.failure.faults import Fault
+from railyard.failure.scenario.player import apply, confirm, prepare, repair
 from railyard.results.runs.allreduce import allreduce_interval
-from railyard.topologies.multirail.net import MultirailNet
-from railyard.topologies.multirail.rail_fault import RAIL_FAULTS
+from railyard.topologies.multirail.spec import switch_name
 from railyard.workloads.allreduce.engine.jobs import Operations, RankReport
 from railyard.workloads.allreduce.engine_kind import predicted_s
 from railyard.workloads.allreduce.engines.railyard import Ranks
@@ -51,25 +52,21 @@ def _inject_and_repair(
     operation_s = predicted_s(fault.policy, session.rails, session.nodes, sent)
     count = ceil((fault.at + fault.repair + fault.after) / operation_s)
     op = Operations("allreduce", "int32", sent, count, spec.seed + interval.repeat, check=True)
+    broken = Fault(fault.kind, fault.target if fault.is_of_link else switch_name(rail), fault.parameters)
     ranks.begin([op] * session.nodes)
-    time.sleep(fault.at)
-    t_fault = inject(session.net, fault, rail)
-    time.sleep(fault.repair)
-    repair(session.net, fault, rail)
-    t_repair = time.monotonic_ns()
-    reports = ranks.finish()
-    return InjectedFault(interval, fault.kind, fault.target, rail, fault.size, sent, t_fault, t_repair), reports
-
-
-def inject(net: MultirailNet, fault: FaultSpec, rail: int) -> int:
-    """Inject a fault; return when, ns. MissingRequirement where the kernel lacks what it needs."""
+    begun = time.monotonic()
     try:
-        return RAIL_FAULTS[fault.kind].inject(net, f"n{fault.node}", rail)
+        prepare(session.net, broken)
     except RuntimeError as error:
         what = f"this kernel can't do {fault.kind}: nftables can't catch what leaves an interface"
         raise MissingRequirement(what, "use Linux 5.16") from error
-
-
-def repair(net: MultirailNet, fault: FaultSpec, rail: int) -> None:
-    """Repair a fault."""
-    RAIL_FAULTS[fault.kind].repair(net, f"n{fault.node}", rail)
+    time.sleep(max(0.0, begun + fault.at - time.monotonic()))
+    t_fault = apply(session.net, broken)
+    try:
+        confirm(session.net, broken)
+        time.sleep(max(0.0, t_fault / 1e9 + fault.repair - time.monotonic()))
+    finally:
+        repair(session.net, broken)
+    t_repair = time.monotonic_ns()
+    reports = ranks.finish()
+    return InjectedFault(interval, fault.kind, fault.target, rail, fault.size, sent, t_fault, t_repair), reports

@@ -1,27 +1,38 @@
 """The parts of a multi-rail experiment: policies by their names, a fault, a training, a lesson."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated
 
-from pydantic import AfterValidator, Field
+from pydantic import Field, model_validator
 
-from railyard.core.errors import BadInput
+from railyard.core.config import field_error
+from railyard.core.errors import BadInput, unknown_name_hint
 from railyard.core.units import Size, Time
-from railyard.experiments.spec.faults import Numbers
-from railyard.topologies.multirail.rail_fault import RAIL_FAULTS
-from railyard.topologies.multirail.spec import Dilation, MultirailSpec
+from railyard.experiments.spec.faults import BaseFaultSpec, Numbers
+from railyard.failure.faults import FAULTS, fault_kinds
+from railyard.topologies.multirail.plan import MultirailPlan
+from railyard.topologies.multirail.spec import Dilation, MultirailSpec, RailSpec
+from railyard.topologies.rail_kind import RAIL_KINDS
 from railyard.topologies.spec import ConfigModel
 from railyard.workloads.allreduce.peers.training import published_compute_s
 
 
-class FaultSpec(ConfigModel):
-    """A fault of a rail (rail_fault.py) while allreduces of `size` run.
+def _rail_fault_kinds() -> list[str]:
+    """Return the fault kinds that break a rail of a multi-rail fabric, so that its traffic moves to another rail."""
+    rails = (RailSpec(name="rail", kind=RAIL_KINDS.names()[0], rate="auto"),)
+    plan = MultirailPlan(MultirailSpec(kind="multi-rail", rails=rails), (1,), 1.0)
+    return [kind for kind in fault_kinds() if FAULTS[kind].is_rerouted and FAULTS[kind].targets(plan)]
 
-    It is injected `at` seconds after they began and repaired `repair` later; they continue for `after`. `node`: whose
-    link it is; unused for faults of switches.
+
+class FaultSpec(BaseFaultSpec):
+    """A fault of a rail (failure/faults) while allreduces of `size` run.
+
+    It is injected `at` seconds after they began and repaired `repair` later; they continue for `after`. `node`: the
+    node whose link fails; unused for faults of switches. `target`: the rail, or `tcp0 of n1` for a link; it follows
+    from the other keys.
     """
 
-    kind: Annotated[str, AfterValidator(RAIL_FAULTS.checked)]
+    target: Annotated[str, Field(exclude=True)]
     rail: str
     node: Annotated[int, Field(ge=0)] = 1
     size: Size = 16 * 2**20
@@ -32,15 +43,28 @@ class FaultSpec(ConfigModel):
     policy: str = "nezha"
     on: Numbers | None = None
 
+    @model_validator(mode="before")
+    @classmethod
+    def _name_target(cls, data: object) -> object:
+        if not isinstance(data, Mapping):
+            return data
+        if "target" in data:
+            raise field_error("target", data["target"], "is not a key here: give rail, and node for a link")
+        kind, rail = data.get("kind"), data.get("rail")
+        if isinstance(kind, str) and kind not in (possible := _rail_fault_kinds()):
+            raise field_error("kind", kind, unknown_name_hint(kind, possible))
+        is_of_link = isinstance(kind, str) and FAULTS[kind].layer is not None
+        return {**data, "target": f"{rail} of n{data.get('node', 1)}" if is_of_link else str(rail)}
+
+    @property
+    def is_of_link(self) -> bool:
+        """It breaks one node's link, not the rail's switch."""
+        return FAULTS[self.kind].layer is not None
+
     @property
     def name(self) -> str:
         """Its kind and target."""
         return f"{self.kind} {self.target}"
-
-    @property
-    def target(self) -> str:
-        """The rail; of a link fault, its NIC."""
-        return self.rail + (f" of n{self.node}" if RAIL_FAULTS[self.kind].is_link else "")
 
 
 class TrainingSpec(ConfigModel):

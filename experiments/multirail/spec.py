@@ -137,7 +137,7 @@ class MultirailExperiment(BaseExperiment):
 
 SECTIONS: Final[Sections] = {key: frozenset[str]() for key in MultirailExperiment.model_fields} | {
     "fabrics": frozenset(MultirailSpec.model_fields),
-    "faults": frozenset(FaultSpec.model_fields) - {"repeats", "on"},
+    "faults": frozenset(FaultSpec.model_fields) - {"repeats", "on", "target", "parameters"},
     "trainings": frozenset(TrainingSpec.model_fields) - {"policies", "on"},
     "ddp": frozenset(DdpSpec.model_fields) - {"on"},
 }

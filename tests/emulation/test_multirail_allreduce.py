@@ -14,10 +14,11 @@ from functools import partial
 
 import pytest
 
+from railyard.failure.faults import Fault
+from railyard.failure.scenario.player import inject, repair
 from railyard.topologies.build import namespaces
 from railyard.topologies.multirail.net import MultirailNet
 from railyard.topologies.multirail.plan import make_multirail_plan
-from railyard.topologies.multirail.rail_fault import RAIL_FAULTS
 from railyard.topologies.multirail.spec import Nic, parse_multirail
 from railyard.workloads.allreduce.engine.jobs import Operations, RankReport, Timeouts, latencies_s
 from railyard.workloads.allreduce.engines.railyard import Ranks
@@ -69,10 +70,10 @@ def test_every_collective_gives_numpys_result_on_every_rank_by_every_policy_in_t
 def test_what_dies_in_mid_operation_costs_no_element_and_comes_back() -> None:
     net = built()
     breaks = [
-        (0, "int32", "link-down", "n1"),
-        (1, "float32", "link-silent", "n2"),
-        (1, "int32", "link-down", "agg1"),
-        (0, "float32", "rail-switch-crash", ""),
+        (0, "int32", Fault("link-down", "tcp0 of n1")),
+        (1, "float32", Fault("link-silent", "sharp1 of n2")),
+        (1, "int32", Fault("link-down", "sharp1 of agg1")),
+        (0, "float32", Fault("rail-switch-crash", "rail0")),
     ]
     with Ranks(net, "equal") as ranks:
 
@@ -92,18 +93,15 @@ def test_what_dies_in_mid_operation_costs_no_element_and_comes_back() -> None:
             assert_right(reports, lasting)
             return broken_ns < min(report.starts_ns[-3] for report in reports), reports
 
-        for rail, dtype, kind, node in breaks:
-            inject, repair = (
-                partial(do, net, node, rail) for do in (RAIL_FAULTS[kind].inject, RAIL_FAULTS[kind].repair)
-            )
+        for rail, dtype, fault in breaks:
             tries = 1
-            while not (found := broken_in_time(replace(LASTING, dtype=dtype), inject))[0]:
-                repair()
+            while not (found := broken_in_time(replace(LASTING, dtype=dtype), partial(inject, net, fault)))[0]:
+                repair(net, fault)
                 assert (tries := tries + 1) <= 5
             reports = found[1]
             assert all((rail,) in [moved.rails for moved in report.migrations] for report in reports)
             assert reports[0].shares[-1][rail] == 0
-            repair()
+            repair(net, fault)
         assert eventually(both_carry)
 
 
@@ -142,7 +140,7 @@ def test_three_rails_share_an_operation_and_when_one_dies_the_other_two_do() -> 
         assert all(reports[0].shares[-1])
         ranks.begin([asked] * 4)
         time.sleep(0.3)
-        RAIL_FAULTS["link-down"].inject(net, "n3", 2)
+        inject(net, Fault("link-down", "glex2 of n3"))
         reports = ranks.finish()
         assert_right(reports, asked)
         assert all((2,) in [moved.rails for moved in report.migrations] for report in reports)

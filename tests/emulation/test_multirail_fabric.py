@@ -17,13 +17,14 @@ import pytest
 from pyroute2 import IPRoute
 
 from railyard.core.host import NETNS_DIR
+from railyard.failure.faults import Fault
+from railyard.failure.scenario.player import inject, repair
 from railyard.topologies.build import namespaces
 from railyard.topologies.build.ovs import OVS_DIR
 from railyard.topologies.measure.counters import PortReader
 from railyard.topologies.multirail.commands import CONTROL_TOS
 from railyard.topologies.multirail.net import MultirailNet
 from railyard.topologies.multirail.plan import make_multirail_plan
-from railyard.topologies.multirail.rail_fault import RAIL_FAULTS
 from railyard.topologies.multirail.spec import Nic, parse_multirail
 from tests.emulation.fabrics import WAIT_S as LONG_S
 from tests.emulation.fabrics import at_best, datapath, eventually
@@ -130,45 +131,43 @@ def received_at_once() -> list[float]:
 
 def test_a_cut_nic_loses_its_carrier_and_its_rail_until_it_is_mended() -> None:
     net = built()
-    RAIL_FAULTS["link-down"].inject(net, "n1", 0)
+    inject(net, Fault("link-down", "tcp0 of n1"))
     eventually(lambda: not has_carrier("n1", 0))
     assert has_carrier("n0", 0)
     assert has_carrier("n1", 1)
     eventually(lambda: deaf(net, 0) == cut_off(net, "n1", 0))
     eventually(lambda: all_hear(net, 1))
-    RAIL_FAULTS["link-down"].repair(net, "n1", 0)
+    repair(net, Fault("link-down", "tcp0 of n1"))
     eventually(lambda: has_carrier("n1", 0))
     eventually(lambda: all_hear(net, 0))
 
 
 def test_a_silent_nic_keeps_its_carrier_and_carries_nothing_either_way() -> None:
     net = built()
-    RAIL_FAULTS["link-silent"].inject(net, "n2", 1)
+    inject(net, Fault("link-silent", "sharp1 of n2"))
     assert has_carrier("n2", 1)
     eventually(lambda: deaf(net, 1) == cut_off(net, "n2", 1))
     eventually(lambda: all_hear(net, 0))
-    RAIL_FAULTS["link-silent"].inject(net, "n2", 1)
-    RAIL_FAULTS["link-silent"].repair(net, "n2", 1)
-    RAIL_FAULTS["link-silent"].repair(net, "n2", 1)
+    repair(net, Fault("link-silent", "sharp1 of n2"))
     eventually(lambda: all_hear(net, 1))
 
 
 def test_a_killed_switch_takes_its_rail_and_comes_back_with_its_flows() -> None:
     net = built()
-    RAIL_FAULTS["rail-switch-crash"].inject(net, "", 0)
+    inject(net, Fault("rail-switch-crash", "rail0"))
     assert has_carrier("n0", 0)
     assert not arrives(Nic(0, 0), Nic(0, 1))
     eventually(lambda: all_hear(net, 1))
-    RAIL_FAULTS["rail-switch-crash"].repair(net, "", 0)
+    repair(net, Fault("rail-switch-crash", "rail0"))
     eventually(lambda: all_hear(net, 0))
 
 
 def test_a_hung_switch_forwards_nothing_until_it_wakes() -> None:
     net = built()
-    RAIL_FAULTS["rail-switch-hang"].inject(net, "", 1)
+    inject(net, Fault("rail-switch-hang", "rail1"))
     assert not arrives(Nic(1, 0), Nic(1, 1))
     eventually(lambda: all_hear(net, 0))
-    RAIL_FAULTS["rail-switch-hang"].repair(net, "", 1)
+    repair(net, Fault("rail-switch-hang", "rail1"))
     eventually(lambda: all_hear(net, 1))
 
 

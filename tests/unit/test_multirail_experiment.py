@@ -83,7 +83,12 @@ def spec_of(**keys: Any) -> MultirailExperiment:
             "faults.0.policy: 'gloo' is not known: allowed are equal, mrib, nezha, single, single:RAIL, slicing, "
             "weights:99:1"),
         ({"faults": [{**CUT, "kind": "link-donw"}]}, "faults.0.kind: 'link-donw' is not known: did you mean "
-            "'link-down'? allowed are link-down, link-silent, rail-switch-crash, rail-switch-hang"),
+            "'link-down'? allowed are link-down, link-flapping, link-silent, rail-switch-crash, rail-switch-hang, "
+            "rail-switch-reboot"),
+        ({"faults": [{**CUT, "kind": "gpu-crash"}]}, "faults.0.kind: 'gpu-crash' is not known: allowed are "
+            "link-down, link-flapping, link-silent, rail-switch-crash, rail-switch-hang, rail-switch-reboot"),
+        ({"faults": [{**CUT, "target": "tcp0"}]},
+            "faults.0.target: 'tcp0' is not a key here: give rail, and node for a link"),
         ({"fabrics": [{**PAIR, "rails": [TCP]}], "faults": [CUT]},
             "faults.0.rail: 'tcp0' is the only rail of fabrics.0: nothing can take over"),
         ({"trainings": [{"model": "alexnet", "batch": 48}]}, "trainings.0.model: 'alexnet' and batch 48 have no "

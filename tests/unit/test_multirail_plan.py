@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from railyard.failure.faults import FAULTS
 from railyard.topologies.addresses import OPTICAL_DPID
 from railyard.topologies.multirail.commands import (
     CONTROL_TOS,
@@ -21,9 +22,8 @@ from railyard.topologies.multirail.commands import (
     shaper_commands,
     window_bytes,
 )
-from railyard.topologies.multirail.net import MultirailNet, static_flows
+from railyard.topologies.multirail.net import static_flows
 from railyard.topologies.multirail.plan import MultirailPlan, make_multirail_plan
-from railyard.topologies.multirail.rail_fault import RAIL_FAULTS
 from railyard.topologies.multirail.spec import (
     MAX_NODES,
     MAX_RAILS,
@@ -138,7 +138,7 @@ def test_a_window_is_30_ms_of_its_own_rail_and_buffers_hold_two_of_any(plan: Mul
     for rate, window in zip(plan.rates_bps, windows, strict=True):
         assert window == pytest.approx(max(rate * 0.03 / 8, MIN_WINDOW_FRAMES * plan.spec.mtu), abs=1)
     for key in ("net/ipv4/tcp_rmem", "net/ipv4/tcp_wmem"):
-        assert int(node_sysctls(plan)[key].split()[-1]) == 2 * max(windows)
+        assert int(str(node_sysctls(plan)[key]).split()[-1]) == 2 * max(windows)
 
 
 @given(plan=plans())
@@ -201,12 +201,14 @@ def test_headers_are_no_payload() -> None:
     assert make_multirail_plan(spec).payload_bps(0) == pytest.approx(100e6 * 8948 / 9014)
 
 
-def test_a_fault_at_a_nic_that_isnt_there_is_refused() -> None:
-    spec = parse_multirail({"kind": "multi-rail", "rails": [{"kind": "tcp", "rate": "100Mbit"}]})
-    net = MultirailNet(make_multirail_plan(spec), "netdev")
-    for node, rail in (("agg0", 0), ("n4", 0), ("n0", 1)):
-        with pytest.raises(ValueError, match=f"{node} has no NIC on rail {rail}"):
-            RAIL_FAULTS["link-down"].inject(net, node, rail)
+def test_targets_of_faults_are_nics_and_rails() -> None:
+    rails = [{"kind": "tcp", "rate": "100Mbit"}, {"kind": "sharp", "rate": "100Mbit"}]
+    plan = make_multirail_plan(parse_multirail({"kind": "multi-rail", "nodes": 2, "rails": rails}))
+    targets = [f"tcp0 of n{node}" for node in range(2)] + [f"sharp1 of {name}" for name in ("n0", "n1", "agg1")]
+    assert list(FAULTS["link-down"].targets(plan)) == targets
+    assert FAULTS["rail-switch-crash"].targets(plan) == ["rail0", "rail1"]
+    for kind in ("gpu-crash", "hb-port-down", "server-crash", "spine-crash", "controller-crash"):
+        assert not FAULTS[kind].targets(plan)
 
 
 @given(plan=plans(), times=st.floats(1, 100))

@@ -11,13 +11,13 @@ import pytest
 from railyard.core.errors import BadInput, MissingRequirement
 from railyard.experiments.multirail import engine_pool, faults, runner, session, trainings
 from railyard.experiments.multirail import size_sweep as points
-from railyard.experiments.multirail.parts import FaultSpec
 from railyard.experiments.multirail.runner import step_count
 from railyard.experiments.multirail.session import MultirailSession
 from railyard.experiments.multirail.spec import MultirailExperiment, parse
 from railyard.experiments.run import runner as common_runner
 from railyard.experiments.run.progress import Steps
 from railyard.experiments.run.runner import run_experiment
+from railyard.failure.faults import Fault
 from railyard.results.analysis.run_analysis import Analysis
 from railyard.results.runs.allreduce import AllreduceResults, LostRails, allreduce_interval
 from railyard.results.runs.fidelity import judge
@@ -124,8 +124,10 @@ class Runs:
         monkeypatch.setattr(MultirailSession, "engine", lambda _, policy: Ranks(policy, self))
         monkeypatch.setattr(session, "count_in", lambda _: Counters(0, 0, 0))
         monkeypatch.setattr(faults, "Ranks", lambda _, policy: Ranks(policy, self))
-        monkeypatch.setattr(faults, "inject", self.inject)
-        monkeypatch.setattr(faults, "repair", lambda _, fault, rail: self.did.append(f"repair {rail}"))
+        for name in ("prepare", "confirm"):
+            monkeypatch.setattr(faults, name, lambda *_: None)
+        monkeypatch.setattr(faults, "apply", self.inject)
+        monkeypatch.setattr(faults, "repair", lambda _, fault: self.did.append(f"repair {fault.target}"))
         monkeypatch.setattr(trainings, "DdpRanks", lambda *_: Ranks("ddp", self))
         monkeypatch.setattr("railyard.results.runs.store.save", self._save)
         step = Steps.step
@@ -142,8 +144,8 @@ class Runs:
         self.saved.append(run)
         return Analysis(run)
 
-    def inject(self, _: object, fault: FaultSpec, rail: int) -> int:
-        self.did.append(f"{fault.kind} {rail}")
+    def inject(self, _: object, fault: Fault) -> int:
+        self.did.append(fault.name)
         return 2 * MS
 
     @contextmanager
@@ -171,7 +173,7 @@ def test_sizes_first_then_faults_then_trainings(runs: Runs) -> None:
     assert [did for did in runs.did if not did.startswith(("pause", "resume"))] == [
         "build",
         *("start nezha", "start gloo", "stop nezha", "stop gloo"),
-        *("start nezha", "rail-switch-crash 1", "repair 1", "rail-switch-crash 1", "repair 1", "stop nezha"),
+        *("start nezha", *["rail-switch-crash rail1", "repair rail1"] * 2, "stop nezha"),
         *("start nezha", "stop nezha", "start gloo", "stop gloo"),
         *("start ddp", "train gloo", "train railyard nezha", "stop ddp"),
         "take down",
@@ -443,7 +445,7 @@ def test_whatever_ends_it_early_what_was_measured_is_kept(runs: Runs, monkeypatc
     def interrupted(*_: object) -> int:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(faults, "inject", interrupted)
+    monkeypatch.setattr(faults, "apply", interrupted)
     with pytest.raises(KeyboardInterrupt):
         run_experiment(spec_of(repeats=1), NOWHERE, None)
     (run,) = runs.saved

@@ -105,7 +105,7 @@ def run(argv: Sequence[str], text: str = "") -> str:
     return done.stdout
 
 
-def set_sysctl(key: str, value: int) -> None:
+def set_sysctl(key: str, value: int | str) -> None:
     """Set a namespaced sysctl (`net/...`) in this thread's namespace."""
     Path("/proc/sys", key).write_text(str(value))
 

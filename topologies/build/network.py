@@ -1,17 +1,19 @@
-"""A fabric that runs: `FabricNet`, a Mininet whose nodes, links, addresses, shapers and switches are made in batches.
+"""Running fabric: a Mininet whose nodes, links, addresses, shapers and switches are made in batches.
 
-Everything here touches the kernel; what to make is decided in plan.py, routes.py and shaping.py. Needs a sandbox
-(core/sandbox).
+`EmulatedNet` builds the plan of any fabric; `FabricNet` is for fabrics of GPUs, topologies/multirail/net.py for nodes
+with several rails. Everything here touches the kernel; plan.py, routing.py and shaping.py decide what to make. Needs a
+sandbox (core/sandbox).
 """
 
 import subprocess
 import time
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Final, Protocol
 
 from mininet.net import Mininet
+from mininet.topo import Topo
 
 from railyard.core.host import Datapath
 from railyard.topologies.addresses import plane_of_device
@@ -19,11 +21,12 @@ from railyard.topologies.build import namespaces, ovs
 from railyard.topologies.build.nodes import GpuNode, NamespaceNode, PlannedIntf, PlannedLink, SwitchNode, tcp_throughput
 from railyard.topologies.build.ovs import Port, PrivateSwitch
 from railyard.topologies.build.shaping import DISCARD_INTERFACE, htb_commands, switch_buffer_rules
+from railyard.topologies.fabric_kinds import End, FabricPlan, Link, Switch
 from railyard.topologies.mininet_topos import FabricTopo
-from railyard.topologies.plan import Link, Plan, remove_active_plan, write_active_plan
+from railyard.topologies.plan import Plan, remove_active_plan, write_active_plan
 from railyard.topologies.routing import gpu_commands
 
-GPU_SYSCTLS: Final = {
+GPU_SYSCTLS: Final[dict[str, int | str]] = {
     "net/ipv6/conf/default/disable_ipv6": 1,  # no router solicitations among the measured packets
     "net/ipv6/conf/all/disable_ipv6": 1,
     "net/ipv4/ip_forward": 1,
@@ -44,7 +47,10 @@ HASH_BY_PORTS: Final = ("net/ipv4/fib_multipath_hash_policy", 1)
 # pair and tells of a carrier's change up to a second late. Numbers that no far end reaches keep every such news
 # immediate.
 FIRST_INDEX: Final = 1_000_000
-SWITCH_SYSCTLS: Final = {"net/ipv6/conf/default/disable_ipv6": 1, "net/ipv6/conf/all/disable_ipv6": 1}
+SWITCH_SYSCTLS: Final[dict[str, int | str]] = {
+    "net/ipv6/conf/default/disable_ipv6": 1,
+    "net/ipv6/conf/all/disable_ipv6": 1,
+}
 
 
 class FabricController(Protocol):
@@ -82,67 +88,51 @@ class FabricController(Protocol):
         """End it."""
 
 
-class FabricNet(Mininet):
-    """A Mininet network of a plan. `start` builds it and returns when traffic can flow; `stop` takes it down.
+class EmulatedNet(Mininet):
+    """Mininet network of a plan: the base of the networks of all fabrics.
 
-    `backups`: give each GPU kernel backup routes for a dead rail link. `build_s`, `stop_s`: seconds that it took.
+    `start` builds it in batches and returns when traffic can flow; `stop` takes it down. `hosts` are where traffic
+    begins and ends, `switches` what is in the network; `ovs` has each switch's processes by name. `build_s`, `stop_s`:
+    seconds that it took. A subclass says what its plan means for a namespace, a link and an interface.
     """
 
-    def __init__(
-        self,
-        plan: Plan,
-        datapath: Datapath,
-        controller: FabricController | None = None,
-        backups: bool = True,
-        progress: Callable[[str], None] = lambda _: None,
-    ) -> None:
+    def __init__(self, plan: FabricPlan, datapath: Datapath, topo: Topo | None = None) -> None:
         Mininet.inited = True  # or Mininet would set global sysctls
-        super().__init__(topo=FabricTopo(plan=plan), controller=None, build=False)
-        self.plan, self.datapath, self.backups = plan, datapath, backups
-        self.fabric_controller = controller
-        self.progress = progress
-        self._gpus = {gpu.name: gpu for gpu in plan.gpus}
+        super().__init__(topo=topo, controller=None, build=False)
+        self.plan, self.datapath = plan, datapath
         self._ends: defaultdict[str, dict[str, tuple[int | None, int]]] = defaultdict(dict)
         for link in plan.links:
             for end in (link.a, link.b):
                 self._ends[end.node][end.interface] = (end.port, link.rate_bps)
-        self.ovs = {
-            switch.name: PrivateSwitch(switch.name, switch.dpid, self._ports(switch.name), datapath)
-            for switch in plan.switches
-        }
+        self.ovs = {switch.name: self._make_switch(switch, self._ports(switch.name)) for switch in plan.switches}
         self.switch_buffers = False
-        self.extra_names: set[str] = set()  # of namespaces (adoption.py)
+        self.extra_names: set[str] = set()  # of namespaces (gpu_replacement.py)
         self.build_s = self.stop_s = 0.0
+
+    @property
+    def node_names(self) -> list[str]:
+        """All namespaces."""
+        return list(self.plan.namespaces)
 
     def start(self) -> None:
         """Build everything. RuntimeError, with what the kernel's tools said, if it can't be built."""
         started = time.monotonic()
-        self.progress("namespaces")
         namespaces.create(self.node_names)
         namespaces.in_threads(self._prepare, self.node_names)
-        if self.fabric_controller:
-            self.fabric_controller.connect(self.plan)
-        self.progress("links")
+        self._connect_controller()
         namespaces.run(["ip", "-batch", "-"], "".join(self._link_command(link) for link in self.plan.links))
         self.switch_buffers = self.datapath != "system" and self._buffers_work()
-        self.progress("switches, routes and shapers")
         ovs.prepare()
         namespaces.in_threads(self._start_switch, list(self.ovs.values()))
         namespaces.in_threads(self._configure, self.node_names)
         self._register()
-        self.progress("flows")
-        if self.fabric_controller:
-            self.fabric_controller.wait_ready()
-        write_active_plan(self.plan)
+        self._wait_for_controller()
         self.built = True
         self.build_s = time.monotonic() - started
 
     def stop(self) -> None:
         """Take it all down; namespaces go when the last process in them has."""
         started = time.monotonic()
-        remove_active_plan()
-        if self.fabric_controller:
-            self.fabric_controller.stop()
         for switch in self.ovs.values():
             switch.end()
         for node in self.nameToNode.values():
@@ -152,31 +142,136 @@ class FabricNet(Mininet):
             switch.stop()
         self.stop_s = time.monotonic() - started
 
-    def iperf(self, hosts: Sequence[GpuNode] | None = None, seconds: int = 5, **_: object) -> list[str]:
-        """TCP throughput from the first host to the second."""
+    def iperf(self, hosts: Sequence[NamespaceNode] | None = None, seconds: int = 5, **_: object) -> list[str]:
+        """Measure TCP throughput from the first host to the second."""
         client, server = hosts or (self.hosts[0], self.hosts[-1])
         return tcp_throughput(client, server, seconds)
 
-    @property
-    def gpu_names(self) -> list[str]:
-        return [gpu.name for gpu in self.plan.gpus]
+    def _make_switch(self, switch: Switch, ports: tuple[Port, ...]) -> PrivateSwitch:
+        return PrivateSwitch(switch.name, switch.dpid, ports, self.datapath)
 
-    @property
-    def node_names(self) -> list[str]:
-        return self.gpu_names + list(self.plan.hb_bridges) + [s.name for s in self.plan.switches]
+    def _sysctls(self, node: str) -> Mapping[str, int | str]:
+        """Return the sysctls of a namespace."""
+        raise NotImplementedError
+
+    def _connect_controller(self) -> None:
+        """Start the controller, if there is one: all namespaces are there."""
+
+    def _wait_for_controller(self) -> None:
+        """Return when every switch has its flows."""
+
+    def _link_command(self, link: Link) -> str:
+        """Return a line for `ip -batch` that adds a link."""
+        raise NotImplementedError
+
+    def _configure_node(self, node: str) -> None:
+        """Set up addresses, routes and bridges in the namespace of a node that is no switch."""
+        raise NotImplementedError
+
+    def _shaper_commands(self, interface: str, rate_bps: int) -> str:
+        """Return lines for `tc -batch` that shape what leaves an interface."""
+        raise NotImplementedError
+
+    def _make_host(self, name: str) -> NamespaceNode:
+        return NamespaceNode(name)
+
+    def _make_interface(self, end: End) -> PlannedIntf:
+        """Return an interface as Mininet has it."""
+        raise NotImplementedError
 
     def _ports(self, switch: str) -> tuple[Port, ...]:
         return tuple(Port(name, port) for name, (port, _) in self._ends[switch].items() if port is not None)
 
     def _prepare(self, node: str) -> None:
-        settings = GPU_SYSCTLS if node[0] == "d" else SWITCH_SYSCTLS
         with namespaces.inside(node):
-            for key, value in settings.items():
+            for key, value in self._sysctls(node).items():
                 namespaces.set_sysctl(key, value)
-            with suppress(FileNotFoundError):
-                namespaces.set_sysctl(*HASH_BY_PORTS)
             if node in self.ovs:
                 namespaces.run(["ip", "link", "set", "lo", "up"])  # its controller listens there
+
+    def _buffers_work(self) -> bool:
+        """Whether this kernel lets nftables copy frames on their way out; without, switches drop where flows meet."""
+        switch = next(iter(self.ovs))
+        with namespaces.inside(switch):
+            rules = switch_buffer_rules(self._ends[switch]).replace(DISCARD_INTERFACE, "lo")
+            return subprocess.run(["nft", "-c", "-f", "-"], input=rules, text=True, capture_output=True).returncode == 0
+
+    def _start_switch(self, switch: PrivateSwitch) -> None:
+        """Start a switch. Its ports go up first: ovs-vswitchd reads each one's flags and writes them back with PROMISC,
+        and would take back an UP that came between.
+        """
+        with namespaces.inside(switch.name):
+            ports = "".join(f"link set {port} up\n" for port in self._ends[switch.name])
+            namespaces.run(["ip", "-batch", "-"], ports)
+            switch.start_database()
+            switch.start()
+
+    def _configure(self, node: str) -> None:
+        """Set up a node, with its shapers; a switch gets its buffers."""
+        with namespaces.inside(node):
+            if node in self.ovs:
+                discard = ["ip", "link", "add", DISCARD_INTERFACE, "type", "veth", "peer", "name"]
+                namespaces.run([*discard, f"{DISCARD_INTERFACE}-end"])
+                if self.switch_buffers:
+                    namespaces.run(["nft", "-f", "-"], switch_buffer_rules(self._ends[node]))
+            else:
+                self._configure_node(node)
+            shapers = (self._shaper_commands(name, rate) for name, (_, rate) in self._ends[node].items())
+            namespaces.run(["tc", "-batch", "-"], "".join(shapers))
+
+    def _register(self) -> None:
+        """Register nodes and links with Mininet, for `get`, `pingAll`, `iperf` and the CLI."""
+        hosts = set(self.plan.hosts)
+        self.hosts = [self._make_host(name) for name in self.plan.hosts]
+        self.switches = [SwitchNode(name) for name in self.node_names if name not in hosts]
+        self.nameToNode = {node.name: node for node in (*self.hosts, *self.switches)}
+        for link in self.plan.links:
+            self.links.append(PlannedLink(self._make_interface(link.a), self._make_interface(link.b)))
+
+
+class FabricNet(EmulatedNet):
+    """Network of a fabric of GPUs, with a controller.
+
+    `backups`: give each GPU kernel backup routes for a dead rail link.
+    """
+
+    plan: Plan
+
+    def __init__(
+        self, plan: Plan, datapath: Datapath, controller: FabricController | None = None, backups: bool = True
+    ) -> None:
+        super().__init__(plan, datapath, FabricTopo(plan=plan))
+        self.backups, self.fabric_controller = backups, controller
+        self._gpus = {gpu.name: gpu for gpu in plan.gpus}
+
+    def stop(self) -> None:
+        """Take it all down, the controller first."""
+        remove_active_plan()
+        if self.fabric_controller:
+            self.fabric_controller.stop()
+        super().stop()
+
+    @property
+    def gpu_names(self) -> list[str]:
+        """All GPUs."""
+        return list(self.plan.hosts)
+
+    def _sysctls(self, node: str) -> Mapping[str, int | str]:
+        return GPU_SYSCTLS if node in self._gpus else SWITCH_SYSCTLS
+
+    def _prepare(self, node: str) -> None:
+        super()._prepare(node)
+        with namespaces.inside(node), suppress(FileNotFoundError):
+            namespaces.set_sysctl(*HASH_BY_PORTS)
+
+    def _connect_controller(self) -> None:
+        if self.fabric_controller:
+            self.fabric_controller.connect(self.plan)
+
+    def _wait_for_controller(self) -> None:
+        if self.fabric_controller:
+            self.fabric_controller.wait_ready()
+        write_active_plan(self.plan)
 
     def _link_command(self, link: Link) -> str:
         gpu = self._gpus.get(link.a.node)
@@ -189,37 +284,14 @@ class FabricNet(Mininet):
             f" peer name {link.b.interface} netns {link.b.node} mtu {self.plan.spec.mtu}\n"
         )
 
-    def _buffers_work(self) -> bool:
-        """Whether this kernel lets nftables copy frames on their way out; without, switches drop where flows meet."""
-        switch = next(iter(self.ovs))
-        with namespaces.inside(switch):
-            rules = switch_buffer_rules(self._ends[switch]).replace(DISCARD_INTERFACE, "lo")
-            return subprocess.run(["nft", "-c", "-f", "-"], input=rules, text=True, capture_output=True).returncode == 0
+    def _shaper_commands(self, interface: str, rate_bps: int) -> str:
+        return htb_commands(interface, rate_bps, self.plan.spec.mtu)
 
-    def _start_switch(self, switch: PrivateSwitch) -> None:
-        """Its ports go up first: ovs-vswitchd reads each one's flags and writes them back with PROMISC, and would take
-        back an UP that came between.
-        """
-        with namespaces.inside(switch.name):
-            ports = "".join(f"link set {port} up\n" for port in self._ends[switch.name])
-            namespaces.run(["ip", "-batch", "-"], ports)
-            switch.start_database()
-            switch.start()
-
-    def _configure(self, node: str) -> None:
-        """Addresses, routes, bridge and shapers of one node."""
-        gpu = self._gpus.get(node)
-        with namespaces.inside(node):
-            if gpu:
-                namespaces.run(["ip", "-batch", "-"], gpu_commands(self.plan, gpu, self.backups))
-            elif node in self.plan.hb_bridges:
-                self._make_bridge(node)
-            else:
-                self._add_buffers(node)
-            shapers = (htb_commands(name, rate, self.plan.spec.mtu) for name, (_, rate) in self._ends[node].items())
-            namespaces.run(["tc", "-batch", "-"], "".join(shapers))
-
-    def _make_bridge(self, node: str) -> None:
+    def _configure_node(self, node: str) -> None:
+        """Set up a GPU's routes, or an HB domain's bridge."""
+        if node in self._gpus:
+            namespaces.run(["ip", "-batch", "-"], gpu_commands(self.plan, self._gpus[node], self.backups))
+            return
         ports = self._ends[node]
         bridge = f"link add {node} mtu {self.plan.spec.mtu} type bridge mcast_snooping 0\nlink set {node} up\n"
         members = "".join(
@@ -231,24 +303,11 @@ class FabricNet(Mininet):
         fdb_entries = (f"fdb replace {self._gpus[port].mac('hb')} dev {port} master static\n" for port in ports)
         namespaces.run(["bridge", "-batch", "-"], "".join(fdb_entries))
 
-    def _add_buffers(self, node: str) -> None:
-        namespaces.run(
-            ["ip", "link", "add", DISCARD_INTERFACE, "type", "veth", "peer", "name", f"{DISCARD_INTERFACE}-end"]
-        )
-        if self.switch_buffers:
-            namespaces.run(["nft", "-f", "-"], switch_buffer_rules(self._ends[node]))
+    def _make_host(self, name: str) -> GpuNode:
+        return GpuNode(name)
 
-    def _register(self) -> None:
-        """Tell Mininet of the nodes and links, so that `get`, `pingAll`, `iperf` and the CLI know them."""
-        for gpu in self.plan.gpus:
-            self.hosts.append(GpuNode(gpu.name))
-        for name in (*self.plan.hb_bridges, *self.ovs):
-            self.switches.append(SwitchNode(name))
-        nodes: list[NamespaceNode] = [*self.hosts, *self.switches]
-        self.nameToNode = {node.name: node for node in nodes}
-        for link in self.plan.links:
-            owner = self._gpus.get(link.a.node)
-            mac = owner.mac_of(link.a.interface) if owner else None
-            first = PlannedIntf(link.a.interface, self.nameToNode[link.a.node], link.a.port, mac)
-            second = PlannedIntf(link.b.interface, self.nameToNode[link.b.node], link.b.port, None)
-            self.links.append(PlannedLink(first, second))
+    def _make_interface(self, end: End) -> PlannedIntf:
+        gpu, node = self._gpus.get(end.node), self.nameToNode[end.node]
+        if gpu is None:
+            return PlannedIntf(end.interface, node, end.port)
+        return PlannedIntf(end.interface, node, end.port, gpu.mac_of(end.interface), gpu.ip)

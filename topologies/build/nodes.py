@@ -80,13 +80,21 @@ class SwitchNode(NamespaceNode):
 class PlannedIntf(Intf):
     """An interface that is in its namespace already."""
 
-    def __init__(self, name: str, node: Node, port: int | None, mac: str | None) -> None:
+    def __init__(
+        self,
+        name: str,
+        node: Node,
+        port: int | None,
+        mac: str | None = None,
+        ip: str | None = None,
+        prefix_bits: int | None = None,
+    ) -> None:
         super().__init__(name, node=node, port=port, mac=mac, moveIntfFn=lambda *_: None)
+        self.ip, self.prefixLen = ip, prefix_bits
 
     def updateIP(self) -> str | None:  # noqa: N802
-        """A GPU's one address, which is on lo: Mininet would look for it here."""
-        self.ip = self.node.IP() if isinstance(self.node, GpuNode) else None
-        return self.ip
+        """Return its address by the plan: a GPU's is on lo, so Mininet would not find it here."""
+        return str(self.ip) if self.ip else None
 
     def config(self, **_: object) -> dict[str, object]:
         """Nothing: it is up and has its MAC."""

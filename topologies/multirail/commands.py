@@ -16,7 +16,6 @@ import socket
 from collections.abc import Sequence
 from typing import Final
 
-from railyard.topologies.build import namespaces
 from railyard.topologies.build.shaping import BURST_S, ETHERNET, burst_bytes
 from railyard.topologies.multirail.plan import MultirailPlan
 from railyard.topologies.multirail.spec import PREFIX_BITS, Nic, route_table, subnet
@@ -58,7 +57,7 @@ def shaper_commands(interface: str, rate_bps: int, mtu: int) -> str:
     )
 
 
-SYSCTLS: Final = {
+SYSCTLS: Final[dict[str, int | str]] = {
     "net/ipv6/conf/default/disable_ipv6": "1",  # no router solicitations among the measured packets
     "net/ipv6/conf/all/disable_ipv6": "1",
 }
@@ -84,7 +83,7 @@ def window_bytes(plan: MultirailPlan, rail: int) -> int:
     return max(MIN_WINDOW_FRAMES * plan.spec.mtu, round(plan.rates_bps[rail] / 8 * WINDOW_S))
 
 
-def node_sysctls(plan: MultirailPlan) -> dict[str, str]:
+def node_sysctls(plan: MultirailPlan) -> dict[str, int | str]:
     """Of nodes and aggregators. Buffers count each frame with its overhead: they are twice the largest window."""
     buffer_bytes = 2 * max(window_bytes(plan, rail) for rail in range(len(plan.rails)))
     return NODE_SYSCTLS | {
@@ -145,8 +144,3 @@ def mptcp_commands(nics: Sequence[Nic]) -> str:
     subflow_limit = min(2 * other_nics, MAX_SUBFLOWS)
     limits = f"mptcp limits set subflow {subflow_limit} add_addr_accepted {other_nics}\n"
     return limits + "".join(f"mptcp endpoint add {nic.ip} dev {nic.interface} signal\n" for nic in nics)
-
-
-def configure_mptcp(nics: Sequence[Nic]) -> None:
-    """In the node's namespace: let stock MPTCP sockets use all these NICs."""
-    namespaces.run(["ip", "-batch", "-"], mptcp_commands(nics))

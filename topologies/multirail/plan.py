@@ -21,9 +21,10 @@ from typing import Any, Final
 from railyard.core.errors import BadInput
 from railyard.core.units import format_rate
 from railyard.topologies.build.shaping import ETHERNET, payload_fraction
+from railyard.topologies.fabric_kinds import End, FabricPlan, Link, Switch
 from railyard.topologies.multirail.spec import SWITCH_DPID, MultirailSpec, Nic, RailSpec, switch_name
-from railyard.topologies.plan import End, Link, Switch
 from railyard.topologies.rail_kind import RAIL_KINDS
+from railyard.topologies.spec import Layer
 
 SHARE: Final = 0.3
 """Of the machine's frames that `auto` takes; the rest is for the nodes, who sum, and for acknowledgements."""
@@ -79,7 +80,7 @@ def rail_rates(spec: MultirailSpec, scale: float, frames_per_s: float | None) ->
 
 
 @dataclass(frozen=True)
-class MultirailPlan:
+class MultirailPlan(FabricPlan):
     """A fabric with every rate decided. `spec` is what the user wrote; `rates_bps` and `scale` what came of it.
 
     `dilation`: how many times slower time passes in it, see `dilated`.
@@ -112,6 +113,43 @@ class MultirailPlan:
     @property
     def rails(self) -> tuple[RailSpec, ...]:
         return self.spec.rails
+
+    @property
+    def mtu(self) -> int:
+        """As specified."""
+        return self.spec.mtu
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """The nodes."""
+        return self.nodes
+
+    @property
+    def title(self) -> str:
+        """The fabric in words, for messages."""
+        return f"the {self.spec.kind} fabric of {self.spec.nodes} nodes x {len(self.rails)} rails"
+
+    @property
+    def control_processes(self) -> tuple[str, ...]:
+        """None: the switches' flows are static."""
+        return ()
+
+    @cached_property
+    def _named_links(self) -> dict[str, Link]:
+        nics = (nic for rail in range(len(self.rails)) for nic in self.nics_on(rail))
+        return {f"{self.rails[nic.rail].name} of {nic.namespace}": self.link(nic) for nic in nics}
+
+    def link_names(self, layer: Layer) -> tuple[str, ...]:
+        """Return the names of all rail links, as faults have them: `tcp0 of n1`."""
+        return tuple(self._named_links) if layer == "rail" else ()
+
+    def link_of(self, name: str, layer: Layer) -> Link:
+        """Return a link by its name: `a` is the NIC."""
+        return self._named_links[name]
+
+    def ends_of(self, name: str, layer: Layer) -> tuple[End, End]:
+        """Return the ends of a link by its name: at the node, and at the rail's switch."""
+        return self._named_links[name].a, self._named_links[name].b
 
     @cached_property
     def nodes(self) -> tuple[str, ...]:
