@@ -88,6 +88,8 @@ class FabricKind:
 
     default_policy: ClassVar[str]
     """The forwarding policy of a specification that names none."""
+    baseline: ClassVar[str] = ""
+    """The kind with which reports compare its times, on a fabric of the same size and rates; "" for none."""
     default_spines: ClassVar[int] = 0
     """How many spines join the rail switches unless the specification says; 0: this kind has none."""
     max_domains: ClassVar[int] = MAX_DOMAINS

@@ -117,6 +117,29 @@ def _missing(name: str, definition: type[Workload]) -> Iterator[str]:
 
 WORKLOADS: Final = Registry[type[Workload]]("workload kind", "railyard.workloads.jobs", check=_missing)
 """Every kind of workload by its name: `kind` in YAML."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrafficKind:
+    """What results need to know of a kind of traffic (`Phase.kind`). The defaults hold for a kind that isn't defined.
+
+    `is_dense`: traffic of dense training, which must stay within its rails (Rail-only section III-B). `is_headline`:
+    times of its phases stand beside those of whole workloads.
+    """
+
+    is_dense: bool = False
+    is_headline: bool = True
+
+
+TRAFFIC_KINDS: Final = Registry[TrafficKind]("traffic kind", "railyard.workloads.jobs")
+"""Kinds of traffic by name, such as TP; a workload may have others, which needn't be defined."""
+
+
+def traffic_kind(name: str) -> TrafficKind:
+    """Return the definition of a kind of traffic; the defaults if it has none."""
+    return TRAFFIC_KINDS[name] if name in TRAFFIC_KINDS else TrafficKind()
+
+
 WorkloadSpec = SerializeAsAny[Workload]
 """A workload in a model: any kind, with its own keys."""
 

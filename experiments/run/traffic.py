@@ -14,6 +14,7 @@ from railyard.results.theory.predict import WHOLE, phase_times, predict_schedule
 from railyard.topologies.addresses import UPLINK_PORT
 from railyard.topologies.build.namespaces import relaxed_tcp_timers
 from railyard.topologies.build.shaping import payload_fraction
+from railyard.workloads.collectives.algorithm import operation_of
 from railyard.workloads.matrix.traffic_matrix import cross_rail_bytes, line_rate_duration_s, port_bytes
 from railyard.workloads.replay.job import PhaseEndCallback, Windows, windows_for_links
 from railyard.workloads.replay.run import Replay, replay
@@ -133,7 +134,7 @@ def _counted(session: FabricSession) -> tuple[int, int]:
 
 def _flows(session: FabricSession, workload: Workload, interval: IntervalId, done: Replay) -> list[Flow]:
     names = [gpu.name for gpu in session.plan.gpus]
-    corrupt = set(done.corrupt)
+    corrupt, operations = set(done.corrupt), [operation_of(phase) for phase in workload.schedule.phases]
     return [
         Flow(
             interval=interval,
@@ -145,6 +146,7 @@ def _flows(session: FabricSession, workload: Workload, interval: IntervalId, don
             delivered=0 if number in corrupt else done.delivered.get(number, 0),
             start_ns=done.spans[number][0] if number in done.spans else 0,
             end_ns=done.spans[number][1] if number in done.spans else 0,
+            operation=operations[t.phase],
         )
         for number, t in workload.schedule.transfers
     ]

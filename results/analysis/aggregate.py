@@ -9,6 +9,7 @@ from statistics import median
 from railyard.core.records import IntervalId
 from railyard.results.runs.records import FabricRun, Flow, Measurement, Run
 from railyard.results.views.format import workload_label
+from railyard.topologies.fabric_kinds import FABRIC_KINDS
 
 TIME_METRICS = ("iteration_time", "completion_time")
 SAME_SHAPE = "projected_same_shape"
@@ -35,7 +36,10 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One metric of one phase, for every fabric (by label) that measured it. `kinds`: whose traffic it is, TP to EP."""
+    """One metric of one phase, for every fabric (by label) that measured it.
+
+    `kinds`: of its traffic, TP to EP; `operations`: the collectives that this belongs to.
+    """
 
     work: IntervalId
     phase: str
@@ -43,6 +47,7 @@ class Row:
     unit: str
     kinds: tuple[str, ...]
     by_fabric: dict[str, Spread]
+    operations: tuple[str, ...] = ()
 
     @property
     def workload(self) -> str:
@@ -66,6 +71,7 @@ class Slowdown:
     measured: float
     predicted: float | None
     nominal: float
+    operations: tuple[str, ...] = ()
 
     @property
     def workload(self) -> str:
@@ -75,8 +81,7 @@ class Slowdown:
     @property
     def is_all_to_all(self) -> bool:
         """Whether `nominal` is about this traffic: all-to-all, and not one that both fabrics carry in the same way."""
-        is_all_to_all_by_name = self.kinds == ("EP",) or "all-to-all" in f"{self.workload} {self.phase}"
-        return is_all_to_all_by_name and (self.predicted is None or not isclose(self.predicted, 1))
+        return self.operations == ("all-to-all",) and (self.predicted is None or not isclose(self.predicted, 1))
 
 
 def labels(run: Run) -> dict[tuple[str, str], str]:
@@ -89,20 +94,20 @@ def labels(run: Run) -> dict[tuple[str, str], str]:
     return {(fabric, policy): fabric if has_one_policy[fabric] else f"{fabric} {policy}" for fabric, policy in pairs}
 
 
-def kinds_of(flows: Sequence[Flow]) -> dict[tuple[IntervalId, str], tuple[str, ...]]:
-    """(what ran, phase) -> the kinds of its traffic; phase "" is the whole workload."""
+def kinds_of(flows: Sequence[Flow], attribute: str = "kind") -> dict[tuple[IntervalId, str], tuple[str, ...]]:
+    """(what ran, phase) -> the kinds of its traffic, or the `operation`s; phase "" is the whole workload."""
     found: defaultdict[tuple[IntervalId, str], dict[str, None]] = defaultdict(dict)
     works = {interval: interval.work for interval in dict.fromkeys(flow.interval for flow in flows)}
     for flow in flows:
         work = works[flow.interval]
-        found[work, flow.phase][flow.kind] = None
-        found[work, ""][flow.kind] = None
+        found[work, flow.phase][getattr(flow, attribute)] = None
+        found[work, ""][getattr(flow, attribute)] = None
     return {key: tuple(kinds) for key, kinds in found.items()}
 
 
 def rows_of(run: Run) -> tuple[Row, ...]:
     """Every measurement, repeats together, in the order in which they were first measured."""
-    names, kinds = labels(run), kinds_of(run.flows)
+    names, kinds, operations = labels(run), kinds_of(run.flows), kinds_of(run.flows, "operation")
     values: defaultdict[tuple[IntervalId, str, str, str], dict[str, list[float]]] = defaultdict(dict)
     predicted: dict[tuple[IntervalId, str, str, str, str], float | None] = {}
     for m in run.measurements:
@@ -110,7 +115,12 @@ def rows_of(run: Run) -> tuple[Row, ...]:
         values[key].setdefault(label, []).append(m.value)
         predicted[*key, label] = m.predicted
     return tuple(
-        Row(*key, _kinds(kinds, key[0], key[1]), {n: Spread(tuple(v), predicted[*key, n]) for n, v in sides.items()})
+        Row(
+            *key,
+            _kinds(kinds, key[0], key[1]),
+            {n: Spread(tuple(v), predicted[*key, n]) for n, v in sides.items()},
+            _kinds(operations, key[0], key[1]),
+        )
         for key, sides in values.items()
     )
 
@@ -127,12 +137,12 @@ def times(rows: Sequence[Row]) -> tuple[Row, ...]:
 
 
 def pairs(run: Run) -> tuple[tuple[FabricRun, FabricRun], ...]:
-    """Return (rail-only, rail-optimized) fabrics that are alike in everything else, so that times can be compared."""
+    """Return (fabric, baseline of its kind) where they are alike in everything else, so that times can be compared."""
     return tuple(
         (a, b)
         for a in run.fabrics
         for b in run.fabrics
-        if (a.kind, b.kind) == ("rail-only", "rail-optimized") and _size(a) == _size(b)
+        if a.kind in FABRIC_KINDS and FABRIC_KINDS[a.kind].baseline == b.kind and _size(a) == _size(b)
     )
 
 
@@ -155,7 +165,8 @@ def slowdowns(run: Run, rows: Sequence[Row]) -> tuple[Slowdown, ...]:
                 expected = slow.predicted / fast.predicted if slow.predicted and fast.predicted else None
                 interval = replace(row.work, fabric=a.label, policy=own)
                 what = (interval, row.phase, row.metric, row.kinds, one, other)
-                found.append(Slowdown(*what, slow.median / fast.median, expected, a.rail_bps / a.hb_bps))
+                measured = slow.median / fast.median
+                found.append(Slowdown(*what, measured, expected, a.rail_bps / a.hb_bps, row.operations))
     return tuple(found)
 
 

@@ -27,8 +27,8 @@ from railyard.results.runs.recovery_targets import (
 )
 from railyard.results.runs.targets import Outcome as TargetOutcome
 from railyard.results.views.format import interval_label, size, workload_label
+from railyard.workloads.spec import traffic_kind
 
-DENSE_KINDS = frozenset({"TP", "PP", "DP"})
 Worst = tuple[int, Recovery]
 
 
@@ -99,7 +99,10 @@ def _bytes(run: Run) -> Iterator[Check]:
 def _dense_training(run: Run) -> Iterator[Check]:
     """Rail-only III-B: without expert parallelism nothing crosses from one rail to another."""
     kinds = kinds_of(run.flows)
-    rows = [c for c in run.bytes if DENSE_KINDS.issuperset(kinds.get((c.interval.work, ""), ("unknown",)))]
+    dense = {
+        work for (work, phase), names in kinds.items() if not phase and all(traffic_kind(n).is_dense for n in names)
+    }
+    rows = [c for c in run.bytes if c.interval.work in dense]
     if rows:
         crossed = sum(c.cross_rail_bytes for c in rows)
         names = ", ".join(dict.fromkeys(workload_label(c.interval) for c in rows))

@@ -62,6 +62,13 @@ def upgrade(rest: dict[str, Any], spec: Mapping[str, Any], parts: dict[str, Rows
     return {**rest, "scale": scale}
 
 
+def add_operations(flows: Rows) -> None:
+    """Give flows of runs that recorded no operation the one that follows from kind and phase, in place."""
+    for row in flows:
+        is_all_to_all = row["kind"] == "EP" or "all-to-all" in row["phase"]
+        row.setdefault("operation", "all-to-all" if is_all_to_all else "")
+
+
 def _fabrics(spec: Mapping[str, Any], rows: Rows) -> dict[str, str]:
     """Label -> the fabric's own name, without the policy that steered it."""
     steered = bool(spec.get("routing"))

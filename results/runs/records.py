@@ -38,7 +38,10 @@ class Measurement(Record):
 
 @dataclass(frozen=True, slots=True)
 class Flow(Record):
-    """A row of flows.parquet: a transfer. GPUs by name; `delivered` bytes were read and verified at `dst`."""
+    """A row of flows.parquet: a transfer. GPUs by name; `delivered` bytes were read and verified at `dst`.
+
+    `operation`: the collective that it belongs to, such as all-to-all; "" for none.
+    """
 
     phase: str
     kind: str
@@ -48,6 +51,7 @@ class Flow(Record):
     delivered: int
     start_ns: int
     end_ns: int
+    operation: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -156,6 +156,7 @@ def _load(folder: Path) -> Run:
     events = [json.loads(line) for line in (folder / "events.jsonl").read_text().splitlines()]
     parts: dict[str, list[rows.Plain]] = {name: rest.pop(name, []) for name in _PARTS}
     parts |= {name: _read(folder / file, kind) for name, (file, kind) in _FILES.items()}
+    old_format.add_operations(parts["flows"])
     if file_format == old_format.FORMAT:
         rest = old_format.upgrade(rest, spec, parts, events)
     records: dict[str, Any] = {

@@ -23,8 +23,8 @@ from railyard.results.runs.fidelity import LIMITS, Judgement
 from railyard.results.runs.records import LinkCheck, Run
 from railyard.results.views import format as fmt
 from railyard.results.views.format import workload_label
+from railyard.workloads.spec import traffic_kind
 
-_HEADLINE_KINDS: Final = frozenset({"EP", "collective"})
 _SLOW_COLUMNS: Final = ("measured", "formula", Markup("C<sub>S</sub>/C<sub>F</sub>"))
 
 
@@ -39,8 +39,8 @@ class Table:
 
 
 def headline_rows(rows: Sequence[Row]) -> tuple[Row, ...]:
-    """Whole workloads, all-to-alls and plain collectives; the phases in between are in the section on workloads."""
-    chosen = tuple(r for r in rows if not r.phase or _HEADLINE_KINDS.intersection(r.kinds))
+    """Return whole workloads, and phases whose kind of traffic is a headline (all but TP, PP and DP)."""
+    chosen = tuple(r for r in rows if not r.phase or any(traffic_kind(kind).is_headline for kind in r.kinds))
     return chosen or tuple(rows)
 
 

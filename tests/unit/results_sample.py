@@ -135,7 +135,8 @@ def add_workload(run: Run, s: Sample, kind: str, workload: str, repeat: int, clo
         end = start + round(size * 8 / wire * SECOND * s.dice.uniform(1.0, 1.03)) + 20_000
         free[src] = start + (end - start) // 4  # four transfers in flight
         ended[phase] = max(ended.get(phase, 0), end)
-        run.flows.append(Flow(interval, phase, label, s.name(src), s.name(dst), size, size, start, end))
+        operation = "all-to-all" if label == "EP" else ""
+        run.flows.append(Flow(interval, phase, label, s.name(src), s.name(dst), size, size, start, end, operation))
     slower = 1.089 if (kind, workload) == ("rail-only", "moe") else 1.0
     for phase, end in ended.items():
         expected = (end - clock) / SECOND * slower

@@ -111,7 +111,7 @@ def test_the_same_run_gives_the_same_page(page: str) -> None:
 
 def test_several_pairs_of_fabrics_have_a_table_of_slow_downs_of_their_own() -> None:
     run = sample_run(2, 2, 1)
-    run.flows, run.goodput = [], []
+    run.flows, run.goodput = list({(f.interval, f.phase): f for f in run.flows}.values()), []
     run.fabrics += [replace(f, label=f"{f.label}-h100", hb_bps=9 * f.rail_bps) for f in run.fabrics]
     run.measurements += [replaced(m, fabric=f"{m.fabric}-h100") for m in run.measurements]
     html = shown.render(run)

@@ -29,7 +29,7 @@ def two_fabrics() -> Run:
         for repeat, value in enumerate(values):
             interval = IntervalId(kind, "moe", policy, repeat=repeat)
             run.measurements.append(Measurement(interval, "a2a", "completion_time", value, "s", predicted))
-        run.flows.append(Flow(IntervalId(kind, "moe", policy), "a2a", "EP", "d0g0", "d1g1", 8, 8, 0, 9))
+        run.flows.append(Flow(IntervalId(kind, "moe", policy), "a2a", "EP", "d0g0", "d1g1", 8, 8, 0, 9, "all-to-all"))
     return run
 
 

@@ -3,26 +3,25 @@
 import pytest
 
 from railyard.topologies.spec import FabricSpec
-from railyard.workloads.jobs.collective import CollectiveSpec
+from railyard.workloads.collectives.algorithm import chosen_algorithm
 from railyard.workloads.jobs.moe import moe_iteration, moe_job, moe_schedule
 from railyard.workloads.matrix.traffic_matrix import bytes_by_kind, cross_rail_bytes, traffic_matrix
 from railyard.workloads.models.catalogue import load_moe
 from railyard.workloads.schedule import Compute
-from railyard.workloads.spec import parse_workload
 
 MODEL = load_moe("moe-1.3b-128")
 
 
-@pytest.mark.parametrize("two_phase", [True, False])
-def test_a_step_has_its_all_to_alls_and_one_all_reduce(two_phase: bool) -> None:
-    job = moe_job(MODEL, "j", 4, 4, two_phase, 3, 156e12).scaled(1e-4, 1.0)
+@pytest.mark.parametrize("algorithm", ["all-to-all-two-phase", "all-to-all"])
+def test_a_step_has_its_all_to_alls_and_one_all_reduce(algorithm: str) -> None:
+    job = moe_job(MODEL, "j", 4, 4, algorithm, 3, 156e12).scaled(1e-4, 1.0)
     schedule = moe_schedule(job)
     assert [p.name for p in schedule.phases] == ["moe-a2a"] * 3 + ["dp-all-reduce"]
     exchange, reduction = schedule.phases[0], schedule.phases[-1]
     volume = bytes_by_kind(schedule)
     assert volume["DP"] == 2 * 15 * reduction.data_bytes
     per_pair = 3 * exchange.data_bytes
-    if two_phase:
+    if algorithm == "all-to-all-two-phase":
         assert volume["EP"] == 16 * (3 * 4 + 3 * 4) * per_pair
         assert cross_rail_bytes(schedule) == 0
     else:
@@ -33,14 +32,14 @@ def test_a_step_has_its_all_to_alls_and_one_all_reduce(two_phase: bool) -> None:
 
 def test_the_full_step_has_the_published_sizes() -> None:
     """262,144 bytes a pair, 48 all-to-alls, 16-bit gradients of the static part."""
-    iteration = moe_iteration(moe_job(MODEL, "j", 16, 8, True, 48, 156e12))
+    iteration = moe_iteration(moe_job(MODEL, "j", 16, 8, "all-to-all-two-phase", 48, 156e12))
     (exchange,), (reduction,) = iteration.each_micro_batch, iteration.sync
     assert (exchange.data_bytes, exchange.repeats, exchange.x, exchange.y) == (262_144, 48, 8, 16)
     assert reduction.data_bytes == pytest.approx(2 * MODEL.static_parameters, rel=1e-6)
 
 
 def test_a_shorter_step_keeps_its_proportions() -> None:
-    whole, short = (moe_job(MODEL, "j", 4, 4, True, count, 156e12) for count in (48, 4))
+    whole, short = (moe_job(MODEL, "j", 4, 4, "all-to-all-two-phase", count, 156e12) for count in (48, 4))
     assert short.pair_bytes == whole.pair_bytes
     assert short.static_bytes * 12 == pytest.approx(whole.static_bytes)
     assert short.compute_s * 12 == pytest.approx(whole.compute_s)
@@ -49,8 +48,6 @@ def test_a_shorter_step_keeps_its_proportions() -> None:
 
 
 def test_auto_goes_through_hb_domains_only_where_there_are_no_spines() -> None:
-    spec = parse_workload({"kind": "collective", "collective": "all-to-all"})
-    assert isinstance(spec, CollectiveSpec)
-    assert spec.resolve_algorithm(FabricSpec(kind="rail-only")) == "all-to-all-two-phase"
-    assert spec.resolve_algorithm(FabricSpec(kind="rail-optimized")) == "all-to-all"
-    assert spec.resolve_algorithm(FabricSpec(kind="single-switch")) == "all-to-all"
+    kinds = ("rail-only", "rail-optimized", "single-switch")
+    chosen = [chosen_algorithm("all-to-all", "auto", FabricSpec(kind=kind)) for kind in kinds]
+    assert chosen == ["all-to-all-two-phase", "all-to-all", "all-to-all"]

@@ -144,7 +144,7 @@ def test_the_pairs_are_those_of_the_tasks() -> None:
 def test_the_pairs_of_a_mixture_are_those_of_the_tasks() -> None:
     moe = {"moe_layers": 2, "experts": 4, "experts_per_token": 1, "gpus": 4, "global_batch": 8}
     model = MoeModel.model_validate({"kind": "moe", "layers": 4, **SHAPE, **moe})
-    schedule = moe_schedule(moe_job(model, "small", 2, 2, False, model.all_to_alls, 1e12))
+    schedule = moe_schedule(moe_job(model, "small", 2, 2, "all-to-all", model.all_to_alls, 1e12))
     np.testing.assert_allclose(moe_traffic(model, data_parallel(4, 8, 2)).dense(4), traffic_matrix(schedule))
 
 

@@ -7,6 +7,7 @@ class RailOnly(FabricKind):
     """HB domains forward what is for another rail."""
 
     default_policy = "dr"
+    baseline = "rail-optimized"
     takes_optics = True
 
 

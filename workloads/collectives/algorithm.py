@@ -29,6 +29,11 @@ class Algorithm(ABC):
     is_divided: ClassVar[bool] = False
     """Whether D (`Phase.data_bytes`) is divided evenly over the GPUs of a group; else it is the bytes of each pair."""
 
+    uneven: ClassVar[tuple[str, ...]] = ()
+    """Of an all-to-all: the algorithms that dispatch and combine uneven bytes in the same way; empty if none do."""
+    part_of: ClassVar[str] = ""
+    """The collective that it is a form of, although it can't stand by itself as a workload."""
+
     @abstractmethod
     def stages(self, phase: Phase, grid: Grid) -> Stages:
         """Yield what runs one after the other on a grid of `phase.y` by `phase.x` GPUs."""
@@ -76,15 +81,44 @@ def collectives() -> tuple[str, ...]:
     return tuple(sorted({a.collective for _, a in ALGORITHMS.items() if a.collective}))
 
 
-def algorithms_of(collective: str) -> dict[str, str]:
-    """Return the full name of each algorithm of a collective by its short name."""
-    return {a.algorithm: name for name, a in sorted(ALGORITHMS.items()) if collective and a.collective == collective}
+def algorithms_of(collective: str, on_grid: bool = False) -> dict[str, str]:
+    """Return the full name of each algorithm of a collective by its short name.
+
+    `on_grid`: only those that connect all GPUs of a grid, and not each rail by itself.
+    """
+    return {
+        a.algorithm: name
+        for name, a in sorted(ALGORITHMS.items())
+        if collective and a.collective == collective and not (on_grid and a.per_rail)
+    }
 
 
-def default_algorithm(collective: str, fabric: FabricSpec) -> str:
-    """Return the full name of the algorithm that `auto` means; the first one if none of them is a default."""
-    names = list(algorithms_of(collective).values())
-    return next((name for name in names if ALGORITHMS[name].is_default(fabric)), names[0])
+def check_algorithm(collective: str, algorithm: str, on_grid: bool = False) -> str:
+    """Return the name of an algorithm, as YAML has it, if it is auto or one of the collective's; else ValueError."""
+    known = algorithms_of(collective, on_grid)
+    if algorithm != "auto" and algorithm not in known:
+        raise ValueError(f"is not for {collective}: allowed are auto, {', '.join(known)}")
+    return algorithm
+
+
+def chosen_algorithm(collective: str, algorithm: str, fabric: FabricSpec) -> str:
+    """Return the full name of an algorithm; `auto` is the fabric's default, or the first one if none is a default."""
+    names = algorithms_of(collective)
+    if algorithm != "auto":
+        return names[algorithm]
+    defaults = (name for name in names.values() if ALGORITHMS[name].is_default(fabric))
+    return next(defaults, next(iter(names.values())))
+
+
+def sizing_algorithm(collective: str) -> str:
+    """Return the full name of the algorithm by which a duration becomes bytes: the default of rail-only."""
+    return chosen_algorithm(collective, "auto", FabricSpec.model_construct(kind="rail-only"))
+
+
+def operation_of(phase: Phase) -> str:
+    """Return the collective that a phase is a run of, such as all-to-all; "" for transfers of its own."""
+    algorithm = ALGORITHMS[phase.collective] if phase.collective else None
+    return algorithm.collective or algorithm.part_of if algorithm else ""
 
 
 def collective_schedule(name: str, domains: int, rails: int, data_bytes: float, in_flight: int = IN_FLIGHT) -> Schedule:

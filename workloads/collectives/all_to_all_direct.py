@@ -17,6 +17,7 @@ class DirectAllToAll(Algorithm):
     """D bytes for every pair of the grid, in one stage; the fabric forwards what crosses rails."""
 
     collective, algorithm, equation = "all-to-all", "direct", "Eq. 2"
+    uneven = ("all-to-all-dispatch", "all-to-all-combine")
 
     def stages(self, phase: Phase, grid: Grid) -> Stages:
         """Exchange in rounds that stay in the HB domains, or leave them, for all GPUs alike."""

@@ -12,6 +12,7 @@ from railyard.workloads.schedule import Grid, Phase
 class Dispatch(Algorithm):
     """Every pair directly, with the destination's share of the bytes."""
 
+    part_of = "all-to-all"
     experts_receive = True
 
     def pair_sizes(self, phase: Phase, grid: Grid) -> dict[tuple[int, int], int]:

@@ -5,16 +5,19 @@ from typing import Final
 from pydantic import ValidationInfo, field_validator
 
 from railyard.core.errors import unknown_name_hint
-from railyard.topologies.spec import FabricSpec
 from railyard.workloads.collectives.algorithm import (
+    ALGORITHMS,
     algorithms_of,
+    check_algorithm,
+    chosen_algorithm,
     collective_schedule,
     collectives,
-    default_algorithm,
+    sizing_algorithm,
 )
 from railyard.workloads.collectives.stages import IN_FLIGHT
-from railyard.workloads.spec import WORKLOADS, Built, Count, Setting, Sized
+from railyard.workloads.spec import TRAFFIC_KINDS, WORKLOADS, Built, Count, Setting, Sized, TrafficKind
 
+TRAFFIC_KINDS.add("collective", TrafficKind())
 PROBE_BYTES: Final = 10**9
 
 
@@ -38,24 +41,16 @@ class CollectiveSpec(Sized):
     @field_validator("algorithm")
     @classmethod
     def _check_algorithm(cls, algorithm: str, info: ValidationInfo) -> str:
-        known = algorithms_of(info.data.get("collective", ""))
-        if algorithm != "auto" and known and algorithm not in known:
-            raise ValueError(f"is not for {info.data['collective']}: allowed are auto, {', '.join(known)}")
-        return algorithm
-
-    def resolve_algorithm(self, fabric: FabricSpec) -> str:
-        """Return the full name of the algorithm chosen."""
-        if self.algorithm != "auto":
-            return algorithms_of(self.collective)[self.algorithm]
-        return default_algorithm(self.collective, fabric)
+        return check_algorithm(info.data["collective"], algorithm) if "collective" in info.data else algorithm
 
     def label(self) -> str:
         return self.collective if self.algorithm == "auto" else algorithms_of(self.collective)[self.algorithm]
 
     def build(self, setting: Setting) -> Built:
         """A collective has no size of its own: the same bytes are projected to the real platform."""
-        chosen, m, k = self.resolve_algorithm(setting.fabric), setting.fabric.domains, setting.fabric.rails
-        sizing = "all-to-all-two-phase" if chosen == "all-to-all" else chosen
+        m, k = setting.fabric.domains, setting.fabric.rails
+        chosen = chosen_algorithm(self.collective, self.algorithm, setting.fabric)
+        sizing = chosen if ALGORITHMS[chosen].per_rail else sizing_algorithm(self.collective)
         factor = self.bytes_factor(
             setting, PROBE_BYTES, lambda: collective_schedule(sizing, m, k, PROBE_BYTES, self.in_flight)
         )

@@ -15,8 +15,9 @@ from railyard.workloads.collectives.stages import whole_bytes
 from railyard.workloads.models.catalogue import LayersModel, load_layers
 from railyard.workloads.scale import Scale
 from railyard.workloads.schedule import Iteration, Phase, Program, Schedule
-from railyard.workloads.spec import WORKLOADS, Built, Modelled, Setting
+from railyard.workloads.spec import TRAFFIC_KINDS, WORKLOADS, Built, Modelled, Setting, TrafficKind
 
+TRAFFIC_KINDS.add("DP", TrafficKind(is_dense=True, is_headline=False))
 FIRST_BUCKET_BYTES: Final = 2**20
 """DDP's first bucket is smaller (1 MiB), so that communication starts early."""
 

@@ -27,7 +27,7 @@ from railyard.workloads.models.catalogue import FP16_BYTES, GptModel, check_head
 from railyard.workloads.placement.parallelism import Parallelism, Placement, place
 from railyard.workloads.scale import Factor, Scale
 from railyard.workloads.schedule import Grid, Iteration, Phase, Program, Schedule
-from railyard.workloads.spec import WORKLOADS, Built, Count, Setting, Training
+from railyard.workloads.spec import TRAFFIC_KINDS, WORKLOADS, Built, Count, Setting, TrafficKind, Training
 
 
 class Pass(NamedTuple):
@@ -72,6 +72,10 @@ FORWARD: Final = 1 / 3
 """Share of the forward pass in t(b): a backward pass takes two times as long (Narayanan et al., section 2.2)."""
 PAIRS_PER_LAYER: Final = 2
 """AllGather and ReduceScatter pairs of a layer in one pass: one around attention, one around the MLP."""
+
+
+TRAFFIC_KINDS.add("TP", TrafficKind(is_dense=True, is_headline=False))
+TRAFFIC_KINDS.add("PP", TrafficKind(is_dense=True, is_headline=False))
 
 
 @dataclass(frozen=True)

@@ -11,31 +11,41 @@ import random
 from collections import Counter
 from dataclasses import dataclass, replace
 from itertools import cycle, islice
-from typing import Annotated, Literal
+from typing import Annotated, Final
 
 from pydantic import Field, ValidationInfo, field_validator
 
 from railyard.core.errors import BadInput
-from railyard.workloads.collectives.algorithm import ALGORITHMS, default_algorithm
+from railyard.workloads.collectives.algorithm import (
+    ALGORITHMS,
+    algorithms_of,
+    check_algorithm,
+    chosen_algorithm,
+    sizing_algorithm,
+)
 from railyard.workloads.collectives.stages import whole_bytes
 from railyard.workloads.models.catalogue import FP16_BYTES, MoeModel, load_moe
 from railyard.workloads.scale import Factor, Scale
 from railyard.workloads.schedule import Iteration, Phase, Program, Schedule
-from railyard.workloads.spec import WORKLOADS, Built, Count, Setting, Training
+from railyard.workloads.spec import TRAFFIC_KINDS, WORKLOADS, Built, Count, Setting, TrafficKind, Training
+
+ALL_TO_ALL: Final = "all-to-all"
+TRAFFIC_KINDS.add("EP", TrafficKind())
 
 
 @dataclass(frozen=True)
 class MoeJob:
     """A step on `domains` x `rails` GPUs, in bytes and seconds.
 
-    `pair_bytes`: D of an all-to-all; `static_bytes`: D of the AllReduce; `compute_s`: all of a GPU's computing.
-    `shares`: the part of all tokens that goes to each GPU's expert, straight; empty if they are spread uniformly.
+    `algorithm`: the full name of the all-to-alls'. `pair_bytes`: D of an all-to-all; `static_bytes`: D of the
+    AllReduce; `compute_s`: all of a GPU's computing. `shares`: the part of all tokens that goes to each GPU's expert;
+    empty if they are spread uniformly.
     """
 
     name: str
     domains: int
     rails: int
-    two_phase: bool
+    algorithm: str
     all_to_alls: int
     pair_bytes: float
     static_bytes: float
@@ -53,7 +63,7 @@ class MoeJob:
 
 
 def moe_job(
-    model: MoeModel, name: str, domains: int, rails: int, two_phase: bool, all_to_alls: int, flops_per_s: float
+    model: MoeModel, name: str, domains: int, rails: int, algorithm: str, all_to_alls: int, flops_per_s: float
 ) -> MoeJob:
     """The step in real bytes and seconds, with as many experts as GPUs and the model's own tokens for each GPU.
 
@@ -65,7 +75,7 @@ def moe_job(
         name=name,
         domains=domains,
         rails=rails,
-        two_phase=two_phase,
+        algorithm=algorithm,
         all_to_alls=all_to_alls,
         pair_bytes=model.all_to_all_bytes / (domains * rails),
         static_bytes=share * FP16_BYTES * model.static_parameters,
@@ -77,11 +87,12 @@ def _exchanges(job: MoeJob) -> tuple[Phase, ...]:
     """The all-to-alls that take turns, with whole bytes."""
     x, y, pair = job.rails, job.domains, whole_bytes(job.pair_bytes)
     if job.shares:
+        dispatch, combine = ALGORITHMS[job.algorithm].uneven
         return (
-            Phase("moe-dispatch", "EP", "all-to-all-dispatch", x, y, pair, shares=job.shares),
-            Phase("moe-combine", "EP", "all-to-all-combine", x, y, pair, shares=job.shares),
+            Phase("moe-dispatch", "EP", dispatch, x, y, pair, shares=job.shares),
+            Phase("moe-combine", "EP", combine, x, y, pair, shares=job.shares),
         )
-    return (Phase("moe-a2a", "EP", "all-to-all-two-phase" if job.two_phase else "all-to-all", x, y, pair),)
+    return (Phase("moe-a2a", "EP", job.algorithm, x, y, pair),)
 
 
 def _reduction(job: MoeJob) -> Phase:
@@ -126,6 +137,11 @@ def zipf_shares(experts: int, skew: float, seed: int) -> tuple[float, ...]:
     return tuple(weight / total for weight in weights)
 
 
+def _uneven_algorithms() -> dict[str, str]:
+    """Return the full name of each all-to-all that has an uneven form, by its short name."""
+    return {short: name for short, name in algorithms_of(ALL_TO_ALL).items() if ALGORITHMS[name].uneven}
+
+
 @WORKLOADS.register("moe")
 class MoeSpec(Training):
     """A step of a mixture of experts, `all_to_alls` of the model's own number long. `bytes` is D of an all-to-all.
@@ -135,19 +151,26 @@ class MoeSpec(Training):
     """
 
     model: str = "moe-1.3b-128"
-    algorithm: Literal["auto", "direct", "two-phase"] = "auto"
+    algorithm: str = "auto"
     all_to_alls: Count = 4
     skew: Annotated[float, Field(ge=0, le=2)] = 0.0
+
+    @field_validator("algorithm")
+    @classmethod
+    def _check_algorithm(cls, algorithm: str) -> str:
+        return check_algorithm(ALL_TO_ALL, algorithm, on_grid=True)
 
     @field_validator("skew")
     @classmethod
     def _check_skew(cls, skew: float, info: ValidationInfo) -> float:
-        if skew > 0 and info.data.get("algorithm") == "two-phase":
-            raise ValueError("is not for two-phase, whose pairs are all alike: leave algorithm out, or write direct")
+        algorithm, fitting = info.data.get("algorithm", "auto"), _uneven_algorithms()
+        if skew > 0 and algorithm != "auto" and algorithm not in fitting:
+            allowed = f"leave algorithm out, or write {' or '.join(fitting)}"
+            raise ValueError(f"is not for {algorithm}, whose pairs are all alike: {allowed}")
         return skew
 
     def traits(self) -> dict[str, str]:
-        return {"skew": f"skew {self.skew:g}"}
+        return {"skew": f"skew {self.skew:g}", "algorithm": self.algorithm}
 
     def build(self, setting: Setting) -> Built:
         fabric = setting.fabric
@@ -155,19 +178,17 @@ class MoeSpec(Training):
         if self.all_to_alls > model.all_to_alls:
             allowed = f"must be {model.all_to_alls} or less: the model has no more in a step"
             raise BadInput(f"{setting.field}.all_to_alls", self.all_to_alls, allowed)
-        chosen = f"all-to-all-{self.algorithm}"
-        if self.algorithm == "auto":
-            chosen = default_algorithm("all-to-all", fabric)
+        chosen = chosen_algorithm(ALL_TO_ALL, self.algorithm, fabric)
+        if self.skew and not ALGORITHMS[chosen].uneven:
+            chosen = next(iter(_uneven_algorithms().values()))
         flops = setting.platform.flops * self.efficiency
         emulated_job = self._job(model, fabric.domains, fabric.rails, self.all_to_alls, flops)
         published_job = self._job(model, model.gpus // model.domain_gpus, model.domain_gpus, model.all_to_alls, flops)
         factor = self.bytes_factor(setting, emulated_job.pair_bytes, lambda: moe_schedule(emulated_job))
 
         def with_algorithm(job: MoeJob) -> MoeJob:
-            if self.skew:
-                shares = zipf_shares(job.domains * job.rails, self.skew, setting.seed)
-                return replace(job, two_phase=False, shares=shares)
-            return replace(job, two_phase=chosen == "all-to-all-two-phase")
+            shares = zipf_shares(job.domains * job.rails, self.skew, setting.seed) if self.skew else ()
+            return replace(job, algorithm=chosen, shares=shares)
 
         scale = Scale(
             workload=self.model,
@@ -187,6 +208,6 @@ class MoeSpec(Training):
         return Built(moe_schedule(with_algorithm(emulated_job).scaled(factor, scale.time_factor)), scale)
 
     def _job(self, model: MoeModel, domains: int, rails: int, all_to_alls: int, flops_per_s: float) -> MoeJob:
-        """Return the step with two-phase all-to-alls, for sizing; the caller sets the algorithm that really runs."""
-        job = moe_job(model, self.model, domains, rails, True, all_to_alls, flops_per_s)
+        """Return the step for sizing; the caller sets the algorithm that really runs."""
+        job = moe_job(model, self.model, domains, rails, sizing_algorithm(ALL_TO_ALL), all_to_alls, flops_per_s)
         return replace(job, compute_s=job.compute_s * self.compute)

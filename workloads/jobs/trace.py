@@ -9,7 +9,7 @@ from pydantic import Field, ValidationInfo, field_validator
 
 from railyard.core.errors import BadInput
 from railyard.core.units import Time
-from railyard.workloads.collectives.algorithm import default_algorithm
+from railyard.workloads.collectives.algorithm import check_algorithm, chosen_algorithm, sizing_algorithm
 from railyard.workloads.matrix.traffic_matrix import line_rate_duration_s
 from railyard.workloads.scale import Factor, Scale
 from railyard.workloads.schedule import Schedule
@@ -102,11 +102,16 @@ class TraceSpec(Workload):
     path: str
     format: Literal["auto", "chakra", "param", "simai"] = "auto"
     groups: str | None = None
-    algorithm: Literal["auto", "direct", "two-phase"] = "auto"
+    algorithm: str = "auto"
     bytes_factor: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     duration: Time | None = None
     compute: Share = 1.0
     efficiency: Efficiency = 0.5
+
+    @field_validator("algorithm")
+    @classmethod
+    def _check_algorithm(cls, algorithm: str) -> str:
+        return check_algorithm("all-to-all", algorithm, on_grid=True)
 
     @field_validator("duration")
     @classmethod
@@ -137,9 +142,7 @@ class TraceSpec(Workload):
         fabric, flops = setting.fabric, setting.platform.flops * self.efficiency
         format_ = None if self.format == "auto" else self.format
         trace = load(self.path, format_, self.groups, fabric.domains, fabric.rails, flops, setting.field)
-        two_phase = self.algorithm == "two-phase" or (
-            self.algorithm == "auto" and default_algorithm("all-to-all", fabric) == "all-to-all-two-phase"
-        )
+        all_to_all = chosen_algorithm("all-to-all", self.algorithm, fabric)
         factor = self.bytes_factor or self._bytes_factor(trace, setting)
         scale = replace(
             setting.scale(trace.name, factor),
@@ -147,14 +150,15 @@ class TraceSpec(Workload):
             compute_kept=self.compute,
         )
         seconds = scale.time_factor * self.compute
-        lowered = lower(trace, fabric.domains, fabric.rails, factor, seconds, two_phase)
+        lowered = lower(trace, fabric.domains, fabric.rails, factor, seconds, all_to_all)
         self._check_sends(lowered.schedule, setting)
         return lowered, scale
 
     def _bytes_factor(self, trace: Trace, setting: Setting) -> float:
         """Such that the whole takes the duration asked for, on rail-only at the links' rates."""
         fabric = setting.fabric
-        unscaled = lower(trace, fabric.domains, fabric.rails, 1.0, self.compute, two_phase=True).schedule
+        sizing = sizing_algorithm("all-to-all")
+        unscaled = lower(trace, fabric.domains, fabric.rails, 1.0, self.compute, sizing).schedule
         self._check_sends(unscaled, setting)
         time_factor = self.target_duration_s / line_rate_duration_s(unscaled, setting.real)
         return time_factor * setting.emulated.rail / setting.real.rail

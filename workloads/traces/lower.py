@@ -61,10 +61,10 @@ class Lowered:
 
 
 def lower(
-    trace: Trace, domains: int, rails: int, bytes_factor: float, time_factor: float, two_phase: bool = False
+    trace: Trace, domains: int, rails: int, bytes_factor: float, time_factor: float, all_to_all: str = "all-to-all"
 ) -> Lowered:
     """The trace on a fabric of this shape, with its bytes and seconds times these. BadInput says what can't be."""
-    lowering = _Lowering(trace, Program(domains, rails), bytes_factor, time_factor, two_phase)
+    lowering = _Lowering(trace, Program(domains, rails), bytes_factor, time_factor, all_to_all)
     for step in steps(trace):
         lowering.add_step(step)
     return lowering.result()
@@ -98,10 +98,10 @@ def durations(lowered: Lowered, spans: Mapping[int, tuple[int, int]], time_facto
 
 class _Lowering:
     def __init__(
-        self, trace: Trace, program: Program, bytes_factor: float, time_factor: float, two_phase: bool
+        self, trace: Trace, program: Program, bytes_factor: float, time_factor: float, all_to_all: str
     ) -> None:
         self.trace, self.program = trace, program
-        self.bytes_factor, self.time_factor, self.two_phase = bytes_factor, time_factor, two_phase
+        self.bytes_factor, self.time_factor, self.all_to_all = bytes_factor, time_factor, all_to_all
         self._ends: dict[NodeId, tuple[int, ...]] = {}
         self._gaps: dict[NodeId, tuple[int, ...]] = {}
         self._phases: dict[NodeId, int] = {}
@@ -204,7 +204,7 @@ class _Lowering:
             return None
         y, x = len(grid), len(grid[0])
         pair = self._scaled(call.data_bytes)
-        algorithm = "all-to-all-two-phase" if self.two_phase and x > 1 and y > 1 else "all-to-all"
+        algorithm = self.all_to_all if x > 1 and y > 1 else "all-to-all"  # in one row or column all pairs are direct
         phase = Phase(_name(call, x, y), call.kind, algorithm, x, y, pair)
         number = self._phase(phase, call.data_bytes)
         ALGORITHMS[algorithm].emit(self.program, phase, number, grid)
