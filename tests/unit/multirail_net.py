@@ -10,12 +10,12 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from railyard.workloads.allreduce.balancing.costs import Rail
+from railyard.workloads.allreduce.balancing.costs import Cost, Rail
 from railyard.workloads.allreduce.engine.group import Group
 from railyard.workloads.allreduce.engine.jobs import Layout, SocketMaker, Timeouts, loopback
 from railyard.workloads.allreduce.transport.aggregator import Aggregator
@@ -33,6 +33,11 @@ def free_port() -> int:
 def rails_of(kinds: str) -> list[Rail]:
     """`tcp sharp` -> two rails of these kinds."""
     return [Rail(f"{kind}{i}", kind, 1e9, 1e-4) for i, kind in enumerate(kinds.split())]
+
+
+def split_seconds(costs: Sequence[Cost], shares: Sequence[float], size: float) -> float:
+    """Nezha Eq. 5: the slowest of the rails that have a share."""
+    return max(cost.seconds(share * size) for cost, share in zip(costs, shares, strict=True) if share > 0)
 
 
 @dataclass

@@ -16,10 +16,10 @@ from railyard.workloads.allreduce.balancing.costs import (
     initial_shares,
     rails_to_split,
     size_class,
-    split_seconds,
     spread,
     update_shares,
 )
+from tests.unit.multirail_net import split_seconds
 
 TRUE = st.builds(Cost, st.floats(0, 3e-3), st.floats(1e-10, 1e-7))
 WRONG = st.floats(0.3, 3)

@@ -132,10 +132,10 @@ def test_policies_take_turns_in_one_group_and_none_forgets_what_it_learnt() -> N
             return group.policy
 
         fixed, nezha = turn("single:tcp1"), turn("nezha")
-        learnt = nezha.balancer.costs
+        learnt = nezha.costs
         assert turn("equal") not in (fixed, nezha)
         group.set_policy("nezha")
-        assert (group.policy, nezha.balancer.costs) == (nezha, learnt)
+        assert (group.policy, nezha.costs) == (nezha, learnt)
         used = {part.rail for part in fixed.plan(20_000, 8)}
         return used, learnt, turn("nezha").plan(20_000, 8)
 

@@ -24,12 +24,12 @@ def after_a_window() -> tuple[Learning, Any, list[dict[str, Any]]]:
 
 def test_a_table_is_learnt_once_it_is_here_and_others_are_nobodys() -> None:
     learning, policy, (window,) = after_a_window()
-    before = policy.balancer.costs
+    before = policy.costs
     learning.received({"op": 3, "size": SIZE, "seconds": [9.0, 0.0, 0.0]})
     assert not learning.up_to_date()
     learning.received({"op": window["op"], "size": SIZE, "seconds": [0.1, 0.0, 0.0]})
     assert learning.up_to_date()
-    assert policy.balancer.costs != before
+    assert policy.costs != before
 
 
 @pytest.mark.parametrize("came", [False, True])
@@ -40,9 +40,9 @@ def test_what_was_measured_before_the_rails_changed_is_not_learnt_after_it(came:
     if came:
         learning.received(table)
     policy.down(0)
-    before = policy.balancer.costs
+    before = policy.costs
     learning.rails_changed()
     if not came:
         learning.received(table)
     assert learning.up_to_date()
-    assert policy.balancer.costs == before
+    assert policy.costs == before

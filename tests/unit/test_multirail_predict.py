@@ -16,13 +16,12 @@ from railyard.workloads.allreduce.balancing.costs import (
     equal_finish_s,
     fastest_rail,
     ideal_shares,
-    network_efficiency,
     paper_rail,
     rails_to_split,
     scaled,
-    split_seconds,
     threshold,
 )
+from tests.unit.multirail_net import split_seconds
 
 COSTS = st.builds(Cost, st.floats(0, 0.01), st.floats(1e-11, 1e-6))
 SIZES = st.integers(1, 2**34)
@@ -67,13 +66,6 @@ def test_scaled_rails_with_scaled_sizes_take_the_same_time(size: int, factor: fl
     for rail in map(paper_rail, RAIL_KINDS):
         slow = allreduce_cost(scaled(rail, factor), 4).seconds(size / factor)
         assert slow == pytest.approx(allreduce_cost(rail, 4).seconds(size), rel=1e-9)
-
-
-@given(cost=COSTS, size=SIZES)
-def test_efficiency_is_equation_2(cost: Cost, size: int) -> None:
-    ideal = size * cost.s_per_byte
-    assert network_efficiency(cost, size) == pytest.approx(1 / (1 + cost.setup_s / ideal))
-    assert network_efficiency(cost, 0) == 0
 
 
 @given(costs=st.lists(COSTS, min_size=1, max_size=5), size=st.integers(0, 2**34))

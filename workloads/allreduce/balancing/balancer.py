@@ -1,6 +1,13 @@
-"""Load balancer: the share of a buffer that each rail gets, in a table by size class.
+"""Load balancer: the share of a buffer that each rail gets, in a table by size class, as measured times move it.
 
-Source: Nezha section 4.3. How a class moves from state to state: states.py.
+Source: Nezha section 4.3, Eq. 3 to 8. A size class is in one of these states:
+
+    SingleRail --a split pays--> EvenSplit --Eq. 8--> AdjustedSplit --rails end together, or best shares held--> Settled
+        ^                            |                     |    ^                                                 |
+        +------ no faster than one rail, or one rail left -+    +-------------------- rails end apart ------------+
+
+docs/multirail.md describes the rules. Nothing is random and nothing reads a clock: every node gets the same states from
+the same windows.
 """
 
 from abc import ABC, abstractmethod
@@ -11,19 +18,20 @@ from typing import ClassVar, Final, Literal
 from railyard.workloads.allreduce.balancing.costs import (
     MIN_SHARE_CHANGE,
     Cost,
-    CostEstimators,
+    CostEstimator,
     equal_finish_s,
     fastest_rail,
     ideal_shares,
     initial_shares,
-    max_share_change,
     rails_to_split,
     size_class,
     slope,
+    slowed_cost,
     spread,
     update_shares,
     without_rail,
 )
+from railyard.workloads.allreduce.engine.tasks import Segment, partition
 
 LEARNING_WINDOW: Final = 5
 """Operations: the paper's windows of 100 can't converge "within the first 100 iterations"."""
@@ -54,23 +62,55 @@ class Measurement:
     shares: Shares
 
 
-@dataclass
 class Rails:
-    """The live rails of a group, and the estimates of what each costs."""
+    """Live rails of a group, and what each costs by its estimator."""
 
-    estimators: CostEstimators
-    alive: set[int]
+    def __init__(self, costs: Sequence[Cost]) -> None:
+        self.estimators = [CostEstimator(cost) for cost in costs]
+        self.alive = set(range(len(costs)))
+
+    @property
+    def known(self) -> tuple[Cost, ...]:
+        """Estimated costs by rail."""
+        return tuple(estimator.cost for estimator in self.estimators)
+
+    def forget(self, rail: int) -> None:
+        """Make a rail's cost nominal again."""
+        self.estimators[rail] = CostEstimator(self.estimators[rail].nominal)
+
+    def at(self, size: float, untrusted: Collection[int] = ()) -> tuple[Cost, ...]:
+        """Return by rail the cost at `size`. What was measured of `untrusted` rails is ignored.
+
+        A rail never measured at such sizes is as slow as elsewhere, or as much slower than nominal as the best of those
+        that were: whichever takes longer. Else a machine that makes every message slow would make all rails but the
+        one in use look fast.
+        """
+        estimators = [
+            CostEstimator(each.nominal) if rail in untrusted else each for rail, each in enumerate(self.estimators)
+        ]
+        known = [each for each in estimators if each.known(size)]
+        slowdown = min((each.cost.seconds(size) / each.nominal.seconds(size) for each in known), default=1.0)
+        return tuple(
+            each.cost
+            if each.known(size)
+            else max(each.cost, slowed_cost(each.nominal, size, slowdown), key=lambda cost: cost.seconds(size))
+            for each in estimators
+        )
+
+    def best(self, size: float, among: Collection[int]) -> int:
+        """Return which of these rails takes the least time for all (Eq. 4)."""
+        return fastest_rail(self.at(size), size, sorted(among))
 
     def evenly(self, rails: Collection[int]) -> Shares:
         """Return equal shares on these rails."""
-        return tuple(float(rail in rails) / len(rails) for rail in range(len(self.estimators.known)))
+        return tuple(float(rail in rails) / len(rails) for rail in range(len(self.estimators)))
 
     def worth_splitting(self, size: int, gain: float, untrusted: Iterable[int] = ()) -> list[int]:
         """Return the rails to split `size` bytes over, if that gains at least `gain`; else none.
 
         What was measured of `untrusted` rails is ignored.
         """
-        alive, costs = sorted(self.alive), self.estimators.at(size, untrusted=set(untrusted))
+        alive, costs = sorted(self.alive), self.at(size, untrusted=set(untrusted))
         return [alive[index] for index in rails_to_split([costs[rail] for rail in alive], size, gain)]
 
     def scaled_s(self, measured: Measurement, size: int) -> float:
@@ -78,7 +118,7 @@ class Rails:
         if measured.size == size:
             return measured.seconds
         share = max(measured.shares)
-        cost = self.estimators.at(size)[measured.shares.index(share)]
+        cost = self.at(size)[measured.shares.index(share)]
         return measured.seconds * cost.seconds(share * size) / cost.seconds(share * measured.size)
 
 
@@ -97,7 +137,7 @@ class Memory:
         A rail beside others says nothing about the rail alone where the CPU is the bottleneck, so only windows of one
         rail count. `is_old`: they are from before the class settled, so the longer of both counts.
         """
-        costs = self.rails.estimators.at(size)
+        costs = self.rails.at(size)
         times = {rail: costs[rail].seconds(size) for rail in sorted(self.rails.alive)}
         for rail, measured in self.single_rail.items():
             scaled_s = self.rails.scaled_s(measured, size)
@@ -168,7 +208,7 @@ class _Resting(State):
         memory.recheck_windows *= 2
         for rail in added:
             memory.single_rail.pop(rail, None)
-            rails.estimators.forget(rail)
+            rails.forget(rail)
         if len(better) == 1:
             return SingleRail(memory, rails.evenly(better), rested=self.rested)
         return self._split_on(rails.evenly(better) if added else None, measured)
@@ -176,7 +216,7 @@ class _Resting(State):
     def _better_rails(self, size: int, used: set[int]) -> list[int]:
         """Return the rails to be on instead, if those that are left out are as their nominal costs say."""
         rails = self.memory.rails
-        costs = rails.estimators.at(size, untrusted=rails.alive - used)
+        costs = rails.at(size, untrusted=rails.alive - used)
         candidates = rails.worth_splitting(size, MIN_GAIN, untrusted=rails.alive - used)
         current_s = equal_finish_s([costs[rail] for rail in used], size)
         if candidates and equal_finish_s([costs[rail] for rail in candidates], size) * (1 + MIN_GAIN) < current_s:
@@ -281,7 +321,7 @@ class AdjustedSplit(State):
 
     def _next_shares(self, size: int, times: Mapping[int, float]) -> Shares:
         used, ends = list(times), list(times.values())
-        shares, known = [self.shares[rail] for rail in used], self.memory.rails.estimators.known
+        shares, known = [self.shares[rail] for rail in used], self.memory.rails.known
         costs, gain = [known[rail] for rail in used], min(1.0, 2 / (self.steps + 1))
         slopes = [slope(a, t, cost.s_per_byte * size) / gain for a, t, cost in zip(shares, ends, costs, strict=True)]
         target = update_shares(shares, ends, slopes)
@@ -296,7 +336,8 @@ class AdjustedSplit(State):
 
     def _is_negligible(self, size: int, times: Mapping[int, float]) -> bool:
         """Whether the next step, as short as steps are by then, would hardly move shares."""
-        return max_share_change(self.shares, self._next_shares(size, times)) <= MIN_SHARE_CHANGE
+        changes = zip(self.shares, self._next_shares(size, times), strict=True)
+        return max(abs(before - after) for before, after in changes) <= MIN_SHARE_CHANGE
 
     def _compare_with_best(self, measured: Measurement) -> None:
         rails = self.memory.rails
@@ -369,7 +410,8 @@ class Settled(_Resting):
         if not self._confirmed([last] if is_disturbed else [], AGREEING_WINDOWS):
             return self
         for rail, time in times.items():
-            rails.estimators.restart(rail, self.shares[rail] * size, time)
+            rails.forget(rail)
+            rails.estimators[rail].measured(self.shares[rail] * size, time)
         return AdjustedSplit(self.memory, self.shares, best=measured, is_old=True).step(size, times)
 
     def _split_on(self, even: Shares | None, measured: Measurement) -> State:
@@ -378,18 +420,24 @@ class Settled(_Resting):
 
 
 class Balancer:
-    """`shares(size)` before an operation, `learn(...)` with each full window's medians, `down` and `up` for rails."""
+    """Nezha's planner: shares by size class, which each window of measured times may change.
+
+    Plans and windows are cached until the table changes: small operations are too short to look them up anew.
+    """
 
     def __init__(self, costs: Sequence[Cost]) -> None:
         if not costs:
             raise ValueError("costs: a balancer needs at least one rail")
-        self._rails = Rails(CostEstimators(costs), set(range(len(costs))))
+        self._rails = Rails(costs)
+        self.best = self._rails.best
         self._table: dict[int, State] = {}
+        self._plans: dict[tuple[int, int], tuple[Segment, ...]] = {}
+        self._windows: dict[int, int] = {}
 
     @property
     def costs(self) -> tuple[Cost, ...]:
-        """The rails' costs as estimated now."""
-        return self._rails.estimators.known
+        """Costs of the rails as estimated now."""
+        return self._rails.known
 
     def shares(self, size: int) -> tuple[float, ...]:
         """Return the shares by rail; they sum to one, and a dead rail's is 0."""
@@ -399,22 +447,29 @@ class Balancer:
         """Return the name of the state of a size's class."""
         return self._state(size).name
 
-    def best(self, size: int, among: Collection[int]) -> int:
-        """Return which of these rails takes the least time for all."""
-        return self._rails.estimators.best(size, among)
+    def plan(self, length: int, itemsize: int) -> tuple[Segment, ...]:
+        """Return the segments of a buffer."""
+        found = self._plans.get((length, itemsize))
+        if found is None:
+            found = self._plans[length, itemsize] = partition(length, self.shares(length * itemsize))
+        return found
 
     def window(self, size: int) -> int:
         """Return over how many operations of this size the next `learn` wants medians."""
-        return self._state(size).window
+        found = self._windows.get(size)
+        if found is None:
+            found = self._windows[size] = self._state(size).window
+        return found
 
     def learn(self, size: int, seconds: Sequence[float]) -> None:
         """Take a window's medians: `size` in bytes, and by rail the seconds that its share took (0 without one)."""
         state = self._state(size)
         times = {rail: seconds[rail] for rail in sorted(self._rails.alive) if state.shares[rail] > 0}
         for rail, time in times.items():
-            self._rails.estimators.measured(rail, state.shares[rail] * size, time)
+            self._rails.estimators[rail].measured(state.shares[rail] * size, time)
         measured = Measurement(max(times.values()), size, state.shares)
         self._table[size_class(size)] = state.on_window(measured, times)
+        self._clear_caches()
 
     def down(self, rail: int) -> None:
         """Give a dead rail's share to the others, in proportion to theirs. ValueError if it was the last."""
@@ -423,16 +478,22 @@ class Balancer:
         self._rails.alive.discard(rail)
         states = {key: state.on_rail_down(rail) for key, state in self._table.items()}
         self._table = {key: state for key, state in states.items() if state is not None}
+        self._clear_caches()
 
     def up(self, rail: int) -> None:
         """Use a rail again, from a cold start: its cost is nominal again, and every class starts anew."""
         self._rails.alive.add(rail)
-        self._rails.estimators.forget(rail)
+        self._rails.forget(rail)
         self._table.clear()
+        self._clear_caches()
+
+    def _clear_caches(self) -> None:
+        self._plans.clear()
+        self._windows.clear()
 
     def _state(self, size: int) -> State:
         found = self._table.get(size_class(size))
         if found is None:
-            best = self._rails.estimators.best(size, self._rails.alive)
+            best = self._rails.best(size, self._rails.alive)
             found = self._table[size_class(size)] = SingleRail(Memory(self._rails), self._rails.evenly([best]))
         return found

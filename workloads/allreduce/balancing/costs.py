@@ -1,16 +1,29 @@
-"""A rail as the engine and the balancer see it: rate, set-up latency, CPU cost, kind.
+"""Cost of an allreduce on one rail and on several: as predicted, as measured, and the shares that follow from it.
 
-Source: Nezha section 2.3, Eq. 2 (`T_setup` is paid for each message). Units: bytes, seconds, bytes per second. The
-paper's rails: topologies/rail_kind.py.
+Source: Nezha Eq. 1 to 8. On one rail the time is a straight line in the bytes, `Cost`; the times of several rails
+follow from their lines alone. Units: bytes of the buffer (not of the wire), seconds, bytes per second. The paper's
+rails: topologies/rail_kind.py.
 """
 
 import math
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Final
 
 from railyard.core.errors import BadInput, unknown_name_hint
 from railyard.topologies.rail_kind import RAIL_KINDS
+
+TAU: Final = 5.0
+"""Nezha section 2.3.1: beyond this ratio of throughputs, what a split gains is lost again in waiting."""
+MIN_SHARE_CHANGE: Final = 0.01
+"""Part of the buffer below which a change of shares is none, and a share is none."""
+_LARGEST: Final = 2.0**60
+_DECAY: Final = 0.8
+_PRIOR: Final = 0.01  # of a measured window's weight
+_PRIOR_BYTES: Final = 2.0**20
+_MAX_BYTE_SLOWDOWN: Final = 2.0
+_MIN_S: Final = 1e-7
+_MIN_S_PER_BYTE: Final = 1e-13
 
 
 def size_class(size: int) -> int:
@@ -20,11 +33,11 @@ def size_class(size: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Rail:
-    """One network that every node has a NIC on.
+    """One network that every node has a NIC on (Nezha section 2.3).
 
     `rate` in bytes per second and direction, `setup_s` for each message that waits for the one before,
-    `cpu_s_per_byte` for each byte that a node sends while it receives another. `nominal`: rate of
-    its data sheet, bytes per second, which is all that MRIB uses; `rate` where 0.
+    `cpu_s_per_byte` for each byte that a node sends while it receives another. `nominal`: rate of its data sheet, bytes
+    per second, which is all that MRIB uses; `rate` where 0.
     """
 
     name: str
@@ -35,16 +48,14 @@ class Rail:
     nominal: float = 0.0
 
     def __post_init__(self) -> None:
+        field = f"rails.{self.name}"
         if self.kind not in RAIL_KINDS:
-            raise BadInput(f"rails.{self.name}.kind", self.kind, unknown_name_hint(self.kind, RAIL_KINDS))
+            raise BadInput(f"{field}.kind", self.kind, unknown_name_hint(self.kind, RAIL_KINDS))
         if not 0 < self.rate < math.inf:
-            raise BadInput(
-                f"rails.{self.name}.rate", self.rate, "must be above 0: a rail without a rate carries nothing"
-            )
+            raise BadInput(f"{field}.rate", self.rate, "must be above 0: a rail without a rate carries nothing")
         for name in ("setup_s", "cpu_s_per_byte", "nominal"):
-            value = getattr(self, name)
-            if not 0 <= value < math.inf:
-                raise BadInput(f"rails.{self.name}.{name}", value, "must be 0 or more")
+            if not 0 <= (value := getattr(self, name)) < math.inf:
+                raise BadInput(f"{field}.{name}", value, "must be 0 or more")
 
     @property
     def sums_in_network(self) -> bool:
@@ -58,15 +69,17 @@ class Rail:
 
 
 def scaled(rail: Rail, factor: float) -> Rail:
-    """A rail that is `factor` times slower, in bytes: with sizes divided by it too, all times stay as they were.
-    Its data sheet is the same."""
+    """Return a rail that is `factor` times slower per byte, with the same data sheet.
+
+    With sizes divided by the factor too, all times stay as they were.
+    """
     if not 0 < factor < math.inf:
         raise ValueError(f"factor: {factor} must be above 0")
     return replace(rail, rate=rail.rate / factor, cpu_s_per_byte=rail.cpu_s_per_byte * factor)
 
 
 def combined_rail(rails: Sequence[Rail]) -> Rail:
-    """What MPTCP makes of them: as fast as all together, with what a message costs on the first."""
+    """Return the rail that MPTCP makes of several: as fast as all together, with the set-up of the first."""
     cpus = [rail.cpu_s_per_byte for rail in rails]
     cpu = 1 / sum(1 / cost for cost in cpus) if all(cpus) else 0.0
     return Rail("mptcp", "tcp", sum(rail.rate for rail in rails), rails[0].setup_s, cpu)
@@ -78,14 +91,9 @@ def paper_rail(kind: str) -> Rail:
     return Rail(kind, kind, found.rate_bps / 8, found.setup_s, found.cpu_s_per_byte)
 
 
-TAU: Final = 5.0
-"""Nezha section 2.3.1: beyond this ratio of throughputs, what a split gains is lost again in waiting."""
-_LARGEST: Final = 2.0**60
-
-
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """`setup_s + size * s_per_byte`: the line of one rail."""
+    """Line of one rail's times: `setup_s + size * s_per_byte`."""
 
     setup_s: float
     s_per_byte: float
@@ -95,13 +103,15 @@ class Cost:
             raise ValueError(f"{self}: a rail's set-up is 0 or more, its time per byte above 0")
 
     def seconds(self, size: float) -> float:
+        """Return the seconds of `size` bytes."""
         return self.setup_s + size * self.s_per_byte
 
 
 def allreduce_cost(rail: Rail, nodes: int) -> Cost:
-    """A ring has 2(N-1) messages in a row and moves 2(N-1)/N of the buffer (Eq. 1); a tree has two, and moves it once.
+    """Return the cost of an allreduce on one rail.
 
-    Up and down the tree overlap: chunks stream through the aggregator while the link is full duplex.
+    A ring has 2(N-1) messages in a row and moves 2(N-1)/N of the buffer (Eq. 1); a tree has two, and moves it once: up
+    and down overlap, since chunks stream through the aggregator and the link is full duplex.
     """
     if nodes < 2:
         raise ValueError(f"nodes: {nodes} must be 2 or more; one node has nothing to send")
@@ -110,30 +120,19 @@ def allreduce_cost(rail: Rail, nodes: int) -> Cost:
     return Cost(2 * (nodes - 1) * rail.setup_s, 2 * (nodes - 1) / nodes * rail.s_per_byte)
 
 
-def network_efficiency(cost: Cost, size: float) -> float:
-    """Eq. 2: the share of the time in which bytes move, 0 to 1."""
-    return size * cost.s_per_byte / cost.seconds(size) if size else 0.0
-
-
 def fastest_rail(costs: Sequence[Cost], size: float, alive: Iterable[int] | None = None) -> int:
-    """Eq. 4: the rail that takes the whole buffer in the least time; a tie goes to the first."""
+    """Return the rail that takes the whole buffer in the least time (Eq. 4), the first of equal ones."""
     return min(range(len(costs)) if alive is None else alive, key=lambda rail: costs[rail].seconds(size))
 
 
-def split_seconds(costs: Sequence[Cost], shares: Sequence[float], size: float) -> float:
-    """Eq. 5: the slowest of the rails that have a share."""
-    return max(cost.seconds(share * size) for cost, share in zip(costs, shares, strict=True) if share > 0)
-
-
 def equal_finish_s(costs: Sequence[Cost], size: float) -> float:
-    """The least that Eq. 5 can be: the time at which all rails that take part end together.
+    """Return the least that Eq. 5 can be: the time at which all rails that take part end together.
 
-    A rail takes part if its set-up alone is less than that. (Water that finds its level in vessels of unlike depth.)
+    A rail takes part if its set-up alone is less than that.
     """
-    ordered = sorted(costs, key=lambda cost: cost.setup_s)
     speed = setup_bytes = 0.0
     best = math.inf
-    for cost in ordered:
+    for cost in sorted(costs, key=lambda cost: cost.setup_s):
         if cost.setup_s >= best:
             break
         speed += 1 / cost.s_per_byte
@@ -143,7 +142,7 @@ def equal_finish_s(costs: Sequence[Cost], size: float) -> float:
 
 
 def ideal_shares(costs: Sequence[Cost], size: float) -> tuple[float, ...]:
-    """The shares that reach `equal_finish_s`; they sum to one."""
+    """Return the shares that reach `equal_finish_s`; they sum to one."""
     if size <= 0:
         first = fastest_rail(costs, 0)
         return tuple(float(rail == first) for rail in range(len(costs)))
@@ -153,10 +152,10 @@ def ideal_shares(costs: Sequence[Cost], size: float) -> tuple[float, ...]:
 
 
 def threshold(costs: Sequence[Cost], gain: float = 0.0) -> float | None:
-    """Eq. 6: bytes up to which the best split gains no more than the part `gain` of its time over one rail.
+    """Return the bytes up to which the best split gains no more than the part `gain` of its time over one rail (Eq. 6).
 
-    None where no size gains as much: a single rail, or rails too unlike. By itself (`gain` 0) it has like rails split
-    from the first byte on. Unlike rails may gain in a band of sizes below, which isn't looked for.
+    None where no size gains as much: a single rail, or rails too unlike. With `gain` 0 like rails split from the first
+    byte on. Unlike rails may also gain in a band of sizes below, which is ignored.
     """
     if len(costs) < 2:
         return None
@@ -176,7 +175,7 @@ def _split_pays(costs: Sequence[Cost], size: float, gain: float) -> bool:
 
 
 def efficiency_ratio(costs: Sequence[Cost], size: float) -> tuple[float, ...]:
-    """Eq. 3: by how much the fastest rail's throughput exceeds each rail's, with the buffer shared out evenly.
+    """Return by how much the fastest rail's throughput exceeds each rail's, with even shares of the buffer (Eq. 3).
 
     The paper's `S_i * delta_i / T_i` is bytes by the time they really take, since delta is the ideal by the real one.
     """
@@ -186,8 +185,10 @@ def efficiency_ratio(costs: Sequence[Cost], size: float) -> tuple[float, ...]:
 
 
 def rails_to_split(costs: Sequence[Cost], size: float, gain: float = 0.0) -> tuple[int, ...]:
-    """The rails to share `size` bytes: those within `TAU` of the fastest, if the best split takes less time than one
-    alone, by the part `gain` of the split's time; else none."""
+    """Return the rails to share `size` bytes, those within `TAU` of the fastest; none if a split does not pay.
+
+    It pays if the best split takes less time than one rail, by the part `gain` of the split's time.
+    """
     if len(costs) < 2 or size <= 0:
         return ()
     candidates = tuple(rail for rail, ratio in enumerate(efficiency_ratio(costs, size)) if ratio <= TAU)
@@ -196,128 +197,77 @@ def rails_to_split(costs: Sequence[Cost], size: float, gain: float = 0.0) -> tup
     return candidates
 
 
-_DECAY: Final = 0.8
-_PRIOR: Final = 0.01  # of a measured window's weight
-_PRIOR_BYTES: Final = 2.0**20
-_MAX_BYTE_SLOWDOWN: Final = 2.0
-_MIN_S: Final = 1e-7
-_MIN_S_PER_BYTE: Final = 1e-13
-
-
-@dataclass
-class _Sums:
-    """Weighted sums of 1, x, y, xx, xy."""
-
-    terms: list[float] = field(default_factory=lambda: [0.0] * 5)
-
-    def add(self, size: float, seconds: float, weight: float) -> None:
-        share = weight / max(seconds, _MIN_S) ** 2
-        for index, term in enumerate((1.0, size, seconds, size * size, size * seconds)):
-            self.terms[index] += share * term
-
-
 def slowed_cost(nominal: Cost, size: float, factor: float) -> Cost:
-    """The line that takes `factor` times as long at `size` bytes. Rates are better known than what a message costs a
-    machine, so the bytes are up to `_MAX_BYTE_SLOWDOWN` times slower, and the rest is set-up."""
+    """Return the line that takes `factor` times as long at `size` bytes.
+
+    Rates are better known than what a message costs a machine, so the bytes are at most `_MAX_BYTE_SLOWDOWN` times
+    slower, and the rest is set-up.
+    """
     s_per_byte = nominal.s_per_byte * min(factor, _MAX_BYTE_SLOWDOWN)
     return Cost(max(0.0, factor * nominal.seconds(size) - s_per_byte * size), s_per_byte)
 
 
 class CostEstimator:
-    """`cost` is the line as it is known now."""
+    """Cost line of a rail, learned from what was measured. `cost` is the line as it is known now.
+
+    Relative least squares over (bytes, seconds) with older windows fading, and two faint points of the nominal line,
+    slowed down to what was measured: they decide until two unlike sizes were measured, and keep set-up and rate apart
+    when only one size ever comes. (Not slowed down, a nominal set-up far below what a machine can do would outweigh
+    all that is measured.)
+    """
 
     def __init__(self, nominal: Cost) -> None:
         self.nominal = self.cost = nominal
-        self._sums = _Sums()
+        self._terms = [0.0] * 5  # weighted sums of 1, x, y, xx, xy
         self._slowdown_sum = self._weight = 0.0
         self._min_size = math.inf
 
     def known(self, size: float) -> bool:
-        """Whether anything of `size` bytes or fewer was measured: what a message costs a machine is no part of how long
-        large ones take, so their line says nothing of small ones."""
+        """Return whether `size` bytes or fewer were measured.
+
+        A message's own cost is no part of how long large ones take, so their line says nothing about small ones.
+        """
         return size >= self._min_size
 
     def measured(self, size: float, seconds: float) -> None:
-        """One window's median; what says nothing (no bytes, no time) is left out."""
+        """Take one window's median; without bytes or time it is ignored."""
         if size <= 0 or seconds <= 0:
             return
-        self._sums.terms = [_DECAY * term for term in self._sums.terms]
-        self._sums.add(size, seconds, 1.0)
+        self._terms = _plus([_DECAY * term for term in self._terms], size, seconds, 1.0)
         self._min_size = min(self._min_size, size)
         self._slowdown_sum = _DECAY * self._slowdown_sum + seconds / self.nominal.seconds(size)
         self._weight = _DECAY * self._weight + 1.0
-        w, x, _, _, _ = self._sums.terms
-        prior = slowed_cost(self.nominal, x / w, self._slowdown_sum / self._weight)
-        with_prior = _Sums(list(self._sums.terms))
+        prior = slowed_cost(self.nominal, self._terms[1] / self._terms[0], self._slowdown_sum / self._weight)
+        terms = self._terms
         for point in (0.0, _PRIOR_BYTES):
-            with_prior.add(point, prior.seconds(point), _PRIOR)
-        w, x, y, xx, xy = with_prior.terms
-        spread = w * xx - x * x
-        s_per_byte = (w * xy - x * y) / spread if spread > 0 else 0.0
+            terms = _plus(terms, point, prior.seconds(point), _PRIOR)
+        w, x, y, xx, xy = terms
+        determinant = w * xx - x * x
+        s_per_byte = (w * xy - x * y) / determinant if determinant > 0 else 0.0
         setup = (y - s_per_byte * x) / w
         if setup < 0:
             setup, s_per_byte = 0.0, xy / xx
         self.cost = Cost(max(0.0, setup), max(s_per_byte, _MIN_S_PER_BYTE))
 
 
-class CostEstimators:
-    """All rails' lines."""
-
-    def __init__(self, nominal: Sequence[Cost]) -> None:
-        self._estimators = [CostEstimator(cost) for cost in nominal]
-
-    @property
-    def known(self) -> tuple[Cost, ...]:
-        return tuple(estimator.cost for estimator in self._estimators)
-
-    def measured(self, rail: int, size: float, seconds: float) -> None:
-        """One window's median of `size` bytes on this rail."""
-        self._estimators[rail].measured(size, seconds)
-
-    def forget(self, rail: int) -> None:
-        """It is nominal again."""
-        self._estimators[rail] = CostEstimator(self._estimators[rail].nominal)
-
-    def restart(self, rail: int, size: float, seconds: float) -> None:
-        """It isn't as it was: what was learnt of it is forgotten but for this window's median."""
-        self.forget(rail)
-        self.measured(rail, size, seconds)
-
-    def at(self, size: float, untrusted: Collection[int] = ()) -> tuple[Cost, ...]:
-        """What is known of each rail at `size`, or to be expected. Those never measured at such sizes are as slow as
-        elsewhere, or as much slower than nominal as the best of those that were: whichever takes longer. Else a machine
-        that makes every message slow would make all rails but the one in use look fast. Of rails in doubt only the name
-        counts."""
-        estimators = [
-            CostEstimator(each.nominal) if rail in untrusted else each for rail, each in enumerate(self._estimators)
-        ]
-        known = [each for each in estimators if each.known(size)]
-        slowdown = min((each.cost.seconds(size) / each.nominal.seconds(size) for each in known), default=1.0)
-        return tuple(
-            each.cost
-            if each.known(size)
-            else max(each.cost, slowed_cost(each.nominal, size, slowdown), key=lambda cost: cost.seconds(size))
-            for each in estimators
-        )
-
-    def best(self, size: float, among: Collection[int]) -> int:
-        """Eq. 4, of these rails."""
-        return fastest_rail(self.at(size), size, sorted(among))
-
-
-MIN_SHARE_CHANGE: Final = 0.01
-"""A step that moves no share by more than this part of the buffer is none, and a share that is less is none."""
+def _plus(terms: list[float], size: float, seconds: float, weight: float) -> list[float]:
+    share = weight / max(seconds, _MIN_S) ** 2
+    point = (1.0, size, seconds, size * size, size * seconds)
+    return [term + share * each for term, each in zip(terms, point, strict=True)]
 
 
 def spread(seconds: Iterable[float]) -> float:
-    """By what part of the slowest the fastest was earlier; 0 for fewer than two."""
+    """Return by what part of the slowest time the fastest was shorter; 0 for fewer than two."""
     times = list(seconds)
     longest = max(times, default=0.0)
     return (longest - min(times)) / longest if longest > 0 else 0.0
 
 
 def initial_shares(seconds: Sequence[float]) -> tuple[float, ...]:
-    """Eq. 8, from the times that even shares took; N read as the number of rails."""
+    """Return the first shares by the times that even shares took (Eq. 8).
+
+    A slip in the paper: it divides by the nodes less one, which adds up to one only for the rails less one.
+    """
     total = sum(seconds)
     if len(seconds) == 1 or total <= 0:
         return tuple(1 / len(seconds) for _ in seconds)
@@ -325,27 +275,30 @@ def initial_shares(seconds: Sequence[float]) -> tuple[float, ...]:
 
 
 def update_shares(shares: Sequence[float], seconds: Sequence[float], slopes: Sequence[float]) -> tuple[float, ...]:
-    """Eq. 7, one step: towards the level at which all rails end together. A rail whose share runs out gets none."""
+    """Return the shares after one step towards the level at which all rails end together (Eq. 7).
+
+    Plain descent on the maximum of Eq. 5 would move one rail at a time by a step that fits no other; here each rail's
+    step is its distance from the level over its own slope dT/dalpha, so shares keep adding up to one, and where the
+    slopes are right one step is enough. A rail whose share runs out gets none.
+    """
     weights = [1 / slope for slope in slopes]
     target_s = sum(w * t for w, t in zip(weights, seconds, strict=True)) / sum(weights)
     stepped = [a - (t - target_s) * w for a, t, w in zip(shares, seconds, weights, strict=True)]
-    shares_kept = [share if share >= MIN_SHARE_CHANGE else 0.0 for share in stepped]
-    return tuple(share / sum(shares_kept) for share in shares_kept)
+    kept = [share if share >= MIN_SHARE_CHANGE else 0.0 for share in stepped]
+    return tuple(share / sum(kept) for share in kept)
 
 
 def slope(share: float, seconds: float, expected: float) -> float:
-    """dT/dalpha of a rail, in seconds for the whole buffer: `expected` by its line, but held between a fifth of T/alpha
-    and all of it (set-up times are never negative), so that it errs on the slow side."""
+    """Return dT/dalpha of a rail, in seconds for the whole buffer.
+
+    `expected` by its line, but held between a fifth of T/alpha and all of it (set-up times are never negative), so that
+    it errs on the slow side.
+    """
     secant = max(seconds, 1e-9) / share
     return min(secant, max(secant / 5, expected))
 
 
 def without_rail(shares: Sequence[float], index: int) -> tuple[float, ...]:
-    """One gets nothing, and the others its share in proportion to theirs."""
+    """Return shares in which one rail has none, and the others its share in proportion to theirs."""
     rest = sum(shares) - shares[index]
     return tuple(0.0 if other == index else share / rest for other, share in enumerate(shares))
-
-
-def max_share_change(shares: Sequence[float], target: Sequence[float]) -> float:
-    """The largest of the changes."""
-    return max(abs(a - b) for a, b in zip(shares, target, strict=True))

@@ -21,9 +21,9 @@ from railyard.workloads.allreduce.engine.tasks import (
     Span,
     Task,
     Tree,
-    chunks_of,
     dtype_code,
     scratch,
+    split_evenly,
 )
 from railyard.workloads.allreduce.transport import links
 from railyard.workloads.allreduce.transport.links import Header
@@ -161,12 +161,12 @@ class Operation:
             empty = np.empty(0, np.uint8)
             if on_tree:
                 return Tree(self.rank, [((0, 0), ALL)], empty, empty)
-            return Ring(self.rank, chunks_of(0, 0, self.nodes), empty, empty)
+            return Ring(self.rank, split_evenly(0, 0, self.nodes), empty, empty)
         gathers = job.action == "gather"
         source = self.result if gathers else self.source
         if job.action == "reduce":
             parts: list[tuple[Span, int]] = [(span, ALL)]
-            chunks = chunks_of(job.start, job.length, self.nodes)
+            chunks = split_evenly(job.start, job.length, self.nodes)
         else:
             chunks = [(n * self.call.length + span[0], n * self.call.length + span[1]) for n in range(self.nodes)]
             parts = [(chunk, n if gathers else ALL) for n, chunk in enumerate(chunks)]

@@ -1,14 +1,16 @@
-"""What one rail does for one operation: which piece comes when, what becomes of it, and what may go out then.
+"""Work of one rail in one operation: which piece comes when, what becomes of it, and what may be sent then.
 
-A task knows no socket: `begin` and `on_received` return the pieces that may be sent now, `buffer_for` names where a
+A task knows no socket: `begin` and `on_received` return the pieces that may be sent now, `buffer_for` returns where a
 piece that comes belongs. Pieces come in order, on one connection, so nothing is added twice or left out.
 
 - Ring (Nezha Eq. 1; Gloo's ring and ring-chunked): N chunks, and in step t a node sends what it received in step t - 1.
-  First N - 1 steps add up (ReduceScatter), then N - 1 pass on (AllGather). A chunk goes in pieces, so that one is added
-  up while the next is on its way; with pieces as long as a chunk it is the plain ring. What a step sends is a message:
-  its first piece `starts_message` it, and waits for its set-up.
+  The first N - 1 steps add up (ReduceScatter), the next N - 1 pass on (AllGather). A chunk goes in pieces, so that one
+  is added up while the next is on its way; with pieces as long as a chunk it is the plain ring. What a step sends is a
+  message: its first piece `starts_message`, and waits for its set-up.
 - Tree: pieces go to the aggregator of the rail and come back added up, no more than `WINDOW` ahead of what came back.
-- Relay: one node's pieces go round the ring, each node keeping them.
+- Relay: one node's pieces go round the ring, and each node keeps them.
+
+Rails share one input and one result, each with a range of elements (Nezha sections 3.2 and 3.4: UnboundBuffer, Buffer).
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -23,18 +25,26 @@ from numpy.typing import NDArray
 from railyard.core.errors import BadInput
 
 Array = NDArray[Any]
+Span = tuple[int, int]
+"""(start, end) of elements, the end not included."""
 
-DTYPES: Final = tuple(
-    np.dtype(name)
-    for name in (
-        *("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
-        *("float16", "float32", "float64", "complex64", "complex128"),
-    )
-)
+_INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
+_REALS = ("float16", "float32", "float64", "complex64", "complex128")
+DTYPES: Final = tuple(np.dtype(name) for name in (*_INTEGERS, *_REALS))
+PIECE_BYTES: Final = 128 * 1024
+MIN_PIECE_BYTES: Final = 8 * 1024
+"""Length below which a piece costs more than it lets overlap."""
+OVERLAP: Final = 4
+"""Pieces in a ring's message, where that makes none too short or too long: one is added up while others travel."""
+TREE_OVERLAP: Final = 32
+TREE_PIECE_BYTES: Final = 32 * 1024
+"""The same on a tree, and its longest piece: the last one has yet to come back when all have gone up."""
+WINDOW: Final = 32
+ALL: Final = -1
 
 
 def dtype_code(dtype: np.dtype[Any]) -> int:
-    """The place in `DTYPES`. BadInput for a type that isn't summed here."""
+    """Return the index in `DTYPES`. BadInput for a type that can't be summed."""
     try:
         return DTYPES.index(dtype)
     except ValueError:
@@ -42,19 +52,19 @@ def dtype_code(dtype: np.dtype[Any]) -> int:
 
 
 def octets(array: Array, start: int, end: int) -> memoryview:
-    """The bytes of elements `start` to `end`, in place."""
+    """Return the bytes of elements `start` to `end`, in place."""
     view: memoryview = array[start:end].view(np.uint8).data
     return view
 
 
 def scratch(size: int) -> memoryview:
-    """`size` bytes of memory to receive into, with whatever was there before."""
+    """Return `size` bytes of uninitialised memory."""
     view: memoryview = np.empty(size, np.uint8).data
     return view
 
 
 def flat(array: Array) -> Array:
-    """One dimension, same memory. BadInput where that needs a copy: it would be the copy that got the result."""
+    """Return an array with one dimension and the same memory. BadInput where that needs a copy, or is read-only."""
     if not array.flags.c_contiguous:
         raise BadInput("array", f"strides {array.strides}", "must be contiguous")
     if not array.flags.writeable:
@@ -65,30 +75,30 @@ def flat(array: Array) -> Array:
 
 @dataclass
 class Copies:
-    """Bytes that were moved in memory beside the sums themselves, by why."""
+    """Bytes that were moved in memory beside the sums themselves, by reason."""
 
     result: int = 0  # from the group's result to the caller's array
     own_part: int = 0  # AllGather: a node's part into its own result
     staged: int = 0  # beginnings of frames, which came together with their headers
-    early: int = 0  # frames of an operation that this node hadn't begun
+    early: int = 0  # frames of an operation that this node had not begun
 
 
 @dataclass
 class Results:
-    """Two buffers in turn, as large as the largest so far."""
+    """Two buffers of results in turn, as large as the largest so far.
+
+    Rails work in a result of the group's own, which is kept during the next operation (docs/multirail.md, "Recovery")
+    and copied once to the caller's array.
+    """
 
     _slots: list[Array] = field(default_factory=lambda: [np.empty(0, np.uint8), np.empty(0, np.uint8)])
 
     def take(self, op: int, length: int, dtype: np.dtype[Any]) -> Array:
-        """`length` elements for operation `op`; what operation `op` - 2 had is lost."""
+        """Return `length` elements for operation `op`, in the memory of operation `op` - 2."""
         size = length * dtype.itemsize
         if len(self._slots[op % 2]) < size:
             self._slots[op % 2] = np.empty(size, np.uint8)
         return self._slots[op % 2][:size].view(dtype)
-
-
-Span = tuple[int, int]
-"""(start, end), the end not included."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,12 +111,10 @@ class Segment:
 
 
 def split_by_share(length: int, shares: Sequence[float]) -> tuple[int, ...]:
-    """Whole elements by share, `length` in all: rounded down, and what is left to the largest remainders."""
+    """Return whole elements by share, `length` in all: rounded down, and the rest to the largest remainders."""
     total = sum(shares)
     if length < 0 or total <= 0 or min(shares) < 0:
-        raise ValueError(
-            f"length {length}, shares {tuple(shares)}: need length 0 or more, shares 0 or more, one above 0"
-        )
+        raise ValueError(f"length {length}, shares {tuple(shares)}: each must be 0 or more, and one above 0")
     exact = [length * share / total for share in shares]
     counts = [floor(part) for part in exact]
     order = sorted((i for i in range(len(shares)) if shares[i] > 0), key=lambda i: counts[i] - exact[i])
@@ -120,7 +128,7 @@ def split_by_share(length: int, shares: Sequence[float]) -> tuple[int, ...]:
 
 
 def partition(length: int, shares: Sequence[float]) -> tuple[Segment, ...]:
-    """One segment for each rail that gets an element; of an empty buffer an empty one, for the largest share."""
+    """Return a segment for each rail that gets an element; of an empty buffer an empty one, for the largest share."""
     if length == 0:
         return (Segment(max(range(len(shares)), key=lambda rail: shares[rail]), 0, 0),)
     segments, start = [], 0
@@ -132,18 +140,23 @@ def partition(length: int, shares: Sequence[float]) -> tuple[Segment, ...]:
 
 
 def split_evenly(start: int, length: int, count: int) -> list[Span]:
-    """A range in `count` spans of nearly the same length; some are empty where it is short."""
-    edges = [start + length * i // count for i in range(count + 1)]
-    return list(pairwise(edges))
+    """Return a range in `count` spans of nearly the same length; some are empty where it is short."""
+    return list(pairwise(start + length * i // count for i in range(count + 1)))
 
 
 def pieces(start: int, length: int, longest: int) -> list[Span]:
-    """A range in spans of nearly the same length, none above `longest`; of an empty range one empty span."""
+    """Return a range in spans of nearly the same length, none above `longest`; of an empty range one empty span."""
     return split_evenly(start, length, max(1, -(-length // longest)))
 
 
+def piece_length(length: int, itemsize: int, longest_bytes: int, overlap: int = OVERLAP) -> int:
+    """Return how many elements a piece of a message of `length` has."""
+    target_bytes = min(longest_bytes, max(MIN_PIECE_BYTES, length * itemsize // overlap))
+    return max(1, target_bytes // itemsize)
+
+
 def merged(spans: Iterable[Span]) -> list[Span]:
-    """Sorted, joined where they touch or overlap, empty ones left out."""
+    """Return the spans sorted, joined where they touch or overlap, without empty ones."""
     out: list[Span] = []
     for start, end in sorted(span for span in spans if span[0] < span[1]):
         if out and start <= out[-1][1]:
@@ -154,13 +167,13 @@ def merged(spans: Iterable[Span]) -> list[Span]:
 
 
 def common(first: Iterable[Span], second: Iterable[Span]) -> list[Span]:
-    """What both have."""
+    """Return what is in both."""
     others = merged(second)
     return merged((max(a, c), min(b, d)) for a, b in merged(first) for c, d in others if max(a, c) < min(b, d))
 
 
 def missing(start: int, end: int, done: Iterable[Span]) -> list[Span]:
-    """What of `start` to `end` isn't done."""
+    """Return the parts of `start` to `end` that are not in `done`."""
     left, at = [], start
     for a, b in merged(done):
         if a > at:
@@ -169,21 +182,11 @@ def missing(start: int, end: int, done: Iterable[Span]) -> list[Span]:
     return merged([*left, (at, end)])
 
 
-PIECE_BYTES: Final = 128 * 1024
-MIN_PIECE_BYTES: Final = 8 * 1024
-"""Below that a piece costs more than it lets overlap."""
-OVERLAP: Final = 4
-"""Pieces in a ring's message, where that makes none too short or too long: one is added up while others travel."""
-TREE_OVERLAP: Final = 32
-TREE_PIECE_BYTES: Final = 32 * 1024
-"""The same on a tree, and its longest piece: the last one has yet to come back when all have gone up."""
-WINDOW: Final = 32
-ALL: Final = -1
-
-
 class Piece(NamedTuple):
-    """To be sent: its number, its bytes in place, whether it opens a message, and whether an aggregator adds up all
-    nodes' (or passes on one's)."""
+    """Piece to send: its number, its bytes in place, and whether it opens a message.
+
+    `summed`: the aggregator adds up all nodes' pieces; it passes on one node's if not.
+    """
 
     seq: int
     view: memoryview
@@ -192,36 +195,33 @@ class Piece(NamedTuple):
 
 
 class Task(Protocol):
-    """`final` are the elements of the result that are right and stay so."""
+    """Work of one rail in an operation."""
 
-    def begin(self) -> Iterator[Piece]: ...
-
-    def buffer_for(self, seq: int) -> memoryview:
-        """Where piece `seq` is to be received. ValueError if no such piece can come now."""
+    def begin(self) -> Iterator[Piece]:
+        """Yield the pieces to send first."""
         ...
 
-    def on_received(self, seq: int) -> Iterator[Piece]: ...
+    def buffer_for(self, seq: int) -> memoryview:
+        """Return where piece `seq` is received. ValueError if it is not due."""
+        ...
+
+    def on_received(self, seq: int) -> Iterator[Piece]:
+        """Take a piece that is complete in its buffer; yield the pieces that may be sent now."""
+        ...
 
     @property
-    def done(self) -> bool: ...
+    def done(self) -> bool:
+        """Whether all pieces have come."""
+        ...
 
-    def final(self) -> list[Span]: ...
-
-
-def chunks_of(start: int, length: int, nodes: int) -> list[Span]:
-    """A segment in as many chunks as nodes, of nearly the same length; empty ones where it is short."""
-    return split_evenly(start, length, nodes)
-
-
-def piece_length(length: int, itemsize: int, longest_bytes: int, overlap: int = OVERLAP) -> int:
-    """Elements in a piece of a message of `length`."""
-    target_bytes = min(longest_bytes, max(MIN_PIECE_BYTES, length * itemsize // overlap))
-    return max(1, target_bytes // itemsize)
+    def final(self) -> list[Span]:
+        """Return the elements of the result that are right and stay so."""
+        ...
 
 
 @dataclass
 class Ring:
-    """`chunks[c]`: where chunk c is, in `source` (the input, never written) and in `result`.
+    """Ring over `chunks`: the ranges of chunk 0, 1, ... in `source` (the input, never written) and in `result`.
 
     After the adding up a node has the chunk of its own rank, so ReduceScatter is the first half alone, and AllGather
     the second.
@@ -247,22 +247,26 @@ class Ring:
         self._scratch = np.empty(-(-longest // self._pieces) if self.reduces else 0, self.source.dtype)
 
     def begin(self) -> Iterator[Piece]:
-        """All of this node's own chunk, from the input."""
+        """Yield all of this node's own chunk, from the input."""
         own = self.source if self.reduces else self.result
         for number in range(self._pieces):
             start, end = self._span(self._first - 1, number)
             yield Piece(self._first * self._pieces + number, octets(own, start, end), number == 0)
 
     def buffer_for(self, seq: int) -> memoryview:
+        """Return the scratch buffer for a piece that is added up, else its place in the result."""
         step, number = self._step(seq)
         start, end = self._span(step, number)
-        return octets(self._scratch, 0, end - start) if self._is_reduce_step(step) else octets(self.result, start, end)
+        if step < len(self.chunks) - 1:
+            return octets(self._scratch, 0, end - start)
+        return octets(self.result, start, end)
 
     def on_received(self, seq: int) -> Iterator[Piece]:
+        """Add a piece up or keep it, and pass it on unless the step was the last."""
         step, number = self._step(seq)
         start, end = self._span(step, number)
         nodes = len(self.chunks)
-        if self._is_reduce_step(step):
+        if step < nodes - 1:
             np.add(self._scratch[: end - start], self.source[start:end], out=self.result[start:end])
         if (step >= nodes - 2 and self.reduces) or step >= nodes - 1:
             self._final.append((start, end))
@@ -272,70 +276,80 @@ class Ring:
 
     @property
     def done(self) -> bool:
+        """Whether all pieces have come."""
         return self._next == (self._last + 1) * self._pieces
 
     def final(self) -> list[Span]:
+        """Return the elements that have all nodes' parts."""
         return merged(self._final)
 
-    def _is_reduce_step(self, step: int) -> bool:
-        return step < len(self.chunks) - 1
-
     def _step(self, seq: int) -> tuple[int, int]:
+        """Return the step of a piece and its number in it. ValueError if it is not due."""
         if seq != self._next or self.done:
             raise ValueError(f"piece {seq} came, {self._next} was due")
         return divmod(seq, self._pieces)
 
     def _span(self, step: int, number: int) -> Span:
-        """Where the piece is that comes in `step`; what goes out in a step came in the one before."""
-        nodes = len(self.chunks)
-        start, end = self.chunks[(self.rank - 2 - step) % nodes]
+        """Return the range of a piece that comes in `step`; what goes out in a step came in the one before."""
+        start, end = self.chunks[(self.rank - 2 - step) % len(self.chunks)]
         length = end - start
         return start + length * number // self._pieces, start + length * (number + 1) // self._pieces
 
 
+class _InOrder:
+    """Task whose pieces all come once, in the order of `_spans`."""
+
+    result: Array
+    _spans: list[Span]
+    _received_count: int = 0
+
+    def buffer_for(self, seq: int) -> memoryview:
+        """Return the place of piece `seq` in the result."""
+        if seq != self._received_count or self._received_count == len(self._spans):
+            raise ValueError(f"piece {seq} came, {self._received_count} was due")
+        return octets(self.result, *self._spans[seq])
+
+    @property
+    def done(self) -> bool:
+        """Whether all pieces have come."""
+        return self._received_count == len(self._spans)
+
+    def final(self) -> list[Span]:
+        """Return the elements that have come."""
+        return merged(self._spans[: self._received_count])
+
+
 @dataclass
-class Tree:
-    """`parts`: spans of the buffer, each with the rank whose elements they are, or ALL where they are added up."""
+class Tree(_InOrder):
+    """Tree over `parts`: ranges, each with the rank whose elements they are, or ALL where they are added up."""
 
     rank: int
     parts: Sequence[tuple[Span, int]]
     source: Array
     result: Array
     piece_bytes: int = PIECE_BYTES
-    _received_count: int = 0
     _sent: int = 0
 
     def __post_init__(self) -> None:
         length = sum(end - start for (start, end), _ in self.parts)
-        longest = piece_length(length, self.source.itemsize, min(self.piece_bytes, TREE_PIECE_BYTES), TREE_OVERLAP)
-        self._pieces = [
-            (span, owner) for (start, end), owner in self.parts for span in pieces(start, end - start, longest)
-        ]
+        longest_bytes = min(self.piece_bytes, TREE_PIECE_BYTES)
+        longest = piece_length(length, self.source.itemsize, longest_bytes, TREE_OVERLAP)
+        split = [(span, owner) for (a, b), owner in self.parts for span in pieces(a, b - a, longest)]
+        self._spans, self._owners = [span for span, _ in split], [owner for _, owner in split]
 
     def begin(self) -> Iterator[Piece]:
+        """Yield a window of this node's pieces."""
         yield from self._next_pieces()
 
-    def buffer_for(self, seq: int) -> memoryview:
-        if seq != self._received_count or self.done:
-            raise ValueError(f"piece {seq} came, {self._received_count} was due")
-        start, end = self._pieces[seq][0]
-        return octets(self.result, start, end)
-
     def on_received(self, seq: int) -> Iterator[Piece]:
+        """Count a piece, and yield those that the window lets go."""
         self._received_count += 1
         yield from self._next_pieces()
 
-    @property
-    def done(self) -> bool:
-        return self._received_count == len(self._pieces)
-
-    def final(self) -> list[Span]:
-        return merged(span for span, _ in self._pieces[: self._received_count])
-
     def _next_pieces(self) -> Iterator[Piece]:
-        while self._sent < min(len(self._pieces), self._received_count + WINDOW):
-            (start, end), owner = self._pieces[self._sent]
-            if owner == self.rank and self._sent > self._received_count and self._pieces[self._sent - 1][1] != owner:
+        while self._sent < min(len(self._spans), self._received_count + WINDOW):
+            (start, end), owner = self._spans[self._sent], self._owners[self._sent]
+            if owner == self.rank and self._sent > self._received_count and self._owners[self._sent - 1] != owner:
                 return  # what others send before must be back, or this would overtake it
             if owner in (ALL, self.rank):
                 yield Piece(self._sent, octets(self.source, start, end), self._sent == 0, owner == ALL)
@@ -343,8 +357,8 @@ class Tree:
 
 
 @dataclass
-class Relay:
-    """`root`'s elements `start` to `end` to every node, round the ring."""
+class Relay(_InOrder):
+    """Relay of `root`'s elements `start` to `end` to every node, round the ring."""
 
     rank: int
     nodes: int
@@ -352,30 +366,20 @@ class Relay:
     span: Span
     result: Array
     piece_bytes: int = PIECE_BYTES
-    _received_count: int = 0
 
     def __post_init__(self) -> None:
         start, end = self.span
-        self._pieces = pieces(start, end - start, piece_length(end - start, self.result.itemsize, self.piece_bytes))
+        self._spans = pieces(start, end - start, piece_length(end - start, self.result.itemsize, self.piece_bytes))
 
     def begin(self) -> Iterator[Piece]:
+        """Yield all pieces on the root, none elsewhere."""
         if self.rank == self.root:
-            for seq, (start, end) in enumerate(self._pieces):
+            for seq, (start, end) in enumerate(self._spans):
                 yield Piece(seq, octets(self.result, start, end), seq == 0)
-
-    def buffer_for(self, seq: int) -> memoryview:
-        if seq != self._received_count or self.done:
-            raise ValueError(f"piece {seq} came, {self._received_count} was due")
-        return octets(self.result, *self._pieces[seq])
+            self._received_count = len(self._spans)
 
     def on_received(self, seq: int) -> Iterator[Piece]:
+        """Pass a piece on, unless the next node is the root."""
         self._received_count += 1
         if (self.rank + 1) % self.nodes != self.root:
-            yield Piece(seq, octets(self.result, *self._pieces[seq]), seq == 0)
-
-    @property
-    def done(self) -> bool:
-        return self.rank == self.root or self._received_count == len(self._pieces)
-
-    def final(self) -> list[Span]:
-        return [self.span] if self.rank == self.root else merged(self._pieces[: self._received_count])
+            yield Piece(seq, octets(self.result, *self._spans[seq]), seq == 0)

@@ -2,8 +2,8 @@
 
 Source: Nezha section 2.2.2 (SHARP: aggregation in the switch, each node sends its data once). Here it is a process of
 its own on the rail. Pieces are added in the order in which they come, so sums of floats may differ from run to run in
-the last bit, never from node to node. When one node's connection goes, all are closed: the rail is dead for everybody,
-and the next to call start anew.
+the last bit, never from node to node. When one node's connection is lost, all are closed: the rail is dead for all
+nodes, and the next connections start anew.
 """
 
 import socket
@@ -23,12 +23,10 @@ from railyard.workloads.allreduce.transport.rendezvous import (
     send_ack,
 )
 
-_Key = tuple[int, int, int]
-
 
 @dataclass
 class _Sum:
-    """A piece: what is added up so far, of how many nodes."""
+    """Sum of a piece so far, of `count` nodes."""
 
     header: Header
     array: Array
@@ -36,7 +34,10 @@ class _Sum:
 
 
 class Aggregator:
-    """`step` serves whoever is there; `run` does so until told to stop. `setup_s`: of each message it sends."""
+    """Server of a rail's nodes: `step` serves those that are connected, `run` does so until `stop`.
+
+    `setup_s`: of each message that it sends.
+    """
 
     def __init__(
         self,
@@ -54,10 +55,11 @@ class Aggregator:
         self._unidentified: list[socket.socket] = []
         self._links: dict[int, Framed] = {}
         self._incarnation = 0
-        self._complete = False  # all nodes are here, and were told so
-        self._sums: dict[_Key, _Sum] = {}
+        self._complete = False  # all nodes are connected, and have the acknowledgement
+        self._sums: dict[tuple[int, int, int], _Sum] = {}
 
     def run(self, stop: Callable[[], bool]) -> None:
+        """Serve until `stop()` is true, then close."""
         while not stop():
             self.step(0.05)
         self.close()
@@ -65,59 +67,50 @@ class Aggregator:
     def step(self, timeout_s: float) -> None:
         """Serve what comes within `timeout_s` seconds."""
         if self._poller.poll(0.001 if self._unidentified else timeout_s):
-            self._accept()
-        self._read_hellos()
-
-    def close(self) -> None:
-        self._drop_all()
-        for sock in self._unidentified:
-            sock.close()
-        self._listener.close()
-        self._poller.close()
-
-    def _accept(self) -> None:
-        self._unidentified += accept_pending(self._listener)
-
-    def _read_hellos(self) -> None:
+            self._unidentified += accept_pending(self._listener)
         for sock in list(self._unidentified):
             try:
                 hello = read_hello(sock)
                 if hello is None:
                     continue
-                self._unidentified.remove(sock)
-                if self._accepts_hello(hello):
+                is_kept = self._accepts(hello)
+                if is_kept:
                     self._add(hello.rank, sock)
-                else:
-                    sock.close()
             except OSError:
-                if sock in self._unidentified:
-                    self._unidentified.remove(sock)
+                is_kept = False
+            self._unidentified.remove(sock)
+            if not is_kept:
                 sock.close()
 
-    def _accepts_hello(self, hello: Hello) -> bool:
-        """A node of ours, of this life of the rail or a later one, which ends this one."""
+    def close(self) -> None:
+        """Close all connections."""
+        self._drop_all()
+        for sock in (*self._unidentified, self._listener):
+            sock.close()
+        self._poller.close()
+
+    def _accepts(self, hello: Hello) -> bool:
+        """Whether it is a node of this group, of this incarnation of the rail or a later one, which ends this one."""
         if (hello.group, hello.rail, hello.purpose) != (self.group, self.rail, "data") or hello.rank >= self.nodes:
-            return False
-        if hello.incarnation < self._incarnation:
             return False
         if hello.incarnation > self._incarnation:
             self._drop_all()
             self._incarnation = hello.incarnation
-        return True
+        return hello.incarnation == self._incarnation
 
     def _add(self, rank: int, sock: socket.socket) -> None:
         if rank in self._links:
-            self._lost(rank)  # it called again: its first call got no answer there
+            self._lost(rank)  # it connected again: its first connection got no answer
         link = Framed(sock, lambda header: scratch(header.length), self._on_received, Pacer(self._setup_s))
         self._links[rank] = link
         self._poller.add(link)
         if len(self._links) == self.nodes:
             self._complete = True
-            for link in self._links.values():  # not before: what is passed on to all must find all
+            for link in self._links.values():  # not before: what is passed on to all nodes must reach all
                 send_ack(link.sock)
 
     def _on_received(self, header: Header, view: memoryview) -> None:
-        """A node's piece. One that doesn't fit its sum is left out, so that sum never goes back: rank 0 sees why."""
+        """Add a node's piece. One that does not fit its sum is left out, so the sum is never sent: rank 0 finds out."""
         array = np.frombuffer(view, DTYPES[header.dtype])
         if header.parts == 1:
             self._send(header, array)
@@ -136,28 +129,22 @@ class Aggregator:
             self._send(header, partial_sum.array)
 
     def _send(self, header: Header, array: Array) -> None:
-        data = array.view(np.uint8).data
-        reply = header._replace(kind=DATA)
+        data, reply = array.view(np.uint8).data, header._replace(kind=DATA)
         for link in list(self._links.values()):
             self._poller.put(link, reply, data, starts_message=header.seq == 0)
 
     def _on_disconnect(self, link: Framed, _why: str) -> None:
         self._lost(next((rank for rank, other in self._links.items() if other is link), None))
 
-    def _forget(self, rank: int) -> None:
-        link = self._links.pop(rank)
-        self._poller.remove(link)
-        link.sock.close()
-
     def _lost(self, rank: int | None) -> None:
-        """A node is gone: with all there the rail is dead, before that it may call again."""
-        if self._complete or rank is None:
-            self._drop_all()
-        else:
-            self._forget(rank)
+        """Drop a node's connection, and all others if the rail was complete: it is dead then."""
+        for each in list(self._links) if self._complete or rank is None else [rank]:
+            link = self._links.pop(each)
+            self._poller.remove(link)
+            link.sock.close()
+        if not self._links:
+            self._sums.clear()
+            self._complete = False
 
     def _drop_all(self) -> None:
-        for rank in list(self._links):
-            self._forget(rank)
-        self._sums.clear()
-        self._complete = False
+        self._lost(None)

@@ -1,4 +1,9 @@
-"""Many connections served by one thread: what comes in is read, what may go out is sent, each in turn."""
+"""Connections that carry frames, each with the pace of its rail, served by one thread.
+
+What goes out is a queue of views of the callers' buffers; what comes in is received into the view that the reader names
+after it saw the header. Only what comes together with a header, 2 KB at most, is copied there (and counted), so a small
+frame is one system call.
+"""
 
 import os
 import select
@@ -13,20 +18,33 @@ from typing import Any, Final, NamedTuple
 
 from railyard.workloads.allreduce.engine.tasks import Copies
 
-CATCH_UP_S: Final = 0.005
-"""How far a sender that the machine ran late may catch up: a processor of the rail's own would not have been late."""
-LEAD_S: Final = 0.03
-"""How far ahead of a link that binds: what its TCP window holds (topologies/multirail/commands.py)."""
-
-
 Message = dict[str, Any]
+"""Control message, as JSON on the wire."""
+CATCH_UP_S: Final = 0.005
+"""Time that a sender which ran late may catch up: a processor of the rail's own would not have been late."""
+LEAD_S: Final = 0.03
+"""Lead over a link that is the bottleneck: what its TCP window holds (topologies/multirail/commands.py)."""
+DATA: Final = 1
+CONTROL: Final = 2
+UNSENT_BYTES: Final = 64 * 1024
+"""Bytes of a connection that the kernel holds before they go out (TCP_NOTSENT_LOWAT): more would only wait there."""
+_HEADER: Final = struct.Struct("!BBHIIIII")
+_MAX_VIEWS: Final = 16  # of one system call
+_MAX_SEND_BYTES: Final = UNSENT_BYTES // 2  # after that the kernel tells when it takes more
+_STAGING_BYTES: Final = 2048
+_MAX_LOW_WATER_BYTES: Final = 32 * 1024  # of a frame that long, the kernel wakes when so much more has come
+_MAX_READ_BYTES: Final = 1 << 18  # after that the other connections have their turn
+_SELECT_MAX_FDS: Final = 1024  # FD_SETSIZE: select refuses file numbers from here on
 
 
 @dataclass
 class Pacer:
-    """Of one connection's sending end. `cpu_s_per_byte` of the processor, `link_s_per_byte` of the link.
+    """Pace of one connection's sending end: the set-up of each message, and the cost of each byte. Pure.
 
-    `next_send_at`: when the next bytes may be handed on.
+    Source: Nezha Eq. 2 and section 2.3. A rail's set-up and its processor's cost are not in this machine, so a clock
+    keeps them: `free_at` is when processor and link have finished all that they were given, at the pace of the slower
+    of the two. A message's set-up begins then. Its bytes may be sent as the processor finishes them; where the link is
+    the slower one it keeps the pace itself and gets them earlier, so that it does not idle when a sender is late.
     """
 
     setup_s: float = 0.0
@@ -37,43 +55,29 @@ class Pacer:
 
     @property
     def next_send_at(self) -> float:
+        """Time from which the next bytes may be sent."""
         lead_s = LEAD_S if self.link_s_per_byte >= self.cpu_s_per_byte else 0.0
         return max(self._setup_ends_at, self.free_at - lead_s)
 
     def note_idle(self, now: float) -> None:
-        """Nothing waited until now."""
+        """Note that nothing waited until now."""
         self.free_at = max(self.free_at, now)
 
     def start_message(self, ready_at: float) -> None:
-        """A message's turn has come, that could be sent from `ready_at` on: not before what is ahead of it is through,
-        and its set-up has passed."""
+        """Begin the set-up of a message that could be sent from `ready_at` on, after all that is ahead of it."""
         self._setup_ends_at = self.free_at = max(self.free_at, ready_at) + self.setup_s
 
     def note_sent(self, size: int, now: float) -> None:
-        """Bytes were handed on."""
+        """Note that bytes were sent."""
         self.free_at = max(self.free_at, now - CATCH_UP_S) + size * max(self.cpu_s_per_byte, self.link_s_per_byte)
 
 
-DATA: Final = 1
-CONTROL: Final = 2
-UNSENT_BYTES: Final = 64 * 1024
-"""What the kernel holds of a connection before it goes out (TCP_NOTSENT_LOWAT): more would only wait there, unseen."""
-_HEADER: Final = struct.Struct("!BBHIIIII")
-_MAX_VIEWS: Final = 16  # views for one system call
-_MAX_SEND_BYTES: Final = UNSENT_BYTES // 2  # then the kernel says when it wants more
-_STAGING_BYTES: Final = 2048
-_MAX_LOW_WATER_BYTES: Final = (
-    32 * 1024
-)  # of a frame that long, the kernel tells when so much more has come (SO_RCVLOWAT)
-_MAX_READ_BYTES: Final = 1 << 18  # then it's another connection's turn
-
-
 class Broken(Exception):
-    """The other end is gone, or closed."""
+    """End of a connection: the other end is gone, or closed it."""
 
 
 class Header(NamedTuple):
-    """`op` and `task` say what the bytes belong to, `seq` which piece; `digest` is that of the operation.
+    """Header of a frame: `op` and `task` name what the bytes belong to, `seq` the piece; `digest` the operation's call.
 
     `dtype` is the code of the elements; `parts`: how many nodes' pieces an aggregator adds up to one.
     """
@@ -88,15 +92,15 @@ class Header(NamedTuple):
     length: int = 0
 
     def pack(self) -> bytes:
+        """Return the bytes on the wire."""
         return _HEADER.pack(*self)
 
 
 class Framed:
-    """A connected, non-blocking socket.
+    """Frames over a connected, non-blocking socket.
 
-    `buffer_for` is told a header and names the view to receive into (exactly `length` bytes); `on_received` is told
-    when it's full.
-    `next_send_at`: when there is something to send, the time from which on `flush` may send it.
+    `buffer_for(header)` returns the view to receive into (exactly `length` bytes); `on_received(header, view)` is
+    called when it is full. `next_send_at`: when there is something to send, the time from which `flush` may send it.
     """
 
     def __init__(
@@ -114,25 +118,20 @@ class Framed:
         self._buffer_for, self._on_received = buffer_for, on_received
         self._pacer = pacer
         self._queue: deque[memoryview] = deque()
-        self._queued_bytes = 0  # so far, what was sent included
-        self._message_starts: deque[tuple[int, float]] = (
-            deque()
-        )  # at which byte a message begins, since when it could go
+        self._queued_bytes = 0  # so far, with what was sent
+        self._message_starts: deque[tuple[int, float]] = deque()  # byte of each message's start, since when it is ready
         self._staging, self._staged_bytes = memoryview(bytearray(_STAGING_BYTES)), 0
-        self._header: Header | None = (
-            None  # of the frame that is on its way into `_target`, of which `_filled_bytes` bytes are there
-        )
+        self._header: Header | None = None  # of the frame that is received into `_target`, `_filled_bytes` so far
         self._target, self._filled_bytes = self._staging, 0
         self._low_water = 1
 
     @property
     def idle(self) -> bool:
-        """Nothing waits to be sent."""
+        """Whether nothing waits to be sent."""
         return not self._queue
 
     def put(self, header: Header, payload: memoryview | bytes, starts_message: bool = False) -> None:
-        """Queue a frame. `payload` must stay as it is until sent. `starts_message`: it begins a message, which is set
-        up."""
+        """Queue a frame. `payload` must not change until it is sent. `starts_message`: it waits for a set-up."""
         if self._pacer is not None:
             now = time.monotonic()
             if not self._queue:
@@ -149,8 +148,14 @@ class Framed:
         left = _MAX_SEND_BYTES if self._pacer is None else self._allowed()
         if not left or not self._queue:
             return
+        views, size = [], left
+        for view in self._queue:
+            views.append(view[:size])
+            size -= len(view)
+            if size <= 0 or len(views) == _MAX_VIEWS:
+                break
         try:
-            sent = self.sock.sendmsg(self._first(left))
+            sent = self.sock.sendmsg(views)
         except BlockingIOError:
             return
         except OSError as problem:
@@ -164,38 +169,31 @@ class Framed:
         if sent:
             self._queue[0] = self._queue[0][sent:]
 
+    def read(self) -> None:
+        """Receive what there is. Broken at its end."""
+        self._receive()
+        missing = 0 if self._header is None else self._header.length - self._filled_bytes
+        # let the kernel wake this process for a good part of what is missing, not for every packet
+        low_water = min(missing, _MAX_LOW_WATER_BYTES) if missing >= _MAX_LOW_WATER_BYTES // 2 else 1
+        if low_water != self._low_water:
+            with suppress(OSError):  # sockets that can't (MPTCP of an older kernel) wake it more often
+                self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, low_water)
+            self._low_water = low_water
+
     def _allowed(self) -> int:
-        """Bytes that may go now."""
+        """Return how many bytes may go now."""
         self._start_next_message()
         if self.next_send_at > time.monotonic():
             return 0
-        return (
-            min(_MAX_SEND_BYTES, self._message_starts[0][0] - self.sent_bytes)
-            if self._message_starts
-            else _MAX_SEND_BYTES
-        )
+        starts = self._message_starts
+        return min(_MAX_SEND_BYTES, starts[0][0] - self.sent_bytes) if starts else _MAX_SEND_BYTES
 
     def _start_next_message(self) -> None:
-        """Begin the set-up of the message whose turn has come."""
+        """Begin the set-up of the next message if all before it is sent."""
         assert self._pacer is not None
         if self._message_starts and self._message_starts[0][0] == self.sent_bytes:
             self._pacer.start_message(self._message_starts.popleft()[1])
         self.next_send_at = self._pacer.next_send_at
-
-    def _first(self, size: int) -> list[memoryview]:
-        """Views of the first `size` bytes of the queue, or somewhat less."""
-        views = []
-        for view in self._queue:
-            views.append(view[:size])
-            size -= len(view)
-            if size <= 0 or len(views) == _MAX_VIEWS:
-                break
-        return views
-
-    def read(self) -> None:
-        """Receive what there is. Broken at its end."""
-        self._receive()
-        self._set_low_water(0 if self._header is None else self._header.length - self._filled_bytes)
 
     def _receive(self) -> None:
         budget = _MAX_READ_BYTES
@@ -218,18 +216,10 @@ class Framed:
                 self._filled_bytes += count
                 self._finish_if_full()
             if count < len(target):
-                return  # that was all: the poller tells of more
-
-    def _set_low_water(self, missing: int) -> None:
-        """Let the kernel wake us for a good part of what is missing, not for every packet."""
-        low_water = min(missing, _MAX_LOW_WATER_BYTES) if missing >= _MAX_LOW_WATER_BYTES // 2 else 1
-        if low_water != self._low_water:
-            with suppress(OSError):  # sockets that can't (MPTCP of an older kernel) wake us more often
-                self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, low_water)
-            self._low_water = low_water
+                return  # that was all; the poller tells of more
 
     def _unpack(self) -> None:
-        """Take frames, and the beginning of one, out of the stage; no more once the connection was closed over one."""
+        """Take the frames out of the staging buffer; no more once a frame has led to closing the connection."""
         at = 0
         while self._staged_bytes - at >= _HEADER.size and self._header is None and self.sock.fileno() >= 0:
             self._header = header = Header._make(_HEADER.unpack_from(self._staging, at))
@@ -251,12 +241,8 @@ class Framed:
             self._on_received(header, view)
 
 
-_SELECT_MAX_FDS: Final = 1024
-"""FD_SETSIZE: select refuses file numbers from here on."""
-
-
 class Links:
-    """`broke(link, why)` is told of a connection that is gone, when it is no longer served."""
+    """Many connections served by one thread. `on_disconnect(link, why)`: it is gone, and no longer served."""
 
     def __init__(self, on_disconnect: Callable[[Framed, str], None]) -> None:
         self._on_disconnect = on_disconnect
@@ -268,15 +254,16 @@ class Links:
         self._delayed: dict[int, Framed] = {}  # have something to send that may not go yet
 
     def listen(self, sock: socket.socket) -> None:
-        """`poll` returns True when somebody calls."""
+        """Let `poll` watch a listening socket."""
         self._epoll.register(sock, select.EPOLLIN)
 
     def add(self, link: Framed) -> None:
+        """Serve a connection."""
         self._links[link.sock.fileno()] = link
         self._epoll.register(link.sock, select.EPOLLIN)
 
     def remove(self, link: Framed) -> bool:
-        """Serve it no longer; False if it wasn't served. It stays open."""
+        """Stop serving a connection, which stays open. Return False if it was not served."""
         fd = link.sock.fileno()
         if self._links.get(fd) is not link:
             return False
@@ -287,7 +274,7 @@ class Links:
         return True
 
     def put(self, link: Framed, header: Header, view: memoryview | bytes, starts_message: bool = False) -> None:
-        """Queue a frame, and send what may go at once; nothing of a connection that is gone."""
+        """Queue a frame, and send what may go at once; do nothing for a connection that is gone."""
         if self._links.get(link.sock.fileno()) is link:
             was_idle = link.idle
             link.put(header, view, starts_message)
@@ -295,15 +282,15 @@ class Links:
                 self._flush(link)
 
     def poll(self, timeout_s: float) -> bool:
-        """Serve what comes within `timeout_s` seconds. Whether somebody called a listener."""
-        called = False
+        """Serve what comes within `timeout_s` seconds. Return whether a connection waits at a listener."""
+        has_waiting = False
         for fd, events in self._events(timeout_s):
             link = self._links.get(fd)
             if link is None:
                 if fd == self._wake:
                     os.eventfd_read(fd)
                 else:
-                    called = True
+                    has_waiting = True
                 continue
             if events & ~select.EPOLLOUT:
                 try:
@@ -316,13 +303,14 @@ class Links:
             now = time.monotonic()
             for link in [link for link in self._delayed.values() if link.next_send_at <= now]:
                 self._flush(link)
-        return called
+        return has_waiting
 
     def wake(self) -> None:
         """From another thread: let `poll` return."""
         os.eventfd_write(self._wake, 1)
 
     def close(self) -> None:
+        """Stop serving; connections stay open."""
         self._epoll.close()
         os.close(self._wake)
 
@@ -332,7 +320,7 @@ class Links:
         timeout_s = min(timeout_s, min(link.next_send_at for link in self._delayed.values()) - time.monotonic())
         if (
             self._epoll.fileno() >= _SELECT_MAX_FDS
-        ):  # of a process with many files open: what is held waits a bit longer
+        ):  # in a process with many files open, what is held waits a bit longer
             return self._epoll.poll(max(0.0, timeout_s))
         if timeout_s > 0 and not select.select([self._epoll], [], [], timeout_s)[0]:
             return []  # epoll counts in whole milliseconds, select in microseconds
@@ -344,13 +332,13 @@ class Links:
         except Broken as problem:
             self._drop(link, str(problem))
             return
-        fd = link.sock.fileno()
-        delayed = not link.idle and link.next_send_at > time.monotonic()
+        fd, idle = link.sock.fileno(), link.idle
+        delayed = not idle and link.next_send_at > time.monotonic()
         if delayed:
             self._delayed[fd] = link
         else:
             self._delayed.pop(fd, None)
-        writes = not link.idle and not delayed
+        writes = not idle and not delayed
         if writes != (fd in self._writing):
             (self._writing.add if writes else self._writing.discard)(fd)
             self._epoll.modify(fd, select.EPOLLIN | (select.EPOLLOUT if writes else 0))

@@ -1,4 +1,11 @@
-"""A node's side of every rail's rendezvous: its listeners, who calls them, and the rails that are joining."""
+"""Rendezvous: a node's listeners, and its connections on each rail until all of them stand.
+
+It happens at the start and each time a rail returns. The direction is fixed: a node dials the next of the ring (data),
+rank 0 (control), or the rail's aggregator (data). It begins with a `Hello`, and a connection counts once the other end
+has answered with a byte, so both ends know that both directions work. A node tries again until then, and also where the
+other end hangs up before the rail is used (an aggregator that began anew); of two connections from the same node the
+later one is kept. `incarnation` counts how often a rail has returned: a Hello of another incarnation is refused.
+"""
 
 import errno
 import select
@@ -7,7 +14,7 @@ import struct
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 from railyard.core.errors import BadInput
@@ -16,18 +23,22 @@ from railyard.workloads.allreduce.engine.jobs import Address, Layout, SocketMake
 from railyard.workloads.allreduce.transport.links import UNSENT_BYTES, Header
 
 Purpose = Literal["data", "control"]
+Key = tuple[Purpose, int]
+"""Purpose of a connection, and the rank (or AGGREGATOR) at its other end."""
 
 AGGREGATOR: Final = 0xFFFF
+_PURPOSES: Final[tuple[Purpose, ...]] = ("data", "control")
 _HELLO: Final = struct.Struct("!4sIHHHI")
 _MAGIC: Final = b"RYMR"
 _ACK: Final = b"+"
 _ATTEMPT_TIMEOUT_S: Final = 0.25
 _RETRY_S: Final = 0.02
+_MISSING_AGGREGATOR: Final = "its aggregator, or a rank that this waits for,"
 
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """Who calls, for what."""
+    """First bytes of a connection: which node dials, for what."""
 
     group: int
     rail: int
@@ -36,12 +47,13 @@ class Hello:
     incarnation: int
 
     def pack(self) -> bytes:
-        code = ("data", "control").index(self.purpose)
+        """Return the bytes on the wire."""
+        code = _PURPOSES.index(self.purpose)
         return _HELLO.pack(_MAGIC, self.group, self.rail, self.rank, code, self.incarnation)
 
 
 def read_hello(sock: socket.socket) -> Hello | None:
-    """What a caller said, None if it hasn't yet. ConnectionError if it's gone, or no node of ours."""
+    """Return a connection's Hello, None if it has not come yet. ConnectionError if it is closed or of no node."""
     try:
         hello = sock.recv(_HELLO.size, socket.MSG_PEEK)
     except BlockingIOError:
@@ -51,39 +63,35 @@ def read_hello(sock: socket.socket) -> Hello | None:
     if len(hello) < _HELLO.size:
         return None
     _, group, rail, rank, code, incarnation = _HELLO.unpack(sock.recv(_HELLO.size))
-    if code > 1:
+    if code >= len(_PURPOSES):
         raise ConnectionError("no hello")
-    return Hello(group, rail, rank, "control" if code else "data", incarnation)
+    return Hello(group, rail, rank, _PURPOSES[code], incarnation)
 
 
 def send_ack(sock: socket.socket) -> None:
-    """Tell a caller that it is known."""
+    """Answer a Hello."""
     sock.send(_ACK)
 
 
-def configure_socket(sock: socket.socket) -> socket.socket:
+def configure_socket(sock: socket.socket, purpose: Purpose = "data") -> socket.socket:
+    """Set a connection's options; control messages get the network's lane for them, if it has one."""
     sock.setblocking(False)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_BYTES)
-    return sock
-
-
-def set_tos(sock: socket.socket, purpose: Purpose) -> socket.socket:
-    """Where the network has a lane for control messages, they take it: a beat mustn't wait behind data."""
     if purpose == "control":
         sock.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, CONTROL_TOS)
     return sock
 
 
 def accept_pending(listener: socket.socket) -> Iterator[socket.socket]:
-    """Whoever calls now. Where accepting fails (the NIC is gone, say) nobody does: a caller tries again."""
+    """Accept all connections that wait. Where accepting fails (the NIC is gone, say) there are none: a node retries."""
     with suppress(OSError):
         while True:
             yield configure_socket(listener.accept()[0])
 
 
 def listening_socket(make: SocketMaker, rail: int, address: Address) -> socket.socket:
-    """A listening socket of a node, or of an aggregator. BadInput for an address that isn't this one's, or is taken."""
+    """Return a listening socket. BadInput for an address that is not this machine's, or is taken."""
     try:
         with ExitStack() as opened:
             sock = opened.enter_context(make(rail))
@@ -100,52 +108,50 @@ def listening_socket(make: SocketMaker, rail: int, address: Address) -> socket.s
 
 @dataclass
 class _Attempt:
-    """A connection on its way."""
+    """Connection that is not answered yet."""
 
     sock: socket.socket
     since: float
-    hello: bool = False
+    hello_sent: bool = False
 
 
 class RailConnections:
-    """One rail's connections until all stand. `dials` and `expects`: purpose and rank; `step` is called often."""
+    """Connections of one rail until all stand. `dials` and `expects`: by purpose and rank; `step` is called often."""
 
     def __init__(
         self,
         hello: Callable[[Purpose], Hello],
-        dials: Mapping[tuple[Purpose, int], Address],
-        expects: Sequence[tuple[Purpose, int]],
+        dials: Mapping[Key, Address],
+        expects: Sequence[Key],
         make: SocketMaker,
         own_ip: str,
     ) -> None:
         self._hello, self._dials, self._expects = hello, dict(dials), list(expects)
         self._make, self._own_ip = make, own_ip
-        self._attempts: dict[tuple[Purpose, int], _Attempt] = {}
-        self._retry_at: dict[tuple[Purpose, int], float] = {}
-        self.dialled: dict[tuple[Purpose, int], socket.socket] = {}
-        self.accepted: dict[tuple[Purpose, int], socket.socket] = {}
+        self._attempts: dict[Key, _Attempt] = {}
+        self._retry_at: dict[Key, float] = {}
+        self.dialled: dict[Key, socket.socket] = {}
+        self.accepted: dict[Key, socket.socket] = {}
         self._answered_peers: set[int] = set()
 
     @property
     def never_answered(self) -> list[int]:
-        """Of those that are missing, the ones that never answered: who did and is gone again has given up on them."""
+        """Missing peers that never answered, or else all: a peer that did and is gone again has given up on them."""
         return [peer for peer in self.missing if peer not in self._answered_peers] or self.missing
 
     @property
     def missing(self) -> list[int]:
-        """Ranks (or AGGREGATOR) with which a connection is still missing."""
-        return sorted(
-            {peer for _, peer in self._dials.keys() - self.dialled.keys()}
-            | {peer for _, peer in set(self._expects) - self.accepted.keys()}
-        )
+        """Ranks (or AGGREGATOR) with which a connection is missing."""
+        missing = (self._dials.keys() - self.dialled.keys()) | (set(self._expects) - self.accepted.keys())
+        return sorted({peer for _, peer in missing})
 
     def accept_connection(self, hello: Hello, sock: socket.socket) -> bool:
-        """A caller: kept if it's one that we wait for, in this life of the rail."""
+        """Keep an accepted connection if it is expected, in this incarnation; return whether it is."""
         key = (hello.purpose, hello.rank)
-        if hello != Hello(*_fields(self._hello(hello.purpose), hello.rank)) or key not in self._expects:
+        if hello != replace(self._hello(hello.purpose), rank=hello.rank) or key not in self._expects:
             return False
         try:
-            send_ack(set_tos(configure_socket(sock), hello.purpose))
+            send_ack(configure_socket(sock, hello.purpose))
         except OSError:
             return False
         if key in self.accepted:
@@ -154,7 +160,7 @@ class RailConnections:
         return True
 
     def step(self) -> None:
-        """Go on with every call; begin those that are due."""
+        """Continue all attempts, and begin those that are due."""
         now = time.monotonic()
         for key in [key for key, sock in self.dialled.items() if _is_closed(sock)]:
             self.dialled.pop(key).close()
@@ -163,31 +169,29 @@ class RailConnections:
             if attempt is None:
                 if now >= self._retry_at.get(key, 0.0):
                     self._dial(key, now)
-            elif self._answered(key, attempt):
+            elif self._is_answered(key, attempt):
                 self.dialled[key] = self._attempts.pop(key).sock
                 self._answered_peers.add(key[1])
             elif key in self._attempts and now - attempt.since > _ATTEMPT_TIMEOUT_S:
                 self._give_up(key)
 
     def close(self) -> None:
-        for attempt in self._attempts.values():
-            attempt.sock.close()
-        for sock in (*self.dialled.values(), *self.accepted.values()):
+        """Close all connections and attempts."""
+        attempts = [attempt.sock for attempt in self._attempts.values()]
+        for sock in (*attempts, *self.dialled.values(), *self.accepted.values()):
             sock.close()
-        self._attempts.clear()
-        self.dialled.clear()
-        self.accepted.clear()
+        for table in (self._attempts, self.dialled, self.accepted):
+            table.clear()
 
-    def _dial(self, key: tuple[Purpose, int], now: float) -> None:
+    def _dial(self, key: Key, now: float) -> None:
         hello = self._hello(key[0])
         try:
             sock = self._make(hello.rail)
-        except OSError:  # the NIC is gone; it may come back, and the other rails go on meanwhile
+        except OSError:  # the NIC is gone; it may return, and the other rails go on meanwhile
             self._retry_at[key] = now + _RETRY_S
             return
         try:
-            set_tos(configure_socket(sock), hello.purpose)
-            sock.bind((self._own_ip, 0))
+            configure_socket(sock, hello.purpose).bind((self._own_ip, 0))
             problem = sock.connect_ex(self._dials[key])
         except OSError as error:
             problem = error.errno or errno.EIO
@@ -195,32 +199,33 @@ class RailConnections:
         if problem not in (0, errno.EINPROGRESS):
             self._give_up(key)
 
-    def _answered(self, key: tuple[Purpose, int], attempt: _Attempt) -> bool:
+    def _is_answered(self, key: Key, attempt: _Attempt) -> bool:
+        """Send the Hello once connected; return whether it was answered. Give up on an error."""
         poller = select.poll()
-        poller.register(attempt.sock, select.POLLIN if attempt.hello else select.POLLOUT)
+        poller.register(attempt.sock, select.POLLIN if attempt.hello_sent else select.POLLOUT)
         if not poller.poll(0):
             return False
         try:
-            if not attempt.hello:
+            if not attempt.hello_sent:
                 attempt.sock.send(self._hello(key[0]).pack())
-                attempt.hello = True
+                attempt.hello_sent = True
                 return False
             if attempt.sock.recv(1) == _ACK:
                 return True
         except BlockingIOError:
             return False
         except OSError:
-            pass  # refused, or gone again: the next call may do better
+            pass  # refused, or closed again: the next attempt may succeed
         self._give_up(key)
         return False
 
-    def _give_up(self, key: tuple[Purpose, int]) -> None:
+    def _give_up(self, key: Key) -> None:
         self._attempts.pop(key).sock.close()
         self._retry_at[key] = time.monotonic() + _RETRY_S
 
 
 def _is_closed(sock: socket.socket) -> bool:
-    """Whether the other end has; what it may have sent stays to be read."""
+    """Whether the other end is closed; data that it sent before stays to be read."""
     try:
         return not sock.recv(1, socket.MSG_PEEK)
     except BlockingIOError:
@@ -229,15 +234,11 @@ def _is_closed(sock: socket.socket) -> bool:
         return True
 
 
-def _fields(hello: Hello, rank: int) -> tuple[int, int, int, Purpose, int]:
-    return hello.group, hello.rail, rank, hello.purpose, hello.incarnation
-
-
-_MISSING_AGGREGATOR = "its aggregator, or a rank that this waits for,"
-
-
 class Rendezvous:
-    """`incarnations` by rail: how often it has come back. `step` is called often while `busy`."""
+    """Listeners of a node and the rails that are joining. `step` is called often while `busy`.
+
+    `incarnations`: by rail, how often it has returned.
+    """
 
     def __init__(self, rank: int, layout: Layout, make: SocketMaker) -> None:
         self._rank, self._layout, self._make = rank, layout, make
@@ -253,44 +254,53 @@ class Rendezvous:
 
     @property
     def busy(self) -> bool:
+        """Whether a rail is joining or a Hello is awaited."""
         return bool(self._unidentified or self._connections)
 
     def joined(self, rail: int) -> bool:
-        """All connections of a rail that was begun and not taken stand."""
+        """Whether all connections stand of a rail that is joining."""
         return rail in self._connections and not self._connections[rail].missing
 
     def missing(self, rail: int) -> list[str]:
-        """Whom a rail still lacks."""
-        return [
-            _MISSING_AGGREGATOR if peer == AGGREGATOR else f"rank {peer}"
-            for peer in self._connections[rail].never_answered
-        ]
+        """Return the names of the peers that a rail lacks."""
+        peers = self._connections[rail].never_answered
+        return [_MISSING_AGGREGATOR if peer == AGGREGATOR else f"rank {peer}" for peer in peers]
 
     def begin(self, rail: int, incarnation: int) -> None:
-        """Join a rail's next life."""
+        """Join a rail's next incarnation."""
         if rail in self._connections:
             self._connections.pop(rail).close()
         self.incarnations[rail] = incarnation
         self._connections[rail] = self._new_connections(rail)
 
     def take(self, rail: int) -> RailConnections:
-        """A rail that has joined: its connections are the caller's now."""
+        """Return the connections of a rail that has joined; the caller owns them."""
         return self._connections.pop(rail)
 
     def accept(self) -> None:
-        """Whoever calls."""
+        """Accept the connections that wait at the listeners."""
         for listener in self.listeners:
             self._unidentified += accept_pending(listener)
 
     def step(self) -> None:
-        """Go on with callers and calls."""
+        """Continue all connections that do not stand yet."""
         for sock in list(self._unidentified):
-            self._read_hello(sock)
+            try:
+                hello = read_hello(sock)
+                if hello is None:
+                    continue
+                connections = self._connections.get(hello.rail)
+                is_kept = connections is not None and connections.accept_connection(hello, sock)
+            except OSError:
+                is_kept = False
+            self._unidentified.remove(sock)
+            if not is_kept:
+                sock.close()
         for connections in self._connections.values():
             connections.step()
 
     def send_control(self, header: Header, text: bytes) -> None:
-        """Before all have joined: tell those whose control connection stands."""
+        """Send to all peers whose control connection stands, before all rails have joined."""
         for connections in self._connections.values():
             for (purpose, _), sock in connections.accepted.items():
                 if purpose == "control":
@@ -298,29 +308,17 @@ class Rendezvous:
                         sock.sendmsg([header.pack(), text])
 
     def close(self) -> None:
+        """Close everything."""
         for connections in self._connections.values():
             connections.close()
         for sock in (*self._unidentified, *self.listeners):
             sock.close()
 
-    def _read_hello(self, sock: socket.socket) -> None:
-        try:
-            hello = read_hello(sock)
-        except OSError:
-            known = False
-        else:
-            if hello is None:
-                return
-            known = hello.rail in self._connections and self._connections[hello.rail].accept_connection(hello, sock)
-        self._unidentified.remove(sock)
-        if not known:
-            sock.close()
-
     def _new_connections(self, rail: int) -> RailConnections:
         own_rank, size, aggregator = self._rank, self._layout.size, self._layout.aggregators[rail]
         addresses = self._layout.nodes[rail]
-        dials: dict[tuple[Purpose, int], Address] = {}
-        expects: list[tuple[Purpose, int]] = []
+        dials: dict[Key, Address] = {}
+        expects: list[Key] = []
         if aggregator is not None:
             dials["data", AGGREGATOR] = aggregator
         else:
