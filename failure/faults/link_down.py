@@ -6,7 +6,7 @@ from railyard.failure.faults.support.links import CutLink
 
 @fault("link-down")
 class LinkDown(CutLink):
-    """The rail cable of a GPU loses its carrier."""
+    """The rail link of a GPU (d0g1; that of plane 1: d0g1:rail1) loses its carrier."""
 
     order, weight = 1, 1.0
     first_packet_targets = (

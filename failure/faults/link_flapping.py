@@ -40,7 +40,7 @@ def _flap(end: End, period_s: float, ended: threading.Event) -> None:
 
 @fault("link-flapping")
 class LinkFlapping(CutLink):
-    """The rail cable of a GPU loses its carrier and gets it back, again and again."""
+    """The rail link of a GPU (d0g1; that of plane 1: d0g1:rail1) loses its carrier and gets it back repeatedly."""
 
     class Parameters(ConfigModel):
         """`period`: seconds from one loss of carrier to the next."""

@@ -12,7 +12,7 @@ from railyard.failure.faults.support.loss import LossyLink
 
 @fault("link-gray")
 class LinkGray(LossyLink):
-    """The rail cable of a GPU loses a share of its packets at random, in both directions."""
+    """The rail link of a GPU (d0g1; that of plane 1: d0g1:rail1) loses a share of its packets at random."""
 
     class Parameters(ConfigModel):
         """`loss`: the share that is lost. Beyond 0.2 TCP all but stops, and a link is dead rather than gray."""

@@ -6,7 +6,7 @@ from railyard.failure.faults.support.loss import LossyLink
 
 @fault("link-silent")
 class LinkSilent(LossyLink):
-    """The rail cable of a GPU loses all packets, in both directions, and keeps its carrier."""
+    """The rail link of a GPU (d0g1; that of plane 1: d0g1:rail1) loses all packets both ways and keeps its carrier."""
 
     order, weight = 2, 1.0
     first_packet_targets = (

@@ -14,7 +14,7 @@ from railyard.topologies.build.network import FabricNet
 
 @fault("link-slow")
 class LinkSlow(LinkFault):
-    """The rail cable of a GPU drops to a share of its rate, in both directions."""
+    """The rail link of a GPU (d0g1; that of plane 1: d0g1:rail1) drops to a share of its rate both ways."""
 
     class Parameters(ConfigModel):
         """`rate`: the share of the rate that is left. Below 0.01 a packet takes longer than a fault."""

@@ -1,5 +1,6 @@
 """A fabric, drawn as in Rail-only Fig. 1 and 6: HB domains with their GPUs below, rail switches above, then spines."""
 
+from itertools import product
 from typing import Final
 
 from matplotlib.axes import Axes
@@ -9,6 +10,7 @@ from matplotlib.patches import FancyBboxPatch, Rectangle
 from railyard.results.plots import style
 from railyard.results.runs.records import FabricRun
 from railyard.results.views.format import rate, short
+from railyard.topologies.fabric_kinds import FABRIC_KINDS
 
 _MAX_GPUS: Final = 128  # drawn; of a larger fabric the first domains and rails stand for the rest
 _MAX_RAILS: Final = 16
@@ -73,12 +75,22 @@ def _domains(axes: Axes, domains: int, rails: int, width: float) -> dict[tuple[i
 
 
 def _rails(axes: Axes, fabric: FabricRun, rails: int, gpus: dict[tuple[int, int], Point], width: float) -> None:
+    """Draw the rail switches, those of several planes beside each other, with their cables; and the spines above."""
     pitch = width / rails
-    for g in range(rails):
-        centre = (pitch * (g + 0.5), _Y["rail"])
-        rail_gpu_tops = [top for (_, rank), top in gpus.items() if rank == g]
-        _cables(axes, rail_gpu_tops, centre, _colour(g), 0.9)
-        _switch(axes, centre, min(pitch * 0.8, 16), f"rail{g}" if rails <= 10 else f"{g}", _colour(g))
+    is_known = fabric.kind in FABRIC_KINDS  # the plugin may not be loaded
+    kind = FABRIC_KINDS[fabric.kind] if is_known else None
+    planes = kind.planes if kind else 1
+    places: dict[str, list[tuple[int, float]]] = {}
+    for g, plane in product(range(rails), range(planes)):
+        name = kind.rail_switch(g, plane).name if kind else f"rail{g}"
+        places.setdefault(name, []).append((g, pitch * (g + (plane + 0.5) / planes)))
+    for name, of_rails in places.items():  # a switch may serve several rails
+        centre = (sum(x for _, x in of_rails) / len(of_rails), _Y["rail"])
+        for g, _ in of_rails:
+            _cables(axes, [top for (_, rank), top in gpus.items() if rank == g], centre, _colour(g), 0.9)
+        colour = _colour(of_rails[0][0]) if len(of_rails) == 1 else style.MUTED
+        label = name if rails * planes <= 10 else name.removeprefix("rail")
+        _switch(axes, centre, min(pitch * 0.8 / planes, 16), label, colour)
     for i in range(fabric.spines):
         spine = (width * (i + 0.5) / fabric.spines, _Y["spine"])
         rail_tops = [(pitch * (g + 0.5), _Y["rail"] + 4) for g in range(rails)]
@@ -162,7 +174,8 @@ def _caption(fabric: FabricRun) -> str:
     optics = [_OPTICS[layer][1] for layer in _layers(fabric)]
     each = ", one a domain" if _is_per_domain(fabric) else ""
     optics_text = f", optical circuit switches between GPUs and {' and '.join(optics)}{each}" if optics else ""
-    size = f"{fabric.domains} HB domains × {fabric.rails} GPUs"
+    planes = FABRIC_KINDS[fabric.kind].planes if fabric.kind in FABRIC_KINDS else 1
+    size = f"{fabric.domains} HB domains × {fabric.rails} GPUs" + (f", {planes} planes per rail" if planes > 1 else "")
     rates = f"HB {short(rate(fabric.hb_bps))}, rail {short(rate(fabric.rail_bps))} per GPU and direction"
     return f"{fabric.kind[0].upper()}{fabric.kind[1:]}: {size}{spines}{optics_text}. {rates}. Policy {fabric.policy}."
 

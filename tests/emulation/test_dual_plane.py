@@ -7,9 +7,13 @@ rail0   rail0p1
 """
 
 import json
+from typing import Any
 
 import pytest
 
+from railyard.controller.processes.clients import HeartbeatProcess
+from railyard.failure.faults import Fault
+from railyard.failure.scenario.player import inject, repair
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.build import namespaces
 from tests.emulation.fabrics import Fabric, build, eventually
@@ -65,6 +69,30 @@ def test_a_dead_link_of_one_plane_costs_no_pair() -> None:
     assert_all_reach_all(fabric)
     first, second = received(fabric, Gpu(0, 0), Gpu(1, 0))
     assert (first >= 2 * FLOWS, second) == (True, 0)
+
+
+@pytest.mark.parametrize("kind", ["link-down", "link-silent"])
+def test_fault_at_a_plane_1_link_moves_traffic_to_plane_0(kind: str) -> None:
+    """Heartbeats find what keeps its carrier."""
+    fabric, fault = build("dual-plane", 3, 2), Fault(kind, "d1g0:rail1")
+    before = fabric.routes()
+
+    def on_silence(ns: int, what: str, detail: dict[str, Any]) -> None:
+        if what == "silence":
+            fabric.controller.on_heartbeats(detail)
+
+    heartbeats = HeartbeatProcess(fabric.net.plan, 0.02, 3, on_silence)
+    try:
+        assert min(received(fabric, Gpu(0, 0), Gpu(1, 0))) > FLOWS / 4
+        inject(fabric.net, fault)
+        fabric.await_event("rerouted")
+        eventually(lambda: received(fabric, Gpu(0, 0), Gpu(1, 0))[0] >= 2 * FLOWS)
+        assert_all_reach_all(fabric)
+        assert min(received(fabric, Gpu(0, 0), Gpu(2, 0))) > FLOWS / 4  # other GPUs keep both planes
+        repair(fabric.net, fault)
+        eventually(lambda: fabric.routes() == before)
+    finally:
+        heartbeats.stop()
 
 
 def restart(fabric: Fabric, switch: str) -> None:

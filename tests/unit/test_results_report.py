@@ -261,6 +261,13 @@ def test_a_large_fabric_is_drawn_in_part_and_says_so() -> None:
     assert "switch0" in plot_fabric.draw(replace(sample, kind="single-switch", switches=("switch0",))).svg
 
 
+def test_switches_of_every_plane_are_drawn() -> None:
+    drawn = plot_fabric.draw(replace(fabric_of("rail-only"), kind="dual-plane"))
+    for name in ("rail0", "rail0p1", "rail1", "rail1p1"):
+        assert f">{name}<" in drawn.svg
+    assert "2 planes per rail" in drawn.caption
+
+
 def test_optical_switches_are_drawn_and_said() -> None:
     sample = fabric_of("rail-only")
     assert "ocs" not in plot_fabric.draw(sample).svg
