@@ -109,7 +109,7 @@ def late_losses(logs: Iterable[ProbeLog], repair_ns: int, is_intermittent: bool 
 def goodput(arrivals: Sequence[tuple[int, int]], start_ns: int, end_ns: int) -> Trace:
     """Return bit/s in bins of `BIN_MS` from (time in ns, bytes) of each receipt.
 
-    A stream sends once in a bin's time what has come together since (`failure/probes/traffic_worker.py`). So a receipt
+    A stream sends once in a bin's time what has come together since (`failure/probes/traffic.py`). So a receipt
     counts for the
     `BIN_MS` before it, in two bins: else whether three or four sends of a few streams fall into a window would be noise
     of several per cent.

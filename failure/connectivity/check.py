@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Final, Self
 
 from railyard.core.worker import Ready, Worker
-from railyard.failure.connectivity.messages import PAIRS_PER_S, Answered, Open, Probe
+from railyard.failure.connectivity.worker import PAIRS_PER_S, Answered, Open, Probe
 from railyard.failure.faults import Cable, Fault, cable
 from railyard.failure.oracle.reachability import Bounds, Survivors, bounds
 from railyard.failure.scenario.pairs import Pair

@@ -1,6 +1,6 @@
 """The process of a connectivity check: probes every ordered pair of GPUs with numbered datagrams, in one loop.
 
-Its messages are those of messages.py: Open, then Probe as often as needed. One socket for each GPU sends and receives
+It gets Open, then Probe as often as needed. One socket for each GPU sends and receives
 everything. In the k-th round each GPU probes the k-th after it, so that no GPU receives many probes at once.
 """
 
@@ -9,20 +9,49 @@ import socket
 import struct
 import time
 from collections.abc import Collection, Iterable, Sequence
-from typing import Final
+from typing import Final, Literal
+
+from pydantic import InstanceOf
 
 from railyard.core.host import raise_open_file_limit
-from railyard.core.worker import Parent, Ready
-from railyard.failure.connectivity.messages import PAIRS_PER_S, Answered, Open, Pair, Probe
+from railyard.core.worker import Message, Parent, Ready
 from railyard.topologies.addresses import Gpu
 from railyard.topologies.build import namespaces
 
+PAIRS_PER_S: Final = 8000.0
+Pair = tuple[Gpu, Gpu]
 TRIES: Final = 5  # a gray link of 5% loses as many of one pair once in three million times
 MIN_TRIES: Final = 2
 FINAL_WAIT_S: Final = 0.02  # for unexpected answers
 PORT: Final = 7800
 PROBE: Final = struct.Struct("!IHH")  # number of the check; sender and receiver by their position among the GPUs
 BATCH_S: Final = 0.001
+
+
+class Open(Message):
+    """Open a socket in each GPU: Ready."""
+
+    kind: Literal["open"] = "open"
+    gpus: InstanceOf[tuple]  # type: ignore[type-arg]
+
+
+class Probe(Message):
+    """Probe all pairs until `end_s` (s, monotonic) at the latest: Answered.
+
+    Pairs in `expected` that don't answer within `timeout_s` are probed again.
+    """
+
+    kind: Literal["probe"] = "probe"
+    expected: InstanceOf[frozenset]  # type: ignore[type-arg]
+    timeout_s: float
+    end_s: float
+
+
+class Answered(Message):
+    """Whether each pair answered; None if there was too little time."""
+
+    kind: Literal["answered"] = "answered"
+    pairs: InstanceOf[dict] | None  # type: ignore[type-arg]
 
 
 class _Prober:
@@ -122,4 +151,6 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    from railyard.failure.connectivity import worker  # messages are pickled by the names of this module
+
+    worker.main()

@@ -1,14 +1,35 @@
-"""Traffic during faults: the job and the log of the traffic process, and a handle on the process."""
+"""Traffic during faults: paced TCP streams and 1 kHz UDP probes, sent by a process of its own, and the handle on it.
 
+The process has one loop of a millisecond a turn, on average: turns come a little early or late at random, so as not to
+fall in step with the kernel's tick.
+"""
+
+import gc
+import random
+import select
+import socket
+import struct
+import time
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Final, Literal
 
 from pydantic import InstanceOf
 
 from railyard.core.errors import CheckFailed
-from railyard.core.worker import Message, Ready, Worker
+from railyard.core.host import raise_open_file_limit
+from railyard.core.worker import Failed, Message, Parent, Ready, Worker
 from railyard.failure.analysis.recovery_times import ProbeLog
 from railyard.failure.scenario.pairs import Pair
+from railyard.topologies.addresses import Gpu
+from railyard.topologies.build import namespaces
+
+TICK_NS: Final = 1_000_000
+JITTER: Final = 0.4  # of a turn, at most
+STREAM_TICKS: Final = 20  # a stream sends once in so many turns: small frames at a high rate cost the switches a core
+WINDOW: Final = 64_000
+CONNECT_S: Final = 10.0
+PROBE: Final = struct.Struct("!I")
+CHUNK: Final = bytes(65536)
 
 
 @dataclass(frozen=True)
@@ -78,7 +99,7 @@ class Traffic:
     """A traffic process, connected when made; `start` starts the clock, `stop` ends the sending and returns the log."""
 
     def __init__(self, job: TrafficJob) -> None:
-        self._worker = Worker("railyard.failure.probes.traffic_worker", "the traffic process", Ready, Finished)
+        self._worker = Worker(__name__, "the traffic process", Ready, Finished)
         try:
             self._worker.ask(Connect(job=job), Ready, timeout_s=None)
         except BaseException:
@@ -99,3 +120,212 @@ class Traffic:
     def end(self) -> None:
         """End the process, whatever it is doing."""
         self._worker.end()
+
+
+def _in(gpu: Gpu, kind: int) -> socket.socket:
+    """Return a socket in a GPU's namespace."""
+    with namespaces.inside(gpu.name):
+        return socket.socket(socket.AF_INET, kind)
+
+
+class _Streams:
+    """All TCP streams. Sockets are identified by the stream's number."""
+
+    def __init__(self, job: TrafficJob, epoll: select.epoll, log: TrafficLog) -> None:
+        self.log, self._epoll = log, epoll
+        self._bytes_per_ns = job.stream_bytes_per_s / 1e9
+        self._credited_ns: dict[int, int] = {}  # until when each stream has been given what it may send
+        self._out: dict[int, socket.socket] = {}
+        self.readers: dict[int, int] = {}
+        self._in: dict[int, socket.socket] = {}
+        self._credit = dict.fromkeys(range(len(job.streams)), 0.0)
+        for number, pair in enumerate(job.streams):
+            self._connect(number, pair, job.port + number)
+            log.sent[number], log.receipts[number] = 0, []
+
+    def _connect(self, number: int, pair: Pair, port: int) -> None:
+        src, dst = pair
+        listener, client = _in(dst, socket.SOCK_STREAM), _in(src, socket.SOCK_STREAM)
+        for sock in (listener, client):
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, WINDOW)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, WINDOW)
+            sock.settimeout(CONNECT_S)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((dst.ip, port))
+        listener.listen(1)
+        client.connect((dst.ip, port))
+        accepted, _ = listener.accept()
+        listener.close()
+        for sock in (client, accepted):
+            sock.setblocking(False)
+        self._out[number], self._in[number] = client, accepted
+        self.readers[accepted.fileno()] = number
+        self._epoll.register(accepted, select.EPOLLIN)
+
+    def send(self, tick: int, now_ns: int) -> None:
+        """Send from each stream that is due what has accumulated since its last turn: the later it is, the more."""
+        for number in range(tick % STREAM_TICKS, len(self._credit), STREAM_TICKS):
+            sock = self._out.get(number)
+            if sock is None:
+                continue
+            credited_ns, self._credited_ns[number] = self._credited_ns.get(number, now_ns), now_ns
+            self._credit[number] = min(self._credit[number] + (now_ns - credited_ns) * self._bytes_per_ns, len(CHUNK))
+            try:
+                sent = sock.send(memoryview(CHUNK)[: int(self._credit[number])])
+            except BlockingIOError:
+                continue
+            except OSError as error:
+                self._mark_broken(number, str(error))
+                continue
+            self._credit[number] -= sent
+            self.log.sent[number] += sent
+
+    def receive(self, fd: int) -> None:
+        number = self.readers[fd]
+        try:
+            data = self._in[number].recv(65536)
+        except BlockingIOError:
+            return
+        except OSError as error:
+            self._mark_broken(number, str(error))
+            return
+        if data:
+            self.log.receipts[number].append((time.monotonic_ns(), len(data)))
+        else:
+            self._epoll.unregister(fd)
+            del self.readers[fd]
+
+    def finish(self) -> None:
+        """End the sending."""
+        for number, sock in list(self._out.items()):
+            try:
+                sock.shutdown(socket.SHUT_WR)
+            except OSError as error:
+                self._mark_broken(number, str(error))
+
+    def _mark_broken(self, number: int, reason: str) -> None:
+        self.log.broken.setdefault(number, reason)
+        fd = self._in[number].fileno()
+        if fd in self.readers:
+            self._epoll.unregister(fd)
+            del self.readers[fd]
+        self._out.pop(number, None)
+
+
+class _Probes:
+    """All probed pairs: numbered datagrams, with the time of sending and of arrival of each.
+
+    Nothing is connected: a connected socket keeps the route that it once found, and one that it looks for in the very
+    moment in which routes change it may keep for good, although the kernel has another. TCP asks anew after a timeout.
+    """
+
+    def __init__(self, job: TrafficJob, epoll: select.epoll) -> None:
+        self._senders, self._arrived, self.readers = [], list[dict[int, int]](), dict[int, int]()
+        self._sent = [list[int]() for _ in job.probes]
+        self._sockets = []
+        first = job.port + len(job.streams)
+        for number, (src, dst) in enumerate(job.probes):
+            receiver, sender = _in(dst, socket.SOCK_DGRAM), _in(src, socket.SOCK_DGRAM)
+            receiver.bind((dst.ip, first + number))
+            for sock in (receiver, sender):
+                sock.setblocking(False)
+            self._senders.append((sender, (dst.ip, first + number)))
+            self._sockets.append(receiver)
+            self._arrived.append({})
+            self.readers[receiver.fileno()] = number
+            epoll.register(receiver, select.EPOLLIN)
+
+    def send(self) -> None:
+        for number, (sock, address) in enumerate(self._senders):
+            sent = self._sent[number]
+            sent.append(time.monotonic_ns())
+            try:
+                sock.sendto(PROBE.pack(len(sent) - 1), address)
+            except OSError:
+                continue  # no route, or an ICMP error of an earlier one: this one is lost, as its log will show
+
+    def receive(self, fd: int) -> None:
+        number = self.readers[fd]
+        try:
+            while True:
+                (probe,) = PROBE.unpack(self._sockets[number].recv(PROBE.size))
+                self._arrived[number][probe] = time.monotonic_ns()
+        except OSError:
+            return
+
+    def logs(self) -> list[ProbeLog]:
+        return [
+            ProbeLog(tuple(sent), tuple(arrived.get(i, -1) for i in range(len(sent))))
+            for sent, arrived in zip(self._sent, self._arrived, strict=True)
+        ]
+
+
+class _Loop:
+    """Turns of a millisecond until a command comes."""
+
+    def __init__(self, job: TrafficJob, parent: Parent) -> None:
+        self.log, self._parent = TrafficLog(), parent
+        self._epoll = select.epoll()
+        self._streams = _Streams(job, self._epoll, self.log)
+        self._probes = _Probes(job, self._epoll)
+
+    def run(self) -> float:
+        """Send until a command comes on its connection; return its drain time."""
+        self._epoll.register(self._parent, select.EPOLLIN)
+        tick, next_ns = 0, time.monotonic_ns()
+        while True:
+            now = time.monotonic_ns()
+            while next_ns <= now:
+                self._probes.send()
+                self._streams.send(tick, now)
+                tick, next_ns = tick + 1, next_ns + int(TICK_NS * random.uniform(1 - JITTER, 1 + JITTER))
+            if self._serve((next_ns - time.monotonic_ns()) / 1e9):
+                self._epoll.unregister(self._parent)
+                return float(self._parent.receive().drain_s)
+
+    def drain(self, seconds: float) -> None:
+        """Receive what is still on its way."""
+        self._streams.finish()
+        deadline = time.monotonic() + seconds
+        while self._streams.readers and time.monotonic() < deadline:
+            self._serve(0.05)
+        for number in self._streams.readers.values():
+            self.log.broken.setdefault(number, f"its bytes did not arrive within {seconds:.0f} s")
+        self.log.probes = self._probes.logs()
+
+    def _serve(self, pause_s: float) -> bool:
+        """Serve sockets for so long; return whether there is a command."""
+        has_input = False
+        # epoll rounds up to a millisecond: a turn would always be late
+        for fd, _ in self._epoll.poll(pause_s if pause_s > 0.001 else 0):
+            if fd == self._parent.fileno():
+                has_input = True
+            elif fd in self._streams.readers:
+                self._streams.receive(fd)
+            else:
+                self._probes.receive(fd)
+        if 0 < pause_s <= 0.001 and not has_input:
+            select.select([self._epoll], [], [], pause_s)
+        return has_input
+
+
+def main() -> None:
+    """Serve one job."""
+    parent = Parent(Connect, Start, Stop)
+    raise_open_file_limit()
+    try:
+        loop = _Loop(parent.receive().job, parent)
+    except OSError as error:
+        parent.send(Failed(why=f"streams can't be connected: {error}"))
+        return
+    parent.send(Ready())
+    parent.receive()
+    gc.disable()
+    loop.drain(loop.run())
+    parent.send(Finished(log=loop.log))
+
+
+if __name__ == "__main__":
+    from railyard.failure.probes import traffic  # messages are pickled by the names of this module, not of __main__
+
+    traffic.main()

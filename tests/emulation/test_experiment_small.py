@@ -191,9 +191,7 @@ def test_kill_9_of_a_run_at_random_moments_leaves_nothing(everybodys: Path, slow
 
 def has_traffic(run: psutil.Process) -> bool:
     """Whether the streams and probes of a fault run."""
-    return any(
-        "railyard.failure.probes.traffic_worker" in command_line(process) for process in run.children(recursive=True)
-    )
+    return any("railyard.failure.probes.traffic" in command_line(process) for process in run.children(recursive=True))
 
 
 def rail_link_of_d0g1(run: Path) -> str:

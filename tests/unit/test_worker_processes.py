@@ -5,7 +5,7 @@ import pytest
 from railyard.controller.processes import messages
 from railyard.core.errors import RailyardError
 from railyard.core.worker import Message, Ready, Worker
-from railyard.failure.connectivity.messages import Answered, Open, Probe
+from railyard.failure.connectivity.worker import Answered, Open, Probe
 from railyard.failure.probes.replacement import Prober
 from railyard.failure.probes.traffic import Traffic, TrafficJob
 from railyard.workloads.background.run import BackgroundJob, Sent, StartAt, Stop
