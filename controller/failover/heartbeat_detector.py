@@ -1,18 +1,17 @@
-"""From who heard whom to what is silent: links that lose everything, switches and GPUs that hang, all with their
-carrier up.
+"""Find silent components by heartbeats: links that lose everything, switches and GPUs that hang, all with a carrier.
 
-A circle is the GPUs of a rail switch, or of an HB domain. In each round, one a period, each member sends a heartbeat to
-one other: with n living members to the 1 + (round mod n - 1)th after it, so that everybody hears each of the others in
-turn, and a link carries two heartbeats a period. After a round that went otherwise than expected everybody sends to
-everybody, until what is silent is known. Silent members are sent one, and send one, in every round.
+A probe group is the GPUs of a rail switch, or of an HB domain. In each round, one per period, each member sends a
+heartbeat to one other: with n living members to the 1 + (round mod n - 1)th after it, so that each receives from all
+others in turn, and a link carries two heartbeats per period. After a round with an unexpected result all members send
+to all, until the silent ones are found. Silent members receive one, and send one, in every round.
 
-The rule. A beat from a to b arrives iff a's way up, the switch and b's way down live. So in a round of everybody to
-everybody, if b heard a beat and not a's, a's way up is dead; and if a's beat was heard and not by b, b's way down is.
-A link is silent once nothing was heard from its GPU, or by it, for `multiplier` rounds, with such a proof among them.
-So with two links alive at least, exactly the dead ones are found, whichever they are and in whichever direction. With
-fewer, nobody has anybody left to talk to, and the circle as a whole is silent: its switch, as far as can be told. Two
-members alone (M = 2) are always that case: their links and their switch can't be told apart, and none is of use
-without the others. A link is heard again after `multiplier` rounds in each of which it carried something both ways.
+The rule: a heartbeat from a to b arrives if and only if a's link transmits, the switch works and b's link receives.
+In a full-mesh round, if b received a heartbeat and none from a, a's link doesn't transmit (tx failed); if one from a
+arrived, and none at b, b's link doesn't receive (rx failed). A link is silent after `multiplier` rounds in which it
+carried nothing in one direction, with such a proof among them. With two living links, exactly the dead ones are
+found. With fewer, the whole group is silent, which stands for its switch. In a group of two (M = 2) a dead link is
+always that case. A link has recovered after `multiplier` rounds in each of which it carried heartbeats in both
+directions.
 """
 
 from collections import defaultdict, deque
@@ -31,12 +30,22 @@ Heartbeat = tuple[Gpu, Gpu]
 
 @dataclass(slots=True)
 class Round:
-    """`is_full_mesh`: everybody sent to everybody."""
+    """Heartbeats of one round. `is_full_mesh`: all members sent to all others."""
 
     number: int
     sent: frozenset[Heartbeat]
     is_full_mesh: bool
     received: set[Heartbeat] = field(default_factory=set)
+
+    @property
+    def sources(self) -> frozenset[Gpu]:
+        """The members from which heartbeats arrived."""
+        return frozenset(src for src, _ in self.received)
+
+    @property
+    def sinks(self) -> frozenset[Gpu]:
+        """The members at which heartbeats arrived."""
+        return frozenset(dst for _, dst in self.received)
 
 
 class ProbeGroup:
@@ -48,40 +57,46 @@ class ProbeGroup:
         self.silent: frozenset[Gpu] = frozenset()
         self._members, self._member_set = tuple(members), frozenset(members)
         self._all_pairs = frozenset(permutations(members, 2))
-        self._multiplier = multiplier
         self._recent: deque[Round] = deque(maxlen=multiplier)
 
     @property
     def is_silent(self) -> bool:
-        """All of it: fewer than two links live."""
+        """True if all members are silent: fewer than two links work."""
         return self.silent == self._member_set
 
     def begin_round(self, number: int) -> frozenset[Heartbeat]:
-        """The beats to send in a new round. Its number must be above the last one's."""
+        """Return the heartbeats to send in a new round. Its number must be above the last one's."""
         sent = self._all_pairs if self._last_round_unexpected() else self._rotation(number)
         self._recent.append(Round(number, sent, sent == self._all_pairs))
         return sent
 
     def receive(self, number: int, src: Gpu, dst: Gpu) -> None:
-        """A beat of some round arrived. Late ones count for the round that they were sent in."""
+        """Take in a heartbeat. A late one counts for the round in which it was sent."""
         for probe_round in self._recent:
             if probe_round.number == number:
                 probe_round.received.add((src, dst))
 
     def evaluate(self) -> None:
-        """Decide anew what is silent, once what arrived of the last round has been heard."""
-        if len(self._recent) < self._multiplier:
+        """Decide which members are silent, with all that has arrived of the last round."""
+        recent = self._recent
+        if len(recent) < (recent.maxlen or 0):
             return
-        alive = self._member_set - self.silent
-        dead = {gpu for gpu in alive if self._tx_failed(gpu) or self._rx_failed(gpu)}
-        silent = (self.silent | dead) - {gpu for gpu in self.silent if self._has_recovered(gpu)}
+        if not self.silent and all(len(each.received) == len(each.sent) for each in recent):
+            return  # nearly always
+        sources = frozenset[Gpu]().union(*(each.sources for each in recent))
+        sinks = frozenset[Gpu]().union(*(each.sinks for each in recent))
+        full = [each for each in recent if each.is_full_mesh]
+        tx_failed = {gpu for gpu in self._member_set - sources if any(each.sinks - {gpu} for each in full)}
+        rx_failed = {gpu for gpu in self._member_set - sinks if any(each.sources - {gpu} for each in full)}
+        recovered = self._member_set.intersection(*(each.sources & each.sinks for each in recent))
+        silent = (self.silent - recovered) | ((tx_failed | rx_failed) - self.silent)
         alive = self._member_set - silent
-        if len(alive) < 2 or self._received_nothing() or (len(alive) == 2 and self._is_partitioned(alive)):
+        if len(alive) < 2 or not sources or (len(alive) == 2 and self._is_partitioned(alive)):
             silent = self._member_set
         self.silent = silent
 
     def _rotation(self, number: int) -> frozenset[Heartbeat]:
-        """One beat from each, and one to each."""
+        """Return one heartbeat from each member, and one to each."""
         alive = [gpu for gpu in self._members if gpu not in self.silent] or list(self._members)
         n = len(alive)
         step = 1 + number % (n - 1)
@@ -91,7 +106,7 @@ class ProbeGroup:
         return frozenset(heartbeats)
 
     def _last_round_unexpected(self) -> bool:
-        """Whether the last round went otherwise than what is known to be silent lets expect."""
+        """Return whether the last round differed from what the known silent members explain."""
         if not self._recent:
             return False
         last = self._recent[-1]
@@ -99,42 +114,17 @@ class ProbeGroup:
             return bool(last.received)
         return any(self.silent.isdisjoint(heartbeat) for heartbeat in last.sent - last.received)
 
-    def _tx_failed(self, gpu: Gpu) -> bool:
-        """Nothing was heard from it, and somebody else who should have heard it does hear."""
-        if any(a == gpu for probe_round in self._recent for a, _ in probe_round.received):
-            return False
-        return any(
-            b != gpu for probe_round in self._recent if probe_round.is_full_mesh for _, b in probe_round.received
-        )
-
-    def _rx_failed(self, gpu: Gpu) -> bool:
-        """It heard nothing, and somebody else whom it should have heard is heard."""
-        if any(b == gpu for probe_round in self._recent for _, b in probe_round.received):
-            return False
-        return any(
-            a != gpu for probe_round in self._recent if probe_round.is_full_mesh for a, _ in probe_round.received
-        )
-
-    def _has_recovered(self, gpu: Gpu) -> bool:
-        return all(
-            any(a == gpu for a, _ in probe_round.received) and any(b == gpu for _, b in probe_round.received)
-            for probe_round in self._recent
-        )
-
-    def _received_nothing(self) -> bool:
-        return not any(probe_round.received for probe_round in self._recent)
-
     def _is_partitioned(self, pair: frozenset[Gpu]) -> bool:
-        """Whether one of two doesn't hear the other: whose fault that is, nobody can tell."""
+        """Return whether one of two members receives nothing of the other: either link may be dead."""
         return any(
-            all(heartbeat in probe_round.sent and heartbeat not in probe_round.received for probe_round in self._recent)
+            all(heartbeat in each.sent and heartbeat not in each.received for each in self._recent)
             for heartbeat in permutations(sorted(pair), 2)
         )
 
 
 @dataclass(frozen=True, slots=True)
 class SilentComponents:
-    """All that is silent now. Links of a silent rail or HB domain aren't told one by one.
+    """All that is silent now. Links of a silent rail or HB domain are not listed.
 
     `links`: rail links of plane 0, by GPU; `planes`: those of others, with the plane. `gpus`: those of which nothing
     arrives by any link; their links are there too. `rails` are switches by index (the single switch is 0).
@@ -148,13 +138,14 @@ class SilentComponents:
     planes: frozenset[tuple[Gpu, int]] = frozenset()
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain data, for another process; `from_dict` makes the same of it again."""
+        """Return plain data for another process; `from_dict` is the inverse."""
         names = {key: sorted(gpu.name for gpu in getattr(self, key)) for key in ("links", "gpus", "hb_links")}
         names["planes"] = sorted(link_name(*link) for link in self.planes)
         return names | {"rails": sorted(self.rails), "hb_domains": sorted(self.hb_domains)}
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> "SilentComponents":
+        """Return the components in the data of `as_dict`."""
         links, gpus, hb_links = (frozenset(map(gpu_of_name, data[key])) for key in ("links", "gpus", "hb_links"))
         planes = frozenset(map(link_of_name, data["planes"]))
         return cls(links, frozenset(data["rails"]), gpus, hb_links, frozenset(data["hb_domains"]), planes)

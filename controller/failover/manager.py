@@ -1,9 +1,12 @@
-"""Turns what switches and heartbeats say into what is broken, and that into routes. No sockets: it is handed its
-router.
+"""Derives the failure state from switch events and heartbeats, and computes route changes.
+
+`FailureState` holds all that is known of failures, `FailoverManager` the phase and the routes in force. No sockets: the
+manager is given its router.
 """
 
 from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, replace
+from enum import Enum
 from itertools import count, permutations
 from typing import Any, Protocol
 
@@ -28,252 +31,273 @@ EmitEvent = Callable[[str, dict[str, Any]], None]
 
 
 class Router(Protocol):
-    """What changes routes: agent.RouteAgent, or a test's stand-in."""
+    """What changes routes: agent.RouteAgent, or its substitute in a test."""
 
-    def change(self, gpu: Gpu, remove: list[AnyRoute], put: list[AnyRoute]) -> int: ...
+    def change(self, gpu: Gpu, remove: list[AnyRoute], put: list[AnyRoute]) -> int:
+        """Return the number of changes; OSError if the kernel refuses one."""
 
-    def routes_at(self, gpu: Gpu, metric: int) -> dict[str, AnyRoute]: ...
+    def routes_at(self, gpu: Gpu, metric: int) -> dict[str, AnyRoute]:
+        """Return the routes of that metric, by key; OSError if the kernel doesn't answer."""
+
+
+class Phase(Enum):
+    """Phase of the failover manager. Routes change in ACTIVE alone.
+
+    STARTING: until all switches are connected and all ports are up once. A fabric that is still being cabled would
+    look like one that fails. RESUMING: after a restart, until all switches are connected or the time for that is over.
+    """
+
+    STARTING = "starting"
+    RESUMING = "resuming"
+    ACTIVE = "active"
 
 
 @dataclass(frozen=True, slots=True)
-class _PendingReconnect:
-    """For a place whose light is off for a moment: which wait it is, what was dead there before, and whether it is lit
-    again.
-    """
+class _Reconnect:
+    """A network side without a carrier for a moment, since a fibre moves: what was broken there before the move."""
 
     number: int
     before: Broken
     will_return: bool
 
 
-class FailoverManager:
-    """Follows the state of a fabric. `tell(what, detail)` gets every step that somebody may want to time.
+class FailureState:
+    """All failures of a fabric: by switch events, by heartbeats, and without those that a move of fibres explains."""
 
-    Nothing is rerouted before the fabric was whole once (all switches connected, all the plan's ports up: `ready`), or
-    a fabric that is still being cabled would look like one that falls apart. One that resumes finds a fabric that was.
-    """
-
-    def __init__(self, plan: Plan, router: Router, reroute: bool, emit: EmitEvent) -> None:
-        self._plan, self._router, self._reroute, self._emit = plan, router, reroute, emit
-        self._roles = {switch.dpid: (switch.name, switch.role) for switch in plan.switches}
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self.roles = {switch.dpid: (switch.name, switch.role) for switch in plan.switches}
         self._hb_optics = frozenset(switch.dpid for switch in plan.optics.get("hb", ()))
         self._ports = _ports_of(plan)
-        self._connected: set[int] = set()
-        self._down: set[tuple[int, int]] = set()  # at switches that are connected
-        self._silent = SilentComponents()
-        self._was_ready = self._is_resuming = False
-        self._routes: Detours = {}  # in force
-        self._pending: dict[Gpu, _PendingReconnect] = {}
+        self.connected: set[int] = set()
+        self.down: set[tuple[int, int]] = set()  # (datapath id, port) at connected switches
+        self.silent = SilentComponents()
+        self._reconnects: dict[Gpu, _Reconnect] = {}
         self._numbers = count()
-        self._precomputed = PrecomputedDetours(plan)
 
     @property
-    def is_ready(self) -> bool:
-        """Whether the fabric was whole once: from then on it is rerouted."""
-        return self._was_ready
+    def disconnected(self) -> Set[int]:
+        """The datapath ids of switches that are not connected."""
+        return self.roles.keys() - self.connected
 
-    def precompute(self) -> None:
-        """Work out beforehand what to do about whatever may break, for a second or so. From any thread."""
-        if self._reroute:
-            self._precomputed.precompute()
-
-    def resume(self, routes: Detours) -> None:
-        """Before anything is heard: take over from a brain that is gone, with the detours that it left.
-
-        Nothing changes until all switches have connected, or `finish_resume` says that who isn't there is dead.
-        """
-        self._routes, self._is_resuming = routes, True
-
-    @property
-    def pending(self) -> frozenset[str]:
-        """While one that resumes waits: the switches that it waits for."""
-        missing = self._roles.keys() - self._connected if self._is_resuming else ()
-        return frozenset(self._roles[dpid][0] for dpid in missing)
-
-    def finish_resume(self) -> None:
-        """End the wait of one that resumes, if it waits still: tell what is dead, and change what differs."""
-        if not self._is_resuming:
-            return
-        self._is_resuming, self._was_ready = False, True
-        self._emit("resumed", {"switches": len(self._connected)})
-        for dpid in sorted(self._roles.keys() - self._connected):
-            self._emit("switch-down", {"switch": self._roles[dpid][0]})
-        for dpid, port in sorted(self._down):
-            self._emit_port("port-down", dpid, port)
-        self._apply(frozenset())
+    def on_event(self, event: SwitchEvent) -> bool:
+        """Take in a switch event. Return False for one that is not of this fabric."""
+        if event.dpid not in self.roles or (event.what == "port" and event.port not in self._ports[event.dpid]):
+            return False
+        match event.what:
+            case "port":
+                (self.down.discard if event.up else self.down.add)((event.dpid, event.port))
+                if event.up and (gpu := gpu_at(event.dpid, event.port) or self._hb_gpu_at(event.dpid, event.port)):
+                    self._end_reconnect(gpu)
+            case "switch-up":
+                self.connected.add(event.dpid)
+                self.down |= {(event.dpid, port) for port in self._ports[event.dpid] - event.up_ports}
+            case "switch-down":
+                self.connected.discard(event.dpid)
+                self.down = {(dpid, port) for dpid, port in self.down if dpid != event.dpid}
+        return True
 
     def expect_reconnect(self, gpus: Mapping[Gpu, bool]) -> int:
-        """Light is about to be off at these places because fibres move; true: it comes back. Nothing is rerouted for
-        what is heard of them until light is back, over the rail and at the HB domain alike; or until `on_timeout` with
-        this wait's number says that the time is over. Of those that stay dark not before that: nobody is there any
-        more, and to go round them takes processors that whoever takes over has a use for.
+        """Ignore the failures of these network sides while fibres move. True: the side gets its carrier back.
+
+        They count again once its links into the rail and the HB domain are both back, or after `end_reconnects` with
+        the number that this returns. Rerouting around sides that stay unconnected would only take processor time from
+        the GPU replacement.
         """
-        broken, number = self._effective_failures, next(self._numbers)
+        broken, number = self.effective, next(self._numbers)
         for gpu, will_return in gpus.items():
             before = Broken(links=broken.links & {gpu}, hb=broken.hb & {gpu})
-            self._pending[gpu] = _PendingReconnect(number, before, will_return)
+            self._reconnects[gpu] = _Reconnect(number, before, will_return)
         return number
 
-    def on_timeout(self, number: int) -> None:
-        """Of what is awaited since then, and not anew since, what is dead now is dead."""
-        self._pending = {gpu: wait for gpu, wait in self._pending.items() if wait.number != number}
-        if self._was_ready:
-            self._apply(frozenset())
-
-    def on_gpu_replaced(self, gpu: Gpu) -> None:
-        """A GPU has none of its detours any more: another one is in its place. It gets them again."""
-        if self._was_ready:
-            self._apply({gpu})
+    def end_reconnects(self, number: int) -> None:
+        """Count the failures of a move's network sides again, unless a later move concerns them too."""
+        self._reconnects = {gpu: wait for gpu, wait in self._reconnects.items() if wait.number != number}
 
     @property
     def broken(self) -> Broken:
-        """What is dead now: by what switches say, or silent."""
-        silent = self._silent
-        disconnected = self._roles.keys() - self._connected
-        rails = (role_of(dpid)[1] for dpid in disconnected if self._roles[dpid][1] in ("rail", "single"))
+        """All that is broken by switch events, or silent."""
+        silent, planes = self.silent, self._plan.spec.definition.planes
+        rails = (role_of(dpid)[1] for dpid in self.disconnected if self.roles[dpid][1] in ("rail", "single"))
         cut_off = (gpu for gpu in self._plan.gpus if gpu.domain in silent.hb_domains)
-        count = self._plan.spec.definition.planes
-        dead = self._down_planes() | silent.planes | {(gpu, 0) for gpu in silent.links}
-        dead |= {(gpu, plane) for gpu in silent.gpus for plane in range(count)}
+        dead = self._down_links() | silent.planes | {(gpu, 0) for gpu in silent.links}
+        dead |= {(gpu, plane) for gpu in silent.gpus for plane in range(planes)}
         return Broken(
-            links=frozenset(gpu for gpu, _ in dead if all((gpu, plane) in dead for plane in range(count))),
+            links=frozenset(gpu for gpu, _ in dead if all((gpu, plane) in dead for plane in range(planes))),
             rails=frozenset(rails) | silent.rails,
-            planes=dead if count > 1 else frozenset(),
-            disconnected_ranks=find_disconnected_ranks(self._plan, self._down, disconnected),
+            planes=dead if planes > 1 else frozenset(),
+            disconnected_ranks=find_disconnected_ranks(self._plan, self.down, self.disconnected),
             hb=silent.hb_links.union(silent.gpus, cut_off, self._disabled_hb_ports()),
         )
 
     @property
-    def _effective_failures(self) -> Broken:
-        """What counts as dead: what is, but for those whose light is awaited."""
-        broken, pending = self.broken, self._pending
-        if not pending:
+    def effective(self) -> Broken:
+        """All that is broken, with network sides that are being moved as they were before."""
+        broken, moving = self.broken, self._reconnects
+        if not moving:
             return broken
-        links = broken.links.difference(pending).union(*(wait.before.links for wait in pending.values()))
-        hb = broken.hb.difference(pending).union(*(wait.before.hb for wait in pending.values()))
+        links = broken.links.difference(moving).union(*(wait.before.links for wait in moving.values()))
+        hb = broken.hb.difference(moving).union(*(wait.before.hb for wait in moving.values()))
         return replace(broken, links=links, hb=hb)
 
-    def _down_links(self) -> frozenset[Gpu]:
-        gpus = (gpu_at(dpid, port) for dpid, port in self._down)
-        return frozenset(gpu for gpu in gpus if gpu)
-
-    def _down_planes(self) -> frozenset[tuple[Gpu, int]]:
-        links = ((gpu_at(dpid, port), plane_of(dpid)) for dpid, port in self._down)
+    def _down_links(self) -> frozenset[tuple[Gpu, int]]:
+        links = ((gpu_at(dpid, port), plane_of(dpid)) for dpid, port in self.down)
         return frozenset((gpu, plane) for gpu, plane in links if gpu)
 
     def _disabled_hb_ports(self) -> frozenset[Gpu]:
-        """The places at HB bridges where an optical switch gives no light; whose fibre leads there doesn't matter."""
-        gpus = (self._hb_gpu_at(dpid, port) for dpid, port in self._down)
-        return frozenset(place for place in gpus if place)
-
-    def on_event(self, event: SwitchEvent) -> None:
-        """Take in one thing that a switch said, and reroute if it changes what works."""
-        if event.dpid not in self._roles or (event.what == "port" and event.port not in self._ports[event.dpid]):
-            return
-        match event.what:
-            case "port":
-                (self._down.discard if event.up else self._down.add)((event.dpid, event.port))
-            case "switch-up":
-                self._connected.add(event.dpid)
-                self._down |= {(event.dpid, port) for port in self._ports[event.dpid] - event.up_ports}
-            case "switch-down":
-                self._connected.discard(event.dpid)
-                self._down = {(dpid, port) for dpid, port in self._down if dpid != event.dpid}
-        if self._was_ready:
-            self._report(event)
-            returned = gpu_at(event.dpid, event.port) if event.what == "port" and event.up else None
-            restored = returned or (
-                self._hb_gpu_at(event.dpid, event.port) if event.what == "port" and event.up else None
-            )
-            if restored:
-                self._end_pending(restored)
-            self._apply({returned} if returned else frozenset())
-        elif len(self._connected) == len(self._roles):
-            if self._is_resuming:
-                self.finish_resume()
-            elif not self._down:
-                self._was_ready = True
-                self._emit("ready", {})
+        """The network sides at HB bridges that an optical switch gives no carrier, whichever fibre leads there."""
+        return frozenset(gpu for dpid, port in self.down if (gpu := self._hb_gpu_at(dpid, port)))
 
     def _hb_gpu_at(self, dpid: int, port: int) -> Gpu | None:
-        """The place at an HB bridge behind an optical switch's port."""
+        """The network side at an HB bridge behind an optical switch's port."""
         return gpu_of_optical_port(port) if dpid in self._hb_optics and port > NETWORK_PORT_OFFSET else None
 
-    def _end_pending(self, restored: Gpu) -> None:
-        """Somewhere light is back at this place. If it is everywhere, nobody waits for it."""
-        wait = self._pending.get(restored)
-        if wait and wait.will_return and restored not in self._down_links() | self._disabled_hb_ports():
-            del self._pending[restored]
+    def _end_reconnect(self, gpu: Gpu) -> None:
+        wait = self._reconnects.get(gpu)
+        if wait and wait.will_return and gpu not in self._disabled_hb_ports().union(g for g, _ in self._down_links()):
+            del self._reconnects[gpu]
+
+
+class FailoverManager:
+    """Reroutes a fabric. `emit(what, detail)` gets an event for every step of a recovery."""
+
+    def __init__(self, plan: Plan, router: Router, reroute: bool, emit: EmitEvent) -> None:
+        self._plan, self._router, self._reroute, self._emit = plan, router, reroute, emit
+        self._state, self._phase = FailureState(plan), Phase.STARTING
+        self._routes: Detours = {}  # in force
+        self._precomputed = PrecomputedDetours(plan)
+
+    @property
+    def is_ready(self) -> bool:
+        """True once the fabric was intact: from then on, failures are rerouted."""
+        return self._phase is Phase.ACTIVE
+
+    @property
+    def broken(self) -> Broken:
+        """All that is broken by switch events, or silent."""
+        return self._state.broken
+
+    @property
+    def pending(self) -> frozenset[str]:
+        """While resuming: the switches that have not connected yet."""
+        missing = self._state.disconnected if self._phase is Phase.RESUMING else ()
+        return frozenset(self._state.roles[dpid][0] for dpid in missing)
+
+    def precompute(self) -> None:
+        """Compute the detours of all single failures beforehand, for a second or so. From any thread."""
+        if self._reroute:
+            self._precomputed.precompute()
+
+    def resume(self, routes: Detours) -> None:
+        """Replace a crashed manager, before any event, with the detours that it left.
+
+        Nothing changes until all switches have connected, or `finish_resume` declares the others dead.
+        """
+        self._routes, self._phase = routes, Phase.RESUMING
+
+    def finish_resume(self) -> None:
+        """If still resuming: report all that is down, and change the routes that differ."""
+        if self._phase is not Phase.RESUMING:
+            return
+        state, self._phase = self._state, Phase.ACTIVE
+        self._emit("resumed", {"switches": len(state.connected)})
+        for dpid in sorted(state.disconnected):
+            self._emit("switch-down", {"switch": state.roles[dpid][0]})
+        for dpid, port in sorted(state.down):
+            self._emit_port("port-down", dpid, port)
+        self._apply()
+
+    def expect_reconnect(self, gpus: Mapping[Gpu, bool]) -> int:
+        """See FailureState.expect_reconnect."""
+        return self._state.expect_reconnect(gpus)
+
+    def on_timeout(self, number: int) -> None:
+        """End the wait of that number for network sides to reconnect."""
+        self._state.end_reconnects(number)
+        self._apply()
+
+    def on_gpu_replaced(self, gpu: Gpu) -> None:
+        """Give the detours of a GPU to the one that has replaced it, which has none."""
+        self._apply({gpu})
+
+    def on_event(self, event: SwitchEvent) -> None:
+        """Take in a switch event, and reroute if it changes what is broken."""
+        state = self._state
+        if not state.on_event(event):
+            return
+        if self._phase is Phase.ACTIVE:
+            if event.what == "port":
+                self._emit_port("port-up" if event.up else "port-down", event.dpid, event.port)
+            else:
+                self._emit(event.what, {"switch": state.roles[event.dpid][0]})
+            returned = gpu_at(event.dpid, event.port) if event.what == "port" and event.up else None
+            self._apply({returned} if returned else frozenset())
+        elif not state.disconnected:
+            if self._phase is Phase.RESUMING:
+                self.finish_resume()
+            elif not state.down:
+                self._phase = Phase.ACTIVE
+                self._emit("ready", {})
 
     def on_heartbeats(self, silent: SilentComponents) -> None:
-        """Take in all that is silent now, and reroute if it changes what works."""
-        before, self._silent = self._silent, silent
+        """Take in all that is silent now, and reroute if that changes what is broken."""
+        before, self._state.silent = self._state.silent, silent
         old, new = silent_names(before), silent_names(silent)
         for kind, name in sorted(new - old):
             self._emit("silent", {kind: name})
         for kind, name in sorted(old - new):
             if not (kind == "link" and self._is_rail_silent(name)):
                 self._emit("heard", {kind: name})
-        if self._was_ready:
-            self._apply((before.links | before.gpus) - silent.links - silent.gpus)
+        self._apply((before.links | before.gpus) - silent.links - silent.gpus)
 
     def _is_rail_silent(self, link: str) -> bool:
         """Return whether a rail link isn't reported because its whole rail is silent."""
         gpu, plane = link_of_name(link)
-        return self._plan.spec.definition.rail_switch(gpu.rank, plane).index in self._silent.rails
-
-    def _report(self, event: SwitchEvent) -> None:
-        if event.what == "port":
-            self._emit_port("port-up" if event.up else "port-down", event.dpid, event.port)
-        else:
-            self._emit(event.what, {"switch": self._roles[event.dpid][0]})
+        return self._plan.spec.definition.rail_switch(gpu.rank, plane).index in self._state.silent.rails
 
     def _emit_port(self, what: str, dpid: int, port: int) -> None:
-        name, role = self._roles[dpid]
+        name, role = self._state.roles[dpid]
         if role == "optical" and port > NETWORK_PORT_OFFSET:
-            return  # the other side of what a switch of the network tells
+            return  # a switch of the network reports the other end
         gpu = gpu_of_optical_port(port) if role == "optical" else gpu_at(dpid, port)
         self._emit(what, {"switch": name, "port": gpu.name if gpu else f"port {port}"})
 
-    def _apply(self, returned: Set[Gpu]) -> None:
-        """Change what has to change. `returned`: the GPUs that came back, which may have lost all that they were told.
+    def _apply(self, returned: Set[Gpu] = frozenset()) -> None:
+        """Change the routes that differ. `returned`: GPUs that came back, and may have lost their detours.
 
-        What a GPU refuses is asked of it again with the next change, since it isn't in force.
+        A change that a GPU refuses is not in force, so the next call asks for it again.
         """
-        if not self._reroute:
+        if not self._reroute or self._phase is not Phase.ACTIVE:
             return
-        broken = self._effective_failures
+        broken = self._state.effective
         target = self._precomputed(broken)
         todo = changes(self._routes, target)
         for gpu in returned & target.keys():
             todo[gpu] = (todo.get(gpu, ([], []))[0], list(target[gpu].values()))
-        if todo:
-            self._emit("decided", {"gpus": len(todo)})
-            # those whose own link is dead go on by a backup of their kernel's: they can wait for the others
-            order = sorted(todo, key=lambda gpu: (gpu in broken.links, gpu))
-            done = {gpu: self._change(gpu, *todo[gpu]) for gpu in order}
-            self._routes = target | {gpu: self._remaining_detours(gpu) for gpu, count in done.items() if count is None}
-            detours = sum(map(len, self._routes.values()))
-            self._emit("rerouted", {"routes": sum(count or 0 for count in done.values()), "detours": detours})
-
-    def _change(self, gpu: Gpu, remove: list[AnyRoute], put: list[AnyRoute]) -> int | None:
-        """How many changes are done; None if any was refused."""
-        try:
-            return self._router.change(gpu, remove, put)
-        except OSError as error:  # a crashed GPU has no interfaces: the others' routes matter all the more
-            self._emit("refused", {"gpu": gpu.name, "why": str(error)})
-            return None
+        if not todo:
+            return
+        self._emit("decided", {"gpus": len(todo)})
+        done, refused = 0, dict[Gpu, dict[str, AnyRoute]]()
+        # GPUs whose own link is dead use a backup route of their kernel's: they can wait for the others
+        for gpu in sorted(todo, key=lambda gpu: (gpu in broken.links, gpu)):
+            try:
+                done += self._router.change(gpu, *todo[gpu])
+            except OSError as error:  # a crashed GPU has no interfaces: the others' routes matter all the more
+                self._emit("refused", {"gpu": gpu.name, "why": str(error)})
+                refused[gpu] = self._remaining_detours(gpu)
+        self._routes = target | refused
+        self._emit("rerouted", {"routes": done, "detours": sum(map(len, self._routes.values()))})
 
     def _remaining_detours(self, gpu: Gpu) -> dict[str, AnyRoute]:
-        """The detours of a GPU that refused some change, which its kernel knows: a crashed one has none left."""
+        """Return the detours of a GPU that refused a change, from its kernel: a crashed one has none left."""
         try:
             return self._router.routes_at(gpu, DETOUR_METRIC)
-        except OSError:  # nobody knows, so as they were
+        except OSError:  # unknown, so as they were
             return self._routes.get(gpu, {})
 
 
 def silent_names(silent: SilentComponents) -> set[tuple[str, str]]:
-    """(kind, name) of all that is silent."""
+    """Return (kind, name) of all that is silent."""
     gpus = {"link": silent.links, "gpu": silent.gpus, "hb-link": silent.hb_links}
     found = {(kind, gpu.name) for kind, members in gpus.items() for gpu in members}
     found |= {("link", link_name(*link)) for link in silent.planes}
@@ -282,7 +306,7 @@ def silent_names(silent: SilentComponents) -> set[tuple[str, str]]:
 
 
 def _ports_of(plan: Plan) -> dict[int, set[int]]:
-    """The ports that each switch of the plan has, by datapath id."""
+    """Return the ports that each switch of the plan has, by datapath id."""
     dpids = {switch.name: switch.dpid for switch in plan.switches}
     found: dict[int, set[int]] = {dpid: set() for dpid in dpids.values()}
     for end in (end for link in plan.links for end in (link.a, link.b)):
@@ -294,7 +318,7 @@ def _ports_of(plan: Plan) -> dict[int, set[int]]:
 def find_disconnected_ranks(
     plan: Plan, down: Set[tuple[int, int]], disconnected: Set[int]
 ) -> frozenset[tuple[int, int]]:
-    """The pairs of ranks whose rail switches no spine joins, given dead ports (datapath id, port) and lost switches."""
+    """Return the pairs of ranks whose rail switches no spine joins, given dead (datapath id, port) and switches."""
     dpids = {switch.name: switch.dpid for switch in plan.switches}
     reach: dict[int, set[int]] = {dpid: set() for dpid in dpids.values() if role_of(dpid)[0] == "spine"}
     for link in plan.uplinks:  # from rail to spine
