@@ -13,7 +13,7 @@ from typing import Any, Final, TypeVar
 import pandas as pd
 
 from railyard.core.records import IntervalId
-from railyard.results.published import nezha
+from railyard.results.published.figures import nezha
 from railyard.results.runs.allreduce import AllreduceResults, Cut, DdpRun, Point, size_name
 from railyard.results.runs.records import Rails
 from railyard.results.runs.targets import AT_LEAST, AT_MOST, Comparison, Outcome, Target

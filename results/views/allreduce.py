@@ -13,7 +13,7 @@ from railyard.core.records import IntervalId
 from railyard.results.analysis.allreduce import FabricMeasurements, by_fabric, grouped, is_single
 from railyard.results.analysis.run_analysis import Analysis
 from railyard.results.plots import allreduce as plots
-from railyard.results.published import nezha
+from railyard.results.published.figures import nezha
 from railyard.results.runs.allreduce import AllreduceResults, Cut, Point, Training, allreduce_interval, size_name
 from railyard.results.runs.records import Rails
 from railyard.results.runs.targets import AT_LEAST, Outcome

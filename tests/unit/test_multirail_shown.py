@@ -11,7 +11,7 @@ from rich.console import Console
 
 from railyard.results.analysis.allreduce import by_fabric, outcomes
 from railyard.results.plots import allreduce
-from railyard.results.published import nezha
+from railyard.results.published.figures import nezha
 from railyard.results.runs import store
 from railyard.results.runs.allreduce import AllreduceResults, LostRails, Skipped, allreduce_interval, training_name
 from railyard.results.runs.records import Load, Run
